@@ -39,6 +39,7 @@ const (
 	FarIn                      // bytes from other hosts since the worker's last record; of a ring in a cluster
 	FarOut                     // bytes to other hosts, likewise
 	LinkRate                   // bytes per second at which the way to the shards carries what is sent, as the kernel saw it last
+	Parts                      // into which the worker cut the samples of this gradient, and computed each by itself
 	NumMetrics
 )
 
@@ -47,7 +48,7 @@ var metricNames = [NumMetrics]string{
 	"steal", "host_cpu", "host_load", "iowait", "cpu_pressure", "mem_available", "host_net_in", "host_net_out",
 	"gpu_use", "gpu_memory", "gpu_power", "gpu_power_cap", "gpu_clock", "gpu_clock_max", "gpu_mem_clock", "gpu_temp",
 	"gpu_throttle", "gpu_link_in", "gpu_link_out", "gpu_link_share",
-	"paused", "grad_change", "far_in", "far_out", "link_rate",
+	"paused", "grad_change", "far_in", "far_out", "link_rate", "parts",
 }
 
 // String is the metric's name in the run log.

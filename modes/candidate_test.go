@@ -156,7 +156,7 @@ func TestCandidates(t *testing.T) {
 		if rapid.Bool().Draw(t, "fits") {
 			for _, τ := range f.Times {
 				part := rapid.Float64Range(0, 1).Draw(t, "part")
-				f.Fits = append(f.Fits, Fit{part * τ.Seconds(), (1 - part) * τ.Seconds() / float64(f.Batch)})
+				f.Fits = append(f.Fits, Fit{Fixed: part * τ.Seconds(), PerSample: (1 - part) * τ.Seconds() / float64(f.Batch)})
 			}
 		}
 		cs := candidates(t, f)
@@ -412,7 +412,7 @@ func TestSharesAreGreedy(t *testing.T) {
 		for range n {
 			f.Times = append(f.Times, time.Duration(rapid.IntRange(100, 400).Draw(t, "ms"))*time.Millisecond)
 			fixed := rapid.SampledFrom([]float64{0, .1, .5, 1}).Draw(t, "fixed")
-			f.Fits = append(f.Fits, Fit{fixed, (1 - fixed) / float64(f.Batch)})
+			f.Fits = append(f.Fits, Fit{Fixed: fixed, PerSample: (1 - fixed) / float64(f.Batch)})
 		}
 		p, err := f.problem()
 		if err != nil {
@@ -454,7 +454,7 @@ func TestSharesAreGreedy(t *testing.T) {
 // the network, there is nothing to gain.
 func TestShares(t *testing.T) {
 	f := Forecast{Times: ms(600, 600, 600, 1200), Batch: 100, Noise: 200, Rate: 0.2, Fits: []Fit{
-		{0, .006}, {0, .006}, {0, .006}, {0, .012},
+		{Fixed: 0, PerSample: .006}, {Fixed: 0, PerSample: .006}, {Fixed: 0, PerSample: .006}, {Fixed: 0, PerSample: .012},
 	}}
 	d, err := Cheapest{}.Decide(f)
 	// T = 400/(3/.006 + 1/.012) s
@@ -477,7 +477,7 @@ func TestShares(t *testing.T) {
 		}
 	}
 	// A bound on the share of one worker.
-	f.Fits = []Fit{{0, .006}, {0, .006}, {0, .006}, {0, .012}}
+	f.Fits = []Fit{{Fixed: 0, PerSample: .006}, {Fixed: 0, PerSample: .006}, {Fixed: 0, PerSample: .006}, {Fixed: 0, PerSample: .012}}
 	f.MaxShare = 105
 	for _, c := range candidates(t, f) {
 		for _, k := range c.Plan.Shares {
@@ -490,7 +490,7 @@ func TestShares(t *testing.T) {
 
 // Times that were measured with uneven shares are those of equal ones, by the fit.
 func TestSharesOfNow(t *testing.T) {
-	even := Forecast{Times: ms(600, 1200), Batch: 100, Noise: 1000, Fits: []Fit{{.1, .005}, {.2, .01}}}
+	even := Forecast{Times: ms(600, 1200), Batch: 100, Noise: 1000, Fits: []Fit{{Fixed: .1, PerSample: .005}, {Fixed: .2, PerSample: .01}}}
 	uneven := even
 	uneven.Shares = []int{130, 70}
 	uneven.Times = ms(100+650, 200+700)
@@ -572,8 +572,8 @@ func TestForecastIsChecked(t *testing.T) {
 		"shares":      func(f *Forecast) { f.Shares = []int{1} },
 		"share of 0":  func(f *Forecast) { f.Shares = []int{1, 0} },
 		"fits":        func(f *Forecast) { f.Fits = make([]Fit, 3) },
-		"fit NaN":     func(f *Forecast) { f.Fits = []Fit{{math.NaN(), 1}, {}} },
-		"fit < 0":     func(f *Forecast) { f.Fits = []Fit{{-1, 1}, {}} },
+		"fit NaN":     func(f *Forecast) { f.Fits = []Fit{{Fixed: math.NaN(), PerSample: 1}, {}} },
+		"fit < 0":     func(f *Forecast) { f.Fits = []Fit{{Fixed: -1, PerSample: 1}, {}} },
 		"wait":        func(f *Forecast) { f.RiderWait = -1 },
 		"link":        func(f *Forecast) { f.LinkRate = math.NaN() },
 		"link's size": func(f *Forecast) { f.LinkBytes = -1 },

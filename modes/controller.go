@@ -83,6 +83,7 @@ type Controller struct {
 	phase       float64
 
 	workers      []watched
+	parts        *partCosts
 	gone         int // of them
 	loss         ascent
 	since        time.Duration
@@ -137,6 +138,7 @@ type watched struct {
 	times    ring   // seconds
 	compute  ring   // seconds, of the same iterations
 	samples  ring   // of the same iterations
+	parts    ring   // in which these were computed
 	begins   ring   // when they began, seconds
 	busy     ring   // share of its host's processors that was busy during them; 0: not known
 	seen     int64  // valid records
@@ -213,7 +215,7 @@ func (w *watched) shift(t, samples float64) {
 			keep = leapt - 1
 		}
 		w.far, w.leaps = 0, 0
-		for _, r := range []*ring{&w.times, &w.compute, &w.samples, &w.begins, &w.busy} {
+		for _, r := range []*ring{&w.times, &w.compute, &w.samples, &w.parts, &w.begins, &w.busy} {
 			r.keep(keep)
 		}
 	}
@@ -246,6 +248,7 @@ type trial struct {
 type iteration struct {
 	began, took float64
 	samples     int
+	parts       float64
 }
 
 // correction is what a trial has shown of the price of a plan.
@@ -291,7 +294,7 @@ func NewController(cfg ControllerConfig, plan Plan) (*Controller, error) {
 	if !(cfg.Velocities >= 0 && cfg.Velocities < 1) {
 		return nil, fmt.Errorf("modes: a controller of a job with velocities of momentum %v: want at least 0 and less than 1", cfg.Velocities)
 	}
-	c := &Controller{cfg: cfg, plan: plan.Clone(), workers: make([]watched, cfg.Workers), slow: -1, slowLast: -1}
+	c := &Controller{cfg: cfg, plan: plan.Clone(), workers: make([]watched, cfg.Workers), parts: newPartCosts(cfg.Workers, cfg.Batch), slow: -1, slowLast: -1}
 	for w := range c.workers {
 		c.workers[w].computes = true
 	}
@@ -414,6 +417,7 @@ func (c *Controller) Join(at time.Duration, w star.Worker) {
 		c.gone--
 	}
 	c.workers[w] = watched{computes: true, released: at}
+	c.parts.forget(w)
 }
 
 // Observe takes in the record of a gradient that has arrived.
@@ -442,13 +446,20 @@ func (c *Controller) Observe(r star.Record) {
 			}
 			return // the first iteration pays for what is built once
 		}
+		parts, ok := r.Telemetry.Get(star.Parts)
+		if ok {
+			c.parts.observe(r.Worker, float64(r.Samples), parts, (r.Load + r.Compute).Seconds())
+		} else {
+			parts = 1
+		}
 		if c.trial != nil && w.released >= c.trial.begun {
-			c.trial.had[r.Worker] = append(c.trial.had[r.Worker], iteration{w.released.Seconds(), t.Seconds(), r.Samples})
+			c.trial.had[r.Worker] = append(c.trial.had[r.Worker], iteration{w.released.Seconds(), t.Seconds(), r.Samples, parts})
 		}
 		w.shift(t.Seconds(), float64(r.Samples))
 		w.times.add(t.Seconds())
 		w.compute.add((r.Load + r.Compute).Seconds())
 		w.samples.add(float64(r.Samples))
+		w.parts.add(parts)
 		w.begins.add(w.released.Seconds())
 		busy, ok := r.Telemetry.Get(star.HostCPU)
 		if !ok || !(busy >= 0 && busy <= 1) {
@@ -553,6 +564,11 @@ func (c *Controller) look(at time.Duration) (f Forecast, h History, ok bool) {
 	living := false
 	c.overdue, c.blind = false, false
 	c.queued = c.queued || c.plan.Queue > 0
+	var own []float64 // q of each
+	if c.queued {
+		own = c.parts.all(func(w star.Worker) bool { return !c.workers[w].gone })
+	}
+	f.Parts = own != nil
 	for i := range c.workers {
 		w := &c.workers[i]
 		if w.gone {
@@ -573,11 +589,13 @@ func (c *Controller) look(at time.Duration) (f Forecast, h History, ok bool) {
 		if c.queued {
 			fitted = fitOfDrawn
 		}
-		f.Fits[i] = fitted(w.samples.vals, w.times.vals, w.compute.vals)
+		if f.Fits[i] = fitted(w.samples.vals, w.times.vals, w.compute.vals); own != nil {
+			f.Fits[i] = fitOfParts(own[i], float64(c.cfg.Batch), w.samples.vals, w.parts.vals, w.times.vals, w.compute.vals)
+		}
 		b, now := float64(c.cfg.Batch), c.load(star.Worker(i))
 		lately := slices.Clone(w.times.inOrder()) // as if they had been of an equal share
 		for k := range lately {
-			lately[k] *= f.Fits[i].of(b) / f.Fits[i].of(w.samples.at(k))
+			lately[k] *= f.Fits[i].of(b) / f.Fits[i].took(w.samples.at(k), w.parts.at(k))
 		}
 		lo, hi := slices.Min(lately), slices.Max(lately)
 		// A prediction beyond all that was seen is a level that nobody has seen yet; one that is far beyond is not believed, nor one from iterations of other samples than the next has.
@@ -601,6 +619,7 @@ func (c *Controller) look(at time.Duration) (f Forecast, h History, ok bool) {
 	if c.young() {
 		align(h, c.begins(h))
 		c.pool(f, h)
+		f.Parts = false
 	}
 	return f, h, living
 }
@@ -736,7 +755,7 @@ func (c *Controller) pool(f Forecast, h History) {
 			out[w] = append(out[w], h[alike[(i+j)%len(alike)]]...)
 		}
 		f.Times[w] = max(seconds(mean), 1)
-		f.Fits[w] = Fit{max(mean-k*float64(c.cfg.Batch), 0), k}
+		f.Fits[w] = Fit{Fixed: max(mean-k*float64(c.cfg.Batch), 0), PerSample: k}
 	}
 	for _, w := range alike {
 		h[w] = out[w][:min(len(out[w]), max(remembered/len(h[w]), 1)*len(h[w]))] // whole rounds
@@ -877,7 +896,7 @@ func fitOfDrawn(samples, times, compute []float64) Fit {
 	for i := range samples {
 		each[i], rest[i] = compute[i]/samples[i], max(times[i]-compute[i], 0)
 	}
-	return Fit{median(rest), median(each)}
+	return Fit{Fixed: median(rest), PerSample: median(each)}
 }
 
 // fitOf finds how times depend on samples: by the median of the slopes of all pairs (Theil
@@ -887,7 +906,7 @@ func fitOf(samples, times, compute []float64) Fit {
 	lo, hi := slices.Min(samples), slices.Max(samples)
 	if hi < 1.1*lo {
 		k := median(compute)
-		return Fit{max(median(times)-k, 0), k / median(samples)}
+		return Fit{Fixed: max(median(times)-k, 0), PerSample: k / median(samples)}
 	}
 	var slopes []float64
 	for i := range samples {
@@ -904,9 +923,9 @@ func fitOf(samples, times, compute []float64) Fit {
 	}
 	fixed := median(rest)
 	if fixed < 0 { // through the origin then
-		return Fit{0, median(times) / median(samples)}
+		return Fit{PerSample: median(times) / median(samples)}
 	}
-	return Fit{fixed, slope}
+	return Fit{Fixed: fixed, PerSample: slope}
 }
 
 // Decide says whether the plan is to be changed now, into what and why. The plan that it
@@ -1215,7 +1234,7 @@ func (t *trial) history(h History, fits []Fit, batch int) History {
 			continue
 		}
 		for _, it := range its {
-			had[w] = append(had[w], max(seconds(it.took*fits[w].at(batch)/fits[w].at(it.samples)), 1))
+			had[w] = append(had[w], max(seconds(it.took*fits[w].at(batch)/fits[w].took(float64(it.samples), it.parts)), 1))
 			begins[w] = append(begins[w], it.began)
 		}
 		if len(its) == 0 {
@@ -1338,7 +1357,7 @@ func (c *Controller) priceMoving(at time.Duration, p Plan, h History, f Forecast
 // punish keeps a plan away, longer each time.
 func (c *Controller) punish(at time.Duration, p Plan, trial time.Duration) {
 	for i := range c.banned {
-		if b := &c.banned[i]; b.plan.sameKind(p) {
+		if b := &c.banned[i]; b.of(p) {
 			b.times = min(b.times+1, 16)
 			b.until = at + trial*time.Duration(1<<b.times)
 			return
@@ -1351,8 +1370,11 @@ func (c *Controller) punish(at time.Duration, p Plan, trial time.Duration) {
 }
 
 func (c *Controller) isBanned(at time.Duration, p Plan) bool {
-	return slices.ContainsFunc(c.banned, func(b ban) bool { return at < b.until && b.plan.sameKind(p) })
+	return slices.ContainsFunc(c.banned, func(b ban) bool { return at < b.until && b.of(p) })
 }
+
+// of says whether p is kept away by b: a queue of smaller parts than were too dear is, too, and one of larger parts is not.
+func (b *ban) of(p Plan) bool { return b.plan.sameKind(p) && p.Queue >= b.plan.Queue }
 
 // sameKind says whether what was learnt of p goes for q: they differ in the sizes of shares at most, and in how many local steps they have.
 func (p Plan) sameKind(q Plan) bool {

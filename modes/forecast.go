@@ -57,6 +57,9 @@ type Forecast struct {
 	// Queue is into how many parts a share may be cut for a queue of samples (Plan.Queue). Zero: a queue is no candidate.
 	Queue int
 
+	// Parts says that Fits have what a part costs by itself: then a half, a quarter and so on of Queue are candidates, too. What is not known cannot be weighed, and is taken for nothing.
+	Parts bool
+
 	// Local is how many steps workers may make by themselves between two exchanges (Plan.Local), at most. Below 2 local steps are no candidate.
 	Local int
 
@@ -65,8 +68,8 @@ type Forecast struct {
 }
 
 // Fit is how the time of an iteration depends on its samples b: Fixed + PerSample·b, in
-// seconds. Fixed is communication and overhead.
-type Fit struct{ Fixed, PerSample float64 }
+// seconds, if they are computed in one part. Fixed is communication and overhead. Part, of Fixed, is what each further part takes as well.
+type Fit struct{ Fixed, PerSample, Part float64 }
 
 // at is the time of so many samples.
 func (f Fit) at(samples int) float64 { return f.Fixed + f.PerSample*float64(samples) }
@@ -173,15 +176,15 @@ func (f *Forecast) problem() (*problem, error) {
 				return nil, fmt.Errorf("modes: worker %d has a share of %d samples: want 1 to %d", w, f.Shares[w], 2*MaxBatch)
 			}
 		}
-		fit, guess := Fit{SplitPrior * s, (1 - SplitPrior) * s / b}, true
+		fit, guess := Fit{Fixed: SplitPrior * s, PerSample: (1 - SplitPrior) * s / b}, true
 		if f.Fits != nil && f.Fits[w] != (Fit{}) {
 			g := f.Fits[w]
-			if !(g.Fixed >= 0 && g.PerSample >= 0) || math.IsInf(g.Fixed+g.PerSample, 0) {
-				return nil, fmt.Errorf("modes: worker %d: fit %+v is not of positive numbers", w, g)
+			if !(g.Fixed >= 0 && g.PerSample >= 0 && g.Part >= 0 && g.Part <= g.Fixed) || math.IsInf(g.Fixed+g.PerSample, 0) {
+				return nil, fmt.Errorf("modes: worker %d: fit %+v is not of positive numbers, or a part takes more than what is fixed", w, g)
 			}
 			// The forecast's time counts; the fit says how it splits.
 			if sum := g.Fixed + g.PerSample*b; sum > 0 {
-				fit, guess = Fit{g.Fixed * s / sum, g.PerSample * s / sum}, false
+				fit, guess = Fit{g.Fixed * s / sum, g.PerSample * s / sum, g.Part * s / sum}, false
 			}
 		}
 		p.ws = append(p.ws, star.Worker(w))

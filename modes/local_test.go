@@ -12,7 +12,7 @@ func slowLinks(n int, exchange float64) (Forecast, History) {
 	h := make(History, n)
 	for w := range n {
 		f.Times = append(f.Times, 100*time.Millisecond)
-		f.Fits = append(f.Fits, Fit{0.1 * exchange, 0.1 * (1 - exchange) / 16})
+		f.Fits = append(f.Fits, Fit{Fixed: 0.1 * exchange, PerSample: 0.1 * (1 - exchange) / 16})
 		h[w] = []time.Duration{100 * time.Millisecond}
 	}
 	return f, h

@@ -81,7 +81,7 @@ func TestPriceMoving(t *testing.T) {
 		}
 		f.Times = append(f.Times, d)
 		h = append(h, []time.Duration{d, d + 1, d + 2})
-		f.Fits[w] = Fit{d.Seconds() / 4, d.Seconds() * 3 / 4 / 16}
+		f.Fits[w] = Fit{Fixed: d.Seconds() / 4, PerSample: d.Seconds() * 3 / 4 / 16}
 	}
 	swapped = append(swapped, h[2], h[1], h[0], h[3])
 	g := f

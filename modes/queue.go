@@ -46,10 +46,10 @@ func (q *queue) round(ws []taker, total float64) (lasts time.Duration, samples f
 // takers are the living workers under p, in order of rank, where iterations take times[w] in seconds with an equal share. The total is that of a round.
 func (q *problem) takers(p Plan, times func(i int, w star.Worker) float64) (ws []taker, total float64) {
 	for i, w := range q.ws {
-		fixed, perSample := q.fit[i].Fixed, q.fit[i].PerSample
-		scale := times(i, w) / (fixed + perSample*q.b)
+		fit := q.fit[i]
+		scale := times(i, w) / fit.of(q.b)
 		size := float64(p.Part(w, q.f.Batch))
-		ws = append(ws, taker{size: size, part: max(seconds(scale*perSample*size), 1), fixed: seconds(scale * fixed)})
+		ws = append(ws, taker{size: size, part: max(seconds(scale*(fit.Part+fit.PerSample*size)), 1), fixed: seconds(scale * (fit.Fixed - fit.Part))})
 		total += float64(p.Share(w, q.f.Batch))
 	}
 	return ws, total
@@ -103,20 +103,26 @@ func (p Plan) queuePace(times []time.Duration) Pace {
 	return pc
 }
 
-// queue prices one queue of all samples, of equal parts and of parts by speed.
+// queue prices one queue of all samples, of equal parts and of parts by speed, and where it is known what a part costs, of fewer and larger ones.
 func (s *search) queue() {
 	if s.f.Queue == 0 || len(s.ws) < 2 || s.f.Queue > s.f.Batch {
 		return
 	}
-	plan := SSGD(s.n)
-	plan.Queue = s.f.Queue
 	guess := false
 	for _, g := range s.guess {
 		guess = guess || g
 	}
-	s.add(s.candidate(KindQueue, plan, s.queueFlow(plan)).guessed(guess))
-	if shares, _, _ := s.share(0, len(s.ws)); shares != nil {
-		plan = s.withShares(plan, 0, shares)
+	shares, _, _ := s.share(0, len(s.ws))
+	for parts := s.f.Queue; parts > 1 || parts == s.f.Queue; parts /= 2 {
+		plan := SSGD(s.n)
+		plan.Queue = parts
 		s.add(s.candidate(KindQueue, plan, s.queueFlow(plan)).guessed(guess))
+		if shares != nil {
+			plan = s.withShares(plan, 0, shares)
+			s.add(s.candidate(KindQueue, plan, s.queueFlow(plan)).guessed(guess))
+		}
+		if !s.f.Parts {
+			break
+		}
 	}
 }

@@ -29,7 +29,7 @@ func TestQueueBound(t *testing.T) {
 		f := Forecast{Batch: rapid.IntRange(4, 64).Draw(t, "batch"), Noise: 100, Queue: 4}
 		for range n {
 			f.Times = append(f.Times, time.Duration(rapid.IntRange(50, 900).Draw(t, "ms"))*time.Millisecond)
-			f.Fits = append(f.Fits, Fit{0.01, 0.001})
+			f.Fits = append(f.Fits, Fit{Fixed: 0.01, PerSample: 0.001})
 		}
 		p, err := f.problem()
 		if err != nil {
@@ -61,7 +61,7 @@ func TestQueueBound(t *testing.T) {
 
 // One worker three times as slow: SSGD takes 3 s for a round, a queue takes what all together need, and the slow one's last part. Nothing is stale.
 func TestQueuePrice(t *testing.T) {
-	f := Forecast{Times: ms(1000, 1000, 1000, 1000, 1000, 1000, 1000, 3000), Batch: 16, Noise: 500, Queue: 8, Fits: slices.Repeat([]Fit{{0.1, 0.05}}, 8), MaxShare: 16}
+	f := Forecast{Times: ms(1000, 1000, 1000, 1000, 1000, 1000, 1000, 3000), Batch: 16, Noise: 500, Queue: 8, Fits: slices.Repeat([]Fit{{Fixed: 0.1, PerSample: 0.05}}, 8), MaxShare: 16}
 	got := candidates(t, f)
 	i := slices.IndexFunc(got, func(c Candidate) bool { return c.Kind == KindQueue && c.Plan.Shares == nil })
 	if i < 0 {

@@ -193,6 +193,7 @@ func (w *worker) pieces(ctx context.Context, rel transport.Release, rec *star.Re
 		rec.Norm2 = norm
 	}
 	rec.Loss, rec.Samples = done.loss/float64(done.samples), done.samples
+	rec.Telemetry.Set(star.Parts, float64(done.pieces))
 	computed = time.Now()
 	w.meter.End()
 	rec.At = w.member.Elapsed()
@@ -204,6 +205,7 @@ type piecework struct {
 	at      time.Duration // of the job, when it began
 	worked  time.Duration
 	samples int
+	pieces  int
 	loss    float64 // sum over the samples
 }
 
@@ -230,6 +232,7 @@ func (w *worker) piece(ctx context.Context, p rule.Piece, next *rule.Piece, loca
 	}
 	done.loss += rec.Loss * float64(p.Count)
 	done.samples += p.Count
+	done.pieces++
 	if local == nil {
 		kernel.Axpy(float32(p.Count), w.grad, w.sum)
 	} else {

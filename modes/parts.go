@@ -1,0 +1,185 @@
+package modes
+
+import (
+	"math"
+	"slices"
+
+	"star"
+)
+
+// What a part of a batch costs by itself. A batch that is computed in p parts, k samples in all, takes of the computing time Y of an equal share of b samples in one part
+//
+//	C = Y·(q·p + (1 − q)·k/b)                                                  (40)
+//
+// where q, 0 to 1, is what a part costs whatever its size: kernels are launched, an interpreter goes once through the model, gradients are added up. A queue of samples cuts a share into many
+// parts, so what it may bring depends on q.
+//
+// One size of parts tells nothing of q; two do. When a worker's parts have become x' samples, after x, and one of them takes y', after y, by (40)
+//
+//	α = y'/y,    q = (α·x − x')/b / (1 − α + (α·x − x')/b)                      (41)
+//
+// y and y' are medians of the few records on both sides of the change: what becomes faster or slower at another time, for whatever reason, moves neither. As q is of a ratio, a worker that becomes
+// slower altogether keeps it. What several changes of size have said, of this worker and of all, is averaged by how sure it is.
+type partCosts struct {
+	batch   float64 // b
+	workers []partCost
+}
+
+// partCost is what is known of a worker.
+type partCost struct {
+	size   float64   // samples of its parts
+	odd    float64   // of the newest part, if that has another size
+	times  []float64 // seconds of a part of that size, in each record, the oldest first; at most sided of the first ones
+	latest []float64 // the newest ones of these, at most sided
+	before []float64 // of latest, before the size has changed
+	was    float64   // the size then
+	past   evidence  // of changes that are over
+}
+
+// evidence is a mean of q and the sum of the weights that it is made with, 1/variance each.
+type evidence struct{ q, weight float64 }
+
+const (
+	sided    = 8    // records on each side of a change that are compared
+	enough   = 3    // of which so many must be behind it
+	resized  = 1.1  // by this factor sizes differ
+	uneven   = 0.05 // what times of equal parts differ by at least, as a part of themselves, whatever a few of them say
+	partsure = 0.1  // standard error of q above which it is not known
+)
+
+func newPartCosts(workers, batch int) *partCosts {
+	return &partCosts{batch: float64(batch), workers: make([]partCost, workers)}
+}
+
+// observe takes in that a worker computed so many samples in so many parts, in so many seconds.
+func (c *partCosts) observe(w star.Worker, samples, parts, seconds float64) {
+	if !(parts >= 1 && parts <= samples && seconds > 0) {
+		return
+	}
+	p, x := &c.workers[w], samples/parts
+	switch {
+	case p.size == 0:
+		p.size = x
+	case differ(x, p.size):
+		// One record may have what was left of a batch. The first with parts of a new size pays for what is built once.
+		if p.odd == 0 || differ(x, p.odd) {
+			p.odd = x
+			return
+		}
+		p.past = p.known(c.batch)
+		p.was, p.before = p.size, p.latest
+		p.size, p.times, p.latest = x, nil, nil
+	}
+	p.odd = 0
+	if len(p.times) < sided {
+		p.times = append(p.times, seconds/parts)
+	}
+	if p.latest = append(p.latest, seconds/parts); len(p.latest) > sided {
+		p.latest = p.latest[1:]
+	}
+}
+
+func differ(x, y float64) bool { return x > resized*y || y > resized*x }
+
+// known is what all changes have said of q. What older ones have said counts half beside a newer one: what a part costs may have changed, too.
+func (p *partCost) known(batch float64) evidence {
+	if len(p.before) == 0 || len(p.times) < enough {
+		return p.past
+	}
+	y, noise := level(p.before)
+	now, noiseNow := level(p.times)
+	spread := max(noise, noiseNow, uneven) * math.Sqrt(math.Pi/2) // of a median
+	α := now / y
+	off := α * spread * math.Sqrt(1/float64(len(p.before))+1/float64(len(p.times)))
+	q := partOf(α, p.was/batch, p.size/batch)
+	// The derivative of (41), by both of its differences: it is not linear.
+	off = max(math.Abs(partOf(α+off, p.was/batch, p.size/batch)-q), math.Abs(partOf(max(α-off, 0), p.was/batch, p.size/batch)-q), 1e-6)
+	e := evidence{q, 1 / (off * off)}
+	return e.with(evidence{p.past.q, p.past.weight / 2})
+}
+
+// partOf is q of (41), sizes in shares: -1 to 2, for what is noise about 0 and 1 is to average out.
+func partOf(α, was, size float64) float64 {
+	n := α*was - size
+	d := 1 - α + n
+	if d == 0 {
+		return 1
+	}
+	q := n / d
+	if (was > size) != (d > 0) { // larger parts take less than smaller ones: all of it is theirs
+		q = 2
+	}
+	return min(max(q, -1), 2)
+}
+
+func (e evidence) with(o evidence) evidence {
+	sum := e.weight + o.weight
+	if sum == 0 {
+		return evidence{}
+	}
+	return evidence{(e.q*e.weight + o.q*o.weight) / sum, sum}
+}
+
+// level is the median of vs, and by what part of it they scatter, as a standard deviation of what is normal.
+func level(vs []float64) (m, spread float64) {
+	m = median(vs)
+	dev := make([]float64, len(vs))
+	for i, v := range vs {
+		dev[i] = math.Abs(v/m - 1)
+	}
+	return m, 1.4826 * median(dev)
+}
+
+// forget is told that another process takes the worker's place.
+func (c *partCosts) forget(w star.Worker) { c.workers[w] = partCost{} }
+
+// all is q of each worker, by rank: its own and the median of all, each by how sure it is. Nil: it is not known. here says who counts.
+func (c *partCosts) all(here func(w star.Worker) bool) []float64 {
+	var qs, offs []float64
+	own := make([]evidence, len(c.workers))
+	living := 0
+	for w := range c.workers {
+		if !here(star.Worker(w)) {
+			continue
+		}
+		living++
+		if own[w] = c.workers[w].known(c.batch); own[w].weight > 0 {
+			qs, offs = append(qs, own[w].q), append(offs, 1/math.Sqrt(own[w].weight))
+		}
+	}
+	if 2*len(qs) < living || living == 0 {
+		return nil
+	}
+	m, n := median(qs), float64(len(qs))
+	dev := slices.Clone(qs)
+	for i, q := range qs {
+		dev[i] = math.Abs(q - m)
+	}
+	apart := 1.4826 * median(dev) // of workers, with the noise of each
+	off := max(median(offs), apart) * math.Sqrt(math.Pi/2/n)
+	if off > partsure {
+		return nil
+	}
+	each := make([]float64, len(own))
+	for w, e := range own {
+		pool := evidence{m, 1 / (off*off + apart*apart)}
+		each[w] = min(max(pool.with(e).q, 0), 1)
+	}
+	return each
+}
+
+// load is the right side of (40) in shares of batch samples: how many times Y so many samples in so many parts take.
+func load(q, samples, parts, batch float64) float64 { return q*parts + (1-q)*samples/batch }
+
+// fitOfParts is [fitOfDrawn] where q is known.
+func fitOfParts(q, batch float64, samples, parts, times, compute []float64) Fit {
+	each, rest := make([]float64, len(samples)), make([]float64, len(samples))
+	for i := range samples {
+		each[i], rest[i] = compute[i]/load(q, samples[i], parts[i], batch), max(times[i]-compute[i], 0)
+	}
+	whole := median(each)
+	return Fit{Fixed: median(rest) + q*whole, PerSample: (1 - q) * whole / batch, Part: q * whole}
+}
+
+// took is what an iteration of so many samples takes in so many parts, in seconds.
+func (f Fit) took(samples, parts float64) float64 { return f.of(samples) + f.Part*(parts-1) }

@@ -1,0 +1,262 @@
+package modes
+
+import (
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"star"
+)
+
+// records has c hear of so many records of each worker, whose equal share takes whole(w) seconds and a part of which costs q of that, with a scatter of so much.
+func records(c *partCosts, n, many int, samples, parts float64, q func(w int) float64, whole func(w int) float64, r *rand.Rand, scatter float64) {
+	for range many {
+		for w := range n {
+			c.observe(star.Worker(w), samples, parts, whole(w)*load(q(w), samples, parts, c.batch)*math.Exp(scatter*r.NormFloat64()))
+		}
+	}
+}
+
+func everybody(star.Worker) bool { return true }
+
+func TestWhatAPartCosts(t *testing.T) {
+	one := func(int) float64 { return 1 }
+	all := func(q float64) func(int) float64 { return func(int) float64 { return q } }
+	for _, c := range []struct {
+		name string
+		live func(c *partCosts, n int, r *rand.Rand)
+		want []float64 // of each worker; nil: it is not known
+		off  float64
+	}{
+		{"one size says nothing", func(c *partCosts, n int, r *rand.Rand) {
+			records(c, n, 30, 32, 1, all(0.1), one, r, 0)
+		}, nil, 0},
+		{"without scatter it is exact", func(c *partCosts, n int, r *rand.Rand) {
+			records(c, n, 8, 32, 1, all(0.1), one, r, 0)
+			records(c, n, 8, 32, 8, all(0.1), one, r, 0)
+		}, []float64{0.1, 0.1, 0.1, 0.1}, 1e-9},
+		{"nothing", func(c *partCosts, n int, r *rand.Rand) {
+			records(c, n, 8, 32, 1, all(0), one, r, 0.05)
+			records(c, n, 8, 32, 8, all(0), one, r, 0.05)
+		}, []float64{0, 0, 0, 0}, 0.03},
+		{"all of it", func(c *partCosts, n int, r *rand.Rand) {
+			records(c, n, 8, 32, 1, all(1), one, r, 0.02)
+			records(c, n, 8, 32, 4, all(1), one, r, 0.02)
+		}, []float64{1, 1, 1, 1}, 0.06},
+		{"shares of different sizes say it as well", func(c *partCosts, n int, r *rand.Rand) {
+			records(c, n, 8, 32, 1, all(0.3), one, r, 0)
+			records(c, n, 8, 8, 1, all(0.3), one, r, 0)
+		}, []float64{0.3, 0.3, 0.3, 0.3}, 1e-9},
+		{"between two queues", func(c *partCosts, n int, r *rand.Rand) {
+			records(c, n, 8, 40, 10, all(0.05), one, r, 0)
+			records(c, n, 8, 40, 2, all(0.05), one, r, 0)
+		}, []float64{0.05, 0.05, 0.05, 0.05}, 1e-9},
+		{"each worker its own, where it is sure", func(c *partCosts, n int, r *rand.Rand) {
+			q := func(w int) float64 { return []float64{0.05, 0.1, 0.1, 0.4}[w] }
+			records(c, n, 8, 32, 1, q, one, r, 0.002)
+			records(c, n, 8, 32, 8, q, one, r, 0.002)
+		}, []float64{0.05, 0.1, 0.1, 0.36}, 0.02},
+		{"a quarter of the records took ten times as long", func(c *partCosts, n int, r *rand.Rand) {
+			k := 0
+			now := func(int) float64 {
+				if k++; k%4 == 0 {
+					return 10
+				}
+				return 1
+			}
+			for w := range n {
+				for i := range 17 {
+					parts := 1.
+					if i > 7 {
+						parts = 8
+					}
+					c.observe(star.Worker(w), 32, parts, now(w)*load(0.1, 32, parts, 32))
+				}
+			}
+		}, []float64{0.1, 0.1, 0.1, 0.1}, 1e-9},
+		{"too noisy to be known", func(c *partCosts, n int, r *rand.Rand) {
+			records(c, n, 1, 32, 1, all(0.1), one, r, 0)
+			records(c, n, 4, 27, 1, all(0.1), one, r, 0.3)
+		}, nil, 0},
+		{"all become slower at once, at another time", func(c *partCosts, n int, r *rand.Rand) {
+			twice := func(int) float64 { return 2 }
+			records(c, n, 20, 32, 1, all(0.1), one, r, 0)
+			records(c, n, 10, 32, 1, all(0.1), twice, r, 0)
+			records(c, n, 10, 32, 8, all(0.1), twice, r, 0)
+			records(c, n, 40, 32, 8, all(0.1), one, r, 0)
+		}, []float64{0.1, 0.1, 0.1, 0.1}, 1e-9},
+		{"one becomes slow as the queue begins: the others know better", func(c *partCosts, n int, r *rand.Rand) {
+			late := func(w int) float64 { return []float64{1, 1, 1, 3}[w] }
+			records(c, n, 10, 32, 1, all(0.02), one, r, 0.01)
+			records(c, n, 10, 32, 8, all(0.02), late, r, 0.01)
+		}, []float64{0.02, 0.02, 0.02, 0.02}, 0.3},
+		{"another size comes once in a while: what was left", func(c *partCosts, n int, r *rand.Rand) {
+			for range 8 {
+				records(c, n, 1, 32, 1, all(0.1), one, r, 0)
+				records(c, n, 1, 5, 1, all(0.1), one, r, 0)
+			}
+			for range 8 {
+				records(c, n, 2, 32, 8, all(0.1), one, r, 0)
+				records(c, n, 1, 30, 10, all(0.1), one, r, 0)
+			}
+		}, []float64{0.1, 0.1, 0.1, 0.1}, 1e-9},
+	} {
+		const n = 4
+		c2 := newPartCosts(n, 32)
+		c.live(c2, n, rand.New(rand.NewPCG(1, 2)))
+		got := c2.all(everybody)
+		if (got == nil) != (c.want == nil) {
+			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+			continue
+		}
+		for w := range c.want {
+			if math.Abs(got[w]-c.want[w]) > c.off {
+				t.Errorf("%s: a part costs worker %d %.4f of an iteration, want %.4f (all: %.4f)", c.name, w, got[w], c.want[w], got)
+			}
+		}
+	}
+}
+
+// What all have become slower by as the queue began looks like dear parts. The next change of size tells.
+func TestPartsAreNotSlowness(t *testing.T) {
+	const n = 4
+	c := newPartCosts(n, 32)
+	r := rand.New(rand.NewPCG(3, 4))
+	none := func(int) float64 { return 0 }
+	records(c, n, 10, 32, 1, none, func(int) float64 { return 1 }, r, 0.02)
+	slower := func(int) float64 { return 1.5 }
+	records(c, n, 10, 32, 8, none, slower, r, 0.02)
+	first := c.all(everybody)
+	records(c, n, 10, 32, 2, none, slower, r, 0.02)
+	second := c.all(everybody)
+	if first == nil || second == nil || first[0] < 0.05 || second[0] > 0.6*first[0] {
+		t.Fatalf("a part costs %v of an iteration, and after parts of another size %v: want much less", first, second)
+	}
+}
+
+// Whose process is another one has no past.
+func TestPartsOfWhoHasComeAnew(t *testing.T) {
+	c := newPartCosts(2, 32)
+	r := rand.New(rand.NewPCG(5, 6))
+	one := func(int) float64 { return 1 }
+	some := func(int) float64 { return 0.2 }
+	records(c, 2, 8, 32, 1, some, one, r, 0)
+	records(c, 2, 8, 32, 8, some, one, r, 0)
+	c.forget(0)
+	if got := c.all(everybody); got == nil || math.Abs(got[0]-0.2) > 1e-9 {
+		t.Fatalf("%v: want what the other one has shown", got)
+	}
+	c.forget(1)
+	if got := c.all(everybody); got != nil {
+		t.Fatalf("%v of nobody", got)
+	}
+}
+
+// A queue's price knows parts: where each of 8 costs a tenth of an iteration fewer of them are cheaper, and where they cost nothing more of them are.
+func TestQueueOfDearParts(t *testing.T) {
+	for _, c := range []struct {
+		q, whole float64
+		parts    int // 0: none is better than SSGD with shares
+	}{{0, 0.1, 8}, {0.02, 0.1, 8}, {0.15, 0.1, 2}} {
+		f := Forecast{Times: ms(100, 100, 100, 300), Batch: 32, Noise: 1000, Queue: 8, Parts: true}
+		for _, d := range f.Times {
+			s := d.Seconds()
+			f.Fits = append(f.Fits, Fit{Fixed: c.q * s, PerSample: (1 - c.q) * s / 32, Part: c.q * s})
+		}
+		best := Candidate{}
+		for _, k := range candidates(t, f) {
+			if k.Kind == KindQueue && k.Plan.Shares == nil && (best.Kind == "" || k.Cost < best.Cost) {
+				best = k
+			}
+		}
+		if best.Plan.Queue != c.parts {
+			t.Errorf("where a part costs %g of an iteration a queue of %d parts is the cheapest, want %d", c.q, best.Plan.Queue, c.parts)
+		}
+	}
+}
+
+// A part of 4 samples of 32 that costs 10 ms and 1 ms for each sample takes 14 ms, and an iteration 5 ms beside its parts.
+func TestTakersOfDearParts(t *testing.T) {
+	f := Forecast{Times: ms(47, 94), Batch: 32, Noise: 1000, Queue: 8, Parts: true, Fits: []Fit{{Fixed: 0.015, PerSample: 0.001, Part: 0.01}, {Fixed: 0.015, PerSample: 0.001, Part: 0.01}}}
+	p, err := f.problem()
+	if err != nil {
+		t.Fatal(err)
+	}
+	plan := SSGD(2)
+	plan.Queue = 8
+	ws, total := p.takers(plan, func(i int, _ star.Worker) float64 { return p.t[i] })
+	for w, times := range []time.Duration{1, 2} {
+		if got, want := ws[w], (taker{size: 4, part: times * 14 * time.Millisecond, fixed: times * 5 * time.Millisecond}); got.size != want.size || (got.part-want.part).Abs() > 2 || (got.fixed-want.fixed).Abs() > 2 || total != 64 {
+			t.Errorf("worker %d takes %+v of %v, want %+v of 64", w, got, total, want)
+		}
+	}
+	f.Fits[0].Part = 0.02
+	if _, err := Candidates(f); err == nil || !strings.Contains(err.Error(), "worker 0") {
+		t.Errorf("a part that takes more than what is fixed: %v", err)
+	}
+}
+
+// drawn plays a job of four workers, the last of which is three times as slow, under the controller: each round as type queue does it, a part costing so much of an iteration. tell: whether records say into how many parts they are.
+func drawn(t *testing.T, q float64, rounds int, tell bool) (plans []string, took time.Duration, last *Controller) {
+	const n, batch = 4, 32
+	c, err := NewController(ControllerConfig{Workers: n, Batch: batch, Queue: QueueParts, Ring: true, Own: star.Record.Own}, SSGD(n))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Noise(1e6)
+	r := rand.New(rand.NewPCG(7, 8))
+	whole := []float64{0.1, 0.1, 0.1, 0.3}
+	all := []star.Worker{0, 1, 2, 3}
+	now := time.Duration(0)
+	for step := range rounds {
+		p := c.Plan()
+		var ws []taker
+		total := 0.0
+		y := make([]float64, n)
+		for w := range n {
+			y[w] = whole[w] * math.Exp(0.02*r.NormFloat64())
+			size := float64(p.Part(star.Worker(w), batch))
+			ws = append(ws, taker{size: size, part: seconds(y[w] * load(q, size, 1, batch))})
+			total += float64(p.Share(star.Worker(w), batch))
+		}
+		var play queue
+		lasts, samples := play.round(ws, total)
+		now += lasts + 5*time.Millisecond
+		for w := range n {
+			k := play.taken[w]
+			parts := math.Round(k / ws[w].size)
+			rec := star.Record{Worker: star.Worker(w), Step: int64(step), At: now, Samples: int(k), Compute: seconds(y[w] * load(q, k, parts, batch)), Push: 5 * time.Millisecond}
+			if tell {
+				rec.Telemetry.Set(star.Parts, parts)
+			}
+			c.Observe(rec)
+		}
+		c.Fired(now, all, int(samples))
+		if d, change := c.Decide(now); change {
+			plans = append(plans, d.Plan.String())
+		}
+	}
+	return plans, now, c
+}
+
+// Where parts are dear auto goes on from a queue of eight to fewer or to shares, and takes what these take; where they cost nothing, or nobody says how many there are, it stays.
+func TestControllerOfDearParts(t *testing.T) {
+	cheap, _, c := drawn(t, 0, 400, true)
+	if c.Plan().Queue != QueueParts {
+		t.Errorf("where parts cost nothing its plans are %q", cheap)
+	}
+	old, slow, c := drawn(t, 0.1, 400, false)
+	if c.Plan().Queue != 0 && c.Plan().Queue != QueueParts {
+		t.Errorf("where nobody says how many parts there are its plans are %q", old)
+	}
+	dear, fast, c := drawn(t, 0.1, 400, true)
+	if c.Plan().Queue > 2 || c.Plan().Equal(SSGD(4)) {
+		t.Errorf("where a part costs a tenth of an iteration its plans are %q", dear)
+	}
+	if fast.Seconds() > 0.95*slow.Seconds() {
+		t.Errorf("it takes %v with %q, and %v with %q where nothing is known of parts", fast, dear, slow, old)
+	}
+	t.Logf("%q, %q %v, %q %v", cheap, old, slow, dear, fast)
+}
