@@ -64,6 +64,9 @@ type flex struct {
 	restarts int // under pollux
 }
 
+// thought is how many iterations a policy thinks are left.
+func (f *flex) thought() float64 { return f.left * f.guess() }
+
 // rate is iterations/s on n GPUs.
 func (f *flex) rate(n int) float64 {
 	if n == 0 {
@@ -126,8 +129,11 @@ func runElastic(jobs []*Job, c Cluster, o Options) []Outcome {
 	}
 	due := slices.Clone(all)
 	slices.SortStableFunc(due, func(a, b *flex) int { return cmp.Compare(a.Submit, b.Submit) })
-	next, wake, started := never, never, 0
-	for {
+	next, wake, started, ended := never, never, 0, 0
+	for event := 1; ; event++ {
+		if event%reporting == 0 && o.Progress != nil {
+			o.Progress(ended, len(jobs))
+		}
 		at := min(next, wake)
 		if len(due) > 0 && due[0].Submit < at {
 			at = due[0].Submit
@@ -139,7 +145,9 @@ func runElastic(jobs []*Job, c Cluster, o Options) []Outcome {
 			at = min(e.now+e.slot, wake)
 		}
 		e.now = at
+		ended += len(e.runnable)
 		e.advance()
+		ended -= len(e.runnable)
 		var new []*flex
 		for len(due) > 0 && due[0].Submit <= at {
 			f := due[0]
@@ -311,7 +319,8 @@ func (e *elastic) late(jobs []*flex) (late []*flex) {
 	slices.SortStableFunc(jobs, func(a, b *flex) int { return cmp.Compare(a.Deadline, b.Deadline) })
 	spans := []span{{e.now, e.gpus}}
 	for _, f := range jobs {
-		left, lag, had := f.left, f.lag, f.was
+		all := f.thought()
+		left, lag, had := all, f.lag, f.was
 		for i := 0; left > 0; i++ {
 			n := f.level(spans[i].free)
 			if n == 0 {
@@ -322,7 +331,7 @@ func (e *elastic) late(jobs []*flex) (late []*flex) {
 			if i+1 < len(spans) {
 				to = spans[i+1].from
 			}
-			if had > 0 || f.was > 0 || left < f.left { // not its start, which is in lag
+			if had > 0 || f.was > 0 || left < all { // not its start, which is in lag
 				lag += e.more(f, had, n)
 			}
 			had = n

@@ -24,6 +24,9 @@ type Task struct {
 	joined  bool  // the partner had them first
 }
 
+// thought is Left, as a policy knows it.
+func (t *Task) thought() float64 { return t.Left * t.guess() }
+
 // Running says whether the task has GPUs.
 func (t *Task) Running() bool { return t.index >= 0 }
 
@@ -190,11 +193,12 @@ func (s *State) late(p Policy) float64 {
 // Simulate runs jobs in a cluster under a policy until all have ended or been declined. Jobs of one virtual cluster only; they are taken in order
 // of submission, those of the same time as they are listed. Outcomes are in the order of jobs.
 func Simulate(jobs []*Job, c Cluster, p Policy, compat Compat) []Outcome {
-	return simulate(jobs, c, p, compat, 0)
+	return simulate(jobs, c, p, Options{Compat: compat})
 }
 
-// simulate is Simulate where each start takes a time, s, in which there is no progress.
-func simulate(jobs []*Job, c Cluster, p Policy, compat Compat, start float64) []Outcome {
+// simulate is Simulate with options: Compat, Start and Progress.
+func simulate(jobs []*Job, c Cluster, p Policy, o Options) []Outcome {
+	compat := o.Compat
 	tasks := make([]*Task, len(jobs))
 	for i, j := range jobs {
 		tasks[i] = &Task{Outcome: Outcome{Job: j, Start: math.NaN(), End: math.NaN()}, Left: j.Duration, index: -1, waiting: j.Submit}
@@ -204,9 +208,13 @@ func simulate(jobs []*Job, c Cluster, p Policy, compat Compat, start float64) []
 	for i, t := range due {
 		t.seq = i
 	}
-	s := &State{Cluster: c, compat: compat, nodes: newNodes(c), wake: never, starting: start}
+	s := &State{Cluster: c, compat: compat, nodes: newNodes(c), wake: never, starting: o.Start}
 	late := s.late(p)
-	for {
+	ended := 0
+	for event := 1; ; event++ {
+		if event%reporting == 0 && o.Progress != nil {
+			o.Progress(ended, len(jobs))
+		}
 		next := s.wake
 		if len(due) > 0 {
 			next = min(next, due[0].Submit)
@@ -235,6 +243,7 @@ func simulate(jobs []*Job, c Cluster, p Policy, compat Compat, start float64) []
 			}
 			s.Arrived = append(s.Arrived, t)
 		}
+		ended += len(s.Ended)
 		p.Decide(s)
 	}
 	out := make([]Outcome, len(tasks))

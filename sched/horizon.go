@@ -77,8 +77,8 @@ func (p *boundedFlow) pass(e *elastic, f *flex) {
 	for _, r := range b.runs {
 		b.work += float64(r.to-r.from) * e.slot * f.rate(r.n)
 	}
-	if b.work > f.left {
-		p.release(e, f, f.left)
+	if left := f.thought(); b.work > left {
+		p.release(e, f, left)
 	}
 }
 
@@ -118,22 +118,23 @@ func (p *boundedFlow) share(e *elastic, f *flex) bool {
 	if !math.IsInf(f.Deadline, 1) {
 		due = min(end, int(math.Ceil(f.Deadline/e.slot)))
 	}
+	left := f.thought()
 	for q := f.least(); q <= f.most(); q *= 2 {
 		got, s := 0., p.now
-		for ; s < due && got < f.left; s++ {
+		for ; s < due && got < left; s++ {
 			if n := f.level(min(*p.at(s), q)); n > 0 {
 				got += p.length(e, s) * f.rate(n)
 			}
 		}
 		done := float64(s)*e.slot <= f.Deadline
-		if got >= f.left && !done { // in the slot in which the deadline is: is it done before?
+		if got >= left && !done { // in the slot in which the deadline is: is it done before?
 			n := f.level(min(*p.at(s - 1), q))
-			done = float64(s)*e.slot-(got-f.left)/f.rate(n) <= f.Deadline
+			done = float64(s)*e.slot-(got-left)/f.rate(n) <= f.Deadline
 		}
-		if s == end && got < f.left { // what is behind the horizon
+		if s == end && got < left { // what is behind the horizon
 			got += f.rate(q) * max(0, min(f.Deadline, math.MaxFloat64)-float64(end)*e.slot)
 		}
-		if got >= f.left && done {
+		if got >= left && done {
 			p.book(e, f, q, due)
 			return true
 		}
@@ -146,7 +147,7 @@ func (p *boundedFlow) share(e *elastic, f *flex) bool {
 func (p *boundedFlow) book(e *elastic, f *flex, quota, to int) {
 	b := &f.booked
 	b.runs, b.work = b.runs[:0], 0
-	for s := p.now; s < to && b.work < f.left; s++ {
+	for s, left := p.now, f.thought(); s < to && b.work < left; s++ {
 		n := f.level(min(*p.at(s), quota))
 		if n == 0 {
 			continue

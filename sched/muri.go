@@ -248,16 +248,16 @@ func (e *interleaved) decide() {
 			if e.policy == "muri-l" {
 				return j.attained
 			}
-			return j.left * float64(j.GPUs)
+			return j.left * j.guess() * float64(j.GPUs)
 		})
 		for ; first < len(e.jobs) && demand+e.jobs[first].GPUs <= most*e.gpus; first++ {
 			demand += e.jobs[first].GPUs
 		}
 		groups = pack(e.jobs[:first], e.gpus)
 	case "srtf":
-		e.sort(func(j *staged) float64 { return j.left })
+		e.sort(func(j *staged) float64 { return j.left * j.guess() })
 	case "srsf":
-		e.sort(func(j *staged) float64 { return j.left * float64(j.GPUs) })
+		e.sort(func(j *staged) float64 { return j.left * j.guess() * float64(j.GPUs) })
 	case "tiresias":
 		e.demote()
 	}

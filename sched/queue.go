@@ -46,7 +46,7 @@ func (q *byKey) Pop() any {
 func FIFO() Policy { return &queue{key: func(t *Task) float64 { return t.Submit }} }
 
 // SJF starts the job with the shortest duration first, and knows the durations.
-func SJF() Policy { return &queue{key: func(t *Task) float64 { return t.Duration }} }
+func SJF() Policy { return &queue{key: func(t *Task) float64 { return t.Duration * t.guess() }} }
 
 // QSSF starts the job first whose duration, as the user's earlier jobs let expect, times GPUs is least.
 func QSSF() Policy {
@@ -86,11 +86,11 @@ type quota struct {
 }
 
 // SRTF gives the GPUs to the jobs with the least time left, and knows it.
-func SRTF() Policy { return &quota{order: func(s *State, t *Task) float64 { return t.Left }} }
+func SRTF() Policy { return &quota{order: func(s *State, t *Task) float64 { return t.thought() }} }
 
 // SRSF gives the GPUs to the jobs with the fewest GPU-seconds left, and knows them.
 func SRSF() Policy {
-	return &quota{order: func(s *State, t *Task) float64 { return t.Left * float64(t.GPUs) }}
+	return &quota{order: func(s *State, t *Task) float64 { return t.thought() * float64(t.GPUs) }}
 }
 
 // lucidLimit is where Tiresias as in Lucid splits its two queues, GPU-seconds.

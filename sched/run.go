@@ -16,6 +16,9 @@ type Options struct {
 	Horizon float64 // s for which ef and ef-admission plan ahead, each job once; 0: without bound, all jobs at each decision
 	Start   float64 // s without progress that a job's start, or its resume, takes, under policies that a service has (LivePolicies)
 
+	// Progress, unless nil, is told now and then how many of a virtual cluster's jobs have ended, of how many. Lucid, AlloX's and Muri's policies tell nothing.
+	Progress func(ended, jobs int)
+
 	Profile *Profile // for lucid
 
 	// For jobs with Either:
@@ -23,6 +26,9 @@ type Options struct {
 	Profiling bool     // parts of each job run first, from which its durations are estimated
 	Users     []string // in whose order users are looked at; others come after them
 }
+
+// reporting is after how many decisions Progress is told.
+const reporting = 64
 
 // policies is what there is: those that start jobs on the GPUs that they ask for, and those that plan on how many a job runs.
 var policies = map[string]func() Policy{
@@ -123,7 +129,7 @@ func Run(jobs []*Job, clusters map[string]Cluster, o Options) ([]Outcome, error)
 		} else if start == nil {
 			part = runElastic(of, clusters[vc], o)
 		} else {
-			part = simulate(of, clusters[vc], start(), o.Compat, o.Start)
+			part = simulate(of, clusters[vc], start(), o)
 		}
 		for k, i := range indices {
 			out[i] = part[k]

@@ -41,6 +41,32 @@ type Job struct {
 	Restart float64 // s that it loses when it starts again, under Muri's policies
 
 	Either *Either // how it runs on one machine of either kind; nil: not known
+
+	Guess float64 // for how many times what it takes policies take that; 0: they know it
+}
+
+// guess is Guess, 1 for those that know.
+func (j *Job) guess() float64 {
+	if j.Guess == 0 {
+		return 1
+	}
+	return j.Guess
+}
+
+// Misjudge has policies be wrong about how long jobs take: each job's Guess, and what was predicted of it (Estimate, History, and Error of Either), is off by a factor of
+// exp(spread·z), with z from a standard normal distribution. What is left of a job is misjudged as the whole of it.
+func Misjudge(jobs []*Job, spread float64, random interface{ NormFloat64() float64 }) {
+	for _, j := range jobs {
+		g := math.Exp(spread * random.NormFloat64())
+		j.Guess, j.Estimate, j.History = g, j.Estimate*g, j.History*g
+		if j.Either != nil {
+			e := *j.Either
+			for k := range e.Error {
+				e.Error[k] = (1+e.Error[k])*g - 1
+			}
+			j.Either = &e
+		}
+	}
 }
 
 // Batch is how fast a model is with some samples in each iteration.

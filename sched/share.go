@@ -208,6 +208,7 @@ func (e *elastic) share(f *flex, spans *[]span, first int, pieces []piece) (p pl
 	for last > 0 && in[last-1].from >= f.Deadline {
 		last--
 	}
+	all := f.thought()
 	quota, from, before := f.most(), 0, 0
 	enough := false
 	for q := 1; q <= f.most() && !enough; q *= 2 {
@@ -218,12 +219,12 @@ func (e *elastic) share(f *flex, spans *[]span, first int, pieces []piece) (p pl
 				got += (min(end(i), f.Deadline) - in[i].from) * f.rate(n)
 				lost = f.lag * f.rate(n)
 			}
-			if got-lost >= f.left {
+			if got-lost >= all {
 				quota, from, before, enough = q, i, q/2, true
 			}
 		}
 	}
-	left, lag, had := f.left, f.lag, f.was
+	left, lag, had := all, f.lag, f.was
 	for i := range in {
 		n := on(i, f.most())
 		if enough && i < last {
@@ -234,7 +235,7 @@ func (e *elastic) share(f *flex, spans *[]span, first int, pieces []piece) (p pl
 		}
 		x := piece{in[i].from, end(i), n}
 		if n > 0 {
-			if had > 0 || f.was > 0 || left < f.left { // not its start, which is in lag
+			if had > 0 || f.was > 0 || left < all { // not its start, which is in lag
 				lag += e.more(f, had, n)
 			}
 			if done := x.from + math.Ceil(lag+left/f.rate(n)); done <= x.to {

@@ -84,7 +84,7 @@ func (starPolicy) double(e *elastic, free *int, speed func(f *flex, n int) float
 func (f *flex) expected() float64 {
 	done := f.Iterations - f.left
 	if f.Estimate == 0 {
-		return f.left
+		return f.thought()
 	}
 	if f.Estimate > done {
 		return f.Estimate - done

@@ -52,8 +52,8 @@ func (p *fairness) shares(now float64, gpus int) map[*Task]float64 {
 	fits := func(worst float64) bool { // sets shares with which no fairness is worse
 		sum, ok := 0., true
 		for _, t := range p.jobs {
-			time := worst*max(t.Duration, 1) - (now - t.Submit)
-			x := t.Left / time
+			time := worst*max(t.Duration*t.guess(), 1) - (now - t.Submit)
+			x := t.thought() / time
 			if !(time > 0 && x <= 1) {
 				x, ok = 1, false
 			}

@@ -32,7 +32,8 @@ type schedSim struct {
 	estimates, queues, plot, events    string
 	compat, profiling                  string
 	slow, slowMode                     string
-	alpha                              float64
+	alpha, estimateError               float64
+	seed                               uint64
 	policies                           []string
 	slot, start, horizon               time.Duration
 	asJSON, asCSV                      bool
@@ -53,7 +54,7 @@ results were compared with.
 		Args: settings.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(schedSimCommand(), schedImportCommand(), schedMarketCommand(), schedGenCommand(), schedEstimateCommand(), schedScalingCommand(), schedServeCommand(), schedSubmitCommand(), schedStatusCommand(), schedCancelCommand())
+	cmd.AddCommand(schedSimCommand(), schedCompareCommand(), schedImportCommand(), schedMarketCommand(), schedGenCommand(), schedEstimateCommand(), schedScalingCommand(), schedServeCommand(), schedSubmitCommand(), schedStatusCommand(), schedCancelCommand())
 	return cmd
 }
 
@@ -74,6 +75,8 @@ func schedSimCommand() *cobra.Command {
 	settings.Var(s, &p.compat, "compat", "", "follow an original's program where it differs from what it describes", "", "elasticflow", "lucid", "allox", "muri")
 	settings.Var(s, &p.slow, "slow", "", "when which nodes are slow: a CSV file with node, from, to (s) and factor (how many times longer all takes there), or seed:N for random times")
 	settings.Var(s, &p.slowMode, "slow-mode", "wait", "what a slow node does to a job: wait, all its GPUs are as slow; queue, they take batches from one queue, as in STAR's mode ssgd queue=N", "wait", "queue")
+	settings.Var(s, &p.estimateError, "estimate-error", 0, "how wrong policies are about how long jobs take: the standard deviation of the logarithm of what they take a job for, divided by the truth")
+	settings.Var(s, &p.seed, "seed", 1, "of the random numbers of --estimate-error")
 	settings.Var(s, &p.jobs, "jobs", "", "write a table of jobs to this file; - is standard output")
 	settings.Var(s, &p.events, "events", "", "write when each job had how many GPUs to this file, as CSV")
 	settings.Var(s, &p.plot, "plot", "", "folder for pictures of completion times, of how many jobs wait, how many GPUs are used, and who has them when: jct.svg, queue.svg, utilisation.svg, schedule-POLICY.svg")
@@ -97,7 +100,7 @@ Files may be packed by gzip.`,
 			if done, err := resolved(cmd, s); done || err != nil {
 				return err
 			}
-			return p.sim(cmd.OutOrStdout(), args[0])
+			return p.sim(cmd.OutOrStdout(), cmd.ErrOrStderr(), args[0])
 		},
 	}
 	s.Bind(cmd)
@@ -295,25 +298,32 @@ func (p *schedSim) users(jobs []*sched.Job) (names []string, err error) {
 	return names, err
 }
 
-func (p *schedSim) sim(w io.Writer, trace string) error {
+// valid says what is wrong with the settings of star sched sim.
+func (p *schedSim) valid() error {
+	switch {
+	case !(p.alpha > 0 && p.alpha <= 1):
+		return p.set.Invalid("alpha", errors.New("want more than 0, and at most 1"))
+	case p.slot < time.Second:
+		return p.set.Invalid("slot", errors.New("want a second or more"))
+	case p.horizon < 0 || p.horizon > 0 && p.horizon < p.slot:
+		return p.set.Invalid("horizon", errors.New("want 0, or a slot or more"))
+	case p.start < 0:
+		return p.set.Invalid("start", errors.New("want 0 or more"))
+	case !(p.estimateError >= 0 && p.estimateError <= 5):
+		return p.set.Invalid("estimate-error", errors.New("want 0 to 5; with 0.5 two of three jobs are thought to take 0.61 to 1.65 times as long as they do"))
+	case p.asCSV && p.asJSON:
+		return &settings.UsageError{Msg: "--csv and --json: one summary, give one of them"}
+	}
+	return nil
+}
+
+func (p *schedSim) sim(w, progress io.Writer, trace string) error {
 	compat, err := sched.ParseCompat(p.compat)
 	if err != nil {
 		return p.set.Invalid("compat", err)
 	}
-	if !(p.alpha > 0 && p.alpha <= 1) {
-		return p.set.Invalid("alpha", errors.New("want more than 0, and at most 1"))
-	}
-	if p.slot < time.Second {
-		return p.set.Invalid("slot", errors.New("want a second or more"))
-	}
-	if p.horizon < 0 || p.horizon > 0 && p.horizon < p.slot {
-		return p.set.Invalid("horizon", errors.New("want 0, or a slot or more"))
-	}
-	if p.start < 0 {
-		return p.set.Invalid("start", errors.New("want 0 or more"))
-	}
-	if p.asCSV && p.asJSON {
-		return &settings.UsageError{Msg: "--csv and --json: one summary, give one of them"}
+	if err := p.valid(); err != nil {
+		return err
 	}
 	jobs, err := p.trace(trace)
 	if err != nil {
@@ -325,6 +335,9 @@ func (p *schedSim) sim(w io.Writer, trace string) error {
 	}
 	if err := p.slowNodes(vcs, jobs); err != nil {
 		return err
+	}
+	if p.estimateError > 0 {
+		sched.Misjudge(jobs, p.estimateError, rand.New(rand.NewPCG(p.seed, 0)))
 	}
 	profile, err := p.profile()
 	if err != nil {
@@ -357,7 +370,8 @@ func (p *schedSim) sim(w io.Writer, trace string) error {
 	var summary schedSummary
 	for _, policy := range p.policies {
 		begin := time.Now()
-		out, err := sched.Run(jobs, vcs, sched.Options{Policy: policy, Slot: math.Round(p.slot.Seconds()), Start: p.start.Seconds(), Horizon: p.horizon.Seconds(), Compat: compat, Profile: profile, Alpha: p.alpha, Profiling: p.profiling == "on", Users: users})
+		out, err := sched.Run(jobs, vcs, sched.Options{Policy: policy, Slot: math.Round(p.slot.Seconds()), Start: p.start.Seconds(), Horizon: p.horizon.Seconds(), Compat: compat, Profile: profile, Alpha: p.alpha, Profiling: p.profiling == "on", Users: users,
+			Progress: schedProgress(progress, policy, time.Now)})
 		if err != nil {
 			return p.set.Invalid("policy", err)
 		}

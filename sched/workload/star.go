@@ -1,6 +1,7 @@
 package workload
 
 import (
+	"cmp"
 	"encoding/csv"
 	"fmt"
 	"io"
@@ -212,6 +213,58 @@ func (o *Outcomes) Write(policy string, jobs []sched.Outcome) error {
 	}
 	o.out.Flush()
 	return o.out.Error()
+}
+
+// ReadOutcomes reads what Outcomes has written. Policies are in the order in which they come, jobs in that of the lines; those of the originals' tables that have no column
+// policy are of the policy "".
+func ReadOutcomes(r io.Reader) ([]Happened, error) {
+	t := newTable(r)
+	t.need("job_id", "submit", "start", "end", "declined", "met_deadline")
+	var all []Happened
+	index := map[string]int{}
+	seen := map[string]map[string]int{}
+	maybe := func(name string) float64 {
+		if t.text(name) == "" {
+			return math.NaN()
+		}
+		return t.number(name, -never)
+	}
+	for t.next() {
+		policy := t.text("policy")
+		i, ok := index[policy]
+		if !ok {
+			i = len(all)
+			index[policy], seen[policy] = i, map[string]int{}
+			all = append(all, Happened{Policy: policy})
+		}
+		o := sched.Outcome{Job: &sched.Job{ID: t.id(seen[policy]), Submit: t.number("submit", -never), Deadline: never}, Start: maybe("start"), End: maybe("end")}
+		if t.has("preemptions") {
+			o.Preemptions = t.whole("preemptions", 0)
+		}
+		if t.flag("declined") {
+			o.Why = cmp.Or(t.text("why"), "declined")
+		}
+		if !t.flag("met_deadline") {
+			o.Deadline = -never
+		}
+		if o.End < o.Submit || o.Start < o.Submit || o.End < o.Start {
+			t.fail(t.line, "job %s is submitted at %v, starts at %v and ends at %v: want times in this order", o.ID, o.Submit, o.Start, o.End)
+		}
+		all[i].Jobs = append(all[i].Jobs, o)
+	}
+	if t.err == nil && len(all) == 0 {
+		t.fail(1, "want a header and at least one job")
+	}
+	return all, t.err
+}
+
+// flag is true or false.
+func (t *table) flag(name string) bool {
+	v, err := strconv.ParseBool(strings.TrimSpace(t.text(name)))
+	if err != nil {
+		t.fail(t.line, "%s is %q: want true or false", name, t.text(name))
+	}
+	return v
 }
 
 // number is a finite number as short as can be; "" else.

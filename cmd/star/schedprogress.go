@@ -1,0 +1,22 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"time"
+)
+
+// schedProgress says on w how far a simulation under a policy is: after 2 s, then each time after twice as long, a minute at most. It is for sched.Options.Progress.
+func schedProgress(w io.Writer, policy string, now func() time.Time) func(ended, jobs int) {
+	begin := now()
+	wait, next := 2*time.Second, begin.Add(2*time.Second)
+	return func(ended, jobs int) {
+		t := now()
+		if t.Before(next) {
+			return
+		}
+		wait = min(2*wait, time.Minute)
+		next = t.Add(wait)
+		fmt.Fprintf(w, "%s: %d of %d jobs have ended (%.0f %%) after %.0f s\n", policy, ended, jobs, 100*float64(ended)/float64(max(jobs, 1)), t.Sub(begin).Seconds())
+	}
+}
