@@ -19,6 +19,7 @@ type elastic struct {
 	policy   rounds
 	spans    []span  // what is free, of elasticFlow
 	own      []span  // the same without one job
+	lost     []*flex // jobs that cannot be in time
 	groups   *groups // nil: changes take no time
 	turn     int
 

@@ -114,7 +114,7 @@ func (l *Live) begin(now float64) {
 		for _, f := range l.e.runnable {
 			f.was = f.n
 		}
-		l.e.plan(l.e.runnable)
+		p.plan(l.e, l.e.runnable)
 		l.wake = p.wake(l.e)
 	}
 	l.e.now = now - l.e.slot

@@ -38,7 +38,7 @@ func (p elasticFlow) admit(e *elastic, new []*flex) (in []*flex) {
 	}
 	for _, f := range new {
 		jobs := append(slices.Concat(e.runnable, in), f)
-		e.plan(jobs)
+		p.plan(e, jobs)
 		if i := slices.IndexFunc(jobs, (*flex).breaks); i < 0 || f.BestEffort {
 			in = append(in, f)
 		} else {
@@ -55,7 +55,7 @@ func (f *flex) breaks() bool { return f.plan.missed && !f.kept.missed }
 // Then it doubles GPUs of jobs while any are left: of one that has none first, then of the one for which each GPU more costs the fewest
 // GPU-seconds.
 func (p elasticFlow) allot(e *elastic) {
-	spans := e.plan(e.runnable)
+	spans := p.plan(e, e.runnable)
 	if p.admission && slices.ContainsFunc(e.runnable, (*flex).breaks) {
 		spans = []span{{e.now, e.gpus}}
 		for _, f := range e.runnable {
@@ -141,13 +141,23 @@ func (f *flex) keep(now float64) {
 	}
 }
 
-// plan plans jobs in order of their deadlines, and says what is left.
-func (e *elastic) plan(jobs []*flex) []span {
+// plan plans jobs in order of their deadlines, and says what is left. Without admission those that cannot be in time get what the others leave free, the shortest first; with it
+// there are such jobs only where nodes are slow or estimates wrong, and they keep their places.
+func (p elasticFlow) plan(e *elastic, jobs []*flex) []span {
 	jobs = slices.Clone(jobs)
 	slices.SortStableFunc(jobs, func(a, b *flex) int { return cmp.Compare(a.Deadline, b.Deadline) })
 	spans := append(e.spans[:0], span{e.now, e.gpus})
 	defer func() { e.spans = spans }()
+	e.lost = e.lost[:0]
 	for _, f := range jobs {
+		if f.plan = e.share(f, &spans, 0, f.plan.pieces); f.plan.missed && !p.admission {
+			e.lost = append(e.lost, f)
+			continue
+		}
+		spans = book(spans, f.plan, 1)
+	}
+	slices.SortStableFunc(e.lost, func(a, b *flex) int { return cmp.Compare(a.thought()/a.rate(a.most()), b.thought()/b.rate(b.most())) })
+	for _, f := range e.lost {
 		f.plan = e.share(f, &spans, 0, f.plan.pieces)
 		spans = book(spans, f.plan, 1)
 	}

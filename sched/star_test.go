@@ -36,18 +36,20 @@ func TestStarUsesSlowNodes(t *testing.T) {
 	}
 }
 
-// TestStarDeadlines has a job whose deadline cannot be met come first, which harms another one under ef, and not under star; both end.
+// TestStarDeadlines has a job whose deadline cannot be met come first, which harms another one under edf, and not under star and ef; both end.
 func TestStarDeadlines(t *testing.T) {
 	jobs := []*Job{
 		{ID: "lost", GPUs: 1, Deadline: 50, Iterations: 1000, Rates: []float64{1}, Batch: 1},
 		{ID: "kept", GPUs: 1, Deadline: 150, Iterations: 100, Rates: []float64{1}, Batch: 1},
 	}
 	c := Cluster{Nodes: 1, GPUs: 1}
-	if out := Elastic(jobs, c, "star", 60, 0); !out[1].Met() || out[0].End != 1100 || out[0].Declined() {
-		t.Errorf("star: the one ended at %v, the other at %v", out[0].End, out[1].End)
+	for _, policy := range []string{"star", "ef"} {
+		if out := Elastic(jobs, c, policy, 60, 0); !out[1].Met() || out[0].End != 1100 || out[0].Declined() {
+			t.Errorf("%s: the one ended at %v, the other at %v", policy, out[0].End, out[1].End)
+		}
 	}
-	if out := Elastic(jobs, c, "ef", 60, 0); out[1].Met() {
-		t.Error("ef meets it too: the test shows nothing")
+	if out := Elastic(jobs, c, "edf", 60, 0); out[1].Met() {
+		t.Error("edf meets it too: the test shows nothing")
 	}
 }
 
