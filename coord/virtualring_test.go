@@ -15,7 +15,7 @@ import (
 	"star/transport"
 )
 
-// pool plays the workers of a ring on fake time, in one goroutine: they compute as long as times says, part by part where they are told to, exchange when all
+// pool plays the workers of a ring on fake time, in one goroutine: they compute as long as times says, part by part where they are told to (of a queue: until it is empty), exchange when all
 // members are there, which takes as long as a model says, and carry what riders have brought by then.
 type pool struct {
 	w     *world
@@ -151,31 +151,48 @@ func (p *pool) compute(x *pooled) {
 	}
 	whole := p.times.Spend(x.rank, x.ticks, 0, float64(x.rel.Count)/4).Compute
 	x.ticks++
-	life := x.life
+	life, ends := x.life, partEnds(x.rel)
 	var next func()
 	next = func() {
-		end := x.rel.Count
-		for i, k := 1, min(x.rel.Micro, x.rel.Count); i <= k; i++ { // parts end at i·n/k
-			if at := i * x.rel.Count / k; at > x.done {
-				end = at
-				break
-			}
-		}
+		end := ends[0]
+		ends = ends[1:]
 		time.AfterFunc(time.Duration(float64(whole)*float64(end-x.done)/float64(x.rel.Count)), func() {
 			p.does <- func() {
-				switch {
-				case x.life != life:
-				case end < x.rel.Count && !x.closed:
-					x.done = end
-					next()
-				default:
-					x.done = end
-					p.computed(x)
+				if x.life != life {
+					return
 				}
+				if x.done = end; len(ends) == 0 || x.closed {
+					p.computed(x)
+					return
+				}
+				if x.rel.Part > 0 {
+					Say(x.m, transport.Computed{Worker: x.rank, Generation: x.ring.Generation, Version: x.rel.Version, Samples: x.done}, nil)
+				}
+				next()
 			}
 		})
 	}
 	next()
+}
+
+// partEnds are how many samples a worker has after each part of what it was released with.
+func partEnds(rel transport.Release) (ends []int) {
+	if rel.Part == 0 {
+		k := max(1, min(rel.Micro, rel.Count)) // parts end at i·n/k
+		for i := range k {
+			ends = append(ends, (i+1)*rel.Count/k)
+		}
+		return ends
+	}
+	done := 0
+	for _, s := range append([]transport.Piece{{Start: rel.Start, Count: rel.Count}}, rel.More...) {
+		for at := rel.Part; at < s.Count; at += rel.Part {
+			ends = append(ends, done+at)
+		}
+		done += s.Count
+		ends = append(ends, done)
+	}
+	return ends
 }
 
 func (p *pool) computed(x *pooled) {
@@ -203,14 +220,19 @@ func (p *pool) bring(x *pooled) {
 
 func (p *pool) exchange(r transport.Ring, version int64) {
 	for _, w := range r.Members {
-		if x := p.ws[w]; x.state != "waits" || x.rel.Version != version || x.rel.Micro > 0 && !x.closed {
+		x := p.ws[w]
+		if x.state != "waits" || x.rel.Version != version || x.rel.Micro > 0 && !x.closed {
 			return
 		}
 	}
 	var carried []transport.Gradient
+	var drawn []int // from the queue, by member
 	for _, w := range r.Members {
 		x := p.ws[w]
 		x.state = "adds"
+		if x.rel.Part > 0 {
+			drawn = append(drawn, x.done)
+		}
 		for _, rider := range r.Riders {
 			if rel, ok := x.brought[rider.Worker]; ok {
 				carried = append(carried, transport.Gradient{Worker: rider.Worker, Step: rel.Start, Weight: float32(rel.Count) / float32(r.Of)})
@@ -227,14 +249,14 @@ func (p *pool) exchange(r transport.Ring, version int64) {
 					Say(x.m, transport.Arrive{Record: star.Record{Worker: w, Step: x.step, Basis: version, Samples: x.done, Loss: 1}}, nil)
 					x.step++
 				}
-				Say(x.m, transport.Tally{Worker: w, Generation: r.Generation, Version: x.version, Carried: carried}, nil)
+				Say(x.m, transport.Tally{Worker: w, Generation: r.Generation, Version: x.version, Carried: carried, Samples: drawn}, nil)
 			}
 		}
 	})
 }
 
 // The coordinator of a ring, with its goroutines, connections and fake time, and the simulator make the same versions of the same workers' gradients at the same
-// nanosecond: with riders, closed rounds and changes of plan on the way.
+// nanosecond: with riders, closed rounds, queues and changes of plan on the way.
 func TestSimulatorMakesTheSameRounds(t *testing.T) {
 	const n, steps, batch = 4, 60, 4
 	parse := func(text string) modes.Plan {
@@ -253,6 +275,8 @@ func TestSimulatorMakesTheSameRounds(t *testing.T) {
 		{"groups=0-1+2,3", nil},
 		{"backup=1 micro=4 cap=1h", nil},
 		{"x=2 micro=2 cap=1h", nil},
+		{"ssgd queue=4", nil},
+		{"ring-minus=3", map[int64]modes.Plan{5: parse("ssgd queue=2"), 14: parse("ssgd queue=3 shares=5,3,3,5"), 23: parse("ring-minus=1,2"), 28: parse("ssgd queue=4"), 37: parse("ssgd")}},
 		{"ssgd", map[int64]modes.Plan{5: parse("ring-minus=3"), 12: parse("ring-minus=0,3"), 20: parse("ssgd"), 27: parse("backup=1 micro=4 cap=1h"), 35: parse("ring-minus=2")}},
 	} {
 		t.Run(fmt.Sprint(test.plan, len(test.changes)), func(t *testing.T) {

@@ -683,7 +683,7 @@ func (r *run) prepare(w star.Worker, version int64) {
 	r.queue.forget(w)
 	if m.part = 0; r.plan.Queue > 0 {
 		if m.part = int32(r.plan.Part(w, r.Batch)); told != nil {
-			m.part = int32(min(told.Part, r.sharded.at[w].whole()))
+			m.part = int32(partEnd(told, 0))
 		}
 		r.Learner.Release(w, 0)
 		return

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"star"
+	"star/transport/wire"
 )
 
 // queue is the queue of samples of a round (modes.Plan.Queue): of those that were released with one version.
@@ -80,6 +81,18 @@ func (r *run) quit(w star.Worker) {
 	if had := q.forget(w); q.version == r.workers[w].basis {
 		q.taken -= had
 	}
+}
+
+// partEnd is how many samples of a release with parts a worker has after the part that it begins with done of them: a part is of one piece of the stream.
+func partEnd(r *wire.Release, done int) int {
+	end := r.Count
+	for _, p := range r.More {
+		if end > done {
+			break
+		}
+		end += p.Count
+	}
+	return min(done+r.Part, end)
 }
 
 // partOf computes a part for w from the given time on, and those that it takes then.

@@ -8,6 +8,7 @@ import (
 
 	"star"
 	"star/modes"
+	"star/transport/wire"
 )
 
 // drawn notes what is in updates, and of which samples.
@@ -28,6 +29,18 @@ func queued(n, parts int) modes.Plan {
 	p := modes.SSGD(n)
 	p.Queue = parts
 	return p
+}
+
+// Parts are of one piece of the stream each, as workers cut them.
+func TestPartsOfPieces(t *testing.T) {
+	r := wire.Release{Count: 5, Part: 2, More: []wire.Piece{{Start: 40, Count: 1}, {Start: 90, Count: 4}}}
+	var ends []int
+	for done := 0; done < 10; ends = append(ends, done) {
+		done = partEnd(&r, done)
+	}
+	if !slices.Equal(ends, []int{2, 4, 5, 6, 8, 10}) {
+		t.Error(ends)
+	}
 }
 
 // The pace of a queue is that by which modes prices it: with workers that always take the same time, each round is the one that is played there.

@@ -231,17 +231,6 @@ func (o *ringRun) compute(at time.Duration, w star.Worker, rel wire.Release) err
 	return o.part(at+m.whole.Load, w)
 }
 
-// parts is in how many parts a batch is computed.
-func (m *member) parts() int {
-	switch {
-	case m.release.Part > 0:
-		return max(1, (m.samples()+m.release.Part-1)/m.release.Part)
-	case m.release.Micro > 0:
-		return min(m.release.Micro, m.release.Count)
-	}
-	return 1
-}
-
 // samples are those of the batch.
 func (m *member) samples() int {
 	n := m.release.Count
@@ -254,12 +243,10 @@ func (m *member) samples() int {
 // part computes the next part.
 func (o *ringRun) part(at time.Duration, w star.Worker) error {
 	m := &o.at[w]
-	n, k := m.samples(), m.parts()
-	switch {
-	case m.release.Part > 0:
-		m.ends = min(m.done+m.release.Part, n)
-	default:
-		i := 1
+	if m.release.Part > 0 {
+		m.ends = partEnd(&m.release, m.done)
+	} else {
+		n, k, i := m.release.Count, min(max(1, m.release.Micro), m.release.Count), 1
 		for i < k && i*n/k <= m.done {
 			i++
 		}

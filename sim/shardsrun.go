@@ -328,7 +328,7 @@ func (s *shardsRun) another(at time.Duration, w star.Worker) (bool, error) {
 	if x.told || s.net != nil && s.net.at[w].halt || m.samples >= x.whole() {
 		return false, nil
 	}
-	m.part = int32(min(x.release.Part, x.whole()-m.samples))
+	m.part = int32(partEnd(&x.release, m.samples) - m.samples)
 	return true, nil
 }
 
