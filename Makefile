@@ -1,6 +1,6 @@
 # make         what a change must pass before it is pushed, in short
 # make ci      all of it, as the robot does
-.PHONY: all test race fuzz attack soak replicas bench golden ci clean star-bucket wheel python torch2 jax image manifests e2e-slurm e2e-k8s
+.PHONY: lint all test race fuzz attack soak replicas bench golden ci clean star-bucket wheel python torch2 jax image manifests e2e-slurm e2e-k8s
 all:
 	go vet ./...
 	go run honnef.co/go/tools/cmd/staticcheck@v0.7.0 ./...
@@ -30,6 +30,10 @@ golden:
 # The helper for checkpoints in object stores, a module of its own: bin/star-bucket belongs beside the other programs, or in PATH.
 star-bucket:
 	cd cmd/star-bucket && go vet . && go test . && go build -trimpath -o ../../bin/star-bucket .
+# ruff and mypy on everything in Python.
+lint:
+	python/tools/lint.sh
+
 # The wheels of star-train: the Python package with the program star, for processors of two kinds, in dist.
 wheel:
 	python3 python/tools/star_wheel.py

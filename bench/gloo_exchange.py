@@ -62,7 +62,7 @@ if buckets == 1:
     while (message := read()) is not None:
         answer(*issue(*message))
 else:
-    todo = queue.SimpleQueue()
+    todo: queue.SimpleQueue = queue.SimpleQueue()
 
     def issuer():
         while (message := read()) is not None:

@@ -10,7 +10,17 @@ slow steps of anybody (blips), bursts, and a straggler that moves on (rotating).
 A line for each trace and rate: seconds of SSGD, of the best fixed mode and of auto, their ratios, changes of plan, and the regret, auto less the best, as parts of the
 best: seeing (until the first change), choosing (its first plan in place of the best from there on), changing (the rest). Geometric means and worst cases at the end.
 """
-import argparse, concurrent.futures, csv, json, math, os, random, statistics, subprocess, sys, tempfile
+import argparse
+import concurrent.futures
+import csv
+import json
+import math
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
 
 ap = argparse.ArgumentParser()
 ap.add_argument("--star", default="star")

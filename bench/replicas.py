@@ -6,7 +6,18 @@ is the longest time between two updates in the run log from the moment of the ki
 
     bench/replicas.py [--star PATH] [--kills 50] [--optimizer momentum,adam] [--seed 1]
 """
-import argparse, glob, hashlib, json, os, random, re, shutil, signal, subprocess, sys, tempfile, time
+import argparse
+import glob
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
 
 ap = argparse.ArgumentParser()
 ap.add_argument("--star", default="star")

@@ -10,7 +10,16 @@ most samples that were computed twice.
   python3 bench/schedlive.py --star ./star --sets 3 --out /tmp/schedlive
 """
 
-import argparse, concurrent.futures, csv, json, os, pathlib, random, subprocess, sys, time
+import argparse
+import concurrent.futures
+import csv
+import json
+import os
+import pathlib
+import random
+import subprocess
+import sys
+import time
 
 PLACES = 4
 RATES = {1: 155, 2: 308, 4: 605}  # samples/s: batches of 32, 200 ms and some for the update

@@ -8,7 +8,13 @@ little on what else the machine does. Printed: for each job what was seen, and h
   python3 bench/spot.py --star ./star --runs 20 --out /tmp/spot
 """
 
-import argparse, concurrent.futures, json, pathlib, re, subprocess, sys
+import argparse
+import concurrent.futures
+import json
+import pathlib
+import re
+import subprocess
+import sys
 
 WORKERS, SAMPLES = 4, 12800
 
@@ -41,7 +47,10 @@ def main():
     p.add_argument("--process", default="rate:120,replace=5s", help="how machines are taken away and replaced, without seed")
     p.add_argument("--out", type=pathlib.Path, required=True)
     o = p.parse_args()
-    process = lambda seed: f"{o.process}{',' if ':' in o.process else ':'}seed={seed}"
+
+    def process(seed):
+        return f"{o.process}{',' if ':' in o.process else ':'}seed={seed}"
+
     o.out.mkdir(parents=True)
     with concurrent.futures.ThreadPoolExecutor(o.at_once) as pool:
         # The first one runs beside another one, as those do that judge it.

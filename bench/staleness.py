@@ -5,7 +5,12 @@
 
 A line for each task and learning rate: pairs of runs of one seed that both arrive, the geometric mean of their ratios, two standard
 errors below and above it, and how many runs of each mode do not arrive. FOLDER is that of star bench tta."""
-import argparse, json, math, statistics, subprocess, sys
+import argparse
+import json
+import math
+import statistics
+import subprocess
+import sys
 
 p = argparse.ArgumentParser()
 p.add_argument("--star", default="star")
@@ -21,7 +26,7 @@ for task in a.tasks:
                          stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     if out.returncode:
         sys.exit(f"{task}: star bench tta ended with {out.returncode}")
-    needs = {"ssgd": {}, "asgd": {}}  # samples to the target, by seed; None: not arrived
+    needs: dict = {"ssgd": {}, "asgd": {}}  # samples to the target, by seed; None: not arrived
     for r in json.loads(out.stdout):
         needs[r["method"]][r["seed"]] = r["tta_s"] and r["tta_s"] / r["run_s"] * r["samples"]
     logs = [math.log(needs["asgd"][s] / n) for s, n in needs["ssgd"].items() if n and needs["asgd"][s]]

@@ -68,7 +68,7 @@ class _Bucket:
         _copy(list(tensors), self._parts(stage))
 
     def _parts(self, stage: torch.Tensor) -> List[torch.Tensor]:
-        return [part.view(p.tensor.shape) for part, p in zip(stage.split(self.sizes), self.places)]
+        return [part.view(p.tensor.shape) for part, p in zip(torch.split(stage, self.sizes), self.places)]
 
 
 def _copy(to: List[torch.Tensor], of: List[torch.Tensor]) -> None:
@@ -143,7 +143,7 @@ class Mirror:
 
     def there(self, wait: bool = False) -> int:
         """The element from which on the gradient is in the memory; wait: until one bucket more is, which has left."""
-        low = self.grads.numel()
+        low = int(self.grads.numel())
         for b in reversed(self.buckets):
             if b.copied is None:
                 break

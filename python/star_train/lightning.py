@@ -40,7 +40,9 @@ class StarStrategy(SingleDeviceStrategy):
             return
         module = self.lightning_module
         if len(self.optimizers) != 1 or not module.automatic_optimization:
-            raise star.StarError("%s has %d optimizers, or optimizes by hand: StarStrategy needs one, and automatic optimization" % (type(module).__name__, len(self.optimizers)), _link.EXIT_USAGE)
+            raise star.StarError(
+                "%s has %d optimizers, or optimizes by hand: StarStrategy needs one, and automatic optimization" % (type(module).__name__, len(self.optimizers)), _link.EXIT_USAGE
+            )
         star.attach(module, self.optimizers[0], overlap=self._overlap, own=self._own)
         for config in self.lr_scheduler_configs:
             steps = config.interval == "step"

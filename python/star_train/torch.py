@@ -769,7 +769,9 @@ class _Schedule:
             raise StarError("%s: the rate of the first group is never above 0" % type(ahead).__name__, _link.EXIT_USAGE)
         for r in [] if own else self.rates:
             if any(abs(x - r[0] / peak[0] * y) > 1e-6 * max(abs(y), peak[0]) for x, y in zip(r, peak)):
-                raise StarError("%s: the rates of the groups have another course each: the job has one for all, times a factor for each group" % type(ahead).__name__, _link.EXIT_USAGE)
+                raise StarError(
+                    "%s: the rates of the groups have another course each: the job has one for all, times a factor for each group" % type(ahead).__name__, _link.EXIT_USAGE
+                )
         changes = [(k, r[0] / peak[0]) for k, r in enumerate(self.rates) if k == 0 or r[0] != self.rates[k - 1][0]]
         if len(changes) > _CHANGES:
             changes = [changes[len(changes) * i // _CHANGES] for i in range(_CHANGES)]
@@ -799,7 +801,10 @@ def schedule(scheduler: Any, *, every: int = 0) -> Any:
     if s.link is not None or s.schedule is not None:
         raise StarError("star.schedule comes once, and before the first batch of star.loader: the job must know the rates when it begins", _link.EXIT_USAGE)
     if type(scheduler).__name__ == "ReduceLROnPlateau" or every < 0:
-        raise StarError("star.schedule(%s, every=%d): want a scheduler whose rates follow from the number of steps alone, and a number of samples" % (type(scheduler).__name__, every), _link.EXIT_USAGE)
+        raise StarError(
+            "star.schedule(%s, every=%d): want a scheduler whose rates follow from the number of steps alone, and a number of samples" % (type(scheduler).__name__, every),
+            _link.EXIT_USAGE,
+        )
     s.schedule = _Schedule(scheduler, every)
     scheduler.__class__ = type(type(scheduler).__name__, (_Followed, type(scheduler)), {"__module__": __name__})
     return scheduler
@@ -986,7 +991,9 @@ class _Ahead:
             except OSError as e:
                 if e.errno != errno.ENOSPC:
                     raise
-                raise StarError("the processes of num_workers cannot be started: /dev/shm is full: make room there (docker: --shm-size), or give num_workers=0", _link.EXIT_LOST) from e
+                raise StarError(
+                    "the processes of num_workers cannot be started: /dev/shm is full: make room there (docker: --shm-size), or give num_workers=0", _link.EXIT_LOST
+                ) from e
         while self.wanted and len(self.given) < self.owner.prefetch:
             n = len(self.given)
             self.it._try_put_index()

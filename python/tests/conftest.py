@@ -85,7 +85,9 @@ class Job:
         return p
 
     def start(self, *flags: str, workers: int = 2) -> Process:
-        ps = self._run([self.star, "ps", "--listen", "127.0.0.1:0", "--http", "off", "--workers", str(workers), "--join-timeout", "4m", "--out", str(self.out), *flags], "ps.log", {})
+        ps = self._run(
+            [self.star, "ps", "--listen", "127.0.0.1:0", "--http", "off", "--workers", str(workers), "--join-timeout", "4m", "--out", str(self.out), *flags], "ps.log", {}
+        )
         ps.until('"msg":"listening"')
         for line in ps.log.splitlines():
             if '"msg":"listening"' in line:

@@ -503,7 +503,7 @@ def test_schedule(agent: Any, name: str, before: bool) -> None:
     sched = SCHEDULERS[name](opt) if before else None
     assert star.attach(model, opt) is opt
     sched = star.schedule(sched or SCHEDULERS[name](opt), every=8)
-    shown = []
+    shown: List[Any] = []
     for _ in range(9):
         for x, y in star.loader(Data(), 8, epochs=30 * 8 / N) if not shown else []:
             opt.zero_grad()

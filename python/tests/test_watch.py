@@ -50,7 +50,7 @@ def test_sharded(star: str, tmp_path: pathlib.Path, kind: str) -> None:
     script, out = tmp_path / "train.py", tmp_path / "out"
     script.write_text(SCRIPT)
     each = ranks(2)
-    run = "RANK=0 {0} {1} {2} & RANK=1 {0} {1} {2}; code=$?; wait $! && exit $code".format(sys.executable, script, kind)
+    run = f"RANK=0 {sys.executable} {script} {kind} & RANK=1 {sys.executable} {script} {kind}; code=$?; wait $! && exit $code"
     env = {**os.environ, **each[0]}
     done = subprocess.run([star, "watch", "--out", str(out), "--", "sh", "-c", run], env=env, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
