@@ -219,6 +219,76 @@ func TestKilledProgram(t *testing.T) {
 	}
 }
 
+// What a program says while nobody waits for it is heard when it hangs up: why it ends, also after an answer that is still there for who asks.
+func TestIdle(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		says []foreign.Frame
+		want string
+	}{
+		{"leaves", []foreign.Frame{{Kind: foreign.KindLeave}}, "nothing more to compute"},
+		{"raises after an answer", []foreign.Frame{{Kind: foreign.KindDone, A: 1, B: math.Float64bits(0.5)}, {Kind: foreign.KindError, Body: []byte("KeyError: 7")}}, "KeyError: 7"},
+		{"answers and is gone", []foreign.Frame{{Kind: foreign.KindDone, A: 1, B: math.Float64bits(0.5)}}, "is gone"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m, err := play(t, foreign.Config{}, func(p peer) {
+				if ready(p) {
+					var all []byte
+					for _, f := range c.says {
+						all = f.AppendTo(all)
+					}
+					p.c.Write(all)
+				}
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			select {
+			case <-m.Gone():
+			case <-time.After(time.Minute):
+				t.Fatal("Gone says nothing")
+			}
+			if err := m.Err(); !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%v, want %q", err, c.want)
+			}
+		})
+	}
+}
+
+// A gradient that is given up is passed over, also where its answer comes with the next one, and a part between; waiting ends at once.
+func TestGivenUp(t *testing.T) {
+	asked := make(chan struct{}, 1)
+	m, err := play(t, foreign.Config{}, func(p peer) {
+		if !ready(p) {
+			return
+		}
+		old := p.receive()
+		asked <- struct{}{}
+		next := p.receive()
+		b := foreign.Frame{Kind: foreign.KindDone, A: old.A, B: math.Float64bits(1)}.AppendTo(nil)
+		b = foreign.Frame{Kind: foreign.KindPart, A: next.A, B: 3}.AppendTo(b)
+		b = foreign.Frame{Kind: foreign.KindDone, A: next.A, B: math.Float64bits(2)}.AppendTo(b)
+		p.c.Write(b[:40]) // not at the end of a frame
+		p.c.Write(b[40:])
+		p.receive() // stop
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	given := errors.New("given up")
+	go func() { <-asked; cancel(given) }()
+	if _, err := m.Grad(ctx, m.Gradient(), batch); !errors.Is(err, given) {
+		t.Fatalf("%v, want %v", err, given)
+	}
+	var parts []int
+	loss, err := m.GradStream(t.Context(), m.Gradient(), batch, func(from, to int) { parts = append(parts, from, to) })
+	if loss != 2 || err != nil || !slices.Equal(parts, []int{3, 5, 0, 3}) {
+		t.Errorf("loss %v, parts %v, %v; want that of the second question", loss, parts, err)
+	}
+	m.Stop(0, "")
+}
+
 // A peer is one end of a link that the test plays.
 type peer struct {
 	t *testing.T
@@ -612,10 +682,28 @@ func BenchmarkStep(b *testing.B) {
 		b.Fatal(err)
 	}
 	b.ReportAllocs()
+	done := used(b)
 	for b.Loop() {
 		if _, err := m.Model.Grad(b.Context(), m.Gradient(), one); err != nil {
 			b.Fatal(err)
 		}
+	}
+	done()
+}
+
+// used has the agent's own processor time, and how often its threads were woken, reported of each step.
+func used(b *testing.B) (done func()) {
+	look := func() (u syscall.Rusage) {
+		if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+			b.Fatal(err)
+		}
+		return u
+	}
+	before := look()
+	return func() {
+		u := look()
+		b.ReportMetric((float64(u.Utime.Nano()-before.Utime.Nano())+float64(u.Stime.Nano()-before.Stime.Nano()))/1e3/float64(b.N), "agent-µs")
+		b.ReportMetric(float64(u.Nvcsw-before.Nvcsw)/float64(b.N), "wakes")
 	}
 }
 
@@ -662,6 +750,7 @@ for batch in star.loader(torch.utils.data.TensorDataset(torch.zeros(1000)), batc
 			defer m.Close()
 			defer m.Stop(0, "")
 			var whole, beyond []float64
+			done := used(b)
 			batch := train.Batch{Samples: 1, Tokens: []int32{0}}
 			for b.Loop() {
 				begun := time.Now()
@@ -672,6 +761,7 @@ for batch in star.loader(torch.utils.data.TensorDataset(torch.zeros(1000)), batc
 				u := m.Told()
 				whole, beyond = append(whole, took.Seconds()), append(beyond, (took-u.Load-u.Compute).Seconds())
 			}
+			done()
 			slices.Sort(whole)
 			slices.Sort(beyond)
 			b.ReportMetric(1e6*whole[len(whole)/2], "median-µs")

@@ -1,6 +1,8 @@
 package foreign
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +11,7 @@ import (
 	"os"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -51,64 +54,207 @@ func errProtocol(format string, args ...any) error {
 	return fmt.Errorf("the program does not keep to the link (docs/link.md): "+format, args...)
 }
 
-// conn carries frames. One goroutine reads.
+// conn carries frames. Whoever waits for an answer reads the socket itself, and all that has come by then at once, so that a step wakes this process once, and
+// in it one goroutine. Between two answers nobody reads; who sends what nobody asked for waits.
 type conn struct {
 	c    *net.UnixConn
-	in   chan Frame
+	raw  syscall.RawConn
 	gone chan struct{} // closed when nothing more comes; err says why
-	shut chan struct{} // closed by close
-	err  error
+	once sync.Once     // of close
 
-	mu   sync.Mutex // of out
-	out  []byte
-	once sync.Once
+	writing sync.Mutex // of the next four
+	out     []byte     // what is held back, or is being sent
+	sent    int        // bytes of it
+	full    bool       // the socket was, so that a write has a deadline
+	sendErr error
+	push    func(fd uintptr) bool
+
+	reading sync.Mutex // of the others
+	in      []byte     // what has come and was not taken
+	store   []byte     // where in lies
+	err     error
+	recvErr error
+	pull    func(fd uintptr) bool
+	until   time.Time   // until when a read waits
+	cut     atomic.Bool // somebody has ended that sooner
 }
 
 // sendTimeout is how long a frame may wait for the program to read: it reads whenever it does not compute, and the socket holds some hundred frames.
 const sendTimeout = 10 * time.Minute
 
-func newConn(c *net.UnixConn) *conn {
-	return &conn{c: c, in: make(chan Frame, 16), gone: make(chan struct{}), shut: make(chan struct{})}
+func newConn(c *net.UnixConn) (*conn, error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	k := &conn{c: c, raw: raw, gone: make(chan struct{}), store: make([]byte, 4096)}
+	k.push, k.pull = k.pushSome, k.pullSome // once: closures of each frame would be allocated
+	return k, nil
 }
 
-// read delivers frames until the connection ends.
-func (c *conn) read() {
-	defer close(c.gone)
-	for {
-		f, err := ReadFrame(c.c)
-		if err != nil {
-			c.err = err
-			return
+// listen has gone closed when the program hangs up while nobody reads.
+func (c *conn) listen() {
+	c.raw.Control(hungUp)
+	c.reading.Lock()
+	defer c.reading.Unlock()
+	for err := error(nil); err == nil || errors.Is(err, os.ErrDeadlineExceeded); {
+		c.c.SetReadDeadline(time.Time{})
+		err = c.fill()
+	}
+	for rest := c.in; c.err == nil; { // what it said last is why; what it said before is for whoever waits for it
+		var f Frame
+		var err error
+		if f, rest, err = Parse(rest); err == nil {
+			err = ending(f)
+		} else {
+			err = c.broken(err, rest)
 		}
-		switch f.Kind {
-		case KindError:
-			c.err = &ProgramError{string(f.Body)}
-			return
-		case KindLeave:
-			c.err = ErrLeft
-			return
-		case KindPart, KindDone, KindEvaluated, KindUpdated, KindState:
-			select {
-			case c.in <- f: // who sends what nobody asked for waits
-			case <-c.shut:
-				c.err = net.ErrClosed
-				return
-			}
-		default:
-			c.err = errProtocol("%v, while it trains", f.Kind)
-			return
+		if err != nil {
+			c.ended(err)
 		}
 	}
 }
 
+// ended notes why nothing more comes. The first reason counts.
+func (c *conn) ended(err error) {
+	if c.err == nil {
+		c.err = err
+		close(c.gone)
+	}
+}
+
+// ending is why nothing comes after f; nil: more may come.
+func ending(f Frame) error {
+	switch f.Kind {
+	case KindError:
+		return &ProgramError{string(f.Body)}
+	case KindLeave:
+		return ErrLeft
+	case KindPart, KindDone, KindEvaluated, KindUpdated, KindState:
+		return nil
+	}
+	return errProtocol("%v, while it trains", f.Kind)
+}
+
+// broken is what an error of Parse means where no more comes: without a byte of another frame it is an end like any other.
+func (c *conn) broken(err error, rest []byte) error {
+	if err != io.ErrUnexpectedEOF || len(rest) > 0 {
+		return err
+	}
+	return c.recvErr
+}
+
+// next is the next frame. What the program says last, or why it says nothing more, is an error, and the same one from then on. os.ErrDeadlineExceeded: nothing has
+// come for as long as wait said, or until wake.
+func (c *conn) next() (Frame, error) {
+	for {
+		f, rest, err := Parse(c.in)
+		if err == nil {
+			if err = ending(f); err == nil {
+				c.in, f.Body = rest, bytes.Clone(f.Body) // listen may read meanwhile
+				return f, nil
+			}
+		} else if err == io.ErrUnexpectedEOF && c.err == nil {
+			switch err = c.fill(); {
+			case err == nil:
+				continue
+			case errors.Is(err, os.ErrDeadlineExceeded):
+				c.until = time.Time{}
+				return f, err
+			}
+			err = c.broken(io.ErrUnexpectedEOF, c.in)
+		}
+		c.ended(err)
+		return f, c.err
+	}
+}
+
+// fill reads what there is, at least a byte; nil if there is something.
+func (c *conn) fill() error {
+	if len(c.in) == 0 {
+		c.in = c.store[:0]
+	} else if cap(c.in)-len(c.in) < len(c.in) { // the rest of a frame
+		if 2*len(c.in) >= len(c.store) {
+			c.store = make([]byte, 4*len(c.in))
+		}
+		c.in = append(c.store[:0], c.in...)
+	}
+	if err := c.raw.Read(c.pull); err != nil {
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			c.recvErr = err
+		}
+		return err
+	}
+	return c.recvErr
+}
+
+// pullSome is how fill reads: false has it wait.
+
+func (c *conn) pullSome(fd uintptr) bool {
+	n, err := receive(fd, c.in[len(c.in):cap(c.in)])
+	if err == syscall.EAGAIN {
+		return false
+	}
+	if err == nil && n == 0 {
+		err = io.EOF
+	}
+	c.in, c.recvErr = c.in[:len(c.in)+n], err
+	return true
+}
+
+// wait sets until when next waits: for so long, if that is not yet nearly so.
+func (c *conn) wait(long time.Duration) {
+	now := time.Now()
+	if left := c.until.Sub(now); c.cut.Swap(false) || left < long/2 || left > long {
+		c.until = now.Add(long)
+		c.c.SetReadDeadline(c.until)
+	}
+}
+
+// wake ends a wait.
+func (c *conn) wake() {
+	c.cut.Store(true)
+	c.c.SetReadDeadline(time.Unix(1, 0))
+}
+
+// hold has a frame go with the next one that is sent.
+func (c *conn) hold(f Frame) {
+	c.writing.Lock()
+	c.out = f.AppendTo(c.out)
+	c.writing.Unlock()
+}
+
 // send writes a frame.
 func (c *conn) send(f Frame) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.out = f.AppendTo(c.out[:0])
-	c.c.SetWriteDeadline(time.Now().Add(sendTimeout))
-	_, err := c.c.Write(c.out)
-	return err
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	c.out, c.sent, c.sendErr = f.AppendTo(c.out), 0, nil
+	err := c.raw.Write(c.push)
+	c.out = c.out[:0]
+	if c.full {
+		c.full = false
+		c.c.SetWriteDeadline(time.Time{})
+	}
+	return cmp.Or(err, c.sendErr)
+}
+
+// pushSome is how send writes: false has it wait.
+func (c *conn) pushSome(fd uintptr) bool {
+	for c.sent < len(c.out) {
+		n, err := transmit(fd, c.out[c.sent:])
+		if err == syscall.EAGAIN {
+			if !c.full {
+				c.full = true
+				c.c.SetWriteDeadline(time.Now().Add(sendTimeout))
+			}
+			return false
+		}
+		if c.sendErr = err; err != nil {
+			return true
+		}
+		c.sent += n
+	}
+	return true
 }
 
 // sendFile writes a frame with a file beside it.
@@ -120,7 +266,7 @@ func (c *conn) sendFile(f Frame, file *os.File) error {
 
 func (c *conn) close() {
 	c.once.Do(func() {
-		close(c.shut)
+		c.c.CloseRead() // ends listen, without which Close would wait; what was sent is not lost
 		c.c.Close()
 	})
 }

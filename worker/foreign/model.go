@@ -6,9 +6,11 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"net"
+	"os"
 	"time"
 	"unsafe"
 
@@ -99,13 +101,18 @@ var _ train.Streamer = (*Model)(nil)
 //
 // Errors: *AboutError (what it wants to train cannot be trained, or it speaks another version), *ProgramError, ErrLeft, *MemoryError.
 func Open(ctx context.Context, c *net.UnixConn, cfg Config) (*Model, error) {
-	m := &Model{cfg: cfg.withDefaults(), c: newConn(c), last: -1}
+	k, err := newConn(c)
+	if err != nil {
+		c.Close()
+		return nil, err
+	}
+	m := &Model{cfg: cfg.withDefaults(), c: k, last: -1}
 	if err := m.open(ctx); err != nil {
 		m.Stop(exitCode(err), err.Error())
 		m.Close()
 		return nil, err
 	}
-	go m.c.read()
+	go m.c.listen()
 	return m, nil
 }
 
@@ -292,41 +299,37 @@ func (m *Model) ask(k Kind, b train.Batch, c uint64) error {
 
 // answer waits for the program.
 func (m *Model) answer(ctx context.Context, what string) (Frame, error) {
-	select { // without timers where it is there soon
-	case f := <-m.c.in:
-		return f, nil
-	default:
+	if ctx.Done() != nil {
+		defer context.AfterFunc(ctx, m.c.wake)()
 	}
-	slow := time.NewTimer(min(slowAfter, m.cfg.Hang))
-	defer slow.Stop()
-	begun := time.Now()
+	m.c.reading.Lock()
+	defer m.c.reading.Unlock()
+	begun, took, patience := time.Now(), time.Duration(0), min(slowAfter, m.cfg.Hang)
 	for {
-		select {
-		case f := <-m.c.in:
-			return f, nil
-		case <-m.c.gone:
-			select { // what it said before
-			case f := <-m.c.in:
-				return f, nil
-			default:
-			}
-			return Frame{}, m.lost(m.c.err)
-		case <-ctx.Done():
+		m.c.wait(patience - took)
+		if ctx.Err() != nil { // now, as wait may have undone a wake
 			return Frame{}, context.Cause(ctx)
-		case <-slow.C:
-			took := time.Since(begun)
-			if m.cfg.Slow != nil && took < m.cfg.Hang {
+		}
+		f, err := m.c.next()
+		if err == nil {
+			return f, nil
+		} else if !errors.Is(err, os.ErrDeadlineExceeded) {
+			return f, m.lost(err)
+		}
+		switch took = time.Since(begun); {
+		case took < patience:
+		case took >= m.cfg.Hang:
+			return Frame{}, fmt.Errorf("the program (process %d) has not answered for %v, asked for %s of step %d: it hangs", m.about.PID, m.cfg.Hang, what, m.step)
+		default:
+			patience = m.cfg.Hang
+			if m.cfg.Slow != nil {
 				m.cfg.Slow(m.about.PID, what, took)
 			}
-			if took >= m.cfg.Hang {
-				return Frame{}, fmt.Errorf("the program (process %d) has not answered for %v, asked for %s of step %d: it hangs", m.about.PID, m.cfg.Hang, what, m.step)
-			}
-			slow.Reset(m.cfg.Hang - took)
 		}
 	}
 }
 
-// lease tells the program of batches that are likely to follow b, as far ahead as it wants: where batches follow each other at an even distance, as they do
+// lease has the program be told, with the next question, of batches that are likely to follow b, as far ahead as it wants: where batches follow each other at an even distance, as they do
 // whenever everybody is in step.
 func (m *Model) lease(b train.Batch) {
 	last := m.last
@@ -345,9 +348,7 @@ func (m *Model) lease(b train.Batch) {
 	for at := max(b.Start+even, m.leased); at <= end; at += even {
 		m.ahead = m.cfg.Stream.Indices(m.ahead, at, b.Samples)
 		m.body = appendIndices(m.body[:0], m.ahead)
-		if m.c.send(Frame{Kind: KindLease, A: uint64(at), B: uint64(b.Samples), Body: m.body}) != nil {
-			return // who asks for a gradient will hear why
-		}
+		m.c.hold(Frame{Kind: KindLease, A: uint64(at), B: uint64(b.Samples), Body: m.body})
 		m.leased = at + even
 	}
 }
