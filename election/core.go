@@ -38,14 +38,16 @@ type entry struct {
 	Begin bool   `json:"begin,omitempty"`
 	ID    uint64 `json:"id,omitempty"` // its proposer's own
 	Note  []byte `json:"note,omitempty"`
+	Add   bool   `json:"add,omitempty"`  // the note is one more, and takes no other's place
 	Over  bool   `json:"over,omitempty"` // nothing is left to agree on
 }
 
 // agreed is what the entries come to. It is a state machine of its own: the same entries make the same agreed.
 type agreed struct {
-	Term  uint64         `json:"term"` // of the last leadership that began
-	Rank  int            `json:"rank"` // of its holder
-	Note  []byte         `json:"note"` // the last one
+	Term  uint64         `json:"term"`            // of the last leadership that began
+	Rank  int            `json:"rank"`            // of its holder
+	Note  []byte         `json:"note"`            // the last one
+	Added [][]byte       `json:"added,omitempty"` // to it, in order
 	Over  bool           `json:"over,omitempty"`
 	Seats map[int]holder `json:"seats,omitempty"` // by rank: who has the place of a founder now
 }
@@ -61,8 +63,11 @@ func (a *agreed) apply(e entry) bool {
 	case e.Over:
 		a.Over = true
 		return true
+	case e.Add:
+		a.Added = append(a.Added, e.Note)
+		return true
 	}
-	a.Note = e.Note
+	a.Note, a.Added = e.Note, nil
 	return true
 }
 
@@ -84,6 +89,10 @@ type core struct {
 	done   []uint64        // those that are, since the last look
 	index  uint64          // of the last entry that was applied
 	first  uint64          // of the log
+
+	keep  func(raftpb.Message, bool) // writes a record down, synchronously if the flag says so, before anything that follows from it is said; nil: it is kept in memory only
+	kept  func()                     // a log was replaced by a snapshot
+	short uint64                     // compactAfter
 
 	conf     raftpb.ConfState         // who votes
 	heard    map[uint64]time.Duration // when each member was heard of last
@@ -131,7 +140,7 @@ func coreOf(id uint64, store *raft.MemoryStorage, applied uint64, log *slog.Logg
 	if err != nil {
 		return nil, err
 	}
-	return &core{self: id, rank: rankOf(id), node: node, store: store, state: agreed{Rank: -1}, waits: map[uint64]bool{}, heard: map[uint64]time.Duration{}}, nil
+	return &core{self: id, rank: rankOf(id), node: node, store: store, state: agreed{Rank: -1}, short: compactAfter, waits: map[uint64]bool{}, heard: map[uint64]time.Duration{}}, nil
 }
 
 // tick tells that a beat has passed.
@@ -253,11 +262,17 @@ func (c *core) leader() int { return rankOf(c.node.BasicStatus().Lead) }
 
 // propose has members agree on a note in this leadership, or that all is over. done will have the ID.
 func (c *core) propose(note []byte, over bool) (id uint64, err error) {
+	return c.proposeEntry(entry{Note: note, Over: over})
+}
+
+// proposeEntry is propose, of an entry that lacks whose it is.
+func (c *core) proposeEntry(e entry) (id uint64, err error) {
 	if c.term == 0 {
 		return 0, ErrLeadershipLost
 	}
 	c.nextID++
-	if err := c.offer(entry{Term: c.term, Rank: c.rank, ID: c.nextID, Note: note, Over: over}); err != nil {
+	e.Term, e.Rank, e.ID = c.term, c.rank, c.nextID
+	if err := c.offer(e); err != nil {
 		return 0, err
 	}
 	c.waits[c.nextID] = true
@@ -283,9 +298,11 @@ func (c *core) ready() (out []raftpb.Message, err error) {
 			if err := c.store.ApplySnapshot(rd.Snapshot); err != nil {
 				return out, err
 			}
-			if err := json.Unmarshal(rd.Snapshot.Data, &c.state); err != nil {
+			var state agreed // what the snapshot leaves out is not there any more
+			if err := json.Unmarshal(rd.Snapshot.Data, &state); err != nil {
 				return out, fmt.Errorf("election: what was agreed on: %w", err)
 			}
+			c.state = state
 			c.index, c.first = rd.Snapshot.Metadata.Index, rd.Snapshot.Metadata.Index+1
 			c.conf = rd.Snapshot.Metadata.ConfState
 		}
@@ -296,6 +313,9 @@ func (c *core) ready() (out []raftpb.Message, err error) {
 			if err := c.store.SetHardState(rd.HardState); err != nil {
 				return out, err
 			}
+		}
+		if r, any := record(rd); any && c.keep != nil {
+			c.keep(r, rd.MustSync)
 		}
 		out = append(out, rd.Messages...)
 		for _, e := range rd.CommittedEntries {
@@ -371,7 +391,7 @@ func (c *core) judge() {
 
 // compact replaces older entries by what they came to.
 func (c *core) compact() {
-	if c.index-c.first < 2*compactAfter {
+	if c.index-c.first < 2*c.short {
 		return
 	}
 	b, err := json.Marshal(c.state)
@@ -381,8 +401,11 @@ func (c *core) compact() {
 	if _, err := c.store.CreateSnapshot(c.index, &c.conf, b); err != nil {
 		return
 	}
-	if c.store.Compact(c.index-compactAfter) == nil {
-		c.first = c.index - compactAfter + 1
+	if c.store.Compact(c.index-c.short) == nil {
+		c.first = c.index - c.short + 1
+	}
+	if c.kept != nil {
+		c.kept()
 	}
 }
 

@@ -44,6 +44,45 @@ type player struct {
 	life    [processIDLen]byte // of who came later
 	ask     map[uint64]string
 	pending []letter
+	disk    []raftpb.Message // records
+	synced  int              // of them
+}
+
+// keeps has a player write down what it must.
+func (p *player) keeps() {
+	p.keep = func(r raftpb.Message, sync bool) {
+		b, err := r.Marshal()
+		if err != nil {
+			panic(err)
+		}
+		p.disk = append(p.disk, raftpb.Message{})
+		if err := p.disk[len(p.disk)-1].Unmarshal(b); err != nil {
+			panic(err)
+		}
+		if sync {
+			p.synced = len(p.disk)
+		}
+	}
+	p.kept = func() { // as a file that is written anew
+		p.disk, p.synced = nil, 0
+		p.keep(whole(p.store), true)
+	}
+	p.kept()
+}
+
+// again has a player that has died begin again with what is on its disk: all that it had to wait for, and some of the rest.
+func (w *world) again(p *player) {
+	p.disk = p.disk[:p.synced+w.chance.IntN(len(p.disk)-p.synced+1)]
+	c, err := restore(p.self, p.disk, slog.New(slog.DiscardHandler))
+	if err != nil {
+		w.t.Fatalf("member %d from its disk: %v", p.rank, err)
+	}
+	c.short = p.core.short
+	p.core, p.dead, p.pending, p.ahead, p.asleep = c, false, nil, -w.now, 0
+	p.next = w.now + time.Duration(w.chance.Int64N(int64(beat)))
+	clear(p.ask)
+	p.synced = len(p.disk)
+	p.keeps()
 }
 
 func (p *player) own(w *world) time.Duration { return w.now + p.ahead }
@@ -66,6 +105,7 @@ func newWorld(t fataler, members int, seed uint64) *world {
 			t.Fatalf("%v", err)
 		}
 		w.members = append(w.members, &player{core: c, rank: r, next: time.Duration(w.chance.Int64N(int64(beat))), ask: map[uint64]string{}})
+		w.members[r].keeps()
 	}
 	return w
 }
@@ -80,6 +120,7 @@ func (w *world) another(rank int) *player {
 	}
 	p := &player{core: c, rank: rank, ahead: -w.now, life: id, next: w.now + time.Duration(w.chance.Int64N(int64(beat))), ask: map[uint64]string{}}
 	w.members = append(w.members, p)
+	p.keeps()
 	return p
 }
 
@@ -210,6 +251,12 @@ func (w *world) settle(p *player) {
 func (w *world) knows(p *player, note string) bool {
 	var have, want int
 	fmt.Sscan(string(p.state.Note), &have)
+	for _, more := range p.state.Added { // in order
+		before := have
+		if fmt.Sscan(string(more), &have); have <= before {
+			w.t.Fatalf("at %v member %d has %q after %q in %q", w.now, p.rank, more, p.state.Note, p.state.Added)
+		}
+	}
 	fmt.Sscan(note, &want)
 	return have >= want
 }
@@ -253,11 +300,15 @@ func TestOnlyOneReigns(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t, rapid.SampledFrom([]int{3, 5}).Draw(t, "members"), rapid.Uint64().Draw(t, "seed"))
 		k := w.places
+		short := rapid.SampledFrom([]uint64{2, compactAfter}).Draw(t, "log")
+		for _, p := range w.members {
+			p.short = short
+		}
 		proposed := 0
 		for range rapid.IntRange(5, 30).Draw(t, "events") {
 			p := w.members[rapid.IntRange(0, len(w.members)-1).Draw(t, "who")]
 			who := p.rank
-			switch rapid.SampledFrom([]string{"cut", "oneway", "heal", "sleep", "kill", "kill", "another", "another", "resign", "note", "note", "campaign"}).Draw(t, "event") {
+			switch what := rapid.SampledFrom([]string{"cut", "oneway", "heal", "sleep", "kill", "kill", "another", "another", "again", "again", "resign", "note", "add", "add", "campaign"}).Draw(t, "event"); what {
 			case "cut": // it reaches nobody, and nobody reaches it
 				for o := range k {
 					w.cut[[2]int{who, o}], w.cut[[2]int{o, who}] = true, true
@@ -273,18 +324,22 @@ func TestOnlyOneReigns(t *testing.T) {
 					p.dead = true
 				}
 			case "another": // it comes while the one before is dead, stands still or is cut off, or for no reason at all
-				w.another(who)
+				w.another(who).short = short
+			case "again": // with its disk
+				if p.dead {
+					w.again(p)
+				}
 			case "resign":
 				if r := w.holder(); r >= 0 {
 					w.members[r].resign()
 					w.settle(w.members[r])
 				}
-			case "note":
+			case "note", "add":
 				if r := w.holder(); r >= 0 {
 					p := w.members[r]
 					proposed++
 					text := fmt.Sprint(proposed)
-					if id, err := p.propose([]byte(text), false); err == nil {
+					if id, err := p.proposeEntry(entry{Note: []byte(text), Add: what == "add"}); err == nil {
 						p.ask[id] = text
 						w.settle(p)
 					}
@@ -490,6 +545,13 @@ func TestALongLogIsCompacted(t *testing.T) {
 	w.settle(w.members[0])
 	first := w.members[w.await(time.Second)]
 	away := (first.rank + 1) % 3
+	if _, err := first.proposeEntry(entry{Note: []byte("more"), Add: true}); err != nil {
+		t.Fatal(err)
+	}
+	w.settle(first)
+	if w.run(time.Second); len(w.members[away].state.Added) != 1 {
+		t.Fatalf("%q is added", w.members[away].state.Added)
+	}
 	for o := range 3 {
 		w.cut[[2]int{away, o}], w.cut[[2]int{o, away}] = true, true
 	}
@@ -511,6 +573,9 @@ func TestALongLogIsCompacted(t *testing.T) {
 	w.run(5 * time.Second)
 	if got := string(w.members[away].state.Note); got != fmt.Sprint(notes) {
 		t.Errorf("who was away knows note %q, want %d", got, notes)
+	}
+	if more := w.members[away].state.Added; len(more) > 0 {
+		t.Errorf("who was away has %q still, in the place of which there are notes", more)
 	}
 }
 

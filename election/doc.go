@@ -17,7 +17,7 @@
 // The first one can be broken by a process that stands still between Hold and what it does next. Whoever must not hear two
 // coordinators compares their terms: shards do (package ps).
 //
-// Members keep all of it in memory. One that ends has forgotten what it voted for, and is never taken for the same one when it is started again: as another
+// Members with a folder (Config.Dir) keep all of it on disk, and are the same ones when they are started again: what a majority's disks have is never lost. Others keep it in memory. One of these that ends has forgotten what it voted for, and is never taken for the same one when it is started again: as another
 // one, it gets the place when the rest has agreed on that. So a group of three survives the end of one, one of five that of two, and the end of others when these have
 // been replaced.
 package election

@@ -1,11 +1,13 @@
 package election
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -28,8 +30,25 @@ type Config struct {
 	// Hello is how this member says who it is; Token, Version and Host are used.
 	Hello transport.Hello
 
+	Dir   string // where this member keeps what it has agreed to, so that it is the same one when it is started again; empty: in memory. No other process may use it
+	Words Words  // what messages call things
+
 	JoinTimeout time.Duration // zero means 2 min: how long members may take to find each other
 	Log         *slog.Logger  // nil: nothing is logged
+}
+
+// Words are what messages call members and settings.
+type Words struct {
+	Member  string // "star-ps"
+	Does    string // "coordinate the job"
+	Members string // "--coordinators"
+	Timeout string // "--join-timeout"
+	Job     string // "job"
+	Named   string // "--job"
+}
+
+func (w *Words) fill() {
+	*w = Words{cmp.Or(w.Member, "star-ps"), cmp.Or(w.Does, "coordinate the job"), cmp.Or(w.Members, "--coordinators"), cmp.Or(w.Timeout, "--join-timeout"), cmp.Or(w.Job, "job"), cmp.Or(w.Named, "--job")}
 }
 
 // ErrLeadershipLost: the leadership is over.
@@ -39,10 +58,11 @@ var ErrLeadershipLost = errors.New("another process coordinates the job now, or 
 type FormError struct {
 	Timeout time.Duration
 	Missing []string
+	Words   Words
 }
 
 func (e *FormError) Error() string {
-	return fmt.Sprintf("the processes that may coordinate the job did not all find each other within %v (--join-timeout): missing %v (--coordinators)", e.Timeout, e.Missing)
+	return fmt.Sprintf("the processes that may %s did not all find each other within %v (%s): missing %v (%s)", e.Words.Does, e.Timeout, e.Words.Timeout, e.Missing, e.Words.Members)
 }
 
 // ExitCode is that of a join that timed out.
@@ -53,6 +73,7 @@ type LateError struct {
 	Rank    int
 	Timeout time.Duration
 	Silent  []string // others that it has no connection to
+	Words   Words
 }
 
 func (e *LateError) Error() string {
@@ -60,7 +81,7 @@ func (e *LateError) Error() string {
 	if len(e.Silent) > 0 {
 		why += fmt.Sprintf("; no connection to %v", e.Silent)
 	}
-	return fmt.Sprintf("another process was star-ps %d of this job before, and the others have not given this one its place within %v (--join-timeout): %s", e.Rank, e.Timeout, why)
+	return fmt.Sprintf("another process was %s %d before, and the others have not given this one its place within %v (%s): %s", e.Words.Member, e.Rank, e.Timeout, e.Words.Timeout, why)
 }
 
 // ExitCode is that of a join that timed out.
@@ -70,10 +91,11 @@ func (e *LateError) ExitCode() int { return exitcode.Lost }
 type ReplacedError struct {
 	Rank int
 	By   string // who has told
+	Word string // what members are called
 }
 
 func (e *ReplacedError) Error() string {
-	return fmt.Sprintf("%s says that another process is star-ps %d of this job now: this one was not heard of for %v, and another one was started with that --rank", e.By, e.Rank, vacantAfter)
+	return fmt.Sprintf("%s says that another process is %s %d now: this one was not heard of for %v, and another one was started with that --rank", e.By, e.Word, e.Rank, vacantAfter)
 }
 
 // ExitCode is that of two processes with one rank.
@@ -87,9 +109,10 @@ const (
 	dialTime  = 2 * time.Second
 	sendTime  = 2 * time.Second
 	retryTime = 200 * time.Millisecond
-	noteTime  = 10 * time.Second // how long a note may wait to be agreed on
-	handTime  = 3 * time.Second  // how long another member may take to begin to lead
-	partTime  = 5 * time.Second  // how long a member that knows that all is over stays for others who may not
+	noteTime  = 10 * time.Second       // how long a note may wait to be agreed on
+	handTime  = 3 * time.Second        // how long another member may take to begin to lead
+	fullTime  = 200 * time.Millisecond // between tries to write to a disk that is full
+	partTime  = 5 * time.Second        // how long a member that knows that all is over stays for others who may not
 )
 
 // Member is one of the coordinators' group. Make it with New, hand it connections with Accept, and Run it.
@@ -97,6 +120,9 @@ type Member struct {
 	cfg  Config
 	log  *slog.Logger
 	own  [processIDLen]byte
+	disk *disk            // nil: nothing is kept
+	was  []raftpb.Message // that disk had
+	full atomic.Pointer[error]
 	in   chan input
 	done chan struct{} // closed when Run has ended
 
@@ -138,6 +164,7 @@ type input struct {
 	msg        raftpb.Message
 	bye        bool // it knows that all is over
 	note       []byte
+	add        bool
 	over       bool
 	resign     bool
 	leadership *Leadership
@@ -160,9 +187,30 @@ func New(cfg Config) (*Member, error) {
 		agreed: map[int]bool{}, callers: map[int]caller{}, turned: make(chan struct{}),
 		parts: map[int]bool{}, closed: make(chan struct{}), met: make(chan struct{}, 1), leaderships: make(chan *Leadership, 1), begun: time.Now(), notes: map[uint64]chan error{},
 	}
+	c.cfg.Words.fill()
 	rand.Read(c.own[:])
 	c.status.Store(&Status{Leader: -1})
+	if cfg.Dir == "" {
+		return c, nil
+	}
+	var err error
+	if c.disk, c.was, err = openDisk(cfg.Dir, mark{Format: diskFormat, Job: cfg.Job, Rank: cfg.Rank, Members: cfg.Members, Life: c.own}); err != nil {
+		return nil, err
+	}
+	c.own, c.turn = c.disk.mark.Life, c.disk.mark.Turn
+	maps.Copy(c.lives, c.disk.mark.Lives)
 	return c, nil
+}
+
+// Missing lists the other members that have no connection to this one.
+func (c *Member) Missing() []string { return c.silent() }
+
+// Full is why this member cannot write down what it has to: until it can it takes part in nothing. Nil: it can.
+func (c *Member) Full() error {
+	if err := c.full.Load(); err != nil {
+		return *err
+	}
+	return nil
 }
 
 // Status is what this member knows now.
@@ -203,14 +251,14 @@ func (c *Member) Accept(ctx context.Context, conn transport.Conn, h transport.He
 	}
 	switch {
 	case h.Job != c.cfg.Job:
-		return refuse(exitcode.Disagree, fmt.Errorf("this is job %q, not %q (--job)", c.cfg.Job, h.Job))
+		return refuse(exitcode.Disagree, fmt.Errorf("this is %s %q, not %q (%s)", c.cfg.Words.Job, c.cfg.Job, h.Job, c.cfg.Words.Named))
 	case h.Role != transport.RoleServer || h.Rank < 0 || h.Rank >= len(c.cfg.Members) || h.Rank == c.cfg.Rank:
-		return refuse(exitcode.Disagree, fmt.Errorf("%s %d is not one of the %d that may coordinate this job, or takes my place, %d (--coordinators, --rank)",
-			h.Role, h.Rank, len(c.cfg.Members), c.cfg.Rank))
+		return refuse(exitcode.Disagree, fmt.Errorf("%s %d is not one of the %d that may %s, or takes my place, %d (%s, --rank)",
+			h.Role, h.Rank, len(c.cfg.Members), c.cfg.Words.Does, c.cfg.Rank, c.cfg.Words.Members))
 	}
 	who, err := parseGreeting(payload)
 	if err != nil {
-		return refuse(exitcode.Disagree, fmt.Errorf("star-ps %d: %w", h.Rank, err))
+		return refuse(exitcode.Disagree, fmt.Errorf("%s %d: %w", c.cfg.Words.Member, h.Rank, err))
 	}
 	says := c.greet(h.Rank, who)
 	conn.SetPeer(fmt.Sprintf("coordinator %d (%s)", h.Rank, conn.RemoteAddr()))
@@ -278,18 +326,20 @@ func (c *Member) Run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	core, err := newCore(c.cfg.Rank, len(c.cfg.Members), c.log)
 	var limit <-chan time.Time // for one that comes late to be let in
 	site := flightrecorder.Open(fmt.Sprintf("coordinator %d", c.cfg.Rank), "the others to give it the place of another process", "", "")
 	defer site.Close()
-	if !founds {
-		core, err = newLateCore(lateID(c.cfg.Rank, c.own), c.log)
-		c.log.Info("asks for the place of a process that was star-ps of this rank before")
-		limit = time.After(c.cfg.JoinTimeout)
-		site.Begin(-1, c.cfg.JoinTimeout)
+	core, err := c.core(ctx, founds)
+	if c.disk != nil {
+		defer c.disk.close()
 	}
 	if err != nil {
 		return err
+	}
+	if !founds && !core.seated(core.self) {
+		c.log.Info("asks for the place of a process that was of this rank before")
+		limit = time.After(c.cfg.JoinTimeout)
+		site.Begin(-1, c.cfg.JoinTimeout)
 	}
 	defer func() { c.over() }()
 	tick := time.NewTicker(beat)
@@ -304,7 +354,7 @@ func (c *Member) Run(ctx context.Context) (err error) {
 			core.tick(time.Since(c.begun))
 			c.letIn(core)
 		case <-limit:
-			return &LateError{c.cfg.Rank, c.cfg.JoinTimeout, c.silent()}
+			return &LateError{c.cfg.Rank, c.cfg.JoinTimeout, c.silent(), c.cfg.Words}
 		case m := <-c.in:
 			switch {
 			case m.leadership != nil:
@@ -325,6 +375,9 @@ func (c *Member) Run(ctx context.Context) (err error) {
 		if err != nil {
 			return err
 		}
+		if ctx.Err() != nil { // perhaps before it was written down
+			return context.Cause(ctx)
+		}
 		c.publish(core)
 		if limit != nil && core.seated(core.self) {
 			limit = nil
@@ -338,6 +391,73 @@ func (c *Member) Run(ctx context.Context) (err error) {
 		}
 		if core.state.Over && c.part(out) {
 			return nil
+		}
+	}
+}
+
+// core is this member's part in the protocol: new, or as it has written it down.
+func (c *Member) core(ctx context.Context, founds bool) (core *core, err error) {
+	c.mu.Lock()
+	turn, lives := c.turn, maps.Clone(c.lives)
+	c.mu.Unlock()
+	id := founderID(c.cfg.Rank)
+	if turn != founder {
+		id = lateID(c.cfg.Rank, c.own)
+	}
+	kept := c.disk != nil && c.disk.mark.Turn != fresh // it has been somebody before
+	switch {
+	case kept:
+		if core, err = restore(id, c.was, c.log); err != nil {
+			err = &DiskError{fmt.Errorf("%s: damaged: %w; take the folder away, and the member gets what the others have", c.disk.name, err), exitcode.Corrupt}
+		}
+		c.was = nil
+	case founds:
+		core, err = newCore(c.cfg.Rank, len(c.cfg.Members), c.log)
+	default:
+		core, err = newLateCore(id, c.log)
+	}
+	if err != nil || c.disk == nil {
+		return core, err
+	}
+	if !kept {
+		c.disk.mark.Turn, c.disk.mark.Lives = turn, lives
+		if turn != founder {
+			c.disk.mark.Lives = nil
+		}
+		if err := c.disk.rewrite(core.store); err != nil {
+			return nil, err
+		}
+	}
+	core.keep = func(r raftpb.Message, sync bool) { c.persist(ctx, core, func() error { return c.disk.write(r, sync) }) }
+	core.kept = func() {
+		if c.disk.size > 2*c.disk.base+rewriteAt {
+			if err := c.disk.rewrite(core.store); err != nil { // it is longer than it need be
+				c.log.Warn("the file of what was agreed on is not made shorter", "reason", err)
+			}
+		}
+	}
+	return core, nil
+}
+
+// persist has something written down. While it cannot be, this member stands still: it leads nobody, answers nobody, and others go on without it.
+func (c *Member) persist(ctx context.Context, core *core, write func() error) {
+	for {
+		err := write()
+		if err == nil {
+			if c.full.Swap(nil) != nil {
+				c.log.Info("what is agreed on can be written down again")
+			}
+			return
+		}
+		if c.full.Swap(&err) == nil {
+			c.log.Error("what is agreed on cannot be written down: this member takes part in nothing until it can", "reason", err)
+			core.resigned = core.node.BasicStatus().Term
+			c.over()
+		}
+		select {
+		case <-time.After(fullTime):
+		case <-ctx.Done():
+			return
 		}
 	}
 }
@@ -459,7 +579,7 @@ func (c *Member) publish(core *core) {
 		c.over()
 	}
 	if core.term > 0 && c.leadership == nil && !core.state.Over {
-		c.leadership = &Leadership{Term: int64(core.term), Rank: c.cfg.Rank, Note: slices.Clone(core.state.Note), c: c, common: core.common, over: make(chan struct{})}
+		c.leadership = &Leadership{Term: int64(core.term), Rank: c.cfg.Rank, Note: slices.Clone(core.state.Note), Added: slices.Clone(core.state.Added), c: c, common: core.common, over: make(chan struct{})}
 		select {
 		case <-c.leaderships: // one that nobody took notice of is over
 		default:
@@ -505,7 +625,7 @@ func (c *Member) noteIt(core *core, m input) {
 		c.notes[0] = m.answer // told ErrLeadershipLost when the leadership is over: no note has that number
 		return
 	}
-	id, err := core.propose(m.note, m.over)
+	id, err := core.proposeEntry(entry{Note: m.note, Add: m.add, Over: m.over})
 	if err != nil {
 		m.answer <- err
 		return
@@ -518,6 +638,8 @@ type Leadership struct {
 	Term int64
 	Rank int
 	Note []byte // the last one of the leaderships before; nil: there was none
+
+	Added [][]byte // to the note, in order
 
 	c      *Member
 	common time.Duration // what the clock of all members is ahead of this one's
@@ -551,6 +673,9 @@ func (r *Leadership) Hold() error {
 // SetNote has members agree on what whoever leads next must know, in the place of all that was noted before. When it returns nil, every
 // later leadership has it. After an error it may, or not.
 func (r *Leadership) SetNote(note []byte) error { return r.propose(input{note: note}) }
+
+// Add has members agree on one thing more that whoever leads next must know, until the next SetNote. The error is like that of SetNote.
+func (r *Leadership) Add(more []byte) error { return r.propose(input{note: more, add: true}) }
 
 // Close has members agree that all is over: nobody will lead any more, and each member ends when it knows that, and that the others do. The error is like
 // that of SetNote. When it returns nil, Closed is closed here.

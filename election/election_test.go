@@ -20,6 +20,7 @@ type bench struct {
 	stops   []context.CancelFunc
 	ends    []chan error
 	wg      sync.WaitGroup
+	setup   func(*Config)
 }
 
 func newBench(t *testing.T, k int) *bench {
@@ -43,7 +44,11 @@ func newBench(t *testing.T, k int) *bench {
 }
 
 func (b *bench) start(rank int, l transport.Listener) {
-	c, err := New(Config{Job: "job", Rank: rank, Members: b.addrs, Network: b.net, JoinTimeout: 10 * time.Second})
+	cfg := Config{Job: "job", Rank: rank, Members: b.addrs, Network: b.net, JoinTimeout: 10 * time.Second}
+	if b.setup != nil {
+		b.setup(&cfg)
+	}
+	c, err := New(cfg)
 	if err != nil {
 		b.t.Fatal(err)
 	}

@@ -250,14 +250,14 @@ func (c *Member) become(turn int) {
 // answered takes in what another process has said to mine.
 func (c *Member) answered(from int, mine greeting, text []byte) error {
 	if len(text) != processIDLen+1 {
-		return fmt.Errorf("star-ps %d does not say which process it is", from)
+		return fmt.Errorf("%s %d does not say which process it is", c.cfg.Words.Member, from)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch says := verdict(text[processIDLen]); {
 	case mine.turn != c.turn && mine.turn != fresh: // something else is true by now
 	case says == replaced && c.turn > fresh:
-		return &ReplacedError{c.cfg.Rank, fmt.Sprintf("star-ps %d (%s)", from, c.cfg.Members[from])}
+		return &ReplacedError{c.cfg.Rank, fmt.Sprintf("%s %d (%s)", c.cfg.Words.Member, from, c.cfg.Members[from]), c.cfg.Words.Member}
 	case says == another && c.turn == fresh:
 		clear(c.lives) // others may have been replaced, too
 		c.become(late)
@@ -304,7 +304,7 @@ func (c *Member) form(ctx context.Context) (founds bool, err error) {
 		case <-turned:
 		case <-c.in: // of somebody who is further than we are, and says it again
 		case <-limit.C:
-			return false, &FormError{c.cfg.JoinTimeout, missing}
+			return false, &FormError{c.cfg.JoinTimeout, missing, c.cfg.Words}
 		case <-ctx.Done():
 			return false, context.Cause(ctx)
 		}
@@ -315,7 +315,7 @@ func (c *Member) form(ctx context.Context) (founds bool, err error) {
 func (c *Member) others(has func(rank int) bool) (at []string) {
 	for r, addr := range c.cfg.Members {
 		if r != c.cfg.Rank && !has(r) {
-			at = append(at, fmt.Sprintf("star-ps %d (%s)", r, addr))
+			at = append(at, fmt.Sprintf("%s %d (%s)", c.cfg.Words.Member, r, addr))
 		}
 	}
 	return at
@@ -360,7 +360,7 @@ func (c *Member) seats(core *core) {
 		switch {
 		case rank == c.cfg.Rank && h.Life == c.own && c.turn != h.Turn:
 			c.become(h.Turn)
-			c.log.Info("has the place of a process that was star-ps of this rank before")
+			c.log.Info("has the place of a process that was of this rank before")
 		case rank != c.cfg.Rank && c.lives[rank].Turn < h.Turn:
 			c.lives[rank] = h
 			if c.callers[rank].life == h.Life {

@@ -7,10 +7,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"star/cmd/internal/daemon"
+	"star/cmd/internal/schedule"
 	"star/internal/settings"
 )
 
-func main() { daemon.Main(root()) }
+func main() {
+	schedule.Keep()
+	daemon.Main(root())
+}
 
 func root() *cobra.Command {
 	cmd := &cobra.Command{

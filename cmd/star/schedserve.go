@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -25,6 +26,7 @@ import (
 	"star/member"
 	"star/sched"
 	"star/sched/live"
+	"star/transport"
 	"star/web"
 )
 
@@ -37,6 +39,8 @@ func schedServeCommand() *cobra.Command {
 	var slot time.Duration
 	var places int
 	var insecure bool
+	var peers schedule.Peers
+	var jobs string
 	settings.Var(s, &dir, "dir", schedDir, "folder of the queue and its jobs")
 	settings.Var(s, &policy, "policy", "elasticflow", "one of "+strings.Join(sched.LivePolicies(), ", ")+"; elasticflow is ef-admission")
 	settings.Var(s, &slot, "slot", 240*time.Second, "how far apart rounds of policies are that plan, at least")
@@ -45,6 +49,10 @@ func schedServeCommand() *cobra.Command {
 	settings.Var(s, &address, "address", "127.0.0.1", "address of this machine on which coordinators of jobs listen, for workers of other hosts")
 	settings.Var(s, &insecure, "insecure", false, "allow coordinators beyond loopback without STAR_TOKEN")
 	settings.Var(s, &listen, "listen", "127.0.0.1:0", "loopback address on which the service answers")
+	settings.Var(s, &peers.Members, "peers", nil, "addresses of 3 to 9 services that have one queue together, by rank, host:port; one of them decides at a time")
+	settings.Var(s, &peers.Rank, "rank", 0, "with --peers: which of them this one is")
+	settings.Var(s, &jobs, "jobs", "", "with --peers: folder of the jobs, which all services see")
+	settings.Var(s, &peers.Wait, "wait", 2*time.Minute, "with --peers: for which services may take to find each other the first time")
 	settings.Var(s, &page, "http", "", "address of a page of the schedule, such as 127.0.0.1:7071; none: there is none")
 	settings.Var(s, &logLevel, "log-level", "info", "least level of log lines", "debug", "info", "warn", "error")
 	settings.Var(s, &logFormat, "log-format", "auto", "auto: text on a terminal, JSON otherwise", "auto", "text", "json")
@@ -87,6 +95,9 @@ docs/scheduling.md has the file of a job, and what happens when something is gon
 			if err := schedHosts(s, &o, hosts, places); err != nil {
 				return err
 			}
+			if err := schedPeers(s, &o, &peers, jobs, insecure, hosts); err != nil {
+				return err
+			}
 			l, err := net.Listen("tcp", listen)
 			if err != nil {
 				return s.Invalid("listen", err)
@@ -101,28 +112,82 @@ docs/scheduling.md has the file of a job, and what happens when something is gon
 	return cmd
 }
 
-// serveSched runs the service and its page until ctx is over.
-func serveSched(ctx context.Context, s *settings.Set, o schedule.Options, l net.Listener, page string) error {
-	if page == "" {
-		svc, err := schedule.Start(o)
+// schedPeers looks whether several services can have one queue as they are told.
+func schedPeers(s *settings.Set, o *schedule.Options, p *schedule.Peers, jobs string, insecure bool, hosts string) error {
+	if len(p.Members) == 0 {
+		for _, name := range []string{"rank", "jobs", "wait"} {
+			if s.Origin(name) == settings.Origin("--"+name) {
+				return s.Invalid(name, errors.New("is for several services: give --peers, the addresses of all of them, or leave this out"))
+			}
+		}
+		return nil
+	}
+	beyond := false
+	for i, at := range p.Members {
+		host, port, err := net.SplitHostPort(at)
+		n, e := strconv.Atoi(port)
+		switch {
+		case err != nil || host == "" || e != nil || n < 1 || n > 65535:
+			return s.Invalid("peers", fmt.Errorf("%q, that of rank %d, is no host:port", at, i))
+		case slices.Index(p.Members, at) != i:
+			return s.Invalid("peers", fmt.Errorf("%s is that of rank %d and of rank %d: each service has its own", at, slices.Index(p.Members, at), i))
+		}
+		beyond = beyond || !settings.Loopback(at)
+	}
+	switch n := len(p.Members); {
+	case n < 3 || n > transport.MaxCouncil:
+		return s.Invalid("peers", fmt.Errorf("%d services: want 3 to %d, of which most must be there; one alone needs no --peers", n, transport.MaxCouncil))
+	case !s.IsSet("rank"):
+		return s.Invalid("rank", fmt.Errorf("which of the --peers is this one? want 0 to %d", n-1))
+	case p.Rank < 0 || p.Rank >= n:
+		return s.Invalid("rank", fmt.Errorf("the --peers are %d: want 0 to %d", n, n-1))
+	case jobs == "":
+		return s.Invalid("jobs", errors.New("with --peers, give a folder that all services see: whoever decides next goes on with the jobs there"))
+	case p.Wait <= 0:
+		return s.Invalid("wait", errors.New("want more than 0"))
+	case beyond && o.Token == "" && !insecure:
+		return s.Invalid("peers", errors.New("anybody who reaches them could decide: give all services the same STAR_TOKEN, or allow it with --insecure"))
+	case beyond && hosts == "":
+		return s.Invalid("hosts", errors.New("services on several machines need --hosts, the same file: without it each would have jobs on its own machine"))
+	}
+	if beyond {
+		all, err := inventory.Hosts(hosts)
 		if err != nil {
 			return err
 		}
-		return svc.Serve(ctx, l)
+		for _, h := range all {
+			if len(h.Launch) == 0 {
+				return s.Invalid("hosts", fmt.Errorf("host %s has no launch: with services on several machines it would be whichever of them decides", h.Name))
+			}
+		}
 	}
-	pl, err := net.Listen("tcp", page)
-	if err != nil {
-		return s.Invalid("http", fmt.Errorf("%w: choose another one, as 127.0.0.1:0", err))
+	p.Token, p.Insecure = o.Token, insecure
+	o.Peers, o.Jobs = p, jobs
+	return nil
+}
+
+// serveSched runs the service and its page until ctx is over.
+func serveSched(ctx context.Context, s *settings.Set, o schedule.Options, l net.Listener, page string) error {
+	if page != "" {
+		pl, err := net.Listen("tcp", page)
+		if err != nil {
+			return s.Invalid("http", fmt.Errorf("%w: choose another one, as 127.0.0.1:0", err))
+		}
+		defer pl.Close()
+		o.Page = web.NewSchedules(web.Schedules{})
+		o.Log.Info("page", "at", "http://"+pl.Addr().String()+"/")
+		go servePage(ctx, pl, o.Page.Handler(nil)) // the queue is worth more than its page
 	}
-	defer pl.Close()
-	o.Page = web.NewSchedules(web.Schedules{})
+	if o.Peers != nil {
+		return schedule.ServePeers(ctx, o, l)
+	}
 	svc, err := schedule.Start(o)
 	if err != nil {
 		return err
 	}
-	o.Page.Show(svc.View())
-	o.Log.Info("page", "at", "http://"+pl.Addr().String()+"/")
-	go servePage(ctx, pl, o.Page.Handler(nil)) // the queue is worth more than its page
+	if o.Page != nil {
+		o.Page.Show(svc.View())
+	}
 	return svc.Serve(ctx, l)
 }
 
@@ -314,6 +379,14 @@ func printSched(out io.Writer, st schedule.Status, now time.Time) error {
 	fmt.Fprintf(out, "%s under %s, since %s\n", st.Dir, st.Policy, st.Since.Local().Format("2006-01-02 15:04:05"))
 	if st.Error != "" {
 		fmt.Fprintln(out, st.Error)
+	}
+	for _, p := range st.Peers {
+		switch {
+		case p.Decides:
+			fmt.Fprintf(out, "service %d of %d decides, at %s\n", p.Rank, len(st.Peers), p.Addr)
+		case p.Missing:
+			fmt.Fprintf(out, "service %d is not there, at %s\n", p.Rank, p.Addr)
+		}
 	}
 	if st.Took["start"] > 0 {
 		fmt.Fprintf(out, "here a start takes %.1f s, a resume %.1f s, a worker more %.1f s, an end %.1f s\n", st.Took["start"], st.Took["resume"], st.Took["resize"], st.Took["end"])

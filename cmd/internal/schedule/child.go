@@ -25,12 +25,19 @@ type codes struct {
 	of map[child]int
 }
 
-// get is the exit code of a process that has ended; false: it was not started by this service, or has not been waited for yet.
+// get is the exit code of a process that has ended; false: it was not started by this service, or has not been waited for yet, and nobody has written it down.
 func (c *codes) get(p child) (int, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	code, ok := c.of[p]
-	return code, ok
+	if code, ok := c.of[p]; ok {
+		return code, ok
+	}
+	text, err := os.ReadFile(p.file(".code"))
+	if err != nil {
+		return 0, false
+	}
+	code, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	return code, err == nil
 }
 
 // start starts a process that outlives this one. Input is the first line of its standard input, which stays open for orders; nil: it has none. A shell writes down its
@@ -59,6 +66,9 @@ func (p child) start(cmd *exec.Cmd, input []byte, ended *codes) (err error) {
 	if held(lock) {
 		return fmt.Errorf("%s runs already", p)
 	}
+	if _, err := os.Stat(p.file(".over")); err == nil {
+		return fmt.Errorf("%s: another service has counted it as ended", p)
+	}
 	c := exec.Command("/bin/sh", append([]string{"-c", `echo $$ > "$0" && exec "$@"`, p.file(".pid")}, cmd.Args...)...)
 	c.Env, c.Stdout, c.Stderr = cmd.Env, out, log
 	c.ExtraFiles = []*os.File{lock}
@@ -82,15 +92,19 @@ func (p child) start(cmd *exec.Cmd, input []byte, ended *codes) (err error) {
 	}
 	go func() {
 		c.Wait()
-		code := c.ProcessState.ExitCode()
-		if s, ok := c.ProcessState.Sys().(syscall.WaitStatus); ok && s.Signaled() {
-			code = 128 + int(s.Signal())
-		}
 		ended.mu.Lock()
 		defer ended.mu.Unlock()
-		ended.of[p] = code
+		ended.of[p] = exitOf(c)
 	}()
 	return nil
+}
+
+// exitOf is with what a command has ended, as a shell says it.
+func exitOf(c *exec.Cmd) int {
+	if s, ok := c.ProcessState.Sys().(syscall.WaitStatus); ok && s.Signaled() {
+		return 128 + int(s.Signal())
+	}
+	return c.ProcessState.ExitCode()
 }
 
 // alive says whether a process runs.
@@ -162,5 +176,5 @@ func (p child) last() string {
 
 // dir is the folder of a life of a job.
 func (s *Service) dir(job string, life int) string {
-	return filepath.Join(s.o.Dir, "jobs", job, fmt.Sprintf("life-%d", life))
+	return filepath.Join(s.o.Jobs, job, fmt.Sprintf("life-%d", life))
 }

@@ -30,39 +30,60 @@ type answer struct {
 // maxQuestion is more bytes than a job has.
 const maxQuestion = 1 << 20
 
-// listen begins to answer, and writes down where.
-func (s *Service) listen(l net.Listener) (stop func(), err error) {
-	s.address = Address{Addr: l.Addr().String(), Token: rand.Text(), PID: os.Getpid()}
-	if err := s.address.write(s.o.Dir); err != nil {
+// listen has a service answer on loopback, and writes down where.
+func listen(l net.Listener, dir string, do func(ctx context.Context, path string, body []byte) answer) (stop func(), err error) {
+	address := Address{Addr: l.Addr().String(), Token: rand.Text(), PID: os.Getpid()}
+	if err := address.write(dir); err != nil {
 		return nil, err
 	}
-	over := make(chan struct{})
-	mux := http.NewServeMux()
-	handle := func(path string, do func(body []byte) (answer, error)) {
-		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
-			if subtle.ConstantTimeCompare([]byte(r.Header.Get("Authorization")), []byte("Bearer "+s.address.Token)) != 1 {
-				w.WriteHeader(http.StatusUnauthorized)
-				json.NewEncoder(w).Encode(answer{Error: "the word in service.json is another one: another service has the folder now", Code: exitcode.Refused})
-				return
-			}
-			body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxQuestion))
-			var a answer
-			if err == nil {
-				done := make(chan struct{})
-				select {
-				case s.asked <- func() { a, err = do(body); close(done) }:
-					<-done
-				case <-over:
-					err = errors.New("the service ends")
-				}
-			}
-			if err != nil {
-				a.Error, a.Code = err.Error(), member.ExitCode(err)
-			}
-			json.NewEncoder(w).Encode(a)
-		})
+	h := &http.Server{ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if subtle.ConstantTimeCompare([]byte(r.Header.Get("Authorization")), []byte("Bearer "+address.Token)) != 1 {
+			w.WriteHeader(http.StatusUnauthorized)
+			json.NewEncoder(w).Encode(answer{Error: "the word in service.json is another one: another service has the folder now", Code: exitcode.Refused})
+			return
+		}
+		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxQuestion))
+		if err != nil {
+			json.NewEncoder(w).Encode(failed(err))
+			return
+		}
+		json.NewEncoder(w).Encode(do(r.Context(), r.URL.Path, body))
+	})}
+	go h.Serve(l)
+	return func() { h.Close() }, nil
+}
+
+// failed is the answer to a question that came to an error.
+func failed(err error) answer { return answer{Error: err.Error(), Code: member.ExitCode(err)} }
+
+// answer answers a question, between two things that the service does.
+func (s *Service) answer(ctx context.Context, path string, body []byte) (a answer) {
+	done := make(chan struct{})
+	select {
+	case s.asked <- func() {
+		defer close(done)
+		var err error
+		if a, err = s.asks(path, body); err != nil {
+			a = failed(err)
+		}
+	}:
+		<-done
+		return a
+	case <-s.silent:
+		return failed(coded{errors.New("the service ends"), exitcode.Lost})
+	case <-ctx.Done():
+		return failed(ctx.Err())
 	}
-	handle("/submit", func(body []byte) (a answer, err error) {
+}
+
+// asks does what a question asks for.
+func (s *Service) asks(path string, body []byte) (a answer, err error) {
+	if !s.book.held() { // it may not know what others have decided by now
+		s.lost = true
+		return a, errLost
+	}
+	switch path {
+	case "/submit":
 		var spec live.Spec
 		if err := json.Unmarshal(body, &spec); err != nil {
 			return a, coded{err, exitcode.Corrupt}
@@ -75,26 +96,18 @@ func (s *Service) listen(l net.Listener) (stop func(), err error) {
 			return a, err
 		}
 		s.act()
-		st := s.status()
-		return answer{Status: &st}, nil
-	})
-	handle("/cancel", func(body []byte) (a answer, err error) {
+	case "/cancel":
 		e, err := s.q.Cancellation(string(body), s.now())
 		if err != nil {
 			return a, err
 		}
 		return a, s.commit(e)
-	})
-	handle("/status", func([]byte) (answer, error) {
-		st := s.status()
-		return answer{Status: &st}, nil
-	})
-	h := &http.Server{Handler: mux, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second}
-	go h.Serve(l)
-	return func() {
-		close(over)
-		h.Close()
-	}, nil
+	case "/status":
+	default:
+		return a, coded{fmt.Errorf("%s: a question that this program does not know", path), exitcode.Disagree}
+	}
+	st := s.status()
+	return answer{Status: &st}, nil
 }
 
 // ask asks the service of a folder.

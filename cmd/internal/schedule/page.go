@@ -206,7 +206,7 @@ func (s *Service) show() {
 
 // View is the queue as its page shows it.
 func (s *Service) View() web.Schedules {
-	return View{Dir: s.o.Dir, Policy: s.o.Policy, Began: s.store.began, Now: s.now(), Live: true, Wrong: s.stuck}.Schedules(s.q, s.history)
+	return View{Dir: s.o.Dir, Policy: s.o.Policy, Began: s.began, Now: s.now(), Live: true, Wrong: s.stuck}.Schedules(s.q, s.history)
 }
 
 // Read reads the queue of a folder, whether or not a service has it.

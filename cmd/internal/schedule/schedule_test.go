@@ -57,17 +57,17 @@ func TestFullDisk(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.store.close()
+	defer s.close()
 	if err := s.commit(submitted("a")); err != nil {
 		t.Fatal(err)
 	}
-	size, f := s.store.size, s.store.f
+	size, f := s.book.(*store).size, s.book.(*store).f
 	full, err := os.OpenFile("/dev/full", os.O_RDWR, 0)
 	if err != nil {
 		t.Skip("no /dev/full: ", err)
 	}
 	defer full.Close()
-	s.store.f = full
+	s.book.(*store).f = full
 	for range 3 {
 		if err := s.commit(submitted("b")); member.ExitCode(err) != 73 || !errors.Is(err, syscall.ENOSPC) {
 			t.Errorf("%v", err)
@@ -79,9 +79,9 @@ func TestFullDisk(t *testing.T) {
 	if n := strings.Count(said.String(), "cannot be written"); n != 1 {
 		t.Errorf("said %d times", n)
 	}
-	s.store.f = f
-	if s.store.size != size {
-		t.Errorf("%d bytes, were %d", s.store.size, size)
+	s.book.(*store).f = f
+	if s.book.(*store).size != size {
+		t.Errorf("%d bytes, were %d", s.book.(*store).size, size)
 	}
 	if err := s.commit(submitted("b")); err != nil || s.status().Error != "" {
 		t.Errorf("%v, %s", err, s.status().Error)

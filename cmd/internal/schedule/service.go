@@ -3,6 +3,7 @@ package schedule
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -27,7 +28,9 @@ import (
 
 // Options of a service.
 type Options struct {
-	Dir     string // where the queue and the jobs are
+	Dir     string // where the queue is
+	Jobs    string // where the jobs are; empty: in Dir
+	Peers   *Peers // services that have one queue together; nil: this one is alone
 	Policy  string // of sched.LivePolicies
 	Slot    time.Duration
 	Hosts   []*live.Host
@@ -46,18 +49,23 @@ type Options struct {
 // Service is a running one.
 type Service struct {
 	o       Options
-	store   *store
+	book    book
+	began   time.Time // from which events count
+	newest  float64   // event, s
+	close   func()
 	q       *live.Queue
 	history *live.History
 	shown   time.Time // on the page
-	ended   codes
-	address Address
+	ended   *codes
 	asked   chan func()
+	silent  chan struct{} // closed when nobody answers any more
 
 	watches map[string]*watch // of jobs that run
 	told    map[child]time.Time
 	missed  map[child]time.Time
-	stuck   string // what kept the last event from being written
+	stuck   string              // what kept the last event from being written
+	lost    bool                // another service decides
+	peers   func() []PeerStatus // nil: this service is alone
 }
 
 // watch follows the log of a life of a job.
@@ -77,25 +85,47 @@ const (
 
 // Start takes the folder, and begins where the service before left off.
 func Start(o Options) (*Service, error) {
-	dir, err := filepath.Abs(o.Dir) // processes on other hosts begin elsewhere
-	if err != nil {
+	if err := o.folders(); err != nil {
 		return nil, err
 	}
-	o.Dir = dir
 	st, events, torn, err := openStore(o.Dir)
 	if err != nil {
 		return nil, err
 	}
-	s := &Service{o: o, store: st, q: live.New(o.Hosts), history: live.NewHistory(), ended: codes{of: map[child]int{}}, asked: make(chan func()), watches: map[string]*watch{}, told: map[child]time.Time{}, missed: map[child]time.Time{}}
 	if torn > 0 {
 		o.Log.Warn("the last line of the queue was not whole, and is left out: nothing was done of it", "bytes", torn)
 	}
+	s, err := begin(o, st, st.began, live.New(o.Hosts), live.NewHistory(), events, func(i int) string { return fmt.Sprintf("%s:%d", filepath.Join(o.Dir, queueName), i+2) }, &codes{of: map[child]int{}})
+	if err != nil {
+		st.close()
+		return nil, err
+	}
+	s.close = st.close
+	return s, nil
+}
+
+// folders makes folders those of this machine: processes on other hosts begin elsewhere.
+func (o *Options) folders() (err error) {
+	if o.Dir, err = filepath.Abs(o.Dir); err != nil {
+		return err
+	}
+	if o.Jobs == "" {
+		o.Jobs = filepath.Join(o.Dir, "jobs")
+		return nil
+	}
+	o.Jobs, err = filepath.Abs(o.Jobs)
+	return err
+}
+
+// begin begins with a queue, and what has happened to it since; where names an event that cannot have happened.
+func begin(o Options, b book, began time.Time, q *live.Queue, h *live.History, events []live.Event, where func(int) string, ended *codes) (*Service, error) {
+	s := &Service{o: o, book: b, began: began, close: func() {}, q: q, history: h, ended: ended, asked: make(chan func()), silent: make(chan struct{}), watches: map[string]*watch{}, told: map[child]time.Time{}, missed: map[child]time.Time{}}
 	for i, e := range events {
 		if err := s.q.Apply(e); err != nil {
-			st.close()
-			return nil, coded{fmt.Errorf("%s:%d: %w: %w", filepath.Join(o.Dir, queueName), i+2, errQueue, err), exitcode.Corrupt}
+			return nil, coded{fmt.Errorf("%s: %w: %w", where(i), errQueue, err), exitcode.Corrupt}
 		}
 		s.history.Add(e)
+		s.newest = e.At
 	}
 	running := 0
 	for _, j := range s.q.Jobs {
@@ -116,22 +146,21 @@ func Start(o Options) (*Service, error) {
 		}
 	}
 	if err := s.q.Schedule(o.Policy, o.Slot.Seconds(), s.now()); err != nil {
-		st.close()
 		return nil, err
 	}
 	o.Log.Info("queue", "dir", o.Dir, "policy", o.Policy, "hosts", len(o.Hosts), "places", s.q.Slots(), "jobs", len(s.q.Jobs), "running", running)
 	return s, nil
 }
 
-// now is s since the queue began.
-func (s *Service) now() float64 { return max(0, time.Since(s.store.began).Seconds()) }
+// now is s since the queue began. It does not go back, not even where another machine's clock has said more.
+func (s *Service) now() float64 { return max(s.newest, time.Since(s.began).Seconds()) }
 
 func (s *Service) coordinator(j *live.Job) child {
 	return child(filepath.Join(s.dir(j.Name, j.Life), "ps"))
 }
 
 func (s *Service) worker(j *live.Job, id int) child {
-	return child(filepath.Join(s.o.Dir, "jobs", j.Name, fmt.Sprintf("worker-%d", id)))
+	return child(filepath.Join(s.o.Jobs, j.Name, fmt.Sprintf("worker-%d", id)))
 }
 
 // say sends a signal; what does not want to hear it is killed later.
@@ -139,23 +168,38 @@ func (s *Service) say(p child, sig syscall.Signal) {
 	if _, ok := s.told[p]; !ok {
 		s.told[p] = time.Now()
 	}
-	if err := p.signal(sig); err != nil {
+	if err := s.signal(p, sig); err != nil {
 		s.o.Log.Warn("cannot be told", "process", string(p), "signal", sig.String(), "error", err)
 	}
 }
 
 // Serve answers and schedules until the context ends. Jobs go on without it.
 func (s *Service) Serve(ctx context.Context, l net.Listener) error {
-	defer s.store.close()
-	stop, err := s.listen(l)
+	defer s.close()
+	stop, err := listen(l, s.o.Dir, s.answer)
 	if err != nil {
 		return err
 	}
 	defer stop()
+	s.run(ctx, nil)
+	s.o.Log.Info("the service ends; jobs that run go on, and star sched serve with the same --dir finds them again")
+	return nil
+}
+
+// run schedules until the context ends, or this service does not decide any more.
+func (s *Service) run(ctx context.Context, lost <-chan struct{}) {
+	defer close(s.silent)
+	defer func() {
+		for _, w := range s.watches {
+			if w.file != nil {
+				w.file.Close()
+			}
+		}
+	}()
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
 	s.look()
-	for {
+	for !s.lost {
 		select {
 		case do := <-s.asked:
 			do()
@@ -163,9 +207,10 @@ func (s *Service) Serve(ctx context.Context, l net.Listener) error {
 		case <-tick.C:
 			s.look()
 			s.show()
+		case <-lost:
+			return
 		case <-ctx.Done():
-			s.o.Log.Info("the service ends; jobs that run go on, and star sched serve with the same --dir finds them again")
-			return nil
+			return
 		}
 	}
 }
@@ -179,13 +224,16 @@ func (s *Service) commit(e live.Event) error {
 		}
 		e.Addr = addr
 	}
-	if err := s.store.write(e); err != nil {
-		err = fmt.Errorf("the queue cannot be written: %w; jobs that run go on, and nothing is started, stopped or taken in until it can", err)
+	if s.lost {
+		return errLost
+	}
+	if err := s.book.add(e); err != nil {
+		s.lost = errors.Is(err, errLost)
 		if s.stuck != err.Error() {
 			s.stuck = err.Error()
 			s.o.Log.Error(s.stuck)
 		}
-		return coded{err, exitcode.Unwritable}
+		return err
 	}
 	if s.stuck != "" {
 		s.stuck = ""
@@ -195,7 +243,12 @@ func (s *Service) commit(e live.Event) error {
 		return err
 	}
 	s.history.Add(e)
+	s.newest = e.At
 	s.report(e)
+	if !s.book.held() { // whoever decides next does it
+		s.lost = true
+		return errLost
+	}
 	s.do(e)
 	return nil
 }
@@ -247,7 +300,10 @@ func (s *Service) start(p child, command func() (*exec.Cmd, []byte)) {
 	err := os.MkdirAll(filepath.Dir(string(p)), 0o700)
 	if err == nil {
 		cmd, input := command()
-		err = p.start(cmd, input, &s.ended)
+		if s.o.Peers != nil {
+			cmd = kept(p, cmd)
+		}
+		err = p.start(cmd, input, s.ended)
 	}
 	if err != nil {
 		s.o.Log.Error("cannot be started", "process", string(p), "error", err)
@@ -263,7 +319,7 @@ func (s *Service) environ(j *live.Job, more map[string]string) []string {
 	}
 	maps.Copy(set, map[string]string{
 		"job": j.Name, "coordinator": j.Addr, "workers": fmt.Sprint(j.Spec.Workers), "min-workers": "1", "max-workers": fmt.Sprint(j.Ranks()), "samples": fmt.Sprint(j.Spec.Samples), "epochs": "0",
-		"out": s.dir(j.Name, j.Life), "checkpoint": filepath.Join(s.o.Dir, "jobs", j.Name, "checkpoints"), "resume": "auto", "log-format": "text",
+		"out": s.dir(j.Name, j.Life), "checkpoint": filepath.Join(s.o.Jobs, j.Name, "checkpoints"), "resume": "auto", "log-format": "text",
 	})
 	maps.Copy(set, more)
 	env := append(slices.Clone(s.o.Environ), process.LaunchedVariable+"=1")
@@ -335,6 +391,9 @@ func (s *Service) lookAt(j *live.Job, m *live.Member) {
 	if !known && time.Since(s.missed[p]) < lookEvery { // it is about to be
 		return
 	}
+	if s.bury(p) != nil {
+		return
+	}
 	e := live.Event{At: s.now(), Kind: live.KindGone, Job: j.Name, Member: m.ID}
 	if known && code != 0 && !m.Leaving && j.State == live.Running {
 		e.Why = fmt.Sprintf("it ended with exit code %d: %s", code, p.last())
@@ -357,6 +416,9 @@ func hopeless(code int) bool {
 // over says how a life of a job ended.
 func (s *Service) over(j *live.Job) {
 	p := s.coordinator(j)
+	if s.bury(p) != nil {
+		return
+	}
 	code, known := s.ended.get(p)
 	e := live.Event{At: s.now(), Kind: live.KindEnded, Job: j.Name, Samples: j.Samples}
 	var r runlog.Result
@@ -455,6 +517,7 @@ type Status struct {
 	Policy string             `json:"policy"`
 	Since  time.Time          `json:"since"`
 	Error  string             `json:"error,omitempty"`
+	Peers  []PeerStatus       `json:"peers,omitempty"`  // services that have this queue together
 	Took   map[string]float64 `json:"took_s,omitempty"` // medians of what has taken so long here: start, resume, resize, end
 	Hosts  []HostStatus       `json:"hosts"`
 	Jobs   []JobStatus        `json:"jobs"`
@@ -491,7 +554,7 @@ type JobStatus struct {
 
 // status is how things are.
 func (s *Service) status() Status {
-	st := Status{Dir: s.o.Dir, Policy: s.o.Policy, Since: s.store.began, Error: s.stuck, Hosts: []HostStatus{}, Jobs: []JobStatus{}}
+	st := Status{Dir: s.o.Dir, Policy: s.o.Policy, Since: s.began, Error: s.stuck, Hosts: []HostStatus{}, Jobs: []JobStatus{}}
 	for _, what := range []string{"start", "resume", "resize", "end"} {
 		if took := s.q.Took(what); took > 0 {
 			if st.Took == nil {
@@ -499,6 +562,9 @@ func (s *Service) status() Status {
 			}
 			st.Took[what] = math.Round(took*100) / 100
 		}
+	}
+	if s.peers != nil {
+		st.Peers = s.peers()
 	}
 	used := map[string]int{}
 	for _, j := range s.q.Jobs {

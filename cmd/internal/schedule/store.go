@@ -43,7 +43,15 @@ type coded struct {
 func (e coded) Unwrap() error { return e.error }
 func (e coded) ExitCode() int { return e.code }
 
-// store is the file of events. Each is on disk before it is acted upon.
+// book keeps events: each is safe before it is acted upon.
+type book interface {
+	// add returns when an event is safe. After an error nothing is done of it; one that is a lostError says that this service does not decide any more.
+	add(live.Event) error
+	// held says whether what was added may be acted upon still.
+	held() bool
+}
+
+// store is the file of events.
 type store struct {
 	lock, f *os.File
 	size    int64 // of what is whole
@@ -52,20 +60,13 @@ type store struct {
 
 // openStore takes a folder for this process, and reads the events there. torn is how many bytes at the end were half an event, of which nothing was done.
 func openStore(dir string) (s *store, events []live.Event, torn int, err error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, nil, 0, coded{err, exitcode.Unwritable}
-	}
-	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	lock, err := lockFolder(dir)
 	if err != nil {
-		return nil, nil, 0, coded{err, exitcode.Unwritable}
+		return nil, nil, 0, err
 	}
-	if held(lock) {
+	if _, err := os.Stat(filepath.Join(dir, peersDir)); err == nil {
 		lock.Close()
-		who := ""
-		if a, err := ReadAddress(dir); err == nil {
-			who = fmt.Sprintf(", at %s, process %d", a.Addr, a.PID)
-		}
-		return nil, nil, 0, coded{fmt.Errorf("%s: another star sched serve has this folder%s: stop it, or give another --dir", dir, who), exitcode.Disagree}
+		return nil, nil, 0, coded{fmt.Errorf("%s: this folder is one of several services with one queue: start it with their --peers, or give another --dir", dir), exitcode.Disagree}
 	}
 	s = &store{lock: lock}
 	if events, torn, err = s.read(filepath.Join(dir, queueName)); err != nil {
@@ -73,6 +74,26 @@ func openStore(dir string) (s *store, events []live.Event, torn int, err error) 
 		return nil, nil, 0, err
 	}
 	return s, events, torn, nil
+}
+
+// lockFolder makes a folder, and takes it for this process until the file that it returns is closed.
+func lockFolder(dir string) (*os.File, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, coded{err, exitcode.Unwritable}
+	}
+	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, coded{err, exitcode.Unwritable}
+	}
+	if held(lock) {
+		lock.Close()
+		who := ""
+		if a, err := ReadAddress(dir); err == nil {
+			who = fmt.Sprintf(", at %s, process %d", a.Addr, a.PID)
+		}
+		return nil, coded{fmt.Errorf("%s: another star sched serve has this folder%s: stop it, or give another --dir", dir, who), exitcode.Disagree}
+	}
+	return lock, nil
 }
 
 // held says whether another process has a lock; if none has, this one has it now.
@@ -162,6 +183,15 @@ func (s *store) write(v any) error {
 	s.size += int64(len(line))
 	return nil
 }
+
+func (s *store) add(e live.Event) error {
+	if err := s.write(e); err != nil {
+		return coded{fmt.Errorf("the queue cannot be written: %w; jobs that run go on, and nothing is started, stopped or taken in until it can", err), exitcode.Unwritable}
+	}
+	return nil
+}
+
+func (s *store) held() bool { return true }
 
 func (s *store) close() {
 	if s.f != nil {

@@ -1,0 +1,124 @@
+package schedule
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+)
+
+// Where several services have one queue, who tells a process to end may be on another machine than who started it, and so may be who wants to know how it ended. So
+// each process has a keeper beside it, on its machine, which belongs to no service: orders and exit codes are files in the folder of the jobs, which all services see.
+
+// keeperVariable has this program be a keeper: of the process whose files begin so.
+const keeperVariable = "STAR_SCHED_KEEPS"
+
+// ordersEvery is how often a keeper looks for orders.
+const ordersEvery = 100 * time.Millisecond
+
+// kept is a command with a keeper before it.
+func kept(p child, cmd *exec.Cmd) *exec.Cmd {
+	self, err := os.Executable()
+	if err != nil {
+		self = os.Args[0]
+	}
+	c := exec.Command(self, cmd.Args...)
+	c.Env = append(cmd.Env[:len(cmd.Env):len(cmd.Env)], keeperVariable+"="+string(p))
+	return c
+}
+
+// signal has a process be sent a signal.
+func (s *Service) signal(p child, sig syscall.Signal) error {
+	if s.o.Peers == nil {
+		return p.signal(sig)
+	}
+	return os.WriteFile(p.order(sig), nil, 0o600)
+}
+
+func (p child) order(sig syscall.Signal) string { return p.file(fmt.Sprintf(".order-%d", int(sig))) }
+
+// bury has a process that has ended stay so, where several services might start it: one that stood still while another one took over does not start it any more. The
+// error says that it runs, or that this cannot be written down.
+func (s *Service) bury(p child) error {
+	if s.o.Peers == nil {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(string(p)), 0o700); err != nil {
+		return err
+	}
+	lock, err := os.OpenFile(p.file(".lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if held(lock) {
+		return fmt.Errorf("%s runs", p)
+	}
+	return os.WriteFile(p.file(".over"), nil, 0o600)
+}
+
+// Keep is what a keeper does. It does not return in one; elsewhere at once.
+func Keep() {
+	p := child(os.Getenv(keeperVariable))
+	if p == "" {
+		return
+	}
+	os.Unsetenv(keeperVariable)
+	os.Exit(p.keep(os.Args[1:]))
+}
+
+// keep runs a command, carries out orders for it, and writes down with what it ended.
+func (p child) keep(args []string) int {
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP) // who shuts the machine down tells the process, too; ignored, they would be so there
+	lock := os.NewFile(3, p.file(".lock"))
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.ExtraFiles = []*os.File{lock} // it is alive as long as one of the two is
+	code := 127
+	if err := cmd.Start(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	} else {
+		p.replace(".pid", cmd.Process.Pid)
+		ended := make(chan struct{})
+		go func() {
+			cmd.Wait()
+			close(ended)
+		}()
+		p.obey(ended)
+		code = exitOf(cmd)
+	}
+	p.replace(".code", code)
+	return code
+}
+
+// obey carries out orders until the process has ended.
+func (p child) obey(ended <-chan struct{}) {
+	tick := time.NewTicker(ordersEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ended:
+			return
+		case <-tick.C:
+			for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
+				if _, err := os.Stat(p.order(sig)); err == nil {
+					if err := p.signal(sig); err != nil && !errors.Is(err, syscall.ESRCH) {
+						fmt.Fprintf(os.Stderr, "%s cannot be told %v: %v\n", p, sig, err)
+					}
+				}
+			}
+		}
+	}
+}
+
+// replace writes a number to a file, whole or not at all.
+func (p child) replace(ending string, n int) {
+	if os.WriteFile(p.file(ending+".new"), []byte(strconv.Itoa(n)+"\n"), 0o600) == nil {
+		os.Rename(p.file(ending+".new"), p.file(ending))
+	}
+}

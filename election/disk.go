@@ -1,0 +1,282 @@
+package election
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"go.etcd.io/raft/v3"
+	"go.etcd.io/raft/v3/raftpb"
+
+	"star/exitcode"
+)
+
+// A member with a folder writes what it votes and what it is sent to a file before it says so to anybody. Started again it is the same member: it has its place, its
+// log and its vote. The file is a list of records, each of which is on disk before the next one is made; it is written anew, from the last snapshot on, when it has grown.
+
+const (
+	diskName   = "agreed"
+	diskFormat = 1
+	diskMagic  = "star agreed 1\n"
+	recordHead = 8       // bytes: length and CRC-32C of what follows, big-endian
+	maxRecord  = 1 << 30 // bytes; more is no record
+	rewriteAt  = 1 << 20 // bytes beyond twice what the file had when it was written anew
+)
+
+// mark is whose file it is.
+type mark struct {
+	Format  int                `json:"format"`
+	Job     string             `json:"job"`
+	Rank    int                `json:"rank"`
+	Members []string           `json:"members"`
+	Life    [processIDLen]byte `json:"life"`
+	Turn    int                `json:"turn"`
+	Lives   map[int]holder     `json:"lives,omitempty"` // of the other founders
+}
+
+// DiskError: what a member keeps on disk is not what it can go on with, or cannot be written.
+type DiskError struct {
+	Err  error
+	Code int
+}
+
+func (e *DiskError) Error() string { return e.Err.Error() }
+func (e *DiskError) Unwrap() error { return e.Err }
+
+// ExitCode is that of a file that is damaged, of others, or not writable.
+func (e *DiskError) ExitCode() int { return e.Code }
+
+// disk is the file of a member.
+type disk struct {
+	f          *os.File
+	name       string
+	size, base int64 // bytes of whole records; when it was last written anew
+	mark       mark
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// openDisk opens the file of a member, or makes it, and returns the records there. Half a record at the end was never answered for, and is taken away.
+func openDisk(dir string, want mark) (d *disk, records []raftpb.Message, err error) {
+	name := filepath.Join(dir, diskName)
+	text, err := os.ReadFile(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		d = &disk{name: name, mark: want}
+		return d, nil, d.rewrite(nil)
+	} else if err != nil {
+		return nil, nil, &DiskError{err, exitcode.Corrupt}
+	}
+	records, whole, err := parseDisk(name, text)
+	if err != nil {
+		return nil, nil, &DiskError{err, exitcode.Corrupt}
+	}
+	d = &disk{name: name, size: int64(whole), base: int64(whole)}
+	for _, r := range records {
+		if len(r.Context) > 0 {
+			if err := json.Unmarshal(r.Context, &d.mark); err != nil {
+				return nil, nil, &DiskError{fmt.Errorf("%s: whose file it is: %w", name, err), exitcode.Corrupt}
+			}
+		}
+	}
+	switch m := d.mark; {
+	case m.Format != diskFormat:
+		err = &DiskError{fmt.Errorf("%s: format %d, and this program knows %d", name, m.Format, diskFormat), exitcode.Corrupt}
+	case m.Rank != want.Rank:
+		err = &DiskError{fmt.Errorf("%s: the file is of rank %d, and this is rank %d: give each its own folder", name, m.Rank, want.Rank), exitcode.Disagree}
+	case m.Job != want.Job || !slices.Equal(m.Members, want.Members):
+		err = &DiskError{fmt.Errorf("%s: the file is of a member of %v, and this is one of %v: give the same list, in the same order, or another folder", name, m.Members, want.Members), exitcode.Disagree}
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	if d.f, err = os.OpenFile(name, os.O_RDWR, 0o600); err == nil {
+		err = d.f.Truncate(d.size)
+	}
+	if err != nil {
+		return nil, nil, &DiskError{err, exitcode.Unwritable}
+	}
+	return d, records, nil
+}
+
+// parseDisk reads a file of records, and how many of its bytes are whole ones. What is wrong before the last record is an error with its place.
+func parseDisk(name string, text []byte) (records []raftpb.Message, whole int, err error) {
+	if len(text) < len(diskMagic) || string(text[:len(diskMagic)]) != diskMagic {
+		return nil, 0, fmt.Errorf("%s:byte 0: this is not what a member of a group keeps (it begins with %q)", name, diskMagic)
+	}
+	for whole = len(diskMagic); len(text)-whole >= recordHead; {
+		n, sum := int(binary.BigEndian.Uint32(text[whole:])), binary.BigEndian.Uint32(text[whole+4:])
+		end := whole + recordHead + n
+		if n <= maxRecord && end > len(text) { // half of one
+			return records, whole, nil
+		}
+		bad := func(why string) error {
+			return fmt.Errorf("%s:byte %d: damaged: %s; take the folder away, and the member gets what the others have", name, whole, why)
+		}
+		if n > maxRecord {
+			return nil, 0, bad("a record of a length that there is not")
+		}
+		body := text[whole+recordHead : end]
+		if crc32.Checksum(body, castagnoli) != sum {
+			if end == len(text) {
+				return records, whole, nil
+			}
+			return nil, 0, bad("the checksum of a record is another one")
+		}
+		var r raftpb.Message
+		if err := r.Unmarshal(body); err != nil {
+			return nil, 0, bad(err.Error())
+		}
+		records, whole = append(records, r), end
+	}
+	return records, whole, nil
+}
+
+func appendRecord(b []byte, r raftpb.Message) ([]byte, error) {
+	body, err := r.Marshal()
+	if err != nil {
+		return nil, err
+	}
+	b = binary.BigEndian.AppendUint32(b, uint32(len(body)))
+	b = binary.BigEndian.AppendUint32(b, crc32.Checksum(body, castagnoli))
+	return append(b, body...), nil
+}
+
+// write appends a record and returns when it is on disk, if it must be. After an error nothing of it is there.
+func (d *disk) write(r raftpb.Message, sync bool) error {
+	b, err := appendRecord(nil, r)
+	if err != nil {
+		return err
+	}
+	if _, err = d.f.WriteAt(b, d.size); err == nil && sync {
+		err = d.f.Sync()
+	}
+	if err != nil {
+		return errors.Join(err, d.f.Truncate(d.size))
+	}
+	d.size += int64(len(b))
+	return nil
+}
+
+// rewrite replaces the file by one with the mark and what the store has; nil: nothing yet.
+func (d *disk) rewrite(store *raft.MemoryStorage) error {
+	r := raftpb.Message{}
+	if store != nil {
+		r = whole(store)
+	}
+	var err error
+	if r.Context, err = json.Marshal(d.mark); err != nil {
+		return err
+	}
+	b, err := appendRecord([]byte(diskMagic), r)
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(d.name+".new", os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return &DiskError{err, exitcode.Unwritable}
+	}
+	if _, err = f.Write(b); err == nil {
+		err = f.Sync()
+	}
+	if err == nil {
+		err = os.Rename(d.name+".new", d.name)
+	}
+	if err == nil {
+		err = syncDir(filepath.Dir(d.name))
+	}
+	if err != nil {
+		f.Close()
+		return &DiskError{err, exitcode.Unwritable}
+	}
+	d.close()
+	d.f, d.size, d.base = f, int64(len(b)), int64(len(b))
+	return nil
+}
+
+func syncDir(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return f.Sync()
+}
+
+func (d *disk) close() {
+	if d.f != nil {
+		d.f.Close()
+	}
+}
+
+// record is what must be on disk before anything that follows from a Ready is said.
+func record(rd raft.Ready) (r raftpb.Message, any bool) {
+	r = raftpb.Message{Entries: rd.Entries, Term: rd.HardState.Term, Vote: rd.HardState.Vote, Commit: rd.HardState.Commit}
+	if !raft.IsEmptySnap(rd.Snapshot) {
+		r.Snapshot = &rd.Snapshot
+	}
+	return r, len(rd.Entries) > 0 || !raft.IsEmptyHardState(rd.HardState) || r.Snapshot != nil
+}
+
+// whole is a record that comes to what a store has, from its snapshot on.
+func whole(store *raft.MemoryStorage) (r raftpb.Message) {
+	hard, _, _ := store.InitialState()
+	r.Term, r.Vote, r.Commit = hard.Term, hard.Vote, hard.Commit
+	if snap, _ := store.Snapshot(); !raft.IsEmptySnap(snap) {
+		r.Snapshot = &snap
+		first, _ := store.FirstIndex()
+		last, _ := store.LastIndex()
+		if first = max(first, snap.Metadata.Index+1); first <= last {
+			r.Entries, _ = store.Entries(first, last+1, 1<<62)
+		}
+	}
+	return r
+}
+
+// restore makes the part of a member again of what it has written down. It keeps what it had promised as if it had done so now.
+func restore(id uint64, records []raftpb.Message, log *slog.Logger) (*core, error) {
+	store := raft.NewMemoryStorage()
+	for i, r := range records {
+		err := func() (err error) {
+			defer func() {
+				if p := recover(); p != nil {
+					err = fmt.Errorf("%v", p)
+				}
+			}()
+			if r.Snapshot != nil {
+				if err := store.ApplySnapshot(*r.Snapshot); err != nil {
+					return err
+				}
+			}
+			if err := store.Append(r.Entries); err != nil {
+				return err
+			}
+			if hard := (raftpb.HardState{Term: r.Term, Vote: r.Vote, Commit: r.Commit}); !raft.IsEmptyHardState(hard) {
+				return store.SetHardState(hard)
+			}
+			return nil
+		}()
+		if err != nil {
+			return nil, fmt.Errorf("record %d does not follow from those before: %w", i, err)
+		}
+	}
+	snap, _ := store.Snapshot()
+	c, err := coreOf(id, store, snap.Metadata.Index, log)
+	if err != nil {
+		return nil, err
+	}
+	if !raft.IsEmptySnap(snap) {
+		if err := json.Unmarshal(snap.Data, &c.state); err != nil {
+			return nil, fmt.Errorf("what was agreed on: %w", err)
+		}
+		c.conf, c.index, c.first = snap.Metadata.ConfState, snap.Metadata.Index, snap.Metadata.Index+1
+	}
+	c.bound = promise
+	return c, nil
+}
