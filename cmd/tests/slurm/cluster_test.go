@@ -77,7 +77,7 @@ SlurmdSpoolDir=%[4]s/spool/%%n
 SlurmctldPidFile=%[4]s/slurmctld.pid
 SlurmdPidFile=%[4]s/slurmd.%%n.pid
 AuthType=auth/munge
-AuthInfo=socket=%[4]s/munge.sock,cred_expire=5
+AuthInfo=socket=%[4]s/munge.sock,cred_expire=20
 CredType=cred/munge
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
@@ -90,6 +90,10 @@ SlurmdTimeout=600
 SlurmdParameters=config_overrides
 FirstJobId=%[5]d
 KillWait=30
+MessageTimeout=100
+TCPTimeout=100
+BatchStartTimeout=300
+UnkillableStepTimeout=600
 `, host, ports[0], me.Username, dir, 1+mathrand.IntN(4000))
 	for i := range nodes { // with more processors than there are: jobs run beside each other
 		fmt.Fprintf(&conf, "NodeName=127.0.0.%d NodeHostname=localhost Port=%s CPUs=8\n", i+2, ports[i+1])
@@ -127,7 +131,7 @@ func (c *cluster) daemon(t *testing.T, name string, args ...string) {
 
 // try runs a command of Slurm.
 func (c *cluster) try(name string, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Env = c.env
@@ -150,7 +154,7 @@ func (c *cluster) run(t *testing.T, name string, args ...string) string {
 // until waits for something to become true.
 func (c *cluster) until(t *testing.T, what string, f func() bool) {
 	t.Helper()
-	for end := time.Now().Add(3 * time.Minute); !f(); time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(5 * time.Minute); !f(); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(end) {
 			var said strings.Builder
 			logs, _ := filepath.Glob(filepath.Join(c.dir, "*.out"))
@@ -159,7 +163,7 @@ func (c *cluster) until(t *testing.T, what string, f func() bool) {
 				b, _ := os.ReadFile(name)
 				fmt.Fprintf(&said, "%s:\n%s\n", filepath.Base(name), b[max(0, len(b)-4000):])
 			}
-			t.Fatalf("not within 3 minutes: %s\n%s", what, said.String())
+			t.Fatalf("not within 5 minutes: %s\n%s", what, said.String())
 		}
 	}
 }

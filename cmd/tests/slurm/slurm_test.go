@@ -89,6 +89,11 @@ func (j *job) updates(t *testing.T, n int) {
 // worker is the process of a worker.
 func (j *job) worker(t *testing.T, rank int) (pid int) {
 	t.Helper()
+	j.until(t, fmt.Sprintf("a process of worker %d", rank), func() bool { pid = j.process(rank); return pid != 0 })
+	return pid
+}
+
+func (j *job) process(rank int) int {
 	all, _ := filepath.Glob("/proc/[0-9]*/environ")
 	for _, name := range all {
 		env, _ := os.ReadFile(name)
@@ -96,13 +101,12 @@ func (j *job) worker(t *testing.T, rank int) (pid int) {
 		vars := strings.Split(string(env), "\x00")
 		if strings.Contains(string(args), "star\x00worker\x00") && slices.Contains(vars, "SLURM_JOB_ID="+j.id) && slices.Contains(vars, "SLURM_PROCID="+strconv.Itoa(rank)) &&
 			slices.Contains(vars, "SLURM_CONF="+j.cluster.dir+"/slurm.conf") {
-			pid, _ = strconv.Atoi(filepath.Base(filepath.Dir(name)))
-			if stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); !strings.Contains(string(stat), "(srun)") {
+			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(name)))
+			if stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); strings.Contains(string(stat), "(star)") { // neither srun nor one that is about to become star
 				return pid
 			}
 		}
 	}
-	t.Fatalf("no process of worker %d", rank)
 	return 0
 }
 
@@ -135,7 +139,10 @@ func trained(t *testing.T, out string, samples, deaths int64) {
 	}
 }
 
-const small = "dataset: digits:n=2000,test=100\nmodel: softmax\nmode: ssgd\neval-every: 0\nbatch: 10\n"
+// patient are settings with which nobody is given up because other programs have the processors.
+const patient = "join-timeout: 10m\ndead-after: 5m\ngrace: 3m\n"
+
+const small = patient + "dataset: digits:n=2000,test=100\nmodel: softmax\nmode: ssgd\neval-every: 0\nbatch: 10\n"
 
 func TestSlurm(t *testing.T) {
 	if testing.Short() {
@@ -213,7 +220,7 @@ for epoch in range(2):
         torch.nn.functional.cross_entropy(model(a), b).backward()
         opt.step()
 `)
-			j := c.submit(t, "mode: ssgd\nepochs: 2\n", []string{"PYTHONPATH=" + lib, "OMP_NUM_THREADS=1"}, "--ntasks=2", "--", python, script)
+			j := c.submit(t, patient+"mode: ssgd\nepochs: 2\n", []string{"PYTHONPATH=" + lib, "OMP_NUM_THREADS=1"}, "--ntasks=2", "--", python, script)
 			j.is(t, "COMPLETED")
 			trained(t, filepath.Join(j.dir, "out"), 640, 0)
 		})
