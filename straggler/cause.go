@@ -156,48 +156,73 @@ var reasons = []struct {
 // of the host are as many as there were periods of sampling.
 const margin = 0.2
 
-// claim is a cause that may be, with what it explains of the lost time.
+// grounds are what a cause is concluded from: iterations of a slow worker, bad, and those of the others, ref.
+type grounds struct {
+	bad, ref profile
+	calm     float64 // the share of the worker's iterations that are like those of the others
+	beyond   int     // of so many last iterations so many are beyond the others'
+	last     int
+}
+
+// claim is a cause that may be, with what it explains of the lost time. Its evidence costs more than all the rest, and is asked for only when somebody is told.
 type claim struct {
 	cause    Cause
 	explains float64
-	why      []Evidence
+	why      func(*grounds) []Evidence
 }
 
 // words name causes where several are.
 var words = [...]string{"something else", "computing", "quota", "steal", "contention", "data", "network out", "network in", "pauses", "GPU"}
 
-// attribute says why iterations like bad take longer than iterations like ref. What the host
-// did to the process shows in every part of the time, so parts explain what that leaves. calm is the share of the worker's iterations that are
-// like those of the others.
-func attribute(bad, ref *profile, calm float64, window []sample) (Cause, []Evidence) {
-	if bad.n == 0 || ref.n == 0 || bad.own <= ref.own {
-		return Unknown, []Evidence{{What: "own", Value: bad.own, Other: ref.own, Text: "nothing to compare with"}}
+// comparable says whether there is lost time.
+func (g *grounds) comparable() bool { return g.bad.n > 0 && g.ref.n > 0 && g.bad.own > g.ref.own }
+
+// attribute says why iterations like bad take longer than iterations like ref, and by which claims: the best one, and the best of another cause. What the host
+// did to the process shows in every part of the time, so parts explain what that leaves.
+func (g *grounds) attribute() (cause Cause, best, next claim) {
+	if !g.comparable() {
+		return Unknown, best, next
 	}
-	claims := byHost(bad, ref)
-	grown := byPart(bad, ref, calm, window)
+	claims := g.byHost(make([]claim, 0, 16))
+	host := len(claims)
+	claims = g.byPart(claims)
+	out, in := claims[host+1].explains, claims[host+2].explains
 	left := 1.0
 	for i := range claims {
-		claims[i].explains = min(claims[i].explains, 1)
-		if c := &claims[i]; c.cause == Contention { // threads that wait for bytes wait for processors, too, but it is not that which takes long
-			c.explains = min(c.explains, 2*(1-grown[1].explains-grown[2].explains))
+		c := &claims[i]
+		if i >= host {
+			c.explains *= left
+			continue
 		}
-		left = max(left-claims[i].explains, 0)
-	}
-	for _, c := range grown {
-		c.explains *= left
-		claims = append(claims, c)
+		c.explains = min(c.explains, 1)
+		if c.cause == Contention { // threads that wait for bytes wait for processors, too, but it is not that which takes long
+			c.explains = min(c.explains, 2*(1-out-in))
+		}
+		left = max(left-c.explains, 0)
 	}
 	slices.SortStableFunc(claims, func(a, b claim) int { return cmp.Compare(b.explains, a.explains) })
-	best, next := claims[0], claim{explains: 0}
+	best = claims[0]
 	for _, c := range claims[1:] {
 		if c.cause != best.cause {
 			next = c
 			break
 		}
 	}
-	periods := max(min(bad.n, bad.took/sampling), 1)
+	periods := max(min(g.bad.n, g.bad.took/sampling), 1)
 	if best.explains-next.explains >= margin+0.5/math.Sqrt(periods) {
-		return best.cause, best.why
+		return best.cause, best, next
+	}
+	return Unknown, best, next
+}
+
+// evidence is what attribute goes by, in words.
+func (g *grounds) evidence() []Evidence {
+	if !g.comparable() {
+		return []Evidence{{What: "own", Value: g.bad.own, Other: g.ref.own, Text: "nothing to compare with"}}
+	}
+	cause, best, next := g.attribute()
+	if cause != Unknown {
+		return best.why(g)
 	}
 	text := words[best.cause]
 	if next.explains > 0.05 {
@@ -205,12 +230,11 @@ func attribute(bad, ref *profile, calm float64, window []sample) (Cause, []Evide
 	} else {
 		text = "perhaps " + text
 	}
-	why := []Evidence{{What: "causes", Value: best.explains, Other: next.explains, Text: text}}
-	why = append(why, best.why...)
+	why := append([]Evidence{{What: "causes", Value: best.explains, Other: next.explains, Text: text}}, best.why(g)...)
 	if next.explains > 0.05 {
-		why = append(why, next.why...)
+		why = append(why, next.why(g)...)
 	}
-	return Unknown, why
+	return why
 }
 
 // waiting is how long, per second, a worker would wait for a processor that waits as long as the others for each second that it gets of one: who computes
@@ -226,123 +250,162 @@ func waiting(bad, ref *profile) float64 {
 const used = 0.6
 
 // byHost asks what the host did to the process.
-func byHost(bad, ref *profile) (claims []claim) {
+func (g *grounds) byHost(claims []claim) []claim {
+	bad, ref := &g.bad, &g.ref
 	lost := 1 - ref.own/bad.own // share of the worker's time
-	pct := func(v float64) string { return fmt.Sprintf("%.0f %%", 100*v) }
-	offer := func(c Cause, explains float64, e ...Evidence) { claims = append(claims, claim{c, explains, e}) }
-	measured := func(m star.Metric, text string) Evidence {
-		return Evidence{What: m.String(), Value: bad.mean(m), Other: ref.mean(m), Text: text}
+	offer := func(c Cause, explains float64, why func(*grounds) []Evidence) {
+		claims = append(claims, claim{c, explains, why})
 	}
 
 	if gpu := int(bad.metric[star.GPUThrottle]); gpu&harmful != 0 && int(ref.metric[star.GPUThrottle])&gpu&harmful != gpu&harmful {
-		var names []string
-		for _, r := range reasons {
-			if gpu&r.bit != 0 {
-				names = append(names, r.name)
-			}
-		}
-		clock, usual := bad.mean(star.GPUClock), ref.mean(star.GPUClock)
-		text := "GPU held back: " + strings.Join(names, ", ")
 		explains := 0.6 // the driver says so, nobody says how much
-		if clock > 0 && usual > 0 {
+		if clock, usual := bad.mean(star.GPUClock), ref.mean(star.GPUClock); clock > 0 && usual > 0 {
 			explains = max(1-clock/usual, 0) / lost
-			text = fmt.Sprintf("GPU at %.0f MHz, others %.0f: %s", clock, usual, strings.Join(names, ", "))
 		}
-		offer(GPU, explains, measured(star.GPUThrottle, text))
+		offer(GPU, explains, (*grounds).heldGPU)
 	}
 
 	// A thread that the quota holds back counts as waiting, too, and one of a group that has nearly used up its quota waits for that.
-	throttled, quota := bad.above(ref, star.Throttled), bad.mean(star.Quota)
+	throttled := bad.above(ref, star.Throttled)
 	queue := max(bad.beyond(star.RunDelay, waiting(bad, ref))-throttled, 0)
 	held := throttled
-	if bad.cpu > used*quota {
+	if bad.cpu > used*bad.mean(star.Quota) {
 		held, queue = throttled+queue, 0
 	}
 	if held > 0.03 {
-		text := "CPU quota held it back " + pct(min(held, 1)) + " of the time"
-		if quota > 0 {
-			text += fmt.Sprintf(" (%.2g processors allowed)", quota)
-		}
-		offer(Quota, held/lost, measured(star.Throttled, text))
+		offer(Quota, held/lost, func(g *grounds) []Evidence { return g.quota(held) })
 	}
 	if s := bad.above(ref, star.Steal); s > 0.03 {
-		offer(Steal, s/lost, measured(star.Steal, "CPU steal "+pct(bad.mean(star.Steal))))
+		offer(Steal, s/lost, (*grounds).stolen)
 	}
 	if queue > 0.03 {
-		e := []Evidence{measured(star.RunDelay, fmt.Sprintf("waited for a processor %s of the time", pct(min(bad.mean(star.RunDelay), 1))))}
-		if h := bad.mean(star.HostCPU); h > 0 {
-			e = append(e, measured(star.HostCPU, fmt.Sprintf("host %s busy", pct(h))))
-		}
-		offer(Contention, queue/lost, e...)
+		offer(Contention, queue/lost, (*grounds).queued)
 	}
 	// A page from disk takes a tenth of a millisecond on a good one.
 	if faults := bad.above(ref, star.MajorFaults); faults >= 5 {
-		offer(Contention, faults*1e-4/bad.own/lost, measured(star.MajorFaults, fmt.Sprintf("short of memory: %.0f pages from disk in each iteration", bad.mean(star.MajorFaults))))
+		offer(Contention, faults*1e-4/bad.own/lost, (*grounds).paged)
 	}
 	if still := bad.above(ref, star.Stalled) - held - queue; still > 0.03 {
-		offer(Pauses, still/lost, measured(star.Stalled, fmt.Sprintf("the process stood still %s of the time", pct(bad.mean(star.Stalled)))))
+		offer(Pauses, still/lost, (*grounds).stood)
 	}
 	return claims
+}
+
+func percent(v float64) string { return fmt.Sprintf("%.0f %%", 100*v) }
+
+// measured is a metric as evidence.
+func (g *grounds) measured(m star.Metric, text string) Evidence {
+	return Evidence{What: m.String(), Value: g.bad.mean(m), Other: g.ref.mean(m), Text: text}
+}
+
+func (g *grounds) heldGPU() []Evidence {
+	var names []string
+	for _, r := range reasons {
+		if int(g.bad.metric[star.GPUThrottle])&r.bit != 0 {
+			names = append(names, r.name)
+		}
+	}
+	text := "GPU held back: " + strings.Join(names, ", ")
+	if clock, usual := g.bad.mean(star.GPUClock), g.ref.mean(star.GPUClock); clock > 0 && usual > 0 {
+		text = fmt.Sprintf("GPU at %.0f MHz, others %.0f: %s", clock, usual, strings.Join(names, ", "))
+	}
+	return []Evidence{g.measured(star.GPUThrottle, text)}
+}
+
+func (g *grounds) quota(held float64) []Evidence {
+	text := "CPU quota held it back " + percent(min(held, 1)) + " of the time"
+	if quota := g.bad.mean(star.Quota); quota > 0 {
+		text += fmt.Sprintf(" (%.2g processors allowed)", quota)
+	}
+	return []Evidence{g.measured(star.Throttled, text)}
+}
+
+func (g *grounds) stolen() []Evidence {
+	return []Evidence{g.measured(star.Steal, "CPU steal "+percent(g.bad.mean(star.Steal)))}
+}
+
+func (g *grounds) queued() []Evidence {
+	e := []Evidence{g.measured(star.RunDelay, fmt.Sprintf("waited for a processor %s of the time", percent(min(g.bad.mean(star.RunDelay), 1))))}
+	if h := g.bad.mean(star.HostCPU); h > 0 {
+		e = append(e, g.measured(star.HostCPU, fmt.Sprintf("host %s busy", percent(h))))
+	}
+	return e
+}
+
+func (g *grounds) paged() []Evidence {
+	return []Evidence{g.measured(star.MajorFaults, fmt.Sprintf("short of memory: %.0f pages from disk in each iteration", g.bad.mean(star.MajorFaults)))}
+}
+
+func (g *grounds) stood() []Evidence {
+	return []Evidence{g.measured(star.Stalled, fmt.Sprintf("the process stood still %s of the time", percent(g.bad.mean(star.Stalled))))}
 }
 
 // Between pauses there are iterations like the others'. A worker that is slow all the time has hardly any, one that
 // pauses in all but a fifth of its iterations has that fifth.
 const hardly, fifth = 0.05, 0.2
 
-// byPart asks which part of the time has grown.
-func byPart(bad, ref *profile, calm float64, window []sample) (claims []claim) {
+// byPart asks which part of the time has grown: data, network out, network in, computing and pauses, in this order.
+func (g *grounds) byPart(claims []claim) []claim {
+	bad, ref := &g.bad, &g.ref
 	var excess [parts]float64
 	total := 0.0
 	for i := range parts {
 		excess[i] = max(bad.part[i]-ref.part[i], 0)
 		total += excess[i]
 	}
-	names := [parts]string{"load", "compute", "push", "pull"}
-	grown := func(p part, before, after string) Evidence {
-		return Evidence{What: names[p], Value: bad.part[p], Other: ref.part[p],
-			Text: fmt.Sprintf("%s%s %s, others %s%s", before, names[p], span(bad.part[p]), span(ref.part[p]), after)}
-	}
 	share := func(p part) float64 { return excess[p] / max(total, 1e-12) }
-	claims = []claim{
-		{Data, share(load), []Evidence{grown(load, "slow data: ", "")}},
-		{NetworkOut, share(out), []Evidence{grown(out, "network out: ", speed(bad.netOut, bad.part[out]))}},
-		{NetworkIn, share(in), []Evidence{grown(in, "network in: ", speed(bad.netIn, bad.part[in]))}},
-	}
-
-	cpu, usual := bad.mean(star.ComputeCPU), ref.mean(star.ComputeCPU)
-	off := !math.IsNaN(cpu) && !math.IsNaN(usual) && cpu < 0.85*usual
-	busy := !math.IsNaN(cpu) && !math.IsNaN(usual) && !off
+	networks := len(claims) + 1
+	claims = append(claims, claim{Data, share(load), (*grounds).loaded}, claim{NetworkOut, share(out), (*grounds).sent}, claim{NetworkIn, share(in), (*grounds).received})
 	pauses := 0.0
-	if !busy {
-		pauses = min(max((calm-hardly)/(fifth-hardly), 0), 1)
-	}
-	beyond := 0
-	for i := range window {
-		if window[i].beyond[past] {
-			beyond++
-		}
-	}
-	es := []Evidence{grown(compute, "", "")}
-	if r := ref.samples; r > 0 && bad.samples > 1.1*r {
-		es = append(es, Evidence{What: "samples", Value: bad.samples, Other: r, Text: fmt.Sprintf("%.0f samples, others %.0f", bad.samples, r)})
-	}
-	if off {
-		es = append(es, Evidence{What: star.ComputeCPU.String(), Value: cpu, Other: usual,
-			Text: fmt.Sprintf("off the processor %.0f %% of it, and nobody kept it off", 100*(1-cpu/usual))})
+	if cpu, usual := bad.mean(star.ComputeCPU), ref.mean(star.ComputeCPU); math.IsNaN(cpu) || math.IsNaN(usual) || offProcessor(cpu, usual) {
+		pauses = min(max((g.calm-hardly)/(fifth-hardly), 0), 1)
 	}
 	paused := share(compute) * pauses
-	if still := bad.above(ref, star.Stalled) / (1 - ref.own/bad.own); calm > fifth { // what stands still neither sends nor receives
-		for i := range claims[1:] {
-			p := min(claims[1+i].explains, still)
-			claims[1+i].explains -= p
+	if still := bad.above(ref, star.Stalled) / (1 - ref.own/bad.own); g.calm > fifth { // what stands still neither sends nor receives
+		for i := range claims[networks:] {
+			p := min(claims[networks+i].explains, still)
+			claims[networks+i].explains -= p
 			paused += p
 			still -= p
 		}
 	}
-	return append(claims,
-		claim{Compute, share(compute) * (1 - pauses), es},
-		claim{Pauses, paused, []Evidence{{What: "compute", Value: bad.part[compute], Other: ref.part[compute],
-			Text: fmt.Sprintf("stands still: %d of %d iterations took %s longer", beyond, len(window), span(bad.own-ref.own))}}})
+	return append(claims, claim{Compute, share(compute) * (1 - pauses), (*grounds).computed}, claim{Pauses, paused, (*grounds).paused})
+}
+
+// offProcessor says whether a worker had less of a processor while it computed than the others.
+func offProcessor(cpu, usual float64) bool { return cpu < 0.85*usual }
+
+// grown is a part of the time as evidence.
+func (g *grounds) grown(p part, before, after string) Evidence {
+	name := [parts]string{"load", "compute", "push", "pull"}[p]
+	return Evidence{What: name, Value: g.bad.part[p], Other: g.ref.part[p],
+		Text: fmt.Sprintf("%s%s %s, others %s%s", before, name, span(g.bad.part[p]), span(g.ref.part[p]), after)}
+}
+
+func (g *grounds) loaded() []Evidence { return []Evidence{g.grown(load, "slow data: ", "")} }
+
+func (g *grounds) sent() []Evidence {
+	return []Evidence{g.grown(out, "network out: ", speed(g.bad.netOut, g.bad.part[out]))}
+}
+
+func (g *grounds) received() []Evidence {
+	return []Evidence{g.grown(in, "network in: ", speed(g.bad.netIn, g.bad.part[in]))}
+}
+
+func (g *grounds) computed() []Evidence {
+	es := []Evidence{g.grown(compute, "", "")}
+	if n, r := g.bad.samples, g.ref.samples; r > 0 && n > 1.1*r {
+		es = append(es, Evidence{What: "samples", Value: n, Other: r, Text: fmt.Sprintf("%.0f samples, others %.0f", n, r)})
+	}
+	if cpu, usual := g.bad.mean(star.ComputeCPU), g.ref.mean(star.ComputeCPU); offProcessor(cpu, usual) { // of NaN it is not said
+		es = append(es, g.measured(star.ComputeCPU, fmt.Sprintf("off the processor %.0f %% of it, and nobody kept it off", 100*(1-cpu/usual))))
+	}
+	return es
+}
+
+func (g *grounds) paused() []Evidence {
+	return []Evidence{{What: "compute", Value: g.bad.part[compute], Other: g.ref.part[compute],
+		Text: fmt.Sprintf("stands still: %d of %d iterations took %s longer", g.beyond, g.last, span(g.bad.own-g.ref.own))}}
 }
 
 // span writes seconds.

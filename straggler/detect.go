@@ -186,8 +186,9 @@ type watch struct {
 	halted rate            // iterations with a stop
 
 	slow    bool
-	stops   bool // because it is stopped now and then
-	verdict Verdict
+	stops   bool     // because it is stopped now and then
+	verdict Verdict  // without evidence, which told adds
+	grounds grounds  // of the cause that the verdict names
 	again   evidence // that it is as fast as the others again
 	mean    float64  // of its own time, while it is slow
 	spell   rate     // beyond the fast ones, while it is slow
@@ -402,11 +403,19 @@ func (d *Detector) Leave(w star.Worker) {
 	}
 }
 
+// Verdict is that of a worker that is slow now; false: it is not.
+func (d *Detector) Verdict(w star.Worker) (Verdict, bool) {
+	if int(w) >= len(d.workers) || !d.workers[w].slow {
+		return Verdict{}, false
+	}
+	return d.workers[w].told(), true
+}
+
 // Verdicts are those that hold now, in the order of the workers.
 func (d *Detector) Verdicts() (vs []Verdict) {
 	for i := range d.workers {
 		if w := &d.workers[i]; w.slow {
-			vs = append(vs, w.verdict)
+			vs = append(vs, w.told())
 		}
 	}
 	return vs
@@ -591,7 +600,7 @@ func (d *Detector) judge(id star.Worker, step int64) []Event {
 	}
 	d.begin(w, id, since, !steady && !often, halts)
 	w.verdict = d.verdict(w, id, step)
-	return []Event{{Kind: Slow, Worker: id, Step: step, Verdict: w.verdict}}
+	return []Event{{Kind: Slow, Worker: id, Step: step, Verdict: w.told()}}
 }
 
 // onset is the likeliest step at which slowness began, not before from, if most iterations have been beyond the fast ones
@@ -802,17 +811,18 @@ func (d *Detector) reconsider(w *watch, id star.Worker, step int64, others habit
 	if w.again.sum >= d.cfg.Certain || w.mean < d.beyond(d.ref.avg, 0.5) {
 		w.slow, w.behind, w.pauses, w.halts = false, [views]evidence{}, evidence{}, evidence{}
 		w.verdict.Step, w.verdict.Until = step, max(w.again.from, w.verdict.Since+1)
-		return []Event{{Kind: Recovered, Worker: id, Step: step, Verdict: w.verdict}}
+		return []Event{{Kind: Recovered, Worker: id, Step: step, Verdict: w.told()}}
 	}
 	w.calm.add(w.calmly(now), memory)
 	if !now.beyond[past] || w.stops && !now.halted(d.cfg.Ratio) {
 		return nil
 	}
 	w.bad.add(now)
+	was := w.grounds
 	v := d.verdict(w, id, step)
 	if v.Cause == w.verdict.Cause || v.Cause == Unknown {
 		if v.Cause == Unknown { // what was named stays
-			v.Cause, v.Evidence = w.verdict.Cause, w.verdict.Evidence
+			v.Cause, w.grounds = w.verdict.Cause, was
 		}
 		w.verdict, w.turn = v, 0
 		return nil
@@ -821,10 +831,11 @@ func (d *Detector) reconsider(w *watch, id star.Worker, step int64, others habit
 		w.turn, w.turned = 0, v.Cause
 	}
 	if w.turn++; w.turn < lasting {
+		w.grounds = was
 		return nil
 	}
 	w.verdict, w.turn = v, 0
-	return []Event{{Kind: Changed, Worker: id, Step: step, Verdict: v}}
+	return []Event{{Kind: Changed, Worker: id, Step: step, Verdict: w.told()}}
 }
 
 // lasts is over how many observations the mean of a slow worker is taken: where it is hardly above the fast ones' for so long,
@@ -834,12 +845,25 @@ const lasts = 40
 // lasting is how many records in a row must speak for another cause.
 const lasting = 4
 
-// verdict describes a slow worker.
+// verdict describes a slow worker, and keeps its grounds; the evidence is found when somebody is told.
 func (d *Detector) verdict(w *watch, id star.Worker, step int64) Verdict {
 	v := Verdict{Worker: id, Step: step, Since: w.verdict.Since, Slowdown: 1}
 	if w.good.own > 0 {
 		v.Slowdown += w.spell.or(rate{}) * max(w.bad.own/w.good.own-1, 0)
 	}
-	v.Cause, v.Evidence = attribute(&w.bad, &w.good, w.calm.or(rate{0, 1}), w.window)
+	w.grounds = grounds{bad: w.bad, ref: w.good, calm: w.calm.or(rate{0, 1}), last: len(w.window)}
+	for i := range w.window {
+		if w.window[i].beyond[past] {
+			w.grounds.beyond++
+		}
+	}
+	v.Cause, _, _ = w.grounds.attribute()
+	return v
+}
+
+// told is the verdict with its evidence.
+func (w *watch) told() Verdict {
+	v := w.verdict
+	v.Evidence = w.grounds.evidence()
 	return v
 }

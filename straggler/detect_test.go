@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -226,6 +227,13 @@ func TestWhoAndWhy(t *testing.T) {
 	}
 }
 
+// attribute is what one concludes of two profiles, with the evidence.
+func attribute(bad, ref *profile) (Cause, []Evidence) {
+	g := &grounds{bad: *bad, ref: *ref}
+	c, _, _ := g.attribute()
+	return c, g.evidence()
+}
+
 // On a busy host a worker that computes more waits more for a processor. That is its work, unless it waits longer than the others for as much of one. Numbers
 // are those of a job of four PyTorch scripts on two processors that 25 others wanted, too.
 func TestMoreWorkOnABusyHost(t *testing.T) {
@@ -238,10 +246,10 @@ func TestMoreWorkOnABusyHost(t *testing.T) {
 		return p
 	}
 	others := of(0.178, 0.046, 0.30)
-	if c, why := attribute(of(0.378, 0.21, 0.72), others, 0, nil); c != Compute {
+	if c, why := attribute(of(0.378, 0.21, 0.72), others); c != Compute {
 		t.Errorf("more work: %v %v", c, why)
 	}
-	if c, why := attribute(of(0.378, 0.05, 0.72), others, 0, nil); c != Contention {
+	if c, why := attribute(of(0.378, 0.05, 0.72), others); c != Contention {
 		t.Errorf("as much work: %v %v", c, why)
 	}
 }
@@ -780,5 +788,37 @@ func TestQueue(t *testing.T) {
 				t.Errorf("seed %d: named %d times, %+v", seed, named, vs)
 			}
 		}
+	}
+}
+
+// What is known of a slow worker is put into words only for who asks: an observation that brings no event allocates nothing.
+func TestObservingASlowWorkerWritesNoWords(t *testing.T) {
+	j := &job{rnd: rand.New(rand.NewPCG(1, 1)), workers: 4, victim: 3, hurt: func(r *star.Record, _ int64, _ *rand.Rand) { r.Compute *= 3 }}
+	d, err := New(Config{Workers: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 200 {
+		for _, r := range j.iteration() {
+			d.Observe(r)
+		}
+	}
+	if vs := d.Verdicts(); len(vs) != 1 || len(vs[0].Evidence) == 0 || !strings.Contains(vs[0].Evidence[0].Text, "compute") {
+		t.Fatalf("%v", vs)
+	}
+	var rounds [][]star.Record
+	for range 50 {
+		rounds = append(rounds, slices.Clone(j.iteration()))
+	}
+	i := 0
+	if n := testing.AllocsPerRun(len(rounds)-1, func() {
+		for _, r := range rounds[i] {
+			if es := d.Observe(r); len(es) > 0 {
+				t.Fatalf("%v", es)
+			}
+		}
+		i++
+	}); n > 0 {
+		t.Errorf("%v allocations for an iteration of four workers", n)
 	}
 }

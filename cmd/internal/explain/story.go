@@ -406,10 +406,8 @@ func (t *Teller) record(at time.Duration, r star.Record) {
 	if t.found.open[r.Worker] == nil {
 		return
 	}
-	for _, v := range t.detector.Verdicts() {
-		if v.Worker == r.Worker {
-			t.found.goesOn(markOf(at, v))
-		}
+	if v, ok := t.detector.Verdict(r.Worker); ok {
+		t.found.goesOn(markOf(at, v))
 	}
 }
 
