@@ -101,7 +101,7 @@ func ServePeers(ctx context.Context, o Options, l net.Listener) error {
 		transport.Serve(sits, door, transport.Config{Token: p.Token, Log: o.Log}, c.accept(sits))
 	}()
 	go func() { ran <- c.member.Run(sits) }()
-	o.Log.Info("one of several services", "rank", p.Rank, "peers", p.Members, "dir", o.Dir, "jobs", o.Jobs)
+	o.Log.Info("one of several services", "service", p.Rank, "peers", p.Members, "dir", o.Dir, "jobs", o.Jobs)
 	err = c.decide(ctx)
 	leave()
 	<-accepted
@@ -194,7 +194,7 @@ func (c *council) lead(ctx context.Context, lead *election.Leadership) error {
 	if err != nil {
 		return err
 	}
-	c.o.Log.Info("this service decides", "rank", c.o.Peers.Rank, "term", lead.Term, "events", len(lead.Added))
+	c.o.Log.Info("this service decides", "service", c.o.Peers.Rank, "term", lead.Term, "events", len(lead.Added))
 	c.now.Store(s)
 	if s.o.Page != nil {
 		s.o.Page.Show(s.View())
