@@ -110,9 +110,6 @@ func parseTable(text []byte) (*Table, error) {
 	return t, nil
 }
 
-// Batches lists the tabulated batches, ascending. It belongs to the table.
-func (t *Table) Batches() []int { return t.batches }
-
 // row is the moments of a tabulated batch. Epochs are rounded, halves up, and held
 // within the table.
 func (t *Table) row(batch int, epoch float64) Moments {

@@ -9,6 +9,11 @@ import (
 )
 
 // takeOptimizer has the shards of this process make the updates that the workers want.
+//
+// text is coord.Config.Optimizer as the coordinator passes it on: JSON of optim.Config; empty
+// changes nothing. An error: it is no optimiser that this program has. It is called before shards
+// are made, in every process that hosts some, so that all make the same updates whichever of them
+// the workers have told.
 func (s *server) takeOptimizer(text json.RawMessage) error {
 	job := s.job.Job.Clone()
 	if err := process.Adopt(job, text); err != nil || len(job.Whole) == 0 {
@@ -23,6 +28,8 @@ func (s *server) takeOptimizer(text json.RawMessage) error {
 }
 
 // by is the configuration with what workers have said of themselves and nobody told the servers.
+// What was given to the servers counts more, setting by setting. An error: the workers' optimiser
+// is none that this program has.
 func (s *server) by(e coord.Enrolment) (*Config, error) {
 	job := *s.job
 	job.Job = *s.job.Job.Clone()
@@ -38,7 +45,9 @@ func (s *server) by(e coord.Enrolment) (*Config, error) {
 	return &job, nil
 }
 
-// adopt is what the job takes from its workers.
+// adopt is what the job takes from its workers. It is asked when shards are about to be assigned.
+// The pilot is made anew where it was made for another batch or optimiser, because it prices plans
+// by both; nothing was told to it yet.
 func (s *server) adopt(e coord.Enrolment) (a coord.Adopted, err error) {
 	was := s.job
 	job, err := s.by(e)
@@ -56,7 +65,9 @@ func (s *server) adopt(e coord.Enrolment) (a coord.Adopted, err error) {
 	return a, nil
 }
 
-// ownSteps is what workers of job make steps of their own by (coord.Config.Optimizer).
+// ownSteps is what workers of job make steps of their own by (coord.Config.Optimizer). Empty in a
+// ring, whose members have the optimiser themselves, and where the optimiser is none that steps of
+// workers can be combined by, and no baseline says otherwise.
 func (s *server) ownSteps(job *member.Job) string {
 	if job.Arch == member.AllReduce || s.made.Local == nil && process.MayStride(job) != nil {
 		return ""

@@ -19,11 +19,18 @@ const (
 	PredictorNone   = "none"
 )
 
-// NewPilot makes the pilot of a job. It looks at Workers, MaxWorkers, Batch, Shares, Arch, RiderWait, PSBandwidth, Optimizer, Momentum, Predictor, Decider, and Seed if the predictor is
+// NewPilot makes the pilot of a job. It looks at Workers, MaxWorkers, Batch, Shares, Arch,
+// RiderWait, PSBandwidth, Optimizer, Momentum, Predictor, Decider, and Seed if the predictor is
 // trained online. An empty Predictor is none.
 //
-// A file that is not there is an error, as of a name that was mistyped. One that is damaged, or of another version or shape, is not used: the job goes on with what is left, which is
-// among the pilot's Notices.
+// A file that is not there is an error, as of a name that was mistyped. One that is damaged, or of
+// another version or shape, is not used: the job goes on with what is left, which is among the
+// pilot's Notices.
+//
+// A pilot decides from the lines of the run log that it is told and from nothing else, so one that
+// is made of the same Config decides the same from the same log (star replay). It is of one job and
+// used by one goroutine. What its links carry is PSBandwidth for all servers together, in 10⁶ bytes
+// per second; 0: that is learned from what is seen.
 func NewPilot(job *Config) (*pilot.Pilot, error) {
 	plan := modes.SSGD(job.Ranks())
 	if len(job.Shares) > 0 {

@@ -21,8 +21,14 @@ import (
 )
 
 // Config is a server, and the job that it coordinates.
+//
+// The zero value of a field means what its comment says, and complete fills it in; Run works on a
+// copy. Job has what workers are given alike (member.Job): whoever makes both of one value cannot
+// have them disagree. Durations are of the clock, samples of the stream, PSBandwidth is in 10⁶
+// bytes per second.
 type Config struct {
-	// Job is which job, and how this process takes part in it. Rank 0 coordinates, where there are no Coordinators.
+	// Job is which job, and how this process takes part in it. Rank 0 coordinates, where there are
+	// no Coordinators.
 	member.Job
 
 	Shards     int // of this process; 0: it coordinates only, or is a spare one
@@ -33,24 +39,30 @@ type Config struct {
 	// Notes are for the run log.
 	Notes []string
 
-	// Settings is what the run log and checkpoints say of the configuration, as it is now, of a job that trains this: JSON, by the names of settings. Nil: the
-	// most important ones.
+	// Settings is what the run log and checkpoints say of the configuration, as it is now, of a job
+	// that trains this: JSON, by the names of settings. Nil: the most important ones.
 	Settings func(now *Config, trains coord.Told) (json.RawMessage, error)
 
-	// Validation makes the model and the data of validation gradients, for the baseline zeno++, which needs them.
+	// Validation makes the model and the data of validation gradients, for the baseline zeno++,
+	// which needs them.
 	Validation func() (Validation, error)
 
-	// Begun is told the coordinator, whenever this process is it, and nil when another one is; nil: nobody is told.
+	// Begun is told the coordinator, whenever this process is it, and nil when another one is; nil:
+	// nobody is told.
 	Begun func(*coord.Coordinator)
 
-	// Report takes what the job has come to, also one that failed, in the process that coordinates; nil: nobody does.
+	// Report takes what the job has come to, also one that failed, in the process that coordinates;
+	// nil: nobody does.
 	Report func(runlog.Result) error
 
 	// Log takes what the server says; nil: nothing.
 	Log *slog.Logger
 }
 
-// Training is what a job trains, as far as its servers are told, and for how long.
+// Training is what a job trains, as far as its servers are told, and for how long. Of Epochs,
+// Samples and Steps the one that is reached first ends the job; where none is given it ends after
+// ten epochs. No position of the stream from there on is handed out, and what was handed out before
+// is applied.
 type Training struct {
 	Model   string // in words; workers that were told another one are refused if it is among Given
 	Dataset string // likewise
@@ -65,7 +77,8 @@ type Training struct {
 	OnFailure       string        // when a worker is gone: shrink or stop; empty: shrink
 }
 
-// Policy is which gradients make an update, and what is decided while the job runs.
+// Policy is which gradients make an update, and what is decided while the job runs. Words are those
+// of the settings (docs/configure.md).
 type Policy struct {
 	Mode        string  // member.Auto, ssgd, asgd, x=K …; empty: ssgd
 	Shares      []int   // samples of each worker's mini-batch; nil: Batch for each
@@ -77,14 +90,18 @@ type Policy struct {
 	MoveShards  string  // likewise; empty: member.Off
 }
 
-// Validation is a model and data of a server's own.
+// Validation is a model and data of a server's own. Name and Hash must be those that workers say of
+// their model: the coordinator compares them as it does for workers, and refuses a validator of
+// another model.
 type Validation struct {
 	Model      train.Model // closed at the end
 	Data       train.Data
 	Name, Hash string // as of the workers' model
 }
 
-// complete fills in what is missing.
+// complete fills in what is missing. What was given counts as given by "the configuration" where
+// the caller does not say where it is from (Given): workers that were told another model or data
+// set are refused then, as with settings.
 func (c *Config) complete() {
 	c.Job = *c.Job.Clone()
 	if c.Given == nil {
@@ -121,7 +138,8 @@ func (c *Config) complete() {
 	}
 }
 
-// important are the most important settings, by their names (docs/configure.md).
+// important are the most important settings, by their names (docs/configure.md). They are what the
+// run log says where the caller gives no Settings. Times are in seconds.
 func important(c *Config, t coord.Told) (json.RawMessage, error) {
 	return json.Marshal(map[string]any{
 		"job": c.Name, "arch": c.Arch, "workers": c.Workers, "max-workers": c.MaxWorkers, "servers": c.Servers, "replicas": c.Replicas,

@@ -19,7 +19,9 @@ import (
 	"star/transport"
 )
 
-// logPath is where this process writes its run log: a successor has one of its own, because who coordinated before may not be gone.
+// logPath is where this process writes its run log: a successor has one of its own, because who
+// coordinated before may not be gone. Both lie in the folder of the job, and star explain reads
+// them one after the other.
 func (s *server) logPath() string {
 	if s.handover == nil {
 		return filepath.Join(s.job.Out, process.RunLogName)
@@ -28,6 +30,11 @@ func (s *server) logPath() string {
 }
 
 // coordinator makes the coordinator of rank 0, with its run log.
+//
+// It takes the folders first: a job whose folder another one has must not touch the run log that is
+// there. A run log that is there is kept under another name. Errors: of the folder (a
+// *member.SettingError of --out or --checkpoint), of the checkpoint's contents, and what coord.New
+// says of a Config that cannot be.
 func (s *server) coordinator() (*coord.Coordinator, error) {
 	job := s.job
 	config, err := s.trained(coord.Told{Model: job.Model, Dataset: job.Dataset, Seed: job.Seed}, coord.Enrolment{})
@@ -101,7 +108,9 @@ func (s *server) coordinator() (*coord.Coordinator, error) {
 	return coord.New(cfg)
 }
 
-// notes are what the run log says of the job at its beginning.
+// notes are what the run log says of the job at its beginning. They are what was done on purpose
+// (Config.Notes), the baseline with all its numbers, and what the pilot could not use; the last two
+// are said in this process's log, too.
 func (s *server) notes() []string {
 	notes := slices.Clone(s.job.Notes)
 	if spec, err := baseline.Parse(s.job.Baseline); s.job.Baseline != "" && err == nil {
@@ -121,6 +130,11 @@ func (s *server) notes() []string {
 }
 
 // goOn has the job go on from the checkpoint that it resumes from, if there is one.
+//
+// Parameters and the optimiser's state are not here: shards read their ranges themselves (shards),
+// and a ring's members theirs. What is here is the place in the stream, what of it is to be done
+// again, the buffers that workers begin with, and the workers' last iterations, so that the pilot
+// need not learn anew who is slow. An error: a file of the checkpoint is damaged.
 func (s *server) goOn(cfg *coord.Config) error {
 	if s.resume == nil {
 		return nil
@@ -150,9 +164,9 @@ func (s *server) goOn(cfg *coord.Config) error {
 	return nil
 }
 
-// room is how many parameters the servers have memory for, if they are like this
-// one: a shard needs four times its slice at least, for the parameters, the next ones, a
-// gradient and the optimiser. 0: not known.
+// room is how many parameters the servers have memory for, if they are like this one: a shard needs
+// four times its slice at least, for the parameters, the next ones, a gradient and the optimiser.
+// 0: not known. In elements of float32, so four times four bytes for each.
 func room(servers int) int64 {
 	v, err := mem.VirtualMemory()
 	if err != nil {

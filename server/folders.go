@@ -11,11 +11,18 @@ import (
 	"star/internal/process"
 )
 
-// folderPatience is how long a process that was killed may take to be gone, and to leave its folders.
+// folderPatience is how long a process that was killed may take to be gone, and to leave its
+// folders. The system gives a lock back when the process is gone, and a killed process with much
+// memory is not gone at once.
 const folderPatience = 2 * time.Second
 
-// takeFolders takes the folders of the run log and of checkpoints for this job, so that no other job writes into them while it lives, and
-// removes what crashes have left among the checkpoints. A process that takes the job over does without a folder that the one before still has.
+// takeFolders takes the folders of the run log and of checkpoints for this job, so that no other
+// job writes into them while it lives, and removes what crashes have left among the checkpoints. A
+// process that takes the job over does without a folder that the one before still has.
+//
+// An error is a *member.SettingError of --out or --checkpoint: another job has the folder, or the
+// system does not let us. A folder whose file system knows no locks is used without one, with a
+// warning. Locks are held until leaveFolders.
 func (s *server) takeFolders() error {
 	if len(s.locks) > 0 { // it has coordinated before
 		return nil
@@ -34,8 +41,10 @@ func (s *server) takeFolders() error {
 	return nil
 }
 
-// CheckFolders says whether a job on this host could have its folders, before any process of it starts. The error names the setting, and who holds the folder or what
-// the system says.
+// CheckFolders says whether a job on this host could have its folders, before any process of it
+// starts. The error names the setting, and who holds the folder or what the system says. It takes
+// the locks for a moment, and creates folders that are not there. Between it and Run another job
+// may take them: then Run says so.
 func CheckFolders(c Config) error {
 	c.complete()
 	s := &server{job: &c, log: slog.New(slog.DiscardHandler)}
@@ -44,7 +53,9 @@ func CheckFolders(c Config) error {
 	return err
 }
 
-// lockFolders takes the locks, and says where checkpoints are if that folder is locked.
+// lockFolders takes the locks, and says where checkpoints are if that folder is locked. Empty: it
+// is none (an object store), or could not be locked; then nothing may be swept in it. Both folders
+// may be one, which is locked once.
 func (s *server) lockFolders() (dir string, err error) {
 	job := s.job
 	patience := folderPatience

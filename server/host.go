@@ -15,8 +15,13 @@ import (
 	"star/transport"
 )
 
-// host joins the coordinator and hosts what it assigns. A coordinator whose job begins anew, before the first update, has it come again: then what it
-// hosts is configured anew.
+// host joins the coordinator and hosts what it assigns. A coordinator whose job begins anew, before
+// the first update, has it come again: then what it hosts is configured anew.
+//
+// It returns when the job is over for this process: nil where the coordinator has said so. Errors:
+// *transport.RejectError (the coordinator refuses this server, or ends the job with an exit code),
+// *coord.LostError (nobody coordinates any more), and those of shards that cannot go on.
+// Connections for the shards come through dispatch.
 func (s *server) host(ctx context.Context, tcp *transport.TCP, addr string) error {
 	for {
 		again, err := s.hostOnce(ctx, tcp, addr)
@@ -28,7 +33,8 @@ func (s *server) host(ctx context.Context, tcp *transport.TCP, addr string) erro
 	}
 }
 
-// hostOnce does it once. again: it was told to come again.
+// hostOnce does it once. again: it was told to come again. Only before the first update: shards
+// that have made one hold what nobody else does, so they go on or the job ends.
 func (s *server) hostOnce(ctx context.Context, tcp *transport.TCP, addr string) (again bool, err error) {
 	shards := s.hosting.Load()
 	var joined *coord.Member
@@ -70,7 +76,10 @@ func (s *server) hostOnce(ctx context.Context, tcp *transport.TCP, addr string) 
 	return ok && told.Exit == exitcode.Restart && !shards.Fired(), err
 }
 
-// farewell has the coordinator know when this process is told to end, unless it is this process that coordinates.
+// farewell has the coordinator know when this process is told to end, unless it is this process
+// that coordinates. The coordinator then takes a checkpoint, or has others take this server's part,
+// and lets it go; without a grace the connection just ends. stop has it forget about that, as
+// context.AfterFunc does.
 func (s *server) farewell(m *coord.Member) (stop func() bool) {
 	if s.job.Rank == 0 && len(s.job.Coordinators) == 0 {
 		return func() bool { return true }
@@ -86,8 +95,10 @@ func (s *server) farewell(m *coord.Member) (stop func() bool) {
 	})
 }
 
-// advertise is the address under which workers reach this process. Without
-// --advertise it is that of the interface that leads to the coordinator, whose name may not be known yet: an error.
+// advertise is the address under which workers reach this process. Without --advertise it is that
+// of the interface that leads to the coordinator, whose name may not be known yet: an error. addr
+// is where it listens. An address without a host (":7070") means the coordinator's host as the one
+// who reads it knows it: what process 0 calls itself may mean nothing to workers.
 func (s *server) advertise(ctx context.Context, addr, coordinator string) (string, error) {
 	if s.job.Advertise != "" {
 		return s.job.Advertise, nil
@@ -124,7 +135,9 @@ func reachable(addr string) string {
 	return addr
 }
 
-// again finds the coordinator after one was lost.
+// again finds the coordinator after one was lost. It tries until the context of the shards ends;
+// ps.ErrOver says that the job has ended meanwhile. The number that goes with the connection is the
+// term of the coordinator that was found: orders of earlier ones are refused from then on.
 func (s *server) again(tcp *transport.TCP, addr string) ps.Again {
 	return func(ctx context.Context, _ error) (transport.Conn, int64, error) {
 		m, err := s.join(ctx, tcp, addr, s.params)
@@ -140,7 +153,10 @@ func (s *server) again(tcp *transport.TCP, addr string) ps.Again {
 	}
 }
 
-// join says Hello to whoever coordinates. params is how many the job has, for a server that was assigned its part; else 0.
+// join says Hello to whoever coordinates. params is how many the job has, for a server that was
+// assigned its part; else 0. Process 0 reaches itself over this host, whatever the coordinator's
+// address says. Errors are those of coord.Join: nobody answers within JoinTimeout, or whoever does
+// refuses this server.
 func (s *server) join(ctx context.Context, tcp *transport.TCP, addr string, params int64) (*coord.Member, error) {
 	job := s.job
 	to := job.Coordinator
@@ -167,7 +183,9 @@ func (s *server) join(ctx context.Context, tcp *transport.TCP, addr string, para
 	})
 }
 
-// lostEarly says whether a server has lost the coordinator before it was assigned its part, and another one will do that.
+// lostEarly says whether a server has lost the coordinator before it was assigned its part, and
+// another one will do that. Only where several may coordinate. Otherwise the loss of the
+// coordinator is the end of the job.
 func (s *server) lostEarly(ctx context.Context, err error) bool {
 	var lost *coord.LostError
 	return len(s.job.Coordinators) > 0 && errors.As(err, &lost) && ctx.Err() == nil

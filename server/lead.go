@@ -22,7 +22,9 @@ import (
 // candidate says whether this process may coordinate a job in which others may too.
 func (s *server) candidate() bool { return s.job.Rank < len(s.job.Coordinators) }
 
-// lease is a leadership, as the coordinator knows it; zero: nobody else may coordinate.
+// lease is a leadership, as the coordinator knows it; zero: nobody else may coordinate. It is
+// coord.LeaderLease: every order of the coordinator asks it first whether another process may have
+// taken its place (election.Leadership.Hold).
 type lease struct{ *election.Leadership }
 
 // Term is the number of the leadership: of two the later one has the higher.
@@ -36,7 +38,12 @@ func (o lease) close() error {
 	return o.Leadership.Close()
 }
 
-// leading is what a process has that coordinates the job: always, as the only one that may, or whenever the servers that may have chosen it.
+// leading is what a process has that coordinates the job: always, as the only one that may, or
+// whenever the servers that may have chosen it.
+//
+// now is whom connections are given to: it is nil whenever another process coordinates, or nobody
+// does. It changes at the beginning and end of each leadership, while goroutines of connections
+// read it.
 type leading struct {
 	*server
 	begun  func(*coord.Coordinator) // nil: nobody wants to know
@@ -48,7 +55,9 @@ type leading struct {
 	now     atomic.Pointer[coord.Coordinator]
 }
 
-// prepare makes the coordinator of a process that is the only one, before anybody can come to it, or else what chooses one.
+// prepare makes the coordinator of a process that is the only one, before anybody can come to it,
+// or else what chooses one. Errors are those of coordinator, and of a list of --coordinators that
+// this process is not rightly in.
 func (l *leading) prepare(tcp *transport.TCP) (err error) {
 	job := l.job
 	switch {
@@ -74,6 +83,11 @@ func (l *leading) prepare(tcp *transport.TCP) (err error) {
 func (l *leading) leads() bool { return l.members != nil || l.now.Load() != nil }
 
 // dispatch is who gets a connection.
+//
+// A Hello says which service it wants: the coordinator, the election, or a shard. Where several may
+// coordinate, who asks one that does not is told where the coordinator is, or that it is not known;
+// who asks for what this process never has is refused with exit code 2. Each connection is served
+// in the goroutine of its own that transport.Serve has begun.
 func (l *leading) dispatch(accept context.Context) func(transport.Conn, transport.Hello, []byte) {
 	whose := "is star-ps 0 (--coordinator)"
 	if len(l.job.Coordinators) > 0 {
@@ -101,7 +115,12 @@ func (l *leading) dispatch(accept context.Context) func(transport.Conn, transpor
 	}
 }
 
-// run coordinates until the job is over, and waits for who is to hear of that. hosted ends with what this process hosts; cancel ends ctx, also of that.
+// run coordinates until the job is over, and waits for who is to hear of that. hosted ends with
+// what this process hosts; cancel ends ctx, also of that.
+//
+// What it returns is why the job has ended for this process: what the coordinator says (terms,
+// lead), unless what the process hosts has failed first and that was the reason. It waits for the
+// election's goroutine in every case, and two seconds for the shards to hang up.
 func (l *leading) run(ctx context.Context, cancel context.CancelCauseFunc, hosted <-chan error) error {
 	sits, leave := context.WithCancel(context.WithoutCancel(ctx))
 	sat := make(chan struct{})
@@ -154,7 +173,8 @@ func (l *leading) run(ctx context.Context, cancel context.CancelCauseFunc, hoste
 	}
 }
 
-// outlast stays for who may coordinate and does not know yet that the job is over.
+// outlast stays for who may coordinate and does not know yet that the job is over. Only where it is
+// agreed that the job is over: then it waits until the election's own loop ends.
 func (l *leading) outlast(sat <-chan struct{}) {
 	if l.members == nil {
 		return
@@ -166,9 +186,14 @@ func (l *leading) outlast(sat <-chan struct{}) {
 	}
 }
 
-// terms coordinates the job whenever this process is chosen, until the job is over or ctx ends. The end is agreed on in three steps, so that the
-// loss of this process between them loses nothing: what the job came to (coord.Ending); then, when that is reported and who has shards or trains was
+// terms coordinates the job whenever this process is chosen, until the job is over or ctx ends. The
+// end is agreed on in three steps, so that the loss of this process between them loses nothing:
+// what the job came to (coord.Ending); then, when that is reported and who has shards or trains was
 // told, that all is over. Who takes over in between reports it again.
+//
+// It returns how the job has ended, wherever that was decided: nil, a *coord.Error with its exit
+// code, a *member.DisagreeError where what the coordinator before has left cannot be read, or the
+// cause of ctx. A leadership that is lost is no end: it waits for the next one.
 func (l *leading) terms(ctx context.Context, cancel context.CancelCauseFunc) error {
 	for {
 		r, err := l.members.Await(ctx)
@@ -201,7 +226,12 @@ func (l *leading) terms(ctx context.Context, cancel context.CancelCauseFunc) err
 	}
 }
 
-// lead has c coordinate the job until it is over and that is reported, or somebody else coordinates: coord.ErrLeaseLost.
+// lead has c coordinate the job until it is over and that is reported, or somebody else
+// coordinates: coord.ErrLeaseLost.
+//
+// What runs beside the coordinator (the look at this host, moves of shards, the validator) ends
+// before it returns. The result is reported before those that may coordinate agree that all is
+// over: whoever takes over in between reports it again, so that it is reported at least once.
 func (l *leading) lead(ctx context.Context, o lease, c *coord.Coordinator, cancel context.CancelCauseFunc) error {
 	limited, stop := context.WithCancel(ctx)
 	var beside sync.WaitGroup
@@ -250,18 +280,26 @@ func (l *leading) lead(ctx context.Context, o lease, c *coord.Coordinator, cance
 	return err
 }
 
-// staysFor is how long a process that may coordinate and has no part in the job any more waits for the others to agree that it is over.
+// staysFor is how long a process that may coordinate and has no part in the job any more waits for
+// the others to agree that it is over.
 const staysFor = 20 * time.Second
 
-// bye gives members a moment to hang up first: a connection that is closed with bytes unread loses those on the way to the other side.
+// bye gives members a moment to hang up first: a connection that is closed with bytes unread loses
+// those on the way to the other side. Two seconds at most, in which it looks every two
+// milliseconds. That is as long as Run of the coordinator leaves connections open.
 func bye(c *coord.Coordinator) {
 	for end := time.Now().Add(2 * time.Second); c.Connected() > 0 && time.Now().Before(end); {
 		time.Sleep(2 * time.Millisecond)
 	}
 }
 
-// coordinate has the job done until it is over, or somebody else does. SIGTERM is for this process alone, unless too many others hear it as well: the job is handed
-// over, if others are there who can go on with it. SIGINT ends it.
+// coordinate has the job done until it is over, or somebody else does. SIGTERM is for this process
+// alone, unless too many others hear it as well: the job is handed over, if others are there who
+// can go on with it. SIGINT ends it.
+//
+// A hand-over first has the coordinator stop giving orders (Yield), then has another member of the
+// election lead (HandOver). Where nobody takes it, the job ends here with a checkpoint, as with
+// SIGINT. It returns what Coordinator.Run does; coord.ErrLeaseLost: somebody else goes on.
 func (l *leading) coordinate(ctx context.Context, o lease, c *coord.Coordinator) (runlog.Result, error) {
 	handed, ended := make(chan struct{}), make(chan struct{})
 	undo := context.AfterFunc(l.told, func() {
@@ -298,7 +336,9 @@ func (l *leading) coordinate(ctx context.Context, o lease, c *coord.Coordinator)
 	return c.Run(ctx)
 }
 
-// ended is how a job has ended, by the last note: nil if well.
+// ended is how a job has ended, by the last note: nil if well. Of a job that was stopped it is a
+// *coord.Error with the exit code that all its processes end with; a *member.DisagreeError: the
+// note is of another version of the program.
 func ended(note []byte) error {
 	e, err := coord.ParseHandover(note)
 	if err != nil {
@@ -310,7 +350,10 @@ func ended(note []byte) error {
 	return nil
 }
 
-// coordinatorOf makes the coordinator of one leadership. What it has learned of the job's workers begins anew.
+// coordinatorOf makes the coordinator of one leadership. What it has learned of the job's workers
+// begins anew. The pilot is a new one: it has seen nothing of what the coordinator before was told,
+// and is told what the successor writes (coord.Handover has the plan in force). handover is nil
+// where the job begins here.
 func (s *server) coordinatorOf(o lease, handover *coord.Handover) (*coord.Coordinator, error) {
 	s.lease, s.handover, s.keeper = o, handover, nil
 	if s.pilot != nil {

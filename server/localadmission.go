@@ -17,8 +17,14 @@ import (
 	"star/resource/host"
 )
 
-// localAdmission implements coord.Admission for a job that no resource service answers: it looks at the host of the coordinator and its shards,
-// and at nothing else. Its answers are in the run log like a service's.
+// localAdmission implements coord.Admission for a job that no resource service answers: it looks at
+// the host of the coordinator and its shards, and at nothing else. Its answers are in the run log
+// like a service's.
+//
+// A plan is afforded where its updates and gradients per second, at what each has been seen to
+// cost, leave this host within its capacity beside what others use. Before anything was seen, what
+// was published of a model like it counts (--model-prior), or the bytes of the parameters. Ask and
+// Yield may be called from any goroutine; what the mutex guards is below it.
 type localAdmission struct {
 	job     *Config
 	local   process.Addresses // of this host
@@ -40,6 +46,9 @@ type permission struct {
 }
 
 const (
+	// So often it looks; a look waits so long for an answer; and so many looks in a row must find a
+	// permitted plan too dear before the permit is taken back, because one look sees what happens
+	// to run beside it.
 	admissionLook     = time.Second
 	admissionDeadline = 2 * time.Second // for a status
 	admissionPatience = 10              // looks
@@ -50,7 +59,8 @@ func newLocalAdmission(job *Config) *localAdmission {
 	return &localAdmission{job: job, local: process.OwnAddresses(), cores: float64(runtime.NumCPU())}
 }
 
-// here says whether a worker's connection comes from this host.
+// here says whether a worker's connection comes from this host. What it uses is the job's, and not
+// what others leave.
 func (s *localAdmission) here(peer string) bool { return s.local.Has(peer) }
 
 // measured is a look.
@@ -94,6 +104,10 @@ func (s *localAdmission) status(ctx context.Context) (*coord.Status, error) {
 }
 
 // look takes in what was measured between two looks, and takes back what cannot be afforded any more.
+//
+// Processor time is in cores, bytes are per second. A gradient moves all parameters of this
+// server's part once in each direction, at four bytes. Nothing is learned from a second in which no
+// update was made.
 func (s *localAdmission) look(st *coord.Status, last, now measured) {
 	d := now.at.Sub(last.at).Seconds()
 	if d <= 0 || now.version <= last.version || st.Params == 0 {
@@ -143,7 +157,9 @@ func (s *localAdmission) begin(st *coord.Status, capacity resource.Usage) (err e
 	return err
 }
 
-// capacity is what this host has for the job's servers.
+// capacity is what this host has for the job's servers. In cores, and bytes per second each way.
+// What was declared (--capacity-cpu, --capacity-net) counts more than what was found, and a control
+// group's quota bounds both; a link that nobody has declared has no bound.
 func (s *localAdmission) capacity(t *star.Telemetry) resource.Usage {
 	c := resource.Unlimited
 	if c.CPU = s.cores; s.job.CapacityCPU > 0 {
@@ -158,7 +174,8 @@ func (s *localAdmission) capacity(t *star.Telemetry) resource.Usage {
 	return c
 }
 
-// prior is what is known of the job before anything is measured.
+// prior is what is known of the job before anything is measured. Gradients and parameters are taken
+// to be four bytes for each parameter, of which each server has its part.
 func (s *localAdmission) prior(st *coord.Status) resource.Demand {
 	if p, ok := resource.PublishedModel(s.job.ModelPrior); ok {
 		return p.Demand(resource.PublishedCores)
@@ -167,7 +184,8 @@ func (s *localAdmission) prior(st *coord.Status) resource.Demand {
 	return resource.Bytes{Gradient: n, Params: n}.Demand()
 }
 
-// affords says whether a plan can be afforded.
+// affords says whether a plan can be afforded. The text is the reason in words, for people, in both
+// cases. The lock is held, and the watch is there.
 func (s *localAdmission) affords(p modes.Plan, st *coord.Status) (bool, string) {
 	l, err := process.LoadOf(p, st.Times())
 	if err != nil {
@@ -177,6 +195,10 @@ func (s *localAdmission) affords(p modes.Plan, st *coord.Status) (bool, string) 
 }
 
 // Ask implements coord.Admission.
+//
+// answer is called once from another goroutine, within admissionDeadline, and once more with false
+// if a plan that was granted cannot be afforded any more. Whoever asks again before an answer has
+// asked for the later plan only: the permit of the earlier one is not taken back any more.
 func (s *localAdmission) Ask(plan modes.Plan, answer func(ok bool, why string)) {
 	p := &permission{plan: plan, answer: answer}
 	s.mu.Lock()
@@ -190,7 +212,8 @@ func (s *localAdmission) Ask(plan modes.Plan, answer func(ok bool, why string)) 
 		case err != nil:
 			ok, why = false, fmt.Sprintf("nobody knows how the job is: %v", err)
 		case st.Params > 0: // else no worker has said what is trained
-			// Asked before the first look, it answers by the prior: what was declared as a capacity holds from the start.
+			// Asked before the first look, it answers by the prior: what was declared as a capacity
+			// holds from the start.
 			if err := s.begin(st, s.capacity(new(star.Telemetry))); err != nil {
 				ok, why = false, err.Error()
 				break
@@ -203,14 +226,16 @@ func (s *localAdmission) Ask(plan modes.Plan, answer func(ok bool, why string)) 
 	}()
 }
 
-// Yield implements coord.Admission.
+// Yield implements coord.Admission. The plan that was granted is not in force any more, so nothing
+// is taken back.
 func (s *localAdmission) Yield() {
 	s.mu.Lock()
 	s.permit = nil
 	s.mu.Unlock()
 }
 
-// admission is the coordinator's way to a cluster session, which begins after it.
+// admission is the coordinator's way to a cluster session, which begins after it. It is empty until
+// then; whatever the pilot asks for meanwhile is declined, and it asks again.
 type admission struct {
 	atomic.Pointer[process.ClusterSession]
 }

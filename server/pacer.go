@@ -11,6 +11,11 @@ import (
 
 // pacer makes the shards of this process slower: each pauses before each update, at the same
 // time. What is between two updates of the first one is what an update takes.
+//
+// The limits (actuate.Governor) are those of this process or of the cluster: the governor is told
+// what an update costs, and says how long to pause. What is looked at is one shard's cycle, but
+// processor time and bytes are the whole process's, because all shards of a process make each
+// update at about the same time.
 type pacer struct {
 	limits *actuate.Governor
 	tells  func(actuate.Work)            // nil: the limits
@@ -24,7 +29,8 @@ type pacer struct {
 	sent  int64
 }
 
-// pause is ps.ServerConfig.Pause.
+// pause is ps.ServerConfig.Pause. It returns when the pause is over or ctx has ended. Shards call
+// it at once from goroutines of their own.
 func (p *pacer) pause(ctx context.Context, shard int) {
 	p.mu.Lock()
 	now, cpu := time.Now(), process.CPUTime()
@@ -51,7 +57,8 @@ func (p *pacer) pause(ctx context.Context, shard int) {
 	}
 }
 
-// bytes are those sent so far.
+// bytes are those sent so far. Only those to other hosts count: what stays on a host meets no limit
+// of its link.
 func (p *pacer) bytes() int64 {
 	if p.moved == nil {
 		return 0

@@ -15,14 +15,19 @@ import (
 	"star/resource"
 )
 
-// Check says what is wrong with a configuration, as far as that can be found without other processes: errors are those of Run.
+// Check says what is wrong with a configuration, as far as that can be found without other
+// processes: errors are those of Run. It opens the checkpoint to resume from and the files of
+// predictor and decider, and changes nothing on disk. Folders are not looked at (CheckFolders), nor
+// addresses and certificates.
 func Check(c Config) error {
 	c.complete()
 	c.Log = slog.New(slog.DiscardHandler)
 	return (&server{job: &c, log: c.Log}).prepare()
 }
 
-// features are what the job has, as far as not everything goes together.
+// features are what the job has, as far as not everything goes together. The table is
+// docs/combinations.md; a set that it refuses is an error of prepare, with what to do instead. It
+// needs the plan and what a baseline has made, so it comes after both.
 func (s *server) features() combinations.Set {
 	job, p := s.job, s.plan
 	set := process.Features(&job.Job).
@@ -49,6 +54,12 @@ func (s *server) features() combinations.Set {
 func is[S rule.Spec](s rule.Spec) bool { _, ok := s.(S); return ok }
 
 // prepare checks what can be checked before anything listens.
+//
+// It makes resume, plan, made, scheme, pilot, opt and rate. An error is a *member.SettingError that
+// names the setting (exit code 2), one of a file that is damaged or missing (65, 66), or of a
+// checkpoint's storage. The order is that in which one thing needs the other: a checkpoint says
+// what the optimiser was, the baseline may choose the plan, shares belong into the plan before it
+// is checked.
 func (s *server) prepare() (err error) {
 	job := s.job
 	if err := process.CheckCluster(&job.Job); err != nil {

@@ -22,7 +22,9 @@ import (
 	"star/transport"
 )
 
-// newRule is the rule of one shard: the baseline's, before the job's optimiser.
+// newRule is the rule of one shard: the baseline's, before the job's optimiser. o is made for the
+// shard's range, and belongs to the rule from here on. A baseline's rule is told how many workers
+// the job has and how many elements the shard.
 func (s *server) newRule(i transport.ShardInfo, o *optim.Optimizer) rule.Rule {
 	if s.made.Rule == nil {
 		return process.OwnRule(&s.job.Job, o, s.rate)
@@ -30,14 +32,20 @@ func (s *server) newRule(i transport.ShardInfo, o *optim.Optimizer) rule.Rule {
 	return s.made.Rule.Make(&rule.Descent{Optimizer: o, Schedule: s.rate, Clip: s.job.Clip}, s.job.Workers, int(i.To-i.From))
 }
 
-// judge is Zeno++ as the coordinator asks it.
+// judge is Zeno++ as the coordinator asks it. Learning rates are those of the schedule at the
+// samples applied, and at the beginning.
 func (s *server) judge(zeno rule.Zeno, e coord.Evidence) coord.Verdict {
 	v := zeno.Judge(rule.Evidence{Dot: e.Dot, Norm: e.Norm, Ref: e.Ref, Rate: s.rate.At(e.Samples), First: s.rate.At(0)})
 	return coord.Verdict{Score: v.Score, Limit: v.Limit, Factor: v.Factor}
 }
 
-// validator computes the validation gradients of Zeno++, in the process of star-ps 0, which is trusted to: with the parameters that the
-// shards have, on batches of the training data that follow an order of their own.
+// validator computes the validation gradients of Zeno++, in the process of star-ps 0, which is
+// trusted to: with the parameters that the shards have, on batches of the training data that follow
+// an order of their own.
+//
+// It is a member of the job like a worker, except that the coordinator gives it no samples of the
+// stream and applies nothing of it: shards hold its gradient, and measure others against it. One
+// goroutine owns it.
 type validator struct {
 	s      *server
 	zeno   rule.ZenoSpec
@@ -52,11 +60,15 @@ type validator struct {
 	fails  int   // in a row, without a gradient
 }
 
-// validatorTries is how often in a row a validator may fail without having handed over a gradient. Then nothing is judged any more.
+// validatorTries is how often in a row a validator may fail without having handed over a gradient.
+// Then nothing is judged any more.
 const validatorTries = 5
 
-// live serves the job until over is closed. When it is lost it joins again: the job goes on meanwhile without judgement. An error ends the job: the
-// job has not begun, or has diverged.
+// live serves the job until over is closed. When it is lost it joins again: the job goes on
+// meanwhile without judgement. An error ends the job: the job has not begun, or has diverged. It
+// returns nil when the job is over, ctx has ended, or it has given up after validatorTries; why it
+// has failed where it was never asked for a gradient; a *member.NaNError where the validation
+// gradient is not finite, which it would be for every update that follows.
 func (v *validator) live(ctx context.Context, over <-chan struct{}, tcp *transport.TCP, addr string) error {
 	for {
 		err := v.serve(ctx, tcp, addr)
@@ -83,15 +95,18 @@ func (v *validator) live(ctx context.Context, over <-chan struct{}, tcp *transpo
 	}
 }
 
-// validatorGrace is how long the loss of a connection may be the end of the job, of which the coordinator has not told yet, and what lies between two
-// attempts of a validator. A shard that is lost for good is the coordinator's to notice.
+// validatorGrace is how long the loss of a connection may be the end of the job, of which the
+// coordinator has not told yet, and what lies between two attempts of a validator. A shard that is
+// lost for good is the coordinator's to notice.
 const validatorGrace = 2 * time.Second
 
-// validationSeed sets the order of validation batches apart from that of training.
+// validationSeed sets the order of validation batches apart from that of training. "zeno" in ASCII:
+// any number does, as long as it is the same in every run.
 const validationSeed = 0x7a656e6f
 
-// newValidator makes the member that judges gradients with a model and data of its own, in an order of samples
-// of its own. It is an error that the program has none (Config.Validation) or cannot make them.
+// newValidator makes the member that judges gradients with a model and data of its own, in an order
+// of samples of its own. It is an error that the program has none (Config.Validation) or cannot
+// make them.
 func (s *server) newValidator(zeno rule.ZenoSpec) (*validator, error) {
 	job := s.job
 	if job.Validation == nil {
@@ -107,7 +122,8 @@ func (s *server) newValidator(zeno rule.ZenoSpec) (*validator, error) {
 	return v, nil
 }
 
-// close ends the reading of samples and the model.
+// close ends the reading of samples and the model. Nothing of it may be used afterwards, and nobody
+// is in serve.
 func (v *validator) close() {
 	v.loader.Close()
 	v.model.Close()
@@ -188,6 +204,10 @@ func (v *validator) compute(ctx context.Context, at int64, rank int, step int64)
 }
 
 // addResiduals puts the workers' files into the manifest: those that are in the checkpoint's folder.
+//
+// A part that a worker describes wrongly, or that is not in this folder, is left out with a
+// warning: the checkpoint is complete without it, and a job that resumes begins that worker's codec
+// with nothing left over.
 func (s *server) addResiduals(m *checkpoint.Manifest, dir string, parts []coord.ResidualPart) {
 	for _, p := range parts {
 		var f checkpoint.ResidualFile

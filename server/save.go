@@ -17,6 +17,12 @@ import (
 const memoryName = "predictor.jsonl"
 
 // saveManifest completes a checkpoint.
+//
+// It is called when every shard, or the member of the ring that saves, has written its file into
+// the checkpoint's folder. The manifest is written last: a folder with one is a complete
+// checkpoint. Where that fails, the folder is removed, and the error says what the system said, and
+// of a full disk what helps. Older checkpoints than --keep are removed afterwards; that they cannot
+// be is a warning.
 func (s *server) saveManifest(c coord.Checkpoint) (path string, err error) {
 	dir := process.CheckpointDir(&s.job.Job, c.ID)
 	defer func() {
@@ -77,7 +83,8 @@ func (s *server) saveManifest(c coord.Checkpoint) (path string, err error) {
 	return dir, nil
 }
 
-// saved says whether a checkpoint is complete, and where.
+// saved says whether a checkpoint is complete, and where. A successor asks: the coordinator before
+// may have been lost between the manifest and its word that the checkpoint is complete.
 func (s *server) saved(id string) (path string, ok bool) {
 	dir := process.CheckpointDir(&s.job.Job, id)
 	return dir, checkpoint.Complete(dir)
@@ -99,8 +106,9 @@ func specs(ts []coord.Tensor) []checkpoint.TensorSpec {
 	return out
 }
 
-// generation counts the attempts of the job: one more than that of any checkpoint in the
-// folder, and than that of the one it resumes from.
+// generation counts the attempts of the job: one more than that of any checkpoint in the folder,
+// and than that of the one it resumes from. Checkpoints of different attempts at the same version
+// have different names by it, so that one attempt never overwrites what another has written.
 func (s *server) generation() int64 {
 	var n int64
 	if s.resume != nil {
@@ -113,7 +121,8 @@ func (s *server) generation() int64 {
 	return n + 1
 }
 
-// firstAttempt is the generation of the attempt in which the job has begun to write into its folder of checkpoints.
+// firstAttempt is the generation of the attempt in which the job has begun to write into its folder
+// of checkpoints.
 func (s *server) firstAttempt(generation int64) int64 {
 	if s.resume != nil {
 		if first := s.resume.Follows(process.CheckpointsOf(&s.job.Job)); first > 0 {

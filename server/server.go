@@ -23,6 +23,12 @@ import (
 )
 
 // server is one star-ps process.
+//
+// What is in it is made in three steps. prepare makes what follows from the configuration alone,
+// and opens the checkpoint; serve adds what belongs to this process (limits, traffic, what it
+// hosts); lease and handover come with the right to coordinate, and another lease has others
+// (coordinatorOf). hosting and coordinates are read by the goroutines of connections; all else is
+// written before they begin, or by the one goroutine that coordinates.
 type server struct {
 	told     context.Context // ends when this process is told to end
 	job      *Config
@@ -48,11 +54,18 @@ type server struct {
 	coordinates atomic.Bool               // now, where others may, too
 }
 
-// Run hosts shards, and on rank 0, or where the servers choose this one, the coordinator, until the job is over. When ctx ends, so does the job, after a
-// checkpoint within c.Grace; then the error is the cause of ctx.
+// Run hosts shards, and on rank 0, or where the servers choose this one, the coordinator, until the
+// job is over. When ctx ends, so does the job, after a checkpoint within c.Grace; then the error is
+// the cause of ctx.
 //
-// The exit code that fits an error is member.ExitCode. There are *member.SettingError (c cannot be used; what c.Explain makes, if it is set), *member.DisagreeError, *coord.Error (how the job has ended, for
-// whoever coordinates), *coord.LostError and *transport.RejectError (of a server that does not coordinate), *member.NaNError (in a validation gradient), and those of c.Report.
+// The exit code that fits an error is member.ExitCode. There are *member.SettingError (c cannot be
+// used; what c.Explain makes, if it is set), *member.DisagreeError, *coord.Error (how the job has
+// ended, for whoever coordinates), *coord.LostError and *transport.RejectError (of a server that
+// does not coordinate), *member.NaNError (in a validation gradient), and those of c.Report.
+//
+// Run may be called several times in one process, with other addresses and folders: it keeps
+// nothing from one call to the next. c is copied; what c's functions and Log refer to is used until
+// Run returns. Config.Begun and Config.Report are called from goroutines of Run, never two at once.
 func Run(ctx context.Context, c Config) error {
 	c.complete()
 	s := &server{job: &c, log: c.Log.With("rank", c.Rank), told: ctx}
@@ -61,7 +74,10 @@ func Run(ctx context.Context, c Config) error {
 	return process.EndsWith(ctx, s.serve(lingers, c.Begun, c.Report), s.log)
 }
 
-// serve is Run with a context that ends a moment later than that of c.
+// serve is Run with a context that ends a moment later than that of c. The order counts: what may
+// be wrong with the configuration is said before anything listens; the coordinator exists before
+// the first connection is accepted, so that a worker that comes early is not refused; the cluster
+// is entered once the coordinator is there to be told what was granted. Errors are those of Run.
 func (s *server) serve(ctx context.Context, begun func(*coord.Coordinator), report func(runlog.Result) error) error {
 	job := s.job
 	if err := s.prepare(); err != nil {
@@ -98,6 +114,7 @@ func (s *server) serve(ctx context.Context, begun func(*coord.Coordinator), repo
 	s.limits, s.moved = limits, listener.Traffic
 	s.log.Info("listening", "addr", addr)
 
+	// From here on whatever fails ends everything: the cause of ctx is what Run says.
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	if job.MoveShards == member.Auto {

@@ -12,6 +12,10 @@ import (
 )
 
 // shards configures the hosting of shards.
+//
+// Package ps knows neither optimisers nor files: NewRule makes the rule of a range [From, To) of
+// the parameters, State and SetState take its state out and put it in when a shard moves or is
+// copied, Load and Save are the checkpoint's.
 func (s *server) shards(tcp *transport.TCP, addr string) ps.ServerConfig {
 	rules := map[int]rule.Rule{} // by shard; NewRule and Load run one after the other
 	cfg := ps.ServerConfig{
@@ -65,8 +69,10 @@ func (s *server) shards(tcp *transport.TCP, addr string) ps.ServerConfig {
 	return cfg
 }
 
-// saveShard writes one shard's part of a checkpoint. Updates wait until the optimiser's state is copied, and not for the disk; the
-// parameters need no copy, because the next update makes others.
+// saveShard writes one shard's part of a checkpoint. Updates wait until the optimiser's state is
+// copied, and not for the disk; the parameters need no copy, because the next update makes others.
+// It returns what the manifest says of the file, as JSON. RuleDone has the shard go on; r.Params
+// are not changed until this returns.
 func (s *server) saveShard(r ps.SaveRequest) ([]byte, error) {
 	st := process.Copied(process.RuleState(r.Rule, func(rule rule.Stateful) []rule.Slot { return rule.Lasting(len(r.Params)) }))
 	r.RuleDone()
@@ -80,7 +86,8 @@ type besides struct {
 	coordinator string
 }
 
-// Dial connects to another server, whose address may be without a host.
+// Dial connects to another server, whose address may be without a host. Errors are those of the
+// network.
 func (b besides) Dial(ctx context.Context, addr string) (transport.Conn, error) {
 	return b.Network.Dial(ctx, process.WithHost(addr, b.coordinator))
 }

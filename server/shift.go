@@ -23,7 +23,9 @@ import (
 	"star/transport"
 )
 
-// reporter says what a star-ps uses, and what its host has (--move-shards auto).
+// reporter says what a star-ps uses, and what its host has (--move-shards auto). It counts between
+// two reports, so what it says are rates since the last one; the first report has none of the
+// process's own. Processor time is in cores, bytes are per second, memory is in bytes.
 type reporter struct {
 	job     *Config
 	traffic func() (sent, received int64) // with other hosts
@@ -46,10 +48,11 @@ func newReporter(job *Config, traffic func() (sent, received int64)) *reporter {
 	return &reporter{job: job, traffic: traffic, sampler: host.Start(host.Config{}), has: inventory.Detect("")}
 }
 
-// close ends the sampler.
+// close ends the sampler. Reports made afterwards have the last of what the host was seen to use.
 func (r *reporter) close() { r.sampler.Close() }
 
-// report is what the coordinator is told.
+// report is what the coordinator is told. It may be called from any goroutine. What was declared
+// (--capacity-cpu, --capacity-net) stands in the place of what was found.
 func (r *reporter) report() (transport.Enlist, transport.Usage) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -86,7 +89,9 @@ func (r *reporter) report() (transport.Enlist, transport.Usage) {
 	return e, u
 }
 
-// shifter has shards of the job moved to other servers when that pays (placement.Shifter), and looks whether it did.
+// shifter has shards of the job moved to other servers when that pays (placement.Shifter), and
+// looks whether it did. What it wants and what came of it are lines of the run log (runlog.Shift).
+// A move is tried one at a time, and taken back where the job has not become faster by enough.
 type shifter struct {
 	job     *Config
 	log     *slog.Logger
@@ -95,6 +100,8 @@ type shifter struct {
 }
 
 const (
+	// A move stops a shard for as long as its bytes take, so looks are rare beside updates, and
+	// what is seen counts only when the job has settled after one.
 	shiftLook     = time.Second / 2
 	shiftSettle   = 2 * time.Second // until what is seen counts
 	shiftDeadline = 2 * time.Second // for a status
@@ -106,7 +113,8 @@ func newShifter(job *Config, log *slog.Logger) *shifter {
 	return &shifter{job: job, log: log, shift: placement.NewShifter(placement.ShiftConfig{Settle: shiftSettle})}
 }
 
-// run looks twice a second until the context ends or the job is over.
+// run looks twice a second until the context ends or the job is over. It waits for each move to end
+// before it looks again, so that nothing is priced by what a half-moved job does.
 func (s *shifter) run(ctx context.Context, c *coord.Coordinator) {
 	tick := time.NewTicker(shiftLook)
 	defer tick.Stop()
@@ -157,7 +165,9 @@ func kept(predicted, seen float64) string {
 	return "it brought what it was to, or enough of it"
 }
 
-// look asks how the job is.
+// look asks how the job is. The time is since the job began. false: nothing can be priced now,
+// because the coordinator does not answer, the training has not begun, or not everybody has said
+// what its iterations take.
 func (s *shifter) look(ctx context.Context, c *coord.Coordinator) (placement.Running, time.Duration, bool) {
 	ctx, cancel := context.WithTimeoutCause(ctx, shiftDeadline, errors.New("the coordinator did not say how the job is"))
 	defer cancel()
@@ -179,6 +189,9 @@ func (s *shifter) look(ctx context.Context, c *coord.Coordinator) (placement.Run
 }
 
 // running is what a move is priced by, as it comes together from what was measured of a job.
+//
+// A site is a host. Rates are
+// bytes per second and cores, times are seconds or durations, sizes bytes.
 type running struct {
 	st coord.Status
 	placement.Running
@@ -189,7 +202,9 @@ type running struct {
 	sent, got float64                      // by the worker that has sent and received most, in bytes per second
 }
 
-// runningOf makes what was measured of a job what a move is priced by. why says what is missing; empty: nothing.
+// runningOf makes what was measured of a job what a move is priced by. why says what is missing;
+// empty: nothing. workers is how many ranks the job has, optimizer the name of the update rule, by
+// which it is known how much state moves with a shard. Pure: the same status gives the same.
 func runningOf(st coord.Status, workers int, optimizer string) (r placement.Running, why string) {
 	plan, err := modes.Parse(st.Mode, workers)
 	if err != nil {
@@ -210,7 +225,8 @@ func runningOf(st coord.Status, workers int, optimizer string) (r placement.Runn
 	return m.Running, ""
 }
 
-// site is the number of a site.
+// site is the number of a site. One that is not known yet has room for everything, until somebody
+// says what it has.
 func (m *running) site(name string) int {
 	i, ok := m.sites[name]
 	if !ok {
@@ -227,7 +243,9 @@ func (m *running) add(site string, a transport.Amounts) {
 	m.used[site] = transport.Amounts{CPU: u.CPU + a.CPU, In: u.In + a.In, Out: u.Out + a.Out}
 }
 
-// workers takes in where they are and how long their iterations take.
+// workers takes in where they are and how long their iterations take. A worker counts with the part
+// of its bytes that crosses to other sites. Where all wait for each other a round takes what the
+// slowest computes; else the middle one stands for all.
 func (m *running) workers() (why string) {
 	st := &m.st
 	at := map[int]string{} // of servers
@@ -275,6 +293,7 @@ func (m *running) workers() (why string) {
 }
 
 // servers takes in what they have, and what their hosts leave to this job. It comes after workers.
+// A server that is gone, or has no shards and has said nothing, can be given none: its site is -1.
 func (m *running) servers(optimizer string) {
 	st := &m.st
 	for _, s := range st.Servers {
@@ -326,8 +345,9 @@ func (m *running) servers(optimizer string) {
 	}
 }
 
-// leaves is what a host leaves to this job, which uses u of it: its capacity without what others take, but a tenth of a link at
-// least. Several servers of one host say the same, about.
+// leaves is what a host leaves to this job, which uses u of it: its capacity without what others
+// take, but a tenth of a link at least. Several servers of one host say the same, about. The least
+// that any of them says counts.
 func leaves(s placement.Site, l *coord.ServerLoad, u transport.Amounts) placement.Site {
 	left := func(old, capacity, everybody, ours, least float64) float64 {
 		if capacity <= 0 {

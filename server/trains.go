@@ -12,10 +12,12 @@ import (
 	"star/transport"
 )
 
-// What a job trains is what its workers have. Servers hold them to what they were told of it; what they were not told, the first worker says. A worker
-// in another language may not say what it was told: then what it says of its model and data counts, as far as it can be compared.
+// What a job trains is what its workers have. Servers hold them to what they were told of it; what
+// they were not told, the first worker says. A worker in another language may not say what it was
+// told: then what it says of its model and data counts, as far as it can be compared.
 
-// modelOf is the model of a worker with all its settings; empty: it is none that we know.
+// modelOf is the model of a worker with all its settings; empty: it is none that we know. "lenet"
+// and "lenet:width=1" are one model: both become the latter.
 func modelOf(h transport.Hello, e coord.Enrolment) string {
 	if e.Told != nil {
 		if full, err := net.Full(e.Told.Model); err == nil {
@@ -28,7 +30,8 @@ func modelOf(h transport.Hello, e coord.Enrolment) string {
 	return full
 }
 
-// dataOf is the kind of a worker's data, and whether that is all of it that can be known; empty: it is none that we know.
+// dataOf is the kind of a worker's data, and whether that is all of it that can be known; empty: it
+// is none that we know. Where files lie is no part of it: every host may have them elsewhere.
 func dataOf(e coord.Enrolment) (kind string, roughly bool) {
 	if e.Told != nil {
 		if kind, err := data.Kind(e.Told.Dataset); err == nil {
@@ -43,7 +46,8 @@ func dataOf(e coord.Enrolment) (kind string, roughly bool) {
 	return name, true
 }
 
-// sameData says whether a worker's data are of the kind that the job's are.
+// sameData says whether a worker's data are of the kind that the job's are. known is false where
+// the worker's data are none that this program knows: then nothing can be held against them.
 func sameData(job *Config, e coord.Enrolment) (same, known bool) {
 	theirs, roughly := dataOf(e)
 	if theirs == "" {
@@ -59,7 +63,8 @@ func sameData(job *Config, e coord.Enrolment) (same, known bool) {
 	return ours == theirs, true
 }
 
-// sameModel says whether a worker's model is the job's.
+// sameModel says whether a worker's model is the job's. The hash of the model, which the
+// coordinator compares among workers, is not looked at: servers need not be able to make the model.
 func sameModel(job *Config, h transport.Hello, e coord.Enrolment) (same, known bool) {
 	theirs := modelOf(h, e)
 	ours, err := net.Full(job.Model)
@@ -69,7 +74,11 @@ func sameModel(job *Config, h transport.Hello, e coord.Enrolment) (same, known b
 	return ours == theirs, theirs != ""
 }
 
-// fits says what is wrong with a worker, by what this star-ps was told. vouched: it was told something of what is trained, and the worker the same.
+// fits says what is wrong with a worker, by what this star-ps was told. vouched: it was told
+// something of what is trained, and the worker the same.
+//
+// Only what somebody has given counts, not defaults. The error is for people at the worker: it
+// names the setting, both values and where the job's is from; the worker ends with exit code 78.
 func (s *server) fits(h transport.Hello, e coord.Enrolment) (vouched bool, err error) {
 	job := s.job
 	no := func(name, theirs, ours string) error {
@@ -109,7 +118,9 @@ func (s *server) fits(h transport.Hello, e coord.Enrolment) (vouched bool, err e
 	return vouched, nil
 }
 
-// trains is what a job trains whose workers have enrolled so, in the words of this star-ps where it was told the same.
+// trains is what a job trains whose workers have enrolled so, in the words of this star-ps where it
+// was told the same. It is what run log, checkpoints and result say, so the words of the settings
+// are kept wherever they mean what the workers have.
 func (s *server) trains(h transport.Hello, e coord.Enrolment) coord.Told {
 	job := s.job
 	t := coord.Told{Model: job.Model, Dataset: job.Dataset, Seed: job.Seed, Batch: job.Batch}
@@ -140,7 +151,9 @@ func (s *server) words() string {
 	return s.job.Mode
 }
 
-// trained is the configuration of a job that trains t.
+// trained is the configuration of a job that trains t. It is JSON, as Config.Settings makes it,
+// with what workers have said of optimiser, batch and end in it (by). Errors are those of by and of
+// Settings.
 func (s *server) trained(t coord.Told, e coord.Enrolment) (json.RawMessage, error) {
 	job, err := s.by(e)
 	if err != nil {
