@@ -63,8 +63,14 @@ func (f *fakeWorker) trainInParts() error {
 				}
 			}
 			k := q.whole()
-			if r.Part > 0 {
-				k = min(r.Part, k-done)
+			if r.Part > 0 { // of one run of the stream
+				end := 0
+				for _, s := range q.spans {
+					if end += s.Count; end > done {
+						break
+					}
+				}
+				k = min(r.Part, end-done)
 			}
 			time.Sleep(max(1, time.Duration(float64(f.pace)*float64(k)/float64(f.w.c.cfg.Batch))))
 			done += k
@@ -169,7 +175,7 @@ func TestSimulatorQueuesTheSame(t *testing.T) {
 	changes := map[int64]modes.Plan{20: parse("ssgd queue=4"), 40: parse("ssgd queue=1"), 50: parse("ssgd queue=2")}
 	times := uneven{n}
 	virtual := &noted{atVersion: &atVersion{plans: changes}}
-	if _, err := sim.Run(sim.Config{Times: times, Plan: parse("ssgd queue=2"), Pilot: virtual, Learner: still{}, Batch: batch, Limit: time.Minute}); err != nil {
+	if _, err := sim.Run(sim.Config{Times: times, Plan: parse("ssgd queue=2"), Engine: true, Pilot: virtual, Learner: still{}, Batch: batch, Limit: time.Minute}); err != nil {
 		t.Fatal(err)
 	}
 	play(t, Config{Workers: n, Steps: steps, Plan: parse("ssgd queue=2"), Pilot: &atVersion{plans: changes}}, func(w *world) {

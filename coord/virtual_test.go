@@ -71,7 +71,10 @@ func (n *noted) Fired(at time.Duration, v int64, gs []sim.Gradient, o sim.Outcom
 type uneven struct{ n int }
 
 func (u uneven) Workers() int { return u.n }
-func (u uneven) Spend(w star.Worker, step int64, _ time.Duration, _ float64) sim.Spent {
+func (u uneven) Spend(w star.Worker, step int64, _ time.Duration, load float64) sim.Spent {
+	if load == 0 {
+		return sim.Spent{Compute: 1}
+	}
 	r := rand.New(rand.NewPCG(uint64(w), uint64(step)))
 	return sim.Spent{Compute: time.Duration((1 + float64(w)*0.3 + r.Float64()) * 1e8)}
 }

@@ -83,7 +83,7 @@ type Controller struct {
 	phase       float64
 
 	workers      []watched
-	parts        *partCosts
+	parts        *PartCosts
 	gone         int // of them
 	loss         ascent
 	since        time.Duration
@@ -294,7 +294,7 @@ func NewController(cfg ControllerConfig, plan Plan) (*Controller, error) {
 	if !(cfg.Velocities >= 0 && cfg.Velocities < 1) {
 		return nil, fmt.Errorf("modes: a controller of a job with velocities of momentum %v: want at least 0 and less than 1", cfg.Velocities)
 	}
-	c := &Controller{cfg: cfg, plan: plan.Clone(), workers: make([]watched, cfg.Workers), parts: newPartCosts(cfg.Workers, cfg.Batch), slow: -1, slowLast: -1}
+	c := &Controller{cfg: cfg, plan: plan.Clone(), workers: make([]watched, cfg.Workers), parts: NewPartCosts(cfg.Workers, cfg.Batch), slow: -1, slowLast: -1}
 	for w := range c.workers {
 		c.workers[w].computes = true
 	}
@@ -448,7 +448,7 @@ func (c *Controller) Observe(r star.Record) {
 		}
 		parts, ok := r.Telemetry.Get(star.Parts)
 		if ok {
-			c.parts.observe(r.Worker, float64(r.Samples), parts, (r.Load + r.Compute).Seconds())
+			c.parts.Observe(r.Worker, float64(r.Samples), parts, (r.Load + r.Compute).Seconds())
 		} else {
 			parts = 1
 		}
@@ -566,7 +566,7 @@ func (c *Controller) look(at time.Duration) (f Forecast, h History, ok bool) {
 	c.queued = c.queued || c.plan.Queue > 0
 	var own []float64 // q of each
 	if c.queued {
-		own = c.parts.all(func(w star.Worker) bool { return !c.workers[w].gone })
+		own = c.parts.Shares(func(w star.Worker) bool { return !c.workers[w].gone })
 	}
 	f.Parts = own != nil
 	for i := range c.workers {

@@ -7,7 +7,7 @@ import (
 	"star"
 )
 
-// What a part of a batch costs by itself. A batch that is computed in p parts, k samples in all, takes of the computing time Y of an equal share of b samples in one part
+// PartCosts learns what a part of a batch costs by itself, from workers whose parts become larger or smaller. A batch that is computed in p parts, k samples in all, takes of the computing time Y of an equal share of b samples in one part
 //
 //	C = Y·(q·p + (1 − q)·k/b)                                                  (40)
 //
@@ -20,7 +20,7 @@ import (
 //
 // y and y' are medians of the few records on both sides of the change: what becomes faster or slower at another time, for whatever reason, moves neither. As q is of a ratio, a worker that becomes
 // slower altogether keeps it. What several changes of size have said, of this worker and of all, is averaged by how sure it is.
-type partCosts struct {
+type PartCosts struct {
 	batch   float64 // b
 	workers []partCost
 }
@@ -40,19 +40,20 @@ type partCost struct {
 type evidence struct{ q, weight float64 }
 
 const (
-	sided    = 8    // records on each side of a change that are compared
+	sided    = 16   // records on each side of a change that are compared
 	enough   = 3    // of which so many must be behind it
 	resized  = 1.1  // by this factor sizes differ
 	uneven   = 0.05 // what times of equal parts differ by at least, as a part of themselves, whatever a few of them say
 	partsure = 0.1  // standard error of q above which it is not known
 )
 
-func newPartCosts(workers, batch int) *partCosts {
-	return &partCosts{batch: float64(batch), workers: make([]partCost, workers)}
+// NewPartCosts makes one for so many workers, whose equal share has so many samples.
+func NewPartCosts(workers, batch int) *PartCosts {
+	return &PartCosts{batch: float64(batch), workers: make([]partCost, workers)}
 }
 
-// observe takes in that a worker computed so many samples in so many parts, in so many seconds.
-func (c *partCosts) observe(w star.Worker, samples, parts, seconds float64) {
+// Observe takes in that a worker computed so many samples in so many parts, in so many seconds.
+func (c *PartCosts) Observe(w star.Worker, samples, parts, seconds float64) {
 	if !(parts >= 1 && parts <= samples && seconds > 0) {
 		return
 	}
@@ -131,10 +132,10 @@ func level(vs []float64) (m, spread float64) {
 }
 
 // forget is told that another process takes the worker's place.
-func (c *partCosts) forget(w star.Worker) { c.workers[w] = partCost{} }
+func (c *PartCosts) forget(w star.Worker) { c.workers[w] = partCost{} }
 
-// all is q of each worker, by rank: its own and the median of all, each by how sure it is. Nil: it is not known. here says who counts.
-func (c *partCosts) all(here func(w star.Worker) bool) []float64 {
+// Shares are q of each worker, by rank: its own and the median of all, each by how sure it is. Nil: it is not known. here says who counts.
+func (c *PartCosts) Shares(here func(w star.Worker) bool) []float64 {
 	var qs, offs []float64
 	own := make([]evidence, len(c.workers))
 	living := 0

@@ -11,10 +11,10 @@ import (
 )
 
 // records has c hear of so many records of each worker, whose equal share takes whole(w) seconds and a part of which costs q of that, with a scatter of so much.
-func records(c *partCosts, n, many int, samples, parts float64, q func(w int) float64, whole func(w int) float64, r *rand.Rand, scatter float64) {
+func records(c *PartCosts, n, many int, samples, parts float64, q func(w int) float64, whole func(w int) float64, r *rand.Rand, scatter float64) {
 	for range many {
 		for w := range n {
-			c.observe(star.Worker(w), samples, parts, whole(w)*load(q(w), samples, parts, c.batch)*math.Exp(scatter*r.NormFloat64()))
+			c.Observe(star.Worker(w), samples, parts, whole(w)*load(q(w), samples, parts, c.batch)*math.Exp(scatter*r.NormFloat64()))
 		}
 	}
 }
@@ -26,39 +26,39 @@ func TestWhatAPartCosts(t *testing.T) {
 	all := func(q float64) func(int) float64 { return func(int) float64 { return q } }
 	for _, c := range []struct {
 		name string
-		live func(c *partCosts, n int, r *rand.Rand)
+		live func(c *PartCosts, n int, r *rand.Rand)
 		want []float64 // of each worker; nil: it is not known
 		off  float64
 	}{
-		{"one size says nothing", func(c *partCosts, n int, r *rand.Rand) {
+		{"one size says nothing", func(c *PartCosts, n int, r *rand.Rand) {
 			records(c, n, 30, 32, 1, all(0.1), one, r, 0)
 		}, nil, 0},
-		{"without scatter it is exact", func(c *partCosts, n int, r *rand.Rand) {
+		{"without scatter it is exact", func(c *PartCosts, n int, r *rand.Rand) {
 			records(c, n, 8, 32, 1, all(0.1), one, r, 0)
 			records(c, n, 8, 32, 8, all(0.1), one, r, 0)
 		}, []float64{0.1, 0.1, 0.1, 0.1}, 1e-9},
-		{"nothing", func(c *partCosts, n int, r *rand.Rand) {
+		{"nothing", func(c *PartCosts, n int, r *rand.Rand) {
 			records(c, n, 8, 32, 1, all(0), one, r, 0.05)
 			records(c, n, 8, 32, 8, all(0), one, r, 0.05)
 		}, []float64{0, 0, 0, 0}, 0.03},
-		{"all of it", func(c *partCosts, n int, r *rand.Rand) {
+		{"all of it", func(c *PartCosts, n int, r *rand.Rand) {
 			records(c, n, 8, 32, 1, all(1), one, r, 0.02)
 			records(c, n, 8, 32, 4, all(1), one, r, 0.02)
 		}, []float64{1, 1, 1, 1}, 0.06},
-		{"shares of different sizes say it as well", func(c *partCosts, n int, r *rand.Rand) {
+		{"shares of different sizes say it as well", func(c *PartCosts, n int, r *rand.Rand) {
 			records(c, n, 8, 32, 1, all(0.3), one, r, 0)
 			records(c, n, 8, 8, 1, all(0.3), one, r, 0)
 		}, []float64{0.3, 0.3, 0.3, 0.3}, 1e-9},
-		{"between two queues", func(c *partCosts, n int, r *rand.Rand) {
+		{"between two queues", func(c *PartCosts, n int, r *rand.Rand) {
 			records(c, n, 8, 40, 10, all(0.05), one, r, 0)
 			records(c, n, 8, 40, 2, all(0.05), one, r, 0)
 		}, []float64{0.05, 0.05, 0.05, 0.05}, 1e-9},
-		{"each worker its own, where it is sure", func(c *partCosts, n int, r *rand.Rand) {
+		{"each worker its own, where it is sure", func(c *PartCosts, n int, r *rand.Rand) {
 			q := func(w int) float64 { return []float64{0.05, 0.1, 0.1, 0.4}[w] }
 			records(c, n, 8, 32, 1, q, one, r, 0.002)
 			records(c, n, 8, 32, 8, q, one, r, 0.002)
 		}, []float64{0.05, 0.1, 0.1, 0.36}, 0.02},
-		{"a quarter of the records took ten times as long", func(c *partCosts, n int, r *rand.Rand) {
+		{"a quarter of the records took ten times as long", func(c *PartCosts, n int, r *rand.Rand) {
 			k := 0
 			now := func(int) float64 {
 				if k++; k%4 == 0 {
@@ -72,27 +72,27 @@ func TestWhatAPartCosts(t *testing.T) {
 					if i > 7 {
 						parts = 8
 					}
-					c.observe(star.Worker(w), 32, parts, now(w)*load(0.1, 32, parts, 32))
+					c.Observe(star.Worker(w), 32, parts, now(w)*load(0.1, 32, parts, 32))
 				}
 			}
 		}, []float64{0.1, 0.1, 0.1, 0.1}, 1e-9},
-		{"too noisy to be known", func(c *partCosts, n int, r *rand.Rand) {
+		{"too noisy to be known", func(c *PartCosts, n int, r *rand.Rand) {
 			records(c, n, 1, 32, 1, all(0.1), one, r, 0)
 			records(c, n, 4, 27, 1, all(0.1), one, r, 0.3)
 		}, nil, 0},
-		{"all become slower at once, at another time", func(c *partCosts, n int, r *rand.Rand) {
+		{"all become slower at once, at another time", func(c *PartCosts, n int, r *rand.Rand) {
 			twice := func(int) float64 { return 2 }
 			records(c, n, 20, 32, 1, all(0.1), one, r, 0)
 			records(c, n, 10, 32, 1, all(0.1), twice, r, 0)
 			records(c, n, 10, 32, 8, all(0.1), twice, r, 0)
 			records(c, n, 40, 32, 8, all(0.1), one, r, 0)
 		}, []float64{0.1, 0.1, 0.1, 0.1}, 1e-9},
-		{"one becomes slow as the queue begins: the others know better", func(c *partCosts, n int, r *rand.Rand) {
+		{"one becomes slow as the queue begins: the others know better", func(c *PartCosts, n int, r *rand.Rand) {
 			late := func(w int) float64 { return []float64{1, 1, 1, 3}[w] }
 			records(c, n, 10, 32, 1, all(0.02), one, r, 0.01)
 			records(c, n, 10, 32, 8, all(0.02), late, r, 0.01)
 		}, []float64{0.02, 0.02, 0.02, 0.02}, 0.3},
-		{"another size comes once in a while: what was left", func(c *partCosts, n int, r *rand.Rand) {
+		{"another size comes once in a while: what was left", func(c *PartCosts, n int, r *rand.Rand) {
 			for range 8 {
 				records(c, n, 1, 32, 1, all(0.1), one, r, 0)
 				records(c, n, 1, 5, 1, all(0.1), one, r, 0)
@@ -104,9 +104,9 @@ func TestWhatAPartCosts(t *testing.T) {
 		}, []float64{0.1, 0.1, 0.1, 0.1}, 1e-9},
 	} {
 		const n = 4
-		c2 := newPartCosts(n, 32)
+		c2 := NewPartCosts(n, 32)
 		c.live(c2, n, rand.New(rand.NewPCG(1, 2)))
-		got := c2.all(everybody)
+		got := c2.Shares(everybody)
 		if (got == nil) != (c.want == nil) {
 			t.Errorf("%s: %v, want %v", c.name, got, c.want)
 			continue
@@ -122,15 +122,15 @@ func TestWhatAPartCosts(t *testing.T) {
 // What all have become slower by as the queue began looks like dear parts. The next change of size tells.
 func TestPartsAreNotSlowness(t *testing.T) {
 	const n = 4
-	c := newPartCosts(n, 32)
+	c := NewPartCosts(n, 32)
 	r := rand.New(rand.NewPCG(3, 4))
 	none := func(int) float64 { return 0 }
 	records(c, n, 10, 32, 1, none, func(int) float64 { return 1 }, r, 0.02)
 	slower := func(int) float64 { return 1.5 }
 	records(c, n, 10, 32, 8, none, slower, r, 0.02)
-	first := c.all(everybody)
+	first := c.Shares(everybody)
 	records(c, n, 10, 32, 2, none, slower, r, 0.02)
-	second := c.all(everybody)
+	second := c.Shares(everybody)
 	if first == nil || second == nil || first[0] < 0.05 || second[0] > 0.6*first[0] {
 		t.Fatalf("a part costs %v of an iteration, and after parts of another size %v: want much less", first, second)
 	}
@@ -138,18 +138,18 @@ func TestPartsAreNotSlowness(t *testing.T) {
 
 // Whose process is another one has no past.
 func TestPartsOfWhoHasComeAnew(t *testing.T) {
-	c := newPartCosts(2, 32)
+	c := NewPartCosts(2, 32)
 	r := rand.New(rand.NewPCG(5, 6))
 	one := func(int) float64 { return 1 }
 	some := func(int) float64 { return 0.2 }
 	records(c, 2, 8, 32, 1, some, one, r, 0)
 	records(c, 2, 8, 32, 8, some, one, r, 0)
 	c.forget(0)
-	if got := c.all(everybody); got == nil || math.Abs(got[0]-0.2) > 1e-9 {
+	if got := c.Shares(everybody); got == nil || math.Abs(got[0]-0.2) > 1e-9 {
 		t.Fatalf("%v: want what the other one has shown", got)
 	}
 	c.forget(1)
-	if got := c.all(everybody); got != nil {
+	if got := c.Shares(everybody); got != nil {
 		t.Fatalf("%v of nobody", got)
 	}
 }

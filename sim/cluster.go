@@ -789,6 +789,12 @@ func (r *run) arrive(at time.Duration, w star.Worker) error {
 			Worker: w, Step: m.step, Basis: m.basis, At: at - m.spent.Push, Samples: m.samples,
 			Load: m.spent.Load, Compute: m.spent.Compute, Push: m.spent.Push, Wait: m.waited,
 		}
+		switch {
+		case m.part > 0:
+			record.Telemetry.Set(star.Parts, float64(r.queue.parts[w]))
+		case m.micro == 0:
+			record.Telemetry.Set(star.Parts, float64(max(1, m.local)))
+		}
 		if r.net != nil {
 			r.net.record(&record)
 		}

@@ -392,6 +392,9 @@ func (n *network) part(at time.Duration, w star.Worker, k, i int) error {
 		samples = int(m.part)
 	}
 	work := m.full.Seconds() * float64(samples) / float64(total)
+	if m.part > 0 {
+		work = n.r.partTakes(w).Seconds()
+	}
 	a := &activity{left: work * n.Threads, most: n.Threads, weight: n.Threads, worker: int(w), done: func(end time.Duration) error {
 		m.spent.Compute += end - at
 		m.samples += samples

@@ -15,6 +15,7 @@ type Iteration struct {
 	Before  time.Duration // the parameters' way to the worker, and the wait for data
 	After   time.Duration // the gradient's way
 	Samples int           // 0: as many as Observed.Batch
+	Parts   int           // in which these were computed, where it is known what one costs; 0: one
 }
 
 // Observed workers take what they took in a recorded run, in its own steps: a worker's k-th iteration takes what its k-th recorded one took,
@@ -22,6 +23,7 @@ type Iteration struct {
 type Observed struct {
 	Iterations [][]Iteration // by worker; each has at least one
 	Batch      int           // samples of an equal share
+	Part       []float64     // of each worker, what a part costs by itself: q of modes.md, (40); nil: nothing
 }
 
 func (o Observed) Workers() int { return len(o.Iterations) }
@@ -29,8 +31,15 @@ func (o Observed) Workers() int { return len(o.Iterations) }
 func (o Observed) Spend(w star.Worker, step int64, _ time.Duration, load float64) Spent {
 	of := o.Iterations[w]
 	i := of[step%int64(len(of))]
-	if i.Samples > 0 {
-		load *= float64(o.Batch) / float64(i.Samples)
+	samples := i.Samples
+	if samples == 0 {
+		samples = o.Batch
+	}
+	if o.Part == nil {
+		load *= float64(o.Batch) / float64(samples)
+	} else {
+		q := o.Part[w]
+		load = (q + (1-q)*load) / (q*float64(max(i.Parts, 1)) + (1-q)*float64(samples)/float64(o.Batch))
 	}
 	return Spent{Load: i.Before, Compute: max(1, time.Duration(load*float64(i.Compute))), Push: i.After}
 }

@@ -12,6 +12,7 @@ type queue struct {
 	version int64
 	taken   int           // samples, by who is there
 	by      []int         // samples that each worker has taken, with those of the part that it is at; nil: nobody ever has
+	parts   []int         // in which these are
 	empty   time.Duration // since when as many are taken as a round has; -1: they are not
 }
 
@@ -32,11 +33,12 @@ func (r *run) whole() (samples int) {
 func (r *run) enter(w star.Worker) {
 	m, q := &r.workers[w], &r.queue
 	if q.version != m.basis || q.taken == 0 {
-		*q = queue{version: m.basis, empty: -1, by: q.by}
+		*q = queue{version: m.basis, empty: -1, by: q.by, parts: q.parts}
 	}
 	if q.by == nil {
-		q.by = make([]int, len(r.workers))
+		q.by, q.parts = make([]int, len(r.workers)), make([]int, len(r.workers))
 	}
+	q.parts[w] = 0
 	r.take(w)
 }
 
@@ -44,6 +46,7 @@ func (r *run) take(w star.Worker) {
 	part := int(r.workers[w].part)
 	r.queue.taken += part
 	r.queue.by[w] += part
+	r.queue.parts[w]++
 }
 
 // forget has w have taken nothing, and says how much it had.
@@ -57,7 +60,11 @@ func (q *queue) forget(w star.Worker) (had int) {
 // another has w, which is through with a part, take the next one, if there is one. That there is none a worker hears a Latency later.
 func (r *run) another(at time.Duration, w star.Worker) (bool, error) {
 	if r.sharded != nil {
-		return r.sharded.another(at, w)
+		more, err := r.sharded.another(at, w)
+		if more {
+			r.queue.parts[w]++
+		}
+		return more, err
 	}
 	m, q := &r.workers[w], &r.queue
 	if q.version != m.basis || r.plan.Queue == 0 {
@@ -95,11 +102,18 @@ func partEnd(r *wire.Release, done int) int {
 	return min(done+r.Part, end)
 }
 
+// partTakes is how long w computes for its part: what each costs by itself, and the rest in proportion to its samples.
+func (r *run) partTakes(w star.Worker) time.Duration {
+	m := &r.workers[w]
+	alone := partAlone(r.Times, w, m.tick(), m.began)
+	return max(1, alone+time.Duration(float64(m.full-alone)*float64(m.part)/float64(m.planned)))
+}
+
 // partOf computes a part for w from the given time on, and those that it takes then.
 func (r *run) partOf(at time.Duration, w star.Worker) {
 	m := &r.workers[w]
 	began := m.began
-	took := max(1, time.Duration(float64(m.full)*float64(m.part)/float64(m.planned)))
+	took := r.partTakes(w)
 	r.after(at+took, func(at time.Duration) error {
 		if !m.busy || m.began != began {
 			return nil // it is gone, and perhaps back

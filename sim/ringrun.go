@@ -45,6 +45,7 @@ type member struct {
 	began   time.Duration // its computing
 	done    int           // samples computed
 	ends    int           // and with the part that it is at
+	cut     int           // parts computed
 	told    bool          // that the round is closed
 	said    bool          // how many samples it has
 	spent   time.Duration // computing
@@ -253,12 +254,14 @@ func (o *ringRun) part(at time.Duration, w star.Worker) error {
 		m.ends = i * n / k
 	}
 	attempt := m.attempt
-	took := time.Duration(float64(m.whole.Compute) * float64(m.ends-m.done) / float64(m.release.Count))
+	alone := partAlone(o.Times, w, o.workers[w].ticks-1, m.began)
+	took := alone + time.Duration(float64(m.whole.Compute-alone)*float64(m.ends-m.done)/float64(m.release.Count))
 	o.after(at+took, func(at time.Duration) error {
 		if m.attempt != attempt {
 			return nil
 		}
 		m.done = m.ends
+		m.cut++
 		m.spent += took
 		late := m.release.Cap > 0 && m.spent >= m.release.Cap
 		switch {
@@ -383,6 +386,7 @@ func (o *ringRun) takes(n int) time.Duration {
 func (o *ringRun) record(at time.Duration, w star.Worker) error {
 	m, k := &o.at[w], &o.workers[w]
 	rec := star.Record{Worker: w, Step: m.step, Basis: m.release.Version, At: at, Samples: m.done, Load: m.whole.Load, Compute: m.spent, Wait: m.waited}
+	rec.Telemetry.Set(star.Parts, float64(m.cut))
 	m.step++
 	k.busy = false
 	if o.Pilot != nil {

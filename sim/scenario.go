@@ -37,6 +37,7 @@ type Scenario struct {
 	Times map[int]Duration `yaml:"times"`
 
 	Fixed    *float64  `yaml:"fixed"`  // part of an iteration that no batch size changes; default 0.1
+	Part     float64   `yaml:"part"`   // of the rest, what each part of a batch costs by itself, whatever its size
 	Jitter   float64   `yaml:"jitter"` // standard deviation of the logarithm of the compute time
 	Episodes []Trouble `yaml:"episodes"`
 
@@ -345,6 +346,7 @@ func (s *Scenario) check() error {
 	const huge = 1e12
 	for _, err := range []error{
 		finite("fixed", *s.Fixed, 0, 1),
+		finite("part", s.Part, 0, 1),
 		finite("jitter", s.Jitter, 0, 3),
 		finite("batch", float64(s.Batch), 1, modes.MaxBatch),
 		finite("samples", float64(s.Samples), 0, 1<<53),
@@ -496,9 +498,9 @@ func (s *Scenario) Config(recorded *trace.Trace, seed uint64) (Config, error) {
 		if recorded == nil {
 			return Config{}, fmt.Errorf("sim: the trace %s was not read", s.Trace)
 		}
-		t = Recorded{Trace: recorded, Median: time.Duration(s.Iteration), Fixed: *s.Fixed}
+		t = Recorded{Trace: recorded, Median: time.Duration(s.Iteration), Fixed: *s.Fixed, Part: s.Part}
 	} else {
-		steady := Steady{Iteration: make([]time.Duration, s.Workers), Fixed: *s.Fixed}
+		steady := Steady{Iteration: make([]time.Duration, s.Workers), Fixed: *s.Fixed, Part: s.Part}
 		for w := range steady.Iteration {
 			steady.Iteration[w] = time.Duration(s.Iteration)
 			if d, ok := s.Times[w]; ok {

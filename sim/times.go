@@ -25,27 +25,34 @@ type Times interface {
 	Workers() int
 
 	// Spend is the time of a worker's iteration number step, from 0, that begins at the given time and
-	// has load times as many samples as an equal share. It must be positive and depend on nothing but its arguments.
+	// has load times as many samples as an equal share, in one part. It must be positive and depend on nothing but its arguments. With a load of 0 its
+	// computing time is what a part costs by itself.
 	Spend(w star.Worker, step int64, at time.Duration, load float64) Spent
 }
 
 // Steady workers always take the same time. Fixed is the part of an iteration, from 0 to 1, that does not
-// depend on the number of samples: communication and overhead.
+// depend on the number of samples: communication and overhead. Part, of the rest, is what each part of a batch that is computed by itself costs, whatever its size (q of modes.md, 40).
 type Steady struct {
 	Iteration []time.Duration
 	Fixed     float64
+	Part      float64
 }
 
 func (s Steady) Workers() int { return len(s.Iteration) }
 
 func (s Steady) Spend(w star.Worker, _ int64, _ time.Duration, load float64) Spent {
-	return split(s.Iteration[w], s.Fixed, load)
+	return split(s.Iteration[w], s.Fixed, s.Part, load)
 }
 
-// split makes an iteration of an equal share one of load shares.
-func split(t time.Duration, fixed, load float64) Spent {
+// split makes an iteration of an equal share one of load shares, in one part.
+func split(t time.Duration, fixed, part, load float64) Spent {
 	push := time.Duration(fixed * float64(t))
-	return Spent{Push: push, Compute: max(1, time.Duration(load*float64(t-push)))}
+	return Spent{Push: push, Compute: max(1, time.Duration((part+(1-part)*load)*float64(t-push)))}
+}
+
+// partAlone is what each part of a batch costs by itself in an iteration: what computing none would take. Times that know of no such cost take a nanosecond.
+func partAlone(t Times, w star.Worker, step int64, at time.Duration) time.Duration {
+	return t.Spend(w, step, at, 0).Compute - 1
 }
 
 // Recorded workers take the times of a trace, in its own steps: a worker's k-th iteration takes what it took in
@@ -55,13 +62,14 @@ type Recorded struct {
 	Trace  *trace.Trace
 	Median time.Duration
 	Fixed  float64
+	Part   float64 // as of Steady
 }
 
 func (r Recorded) Workers() int { return r.Trace.Workers }
 
 func (r Recorded) Spend(w star.Worker, step int64, _ time.Duration, load float64) Spent {
 	t := time.Duration(r.Trace.Relative(w, step) * float64(r.Median))
-	return split(max(t, 1), r.Fixed, load)
+	return split(max(t, 1), r.Fixed, r.Part, load)
 }
 
 // Varied multiplies the compute time of another Times by a log-normal factor of mean 1: what remains of the differences between

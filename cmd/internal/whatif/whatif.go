@@ -40,6 +40,7 @@ type Run struct {
 	Cut       bool          // the log ends in the middle of a line
 
 	iterations [][]sim.Iteration
+	parts      *modes.PartCosts
 	left       map[star.Worker]int // the line in which a worker left, or that says that it is not there yet
 	absent     map[star.Worker]bool
 	fires      []fire
@@ -107,6 +108,7 @@ func (r *Reader) Add(l runlog.Line) error {
 			return fail("plan: %w", err)
 		}
 		n := e.Workers
+		r.run.parts = modes.NewPartCosts(n, r.run.Batch)
 		r.run.Workers, r.run.Plan, r.run.Round = n, p, n*r.run.Batch
 		r.run.iterations, r.last, r.step, r.line = make([][]sim.Iteration, n), make([]time.Duration, n), make([]int64, n), make([]int, n)
 		r.size = make([]int, n)
@@ -230,6 +232,10 @@ func (r *Reader) record(l runlog.Line, e star.Record, fail func(string, ...any) 
 		i.Before = max(0, took-i.Compute-e.Push)
 	}
 	i.After = took - i.Compute - i.Before
+	if parts, ok := e.Telemetry.Get(star.Parts); ok && parts >= 1 && parts <= float64(e.Samples) {
+		i.Parts = int(parts)
+		r.run.parts.Observe(w, float64(e.Samples), parts, (e.Load + e.Compute).Seconds())
+	}
 	r.run.iterations[w] = append(r.run.iterations[w], i)
 	r.last[w], r.step[w], r.line[w], r.size[w] = l.T, e.Step, l.Number, e.Samples
 	return nil
@@ -259,6 +265,7 @@ func (r *Reader) Run(s runlog.Contents) (*Run, error) {
 func (r *Run) Times(without []star.Worker) (sim.Times, error) {
 	var keep []star.Worker
 	o := sim.Observed{Batch: r.Batch}
+	costs := r.parts.Shares(func(w star.Worker) bool { return !slices.Contains(without, w) })
 	for w, of := range r.iterations {
 		switch {
 		case slices.Contains(without, star.Worker(w)):
@@ -270,6 +277,9 @@ func (r *Run) Times(without []star.Worker) (sim.Times, error) {
 		}
 		keep = append(keep, star.Worker(w))
 		o.Iterations = append(o.Iterations, of)
+		if costs != nil {
+			o.Part = append(o.Part, costs[w])
+		}
 	}
 	if len(keep) == 0 {
 		return nil, fmt.Errorf("%s: nobody is left of %d workers", r.Name, r.Workers)
