@@ -714,7 +714,7 @@ func (r *run) begin(w star.Worker, version int64, at time.Duration) error {
 	m.samples, m.full = m.planned, m.spent.Compute
 	if m.part > 0 {
 		m.samples, m.spent.Compute = 0, 0
-		r.enter(w)
+		r.enter(at, w)
 		r.partOf(at+m.spent.Load, w)
 		return nil
 	}

@@ -335,7 +335,7 @@ func (n *network) begin(at time.Duration, w star.Worker) error {
 	}
 	m.began, m.spent, m.samples = at, Spent{}, 0
 	if m.part > 0 {
-		n.r.enter(w)
+		n.r.enter(at, w)
 	}
 	return n.step(at, w, 0)
 }

@@ -30,7 +30,7 @@ func (r *run) whole() (samples int) {
 }
 
 // enter has w take its first part of the round that it was released for.
-func (r *run) enter(w star.Worker) {
+func (r *run) enter(at time.Duration, w star.Worker) {
 	m, q := &r.workers[w], &r.queue
 	if q.version != m.basis || q.taken == 0 {
 		*q = queue{version: m.basis, empty: -1, by: q.by, parts: q.parts}
@@ -39,14 +39,17 @@ func (r *run) enter(w star.Worker) {
 		q.by, q.parts = make([]int, len(r.workers)), make([]int, len(r.workers))
 	}
 	q.parts[w] = 0
-	r.take(w)
+	r.take(at, w)
 }
 
-func (r *run) take(w star.Worker) {
+func (r *run) take(at time.Duration, w star.Worker) {
 	part := int(r.workers[w].part)
 	r.queue.taken += part
 	r.queue.by[w] += part
 	r.queue.parts[w]++
+	if r.sharded == nil && r.queue.empty < 0 && r.queue.taken >= r.whole() {
+		r.queue.empty = at
+	}
 }
 
 // forget has w have taken nothing, and says how much it had.
@@ -78,7 +81,7 @@ func (r *run) another(at time.Duration, w star.Worker) (bool, error) {
 	if q.empty >= 0 && at >= q.empty+r.Latency {
 		return false, nil
 	}
-	r.take(w)
+	r.take(at, w)
 	return true, nil
 }
 

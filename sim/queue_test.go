@@ -128,3 +128,20 @@ func TestQueueOverLinks(t *testing.T) {
 		t.Fatalf("%v and %d samples without links, %v and %d with", a.Time, a.Samples, b.Time, b.Samples)
 	}
 }
+
+// Nobody begins a part that is beyond the round once it has heard that the last one was taken, however long that takes compared with parts: two workers with parts of 2 samples of 8 are done with a round of 16 in four parts
+// each, not five.
+func TestQueueHearsOfItsEnd(t *testing.T) {
+	queue := modes.SSGD(2)
+	queue.Queue = 4
+	for _, latency := range []time.Duration{0, time.Millisecond, 20 * time.Millisecond} {
+		h := &records{}
+		r, err := Run(Config{Times: steady(100*ms, 102*ms), Plan: queue, Pilot: h, Learner: &Tally{Noise: 100}, Batch: 8, Limit: 10 * time.Second, Latency: latency})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := r.Updates * 16; r.Samples != want {
+			t.Errorf("latency %v: %d samples in %d updates, want %d", latency, r.Samples, r.Updates, want)
+		}
+	}
+}
