@@ -12,7 +12,8 @@ arrive     go test -bench Arrive ./modes
 sim        star bench scale: processor time of the simulator for a gradient, 100 and 10000 workers
 
 A round measures each of both versions once, the earlier one first in every other round. A line of the table is the median over the rounds of this version's time over the
-earlier one's, below 1 where this one is faster, with the least and the most; and allocations of both, where the measurement counts them. FOLDER keeps what is
+earlier one's, below 1 where this one is faster, with the least and the most; the least of its times over the least of the earlier one's, which other programs on the
+machine disturb less; and allocations of both, where the measurement counts them. A round of arrive is ten short turns of each. FOLDER keeps what is
 built, and everything that was measured; with arrive it has old.txt and new.txt for benchstat, which is run if it is there.
 Needs git and go. It exits with 1 if a measurement fails.
 """
@@ -84,7 +85,7 @@ def build(folder, side, source):
 def measure(name, binaries, side, folder):
     star, tests = binaries[side]
     if name == "arrive":
-        out = run([tests, "-test.run", "^$", "-test.bench", "Arrive", "-test.benchmem"])
+        out = run([tests, "-test.run", "^$", "-test.bench", "Arrive", "-test.benchmem", "-test.benchtime", "20ms"])
         with open(os.path.join(folder, side + ".txt"), "a") as f:
             f.write(out)
     else:
@@ -97,13 +98,15 @@ def measure(name, binaries, side, folder):
 def table(name, turns):
     """Prints a line for each measurement that both versions have."""
     for what in turns[0]["new"]:
-        pairs = [(t["old"][what], t["new"][what]) for t in turns if what in t["old"] and what in t["new"]]
+        pairs = [(t["old"][what], t["new"][what]) for t in turns if what in t["new"] and t["old"].get(what, (0,))[0] > 0]
         if not pairs:
-            print("| %s | %s | the earlier version has no such measurement | | |" % (name, what))
+            print("| %s | %s | the earlier version has no such measurement | | | |" % (name, what))
             continue
-        ratios = [n[0] / o[0] for o, n in pairs if o[0] > 0]
-        allocs = ["" if p[0][k][1] is None else "%.1f" % statistics.median(x[k][1] for x in p) for p in [pairs] for k in (0, 1)]
-        print("| %s | %s | %.2f | %.2f to %.2f | %s |" % (name, what, statistics.median(ratios), min(ratios), max(ratios), " → ".join(allocs) if allocs[0] else ""), flush=True)
+        ratios = [n[0] / o[0] for o, n in pairs]
+        counts = [[p[k][1] for p in pairs if p[k][1] is not None] for k in (0, 1)]
+        allocs = " → ".join("%.1f" % statistics.median(c) for c in counts) if all(counts) else ""
+        least = min(n[0] for _, n in pairs) / min(o[0] for o, _ in pairs)
+        print("| %s | %s | %.2f | %.2f to %.2f | %.2f | %s |" % (name, what, statistics.median(ratios), min(ratios), max(ratios), least, allocs), flush=True)
 
 
 def main():
@@ -127,10 +130,10 @@ def main():
         binaries = {"old": build(folder, "old", tree), "new": build(folder, "new", HERE)}
         now = run(["git", "describe", "--always", "--dirty"], cwd=HERE).strip()
         print("%s beside %s, %d rounds, load %.1f on %d processors\n" % (now, commit[:7], args.rounds, os.getloadavg()[0], os.cpu_count()))
-        print("| | what | time, this version over the earlier | least to most | allocations, earlier → this |\n|---|---|---|---|---|", flush=True)
+        print("| | what | time, this version over the earlier | least to most | of the least times | allocations, earlier → this |\n|---|---|---|---|---|---|", flush=True)
         for name in names:
             turns = []
-            for k in range(args.rounds):
+            for k in range(args.rounds * (10 if name == "arrive" else 1)):
                 sides = ("old", "new") if k % 2 == 0 else ("new", "old")
                 turns.append({side: measure(name, binaries, side, folder) for side in sides})
             table(name, turns)

@@ -1165,7 +1165,8 @@ func (c *Controller) judge(at time.Duration, h History, f Forecast) (Decision, b
 	if err != nil {
 		return Decision{}, false
 	}
-	before, err := t.from.PriceOver(h, f)
+	// What its own trial has shown of the plan before counts, such as an exchange that no price has: it would be seen of it again.
+	before, err := c.priceOver(at, t.from, h, f)
 	if took <= 0 || t.samples == 0 || err != nil {
 		return Decision{}, false
 	}

@@ -199,7 +199,7 @@ func TestTakersOfDearParts(t *testing.T) {
 }
 
 // drawn plays a job of four workers, the last of which is three times as slow, under the controller: each round as type queue does it, a part costing so much of an iteration. tell: whether records say into how many parts they are.
-func drawn(t *testing.T, q float64, rounds int, tell bool) (plans []string, took time.Duration, last *Controller) {
+func drawn(t *testing.T, q float64, exchange time.Duration, rounds int, tell bool) (plans []string, took time.Duration, last *Controller) {
 	const n, batch = 4, 32
 	c, err := NewController(ControllerConfig{Workers: n, Batch: batch, Queue: QueueParts, Ring: true, Own: star.Record.Own}, SSGD(n))
 	if err != nil {
@@ -223,11 +223,11 @@ func drawn(t *testing.T, q float64, rounds int, tell bool) (plans []string, took
 		}
 		var play queue
 		lasts, samples := play.round(ws, total)
-		now += lasts + 5*time.Millisecond
+		now += lasts + exchange
 		for w := range n {
 			k := play.taken[w]
 			parts := math.Round(k / ws[w].size)
-			rec := star.Record{Worker: star.Worker(w), Step: int64(step), At: now, Samples: int(k), Compute: seconds(y[w] * load(q, k, parts, batch)), Push: 5 * time.Millisecond}
+			rec := star.Record{Worker: star.Worker(w), Step: int64(step), At: now, Samples: int(k), Compute: seconds(y[w] * load(q, k, parts, batch)), Push: exchange}
 			if tell {
 				rec.Telemetry.Set(star.Parts, parts)
 			}
@@ -237,21 +237,24 @@ func drawn(t *testing.T, q float64, rounds int, tell bool) (plans []string, took
 		if d, change := c.Decide(now); change {
 			plans = append(plans, d.Plan.String())
 		}
+		if v := c.Verdict(); v != nil && v.Reverted {
+			plans = append(plans, "reverted")
+		}
 	}
 	return plans, now, c
 }
 
 // Where parts are dear auto goes on from a queue of eight to fewer or to shares, and takes what these take; where they cost nothing, or nobody says how many there are, it stays.
 func TestControllerOfDearParts(t *testing.T) {
-	cheap, _, c := drawn(t, 0, 400, true)
+	cheap, _, c := drawn(t, 0, 5*time.Millisecond, 400, true)
 	if c.Plan().Queue != QueueParts {
 		t.Errorf("where parts cost nothing its plans are %q", cheap)
 	}
-	old, slow, c := drawn(t, 0.1, 400, false)
+	old, slow, c := drawn(t, 0.1, 5*time.Millisecond, 400, false)
 	if c.Plan().Queue != 0 && c.Plan().Queue != QueueParts {
 		t.Errorf("where nobody says how many parts there are its plans are %q", old)
 	}
-	dear, fast, c := drawn(t, 0.1, 400, true)
+	dear, fast, c := drawn(t, 0.1, 5*time.Millisecond, 400, true)
 	if c.Plan().Queue > 2 || c.Plan().Equal(SSGD(4)) {
 		t.Errorf("where a part costs a tenth of an iteration its plans are %q", dear)
 	}
@@ -259,4 +262,51 @@ func TestControllerOfDearParts(t *testing.T) {
 		t.Errorf("it takes %v with %q, and %v with %q where nothing is known of parts", fast, dear, slow, old)
 	}
 	t.Logf("%q, %q %v, %q %v", cheap, old, slow, dear, fast)
+}
+
+// An exchange that is in no price is seen of every plan: what the trial of the plan before has shown of it counts when the next one is judged.
+func TestTrialsBesideTrials(t *testing.T) {
+	const n, batch = 4, 64
+	from, plan := SSGD(n), SSGD(n)
+	from.Queue, plan.Queue = 2, 8
+	for _, c := range []struct {
+		exchange time.Duration
+		reverted bool
+	}{{0, false}, {50 * time.Millisecond, false}, {90 * time.Millisecond, true}} { // 50 of both, or 50 of the plan before and 90 of this one
+		k, err := NewController(ControllerConfig{Workers: n, Batch: batch, Queue: 8, Ring: true, Own: star.Record.Own}, plan)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var now time.Duration
+		rounds := func(many int) {
+			for range many {
+				var ws []taker
+				for w := range n {
+					size := float64(plan.Part(star.Worker(w), batch))
+					ws = append(ws, taker{size: size, part: []time.Duration{1, 1, 1, 3}[w] * time.Duration(size) * time.Millisecond})
+				}
+				var q queue
+				lasts, samples := q.round(ws, n*batch)
+				for w, s := range q.taken {
+					k.Observe(star.Record{Worker: star.Worker(w), Compute: []time.Duration{1, 1, 1, 3}[w] * time.Duration(s) * time.Millisecond, Samples: int(s)})
+				}
+				now += lasts + c.exchange
+				k.Fired(now, []star.Worker{0, 1, 2, 3}, int(samples))
+			}
+		}
+		rounds(8)
+		k.trial = &trial{from: from, predicted: 0.1, begun: now + 1, had: make([][]iteration, n)}
+		rounds(12)
+		f, h, _ := k.Forecast(now)
+		before, err := from.PriceOver(h, f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if took := before.Interval; c.exchange > 0 {
+			k.corrections = []correction{{from, took.Seconds() / (took + 50*time.Millisecond).Seconds(), now + time.Hour}}
+		}
+		if d, change := k.judge(now, h, f); change != c.reverted {
+			t.Errorf("exchanges of %v: reverted: %v %s", c.exchange, change, d.Why)
+		}
+	}
 }
