@@ -24,6 +24,8 @@ type elastic struct {
 	turn     int
 
 	cluster Cluster
+	away    *absences
+	changed bool      // GPUs have come or gone since the round before
 	slow    []float64 // how many times longer each node is known to take; nil: the policy does not look
 }
 
@@ -109,7 +111,7 @@ func Elastic(jobs []*Job, c Cluster, name string, slot float64, compat Compat) [
 
 func runElastic(jobs []*Job, c Cluster, o Options) []Outcome {
 	name, slot, compat := o.Policy, o.Slot, o.Compat
-	e := &elastic{now: -slot, slot: slot, start: o.Start, gpus: c.Nodes * c.GPUs, compat: compat, cluster: c}
+	e := &elastic{now: -slot, slot: slot, start: o.Start, gpus: c.Nodes * c.GPUs, compat: compat, cluster: c, away: newAbsences(c.Away)}
 	e.policy = planners[name]
 	if o.Horizon > 0 {
 		e.policy = newBounded(name == "ef-admission", e.gpus, int(math.Ceil(o.Horizon/slot)))
@@ -139,22 +141,28 @@ func runElastic(jobs []*Job, c Cluster, o Options) []Outcome {
 		if len(due) > 0 && due[0].Submit < at {
 			at = due[0].Submit
 		}
-		if math.IsInf(at, 1) {
+		gone := never
+		if len(due)+len(e.runnable) > 0 {
+			gone = e.away.next()
+		}
+		if math.IsInf(min(at, gone), 1) {
 			break
 		}
 		if at < e.now+e.slot && (len(due)+started > 1 || compat&ElasticFlow == 0) { // it does not wait with one event alone
 			at = min(e.now+e.slot, wake)
 		}
+		at = min(at, gone)
 		e.now = at
 		ended += len(e.runnable)
 		e.advance()
 		ended -= len(e.runnable)
+		e.present()
 		var new []*flex
 		for len(due) > 0 && due[0].Submit <= at {
 			f := due[0]
 			due = due[1:]
-			if f.level(e.gpus) == 0 {
-				f.Why = fmt.Sprintf("runs on no fewer than %d GPUs, and the cluster has %d", f.least(), e.gpus)
+			if all := c.Nodes * c.GPUs; f.level(all) == 0 {
+				f.Why = fmt.Sprintf("runs on no fewer than %d GPUs, and the cluster has %d", f.least(), all)
 				continue
 			}
 			f.last, f.Queue, f.lag = at, at-f.Submit, e.start
@@ -323,6 +331,10 @@ func (e *elastic) late(jobs []*flex) (late []*flex) {
 		all := f.thought()
 		left, lag, had := all, f.lag, f.was
 		for i := 0; left > 0; i++ {
+			if i == len(spans) { // nodes are away without which it cannot run
+				late = append(late, f)
+				break
+			}
 			n := f.level(spans[i].free)
 			if n == 0 {
 				had = 0

@@ -25,22 +25,16 @@ func elasticJob(j *Job, policy string) *Job {
 	return &c
 }
 
-// place has all jobs run somewhere, where nodes may be slow: where they were if they have as many GPUs, else on as few nodes as possible. Of a policy that looks, nobody is on a node
+// place has all jobs run somewhere, where nodes may be slow or away: where they were if they have as many GPUs, else on as few nodes as possible. Of a policy that looks, nobody is on a node
 // that is known to be slow but with extra GPUs.
 func (e *elastic) place() {
-	if e.cluster.Slow == nil {
+	if e.cluster.Slow == nil && e.cluster.Away == nil {
 		return
 	}
 	var move []*flex
 	for _, f := range e.runnable {
-		n, extra := 0, 0
-		for _, x := range f.at {
-			n += bits.OnesCount64(x.GPUs)
-			if e.isSlow(x.Node) {
-				extra += bits.OnesCount64(x.GPUs)
-			}
-		}
-		if n != f.n || extra != f.extra {
+		there := gpusOf(f.at, func(node int) bool { return !e.isAway(node) })
+		if there != f.n || gpusOf(f.at, e.isSlow) != f.extra || there != gpusOf(f.at, func(int) bool { return true }) {
 			move = append(move, f)
 		}
 	}
@@ -48,6 +42,8 @@ func (e *elastic) place() {
 		e.fit(e.runnable)
 	}
 }
+
+func (e *elastic) isAway(node int) bool { return e.away != nil && e.away.gone[node] }
 
 func (e *elastic) isSlow(node int) bool { return e.slow != nil && e.slow[node] > notably }
 
@@ -60,6 +56,10 @@ func (e *elastic) fit(jobs []*flex) bool {
 			out = pools[0]
 		}
 		out.take([]Share{{i, out.all()}})
+		if e.isAway(i) {
+			pools[0].take([]Share{{i, pools[0].free[i]}})
+			pools[1].take([]Share{{i, pools[1].free[i]}})
+		}
 	}
 	take := func(at []Share) {
 		for _, x := range at {

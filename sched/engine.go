@@ -35,10 +35,12 @@ type State struct {
 	Now     float64
 	Arrived []*Task // since the last decision, in order of submission
 	Ended   []*Task // since the last decision
+	Revoked []*Task // since the last decision: they had GPUs of nodes that have gone, and wait again
 	Cluster Cluster
 
 	compat Compat
 	nodes  *nodes
+	away   int // GPUs of nodes that are not there
 	ends   endings
 	wake   float64
 
@@ -72,8 +74,8 @@ func (e *endings) Pop() any {
 // Free is the number of GPUs that nobody has.
 func (s *State) Free() int { return s.nodes.total }
 
-// GPUs is the number of all GPUs.
-func (s *State) GPUs() int { return s.Cluster.Nodes * s.Cluster.GPUs }
+// GPUs is the number of all GPUs that are there.
+func (s *State) GPUs() int { return s.Cluster.Nodes*s.Cluster.GPUs - s.away }
 
 // Running is the tasks that have GPUs, in no order.
 func (s *State) Running() []*Task { return s.ends }
@@ -210,7 +212,7 @@ func simulate(jobs []*Job, c Cluster, p Policy, o Options) []Outcome {
 	}
 	s := &State{Cluster: c, compat: compat, nodes: newNodes(c), wake: never, starting: o.Start}
 	late := s.late(p)
-	ended := 0
+	ended, away := 0, newAbsences(c.Away)
 	for event := 1; ; event++ {
 		if event%reporting == 0 && o.Progress != nil {
 			o.Progress(ended, len(jobs))
@@ -222,11 +224,14 @@ func simulate(jobs []*Job, c Cluster, p Policy, o Options) []Outcome {
 		if len(s.ends) > 0 {
 			next = min(next, s.ends[0].due+late)
 		}
+		if ended < len(jobs) {
+			next = min(next, away.next())
+		}
 		if math.IsInf(next, 1) {
 			break
 		}
 		s.Now, s.wake = next, never
-		s.Arrived, s.Ended = s.Arrived[:0], s.Ended[:0]
+		s.Arrived, s.Ended, s.Revoked = s.Arrived[:0], s.Ended[:0], s.Revoked[:0]
 		for len(s.ends) > 0 && s.ends[0].due+late <= next {
 			t := s.ends[0]
 			s.stop(t)
@@ -234,11 +239,13 @@ func simulate(jobs []*Job, c Cluster, p Policy, o Options) []Outcome {
 			t.End = next
 			s.Ended = append(s.Ended, t)
 		}
+		s.revoke(away)
 		for len(due) > 0 && due[0].Submit <= next {
 			t := due[0]
 			due = due[1:]
-			if most := s.GPUs(); t.GPUs > most {
+			if most := c.Nodes * c.GPUs; t.GPUs > most {
 				s.Decline(t, fits(t.GPUs, most))
+				ended++
 				continue
 			}
 			s.Arrived = append(s.Arrived, t)

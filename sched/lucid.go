@@ -78,7 +78,7 @@ func (*colocation) late() float64 { return 1 }
 func priority(t *Task) float64 { return t.Estimate * float64(t.GPUs) }
 
 func (l *colocation) Decide(s *State) {
-	for _, t := range s.Ended {
+	for _, t := range slices.Concat(s.Ended, s.Revoked) {
 		l.running = slices.DeleteFunc(l.running, func(r *Task) bool { return r == t })
 	}
 	for ; l.gone < len(l.lent) && l.lent[l.gone] <= s.Now; l.gone++ {
@@ -91,7 +91,7 @@ func (l *colocation) Decide(s *State) {
 	if l.gone < len(l.lent) {
 		s.WakeAt(l.lent[l.gone])
 	}
-	l.waiting = append(l.waiting, s.Arrived...)
+	l.waiting = append(append(l.waiting, s.Revoked...), s.Arrived...)
 	slices.SortStableFunc(l.waiting, func(a, b *Task) int { return cmp.Compare(priority(a), priority(b)) })
 	sharing := l.mean(l.Jobs, s.Now-math.Mod(s.Now, 100)) > calm
 	blocked := false

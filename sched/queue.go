@@ -65,6 +65,9 @@ func (q *queue) Decide(s *State) {
 		q.crude = true
 		s.WakeAt(s.Now + 1)
 	}
+	for _, t := range s.Revoked {
+		heap.Push(&q.waiting, keyed{t, q.key(t)})
+	}
 	for _, t := range s.Arrived {
 		k := q.key(t)
 		if q.crude {
@@ -110,8 +113,8 @@ func Tiresias() Policy {
 func (q *quota) late() float64 { return 1 }
 
 func (q *quota) Decide(s *State) {
-	q.waiting = append(q.waiting, s.Arrived...)
-	if len(s.Ended) > 0 {
+	q.waiting = append(append(q.waiting, s.Revoked...), s.Arrived...)
+	if len(s.Ended)+len(s.Revoked) > 0 {
 		q.running = slices.DeleteFunc(q.running, func(t *Task) bool { return !t.Running() })
 	}
 	if len(q.waiting) == 0 {
@@ -161,11 +164,7 @@ func (q *quota) Decide(s *State) {
 				start = append(start, r.t)
 			}
 		} else if r.t.Running() {
-			cost := 40.
-			if r.t.GPUs > 8 {
-				cost = 60
-			}
-			s.Preempt(r.t, cost)
+			s.Preempt(r.t, preemption(r.t.GPUs))
 			q.running = slices.DeleteFunc(q.running, func(t *Task) bool { return t == r.t })
 			q.waiting = append(q.waiting, r.t)
 			changed = true

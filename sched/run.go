@@ -87,6 +87,9 @@ func Run(jobs []*Job, clusters map[string]Cluster, o Options) ([]Outcome, error)
 		if c.Slow != nil && (o.Compat != 0 || o.Horizon != 0 || muri || mixed) {
 			return nil, fmt.Errorf("%s cannot be simulated with slow nodes: it only counts GPUs, keeps to a horizon, or follows a program that knows of none", o.Policy)
 		}
+		if c.Away != nil && (o.Compat != 0 || o.Horizon != 0 || muri || mixed) {
+			return nil, fmt.Errorf("%s cannot be simulated with nodes that go and come: it only counts GPUs, keeps to a horizon, or follows a program that knows of none", o.Policy)
+		}
 	}
 	parts := map[string][]int{}
 	for i, j := range jobs {

@@ -131,9 +131,10 @@ type Cluster struct {
 	Plain int // machines without GPUs beside them, for jobs with Either
 
 	Slow *Slow // when which nodes are slow; nil: never
+	Away *Away // when which nodes are not there; nil: never
 }
 
-// Policy decides. Decide is called when jobs have come or ended (State.Arrived, State.Ended) and when a time it asked for has come.
+// Policy decides. Decide is called when jobs have come, ended or lost their GPUs (State.Arrived, State.Ended, State.Revoked) and when a time it asked for has come.
 type Policy interface {
 	Decide(*State)
 }

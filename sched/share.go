@@ -56,7 +56,7 @@ func (f *flex) breaks() bool { return f.plan.missed && !f.kept.missed }
 // GPU-seconds.
 func (p elasticFlow) allot(e *elastic) {
 	spans := p.plan(e, e.runnable)
-	if p.admission && slices.ContainsFunc(e.runnable, (*flex).breaks) {
+	if p.admission && !e.changed && slices.ContainsFunc(e.runnable, (*flex).breaks) {
 		spans = []span{{e.now, e.gpus}}
 		for _, f := range e.runnable {
 			f.plan = plan{append(f.plan.pieces[:0], f.kept.pieces...), f.kept.missed}
@@ -260,5 +260,6 @@ func (e *elastic) share(f *flex, spans *[]span, first int, pieces []piece) (p pl
 		had = n
 		p.pieces = append(p.pieces, x)
 	}
+	p.missed = !math.IsInf(f.Deadline, 1) // nodes are away without which it cannot run
 	return p
 }

@@ -20,7 +20,7 @@ func (p starPolicy) allot(e *elastic) {
 	if s := e.cluster.Slow; s != nil {
 		e.slow, _ = s.known(e.cluster.Nodes, e.now)
 		for i := range e.slow {
-			if e.isSlow(i) {
+			if e.isSlow(i) && !e.isAway(i) {
 				e.gpus -= e.cluster.GPUs
 				slow, worst = slow+e.cluster.GPUs, max(worst, e.slow[i])
 			}

@@ -31,7 +31,7 @@ type schedSim struct {
 	format, cluster, throughputs, jobs string
 	estimates, queues, plot, events    string
 	compat, profiling                  string
-	slow, slowMode                     string
+	slow, slowMode, revoke             string
 	alpha, estimateError               float64
 	seed                               uint64
 	policies                           []string
@@ -77,6 +77,7 @@ func schedSimCommand() *cobra.Command {
 	settings.Var(s, &p.slowMode, "slow-mode", "wait", "what a slow node does to a job: wait, all its GPUs are as slow; queue, they take batches from one queue, as in STAR's mode ssgd queue=N", "wait", "queue")
 	settings.Var(s, &p.estimateError, "estimate-error", 0, "how wrong policies are about how long jobs take: the standard deviation of the logarithm of what they take a job for, divided by the truth")
 	settings.Var(s, &p.seed, "seed", 1, "of the random numbers of --estimate-error")
+	settings.Var(s, &p.revoke, "revoke", "", "nodes are taken away, and others come in their places, as with star run --revoke: rate:PER_HOUR, trace:FILE (worker: the node), k80, p100 or v100; such as k80:replace=2m,seed=7")
 	settings.Var(s, &p.jobs, "jobs", "", "write a table of jobs to this file; - is standard output")
 	settings.Var(s, &p.events, "events", "", "write when each job had how many GPUs to this file, as CSV")
 	settings.Var(s, &p.plot, "plot", "", "folder for pictures of completion times, of how many jobs wait, how many GPUs are used, and who has them when: jct.svg, queue.svg, utilisation.svg, schedule-POLICY.svg")
@@ -334,6 +335,9 @@ func (p *schedSim) sim(w, progress io.Writer, trace string) error {
 		return err
 	}
 	if err := p.slowNodes(vcs, jobs); err != nil {
+		return err
+	}
+	if err := p.revoked(vcs, jobs); err != nil {
 		return err
 	}
 	if p.estimateError > 0 {

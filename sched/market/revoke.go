@@ -177,6 +177,24 @@ func (r *Revocations) Next(worker int, begins, left time.Duration) (time.Duratio
 	return left + r.Replace, r.Replace >= 0
 }
 
+// Gone is when a worker's machines are not there, from the notice of one until another one is started in its place, both since the beginning and before a time.
+// Where none is started the second is -1.
+func (r *Revocations) Gone(worker int, before time.Duration) (times [][2]time.Duration) {
+	for n, begins := 0, time.Duration(0); ; n++ {
+		life := r.Life(worker, n, begins)
+		if life >= before-begins {
+			return times
+		}
+		left := begins + life
+		next, ok := r.Next(worker, begins, left)
+		if !ok {
+			return append(times, [2]time.Duration{left, -1})
+		}
+		times = append(times, [2]time.Duration{left, next})
+		begins = next
+	}
+}
+
 // quantile is after how many hours a share u of the machines of a curve has been revoked. Within an hour any time is as likely.
 func quantile(curve string, u float64) float64 {
 	c := curves[curve]
