@@ -2,6 +2,7 @@ package sched
 
 import (
 	"fmt"
+	"math"
 	"testing"
 )
 
@@ -59,7 +60,7 @@ func TestPack(t *testing.T) {
 			jobs = append(jobs, &staged{Outcome: Outcome{Job: j}})
 		}
 		var got []string
-		for _, g := range pack(jobs, c.gpus) {
+		for _, g := range pack(jobs, c.gpus, 0) {
 			name := ""
 			for _, j := range g.jobs {
 				name += j.ID
@@ -96,6 +97,38 @@ func TestMuri(t *testing.T) {
 		got := fmt.Sprintf("a %.2f b %.2f", out[0].End, out[1].End)
 		if got != c.want || !out[2].Declined() {
 			t.Errorf("%s: %s, c declined %v; want %s", c.policy, got, out[2].Declined(), c.want)
+		}
+	}
+}
+
+// TestPassing compares periods with those that Muri's simulator counted: of its results for 200 jobs, those of jobs that ran in a group without anything happening
+// between their start and their end, ms, where it follows from all jobs that were there who was in the group.
+func TestPassing(t *testing.T) {
+	vgg16, vgg19, bert, gpt2 := Stages{82, 75, 66}, Stages{82, 88, 60}, Stages{.5, 167, 59}, Stages{.6, 419, 49}
+	a2c, dqn, shufflenet := Stages{502, 14, .4}, Stages{435, 8, .5}, Stages{769, 57, 10}
+	for _, c := range []struct {
+		job  string
+		want float64
+		of   []Stages
+	}{
+		{"24", 836, []Stages{gpt2, shufflenet}},
+		{"44", 635.4, []Stages{gpt2, bert, a2c}},
+		{"63", 827, []Stages{{703, 62, 17}, {703, 62, 17}}},
+		{"79", 242.5, []Stages{vgg16, bert}},
+		{"83", 883, []Stages{shufflenet, shufflenet}},
+		{"90", 909, []Stages{{440, 8, .4}, {.5, 163, 18}, {723, 113, 73}}},
+		{"92", 909, []Stages{{502, 10, .3}, {.5, 163, 18}, {723, 113, 73}}},
+		{"98", 909, []Stages{{703, 62, 17}, {.5, 163, 18}, {723, 113, 73}}},
+		{"124", 516.4, []Stages{gpt2, a2c}},
+		{"157", 723, []Stages{dqn, bert, gpt2, vgg19}},
+		{"159", 298, []Stages{vgg16, vgg16, vgg16}},
+	} {
+		var jobs []*staged
+		for _, s := range c.of {
+			jobs = append(jobs, &staged{Outcome: Outcome{Job: &Job{Stages: &s}}})
+		}
+		if _, got := passing(jobs); math.Abs(got-c.want) > .05 {
+			t.Errorf("job %s: %v ms, there %v", c.job, got, c.want)
 		}
 	}
 }
