@@ -33,8 +33,8 @@ const reporting = 64
 // policies is what there is: those that start jobs on the GPUs that they ask for, and those that plan on how many a job runs.
 var policies = map[string]func() Policy{
 	"fifo": FIFO, "sjf": SJF, "srtf": SRTF, "srsf": SRSF, "qssf": QSSF, "tiresias": Tiresias, "gandiva": Gandiva,
-	"themis": func() Policy { return Themis(0) },
-	"edf":    nil, "edf-admission": nil, "ef": nil, "ef-admission": nil, "pollux": nil, "star": nil, "lucid": nil, "muri-s": nil, "muri-l": nil,
+	"themis": func() Policy { return Themis(0) }, "chronus": Chronus,
+	"edf": nil, "edf-admission": nil, "ef": nil, "ef-admission": nil, "pollux": nil, "star": nil, "lucid": nil, "muri-s": nil, "muri-l": nil,
 }
 
 func init() {

@@ -285,3 +285,32 @@ func TestThemisOracle(t *testing.T) {
 		}
 	}
 }
+
+// TestChronusOracle compares which jobs meet their deadlines with what ElasticFlow's program made of them under Chronus, without a solver. Its times are others: it begins
+// leases at other seconds, and jobs there wait longer.
+func TestChronusOracle(t *testing.T) {
+	dir := filepath.Join(reference(t), "elasticflow")
+	for _, figure := range []struct {
+		name, trace, cluster, gpu string
+		met, same                 int // jobs that meet their deadline here; that do so here and there, or neither
+	}{{"fig10", "100jobs_1500lam.csv", "n16g8", "A100", 100, 100}, {"fig8a60", "elasticVpollux_e.csv", "n16g4", "T4", 88, 173}} {
+		jobs, cluster := elasticFlow(t, dir, figure.trace, figure.cluster, figure.gpu)
+		want := results(t, "job_id", dir, "results", figure.name+".jobs.csv.gz")
+		out, err := sched.Run(jobs, map[string]sched.Cluster{"": cluster}, sched.Options{Policy: "chronus"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		met, same := 0, 0
+		for _, o := range out {
+			if o.Met() {
+				met++
+			}
+			if o.Met() == (want[o.ID].number(t, "end_time") <= o.Deadline) {
+				same++
+			}
+		}
+		if met != figure.met || same != figure.same {
+			t.Errorf("%s: %d of %d jobs meet their deadlines, want %d; %d with the same outcome as there, want %d", figure.name, met, len(out), figure.met, same, figure.same)
+		}
+	}
+}

@@ -1,0 +1,143 @@
+package sched
+
+import (
+	"cmp"
+	"math"
+	"slices"
+)
+
+// lease is for how long Chronus gives GPUs to a job, s.
+const lease = 240
+
+// leasing is the policy of Chronus, with its greedy table in the place of its integer program.
+type leasing struct {
+	jobs []*leased
+	next float64 // when the leases end
+}
+
+// leased is a job of it.
+type leased struct {
+	*Task
+	promised bool
+	last     int  // lease before whose begin it must have ended
+	holds    bool // it has the lease that runs
+}
+
+// Chronus gives GPUs for leases of 240 s. A job with a deadline is promised its leases if they and all that was promised before fit into a table, each job in the latest
+// leases that are enough; it has GPUs in these alone. GPUs that nobody was promised go to the other jobs, those with the fewest GPU-seconds left first. A job that
+// goes on after a lease in which it had none loses half a second, and half a second more for each doubling of its GPUs.
+//
+// Source: Gao et al., Chronus: A Novel Deadline-aware Scheduler for Deep Learning Training Jobs, SoCC 2021; the greedy table as in ElasticFlow's program.
+func Chronus() Policy { return &leasing{next: -never} }
+
+// resuming is what a job loses when it goes on, s.
+func resuming(t *Task) float64 { return .5 * (1 + math.Log2(float64(t.GPUs))) }
+
+// leases is how many a job needs, with a tenth more than it says.
+func (j *leased) leases() int {
+	return int(math.Ceil(1.1 * j.Left * (1 + resuming(j.Task)/lease) / lease))
+}
+
+// promise fills the table of leases from one on with jobs, the largest first, then those with the least time to spare, then those with the latest deadline. False: one of them
+// does not get enough. With hold the first one begins now.
+func promise(jobs []*leased, from, gpus int, hold bool) bool {
+	order := slices.Clone(jobs)
+	slices.SortStableFunc(order, func(a, b *leased) int {
+		return cmp.Or(b.GPUs-a.GPUs, (a.last-a.leases())-(b.last-b.leases()), cmp.Compare(b.Deadline, a.Deadline))
+	})
+	taken := map[int]int{}
+	all := true
+	for _, j := range order {
+		n := j.leases()
+		for l := j.last - 1; l >= from && n > 0; l-- {
+			if taken[l]+j.GPUs <= gpus {
+				taken[l] += j.GPUs
+				n--
+				if l == from && hold {
+					j.holds = true
+				}
+			}
+		}
+		all = all && n == 0
+	}
+	return all
+}
+
+func (p *leasing) Decide(s *State) {
+	p.jobs = slices.DeleteFunc(p.jobs, func(j *leased) bool { return !math.IsNaN(j.End) })
+	for _, j := range p.jobs {
+		s.settle(j.Task)
+	}
+	now := int(s.Now / lease)
+	kept := p.promised()
+	for _, t := range s.Arrived {
+		j := &leased{Task: t, last: math.MaxInt}
+		if t.Deadline < never && !t.BestEffort {
+			j.last = int(t.Deadline / lease)
+			from := now
+			if s.Now > float64(now)*lease {
+				from++
+			}
+			j.promised = promise(append(slices.Clone(kept), j), from, s.GPUs(), false)
+			if j.promised {
+				kept = append(kept, j)
+			}
+		}
+		p.jobs = append(p.jobs, j)
+	}
+	if len(p.jobs) == 0 {
+		return
+	}
+	if s.Now >= p.next {
+		for _, j := range kept {
+			j.holds = false
+		}
+		promise(kept, now, s.GPUs(), true)
+		p.next = float64(now+1) * lease
+	}
+	s.WakeAt(p.next)
+	p.run(s, now)
+}
+
+// promised is the jobs that have a promise.
+func (p *leasing) promised() (jobs []*leased) {
+	for _, j := range p.jobs {
+		if j.promised {
+			jobs = append(jobs, j)
+		}
+	}
+	return jobs
+}
+
+// run gives the GPUs to the jobs whose lease it is, then to those without a promise.
+func (p *leasing) run(s *State, now int) {
+	var order []*leased
+	for _, j := range p.jobs {
+		if !j.promised || j.holds || float64(now) >= float64(j.last) {
+			order = append(order, j)
+		}
+	}
+	rank := func(j *leased) float64 {
+		if j.promised {
+			return -1
+		}
+		return j.Left * float64(j.GPUs)
+	}
+	slices.SortStableFunc(order, func(a, b *leased) int { return cmp.Compare(rank(a), rank(b)) })
+	left := s.GPUs()
+	on := map[*Task]bool{}
+	var tasks []*Task
+	for _, j := range order {
+		if j.GPUs <= left {
+			left -= j.GPUs
+			on[j.Task] = true
+			tasks = append(tasks, j.Task)
+		}
+	}
+	for _, j := range p.jobs {
+		if j.Running() && !on[j.Task] {
+			s.Preempt(j.Task, resuming(j.Task))
+		}
+	}
+	s.startAll(tasks)
+}
