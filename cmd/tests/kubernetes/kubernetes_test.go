@@ -138,11 +138,18 @@ func (j *job) process(host string) (pid int, began time.Time) {
 	return 0, time.Time{}
 }
 
+// running waits for the process of a host.
+func (j *job) running(t *testing.T, host string) (pid int) {
+	t.Helper()
+	j.until(t, "the process of "+host, func() bool { pid, _ = j.process(host); return pid != 0 })
+	return pid
+}
+
 // started waits for the processes of hosts, and returns when the last of them began, within 50 ms.
 func (j *job) started(t *testing.T, hosts ...string) (last time.Time) {
 	t.Helper()
 	for _, h := range hosts {
-		j.until(t, "the process of "+h, func() bool { pid, _ := j.process(h); return pid != 0 })
+		j.running(t, h)
 		if _, began := j.process(h); began.After(last) {
 			last = began
 		}
@@ -214,6 +221,8 @@ func TestKubernetes(t *testing.T) {
 	c := start(t)
 	t.Run("manifests", c.testManifests)
 	t.Run("jobset", c.testJobSet)
+	t.Run("TLS", c.testTLS)
+	t.Run("scaled", c.testScaled)
 	t.Run("drain", c.testDrain)
 	t.Run("lost", c.testLost)
 	t.Run("refused", c.testRefused)
@@ -231,15 +240,20 @@ func (c *cluster) testJobSet(t *testing.T) {
 	t.Logf("submission to the first update: %v, of which %v until all processes had begun, and %v behind that", first.Sub(at).Round(10*time.Millisecond), began.Sub(at).Round(10*time.Millisecond), first.Sub(began).Round(10*time.Millisecond))
 	t.Logf("undisturbed: the longest pause is %v", j.pause(t, first, 100).Round(time.Millisecond))
 
-	pod, _ := j.pod(t, "digits-worker-0-0")
-	if out, err := j.kubectl("exec", pod, "--", "star", "doctor", "--engine"); err != nil {
-		t.Errorf("star doctor --engine in a pod: %v\n%s", err, out)
+	for _, host := range []string{"digits-ps-0-0", "digits-worker-0-0"} {
+		pod, _ := j.pod(t, host)
+		if out, err := j.kubectl("exec", pod, "--", "star", "doctor", "--engine"); err != nil {
+			t.Errorf("star doctor --engine in %s: %v\n%s", host, err, out)
+		}
+	}
+	if out, err := exec.Command(jobtest.Star(t), "doctor", "--engine").Output(); jobtest.ExitCode(err) != 1 || !strings.Contains(string(out), "kubectl exec POD") {
+		t.Errorf("star doctor --engine outside: %v\n%s", err, out)
 	}
 
 	// It stands still until the job goes on without it, and hears so when it goes on.
 	at = time.Now()
-	pid, _ := j.process("digits-worker-0-1")
-	pod, _ = j.pod(t, "digits-worker-0-1")
+	pid := j.running(t, "digits-worker-0-1")
+	pod, _ := j.pod(t, "digits-worker-0-1")
 	syscall.Kill(pid, syscall.SIGSTOP)
 	gone := j.comes(t, at, "leave", 1, 1)
 	syscall.Kill(pid, syscall.SIGCONT)
@@ -255,23 +269,19 @@ func (c *cluster) testJobSet(t *testing.T) {
 	back = j.comes(t, gone, "join", 2, 1)
 	t.Logf("a worker's pod is evicted: the longest pause is %v, and its place is taken %v later", j.pause(t, at, 50).Round(time.Millisecond), back.Sub(gone).Round(10*time.Millisecond))
 
-	scale := func(n int) {
-		j.run(t, "patch", "jobset", j.name, "--type=json", "-p", fmt.Sprintf(`[{"op": "replace", "path": "/spec/replicatedJobs/1/template/spec/completions", "value": %[1]d},
- {"op": "replace", "path": "/spec/replicatedJobs/1/template/spec/parallelism", "value": %[1]d}]`, n))
-	}
 	at = time.Now()
-	scale(6)
+	j.scale(t, 6)
 	for _, w := range []int{4, 5} {
 		j.comes(t, at, "join", w, 1)
 	}
 	at = time.Now()
-	scale(4)
+	j.scale(t, 4)
 	for _, w := range []int{4, 5} {
 		j.comes(t, at, "leave", w, 1)
 	}
 	j.pause(t, at, 50)
 
-	j.run(t, "delete", "jobset", j.name, "--cascade=foreground", "--timeout=100s")
+	j.run(t, "delete", "jobset", j.name, "--cascade=foreground", "--timeout=5m")
 	end := j.saved(t) + 3000
 	j.submit(t, fmt.Sprintf("samples=%d", end))
 	j.condition(t, "jobset/"+j.name, "Completed")
@@ -282,7 +292,7 @@ func (c *cluster) testJobSet(t *testing.T) {
 // exited waits until the pod that arguments of kubectl name has ended, with a code.
 func (j *job) exited(t *testing.T, pod, code string) {
 	t.Helper()
-	if _, err := j.kubectl("wait", "pod", pod, "--for=jsonpath={.status.containerStatuses[0].state.terminated.exitCode}="+code, "--timeout=2m"); err != nil {
+	if _, err := j.kubectl("wait", "pod", pod, "--for=jsonpath={.status.containerStatuses[0].state.terminated.exitCode}="+code, "--timeout=5m"); err != nil {
 		t.Errorf("has not ended with %s: %v", code, err)
 	}
 }
@@ -292,12 +302,16 @@ func (c *cluster) testDrain(t *testing.T) {
 	j := c.job(t, "copies", append([]string{"--servers", "3", "--workers", "4", "replicas=2"}, small...)...)
 	at := j.submit(t, forever)
 	j.comes(t, at, "fire", -1, 100)
+	_, coordinator := j.pod(t, "copies-ps-0")
 	_, node := j.pod(t, "copies-ps-1")
-	if _, coordinator := j.pod(t, "copies-ps-0"); coordinator == node {
-		t.Fatalf("servers 0 and 1 are on %s", node)
+	if node == coordinator { // nodes are chosen as they were free
+		_, node = j.pod(t, "copies-ps-2")
+	}
+	if node == coordinator {
+		t.Fatalf("all servers are on %s", node)
 	}
 	at = time.Now()
-	j.run(t, "drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=100s")
+	j.run(t, "drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=5m")
 	t.Logf("a node with a server is drained: the longest pause is %v", j.pause(t, at, 50).Round(time.Millisecond))
 	j.run(t, "uncordon", node)
 	pod, _ := j.pod(t, "copies-ps-0")
@@ -314,8 +328,7 @@ func (c *cluster) testLost(t *testing.T) {
 	j.comes(t, at, "checkpoint", -1, 1)
 	saved := j.saved(t)
 	at = time.Now()
-	pid, _ := j.process("lost-ps-1")
-	syscall.Kill(pid, syscall.SIGKILL)
+	syscall.Kill(j.running(t, "lost-ps-1"), syscall.SIGKILL)
 	j.until(t, "the job begins again", func() bool { _, err := os.Stat(filepath.Join(j.out(), "run.1.jsonl")); return err == nil })
 	first := j.comes(t, at, "fire", -1, 1)
 	t.Logf("a server without copies is killed: %v until the first update from the checkpoint on", first.Sub(at).Round(10*time.Millisecond))
@@ -332,6 +345,36 @@ func (c *cluster) testLost(t *testing.T) {
 	j.run(t, "exec", pod, "--", "star", "ctl", "stop")
 	j.condition(t, "job/lost-ps", "Complete")
 	j.condition(t, "job/lost-worker", "Complete")
+}
+
+// A TrainJob that grows and shrinks: its number of nodes cannot be changed, and that of its JobSet can.
+func (c *cluster) testScaled(t *testing.T) {
+	c.trainer(t)
+	j := c.job(t, "scaled", append([]string{"--kind", "trainjob", "--workers", "2"}, small...)...)
+	at := j.submit(t, forever, "max-workers=3")
+	j.comes(t, at, "fire", -1, 20)
+	if _, err := j.kubectl("patch", "trainjob", j.name, "--type=merge", "-p", `{"spec": {"trainer": {"numNodes": 3}}}`); err == nil || !strings.Contains(err.Error(), "immutable") {
+		t.Errorf("the number of nodes of a TrainJob is changed: %v", err)
+	}
+	at = time.Now()
+	j.scale(t, 3)
+	j.comes(t, at, "join", 2, 1)
+	at = time.Now()
+	j.scale(t, 2)
+	j.comes(t, at, "leave", 2, 1)
+	j.pause(t, at, 50)
+	pod, _ := j.pod(t, "scaled-ps-0-0")
+	j.run(t, "exec", pod, "--", "star", "ctl", "stop")
+	j.condition(t, "trainjob/scaled", "Complete")
+	j.trained(t, 0)
+	j.run(t, "delete", "trainjob", j.name)
+}
+
+// scale has so many workers in the JobSet of a job.
+func (j *job) scale(t *testing.T, n int) {
+	t.Helper()
+	j.run(t, "patch", "jobset", j.name, "--type=json", "-p", fmt.Sprintf(`[{"op": "replace", "path": "/spec/replicatedJobs/1/template/spec/completions", "value": %[1]d},
+ {"op": "replace", "path": "/spec/replicatedJobs/1/template/spec/parallelism", "value": %[1]d}]`, n))
 }
 
 // A job whose data are not there, submitted with --apply: a pod ends with 66, and nothing is tried again.

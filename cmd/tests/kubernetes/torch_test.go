@@ -80,7 +80,7 @@ func (c *cluster) testTrainer(t *testing.T) {
 	j.run(t, "delete", "trainjob", "trained")
 }
 
-// trainer starts the controller of Kubeflow Trainer, whose webhooks are asked where it is, as those of JobSet.
+// trainer starts the controller of Kubeflow Trainer, which ends with the test. Its webhooks are asked where it is, as those of JobSet.
 func (c *cluster) trainer(t *testing.T) {
 	t.Helper()
 	c.types(t)
