@@ -47,6 +47,7 @@ more of them follow behind commas. Each is good for both sides of a connection. 
 already signs again, so hosts can be added; no file is written over.
 
   star certs certs node0,10.0.0.1 node1,10.0.0.2
+  star certs certs digits                          the job digits: one for all its processes, under any address
 
 Whoever has ca.key can make members: it stays on this machine. For more than tests, take your own authority.`,
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -41,7 +41,10 @@ func (r *launch) attempts(ctx context.Context) error {
 			return r.report(err)
 		}
 		r.screen.reopen()
-		from, news := r.last(before)
+		from, news, unseen := r.last(before)
+		if unseen != nil {
+			return r.report(fmt.Errorf("%w; it is not begun again, because nobody knows what it has saved: %v", err, unseen))
+		}
 		r.screen.say("run", fmt.Sprintf("%v: restart %d of %d, %s", err, again, r.job.Restarts, news))
 		r.resume = from
 		r.result.Reset()
@@ -91,14 +94,17 @@ func generation(place string) (g int64) {
 }
 
 // last is what the job goes on with: its newest checkpoint that is whole, or what it began with. news says what is lost. Lives
-// up to before were other jobs.
-func (r *launch) last(before int64) (from, news string) {
+// up to before were other jobs. The error is of an object store that does not say what it has.
+func (r *launch) last(before int64) (from, news string, unseen error) {
 	end := r.far
 	if r.spread == nil {
 		end.read(filepath.Join(r.job.Out, process.RunLogName))
 	}
 	passed := 0
 	c, skipped, err := checkpoint.Latest(r.checkpoints())
+	if errors.Is(err, checkpoint.ErrRefused) || errors.Is(err, checkpoint.ErrUnreachable) {
+		return "", "", err
+	}
 	if err == nil && c.Manifest().Generation > before {
 		m := c.Manifest()
 		for range skipped {
@@ -108,7 +114,7 @@ func (r *launch) last(before int64) (from, news string) {
 		if passed > 0 {
 			news += fmt.Sprintf(" (%d newer ones are damaged)", passed)
 		}
-		return c.Dir(), news + lostSince(end, m.Version, m.Samples)
+		return c.Dir(), news + lostSince(end, m.Version, m.Samples), nil
 	}
 	start := reached{}
 	news = "from the beginning, because it had no checkpoint yet"
@@ -118,7 +124,7 @@ func (r *launch) last(before int64) (from, news string) {
 			start = reached{m.Version, m.Samples}
 		}
 	}
-	return r.job.Resume, news + lostSince(end, start.version, start.samples)
+	return r.job.Resume, news + lostSince(end, start.version, start.samples), nil
 }
 
 func lostSince(end reached, version, samples int64) string {
