@@ -1,11 +1,49 @@
 package foreign
 
 import (
+	"cmp"
+	"net"
+	"os"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
+
+// unpolled is the socket of c as a file that Go's poller does not have: UnixConn.File would give it to it.
+func unpolled(c *net.UnixConn) (*os.File, error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	fd := -1
+	if e := raw.Control(func(old uintptr) { fd, err = unix.FcntlInt(old, unix.F_DUPFD_CLOEXEC, 0) }); e != nil || err != nil {
+		return nil, os.NewSyscallError("fcntl", cmp.Or(e, err))
+	}
+	if err := unix.SetNonblock(fd, false); err != nil { // by which os.NewFile knows; nothing here waits in the socket
+		unix.Close(fd)
+		return nil, os.NewSyscallError("fcntl", err)
+	}
+	return os.NewFile(uintptr(fd), "link"), nil
+}
+
+// readable is a file that can be read, for Go's poller, when the socket can. The poller does not get the socket itself: it would be woken by each frame that the
+// other end takes out of it, too, because there is room for another one.
+func readable(socket uintptr) (*os.File, error) {
+	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, os.NewSyscallError("epoll_create1", err)
+	}
+	if err = unix.EpollCtl(fd, unix.EPOLL_CTL_ADD, int(socket), &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLRDHUP}); err == nil {
+		err = unix.SetNonblock(fd, true) // by which os.NewFile knows what is for the poller
+	}
+	if err != nil {
+		unix.Close(fd)
+		return nil, os.NewSyscallError("epoll_ctl", err)
+	}
+	return os.NewFile(uintptr(fd), "link"), nil
+}
 
 // receive reads what there is, without waiting: EAGAIN if there is nothing. 0 bytes are the end. By a raw system call: one that Go's scheduler hears of wakes its
 // monitor, a thread more, whenever nothing else runs in the process (runtime.entersyscall).
@@ -17,13 +55,33 @@ func receive(fd uintptr, b []byte) (int, error) {
 	return int(n), nil
 }
 
-// transmit writes what there is room for, without waiting: EAGAIN if there is none.
-func transmit(fd uintptr, b []byte) (int, error) {
-	n, _, e := syscall.RawSyscall6(syscall.SYS_SENDTO, fd, uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)), syscall.MSG_DONTWAIT|syscall.MSG_NOSIGNAL, 0, 0)
-	if e != 0 {
-		return 0, e
+// transmit writes b. The error is the system's; ETIMEDOUT: there was no room for so long.
+func transmit(fd uintptr, b []byte, long time.Duration) error {
+	var until time.Time
+	for len(b) > 0 {
+		n, _, e := syscall.RawSyscall6(syscall.SYS_SENDTO, fd, uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)), syscall.MSG_DONTWAIT|syscall.MSG_NOSIGNAL, 0, 0)
+		switch {
+		case e == 0:
+			b = b[n:]
+			continue
+		case e != syscall.EAGAIN:
+			return e
+		}
+		if until.IsZero() {
+			until = time.Now().Add(long)
+		}
+		left := time.Until(until)
+		if left <= 0 {
+			return syscall.ETIMEDOUT
+		}
+		unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}, int(left/time.Millisecond)+1)
 	}
-	return int(n), nil
+	return nil
+}
+
+// transmitFile writes b, which there is room for, with a file beside it.
+func transmitFile(fd uintptr, b []byte, file *os.File) error {
+	return unix.Sendmsg(int(fd), b, unix.UnixRights(int(file.Fd())), nil, unix.MSG_NOSIGNAL)
 }
 
 // hungUp waits until the other end has hung up, or this one is shut down. What comes meanwhile does not wake it.
@@ -35,3 +93,6 @@ func hungUp(fd uintptr) {
 		}
 	}
 }
+
+// shutDown ends hungUp, at both ends; what was sent is not lost.
+func shutDown(fd uintptr) { unix.Shutdown(int(fd), unix.SHUT_RDWR) }

@@ -2,10 +2,22 @@
 
 package foreign
 
-import "syscall"
+import (
+	"errors"
+	"net"
+	"os"
+	"time"
+)
 
-// There is no link elsewhere: makeMemory refuses.
+func unpolled(*net.UnixConn) (*os.File, error) {
+	return nil, errors.New("a model in another process needs Linux")
+}
 
-func receive(uintptr, []byte) (int, error)  { return 0, syscall.ENOSYS }
-func transmit(uintptr, []byte) (int, error) { return 0, syscall.ENOSYS }
-func hungUp(uintptr)                        {}
+// Without that there is no conn, which the others are for.
+
+func readable(uintptr) (*os.File, error)            { panic("foreign: no link") }
+func receive(uintptr, []byte) (int, error)          { panic("foreign: no link") }
+func transmit(uintptr, []byte, time.Duration) error { panic("foreign: no link") }
+func transmitFile(uintptr, []byte, *os.File) error  { panic("foreign: no link") }
+func hungUp(uintptr)                                { panic("foreign: no link") }
+func shutDown(uintptr)                              { panic("foreign: no link") }

@@ -4,7 +4,8 @@
 //
 // Parameters, gradient and buffers are shared memory, mapped by both: nothing is copied on the way from the computation to the network.
 // What is said goes over a Unix socket in frames of 32 bytes. A step is two frames: Compute, with the indices of the samples, and Done. The
-// program may send Part in between, when a part of the gradient is complete, so that its exchange begins.
+// program may send Part in between, when a part of the gradient is complete, so that its exchange begins. The agent is woken once in a step: whoever waits for the
+// answer reads all that has come, past Go's poller and scheduler (direct_linux.go).
 //
 // An agent is a process of its own and no library because the runtime of Go does not survive the fork() by which PyTorch's DataLoader
 // starts its workers (golang/go#15538), and because a panic must not end the training.

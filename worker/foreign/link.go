@@ -57,24 +57,26 @@ func errProtocol(format string, args ...any) error {
 // conn carries frames. Whoever waits for an answer reads the socket itself, and all that has come by then at once, so that a step wakes this process once, and
 // in it one goroutine. Between two answers nobody reads; who sends what nobody asked for waits.
 type conn struct {
-	c    *net.UnixConn
-	raw  syscall.RawConn
-	gone chan struct{} // closed when nothing more comes; err says why
-	once sync.Once     // of close
+	socket *os.File // unknown to Go's poller
+	raw    syscall.RawConn
+	ready  *os.File // readable when the socket is
+	poll   syscall.RawConn
+	gone   chan struct{} // closed when nothing more comes; err says why
+	once   sync.Once     // of close
 
-	writing sync.Mutex // of the next four
+	writing sync.Mutex // of the next three
 	out     []byte     // what is held back, or is being sent
-	sent    int        // bytes of it
-	full    bool       // the socket was, so that a write has a deadline
 	sendErr error
-	push    func(fd uintptr) bool
+	push    func(fd uintptr)
 
 	reading sync.Mutex // of the others
+	begun   bool       // the handshake is over
 	in      []byte     // what has come and was not taken
 	store   []byte     // where in lies
 	err     error
 	recvErr error
-	pull    func(fd uintptr) bool
+	pull    func(fd uintptr)
+	pulled  func(fd uintptr) bool
 	until   time.Time   // until when a read waits
 	cut     atomic.Bool // somebody has ended that sooner
 }
@@ -82,13 +84,29 @@ type conn struct {
 // sendTimeout is how long a frame may wait for the program to read: it reads whenever it does not compute, and the socket holds some hundred frames.
 const sendTimeout = 10 * time.Minute
 
-func newConn(c *net.UnixConn) (*conn, error) {
-	raw, err := c.SyscallConn()
-	if err != nil {
+// newConn takes c over. The error is the system's.
+func newConn(c *net.UnixConn) (k *conn, err error) {
+	defer c.Close() // the socket stays open
+	k = &conn{gone: make(chan struct{}), store: make([]byte, 4096)}
+	if k.socket, err = unpolled(c); err != nil {
 		return nil, err
 	}
-	k := &conn{c: c, raw: raw, gone: make(chan struct{}), store: make([]byte, 4096)}
-	k.push, k.pull = k.pushSome, k.pullSome // once: closures of each frame would be allocated
+	if k.raw, err = k.socket.SyscallConn(); err == nil {
+		if k.ready, err = readable(k.socket.Fd()); err == nil {
+			k.poll, err = k.ready.SyscallConn()
+		}
+	}
+	if err != nil {
+		k.socket.Close()
+		return nil, err
+	}
+	// Once: closures of each frame would be allocated.
+	k.push, k.pull, k.pulled = k.pushAll, k.pullSome, func(uintptr) bool {
+		if err := k.raw.Control(k.pull); err != nil {
+			k.recvErr = err
+		}
+		return k.recvErr != syscall.EAGAIN
+	}
 	return k, nil
 }
 
@@ -98,14 +116,14 @@ func (c *conn) listen() {
 	c.reading.Lock()
 	defer c.reading.Unlock()
 	for err := error(nil); err == nil || errors.Is(err, os.ErrDeadlineExceeded); {
-		c.c.SetReadDeadline(time.Time{})
+		c.ready.SetReadDeadline(time.Time{})
 		err = c.fill()
 	}
 	for rest := c.in; c.err == nil; { // what it said last is why; what it said before is for whoever waits for it
 		var f Frame
 		var err error
 		if f, rest, err = Parse(rest); err == nil {
-			err = ending(f)
+			err = c.ending(f)
 		} else {
 			err = c.broken(err, rest)
 		}
@@ -124,7 +142,7 @@ func (c *conn) ended(err error) {
 }
 
 // ending is why nothing comes after f; nil: more may come.
-func ending(f Frame) error {
+func (c *conn) ending(f Frame) error {
 	switch f.Kind {
 	case KindError:
 		return &ProgramError{string(f.Body)}
@@ -132,6 +150,9 @@ func ending(f Frame) error {
 		return ErrLeft
 	case KindPart, KindDone, KindEvaluated, KindUpdated, KindState:
 		return nil
+	}
+	if !c.begun {
+		return nil // who reads it says what was expected
 	}
 	return errProtocol("%v, while it trains", f.Kind)
 }
@@ -150,7 +171,7 @@ func (c *conn) next() (Frame, error) {
 	for {
 		f, rest, err := Parse(c.in)
 		if err == nil {
-			if err = ending(f); err == nil {
+			if err = c.ending(f); err == nil {
 				c.in, f.Body = rest, bytes.Clone(f.Body) // listen may read meanwhile
 				return f, nil
 			}
@@ -179,7 +200,7 @@ func (c *conn) fill() error {
 		}
 		c.in = append(c.store[:0], c.in...)
 	}
-	if err := c.raw.Read(c.pull); err != nil {
+	if err := c.poll.Read(c.pulled); err != nil {
 		if !errors.Is(err, os.ErrDeadlineExceeded) {
 			c.recvErr = err
 		}
@@ -188,18 +209,13 @@ func (c *conn) fill() error {
 	return c.recvErr
 }
 
-// pullSome is how fill reads: false has it wait.
-
-func (c *conn) pullSome(fd uintptr) bool {
+// pullSome is how fill reads.
+func (c *conn) pullSome(fd uintptr) {
 	n, err := receive(fd, c.in[len(c.in):cap(c.in)])
-	if err == syscall.EAGAIN {
-		return false
-	}
 	if err == nil && n == 0 {
 		err = io.EOF
 	}
 	c.in, c.recvErr = c.in[:len(c.in)+n], err
-	return true
 }
 
 // wait sets until when next waits: for so long, if that is not yet nearly so.
@@ -207,14 +223,14 @@ func (c *conn) wait(long time.Duration) {
 	now := time.Now()
 	if left := c.until.Sub(now); c.cut.Swap(false) || left < long/2 || left > long {
 		c.until = now.Add(long)
-		c.c.SetReadDeadline(c.until)
+		c.ready.SetReadDeadline(c.until)
 	}
 }
 
 // wake ends a wait.
 func (c *conn) wake() {
 	c.cut.Store(true)
-	c.c.SetReadDeadline(time.Unix(1, 0))
+	c.ready.SetReadDeadline(time.Unix(1, 0))
 }
 
 // hold has a frame go with the next one that is sent.
@@ -228,70 +244,49 @@ func (c *conn) hold(f Frame) {
 func (c *conn) send(f Frame) error {
 	c.writing.Lock()
 	defer c.writing.Unlock()
-	c.out, c.sent, c.sendErr = f.AppendTo(c.out), 0, nil
-	err := c.raw.Write(c.push)
+	c.out = f.AppendTo(c.out)
+	err := c.raw.Control(c.push)
 	c.out = c.out[:0]
-	if c.full {
-		c.full = false
-		c.c.SetWriteDeadline(time.Time{})
-	}
 	return cmp.Or(err, c.sendErr)
 }
 
-// pushSome is how send writes: false has it wait.
-func (c *conn) pushSome(fd uintptr) bool {
-	for c.sent < len(c.out) {
-		n, err := transmit(fd, c.out[c.sent:])
-		if err == syscall.EAGAIN {
-			if !c.full {
-				c.full = true
-				c.c.SetWriteDeadline(time.Now().Add(sendTimeout))
-			}
-			return false
-		}
-		if c.sendErr = err; err != nil {
-			return true
-		}
-		c.sent += n
-	}
-	return true
-}
+// pushAll is how send writes.
+func (c *conn) pushAll(fd uintptr) { c.sendErr = transmit(fd, c.out, sendTimeout) }
 
-// sendFile writes a frame with a file beside it.
-func (c *conn) sendFile(f Frame, file *os.File) error {
-	c.c.SetWriteDeadline(time.Now().Add(sendTimeout))
-	_, _, err := c.c.WriteMsgUnix(f.AppendTo(nil), syscall.UnixRights(int(file.Fd())), nil)
-	return err
+// sendFile writes the first frame, with a file beside it.
+func (c *conn) sendFile(f Frame, file *os.File) (err error) {
+	return cmp.Or(c.raw.Control(func(fd uintptr) { err = transmitFile(fd, f.AppendTo(nil), file) }), err)
 }
 
 func (c *conn) close() {
 	c.once.Do(func() {
-		c.c.CloseRead() // ends listen, without which Close would wait; what was sent is not lost
-		c.c.Close()
+		c.raw.Control(shutDown)
+		c.ready.Close()
+		c.socket.Close()
 	})
 }
 
 // first reads a frame of the handshake.
 func (c *conn) first(ctx context.Context, timeout time.Duration) (Frame, error) {
-	defer context.AfterFunc(ctx, func() { c.c.SetReadDeadline(time.Unix(1, 0)) })()
-	c.c.SetReadDeadline(time.Now().Add(timeout))
-	f, err := ReadFrame(c.c)
-	switch {
-	case ctx.Err() != nil:
-		return f, context.Cause(ctx)
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		return f, fmt.Errorf("the program has said nothing for %v: does it call star.attach and use star.loader?", timeout)
-	case errors.Is(err, io.EOF):
-		return f, errors.New("the program ended before it said what it trains: does it call star.attach and use star.loader?")
-	case err != nil:
-		return f, err
-	case f.Kind == KindError:
-		return f, &ProgramError{string(f.Body)}
-	case f.Kind == KindLeave:
-		return f, ErrLeft
+	defer context.AfterFunc(ctx, c.wake)()
+	c.reading.Lock()
+	defer c.reading.Unlock()
+	for end := time.Now().Add(timeout); ; {
+		c.wait(time.Until(end))
+		if ctx.Err() != nil {
+			return Frame{}, context.Cause(ctx)
+		}
+		f, err := c.next()
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded) && time.Now().Before(end): // somebody has woken it
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return f, fmt.Errorf("the program has said nothing for %v: does it call star.attach and use star.loader?", timeout)
+		case errors.Is(err, io.EOF):
+			return f, errors.New("the program ended before it said what it trains: does it call star.attach and use star.loader?")
+		default:
+			return f, err
+		}
 	}
-	c.c.SetReadDeadline(time.Time{})
-	return f, nil
 }
 
 // Inherited is the end of the link that this process was started with. Nil: there is none.
