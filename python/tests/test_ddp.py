@@ -1,5 +1,6 @@
 """Scripts of DistributedDataParallel whose gradients go around the job's ring."""
 
+import atexit
 import socket
 import subprocess
 import sys
@@ -16,15 +17,12 @@ if not torch.distributed.is_available():
 SCRIPT = ROOT / "examples" / "pytorch" / "ddp.py"
 
 
-_kept: List[socket.socket] = []
-
-
 def ranks(n: int) -> List[Dict[str, str]]:
     """What a launcher says to each rank. The port stays taken until the end of the tests: who listens says SO_REUSEADDR, too, and nobody else is given it."""
     s = socket.socket()
     s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     s.bind(("127.0.0.1", 0))
-    _kept.append(s)
+    atexit.register(s.close)
     port = s.getsockname()[1]
     return [dict(RANK=str(r), WORLD_SIZE=str(n), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo") for r in range(n)]
 

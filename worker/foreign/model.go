@@ -93,6 +93,8 @@ type Model struct {
 	body   []byte
 	ahead  []int
 	closed bool
+
+	meanwhile func()
 }
 
 var _ train.Streamer = (*Model)(nil)
@@ -103,8 +105,7 @@ var _ train.Streamer = (*Model)(nil)
 func Open(ctx context.Context, c *net.UnixConn, cfg Config) (*Model, error) {
 	k, err := newConn(c)
 	if err != nil {
-		c.Close()
-		return nil, err
+		return nil, fmt.Errorf("foreign: %w", err)
 	}
 	m := &Model{cfg: cfg.withDefaults(), c: k, last: -1}
 	if err := m.open(ctx); err != nil {
@@ -112,6 +113,7 @@ func Open(ctx context.Context, c *net.UnixConn, cfg Config) (*Model, error) {
 		m.Close()
 		return nil, err
 	}
+	m.c.begun = true
 	go m.c.listen()
 	return m, nil
 }
@@ -215,6 +217,9 @@ func (m *Model) compute(ctx context.Context, dst []float32, b train.Batch, ready
 	m.lease(b)
 	if err := m.ask(KindCompute, b, uint64(b.Start)|flags); err != nil {
 		return 0, err
+	}
+	if m.meanwhile != nil {
+		m.meanwhile()
 	}
 	to := len(m.grad) // from here on it is complete
 	for {
