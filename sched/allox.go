@@ -389,7 +389,7 @@ func (e *mixed) poorest(has func(*owner) float64, next func(*owner) (*single, in
 				best, job, kind = u, j, k
 			}
 		}
-		if job == nil {
+		if job == nil || !e.has(kind) {
 			return
 		}
 		e.start(job, kind)
@@ -414,12 +414,13 @@ func (e *mixed) better(j *single) int {
 	return onGPU
 }
 
-// drf starts the shortest job of the user whose dominant share is least, on the kind of machine that suits it. Source: Ghodsi et al., Dominant Resource
-// Fairness, NSDI 2011.
+// drf starts the shortest job of the user whose dominant share is least, on the kind of machine that suits it. In AlloX's simulator nobody else starts one while
+// that kind is taken, and runs of parts count as well. Source: Ghodsi et al., Dominant Resource Fairness, NSDI 2011.
 func (e *mixed) drf() {
+	simulator := e.compat&AlloX != 0
 	e.poorest(e.dominant, func(u *owner) (best *single, kind int) {
 		for _, j := range u.ready {
-			if k := e.better(j); e.has(k) && (best == nil || j.estimate[k] < best.estimate[kind]) {
+			if k := e.better(j); (e.has(k) || simulator) && (best == nil || j.estimate[k] < best.estimate[kind]) {
 				best, kind = j, k
 			}
 		}
@@ -431,7 +432,7 @@ func (e *mixed) drf() {
 func (e *mixed) dominant(u *owner) float64 {
 	var n [kinds]int
 	for _, j := range e.running {
-		if j.user == u && j.batch == nil {
+		if j.user == u && (j.batch == nil || e.compat&AlloX != 0) {
 			n[j.kind]++
 		}
 	}

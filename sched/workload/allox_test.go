@@ -58,7 +58,7 @@ func TestAlloXOracle(t *testing.T) {
 	}{
 		{policy: "sjf", name: "SJF", equal: 600}, {policy: "drffifo", name: "DRFFIFO", equal: 600},
 		{policy: "alloxplus", name: "AlloXPlus", equal: 600}, {policy: "srpt", name: "SRPT", percent: .1, equal: 529},
-		{policy: "drf", name: "DRF", percent: 3.8}, {policy: "drfext", name: "DRFExt", percent: 4.2},
+		{policy: "drf", name: "DRF", percent: 2.2, equal: 180}, {policy: "drfext", name: "DRFExt", percent: 4.2},
 		{policy: "allox", name: "AlloX_a0.1", percent: 2.5}, {policy: "allox", name: "AlloX_a0.3", alpha: .3, percent: 3},
 		{policy: "allox", name: "AlloX_a1.0", alpha: 1, percent: 11.9}, {policy: "allox", name: "AlloX_a0.1_noprof", off: true, percent: .2},
 	} {
