@@ -2,12 +2,12 @@
 """Are deadlines met by jobs that run as the simulator says?
 
 Sets of six small jobs with deadlines go through `star sched serve` under each policy, at the times that a seed gives, and the same jobs, with the times at
-which the service took them in, through `star sched sim`, which is told what starts took in the sets before (--start); the first set is for learning that, and
-counts as one in which nothing was known. Sets share a queue, so that the service knows as much. A worker sleeps 200 ms in each iteration, so that its speed does not depend on what else the machine
+which the service took them in, through `star sched sim`, which is told what starts and more workers took in the sets before (--start, --resize), as the service knows it; two short jobs go
+before the first set, for the service to learn that. Sets of one turn share a queue, so that the service knows as much. A worker sleeps 200 ms in each iteration, so that its speed does not depend on what else the machine
 does. Printed: for each set and policy, how many of the six deadlines were met, simulated and live, for how many jobs both agree, what was preempted, and the
 most samples that were computed twice.
 
-  python3 bench/schedlive.py --star ./star --sets 3 --out /tmp/schedlive
+  python3 bench/schedlive.py --star ./star --sets 10 --beside 3 --out /tmp/schedlive      # 14 minutes, if jobs take as long as simulated
 """
 
 import argparse
@@ -44,7 +44,7 @@ def ask(star, dir, *args):
 
 
 def live(star, out, policy, jobs, slot):
-    """What became of the jobs under the service, by name, and what a start with its end took before."""
+    """What became of the jobs under the service, by name, and what it knew when the set began: what a start with its end takes, and a worker more."""
     dir = str(out.parent / f"queue-{policy}")
     log = open(out / "serve.log", "w")
     service = subprocess.Popen([star, "sched", "serve", "--dir", dir, "--policy", policy, "--places", str(PLACES), "--slot", f"{slot}s"], stderr=log)
@@ -70,15 +70,15 @@ def live(star, out, policy, jobs, slot):
             status = json.loads(ask(star, dir, "status", "--json").stdout)
             if all("ended_s" in j for j in status["jobs"]):
                 names = {j["name"] for j in jobs}
-                return {j["job"]: j for j in status["jobs"] if j["job"] in names}, took.get("start", 0) + took.get("end", 0)
+                return {j["job"]: j for j in status["jobs"] if j["job"] in names}, (took.get("start", 0) + took.get("end", 0), took.get("resize", 0))
             time.sleep(0.5)
     finally:
         service.terminate()
         service.wait()
 
 
-def simulated(star, out, policy, jobs, submitted, slot, start):
-    """The same by the simulator, which knows how long a start took in the median before, but not how long workers take to leave."""
+def simulated(star, out, policy, jobs, submitted, slot, start, resize):
+    """The same by the simulator, with the medians that the service counts with: what a start takes, and how long it is until more workers are of use."""
     (out / "rates").mkdir(exist_ok=True)
     with open(out / "trace.csv", "w") as f:
         w = csv.writer(f)
@@ -94,7 +94,7 @@ def simulated(star, out, policy, jobs, submitted, slot, start):
             w.writerow(["global_batch_size"] + [n for n in RATES if n <= most])
             w.writerow([64] + [RATES[n] for n in RATES if n <= most])
     done = subprocess.run([star, "sched", "sim", str(out / "trace.csv"), "--format", "elasticflow", "--throughputs", str(out / "rates"), "--cluster", f"n1g{PLACES}",
-                           "--policy", policy, "--slot", f"{slot}s", "--start", f"{start}s", "--jobs", "-"], capture_output=True, text=True, check=True)
+                           "--policy", policy, "--slot", f"{slot}s", "--start", f"{start}s", "--resize", f"{resize}s", "--jobs", "-"], capture_output=True, text=True, check=True)
     return {row["job_id"]: row for row in csv.DictReader(done.stdout.splitlines())}
 
 
@@ -114,15 +114,17 @@ def twice(out, jobs):
 def one(star, out, seed, policy, slot):
     jobs = draw(seed)
     out.mkdir(parents=True)
-    real, start = live(star, out, policy, jobs, slot)
-    sim = simulated(star, out, policy, jobs, {n: j["submitted_s"] for n, j in real.items()}, slot, start)
-    instant = simulated(star, out, policy, jobs, {n: j["submitted_s"] for n, j in real.items()}, slot, 0)
+    begun = time.time()
+    real, (start, resize) = live(star, out, policy, jobs, slot)
+    took = time.time() - begun
+    sim = simulated(star, out, policy, jobs, {n: j["submitted_s"] for n, j in real.items()}, slot, start, resize)
+    instant = simulated(star, out, policy, jobs, {n: j["submitted_s"] for n, j in real.items()}, slot, 0, 0)
     met = {n: j["met_deadline"] for n, j in real.items()}
     said = {n: sim[n]["met_deadline"] == "true" for n in met}
     said0 = {n: instant[n]["met_deadline"] == "true" for n in met}
     later = [real[n]["ended_s"] - float(sim[n]["end"]) for n in met if sim[n]["end"] and real[n]["state"] == "done"]
     return dict(seed=seed, policy=policy, jobs=len(met), simulated=sum(said.values()), live=sum(met.values()), same=sum(met[n] == said[n] for n in met),
-                differ=[n for n in met if met[n] != said[n]], preemptions=sum(j["preemptions"] for j in real.values()), start_s=round(start, 2), same_without=sum(met[n] == said0[n] for n in met), twice=twice(out.parent / f"queue-{policy}", jobs),
+                differ=[n for n in met if met[n] != said[n]], preemptions=sum(j["preemptions"] for j in real.values()), start_s=round(start, 2), resize_s=round(resize, 2), took_s=round(took), same_without=sum(met[n] == said0[n] for n in met), twice=twice(out.parent / f"queue-{policy}", jobs),
                 unused=[n for n, j in real.items() if j["state"] == "done" and j["samples"] != j["of"]], later=[round(x, 1) for x in later])
 
 
@@ -131,14 +133,31 @@ def main():
     p.add_argument("--star", default="star")
     p.add_argument("--sets", type=int, default=3)
     p.add_argument("--first", type=int, default=1, help="seed of the first set")
+    p.add_argument("--beside", type=int, default=1, help="sets at a time; each has a queue of its own for each policy, which the sets after it in its turn go on with")
     p.add_argument("--slot", type=int, default=5)
     p.add_argument("--out", type=pathlib.Path, required=True)
     a = p.parse_args()
     a.star = os.path.abspath(a.star)
-    for seed in range(a.first, a.first + a.sets):
-        with concurrent.futures.ThreadPoolExecutor() as pool:  # policies beside each other: workers sleep most of the time
-            for f in [pool.submit(one, a.star, a.out / f"{seed}-{policy}", seed, policy, a.slot) for policy in POLICIES]:
-                print(json.dumps(f.result()), flush=True)
+
+    def learn(n, policy):
+        """Two short jobs, of which the second one has the first one's places."""
+        out = a.out / f"turn-{n}" / f"0-{policy}"
+        out.mkdir(parents=True)
+        live(a.star, out, policy, [dict(name=f"learn-{i}", at=6 * i, samples=8 * RATES[4] // 32 * 32, workers=4 >> i, deadline=600) for i in range(2)], a.slot)
+
+    def turn(n):
+        """Sets of one turn, one after the other; policies beside each other: workers sleep most of the time."""
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            for f in [pool.submit(learn, n, policy) for policy in POLICIES]:
+                f.result()
+        for seed in range(a.first + n, a.first + a.sets, a.beside):
+            with concurrent.futures.ThreadPoolExecutor() as pool:
+                for f in [pool.submit(one, a.star, a.out / f"turn-{n}" / f"{seed}-{policy}", seed, policy, a.slot) for policy in POLICIES]:
+                    print(json.dumps(f.result()), flush=True)
+
+    with concurrent.futures.ThreadPoolExecutor(a.beside) as turns:
+        for f in [turns.submit(turn, n) for n in range(a.beside)]:
+            f.result()
 
 
 main()

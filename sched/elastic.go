@@ -12,7 +12,8 @@ import (
 type elastic struct {
 	now      float64
 	slot     float64 // rounds are at least so far apart, s
-	start    float64 // s without progress that a job's start, or its resume, takes; of more GPUs what they would have added in that time
+	start    float64 // s without progress that a job's start, or its resume, takes
+	resize   float64 // s until more GPUs than before are of use
 	gpus     int
 	compat   Compat
 	runnable []*flex // admitted and not ended, in order of submission
@@ -96,12 +97,12 @@ func (f *flex) level(free int) int {
 	return 0
 }
 
-// more is the time without progress that n GPUs cost a job which has had so many, s.
+// more is the time without progress that n GPUs cost a job which has had so many, s: what they would have added until they are of use.
 func (e *elastic) more(f *flex, had, n int) float64 {
-	if n <= had || e.start == 0 {
+	if n <= had || e.resize == 0 {
 		return 0
 	}
-	return e.start * (1 - f.rate(had)/f.rate(n))
+	return e.resize * (1 - f.rate(had)/f.rate(n))
 }
 
 // Elastic runs jobs that have Rates.
@@ -111,7 +112,7 @@ func Elastic(jobs []*Job, c Cluster, name string, slot float64, compat Compat) [
 
 func runElastic(jobs []*Job, c Cluster, o Options) []Outcome {
 	name, slot, compat := o.Policy, o.Slot, o.Compat
-	e := &elastic{now: -slot, slot: slot, start: o.Start, gpus: c.Nodes * c.GPUs, compat: compat, cluster: c, away: newAbsences(c.Away)}
+	e := &elastic{now: -slot, slot: slot, start: o.Start, resize: cmp.Or(o.Resize, o.Start), gpus: c.Nodes * c.GPUs, compat: compat, cluster: c, away: newAbsences(c.Away)}
 	e.policy = planners[name]
 	if o.Horizon > 0 {
 		e.policy = newBounded(name == "ef-admission", e.gpus, int(math.Ceil(o.Horizon/slot)))

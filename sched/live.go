@@ -152,10 +152,10 @@ func (l *Live) Arrive(j *Job) { l.add(Running{Job: j, Left: j.Iterations}) }
 
 // Lags tells how long it takes until more GPUs of a job that runs are of use, s. Policies that plan count it.
 func (l *Live) Lags(more float64) {
-	if l.e == nil || l.e.start == more {
+	if l.e == nil || l.e.resize == more {
 		return
 	}
-	if l.e.start = more; math.IsInf(l.last, -1) {
+	if l.e.resize = more; math.IsInf(l.last, -1) {
 		l.begin(l.begun)
 	}
 }

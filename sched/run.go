@@ -15,6 +15,7 @@ type Options struct {
 	Compat  Compat  // whose program to follow
 	Horizon float64 // s for which ef and ef-admission plan ahead, each job once; 0: without bound, all jobs at each decision
 	Start   float64 // s without progress that a job's start, or its resume, takes, under policies that a service has (LivePolicies)
+	Resize  float64 // s until more GPUs of a job that runs are of use, under those of them that plan; 0: Start
 
 	// Progress, unless nil, is told now and then how many of a virtual cluster's jobs have ended, of how many. Lucid, AlloX's and Muri's policies tell nothing.
 	Progress func(ended, jobs int)

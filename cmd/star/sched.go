@@ -35,7 +35,7 @@ type schedSim struct {
 	alpha, estimateError               float64
 	seed                               uint64
 	policies                           []string
-	slot, start, horizon               time.Duration
+	slot, start, resize, horizon       time.Duration
 	asJSON, asCSV                      bool
 }
 
@@ -71,6 +71,7 @@ func schedSimCommand() *cobra.Command {
 	settings.Var(s, &p.queues, "queues", "", "file of AlloX with the order of the users' queues; without it: as they come")
 	settings.Var(s, &p.slot, "slot", 240*time.Second, "how far apart rounds of policies are that plan, at least")
 	settings.Var(s, &p.start, "start", 0, "what a start, or a resume, takes in which a job makes no progress; of policies that star sched serve has")
+	settings.Var(s, &p.resize, "resize", 0, "until more GPUs of a job that runs are of use; 0: as long as --start")
 	settings.Var(s, &p.horizon, "horizon", 0, "how far ef and ef-admission plan ahead, each job once, for large traces; 0: all jobs at each decision, without bound")
 	settings.Var(s, &p.compat, "compat", "", "follow an original's program where it differs from what it describes", "", "elasticflow", "lucid", "allox", "muri")
 	settings.Var(s, &p.slow, "slow", "", "when which nodes are slow: a CSV file with node, from, to (s) and factor (how many times longer all takes there), or seed:N for random times")
@@ -310,6 +311,8 @@ func (p *schedSim) valid() error {
 		return p.set.Invalid("horizon", errors.New("want 0, or a slot or more"))
 	case p.start < 0:
 		return p.set.Invalid("start", errors.New("want 0 or more"))
+	case p.resize < 0:
+		return p.set.Invalid("resize", errors.New("want 0 or more"))
 	case !(p.estimateError >= 0 && p.estimateError <= 5):
 		return p.set.Invalid("estimate-error", errors.New("want 0 to 5; with 0.5 two of three jobs are thought to take 0.61 to 1.65 times as long as they do"))
 	case p.asCSV && p.asJSON:
@@ -374,7 +377,7 @@ func (p *schedSim) sim(w, progress io.Writer, trace string) error {
 	var summary schedSummary
 	for _, policy := range p.policies {
 		begin := time.Now()
-		out, err := sched.Run(jobs, vcs, sched.Options{Policy: policy, Slot: math.Round(p.slot.Seconds()), Start: p.start.Seconds(), Horizon: p.horizon.Seconds(), Compat: compat, Profile: profile, Alpha: p.alpha, Profiling: p.profiling == "on", Users: users,
+		out, err := sched.Run(jobs, vcs, sched.Options{Policy: policy, Slot: math.Round(p.slot.Seconds()), Start: p.start.Seconds(), Resize: p.resize.Seconds(), Horizon: p.horizon.Seconds(), Compat: compat, Profile: profile, Alpha: p.alpha, Profiling: p.profiling == "on", Users: users,
 			Progress: schedProgress(progress, policy, time.Now)})
 		if err != nil {
 			return p.set.Invalid("policy", err)

@@ -95,7 +95,7 @@ type Member struct {
 	Leaving  bool
 	Joined   bool // as the job's log says; not written down
 
-	added float64 // s
+	added float64 // or when it was decided, s
 }
 
 // Job is a job in a Queue.
@@ -116,7 +116,8 @@ type Job struct {
 
 	Measured map[int]float64 // samples/s on so many workers
 
-	started  float64 // this life, s
+	given    float64 // when it was given more workers that are not all there yet, s; NaN: it was not
+	started  float64 // this life, or the decision that it is to have one, s
 	trains   bool    // this life has made an update; not written down, like progress
 	progress float64 // when the last update was seen, s
 	after    State   // what it is when it has stopped

@@ -183,7 +183,7 @@ func (q *Queue) Apply(e Event) error {
 		if e.Spec == nil || q.byName[e.Job] != nil {
 			return fmt.Errorf("job %s is submitted twice, or is none", e.Job)
 		}
-		j := &Job{Spec: *e.Spec, Submitted: e.At, Due: math.Inf(1), State: Waiting, since: e.At}
+		j := &Job{Spec: *e.Spec, Submitted: e.At, Due: math.Inf(1), State: Waiting, since: e.At, given: math.NaN()}
 		if j.Deadline > 0 {
 			j.Due = e.At + j.Deadline
 		}
@@ -213,6 +213,9 @@ func (q *Queue) apply(j *Job, e Event) error {
 	}
 	switch e.Kind {
 	case KindDecide:
+		if j.given = math.NaN(); e.Workers > j.Want {
+			j.given = e.At // from now on it waits, also for others to leave
+		}
 		j.Want, j.Why = e.Workers, e.Why
 	case KindDecline:
 		j.State, j.Why, j.Ended = Declined, e.Why, e.At
@@ -222,9 +225,17 @@ func (q *Queue) apply(j *Job, e Event) error {
 		}
 		j.Life, j.Addr, j.State, j.from = e.Life, e.Addr, Running, j.Samples
 		j.started, j.trains = e.At, false
+		if !math.IsNaN(j.given) {
+			j.started, j.given = j.given, math.NaN()
+		}
 	case KindAdd:
 		j.members = max(j.members, e.Member)
 		j.Members = append(j.Members, &Member{ID: e.Member, Host: e.Host, Rank: e.Rank, Replaces: e.Replaces, added: e.At})
+		if !math.IsNaN(j.given) {
+			if j.Members[len(j.Members)-1].added = j.given; len(j.staying()) >= j.Want {
+				j.given = math.NaN()
+			}
+		}
 	case KindLeave:
 		j.Members[member].Leaving = true
 	case KindGone:

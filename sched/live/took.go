@@ -2,11 +2,11 @@ package live
 
 import "slices"
 
-// What takes time in which a place makes no samples.
+// What takes time in which a place makes no samples. It begins with the decision: that others must leave before, some 2 s after they are told, is in it.
 const (
-	tookStart  = "start"  // from the begin of a job to its first update
+	tookStart  = "start"  // from the decision that a job begins to its first update
 	tookResume = "resume" // the same from a checkpoint
-	tookResize = "resize" // until a worker that is added takes part
+	tookResize = "resize" // from the decision until a worker that is added takes part
 	tookEnd    = "end"    // from the last update of a job to its end
 )
 

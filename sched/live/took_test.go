@@ -53,3 +53,24 @@ func TestTook(t *testing.T) {
 		t.Errorf("the median of the newest is %v", got)
 	}
 }
+
+// What a start takes begins with the decision: the time that another job takes to leave is in it.
+func TestTookWithTheOthersLeave(t *testing.T) {
+	w := newWorld(t, "srtf", 1, Host{Name: "a", Slots: 1})
+	w.learns = true
+	for _, s := range []Spec{{Name: "long", Samples: 100_000, Rates: map[int]float64{1: 100}}, {Name: "short", Samples: 500, Rates: map[int]float64{1: 100}}} {
+		if err := w.submit(s); err != nil {
+			t.Fatal(err)
+		}
+		for i := 0; len(w.q.took[tookStart]) < 1 || s.Name == "short" && len(w.q.took[tookStart]) < 2; i++ {
+			if i > 4000 {
+				t.Fatalf("%s does not start:\n%s", s.Name, w.trail.String())
+			}
+			w.settle()
+			w.step(func(string) float64 { return 1 })
+		}
+	}
+	if took := w.q.took[tookStart]; took[1] <= took[0] {
+		t.Errorf("a start on a free place took %v s, and one for which another job had to stop %v", took[0], took[1])
+	}
+}
