@@ -36,6 +36,7 @@ const schedDir = "star-sched"
 func schedServeCommand() *cobra.Command {
 	s := new(settings.Set)
 	var dir, policy, hosts, address, listen, page, logLevel, logFormat string
+	var engine schedEngine
 	var slot time.Duration
 	var places int
 	var insecure bool
@@ -46,6 +47,11 @@ func schedServeCommand() *cobra.Command {
 	settings.Var(s, &slot, "slot", 240*time.Second, "how far apart rounds of policies are that plan, at least")
 	settings.Var(s, &places, "places", 0, "workers that run on this machine at a time, without --hosts; 0: one for each processor")
 	settings.Var(s, &hosts, "hosts", "", "file of hosts, as for star run: one worker at a time for each GPU, or for each processor (cpu) where no GPUs are listed")
+	settings.Var(s, &engine.name, "engine", "hosts", "who starts workers: hosts, this machine or --hosts; slurm, srun on the nodes of its cluster", "hosts", "slurm")
+	settings.Var(s, &engine.cpus, "cpus", 1, "with --engine: processors of each worker")
+	settings.Var(s, &engine.gpus, "gpus", 0, "with --engine: GPUs of each worker")
+	settings.Var(s, &engine.partition, "partition", "", "slurm: of these nodes (all)")
+	settings.Var(s, &engine.time, "time", "1-00:00:00", "slurm: limit of a worker's time, after which another one is started")
 	settings.Var(s, &address, "address", "127.0.0.1", "address of this machine on which coordinators of jobs listen, for workers of other hosts")
 	settings.Var(s, &insecure, "insecure", false, "allow coordinators beyond loopback without STAR_TOKEN")
 	settings.Var(s, &listen, "listen", "127.0.0.1:0", "loopback address on which the service answers")
@@ -92,7 +98,14 @@ docs/scheduling.md has the file of a job, and what happens when something is gon
 			}
 			o := schedule.Options{Dir: dir, Policy: policy, Slot: slot, Address: address, Token: token,
 				Log: process.Logger(&settings.Job{LogLevel: logLevel, LogFormat: logFormat}, os.Stderr, "role", "sched")}
-			if err := schedHosts(s, &o, hosts, places); err != nil {
+			if err := engine.valid(s, hosts, places, len(peers.Members) > 0); err != nil {
+				return err
+			}
+			if engine.name == "slurm" {
+				if err := engine.slurm(&o); err != nil {
+					return err
+				}
+			} else if err := schedHosts(s, &o, hosts, places); err != nil {
 				return err
 			}
 			if err := schedPeers(s, &o, &peers, jobs, insecure, hosts); err != nil {
@@ -224,13 +237,8 @@ func schedHosts(s *settings.Set, o *schedule.Options, file string, places int) e
 	if err != nil {
 		return err
 	}
-	for _, e := range environ() {
-		if !strings.HasPrefix(e, "STAR_") || strings.HasPrefix(e, "STAR_DATA=") {
-			o.Environ = append(o.Environ, e)
-		}
-	}
-	o.Environ = append(o.Environ, agentVariable+"="+self)
-	o.Command = func(host string, env, own []string) (*exec.Cmd, []byte) {
+	o.Environ = append(schedEnviron(), agentVariable+"="+self)
+	o.Command = func(_, host string, env, own []string) (*exec.Cmd, []byte) {
 		at := site{known[host]}
 		if len(at.Launch) > 0 {
 			cmd, orders := at.command(self, "worker", env, own)
@@ -249,6 +257,16 @@ func schedHosts(s *settings.Set, o *schedule.Options, file string, places int) e
 		return cmd, nil
 	}
 	return nil
+}
+
+// schedEnviron is the environment of processes of jobs, without settings.
+func schedEnviron() (env []string) {
+	for _, e := range environ() {
+		if !strings.HasPrefix(e, "STAR_") || strings.HasPrefix(e, "STAR_DATA=") {
+			env = append(env, e)
+		}
+	}
+	return env
 }
 
 func schedSubmitCommand() *cobra.Command {

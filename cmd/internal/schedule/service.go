@@ -38,9 +38,11 @@ type Options struct {
 	Log     *slog.Logger
 	Page    *web.LiveSchedules // shows the queue; nil: nothing does
 
-	// Command is the command of a worker on a host, with these variables in its environment; own is a job's own command, nil: STAR's worker. Input is what it wants to read
-	// first; nil: nothing, and signals are for the process itself.
-	Command func(host string, env, own []string) (cmd *exec.Cmd, input []byte)
+	// Command is the command of a worker of that name on a host, with these variables in its environment; own is a job's own command, nil: STAR's worker. Input is what
+	// it wants to read first; nil: nothing, and signals are for the process itself.
+	Command func(name, host string, env, own []string) (cmd *exec.Cmd, input []byte)
+	// Kill ends the worker of a name where its command's end is not its own; nil: it is.
+	Kill func(name string) error
 	// Environ is that of all processes, without settings.
 	Environ []string
 	Token   string // of the jobs; empty: they need none
@@ -163,6 +165,9 @@ func (s *Service) worker(j *live.Job, id int) child {
 	return child(filepath.Join(s.o.Jobs, j.Name, fmt.Sprintf("worker-%d", id)))
 }
 
+// workerName is what an engine calls a worker.
+func workerName(j *live.Job, id int) string { return fmt.Sprintf("star-%s-worker-%d", j.Name, id) }
+
 // say sends a signal; what does not want to hear it is killed later.
 func (s *Service) say(p child, sig syscall.Signal) {
 	if _, ok := s.told[p]; !ok {
@@ -284,7 +289,7 @@ func (s *Service) do(e live.Event) {
 		s.start(s.coordinator(j), func() (*exec.Cmd, []byte) { return s.coordinates(j) })
 	case live.KindAdd:
 		s.start(s.worker(j, e.Member), func() (*exec.Cmd, []byte) {
-			return s.o.Command(e.Host, s.environ(j, map[string]string{"rank": fmt.Sprint(e.Rank), "host-id": e.Host}), j.Command)
+			return s.o.Command(workerName(j, e.Member), e.Host, s.environ(j, map[string]string{"rank": fmt.Sprint(e.Rank), "host-id": e.Host}), j.Command)
 		})
 	case live.KindLeave:
 		s.say(s.worker(j, e.Member), syscall.SIGTERM)
@@ -378,6 +383,11 @@ func (s *Service) lookAt(j *live.Job, m *live.Member) {
 			}
 		}
 		if since, ok := s.told[p]; ok && time.Since(since) > most {
+			if s.o.Kill != nil {
+				if err := s.o.Kill(workerName(j, m.ID)); err != nil {
+					s.o.Log.Warn("cannot be ended", "job", j.Name, "worker", m.ID, "error", err)
+				}
+			}
 			s.say(p, syscall.SIGKILL)
 		}
 		return

@@ -175,6 +175,7 @@ func TestSlurm(t *testing.T) {
 		j.is(t, "COMPLETED")
 		trained(t, filepath.Join(j.dir, "out"), end, 1)
 	})
+	t.Run("schedules", c.schedules)
 	t.Run("side by side", func(t *testing.T) {
 		t.Run("array", func(t *testing.T) {
 			t.Parallel()

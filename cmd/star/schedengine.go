@@ -1,0 +1,128 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/user"
+	"strconv"
+	"strings"
+	"time"
+
+	"star/cmd/internal/schedule"
+	"star/internal/settings"
+	"star/sched/live"
+)
+
+// schedEngine is who starts the workers of star sched serve.
+type schedEngine struct {
+	name            string
+	cpus, gpus      int
+	partition, time string
+}
+
+// engineTime is how long a command of an engine may take to answer.
+const engineTime = 30 * time.Second
+
+// valid says what does not go together.
+func (e *schedEngine) valid(s *settings.Set, hosts string, places int, several bool) error {
+	if e.name == "hosts" {
+		for _, name := range []string{"cpus", "gpus", "partition", "time"} {
+			if s.Origin(name) == settings.Origin("--"+name) {
+				return s.Invalid(name, errors.New("is for --engine slurm; hosts say themselves what they have (--hosts)"))
+			}
+		}
+		return nil
+	}
+	switch {
+	case hosts != "":
+		return s.Invalid("hosts", errors.New("with --engine slurm the nodes are those of Slurm: leave it out, or choose them by --partition"))
+	case places > 0:
+		return s.Invalid("places", errors.New("with --engine slurm each node has its processors, --cpus for each worker"))
+	case several:
+		return s.Invalid("engine", errors.New("several services (--peers) start workers on hosts only"))
+	case e.cpus < 1:
+		return s.Invalid("cpus", errors.New("want 1 or more"))
+	case e.gpus < 0:
+		return s.Invalid("gpus", errors.New("want 0 or more"))
+	}
+	return nil
+}
+
+// slurm has workers be steps of their own of Slurm: srun is a process of the service, which passes signals on and ends as the worker does. A node is a host, with room for as
+// many workers as it has processors for.
+func (e *schedEngine) slurm(o *schedule.Options) error {
+	ask := func(program string, args ...string) (string, error) {
+		ctx, cancel := context.WithTimeout(context.Background(), engineTime)
+		defer cancel()
+		path, err := exec.LookPath(program)
+		if err != nil {
+			return "", unavailable{fmt.Errorf("--engine slurm: %w: start the service where Slurm's commands are", err)}
+		}
+		var said bytes.Buffer
+		cmd := exec.CommandContext(ctx, path, args...)
+		cmd.Stderr = &said
+		out, err := cmd.Output()
+		if err != nil {
+			return "", unavailable{fmt.Errorf("--engine slurm: %s: %w: %s", program, err, strings.TrimSpace(said.String()))}
+		}
+		return string(out), nil
+	}
+	args := []string{"--noheader", "--Node", "--format=%N %c", "--responding"}
+	if e.partition != "" {
+		args = append(args, "--partition="+e.partition)
+	}
+	nodes, err := ask("sinfo", args...)
+	if err != nil {
+		return err
+	}
+	known := map[string]bool{}
+	for line := range strings.Lines(nodes) {
+		f := strings.Fields(line)
+		if len(f) != 2 || known[f[0]] { // once for each partition
+			continue
+		}
+		if n, err := strconv.Atoi(f[1]); err == nil && n >= e.cpus {
+			known[f[0]] = true
+			o.Hosts = append(o.Hosts, &live.Host{Name: f[0], Slots: n / e.cpus})
+		}
+	}
+	if len(o.Hosts) == 0 {
+		return unavailable{fmt.Errorf("--engine slurm: no node answers that has %d processors: sinfo says %q (--partition, --cpus)", e.cpus, strings.TrimSpace(nodes))}
+	}
+	if _, err := exec.LookPath("srun"); err != nil {
+		return unavailable{fmt.Errorf("--engine slurm: %w: start the service where Slurm's commands are", err)}
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	me, err := user.Current()
+	if err != nil {
+		return err
+	}
+	o.Environ = schedEnviron()
+	o.Command = func(name, host string, env, own []string) (*exec.Cmd, []byte) {
+		args := []string{"--job-name=" + name, "--nodelist=" + host, "--nodes=1", "--ntasks=1", "--cpus-per-task=" + strconv.Itoa(e.cpus), "--time=" + e.time, "--immediate=60", "--export=ALL", "--quiet", "--input=none"}
+		if e.gpus > 0 {
+			args = append(args, "--gpus-per-task="+strconv.Itoa(e.gpus))
+		}
+		if e.partition != "" {
+			args = append(args, "--partition="+e.partition)
+		}
+		if len(own) == 0 {
+			own = []string{self, "worker"}
+		}
+		cmd := exec.Command("srun", append(args, own...)...)
+		cmd.Env = env
+		return cmd, nil
+	}
+	o.Kill = func(name string) error { // srun would end, and its worker go on
+		_, err := ask("scancel", "--user="+me.Username, "--name="+name)
+		return err
+	}
+	return nil
+}
