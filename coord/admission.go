@@ -8,25 +8,28 @@ import (
 	"star/runlog"
 )
 
-// Admission is asked before a plan of the Pilot is installed that makes more updates than SSGD, because that uses
-// more of hosts that others use too. Its methods are called by the coordinator's goroutine and do not wait.
+// Admission is asked before a plan of the Pilot is installed that makes more updates than SSGD,
+// because that uses more of hosts that others use too. Its methods are called by the coordinator's
+// goroutine and do not wait.
 type Admission interface {
-	// Ask asks for a plan. answer is called by another goroutine, soon in any case: with no, where nobody knows. After a yes it
-	// is called again when that no longer holds. The next Ask gives back what was granted, like Yield: nothing more
-	// is heard of it.
+	// Ask asks for a plan. answer is called by another goroutine, soon in any case: with no, where
+	// nobody knows. After a yes it is called again when that no longer holds. The next Ask gives
+	// back what was granted, like Yield: nothing more is heard of it.
 	Ask(p modes.Plan, answer func(ok bool, why string))
 
 	// Yield gives back what was granted, and takes back what was asked.
 	Yield()
 }
 
-// InStep says whether a plan makes no more updates than SSGD: all workers that are waited for at all are waited for
-// in every one of them.
+// InStep says whether a plan makes no more updates than SSGD: all workers that are waited for at
+// all are waited for in every one of them. Such plans need no permission: SSGD's updates are what
+// the hosts were planned for.
 func InStep(p modes.Plan) bool {
 	return len(p.Groups) == 1 && p.Groups[0].Quorum == len(p.Groups[0].Members) && len(p.Groups[0].Riders) == 0
 }
 
-// admissionRequest is a change of plan that was asked for.
+// admissionRequest is a change of plan that was asked for. after is the line of the run log up to
+// which the pilot was told when it wanted that (runlog.Plan.After).
 type admissionRequest struct {
 	change advice.Change
 	after  int64
@@ -39,7 +42,9 @@ type ruling struct {
 	why string
 }
 
-// ask asks for what the pilot wants.
+// ask asks for what the pilot wants. One request counts at a time: an earlier one that was not
+// answered is declined, and an earlier permit is given back. The plan in force stays until the
+// answer.
 func (c *Coordinator) ask(ch *advice.Change, after int64) {
 	q := &admissionRequest{*ch, after}
 	if old := c.asking; old != nil {
@@ -67,6 +72,10 @@ func (c *Coordinator) spare() {
 }
 
 // abide does what an answer says.
+//
+// An answer to a request that does not count any more changes nothing. A permit that is taken back,
+// or a refusal, has the job go back to SSGD with the present shares, where it has left it, unless
+// somebody at the keyboard has chosen the plan.
 func (c *Coordinator) abide(r *ruling) error {
 	switch {
 	case r.admissionRequest == c.asking && r.ok:
@@ -94,7 +103,8 @@ func (c *Coordinator) abide(r *ruling) error {
 	return nil
 }
 
-// yield gives back what was granted, and does without what was asked for.
+// yield gives back what was granted, and does without what was asked for. why stands in the run
+// log, of a request that was not answered yet.
 func (c *Coordinator) yield(why string) {
 	if c.cfg.Admission != nil && (c.asking != nil || c.permit != nil) {
 		if c.asking != nil {
@@ -105,7 +115,8 @@ func (c *Coordinator) yield(why string) {
 	}
 }
 
-// Times are what an iteration takes each worker itself, without waiting for others; 0: not known, or gone.
+// Times are what an iteration takes each worker itself, without waiting for others; 0: not known,
+// or gone. By rank. They are means of the last iterations.
 func (s *Status) Times() []time.Duration {
 	ts := make([]time.Duration, len(s.Workers))
 	for i, w := range s.Workers {

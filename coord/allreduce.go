@@ -11,8 +11,9 @@ import (
 	"star/transport"
 )
 
-// RingConfig makes a job one of all-reduce: no shards, and workers that update
-// parameters of their own, all in the same way.
+// RingConfig makes a job one of all-reduce: no shards, and workers that update parameters of their
+// own, all in the same way. All members update parameters by the same rule from the same sum, so
+// nothing of the parameters comes to the coordinator but hashes.
 type RingConfig struct {
 	// Rule is the update rule in words. Workers with another one are refused,
 	// because their parameters would drift from the others'.
@@ -28,7 +29,10 @@ type RingConfig struct {
 	MaxStale int64
 }
 
-// announce tells a worker of a ring, with the addresses that concern it.
+// announce tells a worker of a ring, with the addresses that concern it. The engine knows ranks
+// only. A member hears where the ring meets (the first member's place), a rider the place of the
+// member that carries it. A ring that is formed at once, because one has failed, ends what was
+// under way in the one before (reformed).
 func (c *Coordinator) announce(r engine.To[transport.Ring]) {
 	p := c.workers[r.Worker]
 	if p == nil || p.gone {
@@ -55,7 +59,9 @@ func (c *Coordinator) announce(r engine.To[transport.Ring]) {
 	c.send(p, func() error { return transport.Send(p.conn, m, nil) })
 }
 
-// reformed forgets what the ring that was given up would have done.
+// reformed forgets what the ring that was given up would have done. An evaluation and a checkpoint
+// that were under way in it will never be whole, so they are given up, and begun again when the
+// next ring is there. Those of the end stay: members of the next ring answer them.
 func (c *Coordinator) reformed() {
 	clear(c.hashes)
 	if r := c.round; r != nil && !r.final { // its members have given it up as well
@@ -74,7 +80,9 @@ func (c *Coordinator) reformed() {
 	}
 }
 
-// savedAt notes that a worker has written its part of a checkpoint: the parameters, where it has some, or what its codec has left out.
+// savedAt notes that a worker has written its part of a checkpoint: the parameters, where it has
+// some, or what its codec has left out. Of a codec the part number is above 0, also in a ring. An
+// error is a worker that nobody has asked: it goes.
 func (c *Coordinator) savedAt(p *peer, e event) error {
 	switch {
 	case c.sharded() || e.saved.Shard > 0:
@@ -85,12 +93,19 @@ func (c *Coordinator) savedAt(p *peer, e event) error {
 	return nil // for a checkpoint that was given up
 }
 
-// compared is how many members of a ring have said what the hash of the parameters is that they evaluated: it was the same.
+// compared is how many members of a ring have said what the hash of the parameters is that they
+// evaluated: it was the same.
 func (c *Coordinator) compared(version int64) int {
 	return len(c.hashes[version])
 }
 
-// compare notes the hash of a member's parameters. All members have the same ones. Who has others than most goes; where that cannot be told, the job ends.
+// compare notes the hash of a member's parameters. All members have the same ones. Who has others
+// than most goes; where that cannot be told, the job ends.
+//
+// With n members, more than half of all must agree before anybody goes: as long as those who have
+// not spoken could change the majority, it waits. Two members that differ cannot tell who is right,
+// and the job ends with exit code 1, because it could go on with neither. Hashes of versions that
+// are older than the rounds under way are forgotten.
 func (c *Coordinator) compare(t transport.Tally) error {
 	for v := range c.hashes {
 		if v < t.Version-engine.RingAhead {
@@ -139,12 +154,30 @@ func (c *Coordinator) compare(t transport.Tally) error {
 	return nil
 }
 
-// evaluates says whether a worker takes part in an evaluation.
+// evaluates says whether a worker takes part in an evaluation. In between only those that are
+// released again soon: who is parked would hear of it too late. At the end everybody is parked.
 func (c *Coordinator) evaluates(w star.Worker, final bool) bool {
 	return c.engine.Evaluates(w) && (final || !c.engine.Worker(w).Parked)
 }
 
 // Order is something that the coordinator tells a worker.
+//
+// Kind says which of the fields is set; all others are zero.
+// What each says, and to whom:
+//
+//	release   go on: compute so many samples from a place in the stream, with parameters of a version; evaluate first; or stop
+//	ring      members of all-reduce: form this ring, or ride with that member of it
+//	save      write your part of a checkpoint
+//	buffers   the average of everybody's, which an evaluation asked for
+//	branch    in a tree: your parent and children from the next release on
+//	detach    in a tree: a gradient, yours or a child's, goes another way
+//	route     a shard is at another server now
+//	cancel    stop computing for an update that was made without you
+//	close     a round is closed: whose gradients are in it
+//	view      who holds the copies of a shard now
+//
+// Orders are done in the order in which they come, but those that only end a wait: cancel, close,
+// view, and a ring that is formed at once.
 type Order struct {
 	Kind    transport.Kind // release, ring, save, buffers, branch, detach, route, cancel or close
 	Release transport.Release
@@ -162,6 +195,10 @@ type Order struct {
 
 // Order waits for the coordinator's next order. A Reject ends the membership: it is
 // returned as *transport.RejectError.
+//
+// Other errors: a *LostError where the connection has ended or nothing was heard for DeadAfter; a
+// frame that is no order, or whose header cannot be parsed: coordinator and member are of different
+// versions then. One goroutine calls it, beside those that call Say.
 func (m *Member) Order() (Order, error) {
 	f, err := m.recv()
 	if err != nil {

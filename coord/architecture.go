@@ -14,23 +14,28 @@ import (
 	"star/transport"
 )
 
-// architecture is everything in which a job of parameter servers and one of all-reduce are different for the coordinator. What its engine decides is the
-// engine's; what is left is who has the parameters (before there is an engine, and when another process takes the job over), and what members are told and must say of
-// themselves. There are two, servers and ring, and New chooses: nothing else asks which one it is.
+// architecture is everything in which a job of parameter servers and one of all-reduce are
+// different for the coordinator. What its engine decides is the engine's; what is left is who has
+// the parameters (before there is an engine, and when another process takes the job over), and what
+// members are told and must say of themselves. There are two, servers and ring, and New chooses:
+// nothing else asks which one it is.
 //
 // Methods that have the coordinator may use and change what Run owns.
 type architecture interface {
-	// sharded says whether servers have the parameters, in shards, and gradients go to them; else every member has its own.
+	// sharded says whether servers have the parameters, in shards, and gradients go to them; else
+	// every member has its own.
 	sharded() bool
 
-	// check says what cannot be of a configuration, and fits of a plan. Each error names the setting, and what to do.
+	// check says what cannot be of a configuration, and fits of a plan. Each error names the
+	// setting, and what to do.
 	check(cfg *Config) error
 	fits(p modes.Plan) error
 
 	// replaceable says what cannot be of a plan where another process may take the job over.
 	replaceable(p modes.Plan) error
 
-	// enrols says what is wrong with a worker that says so of itself: it is of the other architecture, updates in another way, or cannot be reached by others.
+	// enrols says what is wrong with a worker that says so of itself: it is of the other
+	// architecture, updates in another way, or cannot be reached by others.
 	enrols(h transport.Hello, e Enrolment) error
 
 	// least is how many workers there must be for the training to go on.
@@ -48,15 +53,18 @@ type architecture interface {
 	// inherit begins with a job that another coordinator has left.
 	inherit(c *Coordinator)
 
-	// stands takes in how far a worker has come that joins a successor (nil: it does not say), and gathers says whether those are there, of members that have
-	// joined or reported, whose parameters the training can go on with. An error of stands: what the worker says cannot be.
+	// stands takes in how far a worker has come that joins a successor (nil: it does not say), and
+	// gathers says whether those are there, of members that have joined or reported, whose
+	// parameters the training can go on with. An error of stands: what the worker says cannot be.
 	stands(c *Coordinator, p *peer, s *Stand) error
 	gathers(c *Coordinator) bool
 
-	// welcome puts into w from where a worker goes on, where that is not what the engine or a checkpoint says.
+	// welcome puts into w from where a worker goes on, where that is not what the engine or a
+	// checkpoint says.
 	welcome(c *Coordinator, p *peer, w *transport.Welcome)
 
-	// resume has From and After of a job that is taken over be known. It is called before the engine is made.
+	// resume has From and After of a job that is taken over be known. It is called before the
+	// engine is made.
 	resume(c *Coordinator)
 
 	// engine makes the engine of the job: g with what is of this architecture alone.
@@ -162,6 +170,8 @@ func (ring) replaceable(p modes.Plan) error {
 	return nil
 }
 
+// The rule is compared in words (process.RuleText): two programs that say the same make the same
+// update, bit for bit.
 func (r ring) enrols(h transport.Hello, e Enrolment) error {
 	rule := r.Rule
 	if r.RuleOf != nil {
@@ -200,6 +210,8 @@ func (ring) inherit(c *Coordinator) {
 	}
 }
 
+// Once the training goes on it is too late for that: who comes then gets the parameters from
+// others.
 func (ring) stands(c *Coordinator, p *peer, s *Stand) error {
 	if !c.trained() || c.engine != nil || s == nil {
 		return nil
@@ -219,6 +231,8 @@ func (ring) gathers(c *Coordinator) bool {
 	return len(c.withParameters()) > 0
 }
 
+// Seed says to a worker of a ring that its parameters count. One that says nothing of itself is
+// told a version and a step above 0, by which it knows that the parameters come from the others.
 func (ring) welcome(c *Coordinator, p *peer, w *transport.Welcome) {
 	if !c.trained() {
 		return

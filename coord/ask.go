@@ -8,8 +8,12 @@ import (
 	"star/transport"
 )
 
-// Ask carries out a command of star ctl from within the process: the same as over a
-// connection. v, if not nil, receives the answer. The error is what the coordinator says against it, that the job is over, or the cause of ctx.
+// Ask carries out a command of star ctl from within the process: the same as over a connection. v,
+// if not nil, receives the answer. The error is what the coordinator says against it, that the job
+// is over, or the cause of ctx.
+//
+// It is for callers in this process; star ctl's questions come over connections and are answered by
+// the same code. It may be called from any goroutine but that of Run.
 func (c *Coordinator) Ask(ctx context.Context, v any, args ...string) error {
 	answer := make(chan reply, 1)
 	select {

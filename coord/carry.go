@@ -11,7 +11,17 @@ import (
 	"star/transport"
 )
 
+// What the engine has ready (engine.Ready) is done here, and nowhere else: lines of the run log,
+// firings to servers, releases and whatever else goes to workers. Each of them may have to wait: for
+// more workers (grow.go), for a shard that moves (move.go), for copies (replica.go), for the lease
+// (takeover.go). None is ever left out or done twice, and their order stays.
+
 // carry does what the engine has ready.
+//
+// Whatever changes the engine ends here: afterwards a checkpoint or an evaluation that became due
+// begins, who is to leave is let go, buffers are averaged if all are there, and the job ends if
+// nothing is left to do. It may call itself, by way of members that are lost. An error ends the
+// job.
 func (c *Coordinator) carry(orders []engine.Ready) error {
 	orders, evict := evictions(orders)
 	if len(orders) > 0 {
@@ -36,6 +46,10 @@ func (c *Coordinator) carry(orders []engine.Ready) error {
 }
 
 // issue sends what the engine has ready.
+//
+// The order of things is fixed: lines of the run log; what too few workers, a moving shard or a
+// lost lease hold back; firings to the shards; then what follows to workers. With copies the last
+// two go through the chain, which waits for followers.
 func (c *Coordinator) issue(orders []engine.Ready) {
 	c.record(orders)
 	orders = c.withhold(orders)
@@ -45,8 +59,9 @@ func (c *Coordinator) issue(orders []engine.Ready) {
 	if len(orders) > 0 && !c.may() {
 		return
 	}
-	// Where others may coordinate, this process may end at any time, and another one goes on: what led to these orders is on record, the orders are
-	// with the shards. Where members remember what is complete, it is on record before they do.
+	// Where others may coordinate, this process may end at any time, and another one goes on: what
+	// led to these orders is on record, the orders are with the shards. Where members remember what
+	// is complete, it is on record before they do.
 	c.onRecord(orders)
 	if c.copies != nil {
 		c.chain(orders)
@@ -75,7 +90,8 @@ func (c *Coordinator) onRecord(orders []engine.Ready) {
 	}
 }
 
-// follow sends what follows from a firing.
+// follow sends what follows from a firing. In the order that engine.Ready prescribes for what is
+// said to one worker. Who is gone is passed over: the engine hears of that by Leave.
 func (c *Coordinator) follow(o *engine.Ready) {
 	for _, d := range o.Detached {
 		c.detach(d)
@@ -102,9 +118,10 @@ func (c *Coordinator) follow(o *engine.Ready) {
 	}
 }
 
-// fire tells every server that hosts shards of a firing, and begins what depends on their answers: the sum of
-// their norms, which is whole when each shard has said its part.
-// A silent firing changes what shards keep and makes no update, so nothing is counted.
+// fire tells every server that hosts shards of a firing, and begins what depends on their answers:
+// the sum of their norms, which is whole when each shard has said its part. A silent firing changes
+// what shards keep and makes no update, so nothing is counted. Servers that host none hear nothing.
+// The engine has numbered it, and every server gets every firing in that order.
 func (c *Coordinator) fire(o *engine.Ready) {
 	f := &o.Fire
 	for _, s := range c.servers {
@@ -132,7 +149,9 @@ func (c *Coordinator) fire(o *engine.Ready) {
 	}
 }
 
-// record writes down the updates that the scheduler has ordered, when it has: what comes behind them in the run log happened behind them, whenever they are carried out.
+// record writes down the updates that the scheduler has ordered, when it has: what comes behind
+// them in the run log happened behind them, whenever they are carried out. Orders that are kept for
+// later are written down once, when they were given.
 func (c *Coordinator) record(orders []engine.Ready) {
 	for i := range orders {
 		if o := &orders[i]; o.Fire.Seq > 0 && !o.Silent && !o.Recorded {
@@ -142,8 +161,9 @@ func (c *Coordinator) record(orders []engine.Ready) {
 	}
 }
 
-// recordFire writes the line of one update. It names all whose gradients are in it, also where the Fire to the
-// shards names only those who reported for them.
+// recordFire writes the line of one update. It names all whose gradients are in it, also where the
+// Fire to the shards names only those who reported for them. Gradients that were left out as poison
+// have lines of their own, behind it.
 func (c *Coordinator) recordFire(o *engine.Ready) {
 	f := &o.Fire
 	at := c.elapsed()
@@ -164,8 +184,10 @@ func (c *Coordinator) recordFire(o *engine.Ready) {
 	c.tell(at, e)
 }
 
-// release sends a worker on. One that is gone is passed over, and one that is to wait for the releases before it
-// (keeps) hears of it later. The push that led to it measures the link, if it went over one.
+// release sends a worker on. One that is gone is passed over, and one that is to wait for the
+// releases before it (keeps) hears of it later. The push that led to it measures the link, if it
+// went over one. The bytes are those that the worker says it has sent, no more than the parameters:
+// what else it sends goes elsewhere.
 func (c *Coordinator) release(r transport.Release) {
 	p := c.workers[r.Worker]
 	if p == nil || p.gone || c.keeps(r) {
@@ -181,7 +203,8 @@ func (c *Coordinator) release(r transport.Release) {
 	c.send(p, func() error { return transport.Send(p.conn, r, c.metadata) })
 }
 
-// evictions takes out of what is ready who is to leave.
+// evictions takes out of what is ready who is to leave. The rest keeps its order. Without any it is
+// the same slice, so the usual case allocates nothing.
 func evictions(orders []engine.Ready) ([]engine.Ready, []*engine.Eviction) {
 	if !slices.ContainsFunc(orders, func(o engine.Ready) bool { return o.Evict != nil }) {
 		return orders, nil
@@ -198,7 +221,9 @@ func evictions(orders []engine.Ready) ([]engine.Ready, []*engine.Eviction) {
 	return rest, evict
 }
 
-// evict takes leave of a member that is to leave: its word was not so, or the others cannot go on with it.
+// evict takes leave of a member that is to leave: its word was not so, or the others cannot go on
+// with it. One that may come again is told exit code 75, and whoever started it does so; another
+// one 78. An error ends the job: it cannot go on without that member.
 func (c *Coordinator) evict(e *engine.Eviction) error {
 	of := c.workers
 	if e.Server {

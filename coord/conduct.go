@@ -13,19 +13,24 @@ import (
 	"star/transport"
 )
 
-// What a member says is held against what it can know, before anybody acts on it: whose word it is, whether it is its own, and whether an honest program could
-// have measured it. Who says anything else loses its connection, and nothing of it reaches the barrier, an average, or the run log.
+// What a member says is held against what it can know, before anybody acts on it: whose word it is,
+// whether it is its own, and whether an honest program could have measured it. Who says anything
+// else loses its connection, and nothing of it reaches the barrier, an average, or the run log.
 //
-// What this cannot notice is a lie that could be true. So nothing that a single worker says of itself ends the job (left), and where several say the same
-// thing most of them are right (compare, ring.agreed, exclude).
+// What this cannot notice is a lie that could be true. So nothing that a single worker says of
+// itself ends the job (left), and where several say the same thing most of them are right (compare,
+// ring.agreed, exclude).
 
-// slack is by how much the clock of a member may be ahead of ours: hosts sleep.
+// slack is by how much the clock of a member may be ahead of ours: hosts sleep. Times of records
+// are durations by the member's clock, which may have jumped while they were measured.
 const slack = time.Hour
 
-// largest32 is the square of the largest float32: no element of a vector adds more to the square of its norm.
+// largest32 is the square of the largest float32: no element of a vector adds more to the square of
+// its norm.
 const largest32 = math.MaxFloat32 * math.MaxFloat32
 
-// wellFormed says what is wrong with a message of a member, if anything is.
+// wellFormed says what is wrong with a message of a member, if anything is. It changes nothing. The
+// error is for the log, and for the member, which ends with exit code 78.
 func (c *Coordinator) wellFormed(p *peer, e *event) error {
 	if w, ok := e.speaker(); ok && int(w) != p.rank && p.role != transport.RoleServer {
 		return fmt.Errorf("%v of worker %d, which it is not", e.kind, w)
@@ -39,7 +44,8 @@ func (c *Coordinator) wellFormed(p *peer, e *event) error {
 	return nil
 }
 
-// speaker is the worker in whose name a message is.
+// speaker is the worker in whose name a message is. ok is false for what is said in nobody's name:
+// heartbeats, and what servers say of shards.
 func (e *event) speaker() (w star.Worker, ok bool) {
 	switch e.kind {
 	case transport.KindJoined:
@@ -66,7 +72,8 @@ func (e *event) speaker() (w star.Worker, ok bool) {
 	return 0, false
 }
 
-// workerSays is for workers.
+// workerSays is for workers. What belongs to a step or a ring is the engine's to judge; here is
+// what would do harm before it gets there, or never gets there.
 func (c *Coordinator) workerSays(p *peer, e *event) error {
 	switch e.kind {
 	case transport.KindJoined:
@@ -125,12 +132,15 @@ func (c *Coordinator) workerSays(p *peer, e *event) error {
 	return nil
 }
 
-// floats is a payload of float32.
+// floats is a payload of float32. The bytes stay where they are. They are aligned, because payloads
+// are read into memory of their own.
 func floats(b []byte) []float32 {
 	return unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/4)
 }
 
-// past says what is wrong with a version that is told of something that has happened.
+// past says what is wrong with a version that is told of something that has happened. In a ring a
+// round that was granted may be told of before it is complete, so the newest is the newest that
+// anybody may have been given.
 func (c *Coordinator) past(what string, version int64) error {
 	newest := c.cfg.Resume.Version
 	if c.engine != nil {
@@ -142,7 +152,9 @@ func (c *Coordinator) past(what string, version int64) error {
 	return nil
 }
 
-// possible says what is wrong with a record, which its worker may have measured or not.
+// possible says what is wrong with a record, which its worker may have measured or not. Bounds are
+// far above what an honest worker could measure, and low enough that sums and squares of them stay
+// finite.
 func (c *Coordinator) possible(r *star.Record) error {
 	most := c.elapsed() + slack
 	for _, d := range []struct {
@@ -178,7 +190,8 @@ func (c *Coordinator) possible(r *star.Record) error {
 	return c.past("a gradient", r.Basis)
 }
 
-// evaluable says what is wrong with a part of an evaluation.
+// evaluable says what is wrong with a part of an evaluation. A loss that is no number is taken: the
+// model may have diverged.
 func (c *Coordinator) evaluable(e *transport.EvalResult) error {
 	const each = 1 << 20 // predictions of one sample, such as the characters of a text
 	switch tests := max(c.enrolled.Tests, c.enrolled.Samples, 1); {
@@ -205,7 +218,8 @@ func (c *Coordinator) asked(eval int64) error {
 	return nil
 }
 
-// serverSays is for servers: they speak for shards that they have.
+// serverSays is for servers: they speak for shards that they have. A squared norm may be infinite,
+// of a gradient that is; but not larger than a slice of that length can have otherwise.
 func (c *Coordinator) serverSays(p *peer, e *event) error {
 	switch e.kind {
 	case transport.KindReady:
@@ -262,8 +276,9 @@ func (c *Coordinator) serverSays(p *peer, e *event) error {
 	return nil
 }
 
-// speaksFor says what is wrong if a server speaks for a shard: it never had it, nor was to get it. What it says of one that it had may have been on its way.
-// Where copies are taken over, nobody knows all that were there before: the word of those that do not count is not heeded.
+// speaksFor says what is wrong if a server speaks for a shard: it never had it, nor was to get it.
+// What it says of one that it had may have been on its way. Where copies are taken over, nobody
+// knows all that were there before: the word of those that do not count is not heeded.
 func (c *Coordinator) speaksFor(p *peer, kind transport.Kind, shard int) error {
 	if shard < 0 || shard >= len(c.shards) {
 		return fmt.Errorf("%v of shard %d, of %d", kind, shard, len(c.shards))

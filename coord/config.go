@@ -11,21 +11,25 @@ import (
 	"star/transport"
 )
 
-// Config is what a job is. The zero value of a field means what its comment says. It is flat, with more fields than other structs have, because
-// whoever starts a coordinator fills it in one place, with names that say all.
+// Config is what a job is. The zero value of a field means what its comment says. It is flat, with
+// more fields than other structs have, because whoever starts a coordinator fills it in one place,
+// with names that say all.
 type Config struct {
+	// Job is what members must call it. Workers, Batch and an end (Samples, Epochs or Steps) are
+	// needed, too; everything else may be left away.
 	Job     string
 	Workers int // ranks: the most workers that the job may have at once
 	First   int // workers that it is meant to begin with; zero means Workers
 
-	// Least is with how many workers the job begins, without waiting for First, and with how many it goes on: while there
-	// are fewer it waits, for JoinTimeout at most. Zero: it begins with First, and ends when nobody is left.
+	// Least is with how many workers the job begins, without waiting for First, and with how many
+	// it goes on: while there are fewer it waits, for JoinTimeout at most. Zero: it begins with
+	// First, and ends when nobody is left.
 	Least int
 
 	Servers int // star-ps processes; zero means 1
 
-	// Replicas is how many servers hold each shard: an update counts when all of them hold it, and one that is gone takes nothing
-	// along. Zero means 1.
+	// Replicas is how many servers hold each shard: an update counts when all of them hold it, and
+	// one that is gone takes nothing along. Zero means 1.
 	Replicas int
 
 	Plan  modes.Plan // zero means SSGD
@@ -46,11 +50,13 @@ type Config struct {
 	Scale Scale // zero means ScaleRound
 	Norm  bool  // shards need the global norm before an update (clipping)
 
-	// Strides says that workers can make steps of their own between two releases (modes.Plan.Local) and hand over how far they have come in units of a gradient, and that
-	// shards or members of a ring can go on from there (rule.Strider), in a job that otherwise sends gradients.
+	// Strides says that workers can make steps of their own between two releases (modes.Plan.Local)
+	// and hand over how far they have come in units of a gradient, and that shards or members of a
+	// ring can go on from there (rule.Strider), in a job that otherwise sends gradients.
 	Strides bool
 
-	// Optimizer is what steps of the workers' own are by, as JSON of star/train/optim.Config, which each is told when it is welcomed. Empty: by its own settings.
+	// Optimizer is what steps of the workers' own are by, as JSON of star/train/optim.Config, which
+	// each is told when it is welcomed. Empty: by its own settings.
 	Optimizer string
 
 	// Validation holds every update against a validation gradient before it is applied (Zeno++).
@@ -70,7 +76,8 @@ type Config struct {
 	// PoisonFatal or PoisonOff. Empty means PoisonSkip.
 	Poison string
 
-	// Shift has what each server takes in measured, and shown in the status: somebody may move shards by it (Note).
+	// Shift has what each server takes in measured, and shown in the status: somebody may move
+	// shards by it (Note).
 	Shift bool
 
 	// StopOnLoss ends the job when a worker is gone after the start.
@@ -89,14 +96,16 @@ type Config struct {
 	Resume     Progress
 	ResumeHash string
 
-	// ResumeData is the data set of the checkpoint, in Data, Samples and Digest; nil: not known, or another one is meant.
+	// ResumeData is the data set of the checkpoint, in Data, Samples and Digest; nil: not known, or
+	// another one is meant.
 	ResumeData *Enrolment
 	Buffers    []float32
 
 	// Remember is what the checkpoint knows of the workers' last iterations.
 	Remember []star.Record
 
-	// Grace is how long the job may take to save itself when it is told to end (Stop), or when too many of its members are. Zero: it ends at once.
+	// Grace is how long the job may take to save itself when it is told to end (Stop), or when too
+	// many of its members are. Zero: it ends at once.
 	Grace time.Duration
 
 	JoinTimeout time.Duration // zero means 2 min
@@ -114,41 +123,49 @@ type Config struct {
 	// shard follows. Zero means what the protocol allows.
 	MaxParams int64
 
-	// Save writes the manifest of a checkpoint whose parts are on disk, and
-	// returns its path. It is called in a goroutine of its own, one at a time. Nil: no checkpoints. Name makes the ID of a checkpoint.
+	// Save writes the manifest of a checkpoint whose parts are on disk, and returns its path. It is
+	// called in a goroutine of its own, one at a time. Nil: no checkpoints. Name makes the ID of a
+	// checkpoint.
 	Save func(Checkpoint) (path string, err error)
 
 	// Discard removes what a checkpoint that failed has left, as Save is called. Nil: it stays.
 	Discard func(id string)
 
-	// Saved says whether a checkpoint of that ID is complete, and where. A successor asks when it cannot write one. Nil: none is.
+	// Saved says whether a checkpoint of that ID is complete, and where. A successor asks when it
+	// cannot write one. Nil: none is.
 	Saved func(id string) (path string, ok bool)
 
 	Name func(version, generation int64) string
 
 	Generation int64 // attempts of this job: one more than that of the checkpoint it resumes from
 
-	// Lease is the right to coordinate, where other processes may take the job over; Handover is what the one before has left, for
-	// a job that is taken over (takeover.go). Nil: there are no others; the job begins here.
+	// Lease is the right to coordinate, where other processes may take the job over; Handover is
+	// what the one before has left, for a job that is taken over (takeover.go). Nil: there are no
+	// others; the job begins here.
 	Lease    LeaderLease
 	Handover *Handover
 
-	// Coordinators is how many servers may coordinate: those of the lowest ranks. They are not told that the job is over: whoever holds the lease has them
-	// agree on that once the result is out.
+	// Coordinators is how many servers may coordinate: those of the lowest ranks. They are not told
+	// that the job is over: whoever holds the lease has them agree on that once the result is out.
 	Coordinators int
 
 	Settings json.RawMessage // the effective configuration: line 1 of the run log
 
-	// Fits says what is wrong with a worker that comes, by what the servers of this job were told; vouched: they were told what it is to
-	// train, and it was told the same. Nil: whoever comes first is right.
+	// Fits says what is wrong with a worker that comes, by what the servers of this job were told;
+	// vouched: they were told what it is to train, and it was told the same. Nil: whoever comes
+	// first is right.
 	Fits func(h transport.Hello, e Enrolment) (vouched bool, err error)
 
-	// Trains is what a job trains whose workers have enrolled so, with the Settings that belong to it. Nil: what Result and Settings say.
+	// Trains is what a job trains whose workers have enrolled so, with the Settings that belong to
+	// it. Nil: what Result and Settings say.
 	Trains func(h transport.Hello, e Enrolment) (Told, json.RawMessage)
 
-	// Adopt is asked when shards are about to be assigned what the job takes from its workers because nobody has told it. Nil: nothing.
+	// Adopt is asked when shards are about to be assigned what the job takes from its workers
+	// because nobody has told it. Nil: nothing.
 	Adopt func(e Enrolment) (Adopted, error)
 
+	// Notes, Program and the fields of Result stand in the run log as they are. Run closes RunLog, and
+	// leaves Log as it is.
 	Notes   []string      // injections and the like, for the run log
 	Program string        // name and version
 	Result  runlog.Result // fields that only the caller knows are copied into the result
@@ -164,7 +181,10 @@ func flat(spans []Span) (out []int64) {
 	return out
 }
 
-// Checkpoint is what the coordinator knows of a checkpoint whose parts are saved.
+// Checkpoint is what the coordinator knows of a checkpoint whose parts are saved. Buffers are empty
+// where the model has none or no worker has sent them. Parts are in an all-reduce one: the whole.
+// The Progress in it is what the parameters are made of: samples that are applied, and of those before
+// the cursor what is to be done again.
 type Checkpoint struct {
 	ID         string
 	Generation int64
@@ -179,14 +199,16 @@ type Checkpoint struct {
 	Records   []star.Record     // the workers' last iterations, for Remember
 }
 
-// Tensor names one tensor inside a flat vector.
+// Tensor names one tensor inside a flat vector, in row-major order. Checkpoints and other programs know
+// it by that name. Offset is in elements.
 type Tensor struct {
 	Name   string `json:"name"`
 	Shape  []int  `json:"shape"`
 	Offset int    `json:"offset"`
 }
 
-// Enrolment is the payload of a worker's Hello: what it is going to train.
+// Enrolment is the payload of a worker's Hello: what it is going to train. All workers of a job
+// must say the same of what is trained (differs); the rest each says of itself.
 type Enrolment struct {
 	Layout  []Tensor `json:"layout"`
 	Buffers []Tensor `json:"buffers,omitempty"`
@@ -196,8 +218,9 @@ type Enrolment struct {
 	Tests   int64    `json:"tests"`
 	Rule    string   `json:"rule,omitempty"` // all-reduce: RingConfig.Rule
 
-	// What the worker's program has, for a job that nobody told: the update that is to be made of gradients, for the servers to read, samples of a
-	// batch, and epochs. All workers must say the same. Zero: it says nothing.
+	// What the worker's program has, for a job that nobody told: the update that is to be made of
+	// gradients, for the servers to read, samples of a batch, and epochs. All workers must say the
+	// same. Zero: it says nothing.
 	Optimizer json.RawMessage `json:"optimizer,omitempty"`
 	Batch     int             `json:"batch,omitempty"`
 	Epochs    float64         `json:"epochs,omitempty"`
@@ -205,14 +228,17 @@ type Enrolment struct {
 	// Told is what the worker was told to train; nil: it does not say.
 	Told *Told `json:"told,omitempty"`
 
-	// Codec is what this worker's gradients go through (--compress); empty: they go as they are. Each worker may have another one.
+	// Codec is what this worker's gradients go through (--compress); empty: they go as they are.
+	// Each worker may have another one.
 	Codec string `json:"codec,omitempty"`
 
-	// Stand is how far a worker of a ring has come that looks for another coordinator; nil: it comes to the job.
+	// Stand is how far a worker of a ring has come that looks for another coordinator; nil: it
+	// comes to the job.
 	Stand *Stand `json:"stand,omitempty"`
 }
 
-// Adopted is what a job takes from its workers. What is zero stays as Config has it.
+// Adopted is what a job takes from its workers. What is zero stays as Config has it. It is the
+// answer of Config.Adopt.
 type Adopted struct {
 	Batch   int
 	Epochs  float64
@@ -222,7 +248,8 @@ type Adopted struct {
 	Optimizer string
 }
 
-// Told is what a member was told to train, in the words of its settings.
+// Told is what a member was told to train, in the words of its settings. What a member was not told
+// is the default of its settings.
 type Told struct {
 	Model   string `json:"model"`
 	Dataset string `json:"dataset"`
@@ -230,7 +257,8 @@ type Told struct {
 	Batch   int    `json:"batch,omitempty"` // 0: it was not told, and takes what it is given
 }
 
-// Error is a failure of the whole job with the exit code that fits.
+// Error is a failure of the whole job with the exit code that fits. Msg says what has happened, to
+// whom and what helps; members that end with the job get it as the reason.
 type Error struct {
 	Exit int
 	Msg  string

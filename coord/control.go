@@ -15,12 +15,18 @@ import (
 	"star/transport"
 )
 
+// What people ask a job, or tell it, while it runs: star ctl, star doctor, the page of the job. Questions
+// are answered on the goroutine of their connection as far as possible; commands go through the event
+// loop, one after the other with everything else, and are answered when they are done.
+
 // probe is what every Pong takes its bytes from; its length is the most that a Ping
 // may want. It is never written to.
 var probe [8 << 20]byte
 
-// serveTool answers star ctl and star doctor on a connection of their own. It runs on
-// the connection's goroutine; only commands reach Run.
+// serveTool answers star ctl and star doctor on a connection of their own. It runs on the
+// connection's goroutine; only commands reach Run. It ends with the connection, after five minutes
+// without a word, or with the first frame that no tool sends. A tool is told the program's version
+// and host at once, for star doctor to compare.
 func (c *Coordinator) serveTool(conn transport.Conn) {
 	host, _ := os.Hostname()
 	self, _ := json.Marshal(map[string]any{
@@ -52,8 +58,8 @@ func (c *Coordinator) serveTool(conn transport.Conn) {
 	}
 }
 
-// answerPing answers a ping with as many bytes as it wants. More than the probe holds is an error, which ends
-// the connection: a stranger cannot have us send without bound.
+// answerPing answers a ping with as many bytes as it wants. More than the probe holds is an error,
+// which ends the connection: a stranger cannot have us send without bound.
 func answerPing(conn transport.Conn, f transport.Frame) error {
 	m, err := transport.ParsePing(f.Header)
 	if err != nil {
@@ -68,9 +74,9 @@ func answerPing(conn transport.Conn, f transport.Frame) error {
 	return transport.Send(conn, transport.Pong{Seq: m.Seq, Sent: m.Sent, Now: time.Now().UnixNano()}, probe[:m.Want])
 }
 
-// answerControl hands a command of star ctl to the event loop and sends what comes back. What the command does
-// wrong is in the Reply; an error is one of the connection. It runs in the connection's goroutine, so it waits
-// for the end of the job as well as for the answer.
+// answerControl hands a command of star ctl to the event loop and sends what comes back. What the
+// command does wrong is in the Reply; an error is one of the connection. It runs in the
+// connection's goroutine, so it waits for the end of the job as well as for the answer.
 func (c *Coordinator) answerControl(conn transport.Conn, f transport.Frame) error {
 	m, err := transport.ParseControl(f.Header)
 	if err != nil {
@@ -92,7 +98,8 @@ func (c *Coordinator) answerControl(conn transport.Conn, f transport.Frame) erro
 	}
 }
 
-// control carries out one command of star ctl.
+// control carries out one command of star ctl. What is wrong with the command is in the reply, and
+// no error; an error ends the job. Of a move the reply comes when it has ended.
 func (c *Coordinator) control(e event) error {
 	if len(e.control) > 0 && e.control[0] == "move" && c.engine != nil {
 		if c.cfg.Validation != nil {
@@ -112,9 +119,9 @@ func (c *Coordinator) control(e event) error {
 	return nil
 }
 
-// command carries out one command and returns what is answered, as JSON. Errors say what was wrong with the
-// command, and change nothing. A stop is known to whoever takes the job over before it is done: else a job that
-// was told to end would go on.
+// command carries out one command and returns what is answered, as JSON. Errors say what was wrong
+// with the command, and change nothing. A stop is known to whoever takes the job over before it is
+// done: else a job that was told to end would go on.
 func (c *Coordinator) command(args []string) (any, error) {
 	if len(args) == 0 {
 		return nil, fmt.Errorf("no command; one of: status, mode PLAN, set NAME=VALUE, move SHARD SERVER, checkpoint, stop")
@@ -157,11 +164,12 @@ type modeChange struct {
 	Version int64  `json:"version"`
 }
 
-// changeMode has the job go on under another plan, in words of the grammar (docs/modes.md), or has the pilot
-// decide again (auto). It is an error, and nothing has changed, if the plan does not fit the workers, the
-// engine, or what was settled when the job began:
-// how many gradients shards keep, and whether workers send gradients or steps. Shares and local steps stay as
-// they are where the new plan says nothing of them.
+// changeMode has the job go on under another plan, in words of the grammar (docs/modes.md), or has
+// the pilot decide again (auto). It is an error, and nothing has changed, if the plan does not fit
+// the workers, the engine, or what was settled when the job began: how many gradients shards keep,
+// and whether workers send gradients or steps. Shares and local steps stay as they are where the
+// new plan says nothing of them. The answer is a modeChange. From here on the pilot is not heeded,
+// until auto.
 func (c *Coordinator) changeMode(spec, why string) (any, error) {
 	if spec == "auto" {
 		if c.cfg.Pilot == nil {
@@ -232,7 +240,8 @@ func mostKept(p modes.Plan) (most int) {
 	return most
 }
 
-// plant prepares an automatic tree, if p wants one: it comes when the load is known.
+// plant prepares an automatic tree, if p wants one: it comes when the load is known. A pilot's
+// plans get one without asking for it, where the architecture has trees.
 func (c *Coordinator) plant(p modes.Plan) modes.Plan {
 	if c.auto = nil; p.AutoTree || c.cfg.Pilot != nil && !c.manual && c.arch.planted() {
 		c.auto = newAutoTree(c.cfg.Tree, c.cfg.Workers)
@@ -242,12 +251,17 @@ func (c *Coordinator) plant(p modes.Plan) modes.Plan {
 	return p
 }
 
-// adopt installs another plan.
+// adopt installs another plan. An error ends the job; the caller has found that the plan fits.
 func (c *Coordinator) adopt(p modes.Plan, why string) error {
 	return c.install(p, runlog.Plan{Why: why})
 }
 
-// install makes p the plan, and writes line, which has the reason, and of a pilot's plan what it predicts, and when.
+// install makes p the plan, and writes line, which has the reason, and of a pilot's plan what it
+// predicts, and when.
+//
+// Nothing happens where the plan is in force already, or the job is being saved to end. A successor
+// knows of the plan before it is in force. Who waits under the old plan is used as it is by the new
+// one (engine.Install).
 func (c *Coordinator) install(p modes.Plan, line runlog.Plan) error {
 	from := c.engine.Plan()
 	if p = c.graft(p); p.Equal(from) || c.stopping.frozen {

@@ -7,6 +7,31 @@
 // neighbours. One goroutine (Run) owns all of it; a reader goroutine for each
 // connection turns frames into events.
 //
+// What goes on in it, from a word of a member to what is said because of it:
+//
+//	frame ──► reader: parsed ──► event ──► loop: well-formed? ──► engine ──► Ready ──► run log, pilot
+//	                                                                           └────► outboxes ──► members
+//
+// What holds, whatever members say:
+//
+//   - Nothing that a member says is believed that it cannot know, or that an honest program could not
+//     have measured (conduct.go). Who says such a thing goes, and the job goes on.
+//   - The loop never waits for a member, a disk or another process: messages go through bounded queues
+//     (outbox.go), checkpoints and pilots have goroutines of their own. The exceptions are the lease,
+//     where others may coordinate, and the run log, whose lines are written before what they say is
+//     done.
+//   - Every wait has a deadline and a name (missing), and is for something that is still to come: who
+//     goes is taken out of everything that waited for it.
+//   - Lines of the run log are in the order in which things were decided, also where they are carried
+//     out later.
+//
+// Jobs with parameter servers and with all-reduce are run by the same code. What is different is the
+// engine, and one interface beside it (architecture.go).
+//
+// Units: samples and positions of their stream; seconds in what is JSON, else durations; bytes. Ranks
+// begin at 0. Errors of exported functions are of type *Error where they end a job, and have the exit
+// code that fits (package exitcode); those of members are *LostError, *JoinError and *OverError.
+//
 // What will bite: a gradient has arrived only when every shard holds it
 // (docs/decisions/0002-arrived-means-stored.md). A shard that is gone therefore ends
 // the job; a worker that is gone does not.
@@ -36,6 +61,17 @@ import (
 
 // Coordinator runs one job. Make it with New, give it connections with Accept, and
 // call Run once.
+//
+// Its parts are structs by subject, each with what it knows; methods of a subject stand in the file
+// of its name. What is below "Owned by Run" is touched by the goroutine of Run alone, so nothing
+// there has a lock: others hand it events (post), and read only what connections has.
+//
+//	c, err := coord.New(cfg)
+//	go transport.Serve(ctx, listener, config, c.Accept) // and whatever else is served there
+//	result, err := c.Run(ctx)
+//
+// Tests play whole jobs with it on fake time, over connections in memory (coord_test.go); the
+// simulator is held to what it does, to the nanosecond (virtual_test.go).
 type Coordinator struct {
 	cfg  Config
 	arch architecture
@@ -54,7 +90,9 @@ type Coordinator struct {
 	leadership
 }
 
-// connections are what other goroutines than that of Run use.
+// connections are what other goroutines than that of Run use. events has room for a few words of
+// every member, so that readers do not wait for the loop in an ordinary iteration; done is closed
+// when the loop has ended, and then nobody posts any more.
 type connections struct {
 	events  chan event
 	done    chan struct{}
@@ -65,7 +103,9 @@ type connections struct {
 	hangUp context.CancelFunc
 }
 
-// timing is the job's life, and what is to be said of it.
+// timing is the job's life, and what is to be said of it. Times are of this process's clock, except
+// started; lines of the run log have the time since begun, which a coordinator that takes over sets
+// to that of the one before.
 type timing struct {
 	begun    time.Time
 	started  time.Time     // of this coordinator, by the wall clock
@@ -83,7 +123,9 @@ type timing struct {
 	memory   recollection
 }
 
-// membership is who has a part in the job.
+// membership is who has a part in the job. A worker is in workers from its enrolment, or, in a job
+// that has begun, from the moment in which it gets a part; until then it is in late. A rank of
+// workers that is nil can be given away.
 type membership struct {
 	servers  []*peer // by rank
 	workers  []*peer // by rank; nil: not there
@@ -101,7 +143,8 @@ type membership struct {
 	diverged map[int]string // why, of workers that have left because their numbers are none
 }
 
-// placing is where the shards are, and how gradients come to them.
+// placing is where the shards are, and how gradients come to them. In an all-reduce there are no
+// shards, and only assigned is of use.
 type placing struct {
 	assigned bool
 	shards   []transport.ShardInfo
@@ -116,7 +159,9 @@ type placing struct {
 	pacer    *pacer // nil: pushes are not paced
 }
 
-// applying is what makes updates, and what is said of them.
+// applying is what makes updates, and what is said of them. engine is made when the training begins
+// and never again. Entries of norms wait for the shards' words of one firing each, and are gone
+// when all have spoken.
 type applying struct {
 	engine     engine.Engine // nil: the training has not begun
 	metadata   []byte        // that goes with releases of a ring, where others may take over
@@ -129,7 +174,8 @@ type applying struct {
 	hashes     map[int64]map[int]int64  // all-reduce: of the parameters, by version and member
 }
 
-// piloting is who chooses the mode.
+// piloting is who chooses the mode. The pilot itself runs in a goroutine of its own (pilotRunner);
+// what it wants comes as an event.
 type piloting struct {
 	given    string // the mode as somebody has given it; empty: nobody has, or a pilot chooses
 	pilot    *pilotRunner
@@ -142,7 +188,8 @@ type piloting struct {
 	deadlines []time.Duration // by rank; see Remark
 }
 
-// milestone is evaluations and checkpoints.
+// milestone is evaluations and checkpoints. At most one round and one checkpoint are under way at a
+// time; both may be.
 type milestone struct {
 	round    *round
 	rounds   int64
@@ -165,7 +212,8 @@ type parting struct {
 	leavesAt time.Time
 }
 
-// leadership is what there is where others may coordinate.
+// leadership is what there is where others may coordinate. In a job that nobody else can coordinate
+// the lease is always ours (alone), and nothing is noted.
 type leadership struct {
 	takeover   *takeover          // nil: the job has begun here
 	handover   Handover           // for a successor, with a LeaderLease
@@ -173,7 +221,13 @@ type leadership struct {
 	leaseLost  error              // why the lease is lost
 }
 
-// New makes the coordinator of one job. What cannot be of a Config is an *Error with exitcode.Usage that names the setting.
+// New makes the coordinator of one job. What cannot be of a Config is an *Error with exitcode.Usage
+// that names the setting.
+//
+// Durations that are zero get their defaults, and nil logs and leases ones that do nothing. Of a
+// job that is taken over (Config.Handover) an error says that what was left does not fit: another
+// architecture, a plan that does not fit the workers, or copies that are not named. Nothing is
+// started: Accept may be called at once, and Run once.
 func New(cfg Config) (*Coordinator, error) {
 	if cfg.Workers < 1 {
 		return nil, &Error{exitcode.Usage, fmt.Sprintf("coord: a job needs at least 1 worker, not %d", cfg.Workers)}
@@ -260,6 +314,11 @@ func setDefault(d *time.Duration, v time.Duration) {
 
 // Accept serves one connection whose Hello asked for the coordinator, until it ends.
 // payload is the Hello's. It may be called from any goroutine.
+//
+// It closes conn when it returns. The goroutine that calls it becomes the connection's reader; a
+// second one writes (outbox). Who comes when Run has ended is told so: that the job is over (exit
+// code 69), or, where the lease is lost, to look for another coordinator. A tool's questions are
+// answered by serveTool.
 func (c *Coordinator) Accept(conn transport.Conn, h transport.Hello, payload []byte) {
 	defer conn.Close()
 	select {
@@ -318,16 +377,20 @@ func (c *Coordinator) turnAway(conn transport.Conn) {
 	transport.Refuse(conn, transport.Reject{Exit: exitcode.Lost, Reason: "the job is over"})
 }
 
-// Beside has each line of the run log told that is written (see [runlog.Writer.Beside]), and says where the log is. It is called before Run, if at all.
+// Beside has each line of the run log told that is written (see [runlog.Writer.Beside]), and says
+// where the log is. It is called before Run, if at all. each is called by the goroutine of Run, so
+// it must not wait. The path is empty where the log is kept nowhere.
 func (c *Coordinator) Beside(each func(runlog.Line)) (path string) {
 	c.cfg.RunLog.Beside(each)
 	return c.cfg.Result.RunLog
 }
 
 // Connected counts the members whose connections are still open, without those that may coordinate.
+// It may be called from any goroutine, also after Run.
 func (c *Coordinator) Connected() int { return int(c.conns.Load()) }
 
-// post hands an event to Run. It reports false when the job is over.
+// post hands an event to Run. It reports false when the job is over. It waits while the loop is
+// behind, which is how a member that says more than is heard is slowed down.
 func (c *Coordinator) post(e event) bool {
 	select {
 	case c.events <- e:
@@ -341,6 +404,13 @@ func (c *Coordinator) post(e event) bool {
 const settle = 2 * time.Second
 
 // Run drives the job to its end. It returns the result, also of a job that failed.
+//
+// Errors: *Error with the exit code that members are told (a member that was needed is lost: 69;
+// members disagree: 78; the training has diverged: 70; the last checkpoint could not be written:
+// 1); ErrLeaseLost, where another process coordinates now: members were told nothing and come to
+// that one; the cause of ctx; and that the run log could not be written, if nothing else is wrong.
+// Connections stay open for two seconds after it has returned, so that members can read why the job
+// is over.
 func (c *Coordinator) Run(ctx context.Context) (runlog.Result, error) {
 	c.begun = time.Now()
 	c.progress, c.started = c.begun, c.begun.UTC()
@@ -373,9 +443,11 @@ func (c *Coordinator) Run(ctx context.Context) (runlog.Result, error) {
 	return c.result, err
 }
 
-// loop is the one goroutine that owns the engine and all that is known of members. It ends when the job has
-// (nil), with the loss of the lease, with what made it impossible to go on, when nobody has joined in time
-// (*Error, exit code 69), or with the cause of ctx.
+// loop is the one goroutine that owns the engine and all that is known of members. It ends when the
+// job has (nil), with the loss of the lease, with what made it impossible to go on, when nobody has
+// joined in time (*Error, exit code 69), or with the cause of ctx. Everything happens here: an
+// event, a tick, a look at deadlines, a notice of this process. None of it waits for a member, so
+// that one that does not answer holds up only what needs its answer.
 func (c *Coordinator) loop(ctx context.Context) error {
 	join := time.NewTimer(c.cfg.JoinTimeout)
 	defer join.Stop()
@@ -418,8 +490,9 @@ func (c *Coordinator) loop(ctx context.Context) error {
 	return nil
 }
 
-// ending is why a job ends: if this process was told to end, that is the reason, and what was lost just now, such as the server in
-// it, was lost with it.
+// ending is why a job ends: if this process was told to end, that is the reason, and what was lost
+// just now, such as the server in it, was lost with it. Otherwise the message would name what the
+// end has caused in place of the end.
 func (c *Coordinator) ending(ctx context.Context, err error) error {
 	select {
 	case n := <-c.notices:
@@ -437,8 +510,10 @@ func (c *Coordinator) ending(ctx context.Context, err error) error {
 	return err
 }
 
-// open writes the first lines of the run log: once the training begins, because only then is it known what is trained, and by whom;
-// else at the end.
+// open writes the first lines of the run log: once the training begins, because only then is it
+// known what is trained, and by whom; else at the end. Workers that have joined by then have their
+// lines behind it; what happened to copies while this process took over comes next, with the times
+// of then.
 func (c *Coordinator) open() {
 	if c.opened {
 		return
@@ -465,13 +540,16 @@ func (c *Coordinator) open() {
 	c.unopened = nil
 }
 
-// elapsed is the time of lines of the run log: since the job began, by the monotonic clock.
+// elapsed is the time of lines of the run log: since the job began, by the monotonic clock. In a
+// job that was taken over, since its first coordinator began.
 func (c *Coordinator) elapsed() time.Duration { return time.Since(c.begun) }
 
 // sharded is the architecture's: whether parameters are with shards.
 func (c *Coordinator) sharded() bool { return c.arch.sharded() }
 
-// finish says good-bye to everybody, but to those that may coordinate.
+// finish says good-bye to everybody, but to those that may coordinate. Workers are released with
+// Stop, servers get a Leave; with an exit code other than 0 all get a Reject, which has them end
+// with it.
 func (c *Coordinator) finish(exit int, reason string) {
 	for _, p := range slices.Concat(c.workers, c.servers, c.late, []*peer{c.checks.peer}) {
 		if p == nil || p.gone || p.role == transport.RoleServer && p.rank < c.cfg.Coordinators {

@@ -11,10 +11,11 @@ import (
 	"star/transport"
 )
 
-// Where others may coordinate, they agree on how a job has ended before anybody is told. So whoever is lost afterwards, another one knows the
-// result, and tells those who have not heard of it: they have lost their coordinator, and look for the next one.
+// Where others may coordinate, they agree on how a job has ended before anybody is told. So whoever
+// is lost afterwards, another one knows the result, and tells those who have not heard of it: they
+// have lost their coordinator, and look for the next one.
 
-// Ending is how a job has ended.
+// Ending is how a job has ended. It is part of the Handover, so it is JSON, and small.
 type Ending struct {
 	Exit   int // that members are told; 0: the job is done
 	Reason string
@@ -31,7 +32,8 @@ func (e *OverError) Error() string { return fmt.Sprintf("the job is over, says %
 // ExitCode is that of success.
 func (e *OverError) ExitCode() int { return 0 }
 
-// codeOf is the exit code that fits an error.
+// codeOf is the exit code that fits an error. 0 without an error, and exit code 1 for one that says
+// nothing of it.
 func codeOf(err error) int {
 	var e interface{ ExitCode() int }
 	switch {
@@ -43,8 +45,9 @@ func codeOf(err error) int {
 	return exitcode.Failure
 }
 
-// conclusion ends a job whose loop has ended with err: it completes the result, has successors know of it, and says good-bye. It returns
-// with what Run ends.
+// conclusion ends a job whose loop has ended with err: it completes the result, has successors know
+// of it, and says good-bye. It returns with what Run ends. ErrLeaseLost: nobody could agree on the
+// end, so somebody else goes on with the job, and nobody is told anything here.
 func (c *Coordinator) conclusion(ctx context.Context, err error) error {
 	c.summarise(err)
 	exit, reason := codeOf(err), "finished"
@@ -68,7 +71,12 @@ func (c *Coordinator) conclusion(ctx context.Context, err error) error {
 	return err
 }
 
-// conclude ends a job whose end the coordinator before has noted. Who was not told before it was lost comes, and is told; the others are gone.
+// conclude ends a job whose end the coordinator before has noted. Who was not told before it was
+// lost comes, and is told; the others are gone.
+//
+// It waits for those that had a part in the job, as long as it takes to notice that a coordinator
+// is lost; those that may coordinate are welcomed, because the agreement itself tells them. It
+// returns what the coordinator before ended with.
 func (c *Coordinator) conclude(ctx context.Context) error {
 	e := c.takeover.handover
 	end := e.End
@@ -95,7 +103,8 @@ func (c *Coordinator) conclude(ctx context.Context) error {
 				ev.reply <- reply{err: "the job is over"}
 			case p == nil || p.gone:
 			case ev.kind == transport.KindHello && ev.hello.Job == c.cfg.Job && p.role == transport.RoleServer && p.rank < c.cfg.Coordinators:
-				// What it is to hear is heard by all of those at once. It has noticed that the coordinator before is lost, and so have the others.
+				// What it is to hear is heard by all of those at once. It has noticed that the
+				// coordinator before is lost, and so have the others.
 				if !noticed {
 					noticed = true
 					limit.Reset(absentGrace)

@@ -12,7 +12,8 @@ type (
 	Scale    = engine.Scale
 )
 
-// RingPlan says whether p can be done by all-reduce. The error says what a ring cannot do, and what to take instead.
+// RingPlan says whether p can be done by all-reduce. The error says what a ring cannot do, and what
+// to take instead.
 func RingPlan(p modes.Plan) error { return engine.RingPlan(p) }
 
 // NewerMemo is that of two metadata (Stand.Metadata) which was made later.

@@ -9,8 +9,9 @@ import (
 	"star/transport"
 )
 
-// parseEnrolment reads the payload of a worker's Hello h, and holds it against what that says. The layout of a first worker reaches all servers,
-// the writer of checkpoints and the codecs, so what it claims is checked here, once.
+// parseEnrolment reads the payload of a worker's Hello h, and holds it against what that says. The
+// layout of a first worker reaches all servers, the writer of checkpoints and the codecs, so what
+// it claims is checked here, once. An error is what the worker is refused with, exit code 78.
 func parseEnrolment(h transport.Hello, payload []byte) (Enrolment, error) {
 	var e Enrolment
 	if err := json.Unmarshal(payload, &e); err != nil {
@@ -31,7 +32,9 @@ func parseEnrolment(h transport.Hello, payload []byte) (Enrolment, error) {
 	return e, nil
 }
 
-// otherData says how the data of two members differ, or is empty. What one of them does not know cannot differ.
+// otherData says how the data of two members differ, or is empty. What one of them does not know
+// cannot differ. A digest that is not known is not compared: a program in another language may have
+// none.
 func (e *Enrolment) otherData(first *Enrolment) string {
 	switch {
 	case e.Samples != first.Samples || e.Data != first.Data:
@@ -42,7 +45,8 @@ func (e *Enrolment) otherData(first *Enrolment) string {
 	return ""
 }
 
-// follow says whether tensors cover the elements 0 to n−1 one after the other. There may be none of them: then nothing has a name.
+// follow says whether tensors cover the elements 0 to n−1 one after the other. There may be none of
+// them: then nothing has a name.
 func follow(tensors []Tensor, n int64) error {
 	at := int64(0)
 	for _, t := range tensors {

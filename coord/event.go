@@ -14,7 +14,13 @@ import (
 	"star/transport"
 )
 
-// peer is one member's connection.
+// What members say. Each connection has a reader (Accept), which takes a frame, parses it (read), and
+// hands it to the loop (post); the loop holds it against what its sender can know (wellFormed, in
+// conduct.go), and does what it asks for (fromServer, fromWorker). Parsing is done by many goroutines
+// at once, deciding by one.
+
+// peer is one member's connection. Before its Hello is accepted it is in no list; gone is set once,
+// and from then on nothing of it is heeded and nothing sent to it.
 type peer struct {
 	conn     *outbox
 	role     string
@@ -39,7 +45,7 @@ type peer struct {
 	pulse
 }
 
-// pulse is what was measured of a member.
+// pulse is what was measured of a member. Windows are means of the last iterations, in seconds.
 type pulse struct {
 	recent   window // of iterations
 	busy     window // of them, without waiting
@@ -50,8 +56,9 @@ type pulse struct {
 	load     hostLoad
 }
 
-// event is one thing that a connection said. kind 0: it ended. It has a field for each message, more than a struct should have, because what is
-// said in every iteration of every worker is handed over without an allocation.
+// event is one thing that a connection said. kind 0: it ended. It has a field for each message,
+// more than a struct should have, because what is said in every iteration of every worker is handed
+// over without an allocation.
 type event struct {
 	peer    *peer
 	kind    transport.Kind
@@ -86,7 +93,9 @@ type event struct {
 	note     *runlog.Shift
 }
 
-// kindPilotAction marks an event of the pilot. No frame has it.
+// kindPilotAction marks an event of the pilot. No frame has it. It is for what other goroutines of
+// this process have for the loop: the pilot's wishes, answers of the admission, checkpoints that
+// were written.
 const kindPilotAction transport.Kind = 255
 
 type reply struct {
@@ -94,7 +103,9 @@ type reply struct {
 	err  string
 }
 
-// normSum is what shards say of the weighted sum of a firing.
+// normSum is what shards say of the weighted sum of a firing. Before an update all shards must have
+// spoken, because the step depends on the norm (clipping, validation); after one it is only
+// measured (noise).
 type normSum struct {
 	left    int
 	said    []bool           // by shard: one that is told again counts once
@@ -193,8 +204,10 @@ func (c *Coordinator) read(conn transport.Conn) (e event, err error) {
 	return e, err
 }
 
-// handle does what an event asks for. An error ends the job; a member that did something wrong is dropped, which
-// is one only where the job cannot go on without it.
+// handle does what an event asks for. An error ends the job; a member that did something wrong is
+// dropped, which is one only where the job cannot go on without it. Every word of a member counts
+// as a sign of life. What comes from one that is gone is passed over, because it may have been read
+// before that was known.
 func (c *Coordinator) handle(e event) error {
 	p := e.peer
 	switch e.kind {
@@ -238,8 +251,10 @@ func (c *Coordinator) handle(e event) error {
 	return c.fromWorker(p, e)
 }
 
-// fromServer does what a server's frame asks for. Whether the word of a copy counts is decided here or in what
-// it calls: only one copy of a shard speaks for it.
+// fromServer does what a server's frame asks for. Whether the word of a copy counts is decided here
+// or in what it calls: only one copy of a shard speaks for it. The event was found well-formed. An
+// error ends the job; a server that is wrong is dropped, which ends the job where it has shards
+// that nobody else has.
 func (c *Coordinator) fromServer(p *peer, e event) error {
 	switch e.kind {
 	case transport.KindReady:
@@ -309,8 +324,9 @@ func (c *Coordinator) fromServer(p *peer, e event) error {
 	return nil
 }
 
-// fromWorker does what a worker's frame asks for. The engine judges it: what breaks the protocol costs the
-// worker its place, and the job goes on if the engine can.
+// fromWorker does what a worker's frame asks for. The engine judges it: what breaks the protocol
+// costs the worker its place, and the job goes on if the engine can. The event was found
+// well-formed. An error ends the job.
 func (c *Coordinator) fromWorker(p *peer, e event) error {
 	switch e.kind {
 	case transport.KindJoined:
@@ -357,7 +373,8 @@ func (c *Coordinator) fromWorker(p *peer, e event) error {
 	return nil
 }
 
-// decided carries out what the engine made of a member's word, or takes leave of one that broke the protocol.
+// decided carries out what the engine made of a member's word, or takes leave of one that broke the
+// protocol.
 func (c *Coordinator) decided(p *peer, orders []engine.Ready, err error) error {
 	if err != nil {
 		return c.broken(p, err)
@@ -365,7 +382,8 @@ func (c *Coordinator) decided(p *peer, orders []engine.Ready, err error) error {
 	return c.carry(orders)
 }
 
-// broken is what follows from an error of the engine: the end of the job, if it cannot go on; else a member is to go.
+// broken is what follows from an error of the engine: the end of the job, if it cannot go on; else
+// a member is to go. The exit code is then 69, and the message says what to resume from.
 func (c *Coordinator) broken(p *peer, err error) error {
 	if lost, ok := errors.AsType[*engine.LostError](err); ok {
 		return &Error{exitcode.Lost, lost.Msg}
@@ -375,6 +393,9 @@ func (c *Coordinator) broken(p *peer, err error) error {
 
 // arrived takes the record of an iteration: to the engine, which says what is ready, and to everybody who
 // watches times. Its line stands in the run log before those of what it caused.
+//
+// Times are the worker's own, except Transit: how long its gradient was on the way beyond what it
+// has measured (flight). A record without samples says only that a member took part in a round.
 func (c *Coordinator) arrived(p *peer, r star.Record) error {
 	batch, orders, err := c.engine.Arrive(r, p.codec != "")
 	if err != nil {

@@ -23,8 +23,8 @@ type flight struct {
 	from, to time.Time // of the push before: when it began and when it had arrived; zero: not known
 }
 
-// release notes that the worker may go on. With plain, it has nothing to do but the
-// next gradient.
+// release notes that the worker may go on. With plain, it has nothing to do but the next gradient.
+// What it has measured of the gradient before stays, for the record that tells of the next one.
 func (f *flight) release(now time.Time, plain bool) {
 	f.last, f.from, f.to = 0, time.Time{}, time.Time{}
 	if f.busy > 0 && !f.released.IsZero() {

@@ -5,20 +5,25 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"math"
 	"net"
-	"time"
 
 	"star"
 	"star/engine"
 	"star/exitcode"
-	"star/runlog"
 	"star/transport"
 )
+
+// Who takes part in a job that has not begun, and who has which part of the parameters. A member says
+// Hello; its claims are held against the configuration and against those who came before; it gets a
+// rank. When all servers and the first worker are there the parameters are cut into ranges (tryAssign),
+// and workers are welcomed, who connect to every shard and say Joined.
 
 // enrol takes a member in, or refuses it with a reason.
 //
 //	Hello ──► checked ──► (servers complete, ranges cut) ──► Welcome ──► Joined / Ready ──► start
+//
+// A refused member hears why, and with which exit code it is to end. Nothing of what it said is
+// kept.
 func (c *Coordinator) enrol(p *peer, payload []byte) error {
 	h := p.hello
 	if h.Job != c.cfg.Job {
@@ -38,16 +43,18 @@ func (c *Coordinator) enrol(p *peer, payload []byte) error {
 	return nil
 }
 
-// refuse lets a peer know why it is not taken, and with which code it is to end.
+// refuse lets a peer know why it is not taken, and with which code it is to end. Exit codes are
+// those of package exitcode: 2 its settings are wrong, 75 it may come again, 78 it is of another
+// job or trains something else.
 func (c *Coordinator) refuse(p *peer, exit int, reason string) {
 	c.log.Warn("refused", "as", p.role, "wanted", p.rank, "peer", p.conn.Peer(), "reason", reason)
 	c.part(p, exit, reason)
 	p.gone = true
 }
 
-// enrolServer gives a server a rank and its Welcome, or refuses it: with exit code 2 where its settings are
-// wrong (rank, number of shards, an address that leads others to themselves), 75 where the job has begun without
-// it.
+// enrolServer gives a server a rank and its Welcome, or refuses it: with exit code 2 where its
+// settings are wrong (rank, number of shards, an address that leads others to themselves), 75 where
+// the job has begun without it.
 func (c *Coordinator) enrolServer(p *peer) {
 	h := p.hello
 	if c.reseat(p) {
@@ -96,7 +103,8 @@ func (c *Coordinator) enrolServer(p *peer) {
 // maxShards of a job: so many fit into a Welcome (docs/protocol.md).
 const maxShards = 1024
 
-// freeRank is the rank of a new member: the one it asks for, or the lowest free one.
+// freeRank is the rank of a new member: the one it asks for, or the lowest free one. want is −1
+// where any will do. The error is what it is refused with.
 func freeRank(want int, members []*peer, what string) (int, error) {
 	if want < -1 || want >= len(members) {
 		return 0, fmt.Errorf("%s rank %d is out of range: the job has %d %ss, ranks 0 to %d", what, want, len(members), what, len(members)-1)
@@ -115,10 +123,10 @@ func freeRank(want int, members []*peer, what string) (int, error) {
 	return 0, fmt.Errorf("all %d %ss of the job are there already", len(members), what)
 }
 
-// enrolWorker gives a worker a rank, or refuses it: with exit code 78 where it trains something else than the
-// job, 2 where its rank is wrong, 75 where a rank may become free, because its earlier attempt is gone and
-// nobody has noticed yet.
-// Once the job has begun, one that may have the rank comes back into it.
+// enrolWorker gives a worker a rank, or refuses it: with exit code 78 where it trains something
+// else than the job, 2 where its rank is wrong, 75 where a rank may become free, because its
+// earlier attempt is gone and nobody has noticed yet. Once the job has begun, one that may have the
+// rank comes back into it.
 func (c *Coordinator) enrolWorker(p *peer, payload []byte) {
 	h := p.hello
 	e, err := parseEnrolment(h, payload)
@@ -181,7 +189,9 @@ func (c *Coordinator) enrolWorker(p *peer, payload []byte) {
 	}
 }
 
-// admits refuses a worker that cannot have a part in the job, whatever its rank. why is how one that may differs from those that enrolled before: these make way for it.
+// admits refuses a worker that cannot have a part in the job, whatever its rank. why is how one
+// that may differs from those that enrolled before: these make way for it. Where ok is false it was
+// told so, with the exit code that fits.
 func (c *Coordinator) admits(p *peer, e *Enrolment, vouched bool) (why string, ok bool) {
 	h := p.hello
 	if v := c.checks.peer; v != nil && v.hello.ModelHash != h.ModelHash {
@@ -220,7 +230,9 @@ func (c *Coordinator) admits(p *peer, e *Enrolment, vouched bool) (why string, o
 	return why, true
 }
 
-// differs says how a worker differs from those that have enrolled before; empty: not at all.
+// differs says how a worker differs from those that have enrolled before; empty: not at all. The
+// text names both sides and, as far as that shows, the setting or the tensor that makes the
+// difference: whoever reads it sees one process only.
 func (c *Coordinator) differs(h transport.Hello, e Enrolment) string {
 	first := c.enrolled
 	if first == nil {
@@ -261,7 +273,9 @@ func (c *Coordinator) differs(h transport.Hello, e Enrolment) string {
 	return ""
 }
 
-// takeOver takes from the workers what nobody has told the job.
+// takeOver takes from the workers what nobody has told the job. It comes before shards are
+// assigned, so that those make the updates that the workers want. What was given to the job counts
+// more (Adopted has zeros there).
 func (c *Coordinator) takeOver() error {
 	if c.cfg.Adopt == nil {
 		return nil
@@ -281,8 +295,9 @@ func (c *Coordinator) takeOver() error {
 	return nil
 }
 
-// yields says whether those who have enrolled make way for a worker that differs from them: before the training begins, where nobody of them is left,
-// or what they train nobody vouches for, and somebody does for what it trains.
+// yields says whether those who have enrolled make way for a worker that differs from them: before
+// the training begins, where nobody of them is left, or what they train nobody vouches for, and
+// somebody does for what it trains.
 func (c *Coordinator) yields(vouched bool) bool {
 	if c.engine != nil || c.takeover != nil || c.cfg.Validation != nil {
 		return false
@@ -295,7 +310,9 @@ func (c *Coordinator) yields(vouched bool) bool {
 	return true
 }
 
-// beginAnew forgets those who have enrolled, and what was assigned for them: servers are told to come again, as at the beginning.
+// beginAnew forgets those who have enrolled, and what was assigned for them: servers are told to
+// come again, as at the beginning. Servers come again with exit code 75, by themselves; workers
+// that are refused end.
 func (c *Coordinator) beginAnew() {
 	for _, p := range c.workers {
 		if p != nil {
@@ -320,6 +337,11 @@ func (c *Coordinator) beginAnew() {
 }
 
 // tryAssign cuts the parameter vector once all servers and a worker are there.
+//
+// Ranges are cut by elements, as equal as whole numbers allow, in order of the servers' ranks; a
+// server with more shards than there are parameters gets none for the last of them. In an
+// all-reduce there are none to cut, and workers are welcomed at once. A successor has been left who
+// has what, so it assigns nothing.
 func (c *Coordinator) tryAssign() {
 	if c.assigned || c.enrolled == nil || c.takeover != nil {
 		return
@@ -386,9 +408,10 @@ func (c *Coordinator) tryAssign() {
 	c.tryStart()
 }
 
-// welcome tells an enrolled worker where shards are and where it goes on, once. In a job without a checkpoint
-// the first one is to send its parameters to the shards (Seed). One that a server's address does not lead to is
-// refused: it would wait for good.
+// welcome tells an enrolled worker where shards are and where it goes on, once. In a job without a
+// checkpoint the first one is to send its parameters to the shards (Seed). One that a server's
+// address does not lead to is refused: it would wait for good. It does nothing for one that was
+// welcomed, or is gone.
 func (c *Coordinator) welcome(p *peer) {
 	if p.welcomed || p.gone {
 		return
@@ -430,151 +453,11 @@ func (c *Coordinator) welcome(p *peer) {
 	c.tellViews(p)
 }
 
-// pass makes what the worker that is welcomed with a rank now shows to shards. Its number is higher than those before it, also those of coordinators before.
+// pass makes what the worker that is welcomed with a rank now shows to shards. Its number is higher
+// than those before it, also those of coordinators before. Shards let in who shows one, and of two
+// for the same rank only the higher one: what an earlier attempt of a worker still sends is
+// refused.
 func (c *Coordinator) pass(rank int, step int64) string {
 	c.passes++
 	return transport.Pass(c.key, transport.RoleWorker, rank, transport.Attempt{Number: c.term()<<32 + c.passes, Step: step})
-}
-
-// tryStart begins the training once everybody is there.
-func (c *Coordinator) tryStart() {
-	if !c.assigned || c.engine != nil {
-		return
-	}
-	for _, ok := range c.ready {
-		if !ok {
-			return
-		}
-	}
-	if !c.trained() && !c.enough() || c.trained() && !c.gathered() {
-		return
-	}
-	if c.cfg.Validation != nil && !c.checks.joined {
-		return
-	}
-	c.open()
-	absent := c.apart()
-	c.engine = c.newEngine(absent)
-	now := c.engine.State()
-	if c.cfg.Pace && c.sharded() {
-		c.pacer = newPacer(c.cfg.Workers)
-	}
-	c.evalFrom(now.Used)
-	c.progress = time.Now()
-	c.nextSave = c.progress.Add(c.cfg.SaveEvery)
-	c.stats.begin(c.progress, now.Used)
-	c.tune()
-	if c.cfg.Pilot != nil {
-		c.startPilot()
-	}
-	at := c.elapsed()
-	line := runlog.Train{Workers: c.cfg.Workers, Shards: len(c.shards),
-		Model: c.hello.Model, ModelHash: c.hello.ModelHash, Params: c.hello.Params, Data: c.enrolled.Data,
-		Epoch: c.enrolled.Samples, Limit: now.Limit, Version: now.Version, Plan: c.cfg.Plan.String(), Absent: absent,
-	}
-	c.cfg.RunLog.Write(at, line)
-	c.tell(at, line)
-	c.log.Info("training", "workers", c.engine.Live(), "shards", len(c.shards), "parameters", c.hello.Params,
-		"model", c.hello.Model, "data", c.enrolled.Data, "mode", c.words(c.cfg.Plan))
-	c.caution()
-	c.remember(at)
-	if c.takeover != nil {
-		c.putThresholds(c.takeover.handover.Set, "star ctl, before another process took the job over")
-	}
-	if c.cfg.Validation != nil { // the workers begin when there is something to hold their gradients against
-		c.validate()
-		return
-	}
-	if !c.found() {
-		return
-	}
-	if c.trained() {
-		c.resumeLog()
-	}
-	if c.trained() {
-		t := engine.Told{Before: c.takeover.before, With: c.withParameters()}
-		for _, w := range t.With {
-			t.Tallies = append(t.Tallies, c.workers[w].stand.Told...)
-		}
-		c.issue(c.engine.Resume(t))
-	} else {
-		c.issue(c.engine.Begin())
-	}
-	c.tryFinish() // a job that resumes may have nothing left to do
-}
-
-// newEngine makes the engine of the job, with whoever is there.
-func (c *Coordinator) newEngine(absent []star.Worker) engine.Engine {
-	plan := c.plant(c.cfg.Plan)
-	g := engine.Config{
-		Workers: c.cfg.Workers, Shards: len(c.shards), Batch: c.cfg.Batch, Limit: c.end(engine.Round(plan, c.cfg.Batch, c.cfg.first())),
-		Plan: c.sized(plan), Absent: absent, Scale: c.cfg.Scale, Norm: c.cfg.Norm, Report: !c.cfg.Lossy, Cancel: c.cfg.Cancel, Strides: c.cfg.Strides, Follow: c.cfg.Pilot != nil,
-		Guard: c.cfg.Poison != PoisonOff, WithMetadata: c.replaceable(), MaxParams: c.hello.Params,
-	}
-	c.arch.resume(c)
-	g.From = c.cfg.Resume
-	if c.trained() {
-		g.After, g.Limit = &c.takeover.after, c.takeover.handover.Limit
-	}
-	return c.arch.engine(c, g)
-}
-
-// caution says of a job that begins what the numbers of its result will not say: that little or nothing is left to train, and why.
-func (c *Coordinator) caution() {
-	if c.trained() {
-		return // it was said when it began
-	}
-	note := func(format string, args ...any) {
-		text := fmt.Sprintf(format, args...)
-		c.log.Warn(text)
-		c.result.Notes = append(c.result.Notes, text)
-	}
-	l, plan := c.engine.State(), c.engine.Plan()
-	if l.Used >= l.Limit {
-		note("nothing is left to train: %d samples are applied, and the job ends at %d (--epochs, --samples, --steps); what is there is evaluated", l.Used, l.Limit)
-		return
-	}
-	if int64(c.cfg.Batch) > c.enrolled.Samples {
-		note("a mini-batch of %d samples (--batch) is more than the data set has, %d: samples are in it several times", c.cfg.Batch, c.enrolled.Samples)
-	}
-	round, how := engine.Round(plan, c.cfg.Batch, c.cfg.first()), "--batch"
-	if k := plan.Local; k > 1 {
-		round, how = round*int64(k), fmt.Sprintf("%d steps of each worker by itself, as --baseline says, and --batch", k)
-	}
-	if n := l.Limit / round; n < fewRounds && (c.cfg.Steps == 0 || n != c.cfg.Steps) {
-		note("the job is over after %.2g rounds: in a round the workers take %d samples (%s), and the job ends at %d (--epochs, --samples, --steps)", float64(l.Limit)/float64(round), round, how, l.Limit)
-	}
-}
-
-// fewRounds are so few that next to nothing is learned in them. Who asks for them by --steps knows.
-const fewRounds = 10
-
-// end is the first of the ends that the configuration names, in samples.
-func (c *Coordinator) end(round int64) int64 {
-	end := int64(math.MaxInt64)
-	for _, e := range []float64{float64(c.cfg.Samples), c.cfg.Epochs * float64(c.enrolled.Samples), float64(c.cfg.Steps) * float64(round)} {
-		if e > 0 && e < math.MaxInt64 {
-			end = min(end, int64(math.Ceil(e)))
-		}
-	}
-	return end
-}
-
-// nextMultiple is the first multiple of step above n; 0 where step is 0.
-func nextMultiple(n, step int64) int64 {
-	if step <= 0 {
-		return 0
-	}
-	return (n/step + 1) * step
-}
-
-// live lists the workers that are there.
-func (c *Coordinator) live() []star.Worker {
-	var ws []star.Worker
-	for i, p := range c.workers {
-		if p != nil && !p.gone {
-			ws = append(ws, star.Worker(i))
-		}
-	}
-	return ws
 }

@@ -11,9 +11,10 @@ import (
 	"star/runlog"
 )
 
-// A job has as many ranks as it may ever have workers (Config.Workers). Those that nobody has when the training begins are absent:
-// the barrier counts on them as little as on workers that are gone, and who comes later takes the lowest of the free ranks (rejoin.go).
-// A rank is never given to two at once, and nobody changes rank.
+// A job has as many ranks as it may ever have workers (Config.Workers). Those that nobody has when
+// the training begins are absent: the barrier counts on them as little as on workers that are gone,
+// and who comes later takes the lowest of the free ranks (rejoin.go). A rank is never given to two
+// at once, and nobody changes rank.
 
 // first is with how many workers the job is meant to begin.
 func (c *Config) first() int {
@@ -29,7 +30,8 @@ func (c *Config) grows() bool { return c.first() < c.Workers || c.Least > 0 }
 // least is the architecture's: how many workers there must be for the training to go on.
 func (c *Coordinator) least() int { return c.arch.least(&c.cfg) }
 
-// checkSize says what is wrong with the numbers of workers.
+// checkSize says what is wrong with the numbers of workers. The errors name the numbers, and say
+// from where to where they may be.
 func (c *Config) checkSize() error {
 	switch {
 	case c.First < 0 || c.First > c.Workers:
@@ -41,6 +43,7 @@ func (c *Config) checkSize() error {
 }
 
 // enough says whether the training can begin: everybody is there, or as many as Config.Least wants.
+// Only those count that have reached every shard, or stand in the ring (Joined).
 func (c *Coordinator) enough() bool {
 	n := 0
 	for _, ok := range c.joined {
@@ -54,8 +57,9 @@ func (c *Coordinator) enough() bool {
 	return n >= c.cfg.first()
 }
 
-// apart takes those who are not there yet, or have not reached every shard, out of a training that begins. They come to it
-// like everybody who is late. It returns the ranks that nobody has.
+// apart takes those who are not there yet, or have not reached every shard, out of a training that
+// begins. They come to it like everybody who is late. It returns the ranks that nobody has. After
+// this a worker is in exactly one of workers and late.
 func (c *Coordinator) apart() (absent []star.Worker) {
 	for w, p := range c.workers {
 		if c.joined[w] {
@@ -70,7 +74,8 @@ func (c *Coordinator) apart() (absent []star.Worker) {
 	return absent
 }
 
-// members counts the ranks that somebody has had a part in the job with.
+// members counts the ranks that somebody has had a part in the job with. Before the training begins
+// it is how many the job is meant to begin with.
 func (c *Coordinator) members() int {
 	n := 0
 	for _, ok := range c.seen {
@@ -84,7 +89,8 @@ func (c *Coordinator) members() int {
 	return n
 }
 
-// wanting says how many workers the training waits for before it begins.
+// wanting says how many workers the training waits for before it begins. Who has come counts,
+// joined or not: of those missing names what is lacking.
 func (c *Coordinator) wanting() []string {
 	n := c.cfg.first()
 	if c.cfg.Least > 0 {
@@ -101,8 +107,9 @@ func (c *Coordinator) wanting() []string {
 	return []string{fmt.Sprintf("%d more workers", n)}
 }
 
-// sized is a plan that says how many workers an update goes without (backup=B of modes.Parse) with that number taken from the workers that
-// are there, not from all ranks. Other plans are as they were: a barrier never waits for more than those who live.
+// sized is a plan that says how many workers an update goes without (backup=B of modes.Parse) with
+// that number taken from the workers that are there, not from all ranks. Other plans are as they
+// were: a barrier never waits for more than those who live.
 func (c *Coordinator) sized(p modes.Plan) modes.Plan {
 	c.spares = 0
 	if !c.cfg.grows() || len(p.Groups) != 1 || !p.Groups[0].DropLate || p.Groups[0].NonBlocking || len(p.Groups[0].Riders) > 0 {
@@ -112,7 +119,8 @@ func (c *Coordinator) sized(p modes.Plan) modes.Plan {
 	return c.resized(p)
 }
 
-// resized is p with the quorum that goes with the members that live now.
+// resized is p with the quorum that goes with the members that live now. One gradient at least
+// makes an update. p itself stays as it is.
 func (c *Coordinator) resized(p modes.Plan) modes.Plan {
 	live := 0
 	for _, w := range p.Groups[0].Members {
@@ -125,7 +133,8 @@ func (c *Coordinator) resized(p modes.Plan) modes.Plan {
 	return p
 }
 
-// resize follows a change of the workers with the quorum, where it depends on them.
+// resize follows a change of the workers with the quorum, where it depends on them. It is a change
+// of plan like any other, with a line of the run log.
 func (c *Coordinator) resize() error {
 	plan, live := c.engine.Plan(), c.engine.Live()
 	if c.spares == 0 || len(plan.Groups) != 1 || plan.Groups[0].NonBlocking || live == 0 {
@@ -138,7 +147,9 @@ func (c *Coordinator) resize() error {
 	return c.install(p, runlog.Plan{Why: fmt.Sprintf("%d workers are there: an update goes without %d of them", live, min(c.spares, live-1))})
 }
 
-// shortage is a job that has fewer workers than it wants (Config.Least): what the scheduler orders is kept until others have come.
+// shortage is a job that has fewer workers than it wants (Config.Least): what the scheduler orders
+// is kept until others have come. Updates that were due are made when they have come: nothing that
+// the engine has decided is taken back.
 type shortage struct {
 	since time.Time // zero: there are enough
 	held  []engine.Ready
@@ -147,12 +158,15 @@ type shortage struct {
 // short says whether the job waits for workers to come.
 func (c *Coordinator) short() bool { return !c.shortage.since.IsZero() }
 
-// awaits says whether the job goes on without any worker, because others may come. In an all-reduce the parameters have gone with the last one.
+// awaits says whether the job goes on without any worker, because others may come. In an all-reduce
+// the parameters have gone with the last one.
 func (c *Coordinator) awaits() bool {
 	return c.engine.Survives() && (c.short() || c.least() > 0 && c.mover.holds() && c.engine.Unfinished())
 }
 
-// thin sees whether the job has as many workers as it wants, after one came or went. While a shard moves, the end of the move sees to it.
+// thin sees whether the job has as many workers as it wants, after one came or went. While a shard
+// moves, the end of the move sees to it. The engine goes on as if nothing were; what it orders is
+// kept (withhold), and carried out all at once when there are enough.
 func (c *Coordinator) thin() {
 	live := 0
 	if c.engine != nil {
@@ -174,9 +188,10 @@ func (c *Coordinator) thin() {
 	}
 }
 
-// withhold keeps orders while there are too few workers, and returns those that are to be carried out all the same: a ring that has lost
-// somebody is formed by the others at once, because its members are in the middle of a round that will never end. What was kept for the ring
-// before it is void, but for the lines of the run log.
+// withhold keeps orders while there are too few workers, and returns those that are to be carried
+// out all the same: a ring that has lost somebody is formed by the others at once, because its
+// members are in the middle of a round that will never end. What was kept for the ring before it is
+// void, but for the lines of the run log.
 func (c *Coordinator) withhold(orders []engine.Ready) []engine.Ready {
 	if !c.short() {
 		return orders
@@ -196,7 +211,8 @@ func (c *Coordinator) withhold(orders []engine.Ready) []engine.Ready {
 	return now
 }
 
-// watchSize ends a job that has waited for workers for too long.
+// watchSize ends a job that has waited for workers for too long. The error has exit code 69 and
+// says from what to go on: the time is JoinTimeout, as at the beginning.
 func (c *Coordinator) watchSize(now time.Time) error {
 	if !c.cfg.grows() && c.least() == 0 || c.engine == nil {
 		return nil

@@ -8,22 +8,27 @@ import (
 	"star"
 )
 
-// Deadlines. A pilot knows how long iterations take, and when one is out of the ordinary (Remark.Deadlines). A worker whose gradient is not
-// there by then is late: the run log has a line that says so, and the pilot is told. In a mode that waits for everybody nothing happens while one
-// worker stands still, and this is when the pilot looks whether to wait on. A worker is late again after twice the time, four times, and so
-// on. With all-reduce nobody hears when a member begins, and nobody is late.
+// Deadlines. A pilot knows how long iterations take, and when one is out of the ordinary
+// (Remark.Deadlines). A worker whose gradient is not there by then is late: the run log has a line
+// that says so, and the pilot is told. In a mode that waits for everybody nothing happens while one
+// worker stands still, and this is when the pilot looks whether to wait on. A worker is late again
+// after twice the time, four times, and so on. With all-reduce nobody hears when a member begins,
+// and nobody is late.
 
-// Patience is the least deadline: what takes less is over before a decision would be, and on a busy host it is chance.
+// Patience is the least deadline: what takes less is over before a decision would be, and on a busy
+// host it is chance.
 const Patience = 250 * time.Millisecond
 
-// lateness is what is known of a worker's present iteration.
+// lateness is what is known of a worker's present iteration. It begins anew with each release.
 type lateness struct {
 	released time.Time // of which iteration the rest is
 	missed   int       // deadlines
 	there    bool      // its gradient is
 }
 
-// overdue tells of those who have missed a deadline, and returns when to look again: when the next one will have been missed.
+// overdue tells of those who have missed a deadline, and returns when to look again: when the next
+// one will have been missed. At most a second, so that deadlines which are set meanwhile count
+// soon.
 func (c *Coordinator) overdue(now time.Time) (next time.Duration) {
 	if c.engine == nil || !c.sharded() || c.final || len(c.deadlines) == 0 {
 		return time.Second
@@ -62,8 +67,8 @@ func (c *Coordinator) overdue(now time.Time) (next time.Duration) {
 	return next
 }
 
-// stallAfter is when to say whom everybody waits for: after twice the longest deadline of those whose iterations are known, a second at
-// least, and StallAfter where nothing is known.
+// stallAfter is when to say whom everybody waits for: after twice the longest deadline of those
+// whose iterations are known, a second at least, and StallAfter where nothing is known.
 func (c *Coordinator) stallAfter() time.Duration {
 	if len(c.deadlines) == 0 || slices.Contains(c.deadlines, 0) || c.engine == nil || !c.sharded() || c.round != nil || c.save != nil {
 		return c.cfg.StallAfter

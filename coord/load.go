@@ -7,9 +7,14 @@ import (
 	"time"
 )
 
+// Where members are, as far as their addresses tell, and what the way to the shards carries. Both are
+// guesses: of hosts that share a link or a name, and of links that nobody has declared. What is built
+// on them (trees, paced pushes, moves) is taken back when it does not pay.
+
 // linkMeter measures what the way to the shards carries, from pushes on their way: bytes over the
-// time in which at least one was. That is less than the links could do where single workers hold
-// it up, and never more.
+// time in which at least one was. That is less than the links could do where single workers hold it
+// up, and never more. Rates are bytes per second in one direction; the coordinator sees pushes
+// only, and takes it that parameters come back as fast.
 type linkMeter struct {
 	spans []span // the last ones
 	next  int
@@ -24,7 +29,8 @@ type span struct {
 // metered is how many pushes of each worker count, and must be there.
 const metered = 4
 
-// add notes a push. Of all of them the last ones count, metered for each worker.
+// add notes a push. Of all of them the last ones count, metered for each worker. One without bytes,
+// or that took no time, says nothing.
 func (m *linkMeter) add(s span, workers int) {
 	if s.to <= s.from || s.bytes <= 0 {
 		return
@@ -37,7 +43,8 @@ func (m *linkMeter) add(s span, workers int) {
 	m.next++
 }
 
-// rate is what passed in one direction, in bytes per second; 0: not known yet.
+// rate is what passed in one direction, in bytes per second; 0: not known yet. workers is how many
+// push over the link. Overlapping pushes count their bytes each, and the time once.
 func (m *linkMeter) rate(workers int) float64 {
 	if len(m.spans) < metered*workers {
 		return 0
@@ -56,8 +63,8 @@ func (m *linkMeter) rate(workers int) float64 {
 }
 
 // site is the host of a peer, as far as it shows: processes with the same one share a link. It is
-// what the peer calls its host, and the address it comes from; our own host is one, whatever
-// the address.
+// what the peer calls its host, and the address it comes from; our own host is one, whatever the
+// address. It is found out once for each connection.
 func (c *Coordinator) site(p *peer) string {
 	if p.at == "" {
 		p.at = c.locate(p)
@@ -68,8 +75,8 @@ func (c *Coordinator) site(p *peer) string {
 // here is the site of this process.
 const here = "here"
 
-// locate finds the site of a peer. What the peer calls its host is told apart by address, because containers and
-// clones share names; any address of ours, loopback included, is here.
+// locate finds the site of a peer. What the peer calls its host is told apart by address, because
+// containers and clones share names; any address of ours, loopback included, is here.
 func (c *Coordinator) locate(p *peer) string {
 	if p.conn == nil { // it has not come to this coordinator
 		return p.hello.Host
@@ -85,8 +92,9 @@ func (c *Coordinator) locate(p *peer) string {
 	return p.hello.Host + " " + ip.String()
 }
 
-// reaches says why a member cannot reach a server under the address that this one has given: it leads back to the member's own host. Empty: it
-// may.
+// reaches says why a member cannot reach a server under the address that this one has given: it
+// leads back to the member's own host. Empty: it may. It is found before the worker has tried in
+// vain for minutes; the text names the flag that helps.
 func (c *Coordinator) reaches(p, server *peer) string {
 	if !leadsBack(server.hello.Addr) || c.site(p) == c.site(server) {
 		return ""
@@ -102,7 +110,8 @@ func leadsBack(addr string) bool {
 	return err == nil && (host == "localhost" || ip != nil && ip.IsLoopback())
 }
 
-// ownAddrs are the addresses of this host.
+// ownAddrs are the addresses of this host. They are looked up once: a host that gets another
+// address while a job runs is two sites from then on.
 func (c *Coordinator) ownAddrs() []net.IP {
 	if c.own == nil {
 		c.own = []net.IP{net.IPv6loopback}

@@ -11,8 +11,14 @@ import (
 	"star/transport"
 )
 
-// send sends one small message, behind those that wait. A peer that does not take it is closed; its reader
-// will say so.
+// How members go. There are four ways: they say so (left), their connection ends or they are silent
+// (lost), they break the protocol (drop), or they are told to (part). What follows is the same: the
+// engine hears of it, everything that waited for them is looked at again, and the job ends only if
+// it cannot go on.
+
+// send sends one small message, behind those that wait. A peer that does not take it is closed; its
+// reader will say so. write puts one message into the peer's outbox, so nothing here waits for the
+// network. A peer that is nil or gone gets nothing, and nobody need ask before.
 func (c *Coordinator) send(p *peer, write func() error) {
 	if p == nil || p.gone {
 		return
@@ -22,16 +28,18 @@ func (c *Coordinator) send(p *peer, write func() error) {
 	}
 }
 
-// drop ends the connection of a member that broke the protocol. The job goes on.
+// drop ends the connection of a member that broke the protocol. The job goes on. It ends with exit
+// code 78. An error is that of lost: the job cannot go on without it.
 func (c *Coordinator) drop(p *peer, why error) error {
 	c.log.Warn("closing a connection that broke the protocol", "peer", p.conn.Peer(), "reason", why)
 	c.part(p, exitcode.Disagree, why.Error())
 	return c.lost(p, why)
 }
 
-// part tells a peer why it must go. Its reader goes on for a moment, because a
-// socket that is closed with bytes unread takes back what was sent last; the
-// peer's own close, or the deadline, ends it.
+// part tells a peer why it must go. Its reader goes on for a moment, because a socket that is
+// closed with bytes unread takes back what was sent last; the peer's own close, or the deadline,
+// ends it. It is not gone by that: the caller says what its loss means (lost), or that it never was
+// a member (refuse).
 func (c *Coordinator) part(p *peer, exit int, reason string) {
 	c.send(p, func() error { return transport.Send(p.conn, transport.Reject{Exit: exit, Reason: reason}, nil) })
 	p.parted = true
@@ -47,6 +55,10 @@ func (p *peer) hangUp() {
 }
 
 // left is a member that said good-bye.
+//
+// One that a signal has told to end is kept for a moment (leaving), because others may be told as
+// well. One whose training has diverged ends the job when most of those who are left have said the
+// same, so that one broken worker does not.
 func (c *Coordinator) left(p *peer, m transport.Leave) error {
 	if c.leaving(p, m) {
 		c.log.Info("is to leave", "peer", p.conn.Peer(), "reason", m.Reason)
@@ -57,7 +69,8 @@ func (c *Coordinator) left(p *peer, m transport.Leave) error {
 	if m.Exit != exitcode.Diverged || p.role != transport.RoleWorker || c.engine == nil || c.isLate(p) {
 		return c.lost(p, why)
 	}
-	// Where the parameters are no numbers any more, every worker finds out in its next iteration. One that is alone with that is broken, or lies.
+	// Where the parameters are no numbers any more, every worker finds out in its next iteration.
+	// One that is alone with that is broken, or lies.
 	c.diverged[p.rank] = fmt.Sprintf("worker %d: %s", p.rank, m.Reason)
 	err := c.lost(p, why)
 	if c.cfg.Poison == PoisonFatal || c.cfg.StopOnLoss || len(c.diverged) > c.engine.Live() {
@@ -67,6 +80,11 @@ func (c *Coordinator) left(p *peer, m transport.Leave) error {
 }
 
 // lost is a member whose connection ended.
+//
+// The job goes on without a worker, unless it is the last one or was told not to (--on-failure
+// stop); without a server that has no shards; without one whose shards have copies elsewhere.
+// Anything else is an *Error with exit code 69, and why is in it. A loss that is known already
+// changes nothing.
 func (c *Coordinator) lost(p *peer, why error) error {
 	if p.gone {
 		return nil
@@ -138,7 +156,8 @@ func (c *Coordinator) lost(p *peer, why error) error {
 	return c.tryFinish()
 }
 
-// strike takes what w is told out of everything that waits: for copies, for the end of a move, for others to come.
+// strike takes what w is told out of everything that waits: for copies, for the end of a move, for
+// others to come. Otherwise who comes in its place would be told it.
 func (c *Coordinator) strike(w star.Worker) {
 	if c.copies != nil {
 		c.copies.Strike(w)
@@ -150,11 +169,11 @@ func (c *Coordinator) strike(w star.Worker) {
 	}
 }
 
-// removeWorker takes a worker out of the job. Before the start its rank becomes free, and the run log has no
-// line of it. After it the run log says with which samples it was lost, the engine says who goes on without it,
-// and every wait that counted it is looked at again: an evaluation, a checkpoint, a residual.
-// What is held back for a worker (orders of a move, of a shortage) is struck out, so that a later attempt with
-// the same rank does not get it.
+// removeWorker takes a worker out of the job. Before the start its rank becomes free, and the run
+// log has no line of it. After it the run log says with which samples it was lost, the engine says
+// who goes on without it, and every wait that counted it is looked at again: an evaluation, a
+// checkpoint, a residual. What is held back for a worker (orders of a move, of a shortage) is
+// struck out, so that a later attempt with the same rank does not get it.
 func (c *Coordinator) removeWorker(p *peer, why string) {
 	p.hangUp()
 	if p.rank < 0 || p.rank >= len(c.workers) || c.workers[p.rank] != p {

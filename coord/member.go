@@ -20,29 +20,38 @@ import (
 	"star/transport"
 )
 
-// unreachable is how long a host may be without an answer. A lost packet is sent again after 0.2, 0.6, 1.4, 3 and 6.2 s.
+// The members' side of the connection: how a worker or a server finds the coordinator, joins, hears
+// and says things, and notices that the other side is gone. It is in this package because both sides
+// share messages, deadlines and what a heartbeat means.
+
+// unreachable is how long a host may be without an answer. A lost packet is sent again after 0.2,
+// 0.6, 1.4, 3 and 6.2 s.
 const unreachable = 7 * time.Second
 
-// MemberConfig is how a worker or a server reaches the coordinator.
+// MemberConfig is how a worker or a server reaches the coordinator. Durations that are zero get
+// their defaults. Addr, Hello and Network are needed.
 type MemberConfig struct {
 	Network transport.Network
 	Addr    string // of the coordinator
 	Hello   transport.Hello
 
-	// Addrs are those of all processes that may coordinate, where there are several: they are tried in turn. Addr does not matter then.
+	// Addrs are those of all processes that may coordinate, where there are several: they are tried
+	// in turn. Addr does not matter then.
 	Addrs []string
 
-	// Anew says that the job has begun, and this process has a part in it: its coordinator is lost, another one takes over. Who does not
-	// answer soon is not the one.
+	// Anew says that the job has begun, and this process has a part in it: its coordinator is lost,
+	// another one takes over. Who does not answer soon is not the one.
 	Anew  bool
 	Enrol *Enrolment // workers
 
-	// Reached is where others reach this process. It is asked at each try, because it may depend on the coordinator's name, which may not be known yet: an error
-	// means another try. Nil: Hello.Addr.
+	// Reached is where others reach this process. It is asked at each try, because it may depend on
+	// the coordinator's name, which may not be known yet: an error means another try. Nil:
+	// Hello.Addr.
 	Reached func(context.Context) (string, error)
 
-	// Over says where it says that the job has come to its end, and empty if it has not. It is asked after each try that finds no coordinator, which may have
-	// ended before this process came. Nil: only the coordinator knows.
+	// Over says where it says that the job has come to its end, and empty if it has not. It is
+	// asked after each try that finds no coordinator, which may have ended before this process
+	// came. Nil: only the coordinator knows.
 	Over func() string
 
 	JoinTimeout time.Duration // zero means 2 min: names that do not resolve and refused connections are retried so long
@@ -77,7 +86,9 @@ type Member struct {
 	beating  sync.WaitGroup
 }
 
-// LostError says that the coordinator is gone.
+// LostError says that the coordinator is gone. Err says how that was noticed: the connection's
+// error, or for how long nothing was heard. Where there are several coordinators the member looks
+// for the next one; else its process ends with exit code 69.
 type LostError struct {
 	Addr string
 	Err  error
@@ -87,10 +98,12 @@ type LostError struct {
 func (e *LostError) Error() string {
 	return fmt.Sprintf("the coordinator at %s is lost: %v", e.Addr, e.Err)
 }
+
+// Unwrap gives how the connection ended, ExitCode that of a loss (69).
 func (e *LostError) Unwrap() error { return e.Err }
 func (e *LostError) ExitCode() int { return exitcode.Lost }
 
-// JoinError says that a member could not join in time.
+// JoinError says that a member could not join in time. Timeout is how long it was tried.
 type JoinError struct {
 	Addr    string
 	Timeout time.Duration
@@ -106,6 +119,9 @@ func (e *JoinError) Error() string {
 	}
 	return fmt.Sprintf("could not join the job at %s within %v (--join-timeout): %v", e.Addr, e.Timeout, e.Err)
 }
+
+// Unwrap gives the last attempt's error, ExitCode that of a loss (69): whoever starts the process
+// may try again.
 func (e *JoinError) Unwrap() error { return e.Err }
 func (e *JoinError) ExitCode() int { return exitcode.Lost }
 
@@ -113,6 +129,11 @@ func (e *JoinError) ExitCode() int { return exitcode.Lost }
 // time-out it retries, with jittered exponential back-off, whatever may mend
 // itself: names that do not resolve yet, refused and broken connections. A refusal
 // by the coordinator (transport.RejectError) is final. *OverError: the job is done.
+//
+// Other errors: *JoinError when the time-out has passed, errors of the network that have an exit
+// code (a certificate that is not trusted, say) and are final, too, and the cause of ctx. The
+// Member must be closed. Until Beat is called the coordinator hears nothing more of it, and takes
+// it for dead after DeadAfter.
 func Join(ctx context.Context, cfg MemberConfig) (*Member, error) {
 	setDefault(&cfg.JoinTimeout, 2*time.Minute)
 	setDefault(&cfg.SendTimeout, 10*time.Second)
@@ -184,12 +205,14 @@ func Join(ctx context.Context, cfg MemberConfig) (*Member, error) {
 	}
 }
 
-// beats is how many heartbeats there are in DeadAfter.
+// beats is how many heartbeats there are in DeadAfter. A side that has heard nothing for so many is
+// given up, so a few that are lost or late harm nobody.
 const beats = 6
 
-// Beat starts the heartbeat: a Ping now and then, answered by a Pong, so that
-// each side notices when the other has become unreachable. Whoever calls Next or Average
-// calls it before.
+// Beat starts the heartbeat: a Ping now and then, answered by a Pong, so that each side notices
+// when the other has become unreachable. Whoever calls Next or Average calls it before. It is
+// called once. The goroutine ends with Close, or when the coordinator is given up; whoever waits in
+// Next, Order or Average then gets a *LostError.
 func (m *Member) Beat() {
 	m.beating.Go(func() {
 		t := time.NewTicker(m.cfg.DeadAfter / beats)
@@ -214,11 +237,13 @@ func (m *Member) Beat() {
 	})
 }
 
-// Elapsed is the time since the run began, by the coordinator's clock at the
-// Welcome and ours since then.
+// Elapsed is the time since the run began, by the coordinator's clock at the Welcome and ours since
+// then. It is off by what the Welcome took on its way.
 func (m *Member) Elapsed() time.Duration { return m.Welcome.Elapsed + time.Since(m.joined) }
 
-// Say sends one message to the coordinator. It takes SendTimeout at most. The error is a *LostError: the coordinator is not reached any more.
+// Say sends one message to the coordinator. It takes SendTimeout at most. The error is a
+// *LostError: the coordinator is not reached any more. It may be called from several goroutines.
+// payload is not used after it has returned.
 func Say[M transport.Message](m *Member, msg M, payload []byte) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -229,8 +254,9 @@ func Say[M transport.Message](m *Member, msg M, payload []byte) error {
 	return nil
 }
 
-// Next waits for the coordinator's next Release. A Reject ends the membership:
-// it is returned as *transport.RejectError.
+// Next waits for the coordinator's next Release. A Reject ends the membership: it is returned as
+// *transport.RejectError. Other errors: a *LostError, and a frame that is no Release: a member that
+// may be told other things uses Order. One goroutine calls it.
 func (m *Member) Next() (transport.Release, error) {
 	f, err := m.recv()
 	if err != nil {
@@ -242,8 +268,10 @@ func (m *Member) Next() (transport.Release, error) {
 	return transport.ParseRelease(f.Header)
 }
 
-// Assignment waits for the Assign of a server. Errors: a *LostError where nothing comes within the time-out or the connection ends, a *transport.RejectError, and
-// the cause of ctx.
+// Assignment waits for the Assign of a server. Errors: a *LostError where nothing comes within the
+// time-out or the connection ends, a *transport.RejectError, and the cause of ctx. Layout and
+// Optimizer of the Member are set when it returns without an error. Nothing else reads the
+// connection meanwhile.
 func (m *Member) Assignment(ctx context.Context, timeout time.Duration) (transport.Assign, error) {
 	defer context.AfterFunc(ctx, func() { m.Conn.Close() })()
 	site := flightrecorder.Open(fmt.Sprintf("%s %d", m.cfg.Hello.Role, m.cfg.Hello.Rank), "the assignment of shards", "", "")
@@ -284,9 +312,9 @@ func (m *Member) Assignment(ctx context.Context, timeout time.Duration) (transpo
 	return a, nil
 }
 
-// Hosted is the connection for whoever hosts the shards of the Assignment: its errors
-// are *LostError, and a coordinator that says nothing for DeadAfter, not even a Ping, is
-// lost.
+// Hosted is the connection for whoever hosts the shards of the Assignment: its errors are
+// *LostError, and a coordinator that says nothing for DeadAfter, not even a Ping, is lost. It takes
+// the place of Next and Order: one of them reads.
 func (m *Member) Hosted() transport.Conn { return hosted{m.Conn, m} }
 
 type hosted struct {
@@ -315,8 +343,9 @@ func (h hosted) WriteFrame(k transport.Kind, header, payload []byte, sum uint32)
 	return nil
 }
 
-// Average sends the model's buffers of an evaluation and replaces them by the
-// average over all workers. Errors are those of Say and Next, and buffers of another length.
+// Average sends the model's buffers of an evaluation and replaces them by the average over all
+// workers. Errors are those of Say and Next, and buffers of another length. It waits for all
+// workers that evaluate. After an error buffers may be half of one and half of the other.
 func (m *Member) Average(eval int64, buffers []float32) error {
 	w := star.Worker(m.Welcome.Rank)
 	if err := Say(m, transport.Buffers{Worker: w, Eval: eval}, transport.Floats(buffers)); err != nil {
@@ -332,8 +361,8 @@ func (m *Member) Average(eval int64, buffers []float32) error {
 	return m.Conn.ReadPayload(transport.Floats(buffers))
 }
 
-// recv reads the next frame that is not part of the heartbeat. A Reject becomes
-// an error.
+// recv reads the next frame that is not part of the heartbeat. A Reject becomes an error. While it
+// waits the heartbeat counts how often nothing was heard; each frame begins that anew.
 func (m *Member) recv() (transport.Frame, error) {
 	m.silence.Store(0)
 	m.listening.Store(true)
@@ -364,12 +393,15 @@ func (m *Member) recv() (transport.Frame, error) {
 	}
 }
 
-// Leave says good-bye, with the exit code that the process is going to have. The error is that of Say.
+// Leave says good-bye, with the exit code that the process is going to have. The error is that of
+// Say. The coordinator lets it go at once, or, of one that a signal has told to end (above 128),
+// when the job can do without it; until then it works on.
 func (m *Member) Leave(exit int, reason string) error {
 	return Say(m, transport.Leave{Worker: star.Worker(m.Welcome.Rank), Exit: exit, Reason: reason}, nil)
 }
 
-// Close ends the connection. It may be called twice. The error is that of the connection, for those who care.
+// Close ends the connection. It may be called twice. The error is that of the connection, for those
+// who care. It waits for the heartbeat to end. Whoever is waiting in another method gets an error.
 func (m *Member) Close() error {
 	m.stopOnce.Do(func() { close(m.stop) })
 	err := m.Conn.Close()

@@ -9,10 +9,11 @@ import (
 	"star"
 )
 
-// What a job that resumes remembers of the one before: the last iterations of every worker, from which whoever predicts learns
-// how long they take before the first new one is over.
+// What a job that resumes remembers of the one before: the last iterations of every worker, from
+// which whoever predicts learns how long they take before the first new one is over.
 
-// rememberEach is how many iterations of each worker are remembered: as many as a detector compares with. runlog.MaxRecords bounds them together.
+// rememberEach is how many iterations of each worker are remembered: as many as a detector compares
+// with. runlog.MaxRecords bounds them together.
 const rememberEach = 32
 
 // recollection keeps the last records, in the order in which they came.
@@ -44,7 +45,9 @@ func (m *recollection) records() []star.Record {
 	return slices.Concat(m.ring[m.next:], m.ring[:m.next])
 }
 
-// remember tells the pilot and the run log what the job before knew of its workers. Ranks that this one has not are left out; times are before its beginning.
+// remember tells the pilot and the run log what the job before knew of its workers. Ranks that this
+// one has not are left out; times are before its beginning. They are one line of the log, so that a
+// log replays with what its pilot knew.
 func (c *Coordinator) remember(at time.Duration) {
 	var known []star.Record
 	last := time.Duration(math.MinInt64)

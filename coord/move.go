@@ -72,7 +72,8 @@ func (m *mover) begin(shard, from, to int) []moveStep {
 	return []moveStep{tellPrepare}
 }
 
-// said takes what the new server says.
+// said takes what the new server says. What is said of another move than the present one changes
+// nothing.
 func (m *mover) said(server int, msg transport.Moved, saving bool) []moveStep {
 	if m.stage == moveIdle || server != m.to || msg.Move != m.id {
 		return nil // of a move that was given up
@@ -98,7 +99,8 @@ func (m *mover) said(server int, msg transport.Moved, saving bool) []moveStep {
 	return nil
 }
 
-// copy goes on from preparing when it can: the state must not be sent while it is saved.
+// copy goes on from preparing when it can: the state must not be sent while it is saved. It is
+// asked again on every tick until then.
 func (m *mover) copy(saving bool) []moveStep {
 	if m.stage != movePreparing || !m.prepared || saving {
 		return nil
@@ -110,7 +112,8 @@ func (m *mover) copy(saving bool) []moveStep {
 	return []moveStep{tellGive}
 }
 
-// fail ends a move that has failed, or has taken too long.
+// fail ends a move that has failed, or has taken too long. Behind the point at which the new server
+// has it, only a copy that is not whole can be taken back; a shard that is lost then is lost.
 func (m *mover) fail() []moveStep {
 	stage := m.stage
 	m.stage = moveIdle
@@ -139,7 +142,10 @@ func (m *mover) lost(server int) []moveStep {
 // holds says whether nothing is to be fired now.
 func (m *mover) holds() bool { return m.stage == moveCopying }
 
-// moving is what the coordinator knows of a move beside its stage.
+// moving is what the coordinator knows of a move beside its stage. Orders that were due while the
+// shard was on its way are in held, and go to whoever has it then; answers are for those who asked
+// for the move.
+// Times are by this process's clock; limit is moved on with each stage, by how long that may take.
 type moving struct {
 	runlog.Move
 	begun, copying time.Time
@@ -155,16 +161,18 @@ func moveTimeout(bytes int64) time.Duration {
 	return 30*time.Second + time.Duration(bytes>>20)*time.Second
 }
 
-// Move has a shard moved to the server of a rank while the job runs, and returns when that is
-// done: from then on the new server has it. An error says why it stays where it is; the job goes on
-// in either case.
+// Move has a shard moved to the server of a rank while the job runs, and returns when that is done:
+// from then on the new server has it. An error says why it stays where it is; the job goes on in
+// either case. The result says how long it took, and by how much the next update was late. It may
+// be called from any goroutine but that of Run; one move is under way at a time.
 func (c *Coordinator) Move(ctx context.Context, shard, server int) (runlog.Move, error) {
 	var m runlog.Move
 	err := c.Ask(ctx, &m, "move", strconv.Itoa(shard), strconv.Itoa(server))
 	return m, err
 }
 
-// ShardStatus says where a shard is.
+// ShardStatus says where a shard is. Server is the one that it is at now, also while it moves; with
+// copies it is the primary.
 type ShardStatus struct {
 	Shard  int   `json:"shard"`
 	Server int   `json:"server"` // its rank
@@ -193,7 +201,8 @@ type ServerStatus struct {
 	Load *ServerLoad `json:"load,omitempty"` // likewise, of a server that says so
 }
 
-// placed lists servers and shards.
+// placed lists servers and shards. For the status: a server that has not come is not among them,
+// one that is gone is.
 func (c *Coordinator) placed() (servers []ServerStatus, shards []ShardStatus) {
 	for i, s := range c.servers {
 		if s == nil {
@@ -220,7 +229,8 @@ func (c *Coordinator) placed() (servers []ServerStatus, shards []ShardStatus) {
 	return servers, shards
 }
 
-// beginMove carries out star ctl move. The answer comes when the move has ended.
+// beginMove carries out star ctl move. The answer comes when the move has ended. What is against it
+// is in the reply. An error ends the job.
 func (c *Coordinator) beginMove(e event) error {
 	shard, to, err := c.moveArgs(e.control[1:])
 	switch {
@@ -256,7 +266,8 @@ func (c *Coordinator) beginMove(e event) error {
 	return c.moveOn(c.mover.begin(shard, c.owner[shard], to))
 }
 
-// moveArgs reads SHARD and the rank, the host or the address of a server.
+// moveArgs reads SHARD and the rank, the host or the address of a server. A host counts only if one
+// server is there. Errors say what there is to choose from.
 func (c *Coordinator) moveArgs(args []string) (shard, to int, err error) {
 	if len(args) != 2 {
 		return 0, 0, errors.New("want SHARD SERVER: a shard's number, and the rank, the host or the address of a star-ps")
@@ -287,7 +298,8 @@ func (c *Coordinator) moveArgs(args []string) (shard, to int, err error) {
 	return shard, to, nil
 }
 
-// moved hears from the server to which a shard moves.
+// moved hears from the server to which a shard moves. A move that failed there has its reason in
+// the log and in the answer.
 func (c *Coordinator) moved(p *peer, m transport.Moved) error {
 	if c.mover.stage != moveIdle && p.rank == c.mover.to && m.Move == c.mover.id {
 		if m.Err != "" {
@@ -298,7 +310,9 @@ func (c *Coordinator) moved(p *peer, m transport.Moved) error {
 	return c.moveOn(c.mover.said(p.rank, m, c.save != nil || c.short()))
 }
 
-// watchMove gives up a move that takes too long, and goes on with one that waited.
+// watchMove gives up a move that takes too long, and goes on with one that waited. Behind the point
+// at which the new server has the shard nothing is given up any more: it is waited for like any
+// server.
 func (c *Coordinator) watchMove(now time.Time) error {
 	if c.short() { // what is ordered is kept until workers come, and these are not told where shards are while one moves
 		return c.dropMove("the job waits for workers")
@@ -321,7 +335,8 @@ func (c *Coordinator) dropMove(why string) error {
 	return c.moveOn(c.mover.fail())
 }
 
-// moveOn does what the mover says.
+// moveOn does what the mover says. One after the other, in their order; an error ends the job,
+// because the shard is nowhere any more.
 func (c *Coordinator) moveOn(steps []moveStep) error {
 	m, now := &c.moving, time.Now()
 	if len(steps) == 0 {
@@ -403,7 +418,8 @@ func (c *Coordinator) moveOn(steps []moveStep) error {
 	return nil
 }
 
-// tellRoutes has every worker know where a shard is now.
+// tellRoutes has every worker know where a shard is now. Those who come later hear of it with their
+// Welcome.
 func (c *Coordinator) tellRoutes(shard int, addr string) {
 	for w, p := range c.workers {
 		if p != nil && !p.gone {
@@ -414,7 +430,8 @@ func (c *Coordinator) tellRoutes(shard int, addr string) {
 	}
 }
 
-// handOver notes that a server has the shard that moved to it.
+// handOver notes that a server has the shard that moved to it. The times that are noted are those
+// of the log's line: how long the copy took, and by how much an update was late.
 func (c *Coordinator) handOver(shard int, to *peer, now time.Time) {
 	m := &c.moving
 	c.owner[shard] = c.mover.to
@@ -427,7 +444,8 @@ func (c *Coordinator) handOver(shard int, to *peer, now time.Time) {
 	}
 }
 
-// endMove writes down what became of a move, and answers whoever asked for it.
+// endMove writes down what became of a move, and answers whoever asked for it. why is empty where
+// the shard is at its new place. What was measured of both servers' links begins anew.
 func (c *Coordinator) endMove(why string) {
 	m := &c.moving
 	m.Err = why

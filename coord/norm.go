@@ -10,7 +10,10 @@ import (
 	"star/transport"
 )
 
-// norm adds a shard's part of a norm; the last one lets the update happen.
+// norm adds a shard's part of a norm; the last one lets the update happen. The norm is summed
+// without rounding (exactsum), so its bits do not depend on how many shards there are, nor on which
+// of them speaks first. An error: the shard's word cannot be read, and the server goes.
+// With copies it is called for the primary's word only (countNorms).
 func (c *Coordinator) norm(p *peer, e event) error {
 	n := c.norms[e.norm.Seq]
 	if n == nil && c.takeover != nil && e.norm.Seq <= c.takeover.history.Seq {
@@ -62,7 +65,8 @@ func (c *Coordinator) norm(p *peer, e event) error {
 	return nil
 }
 
-// observe takes in what an update says of the noise of gradients.
+// observe takes in what an update says of the noise of gradients. What cannot be used is passed
+// over: an update of one gradient says nothing by itself.
 func (c *Coordinator) observe(version int64, u pgns.Update) {
 	m, err := c.noise.Observe(u)
 	if err != nil {

@@ -10,11 +10,14 @@ import (
 	"star/transport"
 )
 
-// outbox is a member's connection on which nobody waits to write: WriteFrame puts the message into a queue, and a goroutine
-// of its own (deliver) sends what is there, in order. So a member that does not read holds up nobody but itself.
+// outbox is a member's connection on which nobody waits to write: WriteFrame puts the message into
+// a queue, and a goroutine of its own (deliver) sends what is there, in order. So a member that
+// does not read holds up nobody but itself.
 //
-// The queue is bounded. Who lets it run full, or takes no message within patience, is taken for one that does not read, and its
-// connection is closed; its reader says so.
+// The queue is bounded. Who lets it run full, or takes no message within patience, is taken for one
+// that does not read, and its connection is closed; its reader says so.
+// One goroutine delivers; any may write; whoever owns the connection reads it, as before. Payloads are
+// not copied, so they must not change once they were handed over; headers are.
 type outbox struct {
 	transport.Conn
 	patience time.Duration // for one message, and a second for each MiB of its payload
@@ -40,8 +43,8 @@ type letter struct {
 	sum     uint32
 }
 
-// outboxBytes is how much may wait before another message does not: thousands of messages of every iteration, behind what the
-// sockets hold. One message may be larger.
+// outboxBytes is how much may wait before another message does not: thousands of messages of every
+// iteration, behind what the sockets hold. One message may be larger.
 const outboxBytes = 1 << 20
 
 // newOutbox is a queue before conn. Who takes no message within patience is taken for gone.
@@ -49,8 +52,9 @@ func newOutbox(conn transport.Conn, patience time.Duration, log *slog.Logger) *o
 	return &outbox{Conn: conn, patience: patience, log: log, news: make(chan struct{}, 1), over: make(chan struct{})}
 }
 
-// WriteFrame puts a message into the queue. header is copied; payload must not change any more. The error is the reason why the connection
-// is or should be closed.
+// WriteFrame puts a message into the queue. header is copied; payload must not change any more. The
+// error is the reason why the connection is or should be closed. It does not wait, and may be
+// called from several goroutines.
 func (o *outbox) WriteFrame(k transport.Kind, header, payload []byte, sum uint32) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -70,7 +74,9 @@ func (o *outbox) WriteFrame(k transport.Kind, header, payload []byte, sum uint32
 	return nil
 }
 
-// deliver sends what is in the queue until the connection is closed.
+// deliver sends what is in the queue until the connection is closed. Each message has patience, and
+// a second for each MiB of it. The queue and the headers are taken as a whole, so that writers wait
+// for the lock only, and memory is used again but after a burst.
 func (o *outbox) deliver() {
 	site := flightrecorder.Open("coordinator", "a member to take a message", "", "")
 	defer site.Close()
@@ -114,7 +120,8 @@ func (o *outbox) deliver() {
 	}
 }
 
-// fail closes the connection because a message could not be sent, and says so once.
+// fail closes the connection because a message could not be sent, and says so once. The reader of
+// the connection gets an error by that, and asks for the cause.
 func (o *outbox) fail(err error) {
 	select {
 	case <-o.over: // that is why
@@ -147,7 +154,8 @@ func (o *outbox) SetReadDeadline(t time.Time) error {
 	return o.Conn.SetReadDeadline(t)
 }
 
-// endReads sets the last read deadline: no later one counts.
+// endReads sets the last read deadline: no later one counts. The peer is told why it must go, and
+// its last words are read until then.
 func (o *outbox) endReads(t time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

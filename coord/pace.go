@@ -12,9 +12,9 @@ import (
 	"star/transport"
 )
 
-// pacer keeps pushes apart that would meet at the servers' link (modes.Stagger): a release says how long
-// the push of its gradient waits. It predicts by the last times of each worker, and lets alone whose times vary
-// by more than half a push, because a wait in vain would cost.
+// pacer keeps pushes apart that would meet at the servers' link (modes.Stagger): a release says how
+// long the push of its gradient waits. It predicts by the last times of each worker, and lets alone
+// whose times vary by more than half a push, because a wait in vain would cost.
 type pacer struct {
 	mean, dev []float64 // by worker: seconds from its release to its push, and how far it is off
 	seen      []int
@@ -34,7 +34,7 @@ func newPacer(workers int) *pacer {
 // leastPush is the shortest push for which it is worth to wait: timers are not exact.
 const leastPush = time.Millisecond
 
-// observe takes in a record.
+// observe takes in a record. Mean and deviation follow by a fifth of each new value.
 func (p *pacer) observe(r star.Record) {
 	const fresh = 0.2 // weight of the newest
 	w, own := r.Worker, (r.Pull + r.Load + r.Compute).Seconds()
@@ -51,8 +51,8 @@ func (p *pacer) known(w star.Worker) bool {
 	return p.seen[w] >= enough && p.dev[w] <= p.took.Seconds()/2
 }
 
-// watchLink decides whether pushes are paced: where not everybody waits for everybody, and where all pushes of
-// an iteration take the link longer than their workers compute.
+// watchLink decides whether pushes are paced: where not everybody waits for everybody, and where
+// all pushes of an iteration take the link longer than their workers compute.
 func (c *Coordinator) watchLink() {
 	p := c.pacer
 	if p == nil || c.engine == nil {
@@ -87,7 +87,8 @@ func allTogether(p modes.Plan) bool {
 	return !slices.ContainsFunc(p.Groups, func(g modes.Group) bool { return g.Quorum < len(g.Members) || len(g.Riders) > 0 })
 }
 
-// pace says in releases how long their pushes wait.
+// pace says in releases how long their pushes wait. The delay goes into the release, and the worker
+// keeps to it between its computation and its push.
 func (c *Coordinator) pace(rs []transport.Release) {
 	p := c.pacer
 	if p == nil || p.took == 0 || c.engine.Plan().Parents != nil {

@@ -11,12 +11,16 @@ import (
 	"star/runlog"
 )
 
-// Pilot watches a job and changes its plan (--mode auto). It is told what the run log is told, in the same order and with
-// the same times, so that a log replays to the same decisions. It is used by one goroutine, which is not the coordinator's: an
-// update never waits for it.
+// The pilot's side of the coordinator. Lines of the run log go to it in their order, through a queue
+// that the coordinator never waits for; what it says comes back as events, each with the number of
+// lines that it had been told by then. So a log has all that is needed to have it decide again.
+
+// Pilot watches a job and changes its plan (--mode auto). It is told what the run log is told, in
+// the same order and with the same times, so that a log replays to the same decisions. It is used
+// by one goroutine, which is not the coordinator's: an update never waits for it.
 type Pilot interface {
-	// Tell passes on a line: RunTrain, RunRecord, RunFire, RunNoise, RunPlan, RunLate, RunAdmission, RunPredictor or RunMember. What it
-	// says is valid until the next call.
+	// Tell passes on a line: RunTrain, RunRecord, RunFire, RunNoise, RunPlan, RunLate,
+	// RunAdmission, RunPredictor or RunMember. What it says is valid until the next call.
 	Tell(l runlog.Line) []advice.Remark
 }
 
@@ -30,6 +34,8 @@ const (
 )
 
 // pilotRunner is the coordinator's side of a Pilot: lines wait here until its goroutine takes them.
+// told and heard are what a log needs for a replay: a decision that was made after line n, in a job
+// whose pilot had been heard up to line m, was in time if n is at most m.
 type pilotRunner struct {
 	mu    sync.Mutex
 	queue []runlog.Line
@@ -38,7 +44,8 @@ type pilotRunner struct {
 	heard int64 // lines to which all that the pilot has to say has been posted
 }
 
-// pilotAction is a Remark with the number of lines that were told before it, or what has come of a Study, or the answer of the Admission, or the end of a checkpoint.
+// pilotAction is a Remark with the number of lines that were told before it, or what has come of a
+// Study, or the answer of the Admission, or the end of a checkpoint.
 type pilotAction struct {
 	advice.Remark
 	after   int64
@@ -47,7 +54,8 @@ type pilotAction struct {
 	written *written
 }
 
-// startPilot starts the pilot's goroutine, which ends with the coordinator.
+// startPilot starts the pilot's goroutine, which ends with the coordinator. Lines wait without
+// bound: a pilot that is slow decides late, and nothing else is held up by it.
 func (c *Coordinator) startPilot() {
 	t := &pilotRunner{wake: make(chan struct{}, 1)}
 	c.pilot = t
@@ -82,7 +90,9 @@ func (c *Coordinator) startPilot() {
 	}()
 }
 
-// lastWords notes, when the job is over, what the pilot has decided too late, and how far it was heard: where it lags behind, it is not waited for.
+// lastWords notes, when the job is over, what the pilot has decided too late, and how far it was
+// heard: where it lags behind, it is not waited for. By that a replay of the log knows which
+// decisions of the pilot could not have been heeded.
 func (c *Coordinator) lastWords() {
 	t := c.pilot
 	if t == nil {
@@ -105,7 +115,8 @@ func (c *Coordinator) lastWords() {
 	}
 }
 
-// isOver is why nothing is made of a plan that comes when the job has ended, or is evaluated for the last time.
+// isOver is why nothing is made of a plan that comes when the job has ended, or is evaluated for
+// the last time.
 const isOver = "the job is over"
 
 // notApplied notes a plan of the pilot that is not installed.
@@ -115,7 +126,9 @@ func (c *Coordinator) notApplied(ch *advice.Change, after int64, because string)
 	c.log.Info("a plan of the pilot is not installed", "mode", p, "because", because)
 }
 
-// tell passes a line on to the pilot, if there is one. Slices in it are copied by the caller.
+// tell passes a line on to the pilot, if there is one. Slices in it are copied by the caller. It
+// does not wait. The lines are those of the run log of the kinds that Pilot names, counted: their
+// number is what decisions refer to (After).
 func (c *Coordinator) tell(at time.Duration, entry runlog.Entry) {
 	t := c.pilot
 	if t == nil {
@@ -131,7 +144,8 @@ func (c *Coordinator) tell(at time.Duration, entry runlog.Entry) {
 	}
 }
 
-// work does a Study, which the pilot wanted after so many lines. It ends with the coordinator.
+// work does a Study, which the pilot wanted after so many lines. It ends with the coordinator. It
+// rests after each step for as long as keeps it to studyShare of one processor.
 func (c *Coordinator) work(s advice.Study, after int64) {
 	began := time.Now()
 	rest := time.NewTimer(0)
@@ -152,7 +166,7 @@ func (c *Coordinator) work(s advice.Study, after int64) {
 	c.post(event{kind: kindPilotAction, action: &pilotAction{learned: &r}})
 }
 
-// apply does what the pilot says.
+// apply does what the pilot says. One of its fields is set. An error ends the job.
 func (c *Coordinator) apply(s *pilotAction) error {
 	at := c.elapsed()
 	switch {
@@ -202,7 +216,9 @@ func (c *Coordinator) deaf() string {
 	return ""
 }
 
-// change installs the pilot's plan, unless somebody at the keyboard has taken over, or says in the run log why not.
+// change installs the pilot's plan, unless somebody at the keyboard has taken over, or says in the
+// run log why not. A plan that does not fit is a mistake of the pilot, and noted as one that was
+// not installed; an error ends the job.
 func (c *Coordinator) change(ch *advice.Change, after int64) error {
 	p := ch.Plan
 	because := c.deaf()

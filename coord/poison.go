@@ -38,7 +38,8 @@ func poisonText(cause poison.Cause, w star.Worker, step int64, value float64, wh
 	return b.String()
 }
 
-// leftOut tells of the gradients that an update leaves out, or ends the job for them.
+// leftOut tells of the gradients that an update leaves out, or ends the job for them. Of reversed
+// gradients only the beginning and the end have a line; each one is counted.
 func (c *Coordinator) leftOut(ps []engine.Poisoned) {
 	for _, p := range ps {
 		value, where := p.Factor, ""
@@ -69,6 +70,10 @@ func (c *Coordinator) poisoned(w star.Worker, step int64, cause poison.Cause, va
 }
 
 // toldPoison takes in what a worker says of itself or a rider, or a server of a worker's direction.
+//
+// Whose word it is was checked before (wellFormed). With --poison fatal the error ends the job;
+// else the gradient was left out by whoever has found it, and here it is only counted and written
+// down.
 func (c *Coordinator) toldPoison(p *peer, m transport.Poison) error {
 	cause, ok := poison.Parse(m.Cause)
 	switch {

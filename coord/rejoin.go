@@ -9,8 +9,9 @@ import (
 	"star/runlog"
 )
 
-// returns takes in a worker whose rank nobody has any more in a job that has begun. Until its Joined it is
-// nothing but a connection. It returns why it may not.
+// returns takes in a worker whose rank nobody has any more in a job that has begun. Until its
+// Joined it is nothing but a connection. It returns why it may not. It is refused with exit code
+// 75: a moment later the job may be over, or have room.
 func (c *Coordinator) returns(p *peer, rank int) error {
 	if c.final || c.ended {
 		return errors.New("the job ends")
@@ -23,7 +24,8 @@ func (c *Coordinator) returns(p *peer, rank int) error {
 	return nil
 }
 
-// taken are the workers by rank, with those that are coming.
+// taken are the workers by rank, with those that are coming. A rank that somebody is on the way to
+// is not given to another one.
 func (c *Coordinator) taken() []*peer {
 	if len(c.late) == 0 {
 		return c.workers
@@ -40,8 +42,9 @@ func (c *Coordinator) taken() []*peer {
 // isLate says whether p has come to a job that has begun, and has no part in it yet.
 func (c *Coordinator) isLate(p *peer) bool { return slices.Contains(c.late, p) }
 
-// receive goes on with those who come to a job that has begun: a Welcome while no shard moves, and work once they have
-// reached every shard and nothing of their rank's earlier attempt is on the way.
+// receive goes on with those who come to a job that has begun: a Welcome while no shard moves, and
+// work once they have reached every shard and nothing of their rank's earlier attempt is on the
+// way. It is called whenever one of these may have changed, and on every tick.
 func (c *Coordinator) receive() {
 	c.late = slices.DeleteFunc(c.late, func(p *peer) bool {
 		if p.gone {
@@ -58,7 +61,8 @@ func (c *Coordinator) receive() {
 	})
 }
 
-// enter gives a worker that has come back its first batch.
+// enter gives a worker that has come back its first batch. The same rank that is taken up again
+// begins with steps behind those of the attempt before, which the engine knows.
 func (c *Coordinator) enter(p *peer) {
 	w := star.Worker(p.rank)
 	c.workers[w] = p

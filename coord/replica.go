@@ -16,8 +16,16 @@ import (
 	"star/transport"
 )
 
-// copies is what the coordinator knows of the copies of shards (Config.Replicas); package replica has the rules. Orders wait here
-// until copies hold their firings: followers are told first, then primaries, then workers are released.
+// Copies of shards while the job runs: who holds them, what each has said, and which orders wait for
+// them. Package replica has the rules, engine.Copies the queue; here are the messages. How a process
+// that takes the job over finds out who holds what is in replicareports.go.
+
+// copies is what the coordinator knows of the copies of shards (Config.Replicas); package replica
+// has the rules. Orders wait here until copies hold their firings: followers are told first, then
+// primaries, then workers are released.
+// An order is in one of three places: not yet offered (withheld, or a shard moves), offered to
+// followers and waiting for their word, or told to primaries and waiting for theirs. Tables and queue
+// are package replica's and engine.Copies'; both are pure.
 type copies struct {
 	*engine.Copies
 	ready   []map[int]bool         // by shard: servers that have its parameters, before the job begins
@@ -30,7 +38,8 @@ type copies struct {
 	short bool      // was said
 }
 
-// placeCopies decides, when shards are cut, who holds copies of them.
+// placeCopies decides, when shards are cut, who holds copies of them. An error: there are fewer
+// servers than copies, which New has refused.
 func (c *Coordinator) placeCopies() error {
 	if c.cfg.Replicas < 2 {
 		return nil
@@ -56,8 +65,9 @@ func (c *Coordinator) beginCopies() {
 	}
 }
 
-// places lists the servers as places for copies. first: none of them has one but of its own shards. One that has come back and has yet to say what it
-// has is none: what it has that counts no more it is told to forget then, and would forget a new copy, too.
+// places lists the servers as places for copies. first: none of them has one but of its own shards.
+// One that has come back and has yet to say what it has is none: what it has that counts no more it
+// is told to forget then, and would forget a new copy, too.
 func (c *Coordinator) places(first bool) []replica.Server {
 	out := make([]replica.Server, len(c.servers))
 	for i, s := range c.servers {
@@ -72,7 +82,8 @@ func (c *Coordinator) places(first bool) []replica.Server {
 	return out
 }
 
-// viewOf is the message that says who holds a shard.
+// viewOf is the message that says who holds a shard. The primary is first, and followers are in
+// order of succession.
 func (c *Coordinator) viewOf(shard int) transport.View {
 	v := c.copies.Table.View(shard)
 	m := transport.View{Shard: shard, Term: v.Term, From: c.shards[shard].From, To: c.shards[shard].To}
@@ -92,7 +103,9 @@ func (c *Coordinator) tellServers(shard int) {
 	}
 }
 
-// tellView has everybody know who holds a shard now.
+// tellView has everybody know who holds a shard now. Servers first, then workers, also those who
+// are on their way into the job: a worker pushes to whom it knows, and a server that has not heard
+// of its part would turn it away.
 func (c *Coordinator) tellView(shard int) {
 	v := c.copies.Table.View(shard)
 	c.owner[shard], c.shards[shard].Addr = v.Primary, c.servers[v.Primary].hello.Addr
@@ -117,6 +130,7 @@ func (c *Coordinator) tellViews(p *peer) {
 }
 
 // readyAt notes that a server has the parameters of a shard. It reports whether every copy has.
+// Without copies one server's word is enough.
 func (c *Coordinator) readyAt(p *peer, shard int) bool {
 	if c.copies == nil {
 		return true
@@ -126,7 +140,8 @@ func (c *Coordinator) readyAt(p *peer, shard int) bool {
 	return c.readyAll(shard)
 }
 
-// spared says whether the job can begin without a server that has its shards already: others have the parameters of each of them.
+// spared says whether the job can begin without a server that has its shards already: others have
+// the parameters of each of them.
 func (c *Coordinator) spared(p *peer) bool {
 	if c.copies == nil || c.takeover != nil || p.rank == 0 && !c.replaceable() {
 		return false
@@ -139,7 +154,8 @@ func (c *Coordinator) spared(p *peer) bool {
 	return true
 }
 
-// wholeAt notes that a copy holds a gradient. When every copy does it returns what they say of it, else nil.
+// wholeAt notes that a copy holds a gradient. When every copy does it returns what they say of it,
+// else nil.
 func (c *Coordinator) wholeAt(p *peer, m transport.Stored) []replica.Sum {
 	if c.copies == nil || m.Shard < 0 || m.Shard >= len(c.shards) { // the scheduler says what is wrong
 		return []replica.Sum{{Server: p.rank, Sum2: m.Sum2}}
@@ -147,7 +163,8 @@ func (c *Coordinator) wholeAt(p *peer, m transport.Stored) []replica.Sum {
 	return c.copies.Table.Stored(m.Shard, p.rank, replica.Gradient{Worker: m.Worker, Step: m.Step}, m.Sum2)
 }
 
-// whole passes on gradients that are whole since somebody is gone.
+// whole passes on gradients that are whole since somebody is gone. The engine hears of them as if
+// their last copy had just said so. An error ends the job.
 func (c *Coordinator) whole(shard int, gs []replica.Whole) error {
 	for _, g := range gs {
 		orders, err := c.engine.Stored(shard, g.Worker, g.Step, g.Sums...)
@@ -180,6 +197,7 @@ func (c *Coordinator) held(p *peer, m transport.Held) error {
 }
 
 // chain puts orders behind those that wait for copies. Followers are told of their firings at once.
+// An error ends the job with the next orders (sick).
 func (c *Coordinator) chain(orders []engine.Ready) {
 	for i := range orders {
 		c.offer(&orders[i])
@@ -217,7 +235,9 @@ func (c *Coordinator) follows(server int) bool {
 	return false
 }
 
-// pump carries out what copies hold: primaries are told of what all followers hold, and workers are released when all copies hold it.
+// pump carries out what copies hold: primaries are told of what all followers hold, and workers are
+// released when all copies hold it. It is called whenever a copy's word has come, or a copy is
+// gone. While it runs, a call from within does nothing: the loop of the first goes on.
 func (c *Coordinator) pump() error {
 	k := c.copies
 	if k.freeing {
@@ -241,7 +261,8 @@ func (c *Coordinator) pump() error {
 	return nil
 }
 
-// normAt keeps what a copy says of a firing: its word counts when it is the primary and primaries know of the firing.
+// normAt keeps what a copy says of a firing: its word counts when it is the primary and primaries
+// know of the firing.
 func (c *Coordinator) normAt(p *peer, e event) error {
 	if e.norm.Shard < 0 || e.norm.Shard >= len(c.shards) {
 		return c.drop(p, fmt.Errorf("a norm of shard %d, of %d", e.norm.Shard, len(c.shards)))
@@ -250,8 +271,8 @@ func (c *Coordinator) normAt(p *peer, e event) error {
 	return c.countNorms()
 }
 
-// countNorms hands on what primaries said of firings that the coordinator knows to be made, each shard's once
-// for each firing: after a change of primary the new one says it again.
+// countNorms hands on what primaries said of firings that the coordinator knows to be made, each
+// shard's once for each firing: after a change of primary the new one says it again.
 func (c *Coordinator) countNorms() error {
 	k := c.copies
 	for shard, said := range k.norms {
@@ -279,6 +300,11 @@ func (c *Coordinator) countNorms() error {
 }
 
 // lostServer goes on without a server, if every shard has a copy elsewhere.
+//
+// Of each shard of which it was the primary a follower becomes one, under a higher term; gradients
+// that only it lacked are whole by that, and orders that waited for its word go on. A successor
+// knows of the new views before anybody else. *Error with exit code 69: it had the last copy of a
+// shard.
 func (c *Coordinator) lostServer(p *peer, why error) error {
 	k := c.copies
 	c.log.Warn("a server is gone", "server", p.rank, "addr", p.hello.Addr, "reason", why)
@@ -327,7 +353,8 @@ func (c *Coordinator) lostServer(p *peer, why error) error {
 	return c.tryFinish()
 }
 
-// noteCopies writes down what has happened to the copies of a shard.
+// noteCopies writes down what has happened to the copies of a shard. Before the log has its first
+// line, in a job that is taken over, the line is kept for later.
 func (c *Coordinator) noteCopies(l runlog.Replica) {
 	v := c.copies.Table.View(l.Shard)
 	l.Term, l.Primary, l.Followers, l.Of = v.Term, v.Primary, append([]int{}, v.Followers...), c.copies.Table.Want()
@@ -340,7 +367,9 @@ func (c *Coordinator) noteCopies(l runlog.Replica) {
 	c.log.Info("copies of a shard", "shard", l.Shard, "event", l.Event, "server", l.Server, "term", l.Term, "primary", l.Primary, "copies", v.Copies(), "of", l.Of)
 }
 
-// saveAgain has another primary write a shard's part of a checkpoint that the last one has not finished.
+// saveAgain has another primary write a shard's part of a checkpoint that the last one has not
+// finished. While the job trains the checkpoint fails instead, because the new primary may have
+// gone on to a later version; the next one is tried when it is due.
 func (c *Coordinator) saveAgain(shard int) {
 	s := c.save
 	if s == nil || s.writing || s.parts[shard] != nil {
@@ -356,7 +385,8 @@ func (c *Coordinator) saveAgain(shard int) {
 	})
 }
 
-// watchCopies has a server get a copy where one is missing.
+// watchCopies has a server get a copy where one is missing. One copy at a time, while the job
+// trains: it goes the way of a move (mover), except that the shard stays where it is, too.
 func (c *Coordinator) watchCopies(now time.Time) error {
 	k := c.copies
 	if k == nil || c.engine == nil || c.final || c.ended || c.short() || c.mover.stage != moveIdle || len(c.late) > 0 || now.Before(k.retry) {
@@ -390,7 +420,8 @@ func (c *Coordinator) watchCopies(now time.Time) error {
 	return nil
 }
 
-// lendCopy begins to send a copy: from now on no gradient is whole without it.
+// lendCopy begins to send a copy: from now on no gradient is whole without it. The copy is of the
+// state behind the last firing (from); what comes behind that it hears itself.
 func (c *Coordinator) lendCopy() error {
 	m := &c.mover
 	if _, err := c.copies.Table.Join(m.shard, m.to); err != nil {
@@ -400,7 +431,8 @@ func (c *Coordinator) lendCopy() error {
 	return nil
 }
 
-// shareCopy has a copy be one that counts.
+// shareCopy has a copy be one that counts. It has everything that the primary has, and hears of
+// everything that follows. A successor knows of it before anybody else. An error ends the job.
 func (c *Coordinator) shareCopy() error {
 	m := &c.mover
 	if _, err := c.copies.Table.Joined(m.shard, c.copies.from); err != nil {
@@ -420,7 +452,9 @@ func (c *Coordinator) dropCopy() error {
 	return c.whole(c.mover.shard, c.copies.Table.GiveUp(c.mover.shard))
 }
 
-// unshareCopy takes back a copy that counts already, but may lack what the primary had still to pass on.
+// unshareCopy takes back a copy that counts already, but may lack what the primary had still to
+// pass on. The server is told to forget it, and gradients that waited for its word are whole
+// without. Another copy is tried after copyPause.
 func (c *Coordinator) unshareCopy() error {
 	m, k := &c.mover, c.copies
 	to := c.servers[m.to]
@@ -452,7 +486,9 @@ func (c *Coordinator) endCopy(why string) {
 // copyPause is how long nothing is copied after it has failed.
 const copyPause = 2 * time.Second
 
-// takeServer has a server in the place of one that is gone, in a job that has begun: without shards, until it gets copies.
+// takeServer has a server in the place of one that is gone, in a job that has begun: without
+// shards, until it gets copies. The lowest free place, or that of its rank. The error is what it is
+// refused with, exit code 75.
 func (c *Coordinator) takeServer(p *peer) error {
 	rank := p.rank
 	for i, s := range c.servers {
@@ -481,7 +517,8 @@ func (c *Coordinator) takeServer(p *peer) error {
 	return nil
 }
 
-// waitsForCopies says whose word is missing; empty: nobody's.
+// waitsForCopies says whose word is missing; empty: nobody's. It names the first firing that is not
+// held everywhere.
 func (c *Coordinator) waitsForCopies() string {
 	k := c.copies
 	if k == nil {
@@ -503,8 +540,10 @@ func (c *Coordinator) waitsForCopies() string {
 	return fmt.Sprintf("the word of servers %v that they hold firing %d", who, seq)
 }
 
-// Views waits for who holds the copies of each shard of a job, which the coordinator says behind the Welcome of a worker. Call it before Order. Errors are those
-// of Order, and a message that is none of this; it waits for SendTimeout at most.
+// Views waits for who holds the copies of each shard of a job, which the coordinator says behind
+// the Welcome of a worker. Call it before Order. Errors are those of Order, and a message that is
+// none of this; it waits for SendTimeout at most. By shard. Holders are named with addresses as the
+// coordinator knows them, the primary first.
 func Views(m *Member, shards int) ([]transport.View, error) {
 	vs := make([]transport.View, shards)
 	site := flightrecorder.Open(fmt.Sprintf("worker %d", m.Welcome.Rank), "who holds the copies of shards", "", "")

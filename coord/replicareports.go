@@ -13,17 +13,21 @@ import (
 	"star/transport"
 )
 
-// Where shards have copies and several processes may coordinate, another process takes both over: who holds a copy of what, and the firings that some
-// copies hold and others do not. docs/decisions/0012-who-coordinates.md says why that is safe.
+// Where shards have copies and several processes may coordinate, another process takes both over:
+// who holds a copy of what, and the firings that some copies hold and others do not.
+// docs/decisions/0012-who-coordinates.md says why that is safe.
 //
-// Who holds a copy is agreed on before it is in force (Handover.Views). So whoever takes over knows of every shard who could still do something for an
-// earlier coordinator: an update counts when all of the view hold it. One of them that stands to us is enough for the earlier one to get nothing
-// done any more, and knows all that was acknowledged. Who does not come is taken out of the view, which is agreed on, too.
+// Who holds a copy is agreed on before it is in force (Handover.Views). So whoever takes over knows
+// of every shard who could still do something for an earlier coordinator: an update counts when all
+// of the view hold it. One of them that stands to us is enough for the earlier one to get nothing
+// done any more, and knows all that was acknowledged. Who does not come is taken out of the view,
+// which is agreed on, too.
 
 // replicaReports are what copies say that they hold: by server and shard the last firing.
 type replicaReports map[[2]int]int64
 
-// absentServers is how long a successor waits, since the first server came, for others whose shards have copies elsewhere.
+// absentServers is how long a successor waits, since the first server came, for others whose shards
+// have copies elsewhere.
 const absentServers = 3 * time.Second
 
 // newCopies begins the account of copies.
@@ -36,7 +40,7 @@ func newCopies(t *replica.Table, shards int, told int64) *copies {
 	return k
 }
 
-// seats writes down who has what.
+// seats writes down who has what. Seats counts copies, too. It changes e only.
 func (c *Coordinator) seats(e *Handover) {
 	e.Seats, e.Views = map[int]int{}, nil
 	for _, s := range c.owner {
@@ -58,10 +62,12 @@ func (c *Coordinator) seats(e *Handover) {
 // holders are the servers of a view, the primary first.
 func holders(v replica.View) []int { return append([]int{v.Primary}, v.Followers...) }
 
-// persistCopies has a successor know who holds what from now on, before anybody else is told. It reports false when the lease is lost.
+// persistCopies has a successor know who holds what from now on, before anybody else is told. It
+// reports false when the lease is lost.
 func (c *Coordinator) persistCopies() bool { return c.persistHandover(c.seats) }
 
-// takeOverCopies begins with the views that the coordinator before has left.
+// takeOverCopies begins with the views that the coordinator before has left. The error is one of
+// New.
 func (c *Coordinator) takeOverCopies() error {
 	h := c.takeover
 	if c.cfg.Replicas < 2 {
@@ -71,7 +77,8 @@ func (c *Coordinator) takeOverCopies() error {
 		return fmt.Errorf("coord: what the coordinator before has left names %d shards, and who holds %d", len(c.shards), len(h.handover.Views))
 	}
 	h.copies, h.views = replicaReports{}, h.handover.Views
-	// Not those of the next view, which depends on who comes; but a job that has not begun to train needs them all.
+	// Not those of the next view, which depends on who comes; but a job that has not begun to train
+	// needs them all.
 	views := slices.Clone(h.handover.Views)
 	for i := range views {
 		views[i].Term = max(views[i].Term, c.term()<<32) + 1
@@ -81,7 +88,8 @@ func (c *Coordinator) takeOverCopies() error {
 	return nil
 }
 
-// returning takes in a server that had copies and is not counted on any more, or has lost them. It reports false when it is for others to decide.
+// returning takes in a server that had copies and is not counted on any more, or has lost them. It
+// reports false when it is for others to decide.
 func (c *Coordinator) returning(p *peer, fresh bool) bool {
 	old := c.servers[p.rank]
 	switch {
@@ -97,7 +105,9 @@ func (c *Coordinator) returning(p *peer, fresh bool) bool {
 	return false
 }
 
-// claimed takes in what a server says that its copies hold: its claims came before.
+// claimed takes in what a server says that its copies hold: its claims came before. The first of
+// them begins the time that others have to come (absentServers). An error: it has a shard that the
+// job has not.
 func (c *Coordinator) claimed(p *peer, m transport.Standing) error {
 	for _, s := range m.Shards {
 		if s.Shard >= len(c.shards) {
@@ -117,7 +127,8 @@ func (c *Coordinator) readyAll(shard int) bool {
 	return !slices.ContainsFunc(holders(c.copies.Table.View(shard)), func(s int) bool { return !c.copies.ready[shard][s] })
 }
 
-// goesWithout says whether a server that does not come is not waited for any more: every shard has a copy elsewhere.
+// goesWithout says whether a server that does not come is not waited for any more: every shard has
+// a copy elsewhere.
 func (c *Coordinator) goesWithout(rank int) bool {
 	h := c.takeover
 	if c.copies == nil || !c.trained() || h.came.IsZero() || time.Since(h.came) < absentServers {
@@ -148,7 +159,9 @@ func (c *Coordinator) here(rank int) bool {
 	return c.takeover.reports[rank] != nil && c.servers[rank] != nil && !c.servers[rank].gone
 }
 
-// recoverCopies makes the table from what copies claim, and says how far the history goes.
+// recoverCopies makes the table from what copies claim, and says how far the history goes. Only
+// claims of servers that were in the view which was agreed on count. An error ends the job, exit
+// code 69: no shard's history can be put together of those who are here.
 func (c *Coordinator) recoverCopies() error {
 	h := c.takeover
 	if !c.trained() {
@@ -171,7 +184,9 @@ func (c *Coordinator) recoverCopies() error {
 	return nil
 }
 
-// reinstate has everybody know who holds what, and offers firings again that some copies may not hold. It reports false when the lease is lost.
+// reinstate has everybody know who holds what, and offers firings again that some copies may not
+// hold. It reports false when the lease is lost. Copies that are in no view any more are forgotten;
+// views that have changed are agreed on before anybody hears of them. Errors are those of settle.
 func (c *Coordinator) reinstate() (bool, error) {
 	h, k := c.takeover, c.copies
 	for rank, p := range c.servers {
@@ -241,7 +256,8 @@ func (c *Coordinator) reinstate() (bool, error) {
 	return true, c.pump()
 }
 
-// forgetExtras has a server that comes back drop the copies that it has and that are not counted on any more.
+// forgetExtras has a server that comes back drop the copies that it has and that are not counted on
+// any more.
 func (c *Coordinator) forgetExtras(p *peer, m transport.Standing) {
 	for _, s := range m.Shards {
 		if s.Shard < len(c.shards) && !c.copies.Table.View(s.Shard).Has(p.rank) {

@@ -24,7 +24,8 @@ import (
 type ResidualPart struct {
 	Worker star.Worker
 
-	// Weight is c of the update rule for the worker's gradients, 1 in an all-reduce, where they are weighted before they are encoded.
+	// Weight is c of the update rule for the worker's gradients, 1 in an all-reduce, where they are
+	// weighted before they are encoded.
 	Weight float64
 
 	Desc json.RawMessage // what its Saved said
@@ -38,10 +39,12 @@ type leftovers struct {
 	since time.Time // nothing else is missing; zero: something is
 }
 
-// residualTime is how long a checkpoint waits for workers when all else is there, and a second for each MiB of the parameters.
+// residualTime is how long a checkpoint waits for workers when all else is there, and a second for
+// each MiB of the parameters.
 const residualTime = 10 * time.Second
 
-// freeze tells workers with codecs to save what they have left out by version.
+// freeze tells workers with codecs to save what they have left out by version. Workers without a
+// codec have left nothing out, and are not asked.
 func (c *Coordinator) freeze(id string, version int64, ws []star.Worker) {
 	c.early = &leftovers{id: id, owed: map[star.Worker]bool{}}
 	for _, w := range ws {
@@ -57,7 +60,8 @@ func (c *Coordinator) freeze(id string, version int64, ws []star.Worker) {
 	}
 }
 
-// freezeFirst does so before the releases that follow from an update, if a checkpoint will follow it.
+// freezeFirst does so before the releases that follow from an update, if a checkpoint will follow
+// it. In a ring it is not needed: there members are asked behind the releases.
 func (c *Coordinator) freezeFirst() {
 	if !c.sharded() || c.save != nil || c.round != nil && c.round.final {
 		return
@@ -80,7 +84,8 @@ func (c *Coordinator) frozen(id string, version int64, ws []star.Worker) *leftov
 	return l
 }
 
-// savedResidual notes a worker's answer.
+// savedResidual notes a worker's answer. An answer that comes too late is passed over. The error is
+// that of drop: a worker without a codec was not asked.
 func (c *Coordinator) savedResidual(p *peer, e event) error {
 	if p.codec == "" {
 		return c.drop(p, errors.New("a part of a checkpoint that nobody has asked it for"))
@@ -122,7 +127,8 @@ func (c *Coordinator) forgetResidual(w star.Worker) {
 	}
 }
 
-// lacking says whether the checkpoint waits for workers.
+// lacking says whether the checkpoint waits for workers. The time for that begins when it is asked
+// first with nothing else missing.
 func (s *saving) lacking() bool {
 	if len(s.rest.owed) == 0 || s.err != nil {
 		return false
@@ -150,7 +156,8 @@ func (l *leftovers) late() (ws []int) {
 	return ws
 }
 
-// watchResiduals has a checkpoint go on without workers that do not answer.
+// watchResiduals has a checkpoint go on without workers that do not answer. Their parts are then
+// missing in it, with a warning.
 func (c *Coordinator) watchResiduals(now time.Time) {
 	s := c.save
 	if s == nil || s.writing || s.rest.since.IsZero() || now.Sub(s.rest.since) < residualTime+time.Duration(c.hello.Params>>18)*time.Second {

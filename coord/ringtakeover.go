@@ -14,7 +14,9 @@ type Stand struct {
 	Told     []transport.Tally `json:"told,omitempty"` // of its last versions
 }
 
-// withParameters lists workers that have parameters which are not behind what is complete.
+// withParameters lists workers that have parameters which are not behind what is complete. What is
+// complete is what any metadata says that has come, or, where there is none, the version with which
+// the job began.
 func (c *Coordinator) withParameters() (ws []star.Worker) {
 	complete := c.takeover.handover.From.Version
 	if m := c.takeover.ring; m != nil {
@@ -29,6 +31,8 @@ func (c *Coordinator) withParameters() (ws []star.Worker) {
 }
 
 // recollect makes the newest metadata what the job goes on with. Before the scheduler is made.
+// Rounds that were granted and are not complete are in it: their samples are handed out again,
+// unless members tell that they have made them.
 func (c *Coordinator) recollect() {
 	h := c.takeover
 	m := h.ring

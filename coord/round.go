@@ -14,12 +14,20 @@ import (
 	"star/transport"
 )
 
+// Evaluations and checkpoints. Both are begun by how many samples are applied, or by time (due), go on
+// beside the training, and end with a line of the run log. At the end of the job a last evaluation
+// comes, then a last checkpoint; what was under way before is brought to its end first.
+
 // round is one evaluation, spread over the workers: each takes a part of the test
 // set. Models with buffers (batch normalisation) first send theirs and get the
 // average back. A round without test only collects buffers, for a checkpoint.
 //
 // In an asynchronous mode workers evaluate different versions; the log line says
 // from which to which.
+//
+// A worker hears of it with its next release, evaluates before it computes, and answers with sums
+// over its part. Who leaves meanwhile is not waited for, and its part of the test set is missing:
+// results say how many predictions they are of.
 type round struct {
 	id       int64
 	test     bool
@@ -48,7 +56,8 @@ func (r *round) missing() []int {
 	return out
 }
 
-// milestones starts what is due after so many samples.
+// milestones starts what is due after so many samples. A checkpoint of a model with buffers begins
+// with a round that collects them.
 func (c *Coordinator) milestones() {
 	eval, save := c.due()
 	if eval {
@@ -67,7 +76,8 @@ func (c *Coordinator) milestones() {
 	}
 }
 
-// due says what begins now.
+// due says what begins now. Nothing begins while something of the kind is under way, a shard moves,
+// workers are too few, or the job ends.
 func (c *Coordinator) due() (eval, save bool) {
 	if c.round != nil || c.final || c.save != nil || c.mover.holds() || c.short() || c.stopping.cause != nil {
 		return false, false
@@ -94,9 +104,9 @@ func (c *Coordinator) savedAlready() bool {
 	return true
 }
 
-// startRound begins an evaluation by everybody who may: each takes an equal part of the test set, in ten-
-// thousandths, if there is a test at all; else it is a round for the average of the buffers. They hear of it
-// with their next release.
+// startRound begins an evaluation by everybody who may: each takes an equal part of the test set,
+// in ten- thousandths, if there is a test at all; else it is a round for the average of the
+// buffers. They hear of it with their next release.
 func (c *Coordinator) startRound(test, final bool) {
 	c.rounds++
 	r := &round{id: c.rounds, test: test, final: final, results: map[star.Worker]transport.EvalResult{},
@@ -121,7 +131,8 @@ func (c *Coordinator) startRound(test, final bool) {
 	c.round = r
 }
 
-// mark tells a released worker to evaluate, if it is to.
+// mark tells a released worker to evaluate, if it is to. Its part of the test set goes into the
+// release.
 func (c *Coordinator) mark(p *peer, r *transport.Release) {
 	if !p.evals || c.round == nil {
 		return
@@ -158,7 +169,8 @@ func (c *Coordinator) gather(p *peer, e event) error {
 	return nil
 }
 
-// average sends the mean of all buffers to those who have sent theirs, once nobody else can.
+// average sends the mean of all buffers to those who have sent theirs, once nobody else can. It is
+// in float64, each worker counts the same, and it is what a checkpoint has, too.
 func (c *Coordinator) average() {
 	r := c.round
 	if r == nil || r.n == 0 || r.unsent > 0 && !c.stalled() {
@@ -184,9 +196,10 @@ func (c *Coordinator) sendAverage(p *peer, r *round) {
 	})
 }
 
-// stalled says whether nobody can send buffers any more before there is an average: who has not sent them waits for an update that the others' gradients
-// are to make, and they wait for the average. It happens where an update takes fewer gradients than there are workers (x=2 of three). At the end everybody is
-// asked, whatever he waits for.
+// stalled says whether nobody can send buffers any more before there is an average: who has not
+// sent them waits for an update that the others' gradients are to make, and they wait for the
+// average. It happens where an update takes fewer gradients than there are workers (x=2 of three).
+// At the end everybody is asked, whatever he waits for.
 func (c *Coordinator) stalled() bool {
 	if c.round.final {
 		return false
@@ -202,8 +215,9 @@ func (c *Coordinator) stalled() bool {
 	return true
 }
 
-// evaluated takes the result of one worker. One of another round, or of somebody who was not asked, is passed
-// over. A result before the buffers costs the worker its place: others cannot evaluate without the average.
+// evaluated takes the result of one worker. One of another round, or of somebody who was not asked,
+// is passed over. A result before the buffers costs the worker its place: others cannot evaluate
+// without the average.
 func (c *Coordinator) evaluated(p *peer, e transport.EvalResult) error {
 	r := c.round
 	w := star.Worker(p.rank)
@@ -256,7 +270,8 @@ func (c *Coordinator) parkedForGood(w star.Worker) bool {
 	return k.Parked && !k.Stopped
 }
 
-// tryRound ends a round when all results are in.
+// tryRound ends a round when all results are in. Loss and accuracy are means over predictions, not
+// over parts. Behind the last round comes the last checkpoint, and then the end.
 func (c *Coordinator) tryRound() {
 	r := c.round
 	if r == nil || len(r.expect) > 0 {
@@ -298,10 +313,13 @@ func (c *Coordinator) tryRound() {
 	c.startSave()
 }
 
-// strange is how many times the loss of a part of the test set must be that of most others before nothing but a broken worker explains it.
+// strange is how many times the loss of a part of the test set must be that of most others before
+// nothing but a broken worker explains it.
 const strange = 1e6
 
-// exclude leaves parts of an evaluation out that have nothing to do with those of most others, and takes leave of who has sent them.
+// exclude leaves parts of an evaluation out that have nothing to do with those of most others, and
+// takes leave of who has sent them. It needs three parts at least, and more than half of them with
+// a finite loss: otherwise nobody can tell who is right.
 func (c *Coordinator) exclude(r *round) {
 	var losses []float64
 	mean := func(e transport.EvalResult) float64 { return math.Abs(e.LossSum) / float64(max(e.Count, 1)) }
@@ -329,7 +347,9 @@ func (c *Coordinator) exclude(r *round) {
 	}
 }
 
-// tryFinish begins the final evaluation when no gradient is on the way any more.
+// tryFinish begins the final evaluation when no gradient is on the way any more. Everybody who has
+// parameters is asked, whether it waits or not, and a checkpoint follows the answers. An error ends
+// the job.
 func (c *Coordinator) tryFinish() error {
 	if c.stopping.cause != nil && !c.final {
 		return c.halt()
@@ -358,6 +378,11 @@ func (c *Coordinator) tryFinish() error {
 }
 
 // saving is a checkpoint on its way to the disks.
+//
+// It goes through three stages: parts are written by shards or by one member of the ring (left),
+// what belongs to them becomes known (at, buffers, rest), and the manifest is written by a
+// goroutine of its own (writing). Training goes on meanwhile. Only a checkpoint with a manifest
+// counts.
 type saving struct {
 	at      Progress // known when all parts are there
 	version int64
@@ -374,7 +399,10 @@ type saving struct {
 	rest *leftovers // of workers
 }
 
-// startSave has every shard write its part, after the last Fire, or a worker that has the parameters.
+// startSave has every shard write its part, after the last Fire, or a worker that has the
+// parameters. Its version is the engine's to say (Cut): in a ring rounds may be under way behind
+// it. Every server with shards hears of it in order with the firings, so all of them save the same
+// state.
 func (c *Coordinator) startSave() {
 	cut := c.engine.Save()
 	s := &saving{
@@ -401,8 +429,8 @@ func (c *Coordinator) startSave() {
 	c.trySaved()
 }
 
-// saved takes a shard's part of a checkpoint. Its error, if it had one, fails the checkpoint when all are there;
-// parts of another checkpoint, and a part that is there, are passed over.
+// saved takes a shard's part of a checkpoint. Its error, if it had one, fails the checkpoint when
+// all are there; parts of another checkpoint, and a part that is there, are passed over.
 func (c *Coordinator) saved(e event) {
 	s := c.save
 	if s == nil || e.saved.ID != s.id || e.saved.Shard < 0 || e.saved.Shard >= len(s.parts) || s.parts[e.saved.Shard] != nil {
@@ -419,7 +447,8 @@ func (c *Coordinator) saved(e event) {
 	c.trySaved()
 }
 
-// trySaved completes a checkpoint when all parts, and the buffers, are there.
+// trySaved completes a checkpoint when all parts, and the buffers, are there. It may be called
+// whenever something has come, and begins to write once.
 func (c *Coordinator) trySaved() {
 	s := c.save
 	if s == nil || s.left > 0 || s.lacking() {
@@ -439,7 +468,8 @@ func (c *Coordinator) trySaved() {
 	if c.hello.Buffers > 0 && c.buffers == nil && s.err == nil {
 		s.err = errors.New("no worker was left to send its buffers")
 	}
-	// Disks, and stores behind a network even more, take longer than workers should wait for their next batch.
+	// Disks, and stores behind a network even more, take longer than workers should wait for their
+	// next batch.
 	s.writing = true
 	if s.err != nil {
 		go func() {
@@ -465,8 +495,8 @@ func (c *Coordinator) trySaved() {
 	}()
 }
 
-// completed says whether the coordinator before has completed the checkpoint that could not be written: it is not written over, and one of the same
-// version and life is as good.
+// completed says whether the coordinator before has completed the checkpoint that could not be
+// written: it is not written over, and one of the same version and life is as good.
 func (c *Coordinator) completed(w *written) bool {
 	if c.takeover == nil || c.cfg.Saved == nil {
 		return false
@@ -485,7 +515,8 @@ type written struct {
 	err  error
 }
 
-// saidWritten ends a checkpoint.
+// saidWritten ends a checkpoint. A checkpoint that failed is noted, and the next one is tried when
+// it is due; only that of the end makes the result an error (lastSave). An error ends the job.
 func (c *Coordinator) saidWritten(w *written) error {
 	s := w.s
 	c.save = nil

@@ -10,19 +10,22 @@ import (
 )
 
 // search looks for the coordinator among several processes. A nil search has one address only.
+// After a round of all addresses without success the member waits (Join), longer each time.
 type search struct {
 	at     int // of MemberConfig.Addrs
 	failed int // in a row, since the last pause
 }
 
-// A process that may coordinate is there or not within dialTime. One that has been found and is asked for its Welcome has standTime, where the
-// job has begun: it has to hear of all servers first. Before that it waits for the whole job.
+// A process that may coordinate is there or not within dialTime. One that has been found and is
+// asked for its Welcome has standTime, where the job has begun: it has to hear of all servers
+// first. Before that it waits for the whole job.
 const (
 	dialTime  = 1500 * time.Millisecond
 	standTime = 4 * time.Second
 )
 
-// newSearch begins with the first address; nil: there is one process that may coordinate, and nothing to look for.
+// newSearch begins with the first address; nil: there is one process that may coordinate, and
+// nothing to look for.
 func newSearch(cfg *MemberConfig) *search {
 	if len(cfg.Addrs) < 2 {
 		return nil
@@ -31,7 +34,8 @@ func newSearch(cfg *MemberConfig) *search {
 	return new(search)
 }
 
-// open says Hello at the present address.
+// open says Hello at the present address. The bytes are the payload of the Welcome. Errors are
+// those of transport.Open and of Reached; *transport.ElsewhereError says where the coordinator is.
 func (s *search) open(ctx context.Context, cfg *MemberConfig, payload []byte) (transport.Conn, transport.Welcome, []byte, error) {
 	if cfg.Reached != nil {
 		var err error
@@ -50,8 +54,8 @@ func (s *search) open(ctx context.Context, cfg *MemberConfig, payload []byte) (t
 	return transport.Open(ctx, brisk{cfg.Network}, cfg.Addr, cfg.Hello, payload)
 }
 
-// next chooses the address that is tried next: where somebody says that the coordinator is, or the one after this. It reports false when all
-// have been tried, and it is time to wait.
+// next chooses the address that is tried next: where somebody says that the coordinator is, or the
+// one after this. It reports false when all have been tried, and it is time to wait.
 func (s *search) next(cfg *MemberConfig, err error) bool {
 	if s == nil {
 		return false

@@ -11,6 +11,7 @@ import (
 )
 
 // shifting is what is measured for whoever moves shards while the job runs (Config.Shift).
+// Nothing of it is measured, and nothing of it is in the status, without Config.Shift.
 type shifting struct {
 	inlets map[int]*linkMeter        // by server: gradients of workers on other hosts
 	held   map[int]map[int]time.Time // by worker and server: when it had the last part of the worker's gradient
@@ -26,7 +27,8 @@ type hostLoad struct {
 	heard  bool
 }
 
-// ServerLoad is what a server uses and what its host has: processors and bytes per second. A capacity of 0 is not known.
+// ServerLoad is what a server uses and what its host has: processors and bytes per second. A
+// capacity of 0 is not known.
 type ServerLoad struct {
 	Host string `json:"host"` // as the server calls it
 
@@ -43,7 +45,8 @@ type ServerLoad struct {
 	LinkOut float64 `json:"capacity_net_out"`
 	Free    int64   `json:"memory_free"` // bytes
 
-	// Inflow is at which rate gradients of workers on other hosts come in while at least one does; 0: not known.
+	// Inflow is at which rate gradients of workers on other hosts come in while at least one does;
+	// 0: not known.
 	Inflow float64 `json:"inflow_Bps"`
 }
 
@@ -60,8 +63,10 @@ const maxNotes = 8
 // kindNote marks an event of whoever moves shards. No frame has it.
 const kindNote transport.Kind = 254
 
-// Note writes down what was decided on a move, and shows it in the status. It may be called from any goroutine while Run runs. It is an error that the job, or
-// ctx, is over before anybody has taken it.
+// Note writes down what was decided on a move, and shows it in the status. It may be called from
+// any goroutine while Run runs. It is an error that the job, or ctx, is over before anybody has
+// taken it. It returns when the coordinator has room for it, which is at once in all but a busy
+// moment.
 func (c *Coordinator) Note(ctx context.Context, n runlog.Shift) error {
 	select {
 	case c.events <- event{kind: kindNote, note: &n}:
@@ -111,7 +116,9 @@ func (c *Coordinator) took(worker, server int) {
 	s.held[worker][server] = time.Now()
 }
 
-// inflow measures how the push of a worker that is released came in at each server.
+// inflow measures how the push of a worker that is released came in at each server. The time is
+// from the begin of the push to the last part that a server held, as the coordinator has heard of
+// it.
 func (c *Coordinator) inflow(p *peer) {
 	f := &p.flight
 	if !c.cfg.Shift || f.from.IsZero() || c.hello.Params == 0 {
@@ -145,7 +152,8 @@ func (s *shifting) forget(servers ...int) {
 	}
 }
 
-// serverLoad is what a server has said, with what was measured of it; nil if it says nothing.
+// serverLoad is what a server has said, with what was measured of it; nil if it says nothing. What
+// comes in from other hosts is measured here, from pushes; all else the server has said of itself.
 func (c *Coordinator) serverLoad(p *peer) *ServerLoad {
 	l := p.load
 	if !l.heard {

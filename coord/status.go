@@ -10,7 +10,14 @@ import (
 	"star/runlog"
 )
 
-// Status is the job now: the answer to `star ctl status`.
+// The job in numbers: as it is now (Status), and what it has come to (runlog.Result). Both are made of
+// what the coordinator knows anyway; nothing is asked of members for them.
+
+// Status is the job now: the answer to `star ctl status`. Field names are those of the JSON, and
+// stay. Seconds, samples and bytes; what is not known is 0 or null.
+// Phases follow one another: joining until the training begins, training, evaluating and saving at the
+// end, over. Waiting names whom everybody waits for now, in words; "nobody" where nobody is waited for.
+// A job that was taken over counts from its first coordinator's beginning.
 type Status struct {
 	Job       string        `json:"job"`
 	Phase     string        `json:"phase"` // joining, training, evaluating, saving, over
@@ -28,7 +35,8 @@ type Status struct {
 	Rate      float64       `json:"samples_per_s"`
 	Switches  int           `json:"switches"`
 
-	// Efficiency is how fast the workers are, in samples, as a part of what they would be if nobody exchanged or waited; 0: not known.
+	// Efficiency is how fast the workers are, in samples, as a part of what they would be if nobody
+	// exchanged or waited; 0: not known.
 	Efficiency float64 `json:"scaling_efficiency,omitempty"`
 
 	Short      int      `json:"short,omitempty"`      // it waits, because it has fewer workers than these; 0: it does not
@@ -43,7 +51,8 @@ type Status struct {
 	Shards  []ShardStatus  `json:"shards,omitempty"`
 }
 
-// Refusal is a mode that the pilot has asked for and was refused, or that was taken back, until the mode changes or it asks for another one.
+// Refusal is a mode that the pilot has asked for and was refused, or that was taken back, until the
+// mode changes or it asks for another one.
 type Refusal struct {
 	Mode string  `json:"mode"`
 	Why  string  `json:"why"`
@@ -61,6 +70,8 @@ type NoiseStatus struct {
 
 // WorkerStatus is one line of the live table. Times are means over the last
 // iterations, in seconds.
+// States: absent (nobody has had the rank), joining, computing, waiting (its gradient is there, and the
+// update is not), parked (no batch is left for it), gone. What a worker has not measured is 0.
 type WorkerStatus struct {
 	Worker    int     `json:"worker"`
 	Peer      string  `json:"peer"`
@@ -87,7 +98,8 @@ type WorkerStatus struct {
 	Telemetry map[string]float64 `json:"telemetry,omitempty"` // of the last record, by name
 }
 
-// window is a mean over the last few values.
+// window is a mean over the last few values. Sixteen of them: enough to even out single ones, and
+// few enough to follow a change.
 type window struct {
 	vals [16]float64
 	n    int
@@ -112,7 +124,8 @@ func (w *window) mean() float64 {
 	return s / float64(k)
 }
 
-// statistics are sums over the run.
+// statistics are sums over the run. Bytes are those that workers say they have exchanged, both
+// directions together; samples are positions of the stream that were applied.
 type statistics struct {
 	updates  int64
 	switches int
@@ -143,7 +156,8 @@ func rate(samples int64, d time.Duration) float64 {
 	return float64(samples) / d.Seconds()
 }
 
-// words is a plan as people read it: as somebody has given it, or, in a ring, by its riders; else in its own.
+// words is a plan as people read it: as somebody has given it, or, in a ring, by its riders; else
+// in its own. The plan in force is what counts; words are only taken where they mean the same.
 func (c *Coordinator) words(p modes.Plan) string {
 	if c.auto != nil && p.Parents == nil { // plant has taken the wish for a tree from it
 		if asked, err := modes.Parse(c.given, c.cfg.Workers); err == nil {
@@ -160,7 +174,9 @@ func (c *Coordinator) words(p modes.Plan) string {
 	return s
 }
 
-// summarise completes the result and writes the last line of the run log.
+// summarise completes the result and writes the last line of the run log. It is called once, also
+// for a job that has failed before it began. Rates are over the training, without joining and the
+// last evaluation.
 func (c *Coordinator) summarise(err error) {
 	c.open()
 	r := &c.result
@@ -199,8 +215,8 @@ func (c *Coordinator) summarise(err error) {
 	c.cfg.RunLog.Write(c.elapsed(), runlog.Summary{Result: *r})
 }
 
-// status is what star ctl and the metrics show now. It changes nothing, and is there in every phase: before the
-// start there is no engine to ask.
+// status is what star ctl and the metrics show now. It changes nothing, and is there in every
+// phase: before the start there is no engine to ask.
 func (c *Coordinator) status() Status {
 	s := Status{
 		Job: c.cfg.Job, Phase: "joining", Waiting: c.missing(), Mode: c.words(c.cfg.Plan), Elapsed: c.elapsed().Seconds(),
@@ -266,7 +282,8 @@ func (c *Coordinator) worth() {
 	}
 }
 
-// workerStatus is that of the worker of a rank.
+// workerStatus is that of the worker of a rank. It has numbers only while somebody has the rank,
+// and the job trains.
 func (c *Coordinator) workerStatus(i int, now engine.State) WorkerStatus {
 	p, l := c.workers[i], c.engine
 	w := WorkerStatus{Worker: i, State: "absent"}

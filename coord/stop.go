@@ -18,17 +18,20 @@ import (
 //
 //	Stop, or too many leave ──► buffers of the workers, for half of the grace ──► frozen: no update is made any more ──► the checkpoint ──► the end
 
-// musterTime is how long one that is to leave is kept, because others may be told as well: schedulers tell the processes of a job one after the other,
-// and those of other hosts a little later.
+// musterTime is how long one that is to leave is kept, because others may be told as well:
+// schedulers tell the processes of a job one after the other, and those of other hosts a little
+// later.
 const musterTime = 2 * time.Second
 
-// yieldTime is that for a process whose job others may coordinate. It is shorter, because those that are told next have the job saved when too few are left.
+// yieldTime is that for a process whose job others may coordinate. It is shorter, because those
+// that are told next have the job saved when too few are left.
 const yieldTime = 200 * time.Millisecond
 
 // signalled is the first exit code of processes that a signal has ended.
 const signalled = 128
 
-// stopping is the end of a job that was told to.
+// stopping is the end of a job that was told to. Its stages are cause (somebody wants it), asked
+// (buffers), frozen (the version that is saved is the last one), done.
 type stopping struct {
 	cause  error // nil: nobody wants that
 	until  time.Time
@@ -39,15 +42,21 @@ type stopping struct {
 }
 
 // notice is what a process has told its coordinator: that it is to end.
+// It does not go through events, because those may be full of what members say when a process is told
+// to end.
 type notice struct {
 	cause error           // nil: it is time to look who is to leave
 	yield chan<- struct{} // closed if the job can go on elsewhere; nil: it is to end
 }
 
-// Stop ends the job with cause, after a checkpoint. It may be called at any time, from any goroutine.
+// Stop ends the job with cause, after a checkpoint. It may be called at any time, from any
+// goroutine. Run then ends with cause, whether the checkpoint could be written within Config.Grace
+// or not. It returns before anything has happened.
 func (c *Coordinator) Stop(cause error) { c.notify(notice{cause: cause}) }
 
-// Yield is for a process whose job others may coordinate. The channel is closed when they can go on with it; else the job ends as with Stop.
+// Yield is for a process whose job others may coordinate. The channel is closed when they can go on
+// with it; else the job ends as with Stop. It gives up nothing by itself: whoever has the lease
+// hands it over then.
 func (c *Coordinator) Yield(cause error) <-chan struct{} {
 	yield := make(chan struct{})
 	c.notify(notice{cause, yield})
@@ -62,7 +71,9 @@ func (c *Coordinator) notify(n notice) {
 	}
 }
 
-// noticed is what becomes of a notice.
+// noticed is what becomes of a notice. A process whose job can be handed over has those that are
+// told in the same moment counted first, so that no process takes the job over that is about to
+// end, too.
 func (c *Coordinator) noticed(n notice) error {
 	switch {
 	case n.cause == nil:
@@ -83,7 +94,8 @@ func (c *Coordinator) musterIn(d time.Duration) {
 	time.AfterFunc(d, func() { c.notify(notice{}) })
 }
 
-// stop begins the end of the job, or gives it another cause.
+// stop begins the end of the job, or gives it another cause. Without a grace, a folder, or a
+// training that could be saved it is the end at once: the error is cause.
 func (c *Coordinator) stop(cause error) error {
 	s := &c.stopping
 	if s.cause != nil {
@@ -100,7 +112,9 @@ func (c *Coordinator) stop(cause error) error {
 	return c.halt()
 }
 
-// halt goes on with the end of a job. It returns the cause when all is done.
+// halt goes on with the end of a job. It returns the cause when all is done. It is called on every
+// tick and whenever something has come that it waited for. It ends with cause in any case when the
+// grace is over.
 func (c *Coordinator) halt() error {
 	s := &c.stopping
 	now := time.Now()
@@ -130,7 +144,8 @@ func (c *Coordinator) halt() error {
 	return nil
 }
 
-// collected says whether the workers have sent their buffers, or have had the time to.
+// collected says whether the workers have sent their buffers, or have had the time to. They have
+// half of the grace; who has not sent them by then is not in the average.
 func (c *Coordinator) collected(now time.Time) bool {
 	s := &c.stopping
 	if s.asked.IsZero() {
@@ -157,7 +172,8 @@ func (c *Coordinator) collected(now time.Time) bool {
 	return true
 }
 
-// ignores says whether an event comes too late to change anything: what is saved is to be all that was done.
+// ignores says whether an event comes too late to change anything: what is saved is to be all that
+// was done.
 func (c *Coordinator) ignores(k transport.Kind) bool {
 	if !c.stopping.still {
 		return false
@@ -165,7 +181,9 @@ func (c *Coordinator) ignores(k transport.Kind) bool {
 	return slices.Contains([]transport.Kind{transport.KindArrive, transport.KindStored, transport.KindBundle, transport.KindFault}, k)
 }
 
-// leaving takes in that a member was told to end. It reports false for one whose good-bye counts at once.
+// leaving takes in that a member was told to end. It reports false for one whose good-bye counts at
+// once. That is so for one that ends by itself (an exit code below those of signals), before the
+// training, or without a grace.
 func (c *Coordinator) leaving(p *peer, m transport.Leave) bool {
 	begins := c.engine == nil && c.trained() && !c.sharded() // nobody else may have the parameters
 	if m.Exit <= signalled || c.cfg.Grace <= 0 || c.engine == nil && !begins || p.role == transport.RoleValidator || c.isLate(p) {
@@ -180,7 +198,8 @@ func (c *Coordinator) leaving(p *peer, m transport.Leave) bool {
 	return true
 }
 
-// muster lets those go who were told to end, or ends the job if it cannot go on without them.
+// muster lets those go who were told to end, or ends the job if it cannot go on without them. An
+// error ends the job.
 func (c *Coordinator) muster(now time.Time) error {
 	if c.stopping.cause != nil || c.engine == nil {
 		return nil
@@ -211,13 +230,16 @@ func (c *Coordinator) muster(now time.Time) error {
 // stays says whether a member is there, and was not told to end.
 func stays(p *peer) bool { return p != nil && !p.gone && p.leaving.IsZero() }
 
-// expects says whether a server that has not come may still do: to one that has taken the job over, which most of those that may coordinate have just chosen.
+// expects says whether a server that has not come may still do: to one that has taken the job over,
+// which most of those that may coordinate have just chosen.
 func (c *Coordinator) expects(p *peer, now time.Time) bool {
 	return c.takeover != nil && (p == nil || p.conn == nil) && now.Sub(c.takeover.begun) < c.cfg.DeadAfter
 }
 
-// retains says whether a member of a ring that others may coordinate stays though it was told to end: nobody who stays has the parameters yet, and of those who go
-// it is the one that was told last. The others are let go, so that others can come in their places and get the parameters from this one.
+// retains says whether a member of a ring that others may coordinate stays though it was told to
+// end: nobody who stays has the parameters yet, and of those who go it is the one that was told
+// last. The others are let go, so that others can come in their places and get the parameters from
+// this one.
 func (c *Coordinator) retains(p *peer) bool {
 	if c.sharded() || c.cfg.Coordinators == 0 || p.role != transport.RoleWorker || !slices.Contains(c.engine.Members(), star.Worker(p.rank)) {
 		return false
@@ -235,6 +257,10 @@ func (c *Coordinator) retains(p *peer) bool {
 }
 
 // deserted is why the job cannot go on without those who were told to end. Empty: it can.
+//
+// It cannot without any worker (unless others are waited for), without a server that has shards of
+// which nobody else has a copy, and without more than half of those that may coordinate. The text
+// names who was told, and why.
 func (c *Coordinator) deserted(now time.Time) string {
 	going := func(p *peer) bool { return p != nil && !p.gone && !p.leaving.IsZero() }
 	var why string

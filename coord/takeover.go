@@ -34,7 +34,8 @@ import (
 //
 // Why two coordinators never both make an update is said in ps/attach.go and in docs/decisions/0012-who-coordinates.md.
 
-// LeaderLease is the right to coordinate the job.
+// LeaderLease is the right to coordinate the job. Its methods are called by the goroutine of Run;
+// Hold and SetNote may wait for other processes. Package election has the one of several processes.
 type LeaderLease interface {
 	// Term is that of this leadership: higher than that of any before.
 	Term() int64
@@ -48,11 +49,13 @@ type LeaderLease interface {
 	// Clock is the time by a clock that goes on from one coordinator to the next.
 	Clock() time.Duration
 
-	// SetNote has those who may coordinate agree on what a successor must know. After an error the lease is given up.
+	// SetNote has those who may coordinate agree on what a successor must know. After an error the
+	// lease is given up.
 	SetNote(note []byte) error
 }
 
-// alone is the lease of a process that nobody else can replace: an election of one. There is no successor, and nothing to note for one.
+// alone is the lease of a process that nobody else can replace: an election of one. There is no
+// successor, and nothing to note for one.
 type alone struct{}
 
 func (alone) Term() int64           { return 0 }
@@ -67,7 +70,13 @@ func (c *Coordinator) replaceable() bool { return c.cfg.Lease != LeaderLease(alo
 // ErrLeaseLost says that Run ended because another process coordinates the job now. The job goes on.
 var ErrLeaseLost = errors.New("another process coordinates the job now")
 
-// Handover is what a successor must know that is not in the Fires.
+// Handover is what a successor must know that is not in the Fires. It is small, because all
+// coordinators agree on each change of it, and JSON, so that fields may be added. Times are by
+// LeaderLease.Clock, which all of them share.
+// What a successor finds out by itself is not in it: which updates were made (servers tell), which
+// samples are applied (metadata), who is there (members come). What is in it changes rarely: when
+// shards are assigned, the training begins, a worker comes or goes, somebody changes the plan or a
+// threshold, a copy comes to count, and at the end.
 type Handover struct {
 	Begun      time.Duration // when the run did, by LeaderLease.Clock
 	Trains     time.Duration // since when it trains; 0: shards are assigned, and the training has not begun
@@ -95,7 +104,8 @@ type Handover struct {
 	Views []replica.View `json:",omitempty"` // by shard: who holds its copies, where it has some
 }
 
-// ParseHandover reads what a coordinator has noted. What is no JSON, or names no shards and no end, is an error.
+// ParseHandover reads what a coordinator has noted. What is no JSON, or names no shards and no end,
+// is an error. Fields of later versions are passed over.
 func ParseHandover(note []byte) (*Handover, error) {
 	e := new(Handover)
 	if err := json.Unmarshal(note, e); err != nil {
@@ -107,7 +117,8 @@ func ParseHandover(note []byte) (*Handover, error) {
 	return e, nil
 }
 
-// succession is what a coordinator that takes over knows until the training goes on.
+// succession is what a coordinator that takes over knows until the training goes on. It is nil in a
+// job that begins here; handover and history stay of use afterwards, the rest is for settle.
 type takeover struct {
 	handover *Handover
 	begun    time.Time          // here
@@ -131,11 +142,11 @@ type heard struct {
 	event
 }
 
-// absentGrace is how long a successor waits for workers that had a part in the job and do not come. Those that are slow come at once, and
-// are waited for.
+// absentGrace is how long a successor waits for workers that had a part in the job and do not come.
+// Those that are slow come at once, and are waited for.
 const absentGrace = 3 * time.Second
 
-// inherit begins with what the coordinator before has left.
+// inherit begins with what the coordinator before has left. The errors are those of New.
 func (c *Coordinator) inherit() error {
 	e := c.cfg.Handover
 	if e == nil {
@@ -177,8 +188,9 @@ func (c *Coordinator) settling() bool {
 	return c.takeover != nil && c.takeover.settled.IsZero() && c.sharded()
 }
 
-// reseat takes in a server in a job that has others who may coordinate: one that comes to a new coordinator, or one without shards whose connection
-// had ended. It reports false when it is not for this to decide.
+// reseat takes in a server in a job that has others who may coordinate: one that comes to a new
+// coordinator, or one without shards whose connection had ended. It reports false when it is not
+// for this to decide.
 func (c *Coordinator) reseat(p *peer) bool {
 	if !c.replaceable() || p.rank < 0 || p.rank >= len(c.servers) || c.takeover == nil && !c.assigned {
 		return false
@@ -235,6 +247,11 @@ func (c *Coordinator) reseat(p *peer) bool {
 func (c *Coordinator) term() int64 { return c.cfg.Lease.Term() }
 
 // stood takes in what a server has been given.
+//
+// list is the Fires that it still has, each as a frame with its metadata. A Standing that cannot be
+// read costs the server its connection; one that contradicts what the coordinator before has left
+// ends the job, with exit code 78 where it has other shards than were noted, 69 where some are
+// missing.
 func (c *Coordinator) stood(p *peer, m transport.Standing, list []byte) error {
 	if m.Term != c.term() {
 		return c.drop(p, fmt.Errorf("it stands to a coordinator of term %d, not %d", m.Term, c.term()))
@@ -283,6 +300,11 @@ func (c *Coordinator) stood(p *peer, m transport.Standing, list []byte) error {
 }
 
 // settle brings all servers to the same end of the history, once all with shards stand to us.
+//
+// Nothing happens until all have come that are needed. Then, in this order: the end of the history
+// is found (package failover), Fires that some lack are sent to them, norms of Fires that are
+// decided anew are waited for, and workers are welcomed. An error ends the job: a gap in the
+// history is a loss (69), a contradiction a disagreement (78).
 func (c *Coordinator) settle() error {
 	h := c.takeover
 	here := make([]*failover.Report, len(h.reports))
@@ -334,7 +356,8 @@ func (c *Coordinator) settle() error {
 	return nil
 }
 
-// catchUp has every server know the Fires that it lacks.
+// catchUp has every server know the Fires that it lacks. They go in order, before anything that is
+// new. An error: nobody has one of them any more.
 func (c *Coordinator) catchUp() error {
 	h := c.takeover
 	for rank := range h.handover.Seats {
@@ -365,7 +388,9 @@ func (c *Coordinator) nobody(rank int) *peer {
 	return &peer{role: transport.RoleServer, rank: rank, hello: transport.Hello{Rank: rank}, gone: true}
 }
 
-// gathered says whether a training that was taken over can go on: everybody who had a part in it is there again, or was waited for.
+// gathered says whether a training that was taken over can go on: everybody who had a part in it is
+// there again, or was waited for. Those on the way are waited for without end (they are joined, or
+// lost); those that have not shown up for absentGrace.
 func (c *Coordinator) gathered() bool {
 	h := c.takeover
 	if c.settling() || !c.arch.gathers(c) {
@@ -385,7 +410,9 @@ func (c *Coordinator) gathered() bool {
 	return n > 0 && n >= c.cfg.Least
 }
 
-// resumeLog writes what a successor's log begins with.
+// resumeLog writes what a successor's log begins with. What servers and members have told of the
+// last updates comes first (runlog.Recall), because the coordinator before may have been lost
+// before it wrote them down.
 func (c *Coordinator) resumeLog() {
 	h, now := c.takeover, c.engine.State()
 	for _, l := range h.history.Lines() {
@@ -403,7 +430,9 @@ func (c *Coordinator) when(noted time.Duration) time.Time {
 	return time.Now().Add(-max(0, c.cfg.Lease.Clock()-noted))
 }
 
-// persistHandover has a successor know of a change before it is in force. It reports false when the lease is lost.
+// persistHandover has a successor know of a change before it is in force. It reports false when the
+// lease is lost. Where it is lost, leaseLost says why, and the caller does nothing more. In a job
+// that nobody else can coordinate nothing is noted, and it is always true.
 func (c *Coordinator) persistHandover(change func(e *Handover)) bool {
 	if !c.replaceable() {
 		return true
@@ -423,7 +452,8 @@ func (c *Coordinator) persistHandover(change func(e *Handover)) bool {
 	return true
 }
 
-// found makes the handover when shards are assigned (there is no engine yet), and when the training begins or goes on.
+// found makes the handover when shards are assigned (there is no engine yet), and when the training
+// begins or goes on. It reports false when the lease is lost.
 func (c *Coordinator) found() bool {
 	if !c.replaceable() {
 		return true
@@ -451,7 +481,8 @@ func (c *Coordinator) found() bool {
 // enlisted has a successor know who has a part in the job.
 func (c *Coordinator) enlisted() { c.persistHandover(func(e *Handover) { e.enlist(c.engine) }) }
 
-// enlist notes who has a part in the job, and which step is not to be used again. g is nil before the training begins.
+// enlist notes who has a part in the job, and which step is not to be used again. g is nil before
+// the training begins.
 func (e *Handover) enlist(g engine.Engine) {
 	e.Workers, e.Steps = nil, nil
 	if g == nil {
@@ -465,7 +496,8 @@ func (e *Handover) enlist(g engine.Engine) {
 	}
 }
 
-// may says whether an order may be given: it waits until nobody else holds the lease.
+// may says whether an order may be given: it waits until nobody else holds the lease. It asks for
+// each order: what was true for the one before need not be for this one.
 func (c *Coordinator) may() bool {
 	if c.leaseLost == nil {
 		if err := c.cfg.Lease.Hold(); err != nil {

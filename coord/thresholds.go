@@ -15,11 +15,13 @@ import (
 type Tunable interface {
 	Pilot
 
-	// Thresholds are the names of those that it has, with their values (advice.Thresholds). It is called before the first Tell.
+	// Thresholds are the names of those that it has, with their values (advice.Thresholds). It is
+	// called before the first Tell.
 	Thresholds() map[string]float64
 }
 
-// tune notes the thresholds with which the training begins.
+// tune notes the thresholds with which the training begins. Those of the pilot are among them only
+// if it can change them while it runs (Tunable).
 func (c *Coordinator) tune() {
 	c.thresholds = map[string]float64{advice.EvalEvery: c.cfg.EvalEvery}
 	if c.cfg.Save != nil {
@@ -39,7 +41,9 @@ type ThresholdNow struct {
 	What  string  `json:"what"`
 }
 
-// setThresholds carries out star ctl set: all of the changes, or none. Without any it says what there is.
+// setThresholds carries out star ctl set: all of the changes, or none. Without any it says what
+// there is. A change is NAME=VALUE. The error names the change that is wrong, and what the job has
+// not.
 func (c *Coordinator) setThresholds(changes []string) (any, error) {
 	wanted := map[string]float64{}
 	for _, s := range changes {
@@ -82,7 +86,8 @@ func (c *Coordinator) setThresholds(changes []string) (any, error) {
 	return answer, nil
 }
 
-// putThresholds has thresholds in force from here on.
+// putThresholds has thresholds in force from here on. One that the job has not, or that is so
+// already, is passed over. Each change is a line of the run log, by which the pilot hears of it.
 func (c *Coordinator) putThresholds(values map[string]float64, why string) {
 	for _, t := range advice.Thresholds {
 		v, given := values[t.Name]

@@ -12,7 +12,8 @@ import (
 	"star/transport"
 )
 
-// branch tells a worker its place in a tree.
+// branch tells a worker its place in a tree. The engine knows ranks only; the parent's address is
+// added here.
 func (c *Coordinator) branch(m transport.Branch) {
 	p := c.workers[m.Worker]
 	if p == nil || p.gone {
@@ -26,7 +27,8 @@ func (c *Coordinator) branch(m transport.Branch) {
 	c.send(p, func() error { return transport.Send(p.conn, m, nil) })
 }
 
-// detach tells a worker that a gradient goes another way.
+// detach tells a worker that a gradient goes another way. A worker whose own gradient it is pushes
+// it now, so the time in which shards must hold it begins anew.
 func (c *Coordinator) detach(d engine.To[transport.Detach]) {
 	p := c.workers[d.Worker]
 	if p == nil || p.gone {
@@ -38,7 +40,8 @@ func (c *Coordinator) detach(d engine.To[transport.Detach]) {
 	c.send(p, func() error { return transport.Send(p.conn, d.Msg, nil) })
 }
 
-// autoTree keeps a tree that fits what was measured.
+// autoTree keeps a tree that fits what was measured. Rates are bytes per second. What is known of a
+// worker that has left stays: it may come back to the same host.
 type autoTree struct {
 	keeper modes.TreeKeeper
 	own    []time.Duration // by worker: mean time to compute a gradient; 0: not known
@@ -49,7 +52,8 @@ type autoTree struct {
 	carried [][linkRates]float64 // by worker: the last rates at which its way to the shards carried bytes, as its kernel says
 }
 
-// linkRates is how many records of a worker say what its way carries: the kernel's word is of one round trip.
+// linkRates is how many records of a worker say what its way carries: the kernel's word is of one
+// round trip.
 const linkRates = 8
 
 // newAutoTree knows nothing yet: it has a tree when every worker has been heard of often enough.
@@ -64,7 +68,8 @@ func newAutoTree(rule modes.TreeRule, workers int) *autoTree {
 // enough is how many records of every worker there must be.
 const enough = 5
 
-// observe takes in a record.
+// observe takes in a record. The highest rate at which a worker has sent is taken for what its link
+// carries; its use is a mean.
 func (t *autoTree) observe(r star.Record) {
 	const fresh = 0.2 // weight of the newest
 	mean := func(old, now float64) float64 {
@@ -128,7 +133,8 @@ func (c *Coordinator) treeLoad(t *autoTree) (modes.TreeLoad, bool) {
 	return l, true
 }
 
-// growTree lets the tree follow the load.
+// growTree lets the tree follow the load. A tree that has not brought what it was to is taken back,
+// like a plan of the pilot. An error ends the job.
 func (c *Coordinator) growTree() error {
 	if c.auto == nil || c.engine == nil || c.final {
 		return nil
@@ -173,7 +179,8 @@ func (c *Coordinator) capacity() bool {
 			best = max(best, slices.Max(c.auto.carried[w][:]))
 		}
 	}
-	// What pushes got, waits and all, is the least that the links carry; of a link that is not full a worker's kernel knows better.
+	// What pushes got, waits and all, is the least that the links carry; of a link that is not full
+	// a worker's kernel knows better.
 	now := 2 * max(c.meter.rate(remote), best) // in and out
 	if now <= 0 || remote < 2 {
 		return false
@@ -185,7 +192,8 @@ func (c *Coordinator) capacity() bool {
 	return true
 }
 
-// graft puts the tree that there is now into a plan that says nothing of trees.
+// graft puts the tree that there is now into a plan that says nothing of trees. Plans in which no
+// reports can go up a tree stay as they are.
 func (c *Coordinator) graft(p modes.Plan) modes.Plan {
 	if c.auto == nil || p.Parents != nil || !engine.Treeable(p) {
 		return p

@@ -8,8 +8,10 @@ import (
 	"star/transport"
 )
 
-// undecided begins to wait for the norms of Fires that are decided anew (failover.History.Undecided), and returns the Applys that some servers were given and
-// others were not.
+// undecided begins to wait for the norms of Fires that are decided anew
+// (failover.History.Undecided), and returns the Applys that some servers were given and others were
+// not. late is by rank of the server. here has the reports of those that stand to us; nil: that one
+// is not needed.
 func (c *Coordinator) undecided(here []*failover.Report) (late map[int][]transport.Apply, err error) {
 	anew, late := c.takeover.history.Undecided(here)
 	for _, f := range anew {
@@ -21,7 +23,8 @@ func (c *Coordinator) undecided(here []*failover.Report) (late map[int][]transpo
 	return late, nil
 }
 
-// decide passes on what some were told, and counts the norms that were said too early.
+// decide passes on what some were told, and counts the norms that were said too early. Errors are
+// those of norm.
 func (c *Coordinator) decide(late map[int][]transport.Apply) error {
 	for rank, as := range late {
 		p := c.servers[rank]

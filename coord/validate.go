@@ -22,17 +22,21 @@ import (
 //
 // Workers begin when the first one is in use.
 //
-// A validator that is lost holds nothing up: from then on gradients are applied as if there were none, with factor 1. One that comes in its
-// place is asked for a gradient at once, and they are judged again when that is in use.
+// A validator that is lost holds nothing up: from then on gradients are applied as if there were
+// none, with factor 1. One that comes in its place is asked for a gradient at once, and they are
+// judged again when that is in use. It is for parameter servers only, and has every Fire ask for
+// the norm first (Config.Norm), because the judgement comes before the update.
 type Validation struct {
-	// Every is how many gradients are received between two of the validator's, which computes beside the updates. Zero means 1.
+	// Every is how many gradients are received between two of the validator's, which computes
+	// beside the updates. Zero means 1.
 	Every int
 
 	// Judge decides what becomes of an update.
 	Judge func(Evidence) Verdict
 }
 
-// Evidence is what is known of an update before it is applied.
+// Evidence is what is known of an update before it is applied. Vectors are means, not sums, so that
+// nothing depends on how many gradients an update has.
 type Evidence struct {
 	Dot     float64 // product of the validation gradient and the mean gradient of the update
 	Norm    float64 // of that mean
@@ -46,7 +50,8 @@ type Verdict struct {
 	Factor       float64 // of the direction; 0: it is not applied
 }
 
-// validation is the state of it.
+// validation is the state of it. Its gradient has three states: asked for (busy), with some shards
+// (stored, left), in use (version). The one before stays in use until the next one is.
 type validation struct {
 	peer     *peer
 	joined   bool
@@ -62,9 +67,9 @@ type validation struct {
 	lost     bool // nothing is judged: the validator is gone, and no other one's gradient is in use
 }
 
-// enrolValidator takes the validator in, or refuses it: with exit code 78 where the job has none, 2 where it is
-// there, 75 where the job ends. Its rank is the one behind those of the workers, by which shards know its
-// gradients.
+// enrolValidator takes the validator in, or refuses it: with exit code 78 where the job has none, 2
+// where it is there, 75 where the job ends. Its rank is the one behind those of the workers, by
+// which shards know its gradients.
 func (c *Coordinator) enrolValidator(p *peer) {
 	v := &c.checks
 	switch {
@@ -84,7 +89,8 @@ func (c *Coordinator) enrolValidator(p *peer) {
 	c.welcomeValidator()
 }
 
-// welcomeValidator lets it connect to the shards, once they are known.
+// welcomeValidator lets it connect to the shards, once they are known. It is refused if its model
+// is another one than the workers': a product of their gradients would mean nothing.
 func (c *Coordinator) welcomeValidator() {
 	p := c.checks.peer
 	if p == nil || p.gone || p.welcomed || !c.assigned {
@@ -109,6 +115,8 @@ func (c *Coordinator) welcomeValidator() {
 }
 
 // fromValidator knows one frame: that it has joined. Its gradients are heard of from shards.
+// Anything else costs it its connection, and gradients are applied without judgement until there is
+// another one.
 func (c *Coordinator) fromValidator(p *peer, e event) error {
 	switch {
 	case e.kind == transport.KindJoined && p.welcomed && !c.checks.joined:
@@ -125,8 +133,8 @@ func (c *Coordinator) fromValidator(p *peer, e event) error {
 	}
 }
 
-// lostValidator goes on without one. What it had under way is void: shards drop what the old one pushed when another one pushes, and the next
-// one's gradients have other numbers.
+// lostValidator goes on without one. What it had under way is void: shards drop what the old one
+// pushed when another one pushes, and the next one's gradients have other numbers.
 func (c *Coordinator) lostValidator(p *peer, why error) error {
 	p.hangUp()
 	v := &c.checks
@@ -149,7 +157,8 @@ func (c *Coordinator) lostValidator(p *peer, why error) error {
 	return c.tryFinish()
 }
 
-// validate has the validator compute a gradient with the parameters as they are.
+// validate has the validator compute a gradient with the parameters as they are. It is asked like a
+// worker, by a release; it pulls that version, and pushes the gradient of step v.step.
 func (c *Coordinator) validate() {
 	v := &c.checks
 	v.busy, v.received, v.basis = true, 0, c.engine.State().Version
@@ -171,7 +180,8 @@ func (c *Coordinator) received(n int) {
 	}
 }
 
-// referred notes that a shard holds the validator's gradient. When all do, they use it.
+// referred notes that a shard holds the validator's gradient. When all do, they use it. One of an
+// earlier attempt, or that is told twice, changes nothing.
 func (c *Coordinator) referred(m transport.Stored) error {
 	v := &c.checks
 	if !v.busy || m.Step != v.step || m.Shard < 0 || m.Shard >= len(v.stored) || v.stored[m.Shard] {
@@ -195,7 +205,10 @@ func (c *Coordinator) referred(m transport.Stored) error {
 	return nil
 }
 
-// hold takes what a shard says of the validation gradient off the payload of its norm.
+// hold takes what a shard says of the validation gradient off the payload of its norm. Products are
+// kept by shard and added in that order, so that the sum does not depend on who spoke first; the
+// reference's norm is summed without rounding. An error: the server was started for another
+// baseline.
 func (n *normSum) hold(m transport.Norm, payload *[]byte, shards int) error {
 	b := *payload
 	if len(b) != 2*exactsum.SquaresLen || m.Shard < 0 || m.Shard >= shards {
@@ -214,7 +227,8 @@ func (n *normSum) hold(m transport.Norm, payload *[]byte, shards int) error {
 	return nil
 }
 
-// verdict judges an update of which all shards have spoken, and returns the factor of its direction.
+// verdict judges an update of which all shards have spoken, and returns the factor of its
+// direction. It is 1 while there is no validator. The judgement is in the run log.
 func (c *Coordinator) verdict(seq int64, n *normSum) float64 {
 	if c.checks.lost {
 		return 1

@@ -11,7 +11,15 @@ import (
 	"star/transport"
 )
 
+// What only time shows: members that are silent, gradients that do not come although their workers
+// have sent them, moves, copies and leftovers that take too long. And whom everybody waits for, in
+// words, for people.
+
 // tick looks for members that say nothing.
+//
+// It comes once a second, or more often where DeadAfter is short. Everything that depends on time
+// alone is looked at here: silence, moves and copies that take too long, workers that are too few,
+// an end with a grace. An error ends the job.
 func (c *Coordinator) tick(now time.Time) error {
 	if err := c.cfg.RunLog.Flush(); err != nil {
 		return fmt.Errorf("coord: write the run log: %w", err)
@@ -79,7 +87,8 @@ func (c *Coordinator) tick(now time.Time) error {
 	return nil
 }
 
-// noteIdle says whom everybody waits for when nothing has happened for a second.
+// noteIdle says whom everybody waits for when nothing has happened for a second. That is what
+// SIGQUIT and /debug/star show (flightrecorder); the log says it later, and less often.
 func (c *Coordinator) noteIdle(now time.Time) {
 	if now.Sub(c.progress) < time.Second {
 		if c.idles {
@@ -113,8 +122,9 @@ func (c *Coordinator) pingServers(now time.Time) {
 	}
 }
 
-// judge takes leave of a member that has been silent for too long, or whose
-// gradient does not come although it says that it was pushed.
+// judge takes leave of a member that has been silent for too long, or whose gradient does not come
+// although it says that it was pushed. It is told exit code 75, so that a process that was only
+// stopped comes back. An error is that of lost.
 func (c *Coordinator) judge(p *peer, now time.Time) error {
 	if p == nil || p.gone || !p.welcomed {
 		return nil
@@ -139,8 +149,8 @@ func (c *Coordinator) judge(p *peer, now time.Time) error {
 	return c.lost(p, why)
 }
 
-// storeTimeout is how long a server may take for a gradient that its worker says it has sent: a minute, and a second for
-// each MiB of it, unless it is set.
+// storeTimeout is how long a server may take for a gradient that its worker says it has sent: a
+// minute, and a second for each MiB of it, unless it is set.
 func (c *Coordinator) storeTimeout() time.Duration {
 	if c.cfg.StoreTimeout > 0 {
 		return c.cfg.StoreTimeout
@@ -164,7 +174,8 @@ func list(what string, ids []int) []string {
 	return []string{fmt.Sprintf("%s %v", what, ids)}
 }
 
-// missing names whom everybody waits for.
+// missing names whom everybody waits for. It is for people: in the log, in the status, and in the
+// error of a job that could not begin. Every wait of the coordinator is one of these.
 func (c *Coordinator) missing() string {
 	var parts []string
 	if c.engine == nil {

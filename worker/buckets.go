@@ -12,6 +12,10 @@ import (
 // buckets exchange a gradient in parts, from its end to its beginning, each as soon as it
 // is computed. All members cut it alike and so make the same operations, whether or not
 // they compute meanwhile.
+//
+// run has a goroutine of its own, which takes elements from the end as ready announces them; low
+// and news are what both share, all else is run's until done has the result. Only then may the
+// gradient be used: it holds everybody's sum.
 type buckets struct {
 	w      *ringWorker
 	weight float32
@@ -27,8 +31,9 @@ type buckets struct {
 	found []*PoisonError
 }
 
-// bucketed says whether the ring exchanges gradients in buckets: all members find the
-// same. With riders it does not, because a gradient is whole before theirs are added.
+// bucketed says whether the ring exchanges gradients in buckets: all members find the same. With
+// riders it does not, because a gradient is whole before theirs are added. Bucket is in 10⁶ bytes;
+// a gradient that is no larger goes in one piece.
 func (w *ringWorker) bucketed() bool {
 	return float64(4*len(w.grad)) > w.job.Bucket*1e6 && len(w.ring.Riders) == 0
 }
@@ -40,7 +45,8 @@ func (w *ringWorker) overlaps() (train.Streamer, bool) {
 	return m, ok && w.job.OnNaN != "skip" && !w.slow.Active()
 }
 
-// exchange begins to exchange the gradient; low is where the computed part begins.
+// exchange begins to exchange the gradient; low is where the computed part begins. done gets one
+// value. A caller that gives up must end ctx and wait for it: until then the gradient is in use.
 func (w *ringWorker) exchange(ctx context.Context, weight float32, low int) *buckets {
 	b := &buckets{
 		w: w, weight: weight, size: max(1, int(w.job.Bucket*1e6/4)),
@@ -50,7 +56,8 @@ func (w *ringWorker) exchange(ctx context.Context, weight float32, low int) *buc
 	return b
 }
 
-// ready notes that elements from here on are computed.
+// ready notes that elements from here on are computed. The model calls it while it computes
+// (train.Streamer), from its own goroutine; it does not wait.
 func (b *buckets) ready(from, _ int) {
 	b.mu.Lock()
 	b.low = from
@@ -61,10 +68,10 @@ func (b *buckets) ready(from, _ int) {
 	}
 }
 
-// run exchanges the gradient from its end to its begin, bucket by bucket, each as soon as the model says that it
-// is complete. All members exchange the same buckets in the same order, whatever is complete first.
-// An error is that of the exchange, or a *PoisonError; a gradient that is not finite ends it without one, with
-// bad as the place.
+// run exchanges the gradient from its end to its begin, bucket by bucket, each as soon as the model
+// says that it is complete. All members exchange the same buckets in the same order, whatever is
+// complete first. An error is that of the exchange, or a *PoisonError; a gradient that is not
+// finite ends it without one, with bad as the place.
 func (b *buckets) run(ctx context.Context) error {
 	for i, to := 0, len(b.w.grad); to > 0; i++ {
 		from := max(0, to-b.size)
@@ -86,8 +93,9 @@ func (b *buckets) run(ctx context.Context) error {
 	return nil
 }
 
-// weigh multiplies elements [from, to) by the weight, each as soon as it is computed. If buckets leave early, nobody has looked at them: norm2 is theirs before weighting,
-// and b.bad one that is not finite. It goes by blocks that stay in the cache, so that memory is read once.
+// weigh multiplies elements [from, to) by the weight, each as soon as it is computed. If buckets
+// leave early, nobody has looked at them: norm2 is theirs before weighting, and b.bad one that is
+// not finite. It goes by blocks that stay in the cache, so that memory is read once.
 func (b *buckets) weigh(ctx context.Context, from, to int) (norm2 float64, err error) {
 	const block = 4096 // 16 KiB
 	for low := to; to > from; {
@@ -112,8 +120,8 @@ func (b *buckets) weigh(ctx context.Context, from, to int) (norm2 float64, err e
 	return norm2, nil
 }
 
-// judge looks at bucket i, elements [from, to), before it is added to the others'. One that does not belong is made
-// zero: the others of the gradient have left, or will.
+// judge looks at bucket i, elements [from, to), before it is added to the others'. One that does
+// not belong is made zero: the others of the gradient have left, or will.
 func (b *buckets) judge(i, from, to int, norm2 *float64) error {
 	g := b.w.guard
 	if g == nil || !b.early { // the whole was looked at
@@ -133,7 +141,7 @@ func (b *buckets) judge(i, from, to int, norm2 *float64) error {
 	return nil
 }
 
-// tell says what was left out, when the exchange is over.
+// tell says what was left out, when the exchange is over. Errors are those of found.
 func (b *buckets) tell() error {
 	for _, e := range b.found {
 		if err := b.w.found(e); err != nil {
@@ -143,7 +151,8 @@ func (b *buckets) tell() error {
 	return nil
 }
 
-// wait returns when the gradient is complete from element at on, with the first element that is, or with the cause of ctx.
+// wait returns when the gradient is complete from element at on, with the first element that is, or
+// with the cause of ctx.
 func (b *buckets) wait(ctx context.Context, at int) (low int, err error) {
 	for {
 		b.mu.Lock()

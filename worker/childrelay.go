@@ -23,6 +23,12 @@ import (
 // childRelay is where the children of a worker in a tree come: it takes their bundles and
 // sends them parameters, beside the worker's own work. What it sends are the worker's own
 // parameters, where they lie, so it sends only between show and hide.
+//
+// Three kinds of goroutines use it. The worker says what is due (expect), waits for it (news,
+// take), and lends its parameters (show, hide). Each child's reader takes bundles in (receive);
+// each child's sender answers wants (answer). state is held for reading while parameters are sent,
+// so hide, which wants it for writing, waits for senders, and hangs up on them first. mu is never
+// held while something is sent or read.
 type childRelay struct {
 	addr   string
 	log    *slog.Logger
@@ -45,8 +51,10 @@ type childRelay struct {
 	sent, received atomic.Int64 // bytes of payload
 }
 
-// guest is the connection of a child, or of somebody who says so: without a token that may be anybody. So none of them takes the place of
-// another one, or of what it has brought.
+// guest is the connection of a child, or of somebody who says so: without a token that may be
+// anybody. So none of them takes the place of another one, or of what it has brought. wants,
+// sending and brought are under the relay's mu; write keeps the two messages that may be sent to it
+// apart.
 type guest struct {
 	conn    transport.Conn
 	rank    star.Worker
@@ -59,16 +67,21 @@ type guest struct {
 	write sync.Mutex // parameters, and that a bundle has come
 }
 
-// guestsOfOne bounds the connections that say they are of one child. A further one takes the place of the oldest that has brought nothing.
+// guestsOfOne bounds the connections that say they are of one child. A further one takes the place
+// of the oldest that has brought nothing.
+// A child that connects again after a break is two of them until the first is noticed to be gone.
 const guestsOfOne = 8
 
-// bundle is what a child has sent.
+// bundle is what a child has sent. The gradient is the mean over all samples of its members.
+// Without a vector it stands for a child that has said what is not so: it counts as having come,
+// and as nothing.
 type bundle struct {
 	transport.Bundle
 	vec []float32
 }
 
-// newChildRelay listens, and counts the connections with all others. It is of use after begin.
+// newChildRelay listens, and counts the connections with all others. It is of use after begin. An
+// error: it cannot listen where children of this host, or of others, reach it.
 func newChildRelay(job *member.Job, tcp *transport.TCP, all *process.Links, log *slog.Logger) (*childRelay, error) {
 	addr, err := process.ListenAddress(job)
 	if err != nil {
@@ -102,7 +115,8 @@ func newChildRelay(job *member.Job, tcp *transport.TCP, all *process.Links, log 
 	return d, nil
 }
 
-// begin says which vector children get.
+// begin says which vector children get. Bundles have as many elements. It is called once, before
+// the first release.
 func (d *childRelay) begin(params []float32) {
 	d.state.Lock()
 	defer d.state.Unlock()
@@ -115,7 +129,8 @@ func (d *childRelay) close() {
 	d.served.Wait()
 }
 
-// show lets children have the parameters, which stay as they are until hide.
+// show lets children have the parameters, which stay as they are until hide. Children that have
+// asked for that version, or an earlier one, get it now.
 func (d *childRelay) show(version int64) {
 	d.state.Lock()
 	d.version = version
@@ -150,7 +165,8 @@ func (d *childRelay) hangUp(on func(g *guest) bool) {
 	}
 }
 
-// expect says whose gradients are due from now on, and what may be in them. What came for others is void.
+// expect says whose gradients are due from now on, and what may be in them. What came for others is
+// void. Readers that wait to hear whether what they hold is due (wanted) look again.
 func (d *childRelay) expect(children []transport.Child, below []transport.Below) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -165,8 +181,10 @@ func (d *childRelay) expect(children []transport.Child, below []transport.Below)
 	d.turned = make(chan struct{})
 }
 
-// wanted says whether the gradient of c is due and not there. A child may be released a moment before its parent is: then it waits
-// until that has heard of it.
+// wanted says whether the gradient of c is due and not there. A child may be released a moment
+// before its parent is: then it waits until that has heard of it. It waits for treeStall at most;
+// the error is then that nobody waits for it. false without an error: it came before, or is of a
+// step that is over, and is read and thrown away.
 func (d *childRelay) wanted(ctx context.Context, c transport.Child, size int) (bool, error) {
 	patience := time.NewTimer(treeStall(size))
 	defer patience.Stop()
@@ -197,7 +215,8 @@ func (g *guest) poke() {
 	}
 }
 
-// enter takes in a connection.
+// enter takes in a connection. At most guestsOfOne stay of one rank, so that strangers cannot fill
+// the memory.
 func (d *childRelay) enter(g *guest) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -218,6 +237,10 @@ func (d *childRelay) enter(g *guest) {
 }
 
 // serve is the life of a child's connection.
+//
+// It returns why the connection ends: io.EOF, what was wrong with what the child has sent, or that
+// a message took longer than treeStall. A second goroutine sends, so that a child that reads slowly
+// does not keep its own gradient from being taken in.
 func (d *childRelay) serve(ctx context.Context, end context.CancelFunc, c transport.Conn, w star.Worker) error {
 	defer c.Close()
 	c.SetWriteDeadline(time.Now().Add(treeStall(0)))
@@ -265,8 +288,12 @@ func (d *childRelay) serve(ctx context.Context, end context.CancelFunc, c transp
 	}
 }
 
-// receive takes in a bundle, and says that it did. One that came already, or too late, changes nothing: it was sent again because the
-// child could not know that.
+// receive takes in a bundle, and says that it did. One that came already, or too late, changes
+// nothing: it was sent again because the child could not know that.
+//
+// An error closes the connection, and no other one: the bundle has another length than the
+// gradient, does not begin with its sender, is not finite, or names who is not below it. Nothing is
+// read into memory before its header was found right.
 func (d *childRelay) receive(ctx context.Context, g *guest, m transport.Bundle, size int64) error {
 	n := len(d.params)
 	switch w := g.rank; {
@@ -310,8 +337,9 @@ func (d *childRelay) receive(ctx context.Context, g *guest, m transport.Bundle, 
 	return transport.Send(g.conn, transport.Stored{Worker: m.Worker, Step: m.Step, Sum2: -1}, nil)
 }
 
-// claims says what is wrong with what a bundle of a child that is due says to be in it. Such a child is not waited for, nor is one whose gradient is not finite: the report goes without
-// it, and the coordinator has everybody below it push their own.
+// claims says what is wrong with what a bundle of a child that is due says to be in it. Such a
+// child is not waited for, nor is one whose gradient is not finite: the report goes without it, and
+// the coordinator has everybody below it push their own.
 func (d *childRelay) claims(m transport.Bundle) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -327,7 +355,8 @@ func (d *childRelay) claims(m transport.Bundle) error {
 	return nil
 }
 
-// put keeps a bundle if it is due still.
+// put keeps a bundle if it is due still. Of two the first counts, and the memory of the other is
+// used again.
 func (d *childRelay) put(c transport.Child, b *bundle) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -349,7 +378,8 @@ func (d *childRelay) keep(c transport.Child, b *bundle) {
 	}
 }
 
-// send sends a child the parameters when it wants them and they are to be had.
+// send sends a child the parameters when it wants them and they are to be had. It ends with ctx, or
+// when the child cannot be sent to.
 func (d *childRelay) send(ctx context.Context, g *guest) {
 	for {
 		select {
@@ -364,9 +394,9 @@ func (d *childRelay) send(ctx context.Context, g *guest) {
 	}
 }
 
-// answer sends the parameters to a child that wants them, if they are new enough. It says false when the
-// connection is of no use any more. state is held while they are sent, so that they do not change meanwhile; mu
-// is not, so that others are served.
+// answer sends the parameters to a child that wants them, if they are new enough. It says false
+// when the connection is of no use any more. state is held while they are sent, so that they do not
+// change meanwhile; mu is not, so that others are served.
 func (d *childRelay) answer(g *guest) bool {
 	d.state.RLock()
 	defer d.state.RUnlock()
@@ -388,8 +418,8 @@ func (d *childRelay) answer(g *guest) bool {
 	return err == nil
 }
 
-// vector is memory for a gradient, one that was given back (free) if there is one; its contents are those of
-// before.
+// vector is memory for a gradient, one that was given back (free) if there is one; its contents are
+// those of before.
 func (d *childRelay) vector() []float32 {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -17,6 +17,11 @@ import (
 // commandStream is what the coordinator has said to a worker, in order. It is read beside the
 // work, because a ring that has lost a member must be given up at once, and a child in a
 // tree that is gone must not be waited for.
+//
+// Its goroutine (newCommandStream) is the only one that reads the connection. Orders that the
+// worker is to do one after the other are in queue; those that change what it is at take effect
+// when they come: a Close, a Cancel, a ring that is given up, a gradient that goes another way.
+// news has one place: whoever is told looks at everything.
 type commandStream struct {
 	mu      sync.Mutex
 	queue   []coord.Order
@@ -41,11 +46,14 @@ type commandStream struct {
 }
 
 // errSuperseded: another ring takes the place of the one at work.
+// It is the cause of the context of the order that is given up, by which mend knows that nobody is to
+// be suspected.
 var errSuperseded = errors.New("another ring takes its place")
 
-// newCommandStream reads what the coordinator says. turn, if not nil, is told of copies of shards at once: whoever waits for one that is gone must not. Likewise
-// freeze of a checkpoint, before the release behind it is known; dropped is what the release before it says.
-// over, if not nil, is called when there will be no more orders, with why.
+// newCommandStream reads what the coordinator says. turn, if not nil, is told of copies of shards
+// at once: whoever waits for one that is gone must not. Likewise freeze of a checkpoint, before the
+// release behind it is known; dropped is what the release before it says. over, if not nil, is
+// called when there will be no more orders, with why.
 func newCommandStream(m *coord.Member, turn func(transport.View) error, freeze func(m transport.Save, dropped bool), over func(why error)) *commandStream {
 	b := &commandStream{orders: flightrecorder.Open(fmt.Sprintf("worker %d", m.Welcome.Rank), "the coordinator's next order", "", "the coordinator is silent for --dead-after"), news: make(chan struct{}, 1), buffers: make(chan coord.Order, 1), without: map[transport.Child]bool{}}
 	go func() {
@@ -75,7 +83,8 @@ func newCommandStream(m *coord.Member, turn func(transport.View) error, freeze f
 	return b
 }
 
-// put takes in an order. It reports false when there will be no more.
+// put takes in an order. It reports false when there will be no more. An error ends the stream, and
+// what is under way with it (begin).
 func (b *commandStream) put(o coord.Order, err error) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -140,7 +149,9 @@ func (b *commandStream) closing(generation, version int64) (transport.Close, boo
 	return b.closed, b.closed.Generation == generation && b.closed.Version == version && len(b.closed.First) > 0
 }
 
-// awaitClose waits for the Close of a round. The coordinator sends it, or another ring, which ends ctx.
+// awaitClose waits for the Close of a round. The coordinator sends it, or another ring, which ends
+// ctx. The error is the cause of ctx, which must be that of begin: it also ends with the
+// connection.
 func (b *commandStream) awaitClose(ctx context.Context, generation, version int64) (transport.Close, error) {
 	for {
 		if m, ok := b.closing(generation, version); ok {
@@ -154,7 +165,9 @@ func (b *commandStream) awaitClose(ctx context.Context, generation, version int6
 	}
 }
 
-// next waits for an order. The end of the connection is an order too, the last one.
+// next waits for an order. The end of the connection is an order too, the last one. What came
+// before the end is still returned first. The error is that of the connection, which stays, or the
+// cause of ctx.
 func (b *commandStream) next(ctx context.Context) (coord.Order, error) {
 	for {
 		b.mu.Lock()
@@ -180,7 +193,8 @@ func (b *commandStream) next(ctx context.Context) (coord.Order, error) {
 	}
 }
 
-// routes takes out of the queue where shards are now.
+// routes takes out of the queue where shards are now. They count before what else is in it: a
+// gradient must not go to where its shard no longer is.
 func (b *commandStream) routes() []transport.Route {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -194,8 +208,10 @@ func (b *commandStream) routes() []transport.Route {
 	return rs
 }
 
-// begin is the context of one order for the ring of a generation. It ends with
-// errSuperseded when a later ring says that this one must be given up.
+// begin is the context of one order for the ring of a generation. It ends with errSuperseded when a
+// later ring says that this one must be given up. One order is under way at a time. Its context
+// ends with the connection's error, too, so that nobody waits for others of a ring whose
+// coordinator is lost. Call end.
 func (b *commandStream) begin(ctx context.Context, generation int64) context.Context {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -217,8 +233,8 @@ func (b *commandStream) detached(c transport.Child) bool {
 	return b.without[c]
 }
 
-// forget forgets gradients that went another way before that of a step and those of
-// its children.
+// forget forgets gradients that went another way before that of a step and those of its children.
+// Otherwise the set would grow for as long as the job takes.
 func (b *commandStream) forget(me transport.Child, children []transport.Child) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -230,8 +246,8 @@ func (b *commandStream) forget(me transport.Child, children []transport.Child) {
 	}
 }
 
-// until is a context that ends when a gradient goes another way, with errDetached. Call
-// end.
+// until is a context that ends when a gradient goes another way, with errDetached. Call end. One
+// gradient is watched at a time.
 func (b *commandStream) until(ctx context.Context, c transport.Child) (limited context.Context, end func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -270,7 +286,9 @@ func (b *commandStream) rides(r transport.Rider) bool {
 	return slices.Contains(b.newest.Riders, r)
 }
 
-// average waits for the average of everybody's buffers.
+// average waits for the average of everybody's buffers. dst is overwritten. Averages of evaluations
+// that were given up are passed over. The error is the cause of the order under way (begin), or the
+// payload has another length than dst.
 func (b *commandStream) average(eval int64, dst []byte) error {
 	for {
 		select {
@@ -289,8 +307,9 @@ func (b *commandStream) average(eval int64, dst []byte) error {
 	}
 }
 
-// meeting is a listener that is opened again and again, for one ring after the other:
-// the others know its address from the beginning.
+// meeting is a listener that is opened again and again, for one ring after the other: the others
+// know its address from the beginning. Its goroutine ends with close, or when the listener is
+// closed. Nobody is asked here who he is: that is the rendezvous' (package allreduce).
 type meeting struct {
 	gonet.Listener
 	conns chan gonet.Conn
@@ -298,8 +317,9 @@ type meeting struct {
 	once  sync.Once
 }
 
-// newMeeting takes connections of l from now on, for whoever opens it next. When nobody fetches them the oldest
-// is closed for a new one: a member of the next ring must not be shut out by strangers.
+// newMeeting takes connections of l from now on, for whoever opens it next. When nobody fetches
+// them the oldest is closed for a new one: a member of the next ring must not be shut out by
+// strangers.
 func newMeeting(l gonet.Listener) *meeting {
 	m := &meeting{Listener: l, conns: make(chan gonet.Conn, 1024), done: make(chan struct{})}
 	go func() {
@@ -338,10 +358,12 @@ func (m *meeting) close() {
 	})
 }
 
-// open is the listener of one ring.
+// open is the listener of one ring. One is open at a time; connections that came before it was are
+// waiting in it.
 func (m *meeting) open() gonet.Listener { return &sitting{meeting: m, over: make(chan struct{})} }
 
 // sitting is a meeting until it is closed.
+// Closing one leaves connections that nobody has fetched to the next.
 type sitting struct {
 	*meeting
 	over chan struct{}

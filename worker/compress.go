@@ -12,7 +12,8 @@ import (
 	"star/transport"
 )
 
-// newCompressor is what a ring's gradients go through; nil: nothing.
+// newCompressor is what a ring's gradients go through; nil: nothing. The seed is the job's, the
+// same on all members. An error is a *member.SettingError of --compress.
 func newCompressor(job *member.Job, model train.Model) (*allreduce.Compressor, error) {
 	none := compress.Float32{}
 	if job.Compress == none.Name() {
@@ -27,7 +28,9 @@ func newCompressor(job *member.Job, model train.Model) (*allreduce.Compressor, e
 	return c, nil
 }
 
-// reduce makes part, which is the gradient from element from on, the sum of everybody's.
+// reduce makes part, which is the gradient from element from on, the sum of everybody's. All
+// members must call it for the same parts in the same order. An error is an *allreduce.Error, which
+// may name the member that is the cause, or the cause of ctx; part is of no use then.
 func (w *ringWorker) reduce(ctx context.Context, part []float32, from int) error {
 	if w.codec == nil {
 		return allreduce.AllReduce(ctx, w.group, allreduce.Sum, part)
@@ -56,10 +59,12 @@ func (w *ringWorker) settle(highest int64) {
 	}
 }
 
-// tunePeriod is the rounds after which auto measures again.
+// tunePeriod is the rounds after which auto measures again. Measuring costs exchanges that train
+// nothing: once in a thousand rounds that is little.
 const tunePeriod = 1000
 
-// compress has the members of a new ring use the same codec.
+// compress has the members of a new ring use the same codec. Members may have chosen different ones
+// before, by themselves or in other rings. An error is that of a collective operation.
 func (w *ringWorker) compress(ctx context.Context) error {
 	if w.codec == nil {
 		return nil
@@ -81,7 +86,7 @@ func (w *ringWorker) tune(ctx context.Context) error {
 	return w.chosen(d, before, err)
 }
 
-// chosen logs a change.
+// chosen logs a change. All members find the same, so the first one tells it for all.
 func (w *ringWorker) chosen(d allreduce.Decision, before string, err error) error {
 	if err != nil || d.Codec == before {
 		return err

@@ -16,22 +16,28 @@ import (
 	"star/transport"
 )
 
-// Config is a worker: what it trains, on what, and in which job. Model and Data are needed, all else has a default.
+// Config is a worker: what it trains, on what, and in which job. Model and Data are needed, all
+// else has a default. The zero value of a field means what its comment says, and complete fills it
+// in; Run works on a copy. Addresses, names and secrets are in Job.
 type Config struct {
 	// Job is which job, and how this process takes part in it.
 	member.Job
 
-	// Model is what is trained. The worker uses it from one goroutine, and does not close it. It may be a [train.Streamer], so that gradients
-	// leave while they are computed, and [train.Measured]. All workers of a ring must begin with the same parameters; with servers the first worker's are taken.
+	// Model is what is trained. The worker uses it from one goroutine, and does not close it. It
+	// may be a [train.Streamer], so that gradients leave while they are computed, and
+	// [train.Measured]. All workers of a ring must begin with the same parameters; with servers the
+	// first worker's are taken.
 	Model train.Model
 
-	// Data are the samples, the same on every worker; Test, those of evaluations, may be nil: then nothing is evaluated.
+	// Data are the samples, the same on every worker; Test, those of evaluations, may be nil: then
+	// nothing is evaluated.
 	Data, Test train.Data
 
 	// Name says in words what the model is, for logs, tables and checkpoints; empty: its type and size.
 	Name string
 
-	// Hash tells models apart: members with another one are refused. Empty: made of the name, the layout and the initial parameters.
+	// Hash tells models apart: members with another one are refused. Empty: made of the name, the
+	// layout and the initial parameters.
 	Hash string
 
 	// DataName says what Data is; empty: what its method Name says, if it has one, or its type.
@@ -40,25 +46,28 @@ type Config struct {
 	// Digest tells data of the same name and size apart; empty: data.Digest.
 	Digest string
 
-	// Told is what this process was told to train, in the words of settings: a star-ps that was told something else refuses the worker. Nil: Name, DataName
-	// and Seed.
+	// Told is what this process was told to train, in the words of settings: a star-ps that was
+	// told something else refuses the worker. Nil: Name, DataName and Seed.
 	Told *coord.Told
 
-	// Optimizer is the update that gradients are to make, as JSON of star/train/optim.Config, where nobody told the job. Nil: the job's own.
+	// Optimizer is the update that gradients are to make, as JSON of star/train/optim.Config, where
+	// nobody told the job. Nil: the job's own.
 	Optimizer []byte
 
-	// PreferredBatch and PreferredEpochs are the samples of a batch and the epochs that the caller wants, where nobody told the job. Zero: the job's own.
+	// PreferredBatch and PreferredEpochs are the samples of a batch and the epochs that the caller
+	// wants, where nobody told the job. Zero: the job's own.
 	PreferredBatch  int
 	PreferredEpochs float64
 
-	// Slow makes this worker slower on purpose, when its rank is known; nil: it is not. undo is called at the end.
+	// Slow makes this worker slower on purpose, when its rank is known; nil: it is not. undo is
+	// called at the end.
 	Slow func(rank, workers int, log *slog.Logger) (s Slowdown, undo func() error, err error)
 
 	// Joined is told, before the first batch, which worker of how many this is; nil: nobody is told.
 	Joined func(rank, workers int)
 
-	// Over says where it says that the job has come to its end without this worker, and empty if it has not: it is asked as long as there is no coordinator.
-	// Nil: only the coordinator knows.
+	// Over says where it says that the job has come to its end without this worker, and empty if it
+	// has not: it is asked as long as there is no coordinator. Nil: only the coordinator knows.
 	Over func() string
 
 	// Telemetry is what is measured beside the times of steps.
@@ -68,7 +77,10 @@ type Config struct {
 	Log *slog.Logger
 }
 
-// Telemetry is what a worker measures beside the times of its steps, for who is slow and why.
+// Telemetry is what a worker measures beside the times of its steps, for who is slow and why. It is
+// on unless Off; without a driver or without rights what cannot be read is not told.
+// It says why a worker is slow (package straggler): processors that others use, throttling, swapping, the
+// network, the GPU. Times of steps are measured in any case.
 type Telemetry struct {
 	Off     bool
 	Sampler []string // command that reads the GPU (gpu.Sample); nil: nvidia-smi does
@@ -76,6 +88,10 @@ type Telemetry struct {
 }
 
 // Slowdown is stragglers on purpose, by sleeping.
+//
+// It is called by the worker's goroutine only. What Delay adds is told as Record.Injected, so that
+// whoever looks for stragglers can be checked against what was done on purpose. Package
+// internal/inject has the one of star run --slow.
 type Slowdown interface {
 	// Active says whether there is anything to inject.
 	Active() bool
@@ -83,11 +99,14 @@ type Slowdown interface {
 	// Data is how much later the data of an iteration come.
 	Data() time.Duration
 
-	// Delay is how long to sleep in a step that began at a moment of the job, after its computation has taken so long. share is its samples, in equal shares.
+	// Delay is how long to sleep in a step that began at a moment of the job, after its computation
+	// has taken so long. share is its samples, in equal shares.
 	Delay(step int64, at, took time.Duration, share float64) time.Duration
 }
 
-// steady slows nobody down.
+// steady slows nobody down. It is what a worker without Config.Slow has.
+//
+// Its methods cost nothing, so that the loop need not ask whether there is one.
 type steady struct{}
 
 func (steady) Active() bool                                                     { return false }
@@ -101,6 +120,10 @@ func (nothing) Len() int                       { return 0 }
 func (nothing) Fill(*train.Batch, []int) error { return fmt.Errorf("worker: there is no test set") }
 
 // complete fills in what is missing.
+//
+// Errors: there is no Model or no Data; the optimiser that workers want cannot be read; the data
+// cannot be digested (an error of the files, which says which). It reads Data for the digest, so it
+// takes a moment where the data are large and have no Digest.
 func (c *Config) complete() error {
 	if c.Model == nil || c.Data == nil {
 		return fmt.Errorf("worker: a Config without a Model or Data")
@@ -141,7 +164,9 @@ func (c *Config) complete() error {
 	return nil
 }
 
-// hashOf is the hash of a model that says of none: 32 hexadecimal digits of name, layouts and initial parameters.
+// hashOf is the hash of a model that says of none: 32 hexadecimal digits of name, layouts and
+// initial parameters. Initial parameters are part of it, so two workers of a model with another
+// seed do not train together: in a ring their parameters would be different from the beginning.
 func hashOf(name string, m train.Model) string {
 	h := sha256.New()
 	fmt.Fprintf(h, "%q\n", name)
@@ -155,7 +180,9 @@ func hashOf(name string, m train.Model) string {
 	return hex.EncodeToString(h.Sum(nil)[:16])
 }
 
-// toldWorkers is how many workers the job may have, as this process was told; 0: it was not.
+// toldWorkers is how many workers the job may have, as this process was told; 0: it was not. Who
+// was told is held to it (join): a process that was started for another job of the same name is
+// found so.
 func toldWorkers(job *member.Job) int {
 	switch {
 	case job.IsSet("workers"):

@@ -11,22 +11,31 @@ import (
 	"star/transport"
 )
 
-// session is how a worker comes to a job, and comes to it again when its coordinator is lost and another process takes over: it keeps its
-// model and data, and has everything else anew, like a worker that comes back.
+// session is how a worker comes to a job, and comes to it again when its coordinator is lost and
+// another process takes over: it keeps its model and data, and has everything else anew, like a
+// worker that comes back. joins is the Hello that each coordinator hears, the same but for the
+// rank, which is kept once it is known, and for how far a member of a ring is.
+// dial is known once the worker has a rank (joining.make).
 type session struct {
 	joins coord.MemberConfig
 	dial  func(ctx context.Context, m *coord.Member, views []transport.View) (*ps.Link, error) // the shards
 }
 
-// follower is what may lose its coordinator, and find another one.
+// follower is what may lose its coordinator, and find another one. A worker of servers keeps
+// nothing that a coordinator needs; a member of a ring tells how far its parameters are, because
+// nobody else has them.
 type follower interface {
 	work(ctx context.Context) error
 	leaderless(ctx context.Context, err error) bool
 	follow(ctx context.Context, s *session, why error) error
 }
 
-// open reaches every shard. Until it has, the link is the one before, or nil. From here on what the coordinator says is heeded: it may be lost meanwhile, or
-// have others hold copies of a shard.
+// open reaches every shard. Until it has, the link is the one before, or nil. From here on what the
+// coordinator says is heeded: it may be lost meanwhile, or have others hold copies of a shard.
+//
+// A ring has no shards, and nothing is done. An error: a shard cannot be reached within
+// JoinTimeout, or the coordinator is lost meanwhile, which commands.failed then says. The first
+// worker of a job sends its parameters (Seed) before this returns.
 func (w *worker) open(ctx context.Context, s *session) error {
 	if len(w.member.Welcome.Shards) == 0 {
 		return nil
@@ -52,7 +61,8 @@ func (w *worker) open(ctx context.Context, s *session) error {
 	return nil
 }
 
-// work is the time from Joined to the end of the job, or of the coordinator.
+// work is the time from Joined to the end of the job, or of the coordinator. Errors are those of
+// train.
 func (w *worker) work(ctx context.Context) error {
 	if err := coord.Say(w.member, transport.Joined{Worker: star.Worker(w.rank)}, nil); err != nil {
 		return err
@@ -60,7 +70,8 @@ func (w *worker) work(ctx context.Context) error {
 	return w.train(ctx)
 }
 
-// leaderless says whether a worker that ended with err has lost its coordinator, and there are others.
+// leaderless says whether a worker that ended with err has lost its coordinator, and there are
+// others. ctx is that of looking for another one: when it has ended, nobody looks.
 func (w *worker) leaderless(ctx context.Context, err error) bool {
 	if err == nil || len(w.job.Coordinators) == 0 || ctx.Err() != nil {
 		return false
@@ -70,6 +81,10 @@ func (w *worker) leaderless(ctx context.Context, err error) bool {
 }
 
 // follow finds the coordinator after one was lost. What was in hand is void: its batch is handed out again.
+//
+// Errors are those of coord.Join (nobody takes over within JoinTimeout; *coord.OverError: the job
+// has ended meanwhile), and those of open. The step goes on behind what the next coordinator has
+// seen of this worker, so that nothing that is still on its way is taken for a later one.
 func (w *worker) follow(ctx context.Context, s *session, why error) error {
 	begun := time.Now()
 	w.log.Warn("the coordinator is lost; looking for the next one", "step", w.step, "reason", why)
@@ -101,7 +116,9 @@ func (w *worker) follow(ctx context.Context, s *session, why error) error {
 	return nil
 }
 
-// carryOver begins with what the codec of the link before had left out when the gradients before the one in hand had been used: that one is computed again.
+// carryOver begins with what the codec of the link before had left out when the gradients before
+// the one in hand had been used: that one is computed again. Otherwise what it has left out would
+// be lost with the link.
 func (w *worker) carryOver(before *ps.Link) error {
 	if before == nil || w.link == nil || w.step < 1 {
 		return nil
@@ -114,7 +131,8 @@ func (w *worker) carryOver(before *ps.Link) error {
 	return err
 }
 
-// onLoss has f called when the coordinator is lost, with the reason.
+// onLoss has f called when the coordinator is lost, with the reason. At once, if it is lost
+// already. It is for waits that only a shard could end, and that no shard will.
 func (b *commandStream) onLoss(f context.CancelCauseFunc) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -13,8 +13,9 @@ import (
 	"star/transport"
 )
 
-// partial is what a member of a ring remembers where rounds are closed before they are exchanged: its gradient of the round before, which may
-// have come too late for that.
+// partial is what a member of a ring remembers where rounds are closed before they are exchanged:
+// its gradient of the round before, which may have come too late for that. Two vectors of the
+// gradient's length take turns as own and spare, so that nothing is allocated in a round.
 type partial struct {
 	live  bool // LGC: what is late corrects the next direction
 	term  rule.LiveTerm
@@ -35,7 +36,8 @@ const (
 // forget begins without a past, as all members of another ring do.
 func (p *partial) forget() { p.role, p.term, p.last = partNone, rule.LiveTerm{}, transport.Close{} }
 
-// own computes the member's own gradient and looks whether it belongs; one without samples in the round has zeros.
+// own computes the member's own gradient and looks whether it belongs; one without samples in the
+// round has zeros. Errors are those of compute, and a *PoisonError under --poison fatal.
 func (w *ringWorker) own(ctx context.Context, rel transport.Release, rec *star.Record) (computed time.Time, err error) {
 	if rel.Count == 0 {
 		clear(w.grad)
@@ -48,8 +50,13 @@ func (w *ringWorker) own(ctx context.Context, rel transport.Release, rec *star.R
 	return computed, err
 }
 
-// partialSum makes grad the sum of a round that is closed: of the gradients that were first, and of what is late from the round before.
-// Its weights are those of a round of everybody, bᵢ/B; with LGC they are those of its one-all-reduce form.
+// partialSum makes grad the sum of a round that is closed: of the gradients that were first, and of
+// what is late from the round before. Its weights are those of a round of everybody, bᵢ/B; with LGC
+// they are those of its one-all-reduce form.
+//
+// Whoever was not first still takes part in the exchange, with zeros or with what was late before:
+// a ring adds up with all its members. What was computed too late is not lost, it is in the next
+// round. carried is the samples of the round, by the coordinator's Close.
 func (w *ringWorker) partialSum(ctx context.Context, rel transport.Release, rec *star.Record) (tally transport.Tally, carried int64, computed time.Time, err error) {
 	tally = transport.Tally{Worker: rec.Worker, Generation: w.ring.Generation, Version: w.version + 1}
 	p := &w.part
@@ -91,7 +98,8 @@ func (w *ringWorker) partialSum(ctx context.Context, rel transport.Release, rec 
 	return tally, m.Total, computed, nil
 }
 
-// liveTerm puts into grad what the member adds to a round of LGC.
+// liveTerm puts into grad what the member adds to a round of LGC. What was late corrects the
+// direction of the next round (rule.LiveTerm); what nobody heard of in time is given up.
 func (w *ringWorker) liveTerm(m transport.Close, own []float32, first bool) {
 	p := &w.part
 	if p.role == partLate && !slices.Contains(m.Late, star.Worker(w.rank)) {
@@ -104,7 +112,8 @@ func (w *ringWorker) liveTerm(m transport.Close, own []float32, first bool) {
 	p.term.Term(w.grad, g, len(w.ring.Members), len(m.First), len(p.last.First), len(m.Late))
 }
 
-// keep remembers the round that is over.
+// keep remembers the round that is over. any says whether the member had samples in it, first
+// whether they counted. own is the partial's from here on.
 func (p *partial) keep(own []float32, m transport.Close, first, any bool) {
 	p.last, p.role = m, partLate
 	switch {
@@ -124,7 +133,8 @@ func (p *partial) keep(own []float32, m transport.Close, first, any bool) {
 	p.own, p.spare = own, p.own
 }
 
-// back undoes the steps that the worker has made by itself: all members make the same update of the parameters that they began with.
+// back undoes the steps that the worker has made by itself: all members make the same update of the
+// parameters that they began with. Only the sum of what they have handed over moves the parameters.
 func (w *ringWorker) back() {
 	for _, s := range []*rule.Solo{w.local, w.stride} {
 		if s != nil {

@@ -22,7 +22,8 @@ import (
 // errLocal is why a worker and its job do not fit together.
 var errLocal = errors.New("give every member of the job the same --baseline")
 
-// byBaseline has the worker do its part of the job's baseline.
+// byBaseline has the worker do its part of the job's baseline. Each member makes the baseline of
+// its own settings. An error names the setting.
 func (w *worker) byBaseline(job *member.Job, workers, params int) error {
 	job = &member.Job{Workers: workers, Batch: job.Batch, Rule: job.Rule, Explain: job.Explain}
 	made, err := process.MakeBaseline(job)
@@ -47,7 +48,8 @@ func (w *worker) newLocal(job *member.Job, params int, pull float64, reset bool)
 	return &rule.Solo{Pull: pull, Reset: reset, Schedule: rate, Make: func() (rule.Optimizer, error) { return optim.New(c.Shared(), params) }}, nil
 }
 
-// newStride is what a worker makes steps with in a job that otherwise sends gradients.
+// newStride is what a worker makes steps with in a job that otherwise sends gradients. An error:
+// the optimiser is none whose steps can be added up across workers, and says why.
 func (w *worker) newStride(job *member.Job, params int) (*rule.Solo, error) {
 	if err := process.MayStride(job); err != nil {
 		return nil, err
@@ -59,7 +61,8 @@ func (w *worker) newStride(job *member.Job, params int) (*rule.Solo, error) {
 	return &rule.Solo{Gain: c.Gain(), Schedule: rate, Make: func() (rule.Optimizer, error) { return optim.New(c.Shared(), params) }}, nil
 }
 
-// ownRule is what steps of the worker's own are by: what the job has said, whose shards go on from there, and only else what this process was told.
+// ownRule is what steps of the worker's own are by: what the job has said, whose shards go on from
+// there, and only else what this process was told.
 func (w *worker) ownRule(job *member.Job) (c optim.Config, rate optim.Schedule, err error) {
 	text := w.member.Welcome.Optimizer
 	if text == "" {
@@ -77,7 +80,9 @@ func (w *worker) ownRule(job *member.Job) (c optim.Config, rate optim.Schedule, 
 	return c, rate, err
 }
 
-// solo is what the worker makes the steps of a release with; nil: it computes gradients. What it has remembered in such steps is forgotten with the first gradient (compute).
+// solo is what the worker makes the steps of a release with; nil: it computes gradients. What it
+// has remembered in such steps is forgotten with the first gradient (compute). The errors are
+// *member.DisagreeError: the job's baseline or optimiser and this worker's are not the same.
 func (w *worker) solo(rel transport.Release) (*rule.Solo, error) {
 	if w.local != nil {
 		if rel.Local == 0 {
@@ -111,9 +116,11 @@ func (w *worker) ownSteps(rel transport.Release) int {
 	return rel.Local
 }
 
-// keep keeps the parameters of a release whose gradient steps of the worker's own may follow (Local is 1), where the exchange takes half of the worker's time: elsewhere such steps save
-// little, and a copy costs something in each iteration. What they and those of one update later differ by is the velocity that these steps go on with. It comes once they are there, and
-// before the gradient is pushed: from then on shards write into them.
+// keep keeps the parameters of a release whose gradient steps of the worker's own may follow (Local
+// is 1), where the exchange takes half of the worker's time: elsewhere such steps save little, and
+// a copy costs something in each iteration. What they and those of one update later differ by is
+// the velocity that these steps go on with. It comes once they are there, and before the gradient
+// is pushed: from then on shards write into them.
 func (w *worker) keep(rel transport.Release, last star.Record) {
 	if w.ownSteps(rel) > 0 {
 		return
@@ -124,7 +131,9 @@ func (w *worker) keep(rel transport.Release, last star.Record) {
 	}
 }
 
-// partsOf is what a worker computes one after the other.
+// partsOf is what a worker computes one after the other. A part of a queue is of one piece of the
+// stream: what is left of a piece at its end is a shorter part. All that is computed is a beginning
+// of the list, so its sum of samples says which samples they were.
 func partsOf(rel transport.Release) []rule.Piece {
 	if rel.Part == 0 {
 		return rule.Pieces(rel.Start, rel.Count, max(rel.Local, rel.Micro))
@@ -138,8 +147,13 @@ func partsOf(rel transport.Release) []rule.Piece {
 	return out
 }
 
-// pieces computes a batch piece by piece: the steps of a worker that trains by itself, or the parts of a batch of which it leaves
-// out what it has no time for. What it hands over is in w.grad.
+// pieces computes a batch piece by piece: the steps of a worker that trains by itself, or the parts
+// of a batch of which it leaves out what it has no time for. What it hands over is in w.grad.
+//
+// It stops between two pieces where nobody waits for more: its time is up (Cap), an update was made
+// without it, the round is closed, or the queue is empty. Of a queue each piece but the last is
+// told before the next one begins. The gradient is the mean over the samples that were computed, or
+// over all that were planned (LGC). Errors are those of compute.
 func (w *worker) pieces(ctx context.Context, rel transport.Release, rec *star.Record) (computed time.Time, err error) {
 	local, err := w.solo(rel)
 	if err != nil {
@@ -209,7 +223,8 @@ type piecework struct {
 	loss    float64 // sum over the samples
 }
 
-// piece computes one piece, and adds it to w.sum, or makes a step of it with local, which may be nil. next, which may be nil, will be asked for after it.
+// piece computes one piece, and adds it to w.sum, or makes a step of it with local, which may be
+// nil. next, which may be nil, will be asked for after it.
 func (w *worker) piece(ctx context.Context, p rule.Piece, next *rule.Piece, local *rule.Solo, rec *star.Record, done *piecework) error {
 	begun, first := time.Now(), done.samples == 0
 	batch, err := w.loader.Next(p.Start, p.Count)

@@ -12,7 +12,9 @@ import (
 	"star/transport"
 )
 
-// PoisonError says that a gradient does not belong (package poison), under --poison fatal.
+// PoisonError says that a gradient does not belong (package poison), under --poison fatal. Run
+// returns it, and the process ends with the exit code of a job that has diverged (70). Steps are
+// the worker's own count.
 type PoisonError struct {
 	Worker int
 	Step   int64
@@ -21,7 +23,8 @@ type PoisonError struct {
 	Tensor string  // the longest part of it; empty: not known
 }
 
-// Error says what is wrong with the gradient, by how much, whose it is, and in which tensor most of it lies.
+// Error says what is wrong with the gradient, by how much, whose it is, and in which tensor most of
+// it lies.
 func (e *PoisonError) Error() string {
 	where := ""
 	if e.Tensor != "" {
@@ -39,8 +42,14 @@ func (e *PoisonError) Error() string {
 // ExitCode is that of a job that diverged.
 func (e *PoisonError) ExitCode() int { return exitcode.Diverged }
 
-// guard looks at the gradients of a worker of an all-reduce before they are added in, where nobody else could. With
-// parameter servers the coordinator does, by what shards say. A nil guard looks at nothing.
+// guard looks at the gradients of a worker of an all-reduce before they are added in, where nobody
+// else could. With parameter servers the coordinator does, by what shards say. A nil guard looks at
+// nothing.
+//
+// Lengths are judged against the median of late ones, each kind by itself: whole gradients,
+// buckets, riders'. Directions are compared on a sample of the elements, which all members take
+// alike, with the sum of the others; a single round says nothing, so the mean of many counts
+// (poison.Signs).
 type guard struct {
 	fatal  bool
 	all    int            // samples of the data set
@@ -66,7 +75,9 @@ func newGuard(policy string, samples int) *guard {
 	return &guard{fatal: policy == coord.PoisonFatal, all: samples}
 }
 
-// judge looks at a whole gradient that is about to be handed over. What it finds is made zero, so that it changes nothing.
+// judge looks at a whole gradient that is about to be handed over. What it finds is made zero, so
+// that it changes nothing. A *PoisonError under --poison fatal; otherwise the loss of the
+// connection, or nil.
 func (w *ringWorker) judge(rec *star.Record) error {
 	if w.guard == nil || math.IsNaN(rec.Norm2) || rec.Samples == 0 {
 		return nil
@@ -81,7 +92,8 @@ func (w *ringWorker) judge(rec *star.Record) error {
 	return w.found(e)
 }
 
-// longest names the tensor with the greatest norm among those that begin in elements [from, to) of the gradient.
+// longest names the tensor with the greatest norm among those that begin in elements [from, to) of
+// the gradient.
 func (w *worker) longest(from, to int) (name string) {
 	most := -1.0
 	for _, t := range w.model.Layout() {
@@ -104,14 +116,16 @@ func (w *worker) found(e *PoisonError) error {
 	return w.tellPoison(e, false)
 }
 
-// tellPoison tells the coordinator of a gradient that does not belong; over: that it does so no more.
+// tellPoison tells the coordinator of a gradient that does not belong; over: that it does so no
+// more. The shard −1 says that a worker tells it. An error: the coordinator is lost.
 func (w *worker) tellPoison(e *PoisonError, over bool) error {
 	return coord.Say(w.member, transport.Poison{
 		Shard: -1, Worker: star.Worker(e.Worker), Step: e.Step, Cause: e.Cause.String(), Value: e.Value, Over: over, Where: e.Tensor,
 	}, nil)
 }
 
-// part looks at bucket i before it leaves, whose squared norm is norm2. It reports false if the bucket is to be left out.
+// part looks at bucket i before it leaves, whose squared norm is norm2. It reports false if the
+// bucket is to be left out.
 func (g *guard) part(i int, norm2 float64) (factor float64, ok bool) {
 	for len(g.parts) <= i {
 		g.parts = append(g.parts, poison.Norms{})
@@ -121,6 +135,7 @@ func (g *guard) part(i int, norm2 float64) (factor float64, ok bool) {
 }
 
 // begin prepares the comparison of directions in the round that makes a version of n parameters.
+// The sample is drawn by the version, so all members take the same elements.
 func (g *guard) begin(n int, version int64) {
 	if g == nil {
 		return
@@ -132,8 +147,9 @@ func (g *guard) begin(n int, version int64) {
 	}
 }
 
-// sample takes note of a part of our weighted gradient, which begins at element at, before it is added to the
-// others', and makes it zero if our gradients are reversed. left is what the codec has left out of that part so far; nil without one.
+// sample takes note of a part of our weighted gradient, which begins at element at, before it is
+// added to the others', and makes it zero if our gradients are reversed. left is what the codec has
+// left out of that part so far; nil without one.
 func (g *guard) sample(part []float32, at int, left []float32) {
 	if g == nil {
 		return
@@ -151,7 +167,9 @@ func (g *guard) sample(part []float32, at int, left []float32) {
 	}
 }
 
-// compareWithOthers holds our gradient, which is over so many samples, against the sum of all, which has taken its place.
+// compareWithOthers holds our gradient, which is over so many samples, against the sum of all,
+// which has taken its place. With two members the other one is all others, and nobody could tell
+// which of the two is reversed.
 func (w *ringWorker) compareWithOthers(own int) error {
 	g := w.guard
 	if g == nil || !g.taken || len(w.ring.Members) < 3 {
@@ -159,8 +177,9 @@ func (w *ringWorker) compareWithOthers(own int) error {
 	}
 	g.sampler.Copy(g.sum, w.grad, 0)
 	if g.coded && !g.signs.Flipped() {
-		// In the sum is what the codec has made of ours, and what that is, is known by what it has left out: of a gradient of which one value in a
-		// hundred was sent the others' sum is not the sum less all of it.
+		// In the sum is what the codec has made of ours, and what that is, is known by what it has
+		// left out: of a gradient of which one value in a hundred was sent the others' sum is not
+		// the sum less all of it.
 		g.sampler.Copy(g.after, w.codec.Residual(), 0)
 		kernel.Add(g.own, g.before)
 		kernel.Axpy(-1, g.after, g.own)
@@ -178,7 +197,8 @@ func (w *ringWorker) compareWithOthers(own int) error {
 	return w.tellPoison(e, true)
 }
 
-// carries looks at a rider's gradient, and reports false if it must not be added.
+// carries looks at a rider's gradient, and reports false if it must not be added. Only its length
+// can be looked at: whoever rides has no other gradient of the same round to be compared with.
 func (w *ringWorker) carries(g *riderGrad) (bool, error) {
 	if w.guard == nil {
 		return true, nil

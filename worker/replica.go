@@ -13,7 +13,9 @@ import (
 	"star/transport"
 )
 
-// views waits for who holds the copies of each shard, which follows the Welcome.
+// views waits for who holds the copies of each shard, which follows the Welcome. nil without
+// copies. The error says what helps if the job has copies and this worker was not told, or the
+// other way round.
 func (w *worker) views(m *coord.Member) ([]transport.View, error) {
 	if w.job.Replicas < 2 {
 		return nil, nil
@@ -35,7 +37,9 @@ func (w *worker) reach(v *transport.View) {
 	}
 }
 
-// toShards is what the coordinator says of shards while they are being reached, and afterwards.
+// toShards is what the coordinator says of shards while they are being reached, and afterwards. Its
+// methods are called by the command stream's goroutine and by the worker's, so what changes is
+// under mu.
 type toShards struct {
 	w *worker
 
@@ -47,7 +51,8 @@ type toShards struct {
 
 var errTurned = errors.New("others hold copies of a shard now")
 
-// turn goes to the copies of a shard as they are now.
+// turn goes to the copies of a shard as they are now. The command stream's goroutine calls it. An
+// error ends the stream: the view is of a shard that there is none of, or the link cannot follow.
 func (t *toShards) turn(v transport.View) error {
 	t.w.reach(&v)
 	t.mu.Lock()
@@ -64,7 +69,8 @@ func (t *toShards) turn(v transport.View) error {
 	return nil
 }
 
-// freeze has the worker's part of a checkpoint written.
+// freeze has the worker's part of a checkpoint written. It does not wait: orders that follow are
+// read at once.
 func (t *toShards) freeze(m transport.Save, dropped bool) {
 	t.mu.Lock()
 	link := t.link
@@ -76,7 +82,9 @@ func (t *toShards) freeze(m transport.Save, dropped bool) {
 	t.w.freeze(link, m, dropped)
 }
 
-// reach dials the shards, anew whenever others hold copies of one meanwhile: whoever is gone is not waited for.
+// reach dials the shards, anew whenever others hold copies of one meanwhile: whoever is gone is not
+// waited for. Errors are those of dial with views that are still those in force, and the cause of
+// ctx.
 func (t *toShards) reach(ctx context.Context, dial func(ctx context.Context, views []transport.View) (*ps.Link, error)) (*ps.Link, error) {
 	for {
 		t.mu.Lock()

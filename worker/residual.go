@@ -35,7 +35,8 @@ func enrolledCodec(job *member.Job) string {
 	return job.Compress
 }
 
-// freeze writes what was left out when the gradients before step m.Seq had been used. The command stream's goroutine calls it.
+// freeze writes what was left out when the gradients before step m.Seq had been used. The command
+// stream's goroutine calls it. The file is written beside the training.
 func (w *worker) freeze(link *ps.Link, m transport.Save, dropped bool) {
 	r := link.Freeze(m.Seq, dropped)
 	if r == nil { // it goes as it is now
@@ -51,9 +52,10 @@ func (w *worker) saveLeftover(m transport.Save, codec string, pieces []compress.
 	w.saidSaved(m, text, err)
 }
 
-// writeLeftover writes the residual file of a checkpoint and returns what the manifest says of it, as JSON. It
-// is an error that the folder is not there (it must be one that all reach), or that the file cannot be written.
-// One file is written at a time: the remains of an earlier checkpoint that never became whole are removed first.
+// writeLeftover writes the residual file of a checkpoint and returns what the manifest says of it,
+// as JSON. It is an error that the folder is not there (it must be one that all reach), or that the
+// file cannot be written. One file is written at a time: the remains of an earlier checkpoint that
+// never became whole are removed first.
 func (w *worker) writeLeftover(m transport.Save, codec string, pieces []compress.Piece, next func([]float32)) ([]byte, error) {
 	dir := process.CheckpointDir(w.job, m.ID)
 	if w.job.Checkpoint == "" && !process.IsDir(w.job.Out) {
@@ -79,7 +81,7 @@ func (w *worker) writeLeftover(m transport.Save, codec string, pieces []compress
 	return json.Marshal(f)
 }
 
-// saidSaved answers a Save.
+// saidSaved answers a Save. An error of writing goes to the coordinator.
 func (w *worker) saidSaved(m transport.Save, text []byte, err error) {
 	said := transport.Saved{Shard: 1, ID: m.ID} // 0 are the parameters of a ring
 	if err != nil {
@@ -90,7 +92,8 @@ func (w *worker) saidSaved(m transport.Save, text []byte, err error) {
 	}
 }
 
-// legacy opens what workers had left out by the checkpoint that the job goes on from; nil: there is nothing, or the job has gone on since.
+// legacy opens what workers had left out by the checkpoint that the job goes on from; nil: there is
+// nothing, or the job has gone on since.
 func legacy(job *member.Job, welcome transport.Welcome, log *slog.Logger) *checkpoint.Residuals {
 	if welcome.Version == 0 || welcome.Step > 0 || job.Resume == "" {
 		return nil
@@ -136,8 +139,10 @@ type share struct {
 	factor float32
 }
 
-// shares are what worker me takes up of files, where a gradient of its own has weight c in an update and successor says who goes on for a worker: itself,
-// if it is there. What is left out of a gradient counts as much as the gradient, so the sum of weight times what is left out stays what it was.
+// shares are what worker me takes up of files, where a gradient of its own has weight c in an
+// update and successor says who goes on for a worker: itself, if it is there. What is left out of a
+// gradient counts as much as the gradient, so the sum of weight times what is left out stays what
+// it was.
 func shares(files []checkpoint.ResidualFile, me int, c float64, successor func(worker int) int) (out []share) {
 	for _, f := range files {
 		if successor(f.Worker) != me {
@@ -190,8 +195,9 @@ func remembered(r *checkpoint.Residuals, worker int, codec string) (ps []compres
 	return ps, err
 }
 
-// workersOf is how many workers begin, of as many as the job may have, where a round of all has total samples; 0: it is not known. All workers must come to the
-// same number, so it does not depend on one's own share.
+// workersOf is how many workers begin, of as many as the job may have, where a round of all has
+// total samples; 0: it is not known. All workers must come to the same number, so it does not
+// depend on one's own share.
 func workersOf(total int64, batch, most int) int {
 	if b := int64(max(batch, 1)); total > 0 && total%b == 0 && total/b < int64(most) {
 		return int(total / b)
@@ -199,7 +205,8 @@ func workersOf(total int64, batch, most int) int {
 	return max(most, 1)
 }
 
-// recall begins with what was left out by the checkpoint that the job goes on from, when the first batch says what weight its gradient has.
+// recall begins with what was left out by the checkpoint that the job goes on from, when the first
+// batch says what weight its gradient has.
 func (w *worker) recall(rel transport.Release) error {
 	r := w.legacy
 	w.legacy = nil

@@ -26,7 +26,8 @@ type riderMomentum struct {
 	free     func(*riderGrad)
 }
 
-// newRiderMomentum is for vectors of n elements and momentum mu. free takes gradients back that are in a version, or void.
+// newRiderMomentum is for vectors of n elements and momentum mu. free takes gradients back that are
+// in a version, or void.
 func newRiderMomentum(n int, mu, clip float64, free func(*riderGrad)) *riderMomentum {
 	return &riderMomentum{mu: float32(mu), clip: clip, velocity: map[star.Worker][]float32{}, sum: make([]float32, n), free: free}
 }

@@ -17,6 +17,11 @@ import (
 
 // riderRelay is where riders come: it takes their gradients and sends them parameters, beside
 // the work of the ring member that carries them.
+//
+// A rider's parameters are copied before they are sent (send), because the member goes on to change
+// them at the next version, while a child in a tree is sent them where they lie. Gradients wait in
+// seats, one for each rider, until the round that carries them; of two that a rider has sent the
+// later one is kept.
 type riderRelay struct {
 	addr   string
 	log    *slog.Logger
@@ -38,7 +43,8 @@ type riderRelay struct {
 	of         int64 // samples of a full round of it: no batch has more
 }
 
-// seat is one rider's.
+// seat is one rider's. It outlives the rider's connection: a gradient that came whole is carried
+// although its connection has broken since.
 type seat struct {
 	conn transport.Conn // nil: not here
 	want chan struct{}  // a token: send parameters
@@ -54,7 +60,8 @@ type riderGrad struct {
 	vec            []float32
 }
 
-// newRiderRelay serves l. It is of use after begin.
+// newRiderRelay serves l. It is of use after begin. Others than riders of the job are refused with
+// exit code 78.
 func newRiderRelay(l transport.Listener, cfg transport.Config, job string, log *slog.Logger) *riderRelay {
 	ctx, stop := context.WithCancel(context.Background())
 	d := &riderRelay{addr: l.Addr(), log: log, stop: stop, version: -1, seats: map[star.Worker]*seat{}, news: make(chan struct{}, 1)}
@@ -87,7 +94,8 @@ func (d *riderRelay) close() {
 	d.served.Wait()
 }
 
-// change changes the parameters while nobody reads them.
+// change changes the parameters while nobody reads them. f makes them of that version; it waits for
+// copies that are being made, and copies wait for it.
 func (d *riderRelay) change(version int64, f func()) {
 	d.state.Lock()
 	f()
@@ -132,6 +140,11 @@ func (d *riderRelay) admit(ring transport.Ring, me star.Worker) {
 }
 
 // serve is the life of a rider's connection.
+//
+// It returns why the connection ends. A second connection of a rider takes the place of the first:
+// it connects again when it believes that the first is lost. What is wrong with a gradient costs
+// its own connection: another length, more samples than a round has, or parameters that nobody has
+// yet.
 func (d *riderRelay) serve(c transport.Conn, w star.Worker) error {
 	defer c.Close()
 	c.SetWriteDeadline(time.Now().Add(riderStall(0)))
@@ -203,6 +216,8 @@ func (d *riderRelay) serve(c transport.Conn, w star.Worker) error {
 }
 
 // riderStall is how long one message between rider and parent may take.
+// A quarter of a million elements are a MiB of float32, and a link that carries less than that in a
+// second is taken for one that carries nothing.
 func riderStall(elements int) time.Duration {
 	return 30*time.Second + time.Duration(elements>>18)*time.Second
 }
@@ -233,8 +248,8 @@ func (d *riderRelay) send(c transport.Conn, s *seat, done <-chan struct{}) {
 	}
 }
 
-// weighs says what is wrong with a gradient that would weigh more than a round of all workers, or is of parameters that nobody has yet: its weight in the
-// update is what its rider says of it.
+// weighs says what is wrong with a gradient that would weigh more than a round of all workers, or
+// is of parameters that nobody has yet: its weight in the update is what its rider says of it.
 func (d *riderRelay) weighs(m transport.Push) error {
 	d.state.RLock()
 	version := d.version
@@ -251,8 +266,8 @@ func (d *riderRelay) weighs(m transport.Push) error {
 	return nil
 }
 
-// vector is memory for a gradient, one that was given back (free) if there is one; its contents are those of
-// before.
+// vector is memory for a gradient, one that was given back (free) if there is one; its contents are
+// those of before.
 func (d *riderRelay) vector() []float32 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -271,8 +286,10 @@ func (d *riderRelay) free(g *riderGrad) {
 	d.spare = append(d.spare, g.vec)
 }
 
-// put seats a gradient that has come, in the place of one that nobody took. One of a ring that is no more, or
-// one that was here before, goes back to the spare ones.
+// put seats a gradient that has come, in the place of one that nobody took. One of a ring that is
+// no more, or one that was here before, goes back to the spare ones. A rider numbers its gradients
+// by where its batch begins in the stream, so the same number in the same ring is the same
+// gradient.
 func (d *riderRelay) put(s *seat, g *riderGrad) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -290,8 +307,9 @@ func (d *riderRelay) put(s *seat, g *riderGrad) {
 	}
 }
 
-// take takes a rider's gradient, waiting for it until the deadline, and only while it
-// still rides. The caller frees it.
+// take takes a rider's gradient, waiting for it until the deadline, and only while it still rides.
+// The caller frees it. ok is false where none has come by then. The error is the cause of ctx: the
+// round is given up.
 func (d *riderRelay) take(ctx context.Context, w star.Worker, deadline time.Time, rides func() bool) (g *riderGrad, ok bool, err error) {
 	for {
 		d.mu.Lock()
@@ -317,7 +335,8 @@ func (d *riderRelay) take(ctx context.Context, w star.Worker, deadline time.Time
 	}
 }
 
-// answer has the parameters sent to the riders of a round, whose own member we are.
+// answer has the parameters sent to the riders of a round, whose own member we are. Also to those
+// whose gradient was dropped: they wait for parameters all the same.
 func (d *riderRelay) answer(t transport.Tally) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

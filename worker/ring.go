@@ -24,6 +24,12 @@ import (
 // ringWorker is a worker of an all-reduce: it has the parameters and the optimiser
 // itself, and makes the same updates as every other member of the ring. As a rider it
 // has the parameters from its parent.
+//
+// Its life is a sequence of orders (work): a Ring has it form one with others (ringform.go), a
+// Release has it make a version (ringround.go) or, as a rider, bring a gradient to its parent
+// (rider.go), a Save has it write a checkpoint. An order that fails because of others is no error
+// of the worker: mend says what it means. ring is the newest that was taken up; group is nil while
+// it rides, and while a ring is formed.
 type ringWorker struct {
 	*worker
 	tcp   *transport.TCP
@@ -57,7 +63,9 @@ type ringWorker struct {
 	tuned int64                 // version at which it was chosen
 }
 
-// replicated is what every member of a ring has.
+// replicated is what every member of a ring has. After each version it is the same on all of them,
+// bit for bit; that is checked at evaluations, by a hash of params. One of opt with rule, and
+// updates is set.
 type replicated struct {
 	params  []float32
 	opt     *optim.Optimizer // nil: updates
@@ -73,11 +81,18 @@ type replicated struct {
 // any iteration; who is gone is found by the coordinator, and much earlier.
 const ringPatience = 10 * time.Minute
 
-// ringReach is how long a member tries to connect to another one whose address it knows, and which listens, before it says so. The
-// coordinator has the ring formed again, and takes leave of one of the two if they still cannot.
+// ringReach is how long a member tries to connect to another one whose address it knows, and which
+// listens, before it says so. The coordinator has the ring formed again, and takes leave of one of
+// the two if they still cannot.
+// So long a listener that is only busy does not take.
 const ringReach = 5 * time.Second
 
-// newRingWorker opens the places where others come, before the coordinator is told of them. It learns from so many samples.
+// newRingWorker opens the places where others come, before the coordinator is told of them. It
+// learns from so many samples.
+//
+// Errors are *member.SettingError of the address, the transport or the file of the cost model. The
+// two places are for members (plain connections, which package allreduce secures itself) and for
+// riders (frames).
 func newRingWorker(job *member.Job, samples int, tcp *transport.TCP, all *process.Links, log *slog.Logger) (*ringWorker, error) {
 	addr, err := process.ListenAddress(job)
 	if err != nil {
@@ -108,7 +123,8 @@ func newRingWorker(job *member.Job, samples int, tcp *transport.TCP, all *proces
 	return w, nil
 }
 
-// checkTransport says why links between members cannot be of a kind.
+// checkTransport says why links between members cannot be of a kind. Shared memory and Unix sockets
+// stay within a host, and TLS is asked for because the way between hosts is not trusted.
 func checkTransport(kind string, tls bool) error {
 	if tls && kind != member.Auto && kind != "tcp" {
 		return fmt.Errorf("%s is within a host, and TLS goes over tcp only: leave it away, or --tls-cert and --tls-key", kind)
@@ -116,13 +132,15 @@ func checkTransport(kind string, tls bool) error {
 	return nil
 }
 
-// CheckRing says whether the cost model of a ring's collective operations can be used, before any worker starts: errors are those of Run.
+// CheckRing says whether the cost model of a ring's collective operations can be used, before any
+// worker starts: errors are those of Run.
 func CheckRing(job member.Job) error {
 	_, err := costModel(&job)
 	return err
 }
 
-// costModel reads the file of --allreduce-model. Nil: there is none.
+// costModel reads the file of --allreduce-model. Nil: there is none. Without a file, or with
+// servers, the built-in one counts. An error names the file: 66 it is not there, 65 it is none.
 func costModel(job *member.Job) (*allreduce.Model, error) {
 	if job.RingModel == "" || job.Arch != member.AllReduce {
 		return nil, nil
@@ -146,12 +164,14 @@ func measuredRanks(m *allreduce.Model) []int {
 	return ns
 }
 
-// addresses are what the Hello says of meet and relay.
+// addresses are what the Hello says of meet and relay. Two addresses with a comma between: where
+// rings meet, and where riders come. The coordinator refuses a worker without both.
 func (w *ringWorker) addresses() string {
 	return w.meet.Addr().String() + "," + w.relay.addr
 }
 
 // close gives up everything that has a peer. What others wait for from this worker fails at once.
+// It may be called while nothing is under way only.
 func (w *ringWorker) close() {
 	w.meet.close()
 	w.relay.close()
@@ -161,7 +181,8 @@ func (w *ringWorker) close() {
 	}
 }
 
-// train is the life of a worker of a ring.
+// train is the life of a worker of a ring. It returns as worker.train does. The parameters are
+// those of the seed, of the checkpoint, or none until a ring has agreed (load).
 func (w *ringWorker) train(ctx context.Context, base *worker, hello transport.Hello) error {
 	w.worker, w.hello = base, hello
 	w.hello.Service, w.hello.Rank, w.hello.Addr = transport.ServiceRing, w.rank, ""
@@ -178,6 +199,10 @@ func (w *ringWorker) train(ctx context.Context, base *worker, hello transport.He
 }
 
 // work is the time from Joined to the end of the job, or of the coordinator.
+//
+// Orders of a ring that has failed are passed over until another one is formed at once; the
+// coordinator knows of it by then, from this worker's Fault or from another's. nil: the coordinator
+// says stop.
 func (w *ringWorker) work(ctx context.Context) error {
 	if err := coord.Say(w.member, transport.Joined{Worker: star.Worker(w.rank)}, nil); err != nil {
 		return err
@@ -224,7 +249,9 @@ func (w *ringWorker) work(ctx context.Context) error {
 	}
 }
 
-// follow finds the coordinator after one was lost. It keeps parameters and optimiser, and tells how far they are; the ring is given up.
+// follow finds the coordinator after one was lost. It keeps parameters and optimiser, and tells how
+// far they are; the ring is given up. Its version counts only if the next coordinator goes on from
+// it: else the parameters come from the others, like those of a worker that is new.
 func (w *ringWorker) follow(ctx context.Context, s *session, why error) error {
 	w.broken = true
 	w.leaveGroup(ctx)
@@ -245,7 +272,9 @@ func (w *ringWorker) follow(ctx context.Context, s *session, why error) error {
 	return nil
 }
 
-// order waits for the next order; a rider without parent does not wait without end.
+// order waits for the next order; a rider without parent does not wait without end. The coordinator
+// finds out within DeadAfter that the parent is gone, and names another one. After ten seconds more
+// the error is a *member.LostError.
 func (w *ringWorker) order(ctx context.Context) (coord.Order, error) {
 	if w.orphan != nil {
 		limited, cancel := context.WithTimeoutCause(ctx, w.job.DeadAfter+10*time.Second, &member.LostError{Err: w.orphan})
@@ -257,6 +286,11 @@ func (w *ringWorker) order(ctx context.Context) (coord.Order, error) {
 
 // load makes the optimiser, and takes both from the checkpoint of a job that resumes,
 // if this worker has it.
+//
+// Errors: of the optimiser's settings; of a model that has no updates of its own in a job whose
+// workers have (a *member.SettingError); of the checkpoint, which is a *member.DisagreeError where
+// it is of another version than the job's and not older. version is −1 afterwards where the
+// parameters are to come from others.
 func (w *ringWorker) load(ctx context.Context) error {
 	cfg, rate, err := process.UpdateRule(w.job)
 	if err != nil {
@@ -332,6 +366,11 @@ func (w *ringWorker) load(ctx context.Context) error {
 
 // mend decides what an error of an order means. cause is why the order was to be given
 // up, if it was.
+//
+// nil: the worker goes on, and waits for what the coordinator says next. That the ring has failed
+// is told with whom this worker suspects, if it suspects a single one; whose fault it was the
+// coordinator finds from what all of them say. An error is the worker's own: of its model, data or
+// settings, or that the coordinator is lost.
 func (w *ringWorker) mend(ctx context.Context, cause, err error) error {
 	var peer *allreduce.Error
 	var link *parentError
@@ -366,8 +405,10 @@ func (w *ringWorker) mend(ctx context.Context, cause, err error) error {
 // errRing: the ring is of no use, through nobody's fault that we know of.
 var errRing = errors.New("ring")
 
-// save writes a checkpoint of the whole parameters. The files are written beside the
-// training, from a copy.
+// save writes a checkpoint of the whole parameters. The files are written beside the training, from
+// a copy. It is this member's turn where m.Seq is 0; otherwise only what its codec has left out is
+// wanted. That the files cannot be written is told to the coordinator, and is no error here: the
+// training goes on without the checkpoint.
 func (w *ringWorker) save(ctx context.Context, m transport.Save) error {
 	if m.Seq > 0 {
 		w.saveLeft(m)

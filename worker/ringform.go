@@ -21,10 +21,12 @@ import (
 	"star/transport"
 )
 
-// How a member takes up another ring: it leaves the one before, dials the others, and agrees with them on parameters.
+// How a member takes up another ring: it leaves the one before, dials the others, and agrees with
+// them on parameters.
 
-// leaveGroup closes the group. What was sent in its last operation may still be on
-// its way, unless the ring has failed.
+// leaveGroup closes the group. What was sent in its last operation may still be on its way, unless
+// the ring has failed. The barrier is a courtesy: its error says nothing that the coordinator does
+// not know.
 func (w *ringWorker) leaveGroup(ctx context.Context) {
 	if w.group == nil {
 		return
@@ -38,6 +40,11 @@ func (w *ringWorker) leaveGroup(ctx context.Context) {
 }
 
 // join takes up another ring.
+//
+// A ring that is older than the present one changes nothing. Where this worker is no member it
+// becomes a rider: it leaves the group, forgets its parameters, and goes to the member that
+// ring.Door names. Errors are those of dial, agree and the codec's agreement; mend says what they
+// mean.
 func (w *ringWorker) join(ctx context.Context, ring transport.Ring) error {
 	if ring.Generation <= w.ring.Generation {
 		return nil
@@ -89,13 +96,19 @@ func (w *ringWorker) join(ctx context.Context, ring transport.Ring) error {
 	return w.sayFormed()
 }
 
-// sayFormed tells the coordinator with which version this worker stands in its ring. An error: the coordinator is lost.
+// sayFormed tells the coordinator with which version this worker stands in its ring. An error: the
+// coordinator is lost.
 func (w *ringWorker) sayFormed() error {
 	return coord.Say(w.member, transport.Formed{Worker: star.Worker(w.rank), Generation: w.ring.Generation, Version: w.version}, nil)
 }
 
 // dial forms the group. Members hear of a ring at different moments, and may still be
 // computing for the one before, so it tries until they are all there.
+//
+// The first member listens, the others come to it. Errors: a *allreduce.Error that names the member
+// which could not be reached for ringReach; errRing after ringPatience; the cause of ctx where
+// another ring takes its place. Whatever else fails is tried again every 20 ms, because a member
+// that is not there yet looks the same as one that refuses.
 func (w *ringWorker) dial(ctx context.Context, place int) error {
 	cfg := allreduce.Config{
 		Rank: place, Size: len(w.ring.Members), Rendezvous: w.ring.Addr,
@@ -164,6 +177,10 @@ func (w *ringWorker) dial(ctx context.Context, place int) error {
 }
 
 // agree gives all members the highest version that one of them has.
+//
+// All find the same: the highest version counts, and of those who have it the first member sends it
+// to the others. errRing: nobody has parameters, or the coordinator has begun the ring at another
+// version, which means that what it was told is not so.
 func (w *ringWorker) agree(ctx context.Context, place int) error {
 	v := []int64{w.version, -w.version}
 	if err := allreduce.AllReduce(ctx, w.group, allreduce.Max, v); err != nil {
@@ -190,6 +207,10 @@ func (w *ringWorker) agree(ctx context.Context, place int) error {
 }
 
 // receive has all members get what root has of a version, which is the highest.
+//
+// With the parameters go the state of the optimiser, the samples applied, the tallies of the last
+// versions (the coordinator may not have heard of them) and the metadata of the last release.
+// Lengths that root tells are checked before memory is taken for them.
 func (w *ringWorker) receive(ctx context.Context, place, root int, highest int64) error {
 	// What is received goes to fresh memory first: whoever has a whole version must not
 	// lose it when the root is lost in the middle.
@@ -286,8 +307,9 @@ func unpackBytes(v []int64) (b []byte) {
 	return b
 }
 
-// packTallies puts tallies into numbers: of each generation, version, the numbers
-// of riders carried and dropped, and of each of these worker, step and the bits of the weight; then, of those that tell it, version, and how many samples of each member are in it.
+// packTallies puts tallies into numbers: of each generation, version, the numbers of riders carried
+// and dropped, and of each of these worker, step and the bits of the weight; then, of those that
+// tell it, version, and how many samples of each member are in it.
 func packTallies(ts []transport.Tally) []int64 {
 	v := []int64{int64(len(ts))} // never empty
 	for _, t := range ts {

@@ -13,10 +13,12 @@ import (
 	"star/train/optim"
 )
 
-// A ring whose model makes the updates itself (train.Updater): every member makes the same one, of the same mean gradient. What its optimiser remembers is bytes to us; where
-// vectors are wanted, for other members and in checkpoints, it is cut into some of the length of the parameters.
+// A ring whose model makes the updates itself (train.Updater): every member makes the same one, of
+// the same mean gradient. What its optimiser remembers is bytes to us; where vectors are wanted,
+// for other members and in checkpoints, it is cut into some of the length of the parameters.
 
-// stepOwn has the model make an update with the mean gradient, of which norm is the norm; negative: nobody wants to know.
+// stepOwn has the model make an update with the mean gradient, of which norm is the norm; negative:
+// nobody wants to know.
 func (w *ringWorker) stepOwn(ctx context.Context, norm float64) error {
 	if w.job.Clip > 0 && norm > w.job.Clip {
 		kernel.Scale(float32(w.job.Clip/norm), w.grad)
@@ -33,8 +35,8 @@ func (w *ringWorker) state(ctx context.Context) (optim.State, error) {
 	return optim.State{Name: optim.Own, Steps: w.version, Slots: slotsOf(b, len(w.params))}, err
 }
 
-// setState gives the optimiser what it remembers. A state of another optimiser is an error. The program's own
-// gets the whole of it even if ctx ends meanwhile.
+// setState gives the optimiser what it remembers. A state of another optimiser is an error. The
+// program's own gets the whole of it even if ctx ends meanwhile.
 func (w *ringWorker) setState(ctx context.Context, st optim.State) error {
 	if w.updates == nil {
 		return w.opt.SetState(st)
@@ -49,13 +51,15 @@ func (w *ringWorker) setState(ctx context.Context, st optim.State) error {
 	return w.updates.SetState(context.WithoutCancel(ctx), b)
 }
 
-// begins says whether all members take version 0 from one of them: models in other processes need not have begun with the same parameters.
+// begins says whether all members take version 0 from one of them: models in other processes need
+// not have begun with the same parameters.
 func (w *ringWorker) begins(highest int64) bool {
 	_, elsewhere := w.model.(train.Measured)
 	return highest == 0 && elsewhere
 }
 
-// asMany is slots, or as many as root has: what an optimiser of a model's own remembers may have grown. It is the same operation on all members.
+// asMany is slots, or as many as root has: what an optimiser of a model's own remembers may have
+// grown. It is the same operation on all members.
 func (w *ringWorker) asMany(ctx context.Context, place, root int, slots []optim.Slot) ([]optim.Slot, error) {
 	if w.updates == nil {
 		return slots, nil

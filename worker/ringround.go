@@ -20,6 +20,11 @@ import (
 // A round of a ring: the weighted sum of everybody's gradients makes the next version.
 
 // round makes one version.
+//
+// All members make the same rounds in the same order, each one collective operation after the
+// other; an error in one of them is everybody's, and the round is made again by the ring that
+// follows. The record is told before the tally, so that the coordinator knows whose gradient it was
+// when it hears that the version is made.
 func (w *ringWorker) round(ctx context.Context, rel transport.Release) error {
 	if rel.Version != w.version {
 		return fmt.Errorf("%w: released with version %d, has %d", errRing, rel.Version, w.version)
@@ -73,6 +78,11 @@ func (w *ringWorker) round(ctx context.Context, rel transport.Release) error {
 }
 
 // sum makes grad the weighted sum of everybody's gradients.
+//
+// There are four ways: closed rounds (partialSum), buckets that leave while the rest is computed,
+// buckets behind the computation, and the whole with riders' gradients (carry). carried is what the
+// round applies beside rel.Total: samples of riders, or of the whole round where only its members
+// know how many those are.
 func (w *ringWorker) sum(ctx context.Context, rel transport.Release, rec *star.Record) (tally transport.Tally, carried int64, computed time.Time, err error) {
 	tally = transport.Tally{Worker: rec.Worker, Generation: w.ring.Generation, Version: w.version + 1}
 	weight := w.weight(rel.Count)
@@ -142,6 +152,7 @@ func (w *ringWorker) sum(ctx context.Context, rel transport.Release, rec *star.R
 }
 
 // count has all members know how many samples each of them has taken from the queue of the round.
+// It waits for all members, and so for the end of the queue.
 func (w *ringWorker) count(ctx context.Context, own int) (each []int, all int64, err error) {
 	v := make([]int64, len(w.ring.Members))
 	v[slices.Index(w.ring.Members, star.Worker(w.rank))] = int64(own)
@@ -155,11 +166,14 @@ func (w *ringWorker) count(ctx context.Context, own int) (each []int, all int64,
 }
 
 // weight is c of the update rule, for a gradient over so many samples.
+// It is the same on every member whatever it has computed itself, so that the sum needs no division.
 func (w *ringWorker) weight(samples int) float32 {
 	return float32(float64(samples) / float64(max(w.ring.Of, 1)))
 }
 
-// update makes the next version of the weighted sum in grad, and returns the sum's squared norm. local is how many steps everybody has made by itself; 0: these are gradients.
+// update makes the next version of the weighted sum in grad, and returns the sum's squared norm.
+// local is how many steps everybody has made by itself; 0: these are gradients. Riders' parameters
+// are changed under the relay's lock (change), so that nobody is sent half of a version.
 func (w *ringWorker) update(ctx context.Context, local int) (sum2 float64, err error) {
 	norm := -1.0
 	measured := w.rule != nil && w.job.Clip == 0 && local == 0 // by the rule, in its pass
@@ -196,8 +210,10 @@ func (w *ringWorker) update(ctx context.Context, local int) (sum2 float64, err e
 	return sum2, err
 }
 
-// carry adds the gradients of riders that are there, and learns from the other members
-// which ones they have added: whoever is left must know it.
+// carry adds the gradients of riders that are there, and learns from the other members which ones
+// they have added: whoever is left must know it. A rider is waited for until ring.Wait after the
+// round's own gradients are there, and no longer once it rides with somebody else. samples are
+// those of all riders, of all members. Errors are those of the collective operation, and of found.
 func (w *ringWorker) carry(ctx context.Context) (t transport.Tally, samples int64, err error) {
 	riders := w.ring.Riders
 	t = transport.Tally{Worker: star.Worker(w.rank), Generation: w.ring.Generation, Version: w.version + 1}
@@ -257,6 +273,7 @@ func (w *ringWorker) carry(ctx context.Context) (t transport.Tally, samples int6
 }
 
 // averageBuffers is Member.Average for a worker whose orders come through the command stream.
+// Errors are those of commandStream.average.
 func (w *ringWorker) averageBuffers(eval int64, buffers []float32) error {
 	if err := coord.Say(w.member, transport.Buffers{Worker: star.Worker(w.rank), Eval: eval}, transport.Floats(buffers)); err != nil {
 		return err

@@ -25,12 +25,19 @@ import (
 	"star/transport"
 )
 
-// Run joins the job and trains until it is over; then the error is nil. When ctx ends, the coordinator is told, and lets the worker go: after a
-// checkpoint if the job cannot go on without it, within c.Grace; then the error is the cause of ctx.
+// Run joins the job and trains until it is over; then the error is nil. When ctx ends, the
+// coordinator is told, and lets the worker go: after a checkpoint if the job cannot go on without
+// it, within c.Grace; then the error is the cause of ctx.
 //
-// The exit code that fits an error is member.ExitCode. Besides errors of c.Model and c.Data there are *member.SettingError (c cannot be used; what
-// c.Explain makes, if it is set), *member.DisagreeError and *transport.RejectError (the job is another one, or does not want this worker), *member.LostError and *coord.LostError (a
-// shard or the coordinator is gone), *member.NaNError and *PoisonError (a gradient that is none).
+// The exit code that fits an error is member.ExitCode. Besides errors of c.Model and c.Data there
+// are *member.SettingError (c cannot be used; what c.Explain makes, if it is set),
+// *member.DisagreeError and *transport.RejectError (the job is another one, or does not want this
+// worker), *member.LostError and *coord.LostError (a shard or the coordinator is gone),
+// *member.NaNError and *PoisonError (a gradient that is none).
+//
+// c is copied. c.Model and c.Data are used until Run returns, the model by one goroutine at a time,
+// the data by another one ahead of it. Run may be called again when it has returned, also for
+// another job, with a model that has other parameters by then.
 func Run(ctx context.Context, c Config) error {
 	told := ctx
 	ctx, end := process.Linger(told, c.Grace)
@@ -42,7 +49,10 @@ func Run(ctx context.Context, c Config) error {
 	return process.EndsWith(told, j.run(ctx), c.Log)
 }
 
-// joining is a worker on its way into the job. Until it is in the job it ends when told does; then when the coordinator lets it go.
+// joining is a worker on its way into the job. Until it is in the job it ends when told does; then
+// when the coordinator lets it go. The steps are prepare, enlist, join, make, settle, live, ends,
+// in this order; each may add to undo what its end needs.
+// In the job, errors are those that the coordinator is told of; before, only this process knows.
 type joining struct {
 	*Config
 	told context.Context
@@ -66,10 +76,11 @@ type joining struct {
 // errOver: the job has ended before we came.
 var errOver = errors.New("the job is over")
 
+// defers has f called at the end of run, before what was deferred earlier.
 func (j *joining) defers(f func()) { j.undo = append(j.undo, f) }
 
-// run joins and trains. A nil error is a job that came to its end, or was over before we came. What was begun on
-// the way is undone in any case, the last first.
+// run joins and trains. A nil error is a job that came to its end, or was over before we came. What
+// was begun on the way is undone in any case, the last first.
 func (j *joining) run(ctx context.Context) error {
 	defer func() {
 		for i := len(j.undo) - 1; i >= 0; i-- {
@@ -107,7 +118,9 @@ func (j *joining) run(ctx context.Context) error {
 	return j.ends(j.live(ctx, lost))
 }
 
-// prepare checks what can be checked alone, meets others of the job, and bounds what this process takes.
+// prepare checks what can be checked alone, meets others of the job, and bounds what this process
+// takes. Errors are *member.SettingError of the codec, the cluster, the limits and the network's
+// files.
 func (j *joining) prepare() error {
 	job := &j.Job
 	if err := compress.Check(job.Compress); err != nil {
@@ -141,6 +154,10 @@ func (j *joining) prepare() error {
 }
 
 // enlist opens the places where others come to this worker, and says what the coordinator is told of it.
+//
+// The coordinator is told the addresses before anybody can come, so the places are open first. A
+// worker that cannot open the place for children takes no part in trees, and all else works; a
+// worker of a ring that cannot open its two is of no use, and that is an error.
 func (j *joining) enlist() (err error) {
 	job, m := &j.Job, j.Model
 	j.all = new(process.Links)
@@ -170,7 +187,9 @@ func (j *joining) enlist() (err error) {
 	return nil
 }
 
-// reached is where others reach the places of the Hello.
+// reached is where others reach the places of the Hello. It is asked each time that a coordinator
+// is joined, because the way to another one may lead through another interface. An error: the name
+// of the coordinator is not known yet; it is tried again.
 func (j *joining) reached(ctx context.Context) (string, error) {
 	places := strings.Split(j.hello.Addr, ",")
 	for i, at := range places {
@@ -182,7 +201,9 @@ func (j *joining) reached(ctx context.Context) (string, error) {
 	return strings.Join(places, ","), nil
 }
 
-// inRing is enlist for a worker of an all-reduce.
+// inRing is enlist for a worker of an all-reduce. The optimiser of a checkpoint that the job goes
+// on from counts before a default, and must be known here: members tell the coordinator their
+// update rule when they join.
 func (j *joining) inRing() (err error) {
 	job := &j.Job
 	if job.Resume != "" && !job.IsSet("optimizer") {
@@ -201,7 +222,9 @@ func (j *joining) inRing() (err error) {
 	return nil
 }
 
-// join joins the job. Its error is errOver if that has ended.
+// join joins the job. Its error is errOver if that has ended. Other errors are those of coord.Join,
+// and a *member.DisagreeError: this process was told of another number of workers, or the
+// checkpoint's buffers are of another model.
 func (j *joining) join() error {
 	job := &j.Job
 	m, err := coord.Join(j.told, j.comes.joins)
@@ -236,6 +259,10 @@ func (j *joining) join() error {
 }
 
 // make makes the worker, whose rank is known now.
+//
+// Errors: of the injection, of the baseline's rule. From here on the coordinator knows of the end
+// of this process by a message, not only by a connection that breaks; what measures (telemetry)
+// begins here as well, so that nothing is measured while a worker waits to be let in.
 func (j *joining) make() (err error) {
 	job, m, w := &j.Job, j.member, j.w
 	rank := m.Welcome.Rank
@@ -293,7 +320,9 @@ func (j *joining) make() (err error) {
 	return nil
 }
 
-// dial reaches the shards of the job.
+// dial reaches the shards of the job. The pass of the Welcome says to shards that the coordinator
+// has let this worker in, as which rank and from which step on. Errors are those of ps.Dial: a
+// shard does not answer within JoinTimeout, or refuses the worker.
 func (j *joining) dial(ctx context.Context, m *coord.Member, views []transport.View) (*ps.Link, error) {
 	hello, rank := j.hello, j.w.rank
 	hello.Pass = m.Welcome.Pass
@@ -304,7 +333,9 @@ func (j *joining) dial(ctx context.Context, m *coord.Member, views []transport.V
 	})
 }
 
-// settle makes the worker a tenant of its cluster, and says that it has joined.
+// settle makes the worker a tenant of its cluster, and says that it has joined. What counts as its
+// traffic is what leaves the host: to shards, children, parents and members of the ring elsewhere.
+// An error: the cluster refuses it.
 func (j *joining) settle() error {
 	w := j.w
 	traffic := j.all.Traffic
@@ -333,7 +364,12 @@ func (j *joining) settle() error {
 	return nil
 }
 
-// live trains until the job is over, with one coordinator after the other. lost is why the first one is lost already; nil: it is not.
+// live trains until the job is over, with one coordinator after the other. lost is why the first
+// one is lost already; nil: it is not.
+//
+// It looks for another coordinator only where there may be one (--coordinators), and as long as
+// this process was not told to end; a member of a ring that alone may have the parameters looks on
+// until the grace is over (outlives).
 func (j *joining) live(ctx context.Context, lost error) (err error) {
 	j.stop()
 	seeks, over := j.told, j.end
@@ -362,7 +398,12 @@ func (j *joining) live(ctx context.Context, lost error) (err error) {
 	return err
 }
 
-// ends is what a worker ends with whose training has ended with err. It tells the coordinator, if that does not know.
+// ends is what a worker ends with whose training has ended with err. It tells the coordinator, if
+// that does not know. An error with an exit code is kept as it is. Of one without, and of a
+// connection to the coordinator that has ended, the coordinator's last words are looked for (why).
+// nil: the job has come to its end.
+// A gradient that is none is told to the coordinator, which decides whether the job has diverged
+// or this worker alone is broken.
 func (j *joining) ends(err error) error {
 	w, ring := j.w, j.ring != nil
 	if cause := context.Cause(j.told); cause != nil {

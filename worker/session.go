@@ -26,6 +26,13 @@ import (
 //
 // It is the same machine that [Run] drives, which stands still while the caller computes: whatever the mode, a step is a batch whose gradient is wanted of the
 // parameters as they are now. One goroutine uses it at a time.
+//
+// Both sides take turns: the worker's own work is done within Join, Next and Close, and stands
+// still while a step is in the caller's hands. Beats to the coordinator go on meanwhile, so a
+// caller may compute for as long as it wants without being taken for dead.
+// A session is over when Next has returned an error; it is to be closed all the same. What a step asks
+// for follows from the mode: with local steps or a queue it may be a part of a batch, and Exchange need
+// not lead to an exchange.
 type Session struct {
 	Rank, Workers int // of this worker; that the job may have
 
@@ -38,7 +45,10 @@ type Session struct {
 	err    error // of the worker
 }
 
-// Vectors are what is trained, in the caller's memory. The session owns Params and Buffers but between Next and Exchange, or Evaluated.
+// Vectors are what is trained, in the caller's memory. The session owns Params and Buffers but
+// between Next and Exchange, or Evaluated. Layout names the tensors in Params, by offset and shape
+// in elements, without gaps; all workers must have the same. Params and Buffers stay where they are
+// for the whole session: what they hold changes.
 type Vectors struct {
 	Params       []float32
 	Layout       []train.TensorSpec
@@ -46,7 +56,7 @@ type Vectors struct {
 	BufferLayout []train.TensorSpec
 }
 
-// Step is what the job wants next of a worker.
+// Step is what the job wants next of a worker. Nothing of a step may be used once it was answered.
 type Step struct {
 	Batch      train.Batch // borrowed until the next call of Next
 	Evaluation bool        // the loss of Batch is wanted, and nothing changes
@@ -58,10 +68,15 @@ var ErrClosed = errors.New("worker: the session is closed")
 
 var errLeaves = errors.New("the worker leaves")
 
-// Join joins a job with a model whose computation the caller does. c.Model is not looked at. The session must be closed. When ctx ends, or after Leave, there
-// are steps until the coordinator lets the worker go.
+// Join joins a job with a model whose computation the caller does. c.Model is not looked at. The
+// session must be closed. When ctx ends, or after Leave, there are steps until the coordinator lets
+// the worker go.
 //
 // Errors are those of [Run], and io.EOF: the job is over already.
+//
+// It returns when the worker has a part in the job; Rank and Workers are known then, and c.Joined
+// was called. With servers a job begins with the first worker's v.Params; those of all others are
+// overwritten before their first step.
 func Join(ctx context.Context, c Config, v Vectors) (*Session, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	s := &Session{cancel: cancel, in: &rendezvous{Vectors: v}}
@@ -88,8 +103,12 @@ func Join(ctx context.Context, c Config, v Vectors) (*Session, error) {
 	return s, nil
 }
 
-// Next waits for what the job wants next, with the parameters for it in place. It returns io.EOF when the job is over, or the worker was told to leave and has
-// left. A step that was not answered is an error.
+// Next waits for what the job wants next, with the parameters for it in place. It returns io.EOF
+// when the job is over, or the worker was told to leave and has left. A step that was not answered
+// is an error.
+//
+// It may wait for as long as others take. Errors are those of [Run], and stay: each further call
+// returns the same. An error of the caller's, a step that was not answered, changes nothing.
 func (s *Session) Next() (Step, error) {
 	if s.hand && !s.over {
 		return Step{}, errors.New("worker: Next before the step in hand was answered by Exchange or Evaluated")
@@ -107,17 +126,21 @@ func (s *Session) Next() (Step, error) {
 	return Step{}, s.err
 }
 
-// Exchange hands over the gradient of the step in hand, which is in its Gradient; loss is the mean over the batch. It travels within the call of Next.
+// Exchange hands over the gradient of the step in hand, which is in its Gradient; loss is the mean
+// over the batch. It travels within the call of Next. A gradient or loss that is not finite ends
+// the worker, or is left out (OnNaN), at the next call of Next.
 func (s *Session) Exchange(loss float64) { s.in.loss, s.hand = loss, false }
 
-// Evaluated answers a step that is an evaluation.
+// Evaluated answers a step that is an evaluation. r has sums over the samples of Batch, not means.
 func (s *Session) Evaluated(r train.Result) { s.in.result, s.hand = r, false }
 
-// Leave tells the coordinator that the worker leaves. The caller goes on until Next says io.EOF.
+// Leave tells the coordinator that the worker leaves. The caller goes on until Next says io.EOF. It
+// may be called more than once, and from another goroutine than the session's.
 func (s *Session) Leave() { s.cancel(errLeaves) }
 
-// Close ends the session at once, as if the process had ended; after io.EOF it has nothing to do. It returns the error that the worker has ended with: nil after Leave,
-// ErrClosed if it was at work.
+// Close ends the session at once, as if the process had ended; after io.EOF it has nothing to do.
+// It returns the error that the worker has ended with: nil after Leave, ErrClosed if it was at
+// work. It waits until the worker has come to its end, and may be called again.
 func (s *Session) Close() error {
 	if !s.over {
 		s.over, s.err = true, ErrClosed
@@ -140,7 +163,8 @@ func (s *Session) end() {
 	s.stop()
 }
 
-// rendezvous is the model of a session: its computation is a step in the caller's hands.
+// rendezvous is the model of a session: its computation is a step in the caller's hands. The
+// worker's goroutine stands in Grad or Eval for as long as the step is in the caller's hands.
 type rendezvous struct {
 	Vectors
 	yield  func(Step) bool

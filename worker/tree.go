@@ -17,6 +17,10 @@ import (
 
 // treePart is a worker's part in trees: docs/architecture.md. Without a branch for a step,
 // it has none in it.
+//
+// next is of the release that follows; take makes it branch when that release is for the same step.
+// Of each step's gradient it is known here which way it went: to a parent (handed, not direct), or
+// to the shards, so that it is pushed at most once when the coordinator detaches it.
 type treePart struct {
 	net   transport.Network
 	hello transport.Hello // for parents
@@ -33,17 +37,21 @@ type treePart struct {
 	sent, received int64 // bytes exchanged with the parent
 }
 
-// treePatience is how long a parent waits for a child that computes. Then it goes on, and the child reports for
-// itself. Of one that is gone, or cannot hand its gradient over, it hears sooner.
+// treePatience is how long a parent waits for a child that computes. Then it goes on, and the child
+// reports for itself. Of one that is gone, or cannot hand its gradient over, it hears sooner.
+// It is longer than any iteration that is worth waiting for, and no gradient is lost by it.
 const treePatience = 10 * time.Minute
 
-// treeStall is how long a child tries to exchange one message with its parent: until it has the parameters, or has heard that the parent has
-// its gradient. Then the shards are asked, or get the gradient.
+// treeStall is how long a child tries to exchange one message with its parent: until it has the
+// parameters, or has heard that the parent has its gradient. Then the shards are asked, or get the
+// gradient.
+// It is five seconds, and a second for each MiB (2¹⁸ elements of float32).
 func treeStall(elements int) time.Duration {
 	return 5*time.Second + time.Duration(elements>>18)*time.Second
 }
 
-// treeAgain is how long it connects to the parent again with its gradient: what is broken for less goes on through it.
+// treeAgain is how long it connects to the parent again with its gradient: what is broken for less
+// goes on through it.
 const treeAgain = time.Second
 
 // treeWarn is how often a parent that waits says for whom.
@@ -54,7 +62,8 @@ var errDetached = errors.New("detached from the parent")
 
 var noBranch = transport.Branch{Parent: -1, Step: -1}
 
-// forget leaves every tree: what was on its way up is void, and the connection to the parent with it.
+// forget leaves every tree: what was on its way up is void, and the connection to the parent with
+// it. Its children find their connections closed, and do as their coordinator says.
 func (t *treePart) forget() {
 	t.up.close()
 	t.up.addr = ""
@@ -72,6 +81,10 @@ func (w *worker) me() transport.Child {
 }
 
 // take takes up the parameters of a release, from where it says.
+//
+// Without a branch that is of the shards: either they are asked (Pull), or they send them by
+// themselves when the version is made. Children may have them once they are here. An error: the
+// shards cannot give them; a parent that cannot is no error.
 func (w *worker) take(ctx context.Context, rel transport.Release) error {
 	t := &w.tree
 	t.branch, t.next = t.next, noBranch
@@ -98,8 +111,9 @@ func (w *worker) take(ctx context.Context, rel transport.Release) error {
 	return err
 }
 
-// awaitParams reads parameters from another worker into params until they are of a version or later: of got. bytes is what has come, also before an error. Each may take the
-// given time; 0: the connection's deadline stays as it is.
+// awaitParams reads parameters from another worker into params until they are of a version or
+// later: of got. bytes is what has come, also before an error. Each may take the given time; 0: the
+// connection's deadline stays as it is.
 func awaitParams(c transport.Conn, params []float32, version int64, patience time.Duration) (got, bytes int64, err error) {
 	for {
 		if patience > 0 {
@@ -128,7 +142,8 @@ func awaitParams(c transport.Conn, params []float32, version int64, patience tim
 	}
 }
 
-// relay gets the parameters from the parent, and if that fails, from the shards.
+// relay gets the parameters from the parent, and if that fails, from the shards. It tries for
+// treeStall, unless it is told before that the parent is gone.
 func (w *worker) relay(ctx context.Context, version int64) error {
 	err := w.withParent(ctx, 0, "parameters of version", version, func(c transport.Conn, _ bool) error {
 		if err := transport.Send(c, transport.Want{Worker: star.Worker(w.rank), Version: version}, nil); err != nil {
@@ -150,7 +165,8 @@ func (w *worker) relay(ctx context.Context, version int64) error {
 }
 
 // withParent does something over the connection to the parent, within treeStall, unless we are
-// detached meanwhile. For some time (again) a connection that breaks is made anew. What for, and of which step or version, it shows while it waits.
+// detached meanwhile. For some time (again) a connection that breaks is made anew. What for, and of
+// which step or version, it shows while it waits.
 func (w *worker) withParent(ctx context.Context, again time.Duration, what string, step int64, do func(c transport.Conn, again bool) error) error {
 	t := &w.tree
 	if t.up.addr != t.branch.Door {
@@ -170,6 +186,10 @@ func (w *worker) withParent(ctx context.Context, again time.Duration, what strin
 }
 
 // collect waits for the children's gradients, and takes those that come.
+//
+// It ends when all are there or are known not to come, when this worker itself is detached, or
+// after treePatience. The error is that of the connection to the coordinator, or the cause of ctx:
+// that children do not come is none. The caller frees the bundles.
 func (w *worker) collect(ctx context.Context) ([]*bundle, error) {
 	t := &w.tree
 	if len(t.branch.Children) == 0 {
@@ -225,6 +245,10 @@ func (w *worker) collect(ctx context.Context) ([]*bundle, error) {
 
 // hand hands the gradient over: to the parent, with those of the children, or to the
 // shards.
+//
+// What goes up is the mean over all samples in it, with how many those are. A parent that does not
+// answer is told to the coordinator (Fault), which then has this worker push its gradient to the
+// shards; that is no error. Errors are those of collect and of the link to the shards.
 func (w *worker) hand(ctx context.Context, rec *star.Record) error {
 	t := &w.tree
 	t.handed, t.direct, t.waited = w.step, false, 0
@@ -275,7 +299,8 @@ func (w *worker) hand(ctx context.Context, rec *star.Record) error {
 	return nil
 }
 
-// stored waits until the parent says that it has our gradient: what was only sent may be lost with the connection.
+// stored waits until the parent says that it has our gradient: what was only sent may be lost with
+// the connection.
 func (w *worker) stored(c transport.Conn) error {
 	for {
 		f, err := c.Recv()
@@ -318,7 +343,8 @@ func (w *worker) add(m *transport.Bundle, got []*bundle) []float32 {
 	return t.sum
 }
 
-// reroute pushes the gradient that was handed to a parent to the shards.
+// reroute pushes the gradient that was handed to a parent to the shards. One of a step that is
+// over, or that was pushed already, changes nothing.
 func (w *worker) reroute(ctx context.Context, d transport.Detach, samples int, basis int64) error {
 	t := &w.tree
 	if d.Step != t.handed || t.direct {
@@ -337,8 +363,9 @@ func (w *worker) push(ctx context.Context, step, basis int64, samples int, vec [
 	return w.link.Push(ctx, step, basis, samples, vec)
 }
 
-// redirect goes to shards where they are now. With pushed, the last push went to the old place,
-// and what was owed for it is to come from the new one.
+// redirect goes to shards where they are now. With pushed, the last push went to the old place, and
+// what was owed for it is to come from the new one. An error: the coordinator speaks of another
+// worker, or the shard's new server cannot be reached.
 func (w *worker) redirect(ctx context.Context, routes []transport.Route, pushed bool) error {
 	for _, r := range routes {
 		if int(r.Worker) != w.rank || w.link == nil {

@@ -7,6 +7,20 @@
 // fill a batch ([train.Data]). What it says to the coordinator and to the servers, how it comes back after one was lost, what it
 // measures and what it keeps for checkpoints is the same whatever it trains.
 //
+// There are two ways in. [Run] drives the loop and calls the model; [Join] gives a [Session] to a caller who has a loop of his own.
+// Both come to the same: a step is a batch whose gradient is wanted, of the parameters as they are then, whatever the mode; what
+// becomes of the gradient is the job's affair.
+//
+// The files: run.go has how it comes into a job, session.go the caller's loop, worker.go the iteration with parameter servers,
+// pieces.go steps of its own and parts of a batch, tree.go and childrelay.go how gradients go up a tree, ring.go, ringform.go and
+// ringround.go the members of a ring, rider.go and riderrelay.go those who ride with one, commands.go what the coordinator says
+// meanwhile, follow.go how it finds the next coordinator, residual.go its part of checkpoints, poison.go gradients that do not
+// belong, telemetry.go what is measured.
+//
+// Errors with which it ends have exit codes (package exitcode): 2 its configuration cannot be, 69 the job or the coordinator is
+// gone, 70 its gradient is none, 75 it may come again, 78 it does not belong to the job; those of the caller's model and data are
+// passed on. Times are by this process's clock, those of records since the job began; vectors are float32, in the model's order.
+//
 // What bites: one goroutine uses the model, but data are asked for on another one, ahead of time. While the worker runs, it owns the model's
 // parameters: others must not change them.
 package worker
@@ -40,7 +54,10 @@ import (
 	"star/transport"
 )
 
-// worker is one worker of a job. One goroutine runs it.
+// worker is one worker of a job. One goroutine runs it. Fields without a lock are that goroutine's;
+// linked, the saves of leftovers and what the command stream calls (turn, freeze) are used by
+// others, too. It is kept over the loss of a coordinator: session and follow say what begins anew
+// then.
 type worker struct {
 	told   context.Context // ends when this process is told to end
 	end    func()          // ends every wait
@@ -70,7 +87,9 @@ type worker struct {
 	evaluation
 }
 
-// measures is what a worker remembers of its last iteration, for the record of the next one.
+// measures is what a worker remembers of its last iteration, for the record of the next one. Bytes
+// are counted since the coordinator was joined, and a record has what was added since the one
+// before.
 type measures struct {
 	cpu   time.Duration // of this process so far
 	meter *host.Meter   // nil: nothing is measured
@@ -85,7 +104,8 @@ type measures struct {
 	used   time.Duration // by it, of processors, since the last record
 }
 
-// hooks is what members of a ring do otherwise.
+// hooks is what members of a ring do otherwise. They are set before the first release, and called
+// by the worker's goroutine only. late is asked between two parts of a batch, so it must be cheap.
 type hooks struct {
 	average func(eval int64, buffers []float32) error // over all workers
 	grads   func(ctx context.Context, dst []float32, b train.Batch) (loss float64, err error)
@@ -101,7 +121,9 @@ type leftovers struct {
 	saves  sync.WaitGroup        // parts of checkpoints
 }
 
-// solos is what a worker does that makes steps of its own, or computes its batch in parts.
+// solos is what a worker does that makes steps of its own, or computes its batch in parts. local is
+// of the whole job and never changes; stride comes and goes with plans that have steps of the
+// workers' own.
 type solos struct {
 	local      *rule.Solo // of a baseline whose workers train by themselves; nil: it sends gradients
 	planned    bool       // what was done of a batch is divided by all that was planned of it
@@ -118,7 +140,8 @@ type evaluation struct {
 	indices []int
 }
 
-// equal is how many samples an equal share of the job's round has. That is the coordinator's --batch: a worker that was given none has its own default.
+// equal is how many samples an equal share of the job's round has. That is the coordinator's
+// --batch: a worker that was given none has its own default.
 func equal(job *member.Job, m transport.Welcome) int {
 	if m.Batch > 0 {
 		return m.Batch
@@ -133,6 +156,11 @@ func (w *worker) share(samples int) float64 {
 
 // why asks the coordinator what happened when a shard, or the way to the coordinator, is
 // lost. It knows better than we do whether the job goes on, and with whom.
+//
+// It waits for two seconds at most. nil: the job is over, and what was lost was lost with it. Else
+// the error is that with which the coordinator has ended the job (*transport.RejectError),
+// *coord.LostError where the coordinator itself is lost, or a *member.LostError: the coordinator
+// lives and says nothing of it; then it is told that this worker leaves.
 func (w *worker) why(err error) error {
 	if w.commands == nil {
 		return &member.LostError{Err: err}
@@ -175,7 +203,7 @@ func (w *worker) why(err error) error {
 	return &member.LostError{Err: err}
 }
 
-// tensors are the specs as the coordinator has them.
+// tensors are the specs as the coordinator has them. Offsets are in elements of the flat vector.
 func tensors(specs []train.TensorSpec) []coord.Tensor {
 	out := make([]coord.Tensor, len(specs))
 	for i, s := range specs {
@@ -184,7 +212,8 @@ func tensors(specs []train.TensorSpec) []coord.Tensor {
 	return out
 }
 
-// matrices are the tensors as a codec sees them.
+// matrices are the tensors as a codec sees them. Codecs that cut a gradient by rows and columns go
+// by the shapes; the others do not look at them.
 func matrices(specs []train.TensorSpec) []compress.Tensor {
 	out := make([]compress.Tensor, len(specs))
 	for i, s := range specs {
@@ -195,6 +224,11 @@ func matrices(specs []train.TensorSpec) []compress.Tensor {
 
 // train is the life of a worker: wait for a release, take the parameters, compute,
 // push, arrive.
+//
+// It returns nil when the coordinator says stop, and otherwise what has ended the training: the
+// loss of the coordinator or of a shard, an error of model or data, a gradient that is none. An
+// iteration's record is told when the gradient is handed over, so its waits and what it got of
+// parameters are those before it.
 func (w *worker) train(ctx context.Context) error {
 	w.late = func() bool { return w.commands.late(w.step) }
 	w.average = func(eval int64, buffers []float32) error {
@@ -264,14 +298,17 @@ func (w *worker) train(ctx context.Context) error {
 	}
 }
 
-// outlives says whether a worker that was told to end stays though its coordinator is lost, until it has told the next one: in a ring it may be the only one that
-// has the parameters.
+// outlives says whether a worker that was told to end stays though its coordinator is lost, until
+// it has told the next one: in a ring it may be the only one that has the parameters. Without a
+// grace (--grace 0) nobody stays.
 func (w *worker) outlives(why error) bool {
 	var lost *coord.LostError
 	return w.job.Arch == member.AllReduce && w.job.Grace > 0 && len(w.job.Coordinators) > 0 && errors.As(why, &lost)
 }
 
-// obey does what the coordinator says before a release. last is of the gradient that was handed over.
+// obey does what the coordinator says before a release. last is of the gradient that was handed
+// over. An error: a shard that a gradient was rerouted to cannot be reached, or the coordinator
+// says something that only members of rings hear.
 func (w *worker) obey(ctx context.Context, o coord.Order, last star.Record) error {
 	switch o.Kind {
 	case transport.KindBranch:
@@ -288,15 +325,18 @@ func (w *worker) obey(ctx context.Context, o coord.Order, last star.Record) erro
 	return nil
 }
 
-// dismissed ends what a worker does that was told to end and is let go.
+// dismissed ends what a worker does that was told to end and is let go. The command stream calls it
+// when there will be no more orders.
 func (w *worker) dismissed(why error) {
 	if w.told.Err() != nil && !w.outlives(why) {
 		w.end()
 	}
 }
 
-// watchLink ends a worker that waits for the coordinator while its gradient is on a connection that has ended: the shard will never say that it has it.
-// When the job is over the connections end as well, and the coordinator says so.
+// watchLink ends a worker that waits for the coordinator while its gradient is on a connection that
+// has ended: the shard will never say that it has it. When the job is over the connections end as
+// well, and the coordinator says so. It gives the coordinator a second to say so before the loss
+// counts. It ends when over is closed.
 func watchLink(link *ps.Link, lost context.CancelCauseFunc, over <-chan struct{}) {
 	select {
 	case <-link.Dead():
@@ -311,6 +351,10 @@ func watchLink(link *ps.Link, lost context.CancelCauseFunc, over <-chan struct{}
 }
 
 // iterate computes one gradient and hands it over.
+//
+// rel.Delay is from the coordinator's pacer: pushes that would meet at a server's link go one after
+// the other. It is a wait of the next record and no part of the push, so that a worker that was
+// asked to wait does not look slow.
 func (w *worker) iterate(ctx context.Context, rel transport.Release, rec *star.Record) error {
 	computed, err := w.compute(ctx, rel, rec)
 	if err != nil {
@@ -333,11 +377,17 @@ func (w *worker) iterate(ctx context.Context, rel transport.Release, rec *star.R
 	return w.arrive(rec)
 }
 
-// maxDelay bounds how long a push waits because the coordinator says so.
+// maxDelay bounds how long a push waits because the coordinator says so. A coordinator that says
+// more is mistaken, and a worker must not stand still for that.
 const maxDelay = 10 * time.Second
 
 // compute fills the gradient of a release's batch, and what it has measured of that.
 // It returns when it was done.
+//
+// rec gets Load (waiting for the batch), Compute with Injected in it, Samples, Loss, Norm2 and At.
+// Errors are those of the data and the model, *member.NaNError where the gradient is not finite
+// (unless --on-nan skip), and the cause of ctx. Batches of several pieces or steps are made by
+// pieces.
 func (w *worker) compute(ctx context.Context, rel transport.Release, rec *star.Record) (computed time.Time, err error) {
 	paused, err := w.limits.Pause(ctx)
 	if err != nil {
@@ -396,7 +446,9 @@ func (w *worker) compute(ctx context.Context, rel transport.Release, rec *star.R
 	return computed, nil
 }
 
-// arrive tells the coordinator of a gradient.
+// arrive tells the coordinator of a gradient. CPU is of the whole process, in cores, since the
+// record before, or what the process that computes has said (train.Measured). The step is counted
+// here: from now on orders are about the next one. An error: the coordinator is lost.
 func (w *worker) arrive(rec *star.Record) error {
 	cpu := process.CPUTime()
 	if it := rec.Iteration(); it > 0 {
@@ -418,6 +470,10 @@ func (w *worker) arrive(rec *star.Record) error {
 }
 
 // check looks for what is not finite, and takes the norm on the way.
+//
+// A *member.NaNError names the tensor and the element. With --on-nan skip the gradient is made zero
+// instead, the coordinator is told, and the step counts like any other: whoever waits for this
+// worker goes on.
 func (w *worker) check(rec *star.Record) error {
 	var bad int
 	rec.Norm2, bad = w.finite(w.grad)
@@ -442,7 +498,9 @@ func (w *worker) check(rec *star.Record) error {
 	return w.tellPoison(&PoisonError{Worker: w.rank, Step: w.step, Cause: poison.NotFinite, Value: math.NaN(), Tensor: e.Tensor}, false)
 }
 
-// compare tells how the gradient differs from the one before.
+// compare tells how the gradient differs from the one before. It is the squared norm of the
+// difference (star.GradChange), from which the noise scale is found where updates are of one
+// gradient (package pgns).
 func (w *worker) compare(rec *star.Record) {
 	if diff2, ok := w.turns.Next(w.grad); ok {
 		rec.Telemetry.Set(star.GradChange, diff2)
@@ -451,6 +509,11 @@ func (w *worker) compare(rec *star.Record) {
 
 // evaluate runs this worker's part of the test set with the parameters it has and
 // the average of everybody's buffers.
+//
+// rel.From and rel.To are ten-thousandths of the test set, which is cut by index, so that all parts
+// together are the whole whatever its size. The worker's own buffers are back in their place
+// afterwards: an evaluation changes nothing of the training. Sums are told, not means, because
+// parts have different sizes.
 func (w *worker) evaluate(ctx context.Context, rel transport.Release) error {
 	begun := time.Now()
 	own := w.model.Buffers()

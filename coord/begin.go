@@ -1,0 +1,169 @@
+package coord
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"star"
+	"star/engine"
+	"star/runlog"
+)
+
+// The beginning of the training. Everything before it is in form.go: who is there, and who has which
+// shards. Here the engine is made, the log gets its first lines, and workers get their first batches,
+// or, in a job that was taken over, go on with what they have.
+
+// tryStart begins the training once everybody is there.
+//
+// It may be called whenever something has changed; it begins once. A job that begins has all shards
+// filled and as many workers as it wants; one that was taken over has everybody there who had a
+// part in it, or has waited for them (gathered). With a validator the workers begin when its first
+// gradient is in use.
+func (c *Coordinator) tryStart() {
+	if !c.assigned || c.engine != nil {
+		return
+	}
+	for _, ok := range c.ready {
+		if !ok {
+			return
+		}
+	}
+	if !c.trained() && !c.enough() || c.trained() && !c.gathered() {
+		return
+	}
+	if c.cfg.Validation != nil && !c.checks.joined {
+		return
+	}
+	c.open()
+	absent := c.apart()
+	c.engine = c.newEngine(absent)
+	now := c.engine.State()
+	if c.cfg.Pace && c.sharded() {
+		c.pacer = newPacer(c.cfg.Workers)
+	}
+	c.evalFrom(now.Used)
+	c.progress = time.Now()
+	c.nextSave = c.progress.Add(c.cfg.SaveEvery)
+	c.stats.begin(c.progress, now.Used)
+	c.tune()
+	if c.cfg.Pilot != nil {
+		c.startPilot()
+	}
+	at := c.elapsed()
+	line := runlog.Train{Workers: c.cfg.Workers, Shards: len(c.shards),
+		Model: c.hello.Model, ModelHash: c.hello.ModelHash, Params: c.hello.Params, Data: c.enrolled.Data,
+		Epoch: c.enrolled.Samples, Limit: now.Limit, Version: now.Version, Plan: c.cfg.Plan.String(), Absent: absent,
+	}
+	c.cfg.RunLog.Write(at, line)
+	c.tell(at, line)
+	c.log.Info("training", "workers", c.engine.Live(), "shards", len(c.shards), "parameters", c.hello.Params,
+		"model", c.hello.Model, "data", c.enrolled.Data, "mode", c.words(c.cfg.Plan))
+	c.caution()
+	c.remember(at)
+	if c.takeover != nil {
+		c.putThresholds(c.takeover.handover.Set, "star ctl, before another process took the job over")
+	}
+	if c.cfg.Validation != nil { // the workers begin when there is something to hold their gradients against
+		c.validate()
+		return
+	}
+	if !c.found() {
+		return
+	}
+	if c.trained() {
+		c.resumeLog()
+	}
+	if c.trained() {
+		t := engine.Told{Before: c.takeover.before, With: c.withParameters()}
+		for _, w := range t.With {
+			t.Tallies = append(t.Tallies, c.workers[w].stand.Told...)
+		}
+		c.issue(c.engine.Resume(t))
+	} else {
+		c.issue(c.engine.Begin())
+	}
+	c.tryFinish() // a job that resumes may have nothing left to do
+}
+
+// newEngine makes the engine of the job, with whoever is there. absent are the ranks that nobody
+// has. Of a job that was taken over it goes on from what the servers, or the members of the ring,
+// have told.
+func (c *Coordinator) newEngine(absent []star.Worker) engine.Engine {
+	plan := c.plant(c.cfg.Plan)
+	g := engine.Config{
+		Workers: c.cfg.Workers, Shards: len(c.shards), Batch: c.cfg.Batch, Limit: c.end(engine.Round(plan, c.cfg.Batch, c.cfg.first())),
+		Plan: c.sized(plan), Absent: absent, Scale: c.cfg.Scale, Norm: c.cfg.Norm, Report: !c.cfg.Lossy, Cancel: c.cfg.Cancel, Strides: c.cfg.Strides, Follow: c.cfg.Pilot != nil,
+		Guard: c.cfg.Poison != PoisonOff, WithMetadata: c.replaceable(), MaxParams: c.hello.Params,
+	}
+	c.arch.resume(c)
+	g.From = c.cfg.Resume
+	if c.trained() {
+		g.After, g.Limit = &c.takeover.after, c.takeover.handover.Limit
+	}
+	return c.arch.engine(c, g)
+}
+
+// caution says of a job that begins what the numbers of its result will not say: that little or
+// nothing is left to train, and why. It goes to the log and into the notes of the result, because
+// the numbers alone would look like those of a good run.
+func (c *Coordinator) caution() {
+	if c.trained() {
+		return // it was said when it began
+	}
+	note := func(format string, args ...any) {
+		text := fmt.Sprintf(format, args...)
+		c.log.Warn(text)
+		c.result.Notes = append(c.result.Notes, text)
+	}
+	l, plan := c.engine.State(), c.engine.Plan()
+	if l.Used >= l.Limit {
+		note("nothing is left to train: %d samples are applied, and the job ends at %d (--epochs, --samples, --steps); what is there is evaluated", l.Used, l.Limit)
+		return
+	}
+	if int64(c.cfg.Batch) > c.enrolled.Samples {
+		note("a mini-batch of %d samples (--batch) is more than the data set has, %d: samples are in it several times", c.cfg.Batch, c.enrolled.Samples)
+	}
+	round, how := engine.Round(plan, c.cfg.Batch, c.cfg.first()), "--batch"
+	if k := plan.Local; k > 1 {
+		round, how = round*int64(k), fmt.Sprintf("%d steps of each worker by itself, as --baseline says, and --batch", k)
+	}
+	if n := l.Limit / round; n < fewRounds && (c.cfg.Steps == 0 || n != c.cfg.Steps) {
+		note("the job is over after %.2g rounds: in a round the workers take %d samples (%s), and the job ends at %d (--epochs, --samples, --steps)", float64(l.Limit)/float64(round), round, how, l.Limit)
+	}
+}
+
+// fewRounds are so few that next to nothing is learned in them. Who asks for them by --steps knows.
+const fewRounds = 10
+
+// end is the first of the ends that the configuration names, in samples. It is rounded up to a
+// whole sample. round is the samples of one iteration of all workers that the job is meant to begin
+// with.
+func (c *Coordinator) end(round int64) int64 {
+	end := int64(math.MaxInt64)
+	for _, e := range []float64{float64(c.cfg.Samples), c.cfg.Epochs * float64(c.enrolled.Samples), float64(c.cfg.Steps) * float64(round)} {
+		if e > 0 && e < math.MaxInt64 {
+			end = min(end, int64(math.Ceil(e)))
+		}
+	}
+	return end
+}
+
+// nextMultiple is the first multiple of step above n; 0 where step is 0.
+func nextMultiple(n, step int64) int64 {
+	if step <= 0 {
+		return 0
+	}
+	return (n/step + 1) * step
+}
+
+// live lists the workers that are there.
+func (c *Coordinator) live() []star.Worker {
+	var ws []star.Worker
+	for i, p := range c.workers {
+		if p != nil && !p.gone {
+			ws = append(ws, star.Worker(i))
+		}
+	}
+	return ws
+}
