@@ -89,7 +89,8 @@ def work(args):
         if not begun:
             begun, last = time.perf_counter(), 0.0
             place["rank"] = rank if args.work == "ddp" else star.rank()
-        time.sleep(BASE + (0 if args.kind == "data" else KINDS[args.kind](place["rank"], step)))
+        # In proportion to the samples, of which modes of STAR may give a worker fewer.
+        time.sleep((BASE + (0 if args.kind == "data" else KINDS[args.kind](place["rank"], step))) * len(b) / BATCH)
         opt.zero_grad()
         torch.nn.functional.cross_entropy(model(a), b).backward()
         opt.step()

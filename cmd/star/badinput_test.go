@@ -2,7 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -82,16 +85,35 @@ func TestExitCodesOfTools(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer taken.Close()
+	page := httptest.NewServer(http.NotFoundHandler())
+	defer page.Close()
+	dir := t.TempDir()
+	log := `{"type":"start","format":1,"program":"star","config":{"arch":"ps","batch":10}}` + "\n"
+	for _, name := range []string{"runs/a/run.jsonl", "runs/b/run.jsonl", "file"} {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o777), os.WriteFile(filepath.Join(dir, name), []byte(log), 0o666)); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for _, c := range []struct {
 		args []string
 		exit int
 		says string
 	}{
 		{[]string{"ctl", "--coordinator", "127.0.0.1:1", "status"}, 69, "no coordinator at 127.0.0.1:1"},
+		{[]string{"ctl", "--coordinator", strings.TrimPrefix(page.URL, "http://"), "status", "--timeout", "2s"}, 69, "; is the job running? The address is that of its star-ps of rank 0 (--listen, not --http)"},
+		{[]string{"view", "runs", "--listen", "127.0.0.1:0"}, 66, "it has folders of several jobs; give one: runs/a, runs/b"},
+		{[]string{"report", "."}, 66, "open run.jsonl: no such file or directory: want a run log, or the folder that a job had as --out"},
+		{[]string{"view", "runs/a", "--listen", taken.Addr().String()}, 2, "address already in use: choose another one, as 127.0.0.1:0"},
+		{[]string{"export", "runs/a", "--csv", "file"}, 73, "file is a file, and record.csv is to be written in a folder of that name: give another folder"},
+		{[]string{"export", "runs/a", "--perfetto", "runs"}, 73, "runs is a folder: give a file, such as runs/run.json.gz"},
+		{[]string{"watch", "--out", "file", "--", "true"}, 2, "--out \"file\": it is a file: give a folder"},
+		{[]string{"watch", "--", "sh", "-c", "exit 5"}, 5, "no rank has made a step"},
 		{[]string{"run", "--config", "nowhere.yaml"}, 66, "--config: open nowhere.yaml"},
 		{[]string{"doctor", "--listen", taken.Addr().String()}, 1, "star: 1 check failed"},
 	} {
-		out, err := exec.Command(jobtest.Star(t), c.args...).CombinedOutput()
+		cmd := exec.CommandContext(t.Context(), jobtest.Star(t), c.args...)
+		cmd.Dir = dir
+		out, err := cmd.CombinedOutput()
 		if jobtest.ExitCode(err) != c.exit || !strings.Contains(string(out), c.says) {
 			t.Errorf("star %s: exit %d, want %d and %q: %s", strings.Join(c.args, " "), jobtest.ExitCode(err), c.exit, c.says, out)
 		}

@@ -49,6 +49,9 @@ func reach(ctx context.Context, network transport.Network, job, addr, token stri
 	if dial := (*net.OpError)(nil); errors.As(err, &dial) && dial.Op == "dial" {
 		return nil, &nobodyError{addr, dial.Err}
 	}
+	if silent := errors.Is(err, context.DeadlineExceeded); silent || errors.Is(err, transport.ErrNotSTAR) && member.ExitCode(err) == exitcode.Failure { // TLS on one side only has a code of its own
+		return nil, &nobodyError{addr, err}
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -62,7 +65,7 @@ type nobodyError struct {
 }
 
 func (e *nobodyError) Error() string {
-	return fmt.Sprintf("no coordinator at %s: %v; is the job running? The address is that of its star-ps of rank 0", e.addr, e.err)
+	return fmt.Sprintf("no coordinator at %s: %v; is the job running? The address is that of its star-ps of rank 0 (--listen, not --http)", e.addr, e.err)
 }
 
 func (e *nobodyError) Unwrap() error { return e.err }

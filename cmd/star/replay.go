@@ -120,14 +120,33 @@ the kind of processor that it ran on.`,
 
 // openRun opens a run log, given itself or the folder of its job.
 func openRun(path string) (*os.File, error) {
+	dir := ""
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
-		path = filepath.Join(path, process.RunLogName)
+		dir, path = path, filepath.Join(path, process.RunLogName)
 	}
 	f, err := os.Open(path)
+	if err != nil && dir != "" && errors.Is(err, fs.ErrNotExist) {
+		err = fmt.Errorf("%w: %s", err, runsIn(dir))
+	}
 	if err != nil {
 		return nil, member.FileError(err, fs.ErrInvalid)
 	}
 	return f, nil
+}
+
+// runsIn says what to give in the place of a folder that has no run log: it may have folders of several jobs.
+func runsIn(dir string) string {
+	logs, err := filepath.Glob(filepath.Join(dir, "*", process.RunLogName))
+	if err != nil || len(logs) == 0 { // an error is of the pattern: the folder's name has letters that mean something in it
+		return "want a run log, or the folder that a job had as --out"
+	}
+	for i := range logs {
+		logs[i] = filepath.Dir(logs[i])
+	}
+	if n := len(logs); n > 5 {
+		logs = append(logs[:5], fmt.Sprintf("… (%d of them)", n))
+	}
+	return "it has folders of several jobs; give one: " + strings.Join(logs, ", ")
 }
 
 // replay reads a log and decides again.

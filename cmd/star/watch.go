@@ -241,6 +241,9 @@ func (w *watching) sink(ctx context.Context) (take func(watch.Row), finish func(
 			}
 		}, nil
 	}
+	if info, err := os.Stat(w.out); err == nil && !info.IsDir() {
+		return nil, nil, w.set.Invalid("out", errors.New("it is a file: give a folder"))
+	}
 	if err := os.MkdirAll(w.out, 0o777); err != nil {
 		return nil, nil, w.set.Invalid("out", err)
 	}

@@ -11,7 +11,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -48,20 +50,42 @@ func exchangeLine(c net.Conn, in *bufio.Reader, send *greeting, got *greeting) e
 	defer c.SetDeadline(time.Time{})
 	if send != nil {
 		if err := json.NewEncoder(c).Encode(send); err != nil {
-			return err
+			return misunderstood(c, err)
 		}
 	}
 	if got == nil {
 		return nil
 	}
 	line, err := in.ReadSlice('\n')
-	if err != nil {
-		return err
+	switch {
+	case len(line) > 0 && line[0] == tlsHandshake:
+		return errors.New("it speaks TLS, and this star watch does not: " + bothSides)
+	case err != nil:
+		return misunderstood(c, err)
 	}
 	if err := json.Unmarshal(line, got); err != nil || got.Version == 0 {
 		return errors.New("it does not speak as a star watch does")
 	}
 	return nil
+}
+
+// tlsHandshake is the first byte of TLS (RFC 8446, section 5.1).
+const tlsHandshake = 22
+
+const bothSides = "give --tls-cert, --tls-key and --tls-ca on both sides, or on neither"
+
+// misunderstood says what an error of the first line means where one side speaks TLS and the other does not.
+func misunderstood(c net.Conn, err error) error {
+	t, ours := c.(*tls.Conn)
+	silent := errors.Is(err, os.ErrDeadlineExceeded)
+	gone := errors.Is(err, io.EOF) && ours && !t.ConnectionState().HandshakeComplete // it waited for us to speak first
+	switch plain := (tls.RecordHeaderError{}); {
+	case ours && (errors.As(err, &plain) || silent || gone):
+		return fmt.Errorf("it does not speak TLS, and this star watch does: %s (%w)", bothSides, err)
+	case silent:
+		return fmt.Errorf("it says nothing: perhaps it waits for TLS; %s (%w)", bothSides, err)
+	}
+	return err
 }
 
 // Refused is the head's answer to a collector that it does not take: trying again is of no use.

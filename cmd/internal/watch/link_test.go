@@ -2,8 +2,10 @@ package watch
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"net"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -13,6 +15,10 @@ import (
 
 // head listens as one does.
 func head(t *testing.T, token string) (addr string, rows *atomic.Int64, refused func() string) {
+	return headWith(t, token, nil)
+}
+
+func headWith(t *testing.T, token string, certificates *tls.Config) (addr string, rows *atomic.Int64, refused func() string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -27,6 +33,9 @@ func head(t *testing.T, token string) (addr string, rows *atomic.Int64, refused 
 			c, err := l.Accept()
 			if err != nil {
 				return
+			}
+			if certificates != nil {
+				c = tls.Server(c, certificates)
 			}
 			go func() {
 				if err := Accept(c, token, func(Row) { rows.Add(1) }); err != nil {
@@ -75,6 +84,36 @@ func TestWrongToken(t *testing.T) {
 	}
 	if !strings.Contains(refused(), "token") {
 		t.Errorf("the head says %q", refused())
+	}
+}
+
+// Where one side has certificates and the other has none, both say so, and what to do.
+func TestLinkOfTLSAndNone(t *testing.T) {
+	t.Parallel() // who waits for TLS waits for greetTime
+	authority := httptest.NewTLSServer(nil)
+	authority.Close()
+	for _, x := range []struct {
+		name            string
+		head, collector *tls.Config
+		says, headSays  string
+	}{
+		{"the head has TLS", &tls.Config{Certificates: authority.TLS.Certificates}, nil, "it says nothing: perhaps it waits for TLS; give --tls-cert", "it does not speak TLS, and this star watch does: give --tls-cert"},
+		{"the other has TLS", nil, &tls.Config{InsecureSkipVerify: true}, "it does not speak TLS, and this star watch does: give --tls-cert", "it speaks TLS, and this star watch does not: give --tls-cert"},
+	} {
+		addr, _, refused := headWith(t, "secret", x.head)
+		said := make(chan string, 10)
+		ctx, cancel := context.WithCancel(t.Context())
+		l := Dial(ctx, addr, "secret", x.collector, func(s string) { said <- s })
+		if s := <-said; !strings.Contains(s, x.says) || !strings.Contains(s, "does not wait") {
+			t.Errorf("%s: the other says %q, want %q", x.name, s, x.says)
+		}
+		for end := time.Now().Add(time.Minute); refused() == "" && time.Now().Before(end); time.Sleep(time.Millisecond) {
+		}
+		if !strings.Contains(refused(), x.headSays) {
+			t.Errorf("%s: the head says %q, want %q", x.name, refused(), x.headSays)
+		}
+		cancel()
+		<-l.ended
 	}
 }
 
