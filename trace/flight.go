@@ -310,7 +310,7 @@ func FlightProfiles(flights []*Flight) ([]*Profile, []string, error) {
 		for _, e := range ends {
 			took, wait := m.end(r, e)-m.end(r, e-run), 0.0
 			for i := e - run + 1; i <= e; i++ {
-				wait += m.wait(r, i, i == e)
+				wait += m.wait(r, i)
 			}
 			took = max(took, 1e-6)
 			p.Steps = append(p.Steps, ProfiledStep{Took: took, Wait: min(wait, took)})
@@ -396,8 +396,8 @@ func (m *meeting) end(r, i int) float64 {
 	return m.last[i]
 }
 
-// wait is how long rank r waited in collective i; last: of its step.
-func (m *meeting) wait(r, i int, last bool) float64 {
+// wait is how long rank r waited in collective i.
+func (m *meeting) wait(r, i int) float64 {
 	c := m.calls[r][i]
 	if m.by == byDurations {
 		if c.took < 0 || m.least[i] < 0 {
@@ -405,7 +405,7 @@ func (m *meeting) wait(r, i int, last bool) float64 {
 		}
 		return c.took - m.least[i]
 	}
-	if end := m.end(r, i); last || i+1 == len(m.keys) || m.calls[r][i+1].created >= end {
+	if end := m.end(r, i); i+1 == len(m.keys) || m.calls[r][i+1].created >= end {
 		return max(0, end-c.created)
 	}
 	return 0

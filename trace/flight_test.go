@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -124,6 +125,26 @@ func TestFlightProfiles(t *testing.T) {
 	}
 }
 
+// A step ends with the collective behind which the first rank takes longest, wherever the records begin.
+func TestFlightPhase(t *testing.T) {
+	m := &meeting{calls: [][]call{nil}}
+	var what []int
+	at := 0.0
+	for i := range 20 {
+		what = append(what, (i+2)%3) // 2, 0, 1, 2, 0, 1, …
+		m.calls[0] = append(m.calls[0], call{created: at})
+		at++
+		if what[i] == 1 {
+			at += 5
+		}
+	}
+	for _, step := range [][]int{{0, 1, 2}, {1, 2, 0}, {2, 0, 1}} {
+		if got := m.phase(what, step); !slices.Equal(got, []int{2, 0, 1}) {
+			t.Errorf("of %v: %v, want 2, 0, 1", step, got)
+		}
+	}
+}
+
 // A rank that is not where the others wait is named, and records that do not belong together are refused.
 func TestFlightsTogether(t *testing.T) {
 	fs := flights(t, "nccl", false, true)
@@ -133,6 +154,10 @@ func TestFlightsTogether(t *testing.T) {
 	_, notices, err := FlightProfiles(fs)
 	if want := "rank 1 had not begun nccl:all_reduce 101, collective 39 of group 0, in which rank 0, 2 was waiting"; err != nil || len(notices) != 1 || !strings.HasPrefix(notices[0], want) {
 		t.Errorf("%q, %v, want %q", notices, err, want)
+	}
+	fs[0].calls[last].done = true // as it is where the records were written one after the other
+	if _, notices, err := FlightProfiles(fs); err != nil || len(notices) > 0 {
+		t.Errorf("%q, %v: nobody waits in a collective that has ended", notices, err)
 	}
 	for _, x := range []struct {
 		name   string
