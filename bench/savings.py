@@ -177,8 +177,8 @@ def main():
         line = next((s for s in reversed(said.splitlines()) if "went on waiting" in s or "STAR would save" in s or "would save nothing" in s), "")
         whole = reached(*turn(args, kind, "ssgd")[:2], target)
         for mode in args.modes.split(","):
-            m = re.search(r"%s (\d+)(?: to (\d+))? %%" % re.escape(mode), line.split("STAR would save")[-1])
-            low, high = (int(m[1]), int(m[2] or m[1])) if m else (0, 0)
+            m = re.search(r"%s (up to )?(\d+)(?: to (\d+))? %%" % re.escape(mode), line.split("STAR would save")[-1])
+            low, high = (0 if m[1] else int(m[2]), int(m[3] or m[2])) if m else (0, 0)
             after = reached(*turn(args, kind, mode)[:2], target)
             seen = {}
             for of, t in ("DDP", before), ("ssgd", whole):

@@ -101,7 +101,11 @@ func (h *history) savings(since int64) string {
 			g := h.gain(seen, quiet, name, len(ps), rounds*float64(h.n*h.batch))
 			least, most = min(least, g), max(most, g)
 		}
-		if most > 0.02 && !math.IsInf(least, 0) {
+		switch {
+		case !(most > 0.02) || math.IsInf(least, 0):
+		case name == "auto": // it may as well stay where it is, or try something else first
+			said = append(said, fmt.Sprintf("auto up to %s", percents(most, most)))
+		default:
 			said = append(said, fmt.Sprintf("%s %s", name, percents(max(least, 0), most)))
 		}
 	}

@@ -67,5 +67,5 @@ func TestSavingsWithoutAnybodySlow(t *testing.T) {
 		}
 	}
 	j.head.End(10*time.Second, "")
-	j.says("100 steps in", "; no rank was slower than the others; over the last 100 steps STAR would save auto 28 %")
+	j.says("100 steps in", "; no rank was slower than the others; over the last 100 steps STAR would save auto up to 28 %")
 }
