@@ -54,7 +54,7 @@ image:
 # Builds deploy/k8s, and compares it with the types of the APIs.
 manifests:
 	go -C deploy/k8s/check test . -count 1
-# deploy/slurm with a Slurm of its own on this machine (Debian: slurmctld slurmd slurm-client munge): half a minute.
+# deploy/slurm with a Slurm of its own on this machine (Debian: slurmctld slurmd slurm-client munge): a minute.
 e2e-slurm:
 	go test ./cmd/tests/slurm -count 1 -v
 # deploy/k8s with a Kubernetes of its own on this machine, as root (Debian: containerd containernetworking-plugins): some minutes. It is built first, without
