@@ -13,6 +13,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -209,7 +210,7 @@ func (j *judging) ofProgram(place string, command []string, w io.Writer) error {
 	return daemon.WithProgram(ctx, command, slog.New(slog.NewTextHandler(os.Stderr, nil)), func(m *foreign.Model) error {
 		a := m.About()
 		if a.Tests == 0 {
-			return &settings.UsageError{Msg: command[0] + " has no test set: it has to call star.evaluate(f, testset) before its first batch"}
+			return &settings.UsageError{Msg: strings.Join(command, " ") + " has no test set: it has to call star.evaluate(f, testset) before its first batch"}
 		}
 		if err := restore(c, m, m.Describe()); err != nil {
 			return err

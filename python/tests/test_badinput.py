@@ -1,8 +1,11 @@
 """What cannot be trained ends with the name, the place, the fix and the right exit code; nothing hangs, and nothing stays: the memory is a memfd, which ends with the last process that has it."""
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
+from conftest import PATIENCE
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed (Debian: python3-torch)")
 
@@ -105,3 +108,18 @@ def test_nan(job: Any) -> None:
     a = job.worker(script, env={"DO": "nan"})
     assert a.wait() == 70 and "the gradient of worker 0 is" in a.log and "--on-nan=skip" in a.log
     assert ps.wait() != 0
+
+
+def test_evaluated_without_a_test_set(job: Any) -> None:
+    script = job.script(TRAIN)
+    ps = job.start("--mode", "ssgd", "--epochs", "1", workers=1)
+    job.finish(ps, job.worker(script))
+    p = subprocess.run([job.star, "eval", str(job.out), "--", sys.executable, str(script)], cwd=job.folder, env=job.env, capture_output=True, text=True, timeout=PATIENCE)
+    assert p.returncode == 2, p.stderr
+    assert "train.py has no test set: it has to call star.evaluate(f, testset) before its first batch" in p.stderr.splitlines()[-1], p.stderr
+
+
+def test_alone(job: Any) -> None:
+    """python train.py without a launcher is plain PyTorch, and says so."""
+    p = subprocess.run([sys.executable, str(job.script(TRAIN))], cwd=job.folder, env=job.env, capture_output=True, text=True, timeout=PATIENCE)
+    assert p.returncode == 0 and "it trains alone, as plain PyTorch: start it by star run --workers N -- python" in p.stderr, p.stderr
