@@ -31,7 +31,7 @@ func (p *fairness) Decide(s *State) {
 	for _, t := range p.jobs {
 		s.settle(t)
 	}
-	share := p.shares(s.Now, s.GPUs())
+	share := p.shares(s.Now, s.GPUs(), s.compat)
 	slices.SortStableFunc(p.jobs, func(a, b *Task) int { return cmp.Compare(share[b], share[a]) })
 	left := s.GPUs()
 	var on []*Task
@@ -47,12 +47,16 @@ func (p *fairness) Decide(s *State) {
 }
 
 // shares is the share of the time in which each job is to run: the least with which no job is further from fair than the furthest must be, whose least is found by halving.
-func (p *fairness) shares(now float64, gpus int) map[*Task]float64 {
+func (p *fairness) shares(now float64, gpus int, compat Compat) map[*Task]float64 {
 	share := map[*Task]float64{}
 	fits := func(worst float64) bool { // sets shares with which no fairness is worse
 		sum, ok := 0., true
 		for _, t := range p.jobs {
-			time := worst*max(t.Duration*t.guess(), 1) - (now - t.Submit)
+			alone := t.Duration * t.guess()
+			if compat&ElasticFlow != 0 && t.Iterations > 0 { // its program takes iterations for seconds
+				alone = t.Iterations
+			}
+			time := worst*max(alone, 1) - (now - t.Submit)
 			x := t.thought() / time
 			if !(time > 0 && x <= 1) {
 				x, ok = 1, false

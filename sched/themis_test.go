@@ -20,7 +20,7 @@ func TestThemisShares(t *testing.T) {
 	for range 2 {
 		p.jobs = append(p.jobs, &Task{Outcome: Outcome{Job: &Job{GPUs: 4, Duration: 100}}, Left: 100})
 	}
-	for _, x := range p.shares(0, 4) {
+	for _, x := range p.shares(0, 4, 0) {
 		if math.Abs(x-.5) > 1e-9 {
 			t.Errorf("a share of %v", x)
 		}
