@@ -13,6 +13,7 @@ import (
 
 func main() {
 	schedule.Keep()
+	keepPod()
 	daemon.Main(root())
 }
 

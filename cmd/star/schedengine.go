@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"os/user"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -22,6 +23,8 @@ type schedEngine struct {
 	name            string
 	cpus, gpus      int
 	partition, time string
+
+	namespace, image, workerImage string
 }
 
 // engineTime is how long a command of an engine may take to answer.
@@ -29,18 +32,21 @@ const engineTime = 30 * time.Second
 
 // valid says what does not go together.
 func (e *schedEngine) valid(s *settings.Set, hosts string, places int, several bool) error {
-	if e.name == "hosts" {
-		for _, name := range []string{"cpus", "gpus", "partition", "time"} {
-			if s.Origin(name) == settings.Origin("--"+name) {
-				return s.Invalid(name, errors.New("is for --engine slurm; hosts say themselves what they have (--hosts)"))
-			}
+	for name, of := range map[string]string{"cpus": "slurm k8s", "gpus": "slurm k8s", "partition": "slurm", "time": "slurm", "namespace": "k8s", "image": "k8s", "worker-image": "k8s"} {
+		if s.Origin(name) == settings.Origin("--"+name) && !slices.Contains(strings.Fields(of), e.name) {
+			return s.Invalid(name, fmt.Errorf("is for --engine %s; hosts say themselves what they have (--hosts)", strings.ReplaceAll(of, " ", " or ")))
 		}
-		return nil
 	}
 	switch {
-	case hosts != "":
+	case e.name == "hosts":
+		return nil
+	case e.name == "k8s" && hosts != "":
+		return s.Invalid("hosts", errors.New("with --engine k8s Kubernetes finds the nodes: leave it out"))
+	case e.name == "k8s" && places < 1:
+		return s.Invalid("places", errors.New("with --engine k8s, how many workers at a time? want 1 or more"))
+	case e.name == "slurm" && hosts != "":
 		return s.Invalid("hosts", errors.New("with --engine slurm the nodes are those of Slurm: leave it out, or choose them by --partition"))
-	case places > 0:
+	case e.name == "slurm" && places > 0:
 		return s.Invalid("places", errors.New("with --engine slurm each node has its processors, --cpus for each worker"))
 	case several:
 		return s.Invalid("engine", errors.New("several services (--peers) start workers on hosts only"))
@@ -50,6 +56,17 @@ func (e *schedEngine) valid(s *settings.Set, hosts string, places int, several b
 		return s.Invalid("gpus", errors.New("want 0 or more"))
 	}
 	return nil
+}
+
+// use says how workers are started, and where there are places for how many.
+func (e *schedEngine) use(s *settings.Set, o *schedule.Options, hosts string, places int) error {
+	switch e.name {
+	case "slurm":
+		return e.slurm(o)
+	case "k8s":
+		return e.kubernetes(o, places)
+	}
+	return schedHosts(s, o, hosts, places)
 }
 
 // slurm has workers be steps of their own of Slurm: srun is a process of the service, which passes signals on and ends as the worker does. A node is a host, with room for as

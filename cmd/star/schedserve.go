@@ -47,11 +47,14 @@ func schedServeCommand() *cobra.Command {
 	settings.Var(s, &slot, "slot", 240*time.Second, "how far apart rounds of policies are that plan, at least")
 	settings.Var(s, &places, "places", 0, "workers that run on this machine at a time, without --hosts; 0: one for each processor")
 	settings.Var(s, &hosts, "hosts", "", "file of hosts, as for star run: one worker at a time for each GPU, or for each processor (cpu) where no GPUs are listed")
-	settings.Var(s, &engine.name, "engine", "hosts", "who starts workers: hosts, this machine or --hosts; slurm, srun on the nodes of its cluster", "hosts", "slurm")
+	settings.Var(s, &engine.name, "engine", "hosts", "who starts workers: hosts, this machine or --hosts; slurm, srun on the nodes of its cluster; k8s, pods by kubectl", "hosts", "slurm", "k8s")
 	settings.Var(s, &engine.cpus, "cpus", 1, "with --engine: processors of each worker")
 	settings.Var(s, &engine.gpus, "gpus", 0, "with --engine: GPUs of each worker")
 	settings.Var(s, &engine.partition, "partition", "", "slurm: of these nodes (all)")
 	settings.Var(s, &engine.time, "time", "1-00:00:00", "slurm: limit of a worker's time, after which another one is started")
+	settings.Var(s, &engine.namespace, "namespace", "", "k8s: namespace (that of kubectl)")
+	settings.Var(s, &engine.image, "image", "star", "k8s: STAR's image (make image)")
+	settings.Var(s, &engine.workerImage, "worker-image", "", "k8s: image of jobs with a command, which get the program star")
 	settings.Var(s, &address, "address", "127.0.0.1", "address of this machine on which coordinators of jobs listen, for workers of other hosts")
 	settings.Var(s, &insecure, "insecure", false, "allow coordinators beyond loopback without STAR_TOKEN")
 	settings.Var(s, &listen, "listen", "127.0.0.1:0", "loopback address on which the service answers")
@@ -101,11 +104,7 @@ docs/scheduling.md has the file of a job, and what happens when something is gon
 			if err := engine.valid(s, hosts, places, len(peers.Members) > 0); err != nil {
 				return err
 			}
-			if engine.name == "slurm" {
-				if err := engine.slurm(&o); err != nil {
-					return err
-				}
-			} else if err := schedHosts(s, &o, hosts, places); err != nil {
+			if err := engine.use(s, &o, hosts, places); err != nil {
 				return err
 			}
 			if err := schedPeers(s, &o, &peers, jobs, insecure, hosts); err != nil {
