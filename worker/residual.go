@@ -252,7 +252,9 @@ func (w *worker) sayRecalled(r *checkpoint.Residuals, of []share, whole bool) {
 	}
 }
 
-// recallRing is recall for a ring, whose gradients are weighted before they are encoded.
+// recallRing is recall for a ring, whose gradients are weighted before they are encoded. It is done
+// once, in the first ring that has members; each of them takes up its part of what all had left
+// out.
 func (w *ringWorker) recallRing(ring transport.Ring) error {
 	r := w.legacy
 	w.legacy = nil

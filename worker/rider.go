@@ -45,7 +45,10 @@ type riderBatch struct {
 	done bool
 }
 
-// ride computes a gradient and sends it to the parent.
+// ride computes a gradient and sends it to the parent. The release's version does not bind a rider:
+// it computes on what its parent has by now, and says on which version that was. The same batch
+// that is released again was not carried: its gradient goes to the parent that it has now. An error
+// of the parent is a *parentError; others are those of compute and judge.
 func (w *ringWorker) ride(ctx context.Context, rel transport.Release) error {
 	if w.riderBatch.done && w.riderBatch.push.Step == rel.Start {
 		return w.pushUp(ctx) // to another parent: nobody has used it yet

@@ -40,7 +40,8 @@ func (m *riderMomentum) begin() {
 	m.hand, m.used = m.hand[:0], false
 }
 
-// carry adds a rider's gradient. It keeps g.
+// carry adds a rider's gradient. It keeps g. weight is c_r of the update rule; g's vector is
+// shortened where it is longer than clip.
 func (m *riderMomentum) carry(g *riderGrad, weight float32) {
 	m.use()
 	if norm := float64(weight) * math.Sqrt(kernel.SumSq(g.vec)); m.clip > 0 && norm > m.clip {
@@ -61,13 +62,15 @@ func (m *riderMomentum) use() {
 	}
 }
 
-// exchange makes sum that of all members.
+// exchange makes sum that of all members. All members call it in a round that carries a rider of
+// any of them. The error is that of the collective operation: the round is made again.
 func (m *riderMomentum) exchange(ctx context.Context, group *allreduce.Group) error {
 	m.use()
 	return allreduce.AllReduce(ctx, group, allreduce.Sum, m.sum)
 }
 
-// move makes the riders' part of an update at the learning rate lr.
+// move makes the riders' part of an update at the learning rate lr. It is called once for a
+// version, when it is made: gradients go into the velocities, and back to their memory.
 func (m *riderMomentum) move(params []float32, lr float64) {
 	if m.used {
 		kernel.Axpy(-float32(lr), m.sum, params)
