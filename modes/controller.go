@@ -564,11 +564,10 @@ func (c *Controller) look(at time.Duration) (f Forecast, h History, ok bool) {
 	living := false
 	c.overdue, c.blind = false, false
 	c.queued = c.queued || c.plan.Queue > 0
-	var own []float64 // q of each
+	q := 0.0
 	if c.queued {
-		own = c.parts.Shares(func(w star.Worker) bool { return !c.workers[w].gone })
+		q, f.Parts = c.parts.Share(func(w star.Worker) bool { return !c.workers[w].gone })
 	}
-	f.Parts = own != nil
 	for i := range c.workers {
 		w := &c.workers[i]
 		if w.gone {
@@ -589,8 +588,8 @@ func (c *Controller) look(at time.Duration) (f Forecast, h History, ok bool) {
 		if c.queued {
 			fitted = fitOfDrawn
 		}
-		if f.Fits[i] = fitted(w.samples.vals, w.times.vals, w.compute.vals); own != nil {
-			f.Fits[i] = fitOfParts(own[i], float64(c.cfg.Batch), w.samples.vals, w.parts.vals, w.times.vals, w.compute.vals)
+		if f.Fits[i] = fitted(w.samples.vals, w.times.vals, w.compute.vals); f.Parts {
+			f.Fits[i] = fitOfParts(q, float64(c.cfg.Batch), w.samples.vals, w.parts.vals, w.times.vals, w.compute.vals)
 		}
 		b, now := float64(c.cfg.Batch), c.load(star.Worker(i))
 		lately := slices.Clone(w.times.inOrder()) // as if they had been of an equal share

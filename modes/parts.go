@@ -2,7 +2,6 @@ package modes
 
 import (
 	"math"
-	"slices"
 
 	"star"
 )
@@ -19,7 +18,7 @@ import (
 //	α = y'/y,    q = (α·x − x')/b / (1 − α + (α·x − x')/b)                      (41)
 //
 // y and y' are medians of the few records on both sides of the change: what becomes faster or slower at another time, for whatever reason, moves neither. As q is of a ratio, a worker that becomes
-// slower altogether keeps it. What several changes of size have said, of this worker and of all, is averaged by how sure it is.
+// slower altogether keeps it. What several changes of size have said is averaged by how sure it is.
 type PartCosts struct {
 	batch   float64 // b
 	workers []partCost
@@ -27,14 +26,16 @@ type PartCosts struct {
 
 // partCost is what is known of a worker.
 type partCost struct {
-	size   float64   // samples of its parts
-	odd    float64   // of the newest part, if that has another size
-	times  []float64 // seconds of a part of that size, in each record, the oldest first; at most sided of the first ones
-	latest []float64 // the newest ones of these, at most sided
-	before []float64 // of latest, before the size has changed
-	was    float64   // the size then
-	past   evidence  // of changes that are over
+	size   float64  // samples of its parts, in the first record of its present size
+	odd    float64  // of the newest part, if that has another size
+	first  []part   // of the first records of that size, at most sided
+	latest []part   // of the newest ones, at most sided
+	before []part   // latest, before the size has changed
+	past   evidence // of changes that are over
 }
+
+// part is the mean one of a record.
+type part struct{ samples, seconds float64 }
 
 // evidence is a mean of q and the sum of the weights that it is made with, 1/variance each.
 type evidence struct{ q, weight float64 }
@@ -42,7 +43,7 @@ type evidence struct{ q, weight float64 }
 const (
 	sided    = 16   // records on each side of a change that are compared
 	enough   = 3    // of which so many must be behind it
-	resized  = 1.1  // by this factor sizes differ
+	resized  = 1.6  // by this factor sizes differ: less is what is left of runs of the stream, and would tell little
 	uneven   = 0.05 // what times of equal parts differ by at least, as a part of themselves, whatever a few of them say
 	partsure = 0.1  // standard error of q above which it is not known
 )
@@ -68,14 +69,14 @@ func (c *PartCosts) Observe(w star.Worker, samples, parts, seconds float64) {
 			return
 		}
 		p.past = p.known(c.batch)
-		p.was, p.before = p.size, p.latest
-		p.size, p.times, p.latest = x, nil, nil
+		p.before, p.size, p.first, p.latest = p.latest, x, nil, nil
 	}
 	p.odd = 0
-	if len(p.times) < sided {
-		p.times = append(p.times, seconds/parts)
+	one := part{x, seconds / parts}
+	if len(p.first) < sided {
+		p.first = append(p.first, one)
 	}
-	if p.latest = append(p.latest, seconds/parts); len(p.latest) > sided {
+	if p.latest = append(p.latest, one); len(p.latest) > sided {
 		p.latest = p.latest[1:]
 	}
 }
@@ -84,17 +85,17 @@ func differ(x, y float64) bool { return x > resized*y || y > resized*x }
 
 // known is what all changes have said of q. What older ones have said counts half beside a newer one: what a part costs may have changed, too.
 func (p *partCost) known(batch float64) evidence {
-	if len(p.before) == 0 || len(p.times) < enough {
+	if len(p.before) == 0 || len(p.first) < enough {
 		return p.past
 	}
-	y, noise := level(p.before)
-	now, noiseNow := level(p.times)
+	was, y, noise := level(p.before)
+	size, now, noiseNow := level(p.first)
 	spread := max(noise, noiseNow, uneven) * math.Sqrt(math.Pi/2) // of a median
 	α := now / y
-	off := α * spread * math.Sqrt(1/float64(len(p.before))+1/float64(len(p.times)))
-	q := partOf(α, p.was/batch, p.size/batch)
+	off := α * spread * math.Sqrt(1/float64(len(p.before))+1/float64(len(p.first)))
+	q := partOf(α, was/batch, size/batch)
 	// The derivative of (41), by both of its differences: it is not linear.
-	off = max(math.Abs(partOf(α+off, p.was/batch, p.size/batch)-q), math.Abs(partOf(max(α-off, 0), p.was/batch, p.size/batch)-q), 1e-6)
+	off = max(math.Abs(partOf(α+off, was/batch, size/batch)-q), math.Abs(partOf(max(α-off, 0), was/batch, size/batch)-q), 1e-6)
 	e := evidence{q, 1 / (off * off)}
 	return e.with(evidence{p.past.q, p.past.weight / 2})
 }
@@ -121,52 +122,45 @@ func (e evidence) with(o evidence) evidence {
 	return evidence{(e.q*e.weight + o.q*o.weight) / sum, sum}
 }
 
-// level is the median of vs, and by what part of it they scatter, as a standard deviation of what is normal.
-func level(vs []float64) (m, spread float64) {
-	m = median(vs)
-	dev := make([]float64, len(vs))
-	for i, v := range vs {
-		dev[i] = math.Abs(v/m - 1)
+// level is the median of the samples of ps, that of their times, and by what part of it these scatter, as a standard deviation of what is normal.
+func level(ps []part) (samples, seconds, spread float64) {
+	xs, ys := make([]float64, len(ps)), make([]float64, len(ps))
+	for i, p := range ps {
+		xs[i], ys[i] = p.samples, p.seconds
 	}
-	return m, 1.4826 * median(dev)
+	seconds = median(ys)
+	for i, y := range ys {
+		ys[i] = math.Abs(y/seconds - 1)
+	}
+	return median(xs), seconds, 1.4826 * median(ys)
 }
 
 // forget is told that another process takes the worker's place.
 func (c *PartCosts) forget(w star.Worker) { c.workers[w] = partCost{} }
 
-// Shares are q of each worker, by rank: its own and the median of all, each by how sure it is. Nil: it is not known. here says who counts.
-func (c *PartCosts) Shares(here func(w star.Worker) bool) []float64 {
+// Share is q: the median of what workers have shown, who have the same program. A single worker that is sure of another one may have become slower just then, and its share of a round
+// would follow. ok: half of those who are here have shown it, and the standard error of the median is small enough.
+func (c *PartCosts) Share(here func(w star.Worker) bool) (q float64, ok bool) {
 	var qs, offs []float64
-	own := make([]evidence, len(c.workers))
 	living := 0
 	for w := range c.workers {
 		if !here(star.Worker(w)) {
 			continue
 		}
 		living++
-		if own[w] = c.workers[w].known(c.batch); own[w].weight > 0 {
-			qs, offs = append(qs, own[w].q), append(offs, 1/math.Sqrt(own[w].weight))
+		if e := c.workers[w].known(c.batch); e.weight > 0 {
+			qs, offs = append(qs, e.q), append(offs, 1/math.Sqrt(e.weight))
 		}
 	}
 	if 2*len(qs) < living || living == 0 {
-		return nil
+		return 0, false
 	}
-	m, n := median(qs), float64(len(qs))
-	dev := slices.Clone(qs)
+	m := median(qs)
 	for i, q := range qs {
-		dev[i] = math.Abs(q - m)
+		qs[i] = math.Abs(q - m)
 	}
-	apart := 1.4826 * median(dev) // of workers, with the noise of each
-	off := max(median(offs), apart) * math.Sqrt(math.Pi/2/n)
-	if off > partsure {
-		return nil
-	}
-	each := make([]float64, len(own))
-	for w, e := range own {
-		pool := evidence{m, 1 / (off*off + apart*apart)}
-		each[w] = min(max(pool.with(e).q, 0), 1)
-	}
-	return each
+	off := max(median(offs), 1.4826*median(qs)) * math.Sqrt(math.Pi/2/float64(len(qs)))
+	return min(max(m, 0), 1), off <= partsure
 }
 
 // load is the right side of (40) in shares of batch samples: how many times Y so many samples in so many parts take.

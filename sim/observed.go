@@ -23,7 +23,7 @@ type Iteration struct {
 type Observed struct {
 	Iterations [][]Iteration // by worker; each has at least one
 	Batch      int           // samples of an equal share
-	Part       []float64     // of each worker, what a part costs by itself: q of modes.md, (40); nil: nothing
+	Part       float64       // what a part costs by itself: q of modes.md, (40)
 }
 
 func (o Observed) Workers() int { return len(o.Iterations) }
@@ -35,10 +35,10 @@ func (o Observed) Spend(w star.Worker, step int64, _ time.Duration, load float64
 	if samples == 0 {
 		samples = o.Batch
 	}
-	if o.Part == nil {
+	if o.Part == 0 {
 		load *= float64(o.Batch) / float64(samples)
 	} else {
-		q := o.Part[w]
+		q := o.Part
 		load = (q + (1-q)*load) / (q*float64(max(i.Parts, 1)) + (1-q)*float64(samples)/float64(o.Batch))
 	}
 	return Spent{Load: i.Before, Compute: max(1, time.Duration(load*float64(i.Compute))), Push: i.After}

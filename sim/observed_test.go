@@ -17,7 +17,7 @@ func TestObserved(t *testing.T) {
 		{{Compute: 300 * ms}}, {{Compute: 10 * ms}}, {{Compute: 20 * ms}},
 	}}
 	// A part costs a tenth of an iteration: 16 parts of 20 samples, 1.6 + 1.8 of it, took 340 ms.
-	cut := Observed{Batch: 10, Part: []float64{0.1}, Iterations: [][]Iteration{{{Compute: 340 * ms, Samples: 20, Parts: 16}, {Compute: 40 * ms}}}}
+	cut := Observed{Batch: 10, Part: 0.1, Iterations: [][]Iteration{{{Compute: 340 * ms, Samples: 20, Parts: 16}, {Compute: 40 * ms}}}}
 	for _, x := range []struct {
 		times Times
 		w     star.Worker

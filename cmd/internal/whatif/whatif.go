@@ -265,7 +265,7 @@ func (r *Reader) Run(s runlog.Contents) (*Run, error) {
 func (r *Run) Times(without []star.Worker) (sim.Times, error) {
 	var keep []star.Worker
 	o := sim.Observed{Batch: r.Batch}
-	costs := r.parts.Shares(func(w star.Worker) bool { return !slices.Contains(without, w) })
+	q, known := r.parts.Share(func(w star.Worker) bool { return !slices.Contains(without, w) })
 	for w, of := range r.iterations {
 		switch {
 		case slices.Contains(without, star.Worker(w)):
@@ -277,9 +277,9 @@ func (r *Run) Times(without []star.Worker) (sim.Times, error) {
 		}
 		keep = append(keep, star.Worker(w))
 		o.Iterations = append(o.Iterations, of)
-		if costs != nil {
-			o.Part = append(o.Part, costs[w])
-		}
+	}
+	if known {
+		o.Part = q
 	}
 	if len(keep) == 0 {
 		return nil, fmt.Errorf("%s: nobody is left of %d workers", r.Name, r.Workers)
