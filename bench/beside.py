@@ -32,7 +32,7 @@ HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def run(argv, **more):
-    p = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True, **more)
+    p = subprocess.run(argv, capture_output=True, text=True, **more)
     if p.returncode:
         sys.exit("%s ended with %d:\n%s" % (" ".join(argv), p.returncode, p.stderr[-2000:]))
     return p.stdout

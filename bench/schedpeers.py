@@ -7,7 +7,14 @@ Printed: for each kill, how long it took until another one answered `star sched 
   python3 bench/schedpeers.py --star ./star --kills 10 --out /tmp/schedpeers
 """
 
-import argparse, json, os, pathlib, socket, subprocess, sys, time
+import argparse
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import time
 
 LIMIT = 60  # s that anything may take
 
@@ -69,7 +76,7 @@ def main():
             other = dirs[(r + 1) % 3]
             services[r].kill()
             begun = time.time()
-            st = until(star, other, lambda st: decides(st) not in (-1, r))
+            st = until(star, other, lambda st, r=r: decides(st) not in (-1, r))
             took.append(round(time.time() - begun, 2))
             print(json.dumps(dict(killed=r, decides=decides(st), took_s=took[-1], lives=st["jobs"][0]["lives"])), flush=True)
             services[r].wait()
