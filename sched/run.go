@@ -124,6 +124,8 @@ func Run(jobs []*Job, clusters map[string]Cluster, o Options) ([]Outcome, error)
 		var part []Outcome
 		if o.Policy == "tiresias" && o.Compat&ElasticFlow != 0 {
 			part = elasticTiresias(of, clusters[vc], o.Slot)
+		} else if strings.HasPrefix(o.Policy, "ef") && o.Compat&ElasticFlow != 0 {
+			part = elasticProgram(of, clusters[vc], o)
 		} else if o.Policy == "gandiva" && o.Compat&ElasticFlow != 0 {
 			part = elasticGandiva(of, clusters[vc], o.Slot)
 		} else if mixed {

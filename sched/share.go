@@ -15,7 +15,8 @@ type piece struct {
 // plan is what a job gets from now on, until it is done.
 type plan struct {
 	pieces []piece
-	missed bool // it is done after its deadline
+	missed bool    // it is done after its deadline
+	done   float64 // when, s
 }
 
 // gpuTime is in GPU-seconds.
@@ -27,8 +28,7 @@ func (p plan) gpuTime() (sum float64) {
 }
 
 // elasticFlow is the policy of ElasticFlow: each job gets the least share of the GPUs with which it meets its deadline, as late as that is enough;
-// what is left over goes where it helps most. ElasticFlow's program gives it in another order, whatever Compat says; docs/scheduling.md has what is
-// known of it.
+// what is left over goes where it helps most. ElasticFlow's program gives it in another order: program.
 type elasticFlow struct{ admission bool }
 
 // admit plans the runnable jobs and those that have come, in order of submission, and refuses one that would be late or make another one so.
@@ -59,7 +59,7 @@ func (p elasticFlow) allot(e *elastic) {
 	if p.admission && !e.changed && slices.ContainsFunc(e.runnable, (*flex).breaks) {
 		spans = []span{{e.now, e.gpus}}
 		for _, f := range e.runnable {
-			f.plan = plan{append(f.plan.pieces[:0], f.kept.pieces...), f.kept.missed}
+			f.plan = plan{pieces: append(f.plan.pieces[:0], f.kept.pieces...), missed: f.kept.missed}
 			spans = book(spans, f.plan, 1)
 		}
 		for _, f := range e.runnable {
@@ -249,7 +249,7 @@ func (e *elastic) share(f *flex, spans *[]span, first int, pieces []piece) (p pl
 				lag += e.more(f, had, n)
 			}
 			if done := x.from + math.Ceil(lag+left/f.rate(n)); done <= x.to {
-				p.missed = done > f.Deadline
+				p.missed, p.done = done > f.Deadline, done
 				x.to = min(x.to, e.aligned(done))
 				p.pieces = append(p.pieces, x)
 				return p
@@ -260,6 +260,6 @@ func (e *elastic) share(f *flex, spans *[]span, first int, pieces []piece) (p pl
 		had = n
 		p.pieces = append(p.pieces, x)
 	}
-	p.missed = !math.IsInf(f.Deadline, 1) // nodes are away without which it cannot run
+	p.missed, p.done = !math.IsInf(f.Deadline, 1), never // nodes are away without which it cannot run
 	return p
 }

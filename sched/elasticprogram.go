@@ -1,0 +1,207 @@
+package sched
+
+import (
+	"cmp"
+	"math"
+	"slices"
+)
+
+// programMost is the most GPUs that ElasticFlow's program gives to a job of a model with a batch size, 0: any, where that is not what its throughputs say. T4 is the one of its two kinds of GPUs.
+func programMost(j *Job, t4 bool) int {
+	for _, m := range []struct {
+		model string
+		batch int // 0: all others
+		t4    bool
+		most  int
+	}{
+		{"gpt2", 128, false, 16}, {"gpt2", 256, false, 32}, {"bert", 64, false, 8}, {"bert", 128, false, 16}, {"inception3", 64, false, 16}, {"inception3", 128, false, 32},
+		{"resnet50", 64, false, 32}, {"vgg16", 64, false, 32}, {"deepspeech2", 0, false, j.Batch},
+		{"bert", 0, true, 16}, {"cifar10", 0, true, 16}, {"deepspeech2", 320, true, 32}, {"yolov3", 0, true, 4}, {"ncf", 0, true, 1},
+	} {
+		if m.t4 == t4 && m.model == j.Model && (m.batch == 0 || m.batch == j.Batch) {
+			return m.most
+		}
+	}
+	if t4 {
+		return 64
+	}
+	return min(j.Batch, 64)
+}
+
+// program is a cluster under ef and ef-admission as ElasticFlow's program has them. Rounds are when jobs come, at least a slot apart, and when they end. A job ends with the last slot of its plan,
+// counted from the last round, and after what that round has cost it (groups), and has a slot more where a round comes after it is done;
+// of a job that is late the end is when its work was done. If any job would be late, all that come with it are declined, but those of best
+// effort. What is left over goes, a doubling at a time, to who has none, then where a GPU more makes the GPU-seconds of a job's plan grow most.
+type program struct {
+	*elastic
+	admission bool
+}
+
+// elasticProgram simulates jobs under it.
+func elasticProgram(jobs []*Job, c Cluster, o Options) []Outcome {
+	p := &program{&elastic{now: -o.Slot, slot: o.Slot, gpus: c.Nodes * c.GPUs}, o.Policy == "ef-admission"}
+	g := &groups{nodes: c.Nodes, gpus: c.GPUs, used: map[string]bool{}}
+	t4 := slices.ContainsFunc(jobs, func(j *Job) bool { return slices.Contains([]string{"yolov3", "ncf", "imagenet", "cifar10"}, j.Model) })
+	all := make([]*flex, len(jobs))
+	for i, j := range jobs {
+		f := &flex{Outcome: Outcome{Job: j, Start: math.NaN(), End: math.NaN()}, left: j.Iterations}
+		for l, r := range j.Rates {
+			if r > 0 && 1<<l <= programMost(j, t4) {
+				f.levels = l + 1
+			}
+		}
+		all[i] = f
+	}
+	due := slices.Clone(all)
+	slices.SortStableFunc(due, func(a, b *flex) int { return cmp.Compare(a.Submit, b.Submit) })
+	for event, ended := 1, 0; ; event++ {
+		if event%reporting == 0 && o.Progress != nil {
+			o.Progress(ended, len(jobs))
+		}
+		at := never
+		for _, f := range p.runnable {
+			if f.n > 0 {
+				at = min(at, p.end(f))
+			}
+		}
+		if len(due) > 0 {
+			at = min(at, due[0].Submit)
+		}
+		if math.IsInf(at, 1) {
+			break
+		}
+		at = max(at, p.now+p.slot)
+		ended += len(p.runnable)
+		p.progress(at)
+		ended -= len(p.runnable)
+		p.now = at
+		var new []*flex
+		for len(due) > 0 && due[0].Submit <= at {
+			f := due[0]
+			due = due[1:]
+			if f.level(p.gpus) == 0 {
+				f.Why = fits(f.least(), p.gpus)
+				continue
+			}
+			f.last = at
+			new = append(new, f)
+		}
+		p.admit(new)
+		p.allot(g)
+	}
+	out := make([]Outcome, len(all))
+	for i, f := range all {
+		out[i] = f.Outcome
+		if !f.Declined() {
+			out[i].Queue = f.Start - f.Submit
+		}
+	}
+	return out
+}
+
+// nearly is how many iterations a job has left that is done and waits for the end of its slot: a round makes it wait for another one.
+const nearly = 1e-6
+
+// end is when a job that runs ends, if nothing changes.
+func (p *program) end(f *flex) float64 {
+	return p.aligned(f.plan.done) + f.lost
+}
+
+// progress brings all jobs up to a time, and ends those that are done.
+func (p *program) progress(at float64) {
+	p.runnable = slices.DeleteFunc(p.runnable, func(f *flex) bool {
+		f.last = at
+		if f.n == 0 {
+			return false
+		}
+		if end := p.end(f); end <= at {
+			if f.End = end; f.plan.missed && f.left > nearly {
+				f.End = f.plan.done
+			}
+			f.has(f.End, 0)
+			return true
+		}
+		f.left = max(nearly, f.left-max(0, min(at, f.plan.done+f.lost)-p.now-f.lost)*f.rate(f.n))
+		return false
+	})
+}
+
+// admit lets in those that have come, or none of them.
+func (p *program) admit(new []*flex) {
+	old := p.runnable
+	p.runnable = slices.Concat(old, new)
+	if len(new) == 0 || !p.admission {
+		return
+	}
+	p.plan()
+	if i := slices.IndexFunc(p.runnable, func(f *flex) bool { return f.plan.missed }); i >= 0 {
+		late := p.runnable[i]
+		p.runnable = old
+		for _, f := range new {
+			if f.BestEffort {
+				p.runnable = append(p.runnable, f)
+			} else {
+				f.decline(late)
+			}
+		}
+	}
+}
+
+// plan plans all jobs in order of their deadlines, and says what is left.
+func (p *program) plan() []span { return elasticFlow{admission: true}.plan(p.elastic, p.runnable) }
+
+// allot gives all jobs what is planned, and what is left over.
+func (p *program) allot(g *groups) {
+	for _, f := range p.runnable {
+		f.was = f.n
+	}
+	p.spread(p.plan())
+	run := slices.DeleteFunc(slices.Clone(p.runnable), func(f *flex) bool { return f.n == 0 })
+	slices.SortStableFunc(run, func(a, b *flex) int { return cmp.Compare(b.n, a.n) })
+	g.charge(run, p.slot)
+	if again(g.round-1, p.slot) {
+		for _, f := range run {
+			f.lost = setup(p.gpus, f.n, true)
+		}
+	}
+	for _, f := range p.runnable {
+		if f.has(p.now, float64(f.n)); f.n > 0 && math.IsNaN(f.Start) {
+			f.Start = p.now
+		}
+	}
+}
+
+// spread gives what is left over.
+func (p *program) spread(spans []span) {
+	free := p.gpus
+	for _, f := range p.runnable {
+		f.n = f.plan.pieces[0].n
+		free -= f.n
+	}
+	for {
+		var best *flex
+		gain := math.Inf(-1)
+		for _, f := range p.runnable {
+			next := max(f.least(), 2*f.n)
+			if next > f.most() || next-f.n > free {
+				continue
+			}
+			grows := never
+			p.own = book(append(p.own[:0], spans...), f.plan, -1)
+			f.to = p.share(f, &p.own, next, f.to.pieces)
+			if f.n > 0 {
+				grows = (f.to.gpuTime() - f.plan.gpuTime()) / float64(next-f.n)
+			}
+			if best == nil || grows > gain {
+				best, gain = f, grows
+			}
+		}
+		if best == nil {
+			return
+		}
+		spans = book(book(spans, best.plan, -1), best.to, 1)
+		best.plan, best.to = best.to, best.plan
+		free -= best.plan.pieces[0].n - best.n
+		best.n = best.plan.pieces[0].n
+	}
+}

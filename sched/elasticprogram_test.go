@@ -1,0 +1,45 @@
+package sched
+
+import (
+	"math"
+	"testing"
+)
+
+// TestProgram has ElasticFlow's program by hand: a start on 4 GPUs costs 8 s, a round 2 s where the GPUs stay the same; ends are those of slots, of a late job that of its work; all that come together are
+// declined with one that would be late.
+func TestProgram(t *testing.T) {
+	job := func(id string, submit, deadline, iterations float64) *Job {
+		return &Job{ID: id, Submit: submit, Deadline: deadline, Iterations: iterations, Rates: []float64{1, 1, 2}, Batch: 4, GPUs: 1, Duration: iterations}
+	}
+	for _, c := range []struct {
+		name, policy string
+		jobs         []*Job
+		ends         []float64 // NaN: declined
+	}{
+		{"ends with its slot, after its start", "ef-admission", []*Job{job("a", 0, 900, 100)}, []float64{60 + 8}},
+		{"a late one ends with its work", "ef", []*Job{job("a", 0, 10, 100)}, []float64{50}},
+		{"one that would be late is declined, and what comes with it", "ef-admission", []*Job{job("a", 0, 900, 100), job("b", 10, 20, 100), job("c", 20, 900, 10)}, []float64{60 + 60 + 2, math.NaN(), math.NaN()}},
+		{"best effort is not", "ef-admission", []*Job{{ID: "b", Deadline: never, BestEffort: true, Iterations: 10, Rates: []float64{1}, Batch: 4, GPUs: 1}, job("c", 0, 5, 100)},
+			[]float64{60 + 4, math.NaN()}},
+	} {
+		out, err := Run(c.jobs, map[string]Cluster{"": {Nodes: 1, GPUs: 4}}, Options{Policy: c.policy, Slot: 60, Compat: ElasticFlow})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, o := range out {
+			if o.Declined() != math.IsNaN(c.ends[i]) || !o.Declined() && o.End != c.ends[i] {
+				t.Errorf("%s: job %s ended at %v, declined %v; want %v", c.name, o.ID, o.End, o.Declined(), c.ends[i])
+			}
+		}
+	}
+	for _, c := range []struct {
+		model string
+		batch int
+		t4    bool
+		want  int
+	}{{"deepspeech2", 64, false, 64}, {"deepspeech2", 320, true, 32}, {"bert", 64, false, 8}, {"bert", 64, true, 16}, {"resnet50", 128, false, 64}, {"resnet50_cifar10", 16, false, 16}, {"imagenet", 256, true, 64}} {
+		if got := programMost(&Job{Model: c.model, Batch: c.batch}, c.t4); got != c.want {
+			t.Errorf("%s, %d samples: %d GPUs at most, want %d", c.model, c.batch, got, c.want)
+		}
+	}
+}
