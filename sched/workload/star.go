@@ -50,20 +50,20 @@ var more = []struct {
 			return ""
 		}
 		return j.Either.User
+	}, nil},
+	{"plain_duration", func(j *sched.Job) string {
+		if j.Either == nil {
+			return ""
+		}
+		return number(j.Either.Duration[1])
 	}, func(t *table, n string, j *sched.Job) {
-		j.Either = &sched.Either{User: t.text(n), Duration: [2]float64{j.Duration, t.number("plain_duration", 0)}}
+		j.Either = &sched.Either{User: t.text("user"), Duration: [2]float64{j.Duration, t.number(n, 0)}}
 		for name, to := range map[string]*float64{"error": &j.Either.Error[0], "plain_error": &j.Either.Error[1]} {
 			if t.text(name) != "" {
 				*to = t.number(name, -1)
 			}
 		}
 	}},
-	{"plain_duration", func(j *sched.Job) string {
-		if j.Either == nil {
-			return ""
-		}
-		return number(j.Either.Duration[1])
-	}, nil},
 	{"error", func(j *sched.Job) string { return of(j.Either, func(e *sched.Either) float64 { return e.Error[0] }) }, nil},
 	{"plain_error", func(j *sched.Job) string { return of(j.Either, func(e *sched.Either) float64 { return e.Error[1] }) }, nil},
 }

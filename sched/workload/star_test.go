@@ -85,7 +85,6 @@ func TestStarTraceSaysWhatIsWrong(t *testing.T) {
 		"batches=64":                       `batches is "": want numbers`,
 		"batches=a:1/2":                    `batches is "a:1/2": want such as 64:1.5/2.9`,
 		"stages=1/2":                       `stages is "1/2": want 4 times`,
-		"user=u":                           `plain_duration is "": want a number of at least 0`,
 		"user=u,plain_duration=-1":         `plain_duration is "-1"`,
 		"history=NaN":                      `history is "NaN": want a number`,
 		"deadline=-5":                      `deadline is "-5": want a number of at least 0`,
@@ -101,5 +100,13 @@ func TestStarTraceSaysWhatIsWrong(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "line 2: "+want) {
 			t.Errorf("%s: %v, want %s", cells, err, want)
 		}
+	}
+}
+
+// TestUserAlone has a trace with users that is not of two kinds of machines: policies for one kind run it.
+func TestUserAlone(t *testing.T) {
+	jobs, err := StarTrace(strings.NewReader("job_id,submit,gpus,duration,user\na,0,1,5,ann\n"))
+	if err != nil || jobs[0].Either != nil {
+		t.Errorf("%+v, %v", jobs, err)
 	}
 }
