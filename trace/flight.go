@@ -288,6 +288,15 @@ func FlightProfiles(flights []*Flight) ([]*Profile, []string, error) {
 		}
 		seen[f.Rank] = f
 	}
+	if n := flights[0].World; n > len(flights) {
+		there := make([]bool, n)
+		for _, f := range flights {
+			if f.Rank >= 0 && f.Rank < n {
+				there[f.Rank] = true
+			}
+		}
+		return nil, nil, corrupt{fmt.Sprintf("%s: the job has %d ranks, and there is no record of rank %d: give one of each", flights[0].Name, n, missing(there))}
+	}
 	m := newMeeting(flights)
 	notices := m.missing(flights)
 	if len(m.keys) < 3 {

@@ -165,6 +165,7 @@ func TestFlightsTogether(t *testing.T) {
 		want   string
 	}{
 		{"two of a rank", func(fs []*Flight) { fs[2].Rank = 1 }, "rank 1 is already in nccl_trace_rank_1"},
+		{"one is not there", func(fs []*Flight) { fs[1].World, fs[0].World, fs[2].World = 4, 4, 4 }, "the job has 4 ranks, and there is no record of rank 3: give one of each"},
 		{"another job", func(fs []*Flight) {
 			for i := range fs[1].calls {
 				fs[1].calls[i].what = "another"

@@ -106,6 +106,7 @@ func TestExitCodesOfTools(t *testing.T) {
 		{[]string{"view", "runs/a", "--listen", taken.Addr().String()}, 2, "address already in use: choose another one, as 127.0.0.1:0"},
 		{[]string{"export", "runs/a", "--csv", "file"}, 73, "file is a file, and record.csv is to be written in a folder of that name: give another folder"},
 		{[]string{"export", "runs/a", "--perfetto", "runs"}, 73, "runs is a folder: give a file, such as runs/run.json.gz"},
+		{[]string{"trace", "import", "runs"}, 2, "star trace import: runs is a folder: give the files in it, such as runs/*"},
 		{[]string{"watch", "--out", "file", "--", "true"}, 2, "--out \"file\": it is a file: give a folder"},
 		{[]string{"watch", "--", "sh", "-c", "exit 5"}, 5, "no rank has made a step"},
 		{[]string{"run", "--config", "nowhere.yaml"}, 66, "--config: open nowhere.yaml"},

@@ -82,6 +82,9 @@ func (o *imports) readSteps(m *trace.Import, path string) error {
 		return err
 	}
 	defer f.Close()
+	if info, err := f.Stat(); err == nil && info.IsDir() {
+		return &settings.UsageError{Msg: fmt.Sprintf("star trace import: %s is a folder: give the files in it, such as %s", path, filepath.Join(path, "*"))}
+	}
 	var magic [4]byte
 	if _, err := f.ReadAt(magic[:], 0); err != nil || string(magic[:]) != "PAR1" {
 		br, err := unpack.Reader(f)
@@ -272,7 +275,7 @@ ran. Or what the flight recorder of NCCL or Gloo has written, a file of each ran
 			}
 			f, err := os.Create(out)
 			if err != nil {
-				return err
+				return member.WriteError(err)
 			}
 			_, err = t.WriteTo(f)
 			if err = errors.Join(err, f.Close()); err == nil {
