@@ -39,3 +39,26 @@ func TestMuriOracle(t *testing.T) {
 		}
 	}
 }
+
+// TestMuriGroupsOracle compares muri-s: 29 of 200 jobs start and end when they do in Muri's simulator, whose mean JCT is 93,262 s. docs/scheduling.md says what is not known.
+func TestMuriGroupsOracle(t *testing.T) {
+	dir := filepath.Join(reference(t), "muri")
+	jobs, err := MuriTrace(open(t, dir, "trace3_first200.csv"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := results(t, "job_id", dir, "results", "multi-resource-blossom-same-gpu.job.csv.gz")
+	out, err := sched.Run(jobs, map[string]sched.Cluster{"": {Nodes: 8, GPUs: 8}}, sched.Options{Policy: "muri-s", Compat: sched.Muri})
+	if err != nil {
+		t.Fatal(err)
+	}
+	equal := 0
+	for _, o := range out {
+		if w := want[o.ID]; math.Abs(o.Start-w.number(t, "start_time")) < 1e-3 && math.Abs(o.End-w.number(t, "end_time")) < 1e-3 {
+			equal++
+		}
+	}
+	if s := sched.Summarize(out); equal < 29 || math.Abs(s.JCT-93262)/93262 > .14 {
+		t.Errorf("%d of %d jobs are equal, and the mean JCT is %v; want 29, and 93262 but for 14 %%", equal, len(out), s.JCT)
+	}
+}
