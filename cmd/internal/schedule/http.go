@@ -23,7 +23,8 @@ import (
 // answer is what a service says to a question.
 type answer struct {
 	Error  string  `json:"error,omitempty"`
-	Code   int     `json:"code,omitempty"` // with which whoever asked is to exit
+	Code   int     `json:"code,omitempty"`  // with which whoever asked is to exit
+	Again  bool    `json:"again,omitempty"` // nothing was done: another service is to be asked
 	Status *Status `json:"status,omitempty"`
 }
 
@@ -64,13 +65,17 @@ func (s *Service) answer(ctx context.Context, path string, body []byte) (a answe
 		defer close(done)
 		var err error
 		if a, err = s.asks(path, body); err != nil {
+			again := a.Again
 			a = failed(err)
+			a.Again = again
 		}
 	}:
 		<-done
 		return a
 	case <-s.silent:
-		return failed(coded{errors.New("the service ends"), exitcode.Lost})
+		a = failed(coded{errors.New("the service ends"), exitcode.Lost})
+		a.Again = true
+		return a
 	case <-ctx.Done():
 		return failed(ctx.Err())
 	}
@@ -80,7 +85,7 @@ func (s *Service) answer(ctx context.Context, path string, body []byte) (a answe
 func (s *Service) asks(path string, body []byte) (a answer, err error) {
 	if !s.book.held() { // it may not know what others have decided by now
 		s.lost = true
-		return a, errLost
+		return answer{Again: true}, errLost
 	}
 	switch path {
 	case "/submit":

@@ -275,14 +275,16 @@ func (c *council) answer(ctx context.Context, path string, body []byte) answer {
 	why := ""
 	for end := time.Now().Add(patience); ; {
 		if s := c.now.Load(); s != nil {
-			if a := s.answer(ctx, path, body); path != "/status" || a.Code != exitcode.Lost {
+			if a := s.answer(ctx, path, body); !a.Again {
 				return a
 			}
 		}
 		if st := c.member.Status(); st.Leader >= 0 && st.Leader != c.o.Peers.Rank {
 			a, sent, err := c.pass(ctx, st.Addr, path, body)
-			if err == nil {
+			if err == nil && !a.Again {
 				return a
+			} else if err == nil {
+				err = errNotYet
 			} else if sent && path != "/status" {
 				return failed(coded{fmt.Errorf("service %d (%s) has not answered to the end: %w; star sched status says whether it was done", st.Leader, st.Addr, err), exitcode.Lost})
 			}
