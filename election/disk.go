@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
@@ -55,6 +56,7 @@ func (e *DiskError) ExitCode() int { return e.Code }
 
 // disk is the file of a member.
 type disk struct {
+	mu         sync.Mutex // held while it is written: tests have it be full
 	f          *os.File
 	name       string
 	size, base int64 // bytes of whole records; when it was last written anew
@@ -154,6 +156,8 @@ func (d *disk) write(r raftpb.Message, sync bool) error {
 	if err != nil {
 		return err
 	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	if _, err = d.f.WriteAt(b, d.size); err == nil && sync {
 		err = d.f.Sync()
 	}

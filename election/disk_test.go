@@ -121,8 +121,10 @@ func TestFullDisk(t *testing.T) {
 			t.Fatal(err)
 		}
 		d := b.members[first.Rank].disk
+		d.mu.Lock()
 		was, size := d.f, d.size
 		d.f = full
+		d.mu.Unlock()
 		if err := first.Add([]byte("b")); err == nil {
 			t.Error("agreed on what could not be written")
 		}
@@ -133,10 +135,12 @@ func TestFullDisk(t *testing.T) {
 		if second.Rank == first.Rank || len(second.Added) == 0 || string(second.Added[0]) != "a" {
 			t.Errorf("member %d has %q", second.Rank, second.Added)
 		}
+		d.mu.Lock()
 		if d.size != size {
 			t.Errorf("%d bytes after %d", d.size, size)
 		}
 		d.f = was
+		d.mu.Unlock()
 		b.end(3 - first.Rank - second.Rank) // now it is needed
 		if err := second.Add([]byte("c")); err != nil {
 			t.Error(err)
