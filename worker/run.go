@@ -419,6 +419,9 @@ func (j *joining) ends(err error) error {
 	case errors.As(err, &nan), errors.As(err, &poisoned):
 		j.member.Leave(exitcode.Diverged, err.Error())
 		return err
+	case errors.As(err, &coded) && coded.ExitCode() == exitcode.Failure: // of a program that computes for this worker: nobody else knows
+		j.member.Leave(exitcode.Failure, err.Error())
+		return err
 	case ring && !errors.As(err, &coded):
 		j.member.Leave(member.ExitCode(err), err.Error())
 		return err

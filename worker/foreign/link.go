@@ -62,6 +62,7 @@ type conn struct {
 	ready  *os.File // readable when the socket is
 	poll   syscall.RawConn
 	gone   chan struct{} // closed when nothing more comes; err says why
+	over   sync.Once     // of closing it
 	once   sync.Once     // of close
 
 	writing sync.Mutex // of the next three
@@ -131,13 +132,16 @@ func (c *conn) listen() {
 			c.ended(err)
 		}
 	}
+	c.over.Do(func() { close(c.gone) })
 }
 
-// ended notes why nothing more comes. The first reason counts.
+// ended notes why nothing more comes. The first reason counts. Who waits for an answer hears it first: gone, which has the worker end, could come before it has said why.
 func (c *conn) ended(err error) {
 	if c.err == nil {
 		c.err = err
-		close(c.gone)
+	}
+	if c.err == ErrLeft {
+		c.over.Do(func() { close(c.gone) })
 	}
 }
 

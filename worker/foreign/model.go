@@ -1,6 +1,7 @@
 package foreign
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
@@ -319,7 +320,7 @@ func (m *Model) answer(ctx context.Context, what string) (Frame, error) {
 		if err == nil {
 			return f, nil
 		} else if !errors.Is(err, os.ErrDeadlineExceeded) {
-			return f, m.lost(err)
+			return f, m.because(err)
 		}
 		switch took = time.Since(begun); {
 		case took < patience:
@@ -360,19 +361,22 @@ func (m *Model) lease(b train.Batch) {
 
 // lost is why nothing more comes.
 func (m *Model) lost(err error) error {
-	if err == ErrLeft {
-		return err
+	select {
+	case <-m.c.gone: // what it said last says more than a write that failed
+		return m.because(cmp.Or(m.c.err, err))
+	case <-time.After(100 * time.Millisecond):
 	}
+	return m.because(err)
+}
+
+// because is the error of an end that was because of err.
+func (m *Model) because(err error) error {
 	switch err.(type) {
 	case *ProgramError, *LostError:
 		return err
 	}
-	select {
-	case <-m.c.gone: // what it said last says more than a write that failed
-		if m.c.err != nil && m.c.err != err {
-			return m.lost(m.c.err)
-		}
-	case <-time.After(100 * time.Millisecond):
+	if err == ErrLeft {
+		return err
 	}
 	return &LostError{m.about.PID, err}
 }
