@@ -21,7 +21,9 @@ type Meter struct {
 	start   time.Time
 	share   float64 // of the computation
 	last    Usage   // at the last Fill
-	other   bool    // what is measured is another process: Took says what it has used
+	filled  time.Time
+	stood   time.Duration // by the sampler, at the last Fill
+	other   bool          // what is measured is another process: Took says what it has used
 }
 
 // Took says, instead of Begin and End, what another process has used for a computation of so long. Faults and Preempted are since it was last told.
@@ -38,7 +40,7 @@ func (m *Meter) Took(u Usage, compute time.Duration) {
 }
 
 // NewMeter makes a meter; with a nil sampler it knows only what the process has used.
-func NewMeter(s *Sampler) *Meter { return &Meter{sampler: s, last: Used()} }
+func NewMeter(s *Sampler) *Meter { return &Meter{sampler: s, last: Used(), filled: time.Now()} }
 
 // Begin notes that the computation begins.
 func (m *Meter) Begin() {
@@ -69,6 +71,12 @@ func (m *Meter) Fill(r *star.Record) {
 	}
 	if m.sampler != nil {
 		r.Telemetry.Merge(m.sampler.Latest())
+		// A stop is over when the iteration ends that it made long: the last look may not have it.
+		at, stood := time.Now(), m.sampler.Stood()
+		if d := at.Sub(m.filled); d > 0 {
+			r.Telemetry.Set(star.Stalled, min(float64(stood-m.stood)/float64(d), 1))
+		}
+		m.filled, m.stood = at, stood
 	}
 	if m.share >= 0 {
 		r.Telemetry.Set(star.ComputeCPU, m.share)

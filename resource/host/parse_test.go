@@ -145,17 +145,33 @@ func TestPulse(t *testing.T) {
 		at = at.Add(gap * ms)
 		p.beat(at, false)
 	}
-	if s := p.share(time.Second); math.Abs(s-0.3) > 1e-9 {
-		t.Errorf("%v, want 300 ms of a second", s)
-	}
-	if s := p.share(time.Second); s != 0 {
-		t.Errorf("counted twice: %v", s)
+	if p.still != 300*ms {
+		t.Errorf("%v, want 300 ms", p.still)
 	}
 	for _, stopped := range []bool{true, true, false} {
 		at = at.Add(20 * ms)
 		p.beat(at, stopped)
 	}
-	if s := p.share(100 * ms); math.Abs(s-0.4) > 1e-9 {
-		t.Errorf("%v, want two heartbeats of five", s)
+	if p.still != 340*ms {
+		t.Errorf("%v, want two heartbeats more", p.still)
+	}
+}
+
+// A record has what stood still in its own iteration, whenever anybody looked.
+func TestRecordsHaveTheirStops(t *testing.T) {
+	s := &Sampler{}
+	s.last.Store(new(star.Telemetry))
+	m := NewMeter(s)
+	for _, c := range []struct {
+		took, stood time.Duration
+		want        float64
+	}{{time.Hour, 0, 0}, {time.Hour, 30 * time.Minute, 0.5}, {time.Hour, 0, 0}, {time.Minute, time.Hour, 1}} {
+		m.filled = time.Now().Add(-c.took)
+		s.still.Add(int64(c.stood))
+		var r star.Record
+		m.Fill(&r)
+		if v, ok := r.Telemetry.Get(star.Stalled); !ok || math.Abs(v-c.want) > 0.01 {
+			t.Errorf("%v of %v: %v, %v; want %v", c.stood, c.took, v, ok, c.want)
+		}
 	}
 }

@@ -220,8 +220,8 @@ func TestBeat(t *testing.T) {
 	}
 	s.before.at = s.before.at.Add(-time.Hour)
 	s.Beat()
-	if _, ok := s.Latest().Get(star.Stalled); !ok || s.looks != 1 {
-		t.Errorf("%d looks, want 1; what stood still is known: %v", s.looks, ok)
+	if _, ok := s.Latest().Get(star.MemAvailable); !ok || s.looks != 1 {
+		t.Errorf("%d looks, want 1; what the host has is known: %v", s.looks, ok)
 	}
 	s.Close()
 	s.before.at = s.before.at.Add(-time.Hour)

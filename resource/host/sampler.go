@@ -94,7 +94,8 @@ type Sampler struct {
 	once  sync.Once
 	ended sync.WaitGroup
 
-	looking sync.Mutex // of what follows
+	still   atomic.Int64 // for how long the process stood still in all, ns
+	looking sync.Mutex   // of what follows
 	tick    *time.Ticker
 	probe   *probe
 	pulse   pulse
@@ -121,6 +122,9 @@ func Start(c Config) *Sampler {
 	s.ended.Go(s.run)
 	return s
 }
+
+// Stood is for how long the process that is looked at stood still, in all, to within a heartbeat. It costs one atomic load.
+func (s *Sampler) Stood() time.Duration { return time.Duration(s.still.Load()) }
 
 // Latest is what the last look found. It costs one atomic load.
 func (s *Sampler) Latest() *star.Telemetry { return s.last.Load() }
@@ -196,6 +200,7 @@ func (s *Sampler) beat(now time.Time, stopped bool) {
 		s.stopped(s.pulse.last, now)
 	}
 	s.pulse.beat(now, stopped)
+	s.still.Store(int64(s.pulse.still))
 	if now.Sub(s.before.at) < time.Duration(s.cfg.Looks)*s.cfg.Heartbeat-s.cfg.Heartbeat/2 {
 		return
 	}
@@ -207,7 +212,6 @@ func (s *Sampler) beat(now time.Time, stopped bool) {
 	s.looks++
 	t.Merge(&s.host.found)
 	rates(t, &s.before, &found)
-	t.Set(star.Stalled, s.pulse.share(found.at.Sub(s.before.at)))
 	if s.cfg.Also != nil {
 		s.cfg.Also(t)
 	}
@@ -219,7 +223,7 @@ func (s *Sampler) beat(now time.Time, stopped bool) {
 type pulse struct {
 	period time.Duration
 	last   time.Time
-	still  time.Duration // since the last share
+	still  time.Duration // in all
 }
 
 // beat notes a heartbeat, and whether the process is stopped. A gap counts from 30 ms beyond the period on: less is a matter
@@ -232,16 +236,6 @@ func (p *pulse) beat(now time.Time, stopped bool) {
 		p.still += gap
 	}
 	p.last = now
-}
-
-// share is the part of the time since the last call in which the process stood still.
-func (p *pulse) share(of time.Duration) float64 {
-	s := p.still
-	p.still = 0
-	if of <= 0 {
-		return 0
-	}
-	return min(float64(s)/float64(of), 1)
 }
 
 // slowLook is what gopsutil knows; asking costs some 100 µs.
