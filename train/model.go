@@ -142,9 +142,6 @@ type Measured interface {
 
 	// Measured is of the last call of Grad.
 	Measured() Measurement
-
-	// Meanwhile has f called in each Grad, while the other process computes. It comes before the first Grad.
-	Meanwhile(f func())
 }
 
 // Measurement is what one gradient took that another process has computed.

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"runtime"
 	"strings"
-	"time"
 
 	"star/cluster"
 	"star/compress"
@@ -19,7 +18,6 @@ import (
 	"star/ps"
 	"star/resource/gpu"
 	"star/resource/host"
-	"star/train"
 	"star/train/data"
 	"star/train/kernel"
 	"star/transport"
@@ -296,16 +294,8 @@ func (j *joining) make() (err error) {
 	if !j.Telemetry.Off {
 		device := gpu.Start(gpu.Config{Sampler: j.Telemetry.Sampler, Log: j.log}) // nil without a driver
 		j.defers(func() { device.Close() })
-		look := host.Config{Also: device.AddTo}
-		m, elsewhere := j.Model.(train.Measured)
-		if elsewhere { // this process sleeps meanwhile: it is woken less often, and looks when it is awake
-			look.PID, look.Heartbeat, look.Looks = j.Telemetry.Process, 50*time.Millisecond, 2
-		}
-		sampler := host.Start(look)
+		sampler := host.Start(host.Config{PID: j.Telemetry.Process, Also: device.AddTo})
 		j.defers(func() { sampler.Close() })
-		if elsewhere {
-			m.Meanwhile(sampler.Beat)
-		}
 		w.meter = host.NewMeter(sampler)
 	}
 	w.tree.net, w.tree.hello, w.tree.handed, w.tree.up.all = process.Peers(j.tcp), j.hello, -1, j.all

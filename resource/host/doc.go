@@ -4,7 +4,7 @@
 // [Sampler] looks every 100 ms in a goroutine of its own, off the path of the
 // training: counters of /proc and of the control group (v1 and v2), and once a second what gopsutil
 // knows of memory, network and load. Rates are between two looks. A heartbeat
-// every 20 ms finds pauses of the whole process, which no counter shows; [Sampler.Beat] takes its place where somebody is awake anyway.
+// every 20 ms finds pauses of the whole process, which no counter shows.
 // [Meter] takes the process's own usage exactly at the borders of an iteration and adds
 // the sampler's last look.
 //

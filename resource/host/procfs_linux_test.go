@@ -210,24 +210,3 @@ func BenchmarkMeter(b *testing.B) {
 		m.Fill(&r)
 	}
 }
-
-// Whoever is awake looks where the clock would not yet, and not after the end.
-func TestBeat(t *testing.T) {
-	s := Start(Config{Heartbeat: time.Hour, Looks: 1})
-	s.Beat()
-	if n := s.looks; n != 0 {
-		t.Errorf("%d looks, before it was time", n)
-	}
-	s.before.at = s.before.at.Add(-time.Hour)
-	s.Beat()
-	if _, ok := s.Latest().Get(star.MemAvailable); !ok || s.looks != 1 {
-		t.Errorf("%d looks, want 1; what the host has is known: %v", s.looks, ok)
-	}
-	s.Close()
-	s.before.at = s.before.at.Add(-time.Hour)
-	s.Beat()
-	if s.looks != 1 {
-		t.Error("it has looked after its end")
-	}
-	(*Sampler)(nil).Beat()
-}

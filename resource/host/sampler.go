@@ -93,15 +93,7 @@ type Sampler struct {
 	stop  chan struct{}
 	once  sync.Once
 	ended sync.WaitGroup
-
-	still   atomic.Int64 // for how long the process stood still in all, ns
-	looking sync.Mutex   // of what follows
-	tick    *time.Ticker
-	probe   *probe
-	pulse   pulse
-	before  counters // the last look
-	host    slowLook
-	looks   int
+	still atomic.Int64 // for how long the process stood still in all, ns
 }
 
 // Start begins to look.
@@ -115,9 +107,7 @@ func Start(c Config) *Sampler {
 	if c.Slow == 0 {
 		c.Slow = 10
 	}
-	s := &Sampler{cfg: c, stop: make(chan struct{}), tick: time.NewTicker(c.Heartbeat), probe: newProbe(c.PID)}
-	s.before = s.probe.look(time.Now())
-	s.pulse = pulse{period: c.Heartbeat, last: s.before.at}
+	s := &Sampler{cfg: c, stop: make(chan struct{})}
 	s.last.Store(new(star.Telemetry))
 	s.ended.Go(s.run)
 	return s
@@ -165,58 +155,40 @@ func (s *Sampler) Close() {
 }
 
 func (s *Sampler) run() {
-	defer s.tick.Stop()
-	for {
+	tick := time.NewTicker(s.cfg.Heartbeat)
+	defer tick.Stop()
+	p := newProbe(s.cfg.PID)
+	before := p.look(time.Now())
+	host := slowLook{}
+	pulse := pulse{period: s.cfg.Heartbeat, last: before.at}
+	for beats := 1; ; beats++ {
 		select {
 		case <-s.stop:
 			return
-		case <-s.tick.C:
-			s.looking.Lock()
-			s.beat(time.Now(), s.probe.stopped())
-			s.looking.Unlock()
+		case <-tick.C:
 		}
+		last, now, stopped := pulse.last, time.Now(), p.stopped()
+		if stopped {
+			s.stopped(last, now)
+		}
+		pulse.beat(now, stopped)
+		s.still.Store(int64(pulse.still))
+		if beats%s.cfg.Looks != 0 {
+			continue
+		}
+		found := p.look(time.Now())
+		t := new(star.Telemetry)
+		if (beats/s.cfg.Looks-1)%s.cfg.Slow == 0 {
+			host.look(found.at, !found.hasCPU)
+		}
+		t.Merge(&host.found)
+		rates(t, &before, &found)
+		if s.cfg.Also != nil {
+			s.cfg.Also(t)
+		}
+		s.last.Store(t)
+		before = found
 	}
-}
-
-// Beat is a heartbeat of somebody who is awake at this moment, and knows that the process that is looked at is not stopped: there is none by the clock as long as
-// these come more often. It may look, which takes some 200 µs. It does nothing on nil.
-func (s *Sampler) Beat() {
-	if s == nil {
-		return
-	}
-	s.looking.Lock()
-	defer s.looking.Unlock()
-	select {
-	case <-s.stop: // Ticker.Reset would begin again
-	default:
-		s.tick.Reset(s.cfg.Heartbeat)
-		s.beat(time.Now(), false)
-	}
-}
-
-// beat is a heartbeat; every so often it looks.
-func (s *Sampler) beat(now time.Time, stopped bool) {
-	if stopped {
-		s.stopped(s.pulse.last, now)
-	}
-	s.pulse.beat(now, stopped)
-	s.still.Store(int64(s.pulse.still))
-	if now.Sub(s.before.at) < time.Duration(s.cfg.Looks)*s.cfg.Heartbeat-s.cfg.Heartbeat/2 {
-		return
-	}
-	found := s.probe.look(time.Now())
-	t := new(star.Telemetry)
-	if s.looks%s.cfg.Slow == 0 {
-		s.host.look(found.at, !found.hasCPU)
-	}
-	s.looks++
-	t.Merge(&s.host.found)
-	rates(t, &s.before, &found)
-	if s.cfg.Also != nil {
-		s.cfg.Also(t)
-	}
-	s.last.Store(t)
-	s.before = found
 }
 
 // pulse finds pauses of the whole process.

@@ -94,8 +94,6 @@ type Model struct {
 	body   []byte
 	ahead  []int
 	closed bool
-
-	meanwhile func()
 }
 
 var _ train.Streamer = (*Model)(nil)
@@ -218,9 +216,6 @@ func (m *Model) compute(ctx context.Context, dst []float32, b train.Batch, ready
 	m.lease(b)
 	if err := m.ask(KindCompute, b, uint64(b.Start)|flags); err != nil {
 		return 0, err
-	}
-	if m.meanwhile != nil {
-		m.meanwhile()
 	}
 	to := len(m.grad) // from here on it is complete
 	for {
