@@ -5,7 +5,7 @@
 #   data     its loader is 60 ms late, from the beginning to the end
 #   add      it computes 60 ms longer (it sleeps), from the beginning to the end
 #   quota    its control group gets 2 ms of a processor in each 50 ms for a while  (root, control groups of version 1)
-#   neighbour  it shares a control group, which gets as much as one thread, with six busy loops for a while  (root, control groups of version 1)
+#   neighbour  it shares a control group, which gets as much as one thread, with twenty busy loops for a while: each gets less than the worker needs  (root, control groups of version 1)
 #   stop     it is stopped for 150 of each 300 ms for a while
 #   link     it is on a host of its own, whose link has 20 Mbit/s for a while; out in every other pair of jobs, in in the others  (root, namespaces, tc)
 #   none     nobody is injured
@@ -138,7 +138,7 @@ injure() {
 	neighbour)
 		mkdir -p "$group"
 		n=${#busy[@]}
-		loops 6
+		loops 20
 		for p in "$2" $script "${busy[@]:$n}"; do echo "$p" >"$group/cgroup.procs"; done
 		sleep "$hurt"
 		kill "${busy[@]:$n}"; busy=("${busy[@]:0:$n}")

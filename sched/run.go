@@ -72,24 +72,25 @@ func Run(jobs []*Job, clusters map[string]Cluster, o Options) ([]Outcome, error)
 			return nil, fmt.Errorf("%s orders jobs by a predicted duration, and no job has one: give the column %s", w.policy, w.column)
 		}
 	}
-	muri := strings.HasPrefix(o.Policy, "muri-") || o.Compat&Muri != 0 && slices.Contains([]string{"srtf", "srsf", "tiresias"}, o.Policy)
-	_, mixed := mixedPolicies[o.Policy]
-	mixed = mixed && (start == nil || slices.ContainsFunc(jobs, func(j *Job) bool { return j.Either != nil }))
-	if mixed && !(o.Alpha > 0 && o.Alpha <= 1) {
+	kind := o.kind(jobs)
+	if kind == ofMachines && !(o.Alpha > 0 && o.Alpha <= 1) {
 		return nil, fmt.Errorf("alpha is %v: want more than 0, and at most 1", o.Alpha)
 	}
-	if _, ok := livePolicies[o.Policy]; o.Start != 0 && (!ok || o.Compat != 0 || mixed) {
+	if _, ok := livePolicies[o.Policy]; o.Start != 0 && (!ok || o.Compat != 0 || kind == ofMachines) {
 		return nil, fmt.Errorf("what a start takes is known to %s alone, without compat and with one kind of machines: leave it out", strings.Join(LivePolicies(), ", "))
 	}
-	if o.Horizon != 0 && (!strings.HasPrefix(o.Policy, "ef") || o.Start != 0 || o.Compat != 0) {
+	if o.Horizon != 0 && (!isElasticFlow(o.Policy) || o.Start != 0 || o.Compat != 0) {
 		return nil, errors.New("a horizon bounds what ef and ef-admission plan, where starts take no time and without compat: leave it out")
 	}
-	for _, c := range clusters {
-		if c.Slow != nil && (o.Compat != 0 || o.Horizon != 0 || muri || mixed) {
-			return nil, fmt.Errorf("%s cannot be simulated with slow nodes: it only counts GPUs, keeps to a horizon, or follows a program that knows of none", o.Policy)
-		}
-		if c.Away != nil && (o.Compat != 0 || o.Horizon != 0 || muri || mixed) {
-			return nil, fmt.Errorf("%s cannot be simulated with nodes that go and come: it only counts GPUs, keeps to a horizon, or follows a program that knows of none", o.Policy)
+	if o.Compat != 0 || o.Horizon != 0 || kind == ofStages || kind == ofMachines {
+		for _, c := range clusters {
+			what := "slow nodes"
+			if c.Slow == nil {
+				what = "nodes that go and come"
+			}
+			if c.Slow != nil || c.Away != nil {
+				return nil, fmt.Errorf("%s cannot be simulated with %s: it only counts GPUs, keeps to a horizon, or follows a program that knows of none", o.Policy, what)
+			}
 		}
 	}
 	parts := map[string][]int{}
@@ -98,18 +99,18 @@ func Run(jobs []*Job, clusters map[string]Cluster, o Options) ([]Outcome, error)
 			return nil, fmt.Errorf("job %s: there is no virtual cluster %q: add it to the clusters", j.ID, j.VC)
 		}
 		switch {
-		case muri && j.Stages == nil:
+		case kind == ofStages && j.Stages == nil:
 			return nil, fmt.Errorf("job %s: %s needs to know how long it uses each resource and takes to start again: give a trace of the format muri", j.ID, o.Policy)
-		case mixed && j.Either == nil:
+		case kind == ofMachines && j.Either == nil:
 			return nil, fmt.Errorf("job %s: %s needs to know how long it takes with a GPU and without: give a trace of the format allox", j.ID, o.Policy)
-		case start == nil && !muri && !mixed && o.Policy != "lucid" && o.Policy != "star" && j.Rates == nil:
+		case kind == ofShares && o.Policy != "star" && j.Rates == nil:
 			return nil, fmt.Errorf("job %s: %s plans with iterations and throughputs, and it has none: give --throughputs and a trace of the format elasticflow", j.ID, o.Policy)
 		case start != nil && j.Duration == 0 && j.Rates != nil:
 			return nil, fmt.Errorf("job %s: %s runs jobs for their duration, and it has none", j.ID, o.Policy)
 		}
 		parts[j.VC] = append(parts[j.VC], i)
 	}
-	if o.Policy == "lucid" {
+	if kind == ofProfiles {
 		if o.Profile == nil {
 			return nil, errors.New("lucid needs to know how fast jobs are that share GPUs, and forecasts: give --estimates")
 		}
@@ -122,26 +123,61 @@ func Run(jobs []*Job, clusters map[string]Cluster, o Options) ([]Outcome, error)
 			of = append(of, jobs[i])
 		}
 		var part []Outcome
-		if o.Policy == "tiresias" && o.Compat&ElasticFlow != 0 {
-			part = elasticTiresias(of, clusters[vc], o.Slot)
-		} else if strings.HasPrefix(o.Policy, "ef") && o.Compat&ElasticFlow != 0 {
-			part = elasticProgram(of, clusters[vc], o)
-		} else if o.Policy == "gandiva" && o.Compat&ElasticFlow != 0 {
-			part = elasticGandiva(of, clusters[vc], o.Slot)
-		} else if mixed {
-			part = either(of, clusters[vc], o)
-		} else if muri {
-			part = interleave(of, clusters[vc], o.Policy, o.Compat)
-		} else if start == nil {
-			part = runElastic(of, clusters[vc], o)
+		if program := programs[o.Policy]; program != nil && o.Compat&ElasticFlow != 0 {
+			part = program(of, clusters[vc], o)
 		} else {
-			part = simulate(of, clusters[vc], start(), o)
+			switch kind {
+			case ofMachines:
+				part = either(of, clusters[vc], o)
+			case ofStages:
+				part = interleave(of, clusters[vc], o.Policy, o.Compat)
+			case ofShares:
+				part = runElastic(of, clusters[vc], o)
+			default:
+				part = simulate(of, clusters[vc], start(), o)
+			}
 		}
 		for k, i := range indices {
 			out[i] = part[k]
 		}
 	}
 	return out, nil
+}
+
+// programs are policies of ElasticFlow's program that decide otherwise than the policy of that name.
+var programs = map[string]func([]*Job, Cluster, Options) []Outcome{
+	"tiresias": func(jobs []*Job, c Cluster, o Options) []Outcome { return elasticTiresias(jobs, c, o.Slot) },
+	"gandiva":  func(jobs []*Job, c Cluster, o Options) []Outcome { return elasticGandiva(jobs, c, o.Slot) },
+	"ef":       elasticProgram, "ef-admission": elasticProgram,
+}
+
+func isElasticFlow(policy string) bool { return policy == "ef" || policy == "ef-admission" }
+
+// kind is what a policy decides about.
+type kind int
+
+const (
+	ofTasks    kind = iota // jobs with a number of GPUs
+	ofShares               // how many GPUs jobs have
+	ofStages               // whose iterations take turns on the same GPUs
+	ofMachines             // of two kinds
+	ofProfiles             // Lucid's
+)
+
+// kind is that of the policy, for these jobs.
+func (o Options) kind(jobs []*Job) kind {
+	_, mixed := mixedPolicies[o.Policy]
+	switch start := policies[o.Policy]; {
+	case o.Policy == "muri-s", o.Policy == "muri-l", o.Compat&Muri != 0 && slices.Contains([]string{"srtf", "srsf", "tiresias"}, o.Policy):
+		return ofStages
+	case mixed && (start == nil || slices.ContainsFunc(jobs, func(j *Job) bool { return j.Either != nil })):
+		return ofMachines
+	case o.Policy == "lucid":
+		return ofProfiles
+	case start == nil && o.Policy != "themis":
+		return ofShares
+	}
+	return ofTasks
 }
 
 // Summary is what became of all jobs.
