@@ -344,7 +344,7 @@ var escaped = regexp.MustCompile(`\\u[0-9a-fA-F]{4}|\\U[0-9a-fA-F]{8}`)
 
 // text reads a text.
 func (u *unpickler) text(op byte) (string, error) {
-	if op == 'V' { // bytes are characters, and the others are written \uXXXX
+	if op == 'V' { // bytes are characters, and the others are written as \u and four digits
 		line, err := u.line()
 		runes := make([]rune, len(line))
 		for i := range len(line) {
