@@ -579,6 +579,49 @@ func TestALongLogIsCompacted(t *testing.T) {
 	}
 }
 
+// What was added is not there any more with a snapshot that was made after a note took its place, though nothing follows the snapshot that would say so.
+func TestASnapshotForgetsWhatWasAdded(t *testing.T) {
+	w := newWorld(t, 3, 3)
+	for _, p := range w.members {
+		p.short = 2
+	}
+	w.members[0].campaign()
+	w.settle(w.members[0])
+	first := w.members[w.await(time.Second)]
+	away := w.members[(first.rank+1)%3]
+	propose := func(e entry) {
+		t.Helper()
+		if _, err := first.proposeEntry(e); err != nil {
+			t.Fatal(err)
+		}
+		w.settle(first)
+		w.run(time.Second)
+	}
+	propose(entry{Note: []byte("more"), Add: true})
+	if len(away.state.Added) != 1 {
+		t.Fatalf("%q is added", away.state.Added)
+	}
+	for o := range 3 {
+		w.cut[[2]int{away.rank, o}], w.cut[[2]int{o, away.rank}] = true, true
+	}
+	last := func() bool { // the snapshot has all that was agreed on, and the log does not reach back to who is away
+		snap, _ := first.store.Snapshot()
+		begins, _ := first.store.FirstIndex()
+		return snap.Metadata.Index == first.lastIndex() && begins > away.lastIndex()+1
+	}
+	for i := 0; !last(); i++ {
+		if i > 20 {
+			t.Fatal("no snapshot is the last that was agreed on")
+		}
+		propose(entry{Note: fmt.Append(nil, "note ", i)})
+	}
+	clear(w.cut)
+	w.run(5 * time.Second)
+	if got, want := string(away.state.Note), string(first.state.Note); got != want || len(away.state.Added) > 0 {
+		t.Errorf("who was away knows note %q, want %q, and still has %q, in the place of which it is", got, want, away.state.Added)
+	}
+}
+
 // What another member says is looked at before it is believed.
 func TestBadMessagesAreRefused(t *testing.T) {
 	c, err := newCore(1, 3, slog.New(slog.DiscardHandler))

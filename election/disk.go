@@ -245,6 +245,27 @@ func whole(store *raft.MemoryStorage) (r raftpb.Message) {
 
 // restore makes the part of a member again of what it has written down. It keeps what it had promised as if it had done so now.
 func restore(id uint64, records []raftpb.Message, log *slog.Logger) (*core, error) {
+	store, err := stored(records)
+	if err != nil {
+		return nil, err
+	}
+	snap, _ := store.Snapshot()
+	c, err := coreOf(id, store, snap.Metadata.Index, log)
+	if err != nil {
+		return nil, err
+	}
+	if !raft.IsEmptySnap(snap) {
+		if err := json.Unmarshal(snap.Data, &c.state); err != nil {
+			return nil, fmt.Errorf("what was agreed on: %w", err)
+		}
+		c.conf, c.index, c.first = snap.Metadata.ConfState, snap.Metadata.Index, snap.Metadata.Index+1
+	}
+	c.bound = promise
+	return c, nil
+}
+
+// stored is what records come to.
+func stored(records []raftpb.Message) (*raft.MemoryStorage, error) {
 	store := raft.NewMemoryStorage()
 	for i, r := range records {
 		err := func() (err error) {
@@ -270,17 +291,58 @@ func restore(id uint64, records []raftpb.Message, log *slog.Logger) (*core, erro
 			return nil, fmt.Errorf("record %d does not follow from those before: %w", i, err)
 		}
 	}
-	snap, _ := store.Snapshot()
-	c, err := coreOf(id, store, snap.Metadata.Index, log)
+	return store, nil
+}
+
+// ReadDir is what the member of a folder (Config.Dir) knows to be agreed on, whether or not it runs: the last note, nil: there was none, and what was added to it, in
+// order. Others may have agreed on more since. Errors are *DiskError.
+func ReadDir(dir string) (note []byte, added [][]byte, err error) {
+	name := filepath.Join(dir, diskName)
+	text, err := os.ReadFile(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, &DiskError{err, exitcode.Missing}
+	} else if err != nil {
+		return nil, nil, &DiskError{err, exitcode.Corrupt}
+	}
+	records, _, err := parseDisk(name, text)
 	if err != nil {
-		return nil, err
+		return nil, nil, &DiskError{err, exitcode.Corrupt}
 	}
-	if !raft.IsEmptySnap(snap) {
-		if err := json.Unmarshal(snap.Data, &c.state); err != nil {
-			return nil, fmt.Errorf("what was agreed on: %w", err)
+	state := agreed{Rank: -1}
+	err = func() error {
+		store, err := stored(records)
+		if err != nil {
+			return err
 		}
-		c.conf, c.index, c.first = snap.Metadata.ConfState, snap.Metadata.Index, snap.Metadata.Index+1
+		hard, _, _ := store.InitialState()
+		if snap, _ := store.Snapshot(); !raft.IsEmptySnap(snap) {
+			if err := json.Unmarshal(snap.Data, &state); err != nil {
+				return fmt.Errorf("what was agreed on: %w", err)
+			}
+		}
+		first, _ := store.FirstIndex()
+		last, _ := store.LastIndex()
+		if last = min(last, hard.Commit); first > last {
+			return nil
+		}
+		entries, err := store.Entries(first, last+1, 1<<62)
+		if err != nil {
+			return err
+		}
+		for _, e := range entries {
+			if len(e.Data) == 0 || e.Type != raftpb.EntryNormal {
+				continue
+			}
+			var it entry
+			if err := json.Unmarshal(e.Data, &it); err != nil {
+				return fmt.Errorf("entry %d: %w", e.Index, err)
+			}
+			state.apply(it)
+		}
+		return nil
+	}()
+	if err != nil {
+		return nil, nil, &DiskError{fmt.Errorf("%s: damaged: %w", name, err), exitcode.Corrupt}
 	}
-	c.bound = promise
-	return c, nil
+	return state.Note, state.Added, nil
 }

@@ -73,6 +73,9 @@ func TestDisk(t *testing.T) {
 		for r := range 3 {
 			b.end(r)
 		}
+		if note, added, err := ReadDir(b.dirs[first.Rank]); err != nil || string(note) != "note" || string(bytes.Join(added, []byte(","))) != "a,b" {
+			t.Errorf("the folder of who led has %q, %q, %v", note, added, err)
+		}
 		b.begin(1)
 		b.begin(2)
 		second := b.await(10 * time.Second)
@@ -206,6 +209,9 @@ func TestBadDisk(t *testing.T) {
 	} {
 		dir, text := make()
 		os.WriteFile(filepath.Join(dir, diskName), x.spoil(text), 0o600)
+		if _, _, err := ReadDir(dir); x.code == 65 && (member.ExitCode(err) != 65 || !strings.Contains(err.Error(), x.says)) || x.code != 65 && err != nil {
+			t.Errorf("%s: read from outside: %v", name, err)
+		}
 		if _, _, err := openDisk(dir, x.want); member.ExitCode(err) != x.code || !strings.Contains(err.Error(), x.says) {
 			t.Errorf("%s: exit code %d, %v", name, member.ExitCode(err), err)
 		}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
@@ -27,10 +28,10 @@ func readSchedule(path string) (s web.Schedules, err error) {
 		return s, errNoSchedule
 	}
 	if info.IsDir() {
-		if _, err := os.Stat(filepath.Join(path, "queue.jsonl")); err != nil {
+		if s, err = schedule.Read(path); errors.Is(err, fs.ErrNotExist) {
 			return s, errNoSchedule
 		}
-		return schedule.Read(path)
+		return s, err
 	}
 	f, err := os.Open(path)
 	if err != nil {

@@ -33,6 +33,7 @@ var never = math.Inf(1)
 const (
 	mostStays   = 4000
 	mostDecided = 200
+	mostPlaces  = 1 << 20 // of a host
 )
 
 // NewHistory is that of an empty queue.

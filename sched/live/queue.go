@@ -73,6 +73,8 @@ type Queue struct {
 	Hosts []*Host
 	Jobs  []*Job // in order of submission
 
+	Newest float64 // event, s
+
 	took    map[string][]float64 // s, the newest
 	byName  map[string]*Job
 	policy  *sched.Live
@@ -170,6 +172,7 @@ func (q *Queue) Apply(e Event) error {
 	if len(q.decided) > 0 && q.decided[0].same(e) {
 		q.decided = q.decided[1:]
 	}
+	q.Newest = e.At
 	switch e.Kind {
 	case KindSlow, KindWell:
 		if h := q.host(e.Host); h != nil {
@@ -183,10 +186,7 @@ func (q *Queue) Apply(e Event) error {
 		if e.Spec == nil || q.byName[e.Job] != nil {
 			return fmt.Errorf("job %s is submitted twice, or is none", e.Job)
 		}
-		j := &Job{Spec: *e.Spec, Submitted: e.At, Due: math.Inf(1), State: Waiting, since: e.At, given: math.NaN()}
-		if j.Deadline > 0 {
-			j.Due = e.At + j.Deadline
-		}
+		j := newJob(*e.Spec, e.At)
 		q.Jobs, q.byName[e.Job] = append(q.Jobs, j), j
 		if q.policy != nil {
 			q.policy.Arrive(j.forPolicy())
@@ -200,6 +200,15 @@ func (q *Queue) Apply(e Event) error {
 	j.attained += (e.At - j.since) * float64(len(j.Members))
 	j.since = e.At
 	return q.apply(j, e)
+}
+
+// newJob is one that was submitted at a time.
+func newJob(s Spec, at float64) *Job {
+	j := &Job{Spec: s, Submitted: at, Due: math.Inf(1), State: Waiting, since: at, given: math.NaN()}
+	if j.Deadline > 0 {
+		j.Due = at + j.Deadline
+	}
+	return j
 }
 
 func (e Event) same(o Event) bool {

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/cockroachdb/datadriven"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
 // world is jobs that run as a queue says, in virtual time: a coordinator takes a second to come, a worker another one, two to leave, and half a second for the last checkpoint.
@@ -21,6 +23,8 @@ type world struct {
 	q      *Queue
 	now    float64
 	log    [][]byte // what is on disk
+	saved  []byte   // what the first of these come to; nil: of none
+	folded int      // how many these are
 	do     []due
 	learns bool // what starts take
 
@@ -44,21 +48,8 @@ func newWorld(t testing.TB, policy string, slot float64, hosts ...Host) *world {
 
 // restart is what a service does that was killed: it has its log and nothing else, and finds out who still runs.
 func (w *world) restart() {
-	var hosts []*Host
-	for _, h := range w.hosts {
-		hosts = append(hosts, &Host{Name: h.Name, Slots: h.Slots})
-	}
 	old := w.q
-	w.q = New(hosts)
-	for _, line := range w.log {
-		var e Event
-		if err := json.Unmarshal(line, &e); err != nil {
-			w.t.Fatal(err)
-		}
-		if err := w.q.Apply(e); err != nil {
-			w.t.Fatal(err)
-		}
-	}
+	w.q, _ = w.replay(w.saved, w.log[w.folded:])
 	if old != nil {
 		for i, j := range w.q.Jobs { // the log of the job says it
 			j.Samples = old.Jobs[i].Samples
@@ -70,6 +61,68 @@ func (w *world) restart() {
 	if err := w.q.Schedule(w.policy, w.slot, w.now); err != nil {
 		w.t.Fatal(err)
 	}
+}
+
+// replay makes a queue of what was saved, nil: of nothing, and lines of the log.
+func (w *world) replay(saved []byte, log [][]byte) (*Queue, *History) {
+	q, h := New(w.fresh()), NewHistory()
+	if saved != nil {
+		var err error
+		if q, h, err = Load(saved, w.fresh()); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	for _, e := range w.events(log) {
+		if err := q.Apply(e); err != nil {
+			w.t.Fatal(err)
+		}
+		h.Add(e)
+	}
+	return q, h
+}
+
+func (w *world) fresh() (hosts []*Host) {
+	for _, h := range w.hosts {
+		hosts = append(hosts, &Host{Name: h.Name, Slots: h.Slots})
+	}
+	return hosts
+}
+
+func (w *world) events(log [][]byte) []Event {
+	es := make([]Event, len(log))
+	for i, line := range log {
+		if err := json.Unmarshal(line, &es[i]); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	return es
+}
+
+// fold has what the log comes to take its place, when it has looked whether what did so before comes to the same with what was written since.
+func (w *world) fold() {
+	q, h := w.replay(nil, w.log)
+	sq, sh := w.replay(w.saved, w.log[w.folded:])
+	if diff := cmp.Diff(q, sq, cmp.AllowUnexported(Queue{}, Job{}, Job{}.stable, Member{}, Host{}), cmpopts.EquateNaNs(), cmpopts.EquateEmpty()); diff != "" {
+		w.t.Fatalf("%.2f: what was saved and %d events more are another queue than all %d events:\n%s", w.now, len(w.log)-w.folded, len(w.log), diff)
+	}
+	for _, h := range []*History{h, sh} { // places behind the last one that is taken need not be known
+		for host, taken := range h.taken {
+			for len(taken) > 0 && !taken[len(taken)-1] {
+				taken = taken[:len(taken)-1]
+			}
+			if h.taken[host] = taken; len(taken) == 0 {
+				delete(h.taken, host)
+			}
+		}
+	}
+	if diff := cmp.Diff(h, sh, cmp.AllowUnexported(History{}, Stay{}), cmpopts.EquateEmpty()); diff != "" {
+		w.t.Fatalf("%.2f: what was saved has another history:\n%s", w.now, diff)
+	}
+	var err error
+	if w.saved, err = Fold(w.saved, w.fresh(), w.events(w.log[w.folded:])); err != nil {
+		w.t.Fatal(err)
+	}
+	w.folded = len(w.log)
 }
 
 func (w *world) later(after float64, what func()) { w.do = append(w.do, due{w.now + after, what}) }
@@ -240,6 +293,7 @@ func (w *world) idle() bool {
 }
 
 // Random lives: jobs come, are cancelled, hosts are slow, workers and coordinators die, and the service is killed again and again. Every job comes to an end, and uses each sample once.
+// What a queue is saved as is, with what happens after, the same queue as all events make.
 func TestRandomLives(t *testing.T) {
 	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 3))
@@ -296,6 +350,9 @@ func TestRandomLives(t *testing.T) {
 			}
 			if r.IntN(20) == 0 {
 				w.restart()
+				if r.IntN(10) == 0 {
+					w.fold()
+				}
 			}
 			w.step(func(string) float64 { return 1 })
 		}

@@ -2,7 +2,9 @@ package schedule
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
@@ -10,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"star/election"
 	"star/exitcode"
 	"star/member"
 	"star/runlog"
@@ -46,7 +49,7 @@ func (v View) Schedules(q *live.Queue, h *live.History) web.Schedules {
 	for _, e := range slices.Backward(h.Decided) {
 		s.Decided = append(s.Decided, web.Decided{At: e.At, Job: e.Job, Says: e.Says()})
 	}
-	s.Headline, s.Bad = v.headline(&s)
+	s.Headline, s.Bad = v.headline(&s, q)
 	return web.Schedules{Title: v.Dir, Live: v.Live, Began: &v.Began, Schedules: []web.Schedule{s}}
 }
 
@@ -149,7 +152,11 @@ func (v View) bars(s *web.Schedule, q *live.Queue, h *live.History) {
 		add(host.Name, host.Slow)
 	}
 	for _, name := range gone {
-		add(name, "the service has it no more")
+		why := ""
+		if v.Live { // else nobody says which it has
+			why = "the service has it no more"
+		}
+		add(name, why)
 	}
 	for _, y := range h.Stays {
 		k, ok := names[y.Job]
@@ -166,13 +173,13 @@ func (v View) bars(s *web.Schedule, q *live.Queue, h *live.History) {
 }
 
 // headline is what somebody would want to know first.
-func (v View) headline(s *web.Schedule) (text string, bad bool) {
+func (v View) headline(s *web.Schedule, q *live.Queue) (text string, bad bool) {
 	if v.Wrong != "" {
 		return v.Wrong, true
 	}
-	for _, h := range s.Hosts {
+	for _, h := range q.Hosts {
 		if h.Slow != "" {
-			text, bad = fmt.Sprintf("Host %s is avoided: %s. ", h.Host, h.Slow), true
+			text, bad = fmt.Sprintf("Host %s is avoided: %s. ", h.Name, h.Slow), true
 			break
 		}
 	}
@@ -209,24 +216,48 @@ func (s *Service) View() web.Schedules {
 	return View{Dir: s.o.Dir, Policy: s.o.Policy, Began: s.began, Now: s.now(), Live: true, Wrong: s.stuck}.Schedules(s.q, s.history)
 }
 
-// Read reads the queue of a folder, whether or not a service has it.
+// Read reads the queue of a folder, whether or not a service has it. Of one of several services it is what that one knows: others may know more.
+// An error is fs.ErrNotExist if it is no such folder.
 func Read(dir string) (web.Schedules, error) {
 	name := filepath.Join(dir, queueName)
 	text, err := os.ReadFile(name)
-	if err != nil {
+	if errors.Is(err, fs.ErrNotExist) {
+		return readPeers(dir)
+	} else if err != nil {
 		return web.Schedules{}, member.FileError(err, errQueue)
 	}
 	h, events, _, err := parseQueue(name, text)
 	if err != nil {
 		return web.Schedules{}, err
 	}
-	q, history, now := live.New(nil), live.NewHistory(), 0.
+	return View{Dir: dir, Began: h.Time}.after(live.New(nil), live.NewHistory(), events, func(i int) string { return fmt.Sprintf("%s:%d", name, i+2) })
+}
+
+// readPeers is Read of the folder of one of several services.
+func readPeers(dir string) (web.Schedules, error) {
+	note, added, err := election.ReadDir(filepath.Join(dir, peersDir))
+	if err != nil {
+		return web.Schedules{}, err
+	}
+	if note == nil {
+		return web.Schedules{}, coded{fmt.Errorf("%s: this service knows of no queue yet: the services have not agreed on one", dir), exitcode.Missing}
+	}
+	b := new(agreedBook)
+	q, h, events, err := b.read(dir, note, added)
+	if err != nil {
+		return web.Schedules{}, err
+	}
+	return View{Dir: dir, Began: b.head.Time}.after(q, h, events, func(i int) string { return fmt.Sprintf("%s: event %d", dir, i) })
+}
+
+// after is a queue as its page shows it, after events more; where names one that cannot have happened.
+func (v View) after(q *live.Queue, h *live.History, events []live.Event, where func(int) string) (web.Schedules, error) {
 	for i, e := range events {
 		if err := q.Apply(e); err != nil {
-			return web.Schedules{}, coded{fmt.Errorf("%s:%d: %w: %w", name, i+2, errQueue, err), exitcode.Corrupt}
+			return web.Schedules{}, coded{fmt.Errorf("%s: %w: %w", where(i), errQueue, err), exitcode.Corrupt}
 		}
-		history.Add(e)
-		now = e.At
+		h.Add(e)
 	}
-	return View{Dir: dir, Began: h.Time, Now: now}.Schedules(q, history), nil
+	v.Now = q.Newest
+	return v.Schedules(q, h), nil
 }

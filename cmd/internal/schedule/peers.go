@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -189,8 +190,7 @@ func (c *council) decide(ctx context.Context) error {
 
 // lead decides until the leadership is over or the context ends.
 func (c *council) lead(ctx context.Context, lead *election.Leadership) error {
-	b := agreedBook{lead}
-	s, err := c.taken(b)
+	s, err := c.taken(lead)
 	if err != nil {
 		return err
 	}
@@ -209,27 +209,18 @@ func (c *council) lead(ctx context.Context, lead *election.Leadership) error {
 }
 
 // taken makes the service of what was agreed on before.
-func (c *council) taken(b agreedBook) (*Service, error) {
-	var n head
-	if b.lead.Note == nil {
-		n = head{queueFormat, time.Now().Round(0)}
-		text, err := json.Marshal(n)
-		if err != nil {
+func (c *council) taken(lead *election.Leadership) (*Service, error) {
+	b := &agreedBook{lead: lead, hosts: c.o.Hosts, log: c.o.Log}
+	if lead.Note == nil {
+		if err := b.note(head{Format: queueFormat, Time: time.Now().Round(0)}); err != nil {
 			return nil, err
 		}
-		if err := b.lead.SetNote(text); err != nil {
-			return nil, errLost
-		}
-	} else if err := json.Unmarshal(b.lead.Note, &n); err != nil || n.Format != queueFormat {
-		return nil, coded{fmt.Errorf("%s: the queue has format %d, and this program knows %d (%v): give all services the same release of STAR", c.o.Dir, n.Format, queueFormat, err), exitcode.Corrupt}
 	}
-	events := make([]live.Event, len(b.lead.Added))
-	for i, text := range b.lead.Added {
-		if err := json.Unmarshal(text, &events[i]); err != nil {
-			return nil, coded{fmt.Errorf("%s: event %d: %w", c.o.Dir, i, err), exitcode.Corrupt}
-		}
+	q, h, events, err := b.read(c.o.Dir, lead.Note, lead.Added)
+	if err != nil {
+		return nil, err
 	}
-	s, err := begin(c.o, b, n.Time, live.New(c.o.Hosts), live.NewHistory(), events, func(i int) string { return fmt.Sprintf("%s: event %d", c.o.Dir, i) }, c.ended)
+	s, err := begin(c.o, b, b.head.Time, q, h, events, func(i int) string { return fmt.Sprintf("%s: event %d", c.o.Dir, i) }, c.ended)
 	if err != nil {
 		return nil, err
 	}
@@ -237,10 +228,80 @@ func (c *council) taken(b agreedBook) (*Service, error) {
 	return s, nil
 }
 
-// agreedBook has the other services agree to each event.
-type agreedBook struct{ lead *election.Leadership }
+// shortenAt is how many bytes of events are kept before what they have come to takes their place, at least; also no fewer than that has.
+const shortenAt = 64 << 10
 
-func (b agreedBook) add(e live.Event) error {
+// agreedBook has the other services agree to each event. When these have become many, it has them agree to what they have come to, in their place.
+type agreedBook struct {
+	lead  *election.Leadership
+	hosts []*live.Host
+	log   *slog.Logger
+	head  head         // the note: with what came before the events
+	since []live.Event // that were added to it
+	size  int          // of these, bytes
+}
+
+// read takes in what was agreed on: the queue as it was noted, and events since. note is nil if head has it.
+func (b *agreedBook) read(dir string, note []byte, added [][]byte) (q *live.Queue, h *live.History, events []live.Event, err error) {
+	bad := func(err error) error { return coded{fmt.Errorf("%s: %w: %w", dir, errQueue, err), exitcode.Corrupt} }
+	if note != nil {
+		err := json.Unmarshal(note, &b.head)
+		if n := b.head.Format; err == nil && n != queueFormat && n != savedFormat {
+			err = fmt.Errorf("it has format %d, and this program knows %d and %d: give all services the same release of STAR", n, queueFormat, savedFormat)
+		}
+		if err != nil {
+			return nil, nil, nil, bad(err)
+		}
+	}
+	q, h = live.New(fresh(b.hosts)), live.NewHistory()
+	if b.head.Queue != nil {
+		if q, h, err = live.Load(b.head.Queue, fresh(b.hosts)); err != nil {
+			return nil, nil, nil, bad(err)
+		}
+	}
+	b.since, b.size = make([]live.Event, len(added)), 0
+	for i, text := range added {
+		if err := json.Unmarshal(text, &b.since[i]); err != nil {
+			return nil, nil, nil, bad(fmt.Errorf("event %d: %w", i, err))
+		}
+		b.size += len(text)
+	}
+	return q, h, b.since, nil
+}
+
+// fresh are hosts of which nothing is known yet.
+func fresh(hosts []*live.Host) (all []*live.Host) {
+	for _, h := range hosts {
+		all = append(all, &live.Host{Name: h.Name, Slots: h.Slots})
+	}
+	return all
+}
+
+// note has the others agree on the head of a queue, in the place of all that they have agreed on before.
+func (b *agreedBook) note(h head) error {
+	text, err := json.Marshal(h)
+	if err != nil {
+		return err
+	}
+	if err := b.lead.SetNote(text); err != nil { // it may be agreed on nevertheless, and comes to the same
+		return errLost
+	}
+	b.head, b.since, b.size = h, nil, 0
+	return nil
+}
+
+func (b *agreedBook) add(e live.Event) error {
+	if b.size > max(shortenAt, len(b.head.Queue)) {
+		text, err := live.Fold(b.head.Queue, fresh(b.hosts), b.since)
+		if err != nil {
+			return coded{fmt.Errorf("the queue's events cannot be made shorter: %w", err), exitcode.Corrupt}
+		}
+		events := len(b.since)
+		if err := b.note(head{savedFormat, b.head.Time, text}); err != nil {
+			return err
+		}
+		b.log.Info("the queue takes the place of its events", "events", events, "bytes", len(text))
+	}
 	text, err := json.Marshal(e)
 	if err != nil {
 		return err
@@ -248,10 +309,12 @@ func (b agreedBook) add(e live.Event) error {
 	if err := b.lead.Add(text); err != nil { // it may be agreed on nevertheless: whoever decides next knows
 		return errLost
 	}
+	b.since = append(b.since, e)
+	b.size += len(text)
 	return nil
 }
 
-func (b agreedBook) held() bool { return b.lead.Held() || b.lead.Hold() == nil }
+func (b *agreedBook) held() bool { return b.lead.Held() || b.lead.Hold() == nil }
 
 // peers is who is there, as the service that decides sees it.
 func (c *council) peers() (ps []PeerStatus) {

@@ -53,7 +53,6 @@ type Service struct {
 	o       Options
 	book    book
 	began   time.Time // from which events count
-	newest  float64   // event, s
 	close   func()
 	q       *live.Queue
 	history *live.History
@@ -127,7 +126,6 @@ func begin(o Options, b book, began time.Time, q *live.Queue, h *live.History, e
 			return nil, coded{fmt.Errorf("%s: %w: %w", where(i), errQueue, err), exitcode.Corrupt}
 		}
 		s.history.Add(e)
-		s.newest = e.At
 	}
 	running := 0
 	for _, j := range s.q.Jobs {
@@ -155,7 +153,7 @@ func begin(o Options, b book, began time.Time, q *live.Queue, h *live.History, e
 }
 
 // now is s since the queue began. It does not go back, not even where another machine's clock has said more.
-func (s *Service) now() float64 { return max(s.newest, time.Since(s.began).Seconds()) }
+func (s *Service) now() float64 { return max(s.q.Newest, time.Since(s.began).Seconds()) }
 
 func (s *Service) coordinator(j *live.Job) child {
 	return child(filepath.Join(s.dir(j.Name, j.Life), "ps"))
@@ -248,7 +246,6 @@ func (s *Service) commit(e live.Event) error {
 		return err
 	}
 	s.history.Add(e)
-	s.newest = e.At
 	s.report(e)
 	if !s.book.held() { // whoever decides next does it
 		s.lost = true

@@ -23,12 +23,14 @@ import (
 const (
 	queueName   = "queue.jsonl"
 	queueFormat = 1
+	savedFormat = 2 // with the queue as it was: only where services have one together
 )
 
 // head is the first line of a queue's file.
 type head struct {
-	Format int       `json:"format"`
-	Time   time.Time `json:"time"` // from which events count
+	Format int             `json:"format"`
+	Time   time.Time       `json:"time"`            // from which events count
+	Queue  json.RawMessage `json:"queue,omitempty"` // as live.Save has it; what follows came later
 }
 
 // errQueue marks a file that is no queue.
@@ -124,7 +126,7 @@ func (s *store) read(name string) (events []live.Event, torn int, err error) {
 	}
 	if s.size == 0 {
 		s.began = time.Now().Round(0)
-		if err := s.write(head{queueFormat, s.began}); err != nil {
+		if err := s.write(head{Format: queueFormat, Time: s.began}); err != nil {
 			return nil, 0, coded{err, exitcode.Unwritable}
 		}
 	}

@@ -1,0 +1,171 @@
+package live
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+
+	"star/sched"
+)
+
+// saved is a queue and its history: what events have come to. Times are s since the queue began.
+type saved struct {
+	Newest  float64              `json:"newest"`
+	Hosts   []savedHost          `json:"hosts"`
+	Jobs    []savedJob           `json:"jobs"`
+	Took    map[string][]float64 `json:"took,omitempty"`
+	Stays   []savedStay          `json:"stays"`
+	Decided []Event              `json:"decided"`
+}
+
+type savedHost struct {
+	Name  string  `json:"host"`
+	Slow  string  `json:"slow,omitempty"`
+	Until float64 `json:"until"`
+	Away  float64 `json:"away"`
+	Fails int     `json:"fails,omitempty"`
+}
+
+type savedJob struct {
+	Spec      Spec            `json:"spec"`
+	Submitted float64         `json:"submitted"`
+	State     State           `json:"state"`
+	Want      int             `json:"want,omitempty"`
+	Why       string          `json:"why,omitempty"`
+	Life      int             `json:"life,omitempty"`
+	Addr      string          `json:"addr,omitempty"`
+	Members   []savedMember   `json:"members,omitempty"` // that it has
+	Had       int             `json:"had,omitempty"`     // that it has had
+	Samples   int64           `json:"samples,omitempty"`
+	From      int64           `json:"from,omitempty"`
+	Begun     float64         `json:"begun,omitempty"`
+	Ended     float64         `json:"ended,omitempty"`
+	Stops     int             `json:"stops,omitempty"`
+	Measured  map[int]float64 `json:"measured,omitempty"`
+	Given     *float64        `json:"given,omitempty"` // nil: it was not
+	Started   float64         `json:"started,omitempty"`
+	After     State           `json:"after,omitempty"`
+	Fails     int             `json:"fails,omitempty"`
+	Again     float64         `json:"again,omitempty"`
+	Attained  float64         `json:"attained,omitempty"`
+	Since     float64         `json:"since,omitempty"`
+	Steps     []sched.Step    `json:"steps,omitempty"`
+}
+
+type savedMember struct {
+	ID       int     `json:"id"`
+	Host     string  `json:"host"`
+	Rank     int     `json:"rank"`
+	Replaces int     `json:"replaces,omitempty"`
+	Leaving  bool    `json:"leaving,omitempty"`
+	Added    float64 `json:"added"`
+}
+
+type savedStay struct {
+	Job    string   `json:"job"`
+	Host   string   `json:"host"`
+	Place  int      `json:"place"`
+	From   float64  `json:"from"`
+	To     *float64 `json:"to,omitempty"` // nil: it is there
+	Member int      `json:"member"`
+}
+
+// known is a number that JSON has; nil: it is none.
+func known(x float64) *float64 {
+	if math.IsNaN(x) || math.IsInf(x, 0) {
+		return nil
+	}
+	return &x
+}
+
+func number(x *float64, none float64) float64 {
+	if x == nil {
+		return none
+	}
+	return *x
+}
+
+// Save is what events have come to, for Load: all that is needed to go on without them. What is found out again from jobs that run is not in it.
+func Save(q *Queue, h *History) ([]byte, error) {
+	s := saved{Newest: q.Newest, Took: q.took, Decided: h.Decided}
+	for _, host := range q.Hosts {
+		s.Hosts = append(s.Hosts, savedHost{host.Name, host.Slow, host.until, host.away, host.fails})
+	}
+	for _, j := range q.Jobs {
+		x := savedJob{Spec: j.Spec, Submitted: j.Submitted, State: j.State, Want: j.Want, Why: j.Why, Life: j.Life, Addr: j.Addr, Had: j.members, Samples: j.Samples, From: j.from, Begun: j.Begun, Ended: j.Ended,
+			Stops: j.Stops, Measured: j.Measured, Given: known(j.given), Started: j.started, After: j.after, Fails: j.fails, Again: j.again, Attained: j.attained, Since: j.since, Steps: h.steps[j.Name]}
+		for _, m := range j.Members {
+			x.Members = append(x.Members, savedMember{m.ID, m.Host, m.Rank, m.Replaces, m.Leaving, m.added})
+		}
+		s.Jobs = append(s.Jobs, x)
+	}
+	for _, y := range h.Stays {
+		s.Stays = append(s.Stays, savedStay{y.Job, y.Host, y.Place, y.From, known(y.To), y.member})
+	}
+	return json.Marshal(s)
+}
+
+// Load makes a queue and its history of what was saved, with these hosts: of a host that is not among them nothing is known any more. An error says that Save has not written it.
+func Load(text []byte, hosts []*Host) (*Queue, *History, error) {
+	var s saved
+	if err := json.Unmarshal(text, &s); err != nil {
+		return nil, nil, fmt.Errorf("a saved queue: %w", err)
+	}
+	q, h := New(hosts), NewHistory()
+	q.Newest, h.Decided = s.Newest, s.Decided
+	if s.Took != nil {
+		q.took = s.Took
+	}
+	for _, x := range s.Hosts {
+		if host := q.host(x.Name); host != nil {
+			host.Slow, host.until, host.away, host.fails = x.Slow, x.Until, x.Away, x.Fails
+		}
+	}
+	for _, x := range s.Jobs {
+		if x.Spec.Name == "" || q.byName[x.Spec.Name] != nil {
+			return nil, nil, fmt.Errorf("a saved queue: job %q is there twice, or has no name", x.Spec.Name)
+		}
+		j := newJob(x.Spec, x.Submitted)
+		j.State, j.Want, j.Why, j.Life, j.Addr, j.members, j.Samples, j.from = x.State, x.Want, x.Why, x.Life, x.Addr, x.Had, x.Samples, x.From
+		j.Begun, j.Ended, j.Stops, j.Measured, j.given, j.started = x.Begun, x.Ended, x.Stops, x.Measured, number(x.Given, math.NaN()), x.Started
+		j.after, j.fails, j.again, j.attained, j.since = x.After, x.Fails, x.Again, x.Attained, x.Since
+		for _, m := range x.Members {
+			j.Members = append(j.Members, &Member{ID: m.ID, Host: m.Host, Rank: m.Rank, Replaces: m.Replaces, Leaving: m.Leaving, added: m.Added})
+		}
+		q.Jobs, q.byName[j.Name] = append(q.Jobs, j), j
+		if len(x.Steps) > 0 {
+			h.steps[j.Name] = x.Steps
+		}
+	}
+	for _, y := range s.Stays {
+		if y.Place < 0 || y.Place >= mostPlaces {
+			return nil, nil, fmt.Errorf("a saved queue: worker %d of job %q on place %d of %s: want 0 to %d", y.Member, y.Job, y.Place, y.Host, mostPlaces-1)
+		}
+		h.Stays = append(h.Stays, Stay{y.Job, y.Host, y.Place, y.From, number(y.To, never), y.Member})
+		for y.To == nil && len(h.taken[y.Host]) <= y.Place {
+			h.taken[y.Host] = append(h.taken[y.Host], false)
+		}
+		if y.To == nil {
+			h.taken[y.Host][y.Place] = true
+		}
+	}
+	return q, h, nil
+}
+
+// Fold is what has come of what was saved, nil: of nothing, and of events since: saved again. An error names the event that cannot have happened.
+func Fold(text []byte, hosts []*Host, since []Event) ([]byte, error) {
+	q, h := New(hosts), NewHistory()
+	if text != nil {
+		var err error
+		if q, h, err = Load(text, hosts); err != nil {
+			return nil, err
+		}
+	}
+	for i, e := range since {
+		if err := q.Apply(e); err != nil {
+			return nil, fmt.Errorf("event %d: %w", i, err)
+		}
+		h.Add(e)
+	}
+	return Save(q, h)
+}
