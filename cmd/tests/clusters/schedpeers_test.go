@@ -1,16 +1,21 @@
 package clusters
 
 import (
+	"context"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"star/cmd/internal/ports"
 	"star/cmd/internal/schedule"
 	"star/cmd/tests/jobtest"
+	"star/election"
+	"star/member"
 	"star/sched/live"
 )
 
@@ -106,6 +111,79 @@ func TestSchedPeers(t *testing.T) {
 	}
 	last.usedOnce("long", -1)
 	last.usedOnce("other", 40000)
+}
+
+// A service is away for longer than the others keep their log, and in the meantime the queue takes the place of its events. When it is back it is as good as another one:
+// it decides, or has agreed to each decision, when one of the others is gone; the job that trains all the while has one life.
+func TestSchedPeersAway(t *testing.T) {
+	t.Parallel()
+	v := servicesOf(t, 3, "--policy", "fifo", "--places", "1")
+	first := v.decider(v.all[0])
+	away, other := v.all[(first+1)%3], v.all[(first+2)%3]
+	other.submit("long", 4_000_000, 1, "")
+	other.trains("long", 1)
+	away.kill()
+
+	const jobs = 300 // with two events each more than the log keeps, 512, and more than 64 KiB
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	for i := range jobs {
+		spec := live.Spec{Name: fmt.Sprint("job-", i), Samples: 1000, Settings: map[string]string{"model": "softmax", "dataset": "digits", "note": strings.Repeat("x", 100)}}
+		for _, do := range []func() error{
+			func() error { _, err := schedule.Submit(ctx, other.dir, spec); return err },
+			func() error { return schedule.Cancel(ctx, other.dir, spec.Name) },
+		} {
+			for err := do(); err != nil && !strings.Contains(err.Error(), " already"); err = do() { // nobody may decide for a moment
+				if ctx.Err() != nil || member.ExitCode(err) != 69 {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	if _, added, err := election.ReadDir(filepath.Join(other.dir, "peers")); err != nil || len(added) >= 2*jobs {
+		t.Errorf("after %d jobs %d events are kept, %v", jobs, len(added), err)
+	}
+
+	v.start((first + 1) % 3)
+	last := fmt.Sprint("job-", jobs-1)
+	for end := time.Now().Add(3 * time.Minute); ; time.Sleep(50 * time.Millisecond) {
+		out, err := exec.Command(jobtest.Star(t), "report", away.dir).CombinedOutput() // what it knows itself
+		if err == nil && strings.Contains(string(out), last) {
+			break
+		} else if time.Now().After(end) {
+			t.Fatalf("who was away does not know %s after 3 minutes: %v\n%s", last, err, out[:min(len(out), 2000)])
+		}
+	}
+	other.kill()
+	away.ask("there is such a job already", "submit", "--dir", away.dir, "--name", "more", v.file(t))
+	v.all[first].kill()
+	v.start((first + 2) % 3)
+	v.decider(away)
+	st := away.until("all jobs are known", func(st schedule.Status) bool { return len(st.Jobs) == jobs+2 })
+	cancelled := 0
+	for _, j := range st.Jobs {
+		if j.State == live.Cancelled {
+			cancelled++
+		}
+	}
+	if j := job(st, "long"); cancelled != jobs || j.Lives != 1 || j.Workers != 1 || job(st, "more").State != live.Waiting {
+		t.Errorf("%d of %d jobs are cancelled; long: %+v; more: %+v", cancelled, jobs, j, job(st, "more"))
+	}
+	away.trains("long", 1)
+	away.ask("is cancelled already", "cancel", "--dir", away.dir, "long")
+	away.ask("is cancelled already", "cancel", "--dir", away.dir, "more")
+	away.until("long has ended", func(st schedule.Status) bool { j := job(st, "long"); return j.Ended != nil && j.Workers == 0 })
+	away.usedOnce("long", -1)
+}
+
+// file is that of a job.
+func (v *services) file(t *testing.T) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "job.yaml")
+	if err := os.WriteFile(file, []byte("name: job\nsettings: {model: softmax, dataset: digits}\nsamples: 1000\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
 }
 
 func exitCode(err error) int {
