@@ -122,7 +122,7 @@ func (e *schedEngine) slurm(o *schedule.Options) error {
 		return err
 	}
 	o.Environ = schedEnviron()
-	o.Command = func(name, host string, env, own []string) (*exec.Cmd, []byte) {
+	o.Command = func(name, host string, env, own []string) (*exec.Cmd, []byte, error) {
 		args := []string{"--job-name=" + name, "--nodelist=" + host, "--nodes=1", "--ntasks=1", "--cpus-per-task=" + strconv.Itoa(e.cpus), "--time=" + e.time, "--immediate=60", "--export=ALL", "--quiet", "--input=none"}
 		if e.gpus > 0 {
 			args = append(args, "--gpus-per-task="+strconv.Itoa(e.gpus))
@@ -135,7 +135,7 @@ func (e *schedEngine) slurm(o *schedule.Options) error {
 		}
 		cmd := exec.Command("srun", append(args, own...)...)
 		cmd.Env = env
-		return cmd, nil
+		return cmd, nil, nil
 	}
 	o.Kill = func(name string) error { // srun would end, and its worker go on
 		_, err := ask("scancel", "--user="+me.Username, "--name="+name)

@@ -44,25 +44,29 @@ func (e *schedEngine) kubernetes(o *schedule.Options, places int) error {
 	}
 	o.Hosts = []*live.Host{{Name: "kubernetes", Slots: places}}
 	o.Environ = schedEnviron()
-	o.Command = func(name, _ string, env, own []string) (*exec.Cmd, []byte) {
+	o.Command = func(name, _ string, env, own []string) (*exec.Cmd, []byte, error) {
 		text, err := e.pod(name, env, own)
 		if err != nil {
-			panic(err) // our own template
+			return nil, nil, err
 		}
 		cmd := exec.Command(self)
 		cmd.Env = append(slices.DeleteFunc(slices.Clone(env), func(v string) bool { return strings.HasPrefix(v, "STAR_") }), podVariable+"="+text)
-		return cmd, nil
+		return cmd, nil, nil
 	}
 	o.Kill = func(name string) error {
-		_, err := kubectl(e.namespace, nil, "delete", "pod", name, "--grace-period=0", "--force", "--ignore-not-found", "--wait=false")
+		_, err := kubectl(e.namespace, nil, "delete", "pod/"+name, "secret/"+name, "--grace-period=0", "--force", "--ignore-not-found", "--wait=false")
 		return err
 	}
 	return nil
 }
 
-// pod is what to apply for a worker: its settings, as a Secret, because the token is one, and the pod.
+// pod is what to apply for a worker: its settings, as a Secret, because the token is one, and the pod. Its labels are those of the job: a pod's name may be longer than a label.
 func (e *schedEngine) pod(name string, env, own []string) (string, error) {
-	b := submission{engine: "k8s", kind: "job", name: name, image: e.image, workerImage: cmp.Or(e.workerImage, e.image), workers: 1, servers: 1, cpus: e.cpus, gpus: e.gpus, command: own}
+	job := name
+	if i := strings.LastIndex(name, "-worker-"); i >= 0 {
+		job = name[:i]
+	}
+	b := submission{engine: "k8s", kind: "job", name: job, image: e.image, workerImage: cmp.Or(e.workerImage, e.image), workers: 1, servers: 1, cpus: e.cpus, gpus: e.gpus, command: own}
 	text, err := deploy.Files.ReadFile("k8s/job/job.yaml")
 	if err != nil {
 		return "", err

@@ -237,23 +237,20 @@ func schedHosts(s *settings.Set, o *schedule.Options, file string, places int) e
 		return err
 	}
 	o.Environ = append(schedEnviron(), agentVariable+"="+self)
-	o.Command = func(_, host string, env, own []string) (*exec.Cmd, []byte) {
+	o.Command = func(_, host string, env, own []string) (*exec.Cmd, []byte, error) {
 		at := site{known[host]}
 		if len(at.Launch) > 0 {
 			cmd, orders := at.command(self, "worker", env, own)
 			line, err := json.Marshal(orders.env)
-			if err != nil {
-				panic(err) // texts
-			}
 			cmd.Env = env
-			return cmd, line
+			return cmd, line, err
 		}
 		cmd := exec.Command(self, "worker")
 		if len(own) > 0 {
 			cmd = exec.Command(own[0], own[1:]...)
 		}
 		cmd.Env = env
-		return cmd, nil
+		return cmd, nil, nil
 	}
 	return nil
 }

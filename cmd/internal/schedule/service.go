@@ -40,7 +40,7 @@ type Options struct {
 
 	// Command is the command of a worker of that name on a host, with these variables in its environment; own is a job's own command, nil: STAR's worker. Input is what
 	// it wants to read first; nil: nothing, and signals are for the process itself.
-	Command func(name, host string, env, own []string) (cmd *exec.Cmd, input []byte)
+	Command func(name, host string, env, own []string) (cmd *exec.Cmd, input []byte, err error)
 	// Kill ends the worker of a name where its command's end is not its own; nil: it is.
 	Kill func(name string) error
 	// Environ is that of all processes, without settings.
@@ -283,9 +283,9 @@ func (s *Service) do(e live.Event) {
 	j := s.q.Job(e.Job)
 	switch e.Kind {
 	case live.KindBegin:
-		s.start(s.coordinator(j), func() (*exec.Cmd, []byte) { return s.coordinates(j) })
+		s.start(s.coordinator(j), func() (*exec.Cmd, []byte, error) { return s.coordinates(j) })
 	case live.KindAdd:
-		s.start(s.worker(j, e.Member), func() (*exec.Cmd, []byte) {
+		s.start(s.worker(j, e.Member), func() (*exec.Cmd, []byte, error) {
 			return s.o.Command(workerName(j, e.Member), e.Host, s.environ(j, map[string]string{"rank": fmt.Sprint(e.Rank), "host-id": e.Host}), j.Command)
 		})
 	case live.KindLeave:
@@ -298,14 +298,17 @@ func (s *Service) do(e live.Event) {
 }
 
 // start starts a process. What cannot be started has ended.
-func (s *Service) start(p child, command func() (*exec.Cmd, []byte)) {
+func (s *Service) start(p child, command func() (*exec.Cmd, []byte, error)) {
 	err := os.MkdirAll(filepath.Dir(string(p)), 0o700)
 	if err == nil {
-		cmd, input := command()
-		if s.o.Peers != nil {
-			cmd = kept(p, cmd)
+		var cmd *exec.Cmd
+		var input []byte
+		if cmd, input, err = command(); err == nil {
+			if s.o.Peers != nil {
+				cmd = kept(p, cmd)
+			}
+			err = p.start(cmd, input, s.ended)
 		}
-		err = p.start(cmd, input, s.ended)
 	}
 	if err != nil {
 		s.o.Log.Error("cannot be started", "process", string(p), "error", err)
@@ -335,7 +338,7 @@ func (s *Service) environ(j *live.Job, more map[string]string) []string {
 }
 
 // coordinates is the command of a job's coordinator, which has its shard, too.
-func (s *Service) coordinates(j *live.Job) (*exec.Cmd, []byte) {
+func (s *Service) coordinates(j *live.Job) (*exec.Cmd, []byte, error) {
 	shards := "1"
 	if j.Settings["arch"] == settings.AllReduce {
 		shards = "0"
@@ -346,7 +349,7 @@ func (s *Service) coordinates(j *live.Job) (*exec.Cmd, []byte) {
 	}
 	cmd := exec.Command(self, "ps")
 	cmd.Env = s.environ(j, map[string]string{"listen": j.Addr, "rank": "0", "servers": "1", "shards": shards, "json": "true", "join-timeout": joins})
-	return cmd, nil
+	return cmd, nil, nil
 }
 
 // look finds out what has happened, and acts.
