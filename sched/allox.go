@@ -26,7 +26,7 @@ type Either struct {
 type single struct {
 	Outcome
 	user     *owner
-	estimate [kinds]float64 // s
+	estimate [kinds]float64 // s; of a run, how long it takes
 	kind     int            // of the machine that it has, or wants as a run of a part
 	due      float64        // when it ends
 	since    float64        // when left was right
@@ -35,14 +35,7 @@ type single struct {
 	waiting  float64        // since when it has no machine
 	charge   float64        // that its user pays while it runs
 
-	batch *batch // whose runs must end before it starts
-	part  float64
-}
-
-// batch is the jobs of one arrival, which start when the runs of all of them have ended.
-type batch struct {
-	jobs []*single
-	runs int
+	batch *batch // of a run: whose runs must end before its jobs start
 }
 
 // owner is the queue of a user.
@@ -69,9 +62,6 @@ var mixedPolicies = map[string]func(*mixed){
 	"allox": (*mixed).allox, "es": (*mixed).equal, "drf": (*mixed).drf, "drffifo": (*mixed).drfFIFO, "drfext": (*mixed).drfExtended,
 	"srpt": (*mixed).srpt, "alloxplus": (*mixed).alloxPlus, "sjf": (*mixed).sjf,
 }
-
-// parts are the shares of a job that are run on each kind of machine to estimate it, for a second at least. Source: AlloX, section 4.
-var parts = [...]float64{.01, .02}
 
 // either simulates jobs with Either on machines of two kinds. With profiling a job starts when parts of it have run on both kinds, which go before
 // all other jobs.
@@ -120,8 +110,9 @@ func either(jobs []*Job, c Cluster, o Options) []Outcome {
 			came.jobs = append(came.jobs, due[0])
 		}
 		e.arrive(&came, profiling)
-		e.startRuns()
-		mixedPolicies[o.Policy](e)
+		if e.startRuns() {
+			mixedPolicies[o.Policy](e)
+		}
 	}
 	out := make([]Outcome, len(all))
 	for i, j := range all {
@@ -136,29 +127,6 @@ func (e *mixed) whole(s float64) float64 {
 		return math.Ceil(s)
 	}
 	return s
-}
-
-// arrive has jobs wait that have come at the same time, or first parts of them.
-func (e *mixed) arrive(b *batch, profiling bool) {
-	for _, j := range b.jobs {
-		if !profiling {
-			j.user.ready = append(j.user.ready, j)
-			continue
-		}
-		of := b
-		if e.compat&AlloX == 0 {
-			of = &batch{jobs: []*single{j}}
-		}
-		for _, kind := range []int{onCPU, onGPU} {
-			if e.machines[kind] == 0 {
-				continue
-			}
-			for _, p := range parts {
-				j.user.runs = append(j.user.runs, &single{user: j.user, kind: kind, batch: of, part: e.whole(max(1, p*j.Either.Duration[kind]))})
-				of.runs++
-			}
-		}
-	}
 }
 
 // end frees the machines of those that have ended.
@@ -195,48 +163,6 @@ func (e *mixed) pay(j *single, times int) {
 	if e.compat&AlloX == 0 {
 		j.user.had = math.Round(j.user.had*1e9) / 1e9
 	}
-}
-
-// startRuns starts runs of parts of jobs: one of each user in turn, while any can start.
-func (e *mixed) startRuns() {
-	if e.compat&AlloX != 0 {
-		e.startRunsByPlace()
-		return
-	}
-	for more := true; more; {
-		more = false
-		for _, u := range e.owners {
-			if i := slices.IndexFunc(u.runs, func(r *single) bool { return e.has(r.kind) }); i >= 0 {
-				e.startRun(u, i)
-				more = true
-			}
-		}
-	}
-}
-
-// startRunsByPlace is how AlloX's simulator does it: it looks at each user's first run, then at each user's second one, and so on, and who starts one
-// passes over the next one, which has moved up to its place.
-func (e *mixed) startRunsByPlace() {
-	for i, more := 0, true; more; i++ {
-		more = false
-		for _, u := range e.owners {
-			if i < len(u.runs) {
-				more = true
-				if e.has(u.runs[i].kind) {
-					e.startRun(u, i)
-				}
-			}
-		}
-	}
-}
-
-func (e *mixed) startRun(u *owner, i int) {
-	r := u.runs[i]
-	u.runs = slices.Delete(u.runs, i, i+1)
-	e.free[r.kind]--
-	r.due = e.now + r.part
-	r.expected = r.due
-	e.running = append(e.running, r)
 }
 
 // start gives a job a machine.
@@ -415,9 +341,14 @@ func (e *mixed) better(j *single) int {
 }
 
 // drf starts the shortest job of the user whose dominant share is least, on the kind of machine that suits it. In AlloX's simulator nobody else starts one while
-// that kind is taken, and runs of parts count as well. Source: Ghodsi et al., Dominant Resource Fairness, NSDI 2011.
+// that kind is taken, runs of parts count as well, and they are put in order like jobs: by how long they would take on the kind that suits them. Source: Ghodsi et al., Dominant Resource Fairness, NSDI 2011.
 func (e *mixed) drf() {
 	simulator := e.compat&AlloX != 0
+	for _, u := range e.owners {
+		if simulator {
+			slices.SortStableFunc(u.runs, func(a, b *single) int { return cmp.Compare(slices.Min(a.estimate[:]), slices.Min(b.estimate[:])) })
+		}
+	}
 	e.poorest(e.dominant, func(u *owner) (best *single, kind int) {
 		for _, j := range u.ready {
 			if k := e.better(j); (e.has(k) || simulator) && (best == nil || j.estimate[k] < best.estimate[kind]) {
