@@ -199,7 +199,6 @@ func (e *elastic) aligned(t float64) float64 {
 // share plans a job into what is free: the smallest share that is enough by its deadline, from the last moment on at which it is enough, and
 // half of it before. First is how many GPUs it has in the first span; 0: as the share says. Spans get a bound at the deadline. The plan is in the memory of pieces.
 func (e *elastic) share(f *flex, spans *[]span, first int, pieces []piece) (p plan) {
-	p.pieces = pieces[:0]
 	in, _ := split(*spans, e.aligned(f.Deadline), 0)
 	*spans = in
 	end := func(i int) float64 {
@@ -219,31 +218,45 @@ func (e *elastic) share(f *flex, spans *[]span, first int, pieces []piece) (p pl
 		last--
 	}
 	all := f.thought()
-	quota, from, before := f.most(), 0, 0
-	enough := false
-	for q := 1; q <= f.most() && !enough; q *= 2 {
+	for q := 1; q <= f.most(); q *= 2 {
 		got := 0.
-		for i := last - 1; i >= 0 && !enough; i-- {
+		for i := last - 1; i >= 0; i-- {
 			lost := 0. // while it starts, if it does so here
 			if n := on(i, q); n > 0 {
 				got += (min(end(i), f.Deadline) - in[i].from) * f.rate(n)
 				lost = f.lag * f.rate(n)
 			}
-			if got-lost >= all {
-				quota, from, before, enough = q, i, q/2, true
+			if got-lost < all {
+				continue
 			}
+			p = e.walk(f, in, pieces, func(j int) int {
+				switch {
+				case j >= last:
+					return on(j, f.most())
+				case j < i:
+					return on(j, q/2)
+				}
+				return on(j, q)
+			})
+			if !p.missed || e.resize == 0 && f.lag == 0 {
+				return p
+			} // what it loses where it goes on with more is known only now: from a span earlier on, then
 		}
 	}
+	return e.walk(f, in, pieces, func(i int) int { return on(i, f.most()) })
+}
+
+// walk is the plan of a job with as many GPUs in each span as on says, until it is done. It is in the memory of pieces.
+func (e *elastic) walk(f *flex, in []span, pieces []piece, on func(i int) int) (p plan) {
+	p.pieces = pieces[:0]
+	all := f.thought()
 	left, lag, had := all, f.lag, f.was
 	for i := range in {
-		n := on(i, f.most())
-		if enough && i < last {
-			n = on(i, quota)
-			if i < from {
-				n = on(i, before)
-			}
+		n := on(i)
+		x := piece{in[i].from, never, n}
+		if i+1 < len(in) {
+			x.to = in[i+1].from
 		}
-		x := piece{in[i].from, end(i), n}
 		if n > 0 {
 			if had > 0 || f.was > 0 || left < all { // not its start, which is in lag
 				lag += e.more(f, had, n)

@@ -43,6 +43,29 @@ func TestShare(t *testing.T) {
 	}
 }
 
+// TestShareWithCosts plans a job that waits although it has run: going on costs 10 s, which its plan must have.
+func TestShareWithCosts(t *testing.T) {
+	for _, c := range []struct {
+		left, deadline float64
+		spans          []span
+		want           string
+		missed         bool
+	}{
+		{60, 180, []span{{0, 4}, {60, 4}, {120, 4}}, "[{0 60 0} {60 120 1} {120 180 1}]", false}, // the last minute alone is too short
+		{50, 180, []span{{0, 4}, {60, 4}, {120, 4}}, "[{0 60 0} {60 120 0} {120 180 1}]", false},
+		{60, 120, []span{{0, 0}, {60, 4}}, "[{0 60 0} {60 120 2}]", false}, // two GPUs at once: 10 s and 40 s
+		{190, 180, []span{{0, 4}}, "[{0 180 2}]", false},
+		{80, 60, []span{{0, 1}, {30, 1}}, "[{0 30 1} {30 60 1} {60 120 1}]", true},
+	} {
+		e := &elastic{slot: 60, gpus: 4, resize: 10}
+		f := &flex{Outcome: Outcome{Job: &Job{Deadline: c.deadline, Rates: []float64{1, 1.5, 2}, Iterations: 1000}}, left: c.left, levels: 3, was: 1}
+		p := e.share(f, &c.spans, 0, nil)
+		if got := fmt.Sprint(p.pieces); got != c.want || p.missed != c.missed {
+			t.Errorf("%v iterations by %v: %v, missed %v; want %v, %v", c.left, c.deadline, got, p.missed, c.want, c.missed)
+		}
+	}
+}
+
 // TestElasticFlow has random traces of jobs, whose promise is that who is let in ends by its deadline.
 func TestElasticFlow(t *testing.T) {
 	declined, ended := 0, 0
