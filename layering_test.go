@@ -100,7 +100,7 @@ var rooms = []struct {
 	{"star/cmd/star-ps", "*", "", "wiring"},
 	{"star/cmd/star-worker", "*", "", "wiring"},
 	{"star/deploy", "", "", "files"},
-	{"star/cmd/tests/jobtest", "star star/checkpoint star/cmd/internal/chaos star/cmd/internal/ports star/coord star/internal/process star/runlog", "", "starts jobs as users do; only tests import it"},
+	{"star/cmd/tests/jobtest", "star star/checkpoint star/cmd/internal/chaos star/cmd/internal/ports star/coord star/internal/process star/cmd/internal/schedule star/runlog star/sched/live", "", "starts jobs as users do; only tests import it"},
 	{"star/cmd/tests/servers", "", "", "tests of whole jobs, nothing else"},
 	{"star/cmd/tests/rings", "", "", "tests of whole jobs, nothing else"},
 	{"star/cmd/tests/trees", "", "", "tests of whole jobs, nothing else"},

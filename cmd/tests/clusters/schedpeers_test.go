@@ -22,7 +22,7 @@ import (
 // services are several with one queue.
 type services struct {
 	t    *testing.T
-	all  []*scheduler
+	all  []*jobtest.Scheduler
 	args func(rank int) []string
 }
 
@@ -40,18 +40,18 @@ func servicesOf(t *testing.T, n int, args ...string) *services {
 		return append([]string{"--peers", strings.Join(addrs, ","), "--rank", fmt.Sprint(rank), "--jobs", jobs}, args...)
 	}}
 	for r := range n {
-		v.all = append(v.all, schedulerAt(t, filepath.Join(root, fmt.Sprint("service-", r)), jobs))
+		v.all = append(v.all, jobtest.SchedulerAt(t, filepath.Join(root, fmt.Sprint("service-", r)), jobs))
 		v.start(r)
 	}
 	return v
 }
 
-func (v *services) start(rank int) { v.all[rank].start(v.args(rank)...) }
+func (v *services) start(rank int) { v.all[rank].Start(v.args(rank)...) }
 
 // decider is who decides, as another one says.
-func (v *services) decider(ask *scheduler) (rank int) {
+func (v *services) decider(ask *jobtest.Scheduler) (rank int) {
 	v.t.Helper()
-	ask.until("one decides", func(st schedule.Status) bool {
+	ask.Until("one decides", func(st schedule.Status) bool {
 		rank = slices.IndexFunc(st.Peers, func(p schedule.PeerStatus) bool { return p.Decides })
 		return rank >= 0
 	})
@@ -65,52 +65,52 @@ func TestSchedPeers(t *testing.T) {
 	v := servicesOf(t, 3, "--policy", "elasticflow", "--places", "2", "--slot", "1s")
 	first := v.decider(v.all[2])
 	second := v.all[(first+1)%3]
-	second.submit("long", 4_000_000, 2, "") // through one that passes it on
-	second.trains("long", 2)
+	second.Submit("long", 4_000_000, 2, "") // through one that passes it on
+	second.Trains("long", 2)
 
 	third := exec.Command(jobtest.Star(t), append([]string{"sched", "serve", "--dir", filepath.Join(t.TempDir(), "q")}, v.args(first)...)...)
-	if out, err := third.CombinedOutput(); exitCode(err) != 78 || !strings.Contains(string(out), fmt.Sprintf("(--rank %d), cannot be listened on", first)) {
+	if out, err := third.CombinedOutput(); jobtest.ExitCode(err) != 78 || !strings.Contains(string(out), fmt.Sprintf("(--rank %d), cannot be listened on", first)) {
 		t.Errorf("two of one rank: %v\n%s", err, out)
 	}
 
-	before := job(second.until("it answers", func(schedule.Status) bool { return true }), "long")
-	v.all[first].kill()
-	second.trains("long", 2)
+	before := jobtest.JobOf(second.Until("it answers", func(schedule.Status) bool { return true }), "long")
+	v.all[first].Kill()
+	second.Trains("long", 2)
 	now := v.decider(second)
 	if now == first {
 		t.Fatalf("service %d was killed, and decides", first)
 	}
-	second.submit("other", 40000, 2, "")
-	second.trains("other", 1) // a worker of the first job, which another service has started, has left
-	st := second.until("long has one worker", func(st schedule.Status) bool { return job(st, "long").Workers == 1 })
-	if j := job(st, "long"); j.Lives != before.Lives || j.Preemptions != 0 {
+	second.Submit("other", 40000, 2, "")
+	second.Trains("other", 1) // a worker of the first job, which another service has started, has left
+	st := second.Until("long has one worker", func(st schedule.Status) bool { return jobtest.JobOf(st, "long").Workers == 1 })
+	if j := jobtest.JobOf(st, "long"); j.Lives != before.Lives || j.Preemptions != 0 {
 		t.Errorf("long has had %d lives, %d before, and %d preemptions: %s", j.Lives, before.Lives, j.Preemptions, j.Why)
 	}
 	if p := st.Peers[first]; !p.Missing {
 		t.Errorf("service %d is said to be there: %+v", first, st.Peers)
 	}
 
-	v.all[now].kill()
+	v.all[now].Kill()
 	last := v.all[3-first-now]
-	out, err := exec.Command(jobtest.Star(t), "sched", "cancel", "--dir", last.dir, "long").CombinedOutput()
-	if code := exitCode(err); code != 69 || !strings.Contains(string(out), "no service decides: 1 of 3 are there, missing service") {
+	out, err := last.Command("cancel", "long").CombinedOutput()
+	if code := jobtest.ExitCode(err); code != 69 || !strings.Contains(string(out), "no service decides: 1 of 3 are there, missing service") {
 		t.Errorf("one of three: exit code %d\n%s", code, out)
 	}
 
 	v.start(now)
 	v.start(first)
 	v.decider(last)
-	last.ask("is cancelled already", "cancel", "--dir", last.dir, "long")
-	st = last.until("all jobs have ended", func(st schedule.Status) bool {
+	last.Ask("is cancelled already", "cancel", "long")
+	st = last.Until("all jobs have ended", func(st schedule.Status) bool {
 		return len(st.Jobs) == 2 && !slices.ContainsFunc(st.Jobs, func(j schedule.JobStatus) bool { return j.Ended == nil || j.Workers > 0 })
 	})
 	for name, want := range map[string]live.State{"long": live.Cancelled, "other": live.Done} {
-		if j := job(st, name); j.State != want {
+		if j := jobtest.JobOf(st, name); j.State != want {
 			t.Errorf("%s is %s, want %s: %s", name, j.State, want, j.Why)
 		}
 	}
-	last.usedOnce("long", -1)
-	last.usedOnce("other", 40000)
+	last.UsedOnce("long", -1)
+	last.UsedOnce("other", 40000)
 }
 
 // A service is away for longer than the others keep their log, and in the meantime the queue takes the place of its events. When it is back it is as good as another one:
@@ -120,9 +120,9 @@ func TestSchedPeersAway(t *testing.T) {
 	v := servicesOf(t, 3, "--policy", "fifo", "--places", "1")
 	first := v.decider(v.all[0])
 	away, other := v.all[(first+1)%3], v.all[(first+2)%3]
-	other.submit("long", 4_000_000, 1, "")
-	other.trains("long", 1)
-	away.kill()
+	other.Submit("long", 4_000_000, 1, "")
+	other.Trains("long", 1)
+	away.Kill()
 
 	const jobs = 300 // with two events each more than the log keeps, 512, and more than 64 KiB
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
@@ -130,8 +130,8 @@ func TestSchedPeersAway(t *testing.T) {
 	for i := range jobs {
 		spec := live.Spec{Name: fmt.Sprint("job-", i), Samples: 1000, Settings: map[string]string{"model": "softmax", "dataset": "digits", "note": strings.Repeat("x", 100)}}
 		for _, do := range []func() error{
-			func() error { _, err := schedule.Submit(ctx, other.dir, spec); return err },
-			func() error { return schedule.Cancel(ctx, other.dir, spec.Name) },
+			func() error { _, err := schedule.Submit(ctx, other.Dir, spec); return err },
+			func() error { return schedule.Cancel(ctx, other.Dir, spec.Name) },
 		} {
 			for err := do(); err != nil && !strings.Contains(err.Error(), " already"); err = do() { // nobody may decide for a moment
 				if ctx.Err() != nil || member.ExitCode(err) != 69 {
@@ -140,40 +140,40 @@ func TestSchedPeersAway(t *testing.T) {
 			}
 		}
 	}
-	if _, added, err := election.ReadDir(filepath.Join(other.dir, "peers")); err != nil || len(added) >= 2*jobs {
+	if _, added, err := election.ReadDir(filepath.Join(other.Dir, "peers")); err != nil || len(added) >= 2*jobs {
 		t.Errorf("after %d jobs %d events are kept, %v", jobs, len(added), err)
 	}
 
 	v.start((first + 1) % 3)
 	last := fmt.Sprint("job-", jobs-1)
 	for end := time.Now().Add(3 * time.Minute); ; time.Sleep(50 * time.Millisecond) {
-		out, err := exec.Command(jobtest.Star(t), "report", away.dir).CombinedOutput() // what it knows itself
+		out, err := exec.Command(jobtest.Star(t), "report", away.Dir).CombinedOutput() // what it knows itself
 		if err == nil && strings.Contains(string(out), last) {
 			break
 		} else if time.Now().After(end) {
 			t.Fatalf("who was away does not know %s after 3 minutes: %v\n%s", last, err, out[:min(len(out), 2000)])
 		}
 	}
-	other.kill()
-	away.ask("there is such a job already", "submit", "--dir", away.dir, "--name", "more", v.file(t))
-	v.all[first].kill()
+	other.Kill()
+	away.Ask("there is such a job already", "submit", "--name", "more", v.file(t))
+	v.all[first].Kill()
 	v.start((first + 2) % 3)
 	v.decider(away)
-	st := away.until("all jobs are known", func(st schedule.Status) bool { return len(st.Jobs) == jobs+2 })
+	st := away.Until("all jobs are known", func(st schedule.Status) bool { return len(st.Jobs) == jobs+2 })
 	cancelled := 0
 	for _, j := range st.Jobs {
 		if j.State == live.Cancelled {
 			cancelled++
 		}
 	}
-	if j := job(st, "long"); cancelled != jobs || j.Lives != 1 || j.Workers != 1 || job(st, "more").State != live.Waiting {
-		t.Errorf("%d of %d jobs are cancelled; long: %+v; more: %+v", cancelled, jobs, j, job(st, "more"))
+	if j := jobtest.JobOf(st, "long"); cancelled != jobs || j.Lives != 1 || j.Workers != 1 || jobtest.JobOf(st, "more").State != live.Waiting {
+		t.Errorf("%d of %d jobs are cancelled; long: %+v; more: %+v", cancelled, jobs, j, jobtest.JobOf(st, "more"))
 	}
-	away.trains("long", 1)
-	away.ask("is cancelled already", "cancel", "--dir", away.dir, "long")
-	away.ask("is cancelled already", "cancel", "--dir", away.dir, "more")
-	away.until("long has ended", func(st schedule.Status) bool { j := job(st, "long"); return j.Ended != nil && j.Workers == 0 })
-	away.usedOnce("long", -1)
+	away.Trains("long", 1)
+	away.Ask("is cancelled already", "cancel", "long")
+	away.Ask("is cancelled already", "cancel", "more")
+	away.Until("long has ended", func(st schedule.Status) bool { j := jobtest.JobOf(st, "long"); return j.Ended != nil && j.Workers == 0 })
+	away.UsedOnce("long", -1)
 }
 
 // file is that of a job.
@@ -184,11 +184,4 @@ func (v *services) file(t *testing.T) string {
 		t.Fatal(err)
 	}
 	return file
-}
-
-func exitCode(err error) int {
-	if e, ok := err.(*exec.ExitError); ok {
-		return e.ExitCode()
-	}
-	return 0
 }

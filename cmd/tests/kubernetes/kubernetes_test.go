@@ -226,6 +226,7 @@ func TestKubernetes(t *testing.T) {
 	t.Run("drain", c.testDrain)
 	t.Run("lost", c.testLost)
 	t.Run("refused", c.testRefused)
+	t.Run("sched", c.testSched)
 	t.Run("torch", c.testTorch)
 	t.Run("late", c.testLate)
 	t.Run("trainer", c.testTrainer)

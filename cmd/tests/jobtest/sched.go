@@ -1,0 +1,184 @@
+package jobtest
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"star/cmd/internal/chaos"
+	"star/cmd/internal/schedule"
+	"star/sched/live"
+)
+
+// Scheduler is a star sched serve with its folder.
+type Scheduler struct {
+	Dir  string
+	Jobs string   // folder of the jobs
+	Env  []string // nil: that of the test
+	More string   // settings of jobs, in YAML's braces
+
+	t   *testing.T
+	cmd *exec.Cmd
+	log bytes.Buffer
+}
+
+// SchedulerOf starts a service, which is ended with the test, and all that it has started.
+func SchedulerOf(t *testing.T, args ...string) *Scheduler {
+	s := SchedulerAt(t, filepath.Join(t.TempDir(), "q"), "")
+	s.Start(args...)
+	s.Until("the service answers", func(schedule.Status) bool { return true })
+	return s
+}
+
+// SchedulerAt is a service that is not started yet; without a folder of jobs it has its own.
+func SchedulerAt(t *testing.T, dir, jobs string) *Scheduler {
+	s := &Scheduler{t: t, Dir: dir, Jobs: cmp.Or(jobs, filepath.Join(dir, "jobs")), More: `slow: ["0:+20ms", "1:+20ms"]`}
+	t.Cleanup(func() {
+		s.Kill()
+		if t.Failed() {
+			t.Logf("the service of %s said:\n%s", s.Dir, s.log.String())
+		}
+		pids, _ := filepath.Glob(filepath.Join(s.Jobs, "*", "worker-*.pid"))
+		more, _ := filepath.Glob(filepath.Join(s.Jobs, "*", "life-*", "ps.pid"))
+		for _, name := range append(pids, more...) {
+			lock, err := os.Open(strings.TrimSuffix(name, ".pid") + ".lock")
+			if err != nil {
+				continue
+			}
+			text, _ := os.ReadFile(name)
+			if pid, err := strconv.Atoi(strings.TrimSpace(string(text))); err == nil && syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil {
+				syscall.Kill(pid, syscall.SIGKILL)
+			}
+			lock.Close()
+		}
+	})
+	return s
+}
+
+// Start starts the service with more flags.
+func (s *Scheduler) Start(args ...string) {
+	s.t.Helper()
+	s.cmd = s.Command("serve", append([]string{"--log-format", "text"}, args...)...)
+	s.cmd.Stderr = &s.log
+	if err := s.cmd.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// Kill is kill -9.
+func (s *Scheduler) Kill() {
+	if s.cmd != nil {
+		s.cmd.Process.Kill()
+		s.cmd.Wait()
+		s.cmd = nil
+	}
+}
+
+// Submit hands a job in.
+func (s *Scheduler) Submit(name string, samples int64, max int, more string, flags ...string) {
+	s.t.Helper()
+	file := filepath.Join(s.t.TempDir(), name+".yaml")
+	text := fmt.Sprintf("name: %s\nsettings: {model: softmax, dataset: digits, %s}\nsamples: %d\nmax-workers: %d\nrates: {1: 1300}\n%s", name, s.More, samples, max, more)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+	s.Ask("there is such a job already", "submit", append([]string{file}, flags...)...)
+}
+
+// Command is one of star sched, in the folder of the service.
+func (s *Scheduler) Command(what string, args ...string) *exec.Cmd {
+	cmd := exec.Command(Star(s.t), append([]string{"sched", what, "--dir", s.Dir}, args...)...)
+	cmd.Env = s.Env
+	return cmd
+}
+
+// Ask asks the service for something, again while nobody decides; already is what it says if it was done the time before.
+func (s *Scheduler) Ask(already, what string, args ...string) {
+	s.t.Helper()
+	for end := time.Now().Add(3 * time.Minute); ; time.Sleep(50 * time.Millisecond) {
+		out, err := s.Command(what, args...).CombinedOutput()
+		switch {
+		case err == nil, strings.Contains(string(out), already):
+			return
+		case ExitCode(err) != 69 || time.Now().After(end):
+			s.t.Fatalf("%s %v: %v\n%s", what, args, err, out)
+		}
+	}
+}
+
+// Until waits for the service to say something.
+func (s *Scheduler) Until(what string, f func(schedule.Status) bool) (st schedule.Status) {
+	s.t.Helper()
+	for end := time.Now().Add(3 * time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		out, err := s.Command("status", "--json").Output()
+		if st = (schedule.Status{}); err == nil && json.Unmarshal(out, &st) == nil && f(st) {
+			return st
+		}
+	}
+	s.t.Fatalf("not in 3 minutes: %s\n%+v", what, st)
+	return st
+}
+
+// JobOf is a job in what a service says.
+func JobOf(st schedule.Status, name string) (j schedule.JobStatus) {
+	if i := slices.IndexFunc(st.Jobs, func(j schedule.JobStatus) bool { return j.Job == name }); i >= 0 {
+		j = st.Jobs[i]
+	}
+	return j
+}
+
+// Trains waits until a job has so many workers, and makes updates.
+func (s *Scheduler) Trains(name string, workers int) {
+	s.t.Helper()
+	var before int64 = -1
+	s.Until(fmt.Sprintf("%s trains with %d workers", name, workers), func(st schedule.Status) bool {
+		j := JobOf(st, name)
+		if j.State != live.Running || j.Workers != workers {
+			before = -1
+			return false
+		}
+		if before < 0 {
+			before = j.Samples
+		}
+		return j.Samples > before
+	})
+}
+
+// UsedOnce says that all lives of a job together have used every sample once, or, of an unknown number (-1), none twice.
+func (s *Scheduler) UsedOnce(name string, samples int64) (lives int) {
+	s.t.Helper()
+	logs, err := filepath.Glob(filepath.Join(s.Jobs, name, "life-*", "run.jsonl"))
+	if err != nil || len(logs) == 0 {
+		s.t.Fatalf("%s has no logs: %v", name, err)
+	}
+	attempts, err := chaos.ReadAll(logs, os.ReadFile)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, v := range chaos.Judge(attempts, nil, nil, 0, time.Minute) {
+		if (v.Name == "one lineage of versions" || v.Name == "every sample once") && !v.OK {
+			s.t.Errorf("%s: %s: %s", name, v.Name, v.Detail)
+		}
+	}
+	var at int64
+	for _, a := range attempts {
+		if a.Before != at {
+			s.t.Errorf("%s goes on at sample %d, and %d were applied before", a.Name, a.Before, at)
+		}
+		at = a.Samples
+	}
+	if samples >= 0 && at != samples {
+		s.t.Errorf("%s used %d samples of %d", name, at, samples)
+	}
+	return len(attempts)
+}

@@ -1,0 +1,72 @@
+package kubernetes
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"star/cmd/internal/schedule"
+	"star/cmd/tests/jobtest"
+	"star/sched/live"
+)
+
+// star sched serve beside the cluster, with pods as workers: a job gives one to a second job, the service is killed and finds the others again, a pod that somebody deletes
+// is replaced, one whose job has no data ends its job, and of those that end well nothing is left.
+func (c *cluster) testSched(t *testing.T) {
+	s := jobtest.SchedulerAt(t, filepath.Join(t.TempDir(), "q"), "")
+	s.Env, s.More = append(os.Environ(), "STAR_TOKEN=of-a-test"), `mode: ssgd, slow: ["0:+20ms"]`
+	serve := func() {
+		s.Start("--engine", "k8s", "--places", "2", "--image", "star:test", "--address", "10.89.0.1", "--policy", "elasticflow", "--slot", "1s")
+	}
+	defer func() {
+		if t.Failed() {
+			t.Log(c.said())
+		}
+	}()
+	pods := func(job string) (names []string) {
+		return strings.Fields(c.run(t, "get", "pods", "--selector=app.kubernetes.io/instance=star-"+job, "--field-selector=status.phase=Running", "-o", `jsonpath={range .items[*]}{.metadata.uid} {end}`))
+	}
+	serve()
+	s.Until("the service answers", func(st schedule.Status) bool { return true })
+	const long = "a-job-with-the-longest-name-that-a-service-can-hav" // its pods' names are longer than a label may be
+	s.Submit(long, 60_000, 2, "", "--deadline", "1h")
+	s.Trains(long, 2)
+	s.Submit("other", 8_000, 2, "", "--deadline", "1h")
+	s.Trains("other", 1)
+	s.Trains(long, 1)
+	before := pods(long)
+	if len(before) != 1 {
+		t.Errorf("its pods are %q", before)
+	}
+
+	s.Kill()
+	serve()
+	s.Trains(long, 1)
+	if now := pods(long); fmt.Sprint(now) != fmt.Sprint(before) {
+		t.Errorf("the service that was started again has pods %q, was %q", now, before)
+	}
+	c.run(t, "delete", "pod", "--selector=app.kubernetes.io/instance=star-"+long, "--wait=false")
+	c.until(t, "another pod has its place", func() bool { now := pods(long); return len(now) > 0 && now[0] != before[0] })
+	s.Trains(long, 1)
+
+	st := s.Until("both have ended", func(st schedule.Status) bool {
+		return jobtest.JobOf(st, long).Ended != nil && jobtest.JobOf(st, "other").Ended != nil && jobtest.JobOf(st, long).Workers+jobtest.JobOf(st, "other").Workers == 0
+	})
+	for name, samples := range map[string]int64{long: 60_000, "other": 8_000} {
+		if j := jobtest.JobOf(st, name); j.State != live.Done || j.Met == nil || !*j.Met || j.Lives != 1 {
+			t.Errorf("%s: %+v", name, j)
+		}
+		s.UsedOnce(name, samples)
+	}
+
+	s.Ask("there is such a job already", "submit", c.write(t, "empty.yaml", "name: empty\nsettings: {model: resnet20, dataset: \"cifar10:/nowhere\"}\nsamples: 1000\nrates: {1: 100}\n"))
+	st = s.Until("a job without data has failed", func(st schedule.Status) bool { return jobtest.JobOf(st, "empty").Ended != nil })
+	if j := jobtest.JobOf(st, "empty"); j.State != live.Failed || !strings.Contains(j.Why, "66") {
+		t.Errorf("%+v", j)
+	}
+	c.until(t, "no pod and no secret of theirs is left", func() bool {
+		return c.run(t, "get", "pods,secrets", "--selector=app.kubernetes.io/component=worker,app.kubernetes.io/instance in (star-"+long+",star-other,star-empty)", "-o", "name") == ""
+	})
+}
