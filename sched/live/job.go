@@ -96,6 +96,7 @@ type Member struct {
 	Joined   bool // as the job's log says; not written down
 
 	added float64 // or when it was decided, s
+	left  bool    // it has been there, and the job goes on without it; not written down
 }
 
 // Job is a job in a Queue.

@@ -250,6 +250,9 @@ func (q *Queue) apply(j *Job, e Event) error {
 	case KindGone:
 		m := j.Members[member]
 		j.Members = slices.Delete(j.Members, member, member+1)
+		if e.Why != "" && j.Active() { // who asks why the job has fewer than the policy gives it
+			j.Why = fmt.Sprintf("worker %d on %s has ended: %s", m.ID, m.Host, e.Why)
+		}
 		if h := q.host(m.Host); h != nil && !m.Leaving && j.State == Running && !j.finishing() { // by itself
 			h.fails++
 			h.away = e.At + min(math.Pow(2, float64(h.fails-1)), longestTry)
@@ -321,13 +324,37 @@ func (q *Queue) end(j *Job, s State, at float64) {
 func (q *Queue) Joined(j *Job, rank int, now float64) (e Event) {
 	for _, m := range j.Members {
 		if m.Rank == rank && !m.Leaving {
-			if !m.Joined && j.trains {
+			if !m.Joined && !m.left && j.trains {
 				e = Event{At: now, Kind: KindTook, Job: j.Name, What: tookResize, Took: now - m.added}
 			}
-			m.Joined = true
+			m.Joined, m.left = true, false
 		}
 	}
 	return e
+}
+
+// Left tells that a job goes on without the worker of a rank, whose process may be there still: its host is gone, or it stands still.
+func (q *Queue) Left(j *Job, rank int) {
+	for _, m := range j.Members {
+		if m.Rank == rank && m.Joined {
+			m.Joined, m.left = false, true
+		}
+	}
+}
+
+// longestStart is how long a worker may take to take part in its job, s: longer than an image takes to come, and than a worker looks for its coordinator.
+const longestStart = 600.
+
+// Lost says why a worker that was not told to leave is not to be waited for any more, unless it comes back soon; empty: it is.
+func (q *Queue) Lost(j *Job, m *Member, now float64) string {
+	switch {
+	case j.State != Running || m.Leaving || m.Joined:
+	case m.left:
+		return "the job has gone on without it, and it has not come back: its host does not answer, or it stands still"
+	case now-m.added > longestStart:
+		return fmt.Sprintf("it has not taken part for %g min", longestStart/60)
+	}
+	return ""
 }
 
 // Started tells that a job makes progress, and returns what is learned from that: an event, if its kind is not empty.

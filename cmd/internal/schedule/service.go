@@ -7,13 +7,11 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"math"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
 	"syscall"
 	"time"
 
@@ -64,9 +62,16 @@ type Service struct {
 	watches map[string]*watch // of jobs that run
 	told    map[child]time.Time
 	missed  map[child]time.Time
+	away    map[child]absence   // workers without which their jobs go on
 	stuck   string              // what kept the last event from being written
 	lost    bool                // another service decides
 	peers   func() []PeerStatus // nil: this service is alone
+}
+
+// absence is since when a worker is away, and why it is thought to be.
+type absence struct {
+	since time.Time
+	why   string
 }
 
 // watch follows the log of a life of a job.
@@ -81,6 +86,7 @@ const (
 	lookEvery = 250 * time.Millisecond
 	lingers   = 3 * time.Second  // for which a worker that has ended without being told may be one whose job ends
 	mostLeave = 30 * time.Second // for which a worker may leave, before it is killed
+	mostAway  = 15 * time.Second // for which a worker that was silent until its job went on without it may come back
 	mostSave  = 2 * time.Minute  // for which a job may save itself
 )
 
@@ -120,7 +126,7 @@ func (o *Options) folders() (err error) {
 
 // begin begins with a queue, and what has happened to it since; where names an event that cannot have happened.
 func begin(o Options, b book, began time.Time, q *live.Queue, h *live.History, events []live.Event, where func(int) string, ended *codes) (*Service, error) {
-	s := &Service{o: o, book: b, began: began, close: func() {}, q: q, history: h, ended: ended, asked: make(chan func()), silent: make(chan struct{}), watches: map[string]*watch{}, told: map[child]time.Time{}, missed: map[child]time.Time{}}
+	s := &Service{o: o, book: b, began: began, close: func() {}, q: q, history: h, ended: ended, asked: make(chan func()), silent: make(chan struct{}), watches: map[string]*watch{}, told: map[child]time.Time{}, missed: map[child]time.Time{}, away: map[child]absence{}}
 	for i, e := range events {
 		if err := s.q.Apply(e); err != nil {
 			return nil, coded{fmt.Errorf("%s: %w: %w", where(i), errQueue, err), exitcode.Corrupt}
@@ -382,7 +388,7 @@ func (s *Service) lookAt(j *live.Job, m *live.Member) {
 				s.say(p, syscall.SIGTERM)
 			}
 		}
-		if since, ok := s.told[p]; ok && time.Since(since) > most {
+		if since, ok := s.told[p]; ok && time.Since(since) > most || s.givesUp(j, m) {
 			if s.o.Kill != nil {
 				if err := s.o.Kill(workerName(j, m.ID)); err != nil {
 					s.o.Log.Warn("cannot be ended", "job", j.Name, "worker", m.ID, "error", err)
@@ -404,8 +410,15 @@ func (s *Service) lookAt(j *live.Job, m *live.Member) {
 	if s.bury(p) != nil {
 		return
 	}
+	if !known && s.o.Kill != nil { // it may not have come to end its worker
+		if err := s.o.Kill(workerName(j, m.ID)); err != nil {
+			s.o.Log.Warn("cannot be ended", "job", j.Name, "worker", m.ID, "error", err)
+		}
+	}
 	e := live.Event{At: s.now(), Kind: live.KindGone, Job: j.Name, Member: m.ID}
-	if known && code != 0 && !m.Leaving && j.State == live.Running {
+	if why := s.away[p].why; why != "" {
+		e.Why = why
+	} else if known && code != 0 && !m.Leaving && j.State == live.Running {
 		e.Why = fmt.Sprintf("it ended with exit code %d: %s", code, p.last())
 	}
 	if s.commit(e) != nil {
@@ -413,9 +426,23 @@ func (s *Service) lookAt(j *live.Job, m *live.Member) {
 	}
 	delete(s.missed, p)
 	delete(s.told, p)
+	delete(s.away, p)
 	if j.State == live.Running && !m.Leaving && !m.Joined && known && hopeless(code) {
 		s.commit(live.Event{At: s.now(), Kind: live.KindStop, Job: j.Name, State: live.Failed, Why: fmt.Sprintf("worker %d on %s: %s", m.ID, m.Host, e.Why)})
 	}
+}
+
+// givesUp says whether a worker is not waited for any more, whose process is there and without which its job goes on.
+func (s *Service) givesUp(j *live.Job, m *live.Member) bool {
+	p, why := s.worker(j, m.ID), s.q.Lost(j, m, s.now())
+	if why == "" {
+		delete(s.away, p)
+		return false
+	}
+	if _, ok := s.away[p]; !ok {
+		s.away[p] = absence{time.Now(), why}
+	}
+	return time.Since(s.away[p].since) > mostAway
 }
 
 // hopeless says whether a process that ended so would end so again.
@@ -479,6 +506,8 @@ func (s *Service) tail(j *live.Job) {
 		switch e := l.Entry.(type) {
 		case runlog.Join:
 			es = append(es, s.q.Joined(j, int(e.Worker), s.now()))
+		case runlog.Leave:
+			s.q.Left(j, int(e.Worker))
 		case runlog.Fire:
 			samples, at = e.Samples, l.T.Seconds()
 		case runlog.Verdict:
@@ -519,88 +548,4 @@ func (s *Service) act() {
 			return
 		}
 	}
-}
-
-// Status is what star sched status --json prints.
-type Status struct {
-	Dir    string             `json:"dir"`
-	Policy string             `json:"policy"`
-	Since  time.Time          `json:"since"`
-	Error  string             `json:"error,omitempty"`
-	Peers  []PeerStatus       `json:"peers,omitempty"`  // services that have this queue together
-	Took   map[string]float64 `json:"took_s,omitempty"` // medians of what has taken so long here: start, resume, resize, end
-	Hosts  []HostStatus       `json:"hosts"`
-	Jobs   []JobStatus        `json:"jobs"`
-}
-
-// HostStatus is a host in a Status.
-type HostStatus struct {
-	Host    string `json:"host"`
-	Places  int    `json:"places"`
-	Workers int    `json:"workers"`
-	Slow    string `json:"slow,omitempty"` // why it is avoided
-}
-
-// JobStatus is a job in a Status. Times are seconds since the queue began.
-type JobStatus struct {
-	Job         string          `json:"job"`
-	State       live.State      `json:"state"`
-	Workers     int             `json:"workers"` // that it has
-	Want        int             `json:"want"`    // that the policy gives it
-	Hosts       []string        `json:"hosts,omitempty"`
-	Samples     int64           `json:"samples"`
-	Of          int64           `json:"of"`
-	Rates       map[int]float64 `json:"measured,omitempty"` // samples/s on so many workers
-	Submitted   float64         `json:"submitted_s"`
-	Deadline    *float64        `json:"deadline_s,omitempty"`
-	Begun       *float64        `json:"begun_s,omitempty"`
-	Ended       *float64        `json:"ended_s,omitempty"`
-	Met         *bool           `json:"met_deadline,omitempty"`
-	Preemptions int             `json:"preemptions"`
-	Lives       int             `json:"lives"`
-	Addr        string          `json:"addr,omitempty"` // of its coordinator
-	Why         string          `json:"why,omitempty"`
-}
-
-// status is how things are.
-func (s *Service) status() Status {
-	st := Status{Dir: s.o.Dir, Policy: s.o.Policy, Since: s.began, Error: s.stuck, Hosts: []HostStatus{}, Jobs: []JobStatus{}}
-	for _, what := range []string{"start", "resume", "resize", "end"} {
-		if took := s.q.Took(what); took > 0 {
-			if st.Took == nil {
-				st.Took = map[string]float64{}
-			}
-			st.Took[what] = math.Round(took*100) / 100
-		}
-	}
-	if s.peers != nil {
-		st.Peers = s.peers()
-	}
-	used := map[string]int{}
-	for _, j := range s.q.Jobs {
-		js := JobStatus{Job: j.Name, State: j.State, Workers: len(j.Members), Want: j.Want, Samples: j.Samples, Of: j.Spec.Samples, Rates: j.Measured, Submitted: j.Submitted, Preemptions: j.Stops, Lives: j.Life, Why: strings.TrimSpace(j.Why)}
-		for _, m := range j.Members {
-			used[m.Host]++
-			if !slices.Contains(js.Hosts, m.Host) {
-				js.Hosts = append(js.Hosts, m.Host)
-			}
-		}
-		if !math.IsInf(j.Due, 1) {
-			js.Deadline = &j.Due
-		}
-		if j.Life > 0 {
-			js.Begun = &j.Begun
-		}
-		if !j.Active() {
-			met := j.State == live.Done && j.Ended <= j.Due
-			js.Ended, js.Met = &j.Ended, &met
-		} else if j.State != live.Waiting {
-			js.Addr = j.Addr
-		}
-		st.Jobs = append(st.Jobs, js)
-	}
-	for _, h := range s.q.Hosts {
-		st.Hosts = append(st.Hosts, HostStatus{h.Name, h.Slots, used[h.Name], h.Slow})
-	}
-	return st
 }

@@ -25,6 +25,7 @@ type Scheduler struct {
 	Dir  string
 	Jobs string   // folder of the jobs
 	Env  []string // nil: that of the test
+	On   []string // what runs a command where the service is; nil: nothing
 	More string   // settings of jobs, in YAML's braces
 
 	t   *testing.T
@@ -97,7 +98,8 @@ func (s *Scheduler) Submit(name string, samples int64, max int, more string, fla
 
 // Command is one of star sched, in the folder of the service.
 func (s *Scheduler) Command(what string, args ...string) *exec.Cmd {
-	cmd := exec.Command(Star(s.t), append([]string{"sched", what, "--dir", s.Dir}, args...)...)
+	words := slices.Concat(s.On, []string{Star(s.t), "sched", what, "--dir", s.Dir}, args)
+	cmd := exec.Command(words[0], words[1:]...)
 	cmd.Env = s.Env
 	return cmd
 }

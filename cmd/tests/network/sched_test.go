@@ -1,0 +1,60 @@
+//go:build linux
+
+package network
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"star/cmd/internal/schedule"
+	"star/cmd/tests/jobtest"
+	"star/sched/live"
+)
+
+// A host of star sched serve is gone without a word: the process that reaches it stays, as that of ssh would. Its worker's place goes to another host, and no sample is used twice.
+func TestSchedHostGone(t *testing.T) {
+	a, b := hosts(t)
+	s := jobtest.SchedulerAt(t, filepath.Join(t.TempDir(), "q"), "")
+	s.On, s.Env, s.More = a, append(os.Environ(), "STAR_TOKEN=secret"), `mode: ssgd, slow: ["0:+20ms", "1:+20ms"], dead-after: 3s`
+	file := filepath.Join(t.TempDir(), "hosts.yaml")
+	text := fmt.Sprintf("hosts:\n  - {name: near, cpu: 2}\n  - {name: far, cpu: 1, launch: [%s]}\n", strings.Join(b, ", "))
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.Start("--hosts", file, "--address", "10.79.0.1", "--policy", "fifo")
+	s.Until("the service answers", func(schedule.Status) bool { return true })
+	s.Submit("job", 4_000_000, 2, "")
+	s.Trains("job", 2)
+	on := func(st schedule.Status) []string { return jobtest.JobOf(st, "job").Hosts }
+	s.Until("it has a worker on far", func(st schedule.Status) bool { return slices.Contains(on(st), "far") })
+
+	number, err := os.ReadFile(filepath.Join(s.Jobs, "job", "worker-1.pid")) // the fullest host comes first: that on far
+	pid, e := strconv.Atoi(strings.TrimSpace(string(number)))
+	if err != nil || e != nil {
+		t.Fatal(err, e)
+	}
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil { // else it would end when it does not hear of the others
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("ip", "-n", b[3], "link", "set", b[3], "down").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	s.Until("both are on near", func(st schedule.Status) bool {
+		j := jobtest.JobOf(st, "job")
+		return j.Workers == 2 && fmt.Sprint(on(st)) == "[near]"
+	})
+	s.Trains("job", 2)
+	s.Ask("is cancelled already", "cancel", "job")
+	st := s.Until("it has ended", func(st schedule.Status) bool { j := jobtest.JobOf(st, "job"); return j.Ended != nil && j.Workers == 0 })
+	if j := jobtest.JobOf(st, "job"); j.State != live.Cancelled || j.Lives != 1 {
+		t.Errorf("%+v", j)
+	}
+	s.UsedOnce("job", -1)
+}
