@@ -33,6 +33,10 @@ const podVariable = "STAR_SCHED_POD"
 // podEvery is how often a pod is looked at.
 const podEvery = time.Second
 
+// podBegins is how long a pod may wait for a node, or for its image, before the service is told: it tries another one later. A cluster that adds nodes when pods wait does so
+// for a pod that has waited for some seconds, and keeps the node for the next one.
+var podBegins = 2 * time.Minute
+
 // kubernetes has workers be pods. There is one host, with as many places as are given: Kubernetes finds the nodes.
 func (e *schedEngine) kubernetes(o *schedule.Options, places int) error {
 	if _, err := exec.LookPath("kubectl"); err != nil {
@@ -156,15 +160,36 @@ func keepPod() {
 type podStatus struct {
 	Status struct {
 		Phase, Reason, Message string
-		ContainerStatuses      []struct {
-			State struct {
-				Terminated *struct{ ExitCode int }
-			}
-		}
+		Conditions             []struct{ Type, Status, Reason, Message string }
+		ContainerStatuses      []container
+		InitContainerStatuses  []container
 	}
 }
 
-// followPod applies a pod, has it deleted when told, and returns the exit code of its container when that has ended; 143 and 137 if it is gone, told and not told.
+type container struct {
+	State struct {
+		Waiting    *struct{ Reason, Message string }
+		Terminated *struct{ ExitCode int }
+	}
+}
+
+// waits is what a pod waits for that may never come: a node, an image; empty: for nothing of that kind.
+func (p *podStatus) waits() string {
+	for _, c := range append(p.Status.InitContainerStatuses, p.Status.ContainerStatuses...) {
+		if w := c.State.Waiting; w != nil && w.Reason != "ContainerCreating" && w.Reason != "PodInitializing" {
+			return strings.TrimSpace(w.Reason + " " + w.Message)
+		}
+	}
+	for _, c := range p.Status.Conditions {
+		if c.Type == "PodScheduled" && c.Status == "False" {
+			return strings.TrimSpace(c.Reason + " " + c.Message)
+		}
+	}
+	return ""
+}
+
+// followPod applies a pod, has it deleted when told, and returns the exit code of its container when that has ended; 143 and 137 if it is gone, told and not told, 69 if it
+// does not begin.
 func followPod(name, namespace string, apply []byte, told <-chan os.Signal, says io.Writer) int {
 	if _, err := kubectl(namespace, apply, "apply", "-f", "-"); err != nil {
 		fmt.Fprintln(says, err)
@@ -172,6 +197,13 @@ func followPod(name, namespace string, apply []byte, told <-chan os.Signal, says
 	}
 	defer kubectl(namespace, nil, "delete", "pod/"+name, "secret/"+name, "--ignore-not-found", "--wait=false")
 	gone, last := 128+int(syscall.SIGKILL), ""
+	say := func(what string) { // once
+		if what != last {
+			last = what
+			fmt.Fprintln(says, what)
+		}
+	}
+	began := time.Now()
 	tick := time.NewTicker(podEvery)
 	defer tick.Stop()
 	for {
@@ -186,10 +218,7 @@ func followPod(name, namespace string, apply []byte, told <-chan os.Signal, says
 		}
 		out, err := kubectl(namespace, nil, "get", "pod", name, "--ignore-not-found", "-o", "json")
 		if err != nil { // the pod goes on without it
-			if err.Error() != last {
-				last = err.Error()
-				fmt.Fprintln(says, last)
-			}
+			say(err.Error())
 			continue
 		}
 		if len(bytes.TrimSpace(out)) == 0 {
@@ -201,6 +230,12 @@ func followPod(name, namespace string, apply []byte, told <-chan os.Signal, says
 			continue
 		}
 		if p.Status.Phase != "Succeeded" && p.Status.Phase != "Failed" {
+			if why := p.waits(); why == "" {
+				began = time.Now()
+			} else if say(why); time.Since(began) > podBegins {
+				say("the pod has not begun for " + podBegins.String() + ": " + why)
+				return exitcode.Lost
+			}
 			continue
 		}
 		if log, err := kubectl(namespace, nil, "logs", name, "--tail=50"); err == nil {

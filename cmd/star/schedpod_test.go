@@ -7,6 +7,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // fakeKubectl is a kubectl whose cluster is a folder: a pod is there as long as its file is, which says how it stands.
@@ -37,7 +38,7 @@ func write(t *testing.T, dir, name, text string) {
 	}
 }
 
-const running = `{"status":{"phase":"Running"}}`
+const running = `{"status":{"phase":"Running","conditions":[{"type":"PodScheduled","status":"True"}],"containerStatuses":[{"state":{"running":{}}}]}}`
 
 // The process of a pod ends as the pod does, and takes away what it has applied.
 func TestPod(t *testing.T) {
@@ -52,9 +53,13 @@ func TestPod(t *testing.T) {
 		"evicted": {`{"status":{"phase":"Failed","reason":"Evicted","message":"the node is full"}}`, false, 137, "Evicted the node is full"},
 		"gone":    {"", false, 137, ""},
 		"told":    {running, true, 143, ""},
+		"no node": {`{"status":{"phase":"Pending","conditions":[{"type":"PodScheduled","status":"False","reason":"Unschedulable","message":"0/3 nodes are available"}]}}`, false, 69, "not begun for 0s: Unschedulable 0/3 nodes"},
+		"image":   {`{"status":{"phase":"Pending","containerStatuses":[{"state":{"waiting":{"reason":"ErrImagePull","message":"not found"}}}]}}`, false, 69, "ErrImagePull not found"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := fakeKubectl(t)
+			defer func(was time.Duration) { podBegins = was }(podBegins)
+			podBegins = 0
 			write(t, dir, "first", running)
 			write(t, dir, "next", x.next)
 			told := make(chan os.Signal, 1)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -13,7 +14,7 @@ import (
 )
 
 // star sched serve beside the cluster, with pods as workers: a job gives one to a second job, the service is killed and finds the others again, a pod that somebody deletes
-// is replaced, one whose job has no data ends its job, and of those that end well nothing is left.
+// is replaced, a job is done in time, one without data has failed, and no pod is left.
 func (c *cluster) testSched(t *testing.T) {
 	s := jobtest.SchedulerAt(t, filepath.Join(t.TempDir(), "q"), "")
 	s.Env, s.More = append(os.Environ(), "STAR_TOKEN=of-a-test"), `mode: ssgd, slow: ["0:+20ms"]`
@@ -31,9 +32,9 @@ func (c *cluster) testSched(t *testing.T) {
 	serve()
 	s.Until("the service answers", func(st schedule.Status) bool { return true })
 	const long = "a-job-with-the-longest-name-that-a-service-can-hav" // its pods' names are longer than a label may be
-	s.Submit(long, 60_000, 2, "", "--deadline", "1h")
+	s.Submit(long, 4_000_000, 2, "", "--deadline", "24h")
 	s.Trains(long, 2)
-	s.Submit("other", 8_000, 2, "", "--deadline", "1h")
+	s.Submit("other", 4_000_000, 2, "", "--deadline", "24h")
 	s.Trains("other", 1)
 	s.Trains(long, 1)
 	before := pods(long)
@@ -51,15 +52,24 @@ func (c *cluster) testSched(t *testing.T) {
 	c.until(t, "another pod has its place", func() bool { now := pods(long); return len(now) > 0 && now[0] != before[0] })
 	s.Trains(long, 1)
 
-	st := s.Until("both have ended", func(st schedule.Status) bool {
-		return jobtest.JobOf(st, long).Ended != nil && jobtest.JobOf(st, "other").Ended != nil && jobtest.JobOf(st, long).Workers+jobtest.JobOf(st, "other").Workers == 0
+	s.Ask("is cancelled already", "cancel", "other")
+	s.Trains(long, 2) // it has the place again
+	s.Submit("short", 2_000, 2, "", "--deadline", "24h")
+	st := s.Until("short has ended", func(st schedule.Status) bool { return jobtest.JobOf(st, "short").Ended != nil })
+	if j := jobtest.JobOf(st, "short"); j.State != live.Done || j.Met == nil || !*j.Met || j.Lives != 1 {
+		t.Errorf("short: %+v", j)
+	}
+	s.Ask("is cancelled already", "cancel", long)
+	st = s.Until("all have ended", func(st schedule.Status) bool {
+		return !slices.ContainsFunc(st.Jobs, func(j schedule.JobStatus) bool { return j.Ended == nil || j.Workers > 0 })
 	})
-	for name, samples := range map[string]int64{long: 60_000, "other": 8_000} {
-		if j := jobtest.JobOf(st, name); j.State != live.Done || j.Met == nil || !*j.Met || j.Lives != 1 {
+	for _, name := range []string{long, "other"} {
+		if j := jobtest.JobOf(st, name); j.State != live.Cancelled || j.Lives != 1 || j.Preemptions != 0 {
 			t.Errorf("%s: %+v", name, j)
 		}
-		s.UsedOnce(name, samples)
+		s.UsedOnce(name, -1)
 	}
+	s.UsedOnce("short", 2_000)
 
 	s.Ask("there is such a job already", "submit", c.write(t, "empty.yaml", "name: empty\nsettings: {model: resnet20, dataset: \"cifar10:/nowhere\"}\nsamples: 1000\nrates: {1: 100}\n"))
 	st = s.Until("a job without data has failed", func(st schedule.Status) bool { return jobtest.JobOf(st, "empty").Ended != nil })
@@ -67,6 +77,6 @@ func (c *cluster) testSched(t *testing.T) {
 		t.Errorf("%+v", j)
 	}
 	c.until(t, "no pod and no secret of theirs is left", func() bool {
-		return c.run(t, "get", "pods,secrets", "--selector=app.kubernetes.io/component=worker,app.kubernetes.io/instance in (star-"+long+",star-other,star-empty)", "-o", "name") == ""
+		return c.run(t, "get", "pods,secrets", "--selector=app.kubernetes.io/component=worker,app.kubernetes.io/instance in (star-"+long+",star-other,star-short,star-empty)", "-o", "name") == ""
 	})
 }
