@@ -43,7 +43,6 @@ type staged struct {
 type together struct {
 	jobs   []*staged
 	period float64 // s of an iteration of all, without what they slow each other
-	passes float64 // the same as Muri's program counts it when jobs run
 }
 
 // gpus is how many they have.
@@ -52,7 +51,7 @@ func (g *together) gpus() int { return g.jobs[0].GPUs }
 // slow is how many times longer than alone one of the jobs runs.
 func (g *together) slow(j *staged, compat Compat) float64 {
 	if len(g.jobs) > 1 {
-		return g.passes * sharing[len(g.jobs)-1] * j.Iterations / j.Duration
+		return g.period * sharing[len(g.jobs)-1] * j.Iterations / j.Duration
 	}
 	if compat&Muri != 0 {
 		return alone
@@ -99,10 +98,10 @@ func period(jobs []*staged) float64 {
 }
 
 // passing is how Muri's program counts the period of jobs that use four resources in turns, storage first. It chooses the order with the least sum of the longest
-// stages, as period does; the weights of its matching are of that. What passes while jobs run is what the order takes where nobody waits for the others at the
+// stages, as period does. What passes while jobs run is what the order takes where nobody waits for the others at the
 // end of a stage: GPU and network serve one job at a time, the processor all of them. Then the longest job begins with its first stage. Found from its results;
 // which of equal orders it takes was found for two jobs.
-func passing(jobs []*staged) (period, passes float64) {
+func passing(jobs []*staged) float64 {
 	takes := func(j *staged, r int) float64 { return j.Stages[(r+most-1)%most] }
 	longest := 0
 	sum := func(j *staged) (t float64) {
@@ -116,7 +115,7 @@ func passing(jobs []*staged) (period, passes float64) {
 			longest = i
 		}
 	}
-	period = never
+	least := never
 	at, best := make([]int, len(jobs)), make([]int, len(jobs)) // resource of each job in the first step
 	var place func(i, taken int)
 	place = func(i, taken int) {
@@ -133,8 +132,8 @@ func passing(jobs []*staged) (period, passes float64) {
 				}
 				t += step
 			}
-			if t < period-1e-12 {
-				period = t
+			if t < least-1e-12 {
+				least = t
 				copy(best, at)
 			}
 			return
@@ -164,7 +163,7 @@ func passing(jobs []*staged) (period, passes float64) {
 		}
 		free = next
 	}
-	return period, slices.Max(done)
+	return slices.Max(done)
 }
 
 // busy is the share of the time in which the resources are used.
@@ -211,10 +210,9 @@ func pack(jobs []*staged, gpus int, compat Compat) []*together {
 				}
 				u := &together{jobs: slices.Concat(x.jobs, y.jobs)}
 				if compat&Muri != 0 {
-					u.period, u.passes = passing(u.jobs)
+					u.period = passing(u.jobs)
 				} else {
 					u.period = period(u.jobs)
-					u.passes = u.period
 				}
 				if u.helps() {
 					pairs = append(pairs, pair{a, b, u})
@@ -326,6 +324,11 @@ func (e *interleaved) decide() {
 			}
 			return j.left * j.guess() * float64(j.GPUs)
 		})
+		if e.compat&Muri != 0 {
+			groups = pack(e.choose(), e.gpus, e.compat)
+			first = len(e.jobs)
+			break
+		}
 		for ; first < len(e.jobs) && demand+e.jobs[first].GPUs <= most*e.gpus; first++ {
 			demand += e.jobs[first].GPUs
 		}
@@ -373,6 +376,24 @@ func (e *interleaved) decide() {
 			return float64(2*j.level + 1)
 		})
 	}
+}
+
+// choose returns, in order, the jobs that can have GPUs if each group has as many jobs as it may. A job is passed over that would need a
+// group of its own for which too few GPUs are left. Found from who waits, and for how long, in the results of Muri's program.
+func (e *interleaved) choose() (chosen []*staged) {
+	free := e.gpus
+	with := map[int]int{} // chosen jobs by their number of GPUs
+	for _, j := range e.jobs {
+		if with[j.GPUs]%most == 0 {
+			if j.GPUs > free {
+				continue
+			}
+			free -= j.GPUs
+		}
+		with[j.GPUs]++
+		chosen = append(chosen, j)
+	}
+	return chosen
 }
 
 func (e *interleaved) sort(key func(*staged) float64) {

@@ -127,7 +127,7 @@ func TestPassing(t *testing.T) {
 		for _, s := range c.of {
 			jobs = append(jobs, &staged{Outcome: Outcome{Job: &Job{Stages: &s}}})
 		}
-		if _, got := passing(jobs); math.Abs(got-c.want) > .05 {
+		if got := passing(jobs); math.Abs(got-c.want) > .05 {
 			t.Errorf("job %s: %v ms, there %v", c.job, got, c.want)
 		}
 	}
