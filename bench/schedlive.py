@@ -80,22 +80,23 @@ def live(star, out, policy, jobs, slot):
 def simulated(star, out, policy, jobs, submitted, slot, start, resize):
     """The same by the simulator, with the medians that the service counts with: what a start takes, and how long it is until more workers are of use."""
     (out / "rates").mkdir(exist_ok=True)
+    unit = 1 if policy == "tiresias" else 10  # jobs of the others end in whole seconds of the trace: here these are tenths
     with open(out / "trace.csv", "w") as f:
         w = csv.writer(f)
         w.writerow("job_id submit_time iteration model_name ddl batch_size num_gpu duration".split())
         for j in jobs:
             at = round(submitted[j["name"]], 2)
-            if policy != "tiresias":  # the others plan in whole seconds
-                at = int(at)
-            w.writerow([j["name"], at, j["samples"], f"to{j['workers']}", at + j["deadline"], 64, j["workers"], j["samples"] / RATES[j["workers"]]])
+            if policy != "tiresias":
+                at = int(at * unit)
+            w.writerow([j["name"], at, j["samples"], f"to{j['workers']}", at + j["deadline"] * unit, 64, j["workers"], j["samples"] / RATES[j["workers"]] * unit])
     for most in RATES:
         with open(out / "rates" / f"to{most}.csv", "w") as f:
             w = csv.writer(f)
             w.writerow(["global_batch_size"] + [n for n in RATES if n <= most])
-            w.writerow([64] + [RATES[n] for n in RATES if n <= most])
+            w.writerow([64] + [RATES[n] / unit for n in RATES if n <= most])
     done = subprocess.run([star, "sched", "sim", str(out / "trace.csv"), "--format", "elasticflow", "--throughputs", str(out / "rates"), "--cluster", f"n1g{PLACES}",
-                           "--policy", policy, "--slot", f"{slot}s", "--start", f"{start}s", "--resize", f"{resize}s", "--jobs", "-"], capture_output=True, text=True, check=True)
-    return {row["job_id"]: row for row in csv.DictReader(done.stdout.splitlines())}
+                           "--policy", policy, "--slot", f"{slot * unit}s", "--start", f"{start * unit}s", "--resize", f"{resize * unit}s", "--jobs", "-"], capture_output=True, text=True, check=True)
+    return {row["job_id"]: dict(row, end=row["end"] and float(row["end"]) / unit) for row in csv.DictReader(done.stdout.splitlines())}
 
 
 def twice(out, jobs):
@@ -122,7 +123,7 @@ def one(star, out, seed, policy, slot):
     met = {n: j["met_deadline"] for n, j in real.items()}
     said = {n: sim[n]["met_deadline"] == "true" for n in met}
     said0 = {n: instant[n]["met_deadline"] == "true" for n in met}
-    later = [real[n]["ended_s"] - float(sim[n]["end"]) for n in met if sim[n]["end"] and real[n]["state"] == "done"]
+    later = [real[n]["ended_s"] - sim[n]["end"] for n in met if sim[n]["end"] and real[n]["state"] == "done"]
     return dict(seed=seed, policy=policy, jobs=len(met), simulated=sum(said.values()), live=sum(met.values()), same=sum(met[n] == said[n] for n in met),
                 differ=[n for n in met if met[n] != said[n]], preemptions=sum(j["preemptions"] for j in real.values()), start_s=round(start, 2), resize_s=round(resize, 2), took_s=round(took), same_without=sum(met[n] == said0[n] for n in met), twice=twice(out.parent / f"queue-{policy}", jobs),
                 unused=[n for n, j in real.items() if j["state"] == "done" and j["samples"] != j["of"]], later=[round(x, 1) for x in later])

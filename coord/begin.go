@@ -93,7 +93,7 @@ func (c *Coordinator) newEngine(absent []star.Worker) engine.Engine {
 	plan := c.plant(c.cfg.Plan)
 	g := engine.Config{
 		Workers: c.cfg.Workers, Shards: len(c.shards), Batch: c.cfg.Batch, Limit: c.end(engine.Round(plan, c.cfg.Batch, c.cfg.first())),
-		Plan: c.sized(plan), Absent: absent, Scale: c.cfg.Scale, Norm: c.cfg.Norm, Report: !c.cfg.Lossy, Cancel: c.cfg.Cancel, Strides: c.cfg.Strides, Follow: c.cfg.Pilot != nil,
+		Plan: c.sized(plan), Absent: absent, Scale: c.cfg.Scale, Planned: c.cfg.first(), Norm: c.cfg.Norm, Report: !c.cfg.Lossy, Cancel: c.cfg.Cancel, Strides: c.cfg.Strides, Follow: c.cfg.Pilot != nil,
 		Guard: c.cfg.Poison != PoisonOff, WithMetadata: c.replaceable(), MaxParams: c.hello.Params,
 	}
 	c.arch.resume(c)

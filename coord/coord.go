@@ -246,7 +246,7 @@ func New(cfg Config) (*Coordinator, error) {
 		return nil, &Error{exitcode.Usage, fmt.Sprintf("coord: a batch needs at least 1 sample, not %d", cfg.Batch)}
 	}
 	if !cfg.Scale.Valid() {
-		return nil, &Error{exitcode.Usage, fmt.Sprintf("coord: unknown update scale %q (n, firing, damped)", cfg.Scale)}
+		return nil, &Error{exitcode.Usage, fmt.Sprintf("coord: unknown update scale %q (n, firing, damped, workers)", cfg.Scale)}
 	}
 	if cfg.Samples <= 0 && cfg.Epochs <= 0 && cfg.Steps <= 0 {
 		return nil, &Error{exitcode.Usage, "coord: the job has no end: give samples, epochs or steps"}

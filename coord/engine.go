@@ -24,4 +24,6 @@ const (
 	ScaleRound  = engine.ScaleRound
 	ScaleFiring = engine.ScaleFiring
 	ScaleDamped = engine.ScaleDamped
+
+	ScaleWorkers = engine.ScaleWorkers
 )

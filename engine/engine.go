@@ -191,6 +191,7 @@ type Config struct {
 	Absent []star.Worker // ranks that nobody has
 
 	Scale        Scale  // zero means ScaleRound
+	Planned      int    // workers that ScaleWorkers goes by
 	Norm         bool   // Fires ask for the norm first
 	Report       bool   // Fires ask how long the sum was
 	Cancel       bool   // who is too late for an update is to stop computing for it

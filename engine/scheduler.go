@@ -22,11 +22,16 @@ const (
 
 	// ScaleDamped is ScaleRound divided by 1 + staleness in updates.
 	ScaleDamped Scale = "damped"
+
+	// ScaleWorkers is bᵢ/B₀, with B₀ the samples of one round of as many workers as the job was
+	// planned with, however many there are: as a learning rate for the mean of who is there it is in
+	// proportion to their number (Goyal et al., arXiv 1706.02677, 2017, section 2.1).
+	ScaleWorkers Scale = "workers"
 )
 
 // Valid reports whether s is one of the scales; the empty one means ScaleRound.
 func (s Scale) Valid() bool {
-	return s == "" || s == ScaleRound || s == ScaleFiring || s == ScaleDamped
+	return s == "" || s == ScaleRound || s == ScaleFiring || s == ScaleDamped || s == ScaleWorkers
 }
 
 // scheduler is what both engines keep: the plan, the cursor of the sample stream, the state of

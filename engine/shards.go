@@ -24,6 +24,7 @@ type Shards struct {
 	barrier  *modes.Barrier
 	shards   int
 	scale    Scale
+	planned  int  // workers that the job was planned with
 	norm     bool // Fires ask for the norm first
 	report   bool // Fires ask how long the sum was
 	metadata bool // Fires go with what a successor must know
@@ -50,7 +51,7 @@ var _ Engine = (*Shards)(nil)
 
 // NewShards is an engine of parameter servers.
 func NewShards(c Config) *Shards {
-	l := &Shards{scheduler: schedulerOf(c), shards: c.Shards, scale: c.Scale, norm: c.Norm, report: c.Report, metadata: c.WithMetadata,
+	l := &Shards{scheduler: schedulerOf(c), shards: c.Shards, scale: c.Scale, planned: c.Planned, norm: c.Norm, report: c.Report, metadata: c.WithMetadata,
 		strides: c.Strides, follow: c.Strides && c.Follow, reachable: c.Reachable, after: c.After, samples: -1}
 	if c.Guard {
 		l.guard, l.weighs = new(poison.Norms), true
@@ -511,6 +512,8 @@ func (l *Shards) weight(samples, firing float64, stale int64) float32 {
 		return float32(samples / firing)
 	case ScaleDamped:
 		return float32(samples / float64(l.round()) / float64(1+max(stale, 0)))
+	case ScaleWorkers:
+		return float32(samples / float64(Round(l.plan, l.batch, l.planned)))
 	default:
 		return float32(samples / float64(l.round()))
 	}

@@ -341,6 +341,28 @@ func TestWeights(t *testing.T) {
 	}
 }
 
+// With ScaleWorkers a gradient counts the same whoever is there.
+func TestWeightsOfFewer(t *testing.T) {
+	for scale, want := range map[Scale][2]float32{ScaleRound: {1. / 4, 1. / 2}, ScaleWorkers: {1. / 3, 1. / 3}} {
+		l := newShards(modes.ASGD(4), 4, 0, 9, 1000)
+		l.scale, l.planned = scale, 3
+		l.Begin()
+		for i, leave := range []bool{false, true} {
+			if leave {
+				l.Leave(2)
+				l.Leave(3)
+			}
+			os, err := l.arrive(0, int64(i), 9)
+			if err != nil || len(os) != 1 {
+				t.Fatal(err, os)
+			}
+			if got := os[0].Fire.Gradients[0].Weight; got != want[i] {
+				t.Errorf("%s, workers have left %v: weight %v, want %v", scale, leave, got, want[i])
+			}
+		}
+	}
+}
+
 // A checkpoint remembers the batches that are out.
 func TestProgressRemembersWhatIsOut(t *testing.T) {
 	l := newShards(modes.ASGD(2), 2, 0, 4, 100)

@@ -95,7 +95,7 @@ type Rule struct {
 	Clip        float64 // bound of the gradient's global norm; 0: none
 	Schedule    string  // of the rate over samples; empty: constant
 	Whole       []byte  // the optimiser as JSON of star/train/optim.Config, with what the five above cannot say; nil: they say it all
-	UpdateScale string  // the c of the update rule: n, firing or damped; empty: n
+	UpdateScale string  // the c of the update rule: n, firing, damped or workers; empty: n
 	Baseline    string  // NAME:key=value,… of modes/baseline; empty: none
 	Compress    string  // codec of gradients (star/compress); empty: none
 	OnNaN       string  // stop or skip; empty: stop

@@ -129,14 +129,15 @@ func TestCells(t *testing.T) {
 	given := func(scale string) func(*cell) {
 		return func(c *cell) {
 			c.c.UpdateScale, c.c.Given["update-scale"] = scale, "a test"
-			c.set = c.set.With(combinations.Scale, scale != string(coord.ScaleRound)).With(combinations.NotFiring, scale != string(coord.ScaleFiring))
+			c.set = c.set.With(combinations.Scale, scale != string(coord.ScaleRound)).With(combinations.NotFiring, scale != string(coord.ScaleFiring)).
+				With(combinations.ByWorkers, scale == string(coord.ScaleWorkers))
 		}
 	}
 	optimizers := []func(*cell){off, on(combinations.NotSGD, func(c *Config) { c.Optimizer, c.Momentum = "nesterov", 0.9 }), func(c *cell) {
 		c.c.Optimizer = "adam"
 		c.set = c.set.With(combinations.NotSGD, true).With(combinations.Adaptive, true)
 	}}
-	second := with(with(with(with(with(with(with([]cell{base}, arches...), scheme...), moves...), shares...), clips...), off, given("n"), given("firing"), given("damped")), optimizers...)
+	second := with(with(with(with(with(with(with([]cell{base}, arches...), scheme...), moves...), shares...), clips...), off, given("n"), given("firing"), given("damped"), given("workers")), optimizers...)
 	third := with(with(with(with([]cell{base}, arches...), copies...), several...), moves...)
 	refused, allowed := 0, 0
 	for _, at := range append(append(first, second...), third...) {

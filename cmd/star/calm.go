@@ -15,6 +15,7 @@ import (
 	"star/cmd/internal/node"
 	"star/compress"
 	"star/coord"
+	"star/engine"
 	"star/internal/settings"
 	"star/modes"
 	"star/ps/rule"
@@ -449,6 +450,8 @@ func (k *calmJob) weighted(ctx context.Context, u chaos.Update, members []*wante
 			c = float64(m.Samples) / float64(total)
 		case coord.ScaleDamped:
 			c = c / float64(1+max(u.Version-1-m.Basis, 0))
+		case coord.ScaleWorkers:
+			c = float64(m.Samples) / float64(engine.Round(plan, k.job.Batch, k.job.Workers))
 		}
 		if m.Out {
 			c = 0

@@ -36,6 +36,7 @@ const (
 	Clip
 	Scale
 	NotFiring
+	ByWorkers
 	NotSGD
 	Adaptive
 	Moving
@@ -69,6 +70,7 @@ var names = [numFeatures]struct{ Short, Long string }{
 	Clip:         {"clip", "`--clip`"},
 	Scale:        {"scale", "an `--update-scale` other than n"},
 	NotFiring:    {"scale, not firing", "an `--update-scale` that is given, other than firing"},
+	ByWorkers:    {"scale: workers", "`--update-scale workers`"},
 	NotSGD:       {"momentum, Adam", "an `--optimizer` other than sgd"},
 	Moving:       {"moves", "shards that move by themselves: `--move-shards auto`"},
 	Cluster:      {"cluster", "a job that asks a resource service: `--cluster`"},
@@ -142,6 +144,7 @@ var Refusals = []Refusal{
 	{[]Feature{ADPSGD, NotSGD}, "optimizer", "ad-psgd makes plain steps of every worker's model", "use --optimizer sgd"},
 	{[]Feature{ADPSGD, Clip}, "clip", "ad-psgd adds gradients to models of their own", "leave --clip away"},
 	{[]Feature{LGC, Codec}, "compress", "lgc uses gradients that a worker's codec takes for lost", "leave --compress away"},
+	{[]Feature{ByWorkers, Adaptive}, "update-scale", "the steps of this optimiser are as long whatever a gradient counts", "--optimizer sgd, momentum, nesterov or dana"},
 	{[]Feature{LGC, NotFiring}, "update-scale", "an update of lgc is the mean of its gradients and a correction", "leave --update-scale away"},
 	{[]Feature{Hosts, Open}, "hosts", "anybody who reaches a host of the job could join and read the model", "give STAR_TOKEN or certificates (--tls-cert …), or allow it with --insecure"},
 }

@@ -114,7 +114,7 @@ func OwnRule(job *member.Job, o *optim.Optimizer, rate optim.Schedule) rule.Rule
 	descent := &rule.Descent{Optimizer: o, Schedule: rate, Clip: job.Clip}
 	if c := o.Config(); c.Name == optim.DANA {
 		r := rule.NewWorkerMomentum(descent, job.Ranks(), c.Momentum, c.WeightDecay)
-		r.Apart = job.UpdateScale == string(coord.ScaleFiring)
+		r.Apart = job.UpdateScale == string(coord.ScaleFiring) || job.UpdateScale == string(coord.ScaleWorkers)
 		return r
 	}
 	return descent
@@ -199,6 +199,7 @@ func Features(job *member.Job) combinations.Set {
 		With(combinations.Clip, job.Clip > 0).
 		With(combinations.Scale, job.UpdateScale != string(coord.ScaleRound)).
 		With(combinations.NotFiring, job.IsSet("update-scale") && job.UpdateScale != string(coord.ScaleFiring)).
+		With(combinations.ByWorkers, job.UpdateScale == string(coord.ScaleWorkers)).
 		With(combinations.NotSGD, job.Optimizer != optim.SGD).
 		With(combinations.Adaptive, !Optimizer(job).WithDefaults().Strides()).
 		With(combinations.Cluster, job.Cluster != "")

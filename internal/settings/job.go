@@ -108,7 +108,7 @@ type Job struct {
 	PacePushes  string  // auto or off
 	MoveShards  string  // auto or off
 	Replicas    int     // servers that hold each shard
-	UpdateScale string  // n, firing or damped: the c of the update rule
+	UpdateScale string  // n, firing, damped or workers: the c of the update rule
 	OnNaN       string  // stop or skip
 	Poison      string  // skip, fatal or off
 	Threads     int     // of the arithmetic in one worker; 0: chosen by the program
@@ -255,7 +255,7 @@ func (j *Job) declare(role Role) {
 	Var(s, &j.PacePushes, "pace-pushes", defaults.PacePushes, "let pushes that would meet at the servers' link wait for each other, where that delays no update", "auto", Off)
 	Var(s, &j.Replicas, "replicas", 1, "star-ps that hold each shard: with 2 or more, one that is gone takes nothing along; for every member")
 	Var(s, &j.MoveShards, "move-shards", Off, "auto: while the job runs, move a shard to another star-ps when that pays; star run --hosts starts spare ones", "auto", Off)
-	Var(s, &j.UpdateScale, "update-scale", defaults.UpdateScale, "weight of a gradient in an update", "n", "firing", "damped")
+	Var(s, &j.UpdateScale, "update-scale", defaults.UpdateScale, "weight of a gradient in an update", "n", "firing", "damped", "workers")
 	Var(s, &j.OnNaN, "on-nan", defaults.OnNaN, "what to do when a gradient is not finite", "stop", "skip")
 	Var(s, &j.Poison, "poison", defaults.Poison, "what to do about gradients that do not belong: not finite, exploding, pointing against all others", "skip", "fatal", Off)
 	Var(s, &j.Threads, "threads", 0, "threads of a worker's arithmetic; 0: chosen by the program")
