@@ -55,6 +55,7 @@ type mixed struct {
 	owners   []*owner
 	compat   Compat
 	alpha    float64
+	speedup  float64 // how much faster jobs are with a GPU, on average
 }
 
 // mixedPolicies start jobs that wait on machines of two kinds.
@@ -86,6 +87,7 @@ func either(jobs []*Job, c Cluster, o Options) []Outcome {
 		for k, d := range j.Either.Duration {
 			all[i].estimate[k] = d * (1 + j.Either.Error[k])
 		}
+		e.speedup += j.Either.Duration[onCPU] / max(j.Either.Duration[onGPU], 1e-9) / float64(len(jobs))
 	}
 	due := slices.Clone(all)
 	slices.SortStableFunc(due, func(a, b *single) int { return cmp.Compare(a.Submit, b.Submit) })
@@ -346,7 +348,7 @@ func (e *mixed) drf() {
 	simulator := e.compat&AlloX != 0
 	for _, u := range e.owners {
 		if simulator {
-			slices.SortStableFunc(u.runs, func(a, b *single) int { return cmp.Compare(slices.Min(a.estimate[:]), slices.Min(b.estimate[:])) })
+			u.sortRuns(func(r *single) float64 { return slices.Min(r.estimate[:]) })
 		}
 	}
 	e.poorest(e.dominant, func(u *owner) (best *single, kind int) {
@@ -386,6 +388,10 @@ func (e *mixed) drfFIFO() {
 
 // drfExtended is drf where both kinds of machines are one resource: a GPU is worth as many machines without as its jobs are faster there, on average.
 func (e *mixed) drfExtended() {
+	if e.compat&AlloX != 0 {
+		e.drfExtendedBlind()
+		return
+	}
 	e.poorest(func(u *owner) float64 {
 		sum := 0.
 		for _, j := range e.running {
@@ -395,6 +401,53 @@ func (e *mixed) drfExtended() {
 		}
 		return sum
 	}, e.anywhere)
+}
+
+// drfExtendedBlind is how AlloX's simulator does it: runs of parts count as what a user has, each machine with a GPU as much as jobs are faster there, and
+// the user who has least blocks the others. Who is looked at has its runs put in the order of how long they would take with a GPU, then, if it has a job
+// that does not get one, without. The job that starts without a GPU is the shortest one there, but runs for as long as the one that is shortest with a GPU.
+func (e *mixed) drfExtendedBlind() {
+	passed := map[*owner]bool{}
+	for {
+		var poor *owner
+		for _, u := range e.owners {
+			if !passed[u] && len(u.ready)+len(u.runs) > 0 && (poor == nil || e.virtual(u) < e.virtual(poor)) {
+				poor = u
+			}
+		}
+		if poor == nil {
+			return
+		}
+		on := func(kind int) func(*single) float64 { return func(j *single) float64 { return j.estimate[kind] } }
+		poor.sortRuns(on(onGPU))
+		j := poor.shortest(on(onGPU))
+		if j == nil {
+			passed[poor] = true
+			continue
+		}
+		if e.has(onGPU) {
+			e.start(j, onGPU)
+			continue
+		}
+		poor.sortRuns(on(onCPU))
+		if !e.has(onCPU) {
+			return
+		}
+		first := poor.shortest(on(onCPU))
+		e.start(first, onCPU)
+		first.due = e.now + e.whole(j.Either.Duration[onCPU])
+	}
+}
+
+// virtual is how many machines without a GPU a user has, with runs of parts, if one with a GPU counts as speedup of them.
+func (e *mixed) virtual(u *owner) (sum float64) {
+	worth := [kinds]float64{onGPU: e.speedup, onCPU: 1}
+	for _, j := range e.running {
+		if j.user == u {
+			sum += worth[j.kind]
+		}
+	}
+	return sum
 }
 
 // anywhere is the user's shortest job, with a GPU if one is free, else without.

@@ -1,6 +1,9 @@
 package sched
 
-import "slices"
+import (
+	"cmp"
+	"slices"
+)
 
 // parts are the shares of a job that are run on each kind of machine to estimate it, for a second at least. Source: AlloX, section 4.
 var parts = [...]float64{.01, .02}
@@ -29,7 +32,7 @@ func (e *mixed) arrive(b *batch, profiling bool) {
 			for _, p := range parts {
 				r := &single{user: j.user, kind: kind, batch: of}
 				for k, d := range j.Either.Duration {
-					r.estimate[k] = e.whole(max(1, p*d))
+					r.estimate[k] = max(1, p*d)
 				}
 				j.user.runs = append(j.user.runs, r)
 				of.runs++
@@ -81,7 +84,12 @@ func (e *mixed) startRun(u *owner, i int) {
 	r := u.runs[i]
 	u.runs = slices.Delete(u.runs, i, i+1)
 	e.free[r.kind]--
-	r.due = e.now + r.estimate[r.kind]
+	r.due = e.now + e.whole(r.estimate[r.kind])
 	r.expected = r.due
 	e.running = append(e.running, r)
+}
+
+// sortRuns puts a user's runs that wait in an order, in which startRunsByPlace finds them.
+func (u *owner) sortRuns(by func(*single) float64) {
+	slices.SortStableFunc(u.runs, func(a, b *single) int { return cmp.Compare(by(a), by(b)) })
 }
