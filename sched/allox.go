@@ -167,9 +167,9 @@ func (e *mixed) pay(j *single, times int) {
 	}
 }
 
-// start gives a job a machine.
+// start gives a job a machine. AlloX's simulator says of a job only when it was given one last.
 func (e *mixed) start(j *single, kind int) {
-	if math.IsNaN(j.Start) {
+	if math.IsNaN(j.Start) || e.compat&AlloX != 0 {
 		j.Start = e.now
 	}
 	j.Queue += e.now - j.waiting

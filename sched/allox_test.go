@@ -63,7 +63,7 @@ func TestAlloXIsBest(t *testing.T) {
 }
 
 // TestMixed: whatever the policy, all jobs end, none has taken less than it takes on the faster kind of machine, no more run than there are machines, and who is not
-// preempted runs for as long as it takes on one kind. Under drfext of AlloX's simulator a job may run for as long as another one.
+// preempted runs for as long as it takes on one kind. In AlloX's simulator a job may run for as long as another one (drfext), or says only when it started last (srpt).
 func TestMixed(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for policy := range mixedPolicies {
@@ -85,7 +85,7 @@ func TestMixed(t *testing.T) {
 			var changes []change
 			for _, o := range out {
 				d := o.Either.Duration
-				if policy == "drfext" && compat == AlloX && !math.IsNaN(o.End) {
+				if (policy == "drfext" || policy == "srpt") && compat == AlloX && !math.IsNaN(o.End) {
 					changes = append(changes, change{o.Start, 1}, change{o.End, -1})
 					continue
 				}
