@@ -63,7 +63,7 @@ func Run(jobs []*Job, clusters map[string]Cluster, o Options) ([]Outcome, error)
 		start = func() Policy { return Themis(o.Slot) }
 	}
 	if !ok {
-		return nil, fmt.Errorf("there is no policy %q: want one of %v", o.Policy, Policies())
+		return nil, fmt.Errorf("there is no policy %q: want one of %s", o.Policy, strings.Join(Policies(), ", "))
 	}
 	for _, w := range []struct{ policy, column string }{{"qssf", "history (lgb_priority)"}, {"lucid", "estimate (ebm_priority)"}} {
 		if w.policy == o.Policy && !slices.ContainsFunc(jobs, func(j *Job) bool {

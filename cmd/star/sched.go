@@ -212,6 +212,8 @@ func (p *schedSim) clusters(jobs []*sched.Job) (vcs map[string]sched.Cluster, er
 	}
 	if one, short := workload.Short(p.cluster); short {
 		vcs = map[string]sched.Cluster{"": one}
+	} else if _, err = os.Stat(p.cluster); errors.Is(err, fs.ErrNotExist) {
+		return nil, p.set.Invalid("cluster", errors.New("there is no such file, and it is no short form such as n16g8 or 5gpu+5cpu"))
 	} else if err = readInput(p.cluster, func(r io.Reader) (err error) {
 		vcs, err = workload.Clusters(r)
 		return err

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -174,7 +175,7 @@ func (it *item) oneOf(text string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%s is not one of %s%s", quote(text), strings.Join(it.choices, ", "),
+	return fmt.Errorf("%s is not one of %s%s", quote(text), strings.Join(slices.DeleteFunc(slices.Clone(it.choices), func(c string) bool { return c == "" }), ", "),
 		suggest(text, it.choices, ""))
 }
 

@@ -9,6 +9,7 @@ package market
 import (
 	"bufio"
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -123,6 +124,9 @@ func Read(dir fs.FS) (*Study, error) {
 	s := &Study{}
 	err := fs.WalkDir(dir, "training", func(name string, _ fs.DirEntry, err error) error {
 		if err != nil {
+			if _, there := fs.Stat(dir, "."); name == "training" && there == nil && errors.Is(err, fs.ErrNotExist) {
+				return fmt.Errorf("there is no folder training in it, which the study's data has, beside lifetime and adaptive_lr: %w", fs.ErrNotExist)
+			}
 			return err
 		}
 		switch base := path.Base(name); {
