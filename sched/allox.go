@@ -34,6 +34,7 @@ type single struct {
 	expected float64        // when it ends by its estimate
 	waiting  float64        // since when it has no machine
 	charge   float64        // that its user pays while it runs
+	machine  int            // its number; of jobs that matchAsSimulator starts
 
 	batch *batch // of a run: whose runs must end before its jobs start
 }
@@ -182,7 +183,7 @@ func (e *mixed) start(j *single, kind int) {
 	if e.compat&AlloX != 0 {
 		takes = j.Either.Duration
 	}
-	j.charge = 1 / float64(e.machines[kind]) * min(takes[onGPU], takes[onCPU]) / max(takes[kind], 1e-9)
+	j.charge = 1 / float64(e.machines[kind]) * (min(takes[onGPU], takes[onCPU]) / max(takes[kind], 1e-9))
 	e.pay(j, 1)
 	e.running = append(e.running, j)
 	j.user.ready = slices.DeleteFunc(j.user.ready, func(o *single) bool { return o == j })
@@ -508,7 +509,11 @@ func (e *mixed) allox() {
 		for _, u := range active[:max(1, min(len(active), int(math.Ceil(share*float64(len(active))-1e-9))))] {
 			jobs = append(jobs, u.ready...)
 		}
-		if j, kind := e.match(e.candidates(jobs)); j != nil {
+		match := e.match
+		if e.compat&AlloX != 0 {
+			match = e.matchAsSimulator
+		}
+		if j, kind := match(e.candidates(jobs)); j != nil {
 			e.start(j, kind)
 			share = e.alpha
 		} else if share >= 1 {

@@ -18,8 +18,8 @@ func TestAlloX(t *testing.T) {
 	}
 	c, _ := Short("5gpu+5cpu")
 	want := results(t, "job_id", "testdata/allox-results.csv")
-	for _, policy := range []string{"sjf", "drffifo", "alloxplus", "drf", "drfext", "srpt"} {
-		out, err := sched.Run(jobs, map[string]sched.Cluster{"": c}, sched.Options{Policy: policy, Compat: sched.AlloX, Alpha: .1, Profiling: true})
+	for _, policy := range []string{"sjf", "drffifo", "alloxplus", "drf", "drfext", "srpt", "allox"} {
+		out, err := sched.Run(jobs, map[string]sched.Cluster{"": c}, sched.Options{Policy: policy, Compat: sched.AlloX, Alpha: .1, Profiling: policy != "allox"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -59,8 +59,8 @@ func TestAlloXOracle(t *testing.T) {
 		{policy: "sjf", name: "SJF", equal: 600}, {policy: "drffifo", name: "DRFFIFO", equal: 600},
 		{policy: "alloxplus", name: "AlloXPlus", equal: 600}, {policy: "srpt", name: "SRPT", equal: 600},
 		{policy: "drf", name: "DRF", equal: 600}, {policy: "drfext", name: "DRFExt", equal: 600},
-		{policy: "allox", name: "AlloX_a0.1", percent: 2.5}, {policy: "allox", name: "AlloX_a0.3", alpha: .3, percent: 3},
-		{policy: "allox", name: "AlloX_a1.0", alpha: 1, percent: 11.9}, {policy: "allox", name: "AlloX_a0.1_noprof", off: true, percent: .2},
+		{policy: "allox", name: "AlloX_a0.1_noprof", off: true, equal: 600}, {policy: "allox", name: "AlloX_a0.1", percent: .05, equal: 243},
+		{policy: "allox", name: "AlloX_a0.3", alpha: .3, percent: 3.1}, {policy: "allox", name: "AlloX_a1.0", alpha: 1, percent: 14.5},
 	} {
 		want := results(t, "JobId", dir, "results", r.name+".csv.gz")
 		if r.alpha == 0 {

@@ -1,0 +1,189 @@
+package sched
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"strconv"
+)
+
+// matchAsSimulator is match as AlloX's simulator does it, whose choice among equally good ones is known: machines have numbers, those with a GPU the
+// lowest; jobs are in the order of a hash table of their ids; of machines that are free the one with the highest number starts its first job.
+// Runs of parts have the free machines with the lowest numbers, each as if it were free at once, but nothing starts there.
+func (e *mixed) matchAsSimulator(jobs []*single) (first *single, kind int) {
+	jobs = inHashOrder(jobs)
+	type machine struct {
+		kind int
+		from float64 // s from now until it is free, by what is expected of its job
+		free bool
+	}
+	machines := make([]machine, e.machines[onGPU]+e.machines[onCPU])
+	for i := range machines {
+		machines[i].free = true
+		if i >= e.machines[onGPU] {
+			machines[i].kind = onCPU
+		}
+	}
+	var runs [kinds]int
+	for _, j := range e.running {
+		if j.batch == nil {
+			machines[j.machine] = machine{j.kind, max(0, j.expected-e.now), false}
+		} else {
+			runs[j.kind]++
+		}
+	}
+	for i := range machines {
+		if m := &machines[i]; m.free && runs[m.kind] > 0 {
+			m.free = false
+			runs[m.kind]--
+		}
+	}
+	cost := make([][]float64, len(jobs)*len(machines))
+	for i := range cost {
+		m := machines[i%len(machines)]
+		for _, j := range jobs {
+			cost[i] = append(cost[i], e.now-j.Submit+m.from+float64(i/len(machines)+1)*j.estimate[m.kind])
+		}
+	}
+	best, last := -1, 0
+	for i, j := range hungarian(cost, len(jobs)) {
+		place, at := i/len(machines), i%len(machines)
+		if j < len(jobs) && machines[at].free && (at > best || at == best && place > last) {
+			best, last, first = at, place, jobs[j]
+		}
+	}
+	if first == nil {
+		return nil, 0
+	}
+	first.machine = best
+	return first, machines[best].kind
+}
+
+// inHashOrder puts jobs in the order of a table of at least 16 chains, a power of two, that is at most three quarters full: by the remainders of their ids,
+// and of ids that are no numbers of their places.
+func inHashOrder(jobs []*single) []*single {
+	chains := uint32(16)
+	for 4*len(jobs) > 3*int(chains) {
+		chains *= 2
+	}
+	chain := map[*single]uint32{}
+	for i, j := range jobs {
+		id, err := strconv.Atoi(j.ID)
+		if err != nil {
+			id = i
+		}
+		h := uint32(id)
+		chain[j] = (h ^ h>>16) % chains
+	}
+	jobs = slices.Clone(jobs)
+	slices.SortStableFunc(jobs, func(a, b *single) int { return cmp.Compare(chain[a], chain[b]) })
+	return jobs
+}
+
+// hungarian assigns rows to columns, of which there are as many as rows: the first ones have costs, all others cost 0. It says which column each row has.
+//
+// Where several assignments are best it is the one that the Hungarian method comes to from these rows in this order: rows take the first column that costs
+// them no more than the cheapest cell of the column, and each row that is left over finds the shortest alternating path to a column, the first of equal ones.
+//
+// Source: H. W. Kuhn: The Hungarian Method for the Assignment Problem. Naval Research Logistics Quarterly 2, 1955; with slacks it takes O(n³).
+func hungarian(cost [][]float64, columns int) []int {
+	n := len(cost)
+	h := &labels{cost: cost, columns: columns, row: make([]float64, n), column: make([]float64, n), has: make([]int, n), of: make([]int, n)}
+	if columns == n {
+		for _, c := range cost {
+			least := slices.Min(c)
+			for j := range c {
+				c[j] -= least
+			}
+		}
+	}
+	for j := range columns {
+		least := math.Inf(1)
+		for _, c := range cost {
+			least = min(least, c[j])
+		}
+		for _, c := range cost {
+			c[j] -= least
+		}
+	}
+	for i := range n {
+		h.has[i], h.of[i] = -1, -1
+	}
+	for i := range n {
+		for j := 0; j < n && h.has[i] < 0; j++ {
+			if h.of[j] < 0 && h.left(i, j) == 0 {
+				h.has[i], h.of[j] = j, i
+			}
+		}
+	}
+	for i := range n {
+		if h.has[i] < 0 {
+			h.augment(i)
+		}
+	}
+	return h.has
+}
+
+// labels are prices of rows and columns; no cell costs less than both together.
+type labels struct {
+	cost        [][]float64
+	columns     int // that have costs
+	row, column []float64
+	has, of     []int // the column of a row, the row of a column; -1: none
+}
+
+// left is what a cell costs beyond the prices.
+func (h *labels) left(i, j int) float64 {
+	c := 0.
+	if j < h.columns {
+		c = h.cost[i][j]
+	}
+	return c - h.row[i] - h.column[j]
+}
+
+// augment gives a row a column, on the shortest alternating path.
+func (h *labels) augment(start int) {
+	n := len(h.row)
+	slack, by, parent := make([]float64, n), make([]int, n), make([]int, n)
+	for j := range n {
+		slack[j], by[j], parent[j] = h.left(start, j), start, -1
+	}
+	for reached := []int{start}; ; {
+		next, least := -1, math.Inf(1)
+		for j := range n {
+			if parent[j] < 0 && slack[j] < least {
+				next, least = j, slack[j]
+			}
+		}
+		if least > 0 {
+			for _, i := range reached {
+				h.row[i] += least
+			}
+			for j := range n {
+				if parent[j] < 0 {
+					slack[j] -= least
+				} else {
+					h.column[j] -= least
+				}
+			}
+		}
+		parent[next] = by[next]
+		i := h.of[next]
+		if i < 0 {
+			for j := next; j >= 0; {
+				r := parent[j]
+				h.of[j] = r
+				h.has[r], j = j, h.has[r]
+			}
+			return
+		}
+		reached = append(reached, i)
+		for j := range n {
+			if parent[j] < 0 {
+				if s := h.left(i, j); s < slack[j] {
+					slack[j], by[j] = s, i
+				}
+			}
+		}
+	}
+}
