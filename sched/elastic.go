@@ -309,9 +309,12 @@ func (e *elastic) tries(jobs []*flex, f *flex) bool {
 	return false
 }
 
+// lateWhy is why a job is declined.
+const lateWhy = "would end after its deadline"
+
 // decline says why f is not let in: with it, late would end after its deadline.
 func (f *flex) decline(late *flex) {
-	if f.Why = "would end after its deadline"; late != f {
+	if f.Why = lateWhy; late != f {
 		f.Why = "with it job " + late.ID + " " + f.Why
 	}
 }

@@ -252,6 +252,7 @@ func (l *Live) Decide(now float64) (ds []Decision) {
 	}
 	for _, id := range slices.Sorted(maps.Keys(l.jobs)) {
 		if why := l.declined(id); why != "" {
+			why += l.late(id, why, now)
 			ds = append(ds, Decision{Job: id, Declined: true, Why: why})
 			l.forget(id)
 		}
@@ -342,24 +343,49 @@ func (l *Live) round(now float64) {
 	l.wake = e.policy.wake(e)
 }
 
+// late is what a sentence on why a job is declined has not said: by how much it would be late.
+func (l *Live) late(id, why string, now float64) string {
+	f := l.flexs[id]
+	if f == nil || why != lateWhy {
+		return ""
+	}
+	n := f.level(l.e.gpus)
+	takes, has := f.lag+f.left/f.rate(n), f.Deadline-now
+	if takes <= has {
+		return fmt.Sprintf(": on %s it takes %.0f s of the %.0f s that it has, and jobs that were there before need them", gpus(n), takes, has)
+	}
+	return fmt.Sprintf(": on %s it takes %.0f s, and it has %.0f s", gpus(n), math.Ceil(takes), math.Floor(has))
+}
+
+// gpus is a number of GPUs in words.
+func gpus(n int) string {
+	if n == 1 {
+		return "1 GPU"
+	}
+	return fmt.Sprint(n, " GPUs")
+}
+
 // says is a sentence on why a job has as many GPUs as it has now.
 func (l *Live) says(id string, was int, now float64, to []string) string {
 	n, j := l.GPUs(id), l.jobs[id]
-	change := fmt.Sprintf("from %d to %d", was, n)
+	change := fmt.Sprintf("from %d to %s", was, gpus(n))
 	switch {
 	case was == 0:
-		change = fmt.Sprintf("starts on %d", n)
+		change = "starts on " + gpus(n)
 	case n == 0:
-		change = fmt.Sprintf("gives up its %d", was)
+		change = "gives up its " + gpus(was)
 	}
 	text := fmt.Sprintf("%s: %s", change, livePolicies[l.name].says)
 	if len(to) > 0 {
 		text += "; more for " + strings.Join(to, ", ")
 	}
 	if f := l.flexs[id]; f != nil && n > 0 {
-		text += fmt.Sprintf("; done in %.0f s at this rate", f.lag+l.e.more(f, was, n)+f.left/f.rate(n))
-		if !math.IsInf(j.Deadline, 1) {
-			text += fmt.Sprintf(", deadline in %.0f s", j.Deadline-now)
+		takes := f.lag + l.e.more(f, was, n) + f.left/f.rate(n)
+		text += fmt.Sprintf("; done in %.0f s at this rate", takes)
+		if has := j.Deadline - now; takes > has {
+			text += fmt.Sprintf(", %.0f s after its deadline", takes-has)
+		} else if !math.IsInf(has, 1) {
+			text += fmt.Sprintf(", deadline in %.0f s", has)
 		}
 	}
 	return text

@@ -460,8 +460,44 @@ func (q *Queue) Next(now float64) (e Event, ok bool) {
 	return e, false
 }
 
+// Waits says why a job has nothing that nobody has decided about yet; empty: something is decided, or it does not wait.
+func (q *Queue) Waits(j *Job, now float64) string {
+	if j.State != Waiting || q.policy == nil {
+		return ""
+	}
+	if j.Want > 0 {
+		if j.Life > 0 || j.again > now { // why it has stopped is said
+			return ""
+		}
+		return "the places that the policy has given it are not free yet"
+	}
+	if j.Why != "" {
+		return ""
+	}
+	var has []string
+	free := q.Slots()
+	for _, o := range q.Jobs {
+		if o.Want > 0 {
+			free -= o.Want
+			has = append(has, fmt.Sprintf("%s has %d", o.Name, o.Want))
+		}
+	}
+	const most = 3
+	if len(has) > most {
+		has = append(has[:most], fmt.Sprintf("%d more jobs the rest", len(has)-most))
+	}
+	text := fmt.Sprintf("%d of %d places are free", max(free, 0), q.Slots())
+	if len(has) > 0 {
+		text += ", " + strings.Join(has, ", ")
+	}
+	if in := q.policy.Wake() - now; in > 0 && !math.IsInf(in, 1) {
+		text += fmt.Sprintf("; the policy decides in %.0f s", math.Ceil(in))
+	}
+	return text
+}
+
 // words is what policies say in a service's words.
-var words = strings.NewReplacer("GPUs", "workers", "the cluster has", "there is room for")
+var words = strings.NewReplacer("GPUs", "workers", "GPU", "worker", "the cluster has", "there is room for")
 
 // take is what a job gives up next.
 func (q *Queue) take(j *Job, now float64) (e Event, ok bool) {

@@ -461,6 +461,29 @@ func TestScripts(t *testing.T) {
 	})
 }
 
+// A job that waits, and about which nothing was decided, has a sentence, too.
+func TestWaits(t *testing.T) {
+	w := newWorld(t, "tiresias", 5, Host{Name: "a", Slots: 2})
+	for _, name := range []string{"first", "second"} {
+		if err := w.submit(Spec{Name: name, Samples: 100_000, Workers: 2, Rates: map[int]float64{1: 100}}); err != nil {
+			t.Fatal(err)
+		}
+		w.step(func(string) float64 { return 1 })
+		if got := w.q.Waits(w.q.Job(name), w.now); name == "second" && got != "0 of 2 places are free, first has 2; the policy decides in 50 s" {
+			t.Errorf("%s: %q", name, got)
+		}
+		for range 70 * 4 { // it decides at full minutes
+			w.step(func(string) float64 { return 1 })
+		}
+	}
+	if got := w.q.Waits(w.q.Job("first"), w.now); w.q.Job("first").State != Running || got != "" {
+		t.Errorf("first is %s, and waits: %q", w.q.Job("first").State, got)
+	}
+	if got := w.q.Waits(w.q.Job("second"), w.now); !strings.HasPrefix(got, "0 of 2 places are free, first has 2") {
+		t.Errorf("second: %q", got)
+	}
+}
+
 func TestSpec(t *testing.T) {
 	for text, s := range map[string]Spec{
 		"name":    {Name: "A b", Samples: 1},

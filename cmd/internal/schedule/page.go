@@ -70,7 +70,7 @@ func (v View) jobs(s *web.Schedule, q *live.Queue, h *live.History) (outs []sche
 		}
 		steps := h.Steps(j.Name)
 		x := web.ScheduleJob{Job: j.Name, State: string(j.State), Has: float64(len(j.Members)), Want: float64(j.Want), Done: runlog.Number(float64(j.Samples) / float64(j.Spec.Samples)), Submitted: j.Submitted,
-			Begun: known(j.Begun, j.Life > 0), Ended: known(j.Ended, !j.Active()), Deadline: known(j.Due, !math.IsInf(j.Due, 1)), Waited: Waited(steps, j.Submitted, end), Stops: j.Stops, Why: strings.TrimSpace(j.Why)}
+			Begun: known(j.Begun, j.Life > 0), Ended: known(j.Ended, !j.Active()), Deadline: known(j.Due, !math.IsInf(j.Due, 1)), Waited: Waited(steps, j.Submitted, end), Stops: j.Stops, Why: cmp.Or(q.Waits(j, v.Now), strings.TrimSpace(j.Why))}
 		for _, m := range j.Members {
 			if !slices.Contains(x.Hosts, m.Host) {
 				x.Hosts = append(x.Hosts, m.Host)

@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"strings"
@@ -66,7 +67,7 @@ func (s *Service) status() Status {
 	}
 	used := map[string]int{}
 	for _, j := range s.q.Jobs {
-		js := JobStatus{Job: j.Name, State: j.State, Workers: len(j.Members), Want: j.Want, Samples: j.Samples, Of: j.Spec.Samples, Rates: j.Measured, Submitted: j.Submitted, Preemptions: j.Stops, Lives: j.Life, Why: strings.TrimSpace(j.Why)}
+		js := JobStatus{Job: j.Name, State: j.State, Workers: len(j.Members), Want: j.Want, Samples: j.Samples, Of: j.Spec.Samples, Rates: j.Measured, Submitted: j.Submitted, Preemptions: j.Stops, Lives: j.Life, Why: cmp.Or(s.q.Waits(j, s.now()), strings.TrimSpace(j.Why))}
 		for _, m := range j.Members {
 			used[m.Host]++
 			if !slices.Contains(js.Hosts, m.Host) {

@@ -22,7 +22,7 @@ browse(async (page, kind) => {
     console.log(await page.textContent("#headline"));
   } else {
     await until("a job runs and one waits", () => document.querySelectorAll("#t-running tbody tr").length === 1 && document.querySelector("#t-running td.n") && document.querySelector("#t-queue td.text"));
-    await says("why", "t-decided", "starts on 1: first come, first served");
+    await says("why", "t-decided", "starts on 1 worker: first come, first served");
     console.log(await page.textContent("#headline"));
     await key("End");
     await until("who has the place", () => /^job first has .*, place 0 from .* on$/.test(document.getElementById("under").textContent));
