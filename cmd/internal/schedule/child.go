@@ -11,6 +11,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"star/exitcode"
 )
 
 // child is a process that a service has started, or a service before it: files beside each other, that begin with this path. It holds a lock as long as it lives, so that
@@ -69,7 +71,7 @@ func (p child) start(cmd *exec.Cmd, input []byte, ended *codes) (err error) {
 	if _, err := os.Stat(p.file(".over")); err == nil {
 		return fmt.Errorf("%s: another service has counted it as ended", p)
 	}
-	c := exec.Command("/bin/sh", append([]string{"-c", `echo $$ > "$0" && exec "$@"`, p.file(".pid")}, cmd.Args...)...)
+	c := exec.Command("/bin/sh", append([]string{"-c", fmt.Sprintf(`echo $$ > "$0" || exit %d; exec "$@"`, exitcode.Unwritable), p.file(".pid")}, cmd.Args...)...)
 	c.Env, c.Stdout, c.Stderr = cmd.Env, out, log
 	c.ExtraFiles = []*os.File{lock}
 	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true}

@@ -213,7 +213,7 @@ func (s *Service) show() {
 
 // View is the queue as its page shows it.
 func (s *Service) View() web.Schedules {
-	return View{Dir: s.o.Dir, Policy: s.o.Policy, Began: s.began, Now: s.now(), Live: true, Wrong: s.stuck}.Schedules(s.q, s.history)
+	return View{Dir: s.o.Dir, Policy: s.o.Policy, Began: s.began, Now: s.now(), Live: true, Wrong: cmp.Or(s.stuck, s.full)}.Schedules(s.q, s.history)
 }
 
 // Read reads the queue of a folder, whether or not a service has it. Of one of several services it is what that one knows: others may know more.

@@ -64,6 +64,7 @@ type Service struct {
 	missed  map[child]time.Time
 	away    map[child]absence   // workers without which their jobs go on
 	stuck   string              // what kept the last event from being written
+	full    string              // why nothing can be started
 	lost    bool                // another service decides
 	peers   func() []PeerStatus // nil: this service is alone
 }
@@ -236,6 +237,9 @@ func (s *Service) commit(e live.Event) error {
 	if s.lost {
 		return errLost
 	}
+	if err := s.room(e); err != nil {
+		return err
+	}
 	if err := s.book.add(e); err != nil {
 		s.lost = errors.Is(err, errLost)
 		if s.stuck != err.Error() {
@@ -259,6 +263,34 @@ func (s *Service) commit(e live.Event) error {
 	}
 	s.do(e)
 	return nil
+}
+
+// roomFor is how many bytes must be free for a job to be taken in or a process to be started: its log begins with some of them.
+const roomFor = 64 << 10
+
+// room looks whether there is any for what an event begins. A queue may have a line more where nothing else has, and jobs would fail because they cannot be started.
+func (s *Service) room(e live.Event) error {
+	if !slices.Contains([]string{live.KindSubmit, live.KindBegin, live.KindAdd}, e.Kind) {
+		return nil
+	}
+	name := filepath.Join(s.o.Jobs, fmt.Sprintf(".room-%d", os.Getpid()))
+	err := os.MkdirAll(s.o.Jobs, 0o700)
+	if err == nil {
+		err = os.WriteFile(name, make([]byte, roomFor), 0o600)
+		os.Remove(name)
+	}
+	was := s.full
+	if s.full = ""; err == nil {
+		if was != "" {
+			s.o.Log.Info("there is room for jobs again")
+		}
+		return nil
+	}
+	err = coded{fmt.Errorf("there is no room for jobs: %w; jobs that run go on for as long as they can, and nothing is started or taken in until there is", err), exitcode.Unwritable}
+	if s.full = err.Error(); was != s.full {
+		s.o.Log.Error(s.full)
+	}
+	return err
 }
 
 // report logs an event.
@@ -472,7 +504,12 @@ func (s *Service) over(j *live.Job) {
 	case err == nil:
 		e.Why = r.Error
 	default:
-		e.Why = "its coordinator ended without a result: " + p.last()
+		e.Why = "its coordinator ended without a result"
+		if last := p.last(); last != "" {
+			e.Why += ": " + last
+		} else if known {
+			e.Why += fmt.Sprintf(" and without a word, with exit code %d", code)
+		}
 	}
 	if e.State == "" && known && hopeless(code) {
 		e.State = live.Failed

@@ -53,7 +53,7 @@ type JobStatus struct {
 
 // status is how things are.
 func (s *Service) status() Status {
-	st := Status{Dir: s.o.Dir, Policy: s.o.Policy, Since: s.began, Error: s.stuck, Hosts: []HostStatus{}, Jobs: []JobStatus{}}
+	st := Status{Dir: s.o.Dir, Policy: s.o.Policy, Since: s.began, Error: cmp.Or(s.stuck, s.full), Hosts: []HostStatus{}, Jobs: []JobStatus{}}
 	for _, what := range []string{"start", "resume", "resize", "end"} {
 		if took := s.q.Took(what); took > 0 {
 			if st.Took == nil {
