@@ -98,67 +98,83 @@ func period(jobs []*staged) float64 {
 }
 
 // passing is how Muri's program counts the period of jobs that use four resources in turns, storage first. It chooses the order with the least sum of the longest
-// stages, as period does. What passes while jobs run is what the order takes where nobody waits for the others at the
-// end of a stage: GPU and network serve one job at a time, the processor all of them. Then the longest job begins with its first stage. Found from its results;
-// which of equal orders it takes was found for two jobs.
+// stages, as period does. Of two jobs, the one that leads begins with its first stage, and the other is a step behind it, or two; of three and four the longest begins
+// with its first stage. What passes is what the order takes where nobody waits for the others at the end of a stage. Found from its results.
 func passing(jobs []*staged) float64 {
-	takes := func(j *staged, r int) float64 { return j.Stages[(r+most-1)%most] }
-	longest := 0
-	sum := func(j *staged) (t float64) {
-		for _, s := range j.Stages {
-			t += s
+	least := never
+	var best []int // resource of each job in the first step
+	consider := func(at []int) {
+		if t := steps(jobs, at); t < least-1e-12 {
+			least, best = t, slices.Clone(at)
 		}
-		return t
 	}
+	if len(jobs) == 2 {
+		consider([]int{0, 3})
+		consider([]int{3, 0})
+		consider([]int{0, 2})
+		return passed(jobs, best)
+	}
+	longest := 0
 	for i, j := range jobs {
-		if sum(j) > sum(jobs[longest]) {
+		if j.sum() > jobs[longest].sum() {
 			longest = i
 		}
 	}
-	least := never
-	at, best := make([]int, len(jobs)), make([]int, len(jobs)) // resource of each job in the first step
+	at := make([]int, len(jobs))
 	var place func(i, taken int)
 	place = func(i, taken int) {
-		if i == longest {
+		switch i {
+		case len(jobs):
+			consider(at)
+		case longest:
 			place(i+1, taken)
-			return
-		}
-		if i == len(jobs) {
-			t := 0.
-			for s := range most {
-				step := 0.
-				for k, j := range jobs {
-					step = max(step, takes(j, s+at[k]))
+		default:
+			for r := 1; r < most; r++ {
+				if at[i] = r; taken>>r&1 == 0 {
+					place(i+1, taken|1<<r)
 				}
-				t += step
-			}
-			if t < least-1e-12 {
-				least = t
-				copy(best, at)
-			}
-			return
-		}
-		for r := 1; r < most; r++ {
-			at[i] = r
-			if len(jobs) == 2 {
-				at[i] = most - r
-			}
-			if taken>>at[i]&1 == 0 {
-				place(i+1, taken|1<<at[i])
 			}
 		}
 	}
 	place(0, 1)
+	return passed(jobs, best)
+}
+
+// sum is for how long an iteration uses resources.
+func (j *staged) sum() (t float64) {
+	for _, s := range j.Stages {
+		t += s
+	}
+	return t
+}
+
+// takes is how long job j needs resource r of storage, processor, GPU and network, counted on over the last one.
+func (j *staged) takes(r int) float64 { return j.Stages[(r+most-1)%most] }
+
+// steps is what the longest stages of each step add up to, if job i begins with resource at[i].
+func steps(jobs []*staged, at []int) (t float64) {
+	for s := range most {
+		step := 0.
+		for i, j := range jobs {
+			step = max(step, j.takes(s+at[i]))
+		}
+		t += step
+	}
+	return t
+}
+
+// passed is when all jobs are done, if job i begins with resource at[i]. GPU and network serve one job at a time, the processor all of them.
+func passed(jobs []*staged, at []int) float64 {
 	done := make([]float64, len(jobs))
 	var free [most]float64 // when a resource is
 	for s := range most {
 		next := free
 		for i, j := range jobs {
-			r := (s + best[i]) % most
+			r := (s + at[i]) % most
 			if r >= 2 {
 				done[i] = max(done[i], free[r])
 			}
-			done[i] += takes(j, r)
+			done[i] += j.takes(r)
 			next[r] = max(next[r], done[i])
 		}
 		free = next
@@ -190,41 +206,12 @@ func (g *together) helps() bool {
 //
 // Source: Zhao et al., Muri, SIGCOMM 2022, section 4, algorithm 1.
 func pack(jobs []*staged, gpus int, compat Compat) []*together {
-	var groups []*together
-	demand := 0
-	for _, j := range jobs {
-		groups = append(groups, &together{jobs: []*staged{j}})
-		demand += j.GPUs
+	if compat&Muri != 0 {
+		return packAll(jobs, gpus)
 	}
-	type pair struct {
-		a, b  int
-		union *together
-	}
+	groups, demand := singles(jobs)
 	for round := 0; round < 2 && demand > gpus; round++ {
-		var pairs []pair
-		var edges []blossom.Edge
-		for b, y := range groups {
-			for a, x := range groups[:b] {
-				if x.gpus() != y.gpus() || len(x.jobs)+len(y.jobs) > most {
-					continue
-				}
-				u := &together{jobs: slices.Concat(x.jobs, y.jobs)}
-				if compat&Muri != 0 {
-					u.period = passing(u.jobs)
-				} else {
-					u.period = period(u.jobs)
-				}
-				if u.helps() {
-					pairs = append(pairs, pair{a, b, u})
-					edges = append(edges, blossom.Edge{U: a, V: b, Weight: u.busy()})
-				}
-			}
-		}
-		mate, err := blossom.Match(len(groups), edges)
-		if err != nil {
-			panic(err) // weights are over 0 and at most 1, and no edge is there twice
-		}
-		pairs = slices.DeleteFunc(pairs, func(p pair) bool { return mate[p.a] != p.b })
+		pairs := pairsOf(groups, period, (*together).helps)
 		slices.SortStableFunc(pairs, func(x, y pair) int { return cmp.Compare(y.union.busy(), x.union.busy()) })
 		for _, p := range pairs {
 			if demand <= gpus {
@@ -236,6 +223,76 @@ func pack(jobs []*staged, gpus int, compat Compat) []*together {
 		groups = slices.DeleteFunc(groups, func(g *together) bool { return g == nil })
 	}
 	return groups
+}
+
+// packAll is pack as Muri's program has it: a round joins all pairs of the matching, the last jobs are its first vertices, and in the end groups whose jobs
+// would be faster one after the other are taken apart. Found from which jobs share GPUs in its results; the order of vertices is the one of four with the most equal jobs.
+func packAll(jobs []*staged, gpus int) []*together {
+	at := map[*staged]int{}
+	for i, j := range jobs {
+		at[j] = i
+	}
+	groups, demand := singles(jobs)
+	slices.Reverse(groups)
+	for round := 0; round < 2 && demand > gpus; round++ {
+		for _, p := range pairsOf(groups, passing, func(*together) bool { return true }) {
+			demand -= p.union.gpus()
+			groups[p.a], groups[p.b] = p.union, nil
+		}
+		groups = slices.DeleteFunc(groups, func(g *together) bool { return g == nil })
+	}
+	var fit []*together
+	for _, g := range groups {
+		if len(g.jobs) == 1 || g.helps() {
+			fit = append(fit, g)
+			continue
+		}
+		alone, _ := singles(g.jobs)
+		fit = append(fit, alone...)
+	}
+	first := func(g *together) int {
+		return at[slices.MinFunc(g.jobs, func(a, b *staged) int { return at[a] - at[b] })]
+	}
+	slices.SortFunc(fit, func(a, b *together) int { return first(a) - first(b) })
+	return fit
+}
+
+// singles are jobs that share with nobody, and how many GPUs these have.
+func singles(jobs []*staged) (groups []*together, demand int) {
+	for _, j := range jobs {
+		groups = append(groups, &together{jobs: []*staged{j}})
+		demand += j.GPUs
+	}
+	return groups, demand
+}
+
+// pair are two groups that can be one.
+type pair struct {
+	a, b  int
+	union *together
+}
+
+// pairsOf are the pairs of groups with as many GPUs that may be one, in which the resources are busiest together.
+func pairsOf(groups []*together, period func([]*staged) float64, may func(*together) bool) []pair {
+	var pairs []pair
+	var edges []blossom.Edge
+	for b, y := range groups {
+		for a, x := range groups[:b] {
+			if x.gpus() != y.gpus() || len(x.jobs)+len(y.jobs) > most {
+				continue
+			}
+			u := &together{jobs: slices.Concat(x.jobs, y.jobs)}
+			if u.period = period(u.jobs); may(u) {
+				pairs = append(pairs, pair{a, b, u})
+				edges = append(edges, blossom.Edge{U: a, V: b, Weight: u.busy()})
+			}
+		}
+	}
+	mate, err := blossom.Match(len(groups), edges)
+	if err != nil {
+		panic(err) // weights are over 0 and at most 1, and no edge is there twice
+	}
+	return slices.DeleteFunc(pairs, func(p pair) bool { return mate[p.a] != p.b })
 }
 
 // interleaved is a cluster under a policy of Muri.
@@ -290,8 +347,8 @@ func interleave(jobs []*Job, c Cluster, policy string, compat Compat) []Outcome 
 	return out
 }
 
-// progress has a job run until a time. In Muri's program each event costs each job that goes on what a restart of it takes, or
-// what has passed since the last event if that is less.
+// progress has a job run until a time. In Muri's program each event costs each job that goes on what restarts of all jobs of its group
+// take, or what has passed since the last event if that is less.
 func (e *interleaved) progress(j *staged, to float64) {
 	if j.slow == 0 {
 		return
@@ -300,7 +357,10 @@ func (e *interleaved) progress(j *staged, to float64) {
 	j.attained += d * float64(j.GPUs)
 	lost := j.lost
 	if e.compat&Muri != 0 {
-		lost = j.Restart
+		lost = 0
+		for _, o := range j.with {
+			lost += o.Restart
+		}
 	}
 	switch {
 	case j.due <= to:

@@ -73,6 +73,33 @@ func TestPack(t *testing.T) {
 	}
 }
 
+// TestPackAll has all pairs share GPUs as Muri's program has them, though fewer would do, and nobody who would be faster alone.
+func TestPackAll(t *testing.T) {
+	for _, c := range []struct{ jobs, want string }{
+		{"CGCG", "[GC GC]"},
+		{"CGC", "[C CG]"},
+		{"NNN", "[N N N]"}, // all of each iteration on the network
+	} {
+		var jobs []*staged
+		for _, l := range c.jobs {
+			j := &Job{ID: string(l), GPUs: 1, Duration: 50, Iterations: 10, Stages: map[rune]*Stages{'C': {4, 1}, 'G': {1, 4}, 'N': {0, 0, 5}}[l]}
+			jobs = append(jobs, &staged{Outcome: Outcome{Job: j}})
+		}
+		got := ""
+		for i, g := range pack(jobs, 2, Muri) {
+			if i > 0 {
+				got += " "
+			}
+			for _, j := range g.jobs {
+				got += j.ID
+			}
+		}
+		if got = "[" + got + "]"; got != c.want {
+			t.Errorf("%s: %s, want %s", c.jobs, got, c.want)
+		}
+	}
+}
+
 // TestMuri has jobs share, end, and start again, in seconds by hand.
 func TestMuri(t *testing.T) {
 	job := func(id string, submit float64, gpus int, s Stages) *Job {
