@@ -292,10 +292,7 @@ docs/scheduling.md has all keys.`,
 			if len(args) != 1 {
 				return &settings.UsageError{Msg: fmt.Sprintf("%s: want one file of a job, got %d arguments", cmd.CommandPath(), len(args))}
 			}
-			if deadline < 0 {
-				return s.Invalid("deadline", errors.New("want more than 0"))
-			}
-			return submitTo(cmd, dir, args[0], name, deadline)
+			return submitTo(cmd, s, dir, args[0], name, deadline)
 		},
 	}
 	s.Bind(cmd)
@@ -303,7 +300,10 @@ docs/scheduling.md has all keys.`,
 }
 
 // submitTo gives a job to a service.
-func submitTo(cmd *cobra.Command, dir, file, name string, deadline time.Duration) error {
+func submitTo(cmd *cobra.Command, s *settings.Set, dir, file, name string, deadline time.Duration) error {
+	if deadline < 0 {
+		return s.Invalid("deadline", errors.New("want more than 0"))
+	}
 	spec, err := readJob(file)
 	if err != nil {
 		return err

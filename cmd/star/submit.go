@@ -76,7 +76,16 @@ Settings of the job follow as SETTING=VALUE; a command behind -- is the worker.
 				if len(args) != 1 {
 					return &settings.UsageError{Msg: fmt.Sprintf("star submit --engine star: want one file of a job, got %d arguments", len(args))}
 				}
-				return submitTo(cmd, dir, args[0], "", deadline)
+				for _, other := range []string{"kind", "namespace", "image", "worker-image", "workers", "servers", "nodes", "cpus", "gpus", "time", "print", "apply"} {
+					if s.Origin(other) == settings.Origin("--"+other) {
+						return s.Invalid(other, errors.New("is for --engine k8s or slurm: with --engine star the job's file says what it wants, and star sched serve where it runs"))
+					}
+				}
+				name := ""
+				if s.IsSet("name") {
+					name = b.name
+				}
+				return submitTo(cmd, s, dir, args[0], name, deadline)
 			}
 			if !show && !apply {
 				return &settings.UsageError{Msg: "star submit: --print=false without --apply does nothing"}

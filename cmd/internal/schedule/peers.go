@@ -231,9 +231,17 @@ func (c *council) taken(lead *election.Leadership) (*Service, error) {
 // shortenAt is how many bytes of events are kept before what they have come to takes their place, at least; also no fewer than that has.
 const shortenAt = 64 << 10
 
+// leadership is what a book needs of an *election.Leadership.
+type leadership interface {
+	SetNote([]byte) error
+	Add([]byte) error
+	Held() bool
+	Hold() error
+}
+
 // agreedBook has the other services agree to each event. When these have become many, it has them agree to what they have come to, in their place.
 type agreedBook struct {
-	lead  *election.Leadership
+	lead  leadership
 	hosts []*live.Host
 	log   *slog.Logger
 	head  head         // the note: with what came before the events

@@ -151,3 +151,35 @@ func TestChild(t *testing.T) {
 		t.Errorf("it read %q", got)
 	}
 }
+
+// A job that has ended while no service was there has ended when it wrote its result, not when that is found.
+func TestEndedWithoutAService(t *testing.T) {
+	s, err := Start(Options{Dir: t.TempDir(), Policy: "fifo", Slot: time.Second, Hosts: []*live.Host{{Name: "h", Slots: 1}}, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.close()
+	s.began = time.Now().Add(-time.Hour)
+	submit := submitted("a")
+	submit.Spec.Deadline = 600
+	for _, e := range []live.Event{submit, {At: 2, Kind: live.KindBegin, Job: "a", Life: 1}} {
+		if err := s.q.Apply(e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	j := s.q.Job("a")
+	p := s.coordinator(j)
+	if err := os.MkdirAll(filepath.Dir(string(p)), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(p.file(".out"), []byte(`{"samples": 10}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chtimes(p.file(".out"), time.Time{}, s.began.Add(500*time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	s.over(j)
+	if st := s.status().Jobs[0]; st.State != live.Done || st.Met == nil || !*st.Met || *st.Ended < 499 || *st.Ended > 501 {
+		t.Errorf("%+v", st)
+	}
+}

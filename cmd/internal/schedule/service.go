@@ -498,6 +498,9 @@ func (s *Service) over(j *live.Job) {
 	switch {
 	case err == nil && r.Error == "":
 		e.State, e.Took = live.Done, s.q.SinceUpdate(j, e.At)
+		if at := s.written(p.file(".out")); e.At-at > 1 { // it has ended while no service was there, and may have been in time
+			e.At = max(at, s.q.Newest)
+		}
 		if e.Why = fmt.Sprintf("loss %.4g", float64(r.TrainLoss)); r.Evaluated {
 			e.Why += fmt.Sprintf(", accuracy %.4g", r.TestAccuracy)
 		}
@@ -521,6 +524,15 @@ func (s *Service) over(j *live.Job) {
 		}
 		delete(s.watches, j.Name)
 	}
+}
+
+// written is when a file was, s since the queue began; now, if that is not known.
+func (s *Service) written(name string) float64 {
+	i, err := os.Stat(name)
+	if err != nil {
+		return s.now()
+	}
+	return min(i.ModTime().Sub(s.began).Seconds(), s.now())
 }
 
 // tail reads what a job has written to its log.
