@@ -175,33 +175,71 @@ func (p *program) allot(g *groups) {
 func (p *program) spread(spans []span) {
 	free := p.gpus
 	for _, f := range p.runnable {
+		f.plan.merge() // all its bounds are bounds of spans
 		f.n = f.plan.pieces[0].n
 		free -= f.n
 	}
+	until := make([]float64, len(p.runnable)) // what is free is looked at until then for what is known of a job's next GPUs; 0: nothing is known
+	grows := make([]float64, len(p.runnable))
 	for {
-		var best *flex
-		gain := math.Inf(-1)
-		for _, f := range p.runnable {
+		best := -1
+		for i, f := range p.runnable {
 			next := max(f.least(), 2*f.n)
 			if next > f.most() || next-f.n > free {
 				continue
 			}
-			grows := never
-			p.own = book(append(p.own[:0], spans...), f.plan, -1)
-			f.to = p.share(f, &p.own, next, f.to.pieces)
-			if f.n > 0 {
-				grows = (f.to.gpuTime() - f.plan.gpuTime()) / float64(next-f.n)
+			if until[i] == 0 {
+				p.own = book(append(p.own[:0], spans...), f.plan, -1)
+				f.to = p.share(f, &p.own, next, f.to.pieces)
+				f.to.merge()
+				if grows[i] = never; f.n > 0 {
+					grows[i] = (f.to.gpuTime() - f.plan.gpuTime()) / float64(next-f.n)
+				}
+				until[i] = max(p.aligned(f.Deadline), f.to.pieces[len(f.to.pieces)-1].to)
 			}
-			if best == nil || grows > gain {
-				best, gain = f, grows
+			if best < 0 || grows[i] > grows[best] {
+				best = i
 			}
 		}
-		if best == nil {
+		if best < 0 {
 			return
 		}
-		spans = book(book(spans, best.plan, -1), best.to, 1)
-		best.plan, best.to = best.to, best.plan
-		free -= best.plan.pieces[0].n - best.n
-		best.n = best.plan.pieces[0].n
+		f := p.runnable[best]
+		same := f.plan.until(f.to, spans)
+		for i := range until {
+			if until[i] > same || i == best {
+				until[i] = 0
+			}
+		}
+		spans = book(book(spans, f.plan, -1), f.to, 1)
+		f.plan, f.to = f.to, f.plan
+		free -= f.plan.pieces[0].n - f.n
+		f.n = f.plan.pieces[0].n
+	}
+}
+
+// until is up to when another plan leaves as much free as this one, but in the first span: what is free there does not matter to what more GPUs bring, but how long it is.
+func (p plan) until(o plan, spans []span) float64 {
+	if len(spans) < 2 {
+		return 0
+	}
+	at, i, k := spans[1].from, 0, 0
+	for {
+		for i < len(p.pieces) && p.pieces[i].to <= at {
+			i++
+		}
+		for k < len(o.pieces) && o.pieces[k].to <= at {
+			k++
+		}
+		switch a, b := i < len(p.pieces), k < len(o.pieces); {
+		case o.pieces[len(o.pieces)-1].to < spans[1].from:
+			return 0
+		case !a && !b:
+			return never
+		case !a || !b || p.pieces[i].n != o.pieces[k].n:
+			return at
+		default:
+			at = min(p.pieces[i].to, o.pieces[k].to)
+		}
 	}
 }

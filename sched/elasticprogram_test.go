@@ -43,3 +43,27 @@ func TestProgram(t *testing.T) {
 		}
 	}
 }
+
+// TestUntil compares two plans of a job, of which the first span ends at 10 s: up to when they leave as much free, but in that span.
+func TestUntil(t *testing.T) {
+	spans := []span{{0, 8}, {10, 7}, {20, 8}}
+	pieces := func(x ...piece) plan { return plan{pieces: x} }
+	for _, c := range []struct {
+		name string
+		a, b plan
+		want float64
+	}{
+		{"they differ in the first span", pieces(piece{0, 10, 1}, piece{10, 30, 2}), pieces(piece{0, 10, 4}, piece{10, 30, 2}), never},
+		{"one ends before", pieces(piece{0, 10, 1}, piece{10, 30, 2}), pieces(piece{0, 10, 4}, piece{10, 20, 2}), 20},
+		{"one has less from the second span on", pieces(piece{0, 30, 2}), pieces(piece{0, 10, 4}, piece{10, 30, 1}), 10},
+		{"one ends with the first span", pieces(piece{0, 30, 2}), pieces(piece{0, 10, 4}), 10},
+		{"one cuts the first span", pieces(piece{0, 10, 2}), pieces(piece{0, 5, 4}), 0},
+	} {
+		if got := c.a.until(c.b, spans); got != c.want {
+			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		}
+	}
+	if got := pieces(piece{0, 10, 2}).until(pieces(piece{0, 5, 4}), spans[:1]); got != 0 {
+		t.Errorf("one span: %v, want 0", got)
+	}
+}

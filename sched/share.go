@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"math"
 	"slices"
+	"sort"
 )
 
 // piece is a time in which a job has so many GPUs.
@@ -25,6 +26,20 @@ func (p plan) gpuTime() (sum float64) {
 		sum += (x.to - x.from) * float64(x.n)
 	}
 	return sum
+}
+
+// merge joins pieces with as many GPUs.
+func (p *plan) merge() {
+	k := 0
+	for _, x := range p.pieces[1:] {
+		if x.n == p.pieces[k].n {
+			p.pieces[k].to = x.to
+			continue
+		}
+		k++
+		p.pieces[k] = x
+	}
+	p.pieces = p.pieces[:k+1]
 }
 
 // elasticFlow is the policy of ElasticFlow: each job gets the least share of the GPUs with which it meets its deadline, as late as that is enough;
@@ -199,7 +214,8 @@ func (e *elastic) aligned(t float64) float64 {
 // share plans a job into what is free: the smallest share that is enough by its deadline, from the last moment on at which it is enough, and
 // half of it before. First is how many GPUs it has in the first span; 0: as the share says. Spans get a bound at the deadline. The plan is in the memory of pieces.
 func (e *elastic) share(f *flex, spans *[]span, first int, pieces []piece) (p plan) {
-	in, _ := split(*spans, e.aligned(f.Deadline), 0)
+	by := e.aligned(f.Deadline)
+	in, _ := split(*spans, by, sort.Search(len(*spans), func(i int) bool { return (*spans)[i].from >= by }))
 	*spans = in
 	end := func(i int) float64 {
 		if i+1 < len(in) {
@@ -210,6 +226,9 @@ func (e *elastic) share(f *flex, spans *[]span, first int, pieces []piece) (p pl
 	on := func(i, quota int) int {
 		if i == 0 && first > 0 {
 			return first
+		}
+		if in[i].free >= quota && quota > 0 && f.rate(quota) > 0 {
+			return quota
 		}
 		return f.level(min(in[i].free, quota))
 	}
