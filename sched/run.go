@@ -148,6 +148,7 @@ func Run(jobs []*Job, clusters map[string]Cluster, o Options) ([]Outcome, error)
 var programs = map[string]func([]*Job, Cluster, Options) []Outcome{
 	"tiresias": func(jobs []*Job, c Cluster, o Options) []Outcome { return elasticTiresias(jobs, c, o.Slot) },
 	"gandiva":  func(jobs []*Job, c Cluster, o Options) []Outcome { return elasticGandiva(jobs, c, o.Slot) },
+	"themis":   func(jobs []*Job, c Cluster, o Options) []Outcome { return themisProgram(jobs, c, o.Slot) },
 	"chronus":  func(jobs []*Job, c Cluster, o Options) []Outcome { return chronusProgram(jobs, c, o.Slot) },
 	"ef":       elasticProgram, "ef-admission": elasticProgram,
 }

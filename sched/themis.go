@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// fairness is the policy of Themis as ElasticFlow's program simulates it, with a solver of our own.
+// fairness is the policy of Themis, with a solver of our own.
 type fairness struct {
 	slot float64 // s between decisions
 	next float64
@@ -31,7 +31,7 @@ func (p *fairness) Decide(s *State) {
 	for _, t := range p.jobs {
 		s.settle(t)
 	}
-	share := p.shares(s.Now, s.GPUs(), s.compat)
+	share := p.shares(s.Now, s.GPUs())
 	slices.SortStableFunc(p.jobs, func(a, b *Task) int { return cmp.Compare(share[b], share[a]) })
 	left := s.GPUs()
 	var on []*Task
@@ -46,25 +46,42 @@ func (p *fairness) Decide(s *State) {
 	s.startAll(on)
 }
 
-// shares is the share of the time in which each job is to run: the least with which no job is further from fair than the furthest must be, whose least is found by halving.
-func (p *fairness) shares(now float64, gpus int, compat Compat) map[*Task]float64 {
+// shares is the share of the time in which each job is to run.
+func (p *fairness) shares(now float64, gpus int) map[*Task]float64 {
+	claims := make([]claim, len(p.jobs))
+	for i, t := range p.jobs {
+		claims[i] = claim{left: t.thought(), waited: now - t.Submit, alone: max(t.Duration*t.guess(), 1), gpus: float64(t.GPUs)}
+	}
 	share := map[*Task]float64{}
+	for i, x := range fairShares(claims, float64(gpus)) {
+		share[p.jobs[i]] = x
+	}
+	return share
+}
+
+// claim is a job that is to have a share of the time.
+type claim struct {
+	left   float64 // s of running
+	waited float64 // s since it came
+	alone  float64 // how long it would take alone
+	gpus   float64
+}
+
+// fairShares is the least shares of the time with which no job is further from fair than the furthest must be, whose least is found by halving.
+func fairShares(claims []claim, gpus float64) []float64 {
+	share := make([]float64, len(claims))
 	fits := func(worst float64) bool { // sets shares with which no fairness is worse
 		sum, ok := 0., true
-		for _, t := range p.jobs {
-			alone := t.Duration * t.guess()
-			if compat&ElasticFlow != 0 && t.Iterations > 0 { // its program takes iterations for seconds
-				alone = t.Iterations
-			}
-			time := worst*max(alone, 1) - (now - t.Submit)
-			x := t.thought() / time
+		for i, c := range claims {
+			time := worst*c.alone - c.waited
+			x := c.left / time
 			if !(time > 0 && x <= 1) {
 				x, ok = 1, false
 			}
-			share[t] = x
-			sum += x * float64(t.GPUs)
+			share[i] = x
+			sum += x * c.gpus
 		}
-		return ok && sum <= float64(gpus)
+		return ok && sum <= gpus
 	}
 	low, high := 0., 1.
 	for !fits(high) {

@@ -20,9 +20,31 @@ func TestThemisShares(t *testing.T) {
 	for range 2 {
 		p.jobs = append(p.jobs, &Task{Outcome: Outcome{Job: &Job{GPUs: 4, Duration: 100}}, Left: 100})
 	}
-	for _, x := range p.shares(0, 4, 0) {
+	for _, x := range p.shares(0, 4) {
 		if math.Abs(x-.5) > 1e-9 {
 			t.Errorf("a share of %v", x)
 		}
+	}
+}
+
+// TestThemisProgram has Themis of ElasticFlow's program by hand: jobs of as many seconds, but not iterations. Jobs end at slots after the first submission. Who has few iterations is furthest from
+// fair, and runs until it has ended. One that is larger than the cluster is declined.
+func TestThemisProgram(t *testing.T) {
+	jobs := []*Job{
+		{ID: "few", Submit: 5, GPUs: 2, Duration: 100, Iterations: 10, Rates: []float64{0, .1}, Deadline: never},
+		{ID: "many", Submit: 5, GPUs: 2, Duration: 100, Iterations: 1000, Rates: []float64{0, 10}, Deadline: never},
+		{ID: "large", Submit: 5, GPUs: 4, Duration: 100, Iterations: 100, Rates: []float64{0, 0, 1}, Deadline: never},
+	}
+	out, err := Run(jobs, map[string]Cluster{"": {Nodes: 1, GPUs: 2}}, Options{Policy: "themis", Slot: 60, Compat: ElasticFlow})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, w := range []struct{ start, end, queue float64 }{{5, 125, 0}, {125, 245, 120}} {
+		if o := out[i]; o.Start != w.start || o.End != w.end || o.Queue != w.queue || o.Preemptions != 0 {
+			t.Errorf("%s: %v to %v, waits %v s, preempted %d times; want %v to %v, %v, never", o.ID, o.Start, o.End, o.Queue, o.Preemptions, w.start, w.end, w.queue)
+		}
+	}
+	if !out[2].Declined() {
+		t.Error("4 GPUs of 2")
 	}
 }
