@@ -35,6 +35,7 @@ type single struct {
 	waiting  float64        // since when it has no machine
 	charge   float64        // that its user pays while it runs
 	machine  int            // its number; of jobs that matchAsSimulator starts
+	planned  float64        // s that it and all jobs assigned to its machine take there; of the same jobs
 
 	batch *batch // of a run: whose runs must end before its jobs start
 }

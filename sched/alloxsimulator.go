@@ -10,6 +10,7 @@ import (
 // matchAsSimulator is match as AlloX's simulator does it, whose choice among equally good ones is known: machines have numbers, those with a GPU the
 // lowest; jobs are in the order of a hash table of their ids; of machines that are free the one with the highest number starts its first job.
 // Runs of parts have the free machines with the lowest numbers, each as if it were free at once, but nothing starts there.
+// The machine of a job that starts is taken, until time goes on, for as long as all jobs take that were assigned to it.
 func (e *mixed) matchAsSimulator(jobs []*single) (first *single, kind int) {
 	jobs = inHashOrder(jobs)
 	type machine struct {
@@ -27,7 +28,11 @@ func (e *mixed) matchAsSimulator(jobs []*single) (first *single, kind int) {
 	var runs [kinds]int
 	for _, j := range e.running {
 		if j.batch == nil {
-			machines[j.machine] = machine{j.kind, max(0, j.expected-e.now), false}
+			from := max(0, j.expected-e.now)
+			if j.since == e.now {
+				from = j.planned
+			}
+			machines[j.machine] = machine{j.kind, from, false}
 		} else {
 			runs[j.kind]++
 		}
@@ -46,7 +51,8 @@ func (e *mixed) matchAsSimulator(jobs []*single) (first *single, kind int) {
 		}
 	}
 	best, last := -1, 0
-	for i, j := range hungarian(cost, len(jobs)) {
+	has := hungarian(cost, len(jobs))
+	for i, j := range has {
 		place, at := i/len(machines), i%len(machines)
 		if j < len(jobs) && machines[at].free && (at > best || at == best && place > last) {
 			best, last, first = at, place, jobs[j]
@@ -55,7 +61,12 @@ func (e *mixed) matchAsSimulator(jobs []*single) (first *single, kind int) {
 	if first == nil {
 		return nil, 0
 	}
-	first.machine = best
+	first.machine, first.planned = best, 0
+	for i := best; i < len(has); i += len(machines) {
+		if has[i] < len(jobs) {
+			first.planned += jobs[has[i]].estimate[machines[best].kind]
+		}
+	}
 	return first, machines[best].kind
 }
 

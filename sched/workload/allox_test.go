@@ -60,7 +60,7 @@ func TestAlloXOracle(t *testing.T) {
 		{policy: "alloxplus", name: "AlloXPlus", equal: 600}, {policy: "srpt", name: "SRPT", equal: 600},
 		{policy: "drf", name: "DRF", equal: 600}, {policy: "drfext", name: "DRFExt", equal: 600},
 		{policy: "allox", name: "AlloX_a0.1_noprof", off: true, equal: 600}, {policy: "allox", name: "AlloX_a0.1", percent: .05, equal: 243},
-		{policy: "allox", name: "AlloX_a0.3", alpha: .3, percent: 3.1}, {policy: "allox", name: "AlloX_a1.0", alpha: 1, percent: 14.5},
+		{policy: "allox", name: "AlloX_a0.3", alpha: .3, percent: 3.6, equal: 93}, {policy: "allox", name: "AlloX_a1.0", alpha: 1, percent: 4.8, equal: 139},
 	} {
 		want := results(t, "JobId", dir, "results", r.name+".csv.gz")
 		if r.alpha == 0 {
