@@ -39,7 +39,7 @@ type program struct {
 
 // elasticProgram simulates jobs under it.
 func elasticProgram(jobs []*Job, c Cluster, o Options) []Outcome {
-	p := &program{&elastic{now: -o.Slot, slot: o.Slot, gpus: c.Nodes * c.GPUs}, o.Policy == "ef-admission"}
+	p := &program{&elastic{now: -o.Slot, slot: o.Slot, gpus: c.Nodes * c.GPUs, compat: ElasticFlow}, o.Policy == "ef-admission"}
 	g := &groups{nodes: c.Nodes, gpus: c.GPUs, used: map[string]bool{}}
 	t4 := slices.ContainsFunc(jobs, func(j *Job) bool { return slices.Contains([]string{"yolov3", "ncf", "imagenet", "cifar10"}, j.Model) })
 	all := make([]*flex, len(jobs))
