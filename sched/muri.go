@@ -375,7 +375,7 @@ func (e *interleaved) progress(j *staged, to float64) {
 // decide gives the GPUs to groups of jobs, or to jobs, in order.
 func (e *interleaved) decide() {
 	var groups []*together
-	first, demand := 0, 0 // jobs that can have GPUs if all share them
+	first := 0 // jobs that can have GPUs if all share them
 	switch e.policy {
 	case "muri-s", "muri-l":
 		e.sort(func(j *staged) float64 {
@@ -384,15 +384,13 @@ func (e *interleaved) decide() {
 			}
 			return j.left * j.guess() * float64(j.GPUs)
 		})
-		if e.compat&Muri != 0 {
-			groups = pack(e.choose(), e.gpus, e.compat)
-			first = len(e.jobs)
-			break
+		chosen := e.choose()
+		groups = pack(chosen, e.gpus, e.compat)
+		first = len(e.jobs)
+		if e.compat&Muri == 0 {
+			rest, _ := singles(slices.DeleteFunc(slices.Clone(e.jobs), func(j *staged) bool { return slices.Contains(chosen, j) }))
+			groups = append(groups, rest...)
 		}
-		for ; first < len(e.jobs) && demand+e.jobs[first].GPUs <= most*e.gpus; first++ {
-			demand += e.jobs[first].GPUs
-		}
-		groups = pack(e.jobs[:first], e.gpus, e.compat)
 	case "srtf":
 		e.sort(func(j *staged) float64 { return j.left * j.guess() })
 	case "srsf":
