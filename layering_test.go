@@ -91,7 +91,7 @@ var rooms = []struct {
 	{"star/cmd/internal/whatif", "star star/modes star/runlog star/sim star/train/optim", "net os sync context math/rand math/rand/v2", "pure: what a recorded run was follows from its log"},
 	{"star/cmd/internal/explain", "star star/modes star/runlog star/straggler", "net os sync context math/rand math/rand/v2", "pure: the story of a run follows from its log"},
 	{"star/cmd/internal/export", "star star/runlog", "net os sync context math/rand math/rand/v2", "pure: files for other tools follow from a log"},
-	{"star/cmd/internal/watch", "star star/exitcode star/modes star/resource/host star/runlog star/sim star/straggler star/train/optim", "", "jobs that do not run on STAR: their rows, the head pure, collector and link around it"},
+	{"star/cmd/internal/watch", "star star/exitcode star/modes star/resource/host star/runlog star/sim star/straggler star/train/optim star/transport", "", "jobs that do not run on STAR: their rows, the head pure, collector and link around it"},
 	{"star/cmd/internal/ports", "", "", "addresses that are free"},
 	{"star/cmd/internal/node", "*", "", "wiring"},
 	{"star/cmd/internal/schedule", "*", "", "wiring: the queue, and processes"},

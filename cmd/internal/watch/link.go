@@ -21,6 +21,7 @@ import (
 	"github.com/cenkalti/backoff/v5"
 
 	"star/exitcode"
+	"star/transport"
 )
 
 // A link carries rows from a collector to the head of another host: TCP, or TLS, and a JSON object on each line. The head begins with a
@@ -46,7 +47,11 @@ func proof(token, nonce string) string {
 }
 
 func exchangeLine(c net.Conn, in *bufio.Reader, send *greeting, got *greeting) error {
-	c.SetDeadline(time.Now().Add(greetTime))
+	wait := greetTime
+	if send == nil { // who only listens gives up first: that the other one is silent, and not gone, is then known
+		wait /= 2
+	}
+	c.SetDeadline(time.Now().Add(wait))
 	defer c.SetDeadline(time.Time{})
 	if send != nil {
 		if err := json.NewEncoder(c).Encode(send); err != nil {
@@ -212,11 +217,7 @@ func (l *Link) carry(ctx context.Context) (over bool, err error) {
 	}
 	defer func() { c.Close() }()
 	if l.tls != nil {
-		t := l.tls.Clone()
-		if t.ServerName == "" {
-			t.ServerName, _, _ = net.SplitHostPort(l.addr)
-		}
-		c = tls.Client(c, t)
+		c = tls.Client(c, transport.DialTLS(l.tls, l.addr))
 	}
 	in := bufio.NewReaderSize(c, MaxRow)
 	var head, answer greeting

@@ -2,8 +2,13 @@ package watch
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/tls"
+	"crypto/x509"
 	"fmt"
+	"math/big"
 	"net"
 	"net/http/httptest"
 	"strings"
@@ -115,6 +120,55 @@ func TestLinkOfTLSAndNone(t *testing.T) {
 		cancel()
 		<-l.ended
 	}
+}
+
+// One certificate does for all hosts of a job: who has its key is one of them, whatever name it has.
+func TestLinkWithKeyOfTheJob(t *testing.T) {
+	pair := func(names ...string) (tls.Certificate, *x509.Certificate) {
+		t.Helper()
+		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		is := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), DNSNames: names}
+		text, err := x509.CreateCertificate(rand.Reader, is, is, key.Public(), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := x509.ParseCertificate(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return tls.Certificate{Certificate: [][]byte{text}, PrivateKey: key}, c
+	}
+	job, jobs := pair("digits")
+	other, others := pair("digits")
+	known := x509.NewCertPool()
+	known.AddCert(jobs)
+	known.AddCert(others)
+	mine := &tls.Config{Certificates: []tls.Certificate{job}, RootCAs: known}
+
+	addr, rows, _ := headWith(t, "secret", &tls.Config{Certificates: []tls.Certificate{job}})
+	l := Dial(t.Context(), addr, "secret", mine, func(s string) { t.Error(s) })
+	l.Take(stepRow(1))
+	if dropped, err := l.Close(time.Minute); dropped != 0 || err != nil {
+		t.Errorf("%d dropped, %v", dropped, err)
+	}
+	for end := time.Now().Add(time.Minute); rows.Load() < 1 && time.Now().Before(end); time.Sleep(time.Millisecond) {
+	}
+	if rows.Load() != 1 {
+		t.Errorf("%d rows came", rows.Load())
+	}
+
+	addr, _, _ = headWith(t, "secret", &tls.Config{Certificates: []tls.Certificate{other}})
+	said := make(chan string, 10)
+	ctx, cancel := context.WithCancel(t.Context())
+	l = Dial(ctx, addr, "secret", mine, func(s string) { said <- s })
+	if s := <-said; !strings.Contains(s, "127.0.0.1") || !strings.Contains(s, "certificate") {
+		t.Errorf("another key is said to be %q", s)
+	}
+	cancel()
+	<-l.ended
 }
 
 // A head that is gone, or never was, makes nobody wait; rows that do not fit are counted.
