@@ -78,7 +78,7 @@ type mode struct {
 type episode struct {
 	worker        star.Worker
 	since, until  time.Duration // until below 0: it is slow now
-	step          int64
+	step          int64         // of it, at which it began
 	slowdown      float64
 	cause, says   string
 	waited, whole time.Duration // by all others, since; of everything that they did
@@ -315,7 +315,7 @@ func (s *State) record(at time.Duration, r *star.Record) {
 		for _, v := range e.Verdict.Evidence {
 			says = append(says, v.Text)
 		}
-		s.slow(at, e.Worker, e.Step, e.Verdict.Slowdown, e.Verdict.Cause.String(), says)
+		s.slow(at, e.Worker, e.Verdict.Since, e.Verdict.Slowdown, e.Verdict.Cause.String(), says)
 	}
 }
 
@@ -333,7 +333,7 @@ func (s *State) verdict(at time.Duration, e runlog.Verdict) {
 	for _, v := range e.Evidence {
 		says = append(says, v.Text)
 	}
-	s.slow(at, e.Worker, e.Step, float64(e.Slowdown), e.Cause, says)
+	s.slow(at, e.Worker, e.Since, float64(e.Slowdown), e.Cause, says)
 }
 
 func (s *State) slow(at time.Duration, w star.Worker, step int64, slowdown float64, cause string, says []string) {

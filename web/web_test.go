@@ -86,7 +86,7 @@ func TestHeadline(t *testing.T) {
 	record := func(w star.Worker, step int64, compute, wait time.Duration) runlog.Record {
 		return runlog.Record{Record: star.Record{Worker: w, Step: step, Compute: compute, Wait: wait, Samples: 1}}
 	}
-	slow := runlog.Verdict{Worker: 2, Event: "slow", Step: 7, Slowdown: 3, Cause: "compute", Evidence: []runlog.Evidence{{Text: "compute 30 ms"}}}
+	slow := runlog.Verdict{Worker: 2, Event: "slow", Step: 9, Since: 7, Slowdown: 3, Cause: "compute", Evidence: []runlog.Evidence{{Text: "compute 30 ms"}}}
 	for _, c := range []struct {
 		name string
 		log  []runlog.Entry
@@ -95,7 +95,7 @@ func TestHeadline(t *testing.T) {
 		{"before", nil, "The training has not begun: waiting for workers and servers."},
 		{"calm", []runlog.Entry{train}, "Nobody is slow."},
 		{"slow", []runlog.Entry{train, slow, record(0, 0, 200*time.Millisecond, 600*time.Millisecond), record(2, 0, time.Second, 0)}, "Worker 2 is 3.0x slow since step 7, 2.0 s ago: compute. The others waited 75 % of their time meanwhile."},
-		{"two", []runlog.Entry{train, slow, runlog.Verdict{Worker: 1, Event: "slow", Step: 9, Slowdown: 5, Cause: "data"}}, "Worker 1 is 5.0x slow since step 9, 0.0 s ago: data. Another worker is slow, too."},
+		{"two", []runlog.Entry{train, slow, runlog.Verdict{Worker: 1, Event: "slow", Step: 11, Since: 9, Slowdown: 5, Cause: "data"}}, "Worker 1 is 5.0x slow since step 9, 0.0 s ago: data. Another worker is slow, too."},
 		{"over", []runlog.Entry{train, slow, runlog.Verdict{Worker: 2, Event: "recovered", Step: 9, Slowdown: 3}}, "Nobody is slow now; 1 slow time so far."},
 		{"left", []runlog.Entry{train, slow, runlog.Leave{Worker: 2, Why: "killed"}}, "Nobody is slow now; 1 slow time so far."},
 		{"ended", []runlog.Entry{train, slow, runlog.Verdict{Worker: 2, Event: "recovered", Step: 9, Slowdown: 3}, runlog.Summary{}}, "Worker 2 was 3.0x slow from step 7, for 1.0 s: compute."},
