@@ -7,7 +7,7 @@ before the first set, for the service to learn that. Sets of one turn share a qu
 does. Printed: for each set and policy, how many of the six deadlines were met, simulated and live, for how many jobs both agree, what was preempted, and the
 most samples that were computed twice.
 
-  python3 bench/schedlive.py --star ./star --sets 10 --beside 3 --out /tmp/schedlive      # 14 minutes, if jobs take as long as simulated
+  python3 bench/schedlive.py --star ./star --sets 10 --beside 3 --out /tmp/schedlive      # 16 minutes, if jobs take as long as simulated
 """
 
 import argparse
