@@ -352,6 +352,9 @@ func unexpected(k wire.Kind) error { return fmt.Errorf("unexpected frame %v from
 // Round is the samples of one iteration of the first n ranks under a plan: B of the update rule, if
 // these are there.
 func Round(p modes.Plan, batch, n int) (b int64) {
+	if p.Shares == nil {
+		return int64(n) * int64(batch)
+	}
 	for w := range n {
 		b += int64(p.Share(star.Worker(w), batch))
 	}
