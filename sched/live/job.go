@@ -120,7 +120,7 @@ type Job struct {
 	given    float64 // when it was given more workers that are not all there yet, s; NaN: it was not
 	started  float64 // this life, or the decision that it is to have one, s
 	trains   bool    // this life has made an update; not written down, like progress
-	progress float64 // when the last update was seen, s
+	progress float64 // when the last update was that is known, s
 	after    State   // what it is when it has stopped
 	fails    int     // lives in a row that ended by themselves without progress
 	from     int64   // samples at the begin of this life

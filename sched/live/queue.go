@@ -320,12 +320,12 @@ func (q *Queue) end(j *Job, s State, at float64) {
 	}
 }
 
-// Joined tells that a worker of a rank takes part in a job, and returns what is learned from that: an event, if its kind is not empty.
-func (q *Queue) Joined(j *Job, rank int, now float64) (e Event) {
+// Joined tells that a worker of a rank takes part in a job since a time that the job's log gives, and returns what is learned from that: an event, if its kind is not empty.
+func (q *Queue) Joined(j *Job, rank int, at, now float64) (e Event) {
 	for _, m := range j.Members {
 		if m.Rank == rank && !m.Leaving {
 			if !m.Joined && !m.left && j.trains {
-				e = Event{At: now, Kind: KindTook, Job: j.Name, What: tookResize, Took: now - m.added}
+				e = Event{At: now, Kind: KindTook, Job: j.Name, What: tookResize, Took: since(m.added, at, now)}
 			}
 			m.Joined, m.left = true, false
 		}
@@ -357,9 +357,13 @@ func (q *Queue) Lost(j *Job, m *Member, now float64) string {
 	return ""
 }
 
-// Started tells that a job makes progress, and returns what is learned from that: an event, if its kind is not empty.
-func (q *Queue) Started(j *Job, now float64) (e Event) {
-	if j.progress = now; j.trains || j.State != Running {
+// since is how long it was from a time of the queue until one that a job's log gives: a log is read up to a second late, and its clock may be another machine's. All in s.
+func since(from, at, now float64) float64 { return max(0, min(at, now)-from) }
+
+// Started tells that a job makes progress: when the first and the last of the updates were that its log has more. It returns what is learned from that: an event, if its kind
+// is not empty.
+func (q *Queue) Started(j *Job, first, last, now float64) (e Event) {
+	if j.progress = min(last, now); j.trains || j.State != Running {
 		return e
 	}
 	j.trains = true
@@ -367,7 +371,7 @@ func (q *Queue) Started(j *Job, now float64) (e Event) {
 	if j.Life > 1 {
 		what = tookResume
 	}
-	return Event{At: now, Kind: KindTook, Job: j.Name, What: what, Took: now - j.started}
+	return Event{At: now, Kind: KindTook, Job: j.Name, What: what, Took: since(j.started, first, now)}
 }
 
 // Seen tells how far a job had come at a time of its own clock, s, and returns what is learned of its speed from that: an event, if its kind is not empty.

@@ -171,7 +171,7 @@ func (w *world) effect(e Event) {
 	case KindAdd:
 		w.later(2, func() {
 			if j := this(); j != nil {
-				w.learned(w.q.Joined(j, e.Rank, w.now))
+				w.learned(w.q.Joined(j, e.Rank, w.now, w.now))
 			}
 		})
 	case KindLeave:
@@ -227,7 +227,7 @@ func (w *world) step(speed func(host string) float64) {
 		}
 		if n > 0 && !j.finishing() {
 			samples := min(j.Samples+int64(d*slowest*100*float64(n)), j.Spec.Samples)
-			w.learned(w.q.Started(j, w.now))
+			w.learned(w.q.Started(j, w.now, w.now, w.now))
 			if e := w.q.Seen(j, samples, w.now, w.now); e.Kind != "" {
 				w.commit(e)
 			}

@@ -47,10 +47,10 @@ func (q *Queue) lag(j *Job, now float64) float64 {
 	return q.Took(what) + q.Took(tookEnd)
 }
 
-// SinceUpdate is how long ago a job's last update was seen, s; 0: none was.
+// SinceUpdate is how long ago a job's last update was, s; 0: none is known.
 func (q *Queue) SinceUpdate(j *Job, now float64) float64 {
 	if !j.trains {
 		return 0
 	}
-	return now - j.progress
+	return max(0, now-j.progress)
 }

@@ -3,6 +3,7 @@ package schedule
 import (
 	"errors"
 	"log/slog"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"star/member"
+	"star/runlog"
 	"star/sched/live"
 )
 
@@ -181,5 +183,58 @@ func TestEndedWithoutAService(t *testing.T) {
 	s.over(j)
 	if st := s.status().Jobs[0]; st.State != live.Done || st.Met == nil || !*st.Met || *st.Ended < 499 || *st.Ended > 501 {
 		t.Errorf("%+v", st)
+	}
+}
+
+// What a start, a worker more and an end take is taken from the times in the job's log, not from when the log is read.
+func TestTookByTheLog(t *testing.T) {
+	s, err := Start(Options{Dir: t.TempDir(), Policy: "fifo", Slot: time.Second, Hosts: []*live.Host{{Name: "h", Slots: 2}}, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.close()
+	s.began = time.Now().Add(-time.Hour)
+	for _, e := range []live.Event{submitted("a"), {At: 100, Kind: live.KindBegin, Job: "a", Life: 1}, {At: 100, Kind: live.KindAdd, Job: "a", Member: 1, Host: "h"}} {
+		if err := s.q.Apply(e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	j := s.q.Job("a")
+	dir := s.dir("a", 1)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Create(filepath.Join(dir, "run.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := runlog.NewWriter(f)
+	write := func(at float64, e runlog.Entry) { log.Write(time.Duration(at*float64(time.Second)), e) }
+	write(0, runlog.Start{Format: runlog.MaxFormat, Program: "star", Time: s.began.Add(101 * time.Second), Job: "a"}) // a second after it was begun
+	write(1, runlog.Join{})
+	write(1, runlog.Train{Workers: 2, Plan: "ssgd"})
+	for i := range 3 {
+		write(1.5+float64(i), runlog.Fire{Seq: int64(i + 1), Version: int64(i + 1), Samples: int64(32 * (i + 1))})
+	}
+	if err := log.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	s.tail(j)
+	if got := s.q.Took("start"); math.Abs(got-2.5) > 1e-6 {
+		t.Errorf("the first update was 2.5 s after the job was begun, and a start took %v s", got)
+	}
+	if got := s.q.SinceUpdate(j, 110); math.Abs(got-5.5) > 1e-6 {
+		t.Errorf("the last update was at 104.5, %v s before 110", got)
+	}
+	if err := s.q.Apply(live.Event{At: 105, Kind: live.KindAdd, Job: "a", Member: 2, Host: "h", Rank: 1}); err != nil {
+		t.Fatal(err)
+	}
+	write(5.25, runlog.Join{Worker: 1})
+	if err := log.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s.tail(j)
+	if got := s.q.Took("resize"); math.Abs(got-1.25) > 1e-6 {
+		t.Errorf("a worker decided at 105 came at 106.25, and a resize took %v s", got)
 	}
 }

@@ -80,6 +80,7 @@ type watch struct {
 	life int
 	file *os.File
 	tail *runlog.Tail
+	zero float64 // when its times began, s since the queue did
 }
 
 const (
@@ -549,16 +550,21 @@ func (s *Service) tail(j *live.Job) {
 		}
 		w.file, w.tail = f, runlog.NewTail(f, f.Name())
 	}
-	samples, at := int64(-1), 0.
+	samples, first, at := int64(-1), 0., 0.
 	var es []live.Event
 	err := w.tail.Next(func(l runlog.Line) error {
 		switch e := l.Entry.(type) {
+		case runlog.Start:
+			w.zero = e.Time.Sub(s.began).Seconds()
 		case runlog.Join:
-			es = append(es, s.q.Joined(j, int(e.Worker), s.now()))
+			es = append(es, s.q.Joined(j, int(e.Worker), w.zero+l.T.Seconds(), s.now()))
 		case runlog.Leave:
 			s.q.Left(j, int(e.Worker))
 		case runlog.Fire:
-			samples, at = e.Samples, l.T.Seconds()
+			if at = l.T.Seconds(); samples < 0 {
+				first = at
+			}
+			samples = e.Samples
 		case runlog.Verdict:
 			es = append(es, s.q.Verdict(j, int(e.Worker), e.Event != "recovered", verdict(e), s.now()))
 		}
@@ -568,7 +574,7 @@ func (s *Service) tail(j *live.Job) {
 		s.o.Log.Warn("log of a job", "job", j.Name, "error", err)
 	}
 	if samples >= 0 {
-		es = append(es, s.q.Started(j, s.now()))
+		es = append(es, s.q.Started(j, w.zero+first, w.zero+at, s.now()))
 		es = append(es, s.q.Seen(j, samples, at, s.now()))
 	}
 	for _, e := range es {
