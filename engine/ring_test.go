@@ -115,18 +115,18 @@ func TestHowStaleRidersAre(t *testing.T) {
 // A rider whose parent changes is told to send its gradient again, unless it was carried; one
 // that becomes a member, and one that is gone, have their batches handed out again.
 func TestRidersKeepTheirBatches(t *testing.T) {
-	l := newShards(modes.Ring(5, 2, 3, 4), 5, 0, 10, 1000)
+	l := newShards(modes.Ring(6, 3, 4, 5), 6, 0, 10, 1000)
 	r := newRing(l, wire.Ring{})
 	r.Begin()
 	batch := func(w star.Worker) int64 { return r.riderBatches[w].Start }
-	two, three, four := batch(2), batch(3), batch(4)
-	r.Install(modes.Ring(5, 0, 2, 3)) // 4 joins the ring, 0 leaves it
+	three, four, five := batch(3), batch(4), batch(5)
+	r.Install(modes.Ring(6, 0, 3, 4)) // 5 joins the ring, 0 leaves it
 	var orders []Ready
 	for v := int64(1); v <= 2; v++ {
-		for w := range star.Worker(2) {
+		for w := range star.Worker(3) {
 			m := wire.Tally{Worker: w, Generation: 1, Version: v}
 			if v == 2 {
-				m.Carried = []wire.Gradient{{Worker: 2, Step: two}, {Worker: 3, Step: two}} // 3 has no such batch
+				m.Carried = []wire.Gradient{{Worker: 3, Step: three}, {Worker: 4, Step: three}} // 4 has no such batch
 			}
 			var err error
 			if orders, err = r.Tally(m); err != nil {
@@ -142,11 +142,11 @@ func TestRidersKeepTheirBatches(t *testing.T) {
 			}
 		}
 	}
-	if got[3].Start != three || !got[3].Pull || got[2].Start == two || got[2].Count != 10 || got[0].Count != 10 {
-		t.Errorf("riders are released with %+v; want 3 at %d again, and new batches for 0 and 2", got, three)
+	if got[4].Start != four || !got[4].Pull || got[3].Start == three || got[3].Count != 10 || got[0].Count != 10 {
+		t.Errorf("riders are released with %+v; want 4 at %d again, and new batches for 0 and 3", got, four)
 	}
-	if got[2].Start != four && got[0].Start != four {
-		t.Errorf("the batch of 4, at %d, was not handed out again: %+v", four, got)
+	if got[3].Start != five && got[0].Start != five {
+		t.Errorf("the batch of 5, at %d, was not handed out again: %+v", five, got)
 	}
 }
 

@@ -323,8 +323,14 @@ func (r *Ring) forgive(w star.Worker) {
 // the old one and in the new one.
 func (r *Ring) stage() {
 	f := r.formation(r.next)
-	if !slices.ContainsFunc(f.members, func(w star.Worker) bool { return slices.Contains(r.now.members, w) }) {
-		r.widen(&f, r.now.members) // nobody in it would have the parameters
+	lack := 0 // members that are to get the parameters
+	for _, w := range f.members {
+		if !slices.Contains(r.now.members, w) {
+			lack++
+		}
+	}
+	if lack > 0 && len(f.members)-lack < 2 {
+		r.widen(&f, r.now.members) // with one that has them alone, or none, they could be lost before the others have them
 	}
 	r.staged = &f
 	r.unformed[f.generation] = slices.Clone(f.members)

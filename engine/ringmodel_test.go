@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -93,4 +94,51 @@ func TestRingModel(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Whoever dies when a plan changes, at whatever moment, another one has the parameters: one member alone never has them while others of its ring are to get them. Acts come in
+// two orders: whoever is first goes on for as long as it can, or all in turn.
+func TestOneDeathInAChangeOfRings(t *testing.T) {
+	changes := []struct {
+		n        int
+		from, to []star.Worker // riders
+	}{
+		{3, []star.Worker{2}, []star.Worker{0}}, {3, []star.Worker{2}, []star.Worker{1}}, {3, []star.Worker{2}, []star.Worker{}},
+		{4, []star.Worker{2, 3}, []star.Worker{0}}, {4, []star.Worker{2, 3}, []star.Worker{0, 1}}, {4, []star.Worker{3}, []star.Worker{0, 1}}, {4, []star.Worker{}, []star.Worker{1, 2}},
+	}
+	for _, c := range changes {
+		for victim := range star.Worker(c.n) {
+			for order := range 2 {
+				for moment, died := 0, true; died; moment++ {
+					about := fmt.Sprintf("%d workers, riders %v, then %v: worker %d dies at moment %d, order %d", c.n, c.from, c.to, victim, moment, order)
+					died = dies(t, c.n, c.from, c.to, victim, moment, order, about)
+				}
+			}
+		}
+	}
+}
+
+// dies runs a job of 30 samples, whose plan changes after six acts and which loses a worker so many later. False: nothing was left to do by then.
+func dies(t *testing.T, n int, from, to []star.Worker, victim star.Worker, moment, order int, about string) (died bool) {
+	cfg := engine.Config{Plan: modes.Ring(n, from...), Workers: n, Batch: 3, Limit: 30, Ring: new(engine.RingConfig), MaxParams: 1 << 30}
+	s := rehearsal.NewRing(rehearsal.Config{Config: cfg, Draw: func(low, _ int, _ string) int { return low },
+		Broken: func(format string, a ...any) { t.Fatalf("%s: "+format, append([]any{about}, a...)...) },
+		Lost:   func(why string) { t.Fatalf("%s: %s", about, why) }})
+	for step := 0; step < 5000; step++ {
+		if step == 6 {
+			s.Install(modes.Ring(n, to...))
+		}
+		if step == 6+moment {
+			s.Kill(victim)
+			died = true
+		}
+		can := s.Acts()
+		if len(can) == 0 {
+			s.Check()
+			return died
+		}
+		can[order*step%len(can)].Do()
+	}
+	t.Fatalf("%s: the job never ends", about)
+	return false
 }

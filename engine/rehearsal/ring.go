@@ -287,8 +287,7 @@ func (s *Ring) Busy(w star.Worker) bool {
 }
 
 // Spare says whether a worker may die: another one has the newest parameters, and is not told to
-// give them up. Where all but one are, and that one dies before the others of the new ring have
-// them, nobody can go on.
+// give them up. None is where a plan wants a ring of one member.
 func (s *Ring) Spare(w star.Worker) bool {
 	for _, o := range s.members {
 		if o.id != w && o.alive && o.version >= s.Engine.State().Version && o.stays() {
