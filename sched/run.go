@@ -55,32 +55,28 @@ func Policies() (names []string) {
 	return names
 }
 
-// Run simulates jobs on virtual clusters, each for itself, until all have ended or been declined. Outcomes are in the order of jobs. An
-// error says of which job something is not known that the policy must know.
-func Run(jobs []*Job, clusters map[string]Cluster, o Options) ([]Outcome, error) {
+// Check says why Run would simulate nothing: an error says of which job something is not known that the policy must know, or which option does not go with it.
+func Check(jobs []*Job, clusters map[string]Cluster, o Options) error {
 	start, ok := policies[o.Policy]
-	if o.Policy == "themis" {
-		start = func() Policy { return Themis(o.Slot) }
-	}
 	if !ok {
-		return nil, fmt.Errorf("there is no policy %q: want one of %s", o.Policy, strings.Join(Policies(), ", "))
+		return fmt.Errorf("there is no policy %q: want one of %s", o.Policy, strings.Join(Policies(), ", "))
 	}
 	for _, w := range []struct{ policy, column string }{{"qssf", "history (lgb_priority)"}, {"lucid", "estimate (ebm_priority)"}} {
 		if w.policy == o.Policy && !slices.ContainsFunc(jobs, func(j *Job) bool {
 			return j.Estimate != 0 && w.policy == "lucid" || j.History != 0 && w.policy == "qssf"
 		}) {
-			return nil, fmt.Errorf("%s orders jobs by a predicted duration, and no job has one: give the column %s", w.policy, w.column)
+			return fmt.Errorf("%s orders jobs by a predicted duration, and no job has one: give the column %s", w.policy, w.column)
 		}
 	}
 	kind := o.kind(jobs)
 	if kind == ofMachines && !(o.Alpha > 0 && o.Alpha <= 1) {
-		return nil, fmt.Errorf("alpha is %v: want more than 0, and at most 1", o.Alpha)
+		return fmt.Errorf("alpha is %v: want more than 0, and at most 1", o.Alpha)
 	}
 	if _, ok := livePolicies[o.Policy]; o.Start != 0 && (!ok || o.Compat != 0 || kind == ofMachines) {
-		return nil, fmt.Errorf("what a start takes is known to %s alone, without compat and with one kind of machines: leave it out", strings.Join(LivePolicies(), ", "))
+		return fmt.Errorf("what a start takes is known to %s alone, without compat and with one kind of machines: leave it out", strings.Join(LivePolicies(), ", "))
 	}
 	if o.Horizon != 0 && (!isElasticFlow(o.Policy) || o.Start != 0 || o.Compat != 0) {
-		return nil, errors.New("a horizon bounds what ef and ef-admission plan, where starts take no time and without compat: leave it out")
+		return errors.New("a horizon bounds what ef and ef-admission plan, where starts take no time and without compat: leave it out")
 	}
 	if o.Compat != 0 || o.Horizon != 0 || kind == ofStages || kind == ofMachines {
 		for _, c := range clusters {
@@ -89,32 +85,46 @@ func Run(jobs []*Job, clusters map[string]Cluster, o Options) ([]Outcome, error)
 				what = "nodes that go and come"
 			}
 			if c.Slow != nil || c.Away != nil {
-				return nil, fmt.Errorf("%s cannot be simulated with %s: it only counts GPUs, keeps to a horizon, or follows a program that knows of none", o.Policy, what)
+				return fmt.Errorf("%s cannot be simulated with %s: it only counts GPUs, keeps to a horizon, or follows a program that knows of none", o.Policy, what)
 			}
 		}
 	}
-	parts := map[string][]int{}
-	for i, j := range jobs {
+	for _, j := range jobs {
 		if _, ok := clusters[j.VC]; !ok {
-			return nil, fmt.Errorf("job %s: there is no virtual cluster %q: add it to the clusters", j.ID, j.VC)
+			return fmt.Errorf("job %s: there is no virtual cluster %q: add it to the clusters", j.ID, j.VC)
 		}
 		switch {
 		case kind == ofStages && j.Stages == nil:
-			return nil, fmt.Errorf("job %s: %s needs to know how long it uses each resource and takes to start again: give a trace of the format muri", j.ID, o.Policy)
+			return fmt.Errorf("job %s: %s needs to know how long it uses each resource and takes to start again: give a trace of the format muri", j.ID, o.Policy)
 		case kind == ofMachines && j.Either == nil:
-			return nil, fmt.Errorf("job %s: %s needs to know how long it takes with a GPU and without: give a trace of the format allox", j.ID, o.Policy)
+			return fmt.Errorf("job %s: %s needs to know how long it takes with a GPU and without: give a trace of the format allox", j.ID, o.Policy)
 		case kind == ofShares && o.Policy != "star" && j.Rates == nil:
-			return nil, fmt.Errorf("job %s: %s plans with iterations and throughputs, and it has none: give --throughputs and a trace of the format elasticflow", j.ID, o.Policy)
+			return fmt.Errorf("job %s: %s plans with iterations and throughputs, and it has none: give --throughputs and a trace of the format elasticflow", j.ID, o.Policy)
 		case start != nil && j.Duration == 0 && j.Rates != nil:
-			return nil, fmt.Errorf("job %s: %s runs jobs for their duration, and it has none", j.ID, o.Policy)
+			return fmt.Errorf("job %s: %s runs jobs for their duration, and it has none", j.ID, o.Policy)
 		}
-		parts[j.VC] = append(parts[j.VC], i)
+	}
+	if kind == ofProfiles && o.Profile == nil {
+		return errors.New("lucid needs to know how fast jobs are that share GPUs, and forecasts: give --estimates")
+	}
+	return nil
+}
+
+// Run simulates jobs on virtual clusters, each for itself, until all have ended or been declined. Outcomes are in the order of jobs. Errors are those of Check.
+func Run(jobs []*Job, clusters map[string]Cluster, o Options) ([]Outcome, error) {
+	if err := Check(jobs, clusters, o); err != nil {
+		return nil, err
+	}
+	start, kind := policies[o.Policy], o.kind(jobs)
+	if o.Policy == "themis" {
+		start = func() Policy { return Themis(o.Slot) }
 	}
 	if kind == ofProfiles {
-		if o.Profile == nil {
-			return nil, errors.New("lucid needs to know how fast jobs are that share GPUs, and forecasts: give --estimates")
-		}
 		return o.Profile.lucid(jobs, clusters, o.Compat), nil
+	}
+	parts := map[string][]int{}
+	for i, j := range jobs {
+		parts[j.VC] = append(parts[j.VC], i)
 	}
 	out := make([]Outcome, len(jobs))
 	for vc, indices := range parts {

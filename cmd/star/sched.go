@@ -127,7 +127,7 @@ func schedImportCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return workload.Write(cmd.OutOrStdout(), jobs)
+			return member.WriteError(workload.Write(cmd.OutOrStdout(), jobs))
 		},
 	}
 	s.Bind(cmd)
@@ -200,6 +200,9 @@ func (p *schedSim) trace(name string) (jobs []*sched.Job, err error) {
 		default:
 			jobs, err = workload.StarTrace(r)
 		}
+		if err == nil && len(jobs) == 0 {
+			err = workload.Wrong(1, "want at least one job after it")
+		}
 		return err
 	})
 	return jobs, err
@@ -213,7 +216,7 @@ func (p *schedSim) clusters(jobs []*sched.Job) (vcs map[string]sched.Cluster, er
 	if one, short := workload.Short(p.cluster); short {
 		vcs = map[string]sched.Cluster{"": one}
 	} else if _, err = os.Stat(p.cluster); errors.Is(err, fs.ErrNotExist) {
-		return nil, p.set.Invalid("cluster", errors.New("there is no such file, and it is no short form such as n16g8 or 5gpu+5cpu"))
+		return nil, p.set.Invalid("cluster", errors.New("there is no such file, and it is no short form such as n16g8 (nodes of 1 to 64 GPUs) or 5gpu+5cpu"))
 	} else if err = readInput(p.cluster, func(r io.Reader) (err error) {
 		vcs, err = workload.Clusters(r)
 		return err
@@ -223,6 +226,11 @@ func (p *schedSim) clusters(jobs []*sched.Job) (vcs map[string]sched.Cluster, er
 	if _, one := vcs[""]; one {
 		for _, j := range jobs {
 			j.VC = ""
+		}
+	}
+	for _, j := range jobs {
+		if _, ok := vcs[j.VC]; !ok {
+			return nil, member.FileError(fmt.Errorf("%s has no virtual cluster %q, which job %s is in: add it, or give one cluster for all jobs, such as n16g8: %w", p.cluster, j.VC, j.ID, workload.ErrInput), workload.ErrInput)
 		}
 	}
 	return vcs, nil
@@ -319,6 +327,18 @@ func (p *schedSim) valid() error {
 		return p.set.Invalid("estimate-error", errors.New("want 0 to 5; with 0.5 two of three jobs are thought to take 0.61 to 1.65 times as long as they do"))
 	case p.asCSV && p.asJSON:
 		return &settings.UsageError{Msg: "--csv and --json: one summary, give one of them"}
+	case p.jobs == "-" && (p.asCSV || p.asJSON):
+		return &settings.UsageError{Msg: "--jobs - writes the table of jobs in the place of the summary: leave out --csv and --json, or give a file to --jobs"}
+	case len(p.policies) == 0:
+		return p.set.Invalid("policy", fmt.Errorf("which? give one or more of %s", strings.Join(sched.Policies(), ", ")))
+	}
+	for i, policy := range p.policies {
+		switch {
+		case !slices.Contains(sched.Policies(), policy):
+			return p.set.Invalid("policy", fmt.Errorf("there is no policy %q: want one of %s", policy, strings.Join(sched.Policies(), ", ")))
+		case slices.Contains(p.policies[:i], policy):
+			return p.set.Invalid("policy", fmt.Errorf("%s is there twice: leave one out", policy))
+		}
 	}
 	return nil
 }
@@ -356,6 +376,15 @@ func (p *schedSim) sim(w, progress io.Writer, trace string) error {
 	if err != nil {
 		return err
 	}
+	options := func(policy string) sched.Options {
+		return sched.Options{Policy: policy, Slot: math.Round(p.slot.Seconds()), Start: p.start.Seconds(), Resize: p.resize.Seconds(), Horizon: p.horizon.Seconds(), Compat: compat, Profile: profile, Alpha: p.alpha, Profiling: p.profiling == "on", Users: users,
+			Progress: schedProgress(progress, policy, time.Now)}
+	}
+	for _, policy := range p.policies { // before files are written, and before the first policy has taken its time
+		if err := sched.Check(jobs, vcs, options(policy)); err != nil {
+			return p.set.Invalid("policy", err)
+		}
+	}
 	var table *workload.Outcomes
 	if p.jobs == "-" {
 		table, w = workload.NewOutcomes(w), io.Discard
@@ -379,8 +408,7 @@ func (p *schedSim) sim(w, progress io.Writer, trace string) error {
 	var summary schedSummary
 	for _, policy := range p.policies {
 		begin := time.Now()
-		out, err := sched.Run(jobs, vcs, sched.Options{Policy: policy, Slot: math.Round(p.slot.Seconds()), Start: p.start.Seconds(), Resize: p.resize.Seconds(), Horizon: p.horizon.Seconds(), Compat: compat, Profile: profile, Alpha: p.alpha, Profiling: p.profiling == "on", Users: users,
-			Progress: schedProgress(progress, policy, time.Now)})
+		out, err := sched.Run(jobs, vcs, options(policy))
 		if err != nil {
 			return p.set.Invalid("policy", err)
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"star/internal/settings"
+	"star/member"
 	"star/sched/workload"
 )
 
@@ -45,8 +46,8 @@ Helios and Microsoft's Philly report, or like those of AlloX, in its format.
 				return s.Invalid("every", errors.New("want more than 0"))
 			case g.Like == "allox" && p.throughputs != "":
 				return s.Invalid("throughputs", errors.New("not with --like allox, whose jobs run on one machine"))
-			case !(g.Slack > 0):
-				return s.Invalid("slack", errors.New("want more than 0"))
+			case !(g.Slack > 0 && g.Slack <= 1e6):
+				return s.Invalid("slack", errors.New("want more than 0, and at most a million"))
 			case !(g.BestEffort >= 0 && g.BestEffort <= 1):
 				return s.Invalid("best-effort", errors.New("want a share from 0 to 1"))
 			}
@@ -58,11 +59,11 @@ Helios and Microsoft's Philly report, or like those of AlloX, in its format.
 			}
 			g.Every, g.Random = every.Seconds(), rand.New(rand.NewPCG(seed, 0)).Float64
 			if jobs := workload.Generate(g); g.Like == "allox" {
-				return workload.WriteAlloX(cmd.OutOrStdout(), jobs)
+				return member.WriteError(workload.WriteAlloX(cmd.OutOrStdout(), jobs))
 			} else if g.Rates != nil {
-				return workload.WriteElasticFlow(cmd.OutOrStdout(), jobs)
+				return member.WriteError(workload.WriteElasticFlow(cmd.OutOrStdout(), jobs))
 			} else {
-				return workload.Write(cmd.OutOrStdout(), jobs)
+				return member.WriteError(workload.Write(cmd.OutOrStdout(), jobs))
 			}
 		},
 	}

@@ -100,7 +100,11 @@ func predict(w, says io.Writer, method, trainFile, predictFile string) error {
 	}
 	if truth, err := to.numbers("duration"); err == nil {
 		rank, factor := quality(estimates, truth)
-		fmt.Fprintf(says, "%s: rank correlation %.3f with the durations of %d jobs, half of them within a factor of %.2f\n", method, rank, len(truth), factor)
+		correlation := fmt.Sprintf("%.3f", rank)
+		if math.IsNaN(rank) {
+			correlation = "unknown, since all take the same, or are thought to,"
+		}
+		fmt.Fprintf(says, "%s: rank correlation %s with the durations of %d jobs, half of them within a factor of %.2f\n", method, correlation, len(truth), factor)
 	}
 	return to.write(w, estimates)
 }
@@ -258,6 +262,9 @@ func model(method string, t estimate.Table, names []string, says io.Writer) (fun
 		if low, high := slices.Min(shape), slices.Max(shape); high > low {
 			parts = append(parts, fmt.Sprintf("%s %.2f to %.2f times", names[j], math.Exp(low), math.Exp(high)))
 		}
+	}
+	if len(parts) == 0 {
+		parts = []string{"nothing that is known of it says more"}
 	}
 	fmt.Fprintf(says, "ebm: a job takes %.0f s; %s\n", math.Exp(m.Mean), strings.Join(parts, ", "))
 	for _, p := range m.Pairs {

@@ -65,7 +65,7 @@ func TestEventsWrong(t *testing.T) {
 		head + "5,p,a,start,1\n4,p,a,end,0\n":                 `line 4: time is 4, and the line before has 5`,
 		head + "5,p,a,start,1\n6,p,a,end,0\n7,p,a,resize,2\n": `line 5: job "a" has event "resize" after it has ended`,
 		"time,policy,job_id,event,gpus\nnan,p,a,submit,0\n":   `line 2: time is "nan"`,
-		"time,policy,job_id,event,gpus\n0,p,a,submit\n":       `wrong number of fields`,
+		"time,policy,job_id,event,gpus\n0,p,a,submit\n":       `it has 4 cells, and the header has 5`,
 	} {
 		if _, err := ReadEvents(strings.NewReader(text)); err == nil || !errors.Is(err, ErrInput) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %s", text, err, want)

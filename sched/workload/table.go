@@ -98,6 +98,11 @@ func (t *table) next() bool {
 	if err == io.EOF {
 		return false
 	}
+	if errors.Is(err, csv.ErrFieldCount) {
+		t.line, _ = t.csv.FieldPos(0)
+		t.fail(t.line, "it has %d cells, and the header has %d: give each column one, empty where nothing is known", len(t.row), len(t.column))
+		return false
+	}
 	if err != nil {
 		t.err = &inputError{err.Error()}
 		return false
@@ -115,6 +120,9 @@ func (t *table) text(name string) string {
 	return strings.Clone(t.row[i])
 }
 
+// largest is up to where a float64 tells times apart that are an eighth of a second apart (2^53 / 8, rounded down).
+const largest = 1e15
+
 // number is a finite number of at least low.
 func (t *table) number(name string, low float64) float64 {
 	text := strings.TrimSpace(t.text(name))
@@ -126,6 +134,10 @@ func (t *table) number(name string, low float64) float64 {
 		}
 		t.fail(t.line, "%s is %q: want a number of at least %v", name, text, low)
 		return low
+	}
+	if math.Abs(v) > largest {
+		t.fail(t.line, "%s is %q: want %v at most", name, text, largest)
+		return 0
 	}
 	return v
 }
