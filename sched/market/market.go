@@ -279,9 +279,9 @@ func (s *Study) fit() {
 		for _, c := range s.Configs {
 			var unknown []Machine
 			known := 0.
-			for m, n := range c.Machines {
+			for _, m := range slices.Sorted(maps.Keys(c.Machines)) {
 				if p, ok := s.Prices[m]; ok {
-					known += p * float64(n)
+					known += p * float64(c.Machines[m])
 				} else {
 					unknown = append(unknown, m)
 				}
@@ -311,15 +311,15 @@ func (s *Study) cost(c *Config, r *Run) float64 {
 		return math.NaN()
 	}
 	sum := 0.
-	for m, n := range c.Machines {
+	for _, m := range slices.Sorted(maps.Keys(c.Machines)) { // in one order: sums of floats differ in their last digit
 		p, ok := s.Prices[m]
 		if !ok {
 			return math.NaN()
 		}
-		t := r.Seconds * float64(n)
+		t := r.Seconds * float64(c.Machines[m])
 		if m != Server {
-			for _, up := range r.uptime {
-				t += up - r.Seconds
+			for _, w := range slices.Sorted(maps.Keys(r.uptime)) {
+				t += r.uptime[w] - r.Seconds
 			}
 		}
 		sum += p * t

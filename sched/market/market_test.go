@@ -166,3 +166,16 @@ func TestRule(t *testing.T) {
 		files[name] = good
 	}
 }
+
+// TestCostsAddUpInOneOrder has a cost be the same to the last digit each time.
+func TestCostsAddUpInOneOrder(t *testing.T) {
+	s := &Study{Prices: Prices{K80: .1, P100: .2, V100: .3, Server: 1e-17}}
+	c := &Config{Machines: map[Machine]int{K80: 1, P100: 1, V100: 1, Server: 1}}
+	r := &Run{Seconds: 1, uptime: map[string]float64{"worker-0": .1, "worker-1": .2, "worker-2": .3}}
+	first := s.cost(c, r)
+	for range 100 {
+		if again := s.cost(c, r); again != first {
+			t.Fatalf("costs %v, then %v", first, again)
+		}
+	}
+}
