@@ -85,14 +85,13 @@ func either(jobs []*Job, c Cluster, o Options) []Outcome {
 			users[j.Either.User] = u
 			e.owners = append(e.owners, u)
 		}
-		all[i] = &single{Outcome: Outcome{Job: j, Start: math.NaN(), End: math.NaN()}, user: u, left: j.Either.Duration, waiting: j.Submit}
+		all[i] = &single{Outcome: begins(j), user: u, left: j.Either.Duration, waiting: j.Submit}
 		for k, d := range j.Either.Duration {
 			all[i].estimate[k] = d * (1 + j.Either.Error[k])
 		}
 		e.speedup += j.Either.Duration[onCPU] / max(j.Either.Duration[onGPU], 1e-9) / float64(len(jobs))
 	}
-	due := slices.Clone(all)
-	slices.SortStableFunc(due, func(a, b *single) int { return cmp.Compare(a.Submit, b.Submit) })
+	due := bySubmission(all)
 	for {
 		e.now = never
 		if len(due) > 0 {
@@ -118,11 +117,7 @@ func either(jobs []*Job, c Cluster, o Options) []Outcome {
 			mixedPolicies[o.Policy](e)
 		}
 	}
-	out := make([]Outcome, len(all))
-	for i, j := range all {
-		out[i] = j.Outcome
-	}
-	return out
+	return outcomes(all)
 }
 
 // whole is a time as AlloX's simulator has it, which looks once a second.

@@ -30,12 +30,12 @@ type leased struct {
 // Source: Gao et al., Chronus: A Novel Deadline-aware Scheduler for Deep Learning Training Jobs, SoCC 2021; the greedy table as in ElasticFlow's program.
 func Chronus() Policy { return &leasing{next: -never} }
 
-// resuming is what a job loses when it goes on, s.
-func resuming(t *Task) float64 { return .5 * (1 + math.Log2(float64(t.GPUs))) }
+// resuming is what a job loses when it goes on, s of running.
+func resuming(j *Job) float64 { return .5 * (1 + math.Log2(float64(j.GPUs))) }
 
 // leases is how many a job needs, with a tenth more than it says.
 func (j *leased) leases() int {
-	return int(math.Ceil(1.1 * j.Left * (1 + resuming(j.Task)/lease) / lease))
+	return int(math.Ceil(1.1 * j.Left * (1 + resuming(j.Job)/lease) / lease))
 }
 
 // promise fills the table of leases from one on with jobs, the largest first, then those with the least time to spare, then those with the latest deadline. False: one of them
@@ -100,13 +100,8 @@ func (p *leasing) Decide(s *State) {
 }
 
 // promised is the jobs that have a promise.
-func (p *leasing) promised() (jobs []*leased) {
-	for _, j := range p.jobs {
-		if j.promised {
-			jobs = append(jobs, j)
-		}
-	}
-	return jobs
+func (p *leasing) promised() []*leased {
+	return slices.DeleteFunc(slices.Clone(p.jobs), func(j *leased) bool { return !j.promised })
 }
 
 // run gives the GPUs to the jobs whose lease it is, then to those without a promise.
@@ -136,7 +131,7 @@ func (p *leasing) run(s *State, now int) {
 	}
 	for _, j := range p.jobs {
 		if j.Running() && !on[j.Task] {
-			s.Preempt(j.Task, resuming(j.Task))
+			s.Preempt(j.Task, resuming(j.Job))
 		}
 	}
 	s.startAll(tasks)

@@ -34,21 +34,20 @@ const leasesAhead = 1 << 20
 func chronusProgram(jobs []*Job, c Cluster, slot float64) []Outcome {
 	all := make([]*rented, len(jobs))
 	for i, j := range jobs {
-		all[i] = &rented{Outcome: Outcome{Job: j, Start: math.NaN(), End: math.NaN()}, total: j.Duration, since: j.Submit, last: math.MaxInt}
-		all[i].estimate = math.Floor(float64(1.1*j.Duration) * (1 + all[i].resuming()/lease))
+		all[i] = &rented{Outcome: begins(j), total: j.Duration, since: j.Submit, last: math.MaxInt}
+		all[i].estimate = math.Floor(float64(1.1*j.Duration) * (1 + resuming(j)/lease))
 		if !j.BestEffort && j.Deadline < never {
 			all[i].last = int(max(-1, min(math.Floor(j.Deadline/lease), math.Ceil((j.Submit+all[i].estimate)/lease)+leasesAhead)))
 		}
 	}
 	slot = max(slot, 1)
 	p := &renting{gpus: c.Nodes * c.GPUs, now: -slot}
-	due := slices.DeleteFunc(slices.Clone(all), func(j *rented) bool {
+	due := slices.DeleteFunc(bySubmission(all), func(j *rented) bool {
 		if j.GPUs > p.gpus {
 			j.Why = fits(j.GPUs, p.gpus)
 		}
 		return j.Declined()
 	})
-	slices.SortStableFunc(due, func(a, b *rented) int { return cmp.Compare(a.Submit, b.Submit) })
 	for len(due) > 0 || len(p.jobs) > 0 {
 		was := p.now
 		p.now += slot
@@ -65,15 +64,8 @@ func chronusProgram(jobs []*Job, c Cluster, slot float64) []Outcome {
 		p.rent(was, slot)
 		p.lend()
 	}
-	out := make([]Outcome, len(all))
-	for i, j := range all {
-		out[i] = j.Outcome
-	}
-	return out
+	return outcomes(all)
 }
-
-// resuming is what a start costs, s of running.
-func (j *rented) resuming() float64 { return .5 * (1 + math.Log2(float64(j.GPUs))) }
 
 // next is the first lease that has not begun.
 func (p *renting) next() int { return int(math.Floor(p.now/lease)) + 1 }
@@ -100,7 +92,7 @@ func (p *renting) start(j *rented) {
 	}
 	j.runs = true
 	j.Queue += p.now - j.since
-	j.total += j.resuming()
+	j.total += resuming(j.Job)
 	j.has(p.now, float64(j.GPUs))
 }
 
@@ -172,13 +164,8 @@ func (p *renting) admit(come []*rented) {
 }
 
 // promised is the jobs that have a promise.
-func (p *renting) promised() (jobs []*rented) {
-	for _, j := range p.jobs {
-		if j.promised {
-			jobs = append(jobs, j)
-		}
-	}
-	return jobs
+func (p *renting) promised() []*rented {
+	return slices.DeleteFunc(slices.Clone(p.jobs), func(j *rented) bool { return !j.promised })
 }
 
 // rent takes the GPUs of jobs whose lease has ended, and of those without one where a lease has begun since the last look. It gives the next lease where it begins before the next look; who

@@ -123,7 +123,7 @@ func runElastic(jobs []*Job, c Cluster, o Options) []Outcome {
 	all := make([]*flex, len(jobs))
 	for i, j := range jobs {
 		j = elasticJob(j, name)
-		f := &flex{Outcome: Outcome{Job: j, Start: math.NaN(), End: math.NaN()}, left: j.Iterations}
+		f := &flex{Outcome: begins(j), left: j.Iterations}
 		for l, r := range j.Rates {
 			if r > 0 && 1<<l <= j.Batch && 1<<l <= 64 {
 				f.levels = l + 1
@@ -131,8 +131,7 @@ func runElastic(jobs []*Job, c Cluster, o Options) []Outcome {
 		}
 		all[i] = f
 	}
-	due := slices.Clone(all)
-	slices.SortStableFunc(due, func(a, b *flex) int { return cmp.Compare(a.Submit, b.Submit) })
+	due := bySubmission(all)
 	next, wake, started, ended := never, never, 0, 0
 	for event := 1; ; event++ {
 		if event%reporting == 0 && o.Progress != nil {

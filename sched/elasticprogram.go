@@ -44,7 +44,7 @@ func elasticProgram(jobs []*Job, c Cluster, o Options) []Outcome {
 	t4 := slices.ContainsFunc(jobs, func(j *Job) bool { return slices.Contains([]string{"yolov3", "ncf", "imagenet", "cifar10"}, j.Model) })
 	all := make([]*flex, len(jobs))
 	for i, j := range jobs {
-		f := &flex{Outcome: Outcome{Job: j, Start: math.NaN(), End: math.NaN()}, left: j.Iterations}
+		f := &flex{Outcome: begins(j), left: j.Iterations}
 		for l, r := range j.Rates {
 			if r > 0 && 1<<l <= programMost(j, t4) {
 				f.levels = l + 1
@@ -52,8 +52,7 @@ func elasticProgram(jobs []*Job, c Cluster, o Options) []Outcome {
 		}
 		all[i] = f
 	}
-	due := slices.Clone(all)
-	slices.SortStableFunc(due, func(a, b *flex) int { return cmp.Compare(a.Submit, b.Submit) })
+	due := bySubmission(all)
 	for event, ended := 1, 0; ; event++ {
 		if event%reporting == 0 && o.Progress != nil {
 			o.Progress(ended, len(jobs))

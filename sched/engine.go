@@ -203,10 +203,9 @@ func simulate(jobs []*Job, c Cluster, p Policy, o Options) []Outcome {
 	compat := o.Compat
 	tasks := make([]*Task, len(jobs))
 	for i, j := range jobs {
-		tasks[i] = &Task{Outcome: Outcome{Job: j, Start: math.NaN(), End: math.NaN()}, Left: j.Duration, index: -1, waiting: j.Submit}
+		tasks[i] = &Task{Outcome: begins(j), Left: j.Duration, index: -1, waiting: j.Submit}
 	}
-	due := slices.Clone(tasks)
-	slices.SortStableFunc(due, func(a, b *Task) int { return cmp.Compare(a.Submit, b.Submit) })
+	due := bySubmission(tasks)
 	for i, t := range due {
 		t.seq = i
 	}
@@ -253,9 +252,26 @@ func simulate(jobs []*Job, c Cluster, p Policy, o Options) []Outcome {
 		ended += len(s.Ended)
 		p.Decide(s)
 	}
-	out := make([]Outcome, len(tasks))
-	for i, t := range tasks {
-		out[i] = t.Outcome
+	return outcomes(tasks)
+}
+
+// begins is the outcome of a job of which nothing has happened yet.
+func begins(j *Job) Outcome { return Outcome{Job: j, Start: math.NaN(), End: math.NaN()} }
+
+func (o *Outcome) outcome() *Outcome { return o }
+
+// bySubmission is jobs in order of submission, those of one time as they are listed.
+func bySubmission[T interface{ outcome() *Outcome }](jobs []T) []T {
+	due := slices.Clone(jobs)
+	slices.SortStableFunc(due, func(a, b T) int { return cmp.Compare(a.outcome().Submit, b.outcome().Submit) })
+	return due
+}
+
+// outcomes is what became of jobs.
+func outcomes[T interface{ outcome() *Outcome }](jobs []T) []Outcome {
+	out := make([]Outcome, len(jobs))
+	for i, j := range jobs {
+		out[i] = *j.outcome()
 	}
 	return out
 }

@@ -119,15 +119,14 @@ type turnwise struct {
 func elasticGandiva(jobs []*Job, c Cluster, slot float64) []Outcome {
 	all := make([]*served, len(jobs))
 	for i, j := range jobs {
-		all[i] = &served{Outcome: Outcome{Job: j, Start: math.NaN(), End: math.NaN()}, left: j.Duration, last: j.Submit}
+		all[i] = &served{Outcome: begins(j), left: j.Duration, last: j.Submit}
 	}
-	due := slices.DeleteFunc(slices.Clone(all), func(j *served) bool {
+	due := slices.DeleteFunc(bySubmission(all), func(j *served) bool {
 		if j.GPUs > c.Nodes*c.GPUs {
 			j.Why = fits(j.GPUs, c.Nodes*c.GPUs)
 		}
 		return j.Declined()
 	})
-	slices.SortStableFunc(due, func(a, b *served) int { return cmp.Compare(a.Submit, b.Submit) })
 	e := &turnwise{Cluster: c, now: -slot, slot: slot, free: c.Nodes, sets: map[int][]*turns{}}
 	var waiting []*served // there is no set for them, and no free node
 	for len(due) > 0 || len(waiting) > 0 || len(e.sets) > 0 {

@@ -239,31 +239,24 @@ func (p *Profile) lucid(jobs []*Job, clusters map[string]Cluster, compat Compat)
 		of, scaled = p.profile(jobs, c, clusters[moreLender].Nodes > 0)
 	}
 	out := make([]Outcome, len(jobs))
-	parts := map[string][]int{}
 	for i, j := range jobs {
 		if r, ok := of[j]; ok && r.done {
 			out[i] = Outcome{Job: j, Start: r.start, End: r.end, Queue: r.start - j.Submit}
-			continue
 		}
-		parts[j.VC] = append(parts[j.VC], i)
 	}
-	for vc, indices := range parts {
-		c := clusters[vc]
+	apart(jobs, out, func(vc string, jobs []*Job) []Outcome {
+		c, policy := clusters[vc], &colocation{Profile: p}
 		c.Nodes -= lent[vc]
-		var js []*Job
-		for _, i := range indices {
-			js = append(js, jobs[i])
-		}
-		policy := &colocation{Profile: p}
 		if vc == moreLender {
 			policy.lent = scaled
 		}
-		for k, o := range Simulate(js, c, policy, compat) {
+		part := Simulate(jobs, c, policy, compat)
+		for i, o := range part {
 			if r, ok := of[o.Job]; ok {
-				o.Queue += r.start - o.Submit
+				part[i].Queue += r.start - o.Submit
 			}
-			out[indices[k]] = o
 		}
-	}
+		return part
+	})
 	return out
 }

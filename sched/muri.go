@@ -308,10 +308,9 @@ type interleaved struct {
 func interleave(jobs []*Job, c Cluster, policy string, compat Compat) []Outcome {
 	all := make([]*staged, len(jobs))
 	for i, j := range jobs {
-		all[i] = &staged{Outcome: Outcome{Job: j, Start: math.NaN(), End: math.NaN()}, seq: i, left: j.Duration, waiting: j.Submit}
+		all[i] = &staged{Outcome: begins(j), seq: i, left: j.Duration, waiting: j.Submit}
 	}
-	due := slices.Clone(all)
-	slices.SortStableFunc(due, func(a, b *staged) int { return cmp.Compare(a.Submit, b.Submit) })
+	due := bySubmission(all)
 	e := &interleaved{gpus: c.Nodes * c.GPUs, policy: policy, compat: compat, wake: never}
 	for {
 		next := e.wake
@@ -340,11 +339,7 @@ func interleave(jobs []*Job, c Cluster, policy string, compat Compat) []Outcome 
 		}
 		e.decide()
 	}
-	out := make([]Outcome, len(all))
-	for i, j := range all {
-		out[i] = j.Outcome
-	}
-	return out
+	return outcomes(all)
 }
 
 // progress has a job run until a time. In Muri's program each event costs each job that goes on what restarts of all jobs of its group

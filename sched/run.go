@@ -122,36 +122,42 @@ func Run(jobs []*Job, clusters map[string]Cluster, o Options) ([]Outcome, error)
 	if kind == ofProfiles {
 		return o.Profile.lucid(jobs, clusters, o.Compat), nil
 	}
+	out := make([]Outcome, len(jobs))
+	apart(jobs, out, func(vc string, of []*Job) []Outcome {
+		c := clusters[vc]
+		if program := programs[o.Policy]; program != nil && o.Compat&ElasticFlow != 0 {
+			return program(of, c, o)
+		}
+		switch kind {
+		case ofMachines:
+			return either(of, c, o)
+		case ofStages:
+			return interleave(of, c, o.Policy, o.Compat)
+		case ofShares:
+			return runElastic(of, c, o)
+		}
+		return simulate(of, c, start(), o)
+	})
+	return out, nil
+}
+
+// apart simulates the jobs of each virtual cluster for themselves, and fills in their outcomes, beside those that there are.
+func apart(jobs []*Job, out []Outcome, simulate func(vc string, jobs []*Job) []Outcome) {
 	parts := map[string][]int{}
 	for i, j := range jobs {
-		parts[j.VC] = append(parts[j.VC], i)
+		if out[i].Job == nil {
+			parts[j.VC] = append(parts[j.VC], i)
+		}
 	}
-	out := make([]Outcome, len(jobs))
 	for vc, indices := range parts {
 		var of []*Job
 		for _, i := range indices {
 			of = append(of, jobs[i])
 		}
-		var part []Outcome
-		if program := programs[o.Policy]; program != nil && o.Compat&ElasticFlow != 0 {
-			part = program(of, clusters[vc], o)
-		} else {
-			switch kind {
-			case ofMachines:
-				part = either(of, clusters[vc], o)
-			case ofStages:
-				part = interleave(of, clusters[vc], o.Policy, o.Compat)
-			case ofShares:
-				part = runElastic(of, clusters[vc], o)
-			default:
-				part = simulate(of, clusters[vc], start(), o)
-			}
-		}
-		for k, i := range indices {
-			out[i] = part[k]
+		for k, o := range simulate(vc, of) {
+			out[indices[k]] = o
 		}
 	}
-	return out, nil
 }
 
 // programs are policies of ElasticFlow's program that decide otherwise than the policy of that name.

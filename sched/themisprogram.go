@@ -24,20 +24,19 @@ func themisProgram(jobs []*Job, c Cluster, slot float64) []Outcome {
 	gpus := c.Nodes * c.GPUs
 	all := make([]*fairly, len(jobs))
 	for i, j := range jobs {
-		f := &fairly{Outcome: Outcome{Job: j, Start: math.NaN(), End: math.NaN()}, left: j.Duration, rate: 1, since: j.Submit}
+		f := &fairly{Outcome: begins(j), left: j.Duration, rate: 1, since: j.Submit}
 		if l := int(math.Log2(float64(j.GPUs))); l < len(j.Rates) && j.Rates[l] > 0 && 1<<l == j.GPUs {
 			f.left, f.rate = j.Iterations, j.Rates[l]
 		}
 		f.was = f.left
 		all[i] = f
 	}
-	due := slices.DeleteFunc(slices.Clone(all), func(j *fairly) bool {
+	due := slices.DeleteFunc(bySubmission(all), func(j *fairly) bool {
 		if j.GPUs > gpus {
 			j.Why = fits(j.GPUs, gpus)
 		}
 		return j.Declined()
 	})
-	slices.SortStableFunc(due, func(a, b *fairly) int { return cmp.Compare(a.Submit, b.Submit) })
 	var here []*fairly
 	for first, now := math.NaN(), 0.; len(due) > 0 || len(here) > 0; now += slot {
 		switch {
@@ -52,11 +51,7 @@ func themisProgram(jobs []*Job, c Cluster, slot float64) []Outcome {
 		}
 		fairSlot(here, now, gpus)
 	}
-	out := make([]Outcome, len(all))
-	for i, j := range all {
-		out[i] = j.Outcome
-	}
-	return out
+	return outcomes(all)
 }
 
 // progress is a slot up to now. True: the job has ended.

@@ -33,10 +33,9 @@ type attained struct {
 func elasticTiresias(jobs []*Job, c Cluster, slot float64) []Outcome {
 	all := make([]*served, len(jobs))
 	for i, j := range jobs {
-		all[i] = &served{Outcome: Outcome{Job: j, Start: math.NaN(), End: math.NaN()}, seq: i, left: j.Duration}
+		all[i] = &served{Outcome: begins(j), seq: i, left: j.Duration}
 	}
-	due := slices.Clone(all)
-	slices.SortStableFunc(due, func(a, b *served) int { return cmp.Compare(a.Submit, b.Submit) })
+	due := bySubmission(all)
 	e := &attained{now: -slot, slot: slot, gpus: c.Nodes * c.GPUs}
 	for {
 		next := e.next()
@@ -64,11 +63,7 @@ func elasticTiresias(jobs []*Job, c Cluster, slot float64) []Outcome {
 		e.demote()
 		e.serve()
 	}
-	out := make([]Outcome, len(all))
-	for i, j := range all {
-		out[i] = j.Outcome
-	}
-	return out
+	return outcomes(all)
 }
 
 // next is when a job ends or has had enough of its queue. The program divides by the GPUs what is left until a limit after the seconds received,
