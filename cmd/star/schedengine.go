@@ -31,7 +31,7 @@ type schedEngine struct {
 const engineTime = 30 * time.Second
 
 // valid says what does not go together.
-func (e *schedEngine) valid(s *settings.Set, hosts string, places int, several bool) error {
+func (e *schedEngine) valid(s *settings.Set, hosts string, places int) error {
 	for name, of := range map[string]string{"cpus": "slurm k8s", "gpus": "slurm k8s", "partition": "slurm", "time": "slurm", "namespace": "k8s", "image": "k8s", "worker-image": "k8s"} {
 		if s.Origin(name) == settings.Origin("--"+name) && !slices.Contains(strings.Fields(of), e.name) {
 			return s.Invalid(name, fmt.Errorf("is for --engine %s; hosts say themselves what they have (--hosts)", strings.ReplaceAll(of, " ", " or ")))
@@ -48,8 +48,6 @@ func (e *schedEngine) valid(s *settings.Set, hosts string, places int, several b
 		return s.Invalid("hosts", errors.New("with --engine slurm the nodes are those of Slurm: leave it out, or choose them by --partition"))
 	case e.name == "slurm" && places > 0:
 		return s.Invalid("places", errors.New("with --engine slurm each node has its processors, --cpus for each worker"))
-	case several:
-		return s.Invalid("engine", errors.New("several services (--peers) start workers on hosts only"))
 	case e.cpus < 1:
 		return s.Invalid("cpus", errors.New("want 1 or more"))
 	case e.gpus < 0:

@@ -101,13 +101,13 @@ docs/scheduling.md has the file of a job, and what happens when something is gon
 			}
 			o := schedule.Options{Dir: dir, Policy: policy, Slot: slot, Address: address, Token: token,
 				Log: process.Logger(&settings.Job{LogLevel: logLevel, LogFormat: logFormat}, os.Stderr, "role", "sched")}
-			if err := engine.valid(s, hosts, places, len(peers.Members) > 0); err != nil {
+			if err := engine.valid(s, hosts, places); err != nil {
 				return err
 			}
 			if err := engine.use(s, &o, hosts, places); err != nil {
 				return err
 			}
-			if err := schedPeers(s, &o, &peers, jobs, insecure, hosts); err != nil {
+			if err := schedPeers(s, &o, &peers, jobs, insecure, engine.name, hosts); err != nil {
 				return err
 			}
 			l, err := net.Listen("tcp", listen)
@@ -125,7 +125,7 @@ docs/scheduling.md has the file of a job, and what happens when something is gon
 }
 
 // schedPeers looks whether several services can have one queue as they are told.
-func schedPeers(s *settings.Set, o *schedule.Options, p *schedule.Peers, jobs string, insecure bool, hosts string) error {
+func schedPeers(s *settings.Set, o *schedule.Options, p *schedule.Peers, jobs string, insecure bool, engine, hosts string) error {
 	if len(p.Members) == 0 {
 		for _, name := range []string{"rank", "jobs", "wait"} {
 			if s.Origin(name) == settings.Origin("--"+name) {
@@ -159,10 +159,10 @@ func schedPeers(s *settings.Set, o *schedule.Options, p *schedule.Peers, jobs st
 		return s.Invalid("wait", errors.New("want more than 0"))
 	case beyond && o.Token == "" && !insecure:
 		return s.Invalid("peers", errors.New("anybody who reaches them could decide: give all services the same STAR_TOKEN, or allow it with --insecure"))
-	case beyond && hosts == "":
+	case beyond && engine == "hosts" && hosts == "":
 		return s.Invalid("hosts", errors.New("services on several machines need --hosts, the same file: without it each would have jobs on its own machine"))
 	}
-	if beyond {
+	if beyond && engine == "hosts" {
 		all, err := inventory.Hosts(hosts)
 		if err != nil {
 			return err

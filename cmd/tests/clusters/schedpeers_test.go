@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"star/cmd/internal/ports"
 	"star/cmd/internal/schedule"
 	"star/cmd/tests/jobtest"
 	"star/election"
@@ -19,64 +18,25 @@ import (
 	"star/sched/live"
 )
 
-// services are several with one queue.
-type services struct {
-	t    *testing.T
-	all  []*jobtest.Scheduler
-	args func(rank int) []string
-}
-
-func servicesOf(t *testing.T, n int, args ...string) *services {
-	root, jobs := t.TempDir(), t.TempDir()
-	var addrs []string
-	for range n {
-		addr, err := ports.Reserve("127.0.0.1", addrs...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		addrs = append(addrs, addr)
-	}
-	v := &services{t: t, args: func(rank int) []string {
-		return append([]string{"--peers", strings.Join(addrs, ","), "--rank", fmt.Sprint(rank), "--jobs", jobs}, args...)
-	}}
-	for r := range n {
-		v.all = append(v.all, jobtest.SchedulerAt(t, filepath.Join(root, fmt.Sprint("service-", r)), jobs))
-		v.start(r)
-	}
-	return v
-}
-
-func (v *services) start(rank int) { v.all[rank].Start(v.args(rank)...) }
-
-// decider is who decides, as another one says.
-func (v *services) decider(ask *jobtest.Scheduler) (rank int) {
-	v.t.Helper()
-	ask.Until("one decides", func(st schedule.Status) bool {
-		rank = slices.IndexFunc(st.Peers, func(p schedule.PeerStatus) bool { return p.Decides })
-		return rank >= 0
-	})
-	return rank
-}
-
 // Three services with one queue. The one that decides is killed while a job runs: another one decides, and the job goes on in the same life, with the same processes,
 // which whoever decides now can tell to leave and to come. One alone decides nothing. All are started again, and no sample is used twice.
 func TestSchedPeers(t *testing.T) {
 	t.Parallel()
-	v := servicesOf(t, 3, "--policy", "elasticflow", "--places", "2", "--slot", "1s")
-	first := v.decider(v.all[2])
-	second := v.all[(first+1)%3]
+	v := jobtest.SchedulersOf(t, 3, "--policy", "elasticflow", "--places", "2", "--slot", "1s")
+	first := v.Decider(v.All[2])
+	second := v.All[(first+1)%3]
 	second.Submit("long", 4_000_000, 2, "") // through one that passes it on
 	second.Trains("long", 2)
 
-	third := exec.Command(jobtest.Star(t), append([]string{"sched", "serve", "--dir", filepath.Join(t.TempDir(), "q")}, v.args(first)...)...)
+	third := exec.Command(jobtest.Star(t), append([]string{"sched", "serve", "--dir", filepath.Join(t.TempDir(), "q")}, v.Args(first)...)...)
 	if out, err := third.CombinedOutput(); jobtest.ExitCode(err) != 78 || !strings.Contains(string(out), fmt.Sprintf("(--rank %d), cannot be listened on", first)) {
 		t.Errorf("two of one rank: %v\n%s", err, out)
 	}
 
 	before := jobtest.JobOf(second.Until("it answers", func(schedule.Status) bool { return true }), "long")
-	v.all[first].Kill()
+	v.All[first].Kill()
 	second.Trains("long", 2)
-	now := v.decider(second)
+	now := v.Decider(second)
 	if now == first {
 		t.Fatalf("service %d was killed, and decides", first)
 	}
@@ -90,16 +50,16 @@ func TestSchedPeers(t *testing.T) {
 		t.Errorf("service %d is said to be there: %+v", first, st.Peers)
 	}
 
-	v.all[now].Kill()
-	last := v.all[3-first-now]
+	v.All[now].Kill()
+	last := v.All[3-first-now]
 	out, err := last.Command("cancel", "long").CombinedOutput()
 	if code := jobtest.ExitCode(err); code != 69 || !strings.Contains(string(out), "no service decides: 1 of 3 are there, missing service") {
 		t.Errorf("one of three: exit code %d\n%s", code, out)
 	}
 
-	v.start(now)
-	v.start(first)
-	v.decider(last)
+	v.Start(now)
+	v.Start(first)
+	v.Decider(last)
 	last.Ask("is cancelled already", "cancel", "long")
 	st = last.Until("all jobs have ended", func(st schedule.Status) bool {
 		return len(st.Jobs) == 2 && !slices.ContainsFunc(st.Jobs, func(j schedule.JobStatus) bool { return j.Ended == nil || j.Workers > 0 })
@@ -117,9 +77,9 @@ func TestSchedPeers(t *testing.T) {
 // it decides, or has agreed to each decision, when one of the others is gone; the job that trains all the while has one life.
 func TestSchedPeersAway(t *testing.T) {
 	t.Parallel()
-	v := servicesOf(t, 3, "--policy", "fifo", "--places", "1")
-	first := v.decider(v.all[0])
-	away, other := v.all[(first+1)%3], v.all[(first+2)%3]
+	v := jobtest.SchedulersOf(t, 3, "--policy", "fifo", "--places", "1")
+	first := v.Decider(v.All[0])
+	away, other := v.All[(first+1)%3], v.All[(first+2)%3]
 	other.Submit("long", 4_000_000, 1, "")
 	other.Trains("long", 1)
 	away.Kill()
@@ -144,7 +104,7 @@ func TestSchedPeersAway(t *testing.T) {
 		t.Errorf("after %d jobs %d events are kept, %v", jobs, len(added), err)
 	}
 
-	v.start((first + 1) % 3)
+	v.Start((first + 1) % 3)
 	last := fmt.Sprint("job-", jobs-1)
 	for end := time.Now().Add(3 * time.Minute); ; time.Sleep(50 * time.Millisecond) {
 		out, err := exec.Command(jobtest.Star(t), "report", away.Dir).CombinedOutput() // what it knows itself
@@ -155,10 +115,10 @@ func TestSchedPeersAway(t *testing.T) {
 		}
 	}
 	other.Kill()
-	away.Ask("there is such a job already", "submit", "--name", "more", v.file(t))
-	v.all[first].Kill()
-	v.start((first + 2) % 3)
-	v.decider(away)
+	away.Ask("there is such a job already", "submit", "--name", "more", file(t))
+	v.All[first].Kill()
+	v.Start((first + 2) % 3)
+	v.Decider(away)
 	st := away.Until("all jobs are known", func(st schedule.Status) bool { return len(st.Jobs) == jobs+2 })
 	cancelled := 0
 	for _, j := range st.Jobs {
@@ -177,7 +137,7 @@ func TestSchedPeersAway(t *testing.T) {
 }
 
 // file is that of a job.
-func (v *services) file(t *testing.T) string {
+func file(t *testing.T) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "job.yaml")
 	if err := os.WriteFile(file, []byte("name: job\nsettings: {model: softmax, dataset: digits}\nsamples: 1000\n"), 0o600); err != nil {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"star/cmd/internal/chaos"
+	"star/cmd/internal/ports"
 	"star/cmd/internal/schedule"
 	"star/sched/live"
 )
@@ -183,4 +184,55 @@ func (s *Scheduler) UsedOnce(name string, samples int64) (lives int) {
 		s.t.Errorf("%s used %d samples of %d", name, at, samples)
 	}
 	return len(attempts)
+}
+
+// Schedulers are several services with one queue, by rank.
+type Schedulers struct {
+	All []*Scheduler
+	// Args are those with which the service of a rank is started.
+	Args func(rank int) []string
+
+	t *testing.T
+}
+
+// SchedulersOf starts so many services, with more flags. They are ended with the test, and all that they have started.
+func SchedulersOf(t *testing.T, n int, args ...string) *Schedulers {
+	v := SchedulersAt(t, n, args...)
+	for r := range v.All {
+		v.Start(r)
+	}
+	return v
+}
+
+// SchedulersAt are so many services that are not started yet.
+func SchedulersAt(t *testing.T, n int, args ...string) *Schedulers {
+	root, jobs := t.TempDir(), t.TempDir()
+	var addrs []string
+	for range n {
+		addr, err := ports.Reserve("127.0.0.1", addrs...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		addrs = append(addrs, addr)
+	}
+	v := &Schedulers{t: t, Args: func(rank int) []string {
+		return append([]string{"--peers", strings.Join(addrs, ","), "--rank", fmt.Sprint(rank), "--jobs", jobs}, args...)
+	}}
+	for r := range n {
+		v.All = append(v.All, SchedulerAt(t, filepath.Join(root, fmt.Sprint("service-", r)), jobs))
+	}
+	return v
+}
+
+// Start starts the service of a rank.
+func (v *Schedulers) Start(rank int) { v.All[rank].Start(v.Args(rank)...) }
+
+// Decider is who decides, as another one says.
+func (v *Schedulers) Decider(ask *Scheduler) (rank int) {
+	v.t.Helper()
+	ask.Until("one decides", func(st schedule.Status) bool {
+		rank = slices.IndexFunc(st.Peers, func(p schedule.PeerStatus) bool { return p.Decides })
+		return rank >= 0
+	})
+	return rank
 }

@@ -1,9 +1,14 @@
 package slurm
 
 import (
+	"fmt"
+	"os"
 	"os/user"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"star/cmd/internal/schedule"
@@ -60,4 +65,105 @@ func (c *cluster) schedules(t *testing.T) {
 	for _, name := range []string{"long", "other"} {
 		s.UsedOnce(name, -1)
 	}
+}
+
+// Three services with one queue, of which each may have started a worker's srun. The one that decides is killed: another one decides, the job goes on in its life, and its workers
+// leave when that says so. A worker whose srun is lost, as with the machine that it ran on, is gone from Slurm, too, and another one comes.
+func (c *cluster) severalSchedule(t *testing.T) {
+	v := jobtest.SchedulersAt(t, 3, "--engine", "slurm", "--cpus", "4", "--policy", "elasticflow", "--slot", "1s")
+	t.Cleanup(func() {
+		for _, s := range v.All {
+			s.Kill()
+		}
+		if me, err := user.Current(); err == nil {
+			c.try("scancel", "--user="+me.Username)
+		}
+	})
+	for r, s := range v.All {
+		s.Env, s.More = c.env, `mode: ssgd, slow: ["0:+20ms"]`
+		v.Start(r)
+	}
+	first := v.Decider(v.All[0])
+	s := v.All[(first+1)%3]
+	s.Submit("long", 100_000_000, 8, "")
+	s.Trains("long", 8)
+	workers := func() string { return c.run(t, "squeue", "--noheader", "--states=RUNNING", "--format=%j %i") }
+	before := workers()
+
+	v.All[first].Kill()
+	s.Trains("long", 8)
+	if now := v.Decider(s); now == first {
+		t.Fatalf("service %d was killed, and decides", first)
+	}
+	if now := workers(); strings.Count(before, "star-long-worker-") != 8 || now != before {
+		t.Errorf("Slurm had\n%s\nand has\n%s", before, now)
+	}
+	lost, job, pid := c.kept(t, s.Jobs, "long")
+	for _, p := range []int{parent(t, pid), pid} {
+		if err := syscall.Kill(p, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.until(t, lost+" is cancelled", func() bool { return !strings.Contains(workers(), lost+" "+job) })
+	s.Trains("long", 8)
+	if j := jobtest.JobOf(s.Until("it answers", func(st schedule.Status) bool { return true }), "long"); j.Lives != 1 || j.Preemptions != 0 {
+		t.Errorf("long has had %d lives: %s", j.Lives, j.Why)
+	}
+
+	s.Submit("other", 100_000_000, 8, "")
+	s.Trains("other", 4)
+	s.Trains("long", 4)
+	for _, name := range []string{"other", "long"} {
+		s.Ask("is cancelled already", "cancel", name)
+	}
+	s.Until("both have ended", func(st schedule.Status) bool {
+		return !slices.ContainsFunc(st.Jobs, func(j schedule.JobStatus) bool { return j.State != live.Cancelled || j.Workers > 0 })
+	})
+	c.until(t, "Slurm has none of them", func() bool {
+		out, err := c.try("squeue", "--noheader", "--format=%j")
+		return err == nil && !strings.Contains(out, "star-")
+	})
+	s.UsedOnce("long", -1)
+	s.UsedOnce("other", -1)
+}
+
+// kept is a worker of a job that Slurm runs: its name there, Slurm's number of it, and the process of its srun.
+func (c *cluster) kept(t *testing.T, jobs, name string) (worker, id string, pid int) {
+	t.Helper()
+	c.until(t, "a worker of "+name+" has an srun", func() bool {
+		out, err := c.try("squeue", "--noheader", "--states=RUNNING", "--format=%j %i")
+		for line := range strings.Lines(out) {
+			n := 0
+			if _, e := fmt.Sscanf(line, "star-"+name+"-worker-%d %s", &n, &id); err != nil || e != nil {
+				continue
+			}
+			text, e := os.ReadFile(filepath.Join(jobs, name, fmt.Sprintf("worker-%d.pid", n)))
+			if pid, err = strconv.Atoi(strings.TrimSpace(string(text))); e == nil && err == nil && program(pid) == "srun" {
+				worker = fmt.Sprintf("star-%s-worker-%d", name, n)
+				return true
+			}
+		}
+		return false
+	})
+	return worker, id, pid
+}
+
+// program is what a process runs; "": there is none.
+func program(pid int) string {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+	return strings.TrimSpace(string(text))
+}
+
+// parent is the process that has started another one.
+func parent(t *testing.T, pid int) (of int) {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err == nil {
+		_, rest, _ := strings.Cut(string(text), ") ")
+		_, err = fmt.Sscanf(rest, "%s %d", new(string), &of)
+	}
+	if err != nil || of < 2 {
+		t.Fatalf("who has started %d? %d, %v", pid, of, err)
+	}
+	return of
 }

@@ -176,6 +176,7 @@ func TestSlurm(t *testing.T) {
 		trained(t, filepath.Join(j.dir, "out"), end, 1)
 	})
 	t.Run("schedules", c.schedules)
+	t.Run("several schedule", c.severalSchedule)
 	t.Run("side by side", func(t *testing.T) {
 		t.Run("array", func(t *testing.T) {
 			t.Parallel()
