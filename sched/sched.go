@@ -127,7 +127,6 @@ func ParseCompat(name string) (Compat, error) {
 type Cluster struct {
 	Nodes int
 	GPUs  int // of a node, at most 64
-	CPUs  int // of a node
 	Plain int // machines without GPUs beside them, for jobs with Either
 
 	Slow *Slow // when which nodes are slow; nil: never

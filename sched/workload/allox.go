@@ -83,7 +83,7 @@ func newLines(r io.Reader) *lines { return &lines{scan: bufio.NewScanner(r)} }
 
 func (l *lines) fail(format string, args ...any) {
 	if l.err == nil {
-		l.err = wrong(l.line, format, args...)
+		l.err = Wrong(l.line, format, args...)
 	}
 }
 

@@ -101,31 +101,22 @@ func (ths Throughputs) batches(model string) (all []sched.Batch) {
 	return all
 }
 
-// ElasticFlowCluster reads a cluster: num_switch, num_node_p_switch, num_gpu_p_node, num_cpu_p_node and mem_p_node, in one line.
-func ElasticFlowCluster(r io.Reader) (c sched.Cluster, err error) {
-	return elasticFlowCluster(newTable(r))
-}
-
-// Clusters reads a file of a cluster, of ElasticFlow or Muri, which is that of all jobs and has the name "", or the virtual clusters of Lucid. Which it is its header says.
+// Clusters reads a file of a cluster, of ElasticFlow or Muri (num_switch, num_node_p_switch and num_gpu_p_node, in one line), which is that of all jobs and has the name "", or
+// the virtual clusters of Lucid (names, and num nodes of 8 GPUs). Which it is its header says.
 func Clusters(r io.Reader) (map[string]sched.Cluster, error) {
 	t := newTable(r)
 	if t.has("num") {
-		_, vcs, err := lucidClusters(t)
-		return vcs, err
+		return t.lucidClusters()
 	}
-	c, err := elasticFlowCluster(t)
-	return map[string]sched.Cluster{"": c}, err
-}
-
-func elasticFlowCluster(t *table) (c sched.Cluster, err error) {
-	t.need("num_switch", "num_node_p_switch", "num_gpu_p_node", "num_cpu_p_node")
+	var c sched.Cluster
+	t.need("num_switch", "num_node_p_switch", "num_gpu_p_node")
 	if t.next() {
-		c = sched.Cluster{Nodes: t.whole("num_switch", 1) * t.whole("num_node_p_switch", 1), GPUs: t.whole("num_gpu_p_node", 1), CPUs: t.whole("num_cpu_p_node", 0)}
+		c = sched.Cluster{Nodes: t.whole("num_switch", 1) * t.whole("num_node_p_switch", 1), GPUs: t.whole("num_gpu_p_node", 1)}
 		if c.GPUs > 64 {
 			t.fail(t.line, "num_gpu_p_node is %d: want 64 at most", c.GPUs)
 		}
 	} else {
 		t.fail(2, "want a line with the numbers")
 	}
-	return c, t.err
+	return map[string]sched.Cluster{"": c}, t.err
 }

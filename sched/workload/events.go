@@ -83,78 +83,84 @@ type Happened struct {
 func ReadEvents(r io.Reader) ([]Happened, error) {
 	t := newTable(r)
 	t.need(strings.Split(eventsHeader, ",")...)
-	var all []Happened
-	index := map[string]int{}              // of policies
-	jobs := map[[2]string]*sched.Outcome{} // by policy and name
-	order := map[string][]*sched.Outcome{} // by policy
-	last := map[string]float64{}           // time, by policy
-	had := func(o *sched.Outcome) float64 {
-		if n := len(o.Steps); n > 0 {
-			return o.Steps[n-1].GPUs
-		}
-		return 0
+	type under struct {
+		last float64 // time
+		jobs map[string]*sched.Outcome
+		came []*sched.Outcome
 	}
+	var names []string
+	policies := map[string]*under{}
 	for t.next() {
-		at, policy, id, what, gpus := t.number("time", math.Inf(-1)), t.text("policy"), t.text("job_id"), t.text("event"), t.number("gpus", 0)
-		if _, ok := index[policy]; !ok {
-			index[policy] = len(all)
-			all = append(all, Happened{Policy: policy})
-			last[policy] = at
+		at, policy, id, gpus := t.number("time", -never), t.text("policy"), t.text("job_id"), t.number("gpus", 0)
+		u := policies[policy]
+		if u == nil {
+			u = &under{last: at, jobs: map[string]*sched.Outcome{}}
+			policies[policy], names = u, append(names, policy)
 		}
-		if at < last[policy] {
-			t.fail(t.line, "time is %v, and the line before has %v: sort the lines of a policy by time", at, last[policy])
+		if at < u.last {
+			t.fail(t.line, "time is %v, and the line before has %v: sort the lines of a policy by time", at, u.last)
 		}
-		last[policy] = at
-		key := [2]string{policy, id}
-		o := jobs[key]
-		if what == "submit" {
-			if o != nil || id == "" {
-				t.fail(t.line, "job_id %q is submitted twice under %s, or has no name: give each job a name of its own", id, policy)
-			}
-			o = &sched.Outcome{Job: &sched.Job{ID: id, Submit: at, Deadline: never}, Start: math.NaN(), End: math.NaN()}
-			if t.has("deadline") && t.text("deadline") != "" {
-				o.Deadline = t.number("deadline", math.Inf(-1))
-			}
-			jobs[key], order[policy] = o, append(order[policy], o)
+		u.last = at
+		o := u.jobs[id]
+		if t.text("event") != "submit" {
+			t.event(o, at, id, gpus)
 			continue
 		}
-		if o == nil {
-			t.fail(t.line, "job %q has event %q before it was submitted: add its line submit", id, what)
-			break
+		if o != nil || id == "" {
+			t.fail(t.line, "job_id %q is submitted twice under %s, or has no name: give each job a name of its own", id, policy)
 		}
-		if o.Declined() || !math.IsNaN(o.End) {
-			t.fail(t.line, "job %q has event %q after it has ended, or was declined: remove the line", id, what)
-			break
+		o = &sched.Outcome{Job: &sched.Job{ID: id, Submit: at, Deadline: never}, Start: math.NaN(), End: math.NaN()}
+		if t.text("deadline") != "" {
+			o.Deadline = t.number("deadline", -never)
 		}
-		switch what {
-		case "start", "resume", "resize":
-			if gpus == 0 {
-				t.fail(t.line, "gpus is 0, and the event is %s: want more than 0", what)
-			}
-			if math.IsNaN(o.Start) {
-				o.Start = at
-			}
-		case "preempt", "end":
-			if what == "end" {
-				o.End = at
-			} else {
-				o.Preemptions++
-			}
-			gpus = 0
-		case "decline":
-			o.Why = cmp.Or(t.text("why"), "declined")
-			continue
-		default:
-			t.fail(t.line, "event is %q: want submit, start, resize, preempt, resume, end or decline", what)
-		}
-		if gpus != had(o) {
-			o.Steps = append(o.Steps, sched.Step{At: at, GPUs: gpus})
-		}
+		u.jobs[id], u.came = o, append(u.came, o)
 	}
-	for policy, i := range index {
-		for _, o := range order[policy] {
-			all[i].Jobs = append(all[i].Jobs, *o)
+	var all []Happened
+	for _, name := range names {
+		h := Happened{Policy: name}
+		for _, o := range policies[name].came {
+			h.Jobs = append(h.Jobs, *o)
 		}
+		all = append(all, h)
 	}
 	return all, t.err
+}
+
+// event reads what happened to a job after its submission; nil: it was not submitted.
+func (t *table) event(o *sched.Outcome, at float64, id string, gpus float64) {
+	what := t.text("event")
+	switch {
+	case o == nil:
+		t.fail(t.line, "job %q has event %q before it was submitted: add its line submit", id, what)
+		return
+	case o.Declined() || !math.IsNaN(o.End):
+		t.fail(t.line, "job %q has event %q after it has ended, or was declined: remove the line", id, what)
+		return
+	}
+	switch what {
+	case "start", "resume", "resize":
+		if gpus == 0 {
+			t.fail(t.line, "gpus is 0, and the event is %s: want more than 0", what)
+		}
+		if math.IsNaN(o.Start) {
+			o.Start = at
+		}
+	case "preempt":
+		o.Preemptions++
+		gpus = 0
+	case "end":
+		o.End, gpus = at, 0
+	case "decline":
+		o.Why = cmp.Or(t.text("why"), "declined")
+		return
+	default:
+		t.fail(t.line, "event is %q: want submit, start, resize, preempt, resume, end or decline", what)
+	}
+	had := 0.
+	if n := len(o.Steps); n > 0 {
+		had = o.Steps[n-1].GPUs
+	}
+	if gpus != had {
+		o.Steps = append(o.Steps, sched.Step{At: at, GPUs: gpus})
+	}
 }

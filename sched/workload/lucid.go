@@ -38,24 +38,17 @@ func LucidTrace(r io.Reader) ([]*sched.Job, error) {
 	return jobs, t.err
 }
 
-// LucidClusters reads virtual clusters: their names, and how many nodes of 8 GPUs each has.
-func LucidClusters(r io.Reader) ([]string, map[string]sched.Cluster, error) {
-	return lucidClusters(newTable(r))
-}
-
-func lucidClusters(t *table) ([]string, map[string]sched.Cluster, error) {
+func (t *table) lucidClusters() (map[string]sched.Cluster, error) {
 	t.need("", "num")
-	var names []string
 	vcs := map[string]sched.Cluster{}
 	for t.next() {
 		name := t.text("")
 		if _, twice := vcs[name]; twice {
 			t.fail(t.line, "virtual cluster %q is there twice: remove one", name)
 		}
-		names = append(names, name)
 		vcs[name] = sched.Cluster{Nodes: t.whole("num", 1), GPUs: 8}
 	}
-	return names, vcs, t.err
+	return vcs, t.err
 }
 
 // ReadPairs reads how fast two jobs run on the same GPUs: model, dataset, batch size and amp of each, and their speeds as shares of those alone.

@@ -15,13 +15,13 @@ func TestMuriOracle(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cluster, err := ElasticFlowCluster(open(t, dir, "cluster_spec", "n8g8.csv"))
+	vcs, err := Clusters(open(t, dir, "cluster_spec", "n8g8.csv"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for policy, name := range map[string]string{"srtf": "shortest", "srsf": "shortest-gpu", "tiresias": "dlas-gpu"} {
 		want := results(t, "job_id", dir, "results", name+".job.csv.gz")
-		out, err := sched.Run(jobs, map[string]sched.Cluster{"": cluster}, sched.Options{Policy: policy, Compat: sched.Muri})
+		out, err := sched.Run(jobs, vcs, sched.Options{Policy: policy, Compat: sched.Muri})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -84,7 +84,7 @@ func TestLucidOracle(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, vcs, err := LucidClusters(open(t, dir, "vc_config.csv"))
+	vcs, err := Clusters(open(t, dir, "vc_config.csv"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,7 +124,7 @@ func TestLucidProfiledOracle(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, vcs, err := LucidClusters(open(t, dir, "vc_config.csv"))
+	vcs, err := Clusters(open(t, dir, "vc_config.csv"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,7 +171,7 @@ func elasticFlow(t testing.TB, dir, trace, spec, gpu string) ([]*sched.Job, sche
 			t.Fatal(f, err)
 		}
 	}
-	cluster, err := ElasticFlowCluster(open(t, dir, "cluster_specs", spec+".csv"))
+	vcs, err := Clusters(open(t, dir, "cluster_specs", spec+".csv"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -179,7 +179,7 @@ func elasticFlow(t testing.TB, dir, trace, spec, gpu string) ([]*sched.Job, sche
 	if err != nil {
 		t.Fatal(err)
 	}
-	return jobs, cluster
+	return jobs, vcs[""]
 }
 
 // TestElasticFlowOracle compares each job with what ElasticFlow's simulator made of it.

@@ -26,6 +26,3 @@ func (r Rows) Err() error { return r.t.err }
 
 // Fail has Err be an error of this row.
 func (r Rows) Fail(format string, args ...any) { r.t.fail(r.t.line, format, args...) }
-
-// Wrong is an error of a line that wraps ErrInput.
-func Wrong(line int, format string, args ...any) error { return wrong(line, format, args...) }

@@ -45,18 +45,8 @@ var more = []struct {
 		}
 	}},
 	{"restart", func(j *sched.Job) string { return known(j.Restart) }, func(t *table, n string, j *sched.Job) { j.Restart = t.number(n, 0) }},
-	{"user", func(j *sched.Job) string {
-		if j.Either == nil {
-			return ""
-		}
-		return j.Either.User
-	}, nil},
-	{"plain_duration", func(j *sched.Job) string {
-		if j.Either == nil {
-			return ""
-		}
-		return number(j.Either.Duration[1])
-	}, func(t *table, n string, j *sched.Job) {
+	{"user", of(func(e *sched.Either) string { return e.User }), nil},
+	{"plain_duration", of(func(e *sched.Either) string { return number(e.Duration[1]) }), func(t *table, n string, j *sched.Job) {
 		j.Either = &sched.Either{User: t.text("user"), Duration: [2]float64{j.Duration, t.number(n, 0)}}
 		for name, to := range map[string]*float64{"error": &j.Either.Error[0], "plain_error": &j.Either.Error[1]} {
 			if t.text(name) != "" {
@@ -64,8 +54,8 @@ var more = []struct {
 			}
 		}
 	}},
-	{"error", func(j *sched.Job) string { return of(j.Either, func(e *sched.Either) float64 { return e.Error[0] }) }, nil},
-	{"plain_error", func(j *sched.Job) string { return of(j.Either, func(e *sched.Either) float64 { return e.Error[1] }) }, nil},
+	{"error", of(func(e *sched.Either) string { return known(e.Error[0]) }), nil},
+	{"plain_error", of(func(e *sched.Either) string { return known(e.Error[1]) }), nil},
 }
 
 // StarTrace reads jobs in our own format: job_id, submit, gpus and duration; vc, deadline (s of the same clock; empty: none), estimate and history
@@ -140,12 +130,14 @@ func flag(is bool) string {
 	return ""
 }
 
-// of is a number of what a job may have.
-func of(e *sched.Either, number func(*sched.Either) float64) string {
-	if e == nil {
-		return ""
+// of is what Either of a job says, if it has one.
+func of(text func(*sched.Either) string) func(*sched.Job) string {
+	return func(j *sched.Job) string {
+		if j.Either == nil {
+			return ""
+		}
+		return text(j.Either)
 	}
-	return known(number(e))
 }
 
 // list is numbers with strokes between them.

@@ -22,7 +22,8 @@ type inputError struct{ msg string }
 func (e *inputError) Error() string { return e.msg }
 func (e *inputError) Unwrap() error { return ErrInput }
 
-func wrong(line int, format string, args ...any) error {
+// Wrong is an error of a line that wraps ErrInput.
+func Wrong(line int, format string, args ...any) error {
 	return &inputError{fmt.Sprintf("line %d: ", line) + fmt.Sprintf(format, args...)}
 }
 
@@ -59,7 +60,7 @@ func newTable(r io.Reader) *table {
 
 func (t *table) fail(line int, format string, args ...any) {
 	if t.err == nil {
-		t.err = wrong(line, format, args...)
+		t.err = Wrong(line, format, args...)
 	}
 }
 
