@@ -138,6 +138,19 @@ type Job struct {
 // Active is a job that has not ended.
 func (j *Job) Active() bool { return j.State == Waiting || j.State == Running || j.State == Stopping }
 
+// Met says whether the job was done by its deadline, if it has one.
+func (j *Job) Met() bool { return j.State == Done && j.Ended <= j.Due }
+
+// Hosts are those of its workers, each once.
+func (j *Job) Hosts() (hosts []string) {
+	for _, m := range j.Members {
+		if !slices.Contains(hosts, m.Host) {
+			hosts = append(hosts, m.Host)
+		}
+	}
+	return hosts
+}
+
 // staying are the members that are not told to leave.
 func (j *Job) staying() (ms []*Member) {
 	for _, m := range j.Members {

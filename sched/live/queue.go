@@ -94,6 +94,17 @@ func (q *Queue) Slots() (n int) {
 	return n
 }
 
+// Used is how many workers each host has.
+func (q *Queue) Used() map[string]int {
+	used := map[string]int{}
+	for _, j := range q.Jobs {
+		for _, m := range j.Members {
+			used[m.Host]++
+		}
+	}
+	return used
+}
+
 // Job is a job by its name; nil: there is none.
 func (q *Queue) Job(name string) *Job { return q.byName[name] }
 
@@ -500,6 +511,11 @@ func (q *Queue) Waits(j *Job, now float64) string {
 	return text
 }
 
+// Why is why a job is as it is, in a sentence; empty: nothing is to be said.
+func (q *Queue) Why(j *Job, now float64) string {
+	return cmp.Or(q.Waits(j, now), strings.TrimSpace(j.Why))
+}
+
 // words is what policies say in a service's words.
 var words = strings.NewReplacer("GPUs", "workers", "GPU", "worker", "the cluster has", "there is room for")
 
@@ -600,14 +616,9 @@ func (j *Job) rank() int {
 
 // place is the best host that has room: one that is not slow, on which the job has most workers already, with the least room. Nil: there is none.
 func (q *Queue) place(j *Job, now float64) (best *Host) {
-	used := map[string]int{}
-	own := map[string]int{}
-	for _, o := range q.Jobs {
-		for _, m := range o.Members {
-			if used[m.Host]++; o == j {
-				own[m.Host]++
-			}
-		}
+	used, own := q.Used(), map[string]int{}
+	for _, m := range j.Members {
+		own[m.Host]++
 	}
 	for _, h := range q.Hosts {
 		if used[h.Name] >= h.Slots || h.away > now {

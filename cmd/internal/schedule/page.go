@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"star/election"
@@ -27,8 +26,8 @@ const (
 	mostListed = 500 // jobs of each state
 )
 
-// View is a queue as its page shows it.
-type View struct {
+// view is a queue as its page shows it.
+type view struct {
 	Dir, Policy string
 	Began       time.Time
 	Now         float64 // s since then
@@ -36,8 +35,8 @@ type View struct {
 	Wrong       string  // why it cannot work
 }
 
-// Schedules is what a page shows.
-func (v View) Schedules(q *live.Queue, h *live.History) web.Schedules {
+// schedules is what a page shows.
+func (v view) schedules(q *live.Queue, h *live.History) web.Schedules {
 	s := web.Schedule{Policy: v.Policy, Place: "place", Parts: 1, Now: v.Now}
 	outs := v.jobs(&s, q, h)
 	v.bars(&s, q, h)
@@ -54,7 +53,7 @@ func (v View) Schedules(q *live.Queue, h *live.History) web.Schedules {
 }
 
 // jobs fills in the jobs, and returns when each had how many places.
-func (v View) jobs(s *web.Schedule, q *live.Queue, h *live.History) (outs []sched.Outcome) {
+func (v view) jobs(s *web.Schedule, q *live.Queue, h *live.History) (outs []sched.Outcome) {
 	unknown := runlog.Number(math.NaN())
 	known := func(x float64, is bool) runlog.Number {
 		if !is {
@@ -70,14 +69,9 @@ func (v View) jobs(s *web.Schedule, q *live.Queue, h *live.History) (outs []sche
 		}
 		steps := h.Steps(j.Name)
 		x := web.ScheduleJob{Job: j.Name, State: string(j.State), Has: float64(len(j.Members)), Want: float64(j.Want), Done: runlog.Number(float64(j.Samples) / float64(j.Spec.Samples)), Submitted: j.Submitted,
-			Begun: known(j.Begun, j.Life > 0), Ended: known(j.Ended, !j.Active()), Deadline: known(j.Due, !math.IsInf(j.Due, 1)), Waited: Waited(steps, j.Submitted, end), Stops: j.Stops, Why: cmp.Or(q.Waits(j, v.Now), strings.TrimSpace(j.Why))}
-		for _, m := range j.Members {
-			if !slices.Contains(x.Hosts, m.Host) {
-				x.Hosts = append(x.Hosts, m.Host)
-			}
-		}
+			Begun: known(j.Begun, j.Life > 0), Ended: known(j.Ended, !j.Active()), Deadline: known(j.Due, !math.IsInf(j.Due, 1)), Waited: Waited(steps, j.Submitted, end), Stops: j.Stops, Hosts: j.Hosts(), Why: q.Why(j, v.Now)}
 		if !j.Active() && j.State != live.Cancelled && !math.IsInf(j.Due, 1) {
-			if s.Due++; j.State == live.Done && j.Ended <= j.Due {
+			if s.Due++; j.Met() {
 				s.Met++
 			}
 		}
@@ -124,7 +118,7 @@ func Waited(steps []sched.Step, from, to float64) (sum float64) {
 }
 
 // bars fills in the hosts, and who had their places.
-func (v View) bars(s *web.Schedule, q *live.Queue, h *live.History) {
+func (v view) bars(s *web.Schedule, q *live.Queue, h *live.History) {
 	first, places := map[string]int{}, map[string]int{}
 	for _, host := range q.Hosts {
 		places[host.Name] = host.Slots
@@ -137,12 +131,7 @@ func (v View) bars(s *web.Schedule, q *live.Queue, h *live.History) {
 		}
 		places[y.Host] = max(places[y.Host], y.Place+1)
 	}
-	used := map[string]int{}
-	for _, j := range q.Jobs {
-		for _, m := range j.Members {
-			used[m.Host]++
-		}
-	}
+	used := q.Used()
 	add := func(name, slow string) {
 		first[name] = s.Rows
 		s.Rows += places[name]
@@ -173,7 +162,7 @@ func (v View) bars(s *web.Schedule, q *live.Queue, h *live.History) {
 }
 
 // headline is what somebody would want to know first.
-func (v View) headline(s *web.Schedule, q *live.Queue) (text string, bad bool) {
+func (v view) headline(s *web.Schedule, q *live.Queue) (text string, bad bool) {
 	if v.Wrong != "" {
 		return v.Wrong, true
 	}
@@ -213,7 +202,7 @@ func (s *Service) show() {
 
 // View is the queue as its page shows it.
 func (s *Service) View() web.Schedules {
-	return View{Dir: s.o.Dir, Policy: s.o.Policy, Began: s.began, Now: s.now(), Live: true, Wrong: cmp.Or(s.stuck, s.full)}.Schedules(s.q, s.history)
+	return view{Dir: s.o.Dir, Policy: s.o.Policy, Began: s.began, Now: s.now(), Live: true, Wrong: cmp.Or(s.stuck, s.full)}.schedules(s.q, s.history)
 }
 
 // Read reads the queue of a folder, whether or not a service has it. Of one of several services it is what that one knows: others may know more.
@@ -230,7 +219,7 @@ func Read(dir string) (web.Schedules, error) {
 	if err != nil {
 		return web.Schedules{}, err
 	}
-	return View{Dir: dir, Began: h.Time}.after(live.New(nil), live.NewHistory(), events, func(i int) string { return fmt.Sprintf("%s:%d", name, i+2) })
+	return view{Dir: dir, Began: h.Time}.after(live.New(nil), live.NewHistory(), events, func(i int) string { return fmt.Sprintf("%s:%d", name, i+2) })
 }
 
 // readPeers is Read of the folder of one of several services.
@@ -247,11 +236,11 @@ func readPeers(dir string) (web.Schedules, error) {
 	if err != nil {
 		return web.Schedules{}, err
 	}
-	return View{Dir: dir, Began: b.head.Time}.after(q, h, events, func(i int) string { return fmt.Sprintf("%s: event %d", dir, i) })
+	return view{Dir: dir, Began: b.head.Time}.after(q, h, events, func(i int) string { return fmt.Sprintf("%s: event %d", dir, i) })
 }
 
 // after is a queue as its page shows it, after events more; where names one that cannot have happened.
-func (v View) after(q *live.Queue, h *live.History, events []live.Event, where func(int) string) (web.Schedules, error) {
+func (v view) after(q *live.Queue, h *live.History, events []live.Event, where func(int) string) (web.Schedules, error) {
 	for i, e := range events {
 		if err := q.Apply(e); err != nil {
 			return web.Schedules{}, coded{fmt.Errorf("%s: %w: %w", where(i), errQueue, err), exitcode.Corrupt}
@@ -259,5 +248,5 @@ func (v View) after(q *live.Queue, h *live.History, events []live.Event, where f
 		h.Add(e)
 	}
 	v.Now = q.Newest
-	return v.Schedules(q, h), nil
+	return v.schedules(q, h), nil
 }

@@ -3,8 +3,6 @@ package schedule
 import (
 	"cmp"
 	"math"
-	"slices"
-	"strings"
 	"time"
 
 	"star/sched/live"
@@ -65,15 +63,8 @@ func (s *Service) status() Status {
 	if s.peers != nil {
 		st.Peers = s.peers()
 	}
-	used := map[string]int{}
 	for _, j := range s.q.Jobs {
-		js := JobStatus{Job: j.Name, State: j.State, Workers: len(j.Members), Want: j.Want, Samples: j.Samples, Of: j.Spec.Samples, Rates: j.Measured, Submitted: j.Submitted, Preemptions: j.Stops, Lives: j.Life, Why: cmp.Or(s.q.Waits(j, s.now()), strings.TrimSpace(j.Why))}
-		for _, m := range j.Members {
-			used[m.Host]++
-			if !slices.Contains(js.Hosts, m.Host) {
-				js.Hosts = append(js.Hosts, m.Host)
-			}
-		}
+		js := JobStatus{Job: j.Name, State: j.State, Workers: len(j.Members), Want: j.Want, Samples: j.Samples, Of: j.Spec.Samples, Rates: j.Measured, Submitted: j.Submitted, Preemptions: j.Stops, Lives: j.Life, Hosts: j.Hosts(), Why: s.q.Why(j, s.now())}
 		if !math.IsInf(j.Due, 1) {
 			js.Deadline = &j.Due
 		}
@@ -81,13 +72,14 @@ func (s *Service) status() Status {
 			js.Begun = &j.Begun
 		}
 		if !j.Active() {
-			met := j.State == live.Done && j.Ended <= j.Due
+			met := j.Met()
 			js.Ended, js.Met = &j.Ended, &met
 		} else if j.State != live.Waiting {
 			js.Addr = j.Addr
 		}
 		st.Jobs = append(st.Jobs, js)
 	}
+	used := s.q.Used()
 	for _, h := range s.q.Hosts {
 		st.Hosts = append(st.Hosts, HostStatus{h.Name, h.Slots, used[h.Name], h.Slow})
 	}
