@@ -323,6 +323,9 @@ func submitTo(cmd *cobra.Command, s *settings.Set, dir, file, name string, deadl
 	if err != nil {
 		return err
 	}
+	if j.Job != spec.Name {
+		fmt.Fprintf(cmd.OutOrStdout(), "%s is over, and keeps its name and folder: this one is %s\n", spec.Name, j.Job)
+	}
 	fmt.Fprintf(cmd.OutOrStdout(), "%s %s", j.Job, j.State)
 	if j.Why != "" {
 		fmt.Fprintf(cmd.OutOrStdout(), ": %s", j.Why)

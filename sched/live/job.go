@@ -32,7 +32,8 @@ type Spec struct {
 // maxWorkers is what policies that plan can give a job.
 const maxWorkers = 64
 
-var nameForm = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,48}[a-z0-9])?$`)
+// nameForm is that of names. A number behind a dot is that of a job that was submitted again (Queue.Again).
+var nameForm = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,48}[a-z0-9])?(\.[1-9][0-9]*)?$`)
 
 // Check fills in what is not said, and says what is wrong. The error names the key.
 func (s *Spec) Check() error {

@@ -2,6 +2,7 @@ package schedule
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/subtle"
@@ -25,6 +26,7 @@ type answer struct {
 	Error  string  `json:"error,omitempty"`
 	Code   int     `json:"code,omitempty"`  // with which whoever asked is to exit
 	Again  bool    `json:"again,omitempty"` // nothing was done: another service is to be asked
+	Job    string  `json:"job,omitempty"`   // under which name a job was taken in
 	Status *Status `json:"status,omitempty"`
 }
 
@@ -93,6 +95,8 @@ func (s *Service) asks(path string, body []byte) (a answer, err error) {
 		if err := json.Unmarshal(body, &spec); err != nil {
 			return a, coded{err, exitcode.Corrupt}
 		}
+		spec.Name = s.q.Again(spec.Name)
+		a.Job = spec.Name
 		e, err := s.q.Submission(spec, sched.NeedsRates(s.o.Policy), s.now())
 		if err != nil {
 			return a, coded{err, exitcode.Corrupt}
@@ -103,6 +107,9 @@ func (s *Service) asks(path string, body []byte) (a answer, err error) {
 		s.act()
 	case "/cancel":
 		e, err := s.q.Cancellation(string(body), s.now())
+		if later := s.q.Later(string(body)); err != nil && later != nil {
+			err = fmt.Errorf("%w; it was submitted again, and %s is %s: star sched cancel %s", err, later.Name, later.State, later.Name)
+		}
 		if err != nil {
 			return a, err
 		}
@@ -112,7 +119,8 @@ func (s *Service) asks(path string, body []byte) (a answer, err error) {
 		return a, coded{fmt.Errorf("%s: a question that this program does not know", path), exitcode.Disagree}
 	}
 	st := s.status()
-	return answer{Status: &st}, nil
+	a.Status = &st
+	return a, nil
 }
 
 // ask asks the service of a folder.
@@ -141,7 +149,7 @@ func ask(ctx context.Context, dir, path string, body []byte) (a answer, err erro
 	return a, nil
 }
 
-// Submit gives a job to the service of a folder, and returns what became of it at once.
+// Submit gives a job to the service of a folder, and returns what became of it at once. It may have another name (live.Queue.Again).
 func Submit(ctx context.Context, dir string, spec live.Spec) (JobStatus, error) {
 	body, err := json.Marshal(spec)
 	if err != nil {
@@ -151,12 +159,13 @@ func Submit(ctx context.Context, dir string, spec live.Spec) (JobStatus, error) 
 	if err != nil {
 		return JobStatus{}, err
 	}
+	name := cmp.Or(a.Job, spec.Name)
 	for _, j := range a.Status.Jobs {
-		if j.Job == spec.Name {
+		if j.Job == name {
 			return j, nil
 		}
 	}
-	return JobStatus{}, fmt.Errorf("job %s is not in the answer", spec.Name)
+	return JobStatus{}, fmt.Errorf("job %s is not in the answer", name)
 }
 
 // Cancel ends a job.

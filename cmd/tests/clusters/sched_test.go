@@ -44,6 +44,18 @@ func TestSched(t *testing.T) {
 			t.Errorf("%s is %s, want %s: %s", name, j.State, want, j.Why)
 		}
 	}
+	out, err := s.Command("submit", file(t), "--name", "gone").CombinedOutput()
+	if err != nil || !strings.HasPrefix(string(out), "gone is over, and keeps its name and folder: this one is gone.2\ngone.2 ") {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if out, err := s.Command("cancel", "gone").CombinedOutput(); err == nil || !strings.Contains(string(out), "gone is cancelled already; it was submitted again, and gone.2 is ") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	st = s.Until("gone.2 is done", func(st schedule.Status) bool { return jobtest.JobOf(st, "gone.2").State == live.Done })
+	if j := jobtest.JobOf(st, "gone"); j.State != live.Cancelled || j.Samples != 0 {
+		t.Errorf("gone is %s with %d samples: %s", j.State, j.Samples, j.Why)
+	}
+	s.UsedOnce("gone.2", 1000)
 	s.UsedOnce("other", 6000)
 	if lives := s.UsedOnce("long", 40000); lives < 2 {
 		t.Errorf("long had %d lives", lives)

@@ -140,7 +140,7 @@ func TestSchedPeersAway(t *testing.T) {
 func file(t *testing.T) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "job.yaml")
-	if err := os.WriteFile(file, []byte("name: job\nsettings: {model: softmax, dataset: digits}\nsamples: 1000\n"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte("name: job\nsettings: {model: softmax, dataset: digits}\nsamples: 1000\nrates: {1: 1300}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	return file
