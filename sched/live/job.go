@@ -89,15 +89,15 @@ const (
 
 // Member is a worker of a job.
 type Member struct {
-	ID       int // of all workers that the job has had
-	Host     string
-	Rank     int
-	Replaces int // ID of the one in whose place it is to be; 0: nobody's
-	Leaving  bool
-	Joined   bool // as the job's log says; not written down
+	ID       int     `json:"id"` // of all workers that the job has had
+	Host     string  `json:"host"`
+	Rank     int     `json:"rank"`
+	Replaces int     `json:"replaces,omitempty"` // ID of the one in whose place it is to be; 0: nobody's
+	Leaving  bool    `json:"leaving,omitempty"`
+	Added    float64 `json:"added"` // or when it was decided, s
+	Joined   bool    `json:"-"`     // as the job's log says
 
-	added float64 // or when it was decided, s
-	left  bool    // it has been there, and the job goes on without it; not written down
+	left bool // it has been there, and the job goes on without it; not written down
 }
 
 // Job is a job in a Queue.

@@ -51,12 +51,12 @@ const (
 
 // Host is where workers run.
 type Host struct {
-	Name  string
-	Slots int     // workers at a time
-	Slow  string  // why it is avoided; empty: it is not
-	until float64 // it is avoided until then
-	away  float64 // workers that were started there ended by themselves: nothing is started until then
-	fails int
+	Name  string  `json:"host"`
+	Slots int     `json:"-"`              // workers at a time
+	Slow  string  `json:"slow,omitempty"` // why it is avoided; empty: it is not
+	Until float64 `json:"until"`          // it is avoided until then, s
+	Away  float64 `json:"away"`           // workers that were started there ended by themselves: nothing is started until then, s
+	Fails int     `json:"fails,omitempty"`
 }
 
 // How long things are believed.
@@ -187,7 +187,7 @@ func (q *Queue) Apply(e Event) error {
 	switch e.Kind {
 	case KindSlow, KindWell:
 		if h := q.host(e.Host); h != nil {
-			h.Slow, h.until = "", e.At+slowFor
+			h.Slow, h.Until = "", e.At+slowFor
 			if e.Kind == KindSlow {
 				h.Slow = e.Why
 			}
@@ -250,9 +250,9 @@ func (q *Queue) apply(j *Job, e Event) error {
 		}
 	case KindAdd:
 		j.members = max(j.members, e.Member)
-		j.Members = append(j.Members, &Member{ID: e.Member, Host: e.Host, Rank: e.Rank, Replaces: e.Replaces, added: e.At})
+		j.Members = append(j.Members, &Member{ID: e.Member, Host: e.Host, Rank: e.Rank, Replaces: e.Replaces, Added: e.At})
 		if !math.IsNaN(j.given) {
-			if j.Members[len(j.Members)-1].added = j.given; len(j.staying()) >= j.Want {
+			if j.Members[len(j.Members)-1].Added = j.given; len(j.staying()) >= j.Want {
 				j.given = math.NaN()
 			}
 		}
@@ -265,8 +265,8 @@ func (q *Queue) apply(j *Job, e Event) error {
 			j.Why = fmt.Sprintf("worker %d on %s has ended: %s", m.ID, m.Host, e.Why)
 		}
 		if h := q.host(m.Host); h != nil && !m.Leaving && j.State == Running && !j.finishing() { // by itself
-			h.fails++
-			h.away = e.At + min(math.Pow(2, float64(h.fails-1)), longestTry)
+			h.Fails++
+			h.Away = e.At + min(math.Pow(2, float64(h.Fails-1)), longestTry)
 		}
 	case KindStop:
 		j.after, j.Why = e.State, e.Why
@@ -336,7 +336,7 @@ func (q *Queue) Joined(j *Job, rank int, at, now float64) (e Event) {
 	for _, m := range j.Members {
 		if m.Rank == rank && !m.Leaving {
 			if !m.Joined && !m.left && j.trains {
-				e = Event{At: now, Kind: KindTook, Job: j.Name, What: tookResize, Took: since(m.added, at, now)}
+				e = Event{At: now, Kind: KindTook, Job: j.Name, What: tookResize, Took: since(m.Added, at, now)}
 			}
 			m.Joined, m.left = true, false
 		}
@@ -362,7 +362,7 @@ func (q *Queue) Lost(j *Job, m *Member, now float64) string {
 	case j.State != Running || m.Leaving || m.Joined:
 	case m.left:
 		return "the job has gone on without it, and it has not come back: its host does not answer, or it stands still"
-	case now-m.added > longestStart:
+	case now-m.Added > longestStart:
 		return fmt.Sprintf("it has not taken part for %g min", longestStart/60)
 	}
 	return ""
@@ -391,7 +391,7 @@ func (q *Queue) Seen(j *Job, samples int64, at, now float64) (e Event) {
 		j.Samples = samples
 		for _, m := range j.Members { // its hosts work
 			if h := q.host(m.Host); h != nil && m.Joined {
-				h.fails = 0
+				h.Fails = 0
 			}
 		}
 	}
@@ -439,7 +439,7 @@ func (q *Queue) Verdict(j *Job, rank int, slow bool, why string, now float64) (e
 // Next is the next thing to do. Until it is applied, the same is asked for; false: there is nothing.
 func (q *Queue) Next(now float64) (e Event, ok bool) {
 	for _, h := range q.Hosts {
-		if h.Slow != "" && h.until <= now {
+		if h.Slow != "" && h.Until <= now {
 			return Event{At: now, Kind: KindWell, Host: h.Name, Why: "nobody has been there to be slow for a while"}, true
 		}
 	}
@@ -621,7 +621,7 @@ func (q *Queue) place(j *Job, now float64) (best *Host) {
 		own[m.Host]++
 	}
 	for _, h := range q.Hosts {
-		if used[h.Name] >= h.Slots || h.away > now {
+		if used[h.Name] >= h.Slots || h.Away > now {
 			continue
 		}
 		if best == nil || cmp.Or(order(h.Slow == "", best.Slow == ""), cmp.Compare(own[best.Name], own[h.Name]), cmp.Compare(h.Slots-used[h.Name], best.Slots-used[best.Name])) < 0 {

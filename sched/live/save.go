@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 
 	"star/sched"
 )
@@ -11,19 +12,11 @@ import (
 // saved is a queue and its history: what events have come to. Times are s since the queue began.
 type saved struct {
 	Newest  float64              `json:"newest"`
-	Hosts   []savedHost          `json:"hosts"`
+	Hosts   []*Host              `json:"hosts"`
 	Jobs    []savedJob           `json:"jobs"`
 	Took    map[string][]float64 `json:"took,omitempty"`
 	Stays   []savedStay          `json:"stays"`
 	Decided []Event              `json:"decided"`
-}
-
-type savedHost struct {
-	Name  string  `json:"host"`
-	Slow  string  `json:"slow,omitempty"`
-	Until float64 `json:"until"`
-	Away  float64 `json:"away"`
-	Fails int     `json:"fails,omitempty"`
 }
 
 type savedJob struct {
@@ -34,7 +27,7 @@ type savedJob struct {
 	Why       string          `json:"why,omitempty"`
 	Life      int             `json:"life,omitempty"`
 	Addr      string          `json:"addr,omitempty"`
-	Members   []savedMember   `json:"members,omitempty"` // that it has
+	Members   []*Member       `json:"members,omitempty"` // that it has
 	Had       int             `json:"had,omitempty"`     // that it has had
 	Samples   int64           `json:"samples,omitempty"`
 	From      int64           `json:"from,omitempty"`
@@ -50,15 +43,6 @@ type savedJob struct {
 	Attained  float64         `json:"attained,omitempty"`
 	Since     float64         `json:"since,omitempty"`
 	Steps     []sched.Step    `json:"steps,omitempty"`
-}
-
-type savedMember struct {
-	ID       int     `json:"id"`
-	Host     string  `json:"host"`
-	Rank     int     `json:"rank"`
-	Replaces int     `json:"replaces,omitempty"`
-	Leaving  bool    `json:"leaving,omitempty"`
-	Added    float64 `json:"added"`
 }
 
 type savedStay struct {
@@ -87,17 +71,10 @@ func number(x *float64, none float64) float64 {
 
 // Save is what events have come to, for Load: all that is needed to go on without them. What is found out again from jobs that run is not in it.
 func Save(q *Queue, h *History) ([]byte, error) {
-	s := saved{Newest: q.Newest, Took: q.took, Decided: h.Decided}
-	for _, host := range q.Hosts {
-		s.Hosts = append(s.Hosts, savedHost{host.Name, host.Slow, host.until, host.away, host.fails})
-	}
+	s := saved{Newest: q.Newest, Hosts: q.Hosts, Took: q.took, Decided: h.Decided}
 	for _, j := range q.Jobs {
-		x := savedJob{Spec: j.Spec, Submitted: j.Submitted, State: j.State, Want: j.Want, Why: j.Why, Life: j.Life, Addr: j.Addr, Had: j.members, Samples: j.Samples, From: j.from, Begun: j.Begun, Ended: j.Ended,
-			Stops: j.Stops, Measured: j.Measured, Given: known(j.given), Started: j.started, After: j.after, Fails: j.fails, Again: j.again, Attained: j.attained, Since: j.since, Steps: h.steps[j.Name]}
-		for _, m := range j.Members {
-			x.Members = append(x.Members, savedMember{m.ID, m.Host, m.Rank, m.Replaces, m.Leaving, m.added})
-		}
-		s.Jobs = append(s.Jobs, x)
+		s.Jobs = append(s.Jobs, savedJob{Spec: j.Spec, Submitted: j.Submitted, State: j.State, Want: j.Want, Why: j.Why, Life: j.Life, Addr: j.Addr, Had: j.members, Samples: j.Samples, From: j.from, Begun: j.Begun, Ended: j.Ended,
+			Stops: j.Stops, Measured: j.Measured, Given: known(j.given), Started: j.started, After: j.after, Fails: j.fails, Again: j.again, Attained: j.attained, Since: j.since, Steps: h.steps[j.Name], Members: j.Members})
 	}
 	for _, y := range h.Stays {
 		s.Stays = append(s.Stays, savedStay{y.Job, y.Host, y.Place, y.From, known(y.To), y.member})
@@ -117,21 +94,22 @@ func Load(text []byte, hosts []*Host) (*Queue, *History, error) {
 		q.took = s.Took
 	}
 	for _, x := range s.Hosts {
+		if x == nil {
+			continue
+		}
 		if host := q.host(x.Name); host != nil {
-			host.Slow, host.until, host.away, host.fails = x.Slow, x.Until, x.Away, x.Fails
+			x.Slots = host.Slots
+			*host = *x
 		}
 	}
 	for _, x := range s.Jobs {
-		if x.Spec.Name == "" || q.byName[x.Spec.Name] != nil {
-			return nil, nil, fmt.Errorf("a saved queue: job %q is there twice, or has no name", x.Spec.Name)
+		if x.Spec.Name == "" || q.byName[x.Spec.Name] != nil || slices.Contains(x.Members, nil) {
+			return nil, nil, fmt.Errorf("a saved queue: job %q is there twice, or has no name, or a worker that is none", x.Spec.Name)
 		}
 		j := newJob(x.Spec, x.Submitted)
-		j.State, j.Want, j.Why, j.Life, j.Addr, j.members, j.Samples, j.from = x.State, x.Want, x.Why, x.Life, x.Addr, x.Had, x.Samples, x.From
+		j.State, j.Want, j.Why, j.Life, j.Addr, j.members, j.Samples, j.from, j.Members = x.State, x.Want, x.Why, x.Life, x.Addr, x.Had, x.Samples, x.From, x.Members
 		j.Begun, j.Ended, j.Stops, j.Measured, j.given, j.started = x.Begun, x.Ended, x.Stops, x.Measured, number(x.Given, math.NaN()), x.Started
 		j.after, j.fails, j.again, j.attained, j.since = x.After, x.Fails, x.Again, x.Attained, x.Since
-		for _, m := range x.Members {
-			j.Members = append(j.Members, &Member{ID: m.ID, Host: m.Host, Rank: m.Rank, Replaces: m.Replaces, Leaving: m.Leaving, added: m.Added})
-		}
 		q.Jobs, q.byName[j.Name] = append(q.Jobs, j), j
 		if len(x.Steps) > 0 {
 			h.steps[j.Name] = x.Steps
