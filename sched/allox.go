@@ -35,7 +35,7 @@ type single struct {
 	waiting  float64        // since when it has no machine
 	charge   float64        // that its user pays while it runs
 	machine  int            // its number; of jobs that matchAsSimulator starts
-	planned  float64        // s that it and all jobs assigned to its machine take there; of the same jobs
+	planned  float64        // when it and all jobs assigned to its machine then would have run there; of the same jobs
 
 	batch *batch // of a run: whose runs must end before its jobs start
 }
@@ -486,16 +486,16 @@ func (e *mixed) equal() {
 const matched = 50
 
 // allox starts jobs so that the mean completion time is least, of the users that have had least: of a share alpha of those that have jobs waiting, and of twice
-// as many while none of their jobs can start.
+// as many while none of their jobs can start. In AlloX's simulator a user whose last job starts still counts among these users until time goes on, and users
+// who have the same stay in the order that they had.
 //
 // Source: Le et al., AlloX: Compute Allocation in Hybrid Clusters, EuroSys 2020.
 func (e *mixed) allox() {
+	var active []*owner
+	simulator := e.compat&AlloX != 0
 	for share := e.alpha; e.has(onGPU) || e.has(onCPU); {
-		var active []*owner
-		for _, u := range e.owners {
-			if len(u.ready) > 0 {
-				active = append(active, u)
-			}
+		if active == nil || !simulator {
+			active = slices.DeleteFunc(slices.Clone(e.owners), func(u *owner) bool { return len(u.ready) == 0 })
 		}
 		if len(active) == 0 {
 			return
@@ -505,11 +505,17 @@ func (e *mixed) allox() {
 		for _, u := range active[:max(1, min(len(active), int(math.Ceil(share*float64(len(active))-1e-9))))] {
 			jobs = append(jobs, u.ready...)
 		}
-		match := e.match
-		if e.compat&AlloX != 0 {
-			match = e.matchAsSimulator
+		var j *single
+		var kind int
+		switch {
+		case simulator:
+			j, kind = e.matchAsSimulator(inTurns(jobs))
+		case len(jobs) > matched:
+			j, kind = e.match(inTurns(jobs))
+		default:
+			j, kind = e.match(jobs)
 		}
-		if j, kind := match(e.candidates(jobs)); j != nil {
+		if j != nil {
 			e.start(j, kind)
 			share = e.alpha
 		} else if share >= 1 {
@@ -520,27 +526,20 @@ func (e *mixed) allox() {
 	}
 }
 
-// candidates are at most 50 of jobs: in turns the shortest with a GPU and the shortest without.
-func (e *mixed) candidates(jobs []*single) (some []*single) {
-	if len(jobs) <= matched {
-		return jobs
-	}
+// inTurns are at most 50 of jobs: in turns the shortest with a GPU and the shortest without.
+func inTurns(jobs []*single) (some []*single) {
 	var order [kinds][]*single
 	for k := range order {
 		order[k] = slices.Clone(jobs)
 		slices.SortStableFunc(order[k], func(a, b *single) int { return cmp.Compare(a.estimate[k], b.estimate[k]) })
 	}
 	taken := map[*single]bool{}
-	for len(some) < matched {
-		for k := range order {
-			for taken[order[k][0]] {
-				order[k] = order[k][1:]
-			}
-			if len(some) < matched {
-				taken[order[k][0]] = true
-				some = append(some, order[k][0])
-			}
+	for k := onGPU; len(some) < min(matched, len(jobs)); k = onGPU + onCPU - k {
+		for taken[order[k][0]] {
+			order[k] = order[k][1:]
 		}
+		taken[order[k][0]] = true
+		some = append(some, order[k][0])
 	}
 	return some
 }

@@ -10,17 +10,18 @@ import (
 // matchAsSimulator is match as AlloX's simulator does it, whose choice among equally good ones is known: machines have numbers, those with a GPU the
 // lowest; jobs are in the order of a hash table of their ids; of machines that are free the one with the highest number starts its first job.
 // Runs of parts have the free machines with the lowest numbers, each as if it were free at once, but nothing starts there.
-// The machine of a job that starts is taken, until time goes on, for as long as all jobs take that were assigned to it.
+// The machine of a job that starts is taken, until the job ends, for as long as all jobs would take that are assigned to it now, also those that start elsewhere later.
+// Sums are rounded as there, since what is equal but for the rounding is not equal there.
 func (e *mixed) matchAsSimulator(jobs []*single) (first *single, kind int) {
 	jobs = inHashOrder(jobs)
 	type machine struct {
 		kind int
-		from float64 // s from now until it is free, by what is expected of its job
+		from float64 // when it is free, by what was planned for it
 		free bool
 	}
 	machines := make([]machine, e.machines[onGPU]+e.machines[onCPU])
 	for i := range machines {
-		machines[i].free = true
+		machines[i] = machine{onGPU, e.now, true}
 		if i >= e.machines[onGPU] {
 			machines[i].kind = onCPU
 		}
@@ -28,11 +29,7 @@ func (e *mixed) matchAsSimulator(jobs []*single) (first *single, kind int) {
 	var runs [kinds]int
 	for _, j := range e.running {
 		if j.batch == nil {
-			from := max(0, j.expected-e.now)
-			if j.since == e.now {
-				from = j.planned
-			}
-			machines[j.machine] = machine{j.kind, from, false}
+			machines[j.machine] = machine{j.kind, max(e.now, j.planned), false}
 		} else {
 			runs[j.kind]++
 		}
@@ -47,7 +44,7 @@ func (e *mixed) matchAsSimulator(jobs []*single) (first *single, kind int) {
 	for i := range cost {
 		m := machines[i%len(machines)]
 		for _, j := range jobs {
-			cost[i] = append(cost[i], e.now-j.Submit+m.from+float64(i/len(machines)+1)*j.estimate[m.kind])
+			cost[i] = append(cost[i], (m.from-j.Submit)+float64(float64(i/len(machines)+1)*j.estimate[m.kind])) // the conversion keeps both sums from being fused into one rounding
 		}
 	}
 	best, last := -1, 0
@@ -61,7 +58,7 @@ func (e *mixed) matchAsSimulator(jobs []*single) (first *single, kind int) {
 	if first == nil {
 		return nil, 0
 	}
-	first.machine, first.planned = best, 0
+	first.machine, first.planned = best, e.now
 	for i := best; i < len(has); i += len(machines) {
 		if has[i] < len(jobs) {
 			first.planned += jobs[has[i]].estimate[machines[best].kind]

@@ -2,7 +2,6 @@ package workload
 
 import (
 	"errors"
-	"math"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -18,26 +17,33 @@ func TestAlloX(t *testing.T) {
 	}
 	c, _ := Short("5gpu+5cpu")
 	want := results(t, "job_id", "testdata/allox-results.csv")
-	for _, policy := range []string{"sjf", "drffifo", "alloxplus", "drf", "drfext", "srpt", "allox"} {
-		out, err := sched.Run(jobs, map[string]sched.Cluster{"": c}, sched.Options{Policy: policy, Compat: sched.AlloX, Alpha: .1, Profiling: policy != "allox"})
+	for _, r := range []struct {
+		policy, column string
+		alpha          float64
+		profiling      bool
+	}{
+		{"sjf", "sjf", .1, true}, {"drffifo", "drffifo", .1, true}, {"alloxplus", "alloxplus", .1, true}, {"drf", "drf", .1, true}, {"drfext", "drfext", .1, true},
+		{"srpt", "srpt", .1, true}, {"allox", "allox", .1, false}, {"allox", "allox10", .1, true}, {"allox", "allox30", .3, true}, {"allox", "allox100", 1, true},
+	} {
+		out, err := sched.Run(jobs, map[string]sched.Cluster{"": c}, sched.Options{Policy: r.policy, Compat: sched.AlloX, Alpha: r.alpha, Profiling: r.profiling})
 		if err != nil {
 			t.Fatal(err)
 		}
 		bad := 0
 		for _, o := range out {
-			if w := want[o.ID]; o.Start != w.number(t, policy+"_start") || o.End != w.number(t, policy+"_end") {
+			if w := want[o.ID]; o.Start != w.number(t, r.column+"_start") || o.End != w.number(t, r.column+"_end") {
 				if bad++; bad < 5 {
-					t.Errorf("%s, job %s: %v to %v; the original %v", policy, o.ID, o.Start, o.End, w)
+					t.Errorf("%s, job %s: %v to %v; the original %v", r.column, o.ID, o.Start, o.End, w)
 				}
 			}
 		}
 		if bad > 0 {
-			t.Errorf("%s: %d of %d jobs differ", policy, bad, len(out))
+			t.Errorf("%s: %d of %d jobs differ", r.column, bad, len(out))
 		}
 	}
 }
 
-// TestAlloXOracle compares how many jobs start and end when they do in AlloX's simulator, and mean completion times, which are within so many percent of its. docs/scheduling.md says both.
+// TestAlloXOracle compares each job with what AlloX's simulator made of it, with its order of users. docs/scheduling.md says the means.
 func TestAlloXOracle(t *testing.T) {
 	dir := filepath.Join(reference(t), "allox")
 	jobs, err := AlloXTrace(open(t, dir, "jobs_input_10_Google_own.txt"))
@@ -52,15 +58,11 @@ func TestAlloXOracle(t *testing.T) {
 	for _, r := range []struct {
 		policy, name string
 		alpha        float64
-		off          bool    // without profiling
-		percent      float64 // that the mean may differ by
-		equal        int     // jobs that start and end when they do there, at least
+		off          bool // without profiling
 	}{
-		{policy: "sjf", name: "SJF", equal: 600}, {policy: "drffifo", name: "DRFFIFO", equal: 600},
-		{policy: "alloxplus", name: "AlloXPlus", equal: 600}, {policy: "srpt", name: "SRPT", equal: 600},
-		{policy: "drf", name: "DRF", equal: 600}, {policy: "drfext", name: "DRFExt", equal: 600},
-		{policy: "allox", name: "AlloX_a0.1_noprof", off: true, equal: 600}, {policy: "allox", name: "AlloX_a0.1", percent: .05, equal: 243},
-		{policy: "allox", name: "AlloX_a0.3", alpha: .3, percent: 3.6, equal: 93}, {policy: "allox", name: "AlloX_a1.0", alpha: 1, percent: 4.8, equal: 139},
+		{policy: "sjf", name: "SJF"}, {policy: "drffifo", name: "DRFFIFO"}, {policy: "alloxplus", name: "AlloXPlus"}, {policy: "srpt", name: "SRPT"},
+		{policy: "drf", name: "DRF"}, {policy: "drfext", name: "DRFExt"}, {policy: "allox", name: "AlloX_a0.1_noprof", off: true},
+		{policy: "allox", name: "AlloX_a0.1"}, {policy: "allox", name: "AlloX_a0.3", alpha: .3}, {policy: "allox", name: "AlloX_a1.0", alpha: 1},
 	} {
 		want := results(t, "JobId", dir, "results", r.name+".csv.gz")
 		if r.alpha == 0 {
@@ -70,19 +72,14 @@ func TestAlloXOracle(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		mean, theirs, equal := 0., 0., 0
+		equal := 0
 		for _, o := range out {
 			if w := want[o.ID]; o.End == w.number(t, "endTime") && o.Start == w.number(t, "startRunning") {
 				equal++
 			}
-			mean += o.JCT() / float64(len(out))
-			theirs += want[o.ID].number(t, "duration") / float64(len(out))
 		}
-		if equal < r.equal {
-			t.Errorf("%s: %d of %d jobs start and end when they do there, want %d", r.name, equal, len(out), r.equal)
-		}
-		if off := 100 * math.Abs(mean/theirs-1); off > r.percent+1e-9 {
-			t.Errorf("%s: mean completion time %v, the original's %v: %.2f %% apart", r.name, mean, theirs, off)
+		if equal < len(jobs) {
+			t.Errorf("%s: %d of %d jobs start and end when they do there", r.name, equal, len(jobs))
 		}
 	}
 }
