@@ -67,7 +67,8 @@ def main():
     try:
         until(star, dirs[0], lambda st: decides(st) >= 0)
         job = a.out / "job.yaml"
-        job.write_text(json.dumps(dict(name="long", settings=dict(model="softmax", dataset="digits", slow=["0:+20ms", "1:+20ms"]), samples=10**9, rates={"1": 1300}, **{"max-workers": 2})).replace(chr(34) + "1" + chr(34) + ":", "1:"))
+        spec = dict(name="long", settings=dict(model="softmax", dataset="digits", slow=["0:+20ms", "1:+20ms"]), samples=10**9, rates={1: 1300}, **{"max-workers": 2})
+        job.write_text(json.dumps(spec).replace('"1":', "1:"))  # a number of workers is no text
         subprocess.run([star, "sched", "submit", "--dir", dirs[0], "--name", "long", str(job)], check=True)
         until(star, dirs[0], lambda st: st["jobs"][0]["samples"] > 0)
         took = []
