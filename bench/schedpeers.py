@@ -83,8 +83,8 @@ def main():
             services[r].wait()
             services[r] = start(r)
         print(json.dumps(dict(kills=a.kills, median_s=sorted(took)[len(took) // 2], most_s=max(took), lives=st["jobs"][0]["lives"])))
-        subprocess.run([star, "sched", "cancel", "--dir", dirs[0], "long"], check=True)
-        until(star, dirs[0], lambda st: "ended_s" in st["jobs"][0])
+        subprocess.run([star, "sched", "cancel", "--dir", other, "long"], check=True)  # the one that was killed last may not answer yet
+        until(star, other, lambda st: "ended_s" in st["jobs"][0])
     finally:
         for s in services:
             s.terminate()
