@@ -92,11 +92,13 @@ func inHashOrder(jobs []*single) []*single {
 //
 // Where several assignments are best it is the one that the Hungarian method comes to from these rows in this order: rows take the first column that costs
 // them no more than the cheapest cell of the column, and each row that is left over finds the shortest alternating path to a column, the first of equal ones.
+// Columns without costs are never told apart but by their order, so that one price and one slack do for all of them; with m columns that have costs and n rows it
+// takes O(n m²).
 //
-// Source: H. W. Kuhn: The Hungarian Method for the Assignment Problem. Naval Research Logistics Quarterly 2, 1955; with slacks it takes O(n³).
+// Source: H. W. Kuhn: The Hungarian Method for the Assignment Problem. Naval Research Logistics Quarterly 2, 1955, with slacks.
 func hungarian(cost [][]float64, columns int) []int {
 	n := len(cost)
-	h := &labels{cost: cost, columns: columns, row: make([]float64, n), column: make([]float64, n), has: make([]int, n), of: make([]int, n)}
+	h := &labels{cost: cost, row: make([]float64, n), column: make([]float64, columns), has: make([]int, n), of: make([]int, n)}
 	if columns == n {
 		for _, c := range cost {
 			least := slices.Min(c)
@@ -117,11 +119,16 @@ func hungarian(cost [][]float64, columns int) []int {
 	for i := range n {
 		h.has[i], h.of[i] = -1, -1
 	}
-	for i := range n {
-		for j := 0; j < n && h.has[i] < 0; j++ {
-			if h.of[j] < 0 && h.left(i, j) == 0 {
+	others := columns
+	for i, c := range cost {
+		for j := 0; j < columns && h.has[i] < 0; j++ {
+			if h.of[j] < 0 && c[j] == 0 {
 				h.has[i], h.of[j] = j, i
 			}
+		}
+		if h.has[i] < 0 && others < n {
+			h.has[i], h.of[others] = others, i
+			others++
 		}
 	}
 	for i := range n {
@@ -135,63 +142,78 @@ func hungarian(cost [][]float64, columns int) []int {
 // labels are prices of rows and columns; no cell costs less than both together.
 type labels struct {
 	cost        [][]float64
-	columns     int // that have costs
-	row, column []float64
-	has, of     []int // the column of a row, the row of a column; -1: none
-}
-
-// left is what a cell costs beyond the prices.
-func (h *labels) left(i, j int) float64 {
-	c := 0.
-	if j < h.columns {
-		c = h.cost[i][j]
-	}
-	return c - h.row[i] - h.column[j]
+	row, column []float64 // of columns that have costs
+	other       float64   // of each other column
+	has, of     []int     // the column of a row, the row of a column; -1: none
 }
 
 // augment gives a row a column, on the shortest alternating path.
 func (h *labels) augment(start int) {
-	n := len(h.row)
-	slack, by, parent := make([]float64, n), make([]int, n), make([]int, n)
-	for j := range n {
-		slack[j], by[j], parent[j] = h.left(start, j), start, -1
+	n, columns := len(h.row), len(h.column)
+	slack, by, parent := make([]float64, columns), make([]int, columns), make([]int, n)
+	for j := range parent {
+		parent[j] = -1
 	}
-	for reached := []int{start}; ; {
-		next, least := -1, math.Inf(1)
-		for j := range n {
-			if parent[j] < 0 && slack[j] < least {
-				next, least = j, slack[j]
+	others, otherSlack, otherBy := columns, math.Inf(1), -1 // the other columns are reached in their order, at the same slack
+	for j := range slack {
+		slack[j] = math.Inf(1)
+	}
+	reached := make([]int, 0, n)
+	for i := start; i >= 0; {
+		reached = append(reached, i)
+		price, cost := h.row[i], h.cost[i]
+		for j, column := range h.column {
+			if s := cost[j] - price - column; s < slack[j] && parent[j] < 0 {
+				slack[j], by[j] = s, i
 			}
+		}
+		if s := -price - h.other; s < otherSlack {
+			otherSlack, otherBy = s, i
+		}
+		next, least := -1, math.Inf(1)
+		for j, s := range slack {
+			if s < least && parent[j] < 0 {
+				next, least = j, s
+			}
+		}
+		if others < n && otherSlack < least {
+			next, least = others, otherSlack
 		}
 		if least > 0 {
-			for _, i := range reached {
-				h.row[i] += least
-			}
-			for j := range n {
-				if parent[j] < 0 {
-					slack[j] -= least
-				} else {
-					h.column[j] -= least
-				}
+			h.raise(least, reached, parent, slack)
+			if others > columns {
+				h.other -= least
+			} else {
+				otherSlack -= least
 			}
 		}
-		parent[next] = by[next]
-		i := h.of[next]
-		if i < 0 {
-			for j := next; j >= 0; {
-				r := parent[j]
-				h.of[j] = r
-				h.has[r], j = j, h.has[r]
-			}
-			return
+		if next < columns {
+			parent[next] = by[next]
+		} else {
+			parent[next] = otherBy
+			others++
 		}
-		reached = append(reached, i)
-		for j := range n {
-			if parent[j] < 0 {
-				if s := h.left(i, j); s < slack[j] {
-					slack[j], by[j] = s, i
-				}
-			}
+		if i = h.of[next]; i >= 0 {
+			continue
+		}
+		for j := next; j >= 0; {
+			r := parent[j]
+			h.of[j] = r
+			h.has[r], j = j, h.has[r]
+		}
+	}
+}
+
+// raise changes the prices of what was reached, so that another column is no dearer than its prices.
+func (h *labels) raise(by float64, reached, parent []int, slack []float64) {
+	for _, i := range reached {
+		h.row[i] += by
+	}
+	for j := range slack {
+		if parent[j] < 0 {
+			slack[j] -= by
+		} else {
+			h.column[j] -= by
 		}
 	}
 }

@@ -70,3 +70,142 @@ func TestHashOrder(t *testing.T) {
 		}
 	}
 }
+
+// TestHungarianIsPlain: of equally good assignments it is the one that the method comes to where each column has a price of its own.
+func TestHungarianIsPlain(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 8))
+	for round := range 400 {
+		columns, machines := 1+r.IntN(7), 1+r.IntN(5)
+		cost := make([][]float64, columns*machines)
+		plain := make([][]float64, len(cost))
+		from, takes := make([]float64, machines), make([]float64, columns*machines)
+		for i := range from {
+			from[i] = float64(r.IntN(4)) * r.Float64()
+		}
+		for i := range takes {
+			takes[i] = float64(1+r.IntN(5)) / float64(1+round%3)
+		}
+		for i := range cost {
+			m := i % machines
+			for j := range columns {
+				cost[i] = append(cost[i], from[m]+float64(i/machines+1)*takes[j*machines+m])
+			}
+			plain[i] = slices.Clone(cost[i])
+		}
+		for i, j := range plainHungarian(plain, columns) {
+			if got := hungarian(clones(cost), columns)[i]; got != j && (got < columns || j < columns) {
+				t.Fatalf("round %d, %d columns, %d machines: row %d has column %d, want %d", round, columns, machines, i, got, j)
+			}
+		}
+	}
+}
+
+func clones(rows [][]float64) (all [][]float64) {
+	for _, r := range rows {
+		all = append(all, slices.Clone(r))
+	}
+	return all
+}
+
+// plainHungarian is hungarian with a price for each column.
+func plainHungarian(cost [][]float64, columns int) []int {
+	n := len(cost)
+	h := &plainLabels{cost: cost, columns: columns, row: make([]float64, n), column: make([]float64, n), has: make([]int, n), of: make([]int, n)}
+	if columns == n {
+		for _, c := range cost {
+			least := slices.Min(c)
+			for j := range c {
+				c[j] -= least
+			}
+		}
+	}
+	for j := range columns {
+		least := math.Inf(1)
+		for _, c := range cost {
+			least = min(least, c[j])
+		}
+		for _, c := range cost {
+			c[j] -= least
+		}
+	}
+	for i := range n {
+		h.has[i], h.of[i] = -1, -1
+	}
+	for i := range n {
+		for j := 0; j < n && h.has[i] < 0; j++ {
+			if h.of[j] < 0 && h.left(i, j) == 0 {
+				h.has[i], h.of[j] = j, i
+			}
+		}
+	}
+	for i := range n {
+		if h.has[i] < 0 {
+			h.augment(i)
+		}
+	}
+	return h.has
+}
+
+// plainLabels are prices of rows and columns; no cell costs less than both together.
+type plainLabels struct {
+	cost        [][]float64
+	columns     int // that have costs
+	row, column []float64
+	has, of     []int // the column of a row, the row of a column; -1: none
+}
+
+// left is what a cell costs beyond the prices.
+func (h *plainLabels) left(i, j int) float64 {
+	c := 0.
+	if j < h.columns {
+		c = h.cost[i][j]
+	}
+	return c - h.row[i] - h.column[j]
+}
+
+// augment gives a row a column, on the shortest alternating path.
+func (h *plainLabels) augment(start int) {
+	n := len(h.row)
+	slack, by, parent := make([]float64, n), make([]int, n), make([]int, n)
+	for j := range n {
+		slack[j], by[j], parent[j] = h.left(start, j), start, -1
+	}
+	for reached := []int{start}; ; {
+		next, least := -1, math.Inf(1)
+		for j := range n {
+			if parent[j] < 0 && slack[j] < least {
+				next, least = j, slack[j]
+			}
+		}
+		if least > 0 {
+			for _, i := range reached {
+				h.row[i] += least
+			}
+			for j := range n {
+				if parent[j] < 0 {
+					slack[j] -= least
+				} else {
+					h.column[j] -= least
+				}
+			}
+		}
+		parent[next] = by[next]
+		i := h.of[next]
+		if i < 0 {
+			for j := next; j >= 0; {
+				r := parent[j]
+				h.of[j] = r
+				h.has[r], j = j, h.has[r]
+			}
+			return
+		}
+		reached = append(reached, i)
+		for j := range n {
+			if parent[j] < 0 {
+				if s := h.left(i, j); s < slack[j] {
+					slack[j], by[j] = s, i
+				}
+			}
+		}
+	}
+}
