@@ -105,32 +105,31 @@ func (e *elastic) more(f *flex, had, n int) float64 {
 	return e.resize * (1 - f.rate(had)/f.rate(n))
 }
 
-// Elastic runs jobs that have Rates.
-func Elastic(jobs []*Job, c Cluster, name string, slot float64, compat Compat) []Outcome {
-	return runElastic(jobs, c, Options{Policy: name, Slot: slot, Compat: compat})
-}
-
-func runElastic(jobs []*Job, c Cluster, o Options) []Outcome {
-	name, slot, compat := o.Policy, o.Slot, o.Compat
-	e := &elastic{now: -slot, slot: slot, start: o.Start, resize: cmp.Or(o.Resize, o.Start), gpus: c.Nodes * c.GPUs, compat: compat, cluster: c, away: newAbsences(c.Away)}
-	e.policy = planners[name]
+// newElastic is the cluster, and the jobs that will come.
+func newElastic(jobs []*Job, c Cluster, o Options) (e *elastic, all []*flex) {
+	e = &elastic{now: -o.Slot, slot: o.Slot, start: o.Start, resize: cmp.Or(o.Resize, o.Start), gpus: c.Nodes * c.GPUs, compat: o.Compat, policy: planners[o.Policy], cluster: c, away: newAbsences(c.Away)}
 	if o.Horizon > 0 {
-		e.policy = newBounded(name == "ef-admission", e.gpus, int(math.Ceil(o.Horizon/slot)))
+		e.policy = newBounded(o.Policy == "ef-admission", e.gpus, int(math.Ceil(o.Horizon/o.Slot)))
 	}
-	if name == "edf-admission" && compat&ElasticFlow != 0 {
+	if o.Policy == "edf-admission" && o.Compat&ElasticFlow != 0 {
 		e.groups = &groups{nodes: c.Nodes, gpus: c.GPUs, used: map[string]bool{}}
 	}
-	all := make([]*flex, len(jobs))
-	for i, j := range jobs {
-		j = elasticJob(j, name)
+	for _, j := range jobs {
+		j = elasticJob(j, o.Policy)
 		f := &flex{Outcome: begins(j), left: j.Iterations}
 		for l, r := range j.Rates {
 			if r > 0 && 1<<l <= j.Batch && 1<<l <= 64 {
 				f.levels = l + 1
 			}
 		}
-		all[i] = f
+		all = append(all, f)
 	}
+	return e, all
+}
+
+// runElastic simulates jobs under a policy of planners.
+func runElastic(jobs []*Job, c Cluster, o Options) []Outcome {
+	e, all := newElastic(jobs, c, o)
 	due := bySubmission(all)
 	next, wake, started, ended := never, never, 0, 0
 	for event := 1; ; event++ {
@@ -148,72 +147,81 @@ func runElastic(jobs []*Job, c Cluster, o Options) []Outcome {
 		if math.IsInf(min(at, gone), 1) {
 			break
 		}
-		if at < e.now+e.slot && (len(due)+started > 1 || compat&ElasticFlow == 0) { // it does not wait with one event alone
+		if at < e.now+e.slot && (len(due)+started > 1 || e.compat&ElasticFlow == 0) { // it does not wait with one event alone
 			at = min(e.now+e.slot, wake)
 		}
-		at = min(at, gone)
-		e.now = at
+		e.now = min(at, gone)
 		ended += len(e.runnable)
 		e.advance()
 		ended -= len(e.runnable)
 		e.present()
 		var new []*flex
-		for len(due) > 0 && due[0].Submit <= at {
+		for ; len(due) > 0 && due[0].Submit <= e.now; due = due[1:] {
 			f := due[0]
-			due = due[1:]
 			if all := c.Nodes * c.GPUs; f.level(all) == 0 {
 				f.Why = fmt.Sprintf("runs on no fewer than %d GPUs, and the cluster has %d", f.least(), all)
 				continue
 			}
-			f.last, f.Queue, f.lag = at, at-f.Submit, e.start
+			f.last, f.Queue, f.lag = e.now, e.now-f.Submit, e.start
 			new = append(new, f)
 		}
-		for _, f := range e.runnable {
-			f.was, f.lost = f.n, 0
-		}
-		e.runnable = append(e.runnable, e.policy.admit(e, new)...)
-		e.policy.allot(e)
-		if e.groups != nil {
-			run := slices.DeleteFunc(slices.Clone(e.runnable), func(f *flex) bool { return f.n == 0 })
-			slices.SortFunc(run, func(a, b *flex) int { return cmp.Compare(a.turn, b.turn) })
-			e.groups.charge(run, slot)
-		}
-		e.place()
-		next, wake, started = never, e.policy.wake(e), 0
-		for _, f := range e.runnable {
-			if f.n > 0 && math.IsNaN(f.Start) {
-				f.Start = e.now
-			}
-			f.has(e.now, float64(f.n))
-			if !math.IsNaN(f.Start) {
-				started++
-			}
-			if f.n == 0 {
-				f.lag = e.start
-			} else if f.was > 0 {
-				f.lag += e.more(f, f.was, f.n)
-			}
-			if f.n > 0 {
-				f.realEnd = e.now + f.lost + math.Ceil(f.lag+f.left/f.rate(f.n))
-				if c.Slow != nil {
-					f.realEnd = math.Ceil(c.Slow.end(f.at, e.now+f.lost+f.lag, math.Ceil(f.left/f.rate(f.n))))
-				}
-				next = min(next, f.realEnd)
-			}
-			if f.n == 0 && f.was > 0 {
-				f.Preemptions++
-			}
-		}
+		e.round(new)
+		wake = e.policy.wake(e)
+		next, started = e.ends()
 	}
-	out := make([]Outcome, len(all))
+	out := outcomes(all)
 	for i, f := range all {
-		out[i] = f.Outcome
 		out[i].Job = jobs[i]
-		if compat&ElasticFlow != 0 && !f.Declined() { // it counts no preemption, and no waiting after the start
+		if e.compat&ElasticFlow != 0 && !f.Declined() { // it counts no preemption, and no waiting after the start
 			out[i].Queue, out[i].Preemptions = f.Start-f.Submit, 0
 		}
 	}
 	return out
+}
+
+// round has the policy decide, also about jobs that have come.
+func (e *elastic) round(new []*flex) {
+	for _, f := range e.runnable {
+		f.was, f.lost = f.n, 0
+	}
+	e.runnable = append(e.runnable, e.policy.admit(e, new)...)
+	e.policy.allot(e)
+	if e.groups != nil {
+		run := slices.DeleteFunc(slices.Clone(e.runnable), func(f *flex) bool { return f.n == 0 })
+		slices.SortFunc(run, func(a, b *flex) int { return cmp.Compare(a.turn, b.turn) })
+		e.groups.charge(run, e.slot)
+	}
+	e.place()
+}
+
+// ends has jobs go on as was decided, and says when the first one ends, and how many have been started.
+func (e *elastic) ends() (next float64, started int) {
+	next = never
+	for _, f := range e.runnable {
+		if f.n > 0 && math.IsNaN(f.Start) {
+			f.Start = e.now
+		}
+		f.has(e.now, float64(f.n))
+		if !math.IsNaN(f.Start) {
+			started++
+		}
+		if f.n == 0 {
+			f.lag = e.start
+		} else if f.was > 0 {
+			f.lag += e.more(f, f.was, f.n)
+		}
+		if f.n > 0 {
+			f.realEnd = e.now + f.lost + math.Ceil(f.lag+f.left/f.rate(f.n))
+			if slow := e.cluster.Slow; slow != nil {
+				f.realEnd = math.Ceil(slow.end(f.at, e.now+f.lost+f.lag, math.Ceil(f.left/f.rate(f.n))))
+			}
+			next = min(next, f.realEnd)
+		}
+		if f.n == 0 && f.was > 0 {
+			f.Preemptions++
+		}
+	}
+	return next, started
 }
 
 // advance brings all runnable jobs up to now, and ends those that are done.

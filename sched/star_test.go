@@ -12,7 +12,7 @@ func TestStarLeavesSlowNodes(t *testing.T) {
 	c := Cluster{Nodes: 2, GPUs: 1, Slow: slowFrom(t, Spell{0, 100, 1e9, 4})}
 	job := &Job{ID: "a", GPUs: 1, Duration: 1000, Deadline: never, Iterations: 1000, Rates: []float64{1}, Batch: 1}
 	for policy, want := range map[string]float64{"star": 160 + 5 + 885, "ef": 100 + 4*900} {
-		if out := Elastic([]*Job{job}, c, policy, 60, 0); math.Abs(out[0].End-want) > 1 {
+		if out := runElastic([]*Job{job}, c, Options{Policy: policy, Slot: 60}); math.Abs(out[0].End-want) > 1 {
 			t.Errorf("%s: ended at %v, want %v", policy, out[0].End, want)
 		}
 	}
@@ -25,7 +25,7 @@ func TestStarUsesSlowNodes(t *testing.T) {
 		slow := slowFrom(t, Spell{1, 0, 1e9, 1.5})
 		slow.Queue = queue
 		job := &Job{ID: "a", Submit: 100, GPUs: 1, Deadline: never, Iterations: 1000, Rates: []float64{1, 1.6}, Batch: 2}
-		out := Elastic([]*Job{job}, Cluster{Nodes: 2, GPUs: 1, Slow: slow}, "star", 60, 0)
+		out := runElastic([]*Job{job}, Cluster{Nodes: 2, GPUs: 1, Slow: slow}, Options{Policy: "star", Slot: 60})
 		want := 1000. // 1.6/1.5 times as fast is not worth it
 		if queue {
 			want = 1000 / (1.6 * (1 + 1/1.5) / 2)
@@ -44,11 +44,11 @@ func TestStarDeadlines(t *testing.T) {
 	}
 	c := Cluster{Nodes: 1, GPUs: 1}
 	for _, policy := range []string{"star", "ef"} {
-		if out := Elastic(jobs, c, policy, 60, 0); !out[1].Met() || out[0].End != 1100 || out[0].Declined() {
+		if out := runElastic(jobs, c, Options{Policy: policy, Slot: 60}); !out[1].Met() || out[0].End != 1100 || out[0].Declined() {
 			t.Errorf("%s: the one ended at %v, the other at %v", policy, out[0].End, out[1].End)
 		}
 	}
-	if out := Elastic(jobs, c, "edf", 60, 0); out[1].Met() {
+	if out := runElastic(jobs, c, Options{Policy: "edf", Slot: 60}); out[1].Met() {
 		t.Error("edf meets it too: the test shows nothing")
 	}
 }
