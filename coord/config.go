@@ -83,6 +83,10 @@ type Config struct {
 	// StopOnLoss ends the job when a worker is gone after the start.
 	StopOnLoss bool
 
+	// LeaveAtOnce lets a worker or server that is told to end go at once, where 2 s are waited for others that
+	// may be told as well, with whom the job would be saved: who starts its processes ends it by Stop.
+	LeaveAtOnce bool
+
 	// The run ends at the first of these; zero: not there.
 	Samples int64   // of the stream
 	Epochs  float64 // passes over the data

@@ -212,7 +212,7 @@ func (c *Coordinator) muster(now time.Time) error {
 		return c.stop(cause)
 	}
 	for _, p := range slices.Concat(c.workers, c.servers) {
-		if p == nil || p.gone || p.leaving.IsZero() || now.Sub(p.leaving) < musterTime || c.retains(p) {
+		if p == nil || p.gone || p.leaving.IsZero() || !c.cfg.LeaveAtOnce && now.Sub(p.leaving) < musterTime || c.retains(p) {
 			continue
 		}
 		c.part(p, p.leave.Exit, "it leaves, as it was told to")

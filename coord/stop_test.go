@@ -139,6 +139,7 @@ func TestMuster(t *testing.T) {
 		ends    string
 	}{
 		"one worker":           {Config{}, []int{1}, false, ""},
+		"one, at once":         {Config{LeaveAtOnce: true}, []int{1}, false, ""},
 		"one, and all must be": {Config{StopOnLoss: true}, []int{1}, false, "--on-failure stop"},
 		"all workers":          {Config{}, []int{0, 1}, false, "every worker was told to end"},
 		"a server":             {Config{}, nil, true, "server 1 was told to end"},
@@ -167,8 +168,8 @@ func TestMuster(t *testing.T) {
 					return
 				}
 				time.Sleep(musterTime / 2)
-				if len(w.lines("leave")) > 0 {
-					t.Error("it is let go before the others could have been told")
+				if left := len(w.lines("leave")) > 0; left != c.cfg.LeaveAtOnce {
+					t.Errorf("before the others could have been told it was let go: %v", left)
 				}
 				<-ws[1].gone
 				var refused *transport.RejectError

@@ -75,6 +75,7 @@ type Training struct {
 	CheckpointEvery time.Duration // 0: only at the end
 	ResumeOtherData bool          // a checkpoint of other data than the workers' may be gone on with
 	OnFailure       string        // when a worker is gone: shrink or stop; empty: shrink
+	LeaveAtOnce     bool          // who is told to end is let go at once
 }
 
 // Policy is which gradients make an update, and what is decided while the job runs. Words are those

@@ -70,10 +70,10 @@ func (s *server) coordinator() (*coord.Coordinator, error) {
 			return t, text
 		},
 		Adopt:      s.adopt,
-		StopOnLoss: job.OnFailure == "stop",
-		Result:     runlog.Result{Arch: job.Arch, Baseline: job.Baseline, Model: job.Model, Dataset: job.Dataset, Seed: job.Seed, RunLog: path},
-		Cancel:     s.made.Cancel,
-		RunLog:     runlog.NewWriter(file), Log: s.log,
+		StopOnLoss: job.OnFailure == "stop", LeaveAtOnce: job.LeaveAtOnce,
+		Result: runlog.Result{Arch: job.Arch, Baseline: job.Baseline, Model: job.Model, Dataset: job.Dataset, Seed: job.Seed, RunLog: path},
+		Cancel: s.made.Cancel,
+		RunLog: runlog.NewWriter(file), Log: s.log,
 	}
 	if s.lease.Leadership != nil {
 		cfg.Lease, cfg.Handover, cfg.Coordinators = s.lease, s.handover, len(job.Coordinators)

@@ -131,6 +131,7 @@ type Job struct {
 	Segment      int           // KiB after which a part is passed on; 0: by the model
 	Buffer       int           // KiB of each socket's buffers; 0: by the model; -1: the kernel's choice
 	OnFailure    string        // shrink or stop, when a worker is gone
+	LeaveAtOnce  bool          // who is told to end is let go at once
 
 	WorkerRestarts int // star run: how many workers that failed are started again, in all
 
@@ -277,6 +278,7 @@ func (j *Job) declare(role Role) {
 	Var(s, &j.Segment, "allreduce-segment", 0, "allreduce: KiB after which a part of a vector is passed on; 0: by the cost model")
 	Var(s, &j.Buffer, "allreduce-buffer", 0, "allreduce: KiB of each socket's buffers; 0: by the cost model; -1: the kernel's choice")
 	Var(s, &j.OnFailure, "on-failure", defaults.OnFailure, "when a worker is gone: go on without it, or stop", "shrink", "stop")
+	Var(s, &j.LeaveAtOnce, "leave-at-once", false, "a worker that is told to end goes at once, not after 2 s in which others may be told; for schedulers that tell rank 0 when the job is to end")
 	Var(s, &j.WorkerRestarts, "worker-restarts", 0, "star run: how many workers that failed are started again, in all, and come back to the job; with --coordinators also processes that may coordinate and were killed, and with --replicas as well servers")
 
 	Var(s, &j.Out, "out", defaults.Out, "folder for run.jsonl and checkpoints")

@@ -2,7 +2,7 @@ package live
 
 import "slices"
 
-// What takes time in which a place makes no samples. It begins with the decision: that others must leave before, some 2 s after they are told, is in it.
+// What takes time in which a place makes no samples. It begins with the decision: that others must leave before is in it.
 const (
 	tookStart  = "start"  // from the decision that a job begins to its first update
 	tookResume = "resume" // the same from a checkpoint
@@ -29,7 +29,7 @@ func (q *Queue) Took(what string) float64 {
 		}
 		return 0
 	}
-	return of[len(of)/2]
+	return (of[(len(of)-1)/2] + of[len(of)/2]) / 2
 }
 
 // lag is for how long a job that has its workers makes no samples, s: until it has started, and at its end.

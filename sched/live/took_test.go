@@ -49,7 +49,7 @@ func TestTook(t *testing.T) {
 	for i := range 3 * mostTook {
 		w.q.learn(tookEnd, float64(i))
 	}
-	if got := w.q.Took(tookEnd); got != 2.5*mostTook {
+	if got := w.q.Took(tookEnd); got != 2.5*mostTook-0.5 {
 		t.Errorf("the median of the newest is %v", got)
 	}
 }

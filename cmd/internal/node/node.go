@@ -21,7 +21,7 @@ func ServerOf(j *settings.Job, log *slog.Logger) server.Config {
 		Job: process.JobOf(j), Shards: j.Shards, MinWorkers: j.MinWorkers, Notes: injected(j), Log: log,
 		Training: server.Training{
 			Model: j.Model, Dataset: j.Dataset, Epochs: j.Epochs, Samples: j.Samples, Steps: j.Steps, EvalEvery: j.EvalEvery, CheckpointEvery: j.CheckpointEvery,
-			ResumeOtherData: j.ResumeOtherData, OnFailure: j.OnFailure,
+			ResumeOtherData: j.ResumeOtherData, OnFailure: j.OnFailure, LeaveAtOnce: j.LeaveAtOnce,
 		},
 		Policy: server.Policy{
 			Mode: j.Mode, Shares: j.Shares, Predictor: j.Predictor, Decider: j.Decider, PSBandwidth: j.PSBandwidth, TreeFanIn: j.TreeFanIn,

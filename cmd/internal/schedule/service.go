@@ -378,16 +378,16 @@ func (s *Service) environ(j *live.Job, more map[string]string) []string {
 
 // coordinates is the command of a job's coordinator, which has its shard, too.
 func (s *Service) coordinates(j *live.Job) (*exec.Cmd, []byte, error) {
-	shards := "1"
+	shards, atOnce := "1", "true"
 	if j.Settings["arch"] == settings.AllReduce {
-		shards = "0"
+		shards, atOnce = "0", "false" // parameters are with workers: one that comes needs some time to get them
 	}
 	self, err := os.Executable()
 	if err != nil {
 		self = os.Args[0]
 	}
 	cmd := exec.Command(self, "ps")
-	cmd.Env = s.environ(j, map[string]string{"listen": j.Addr, "rank": "0", "servers": "1", "shards": shards, "json": "true", "join-timeout": joins})
+	cmd.Env = s.environ(j, map[string]string{"listen": j.Addr, "rank": "0", "servers": "1", "shards": shards, "json": "true", "join-timeout": joins, "leave-at-once": atOnce})
 	return cmd, nil, nil
 }
 
