@@ -69,7 +69,11 @@ type colocation struct {
 	waiting []*Task // by priority
 	running []*Task // in order of their starts
 
-	lent []float64 // when a node is lent to the profiler, and comes back, in turns
+	profiler *profiler // which has jobs first; nil: there is none, or it is that of Lucid's program
+	lends    bool      // a node to it
+	held     []*Task   // that it has
+
+	lent []float64 // of Lucid's program: when a node is lent to the profiler, and comes back, in turns
 	gone int       // how many of these times have passed
 }
 
@@ -91,7 +95,7 @@ func (l *colocation) Decide(s *State) {
 	if l.gone < len(l.lent) {
 		s.WakeAt(l.lent[l.gone])
 	}
-	l.waiting = append(append(l.waiting, s.Revoked...), s.Arrived...)
+	l.waiting = append(append(l.waiting, s.Revoked...), l.arrived(s)...)
 	slices.SortStableFunc(l.waiting, func(a, b *Task) int { return cmp.Compare(priority(a), priority(b)) })
 	sharing := l.mean(l.Jobs, s.Now-math.Mod(s.Now, 100)) > calm
 	blocked := false
@@ -109,6 +113,25 @@ func (l *colocation) Decide(s *State) {
 	if len(l.waiting) > 0 {
 		s.WakeAt(s.Now - math.Mod(s.Now, 100) + 100)
 	}
+}
+
+// arrived is the jobs that have come, of those that are profiled the ones that have left the profiler.
+func (l *colocation) arrived(s *State) (left []*Task) {
+	if l.profiler == nil {
+		return s.Arrived
+	}
+	if l.lends {
+		lent := func() bool {
+			i := slices.Index(s.nodes.free, s.nodes.all())
+			return i >= 0 && s.nodes.drop(i)
+		}
+		l.profiler.advance(s.Now, lent, s.nodes.add)
+		s.WakeAt(l.profiler.next())
+	}
+	var next float64
+	l.held, left, next = l.profiler.hold(append(l.held, s.Arrived...), s.Now)
+	s.WakeAt(next)
+	return left
 }
 
 // join has a job share the GPUs of the first that it can share with.
@@ -228,6 +251,11 @@ func lenders(clusters map[string]Cluster, compat Compat) (lent map[string]int, m
 // lucid simulates jobs under Lucid: short ones end in the profiler, the others run in their virtual cluster, where they may share GPUs.
 func (p *Profile) lucid(jobs []*Job, clusters map[string]Cluster, compat Compat) []Outcome {
 	lent, moreLender := lenders(clusters, compat)
+	if len(lent) > 0 && compat&Lucid == 0 {
+		c := Cluster{Nodes: lent[moreLender], GPUs: clusters[moreLender].GPUs}
+		fits := func(j *Job) int { return (clusters[j.VC].Nodes - lent[j.VC]) * clusters[j.VC].GPUs }
+		return p.newProfiler(jobs, c, fits).lucid(jobs, clusters, lent, moreLender)
+	}
 	var of map[*Job]profiled
 	var scaled []float64
 	if len(lent) > 0 {
@@ -242,6 +270,8 @@ func (p *Profile) lucid(jobs []*Job, clusters map[string]Cluster, compat Compat)
 	for i, j := range jobs {
 		if r, ok := of[j]; ok && r.done {
 			out[i] = Outcome{Job: j, Start: r.start, End: r.end, Queue: r.start - j.Submit}
+			out[i].has(r.start, float64(j.GPUs))
+			out[i].has(r.end, 0)
 		}
 	}
 	apart(jobs, out, func(vc string, jobs []*Job) []Outcome {

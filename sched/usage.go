@@ -53,6 +53,9 @@ func Use(out []Outcome, parts int, until float64) Usage {
 			changes = append(changes, c)
 			had = s.GPUs
 		}
+		if len(o.Steps) == 0 && !math.IsNaN(o.End) { // it took no time
+			changes = append(changes, change{at: o.End, waiting: -1})
+		}
 	}
 	slices.SortStableFunc(changes, func(a, b change) int { return cmp.Compare(a.at, b.at) })
 	u := Usage{Waiting: make([]float64, parts), Used: make([]float64, parts)}

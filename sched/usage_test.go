@@ -18,6 +18,10 @@ func TestUse(t *testing.T) {
 	if u.From != 0 || u.Length != 5 || len(out[2].Steps) != 0 {
 		t.Errorf("%+v %v", u, out[2].Steps)
 	}
+	none := []*Job{jobs[0], {ID: "none", Submit: 5, GPUs: 1, Deadline: never}} // it takes no time, and does not wait after its end
+	if u := Use(Simulate(none, Cluster{Nodes: 1, GPUs: 4}, FIFO(), 0), 2, 0); u.Waiting[1] != 0 {
+		t.Errorf("a job that has ended waits: %v", u.Waiting)
+	}
 	if u := Use(nil, 3, 0); len(u.Used) != 3 {
 		t.Errorf("of no jobs: %+v", u)
 	}

@@ -54,6 +54,9 @@ func (e *Events) Write(policy string, out []sched.Outcome) error {
 			all = append(all, event{s.At, 1 + cmp.Compare(s.GPUs, had), what, s.GPUs, never, o.ID, ""})
 			had = s.GPUs
 		}
+		if len(o.Steps) == 0 && !math.IsNaN(o.End) { // it took no time
+			all = append(all, event{o.End, 1, "end", 0, never, o.ID, ""})
+		}
 	}
 	slices.SortStableFunc(all, func(a, b event) int { return cmp.Or(cmp.Compare(a.at, b.at), a.order-b.order) })
 	for _, v := range all {

@@ -52,6 +52,19 @@ func TestEvents(t *testing.T) {
 	}
 }
 
+// A job that took no time has an end, and no GPUs.
+func TestEventsOfNoTime(t *testing.T) {
+	var b bytes.Buffer
+	out := sched.Simulate([]*sched.Job{{ID: "none", Submit: 7, GPUs: 1, Deadline: never}}, sched.Cluster{Nodes: 1, GPUs: 4}, sched.FIFO(), 0)
+	if err := NewEvents(&b).Write("fifo", out); err != nil {
+		t.Fatal(err)
+	}
+	got, err := ReadEvents(&b)
+	if err != nil || got[0].Jobs[0].End != 7 || len(got[0].Jobs[0].Steps) != 0 {
+		t.Errorf("%v, %+v", err, got)
+	}
+}
+
 // What is wrong in a file of events is said with its line.
 func TestEventsWrong(t *testing.T) {
 	const head = "time,policy,job_id,event,gpus\n0,p,a,submit,0\n"
