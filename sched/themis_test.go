@@ -27,6 +27,17 @@ func TestThemisShares(t *testing.T) {
 	}
 }
 
+// TestThemisLeast has shares with which nobody need be better off than somebody has been: .5 would do, a tenth is enough.
+func TestThemisLeast(t *testing.T) {
+	claims := []claim{{left: 100, alone: 100, gpus: 4}, {left: 100, alone: 100, gpus: 4}}
+	for _, w := range []struct{ least, share, worst float64 }{{0, .5, 2}, {1.5, .5, 2}, {10, .1, 10}} {
+		share, worst := fairShares(claims, 4, w.least)
+		if math.Abs(share[0]-w.share) > 1e-9 || math.Abs(share[1]-w.share) > 1e-9 || math.Abs(worst-w.worst) > 1e-9 {
+			t.Errorf("at least %v: shares %v, worst %v; want %v and %v", w.least, share, worst, w.share, w.worst)
+		}
+	}
+}
+
 // TestThemisProgram has Themis of ElasticFlow's program by hand: jobs of as many seconds, but not iterations. Jobs end at slots after the first submission. Who has few iterations is furthest from
 // fair, and runs until it has ended. One that is larger than the cluster is declined.
 func TestThemisProgram(t *testing.T) {

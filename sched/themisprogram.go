@@ -18,7 +18,8 @@ type fairly struct {
 }
 
 // themisProgram simulates jobs under it. Jobs change, and end, at slots alone, which are counted from the first submission. How long a job takes alone is taken to be its iterations, as if these were seconds, each by
-// the part of the time that a job had when it was done, or has now: all GPUs by the number of jobs, by its GPUs, at most 1.
+// the part of the time that a job had when it was done, or has now: all GPUs by the number of jobs, by its GPUs, at most 1. What the worst
+// fairness has been once it stays at least.
 func themisProgram(jobs []*Job, c Cluster, slot float64) []Outcome {
 	slot = max(slot, 1)
 	gpus := c.Nodes * c.GPUs
@@ -38,6 +39,7 @@ func themisProgram(jobs []*Job, c Cluster, slot float64) []Outcome {
 		return j.Declined()
 	})
 	var here []*fairly
+	worst := 0.
 	for first, now := math.NaN(), 0.; len(due) > 0 || len(here) > 0; now += slot {
 		switch {
 		case math.IsNaN(first):
@@ -49,7 +51,7 @@ func themisProgram(jobs []*Job, c Cluster, slot float64) []Outcome {
 		for len(due) > 0 && due[0].Submit <= now {
 			here, due = append(here, due[0]), due[1:]
 		}
-		fairSlot(here, now, gpus)
+		worst = fairSlot(here, now, gpus, worst)
 	}
 	return outcomes(all)
 }
@@ -67,8 +69,8 @@ func (j *fairly) progress(now, slot float64) bool {
 	return j.left <= 0
 }
 
-// fairSlot has those jobs run from now on that have the largest shares, as many as fit.
-func fairSlot(jobs []*fairly, now float64, gpus int) {
+// fairSlot has those jobs run from now on that have the largest shares, as many as fit. It returns the worst fairness, which is not less than least.
+func fairSlot(jobs []*fairly, now float64, gpus int, least float64) float64 {
 	claims := make([]claim, len(jobs))
 	for i, j := range jobs {
 		if j.part > 0 {
@@ -77,7 +79,7 @@ func fairSlot(jobs []*fairly, now float64, gpus int) {
 		j.part, j.was = min(1, float64(gpus)/float64(len(jobs)*j.GPUs)), j.left
 		claims[i] = claim{left: j.left / j.rate, waited: now - j.Submit, alone: j.alone + j.left/j.part, gpus: float64(j.GPUs)}
 	}
-	share := fairShares(claims, float64(gpus))
+	share, worst := fairShares(claims, float64(gpus), least)
 	order := make([]int, len(jobs))
 	for i := range order {
 		order[i] = i
@@ -103,4 +105,5 @@ func fairSlot(jobs []*fairly, now float64, gpus int) {
 			left -= j.GPUs
 		}
 	}
+	return worst
 }
