@@ -354,6 +354,9 @@ func (l *Live) late(id, why string, now float64) string {
 	if takes <= has {
 		return fmt.Sprintf(": on %s it takes %.0f s of the %.0f s that it has, and jobs that were there before need them", gpus(n), takes, has)
 	}
+	if has < 0 { // it waited for a round, or for its turn, and its deadline passed
+		return fmt.Sprintf(": on %s it takes %.0f s, and its deadline was %.0f s ago", gpus(n), math.Ceil(takes), math.Ceil(-has))
+	}
 	return fmt.Sprintf(": on %s it takes %.0f s, and it has %.0f s", gpus(n), math.Ceil(takes), math.Floor(has))
 }
 

@@ -222,11 +222,13 @@ func TestLiveSays(t *testing.T) {
 	}
 	l.Arrive(&Job{ID: "a", Batch: 64, Iterations: 1000, Deadline: 100, Rates: []float64{10, 20, 40}})
 	l.Arrive(&Job{ID: "b", Batch: 64, Iterations: 1000, Deadline: 10, Rates: []float64{10, 20, 40}})
+	l.Arrive(&Job{ID: "past", Batch: 64, Iterations: 1000, Deadline: -3.5, Rates: []float64{10, 20, 40}})
 	var text []string
 	for _, d := range l.Decide(0) {
 		text = append(text, fmt.Sprintln(d.Job, d.GPUs, d.Declined, d.Why))
 	}
 	want := `b 0 true would end after its deadline: on 4 GPUs it takes 25 s, and it has 10 s
+past 0 true would end after its deadline: on 4 GPUs it takes 25 s, and its deadline was 4 s ago
 a 4 false starts on 4 GPUs: the least share that meets each deadline, the rest where it helps most; done in 25 s at this rate, deadline in 100 s`
 	if got := strings.TrimSpace(strings.Join(text, "")); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
