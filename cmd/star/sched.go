@@ -343,45 +343,45 @@ func (p *schedSim) valid() error {
 	return nil
 }
 
-func (p *schedSim) sim(w, progress io.Writer, trace string) error {
-	compat, err := sched.ParseCompat(p.compat)
-	if err != nil {
-		return p.set.Invalid("compat", err)
+// read reads what is simulated: jobs, machines, and options but for the policy.
+func (p *schedSim) read(trace string) (jobs []*sched.Job, vcs map[string]sched.Cluster, o sched.Options, err error) {
+	if o.Compat, err = sched.ParseCompat(p.compat); err != nil {
+		return nil, nil, o, p.set.Invalid("compat", err)
 	}
-	if err := p.valid(); err != nil {
-		return err
+	if err = p.valid(); err != nil {
+		return nil, nil, o, err
 	}
-	jobs, err := p.trace(trace)
-	if err != nil {
-		return err
+	if jobs, err = p.trace(trace); err != nil {
+		return nil, nil, o, err
 	}
-	vcs, err := p.clusters(jobs)
-	if err != nil {
-		return err
+	if vcs, err = p.clusters(jobs); err != nil {
+		return nil, nil, o, err
 	}
-	if err := p.slowNodes(vcs, jobs); err != nil {
-		return err
+	if err = p.slowNodes(vcs, jobs); err != nil {
+		return nil, nil, o, err
 	}
-	if err := p.revoked(vcs, jobs); err != nil {
-		return err
+	if err = p.revoked(vcs, jobs); err != nil {
+		return nil, nil, o, err
 	}
 	if p.estimateError > 0 {
 		sched.Misjudge(jobs, p.estimateError, rand.New(rand.NewPCG(p.seed, 0)))
 	}
-	profile, err := p.profile()
+	if o.Profile, err = p.profile(); err != nil {
+		return nil, nil, o, err
+	}
+	o.Users, err = p.users(jobs)
+	o.Slot, o.Start, o.Resize, o.Horizon = math.Round(p.slot.Seconds()), p.start.Seconds(), p.resize.Seconds(), p.horizon.Seconds()
+	o.Alpha, o.Profiling = p.alpha, p.profiling == "on"
+	return jobs, vcs, o, err
+}
+
+func (p *schedSim) sim(w, progress io.Writer, trace string) error {
+	jobs, vcs, o, err := p.read(trace)
 	if err != nil {
 		return err
 	}
-	users, err := p.users(jobs)
-	if err != nil {
-		return err
-	}
-	options := func(policy string) sched.Options {
-		return sched.Options{Policy: policy, Slot: math.Round(p.slot.Seconds()), Start: p.start.Seconds(), Resize: p.resize.Seconds(), Horizon: p.horizon.Seconds(), Compat: compat, Profile: profile, Alpha: p.alpha, Profiling: p.profiling == "on", Users: users,
-			Progress: schedProgress(progress, policy, time.Now)}
-	}
-	for _, policy := range p.policies { // before files are written, and before the first policy has taken its time
-		if err := sched.Check(jobs, vcs, options(policy)); err != nil {
+	for _, o.Policy = range p.policies { // before files are written, and before the first policy has taken its time
+		if err := sched.Check(jobs, vcs, o); err != nil {
 			return p.set.Invalid("policy", err)
 		}
 	}
@@ -408,7 +408,8 @@ func (p *schedSim) sim(w, progress io.Writer, trace string) error {
 	var summary schedSummary
 	for _, policy := range p.policies {
 		begin := time.Now()
-		out, err := sched.Run(jobs, vcs, options(policy))
+		o.Policy, o.Progress = policy, schedProgress(progress, policy, time.Now)
+		out, err := sched.Run(jobs, vcs, o)
 		if err != nil {
 			return p.set.Invalid("policy", err)
 		}
