@@ -457,15 +457,9 @@ func (e *mixed) anywhere(u *owner) (*single, int) {
 	return nil, 0
 }
 
-// equal gives each user as many machines of each kind, and one more while some are left over: its shortest job first, with a GPU if it may have one
-// more, else without.
+// equal gives each user the same part of the machines of each kind, whoever has jobs: their number by the number of users, rounded down, but one at least. What
+// others do not use stays idle. The user's shortest job is first, with a GPU if the user may have one more, else without.
 func (e *mixed) equal() {
-	active := 0
-	for _, u := range e.owners {
-		if len(u.ready) > 0 || u.using > 0 {
-			active++
-		}
-	}
 	e.poorest(func(u *owner) float64 { return float64(u.using) }, func(u *owner) (*single, int) {
 		var n [kinds]int
 		for _, j := range e.running {
@@ -474,7 +468,7 @@ func (e *mixed) equal() {
 			}
 		}
 		for kind, m := range e.machines {
-			if e.has(kind) && n[kind] < (m+active-1)/max(active, 1) {
+			if e.has(kind) && n[kind] < max(1, m/len(e.owners)) {
 				return u.shortest(func(j *single) float64 { return j.estimate[kind] }), kind
 			}
 		}

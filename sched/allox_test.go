@@ -109,6 +109,33 @@ func TestMixed(t *testing.T) {
 }
 
 // TestMixedErrors: what is not known is said.
+// TestEqualShareIsFixed: under es a user has its part of the machines of a kind at most, also while the other one has no jobs, and one machine at least.
+func TestEqualShareIsFixed(t *testing.T) {
+	for _, w := range []struct {
+		nodes, plain int
+		ends         []float64
+	}{
+		{4, 2, []float64{10, 10, 30, 20}}, // the third one has the plain machine, the fourth one waits for a GPU
+		{1, 1, []float64{10, 30, 20, 30}}, // less than a machine for each: one of each kind
+	} {
+		var jobs []*Job
+		for i := range 4 {
+			e := &Either{User: "busy", Duration: [kinds]float64{onGPU: 10, onCPU: 30}}
+			jobs = append(jobs, &Job{ID: fmt.Sprint(i), Deadline: never, GPUs: 1, Duration: 10, Either: e})
+		}
+		c := Cluster{Nodes: w.nodes, GPUs: 1, Plain: w.plain}
+		out, err := Run(jobs, map[string]Cluster{"": c}, Options{Policy: "es", Alpha: .1, Users: []string{"idle", "busy"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, o := range out {
+			if o.End != w.ends[i] {
+				t.Errorf("%d and %d machines: job %d ends at %v, want %v", w.nodes, w.plain, i, o.End, w.ends[i])
+			}
+		}
+	}
+}
+
 func TestMixedErrors(t *testing.T) {
 	one := map[string]Cluster{"": {Nodes: 1, GPUs: 1}}
 	if _, err := Run([]*Job{{ID: "7", GPUs: 1, Duration: 1}}, one, Options{Policy: "allox", Alpha: .1}); err == nil {
