@@ -33,7 +33,13 @@ func TestAway(t *testing.T) {
 		{"edf", 1, 80, 80 + 50 + moving},
 		{"ef", 1, 80, 80 + 50 + moving},
 		{"ef", 2, 80, 50 + 50 + moving},
-		{"fifo", 1, never, math.NaN()},
+		{"fifo", 1, never, math.NaN()}, // and the simulation ends, also of those that look every minute or slot
+		{"tiresias", 1, never, math.NaN()},
+		{"gandiva", 1, never, math.NaN()},
+		{"themis", 1, never, math.NaN()},
+		{"chronus", 1, never, math.NaN()},
+		{"pollux", 1, never, math.NaN()},
+		{"star", 1, never, math.NaN()},
 		{"ef-admission", 1, never, math.NaN()},
 	} {
 		out, err := Run([]*Job{job}, map[string]Cluster{"": {Nodes: c.nodes, GPUs: 2, Away: mustAway(t, Absence{0, 50, c.back})}}, Options{Policy: c.policy, Slot: 10})

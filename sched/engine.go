@@ -226,7 +226,7 @@ func simulate(jobs []*Job, c Cluster, p Policy, o Options) []Outcome {
 		if ended < len(jobs) {
 			next = min(next, away.next())
 		}
-		if math.IsInf(next, 1) {
+		if math.IsInf(next, 1) || c.Away != nil && len(due)+len(s.ends) == 0 && math.IsInf(away.next(), 1) && s.stuck(tasks) {
 			break
 		}
 		s.Now, s.wake = next, never
@@ -253,6 +253,11 @@ func simulate(jobs []*Job, c Cluster, p Policy, o Options) []Outcome {
 		p.Decide(s)
 	}
 	return outcomes(tasks)
+}
+
+// stuck says whether all tasks that are left ask for more GPUs than there are. A policy may look at them every minute nevertheless.
+func (s *State) stuck(tasks []*Task) bool {
+	return !slices.ContainsFunc(tasks, func(t *Task) bool { return math.IsNaN(t.End) && !t.Declined() && t.GPUs <= s.GPUs() })
 }
 
 // begins is the outcome of a job of which nothing has happened yet.

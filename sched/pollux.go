@@ -16,7 +16,7 @@ type pollux struct{}
 func (pollux) admit(_ *elastic, new []*flex) []*flex { return new }
 
 func (pollux) wake(e *elastic) float64 {
-	if len(e.runnable) == 0 {
+	if !slices.ContainsFunc(e.runnable, func(f *flex) bool { return f.n > 0 }) { // there are none, or all ask for more GPUs than there are
 		return never
 	}
 	return e.now + e.slot

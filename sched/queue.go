@@ -88,12 +88,20 @@ type quota struct {
 	running []*Task
 }
 
+// remains is for how long a task is thought to have GPUs until its end, with what its start takes: else one that has just started would be behind others that have not.
+func (s *State) remains(t *Task) float64 {
+	if t.Running() {
+		return t.thought()
+	}
+	return t.thought() + s.starting*t.guess()
+}
+
 // SRTF gives the GPUs to the jobs with the least time left, and knows it.
-func SRTF() Policy { return &quota{order: func(s *State, t *Task) float64 { return t.thought() }} }
+func SRTF() Policy { return &quota{order: (*State).remains} }
 
 // SRSF gives the GPUs to the jobs with the fewest GPU-seconds left, and knows them.
 func SRSF() Policy {
-	return &quota{order: func(s *State, t *Task) float64 { return t.thought() * float64(t.GPUs) }}
+	return &quota{order: func(s *State, t *Task) float64 { return s.remains(t) * float64(t.GPUs) }}
 }
 
 // lucidLimit is where Tiresias as in Lucid splits its two queues, GPU-seconds.
