@@ -21,7 +21,7 @@ func schedEstimateCommand() *cobra.Command {
 	settings.Var(&s, &to, "predict", "", "trace of jobs whose durations are to be predicted: it is written to standard output with them")
 	settings.Var(&s, &method, "method", "ebm", "how: explainable boosting, gradient boosting, a pruned tree, or the user's earlier jobs", predictMethods...)
 	settings.Var(&s, &epochs, "epochs", 0, "how many epochs the whole job has")
-	settings.Var(&s, &first, "first", .5, "share of the measured epochs after which linear looks for the first time")
+	settings.Var(&s, &first, "first", .5, "share of the measured epochs after which linear looks for the first time: a/b for a measurement of the shares a and b of the job")
 	settings.Var(&s, &truth, "truth", 0, "how long the job really takes, s: says how far the estimates are off")
 	cmd := &cobra.Command{
 		Use:   "estimate LOG...",
@@ -52,17 +52,17 @@ that both traces have is used, numbers and categories, and hour and weekday. Whe
 				return s.Invalid("epochs", errors.New("how many epochs has the whole job? want one or more"))
 			case !(first > 0 && first < 1):
 				return s.Invalid("first", errors.New("want a share between 0 and 1"))
-			case truth < 0:
+			case !(truth >= 0) || math.IsInf(truth, 0):
 				return s.Invalid("truth", errors.New("want seconds of at least 0"))
 			}
-			return estimateLogs(cmd.OutOrStdout(), args, epochs, first, truth)
+			return estimateLogs(cmd.OutOrStdout(), &s, args, epochs, first, truth)
 		},
 	}
 	s.Bind(cmd)
 	return cmd
 }
 
-func estimateLogs(w io.Writer, logs []string, epochs int, first, truth float64) error {
+func estimateLogs(w io.Writer, s *settings.Set, logs []string, epochs int, first, truth float64) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(tw, "log\tmeasured epochs\tdetailed s\tlinear s\t")
 	var detailed, linear []float64
@@ -72,6 +72,9 @@ func estimateLogs(w io.Writer, logs []string, epochs int, first, truth float64) 
 			return err
 		}
 		for _, t := range all {
+			if len(t.Epochs) > epochs {
+				return s.Invalid("epochs", fmt.Errorf("%s has %d: want those of the whole job", name, len(t.Epochs)))
+			}
 			detailed = append(detailed, t.Detailed(epochs))
 			line := "-" // one epoch has no two points
 			if n := int(math.Round(first * float64(len(t.Epochs)))); n > 0 && n < len(t.Epochs) {
@@ -89,7 +92,11 @@ func estimateLogs(w io.Writer, logs []string, epochs int, first, truth float64) 
 		}{{"detailed", detailed}, {"linear", linear}} {
 			if len(m.of) > 0 {
 				bias, sigma := estimate.Noise(m.of, truth)
-				fmt.Fprintf(tw, "%s\t%+.2f %%\t%.2f %%\t\n", m.name, 100*bias, 100*sigma)
+				scatter := "-" // one estimate does not scatter
+				if len(m.of) > 1 {
+					scatter = fmt.Sprintf("%.2f %%", 100*sigma)
+				}
+				fmt.Fprintf(tw, "%s\t%+.2f %%\t%s\t\n", m.name, 100*bias, scatter)
 			}
 		}
 	}

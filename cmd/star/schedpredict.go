@@ -99,12 +99,18 @@ func predict(w, says io.Writer, method, trainFile, predictFile string) error {
 		return err
 	}
 	if truth, err := to.numbers("duration"); err == nil {
+		past, err := train.numbers("duration")
+		if err != nil {
+			return err
+		}
 		rank, factor := quality(estimates, truth)
 		correlation := fmt.Sprintf("%.3f", rank)
 		if math.IsNaN(rank) {
 			correlation = "unknown, since all take the same, or are thought to,"
 		}
-		fmt.Fprintf(says, "%s: rank correlation %s with the durations of %d jobs, half of them within a factor of %.2f\n", method, correlation, len(truth), factor)
+		slices.Sort(past)
+		_, plain := quality(slices.Repeat([]float64{past[len(past)/2]}, len(truth)), truth)
+		fmt.Fprintf(says, "%s: rank correlation %s with the durations of %d jobs, half of them within a factor of %.2f (%.2f if the median of %s were said of all)\n", method, correlation, len(truth), factor, plain, train.file)
 	}
 	return to.write(w, estimates)
 }
@@ -193,7 +199,7 @@ func learned(method string, train, to *jobTable, says io.Writer) ([]float64, err
 	}
 	for c, name := range train.header {
 		other := to.column(name)
-		if slices.Contains(notFeatures, name) || other < 0 {
+		if slices.Contains(notFeatures, name) || other < 0 || train.same(c) {
 			continue
 		}
 		names = append(names, name)
@@ -277,6 +283,11 @@ func model(method string, t estimate.Table, names []string, says io.Writer) (fun
 		}
 	}
 	return m.Predict, nil
+}
+
+// same says whether all jobs have the same in a column: nothing can be learned of it.
+func (t *jobTable) same(c int) bool {
+	return !slices.ContainsFunc(t.rows, func(row []string) bool { return row[c] != t.rows[0][c] })
 }
 
 // numeric says whether a column has numbers only.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -142,7 +143,10 @@ it had so many, or, for numbers that it never had, by a line through the others.
 			if err != nil {
 				return err
 			}
-			return printScaling(cmd.OutOrStdout(), curve, asJSON)
+			if err := printScaling(cmd.OutOrStdout(), curve, asJSON); err != nil || asJSON {
+				return err
+			}
+			return r.assumed(cmd.OutOrStdout(), curve)
 		},
 	}
 	s.Bind(cmd)
@@ -175,4 +179,29 @@ func printScaling(w io.Writer, curve []estimate.Rate, asJSON bool) error {
 		fmt.Fprintf(tw, "%d\t%.1f\t%.1f\t%s\t\n", r.Workers, r.Mean, r.Sigma, measured)
 	}
 	return tw.Flush()
+}
+
+// assumed says what in a curve nobody has measured.
+func (r *ran) assumed(w io.Writer, curve []estimate.Rate) error {
+	times := map[int]int{}
+	for _, s := range r.segments {
+		if s.Samples > 0 {
+			times[s.Workers]++
+		}
+	}
+	var once []int
+	for n, k := range times {
+		if k == 1 {
+			once = append(once, n)
+		}
+	}
+	slices.Sort(once)
+	var err error
+	if len(once) > 0 {
+		_, err = fmt.Fprintf(w, "\nOf %s workers there is one measurement alone: its standard error is assumed, 10 %% at most.\n", strings.ReplaceAll(strings.Trim(fmt.Sprint(once), "[]"), " ", ", "))
+	}
+	if unseen := slices.ContainsFunc(curve, func(r estimate.Rate) bool { return r.Measured == 0 }); unseen && len(times) == 1 && err == nil {
+		_, err = fmt.Fprintln(w, "\nOnly one number of workers was measured: that the others are as fast in proportion is assumed.")
+	}
+	return err
 }
