@@ -99,8 +99,8 @@ func (g *timeslicing) order(turn bool, demand, gpus int) []*Task {
 	return append(run, rest...)
 }
 
-// turns is the nodes that ElasticFlow's program gives to jobs with as many GPUs, as far as it was found out from its results. Nodes of a set belong together; as many
-// of its first jobs run as have room.
+// turns is nodes that ElasticFlow's program gives to jobs with as many GPUs, as its results show. Nodes of a set belong together; as many of its first jobs run as have
+// room.
 type turns struct {
 	jobs   []*served
 	filled float64 // GPUs of the jobs that were put into it, as a share of its own: what leaves is not subtracted
@@ -216,77 +216,111 @@ func (e *turnwise) progress(was float64) {
 	}
 }
 
-// emptiest puts the set that is filled least first.
-func emptiest(sets []*turns) {
-	slices.SortStableFunc(sets, func(a, b *turns) int { return cmp.Compare(a.filled, b.filled) })
+// emptiest is the set that is filled least, the last of those.
+func emptiest(sets []*turns) *turns {
+	s := sets[0]
+	for _, o := range sets[1:] {
+		if o.filled <= s.filled {
+			s = o
+		}
+	}
+	return s
 }
+
+// fullestFirst sorts sets by how much they are filled.
+func fullestFirst(sets []*turns) {
+	slices.SortStableFunc(sets, func(a, b *turns) int { return cmp.Compare(b.filled, a.filled) })
+}
+
+// part is how much of a set one job with so many GPUs fills.
+func (e *turnwise) part(size int) float64 { return float64(size) / float64(e.nodesOf(size)*e.GPUs) }
 
 // join puts a job into the emptiest set, or a new one if that is full. False: there is none, and no node for one.
 func (e *turnwise) join(j *served) bool {
-	sets, nodes := e.sets[j.GPUs], e.nodesOf(j.GPUs)
-	part := float64(j.GPUs) / float64(nodes*e.GPUs)
-	emptiest(sets)
-	if len(sets) == 0 || sets[0].filled+part > 1-1e-9 && e.free >= nodes {
-		if e.free < nodes {
-			return false
-		}
-		e.free -= nodes
-		sets = append([]*turns{{}}, sets...)
-		e.sets[j.GPUs] = append(slices.Clone(sets[1:]), sets[0])
+	sets, nodes, part := e.sets[j.GPUs], e.nodesOf(j.GPUs), e.part(j.GPUs)
+	if len(sets) == 0 && e.free < nodes {
+		return false
 	}
-	s := sets[0]
-	s.jobs = append(s.jobs, j)
-	s.filled += part
+	if len(sets) == 0 || emptiest(sets).filled+part > 1-1e-9 && e.free >= nodes {
+		e.free -= nodes
+		e.sets[j.GPUs] = slices.Insert(sets, 0, &turns{jobs: []*served{j}, filled: part})
+	} else {
+		s := emptiest(sets)
+		s.jobs = append(s.jobs, j)
+		s.filled += part
+	}
 	j.Start = e.now
 	return true
 }
 
-// share takes nodes from classes that have more than their jobs ask for, and than their share of all that is asked for: one set for each job of the class that would fit
-// into what is too much. It gives nodes to classes that have less than their share, where not all jobs have room: by which rule the program does was not found out.
+// share goes through the classes, those with the fewest GPUs first. Each is due what its jobs ask for, but no more than its share of all that is asked for. What it has
+// and what it is due differ by some number of its jobs: as many sets go if it has too much. If it has too little, nothing is done while there are as many free nodes as
+// jobs that lack GPUs; else all free nodes are taken.
 func (e *turnwise) share() {
 	demand := 0
 	count := map[int]int{}
 	for _, size := range slices.Sorted(maps.Keys(e.sets)) {
-		sets := e.sets[size]
-		for _, s := range sets {
+		for _, s := range e.sets[size] {
 			count[size] += len(s.jobs)
 		}
 		demand += size * count[size]
 	}
 	for _, size := range slices.Sorted(maps.Keys(e.sets)) {
-		sets := e.sets[size]
-		nodes := e.nodesOf(size)
-		want := size * count[size]
-		want = min(want, int(float64(want)/float64(demand)*float64(e.Nodes*e.GPUs)))
-		for demand > e.Nodes*e.GPUs && e.free >= nodes && want >= (len(sets)+1)*nodes*e.GPUs { // our own rule
-			b := &turns{}
-			for _, s := range sets {
-				for room := nodes * e.GPUs / size; len(s.jobs) > room && len(b.jobs) < room; b.filled += float64(size) / float64(nodes*e.GPUs) {
-					b.jobs = append(b.jobs, s.jobs[room])
-					s.jobs = slices.Delete(s.jobs, room, room+1)
-				}
-			}
-			if len(b.jobs) == 0 {
-				break
-			}
-			e.free -= nodes
-			sets = append(sets, b)
-			e.sets[size] = sets
+		sets, nodes := e.sets[size], e.nodesOf(size)
+		due := float64(size * count[size])
+		due = min(due, due/float64(demand)*float64(e.Nodes*e.GPUs))
+		has := float64(len(sets) * nodes * e.GPUs)
+		if n := min(int((has-due)/float64(size)), len(sets)-1); n > 0 {
+			e.shrink(size, n)
+		} else if lack := int((due - has) / float64(size)); lack > e.free/nodes {
+			e.deal(size, e.free/nodes)
 		}
-		n := min((len(sets)*nodes*e.GPUs-want)/size, len(sets)-1)
-		if n <= 0 {
-			continue
-		}
-		emptiest(sets)
-		keep := sets[n:]
-		for _, s := range sets[:n] {
-			e.free += nodes
-			for _, j := range s.jobs {
-				emptiest(keep)
-				keep[0].jobs = append(keep[0].jobs, j)
-				keep[0].filled += float64(size) / float64(nodes*e.GPUs)
-			}
-		}
-		e.sets[size] = keep
 	}
+}
+
+// shrink takes the n emptiest sets from a class. Their jobs go behind those of the others, each to the one that is the emptiest then.
+func (e *turnwise) shrink(size, n int) {
+	sets := e.sets[size]
+	fullestFirst(sets)
+	keep := sets[:len(sets)-n]
+	for _, s := range slices.Backward(sets[len(keep):]) {
+		e.free += e.nodesOf(size)
+		for _, j := range s.jobs {
+			to := emptiest(keep)
+			to.jobs = append(to.jobs, j)
+			to.filled += e.part(size)
+		}
+	}
+	e.sets[size] = keep
+}
+
+// deal deals the jobs of a class anew to all its sets and n more, and back and forth: after each the sets are sorted by how many they have, and the last gets the next. The
+// sets count as empty then.
+func (e *turnwise) deal(size, n int) {
+	sets := e.sets[size]
+	var jobs []*served
+	for _, s := range sets {
+		jobs = append(jobs, s.jobs...)
+		*s = turns{}
+	}
+	for range n {
+		sets = append(sets, &turns{})
+	}
+	e.free -= n * e.nodesOf(size)
+	for _, j := range jobs {
+		fullestFirst(sets)
+		s := sets[len(sets)-1]
+		s.jobs = append(s.jobs, j)
+		s.filled += e.part(size)
+	}
+	fullestFirst(sets)
+	for _, s := range sets {
+		s.filled = 0
+	}
+	e.sets[size] = slices.DeleteFunc(sets, func(s *turns) bool {
+		if len(s.jobs) == 0 {
+			e.free += e.nodesOf(size)
+		}
+		return len(s.jobs) == 0
+	})
 }
