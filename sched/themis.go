@@ -53,9 +53,8 @@ func (p *fairness) shares(now float64, gpus int) map[*Task]float64 {
 		claims[i] = claim{left: t.thought(), waited: now - t.Submit, alone: max(t.Duration*t.guess(), 1), gpus: float64(t.GPUs)}
 	}
 	share := map[*Task]float64{}
-	x, _ := fairShares(claims, float64(gpus), 0)
-	for i, t := range p.jobs {
-		share[t] = x[i]
+	for i, x := range fairShares(claims, float64(gpus)) {
+		share[p.jobs[i]] = x
 	}
 	return share
 }
@@ -68,9 +67,9 @@ type claim struct {
 	gpus   float64
 }
 
-// fairShares is the least shares of the time with which no job is further from fair than the furthest must be, whose least is found by halving, and how far that is. It is not less than least.
-func fairShares(claims []claim, gpus, least float64) (share []float64, worst float64) {
-	share = make([]float64, len(claims))
+// fairShares is the least shares of the time with which no job is further from fair than the furthest must be, whose least is found by halving.
+func fairShares(claims []claim, gpus float64) []float64 {
+	share := make([]float64, len(claims))
 	fits := func(worst float64) bool { // sets shares with which no fairness is worse
 		sum, ok := 0., true
 		for i, c := range claims {
@@ -84,10 +83,7 @@ func fairShares(claims []claim, gpus, least float64) (share []float64, worst flo
 		}
 		return ok && sum <= gpus
 	}
-	if fits(least) {
-		return share, least
-	}
-	low, high := least, max(1, 2*least)
+	low, high := 0., 1.
 	for !fits(high) {
 		low, high = high, 2*high
 	}
@@ -99,5 +95,5 @@ func fairShares(claims []claim, gpus, least float64) (share []float64, worst flo
 		}
 	}
 	fits(high)
-	return share, high
+	return share
 }

@@ -27,14 +27,20 @@ func TestThemisShares(t *testing.T) {
 	}
 }
 
-// TestThemisLeast has shares with which nobody need be better off than somebody has been: .5 would do, a tenth is enough.
-func TestThemisLeast(t *testing.T) {
-	claims := []claim{{left: 100, alone: 100, gpus: 4}, {left: 100, alone: 100, gpus: 4}}
-	for _, w := range []struct{ least, share, worst float64 }{{0, .5, 2}, {1.5, .5, 2}, {10, .1, 10}} {
-		share, worst := fairShares(claims, 4, w.least)
-		if math.Abs(share[0]-w.share) > 1e-9 || math.Abs(share[1]-w.share) > 1e-9 || math.Abs(worst-w.worst) > 1e-9 {
-			t.Errorf("at least %v: shares %v, worst %v; want %v and %v", w.least, share, worst, w.share, w.worst)
+// TestThemisParts has three jobs for 4 GPUs under ElasticFlow's program: whole GPUs, 2 for each. A fourth one leaves 1 for each.
+func TestThemisParts(t *testing.T) {
+	var jobs []*fairly
+	for _, gpus := range []int{1, 2, 4} {
+		jobs = append(jobs, &fairly{Outcome: begins(&Job{GPUs: gpus}), left: 100, was: 100, rate: 1})
+	}
+	for _, want := range [][]float64{{1, 1, .5}, {1, .5, .25, .25}} {
+		fairSlot(jobs, 0, 4)
+		for i, j := range jobs {
+			if j.part != want[i] {
+				t.Errorf("%d jobs, %d GPUs: a part of %v, want %v", len(jobs), j.GPUs, j.part, want[i])
+			}
 		}
+		jobs = append(jobs, &fairly{Outcome: begins(&Job{GPUs: 4}), left: 100, was: 100, rate: 1})
 	}
 }
 

@@ -12,14 +12,14 @@ type fairly struct {
 	left, was float64 // iterations: now, and when its part was last computed
 	rate      float64 // iterations/s
 	part      float64 // of the time in which it would run if all had as many GPUs; 0: not known yet
+	waited    float64 // s from its submission until a job came or ended last
 	alone     float64 // iterations by the parts in which they were done
 	since     float64 // when it lost its GPUs, or came, s
 	runs      bool
 }
 
 // themisProgram simulates jobs under it. Jobs change, and end, at slots alone, which are counted from the first submission. How long a job takes alone is taken to be its iterations, as if these were seconds, each by
-// the part of the time that a job had when it was done, or has now: all GPUs by the number of jobs, by its GPUs, at most 1. What the worst
-// fairness has been once it stays at least.
+// the part of the time that a job had when it was done, or has now: as many GPUs as all by the number of jobs, rounded up, by its GPUs, at most 1. How long jobs have been there is looked at only when one comes or ends.
 func themisProgram(jobs []*Job, c Cluster, slot float64) []Outcome {
 	slot = max(slot, 1)
 	gpus := c.Nodes * c.GPUs
@@ -39,7 +39,6 @@ func themisProgram(jobs []*Job, c Cluster, slot float64) []Outcome {
 		return j.Declined()
 	})
 	var here []*fairly
-	worst := 0.
 	for first, now := math.NaN(), 0.; len(due) > 0 || len(here) > 0; now += slot {
 		switch {
 		case math.IsNaN(first):
@@ -47,11 +46,18 @@ func themisProgram(jobs []*Job, c Cluster, slot float64) []Outcome {
 		case len(here) == 0:
 			now = max(now, first+math.Ceil((due[0].Submit-first)/slot)*slot)
 		}
+		before := len(here)
 		here = slices.DeleteFunc(here, func(j *fairly) bool { return j.progress(now, slot) })
+		changed := len(here) < before
 		for len(due) > 0 && due[0].Submit <= now {
-			here, due = append(here, due[0]), due[1:]
+			here, due, changed = append(here, due[0]), due[1:], true
 		}
-		worst = fairSlot(here, now, gpus, worst)
+		if changed {
+			for _, j := range here {
+				j.waited = now - j.Submit
+			}
+		}
+		fairSlot(here, now, gpus)
 	}
 	return outcomes(all)
 }
@@ -69,17 +75,17 @@ func (j *fairly) progress(now, slot float64) bool {
 	return j.left <= 0
 }
 
-// fairSlot has those jobs run from now on that have the largest shares, as many as fit. It returns the worst fairness, which is not less than least.
-func fairSlot(jobs []*fairly, now float64, gpus int, least float64) float64 {
+// fairSlot has those jobs run from now on that have the largest shares, as many as fit.
+func fairSlot(jobs []*fairly, now float64, gpus int) {
 	claims := make([]claim, len(jobs))
 	for i, j := range jobs {
 		if j.part > 0 {
 			j.alone += (j.was - j.left) / j.part
 		}
-		j.part, j.was = min(1, float64(gpus)/float64(len(jobs)*j.GPUs)), j.left
-		claims[i] = claim{left: j.left / j.rate, waited: now - j.Submit, alone: j.alone + j.left/j.part, gpus: float64(j.GPUs)}
+		j.part, j.was = min(1, float64((gpus+len(jobs)-1)/len(jobs))/float64(j.GPUs)), j.left
+		claims[i] = claim{left: j.left / j.rate, waited: j.waited, alone: j.alone + j.left/j.part, gpus: float64(j.GPUs)}
 	}
-	share, worst := fairShares(claims, float64(gpus), least)
+	share := fairShares(claims, float64(gpus))
 	order := make([]int, len(jobs))
 	for i := range order {
 		order[i] = i
@@ -105,5 +111,4 @@ func fairSlot(jobs []*fairly, now float64, gpus int, least float64) float64 {
 			left -= j.GPUs
 		}
 	}
-	return worst
 }

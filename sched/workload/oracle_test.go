@@ -265,18 +265,16 @@ func TestGandivaOracle(t *testing.T) {
 	}
 }
 
-// TestThemisOracle compares the ends of jobs with what ElasticFlow's simulator made of them under Themis, with a solver that finds the least shares. They are not all equal: the numbers are how many
-// are, and how many jobs are in time both here and there, or in neither.
+// TestThemisOracle compares when each job ends with when it does in ElasticFlow's program under Themis, with a solver that finds the least shares.
 func TestThemisOracle(t *testing.T) {
 	dir := filepath.Join(reference(t), "elasticflow")
 	for _, figure := range []struct {
 		name, trace, cluster, gpu string
 		slot                      float64
-		equal, same               int
 	}{
-		{"195job", "195job.csv", "n16g8", "A100", 60, 184, 194},
-		{"fig10", "100jobs_1500lam.csv", "n16g8", "A100", 240, 100, 100},
-		{"fig8a", "elasticVpollux_e.csv", "n16g4", "T4", 60, 90, 192},
+		{"195job", "195job.csv", "n16g8", "A100", 60},
+		{"fig10", "100jobs_1500lam.csv", "n16g8", "A100", 240},
+		{"fig8a", "elasticVpollux_e.csv", "n16g4", "T4", 60},
 	} {
 		jobs, cluster := elasticFlow(t, dir, figure.trace, figure.cluster, figure.gpu)
 		want := results(t, "job_id", dir, "results", figure.name+"_themis.job.csv.gz")
@@ -284,18 +282,14 @@ func TestThemisOracle(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		equal, same := 0, 0
+		equal := 0
 		for _, o := range out {
-			end := want[o.ID].number(t, "end_time")
-			if o.End == end {
+			if o.End == want[o.ID].number(t, "end_time") {
 				equal++
 			}
-			if o.Met() == (end <= o.Deadline) {
-				same++
-			}
 		}
-		if equal != figure.equal || same != figure.same {
-			t.Errorf("%s: %d of %d jobs end when they do there, want %d; %d with the same outcome, want %d", figure.name, equal, len(out), figure.equal, same, figure.same)
+		if equal != len(want) || len(out) != len(want) {
+			t.Errorf("%s: %d of %d jobs end when they do there", figure.name, equal, len(want))
 		}
 	}
 }
