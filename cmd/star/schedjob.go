@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -61,8 +62,10 @@ func readJob(file string) (spec live.Spec, err error) {
 	} else {
 		text, err = os.ReadFile(file)
 	}
-	if err != nil {
+	if errors.Is(err, fs.ErrNotExist) {
 		return spec, member.FileError(err, errJob)
+	} else if err != nil { // a folder, say
+		return spec, bad(err)
 	}
 	var f jobFile
 	d := yaml.NewDecoder(bytes.NewReader(text))
