@@ -163,7 +163,8 @@ func steps(jobs []*staged, at []int) (t float64) {
 	return t
 }
 
-// passed is when all jobs are done, if job i begins with resource at[i]. GPU and network serve one job at a time, the processor all of them.
+// passed is when all jobs are done, if job i begins with resource at[i]. GPU and network serve one job at a time, the processor all of them but for
+// the last of four jobs, which waits there for the one a step ahead. Of three, the network of one can stand between the processor and the GPU of the others.
 func passed(jobs []*staged, at []int) float64 {
 	done := make([]float64, len(jobs))
 	var free [most]float64 // when a resource is
@@ -179,7 +180,19 @@ func passed(jobs []*staged, at []int) float64 {
 		}
 		free = next
 	}
-	return slices.Max(done)
+	t := slices.Max(done)
+	var first [most]*staged // job that begins with each resource
+	for i, j := range jobs {
+		first[at[i]] = j
+	}
+	a, b, c, d := first[0], first[3], first[2], first[1] // each a step behind the one before
+	switch {
+	case len(jobs) == most:
+		t = max(t, b.takes(1)+c.takes(1))
+	case len(jobs) == 3 && c == nil:
+		t = max(t, a.takes(1)+d.takes(3)+b.takes(2))
+	}
+	return t
 }
 
 // busy is the share of the time in which the resources are used.
@@ -207,7 +220,7 @@ func (g *together) helps() bool {
 // Source: Zhao et al., Muri, SIGCOMM 2022, section 4, algorithm 1.
 func pack(jobs []*staged, gpus int, compat Compat) []*together {
 	if compat&Muri != 0 {
-		return packAll(jobs, gpus)
+		return packProgram(jobs, gpus)
 	}
 	groups, demand := singles(jobs)
 	for round := 0; round < 2 && demand > gpus; round++ {
@@ -225,9 +238,10 @@ func pack(jobs []*staged, gpus int, compat Compat) []*together {
 	return groups
 }
 
-// packAll is pack as Muri's program has it: a round joins all pairs of the matching, the last jobs are its first vertices, and in the end groups whose jobs
-// would be faster one after the other are taken apart. Found from which jobs share GPUs in its results; the order of vertices is the one of four with the most equal jobs.
-func packAll(jobs []*staged, gpus int) []*together {
+// packProgram is pack as Muri's program has it: a round joins pairs of the matching until all fit, those with few GPUs first and of these the least busy ones, the last
+// jobs are its first vertices, and in the end groups whose jobs would be faster one after the other are taken apart. Found from which jobs share GPUs in its results;
+// the order of vertices is the one of two with more equal jobs.
+func packProgram(jobs []*staged, gpus int) []*together {
 	at := map[*staged]int{}
 	for i, j := range jobs {
 		at[j] = i
@@ -235,7 +249,14 @@ func packAll(jobs []*staged, gpus int) []*together {
 	groups, demand := singles(jobs)
 	slices.Reverse(groups)
 	for round := 0; round < 2 && demand > gpus; round++ {
-		for _, p := range pairsOf(groups, passing, func(*together) bool { return true }) {
+		pairs := pairsOf(groups, passing, func(*together) bool { return true })
+		slices.SortStableFunc(pairs, func(x, y pair) int {
+			return cmp.Or(cmp.Compare(x.union.gpus(), y.union.gpus()), cmp.Compare(x.union.busy(), y.union.busy()))
+		})
+		for _, p := range pairs {
+			if demand <= gpus {
+				break
+			}
 			demand -= p.union.gpus()
 			groups[p.a], groups[p.b] = p.union, nil
 		}

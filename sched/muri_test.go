@@ -73,12 +73,18 @@ func TestPack(t *testing.T) {
 	}
 }
 
-// TestPackAll has all pairs share GPUs as Muri's program has them, though fewer would do, and nobody who would be faster alone.
-func TestPackAll(t *testing.T) {
-	for _, c := range []struct{ jobs, want string }{
-		{"CGCG", "[GC GC]"},
-		{"CGC", "[C CG]"},
-		{"NNN", "[N N N]"}, // all of each iteration on the network
+// TestPackProgram has the least busy pairs share GPUs first as Muri's program has them, and nobody who would be faster alone.
+func TestPackProgram(t *testing.T) {
+	for _, c := range []struct {
+		jobs string
+		gpus int
+		want string
+	}{
+		{"CGCG", 2, "[GC GC]"},
+		{"CGC", 2, "[C CG]"},
+		{"NNN", 2, "[N N N]"},   // all of each iteration on the network
+		{"CGCC", 3, "[C G CC]"}, // two that need the processor most keep the resources less busy than one and G
+		{"CGCC", 2, "[GC CC]"},
 	} {
 		var jobs []*staged
 		for _, l := range c.jobs {
@@ -86,7 +92,7 @@ func TestPackAll(t *testing.T) {
 			jobs = append(jobs, &staged{Outcome: Outcome{Job: j}})
 		}
 		got := ""
-		for i, g := range pack(jobs, 2, Muri) {
+		for i, g := range pack(jobs, c.gpus, Muri) {
 			if i > 0 {
 				got += " "
 			}
@@ -95,7 +101,7 @@ func TestPackAll(t *testing.T) {
 			}
 		}
 		if got = "[" + got + "]"; got != c.want {
-			t.Errorf("%s: %s, want %s", c.jobs, got, c.want)
+			t.Errorf("%s on %d GPUs: %s, want %s", c.jobs, c.gpus, got, c.want)
 		}
 	}
 }
@@ -133,6 +139,7 @@ func TestMuri(t *testing.T) {
 func TestPassing(t *testing.T) {
 	vgg16, vgg19, bert, gpt2 := Stages{82, 75, 66}, Stages{82, 88, 60}, Stages{.5, 167, 59}, Stages{.6, 419, 49}
 	a2c, dqn, shufflenet := Stages{502, 14, .4}, Stages{435, 8, .5}, Stages{769, 57, 10}
+	a2c32, resnet32 := Stages{507, 14, 2}, Stages{712, 111, 93} // on 32 GPUs
 	for _, c := range []struct {
 		job  string
 		want float64
@@ -149,6 +156,13 @@ func TestPassing(t *testing.T) {
 		{"124", 516.4, []Stages{gpt2, a2c}},
 		{"157", 723, []Stages{dqn, bert, gpt2, vgg19}},
 		{"159", 298, []Stages{vgg16, vgg16, vgg16}},
+		{"50", 885, []Stages{bert, shufflenet, shufflenet}},
+		{"130", 883, []Stages{gpt2, shufflenet, shufflenet}},
+		{"148", 1219, []Stages{{.7, 414, 216}, a2c32, resnet32, resnet32}},
+		{"165", 1014, []Stages{{89, 79, 141}, a2c32, resnet32, a2c32}},
+		{"166", 1014, []Stages{{.5, 166, 133}, a2c32, resnet32, a2c32}},
+		{"167", 1014, []Stages{{.7, 414, 216}, a2c32, resnet32, a2c32}},
+		{"195", 944, []Stages{{799, 56, 24}, a2c32, {.5, 166, 133}, {437, 8, 1.6}}},
 	} {
 		var jobs []*staged
 		for _, s := range c.of {
