@@ -53,7 +53,7 @@ func Use(out []Outcome, parts int, until float64) Usage {
 			changes = append(changes, c)
 			had = s.GPUs
 		}
-		if len(o.Steps) == 0 && !math.IsNaN(o.End) { // it took no time
+		if len(o.Steps) == 0 && o.End < math.Inf(1) { // it took no time; neither NaN nor a job of a service that waits
 			changes = append(changes, change{at: o.End, waiting: -1})
 		}
 	}

@@ -3,6 +3,7 @@ package sched
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 )
 
@@ -65,6 +66,16 @@ func TestSteps(t *testing.T) {
 			if n > 8+1e-9 {
 				t.Errorf("%s: %v GPUs are used in part %d", name, n, i)
 			}
+		}
+	}
+}
+
+// A job of a service that waits has had nothing, and no end: it says nothing of how long the schedule is.
+func TestUseOfAWaitingJob(t *testing.T) {
+	u := Use([]Outcome{{Job: &Job{Submit: 1}, Start: math.NaN(), End: math.Inf(1)}}, 4, 10)
+	for _, x := range slices.Concat([]float64{u.From, u.Length}, u.Used, u.Waiting) {
+		if math.IsInf(x, 0) || math.IsNaN(x) {
+			t.Fatalf("%+v", u)
 		}
 	}
 }
