@@ -111,19 +111,11 @@ func (r *profiler) hold(held []*Task, now float64) (still, left []*Task, next fl
 
 // lucid simulates jobs under Lucid as it is described: a job that is profiled begins in its virtual cluster when it has left the profiler.
 func (r *profiler) lucid(jobs []*Job, clusters map[string]Cluster, lent map[string]int, lender string) []Outcome {
-	out := make([]Outcome, len(jobs))
-	parts := map[string][]int{}
-	for i, j := range jobs {
-		parts[j.VC] = append(parts[j.VC], i)
-	}
-	simulate := func(vc string) {
+	simulate := func(vc string, of []*Job) []Outcome {
 		c := clusters[vc]
 		c.Nodes -= lent[vc]
-		var js []*Job
-		for _, i := range parts[vc] {
-			js = append(js, jobs[i])
-		}
-		for k, o := range Simulate(js, c, &colocation{Profile: r.Profile, profiler: r, lends: vc == lender}, 0) {
+		part := Simulate(of, c, &colocation{Profile: r.Profile, profiler: r, lends: vc == lender}, 0)
+		for i, o := range part {
 			if x, ok := r.of[o.Job]; ok {
 				p := Outcome{Job: o.Job, Start: x.start, End: x.end, Queue: x.start - o.Submit}
 				p.has(x.start, float64(o.GPUs))
@@ -134,17 +126,20 @@ func (r *profiler) lucid(jobs []*Job, clusters map[string]Cluster, lent map[stri
 					}
 					p.End, p.Queue, p.Preemptions, p.Nodes = o.End, o.Queue, o.Preemptions, o.Nodes
 				}
-				o = p
+				part[i] = p
 			}
-			out[parts[vc][k]] = o
 		}
+		return part
 	}
-	simulate(lender) // while it does, the profiler runs
+	lenders := slices.DeleteFunc(slices.Clone(jobs), func(j *Job) bool { return j.VC != lender })
+	first := simulate(lender, lenders) // while it does, the profiler runs
 	r.advance(never, func() bool { return true }, func() {})
-	for vc := range parts {
-		if vc != lender {
-			simulate(vc)
+	out := make([]Outcome, len(jobs))
+	for i, j := range jobs {
+		if j.VC == lender {
+			out[i], first = first[0], first[1:]
 		}
 	}
+	apart(jobs, out, simulate)
 	return out
 }
