@@ -3,10 +3,13 @@ package bench
 import (
 	"fmt"
 	"image/color"
+	"math"
+	"strconv"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
+	"gonum.org/v1/plot/vg/draw"
 )
 
 // Curve is points that are joined by a line.
@@ -15,16 +18,42 @@ type Curve struct {
 	X, Y []float64
 }
 
-// PlotCurves draws curves over one another to path, whose end says in which format. With logX the axis of x is logarithmic, and points that are not above 0 are
-// left out.
-func PlotCurves(path, title, x, y string, logX bool, curves []Curve) error {
+// roundTicks are marks at whole multiples of 1, 2 or 5 times a power of ten, of which there are at most eleven.
+type roundTicks struct{}
+
+// Ticks are the marks from min to max, both of the axis.
+func (roundTicks) Ticks(min, max float64) (ticks []plot.Tick) {
+	if !(max > min) {
+		return []plot.Tick{{Value: min, Label: strconv.FormatFloat(min, 'g', 6, 64)}}
+	}
+	step := math.Pow(10, math.Ceil(math.Log10((max-min)/10)))
+	for _, part := range []float64{5, 2} {
+		if (max-min)/step*part <= 10 {
+			step /= part
+			break
+		}
+	}
+	for i := math.Ceil(min/step - 1e-9); i*step <= max+step*1e-9; i++ {
+		ticks = append(ticks, plot.Tick{Value: i*step + 0, Label: strconv.FormatFloat(i*step+0, 'g', 6, 64)})
+	}
+	return ticks
+}
+
+// PlotCurves draws curves over one another to path, whose end says in which format, with their names beside. With logX the axis of x is logarithmic, and points that
+// are not above 0 are left out. The axis of y ends at most; 0: at the
+// largest y. Axes that are not logarithmic begin at 0, or below.
+func PlotCurves(path, title, x, y string, logX bool, most float64, curves []Curve) error {
 	format, err := PlotFormat(path)
 	if err != nil {
 		return fmt.Errorf("bench: plot: %w", err)
 	}
 	p := plot.New()
 	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = title, x, y
-	p.Y.Min, p.Legend.Top = 0, true
+	p.Y.Min = 0
+	p.X.Tick.Marker, p.Y.Tick.Marker = roundTicks{}, roundTicks{}
+	names := plot.NewLegend()
+	names.Top, names.Left, names.YOffs = true, true, -p.Title.TextStyle.Font.Size*2
+	names.Padding = vg.Points(3)
 	p.Add(plotter.NewGrid())
 	drawn := false
 	for i, c := range curves {
@@ -46,16 +75,32 @@ func PlotCurves(path, title, x, y string, logX bool, curves []Curve) error {
 			line.Dashes = []vg.Length{vg.Points(4), vg.Points(2)}
 		}
 		p.Add(line)
-		p.Legend.Add(c.Name, line)
+		names.Add(c.Name, line)
 		drawn = true
 	}
 	if !drawn {
 		return fmt.Errorf("bench: plot %s: there is nothing to draw", path)
 	}
-	p.Y.Max *= 1 + .06*float64(len(curves)+1) // room for the names
+	if most > 0 {
+		p.Y.Max = most
+	}
+	if !logX {
+		p.X.Min = min(p.X.Min, 0)
+	}
 	if logX && p.X.Max > p.X.Min {
 		p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
 	}
 	p.BackgroundColor = color.White
-	return drawPlots(path, format, [][]*plot.Plot{{p}})
+	canvas, err := draw.NewFormattedCanvas(8*vg.Inch, 4.8*vg.Inch, format)
+	if err != nil {
+		return fmt.Errorf("bench: plot: %w", err)
+	}
+	all := draw.New(canvas)
+	beside := names.Rectangle(all)
+	width := beside.Max.X - beside.Min.X + vg.Points(12)
+	all.SetColor(color.White)
+	all.Fill(all.Rectangle.Path())
+	p.Draw(draw.Crop(all, vg.Points(4), -width-vg.Points(8), vg.Points(4), -vg.Points(4)))
+	names.Draw(draw.Crop(all, all.Max.X-all.Min.X-width, -vg.Points(4), 0, 0))
+	return WritePlot(path, canvas)
 }

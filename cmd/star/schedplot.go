@@ -33,7 +33,9 @@ type schedSchedule struct {
 // add adds what happened under a policy in a cluster of so many GPUs and machines without.
 func (s *schedCurves) add(policy string, out []sched.Outcome, gpus int) {
 	var jct []float64
+	first := math.Inf(1) // of all jobs, also of those that a policy declines: so curves have the same 0
 	for _, o := range out {
+		first = min(first, o.Submit)
 		if !o.Declined() && !math.IsNaN(o.End) {
 			jct = append(jct, o.JCT())
 		}
@@ -48,7 +50,7 @@ func (s *schedCurves) add(policy string, out []sched.Outcome, gpus int) {
 	u := sched.Use(out, plotted, 0)
 	queue, used := bench.Curve{Name: policy}, bench.Curve{Name: policy}
 	for i := range u.Used {
-		hours := (float64(i) + .5) * u.Length / 3600
+		hours := (u.From - first + (float64(i)+.5)*u.Length) / 3600
 		queue.X, queue.Y = append(queue.X, hours), append(queue.Y, u.Waiting[i])
 		used.X, used.Y = append(used.X, hours), append(used.Y, 100*u.Used[i]/float64(max(gpus, 1)))
 	}
@@ -64,13 +66,14 @@ func (s *schedCurves) write(dir string) error {
 	for _, p := range []struct {
 		file, title, x, y string
 		log               bool
+		most              float64
 		curves            []bench.Curve
 	}{
-		{"jct.svg", "Completion times", "JCT (s)", "jobs (%)", true, s.jct},
-		{"queue.svg", "Jobs that wait", "time (h)", "jobs", false, s.queue},
-		{"utilisation.svg", "GPUs and machines that jobs have", "time (h)", "%", false, s.used},
+		{"jct.svg", "Completion times", "JCT (s)", "jobs (%)", true, 100, s.jct},
+		{"queue.svg", "Jobs that wait", "time since the first submission (h)", "jobs", false, 0, s.queue},
+		{"utilisation.svg", "GPUs and machines that jobs have", "time since the first submission (h)", "GPUs and machines (%)", false, 100, s.used},
 	} {
-		if err := bench.PlotCurves(filepath.Join(dir, p.file), p.title, p.x, p.y, p.log, p.curves); err != nil {
+		if err := bench.PlotCurves(filepath.Join(dir, p.file), p.title, p.x, p.y, p.log, p.most, p.curves); err != nil {
 			return member.WriteError(err)
 		}
 	}

@@ -119,7 +119,7 @@ func WriteSchedule(w io.Writer, title string, gpus int, out []sched.Outcome) err
 	all, each := Assign(out, 0)
 	first, last, lines, bars := never, 0., gpus*each, 0
 	for i, h := range all {
-		if bars += len(h.Rows); bars > mostBars {
+		if bars += len(h.Blocks()); bars > mostBars {
 			title += fmt.Sprintf(" (until %s h: there is more than %d rectangles can show)", strconv.FormatFloat(h.From/3600, 'g', 4, 64), mostBars)
 			all = all[:i]
 			break
@@ -149,7 +149,7 @@ func WriteSchedule(w io.Writer, title string, gpus int, out []sched.Outcome) err
 		fmt.Fprintf(b, `<line class="axis" x1="%.2[1]f" x2="%.2[1]f" y1="%[2]g" y2="%.2[3]f"/><text x="%.2[1]f" y="%.2[4]f" text-anchor="middle">%[5]s</text>`+"\n",
 			x, top, top+height, top+height+18, strconv.FormatFloat(h, 'g', 4, 64))
 	}
-	fmt.Fprintf(b, `<text x="%g" y="%.2f" text-anchor="middle">time (h)</text><text x="%g" y="%g" text-anchor="end">GPU 0</text><text x="%g" y="%.2f" text-anchor="end">%d</text>`+"\n",
+	fmt.Fprintf(b, `<text x="%g" y="%.2f" text-anchor="middle">time of the trace (h)</text><text x="%g" y="%g" text-anchor="end">GPU 0</text><text x="%g" y="%.2f" text-anchor="end">%d</text>`+"\n",
 		left+width/2, top+height+38, left-6, top+12, left-6, top+height, lines/each-1)
 	for _, h := range all {
 		hash := fnv.New32a()

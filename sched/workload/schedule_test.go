@@ -74,3 +74,24 @@ func TestWriteSchedule(t *testing.T) {
 		t.Errorf("two that share a GPU: %+v", all)
 	}
 }
+
+// TestScheduleOfMany: what is left out are rectangles beyond what a picture has, not rows: a job with many GPUs, or parts of them, is one rectangle.
+func TestScheduleOfMany(t *testing.T) {
+	jobs := []*sched.Job{{ID: "a", GPUs: 512, Deadline: math.Inf(1)}}
+	for _, c := range []struct {
+		times int
+		all   bool
+	}{{mostBars, true}, {mostBars + 1, false}} {
+		o := sched.Outcome{Job: jobs[0]}
+		for i := range c.times {
+			o.Steps = append(o.Steps, sched.Step{At: float64(2 * i), GPUs: 512}, sched.Step{At: float64(2*i + 1)})
+		}
+		var b bytes.Buffer
+		if err := WriteSchedule(&b, "", 512, []sched.Outcome{o}); err != nil {
+			t.Fatal(err)
+		}
+		if n, cut := strings.Count(b.String(), "<rect"), strings.Contains(b.String(), "until"); n != mostBars || cut == c.all {
+			t.Errorf("%d times: %d rectangles, and it says that there are more: %v", c.times, n, cut)
+		}
+	}
+}
