@@ -45,7 +45,7 @@ func (e *elastic) place() {
 
 func (e *elastic) isAway(node int) bool { return e.away != nil && e.away.gone[node] }
 
-func (e *elastic) isSlow(node int) bool { return e.slow != nil && e.slow[node] > notably }
+func (e *elastic) isSlow(node int) bool { return e.slow != nil && e.slow[node] > Notably }
 
 // fit places jobs beside the others, those with most GPUs first. False: they do not fit as the others are.
 func (e *elastic) fit(jobs []*flex) bool {

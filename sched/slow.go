@@ -49,11 +49,11 @@ const (
 	leastSlow, mostSlow = 1.5, 4.
 )
 
-// It is known after so long that a node is slow, or well again, s, if it takes so many times longer.
-const (
-	noticed = 60
-	notably = 1.1
-)
+// Notably is how many times longer than on others all must take on a node that is avoided.
+const Notably = 1.1
+
+// noticed is after how long it is known that a node is slow, or well again, s.
+const noticed = 60
 
 // Random is where random numbers come from: exponential ones of mean 1, and such in [0, 1). A rand.Rand is one.
 type Random interface {

@@ -338,7 +338,7 @@ func (q *Queue) Joined(j *Job, rank int, at, now float64) (e Event) {
 			if !m.Joined && !m.left && j.trains {
 				e = Event{At: now, Kind: KindTook, Job: j.Name, What: tookResize, Took: since(m.Added, at, now)}
 			}
-			m.Joined, m.left = true, false
+			m.Joined, m.left, m.slow = true, false, ""
 		}
 	}
 	return e
@@ -348,7 +348,7 @@ func (q *Queue) Joined(j *Job, rank int, at, now float64) (e Event) {
 func (q *Queue) Left(j *Job, rank int) {
 	for _, m := range j.Members {
 		if m.Rank == rank && m.Joined {
-			m.Joined, m.left = false, true
+			m.Joined, m.left, m.slow = false, true, ""
 		}
 	}
 }
@@ -423,23 +423,44 @@ func (q *Queue) Seen(j *Job, samples int64, at, now float64) (e Event) {
 	return e
 }
 
-// Verdict tells that a worker is slow, or no more. It returns what follows for its host: an event, if its kind is not empty.
-func (q *Queue) Verdict(j *Job, rank int, slow bool, why string, now float64) (e Event) {
-	for _, m := range j.Members {
-		if h := q.host(m.Host); m.Rank == rank && h != nil && slow != (h.Slow != "") {
-			e = Event{At: now, Kind: KindWell, Host: h.Name}
-			if slow {
-				e.Kind, e.Why = KindSlow, fmt.Sprintf("worker %d of %s: %s", rank, j.Name, why)
+// Verdict tells why a worker's host is to be avoided since a time that the job's log gives; empty: that is taken back, or it is no reason. It returns what follows from a
+// reason that is taken back: an event, if its kind is not empty. What follows from the others is in Next.
+func (q *Queue) Verdict(j *Job, rank int, why string, at, now float64) (e Event) {
+	i := slices.IndexFunc(j.Members, func(m *Member) bool { return m.Rank == rank && min(at, now) >= m.Added }) // not of one that had the rank before
+	if i < 0 {
+		return e
+	}
+	m := j.Members[i]
+	was := m.slow
+	if m.slow = ""; why != "" {
+		m.slow = fmt.Sprintf("worker %d of %s: %s", rank, j.Name, why)
+	} else if h := q.host(m.Host); was != "" && h != nil && h.Slow != "" && q.slow(h) == "" {
+		return Event{At: now, Kind: KindWell, Host: h.Name}
+	}
+	return e
+}
+
+// slow is why a host is to be avoided, of the workers that are there; empty: none of them is slow.
+func (q *Queue) slow(h *Host) string {
+	for _, j := range q.Jobs {
+		for _, m := range j.Members {
+			if m.Host == h.Name && m.slow != "" {
+				return m.slow
 			}
 		}
 	}
-	return e
+	return ""
 }
 
 // Next is the next thing to do. Until it is applied, the same is asked for; false: there is nothing.
 func (q *Queue) Next(now float64) (e Event, ok bool) {
 	for _, h := range q.Hosts {
-		if h.Slow != "" && h.Until <= now {
+		if h.Slow != "" && h.Until > now {
+			continue
+		}
+		if why := q.slow(h); why != "" { // also of a worker that was found to be slow while no service was there
+			return Event{At: now, Kind: KindSlow, Host: h.Name, Why: why}, true
+		} else if h.Slow != "" {
 			return Event{At: now, Kind: KindWell, Host: h.Name, Why: "nobody has been there to be slow for a while"}, true
 		}
 	}

@@ -335,7 +335,11 @@ func TestRandomLives(t *testing.T) {
 				slow = pick(r, []string{"", "a", "b", "c"})
 				for _, j := range w.q.Jobs {
 					for _, m := range j.Members {
-						if e := w.q.Verdict(j, m.Rank, m.Host == slow, "slow", w.now); e.Kind != "" {
+						why := ""
+						if m.Host == slow {
+							why = "slow"
+						}
+						if e := w.q.Verdict(j, m.Rank, why, w.now, w.now); e.Kind != "" {
 							w.commit(e)
 						}
 					}
@@ -434,7 +438,7 @@ func TestScripts(t *testing.T) {
 				for _, j := range w.q.Jobs {
 					for _, m := range j.Members {
 						if m.Host == host {
-							if e := w.q.Verdict(j, m.Rank, true, "2.0x slow", w.now); e.Kind != "" {
+							if e := w.q.Verdict(j, m.Rank, "2.0x slow", w.now, w.now); e.Kind != "" {
 								w.commit(e)
 							}
 						}
@@ -520,6 +524,61 @@ func TestCurve(t *testing.T) {
 		j := Job{Spec: Spec{Max: 4, Workers: 4, Rates: c.rates}, Measured: c.measured}
 		if got := j.Curve(); !slices.Equal(got, c.want) {
 			t.Errorf("%v, %v: %v, want %v", c.rates, c.measured, got, c.want)
+		}
+	}
+}
+
+// A host is avoided for as long as somebody is slow there, and slowFor longer. What was said of the worker that had a rank before is not said of who has it now.
+func TestAvoided(t *testing.T) {
+	q := New([]*Host{{Name: "h", Slots: 2}})
+	if err := q.Schedule("fifo", 1, 0); err != nil {
+		t.Fatal(err)
+	}
+	apply := func(e Event) {
+		t.Helper()
+		if err := q.Apply(e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	hosts := func(now float64) (said string) {
+		t.Helper()
+		for e, ok := q.Next(now); ok && e.Host != "" && e.Job == ""; e, ok = q.Next(now) {
+			said += e.Kind + " "
+			apply(e)
+		}
+		return said
+	}
+	for _, e := range []Event{{Kind: KindSubmit, Job: "a", Spec: &Spec{Name: "a", Samples: 10, Workers: 1, Min: 1, Max: 1}}, {Kind: KindBegin, Job: "a", Life: 1}, {At: 5, Kind: KindAdd, Job: "a", Member: 1, Host: "h"}, {At: 5, Kind: KindAdd, Job: "a", Member: 2, Host: "h", Rank: 1}} {
+		apply(e)
+	}
+	j := q.Job("a")
+	for i, c := range []struct {
+		at, now float64
+		why     string
+		do      Event
+		want    string
+	}{
+		{at: 4, now: 6, why: "3x slow", want: ""},
+		{at: 7, now: 8, why: "3x slow", want: "slow "},
+		{at: 7, now: 8 + slowFor - 1, why: "3x slow", want: ""},
+		{at: 7, now: 8 + slowFor, why: "3x slow", want: "slow "},
+		{now: 8 + 1.5*slowFor, do: Event{At: 8 + 1.5*slowFor, Kind: KindGone, Job: "a", Member: 1}, want: ""},
+		{now: 8 + 2*slowFor - 1, want: ""},
+		{now: 8 + 2*slowFor, want: "well "},
+	} {
+		if c.do.Kind != "" {
+			apply(c.do)
+			if e := q.Verdict(j, 1, "", c.now, c.now); e.Kind != "" { // of whom nobody had said anything
+				t.Errorf("%d: %+v", i, e)
+			}
+		}
+		if c.why != "" {
+			if e := q.Verdict(j, 0, c.why, c.at, c.now); e.Kind != "" {
+				t.Errorf("%d: %+v", i, e)
+			}
+		}
+		if got := hosts(c.now); got != c.want {
+			t.Errorf("%d: at %v: %q, want %q", i, c.now, got, c.want)
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"star"
 	"star/member"
 	"star/runlog"
 	"star/sched/live"
@@ -200,15 +201,7 @@ func TestTookByTheLog(t *testing.T) {
 		}
 	}
 	j := s.q.Job("a")
-	dir := s.dir("a", 1)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	f, err := os.Create(filepath.Join(dir, "run.jsonl"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	log := runlog.NewWriter(f)
+	log := logOf(t, s, j)
 	write := func(at float64, e runlog.Entry) { log.Write(time.Duration(at*float64(time.Second)), e) }
 	write(0, runlog.Start{Format: runlog.MaxFormat, Program: "star", Time: s.began.Add(101 * time.Second), Job: "a"}) // a second after it was begun
 	write(1, runlog.Join{})
@@ -236,5 +229,98 @@ func TestTookByTheLog(t *testing.T) {
 	s.tail(j)
 	if got := s.q.Took("resize"); math.Abs(got-1.25) > 1e-6 {
 		t.Errorf("a worker decided at 105 came at 106.25, and a resize took %v s", got)
+	}
+}
+
+// logOf begins the run log of a job's life.
+func logOf(t *testing.T, s *Service, j *live.Job) *runlog.Writer {
+	t.Helper()
+	dir := s.dir(j.Name, j.Life)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Create(filepath.Join(dir, "run.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return runlog.NewWriter(f)
+}
+
+// A host is avoided while a worker there is clearly slow for a cause that is known, however many say so at once and whatever else is said of others there; and also if that
+// was said while no service was there.
+func TestVerdicts(t *testing.T) {
+	o := Options{Dir: t.TempDir(), Policy: "fifo", Slot: time.Second, Hosts: []*live.Host{{Name: "h", Slots: 3}}, Log: slog.New(slog.DiscardHandler)}
+	s, err := Start(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range []live.Event{submitted("a"), {Kind: live.KindBegin, Job: "a", Life: 1}, {Kind: live.KindAdd, Job: "a", Member: 1, Host: "h"}, {Kind: live.KindAdd, Job: "a", Member: 2, Host: "h", Rank: 1}} {
+		if e.At = 0; s.book.add(e) != nil || s.q.Apply(e) != nil {
+			t.Fatal(e)
+		}
+	}
+	log := logOf(t, s, s.q.Job("a"))
+	log.Write(0, runlog.Start{Format: runlog.MaxFormat, Program: "star", Time: s.began, Job: "a"})
+	log.Write(0, runlog.Join{})
+	log.Write(0, runlog.Join{Worker: 1})
+	log.Write(0, runlog.Train{Workers: 2, Plan: "ssgd"})
+	said := func() (n int, slow string) { // events of hosts so far, and why h is avoided
+		t.Helper()
+		if log != nil {
+			if err := log.Flush(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.tail(s.q.Job("a"))
+		for e, ok := s.q.Next(s.now()); ok && e.Host == "h" && e.Job == ""; e, ok = s.q.Next(s.now()) {
+			if err := s.commit(e); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, e := range s.history.Decided {
+			if e.Kind == live.KindSlow || e.Kind == live.KindWell {
+				n++
+			}
+		}
+		return n, s.q.Hosts[0].Slow
+	}
+	verdict := func(worker star.Worker, event string, times float64, cause string) runlog.Verdict {
+		return runlog.Verdict{Worker: worker, Event: event, Slowdown: runlog.Number(times), Cause: cause}
+	}
+	for i, c := range []struct {
+		verdicts []runlog.Verdict
+		events   int // in all
+		slow     string
+	}{
+		{[]runlog.Verdict{verdict(0, "slow", 3, "unknown"), verdict(1, "slow", 1.04, "compute")}, 0, ""},
+		{[]runlog.Verdict{verdict(0, "recovered", 3, "unknown"), verdict(1, "recovered", 1, "compute")}, 0, ""},
+		{[]runlog.Verdict{verdict(0, "slow", 2, "compute"), verdict(1, "slow", 1.5, "data")}, 1, "worker 0 of a: 2.0x slow (compute)"},
+		{[]runlog.Verdict{verdict(0, "recovered", 2, "compute")}, 1, "worker 0 of a: 2.0x slow (compute)"}, // the other one is slow still
+		{[]runlog.Verdict{verdict(0, "slow", 1.9, "unknown"), verdict(0, "recovered", 1.9, "unknown")}, 1, "worker 0 of a: 2.0x slow (compute)"},
+		{[]runlog.Verdict{verdict(0, "slow", 2, "compute"), verdict(0, "recovered", 2, "compute"), verdict(1, "recovered", 1.5, "data"), verdict(0, "slow", 4, "compute"), verdict(0, "recovered", 4, "compute")}, 2, ""},
+		{[]runlog.Verdict{verdict(1, "slow", 3, "unknown"), verdict(1, "changed", 3, "steal")}, 3, "worker 1 of a: 3.0x slow (steal)"},
+		{[]runlog.Verdict{verdict(1, "changed", 1.02, "data"), verdict(1, "recovered", 1.02, "data")}, 4, ""},
+	} {
+		for _, v := range c.verdicts {
+			log.Write(time.Second, v)
+		}
+		if n, slow := said(); n != c.events || slow != c.slow {
+			t.Errorf("%d: after %d events h is avoided because of %q, want %d, %q", i, n, slow, c.events, c.slow)
+		}
+	}
+
+	s.close()
+	log.Write(time.Second, verdict(1, "slow", 2.5, "gpu"))
+	if err := log.Close(); err != nil {
+		t.Fatal(err)
+	}
+	o.Hosts = []*live.Host{{Name: "h", Slots: 3}}
+	if s, err = Start(o); err != nil {
+		t.Fatal(err)
+	}
+	defer s.close()
+	log = nil
+	if _, slow := said(); slow != "worker 1 of a: 2.5x slow (gpu)" {
+		t.Errorf("what was said while no service was there: %q", slow)
 	}
 }

@@ -75,14 +75,6 @@ type absence struct {
 	why   string
 }
 
-// watch follows the log of a life of a job.
-type watch struct {
-	life int
-	file *os.File
-	tail *runlog.Tail
-	zero float64 // when its times began, s since the queue did
-}
-
 const (
 	joins     = "10m" // for which a coordinator waits for workers: one that ends is started again
 	lookEvery = 250 * time.Millisecond
@@ -534,65 +526,6 @@ func (s *Service) written(name string) float64 {
 		return s.now()
 	}
 	return min(i.ModTime().Sub(s.began).Seconds(), s.now())
-}
-
-// tail reads what a job has written to its log.
-func (s *Service) tail(j *live.Job) {
-	w := s.watches[j.Name]
-	if w == nil || w.life != j.Life {
-		w = &watch{life: j.Life}
-		s.watches[j.Name] = w
-	}
-	if w.file == nil {
-		f, err := os.Open(filepath.Join(s.dir(j.Name, j.Life), "run.jsonl"))
-		if err != nil {
-			return
-		}
-		w.file, w.tail = f, runlog.NewTail(f, f.Name())
-	}
-	samples, first, at := int64(-1), 0., 0.
-	var es []live.Event
-	err := w.tail.Next(func(l runlog.Line) error {
-		switch e := l.Entry.(type) {
-		case runlog.Start:
-			w.zero = e.Time.Sub(s.began).Seconds()
-		case runlog.Join:
-			es = append(es, s.q.Joined(j, int(e.Worker), w.zero+l.T.Seconds(), s.now()))
-		case runlog.Leave:
-			s.q.Left(j, int(e.Worker))
-		case runlog.Fire:
-			if at = l.T.Seconds(); samples < 0 {
-				first = at
-			}
-			samples = e.Samples
-		case runlog.Verdict:
-			es = append(es, s.q.Verdict(j, int(e.Worker), e.Event != "recovered", verdict(e), s.now()))
-		}
-		return nil
-	})
-	if err != nil {
-		s.o.Log.Warn("log of a job", "job", j.Name, "error", err)
-	}
-	if samples >= 0 {
-		es = append(es, s.q.Started(j, w.zero+first, w.zero+at, s.now()))
-		es = append(es, s.q.Seen(j, samples, at, s.now()))
-	}
-	for _, e := range es {
-		if e.Kind != "" && s.q.Scheduled() {
-			s.commit(e)
-		}
-	}
-}
-
-// verdict is one in words.
-func verdict(v runlog.Verdict) string {
-	text := fmt.Sprintf("%.1fx slow (%s)", float64(v.Slowdown), v.Cause)
-	for _, e := range v.Evidence {
-		if e.Text != "" {
-			return text + ": " + e.Text
-		}
-	}
-	return text
 }
 
 // act does what there is to be done.

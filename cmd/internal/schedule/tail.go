@@ -1,0 +1,84 @@
+package schedule
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"star/runlog"
+	"star/sched"
+	"star/sched/live"
+	"star/straggler"
+)
+
+// watch follows the log of a life of a job.
+type watch struct {
+	life  int
+	file  *os.File
+	tail  *runlog.Tail
+	wrong bool    // and that was said
+	zero  float64 // when its times began, s since the queue did
+}
+
+// tail reads what a job has written to its log.
+func (s *Service) tail(j *live.Job) {
+	w := s.watches[j.Name]
+	if w == nil || w.life != j.Life {
+		w = &watch{life: j.Life}
+		s.watches[j.Name] = w
+	}
+	if w.file == nil {
+		f, err := os.Open(filepath.Join(s.dir(j.Name, j.Life), "run.jsonl"))
+		if err != nil {
+			return
+		}
+		w.file, w.tail = f, runlog.NewTail(f, f.Name())
+	}
+	samples, first, at := int64(-1), 0., 0.
+	learned := func(e live.Event) { // before the next line is looked at: what follows from that depends on it
+		if e.Kind != "" && s.q.Scheduled() {
+			s.commit(e)
+		}
+	}
+	err := w.tail.Next(func(l runlog.Line) error {
+		switch e := l.Entry.(type) {
+		case runlog.Start:
+			w.zero = e.Time.Sub(s.began).Seconds()
+		case runlog.Join:
+			learned(s.q.Joined(j, int(e.Worker), w.zero+l.T.Seconds(), s.now()))
+		case runlog.Leave:
+			s.q.Left(j, int(e.Worker))
+		case runlog.Fire:
+			if at = l.T.Seconds(); samples < 0 {
+				first = at
+			}
+			samples = e.Samples
+		case runlog.Verdict:
+			learned(s.q.Verdict(j, int(e.Worker), avoided(e), w.zero+l.T.Seconds(), s.now()))
+		}
+		return nil
+	})
+	if err != nil && !w.wrong { // it stays so
+		w.wrong = true
+		s.o.Log.Warn("log of a job", "job", j.Name, "error", err)
+	}
+	if samples >= 0 {
+		learned(s.q.Started(j, w.zero+first, w.zero+at, s.now()))
+		learned(s.q.Seen(j, samples, at, s.now()))
+	}
+}
+
+// avoided is why the host of a worker is to be avoided; empty: it is not. A cause that nobody knows may be the job's own, and below so much a worker is not slow where its
+// verdict begins (half of verdict-ratio), nor are nodes of a simulation.
+func avoided(v runlog.Verdict) string {
+	if v.Event == straggler.Recovered.String() || v.Cause == straggler.Unknown.String() || !(v.Slowdown > sched.Notably) {
+		return ""
+	}
+	text := fmt.Sprintf("%.1fx slow (%s)", float64(v.Slowdown), v.Cause)
+	for _, e := range v.Evidence {
+		if e.Text != "" {
+			return text + ": " + e.Text
+		}
+	}
+	return text
+}
