@@ -56,6 +56,7 @@ type marketReport struct {
 	Losses  []marketLoss  `json:"revocations"`
 	Lives   []marketLife  `json:"lifetimes"`
 	Rates   []marketRow   `json:"learning_rates"`
+	Curves  []marketCurve `json:"learning_curves"`
 }
 
 // marketBase is what speed-up and saving are relative to: one machine on demand.
@@ -69,8 +70,9 @@ func schedMarketCommand() *cobra.Command {
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	var s settings.Set
-	asJSON := false
+	asJSON, plot := false, ""
 	settings.Var(&s, &asJSON, "json", false, "the tables as JSON on standard output")
+	settings.Var(&s, &plot, "plot", "", "folder for pictures of how long machines live, of how many parameter servers are enough, and of accuracy under the learning rates: lifetimes.svg, servers.svg, learning-rates.svg")
 	report := &cobra.Command{
 		Use:   "report DIR",
 		Short: "Recompute the tables of a study of training on transient machines",
@@ -93,6 +95,11 @@ runs took and what they cost, what revocations cost them, and how long machines 
 				return member.FileError(fmt.Errorf("%s: %w", args[0], err), workload.ErrInput)
 			}
 			r := reportMarket(study)
+			if plot != "" {
+				if err := r.plot(plot, study); err != nil {
+					return err
+				}
+			}
 			if asJSON {
 				return json.NewEncoder(cmd.OutOrStdout()).Encode(r)
 			}
@@ -169,6 +176,9 @@ func reportMarket(s *market.Study) *marketReport {
 	for _, c := range s.Rates {
 		if row := summarizeMarket(c); row.Ended > 0 {
 			r.Rates = append(r.Rates, row)
+		}
+		for _, run := range c.Runs {
+			r.Curves = append(r.Curves, marketCurve{c.Name, run.Curve})
 		}
 	}
 	return r

@@ -54,9 +54,17 @@ type Run struct {
 	Study    float64 // what the study's cost.csv says, $; NaN: nothing
 	Revoked  int     // workers that were revoked
 	Lost     bool    // its master was revoked, with which the job ends
+	Curve    []Point // what its log says until its end
 
 	last   float64            // step in its log
 	uptime map[string]float64 // of workers that were revoked, s
+}
+
+// Point is a line of a run's log.
+type Point struct {
+	Seconds  float64 `json:"s"` // since step 0
+	Step     float64 `json:"step"`
+	Accuracy float64 `json:"accuracy"` // 0 to 1
 }
 
 // Config is the runs on the same machines.
@@ -260,10 +268,14 @@ func (c *Config) log(dir fs.FS, name, wall, accuracy string) error {
 			t, step := rows.Number(wall, 0), rows.Number("Step", 0)
 			b, begun := begin[r]
 			r.last = max(r.last, step)
-			switch {
-			case step == 0 && !r.Logged:
-				begin[r] = t
-			case begun && step >= steps && !r.Logged:
+			if step == 0 && !r.Logged {
+				b, begun, begin[r], r.Curve = t, true, t, nil
+			}
+			if !begun || r.Logged {
+				continue
+			}
+			r.Curve = append(r.Curve, Point{t - b, step, rows.Number(accuracy, 0)})
+			if step >= steps {
 				r.Logged, r.Seconds, r.Accuracy = true, t-b, rows.Number(accuracy, 0)
 			}
 		}
