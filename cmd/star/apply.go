@@ -28,7 +28,7 @@ func (p *placeFlags) apply(ctx context.Context, hosts []inventory.Host, r *place
 	}
 	sites := map[string]string{}
 	for _, h := range hosts {
-		sites[h.Name] = site{h}.reach()
+		sites[h.Name] = site{h, -1}.reach()
 	}
 	token := string(p.token)
 	c, err := reach(ctx, transport.NewTCP(transport.Config{Token: token}), p.job, p.coordinator, token, 5*time.Second)

@@ -433,7 +433,7 @@ func (r *launch) child(role string, rank int) *child {
 		if r.job.MoveShards == member.Auto && role == "ps" && r.job.CapacityCPU == 0 && r.job.CapacityNet == 0 {
 			at.capacities(func(name, value string) { env = append(env, settings.Variable(name)+"="+value) })
 		}
-		c.cmd.Env = env
+		c.cmd.Env = append(env, at.sees()...)
 		if len(at.Launch) > 0 {
 			c.cmd, c.orders = at.command(self, role, env, r.command)
 		}

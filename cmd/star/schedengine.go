@@ -120,7 +120,7 @@ func (e *schedEngine) slurm(o *schedule.Options) error {
 		return err
 	}
 	o.Environ = schedEnviron()
-	o.Command = func(name, host string, env, own []string) (*exec.Cmd, []byte, error) {
+	o.Command = func(name, host string, _ int, env, own []string) (*exec.Cmd, []byte, error) {
 		args := []string{"--job-name=" + name, "--nodelist=" + host, "--nodes=1", "--ntasks=1", "--cpus-per-task=" + strconv.Itoa(e.cpus), "--time=" + e.time, "--immediate=60", "--export=ALL", "--quiet", "--input=none"}
 		if e.gpus > 0 {
 			args = append(args, "--gpus-per-task="+strconv.Itoa(e.gpus))

@@ -48,7 +48,7 @@ func (e *schedEngine) kubernetes(o *schedule.Options, places int) error {
 	}
 	o.Hosts = []*live.Host{{Name: "kubernetes", Slots: places}}
 	o.Environ = schedEnviron()
-	o.Command = func(name, _ string, env, own []string) (*exec.Cmd, []byte, error) {
+	o.Command = func(name, _ string, _ int, env, own []string) (*exec.Cmd, []byte, error) {
 		text, err := e.pod(name, env, own)
 		if err != nil {
 			return nil, nil, err

@@ -221,6 +221,9 @@ func schedHosts(s *settings.Set, o *schedule.Options, file string, places int) e
 		if err != nil {
 			return member.FileError(fmt.Errorf("--hosts: %w", err), inventory.ErrFile)
 		}
+		if err := detectGPUs(context.Background(), hosts); err != nil {
+			return err
+		}
 		for _, h := range hosts {
 			n := len(h.GPUs)
 			if n == 0 && !math.IsInf(h.Capacity.CPU, 1) {
@@ -237,8 +240,8 @@ func schedHosts(s *settings.Set, o *schedule.Options, file string, places int) e
 		return err
 	}
 	o.Environ = append(schedEnviron(), agentVariable+"="+self)
-	o.Command = func(_, host string, env, own []string) (*exec.Cmd, []byte, error) {
-		at := site{known[host]}
+	o.Command = func(_, host string, place int, env, own []string) (*exec.Cmd, []byte, error) {
+		at := site{known[host], place}
 		if len(at.Launch) > 0 {
 			cmd, orders := at.command(self, "worker", env, own)
 			line, err := json.Marshal(orders.env)
@@ -249,7 +252,7 @@ func schedHosts(s *settings.Set, o *schedule.Options, file string, places int) e
 		if len(own) > 0 {
 			cmd = exec.Command(own[0], own[1:]...)
 		}
-		cmd.Env = env
+		cmd.Env = append(env, at.sees()...)
 		return cmd, nil, nil
 	}
 	return nil

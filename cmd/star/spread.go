@@ -9,6 +9,7 @@ import (
 	"io"
 	"math"
 	"net"
+	"os"
 	"os/exec"
 	"slices"
 	"strconv"
@@ -56,7 +57,19 @@ func (s *spread) halve() {
 }
 
 // site is the place of one process.
-type site struct{ inventory.Host }
+type site struct {
+	inventory.Host
+	gpu int // which of the host's is its own; -1: none
+}
+
+// sees is what a process there has in its environment to see that GPU alone.
+func (s site) sees() []string {
+	visible := ""
+	if len(s.Launch) == 0 {
+		visible = os.Getenv("CUDA_VISIBLE_DEVICES")
+	}
+	return s.See(s.gpu, visible)
+}
 
 // reach is where others find the host.
 func (s site) reach() string {
@@ -116,14 +129,14 @@ func spreadOut(job *settings.Job) (*spread, error) {
 			role = "ps"
 			c.Rank += s.seats
 		}
-		s.where[fmt.Sprintf("%s %d", role, c.Rank)] = site{hosts[c.Host]}
+		s.where[fmt.Sprintf("%s %d", role, c.Rank)] = site{hosts[c.Host], c.GPU}
 	}
 	all := s.emptiest(func(int) bool { return true })
 	for seat := range s.seats {
-		s.where[fmt.Sprintf("ps %d", seat)] = site{hosts[all[seat%len(all)]]}
+		s.where[fmt.Sprintf("ps %d", seat)] = site{hosts[all[seat%len(all)]], -1}
 	}
 	if servers+s.seats == 0 { // the coordinator of an all-reduce moves no gradients
-		s.where["ps 0"] = s.where["worker 0"]
+		s.where["ps 0"] = site{s.of("worker", 0).Host, -1}
 	}
 	if job.MoveShards == member.Auto && servers > 0 {
 		s.spares(servers)
@@ -150,7 +163,7 @@ func (s *spread) spares(servers int) {
 	}
 	free := s.emptiest(func(h int) bool { return !has[h] })
 	for _, h := range free[:min(len(free), mostSpares)] {
-		s.where[fmt.Sprintf("ps %d", servers+s.spare)] = site{s.hosts[h]}
+		s.where[fmt.Sprintf("ps %d", servers+s.spare)] = site{s.hosts[h], -1}
 		s.spare++
 	}
 }
@@ -318,7 +331,7 @@ func (s site) command(self, role string, env, own []string) (*exec.Cmd, *orders)
 	if role == "worker" && len(own) > 0 {
 		words = append(append(words, "--"), own...)
 	}
-	var ours []string
+	ours := s.sees()
 	for _, e := range env {
 		if strings.HasPrefix(e, "STAR_") || strings.HasPrefix(e, process.LaunchedVariable+"=") {
 			ours = append(ours, e)

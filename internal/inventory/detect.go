@@ -37,7 +37,7 @@ func (g FoundGPU) Device() Device {
 	if g.Slices > 0 && g.Of > 0 {
 		part = min(1, float64(g.Slices)/float64(g.Of))
 	}
-	return Device{Part: part, Memory: g.Memory}
+	return Device{Part: part, Memory: g.Memory, ID: g.UUID}
 }
 
 // Devices are those of a host that was asked. It errs on what no host has.
@@ -183,6 +183,7 @@ func (f *Found) YAML() string {
 		return b.String()
 	}
 	b.WriteString("    gpus:\n")
+	named := !slices.ContainsFunc(f.GPUs, func(g FoundGPU) bool { return g.UUID == "" })
 	for _, g := range f.GPUs {
 		size := "1"
 		if g.Slices > 0 && g.Of > 0 {
@@ -192,8 +193,10 @@ func (f *Found) YAML() string {
 		if g.Memory > 0 {
 			text += fmt.Sprintf(", memory: %.0f", g.Memory)
 		}
-		name := strings.Join(strings.Fields(g.Name+" "+g.UUID), " ")
-		fmt.Fprintf(&b, "      - {%s} # %s, %.1f GiB\n", text, name, g.Memory/(1<<30))
+		if named {
+			text += ", device: " + strconv.Quote(g.UUID)
+		}
+		fmt.Fprintf(&b, "      - {%s} # %s, %.1f GiB\n", text, strings.Join(strings.Fields(g.Name), " "), g.Memory/(1<<30))
 	}
 	return b.String()
 }

@@ -46,19 +46,26 @@ type Host struct {
 
 	// Detect says that GPUs are not listed, and are to be asked for there (gpus: auto). See SetGPUs.
 	Detect bool
+
+	// Devices are what CUDA calls each of GPUs, an index or a UUID. Nil: the file does not say.
+	Devices []string
 }
 
 // Device is one GPU or MIG slice of a host.
 type Device struct {
 	Part   float64 // of a GPU
 	Memory float64 // bytes; 0: not known, and then not limited
+	ID     string  // what CUDA calls it, an index or a UUID; empty: not known
 }
 
 // SetGPUs gives the host its devices.
 func (h *Host) SetGPUs(ds []Device) {
-	h.GPUs, h.GPUMemory, h.Detect = nil, nil, false
+	h.GPUs, h.GPUMemory, h.Devices, h.Detect = nil, nil, nil, false
 	known := false
 	for _, d := range ds {
+		if d.ID != "" {
+			h.Devices = append(h.Devices, d.ID)
+		}
 		m := d.Memory
 		if m > 0 {
 			known = true
@@ -70,6 +77,23 @@ func (h *Host) SetGPUs(ds []Device) {
 	if !known {
 		h.GPUMemory = nil
 	}
+}
+
+// See is what a process has in its environment that is to see one of the host's GPUs alone. visible is CUDA_VISIBLE_DEVICES where it is
+// started: whole GPUs that the file only counts are those, or all. Nothing, where the GPU is a slice of which the file does not say what CUDA calls it.
+func (h *Host) See(gpu int, visible string) []string {
+	if gpu < 0 || gpu >= len(h.GPUs) {
+		return nil
+	}
+	id := strconv.Itoa(gpu)
+	if h.Devices != nil {
+		id = h.Devices[gpu]
+	} else if slices.ContainsFunc(h.GPUs, func(part float64) bool { return part < 1 }) {
+		return nil
+	} else if seen := strings.Split(visible, ","); visible != "" && gpu < len(seen) {
+		id = strings.TrimSpace(seen[gpu])
+	}
+	return []string{"CUDA_VISIBLE_DEVICES=" + id, "CUDA_DEVICE_ORDER=PCI_BUS_ID"} // as the driver counts
 }
 
 // Limits of a file: more is a mistake.
@@ -447,7 +471,7 @@ func (p *parser) gpus(n *yaml.Node, what string) (ds []Device, detect bool, err 
 			return nil
 		}
 		if v.Kind == yaml.MappingNode {
-			if err = p.mapping(v, what, fields{"size": size, "memory": p.number(Bytes, what+": memory", &d.Memory)}); err == nil && d.Part == 0 {
+			if err = p.mapping(v, what, fields{"size": size, "memory": p.number(Bytes, what+": memory", &d.Memory), "device": p.text(&d.ID, what+": device")}); err == nil && d.Part == 0 {
 				err = p.fail(v, "%s: a GPU without a size", what)
 			}
 		} else {
@@ -455,6 +479,12 @@ func (p *parser) gpus(n *yaml.Node, what string) (ds []Device, detect bool, err 
 		}
 		if err != nil {
 			return nil, false, err
+		}
+		if i := slices.IndexFunc(ds, func(o Device) bool { return o.ID != "" && o.ID == d.ID }); i >= 0 {
+			return nil, false, p.fail(v, "%s: two are device %s", what, d.ID)
+		}
+		if len(ds) > 0 && (ds[0].ID == "") != (d.ID == "") {
+			return nil, false, p.fail(v, "%s: give device, an index or a UUID, for all or for none", what)
 		}
 		ds = append(ds, d)
 	}

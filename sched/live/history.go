@@ -44,6 +44,23 @@ func NewHistory() *History {
 // Steps is how many places a job had when.
 func (h *History) Steps(job string) []sched.Step { return h.steps[job] }
 
+// Place is which place of its host a worker has; -1: it is not there.
+func (h *History) Place(job string, member int) int {
+	if s := h.there(job, member); s != nil {
+		return s.Place
+	}
+	return -1
+}
+
+func (h *History) there(job string, member int) *Stay {
+	for i := len(h.Stays) - 1; i >= 0; i-- {
+		if s := &h.Stays[i]; s.Job == job && s.member == member && s.To == never {
+			return s
+		}
+	}
+	return nil
+}
+
 // Add takes in an event that has been applied.
 func (h *History) Add(e Event) {
 	switch e.Kind {
@@ -67,13 +84,10 @@ func (h *History) Add(e Event) {
 			})
 		}
 	case KindGone:
-		for i := len(h.Stays) - 1; i >= 0; i-- {
-			if s := &h.Stays[i]; s.Job == e.Job && s.member == e.Member && s.To == never {
-				s.To = e.At
-				h.taken[s.Host][s.Place] = false
-				h.step(e, -1)
-				break
-			}
+		if s := h.there(e.Job, e.Member); s != nil {
+			s.To = e.At
+			h.taken[s.Host][s.Place] = false
+			h.step(e, -1)
 		}
 	}
 	if e.Says() != "" {

@@ -36,9 +36,9 @@ type Options struct {
 	Log     *slog.Logger
 	Page    *web.LiveSchedules // shows the queue; nil: nothing does
 
-	// Command is the command of a worker of that name on a host, with these variables in its environment; own is a job's own command, nil: STAR's worker. Input is what
+	// Command is the command of a worker of that name on this place of a host, with these variables in its environment; own is a job's own command, nil: STAR's worker. Input is what
 	// it wants to read first; nil: nothing, and signals are for the process itself.
-	Command func(name, host string, env, own []string) (cmd *exec.Cmd, input []byte, err error)
+	Command func(name, host string, place int, env, own []string) (cmd *exec.Cmd, input []byte, err error)
 	// Kill ends the worker of a name where its command's end is not its own; nil: it is.
 	Kill func(name string) error
 	// Environ is that of all processes, without settings.
@@ -317,7 +317,7 @@ func (s *Service) do(e live.Event) {
 		s.start(s.coordinator(j), func() (*exec.Cmd, []byte, error) { return s.coordinates(j) })
 	case live.KindAdd:
 		s.start(s.worker(j, e.Member), func() (*exec.Cmd, []byte, error) {
-			return s.o.Command(workerName(j, e.Member), e.Host, s.environ(j, map[string]string{"rank": fmt.Sprint(e.Rank), "host-id": e.Host}), j.Command)
+			return s.o.Command(workerName(j, e.Member), e.Host, s.history.Place(j.Name, e.Member), s.environ(j, map[string]string{"rank": fmt.Sprint(e.Rank), "host-id": e.Host}), j.Command)
 		})
 	case live.KindLeave:
 		s.say(s.worker(j, e.Member), syscall.SIGTERM)
