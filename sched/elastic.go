@@ -283,7 +283,7 @@ func (edfAdmission) admit(e *elastic, new []*flex) (in []*flex) {
 	for _, f := range new {
 		jobs := slices.Concat(e.runnable, in)
 		if e.compat&ElasticFlow != 0 {
-			if e.tries(jobs, f) {
+			if e.tries(append(jobs, f), f) {
 				in = append(in, f)
 			}
 			continue
@@ -296,24 +296,23 @@ func (edfAdmission) admit(e *elastic, new []*flex) (in []*flex) {
 			f.decline(after[i])
 		}
 	}
+	if e.compat&ElasticFlow != 0 && len(new) > 0 && len(in) == 0 {
+		for _, f := range e.runnable {
+			f.n = 0
+		}
+	}
 	return in
 }
 
-// tries lets a job in as ElasticFlow's program does, which declines it if any job is late. Unless it is the job itself, GPUs are given
-// as if it were in, and taken back: who loses them by that comes after the others when jobs are placed.
+// tries lets a job in as ElasticFlow's program does, which declines it if any job is late, and gives GPUs at once to who is let in. Where nobody
+// is of those that have come, it gives out all GPUs anew, so that jobs are placed in order of their deadlines.
 func (e *elastic) tries(jobs []*flex, f *flex) bool {
-	with := append(slices.Clone(jobs), f)
-	late := e.late(with)
-	if !slices.Contains(late, f) {
-		e.earliestFirst(with)
+	if late := e.late(jobs); len(late) > 0 && !f.BestEffort {
+		f.decline(late[0])
+		return false
 	}
-	if len(late) == 0 || f.BestEffort {
-		return true
-	}
-	f.decline(late[0])
-	f.Start = math.NaN()
 	e.earliestFirst(jobs)
-	return false
+	return true
 }
 
 // lateWhy is why a job is declined.
