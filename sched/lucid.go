@@ -75,6 +75,7 @@ type colocation struct {
 
 	lent []float64 // of Lucid's program: when a node is lent to the profiler, and comes back, in turns
 	gone int       // how many of these times have passed
+	away bool      // a node is lent; none is if none was idle, and then none comes back
 }
 
 func (*colocation) late() float64 { return 1 }
@@ -86,10 +87,11 @@ func (l *colocation) Decide(s *State) {
 		l.running = slices.DeleteFunc(l.running, func(r *Task) bool { return r == t })
 	}
 	for ; l.gone < len(l.lent) && l.lent[l.gone] <= s.Now; l.gone++ {
-		if l.gone%2 == 1 {
+		if l.gone%2 == 0 {
+			i := slices.Index(s.nodes.free, s.nodes.all())
+			l.away = i >= 0 && s.nodes.drop(i)
+		} else if l.away {
 			s.nodes.add()
-		} else if i := slices.Index(s.nodes.free, s.nodes.all()); i >= 0 { // if none is idle, none is lent, and yet one comes back
-			s.nodes.drop(i)
 		}
 	}
 	if l.gone < len(l.lent) {

@@ -4,6 +4,7 @@ import (
 	"compress/gzip"
 	"encoding/csv"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -77,9 +78,9 @@ func results(t *testing.T, id string, path ...string) map[string]result {
 	return out
 }
 
-// TestLucidOracle compares each job of twelve virtual clusters with what Lucid's simulator made of it.
-func TestLucidOracle(t *testing.T) {
-	dir := filepath.Join(reference(t), "lucid")
+// lucid reads Lucid's trace, with what it needs.
+func lucid(t *testing.T, dir string) ([]*sched.Job, map[string]sched.Cluster, *sched.Profile) {
+	t.Helper()
 	jobs, err := LucidTrace(open(t, dir, "trace_ordered.csv.gz"))
 	if err != nil {
 		t.Fatal(err)
@@ -88,6 +89,20 @@ func TestLucidOracle(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	var p sched.Profile
+	if p.Pairs, err = ReadPairs(open(t, dir, "colocate_info.csv")); err != nil {
+		t.Fatal(err)
+	}
+	if err = ReadForecasts(open(t, dir, "Venus_throughput_pred.csv"), &p); err != nil {
+		t.Fatal(err)
+	}
+	return jobs, vcs, &p
+}
+
+// TestLucidOracle compares each job of twelve virtual clusters with what Lucid's simulator made of it.
+func TestLucidOracle(t *testing.T) {
+	dir := filepath.Join(reference(t), "lucid")
+	jobs, vcs, _ := lucid(t, dir)
 	for name, policy := range map[string]func() sched.Policy{"fifo": sched.FIFO, "sjf": sched.SJF, "qssf": sched.QSSF, "srtf": sched.SRTF, "tiresias": sched.Tiresias} {
 		t.Run(name, func(t *testing.T) {
 			want := results(t, "job_id", dir, "results", name+".csv.gz")
@@ -120,24 +135,10 @@ func TestLucidOracle(t *testing.T) {
 // TestLucidProfiledOracle does so with Lucid itself: its profiler, and jobs that share GPUs.
 func TestLucidProfiledOracle(t *testing.T) {
 	dir := filepath.Join(reference(t), "lucid")
-	jobs, err := LucidTrace(open(t, dir, "trace_ordered.csv.gz"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	vcs, err := Clusters(open(t, dir, "vc_config.csv"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var p sched.Profile
-	if p.Pairs, err = ReadPairs(open(t, dir, "colocate_info.csv")); err != nil {
-		t.Fatal(err)
-	}
-	if err = ReadForecasts(open(t, dir, "Venus_throughput_pred.csv"), &p); err != nil {
-		t.Fatal(err)
-	}
+	jobs, vcs, p := lucid(t, dir)
 	want := results(t, "job_id", dir, "results", "lucid.csv.gz")
 	bad, seen := 0, 0
-	out, err := sched.Run(jobs, vcs, sched.Options{Policy: "lucid", Compat: sched.Lucid, Profile: &p})
+	out, err := sched.Run(jobs, vcs, sched.Options{Policy: "lucid", Compat: sched.Lucid, Profile: p})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,6 +156,22 @@ func TestLucidProfiledOracle(t *testing.T) {
 	}
 	if bad > 0 || seen != len(want) {
 		t.Errorf("%d of %d jobs differ, %d were compared", bad, len(want), seen)
+	}
+}
+
+// TestLucidMeans compares the means over all virtual clusters, also those of which there are no results of single jobs.
+func TestLucidMeans(t *testing.T) {
+	dir := filepath.Join(reference(t), "lucid")
+	jobs, vcs, p := lucid(t, dir)
+	for policy, w := range results(t, "policy", dir, "results", "policy_summary.csv") {
+		out, err := sched.Run(jobs, vcs, sched.Options{Policy: policy, Compat: sched.Lucid, Profile: p})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := sched.Summarize(out)
+		if math.Abs(s.JCT-w.number(t, "avg_jct")) > 1e-6 || math.Abs(s.Queue-w.number(t, "avg_queue")) > 1e-6 || float64(s.Preemptions) != w.number(t, "preemptions") {
+			t.Errorf("%s: mean JCT %v, queue %v, %d preemptions; the original %v", policy, s.JCT, s.Queue, s.Preemptions, w)
+		}
 	}
 }
 
