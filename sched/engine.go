@@ -107,7 +107,7 @@ func (s *State) Join(t, with *Task, speed, others float64) {
 
 // start has a task run on some GPUs.
 func (s *State) start(t *Task, at []Share, speed float64) {
-	t.at, t.Nodes = at, at
+	t.at = at
 	if math.IsNaN(t.Start) {
 		t.Start = s.Now
 	}

@@ -124,7 +124,7 @@ func (r *profiler) lucid(jobs []*Job, clusters map[string]Cluster, lent map[stri
 					for _, s := range o.Steps {
 						p.has(s.At, s.GPUs)
 					}
-					p.End, p.Queue, p.Preemptions, p.Nodes = o.End, o.Queue, o.Preemptions, o.Nodes
+					p.End, p.Queue, p.Preemptions = o.End, o.Queue, o.Preemptions
 				}
 				part[i] = p
 			}

@@ -84,9 +84,8 @@ type Outcome struct {
 	Start, End  float64 // s; NaN: never
 	Queue       float64 // s without GPUs since Submit
 	Preemptions int
-	Why         string  // why it was declined; "": it was not
-	Nodes       []Share // where it ran last; nil: not known
-	Steps       []Step  // how many GPUs it had when
+	Why         string // why it was declined; "": it was not
+	Steps       []Step // how many GPUs it had when
 }
 
 // Declined says whether the job was refused.

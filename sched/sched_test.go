@@ -3,6 +3,7 @@ package sched
 import (
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 )
 
@@ -55,7 +56,7 @@ func TestSharing(t *testing.T) {
 		other := &Job{ID: "other", Submit: 10, Deadline: never, GPUs: 2, Duration: 100, Estimate: 1000, Model: "m", Memory: 10000, Score: 1}
 		c.change(other)
 		out := Simulate([]*Job{first, other}, Cluster{Nodes: 1, GPUs: 4}, &colocation{Profile: p}, 0)
-		if shares := fmt.Sprint(out[0].Nodes) == fmt.Sprint(out[1].Nodes); shares != c.shares {
+		if shares := slices.ContainsFunc(out[0].Steps, func(s Step) bool { return s.GPUs == 1 }); shares != c.shares {
 			t.Errorf("%s: shares: %v", c.name, shares)
 		}
 		// 100 s at 0.5 are 200 s, in which the first one makes 160 s.

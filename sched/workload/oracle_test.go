@@ -150,7 +150,7 @@ func TestLucidProfiledOracle(t *testing.T) {
 		seen++
 		if o.Start != w.number(t, "start_time") || o.End != w.number(t, "end_time") || o.Queue != w.number(t, "queue") {
 			if bad++; bad < 8 {
-				t.Errorf("job %s of %s (%d GPUs, submitted %.0f, %v s): started %.0f, ended %.0f, waited %v on %v; the original %v", o.ID, o.VC, o.GPUs, o.Submit, o.Duration, o.Start, o.End, o.Queue, o.Nodes, w)
+				t.Errorf("job %s of %s (%d GPUs, submitted %.0f, %v s): started %.0f, ended %.0f, waited %v; the original %v", o.ID, o.VC, o.GPUs, o.Submit, o.Duration, o.Start, o.End, o.Queue, w)
 			}
 		}
 	}
