@@ -198,6 +198,33 @@ func (o Options) kind(jobs []*Job) kind {
 	return ofTasks
 }
 
+// originals are the policies that each original's program has, but for AlloX's (mixedPolicies).
+var originals = map[Compat][]string{
+	ElasticFlow: {"edf", "edf-admission", "ef", "ef-admission", "gandiva", "tiresias", "themis", "chronus"},
+	Lucid:       {"fifo", "sjf", "srtf", "srsf", "qssf", "tiresias", "lucid"},
+	Muri:        {"srtf", "srsf", "tiresias", "muri-s", "muri-l"},
+}
+
+// Heed is which of the options something is done of that decides as these say: of the policy itself, or of the others of its original, with which it is compared.
+type Heed struct {
+	Alpha, Profiling, Users bool
+	Slot, Resize            bool
+	Compat                  bool
+}
+
+// Heeds says which options a policy heeds for these jobs.
+func (o Options) Heeds(jobs []*Job) (h Heed) {
+	kind := o.kind(jobs)
+	mixed := kind == ofMachines
+	h.Alpha, h.Profiling, h.Users = mixed, mixed, mixed
+	planned := slices.ContainsFunc(jobs, func(j *Job) bool { return j.Rates != nil })
+	h.Slot = kind == ofShares || o.Policy == "themis" || planned && slices.Contains(originals[ElasticFlow], o.Policy)
+	_, live := livePolicies[o.Policy]
+	h.Resize = live && !mixed && o.Compat == 0
+	h.Compat = o.Compat == AlloX && mixed || slices.Contains(originals[o.Compat], o.Policy)
+	return h
+}
+
 // Summary is what became of all jobs.
 type Summary struct {
 	Jobs        int     `json:"jobs"`

@@ -186,6 +186,8 @@ func (p *schedSim) trace(name string) (jobs []*sched.Job, err error) {
 		if ths, err = p.rates(); err != nil {
 			return nil, err
 		}
+	} else if flagged(&p.set, "throughputs") {
+		return nil, p.set.Invalid("throughputs", fmt.Errorf("the format elasticflow has models with tables, the format %s does not: leave it out, or give --format elasticflow", p.format))
 	}
 	err = readInput(name, func(r io.Reader) (err error) {
 		switch p.format {
@@ -332,6 +334,9 @@ func (p *schedSim) valid() error {
 	case len(p.policies) == 0:
 		return p.set.Invalid("policy", fmt.Errorf("which? give one or more of %s", strings.Join(sched.Policies(), ", ")))
 	}
+	if err := p.alone(); err != nil {
+		return err
+	}
 	for i, policy := range p.policies {
 		switch {
 		case !slices.Contains(sched.Policies(), policy):
@@ -384,6 +389,9 @@ func (p *schedSim) sim(w, progress io.Writer, trace string) error {
 		if err := sched.Check(jobs, vcs, o); err != nil {
 			return p.set.Invalid("policy", err)
 		}
+	}
+	if err := p.heeded(jobs, o); err != nil {
+		return err
 	}
 	var table *workload.Outcomes
 	if p.jobs == "-" {

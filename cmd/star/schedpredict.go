@@ -112,15 +112,14 @@ func predict(w, says io.Writer, method, trainFile, predictFile string) error {
 		_, plain := quality(slices.Repeat([]float64{past[len(past)/2]}, len(truth)), truth)
 		fmt.Fprintf(says, "%s: rank correlation %s with the durations of %d jobs, half of them within a factor of %.2f (%.2f if the median of %s were said of all)\n", method, correlation, len(truth), factor, plain, train.file)
 	}
-	return to.write(w, estimates)
+	if to.column("gpu_num") >= 0 {
+		return to.write(w, estimates, "ebm_priority", "lgb_priority")
+	}
+	return to.write(w, estimates, "estimate", "history")
 }
 
-// write writes the table with the estimates in both columns.
-func (t *jobTable) write(w io.Writer, estimates []float64) error {
-	names := []string{"estimate", "history"}
-	if t.column("gpu_num") >= 0 {
-		names = []string{"ebm_priority", "lgb_priority"}
-	}
+// write writes the table with what is predicted in columns of these names.
+func (t *jobTable) write(w io.Writer, estimates []float64, names ...string) error {
 	header := slices.Clone(t.header)
 	at := make([]int, len(names))
 	for k, n := range names {
@@ -337,7 +336,13 @@ func placesOf(v []float64) []float64 {
 }
 
 // predicting checks the settings of --predict.
-func predicting(s *settings.Set, args []string, train, to string) error {
+func predicting(s *settings.Set, args []string, train, to, what, method string) error {
+	if err := together(s, "is for the logs of one job: --predict learns of other jobs", "epochs", "first", "truth", "times"); err != nil {
+		return err
+	}
+	if err := together(s, "--predict writes a trace as CSV: leave it out", "json"); err != nil {
+		return err
+	}
 	switch {
 	case len(args) > 0:
 		return &settings.UsageError{Msg: "star sched estimate: --predict learns of --train; logs are for --epochs"}
@@ -345,6 +350,8 @@ func predicting(s *settings.Set, args []string, train, to string) error {
 		return s.Invalid("train", errors.New("of which jobs, whose durations are known, is to be learned?"))
 	case to == "":
 		return s.Invalid("predict", errors.New("of which jobs are durations to be predicted?"))
+	case what == "score" && method != "tree" && flagged(s, "method"):
+		return s.Invalid("method", errors.New("scores are classes: a tree says which, leave it out"))
 	}
 	return nil
 }

@@ -1,0 +1,72 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"star/internal/settings"
+	"star/sched"
+)
+
+// flagged says whether a setting was given on the command line. Those of the environment may be for other commands.
+func flagged(s *settings.Set, name string) bool { return s.Origin(name) == settings.Origin("--"+name) }
+
+// heeded looks whether something is done of each setting of star sched sim: one that none of the policies heeds would let somebody take a result for what it is not.
+func (p *schedSim) heeded(jobs []*sched.Job, o sched.Options) error {
+	var all sched.Heed
+	estimates := p.format == "lucid"
+	for _, o.Policy = range p.policies {
+		h := o.Heeds(jobs)
+		all.Alpha, all.Profiling, all.Users = all.Alpha || h.Alpha, all.Profiling || h.Profiling, all.Users || h.Users
+		all.Slot, all.Resize, all.Compat = all.Slot || h.Slot, all.Resize || h.Resize, all.Compat || h.Compat
+		estimates = estimates || o.Policy == "lucid"
+	}
+	who, do := strings.Join(p.policies, ", "), "do"
+	if len(p.policies) == 1 {
+		do = "does"
+	}
+	const allox = "allox, alloxplus, es, drf, drfext, drffifo, srpt, and for sjf with jobs of the format allox"
+	for _, c := range []struct {
+		name, of string
+		heeded   bool
+	}{
+		{"alpha", "the share of the users among whose jobs allox chooses: it is for the policies of AlloX's simulator, " + allox, all.Alpha},
+		{"profiling", "whether parts of jobs run first: it is for " + allox, all.Profiling},
+		{"queues", "the order of the users' queues: it is for " + allox, all.Users},
+		{"slot", "how far apart rounds of policies are that plan: it is for edf, edf-admission, ef, ef-admission, pollux, star, themis, and for the others of ElasticFlow with its format", all.Slot},
+		{"resize", "until more GPUs are of use: it is for " + strings.Join(sched.LivePolicies(), ", ") + ", without --compat and with one kind of machines", all.Resize},
+		{"estimates", "what lucid knows of jobs that share GPUs: it is for lucid, and for the format lucid", estimates},
+		{"compat", "to follow an original's program: " + p.compat + "'s has other policies", all.Compat || o.Compat == 0},
+	} {
+		if flagged(&p.set, c.name) && !c.heeded {
+			return p.set.Invalid(c.name, fmt.Errorf("%s %s nothing with it. It says %s; leave it out, or ask for one of those", who, do, c.of))
+		}
+	}
+	return nil
+}
+
+// alone looks whether settings were given without those that they belong to.
+func (p *schedSim) alone() error {
+	for _, c := range []struct {
+		name, with string
+		there      bool
+	}{
+		{"slow-mode", "what a slow node does to a job: give --slow, too", p.slow != ""},
+		{"seed", "those of --estimate-error: give that, too; --slow and --revoke have seeds of their own (seed:N, seed=N)", flagged(&p.set, "estimate-error") || p.estimateError > 0},
+	} {
+		if flagged(&p.set, c.name) && !c.there {
+			return p.set.Invalid(c.name, errors.New("says "+c.with))
+		}
+	}
+	return nil
+}
+
+// together looks whether settings of a command were given that do not go with one that was given; why says so.
+func together(s *settings.Set, why string, names ...string) error {
+	if i := slices.IndexFunc(names, func(name string) bool { return flagged(s, name) }); i >= 0 {
+		return s.Invalid(names[i], errors.New(why))
+	}
+	return nil
+}
