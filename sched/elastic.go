@@ -293,7 +293,11 @@ func (edfAdmission) admit(e *elastic, new []*flex) (in []*flex) {
 		if i := slices.IndexFunc(after, func(l *flex) bool { return !slices.Contains(before, l) }); i < 0 || f.BestEffort {
 			in = append(in, f)
 		} else {
-			f.decline(after[i])
+			if slices.Contains(after, f) {
+				f.decline(e, f)
+			} else {
+				f.decline(e, after[i])
+			}
 		}
 	}
 	if e.compat&ElasticFlow != 0 && len(new) > 0 && len(in) == 0 {
@@ -308,20 +312,37 @@ func (edfAdmission) admit(e *elastic, new []*flex) (in []*flex) {
 // is of those that have come, it gives out all GPUs anew, so that jobs are placed in order of their deadlines.
 func (e *elastic) tries(jobs []*flex, f *flex) bool {
 	if late := e.late(jobs); len(late) > 0 && !f.BestEffort {
-		f.decline(late[0])
+		if slices.Contains(late, f) {
+			f.decline(e, f)
+		} else {
+			f.decline(e, late[0])
+		}
 		return false
 	}
 	e.earliestFirst(jobs)
 	return true
 }
 
-// lateWhy is why a job is declined.
-const lateWhy = "would end after its deadline"
-
-// decline says why f is not let in: with it, late would end after its deadline.
-func (f *flex) decline(late *flex) {
-	if f.Why = lateWhy; late != f {
-		f.Why = "with it job " + late.ID + " " + f.Why
+// decline says why f is not let in: with it, late would end after its deadline. Of f itself it says by how much.
+func (f *flex) decline(e *elastic, late *flex) {
+	if late != f {
+		f.Why = "with it job " + late.ID + " would end after its deadline"
+		return
+	}
+	n := f.level(e.gpus)
+	if n == 0 {
+		f.Why = "would end after its deadline: it cannot run on the GPUs that are there now"
+		return
+	}
+	takes, has := f.lag+f.thought()/f.rate(n), f.Deadline-e.now
+	f.Why = fmt.Sprintf("would end after its deadline: on %s it takes %.0f s", gpus(n), math.Ceil(takes))
+	switch {
+	case takes <= has:
+		f.Why += fmt.Sprintf(" of the %.0f s that it has, and jobs that were there before need them", has)
+	case has < 0: // it waited for a round, or for its turn, and its deadline passed
+		f.Why += fmt.Sprintf(", and its deadline was %.0f s ago", math.Ceil(-has))
+	default:
+		f.Why += fmt.Sprintf(", and it has %.0f s", math.Floor(has))
 	}
 }
 

@@ -56,8 +56,10 @@ func (p elasticFlow) admit(e *elastic, new []*flex) (in []*flex) {
 		p.plan(e, jobs)
 		if i := slices.IndexFunc(jobs, (*flex).breaks); i < 0 || f.BestEffort {
 			in = append(in, f)
+		} else if f.breaks() {
+			f.decline(e, f)
 		} else {
-			f.decline(jobs[i])
+			f.decline(e, jobs[i])
 		}
 	}
 	return in

@@ -140,7 +140,7 @@ func (p *program) admit(new []*flex) {
 			if f.BestEffort {
 				p.runnable = append(p.runnable, f)
 			} else {
-				f.decline(late)
+				f.decline(p.elastic, late)
 			}
 		}
 	}

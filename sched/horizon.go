@@ -56,7 +56,7 @@ func (p *boundedFlow) admit(e *elastic, new []*flex) (in []*flex) {
 	for _, f := range new {
 		if !p.share(e, f) && p.admission && !f.BestEffort {
 			p.release(e, f, 0)
-			f.Why = lateWhy
+			f.decline(e, f)
 			continue
 		}
 		in, p.jobs = append(in, f), append(p.jobs, f)

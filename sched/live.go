@@ -252,7 +252,6 @@ func (l *Live) Decide(now float64) (ds []Decision) {
 	}
 	for _, id := range slices.Sorted(maps.Keys(l.jobs)) {
 		if why := l.declined(id); why != "" {
-			why += l.late(id, why, now)
 			ds = append(ds, Decision{Job: id, Declined: true, Why: why})
 			l.forget(id)
 		}
@@ -341,23 +340,6 @@ func (l *Live) round(now float64) {
 	e.runnable = append(e.runnable, e.policy.admit(e, new)...)
 	e.policy.allot(e)
 	l.wake = e.policy.wake(e)
-}
-
-// late is what a sentence on why a job is declined has not said: by how much it would be late.
-func (l *Live) late(id, why string, now float64) string {
-	f := l.flexs[id]
-	if f == nil || why != lateWhy {
-		return ""
-	}
-	n := f.level(l.e.gpus)
-	takes, has := f.lag+f.left/f.rate(n), f.Deadline-now
-	if takes <= has {
-		return fmt.Sprintf(": on %s it takes %.0f s of the %.0f s that it has, and jobs that were there before need them", gpus(n), takes, has)
-	}
-	if has < 0 { // it waited for a round, or for its turn, and its deadline passed
-		return fmt.Sprintf(": on %s it takes %.0f s, and its deadline was %.0f s ago", gpus(n), math.Ceil(takes), math.Ceil(-has))
-	}
-	return fmt.Sprintf(": on %s it takes %.0f s, and it has %.0f s", gpus(n), math.Ceil(takes), math.Floor(has))
 }
 
 // gpus is a number of GPUs in words.

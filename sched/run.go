@@ -99,7 +99,7 @@ func Check(jobs []*Job, clusters map[string]Cluster, o Options) error {
 		case kind == ofMachines && j.Either == nil:
 			return fmt.Errorf("job %s: %s needs to know how long it takes with a GPU and without: give a trace of the format allox", j.ID, o.Policy)
 		case kind == ofShares && o.Policy != "star" && j.Rates == nil:
-			return fmt.Errorf("job %s: %s plans with iterations and throughputs, and it has none: give --throughputs and a trace of the format elasticflow", j.ID, o.Policy)
+			return fmt.Errorf("job %s: %s plans with iterations and throughputs, and it has none: give --throughputs and a trace of the format elasticflow (also star sched gen --throughputs), or the columns iterations, rates and batch", j.ID, o.Policy)
 		case start != nil && j.Duration == 0 && j.Rates != nil:
 			return fmt.Errorf("job %s: %s runs jobs for their duration, and it has none", j.ID, o.Policy)
 		}
@@ -230,7 +230,8 @@ type Summary struct {
 	Jobs        int     `json:"jobs"`
 	Ended       int     `json:"ended"`
 	Declined    int     `json:"declined"`
-	Met         int     `json:"met_deadline"`
+	Met         int     `json:"met_deadline"` // as Outcome.Met says: also of those without a deadline
+	Deadlines   int     `json:"jobs_with_deadline"`
 	JCT         float64 `json:"mean_jct_s"` // of those that ended
 	P99         float64 `json:"p99_jct_s"`
 	Queue       float64 `json:"mean_queue_s"`
@@ -246,6 +247,9 @@ func Summarize(out []Outcome) (s Summary) {
 	for _, o := range out {
 		first = min(first, o.Submit)
 		s.Preemptions += o.Preemptions
+		if !math.IsInf(o.Deadline, 1) {
+			s.Deadlines++
+		}
 		if o.Declined() {
 			s.Declined++
 			continue

@@ -57,10 +57,10 @@ func (j *Job) guess() float64 {
 }
 
 // Misjudge has policies be wrong about how long jobs take: each job's Guess, and what was predicted of it (Estimate, History, and Error of Either), is off by a factor of
-// exp(spread·z), with z from a standard normal distribution. What is left of a job is misjudged as the whole of it.
-func Misjudge(jobs []*Job, spread float64, random interface{ NormFloat64() float64 }) {
+// (1+bias)·exp(spread·z), with z from a standard normal distribution. What is left of a job is misjudged as the whole of it.
+func Misjudge(jobs []*Job, spread, bias float64, random interface{ NormFloat64() float64 }) {
 	for _, j := range jobs {
-		g := math.Exp(spread * random.NormFloat64())
+		g := (1 + bias) * math.Exp(spread*random.NormFloat64())
 		j.Guess, j.Estimate, j.History = g, j.Estimate*g, j.History*g
 		if j.Either != nil {
 			e := *j.Either

@@ -32,7 +32,7 @@ type schedSim struct {
 	estimates, queues, plot, events    string
 	compat, profiling                  string
 	slow, slowMode, revoke             string
-	alpha, estimateError               float64
+	alpha, estimateError, estimateBias float64
 	seed                               uint64
 	policies                           []string
 	slot, start, resize, horizon       time.Duration
@@ -77,6 +77,7 @@ func schedSimCommand() *cobra.Command {
 	settings.Var(s, &p.slow, "slow", "", "when which nodes are slow: a CSV file with node, from, to (s) and factor (how many times longer all takes there), or seed:N for random times")
 	settings.Var(s, &p.slowMode, "slow-mode", "wait", "what a slow node does to a job: wait, all its GPUs are as slow; queue, they take batches from one queue, as in STAR's mode ssgd queue=N", "wait", "queue")
 	settings.Var(s, &p.estimateError, "estimate-error", 0, "how wrong policies are about how long jobs take: the standard deviation of the logarithm of what they take a job for, divided by the truth")
+	settings.Var(s, &p.estimateBias, "estimate-bias", 0, "by which share policies take all jobs for longer than they are, on average; below 0: for shorter")
 	settings.Var(s, &p.seed, "seed", 1, "of the random numbers of --estimate-error")
 	settings.Var(s, &p.revoke, "revoke", "", "nodes are taken away, and others come in their places, as with star run --revoke: rate:PER_HOUR, trace:FILE (worker: the node), k80, p100 or v100; such as k80:replace=2m,seed=7")
 	settings.Var(s, &p.jobs, "jobs", "", "write a table of jobs to this file; - is standard output")
@@ -327,6 +328,8 @@ func (p *schedSim) valid() error {
 		return p.set.Invalid("resize", errors.New("want 0 or more"))
 	case !(p.estimateError >= 0 && p.estimateError <= 5):
 		return p.set.Invalid("estimate-error", errors.New("want 0 to 5; with 0.5 two of three jobs are thought to take 0.61 to 1.65 times as long as they do"))
+	case !(p.estimateBias > -1 && p.estimateBias <= 10):
+		return p.set.Invalid("estimate-bias", errors.New("want more than -1, and 10 at most; with 0.05 jobs are thought to take 5 % longer than they do"))
 	case p.asCSV && p.asJSON:
 		return &settings.UsageError{Msg: "--csv and --json: one summary, give one of them"}
 	case p.jobs == "-" && (p.asCSV || p.asJSON):
@@ -368,8 +371,8 @@ func (p *schedSim) read(trace string) (jobs []*sched.Job, vcs map[string]sched.C
 	if err = p.revoked(vcs, jobs); err != nil {
 		return nil, nil, o, err
 	}
-	if p.estimateError > 0 {
-		sched.Misjudge(jobs, p.estimateError, rand.New(rand.NewPCG(p.seed, 0)))
+	if p.estimateError > 0 || p.estimateBias != 0 {
+		sched.Misjudge(jobs, p.estimateError, p.estimateBias, rand.New(rand.NewPCG(p.seed, 0)))
 	}
 	if o.Profile, err = p.profile(); err != nil {
 		return nil, nil, o, err

@@ -50,7 +50,11 @@ func (s *schedSummary) table(w io.Writer) error {
 	}
 	fmt.Fprintln(tw, header)
 	for _, r := range s.results {
-		fmt.Fprintf(tw, "%s\t%d\t%d\t%d\t%.1f %%\t%.1f\t%.0f\t%.1f\t%.0f\t%d\t", r.Policy, r.Jobs, r.Ended, r.Declined, 100*float64(r.Met)/float64(max(r.Jobs, 1)), r.JCT, r.P99, r.Queue, r.Makespan, r.Preemptions)
+		met := "–"
+		if r.Deadlines > 0 {
+			met = fmt.Sprintf("%.1f %%", 100*float64(r.Met)/float64(max(r.Jobs, 1)))
+		}
+		fmt.Fprintf(tw, "%s\t%d\t%d\t%d\t%s\t%.1f\t%.0f\t%.1f\t%.0f\t%d\t", r.Policy, r.Jobs, r.Ended, r.Declined, met, r.JCT, r.P99, r.Queue, r.Makespan, r.Preemptions)
 		if len(s.results) > 1 {
 			ratio := "–"
 			if !math.IsNaN(float64(r.Ratio)) {
@@ -66,7 +70,7 @@ func (s *schedSummary) table(w io.Writer) error {
 // csv writes the same as JSON has.
 func (s *schedSummary) csv(w io.Writer) error {
 	out := csv.NewWriter(w)
-	out.Write([]string{"policy", "jobs", "ended", "declined", "met_deadline", "mean_jct_s", "p99_jct_s", "mean_queue_s", "makespan_s", "preemptions", "jct_ratio", "simulated_in_s"})
+	out.Write([]string{"policy", "jobs", "ended", "declined", "met_deadline", "mean_jct_s", "p99_jct_s", "mean_queue_s", "makespan_s", "preemptions", "jct_ratio", "simulated_in_s", "jobs_with_deadline"})
 	number := func(v float64) string {
 		if math.IsNaN(v) {
 			return ""
@@ -75,7 +79,7 @@ func (s *schedSummary) csv(w io.Writer) error {
 	}
 	for _, r := range s.results {
 		out.Write([]string{r.Policy, strconv.Itoa(r.Jobs), strconv.Itoa(r.Ended), strconv.Itoa(r.Declined), strconv.Itoa(r.Met), number(r.JCT), number(r.P99),
-			number(r.Queue), number(r.Makespan), strconv.Itoa(r.Preemptions), number(float64(r.Ratio)), number(r.Seconds)})
+			number(r.Queue), number(r.Makespan), strconv.Itoa(r.Preemptions), number(float64(r.Ratio)), number(r.Seconds), strconv.Itoa(r.Deadlines)})
 	}
 	out.Flush()
 	return out.Error()
