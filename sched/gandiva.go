@@ -216,39 +216,33 @@ func (e *turnwise) progress(was float64) {
 	}
 }
 
-// emptiest is the set that is filled least, the last of those.
-func emptiest(sets []*turns) *turns {
-	s := sets[0]
-	for _, o := range sets[1:] {
-		if o.filled <= s.filled {
-			s = o
-		}
-	}
-	return s
-}
-
-// fullestFirst sorts sets by how much they are filled.
-func fullestFirst(sets []*turns) {
-	slices.SortStableFunc(sets, func(a, b *turns) int { return cmp.Compare(b.filled, a.filled) })
+// emptiestFirst sorts sets by how much they are filled.
+func emptiestFirst(sets []*turns) {
+	slices.SortStableFunc(sets, func(a, b *turns) int { return cmp.Compare(a.filled, b.filled) })
 }
 
 // part is how much of a set one job with so many GPUs fills.
 func (e *turnwise) part(size int) float64 { return float64(size) / float64(e.nodesOf(size)*e.GPUs) }
 
-// join puts a job into the emptiest set, or a new one if that is full. False: there is none, and no node for one.
+// join puts a job into the emptiest set, or a new one if that is full. Of sets that are filled as much, that comes first which was looked at longest ago: it goes behind
+// them. False: there is no set, and no node for one.
 func (e *turnwise) join(j *served) bool {
 	sets, nodes, part := e.sets[j.GPUs], e.nodesOf(j.GPUs), e.part(j.GPUs)
 	if len(sets) == 0 && e.free < nodes {
 		return false
 	}
-	if len(sets) == 0 || emptiest(sets).filled+part > 1-1e-9 && e.free >= nodes {
-		e.free -= nodes
-		e.sets[j.GPUs] = slices.Insert(sets, 0, &turns{jobs: []*served{j}, filled: part})
-	} else {
-		s := emptiest(sets)
-		s.jobs = append(s.jobs, j)
-		s.filled += part
+	emptiestFirst(sets)
+	if len(sets) > 0 {
+		sets = append(sets[1:], sets[0])
 	}
+	if len(sets) == 0 || sets[len(sets)-1].filled+part > 1-1e-9 && e.free >= nodes {
+		e.free -= nodes
+		sets = append(sets, &turns{})
+	}
+	s := sets[len(sets)-1]
+	s.jobs = append(s.jobs, j)
+	s.filled += part
+	e.sets[j.GPUs] = sets
 	j.Start = e.now
 	return true
 }
@@ -273,31 +267,38 @@ func (e *turnwise) share() {
 		if n := min(int((has-due)/float64(size)), len(sets)-1); n > 0 {
 			e.shrink(size, n)
 		} else if lack := int((due - has) / float64(size)); lack > e.free/nodes {
-			e.deal(size, e.free/nodes)
+			e.grow(size, e.free/nodes)
 		}
 	}
 }
 
-// shrink takes the n emptiest sets from a class. Their jobs go behind those of the others, each to the one that is the emptiest then.
+// shrink takes the n emptiest sets from a class. Their jobs go behind those of the others.
 func (e *turnwise) shrink(size, n int) {
 	sets := e.sets[size]
-	fullestFirst(sets)
-	keep := sets[:len(sets)-n]
-	for _, s := range slices.Backward(sets[len(keep):]) {
-		e.free += e.nodesOf(size)
-		for _, j := range s.jobs {
-			to := emptiest(keep)
-			to.jobs = append(to.jobs, j)
-			to.filled += e.part(size)
-		}
+	emptiestFirst(sets)
+	e.free += n * e.nodesOf(size)
+	keep := sets[n:]
+	for _, s := range sets[:n] {
+		e.deal(size, keep, s.jobs)
 	}
 	e.sets[size] = keep
 }
 
-// deal deals the jobs of a class anew to all its sets and n more, and back and forth: after each the sets are sorted by how many they have, and the last gets the next. The
-// sets count as empty then.
-func (e *turnwise) deal(size, n int) {
+// deal gives each job to the set that is the emptiest then. Those are sorted after each, and it stays before others that are filled as much, so the jobs of one row go to
+// the sets in the order opposite to that of the row before.
+func (e *turnwise) deal(size int, sets []*turns, jobs []*served) {
+	for _, j := range jobs {
+		emptiestFirst(sets)
+		sets[0].jobs = append(sets[0].jobs, j)
+		sets[0].filled += e.part(size)
+	}
+	emptiestFirst(sets)
+}
+
+// grow adds n sets and deals the jobs of a class anew, those of the emptiest set first. All sets count as empty then.
+func (e *turnwise) grow(size, n int) {
 	sets := e.sets[size]
+	emptiestFirst(sets)
 	var jobs []*served
 	for _, s := range sets {
 		jobs = append(jobs, s.jobs...)
@@ -307,13 +308,7 @@ func (e *turnwise) deal(size, n int) {
 		sets = append(sets, &turns{})
 	}
 	e.free -= n * e.nodesOf(size)
-	for _, j := range jobs {
-		fullestFirst(sets)
-		s := sets[len(sets)-1]
-		s.jobs = append(s.jobs, j)
-		s.filled += e.part(size)
-	}
-	fullestFirst(sets)
+	e.deal(size, sets, jobs)
 	for _, s := range sets {
 		s.filled = 0
 	}
