@@ -480,9 +480,6 @@ func (p *parser) gpus(n *yaml.Node, what string) (ds []Device, detect bool, err 
 		if err != nil {
 			return nil, false, err
 		}
-		if i := slices.IndexFunc(ds, func(o Device) bool { return o.ID != "" && o.ID == d.ID }); i >= 0 {
-			return nil, false, p.fail(v, "%s: two are device %s", what, d.ID)
-		}
 		if len(ds) > 0 && (ds[0].ID == "") != (d.ID == "") {
 			return nil, false, p.fail(v, "%s: give device, an index or a UUID, for all or for none", what)
 		}

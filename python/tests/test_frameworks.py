@@ -88,7 +88,7 @@ trainer = Trainer(model=model, args=args, train_dataset=Data(), eval_dataset=Dat
 trainer.train()
 print("ended", seen, trainer.state.global_step, trainer.is_world_process_zero(), flush=True)
 if len(sys.argv) > 4:
-    torch.save({k: v.clone() for k, v in model.state_dict().items()}, sys.argv[4])
+    torch.save({k: v.cpu() for k, v in model.state_dict().items()}, sys.argv[4])
 """
 )
 
@@ -136,10 +136,11 @@ def test_lightning_refuses(job: Any, kind: str, says: str) -> None:
     assert w.wait() != 0 and says in w.log, w.log
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch sees no GPU here"))])
 @pytest.mark.parametrize("kind, accumulate", [("loaders", 1), ("steps", 2)])
-def test_trainer(job: Any, kind: str, accumulate: int) -> None:
+def test_trainer(job: Any, kind: str, accumulate: int, device: str) -> None:
     libraries("transformers", "accelerate")
-    ws = both(job, TRAINER, kind, accumulate)
+    ws = both(job, TRAINER.replace("use_cpu=True", "use_cpu=%r" % (device == "cpu")), kind, accumulate)
     for w in ws:
         assert "ended [1.0, 2.0, 3.0, 4.0, 5.0, 6.0] 6 " in w.log and "is copied in every step" not in w.log, w.log
     assert sorted(w.log.split("ended")[1].split()[-1] for w in ws) == ["False", "True"]

@@ -30,11 +30,13 @@ def loss(params, batch):
     return ((batch[0] @ params["w"] + params["b"][0] - batch[1]) ** 2).mean()
 
 params = star.train(jax.value_and_grad(loss), {"w": np.zeros(6, np.float32), "b": [np.zeros((), np.float32)]}, Data(), optimizer={"name": "sgd", "lr": 0.05}, batch_size=16)
+print("DEVICE", jax.devices()[0].platform, flush=True)
 print("PARAMS", json.dumps([params["w"].tolist(), float(params["b"][0])]), flush=True)
 """
 
 
 def test_like_one_process(job: Any) -> None:
+    job.env["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"  # where there is a GPU both workers use it
     script = job.script(TRAIN)
     ps = job.start("--mode", "ssgd", "--steps", "100")
     ws = [job.worker(script) for _ in range(2)]
@@ -50,6 +52,7 @@ def test_like_one_process(job: Any) -> None:
         off = x[i].astype(np.float64) @ w + b - y[i]
         w, b = w - 0.05 * 2 * (off @ x[i]) / 32, b - 0.05 * 2 * off.mean()
     for worker in ws:
+        assert "DEVICE %s\n" % jax.default_backend() in worker.log
         got = json.loads(worker.log.split("PARAMS ")[1].splitlines()[0])
         assert np.allclose(got[0], w, rtol=1e-4, atol=1e-5) and abs(got[1] - b) < 1e-5
     assert '"b.0"' in (job.checkpoint() / "manifest.json").read_text()
