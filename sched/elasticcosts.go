@@ -41,20 +41,23 @@ type groups struct {
 	used  map[string]bool // GPUs that a job has had together
 }
 
-// charge says what running jobs lose in this round. Jobs are in the order in which they got GPUs, or more of them.
+// charge says what running jobs lose in this round. Jobs are in the order in which they got GPUs, or more of them. In rounds in which all jobs
+// start again those lose more that have new GPUs, and after them nobody has run anywhere.
 func (g *groups) charge(jobs []*flex, slot float64) {
-	if g.round++; again(g.round-1, slot) {
-		clear(g.used)
-	}
+	g.round++
+	restart := again(g.round, slot)
 	at := g.place(jobs)
 	if at == nil {
 		at = g.place(slices.SortedStableFunc(slices.Values(jobs), func(a, b *flex) int { return cmp.Compare(b.n, a.n) }))
 	}
 	for _, f := range jobs {
 		if f.lost = base(g.nodes * g.gpus); !g.used[at[f]] {
-			f.lost = setup(g.nodes*g.gpus, f.n, false)
+			f.lost = setup(g.nodes*g.gpus, f.n, restart)
 		}
 		g.used[at[f]] = true
+	}
+	if restart {
+		clear(g.used)
 	}
 }
 

@@ -214,7 +214,7 @@ func (e *elastic) aligned(t float64) float64 {
 }
 
 // share plans a job into what is free: the smallest share that is enough by its deadline, from the last moment on at which it is enough, and
-// half of it before (with ElasticFlow's program one GPU at least). First is how many GPUs it has in the first span; 0: as the share says. Spans get a bound at the deadline. The plan is in the memory of pieces.
+// half of it before. First is how many GPUs it has in the first span; 0: as the share says. Spans get a bound at the deadline. The plan is in the memory of pieces.
 func (e *elastic) share(f *flex, spans *[]span, first int, pieces []piece) (p plan) {
 	by := e.aligned(f.Deadline)
 	in, _ := split(*spans, by, sort.Search(len(*spans), func(i int) bool { return (*spans)[i].from >= by }))
@@ -240,10 +240,7 @@ func (e *elastic) share(f *flex, spans *[]span, first int, pieces []piece) (p pl
 	}
 	all := f.thought()
 	for q := 1; q <= f.most(); q *= 2 {
-		got, before := 0., q/2
-		if e.compat&ElasticFlow != 0 {
-			before = max(before, 1)
-		}
+		got := 0.
 		for i := last - 1; i >= 0; i-- {
 			lost := 0. // while it starts, if it does so here
 			if n := on(i, q); n > 0 {
@@ -258,7 +255,7 @@ func (e *elastic) share(f *flex, spans *[]span, first int, pieces []piece) (p pl
 				case j >= last:
 					return on(j, f.most())
 				case j < i:
-					return on(j, before)
+					return on(j, q/2)
 				}
 				return on(j, q)
 			})

@@ -158,11 +158,6 @@ func (p *program) allot(g *groups) {
 	run := slices.DeleteFunc(slices.Clone(p.runnable), func(f *flex) bool { return f.n == 0 })
 	slices.SortStableFunc(run, func(a, b *flex) int { return cmp.Compare(b.n, a.n) })
 	g.charge(run, p.slot)
-	if again(g.round-1, p.slot) {
-		for _, f := range run {
-			f.lost = setup(p.gpus, f.n, true)
-		}
-	}
 	for _, f := range p.runnable {
 		if f.has(p.now, float64(f.n)); f.n > 0 && math.IsNaN(f.Start) {
 			f.Start = p.now
