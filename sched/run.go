@@ -65,7 +65,7 @@ func Check(jobs []*Job, clusters map[string]Cluster, o Options) error {
 		if w.policy == o.Policy && !slices.ContainsFunc(jobs, func(j *Job) bool {
 			return j.Estimate != 0 && w.policy == "lucid" || j.History != 0 && w.policy == "qssf"
 		}) {
-			return fmt.Errorf("%s orders jobs by a predicted duration, and no job has one: give the column %s", w.policy, w.column)
+			return fmt.Errorf("%s orders jobs by a predicted duration, and no job has one: give the column %s, which star sched estimate --predict writes", w.policy, w.column)
 		}
 	}
 	kind := o.kind(jobs)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -208,7 +209,22 @@ func (p *schedSim) trace(name string) (jobs []*sched.Job, err error) {
 		}
 		return err
 	})
+	if errors.Is(err, workload.ErrInput) {
+		if other := formatOf(name); other != "" && other != p.format {
+			err = fmt.Errorf("%w; it looks like a trace of the format %s: give --format %[2]s", err, other)
+		}
+	}
 	return jobs, err
+}
+
+// formatOf says whose format a trace has; "": none that we know.
+func formatOf(name string) (format string) {
+	readInput(name, func(r io.Reader) error {
+		line, _ := bufio.NewReader(io.LimitReader(r, 4096)).ReadString('\n')
+		format = workload.FormatOf(strings.TrimSpace(line))
+		return nil
+	})
+	return format
 }
 
 // clusters reads the machines: of each virtual cluster, or of all jobs together.

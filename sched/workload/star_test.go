@@ -110,3 +110,22 @@ func TestUserAlone(t *testing.T) {
 		t.Errorf("%+v, %v", jobs, err)
 	}
 }
+
+// TestFormatOf has the first line of each format, and of none.
+func TestFormatOf(t *testing.T) {
+	for line, want := range map[string]string{
+		"job_id,submit,gpus,duration": "star",
+		"job_id,submit_time,iteration,model_name,ddl,batch_size,num_gpu,duration":                                      "elasticflow",
+		"job_id,submission_time,num_iteration,model_name,deadline,batch_size,num_gpu,duration":                         "elasticflow",
+		"order, job_id,user,vc,jobname,gpu_num,submit_time,duration":                                                   "lucid",
+		"job_id,num_gpu,submit_time,iterations,model_name,batch_size,duration,interval,iteration_time,resource_time_0": "muri",
+		"# 17":           "allox",
+		"job_id,submit":  "",
+		"{\"jobs\": []}": "",
+		"":               "",
+	} {
+		if got := FormatOf(line); got != want {
+			t.Errorf("%q: %q, want %q", line, got, want)
+		}
+	}
+}

@@ -27,6 +27,28 @@ func Wrong(line int, format string, args ...any) error {
 	return &inputError{fmt.Sprintf("line %d: ", line) + fmt.Sprintf(format, args...)}
 }
 
+// FormatOf says whose format a trace has, of which this is the first line: star, elasticflow, lucid, muri or allox; "": none that it knows.
+func FormatOf(line string) string {
+	if strings.HasPrefix(line, "# ") {
+		return "allox"
+	}
+	columns := map[string]bool{}
+	for h := range strings.SplitSeq(line, ",") {
+		columns[strings.TrimPrefix(strings.TrimSpace(h), "\ufeff")] = true
+	}
+	switch {
+	case columns["submit"] && columns["gpus"]:
+		return "star"
+	case columns["gpu_num"] && columns["submit_time"]:
+		return "lucid"
+	case columns["iteration_time"] && columns["num_gpu"]:
+		return "muri"
+	case columns["num_gpu"] && (columns["iteration"] || columns["num_iteration"]):
+		return "elasticflow"
+	}
+	return ""
+}
+
 // table is CSV with a header. The first error stays, and later reads give zeros.
 type table struct {
 	csv    *csv.Reader
