@@ -73,6 +73,9 @@ func fairShares(claims []claim, gpus float64) []float64 {
 	fits := func(worst float64) bool { // sets shares with which no fairness is worse
 		sum, ok := 0., true
 		for i, c := range claims {
+			if c.left == 0 { // it is done as soon as it runs, and no share makes that fair
+				continue
+			}
 			time := worst*c.alone - c.waited
 			x := c.left / time
 			if !(time > 0 && x <= 1) {

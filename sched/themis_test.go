@@ -65,3 +65,19 @@ func TestThemisProgram(t *testing.T) {
 		t.Error("4 GPUs of 2")
 	}
 }
+
+// TestThemisOfNothing has a job that takes no time beside one that does: it waits for no fairness that there cannot be.
+func TestThemisOfNothing(t *testing.T) {
+	jobs := []*Job{{ID: "none", GPUs: 1, Deadline: never}, {ID: "some", GPUs: 1, Duration: 100, Deadline: never}}
+	for _, compat := range []Compat{0, ElasticFlow} {
+		out, err := Run(jobs, map[string]Cluster{"": {Nodes: 1, GPUs: 1}}, Options{Policy: "themis", Slot: 60, Compat: compat})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range out {
+			if math.IsNaN(o.End) {
+				t.Errorf("compat %d: job %s does not end", compat, o.ID)
+			}
+		}
+	}
+}
