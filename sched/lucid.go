@@ -228,22 +228,30 @@ func (p *Profile) profile(jobs []*Job, c Cluster, scales bool) (of map[*Job]prof
 	}
 }
 
-// lenders says how many nodes which virtual clusters give the profiler, and which one gives another while it is short of them: the largest. Those of
-// Lucid's program have names.
-func lenders(clusters map[string]Cluster, compat Compat) (lent map[string]int, more string) {
+// lenders says how many nodes which virtual clusters give the profiler, and which one gives another while it is short of them: the largest whose jobs all fit on
+// the others. Those of Lucid's program have names.
+func lenders(jobs []*Job, clusters map[string]Cluster, compat Compat) (lent map[string]int, more string) {
 	lent = map[string]int{}
+	largest := map[string]int{} // GPUs of a job that fits
+	for _, j := range jobs {
+		if c := clusters[j.VC]; j.GPUs <= c.Nodes*c.GPUs {
+			largest[j.VC] = max(largest[j.VC], j.GPUs)
+		}
+	}
+	nodes := 0
 	for _, vc := range slices.Sorted(maps.Keys(clusters)) {
 		if compat&Lucid != 0 && (vc == "vc8Gr" || vc == "vcefl") {
 			lent[vc] = 1
 		}
-		if clusters[vc].Nodes > clusters[more].Nodes {
-			more = vc
+		c := clusters[vc]
+		if c.Nodes > nodes && (compat&Lucid != 0 || largest[vc] <= (c.Nodes-2)*c.GPUs) {
+			more, nodes = vc, c.Nodes
 		}
 	}
 	switch {
 	case len(lent) > 0:
 		return lent, "vcYVn"
-	case clusters[more].Nodes > 3:
+	case nodes > 3:
 		lent[more] = 2
 		return lent, more
 	}
@@ -252,7 +260,7 @@ func lenders(clusters map[string]Cluster, compat Compat) (lent map[string]int, m
 
 // lucid simulates jobs under Lucid: short ones end in the profiler, the others run in their virtual cluster, where they may share GPUs.
 func (p *Profile) lucid(jobs []*Job, clusters map[string]Cluster, compat Compat) []Outcome {
-	lent, moreLender := lenders(clusters, compat)
+	lent, moreLender := lenders(jobs, clusters, compat)
 	if len(lent) > 0 && compat&Lucid == 0 {
 		c := Cluster{Nodes: lent[moreLender], GPUs: clusters[moreLender].GPUs}
 		fits := func(j *Job) int { return (clusters[j.VC].Nodes - lent[j.VC]) * clusters[j.VC].GPUs }

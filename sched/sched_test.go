@@ -133,7 +133,7 @@ func TestSummary(t *testing.T) {
 	}
 }
 
-// Without a switch no virtual cluster is special by its name.
+// Without a switch no virtual cluster is special by its name, and none lends what its largest job needs.
 func TestLenders(t *testing.T) {
 	of := func(nodes map[string]int) map[string]Cluster {
 		out := map[string]Cluster{}
@@ -143,18 +143,26 @@ func TestLenders(t *testing.T) {
 		return out
 	}
 	named := map[string]int{"vc8Gr": 3, "vcefl": 4, "vcYVn": 6, "vcbig": 9}
+	large := func(vc string, gpus int) []*Job { return []*Job{{VC: vc, GPUs: 1}, {VC: vc, GPUs: gpus}} }
 	for _, c := range []struct {
 		nodes  map[string]int
+		jobs   []*Job
 		compat Compat
 		lent   string
 		more   string
 	}{
-		{named, 0, "map[vcbig:2]", "vcbig"},
-		{named, Lucid, "map[vc8Gr:1 vcefl:1]", "vcYVn"},
-		{map[string]int{"a": 5, "b": 7}, Lucid, "map[b:2]", "b"},
-		{map[string]int{"a": 2, "b": 3}, 0, "map[]", ""},
+		{named, nil, 0, "map[vcbig:2]", "vcbig"},
+		{named, nil, Lucid, "map[vc8Gr:1 vcefl:1]", "vcYVn"},
+		{map[string]int{"a": 5, "b": 7}, nil, Lucid, "map[b:2]", "b"},
+		{map[string]int{"a": 2, "b": 3}, nil, 0, "map[]", ""},
+		{named, large("vcbig", 56), 0, "map[vcbig:2]", "vcbig"},
+		{named, large("vcbig", 57), 0, "map[vcYVn:2]", "vcYVn"},
+		{map[string]int{"": 5}, large("", 24), 0, "map[:2]", ""},
+		{map[string]int{"": 5}, large("", 25), 0, "map[]", ""},
+		{named, large("vcbig", 80), 0, "map[vcbig:2]", "vcbig"}, // it fits nowhere
+		{map[string]int{"a": 5, "b": 7}, large("b", 56), Lucid, "map[b:2]", "b"},
 	} {
-		if lent, more := lenders(of(c.nodes), c.compat); fmt.Sprint(lent) != c.lent || more != c.more {
+		if lent, more := lenders(c.jobs, of(c.nodes), c.compat); fmt.Sprint(lent) != c.lent || more != c.more {
 			t.Errorf("%v, compat %d: %v and %q, want %s and %q", c.nodes, c.compat, lent, more, c.lent, c.more)
 		}
 	}
