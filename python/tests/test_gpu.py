@@ -433,7 +433,7 @@ def test_killed_and_resumed(job: Any, arch: Any, ask: str) -> None:
     ws = [job.worker(good, flags=(*flags, *resume) if flags else ()) for _ in range(2)]
     job.finish(ps, *ws)
     after = job.parameters()
-    assert 0 < max(float((after[k] - before[k]).abs().max()) for k in before) < 1.0
+    assert 0 < max(float((after[k] - before[k]).abs().max()) for k in before if not k.endswith("num_batches_tracked")) < 1.0
 
 
 @needs_cuda
