@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -52,6 +53,9 @@ var scheduled = []string{"workers", "min-workers", "max-workers", "servers", "sh
 
 // yamlWords leaves out what the YAML package says of our program.
 var yamlWords = strings.NewReplacer("yaml: ", "", "unmarshal errors:\n  ", "", " in type main.jobFile", ": want name, settings, command, samples, workers, min-workers, max-workers, rates or deadline")
+
+// variables are settings as the environment has them, where a file has them by their names.
+var variables = regexp.MustCompile(`(variable )?\b` + settings.Variable("") + `[A-Z0-9_]+`)
 
 // readJob reads the file of a job; - is standard input. What is wrong is named with file and line, where the line is known.
 func readJob(file string) (spec live.Spec, err error) {
@@ -107,7 +111,9 @@ func readJob(file string) (spec live.Spec, err error) {
 		err = errors.New(strings.ReplaceAll(warnings[0], " and is ignored", ""))
 	}
 	if err != nil {
-		return spec, bad(fmt.Errorf("settings: %w", err))
+		return spec, bad(fmt.Errorf("settings: %s", variables.ReplaceAllStringFunc(err.Error(), func(v string) string {
+			return strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(strings.TrimPrefix(v, "variable "), settings.Variable("")), "_", "-"))
+		})))
 	}
 	return spec, nil
 }

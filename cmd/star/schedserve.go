@@ -20,6 +20,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"star/cmd/internal/schedule"
+	"star/exitcode"
 	"star/internal/inventory"
 	"star/internal/process"
 	"star/internal/settings"
@@ -323,7 +324,9 @@ func submitTo(cmd *cobra.Command, s *settings.Set, dir, file, name string, deadl
 	ctx, cancel := context.WithTimeout(cmd.Context(), 30*time.Second)
 	defer cancel()
 	j, err := schedule.Submit(ctx, dir, spec)
-	if err != nil {
+	if member.ExitCode(err) == exitcode.Corrupt {
+		return fmt.Errorf("%s: %w", file, err)
+	} else if err != nil {
 		return err
 	}
 	if j.Job != spec.Name {

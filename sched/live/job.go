@@ -44,7 +44,7 @@ func (s *Spec) Check() error {
 		s.Min = 1
 	}
 	if s.Max == 0 {
-		s.Max = max(s.Workers, s.Min)
+		s.Max = 1 << (bits.Len(uint(max(s.Workers, s.Min, 1))) - 1) // policies that plan go by powers of two: of 3 workers it may have 2
 	}
 	switch {
 	case !nameForm.MatchString(s.Name):

@@ -502,9 +502,18 @@ func TestSpec(t *testing.T) {
 			t.Errorf("%s: %v", text, err)
 		}
 	}
-	s := Spec{Name: "a", Samples: 1, Max: 4}
-	if err := s.Check(); err != nil || s.Workers != 4 || s.Min != 1 {
-		t.Errorf("%+v, %v", s, err)
+	for _, c := range []struct{ is, want Spec }{
+		{Spec{Max: 4}, Spec{Workers: 4, Min: 1, Max: 4}},
+		{Spec{}, Spec{Workers: 1, Min: 1, Max: 1}},
+		{Spec{Workers: 3}, Spec{Workers: 3, Min: 1, Max: 2}}, // no power of two, and policies that do not plan give it 3
+		{Spec{Workers: 3, Min: 4}, Spec{Workers: 3, Min: 4, Max: 4}},
+		{Spec{Workers: 64}, Spec{Workers: 64, Min: 1, Max: 64}},
+	} {
+		s := c.is
+		s.Name, s.Samples = "a", 1
+		if err := s.Check(); err != nil || s.Workers != c.want.Workers || s.Min != c.want.Min || s.Max != c.want.Max {
+			t.Errorf("%+v: %+v, %v; want %+v", c.is, s, err, c.want)
+		}
 	}
 }
 

@@ -1,7 +1,9 @@
 package clusters
 
 import (
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -15,6 +17,14 @@ import (
 func TestSched(t *testing.T) {
 	t.Parallel()
 	s := jobtest.SchedulerOf(t, "--policy", "elasticflow", "--places", "2", "--slot", "1s")
+	slow := filepath.Join(t.TempDir(), "norates.yaml")
+	if err := os.WriteFile(slow, []byte("name: slow\nsettings: {model: softmax, dataset: digits}\nsamples: 1000\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.Until("the service answers", func(schedule.Status) bool { return true })
+	if out, err := s.Command("submit", slow).CombinedOutput(); jobtest.ExitCode(err) != 65 || !strings.Contains(string(out), "norates.yaml: rates: this policy must know how fast a job is") {
+		t.Errorf("a job of which nobody knows how fast it is: %v\n%s", err, out)
+	}
 	s.Submit("long", 40000, 2, "")
 	s.Trains("long", 2)
 	s.Submit("other", 6000, 2, "")
