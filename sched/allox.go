@@ -34,7 +34,7 @@ type single struct {
 	expected float64        // when it ends by its estimate
 	waiting  float64        // since when it has no machine
 	charge   float64        // that its user pays while it runs
-	machine  int            // its number; of jobs that matchAsSimulator starts
+	machine  int            // its number; of jobs that matchAsSimulator starts, and where nodes go and come
 	planned  float64        // when it and all jobs assigned to its machine then would have run there; of the same jobs
 
 	batch *batch // of a run: whose runs must end before its jobs start
@@ -58,6 +58,7 @@ type mixed struct {
 	compat   Compat
 	alpha    float64
 	speedup  float64 // how much faster jobs are with a GPU, on average
+	away     *seats  // nil: all machines are always there
 }
 
 // mixedPolicies start jobs that wait on machines of two kinds.
@@ -71,6 +72,9 @@ var mixedPolicies = map[string]func(*mixed){
 func either(jobs []*Job, c Cluster, o Options) []Outcome {
 	e := &mixed{machines: [kinds]int{c.Nodes * c.GPUs, c.Plain}, compat: o.Compat, alpha: o.Alpha}
 	e.free = e.machines
+	if c.Away != nil {
+		e.away = &seats{newAbsences(c.Away), c}
+	}
 	profiling := o.Profiling && o.Policy != "drffifo"
 	users := map[string]*owner{}
 	for _, name := range o.Users {
@@ -100,10 +104,14 @@ func either(jobs []*Job, c Cluster, o Options) []Outcome {
 		for _, j := range e.running {
 			e.now = min(e.now, j.due)
 		}
+		if e.away != nil && !e.over(due) {
+			e.now = min(e.now, e.away.next())
+		}
 		if math.IsInf(e.now, 1) {
 			break
 		}
 		e.end()
+		e.come()
 		var came batch
 		for ; len(due) > 0 && due[0].Submit <= e.now; due = due[1:] {
 			if o.Policy == "drffifo" && e.machines[onGPU] == 0 {
@@ -181,6 +189,7 @@ func (e *mixed) start(j *single, kind int) {
 	}
 	j.charge = 1 / float64(e.machines[kind]) * (min(takes[onGPU], takes[onCPU]) / max(takes[kind], 1e-9))
 	e.pay(j, 1)
+	e.seat(j, kind)
 	e.running = append(e.running, j)
 	j.user.ready = slices.DeleteFunc(j.user.ready, func(o *single) bool { return o == j })
 }

@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"testing"
 )
 
@@ -147,5 +148,132 @@ func TestMixedErrors(t *testing.T) {
 	}
 	if out, err := Run(jobs, map[string]Cluster{"": {Plain: 1}}, Options{Policy: "drffifo", Alpha: .1}); err != nil || !out[0].Declined() {
 		t.Errorf("%v %v", out, err)
+	}
+}
+
+// TestAlloXAway has a machine go that a job runs on, by hand: it has 50 of its 100 s left then, and 40 s are to be done again, with a GPU or, twice as long, without.
+func TestAlloXAway(t *testing.T) {
+	job := &Job{ID: "a", GPUs: 1, Deadline: never, Either: &Either{User: "u", Duration: [kinds]float64{100, 200}}}
+	for _, policy := range []string{"allox", "sjf", "alloxplus", "srpt", "es", "drf", "drffifo", "drfext"} {
+		for _, c := range []struct {
+			cluster Cluster
+			gone    []Absence
+			end     float64
+			lost    int
+		}{
+			{Cluster{Nodes: 1, GPUs: 1}, []Absence{{0, 50, 80}}, 80 + 90, 1},
+			{Cluster{Nodes: 2, GPUs: 1}, []Absence{{0, 50, never}}, 50 + 90, 1},
+			{Cluster{Nodes: 2, GPUs: 1}, []Absence{{1, 50, never}}, 100, 0}, // it is on the other one
+			{Cluster{Nodes: 1, GPUs: 2}, []Absence{{0, 50, 60}}, 60 + 90, 1},
+			{Cluster{Nodes: 1, GPUs: 1, Plain: 1}, []Absence{{1, 50, never}}, 100, 0},
+			{Cluster{Nodes: 1, GPUs: 1}, []Absence{{0, 50, never}}, math.NaN(), 1},
+			{Cluster{Nodes: 1, GPUs: 1}, []Absence{{0, 50, 80}, {0, 90, 95}}, 95 + 90 - 10 + 40, 2},
+		} {
+			c.cluster.Away = mustAway(t, c.gone...)
+			out, err := Run([]*Job{job}, map[string]Cluster{"": c.cluster}, Options{Policy: policy, Alpha: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if o := out[0]; o.End != c.end && !(math.IsNaN(o.End) && math.IsNaN(c.end)) || o.Preemptions != c.lost {
+				t.Errorf("%s, %+v, %v: ended at %v after %d preemptions, want %v after %d", policy, c.cluster, c.gone, o.End, o.Preemptions, c.end, c.lost)
+			}
+		}
+	}
+	both := Cluster{Nodes: 1, GPUs: 1, Plain: 1, Away: mustAway(t, Absence{0, 50, never})}
+	out, err := Run([]*Job{job}, map[string]Cluster{"": both}, Options{Policy: "sjf", Alpha: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out[0].End != 50+2*90 {
+		t.Errorf("the only machine with a GPU goes: ended at %v, want 230", out[0].End)
+	}
+	both.Away = mustAway(t, Absence{1, 1, 5}) // while parts run, 1 and 2 s with a GPU, 2 and 4 s without: the first of these begins anew
+	out, err = Run([]*Job{job}, map[string]Cluster{"": both}, Options{Policy: "sjf", Alpha: 1, Profiling: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out[0].Start != 5+2+4 {
+		t.Errorf("a run is on a machine that goes: the job started at %v, want 11", out[0].Start)
+	}
+	if _, err := Run([]*Job{job}, map[string]Cluster{"": both}, Options{Policy: "sjf", Alpha: 1, Compat: AlloX}); err == nil {
+		t.Error("AlloX's program was simulated with machines that go")
+	}
+}
+
+// TestNoMachineIsTwice has machines go and come at random under each policy of AlloX: jobs never have more than there are, nobody is forgotten, and without them all is as before.
+func TestNoMachineIsTwice(t *testing.T) {
+	for _, policy := range []string{"allox", "sjf", "alloxplus", "srpt", "es", "drf", "drffifo", "drfext"} {
+		lost := 0
+		for seed := range uint64(8) {
+			r := rand.New(rand.NewPCG(seed, 9))
+			var jobs []*Job
+			for i := range 40 {
+				d := 20 + 100*r.Float64()
+				jobs = append(jobs, &Job{ID: strconv.Itoa(i), GPUs: 1, Submit: math.Round(600 * r.Float64()), Deadline: never,
+					Either: &Either{User: strconv.Itoa(r.IntN(4)), Duration: [kinds]float64{d, d * (1 + 3*r.Float64())}}})
+			}
+			c := Cluster{Nodes: 2, GPUs: 2, Plain: 2}
+			o := Options{Policy: policy, Alpha: .3, Profiling: seed%2 == 0}
+			still, err := Run(jobs, map[string]Cluster{"": c}, o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.Away = mustAway(t, Absence{0, 1e8, 2e8}) // after all is done
+			late, err := Run(jobs, map[string]Cluster{"": c}, o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range still {
+				if still[i].Start != late[i].Start || still[i].End != late[i].End {
+					t.Fatalf("%s, seed %d: job %d runs from %v to %v, and from %v to %v where a node goes after that", policy, seed, i, still[i].Start, still[i].End, late[i].Start, late[i].End)
+				}
+			}
+			var all []Absence
+			for node := range c.Nodes + c.Plain {
+				for at := 300 * r.Float64(); at < 5000; {
+					to := at + 200*r.Float64()
+					all = append(all, Absence{node, at, to})
+					at = to + 600*r.Float64()
+				}
+			}
+			c.Away = mustAway(t, all...)
+			out, err := Run(jobs, map[string]Cluster{"": c}, o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			moments := map[float64]bool{}
+			for _, o := range out {
+				if math.IsNaN(o.End) {
+					t.Fatalf("%s, seed %d: job %s never ends", policy, seed, o.ID)
+				}
+				lost += o.Preemptions
+				for _, s := range o.Steps {
+					moments[s.At] = true
+				}
+			}
+			for at := range moments {
+				used, there := 0., 6
+				for _, o := range out {
+					had := 0.
+					for _, s := range o.Steps {
+						if s.At <= at {
+							had = s.GPUs
+						}
+					}
+					used += had
+				}
+				for _, a := range all {
+					if n := []int{2, 2, 1, 1}[a.Node]; a.From <= at && at < a.To {
+						there -= n
+					}
+				}
+				if int(used) > there {
+					t.Fatalf("%s, seed %d: at %v jobs have %v machines of %d", policy, seed, at, used, there)
+				}
+			}
+		}
+		if lost == 0 {
+			t.Errorf("%s: no job lost its machine", policy)
+		}
 	}
 }

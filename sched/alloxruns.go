@@ -86,6 +86,7 @@ func (e *mixed) startRun(u *owner, i int) {
 	e.free[r.kind]--
 	r.due = e.now + e.whole(r.estimate[r.kind])
 	r.expected = r.due
+	e.seat(r, r.kind)
 	e.running = append(e.running, r)
 }
 

@@ -110,7 +110,7 @@ func (s *State) revoke(a *absences) {
 func (e *elastic) present() {
 	was := e.gpus
 	for _, x := range e.away.until(e.now) {
-		if x.goes {
+		if x.goes && x.node < e.cluster.Nodes { // not a machine without a GPU
 			e.away.gone[x.node] = true
 		} else {
 			delete(e.away.gone, x.node)

@@ -43,8 +43,8 @@ func (p *schedSim) revoked(vcs map[string]sched.Cluster, jobs []*sched.Job) erro
 	seed := r.Seed
 	for vc, c := range vcs {
 		for _, l := range r.Trace {
-			if l.Worker >= c.Nodes {
-				return member.FileError(fmt.Errorf("%s: worker is %d: the cluster has %d nodes, the first one is 0: %w", r.File, l.Worker, c.Nodes, workload.ErrInput), workload.ErrInput)
+			if l.Worker >= c.Nodes+c.Plain {
+				return member.FileError(fmt.Errorf("%s: worker is %d: the cluster has %d nodes, the first one is 0: %w", r.File, l.Worker, c.Nodes+c.Plain, workload.ErrInput), workload.ErrInput)
 			}
 		}
 		if vc != "" {
@@ -53,7 +53,7 @@ func (p *schedSim) revoked(vcs map[string]sched.Cluster, jobs []*sched.Job) erro
 			r.Seed = seed ^ h.Sum64()
 		}
 		var all []sched.Absence
-		for node := range c.Nodes {
+		for node := range c.Nodes + c.Plain { // machines without a GPU come last
 			for _, gone := range r.Gone(node, time.Duration((last-first)*float64(time.Second))+revokedFor) {
 				a := sched.Absence{Node: node, From: first + gone[0].Seconds(), To: math.Inf(1)}
 				if gone[1] >= 0 {
