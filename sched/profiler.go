@@ -25,6 +25,12 @@ type profilerRun struct {
 	end float64
 }
 
+// profiled is what the profiler made of a job.
+type profiled struct {
+	start, end float64
+	done       bool // the job was so short that it ended there
+}
+
 // newProfiler is a profiler of these nodes. fits says how many GPUs a job's virtual cluster has: who asks for more is declined there.
 func (p *Profile) newProfiler(jobs []*Job, c Cluster, fits func(*Job) int) *profiler {
 	r := &profiler{Profile: p, of: map[*Job]profiled{}, small: map[*Job]bool{}, nodes: newNodes(c), more: -1, now: math.Inf(-1)}

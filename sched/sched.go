@@ -3,7 +3,7 @@
 // call the same policies.
 //
 // There are four simulations, by what a policy decides: which jobs run on the GPUs that they ask for (State, engine.go), on how many a job runs (elastic.go), which jobs take
-// turns on the same GPUs (muri.go), and on which of two kinds of machines a job runs (allox.go). Files that end in program.go or simulator.go follow an original's program.
+// turns on the same GPUs (muri.go), and on which of two kinds of machines a job runs (machines.go). Files that end in program.go or simulator.go follow an original's program.
 //
 // Sources: ElasticFlow (Gu et al., ASPLOS 2023), Lucid (Hu et al., ASPLOS 2023), Tiresias (Gu et al., NSDI 2019), AlloX (Le et al., EuroSys
 // 2020), Muri (Zhao et al., SIGCOMM 2022), Gandiva (Xiao et al., OSDI 2018), Themis (Mahajan et al., NSDI 2020), Chronus (Gao et al., SoCC 2021), Pollux (Qiao et al., OSDI 2021). What their programs do beyond what they describe is a named switch (Compat), off by default.
