@@ -97,102 +97,45 @@ func period(jobs []*staged) float64 {
 	return best
 }
 
-// passing is how Muri's program counts the period of jobs that use four resources in turns, storage first. It chooses the order with the least sum of the longest
-// stages, as period does. Of two jobs, the one that leads begins with its first stage, and the other is a step behind it, or two; of three and four the longest begins
-// with its first stage. What passes is what the order takes where nobody waits for the others at the end of a stage. Found from its results.
+// passing is how Muri's program counts the period of jobs that use four resources in turns, storage first: the least over all orders of the jobs, a step apart, of when
+// all are done. Steps begin when everybody is done with the one before, but nobody waits for who was at its storage: the processor of that job begins with the step
+// before, since storage takes no time, and has two steps. Found from its results.
 func passing(jobs []*staged) float64 {
 	least := never
-	var best []int // resource of each job in the first step
-	consider := func(at []int) {
-		if t := steps(jobs, at); t < least-1e-12 {
-			least, best = t, slices.Clone(at)
-		}
-	}
-	if len(jobs) == 2 {
-		consider([]int{0, 3})
-		consider([]int{3, 0})
-		consider([]int{0, 2})
-		return passed(jobs, best)
-	}
-	longest := 0
-	for i, j := range jobs {
-		if j.sum() > jobs[longest].sum() {
-			longest = i
-		}
-	}
-	at := make([]int, len(jobs))
+	at := make([]int, len(jobs)) // resource of each job in the first step
 	var place func(i, taken int)
 	place = func(i, taken int) {
-		switch i {
-		case len(jobs):
-			consider(at)
-		case longest:
-			place(i+1, taken)
-		default:
-			for r := 1; r < most; r++ {
-				if at[i] = r; taken>>r&1 == 0 {
-					place(i+1, taken|1<<r)
-				}
+		if i == len(jobs) {
+			least = min(least, passed(jobs, at))
+			return
+		}
+		for r := range most {
+			if at[i] = r; taken>>r&1 == 0 {
+				place(i+1, taken|1<<r)
 			}
 		}
 	}
-	place(0, 1)
-	return passed(jobs, best)
+	place(0, 0)
+	return least
 }
 
-// sum is for how long an iteration uses resources.
-func (j *staged) sum() (t float64) {
-	for _, s := range j.Stages {
-		t += s
-	}
-	return t
-}
-
-// takes is how long job j needs resource r of storage, processor, GPU and network, counted on over the last one.
-func (j *staged) takes(r int) float64 { return j.Stages[(r+most-1)%most] }
-
-// steps is what the longest stages of each step add up to, if job i begins with resource at[i].
-func steps(jobs []*staged, at []int) (t float64) {
-	for s := range most {
-		step := 0.
-		for i, j := range jobs {
-			step = max(step, j.takes(s+at[i]))
-		}
-		t += step
-	}
-	return t
-}
-
-// passed is when all jobs are done, if job i begins with resource at[i]. GPU and network serve one job at a time, the processor all of them but for
-// the last of four jobs, which waits there for the one a step ahead. Of three, the network of one can stand between the processor and the GPU of the others.
+// passed is when all jobs are done with an iteration, s, if job i begins with resource at[i] of storage, processor, GPU and network.
 func passed(jobs []*staged, at []int) float64 {
-	done := make([]float64, len(jobs))
-	var free [most]float64 // when a resource is
+	var before, begin, last float64 // when the step before, and this one, began, and all that there was is done
 	for s := range most {
-		next := free
+		end := 0.
 		for i, j := range jobs {
-			r := (s + at[i]) % most
-			if r >= 2 {
-				done[i] = max(done[i], free[r])
+			switch r := (s + at[i]) % most; r {
+			case 0:
+			case 1:
+				end = max(end, before+j.Stages[0])
+			default:
+				end = max(end, begin+j.Stages[r-1])
 			}
-			done[i] += j.takes(r)
-			next[r] = max(next[r], done[i])
 		}
-		free = next
+		before, begin, last = begin, end, max(last, end)
 	}
-	t := slices.Max(done)
-	var first [most]*staged // job that begins with each resource
-	for i, j := range jobs {
-		first[at[i]] = j
-	}
-	a, b, c, d := first[0], first[3], first[2], first[1] // each a step behind the one before
-	switch {
-	case len(jobs) == most:
-		t = max(t, b.takes(1)+c.takes(1))
-	case len(jobs) == 3 && c == nil:
-		t = max(t, a.takes(1)+d.takes(3)+b.takes(2))
-	}
-	return t
+	return last
 }
 
 // busy is the share of the time in which the resources are used.
@@ -224,7 +167,7 @@ func pack(jobs []*staged, gpus int, compat Compat) []*together {
 	}
 	groups, demand := singles(jobs)
 	for round := 0; round < 2 && demand > gpus; round++ {
-		pairs := pairsOf(groups, period, (*together).helps)
+		pairs := pairsOf(groups, compat)
 		slices.SortStableFunc(pairs, func(x, y pair) int { return cmp.Compare(y.union.busy(), x.union.busy()) })
 		for _, p := range pairs {
 			if demand <= gpus {
@@ -238,21 +181,18 @@ func pack(jobs []*staged, gpus int, compat Compat) []*together {
 	return groups
 }
 
-// packProgram is pack as Muri's program has it: a round joins pairs of the matching until all fit, those with few GPUs first and of these the least busy ones, the last
-// jobs are its first vertices, and in the end groups whose jobs would be faster one after the other are taken apart. Found from which jobs share GPUs in its results;
-// the order of vertices is the one of two with more equal jobs.
+// packProgram is pack as Muri's program has it: a round joins pairs of the matching until all fit, those with few GPUs first, then the one whose second job is soonest,
+// and in the end groups whose jobs would be faster one after the other are taken apart. Found from which jobs share GPUs in its results; the order of edges, which
+// decides between equally good matchings, is the one of two with more equal jobs.
 func packProgram(jobs []*staged, gpus int) []*together {
 	at := map[*staged]int{}
 	for i, j := range jobs {
 		at[j] = i
 	}
 	groups, demand := singles(jobs)
-	slices.Reverse(groups)
 	for round := 0; round < 2 && demand > gpus; round++ {
-		pairs := pairsOf(groups, passing, func(*together) bool { return true })
-		slices.SortStableFunc(pairs, func(x, y pair) int {
-			return cmp.Or(cmp.Compare(x.union.gpus(), y.union.gpus()), cmp.Compare(x.union.busy(), y.union.busy()))
-		})
+		pairs := pairsOf(groups, Muri)
+		slices.SortStableFunc(pairs, func(x, y pair) int { return cmp.Compare(x.union.gpus(), y.union.gpus()) })
 		for _, p := range pairs {
 			if demand <= gpus {
 				break
@@ -293,8 +233,13 @@ type pair struct {
 	union *together
 }
 
-// pairsOf are the pairs of groups with as many GPUs that may be one, in which the resources are busiest together.
-func pairsOf(groups []*together, period func([]*staged) float64, may func(*together) bool) []pair {
+// pairsOf are the pairs of groups with as many GPUs that may be one, in which the resources are busiest together, in order of their second group. In Muri's program groups
+// may be one that do not help each other.
+func pairsOf(groups []*together, compat Compat) []pair {
+	period := period
+	if compat&Muri != 0 {
+		period = passing
+	}
 	var pairs []pair
 	var edges []blossom.Edge
 	for b, y := range groups {
@@ -303,11 +248,14 @@ func pairsOf(groups []*together, period func([]*staged) float64, may func(*toget
 				continue
 			}
 			u := &together{jobs: slices.Concat(x.jobs, y.jobs)}
-			if u.period = period(u.jobs); may(u) {
+			if u.period = period(u.jobs); compat&Muri != 0 || u.helps() {
 				pairs = append(pairs, pair{a, b, u})
 				edges = append(edges, blossom.Edge{U: a, V: b, Weight: u.busy()})
 			}
 		}
+	}
+	if compat&Muri != 0 {
+		slices.Reverse(edges)
 	}
 	mate, err := blossom.Match(len(groups), edges)
 	if err != nil {
