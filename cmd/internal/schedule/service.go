@@ -62,6 +62,7 @@ type Service struct {
 	watches map[string]*watch // of jobs that run
 	told    map[child]time.Time
 	missed  map[child]time.Time
+	ends    map[string]vain     // by job
 	away    map[child]absence   // workers without which their jobs go on
 	stuck   string              // what kept the last event from being written
 	full    string              // why nothing can be started
@@ -120,7 +121,7 @@ func (o *Options) folders() (err error) {
 
 // begin begins with a queue, and what has happened to it since; where names an event that cannot have happened.
 func begin(o Options, b book, began time.Time, q *live.Queue, h *live.History, events []live.Event, where func(int) string, ended *codes) (*Service, error) {
-	s := &Service{o: o, book: b, began: began, close: func() {}, q: q, history: h, ended: ended, asked: make(chan func()), silent: make(chan struct{}), watches: map[string]*watch{}, told: map[child]time.Time{}, missed: map[child]time.Time{}, away: map[child]absence{}}
+	s := &Service{o: o, book: b, began: began, close: func() {}, q: q, history: h, ended: ended, asked: make(chan func()), silent: make(chan struct{}), watches: map[string]*watch{}, told: map[child]time.Time{}, missed: map[child]time.Time{}, ends: map[string]vain{}, away: map[child]absence{}}
 	for i, e := range events {
 		if err := s.q.Apply(e); err != nil {
 			return nil, coded{fmt.Errorf("%s: %w: %w", where(i), errQueue, err), exitcode.Corrupt}
@@ -443,8 +444,8 @@ func (s *Service) lookAt(j *live.Job, m *live.Member) {
 	e := live.Event{At: s.now(), Kind: live.KindGone, Job: j.Name, Member: m.ID}
 	if why := s.away[p].why; why != "" {
 		e.Why = why
-	} else if known && code != 0 && !m.Leaving && j.State == live.Running {
-		e.Why = fmt.Sprintf("it ended with exit code %d: %s", code, p.last())
+	} else if known && !m.Leaving && j.State == live.Running {
+		e.Why = fmt.Sprintf("it ended with exit code %d, and its job is not over: %s", code, p.last())
 	}
 	if s.commit(e) != nil {
 		return
@@ -452,7 +453,7 @@ func (s *Service) lookAt(j *live.Job, m *live.Member) {
 	delete(s.missed, p)
 	delete(s.told, p)
 	delete(s.away, p)
-	if j.State == live.Running && !m.Leaving && !m.Joined && known && hopeless(code) {
+	if j.State == live.Running && !m.Leaving && known && (!m.Joined && hopeless(code) || s.vain(j, code)) {
 		s.commit(live.Event{At: s.now(), Kind: live.KindStop, Job: j.Name, State: live.Failed, Why: fmt.Sprintf("worker %d on %s: %s", m.ID, m.Host, e.Why)})
 	}
 }
@@ -468,6 +469,33 @@ func (s *Service) givesUp(j *live.Job, m *live.Member) bool {
 		s.away[p] = absence{time.Now(), why}
 	}
 	return time.Since(s.away[p].since) > mostAway
+}
+
+// mostVain is how many workers in a row may end by themselves without a sample that counts, before their job has failed.
+const mostVain = 6
+
+// unreached is what ssh ends with where it does not reach its host.
+const unreached = 255
+
+// vain counts a worker that ended by itself, and says whether there were so many in a row that the job has failed. Commands of engines also end where there is no room.
+func (s *Service) vain(j *live.Job, code int) bool {
+	if s.o.Kill != nil || code == unreached {
+		return false
+	}
+	v := s.ends[j.Name]
+	if v.life != j.Life || v.samples != j.Samples {
+		v = vain{j.Life, j.Samples, 0}
+	}
+	v.workers++
+	s.ends[j.Name] = v
+	return v.workers >= mostVain
+}
+
+// vain is how many workers of a life of a job have ended since it had so many samples.
+type vain struct {
+	life    int
+	samples int64
+	workers int
 }
 
 // hopeless says whether a process that ended so would end so again.
