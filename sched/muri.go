@@ -271,6 +271,8 @@ type interleaved struct {
 	policy    string
 	compat    Compat
 	jobs      []*staged // that have come and not ended; of tiresias, in the order of the queues
+	cluster   Cluster
+	away      *absences
 }
 
 // interleave simulates jobs under muri-s or muri-l, or under srtf, srsf or tiresias as Muri's program has them. GPUs are counted, not placed.
@@ -280,7 +282,7 @@ func interleave(jobs []*Job, c Cluster, policy string, compat Compat) []Outcome 
 		all[i] = &staged{Outcome: begins(j), seq: i, left: j.Duration, waiting: j.Submit}
 	}
 	due := bySubmission(all)
-	e := &interleaved{gpus: c.Nodes * c.GPUs, policy: policy, compat: compat, wake: never}
+	e := &interleaved{gpus: c.Nodes * c.GPUs, policy: policy, compat: compat, wake: never, cluster: c, away: newAbsences(c.Away)}
 	for {
 		next := e.wake
 		if len(due) > 0 {
@@ -291,6 +293,9 @@ func interleave(jobs []*Job, c Cluster, policy string, compat Compat) []Outcome 
 				next = min(next, j.due)
 			}
 		}
+		if len(due)+len(e.jobs) > 0 {
+			next = min(next, e.away.next())
+		}
 		if math.IsInf(next, 1) {
 			break
 		}
@@ -299,9 +304,10 @@ func interleave(jobs []*Job, c Cluster, policy string, compat Compat) []Outcome 
 		}
 		e.now, e.wake = next, never
 		e.jobs = slices.DeleteFunc(e.jobs, func(j *staged) bool { return !math.IsNaN(j.End) })
+		e.come()
 		for ; len(due) > 0 && due[0].Submit <= next; due = due[1:] {
-			if j := due[0]; j.GPUs > e.gpus {
-				j.Why = fits(j.GPUs, e.gpus)
+			if j, all := due[0], c.Nodes*c.GPUs; j.GPUs > all {
+				j.Why = fits(j.GPUs, all)
 			} else {
 				e.jobs = append(e.jobs, j)
 			}

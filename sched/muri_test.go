@@ -135,6 +135,65 @@ func TestMuri(t *testing.T) {
 }
 
 // TestPassing compares periods with those that Muri's simulator counted: of its results for 200 jobs, those of jobs that ran in a group with nothing or little happening
+// TestMuriAway has a node go on which jobs share GPUs, by hand: each has 40 s to do again, and 2 s to start.
+func TestMuriAway(t *testing.T) {
+	job := func(id string, s Stages) *Job {
+		return &Job{ID: id, GPUs: 2, Duration: 100, Iterations: 20, Restart: 2, Stages: &s, Deadline: never}
+	}
+	one, two := []*Job{job("a", Stages{4, 1})}, []*Job{job("a", Stages{4, 1}), job("b", Stages{1, 4})}
+	slow := 1.33 / 1.015
+	for _, c := range []struct {
+		jobs  []*Job
+		nodes int
+		gone  Absence
+		end   float64
+		lost  int
+	}{
+		{one, 1, Absence{0, 50, 80}, 80 + 2 + 90, 1},
+		{one, 2, Absence{0, 50, never}, 50 + 2 + 90, 1},
+		{one, 2, Absence{1, 50, never}, 100, 0},
+		{one, 1, Absence{0, 50, never}, math.NaN(), 1},
+		{two, 1, Absence{0, 50, 80}, 80 + 2 + (140-50/slow)*slow, 1},
+		{two, 2, Absence{0, 150, never}, 100, 0}, // each on its own node
+	} {
+		out, err := Run(c.jobs, map[string]Cluster{"": {Nodes: c.nodes, GPUs: 2, Away: mustAway(t, c.gone)}}, Options{Policy: "muri-s"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range out {
+			if !(math.Abs(o.End-c.end) < 1e-9 || math.IsNaN(o.End) && math.IsNaN(c.end)) || o.Preemptions != c.lost {
+				t.Errorf("%d jobs, %d nodes, %v: %s ended at %v after %d preemptions, want %v after %d", len(c.jobs), c.nodes, c.gone, o.ID, o.End, o.Preemptions, c.end, c.lost)
+			}
+		}
+	}
+	late := job("late", Stages{4, 1}) // it comes while the only node is away, and is not declined
+	late.Submit = 60
+	for _, c := range []struct {
+		jobs  []*Job
+		nodes int
+		want  string
+	}{
+		{two, 2, "a 1, b 0"}, // a is on the first node
+		{[]*Job{late}, 1, "late 0 ends at 180"},
+	} {
+		out, err := Run(c.jobs, map[string]Cluster{"": {Nodes: c.nodes, GPUs: 2, Away: mustAway(t, Absence{0, 50, 80})}}, Options{Policy: "muri-s"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := fmt.Sprintf("%s %d ends at %v", out[0].ID, out[0].Preemptions, out[0].End)
+		if len(out) == 2 {
+			got = fmt.Sprintf("%s %d, %s %d", out[0].ID, out[0].Preemptions, out[1].ID, out[1].Preemptions)
+		}
+		if got != c.want {
+			t.Errorf("%d nodes: %s, want %s", c.nodes, got, c.want)
+		}
+	}
+	if _, err := Run(one, map[string]Cluster{"": {Nodes: 1, GPUs: 2, Away: mustAway(t, Absence{0, 50, 80})}}, Options{Policy: "muri-s", Compat: Muri}); err == nil {
+		t.Error("Muri's program was simulated with a node that goes")
+	}
+}
+
+// TestPassing compares periods with those that Muri's simulator counted: of its results for 200 jobs, those of jobs that ran in a group without anything happening
 // between their start and their end, ms, where it follows from all jobs that were there who was in the group.
 func TestPassing(t *testing.T) {
 	vgg16, vgg19, bert, gpt2 := Stages{82, 75, 66}, Stages{82, 88, 60}, Stages{.5, 167, 59}, Stages{.6, 419, 49}

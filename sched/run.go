@@ -84,7 +84,7 @@ func Check(jobs []*Job, clusters map[string]Cluster, o Options) error {
 			if c.Slow == nil {
 				what = "nodes that go and come"
 			}
-			if c.Slow != nil || c.Away != nil && (kind != ofMachines || o.Compat != 0) {
+			if c.Slow != nil || c.Away != nil && (o.Compat != 0 || o.Horizon != 0) {
 				return fmt.Errorf("%s cannot be simulated with %s: it only counts GPUs, keeps to a horizon, or follows a program that knows of none", o.Policy, what)
 			}
 		}
