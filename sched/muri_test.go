@@ -227,6 +227,11 @@ func TestPassing(t *testing.T) {
 		{"100", 909, []Stages{{440, 8, .4}, {.6, 413, 20}, bert4, res4}},
 		{"143", 326, []Stages{vgg19, vgg19, vgg16, vgg16}},
 		{"195", 944, []Stages{{799, 56, 24}, a2c32, {.5, 166, 133}, {437, 8, 1.6}}},
+		{"135", 935, []Stages{gpt2, gpt2, a2c, shufflenet}}, // these five were not used to find the rule
+		{"135", 983, []Stages{gpt2, gpt2, shufflenet, vgg19}},
+		{"137", 989, []Stages{bert, gpt2, {784, 117, 77}, vgg19}},
+		{"160", 937, []Stages{a2c, dqn, gpt2, shufflenet}},
+		{"199", 895, []Stages{dqn, dqn, gpt2, gpt2}},
 	} {
 		var jobs []*staged
 		for _, s := range c.of {
