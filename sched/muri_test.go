@@ -134,7 +134,6 @@ func TestMuri(t *testing.T) {
 	}
 }
 
-// TestPassing compares periods with those that Muri's simulator counted: of its results for 200 jobs, those of jobs that ran in a group with nothing or little happening
 // TestMuriAway has a node go on which jobs share GPUs, by hand: each has 40 s to do again, and 2 s to start.
 func TestMuriAway(t *testing.T) {
 	job := func(id string, s Stages) *Job {
@@ -193,7 +192,7 @@ func TestMuriAway(t *testing.T) {
 	}
 }
 
-// TestPassing compares periods with those that Muri's simulator counted: of its results for 200 jobs, those of jobs that ran in a group without anything happening
+// TestPassing compares periods with those that Muri's simulator counted: of its results for 200 jobs, those of jobs that ran in a group with nothing or little happening
 // between their start and their end, ms, where it follows from all jobs that were there who was in the group.
 func TestPassing(t *testing.T) {
 	vgg16, vgg19, bert, gpt2 := Stages{82, 75, 66}, Stages{82, 88, 60}, Stages{.5, 167, 59}, Stages{.6, 419, 49}

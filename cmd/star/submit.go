@@ -36,13 +36,18 @@ type unavailable struct{ error }
 
 func (unavailable) ExitCode() int { return exitcode.Lost }
 
+// isJobFile says whether an argument is a file of a job for star sched serve, and no setting.
+func isJobFile(arg string) bool {
+	return !strings.Contains(arg, "=") && (strings.HasSuffix(arg, ".yaml") || strings.HasSuffix(arg, ".yml"))
+}
+
 func submitCommand() *cobra.Command {
 	s := new(settings.Set)
 	var b submission
 	var apply, show bool
 	var dir string
 	var deadline time.Duration
-	settings.Var(s, &b.engine, "engine", "k8s", "who starts the processes", "k8s", "slurm", "star")
+	settings.Var(s, &b.engine, "engine", "k8s", "who starts the processes; a file JOB.yaml is for star", "k8s", "slurm", "star")
 	settings.Var(s, &b.kind, "kind", "job", "k8s: what the job is made of", "job", "jobset", "trainjob")
 	settings.Var(s, &b.name, "name", defaults.Job, "name of the job")
 	settings.Var(s, &b.namespace, "namespace", "", "k8s: namespace (that of kubectl)")
@@ -65,12 +70,15 @@ func submitCommand() *cobra.Command {
 Settings of the job follow as SETTING=VALUE; a command behind -- is the worker.
 
   star submit --engine slurm --workers 16 --nodes 4 model=resnet20 dataset=cifar10:/data/cifar --apply
-  star submit --engine star job.yaml --deadline 2h              the same as star sched submit
+  star submit job.yaml --deadline 2h                            to star sched serve: the same as star sched submit
   star submit --engine k8s --kind jobset --image registry.example/star:1 --worker-image registry.example/torch:2 -- python train.py`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if done, err := resolved(cmd, s); done || err != nil {
 				return err
+			}
+			if !s.IsSet("engine") && cmd.ArgsLenAtDash() < 0 && slices.ContainsFunc(args, isJobFile) {
+				b.engine = "star"
 			}
 			if b.engine == "star" {
 				if len(args) != 1 {
