@@ -89,7 +89,7 @@ The processes talk TCP over loopback, as they would between hosts. --slow none r
 				r.screen.say("run", fmt.Sprintf("a demonstration: worker %d is slowed 3x, so that there is a straggler; --slow none leaves it alone", job.Workers-1))
 			}
 			if job.Hosts != "" {
-				if r.spread, err = spreadOut(job); err != nil {
+				if r.spread, err = spreadOut(job, len(command) > 0); err != nil {
 					return err
 				}
 				if job.PrintPlacement {

@@ -83,8 +83,8 @@ func (s site) reach() string {
 // wants.
 const guess = time.Second
 
-// spreadOut places the processes of a job on the hosts of its file.
-func spreadOut(job *settings.Job) (*spread, error) {
+// spreadOut places the processes of a job on the hosts of its file. own says that its workers are a program of the user's own.
+func spreadOut(job *settings.Job, own bool) (*spread, error) {
 	hosts, err := inventory.Hosts(job.Hosts)
 	if err != nil {
 		return nil, member.FileError(err, inventory.ErrFile)
@@ -105,7 +105,7 @@ func spreadOut(job *settings.Job) (*spread, error) {
 	if job.Demands != "" {
 		err = s.read(job, servers)
 	} else {
-		err = s.reckon(job, servers)
+		err = s.reckon(job, servers, own)
 	}
 	if err != nil {
 		return nil, err
@@ -210,7 +210,7 @@ func (s *spread) read(job *settings.Job, servers int) error {
 }
 
 // reckon takes it from the size of the model.
-func (s *spread) reckon(job *settings.Job, servers int) error {
+func (s *spread) reckon(job *settings.Job, servers int, own bool) error {
 	n, err := node.Parameters(job)
 	if err != nil {
 		return err
@@ -218,6 +218,9 @@ func (s *spread) reckon(job *settings.Job, servers int) error {
 	size := inventory.Size{Params: 4 * float64(n), Iteration: guess, Servers: servers, Workers: job.Workers, Quorum: job.Workers}
 	server, worker := size.Tasks()
 	worker.Demand.CPU = float64(max(1, job.Threads))
+	if own {
+		worker.GPU = s.share(job.Workers)
+	}
 	j := placement.Job{Name: job.Name}
 	for range servers {
 		j.Servers = append(j.Servers, server)
@@ -227,6 +230,18 @@ func (s *spread) reckon(job *settings.Job, servers int) error {
 	}
 	s.jobs = []placement.Job{j}
 	return nil
+}
+
+// share is the part of a GPU that each worker has where all hosts have some: one for each, as far as there are so many. 0: not all have.
+func (s *spread) share(workers int) float64 {
+	n, least := 0, 1.
+	for _, h := range s.hosts {
+		if len(h.GPUs) == 0 {
+			return 0
+		}
+		n, least = n+len(h.GPUs), min(least, slices.Min(h.GPUs))
+	}
+	return least / float64((workers+n-1)/n)
 }
 
 func (s *spread) of(role string, rank int) site { return s.where[fmt.Sprintf("%s %d", role, rank)] }
