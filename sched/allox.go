@@ -74,7 +74,7 @@ func (e *mixed) alloxPlus() {
 				}
 			}
 		}
-		slices.SortStableFunc(all, func(a, b choice) int { return cmp.Or(late(b)-late(a), int(a.seconds-b.seconds)) })
+		runSort(all, func(a, b choice) int { return cmp.Or(late(b)-late(a), int(a.seconds-b.seconds)) }, javaRuns)
 		i := slices.IndexFunc(all, func(c choice) bool { return e.has(c.kind) })
 		if i < 0 {
 			return
