@@ -409,9 +409,7 @@ func (p *schedSim) sim(w, progress io.Writer, trace string) error {
 			return p.set.Invalid("policy", err)
 		}
 	}
-	if err := p.heeded(jobs, o); err != nil {
-		return err
-	}
+	p.heeded(progress, jobs, o)
 	var table *workload.Outcomes
 	if p.jobs == "-" {
 		table, w = workload.NewOutcomes(w), io.Discard

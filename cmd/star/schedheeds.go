@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 
@@ -13,8 +14,9 @@ import (
 // flagged says whether a setting was given on the command line. Those of the environment may be for other commands.
 func flagged(s *settings.Set, name string) bool { return s.Origin(name) == settings.Origin("--"+name) }
 
-// heeded looks whether something is done of each setting of star sched sim: one that none of the policies heeds would let somebody take a result for what it is not.
-func (p *schedSim) heeded(jobs []*sched.Job, o sched.Options) error {
+// heeded says of each setting of star sched sim with which none of the policies does anything that it is so: somebody could take a result for what it is not. It is no
+// error, since scripts ask for several policies, one after the other, with the same settings.
+func (p *schedSim) heeded(w io.Writer, jobs []*sched.Job, o sched.Options) {
 	var all sched.Heed
 	estimates := p.format == "lucid"
 	for _, o.Policy = range p.policies {
@@ -41,10 +43,9 @@ func (p *schedSim) heeded(jobs []*sched.Job, o sched.Options) error {
 		{"compat", "to follow an original's program: " + p.compat + "'s has other policies", all.Compat || o.Compat == 0},
 	} {
 		if flagged(&p.set, c.name) && !c.heeded {
-			return p.set.Invalid(c.name, fmt.Errorf("%s %s nothing with it. It says %s; leave it out, or ask for one of those", who, do, c.of))
+			fmt.Fprintf(w, "note: %s %s nothing with --%s, which says %s\n", who, do, c.name, c.of)
 		}
 	}
-	return nil
 }
 
 // alone looks whether settings were given without those that they belong to.
