@@ -143,15 +143,24 @@ func elasticGandiva(jobs []*Job, c Cluster, slot float64) []Outcome {
 		}
 		come := append(waiting, due[:n]...)
 		due, waiting = due[n:], nil
+		var late []*served // all sets are full, and there is no free node: they come after the classes have their shares
 		for _, j := range come {
-			if !e.join(j) {
+			if e.full(j.GPUs) {
+				late = append(late, j)
+			} else if !e.join(j) {
 				waiting = append(waiting, j)
 			}
 		}
-		if n > 0 && len(due) == 0 { // the last round in which jobs come neither moves any nor costs anything
+		last := n > 0 && len(due) == 0 // the last round in which jobs come neither moves any nor costs anything
+		if !last {
+			e.share()
+		}
+		for _, j := range late {
+			e.join(j)
+		}
+		if last {
 			continue
 		}
-		e.share()
 		for _, size := range slices.Sorted(maps.Keys(e.sets)) {
 			sets := e.sets[size]
 			for _, s := range sets {
@@ -223,6 +232,11 @@ func emptiestFirst(sets []*turns) {
 
 // part is how much of a set one job with so many GPUs fills.
 func (e *turnwise) part(size int) float64 { return float64(size) / float64(e.nodesOf(size)*e.GPUs) }
+
+// full says whether a class has sets, all of them are full, and no nodes are free for one more.
+func (e *turnwise) full(size int) bool {
+	return len(e.sets[size]) > 0 && e.free < e.nodesOf(size) && !slices.ContainsFunc(e.sets[size], func(s *turns) bool { return s.filled+e.part(size) <= 1-1e-9 })
+}
 
 // join puts a job into the emptiest set, or a new one if that is full. Of sets that are filled as much, that comes first which was looked at longest ago: it goes behind
 // them. False: there is no set, and no node for one.
