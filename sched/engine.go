@@ -83,9 +83,9 @@ func (s *State) Running() []*Task { return s.ends }
 // WakeAt asks for a decision at a time, or before.
 func (s *State) WakeAt(t float64) { s.wake = min(s.wake, t) }
 
-// Start gives a task the GPUs that it asks for, consolidated. False: they do not fit.
+// Start gives a task the GPUs that it asks for, by the placement. False: they do not fit.
 func (s *State) Start(t *Task) bool {
-	at := s.nodes.consolidate(t.GPUs)
+	at := s.nodes.place(t.GPUs)
 	if at == nil {
 		return false
 	}
@@ -210,6 +210,7 @@ func simulate(jobs []*Job, c Cluster, p Policy, o Options) []Outcome {
 		t.seq = i
 	}
 	s := &State{Cluster: c, compat: compat, nodes: newNodes(c), wake: never, starting: o.Start}
+	s.nodes.placement = o.Placement
 	late := s.late(p)
 	ended, away := 0, newAbsences(c.Away)
 	for event := 1; ; event++ {

@@ -18,6 +18,8 @@ type nodes struct {
 	size  int      // GPUs of a node
 	total int      // free GPUs of all nodes
 	order []int
+
+	placement Placement
 }
 
 func newNodes(c Cluster) *nodes {

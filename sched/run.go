@@ -17,6 +17,8 @@ type Options struct {
 	Start   float64 // s without progress that a job's start, or its resume, takes, under policies that a service has (LivePolicies)
 	Resize  float64 // s until more GPUs of a job that runs are of use, under those of them that plan; 0: Start
 
+	Placement Placement // which GPUs jobs get under policies that start them on the GPUs that they ask for
+
 	// Progress, unless nil, is told now and then how many of a virtual cluster's jobs have ended, of how many. Lucid, AlloX's and Muri's policies tell nothing.
 	Progress func(ended, jobs int)
 
@@ -77,6 +79,9 @@ func Check(jobs []*Job, clusters map[string]Cluster, o Options) error {
 	}
 	if o.Horizon != 0 && (!isElasticFlow(o.Policy) || o.Start != 0 || o.Compat != 0) {
 		return errors.New("a horizon bounds what ef and ef-admission plan, where starts take no time and without compat: leave it out")
+	}
+	if o.Placement != Consolidated && (o.Compat != 0 || kind != ofTasks) {
+		return fmt.Errorf("%s knows no other placement than consolidated: it counts GPUs, or places jobs as its program does: leave it out", o.Policy)
 	}
 	if o.Compat != 0 || o.Horizon != 0 || kind == ofStages || kind == ofMachines {
 		for _, c := range clusters {

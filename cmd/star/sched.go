@@ -32,7 +32,7 @@ type schedSim struct {
 	format, cluster, throughputs, jobs string
 	estimates, queues, plot, events    string
 	compat, profiling                  string
-	slow, slowMode, revoke             string
+	slow, slowMode, revoke, placement  string
 	alpha, estimateError, estimateBias float64
 	seed                               uint64
 	policies                           []string
@@ -75,6 +75,7 @@ func schedSimCommand() *cobra.Command {
 	settings.Var(s, &p.resize, "resize", 0, "until more GPUs of a job that runs are of use; 0: as long as --start")
 	settings.Var(s, &p.horizon, "horizon", 0, "how far ef and ef-admission plan ahead, each job once, for large traces; 0: all jobs at each decision, without bound")
 	settings.Var(s, &p.compat, "compat", "", "follow an original's program where it differs from what it describes", "", "elasticflow", "lucid", "allox", "muri")
+	settings.Var(s, &p.placement, "placement", "consolidated", "which GPUs a job gets: consolidated, as few nodes as possible, and the fewest GPUs left over; first-fit, the first nodes; buddy, blocks of powers of two", "consolidated", "first-fit", "buddy")
 	settings.Var(s, &p.slow, "slow", "", "when which nodes are slow: a CSV file with node, from, to (s) and factor (how many times longer all takes there), or seed:N for random times")
 	settings.Var(s, &p.slowMode, "slow-mode", "wait", "what a slow node does to a job: wait, all its GPUs are as slow; queue, they take batches from one queue, as in STAR's mode ssgd queue=N", "wait", "queue")
 	settings.Var(s, &p.estimateError, "estimate-error", 0, "how wrong policies are about how long jobs take: the standard deviation of the logarithm of what they take a job for, divided by the truth")
@@ -371,6 +372,9 @@ func (p *schedSim) valid() error {
 func (p *schedSim) read(trace string) (jobs []*sched.Job, vcs map[string]sched.Cluster, o sched.Options, err error) {
 	if o.Compat, err = sched.ParseCompat(p.compat); err != nil {
 		return nil, nil, o, p.set.Invalid("compat", err)
+	}
+	if o.Placement, err = sched.ParsePlacement(p.placement); err != nil {
+		return nil, nil, o, p.set.Invalid("placement", err)
 	}
 	if err = p.valid(); err != nil {
 		return nil, nil, o, err
