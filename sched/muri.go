@@ -181,18 +181,19 @@ func pack(jobs []*staged, gpus int, compat Compat) []*together {
 	return groups
 }
 
-// packProgram is pack as Muri's program has it: a round joins pairs of the matching until all fit, those with few GPUs first, then the one whose second job is soonest,
-// and in the end groups whose jobs would be faster one after the other are taken apart. Found from which jobs share GPUs in its results; the order of edges, which
-// decides between equally good matchings, is the one of two with more equal jobs.
+// packProgram is pack as Muri's program has it: a round joins pairs of the matching until all fit, first those with as many GPUs as the first job has, of these the one whose
+// second job is soonest, and in the end groups whose jobs would be faster one after the other are taken apart. Found from which jobs share GPUs in its results; the order of
+// edges, which decides between equally good matchings, is the one of two with more equal jobs.
 func packProgram(jobs []*staged, gpus int) []*together {
 	at := map[*staged]int{}
-	for i, j := range jobs {
-		at[j] = i
+	soonest := map[int]int{} // job with a number of GPUs
+	for i, j := range slices.Backward(jobs) {
+		at[j], soonest[j.GPUs] = i, i
 	}
 	groups, demand := singles(jobs)
 	for round := 0; round < 2 && demand > gpus; round++ {
 		pairs := pairsOf(groups, Muri)
-		slices.SortStableFunc(pairs, func(x, y pair) int { return cmp.Compare(x.union.gpus(), y.union.gpus()) })
+		slices.SortStableFunc(pairs, func(x, y pair) int { return cmp.Compare(soonest[x.union.gpus()], soonest[y.union.gpus()]) })
 		for _, p := range pairs {
 			if demand <= gpus {
 				break
@@ -253,9 +254,6 @@ func pairsOf(groups []*together, compat Compat) []pair {
 				edges = append(edges, blossom.Edge{U: a, V: b, Weight: u.busy()})
 			}
 		}
-	}
-	if compat&Muri != 0 {
-		slices.Reverse(edges)
 	}
 	mate, err := blossom.Match(len(groups), edges)
 	if err != nil {

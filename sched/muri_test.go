@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"testing"
+	"unicode"
 )
 
 // TestPeriod has jobs take turns, as counted by hand.
@@ -80,15 +81,20 @@ func TestPackProgram(t *testing.T) {
 		gpus int
 		want string
 	}{
-		{"CGCG", 2, "[CG GC]"},
+		{"CGCG", 2, "[CG CG]"},
+		{"cgCG", 4, "[cg C G]"}, // c, g: two GPUs, as the first job has
 		{"CGC", 2, "[CG C]"},
 		{"NNN", 2, "[N N N]"},   // all of each iteration on the network
 		{"CGCC", 3, "[CG C C]"}, // not the last two, whose second job comes later
 		{"CGCC", 2, "[CG CC]"},
+		{"ACGB", 3, "[A CG B]"}, // A goes best with B, but B comes after G
 	} {
 		var jobs []*staged
 		for _, l := range c.jobs {
-			j := &Job{ID: string(l), GPUs: 1, Duration: 50, Iterations: 10, Stages: map[rune]*Stages{'C': {4, 1}, 'G': {1, 4}, 'N': {0, 0, 5}}[l]}
+			j := &Job{ID: string(l), GPUs: 1, Duration: 50, Iterations: 10, Stages: map[rune]*Stages{'C': {4, 1}, 'G': {1, 4}, 'N': {0, 0, 5}, 'A': {6, 1}, 'B': {1, 6}}[unicode.ToUpper(l)]}
+			if unicode.IsLower(l) {
+				j.GPUs = 2
+			}
 			jobs = append(jobs, &staged{Outcome: Outcome{Job: j}})
 		}
 		got := ""
