@@ -86,7 +86,7 @@ func (s *Set) Bind(cmd *cobra.Command) {
 	for _, it := range s.items {
 		help := it.help
 		if len(it.choices) > 0 {
-			help += ": " + strings.Join(it.choices, ", ")
+			help += ": " + strings.Join(named(it.choices), ", ")
 		}
 		f := fs.VarPF(&recorder{s: s, it: it}, it.name, "", help)
 		if it.kind == "bool" {

@@ -169,13 +169,18 @@ func (s *Set) apply(it *item, texts []string, from Origin) error {
 	return nil
 }
 
+// named are the choices that have a name: where "" is one, it is what is without the setting.
+func named(choices []string) []string {
+	return slices.DeleteFunc(slices.Clone(choices), func(c string) bool { return c == "" })
+}
+
 func (it *item) oneOf(text string) error {
 	for _, c := range it.choices {
 		if text == c {
 			return nil
 		}
 	}
-	return fmt.Errorf("%s is not one of %s%s", quote(text), strings.Join(slices.DeleteFunc(slices.Clone(it.choices), func(c string) bool { return c == "" }), ", "),
+	return fmt.Errorf("%s is not one of %s%s", quote(text), strings.Join(named(it.choices), ", "),
 		suggest(text, it.choices, ""))
 }
 

@@ -150,6 +150,11 @@ const largest = 1e15
 func (t *table) number(name string, low float64) float64 {
 	text := strings.TrimSpace(t.text(name))
 	v, err := strconv.ParseFloat(text, 64)
+	if err != nil && t.err == nil {
+		if format := FormatOf(strings.Join(t.row, ",")); format != "" {
+			t.fail(t.line, "is a header again, of the format %s: want one trace, with one header", format)
+		}
+	}
 	if err != nil || math.IsNaN(v) || math.IsInf(v, 0) || v < low {
 		if math.IsInf(low, -1) {
 			t.fail(t.line, "%s is %q: want a number", name, text)
