@@ -141,19 +141,29 @@ func elasticGandiva(jobs []*Job, c Cluster, slot float64) []Outcome {
 		for n < len(due) && due[n].Submit <= e.now {
 			n++
 		}
-		come := append(waiting, due[:n]...)
+		tried, come := len(waiting), append(waiting, due[:n]...)
 		due, waiting = due[n:], nil
+		var wide []*served // they waited already, and need several nodes
 		var late []*served // all sets are full, and there is no free node: they come after the classes have their shares
-		for _, j := range come {
-			if e.full(j.GPUs) {
+		for i, j := range come {
+			if i < tried && e.nodesOf(j.GPUs) > 1 {
+				wide = append(wide, j)
+			} else if e.full(j.GPUs) {
 				late = append(late, j)
 			} else if !e.join(j) {
 				waiting = append(waiting, j)
 			}
 		}
 		last := n > 0 && len(due) == 0 // the last round in which jobs come neither moves any nor costs anything
+		free := e.free
 		if !last {
 			e.share()
+		}
+		back := max(0, e.free-free) // nodes that classes gave back just now are not for those that waited
+		for _, j := range wide {
+			if len(e.sets[j.GPUs]) == 0 && e.free-back < e.nodesOf(j.GPUs) || !e.join(j) {
+				waiting = append(waiting, j)
+			}
 		}
 		for _, j := range late {
 			e.join(j)
