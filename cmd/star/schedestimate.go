@@ -21,7 +21,7 @@ func schedEstimateCommand() *cobra.Command {
 	method, train, to, what, asJSON, times := "", "", "", "", false, false
 	settings.Var(&s, &train, "train", "", "trace of jobs whose durations are known, of which is learned")
 	settings.Var(&s, &to, "predict", "", "trace of jobs whose durations are to be predicted: it is written to standard output with them")
-	settings.Var(&s, &what, "what", "duration", "what is predicted: how long jobs take; or score, how much a neighbour on the same GPUs slows them (0 to 2), for lucid, by a pruned tree", "duration", "score")
+	settings.Var(&s, &what, "what", "duration", "what is predicted: how long jobs take; or score, how much a neighbour on the same GPUs slows them (0 to 2), for lucid, by a pruned tree; or submissions, how many jobs and GPUs come in each ten minutes, for lucid, too", "duration", "score", "submissions")
 	settings.Var(&s, &method, "method", "ebm", "how: explainable boosting, gradient boosting, a pruned tree, or the user's earlier jobs", predictMethods...)
 	settings.Var(&s, &epochs, "epochs", 0, "how many epochs the whole job has")
 	settings.Var(&s, &first, "first", .5, "share of the measured epochs after which linear looks for the first time: a/b for a measurement of the shares a and b of the job")
@@ -40,7 +40,8 @@ that both traces have is used, numbers and categories, and hour and weekday. Whe
   star sched estimate star-out --epochs 90
   star sched estimate alexnet.log --epochs 500
   star sched estimate --train august.csv --predict september.csv > jobs.csv
-  star sched estimate --train single_data.csv --predict trace.csv --what score > scored.csv`,
+  star sched estimate --train single_data.csv --predict trace.csv --what score > scored.csv
+  star sched estimate --train august.csv --predict september.csv --what submissions > throughput_pred.csv`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if done, err := resolved(cmd, &s); done || err != nil {
@@ -50,8 +51,11 @@ that both traces have is used, numbers and categories, and hour and weekday. Whe
 				if err := predicting(&s, args, train, to, what, method); err != nil {
 					return err
 				}
-				if what == "score" {
+				switch what {
+				case "score":
 					return predictScores(cmd.OutOrStdout(), cmd.ErrOrStderr(), train, to)
+				case "submissions":
+					return predictSubmissions(cmd.OutOrStdout(), cmd.ErrOrStderr(), train, to)
 				}
 				return predict(cmd.OutOrStdout(), cmd.ErrOrStderr(), method, train, to)
 			}

@@ -352,6 +352,8 @@ func predicting(s *settings.Set, args []string, train, to, what, method string) 
 		return s.Invalid("predict", errors.New("of which jobs are durations to be predicted?"))
 	case what == "score" && method != "tree" && flagged(s, "method"):
 		return s.Invalid("method", errors.New("scores are classes: a tree says which, leave it out"))
+	case what == "submissions" && method != "ebm":
+		return s.Invalid("method", errors.New("submissions are learned by ebm, as in Lucid: leave it out"))
 	}
 	return nil
 }
