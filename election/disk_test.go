@@ -51,11 +51,6 @@ func (b *kept) begin(rank int) {
 	b.bench.start(rank, l)
 }
 
-func (b *kept) end(rank int) {
-	b.stops[rank]()
-	<-b.ends[rank]
-}
-
 // All members end, and those that are started again know what was agreed on: a majority is enough, and a member whose folder is lost gets it from the others.
 func TestDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

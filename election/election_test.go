@@ -43,6 +43,13 @@ func newBench(t *testing.T, k int) *bench {
 	return b
 }
 
+// end ends a member, and waits until nobody listens in its place.
+func (b *bench) end(rank int) {
+	b.stops[rank]()
+	<-b.ends[rank]
+	synctest.Wait()
+}
+
 func (b *bench) start(rank int, l transport.Listener) {
 	cfg := Config{Job: "job", Rank: rank, Members: b.addrs, Network: b.net, JoinTimeout: 10 * time.Second}
 	if b.setup != nil {
@@ -110,8 +117,7 @@ func TestSuccession(t *testing.T) {
 			t.Fatal(err)
 		}
 		said, at := first.Clock(), time.Now()
-		b.stops[0]()
-		<-b.ends[0]
+		b.end(0)
 		if err := first.Hold(); !errors.Is(err, ErrLeadershipLost) {
 			t.Errorf("who has ended holds: %v", err)
 		}
@@ -140,8 +146,7 @@ func TestNoMajority(t *testing.T) {
 		first := b.await(2 * time.Second)
 		for r := range b.members {
 			if r != first.Rank {
-				b.stops[r]()
-				<-b.ends[r]
+				b.end(r)
 			}
 		}
 		time.Sleep(3 * time.Second)
@@ -201,8 +206,7 @@ func TestClose(t *testing.T) {
 				gone := map[int]bool{}
 				if c.before {
 					gone[2] = true
-					b.stops[2]()
-					<-b.ends[2]
+					b.end(2)
 				}
 				if err := r.SetNote([]byte("the end")); err != nil {
 					t.Fatal(err)

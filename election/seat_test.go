@@ -258,8 +258,7 @@ func TestProcessesComeBack(t *testing.T) {
 		}
 		for rank := range 3 {
 			before := greeting{b.members[rank].own, founder}
-			b.stops[rank]()
-			<-b.ends[rank]
+			b.end(rank)
 			if rank == r.Rank {
 				r = b.await(6 * time.Second)
 			}
@@ -270,8 +269,7 @@ func TestProcessesComeBack(t *testing.T) {
 				}
 				b.start(0, l)
 				time.Sleep(time.Second)
-				b.stops[0]()
-				<-b.ends[0]
+				b.end(0)
 				time.Sleep(10 * time.Second)
 				if got := b.members[r.Rank].greet(0, before); got != known {
 					t.Errorf("a process that is gone got the place: of the one before is said %d", got)
@@ -336,8 +334,7 @@ func TestNobodyToHandOverTo(t *testing.T) {
 		defer b.close()
 		r := b.await(2 * time.Second)
 		other := (r.Rank + 1) % 3
-		b.stops[other]()
-		<-b.ends[other]
+		b.end(other)
 		time.Sleep(time.Second)
 		if err := r.HandOver(); err == nil || r.Hold() != nil {
 			t.Errorf("handed over to one of three: %v, %v", err, r.Hold())
