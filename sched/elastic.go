@@ -293,11 +293,7 @@ func (edfAdmission) admit(e *elastic, new []*flex) (in []*flex) {
 		if i := slices.IndexFunc(after, func(l *flex) bool { return !slices.Contains(before, l) }); i < 0 || f.BestEffort {
 			in = append(in, f)
 		} else {
-			if slices.Contains(after, f) {
-				f.decline(e, f)
-			} else {
-				f.decline(e, after[i])
-			}
+			f.decline(e, after[i:]...)
 		}
 	}
 	if e.compat&ElasticFlow != 0 && len(new) > 0 && len(in) == 0 {
@@ -312,21 +308,17 @@ func (edfAdmission) admit(e *elastic, new []*flex) (in []*flex) {
 // is of those that have come, it gives out all GPUs anew, so that jobs are placed in order of their deadlines.
 func (e *elastic) tries(jobs []*flex, f *flex) bool {
 	if late := e.late(jobs); len(late) > 0 && !f.BestEffort {
-		if slices.Contains(late, f) {
-			f.decline(e, f)
-		} else {
-			f.decline(e, late[0])
-		}
+		f.decline(e, late...)
 		return false
 	}
 	e.earliestFirst(jobs)
 	return true
 }
 
-// decline says why f is not let in: with it, late would end after its deadline. Of f itself it says by how much.
-func (f *flex) decline(e *elastic, late *flex) {
-	if late != f {
-		f.Why = "with it job " + late.ID + " would end after its deadline"
+// decline says why f is not let in: with it, those who are late would end after their deadlines. Of f itself, if it is one of them, it says by how much.
+func (f *flex) decline(e *elastic, late ...*flex) {
+	if !slices.Contains(late, f) {
+		f.Why = "with it job " + late[0].ID + " would end after its deadline"
 		return
 	}
 	n := f.level(e.gpus)

@@ -46,6 +46,19 @@ func readJobTable(file string) (*jobTable, error) {
 	return t, err
 }
 
+// readJobTables reads that of which is learned, and that whose jobs are predicted.
+func readJobTables(trainFile, predictFile string) (train, to *jobTable, err error) {
+	if train, err = readJobTable(trainFile); err == nil {
+		to, err = readJobTable(predictFile)
+	}
+	return train, to, err
+}
+
+// wrong is what is wrong in a line of the file.
+func (t *jobTable) wrong(line int, format string, args ...any) error {
+	return member.FileError(fmt.Errorf("%s: %w", t.file, workload.Wrong(line, format, args...)), workload.ErrInput)
+}
+
 // column is where the first one is of some names that mean the same; -1: nowhere.
 func (t *jobTable) column(names ...string) int {
 	return slices.IndexFunc(t.header, func(h string) bool { return slices.Contains(names, h) })
@@ -55,7 +68,7 @@ func (t *jobTable) column(names ...string) int {
 func (t *jobTable) number(row, column int) (float64, error) {
 	v, err := strconv.ParseFloat(strings.TrimSpace(t.rows[row][column]), 64)
 	if err != nil || math.IsNaN(v) || math.IsInf(v, 0) || v < 0 {
-		return 0, member.FileError(fmt.Errorf("%s: %w", t.file, workload.Wrong(row+2, "%s is %q: want a number of at least 0", t.header[column], t.rows[row][column])), workload.ErrInput)
+		return 0, t.wrong(row+2, "%s is %q: want a number of at least 0", t.header[column], t.rows[row][column])
 	}
 	return v, nil
 }
@@ -64,7 +77,7 @@ func (t *jobTable) number(row, column int) (float64, error) {
 func (t *jobTable) numbers(names ...string) (v []float64, err error) {
 	c := t.column(names...)
 	if c < 0 {
-		return nil, member.FileError(fmt.Errorf("%s: %w", t.file, workload.Wrong(1, "column %q is missing: add it to the header and to each line", names[0])), workload.ErrInput)
+		return nil, t.wrong(1, "column %q is missing: add it to the header and to each line", names[0])
 	}
 	for i := range t.rows {
 		x, err := t.number(i, c)
@@ -81,11 +94,7 @@ var notFeatures = []string{"job_id", "order", "duration", "estimate", "history",
 
 // predict learns of one trace how long jobs take, and writes another one with what it says of these: in the columns by which lucid and qssf order jobs.
 func predict(w, says io.Writer, method, trainFile, predictFile string) error {
-	train, err := readJobTable(trainFile)
-	if err != nil {
-		return err
-	}
-	to, err := readJobTable(predictFile)
+	train, to, err := readJobTables(trainFile, predictFile)
 	if err != nil {
 		return err
 	}
@@ -146,7 +155,7 @@ func historyOf(train, to *jobTable) ([]float64, error) {
 	for _, t := range []*jobTable{train, to} {
 		user, name := t.column("user"), t.column("name", "jobname")
 		if user < 0 {
-			return nil, member.FileError(fmt.Errorf("%s: %w", t.file, workload.Wrong(1, "column \"user\" is missing: whose jobs are they?")), workload.ErrInput)
+			return nil, t.wrong(1, "column \"user\" is missing: whose jobs are they?")
 		}
 		submit, err := t.numbers("submit", "submit_time")
 		duration, err2 := t.numbers("duration")

@@ -6,9 +6,7 @@ import (
 	"math"
 	"slices"
 
-	"star/member"
 	"star/sched/estimate"
-	"star/sched/workload"
 )
 
 // scoreColumns is what a neighbour on the same GPUs does to a job, as STAR's traces call it, Lucid's, and Lucid's table of single models: 0, hardly anything, to 2.
@@ -22,11 +20,7 @@ const scorePruned = 1e-4
 
 // predictScores learns of one table how much neighbours slow jobs, by what a profiler sees of them, and writes a trace with what it says of its jobs, for lucid.
 func predictScores(w, says io.Writer, trainFile, predictFile string) error {
-	train, err := readJobTable(trainFile)
-	if err != nil {
-		return err
-	}
-	to, err := readJobTable(predictFile)
+	train, to, err := readJobTables(trainFile, predictFile)
 	if err != nil {
 		return err
 	}
@@ -51,7 +45,7 @@ func predictScores(w, says io.Writer, trainFile, predictFile string) error {
 		}
 	}
 	if len(table.X[0]) == 0 {
-		return member.FileError(fmt.Errorf("%s: %w", predictFile, workload.Wrong(1, "it has no column of numbers that %s has, too: scores are learned of such as amp, gpu_util, gmem_util and gmem", trainFile)), workload.ErrInput)
+		return to.wrong(1, "it has no column of numbers that %s has, too: scores are learned of such as amp, gpu_util, gmem_util and gmem", trainFile)
 	}
 	tree, err := estimate.GrowClasses(table, mostScore+1, estimate.Limits{})
 	if err != nil {
@@ -88,7 +82,7 @@ func (t *jobTable) scores() ([]float64, error) {
 	v, err := t.numbers(scoreColumns...)
 	for i, s := range v {
 		if s != math.Trunc(s) || s > mostScore {
-			return nil, member.FileError(fmt.Errorf("%s: %w", t.file, workload.Wrong(i+2, "a score of %v: want 0 to %d, how much a neighbour on the same GPUs slows a job", s, mostScore)), workload.ErrInput)
+			return nil, t.wrong(i+2, "a score of %v: want 0 to %d, how much a neighbour on the same GPUs slows a job", s, mostScore)
 		}
 	}
 	return v, err

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"time"
 
+	"gonum.org/v1/gonum/stat"
+
 	"star/member"
 	"star/sched/estimate"
 	"star/sched/workload"
@@ -62,18 +64,10 @@ func (t *jobTable) submissions() (*submissions, error) {
 	return s, nil
 }
 
-func (t *jobTable) wrong(line int, format string, args ...any) error {
-	return member.FileError(fmt.Errorf("%s: %w", t.file, workload.Wrong(line, format, args...)), workload.ErrInput)
-}
-
 // predictSubmissions learns of one trace how many jobs, and GPUs, are submitted in ten minutes, and writes what it says of those of another one, which goes on where the first one ends, as
 // sim --estimates reads it for lucid. What it says of ten minutes is of what had been submitted until 50 minutes before them.
 func predictSubmissions(w, says io.Writer, trainFile, predictFile string) error {
-	train, err := readJobTable(trainFile)
-	if err != nil {
-		return err
-	}
-	to, err := readJobTable(predictFile)
+	train, to, err := readJobTables(trainFile, predictFile)
 	if err != nil {
 		return err
 	}
@@ -119,14 +113,14 @@ func forecasts(w, says io.Writer, count [2][]float64, first, learned, begin int)
 			return err
 		}
 		var off, day, hour, mean float64
-		always := meanOf(table.Y)
+		always := stat.Mean(table.Y, nil)
 		for i := begin; i < len(rows); i++ {
 			v := math.Round(max(0, m.Predict(rows[i]))*10) / 10
 			said[k] = append(said[k], v)
 			truth := count[k][i]
 			off += math.Abs(v - truth)
 			day += math.Abs(count[k][i-144] - truth)
-			hour += math.Abs(meanOf(count[k][i-11:i-5]) - truth)
+			hour += math.Abs(stat.Mean(count[k][i-11:i-5], nil) - truth)
 			mean += math.Abs(always - truth)
 		}
 		n := float64(len(rows) - begin)
@@ -147,11 +141,4 @@ func forecasts(w, says io.Writer, count [2][]float64, first, learned, begin int)
 		return member.WriteError(err)
 	}
 	return nil
-}
-
-func meanOf(v []float64) (m float64) {
-	for _, x := range v {
-		m += x / float64(len(v))
-	}
-	return m
 }
