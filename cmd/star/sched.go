@@ -83,7 +83,7 @@ func schedSimCommand() *cobra.Command {
 	settings.Var(s, &p.seed, "seed", 1, "of the random numbers of --estimate-error")
 	settings.Var(s, &p.revoke, "revoke", "", "nodes are taken away, and others come in their places, as with star run --revoke: rate:PER_HOUR, trace:FILE (worker: the node), k80, p100 or v100; such as k80:replace=2m,seed=7")
 	settings.Var(s, &p.jobs, "jobs", "", "write a table of jobs to this file; - is standard output")
-	settings.Var(s, &p.events, "events", "", "write when each job had how many GPUs to this file, as CSV")
+	settings.Var(s, &p.events, "events", "", "write when each job had how many GPUs to this file, as CSV; - is standard output")
 	settings.Var(s, &p.plot, "plot", "", "folder for pictures of completion times, of how many jobs wait, how many GPUs are used, and who has them when: jct.svg, queue.svg, utilisation.svg, schedule-POLICY.svg")
 	settings.Var(s, &p.asJSON, "json", false, "the summary as JSON on standard output")
 	settings.Var(s, &p.asCSV, "csv", false, "the summary as CSV on standard output")
@@ -99,7 +99,7 @@ The policy pollux is our own reading of its paper, and was not checked against i
   star sched sim jobs_input.txt --format allox --cluster 5gpu+5cpu --policy allox,sjf,srpt --alpha 0.3
   star sched sim trace.csv --format elasticflow --cluster n16g8.csv --throughputs throughputs_A100 --policy edf --slot 240s
 
-Files may be packed by gzip.`,
+Files may be packed by gzip; the trace - is standard input.`,
 		Args: oneTrace,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if done, err := resolved(cmd, s); done || err != nil {
@@ -144,13 +144,38 @@ func oneTrace(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// readInput has a file read, unpacked. Errors name it.
-func readInput(name string, read func(io.Reader) error) error {
-	f, err := os.Open(name)
-	if err != nil {
-		return member.FileError(err, workload.ErrInput)
+// output is the file of a setting that names one, standard output for -, and nil for none.
+func output(name string, stdout io.Writer) (io.WriteCloser, error) {
+	switch name {
+	case "":
+		return nil, nil
+	case "-":
+		return standardOutput{stdout}, nil
 	}
-	defer f.Close()
+	f, err := os.Create(name)
+	if err != nil {
+		return nil, member.WriteError(err)
+	}
+	return f, nil
+}
+
+type standardOutput struct{ io.Writer }
+
+func (standardOutput) Close() error { return nil }
+
+// errPicturesFolder is what is wrong with --plot -.
+var errPicturesFolder = errors.New("is a folder of pictures, not one of them: name one, such as pictures")
+
+// readInput has a file read, unpacked; - is standard input. Errors name it.
+func readInput(name string, read func(io.Reader) error) error {
+	f := os.Stdin
+	if name != "-" {
+		var err error
+		if f, err = os.Open(name); err != nil {
+			return member.FileError(err, workload.ErrInput)
+		}
+		defer f.Close()
+	}
 	r, err := unpack.Reader(f)
 	if err == nil {
 		err = read(r)
@@ -220,6 +245,9 @@ func (p *schedSim) trace(name string) (jobs []*sched.Job, err error) {
 
 // formatOf says whose format a trace has; "": none that we know.
 func formatOf(name string) (format string) {
+	if name == "-" { // it has been read
+		return ""
+	}
 	readInput(name, func(r io.Reader) error {
 		line, _ := bufio.NewReader(io.LimitReader(r, 4096)).ReadString('\n')
 		format = workload.FormatOf(strings.TrimSpace(line))
@@ -349,8 +377,14 @@ func (p *schedSim) valid() error {
 		return p.set.Invalid("estimate-bias", errors.New("want more than -1, and 10 at most; with 0.05 jobs are thought to take 5 % longer than they do"))
 	case p.asCSV && p.asJSON:
 		return &settings.UsageError{Msg: "--csv and --json: one summary, give one of them"}
+	case p.jobs == "-" && p.events == "-":
+		return &settings.UsageError{Msg: "--jobs - and --events -: there is one standard output, give a file to one of them"}
 	case p.jobs == "-" && (p.asCSV || p.asJSON):
 		return &settings.UsageError{Msg: "--jobs - writes the table of jobs in the place of the summary: leave out --csv and --json, or give a file to --jobs"}
+	case p.events == "-" && (p.asCSV || p.asJSON):
+		return &settings.UsageError{Msg: "--events - writes the events in the place of the summary: leave out --csv and --json, or give a file to --events"}
+	case p.plot == "-":
+		return p.set.Invalid("plot", errPicturesFolder)
 	case len(p.policies) == 0:
 		return p.set.Invalid("policy", fmt.Errorf("which? give one or more of %s", strings.Join(sched.Policies(), ", ")))
 	}
@@ -415,19 +449,20 @@ func (p *schedSim) sim(w, progress io.Writer, trace string) error {
 	}
 	p.heeded(progress, jobs, o)
 	var table *workload.Outcomes
-	if p.jobs == "-" {
-		table, w = workload.NewOutcomes(w), io.Discard
-	} else if p.jobs != "" {
-		f, err := os.Create(p.jobs)
-		if err != nil {
-			return member.WriteError(err)
-		}
-		defer f.Close()
-		table = workload.NewOutcomes(f)
-	}
-	events, err := newSchedEvents(p.events)
+	file, err := output(p.jobs, w)
 	if err != nil {
 		return err
+	}
+	if file != nil {
+		defer file.Close()
+		table = workload.NewOutcomes(file)
+	}
+	events, err := newSchedEvents(p.events, w)
+	if err != nil {
+		return err
+	}
+	if p.jobs == "-" || p.events == "-" {
+		w = io.Discard
 	}
 	gpus := 0
 	for _, c := range vcs {
@@ -453,6 +488,11 @@ func (p *schedSim) sim(w, progress io.Writer, trace string) error {
 			if err := table.Write(policy, out); err != nil {
 				return member.WriteError(err)
 			}
+		}
+	}
+	if file != nil {
+		if err := file.Close(); err != nil {
+			return member.WriteError(fmt.Errorf("--jobs: %w", err))
 		}
 	}
 	if err := events.close(); err != nil {

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"os"
 	"slices"
 	"strconv"
 	"text/tabwriter"
@@ -84,6 +83,9 @@ Files may be packed by gzip.`,
 			if done, err := resolved(cmd, &s); done || err != nil {
 				return err
 			}
+			if jobs == "-" && asJSON {
+				return &settings.UsageError{Msg: "--jobs - writes the jobs in the place of the comparison: leave out --json, or give a file to --jobs"}
+			}
 			if first < 0 {
 				return s.Invalid("first", errors.New("want 0 or more"))
 			}
@@ -92,15 +94,12 @@ Files may be packed by gzip.`,
 				return err
 			}
 			w := cmd.OutOrStdout()
-			if jobs == "-" {
-				return writeDifferences(w, pairs)
+			f, err := output(jobs, w)
+			if err != nil {
+				return err
 			}
-			if jobs != "" {
-				f, err := os.Create(jobs)
-				if err == nil {
-					err = errors.Join(writeDifferences(f, pairs), f.Close())
-				}
-				if err != nil {
+			if f != nil {
+				if err := errors.Join(writeDifferences(f, pairs), f.Close()); err != nil || jobs == "-" {
 					return member.WriteError(err)
 				}
 			}

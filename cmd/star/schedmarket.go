@@ -90,6 +90,9 @@ runs took and what they cost, what revocations cost them, and how long machines 
 			if done, err := resolved(cmd, &s); done || err != nil {
 				return err
 			}
+			if plot == "-" {
+				return s.Invalid("plot", errPicturesFolder)
+			}
 			study, err := market.Read(os.DirFS(args[0]))
 			if err != nil {
 				return member.FileError(fmt.Errorf("%s: %w", args[0], err), workload.ErrInput)

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -92,17 +93,14 @@ func (s *schedCurves) write(dir string) error {
 
 // schedEvents is the file of --events. It is nil if nobody wants to know.
 type schedEvents struct {
-	f   *os.File
+	f   io.WriteCloser
 	out *workload.Events
 }
 
-func newSchedEvents(path string) (*schedEvents, error) {
-	if path == "" {
-		return nil, nil
-	}
-	f, err := os.Create(path)
-	if err != nil {
-		return nil, member.WriteError(err)
+func newSchedEvents(path string, stdout io.Writer) (*schedEvents, error) {
+	f, err := output(path, stdout)
+	if f == nil {
+		return nil, err
 	}
 	return &schedEvents{f, workload.NewEvents(f)}, nil
 }
