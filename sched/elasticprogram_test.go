@@ -32,6 +32,9 @@ func TestProgram(t *testing.T) {
 			}
 		}
 	}
+	if _, err := Run([]*Job{job("a", 0, 900, 0)}, map[string]Cluster{"": {Nodes: 1, GPUs: 4}}, Options{Policy: "ef", Slot: 60, Compat: ElasticFlow}); err == nil {
+		t.Error("a job without iterations, whose plan has no slot, was simulated")
+	}
 	for _, c := range []struct {
 		model string
 		batch int

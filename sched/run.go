@@ -105,6 +105,8 @@ func Check(jobs []*Job, clusters map[string]Cluster, o Options) error {
 			return fmt.Errorf("job %s: %s needs to know how long it takes with a GPU and without: give a trace of the format allox", j.ID, o.Policy)
 		case kind == ofShares && o.Policy != "star" && j.Rates == nil:
 			return fmt.Errorf("job %s: %s plans with iterations and throughputs, and it has none: give --throughputs and a trace of the format elasticflow (also star sched gen --throughputs), or the columns iterations, rates and batch", j.ID, o.Policy)
+		case isElasticFlow(o.Policy) && o.Compat&ElasticFlow != 0 && j.Iterations == 0:
+			return fmt.Errorf("job %s: %s counts the slots of a job, and it has no iterations: give it some, or leave it out", j.ID, o.Policy)
 		case start != nil && j.Duration == 0 && j.Rates != nil:
 			return fmt.Errorf("job %s: %s runs jobs for their duration, and it has none", j.ID, o.Policy)
 		}

@@ -72,7 +72,7 @@ func ElasticFlowTrace(r io.Reader, ths Throughputs) ([]*sched.Job, error) {
 	var jobs []*sched.Job
 	seen := map[string]int{}
 	for t.next() {
-		j := &sched.Job{ID: t.id(seen), Submit: t.number(submit, 0), Deadline: t.number(deadline, 0), Iterations: t.number(iterations, 0),
+		j := &sched.Job{ID: t.id(seen), Submit: t.number(submit, 0), Deadline: t.number(deadline, 0), Iterations: t.positive(iterations),
 			Model: t.text("model_name"), Batch: t.whole("batch_size", 1), GPUs: t.whole("num_gpu", 1), Duration: t.number("duration", 0)}
 		if t.has("best_effort") && t.whole("best_effort", 0) != 0 {
 			j.BestEffort, j.Deadline = true, never

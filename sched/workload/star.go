@@ -95,6 +95,9 @@ func StarTrace(r io.Reader) ([]*sched.Job, error) {
 		if j.Rates != nil && j.Batch == 0 {
 			t.fail(t.line, "rates is %q, without batch: give the samples of all GPUs together in an iteration", t.text("rates"))
 		}
+		if j.Rates != nil && j.Iterations == 0 {
+			t.fail(t.line, "rates is %q, and iterations %q: want a number above 0", t.text("rates"), t.text("iterations"))
+		}
 		jobs = append(jobs, j)
 	}
 	return jobs, t.err

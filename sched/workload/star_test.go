@@ -81,6 +81,8 @@ func TestStarTraceSaysWhatIsWrong(t *testing.T) {
 	for cells, want := range map[string]string{
 		"rates=1/x":                        `rates is "1/x": want numbers of at least 0 with / between them`,
 		"rates=1/2":                        `rates is "1/2", without batch`,
+		"rates=1/2,batch=2":                `rates is "1/2", and iterations "": want a number above 0`,
+		"rates=1/2,batch=2,iterations=0":   `rates is "1/2", and iterations "0": want a number above 0`,
 		"rates=1/NaN":                      `rates is "1/NaN"`,
 		"batches=64":                       `batches is "": want numbers`,
 		"batches=a:1/2":                    `batches is "a:1/2": want such as 64:1.5/2.9`,

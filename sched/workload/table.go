@@ -170,6 +170,15 @@ func (t *table) number(name string, low float64) float64 {
 	return v
 }
 
+// positive is a finite number above 0.
+func (t *table) positive(name string) float64 {
+	v := t.number(name, 0)
+	if v == 0 {
+		t.fail(t.line, "%s is %q: want a number above 0", name, strings.TrimSpace(t.text(name)))
+	}
+	return v
+}
+
 // whole is an integer of at least low.
 func (t *table) whole(name string, low int) int {
 	v := t.number(name, float64(low))
