@@ -42,6 +42,20 @@ func NewAway(all []Absence) (*Away, error) {
 	return w, nil
 }
 
+// goes says whether a node goes at a time, s.
+func (w *Away) goes(at float64) bool {
+	if w == nil {
+		return false
+	}
+	i, _ := slices.BinarySearchFunc(w.changes, at, func(x change, at float64) int { return cmp.Compare(x.at, at) })
+	for ; i < len(w.changes) && w.changes[i].at == at; i++ {
+		if w.changes[i].goes {
+			return true
+		}
+	}
+	return false
+}
+
 // absences is an Away on its way through time.
 type absences struct {
 	left []change

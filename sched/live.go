@@ -52,16 +52,9 @@ type Decision struct {
 	Why      string
 }
 
-// livePolicies are the policies for jobs that run: how they choose, in words, and whether they do without knowing how fast a job is.
-var livePolicies = map[string]struct {
-	says  string
-	blind bool
-}{
-	"fifo": {says: "first come, first served", blind: true}, "sjf": {says: "shortest job first"}, "srtf": {says: "least time left first"}, "srsf": {says: "least work left first"},
-	"tiresias": {says: "least served first", blind: true}, "edf": {says: "earliest deadline first"}, "edf-admission": {says: "earliest deadline first"},
-	"ef":           {says: "the least share that meets each deadline, the rest where it helps most"},
-	"ef-admission": {says: "the least share that meets each deadline, the rest where it helps most"},
-	"star":         {says: "the least share that meets each deadline that can be met, the rest where it shortens what is left most"},
+// livePolicies are the policies for jobs that run, and whether they do without knowing how fast a job is.
+var livePolicies = map[string]struct{ blind bool }{
+	"fifo": {blind: true}, "sjf": {}, "srtf": {}, "srsf": {}, "tiresias": {blind: true}, "edf": {}, "edf-admission": {}, "ef": {}, "ef-admission": {}, "star": {},
 }
 
 // LivePolicies lists the policies that a Live knows.
@@ -342,28 +335,10 @@ func (l *Live) round(now float64) {
 	l.wake = e.policy.wake(e)
 }
 
-// gpus is a number of GPUs in words.
-func gpus(n int) string {
-	if n == 1 {
-		return "1 GPU"
-	}
-	return fmt.Sprint(n, " GPUs")
-}
-
 // says is a sentence on why a job has as many GPUs as it has now.
 func (l *Live) says(id string, was int, now float64, to []string) string {
 	n, j := l.GPUs(id), l.jobs[id]
-	change := fmt.Sprintf("from %d to %s", was, gpus(n))
-	switch {
-	case was == 0:
-		change = "starts on " + gpus(n)
-	case n == 0:
-		change = "gives up its " + gpus(was)
-	}
-	text := fmt.Sprintf("%s: %s", change, livePolicies[l.name].says)
-	if len(to) > 0 {
-		text += "; more for " + strings.Join(to, ", ")
-	}
+	text := because(changes(float64(was), float64(n), "GPU"), choices[l.name], to)
 	if f := l.flexs[id]; f != nil && n > 0 {
 		takes := f.lag + l.e.more(f, was, n) + f.left/f.rate(n)
 		text += fmt.Sprintf("; done in %.0f s at this rate", takes)

@@ -457,7 +457,7 @@ func (p *schedSim) sim(w, progress io.Writer, trace string) error {
 		defer file.Close()
 		table = workload.NewOutcomes(file)
 	}
-	events, err := newSchedEvents(p.events, w)
+	events, err := newSchedEvents(p.events, w, vcs)
 	if err != nil {
 		return err
 	}

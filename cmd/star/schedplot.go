@@ -97,12 +97,14 @@ type schedEvents struct {
 	out *workload.Events
 }
 
-func newSchedEvents(path string, stdout io.Writer) (*schedEvents, error) {
+func newSchedEvents(path string, stdout io.Writer, clusters map[string]sched.Cluster) (*schedEvents, error) {
 	f, err := output(path, stdout)
 	if f == nil {
 		return nil, err
 	}
-	return &schedEvents{f, workload.NewEvents(f)}, nil
+	e := &schedEvents{f, workload.NewEvents(f)}
+	e.out.Clusters = clusters
+	return e, nil
 }
 
 // add writes the events of a policy.

@@ -11,31 +11,53 @@ import (
 	"star/sched"
 )
 
-// Events writes what happened under policies, in order: time, policy, job_id, event, gpus, deadline, why.
-type Events struct{ out *csv.Writer }
+// Events writes what happened under policies, in order: time, policy, job_id, event, gpus, deadline, why (sched.Outcome.Reason).
+type Events struct {
+	Clusters map[string]sched.Cluster // by virtual cluster: whose nodes went; nil: none did
+
+	out *csv.Writer
+}
 
 // NewEvents writes the header.
 func NewEvents(w io.Writer) *Events {
-	e := &Events{csv.NewWriter(w)}
+	e := &Events{out: csv.NewWriter(w)}
 	e.out.Write([]string{"time", "policy", "job_id", "event", "gpus", "deadline", "why"})
 	return e
+}
+
+// event is a line of it.
+type event struct {
+	at             float64
+	order          int // at one time: 0 gives GPUs back, 2 gets some
+	what           string
+	gpus, deadline float64
+	of             *sched.Outcome
+	step           int // of it; -1: none
+}
+
+// gain is who has more GPUs at the time of the first event, by virtual cluster.
+func gain(all []event) map[string][]string {
+	more := map[string][]string{}
+	for _, v := range all {
+		if v.at != all[0].at {
+			break
+		}
+		if v.order == 2 {
+			more[v.of.VC] = append(more[v.of.VC], v.of.ID)
+		}
+	}
+	return more
 }
 
 // Write writes the events of a policy. Of what happens at one time GPUs that are given back come first, then jobs that come, then GPUs that are given: whoever adds
 // them up never sees more than there are.
 func (e *Events) Write(policy string, out []sched.Outcome) error {
-	type event struct {
-		at             float64
-		order          int // at one time
-		what           string
-		gpus, deadline float64
-		job, why       string
-	}
 	var all []event
-	for _, o := range out {
-		all = append(all, event{o.Submit, 1, "submit", 0, o.Deadline, o.ID, ""})
+	for i := range out {
+		o := &out[i]
+		all = append(all, event{o.Submit, 1, "submit", 0, o.Deadline, o, -1})
 		if o.Declined() {
-			all = append(all, event{o.Submit, 1, "decline", 0, never, o.ID, o.Why})
+			all = append(all, event{o.Submit, 1, "decline", 0, never, o, -1})
 			continue
 		}
 		had := 0.
@@ -51,16 +73,29 @@ func (e *Events) Write(policy string, out []sched.Outcome) error {
 			case had == 0:
 				what = "resume"
 			}
-			all = append(all, event{s.At, 1 + cmp.Compare(s.GPUs, had), what, s.GPUs, never, o.ID, ""})
+			all = append(all, event{s.At, 1 + cmp.Compare(s.GPUs, had), what, s.GPUs, never, o, i})
 			had = s.GPUs
 		}
 		if len(o.Steps) == 0 && !math.IsNaN(o.End) { // it took no time
-			all = append(all, event{o.End, 1, "end", 0, never, o.ID, ""})
+			all = append(all, event{o.End, 1, "end", 0, never, o, -1})
 		}
 	}
 	slices.SortStableFunc(all, func(a, b event) int { return cmp.Or(cmp.Compare(a.at, b.at), a.order-b.order) })
-	for _, v := range all {
-		if err := e.out.Write([]string{number(v.at), policy, v.job, v.what, number(v.gpus), number(v.deadline), v.why}); err != nil {
+	var more map[string][]string
+	for i, v := range all {
+		if i == 0 || v.at != all[i-1].at {
+			more = gain(all[i:])
+		}
+		why := ""
+		switch {
+		case v.what == "decline":
+			why = v.of.Why
+		case v.step >= 0 && v.order == 0:
+			why = v.of.Reason(policy, v.step, more[v.of.VC], e.Clusters[v.of.VC])
+		case v.step >= 0:
+			why = v.of.Reason(policy, v.step, nil, e.Clusters[v.of.VC])
+		}
+		if err := e.out.Write([]string{number(v.at), policy, v.of.ID, v.what, number(v.gpus), number(v.deadline), why}); err != nil {
 			return err
 		}
 	}

@@ -85,3 +85,15 @@ func TestEventsWrong(t *testing.T) {
 		}
 	}
 }
+
+// A job that gives up GPUs is told who has more at that time, in its own virtual cluster alone.
+func TestEventsSayForWhom(t *testing.T) {
+	o := func(id, vc string, steps ...sched.Step) sched.Outcome {
+		return sched.Outcome{Job: &sched.Job{ID: id, VC: vc, GPUs: 2, Deadline: never}, End: 99, Steps: steps}
+	}
+	var b bytes.Buffer
+	err := NewEvents(&b).Write("srtf", []sched.Outcome{o("a", "x", sched.Step{At: 1, GPUs: 2}, sched.Step{At: 5}), o("b", "x", sched.Step{At: 5, GPUs: 2}), o("c", "y", sched.Step{At: 5, GPUs: 2}), o("d", "x", sched.Step{At: 7, GPUs: 2})})
+	if want := "5,srtf,a,preempt,0,,gives up its 2 GPUs: least time left first; more for b\n"; err != nil || !strings.Contains(b.String(), want) {
+		t.Errorf("%v, %s, want %s", err, b.String(), want)
+	}
+}

@@ -1,0 +1,122 @@
+package sched
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// choices are how policies choose, in words.
+var choices = map[string]string{
+	"fifo": "first come, first served", "sjf": "shortest job first", "srtf": "least time left first", "srsf": "least work left first", "tiresias": "least served first",
+	"qssf":    "least predicted duration times GPUs first",
+	"gandiva": "jobs with as many GPUs take turns", "themis": "who is worst off has the largest share of the time",
+	"chronus": "leases that are promised first, then the least work left",
+	"lucid":   "least predicted duration times GPUs first, short jobs on the profiler's nodes",
+	"muri-s":  "least work left first, in turns on the same GPUs if not all fit", "muri-l": "least served first, in turns on the same GPUs if not all fit",
+	"edf": "earliest deadline first", "edf-admission": "earliest deadline first",
+	"ef":           "the least share that meets each deadline, the rest where it helps most",
+	"ef-admission": "the least share that meets each deadline, the rest where it helps most",
+	"star":         "the least share that meets each deadline that can be met, the rest where it shortens what is left most",
+	"pollux":       "the shares with the greatest goodput, whose change is worth its cost",
+	"allox":        "the assignment to machines with the least sum of completion times",
+	"alloxplus":    "shortest job first, but who has waited for 500 s before", "srpt": "least time left first",
+	"es": "equal shares of the machines, each user's shortest job first", "drf": "the user with the smallest dominant share first",
+	"drffifo": "the user with the smallest share of GPUs first, in order of submission", "drfext": "the user with the smallest share first, a GPU counted by how much faster it is",
+}
+
+// Reason says in one sentence why a job has as many GPUs, or machines, as step k of its Steps says: what changes, how the policy chooses, who has more instead (more, those of others at the same time),
+// and how long it is until the deadline. Of fewer GPUs at the time at which a node of its cluster goes it says that. It is made of the outcome: a simulation keeps no words. "": the job has ended then.
+func (o *Outcome) Reason(policy string, k int, more []string, c Cluster) string {
+	s, was, since := o.Steps[k], 0., o.Submit
+	if k > 0 {
+		was, since = o.Steps[k-1].GPUs, o.Steps[k-1].At
+	}
+	if s.GPUs == 0 && s.At >= o.End {
+		return ""
+	}
+	noun := "GPU"
+	if _, mixed := mixedPolicies[policy]; mixed && o.Either != nil {
+		noun = "machine"
+	}
+	change, why := changes(was, s.GPUs, noun), choices[policy]
+	if slices.Contains([]string{"lucid", "muri-s", "muri-l"}, policy) {
+		change, why = o.shared(was, s.GPUs, why)
+	}
+	if s.GPUs < was && c.Away.goes(s.At) {
+		why = "a node was taken away"
+	}
+	if was == 0 {
+		if k > 0 {
+			change = strings.Replace(change, "starts on", "goes on with", 1)
+		}
+		if waited := s.At - since; waited > 0 {
+			change += " after " + seconds(waited)
+		}
+	}
+	text := because(change, why, more)
+	if has := o.Deadline - s.At; has < 0 {
+		text += "; deadline " + seconds(-has) + " ago"
+	} else if !math.IsInf(has, 1) {
+		text += "; deadline in " + seconds(has)
+	}
+	return text
+}
+
+// shared says how a job's GPUs change that takes turns on them, or shares them, and why.
+func (o *Outcome) shared(was, n float64, why string) (change, because string) {
+	all := count(float64(o.GPUs), "GPU")
+	if n == 0 {
+		return "gives up its " + all, why
+	}
+	others := count(math.Round(float64(o.GPUs)/n)-1, "other job")
+	switch {
+	case was == 0 && n == float64(o.GPUs):
+		return "starts on " + all, why
+	case was == 0:
+		return "starts on " + all + ", shared with " + others, why
+	case n == float64(o.GPUs):
+		return "has its " + all + " alone", "who shared them has ended, or left"
+	}
+	return "shares its " + all + " with " + others, why
+}
+
+// changes is a change of how many GPUs a job has, in words.
+func changes(was, n float64, noun string) string {
+	switch {
+	case was == 0:
+		return "starts on " + count(n, noun)
+	case n == 0:
+		return "gives up its " + count(was, noun)
+	}
+	return "from " + strconv.FormatFloat(was, 'f', -1, 64) + " to " + count(n, noun)
+}
+
+// because is a change, how its policy chooses, and who has more instead.
+func because(change, why string, more []string) string {
+	const most = 3
+	text := change + ": " + why
+	switch n := len(more); {
+	case n > most:
+		text += fmt.Sprintf("; more for %s and %s", strings.Join(more[:most], ", "), count(float64(n-most), "other"))
+	case n > 0:
+		text += "; more for " + strings.Join(more, ", ")
+	}
+	return text
+}
+
+// count is a number of things in words.
+func count(n float64, noun string) string {
+	text := strconv.FormatFloat(n, 'f', -1, 64) + " " + noun
+	if n != 1 {
+		text += "s"
+	}
+	return text
+}
+
+// gpus is a number of GPUs in words.
+func gpus(n int) string { return count(float64(n), "GPU") }
+
+func seconds(t float64) string { return strconv.FormatFloat(t, 'f', 0, 64) + " s" }
