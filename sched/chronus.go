@@ -108,7 +108,7 @@ func (p *leasing) promised() []*leased {
 func (p *leasing) run(s *State, now int) {
 	var order []*leased
 	for _, j := range p.jobs {
-		if !j.promised || j.holds || float64(now) >= float64(j.last) {
+		if !j.promised || j.holds || now >= j.last {
 			order = append(order, j)
 		}
 	}

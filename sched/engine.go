@@ -184,10 +184,13 @@ func (s *State) Preempt(t *Task, cost float64) {
 // Decline refuses a task, and says why.
 func (s *State) Decline(t *Task, why string) { t.Why = why }
 
-// late is the delay with which an end is noticed, s.
+// late is the delay with which an end is noticed, s: under Lucid's own policy and those that preempt Lucid's program sees it in the next second.
 func (s *State) late(p Policy) float64 {
-	if l, ok := p.(interface{ late() float64 }); ok && s.compat&Lucid != 0 {
-		return l.late()
+	switch p.(type) {
+	case *quota, *colocation:
+		if s.compat&Lucid != 0 {
+			return 1
+		}
 	}
 	return 0
 }

@@ -117,16 +117,15 @@ func (l *Live) begin(now float64) {
 func (l *Live) add(r Running) {
 	j := *r.Job
 	l.jobs[j.ID], l.events = &j, true
-	o := Outcome{Job: &j, Start: math.NaN(), End: math.NaN()}
 	if l.s != nil {
-		t := &Task{Outcome: o, seq: len(l.jobs), index: -1, waiting: j.Submit, Attained: r.Attained}
+		t := &Task{Outcome: begins(&j), seq: len(l.jobs), index: -1, waiting: j.Submit, Attained: r.Attained}
 		l.tasks[j.ID] = t
 		l.s.Arrived = append(l.s.Arrived, t)
 		l.Set(j.ID, r.Left, 0)
 		return
 	}
 	j.Deadline = math.Floor(j.Deadline)
-	f := &flex{Outcome: o, left: r.Left, n: r.GPUs, lag: r.Lag}
+	f := &flex{Outcome: begins(&j), left: r.Left, n: r.GPUs, lag: r.Lag}
 	for i, rate := range j.Rates {
 		if rate > 0 {
 			f.levels = i + 1

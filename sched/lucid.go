@@ -78,8 +78,6 @@ type colocation struct {
 	away bool      // a node is lent; none is if none was idle, and then none comes back
 }
 
-func (*colocation) late() float64 { return 1 }
-
 func priority(t *Task) float64 { return t.Estimate * float64(t.GPUs) }
 
 func (l *colocation) Decide(s *State) {

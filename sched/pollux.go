@@ -23,74 +23,101 @@ func (pollux) wake(e *elastic) float64 {
 }
 
 func (pollux) allot(e *elastic) {
-	free := e.gpus
-	n := map[*flex]int{} // each job has a GPU, or as few as it can use, in order of submission, while any are left
-	var in []*flex
-	for _, f := range e.runnable {
-		if l := f.least(); l <= free {
-			n[f], free = l, free-l
-			in = append(in, f)
+	d := &division{e: e, free: e.gpus, n: map[*flex]int{}, share: max(1, e.gpus/max(1, len(e.runnable)))}
+	for _, f := range e.runnable { // each has a GPU, or as few as it can use, in order of submission, while any are left
+		if l := f.least(); l <= d.free {
+			d.n[f], d.free = l, d.free-l
+			d.in = append(d.in, f)
 		}
 	}
-	share := max(1, e.gpus/max(1, len(e.runnable)))
-	cost := func(f *flex, n int) float64 { // what a job adds to the inverse of the mean
-		up := f.rate(n) / f.rate(max(f.least(), f.level(share)))
-		if f.was > 0 && n != f.was {
-			age := e.now - f.Submit
-			up *= max(.01, (age-polluxRestart*float64(f.restarts))/(age+polluxRestart))
-		}
-		return 1 / up
+	for d.grow() {
 	}
-	more := func(f *flex) (next int, gain float64) { // with the next number of GPUs, for each GPU more
-		if next = 2 * n[f]; next > f.most() || f.rate(next) == 0 {
-			return 0, 0
-		}
-		return next, (cost(f, n[f]) - cost(f, next)) / float64(next-n[f])
-	}
-	for {
-		var best *flex
-		to, most := 0, 0.
-		for _, f := range in {
-			if next, gain := more(f); next > 0 && next-n[f] <= free && gain > most {
-				best, to, most = f, next, gain
-			}
-		}
-		if best == nil {
+	for range 4 * len(d.in) { // each move makes the mean greater; so many are enough
+		if !d.move() {
 			break
 		}
-		free -= to - n[best]
-		n[best] = to
-	}
-	for range 4 * len(in) { // each move makes the mean greater; so many are enough
-		var from, to *flex
-		most := 1e-9
-		for _, f := range in {
-			next, _ := more(f)
-			if next == 0 {
-				continue
-			}
-			for _, g := range in {
-				less := n[g] / 2
-				if f == g || less < g.least() || f.rate(next) == 0 || g.rate(less) == 0 || next-n[f] > free+n[g]-less {
-					continue
-				}
-				if gain := cost(f, n[f]) - cost(f, next) + cost(g, n[g]) - cost(g, less); gain > most {
-					from, to, most = g, f, gain
-				}
-			}
-		}
-		if from == nil {
-			break
-		}
-		free += n[from]/2 - n[to]
-		n[from], n[to] = n[from]/2, 2*n[to]
 	}
 	for _, f := range e.runnable {
-		if f.n = n[f]; f.n != f.was && f.n > 0 && slices.Contains(in, f) {
+		if f.n = d.n[f]; f.n != f.was && f.n > 0 {
 			if !math.IsNaN(f.Start) {
 				f.restarts++
 			}
 			f.lost = polluxRestart
 		}
 	}
+}
+
+// division is how many GPUs jobs get.
+type division struct {
+	e     *elastic
+	in    []*flex // that get any
+	n     map[*flex]int
+	free  int
+	share int // GPUs of each if all had as many
+}
+
+// cost is what a job with n GPUs adds to the inverse of the mean.
+func (d *division) cost(f *flex, n int) float64 {
+	up := f.rate(n) / f.rate(max(f.least(), f.level(d.share)))
+	if f.was > 0 && n != f.was {
+		age := d.e.now - f.Submit
+		up *= max(.01, (age-polluxRestart*float64(f.restarts))/(age+polluxRestart))
+	}
+	return 1 / up
+}
+
+// next is a job's next number of GPUs; 0: it cannot use more.
+func (d *division) next(f *flex) int {
+	if n := 2 * d.n[f]; n <= f.most() && f.rate(n) > 0 {
+		return n
+	}
+	return 0
+}
+
+// grow gives GPUs to the job where each of them adds most. False: none adds any.
+func (d *division) grow() bool {
+	var best *flex
+	most := 0.
+	for _, f := range d.in {
+		has, next := d.n[f], d.next(f)
+		if next == 0 || next-has > d.free {
+			continue
+		}
+		if gain := (d.cost(f, has) - d.cost(f, next)) / float64(next-has); gain > most {
+			best, most = f, gain
+		}
+	}
+	if best == nil {
+		return false
+	}
+	d.free -= d.n[best]
+	d.n[best] *= 2
+	return true
+}
+
+// move takes half of the GPUs of one job and gives another one twice as many as it has, where that helps most. False: none helps.
+func (d *division) move() bool {
+	var from, to *flex
+	most := 1e-9
+	for _, f := range d.in {
+		next := d.next(f)
+		if next == 0 {
+			continue
+		}
+		for _, g := range d.in {
+			less := d.n[g] / 2
+			if f == g || less < g.least() || g.rate(less) == 0 || next-d.n[f] > d.free+d.n[g]-less {
+				continue
+			}
+			if gain := d.cost(f, d.n[f]) - d.cost(f, next) + d.cost(g, d.n[g]) - d.cost(g, less); gain > most {
+				from, to, most = g, f, gain
+			}
+		}
+	}
+	if from == nil {
+		return false
+	}
+	d.free += d.n[from]/2 - d.n[to]
+	d.n[from], d.n[to] = d.n[from]/2, 2*d.n[to]
+	return true
 }

@@ -118,8 +118,6 @@ func Tiresias() Policy {
 	}}
 }
 
-func (q *quota) late() float64 { return 1 }
-
 func (q *quota) Decide(s *State) {
 	q.waiting = append(append(q.waiting, s.Revoked...), s.Arrived...)
 	if len(s.Ended)+len(s.Revoked) > 0 {
@@ -135,46 +133,30 @@ func (q *quota) Decide(s *State) {
 		}
 		s.WakeAt(s.Now + q.period)
 	}
-	type ranked struct {
-		t *Task
-		k float64
-	}
-	var all []ranked
-	lists := [][]*Task{q.waiting, q.running}
-	if q.period > 0 {
-		lists = [][]*Task{q.running, q.waiting}
-	}
 	left, demand := s.GPUs(), 0
 	for _, t := range q.waiting {
 		demand += t.GPUs
 	}
-	if demand <= s.Free() { // who runs keeps its GPUs
-		lists = [][]*Task{q.waiting}
+	ranked := q.waiting
+	switch {
+	case demand <= s.Free(): // who runs keeps its GPUs
+	case q.period > 0:
+		ranked = slices.Concat(q.running, q.waiting)
+	default:
+		ranked = slices.Concat(q.waiting, q.running)
 	}
-	for _, l := range lists {
-		for _, t := range l {
-			s.settle(t)
-			all = append(all, ranked{t, q.order(s, t)})
-		}
-	}
-	slices.SortStableFunc(all, func(a, b ranked) int {
-		if q.period > 0 {
-			return cmp.Or(cmp.Compare(a.k, b.k), cmp.Compare(a.t.Submit, b.t.Submit))
-		}
-		return cmp.Compare(a.k, b.k)
-	})
 	var start []*Task
 	changed := false
-	for _, r := range all {
-		if r.t.GPUs <= left {
-			left -= r.t.GPUs
-			if !r.t.Running() {
-				start = append(start, r.t)
+	for _, t := range q.rank(s, ranked) {
+		if t.GPUs <= left {
+			left -= t.GPUs
+			if !t.Running() {
+				start = append(start, t)
 			}
-		} else if r.t.Running() {
-			s.Preempt(r.t, preemption(r.t.GPUs))
-			q.running = slices.DeleteFunc(q.running, func(t *Task) bool { return t == r.t })
-			q.waiting = append(q.waiting, r.t)
+		} else if t.Running() {
+			s.Preempt(t, preemption(t.GPUs))
+			q.running = slices.DeleteFunc(q.running, func(r *Task) bool { return r == t })
+			q.waiting = append(q.waiting, t)
 			changed = true
 		}
 	}
@@ -188,4 +170,28 @@ func (q *quota) Decide(s *State) {
 	if changed && q.period == 0 && len(q.waiting) > 0 {
 		s.WakeAt(s.Now + 1)
 	}
+}
+
+// rank is tasks in the policy's order, those of the same rank as they are listed, or by submission where decisions have a period.
+func (q *quota) rank(s *State, tasks []*Task) []*Task {
+	type ranked struct {
+		*Task
+		by float64
+	}
+	all := make([]ranked, len(tasks))
+	for i, t := range tasks {
+		s.settle(t)
+		all[i] = ranked{t, q.order(s, t)}
+	}
+	slices.SortStableFunc(all, func(a, b ranked) int {
+		if q.period > 0 {
+			return cmp.Or(cmp.Compare(a.by, b.by), cmp.Compare(a.Submit, b.Submit))
+		}
+		return cmp.Compare(a.by, b.by)
+	})
+	in := make([]*Task, len(all))
+	for i, r := range all {
+		in[i] = r.Task
+	}
+	return in
 }

@@ -63,14 +63,17 @@ func Check(jobs []*Job, clusters map[string]Cluster, o Options) error {
 	if !ok {
 		return fmt.Errorf("there is no policy %q: want one of %s", o.Policy, strings.Join(Policies(), ", "))
 	}
-	for _, w := range []struct{ policy, column string }{{"qssf", "history (lgb_priority)"}, {"lucid", "estimate (ebm_priority)"}} {
-		if w.policy == o.Policy && !slices.ContainsFunc(jobs, func(j *Job) bool {
-			return j.Estimate != 0 && w.policy == "lucid" || j.History != 0 && w.policy == "qssf"
-		}) {
-			return fmt.Errorf("%s orders jobs by a predicted duration, and no job has one: give the column %s, which star sched estimate --predict writes", w.policy, w.column)
-		}
+	predicted := map[string]struct {
+		column string
+		of     func(*Job) float64
+	}{
+		"qssf":  {"history (lgb_priority)", func(j *Job) float64 { return j.History }},
+		"lucid": {"estimate (ebm_priority)", func(j *Job) float64 { return j.Estimate }},
 	}
-	kind := o.kind(jobs)
+	if p, ok := predicted[o.Policy]; ok && !slices.ContainsFunc(jobs, func(j *Job) bool { return p.of(j) != 0 }) {
+		return fmt.Errorf("%s orders jobs by a predicted duration, and no job has one: give the column %s, which star sched estimate --predict writes", o.Policy, p.column)
+	}
+	kind := o.simulation(jobs)
 	if kind == ofMachines && !(o.Alpha > 0 && o.Alpha <= 1) {
 		return fmt.Errorf("alpha is %v: want more than 0, and at most 1", o.Alpha)
 	}
@@ -108,7 +111,7 @@ func Check(jobs []*Job, clusters map[string]Cluster, o Options) error {
 		case isElasticFlow(o.Policy) && o.Compat&ElasticFlow != 0 && j.Iterations == 0:
 			return fmt.Errorf("job %s: %s counts the slots of a job, and it has no iterations: give it some, or leave it out", j.ID, o.Policy)
 		case start != nil && j.Duration == 0 && j.Rates != nil:
-			return fmt.Errorf("job %s: %s runs jobs for their duration, and it has none", j.ID, o.Policy)
+			return fmt.Errorf("job %s: %s runs jobs for their duration, and it has none: give the column duration, or take a policy that plans, such as ef", j.ID, o.Policy)
 		}
 	}
 	if kind == ofProfiles && o.Profile == nil {
@@ -122,7 +125,7 @@ func Run(jobs []*Job, clusters map[string]Cluster, o Options) ([]Outcome, error)
 	if err := Check(jobs, clusters, o); err != nil {
 		return nil, err
 	}
-	start, kind := policies[o.Policy], o.kind(jobs)
+	start, kind := policies[o.Policy], o.simulation(jobs)
 	if o.Policy == "themis" {
 		start = func() Policy { return Themis(o.Slot) }
 	}
@@ -178,19 +181,19 @@ var programs = map[string]func([]*Job, Cluster, Options) []Outcome{
 
 func isElasticFlow(policy string) bool { return policy == "ef" || policy == "ef-admission" }
 
-// kind is what a policy decides about.
-type kind int
+// simulation is one of those that there are, by what a policy decides.
+type simulation int
 
 const (
-	ofTasks    kind = iota // jobs with a number of GPUs
-	ofShares               // how many GPUs jobs have
-	ofStages               // whose iterations take turns on the same GPUs
-	ofMachines             // of two kinds
-	ofProfiles             // Lucid's
+	ofTasks    simulation = iota // which jobs run on the GPUs that they ask for
+	ofShares                     // on how many GPUs a job runs
+	ofStages                     // which jobs take turns on the same GPUs
+	ofMachines                   // on which of two kinds of machines a job runs
+	ofProfiles                   // as ofTasks, with Lucid's profiler before it
 )
 
-// kind is that of the policy, for these jobs.
-func (o Options) kind(jobs []*Job) kind {
+// simulation is that of the policy, for these jobs.
+func (o Options) simulation(jobs []*Job) simulation {
 	_, mixed := mixedPolicies[o.Policy]
 	switch start := policies[o.Policy]; {
 	case o.Policy == "muri-s", o.Policy == "muri-l", o.Compat&Muri != 0 && slices.Contains([]string{"srtf", "srsf", "tiresias"}, o.Policy):
@@ -199,7 +202,7 @@ func (o Options) kind(jobs []*Job) kind {
 		return ofMachines
 	case o.Policy == "lucid":
 		return ofProfiles
-	case start == nil && o.Policy != "themis":
+	case start == nil:
 		return ofShares
 	}
 	return ofTasks
@@ -221,7 +224,7 @@ type Heed struct {
 
 // Heeds says which options a policy heeds for these jobs.
 func (o Options) Heeds(jobs []*Job) (h Heed) {
-	kind := o.kind(jobs)
+	kind := o.simulation(jobs)
 	mixed := kind == ofMachines
 	h.Alpha, h.Profiling, h.Users = mixed, mixed, mixed
 	planned := slices.ContainsFunc(jobs, func(j *Job) bool { return j.Rates != nil })

@@ -24,11 +24,8 @@ func runSort[T any](a []T, cmp func(a, b T) int, least int) {
 			r.merge(i)
 		}
 	}
-	for i := len(r.stack) - 2; i >= 0; i = len(r.stack) - 2 {
-		if i > 0 && r.len(i-1) < r.len(i+1) {
-			i--
-		}
-		r.merge(i)
+	for len(r.stack) > 1 { // each run is longer than all behind it
+		r.merge(len(r.stack) - 2)
 	}
 }
 

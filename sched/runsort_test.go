@@ -2,6 +2,7 @@ package sched
 
 import (
 	"encoding/json"
+	"math/rand/v2"
 	"os"
 	"slices"
 	"testing"
@@ -32,5 +33,25 @@ func TestRunSort(t *testing.T) {
 	}
 	if others == 0 {
 		t.Error("no list tells the sorts apart")
+	}
+}
+
+// Under an order without cycles it is any stable sort, whatever runs a list has.
+func TestRunSortIsStable(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	compare := func(a, b [2]int) int { return a[0] - b[0] }
+	for range 2000 {
+		var a [][2]int
+		for range r.IntN(9) {
+			from, step := r.IntN(400), r.IntN(5)-2
+			for i := range r.IntN(120) {
+				a = append(a, [2]int{from + step*i, len(a)})
+			}
+		}
+		want := slices.Clone(a)
+		slices.SortStableFunc(want, compare)
+		if runSort(a, compare, []int{javaRuns, 64}[r.IntN(2)]); !slices.Equal(a, want) {
+			t.Fatalf("%v, want %v", a, want)
+		}
 	}
 }

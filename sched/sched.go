@@ -110,19 +110,11 @@ const (
 
 // ParseCompat reads the name of an original, or "".
 func ParseCompat(name string) (Compat, error) {
-	switch name {
-	case "":
-		return 0, nil
-	case "elasticflow":
-		return ElasticFlow, nil
-	case "lucid":
-		return Lucid, nil
-	case "allox":
-		return AlloX, nil
-	case "muri":
-		return Muri, nil
+	c, ok := map[string]Compat{"": 0, "elasticflow": ElasticFlow, "lucid": Lucid, "allox": AlloX, "muri": Muri}[name]
+	if !ok {
+		return 0, fmt.Errorf("no original is called %q: want elasticflow, lucid, allox or muri", name)
 	}
-	return 0, fmt.Errorf("no original is called %q: want elasticflow, lucid, allox or muri", name)
+	return c, nil
 }
 
 // Cluster is the machines that jobs share.
