@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -17,13 +18,14 @@ func schedGenCommand() *cobra.Command {
 	s := &p.set
 	var g workload.Generated
 	var every time.Duration
-	var seed uint64
 	settings.Var(s, &g.Like, "like", "elasticflow", "whose jobs they are like", workload.Likes()...)
 	settings.Var(s, &g.Jobs, "jobs", 1000, "how many jobs")
 	settings.Var(s, &every, "every", 0, "how far apart jobs are submitted, on average; 0: as there, 15m like elasticflow, 10s like helios, 70s like philly, 8s like allox")
-	settings.Var(s, &g.Slack, "slack", 1, "deadlines are so many durations after submission, half more or less")
+	settings.Var(s, &g.Slack, "slack", 1, "deadlines are so many durations after submission, on average")
+	settings.Var(s, &g.Spread, "spread", .5, "by what share of it deadlines are earlier or later")
 	settings.Var(s, &g.BestEffort, "best-effort", 0, "share of jobs that have no deadline")
-	settings.Var(s, &seed, "seed", 1, "the same seed gives the same jobs")
+	settings.Var(s, &g.Seed, "seed", 1, "the same seed gives the same jobs")
+	settings.Var(s, &p.compat, "compat", "", "the jobs that an original's generator makes of the seed", "", "elasticflow")
 	settings.Var(s, &p.throughputs, "throughputs", "", "folder of tables of iterations/s on 1, 2, 4 … GPUs: jobs are models of these, in ElasticFlow's format")
 	cmd := &cobra.Command{
 		Use:   "gen",
@@ -33,7 +35,8 @@ Helios and Microsoft's Philly report, or like those of AlloX, in its format.
 
   star sched gen --jobs 1000 --every 15m --seed 7 > jobs.csv
   star sched gen --like philly --jobs 100000 > jobs.csv
-  star sched gen --throughputs throughputs_A100 > trace.csv`,
+  star sched gen --throughputs throughputs_A100 > trace.csv
+  star sched gen --throughputs throughputs_A100 --compat elasticflow --jobs 1000 --every 25m --seed 0 > trace.csv`,
 		Args: settings.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if done, err := resolved(cmd, s); done || err != nil {
@@ -48,6 +51,10 @@ Helios and Microsoft's Philly report, or like those of AlloX, in its format.
 				return s.Invalid("throughputs", errors.New("not with --like allox, whose jobs run on one machine"))
 			case !(g.Slack > 0 && g.Slack <= 1e6):
 				return s.Invalid("slack", errors.New("want more than 0, and at most a million"))
+			case !(g.Spread >= 0 && g.Spread <= 1):
+				return s.Invalid("spread", errors.New("want a share from 0 to 1"))
+			case p.compat != "" && (g.Like != p.compat || p.throughputs == ""):
+				return s.Invalid("compat", errors.New("want --like elasticflow, and --throughputs with its tables for A100"))
 			case !(g.BestEffort >= 0 && g.BestEffort <= 1):
 				return s.Invalid("best-effort", errors.New("want a share from 0 to 1"))
 			}
@@ -57,8 +64,12 @@ Helios and Microsoft's Philly report, or like those of AlloX, in its format.
 					return err
 				}
 			}
-			g.Every, g.Random = every.Seconds(), rand.New(rand.NewPCG(seed, 0)).Float64
-			if jobs := workload.Generate(g); g.Like == "allox" {
+			g.Every, g.Compat, g.Random = every.Seconds(), p.compat != "", rand.New(rand.NewPCG(g.Seed, 0)).Float64
+			jobs, err := workload.Generate(g)
+			if err != nil {
+				return member.FileError(fmt.Errorf("%s: %w: %w", p.throughputs, err, workload.ErrInput), workload.ErrInput)
+			}
+			if g.Like == "allox" {
 				return member.WriteError(workload.WriteAlloX(cmd.OutOrStdout(), jobs))
 			} else if g.Rates != nil {
 				return member.WriteError(workload.WriteElasticFlow(cmd.OutOrStdout(), jobs))

@@ -20,10 +20,13 @@ type Generated struct {
 	Like       string // one of Likes
 	Jobs       int
 	Every      float64 // s between submissions, on average; 0: as in the trace that they are like
-	Slack      float64 // a deadline is so many durations after submission, half more or less
+	Slack      float64 // a deadline is so many durations after submission, on average
+	Spread     float64 // by what share of it that is less or more: .5, as there, is half
 	BestEffort float64 // the share of jobs that have none
 	Rates      Throughputs
 	Random     func() float64 // in [0, 1)
+	Compat     bool           // the very jobs that ElasticFlow's generator makes of Seed, without Random; Like is elasticflow, and Rates are needed
+	Seed       uint64
 }
 
 // like is the jobs of a cluster, as far as studies of it say what they are.
@@ -37,7 +40,8 @@ type like struct {
 // longest of the trace; so the spread follows from the median and the mean.
 //
 //   - elasticflow: of five durations one is between 5.3 and 167 hours, the others between 10 minutes and 5.3 hours, their logarithms even; 83 % of the jobs have one
-//     GPU, 3, 3, 10 and 1 % have 2, 4, 8 and 16. Source: Gu et al., ElasticFlow, ASPLOS 2023, the generator of its simulator.
+//     GPU, 3, 3, 10 and 1 % have 2, 4, 8 and 16. With Rates all models that run on up to 16 are equally likely, whatever the GPUs. Source: Gu et al., ElasticFlow, ASPLOS 2023,
+//     the generator of its simulator; TestGenerateElasticFlow compares all 1,800 jobs of five of its traces.
 //   - helios: 1.58 million jobs of GPUs in six months, durations with the median 206 s and the mean 6,652 s, at most 50 days; 3.72 GPUs on average, and more than half of
 //     the jobs have one. Source: Hu et al., Characterization and Prediction of Deep Learning Workloads, SC 2021. Assumed: the shares of 2, 4, … 64 GPUs (there are jobs with up
 //     to 2,048), which give that average.
@@ -47,7 +51,7 @@ type like struct {
 var likes = map[string]like{
 	"elasticflow": {900, []float64{.83, .03, .03, .10}, func(random func() float64) float64 {
 		low := 1.
-		if random() < .2 {
+		if random() >= .8 {
 			low = 2.5
 		}
 		return 60 * math.Pow(10, low+1.5*random())
@@ -80,66 +84,126 @@ func lognormal(median, mean, most float64) func(func() float64) float64 {
 
 // either has a job take 20 to 300 s without a GPU, and .8 to 10 times less with one, both even; estimates are off by 10 % (standard deviation). Jobs come five at a time, of ten users
 // in turn. These are the numbers of the trace of TestAlloX, whose 600 jobs were made for AlloX's simulator; AlloX (Le et al., EuroSys 2020) does not publish its own.
-func (g Generated) either(j *sched.Job, i int) {
-	off := func() float64 { return max(-.9, .1*math.Sqrt2*math.Erfinv(2*g.Random()-1)) }
-	plain := math.Round(20 + 280*g.Random())
-	gpu := max(1, math.Round(plain/(.8+9.2*g.Random())))
+func either(j *sched.Job, i int, random func() float64) {
+	off := func() float64 { return max(-.9, .1*math.Sqrt2*math.Erfinv(2*random()-1)) }
+	plain := math.Round(20 + 280*random())
+	gpu := max(1, math.Round(plain/(.8+9.2*random())))
 	j.Duration, j.Deadline = gpu, never
 	j.Either = &sched.Either{User: "queue" + strconv.Itoa(i%10), Duration: [2]float64{gpu, plain}, Error: [2]float64{off(), off()}}
 }
 
+// draws are where the numbers in [0, 1) come from, of which jobs are made.
+type draws struct{ arrival, duration, gpus, deadline, model func() float64 }
+
+// originals are the models and batch sizes of ElasticFlow's generator, in its order.
+var originals = []throughput{{"resnet50", 64}, {"resnet50", 128}, {"resnet50", 256}, {"vgg16", 64}, {"vgg16", 128}, {"vgg16", 256}, {"inception3", 64}, {"inception3", 128},
+	{"gpt2", 128}, {"gpt2", 256}, {"bert", 128}, {"bert", 64}, {"deepspeech2", 64}, {"deepspeech2", 32}}
+
+// draws are those of one stream, or of the five streams of ElasticFlow's generator.
+func (g Generated) draws() draws {
+	if !g.Compat {
+		return draws{g.Random, g.Random, g.Random, g.Random, g.Random}
+	}
+	stream := func(i uint64) func() float64 { return newTwister(g.Seed + i).float64 }
+	n := len(originals)
+	choice := newTwister(g.Seed)
+	model := func() float64 { return (float64(choice.below(uint32(n))) + .5) / float64(n) }
+	return draws{stream(1), stream(2), stream(3), stream(4), model}
+}
+
+// models are those that jobs may be of.
+func (g Generated) models() ([]throughput, error) {
+	on := func(m throughput, gpus int) bool {
+		r, level := g.Rates[m], bits.Len(uint(gpus))-1
+		return level < len(r) && r[level] > 0
+	}
+	if g.Compat {
+		for _, m := range originals {
+			for gpus := 1; gpus <= 16; gpus *= 2 {
+				if !on(m, gpus) {
+					return nil, fmt.Errorf("there are no iterations/s of model %s with batch size %d on %d GPUs, which ElasticFlow's generator has jobs of: give its tables for A100", m.model, m.batch, gpus)
+				}
+			}
+		}
+		return originals, nil
+	}
+	all := slices.SortedFunc(maps.Keys(g.Rates), func(a, b throughput) int { return cmp.Or(cmp.Compare(a.model, b.model), a.batch-b.batch) })
+	if g.Like == "elasticflow" {
+		most := 1 << len(likes[g.Like].shares)
+		if some := slices.DeleteFunc(slices.Clone(all), func(m throughput) bool { return !on(m, most) || m.batch < most }); len(some) > 0 {
+			return some, nil
+		}
+	}
+	return all, nil
+}
+
+// model has a job be a model that can run on its GPUs, or on half of them, …, if there is one; at is in [0, 1). The model's rate is that on these GPUs, iterations/s.
+func (g Generated) model(j *sched.Job, models []throughput, at float64) (rate float64) {
+	for ; j.GPUs > 0; j.GPUs /= 2 {
+		level := bits.Len(uint(j.GPUs)) - 1
+		can := slices.DeleteFunc(slices.Clone(models), func(m throughput) bool {
+			r := g.Rates[m]
+			return len(r) <= level || r[level] <= 0 || m.batch < j.GPUs
+		})
+		if len(can) > 0 {
+			m := can[int(at*float64(len(can)))]
+			j.Model, j.Batch, j.Rates, j.Batches = m.model, m.batch, g.Rates[m], g.Rates.batches(m.model)
+			return j.Rates[level]
+		}
+	}
+	j.GPUs = 1
+	return 0
+}
+
 // Generate makes jobs whose submissions are a Poisson process, without the rhythm of days. Times are whole seconds. With Rates each job is a model of
-// them that can run on so many GPUs.
-func Generate(g Generated) []*sched.Job {
-	models := slices.SortedFunc(maps.Keys(g.Rates), func(a, b throughput) int { return cmp.Or(cmp.Compare(a.model, b.model), a.batch-b.batch) })
-	between := func(low, high float64) float64 { return low + (high-low)*g.Random() }
+// them that can run on so many GPUs. It fails if Compat wants a model that Rates lack.
+func Generate(g Generated) ([]*sched.Job, error) {
+	models, err := g.models()
+	if err != nil {
+		return nil, err
+	}
+	from, whole, up, first := g.draws(), math.Round, math.Ceil, 1
+	if g.Compat { // it cuts off, and its first job is job 0, at 0 s
+		whole, up, first = math.Trunc, math.Trunc, 0
+	}
 	now, of, every := 0., likes[g.Like], g.Every
 	if every == 0 {
 		every = of.every
 	}
 	jobs := make([]*sched.Job, g.Jobs)
 	for i := range jobs {
-		if g.Like != "allox" {
-			now -= math.Log(1-g.Random()) * every
+		if g.Like != "allox" && i+first > 0 {
+			now -= math.Log(1-from.arrival()) * every
 		} else if i > 0 && i%5 == 0 {
-			now -= math.Log(1-g.Random()) * every * 5
+			now -= math.Log(1-from.arrival()) * every * 5
 		}
-		j := &sched.Job{ID: strconv.Itoa(i + 1), Submit: math.Round(now), GPUs: 1}
+		j := &sched.Job{ID: strconv.Itoa(i + first), Submit: whole(now), GPUs: 1}
 		jobs[i] = j
 		if g.Like == "allox" {
-			g.either(j, i)
+			either(j, i, from.duration)
 			continue
 		}
-		j.Duration = max(1, math.Round(of.duration(g.Random)))
-		share := g.Random()
+		took := of.duration(from.duration)
+		if !g.Compat {
+			took = max(1, math.Round(took))
+		}
+		j.Duration = whole(took)
+		share := from.gpus()
 		for _, p := range of.shares {
 			if share -= p; share < 0 {
 				break
 			}
 			j.GPUs *= 2
 		}
-		slack, effort, model := g.Slack*between(.5, 1.5), g.Random(), g.Random()
-		if j.Deadline = math.Round(j.Submit + slack*j.Duration); effort < g.BestEffort {
+		slack, effort, model := g.Slack*(1-g.Spread+2*g.Spread*from.deadline()), from.deadline(), from.model()
+		if j.Deadline = j.Submit + whole(slack*took); effort < g.BestEffort {
 			j.BestEffort, j.Deadline = true, never
 		}
-		for len(models) > 0 && j.Rates == nil {
-			level := bits.Len(uint(j.GPUs)) - 1
-			can := slices.DeleteFunc(slices.Clone(models), func(m throughput) bool {
-				r := g.Rates[m]
-				return len(r) <= level || r[level] <= 0 || m.batch < j.GPUs
-			})
-			if len(can) == 0 && j.GPUs > 1 { // none runs on so many
-				j.GPUs /= 2
-				continue
-			} else if len(can) == 0 {
-				break
-			}
-			m := can[int(model*float64(len(can)))]
-			j.Model, j.Batch, j.Rates, j.Batches = m.model, m.batch, g.Rates[m], g.Rates.batches(m.model)
-			j.Iterations = math.Ceil(j.Duration * j.Rates[level])
+		if len(models) > 0 {
+			j.Iterations = up(took * g.model(j, models, model))
 		}
 	}
-	return jobs
+	return jobs, nil
 }
 
 // WriteElasticFlow writes jobs in ElasticFlow's format.

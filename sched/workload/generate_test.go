@@ -6,6 +6,7 @@ import (
 	"math/bits"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -14,15 +15,85 @@ import (
 	"star/sched"
 )
 
+// random is as star sched gen has it.
+func random(seed uint64) func() float64 { return rand.New(rand.NewPCG(seed, 0)).Float64 }
+
+// generate makes jobs.
+func generate(t *testing.T, g Generated) []*sched.Job {
+	t.Helper()
+	jobs, err := Generate(g)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return jobs
+}
+
+// TestGenerateElasticFlow makes five traces of ElasticFlow's generator again: submission, duration, GPUs, model, batch size, iterations, deadline and best effort of all
+// 1,800 jobs.
+func TestGenerateElasticFlow(t *testing.T) {
+	dir := filepath.Join(reference(t), "elasticflow")
+	for trace, g := range map[string]Generated{
+		"100jobs_1500lam.csv":    {Jobs: 100, Every: 1500, Slack: 1.5, Seed: 1},
+		"1000job_1500lam.csv":    {Jobs: 1000, Every: 1500, Slack: 1, Spread: .5},
+		"200jobs_900lam_0.1.csv": {Jobs: 200, Slack: 1, Spread: .5, BestEffort: .1},
+		"200jobs_900lam_0.5.csv": {Jobs: 200, Slack: 1, Spread: .5, BestEffort: .5},
+		"200jobs_900lam_0.9.csv": {Jobs: 200, Slack: 1, Spread: .5, BestEffort: .9},
+	} {
+		want, _ := elasticFlow(t, dir, trace, "n16g8", "A100")
+		g.Like, g.Compat, g.Rates = "elasticflow", true, tables(t, dir, "A100")
+		got := generate(t, g)
+		if len(got) != len(want) {
+			t.Fatalf("%s: %d jobs, want %d", trace, len(got), len(want))
+		}
+		bad := 0
+		for i := range got {
+			if !reflect.DeepEqual(got[i], want[i]) {
+				if bad++; bad < 4 {
+					t.Errorf("%s: job is\n%+v, want\n%+v", trace, got[i], want[i])
+				}
+			}
+		}
+		if bad > 0 {
+			t.Errorf("%s: %d of %d jobs differ", trace, bad, len(got))
+		}
+	}
+}
+
+// TestGenerateModels counts models: where jobs have up to 16 GPUs those that run on 16 are equally likely, whatever a job's own; all are if none does.
+func TestGenerateModels(t *testing.T) {
+	ths := Throughputs{}
+	if err := ths.Read("net.csv", strings.NewReader("global_batch_size,1,2,4,8,16\n64,1,2,3,4,5\n128,1,2,3,4,5\n256,1,2,3,4,0\n8,1,2,3,4,5\n")); err != nil {
+		t.Fatal(err)
+	}
+	count := func(g Generated) map[int]int {
+		n := map[int]int{}
+		g.Jobs, g.Slack, g.Rates, g.Random = 20000, 1, ths, random(1)
+		for _, j := range generate(t, g) {
+			n[j.Batch]++
+		}
+		return n
+	}
+	for batch, n := range count(Generated{Like: "elasticflow"}) {
+		if (batch != 64 && batch != 128) || math.Abs(float64(n)/10000-1) > .05 {
+			t.Errorf("batch size %d: %d of 20000 jobs, want 10000 of 64 and of 128", batch, n)
+		}
+	}
+	if n := count(Generated{Like: "helios"}); len(n) != 4 {
+		t.Errorf("like helios: batch sizes %v, want all", n)
+	}
+	_, err := Generate(Generated{Like: "elasticflow", Compat: true, Rates: ths})
+	if want := "there are no iterations/s of model resnet50 with batch size 64 on 1 GPUs"; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("%v, want %s", err, want)
+	}
+}
+
 // TestGenerate compares many jobs with the shares of ElasticFlow's generator, and reads what was written.
 func TestGenerate(t *testing.T) {
 	ths := Throughputs{}
 	if err := ths.Read("net.csv", strings.NewReader("global_batch_size,1,2,4,8\n64,10,18,30,0\n128,6,11,20,35\n4,1,2,3,4\n")); err != nil {
 		t.Fatal(err)
 	}
-	g := Generated{Like: "elasticflow", Jobs: 20000, Every: 60, Slack: 2, BestEffort: .25, Rates: ths}
-	g.Random = rand.New(rand.NewPCG(1, 0)).Float64
-	jobs := Generate(g)
+	jobs := generate(t, Generated{Like: "elasticflow", Jobs: 20000, Every: 60, Slack: 2, Spread: .5, BestEffort: .25, Rates: ths, Random: random(1)})
 	long, effort, most, gpus, batches := 0., 0., 0., map[int]float64{}, map[int]float64{}
 	for _, j := range jobs {
 		if j.Duration < 600 || j.Duration > 600000 {
@@ -65,7 +136,7 @@ func TestGenerate(t *testing.T) {
 		t.Errorf("what is read is not what was written: %v", err)
 	}
 	sixteen := 0.
-	for i, j := range Generate(Generated{Like: "elasticflow", Jobs: 20000, Every: 60, Slack: 2, Random: rand.New(rand.NewPCG(1, 0)).Float64}) {
+	for i, j := range generate(t, Generated{Like: "elasticflow", Jobs: 20000, Every: 60, Slack: 2, Spread: .5, Random: random(1)}) {
 		if j.Submit != jobs[i].Submit || j.Duration != jobs[i].Duration {
 			t.Fatal("the same seed gives other jobs")
 		}
@@ -83,8 +154,8 @@ func TestGenerateLike(t *testing.T) {
 	for like, want := range map[string]struct{ mean, median, gpus, one, every, week float64 }{
 		"helios": {6652, 206, 3.72, .5, 10, 0}, "philly": {28329, 780, 1.75, .8, 70, .005},
 	} {
-		g := Generated{Like: like, Jobs: 400000, Slack: 1, Random: rand.New(rand.NewPCG(1, 0)).Float64}
-		jobs := Generate(g)
+		g := Generated{Like: like, Jobs: 400000, Slack: 1, Spread: .5, Random: random(1)}
+		jobs := generate(t, g)
 		var durations []float64
 		sum, gpus, one, week, n := 0., 0., 0., 0., float64(g.Jobs)
 		for _, j := range jobs {
@@ -130,7 +201,7 @@ func TestGenerateAlloX(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	jobs := Generate(Generated{Like: "allox", Jobs: 20000, Random: rand.New(rand.NewPCG(1, 0)).Float64})
+	jobs := generate(t, Generated{Like: "allox", Jobs: 20000, Random: random(1)})
 	moments := func(jobs []*sched.Job) (m [6]float64) {
 		for _, j := range jobs {
 			e := j.Either

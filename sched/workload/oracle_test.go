@@ -178,6 +178,20 @@ func TestLucidMeans(t *testing.T) {
 // elasticFlow reads a trace, with what it needs.
 func elasticFlow(t testing.TB, dir, trace, spec, gpu string) ([]*sched.Job, sched.Cluster) {
 	t.Helper()
+	vcs, err := Clusters(open(t, dir, "cluster_specs", spec+".csv"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	jobs, err := ElasticFlowTrace(open(t, dir, "traces", trace), tables(t, dir, gpu))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return jobs, vcs[""]
+}
+
+// tables reads the throughputs of a kind of GPU.
+func tables(t testing.TB, dir, gpu string) Throughputs {
+	t.Helper()
 	ths := Throughputs{}
 	files, err := filepath.Glob(filepath.Join(dir, "throughputs_"+gpu, "*.csv"))
 	if err != nil || len(files) == 0 {
@@ -188,15 +202,7 @@ func elasticFlow(t testing.TB, dir, trace, spec, gpu string) ([]*sched.Job, sche
 			t.Fatal(f, err)
 		}
 	}
-	vcs, err := Clusters(open(t, dir, "cluster_specs", spec+".csv"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	jobs, err := ElasticFlowTrace(open(t, dir, "traces", trace), ths)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return jobs, vcs[""]
+	return ths
 }
 
 // TestElasticFlowOracle compares each job with what ElasticFlow's simulator made of it.
