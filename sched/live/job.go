@@ -97,14 +97,14 @@ type Member struct {
 	Added    float64 `json:"added"` // or when it was decided, s
 	Joined   bool    `json:"-"`     // as the job's log says
 
-	left bool   // it has been there, and the job goes on without it; not written down, like slow
+	left bool   // it has been there, and the job has gone on without it; not written down, like slow
 	slow string // why its host is to be avoided; empty: it is not, or nobody says so
 }
 
 // Job is a job in a Queue.
 type Job struct {
 	Spec
-	Submitted float64
+	Submitted float64 // s since the queue began, as all times
 	Due       float64 // +Inf: no deadline
 	State     State
 	Want      int    // workers that the policy gives it
@@ -112,28 +112,28 @@ type Job struct {
 	Life      int    // how often it was started
 	Addr      string // of its coordinator
 	Members   []*Member
-	Samples   int64 // that count
-	Begun     float64
+	Samples   int64   // that count
+	Begun     float64 // first
 	Ended     float64
 	Stops     int // preemptions
 
 	Measured map[int]float64 // samples/s on so many workers
 
-	given    float64 // when it was given more workers that are not all there yet, s; NaN: it was not
-	started  float64 // this life, or the decision that it is to have one, s
-	trains   bool    // this life has made an update; not written down, like progress
-	progress float64 // when the last update was that is known, s
-	after    State   // what it is when it has stopped
-	fails    int     // lives in a row that ended by themselves without progress
-	from     int64   // samples at the begin of this life
-	again    float64 // not before
-	attained float64
-	since    float64
-	members  int // that it has had
-	stable   struct {
+	given    float64  // when it was given more workers that are not all there yet, s; NaN: it was not
+	started  float64  // this life, or the decision that it is to have one, s
+	trains   bool     // this life has made an update; not written down, like progress
+	progress float64  // when the last update was that is known, s
+	after    State    // what it is when it has stopped
+	fails    int      // lives in a row that ended by themselves without progress
+	from     int64    // samples at the begin of this life
+	again    float64  // it is not started before
+	attained float64  // worker-seconds that it has had
+	since    float64  // when attained was right
+	members  int      // that it has had
+	stable   struct { // since when it has had as many workers, none of which came or left
 		workers int
-		at      float64
-		samples int64
+		at      float64 // s of the job's own clock
+		samples int64   // that it had then
 	}
 }
 
