@@ -3,7 +3,9 @@ package estimate
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 )
 
 // Segment is a piece of a job's run in which the number of its workers did not change.
@@ -47,8 +49,8 @@ func Curve(segments []Segment, most int) ([]Rate, error) {
 	}
 	seen := map[int]Rate{}
 	relative, many := 0., 0.
-	for n, of := range by {
-		r := ratio(n, of)
+	for _, n := range slices.Sorted(maps.Keys(by)) { // in one order: sums of floats differ in their last digit
+		r := ratio(n, by[n])
 		if r.Mean == 0 {
 			continue // nobody has seen it work
 		}
@@ -109,7 +111,8 @@ type line struct{ a, b, aa, ab, bb float64 }
 // fit is the line through the times of rounds, with what drag says of b.
 func fit(seen map[int]Rate) line {
 	var w, wx, wy, wxx, wxy float64
-	for n, r := range seen {
+	for _, n := range slices.Sorted(maps.Keys(seen)) {
+		r := seen[n]
 		x, y := float64(n-1), float64(n)/r.Mean
 		v := math.Pow(max(r.Sigma/r.Mean, 1e-6)*y, -2)
 		w, wx, wy, wxx, wxy = w+v, wx+v*x, wy+v*y, wxx+v*x*x, wxy+v*x*y

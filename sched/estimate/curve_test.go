@@ -3,6 +3,7 @@ package estimate
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 )
 
@@ -34,9 +35,39 @@ func TestCurve(t *testing.T) {
 	if got, want := curve[3].Sigma, math.Sqrt(12)/3; math.Abs(got-want) > 1e-12 {
 		t.Errorf("the standard error is %v, want %v", got, want)
 	}
+	// One segment does not say how rates scatter: by a tenth, or as the others do, if that is less.
+	for _, c := range []struct {
+		others []Segment
+		want   float64
+	}{{nil, 10}, {[]Segment{{2, 2, 300}, {2, 2, 100}}, 10}, {[]Segment{{4, 1, 100}, {4, 1, 102}, {4, 1, 98}}, math.Sqrt2}} { // √(12)/3 in 3 s is 2 in one, √2 in two
+		curve, err := Curve(append(c.others, Segment{1, 2, 200}), 4)
+		if err != nil || math.Abs(curve[0].Sigma-c.want) > 1e-9 {
+			t.Errorf("beside %v: %+v, %v, want a standard error of %v", c.others, curve, err, c.want)
+		}
+	}
 	for _, bad := range [][]Segment{nil, {{0, 1, 1}}, {{1, 0, 1}}, {{1, 1, -1}}, {{1, 1, math.NaN()}}, {{1, math.Inf(1), 1}}, {{2, 1, 0}}} {
 		if c, err := Curve(bad, 2); err == nil {
 			t.Errorf("%v: %v, want an error", bad, c)
+		}
+	}
+}
+
+// The same segments make the same curve, to the last digit.
+func TestCurveIsOne(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	var seen []Segment
+	for n := range 9 {
+		for range 3 {
+			seen = append(seen, Segment{n + 1, 1 + r.Float64(), 100 * r.Float64()})
+		}
+	}
+	first, err := Curve(seen, 12)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 100 {
+		if c, _ := Curve(seen, 12); !slices.Equal(c, first) {
+			t.Fatalf("%v, then %v", first, c)
 		}
 	}
 }

@@ -1,5 +1,5 @@
-// Package market recomputes what a study measured of training on transient machines: how long runs took, what they cost, how often machines were
-// revoked, and how long machines live.
+// Package market is training on transient machines: when they are taken away (Revocations), what a job takes and costs on them (Spot), and what a study measured of both
+// (Study): how long runs took, what they cost, how often machines were revoked, and how long machines live.
 //
 // Source: Li et al., Speeding up Deep Learning with Transient Servers, ICAC 2019, and its published data. All runs are ResNet-32 on CIFAR-10 in
 // TensorFlow with parameter servers. The study's own tables are not read but for the duration of runs whose log does not reach the end, and for

@@ -100,6 +100,15 @@ func TestTraceOfLosses(t *testing.T) {
 			t.Errorf("worker %d from %v lives %v, another one comes at %v; want %v, %v", c.worker, c.begins, life, next, c.life, c.next)
 		}
 	}
+	r.Replace = -1
+	for worker, want := range [][][2]time.Duration{{{10 * s, 50 * s}}, {{20*s + s/2, 21 * s}, {30 * s, -1}}, nil} {
+		if got := r.Gone(worker, time.Hour); !slices.Equal(got, want) {
+			t.Errorf("worker %d is not there in %v, want %v", worker, got, want)
+		}
+	}
+	if got := r.Gone(1, 25*s); len(got) != 1 {
+		t.Errorf("worker 1 is not there in %v, before 25 s, want once", got)
+	}
 	for text, why := range map[string]string{
 		"time\n1\n":                       `line 1: column "worker"`,
 		"time,worker\n-1,0\n":             "line 2: time",
