@@ -350,7 +350,11 @@ func (e *interleaved) decide() {
 			if e.policy == "muri-l" {
 				return j.attained
 			}
-			return j.left * j.guess() * float64(j.GPUs)
+			left := j.left * j.guess() * float64(j.GPUs)
+			if e.compat&Muri != 0 && j.Start < e.now {
+				left *= alone // found from who runs: of two jobs the one that has run waits for the other
+			}
+			return left
 		})
 		chosen := e.choose()
 		groups = pack(chosen, e.gpus, e.compat)

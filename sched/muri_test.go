@@ -140,6 +140,23 @@ func TestMuri(t *testing.T) {
 	}
 }
 
+// TestMuriStarted has Muri's program count what is left of a job that has run as 1.5 % more: b, with 1 GPU-second more left than a, goes first, and a does not fit beside it.
+func TestMuriStarted(t *testing.T) {
+	jobs := []*Job{
+		{ID: "a", GPUs: 2, Duration: 100, Iterations: 20, Restart: 2, Stages: &Stages{4, 1}},
+		{ID: "b", Submit: 1, GPUs: 1, Duration: 201, Iterations: 20, Restart: 2, Stages: &Stages{9, 1}},
+	}
+	for compat, want := range map[Compat]float64{0: 100, Muri: 1} {
+		out, err := Run(jobs, map[string]Cluster{"": {Nodes: 1, GPUs: 2}}, Options{Policy: "muri-s", Compat: compat})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if b := out[1]; b.Start != want {
+			t.Errorf("compat %v: b starts at %v, want %v", compat, b.Start, want)
+		}
+	}
+}
+
 // TestMuriAway has a node go on which jobs share GPUs, by hand: each has 40 s to do again, and 2 s to start.
 func TestMuriAway(t *testing.T) {
 	job := func(id string, s Stages) *Job {
