@@ -55,6 +55,7 @@ results were compared with.
 		Args: settings.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
+	cmd.SetOut(standardOutput{os.Stdout})
 	cmd.AddCommand(schedSimCommand(), schedCompareCommand(), schedImportCommand(), schedMarketCommand(), schedGenCommand(), schedEstimateCommand(), schedScalingCommand(), schedServeCommand(), schedSubmitCommand(), schedStatusCommand(), schedCancelCommand())
 	return cmd
 }
@@ -159,7 +160,13 @@ func output(name string, stdout io.Writer) (io.WriteCloser, error) {
 	return f, nil
 }
 
+// standardOutput is what commands of star sched print to: that it cannot be written has the exit code of a file that cannot.
 type standardOutput struct{ io.Writer }
+
+func (o standardOutput) Write(p []byte) (int, error) {
+	n, err := o.Writer.Write(p)
+	return n, member.WriteError(err)
+}
 
 func (standardOutput) Close() error { return nil }
 
@@ -277,8 +284,10 @@ func (p *schedSim) clusters(jobs []*sched.Job) (vcs map[string]sched.Cluster, er
 		}
 	}
 	for _, j := range jobs {
-		if _, ok := vcs[j.VC]; !ok {
-			return nil, member.FileError(fmt.Errorf("%s has no virtual cluster %q, which job %s is in: add it, or give one cluster for all jobs, such as n16g8: %w", p.cluster, j.VC, j.ID, workload.ErrInput), workload.ErrInput)
+		if _, ok := vcs[j.VC]; !ok && j.VC == "" {
+			return nil, member.FileError(workload.Bad("%s has virtual clusters, and job %s is in none: give the trace a column vc, or one cluster for all jobs, such as n16g8", p.cluster, j.ID), workload.ErrInput)
+		} else if !ok {
+			return nil, member.FileError(workload.Bad("%s has no virtual cluster %q, which job %s is in: add it, or give one cluster for all jobs, such as n16g8", p.cluster, j.VC, j.ID), workload.ErrInput)
 		}
 	}
 	return vcs, nil
@@ -309,7 +318,7 @@ func (p *schedSim) slowNodes(vcs map[string]sched.Cluster, jobs []*sched.Job) er
 	for vc, c := range vcs {
 		slow, err := sched.NewSlow(spells[vc])
 		if err != nil {
-			return member.FileError(fmt.Errorf("%s: %w: %w", p.slow, err, workload.ErrInput), workload.ErrInput)
+			return member.FileError(workload.Bad("%s: %v", p.slow, err), workload.ErrInput)
 		}
 		slow.Queue = p.slowMode == "queue"
 		c.Slow = slow
@@ -352,7 +361,7 @@ func (p *schedSim) users(jobs []*sched.Job) (names []string, err error) {
 	})
 	for _, j := range jobs {
 		if err == nil && j.Either != nil && !slices.Contains(names, j.Either.User) {
-			err = member.FileError(fmt.Errorf("%s has no queue %q, which job %s is in: add it: %w", p.queues, j.Either.User, j.ID, workload.ErrInput), workload.ErrInput)
+			err = member.FileError(workload.Bad("%s has no queue %q, which job %s is in: add it", p.queues, j.Either.User, j.ID), workload.ErrInput)
 		}
 	}
 	return names, err

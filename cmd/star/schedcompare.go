@@ -137,11 +137,11 @@ func comparedSchedules(files []string, first int) (pairs []*schedPair, err error
 			with = 0
 		}
 		if with < 0 {
-			return nil, member.FileError(fmt.Errorf("%s has the policy %q, and %s has not: give a table with it, or one of a single policy: %w", nameB, of.Policy, nameA, workload.ErrInput), workload.ErrInput)
+			return nil, member.FileError(workload.Bad("%s has the policy %q, and %s has not: give a table with it, or one of a single policy", nameB, of.Policy, nameA), workload.ErrInput)
 		}
 		p, err := pairUp(a[with].Jobs, of.Jobs)
 		if err != nil {
-			return nil, member.FileError(fmt.Errorf("%s and %s: %w: %w", nameA, nameB, err, workload.ErrInput), workload.ErrInput)
+			return nil, member.FileError(workload.Bad("%s and %s: %v", nameA, nameB, err), workload.ErrInput)
 		}
 		if p.A, p.B = a[with].Policy, of.Policy; len(files) == 2 {
 			p.A, p.B = nameA+" "+p.A, nameB+" "+p.B

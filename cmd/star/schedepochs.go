@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"io"
 	"os"
 	"strings"
@@ -58,7 +57,7 @@ func runEpochs(name string) ([]estimate.Times, error) {
 		}
 	})
 	if err == nil && len(t.Epochs) == 0 {
-		err = member.FileError(fmt.Errorf("%s: %w: no epoch is over in it: wait for the first one", name, workload.ErrInput), workload.ErrInput)
+		err = member.FileError(workload.Bad("%s: no epoch is over in it: wait for the first one", name), workload.ErrInput)
 	}
 	return []estimate.Times{t}, err
 }

@@ -44,7 +44,7 @@ func (p *schedSim) revoked(vcs map[string]sched.Cluster, jobs []*sched.Job) erro
 	for vc, c := range vcs {
 		for _, l := range r.Trace {
 			if l.Worker >= c.Nodes+c.Plain {
-				return member.FileError(fmt.Errorf("%s: worker is %d: the cluster has %d nodes, the first one is 0: %w", r.File, l.Worker, c.Nodes+c.Plain, workload.ErrInput), workload.ErrInput)
+				return member.FileError(workload.Bad("%s: worker is %d: the cluster has %d nodes, the first one is 0", r.File, l.Worker, c.Nodes+c.Plain), workload.ErrInput)
 			}
 		}
 		if vc != "" {
@@ -63,7 +63,7 @@ func (p *schedSim) revoked(vcs map[string]sched.Cluster, jobs []*sched.Job) erro
 			}
 		}
 		if c.Away, err = sched.NewAway(all); err != nil {
-			return member.FileError(fmt.Errorf("%s: %w: %w", p.revoke, err, workload.ErrInput), workload.ErrInput)
+			return member.FileError(workload.Bad("%s: %v", p.revoke, err), workload.ErrInput)
 		}
 		vcs[vc] = c
 	}

@@ -22,6 +22,9 @@ type inputError struct{ msg string }
 func (e *inputError) Error() string { return e.msg }
 func (e *inputError) Unwrap() error { return ErrInput }
 
+// Bad is an error of files as a whole that wraps ErrInput.
+func Bad(format string, args ...any) error { return &inputError{fmt.Sprintf(format, args...)} }
+
 // Wrong is an error of a line that wraps ErrInput.
 func Wrong(line int, format string, args ...any) error {
 	return &inputError{fmt.Sprintf("line %d: ", line) + fmt.Sprintf(format, args...)}
@@ -69,6 +72,9 @@ func newTable(r io.Reader) *table {
 		t.fail(1, "the file is empty: want a header with the names of the columns")
 	case err != nil:
 		t.err = &inputError{err.Error()}
+	}
+	if len(header) == 1 && strings.ContainsAny(header[0], ";\t") {
+		t.fail(1, "there is one column, %q: separate columns by commas", header[0])
 	}
 	for i, h := range header {
 		h = strings.TrimPrefix(strings.TrimSpace(h), "\ufeff")
