@@ -103,7 +103,7 @@ func (g *timeslicing) order(turn bool, demand, gpus int) []*Task {
 // room.
 type turns struct {
 	jobs   []*served
-	filled float64 // GPUs of the jobs that were put into it, as a share of its own: what leaves is not subtracted
+	filled float64 // GPUs of the jobs that were put into it since it was dealt to, as a share of its own: what leaves is not subtracted
 }
 
 // turnwise is a cluster under Gandiva as ElasticFlow's program has it.
@@ -144,11 +144,11 @@ func elasticGandiva(jobs []*Job, c Cluster, slot float64) []Outcome {
 		tried, come := len(waiting), append(waiting, due[:n]...)
 		due, waiting = due[n:], nil
 		var wide []*served // they waited already, and need several nodes
-		var late []*served // all sets are full, and there is no free node: they come after the classes have their shares
+		var late []*served // they need several nodes, all sets are full, and there is no room for another: they come after the classes have their shares
 		for i, j := range come {
 			if i < tried && e.nodesOf(j.GPUs) > 1 {
 				wide = append(wide, j)
-			} else if e.full(j.GPUs) {
+			} else if e.nodesOf(j.GPUs) > 1 && e.full(j.GPUs) {
 				late = append(late, j)
 			} else if !e.join(j) {
 				waiting = append(waiting, j)
@@ -248,20 +248,23 @@ func (e *turnwise) full(size int) bool {
 	return len(e.sets[size]) > 0 && e.free < e.nodesOf(size) && !slices.ContainsFunc(e.sets[size], func(s *turns) bool { return s.filled+e.part(size) <= 1-1e-9 })
 }
 
-// join puts a job into the emptiest set, or a new one if that is full. Of sets that are filled as much, that comes first which was looked at longest ago: it goes behind
-// them. False: there is no set, and no node for one.
+// join puts a job into the emptiest set, or a new one if that is full, or the one behind it if there are no nodes for a new one. Of sets that are filled as much, that comes
+// first which was looked at longest ago: it goes behind them. False: there is no set, and no node for one.
 func (e *turnwise) join(j *served) bool {
 	sets, nodes, part := e.sets[j.GPUs], e.nodesOf(j.GPUs), e.part(j.GPUs)
 	if len(sets) == 0 && e.free < nodes {
 		return false
 	}
 	emptiestFirst(sets)
+	full := len(sets) == 0 || sets[0].filled+part > 1-1e-9
 	if len(sets) > 0 {
 		sets = append(sets[1:], sets[0])
 	}
-	if len(sets) == 0 || sets[len(sets)-1].filled+part > 1-1e-9 && e.free >= nodes {
+	if full && e.free >= nodes {
 		e.free -= nodes
 		sets = append(sets, &turns{})
+	} else if full {
+		sets = append(sets[1:], sets[0])
 	}
 	s := sets[len(sets)-1]
 	s.jobs = append(s.jobs, j)
@@ -272,8 +275,8 @@ func (e *turnwise) join(j *served) bool {
 }
 
 // share goes through the classes, those with the fewest GPUs first. Each is due what its jobs ask for, but no more than its share of all that is asked for. What it has
-// and what it is due differ by some number of its jobs: as many sets go if it has too much. If it has too little, nothing is done while there are as many free nodes as
-// jobs that lack GPUs; else all free nodes are taken.
+// and what it is due differ by some number of its jobs, rounded up: as many sets go if it has too much. If it has too little, nothing is done while there are as many free
+// nodes as jobs that lack GPUs; else all free nodes are taken, also if there is none.
 func (e *turnwise) share() {
 	demand := 0
 	count := map[int]int{}
@@ -288,9 +291,9 @@ func (e *turnwise) share() {
 		due := float64(size * count[size])
 		due = min(due, due/float64(demand)*float64(e.Nodes*e.GPUs))
 		has := float64(len(sets) * nodes * e.GPUs)
-		if n := min(int((has-due)/float64(size)), len(sets)-1); n > 0 {
+		if n := min(int(math.Ceil((has-due)/float64(size))), len(sets)-1); n > 0 {
 			e.shrink(size, n)
-		} else if lack := int((due - has) / float64(size)); lack > e.free/nodes {
+		} else if (due-has)/float64(size) > float64(e.free/nodes) {
 			e.grow(size, e.free/nodes)
 		}
 	}
@@ -319,7 +322,7 @@ func (e *turnwise) deal(size int, sets []*turns, jobs []*served) {
 	emptiestFirst(sets)
 }
 
-// grow adds n sets and deals the jobs of a class anew, those of the emptiest set first. All sets count as empty then.
+// grow adds n sets and deals the jobs of a class anew, those of the emptiest set first.
 func (e *turnwise) grow(size, n int) {
 	sets := e.sets[size]
 	emptiestFirst(sets)
@@ -333,9 +336,6 @@ func (e *turnwise) grow(size, n int) {
 	}
 	e.free -= n * e.nodesOf(size)
 	e.deal(size, sets, jobs)
-	for _, s := range sets {
-		s.filled = 0
-	}
 	e.sets[size] = slices.DeleteFunc(sets, func(s *turns) bool {
 		if len(s.jobs) == 0 {
 			e.free += e.nodesOf(size)
