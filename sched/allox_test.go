@@ -15,8 +15,8 @@ func mixedJobs(r *rand.Rand, n int, apart int) (jobs []*Job) {
 	now := 0
 	for i := range n {
 		now += r.IntN(apart + 1)
-		e := &Either{User: fmt.Sprint(r.IntN(3)), Duration: [kinds]float64{float64(1 + r.IntN(40)), float64(1 + r.IntN(80))}}
-		jobs = append(jobs, &Job{ID: fmt.Sprint(i), Submit: float64(now), Deadline: never, GPUs: 1, Duration: e.Duration[onGPU], Either: e})
+		user, e := fmt.Sprint(r.IntN(3)), &Either{Duration: [kinds]float64{float64(1 + r.IntN(40)), float64(1 + r.IntN(80))}}
+		jobs = append(jobs, &Job{ID: fmt.Sprint(i), User: user, Submit: float64(now), Deadline: never, GPUs: 1, Duration: e.Duration[onGPU], Either: e})
 	}
 	return jobs
 }
@@ -121,8 +121,8 @@ func TestEqualShareIsFixed(t *testing.T) {
 	} {
 		var jobs []*Job
 		for i := range 4 {
-			e := &Either{User: "busy", Duration: [kinds]float64{onGPU: 10, onCPU: 30}}
-			jobs = append(jobs, &Job{ID: fmt.Sprint(i), Deadline: never, GPUs: 1, Duration: 10, Either: e})
+			e := &Either{Duration: [kinds]float64{onGPU: 10, onCPU: 30}}
+			jobs = append(jobs, &Job{ID: fmt.Sprint(i), User: "busy", Deadline: never, GPUs: 1, Duration: 10, Either: e})
 		}
 		c := Cluster{Nodes: w.nodes, GPUs: 1, Plain: w.plain}
 		out, err := Run(jobs, map[string]Cluster{"": c}, Options{Policy: "es", Alpha: .1, Users: []string{"idle", "busy"}})
@@ -153,7 +153,7 @@ func TestMixedErrors(t *testing.T) {
 
 // TestAlloXAway has a machine go that a job runs on, by hand: it has 50 of its 100 s left then, and 40 s are to be done again, with a GPU or, twice as long, without.
 func TestAlloXAway(t *testing.T) {
-	job := &Job{ID: "a", GPUs: 1, Deadline: never, Either: &Either{User: "u", Duration: [kinds]float64{100, 200}}}
+	job := &Job{ID: "a", User: "u", GPUs: 1, Deadline: never, Either: &Either{Duration: [kinds]float64{100, 200}}}
 	for _, policy := range []string{"allox", "sjf", "alloxplus", "srpt", "es", "drf", "drffifo", "drfext"} {
 		for _, c := range []struct {
 			cluster Cluster
@@ -210,7 +210,7 @@ func TestNoMachineIsTwice(t *testing.T) {
 			for i := range 40 {
 				d := 20 + 100*r.Float64()
 				jobs = append(jobs, &Job{ID: strconv.Itoa(i), GPUs: 1, Submit: math.Round(600 * r.Float64()), Deadline: never,
-					Either: &Either{User: strconv.Itoa(r.IntN(4)), Duration: [kinds]float64{d, d * (1 + 3*r.Float64())}}})
+					User: strconv.Itoa(r.IntN(4)), Either: &Either{Duration: [kinds]float64{d, d * (1 + 3*r.Float64())}}})
 			}
 			c := Cluster{Nodes: 2, GPUs: 2, Plain: 2}
 			o := Options{Policy: policy, Alpha: .3, Profiling: seed%2 == 0}

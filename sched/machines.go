@@ -14,7 +14,6 @@ const (
 
 // Either is how a job runs on one machine: with a GPU or without, whichever it gets. Arrays are by kind: with a GPU, without.
 type Either struct {
-	User     string         // whose queue it is in
 	Duration [kinds]float64 // s
 	Error    [kinds]float64 // how far an estimate is above the duration, as a share of it
 }
@@ -74,10 +73,10 @@ func either(jobs []*Job, c Cluster, o Options) []Outcome {
 	}
 	all := make([]*single, len(jobs))
 	for i, j := range jobs {
-		u := users[j.Either.User]
+		u := users[j.User]
 		if u == nil {
 			u = new(owner)
-			users[j.Either.User] = u
+			users[j.User] = u
 			e.owners = append(e.owners, u)
 		}
 		all[i] = &single{Outcome: begins(j), user: u, left: j.Either.Duration, waiting: j.Submit}

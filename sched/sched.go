@@ -20,6 +20,7 @@ import (
 type Job struct {
 	ID       string
 	VC       string  // virtual cluster; "": there is one
+	User     string  // whose job it is, and in whose queue machines of either kind have it; "": not known
 	Submit   float64 // s
 	Deadline float64 // s of the same clock; +Inf: none
 	GPUs     int     // that it asks for

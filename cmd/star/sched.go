@@ -38,9 +38,10 @@ type schedSim struct {
 	policies                           []string
 	slot, start, resize, horizon       time.Duration
 	asJSON, asCSV                      bool
+	left                               int // jobs of the trace that are left out
 }
 
-var formats = []string{"star", "elasticflow", "lucid", "muri", "allox"}
+var formats = []string{"star", "elasticflow", "lucid", "muri", "allox", "helios", "philly"}
 
 func schedCommand() *cobra.Command {
 	cmd := &cobra.Command{
@@ -131,6 +132,7 @@ func schedImportCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			p.leftOut(cmd.ErrOrStderr(), jobs)
 			return member.WriteError(workload.Write(cmd.OutOrStdout(), jobs))
 		},
 	}
@@ -234,11 +236,15 @@ func (p *schedSim) trace(name string) (jobs []*sched.Job, err error) {
 			jobs, err = workload.MuriTrace(r)
 		case "allox":
 			jobs, err = workload.AlloXTrace(r)
+		case "helios":
+			jobs, p.left, err = workload.HeliosTrace(r)
+		case "philly":
+			jobs, p.left, err = workload.PhillyTrace(r)
 		default:
 			jobs, err = workload.StarTrace(r)
 		}
 		if err == nil && len(jobs) == 0 {
-			err = workload.Wrong(1, "want at least one job after it")
+			err = workload.Wrong(1, "want at least one job after it that has ended, and had GPUs")
 		}
 		return err
 	})
@@ -248,6 +254,13 @@ func (p *schedSim) trace(name string) (jobs []*sched.Job, err error) {
 		}
 	}
 	return jobs, err
+}
+
+// leftOut says how many jobs of the trace are left out.
+func (p *schedSim) leftOut(w io.Writer, jobs []*sched.Job) {
+	if p.left > 0 {
+		fmt.Fprintf(w, "left out: %d of %d jobs, which had no GPUs or have not ended\n", p.left, p.left+len(jobs))
+	}
 }
 
 // formatOf says whose format a trace has; "": none that we know.
@@ -360,8 +373,8 @@ func (p *schedSim) users(jobs []*sched.Job) (names []string, err error) {
 		return err
 	})
 	for _, j := range jobs {
-		if err == nil && j.Either != nil && !slices.Contains(names, j.Either.User) {
-			err = member.FileError(workload.Bad("%s has no queue %q, which job %s is in: add it", p.queues, j.Either.User, j.ID), workload.ErrInput)
+		if err == nil && j.Either != nil && !slices.Contains(names, j.User) {
+			err = member.FileError(workload.Bad("%s has no queue %q, which job %s is in: add it", p.queues, j.User, j.ID), workload.ErrInput)
 		}
 	}
 	return names, err
@@ -456,6 +469,7 @@ func (p *schedSim) sim(w, progress io.Writer, trace string) error {
 			return p.set.Invalid("policy", err)
 		}
 	}
+	p.leftOut(progress, jobs)
 	p.heeded(progress, jobs, o)
 	var table *workload.Outcomes
 	file, err := output(p.jobs, w)

@@ -67,7 +67,7 @@ Helios and Microsoft's Philly report, or like those of AlloX, in its format.
 			g.Every, g.Compat, g.Random = every.Seconds(), p.compat != "", rand.New(rand.NewPCG(g.Seed, 0)).Float64
 			jobs, err := workload.Generate(g)
 			if err != nil {
-				return member.FileError(fmt.Errorf("%s: %w: %w", p.throughputs, err, workload.ErrInput), workload.ErrInput)
+				return member.FileError(fmt.Errorf("%s: %w", p.throughputs, err), workload.ErrInput)
 			}
 			if g.Like == "allox" {
 				return member.WriteError(workload.WriteAlloX(cmd.OutOrStdout(), jobs))

@@ -28,7 +28,7 @@ func AlloXTrace(r io.Reader) ([]*sched.Job, error) {
 		}
 		seen[id] = l.line
 		head := l.words("1 ID 1 SUBMIT QUEUE", 5)
-		j := &sched.Job{ID: id, Submit: l.number(head[3], 0), Deadline: never, GPUs: 1, Either: &sched.Either{User: head[4]}}
+		j := &sched.Job{ID: id, Submit: l.number(head[3], 0), Deadline: never, GPUs: 1, User: head[4], Either: new(sched.Either)}
 		if head[1] != id {
 			l.fail("the job is %q here and %q in the line before: make them the same", head[1], id)
 		}

@@ -89,7 +89,8 @@ func either(j *sched.Job, i int, random func() float64) {
 	plain := math.Round(20 + 280*random())
 	gpu := max(1, math.Round(plain/(.8+9.2*random())))
 	j.Duration, j.Deadline = gpu, never
-	j.Either = &sched.Either{User: "queue" + strconv.Itoa(i%10), Duration: [2]float64{gpu, plain}, Error: [2]float64{off(), off()}}
+	j.User = "queue" + strconv.Itoa(i%10)
+	j.Either = &sched.Either{Duration: [2]float64{gpu, plain}, Error: [2]float64{off(), off()}}
 }
 
 // draws are where the numbers in [0, 1) come from, of which jobs are made.
@@ -121,7 +122,7 @@ func (g Generated) models() ([]throughput, error) {
 		for _, m := range originals {
 			for gpus := 1; gpus <= 16; gpus *= 2 {
 				if !on(m, gpus) {
-					return nil, fmt.Errorf("there are no iterations/s of model %s with batch size %d on %d GPUs, which ElasticFlow's generator has jobs of: give its tables for A100", m.model, m.batch, gpus)
+					return nil, Bad("there are no iterations/s of model %s with batch size %d on %d GPUs, which ElasticFlow's generator has jobs of: give its tables for A100", m.model, m.batch, gpus)
 				}
 			}
 		}
@@ -226,7 +227,7 @@ func WriteAlloX(w io.Writer, jobs []*sched.Job) error {
 	b := bufio.NewWriter(w)
 	for _, j := range jobs {
 		e := j.Either
-		fmt.Fprintf(b, "# %s\n1 %s 1 %s %s\nstage -1 32 16 %s 1 2 %s 1 %s %s\n0\n", j.ID, j.ID, number(j.Submit), e.User,
+		fmt.Fprintf(b, "# %s\n1 %s 1 %s %s\nstage -1 32 16 %s 1 2 %s 1 %s %s\n0\n", j.ID, j.ID, number(j.Submit), j.User,
 			number(e.Duration[1]), number(e.Duration[0]), number(e.Error[1]), number(e.Error[0]))
 	}
 	return b.Flush()

@@ -7,7 +7,7 @@ import (
 	"star/sched"
 )
 
-// LucidTrace reads jobs as Lucid's simulator has them: job_id, vc, gpu_num, submit_time and duration; with model, dataset, batchsize, amp, gmem and
+// LucidTrace reads jobs as Lucid's simulator has them: job_id, vc, gpu_num, submit_time and duration; with user, model, dataset, batchsize, amp, gmem and
 // sharescore where they can share GPUs, ebm_priority and lgb_priority (predicted durations, s) where these were predicted.
 func LucidTrace(r io.Reader) ([]*sched.Job, error) {
 	t := newTable(r)
@@ -15,7 +15,7 @@ func LucidTrace(r io.Reader) ([]*sched.Job, error) {
 	var jobs []*sched.Job
 	seen := map[string]int{}
 	for t.next() {
-		j := &sched.Job{ID: t.id(seen), VC: t.text("vc"), Submit: t.number("submit_time", 0), Deadline: never,
+		j := &sched.Job{ID: t.id(seen), VC: t.text("vc"), User: t.text("user"), Submit: t.number("submit_time", 0), Deadline: never,
 			GPUs: t.whole("gpu_num", 1), Duration: t.number("duration", 0)}
 		if t.has("model") {
 			j.Model, j.Dataset = t.text("model"), t.text("dataset")

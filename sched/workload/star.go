@@ -45,9 +45,9 @@ var more = []struct {
 		}
 	}},
 	{"restart", func(j *sched.Job) string { return known(j.Restart) }, func(t *table, n string, j *sched.Job) { j.Restart = t.number(n, 0) }},
-	{"user", of(func(e *sched.Either) string { return e.User }), nil},
+	{"user", func(j *sched.Job) string { return j.User }, func(t *table, n string, j *sched.Job) { j.User = t.text(n) }},
 	{"plain_duration", of(func(e *sched.Either) string { return number(e.Duration[1]) }), func(t *table, n string, j *sched.Job) {
-		j.Either = &sched.Either{User: t.text("user"), Duration: [2]float64{j.Duration, t.number(n, 0)}}
+		j.Either = &sched.Either{Duration: [2]float64{j.Duration, t.number(n, 0)}}
 		for name, to := range map[string]*float64{"error": &j.Either.Error[0], "plain_error": &j.Either.Error[1]} {
 			if t.text(name) != "" {
 				*to = t.number(name, -1)

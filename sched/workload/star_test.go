@@ -46,7 +46,7 @@ func TestImportKeepsAll(t *testing.T) {
 	}{
 		"elasticflow": {"job_id,submit_time,iteration,model_name,ddl,batch_size,num_gpu,duration,best_effort,noise_scale\na,1,100.5,net,70,64,1,100,0,33.5\nb,2,7,net,70,128,2,3,1,0\n",
 			func(r io.Reader) ([]*sched.Job, error) { return ElasticFlowTrace(r, ths) }},
-		"lucid": {"job_id,vc,gpu_num,submit_time,duration,model,dataset,batchsize,amp,gmem,sharescore,ebm_priority,lgb_priority\n1,a,2,10,50,m,d,8,1,100.25,2,50.125,-7\n2,b,2,10,50,m,d,8,0,0,0,-1,0\n", LucidTrace},
+		"lucid": {"job_id,user,vc,gpu_num,submit_time,duration,model,dataset,batchsize,amp,gmem,sharescore,ebm_priority,lgb_priority\n1,u,a,2,10,50,m,d,8,1,100.25,2,50.125,-7\n2,,b,2,10,50,m,d,8,0,0,0,-1,0\n", LucidTrace},
 		"muri":  {"job_id,num_gpu,submit_time,iterations,model_name,iteration_time,resource_time_0,resource_time_1,resource_time_2\n1,1,7,100,dqn,333,150,50,0\n", MuriTrace},
 		"allox": {"# 3\n1 3 1 10 bursty0\nstage -1 0.1 0.2 33.25 1 0.3 4.5 1 -0.05 0\n0\n", AlloXTrace},
 	} {
@@ -121,7 +121,9 @@ func TestFormatOf(t *testing.T) {
 		"job_id,submission_time,num_iteration,model_name,deadline,batch_size,num_gpu,duration":                         "elasticflow",
 		"order, job_id,user,vc,jobname,gpu_num,submit_time,duration":                                                   "lucid",
 		"job_id,num_gpu,submit_time,iterations,model_name,batch_size,duration,interval,iteration_time,resource_time_0": "muri",
-		"# 17":           "allox",
+		"# 17": "allox",
+		"job_id,user,vc,gpu_num,cpu_num,node_num,state,submit_time,start_time,end_time,duration,queue": "helios",
+		"[":              "philly",
 		"job_id,submit":  "",
 		"{\"jobs\": []}": "",
 		"":               "",

@@ -30,10 +30,13 @@ func Wrong(line int, format string, args ...any) error {
 	return &inputError{fmt.Sprintf("line %d: ", line) + fmt.Sprintf(format, args...)}
 }
 
-// FormatOf says whose format a trace has, of which this is the first line: star, elasticflow, lucid, muri or allox; "": none that it knows.
+// FormatOf says whose format a trace has, of which this is the first line: star, elasticflow, lucid, muri, allox, helios or philly; "": none that it knows.
 func FormatOf(line string) string {
 	if strings.HasPrefix(line, "# ") {
 		return "allox"
+	}
+	if strings.HasPrefix(line, "[") {
+		return "philly"
 	}
 	columns := map[string]bool{}
 	for h := range strings.SplitSeq(line, ",") {
@@ -42,6 +45,8 @@ func FormatOf(line string) string {
 	switch {
 	case columns["submit"] && columns["gpus"]:
 		return "star"
+	case columns["gpu_num"] && columns["submit_time"] && columns["node_num"]:
+		return "helios"
 	case columns["gpu_num"] && columns["submit_time"]:
 		return "lucid"
 	case columns["iteration_time"] && columns["num_gpu"]:
