@@ -105,7 +105,7 @@ func (r *ran) curve(most int, names []string) ([]estimate.Rate, error) {
 	}
 	c, err := estimate.Curve(r.segments, most)
 	if err != nil {
-		return nil, member.FileError(workload.Bad("%v: %v", names, err), workload.ErrInput)
+		return nil, member.FileError(workload.Bad("%s: %v", strings.Join(names, ", "), err), workload.ErrInput)
 	}
 	return c, nil
 }
