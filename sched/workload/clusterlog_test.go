@@ -1,7 +1,6 @@
 package workload
 
 import (
-	"bytes"
 	"errors"
 	"reflect"
 	"strings"
@@ -80,39 +79,4 @@ func TestClusterLogsSayWhatIsWrong(t *testing.T) {
 			t.Errorf("philly with %q: %v, want %s", c.new, err, c.want)
 		}
 	}
-}
-
-// fuzzLog has what is read without an error be jobs with GPUs, names and times, which are read again as they were written.
-func fuzzLog(t *testing.T, jobs []*sched.Job, err error) {
-	if err != nil {
-		if !errors.Is(err, ErrInput) {
-			t.Fatal(err)
-		}
-		return
-	}
-	last := 0.
-	for _, j := range jobs {
-		if j.GPUs < 1 || j.ID == "" || j.Duration < 0 || j.Submit < last {
-			t.Fatalf("%+v after %v s", *j, last)
-		}
-		last = j.Submit
-	}
-}
-
-func FuzzHeliosTrace(f *testing.F) {
-	f.Add([]byte(helios))
-	f.Add([]byte(strings.Replace(helios, "2020-04-08", "0000-01-01", 1)))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		jobs, _, err := HeliosTrace(bytes.NewReader(b))
-		fuzzLog(t, jobs, err)
-	})
-}
-
-func FuzzPhillyTrace(f *testing.F) {
-	f.Add([]byte(philly))
-	f.Add([]byte("[]"))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		jobs, _, err := PhillyTrace(bytes.NewReader(b))
-		fuzzLog(t, jobs, err)
-	})
 }

@@ -2,9 +2,12 @@ package workload
 
 import (
 	"bytes"
+	"errors"
 	"io"
+	"maps"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -32,24 +35,37 @@ func sameAfterwards(t *testing.T, jobs []*sched.Job) {
 	}
 }
 
+// small is a trace of each format.
+var small = map[string]struct {
+	text string
+	read func(io.Reader) ([]*sched.Job, error)
+}{
+	"elasticflow": {"job_id,submit_time,iteration,model_name,ddl,batch_size,num_gpu,duration,best_effort,noise_scale\na,1,100.5,net,70,64,1,100,0,33.5\nb,2,7,net,70,128,2,3,1,0\n",
+		func(r io.Reader) ([]*sched.Job, error) {
+			ths := Throughputs{}
+			if err := ths.Read("net.csv", strings.NewReader("global_batch_size,1,2,4\n64,1.1,,3.5\n128,0,2,nan\n")); err != nil {
+				return nil, err
+			}
+			return ElasticFlowTrace(r, ths)
+		}},
+	"lucid": {"job_id,user,vc,gpu_num,submit_time,duration,model,dataset,batchsize,amp,gmem,sharescore,ebm_priority,lgb_priority\n1,u,a,2,10,50,m,d,8,1,100.25,2,50.125,-7\n2,,b,2,10,50,m,d,8,0,0,0,-1,0\n", LucidTrace},
+	"muri":  {"job_id,num_gpu,submit_time,iterations,model_name,iteration_time,resource_time_0,resource_time_1,resource_time_2\n1,1,7,100,dqn,333,150,50,0\n", MuriTrace},
+	"allox": {"# 3\n1 3 1 10 bursty0\nstage -1 0.1 0.2 33.25 1 0.3 4.5 1 -0.05 0\n0\n", AlloXTrace},
+	"helios": {helios, func(r io.Reader) ([]*sched.Job, error) {
+		jobs, _, err := HeliosTrace(r)
+		return jobs, err
+	}},
+	"philly": {philly, func(r io.Reader) ([]*sched.Job, error) {
+		jobs, _, err := PhillyTrace(r)
+		return jobs, err
+	}},
+	"star": {"job_id,vc,submit,gpus,duration,deadline,estimate,history,model,dataset,batch,amp,memory,score,best_effort,noise_scale,iterations,rates,batches,stages,restart,user,plain_duration,error,plain_error\n" +
+		"a,v,1,2,3,40,5,-6,m,d,8,1,9,2,1,10,11,1/0/3,8:1/2;16:3,.1/.2/.3/.4,12,u,13,-.5,.5\n", StarTrace},
+}
+
 // TestImportKeepsAll writes a job of each format in our own one, and reads it again.
 func TestImportKeepsAll(t *testing.T) {
-	ths := Throughputs{}
-	for _, table := range []string{"global_batch_size,1,2,4\n64,1.1,,3.5\n128,0,2,nan\n"} {
-		if err := ths.Read("net.csv", strings.NewReader(table)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for name, c := range map[string]struct {
-		text string
-		read func(io.Reader) ([]*sched.Job, error)
-	}{
-		"elasticflow": {"job_id,submit_time,iteration,model_name,ddl,batch_size,num_gpu,duration,best_effort,noise_scale\na,1,100.5,net,70,64,1,100,0,33.5\nb,2,7,net,70,128,2,3,1,0\n",
-			func(r io.Reader) ([]*sched.Job, error) { return ElasticFlowTrace(r, ths) }},
-		"lucid": {"job_id,user,vc,gpu_num,submit_time,duration,model,dataset,batchsize,amp,gmem,sharescore,ebm_priority,lgb_priority\n1,u,a,2,10,50,m,d,8,1,100.25,2,50.125,-7\n2,,b,2,10,50,m,d,8,0,0,0,-1,0\n", LucidTrace},
-		"muri":  {"job_id,num_gpu,submit_time,iterations,model_name,iteration_time,resource_time_0,resource_time_1,resource_time_2\n1,1,7,100,dqn,333,150,50,0\n", MuriTrace},
-		"allox": {"# 3\n1 3 1 10 bursty0\nstage -1 0.1 0.2 33.25 1 0.3 4.5 1 -0.05 0\n0\n", AlloXTrace},
-	} {
+	for name, c := range small {
 		t.Run(name, func(t *testing.T) {
 			jobs, err := c.read(strings.NewReader(c.text))
 			if err != nil {
@@ -58,6 +74,24 @@ func TestImportKeepsAll(t *testing.T) {
 			sameAfterwards(t, jobs)
 		})
 	}
+}
+
+// FuzzTrace has what is read of any format, without an error, be the same when it was written in our own and read again.
+func FuzzTrace(f *testing.F) {
+	names := slices.Sorted(maps.Keys(small))
+	for i, name := range names {
+		f.Add(byte(i), []byte(small[name].text))
+	}
+	f.Fuzz(func(t *testing.T, format byte, b []byte) {
+		c := small[names[int(format)%len(names)]]
+		jobs, err := c.read(bytes.NewReader(b))
+		if err != nil && !errors.Is(err, ErrInput) {
+			t.Fatal(err)
+		}
+		if err == nil {
+			sameAfterwards(t, jobs)
+		}
+	})
 }
 
 // TestImportedTraces does so with all traces that originals were run on.
