@@ -9,7 +9,6 @@ import (
 	"io"
 	"math"
 	"slices"
-	"time"
 
 	"star/sched"
 )
@@ -22,26 +21,13 @@ func HeliosTrace(r io.Reader) (jobs []*sched.Job, left int, err error) {
 	seen := map[string]int{}
 	for t.next() {
 		j := &sched.Job{ID: t.id(seen), VC: t.text("vc"), User: t.text("user"), Deadline: never, GPUs: t.whole("gpu_num", 0), Duration: t.number("duration", 0)}
-		at, err := date(t.text("submit_time"))
-		if err != nil {
-			t.fail(t.line, "submit_time is %v", err)
-		}
-		if j.Submit = at; j.GPUs > 0 {
+		if j.Submit = t.date("submit_time"); j.GPUs > 0 {
 			jobs = append(jobs, j)
 		} else {
 			left++
 		}
 	}
 	return inOrder(jobs), left, t.err
-}
-
-// date is a time such as 2020-09-01 00:10:00, in s since Epoch.
-func date(text string) (float64, error) {
-	at, err := time.Parse(time.DateTime, text)
-	if err != nil {
-		return 0, fmt.Errorf("%q: want such as 2020-09-01 00:10:00", text)
-	}
-	return float64(at.Unix() - Epoch.Unix()), nil
 }
 
 // inOrder are jobs in order of submission. Where some are submitted before Epoch, the clock of all begins as many weeks before it as they need: what the hour is, and the day of the

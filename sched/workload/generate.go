@@ -112,16 +112,18 @@ func (g Generated) draws() draws {
 	return draws{stream(1), stream(2), stream(3), stream(4), model}
 }
 
+// runs says whether a model does on so many GPUs, each with a sample at least.
+func (g Generated) runs(m throughput, gpus int) bool {
+	r, level := g.Rates[m], bits.Len(uint(gpus))-1
+	return level < len(r) && r[level] > 0 && m.batch >= gpus
+}
+
 // models are those that jobs may be of.
 func (g Generated) models() ([]throughput, error) {
-	on := func(m throughput, gpus int) bool {
-		r, level := g.Rates[m], bits.Len(uint(gpus))-1
-		return level < len(r) && r[level] > 0
-	}
 	if g.Compat {
 		for _, m := range originals {
 			for gpus := 1; gpus <= 16; gpus *= 2 {
-				if !on(m, gpus) {
+				if !g.runs(m, gpus) {
 					return nil, Bad("there are no iterations/s of model %s with batch size %d on %d GPUs, which ElasticFlow's generator has jobs of: give its tables for A100", m.model, m.batch, gpus)
 				}
 			}
@@ -131,7 +133,7 @@ func (g Generated) models() ([]throughput, error) {
 	all := slices.SortedFunc(maps.Keys(g.Rates), func(a, b throughput) int { return cmp.Or(cmp.Compare(a.model, b.model), a.batch-b.batch) })
 	if g.Like == "elasticflow" {
 		most := 1 << len(likes[g.Like].shares)
-		if some := slices.DeleteFunc(slices.Clone(all), func(m throughput) bool { return !on(m, most) || m.batch < most }); len(some) > 0 {
+		if some := slices.DeleteFunc(slices.Clone(all), func(m throughput) bool { return !g.runs(m, most) }); len(some) > 0 {
 			return some, nil
 		}
 	}
@@ -141,15 +143,11 @@ func (g Generated) models() ([]throughput, error) {
 // model has a job be a model that can run on its GPUs, or on half of them, …, if there is one; at is in [0, 1). The model's rate is that on these GPUs, iterations/s.
 func (g Generated) model(j *sched.Job, models []throughput, at float64) (rate float64) {
 	for ; j.GPUs > 0; j.GPUs /= 2 {
-		level := bits.Len(uint(j.GPUs)) - 1
-		can := slices.DeleteFunc(slices.Clone(models), func(m throughput) bool {
-			r := g.Rates[m]
-			return len(r) <= level || r[level] <= 0 || m.batch < j.GPUs
-		})
+		can := slices.DeleteFunc(slices.Clone(models), func(m throughput) bool { return !g.runs(m, j.GPUs) })
 		if len(can) > 0 {
 			m := can[int(at*float64(len(can)))]
 			j.Model, j.Batch, j.Rates, j.Batches = m.model, m.batch, g.Rates[m], g.Rates.batches(m.model)
-			return j.Rates[level]
+			return j.Rates[bits.Len(uint(j.GPUs))-1]
 		}
 	}
 	j.GPUs = 1

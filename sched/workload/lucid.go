@@ -2,7 +2,6 @@ package workload
 
 import (
 	"io"
-	"time"
 
 	"star/sched"
 )
@@ -70,22 +69,16 @@ func ReadPairs(r io.Reader) (map[[2]sched.Kind][2]float64, error) {
 	return pairs, t.err
 }
 
-// Epoch is when the clock of Lucid's traces begins, and that of all traces for ReadForecasts.
-var Epoch = time.Date(2020, 4, 1, 0, 0, 0, 0, time.UTC)
-
 // ReadForecasts reads how many jobs, and GPUs, were forecast to be submitted in each ten minutes.
 func ReadForecasts(r io.Reader, p *sched.Profile) error {
 	t := newTable(r)
 	t.need("time", "pred_gpu_job", "pred_gpu_num")
 	for t.next() {
-		at, err := time.Parse(time.DateTime, t.text("time"))
-		if err != nil {
-			t.fail(t.line, "time is %q: want such as 2020-09-01 00:10:00", t.text("time"))
-		}
+		at := t.date("time")
 		if len(p.Jobs) == 0 {
-			p.Begin = at.Sub(Epoch).Seconds()
+			p.Begin = at
 		}
-		if at.Sub(Epoch).Seconds() != p.Begin+600*float64(len(p.Jobs)) {
+		if at != p.Begin+600*float64(len(p.Jobs)) {
 			t.fail(t.line, "time is %q: want ten minutes more than in the line before", t.text("time"))
 		}
 		p.Jobs = append(p.Jobs, t.number("pred_gpu_job", -never))

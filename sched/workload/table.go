@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // ErrInput is wrapped by all errors of what was read.
@@ -197,6 +198,27 @@ func (t *table) whole(name string, low int) int {
 		t.fail(t.line, "%s is %v: want a whole number", name, v)
 	}
 	return int(v)
+}
+
+// Epoch is when the clock of Lucid's traces begins, and that of all traces for ReadForecasts.
+var Epoch = time.Date(2020, 4, 1, 0, 0, 0, 0, time.UTC)
+
+// date is a time such as 2020-09-01 00:10:00, in s since Epoch.
+func date(text string) (float64, error) {
+	at, err := time.Parse(time.DateTime, text)
+	if err != nil {
+		return 0, fmt.Errorf("%q: want such as 2020-09-01 00:10:00", text)
+	}
+	return float64(at.Unix() - Epoch.Unix()), nil
+}
+
+// date is a cell with a time, in s since Epoch.
+func (t *table) date(name string) float64 {
+	at, err := date(t.text(name))
+	if err != nil {
+		t.fail(t.line, "%s is %v", name, err)
+	}
+	return at
 }
 
 var never = math.Inf(1)
