@@ -93,7 +93,9 @@ func TestEventsSayForWhom(t *testing.T) {
 	}
 	var b bytes.Buffer
 	err := NewEvents(&b).Write("srtf", []sched.Outcome{o("a", "x", sched.Step{At: 1, GPUs: 2}, sched.Step{At: 5}), o("b", "x", sched.Step{At: 5, GPUs: 2}), o("c", "y", sched.Step{At: 5, GPUs: 2}), o("d", "x", sched.Step{At: 7, GPUs: 2})})
-	if want := "5,srtf,a,preempt,0,,gives up its 2 GPUs: least time left first; more for b\n"; err != nil || !strings.Contains(b.String(), want) {
-		t.Errorf("%v, %s, want %s", err, b.String(), want)
+	for _, want := range []string{"5,srtf,a,preempt,0,,gives up its 2 GPUs: least time left first; more for b\n", "5,srtf,b,start,2,,starts on 2 GPUs after 5 s: least time left first\n"} {
+		if err != nil || !strings.Contains(b.String(), want) {
+			t.Errorf("%v, %s, want %s", err, b.String(), want)
+		}
 	}
 }
