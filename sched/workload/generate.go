@@ -100,7 +100,8 @@ type draws struct{ arrival, duration, gpus, deadline, model func() float64 }
 var originals = []throughput{{"resnet50", 64}, {"resnet50", 128}, {"resnet50", 256}, {"vgg16", 64}, {"vgg16", 128}, {"vgg16", 256}, {"inception3", 64}, {"inception3", 128},
 	{"gpt2", 128}, {"gpt2", 256}, {"bert", 128}, {"bert", 64}, {"deepspeech2", 64}, {"deepspeech2", 32}}
 
-// draws are those of one stream, or of the five streams of ElasticFlow's generator.
+// draws are those of one stream, or of the five streams of ElasticFlow's generator. That of deadlines has no seed there; here it has the one of the traces that TestGenerateElasticFlow
+// compares, which were made with a seed.
 func (g Generated) draws() draws {
 	if !g.Compat {
 		return draws{g.Random, g.Random, g.Random, g.Random, g.Random}
