@@ -141,12 +141,12 @@ func elasticGandiva(jobs []*Job, c Cluster, slot float64) []Outcome {
 		for n < len(due) && due[n].Submit <= e.now {
 			n++
 		}
-		tried, come := len(waiting), append(waiting, due[:n]...)
+		come := slices.Concat(due[:n], waiting)
 		due, waiting = due[n:], nil
 		var wide []*served // they waited already, and need several nodes
 		var late []*served // they need several nodes, all sets are full, and there is no room for another: they come after the classes have their shares
 		for i, j := range come {
-			if i < tried && e.nodesOf(j.GPUs) > 1 {
+			if i >= n && e.nodesOf(j.GPUs) > 1 {
 				wide = append(wide, j)
 			} else if e.nodesOf(j.GPUs) > 1 && e.full(j.GPUs) {
 				late = append(late, j)
