@@ -251,7 +251,11 @@ func pairsOf(groups []*together, compat Compat) []pair {
 			u := &together{jobs: slices.Concat(x.jobs, y.jobs)}
 			if u.period = period(u.jobs); compat&Muri != 0 || u.helps() {
 				pairs = append(pairs, pair{a, b, u})
-				edges = append(edges, blossom.Edge{U: a, V: b, Weight: u.busy()})
+				weight := u.busy()
+				if compat&Muri != 0 {
+					weight /= sharing[len(u.jobs)-1] // pairs and fours are better than three that are as busy
+				}
+				edges = append(edges, blossom.Edge{U: a, V: b, Weight: weight})
 			}
 		}
 	}
