@@ -1,7 +1,6 @@
 package sched
 
 import (
-	"cmp"
 	"math"
 	"slices"
 )
@@ -47,66 +46,30 @@ func (p *Profile) lucidProgram(jobs []*Job, clusters map[string]Cluster, lent ma
 // profile runs each job that is small enough for a while in a cluster of its own, and says which ended there. Scaled has the times at
 // which that cluster had a node more, and less, in turns, if it can have one.
 func (p *Profile) profile(jobs []*Job, c Cluster, scales bool) (of map[*Job]profiled, scaled []float64) {
-	of = map[*Job]profiled{}
-	due := slices.DeleteFunc(slices.Clone(jobs), func(j *Job) bool { return j.GPUs > profileGPUs })
-	slices.SortStableFunc(due, func(a, b *Job) int { return cmp.Compare(a.Submit, b.Submit) })
-	n := newNodes(c)
-	type run struct {
-		at  []Share
-		end float64
-	}
-	var running []run
-	var queue []*Job
-	more, again := false, false // there is a node more; jobs may start in the next second
-	for now := 0.; ; {
-		next := never
-		if len(due) > 0 {
-			next = due[0].Submit
-		}
-		for _, r := range running {
-			next = min(next, r.end)
-		}
+	r := p.newProfiler(jobs, c, func(*Job) int { return profileGPUs })
+	r.now = 0
+	again := false // jobs may start in the next second
+	for {
+		next := r.change()
 		if math.IsInf(next, 1) {
-			return of, scaled
+			return r.of, scaled
 		}
-		if more || scales && len(queue) > 10 {
-			next = min(next, now-math.Mod(now, 10)+10)
+		if r.more >= 0 || scales && len(r.queue) > 10 {
+			next = min(next, r.now-math.Mod(r.now, 10)+10)
 		}
 		if again {
-			next, again = min(next, now+1), false
+			next, again = min(next, r.now+1), false
 		}
-		now = next
-		running = slices.DeleteFunc(running, func(r run) bool {
-			if r.end <= now {
-				n.give(r.at)
-			}
-			return r.end <= now
-		})
-		for len(due) > 0 && due[0].Submit <= now {
-			queue = append(queue, due[0])
-			due = due[1:]
+		r.until(next)
+		r.start()
+		if math.Mod(next, 10) == 0 && len(r.queue) > 10 && r.more < 0 && scales {
+			r.nodes.add()
+			r.more, again = len(r.nodes.free)-1, true
+			scaled = append(scaled, next)
 		}
-		slices.SortStableFunc(queue, func(a, b *Job) int { return cmp.Compare(a.GPUs, b.GPUs) })
-		for len(queue) > 0 {
-			j := queue[0]
-			at := n.consolidate(j.GPUs)
-			if at == nil {
-				break
-			}
-			queue = queue[1:]
-			n.take(at)
-			r := profiled{start: now, end: now + min(j.Duration, profileTime), done: j.Duration <= profileTime}
-			of[j] = r
-			running = append(running, run{at, r.end})
-		}
-		if math.Mod(now, 10) == 0 && len(queue) > 10 && !more && scales {
-			more, again = true, true
-			n.add()
-			scaled = append(scaled, now)
-		}
-		if math.Mod(now, 100) == 0 && len(queue) < 5 && more && p.mean(p.GPUs, now) <= 40 && n.drop(len(n.free)-1) {
-			more = false
-			scaled = append(scaled, now)
+		if math.Mod(next, 100) == 0 && len(r.queue) < 5 && r.more >= 0 && p.mean(p.GPUs, next) <= 40 && r.nodes.drop(r.more) {
+			r.more = -1
+			scaled = append(scaled, next)
 		}
 	}
 }

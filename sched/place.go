@@ -70,17 +70,15 @@ func (n *nodes) consolidate(want int) (at []Share) {
 		}
 	}
 	slices.SortStableFunc(n.order, func(a, b int) int { return cmp.Compare(n.count(b), n.count(a)) })
-	for _, i := range n.order {
+	for k := 0; want > 0; k++ { // all of them together are enough
 		take := min(want, n.size)
-		if n.count(i) < take {
+		if n.count(n.order[k]) < take {
 			return nil
 		}
-		at = append(at, n.lowest(i, take))
-		if want -= take; want == 0 {
-			return at
-		}
+		at = append(at, n.lowest(n.order[k], take))
+		want -= take
 	}
-	return nil
+	return at
 }
 
 // scatter places a job on any GPUs, which are enough.

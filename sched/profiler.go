@@ -43,8 +43,8 @@ func (p *Profile) newProfiler(jobs []*Job, c Cluster, fits func(*Job) int) *prof
 	return r
 }
 
-// next is when something happens; never: nothing does.
-func (r *profiler) next() float64 {
+// change is when the next job comes or leaves; never: none does.
+func (r *profiler) change() float64 {
 	next := never
 	if len(r.due) > 0 {
 		next = r.due[0].Submit
@@ -52,6 +52,12 @@ func (r *profiler) next() float64 {
 	for _, x := range r.runs {
 		next = min(next, x.end)
 	}
+	return next
+}
+
+// next is when something happens; never: nothing does.
+func (r *profiler) next() float64 {
+	next := r.change()
 	if (r.more >= 0 || len(r.queue) > 10) && !math.IsInf(r.now, -1) {
 		next = min(next, r.now-math.Mod(r.now, 10)+10)
 	}
@@ -61,38 +67,48 @@ func (r *profiler) next() float64 {
 // advance has happen what does up to a time. Lend says whether there is a node more; back is told when there is not any more.
 func (r *profiler) advance(to float64, lend func() bool, back func()) {
 	for next := r.next(); next <= to && !math.IsInf(next, 1); next = r.next() {
-		r.now = next
-		r.runs = slices.DeleteFunc(r.runs, func(x profilerRun) bool {
-			if x.end <= next {
-				r.nodes.give(x.at)
-			}
-			return x.end <= next
-		})
-		for len(r.due) > 0 && r.due[0].Submit <= next {
-			r.queue, r.due = append(r.queue, r.due[0]), r.due[1:]
-		}
-		slices.SortStableFunc(r.queue, func(a, b *Job) int { return cmp.Compare(a.GPUs, b.GPUs) })
+		r.until(next)
 		if r.more < 0 && len(r.queue) > 10 && math.Mod(next, 10) == 0 && lend() {
 			r.nodes.add()
 			r.more = len(r.nodes.free) - 1
 		}
-		for len(r.queue) > 0 {
-			j := r.queue[0]
-			at := r.nodes.consolidate(j.GPUs)
-			if at == nil {
-				break
-			}
-			r.queue = r.queue[1:]
-			r.nodes.take(at)
-			x := profiled{start: next, end: next + min(j.Duration, profileTime), done: j.Duration <= profileTime}
-			r.of[j] = x
-			r.runs = append(r.runs, profilerRun{at, x.end})
-		}
+		r.start()
 		idle := len(r.due) == 0 && len(r.queue) == 0
 		if r.more >= 0 && (idle || math.Mod(next, 100) == 0 && len(r.queue) < 5 && r.mean(r.GPUs, next) <= 40) && r.nodes.drop(r.more) {
 			r.more = -1
 			back()
 		}
+	}
+}
+
+// until has jobs leave and come, up to a time.
+func (r *profiler) until(now float64) {
+	r.now = now
+	r.runs = slices.DeleteFunc(r.runs, func(x profilerRun) bool {
+		if x.end <= now {
+			r.nodes.give(x.at)
+		}
+		return x.end <= now
+	})
+	for len(r.due) > 0 && r.due[0].Submit <= now {
+		r.queue, r.due = append(r.queue, r.due[0]), r.due[1:]
+	}
+	slices.SortStableFunc(r.queue, func(a, b *Job) int { return cmp.Compare(a.GPUs, b.GPUs) })
+}
+
+// start starts jobs, up to the first that does not fit.
+func (r *profiler) start() {
+	for len(r.queue) > 0 {
+		j := r.queue[0]
+		at := r.nodes.consolidate(j.GPUs)
+		if at == nil {
+			break
+		}
+		r.queue = r.queue[1:]
+		r.nodes.take(at)
+		x := profiled{start: r.now, end: r.now + min(j.Duration, profileTime), done: j.Duration <= profileTime}
+		r.of[j] = x
+		r.runs = append(r.runs, profilerRun{at, x.end})
 	}
 }
 

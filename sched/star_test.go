@@ -3,6 +3,7 @@ package sched
 import (
 	"math"
 	"math/rand/v2"
+	"reflect"
 	"testing"
 )
 
@@ -102,3 +103,37 @@ func TestPolluxIsBest(t *testing.T) {
 		}
 	}
 }
+
+// Where durations are predicted star goes by that, and by how long a job has run where that is longer.
+func TestStarGoesByEstimates(t *testing.T) {
+	jobs := []*Job{
+		{ID: "thought short", Deadline: never, GPUs: 1, Duration: 100, Estimate: 5},
+		{ID: "thought long", Deadline: never, GPUs: 1, Duration: 10, Estimate: 50},
+		{ID: "wakes", Submit: 60, Deadline: never, GPUs: 1, Duration: 1, Estimate: 1000},
+	}
+	out, err := Run(jobs, map[string]Cluster{"": {Nodes: 1, GPUs: 1}}, Options{Policy: "star", Slot: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range [][2]float64{{0, 110}, {60, 70}, {110, 111}} {
+		if got := [2]float64{out[i].Start, out[i].End}; got != want {
+			t.Errorf("%s runs from %v to %v, want %v to %v", out[i].ID, got[0], got[1], want[0], want[1])
+		}
+	}
+}
+
+// Who is wrong by a factor is wrong about all that it knows of a job's duration, and nobody else's table is changed.
+func TestMisjudge(t *testing.T) {
+	either := &Either{Duration: [2]float64{10, 20}, Error: [2]float64{.5, 0}}
+	j := &Job{Estimate: 100, History: 200, Either: either}
+	Misjudge([]*Job{j}, .5, .25, constant(2))
+	g := 1.25 * math.Exp(1)
+	want := Job{Estimate: 100 * g, History: 200 * g, Guess: g, Either: &Either{Duration: either.Duration, Error: [2]float64{1.5*g - 1, g - 1}}}
+	if !reflect.DeepEqual(*j, want) || either.Error[0] != .5 {
+		t.Errorf("%+v, %+v; want %+v, %+v", *j, *j.Either, want, *want.Either)
+	}
+}
+
+type constant float64
+
+func (c constant) NormFloat64() float64 { return float64(c) }
