@@ -276,7 +276,8 @@ func (e *turnwise) join(j *served) bool {
 
 // share goes through the classes, those with the fewest GPUs first. Each is due what its jobs ask for, but no more than its share of all that is asked for. What it has
 // and what it is due differ by some number of its jobs, rounded up: as many sets go if it has too much. If it has too little, nothing is done while there are as many free
-// nodes as jobs that lack GPUs, but as many nodes are not for the classes after it; else all free nodes are taken, also if there is none.
+// nodes as jobs that lack GPUs, but as many nodes are not for the classes after it; else, and always where a job needs several nodes, all free nodes are taken,
+// also if there is none.
 func (e *turnwise) share() {
 	demand := 0
 	count := map[int]int{}
@@ -294,7 +295,7 @@ func (e *turnwise) share() {
 		has := float64(len(sets) * nodes * e.GPUs)
 		if n := min(int(math.Ceil((has-due)/float64(size))), len(sets)-1); n > 0 {
 			e.shrink(size, n)
-		} else if lack, free := (due-has)/float64(size), max(0, e.free-promised)/nodes; lack > float64(free) {
+		} else if lack, free := (due-has)/float64(size), max(0, e.free-promised)/nodes; lack > float64(free) || lack > 0 && nodes > 1 {
 			e.grow(size, free)
 		} else if lack > 0 {
 			promised += int(math.Ceil(lack))
