@@ -5,15 +5,8 @@ import (
 	"testing"
 )
 
-// TestTwister compares with the first numbers of the paper's program and of Python 3.11's module random.
+// TestTwister compares with numbers of Python 3.11's module random.
 func TestTwister(t *testing.T) {
-	w := &twister{next: 624}
-	w.seed([]uint32{0x123, 0x234, 0x345, 0x456})
-	for i, want := range []uint32{1067595299, 955945823, 477289528, 4107218783, 4228976476} {
-		if got := w.uint32(); got != want {
-			t.Errorf("number %d of the paper's program is %d, want %d", i, got, want)
-		}
-	}
 	for seed, want := range map[uint64][]float64{
 		0: {0.6380736282281027, 0.17337386483746886}, 1<<40 + 7: {0.9318055832935341, 0.31182417251800365},
 	} {
