@@ -146,11 +146,12 @@ func elasticGandiva(jobs []*Job, c Cluster, slot float64) []Outcome {
 		var wide []*served // they waited already, and need several nodes
 		var late []*served // they need several nodes, all sets are full, and there is no room for another: they come after the classes have their shares
 		for i, j := range come {
-			if i >= n && e.nodesOf(j.GPUs) > 1 {
+			switch several := e.nodesOf(j.GPUs) > 1; {
+			case several && i >= n:
 				wide = append(wide, j)
-			} else if e.nodesOf(j.GPUs) > 1 && e.full(j.GPUs) {
+			case several && e.full(j.GPUs):
 				late = append(late, j)
-			} else if !e.join(j) {
+			case !e.join(j):
 				waiting = append(waiting, j)
 			}
 		}
@@ -245,18 +246,21 @@ func (e *turnwise) part(size int) float64 { return float64(size) / float64(e.nod
 
 // full says whether a class has sets, all of them are full, and no nodes are free for one more.
 func (e *turnwise) full(size int) bool {
-	return len(e.sets[size]) > 0 && e.free < e.nodesOf(size) && !slices.ContainsFunc(e.sets[size], func(s *turns) bool { return s.filled+e.part(size) <= 1-1e-9 })
+	return len(e.sets[size]) > 0 && e.free < e.nodesOf(size) && !slices.ContainsFunc(e.sets[size], func(s *turns) bool { return !e.fills(s, size) })
 }
+
+// fills says whether one job more, with so many GPUs, would fill a set, or finds it full.
+func (e *turnwise) fills(s *turns, size int) bool { return s.filled+e.part(size) > 1-1e-9 }
 
 // join puts a job into the emptiest set, or a new one if that is full, or the one behind it if there are no nodes for a new one. Of sets that are filled as much, that comes
 // first which was looked at longest ago: it goes behind them. False: there is no set, and no node for one.
 func (e *turnwise) join(j *served) bool {
-	sets, nodes, part := e.sets[j.GPUs], e.nodesOf(j.GPUs), e.part(j.GPUs)
+	sets, nodes := e.sets[j.GPUs], e.nodesOf(j.GPUs)
 	if len(sets) == 0 && e.free < nodes {
 		return false
 	}
 	emptiestFirst(sets)
-	full := len(sets) == 0 || sets[0].filled+part > 1-1e-9
+	full := len(sets) == 0 || e.fills(sets[0], j.GPUs)
 	if len(sets) > 0 {
 		sets = append(sets[1:], sets[0])
 	}
@@ -268,7 +272,7 @@ func (e *turnwise) join(j *served) bool {
 	}
 	s := sets[len(sets)-1]
 	s.jobs = append(s.jobs, j)
-	s.filled += part
+	s.filled += e.part(j.GPUs)
 	e.sets[j.GPUs] = sets
 	j.Start = e.now
 	return true

@@ -53,15 +53,15 @@ type Decision struct {
 }
 
 // livePolicies are the policies for jobs that run, and whether they do without knowing how fast a job is.
-var livePolicies = map[string]struct{ blind bool }{
-	"fifo": {blind: true}, "sjf": {}, "srtf": {}, "srsf": {}, "tiresias": {blind: true}, "edf": {}, "edf-admission": {}, "ef": {}, "ef-admission": {}, "star": {},
+var livePolicies = map[string]bool{
+	"fifo": true, "sjf": false, "srtf": false, "srsf": false, "tiresias": true, "edf": false, "edf-admission": false, "ef": false, "ef-admission": false, "star": false,
 }
 
 // LivePolicies lists the policies that a Live knows.
 func LivePolicies() []string { return slices.Sorted(maps.Keys(livePolicies)) }
 
 // NeedsRates says whether a policy of a Live must know how fast a job is.
-func NeedsRates(policy string) bool { return !livePolicies[policy].blind }
+func NeedsRates(policy string) bool { return !livePolicies[policy] }
 
 // NewLive begins with jobs that there are already at a time, those that have GPUs and those that wait. GPUs is how many the cluster has; slot is how far apart
 // rounds of policies are that plan, s.
