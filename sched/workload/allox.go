@@ -33,8 +33,8 @@ func AlloXTrace(r io.Reader) ([]*sched.Job, error) {
 			l.fail("the job is %q here and %q in the line before: make them the same", head[1], id)
 		}
 		stage := l.words("stage -1 CORES MEMORY SECONDS GPUS MEMORY SECONDS 1 ERROR ERROR", 11)
-		if stage[0] != "stage" {
-			l.fail("begins with %q: want stage", stage[0])
+		if v, err := strconv.ParseFloat(stage[1], 64); stage[0] != "stage" || err != nil || v != -1 { // also -1.0
+			l.fail("begins with %q: want \"stage -1\"", stage[0]+" "+stage[1])
 		}
 		if l.number(stage[5], 0) > 1 {
 			l.fail("wants %s GPUs: want 1", stage[5])

@@ -94,6 +94,9 @@ func TestAlloXErrors(t *testing.T) {
 		{strings.Replace(good, "185", "NaN", 1), `line 3: "NaN": want a number`},
 		{strings.Replace(good, " 19 ", " ", 1), `line 3: has 10 words: want 11`},
 		{strings.Replace(good, "185 1 2", "185 4 2", 1), `line 3: wants 4 GPUs: want 1`},
+		{strings.Replace(good, "stage -1", "stag -1", 1), `line 3: begins with "stag -1": want "stage -1"`},
+		{strings.Replace(good, "stage -1", "stage 0", 1), `line 3: begins with "stage 0": want "stage -1"`},
+		{strings.Replace(good, "stage -1", "stage one", 1), `line 3: begins with "stage one": want "stage -1"`},
 		{strings.TrimSuffix(good, "0\n"), `line 4: is missing: want 0`},
 		{"# 0\n", `line 2: is missing: want 1 ID 1 SUBMIT QUEUE`},
 	} {
