@@ -31,7 +31,7 @@ var Table = []Code{
 	{Failure, "a failure without a class of its own", "a command that the coordinator refuses; a failed check of `star doctor`; the port of a `star-ps` is taken; the run log or the last checkpoint cannot be written"},
 	{Usage, "usage", "an unknown flag, key, model or mode; a value out of range; a rank that is taken or out of range; more workers than `--workers`; a bad `--dataset`; the port of `star run` is taken; another job has `--out` or `--checkpoint`"},
 	{Corrupt, "data, checkpoint or file of settings (`--config`) corrupt", "the message names file, byte, what was expected and found; a packed file (gzip, NPZ, Parquet) that unpacks to more than 100 times its size and 64 MiB"},
-	{Missing, "data, checkpoint or file of settings missing", "the message names the file"},
+	{Missing, "data, checkpoint or file of settings missing", "the message names the file; `star sched cancel` of a job that nobody has submitted"},
 	{Lost, "lost for good", "nobody joined within `--join-timeout`; `star ctl` without a job; a server is gone; most of the `--coordinators` are gone; a `star-ps` that was started in the place of one that may coordinate, and did not get it; the last worker is gone; for a worker: coordinator or shard is gone; an object store with the checkpoint does not answer"},
 	{Diverged, "diverged", "a gradient or loss was NaN or Inf, with `--on-nan stop`: for a worker its own, for a job those of most workers; a gradient does not belong, with `--poison fatal`"},
 	{Unwritable, "a file cannot be created or written", "`star sched serve` and `submit`: the disk with the queue is full, or the folder cannot be written; what `star sched sim` and `star export` are to write; the folder of `star install`"},

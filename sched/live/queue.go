@@ -1,6 +1,7 @@
 package live
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -164,12 +165,15 @@ func alike(a, b *Spec) bool {
 	return slices.Equal(a.Command, b.Command) && maps.Equal(a.Settings, b.Settings)
 }
 
-// Cancellation is the event that ends a job.
+// ErrNoJob says that no job of a name was submitted.
+var ErrNoJob = errors.New("star sched status lists them")
+
+// Cancellation is the event that ends a job. The error is an ErrNoJob if there is none of that name.
 func (q *Queue) Cancellation(name string, now float64) (Event, error) {
 	j := q.byName[name]
 	switch {
 	case j == nil:
-		return Event{}, fmt.Errorf("there is no job %s: star sched status lists them", name)
+		return Event{}, fmt.Errorf("there is no job %s: %w", name, ErrNoJob)
 	case !j.Active():
 		return Event{}, fmt.Errorf("job %s is %s already", name, j.State)
 	}

@@ -110,7 +110,9 @@ func (s *Service) asks(path string, body []byte) (a answer, err error) {
 		if later := s.q.Later(string(body)); err != nil && later != nil {
 			err = fmt.Errorf("%w; it was submitted again, and %s is %s: star sched cancel %s", err, later.Name, later.State, later.Name)
 		}
-		if err != nil {
+		if errors.Is(err, live.ErrNoJob) {
+			return a, coded{err, exitcode.Missing}
+		} else if err != nil {
 			return a, err
 		}
 		return a, s.commit(e)

@@ -324,3 +324,24 @@ func TestVerdicts(t *testing.T) {
 		t.Errorf("what was said while no service was there: %q", slow)
 	}
 }
+
+// Whoever cancels a job that nobody has submitted may have mistyped its name, and is told so by another exit code than whoever cancels one that is over.
+func TestCancel(t *testing.T) {
+	s, err := Start(Options{Dir: t.TempDir(), Policy: "fifo", Slot: time.Second, Hosts: []*live.Host{{Name: "h", Slots: 0}}, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.close()
+	if err := s.commit(submitted("a")); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		job  string
+		code int
+		says string
+	}{{"b", 66, "there is no job b: star sched status lists them"}, {"a", 0, ""}, {"a", 1, "job a is cancelled already"}} {
+		if _, err := s.asks("/cancel", []byte(c.job)); (err == nil) != (c.code == 0) || err != nil && (member.ExitCode(err) != c.code || err.Error() != c.says) {
+			t.Errorf("%s: %v, code %d, want %q, %d", c.job, err, member.ExitCode(err), c.says, c.code)
+		}
+	}
+}
