@@ -340,12 +340,7 @@ func (l *Live) says(id string, was int, now float64, to []string) string {
 	text := because(changes(float64(was), float64(n), "GPU"), choices[l.name], to)
 	if f := l.flexs[id]; f != nil && n > 0 {
 		takes := f.lag + l.e.more(f, was, n) + f.left/f.rate(n)
-		text += fmt.Sprintf("; done in %.0f s at this rate", takes)
-		if has := j.Deadline - now; takes > has {
-			text += fmt.Sprintf(", %.0f s after its deadline", takes-has)
-		} else if !math.IsInf(has, 1) {
-			text += fmt.Sprintf(", deadline in %.0f s", has)
-		}
+		text += "; " + doneIn(takes, j.Deadline-now)
 	}
 	return text
 }

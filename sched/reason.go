@@ -3,6 +3,7 @@ package sched
 import (
 	"fmt"
 	"math"
+	"math/bits"
 	"slices"
 	"strconv"
 	"strings"
@@ -57,10 +58,48 @@ func (o *Outcome) Reason(policy string, k int, more []string, c Cluster) string 
 		}
 	}
 	text := because(change, why, more)
+	if takes := o.takes(policy, k, c); !math.IsNaN(takes) {
+		return text + "; " + doneIn(takes, o.Deadline-s.At)
+	}
 	if has := o.Deadline - s.At; has < 0 {
 		text += "; deadline " + seconds(-has) + " ago"
 	} else if !math.IsInf(has, 1) {
 		text += "; deadline in " + seconds(has)
+	}
+	return text
+}
+
+// takes is how long a job would have taken from step k of its Steps on, if it had kept its GPUs, s: what it did then, by its rates. NaN under policies that do not plan, which do not ask how fast a job
+// is, where nodes are slow or go, for a job that did not end, and without GPUs.
+func (o *Outcome) takes(policy string, k int, c Cluster) float64 {
+	_, live := livePolicies[policy]
+	if !live || planners[policy] == nil || o.Rates == nil || o.Steps[k].GPUs == 0 || c.Slow != nil || c.Away != nil {
+		return math.NaN()
+	}
+	rate := func(n float64) float64 {
+		if i := bits.Len(uint(n)) - 1; i >= 0 && i < len(o.Rates) {
+			return o.Rates[i]
+		}
+		return 0
+	}
+	left, end := 0., o.End
+	for i := len(o.Steps) - 1; i >= k; i-- {
+		left += rate(o.Steps[i].GPUs) * max(0, end-o.Steps[i].At)
+		end = o.Steps[i].At
+	}
+	if at := rate(o.Steps[k].GPUs); at > 0 && !math.IsInf(o.End, 0) {
+		return left / at
+	}
+	return math.NaN()
+}
+
+// doneIn says how long a job takes from now on, and what that is beside its deadline, s from now; +Inf: it has none.
+func doneIn(takes, has float64) string {
+	text := "done in " + seconds(takes) + " at this rate"
+	if takes > has {
+		return text + ", " + seconds(takes-has) + " after its deadline"
+	} else if !math.IsInf(has, 1) {
+		text += ", deadline in " + seconds(has)
 	}
 	return text
 }
