@@ -93,14 +93,14 @@ func scheduleOf(h workload.Happened) web.Schedule {
 			s.Bars = append(s.Bars, web.Bar{float64(k), float64(b[0]), float64(b[1]), milli(x.From), milli(x.To)})
 		}
 	}
-	outcomes(&s, h.Jobs)
+	outcomes(&s, h)
 	return s
 }
 
 func milli(s float64) float64 { return math.Round(1e3*s) / 1e3 }
 
 // outcomes fills in what became of the jobs.
-func outcomes(s *web.Schedule, jobs []sched.Outcome) {
+func outcomes(s *web.Schedule, h workload.Happened) {
 	number := func(v float64) runlog.Number {
 		if math.IsInf(v, 0) {
 			v = math.NaN()
@@ -108,8 +108,8 @@ func outcomes(s *web.Schedule, jobs []sched.Outcome) {
 		return runlog.Number(milli(v))
 	}
 	var jct float64
-	for _, o := range jobs {
-		j := web.ScheduleJob{Job: o.ID, State: "done", Submitted: milli(o.Submit), Begun: number(o.Start), Ended: number(o.End), Deadline: number(o.Deadline), Done: number(math.NaN()), Stops: o.Preemptions, Why: o.Why}
+	for i, o := range h.Jobs {
+		j := web.ScheduleJob{Job: o.ID, State: "done", Submitted: milli(o.Submit), Begun: number(o.Start), Ended: number(o.End), Deadline: number(o.Deadline), Done: number(math.NaN()), Stops: o.Preemptions, Why: h.Last[i]}
 		if !math.IsInf(o.Deadline, 1) {
 			if s.Due++; !o.Declined() && o.Met() {
 				s.Met++
@@ -133,7 +133,7 @@ func outcomes(s *web.Schedule, jobs []sched.Outcome) {
 		jct += o.JCT()
 		s.Ended.Add(j, mostListed)
 	}
-	s.Headline = fmt.Sprintf("%d of %d jobs are done", s.Ended.Count, len(jobs))
+	s.Headline = fmt.Sprintf("%d of %d jobs are done", s.Ended.Count, len(h.Jobs))
 	if s.Ended.Count > 0 {
 		s.Headline += fmt.Sprintf(", on average %.0f s after they were submitted", jct/float64(s.Ended.Count))
 	}

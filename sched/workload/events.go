@@ -115,6 +115,7 @@ func IsEvents(begin string) bool {
 type Happened struct {
 	Policy string
 	Jobs   []sched.Outcome // in order of submission; with Submit, Deadline, Start, End, Preemptions, Why and Steps
+	Last   []string        // why each of them has what it has, had last, or was declined; "": nobody says
 }
 
 // ReadEvents reads what Events has written. Policies are in the order in which they come.
@@ -124,6 +125,7 @@ func ReadEvents(r io.Reader) ([]Happened, error) {
 	type under struct {
 		last float64 // time
 		jobs map[string]*sched.Outcome
+		said map[string]string // the last reasons
 		came []*sched.Outcome
 	}
 	var names []string
@@ -132,7 +134,7 @@ func ReadEvents(r io.Reader) ([]Happened, error) {
 		at, policy, id, gpus := t.number("time", -never), t.text("policy"), t.text("job_id"), t.number("gpus", 0)
 		u := policies[policy]
 		if u == nil {
-			u = &under{last: at, jobs: map[string]*sched.Outcome{}}
+			u = &under{last: at, jobs: map[string]*sched.Outcome{}, said: map[string]string{}}
 			policies[policy], names = u, append(names, policy)
 		}
 		if at < u.last {
@@ -142,6 +144,9 @@ func ReadEvents(r io.Reader) ([]Happened, error) {
 		o := u.jobs[id]
 		if t.text("event") != "submit" {
 			t.event(o, at, id, gpus)
+			if why := t.text("why"); why != "" {
+				u.said[id] = why
+			}
 			continue
 		}
 		if o != nil || id == "" {
@@ -157,7 +162,7 @@ func ReadEvents(r io.Reader) ([]Happened, error) {
 	for _, name := range names {
 		h := Happened{Policy: name}
 		for _, o := range policies[name].came {
-			h.Jobs = append(h.Jobs, *o)
+			h.Jobs, h.Last = append(h.Jobs, *o), append(h.Last, cmp.Or(policies[name].said[o.ID], o.Why))
 		}
 		all = append(all, h)
 	}

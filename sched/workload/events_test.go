@@ -43,7 +43,10 @@ func TestEvents(t *testing.T) {
 		if len(h.Jobs) != len(jobs) {
 			t.Errorf("%s: %d jobs, want %d", h.Policy, len(h.Jobs), len(jobs))
 		}
-		for _, x := range h.Jobs {
+		for i, x := range h.Jobs {
+			if last := h.Last[i]; x.Declined() && last != x.Why || !x.Declined() && !strings.HasPrefix(last, "starts on ") && !strings.HasPrefix(last, "goes on with ") {
+				t.Errorf("%s: the last reason of job %s is %q", h.Policy, x.ID, last)
+			}
 			w := outs[h.Policy][slices.IndexFunc(jobs, func(j *sched.Job) bool { return j.ID == x.ID })]
 			if x.Submit != w.Submit || !same(x.Deadline, w.Deadline) || !same(x.Start, w.Start) || !same(x.End, w.End) || x.Preemptions != w.Preemptions || x.Why != w.Why || !slices.Equal(x.Steps, w.Steps) {
 				t.Errorf("%s: job %s is %+v, was %+v", h.Policy, x.ID, x, w)

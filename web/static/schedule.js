@@ -217,8 +217,8 @@
       j => ({ cls: late(j) ? "bad" : "", cells: [j.job, since(j.submitted), percent(j.done, 0), due(j), duration(j.waited), String(j.preemptions), j.why] }), "no job waits");
     jobs("refused", v.refused, [["job"], ["state"], ["when"], ["why", "text"]],
       j => ({ cls: j.state === "failed" ? "bad" : "", cells: [j.job, j.state, since(known(j.ended) ? j.ended : j.submitted), j.why] }), "none");
-    jobs("ended", v.ended, [["job"], ["submitted"], ["began"], ["ended"], ["took", "n"], ["waited", "n"], ["deadline"], ["preemptions", "n"]],
-      j => ({ cls: late(j) ? "bad" : "", cells: [j.job, since(j.submitted), known(j.begun) ? since(j.begun) : "–", since(j.ended), duration(j.ended - j.submitted), duration(j.waited), due(j), String(j.preemptions)] }), "none yet");
+    jobs("ended", v.ended, [["job"], ["submitted"], ["began"], ["ended"], ["took", "n"], ["waited", "n"], ["deadline"], ["preemptions", "n"], ["last decision, or result", "text"]],
+      j => ({ cls: late(j) ? "bad" : "", cells: [j.job, since(j.submitted), known(j.begun) ? since(j.begun) : "–", since(j.ended), duration(j.ended - j.submitted), duration(j.waited), due(j), String(j.preemptions), j.why] }), "none yet");
     $("s-decided").hidden = !v.decided.length;
     table("t-decided", [["when"], ["job"], ["what", "text"]], v.decided.filter(d => matches(d.job)).map(d => ({ cells: [at(d.at), d.job || "–", d.says] })), "no job of that name");
   }

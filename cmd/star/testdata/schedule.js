@@ -9,6 +9,7 @@ browse(async (page, kind) => {
 
   if (kind === "simulated") {
     await says("a name that is a script", "t-ended", "<script>alert(1)</script>");
+    await says("why a job had what it had at last", "t-ended", "starts on 4 GPUs: first come, first served");
     await says("who is declined, and why", "t-refused", "asks for 8 GPUs, and the cluster has 4");
     await key("Home");
     await says("the first job on the first GPU", "under", "job <script>alert(1)</script> has 4 GPUs from 0.0 s to 100.0 s: GPU 0");
