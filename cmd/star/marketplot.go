@@ -4,13 +4,10 @@ import (
 	"cmp"
 	"fmt"
 	"math"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
 	"star/bench"
-	"star/member"
 	"star/sched/market"
 )
 
@@ -69,9 +66,6 @@ func lifeCurves(s *market.Study) (curves []bench.Curve) {
 
 // plot draws the study's curves into a folder, which it makes. What the study has no data of is left out.
 func (r *marketReport) plot(dir string, s *market.Study) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return member.WriteError(err)
-	}
 	var learning []bench.Curve
 	for _, c := range r.Curves {
 		curve := bench.Curve{Name: c.Config}
@@ -82,21 +76,9 @@ func (r *marketReport) plot(dir string, s *market.Study) error {
 		}
 		learning = append(learning, curve)
 	}
-	for _, p := range []struct {
-		file, title, x, y string
-		most              float64
-		curves            []bench.Curve
-	}{
-		{"lifetimes.svg", "Machines that were taken away, or ended", "time since their start (h)", "machines (%)", 100, lifeCurves(s)},
-		{"servers.svg", "Workers and parameter servers", "workers", "steps/s", 0, serverCurves(r, s)},
-		{"learning-rates.svg", "Accuracy under three learning rates", "time (h)", "accuracy (%)", 100, learning},
-	} {
-		if len(p.curves) == 0 {
-			continue
-		}
-		if err := bench.PlotCurves(filepath.Join(dir, p.file), p.title, p.x, p.y, false, p.most, p.curves); err != nil {
-			return member.WriteError(err)
-		}
-	}
-	return nil
+	return drawPictures(dir, []picture{
+		{"lifetimes.svg", "Machines that were taken away, or ended", "time since their start (h)", "machines (%)", false, 100, lifeCurves(s)},
+		{"servers.svg", "Workers and parameter servers", "workers", "steps/s", false, 0, serverCurves(r, s)},
+		{"learning-rates.svg", "Accuracy under three learning rates", "time (h)", "accuracy (%)", false, 100, learning},
+	})
 }

@@ -23,21 +23,30 @@ type spot struct {
 	up                time.Duration // of all machines together
 }
 
+// readRevocations parses a value of --revoke, and reads its trace; invalid makes the error of a setting.
+func readRevocations(text string, invalid func(string, error) error) (*market.Revocations, error) {
+	r, err := market.ParseRevocations(text)
+	if err != nil {
+		return nil, invalid("revoke", err)
+	}
+	if r.File != "" {
+		err = readInput(r.File, func(f io.Reader) (err error) { r.Trace, err = market.ReadTrace(f); return err })
+	}
+	return r, err
+}
+
 // newSpot is nil for a job without --revoke.
 func newSpot(job *settings.Job) (*spot, error) {
 	if job.Revoke == "" {
 		return nil, nil
 	}
-	rv, err := market.ParseRevocations(job.Revoke)
+	rv, err := readRevocations(job.Revoke, job.Invalid)
 	if err != nil {
-		return nil, job.Invalid("revoke", err)
+		return nil, err
 	}
 	if rv.File != "" {
-		if err := readInput(rv.File, func(f io.Reader) (err error) { rv.Trace, err = market.ReadLosses(f); return err }); err != nil {
-			return nil, err
-		}
 		ranks := max(job.Workers, job.MaxWorkers)
-		if i := slices.IndexFunc(rv.Trace, func(l market.Loss) bool { return l.Worker >= ranks }); i >= 0 {
+		if i := slices.IndexFunc(rv.Trace, func(l market.Revocation) bool { return l.Worker >= ranks }); i >= 0 {
 			return nil, job.Invalid("revoke", fmt.Errorf("%s takes worker %d away, and the ranks are 0 to %d", rv.File, rv.Trace[i].Worker, ranks-1))
 		}
 	}

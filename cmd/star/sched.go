@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"io"
 	"io/fs"
 	"math"
@@ -41,8 +40,6 @@ type schedSim struct {
 	left                               int // jobs of the trace that are left out
 }
 
-var formats = []string{"star", "elasticflow", "lucid", "muri", "allox", "helios", "philly"}
-
 func schedCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sched",
@@ -61,12 +58,17 @@ results were compared with.
 	return cmd
 }
 
+// bindTrace declares how the trace is read.
+func (p *schedSim) bindTrace() {
+	settings.Var(&p.set, &p.format, "format", "star", "whose format the trace has", "star", "elasticflow", "lucid", "muri", "allox", "helios", "philly")
+	settings.Var(&p.set, &p.throughputs, "throughputs", "", "folder of tables of iterations/s on 1, 2, 4 … GPUs, for the format elasticflow")
+}
+
 func schedSimCommand() *cobra.Command {
 	p := new(schedSim)
 	s := &p.set
-	settings.Var(s, &p.format, "format", "star", "whose format the trace has", formats...)
+	p.bindTrace()
 	settings.Var(s, &p.cluster, "cluster", "", "a cluster: nodes and GPUs of each, such as n16g8; machines with a GPU and without, such as 5gpu+5cpu; or a file of ElasticFlow or of Lucid (virtual clusters)")
-	settings.Var(s, &p.throughputs, "throughputs", "", "folder of tables of iterations/s on 1, 2, 4 … GPUs, for the format elasticflow")
 	settings.Var(s, &p.estimates, "estimates", "", "folder with what lucid needs: colocate_info.csv and *throughput_pred.csv")
 	settings.Var(s, &p.policies, "policy", []string{"fifo"}, "one or more of "+strings.Join(sched.Policies(), ", "))
 	settings.Var(s, &p.alpha, "alpha", .1, "allox chooses among the jobs of this share of the users, of those that have had least")
@@ -117,8 +119,7 @@ Files may be packed by gzip; the trace - is standard input.`,
 func schedImportCommand() *cobra.Command {
 	p := new(schedSim)
 	s := &p.set
-	settings.Var(s, &p.format, "format", "star", "whose format the trace has", formats...)
-	settings.Var(s, &p.throughputs, "throughputs", "", "folder of tables of iterations/s on 1, 2, 4 … GPUs, for the format elasticflow")
+	p.bindTrace()
 	cmd := &cobra.Command{
 		Use:   "import TRACE",
 		Short: "Write a trace of jobs in STAR's own format",
@@ -140,11 +141,16 @@ func schedImportCommand() *cobra.Command {
 	return cmd
 }
 
-func oneTrace(cmd *cobra.Command, args []string) error {
-	if len(args) != 1 {
-		return &settings.UsageError{Msg: fmt.Sprintf("%s: want one trace of jobs, got %d arguments", cmd.CommandPath(), len(args))}
+// wantArgs says which arguments a command wants unless it got from least to most.
+func wantArgs(cmd *cobra.Command, args []string, least, most int, want string) error {
+	if n := len(args); n < least || n > most {
+		return &settings.UsageError{Msg: fmt.Sprintf("%s: want %s, got %d arguments", cmd.CommandPath(), want, n)}
 	}
 	return nil
+}
+
+func oneTrace(cmd *cobra.Command, args []string) error {
+	return wantArgs(cmd, args, 1, 1, "one trace of jobs")
 }
 
 // output is the file of a setting that names one, standard output for -, and nil for none.
@@ -318,9 +324,7 @@ func (p *schedSim) slowNodes(vcs map[string]sched.Cluster, jobs []*sched.Job) er
 			return p.set.Invalid("slow", fmt.Errorf("%q is no seed: want seed: and a whole number", p.slow))
 		}
 		spells = workload.RandomSlow(vcs, jobs, func(vc string, node int) sched.Random {
-			h := fnv.New64a()
-			h.Write([]byte(vc))
-			return rand.New(rand.NewPCG(seed^h.Sum64(), uint64(node)))
+			return rand.New(rand.NewPCG(seedOf(seed, vc), uint64(node)))
 		})
 	} else if err := readInput(p.slow, func(r io.Reader) (err error) {
 		spells, err = workload.ReadSlow(r, vcs)
@@ -410,7 +414,7 @@ func (p *schedSim) valid() error {
 	case len(p.policies) == 0:
 		return p.set.Invalid("policy", fmt.Errorf("which? give one or more of %s", strings.Join(sched.Policies(), ", ")))
 	}
-	if err := p.alone(); err != nil {
+	if err := p.dependent(); err != nil {
 		return err
 	}
 	for i, policy := range p.policies {
@@ -459,6 +463,37 @@ func (p *schedSim) read(trace string) (jobs []*sched.Job, vcs map[string]sched.C
 	return jobs, vcs, o, err
 }
 
+// schedFile is what a setting has written of each policy to a file.
+type schedFile struct {
+	setting string
+	io.Closer
+	schedWriter
+}
+
+type schedWriter interface {
+	Write(policy string, out []sched.Outcome) error
+}
+
+// files are those of --jobs and --events, with their headers.
+func (p *schedSim) files(w io.Writer, vcs map[string]sched.Cluster) (files []schedFile, err error) {
+	for _, of := range []struct {
+		setting, file string
+		writer        func(io.Writer) schedWriter
+	}{
+		{"jobs", p.jobs, func(f io.Writer) schedWriter { return workload.NewOutcomes(f) }},
+		{"events", p.events, func(f io.Writer) schedWriter { return workload.NewEvents(f, vcs) }},
+	} {
+		f, err := output(of.file, w)
+		if err != nil {
+			return nil, err
+		}
+		if f != nil {
+			files = append(files, schedFile{of.setting, f, of.writer(f)})
+		}
+	}
+	return files, nil
+}
+
 func (p *schedSim) sim(w, progress io.Writer, trace string) error {
 	jobs, vcs, o, err := p.read(trace)
 	if err != nil {
@@ -470,17 +505,8 @@ func (p *schedSim) sim(w, progress io.Writer, trace string) error {
 		}
 	}
 	p.leftOut(progress, jobs)
-	p.heeded(progress, jobs, o)
-	var table *workload.Outcomes
-	file, err := output(p.jobs, w)
-	if err != nil {
-		return err
-	}
-	if file != nil {
-		defer file.Close()
-		table = workload.NewOutcomes(file)
-	}
-	events, err := newSchedEvents(p.events, w, vcs)
+	p.noteUnused(progress, jobs, o)
+	files, err := p.files(w, vcs)
 	if err != nil {
 		return err
 	}
@@ -503,23 +529,17 @@ func (p *schedSim) sim(w, progress io.Writer, trace string) error {
 		if p.plot != "" {
 			curves.add(policy, out, gpus)
 		}
-		if err := events.add(policy, out); err != nil {
-			return err
-		}
 		summary.add(policy, out, time.Since(begin))
-		if table != nil {
-			if err := table.Write(policy, out); err != nil {
-				return member.WriteError(err)
+		for _, f := range files {
+			if err := f.Write(policy, out); err != nil {
+				return member.WriteError(fmt.Errorf("--%s: %w", f.setting, err))
 			}
 		}
 	}
-	if file != nil {
-		if err := file.Close(); err != nil {
-			return member.WriteError(fmt.Errorf("--jobs: %w", err))
+	for _, f := range files {
+		if err := f.Close(); err != nil {
+			return member.WriteError(fmt.Errorf("--%s: %w", f.setting, err))
 		}
-	}
-	if err := events.close(); err != nil {
-		return err
 	}
 	if p.plot != "" {
 		if err := curves.write(p.plot); err != nil {

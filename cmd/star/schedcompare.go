@@ -74,10 +74,7 @@ It lists the jobs that differ first: of two simulations that should be the same,
 
 Files may be packed by gzip.`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) != 1 && len(args) != 2 {
-				return &settings.UsageError{Msg: fmt.Sprintf("%s: want one table of jobs or two, got %d arguments", cmd.CommandPath(), len(args))}
-			}
-			return nil
+			return wantArgs(cmd, args, 1, 2, "one table of jobs or two")
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if done, err := resolved(cmd, &s); done || err != nil {
@@ -115,7 +112,7 @@ Files may be packed by gzip.`,
 
 // comparedSchedules reads tables and compares what belongs together.
 func comparedSchedules(files []string, first int) (pairs []*schedPair, err error) {
-	var tables [2][]workload.Happened
+	var tables [2][]workload.Schedule
 	for i, name := range files {
 		if err := readInput(name, func(r io.Reader) (err error) {
 			tables[i], err = workload.ReadOutcomes(r)
@@ -132,7 +129,7 @@ func comparedSchedules(files []string, first int) (pairs []*schedPair, err error
 		}
 	}
 	for _, of := range b {
-		with := slices.IndexFunc(a, func(h workload.Happened) bool { return h.Policy == of.Policy })
+		with := slices.IndexFunc(a, func(h workload.Schedule) bool { return h.Policy == of.Policy })
 		if with < 0 && len(a) == 1 {
 			with = 0
 		}

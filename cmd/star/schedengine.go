@@ -32,9 +32,14 @@ const engineTime = 30 * time.Second
 
 // valid says what does not go together.
 func (e *schedEngine) valid(s *settings.Set, hosts string, places int) error {
-	for name, of := range map[string]string{"cpus": "slurm k8s", "gpus": "slurm k8s", "partition": "slurm", "time": "slurm", "namespace": "k8s", "image": "k8s", "worker-image": "k8s"} {
-		if s.Origin(name) == settings.Origin("--"+name) && !slices.Contains(strings.Fields(of), e.name) {
-			return s.Invalid(name, fmt.Errorf("is for --engine %s; hosts say themselves what they have (--hosts)", strings.ReplaceAll(of, " ", " or ")))
+	for _, c := range []struct{ engines, settings []string }{
+		{[]string{"slurm", "k8s"}, []string{"cpus", "gpus"}}, {[]string{"slurm"}, []string{"partition", "time"}}, {[]string{"k8s"}, []string{"namespace", "image", "worker-image"}},
+	} {
+		if slices.Contains(c.engines, e.name) {
+			continue
+		}
+		if err := refuse(s, "is for --engine "+strings.Join(c.engines, " or ")+"; hosts say themselves what they have (--hosts)", c.settings...); err != nil {
+			return err
 		}
 	}
 	switch {

@@ -12,18 +12,18 @@ import (
 )
 
 // epochTimes are the times of epochs that a file has: the output of a job with the time writer, or a run log of STAR (a folder of a job, or a file .jsonl, packed or not).
-func epochTimes(name string) (all []estimate.Times, err error) {
+func epochTimes(name string) (all []estimate.EpochTimes, err error) {
 	if i, err := os.Stat(name); err == nil && i.IsDir() || strings.Contains(name, ".jsonl") {
 		return runEpochs(name)
 	}
-	err = readInput(name, func(r io.Reader) (err error) { all, err = estimate.Read(r); return err })
+	err = readInput(name, func(r io.Reader) (err error) { all, err = estimate.ReadEpochTimes(r); return err })
 	return all, err
 }
 
 // runEpochs are those of a run log: before is until training began, after what the end took beside training (evaluation, checkpoint), which is not there if the job has not
 // ended. Epochs that are not whole, of a job that was resumed, or at the end, are left out.
-func runEpochs(name string) ([]estimate.Times, error) {
-	var t estimate.Times
+func runEpochs(name string) ([]estimate.EpochTimes, error) {
+	var t estimate.EpochTimes
 	var epoch, next int64 // samples of one, and at which the present one ends
 	var began, last, end float64
 	whole := false // the present one was seen from its beginning
@@ -59,5 +59,5 @@ func runEpochs(name string) ([]estimate.Times, error) {
 	if err == nil && len(t.Epochs) == 0 {
 		err = member.FileError(workload.Bad("%s: no epoch is over in it: wait for the first one", name), workload.ErrInput)
 	}
-	return []estimate.Times{t}, err
+	return []estimate.EpochTimes{t}, err
 }

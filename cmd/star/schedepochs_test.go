@@ -19,13 +19,13 @@ func TestRunEpochs(t *testing.T) {
 		from    int64   // version
 		updates []int64 // samples after the update of each second, from second 3 on; training begins at 2
 		done    bool
-		want    estimate.Times
+		want    estimate.EpochTimes
 		wrong   string
 	}{
-		{updates: []int64{60, 100, 180, 200, 230}, want: estimate.Times{Before: 2, Epochs: []float64{2, 2}}},
-		{updates: []int64{60, 100, 180, 200}, done: true, want: estimate.Times{Before: 2, Epochs: []float64{2, 2}, After: .5}},
-		{updates: []int64{250}, want: estimate.Times{Before: 2, Epochs: []float64{1, 0}}},
-		{from: 7, updates: []int64{150, 190, 210, 250, 310}, want: estimate.Times{Before: 2, Epochs: []float64{2}}}, // 150 to 200 is the rest of one
+		{updates: []int64{60, 100, 180, 200, 230}, want: estimate.EpochTimes{Before: 2, Epochs: []float64{2, 2}}},
+		{updates: []int64{60, 100, 180, 200}, done: true, want: estimate.EpochTimes{Before: 2, Epochs: []float64{2, 2}, After: .5}},
+		{updates: []int64{250}, want: estimate.EpochTimes{Before: 2, Epochs: []float64{1, 0}}},
+		{from: 7, updates: []int64{150, 190, 210, 250, 310}, want: estimate.EpochTimes{Before: 2, Epochs: []float64{2}}}, // 150 to 200 is the rest of one
 		{from: 7, updates: []int64{150, 190, 210}, wrong: "no epoch is over in it"},
 		{updates: []int64{60, 99}, wrong: "no epoch is over in it"},
 	} {
@@ -57,7 +57,7 @@ func TestRunEpochs(t *testing.T) {
 			}
 			continue
 		}
-		if err != nil || !reflect.DeepEqual(got, []estimate.Times{c.want}) {
+		if err != nil || !reflect.DeepEqual(got, []estimate.EpochTimes{c.want}) {
 			t.Errorf("%d: %v, %v; want %v", i, got, err, c.want)
 		}
 	}

@@ -48,7 +48,7 @@ that both traces have is used, numbers and categories, and hour and weekday. Whe
 				return err
 			}
 			if train != "" || to != "" {
-				if err := predicting(&s, args, train, to, what, method); err != nil {
+				if err := validPredict(&s, args, train, to, what, method); err != nil {
 					return err
 				}
 				switch what {
@@ -59,11 +59,11 @@ that both traces have is used, numbers and categories, and hour and weekday. Whe
 				}
 				return predict(cmd.OutOrStdout(), cmd.ErrOrStderr(), method, train, to)
 			}
-			if err := together(&s, "is for --train and --predict: logs of one job have two methods, detailed and linear", "method", "what"); err != nil {
+			if err := refuse(&s, "is for --train and --predict: logs of one job have two methods, detailed and linear", "method", "what"); err != nil {
 				return err
 			}
 			if times {
-				if err := together(&s, "is for estimates: --times makes none", "epochs", "first", "truth", "json"); err != nil {
+				if err := refuse(&s, "is for estimates: --times makes none", "epochs", "first", "truth", "json"); err != nil {
 					return err
 				}
 			}

@@ -79,13 +79,8 @@ func (f *forecast) prepare(logs []string) (err error) {
 	if f.revoke == "" {
 		return f.set.Invalid("revoke", errors.New("how are machines taken away? give rate:PER_HOUR, k80, p100, v100 or trace:FILE"))
 	}
-	if f.of, err = market.ParseRevocations(f.revoke); err != nil {
-		return f.set.Invalid("revoke", err)
-	}
-	if f.of.File != "" {
-		if err := readInput(f.of.File, func(r io.Reader) (err error) { f.of.Trace, err = market.ReadLosses(r); return err }); err != nil {
-			return err
-		}
+	if f.of, err = readRevocations(f.revoke, f.set.Invalid); err != nil {
+		return err
 	}
 	for _, c := range []struct {
 		name string
@@ -101,7 +96,7 @@ func (f *forecast) prepare(logs []string) (err error) {
 			return f.set.Invalid(c.name, errors.New("want "+c.want))
 		}
 	}
-	r := new(ran)
+	r := new(measured)
 	for _, name := range logs {
 		if err := r.read(name); err != nil {
 			return err

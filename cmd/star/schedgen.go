@@ -16,7 +16,7 @@ import (
 func schedGenCommand() *cobra.Command {
 	p := new(schedSim)
 	s := &p.set
-	var g workload.Generated
+	var g workload.GenerateOptions
 	var every time.Duration
 	settings.Var(s, &g.Like, "like", "elasticflow", "whose jobs they are like", workload.Likes()...)
 	settings.Var(s, &g.Jobs, "jobs", 1000, "how many jobs")

@@ -14,9 +14,9 @@ import (
 // flagged says whether a setting was given on the command line. Those of the environment may be for other commands.
 func flagged(s *settings.Set, name string) bool { return s.Origin(name) == settings.Origin("--"+name) }
 
-// heeded says of each setting of star sched sim with which none of the policies does anything that it is so: somebody could take a result for what it is not. It is no
+// noteUnused says of each setting of star sched sim with which none of the policies does anything that it is so: somebody could take a result for what it is not. It is no
 // error, since scripts ask for several policies, one after the other, with the same settings.
-func (p *schedSim) heeded(w io.Writer, jobs []*sched.Job, o sched.Options) {
+func (p *schedSim) noteUnused(w io.Writer, jobs []*sched.Job, o sched.Options) {
 	var all sched.Heed
 	estimates := p.format == "lucid"
 	for _, o.Policy = range p.policies {
@@ -48,8 +48,8 @@ func (p *schedSim) heeded(w io.Writer, jobs []*sched.Job, o sched.Options) {
 	}
 }
 
-// alone looks whether settings were given without those that they belong to.
-func (p *schedSim) alone() error {
+// dependent refuses settings that were given without those that they belong to.
+func (p *schedSim) dependent() error {
 	for _, c := range []struct {
 		name, with string
 		there      bool
@@ -64,8 +64,8 @@ func (p *schedSim) alone() error {
 	return nil
 }
 
-// together looks whether settings of a command were given that do not go with one that was given; why says so.
-func together(s *settings.Set, why string, names ...string) error {
+// refuse says of the first of some settings that was given on the command line why it may not be.
+func refuse(s *settings.Set, why string, names ...string) error {
 	if i := slices.IndexFunc(names, func(name string) bool { return flagged(s, name) }); i >= 0 {
 		return s.Invalid(names[i], errors.New(why))
 	}

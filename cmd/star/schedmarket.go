@@ -80,12 +80,7 @@ func schedMarketCommand() *cobra.Command {
 runs took and what they cost, what revocations cost them, and how long machines lived.
 
   star sched market report transient-deep-learning`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return &settings.UsageError{Msg: fmt.Sprintf("%s: want one folder, got %d arguments", cmd.CommandPath(), len(args))}
-			}
-			return nil
-		},
+		Args: func(cmd *cobra.Command, args []string) error { return wantArgs(cmd, args, 1, 1, "one folder") },
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if done, err := resolved(cmd, &s); done || err != nil {
 				return err
@@ -126,9 +121,9 @@ func summarizeMarket(c *market.Config) marketRow {
 	r := marketRow{Config: c.Name, Runs: len(c.Runs)}
 	ended := slices.DeleteFunc(slices.Clone(c.Runs), func(r *market.Run) bool { return math.IsNaN(r.Seconds) })
 	r.Ended = len(ended)
-	mean := func(of func(*market.Run) float64) float64 { m, _ := market.Mean(ended, of); return m }
+	mean := func(of func(*market.Run) float64) float64 { return market.Mean(ended, of) }
 	seconds := mean(func(r *market.Run) float64 { return r.Seconds })
-	r.Hours, r.Rate = seconds/3600, 64000/seconds
+	r.Hours, r.Rate = seconds/3600, market.Steps/seconds
 	r.Accuracy = mean(func(r *market.Run) float64 { return r.Accuracy })
 	r.Cost = finite(mean(func(r *market.Run) float64 { return r.Cost }))
 	r.Study = finite(mean(func(r *market.Run) float64 { return r.Study }))
@@ -151,8 +146,8 @@ func reportMarket(s *market.Study) *marketReport {
 			continue
 		}
 		for _, n := range slices.Sorted(maps.Keys(by)) {
-			h, _ := market.Mean(by[n], func(r *market.Run) float64 { return r.Seconds / 3600 })
-			cost, _ := market.Mean(by[n], func(r *market.Run) float64 { return r.Cost })
+			h := market.Mean(by[n], func(r *market.Run) float64 { return r.Seconds / 3600 })
+			cost := market.Mean(by[n], func(r *market.Run) float64 { return r.Cost })
 			r.Losses = append(r.Losses, marketLoss{c.Name, n, len(by[n]), h, cost})
 		}
 	}

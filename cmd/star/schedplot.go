@@ -2,8 +2,6 @@ package main
 
 import (
 	"cmp"
-	"fmt"
-	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -59,24 +57,39 @@ func (s *schedCurves) add(policy string, out []sched.Outcome, gpus int) {
 	s.queue, s.used = append(s.queue, queue), append(s.used, used)
 }
 
-// write draws the curves into a folder, which it makes.
-func (s *schedCurves) write(dir string) error {
+// picture is what bench.PlotCurves draws, and the name of its file.
+type picture struct {
+	file, title, x, y string
+	log               bool
+	most              float64
+	curves            []bench.Curve
+}
+
+// drawPictures draws those that have curves into a folder, which it makes.
+func drawPictures(dir string, pictures []picture) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return member.WriteError(err)
 	}
-	for _, p := range []struct {
-		file, title, x, y string
-		log               bool
-		most              float64
-		curves            []bench.Curve
-	}{
-		{"jct.svg", "Completion times", "JCT (s)", "jobs (%)", true, 100, s.jct},
-		{"queue.svg", "Jobs that wait", "time since the first submission (h)", "jobs", false, 0, s.queue},
-		{"utilisation.svg", "GPUs and machines that jobs have", "time since the first submission (h)", "GPUs and machines (%)", false, 100, s.used},
-	} {
+	for _, p := range pictures {
+		if len(p.curves) == 0 {
+			continue
+		}
 		if err := bench.PlotCurves(filepath.Join(dir, p.file), p.title, p.x, p.y, p.log, p.most, p.curves); err != nil {
 			return member.WriteError(err)
 		}
+	}
+	return nil
+}
+
+// write draws the curves into a folder, which it makes.
+func (s *schedCurves) write(dir string) error {
+	err := drawPictures(dir, []picture{
+		{"jct.svg", "Completion times", "JCT (s)", "jobs (%)", true, 100, s.jct},
+		{"queue.svg", "Jobs that wait", "time since the first submission (h)", "jobs", false, 0, s.queue},
+		{"utilisation.svg", "GPUs and machines that jobs have", "time since the first submission (h)", "GPUs and machines (%)", false, 100, s.used},
+	})
+	if err != nil {
+		return err
 	}
 	for _, p := range s.schedules {
 		f, err := os.Create(filepath.Join(dir, "schedule-"+p.policy+".svg"))
@@ -87,43 +100,6 @@ func (s *schedCurves) write(dir string) error {
 		if err := cmp.Or(err, f.Close()); err != nil {
 			return member.WriteError(err)
 		}
-	}
-	return nil
-}
-
-// schedEvents is the file of --events. It is nil if nobody wants to know.
-type schedEvents struct {
-	f   io.WriteCloser
-	out *workload.Events
-}
-
-func newSchedEvents(path string, stdout io.Writer, clusters map[string]sched.Cluster) (*schedEvents, error) {
-	f, err := output(path, stdout)
-	if f == nil {
-		return nil, err
-	}
-	e := &schedEvents{f, workload.NewEvents(f)}
-	e.out.Clusters = clusters
-	return e, nil
-}
-
-// add writes the events of a policy.
-func (e *schedEvents) add(policy string, out []sched.Outcome) error {
-	if e == nil {
-		return nil
-	}
-	if err := e.out.Write(policy, out); err != nil {
-		return member.WriteError(fmt.Errorf("--events: %w", err))
-	}
-	return nil
-}
-
-func (e *schedEvents) close() error {
-	if e == nil {
-		return nil
-	}
-	if err := e.f.Close(); err != nil {
-		return member.WriteError(fmt.Errorf("--events: %w", err))
 	}
 	return nil
 }

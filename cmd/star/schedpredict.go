@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 
+	"gonum.org/v1/gonum/stat"
+
 	"star/internal/settings"
 	"star/member"
 	"star/sched/estimate"
@@ -25,19 +27,27 @@ type jobTable struct {
 	file   string
 	header []string
 	rows   [][]string
+	lines  []int // of rows
 }
 
 func readJobTable(file string) (*jobTable, error) {
 	t := &jobTable{file: file}
 	err := readInput(file, func(r io.Reader) error {
-		all, err := csv.NewReader(r).ReadAll()
-		if err != nil {
-			return fmt.Errorf("%w: %w", err, workload.ErrInput)
+		in := csv.NewReader(r)
+		for {
+			row, err := in.Read()
+			if err == io.EOF {
+				break
+			} else if err != nil {
+				return fmt.Errorf("%w: %w", err, workload.ErrInput)
+			}
+			line, _ := in.FieldPos(0)
+			t.rows, t.lines = append(t.rows, row), append(t.lines, line)
 		}
-		if len(all) < 2 {
+		if len(t.rows) < 2 {
 			return workload.Wrong(1, "want a header and at least one job")
 		}
-		t.header, t.rows = all[0], all[1:]
+		t.header, t.rows, t.lines = t.rows[0], t.rows[1:], t.lines[1:]
 		for i, h := range t.header {
 			t.header[i] = strings.TrimPrefix(strings.TrimSpace(h), "\ufeff")
 		}
@@ -64,29 +74,25 @@ func (t *jobTable) column(names ...string) int {
 	return slices.IndexFunc(t.header, func(h string) bool { return slices.Contains(names, h) })
 }
 
-// number is a cell.
-func (t *jobTable) number(row, column int) (float64, error) {
-	v, err := strconv.ParseFloat(strings.TrimSpace(t.rows[row][column]), 64)
-	if err != nil || math.IsNaN(v) || math.IsInf(v, 0) || v < 0 {
-		return 0, t.wrong(row+2, "%s is %q: want a number of at least 0", t.header[column], t.rows[row][column])
+// values are the numbers of a column.
+func (t *jobTable) values(column int) (v []float64, err error) {
+	for i, row := range t.rows {
+		x, err := strconv.ParseFloat(strings.TrimSpace(row[column]), 64)
+		if err != nil || math.IsNaN(x) || math.IsInf(x, 0) || x < 0 {
+			return nil, t.wrong(t.lines[i], "%s is %q: want a number of at least 0", t.header[column], row[column])
+		}
+		v = append(v, x)
 	}
 	return v, nil
 }
 
 // numbers is a column that a file must have.
-func (t *jobTable) numbers(names ...string) (v []float64, err error) {
+func (t *jobTable) numbers(names ...string) ([]float64, error) {
 	c := t.column(names...)
 	if c < 0 {
 		return nil, t.wrong(1, "column %q is missing: add it to the header and to each line", names[0])
 	}
-	for i := range t.rows {
-		x, err := t.number(i, c)
-		if err != nil {
-			return nil, err
-		}
-		v = append(v, x)
-	}
-	return v, nil
+	return t.values(c)
 }
 
 // What is not a feature of a job: its name, what is to be predicted or was, and what nobody knows before the job has run.
@@ -102,7 +108,7 @@ func predict(w, says io.Writer, method, trainFile, predictFile string) error {
 	if method == "history" {
 		estimates, err = historyOf(train, to)
 	} else {
-		estimates, err = learned(method, train, to, says)
+		estimates, err = predictDurations(method, train, to, says)
 	}
 	if err != nil {
 		return err
@@ -151,7 +157,7 @@ func (t *jobTable) write(w io.Writer, estimates []float64, names ...string) erro
 
 // historyOf says of each job what the user's earlier jobs let expect, those of the first trace and those that have ended before.
 func historyOf(train, to *jobTable) ([]float64, error) {
-	var past []estimate.Past
+	var past []estimate.PastJob
 	for _, t := range []*jobTable{train, to} {
 		user, name := t.column("user"), t.column("name", "jobname")
 		if user < 0 {
@@ -164,7 +170,7 @@ func historyOf(train, to *jobTable) ([]float64, error) {
 			return nil, err
 		}
 		for i, row := range t.rows {
-			p := estimate.Past{User: row[user], GPUs: int(gpus[i]), Submit: submit[i], Duration: duration[i]}
+			p := estimate.PastJob{User: row[user], GPUs: int(gpus[i]), Submit: submit[i], Duration: duration[i]}
 			if name >= 0 {
 				p.Name = strings.TrimRight(row[name], "0123456789_-") // names with a number are of jobs that are alike
 			}
@@ -174,8 +180,8 @@ func historyOf(train, to *jobTable) ([]float64, error) {
 	return estimate.History(past)[len(train.rows):], nil
 }
 
-// learned says what a model of the first trace says of the jobs of the other one. It learns logarithms, since durations are spread over orders of magnitude.
-func learned(method string, train, to *jobTable, says io.Writer) ([]float64, error) {
+// predictDurations says what a model of the first trace says of the jobs of the other one. It learns logarithms, since durations are spread over orders of magnitude.
+func predictDurations(method string, train, to *jobTable, says io.Writer) ([]float64, error) {
 	duration, err := train.numbers("duration")
 	if err != nil {
 		return nil, err
@@ -205,40 +211,30 @@ func learned(method string, train, to *jobTable, says io.Writer) ([]float64, err
 	for i := range rows {
 		rows[i] = calendar(when[i])
 	}
-	for c, name := range train.header {
-		other := to.column(name)
-		if slices.Contains(notFeatures, name) || other < 0 || train.same(c) {
-			continue
-		}
-		names = append(names, name)
-		if train.numeric(c) && to.numeric(other) {
+	for _, c := range train.shared(to) {
+		names = append(names, c.name)
+		if c.known != nil {
 			for k, i := range order {
-				v, _ := train.number(i, c)
-				table.X[k] = append(table.X[k], v)
+				table.X[k] = append(table.X[k], c.known[i])
 			}
-			for i := range rows {
-				v, _ := to.number(i, other)
-				rows[i] = append(rows[i], v)
-			}
+			addColumn(rows, c.new)
 			continue
 		}
 		var texts []string
 		for _, i := range order {
-			texts = append(texts, train.rows[i][c])
+			texts = append(texts, train.rows[i][c.at])
 		}
-		own, codes, mean := estimate.Codes(texts, table.Y)
-		for k, v := range own {
-			table.X[k] = append(table.X[k], v)
-		}
+		own, codes, mean := estimate.TargetCodes(texts, table.Y)
+		addColumn(table.X, own)
 		for i := range rows {
-			v, ok := codes[to.rows[i][other]]
+			v, ok := codes[to.rows[i][c.other]]
 			if !ok {
 				v = mean
 			}
 			rows[i] = append(rows[i], v)
 		}
 	}
-	say, err := model(method, table, names, says)
+	say, err := fitDurations(method, table, names, says)
 	if err != nil {
 		return nil, err
 	}
@@ -249,11 +245,11 @@ func learned(method string, train, to *jobTable, says io.Writer) ([]float64, err
 	return estimates, nil
 }
 
-// model learns a table.
-func model(method string, t estimate.Table, names []string, says io.Writer) (func([]float64) float64, error) {
+// fitDurations learns a table, and returns what predicts a row.
+func fitDurations(method string, t estimate.Table, names []string, says io.Writer) (func([]float64) float64, error) {
 	switch method {
 	case "gbm":
-		m, err := estimate.Boost(t, estimate.Steps{})
+		m, err := estimate.Boost(t, estimate.Boosting{})
 		if err != nil {
 			return nil, err
 		}
@@ -267,7 +263,7 @@ func model(method string, t estimate.Table, names []string, says io.Writer) (fun
 		fmt.Fprintf(says, "tree: %d leaves\n", m.Leaves())
 		return m.Predict, nil
 	}
-	m, err := estimate.Explain(t, min(10, len(names)*(len(names)-1)/2), estimate.Steps{})
+	m, err := estimate.Explain(t, min(10, len(names)*(len(names)-1)/2), estimate.Boosting{})
 	if err != nil {
 		return nil, err
 	}
@@ -293,38 +289,49 @@ func model(method string, t estimate.Table, names []string, says io.Writer) (fun
 	return m.Predict, nil
 }
 
-// same says whether all jobs have the same in a column: nothing can be learned of it.
-func (t *jobTable) same(c int) bool {
-	return !slices.ContainsFunc(t.rows, func(row []string) bool { return row[c] != t.rows[0][c] })
+// sharedColumn is a feature that both of two tables have, with its numbers if it has nothing else.
+type sharedColumn struct {
+	name       string
+	at, other  int // where it is
+	known, new []float64
 }
 
-// numeric says whether a column has numbers only.
-func (t *jobTable) numeric(c int) bool {
-	for i := range t.rows {
-		if _, err := t.number(i, c); err != nil {
-			return false
+// shared are the features that both tables have, of which not all jobs of t have the same: of that nothing can be learned.
+func (t *jobTable) shared(to *jobTable) (all []sharedColumn) {
+	for at, name := range t.header {
+		c := sharedColumn{name: name, at: at, other: to.column(name)}
+		if c.other < 0 || slices.Contains(notFeatures, name) || !slices.ContainsFunc(t.rows, func(row []string) bool { return row[at] != t.rows[0][at] }) {
+			continue
 		}
+		known, err := t.values(at)
+		new, err2 := to.values(c.other)
+		if err == nil && err2 == nil {
+			c.known, c.new = known, new
+		}
+		all = append(all, c)
 	}
-	return true
+	return all
+}
+
+// addColumn adds a feature to rows.
+func addColumn(rows [][]float64, v []float64) {
+	for i := range rows {
+		rows[i] = append(rows[i], v[i])
+	}
 }
 
 // quality is Spearman's rank correlation of estimates and truth, and the factor within which half of the estimates are.
 func quality(estimates, truth []float64) (rank, factor float64) {
-	a, b := placesOf(estimates), placesOf(truth)
-	mean := float64(len(a)+1) / 2
-	var ab, aa, bb float64
 	var off []float64
-	for i := range a {
-		x, y := a[i]-mean, b[i]-mean
-		ab, aa, bb = ab+x*y, aa+x*x, bb+y*y
+	for i := range truth {
 		off = append(off, math.Abs(math.Log(max(1, estimates[i]))-math.Log(max(1, truth[i]))))
 	}
 	slices.Sort(off)
-	return ab / math.Sqrt(aa*bb), math.Exp(off[len(off)/2])
+	return stat.Correlation(rankOf(estimates), rankOf(truth), nil), math.Exp(off[len(off)/2])
 }
 
-// placesOf are the places of values in their order, from 1; equals have the mean of theirs.
-func placesOf(v []float64) []float64 {
+// rankOf are the places of values in their order, from 1; equals have the mean of theirs.
+func rankOf(v []float64) []float64 {
 	order := make([]int, len(v))
 	for i := range order {
 		order[i] = i
@@ -344,12 +351,12 @@ func placesOf(v []float64) []float64 {
 	return r
 }
 
-// predicting checks the settings of --predict.
-func predicting(s *settings.Set, args []string, train, to, what, method string) error {
-	if err := together(s, "is for the logs of one job: --predict learns of other jobs", "epochs", "first", "truth", "times"); err != nil {
+// validPredict says what is wrong with the settings of --predict.
+func validPredict(s *settings.Set, args []string, train, to, what, method string) error {
+	if err := refuse(s, "is for the logs of one job: --predict learns of other jobs", "epochs", "first", "truth", "times"); err != nil {
 		return err
 	}
-	if err := together(s, "--predict writes a trace as CSV: leave it out", "json"); err != nil {
+	if err := refuse(s, "--predict writes a trace as CSV: leave it out", "json"); err != nil {
 		return err
 	}
 	switch {

@@ -3,43 +3,34 @@ package main
 import (
 	"fmt"
 	"hash/fnv"
-	"io"
 	"math"
 	"time"
 
 	"star/member"
 	"star/sched"
-	"star/sched/market"
 	"star/sched/workload"
 )
 
-// revokedFor is for how long after the last submission nodes are taken away.
-const revokedFor = 100 * 24 * time.Hour
+// seedOf is that of a virtual cluster: each has random numbers of its own.
+func seedOf(seed uint64, vc string) uint64 {
+	h := fnv.New64a()
+	h.Write([]byte(vc))
+	return seed ^ h.Sum64()
+}
 
 // revoked has nodes be taken away as --revoke says, whose clock begins with the first submission.
 func (p *schedSim) revoked(vcs map[string]sched.Cluster, jobs []*sched.Job) error {
 	if p.revoke == "" || len(jobs) == 0 {
 		return nil
 	}
-	r, err := market.ParseRevocations(p.revoke)
+	r, err := readRevocations(p.revoke, p.set.Invalid)
 	if err != nil {
-		return p.set.Invalid("revoke", err)
+		return err
 	}
-	if r.File != "" {
-		if len(vcs) > 1 {
-			return p.set.Invalid("revoke", fmt.Errorf("a trace names nodes of one cluster, and there are %d virtual clusters", len(vcs)))
-		}
-		if err := readInput(r.File, func(f io.Reader) (err error) {
-			r.Trace, err = market.ReadLosses(f)
-			return err
-		}); err != nil {
-			return err
-		}
+	if r.File != "" && len(vcs) > 1 {
+		return p.set.Invalid("revoke", fmt.Errorf("a trace names nodes of one cluster, and there are %d virtual clusters", len(vcs)))
 	}
-	first, last := math.Inf(1), 0.
-	for _, j := range jobs {
-		first, last = min(first, j.Submit), max(last, j.Submit)
-	}
+	first, until := workload.Disturbed(jobs)
 	seed := r.Seed
 	for vc, c := range vcs {
 		for _, l := range r.Trace {
@@ -48,13 +39,11 @@ func (p *schedSim) revoked(vcs map[string]sched.Cluster, jobs []*sched.Job) erro
 			}
 		}
 		if vc != "" {
-			h := fnv.New64a()
-			h.Write([]byte(vc))
-			r.Seed = seed ^ h.Sum64()
+			r.Seed = seedOf(seed, vc)
 		}
 		var all []sched.Absence
 		for node := range c.Nodes + c.Plain { // machines without a GPU come last
-			for _, gone := range r.Gone(node, time.Duration((last-first)*float64(time.Second))+revokedFor) {
+			for _, gone := range r.Gone(node, time.Duration((until-first)*float64(time.Second))) {
 				a := sched.Absence{Node: node, From: first + gone[0].Seconds(), To: math.Inf(1)}
 				if gone[1] >= 0 {
 					a.To = first + gone[1].Seconds()

@@ -21,8 +21,8 @@ import (
 	"star/sched/workload"
 )
 
-// ran is what run logs say of how fast jobs were, by number of workers.
-type ran struct {
+// measured is what run logs say of how fast jobs were, by number of workers.
+type measured struct {
 	segments []estimate.Segment
 	most     int             // workers, at any time
 	limit    int64           // samples of the last job
@@ -41,12 +41,12 @@ type ran struct {
 // window is how long a segment is at most: shorter ones are cut by the noise of single updates, longer ones are too few to say how rates scatter.
 const window = 2 * time.Second
 
-func (r *ran) read(name string) error {
+func (r *measured) read(name string) error {
 	r.there, r.gone, r.begun, r.replace = map[nouns.Worker]bool{}, map[nouns.Worker]time.Duration{}, false, 0
 	return readRunLog(name, r.line)
 }
 
-func (r *ran) line(l runlog.Line) {
+func (r *measured) line(l runlog.Line) {
 	switch e := l.Entry.(type) {
 	case runlog.Start:
 		var config struct{ Revoke string }
@@ -88,7 +88,7 @@ func (r *ran) line(l runlog.Line) {
 }
 
 // cut ends a segment.
-func (r *ran) cut(at time.Duration) {
+func (r *measured) cut(at time.Duration) {
 	if n := len(r.there); n > 0 && r.begun && r.from >= 0 && at-r.since > window/4 {
 		r.segments = append(r.segments, estimate.Segment{Workers: n, Seconds: (at - r.since).Seconds(), Samples: float64(r.samples - r.from)})
 	}
@@ -99,7 +99,7 @@ func (r *ran) cut(at time.Duration) {
 }
 
 // curve is how fast the jobs are on 1 to most workers; 0: as many as they had.
-func (r *ran) curve(most int, names []string) ([]estimate.Rate, error) {
+func (r *measured) curve(most int, names []string) ([]estimate.Rate, error) {
 	if most == 0 {
 		most = max(r.most, 1)
 	}
@@ -133,7 +133,7 @@ it had so many, or, for numbers that it never had, by a line through the others.
 			if most < 0 || most > 65536 {
 				return s.Invalid("most", errors.New("want 0 to 65536 workers"))
 			}
-			r := new(ran)
+			r := new(measured)
 			for _, name := range args {
 				if err := r.read(name); err != nil {
 					return err
@@ -172,17 +172,17 @@ func printScaling(w io.Writer, curve []estimate.Rate, asJSON bool) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(tw, "workers\tsamples/s\tstandard error\tmeasured for\t")
 	for _, r := range curve {
-		measured := "not measured"
+		seconds := "not measured"
 		if r.Measured > 0 {
-			measured = fmt.Sprintf("%.1f s", r.Measured)
+			seconds = fmt.Sprintf("%.1f s", r.Measured)
 		}
-		fmt.Fprintf(tw, "%d\t%.1f\t%.1f\t%s\t\n", r.Workers, r.Mean, r.Sigma, measured)
+		fmt.Fprintf(tw, "%d\t%.1f\t%.1f\t%s\t\n", r.Workers, r.Mean, r.Sigma, seconds)
 	}
 	return tw.Flush()
 }
 
 // assumed says what in a curve nobody has measured.
-func (r *ran) assumed(w io.Writer, curve []estimate.Rate) error {
+func (r *measured) assumed(w io.Writer, curve []estimate.Rate) error {
 	times := map[int]int{}
 	for _, s := range r.segments {
 		if s.Samples > 0 {

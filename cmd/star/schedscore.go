@@ -30,18 +30,10 @@ func predictScores(w, says io.Writer, trainFile, predictFile string) error {
 	}
 	table := estimate.Table{X: make([][]float64, len(train.rows)), Y: known}
 	rows := make([][]float64, len(to.rows))
-	for c, name := range train.header {
-		other := to.column(name)
-		if other < 0 || slices.Contains(notFeatures, name) || slices.Contains(scoreColumns, name) || !train.numeric(c) || !to.numeric(other) || train.same(c) {
-			continue
-		}
-		for i := range table.X {
-			v, _ := train.number(i, c)
-			table.X[i] = append(table.X[i], v)
-		}
-		for i := range rows {
-			v, _ := to.number(i, other)
-			rows[i] = append(rows[i], v)
+	for _, c := range train.shared(to) {
+		if c.known != nil && !slices.Contains(scoreColumns, c.name) {
+			addColumn(table.X, c.known)
+			addColumn(rows, c.new)
 		}
 	}
 	if len(table.X[0]) == 0 {
@@ -82,7 +74,7 @@ func (t *jobTable) scores() ([]float64, error) {
 	v, err := t.numbers(scoreColumns...)
 	for i, s := range v {
 		if s != math.Trunc(s) || s > mostScore {
-			return nil, t.wrong(i+2, "a score of %v: want 0 to %d, how much a neighbour on the same GPUs slows a job", s, mostScore)
+			return nil, t.wrong(t.lines[i], "a score of %v: want 0 to %d, how much a neighbour on the same GPUs slows a job", s, mostScore)
 		}
 	}
 	return v, err

@@ -34,6 +34,9 @@ import (
 // schedDir is where star sched serve, submit, status and cancel meet, if nothing else is said.
 const schedDir = "star-sched"
 
+// answerTime is how long star sched submit, status and cancel wait for the service.
+const answerTime = 30 * time.Second
+
 func schedServeCommand() *cobra.Command {
 	s := new(settings.Set)
 	var dir, policy, hosts, address, listen, page, logLevel, logFormat string
@@ -128,12 +131,7 @@ docs/scheduling.md has the file of a job, and what happens when something is gon
 // schedPeers looks whether several services can have one queue as they are told.
 func schedPeers(s *settings.Set, o *schedule.Options, p *schedule.Peers, jobs string, insecure bool, engine, hosts string) error {
 	if len(p.Members) == 0 {
-		for _, name := range []string{"rank", "jobs", "wait"} {
-			if s.Origin(name) == settings.Origin("--"+name) {
-				return s.Invalid(name, errors.New("is for several services: give --peers, the addresses of all of them, or leave this out"))
-			}
-		}
-		return nil
+		return refuse(s, "is for several services: give --peers, the addresses of all of them, or leave this out", "rank", "jobs", "wait")
 	}
 	beyond := false
 	for i, at := range p.Members {
@@ -293,8 +291,8 @@ docs/scheduling.md has all keys.`,
 			if done, err := resolved(cmd, s); done || err != nil {
 				return err
 			}
-			if len(args) != 1 {
-				return &settings.UsageError{Msg: fmt.Sprintf("%s: want one file of a job, got %d arguments", cmd.CommandPath(), len(args))}
+			if err := wantArgs(cmd, args, 1, 1, "one file of a job"); err != nil {
+				return err
 			}
 			return submitTo(cmd, s, dir, args[0], name, deadline)
 		},
@@ -321,7 +319,7 @@ func submitTo(cmd *cobra.Command, s *settings.Set, dir, file, name string, deadl
 	if err := spec.Check(); err != nil {
 		return member.FileError(fmt.Errorf("%s: %w: %w", file, errJob, err), errJob)
 	}
-	ctx, cancel := context.WithTimeout(cmd.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(cmd.Context(), answerTime)
 	defer cancel()
 	j, err := schedule.Submit(ctx, dir, spec)
 	if member.ExitCode(err) == exitcode.Corrupt {
@@ -355,10 +353,10 @@ func schedCancelCommand() *cobra.Command {
 			if done, err := resolved(cmd, s); done || err != nil {
 				return err
 			}
-			if len(args) != 1 {
-				return &settings.UsageError{Msg: fmt.Sprintf("%s: want the name of one job, got %d arguments", cmd.CommandPath(), len(args))}
+			if err := wantArgs(cmd, args, 1, 1, "the name of one job"); err != nil {
+				return err
 			}
-			ctx, cancel := context.WithTimeout(cmd.Context(), 30*time.Second)
+			ctx, cancel := context.WithTimeout(cmd.Context(), answerTime)
 			defer cancel()
 			return schedule.Cancel(ctx, dir, args[0])
 		},
@@ -381,7 +379,7 @@ func schedStatusCommand() *cobra.Command {
 			if done, err := resolved(cmd, s); done || err != nil {
 				return err
 			}
-			ctx, cancel := context.WithTimeout(cmd.Context(), 30*time.Second)
+			ctx, cancel := context.WithTimeout(cmd.Context(), answerTime)
 			defer cancel()
 			st, err := schedule.Ask(ctx, dir)
 			if err != nil {

@@ -16,15 +16,15 @@ import (
 )
 
 const (
-	tenMinutes  = 600.
-	leastPast   = 150              // ten minutes: a day and an hour
-	longestGap  = 144              // ten minutes between two traces
-	latestClock = 9e9              // s: 285 years
-	longestSpan = 10 * 366 * 86400 // s of both traces
+	tenMinutes  = 600.       // s
+	hour        = 6          // ten minutes
+	day         = 24 * hour  // ten minutes
+	longestSpan = 3660 * day // of both traces, ten minutes
+	latestClock = 9e9        // s: 285 years
 )
 
 // lucidRounds are those of Lucid's model of submissions, and lucidPairs its pairs of features.
-var lucidRounds = estimate.Steps{Rate: .1}
+var lucidRounds = estimate.Boosting{Rate: .1}
 
 const lucidPairs = 10
 
@@ -47,14 +47,14 @@ func (t *jobTable) submissions() (*submissions, error) {
 	s := &submissions{first: math.MaxInt, last: -1, jobs: map[int]float64{}, gpus: map[int]float64{}}
 	for i, v := range submit {
 		if v > latestClock {
-			return nil, t.wrong(i+2, "submitted at %v s: want seconds since the trace's clock began, at most %.0e", v, latestClock)
+			return nil, t.wrong(t.lines[i], "submitted at %v s: want seconds since the trace's clock began, at most %.0e", v, latestClock)
 		}
 		at := int(v / tenMinutes)
 		if at < s.first {
-			s.first, s.firstLine = at, i+2
+			s.first, s.firstLine = at, t.lines[i]
 		}
 		if at > s.last {
-			s.last, s.lastLine = at, i+2
+			s.last, s.lastLine = at, t.lines[i]
 		}
 		if gpus[i] > 0 {
 			s.jobs[at]++
@@ -80,12 +80,12 @@ func predictSubmissions(w, says io.Writer, trainFile, predictFile string) error 
 		return err
 	}
 	switch n := past.last - past.first + 1; {
-	case n < leastPast:
-		return train.wrong(past.lastLine, "all jobs are submitted within %d minutes: want %d at least, a day and an hour, since submissions are learned of those a day before", 10*n, 10*leastPast)
-	case next.first < past.last || next.first > past.last+longestGap:
+	case n < day+hour:
+		return train.wrong(past.lastLine, "all jobs are submitted within %d minutes: want %d at least, a day and an hour, since submissions are learned of those a day before", 10*n, 10*(day+hour))
+	case next.first < past.last || next.first > past.last+day:
 		return to.wrong(next.firstLine, "the first job is submitted at %.0f s, the last one of %s at %.0f s: want one clock for both, and this trace to begin in the day after that", tenMinutes*float64(next.first), trainFile, tenMinutes*float64(past.last))
-	case next.last-past.first > longestSpan/tenMinutes:
-		return to.wrong(next.lastLine, "a job is submitted %.0f days after the first one of %s: want 10 years at most", float64(next.last-past.first)/longestGap, trainFile)
+	case next.last-past.first > longestSpan:
+		return to.wrong(next.lastLine, "a job is submitted %.0f days after the first one of %s: want 10 years at most", float64(next.last-past.first)/day, trainFile)
 	}
 	n := next.last - past.first + 1
 	var count [2][]float64 // of jobs, of GPUs, from past.first on
@@ -112,20 +112,20 @@ func forecasts(w, says io.Writer, count [2][]float64, first, learned, begin int)
 		if err != nil {
 			return err
 		}
-		var off, day, hour, mean float64
+		var off, asDay, asHour, asMean float64
 		always := stat.Mean(table.Y, nil)
 		for i := begin; i < len(rows); i++ {
 			v := math.Round(max(0, m.Predict(rows[i]))*10) / 10
 			said[k] = append(said[k], v)
 			truth := count[k][i]
 			off += math.Abs(v - truth)
-			day += math.Abs(count[k][i-144] - truth)
-			hour += math.Abs(stat.Mean(count[k][i-11:i-5], nil) - truth)
-			mean += math.Abs(always - truth)
+			asDay += math.Abs(count[k][i-day] - truth)
+			asHour += math.Abs(stat.Mean(count[k][i-2*hour+1:i-hour+1], nil) - truth)
+			asMean += math.Abs(always - truth)
 		}
 		n := float64(len(rows) - begin)
 		fmt.Fprintf(says, "ebm: %s submitted in ten minutes, off by %.2f on average of %.0f (%.2f if as many as a day before were said, %.2f as in the last hour that is known, %.2f as many as on average before)\n",
-			name, off/n, n, day/n, hour/n, mean/n)
+			name, off/n, n, asDay/n, asHour/n, asMean/n)
 	}
 	out := csv.NewWriter(w)
 	out.Write([]string{"time", "submit_gpu_job", "submit_gpu_num", "pred_gpu_job", "pred_gpu_num"})
@@ -137,8 +137,5 @@ func forecasts(w, says io.Writer, count [2][]float64, first, learned, begin int)
 		out.Write(line)
 	}
 	out.Flush()
-	if err := out.Error(); err != nil {
-		return member.WriteError(err)
-	}
-	return nil
+	return member.WriteError(out.Error())
 }

@@ -59,16 +59,13 @@ func readSchedule(path string) (s web.Schedules, err error) {
 	return s, err
 }
 
-// What a page is sent of a schedule, once.
-const (
-	mostBars   = 50000 // rectangles
-	mostListed = 20000 // jobs
-)
+// mostListed is how many jobs a page is sent of a schedule, once.
+const mostListed = 20000
 
 // scheduleOf is what happened to jobs under a policy, as a page shows it.
-func scheduleOf(h workload.Happened) web.Schedule {
+func scheduleOf(h workload.Schedule) web.Schedule {
 	s := web.Schedule{Policy: h.Policy, Place: "GPU"}
-	held, each := workload.Assign(h.Jobs, 0)
+	held, each := workload.Allocate(h.Jobs, 0)
 	use := sched.Use(h.Jobs, plotted, 0)
 	s.Parts, s.From, s.Length, s.Used, s.Waiting = each, use.From, use.Length, use.Used, use.Waiting
 	s.Now = use.From + use.Length*plotted
@@ -78,9 +75,9 @@ func scheduleOf(h workload.Happened) web.Schedule {
 		for _, b := range blocks {
 			s.Rows = max(s.Rows, b[0]+b[1])
 		}
-		if len(s.Bars)+len(blocks) > mostBars {
+		if len(s.Bars)+len(blocks) > workload.MostBars {
 			if s.Note == "" {
-				s.Note = fmt.Sprintf("The picture ends at %s h: there is more than %d rectangles can show.", strconv.FormatFloat(math.Round(x.From/36)/100, 'f', -1, 64), mostBars)
+				s.Note = fmt.Sprintf("The picture ends at %s h: there is more than %d rectangles can show.", strconv.FormatFloat(math.Round(x.From/36)/100, 'f', -1, 64), workload.MostBars)
 			}
 			continue
 		}

@@ -9,15 +9,16 @@ type Boosted struct {
 	trees []*Tree
 }
 
-// Steps say how models are boosted.
-type Steps struct {
-	Most int     // rounds at most; 0: 500 (Boost), 2000 (Explain)
-	Rate float64 // share of a tree's answer that counts; 0: 0.1 (Boost), 0.05 (Explain)
+// Boosting are the settings of a model that is made in rounds.
+type Boosting struct {
+	Rounds int     // at most; 0: 500 (Boost), 2000 (Explain)
+	Rate   float64 // the learning rate: the share of a round's answer that counts; 0: 0.1 (Boost), 0.05 (Explain)
 }
 
-func (s Steps) or(most int, rate float64) Steps {
-	if s.Most == 0 {
-		s.Most = most
+// or has what is 0 be as said.
+func (s Boosting) or(rounds int, rate float64) Boosting {
+	if s.Rounds == 0 {
+		s.Rounds = rounds
 	}
 	if s.Rate == 0 {
 		s.Rate = rate
@@ -25,41 +26,40 @@ func (s Steps) or(most int, rate float64) Steps {
 	return s
 }
 
-// A fifth of the rows says when to stop: every fifth one. After patience rounds without a new best on them there are no more, and the model is made of
-// all rows with as many rounds as were best.
+// Every fifth row is for validation: it says when to stop. After patience rounds without a new best on these rows there are no more, and the model is made of all rows with as many
+// rounds as were best.
 const (
-	judges   = 5
-	patience = 50
+	validationFold = 5
+	patience       = 50
 )
 
-// parted is a table without its judges, and they. Where there are too few rows to spare any, all are both.
-func parted(t Table) (learn, judge Table) {
-	if len(t.X) < 10*judges {
+// split is a table without its rows for validation, and these. Where there are too few rows to spare any, all are both.
+func split(t Table) (train, validation Table) {
+	if len(t.X) < 10*validationFold {
 		return t, t
 	}
 	for i := range t.X {
-		to := &learn
-		if i%judges == judges-1 {
-			to = &judge
+		to := &train
+		if i%validationFold == validationFold-1 {
+			to = &validation
 		}
 		to.X, to.Y = append(to.X, t.X[i]), append(to.Y, t.Y[i])
 	}
-	return learn, judge
+	return train, validation
 }
 
-// rounds is how many rounds are best for the judges: each predicts their values a little better, or not. Step makes a round of what the learners lack, and returns
-// what it adds to each of the judges' predictions.
-func rounds(judge Table, mean float64, most int, step func() []float64) int {
-	lack := make([]float64, len(judge.Y))
-	for i, y := range judge.Y {
-		lack[i] = y - mean
+// bestRounds is after how many rounds, of most, the rows for validation are predicted best. A round returns what it adds to the prediction of each.
+func bestRounds(validation Table, mean float64, most int, round func() []float64) int {
+	residual := make([]float64, len(validation.Y))
+	for i, y := range validation.Y {
+		residual[i] = y - mean
 	}
-	least, best := squares(lack), 0
+	least, best := squares(residual), 0
 	for n := 1; n <= most && n-best <= patience; n++ {
-		for i, d := range step() {
-			lack[i] -= d
+		for i, d := range round() {
+			residual[i] -= d
 		}
-		if s := squares(lack); s < least*(1-1e-9) {
+		if s := squares(residual); s < least*(1-1e-9) {
 			least, best = s, n
 		}
 	}
@@ -74,52 +74,53 @@ func squares(v []float64) (s float64) {
 }
 
 // Boost makes trees of three levels.
-func Boost(t Table, s Steps) (*Boosted, error) {
+func Boost(t Table, s Boosting) (*Boosted, error) {
 	if err := t.check(); err != nil {
 		return nil, err
 	}
 	s = s.or(500, .1)
-	learn, judge := parted(t)
-	m := begin(learn, s.Rate)
-	n := rounds(judge, m.mean, s.Most, func() []float64 {
-		tree := m.next()
-		added := make([]float64, len(judge.X))
-		for i, x := range judge.X {
+	train, validation := split(t)
+	m := newBooster(train, s.Rate)
+	n := bestRounds(validation, m.mean, s.Rounds, func() []float64 {
+		tree := m.addTree()
+		added := make([]float64, len(validation.X))
+		for i, x := range validation.X {
 			added[i] = s.Rate * tree.Predict(x)
 		}
 		return added
 	})
-	if len(learn.X) < len(t.X) {
-		m = begin(t, s.Rate)
+	if len(train.X) < len(t.X) {
+		m = newBooster(t, s.Rate)
 		for range n {
-			m.next()
+			m.addTree()
 		}
 	}
 	m.trees = m.trees[:n]
 	return &m.Boosted, nil
 }
 
-// boosting is a Boosted that is being made.
-type boosting struct {
+// booster is a Boosted that is being made.
+type booster struct {
 	Boosted
-	b    *binned
-	x    [][]float64
-	lack [][]float64
+	b        *binned
+	x        [][]float64
+	residual [][]float64 // by row, of one number, as trees want it
 }
 
-func begin(t Table, rate float64) *boosting {
-	m := &boosting{b: binning(t.X, mostBins), x: t.X, lack: make([][]float64, len(t.Y))}
+func newBooster(t Table, rate float64) *booster {
+	m := &booster{b: binning(t.X, mostBins), x: t.X, residual: make([][]float64, len(t.Y))}
 	m.rate, m.mean = rate, sum(t.Y)/float64(len(t.Y))
 	for i, y := range t.Y {
-		m.lack[i] = []float64{y - m.mean}
+		m.residual[i] = []float64{y - m.mean}
 	}
 	return m
 }
 
-func (m *boosting) next() *Tree {
-	tree := grow(m.b, m.lack, Limits{Depth: 3, Leaf: 1 + len(m.x)/200})
+// addTree makes a tree of what is lacking.
+func (m *booster) addTree() *Tree {
+	tree := grow(m.b, m.residual, Limits{Depth: 3, Leaf: 1 + len(m.x)/200})
 	for i, x := range m.x {
-		m.lack[i][0] -= m.rate * tree.Predict(x)
+		m.residual[i][0] -= m.rate * tree.Predict(x)
 	}
 	m.trees = append(m.trees, tree)
 	return tree

@@ -61,8 +61,8 @@ func TestBadTables(t *testing.T) {
 		"NaN": {[][]float64{{math.NaN()}}, []float64{1}}, "infinite": {[][]float64{{1}}, []float64{math.Inf(1)}},
 	} {
 		_, a := Grow(bad, Limits{})
-		_, b := Boost(bad, Steps{})
-		_, c := Explain(bad, 1, Steps{})
+		_, b := Boost(bad, Boosting{})
+		_, c := Explain(bad, 1, Boosting{})
 		_, d := GrowClasses(bad, 2, Limits{})
 		if a == nil || b == nil || c == nil || d == nil {
 			t.Errorf("%s: %v, %v, %v, %v", name, a, b, c, d)
@@ -73,20 +73,20 @@ func TestBadTables(t *testing.T) {
 	}
 	one := Table{[][]float64{{1}, {1}}, []float64{3, 5}} // nothing to cut
 	tree, _ := Grow(one, Limits{})
-	b, _ := Boost(one, Steps{})
-	e, _ := Explain(one, 3, Steps{})
+	b, _ := Boost(one, Boosting{})
+	e, _ := Explain(one, 3, Boosting{})
 	if x := []float64{7}; tree.Predict(x) != 4 || b.Predict(x) != 4 || e.Predict(x) != 4 {
 		t.Errorf("of a constant feature: %v, %v, %v, want the mean", tree.Predict(x), b.Predict(x), e.Predict(x))
 	}
 }
 
-// One cut, by hand: rate 1 and one round give the two means; rate 0.5 and two rounds three quarters of them.
+// One cut, by hand: rate 1 and one round give the two means; rate 0.5 and two rounds three bestQuadrants of them.
 func TestBoostByHand(t *testing.T) {
 	step := Table{[][]float64{{0}, {0}, {1}, {1}}, []float64{1, 3, 5, 7}}
 	for _, c := range []struct {
-		s    Steps
+		s    Boosting
 		want float64
-	}{{Steps{1, 1}, 6}, {Steps{1, .5}, 5}, {Steps{2, .5}, 5.5}} {
+	}{{Boosting{1, 1}, 6}, {Boosting{1, .5}, 5}, {Boosting{2, .5}, 5.5}} {
 		b, _ := Boost(step, c.s)
 		e, _ := Explain(step, 0, c.s)
 		if x := []float64{1}; b.Predict(x) != c.want || e.Predict(x) != c.want {
@@ -100,17 +100,17 @@ func TestExplainAdditive(t *testing.T) {
 	f := func(v float64) float64 { return 3 * v }
 	g := func(v float64) float64 { return math.Sin(2 * math.Pi * v) }
 	truth := func(x []float64) float64 { return 10 + f(x[0]) + g(x[1]) }
-	m, err := Explain(rows(4000, 3, .3, truth), 0, Steps{})
+	m, err := Explain(rows(4000, 3, .3, truth), 0, Boosting{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for v := .05; v < 1; v += .1 {
 		for j, want := range []float64{f(v) - 1.5, g(v), 0} {
-			if got := m.Part(j, v); math.Abs(got-want) > .15 {
+			if got := m.Contribution(j, v); math.Abs(got-want) > .15 {
 				t.Errorf("feature %d at %.2f: %.3f, want %.3f", j, v, got, want)
 			}
 		}
-		if m.Part(0, v+.05) < m.Part(0, v-.05) {
+		if m.Contribution(0, v+.05) < m.Contribution(0, v-.05) {
 			t.Errorf("the function that grows falls at %.2f", v)
 		}
 	}
@@ -128,15 +128,15 @@ func TestExplainPairs(t *testing.T) {
 		return x[0]
 	}
 	learn, other := rows(3000, 5, .2, truth), rows(999, 5, 0, truth)
-	alone, _ := Explain(learn, 0, Steps{})
-	m, err := Explain(learn, 2, Steps{})
+	alone, _ := Explain(learn, 0, Boosting{})
+	m, err := Explain(learn, 2, Boosting{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if p := m.Pairs[0]; p.A != 1 || p.B != 3 {
 		t.Errorf("the first pair is %d, %d, want 1, 3", p.A, p.B)
 	}
-	b, _ := Boost(learn, Steps{})
+	b, _ := Boost(learn, Boosting{})
 	if a, p, g := explains(other, alone.Predict), explains(other, m.Predict), explains(other, b.Predict); a > .6 || p < .95 || g < .95 {
 		t.Errorf("functions of one feature explain %.3f, with pairs %.3f, trees %.3f; want less than .6, .95 and more", a, p, g)
 	}
@@ -145,8 +145,8 @@ func TestExplainPairs(t *testing.T) {
 // Where there is nothing to learn, models stop before they learn the noise.
 func TestBoostStops(t *testing.T) {
 	learn, other := rows(1000, 4, 1, func([]float64) float64 { return 5 }), rows(1000, 4, 1, func([]float64) float64 { return 5 })
-	b, _ := Boost(learn, Steps{})
-	m, _ := Explain(learn, 2, Steps{})
+	b, _ := Boost(learn, Boosting{})
+	m, _ := Explain(learn, 2, Boosting{})
 	if g, e := explains(other, b.Predict), explains(other, m.Predict); g < -.05 || e < -.05 {
 		t.Errorf("of noise trees explain %.3f, functions %.3f, want about 0", g, e)
 	}
@@ -154,7 +154,7 @@ func TestBoostStops(t *testing.T) {
 
 // The code of a row is of those before it: a and b have 5 and 2 beside nothing, the second a 3.5, their mean, beside 2.
 func TestCodes(t *testing.T) {
-	rows, codes, mean := Codes([]string{"a", "b", "a"}, []float64{2, 5, 8})
+	rows, codes, mean := TargetCodes([]string{"a", "b", "a"}, []float64{2, 5, 8})
 	if want := map[string]float64{"a": 5, "b": 5}; mean != 5 || !reflect.DeepEqual(codes, want) || !reflect.DeepEqual(rows, []float64{5, 2, 2.75}) {
 		t.Errorf("%v, %v, %v", rows, codes, mean)
 	}
@@ -162,7 +162,7 @@ func TestCodes(t *testing.T) {
 
 // Who comes is predicted from what has ended: of the same user and name, else with as many GPUs, else of the user, else of others.
 func TestHistory(t *testing.T) {
-	got := History([]Past{
+	got := History([]PastJob{
 		{"ann", "a", 1, 0, 100},
 		{"ann", "a", 1, 50, 40},  // nothing has ended
 		{"ann", "a", 1, 95, 80},  // the second one has

@@ -24,18 +24,18 @@ type Rate struct {
 
 // What a curve goes by that has too little else.
 const (
-	// lone is the relative standard deviation of a rate that one segment has measured, and no other rate says how they scatter.
-	lone = .1
+	// singleSigma is the relative standard deviation of a rate that one segment has measured, and no other rate says how they scatter.
+	singleSigma = .1
 
-	// drag is the standard deviation of what one worker more adds to the time of a round of all workers, as a share of that time: with one
+	// slopeSigma is the standard deviation of what one worker more adds to the time of a round of all workers, as a share of that time: with one
 	// number of workers measured, twice as many of 8 are taken for 1.5 to 2.7 times as fast, two standard deviations either way. A choice of ours.
-	drag = .05
+	slopeSigma = .05
 )
 
 // Curve is how fast a job is on 1 to most workers, by what was seen of it. Rates that were measured stand for themselves: all samples by all seconds, with the error of such a
 // ratio. The others follow from the time of a round, in which each of n workers computes a sample: n/rate(n) = a + b·(n−1), a line through those that were
-// measured, weighted by their errors, with b at least 0 and about 0 as far as they do not say (drag). That it is a line is not certain either: the error grows with the distance to
-// the nearest number that was measured, by drag for each worker of n.
+// measured, weighted by their errors, with b at least 0 and about 0 as far as they do not say (slopeSigma). That it is a line is not certain either: the error grows with the distance to
+// the nearest number that was measured, by slopeSigma for each worker of n.
 func Curve(segments []Segment, most int) ([]Rate, error) {
 	if most < 1 {
 		return nil, fmt.Errorf("a curve for %d workers: want 1 or more", most)
@@ -63,7 +63,7 @@ func Curve(segments []Segment, most int) ([]Rate, error) {
 	}
 	for n, r := range seen {
 		if math.IsNaN(r.Sigma) {
-			if r.Sigma = lone * r.Mean; many > 0 {
+			if r.Sigma = singleSigma * r.Mean; many > 0 {
 				r.Sigma = min(r.Sigma, relative/many/math.Sqrt(r.Measured)*r.Mean)
 			}
 			seen[n] = r
@@ -80,7 +80,7 @@ func Curve(segments []Segment, most int) ([]Rate, error) {
 				gap = min(gap, max(n-i-1, i+1-n))
 			}
 			curve[i] = l.rate(i + 1)
-			curve[i].Sigma = math.Hypot(curve[i].Sigma, drag*curve[i].Mean*float64(gap)/float64(i+1))
+			curve[i].Sigma = math.Hypot(curve[i].Sigma, slopeSigma*curve[i].Mean*float64(gap)/float64(i+1))
 		}
 	}
 	return curve, nil
@@ -108,7 +108,7 @@ func ratio(n int, of []Segment) Rate {
 // line is a + b·(n−1) with the covariance of a and b.
 type line struct{ a, b, aa, ab, bb float64 }
 
-// fit is the line through the times of rounds, with what drag says of b.
+// fit is the line through the times of rounds, with what slopeSigma says of b.
 func fit(seen map[int]Rate) line {
 	var w, wx, wy, wxx, wxy float64
 	for _, n := range slices.Sorted(maps.Keys(seen)) {
@@ -117,7 +117,7 @@ func fit(seen map[int]Rate) line {
 		v := math.Pow(max(r.Sigma/r.Mean, 1e-6)*y, -2)
 		w, wx, wy, wxx, wxy = w+v, wx+v*x, wy+v*y, wxx+v*x*x, wxy+v*x*y
 	}
-	wxx += math.Pow(drag*wy/w, -2)
+	wxx += math.Pow(slopeSigma*wy/w, -2)
 	d := w*wxx - wx*wx
 	l := line{(wxx*wy - wx*wxy) / d, (w*wxy - wx*wy) / d, wxx / d, -wx / d, w / d}
 	if l.b < 0 {

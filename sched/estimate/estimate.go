@@ -12,20 +12,22 @@ import (
 	"strconv"
 	"strings"
 
+	"gonum.org/v1/gonum/stat"
+
 	"star/sched/workload"
 )
 
 const before, after = "<TIME_WRITTER_OUTPUT>[", "]</TIME_WRITTER_OUTPUT>"
 
-// Times are the seconds of a job: before the first epoch, of each epoch, and after the last one.
-type Times struct {
+// EpochTimes are the seconds of a job: before the first epoch, of each epoch, and after the last one.
+type EpochTimes struct {
 	Before float64
 	Epochs []float64
 	After  float64
 }
 
-// Read finds the measurements in a job's output; each is a line of its own, or part of one. Errors say the line.
-func Read(r io.Reader) (all []Times, err error) {
+// ReadEpochTimes finds the measurements in a job's output; each is a line of its own, or part of one. Errors say the line.
+func ReadEpochTimes(r io.Reader) (all []EpochTimes, err error) {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, 1<<26)
 	last := 1
@@ -50,7 +52,7 @@ func Read(r io.Reader) (all []Times, err error) {
 		if len(s) < 3 {
 			return nil, workload.Wrong(n, "%d times: want three or more, before, of each epoch, and after", len(s))
 		}
-		all = append(all, Times{s[0], s[1 : len(s)-1], s[len(s)-1]})
+		all = append(all, EpochTimes{s[0], s[1 : len(s)-1], s[len(s)-1]})
 	}
 	if err := lines.Err(); err != nil {
 		return nil, err
@@ -62,7 +64,7 @@ func Read(r io.Reader) (all []Times, err error) {
 }
 
 // String is the line that Read reads, byte for byte the time writer's: numbers are Python's.
-func (t Times) String() string {
+func (t EpochTimes) String() string {
 	cells := []string{python(t.Before)}
 	for _, e := range t.Epochs {
 		cells = append(cells, python(e))
@@ -82,7 +84,7 @@ func python(v float64) string {
 	return s
 }
 
-// sum adds up.
+// sum adds up, in the same order on all machines, so that models are the same.
 func sum(v []float64) (s float64) {
 	for _, x := range v {
 		s += x
@@ -91,7 +93,7 @@ func sum(v []float64) (s float64) {
 }
 
 // Detailed is how long a job of so many epochs takes, s: each as long as the measured ones on average, and what is before and after them.
-func (t Times) Detailed(epochs int) float64 {
+func (t EpochTimes) Detailed(epochs int) float64 {
 	return sum(t.Epochs)/float64(len(t.Epochs))*float64(epochs) + t.Before + t.After
 }
 
@@ -99,7 +101,7 @@ func (t Times) Detailed(epochs int) float64 {
 // the first n epochs, 0 < n < len(Epochs), and at its end. What comes after the last epoch is taken for a part of the epochs between.
 //
 //	slope = (B-A)/(b-n),  A+slope·(epochs-n)
-func (t Times) Linear(epochs, n int) float64 {
+func (t EpochTimes) Linear(epochs, n int) float64 {
 	a := t.Before + sum(t.Epochs[:n])
 	b := t.Before + sum(t.Epochs) + t.After
 	slope := (b - a) / float64(len(t.Epochs)-n)
@@ -108,10 +110,6 @@ func (t Times) Linear(epochs, n int) float64 {
 
 // Noise is how far estimates of a time are off, as shares: their mean from the truth, and their standard deviation from their mean.
 func Noise(estimates []float64, truth float64) (bias, sigma float64) {
-	mean := sum(estimates) / float64(len(estimates))
-	squares := 0.
-	for _, e := range estimates {
-		squares += (e - mean) * (e - mean)
-	}
-	return (mean - truth) / truth, math.Sqrt(squares/float64(len(estimates))) / mean
+	mean, deviation := stat.PopMeanStdDev(estimates, nil)
+	return (mean - truth) / truth, deviation / mean
 }

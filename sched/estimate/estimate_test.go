@@ -12,7 +12,7 @@ import (
 
 // TestEstimates computes by hand what the two methods say of a job of 100 epochs of which 4 were measured.
 func TestEstimates(t *testing.T) {
-	job := Times{10, []float64{2, 2, 3, 3}, 5}
+	job := EpochTimes{10, []float64{2, 2, 3, 3}, 5}
 	if got := job.Detailed(100); got != 2.5*100+15 {
 		t.Errorf("detailed says %v", got)
 	}
@@ -21,7 +21,7 @@ func TestEstimates(t *testing.T) {
 		t.Errorf("linear says %v, want %v", got, want)
 	}
 	// Both are exact for a job whose epochs are alike, linear only where nothing comes after.
-	job = Times{10, []float64{2, 2, 2, 2}, 0}
+	job = EpochTimes{10, []float64{2, 2, 2, 2}, 0}
 	if l, d := job.Linear(100, 3), job.Detailed(100); l != 210 || d != 210 {
 		t.Errorf("an even job: linear %v, detailed %v, want 210", l, d)
 	}
@@ -33,13 +33,13 @@ func TestEstimates(t *testing.T) {
 
 // TestText reads what was written, and what Python writes.
 func TestText(t *testing.T) {
-	job := Times{10, []float64{.1, 2.5e-5, 1e16, 123456789012345}, 0}
+	job := EpochTimes{10, []float64{.1, 2.5e-5, 1e16, 123456789012345}, 0}
 	const want = "<TIME_WRITTER_OUTPUT>[10.0, 0.1, 2.5e-05, 1e+16, 123456789012345.0, 0.0]</TIME_WRITTER_OUTPUT>"
 	if job.String() != want {
 		t.Errorf("wrote %s, want %s", job, want)
 	}
-	all, err := Read(strings.NewReader("loss 3\n" + want + "\nx <TIME_WRITTER_OUTPUT>[1, 2, 3]</TIME_WRITTER_OUTPUT> y\n"))
-	if err != nil || !reflect.DeepEqual(all, []Times{job, {1, []float64{2}, 3}}) {
+	all, err := ReadEpochTimes(strings.NewReader("loss 3\n" + want + "\nx <TIME_WRITTER_OUTPUT>[1, 2, 3]</TIME_WRITTER_OUTPUT> y\n"))
+	if err != nil || !reflect.DeepEqual(all, []EpochTimes{job, {1, []float64{2}, 3}}) {
 		t.Errorf("read %v, %v", all, err)
 	}
 	for bad, why := range map[string]string{
@@ -50,7 +50,7 @@ func TestText(t *testing.T) {
 		"<TIME_WRITTER_OUTPUT>[1, -1, 2]</TIME_WRITTER_OUTPUT>":  `line 1: "-1" is no time`,
 		"<TIME_WRITTER_OUTPUT>[1, inf, 2]</TIME_WRITTER_OUTPUT>": `line 1: "inf" is no time`,
 	} {
-		if _, err := Read(strings.NewReader(bad)); !errors.Is(err, workload.ErrInput) || !strings.HasPrefix(err.Error(), why) {
+		if _, err := ReadEpochTimes(strings.NewReader(bad)); !errors.Is(err, workload.ErrInput) || !strings.HasPrefix(err.Error(), why) {
 			t.Errorf("%q: %v, want %s", bad, err, why)
 		}
 	}

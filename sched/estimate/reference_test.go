@@ -60,9 +60,9 @@ func TestAsScikitLearn(t *testing.T) {
 		}
 	}
 	for k, want := range map[int]float64{1: 860.2923285469117, 10: 158.92385713591992, 50: 3.429037549918763} {
-		m := begin(numbers, .1)
+		m := newBooster(numbers, .1)
 		for range k {
-			m.next()
+			m.addTree()
 		}
 		if got := lacks(m.Predict); math.Abs(got/want-1) > 1e-6 {
 			t.Errorf("after %d rounds %v is lacking, want %v", k, got, want)

@@ -1,9 +1,10 @@
 package estimate
 
 import (
-	"math"
 	"slices"
 	"time"
+
+	"gonum.org/v1/gonum/stat"
 )
 
 // How many entries of ten minutes an hour and a day have.
@@ -26,18 +27,16 @@ func Submissions(when time.Time, at int, series ...[]float64) []float64 {
 	x := []float64{float64(when.Month()), float64(when.Day()), float64(when.Hour()), float64(when.Minute()),
 		float64((when.Weekday() + 6) % 7), float64(when.YearDay()), float64(week)}
 	for _, s := range series {
-		for _, lag := range []int{hourEntries, 3 * hourEntries, dayEntries} {
+		lags := []int{hourEntries, 3 * hourEntries, dayEntries}
+		for _, lag := range lags {
 			x = append(x, s[at-lag])
 		}
-		for _, lag := range []int{hourEntries, 3 * hourEntries, dayEntries} {
+		for _, lag := range lags {
 			x = append(x, .5*s[at-lag]+.25*s[at-lag-1]+.25*s[at-lag-2])
 		}
 		hour := slices.Sorted(slices.Values(s[at-2*hourEntries+1 : at-hourEntries+1]))
-		mean, squares := sum(hour)/hourEntries, 0.
-		for _, v := range hour {
-			squares += (v - mean) * (v - mean)
-		}
-		x = append(x, mean, (hour[hourEntries/2-1]+hour[hourEntries/2])/2, math.Sqrt(squares/(hourEntries-1)))
+		mean, deviation := stat.MeanStdDev(hour, nil)
+		x = append(x, mean, (hour[hourEntries/2-1]+hour[hourEntries/2])/2, deviation)
 	}
 	return x
 }

@@ -1,13 +1,14 @@
 package estimate
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 	"slices"
+
+	"gonum.org/v1/gonum/floats"
 )
 
-// Table is what models learn of: rows of numbers, and what is to be predicted of each. Categories are numbers, too (Codes).
+// Table is what models learn of: rows of numbers, and what is to be predicted of each. Categories are numbers, too (TargetCodes).
 type Table struct {
 	X [][]float64 // by row, then by feature
 	Y []float64
@@ -60,7 +61,7 @@ func binning(x [][]float64, most int) *binned {
 		b.edges = append(b.edges, edges)
 		bins := make([]uint8, len(x))
 		for i := range x {
-			bins[i] = uint8(place(edges, x[i][j]))
+			bins[i] = uint8(binOf(edges, x[i][j]))
 		}
 		b.bin = append(b.bin, bins)
 	}
@@ -76,8 +77,8 @@ func distinct(sorted []float64) (n int) {
 	return n
 }
 
-// place is the bin of a value.
-func place(edges []float64, v float64) int {
+// binOf is the bin of a value.
+func binOf(edges []float64, v float64) int {
 	i, _ := slices.BinarySearch(edges, v)
 	return i
 }
@@ -86,11 +87,11 @@ func place(edges []float64, v float64) int {
 //
 // Source: Breiman, Friedman, Olshen, Stone, Classification and Regression Trees, 1984.
 type Tree struct {
-	nodes []split
+	nodes []node
 }
 
-// split is a node. Rows whose feature is at most at go left.
-type split struct {
+// node is of a tree. Rows whose feature is at most at go left.
+type node struct {
 	feature     int // -1: a leaf
 	at          float64
 	left, right int
@@ -145,7 +146,7 @@ func grow(b *binned, y [][]float64, l Limits) *Tree {
 
 // add makes a node of rows, and those below it.
 func (t *Tree) add(b *binned, y [][]float64, rows []int, l Limits, depth int) int {
-	n := split{feature: -1, value: make([]float64, len(y[0])), rows: float64(len(rows))}
+	n := node{feature: -1, value: make([]float64, len(y[0])), rows: float64(len(rows))}
 	for _, i := range rows {
 		for k, v := range y[i] {
 			n.value[k] += v / n.rows
@@ -161,7 +162,7 @@ func (t *Tree) add(b *binned, y [][]float64, rows []int, l Limits, depth int) in
 	if n.squares <= 1e-12*n.rows || l.Depth > 0 && depth >= l.Depth {
 		return at
 	}
-	feature, edge := best(b, y, rows, n.value, max(l.Leaf, 1))
+	feature, edge := bestCut(b, y, rows, n.value, max(l.Leaf, 1))
 	if feature < 0 {
 		return at
 	}
@@ -179,8 +180,8 @@ func (t *Tree) add(b *binned, y [][]float64, rows []int, l Limits, depth int) in
 	return at
 }
 
-// best is the cut that leaves the fewest squares, the first one of equals; -1: none helps. Values are taken from their mean, so that nothing is lost to rounding.
-func best(b *binned, y [][]float64, rows []int, mean []float64, leaf int) (feature, edge int) {
+// bestCut is that which leaves the fewest squares, the first one of equals; -1: none helps. Values are taken from their mean, so that nothing is lost to rounding.
+func bestCut(b *binned, y [][]float64, rows []int, mean []float64, leaf int) (feature, edge int) {
 	feature, most := -1, 1e-12
 	outputs := len(mean)
 	for j, edges := range b.edges {
@@ -235,14 +236,16 @@ func (t *Tree) Prune(alpha float64) {
 }
 
 // Leaves is how many there are.
-func (t *Tree) Leaves() int { return t.leaves(0) }
-
-func (t *Tree) leaves(at int) int {
-	n := t.nodes[at]
-	if n.feature < 0 {
-		return 1
+func (t *Tree) Leaves() int {
+	var below func(at int) int
+	below = func(at int) int {
+		n := t.nodes[at]
+		if n.feature < 0 {
+			return 1
+		}
+		return below(n.left) + below(n.right)
 	}
-	return t.leaves(n.left) + t.leaves(n.right)
+	return below(0)
 }
 
 // Shares are the means of the leaf that a row falls into: one number, or the share of each class.
@@ -262,12 +265,4 @@ func (t *Tree) Shares(x []float64) []float64 {
 func (t *Tree) Predict(x []float64) float64 { return t.Shares(x)[0] }
 
 // Class is the class that a tree of GrowClasses says of a row: that with the greatest share, the first one of equals.
-func (t *Tree) Class(x []float64) int {
-	best := 0
-	for k, s := range t.Shares(x) {
-		if cmp.Compare(s, t.Shares(x)[best]) > 0 {
-			best = k
-		}
-	}
-	return best
-}
+func (t *Tree) Class(x []float64) int { return floats.MaxIdx(t.Shares(x)) }

@@ -23,8 +23,8 @@ func (j Spot) start(seed uint64, worker, n int) time.Duration {
 	return j.Start[int(uniform(^seed, uint64(worker)<<32|uint64(n))*float64(len(j.Start)))]
 }
 
-// Ran is what became of a job on transient machines.
-type Ran struct {
+// Outcome is what became of a job on transient machines.
+type Outcome struct {
 	Took              time.Duration // of training; NoEnd: it never ended, because no worker was left
 	Up                time.Duration // of all machines together, from the start of the job, before which they took Start
 	Revoked, Replaced int
@@ -35,7 +35,7 @@ const NoEnd = forever
 
 // Run simulates the job: its machines are taken away and replaced as r says, and it is as fast as its workers are many. While none is there it waits.
 // Machines count as up until their workers have left, as those of star run --revoke.
-func (j Spot) Run(r *Revocations) (ran Ran) {
+func (j Spot) Run(r *Revocations) (ran Outcome) {
 	type event struct {
 		at      time.Duration
 		worker  int

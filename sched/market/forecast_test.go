@@ -15,22 +15,22 @@ func TestSpotRun(t *testing.T) {
 		name string
 		job  Spot
 		of   Revocations
-		want Ran
+		want Outcome
 	}{
-		{"nobody is taken away", j, Revocations{File: "x"}, Ran{40 * s, 120 * s, 0, 0}},
-		{"machines start", Spot{1000, j.Rates, []time.Duration{5 * s}, 0}, Revocations{File: "x"}, Ran{40 * s, 135 * s, 0, 0}},
+		{"nobody is taken away", j, Revocations{File: "x"}, Outcome{40 * s, 120 * s, 0, 0}},
+		{"machines start", Spot{1000, j.Rates, []time.Duration{5 * s}, 0}, Revocations{File: "x"}, Outcome{40 * s, 135 * s, 0, 0}},
 		// 250 in 10 s, and 750 on two.
-		{"one goes", j, Revocations{File: "x", Trace: []Loss{{10 * s, 1, -1}}, Replace: -1}, Ran{47*s + s/2, 105 * s, 1, 0}},
+		{"one goes", j, Revocations{File: "x", Trace: []Revocation{{10 * s, 1, -1}}, Replace: -1}, Outcome{47*s + s/2, 105 * s, 1, 0}},
 		// It works for 2 s more: 300, and 700 on two.
-		{"it works on", Spot{1000, j.Rates, nil, 2 * s}, Revocations{File: "x", Trace: []Loss{{10 * s, 1, -1}}, Replace: -1, Notice: 30 * s}, Ran{47 * s, 106 * s, 1, 0}},
-		{"it may not", Spot{1000, j.Rates, nil, 2 * s}, Revocations{File: "x", Trace: []Loss{{10 * s, 1, -1}}, Replace: -1}, Ran{47*s + s/2, 105 * s, 1, 0}},
+		{"it works on", Spot{1000, j.Rates, nil, 2 * s}, Revocations{File: "x", Trace: []Revocation{{10 * s, 1, -1}}, Replace: -1, Notice: 30 * s}, Outcome{47 * s, 106 * s, 1, 0}},
+		{"it may not", Spot{1000, j.Rates, nil, 2 * s}, Revocations{File: "x", Trace: []Revocation{{10 * s, 1, -1}}, Replace: -1}, Outcome{47*s + s/2, 105 * s, 1, 0}},
 		// 250, ten seconds of 20 until another one takes part, which is there for five of them, and 550 on three.
-		{"it is replaced", Spot{1000, j.Rates, []time.Duration{5 * s}, 0}, Revocations{File: "x", Trace: []Loss{{10 * s, 1, -1}}, Replace: 5 * s}, Ran{42 * s, (15 + 84 + 37) * s, 1, 1}},
-		{"too late", j, Revocations{File: "x", Trace: []Loss{{10 * s, 1, 1000 * s}}, Replace: 5 * s}, Ran{47*s + s/2, 105 * s, 1, 0}},
+		{"it is replaced", Spot{1000, j.Rates, []time.Duration{5 * s}, 0}, Revocations{File: "x", Trace: []Revocation{{10 * s, 1, -1}}, Replace: 5 * s}, Outcome{42 * s, (15 + 84 + 37) * s, 1, 1}},
+		{"too late", j, Revocations{File: "x", Trace: []Revocation{{10 * s, 1, 1000 * s}}, Replace: 5 * s}, Outcome{47*s + s/2, 105 * s, 1, 0}},
 		// Ten seconds of nobody.
-		{"all go", Spot{1000, []float64{10}, nil, 0}, Revocations{File: "x", Trace: []Loss{{10 * s, 0, 20 * s}}}, Ran{110 * s, 100 * s, 1, 1}},
-		{"for ever", Spot{1000, []float64{10}, nil, 0}, Revocations{File: "x", Trace: []Loss{{10 * s, 0, -1}}, Replace: -1}, Ran{NoEnd, NoEnd, 1, 0}},
-		{"before it takes part", Spot{1000, []float64{10}, []time.Duration{10 * s}, 0}, Revocations{File: "x", Trace: []Loss{{10 * s, 0, 20 * s}, {25 * s, 0, 30 * s}}}, Ran{130 * s, (10 + 10 + 5 + 100) * s, 2, 2}},
+		{"all go", Spot{1000, []float64{10}, nil, 0}, Revocations{File: "x", Trace: []Revocation{{10 * s, 0, 20 * s}}}, Outcome{110 * s, 100 * s, 1, 1}},
+		{"for ever", Spot{1000, []float64{10}, nil, 0}, Revocations{File: "x", Trace: []Revocation{{10 * s, 0, -1}}, Replace: -1}, Outcome{NoEnd, NoEnd, 1, 0}},
+		{"before it takes part", Spot{1000, []float64{10}, []time.Duration{10 * s}, 0}, Revocations{File: "x", Trace: []Revocation{{10 * s, 0, 20 * s}, {25 * s, 0, 30 * s}}}, Outcome{130 * s, (10 + 10 + 5 + 100) * s, 2, 2}},
 	} {
 		if got := c.job.Run(&c.of); got != c.want {
 			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
@@ -60,7 +60,7 @@ func TestSpotStarts(t *testing.T) {
 	j := Spot{Samples: 100, Rates: []float64{1}, Start: []time.Duration{0, 10 * time.Second, 50 * time.Second}}
 	sum := 0.
 	for seed := range uint64(runs) { // the machine is gone at 60 s, and another one takes over
-		sum += j.Run(&Revocations{Seed: seed, File: "x", Trace: []Loss{{At: time.Minute}}}).Took.Seconds() - 100
+		sum += j.Run(&Revocations{Seed: seed, File: "x", Trace: []Revocation{{At: time.Minute}}}).Took.Seconds() - 100
 	}
 	if mean := sum / runs; math.Abs(mean-20) > 2 { // the deviation is 21.6 s: four standard errors
 		t.Errorf("starts take %.1f s on average, want 20", mean)

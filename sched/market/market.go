@@ -25,8 +25,8 @@ import (
 	"star/sched/workload"
 )
 
-// steps is how many a run has.
-const steps = 64000
+// Steps is how many a run has.
+const Steps = 64000
 
 // Machine is a kind of machine that has a price.
 type Machine string
@@ -96,13 +96,13 @@ type Study struct {
 }
 
 var (
-	servers  = regexp.MustCompile(`^(\d)ps(\d)([vk])$`)
-	mixed    = regexp.MustCompile(`^(\d)v(\d)p(\d)k$`)
-	same     = regexp.MustCompile(`^(\d)([pv])100$`)
-	k80s     = regexp.MustCompile(`^(\d)-(demand|spot)$`)
-	nothing  = regexp.MustCompile(`^1ps_k80/(\d)w$`)
-	prefix   = regexp.MustCompile(`^(spot|demand)\d-`)
-	instance = regexp.MustCompile(`^(.*)-run(\d+)-(.*)$`)
+	servers   = regexp.MustCompile(`^(\d)ps(\d)([vk])$`)
+	mixed     = regexp.MustCompile(`^(\d)v(\d)p(\d)k$`)
+	sameGPU   = regexp.MustCompile(`^(\d)([pv])100$`)
+	k80s      = regexp.MustCompile(`^(\d)-(demand|spot)$`)
+	oneServer = regexp.MustCompile(`^1ps_k80/(\d)w$`)
+	prefix    = regexp.MustCompile(`^(spot|demand)\d-`)
+	instance  = regexp.MustCompile(`^(.*)-run(\d+)-(.*)$`)
 )
 
 // machines is which machines a folder's name stands for. Runs on one GPU have no parameter server.
@@ -116,12 +116,12 @@ func machines(name string) map[Machine]int {
 	if m := mixed.FindStringSubmatch(base); m != nil {
 		return map[Machine]int{V100: n(m[1]), P100: n(m[2]), K80: n(m[3]), Server: 1}
 	}
-	for _, e := range []*regexp.Regexp{same, k80s} {
+	for _, e := range []*regexp.Regexp{sameGPU, k80s} {
 		if m := e.FindStringSubmatch(base); m != nil {
 			return map[Machine]int{kinds[m[2]]: n(m[1]), Server: 1}
 		}
 	}
-	if m := nothing.FindStringSubmatch(path.Join(path.Base(path.Dir(name)), base)); m != nil {
+	if m := oneServer.FindStringSubmatch(path.Join(path.Base(path.Dir(name)), base)); m != nil {
 		return map[Machine]int{K80: n(m[1]), Server: 1}
 	}
 	return map[string]map[Machine]int{"k80-demand": {K80Demand: 1}, "p100": {P100: 1}, "v100": {V100: 1}}[base]
@@ -198,7 +198,7 @@ func (s *Study) config(dir fs.FS, log string) error {
 		return err
 	}
 	err := c.rows(dir, folder+"/train_data_processed.csv", "Duration", func(rows workload.Rows, r *Run) {
-		if !r.Logged && r.last >= steps-4100 { // the master was revoked just before the end
+		if !r.Logged && r.last >= Steps-4100 { // the master was revoked just before the end
 			r.Seconds, r.Accuracy = rows.Number("Duration", 0), rows.Number("Accuracy", 0)
 		}
 	})
@@ -275,7 +275,7 @@ func (c *Config) log(dir fs.FS, name, wall, accuracy string) error {
 				continue
 			}
 			r.Curve = append(r.Curve, Point{t - b, step, rows.Number(accuracy, 0)})
-			if step >= steps {
+			if step >= Steps {
 				r.Logged, r.Seconds, r.Accuracy = true, t-b, rows.Number(accuracy, 0)
 			}
 		}
@@ -375,19 +375,13 @@ func (s *Study) lifetimes(f io.Reader) error {
 	return lines.Err()
 }
 
-// Mean is the mean and standard deviation of those of some runs that have a value.
-func Mean(runs []*Run, of func(*Run) float64) (mean, std float64) {
-	var n, sum, squares float64
+// Mean is that of the runs that have a value; NaN: none has.
+func Mean(runs []*Run, of func(*Run) float64) float64 {
+	var n, sum float64
 	for _, r := range runs {
 		if v := of(r); !math.IsNaN(v) {
 			n, sum = n+1, sum+v
 		}
 	}
-	mean = sum / n
-	for _, r := range runs {
-		if v := of(r); !math.IsNaN(v) {
-			squares += (v - mean) * (v - mean)
-		}
-	}
-	return mean, math.Sqrt(squares / (n - 1))
+	return sum / n
 }

@@ -1,6 +1,7 @@
 package market
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"math"
@@ -12,8 +13,8 @@ import (
 	"star/sched/workload"
 )
 
-// longest is how long the study's cloud lets a transient machine live.
-const longest = 24 * time.Hour
+// maxLife is how long the study's cloud lets a transient machine live.
+const maxLife = 24 * time.Hour
 
 // curves are how many of the study's machines were revoked in each hour of their life, and how many there were. Those that were not lived to the end, 24 h.
 // They are those of Lifetimes (TestCurves).
@@ -33,15 +34,15 @@ type Revocations struct {
 	Curve   string        // of whose lifetimes lives are drawn: k80, p100, v100; empty: Rate or Trace
 	Rate    float64       // revocations of a machine in an hour, as likely at any time
 	File    string        // of Trace; empty: there is none
-	Trace   []Loss        // of File, which whoever parses has to read
+	Trace   []Revocation  // of File, which whoever parses has to read
 	Seed    uint64        // of what is drawn
 	Replace time.Duration // from when a worker has left until another machine is started in its place; negative: none is
 	Notice  time.Duration // from the notice until the machine is gone
 	Clock   float64       // how many times as fast as it does lives pass: in a test hours are to be minutes
 }
 
-// Loss is a notice in a trace: that the machine of a worker will be taken away.
-type Loss struct {
+// Revocation is a notice in a trace: that the machine of a worker will be taken away.
+type Revocation struct {
 	At     time.Duration // since the training began
 	Worker int
 	Back   time.Duration // when another one is started in its place, on the same clock; negative: as Replace says
@@ -105,9 +106,9 @@ func ParseRevocations(text string) (*Revocations, error) {
 	return r, nil
 }
 
-// ReadLosses reads a trace: CSV with time (s since the training began) and worker; replaced (s on the same clock at which another machine is started) where it
+// ReadTrace reads a trace: CSV with time (s since the training began) and worker; replaced (s on the same clock at which another machine is started) where it
 // is known. Losses are in order of time. Errors say the line.
-func ReadLosses(f io.Reader) (losses []Loss, err error) {
+func ReadTrace(f io.Reader) (trace []Revocation, err error) {
 	rows := workload.NewRows(f, "time", "worker")
 	seconds := func(v float64) time.Duration { return time.Duration(v * float64(time.Second)) }
 	for rows.Next() {
@@ -118,10 +119,10 @@ func ReadLosses(f io.Reader) (losses []Loss, err error) {
 		if w != math.Trunc(w) || w > 65535 || max(at, back) > 1e9 {
 			rows.Fail("want the rank of a worker, up to 65535, and times of at most 1e9 s")
 		}
-		losses = append(losses, Loss{seconds(at), int(w), max(-1, seconds(back))})
+		trace = append(trace, Revocation{seconds(at), int(w), max(-1, seconds(back))})
 	}
-	slices.SortStableFunc(losses, func(a, b Loss) int { return int(min(1, max(-1, a.At-b.At))) })
-	return losses, rows.Err()
+	slices.SortStableFunc(trace, func(a, b Revocation) int { return cmp.Compare(a.At, b.At) })
+	return trace, rows.Err()
 }
 
 // forever is a life that does not end while anybody looks.
@@ -131,7 +132,7 @@ const forever = time.Duration(math.MaxInt64)
 // gives the same lives, in whatever order they are asked for.
 func (r *Revocations) Life(worker, n int, begins time.Duration) time.Duration {
 	if r.File != "" {
-		if l, ok := r.loss(worker, begins); ok {
+		if l, ok := r.first(worker, begins); ok {
 			return l.At - begins
 		}
 		return forever
@@ -159,19 +160,19 @@ func uniform(seed, i uint64) float64 {
 	return float64(mix(mix(seed)^i)>>11) / (1 << 53)
 }
 
-// loss is the first one in the trace of a worker's machine that began at a time. One that begins at the time of a loss has come in the place of that one.
-func (r *Revocations) loss(worker int, begins time.Duration) (Loss, bool) {
+// first is the first revocation in the trace of a worker's machine that began at a time. One that begins at the time of a revocation has come in the place of that one.
+func (r *Revocations) first(worker int, begins time.Duration) (Revocation, bool) {
 	for _, l := range r.Trace {
 		if l.Worker == worker && (l.At > begins || begins == 0) {
 			return l, true
 		}
 	}
-	return Loss{}, false
+	return Revocation{}, false
 }
 
 // Next is when another machine is started in the place of one that began at begins and has left, both since the training began. False: none is.
 func (r *Revocations) Next(worker int, begins, left time.Duration) (time.Duration, bool) {
-	if l, ok := r.loss(worker, begins); ok && l.Back >= 0 {
+	if l, ok := r.first(worker, begins); ok && l.Back >= 0 {
 		return max(l.Back, left), true
 	}
 	return left + r.Replace, r.Replace >= 0
@@ -205,5 +206,5 @@ func quantile(curve string, u float64) float64 {
 		}
 		left -= float64(n)
 	}
-	return longest.Hours()
+	return maxLife.Hours()
 }

@@ -85,9 +85,9 @@ func TestLives(t *testing.T) {
 }
 
 func TestTraceOfLosses(t *testing.T) {
-	losses, err := ReadLosses(strings.NewReader("worker,time,replaced\n1,30,\n0,10,50\n1,20.5,21\n"))
+	losses, err := ReadTrace(strings.NewReader("worker,time,replaced\n1,30,\n0,10,50\n1,20.5,21\n"))
 	s := time.Second
-	if want := []Loss{{10 * s, 0, 50 * s}, {20*s + s/2, 1, 21 * s}, {30 * s, 1, -1}}; err != nil || !reflect.DeepEqual(losses, want) {
+	if want := []Revocation{{10 * s, 0, 50 * s}, {20*s + s/2, 1, 21 * s}, {30 * s, 1, -1}}; err != nil || !reflect.DeepEqual(losses, want) {
 		t.Fatalf("read %v, %v; want %v", losses, err, want)
 	}
 	r := Revocations{File: "x", Trace: losses, Replace: 3 * s, Notice: 2 * s}
@@ -117,7 +117,7 @@ func TestTraceOfLosses(t *testing.T) {
 		"time,worker\n1,0\n2e9,1\n":       "line 3: want the rank",
 		"time,worker,replaced\n1,0,nan\n": "line 2: replaced",
 	} {
-		if _, err := ReadLosses(strings.NewReader(text)); !errors.Is(err, workload.ErrInput) || !strings.HasPrefix(err.Error(), why) {
+		if _, err := ReadTrace(strings.NewReader(text)); !errors.Is(err, workload.ErrInput) || !strings.HasPrefix(err.Error(), why) {
 			t.Errorf("%q: %v, want %s", text, err, why)
 		}
 	}

@@ -18,9 +18,8 @@ import (
 func HeliosTrace(r io.Reader) (jobs []*sched.Job, left int, err error) {
 	t := newTable(r)
 	t.need("job_id", "user", "vc", "gpu_num", "submit_time", "duration")
-	seen := map[string]int{}
 	for t.next() {
-		j := &sched.Job{ID: t.id(seen), VC: t.text("vc"), User: t.text("user"), Deadline: never, GPUs: t.whole("gpu_num", 0), Duration: t.number("duration", 0)}
+		j := &sched.Job{ID: t.id(), VC: t.text("vc"), User: t.text("user"), Deadline: never, GPUs: t.whole("gpu_num", 0), Duration: t.number("duration", 0)}
 		if j.Submit = t.date("submit_time"); j.GPUs > 0 {
 			jobs = append(jobs, j)
 		} else {

@@ -13,14 +13,13 @@ import (
 
 // Events writes what happened under policies, in order: time, policy, job_id, event, gpus, deadline, why (sched.Outcome.Reason).
 type Events struct {
-	Clusters map[string]sched.Cluster // by virtual cluster: whose nodes went; nil: none did
-
-	out *csv.Writer
+	out      *csv.Writer
+	clusters map[string]sched.Cluster
 }
 
-// NewEvents writes the header.
-func NewEvents(w io.Writer) *Events {
-	e := &Events{out: csv.NewWriter(w)}
+// NewEvents writes the header. Clusters say by virtual cluster whose nodes went; nil: none did.
+func NewEvents(w io.Writer, clusters map[string]sched.Cluster) *Events {
+	e := &Events{csv.NewWriter(w), clusters}
 	e.out.Write([]string{"time", "policy", "job_id", "event", "gpus", "deadline", "why"})
 	return e
 }
@@ -91,9 +90,9 @@ func (e *Events) Write(policy string, out []sched.Outcome) error {
 		case v.what == "decline":
 			why = v.of.Why
 		case v.step >= 0 && v.order == 0:
-			why = v.of.Reason(policy, v.step, more[v.of.VC], e.Clusters[v.of.VC])
+			why = v.of.Reason(policy, v.step, more[v.of.VC], e.clusters[v.of.VC])
 		case v.step >= 0:
-			why = v.of.Reason(policy, v.step, nil, e.Clusters[v.of.VC])
+			why = v.of.Reason(policy, v.step, nil, e.clusters[v.of.VC])
 		}
 		if err := e.out.Write([]string{number(v.at), policy, v.of.ID, v.what, number(v.gpus), number(v.deadline), why}); err != nil {
 			return err
@@ -111,15 +110,15 @@ func IsEvents(begin string) bool {
 	return strings.HasPrefix(strings.TrimPrefix(begin, "\ufeff"), eventsHeader)
 }
 
-// Happened is what happened to jobs under a policy.
-type Happened struct {
+// Schedule is what happened to jobs under a policy.
+type Schedule struct {
 	Policy string
 	Jobs   []sched.Outcome // in order of submission; with Submit, Deadline, Start, End, Preemptions, Why and Steps
 	Last   []string        // why each of them has what it has, had last, or was declined; "": nobody says
 }
 
 // ReadEvents reads what Events has written. Policies are in the order in which they come.
-func ReadEvents(r io.Reader) ([]Happened, error) {
+func ReadEvents(r io.Reader) ([]Schedule, error) {
 	t := newTable(r)
 	t.need(strings.Split(eventsHeader, ",")...)
 	type under struct {
@@ -158,9 +157,9 @@ func ReadEvents(r io.Reader) ([]Happened, error) {
 		}
 		u.jobs[id], u.came = o, append(u.came, o)
 	}
-	var all []Happened
+	var all []Schedule
 	for _, name := range names {
-		h := Happened{Policy: name}
+		h := Schedule{Policy: name}
 		for _, o := range policies[name].came {
 			h.Jobs, h.Last = append(h.Jobs, *o), append(h.Last, cmp.Or(policies[name].said[o.ID], o.Why))
 		}

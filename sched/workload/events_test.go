@@ -24,7 +24,7 @@ func TestEvents(t *testing.T) {
 		jobs = append(jobs, j)
 	}
 	var b bytes.Buffer
-	e := NewEvents(&b)
+	e := NewEvents(&b, nil)
 	outs := map[string][]sched.Outcome{"srtf": sched.Simulate(jobs, sched.Cluster{Nodes: 2, GPUs: 4}, sched.SRTF(), 0), "fifo": sched.Simulate(jobs, sched.Cluster{Nodes: 2, GPUs: 4}, sched.FIFO(), 0)}
 	for _, p := range []string{"srtf", "fifo"} {
 		if err := e.Write(p, outs[p]); err != nil {
@@ -59,7 +59,7 @@ func TestEvents(t *testing.T) {
 func TestEventsOfNoTime(t *testing.T) {
 	var b bytes.Buffer
 	out := sched.Simulate([]*sched.Job{{ID: "none", Submit: 7, GPUs: 1, Deadline: never}}, sched.Cluster{Nodes: 1, GPUs: 4}, sched.FIFO(), 0)
-	if err := NewEvents(&b).Write("fifo", out); err != nil {
+	if err := NewEvents(&b, nil).Write("fifo", out); err != nil {
 		t.Fatal(err)
 	}
 	got, err := ReadEvents(&b)
@@ -95,7 +95,7 @@ func TestEventsSayForWhom(t *testing.T) {
 		return sched.Outcome{Job: &sched.Job{ID: id, VC: vc, GPUs: 2, Deadline: never}, End: 99, Steps: steps}
 	}
 	var b bytes.Buffer
-	err := NewEvents(&b).Write("srtf", []sched.Outcome{o("a", "x", sched.Step{At: 1, GPUs: 2}, sched.Step{At: 5}), o("b", "x", sched.Step{At: 5, GPUs: 2}), o("c", "y", sched.Step{At: 5, GPUs: 2}), o("d", "x", sched.Step{At: 7, GPUs: 2})})
+	err := NewEvents(&b, nil).Write("srtf", []sched.Outcome{o("a", "x", sched.Step{At: 1, GPUs: 2}, sched.Step{At: 5}), o("b", "x", sched.Step{At: 5, GPUs: 2}), o("c", "y", sched.Step{At: 5, GPUs: 2}), o("d", "x", sched.Step{At: 7, GPUs: 2})})
 	for _, want := range []string{"5,srtf,a,preempt,0,,gives up its 2 GPUs: least time left first; more for b\n", "5,srtf,b,start,2,,starts on 2 GPUs after 5 s: least time left first\n"} {
 		if err != nil || !strings.Contains(b.String(), want) {
 			t.Errorf("%v, %s, want %s", err, b.String(), want)

@@ -12,11 +12,13 @@ import (
 	"slices"
 	"strconv"
 
+	"gonum.org/v1/gonum/stat/distuv"
+
 	"star/sched"
 )
 
-// Generated are the settings of Generate.
-type Generated struct {
+// GenerateOptions say what Generate makes.
+type GenerateOptions struct {
 	Like       string // one of Likes
 	Jobs       int
 	Every      float64 // s between submissions, on average; 0: as in the trace that they are like
@@ -47,7 +49,7 @@ type like struct {
 //     to 2,048), which give that average.
 //   - philly: 103,467 jobs in 83 days, durations with the mean 28,329 s, at most 60 days; 1.75 GPUs on average. Source: the comparison in the same study. Assumed: a median of 13 minutes,
 //     with which .9 % of the jobs take more than a week (Jeon et al., Analysis of Large-Scale Multi-Tenant GPU Clusters, ATC 2019, have .5 %), and the shares.
-//   - allox: see either.
+//   - allox: see alloxJobs.
 var likes = map[string]like{
 	"elasticflow": {900, []float64{.83, .03, .03, .10}, func(random func() float64) float64 {
 		low := 1.
@@ -66,61 +68,68 @@ func Likes() []string { return slices.Sorted(maps.Keys(likes)) }
 
 // lognormal draws durations with this median, no longer than most, and with this mean, s.
 func lognormal(median, mean, most float64) func(func() float64) float64 {
-	normal := func(x float64) float64 { return math.Erfc(-x/math.Sqrt2) / 2 }
 	low, high := 0., 10.
 	for range 50 {
 		s := (low + high) / 2
 		at := math.Log(most/median) / s
-		if median*math.Exp(s*s/2)*normal(at-s)+most*normal(-at) < mean {
+		if median*math.Exp(s*s/2)*distuv.UnitNormal.CDF(at-s)+most*distuv.UnitNormal.CDF(-at) < mean {
 			low = s
 		} else {
 			high = s
 		}
 	}
 	return func(random func() float64) float64 {
-		return min(most, median*math.Exp(low*math.Sqrt2*math.Erfinv(2*random()-1)))
+		return min(most, median*math.Exp(low*distuv.UnitNormal.Quantile(random())))
 	}
 }
 
-// either has a job take 20 to 300 s without a GPU, and .8 to 10 times less with one, both even; estimates are off by 10 % (standard deviation). Jobs come five at a time, of ten users
-// in turn. These are the numbers of the trace of TestAlloX, whose 600 jobs were made for AlloX's simulator; AlloX (Le et al., EuroSys 2020) does not publish its own.
-func either(j *sched.Job, i int, random func() float64) {
+// alloxJobs are jobs of two kinds of machines: each takes 20 to 300 s without a GPU, and .8 to 10 times less with one, both even; estimates are off by 10 % (standard deviation). They come
+// five at a time, of ten users in turn. These are the numbers of the trace of TestAlloX, whose 600 jobs were made for AlloX's simulator; AlloX (Le et al., EuroSys 2020) does not publish
+// its own.
+func alloxJobs(n int, every float64, from streams) []*sched.Job {
+	random := from.duration
 	off := func() float64 { return max(-.9, .1*math.Sqrt2*math.Erfinv(2*random()-1)) }
-	plain := math.Round(20 + 280*random())
-	gpu := max(1, math.Round(plain/(.8+9.2*random())))
-	j.Duration, j.Deadline = gpu, never
-	j.User = "queue" + strconv.Itoa(i%10)
-	j.Either = &sched.Either{Duration: [2]float64{gpu, plain}, Error: [2]float64{off(), off()}}
+	now, jobs := 0., make([]*sched.Job, n)
+	for i := range jobs {
+		if i > 0 && i%5 == 0 {
+			now += exponential(from.arrival, 5*every)
+		}
+		plain := math.Round(20 + 280*random())
+		gpu := max(1, math.Round(plain/(.8+9.2*random())))
+		jobs[i] = &sched.Job{ID: strconv.Itoa(i + 1), Submit: math.Round(now), GPUs: 1, Duration: gpu, Deadline: never, User: "queue" + strconv.Itoa(i%10),
+			Either: &sched.Either{Duration: [2]float64{gpu, plain}, Error: [2]float64{off(), off()}}}
+	}
+	return jobs
 }
 
-// draws are where the numbers in [0, 1) come from, of which jobs are made.
-type draws struct{ arrival, duration, gpus, deadline, model func() float64 }
+// streams are where the numbers in [0, 1) come from, of which jobs are made.
+type streams struct{ arrival, duration, gpus, deadline, model func() float64 }
 
 // originals are the models and batch sizes of ElasticFlow's generator, in its order.
 var originals = []throughput{{"resnet50", 64}, {"resnet50", 128}, {"resnet50", 256}, {"vgg16", 64}, {"vgg16", 128}, {"vgg16", 256}, {"inception3", 64}, {"inception3", 128},
 	{"gpt2", 128}, {"gpt2", 256}, {"bert", 128}, {"bert", 64}, {"deepspeech2", 64}, {"deepspeech2", 32}}
 
-// draws are those of one stream, or of the five streams of ElasticFlow's generator. That of deadlines has no seed there; here it has the one of the traces that TestGenerateElasticFlow
+// streams are those of one stream, or of the five streams of ElasticFlow's generator. That of deadlines has no seed there; here it has the one of the traces that TestGenerateElasticFlow
 // compares, which were made with a seed.
-func (g Generated) draws() draws {
+func (g GenerateOptions) streams() streams {
 	if !g.Compat {
-		return draws{g.Random, g.Random, g.Random, g.Random, g.Random}
+		return streams{g.Random, g.Random, g.Random, g.Random, g.Random}
 	}
 	stream := func(i uint64) func() float64 { return newTwister(g.Seed + i).float64 }
 	n := len(originals)
 	choice := newTwister(g.Seed)
 	model := func() float64 { return (float64(choice.below(uint32(n))) + .5) / float64(n) }
-	return draws{stream(1), stream(2), stream(3), stream(4), model}
+	return streams{stream(1), stream(2), stream(3), stream(4), model}
 }
 
 // runs says whether a model does on so many GPUs, each with a sample at least.
-func (g Generated) runs(m throughput, gpus int) bool {
+func (g GenerateOptions) runs(m throughput, gpus int) bool {
 	r, level := g.Rates[m], bits.Len(uint(gpus))-1
 	return level < len(r) && r[level] > 0 && m.batch >= gpus
 }
 
 // models are those that jobs may be of.
-func (g Generated) models() ([]throughput, error) {
+func (g GenerateOptions) models() ([]throughput, error) {
 	if g.Compat {
 		for _, m := range originals {
 			for gpus := 1; gpus <= 16; gpus *= 2 {
@@ -142,7 +151,7 @@ func (g Generated) models() ([]throughput, error) {
 }
 
 // model has a job be a model that can run on its GPUs, or on half of them, …, if there is one; at is in [0, 1). The model's rate is that on these GPUs, iterations/s.
-func (g Generated) model(j *sched.Job, models []throughput, at float64) (rate float64) {
+func (g GenerateOptions) model(j *sched.Job, models []throughput, at float64) (rate float64) {
 	for ; j.GPUs > 0; j.GPUs /= 2 {
 		can := slices.DeleteFunc(slices.Clone(models), func(m throughput) bool { return !g.runs(m, j.GPUs) })
 		if len(can) > 0 {
@@ -157,32 +166,27 @@ func (g Generated) model(j *sched.Job, models []throughput, at float64) (rate fl
 
 // Generate makes jobs whose submissions are a Poisson process, without the rhythm of days. Times are whole seconds. With Rates each job is a model of
 // them that can run on so many GPUs. It fails if Compat wants a model that Rates lack.
-func Generate(g Generated) ([]*sched.Job, error) {
+func Generate(g GenerateOptions) ([]*sched.Job, error) {
 	models, err := g.models()
 	if err != nil {
 		return nil, err
 	}
-	from, whole, up, first := g.draws(), math.Round, math.Ceil, 1
+	from, of := g.streams(), likes[g.Like]
+	every := cmp.Or(g.Every, of.every)
+	if g.Like == "allox" {
+		return alloxJobs(g.Jobs, every, from), nil
+	}
+	whole, up, first := math.Round, math.Ceil, 1
 	if g.Compat { // it cuts off, and its first job is job 0, at 0 s
 		whole, up, first = math.Trunc, math.Trunc, 0
 	}
-	now, of, every := 0., likes[g.Like], g.Every
-	if every == 0 {
-		every = of.every
-	}
-	jobs := make([]*sched.Job, g.Jobs)
+	now, jobs := 0., make([]*sched.Job, g.Jobs)
 	for i := range jobs {
-		if g.Like != "allox" && i+first > 0 {
-			now -= math.Log(1-from.arrival()) * every
-		} else if i > 0 && i%5 == 0 {
-			now -= math.Log(1-from.arrival()) * every * 5
+		if i+first > 0 {
+			now += exponential(from.arrival, every)
 		}
 		j := &sched.Job{ID: strconv.Itoa(i + first), Submit: whole(now), GPUs: 1}
 		jobs[i] = j
-		if g.Like == "allox" {
-			either(j, i, from.duration)
-			continue
-		}
 		took := of.duration(from.duration)
 		if !g.Compat {
 			took = max(1, math.Round(took))
@@ -205,6 +209,9 @@ func Generate(g Generated) ([]*sched.Job, error) {
 	}
 	return jobs, nil
 }
+
+// exponential draws a time until the next event of a Poisson process, with this mean.
+func exponential(random func() float64, mean float64) float64 { return -math.Log(1-random()) * mean }
 
 // WriteElasticFlow writes jobs in ElasticFlow's format.
 func WriteElasticFlow(w io.Writer, jobs []*sched.Job) error {

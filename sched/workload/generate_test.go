@@ -19,7 +19,7 @@ import (
 func random(seed uint64) func() float64 { return rand.New(rand.NewPCG(seed, 0)).Float64 }
 
 // generate makes jobs.
-func generate(t *testing.T, g Generated) []*sched.Job {
+func generate(t *testing.T, g GenerateOptions) []*sched.Job {
 	t.Helper()
 	jobs, err := Generate(g)
 	if err != nil {
@@ -32,7 +32,7 @@ func generate(t *testing.T, g Generated) []*sched.Job {
 // 1,800 jobs.
 func TestGenerateElasticFlow(t *testing.T) {
 	dir := filepath.Join(reference(t), "elasticflow")
-	for trace, g := range map[string]Generated{
+	for trace, g := range map[string]GenerateOptions{
 		"100jobs_1500lam.csv":    {Jobs: 100, Every: 1500, Slack: 1.5, Seed: 1},
 		"1000job_1500lam.csv":    {Jobs: 1000, Every: 1500, Slack: 1, Spread: .5},
 		"200jobs_900lam_0.1.csv": {Jobs: 200, Slack: 1, Spread: .5, BestEffort: .1},
@@ -65,7 +65,7 @@ func TestGenerateModels(t *testing.T) {
 	if err := ths.Read("net.csv", strings.NewReader("global_batch_size,1,2,4,8,16\n64,1,2,3,4,5\n128,1,2,3,4,5\n256,1,2,3,4,0\n8,1,2,3,4,5\n")); err != nil {
 		t.Fatal(err)
 	}
-	count := func(g Generated) map[int]int {
+	count := func(g GenerateOptions) map[int]int {
 		n := map[int]int{}
 		g.Jobs, g.Slack, g.Rates, g.Random = 20000, 1, ths, random(1)
 		for _, j := range generate(t, g) {
@@ -73,15 +73,15 @@ func TestGenerateModels(t *testing.T) {
 		}
 		return n
 	}
-	for batch, n := range count(Generated{Like: "elasticflow"}) {
+	for batch, n := range count(GenerateOptions{Like: "elasticflow"}) {
 		if (batch != 64 && batch != 128) || math.Abs(float64(n)/10000-1) > .05 {
 			t.Errorf("batch size %d: %d of 20000 jobs, want 10000 of 64 and of 128", batch, n)
 		}
 	}
-	if n := count(Generated{Like: "helios"}); len(n) != 4 {
+	if n := count(GenerateOptions{Like: "helios"}); len(n) != 4 {
 		t.Errorf("like helios: batch sizes %v, want all", n)
 	}
-	_, err := Generate(Generated{Like: "elasticflow", Compat: true, Rates: ths})
+	_, err := Generate(GenerateOptions{Like: "elasticflow", Compat: true, Rates: ths})
 	if want := "there are no iterations/s of model resnet50 with batch size 64 on 1 GPUs"; err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("%v, want %s", err, want)
 	}
@@ -93,7 +93,7 @@ func TestGenerate(t *testing.T) {
 	if err := ths.Read("net.csv", strings.NewReader("global_batch_size,1,2,4,8\n64,10,18,30,0\n128,6,11,20,35\n4,1,2,3,4\n")); err != nil {
 		t.Fatal(err)
 	}
-	jobs := generate(t, Generated{Like: "elasticflow", Jobs: 20000, Every: 60, Slack: 2, Spread: .5, BestEffort: .25, Rates: ths, Random: random(1)})
+	jobs := generate(t, GenerateOptions{Like: "elasticflow", Jobs: 20000, Every: 60, Slack: 2, Spread: .5, BestEffort: .25, Rates: ths, Random: random(1)})
 	long, effort, most, gpus, batches := 0., 0., 0., map[int]float64{}, map[int]float64{}
 	for _, j := range jobs {
 		if j.Duration < 600 || j.Duration > 600000 {
@@ -136,7 +136,7 @@ func TestGenerate(t *testing.T) {
 		t.Errorf("what is read is not what was written: %v", err)
 	}
 	sixteen := 0.
-	for i, j := range generate(t, Generated{Like: "elasticflow", Jobs: 20000, Every: 60, Slack: 2, Spread: .5, Random: random(1)}) {
+	for i, j := range generate(t, GenerateOptions{Like: "elasticflow", Jobs: 20000, Every: 60, Slack: 2, Spread: .5, Random: random(1)}) {
 		if j.Submit != jobs[i].Submit || j.Duration != jobs[i].Duration {
 			t.Fatal("the same seed gives other jobs")
 		}
@@ -154,7 +154,7 @@ func TestGenerateLike(t *testing.T) {
 	for like, want := range map[string]struct{ mean, median, gpus, one, every, week float64 }{
 		"helios": {6652, 206, 3.72, .5, 10, 0}, "philly": {28329, 780, 1.75, .8, 70, .005},
 	} {
-		g := Generated{Like: like, Jobs: 400000, Slack: 1, Spread: .5, Random: random(1)}
+		g := GenerateOptions{Like: like, Jobs: 400000, Slack: 1, Spread: .5, Random: random(1)}
 		jobs := generate(t, g)
 		var durations []float64
 		sum, gpus, one, week, n := 0., 0., 0., 0., float64(g.Jobs)
@@ -201,7 +201,7 @@ func TestGenerateAlloX(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	jobs := generate(t, Generated{Like: "allox", Jobs: 20000, Random: random(1)})
+	jobs := generate(t, GenerateOptions{Like: "allox", Jobs: 20000, Random: random(1)})
 	moments := func(jobs []*sched.Job) (m [6]float64) {
 		for _, j := range jobs {
 			e := j.Either

@@ -69,7 +69,7 @@ func TestWhatGenMakes(t *testing.T) {
 	for _, name := range []string{"elasticflow", "helios", "philly"} {
 		for seed := range uint64(3) {
 			r := rand.New(rand.NewPCG(seed, 0))
-			jobs := generate(t, Generated{Like: name, Jobs: 60, Slack: 1.5, Spread: .5, BestEffort: .2, Random: r.Float64})
+			jobs := generate(t, GenerateOptions{Like: name, Jobs: 60, Slack: 1.5, Spread: .5, BestEffort: .2, Random: r.Float64})
 			onPowers(jobs, r)
 			for _, j := range jobs {
 				j.History = j.Duration * (.5 + r.Float64())
@@ -84,7 +84,7 @@ func TestWhatGenMakes(t *testing.T) {
 					if out, err = sched.Run(jobs, map[string]sched.Cluster{"": c}, sched.Options{Policy: policy, Slot: 60}); err != nil {
 						t.Fatal(err)
 					}
-					if err := cmp.Or(NewOutcomes(&tables[i]).Write(policy, out), NewEvents(&tables[i]).Write(policy, out)); err != nil {
+					if err := cmp.Or(NewOutcomes(&tables[i]).Write(policy, out), NewEvents(&tables[i], nil).Write(policy, out)); err != nil {
 						t.Fatal(err)
 					}
 				}

@@ -12,9 +12,8 @@ func LucidTrace(r io.Reader) ([]*sched.Job, error) {
 	t := newTable(r)
 	t.need("job_id", "vc", "gpu_num", "submit_time", "duration")
 	var jobs []*sched.Job
-	seen := map[string]int{}
 	for t.next() {
-		j := &sched.Job{ID: t.id(seen), VC: t.text("vc"), User: t.text("user"), Submit: t.number("submit_time", 0), Deadline: never,
+		j := &sched.Job{ID: t.id(), VC: t.text("vc"), User: t.text("user"), Submit: t.number("submit_time", 0), Deadline: never,
 			GPUs: t.whole("gpu_num", 1), Duration: t.number("duration", 0)}
 		if t.has("model") {
 			j.Model, j.Dataset = t.text("model"), t.text("dataset")
@@ -35,19 +34,6 @@ func LucidTrace(r io.Reader) ([]*sched.Job, error) {
 		jobs = append(jobs, j)
 	}
 	return jobs, t.err
-}
-
-func (t *table) lucidClusters() (map[string]sched.Cluster, error) {
-	t.need("", "num")
-	vcs := map[string]sched.Cluster{}
-	for t.next() {
-		name := t.text("")
-		if _, twice := vcs[name]; twice {
-			t.fail(t.line, "virtual cluster %q is there twice: remove one", name)
-		}
-		vcs[name] = sched.Cluster{Nodes: t.whole("num", 1), GPUs: 8}
-	}
-	return vcs, t.err
 }
 
 // ReadPairs reads how fast two jobs run on the same GPUs: model, dataset, batch size and amp of each, and their speeds as shares of those alone.

@@ -28,9 +28,8 @@ func MuriTrace(r io.Reader) ([]*sched.Job, error) {
 	t := newTable(r)
 	t.need("job_id", "num_gpu", "submit_time", "iterations", "model_name", "iteration_time", "resource_time_0", "resource_time_1", "resource_time_2")
 	var jobs []*sched.Job
-	seen := map[string]int{}
 	for t.next() {
-		j := &sched.Job{ID: t.id(seen), GPUs: t.whole("num_gpu", 1), Submit: t.number("submit_time", 0) / 1000, Deadline: never,
+		j := &sched.Job{ID: t.id(), GPUs: t.whole("num_gpu", 1), Submit: t.number("submit_time", 0) / 1000, Deadline: never,
 			Model: t.text("model_name"), Iterations: t.number("iterations", 1)}
 		j.Duration = j.Iterations * t.number("iteration_time", 0) / 1000
 		if j.Duration == 0 {

@@ -15,8 +15,8 @@ import (
 	"star/sched"
 )
 
-// Held is a time in which a job has some rows of a picture.
-type Held struct {
+// Allocation is a time in which a job has some rows of a picture.
+type Allocation struct {
 	Job      *sched.Outcome
 	GPUs     float64
 	From, To float64 // s
@@ -24,7 +24,7 @@ type Held struct {
 }
 
 // Blocks are the rows as the first ones and numbers of those that follow each other.
-func (h *Held) Blocks() (blocks [][2]int) {
+func (h *Allocation) Blocks() (blocks [][2]int) {
 	for i := 0; i < len(h.Rows); {
 		n := 1
 		for i+n < len(h.Rows) && h.Rows[i+n] == h.Rows[i]+n {
@@ -39,10 +39,10 @@ func (h *Held) Blocks() (blocks [][2]int) {
 // parts is how many rows a GPU has where jobs share GPUs: two, three or four jobs have whole rows.
 const parts = 12
 
-// Assign gives each job as many rows as it has GPUs, at all times: it keeps those that it has, gives back the last ones, and gets the first free ones. Where jobs share GPUs,
+// Allocate gives each job as many rows as it has GPUs, at all times: it keeps those that it has, gives back the last ones, and gets the first free ones. Where jobs share GPUs,
 // each GPU has several rows. Policies count GPUs or say on which nodes a job is; which rows a job has says nothing of that.
 // Who has some still, has them until the time until, or the last change. They are in order of From.
-func Assign(out []sched.Outcome, until float64) (all []Held, each int) {
+func Allocate(out []sched.Outcome, until float64) (all []Allocation, each int) {
 	type change struct {
 		job *sched.Outcome
 		sched.Step
@@ -70,7 +70,7 @@ func Assign(out []sched.Outcome, until float64) (all []Held, each int) {
 		return 1
 	})
 	var taken []bool
-	now := map[*sched.Outcome]*Held{}
+	now := map[*sched.Outcome]*Allocation{}
 	for _, c := range changes {
 		h := now[c.job]
 		var has []int
@@ -96,7 +96,7 @@ func Assign(out []sched.Outcome, until float64) (all []Held, each int) {
 		slices.Sort(has)
 		delete(now, c.job)
 		if want > 0 {
-			now[c.job] = &Held{Job: c.job, GPUs: c.GPUs, From: c.At, Rows: has}
+			now[c.job] = &Allocation{Job: c.job, GPUs: c.GPUs, From: c.At, Rows: has}
 		}
 		until = max(until, c.At)
 	}
@@ -106,21 +106,21 @@ func Assign(out []sched.Outcome, until float64) (all []Held, each int) {
 			all = append(all, *h)
 		}
 	}
-	slices.SortStableFunc(all, func(a, b Held) int { return cmp.Compare(a.From, b.From) })
+	slices.SortStableFunc(all, func(a, b Allocation) int { return cmp.Compare(a.From, b.From) })
 	return all, each
 }
 
-// mostBars is how many rectangles a picture has: a browser shows so many within a second or two.
-const mostBars = 50000
+// MostBars is how many rectangles a picture has: a browser shows so many within a second or two.
+const MostBars = 50000
 
-// WriteSchedule draws who had GPUs when, as SVG: time from left to right, a row for each GPU, a colour and a title for each job. The picture suits light and dark pages.
+// WriteSchedule streams who had GPUs when, as SVG: time from left to right, a row for each GPU, a colour and a title for each job. The picture suits light and dark pages.
 // It says so if there is more than it can show, and shows what comes first.
 func WriteSchedule(w io.Writer, title string, gpus int, out []sched.Outcome) error {
-	all, each := Assign(out, 0)
+	all, each := Allocate(out, 0)
 	first, last, lines, bars := never, 0., gpus*each, 0
 	for i, h := range all {
-		if bars += len(h.Blocks()); bars > mostBars {
-			title += fmt.Sprintf(" (until %s h: there is more than %d rectangles can show)", strconv.FormatFloat(h.From/3600, 'g', 4, 64), mostBars)
+		if bars += len(h.Blocks()); bars > MostBars {
+			title += fmt.Sprintf(" (until %s h: there is more than %d rectangles can show)", strconv.FormatFloat(h.From/3600, 'g', 4, 64), MostBars)
 			all = all[:i]
 			break
 		}

@@ -20,7 +20,7 @@ func TestWriteSchedule(t *testing.T) {
 		jobs = append(jobs, &sched.Job{ID: "<" + string(rune('a'+i%26)) + "&" + strings.Repeat("x", i/26), Submit: float64(r.IntN(500)), GPUs: 1 + r.IntN(4), Duration: float64(1 + r.IntN(90)), Deadline: math.Inf(1)})
 	}
 	out := sched.Simulate(jobs, sched.Cluster{Nodes: 2, GPUs: 4}, sched.SRTF(), 0)
-	all, each := Assign(out, 0)
+	all, each := Allocate(out, 0)
 	if each != 1 {
 		t.Fatalf("%d rows for a GPU, want 1", each)
 	}
@@ -70,7 +70,7 @@ func TestWriteSchedule(t *testing.T) {
 		t.Errorf("%d rectangles and %d titles, want %d titles", rects, titles, len(all))
 	}
 	shared := []sched.Outcome{{Job: jobs[0], Steps: []sched.Step{{At: 0, GPUs: .5}, {At: 9, GPUs: 0}}}, {Job: jobs[1], Steps: []sched.Step{{At: 3, GPUs: .5}, {At: 9, GPUs: 0}}}}
-	if all, each := Assign(shared, 0); each != parts || all[0].Rows[0] != 0 || all[1].Rows[0] != parts/2 || len(all[1].Rows) != parts/2 {
+	if all, each := Allocate(shared, 0); each != parts || all[0].Rows[0] != 0 || all[1].Rows[0] != parts/2 || len(all[1].Rows) != parts/2 {
 		t.Errorf("two that share a GPU: %+v", all)
 	}
 }
@@ -81,7 +81,7 @@ func TestScheduleOfMany(t *testing.T) {
 	for _, c := range []struct {
 		times int
 		all   bool
-	}{{mostBars, true}, {mostBars + 1, false}} {
+	}{{MostBars, true}, {MostBars + 1, false}} {
 		o := sched.Outcome{Job: jobs[0]}
 		for i := range c.times {
 			o.Steps = append(o.Steps, sched.Step{At: float64(2 * i), GPUs: 512}, sched.Step{At: float64(2*i + 1)})
@@ -90,7 +90,7 @@ func TestScheduleOfMany(t *testing.T) {
 		if err := WriteSchedule(&b, "", 512, []sched.Outcome{o}); err != nil {
 			t.Fatal(err)
 		}
-		if n, cut := strings.Count(b.String(), "<rect"), strings.Contains(b.String(), "until"); n != mostBars || cut == c.all {
+		if n, cut := strings.Count(b.String(), "<rect"), strings.Contains(b.String(), "until"); n != MostBars || cut == c.all {
 			t.Errorf("%d times: %d rectangles, and it says that there are more: %v", c.times, n, cut)
 		}
 	}

@@ -30,19 +30,22 @@ func ReadSlow(r io.Reader, vcs map[string]sched.Cluster) (map[string][]sched.Spe
 	return spells, t.err
 }
 
-// RandomSlow has nodes be slow at random times, from the first submission until 100 days after the last one.
+// Disturbed is when nodes are slow or taken away at random, s: from the first submission until 100 days after the last one.
+func Disturbed(jobs []*sched.Job) (from, until float64) {
+	from = never
+	for _, j := range jobs {
+		from, until = min(from, j.Submit), max(until, j.Submit)
+	}
+	return from, until + 100*86400
+}
+
+// RandomSlow has nodes be slow at random times while they are Disturbed.
 // Random gives the numbers for a node of a virtual cluster.
 func RandomSlow(vcs map[string]sched.Cluster, jobs []*sched.Job, random func(vc string, node int) sched.Random) map[string][]sched.Spell {
-	first, last := never, 0.
-	for _, j := range jobs {
-		first, last = min(first, j.Submit), max(last, j.Submit)
-	}
+	first, until := Disturbed(jobs)
 	spells := map[string][]sched.Spell{}
 	for _, vc := range slices.Sorted(maps.Keys(vcs)) {
-		spells[vc] = sched.RandomSpells(vcs[vc].Nodes, first, last+longest, func(node int) sched.Random { return random(vc, node) })
+		spells[vc] = sched.RandomSpells(vcs[vc].Nodes, first, until, func(node int) sched.Random { return random(vc, node) })
 	}
 	return spells
 }
-
-// longest is for how long after the last submission nodes are slow now and then, s.
-const longest = 100 * 86400

@@ -1,9 +1,7 @@
 package workload
 
 import (
-	"cmp"
 	"encoding/csv"
-	"fmt"
 	"io"
 	"math"
 	"slices"
@@ -32,7 +30,7 @@ var more = []struct {
 	{"noise_scale", func(j *sched.Job) string { return known(j.Noise) }, func(t *table, n string, j *sched.Job) { j.Noise = t.number(n, 0) }},
 	{"iterations", func(j *sched.Job) string { return known(j.Iterations) }, func(t *table, n string, j *sched.Job) { j.Iterations = t.number(n, 0) }},
 	{"rates", func(j *sched.Job) string { return list(j.Rates) }, func(t *table, n string, j *sched.Job) { j.Rates = t.list(n, t.text(n)) }},
-	{"batches", batchesText, batchesRead},
+	{"batches", batchesText, nil},
 	{"stages", func(j *sched.Job) string {
 		if j.Stages == nil {
 			return ""
@@ -64,33 +62,28 @@ func StarTrace(r io.Reader) ([]*sched.Job, error) {
 	t := newTable(r)
 	t.need("job_id", "submit", "gpus", "duration")
 	var jobs []*sched.Job
-	seen := map[string]int{}
-	batches := map[string][]sched.Batch{}
+	batches := map[string][]sched.Batch{} // few, and as long as a line
 	for t.next() {
-		j := &sched.Job{ID: t.id(seen), VC: t.text("vc"), Submit: t.number("submit", 0), GPUs: t.whole("gpus", 1), Duration: t.number("duration", 0), Deadline: never}
+		j := &sched.Job{ID: t.id(), VC: t.text("vc"), Submit: t.number("submit", 0), GPUs: t.whole("gpus", 1), Duration: t.number("duration", 0), Deadline: never}
 		for _, c := range []struct {
 			name string
 			to   *float64
 			low  float64
 		}{{"deadline", &j.Deadline, 0}, {"estimate", &j.Estimate, 0}, {"history", &j.History, -never}} {
-			if t.has(c.name) && t.text(c.name) != "" {
+			if t.text(c.name) != "" {
 				*c.to = t.number(c.name, c.low)
 			}
 		}
 		for _, c := range more {
-			text := t.text(c.name)
-			if text == "" || c.read == nil {
-				continue
+			if c.read != nil && t.text(c.name) != "" {
+				c.read(t, c.name, j)
 			}
-			if c.name == "batches" { // few, and as long as a line
-				if all, ok := batches[text]; ok {
-					j.Batches = all
-					continue
-				}
+		}
+		if text := t.text("batches"); text != "" {
+			if batches[text] == nil {
+				batches[text] = t.batches(text)
 			}
-			if c.read(t, c.name, j); c.name == "batches" {
-				batches[text] = j.Batches
-			}
+			j.Batches = batches[text]
 		}
 		if j.Rates != nil && j.Batch == 0 {
 			t.fail(t.line, "rates is %q, without batch: give the samples of all GPUs together in an iteration", t.text("rates"))
@@ -174,92 +167,17 @@ func batchesText(j *sched.Job) string {
 	return strings.Join(texts, ";")
 }
 
-func batchesRead(t *table, name string, j *sched.Job) {
-	for part := range strings.SplitSeq(t.text(name), ";") {
+func (t *table) batches(text string) (all []sched.Batch) {
+	for part := range strings.SplitSeq(text, ";") {
 		samples, rates, _ := strings.Cut(part, ":")
 		n, err := strconv.Atoi(strings.TrimSpace(samples))
 		if err != nil || n < 1 {
-			t.fail(t.line, "%s is %q: want such as 64:1.5/2.9;128:0.8/1.6, iterations/s on 1, 2, … GPUs with each batch size", name, t.text(name))
-			return
+			t.fail(t.line, "batches is %q: want such as 64:1.5/2.9;128:0.8/1.6, iterations/s on 1, 2, … GPUs with each batch size", text)
+			return nil
 		}
-		j.Batches = append(j.Batches, sched.Batch{Samples: n, Rates: t.list(name, rates)})
+		all = append(all, sched.Batch{Samples: n, Rates: t.list("batches", rates)})
 	}
-}
-
-// Outcomes writes the table of jobs that star sched sim --jobs has.
-type Outcomes struct{ out *csv.Writer }
-
-// NewOutcomes writes the header.
-func NewOutcomes(w io.Writer) *Outcomes {
-	o := &Outcomes{csv.NewWriter(w)}
-	o.out.Write([]string{"job_id", "submit", "start", "end", "jct", "queue", "preemptions", "declined", "met_deadline", "gpus", "vc", "policy", "why"})
-	return o
-}
-
-// Write writes what became of the jobs under a policy.
-func (o *Outcomes) Write(policy string, jobs []sched.Outcome) error {
-	for _, j := range jobs {
-		queue := number(j.Queue)
-		if math.IsNaN(j.Start) {
-			queue = ""
-		}
-		o.out.Write([]string{j.ID, number(j.Submit), number(j.Start), number(j.End), number(j.JCT()), queue, strconv.Itoa(j.Preemptions),
-			fmt.Sprint(j.Declined()), fmt.Sprint(!j.Declined() && j.Met()), strconv.Itoa(j.GPUs), j.VC, policy, j.Why})
-	}
-	o.out.Flush()
-	return o.out.Error()
-}
-
-// ReadOutcomes reads what Outcomes has written. Policies are in the order in which they come, jobs in that of the lines; those of the originals' tables that have no column
-// policy are of the policy "".
-func ReadOutcomes(r io.Reader) ([]Happened, error) {
-	t := newTable(r)
-	t.need("job_id", "submit", "start", "end", "declined", "met_deadline")
-	var all []Happened
-	index := map[string]int{}
-	seen := map[string]map[string]int{}
-	maybe := func(name string) float64 {
-		if t.text(name) == "" {
-			return math.NaN()
-		}
-		return t.number(name, -never)
-	}
-	for t.next() {
-		policy := t.text("policy")
-		i, ok := index[policy]
-		if !ok {
-			i = len(all)
-			index[policy], seen[policy] = i, map[string]int{}
-			all = append(all, Happened{Policy: policy})
-		}
-		o := sched.Outcome{Job: &sched.Job{ID: t.id(seen[policy]), Submit: t.number("submit", -never), Deadline: never}, Start: maybe("start"), End: maybe("end")}
-		if t.has("preemptions") {
-			o.Preemptions = t.whole("preemptions", 0)
-		}
-		if t.flag("declined") {
-			o.Why = cmp.Or(t.text("why"), "declined")
-		}
-		if !t.flag("met_deadline") {
-			o.Deadline = -never
-		}
-		if o.End < o.Submit || o.Start < o.Submit || o.End < o.Start {
-			t.fail(t.line, "job %s is submitted at %v, starts at %v and ends at %v: want times in this order", o.ID, o.Submit, o.Start, o.End)
-		}
-		all[i].Jobs = append(all[i].Jobs, o)
-	}
-	if t.err == nil && len(all) == 0 {
-		t.fail(1, "want a header and at least one job")
-	}
-	return all, t.err
-}
-
-// flag is true or false.
-func (t *table) flag(name string) bool {
-	v, err := strconv.ParseBool(strings.TrimSpace(t.text(name)))
-	if err != nil {
-		t.fail(t.line, "%s is %q: want true or false", name, t.text(name))
-	}
-	return v
+	return all
 }
 
 // number is a finite number as short as can be; "" else.
@@ -275,16 +193,4 @@ func known(v float64) string {
 		return ""
 	}
 	return number(v)
-}
-
-// Short reads the short form of a cluster: n16g8 is 16 nodes of 8 GPUs, 5gpu+3cpu are 5 machines with a GPU and 3 without. False: it is none.
-func Short(text string) (c sched.Cluster, ok bool) {
-	var rest string
-	if n, _ := fmt.Sscanf(text+" .", "%dgpu+%dcpu %s", &c.Nodes, &c.Plain, &rest); n == 3 && rest == "." && c.Nodes >= 0 && c.Plain >= 0 && c.Nodes+c.Plain > 0 {
-		c.GPUs = 1
-		return c, true
-	}
-	c = sched.Cluster{}
-	n, _ := fmt.Sscanf(text+" .", "n%dg%d %s", &c.Nodes, &c.GPUs, &rest)
-	return c, n == 3 && rest == "." && c.Nodes > 0 && c.GPUs > 0 && c.GPUs <= 64
 }

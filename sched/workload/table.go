@@ -64,12 +64,13 @@ type table struct {
 	column map[string]int
 	row    []string
 	line   int
+	seen   map[string]int // lines of jobs' names
 	err    error
 }
 
 // newTable reads the header.
 func newTable(r io.Reader) *table {
-	t := &table{csv: csv.NewReader(r), column: map[string]int{}}
+	t := &table{csv: csv.NewReader(r), column: map[string]int{}, seen: map[string]int{}}
 	t.csv.ReuseRecord = true
 	t.csv.TrimLeadingSpace = true
 	header, err := t.csv.Read()
@@ -194,7 +195,7 @@ func (t *table) positive(name string) float64 {
 // whole is an integer of at least low.
 func (t *table) whole(name string, low int) int {
 	v := t.number(name, float64(low))
-	if v != math.Trunc(v) || v > 1<<53 {
+	if v != math.Trunc(v) {
 		t.fail(t.line, "%s is %v: want a whole number", name, v)
 	}
 	return int(v)
@@ -224,7 +225,10 @@ func (t *table) date(name string) float64 {
 var never = math.Inf(1)
 
 // id is the job's name, which no other job of the file has.
-func (t *table) id(seen map[string]int) string {
+func (t *table) id() string { return t.idAmong(t.seen) }
+
+// idAmong is the job's name, which none of those seen has.
+func (t *table) idAmong(seen map[string]int) string {
 	id := strings.TrimSpace(t.text("job_id"))
 	if first := seen[id]; first > 0 {
 		t.fail(t.line, "job_id %q is there twice, first in line %d: rename one", id, first)
