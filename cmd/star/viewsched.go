@@ -97,7 +97,7 @@ func scheduleOf(h workload.Schedule) web.Schedule {
 func milli(s float64) float64 { return math.Round(1e3*s) / 1e3 }
 
 // outcomes fills in what became of the jobs.
-func outcomes(s *web.Schedule, h workload.Happened) {
+func outcomes(s *web.Schedule, h workload.Schedule) {
 	number := func(v float64) runlog.Number {
 		if math.IsInf(v, 0) {
 			v = math.NaN()
