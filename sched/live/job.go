@@ -166,20 +166,21 @@ func (j *Job) staying() (ms []*Member) {
 // finishing says whether nothing is left but its end.
 func (j *Job) finishing() bool { return j.Samples >= j.Spec.Samples }
 
-// Curve is samples/s on 1, 2, 4, … workers, as far as the job may have so many: what was measured, or what was said, times how far off that was where it was measured.
-// Between and beyond, as if each worker brought the same. Nil: nothing is known.
-func (j *Job) Curve() []float64 {
+// nearest is the number of workers of m that is the fewest doublings away from n; 0: there is none.
+func nearest(m map[int]float64, n int) (at int) {
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		if at == 0 || math.Abs(math.Log2(float64(k)/float64(n))) < math.Abs(math.Log2(float64(at)/float64(n))) {
+			at = k
+		}
+	}
+	return at
+}
+
+// known is samples/s on the numbers of workers of which that was measured or said: what was said, times how far off that was where it was measured.
+func (j *Job) known() map[int]float64 {
 	known := maps.Clone(j.Rates)
 	if known == nil {
 		known = map[int]float64{}
-	}
-	nearest := func(m map[int]float64, n int) (at int) {
-		for _, k := range slices.Sorted(maps.Keys(m)) {
-			if at == 0 || math.Abs(math.Log2(float64(k)/float64(n))) < math.Abs(math.Log2(float64(at)/float64(n))) {
-				at = k
-			}
-		}
-		return at
 	}
 	for n := range j.Rates {
 		if k := nearest(j.Measured, n); k > 0 && j.Rates[k] > 0 {
@@ -187,6 +188,12 @@ func (j *Job) Curve() []float64 {
 		}
 	}
 	maps.Copy(known, j.Measured)
+	return known
+}
+
+// Curve is samples/s on 1, 2, 4, … workers, as far as the job may have so many: what is known, and between and beyond, as if each worker brought the same. Nil: nothing is known.
+func (j *Job) Curve() []float64 {
+	known := j.known()
 	if len(known) == 0 {
 		return nil
 	}

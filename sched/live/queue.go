@@ -149,8 +149,8 @@ func (q *Queue) Submission(s Spec, needs bool, now float64) (Event, error) {
 	}
 	if needs && len(s.Rates) == 0 {
 		for _, j := range q.Jobs { // the last one like it says how fast it is
-			if len(j.Measured) > 0 && alike(&j.Spec, &s) {
-				s.Rates = j.Measured
+			if known := j.known(); len(known) > 0 && (len(j.Measured) > 0 || j.Samples > 0) && alike(&j.Spec, &s) { // what it was said to be, and was, too
+				s.Rates = known
 			}
 		}
 		if len(s.Rates) == 0 {

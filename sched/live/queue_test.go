@@ -3,6 +3,7 @@ package live
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -588,6 +589,39 @@ func TestAvoided(t *testing.T) {
 		}
 		if got := hosts(c.now); got != c.want {
 			t.Errorf("%d: at %v: %q, want %q", i, c.now, got, c.want)
+		}
+	}
+}
+
+// A job without rates has those of the last job like it that has run: what that was said to be, which nothing has to correct, as well as what was measured.
+func TestRatesOfAJobLikeIt(t *testing.T) {
+	q := New([]*Host{{Name: "h", Slots: 2}})
+	like := Spec{Name: "b", Samples: 10, Settings: map[string]string{"model": "lenet"}}
+	for i, c := range []struct {
+		samples  int64
+		measured map[int]float64
+		want     map[int]float64
+	}{{0, nil, nil}, {1, nil, map[int]float64{1: 10, 2: 18}}, {1, map[int]float64{1: 5}, map[int]float64{1: 5, 2: 9}}} {
+		if i == 0 {
+			s := like
+			s.Name, s.Rates = "a", map[int]float64{1: 10, 2: 18}
+			e, err := q.Submission(s, true, 0)
+			if err == nil {
+				err = q.Apply(e)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		q.Job("a").Samples, q.Job("a").Measured = c.samples, c.measured
+		e, err := q.Submission(like, true, 1)
+		if (err == nil) != (c.want != nil) || err == nil && !maps.Equal(e.Spec.Rates, c.want) {
+			t.Errorf("%d: %v, %+v, want %v", i, err, e.Spec, c.want)
+		}
+		other := like
+		other.Settings = map[string]string{"model": "softmax"}
+		if _, err := q.Submission(other, true, 1); err == nil {
+			t.Errorf("%d: a job with other settings has rates", i)
 		}
 	}
 }
