@@ -33,6 +33,8 @@ type view struct {
 	Now         float64 // s since then
 	Live        bool    // the service runs
 	Wrong       string  // why it cannot work
+
+	why func(*live.Job) string // why a job is as it is; nil: as the queue says
 }
 
 // schedules is what a page shows.
@@ -62,6 +64,10 @@ func (v view) jobs(s *web.Schedule, q *live.Queue, h *live.History) (outs []sche
 		return runlog.Number(x)
 	}
 	var over []web.ScheduleJob
+	why := v.why
+	if why == nil {
+		why = func(j *live.Job) string { return q.Why(j, v.Now) }
+	}
 	for _, j := range q.Jobs {
 		end := v.Now
 		if !j.Active() {
@@ -69,7 +75,7 @@ func (v view) jobs(s *web.Schedule, q *live.Queue, h *live.History) (outs []sche
 		}
 		steps := h.Steps(j.Name)
 		x := web.ScheduleJob{Job: j.Name, State: string(j.State), Has: float64(len(j.Members)), Want: float64(j.Want), Done: runlog.Number(float64(j.Samples) / float64(j.Spec.Samples)), Submitted: j.Submitted,
-			Begun: known(j.Begun, j.Life > 0), Ended: known(j.Ended, !j.Active()), Deadline: known(j.Due, !math.IsInf(j.Due, 1)), Waited: Waited(steps, j.Submitted, end), Stops: j.Stops, Hosts: j.Hosts(), Why: q.Why(j, v.Now)}
+			Begun: known(j.Begun, j.Life > 0), Ended: known(j.Ended, !j.Active()), Deadline: known(j.Due, !math.IsInf(j.Due, 1)), Waited: Waited(steps, j.Submitted, end), Stops: j.Stops, Hosts: j.Hosts(), Why: why(j)}
 		if !j.Active() && j.State != live.Cancelled && !math.IsInf(j.Due, 1) {
 			if s.Due++; j.Met() {
 				s.Met++
@@ -202,7 +208,7 @@ func (s *Service) show() {
 
 // View is the queue as its page shows it.
 func (s *Service) View() web.Schedules {
-	return view{Dir: s.o.Dir, Policy: s.o.Policy, Began: s.began, Now: s.now(), Live: true, Wrong: cmp.Or(s.stuck, s.full)}.schedules(s.q, s.history)
+	return view{Dir: s.o.Dir, Policy: s.o.Policy, Began: s.began, Now: s.now(), Live: true, Wrong: cmp.Or(s.stuck, s.full), why: s.why}.schedules(s.q, s.history)
 }
 
 // Read reads the queue of a folder, whether or not a service has it. Of one of several services it is what that one knows: others may know more.

@@ -345,3 +345,51 @@ func TestCancel(t *testing.T) {
 		}
 	}
 }
+
+// A worker that does not take part is named to who asks, with the last that it has said; one that does, or has just been started, is not.
+func TestWhoDoesNotTakePart(t *testing.T) {
+	s, err := Start(Options{Dir: t.TempDir(), Policy: "fifo", Slot: time.Second, Hosts: []*live.Host{{Name: "h", Slots: 2}}, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.close()
+	at := func(at float64, e live.Event) { // far from the clock, which has no part in it
+		t.Helper()
+		e.At = 1e6 + at
+		if err := s.q.Apply(e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	at(0, submitted("a"))
+	at(0, live.Event{Kind: live.KindDecide, Job: "a", Workers: 2, Why: "first come"})
+	at(0, live.Event{Kind: live.KindBegin, Job: "a", Life: 1})
+	at(0, live.Event{Kind: live.KindAdd, Job: "a", Member: 1, Host: "h"})
+	at(4, live.Event{Kind: live.KindAdd, Job: "a", Member: 2, Host: "h", Rank: 1})
+	j := s.q.Job("a")
+	if err := os.MkdirAll(filepath.Dir(string(s.worker(j, 2))), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(s.worker(j, 2).file(".log"), []byte("one\nImagePullBackOff\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	says := func(at float64, want string) {
+		t.Helper()
+		s.q.Newest = 1e6 + at
+		if got := s.status().Jobs[0].Why; got != want {
+			t.Errorf("after %v s %q, want %q", at, got, want)
+		}
+	}
+	says(9, "first come")
+	says(11, "first come; worker 1 on h: it has not taken part for 11 s")
+	s.q.Joined(j, 0, 12, 12)
+	says(13, "first come")
+	says(15, "first come; worker 2 on h: it has not taken part for 11 s: ImagePullBackOff")
+	if got := s.View().Schedules[0].Running.Jobs[0].Why; !strings.HasSuffix(got, "ImagePullBackOff") {
+		t.Errorf("the page has %q", got)
+	}
+	s.q.Joined(j, 1, 16, 16)
+	s.q.Left(j, 1)
+	says(17, "first come; worker 2 on h: the job has gone on without it, and it has not come back: its host does not answer, or it stands still: ImagePullBackOff")
+	at(18, live.Event{Kind: live.KindLeave, Job: "a", Member: 2})
+	says(60, "first come")
+}

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -83,6 +84,7 @@ const (
 	mostLeave = 30 * time.Second // for which a worker may leave, before it is killed
 	mostAway  = 15 * time.Second // for which a worker that was silent until its job went on without it may come back
 	mostSave  = 2 * time.Minute  // for which a job may save itself
+	mostQuiet = 10.              // s for which a worker may not take part before somebody is told: more than a start takes
 )
 
 // Start takes the folder, and begins where the service before left off.
@@ -456,6 +458,28 @@ func (s *Service) lookAt(j *live.Job, m *live.Member) {
 	if j.State == live.Running && !m.Leaving && known && (!m.Joined && hopeless(code) || s.vain(j, code)) {
 		s.commit(live.Event{At: s.now(), Kind: live.KindStop, Job: j.Name, State: live.Failed, Why: fmt.Sprintf("worker %d on %s: %s", m.ID, m.Host, e.Why)})
 	}
+}
+
+// why is why a job is as it is, and which of its workers does not take part, with the last that it has said: a node that others use, an image that does not come, a coordinator that it does not reach.
+func (s *Service) why(j *live.Job) string {
+	text, now := s.q.Why(j, s.now()), s.now()
+	for _, m := range j.Members {
+		if j.State != live.Running || m.Joined || m.Leaving {
+			continue
+		}
+		why := s.q.Lost(j, m, now)
+		if waits := now - m.Added; why == "" && waits < mostQuiet {
+			continue
+		} else if why == "" {
+			why = fmt.Sprintf("it has not taken part for %.0f s", waits)
+		}
+		text += fmt.Sprintf("; worker %d on %s: %s", m.ID, m.Host, why)
+		if last := s.worker(j, m.ID).last(); last != "" {
+			text += ": " + last
+		}
+		break
+	}
+	return strings.TrimPrefix(text, "; ")
 }
 
 // givesUp says whether a worker is not waited for any more, whose process is there and without which its job goes on.

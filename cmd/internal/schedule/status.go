@@ -64,7 +64,7 @@ func (s *Service) status() Status {
 		st.Peers = s.peers()
 	}
 	for _, j := range s.q.Jobs {
-		js := JobStatus{Job: j.Name, State: j.State, Workers: len(j.Members), Want: j.Want, Samples: j.Samples, Of: j.Spec.Samples, Rates: j.Measured, Submitted: j.Submitted, Preemptions: j.Stops, Lives: j.Life, Hosts: j.Hosts(), Why: s.q.Why(j, s.now())}
+		js := JobStatus{Job: j.Name, State: j.State, Workers: len(j.Members), Want: j.Want, Samples: j.Samples, Of: j.Spec.Samples, Rates: j.Measured, Submitted: j.Submitted, Preemptions: j.Stops, Lives: j.Life, Hosts: j.Hosts(), Why: s.why(j)}
 		if !math.IsInf(j.Due, 1) {
 			js.Deadline = &j.Due
 		}
