@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"os/user"
@@ -31,7 +32,7 @@ type schedEngine struct {
 const engineTime = 30 * time.Second
 
 // valid says what does not go together.
-func (e *schedEngine) valid(s *settings.Set, hosts string, places int) error {
+func (e *schedEngine) valid(s *settings.Set, hosts, address string, places int) error {
 	for _, c := range []struct{ engines, settings []string }{
 		{[]string{"slurm", "k8s"}, []string{"cpus", "gpus"}}, {[]string{"slurm"}, []string{"partition", "time"}}, {[]string{"k8s"}, []string{"namespace", "image", "worker-image"}},
 	} {
@@ -49,6 +50,8 @@ func (e *schedEngine) valid(s *settings.Set, hosts string, places int) error {
 		return s.Invalid("hosts", errors.New("with --engine k8s Kubernetes finds the nodes: leave it out"))
 	case e.name == "k8s" && places < 1:
 		return s.Invalid("places", errors.New("with --engine k8s, how many workers at a time? want 1 or more"))
+	case e.name == "k8s" && settings.Loopback(net.JoinHostPort(address, "0")):
+		return s.Invalid("address", errors.New("with --engine k8s workers are pods, for which that is themselves: give an address of this machine that pods reach"))
 	case e.name == "slurm" && hosts != "":
 		return s.Invalid("hosts", errors.New("with --engine slurm the nodes are those of Slurm: leave it out, or choose them by --partition"))
 	case e.name == "slurm" && places > 0:

@@ -105,7 +105,7 @@ docs/scheduling.md has the file of a job, and what happens when something is gon
 			}
 			o := schedule.Options{Dir: dir, Policy: policy, Slot: slot, Address: address, Token: token,
 				Log: process.Logger(&settings.Job{LogLevel: logLevel, LogFormat: logFormat}, os.Stderr, "role", "sched")}
-			if err := engine.valid(s, hosts, places); err != nil {
+			if err := engine.valid(s, hosts, address, places); err != nil {
 				return err
 			}
 			if err := engine.use(s, &o, hosts, places); err != nil {
