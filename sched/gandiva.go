@@ -144,41 +144,29 @@ func elasticGandiva(jobs []*Job, c Cluster, slot float64) []Outcome {
 		come := slices.Concat(due[:n], waiting)
 		due, waiting = due[n:], nil
 		var wide []*served // they waited already, and need several nodes
-		var late []*served // they need several nodes, all sets are full, and there is no room for another: they come after the classes have their shares
 		for i, j := range come {
-			switch several := e.nodesOf(j.GPUs) > 1; {
-			case several && i >= n:
+			switch {
+			case i >= n && e.nodesOf(j.GPUs) > 1:
 				wide = append(wide, j)
-			case several && e.full(j.GPUs):
-				late = append(late, j)
 			case !e.join(j):
 				waiting = append(waiting, j)
 			}
 		}
-		last := n > 0 && len(due) == 0 // the last round in which jobs come neither moves any nor costs anything
 		free := e.free
-		if !last {
-			e.share()
-		}
+		e.share()
 		back := max(0, e.free-free) // nodes that classes gave back just now are not for those that waited
 		for _, j := range wide {
 			if len(e.sets[j.GPUs]) == 0 && e.free-back < e.nodesOf(j.GPUs) || !e.join(j) {
 				waiting = append(waiting, j)
 			}
 		}
-		for _, j := range late {
-			e.join(j)
-		}
-		if last {
+		if len(due) == 0 {
 			continue
 		}
-		for _, size := range slices.Sorted(maps.Keys(e.sets)) {
-			sets := e.sets[size]
+		for size, sets := range e.sets {
 			for _, s := range sets {
 				for _, j := range s.jobs {
-					if len(due) > 0 {
-						j.lost = setup(c.Nodes*c.GPUs, size, again(e.round, slot))
-					}
+					j.lost = setup(c.Nodes*c.GPUs, size, again(e.round, slot))
 				}
 			}
 		}
@@ -244,11 +232,6 @@ func emptiestFirst(sets []*turns) {
 // part is how much of a set one job with so many GPUs fills.
 func (e *turnwise) part(size int) float64 { return float64(size) / float64(e.nodesOf(size)*e.GPUs) }
 
-// full says whether a class has sets, all of them are full, and no nodes are free for one more.
-func (e *turnwise) full(size int) bool {
-	return len(e.sets[size]) > 0 && e.free < e.nodesOf(size) && !slices.ContainsFunc(e.sets[size], func(s *turns) bool { return !e.fills(s, size) })
-}
-
 // fills says whether one job more, with so many GPUs, would fill a set, or finds it full.
 func (e *turnwise) fills(s *turns, size int) bool { return s.filled+e.part(size) > 1-1e-9 }
 
@@ -279,7 +262,7 @@ func (e *turnwise) join(j *served) bool {
 }
 
 // share goes through the classes, those with the fewest GPUs first. Each is due what its jobs ask for, but no more than its share of all that is asked for. What it has
-// and what it is due differ by some number of its jobs, rounded up: as many sets go if it has too much. If it has too little, nothing is done while there are as many free
+// and what it is due differ by some number of its jobs, rounded up: as many sets go if it has too much. If it lacks whole GPUs, nothing is done while there are as many free
 // nodes as jobs that lack GPUs, but as many nodes are not for the classes after it; else, and always where a job needs several nodes, all free nodes are taken,
 // also if there is none.
 func (e *turnwise) share() {
@@ -299,10 +282,10 @@ func (e *turnwise) share() {
 		has := float64(len(sets) * nodes * e.GPUs)
 		if n := min(int(math.Ceil((has-due)/float64(size))), len(sets)-1); n > 0 {
 			e.shrink(size, n)
-		} else if lack, free := (due-has)/float64(size), max(0, e.free-promised)/nodes; lack > float64(free) || lack > 0 && nodes > 1 {
+		} else if lack, free := max(0, int(due-has)), max(0, e.free-promised)/nodes; lack > free*size || lack > 0 && nodes > 1 {
 			e.grow(size, free)
-		} else if lack > 0 {
-			promised += int(math.Ceil(lack))
+		} else {
+			promised += (lack + size - 1) / size
 		}
 	}
 }
