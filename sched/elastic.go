@@ -12,6 +12,7 @@ import (
 type elastic struct {
 	now      float64
 	slot     float64 // rounds are at least so far apart, s
+	parts    float64 // of a second of which plans are; 0: whole seconds, as in simulations
 	start    float64 // s without progress that a job's start, or its resume, takes
 	resize   float64 // s until more GPUs than before are of use
 	gpus     int
@@ -103,6 +104,14 @@ func (e *elastic) more(f *flex, had, n int) float64 {
 		return 0
 	}
 	return e.resize * (1 - f.rate(had)/f.rate(n))
+}
+
+// up is a time in whole parts of a second, rounded up, s.
+func (e *elastic) up(s float64) float64 {
+	if e.parts == 0 {
+		return math.Ceil(s)
+	}
+	return math.Ceil(s*e.parts) / e.parts
 }
 
 // newElastic is the cluster, and the jobs that will come.
@@ -371,7 +380,7 @@ func (e *elastic) late(jobs []*flex) (late []*flex) {
 				lag += e.more(f, had, n)
 			}
 			had = n
-			end := spans[i].from + math.Ceil(lag+left/f.rate(n))
+			end := spans[i].from + e.up(lag+left/f.rate(n))
 			if end > to {
 				left -= max(0, to-spans[i].from-lag) * f.rate(n)
 				lag = max(0, lag-(to-spans[i].from))

@@ -54,15 +54,50 @@ func (p elasticFlow) admit(e *elastic, new []*flex) (in []*flex) {
 	for _, f := range new {
 		jobs := append(slices.Concat(e.runnable, in), f)
 		p.plan(e, jobs)
-		if i := slices.IndexFunc(jobs, (*flex).breaks); i < 0 || f.BestEffort {
+		i := slices.IndexFunc(jobs, (*flex).breaks)
+		if i < 0 || f.BestEffort {
 			in = append(in, f)
-		} else if f.breaks() {
-			f.decline(e, f)
+			continue
+		}
+		late := jobs[i]
+		if f.breaks() {
+			late = f
+		}
+		if p.beside(e, jobs[:len(jobs)-1], f) {
+			in = append(in, f)
 		} else {
-			f.decline(e, jobs[i])
+			f.decline(e, late)
 		}
 	}
 	return in
+}
+
+// beside says whether a job is in time beside the plans that were, where other jobs would break these also without it.
+func (p elasticFlow) beside(e *elastic, jobs []*flex, f *flex) bool {
+	if e.changed {
+		return false
+	}
+	if p.plan(e, jobs); !slices.ContainsFunc(jobs, (*flex).breaks) {
+		return false
+	}
+	e.restore(append(jobs, f))
+	return !f.plan.missed
+}
+
+// restore has jobs go on with the plans that they had, and plans those that had none beside them. It says what is left.
+func (e *elastic) restore(jobs []*flex) []span {
+	spans := []span{{e.now, e.gpus}}
+	for _, f := range jobs {
+		f.plan = plan{pieces: append(f.plan.pieces[:0], f.kept.pieces...), missed: f.kept.missed}
+		spans = book(spans, f.plan, 1)
+	}
+	for _, f := range jobs {
+		if len(f.kept.pieces) == 0 {
+			f.plan = e.share(f, &spans, 0, f.plan.pieces)
+			spans = book(spans, f.plan, 1)
+		}
+	}
+	return spans
 }
 
 // breaks says whether a job would be late that was not to be.
@@ -74,17 +109,7 @@ func (f *flex) breaks() bool { return f.plan.missed && !f.kept.missed }
 func (p elasticFlow) allot(e *elastic) {
 	spans := p.plan(e, e.runnable)
 	if p.admission && !e.changed && slices.ContainsFunc(e.runnable, (*flex).breaks) {
-		spans = []span{{e.now, e.gpus}}
-		for _, f := range e.runnable {
-			f.plan = plan{pieces: append(f.plan.pieces[:0], f.kept.pieces...), missed: f.kept.missed}
-			spans = book(spans, f.plan, 1)
-		}
-		for _, f := range e.runnable {
-			if len(f.kept.pieces) == 0 {
-				f.plan = e.share(f, &spans, 0, f.plan.pieces)
-				spans = book(spans, f.plan, 1)
-			}
-		}
+		spans = e.restore(e.runnable)
 	}
 	for _, f := range e.runnable {
 		f.n = f.plan.pieces[0].n
@@ -282,7 +307,7 @@ func (e *elastic) walk(f *flex, in []span, pieces []piece, on func(i int) int) (
 			if had > 0 || f.was > 0 || left < all { // not its start, which is in lag
 				lag += e.more(f, had, n)
 			}
-			if done := x.from + math.Ceil(lag+left/f.rate(n)); done <= x.to {
+			if done := x.from + e.up(lag+left/f.rate(n)); done <= x.to {
 				p.missed, p.done = done > f.Deadline, done
 				x.to = min(x.to, e.aligned(done))
 				p.pieces = append(p.pieces, x)
