@@ -134,6 +134,7 @@ def main():
     p.add_argument("--sets", type=int, default=3)
     p.add_argument("--first", type=int, default=1, help="seed of the first set")
     p.add_argument("--beside", type=int, default=1, help="sets at a time; each has a queue of its own for each policy, which the sets after it in its turn go on with")
+    p.add_argument("--policies", type=lambda s: s.split(","), default=POLICIES, help="such as ef-admission: all of the comma-separated ones have each set")
     p.add_argument("--slot", type=int, default=5)
     p.add_argument("--out", type=pathlib.Path, required=True)
     a = p.parse_args()
@@ -148,11 +149,11 @@ def main():
     def turn(n):
         """Sets of one turn, one after the other; policies beside each other: workers sleep most of the time."""
         with concurrent.futures.ThreadPoolExecutor() as pool:
-            for f in [pool.submit(learn, n, policy) for policy in POLICIES]:
+            for f in [pool.submit(learn, n, policy) for policy in a.policies]:
                 f.result()
         for seed in range(a.first + n, a.first + a.sets, a.beside):
             with concurrent.futures.ThreadPoolExecutor() as pool:
-                for f in [pool.submit(one, a.star, a.out / f"turn-{n}" / f"{seed}-{policy}", seed, policy, a.slot) for policy in POLICIES]:
+                for f in [pool.submit(one, a.star, a.out / f"turn-{n}" / f"{seed}-{policy}", seed, policy, a.slot) for policy in a.policies]:
                     print(json.dumps(f.result()), flush=True)
 
     with concurrent.futures.ThreadPoolExecutor(a.beside) as turns:

@@ -34,6 +34,12 @@ type Live struct {
 	new   []*flex
 }
 
+// fine is of how many parts of a second plans of a Live are. It is a power of two, so that sums of their times are exact.
+const fine = 16
+
+// down is a time in whole parts of a second, rounded down, s.
+func down(s float64) float64 { return math.Floor(s*fine) / fine }
+
 // Running is a job that a Live is told of when it begins in the middle of things.
 type Running struct {
 	*Job
@@ -77,7 +83,7 @@ func NewLive(policy string, gpus int, slot, now float64, jobs []Running) (*Live,
 		}
 		l.p, l.s = start(), &State{Cluster: c, nodes: newNodes(c), wake: never}
 	} else {
-		l.e = &elastic{now: now - slot, slot: slot, gpus: gpus, policy: planners[policy]}
+		l.e = &elastic{now: now - slot, slot: slot, parts: fine, gpus: gpus, policy: planners[policy]}
 	}
 	for _, r := range jobs {
 		if r.GPUs > 0 || r.Begun && l.e != nil {
@@ -124,7 +130,7 @@ func (l *Live) add(r Running) {
 		l.Set(j.ID, r.Left, 0)
 		return
 	}
-	j.Deadline = math.Floor(j.Deadline)
+	j.Deadline = down(j.Deadline)
 	f := &flex{Outcome: begins(&j), left: r.Left, n: r.GPUs, lag: r.Lag}
 	for i, rate := range j.Rates {
 		if rate > 0 {
@@ -229,7 +235,7 @@ func (l *Live) Decide(now float64) (ds []Decision) {
 		was[id] = l.GPUs(id)
 	}
 	if l.e != nil {
-		l.round(math.Floor(now)) // plans are in whole seconds, and so are their ends
+		l.round(down(now))
 	} else {
 		l.state(asked)
 	}

@@ -258,6 +258,47 @@ func TestLiveFractions(t *testing.T) {
 	}
 }
 
+// Who is let in ends by its deadline, and who could is let in, also where that hangs on less than a second.
+func TestLiveHangsOnFractions(t *testing.T) {
+	for _, c := range []struct {
+		at, takes, within float64
+		declined          bool
+	}{
+		{5.9, 10.8, 10.5, true},
+		{5.9, 10.4, 10.5, false},
+		{6.0, 10.2, 10.9, false},
+		{6.5, 10.9, 10.8, true},
+	} {
+		l, err := NewLive("ef-admission", 1, 5, 0, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.Arrive(&Job{ID: "a", Submit: c.at, Deadline: c.at + c.within, Iterations: 100 * c.takes, Batch: 64, Rates: []float64{100}})
+		ds := l.Decide(c.at)
+		if len(ds) != 1 || ds[0].Declined != c.declined {
+			t.Errorf("%+v: %+v", c, ds)
+		}
+	}
+}
+
+// A job that is a little later than it was thought to be is no reason to decline others.
+func TestLiveLateByItself(t *testing.T) {
+	for _, takes := range []float64{10, 80} {
+		l, err := NewLive("ef-admission", 2, 5, 0, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.Arrive(&Job{ID: "a", Deadline: 51, Iterations: 5000, Batch: 64, Rates: []float64{100}})
+		l.Decide(0)
+		l.Set("a", 4200, 0) // 42 s, and it has 41
+		l.Arrive(&Job{ID: "b", Submit: 10, Deadline: 80, Iterations: 100 * takes, Batch: 64, Rates: []float64{100, 110}})
+		ds := l.Decide(10)
+		if declined := takes > 70; len(ds) != 1 || ds[0].Declined != declined || !declined && ds[0].GPUs != 1 {
+			t.Errorf("%v s of work: %+v", takes, ds)
+		}
+	}
+}
+
 func TestSpeed(t *testing.T) {
 	rates := []float64{10, 20, 30}
 	for n, want := range map[int]float64{0: 0, 1: 10, 2: 20, 3: 25, 4: 30, 8: 30} {

@@ -163,6 +163,16 @@ func (j *Job) staying() (ms []*Member) {
 	return ms
 }
 
+// joined is how many workers take part in it that are not told to leave.
+func (j *Job) joined() (n int) {
+	for _, m := range j.staying() {
+		if m.Joined {
+			n++
+		}
+	}
+	return n
+}
+
 // finishing says whether nothing is left but its end.
 func (j *Job) finishing() bool { return j.Samples >= j.Spec.Samples }
 

@@ -23,7 +23,7 @@ func (q *Queue) Next(now float64) (e Event, ok bool) {
 	if len(q.decided) == 0 && q.policy.Wake() <= now {
 		for _, j := range q.Jobs {
 			if j.Active() {
-				q.policy.Set(j.Name, float64(j.Spec.Samples-j.Samples), q.lag(j, now))
+				q.policy.Set(j.Name, q.left(j, now), q.lag(j, now))
 			}
 		}
 		q.policy.Lags(q.Took(tookResize))

@@ -74,13 +74,7 @@ func (q *Queue) Seen(j *Job, samples int64, at, now float64) (e Event) {
 			}
 		}
 	}
-	joined := 0
-	for _, m := range j.Members {
-		if m.Joined && !m.Leaving {
-			joined++
-		}
-	}
-	s := &j.stable
+	s, joined := &j.stable, j.joined()
 	if joined != s.workers || len(j.Members) != joined || j.State != Running || j.finishing() {
 		s.workers, s.at, s.samples = joined, at, samples
 		return e

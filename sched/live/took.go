@@ -1,6 +1,10 @@
 package live
 
-import "slices"
+import (
+	"slices"
+
+	"star/sched"
+)
 
 // What takes time in which a place makes no samples. It begins with the decision: that others must leave before is in it.
 const (
@@ -40,7 +44,7 @@ func (q *Queue) lag(j *Job, now float64) float64 {
 	}
 	switch {
 	case j.State == Running && j.trains:
-		return q.Took(tookEnd)
+		return q.growing(j, now) + q.Took(tookEnd)
 	case j.State == Running:
 		return max(0, q.Took(what)-(now-j.started)) + q.Took(tookEnd)
 	}
@@ -53,4 +57,31 @@ func (q *Queue) SinceUpdate(j *Job, now float64) float64 {
 		return 0
 	}
 	return max(0, now-j.progress)
+}
+
+// mostUnseen is for how long a job is taken to have gone on as it did, s: its log is written once a second, and looked at four times a second.
+const mostUnseen = 2.
+
+// left is how many samples a job has left: since its last update that is known it has gone on as fast as it is thought to be.
+func (q *Queue) left(j *Job, now float64) float64 {
+	left := float64(j.Spec.Samples - j.Samples)
+	if j.State == Running {
+		left -= sched.Speed(j.Curve(), j.joined()) * min(q.SinceUpdate(j, now), mostUnseen)
+	}
+	return max(left, 0)
+}
+
+// growing is for how long a job that trains will go on as if it did nothing, so that it makes what it does until workers take part that are to come, s.
+func (q *Queue) growing(j *Job, now float64) float64 {
+	rest := 0.
+	for _, m := range j.staying() {
+		if !m.Joined {
+			rest = max(rest, q.Took(tookResize)-(now-m.Added))
+		}
+	}
+	rate := sched.Speed(j.Curve(), len(j.staying()))
+	if rest == 0 || rate == 0 {
+		return 0
+	}
+	return rest * (1 - sched.Speed(j.Curve(), j.joined())/rate)
 }

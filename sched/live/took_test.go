@@ -74,3 +74,43 @@ func TestTookWithTheOthersLeave(t *testing.T) {
 		t.Errorf("a start on a free place took %v s, and one for which another job had to stop %v", took[0], took[1])
 	}
 }
+
+// What a job has left is counted as of now, not as of the last line of its log that was read, and a worker that is to come not before it can be there.
+func TestLeft(t *testing.T) {
+	q := New([]*Host{{Name: "h", Slots: 2}})
+	if err := q.Schedule("ef-admission", 1, 0); err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range []Event{
+		{Kind: KindSubmit, Job: "a", Spec: &Spec{Name: "a", Samples: 10_000, Workers: 1, Min: 1, Max: 2, Rates: map[int]float64{1: 100, 2: 200}}},
+		{Kind: KindTook, Job: "a", What: tookResize, Took: 2}, {Kind: KindTook, Job: "a", What: tookEnd, Took: 0.5},
+		{Kind: KindDecide, Job: "a", Workers: 1}, {Kind: KindBegin, Job: "a", Life: 1}, {Kind: KindAdd, Job: "a", Member: 1, Host: "h"},
+	} {
+		if err := q.Apply(e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	j := q.Job("a")
+	is := func(now, left, lag float64) {
+		t.Helper()
+		if l, g := q.left(j, now), q.lag(j, now); math.Abs(l-left) > 1e-9 || math.Abs(g-lag) > 1e-9 {
+			t.Errorf("at %v: %v left, lag %v; want %v and %v", now, l, g, left, lag)
+		}
+	}
+	is(5, 10_000, 0.5)
+	q.Joined(j, 0, 9, 10)
+	q.Started(j, 9.5, 10, 10.5)
+	q.Seen(j, 1000, 10, 10.5)
+	is(10, 9000, 0.5)
+	is(11, 8900, 0.5)
+	is(30, 8800, 0.5) // it may stand still
+	for _, e := range []Event{{At: 11, Kind: KindDecide, Job: "a", Workers: 2}, {At: 12, Kind: KindAdd, Job: "a", Member: 2, Host: "h", Rank: 1}} {
+		if err := q.Apply(e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	is(11.5, 8850, 0.5+1.5/2)
+	is(14, 8800, 0.5)
+	q.Joined(j, 1, 12.5, 13)
+	is(11.5, 8700, 0.5)
+}
