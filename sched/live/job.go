@@ -97,8 +97,9 @@ type Member struct {
 	Added    float64 `json:"added"` // or when it was decided, s
 	Joined   bool    `json:"-"`     // as the job's log says
 
-	left bool   // it has been there, and the job has gone on without it; not written down, like slow
-	slow string // why its host is to be avoided; empty: it is not, or nobody says so
+	left  bool    // it has been there, and the job has gone on without it; not written down, like slow
+	slow  string  // why its host is to be avoided; empty: it is not, or nobody says so
+	times float64 // how many times as long it takes then
 }
 
 // Job is a job in a Queue.

@@ -6,16 +6,19 @@ import (
 	"math"
 	"slices"
 	"strings"
+
+	"star/sched"
 )
 
 // Next is the next thing to do. Until it is applied, the same is asked for; false: there is nothing.
 func (q *Queue) Next(now float64) (e Event, ok bool) {
 	for _, h := range q.Hosts {
-		if h.Slow != "" && h.Until > now {
+		why, times := q.slow(h)
+		if h.Slow != "" && h.Until > now && times <= h.times()*sched.Notably {
 			continue
 		}
-		if why := q.slow(h); why != "" { // also of a worker that was found to be slow while no service was there
-			return Event{At: now, Kind: KindSlow, Host: h.Name, Why: why}, true
+		if why != "" { // also of a worker that was found to be slow while no service was there
+			return Event{At: now, Kind: KindSlow, Host: h.Name, Why: why, Times: times}, true
 		} else if h.Slow != "" {
 			return Event{At: now, Kind: KindWell, Host: h.Name, Why: "nobody has been there to be slow for a while"}, true
 		}
@@ -125,7 +128,7 @@ func (q *Queue) take(j *Job, now float64) (e Event, ok bool) {
 		return e, false
 	}
 	slices.SortStableFunc(ms, func(a, b *Member) int { // slow ones first, then the last that have come; those who take a place over last
-		return cmp.Or(order(!moving(a), !moving(b)), order(q.avoid(a.Host), q.avoid(b.Host)), order(!a.Joined, !b.Joined), cmp.Compare(b.ID, a.ID))
+		return cmp.Or(order(!moving(a), !moving(b)), cmp.Compare(q.times(b.Host), q.times(a.Host)), order(!a.Joined, !b.Joined), cmp.Compare(b.ID, a.ID))
 	})
 	return Event{Kind: KindLeave, Member: ms[0].ID}, true
 }
@@ -141,9 +144,26 @@ func order(a, b bool) int {
 	return 1
 }
 
-func (q *Queue) avoid(host string) bool {
-	h := q.host(host)
-	return h == nil || h.Slow != ""
+// times is how many times as long workers of a host take; 1: it is not avoided.
+func (h *Host) times() float64 {
+	if h.Slow == "" {
+		return 1
+	}
+	return max(h.Times, sched.Notably)
+}
+
+// times is that of a host, which the service may have no more.
+func (q *Queue) times(host string) float64 {
+	if h := q.host(host); h != nil {
+		return h.times()
+	}
+	return math.Inf(1)
+}
+
+// better says whether a worker is better on a host than on another one that is avoided: the host is not, or is less slow by so much that a worker would be avoided for it.
+func (q *Queue) better(h *Host, than string) bool {
+	times := q.times(than)
+	return times > 1 && (h.Slow == "" || times > h.times()*sched.Notably)
 }
 
 // give is what a job gets next.
@@ -166,12 +186,15 @@ func (q *Queue) give(j *Job, now float64) (e Event, ok bool) {
 	if len(ms) < j.Want {
 		return e, e.Rank >= 0
 	}
-	if h.Slow != "" || e.Rank < 0 || slices.ContainsFunc(ms, func(m *Member) bool { return m.Replaces > 0 && !m.Joined }) {
+	if e.Rank < 0 || slices.ContainsFunc(ms, func(m *Member) bool { return m.Replaces > 0 && !m.Joined }) {
 		return e, false
 	}
 	for _, m := range ms {
-		if q.avoid(m.Host) && m.Joined {
+		if m.Joined && q.better(h, m.Host) {
 			e.Replaces, e.Why = m.ID, fmt.Sprintf("%s is slow (%s), and %s has room", m.Host, q.host(m.Host).Slow, h.Name)
+			if h.Slow != "" {
+				e.Why += ", which is less so"
+			}
 			return e, true
 		}
 	}
@@ -191,7 +214,7 @@ func (j *Job) rank() int {
 	return -1
 }
 
-// place is the best host that has room: one that is not slow, on which the job has most workers already, with the least room. Nil: there is none.
+// place is the best host that has room: the least slow, on which the job has most workers already, with the least room. Nil: there is none.
 func (q *Queue) place(j *Job, now float64) (best *Host) {
 	used, own := q.Used(), map[string]int{}
 	for _, m := range j.Members {
@@ -201,7 +224,7 @@ func (q *Queue) place(j *Job, now float64) (best *Host) {
 		if used[h.Name] >= h.Slots || h.Away > now {
 			continue
 		}
-		if best == nil || cmp.Or(order(h.Slow == "", best.Slow == ""), cmp.Compare(own[best.Name], own[h.Name]), cmp.Compare(h.Slots-used[h.Name], best.Slots-used[best.Name])) < 0 {
+		if best == nil || cmp.Or(cmp.Compare(h.times(), best.times()), cmp.Compare(own[best.Name], own[h.Name]), cmp.Compare(h.Slots-used[h.Name], best.Slots-used[best.Name])) < 0 {
 			best = h
 		}
 	}

@@ -29,6 +29,7 @@ type Event struct {
 	Rates    map[int]float64 `json:"rates,omitempty"`
 	What     string          `json:"what,omitempty"`   // took: start, resume or resize
 	Took     float64         `json:"took_s,omitempty"` // took; ended, of a job that is done: since its last update
+	Times    float64         `json:"times,omitempty"`  // slow: how many times as long its workers take
 }
 
 // The kinds of events.
@@ -51,10 +52,11 @@ const (
 // Host is where workers run.
 type Host struct {
 	Name  string  `json:"host"`
-	Slots int     `json:"-"`              // workers at a time
-	Slow  string  `json:"slow,omitempty"` // why it is avoided; empty: it is not
-	Until float64 `json:"until"`          // it is avoided until then, s
-	Away  float64 `json:"away"`           // workers that were started there ended by themselves: nothing is started until then, s
+	Slots int     `json:"-"`               // workers at a time
+	Slow  string  `json:"slow,omitempty"`  // why it is avoided; empty: it is not
+	Times float64 `json:"times,omitempty"` // how many times as long its workers take then; 0: it was not written down
+	Until float64 `json:"until"`           // it is avoided until then, s
+	Away  float64 `json:"away"`            // workers that were started there ended by themselves: nothing is started until then, s
 	Fails int     `json:"fails,omitempty"`
 }
 
@@ -189,9 +191,9 @@ func (q *Queue) Apply(e Event) error {
 	switch e.Kind {
 	case KindSlow, KindWell:
 		if h := q.host(e.Host); h != nil {
-			h.Slow, h.Until = "", e.At+slowFor
+			h.Slow, h.Times, h.Until = "", 0, e.At+slowFor
 			if e.Kind == KindSlow {
-				h.Slow = e.Why
+				h.Slow, h.Times = e.Why, e.Times
 			}
 		}
 		return nil

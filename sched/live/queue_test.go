@@ -13,6 +13,8 @@ import (
 	"github.com/cockroachdb/datadriven"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"star/sched"
 )
 
 // world is jobs that run as a queue says, in virtual time: a coordinator takes a second to come, a worker another one, two to leave, and half a second for the last checkpoint.
@@ -340,7 +342,7 @@ func TestRandomLives(t *testing.T) {
 						if m.Host == slow {
 							why = "slow"
 						}
-						if e := w.q.Verdict(j, m.Rank, why, w.now, w.now); e.Kind != "" {
+						if e := w.q.Verdict(j, m.Rank, 2, why, w.now, w.now); e.Kind != "" {
 							w.commit(e)
 						}
 					}
@@ -439,7 +441,7 @@ func TestScripts(t *testing.T) {
 				for _, j := range w.q.Jobs {
 					for _, m := range j.Members {
 						if m.Host == host {
-							if e := w.q.Verdict(j, m.Rank, "2.0x slow", w.now, w.now); e.Kind != "" {
+							if e := w.q.Verdict(j, m.Rank, 2, "2.0x slow", w.now, w.now); e.Kind != "" {
 								w.commit(e)
 							}
 						}
@@ -578,12 +580,12 @@ func TestAvoided(t *testing.T) {
 	} {
 		if c.do.Kind != "" {
 			apply(c.do)
-			if e := q.Verdict(j, 1, "", c.now, c.now); e.Kind != "" { // of whom nobody had said anything
+			if e := q.Verdict(j, 1, 2, "", c.now, c.now); e.Kind != "" { // of whom nobody had said anything
 				t.Errorf("%d: %+v", i, e)
 			}
 		}
 		if c.why != "" {
-			if e := q.Verdict(j, 0, c.why, c.at, c.now); e.Kind != "" {
+			if e := q.Verdict(j, 0, 2, c.why, c.at, c.now); e.Kind != "" {
 				t.Errorf("%d: %+v", i, e)
 			}
 		}
@@ -622,6 +624,53 @@ func TestRatesOfAJobLikeIt(t *testing.T) {
 		other.Settings = map[string]string{"model": "softmax"}
 		if _, err := q.Submission(other, true, 1); err == nil {
 			t.Errorf("%d: a job with other settings has rates", i)
+		}
+	}
+}
+
+// A job loses its worker on a slow host to a host that is less slow, where none is well; not to one that is about as slow. A host that becomes slower is known to be.
+func TestLessSlow(t *testing.T) {
+	for _, c := range []struct {
+		good, bad float64 // how many times as long workers there take
+		moves     bool
+	}{{1.3, 2.3, true}, {1.3, 1.4, false}, {2.3, 1.3, false}, {1.3, 1.3, false}} {
+		q := New([]*Host{{Name: "good", Slots: 2}, {Name: "bad", Slots: 1}})
+		if err := q.Schedule("fifo", 1, 0); err != nil {
+			t.Fatal(err)
+		}
+		apply := func(e Event) {
+			t.Helper()
+			if err := q.Apply(e); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i, name := range []string{"a", "b"} {
+			apply(Event{Kind: KindSubmit, Job: name, Spec: &Spec{Name: name, Samples: 10, Workers: 1, Min: 1, Max: 1}})
+			e, ok := q.Next(1)
+			for ; ok && e.Kind != KindAdd; e, ok = q.Next(1) {
+				apply(e)
+			}
+			e.Host = []string{"good", "bad"}[i]
+			apply(e)
+			q.Joined(q.Job(name), e.Rank, 1, 1)
+		}
+		q.Verdict(q.Job("a"), 0, c.good, "slow", 2, 2)
+		q.Verdict(q.Job("b"), 0, 1.2, "slow", 2, 2)
+		for e, ok := q.Next(3); ok && e.Kind == KindSlow; e, ok = q.Next(3) {
+			apply(e)
+		}
+		q.Verdict(q.Job("b"), 0, c.bad, "slow", 4, 4)
+		var said []string
+		e, ok := q.Next(5)
+		for ; ok && e.Kind == KindSlow; e, ok = q.Next(5) {
+			said = append(said, fmt.Sprint(e.Host, " ", e.Times))
+			apply(e)
+		}
+		if want := fmt.Sprint("bad ", c.bad); c.bad > 1.2*sched.Notably && !slices.Equal(said, []string{want}) || c.bad <= 1.2*sched.Notably && len(said) > 0 {
+			t.Errorf("%+v: %q", c, said)
+		}
+		if ok != c.moves || ok && (e.Kind != KindAdd || e.Job != "b" || e.Host != "good" || e.Replaces != 1 || !strings.HasSuffix(e.Why, "good has room, which is less so")) {
+			t.Errorf("%+v: %+v", c, e)
 		}
 	}
 }

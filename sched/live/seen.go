@@ -96,9 +96,9 @@ func (q *Queue) Seen(j *Job, samples int64, at, now float64) (e Event) {
 	return e
 }
 
-// Verdict tells why a worker's host is to be avoided since a time that the job's log gives; empty: that is taken back, or it is no reason. It returns what follows from a
+// Verdict tells why a worker's host is to be avoided, and how many times as long the worker takes, since a time that the job's log gives; empty: that is taken back, or it is no reason. It returns what follows from a
 // reason that is taken back: an event, if its kind is not empty. What follows from the others is in Next.
-func (q *Queue) Verdict(j *Job, rank int, why string, at, now float64) (e Event) {
+func (q *Queue) Verdict(j *Job, rank int, times float64, why string, at, now float64) (e Event) {
 	i := slices.IndexFunc(j.Members, func(m *Member) bool { return m.Rank == rank && min(at, now) >= m.Added }) // not of one that had the rank before
 	if i < 0 {
 		return e
@@ -106,21 +106,23 @@ func (q *Queue) Verdict(j *Job, rank int, why string, at, now float64) (e Event)
 	m := j.Members[i]
 	was := m.slow
 	if m.slow = ""; why != "" {
-		m.slow = fmt.Sprintf("worker %d of %s: %s", rank, j.Name, why)
-	} else if h := q.host(m.Host); was != "" && h != nil && h.Slow != "" && q.slow(h) == "" {
-		return Event{At: now, Kind: KindWell, Host: h.Name}
+		m.slow, m.times = fmt.Sprintf("worker %d of %s: %s", rank, j.Name, why), times
+	} else if h := q.host(m.Host); was != "" && h != nil && h.Slow != "" {
+		if why, _ := q.slow(h); why == "" {
+			return Event{At: now, Kind: KindWell, Host: h.Name}
+		}
 	}
 	return e
 }
 
-// slow is why a host is to be avoided, of the workers that are there; empty: none of them is slow.
-func (q *Queue) slow(h *Host) string {
+// slow is why a host is to be avoided, of the slowest worker that is there, and how many times as long that takes; empty: none of them is slow.
+func (q *Queue) slow(h *Host) (why string, times float64) {
 	for _, j := range q.Jobs {
 		for _, m := range j.Members {
-			if m.Host == h.Name && m.slow != "" {
-				return m.slow
+			if m.Host == h.Name && m.slow != "" && m.times > times {
+				why, times = m.slow, m.times
 			}
 		}
 	}
-	return ""
+	return why, times
 }

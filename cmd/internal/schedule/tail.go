@@ -54,7 +54,7 @@ func (s *Service) tail(j *live.Job) {
 			}
 			samples = e.Samples
 		case runlog.Verdict:
-			learned(s.q.Verdict(j, int(e.Worker), avoided(e), w.zero+l.T.Seconds(), s.now()))
+			learned(s.q.Verdict(j, int(e.Worker), float64(e.Slowdown), avoided(e), w.zero+l.T.Seconds(), s.now()))
 		}
 		return nil
 	})
