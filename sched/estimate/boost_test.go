@@ -47,7 +47,7 @@ func TestTree(t *testing.T) {
 		alpha  float64
 		leaves int
 		at3    float64
-	}{{1.9, 3, 9}, {2.1, 2, 7}, {8.9, 2, 7}, {9.1, 1, 4}} {
+	}{{1.9, 3, 9}, {2, 2, 7}, {2.1, 2, 7}, {8.9, 2, 7}, {9.1, 1, 4}} {
 		tree, _ := Grow(Table{[][]float64{{0}, {1}, {2}, {3}}, []float64{1, 1, 5, 9}}, Limits{})
 		if tree.Prune(c.alpha); tree.Leaves() != c.leaves || tree.Predict([]float64{3}) != c.at3 {
 			t.Errorf("pruned by %v: %d leaves, %v at 3; want %d, %v", c.alpha, tree.Leaves(), tree.Predict([]float64{3}), c.leaves, c.at3)
@@ -100,9 +100,19 @@ func TestExplainAdditive(t *testing.T) {
 	f := func(v float64) float64 { return 3 * v }
 	g := func(v float64) float64 { return math.Sin(2 * math.Pi * v) }
 	truth := func(x []float64) float64 { return 10 + f(x[0]) + g(x[1]) }
-	m, err := Explain(rows(4000, 3, .3, truth), 0, Boosting{})
+	of := rows(4000, 3, .3, truth)
+	m, err := Explain(of, 0, Boosting{})
 	if err != nil {
 		t.Fatal(err)
+	}
+	for j := range 3 {
+		mean := 0.
+		for _, x := range of.X {
+			mean += m.Contribution(j, x[j]) / float64(len(of.X))
+		}
+		if math.Abs(mean) > 1e-9 {
+			t.Errorf("the function of feature %d is %v on average, want 0", j, mean)
+		}
 	}
 	for v := .05; v < 1; v += .1 {
 		for j, want := range []float64{f(v) - 1.5, g(v), 0} {
@@ -139,6 +149,29 @@ func TestExplainPairs(t *testing.T) {
 	b, _ := Boost(learn, Boosting{})
 	if a, p, g := explains(other, alone.Predict), explains(other, m.Predict), explains(other, b.Predict); a > .6 || p < .95 || g < .95 {
 		t.Errorf("functions of one feature explain %.3f, with pairs %.3f, trees %.3f; want less than .6, .95 and more", a, p, g)
+	}
+}
+
+// A best round that comes within patience of the one before is found, a later one is not.
+func TestBestRounds(t *testing.T) {
+	for _, c := range []struct{ second, want int }{{1 + patience, 1 + patience}, {2 + patience, 1}} {
+		n := 0
+		got := bestRounds(Table{Y: []float64{10}}, 0, 1000, func() []float64 { // the first round and the second best one leave 1 and 0, those between 2
+			switch n++; n {
+			case 1:
+				return []float64{9}
+			case 2:
+				return []float64{-1}
+			case c.second:
+				return []float64{2}
+			case c.second + 1:
+				return []float64{-2}
+			}
+			return []float64{0}
+		})
+		if got != c.want {
+			t.Errorf("the second best round is %d: %d rounds, want %d", c.second, got, c.want)
+		}
 	}
 }
 

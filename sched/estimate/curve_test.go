@@ -45,6 +45,18 @@ func TestCurve(t *testing.T) {
 			t.Errorf("beside %v: %+v, %v, want a standard error of %v", c.others, curve, err, c.want)
 		}
 	}
+	// Of numbers between two that were measured, the error is that of the nearest one; rounds that get shorter with more workers are taken for even ones.
+	exact := func(n int, rate float64) []Segment { return []Segment{{n, 1, rate}, {n, 1, rate}} }
+	curve, err = Curve(append(exact(1, 100), exact(8, 800)...), 8)
+	for n, gap := range map[int]float64{2: 1, 5: 3, 7: 1} {
+		if got, want := curve[n-1].Sigma/curve[n-1].Mean, slopeSigma*gap/float64(n); err != nil || math.Abs(got-want) > .1*want {
+			t.Errorf("on %d workers the relative error is %v, want about %v (%v)", n, got, want, err)
+		}
+	}
+	curve, err = Curve(append(exact(1, 100), exact(2, 300)...), 4)
+	if err != nil || math.Abs(curve[3].Mean/4-curve[2].Mean/3) > 1e-9 {
+		t.Errorf("rounds of three and four workers are %+v, %v; want even ones", curve[2:], err)
+	}
 	for _, bad := range [][]Segment{nil, {{0, 1, 1}}, {{1, 0, 1}}, {{1, 1, -1}}, {{1, 1, math.NaN()}}, {{1, math.Inf(1), 1}}, {{2, 1, 0}}} {
 		if c, err := Curve(bad, 2); err == nil {
 			t.Errorf("%v: %v, want an error", bad, c)

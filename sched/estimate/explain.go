@@ -12,7 +12,7 @@ import (
 type Explained struct {
 	Mean   float64
 	Edges  [][]float64 // between the steps of each feature's function
-	Shapes [][]float64 // its values, with mean 0 over the rows
+	Shapes [][]float64 // its values, with mean 0 over the rows: each round adds means of what is lacking, whose mean is 0
 	Pairs  []Pair
 }
 
@@ -43,7 +43,6 @@ func Explain(t Table, pairs int, s Boosting) (*Explained, error) {
 	for range n {
 		m.round(nil, s.Rate)
 	}
-	m.center()
 	if pairs > 0 && len(t.X[0]) > 1 {
 		m.pairUp(pairs)
 		for range m.pairRounds(train, validation, s.Rate) {
@@ -150,20 +149,6 @@ func (m *explainer) bestSteps(j int) []float64 {
 		}
 	}
 	return change
-}
-
-// center moves the mean of each function to Mean.
-func (m *explainer) center() {
-	for j, shape := range m.Shapes {
-		mean := 0.
-		for _, k := range m.b.bin[j] {
-			mean += shape[k] / float64(len(m.x))
-		}
-		for k := range shape {
-			shape[k] -= mean
-		}
-		m.Mean += mean
-	}
 }
 
 func newPair(a, b int, edges [2][]float64) Pair {

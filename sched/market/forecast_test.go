@@ -65,6 +65,13 @@ func TestSpotStarts(t *testing.T) {
 	if mean := sum / runs; math.Abs(mean-20) > 2 { // the deviation is 21.6 s: four standard errors
 		t.Errorf("starts take %.1f s on average, want 20", mean)
 	}
+	sums := map[time.Duration]bool{} // of two starts of the same worker, each drawn for itself
+	for seed := range uint64(200) {
+		sums[j.Run(&Revocations{Seed: seed, File: "x", Trace: []Revocation{{At: 10 * time.Second}, {At: 80 * time.Second}}}).Took] = true
+	}
+	if len(sums) != 6 {
+		t.Errorf("two starts take %d different times together, want 6: 0, 10, 20, 50, 60 and 100 s", len(sums))
+	}
 }
 
 func TestQuantiles(t *testing.T) {

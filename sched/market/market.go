@@ -53,7 +53,6 @@ type Run struct {
 	Cost     float64 // by the rule, $; NaN: not known
 	Study    float64 // what the study's cost.csv says, $; NaN: nothing
 	Revoked  int     // workers that were revoked
-	Lost     bool    // its master was revoked, with which the job ends
 	Curve    []Point // what its log says until its end
 
 	last   float64            // step in its log
@@ -217,14 +216,11 @@ func (s *Study) config(dir fs.FS, log string) error {
 				break
 			}
 			r, up := c.run(m[1], m[2]), rows.Number("Uptime", 0)
-			switch rows.Text("Revoked") {
-			case "Revoked":
+			if rows.Text("Revoked") == "Revoked" {
 				r.uptime[m[3]] = up
 				if m[3] != "master" {
 					r.Revoked++
 				}
-			case "Manually stopped due to revoked master":
-				r.Lost = true
 			}
 		}
 		return rows.Err()
@@ -302,7 +298,7 @@ func (s *Study) fit() {
 				continue
 			}
 			for _, r := range c.Runs {
-				if r.Revoked == 0 && !r.Lost && !math.IsNaN(r.Study) && r.Logged {
+				if r.Revoked == 0 && !math.IsNaN(r.Study) && r.Logged {
 					found[unknown[0]] = append(found[unknown[0]], (r.Study/r.Seconds-known)/float64(c.Machines[unknown[0]]))
 				}
 			}

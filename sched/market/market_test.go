@@ -123,7 +123,7 @@ func TestStudy(t *testing.T) {
 func TestRule(t *testing.T) {
 	log := "Wall Time,Step,Accuracy,Zone,Run\n"
 	files := fstest.MapFS{
-		"training/k80-demand/train_data.csv":      {Data: []byte("Wall Time,Step,Accuracy,Run\n10,0,.1,1\n20,0,.1,1\n120,64001,.9,1\n130,66000,.95,1\n")},
+		"training/k80-demand/train_data.csv":      {Data: []byte("Wall Time,Step,Accuracy,Run\n10,0,.1,1\n20,0,.1,1\n120,64001,.9,1\n130,66000,.95,1\n140,0,.1,1\n")},
 		"training/k80-demand/cost.csv":            {Data: []byte("Run,Cost\n1,200\n")},
 		"training/k80-spot/4-spot/train_data.csv": {Data: []byte(log + "0,0,.1,z,1\n100,64000,.8,z,1\n0,0,.1,z,2\n100,64000,.8,z,2\n0,0,.1,z,3\n50,8000,.2,z,3\n")},
 		"training/k80-spot/4-spot/vm_data.csv": {Data: []byte("VM_name,Uptime,Revoked\nspot4-z-run2-master,150,Job completed\nspot4-z-run2-worker-0,40,Revoked\n" +

@@ -106,8 +106,10 @@ func TestTraceOfLosses(t *testing.T) {
 			t.Errorf("worker %d is not there in %v, want %v", worker, got, want)
 		}
 	}
-	if got := r.Gone(1, 25*s); len(got) != 1 {
-		t.Errorf("worker 1 is not there in %v, before 25 s, want once", got)
+	for before, times := range map[time.Duration]int{25 * s: 1, 20*s + s/2: 0} { // what happens at the time is not before it
+		if got := r.Gone(1, before); len(got) != times {
+			t.Errorf("worker 1 is not there in %v, before %v, want %d times", got, before, times)
+		}
 	}
 	for text, why := range map[string]string{
 		"time\n1\n":                       `line 1: column "worker"`,

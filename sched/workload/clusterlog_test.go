@@ -49,6 +49,14 @@ func TestClusterLogs(t *testing.T) {
 	sameAfterwards(t, got)
 }
 
+// TestPhillyNoTime has an attempt of no time, which is known.
+func TestPhillyNoTime(t *testing.T) {
+	jobs, left, err := PhillyTrace(strings.NewReader(`[{"jobid": "a", "submitted_time": "2020-04-01 00:00:00", "attempts": [{"start_time": "2020-04-01 00:00:09", "end_time": "2020-04-01 00:00:09", "detail": [{"gpus": ["gpu0"]}]}]}]`))
+	if err != nil || left != 0 || len(jobs) != 1 || jobs[0].Duration != 0 {
+		t.Errorf("%v, %d left out, %v", jobs, left, err)
+	}
+}
+
 // TestClusterLogsSayWhatIsWrong has an error of each kind.
 func TestClusterLogsSayWhatIsWrong(t *testing.T) {
 	for _, c := range []struct{ old, new, want string }{
