@@ -129,6 +129,7 @@ func elasticGandiva(jobs []*Job, c Cluster, slot float64) []Outcome {
 	})
 	e := &turnwise{Cluster: c, now: -slot, slot: slot, free: c.Nodes, sets: map[int][]*turns{}}
 	var waiting []*served // there is no set for them, and no free node
+	spare := false        // nodes were free in the last round, before the classes had their shares: else nobody that needs several and waits is looked at
 	for len(due) > 0 || len(waiting) > 0 || len(e.sets) > 0 {
 		was := e.now
 		e.now += slot
@@ -141,25 +142,21 @@ func elasticGandiva(jobs []*Job, c Cluster, slot float64) []Outcome {
 		for n < len(due) && due[n].Submit <= e.now {
 			n++
 		}
-		come := slices.Concat(due[:n], waiting)
-		due, waiting = due[n:], nil
-		var wide []*served // they waited already, and need several nodes
-		for i, j := range come {
-			switch {
-			case i >= n && e.nodesOf(j.GPUs) > 1:
-				wide = append(wide, j)
-			case !e.join(j):
-				waiting = append(waiting, j)
+		var turned []*served // those that have just come, and find no node
+		for _, j := range due[:n] {
+			if !e.join(j) {
+				turned = append(turned, j)
 			}
 		}
-		free := e.free
+		due = due[n:]
+		for i := 0; i < len(waiting); i++ { // who joins leaves the list while it is gone through, so that the next is passed over
+			if j := waiting[i]; (spare || e.nodesOf(j.GPUs) == 1) && e.join(j) {
+				waiting = slices.Delete(waiting, i, i+1)
+			}
+		}
+		waiting = append(waiting, turned...)
+		spare = e.free > 0
 		e.share()
-		back := max(0, e.free-free) // nodes that classes gave back just now are not for those that waited
-		for _, j := range wide {
-			if len(e.sets[j.GPUs]) == 0 && e.free-back < e.nodesOf(j.GPUs) || !e.join(j) {
-				waiting = append(waiting, j)
-			}
-		}
 		if len(due) == 0 {
 			continue
 		}
@@ -263,8 +260,8 @@ func (e *turnwise) join(j *served) bool {
 
 // share goes through the classes, those with the fewest GPUs first. Each is due what its jobs ask for, but no more than its share of all that is asked for. What it has
 // and what it is due differ by some number of its jobs, rounded up: as many sets go if it has too much. If it lacks whole GPUs, nothing is done while there are as many free
-// nodes as jobs that lack GPUs, but as many nodes are not for the classes after it; else, and always where a job needs several nodes, all free nodes are taken,
-// also if there is none.
+// nodes as jobs that lack GPUs, but as many nodes are not for the classes after it; else, and always where a job needs several nodes, as many sets come as it lacks jobs, or
+// as there are nodes for, also if that is none.
 func (e *turnwise) share() {
 	demand := 0
 	count := map[int]int{}
@@ -282,10 +279,10 @@ func (e *turnwise) share() {
 		has := float64(len(sets) * nodes * e.GPUs)
 		if n := min(int(math.Ceil((has-due)/float64(size))), len(sets)-1); n > 0 {
 			e.shrink(size, n)
-		} else if lack, free := max(0, int(due-has)), max(0, e.free-promised)/nodes; lack > free*size || lack > 0 && nodes > 1 {
-			e.grow(size, free)
+		} else if lack, free := (max(0, int(due-has))+size-1)/size, max(0, e.free-promised)/nodes; lack > free || lack > 0 && nodes > 1 {
+			e.grow(size, min(lack, free))
 		} else {
-			promised += (lack + size - 1) / size
+			promised += lack
 		}
 	}
 }

@@ -250,20 +250,18 @@ func TestElasticFlowOracle(t *testing.T) {
 	}
 }
 
-// TestGandivaOracle compares each job with what ElasticFlow's simulator made of it under Gandiva: all are equal, but on figure 8a only as many as are said here: when jobs
-// that wait for several nodes have them is not known.
+// TestGandivaOracle compares when each job starts and ends with when it does in ElasticFlow's simulator under Gandiva.
 func TestGandivaOracle(t *testing.T) {
 	dir := filepath.Join(reference(t), "elasticflow")
 	for _, figure := range []struct {
 		name, trace, cluster, gpu string
 		slot                      float64
-		equal                     int
 	}{
-		{"fig10", "100jobs_1500lam.csv", "n16g8", "A100", 240, 100},
-		{"195job", "195job.csv", "n16g8", "A100", 60, 195},
-		{"fig11_0.1", "200jobs_900lam_0.1.csv", "n8g8", "A100", 240, 200},
-		{"fig8a", "elasticVpollux_e.csv", "n16g4", "T4", 60, 91},
-		{"fig8b_cluster01", "cluster01.csv.gz", "n64g8", "A100", 60, 1595},
+		{"fig10", "100jobs_1500lam.csv", "n16g8", "A100", 240},
+		{"195job", "195job.csv", "n16g8", "A100", 60},
+		{"fig11_0.1", "200jobs_900lam_0.1.csv", "n8g8", "A100", 240},
+		{"fig8a", "elasticVpollux_e.csv", "n16g4", "T4", 60},
+		{"fig8b_cluster01", "cluster01.csv.gz", "n64g8", "A100", 60},
 	} {
 		t.Run(figure.name, func(t *testing.T) {
 			jobs, cluster := elasticFlow(t, dir, figure.trace, figure.cluster, figure.gpu)
@@ -272,14 +270,14 @@ func TestGandivaOracle(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			equal := 0
+			other := 0
 			for _, o := range out {
-				if w := want[o.ID]; o.Start == w.number(t, "start_time") && o.End == w.number(t, "end_time") {
-					equal++
+				if w := want[o.ID]; o.Start != w.number(t, "start_time") || o.End != w.number(t, "end_time") {
+					other++
 				}
 			}
-			if equal != figure.equal {
-				t.Errorf("%d of %d jobs start and end when they do there, were %d", equal, len(out), figure.equal)
+			if other > 0 || len(out) != len(want) {
+				t.Errorf("%d of %d jobs start or end at another time than there, which has %d", other, len(out), len(want))
 			}
 		})
 	}
