@@ -30,7 +30,7 @@ func programMost(j *Job, t4 bool) int {
 
 // program is a cluster under ef and ef-admission as ElasticFlow's program has them. Rounds are when jobs come, at least a slot apart, and when they end. A job ends with the last slot of its plan,
 // counted from the last round, and after what that round has cost it (groups), and has a slot more where a round comes after it is done;
-// of a job that is late the end is when its work was done. If any job would be late, all that come with it are declined, but those of best
+// of a job that is late without admission the end is when its work was done. If any job would be late, all that come with it are declined, but those of best
 // effort. What is left over goes, a doubling at a time, to who has none, then where a GPU more makes the GPU-seconds of a job's plan grow most.
 type program struct {
 	*elastic
@@ -57,14 +57,19 @@ func elasticProgram(jobs []*Job, c Cluster, o Options) []Outcome {
 		if event%reporting == 0 && o.Progress != nil {
 			o.Progress(ended, len(jobs))
 		}
-		at := never
+		at, late := never, never
 		for _, f := range p.runnable {
-			if f.n > 0 {
+			if f.n > 0 && p.late(f) {
+				late = min(late, p.end(f))
+			} else if f.n > 0 {
 				at = min(at, p.end(f))
 			}
 		}
 		if len(due) > 0 {
 			at = min(at, due[0].Submit)
+		}
+		if math.IsInf(at, 1) {
+			at = late
 		}
 		if math.IsInf(at, 1) {
 			break
@@ -106,6 +111,9 @@ func (p *program) end(f *flex) float64 {
 	return p.aligned(f.plan.done) + f.lost
 }
 
+// late is whether a job that was not asked whether it is in time runs past a deadline that is still to come. It ends with its work, which is no event: it goes with the next one.
+func (p *program) late(f *flex) bool { return !p.admission && f.plan.missed && f.Deadline > p.now }
+
 // progress brings all jobs up to a time, and ends those that are done.
 func (p *program) progress(at float64) {
 	p.runnable = slices.DeleteFunc(p.runnable, func(f *flex) bool {
@@ -113,10 +121,12 @@ func (p *program) progress(at float64) {
 		if f.n == 0 {
 			return false
 		}
-		if end := p.end(f); end <= at {
-			if f.End = end; f.plan.missed && f.left > nearly {
-				f.End = f.plan.done
-			}
+		end := p.end(f)
+		if p.late(f) && f.plan.done < end {
+			end = f.plan.done
+		}
+		if end <= at {
+			f.End = end
 			f.has(f.End, 0)
 			return true
 		}
@@ -156,7 +166,9 @@ func (p *program) allot(g *groups) {
 	}
 	p.spread(p.plan())
 	run := slices.DeleteFunc(slices.Clone(p.runnable), func(f *flex) bool { return f.n == 0 })
-	slices.SortStableFunc(run, func(a, b *flex) int { return cmp.Compare(b.n, a.n) })
+	if p.admission { // else those that came first get their GPUs first
+		slices.SortStableFunc(run, func(a, b *flex) int { return cmp.Compare(b.n, a.n) })
+	}
 	g.charge(run, p.slot)
 	for _, f := range p.runnable {
 		if f.has(p.now, float64(f.n)); f.n > 0 && math.IsNaN(f.Start) {
