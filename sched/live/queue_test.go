@@ -632,9 +632,9 @@ func TestRatesOfAJobLikeIt(t *testing.T) {
 func TestLessSlow(t *testing.T) {
 	for _, c := range []struct {
 		good, bad float64 // how many times as long workers there take
-		moves     bool
-	}{{1.3, 2.3, true}, {1.3, 1.4, false}, {2.3, 1.3, false}, {1.3, 1.3, false}} {
-		q := New([]*Host{{Name: "good", Slots: 2}, {Name: "bad", Slots: 1}})
+		job, to   string  // which of them has its worker moved, and where to
+	}{{1.3, 2.3, "b", "good"}, {1.3, 1.4, "", ""}, {2.3, 1.3, "a", "bad"}, {1.3, 1.3, "", ""}} {
+		q := New([]*Host{{Name: "bad", Slots: 2}, {Name: "good", Slots: 3}})
 		if err := q.Schedule("fifo", 1, 0); err != nil {
 			t.Fatal(err)
 		}
@@ -644,18 +644,19 @@ func TestLessSlow(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		for i, name := range []string{"a", "b"} {
+		for i, name := range []string{"a", "b", "c"} {
 			apply(Event{Kind: KindSubmit, Job: name, Spec: &Spec{Name: name, Samples: 10, Workers: 1, Min: 1, Max: 1}})
 			e, ok := q.Next(1)
 			for ; ok && e.Kind != KindAdd; e, ok = q.Next(1) {
 				apply(e)
 			}
-			e.Host = []string{"good", "bad"}[i]
+			e.Host = []string{"good", "bad", "good"}[i]
 			apply(e)
 			q.Joined(q.Job(name), e.Rank, 1, 1)
 		}
 		q.Verdict(q.Job("a"), 0, c.good, "slow", 2, 2)
 		q.Verdict(q.Job("b"), 0, 1.2, "slow", 2, 2)
+		q.Verdict(q.Job("c"), 0, 1.2, "slow", 2, 2) // which says less of its host than the other one there
 		for e, ok := q.Next(3); ok && e.Kind == KindSlow; e, ok = q.Next(3) {
 			apply(e)
 		}
@@ -669,8 +670,32 @@ func TestLessSlow(t *testing.T) {
 		if want := fmt.Sprint("bad ", c.bad); c.bad > 1.2*sched.Notably && !slices.Equal(said, []string{want}) || c.bad <= 1.2*sched.Notably && len(said) > 0 {
 			t.Errorf("%+v: %q", c, said)
 		}
-		if ok != c.moves || ok && (e.Kind != KindAdd || e.Job != "b" || e.Host != "good" || e.Replaces != 1 || !strings.HasSuffix(e.Why, "good has room, which is less so")) {
+		if ok != (c.job != "") || ok && (e.Kind != KindAdd || e.Job != c.job || e.Host != c.to || e.Replaces != 1 || !strings.HasSuffix(e.Why, c.to+" has room, which is less so")) {
 			t.Errorf("%+v: %+v", c, e)
+		}
+	}
+}
+
+// A job that gives up a worker gives up the one on the slowest host.
+func TestSlowestLeaves(t *testing.T) {
+	for _, c := range []struct {
+		times [2]float64
+		want  int
+	}{{[2]float64{2.3, 1.3}, 1}, {[2]float64{1.3, 2.3}, 2}, {[2]float64{2, 2}, 2}} {
+		q := New([]*Host{{Name: "h1", Slots: 1, Slow: "slow", Times: c.times[0], Until: 9}, {Name: "h2", Slots: 1, Slow: "slow", Times: c.times[1], Until: 9}})
+		if err := q.Schedule("fifo", 1, 0); err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range []Event{{Kind: KindSubmit, Job: "a", Spec: &Spec{Name: "a", Samples: 10, Workers: 2, Min: 1, Max: 2}}, {Kind: KindDecide, Job: "a", Workers: 2}, {Kind: KindBegin, Job: "a", Life: 1},
+			{Kind: KindAdd, Job: "a", Member: 1, Host: "h1"}, {Kind: KindAdd, Job: "a", Member: 2, Host: "h2", Rank: 1}} {
+			if err := q.Apply(e); err != nil {
+				t.Fatal(err)
+			}
+		}
+		j := q.Job("a")
+		j.Want = 1
+		if e, ok := q.take(j, 1); !ok || e.Kind != KindLeave || e.Member != c.want {
+			t.Errorf("%v: %+v, want worker %d to leave", c.times, e, c.want)
 		}
 	}
 }

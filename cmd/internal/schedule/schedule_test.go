@@ -2,6 +2,7 @@ package schedule
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"math"
 	"os"
@@ -266,6 +267,11 @@ func TestVerdicts(t *testing.T) {
 	log.Write(0, runlog.Train{Workers: 2, Plan: "ssgd"})
 	said := func() (n int, slow string) { // events of hosts so far, and why h is avoided
 		t.Helper()
+		defer func() {
+			if h := s.q.Hosts[0]; slow != "" && !strings.Contains(slow, fmt.Sprintf(": %.1fx slow", h.Times)) {
+				t.Errorf("h is %v times as slow, and said to be: %s", h.Times, slow)
+			}
+		}()
 		if log != nil {
 			if err := log.Flush(); err != nil {
 				t.Fatal(err)
