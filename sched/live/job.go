@@ -109,7 +109,7 @@ type Job struct {
 	Due       float64 // +Inf: no deadline
 	State     State
 	Want      int    // workers that the policy gives it
-	Why       string // the last decision, or how it ended
+	Why       string // the last decision, or how it ended; Queue.Why has more
 	Life      int    // how often it was started
 	Addr      string // of its coordinator
 	Members   []*Member
@@ -120,6 +120,7 @@ type Job struct {
 
 	Measured map[int]float64 // samples/s on so many workers
 
+	gone     string   // with what the last worker has ended that ended by itself since Why
 	given    float64  // when it was given more workers that are not all there yet, s; NaN: it was not
 	started  float64  // this life, or the decision that it is to have one, s
 	trains   bool     // this life has made an update; not written down, like progress

@@ -93,6 +93,10 @@ func (q *Queue) Waits(j *Job, now float64) string {
 
 // Why is why a job is as it is, in a sentence; empty: nothing is to be said.
 func (q *Queue) Why(j *Job, now float64) string {
+	ms := j.staying()
+	if j.gone != "" && (len(ms) < j.Want || slices.ContainsFunc(ms, func(m *Member) bool { return !m.Joined })) { // who asks why the job has fewer than the policy gives it
+		return j.gone
+	}
 	return cmp.Or(q.Waits(j, now), strings.TrimSpace(j.Why))
 }
 

@@ -240,7 +240,7 @@ func (q *Queue) apply(j *Job, e Event) error {
 		if j.given = math.NaN(); e.Workers > j.Want {
 			j.given = e.At // from now on it waits, also for others to leave
 		}
-		j.Want, j.Why = e.Workers, e.Why
+		j.Want, j.Why, j.gone = e.Workers, e.Why, ""
 	case KindDecline:
 		j.State, j.Why, j.Ended = Declined, e.Why, e.At
 	case KindBegin:
@@ -265,15 +265,15 @@ func (q *Queue) apply(j *Job, e Event) error {
 	case KindGone:
 		m := j.Members[member]
 		j.Members = slices.Delete(j.Members, member, member+1)
-		if e.Why != "" && j.Active() { // who asks why the job has fewer than the policy gives it
-			j.Why = fmt.Sprintf("worker %d on %s has ended: %s", m.ID, m.Host, e.Why)
+		if e.Why != "" && j.Active() {
+			j.gone = fmt.Sprintf("worker %d on %s has ended: %s", m.ID, m.Host, e.Why)
 		}
 		if h := q.host(m.Host); h != nil && !m.Leaving && j.State == Running && !j.finishing() { // by itself
 			h.Fails++
 			h.Away = e.At + min(math.Pow(2, float64(h.Fails-1)), longestTry)
 		}
 	case KindStop:
-		j.after, j.Why = e.State, e.Why
+		j.after, j.Why, j.gone = e.State, e.Why, ""
 		if j.State == Running {
 			j.State = Stopping
 		} else if j.State == Waiting {
@@ -302,7 +302,7 @@ func (q *Queue) ended(j *Job, e Event) {
 	j.Samples = max(j.Samples, e.Samples)
 	j.stable.workers = 0
 	after := j.after
-	j.after = ""
+	j.after, j.gone = "", ""
 	switch {
 	case e.State == Done || e.State == Failed:
 		if e.Took > 0 {

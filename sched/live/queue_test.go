@@ -699,3 +699,45 @@ func TestSlowestLeaves(t *testing.T) {
 		}
 	}
 }
+
+// With what a worker has ended is said until another one takes part in its place, then again what was decided; also of a queue that was saved.
+func TestWhyAWorkerIsGone(t *testing.T) {
+	hosts := func() []*Host { return []*Host{{Name: "h", Slots: 2}} }
+	q, now := New(hosts()), 0.
+	says := func(want string) {
+		t.Helper()
+		if got := q.Why(q.Job("a"), now); got != want {
+			t.Errorf("at %v %q, want %q", now, got, want)
+		}
+	}
+	apply := func(e Event) {
+		t.Helper()
+		now++
+		if e.At, e.Job = now, "a"; q.Apply(e) != nil {
+			t.Fatal(e)
+		}
+	}
+	for _, e := range []Event{{Kind: KindSubmit, Spec: &Spec{Name: "a", Samples: 10, Workers: 2, Min: 1, Max: 2}}, {Kind: KindDecide, Workers: 1, Why: "first come"}, {Kind: KindBegin, Life: 1}, {Kind: KindAdd, Member: 1, Host: "h"}} {
+		apply(e)
+	}
+	says("first come")
+	const gone = "worker 1 on h has ended: node lost"
+	apply(Event{Kind: KindGone, Member: 1, Why: "node lost"})
+	says(gone)
+	text, err := Save(q, NewHistory())
+	if err == nil {
+		q, _, err = Load(text, hosts())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	says(gone)
+	apply(Event{Kind: KindAdd, Member: 2, Host: "h"})
+	says(gone)
+	q.Joined(q.Job("a"), 0, now, now)
+	says("first come")
+	apply(Event{Kind: KindGone, Member: 2, Why: "again"})
+	says("worker 2 on h has ended: again")
+	apply(Event{Kind: KindDecide, Workers: 2, Why: "more"})
+	says("more")
+}

@@ -25,6 +25,7 @@ type savedJob struct {
 	State     State           `json:"state"`
 	Want      int             `json:"want,omitempty"`
 	Why       string          `json:"why,omitempty"`
+	Gone      string          `json:"gone,omitempty"`
 	Life      int             `json:"life,omitempty"`
 	Addr      string          `json:"addr,omitempty"`
 	Members   []*Member       `json:"members,omitempty"` // that it has
@@ -73,7 +74,7 @@ func number(x *float64, none float64) float64 {
 func Save(q *Queue, h *History) ([]byte, error) {
 	s := saved{Newest: q.Newest, Hosts: q.Hosts, Took: q.took, Decided: h.Decided}
 	for _, j := range q.Jobs {
-		s.Jobs = append(s.Jobs, savedJob{Spec: j.Spec, Submitted: j.Submitted, State: j.State, Want: j.Want, Why: j.Why, Life: j.Life, Addr: j.Addr, Had: j.members, Samples: j.Samples, From: j.from, Begun: j.Begun, Ended: j.Ended,
+		s.Jobs = append(s.Jobs, savedJob{Spec: j.Spec, Submitted: j.Submitted, State: j.State, Want: j.Want, Why: j.Why, Gone: j.gone, Life: j.Life, Addr: j.Addr, Had: j.members, Samples: j.Samples, From: j.from, Begun: j.Begun, Ended: j.Ended,
 			Stops: j.Stops, Measured: j.Measured, Given: known(j.given), Started: j.started, After: j.after, Fails: j.fails, Again: j.again, Attained: j.attained, Since: j.since, Steps: h.steps[j.Name], Members: j.Members})
 	}
 	for _, y := range h.Stays {
@@ -107,7 +108,7 @@ func Load(text []byte, hosts []*Host) (*Queue, *History, error) {
 			return nil, nil, fmt.Errorf("a saved queue: job %q is there twice, or has no name, or a worker that is none", x.Spec.Name)
 		}
 		j := newJob(x.Spec, x.Submitted)
-		j.State, j.Want, j.Why, j.Life, j.Addr, j.members, j.Samples, j.from, j.Members = x.State, x.Want, x.Why, x.Life, x.Addr, x.Had, x.Samples, x.From, x.Members
+		j.State, j.Want, j.Why, j.gone, j.Life, j.Addr, j.members, j.Samples, j.from, j.Members = x.State, x.Want, x.Why, x.Gone, x.Life, x.Addr, x.Had, x.Samples, x.From, x.Members
 		j.Begun, j.Ended, j.Stops, j.Measured, j.given, j.started = x.Begun, x.Ended, x.Stops, x.Measured, number(x.Given, math.NaN()), x.Started
 		j.after, j.fails, j.again, j.attained, j.since = x.After, x.Fails, x.Again, x.Attained, x.Since
 		q.Jobs, q.byName[j.Name] = append(q.Jobs, j), j
