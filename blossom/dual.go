@@ -180,7 +180,6 @@ func nest(n int, blossoms []Blossom) (f nested, ok bool) {
 		order[k] = k
 	}
 	slices.SortStableFunc(order, func(a, b int) int { return len(blossoms[b].Vertices) - len(blossoms[a].Vertices) })
-	const nobody = -1
 	smallest := slices.Repeat([]int{nobody}, n) // by vertex: of the blossoms so far
 	parent := make([]int, len(blossoms))
 	for _, k := range order {

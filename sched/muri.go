@@ -167,7 +167,7 @@ func pack(jobs []*staged, gpus int, compat Compat) []*together {
 	}
 	groups, demand := singles(jobs)
 	for round := 0; round < 2 && demand > gpus; round++ {
-		pairs := pairsOf(groups, compat)
+		pairs := pairsOf(groups)
 		slices.SortStableFunc(pairs, func(x, y pair) int { return cmp.Compare(y.union.busy(), x.union.busy()) })
 		for _, p := range pairs {
 			if demand <= gpus {
@@ -182,24 +182,21 @@ func pack(jobs []*staged, gpus int, compat Compat) []*together {
 }
 
 // packProgram is pack as Muri's program has it: a round joins pairs of the matching until all fit, first those with as many GPUs as the first job has, of these the one whose
-// second job is soonest, and in the end groups whose jobs would be faster one after the other are taken apart. Found from which jobs share GPUs in its results; the order of
-// edges, which decides between equally good matchings, is the one of two with more equal jobs.
+// second group comes first, in the place of which both are then. In the end groups whose jobs would be faster one after the other are taken apart. Found from which jobs share
+// GPUs in its results.
 func packProgram(jobs []*staged, gpus int) []*together {
 	at := map[*staged]int{}
-	soonest := map[int]int{} // job with a number of GPUs
-	for i, j := range slices.Backward(jobs) {
-		at[j], soonest[j.GPUs] = i, i
+	for i, j := range jobs {
+		at[j] = i
 	}
 	groups, demand := singles(jobs)
 	for round := 0; round < 2 && demand > gpus; round++ {
-		pairs := pairsOf(groups, Muri)
-		slices.SortStableFunc(pairs, func(x, y pair) int { return cmp.Compare(soonest[x.union.gpus()], soonest[y.union.gpus()]) })
-		for _, p := range pairs {
+		for _, p := range pairsProgram(groups) {
 			if demand <= gpus {
 				break
 			}
 			demand -= p.union.gpus()
-			groups[p.a], groups[p.b] = p.union, nil
+			groups[p.a], groups[p.b] = nil, p.union
 		}
 		groups = slices.DeleteFunc(groups, func(g *together) bool { return g == nil })
 	}
@@ -234,13 +231,8 @@ type pair struct {
 	union *together
 }
 
-// pairsOf are the pairs of groups with as many GPUs that may be one, in which the resources are busiest together, in order of their second group. In Muri's program groups
-// may be one that do not help each other.
-func pairsOf(groups []*together, compat Compat) []pair {
-	period := period
-	if compat&Muri != 0 {
-		period = passing
-	}
+// pairsOf are the pairs of groups with as many GPUs that may be one and help each other, in which the resources are busiest together, in order of their second group.
+func pairsOf(groups []*together) []pair {
 	var pairs []pair
 	var edges []blossom.Edge
 	for b, y := range groups {
@@ -249,13 +241,9 @@ func pairsOf(groups []*together, compat Compat) []pair {
 				continue
 			}
 			u := &together{jobs: slices.Concat(x.jobs, y.jobs)}
-			if u.period = period(u.jobs); compat&Muri != 0 || u.helps() {
+			if u.period = period(u.jobs); u.helps() {
 				pairs = append(pairs, pair{a, b, u})
-				weight := u.busy()
-				if compat&Muri != 0 {
-					weight /= sharing[len(u.jobs)-1] // pairs and fours are better than three that are as busy
-				}
-				edges = append(edges, blossom.Edge{U: a, V: b, Weight: weight})
+				edges = append(edges, blossom.Edge{U: a, V: b, Weight: u.busy()})
 			}
 		}
 	}
@@ -264,6 +252,48 @@ func pairsOf(groups []*together, compat Compat) []pair {
 		panic(err) // weights are over 0 and at most 1, and no edge is there twice
 	}
 	return slices.DeleteFunc(pairs, func(p pair) bool { return mate[p.a] != p.b })
+}
+
+// pairsProgram is pairsOf as Muri's program has it: groups may be one that do not help each other, and pairs and fours are better than three that are as busy. Which of
+// matchings of as much weight is taken follows from the order of the groups. First come those with as many GPUs as the first group has.
+func pairsProgram(groups []*together) (pairs []pair) {
+	seen := map[int]bool{}
+	for _, g := range groups {
+		gpus := g.gpus()
+		if seen[gpus] {
+			continue
+		}
+		seen[gpus] = true
+		var same []int
+		for i, x := range groups {
+			if x.gpus() == gpus {
+				same = append(same, i)
+			}
+		}
+		unions, weights := make([][]*together, len(same)), make([][]int64, len(same))
+		for b := range same {
+			unions[b], weights[b] = make([]*together, len(same)), make([]int64, len(same))
+			for a := range b {
+				u := &together{jobs: slices.Concat(groups[same[a]].jobs, groups[same[b]].jobs)}
+				if len(u.jobs) > most {
+					continue
+				}
+				u.period = passing(u.jobs)
+				w := int64(math.Round(u.busy() / sharing[len(u.jobs)-1] * 1e9))
+				unions[b][a], weights[b][a], weights[a][b] = u, w, w
+			}
+		}
+		mate, err := blossom.Forest(weights)
+		if err != nil {
+			panic(err) // the table is symmetric, and weights are at most 1e9
+		}
+		for b, a := range mate {
+			if a >= 0 && a < b {
+				pairs = append(pairs, pair{same[a], same[b], unions[b][a]})
+			}
+		}
+	}
+	return pairs
 }
 
 // interleaved is a cluster under a policy of Muri.

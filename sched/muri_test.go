@@ -85,8 +85,8 @@ func TestPackProgram(t *testing.T) {
 		{"cgCG", 4, "[cg C G]"}, // c, g: two GPUs, as the first job has
 		{"CGC", 2, "[CG C]"},
 		{"NNN", 2, "[N N N]"},   // all of each iteration on the network
-		{"CGCC", 3, "[CG C C]"}, // not the last two, whose second job comes later
-		{"CGCC", 2, "[CG CC]"},
+		{"CGCC", 3, "[C GC C]"}, // of the three matchings the one with G and the second C; not the first and the last, whose second job comes later
+		{"CGCC", 2, "[CC GC]"},
 		{"ACGB", 3, "[A CG B]"}, // A goes best with B, but B comes after G
 	} {
 		var jobs []*staged
