@@ -31,7 +31,7 @@ import (
 const podVariable = "STAR_SCHED_POD"
 
 // podEvery is how often a pod is looked at.
-const podEvery = time.Second
+var podEvery = time.Second
 
 // podBegins is how long a pod may wait for a node, or for its image, before the service is told: it tries another one later. A cluster that adds nodes when pods wait does so
 // for a pod that has waited for some seconds, and keeps the node for the next one.

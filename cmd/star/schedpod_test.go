@@ -58,8 +58,8 @@ func TestPod(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := fakeKubectl(t)
-			defer func(was time.Duration) { podBegins = was }(podBegins)
-			podBegins = 0
+			defer func(begins, every time.Duration) { podBegins, podEvery = begins, every }(podBegins, podEvery)
+			podBegins, podEvery = 0, 5*time.Millisecond
 			write(t, dir, "first", running)
 			write(t, dir, "next", x.next)
 			told := make(chan os.Signal, 1)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -45,6 +46,9 @@ func TestSubmissionsRhythm(t *testing.T) {
 		var off, n, day, hour float64
 		if _, err := fmt.Sscanf(line, "ebm: %s submitted in ten minutes, off by %f on average of %f (%f if as many as a day before were said, %f as", &what, &off, &n, &day, &hour); err != nil {
 			t.Fatalf("line %d, %q: %v", i+1, line, err)
+		}
+		if want := float64(i+1) * 2 * (108 + 36*9) / (7 * 144); math.Abs(day-want) > .01 { // of two days of the week all ten minutes are other than the day before
+			t.Errorf("%s: the day before is off by %v, want %v", what, day, want)
 		}
 		if !(off < day/2 && off < hour/2) {
 			t.Errorf("%s: off by %v, want less than half of %v and %v", what, off, day, hour)
