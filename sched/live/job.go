@@ -134,7 +134,8 @@ type Job struct {
 	members  int      // that it has had
 	stable   struct { // since when it has had as many workers, none of which came or left
 		workers int
-		at      float64 // s of the job's own clock
+		since   float64 // s
+		at      float64 // of the first update after that, s of the job's own clock; NaN: none is known
 		samples int64   // that it had then
 	}
 }

@@ -76,7 +76,12 @@ func (q *Queue) Seen(j *Job, samples int64, at, now float64) (e Event) {
 	}
 	s, joined := &j.stable, j.joined()
 	if joined != s.workers || len(j.Members) != joined || j.State != Running || j.finishing() {
-		s.workers, s.at, s.samples = joined, at, samples
+		s.workers, s.since, s.at = joined, now, math.NaN()
+	}
+	if math.IsNaN(s.at) {
+		if j.progress >= s.since { // what was read before may have been made by those who were there before
+			s.at, s.samples = at, samples
+		}
 		return e
 	}
 	if at-s.at < measureFor || !power(joined) || samples <= s.samples {

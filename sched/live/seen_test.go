@@ -78,3 +78,39 @@ func TestImpossibleEvents(t *testing.T) {
 		}
 	}
 }
+
+// What two workers have made is not counted as made by the one that is left, though the log is read after the other one has gone.
+func TestSeenLate(t *testing.T) {
+	q := New([]*Host{{Name: "h", Slots: 2}})
+	if err := q.Schedule("edf", 1, 0); err != nil {
+		t.Fatal(err)
+	}
+	apply := func(e Event) {
+		t.Helper()
+		e.Job = "a"
+		if err := q.Apply(e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	apply(Event{Kind: KindSubmit, Spec: &Spec{Name: "a", Samples: 10_000, Workers: 2, Min: 1, Max: 2, Rates: map[int]float64{1: 100, 2: 200}}})
+	apply(Event{Kind: KindBegin, Life: 1})
+	for i := range 2 {
+		apply(Event{Kind: KindAdd, Member: i + 1, Host: "h", Rank: i})
+		q.Joined(q.Job("a"), i, 0, 0)
+	}
+	j := q.Job("a")
+	for at := 0.; at < 60; at++ {
+		now := at + 1.3
+		if at == 19 {
+			apply(Event{At: 20, Kind: KindLeave, Member: 2})
+			apply(Event{At: 20.2, Kind: KindGone, Member: 2})
+		}
+		q.Started(j, at, at, now)
+		if e := q.Seen(j, int64(100*at+100*min(at, 20)), at, now); e.Kind != "" {
+			t.Errorf("at %v: %v, as it says it is", now, e.Rates)
+		}
+	}
+	if j.stable.workers != 1 || j.stable.at < 21 {
+		t.Errorf("%+v", j.stable)
+	}
+}
