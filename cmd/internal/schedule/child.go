@@ -23,9 +23,12 @@ func (p child) file(ending string) string { return string(p) + ending }
 
 // codes are the exit codes of processes that this service has started.
 type codes struct {
-	mu sync.Mutex
-	of map[child]int
+	mu   sync.Mutex
+	of   map[child]int
+	news chan struct{} // has something when there is a code more
 }
+
+func newCodes() *codes { return &codes{of: map[child]int{}, news: make(chan struct{}, 1)} }
 
 // get is the exit code of a process that has ended; false: it was not started by this service, or has not been waited for yet, and nobody has written it down.
 func (c *codes) get(p child) (int, bool) {
@@ -95,8 +98,12 @@ func (p child) start(cmd *exec.Cmd, input []byte, ended *codes) (err error) {
 	go func() {
 		c.Wait()
 		ended.mu.Lock()
-		defer ended.mu.Unlock()
 		ended.of[p] = exitOf(c)
+		ended.mu.Unlock()
+		select {
+		case ended.news <- struct{}{}:
+		default:
+		}
 	}()
 	return nil
 }

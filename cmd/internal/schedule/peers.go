@@ -76,7 +76,7 @@ func ServePeers(ctx context.Context, o Options, l net.Listener) error {
 	if err := p.claim(&o); err != nil {
 		return err
 	}
-	c := &council{o: o, net: transport.NewTCP(transport.Config{Token: p.Token, Insecure: p.Insecure}), ended: &codes{of: map[child]int{}}}
+	c := &council{o: o, net: transport.NewTCP(transport.Config{Token: p.Token, Insecure: p.Insecure}), ended: newCodes()}
 	door, err := c.net.Listen(p.Members[p.Rank])
 	if err != nil {
 		return coded{fmt.Errorf("--peers: this service's own address, %s (--rank %d), cannot be listened on: %w: is a service of this rank running already, or is it another machine's address?", p.Members[p.Rank], p.Rank, err), exitcode.Disagree}

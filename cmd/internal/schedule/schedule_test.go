@@ -104,7 +104,7 @@ func ended(t *testing.T, p child) {
 
 // A process is known to live by its lock, and is told once; orders reach one that reads them.
 func TestChild(t *testing.T) {
-	codes := &codes{of: map[child]int{}}
+	codes := newCodes()
 	p := child(filepath.Join(t.TempDir(), "p"))
 	if p.alive() {
 		t.Error("alive before it began")
@@ -129,15 +129,13 @@ func TestChild(t *testing.T) {
 		}
 	}
 	ended(t, p)
-	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
-		if code, ok := codes.get(p); ok {
-			if code != 7 {
-				t.Errorf("exit code %d", code)
-			}
-			break
-		} else if time.Now().After(end) {
-			t.Fatal("no exit code")
-		}
+	select {
+	case <-codes.news:
+	case <-time.After(time.Minute):
+		t.Fatal("nobody is told that it has ended")
+	}
+	if code, ok := codes.get(p); !ok || code != 7 {
+		t.Errorf("exit code %d, %v", code, ok)
 	}
 
 	far := child(filepath.Join(t.TempDir(), "far"))

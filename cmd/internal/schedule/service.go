@@ -99,7 +99,7 @@ func Start(o Options) (*Service, error) {
 	if torn > 0 {
 		o.Log.Warn("the last line of the queue was not whole, and is left out: nothing was done of it", "bytes", torn)
 	}
-	s, err := begin(o, st, st.began, live.New(o.Hosts), live.NewHistory(), events, func(i int) string { return fmt.Sprintf("%s:%d", filepath.Join(o.Dir, queueName), i+2) }, &codes{of: map[child]int{}})
+	s, err := begin(o, st, st.began, live.New(o.Hosts), live.NewHistory(), events, func(i int) string { return fmt.Sprintf("%s:%d", filepath.Join(o.Dir, queueName), i+2) }, newCodes())
 	if err != nil {
 		st.close()
 		return nil, err
@@ -210,6 +210,8 @@ func (s *Service) run(ctx context.Context, lost <-chan struct{}) {
 		case do := <-s.asked:
 			do()
 			s.act()
+		case <-s.ended.news: // others wait for its place
+			s.look()
 		case <-tick.C:
 			s.look()
 			s.show()
