@@ -3,8 +3,10 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"slices"
 	"strings"
@@ -197,7 +199,9 @@ func clusterStatus() *cobra.Command {
 				return err
 			}
 			st, err := cluster.Ask(ctx, network, addr, name, string(f.token), member.Program)
-			if err != nil {
+			if dial := (*net.OpError)(nil); errors.As(err, &dial) && dial.Op == "dial" {
+				return unavailable{fmt.Errorf("the resource service of %s does not answer at %s: %w; start it, star cluster serve --cluster %s --listen %s", name, addr, dial.Err, name, addr)}
+			} else if err != nil {
 				return err
 			}
 			out := cmd.OutOrStdout()
