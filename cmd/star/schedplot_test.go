@@ -12,8 +12,9 @@ import (
 
 // Virtual clusters have random numbers of their own, which follow from the seed.
 func TestSeedOf(t *testing.T) {
-	if seedOf(7, "a") == seedOf(7, "b") || seedOf(7, "a") == seedOf(8, "a") || seedOf(7, "a") != seedOf(7, "a") {
-		t.Error(seedOf(7, "a"), seedOf(7, "b"), seedOf(8, "a"))
+	a, again, b, c := seedOf(7, "a"), seedOf(7, "a"), seedOf(7, "b"), seedOf(8, "a")
+	if a != again || a == b || a == c {
+		t.Error(a, again, b, c)
 	}
 }
 
