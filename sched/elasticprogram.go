@@ -28,18 +28,19 @@ func programMost(j *Job, t4 bool) int {
 	return min(j.Batch, 64)
 }
 
-// program is a cluster under ef and ef-admission as ElasticFlow's program has them. Rounds are when jobs come, at least a slot apart, and when they end. A job ends with the last slot of its plan,
-// counted from the last round, and after what that round has cost it (groups), and has a slot more where a round comes after it is done;
+// program is a cluster under ef and ef-admission as ElasticFlow's program has them. Rounds are when jobs come, at least a slot apart, when they end, and, without admission, when any of their
+// plans has begun. A job ends with the last slot of its work, counted from the last round, and after what that round has cost it (groups), and has a slot more where a round comes after it is done and before its deadline;
 // of a job that is late without admission the end is when its work was done. If any job would be late, all that come with it are declined, but those of best
 // effort. What is left over goes, a doubling at a time, to who has none, then where a GPU more makes the GPU-seconds of a job's plan grow most.
 type program struct {
 	*elastic
 	admission bool
+	starts    []float64 // when plans began that have been made without admission: those to come, in order
 }
 
 // elasticProgram simulates jobs under it.
 func elasticProgram(jobs []*Job, c Cluster, o Options) []Outcome {
-	p := &program{&elastic{now: -o.Slot, slot: o.Slot, gpus: c.Nodes * c.GPUs, compat: ElasticFlow}, o.Policy == "ef-admission"}
+	p := &program{elastic: &elastic{now: -o.Slot, slot: o.Slot, gpus: c.Nodes * c.GPUs, compat: ElasticFlow}, admission: o.Policy == "ef-admission"}
 	g := &groups{nodes: c.Nodes, gpus: c.GPUs, used: map[string]bool{}}
 	t4 := slices.ContainsFunc(jobs, func(j *Job) bool { return slices.Contains([]string{"yolov3", "ncf", "imagenet", "cifar10"}, j.Model) })
 	all := make([]*flex, len(jobs))
@@ -74,7 +75,13 @@ func elasticProgram(jobs []*Job, c Cluster, o Options) []Outcome {
 		if math.IsInf(at, 1) {
 			break
 		}
+		if len(p.starts) > 0 {
+			at = min(at, p.starts[0])
+		}
 		at = max(at, p.now+p.slot)
+		for len(p.starts) > 0 && p.starts[0] <= at {
+			p.starts = p.starts[1:]
+		}
 		ended += len(p.runnable)
 		p.progress(at)
 		ended -= len(p.runnable)
@@ -103,12 +110,20 @@ func elasticProgram(jobs []*Job, c Cluster, o Options) []Outcome {
 	return out
 }
 
-// nearly is how many iterations a job has left that is done and waits for the end of its slot: a round makes it wait for another one.
+// nearly is how many iterations a job has left that is done and waits for the end of its slot: a round makes it wait for another one, until its deadline.
 const nearly = 1e-6
 
 // end is when a job that runs ends, if nothing changes.
 func (p *program) end(f *flex) float64 {
-	return p.aligned(f.plan.done) + f.lost
+	return p.aligned(p.done(f)) + f.lost
+}
+
+// done is when the work of a job that runs is done if it keeps its GPUs, though its plan may have others later.
+func (p *program) done(f *flex) float64 {
+	if f.left <= nearly && (f.Deadline <= p.now || !p.admission && math.IsInf(f.Deadline, 1)) { // without a deadline it could be made to wait for ever
+		return p.now
+	}
+	return p.now + math.Ceil(f.left/f.rate(f.n))
 }
 
 // late is whether a job that was not asked whether it is in time runs past a deadline that is still to come. It ends with its work, which is no event: it goes with the next one.
@@ -122,15 +137,17 @@ func (p *program) progress(at float64) {
 			return false
 		}
 		end := p.end(f)
-		if p.late(f) && f.plan.done < end {
-			end = f.plan.done
+		done := p.done(f)
+		if p.late(f) {
+			end = min(end, done)
 		}
 		if end <= at {
 			f.End = end
 			f.has(f.End, 0)
 			return true
 		}
-		f.left = max(nearly, f.left-max(0, min(at, f.plan.done+f.lost)-p.now-f.lost)*f.rate(f.n))
+		worked := min(at, done+base(p.gpus)) - p.now - f.lost // a job is thought to be done when it would be on GPUs that it had before
+		f.left = max(nearly, f.left-max(0, worked)*f.rate(f.n))
 		return false
 	})
 }
@@ -164,7 +181,11 @@ func (p *program) allot(g *groups) {
 	for _, f := range p.runnable {
 		f.was = f.n
 	}
-	p.spread(p.plan())
+	spans := p.plan()
+	if !p.admission {
+		p.begins()
+	}
+	p.spread(spans)
 	run := slices.DeleteFunc(slices.Clone(p.runnable), func(f *flex) bool { return f.n == 0 })
 	if p.admission { // else those that came first get their GPUs first
 		slices.SortStableFunc(run, func(a, b *flex) int { return cmp.Compare(b.n, a.n) })
@@ -173,6 +194,21 @@ func (p *program) allot(g *groups) {
 	for _, f := range p.runnable {
 		if f.has(p.now, float64(f.n)); f.n > 0 && math.IsNaN(f.Start) {
 			f.Start = p.now
+		}
+	}
+}
+
+// begins notes when plans begin that do not begin within a slot: there is a round then, even if the job runs before, or has ended.
+func (p *program) begins() {
+	for _, f := range p.runnable {
+		for _, x := range f.plan.pieces {
+			if x.n == 0 {
+				continue
+			}
+			if i, known := slices.BinarySearch(p.starts, x.from); !known && x.from > p.now+p.slot {
+				p.starts = slices.Insert(p.starts, i, x.from)
+			}
+			break
 		}
 	}
 }
