@@ -28,14 +28,14 @@ func programMost(j *Job, t4 bool) int {
 	return min(j.Batch, 64)
 }
 
-// program is a cluster under ef and ef-admission as ElasticFlow's program has them. Rounds are when jobs come, at least a slot apart, when they end, and, without admission, when any of their
-// plans has begun. A job ends with the last slot of its work, counted from the last round, and after what that round has cost it (groups), and has a slot more where a round comes after it is done and before its deadline;
+// program is a cluster under ef and ef-admission as ElasticFlow's program has them. Rounds are when jobs come, at least a slot apart, when they end, and, without admission, when one that
+// had run before was to go on by any plan. A job ends with the last slot of its work, counted from the last round, and after what that round has cost it (groups), and has a slot more where a round comes after it is done and before its deadline;
 // of a job that is late without admission the end is when its work was done. If any job would be late, all that come with it are declined, but those of best
 // effort. What is left over goes, a doubling at a time, to who has none, then where a GPU more makes the GPU-seconds of a job's plan grow most.
 type program struct {
 	*elastic
 	admission bool
-	starts    []float64 // when plans began that have been made without admission: those to come, in order
+	starts    []float64 // when jobs were to go on by plans that have been made without admission: those to come, in order
 }
 
 // elasticProgram simulates jobs under it.
@@ -198,9 +198,12 @@ func (p *program) allot(g *groups) {
 	}
 }
 
-// begins notes when plans begin that do not begin within a slot: there is a round then, even if the job runs before, or has ended.
+// begins notes when jobs that have run before are to go on, if that is not within a slot: there is a round then, even if the job runs before, or has ended.
 func (p *program) begins() {
 	for _, f := range p.runnable {
+		if math.IsNaN(f.Start) {
+			continue
+		}
 		for _, x := range f.plan.pieces {
 			if x.n == 0 {
 				continue

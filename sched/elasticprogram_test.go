@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestProgram has ElasticFlow's program by hand: a start on 4 GPUs costs 8 s, on 2 6 s, a round 2 s where the GPUs stay the same; without admission there is a round where b's share begins, at 120 s, after both have done 96 iterations on 2 GPUs each: a, which is late, gets all GPUs for a slot, and b after it; ends are those of slots, of a late job that of its work; all that come together are
+// TestProgram has ElasticFlow's program by hand: a start on 4 GPUs costs 8 s, on 2 6 s, a round 2 s where the GPUs stay the same; without admission there is a round at 180 s, from where b, which has run, was to go on by its plan of 60 s: a is done then, and late, so that it ends with what new GPUs cost; ends are those of slots, of a late job that of its work; all that come together are
 // declined with one that would be late.
 func TestProgram(t *testing.T) {
 	job := func(id string, submit, deadline, iterations float64) *Job {
@@ -19,8 +19,8 @@ func TestProgram(t *testing.T) {
 		{"ends with its slot, after its start", "ef-admission", []*Job{job("a", 0, 900, 100)}, []float64{60 + 8}},
 		{"a late one ends with its work", "ef", []*Job{job("a", 0, 10, 100)}, []float64{50}},
 		{"one that would be late is declined, and what comes with it", "ef-admission", []*Job{job("a", 0, 900, 100), job("b", 10, 20, 100), job("c", 20, 900, 10)}, []float64{60 + 60 + 2, math.NaN(), math.NaN()}},
-		{"without admission there is a round where a plan begins", "ef", []*Job{job("a", 0, 100, 100), job("b", 0, 900, 100)}, []float64{120 + 60 + 8, 188 + 60 + 2}},
-		{"with it there is none", "ef-admission", []*Job{job("a", 0, 100, 100), job("b", 0, 900, 100)}, []float64{120 + 6, 120 + 6}},
+		{"without admission there is a round where a job was to go on", "ef", []*Job{job("a", 0, 160, 150), job("b", 0, 900, 150), job("c", 60, 9000, 1000)}, []float64{180 + 8, 302, 724}},
+		{"with it there is none", "ef-admission", []*Job{job("a", 0, 160, 150), job("b", 0, 900, 150), job("c", 60, 9000, 1000)}, []float64{60 + 120 + 2, 182 + 60 + 2, 672}},
 		{"best effort is not", "ef-admission", []*Job{{ID: "b", Deadline: never, BestEffort: true, Iterations: 10, Rates: []float64{1}, Batch: 4, GPUs: 1}, job("c", 0, 5, 100)},
 			[]float64{60 + 4, math.NaN()}},
 	} {

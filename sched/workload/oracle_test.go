@@ -362,9 +362,9 @@ func TestElasticFlowProgram(t *testing.T) {
 		declinedThere, metThere           int
 	}{
 		{"fig8a_ef-accessctrl", "ef-admission", "elasticVpollux_e.csv", "n16g4", "T4", 60, 48, 21, 132, 50, 127},
-		{"fig8a_ef", "ef", "elasticVpollux_e.csv", "n16g4", "T4", 60, 0, 13, 85, 0, 130},
-		{"fig9_n8g8_ef", "ef", "1000job_1500lam.csv", "n8g8", "A100", 240, 0, 18, 292, 0, 409},
-		{"fig9_n16g8_ef", "ef", "1000job_1500lam.csv", "n16g8", "A100", 240, 0, 12, 728, 0, 701},
+		{"fig8a_ef", "ef", "elasticVpollux_e.csv", "n16g4", "T4", 60, 0, 14, 89, 0, 130},
+		{"fig9_n8g8_ef", "ef", "1000job_1500lam.csv", "n8g8", "A100", 240, 0, 23, 310, 0, 409},
+		{"fig9_n16g8_ef", "ef", "1000job_1500lam.csv", "n16g8", "A100", 240, 0, 23, 709, 0, 701},
 		{"fig9_n8g8_ef-accessctrl", "ef-admission", "1000job_1500lam.csv", "n8g8", "A100", 240, 41, 178, 807, 48, 798},
 		{"fig9_n16g8_ef-accessctrl", "ef-admission", "1000job_1500lam.csv", "n16g8", "A100", 240, 40, 233, 887, 46, 887},
 		{"fig10_ef-accessctrl", "ef-admission", "100jobs_1500lam.csv", "n16g8", "A100", 240, 0, 29, 99, 0, 100},
