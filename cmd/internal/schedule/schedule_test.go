@@ -397,3 +397,37 @@ func TestWhoDoesNotTakePart(t *testing.T) {
 	at(18, live.Event{Kind: live.KindLeave, Job: "a", Member: 2})
 	says(60, "first come")
 }
+
+// A worker that ends well before its job does has not failed, and its host is as good as before: others go there at once. One that fails, or whose job goes on without it, has.
+func TestWorkerEndsFirst(t *testing.T) {
+	for _, c := range []struct {
+		code int
+		ago  time.Duration // since it was first seen to have ended; 0: it is seen now
+		gone bool
+	}{{0, 0, false}, {0, time.Second, false}, {0, time.Minute, true}, {1, 0, true}} {
+		s, err := Start(Options{Dir: t.TempDir(), Policy: "fifo", Slot: time.Second, Hosts: []*live.Host{{Name: "h", Slots: 1}}, Log: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.close()
+		for _, e := range []live.Event{submitted("a"), {Kind: live.KindBegin, Job: "a", Life: 1}, {Kind: live.KindAdd, Job: "a", Member: 1, Host: "h"}} {
+			if err := s.q.Apply(e); err != nil {
+				t.Fatal(err)
+			}
+		}
+		j := s.q.Job("a")
+		m := j.Members[0]
+		p := s.worker(j, m.ID)
+		if err := os.MkdirAll(filepath.Dir(string(p)), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		s.ended.of[p] = c.code
+		if c.ago > 0 {
+			s.missed[p] = time.Now().Add(-c.ago)
+		}
+		s.lookAt(j, m)
+		if gone := len(j.Members) == 0; gone != c.gone || (s.q.Hosts[0].Fails > 0) != c.gone {
+			t.Errorf("exit code %d, %v ago: gone %v, its host has failed %d times; want gone %v", c.code, c.ago, gone, s.q.Hosts[0].Fails, c.gone)
+		}
+	}
+}

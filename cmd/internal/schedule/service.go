@@ -429,9 +429,10 @@ func (s *Service) lookAt(j *live.Job, m *live.Member) {
 		return
 	}
 	code, known := s.ended.get(p)
-	if first, ok := s.missed[p]; !ok {
+	if _, ok := s.missed[p]; !ok {
 		s.missed[p] = time.Now()
-	} else if ok = time.Since(first) > lingers; !ok && j.State == live.Running && !m.Leaving && (!known || code == 0) {
+	}
+	if j.State == live.Running && !m.Leaving && (!known || code == 0) && time.Since(s.missed[p]) <= lingers {
 		return // the job may be about to end
 	}
 	if !known && time.Since(s.missed[p]) < lookEvery { // it is about to be
