@@ -251,18 +251,34 @@ func (w *world) step(speed func(host string) float64) {
 	w.settle()
 }
 
-// settle does what there is to be done now.
-func (w *world) settle() {
+// applies has events happen that may not be refused.
+func applies(t testing.TB, q *Queue) func(Event) {
+	return func(e Event) {
+		t.Helper()
+		if err := q.Apply(e); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// doAll does what there is to be done now.
+func doAll(t testing.TB, q *Queue, now float64, commit func(Event)) {
+	t.Helper()
 	for i := 0; ; i++ {
-		e, ok := w.q.Next(w.now)
+		e, ok := q.Next(now)
 		if !ok {
-			break
+			return
 		}
 		if i > 1000 {
-			w.t.Fatalf("no end of things to do: %+v", e)
+			t.Fatalf("no end of things to do: %+v", e)
 		}
-		w.commit(e)
+		commit(e)
 	}
+}
+
+// settle does what there is to be done now, and looks whether that may be.
+func (w *world) settle() {
+	doAll(w.t, w.q, w.now, w.commit)
 	used := map[string]int{}
 	for _, j := range w.q.Jobs {
 		ranks := map[int]bool{}
@@ -546,12 +562,7 @@ func TestAvoided(t *testing.T) {
 	if err := q.Schedule("fifo", 1, 0); err != nil {
 		t.Fatal(err)
 	}
-	apply := func(e Event) {
-		t.Helper()
-		if err := q.Apply(e); err != nil {
-			t.Fatal(err)
-		}
-	}
+	apply := applies(t, q)
 	hosts := func(now float64) (said string) {
 		t.Helper()
 		for e, ok := q.Next(now); ok && e.Host != "" && e.Job == ""; e, ok = q.Next(now) {
@@ -638,12 +649,7 @@ func TestLessSlow(t *testing.T) {
 		if err := q.Schedule("fifo", 1, 0); err != nil {
 			t.Fatal(err)
 		}
-		apply := func(e Event) {
-			t.Helper()
-			if err := q.Apply(e); err != nil {
-				t.Fatal(err)
-			}
-		}
+		apply := applies(t, q)
 		for i, name := range []string{"a", "b", "c"} {
 			apply(Event{Kind: KindSubmit, Job: name, Spec: &Spec{Name: name, Samples: 10, Workers: 1, Min: 1, Max: 1}})
 			e, ok := q.Next(1)

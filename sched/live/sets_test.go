@@ -86,18 +86,7 @@ func (s *site) commit(e Event) {
 	}
 }
 
-func (s *site) settle() {
-	for i := 0; ; i++ {
-		e, ok := s.q.Next(s.now)
-		if !ok {
-			return
-		}
-		if i > 1000 {
-			s.t.Fatalf("no end of things to do: %+v", e)
-		}
-		s.commit(e)
-	}
-}
+func (s *site) settle() { doAll(s.t, s.q, s.now, s.commit) }
 
 // step lets a grain of time pass.
 func (s *site) step() {
