@@ -318,7 +318,7 @@ func setDefault(d *time.Duration, v time.Duration) {
 // It closes conn when it returns. The goroutine that calls it becomes the connection's reader; a
 // second one writes (outbox). Who comes when Run has ended is told so: that the job is over (exit
 // code 69), or, where the lease is lost, to look for another coordinator. A tool's questions are
-// answered by serveTool.
+// answered by serveTool, unless it names another job.
 func (c *Coordinator) Accept(conn transport.Conn, h transport.Hello, payload []byte) {
 	defer conn.Close()
 	select {
@@ -338,6 +338,10 @@ func (c *Coordinator) Accept(conn transport.Conn, h transport.Hello, payload []b
 		}
 	}
 	if h.Role == transport.RoleTool {
+		if h.Job != "" && h.Job != c.cfg.Job {
+			transport.Refuse(conn, transport.Reject{Exit: exitcode.Disagree, Reason: fmt.Sprintf("this is job %q, not %q (--job)", c.cfg.Job, h.Job)})
+			return
+		}
 		c.serveTool(conn)
 		return
 	}

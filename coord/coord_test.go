@@ -1358,6 +1358,22 @@ func TestNobodyHoldsUpTheEnd(t *testing.T) {
 	})
 }
 
+// A tool that names a job is let in by that one alone, so that nobody stops another job that has the port.
+func TestToolOfAnotherJob(t *testing.T) {
+	play(t, Config{Workers: 1}, func(w *world) {
+		for job, refused := range map[string]bool{"": false, "job": false, "other": true} {
+			conn, _, _, err := transport.Open(w.t.Context(), w.net, "coord", transport.Hello{Service: transport.ServiceCoord, Role: transport.RoleTool, Job: job, Rank: -1}, nil)
+			if err == nil {
+				conn.Close()
+			}
+			var r *transport.RejectError
+			if errors.As(err, &r) != refused || refused && (r.Exit != exitcode.Disagree || r.Reason != `this is job "job", not "other" (--job)`) {
+				t.Errorf("a tool that wants job %q: %v", job, err)
+			}
+		}
+	})
+}
+
 func TestServerIsLost(t *testing.T) {
 	play(t, Config{Workers: 1, Servers: 2, Steps: 1000}, func(w *world) {
 		w.server(0, 1, false)

@@ -68,8 +68,7 @@ type NoiseStatus struct {
 	Observations int64   `json:"observations"`
 }
 
-// WorkerStatus is one line of the live table. Times are means over the last
-// iterations, in seconds.
+// WorkerStatus is one line of the live table. Times are in seconds: Iteration, Busy and Own are means over the last iterations, Compute and Wait are the last one's.
 // States: absent (nobody has had the rank), joining, computing, waiting (its gradient is there, and the
 // update is not), parked (no batch is left for it), gone. What a worker has not measured is 0.
 type WorkerStatus struct {

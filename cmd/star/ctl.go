@@ -112,7 +112,7 @@ func ctlCommand() *cobra.Command {
 	settings.Var(set, &secret, "token", "", "shared secret of the job (rather as STAR_TOKEN)")
 	var shows credentials
 	shows.declare(set)
-	settings.Var(set, &job, "job", defaults.Job, "name of the job")
+	settings.Var(set, &job, "job", "", "name of the job; another one is refused; empty: whichever is there")
 	settings.Var(set, &timeout, "timeout", 5*time.Second, "how long to wait for the answer")
 	settings.Var(set, &asJSON, "json", false, "the answer as JSON on standard output")
 	cmd := &cobra.Command{

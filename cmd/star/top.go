@@ -28,7 +28,7 @@ func topCommand() *cobra.Command {
 	s := new(settings.Set)
 	settings.Var(s, &token, "token", "", "shared secret of the job (rather as STAR_TOKEN)")
 	shows.declare(s)
-	settings.Var(s, &job, "job", defaults.Job, "name of the job")
+	settings.Var(s, &job, "job", "", "name of the job; another one is refused; empty: whichever is there")
 	settings.Var(s, &every, "every", time.Second, "time between two looks")
 	settings.Var(s, &asJSON, "json", false, "each state as a line of JSON on standard output")
 	cmd := &cobra.Command{

@@ -93,7 +93,7 @@ const (
 type Hello struct {
 	Service   string // `coord`, `shard`, `ring`, `tree`, `cluster` or `council`
 	Role      string // `ps`, `worker`, `tool` or `validator`
-	Job       string // name of the job, or with service `cluster` of the cluster; both ends must agree
+	Job       string // name of the job, or with service `cluster` of the cluster; both ends must agree; of a tool empty: whichever is there
 	Token     string `wire:"max=maxToken"`     // shared secret, or empty
 	Version   string `wire:"cut"`              // of the program, for messages
 	Host      string `wire:"cut"`              // of the sender, for messages

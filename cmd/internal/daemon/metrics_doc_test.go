@@ -52,9 +52,28 @@ func TestLogMetrics(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	_, page, _ := strings.Cut(string(doc), "\n### What follows from the run log\n")
+	page, asked, _ := strings.Cut(page, "\n### ")
 	rows := map[string]string{}
-	for _, m := range regexp.MustCompile("(?m)^\\| `(star_\\w+)` \\| (.*?) \\| (.*) \\|$").FindAllStringSubmatch(string(doc), -1) {
+	for _, m := range regexp.MustCompile("(?m)^\\| `(star_\\w+)` \\| (.*?) \\| (.*) \\|$").FindAllStringSubmatch(page, -1) {
 		rows[m[1]] = m[2] + m[3]
+	}
+	code, err := os.ReadFile("metrics.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	descs := regexp.MustCompile(`NewDesc\("(\w+)", "(.*?)", (.*?), nil\)`).FindAllStringSubmatch(strings.ReplaceAll(string(code), "workerLabel", `"worker"`), -1)
+	for _, m := range descs { // what the coordinator is asked for
+		labels := strings.Join(regexp.MustCompile(`\w+`).FindAllString(regexp.MustCompile(`nil|\[\]string`).ReplaceAllString(m[3], ""), -1), "`, `")
+		if labels != "" {
+			labels = "`" + labels + "`"
+		}
+		if row := "\n| `" + m[1] + "` | " + labels + " | " + m[2] + " |"; !strings.Contains(asked, row) {
+			t.Errorf("docs/monitoring.md lacks %q", row)
+		}
+	}
+	if n := strings.Count(asked, "\n| `star_"); n != len(descs) {
+		t.Errorf("docs/monitoring.md has %d metrics that the coordinator is asked for, not %d", n, len(descs))
 	}
 	values := map[string]float64{}
 	for _, family := range got {
