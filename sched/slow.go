@@ -74,14 +74,15 @@ func RandomSpells(nodes int, from, to float64, random func(node int) Random) (al
 	return all
 }
 
-// factor is how many times longer what runs on a node takes, and until when.
-func (s *Slow) factor(node int, at float64) (f, until float64) {
+// factor is how many times longer what runs on a node takes, and until when, if all of it happens later by some seconds: with the same sums at any time, so that what changes at a time is as it is
+// from then on when that time has come.
+func (s *Slow) factor(node int, at, later float64) (f, until float64) {
 	if s == nil || node >= len(s.spells) {
 		return 1, never
 	}
 	of := s.spells[node]
 	i, _ := slices.BinarySearchFunc(of, at, func(x Spell, t float64) int {
-		if x.To <= t {
+		if x.To+later <= t {
 			return -1
 		}
 		return 1
@@ -89,10 +90,10 @@ func (s *Slow) factor(node int, at float64) (f, until float64) {
 	switch {
 	case i == len(of):
 		return 1, never
-	case of[i].From > at:
-		return 1, of[i].From
+	case of[i].From+later > at:
+		return 1, of[i].From + later
 	}
-	return of[i].Factor, of[i].To
+	return of[i].Factor, of[i].To + later
 }
 
 // pace is how fast a job is on some GPUs, as a share of its speed where no node is slow, and until when.
@@ -100,7 +101,7 @@ func (s *Slow) pace(on []Share, at float64) (p, until float64) {
 	worst, sum, gpus := 1., 0., 0.
 	until = never
 	for _, x := range on {
-		f, to := s.factor(x.Node, at)
+		f, to := s.factor(x.Node, at, 0)
 		n := float64(bits.OnesCount64(x.GPUs))
 		worst, sum, gpus, until = max(worst, f), sum+n/f, gpus+n, min(until, to)
 	}
@@ -143,8 +144,8 @@ func (s *Slow) end(on []Share, from, work float64) float64 {
 func (s *Slow) known(nodes int, at float64) (slow []float64, changes float64) {
 	slow, changes = make([]float64, nodes), never
 	for i := range slow {
-		f, until := s.factor(i, at-noticed)
-		slow[i], changes = f, min(changes, until+noticed)
+		f, until := s.factor(i, at, noticed)
+		slow[i], changes = f, min(changes, until)
 	}
 	return slow, changes
 }

@@ -58,6 +58,30 @@ func TestRandomSpells(t *testing.T) {
 	}
 }
 
+// TestKnown has what is known change when it was said to, and not for ever at the same time: a minute after a time within a minute of a power of two is rounded.
+func TestKnown(t *testing.T) {
+	const nodes = 64
+	var spells []Spell
+	r := rand.New(rand.NewPCG(1, 1))
+	for i := range nodes {
+		spells = append(spells, Spell{i, 32768 - 60*r.Float64(), 65536 - 60*r.Float64(), 2})
+	}
+	s := slowFrom(t, spells...)
+	at := 0.
+	for range spells {
+		for range 2 { // it begins, and ends
+			_, next := s.known(nodes, at)
+			if next <= at {
+				t.Fatalf("at %v what is known is said to change at %v", at, next)
+			}
+			at = next
+		}
+	}
+	if _, next := s.known(nodes, at); !math.IsInf(next, 1) {
+		t.Errorf("%d spells change what is known more often than they begin and end", nodes)
+	}
+}
+
 // TestSlowJobs has a job of 100 s on a node that takes twice as long from 50 s on end at 150 s, under policies of both engines.
 func TestSlowJobs(t *testing.T) {
 	c := Cluster{Nodes: 1, GPUs: 1, Slow: slowFrom(t, Spell{0, 50, 1e9, 2})}
