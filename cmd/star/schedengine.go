@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"os/user"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -75,46 +76,93 @@ func (e *schedEngine) use(s *settings.Set, o *schedule.Options, hosts string, pl
 	return schedHosts(s, o, hosts, places)
 }
 
-// slurm has workers be steps of their own of Slurm: srun is a process of the service, which passes signals on and ends as the worker does. A node is a host, with room for as
-// many workers as it has processors for.
-func (e *schedEngine) slurm(o *schedule.Options) error {
-	ask := func(program string, args ...string) (string, error) {
-		ctx, cancel := context.WithTimeout(context.Background(), engineTime)
-		defer cancel()
-		path, err := exec.LookPath(program)
-		if err != nil {
-			return "", unavailable{fmt.Errorf("--engine slurm: %w: start the service where Slurm's commands are", err)}
+// slurmNode is a node as sinfo says.
+type slurmNode struct {
+	name   string
+	cpus   int
+	closed string // why Slurm starts nothing there; empty: it does
+}
+
+// slurmStates are those of nodes on which Slurm starts nothing until somebody says so, or they answer (man sinfo, NODE STATE CODES).
+var slurmStates = regexp.MustCompile(`^(drain|down|fail|maint|unknown)|\*`)
+
+// slurmNodes reads what sinfo says, in the format that nodes asks for.
+func slurmNodes(text string) (nodes []slurmNode) {
+	for line := range strings.Lines(text) {
+		f := strings.Fields(line)
+		if len(f) < 3 || slices.ContainsFunc(nodes, func(n slurmNode) bool { return n.name == f[0] }) { // once for each partition
+			continue
 		}
-		var said bytes.Buffer
-		cmd := exec.CommandContext(ctx, path, args...)
-		cmd.Stderr = &said
-		out, err := cmd.Output()
-		if err != nil {
-			return "", unavailable{fmt.Errorf("--engine slurm: %s: %w: %s", program, err, strings.TrimSpace(said.String()))}
+		n := slurmNode{name: f[0]}
+		n.cpus, _ = strconv.Atoi(f[1])
+		if state, why := f[2], strings.Join(f[3:], " "); slurmStates.MatchString(state) {
+			if n.closed = "in Slurm it is " + strings.TrimRight(state, "*"); strings.HasSuffix(state, "*") {
+				n.closed += ", and does not answer"
+			}
+			if why != "" && why != "none" {
+				n.closed += ": " + why
+			}
 		}
-		return string(out), nil
+		nodes = append(nodes, n)
 	}
-	args := []string{"--noheader", "--Node", "--format=%N %c", "--responding"}
+	return nodes
+}
+
+// nodes asks Slurm for those of the partition, and returns its answer, too.
+func (e *schedEngine) nodes() ([]slurmNode, string, error) {
+	args := []string{"--noheader", "--Node", "--format=%N %c %T %E"}
 	if e.partition != "" {
 		args = append(args, "--partition="+e.partition)
 	}
-	nodes, err := ask("sinfo", args...)
+	text, err := askSlurm("sinfo", args...)
+	return slurmNodes(text), text, err
+}
+
+// askSlurm runs a command of Slurm.
+func askSlurm(program string, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), engineTime)
+	defer cancel()
+	path, err := exec.LookPath(program)
+	if err != nil {
+		return "", unavailable{fmt.Errorf("--engine slurm: %w: start the service where Slurm's commands are", err)}
+	}
+	var said bytes.Buffer
+	cmd := exec.CommandContext(ctx, path, args...)
+	cmd.Stderr = &said
+	out, err := cmd.Output()
+	if err != nil {
+		return "", unavailable{fmt.Errorf("--engine slurm: %s: %w: %s", program, err, strings.TrimSpace(said.String()))}
+	}
+	return string(out), nil
+}
+
+// slurm has workers be steps of their own of Slurm: srun is a process of the service, which passes signals on and ends as the worker does. A node is a host, with room for as
+// many workers as it has processors for.
+func (e *schedEngine) slurm(o *schedule.Options) error {
+	nodes, said, err := e.nodes()
 	if err != nil {
 		return err
 	}
-	known := map[string]bool{}
-	for line := range strings.Lines(nodes) {
-		f := strings.Fields(line)
-		if len(f) != 2 || known[f[0]] { // once for each partition
+	for _, n := range nodes {
+		if n.cpus < e.cpus {
 			continue
 		}
-		if n, err := strconv.Atoi(f[1]); err == nil && n >= e.cpus {
-			known[f[0]] = true
-			o.Hosts = append(o.Hosts, &live.Host{Name: f[0], Slots: n / e.cpus})
-		}
+		o.Hosts = append(o.Hosts, &live.Host{Name: n.name, Slots: n.cpus / e.cpus, Closed: n.closed})
 	}
 	if len(o.Hosts) == 0 {
-		return unavailable{fmt.Errorf("--engine slurm: no node answers that has %d processors: sinfo says %q (--partition, --cpus)", e.cpus, strings.TrimSpace(nodes))}
+		return unavailable{fmt.Errorf("--engine slurm: there is no node that has %d processors: sinfo says %q (--partition, --cpus)", e.cpus, strings.TrimSpace(said))}
+	}
+	o.Closed = func() (map[string]string, error) {
+		nodes, _, err := e.nodes()
+		closed := map[string]string{}
+		for _, h := range o.Hosts {
+			if i := slices.IndexFunc(nodes, func(n slurmNode) bool { return n.name == h.Name }); i < 0 {
+				closed[h.Name] = "Slurm has no such node any more"
+			} else {
+				closed[h.Name] = nodes[i].closed
+			}
+		}
+		return closed, err
 	}
 	if _, err := exec.LookPath("srun"); err != nil {
 		return unavailable{fmt.Errorf("--engine slurm: %w: start the service where Slurm's commands are", err)}
@@ -144,7 +192,7 @@ func (e *schedEngine) slurm(o *schedule.Options) error {
 		return cmd, nil, nil
 	}
 	o.Kill = func(name string) error { // srun would end, and its worker go on
-		_, err := ask("scancel", "--user="+me.Username, "--name="+name)
+		_, err := askSlurm("scancel", "--user="+me.Username, "--name="+name)
 		return err
 	}
 	return nil

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -413,9 +414,9 @@ func printSched(out io.Writer, st schedule.Status, now time.Time) error {
 		fmt.Fprintf(out, "here a start takes %.1f s, a resume %.1f s, a worker more %.1f s, an end %.1f s\n", st.Took["start"], st.Took["resume"], st.Took["resize"], st.Took["end"])
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
-	fmt.Fprintln(w, "\nHOST\tWORKERS\tSLOW")
+	fmt.Fprintln(w, "\nHOST\tWORKERS\tAVOIDED")
 	for _, h := range st.Hosts {
-		fmt.Fprintf(w, "%s\t%d of %d\t%s\n", h.Host, h.Workers, h.Places, dash(h.Slow))
+		fmt.Fprintf(w, "%s\t%d of %d\t%s\n", h.Host, h.Workers, h.Places, dash(cmp.Or(h.Closed, h.Slow)))
 	}
 	if len(st.Jobs) == 0 {
 		fmt.Fprintln(w, "\nno jobs")

@@ -64,7 +64,14 @@ func (q *Queue) Waits(j *Job, now float64) string {
 		if j.Life > 0 || j.again > now { // why it has stopped is said
 			return ""
 		}
-		return "the places that the policy has given it are not free yet"
+		why := "the places that the policy has given it are not free yet"
+		for _, h := range q.Hosts {
+			if h.Closed != "" {
+				why += fmt.Sprintf("; nothing is started on %s: %s", h.Name, h.Closed)
+				break
+			}
+		}
+		return why
 	}
 	if j.Why != "" {
 		return ""
@@ -225,7 +232,7 @@ func (q *Queue) place(j *Job, now float64) (best *Host) {
 		own[m.Host]++
 	}
 	for _, h := range q.Hosts {
-		if used[h.Name] >= h.Slots || h.Away > now {
+		if used[h.Name] >= h.Slots || h.Away > now || h.Closed != "" {
 			continue
 		}
 		if best == nil || cmp.Or(cmp.Compare(h.times(), best.times()), cmp.Compare(own[best.Name], own[h.Name]), cmp.Compare(h.Slots-used[h.Name], best.Slots-used[best.Name])) < 0 {

@@ -1,6 +1,7 @@
 package live
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -51,14 +52,19 @@ const (
 
 // Host is where workers run.
 type Host struct {
-	Name  string  `json:"host"`
-	Slots int     `json:"-"`               // workers at a time
+	Name   string `json:"host"`
+	Slots  int    `json:"-"` // workers at a time
+	Closed string `json:"-"` // why the cluster that it is of gives it to nobody now, as a service has found: nothing is started there; empty: it does
+
 	Slow  string  `json:"slow,omitempty"`  // why it is avoided; empty: it is not
 	Times float64 `json:"times,omitempty"` // how many times as long its workers take then; 0: it was not written down
 	Until float64 `json:"until"`           // it is avoided until then, s
 	Away  float64 `json:"away"`            // workers that were started there ended by themselves: nothing is started until then, s
 	Fails int     `json:"fails,omitempty"`
 }
+
+// Avoided is why nothing is started on a host, or rather on others; empty: it is as good as any.
+func (h *Host) Avoided() string { return cmp.Or(h.Closed, h.Slow) }
 
 // How long things are believed.
 const (

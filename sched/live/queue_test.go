@@ -86,9 +86,20 @@ func (w *world) replay(saved []byte, log [][]byte) (*Queue, *History) {
 
 func (w *world) fresh() (hosts []*Host) {
 	for _, h := range w.hosts {
-		hosts = append(hosts, &Host{Name: h.Name, Slots: h.Slots})
+		hosts = append(hosts, &Host{Name: h.Name, Slots: h.Slots, Closed: h.Closed})
 	}
 	return hosts
+}
+
+// close has nothing be started on a host any more; why is empty: it may be.
+func (w *world) close(host, why string) {
+	for _, hosts := range [][]*Host{w.hosts, w.q.Hosts} {
+		for _, h := range hosts {
+			if h.Name == host {
+				h.Closed = why
+			}
+		}
+	}
 }
 
 func (w *world) events(log [][]byte) []Event {
@@ -144,6 +155,9 @@ func (w *world) commit(e Event) {
 	switch e.Kind {
 	case KindAdd:
 		where = fmt.Sprintf(" worker %d, rank %d, on %s", e.Member, e.Rank, e.Host)
+		if why := w.q.host(e.Host).Closed; why != "" {
+			w.t.Fatalf("%.2f: a worker is started on %s, which is closed: %s", e.At, e.Host, why)
+		}
 	case KindLeave, KindGone:
 		where = fmt.Sprintf(" worker %d", e.Member)
 	case KindSlow, KindWell:
@@ -364,6 +378,14 @@ func TestRandomLives(t *testing.T) {
 					}
 				}
 			}
+			if r.IntN(100) == 0 {
+				w.close(pick(r, w.hosts).Name, pick(r, []string{"", "", "drained"}))
+			}
+			if steps%10_000 == 5000 { // jobs end, also if all are closed
+				for _, h := range w.hosts {
+					w.close(h.Name, "")
+				}
+			}
 			if j := pick(r, w.q.Jobs); j != nil && j.State == Running && killed < 3 && r.IntN(100) == 0 {
 				killed++
 				w.over(j.Name, "")
@@ -464,6 +486,18 @@ func TestScripts(t *testing.T) {
 					}
 				}
 				w.settle()
+			case "close", "open":
+				why := ""
+				if d.Cmd == "close" {
+					why = "drained"
+				}
+				w.close(str("host", ""), why)
+				w.settle()
+				for _, j := range w.q.Jobs {
+					if why := w.q.Waits(j, w.now); why != "" {
+						fmt.Fprintf(&w.trail, "%s waits: %s\n", j.Name, why)
+					}
+				}
 			case "restart":
 				w.restart()
 				w.settle()

@@ -99,7 +99,7 @@ func Load(text []byte, hosts []*Host) (*Queue, *History, error) {
 			continue
 		}
 		if host := q.host(x.Name); host != nil {
-			x.Slots = host.Slots
+			x.Slots, x.Closed = host.Slots, host.Closed
 			*host = *x
 		}
 	}

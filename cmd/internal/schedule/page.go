@@ -144,7 +144,7 @@ func (v view) bars(s *web.Schedule, q *live.Queue, h *live.History) {
 		s.Hosts = append(s.Hosts, web.ScheduleHost{Host: name, Places: places[name], Workers: used[name], Slow: slow})
 	}
 	for _, host := range q.Hosts {
-		add(host.Name, host.Slow)
+		add(host.Name, host.Avoided())
 	}
 	for _, name := range gone {
 		why := ""
@@ -173,8 +173,8 @@ func (v view) headline(s *web.Schedule, q *live.Queue) (text string, bad bool) {
 		return v.Wrong, true
 	}
 	for _, h := range q.Hosts {
-		if h.Slow != "" {
-			text, bad = fmt.Sprintf("Host %s is avoided: %s. ", h.Name, h.Slow), true
+		if why := h.Avoided(); why != "" {
+			text, bad = fmt.Sprintf("Host %s is avoided: %s. ", h.Name, why), true
 			break
 		}
 	}

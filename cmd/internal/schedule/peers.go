@@ -277,10 +277,10 @@ func (b *agreedBook) read(dir string, note []byte, added [][]byte) (q *live.Queu
 	return q, h, b.since, nil
 }
 
-// fresh are hosts of which nothing is known yet.
+// fresh are hosts of which nothing is known yet but whether they are given to anybody.
 func fresh(hosts []*live.Host) (all []*live.Host) {
 	for _, h := range hosts {
-		all = append(all, &live.Host{Name: h.Name, Slots: h.Slots})
+		all = append(all, &live.Host{Name: h.Name, Slots: h.Slots, Closed: h.Closed})
 	}
 	return all
 }

@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -429,5 +431,68 @@ func TestWorkerEndsFirst(t *testing.T) {
 		if gone := len(j.Members) == 0; gone != c.gone || (s.q.Hosts[0].Fails > 0) != c.gone {
 			t.Errorf("exit code %d, %v ago: gone %v, its host has failed %d times; want gone %v", c.code, c.ago, gone, s.q.Hosts[0].Fails, c.gone)
 		}
+	}
+}
+
+// A service asks the cluster of its hosts again and again which of them it gives to nobody, and takes what it knew to be so still when there is no answer.
+func TestClosed(t *testing.T) {
+	defer func(was time.Duration) { askEvery = was }(askEvery)
+	askEvery = time.Millisecond
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	defer stop()
+	answers := make(chan func() (map[string]string, error)) // to each question one
+	var said strings.Builder
+	s, err := Start(Options{Dir: t.TempDir(), Policy: "fifo", Slot: time.Second, Hosts: []*live.Host{{Name: "a", Slots: 0}, {Name: "b", Slots: 0}}, Log: slog.New(slog.NewTextHandler(&said, nil)),
+		Closed: func() (map[string]string, error) {
+			select {
+			case a := <-answers:
+				return a()
+			case <-ctx.Done():
+				return nil, nil
+			}
+		}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.close()
+	ran := make(chan struct{})
+	go func() {
+		defer close(ran)
+		s.run(ctx, nil)
+	}()
+	for i, c := range []struct {
+		closed map[string]string
+		err    error
+		want   []string
+	}{
+		{nil, nil, []string{"", ""}},
+		{map[string]string{"a": "drained", "b": ""}, nil, []string{"drained", ""}},
+		{nil, errors.New("nobody answers"), []string{"drained", ""}},
+		{nil, errors.New("nobody answers"), []string{"drained", ""}},
+		{map[string]string{"a": "", "b": "down"}, nil, []string{"", "down"}},
+	} {
+		is := func() (has []string) {
+			if a := s.answer(ctx, "/status", nil); a.Status != nil {
+				for _, h := range a.Status.Hosts {
+					has = append(has, h.Closed)
+				}
+			}
+			return has
+		}
+		select {
+		case answers <- func() (map[string]string, error) { return c.closed, c.err }:
+		case <-ctx.Done():
+			t.Fatalf("%d: it does not ask", i)
+		}
+		for !slices.Equal(is(), c.want) {
+			if time.Sleep(time.Millisecond); ctx.Err() != nil {
+				t.Fatalf("%d: %q, want %q", i, is(), c.want)
+			}
+		}
+	}
+	stop()
+	<-ran
+	if n := strings.Count(said.String(), "nobody answers"); n != 1 {
+		t.Errorf("said %d times that nobody answers", n)
 	}
 }

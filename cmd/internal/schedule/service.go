@@ -42,6 +42,8 @@ type Options struct {
 	Command func(name, host string, place int, env, own []string) (cmd *exec.Cmd, input []byte, err error)
 	// Kill ends the worker of a name where its command's end is not its own; nil: it is.
 	Kill func(name string) error
+	// Closed is which hosts the cluster that they are of gives to nobody, and why; empty: it does. It may take a while. Nil: there is no such cluster.
+	Closed func() (map[string]string, error)
 	// Environ is that of all processes, without settings.
 	Environ []string
 	Token   string // of the jobs; empty: they need none
@@ -86,6 +88,9 @@ const (
 	mostSave  = 2 * time.Minute  // for which a job may save itself
 	mostQuiet = 10.              // s for which a worker may not take part before somebody is told: more than a start takes
 )
+
+// askEvery is how often a cluster is asked about its hosts.
+var askEvery = 15 * time.Second
 
 // Start takes the folder, and begins where the service before left off.
 func Start(o Options) (*Service, error) {
@@ -204,6 +209,9 @@ func (s *Service) run(ctx context.Context, lost <-chan struct{}) {
 	}()
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
+	if s.o.Closed != nil {
+		go s.inquire()
+	}
 	s.look()
 	for !s.lost {
 		select {
@@ -220,6 +228,43 @@ func (s *Service) run(ctx context.Context, lost <-chan struct{}) {
 		case <-ctx.Done():
 			return
 		}
+	}
+}
+
+// inquire asks a cluster which of its hosts it gives to nobody, now and then until nobody answers any more.
+func (s *Service) inquire() {
+	failed := ""
+	for {
+		closed, err := s.o.Closed()
+		if err == nil {
+			failed = ""
+			select {
+			case s.asked <- func() { s.closed(closed) }:
+			case <-s.silent:
+				return
+			}
+		} else if failed != err.Error() { // what was known is taken to be so still
+			failed = err.Error()
+			s.o.Log.Warn("the cluster does not say which nodes it gives to nobody", "error", err)
+		}
+		select {
+		case <-time.After(askEvery):
+		case <-s.silent:
+			return
+		}
+	}
+}
+
+// closed takes in which hosts are given to nobody.
+func (s *Service) closed(closed map[string]string) {
+	for _, h := range s.q.Hosts {
+		switch why := closed[h.Name]; {
+		case why != "" && h.Closed == "":
+			s.o.Log.Warn("nothing is started on this host", "host", h.Name, "why", why)
+		case why == "" && h.Closed != "":
+			s.o.Log.Info("this host is there again", "host", h.Name)
+		}
+		h.Closed = closed[h.Name]
 	}
 }
 

@@ -25,7 +25,8 @@ type HostStatus struct {
 	Host    string `json:"host"`
 	Places  int    `json:"places"`
 	Workers int    `json:"workers"`
-	Slow    string `json:"slow,omitempty"` // why it is avoided
+	Slow    string `json:"slow,omitempty"`   // why it is avoided
+	Closed  string `json:"closed,omitempty"` // why nothing is started there
 }
 
 // JobStatus is a job in a Status. Times are seconds since the queue began.
@@ -81,7 +82,7 @@ func (s *Service) status() Status {
 	}
 	used := s.q.Used()
 	for _, h := range s.q.Hosts {
-		st.Hosts = append(st.Hosts, HostStatus{h.Name, h.Slots, used[h.Name], h.Slow})
+		st.Hosts = append(st.Hosts, HostStatus{h.Name, h.Slots, used[h.Name], h.Slow, h.Closed})
 	}
 	return st
 }

@@ -42,7 +42,11 @@ func (c *cluster) schedules(t *testing.T) {
 	s.Trains("long", 4)
 	s.Kill()
 	serve()
+	defer c.try("scontrol", "update", "nodename=127.0.0.2", "state=resume")
 	for _, name := range []string{"other", "long"} {
+		if name == "long" {
+			c.drains(t, s)
+		}
 		if name == "other" {
 			s.Trains(name, 4)
 		}
@@ -65,6 +69,28 @@ func (c *cluster) schedules(t *testing.T) {
 	for _, name := range []string{"long", "other"} {
 		s.UsedOnce(name, -1)
 	}
+}
+
+// drains drains a node: what runs there goes on, but a worker that is lost there comes back when the node is resumed, and no sooner.
+func (c *cluster) drains(t *testing.T, s *jobtest.Scheduler) {
+	const node = "127.0.0.2"
+	closed := func(st schedule.Status) string {
+		return st.Hosts[slices.IndexFunc(st.Hosts, func(h schedule.HostStatus) bool { return h.Host == node })].Closed
+	}
+	c.run(t, "scontrol", "update", "nodename="+node, "state=drain", "reason=new disk")
+	st := s.Until("it knows", func(st schedule.Status) bool { return strings.HasSuffix(closed(st), "new disk") })
+	if j := jobtest.JobOf(st, "long"); j.Workers != 8 {
+		t.Errorf("on a node that drains long has lost workers: it has %d", j.Workers)
+	}
+	id := strings.Fields(c.run(t, "squeue", "--noheader", "--nodelist="+node, "--format=%A"))[0]
+	c.run(t, "scancel", id)
+	s.Trains("long", 7)
+	st = s.Until("the worker is missing", func(st schedule.Status) bool { return jobtest.JobOf(st, "long").Workers == 7 })
+	if free := st.Hosts; slices.ContainsFunc(free, func(h schedule.HostStatus) bool { return h.Host != node && h.Workers < h.Places }) {
+		t.Errorf("the worker that was ended was elsewhere: %+v", free)
+	}
+	c.run(t, "scontrol", "update", "nodename="+node, "state=resume")
+	s.Trains("long", 8)
 }
 
 // Three services with one queue, of which each may have started a worker's srun. The one that decides is killed: another one decides, the job goes on in its life, and its workers
