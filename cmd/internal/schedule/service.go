@@ -210,7 +210,7 @@ func (s *Service) run(ctx context.Context, lost <-chan struct{}) {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
 	if s.o.Closed != nil {
-		go s.inquire()
+		go s.inquire(askEvery)
 	}
 	s.look()
 	for !s.lost {
@@ -232,7 +232,7 @@ func (s *Service) run(ctx context.Context, lost <-chan struct{}) {
 }
 
 // inquire asks a cluster which of its hosts it gives to nobody, now and then until nobody answers any more.
-func (s *Service) inquire() {
+func (s *Service) inquire(every time.Duration) {
 	failed := ""
 	for {
 		closed, err := s.o.Closed()
@@ -248,7 +248,7 @@ func (s *Service) inquire() {
 			s.o.Log.Warn("the cluster does not say which nodes it gives to nobody", "error", err)
 		}
 		select {
-		case <-time.After(askEvery):
+		case <-time.After(every):
 		case <-s.silent:
 			return
 		}
