@@ -69,7 +69,7 @@ func (e *schedEngine) valid(s *settings.Set, hosts, address string, places int) 
 func (e *schedEngine) use(s *settings.Set, o *schedule.Options, hosts string, places int) error {
 	switch e.name {
 	case "slurm":
-		return e.slurm(o)
+		return e.slurm(s, o)
 	case "k8s":
 		return e.kubernetes(o, places)
 	}
@@ -78,9 +78,9 @@ func (e *schedEngine) use(s *settings.Set, o *schedule.Options, hosts string, pl
 
 // slurmNode is a node as sinfo says.
 type slurmNode struct {
-	name   string
-	cpus   int
-	closed string // why Slurm starts nothing there; empty: it does
+	name, host string // host: its machine's name
+	cpus       int
+	closed     string // why Slurm starts nothing there; empty: it does
 }
 
 // slurmStates are those of nodes on which Slurm starts nothing until somebody says so, or they answer (man sinfo, NODE STATE CODES).
@@ -90,12 +90,12 @@ var slurmStates = regexp.MustCompile(`^(drain|down|fail|maint|unknown)|\*`)
 func slurmNodes(text string) (nodes []slurmNode) {
 	for line := range strings.Lines(text) {
 		f := strings.Fields(line)
-		if len(f) < 3 || slices.ContainsFunc(nodes, func(n slurmNode) bool { return n.name == f[0] }) { // once for each partition
+		if len(f) < 4 || slices.ContainsFunc(nodes, func(n slurmNode) bool { return n.name == f[0] }) { // once for each partition
 			continue
 		}
-		n := slurmNode{name: f[0]}
+		n := slurmNode{name: f[0], host: f[2]}
 		n.cpus, _ = strconv.Atoi(f[1])
-		if state, why := f[2], strings.Join(f[3:], " "); slurmStates.MatchString(state) {
+		if state, why := f[3], strings.Join(f[4:], " "); slurmStates.MatchString(state) {
 			if n.closed = "in Slurm it is " + strings.TrimRight(state, "*"); strings.HasSuffix(state, "*") {
 				n.closed += ", and does not answer"
 			}
@@ -110,7 +110,7 @@ func slurmNodes(text string) (nodes []slurmNode) {
 
 // nodes asks Slurm for those of the partition, and returns its answer, too.
 func (e *schedEngine) nodes() ([]slurmNode, string, error) {
-	args := []string{"--noheader", "--Node", "--format=%N %c %T %E"}
+	args := []string{"--noheader", "--Node", "--format=%N %c %n %T %E"}
 	if e.partition != "" {
 		args = append(args, "--partition="+e.partition)
 	}
@@ -136,9 +136,17 @@ func askSlurm(program string, args ...string) (string, error) {
 	return string(out), nil
 }
 
+// here says whether a name of a machine is this one's.
+func here(name string) bool {
+	own, _ := os.Hostname()
+	name, _, _ = strings.Cut(name, ".")
+	own, _, _ = strings.Cut(own, ".")
+	return strings.EqualFold(name, own)
+}
+
 // slurm has workers be steps of their own of Slurm: srun is a process of the service, which passes signals on and ends as the worker does. A node is a host, with room for as
 // many workers as it has processors for.
-func (e *schedEngine) slurm(o *schedule.Options) error {
+func (e *schedEngine) slurm(s *settings.Set, o *schedule.Options) error {
 	nodes, said, err := e.nodes()
 	if err != nil {
 		return err
@@ -146,6 +154,10 @@ func (e *schedEngine) slurm(o *schedule.Options) error {
 	for _, n := range nodes {
 		if n.cpus < e.cpus {
 			continue
+		}
+		loopback := func(host string) bool { return settings.Loopback(net.JoinHostPort(host, "0")) }
+		if loopback(o.Address) && !loopback(n.host) && !here(n.host) {
+			return s.Invalid("address", fmt.Errorf("with --engine slurm workers run on %s, for which that is itself: give an address of this machine that nodes reach", n.name))
 		}
 		o.Hosts = append(o.Hosts, &live.Host{Name: n.name, Slots: n.cpus / e.cpus, Closed: n.closed})
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"net"
 	"os"
@@ -234,6 +235,10 @@ func schedHosts(s *settings.Set, o *schedule.Options, file string, places int) e
 			}
 			o.Hosts, known[h.Name] = append(o.Hosts, &live.Host{Name: h.Name, Slots: n}), h
 		}
+	}
+	if far := slices.DeleteFunc(slices.Collect(maps.Values(known)), func(h inventory.Host) bool { return len(h.Launch) == 0 }); len(far) > 0 && settings.Loopback(net.JoinHostPort(o.Address, "0")) {
+		name := slices.MinFunc(far, func(a, b inventory.Host) int { return cmp.Compare(a.Name, b.Name) }).Name
+		o.Log.Warn("coordinators listen on loopback, which workers reach only on this machine: unless all hosts with launch are this one, give --address, that of this machine for them", "address", o.Address, "host", name)
 	}
 	self, err := os.Executable()
 	if err != nil {
