@@ -326,7 +326,7 @@ func (q *Queue) ended(j *Job, e Event) {
 			j.fails = 1
 		}
 		j.again = e.At + min(math.Pow(2, float64(j.fails-1)), longestTry)
-		if j.Why = e.Why; j.fails >= mostFails {
+		if j.Why = "begins again: " + e.Why; j.fails >= mostFails {
 			j.Why = fmt.Sprintf("%d lives in a row ended without progress; the last one: %s", j.fails, e.Why)
 			q.end(j, Failed, e.At)
 		}

@@ -780,4 +780,14 @@ func TestWhyAWorkerIsGone(t *testing.T) {
 	says("worker 2 on h has ended: again")
 	apply(Event{Kind: KindDecide, Workers: 2, Why: "more"})
 	says("more")
+	for life := 2; life <= 1+mostFails; life++ {
+		apply(Event{Kind: KindEnded, Why: "killed"})
+		if life > mostFails {
+			says("4 lives in a row ended without progress; the last one: killed")
+			break
+		}
+		says("begins again: killed")
+		apply(Event{Kind: KindBegin, Life: life})
+		says("begins again: killed")
+	}
 }

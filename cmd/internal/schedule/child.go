@@ -108,10 +108,37 @@ func (p child) start(cmd *exec.Cmd, input []byte, ended *codes) (err error) {
 	return nil
 }
 
+// killed is the exit code of who is killed.
+const killed = signalled + int(syscall.SIGKILL)
+
+// signalled is added to the number of a signal that ends a process.
+const signalled = 128
+
+// byWhat is with what a process has ended, in words.
+func byWhat(code int) string {
+	if code > signalled && code != unreached {
+		return fmt.Sprintf(" by signal %d, %v", code-signalled, syscall.Signal(code-signalled))
+	}
+	return fmt.Sprintf(" with exit code %d", code)
+}
+
+// reason is what a process that has ended has said of that. The last line of one that a signal has ended is of something else, unless the program has written it at its end.
+func (p child) reason(code int) string {
+	last := p.last()
+	own, is := strings.CutPrefix(last, "star: ")
+	switch {
+	case last == "" || !is && code > signalled && code != unreached:
+		return ""
+	case is:
+		last = own
+	}
+	return ": " + last
+}
+
 // exitOf is with what a command has ended, as a shell says it.
 func exitOf(c *exec.Cmd) int {
 	if s, ok := c.ProcessState.Sys().(syscall.WaitStatus); ok && s.Signaled() {
-		return 128 + int(s.Signal())
+		return signalled + int(s.Signal())
 	}
 	return c.ProcessState.ExitCode()
 }

@@ -370,16 +370,23 @@ func (c *council) answer(ctx context.Context, path string, body []byte) answer {
 
 // nobody is why no service decides.
 func (c *council) nobody(why string) error {
-	missing, n := c.member.Missing(), len(c.o.Peers.Members)
+	return undecided(c.member.Missing(), len(c.o.Peers.Members), c.member.Full(), why)
+}
+
+// undecided is why none of n services decides.
+func undecided(missing []string, n int, full error, why string) error {
 	text := fmt.Sprintf("no service decides: %d of %d are there", n-len(missing), n)
 	if len(missing) > 0 {
 		text += ", missing " + strings.Join(missing, ", ")
 	}
-	if full := c.member.Full(); full != nil {
+	if full != nil {
 		text += fmt.Sprintf("; this one cannot write: %v", full)
 	}
 	if why != "" {
 		text += "; " + why
+	}
+	if n-len(missing) > n/2 {
+		return coded{fmt.Errorf("%s: they choose one, for which all must be there the first time: ask again in some seconds; jobs go on without", text), exitcode.Lost}
 	}
 	return coded{fmt.Errorf("%s: start them, until there are %d; jobs go on without", text, n/2+1), exitcode.Lost}
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"star/member"
 	"star/sched/live"
 )
 
@@ -110,5 +111,22 @@ func TestAgreedBook(t *testing.T) {
 	a.lost = true
 	if err := b.add(live.Event{Kind: live.KindStop, Job: "job-0", State: live.Cancelled}); !errors.Is(err, errLost) || b.held() {
 		t.Errorf("added by who does not decide any more: %v", err)
+	}
+}
+
+// Who asks while none of several services decides is told what is to be done.
+func TestUndecided(t *testing.T) {
+	for _, c := range []struct {
+		missing   []string
+		full      error
+		why, want string
+	}{
+		{[]string{"service 1 (b:1)", "service 2 (c:1)"}, nil, "", "1 of 3 are there, missing service 1 (b:1), service 2 (c:1): start them, until there are 2; jobs go on without"},
+		{[]string{"service 2 (c:1)"}, nil, "", "2 of 3 are there, missing service 2 (c:1): they choose one, for which all must be there the first time: ask again in some seconds; jobs go on without"},
+		{nil, errors.New("no room"), "service 0 (a:1): timeout", "3 of 3 are there; this one cannot write: no room; service 0 (a:1): timeout: they choose one, for which all must be there the first time: ask again in some seconds; jobs go on without"},
+	} {
+		if err := undecided(c.missing, 3, c.full, c.why); err.Error() != "no service decides: "+c.want || member.ExitCode(err) != 69 {
+			t.Errorf("%v: %v", c.missing, err)
+		}
 	}
 }

@@ -496,3 +496,28 @@ func TestClosed(t *testing.T) {
 		t.Errorf("said %d times that nobody answers", n)
 	}
 }
+
+// A line that is of something else is not taken for the reason why a process has ended.
+func TestReason(t *testing.T) {
+	p := child(filepath.Join(t.TempDir(), "ps"))
+	for _, c := range []struct {
+		log  string
+		code int
+		want string
+	}{
+		{"joined\n", killed, " by signal 9, killed"},
+		{"", 128 + 15, " by signal 15, terminated"},
+		{"joined\nstar: the coordinator is lost\n", killed, " by signal 9, killed: the coordinator is lost"},
+		{"joined\nstar: the coordinator is lost\n", 69, " with exit code 69: the coordinator is lost"},
+		{"there is no such module\n", 1, " with exit code 1: there is no such module"},
+		{"ssh: connection timed out", unreached, " with exit code 255: ssh: connection timed out"},
+		{"", 1, " with exit code 1"},
+	} {
+		if err := os.WriteFile(p.file(".log"), []byte(c.log), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := byWhat(c.code) + p.reason(c.code); got != c.want {
+			t.Errorf("%q, %d: %q", c.log, c.code, got)
+		}
+	}
+}

@@ -495,7 +495,7 @@ func (s *Service) lookAt(j *live.Job, m *live.Member) {
 	if why := s.away[p].why; why != "" {
 		e.Why = why
 	} else if known && !m.Leaving && j.State == live.Running {
-		e.Why = fmt.Sprintf("it ended with exit code %d, and its job is not over: %s", code, p.last())
+		e.Why = fmt.Sprintf("it ended%s, and its job is not over%s", byWhat(code), p.reason(code))
 	}
 	if s.commit(e) != nil {
 		return
@@ -601,10 +601,10 @@ func (s *Service) over(j *live.Job) {
 		e.Why = r.Error
 	default:
 		e.Why = "its coordinator ended without a result"
-		if last := p.last(); last != "" {
-			e.Why += ": " + last
-		} else if known {
-			e.Why += fmt.Sprintf(" and without a word, with exit code %d", code)
+		if known {
+			e.Why += "," + byWhat(code) + p.reason(code)
+		} else {
+			e.Why += ", as one that is killed does" + p.reason(killed)
 		}
 	}
 	if e.State == "" && known && hopeless(code) {
