@@ -57,6 +57,12 @@ func Policies() (names []string) {
 	return names
 }
 
+// Known is the policy that has another name elsewhere: in ElasticFlow's and Muri's programs, and, elasticflow, in star sched serve. "": there is none.
+func Known(elsewhere string) string {
+	return map[string]string{"elasticflow": "ef-admission", "ef-accessctrl": "ef-admission", "edf-accessctrl": "edf-admission", "dlas-gpu": "tiresias",
+		"shortest": "srtf", "shortest-gpu": "srsf", "multi-resource-blossom-same-gpu": "muri-s"}[elsewhere]
+}
+
 // Check says why Run would simulate nothing: an error says of which job something is not known that the policy must know, or which option does not go with it.
 func Check(jobs []*Job, clusters map[string]Cluster, o Options) error {
 	start, ok := policies[o.Policy]

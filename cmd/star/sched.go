@@ -1,12 +1,13 @@
 package main
 
 import (
-	"bufio"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -168,6 +169,30 @@ func output(name string, stdout io.Writer) (io.WriteCloser, error) {
 	return f, nil
 }
 
+// keepInput refuses an output that is one of the files that are read, which it would be written over: by what they are, their names. Those of no name, and what is no
+// file on a disk, such as /dev/null, are passed over.
+func keepInput(s *settings.Set, setting, output string, inputs map[string]string) error {
+	for _, what := range slices.Sorted(maps.Keys(inputs)) {
+		if sameFile(output, inputs[what]) {
+			return s.Invalid(setting, fmt.Errorf("is %s, which would be lost: give another name", what))
+		}
+	}
+	return nil
+}
+
+// sameFile says whether two names are of one file, which is there or would be created.
+func sameFile(a, b string) bool {
+	if a == "" || b == "" || a == "-" || b == "-" {
+		return false
+	}
+	of, err := os.Stat(a)
+	if err != nil {
+		return filepath.Clean(a) == filepath.Clean(b)
+	}
+	other, err := os.Stat(b)
+	return err == nil && of.Mode().IsRegular() && os.SameFile(of, other)
+}
+
 // standardOutput is what commands of star sched print to: that it cannot be written has the exit code of a file that cannot.
 type standardOutput struct{ io.Writer }
 
@@ -194,6 +219,8 @@ func readInput(name string, read func(io.Reader) error) error {
 	r, err := unpack.Reader(f)
 	if err == nil {
 		err = read(r)
+	} else {
+		err = workload.Bad("%v: want all of it, or none packed", err)
 	}
 	if err != nil {
 		return member.FileError(fmt.Errorf("%s: %w", name, err), workload.ErrInput)
@@ -275,8 +302,8 @@ func formatOf(name string) (format string) {
 		return ""
 	}
 	readInput(name, func(r io.Reader) error {
-		line, _ := bufio.NewReader(io.LimitReader(r, 4096)).ReadString('\n')
-		format = workload.FormatOf(strings.TrimSpace(line))
+		begin, _ := io.ReadAll(io.LimitReader(r, 4096))
+		format = workload.FormatOf(string(begin))
 		return nil
 	})
 	return format
@@ -420,12 +447,20 @@ func (p *schedSim) valid() error {
 	for i, policy := range p.policies {
 		switch {
 		case !slices.Contains(sched.Policies(), policy):
-			return p.set.Invalid("policy", fmt.Errorf("there is no policy %q: want one of %s", policy, strings.Join(sched.Policies(), ", ")))
+			return p.set.Invalid("policy", fmt.Errorf("there is no policy %q: %swant one of %s", policy, meantPolicy(policy), strings.Join(sched.Policies(), ", ")))
 		case slices.Contains(p.policies[:i], policy):
 			return p.set.Invalid("policy", fmt.Errorf("%s is there twice: leave one out", policy))
 		}
 	}
 	return nil
+}
+
+// meantPolicy asks whether another name was meant.
+func meantPolicy(name string) string {
+	if n := cmp.Or(sched.Known(name), settings.Nearest(name, sched.Policies())); n != "" {
+		return "did you mean " + n + "? "
+	}
+	return ""
 }
 
 // read reads what is simulated: jobs, machines, and options but for the policy.
@@ -506,6 +541,15 @@ func (p *schedSim) sim(w, progress io.Writer, trace string) error {
 	}
 	p.leftOut(progress, jobs)
 	p.noteUnused(progress, jobs, o)
+	p.notePredictions(progress, jobs)
+	inputs := map[string]string{"the trace": trace, "the file of --cluster": p.cluster, "the file of --slow": p.slow, "the file of --queues": p.queues}
+	if err := keepInput(&p.set, "jobs", p.jobs, inputs); err != nil {
+		return err
+	}
+	inputs["the file of --jobs"] = p.jobs
+	if err := keepInput(&p.set, "events", p.events, inputs); err != nil {
+		return err
+	}
 	files, err := p.files(w, vcs)
 	if err != nil {
 		return err

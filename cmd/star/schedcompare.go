@@ -90,6 +90,9 @@ Files may be packed by gzip.`,
 			if err != nil {
 				return err
 			}
+			if err := keepInput(&s, "jobs", jobs, map[string]string{"the first table": args[0], "the last table": args[len(args)-1]}); err != nil {
+				return err
+			}
 			w := cmd.OutOrStdout()
 			f, err := output(jobs, w)
 			if err != nil {

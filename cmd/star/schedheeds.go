@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -44,6 +45,27 @@ func (p *schedSim) noteUnused(w io.Writer, jobs []*sched.Job, o sched.Options) {
 	} {
 		if flagged(&p.set, c.name) && !c.heeded {
 			fmt.Fprintf(w, "note: %s %s nothing with --%s, which says %s\n", who, do, c.name, c.of)
+		}
+	}
+}
+
+// notePredictions says of policies that order jobs by a predicted duration how many jobs have none: they are taken for the shortest.
+func (p *schedSim) notePredictions(w io.Writer, jobs []*sched.Job) {
+	for _, c := range []struct {
+		policy, column string
+		of             func(*sched.Job) float64
+	}{
+		{"qssf", "history (lgb_priority)", func(j *sched.Job) float64 { return j.History }},
+		{"lucid", "estimate (ebm_priority)", func(j *sched.Job) float64 { return j.Estimate }},
+	} {
+		none, first := 0, ""
+		for _, j := range jobs {
+			if c.of(j) == 0 {
+				none, first = none+1, cmp.Or(first, j.ID)
+			}
+		}
+		if none > 0 && slices.Contains(p.policies, c.policy) {
+			fmt.Fprintf(w, "note: %d of %d jobs, such as %s, have 0 or nothing in the column %s: %s takes them for the shortest\n", none, len(jobs), first, c.column, c.policy)
 		}
 	}
 }

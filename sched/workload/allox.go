@@ -32,6 +32,9 @@ func AlloXTrace(r io.Reader) ([]*sched.Job, error) {
 		if head[1] != id {
 			l.fail("the job is %q here and %q in the line before: make them the same", head[1], id)
 		}
+		if head[0] != "1" || head[2] != "1" {
+			l.fail("is %q: want 1 first, and 1 before SUBMIT", l.text)
+		}
 		stage := l.words("stage -1 CORES MEMORY SECONDS GPUS MEMORY SECONDS 1 ERROR ERROR", 11)
 		if v, err := strconv.ParseFloat(stage[1], 64); stage[0] != "stage" || err != nil || v != -1 { // also -1.0
 			l.fail("begins with %q: want \"stage -1\"", stage[0]+" "+stage[1])
@@ -42,7 +45,9 @@ func AlloXTrace(r io.Reader) ([]*sched.Job, error) {
 		j.Either.Duration = [2]float64{l.number(stage[7], 0), l.number(stage[4], 0)}
 		j.Either.Error = [2]float64{l.number(stage[10], -1), l.number(stage[9], -1)}
 		j.Duration = j.Either.Duration[0]
-		l.words("0: a job has one stage", 1)
+		if end := l.words("0: a job has one stage", 1)[0]; end != "0" {
+			l.fail("is %q: want 0: a job has one stage", end)
+		}
 		jobs = append(jobs, j)
 	}
 	return jobs, l.err

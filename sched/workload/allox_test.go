@@ -97,6 +97,9 @@ func TestAlloXErrors(t *testing.T) {
 		{strings.Replace(good, "stage -1", "stag -1", 1), `line 3: begins with "stag -1": want "stage -1"`},
 		{strings.Replace(good, "stage -1", "stage 0", 1), `line 3: begins with "stage 0": want "stage -1"`},
 		{strings.Replace(good, "stage -1", "stage one", 1), `line 3: begins with "stage one": want "stage -1"`},
+		{strings.Replace(good, "\n1 0 1", "\n2 0 1", 1), `line 2: is "2 0 1 5 queue1": want 1 first, and 1 before SUBMIT`},
+		{strings.Replace(good, "\n1 0 1", "\n1 0 3", 1), `line 2: is "1 0 3 5 queue1": want 1 first, and 1 before SUBMIT`},
+		{strings.TrimSuffix(good, "0\n") + "1\n", `line 4: is "1": want 0: a job has one stage`},
 		{strings.TrimSuffix(good, "0\n"), `line 4: is missing: want 0`},
 		{"# 0\n", `line 2: is missing: want 1 ID 1 SUBMIT QUEUE`},
 	} {

@@ -24,6 +24,9 @@ func Clusters(r io.Reader) (map[string]sched.Cluster, error) {
 	} else {
 		t.fail(2, "want a line with the numbers")
 	}
+	if t.next() {
+		t.fail(t.line, "there is a cluster in the line before: want one")
+	}
 	return map[string]sched.Cluster{"": c}, t.err
 }
 

@@ -36,6 +36,7 @@ func TestClusters(t *testing.T) {
 	}
 	for text, want := range map[string]string{
 		one:                               "line 2: want a line with the numbers",
+		one + "1,2,8\n1,2,8\n":            "line 3: there is a cluster in the line before: want one",
 		one + "1,1,65\n":                  "line 2: num_gpu_p_node is 65: want 64 at most",
 		one + "0,1,8\n":                   `line 2: num_switch is "0": want a number of at least 1`,
 		one + "1,1.5,8\n":                 "line 2: num_node_p_switch is 1.5: want a whole number",

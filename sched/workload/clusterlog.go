@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"reflect"
 	"slices"
 
 	"star/sched"
@@ -58,6 +59,9 @@ type phillyJob struct {
 	} `json:"attempts"`
 }
 
+// jsonKinds are those of the fields of phillyJob.
+var jsonKinds = map[reflect.Kind]string{reflect.String: "string", reflect.Slice: "array", reflect.Struct: "object"}
+
 // PhillyTrace reads cluster_job_log of Microsoft's Philly (Jeon et al., ATC 2019), a JSON array. A job takes as long as all of its attempts did together, and asks for as many GPUs as the
 // largest of them had. It says how many jobs it leaves out: those that had no GPUs, whose last attempt has no end, or none of whose attempts has its times. Submit is s of the clock of
 // inOrder; the log's times are those of the place, without regard to summer time.
@@ -72,7 +76,10 @@ func PhillyTrace(r io.Reader) (jobs []*sched.Job, left int, err error) {
 	}
 	wrong := func(err error) error {
 		var syntax *json.SyntaxError
+		var kind *json.UnmarshalTypeError
 		switch errors.As(err, &syntax); {
+		case errors.As(err, &kind):
+			return Wrong(at(d.InputOffset()), "%s is of the JSON kind %s: want %s", cmp.Or(kind.Field, "a job"), kind.Value, jsonKinds[kind.Type.Kind()])
 		case syntax != nil:
 			return Wrong(at(max(decoded, syntax.Offset)), "%v: want a JSON array of jobs", err)
 		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):

@@ -52,6 +52,9 @@ func (ths Throughputs) Read(name string, r io.Reader) error {
 		if rates == nil {
 			t.fail(t.line, "batch size %d of %s runs on no number of GPUs: remove the line", key.batch, model)
 		}
+		if ths[key] != nil {
+			t.fail(t.line, "batch size %d of %s is there twice: remove one", key.batch, model)
+		}
 		ths[key] = rates
 	}
 	return t.err
@@ -66,7 +69,7 @@ func ElasticFlowTrace(r io.Reader, ths Throughputs) ([]*sched.Job, error) {
 	for t.next() {
 		j := &sched.Job{ID: t.id(), Submit: t.number(submit, 0), Deadline: t.number(deadline, 0), Iterations: t.positive(iterations),
 			Model: t.text("model_name"), Batch: t.whole("batch_size", 1), GPUs: t.whole("num_gpu", 1), Duration: t.number("duration", 0)}
-		if t.has("best_effort") && t.whole("best_effort", 0) != 0 {
+		if t.has("best_effort") && t.bit("best_effort") {
 			j.BestEffort, j.Deadline = true, never
 		}
 		j.Rates = ths[throughput{j.Model, j.Batch}]

@@ -17,10 +17,10 @@ func LucidTrace(r io.Reader) ([]*sched.Job, error) {
 			GPUs: t.whole("gpu_num", 1), Duration: t.number("duration", 0)}
 		if t.has("model") {
 			j.Model, j.Dataset = t.text("model"), t.text("dataset")
-			j.Batch, j.AMP, j.Memory = t.whole("batchsize", 0), t.whole("amp", 0) == 1, t.number("gmem", 0)
+			j.Batch, j.AMP, j.Memory = t.whole("batchsize", 0), t.bit("amp"), t.number("gmem", 0)
 		}
 		if t.has("sharescore") {
-			j.Score = t.whole("sharescore", 0)
+			j.Score = t.score("sharescore")
 		}
 		if t.has("ebm_priority") {
 			j.Estimate = t.number("ebm_priority", -never)
@@ -45,7 +45,7 @@ func ReadPairs(r io.Reader) (map[[2]sched.Kind][2]float64, error) {
 		var k [2]sched.Kind
 		var v [2]float64
 		for i, n := range []string{"1", "2"} {
-			k[i] = sched.Kind{Model: t.text("model" + n), Dataset: t.text("dataset" + n), Batch: t.whole("batchsize"+n, 0), AMP: t.whole("amp"+n, 0) == 1}
+			k[i] = sched.Kind{Model: t.text("model" + n), Dataset: t.text("dataset" + n), Batch: t.whole("batchsize"+n, 0), AMP: t.bit("amp" + n)}
 			v[i] = t.number("speed"+n, 0)
 		}
 		if _, twice := pairs[k]; !twice {

@@ -124,6 +124,10 @@ func TestStarTraceSaysWhatIsWrong(t *testing.T) {
 		"user=u,plain_duration=-1":         `plain_duration is "-1"`,
 		"history=NaN":                      `history is "NaN": want a number`,
 		"deadline=-5":                      `deadline is "-5": want a number of at least 0`,
+		"best_effort=2":                    `best_effort is 2: want 1 at most`,
+		"amp=-1":                           `amp is "-1": want a number of at least 0`,
+		"score=3":                          `score is 3: want 2 at most`,
+		"model=\"a\"\"b":                   `extraneous or missing " in quoted-field, in byte 15 of it: put a cell with quotes in it in quotes, and double those`,
 		"batch=1.5":                        `batch is 1.5: want a whole number`,
 		"user=u,plain_duration=1,error=-2": `error is "-2"`,
 	} {
@@ -147,7 +151,7 @@ func TestUserAlone(t *testing.T) {
 	}
 }
 
-// TestFormatOf has the first line of each format, and of none.
+// TestFormatOf has the beginning of each format, and of none. Helios and Lucid may have the same columns, and have other times.
 func TestFormatOf(t *testing.T) {
 	for line, want := range map[string]string{
 		"job_id,submit,gpus,duration": "star",
@@ -157,10 +161,14 @@ func TestFormatOf(t *testing.T) {
 		"job_id,num_gpu,submit_time,iterations,model_name,batch_size,duration,interval,iteration_time,resource_time_0": "muri",
 		"# 17": "allox",
 		"job_id,user,vc,gpu_num,cpu_num,node_num,state,submit_time,start_time,end_time,duration,queue": "helios",
-		"[":              "philly",
-		"job_id,submit":  "",
-		"{\"jobs\": []}": "",
-		"":               "",
+		"job_id,vc,gpu_num,submit_time\n1,a,2,2020-09-01 00:10:00\n2,a,2,x\n":                          "helios",
+		"job_id,vc,gpu_num,submit_time\r\n1,a,2,13219200\r\n":                                          "lucid",
+		"job_id,vc,gpu_num,submit_time\n1,a,2,2020-13-01 00:10:00\n":                                   "",
+		"job_id,vc,gpu_num,submit_time\n1,a,2":                                                         "",
+		"[":                                                                                            "philly",
+		"job_id,submit":                                                                                "",
+		"{\"jobs\": []}":                                                                               "",
+		"":                                                                                             "",
 	} {
 		if got := FormatOf(line); got != want {
 			t.Errorf("%q: %q, want %q", line, got, want)

@@ -31,17 +31,22 @@ func Wrong(line int, format string, args ...any) error {
 	return &inputError{fmt.Sprintf("line %d: ", line) + fmt.Sprintf(format, args...)}
 }
 
-// FormatOf says whose format a trace has, of which this is the first line: star, elasticflow, lucid, muri, allox, helios or philly; "": none that it knows.
-func FormatOf(line string) string {
+// FormatOf says whose format a trace has that begins so: star, elasticflow, lucid, muri, allox, helios or philly; "": none that it knows.
+func FormatOf(begin string) string {
+	line, jobs, more := strings.Cut(begin, "\n")
+	line = strings.TrimSpace(line)
 	if strings.HasPrefix(line, "# ") {
 		return "allox"
 	}
 	if strings.HasPrefix(line, "[") {
 		return "philly"
 	}
-	columns := map[string]bool{}
-	for h := range strings.SplitSeq(line, ",") {
-		columns[strings.TrimPrefix(strings.TrimSpace(h), "\ufeff")] = true
+	columns, submit := map[string]bool{}, 0
+	for i, h := range strings.Split(line, ",") {
+		h = strings.TrimPrefix(strings.TrimSpace(h), "\ufeff")
+		if columns[h] = true; h == "submit_time" {
+			submit = i
+		}
 	}
 	switch {
 	case columns["submit"] && columns["gpus"]:
@@ -49,11 +54,30 @@ func FormatOf(line string) string {
 	case columns["gpu_num"] && columns["submit_time"] && columns["node_num"]:
 		return "helios"
 	case columns["gpu_num"] && columns["submit_time"]:
+		if first, _, _ := strings.Cut(jobs, "\n"); more { // both have these columns, and other times
+			return clockOf(first, submit)
+		}
 		return "lucid"
 	case columns["iteration_time"] && columns["num_gpu"]:
 		return "muri"
 	case columns["num_gpu"] && (columns["iteration"] || columns["num_iteration"]):
 		return "elasticflow"
+	}
+	return ""
+}
+
+// clockOf says by the time in a cell of a line whether it is Helios's or Lucid's; "": by none.
+func clockOf(line string, cell int) string {
+	cells := strings.Split(line, ",")
+	if cell >= len(cells) {
+		return ""
+	}
+	text := strings.TrimSpace(cells[cell])
+	if _, err := date(text); err == nil {
+		return "helios"
+	}
+	if _, err := strconv.ParseFloat(text, 64); err == nil {
+		return "lucid"
 	}
 	return ""
 }
@@ -78,7 +102,7 @@ func newTable(r io.Reader) *table {
 	case err == io.EOF:
 		t.fail(1, "the file is empty: want a header with the names of the columns")
 	case err != nil:
-		t.err = &inputError{err.Error()}
+		t.broken(err)
 	}
 	if len(header) == 1 && strings.ContainsAny(header[0], ";\t") {
 		t.fail(1, "there is one column, %q: separate columns by commas", header[0])
@@ -96,6 +120,16 @@ func newTable(r io.Reader) *table {
 func (t *table) fail(line int, format string, args ...any) {
 	if t.err == nil {
 		t.err = Wrong(line, format, args...)
+	}
+}
+
+// broken is an error of reading a row.
+func (t *table) broken(err error) {
+	var row *csv.ParseError
+	if errors.As(err, &row) {
+		t.fail(row.Line, "%v, in byte %d of it: put a cell with quotes in it in quotes, and double those", row.Err, row.Column)
+	} else if t.err == nil {
+		t.err = &inputError{err.Error()}
 	}
 }
 
@@ -140,7 +174,7 @@ func (t *table) next() bool {
 		return false
 	}
 	if err != nil {
-		t.err = &inputError{err.Error()}
+		t.broken(err)
 		return false
 	}
 	t.line, _ = t.csv.FieldPos(0)
@@ -199,6 +233,21 @@ func (t *table) whole(name string, low int) int {
 		t.fail(t.line, "%s is %v: want a whole number", name, v)
 	}
 	return int(v)
+}
+
+// bit is whether there is a 1; 0 is no.
+func (t *table) bit(name string) bool { return t.upTo(name, 1) == 1 }
+
+// score is how much a neighbour slows a job: 0, 1 or 2.
+func (t *table) score(name string) int { return t.upTo(name, 2) }
+
+// upTo is an integer from 0 to most.
+func (t *table) upTo(name string, most int) int {
+	v := t.whole(name, 0)
+	if v > most {
+		t.fail(t.line, "%s is %d: want %d at most", name, v, most)
+	}
+	return v
 }
 
 // Epoch is when the clock of Lucid's traces begins, and that of all traces for ReadForecasts.
