@@ -226,24 +226,30 @@ func (p *program) spread(spans []span) {
 	}
 	until := make([]float64, len(p.runnable)) // what is free is looked at until then for what is known of a job's next GPUs; 0: nothing is known
 	grows := make([]float64, len(p.runnable))
+	could := func(f *flex) bool { return f.next() <= f.most() && f.next()-f.n <= free }
+	look := func(i int) {
+		f := p.runnable[i]
+		if until[i] > 0 {
+			return
+		}
+		p.own = book(append(p.own[:0], spans...), f.plan, -1)
+		f.to = p.share(f, &p.own, f.next(), f.to.pieces)
+		f.to.merge()
+		grows[i] = (f.to.gpuTime() - f.plan.gpuTime()) / float64(f.next()-f.n)
+		until[i] = max(p.aligned(f.Deadline), f.to.pieces[len(f.to.pieces)-1].to)
+	}
 	for {
-		best := -1
-		for i, f := range p.runnable {
-			next := max(f.least(), 2*f.n)
-			if next > f.most() || next-f.n > free {
-				continue
-			}
-			if until[i] == 0 {
-				p.own = book(append(p.own[:0], spans...), f.plan, -1)
-				f.to = p.share(f, &p.own, next, f.to.pieces)
-				f.to.merge()
-				if grows[i] = never; f.n > 0 {
-					grows[i] = (f.to.gpuTime() - f.plan.gpuTime()) / float64(next-f.n)
+		best := slices.IndexFunc(p.runnable, func(f *flex) bool { return f.n == 0 && could(f) }) // whatever more brings to others
+		if best >= 0 {
+			look(best)
+		} else {
+			for i, f := range p.runnable {
+				if !could(f) {
+					continue
 				}
-				until[i] = max(p.aligned(f.Deadline), f.to.pieces[len(f.to.pieces)-1].to)
-			}
-			if best < 0 || grows[i] > grows[best] {
-				best = i
+				if look(i); best < 0 || grows[i] > grows[best] {
+					best = i
+				}
 			}
 		}
 		if best < 0 {
@@ -262,6 +268,9 @@ func (p *program) spread(spans []span) {
 		f.n = f.plan.pieces[0].n
 	}
 }
+
+// next is how many GPUs a job has after the next doubling.
+func (f *flex) next() int { return max(f.least(), 2*f.n) }
 
 // until is up to when another plan leaves as much free as this one, but in the first span: what is free there does not matter to what more GPUs bring, but how long it is.
 func (p plan) until(o plan, spans []span) float64 {

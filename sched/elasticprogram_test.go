@@ -1,7 +1,10 @@
 package sched
 
 import (
+	"fmt"
 	"math"
+	"math/rand/v2"
+	"slices"
 	"testing"
 )
 
@@ -70,5 +73,77 @@ func TestUntil(t *testing.T) {
 	}
 	if got := pieces(piece{0, 10, 2}).until(pieces(piece{0, 5, 4}), spans[:1]); got != 0 {
 		t.Errorf("one span: %v, want 0", got)
+	}
+}
+
+// spreadNaively is spread, with what a doubling would bring computed anew for all jobs before each.
+func (p *program) spreadNaively(spans []span) {
+	free := p.gpus
+	for _, f := range p.runnable {
+		f.plan.merge()
+		f.n = f.plan.pieces[0].n
+		free -= f.n
+	}
+	for {
+		var best *flex
+		var to plan
+		most := math.Inf(-1)
+		for _, f := range p.runnable {
+			next := max(f.least(), 2*f.n)
+			if next > f.most() || next-f.n > free {
+				continue
+			}
+			own := book(slices.Clone(spans), f.plan, -1)
+			x := p.share(f, &own, next, nil)
+			x.merge()
+			grows := never
+			if f.n > 0 {
+				grows = (x.gpuTime() - f.plan.gpuTime()) / float64(next-f.n)
+			}
+			if best == nil || grows > most {
+				best, to, most = f, x, grows
+			}
+		}
+		if best == nil {
+			return
+		}
+		spans = book(book(spans, best.plan, -1), to, 1)
+		free -= to.pieces[0].n - best.n
+		best.plan, best.n = to, to.pieces[0].n
+	}
+}
+
+// TestSpread has what is left over go to the same jobs as if nothing that is known were used again.
+func TestSpread(t *testing.T) {
+	raised := 0
+	for seed := range uint64(300) {
+		made := func() (*program, []span) {
+			r := rand.New(rand.NewPCG(seed, 5))
+			p := &program{elastic: &elastic{now: 60 * float64(r.IntN(10)), slot: 60, gpus: 16}}
+			for i := range 2 + r.IntN(12) {
+				rates := []float64{1, 1 + r.Float64(), 2 + r.Float64(), 3 + 2*r.Float64()}
+				f := &flex{Outcome: begins(&Job{ID: fmt.Sprint(i), Deadline: p.now + 2000*r.Float64() - 100, Rates: rates, Batch: 64}), left: 1 + 1500*r.Float64(), levels: 1 + r.IntN(4)}
+				p.runnable = append(p.runnable, f)
+			}
+			return p, slices.Clone(p.plan())
+		}
+		p, spans := made()
+		naive, same := made()
+		had := 0
+		for _, f := range p.runnable {
+			had += f.plan.pieces[0].n
+		}
+		p.spread(spans)
+		naive.spreadNaively(same)
+		for i, f := range p.runnable {
+			raised += f.n
+			if g := naive.runnable[i]; f.n != g.n || fmt.Sprint(f.plan) != fmt.Sprint(g.plan) {
+				t.Fatalf("seed %d: job %d has %d GPUs and the plan %v, want %d and %v", seed, i, f.n, f.plan, g.n, g.plan)
+			}
+		}
+		raised -= had
+	}
+	if raised < 1000 {
+		t.Errorf("only %d GPUs were left over", raised)
 	}
 }
