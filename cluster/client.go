@@ -242,6 +242,7 @@ func (c *Client) Run(ctx context.Context) error {
 	alarm := time.NewTimer(time.Hour)
 	defer alarm.Stop()
 	told := false // that there is no connection
+	refusal := "" // why it was refused last; empty: it is not
 	owner := "the client of cluster " + c.cfg.Cluster
 	c.asking = flightrecorder.Open(owner, "the answer of the resource service to question", "", "")
 	defer c.asking.Close()
@@ -292,7 +293,8 @@ func (c *Client) Run(ctx context.Context) error {
 				again()
 				break
 			}
-			if told || begun != c.lost {
+			if refusal != "" { // that it is let in is known when it has stayed
+			} else if told || begun != c.lost {
 				c.log.Info("the resource service is there again", "addr", o.addr, "after", time.Since(c.lost).Round(time.Millisecond))
 			} else {
 				c.log.Info("resource service", "addr", o.addr)
@@ -314,8 +316,16 @@ func (c *Client) Run(ctx context.Context) error {
 				c.setState("lost: %v", h.err)
 				away.Say("lost: " + h.err.Error())
 				away.Begin(-1, 0)
-				c.log.Warn("the resource service is gone; what it granted and ordered ends if it does not come back", "addr", c.addr, "within", c.lease, "err", h.err)
-				if c.seq > 3 { // it had been well for a while
+				var refused *transport.RejectError
+				if was := refusal; errors.As(h.err, &refused) {
+					if refusal = refused.Reason; refusal != was {
+						c.log.Warn("the resource service refuses this process, which goes on without it, and asks again", "addr", c.addr, "reason", refusal)
+					}
+				} else {
+					refusal = ""
+					c.log.Warn("the resource service is gone; what it granted and ordered ends if it does not come back", "addr", c.addr, "within", c.lease, "err", h.err)
+				}
+				if c.seq > settled {
 					pause = 100 * time.Millisecond
 				}
 				again()
@@ -332,12 +342,18 @@ func (c *Client) Run(ctx context.Context) error {
 				c.said = e
 				c.say(e)
 			}
-			c.report()
+			if c.report(); c.seq > settled && refusal != "" {
+				refusal = ""
+				c.log.Info("resource service", "addr", c.addr)
+			}
 		case <-alarm.C:
 		}
 		c.overdue()
 	}
 }
+
+// settled is after how many reports a connection has been well for a while.
+const settled = 3
 
 // enlistment is who this is now.
 func (c *Client) enlistment() transport.Enlist {

@@ -1,10 +1,12 @@
 package cluster
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -25,6 +27,7 @@ type bubble struct {
 	pipe *transport.Pipe
 	stop func()
 	svc  *Service
+	log  *slog.Logger // of processes that begin from now on
 }
 
 func begin(t *testing.T, cfg Config) *bubble {
@@ -113,6 +116,7 @@ func (b *bubble) process(role string, e transport.Enlist, u transport.Usage) *pr
 			}
 			return p.fail
 		},
+		Log: b.log,
 	})
 	ended := make(chan struct{})
 	go func() { p.Run(ctx); close(ended) }()
@@ -527,8 +531,10 @@ func TestTwoJobsOfOneName(t *testing.T) {
 		b := begin(t, ten())
 		first, _ := b.pair("a", 1, time.Second, time.Second)
 		rest(time.Second)
-		second, _ := b.pair("a", 1, time.Second, time.Second)
-		rest(2 * time.Second)
+		var log bytes.Buffer // a handler writes one line at a time
+		b.log = slog.New(slog.NewTextHandler(&log, nil))
+		second := b.process(transport.RoleServer, first.enlist, first.usage)
+		rest(20 * time.Second)
 		if s := second.State(); !strings.Contains(s, `cluster "rack1" has a job a already, with ps 0 at dial-`) || !strings.Contains(s, "--job") {
 			t.Errorf("the second one: %q", s)
 		}
@@ -536,6 +542,16 @@ func TestTwoJobsOfOneName(t *testing.T) {
 		rest(10 * time.Second)
 		if s := second.State(); s != "connected to service:1" {
 			t.Errorf("after the first one has gone: %q", s)
+		}
+		second.kill()
+		var lines []string
+		for line := range strings.Lines(log.String()) {
+			_, line, _ = strings.Cut(line, "level=")
+			lines = append(lines, line[:min(len(line), 60)])
+		}
+		want := []string{`INFO msg="resource service" `, `WARN msg="the resource service refuses this process`, `INFO msg="resource service" `}
+		if !slices.EqualFunc(lines, want, strings.HasPrefix) {
+			t.Errorf("the second one logs %q", lines)
 		}
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"net"
 	"os"
@@ -141,7 +142,8 @@ func spreadOut(job *settings.Job, own bool) (*spread, error) {
 	if job.MoveShards == member.Auto && servers > 0 {
 		s.spares(servers)
 	}
-	for _, at := range s.where {
+	for _, name := range slices.Sorted(maps.Keys(s.where)) {
+		at := s.where[name]
 		open := !job.TLS() && job.Token == "" && !job.Insecure
 		if r := combinations.Check(combinations.Of(combinations.Hosts).With(combinations.Open, open)); r != nil && !settings.Loopback(net.JoinHostPort(at.reach(), "0")) {
 			return nil, job.Invalid(r.Setting, fmt.Errorf("%s: %w", at.reach(), r))
