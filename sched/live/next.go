@@ -202,7 +202,10 @@ func (q *Queue) give(j *Job, now float64) (e Event, ok bool) {
 	}
 	for _, m := range ms {
 		if m.Joined && q.better(h, m.Host) {
-			e.Replaces, e.Why = m.ID, fmt.Sprintf("%s is slow (%s), and %s has room", m.Host, q.host(m.Host).Slow, h.Name)
+			e.Replaces, e.Why = m.ID, fmt.Sprintf("%s is none of the service's hosts any more, and %s has room", m.Host, h.Name)
+			if was := q.host(m.Host); was != nil {
+				e.Why = fmt.Sprintf("%s is slow (%s), and %s has room", m.Host, was.Slow, h.Name)
+			}
 			if h.Slow != "" {
 				e.Why += ", which is less so"
 			}
