@@ -85,6 +85,9 @@ func NewLive(policy string, gpus int, slot, now float64, jobs []Running) (*Live,
 	} else {
 		l.e = &elastic{now: now - slot, slot: slot, parts: fine, gpus: gpus, policy: planners[policy]}
 	}
+	if l.s != nil { // there were more GPUs when it began: it waits for them, and others need not
+		jobs = slices.DeleteFunc(slices.Clone(jobs), func(r Running) bool { return r.Begun && r.Job.GPUs > gpus })
+	}
 	for _, r := range jobs {
 		if r.GPUs > 0 || r.Begun && l.e != nil {
 			l.add(r)

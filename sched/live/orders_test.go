@@ -1,7 +1,6 @@
 package live
 
 import (
-	"math"
 	"strings"
 	"testing"
 )
@@ -64,5 +63,97 @@ func TestHostNoMore(t *testing.T) {
 	q.Joined(j, j.Members[1].Rank, 4, 4)
 	if e, ok := q.Next(5); !ok || e.Kind != KindLeave || e.Member != 1 || !strings.Contains(e.Why, "new has taken its place") {
 		t.Errorf("%+v", e)
+	}
+}
+
+// What was decided about a job, and could not be written down, is not done when the job has ended meanwhile.
+func TestDecidedTooLate(t *testing.T) {
+	for _, kind := range []string{KindDecide, KindDecline} {
+		q := New([]*Host{{Name: "h", Slots: 2}})
+		if err := q.Schedule("edf-admission", 1, 0); err != nil {
+			t.Fatal(err)
+		}
+		apply := applies(t, q)
+		due := map[string]float64{KindDecide: 1000, KindDecline: 1}[kind]
+		for _, name := range []string{"a", "b"} {
+			apply(Event{Kind: KindSubmit, Job: name, Spec: &Spec{Name: name, Samples: 1000, Workers: 1, Min: 1, Max: 1, Deadline: due, Rates: map[int]float64{1: 10}}})
+		}
+		if e, ok := q.Next(1); !ok || e.Kind != kind || e.Job != "a" { // the disk is full
+			t.Fatalf("%s: %+v", kind, e)
+		}
+		e, err := q.Cancellation("a", 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		apply(e)
+		doAll(t, q, 3, func(e Event) {
+			if apply(e); e.Job == "a" {
+				t.Errorf("a was cancelled: %+v", e)
+			}
+		})
+		if j := q.Job("a"); j.State != Cancelled || j.Want != 0 || j.Ended != 2 {
+			t.Errorf("%s: a is %s at %v, wants %d", kind, j.State, j.Ended, j.Want)
+		}
+		if j := q.Job("b"); kind == KindDecide && j.State != Running || kind == KindDecline && j.State != Declined {
+			t.Errorf("%s: b is %s", kind, j.State)
+		}
+	}
+}
+
+// For how long a job that ended by itself is not started again, and what came before, is not time that its start takes.
+func TestStartAfterAgain(t *testing.T) {
+	q, apply := begun(t, "fifo", "h")
+	j := q.Job("a")
+	apply(Event{At: 10, Kind: KindDecide, Job: "a", Workers: 2}) // a place that never becomes free
+	apply(Event{At: 500, Kind: KindEnded, Job: "a"})
+	apply(Event{At: 500, Kind: KindGone, Job: "a", Member: 1})
+	doAll(t, q, 500.5, apply)
+	if j.State != Waiting {
+		t.Fatalf("it is %s half a second after its end", j.State)
+	}
+	doAll(t, q, 501.25, apply)
+	if e := q.Started(j, 502, 502, 502); e.Kind != KindTook || e.What != tookResume || e.Took != 1 {
+		t.Errorf("%+v, want a resume of 1 s, from 501 on, when it might begin", e)
+	}
+}
+
+// A service that is started again with fewer places than a job asks for, that has run, stops the job, and keeps it until there are as many; others go on meanwhile.
+func TestFewerPlaces(t *testing.T) {
+	for _, policy := range []string{"fifo", "srtf", "tiresias"} {
+		q, apply := begun(t, policy, "x", "y")
+		apply(Event{At: 1, Kind: KindSubmit, Job: "b", Spec: &Spec{Name: "b", Samples: 1000, Workers: 1, Min: 1, Max: 1, Rates: map[int]float64{1: 10}}})
+		x := func() *Host { return &Host{Name: "x", Slots: 1} }
+		q, apply = restarted(t, q, NewHistory(), policy, 61, x())
+		doAll(t, q, 62, apply)
+		a := q.Job("a")
+		if a.State != Stopping || a.Want != 0 {
+			t.Fatalf("%s: a, of two workers on one place, is %s and wants %d", policy, a.State, a.Want)
+		}
+		q, apply = restarted(t, q, NewHistory(), policy, 63, x()) // while it saves itself
+		doAll(t, q, 64, apply)
+		a = q.Job("a")
+		if a.State != Stopping {
+			t.Fatalf("%s: a is %s after another start", policy, a.State)
+		}
+		apply(Event{At: 65, Kind: KindEnded, Job: "a", Samples: 10})
+		for _, id := range []int{1, 2} {
+			apply(Event{At: 65, Kind: KindGone, Job: "a", Member: id})
+		}
+		for _, now := range []float64{66, 120, 180} { // tiresias decides at full minutes
+			doAll(t, q, now, apply)
+		}
+		if b := q.Job("b"); b.State != Running {
+			t.Errorf("%s: b is %s: %s", policy, b.State, q.Why(b, 180))
+		}
+		if a.State != Waiting {
+			t.Errorf("%s: a is %s: %s", policy, a.State, a.Why)
+		}
+		q, apply = restarted(t, q, NewHistory(), policy, 181, x(), &Host{Name: "y", Slots: 1}, &Host{Name: "z", Slots: 1})
+		for _, now := range []float64{182, 240, 300} {
+			doAll(t, q, now, apply)
+		}
+		if a = q.Job("a"); a.State != Running || a.Life != 2 {
+			t.Errorf("%s: with as many places a is %s: %s", policy, a.State, q.Why(a, 300))
+		}
 	}
 }

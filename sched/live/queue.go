@@ -256,7 +256,7 @@ func (q *Queue) apply(j *Job, e Event) error {
 		j.Life, j.Addr, j.State, j.from = e.Life, e.Addr, Running, j.Samples
 		j.started, j.trains = e.At, false
 		if !math.IsNaN(j.given) {
-			j.started, j.given = j.given, math.NaN()
+			j.started, j.given = max(j.given, j.again), math.NaN()
 		}
 	case KindAdd:
 		j.members = max(j.members, e.Member)
@@ -336,6 +336,7 @@ func (q *Queue) ended(j *Job, e Event) {
 // end has a job be over.
 func (q *Queue) end(j *Job, s State, at float64) {
 	j.State, j.Ended, j.Want, j.after = s, at, 0, ""
+	q.decided = slices.DeleteFunc(q.decided, func(e Event) bool { return e.Job == j.Name }) // which could not be written down before
 	if q.policy != nil {
 		q.policy.End(j.Name)
 	}
