@@ -97,9 +97,9 @@ func period(jobs []*staged) float64 {
 	return best
 }
 
-// passing is how Muri's program counts the period of jobs that use four resources in turns, storage first: the least over all orders of the jobs, a step apart, of when
-// all are done. Steps begin when everybody is done with the one before, but nobody waits for who was at its storage: the processor of that job begins with the step
-// before, since storage takes no time, and has two steps. Found from its results.
+// passing is how Muri's program counts the period of jobs that use four resources in turns, storage first: the least over all orders of the jobs, a step apart, of what
+// passes from the end of the third step, when the steps have begun to wait for each other, to the end of the seventh. Steps begin when everybody is done with the one before,
+// but nobody waits for who was at its storage: the processor of that job begins with the step before, since storage takes no time, and has two steps. Found from its results.
 func passing(jobs []*staged) float64 {
 	least := never
 	at := make([]int, len(jobs)) // resource of each job in the first step
@@ -119,14 +119,16 @@ func passing(jobs []*staged) float64 {
 	return least
 }
 
-// passed is when all jobs are done with an iteration, s, if job i begins with resource at[i] of storage, processor, GPU and network.
+// passed is what passes from the end of the third step to the end of the seventh, s, if job i begins with resource at[i] of storage, processor, GPU and network.
 func passed(jobs []*staged, at []int) float64 {
-	var before, begin, last float64 // when the step before, and this one, began, and all that there was is done
-	for s := range most {
+	var before, begin, third, last float64 // when the step before, and this one, began, and the third step and this one are over
+	for s := range most + 3 {
 		end := 0.
+		last = 0
 		for i, j := range jobs {
 			switch r := (s + at[i]) % most; r {
 			case 0:
+				last = begin
 			case 1:
 				end = max(end, before+j.Stages[0])
 			default:
@@ -134,8 +136,11 @@ func passed(jobs []*staged, at []int) float64 {
 			}
 		}
 		before, begin, last = begin, end, max(last, end)
+		if s == 2 {
+			third = last
+		}
 	}
-	return last
+	return last - third
 }
 
 // busy is the share of the time in which the resources are used.

@@ -254,6 +254,9 @@ func TestPassing(t *testing.T) {
 		{"137", 989, []Stages{bert, gpt2, {784, 117, 77}, vgg19}},
 		{"160", 937, []Stages{a2c, dqn, gpt2, shufflenet}},
 		{"199", 895, []Stages{dqn, dqn, gpt2, gpt2}},
+		{"168", 944, []Stages{{437, 8, 1.6}, a2c32, a2c32, resnet32}}, // four that need the processor most
+		{"66", 1406, []Stages{{703, 62, 17}, {703, 62, 17}, res4, res4}},
+		{"109", 300, []Stages{vgg16, vgg16, vgg16, vgg16}},
 	} {
 		var jobs []*staged
 		for _, s := range c.of {
