@@ -18,6 +18,7 @@ type Live struct {
 	last  float64 // of the last decision
 	wake  float64 // that the policy asked for
 	begun float64
+	gpus  int // of the cluster, those that nobody gets now too
 
 	events bool // jobs have come, ended or changed since
 	jobs   map[string]*Job
@@ -75,7 +76,7 @@ func NewLive(policy string, gpus int, slot, now float64, jobs []Running) (*Live,
 	if _, ok := livePolicies[policy]; !ok {
 		return nil, fmt.Errorf("there is no policy %q for jobs that run: want one of %s", policy, strings.Join(LivePolicies(), ", "))
 	}
-	l := &Live{name: policy, last: math.Inf(-1), wake: never, jobs: map[string]*Job{}, tasks: map[string]*Task{}, flexs: map[string]*flex{}}
+	l := &Live{name: policy, gpus: gpus, last: math.Inf(-1), wake: never, jobs: map[string]*Job{}, tasks: map[string]*Task{}, flexs: map[string]*flex{}}
 	if start := policies[policy]; start != nil {
 		c := Cluster{Nodes: 1, GPUs: gpus}
 		if gpus > 64 {
@@ -158,6 +159,19 @@ func (l *Live) Lags(more float64) {
 	}
 	if l.e.resize = more; math.IsInf(l.last, -1) {
 		l.begin(l.begun)
+	}
+}
+
+// Room tells how many GPUs there are while the cluster gives some of its nodes to nobody: those of the others, and what is in use there. Policies that plan go by it; the others fill GPUs in their
+// order, and have jobs wait for them.
+func (l *Live) Room(gpus int) {
+	if l.e == nil || l.e.gpus == gpus {
+		return
+	}
+	if l.e.gpus, l.events = gpus, true; math.IsInf(l.last, -1) {
+		l.begin(l.begun)
+	} else {
+		l.e.changed = true
 	}
 }
 
@@ -328,18 +342,22 @@ func (l *Live) round(now float64) {
 		f.keep(now)
 		f.last, f.was = now, f.n
 	}
-	var new []*flex
+	var new, later []*flex
 	for _, f := range l.new {
-		if f.level(e.gpus) == 0 {
-			f.Why = fmt.Sprintf("runs on no fewer than %d GPUs, and the cluster has %d", f.least(), e.gpus)
-			continue
+		switch {
+		case f.level(l.gpus) == 0:
+			f.Why = fmt.Sprintf("runs on no fewer than %d GPUs, and the cluster has %d", f.least(), l.gpus)
+		case f.level(e.gpus) == 0: // now
+			later = append(later, f)
+		default:
+			f.last = now
+			new = append(new, f)
 		}
-		f.last = now
-		new = append(new, f)
 	}
-	l.new = nil
+	l.new = later
 	e.runnable = append(e.runnable, e.policy.admit(e, new)...)
 	e.policy.allot(e)
+	e.changed = false
 	l.wake = e.policy.wake(e)
 }
 

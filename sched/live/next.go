@@ -23,6 +23,7 @@ func (q *Queue) Next(now float64) (e Event, ok bool) {
 			return Event{At: now, Kind: KindWell, Host: h.Name, Why: "nobody has been there to be slow for a while"}, true
 		}
 	}
+	q.policy.Room(q.room())
 	if len(q.decided) == 0 && q.policy.Wake() <= now {
 		for _, j := range q.Jobs {
 			if j.Active() {
@@ -77,7 +78,7 @@ func (q *Queue) Waits(j *Job, now float64) string {
 		return ""
 	}
 	var has []string
-	free := q.Slots()
+	free := q.room()
 	for _, o := range q.Jobs {
 		if o.Want > 0 {
 			free -= o.Want
@@ -115,10 +116,14 @@ func (q *Queue) take(j *Job, now float64) (e Event, ok bool) {
 	if j.State != Running {
 		return e, false
 	}
-	if j.Want == 0 {
+	ms := j.staying()
+	closed := func(m *Member) bool { // nobody else could have its place: it goes on
+		h := q.host(m.Host)
+		return h != nil && h.Closed != ""
+	}
+	if j.Want == 0 && !slices.ContainsFunc(ms, closed) {
 		return Event{Kind: KindStop, State: Waiting, Why: j.Why}, true
 	}
-	ms := j.staying()
 	for _, m := range ms {
 		if m.Replaces > 0 && m.Joined {
 			if i := slices.IndexFunc(ms, func(o *Member) bool { return o.ID == m.Replaces }); i >= 0 {
@@ -135,7 +140,7 @@ func (q *Queue) take(j *Job, now float64) (e Event, ok bool) {
 			spare--
 		}
 	}
-	if spare <= 0 {
+	if ms = slices.DeleteFunc(ms, closed); spare <= 0 || len(ms) == 0 {
 		return e, false
 	}
 	slices.SortStableFunc(ms, func(a, b *Member) int { // slow ones first, then the last that have come; those who take a place over last

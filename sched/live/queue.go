@@ -101,6 +101,19 @@ func (q *Queue) Slots() (n int) {
 	return n
 }
 
+// room is how many workers there can be now: on a host that is closed those that are there.
+func (q *Queue) room() (n int) {
+	used := q.Used()
+	for _, h := range q.Hosts {
+		if h.Closed == "" {
+			n += h.Slots
+		} else {
+			n += min(used[h.Name], h.Slots)
+		}
+	}
+	return n
+}
+
 // Used is how many workers each host has.
 func (q *Queue) Used() map[string]int {
 	used := map[string]int{}
@@ -135,6 +148,7 @@ func (q *Queue) Schedule(policy string, slot, now float64) error {
 		return err
 	}
 	q.policy = p
+	p.Room(q.room())
 	p.Lags(q.Took(tookResize))
 	for _, r := range rs {
 		if n := p.GPUs(r.ID); r.GPUs > 0 && n != r.GPUs {
