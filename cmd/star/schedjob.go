@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -51,8 +52,27 @@ func (s *setting) UnmarshalYAML(n *yaml.Node) error {
 var scheduled = []string{"workers", "min-workers", "max-workers", "servers", "shards", "rank", "coordinator", "coordinators", "token", "job", "out", "checkpoint", "resume", "samples", "epochs", "steps",
 	"listen", "advertise", "json", "http", "log-format", "hosts", "demands", "host-id", "restarts", "worker-restarts", "revoke", "replicas", "gossip", "gossip-join"}
 
-// yamlWords leaves out what the YAML package says of our program.
-var yamlWords = strings.NewReplacer("yaml: ", "", "unmarshal errors:\n  ", "", " in type main.jobFile", ": want name, settings, command, samples, workers, min-workers, max-workers, rates or deadline")
+// notOfType is what the YAML package says of a value that is not of its field's type.
+var notOfType = regexp.MustCompile("cannot unmarshal !!([a-z]+)(?: (`[^`]*`))? into ([^ ;]+)")
+
+// wantedTypes are types of fields of a job's file, in words.
+var wantedTypes = map[string]string{"main.jobFile": "the keys of a job, such as name: lenet", "map[string]main.setting": "settings, such as {model: lenet}", "[]string": "a list, such as [python3, train.py]",
+	"map[int]float64": "samples/s by number of workers, such as {1: 1000, 2: 1900}", "int": "a whole number", "int64": "a whole number below 2^63", "float64": "a number", "string": "a text", "main.setting": "a text, a number or a list"}
+
+// yamlSays is what the YAML package says of a job's file, without what it says of our program.
+func yamlSays(err error) string {
+	text := strings.TrimPrefix(err.Error(), "yaml: ")
+	var all *yaml.TypeError
+	if errors.As(err, &all) {
+		text = strings.Join(all.Errors, "; ")
+	}
+	text = strings.ReplaceAll(text, " in type main.jobFile", ": want name, settings, command, samples, workers, min-workers, max-workers, rates or deadline")
+	return notOfType.ReplaceAllStringFunc(text, func(said string) string {
+		m := notOfType.FindStringSubmatch(said)
+		is := cmp.Or(m[2], map[string]string{"seq": "a list", "map": "keys with values"}[m[1]], m[1])
+		return fmt.Sprintf("want %s, not %s", cmp.Or(wantedTypes[m[3]], m[3]), is)
+	})
+}
 
 // variables are settings as the environment has them, where a file has them by their names.
 var variables = regexp.MustCompile(`(variable )?\b` + settings.Variable("") + `[A-Z0-9_]+`)
@@ -77,7 +97,7 @@ func readJob(file string) (spec live.Spec, err error) {
 	if err := d.Decode(&f); errors.Is(err, io.EOF) {
 		return spec, bad(errors.New("it is empty: want name, settings, samples, max-workers"))
 	} else if err != nil {
-		return spec, bad(errors.New(yamlWords.Replace(err.Error())))
+		return spec, bad(errors.New(yamlSays(err)))
 	}
 	if err := d.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
 		return spec, bad(errors.New("more than one YAML document; keep one"))
