@@ -2,8 +2,10 @@ package engine
 
 import (
 	"fmt"
+	"math"
 
 	"star"
+	"star/modes"
 	"star/transport/wire"
 )
 
@@ -38,14 +40,39 @@ func (h *haste) had(samples int64) {
 	h.asked = 0
 }
 
-// empty counts who has no lease in this round.
-func (l *Shards) empty() (n int) {
-	for w := range l.states {
-		if a := &l.states[w]; a.live && (a.part == 0 || a.arrived || a.basis != l.barrier.Version()) {
-			n++
+// leased is how many times what it has had of the latest rounds a worker is handed for the next one:
+// enough for the others to do what one of three leaves undone, and so much at most is a round longer
+// than it should be where words take longer than it.
+const leased = 1.5
+
+// allowance is how many samples, of whole parts, that is of a round.
+func (l *scheduler) allowance(w star.Worker, plan modes.Plan, round int64) int {
+	had := l.states[w].drawn * float64(round)
+	if had == 0 {
+		had = float64(plan.Share(w, l.batch))
+	}
+	part := plan.Part(w, l.batch)
+	return part * int(math.Ceil(leased*had/float64(part)))
+}
+
+// drew notes how many samples of a round a worker has had.
+func (l *scheduler) drew(w star.Worker, samples int, round int64) {
+	a, part := &l.states[w], float64(samples)/float64(max(round, 1))
+	if a.drawn == 0 {
+		a.drawn = part
+	}
+	a.drawn = (a.drawn + part) / 2
+}
+
+// allowances are what a worker is handed for this round, and what it and all others without a lease are.
+func (l *Shards) allowances(w star.Worker) (own, all int) {
+	own = l.allowance(w, l.plan, l.round())
+	for v := range l.states {
+		if a := &l.states[v]; star.Worker(v) != w && a.live && (a.part == 0 || a.arrived || a.basis != l.barrier.Version()) {
+			all += l.allowance(star.Worker(v), l.plan, l.round())
 		}
 	}
-	return n
+	return own, own + all
 }
 
 // trim gives back what of its batch a worker has not computed: all but the first so many samples.

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"math"
 	"slices"
 	"testing"
 
@@ -92,7 +93,7 @@ func TestQueueOnce(t *testing.T) {
 					for _, p := range r.More {
 						q.spans = append(q.spans, Span(p))
 					}
-					if q.part > 0 && q.whole() > leased*batch {
+					if most := math.Ceil(leased * float64(n*batch)); q.part > 0 && float64(q.whole()) >= most+float64(q.part) {
 						t.Fatalf("a lease of %d samples", q.whole())
 					}
 					steps[r.Worker], out[r.Worker] = q.step, q
@@ -185,7 +186,7 @@ func TestQueueOnce(t *testing.T) {
 	})
 }
 
-// Three workers with shares of 8 in four parts of 2: the one that is through first takes most. When done and begun are 24 samples everybody is told, once.
+// Three workers with shares of 8 in four parts of 2: the one that is through first takes most, but no more than 12. When done and begun are 24 samples everybody is told, once.
 func TestQueueStops(t *testing.T) {
 	plan, err := modes.Parse("ssgd queue=4", 3)
 	if err != nil {
@@ -194,8 +195,12 @@ func TestQueueStops(t *testing.T) {
 	l := newShards(plan, 3, 0, 8, 1000)
 	l.Begin()
 	told := 0
-	for k := 1; k <= 10; k++ { // 6 samples are begun, and each part of worker 0 begins 2 more
-		os, err := l.Computed(wire.Computed{Worker: 0, Samples: 2 * k})
+	for k := 1; k <= 10; k++ { // 6 samples are begun, and each part of worker 0, then of worker 1, begins 2 more
+		m := wire.Computed{Worker: 0, Samples: 2 * k}
+		if k > 5 {
+			m = wire.Computed{Worker: 1, Samples: 2 * (k - 5)}
+		}
+		os, err := l.Computed(m)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -206,16 +211,16 @@ func TestQueueStops(t *testing.T) {
 			t.Fatalf("after %d parts %d are told to stop, want %d", k, told, want)
 		}
 	}
-	for _, bad := range []wire.Computed{{Worker: 0, Samples: 20}, {Worker: 0, Samples: 25}, {Worker: 1, Samples: 0}, {Worker: 1, Version: 1, Samples: 2}} {
+	for _, bad := range []wire.Computed{{Worker: 1, Samples: 10}, {Worker: 0, Samples: 13}, {Worker: 2, Samples: 0}, {Worker: 2, Version: 1, Samples: 2}} {
 		if _, err := l.Computed(bad); err == nil {
 			t.Errorf("%+v is taken", bad)
 		}
 	}
-	if _, err := l.arrive(0, 0, 18); err == nil {
+	if _, err := l.arrive(0, 0, 8); err == nil {
 		t.Error("fewer samples than were told of are taken")
 	}
 	var weights []float32
-	for w, k := range []int{22, 2, 2} {
+	for w, k := range []int{12, 12, 2} {
 		os, err := l.arrive(star.Worker(w), 0, k)
 		if err != nil {
 			t.Fatal(err)
@@ -226,7 +231,7 @@ func TestQueueStops(t *testing.T) {
 			}
 		}
 	}
-	if want := []float32{22. / 24, 2. / 24, 2. / 24}; !slices.Equal(weights, want) {
+	if want := []float32{12. / 24, 12. / 24, 2. / 24}; !slices.Equal(weights, want) {
 		t.Errorf("weights %v, want %v", weights, want)
 	}
 	told = 0
@@ -251,13 +256,13 @@ func TestQueueAllowsForWords(t *testing.T) {
 	part := plan.Part(0, batch)
 	takes := [n]int{2, 2, 3, 9} // a part, in ticks; a word takes 5
 	const word = 5
-	// round is what members have of one, where computed hears of parts and says whether all are told to stop.
-	round := func(computed func(w star.Worker, samples int) bool) (had [n]int) {
+	// round is what members have of one, where computed hears of parts and says whether all are told to stop. No member has more than its lease.
+	round := func(lease [n]int, computed func(w star.Worker, samples int) bool) (had [n]int) {
 		for tick := word + 1; ; tick++ {
 			for w := range star.Worker(n) {
-				if k := (tick - word) / takes[w]; k*takes[w] == tick-word && computed(w, k*part) {
+				if k := (tick - word) / takes[w]; k*takes[w] == tick-word && k*part < lease[w] && computed(w, k*part) {
 					for w := range n { // they hear of it a word later, and finish the part that they are at
-						had[w] = ((tick+word)/takes[w] + 1) * part
+						had[w] = min(((tick+word)/takes[w]+1)*part, lease[w])
 					}
 					return had
 				}
@@ -275,9 +280,18 @@ func TestQueueAllowsForWords(t *testing.T) {
 		} else {
 			r.Begin()
 		}
-		sum := 0
+		sum, longest := 0, 0
 		for k := range rounds {
-			had := round(func(w star.Worker, samples int) bool {
+			var lease [n]int
+			for w := range n {
+				if r == nil {
+					lease[w] = l.states[w].whole()
+				} else {
+					lease[w] = r.rounds[0].whole(w)
+				}
+				longest = max(longest, lease[w])
+			}
+			had := round(lease, func(w star.Worker, samples int) bool {
 				m := wire.Computed{Worker: w, Version: int64(k), Samples: samples}
 				var os []Ready
 				var err error
@@ -305,6 +319,9 @@ func TestQueueAllowsForWords(t *testing.T) {
 			for _, k := range had {
 				sum += k
 			}
+		}
+		if longest <= 3*batch/2 || longest > n*batch*6/10 { // 1.5 times what it has had
+			t.Errorf("%s: leases of up to %d samples", arch, longest)
 		}
 		if mean := float64(sum) / rounds / (n * batch); mean < 0.97 || mean > 1.06 {
 			t.Errorf("%s: a round has %.2f of its samples", arch, mean)

@@ -458,13 +458,8 @@ func (r *Ring) grant(ahead int64) {
 		}
 		local := r.plan.Local
 		rd := ringRound{generation: f.generation, of: f.of, local: local, members: f.members, arrived: make([]bool, len(f.members)), norm2: make([]float64, len(f.members)), left: len(f.members)}
-		// With a queue a round that is granted ahead could be short of samples, though the one
-		// before it gives back what its members do not come to.
-		if f.queue > 0 && r.next > r.version && r.left() < f.of {
+		if f.queue > 0 && !r.draws(f, &rd) {
 			return // the round in hand gives back what makes this one whole
-		}
-		if f.queue > 0 {
-			r.draws(f, &rd)
 		}
 		for i, w := range f.members {
 			if f.queue > 0 {

@@ -23,28 +23,36 @@ type drawing struct {
 	asked  int64          // samples that were taken then
 }
 
-// draws hands the members of a ring their leases for a round.
-func (r *Ring) draws(f *formation, rd *ringRound) {
+// draws hands the members of a ring their leases for a round. It reports false if there is less left
+// than that and the round before may give some back.
+func (r *Ring) draws(f *formation, rd *ringRound) bool {
 	plan := r.plan
 	plan.Queue = f.queue
-	first := int64(0)
-	for _, w := range f.members {
+	first, all := 0, 0
+	most := make([]int, len(f.members))
+	for i, w := range f.members {
 		rd.parts = append(rd.parts, plan.Part(w, r.batch))
-		first += int64(rd.parts[len(rd.parts)-1])
+		most[i] = r.allowance(w, plan, f.of)
+		first, all = first+rd.parts[i], all+most[i]
+	}
+	if int64(first) >= f.of { // nothing is left when everybody has begun
+		most, all = rd.parts, first
+	}
+	// A round that is granted ahead could be short of samples, though the one before it gives back what
+	// its members do not come to.
+	if r.next > r.version && r.left() < int64(all) {
+		return false
 	}
 	rd.done = make([]int, len(f.members))
-	for i, w := range f.members {
-		most := leased * plan.Share(w, r.batch)
-		if first >= f.of { // nothing is left when everybody has begun
-			most = rd.parts[i]
-		}
+	for i := range f.members {
 		var s Span
-		pieces := r.lease(most, len(f.members)-i)
-		if len(pieces) > 0 {
+		pieces := r.lease(most[i], all)
+		if all -= most[i]; len(pieces) > 0 {
 			s, pieces = Span(pieces[0]), pieces[1:]
 		}
 		rd.spans, rd.beside = append(rd.spans, s), append(rd.beside, pieces)
 	}
+	return true
 }
 
 // lease is what the i-th member may compute in the round.
@@ -114,6 +122,9 @@ func (r *Ring) drawn(rd *ringRound) {
 		rd.total += int64(n)
 		_, left := cut(rd.lease(i), n)
 		r.scheduler.redo = append(r.scheduler.redo, left...)
+	}
+	for i, w := range rd.members {
+		r.drew(w, rd.have[i], rd.total)
 	}
 	r.haste.asked = rd.asked
 	r.haste.had(rd.total)

@@ -34,6 +34,21 @@ func (s Scale) Valid() bool {
 	return s == "" || s == ScaleRound || s == ScaleFiring || s == ScaleDamped || s == ScaleWorkers
 }
 
+// Weight is c of a gradient over so many samples, in an update over total of them, where a round has
+// round samples and one of all planned workers has planned. Its parameters are stale updates old.
+func (s Scale) Weight(samples, total, round, planned float64, stale int64) float32 {
+	of := round
+	switch s {
+	case ScaleFiring:
+		of = total
+	case ScaleDamped:
+		of *= float64(1 + max(stale, 0))
+	case ScaleWorkers:
+		of = planned
+	}
+	return float32(samples / of)
+}
+
 // scheduler is what both engines keep: the plan, the cursor of the sample stream, the state of
 // every worker, and what was made of its samples.
 type scheduler struct {
@@ -70,6 +85,7 @@ type workerState struct {
 	stored  []bool    // by shard: it holds that gradient
 	nstored int       // how many do
 	bank    []deposit // gradients that are kept while it goes on (modes.Group.NonBlocking), oldest first
+	drawn   float64   // which part of the latest rounds of a queue was its; 0: it was in none
 
 	batch
 	measured
@@ -223,10 +239,6 @@ func (l *scheduler) live() int {
 	return n
 }
 
-// leased is how many of its shares a worker is handed at most: no more than so many times as quick
-// as the mean may it be.
-const leased = 3
-
 // left is how many samples are to be handed out.
 func (l *scheduler) left() int64 {
 	n := l.limit - l.cursor
@@ -236,12 +248,12 @@ func (l *scheduler) left() int64 {
 	return n
 }
 
-// lease takes from the stream what the next of so many workers without a lease may compute in this
-// round, at most so many samples.
-func (l *scheduler) lease(most, workers int) (pieces []wire.Piece) {
+// lease takes from the stream what the next of the workers without a lease may compute in this round,
+// at most so many samples. all is how many that are with those of the others without one.
+func (l *scheduler) lease(most, all int) (pieces []wire.Piece) {
 	// Towards the end there is not as much for everybody.
-	if n, left := int64(max(workers, 1)), l.left(); left < n*int64(most) {
-		most = int(max((left+n-1)/n, 1))
+	if left := l.left(); left < int64(all) {
+		most = int((left*int64(most) + int64(all) - 1) / int64(all))
 	}
 	for most > 0 && len(pieces) <= wire.MaxPieces {
 		s, ok := l.take(most)

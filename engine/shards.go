@@ -139,7 +139,7 @@ func (l *Shards) release(w star.Worker, version int64) (wire.Release, bool) {
 	ok := false
 	if l.plan.Queue == 0 {
 		next, ok = l.take(l.plan.Share(w, l.batch) * max(1, a.local))
-	} else if pieces := l.lease(leased*l.plan.Share(w, l.batch), l.empty()); len(pieces) > 0 {
+	} else if pieces := l.lease(l.allowances(w)); len(pieces) > 0 {
 		next, ok = Span(pieces[0]), true
 		a.more, a.part = pieces[1:], l.plan.Part(w, l.batch)
 		l.queues = true
@@ -429,6 +429,11 @@ func (l *Shards) apply(o *Ready, f modes.Firing) {
 	l.used += total
 	o.Used = l.used
 	l.haste.had(total)
+	if l.queues {
+		for _, w := range f.Workers {
+			l.drew(w, l.states[w].used, total)
+		}
+	}
 }
 
 // dropLate has the gradients dropped that a firing leaves out.
@@ -507,16 +512,7 @@ func (l *Shards) stride(ws []star.Worker) (s strides) {
 // weight is that of a gradient over so many samples, in one of the worker's steps, among those of a
 // firing over as many in all.
 func (l *Shards) weight(samples, firing float64, stale int64) float32 {
-	switch l.scale {
-	case ScaleFiring:
-		return float32(samples / firing)
-	case ScaleDamped:
-		return float32(samples / float64(l.round()) / float64(1+max(stale, 0)))
-	case ScaleWorkers:
-		return float32(samples / float64(Round(l.plan, l.batch, l.planned)))
-	default:
-		return float32(samples / float64(l.round()))
-	}
+	return l.scale.Weight(samples, firing, float64(l.round()), float64(Round(l.plan, l.batch, l.planned)), stale)
 }
 
 // rest is the part of the workers that were not in the last update: (N − K)/N of LGC.

@@ -444,19 +444,12 @@ func (k *calmJob) weighted(ctx context.Context, u chaos.Update, members []*wante
 			}
 		}
 		k.wanted = slices.DeleteFunc(k.wanted, func(w *wanted) bool { return w == m })
-		c := float64(m.Samples) / float64(round)
-		switch coord.Scale(k.job.UpdateScale) {
-		case coord.ScaleFiring:
-			c = float64(m.Samples) / float64(total)
-		case coord.ScaleDamped:
-			c = c / float64(1+max(u.Version-1-m.Basis, 0))
-		case coord.ScaleWorkers:
-			c = float64(m.Samples) / float64(engine.Round(plan, k.job.Batch, k.job.Workers))
-		}
+		c := coord.Scale(k.job.UpdateScale).Weight(float64(m.Samples), float64(total), float64(round),
+			float64(engine.Round(plan, k.job.Batch, k.job.Workers)), u.Version-1-m.Basis)
 		if m.Out {
 			c = 0
 		}
-		gs = append(gs, node.Weighted{CalmGradient: m.g, Worker: m.Worker, Weight: float32(c)})
+		gs = append(gs, node.Weighted{CalmGradient: m.g, Worker: m.Worker, Weight: c})
 	}
 	return gs, nil
 }
