@@ -94,8 +94,9 @@ type Member struct {
 	Rank     int     `json:"rank"`
 	Replaces int     `json:"replaces,omitempty"` // ID of the one in whose place it is to be; 0: nobody's
 	Leaving  bool    `json:"leaving,omitempty"`
-	Added    float64 `json:"added"` // or when it was decided, s
-	Joined   bool    `json:"-"`     // as the job's log says
+	Added    float64 `json:"added"`           // s
+	Given    float64 `json:"given,omitempty"` // when it was decided that the job has more, s; 0: when it was added
+	Joined   bool    `json:"-"`               // as the job's log says
 
 	left  bool    // it has been there, and the job has gone on without it; not written down, like slow
 	slow  string  // why its host is to be avoided; empty: it is not, or nobody says so

@@ -157,3 +157,45 @@ func TestFewerPlaces(t *testing.T) {
 		}
 	}
 }
+
+// A worker that was decided on long before there was a place for it has as long to take part as any other, and what was said of who had its rank before is not said of it.
+func TestAddedLate(t *testing.T) {
+	q, apply := begun(t, "fifo", "h")
+	j := q.Job("a")
+	j.Spec.Workers = 2
+	apply(Event{At: 10, Kind: KindDecide, Job: "a", Workers: 2})
+	q.Hosts[0].Slots = 2
+	apply(Event{At: 1000, Kind: KindAdd, Job: "a", Member: 2, Host: "h", Rank: 1})
+	m := j.Members[1]
+	for now, lost := range map[float64]bool{1001: false, 1000 + longestStart: false, 1001 + longestStart: true} {
+		if why := q.Lost(j, m, now); (why != "") != lost {
+			t.Errorf("at %v it is lost: %q", now, why)
+		}
+	}
+	if q.Verdict(j, 1, 2, "slow", 500, 1001); m.slow != "" {
+		t.Errorf("it is slow since before it was there: %s", m.slow)
+	}
+	q.Started(j, 2, 2, 2)
+	if e := q.Joined(j, 1, 1002, 1002); e.Kind != KindTook || e.Took != 992 {
+		t.Errorf("%+v, want what it took from the decision on", e)
+	}
+}
+
+// A worker that has ended, of which the log is read when another one has its rank, late or after a restart: that one has not left, nor does it take part.
+func TestReadLate(t *testing.T) {
+	q, apply := begun(t, "fifo", "h")
+	j := q.Job("a")
+	apply(Event{At: 20, Kind: KindGone, Job: "a", Member: 1})
+	apply(Event{At: 22, Kind: KindAdd, Job: "a", Member: 2, Host: "h"})
+	q.Joined(j, 0, 19.5, 23)
+	q.Left(j, 0, 19.75, 23)
+	m := j.Members[0]
+	if why := q.Lost(j, m, 24); why != "" || m.Joined {
+		t.Errorf("it is lost: %q, or it takes part: %v", why, m.Joined)
+	}
+	q.Joined(j, 0, 40, 40)
+	q.Left(j, 0, 50, 50)
+	if why := q.Lost(j, m, 51); why == "" {
+		t.Error("when it has left itself it is not lost")
+	}
+}

@@ -276,7 +276,7 @@ func (q *Queue) apply(j *Job, e Event) error {
 		j.members = max(j.members, e.Member)
 		j.Members = append(j.Members, &Member{ID: e.Member, Host: e.Host, Rank: e.Rank, Replaces: e.Replaces, Added: e.At})
 		if !math.IsNaN(j.given) {
-			if j.Members[len(j.Members)-1].Added = j.given; len(j.staying()) >= j.Want {
+			if j.Members[len(j.Members)-1].Given = j.given; len(j.staying()) >= j.Want {
 				j.given = math.NaN()
 			}
 		}

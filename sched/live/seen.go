@@ -1,6 +1,7 @@
 package live
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -15,7 +16,7 @@ func (q *Queue) Joined(j *Job, rank int, at, now float64) (e Event) {
 	for _, m := range j.Members {
 		if m.Rank == rank && !m.Leaving {
 			if !m.Joined && !m.left && j.trains {
-				e = Event{At: now, Kind: KindTook, Job: j.Name, What: tookResize, Took: since(m.Added, at, now)}
+				e = Event{At: now, Kind: KindTook, Job: j.Name, What: tookResize, Took: since(cmp.Or(m.Given, m.Added), at, now)}
 			}
 			m.Joined, m.slow = true, ""
 		}
@@ -23,11 +24,12 @@ func (q *Queue) Joined(j *Job, rank int, at, now float64) (e Event) {
 	return e
 }
 
-// Left tells that a job goes on without the worker of a rank, whose process may be there still: its host is gone, or it stands still.
-func (q *Queue) Left(j *Job, rank int) {
+// Left tells that a job goes on without the worker of a rank since a time that the job's log gives, whose process may be there still: its host is gone, or it stands still. What is read late of one that had the rank
+// before is not told of who has it now.
+func (q *Queue) Left(j *Job, rank int, at, now float64) {
 	for _, m := range j.Members {
 		if m.Rank == rank && m.Joined {
-			m.Joined, m.left, m.slow = false, true, ""
+			m.Joined, m.left, m.slow = false, min(at, now) >= m.Added, ""
 		}
 	}
 }

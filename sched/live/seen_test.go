@@ -24,11 +24,11 @@ func TestLost(t *testing.T) {
 	check("it takes part", first, w.now+2*longestStart, "")
 	check("it is on its way", second, w.now+longestStart, "")
 	check("it never came", second, w.now+longestStart+1, "not taken part for 10 min")
-	w.q.Left(j, first.Rank)
+	w.q.Left(j, first.Rank, w.now, w.now)
 	check("the job goes on without it", first, w.now, "gone on without it")
 	w.q.Joined(j, first.Rank, w.now, w.now)
 	check("it has come back", first, w.now, "")
-	w.q.Left(j, first.Rank)
+	w.q.Left(j, first.Rank, w.now, w.now)
 	w.commit(Event{At: w.now, Kind: KindLeave, Job: "j", Member: first.ID})
 	check("it is told to leave", first, w.now, "")
 }

@@ -1,6 +1,7 @@
 package live
 
 import (
+	"cmp"
 	"slices"
 
 	"star/sched"
@@ -76,7 +77,7 @@ func (q *Queue) growing(j *Job, now float64) float64 {
 	rest := 0.
 	for _, m := range j.staying() {
 		if !m.Joined {
-			rest = max(rest, q.Took(tookResize)-(now-m.Added))
+			rest = max(rest, q.Took(tookResize)-(now-cmp.Or(m.Given, m.Added)))
 		}
 	}
 	rate := sched.Speed(j.Curve(), len(j.staying()))

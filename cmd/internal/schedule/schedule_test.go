@@ -394,7 +394,7 @@ func TestWhoDoesNotTakePart(t *testing.T) {
 		t.Errorf("the page has %q", got)
 	}
 	s.q.Joined(j, 1, 16, 16)
-	s.q.Left(j, 1)
+	s.q.Left(j, 1, s.now(), s.now())
 	says(17, "first come; worker 2 on h: the job has gone on without it, and it has not come back: its host does not answer, or it stands still: ImagePullBackOff")
 	at(18, live.Event{Kind: live.KindLeave, Job: "a", Member: 2})
 	says(60, "first come")

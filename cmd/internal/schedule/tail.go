@@ -47,7 +47,7 @@ func (s *Service) tail(j *live.Job) {
 		case runlog.Join:
 			learned(s.q.Joined(j, int(e.Worker), w.zero+l.T.Seconds(), s.now()))
 		case runlog.Leave:
-			s.q.Left(j, int(e.Worker))
+			s.q.Left(j, int(e.Worker), w.zero+l.T.Seconds(), s.now())
 		case runlog.Fire:
 			if at = l.T.Seconds(); samples < 0 {
 				first = at
