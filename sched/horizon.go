@@ -1,6 +1,7 @@
 package sched
 
 import (
+	"cmp"
 	"math"
 	"slices"
 )
@@ -20,6 +21,7 @@ type boundedFlow struct {
 type booking struct {
 	runs []run
 	work float64 // iterations that it has
+	lost bool    // without admission: the job cannot be in time, and has what others do not need
 }
 
 // run is some slots in which a job has so many GPUs.
@@ -111,7 +113,7 @@ func (p *boundedFlow) length(e *elastic, slot int) float64 {
 }
 
 // share plans a job: the fewest GPUs with which it ends by its deadline, in each slot as many of them as are free. Of a deadline behind the horizon it counts what so many
-// GPUs would do from there on. False: no number is enough, and it has all that it can use.
+// GPUs would do from there on. False: no number is enough, and it has all that it can use, or without admission nothing.
 func (p *boundedFlow) share(e *elastic, f *flex) bool {
 	end := p.now + len(p.free)
 	due := end
@@ -139,7 +141,9 @@ func (p *boundedFlow) share(e *elastic, f *flex) bool {
 			return true
 		}
 	}
-	p.book(e, f, f.most(), end)
+	if f.booked.lost = !p.admission; p.admission {
+		p.book(e, f, f.most(), end)
+	}
 	return false
 }
 
@@ -165,12 +169,12 @@ func (p *boundedFlow) book(e *elastic, f *flex, quota, to int) {
 // gains are how much of what another GPU could bring it must bring, in turns, so that a job gets more.
 var gains = [...]float64{.9, .7, .5, 0}
 
-// allot gives all jobs what is booked, plans those anew whose bookings have run out, and gives what is left over: to jobs that have none first, then where GPUs more
-// bring most, in the order of gains.
+// allot gives all jobs what is booked, plans those anew whose bookings have run out, and gives what is left over: to jobs that have none first, of which those that cannot be
+// in time are last, the shortest first; then where GPUs more bring most, in the order of gains.
 func (p *boundedFlow) allot(e *elastic) {
 	free := p.gpus
 	for _, f := range p.jobs {
-		if len(f.booked.runs) == 0 {
+		if len(f.booked.runs) == 0 && !f.booked.lost {
 			p.share(e, f)
 		}
 		if f.n = 0; len(f.booked.runs) > 0 && f.booked.runs[0].from <= p.now {
@@ -178,14 +182,22 @@ func (p *boundedFlow) allot(e *elastic) {
 		}
 		free -= f.n
 	}
+	e.lost = e.lost[:0]
 	for _, f := range p.jobs {
 		if free == 0 {
 			return
 		}
-		if f.n == 0 {
+		if f.n == 0 && f.booked.lost {
+			e.lost = append(e.lost, f)
+		} else if f.n == 0 {
 			f.n = f.level(min(free, f.least()))
 			free -= f.n
 		}
+	}
+	slices.SortStableFunc(e.lost, func(a, b *flex) int { return cmp.Compare(a.thought()/a.rate(a.most()), b.thought()/b.rate(b.most())) })
+	for _, f := range e.lost {
+		f.n = f.level(min(free, f.least()))
+		free -= f.n
 	}
 	for _, gain := range gains {
 		for _, f := range p.jobs {

@@ -101,3 +101,23 @@ func TestHorizonFrees(t *testing.T) {
 		}
 	}
 }
+
+// Without admission a job that cannot be in time takes nothing from others that can, and of such jobs the shortest is first.
+func TestHorizonLost(t *testing.T) {
+	jobs := []*Job{
+		{ID: "long", Submit: 0, Iterations: 6000, Rates: []float64{1, 2}, Batch: 64, Deadline: 60},
+		{ID: "due", Submit: 60, Iterations: 600, Rates: []float64{1, 2}, Batch: 64, Deadline: 370},  // both GPUs until then
+		{ID: "short", Submit: 70, Iterations: 120, Rates: []float64{0, 2}, Batch: 64, Deadline: 80}, // both, afterwards
+	}
+	for _, horizon := range []float64{0, 600, 6600} {
+		out, err := Run(jobs, map[string]Cluster{"": {Nodes: 1, GPUs: 2}}, Options{Policy: "ef", Slot: 60, Horizon: horizon})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, want := range []float64{3360, 360, 420} { // long has both before 60 and from 420 on
+			if out[i].End != want {
+				t.Errorf("horizon %v: job %s ends at %v, want %v", horizon, out[i].ID, out[i].End, want)
+			}
+		}
+	}
+}
