@@ -58,7 +58,7 @@ func watchCommand() *cobra.Command {
 (on GPUs coarsely), loops of one's own with torch.distributed; other loops by star_watch.step() (docs/watch.md). It says on standard error who is slow, since
 when, why, what that costs, and what STAR's modes would save, and writes an ordinary run log. Output, signals and exit code are the command's.
 
-  star watch -- torchrun --nproc-per-node 4 train.py
+  star watch -- torchrun --nproc_per_node 4 train.py
   star watch --http 127.0.0.1:7071 -- torchrun …       with a page to look at
   star watch --listen :7074 -- torchrun …              on the first of several hosts; STAR_TOKEN on all of them
   star watch --to node-a:7074 -- torchrun …            on the others

@@ -1,6 +1,6 @@
 """A script of DistributedDataParallel whose gradients go around a ring of STAR, in the place of NCCL's or Gloo's: who dies is left out, and the others go on.
 
-torchrun --nproc-per-node 4 ddp.py    # with STAR_COORDINATOR, and STAR_ARCH=allreduce: see docs/python.md
+torchrun --nproc_per_node 4 ddp.py    # with STAR_COORDINATOR, and STAR_ARCH=allreduce: see docs/python.md
 """
 
 import argparse
