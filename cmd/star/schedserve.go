@@ -21,6 +21,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"star/cmd/internal/ports"
 	"star/cmd/internal/schedule"
 	"star/exitcode"
 	"star/internal/inventory"
@@ -116,6 +117,9 @@ docs/scheduling.md has the file of a job, and what happens when something is gon
 			if err := schedPeers(s, &o, &peers, jobs, insecure, engine.name, hosts); err != nil {
 				return err
 			}
+			if err := schedAddress(s, address); err != nil {
+				return err
+			}
 			l, err := net.Listen("tcp", listen)
 			if err != nil {
 				return s.Invalid("listen", err)
@@ -128,6 +132,17 @@ docs/scheduling.md has the file of a job, and what happens when something is gon
 	}
 	s.Bind(cmd)
 	return cmd
+}
+
+// schedAddress looks whether coordinators can listen on an address, and workers of other hosts dial it.
+func schedAddress(s *settings.Set, address string) error {
+	if ip := net.ParseIP(address); ip != nil && ip.IsUnspecified() {
+		return s.Invalid("address", errors.New("workers dial it, and would find themselves: give one address of this machine"))
+	}
+	if _, err := ports.Listens(net.JoinHostPort(address, "0")); err != nil {
+		return s.Invalid("address", fmt.Errorf("%w: give an address of this machine", err))
+	}
+	return nil
 }
 
 // schedPeers looks whether several services can have one queue as they are told.
@@ -231,7 +246,7 @@ func schedHosts(s *settings.Set, o *schedule.Options, file string, places int) e
 				n = int(h.Capacity.CPU)
 			}
 			if n < 1 {
-				return s.Invalid("hosts", fmt.Errorf("host %s: for how many workers is there room? give cpu or gpus", h.Name))
+				return member.FileError(fmt.Errorf("--hosts: %s: %w: host %s: for how many workers is there room? give cpu, 1 or more, or gpus", file, inventory.ErrFile, h.Name), inventory.ErrFile)
 			}
 			o.Hosts, known[h.Name] = append(o.Hosts, &live.Host{Name: h.Name, Slots: n}), h
 		}

@@ -94,6 +94,28 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
+// A job whose coordinator cannot listen anywhere waits, and who asks is told why.
+func TestNowhereToListen(t *testing.T) {
+	var said strings.Builder
+	s, err := Start(Options{Dir: t.TempDir(), Policy: "fifo", Slot: time.Second, Hosts: []*live.Host{{Name: "h", Slots: 1}}, Address: "192.0.2.7", Log: slog.New(slog.NewTextHandler(&said, nil))}) // of no machine: RFC 5737
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.close()
+	if err := s.commit(submitted("a")); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		s.act()
+	}
+	if j, st := s.q.Job("a"), s.status(); j.State != live.Waiting || j.Want != 1 || !strings.Contains(st.Error, "no coordinator can listen at --address: listen tcp 192.0.2.7") {
+		t.Errorf("%s, %d workers, %q", j.State, j.Want, st.Error)
+	}
+	if n := strings.Count(said.String(), "no coordinator can listen"); n != 1 {
+		t.Errorf("said %d times", n)
+	}
+}
+
 // ended waits until a process has.
 func ended(t *testing.T, p child) {
 	t.Helper()

@@ -67,7 +67,7 @@ type Service struct {
 	missed  map[child]time.Time
 	ends    map[string]vain     // by job
 	away    map[child]absence   // workers without which their jobs go on
-	stuck   string              // what kept the last event from being written
+	stuck   string              // what kept the last event from happening
 	full    string              // why nothing can be started
 	lost    bool                // another service decides
 	peers   func() []PeerStatus // nil: this service is alone
@@ -272,8 +272,8 @@ func (s *Service) closed(closed map[string]string) {
 func (s *Service) commit(e live.Event) error {
 	if e.Kind == live.KindBegin {
 		addr, err := ports.Reserve(s.o.Address)
-		if err != nil {
-			return err
+		if err != nil { // where it was at the start, it may be again
+			return s.keeps(coded{fmt.Errorf("no coordinator can listen at --address: %w; nothing is started until one can", err), exitcode.Lost})
 		}
 		e.Addr = addr
 	}
@@ -285,15 +285,11 @@ func (s *Service) commit(e live.Event) error {
 	}
 	if err := s.book.add(e); err != nil {
 		s.lost = errors.Is(err, errLost)
-		if s.stuck != err.Error() {
-			s.stuck = err.Error()
-			s.o.Log.Error(s.stuck)
-		}
-		return err
+		return s.keeps(err)
 	}
 	if s.stuck != "" {
 		s.stuck = ""
-		s.o.Log.Info("the queue can be written again")
+		s.o.Log.Info("the queue goes on")
 	}
 	if err := s.q.Apply(e); err != nil {
 		return err
@@ -306,6 +302,15 @@ func (s *Service) commit(e live.Event) error {
 	}
 	s.do(e)
 	return nil
+}
+
+// keeps says once what keeps an event from happening.
+func (s *Service) keeps(err error) error {
+	if s.stuck != err.Error() {
+		s.stuck = err.Error()
+		s.o.Log.Error(s.stuck)
+	}
+	return err
 }
 
 // roomFor is how many bytes must be free for a job to be taken in or a process to be started: its log begins with some of them.

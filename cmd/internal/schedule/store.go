@@ -218,7 +218,7 @@ func ReadAddress(dir string) (a Address, err error) {
 		return a, err
 	}
 	if err := json.Unmarshal(text, &a); err != nil {
-		return a, fmt.Errorf("%s: %w", filepath.Join(dir, "service.json"), err)
+		return a, coded{fmt.Errorf("%s: %w: a service writes it when it starts: start it again, star sched serve --dir %s", filepath.Join(dir, "service.json"), err, dir), exitcode.Corrupt}
 	}
 	return a, nil
 }
