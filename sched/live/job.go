@@ -220,9 +220,18 @@ func (j *Job) Curve() []float64 {
 	return curve
 }
 
+// guessed is what a job of which nothing is known is taken to need on one worker, s: it came under a policy that needs no rates, and is measured when it has run for some seconds. So little that nobody is declined for what
+// is not known.
+const guessed = 60.
+
 // forPolicy is the job as policies see it.
 func (j *Job) forPolicy() *sched.Job {
 	curve := j.Curve()
+	if curve == nil {
+		for n := 1; n <= max(j.Max, j.Workers); n *= 2 {
+			curve = append(curve, float64(j.Spec.Samples)/guessed*float64(n))
+		}
+	}
 	s := &sched.Job{ID: j.Name, Submit: j.Submitted, Deadline: j.Due, GPUs: j.Workers, Iterations: float64(j.Spec.Samples), Batch: maxWorkers, BestEffort: math.IsInf(j.Due, 1)}
 	if rate := sched.Speed(curve, j.Workers); rate > 0 {
 		s.Duration = s.Iterations / rate

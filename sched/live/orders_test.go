@@ -3,6 +3,8 @@ package live
 import (
 	"strings"
 	"testing"
+
+	"star/sched"
 )
 
 // begun is a queue with a job that has workers, one on each host, which take part.
@@ -197,5 +199,31 @@ func TestReadLate(t *testing.T) {
 	q.Left(j, 0, 50, 50)
 	if why := q.Lost(j, m, 51); why == "" {
 		t.Error("when it has left itself it is not lost")
+	}
+}
+
+// A service that is started again under another policy knows nothing of how fast jobs are that came without rates. One that runs goes on, one that waits is not declined, until they are measured.
+func TestNoRates(t *testing.T) {
+	for _, policy := range sched.LivePolicies() {
+		q := New([]*Host{{Name: "h", Slots: 2}})
+		if err := q.Schedule("fifo", 1, 0); err != nil {
+			t.Fatal(err)
+		}
+		apply := applies(t, q)
+		for _, name := range []string{"a", "b"} {
+			apply(Event{Kind: KindSubmit, Job: name, Spec: &Spec{Name: name, Samples: 1000, Workers: 2, Min: 1, Max: 2, Deadline: 300}})
+		}
+		doAll(t, q, 0, apply)
+		q, apply = restarted(t, q, NewHistory(), policy, 61, &Host{Name: "h", Slots: 2})
+		doAll(t, q, 62, apply)
+		a, b := q.Job("a"), q.Job("b")
+		if a.State != Running || a.Want < 1 || b.State == Declined {
+			t.Errorf("%s: a is %s and wants %d, b is %s: %s", policy, a.State, a.Want, b.State, b.Why)
+		}
+		apply(Event{At: 70, Kind: KindRates, Job: "a", Rates: map[int]float64{a.Want: 5 * float64(a.Want)}})
+		doAll(t, q, 120, apply)
+		if a.Want+b.Want < 1 { // srtf and srsf have b, which is not measured, go first
+			t.Errorf("%s: a is %s when it was measured, b is %s: %s", policy, a.State, b.State, a.Why)
+		}
 	}
 }
