@@ -97,7 +97,7 @@ func TestFullDisk(t *testing.T) {
 // A job whose coordinator cannot listen anywhere waits, and who asks is told why.
 func TestNowhereToListen(t *testing.T) {
 	var said strings.Builder
-	s, err := Start(Options{Dir: t.TempDir(), Policy: "fifo", Slot: time.Second, Hosts: []*live.Host{{Name: "h", Slots: 1}}, Address: "192.0.2.7", Log: slog.New(slog.NewTextHandler(&said, nil))}) // of no machine: RFC 5737
+	s, err := Start(Options{Dir: t.TempDir(), Policy: "fifo", Slot: time.Second, Hosts: []*live.Host{{Name: "h", Slots: 1}}, Address: "240.0.0.7", Log: slog.New(slog.NewTextHandler(&said, nil))}) // of no machine: RFC 1112, section 4
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +108,7 @@ func TestNowhereToListen(t *testing.T) {
 	for range 3 {
 		s.act()
 	}
-	if j, st := s.q.Job("a"), s.status(); j.State != live.Waiting || j.Want != 1 || !strings.Contains(st.Error, "no coordinator can listen at --address: listen tcp 192.0.2.7") {
+	if j, st := s.q.Job("a"), s.status(); j.State != live.Waiting || j.Want != 1 || !strings.Contains(st.Error, "no coordinator can listen at --address: listen tcp 240.0.0.7") {
 		t.Errorf("%s, %d workers, %q", j.State, j.Want, st.Error)
 	}
 	if n := strings.Count(said.String(), "no coordinator can listen"); n != 1 {
