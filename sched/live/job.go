@@ -177,8 +177,8 @@ func (j *Job) joined() (n int) {
 	return n
 }
 
-// finishing says whether nothing is left but its end.
-func (j *Job) finishing() bool { return j.Samples >= j.Spec.Samples }
+// finishing says whether nothing is left but its end, as this life's log says: what the life before had made may be more than its last checkpoint has.
+func (j *Job) finishing() bool { return j.trains && j.Samples >= j.Spec.Samples }
 
 // nearest is the number of workers of m that is the fewest doublings away from n; 0: there is none.
 func nearest(m map[int]float64, n int) (at int) {

@@ -29,7 +29,8 @@ type world struct {
 	saved  []byte   // what the first of these come to; nil: of none
 	folded int      // how many these are
 	do     []due
-	learns bool // what starts take
+	learns bool    // what starts take
+	linger float64 // s after which workers end whose job has
 
 	done  map[string]int64 // samples that checkpoints have, by job
 	trail strings.Builder
@@ -148,6 +149,13 @@ func (w *world) commit(e Event) {
 		w.t.Fatal(err)
 	}
 	w.log = append(w.log, line)
+	if j := w.q.Job(e.Job); e.Kind == KindBegin && len(j.Members) > 0 {
+		w.t.Fatalf("%.2f: %s begins, and has %d workers of the life before", e.At, e.Job, len(j.Members))
+	} else if e.Kind == KindAdd && j.State != Running {
+		w.t.Fatalf("%.2f: %s gets a worker, and is %s", e.At, e.Job, j.State)
+	} else if e.Kind == KindLeave && strings.Contains(e.Why, "has taken its place") && !slices.ContainsFunc(j.Members, func(m *Member) bool { return m.Replaces == e.Member && m.Joined }) {
+		w.t.Fatalf("%.2f: worker %d of %s is to leave, and nobody has its place", e.At, e.Member, e.Job)
+	}
 	if err := w.q.Apply(e); err != nil {
 		w.t.Fatal(err)
 	}
@@ -222,7 +230,11 @@ func (w *world) over(job string, s State) {
 	}
 	w.commit(Event{At: w.now, Kind: KindEnded, Job: job, State: s, Samples: j.Samples})
 	for _, m := range slices.Clone(j.Members) {
-		w.commit(Event{At: w.now, Kind: KindGone, Job: job, Member: m.ID})
+		if w.linger > 0 {
+			w.later(w.linger, func() { w.gone(job, m.ID) })
+		} else {
+			w.gone(job, m.ID)
+		}
 	}
 	w.done[job] = j.Samples
 }
@@ -325,14 +337,15 @@ func (w *world) idle() bool {
 	return !slices.ContainsFunc(w.q.Jobs, (*Job).Active)
 }
 
-// Random lives: jobs come, are cancelled, hosts are slow, workers and coordinators die, and the service is killed again and again. Every job comes to an end, and uses each sample once.
+// Random lives: jobs come, are cancelled, hosts are slow, workers and coordinators die, and the service is killed again and again, and begins with another policy or without a host. Every job comes to an end, and uses each sample once.
 // What a queue is saved as is, with what happens after, the same queue as all events make.
 func TestRandomLives(t *testing.T) {
 	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 3))
 		policy := []string{"fifo", "edf", "ef", "ef-admission", "tiresias", "srtf"}[seed%6]
 		w := newWorld(t, policy, 5, Host{Name: "a", Slots: 2}, Host{Name: "b", Slots: 2}, Host{Name: "c", Slots: 4})
-		w.learns = seed%2 == 1
+		w.learns, w.linger = seed%2 == 1, float64(seed%4)/2
+		all := w.hosts
 		cancelled, killed := map[string]bool{}, 0
 		slow := ""
 		jobs := 0
@@ -382,7 +395,8 @@ func TestRandomLives(t *testing.T) {
 				w.close(pick(r, w.hosts).Name, pick(r, []string{"", "", "drained"}))
 			}
 			if steps%10_000 == 5000 { // jobs end, also if all are closed
-				for _, h := range w.hosts {
+				for _, h := range all {
+					h.Closed = ""
 					w.close(h.Name, "")
 				}
 			}
@@ -394,10 +408,22 @@ func TestRandomLives(t *testing.T) {
 				w.gone(j.Name, pick(r, j.Members).ID)
 			}
 			if r.IntN(20) == 0 {
+				if seed%3 == 0 && r.IntN(10) == 0 { // under another policy, and without a host
+					w.policy = pick(r, sched.LivePolicies())
+					out := r.IntN(2 * len(all))
+					w.hosts = slices.Clone(all)
+					if out < len(all) {
+						w.hosts = slices.Delete(w.hosts, out, out+1)
+					}
+				}
 				w.restart()
-				if r.IntN(10) == 0 {
+				if r.IntN(10) == 0 && seed%3 != 0 { // what is known of a host that is out is not saved
 					w.fold()
 				}
+			}
+			if jobs == 12 && len(w.hosts) < len(all) {
+				w.hosts = all
+				w.restart()
 			}
 			w.step(func(string) float64 { return 1 })
 		}
