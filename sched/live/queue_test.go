@@ -361,6 +361,9 @@ func TestRandomLives(t *testing.T) {
 			}
 			if jobs < 12 && r.IntN(20) == 0 {
 				s := Spec{Name: fmt.Sprintf("j%d", jobs), Samples: int64(1000 + r.IntN(9000)), Max: 1 << r.IntN(4), Rates: map[int]float64{1: 100}}
+				if r.IntN(3) == 0 {
+					s.Min = s.Max
+				}
 				if r.IntN(2) == 0 {
 					s.Deadline = 20 + float64(r.IntN(200))
 				}
