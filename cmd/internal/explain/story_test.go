@@ -302,6 +302,29 @@ func TestGoneAndOdd(t *testing.T) {
 	}
 }
 
+// A job that was resumed is not said to have made what it had made before.
+func TestResumed(t *testing.T) {
+	s := slowForAWhile().story(t)
+	for _, c := range []struct {
+		version int64
+		end     bool
+		want    string
+	}{
+		{0, false, "4000 samples in 100 updates"},
+		{0, true, "4000 samples in 100 updates"},
+		{50, false, "4000 samples in all, 100 updates after version 50"},
+		{50, true, "3000 samples in 100 updates after version 50"},
+	} {
+		s.Train.Version, s.End = c.version, nil
+		if c.end {
+			s.End = &runlog.Result{Samples: 3000}
+		}
+		if got := s.done(); got != c.want {
+			t.Errorf("version %d, summary %v: %q", c.version, c.end, got)
+		}
+	}
+}
+
 func TestText(t *testing.T) {
 	var b strings.Builder
 	s := slowForAWhile().story(t)

@@ -45,8 +45,7 @@ func (s *Story) head(b *strings.Builder) {
 		if s.End != nil {
 			wall = s.End.Wall.Duration()
 		}
-		fmt.Fprintf(b, "%s  %s, %s on %s, %d workers: %d samples in %d updates, %s", s.Start.Program, s.Arch, model, s.Train.Data, s.part(),
-			s.Samples, s.Updates, took(wall))
+		fmt.Fprintf(b, "%s  %s, %s on %s, %d workers: %s, %s", s.Start.Program, s.Arch, model, s.Train.Data, s.part(), s.done(), took(wall))
 		speed := s.speed(s.Began, s.Ended)
 		if s.End != nil {
 			speed = s.End.SamplesPerS
@@ -507,4 +506,15 @@ func took(d time.Duration) string {
 		return fmt.Sprintf("%.1f min", s/60)
 	}
 	return fmt.Sprintf("%.1f h", d.Hours())
+}
+
+// done is what the log has of the job. One that was resumed counts on from the samples of its checkpoint, of which a log without a summary does not say how many they were.
+func (s *Story) done() string {
+	switch {
+	case s.Train.Version == 0:
+		return fmt.Sprintf("%d samples in %d updates", s.Samples, s.Updates)
+	case s.End != nil:
+		return fmt.Sprintf("%d samples in %d updates after version %d", s.End.Samples, s.Updates, s.Train.Version)
+	}
+	return fmt.Sprintf("%d samples in all, %d updates after version %d", s.Samples, s.Updates, s.Train.Version)
 }
