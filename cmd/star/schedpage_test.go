@@ -24,7 +24,7 @@ func lookAtSchedule(t *testing.T, url, kind string, end func()) {
 func TestSchedulePage(t *testing.T) {
 	browser(t)
 	dir := t.TempDir()
-	jobs := "job_id,submit,gpus,duration,deadline\n<script>alert(1)</script>,0,4,100,\nb,10,4,50,170\nc,20,8,5,\nd,30,1,5,\n"
+	jobs := "job_id,submit,gpus,duration,deadline\n<script>alert(1)</script>,0,4,100,\nb,10,4,50,170\nc,20,8,5,\n23b8c1e9-3924-56de-3eb1-3b9046685257,3715485,1,5,9999999\n"
 	if err := os.WriteFile(filepath.Join(dir, "jobs.csv"), []byte(jobs), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -211,13 +211,13 @@
     drawCharts();
     $("s-hosts").hidden = !v.hosts.length;
     table("t-hosts", [["host"], ["workers", "n"], ["places", "n"], ["slow", "text"]], v.hosts.map(h => ({ cls: h.slow ? "bad" : "", cells: [h.host, String(h.workers), String(h.places), h.slow || "–"] })), "no hosts");
-    jobs("running", v.running, [["job"], [places, "n"], ["done", "n"], ["deadline"], ["waited", "n"], ["on"], ["why", "text"]],
+    jobs("running", v.running, [["job", "name"], [places, "n"], ["done", "n"], ["deadline"], ["waited", "n"], ["on"], ["why", "text"]],
       j => ({ cls: late(j) ? "bad" : "", cells: [j.job, has(j), percent(j.done, 0), due(j), duration(j.waited), (j.hosts || []).join(", ") || "–", j.why] }), "no job runs");
-    jobs("queue", v.queue, [["job"], ["came"], ["done", "n"], ["deadline"], ["waited", "n"], ["preemptions", "n"], ["why", "text"]],
+    jobs("queue", v.queue, [["job", "name"], ["came"], ["done", "n"], ["deadline"], ["waited", "n"], ["preemptions", "n"], ["why", "text"]],
       j => ({ cls: late(j) ? "bad" : "", cells: [j.job, since(j.submitted), percent(j.done, 0), due(j), duration(j.waited), String(j.preemptions), j.why] }), "no job waits");
-    jobs("refused", v.refused, [["job"], ["state"], ["when"], ["why", "text"]],
+    jobs("refused", v.refused, [["job", "name"], ["state"], ["when"], ["why", "text"]],
       j => ({ cls: j.state === "failed" ? "bad" : "", cells: [j.job, j.state, since(known(j.ended) ? j.ended : j.submitted), j.why] }), "none");
-    jobs("ended", v.ended, [["job"], ["submitted"], ["began"], ["ended"], ["took", "n"], ["waited", "n"], ["deadline"], ["preemptions", "n"], ["last decision, or result", "text"]],
+    jobs("ended", v.ended, [["job", "name"], ["submitted"], ["began"], ["ended"], ["took", "n"], ["waited", "n"], ["deadline"], ["preemptions", "n"], ["last decision, or result", "text"]],
       j => ({ cls: late(j) ? "bad" : "", cells: [j.job, since(j.submitted), known(j.begun) ? since(j.begun) : "–", since(j.ended), duration(j.ended - j.submitted), duration(j.waited), due(j), String(j.preemptions), j.why] }), "none yet");
     $("s-decided").hidden = !v.decided.length;
     table("t-decided", [["when"], ["job"], ["what", "text"]], v.decided.filter(d => matches(d.job)).map(d => ({ cells: [at(d.at), d.job || "–", d.says] })), "no job of that name");

@@ -15,7 +15,11 @@ browse(async (page, kind) => {
     await says("the first job on the first GPU", "under", "job <script>alert(1)</script> has 4 GPUs from 0.0 s to 100.0 s: GPU 0");
     await key("ArrowRight");
     await says("the next one", "under", "job b has 4 GPUs from 100.0 s to 150.0 s");
-    await page.fill("#find", "d");
+    await page.setViewportSize({ width: 1200, height: 800 });
+    const hidden = await page.evaluate(() => { const box = document.querySelector("#t-ended").closest(".scroll"); return box.scrollWidth - box.clientWidth; });
+    if (hidden > 0) fail(`with a long name and late times ${hidden} px of the columns are out of sight`);
+    await page.setViewportSize({ width: 390, height: 800 });
+    await page.fill("#find", "3b90");
     await until("only what is looked for", () => document.querySelectorAll("#t-ended tbody tr").length === 1);
     await page.fill("#find", "");
     await page.selectOption("#policy", "srtf");
