@@ -121,26 +121,24 @@ func passing(jobs []*staged) float64 {
 
 // passed is what passes from the end of the third step to the end of the seventh, s, if job i begins with resource at[i] of storage, processor, GPU and network.
 func passed(jobs []*staged, at []int) float64 {
-	var before, begin, third, last float64 // when the step before, and this one, began, and the third step and this one are over
+	var before, begin, third float64 // when the step before, and this one, began, and the third one was over
 	for s := range most + 3 {
 		end := 0.
-		last = 0
 		for i, j := range jobs {
 			switch r := (s + at[i]) % most; r {
 			case 0:
-				last = begin
 			case 1:
 				end = max(end, before+j.Stages[0])
 			default:
 				end = max(end, begin+j.Stages[r-1])
 			}
 		}
-		before, begin, last = begin, end, max(last, end)
+		before, begin = begin, end
 		if s == 2 {
-			third = last
+			third = end
 		}
 	}
-	return last - third
+	return begin - third
 }
 
 // busy is the share of the time in which the resources are used.
