@@ -162,7 +162,7 @@ func (e *schedEngine) slurm(s *settings.Set, o *schedule.Options) error {
 		o.Hosts = append(o.Hosts, &live.Host{Name: n.name, Slots: n.cpus / e.cpus, Closed: n.closed})
 	}
 	if e.partition != "" && strings.TrimSpace(said) == "" {
-		return s.Invalid("partition", errors.New("Slurm names no node of it: sinfo lists partitions"))
+		return s.Invalid("partition", errors.New("no node of Slurm is in it: sinfo lists partitions"))
 	}
 	if len(o.Hosts) == 0 {
 		return unavailable{fmt.Errorf("--engine slurm: there is no node that has %d processors: sinfo says %q (--partition, --cpus)", e.cpus, strings.TrimSpace(said))}
