@@ -89,7 +89,7 @@ func (f *forecast) prepare(logs []string) (err error) {
 	}{
 		{"workers", f.workers >= 0 && f.workers <= 65536, "0 to 65536"}, {"samples", f.samples >= 0, "0 or more"}, {"level", f.level > 0 && f.level < 1, "a share between 0 and 1"},
 		{"price", f.price >= 0 && f.price < 1e9, "$ of at least 0"}, {"price-servers", f.servers >= 0 && f.servers < 1e9, "$ of at least 0"},
-		{"price-demand", f.demand >= 0 && f.demand < 1e9, "$ of at least 0"}, {"deadline", f.deadline >= 0, "0 or more"}, {"runs", f.runs >= 20 && f.runs <= 1e6, "20 to 1000000"},
+		{"price-demand", f.demand >= 0 && f.demand < 1e9, "$ of at least 0"}, {"deadline", f.deadline >= 0, "0 or more"}, {"start", f.start >= 0 || f.start == -time.Second, "0 or more, or -1s"}, {"runs", f.runs >= 20 && f.runs <= 1e6, "20 to 1000000"},
 		{"rates", len(logs) == 0 || len(f.rates) == 0, "run logs or --rates, not both"}, {"rates", len(logs)+len(f.rates) > 0, "run logs, or samples/s such as 1:2500,4:9000"},
 	} {
 		if !c.ok {
@@ -158,20 +158,20 @@ func spanOf(values []float64, level float64) forecastSpan {
 
 // forecastAnswer is star sched market forecast --json.
 type forecastAnswer struct {
-	Samples  int64        `json:"samples"`
-	Workers  int          `json:"workers"`
-	Revoke   string       `json:"revoke"`
-	Start    float64      `json:"start_s"`
-	Runs     int          `json:"runs"`
-	Level    float64      `json:"level"`
-	Seconds  forecastSpan `json:"seconds"`
-	Machines forecastSpan `json:"machine_s"` // of workers
-	Cost     forecastSpan `json:"cost_usd"`
-	Revoked  forecastSpan `json:"revoked"`
-	NoEnd    float64      `json:"share_that_does_not_end"`
-	InTime   *float64     `json:"share_within_deadline,omitempty"`
-	Demand   float64      `json:"seconds_on_demand"` // where nobody is taken away
-	Costs    float64      `json:"cost_usd_on_demand"`
+	Samples  int64         `json:"samples"`
+	Workers  int           `json:"workers"`
+	Revoke   string        `json:"revoke"`
+	Start    float64       `json:"start_s"`
+	Runs     int           `json:"runs"`
+	Level    float64       `json:"level"`
+	Seconds  forecastSpan  `json:"seconds"`
+	Machines forecastSpan  `json:"machine_s"`          // of workers
+	Cost     *forecastSpan `json:"cost_usd,omitempty"` // with a price
+	Revoked  forecastSpan  `json:"revoked"`
+	NoEnd    float64       `json:"share_that_does_not_end"`
+	InTime   *float64      `json:"share_within_deadline,omitempty"`
+	Demand   float64       `json:"seconds_on_demand"` // where nobody is taken away
+	Costs    *float64      `json:"cost_usd_on_demand,omitempty"`
 }
 
 // simulate runs the job often. Each run has its own lives, and its own rates: a curve is as far off for all numbers of workers at once, and the next run's
@@ -210,10 +210,17 @@ func (f *forecast) simulate() *forecastAnswer {
 	}
 	a.NoEnd /= float64(f.runs)
 	inTime /= float64(f.runs)
-	a.Seconds, a.Machines, a.Cost, a.Revoked = spanOf(took, f.level), spanOf(up, f.level), spanOf(cost, f.level), spanOf(revoked, f.level)
+	a.Seconds, a.Machines, a.Revoked = spanOf(took, f.level), spanOf(up, f.level), spanOf(revoked, f.level)
 	n := len(f.curve)
 	a.Demand = float64(f.samples) / f.curve[n-1].Mean
-	a.Costs = (float64(n)*f.demand + f.servers) * a.Demand / 3600
+	if f.price+f.servers > 0 {
+		c := spanOf(cost, f.level)
+		a.Cost = &c
+	}
+	if f.demand > 0 {
+		c := (float64(n)*f.demand + f.servers) * a.Demand / 3600
+		a.Costs = &c
+	}
 	if f.deadline > 0 {
 		a.InTime = &inTime
 	}
@@ -243,16 +250,16 @@ func (f *forecast) print(w io.Writer) error {
 	row("training takes", a.Seconds, long)
 	row("machines are up for", a.Machines, long)
 	dollars := func(v float64) string { return fmt.Sprintf("%.4g", v) }
-	if f.price+f.servers > 0 {
-		row("cost $", a.Cost, dollars)
+	if a.Cost != nil {
+		row("cost $", *a.Cost, dollars)
 	}
 	row("machines taken away", a.Revoked, func(v float64) string { return fmt.Sprintf("%.0f", v) })
 	if err := tw.Flush(); err != nil {
 		return err
 	}
 	fmt.Fprintf(w, "\non machines that nobody takes away: %s", long(a.Demand))
-	if f.demand > 0 {
-		fmt.Fprintf(w, ", %s $", dollars(a.Costs))
+	if a.Costs != nil {
+		fmt.Fprintf(w, ", %s $", dollars(*a.Costs))
 	}
 	fmt.Fprintln(w)
 	if a.NoEnd > 0 {

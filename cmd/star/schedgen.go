@@ -58,6 +58,11 @@ Helios and Microsoft's Philly report, or like those of AlloX, in its format.
 			case !(g.BestEffort >= 0 && g.BestEffort <= 1):
 				return s.Invalid("best-effort", errors.New("want a share from 0 to 1"))
 			}
+			for _, name := range []string{"slack", "spread", "best-effort"} {
+				if g.Like == "allox" && s.IsSet(name) {
+					return s.Invalid(name, errors.New("not with --like allox, whose jobs have no deadlines"))
+				}
+			}
 			var err error
 			if p.throughputs != "" {
 				if g.Rates, err = p.rates(); err != nil {
