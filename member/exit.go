@@ -107,7 +107,7 @@ func (e *NaNError) ExitCode() int { return exitcode.Diverged }
 // SignalError says that a signal ended the process.
 type SignalError struct{ Signal os.Signal }
 
-func (e *SignalError) Error() string { return fmt.Sprintf("ended by %v", e.Signal) }
+func (e *SignalError) Error() string { return fmt.Sprintf("ended by a signal: %v", e.Signal) }
 
 // ExitCode is 128 plus the number of the signal.
 func (e *SignalError) ExitCode() int {

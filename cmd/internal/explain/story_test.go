@@ -9,9 +9,11 @@ import (
 	"io"
 	"math"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
+	"star/member"
 	"star/runlog"
 )
 
@@ -321,6 +323,21 @@ func TestResumed(t *testing.T) {
 		}
 		if got := s.done(); got != c.want {
 			t.Errorf("version %d, summary %v: %q", c.version, c.end, got)
+		}
+	}
+}
+
+// Who was ended by a signal has not failed.
+func TestEnds(t *testing.T) {
+	for why, want := range map[string]string{"": "", "worker 1 is gone": "The job failed: worker 1 is gone\n", (&member.SignalError{Signal: syscall.SIGTERM}).Error(): "The job was ended by a signal: terminated\n"} {
+		s := slowForAWhile().story(t)
+		s.End = &runlog.Result{Samples: 3000, Error: why}
+		var b strings.Builder
+		if err := s.Text(&b, View{Width: 64}); err != nil {
+			t.Fatal(err)
+		}
+		if got := b.String(); want != "" && !strings.Contains(got, "\n"+want) || want == "" && strings.Contains(got, "The job ") {
+			t.Errorf("%q: %s", why, got)
 		}
 	}
 }
