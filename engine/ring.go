@@ -382,7 +382,8 @@ func (r *Ring) progress() Progress {
 // proceed does what has become possible: changes of the ring, batches for riders, rounds. Nothing
 // is, while a ring forms that has failed: only then is it known which of the rounds were made. A
 // staged ring takes over when all rounds of the one before it are complete, and another one is
-// staged after that at the earliest.
+// staged after that at the earliest: in its first round its members give each other the parameters,
+// and where no round is left they must have formed.
 func (r *Ring) proceed() {
 	if len(r.forming) > 0 || r.over {
 		return
@@ -392,11 +393,11 @@ func (r *Ring) proceed() {
 			r.now, r.staged = *r.staged, nil
 			r.transfer(true)
 		}
-		if r.changed && r.staged == nil {
+		if r.changed && r.staged == nil && (r.next > r.now.from || len(r.unformed[r.now.generation]) == 0) {
 			r.stage()
 			continue
 		}
-		if r.staged == nil {
+		if r.staged == nil && !r.changed {
 			r.hire(false)
 		}
 		r.grant(RingAhead)

@@ -167,8 +167,9 @@ func (r *Ring) Formed(m wire.Formed) ([]Ready, error) {
 	if k := slices.Index(r.unformed[generation], w); k >= 0 {
 		if r.unformed[generation] = slices.Delete(r.unformed[generation], k, k+1); len(r.unformed[generation]) == 0 {
 			delete(r.unformed, generation)
+			r.proceed()
 		}
-		return nil, nil
+		return r.out, nil
 	}
 	i := slices.Index(r.forming, w)
 	if i < 0 || generation != r.now.generation {

@@ -118,6 +118,49 @@ func TestOneDeathInAChangeOfRings(t *testing.T) {
 	}
 }
 
+// Whoever cannot exchange anything once, when a plan changes at the end of the samples, at whatever moment: somebody in the ring that forms then has the parameters.
+func TestOneFaultInAChangeOfRings(t *testing.T) {
+	for n := 3; n <= 4; n++ {
+		for limit := int64(1); limit <= 4; limit++ {
+			for who := range star.Worker(n) {
+				for moment, failed := 0, true; failed && moment < 60; moment++ {
+					failed = fails(t, n, limit, who, moment)
+				}
+			}
+		}
+	}
+}
+
+// fails runs a job in which the last worker rides, and then all others do, and in which the ring of one fails so many acts after that. False: nothing was left to do by then.
+func fails(t *testing.T, n int, limit int64, who star.Worker, moment int) (failed bool) {
+	about := fmt.Sprintf("%d workers, %d samples, worker %d at moment %d", n, limit, who, moment)
+	cfg := engine.Config{Plan: modes.Ring(n, star.Worker(n-1)), Workers: n, Batch: 3, Limit: limit, Ring: new(engine.RingConfig), MaxParams: 1 << 30}
+	s := rehearsal.NewRing(rehearsal.Config{Config: cfg, Draw: func(low, _ int, _ string) int { return low },
+		Broken: func(format string, a ...any) { t.Fatalf("%s: "+format, append([]any{about}, a...)...) },
+		Lost:   func(why string) { t.Fatalf("%s: %s", about, why) }})
+	for step := 0; step < 5000; step++ {
+		if step == 2 {
+			var others []star.Worker
+			for w := range star.Worker(n - 1) {
+				others = append(others, w)
+			}
+			s.Install(modes.Ring(n, others...))
+		}
+		if step >= 2+moment && !failed && s.Busy(who) {
+			s.Fail(who, -1)
+			failed = true
+		}
+		can := s.Acts()
+		if len(can) == 0 {
+			s.Check()
+			return failed
+		}
+		can[step%len(can)].Do()
+	}
+	t.Fatalf("%s: the job never ends", about)
+	return false
+}
+
 // dies runs a job of 30 samples, whose plan changes after six acts and which loses a worker so many later. False: nothing was left to do by then.
 func dies(t *testing.T, n int, from, to []star.Worker, victim star.Worker, moment, order int, about string) (died bool) {
 	cfg := engine.Config{Plan: modes.Ring(n, from...), Workers: n, Batch: 3, Limit: 30, Ring: new(engine.RingConfig), MaxParams: 1 << 30}
