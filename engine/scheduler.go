@@ -35,7 +35,7 @@ func (s Scale) Valid() bool {
 }
 
 // Weight is c of a gradient over so many samples, in an update over total of them, where a round has
-// round samples and one of all planned workers has planned. Its parameters are stale updates old.
+// round samples, and one of all planned workers has planned, of which ScaleWorkers alone makes use. Its parameters are stale updates old.
 func (s Scale) Weight(samples, total, round, planned float64, stale int64) float32 {
 	of := round
 	switch s {

@@ -512,7 +512,11 @@ func (l *Shards) stride(ws []star.Worker) (s strides) {
 // weight is that of a gradient over so many samples, in one of the worker's steps, among those of a
 // firing over as many in all.
 func (l *Shards) weight(samples, firing float64, stale int64) float32 {
-	return l.scale.Weight(samples, firing, float64(l.round()), float64(Round(l.plan, l.batch, l.planned)), stale)
+	planned := int64(0)
+	if l.scale == ScaleWorkers {
+		planned = Round(l.plan, l.batch, l.planned)
+	}
+	return l.scale.Weight(samples, firing, float64(l.round()), float64(planned), stale)
 }
 
 // rest is the part of the workers that were not in the last update: (N − K)/N of LGC.

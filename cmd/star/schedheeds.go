@@ -59,13 +59,16 @@ func (p *schedSim) notePredictions(w io.Writer, jobs []*sched.Job) {
 		{"qssf", "history (lgb_priority)", func(j *sched.Job) float64 { return j.History }},
 		{"lucid", "estimate (ebm_priority)", func(j *sched.Job) float64 { return j.Estimate }},
 	} {
+		if p.format == "lucid" || !slices.Contains(p.policies, c.policy) {
+			continue
+		}
 		none, first := 0, ""
 		for _, j := range jobs {
 			if c.of(j) == 0 {
 				none, first = none+1, cmp.Or(first, j.ID)
 			}
 		}
-		if none > 0 && p.format != "lucid" && slices.Contains(p.policies, c.policy) {
+		if none > 0 {
 			fmt.Fprintf(w, "note: %d of %d jobs, such as %s, have 0 or nothing in the column %s: %s takes them for the shortest\n", none, len(jobs), first, c.column, c.policy)
 		}
 	}
