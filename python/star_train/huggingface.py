@@ -16,7 +16,7 @@ from typing import Any, Optional
 
 import transformers
 
-from . import _link
+from . import _data, _job, _link
 from . import torch as star
 
 __all__ = ["Star", "Trainer"]
@@ -27,10 +27,10 @@ class Star:
 
     own = False
     overlap = True
-    _star: Optional[star._Batches] = None
+    _star: Optional[_data.Batches] = None
 
     def get_train_dataloader(self: Any) -> Any:
-        if star._current() is None:
+        if _job.current() is None:
             return super().get_train_dataloader()  # type: ignore[misc]
         if self._star is not None:
             raise star.StarError("train() was called before in this process: a process is one worker, and trains once", _link.EXIT_USAGE)
@@ -60,7 +60,7 @@ class Star:
         star.schedule(self.lr_scheduler, every=size * parts)
         loader.weights = []
         loader.begin()
-        self._star = star._Batches(loader)
+        self._star = _data.Batches(loader)
         self.add_callback(_Callback(loader))
         args.max_steps = max(1, math.ceil(steps / star.workers()))  # for what it shows: the job says when it is over
         return self._star

@@ -15,7 +15,7 @@ from lightning.pytorch.loops.fetchers import _DataFetcher, _PrefetchDataFetcher
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from lightning.pytorch.utilities import rank_zero_only
 
-from . import _link
+from . import _data, _job, _link
 from . import torch as star
 
 __all__ = ["StarStrategy"]
@@ -32,11 +32,11 @@ class StarStrategy(SingleDeviceStrategy):
     def __init__(self, *, own: bool = False, overlap: bool = True, every: int = 0, **kwargs: Any) -> None:
         super().__init__("cpu", **kwargs)
         self._own, self._overlap, self._every = own, overlap, every
-        self._batches: Optional[star._Batches] = None
+        self._batches: Optional[_data.Batches] = None
 
     def setup_optimizers(self, trainer: Any) -> None:
         super().setup_optimizers(trainer)
-        if star._current() is None:
+        if _job.current() is None:
             return
         module = self.lightning_module
         if len(self.optimizers) != 1 or not module.automatic_optimization:
@@ -56,14 +56,14 @@ class StarStrategy(SingleDeviceStrategy):
 
     def process_dataloader(self, dataloader: Any) -> Any:
         trainer = self.lightning_module.trainer
-        if star._current() is None or not trainer.training or self._batches is not None:
+        if _job.current() is None or not trainer.training or self._batches is not None:
             return dataloader
         if not isinstance(dataloader, tud.DataLoader) or dataloader.batch_size is None:
             raise star.StarError("StarStrategy needs a DataLoader with a batch_size for training, and no batch_sampler: it is %s" % type(dataloader).__name__, _link.EXIT_USAGE)
         kwargs = {k: getattr(dataloader, k) for k in _KEPT if getattr(dataloader, k, None) is not None}
         if type(dataloader.sampler) not in (tud.RandomSampler, tud.SequentialSampler, tud.dataloader._InfiniteConstantSampler):
             kwargs["sampler"] = dataloader.sampler
-        self._batches = star._Batches(
+        self._batches = _data.Batches(
             star.loader(dataloader.dataset, dataloader.batch_size, accumulate=trainer.accumulate_grad_batches, epochs=max(trainer.max_epochs or 0, 0), **kwargs)
         )
         self._batches.loader.begin()

@@ -271,7 +271,7 @@ TRAIN = (
     + """
 import os, signal
 import star_train.torch as star
-star._cuda._BUCKET = 500
+star._job._cuda._BUCKET = 500
 
 class Numbered(torch.utils.data.Dataset):
     def __init__(self):
@@ -283,9 +283,9 @@ class Numbered(torch.utils.data.Dataset):
 
 parts = []
 if "ring" in ask:
-    tell = star._link.Link.part
-    star._link.Link.part = lambda link, step, at: (parts.append(at), tell(link, step, at))
-    star._PART = 100
+    tell = star._job._link.Link.part
+    star._job._link.Link.part = lambda link, step, at: (parts.append(at), tell(link, step, at))
+    star._job._PART = 100
 model = make(width)
 where = [p.data_ptr() for p in model.parameters()]
 opt = star.attach(model, OPTIMIZERS[name](model), own="own" in ask)
@@ -300,7 +300,7 @@ scaler = torch.cuda.amp.GradScaler(init_scale=1024.0) if "scaler" in ask else No
 steps = 0
 taken = []
 for epoch in range(100):
-    for i, x, y in star.loader(Numbered(), batch_size=16 // accumulate, accumulate=accumulate, epochs=10) if epoch == 0 else star._session.loader:
+    for i, x, y in star.loader(Numbered(), batch_size=16 // accumulate, accumulate=accumulate, epochs=10) if epoch == 0 else star._job.session.loader:
         if not taken:
             opt.zero_grad()
         loss = F.cross_entropy(model(x.to(device)), y.to(device)) / accumulate

@@ -133,7 +133,7 @@ def agent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Agent]]:
     backward = torch.Tensor.backward
     monkeypatch.setattr(_link, "_register", lambda link: None)
     monkeypatch.setattr(_link, "show_stacks", lambda: False)
-    monkeypatch.setattr(star, "_session", None)
+    monkeypatch.setattr(star._job, "session", None)
     for name in ("STAR_OFF", "STAR_AGENT", "STAR_COORDINATOR"):
         monkeypatch.delenv(name, raising=False)
 
@@ -142,7 +142,7 @@ def agent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Agent]]:
         return made[-1]
 
     yield make
-    star._session = None
+    star._job.session = None
     torch.Tensor.backward = backward  # type: ignore[method-assign]
     os.environ.pop("STAR_LINK_FD", None)
     for a in made:
@@ -659,7 +659,7 @@ def test_step_without_batch(agent: Any) -> None:
         for _ in loader:
             pass
     with pytest.raises(star.StarError, match="opt.step\\(\\) without a batch"):
-        star._session.step = 0
+        star._job.session.step = 0
         opt.step()
 
 
@@ -739,8 +739,8 @@ def test_off(monkeypatch: pytest.MonkeyPatch, why: str) -> None:
     if why == "STAR_OFF":
         monkeypatch.setenv("STAR_LINK_FD", "3")
         monkeypatch.setenv("STAR_OFF", "1")
-    monkeypatch.setattr(star, "_session", None)
-    monkeypatch.setattr(star, "_stock_warned", False)
+    monkeypatch.setattr(star._job, "session", None)
+    monkeypatch.setattr(star._job, "_stock_warned", False)
     model = small()
     mine = torch.optim.Adagrad(model.parameters(), 0.1)
     with pytest.warns(UserWarning, match="part of no job"):

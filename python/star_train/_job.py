@@ -1,0 +1,486 @@
+"""This process's part in a job: what its agent says, and the gradients that it gets for it."""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Sized, Tuple, cast
+
+import torch
+
+from . import _cuda, _link, _rule, _state
+from ._link import StarError
+
+if TYPE_CHECKING:
+    from ._data import Loader, Test
+    from ._ddp import Buckets
+    from ._optimizer import Attached
+    from ._schedule import Schedule
+
+# Parts of a gradient of at least so many elements (1 MiB) are told of while backward still runs.
+_PART = 1 << 18
+
+# So many steps are looked at before parts are told of early: whether the script changes gradients between backward and step.
+_TRIAL = 3
+
+
+class Tensor(NamedTuple):
+    name: str
+    tensor: torch.Tensor
+    at: int  # elements from the start of its area
+
+
+class Session:
+    """This process's part in the job."""
+
+    def __init__(self) -> None:
+        self.link: Optional[_link.Link] = None
+        self.model: Optional[torch.nn.Module] = None
+        self.device: Optional[torch.device] = None  # a GPU; None: the processor
+        self.optimizer: Optional[torch.optim.Optimizer] = None
+        self.loader: Optional[Loader] = None
+        self.test: Optional[Test] = None
+        self.rank = -1
+        self.workers = 0
+        self.over = False
+
+        self.params: List[Tensor] = []
+        self.grads: List[torch.Tensor] = []
+        self.buffers: List[Tensor] = []
+        self.gpu: Optional[_cuda.Mirror] = None  # the model is on one
+        self.mirrors: List[Tuple[torch.Tensor, torch.Tensor]] = []  # of buffers that are not float32: their own, the one in the memory
+        self.schedule: Optional[Schedule] = None
+        self.own = False  # the optimizer makes its steps here
+        self.ddp: Optional[Buckets] = None  # the loop and the data are a script's of DistributedDataParallel
+        self.frozen: List[Tuple[str, torch.nn.Parameter]] = []  # though the optimizer has them
+        self.memory: Optional[_link.Memory] = None
+
+        self.step = 0  # of the gradient that is asked for; 0: none is
+        self.computed = 0  # gradients
+        self.parts_wanted = False
+        self.pending: Optional[_link.Frame] = None
+        self.leases: Dict[int, List[int]] = {}
+        self.loss: Any = 0.0  # a tensor on a GPU, which is not waited for before the end of the step
+        self.losses = 0
+        self.asked = 0  # when the batch was asked for, ns
+        self.loaded = 0  # when it was there
+
+        self.trial = _TRIAL
+        self.early = True
+        self.complete: List[int] = []  # by parameter: version of its gradient when it was complete; -1: it is not
+        self.weight = 1.0  # of the part of the batch that is computed, in the gradient of the whole
+        self.again = False  # backward has come to a parameter twice in this step
+        self.low = 0  # parameters from here on are complete
+        self.told = 0  # element from which on the agent knows
+        self.warned = False
+        self.settings: Optional[List[Any]] = None  # of the optimizer's groups, as the job has them
+
+    # The beginning.
+
+    def begin(self) -> None:
+        """Speaks with the agent until the parameters are the job's memory. It needs attach and loader, whichever came first."""
+        if self.link is not None:
+            return
+        model, optimizer, ld = self.model, self.optimizer, self.loader
+        if model is None or optimizer is None or ld is None:
+            raise StarError("star.attach(model, optimizer) comes before the first batch of star.loader", _link.EXIT_USAGE)
+        self._list(model, optimizer)
+        rates = None
+        if self.schedule is not None:
+            rates = self.schedule.run(ld, self.own)
+        self.settings = _rule.settings(optimizer, self.schedule is not None)
+        if self.own:
+            rule: Dict[str, Any] = {"name": "own", "lr": float(optimizer.param_groups[0]["lr"])}
+        else:
+            rule = _rule.rule(optimizer, self.params, rates)
+        if self.schedule is not None and not self.own:
+            rule["schedule"] = self.schedule.table
+        about = {
+            "name": type(model).__name__,
+            "program": "PyTorch " + torch.__version__.split("+")[0] + (", " + _cuda.cuda.get_device_name(self.device) if self.device is not None else ""),
+            "layout": [{"name": t.name, "shape": list(t.tensor.shape)} for t in self.params],
+            "buffers": [{"name": t.name, "shape": list(t.tensor.shape)} for t in self.buffers],
+            "data": type(ld.dataset).__name__,
+            "samples": ld.samples,
+            "tests": 0 if self.test is None else len(cast(Sized, self.test.dataset)),
+            "batch": ld.batch_size * ld.accumulate,
+            "prefetch": 0 if ld.stream is not None else ld.prefetch,
+            "optimizer": rule,
+        }
+        if _link.show_stacks():
+            about["stack"] = True
+        if ld.epochs:
+            about["epochs"] = ld.epochs
+        self.link = _link.connect()
+        self.memory = self.link.begin(about)
+        self._map(self.memory)
+        self._hook()
+        self.link.ready()
+        torch.Tensor.backward = _backward  # type: ignore[method-assign]
+        self._next()
+
+    def _list(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        updated = {id(p) for g in optimizer.param_groups for p in g["params"]}
+        named = list(model.named_parameters())
+        self.device = _cuda.device_of(named)
+        known = {id(p) for _, p in named}
+        strange = sum(1 for i in updated if i not in known)
+        if strange:
+            raise StarError("%d parameters of the optimizer are none of the model: give star.attach the model that has them all" % strange, _link.EXIT_DISAGREE)
+        at = buffers_at = 0
+        for name, p in named:
+            _check(name, p, self.device)
+            if p.requires_grad and id(p) in updated:
+                self.params.append(Tensor(name, p, at))
+                at += p.numel()
+            else:  # nobody changes it: it is kept with the buffers, so that checkpoints have it
+                if id(p) in updated:
+                    self.frozen.append((name, p))
+                self.buffers.append(Tensor(name, p, buffers_at))
+                buffers_at += p.numel()
+        saved = set(model.state_dict())
+        for name, b in model.named_buffers():
+            if name in saved and not b.is_complex():
+                self.buffers.append(Tensor(name, b, buffers_at))
+                buffers_at += b.numel()
+
+    def _map(self, m: _link.Memory) -> None:
+        if self.device is not None:
+            kept = [_cuda.Place(b, at) for _, b, at in self.buffers]
+            parameters = sum(isinstance(p.tensor, torch.nn.Parameter) for p in kept)
+            self.gpu = _cuda.Mirror(self.device, m, [_cuda.Place(p, at) for _, p, at in self.params], kept[:parameters], kept[parameters:])
+            self.complete = [-1] * len(self.params)
+            self.grads = [_view(m, m.grad + 4 * at, p) for _, p, at in self.params]
+            return
+        for _, p, at in self.params:
+            view = _view(m, m.params + 4 * at, p)
+            view.copy_(p.data)
+            p.data = view
+            grad = _view(m, m.grad + 4 * at, p)
+            grad.zero_()
+            p.grad = grad
+            self.grads.append(grad)
+            self.complete.append(-1)
+        for _, b, at in self.buffers:
+            view = _view(m, m.buffers + 4 * at, b)
+            view.copy_(b.data)
+            if b.dtype == torch.float32:
+                b.data = view
+            else:
+                self.mirrors.append((b, view))
+
+    # What the agent says.
+
+    def _next(self) -> None:
+        """Waits until the agent asks for a gradient, which stays pending, or the job is over."""
+        assert self.link is not None
+        while self.pending is None and not self.over and not (self.ddp is not None and self.ddp.update):
+            f = self.link.receive()
+            if f.kind == _link.COMPUTE:
+                self.asked = time.perf_counter_ns()
+                self.pending = f
+                if self.gpu is not None:
+                    self.gpu.take()
+                for own, mirror in self.mirrors:
+                    if not torch.equal(own.data.float(), mirror):  # else nobody has changed it, and float32 may not hold all of it
+                        own.data.copy_(mirror)
+                if self.schedule is not None:
+                    self.schedule.show(f.c & ~_link.WANTS_PARTS)
+            elif f.kind == _link.EVALUATE:
+                self._evaluate(f)
+            elif f.kind == _link.LEASE:
+                self.leases[f.a] = _link.indices(f)
+            elif f.kind == _link.JOINED:
+                self.rank, self.workers = f.a, f.b
+            elif f.kind == _link.UPDATE:
+                self._update(f)
+            elif f.kind == _link.RECALL:
+                self.link.state(f.a, _state.pack(self._own().state_dict()))
+            elif f.kind == _link.STATE:
+                optimizer = self._own()
+                optimizer.load_state_dict(_state.unpack(self.link.recalled(f), optimizer.state_dict()))
+                self.link.updated(f.a)
+            elif f.kind == _link.STOP:
+                self.over = True
+
+    def _own(self) -> torch.optim.Optimizer:
+        if not self.own:
+            raise StarError("the agent asks for the optimizer of this process, and the job has another one")
+        assert self.optimizer is not None
+        return self.optimizer
+
+    def _update(self, f: _link.Frame) -> None:
+        """The gradient is the mean over the job: the optimizer makes its step here."""
+        assert self.link is not None
+        optimizer = self._own()
+        if self.schedule is not None:
+            self.schedule.show(f.b)
+        if self.gpu is None:
+            for i, (_, p, _) in enumerate(self.params):
+                p.grad = self.grads[i]
+        if self.ddp is not None:  # when the script says step
+            self.ddp.update = f.a
+            return
+        if self.gpu is not None:
+            self.gpu.take_gradient()
+        cast("Attached", optimizer).make_step()
+        if self.gpu is not None:
+            self.gpu.give_parameters()
+        self.link.updated(f.a)
+
+    def _evaluate(self, f: _link.Frame) -> None:
+        assert self.link is not None and self.model is not None
+        if self.test is None:
+            raise StarError("the agent asks for an evaluation, and there is no test set")
+        if self.gpu is not None:
+            self.gpu.take(evaluate=True)
+        was = [(m, m.training) for m in self.model.modules()]
+        self.model.eval()
+        try:
+            with torch.no_grad():
+                loss, correct, count = self.test.run(_link.indices(f))
+        finally:
+            for m, training in was:
+                m.training = training
+        self.link.evaluated(f.a, float(loss), int(correct), int(count))
+
+    # A gradient.
+
+    def give(self) -> Tuple[int, List[int]]:
+        """The batch that is pending: its position and its samples."""
+        assert self.pending is not None
+        f = self.pending
+        self.step, self.parts_wanted = f.a, bool(f.c & _link.WANTS_PARTS)
+        self.low, self.told = len(self.params), self._elements()
+        self.losses, self.loss, self.again, self.weight = 0, 0.0, False, 1.0
+        for i in range(len(self.complete)):
+            self.complete[i] = -1
+        if self.gpu is not None:
+            self.gpu.begin()
+        return f.c & ~_link.WANTS_PARTS, _link.indices(f)
+
+    def weigh(self, weight: float) -> None:
+        """The next part of the batch counts so much, where the script adds up its parts as if they were of one size."""
+        if weight != self.weight:
+            self._scale(self.weight / weight)
+            self.loss *= self.weight / weight
+        self.weight = weight
+
+    def _scale(self, by: float) -> None:
+        for _, p, _ in self.params:
+            if p.grad is not None and not p.grad.is_sparse:
+                if by == 0:
+                    p.grad.zero_()  # even what is not finite
+                else:
+                    p.grad.mul_(by)
+
+    def _elements(self) -> int:
+        last = self.params[-1]
+        return int(last.at + last.tensor.numel())
+
+    def hand(self, loss: Optional[float], scale: Optional[torch.Tensor] = None, infinite: Optional[torch.Tensor] = None) -> None:
+        """The gradient is complete: the job gets it. Comes back when the parameters are the next ones."""
+        if self.over:
+            return
+        if infinite is not None:  # a GradScaler was here
+            if float(infinite) > 0:
+                self._scale(0)  # it counts as zero
+            elif scale is not None:
+                self._scale(1 / float(scale))
+            if loss is None and scale is not None:
+                loss = float(self.loss) / float(scale)
+            elif loss is None:
+                self.losses = 0  # which it has scaled by who knows what
+        if self.pending is None or self.step == 0:
+            raise StarError("opt.step() without a batch of star.loader in hand: each batch of it makes one step (star.loader(accumulate=N) makes one of N)", _link.EXIT_USAGE)
+        assert self.link is not None
+        for name, p in self.frozen:
+            if p.requires_grad:
+                raise StarError("%s was frozen at star.attach and is not now: the job does not know it. Set requires_grad before star.attach" % name, _link.EXIT_USAGE)
+        for name, p, _ in self.params:
+            if not p.requires_grad:
+                raise StarError("%s was frozen after star.attach: the job goes on updating it. Set requires_grad before star.attach" % name, _link.EXIT_USAGE)
+        touched = (self._gather() if self.gpu is None else self._changed()) or self.again
+        if touched and (self.told < self._elements() or (self.gpu is not None and self.parts_wanted and self.gpu.started())):
+            raise StarError(
+                "the gradient was changed between backward and opt.step(), or backward came twice in this step, and in none of the first %d, so that a part of it was on its way:"
+                " give star.attach(…, overlap=False)" % _TRIAL,
+                _link.EXIT_USAGE,
+            )
+        if self.trial > 0:
+            self.trial -= 1
+            self.early = self.early and not touched
+        if loss is None:
+            loss = float(self.loss) if self.losses else math.nan
+            if not self.losses and not self.warned:
+                self.warned = True
+                warnings.warn("star_train saw no loss.backward() in this step, so the job does not know the loss: give opt.step(loss=…)", stacklevel=4)
+                loss = 0.0
+            elif not self.losses:
+                loss = 0.0
+        if self.weight != 1:
+            self._scale(self.weight)
+            loss *= self.weight
+        if self.gpu is not None:
+            self._leave(self.gpu, touched or self.weight != 1)
+        for own, mirror in self.mirrors:
+            mirror.copy_(own.data)
+        step, self.step, self.pending = self.step, 0, None
+        self.computed += 1
+        self.link.done(step, loss, self.loaded - self.asked, time.perf_counter_ns() - self.loaded)
+        if self.ddp is None:
+            self._next()
+
+    def _gather(self) -> bool:
+        """Has all gradients in the memory. True: somebody has changed one since backward has completed it."""
+        touched = False
+        for i, (name, p, _) in enumerate(self.params):
+            view, grad = self.grads[i], p.grad
+            if grad is None:
+                view.zero_()
+                p.grad = view
+            elif grad is not view:
+                if grad.is_sparse:
+                    raise StarError("the gradient of %s is sparse: give the embedding sparse=False" % name, _link.EXIT_DISAGREE)
+                if grad.data_ptr() != view.data_ptr():
+                    view.copy_(grad)
+                    self._copied(name)
+                p.grad = view
+            if self.complete[i] not in (-1, grad_version(p)):  # what backward has not come to was not told of
+                touched = True
+        return touched
+
+    def _changed(self) -> bool:
+        """Whether somebody has changed a gradient since backward has completed it."""
+        for name, p, _ in self.params:
+            if p.grad is not None and p.grad.is_sparse:
+                raise StarError("the gradient of %s is sparse: give the embedding sparse=False" % name, _link.EXIT_DISAGREE)
+        return any(c not in (-1, grad_version(p)) for c, (_, p, _) in zip(self.complete, self.params))
+
+    def _leave(self, gpu: _cuda.Mirror, again: bool) -> None:
+        """The gradient goes from the GPU to the memory, whose parts are told as they come."""
+        if self.ddp is None:
+            gpu.leave(again)
+        gpu.give_buffers()
+        while self.ddp is None and gpu.there(wait=True) > 0:
+            self._tell(gpu)
+        gpu.settle()
+
+    def _tell(self, gpu: _cuda.Mirror) -> None:
+        at = gpu.there()
+        if self.parts_wanted and at > 0 and self.told - at >= _PART:
+            self.told = at
+            assert self.link is not None
+            self.link.part(self.step, at)
+
+    def _copied(self, name: str) -> None:
+        if not self.warned_copy:
+            self.warned_copy = True
+            warnings.warn(
+                "the gradient of %s is copied in every step: something has replaced p.grad (zero_grad of the model, or set to None); opt.zero_grad() does not" % name, stacklevel=5
+            )
+
+    warned_copy = False
+
+    def zero_grad(self) -> None:
+        if self.gpu is not None:
+            for _, p, _ in self.params:
+                p.grad = None
+            return
+        for i, (_, p, _) in enumerate(self.params):
+            self.grads[i].zero_()
+            p.grad = self.grads[i]
+
+    # Parts of it, while backward still runs.
+
+    def _hook(self) -> None:
+        self.keep: List[Any] = []
+        for i, (_, p, _) in enumerate(self.params):
+            after = getattr(p, "register_post_accumulate_grad_hook", None)  # from PyTorch 2.1 on
+            if after is not None:
+                after(lambda q, i=i: self._completed(i, q))
+                continue
+            node = cast(Any, p.expand_as(p).grad_fn).next_functions[0][0]
+            node.register_hook(lambda *_, i=i, p=p: self._completed(i, p))
+            self.keep.append(node)
+
+    def _completed(self, i: int, p: torch.Tensor) -> None:
+        self.again = self.again or self.complete[i] >= 0
+        self.complete[i] = grad_version(p)
+        if self.gpu is not None:
+            if self.early and self.trial == 0 and self.step and self.ddp is None and not self.again:
+                self.gpu.completed(i)
+                self._tell(self.gpu)
+            return
+        if not (self.parts_wanted and self.early and self.trial == 0 and self.step):
+            return
+        grad = p.grad
+        if grad is None or grad.data_ptr() != self.grads[i].data_ptr():
+            self.early = False  # it is to be copied first
+            return
+        low = self.low
+        while low > 0 and self.complete[low - 1] >= 0:
+            low -= 1
+        self.low = low
+        if low < len(self.params):
+            at = self.params[low].at
+            if at > 0 and self.told - at >= _PART:
+                self.told = at
+                assert self.link is not None
+                self.link.part(self.step, at)
+
+
+def grad_version(p: torch.Tensor) -> int:
+    """Grows with each change of the gradient in place."""
+    return p.grad._version if p.grad is not None else -1
+
+
+session: Optional[Session] = None
+_stock_warned = False
+
+
+def current() -> Optional[Session]:
+    """The session of this process; None: there is no job, and everything is stock PyTorch."""
+    global session, _stock_warned
+    if session is None:
+        if _link.wanted():
+            _link.watch()
+            session = Session()
+        elif not _stock_warned:
+            _stock_warned = True
+            warnings.warn("star_train: this process is part of no job, so it trains alone, as plain PyTorch: start it by star run --workers N -- python …", stacklevel=3)
+    return session
+
+
+_plain_backward = torch.Tensor.backward
+
+
+def _backward(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    s = session
+    if s is not None and s.step and self.numel() == 1:
+        s.losses += 1
+        loss = self.detach()
+        s.loss += float(loss) if s.gpu is None else loss.double()
+    try:
+        return _plain_backward(self, *args, **kwargs)  # type: ignore[no-untyped-call]
+    except RuntimeError:
+        if s is not None and s.ddp is not None and s.ddp.failed is not None:
+            raise s.ddp.failed from None
+        raise
+
+
+def _check(name: str, p: torch.Tensor, gpu: Optional[torch.device]) -> None:
+    if p.dtype not in (_cuda.FLOATS if gpu is not None else (torch.float32,)):
+        raise StarError(
+            "parameter %s is %s: the job exchanges float32. Use model.float(), and torch.autocast for what may be computed in less" % (name, p.dtype), _link.EXIT_DISAGREE
+        )
+    if p.is_sparse:
+        raise StarError("parameter %s is sparse" % name, _link.EXIT_DISAGREE)
+
+
+def _view(m: _link.Memory, at: int, like: torch.Tensor) -> torch.Tensor:
+    """The memory from a byte on, in the shape of a tensor."""
+    if like.numel() == 0:
+        return torch.empty(like.shape, dtype=torch.float32)
+    return cast(torch.Tensor, torch.frombuffer(m.map, dtype=torch.float32, count=like.numel(), offset=at).view(like.shape))

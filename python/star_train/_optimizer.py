@@ -1,0 +1,84 @@
+"""The second line of a script: the optimizer whose steps the job makes."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, Callable, Dict, Optional, Union
+
+import torch
+
+from . import _job, _link, _rule
+from ._link import StarError
+
+_OPTIONAL = inspect.Parameter("closure", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None)
+
+
+def attach(model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, overlap: bool = True, own: bool = False) -> torch.optim.Optimizer:
+    """Has the job update the parameters of model by the rule of optimizer, which is given back; its ``step`` hands over the gradient.
+
+    SGD (with momentum, Nesterov's too), Adam and AdamW run where the parameters are, with their groups. own=True has the optimizer, of any kind, make its steps in
+    this process, of the mean gradient: in jobs with --arch allreduce, whose workers all make the same ones. overlap=False keeps the gradient until it is
+    complete, for scripts that change gradients between ``backward`` and ``step``.
+    """
+    s = _job.current()
+    if s is None:
+        return optimizer
+    if s.model is not None:
+        raise StarError("star.attach was called before in this process: a process is one worker, and trains one model", _link.EXIT_USAGE)
+    if not own:
+        _rule.rule(optimizer, [])  # says now what cannot be
+    elif inspect.signature(optimizer.step).parameters.get("closure", _OPTIONAL).default is inspect.Parameter.empty:
+        raise StarError("%s needs a closure, which it calls several times in a step: the job makes one gradient a step" % type(optimizer).__name__, _link.EXIT_USAGE)
+    s.own = own
+    s.model, s.optimizer, s.early = model, optimizer, overlap
+    if not overlap:
+        s.trial = 0
+    optimizer.__dict__.pop("step", None)  # a scheduler that was made before has put the plain one there
+    optimizer.__class__ = type("Star" + type(optimizer).__name__, (Attached, type(optimizer)), {"__module__": __name__})
+    return optimizer
+
+
+class Attached:
+    """What changes of an optimizer that is attached."""
+
+    # GradScaler leaves what it does to step, which it calls in any case.
+    _step_supports_amp_scaling = True
+
+    def step(self, closure: Optional[Callable[[], Any]] = None, *, loss: Union[None, float, torch.Tensor] = None) -> Any:
+        s = _job.session
+        assert s is not None
+        if s.ddp is not None:
+            out = super().step(closure)  # type: ignore[misc]
+            s.ddp.stepped()
+            return out
+        settings = _rule.settings(self, s.schedule is not None)
+        if s.settings is not None and settings != s.settings:
+            raise StarError(
+                "the settings of the optimizer were changed after the first batch, from %s to %s: the parameters are updated where they are kept, by the settings that star.attach has found."
+                " A scheduler is given to star.schedule before the first batch; or take it away, and give the job its --schedule" % (s.settings, settings),
+                _link.EXIT_USAGE,
+            )
+        out = None
+        if closure is not None:
+            with torch.enable_grad():
+                out = closure()
+        s.hand(None if loss is None else float(loss), getattr(self, "grad_scale", None), getattr(self, "found_inf", None))
+        return out
+
+    def make_step(self) -> None:
+        """The step of the optimizer itself."""
+        super().step()  # type: ignore[misc]
+
+    def add_param_group(self, group: "Dict[str, Any]") -> None:
+        if _job.session is not None and _job.session.link is not None:
+            raise StarError("a group of parameters is added after the first batch: the job does not know it. Give the optimizer all groups before star.attach", _link.EXIT_USAGE)
+        super().add_param_group(group)  # type: ignore[misc]
+
+    def zero_grad(self, set_to_none: bool = False) -> None:
+        s = _job.session
+        if s is None or s.link is None:
+            for g in self.param_groups:  # type: ignore[attr-defined]
+                for p in g["params"]:
+                    p.grad = None
+            return
+        s.zero_grad()

@@ -1,0 +1,102 @@
+"""Schedulers of PyTorch, whose rates the job follows."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from typing import TYPE_CHECKING, Any, List
+
+import torch
+
+from . import _job, _link, _rule
+from ._link import StarError
+
+if TYPE_CHECKING:
+    from ._data import Loader
+
+# More changes of the rate than this are put together: a job's table of them travels with every process that joins.
+_CHANGES = 4096
+
+
+class Schedule:
+    """The rates of a scheduler, found out by a run ahead, over samples of the job."""
+
+    def __init__(self, scheduler: Any, every: int) -> None:
+        self.scheduler, self.every = scheduler, every
+        self.rates: List[List[float]] = []  # of each group, from step to step of the scheduler
+        self.table = ""
+
+    def run(self, ld: "Loader", own: bool) -> List[float]:
+        """Makes the table; the rates of the groups at the height of the first one."""
+        n = ld.samples
+        self.every = self.every or n
+        total = ld.epochs * n if ld.epochs else 10_000.0 * n
+        if not ld.epochs and self.every < n:
+            raise StarError("star.schedule(every=%d) needs to know how long the job is: give star.loader(epochs=…)" % self.every, _link.EXIT_USAGE)
+        groups = self.scheduler.optimizer.param_groups
+        dummy = torch.optim.SGD([dict(g, params=[torch.zeros(1, requires_grad=True)]) for g in groups], lr=0.1)
+        before = _rule.settings(dummy, True)
+        ahead = copy.deepcopy(self.scheduler, {id(self.scheduler.optimizer): dummy})
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for _ in range(min(int(total / self.every) + 2, 1_000_000)):
+                self.rates.append([float(g["lr"]) for g in dummy.param_groups])
+                try:
+                    super(Followed, ahead).step()  # type: ignore[misc]
+                except ValueError:  # OneCycleLR, beyond its end
+                    break
+        if _rule.settings(dummy, True) != before:
+            raise StarError(
+                "%s changes more than the rate: the job keeps momentum and decay as star.attach has found them (cycle_momentum=False)" % type(ahead).__name__, _link.EXIT_USAGE
+            )
+        peak = max(self.rates, key=lambda r: r[0])
+        if not peak[0] > 0:
+            raise StarError("%s: the rate of the first group is never above 0" % type(ahead).__name__, _link.EXIT_USAGE)
+        for r in [] if own else self.rates:
+            if any(abs(x - r[0] / peak[0] * y) > 1e-6 * max(abs(y), peak[0]) for x, y in zip(r, peak)):
+                raise StarError(
+                    "%s: the rates of the groups have another course each: the job has one for all, times a factor for each group" % type(ahead).__name__, _link.EXIT_USAGE
+                )
+        changes = [(k, r[0] / peak[0]) for k, r in enumerate(self.rates) if k == 0 or r[0] != self.rates[k - 1][0]]
+        if len(changes) > _CHANGES:
+            changes = [changes[len(changes) * i // _CHANGES] for i in range(_CHANGES)]
+        self.table = "table=" + ",".join("%d:%r" % (k * self.every, f) for k, f in changes)
+        return peak
+
+    def show(self, position: int) -> None:
+        """Has the groups and the scheduler show the rate of a batch."""
+        rates = self.rates[min(position // self.every, len(self.rates) - 1)]
+        for g, r in zip(self.scheduler.optimizer.param_groups, rates):
+            g["lr"] = r
+        self.scheduler._last_lr = list(rates)
+
+
+def schedule(scheduler: Any, *, every: int = 0) -> Any:
+    """Has the job's learning rate follow a scheduler of the attached optimizer, which is given back: it makes a step whenever the job, all workers together, has
+    used ``every`` samples (0: an epoch). ``scheduler.step()`` in the loop does nothing any more.
+
+    So the rate is the same for all workers, whatever the mode, and right for who comes later. Call it before the first batch of the loader. A scheduler that
+    makes a step for each batch has ``every=batch_size``, and star.loader(epochs=…) says how far it is to be followed.
+    """
+    s = _job.current()
+    if s is None:
+        return scheduler
+    if s.optimizer is None or getattr(scheduler, "optimizer", None) is not s.optimizer:
+        raise StarError("star.schedule needs a scheduler of the optimizer that star.attach was given, and comes after it", _link.EXIT_USAGE)
+    if s.link is not None or s.schedule is not None:
+        raise StarError("star.schedule comes once, and before the first batch of star.loader: the job must know the rates when it begins", _link.EXIT_USAGE)
+    if type(scheduler).__name__ == "ReduceLROnPlateau" or every < 0:
+        raise StarError(
+            "star.schedule(%s, every=%d): want a scheduler whose rates follow from the number of steps alone, and a number of samples" % (type(scheduler).__name__, every),
+            _link.EXIT_USAGE,
+        )
+    s.schedule = Schedule(scheduler, every)
+    scheduler.__class__ = type(type(scheduler).__name__, (Followed, type(scheduler)), {"__module__": __name__})
+    return scheduler
+
+
+class Followed:
+    """What changes of a scheduler that the job follows."""
+
+    def step(self, *args: Any, **kwargs: Any) -> None:
+        pass
