@@ -137,7 +137,7 @@ func (c *Coordinator) caution() {
 const fewRounds = 10
 
 // end is the first of the ends that the configuration names, in samples. It is rounded up to a
-// whole sample. round is the samples of one iteration of all workers that the job is meant to begin
+// whole sample, or down to a whole batch where programs leave out an incomplete one. round is the samples of one iteration of all workers that the job is meant to begin
 // with.
 func (c *Coordinator) end(round int64) int64 {
 	end := int64(math.MaxInt64)
@@ -145,6 +145,9 @@ func (c *Coordinator) end(round int64) int64 {
 		if e > 0 && e < math.MaxInt64 {
 			end = min(end, int64(math.Ceil(e)))
 		}
+	}
+	if c.enrolled.DropLast && c.cfg.Plan.Shares == nil && end < math.MaxInt64 {
+		end -= end % int64(c.cfg.Batch)
 	}
 	return end
 }

@@ -46,7 +46,11 @@ type Config struct {
 	// delays no update.
 	Pace bool
 
-	Batch int   // samples of one worker in one iteration
+	Batch int // samples of one worker in one iteration
+
+	// WholeBatches says that no plan may cut or resize a worker's batch ([modes.Plan.WithWholeBatches]).
+	WholeBatches bool
+
 	Scale Scale // zero means ScaleRound
 	Norm  bool  // shards need the global norm before an update (clipping)
 
@@ -229,6 +233,12 @@ type Enrolment struct {
 	Batch     int             `json:"batch,omitempty"`
 	Epochs    float64         `json:"epochs,omitempty"`
 
+	// Whole says that the program's batches must be neither cut nor resized ([modes.Plan.WithWholeBatches]).
+	Whole bool `json:"whole,omitempty"`
+
+	// DropLast says that the last batch of the job is left out if it is smaller than the others.
+	DropLast bool `json:"drop_last,omitempty"`
+
 	// Told is what the worker was told to train; nil: it does not say.
 	Told *Told `json:"told,omitempty"`
 
@@ -246,7 +256,9 @@ type Enrolment struct {
 type Adopted struct {
 	Batch   int
 	Epochs  float64
-	Pilot   Pilot // for that batch and optimiser
+	Plan    *modes.Plan // for batches that stay whole
+	Whole   bool        // batches stay whole
+	Pilot   Pilot       // for that batch and optimiser
 	Strides *bool
 
 	Optimizer string

@@ -196,6 +196,9 @@ func (c *Coordinator) changeMode(spec, why string) (any, error) {
 			return nil, err
 		}
 	}
+	if p, err = c.uncut(p); err != nil {
+		return nil, fmt.Errorf("mode %s: %w: set star.loader(divisible=True) in the program, or --whole-batches=false", spec, err)
+	}
 	if err := c.engine.Fits(p); err != nil {
 		return nil, err
 	}

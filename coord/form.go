@@ -267,6 +267,12 @@ func (c *Coordinator) differs(h transport.Hello, e Enrolment) string {
 	if e.Batch != first.Batch || e.Epochs != first.Epochs {
 		return fmt.Sprintf("workers disagree on the job: the program of this one has batches of %d samples and %v epochs, that of the first one %d and %v; 0 is none", e.Batch, e.Epochs, first.Batch, first.Epochs)
 	}
+	if e.Whole != first.Whole {
+		return "workers disagree on whether batches may be cut: the programs of this one and of the first one differ in star.loader(divisible=…)"
+	}
+	if e.DropLast != first.DropLast {
+		return "workers disagree on the end of the job: the programs of this one and of the first one differ in star.loader(drop_last=…)"
+	}
 	if !bytes.Equal(e.Optimizer, first.Optimizer) {
 		return fmt.Sprintf("workers disagree on the optimiser: this one says %.300s, the job's first one %.300s", e.Optimizer, first.Optimizer)
 	}
@@ -286,6 +292,10 @@ func (c *Coordinator) takeOver() error {
 	}
 	c.cfg.Batch, c.cfg.Epochs = cmp.Or(a.Batch, c.cfg.Batch), cmp.Or(a.Epochs, c.cfg.Epochs)
 	c.cfg.Optimizer = cmp.Or(a.Optimizer, c.cfg.Optimizer)
+	c.cfg.WholeBatches = a.Whole
+	if a.Plan != nil && c.takeover == nil {
+		c.cfg.Plan = *a.Plan
+	}
 	if a.Pilot != nil {
 		c.cfg.Pilot = a.Pilot
 	}

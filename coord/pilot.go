@@ -8,6 +8,7 @@ import (
 
 	"star"
 	"star/coord/advice"
+	"star/modes"
 	"star/runlog"
 )
 
@@ -216,6 +217,14 @@ func (c *Coordinator) deaf() string {
 	return ""
 }
 
+// uncut is p for a job whose batches stay whole. Errors are those of [modes.Plan.WithWholeBatches].
+func (c *Coordinator) uncut(p modes.Plan) (modes.Plan, error) {
+	if !c.cfg.WholeBatches {
+		return p, nil
+	}
+	return p.WithWholeBatches(c.cfg.Batch)
+}
+
 // change installs the pilot's plan, unless somebody at the keyboard has taken over, or says in the
 // run log why not. A plan that does not fit is a mistake of the pilot, and noted as one that was
 // not installed; an error ends the job.
@@ -224,6 +233,9 @@ func (c *Coordinator) change(ch *advice.Change, after int64) error {
 	because := c.deaf()
 	if because == "" {
 		err := p.Validate(c.cfg.Workers)
+		if err == nil {
+			p, err = c.uncut(p)
+		}
 		if err == nil {
 			err = c.engine.Fits(p)
 		}

@@ -39,6 +39,7 @@ type ControllerConfig struct {
 	Ring      bool // only plans of one ring
 	RiderWait time.Duration
 	Queue     int     // see Forecast
+	MaxShare  int     // see Forecast
 	Local     int     // see Forecast
 	LinkBytes int64   // see Forecast
 	LinkRate  float64 // see Forecast
@@ -555,7 +556,7 @@ func (c *Controller) look(at time.Duration) (f Forecast, h History, ok bool) {
 	h = make(History, n)
 	f = Forecast{
 		Times: make([]time.Duration, n), Batch: c.cfg.Batch, Shares: c.plan.Shares, Noise: c.noise, Velocities: c.cfg.Velocities, Rate: c.bounded(c.rate, PriorRate, minRate), Steepness: c.steep * c.dear(), Fits: make([]Fit, n),
-		Ring: c.cfg.Ring, RiderWait: c.cfg.RiderWait, Queue: c.cfg.Queue, Local: c.cfg.Local, LinkBytes: c.cfg.LinkBytes, LinkRate: c.cfg.LinkRate, Phase: c.phase,
+		Ring: c.cfg.Ring, RiderWait: c.cfg.RiderWait, Queue: c.cfg.Queue, MaxShare: c.cfg.MaxShare, Local: c.cfg.Local, LinkBytes: c.cfg.LinkBytes, LinkRate: c.cfg.LinkRate, Phase: c.phase,
 	}
 	var predicted []time.Duration
 	if c.cfg.Predictor != nil {

@@ -296,6 +296,22 @@ func (p Plan) Share(w star.Worker, def int) int {
 	return p.Shares[w]
 }
 
+// WithWholeBatches is p for a job whose workers' mini-batches of def samples must be neither cut nor resized, which is
+// so for a program that normalises, compares or sums over a batch. A queue hands out whole mini-batches then: one to each worker,
+// which is a plan without a queue. Errors: p has shares of other sizes, or parts (Micro), which nothing can stand in for.
+func (p Plan) WithWholeBatches(def int) (Plan, error) {
+	if p.Micro > 0 {
+		return p, fmt.Errorf("modes: micro=%d cuts mini-batches, which must stay whole in this job", p.Micro)
+	}
+	for w, s := range p.Shares {
+		if s != def {
+			return p, fmt.Errorf("modes: shares give worker %d mini-batches of %d samples, which must have %d in this job", w, s, def)
+		}
+	}
+	p.Queue = 0
+	return p, nil
+}
+
 // Equal says whether p and q behave alike: the same groups in the same order,
 // whatever the order of workers within them, the same shares, and the same tree.
 func (p Plan) Equal(q Plan) bool {

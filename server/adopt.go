@@ -2,6 +2,7 @@ package server
 
 import (
 	"encoding/json"
+	"fmt"
 
 	"star/coord"
 	"star/internal/process"
@@ -42,6 +43,9 @@ func (s *server) by(e coord.Enrolment) (*Config, error) {
 	if e.Epochs > 0 && !job.IsSet("epochs") && job.Epochs > 0 {
 		job.Epochs = e.Epochs
 	}
+	if e.Whole && !job.IsSet("whole-batches") {
+		job.Whole = true
+	}
 	return &job, nil
 }
 
@@ -56,13 +60,43 @@ func (s *server) adopt(e coord.Enrolment) (a coord.Adopted, err error) {
 	}
 	strides := process.MayStride(&job.Job) == nil
 	a.Batch, a.Epochs, a.Strides, a.Optimizer = job.Batch, job.Epochs, &strides, s.ownSteps(&job.Job)
-	if s.pilot != nil && (job.Batch != was.Batch || job.Optimizer != was.Optimizer || job.Momentum != was.Momentum) {
+	if job.Whole {
+		if err := s.wholeBatches(job); err != nil {
+			return a, err
+		}
+		a.Whole, a.Plan = true, &s.plan
+	}
+	if s.pilot != nil && (job.Whole != was.Whole || job.Batch != was.Batch || job.Optimizer != was.Optimizer || job.Momentum != was.Momentum) {
 		if s.pilot, err = NewPilot(job); err != nil {
 			return a, err
 		}
 		a.Pilot = s.pilot
 	}
 	return a, nil
+}
+
+// wholeBatches makes the plan that the job begins with one that neither cuts nor resizes mini-batches. Shares that were
+// given (Config.Shares) stay. Errors: the mode, or the baseline, cannot do without, exit code 2.
+func (s *server) wholeBatches(job *Config) error {
+	const advice = "the program has not said that its batches may be cut or resized: set star.loader(divisible=True) in it, or --whole-batches=false"
+	if s.made.Resizes {
+		return job.Invalid("baseline", fmt.Errorf("%s gives workers batches of other sizes, and %s", job.Baseline, advice))
+	}
+	shares, setting := s.plan.Shares, "mode"
+	if job.Baseline != "" {
+		setting = "baseline"
+	}
+	s.plan.Shares = nil
+	p, err := s.plan.WithWholeBatches(job.Batch)
+	if err != nil {
+		return job.Invalid(setting, fmt.Errorf("%w: %s", err, advice))
+	}
+	if s.plan.Queue > 0 {
+		s.log.Warn("a queue hands out whole batches, as mode ssgd does", "mode", job.Mode, "reason", advice)
+	}
+	s.plan = p
+	s.plan.Shares = shares
+	return nil
 }
 
 // ownSteps is what workers of job make steps of their own by (coord.Config.Optimizer). Empty in a

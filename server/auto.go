@@ -19,7 +19,7 @@ const (
 	PredictorNone   = "none"
 )
 
-// NewPilot makes the pilot of a job. It looks at Workers, MaxWorkers, Batch, Shares, Arch,
+// NewPilot makes the pilot of a job. It looks at Workers, MaxWorkers, Batch, Shares, Whole, Arch,
 // RiderWait, PSBandwidth, Optimizer, Momentum, Predictor, Decider, and Seed if the predictor is
 // trained online. An empty Predictor is none.
 //
@@ -38,6 +38,9 @@ func NewPilot(job *Config) (*pilot.Pilot, error) {
 	}
 	c := pilot.Config{Workers: job.Ranks(), Batch: job.Batch, Plan: plan, Ring: job.Arch == member.AllReduce, RiderWait: job.RiderWait,
 		LinkRate: 1e6 * job.PSBandwidth, Momentum: process.Optimizer(&job.Job).Memory(), Velocities: process.Optimizer(&job.Job).Velocities(), Adaptive: process.Optimizer(&job.Job).Adaptive(), Queue: min(modes.QueueParts, job.Batch)}
+	if job.Whole {
+		c.Queue, c.MaxShare = 0, job.Batch
+	}
 	if process.MayStride(&job.Job) == nil {
 		c.Local = modes.MostLocal
 	}

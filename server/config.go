@@ -83,6 +83,7 @@ type Training struct {
 type Policy struct {
 	Mode        string  // member.Auto, ssgd, asgd, x=K …; empty: ssgd
 	Shares      []int   // samples of each worker's mini-batch; nil: Batch for each
+	Whole       bool    // plans neither cut nor resize a worker's mini-batch (setting whole-batches)
 	Predictor   string  // with member.Auto: PredictorOnline, PredictorNone or a file; empty: none
 	Decider     string  // with member.Auto: file of one; empty: plans are priced
 	PSBandwidth float64 // MB/s that the servers' links may carry for this job, both ways together; 0: not known
@@ -144,7 +145,7 @@ func (c *Config) complete() {
 func important(c *Config, t coord.Told) (json.RawMessage, error) {
 	return json.Marshal(map[string]any{
 		"job": c.Name, "arch": c.Arch, "workers": c.Workers, "max-workers": c.MaxWorkers, "servers": c.Servers, "replicas": c.Replicas,
-		"model": t.Model, "dataset": t.Dataset, "seed": t.Seed, "batch": c.Batch, "shares": c.Shares, "mode": c.Mode, "baseline": c.Baseline,
+		"model": t.Model, "dataset": t.Dataset, "seed": t.Seed, "batch": c.Batch, "shares": c.Shares, "whole-batches": c.Whole, "mode": c.Mode, "baseline": c.Baseline,
 		"optimizer": c.Optimizer, "lr": c.LR, "momentum": c.Momentum, "weight-decay": c.WeightDecay, "clip": c.Clip, "schedule": c.Schedule,
 		"update-scale": c.UpdateScale, "compress": c.Compress, "epochs": c.Epochs, "samples": c.Samples, "steps": c.Steps,
 		"predictor": c.Predictor, "decider": c.Decider, "rider-wait": c.RiderWait.Seconds(),

@@ -89,6 +89,11 @@ func (s *server) prepare() (err error) {
 	if err := s.plan.Validate(job.Ranks()); err != nil {
 		return job.Invalid("shares", err)
 	}
+	if job.Whole {
+		if err := s.wholeBatches(job); err != nil {
+			return err
+		}
+	}
 	if err := compress.Check(job.Compress); err != nil {
 		return job.Invalid("compress", err)
 	}

@@ -59,6 +59,13 @@ type Config struct {
 	PreferredBatch  int
 	PreferredEpochs float64
 
+	// WholeBatches says that Model computes right gradients of whole batches only: it normalises, compares or sums over
+	// a batch. Plans of the job then neither cut nor resize one, unless the job was told otherwise.
+	WholeBatches bool
+
+	// DropLast leaves out the last batch of the job if it is smaller than the others.
+	DropLast bool
+
 	// Slow makes this worker slower on purpose, when its rank is known; nil: it is not. undo is
 	// called at the end.
 	Slow func(rank, workers int, log *slog.Logger) (s Slowdown, undo func() error, err error)

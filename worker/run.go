@@ -179,7 +179,7 @@ func (j *joining) enlist() (err error) {
 		Network: j.tcp, Addr: job.Coordinator, Addrs: job.Coordinators, Hello: j.hello, Reached: j.reached, Over: j.Over, JoinTimeout: job.JoinTimeout, DeadAfter: job.DeadAfter, Log: j.log,
 		Enrol: &coord.Enrolment{
 			Layout: tensors(m.Layout()), Buffers: tensors(m.BufferLayout()),
-			Data: j.DataName, Samples: int64(j.Data.Len()), Digest: j.Digest, Tests: int64(j.Test.Len()), Rule: j.rule, Optimizer: j.Optimizer, Batch: j.PreferredBatch, Epochs: j.PreferredEpochs, Codec: enrolledCodec(job), Told: j.Told,
+			Data: j.DataName, Samples: int64(j.Data.Len()), Digest: j.Digest, Tests: int64(j.Test.Len()), Rule: j.rule, Optimizer: j.Optimizer, Batch: j.PreferredBatch, Epochs: j.PreferredEpochs, Whole: j.WholeBatches, DropLast: j.DropLast, Codec: enrolledCodec(job), Told: j.Told,
 		},
 	}}
 	return nil

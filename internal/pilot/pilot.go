@@ -24,6 +24,7 @@ type Config struct {
 	Ring       bool          // all-reduce
 	RiderWait  time.Duration // of the ring
 	Queue      int           // see modes.Forecast
+	MaxShare   int           // see modes.Forecast
 	Local      int           // see modes.Forecast
 	LinkRate   float64       // see modes.Forecast
 	Momentum   float64       // of the optimiser: see modes.ControllerConfig
@@ -115,7 +116,7 @@ func (p *Pilot) begin(timer straggler.Timer, params int64) (err error) {
 	p.timer = timer
 	p.controller, err = modes.NewController(modes.ControllerConfig{
 		Workers: c.Workers, Batch: c.Batch, Decider: c.Decider, Predictor: p.contest, Own: timer, Momentum: c.Momentum, Velocities: c.Velocities, Adaptive: c.Adaptive,
-		Ring: c.Ring, RiderWait: c.RiderWait, Queue: c.Queue, Local: c.Local, LinkBytes: 4 * params, LinkRate: c.LinkRate, Gain: c.Gain, Dwell: c.Dwell,
+		Ring: c.Ring, RiderWait: c.RiderWait, Queue: c.Queue, MaxShare: c.MaxShare, Local: c.Local, LinkBytes: 4 * params, LinkRate: c.LinkRate, Gain: c.Gain, Dwell: c.Dwell,
 	}, c.Plan)
 	return err
 }

@@ -99,21 +99,23 @@ type Job struct {
 	Baseline    string // NAME:key=value,… of modes/baseline, in the place of Mode; empty: none
 	Predictor   string
 	Decider     string
-	Shares      []int   // samples of each worker's mini-batch; nil: Batch for each
-	CapacityCPU float64 // cores that the host of the servers has for them; 0: what it has and others leave
-	CapacityNet float64 // MB/s that its link carries for them in each direction; 0: not known
-	ModelPrior  string  // published model that the job is like, until it is measured
-	PSBandwidth float64 // MB/s that the servers' links may carry for this job, both ways together; 0: not known
-	TreeFanIn   int     // most children of one worker in an automatic tree
-	PacePushes  string  // auto or off
-	MoveShards  string  // auto or off
-	Replicas    int     // servers that hold each shard
-	UpdateScale string  // n, firing, damped or workers: the c of the update rule
-	OnNaN       string  // stop or skip
-	Poison      string  // skip, fatal or off
-	Threads     int     // of the arithmetic in one worker; 0: chosen by the program
-	Congestion  string  // TCP congestion control; empty: the host's
-	Compress    string  // codec of gradients: none, auto or a name of star/compress
+	Shares      []int // samples of each worker's mini-batch; nil: Batch for each
+
+	WholeBatches bool    // plans neither cut nor resize a worker's mini-batch
+	CapacityCPU  float64 // cores that the host of the servers has for them; 0: what it has and others leave
+	CapacityNet  float64 // MB/s that its link carries for them in each direction; 0: not known
+	ModelPrior   string  // published model that the job is like, until it is measured
+	PSBandwidth  float64 // MB/s that the servers' links may carry for this job, both ways together; 0: not known
+	TreeFanIn    int     // most children of one worker in an automatic tree
+	PacePushes   string  // auto or off
+	MoveShards   string  // auto or off
+	Replicas     int     // servers that hold each shard
+	UpdateScale  string  // n, firing, damped or workers: the c of the update rule
+	OnNaN        string  // stop or skip
+	Poison       string  // skip, fatal or off
+	Threads      int     // of the arithmetic in one worker; 0: chosen by the program
+	Congestion   string  // TCP congestion control; empty: the host's
+	Compress     string  // codec of gradients: none, auto or a name of star/compress
 
 	// All-reduce.
 
@@ -248,6 +250,7 @@ func (j *Job) declare(role Role) {
 	Var(s, &j.Baseline, "baseline", "", "synchronise as another paper says, in the place of --mode: NAME or NAME:key=value,… (docs/baselines.md); for every member")
 	Var(s, &j.Predictor, "predictor", "online", "with --mode auto, predicts iterations: online, which is trained while the job runs; none; or a file of star predictor train")
 	Var(s, &j.Shares, "shares", nil, "samples in each worker's mini-batch, such as 32,32,16,16 (--batch for each)")
+	Var(s, &j.WholeBatches, "whole-batches", false, "no plan cuts or resizes a worker's mini-batch (queue=, micro=, shares=); a PyTorch script says so unless its star.loader has divisible=True")
 	Var(s, &j.PSBandwidth, "ps-bandwidth", 0, "MB/s that the links of the servers may carry for this job, in and out together, for tree=auto; 0: not known")
 	Var(s, &j.CapacityCPU, "capacity-cpu", 0, "with --mode auto: cores that the host of the servers has for them; 0: what it has, and others leave")
 	Var(s, &j.CapacityNet, "capacity-net", 0, "with --mode auto: MB/s that the link of the servers' host carries for them in each direction; 0: not known")

@@ -75,7 +75,7 @@ var artefactLBBSP = Entry{
 		if err := needFour(j); err != nil {
 			return Made{Plan: modes.SSGD(j.Workers)}, err
 		}
-		return Made{Plan: modes.SSGD(j.Workers), Scheme: &artefactBalance{batch: j.Batch}}, nil
+		return Made{Plan: modes.SSGD(j.Workers), Resizes: true, Scheme: &artefactBalance{batch: j.Batch}}, nil
 	},
 }
 

@@ -45,7 +45,7 @@ var lbbsp = Entry{
 		if err != nil {
 			return Made{}, fmt.Errorf("min=%d, max=%s: %w", least, clip(v["max"]), err)
 		}
-		m := Made{Plan: modes.SSGD(j.Workers)}
+		m := Made{Plan: modes.SSGD(j.Workers), Resizes: true}
 		m.Plan.Shares = shares
 		if v["device"] == "gpu" {
 			m.Scheme = &pairwise{tuner: NewTuner(shares, least, most, v.Whole("delta", 5), v.Whole("window", 5)), workers: j.Workers,

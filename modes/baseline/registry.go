@@ -67,11 +67,12 @@ type Local struct {
 
 // Made is a baseline for one job.
 type Made struct {
-	Plan   modes.Plan // that the job begins with
-	Scheme Scheme     // nil: the plan stays
-	Local  *Local     // nil: workers send gradients
-	Notice string     // what whoever starts the job should know of the scheme with these settings; empty: nothing
-	Rule   rule.Spec  // what the shards make of gradients, if not the job's optimiser; nil: the optimiser
+	Plan    modes.Plan // that the job begins with
+	Scheme  Scheme     // nil: the plan stays
+	Local   *Local     // nil: workers send gradients
+	Resizes bool       // it gives workers mini-batches of other sizes while the job runs
+	Notice  string     // what whoever starts the job should know of the scheme with these settings; empty: nothing
+	Rule    rule.Spec  // what the shards make of gradients, if not the job's optimiser; nil: the optimiser
 
 	// Cancel has those without whom an update is made told to stop computing for it, between the parts of their mini-batches
 	// (Plan.Micro). In an all-reduce whose rounds are closed they stop without it; there it has what they did correct the next update.

@@ -36,6 +36,12 @@ type About struct {
 	Batch   int      `json:"batch,omitempty"`   // samples of a worker's step; 0: the job says
 	Epochs  float64  `json:"epochs,omitempty"`  // 0: the job says
 
+	// Whole says that a batch must be computed in one piece and at its size: the program normalises, compares or sums over it.
+	Whole bool `json:"whole,omitempty"`
+
+	// DropLast says that the program wants no batch that is smaller than the others at the end.
+	DropLast bool `json:"drop_last,omitempty"`
+
 	// Optimizer is the update that the job is to make of gradients, as star/train/optim reads it. Null: the job says.
 	Optimizer json.RawMessage `json:"optimizer,omitempty"`
 

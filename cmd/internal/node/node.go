@@ -24,7 +24,7 @@ func ServerOf(j *settings.Job, log *slog.Logger) server.Config {
 			ResumeOtherData: j.ResumeOtherData, OnFailure: j.OnFailure, LeaveAtOnce: j.LeaveAtOnce,
 		},
 		Policy: server.Policy{
-			Mode: j.Mode, Shares: j.Shares, Predictor: j.Predictor, Decider: j.Decider, PSBandwidth: j.PSBandwidth, TreeFanIn: j.TreeFanIn,
+			Mode: j.Mode, Shares: j.Shares, Whole: j.WholeBatches, Predictor: j.Predictor, Decider: j.Decider, PSBandwidth: j.PSBandwidth, TreeFanIn: j.TreeFanIn,
 			PacePushes: j.PacePushes, MoveShards: j.MoveShards,
 		},
 		Settings: func(now *server.Config, t coord.Told) (json.RawMessage, error) {

@@ -57,7 +57,7 @@ func WorkProgram(told context.Context, j *settings.Job, log *slog.Logger, sample
 	if a.Tests > 0 {
 		c.Test = m.Test()
 	}
-	c.Told.Model, c.Told.Dataset, c.PreferredBatch, c.PreferredEpochs = a.Name, c.DataName, a.Batch, a.Epochs
+	c.Told.Model, c.Told.Dataset, c.PreferredBatch, c.PreferredEpochs, c.WholeBatches, c.DropLast = a.Name, c.DataName, a.Batch, a.Epochs, a.Whole, a.DropLast
 	c.Telemetry.Process = a.PID
 	c.Joined = m.Joined
 	return worker.Run(told, c)

@@ -1,0 +1,62 @@
+package server
+
+import (
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"star/coord"
+	"star/exitcode"
+	"star/member"
+)
+
+// TestWholeBatches: a program whose batches must stay whole has the job begin without a queue, and refuses what cannot do without cutting or resizing.
+func TestWholeBatches(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		policy Policy
+		named  string // of the baseline
+		whole  bool   // as the program says
+		plan   string
+		says   string
+	}{
+		{name: "as it is", policy: Policy{Mode: "ssgd queue=8"}, plan: "ssgd queue=8"},
+		{name: "queue", policy: Policy{Mode: "ssgd queue=8"}, whole: true, plan: "ssgd"},
+		{name: "static order", policy: Policy{Mode: "x=2"}, whole: true, plan: "x=2"},
+		{name: "given shares", policy: Policy{Mode: "ssgd", Shares: []int{8, 4, 4}}, whole: true, plan: "ssgd shares=8,4,4"},
+		{name: "by setting", policy: Policy{Mode: "ssgd queue=8", Whole: true}, plan: "ssgd"},
+		{name: "parts", policy: Policy{Mode: "x=2 micro=4 cap=1s"}, whole: true, says: "micro=4 cuts mini-batches"},
+		{name: "baseline of shares", named: "lb-bsp", whole: true, says: "lb-bsp gives workers batches of other sizes"},
+		{name: "baseline of parts", named: "dropcompute", whole: true, says: "cuts mini-batches"},
+		{name: "auto", policy: Policy{Mode: member.Auto}, whole: true, plan: "ssgd"},
+	} {
+		job := &Config{Policy: c.policy}
+		job.Workers, job.Batch, job.Baseline, job.Optimizer, job.LR, job.Compress = 3, 16, c.named, "sgd", 0.1, "none"
+		s := &server{job: job, log: slog.New(slog.DiscardHandler)}
+		err := s.prepare()
+		if err == nil {
+			var a coord.Adopted
+			a, err = s.adopt(coord.Enrolment{Whole: c.whole})
+			if err == nil && a.Whole != (c.whole || c.policy.Whole) {
+				t.Errorf("%s: the coordinator is told %v", c.name, a.Whole)
+			}
+			if err == nil && a.Plan != nil && a.Plan.String() != c.plan {
+				t.Errorf("%s: the coordinator gets %v, want %s", c.name, a.Plan, c.plan)
+			}
+		}
+		var code interface{ ExitCode() int }
+		switch {
+		case c.says != "":
+			if err == nil || !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), "divisible=True") {
+				t.Errorf("%s: error %v, want one with %q and what to do", c.name, err, c.says)
+			} else if errors.As(err, &code) && code.ExitCode() != exitcode.Usage {
+				t.Errorf("%s: exit code %d", c.name, code.ExitCode())
+			}
+		case err != nil:
+			t.Errorf("%s: %v", c.name, err)
+		case s.plan.String() != c.plan:
+			t.Errorf("%s: plan %v, want %s", c.name, s.plan, c.plan)
+		}
+	}
+}
