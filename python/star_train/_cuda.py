@@ -12,7 +12,7 @@ from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 
-from . import _link
+from . import _link, _tensors
 from ._link import StarError
 
 # Tensors that follow each other are copied together, until there are so many elements (4 MiB).
@@ -108,6 +108,12 @@ class Mirror:
         self.give_buffers()
         self.settle()
 
+    def put(self, old: torch.Tensor, new: torch.Tensor) -> None:
+        """Another tensor has taken the place of one in the model."""
+        for b in [*self.buckets, *([self.buffers] if self.buffers is not None else [])]:
+            b.places = [Place(new, p.at) if p.tensor is old else p for p in b.places]
+        self.frozen = [(Place(new, p.at), -1) if p.tensor is old else (p, version) for p, version in self.frozen]
+
     # To the job.
 
     def begin(self) -> None:
@@ -189,18 +195,18 @@ class Mirror:
     def take(self, evaluate: bool = False) -> None:
         """The tensors get what the job has. For an evaluation numbers that are not floating-point stay as they are."""
         for b in self.buckets:
-            b.write(self.params, self.device, [p.tensor.data for p in b.places])
+            b.write(self.params, self.device, [_tensors.data(p.tensor) for p in b.places])
         if self.first:
             self.first = False
             for p, _ in self.frozen:
-                p.tensor.data.copy_(self.rest[p.at : p.at + p.tensor.numel()].view(p.tensor.shape))
+                _tensors.data(p.tensor).copy_(self.rest[p.at : p.at + p.tensor.numel()].view(p.tensor.shape))
         if self.buffers is None or torch.equal(self.rest[self.buffers.low :], self.known):
             return
         for p in self.buffers.places:
             now = self.rest[p.at : p.at + p.tensor.numel()]
             was = self.known[p.at - self.buffers.low :][: p.tensor.numel()]
             if (p.tensor.is_floating_point() or not evaluate) and not torch.equal(now, was):
-                p.tensor.data.copy_(now.view(p.tensor.shape))
+                _tensors.data(p.tensor).copy_(now.view(p.tensor.shape))
                 was.copy_(now)
 
     def take_gradient(self) -> None:

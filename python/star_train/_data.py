@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
 import errno
+import inspect
+import operator
 import time
 import warnings
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple, cast
 
+import torch
 import torch.utils.data as tud
 
 from . import _job, _link
@@ -18,42 +22,54 @@ Evaluation = Callable[[Any], Tuple[float, int, int]]
 class Loader:
     """Batches of the job, epoch by epoch: each sample of the data set once, over all workers together."""
 
-    def __init__(self, dataset: Any, batch_size: int, accumulate: int, epochs: float, samples: int, kwargs: "Dict[str, Any]") -> None:
-        self.dataset, self.batch_size, self.accumulate, self.epochs, self.samples = dataset, batch_size, accumulate, epochs, samples
+    def __init__(self, plain: "tud.DataLoader[Any]", batch_size: int, accumulate: int, epochs: float, samples: int, kwargs: "Dict[str, Any]") -> None:
+        """plain is the DataLoader that the script would have alone; kwargs are its arguments but for data set and size."""
+        self.plain, self.dataset = plain, cast(Any, plain.dataset)
+        self.batch_size, self.accumulate, self.epochs, self.samples = batch_size, accumulate, epochs, samples
         self.kwargs = kwargs
-        self.num_workers = int(kwargs.get("num_workers") or 0)
-        factor = kwargs.get("prefetch_factor") or 2
-        self.prefetch = self.num_workers * int(factor) if self.num_workers else 0
-        self.collate = kwargs.get("collate_fn") or tud.default_collate
+        self.prefetch = plain.num_workers * int(plain.prefetch_factor or 2)
+        self.collate: Callable[[List[Any]], Any] = plain.collate_fn if plain.batch_size is not None else _Single(plain.collate_fn)
+        self.divisible = False  # batches may be cut and resized
+        self.sums = False  # the loss is a sum over the batch
         self.epoch = -1
+        self._computed = -1  # gradients when the last iterator began
+        self._given = 0  # batches of this epoch
         self._progress = 0.0
         self.stream: Optional[_Stream] = None  # the order is the script's own
         self.weights: Optional[List[Tuple[bool, float]]] = None  # for weigh, of parts that are taken before they are computed
         self._ahead: Optional[_Ahead] = None
 
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name == "plain":
+            raise AttributeError(name)
+        return getattr(self.plain, name)
+
     def __len__(self) -> int:
-        """Batches of an epoch if all workers take as many; the job may share them out otherwise."""
+        """Batches of an epoch if all workers take as many. With batches that the job cuts: those that were taken, and those that are left if they stay of this size."""
         s = _job.session
         n = max(s.workers, 1) if s is not None else 1
+        if self.divisible and s is not None and s.pending is not None:
+            left = self.samples - (s.pending.c & ~_link.WANTS_PARTS) % self.samples
+            return self._given - (s.step != 0) + -(-left // (max(s.count, 1) * n))
         return -(-self.samples // (self.batch_size * n))
 
     def __iter__(self) -> Iterator[Any]:
         s = _job.session
         assert s is not None
         s.begin()
+        s.advance()
         if s.over and s.computed == 0:  # star eval, or it came when the job was over: what follows the loop has nothing to work with
             raise SystemExit(0)
-        self.epoch += 1
+        if self._given == 0 or s.computed != self._computed:  # else the script has only looked at a batch, which comes again
+            self.epoch += 1
+        self._given, self._computed = 0, s.computed
         n = self.samples
         while not s.over:
-            if s.pending is None:
-                raise StarError(
-                    "a batch was taken from star.loader before opt.step() of the one before: each batch makes one step (star.loader(accumulate=N) makes one of N)", _link.EXIT_USAGE
-                )
             position, indices = s.give()
             if position // n > self.epoch:
                 return  # it is the first of the next epoch
             before = s.step
+            self._given += 1
             for k, (part, weight) in enumerate(self.parts(indices)):
                 batch = self._fetch(position, k, part)
                 if self.weights is None:
@@ -62,6 +78,7 @@ class Loader:
                     self.weights.append((k == 0, weight))
                 s.loaded = time.perf_counter_ns() if s.loaded < s.asked else s.loaded
                 yield batch
+            s.advance()
             if s.pending is not None and s.step == before:
                 raise StarError(
                     "a batch was taken from star.loader before opt.step() of the one before: each batch makes one step (star.loader(accumulate=N) makes one of N)", _link.EXIT_USAGE
@@ -81,15 +98,18 @@ class Loader:
             _job.session.weigh(weight)
 
     def over(self) -> bool:
-        """Whether the job is."""
-        return _job.session is not None and _job.session.over
+        """Whether the job is. The step before it is done with."""
+        s = _job.session
+        if s is not None and s.link is not None:
+            s.advance()
+        return s is not None and s.over
 
     def progress(self) -> float:
-        """Epochs of the job at the batch that comes next; those that it has at its end."""
-        s = _job.session
+        """Epochs of the job at the batch that comes next; those that it has at its end. The step before it is done with."""
+        over, s = self.over(), _job.session
         if s is not None and s.pending is not None:
             self._progress = (s.pending.c & ~_link.WANTS_PARTS) / self.samples
-        return float(max(self._progress, self.epochs)) if self.over() else self._progress
+        return float(max(self._progress, self.epochs)) if over else self._progress
 
     def ended(self) -> bool:
         """Whether the next batch is none of this epoch."""
@@ -103,12 +123,12 @@ class Loader:
         out = [(indices[:1], 0.0)] * (k - n)
         k = min(k, n)
         cuts = [n * i // k for i in range(k + 1)]
-        return out + [(indices[a:b], (b - a) * self.accumulate / n) for a, b in zip(cuts, cuts[1:])]
+        return out + [(indices[a:b], 1.0 if self.sums else (b - a) * self.accumulate / n) for a, b in zip(cuts, cuts[1:])]
 
     def _fetch(self, position: int, part: int, indices: List[int]) -> Any:
         if self.stream is not None:
             return self.collate(self.stream.take(len(indices)))
-        if self.num_workers == 0:
+        if self.plain.num_workers == 0:
             return self._load(indices)
         if self._ahead is None:
             self._ahead = _Ahead(self)
@@ -118,8 +138,20 @@ class Loader:
 
     def _load(self, indices: List[int]) -> Any:
         get = getattr(self.dataset, "__getitems__", None)
-        items = get(indices) if get is not None else [self.dataset[i] for i in indices]
-        return self.collate(items)
+        batch = self.collate(get(indices) if get is not None else [self.dataset[i] for i in indices])
+        if self.plain.pin_memory and torch.cuda.is_available():
+            return cast(Any, tud)._utils.pin_memory.pin_memory(batch)
+        return batch
+
+
+class _Single:
+    """Collates batches of one sample, which is a batch already (batch_size=None)."""
+
+    def __init__(self, convert: Callable[[Any], Any]) -> None:
+        self.convert = convert
+
+    def __call__(self, samples: List[Any]) -> Any:
+        return self.convert(samples[0])
 
 
 _Place = Tuple[int, int]  # position of a batch, and number of a part of it
@@ -178,9 +210,9 @@ class _Ahead:
         if self.it is None:
             if not self.wanted:
                 return
-            kwargs = dict(self.owner.kwargs)
-            kwargs.pop("shuffle", None)
-            kwargs.pop("drop_last", None)
+            kwargs = dict(self.owner.kwargs, collate_fn=self.owner.collate)
+            for name in ("shuffle", "drop_last"):
+                kwargs.pop(name, None)
             try:
                 self.it = iter(tud.DataLoader(self.owner.dataset, batch_sampler=cast(Any, self), **kwargs))
             except OSError as e:
@@ -234,20 +266,37 @@ def _items(samples: List[Any]) -> List[Any]:
     return samples
 
 
-def loader(dataset: Any, batch_size: int = 32, *, accumulate: int = 1, epochs: float = 0, samples: int = 0, **kwargs: Any) -> Any:
-    """The batches of dataset that are this worker's, in the place of a DataLoader, whose other arguments pass through.
+def loader(
+    dataset: Any,
+    batch_size: Optional[int] = 32,
+    *args: Any,
+    accumulate: int = 1,
+    epochs: float = 0,
+    samples: int = 0,
+    divisible: bool = False,
+    loss: str = "mean",
+    **kwargs: Any,
+) -> Any:
+    """The batches of dataset that are this worker's, in the place of a DataLoader, whose other arguments and attributes it has.
 
     Over all workers each sample comes once in an epoch. accumulate=N cuts the batch of a step into N parts of batch_size, so that ``opt.step()``
-    comes after N of them. epochs is how long the job is where nobody says otherwise (``star run --epochs``).
+    comes after N of them. epochs is how long the job is where it was not told (``star run --epochs``).
+
+    A batch is whole: all modes give batches of batch_size samples, but for the last one of the job, which drop_last=True leaves out. divisible=True lets the job cut and resize
+    them, which makes it faster where a worker is slow: it is right where no module mixes samples (BatchNorm), the loss is a mean of one term for each sample (loss="sum": a sum),
+    and the loop does not count its batches.
 
     An IterableDataset, or a sampler, gives samples in an order of its own: then the job says how many this worker is to compute, and whether each sample comes once
     is the script's affair: each worker needs its own part, by ``star.rank()`` and ``star.workers()``, which are known when the first sample is asked for. sampler may be a
     function that makes one then. samples is how many an epoch of the whole job has, where the data set has no length.
     """
     s = _job.current()
+    batch_size = batch_size if batch_size is None else _whole("batch_size", batch_size)
+    accumulate = _whole("accumulate", accumulate)
+    kwargs = _arguments(dataset, batch_size, args, kwargs)
     if s is None:
-        if not isinstance(dataset, tud.IterableDataset) and "sampler" not in kwargs and "batch_sampler" not in kwargs:
-            kwargs.setdefault("shuffle", True)
+        if not isinstance(dataset, tud.IterableDataset) and not {"sampler", "batch_sampler", "shuffle"} & set(kwargs) and batch_size is not None:
+            kwargs["shuffle"] = True
         return tud.DataLoader(dataset, batch_size=batch_size, **kwargs)
     if kwargs.get("batch_sampler") is not None:
         raise StarError("star.loader(batch_sampler=…): the job says how large a batch is; leave it away, or give a sampler", _link.EXIT_USAGE)
@@ -265,13 +314,17 @@ def loader(dataset: Any, batch_size: int = 32, *, accumulate: int = 1, epochs: f
             samples = len(dataset)
         except TypeError:
             raise StarError("%s has no len(): give star.loader(samples=…), how many samples an epoch of the job has" % type(dataset).__name__, _link.EXIT_USAGE) from None
-    if batch_size < 1 or accumulate < 1:
-        raise StarError("star.loader(batch_size=%d, accumulate=%d): want at least 1" % (batch_size, accumulate), _link.EXIT_USAGE)
+    size = batch_size or 1
+    if loss not in ("mean", "sum"):
+        raise StarError('star.loader(loss=%r): want "mean" or "sum", which says what the loss is over the samples of a batch' % (loss,), _link.EXIT_USAGE)
     if s.loader is not None:
         raise StarError(
             "star.loader was called before in this process: the job has one stream of samples. Evaluate by star.evaluate, or with a DataLoader of PyTorch", _link.EXIT_USAGE
         )
-    s.loader = Loader(dataset, batch_size, accumulate, epochs, samples, kwargs)
+    factory = callable(kwargs.get("sampler")) and not isinstance(kwargs.get("sampler"), tud.Sampler)
+    plain = tud.DataLoader(dataset, batch_size=batch_size, **{k: v for k, v in kwargs.items() if not (factory and k == "sampler")})
+    s.loader = Loader(plain, size, accumulate, epochs, _whole("samples", samples), kwargs)
+    s.loader.divisible, s.loader.sums = bool(divisible), loss == "sum"
     if own:
         s.loader.stream = _Stream(s.loader)
         warnings.warn(
@@ -280,6 +333,40 @@ def loader(dataset: Any, batch_size: int = 32, *, accumulate: int = 1, epochs: f
             stacklevel=2,
         )
     return s.loader
+
+
+def _arguments(dataset: Any, batch_size: Optional[int], args: Tuple[Any, ...], kwargs: "Dict[str, Any]") -> "Dict[str, Any]":
+    """The arguments of a DataLoader by their names, but for data set and size. One that it does not have is an error."""
+    known = inspect.signature(tud.DataLoader.__init__)
+    ours = [name for name, p in inspect.signature(loader).parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY]
+    for name in kwargs:
+        if name not in known.parameters:
+            like = difflib.get_close_matches(name, [*known.parameters, *ours], 1)
+            raise StarError(
+                "star.loader has no argument %s%s: it has those of torch.utils.data.DataLoader, and %s" % (name, "; did you mean %s?" % like[0] if like else "", ", ".join(ours)),
+                _link.EXIT_USAGE,
+            )
+    try:
+        bound = known.bind(None, dataset, batch_size, *args, **kwargs)
+    except TypeError as e:
+        raise StarError("star.loader: %s, as of torch.utils.data.DataLoader" % e, _link.EXIT_USAGE) from None
+    return {k: v for k, v in bound.arguments.items() if k not in ("self", "dataset", "batch_size")}
+
+
+def _whole(name: str, value: Any) -> int:
+    n = operator.index(value) if hasattr(value, "__index__") else 0
+    if n < 1:
+        raise StarError("star.loader(%s=%r): want a whole number, at least 1" % (name, value), _link.EXIT_USAGE)
+    return n
+
+
+def steps(batch_size: int = 1, *, samples: int, **kwargs: Any) -> Any:
+    """For scripts without a DataLoader: how many samples this worker is to make a batch of, step by step.
+
+    samples is how many an epoch of the whole job has; other arguments are those of :func:`loader`. A batch counts in an update by its samples. Where a batch is always the
+    whole data, or an episode of reinforcement learning, it is one sample: ``for _ in star.steps(samples=200)`` is an epoch of 200 steps of all workers together.
+    """
+    return loader(range(samples), batch_size, collate_fn=len, **kwargs)
 
 
 # Evaluation.

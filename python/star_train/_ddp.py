@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple, cast
 
 import torch
 
@@ -91,7 +91,7 @@ def ddp_hook(model: Any, optimizer: torch.optim.Optimizer, *, samples: int, batc
     if getattr(model, "broadcast_buffers", False) and any(True for _ in model.buffers()):
         raise StarError("DistributedDataParallel sends buffers around in each step, which hangs when a rank dies: give it broadcast_buffers=False", _link.EXIT_USAGE)
     attach(model.module, optimizer, overlap=False, own=True)
-    s.loader = Loader(range(samples), batch_size, 1, epochs, samples, {})
+    s.loader = Loader(torch.utils.data.DataLoader(cast(Any, range(samples)), batch_size), batch_size, 1, epochs, samples, {})
     s.ddp = Buckets(s)
     s.begin()
     if not s.over:

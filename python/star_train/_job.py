@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import operator
 import time
 import warnings
 from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Sized, Tuple, cast
 
 import torch
 
-from . import _cuda, _link, _rule, _state
+from . import _cuda, _link, _rule, _state, _tensors
 from ._link import StarError
 
 if TYPE_CHECKING:
@@ -55,9 +56,13 @@ class Session:
         self.ddp: Optional[Buckets] = None  # the loop and the data are a script's of DistributedDataParallel
         self.frozen: List[Tuple[str, torch.nn.Parameter]] = []  # though the optimizer has them
         self.memory: Optional[_link.Memory] = None
+        self.tensors: Optional[_tensors.Tensors] = None
+        self.due = 0  # update that the optimizer has made, and that the agent is told of when the script wants its next batch; 0: none
+        self.stepping = False  # the script is in opt.step()
 
         self.step = 0  # of the gradient that is asked for; 0: none is
         self.computed = 0  # gradients
+        self.count = 0  # samples of the batch in hand
         self.parts_wanted = False
         self.pending: Optional[_link.Frame] = None
         self.leases: Dict[int, List[int]] = {}
@@ -107,6 +112,8 @@ class Session:
             "batch": ld.batch_size * ld.accumulate,
             "prefetch": 0 if ld.stream is not None else ld.prefetch,
             "optimizer": rule,
+            "whole": not ld.divisible,
+            "drop_last": ld.drop_last,
         }
         if _link.show_stacks():
             about["stack"] = True
@@ -116,9 +123,13 @@ class Session:
         self.memory = self.link.begin(about)
         self._map(self.memory)
         self._hook()
+        self.link.finish = self._finish
         self.link.ready()
         torch.Tensor.backward = _backward  # type: ignore[method-assign]
+        self.tensors = _tensors.Tensors(model, [t.tensor for t in self.params], [t.tensor for t in self.buffers], not self.own)
+        _tensors.watch(self.tensors)
         self._next()
+        self._watch()
 
     def _list(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
         updated = {id(p) for g in optimizer.param_groups for p in g["params"]}
@@ -154,28 +165,134 @@ class Session:
             self.grads = [_view(m, m.grad + 4 * at, p) for _, p, at in self.params]
             return
         for _, p, at in self.params:
-            view = _view(m, m.params + 4 * at, p)
-            view.copy_(p.data)
-            p.data = view
-            grad = _view(m, m.grad + 4 * at, p)
-            grad.zero_()
-            p.grad = grad
-            self.grads.append(grad)
+            self._share(p, m.params + 4 * at)
+            p.grad = None
+            self.grads.append(self._grad(p, at))
             self.complete.append(-1)
+        self.grad_addresses = [g.data_ptr() for g in self.grads]
         for _, b, at in self.buffers:
-            view = _view(m, m.buffers + 4 * at, b)
-            view.copy_(b.data)
             if b.dtype == torch.float32:
-                b.data = view
+                self._share(b, m.buffers + 4 * at)
             else:
+                view = _view(m, m.buffers + 4 * at, b)
+                view.copy_(b.detach())
                 self.mirrors.append((b, view))
+
+    def _share(self, t: torch.Tensor, at: int) -> None:
+        """The tensor is in the memory from now on, with its value."""
+        assert self.memory is not None
+        view = _view(self.memory, at, t)
+        view.copy_(_tensors.data(t))
+        _tensors.set_data(t, view)
+
+    def _grad(self, p: torch.Tensor, at: int) -> torch.Tensor:
+        """The gradient of p is in the memory from now on, with its value."""
+        assert self.memory is not None
+        view = _view(self.memory, self.memory.grad + 4 * at, p)
+        if p.grad is None:
+            view.zero_()
+        else:
+            view.copy_(p.grad)
+        p.grad = view
+        return view
+
+    # Tensors that the script changes between two steps.
+
+    def _watch(self) -> None:
+        """Changes count from now on: the script goes on."""
+        if self.tensors is not None:
+            self.tensors.settle()
+            self.tensors.watching = True
+
+    def _look(self) -> None:
+        """Takes over what the script has changed. Values of parameters are the job's where it updates them, so that a change of them is an error."""
+        tensors = self.tensors
+        if tensors is None or not tensors.watching:
+            return
+        changes = tensors.changes()
+        tensors.watching = False
+        if changes is None:
+            return
+        n = len(self.params)
+        for i in sorted([*changes.replaced, *changes.moved]):
+            t = tensors.now(i)
+            if t is None:
+                raise self._changed_tensor(i, "was taken out of the model")
+            if t is not tensors.tensors[i]:
+                if i < n:
+                    raise self._changed_tensor(i, "was replaced by another tensor, which the optimizer does not have")
+                tensors.put(i, t)
+            if tensors.kind(t) != tensors.kinds[i]:
+                raise self._changed_tensor(i, "is %s now, it was %s: tensors of a job keep shape, type and device" % (tensors.kind(t), tensors.kinds[i]))
+            if i < n and not self.own and (self.gpu is not None or not self._unchanged(t, self.params[i].at)):
+                raise self._changed_tensor(i, "was given other values (p.data = …)")
+            self._take_over(i)
+        if changes.written:
+            raise self._changed_tensor(changes.written[0], "was changed in place (by load_state_dict, clamp_ and the like, or Embedding(max_norm=…))")
+
+    def _place(self, i: int) -> Tensor:
+        n = len(self.params)
+        return self.params[i] if i < n else self.buffers[i - n]
+
+    def _changed_tensor(self, i: int, what: str) -> StarError:
+        if i < len(self.params) and not self.own:
+            what += (
+                " after the first batch. The servers of the job update parameters, and do not see that: leave it away, do it before the first batch,"
+                " or have the optimizer make its steps in this process, by star.attach(…, own=True) and --arch allreduce"
+            )
+        return StarError("%s %s" % (self._place(i).name, what), _link.EXIT_USAGE)
+
+    def _unchanged(self, p: torch.Tensor, at: int) -> bool:
+        """Whether a parameter with other storage has the values of the memory."""
+        assert self.memory is not None
+        view = _view(self.memory, self.memory.params + 4 * at, p)
+        return p.dtype == view.dtype and torch.equal(_tensors.data(p), view)
+
+    def _take_over(self, i: int) -> None:
+        """The memory gets a tensor that has other storage, and the tensor is in the memory again."""
+        assert self.memory is not None and self.tensors is not None
+        n = len(self.params)
+        name, old, at = self._place(i)
+        t = self.tensors.tensors[i]
+        known = self.params if i < n else self.buffers
+        known[i if i < n else i - n] = Tensor(name, t, at)
+        if self.gpu is not None:
+            self.gpu.put(old, t)
+            return
+        if t.dtype != torch.float32:
+            self.mirrors = [(t if own is old else own, mirror) for own, mirror in self.mirrors]
+            return
+        self._share(t, (self.memory.params if i < n else self.memory.buffers) + 4 * at)
+        if i < n:
+            self.grads[i] = self._grad(t, at)
+            self.grad_addresses[i] = self.grads[i].data_ptr()
+
+    def advance(self) -> None:
+        """The script has done with its last step: the job goes on, until it wants a batch of this worker or is over."""
+        if self.due or (self.pending is None and not self.over):
+            self._finish()
+            self._next()
+            self._watch()
+        elif self.over:  # what was changed behind the last step is in no checkpoint
+            self._look()
+
+    def _finish(self) -> None:
+        """The update that the script's optimizer has made counts, with what the script has done to the parameters since."""
+        if not self.due:
+            return
+        self._look()
+        if self.gpu is not None:
+            self.gpu.give_parameters()
+        due, self.due = self.due, 0
+        assert self.link is not None
+        self.link.updated(due)
 
     # What the agent says.
 
     def _next(self) -> None:
         """Waits until the agent asks for a gradient, which stays pending, or the job is over."""
         assert self.link is not None
-        while self.pending is None and not self.over and not (self.ddp is not None and self.ddp.update):
+        while self.pending is None and not self.over and not self.due and not (self.ddp is not None and self.ddp.update):
             f = self.link.receive()
             if f.kind == _link.COMPUTE:
                 self.asked = time.perf_counter_ns()
@@ -183,8 +300,8 @@ class Session:
                 if self.gpu is not None:
                     self.gpu.take()
                 for own, mirror in self.mirrors:
-                    if not torch.equal(own.data.float(), mirror):  # else nobody has changed it, and float32 may not hold all of it
-                        own.data.copy_(mirror)
+                    if not torch.equal(_tensors.data(own).float(), mirror):  # else it is unchanged, and float32 may not hold all of it
+                        _tensors.data(own).copy_(mirror)
                 if self.schedule is not None:
                     self.schedule.show(f.c & ~_link.WANTS_PARTS)
             elif f.kind == _link.EVALUATE:
@@ -225,9 +342,9 @@ class Session:
         if self.gpu is not None:
             self.gpu.take_gradient()
         cast("Attached", optimizer).make_step()
-        if self.gpu is not None:
-            self.gpu.give_parameters()
-        self.link.updated(f.a)
+        self.due = f.a
+        if not self.stepping:  # an update without a gradient of this worker
+            self._finish()
 
     def _evaluate(self, f: _link.Frame) -> None:
         assert self.link is not None and self.model is not None
@@ -254,6 +371,7 @@ class Session:
         self.step, self.parts_wanted = f.a, bool(f.c & _link.WANTS_PARTS)
         self.low, self.told = len(self.params), self._elements()
         self.losses, self.loss, self.again, self.weight = 0, 0.0, False, 1.0
+        self.count = f.b
         for i in range(len(self.complete)):
             self.complete[i] = -1
         if self.gpu is not None:
@@ -283,6 +401,7 @@ class Session:
         """The gradient is complete: the job gets it. Comes back when the parameters are the next ones."""
         if self.over:
             return
+        self._look()
         if infinite is not None:  # a GradScaler was here
             if float(infinite) > 0:
                 self._scale(0)  # it counts as zero
@@ -294,7 +413,8 @@ class Session:
                 self.losses = 0  # which it has scaled by who knows what
         if self.pending is None or self.step == 0:
             raise StarError("opt.step() without a batch of star.loader in hand: each batch of it makes one step (star.loader(accumulate=N) makes one of N)", _link.EXIT_USAGE)
-        assert self.link is not None
+        assert self.link is not None and self.loader is not None
+        ld = self.loader
         for name, p in self.frozen:
             if p.requires_grad:
                 raise StarError("%s was frozen at star.attach and is not now: the job does not know it. Set requires_grad before star.attach" % name, _link.EXIT_USAGE)
@@ -319,37 +439,45 @@ class Session:
                 loss = 0.0
             elif not self.losses:
                 loss = 0.0
-        if self.weight != 1:
-            self._scale(self.weight)
+        by = self.weight
+        if ld.sums:  # in an update a gradient counts by its samples, which is right for means
+            by *= ld.batch_size * ld.accumulate / self.count
+            loss /= self.count
+        if by != 1:
+            self._scale(by)
             loss *= self.weight
         if self.gpu is not None:
-            self._leave(self.gpu, touched or self.weight != 1)
+            self._leave(self.gpu, touched or by != 1)
         for own, mirror in self.mirrors:
-            mirror.copy_(own.data)
+            mirror.copy_(_tensors.data(own))
         step, self.step, self.pending = self.step, 0, None
         self.computed += 1
         self.link.done(step, loss, self.loaded - self.asked, time.perf_counter_ns() - self.loaded)
         if self.ddp is None:
+            self.stepping = True
             self._next()
+            self.stepping = False
+            self._watch()
 
     def _gather(self) -> bool:
         """Has all gradients in the memory. True: somebody has changed one since backward has completed it."""
-        touched = False
-        for i, (name, p, _) in enumerate(self.params):
-            view, grad = self.grads[i], p.grad
-            if grad is None:
-                view.zero_()
-                p.grad = view
-            elif grad is not view:
-                if grad.is_sparse:
+        grads, params = self.grads, [t.tensor for t in self.params]
+        mine = [p.grad for p in params]
+        if not all(map(operator.is_, mine, grads)) or list(map(torch.Tensor.data_ptr, grads)) != self.grad_addresses:
+            for i, (name, p, at) in enumerate(self.params):
+                view, grad = grads[i], p.grad
+                if grad is None:
+                    view.zero_()
+                    p.grad = view
+                elif grad.is_sparse:
                     raise StarError("the gradient of %s is sparse: give the embedding sparse=False" % name, _link.EXIT_DISAGREE)
-                if grad.data_ptr() != view.data_ptr():
-                    view.copy_(grad)
+                elif grad.data_ptr() != self.grad_addresses[i]:
+                    grads[i] = self._grad(p, at)
                     self._copied(name)
-                p.grad = view
-            if self.complete[i] not in (-1, grad_version(p)):  # what backward has not come to was not told of
-                touched = True
-        return touched
+                else:
+                    p.grad = view
+        # What backward has not come to was not told of.
+        return any(c not in (-1, g._version) for c, g in zip(self.complete, grads))
 
     def _changed(self) -> bool:
         """Whether somebody has changed a gradient since backward has completed it."""

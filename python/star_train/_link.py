@@ -100,6 +100,7 @@ class Link:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._closed = False
+        self.finish: Optional[Callable[[], None]] = None  # called before the end in good order
         self._memory: Optional[Memory] = None
         self._cpu = 0
         self._faults = 0
@@ -198,6 +199,12 @@ class Link:
 
     def leave(self) -> None:
         """Says that this process has nothing more to compute."""
+        if self.finish is not None and not self._closed and os.getpid() == self._pid:
+            try:
+                self.finish()
+            except (OSError, StarError) as e:
+                sys.stderr.write("star_train: %s\n" % e)
+                return self.fail(str(e))
         self._last(LEAVE)
 
     def _last(self, kind: int, body: bytes = b"") -> None:

@@ -27,7 +27,13 @@ class Star:
 
     own = False
     overlap = True
+    divisible = False
     _star: Optional[_data.Batches] = None
+
+    def train(self: Any, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if resume_from_checkpoint and _job.current() is not None:
+            raise star.StarError("train(resume_from_checkpoint=%r): a job goes on from its own checkpoint: star run --resume FOLDER" % (resume_from_checkpoint,), _link.EXIT_USAGE)
+        return super().train(None, *args, **kwargs) if _job.current() is not None else super().train(resume_from_checkpoint, *args, **kwargs)  # type: ignore[misc]
 
     def get_train_dataloader(self: Any) -> Any:
         if _job.current() is None:
@@ -53,7 +59,17 @@ class Star:
         parts, size = args.gradient_accumulation_steps, args.per_device_train_batch_size
         steps = args.max_steps if args.max_steps > 0 else math.ceil(args.num_train_epochs * len(data) / (size * parts))
         epochs = steps * size * parts / len(data) if args.max_steps > 0 else args.num_train_epochs
-        loader = star.loader(data, size, accumulate=parts, epochs=epochs, collate_fn=collate, num_workers=args.dataloader_num_workers, **kwargs)
+        loader = star.loader(
+            data,
+            size,
+            accumulate=parts,
+            epochs=epochs,
+            collate_fn=collate,
+            num_workers=args.dataloader_num_workers,
+            drop_last=args.dataloader_drop_last,
+            divisible=self.divisible,
+            **kwargs,
+        )
         if self.lr_scheduler is None:
             self.create_scheduler(steps, self.optimizer)
             self._created_lr_scheduler = False  # or it would be made once more

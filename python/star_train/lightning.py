@@ -8,7 +8,7 @@ The module has one optimizer and automatic optimization. ``accumulate_grad_batch
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Dict, Optional
 
 import torch.utils.data as tud
 from lightning.pytorch.loops.fetchers import _DataFetcher, _PrefetchDataFetcher
@@ -21,17 +21,18 @@ from . import torch as star
 __all__ = ["StarStrategy"]
 
 # What a DataLoader has been given that one of ours takes too.
-_KEPT = ("num_workers", "collate_fn", "timeout", "worker_init_fn", "multiprocessing_context", "generator", "prefetch_factor", "persistent_workers")
+_KEPT = ("num_workers", "collate_fn", "timeout", "worker_init_fn", "multiprocessing_context", "generator", "prefetch_factor", "persistent_workers", "pin_memory", "drop_last")
 
 
 class StarStrategy(SingleDeviceStrategy):
-    """own and overlap are those of ``star_train.torch.attach``. every is how many samples of the job lie between two steps of a scheduler with the interval *step*."""
+    """own and overlap are those of ``star_train.torch.attach``, divisible and loss those of ``star_train.torch.loader``. every is how many samples of the job lie between two steps of a scheduler with the interval *step*."""
 
     strategy_name = "star"
 
-    def __init__(self, *, own: bool = False, overlap: bool = True, every: int = 0, **kwargs: Any) -> None:
+    def __init__(self, *, own: bool = False, overlap: bool = True, every: int = 0, divisible: bool = False, loss: str = "mean", **kwargs: Any) -> None:
         super().__init__("cpu", **kwargs)
         self._own, self._overlap, self._every = own, overlap, every
+        self._batch: Dict[str, Any] = {"divisible": divisible, "loss": loss}
         self._batches: Optional[_data.Batches] = None
 
     def setup_optimizers(self, trainer: Any) -> None:
@@ -39,6 +40,8 @@ class StarStrategy(SingleDeviceStrategy):
         if _job.current() is None:
             return
         module = self.lightning_module
+        if trainer.ckpt_path and trainer.training:
+            raise star.StarError("fit(ckpt_path=%r): a job goes on from its own checkpoint: star run --resume FOLDER" % trainer.ckpt_path, _link.EXIT_USAGE)
         if len(self.optimizers) != 1 or not module.automatic_optimization:
             raise star.StarError(
                 "%s has %d optimizers, or optimizes by hand: StarStrategy needs one, and automatic optimization" % (type(module).__name__, len(self.optimizers)), _link.EXIT_USAGE
@@ -61,6 +64,7 @@ class StarStrategy(SingleDeviceStrategy):
         if not isinstance(dataloader, tud.DataLoader) or dataloader.batch_size is None:
             raise star.StarError("StarStrategy needs a DataLoader with a batch_size for training, and no batch_sampler: it is %s" % type(dataloader).__name__, _link.EXIT_USAGE)
         kwargs = {k: getattr(dataloader, k) for k in _KEPT if getattr(dataloader, k, None) is not None}
+        kwargs.update(self._batch)
         if type(dataloader.sampler) not in (tud.RandomSampler, tud.SequentialSampler, tud.dataloader._InfiniteConstantSampler):
             kwargs["sampler"] = dataloader.sampler
         self._batches = _data.Batches(

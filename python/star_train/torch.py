@@ -13,13 +13,13 @@ On a processor parameters, gradients and buffers are views of memory that this p
 from __future__ import annotations
 
 from . import _job
-from ._data import evaluate, loader
+from ._data import evaluate, loader, steps
 from ._ddp import ddp_hook
 from ._link import AgentLost, JobError, StarError
 from ._optimizer import attach
 from ._schedule import schedule
 
-__all__ = ["AgentLost", "JobError", "StarError", "attach", "ddp_hook", "evaluate", "loader", "rank", "schedule", "workers"]
+__all__ = ["AgentLost", "JobError", "StarError", "attach", "ddp_hook", "evaluate", "loader", "rank", "schedule", "steps", "workers"]
 
 
 def rank() -> int:

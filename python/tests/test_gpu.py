@@ -78,7 +78,7 @@ def sham(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_cuda, "cuda", Sham())
     monkeypatch.setattr(_cuda, "KIND", "cpu")
     monkeypatch.setattr(_cuda, "_BUCKET", 40)
-    monkeypatch.setattr(star, "_PART", 20)
+    monkeypatch.setattr(star._job, "_PART", 20)
 
 
 BATCHES = [list(range(i, i + 8)) for i in range(0, N, 8)]

@@ -28,6 +28,11 @@ for epoch in range(1000):
         F.cross_entropy(model(xs), ys).backward()
         opt.step()
         steps += 1
+        if do == "clamp":
+            with torch.no_grad():
+                for p in model.parameters():
+                    p.clamp_(-0.02, 0.02)
+            nn.utils.vector_to_parameters(nn.utils.parameters_to_vector(model.parameters()).detach().clone(), model.parameters())
         if do == "come" and steps == 1:
             open("came", "w").close()
         if do == "wait" and not os.path.exists("came"):
@@ -83,6 +88,14 @@ def test_resume(job: Any, star: str, tmp_path: Any) -> None:
     for k, v in whole.items():
         assert torch.equal(v, halves[k]), k
         assert not torch.equal(v, half[k])
+
+
+def test_changed_between_steps(job: Any) -> None:
+    """What a script does to parameters behind its step is in the next one, and in the checkpoint of the last one, as in one process."""
+    job.script(TRAIN)
+    ring(job, [{"DO": "clamp"}] * 2, "--steps", "20")
+    job.finish()
+    assert max(float(v.abs().max()) for v in job.parameters().values()) == pytest.approx(0.02)
 
 
 def test_refused(job: Any) -> None:

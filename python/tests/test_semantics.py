@@ -5,6 +5,7 @@ with such loops are in test_parity.py.
 """
 
 import copy
+import io
 import json
 import mmap
 import os
@@ -24,7 +25,7 @@ import torch.nn as nn  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 
 import star_train.torch as star  # noqa: E402
-from star_train import _link  # noqa: E402
+from star_train import _link, _tensors  # noqa: E402
 
 HEADER = struct.Struct("<IIQQQ")
 RATE = 0.1
@@ -88,6 +89,7 @@ class Agent(threading.Thread):
         os.close(fd)
         self.params = torch.frombuffer(self.map, dtype=torch.float32, count=count[0], offset=4096)
         self.grad = torch.frombuffer(self.map, dtype=torch.float32, count=count[0], offset=grad)
+        self.buffers = torch.frombuffer(self.map, dtype=torch.float32, count=count[1], offset=buffers) if count[1] else torch.empty(0)
         assert self.read()[0] == _link.READY
         self.send(_link.JOINED, 0, 1)
         position = 0
@@ -144,6 +146,7 @@ def agent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Agent]]:
     yield make
     star._job.session = None
     torch.Tensor.backward = backward  # type: ignore[method-assign]
+    _tensors.watch(None)
     os.environ.pop("STAR_LINK_FD", None)
     for a in made:
         a.sock.close()
@@ -711,6 +714,275 @@ def test_sampler(agent: Any) -> None:
     assert torch.equal(torch.cat(seen), data.x.flip(0)) and a.about["samples"] == N
 
 
+def test_whole(agent: Any) -> None:
+    """Batches are whole unless the script says that they may be cut; the job is told, and of drop_last."""
+    a, model = agent(BATCHES), small()
+    opt = attached(model)
+    loader = star.loader(Data(), 16, drop_last=True)
+    loop(model, opt, loader, lambda x, y: (ce(model, x, y).backward(), opt.step()))
+    assert a.about["whole"] is True and a.about["drop_last"] is True and a.about["batch"] == 16
+    assert len(loader) == 4
+
+
+@pytest.mark.parametrize("loss", ["mean", "sum"])
+def test_divisible(agent: Any, loss: str) -> None:
+    """Parts of a batch, of which the job takes the mean by their samples, make the gradient of the whole; len() follows the size of the parts."""
+    parts = [list(range(i, i + 4)) for i in range(0, N, 4)]
+    a, model = agent(parts), small()
+    a.rates = lambda position: 0.0
+    opt = attached(model)
+    loader = star.loader(Data(), 16, divisible=True, loss=loss)
+    lengths = []
+
+    def step(x: Any, y: Any) -> None:
+        lengths.append(len(loader))
+        F.cross_entropy(model(x), y, reduction=loss).backward()
+        opt.step()
+
+    loop(model, opt, loader, step)
+    data = Data()
+    want, fresh = [], small()
+    for i in range(0, N, 16):
+        fresh.zero_grad()
+        F.cross_entropy(fresh(data.x[i : i + 16]), data.y[i : i + 16], reduction=loss).backward()
+        want.append(flat(fresh))
+    same([sum(a.gradients[i : i + 4]) / 4 for i in range(0, 16, 4)], want)
+    assert a.about["whole"] is False and set(lengths) == {16}
+    assert a.losses[0] == pytest.approx(float(ce(small(), data.x[:4], data.y[:4])), rel=1e-5)
+
+
+def test_summed_parts(agent: Any) -> None:
+    """accumulate=N of a summed loss: of a smaller batch, too, the gradient counts as a sum does."""
+    batches = [list(range(16)), list(range(16, 22))]
+    a, model = agent(batches), small()
+    a.rates = lambda position: 0.0
+    opt = attached(model)
+    taken = 0
+    for x, y in star.loader(Data(), 4, accumulate=4, loss="sum"):
+        (F.cross_entropy(model(x), y, reduction="sum") / 4).backward()
+        taken += 1
+        if taken % 4 == 0:
+            opt.step()
+            opt.zero_grad()
+    data, want = Data(), []
+    for b in batches:
+        fresh = small()
+        (F.cross_entropy(fresh(data.x[b]), data.y[b], reduction="sum") / 4).backward()
+        want.append(flat(fresh) * 16 / len(b))  # the job counts it by len(b) / 16
+    same(a.gradients, want)
+
+
+def test_look_ahead(agent: Any) -> None:
+    """next(iter(loader)) takes nothing away."""
+    a, model = agent(BATCHES * 2), small()
+    opt = attached(model)
+    loader = star.loader(Data(), 16)
+    assert torch.equal(next(iter(loader))[0], Data().x[:16])
+    epochs: List[Any] = []
+    for _ in range(2):
+        epochs.append([x for x, y in loader if (opt.zero_grad(), ce(model, x, y).backward(), opt.step())])
+    assert [len(e) for e in epochs] == [4, 4] and torch.equal(torch.cat(epochs[0]), Data().x)
+    assert len(a.gradients) == 8
+
+
+def test_attributes(agent: Any) -> None:
+    """The loader has what a DataLoader has; a batch_size of None, of numpy and as the third argument."""
+    agent(BATCHES)
+    data, g = Data(), torch.Generator()
+    loader = star.loader(data, 16, True, drop_last=True, generator=g, num_workers=0)
+    assert loader.dataset is data and loader.generator is g and loader.drop_last and loader.num_workers == 0
+    assert type(loader.sampler) is torch.utils.data.RandomSampler and loader.collate_fn is torch.utils.data.default_collate
+    with pytest.raises(AttributeError, match="wrong"):
+        loader.wrong  # noqa: B018
+
+
+def test_no_batch_size(agent: Any) -> None:
+    np = pytest.importorskip("numpy")
+    a, model = agent([[i] for i in range(4)]), small()
+    opt = attached(model)
+
+    class Batches(Data):
+        def __len__(self) -> int:
+            return 4
+
+        def __getitem__(self, i: int) -> Any:
+            return self.x[16 * i : 16 * i + 16].numpy(), self.y[16 * i : 16 * i + 16]
+
+    seen = []
+    for x, y in star.loader(Batches(), None, accumulate=np.int64(1)):
+        seen.append(x)
+        opt.zero_grad()
+        ce(model, x, y).backward()
+        opt.step()
+    assert torch.equal(torch.cat(seen), Data().x) and a.about["samples"] == 4 and a.about["batch"] == 1
+
+
+def test_steps(agent: Any) -> None:
+    """A script without a DataLoader makes as many samples as it is told."""
+    batches = [list(range(16)), list(range(16, 32)), list(range(32, 37))]
+    a, model = agent(batches), small()
+    opt = attached(model)
+    at, data = 0, Data()
+    for n in star.steps(16, samples=N):
+        opt.zero_grad()
+        ce(model, data.x[at : at + n], data.y[at : at + n]).backward()
+        opt.step()
+        at += n
+    assert at == 37
+    same(a.gradients, plain(small(), batches, lambda m, x, y: ce(m, x, y).backward()))
+
+
+# What a script does to its tensors between two steps.
+
+
+class Odd(nn.Module):
+    """Buffers of several types, and a frozen layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.a, self.teacher, self.b = nn.Linear(6, 8), nn.Linear(6, 8), nn.Linear(8, 3)
+        self.register_buffer("mean", torch.zeros(8))
+        self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
+        for p in self.teacher.parameters():
+            p.requires_grad = False
+
+    def forward(self, x: Any) -> Any:
+        return self.b(torch.tanh(self.a(x)) + 0.1 * self.teacher(x) + self.mean)
+
+
+def vector(m: nn.Module) -> None:
+    ps = list(m.parameters())
+    nn.utils.vector_to_parameters(nn.utils.parameters_to_vector(ps).detach().clone(), ps)
+
+
+def swapped(m: nn.Module) -> None:
+    own = [p.data.clone() for p in m.parameters()]
+    for p in m.parameters():
+        p.data = p.data * 0.5
+    for p, v in zip(m.parameters(), own):
+        p.data = v
+
+
+def copied(m: nn.Module) -> None:
+    own = [p.data.clone() for p in m.parameters()]
+    for p in m.parameters():
+        p.data.mul_(0.5)
+    for p, v in zip(m.parameters(), own):
+        p.data.copy_(v)
+
+
+def loaded(m: nn.Module) -> None:
+    own = copy.deepcopy(m.state_dict())
+    m.load_state_dict({k: v * 0 for k, v in own.items()})
+    m.load_state_dict(own)
+
+
+def saved(m: nn.Module) -> None:
+    torch.save(m.state_dict(), io.BytesIO())
+    copy.deepcopy(m)
+
+
+KEPT = [vector, swapped, copied, loaded, saved, lambda m: (m.double(), m.float())]
+
+
+@pytest.mark.parametrize("do", KEPT, ids=["vector", "p.data =", "p.data.copy_", "load_state_dict", "saved", "double, float"])
+def test_same_values(agent: Any, do: Any) -> None:
+    """Parameters that get other storage, or are written and restored, train on."""
+    a, model = agent(BATCHES), Odd()
+    want = plain(copy.deepcopy(model), BATCHES, lambda m, x, y: ce(m, x, y).backward())
+    opt = attached(model)
+
+    def step(x: Any, y: Any) -> None:
+        ce(model, x, y).backward()
+        opt.step()
+        do(model)
+
+    loop(model, opt, star.loader(Data(), 16), step)
+    same(a.gradients, want)
+    assert torch.equal(a.params, torch.cat([p.detach().flatten() for p in (*model.a.parameters(), *model.b.parameters())]))
+
+
+def clamped(m: Any) -> None:
+    with torch.no_grad():
+        m.a.weight.clamp_(-0.01, 0.01)
+
+
+def replaced(m: Any) -> None:
+    m.a.weight = nn.Parameter(m.a.weight.detach().clone())
+
+
+WRITTEN = {
+    "clamp_": clamped,
+    "p.data.clamp_": lambda m: m.a.weight.data.clamp_(-0.01, 0.01),
+    "p.data =": lambda m: setattr(m.a.weight, "data", m.a.weight.data * 0.5),
+    "load_state_dict": lambda m: m.load_state_dict({k: v * 0 for k, v in m.state_dict().items()}),
+    "another parameter": replaced,
+    "another type": lambda m: m.double(),
+}
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["", "behind the last step"])
+@pytest.mark.parametrize("do", list(WRITTEN))
+def test_other_values(agent: Any, do: str, last: bool) -> None:
+    """Parameters that a script changes end it, with the name: the job would not learn of it."""
+    batches = BATCHES[:1] if last else BATCHES
+    agent(batches)
+    model = Odd()
+    opt = attached(model)
+    steps = 0
+    with pytest.raises(star.StarError, match=r"^a\.weight ") as e:
+        for x, y in star.loader(Data(), 16):
+            opt.zero_grad()
+            ce(model, x.to(model.a.weight.dtype), y).backward()
+            opt.step()
+            steps += 1
+            WRITTEN[do](model)
+    assert steps == 1 and e.value.code == 2
+
+
+def test_renormalised(agent: Any) -> None:
+    """An embedding that changes its weight in forward."""
+    agent(BATCHES)
+    model = nn.Sequential(nn.Embedding(N, 4, max_norm=0.5), nn.Flatten(), nn.Linear(4, 3))
+    opt = attached(model)
+    with pytest.raises(star.StarError, match=r"0\.weight was changed in place.*max_norm"):
+        loop(model, opt, star.loader(torch.utils.data.TensorDataset(torch.arange(N), Data().y), 16), lambda x, y: (ce(model, x, y).backward(), opt.step()))
+
+
+def test_other_buffers(agent: Any) -> None:
+    """Buffers and frozen parameters that are replaced are the job's from then on."""
+    a, model = agent(BATCHES), Odd()
+    opt = attached(model)
+
+    def step(x: Any, y: Any) -> None:
+        ce(model, x, y).backward()
+        model.mean = 0.9 * model.mean + 0.1 * x.mean()
+        model.seen = model.seen + len(x)
+        model.teacher.weight.data = 0.9 * model.teacher.weight.data + 0.1 * model.a.weight.data
+        model.teacher.bias = nn.Parameter(model.teacher.bias + 1, requires_grad=False)
+        opt.step()
+        model.mean.add_(1)
+
+    loop(model, opt, star.loader(Data(), 16), step)
+    kept = torch.cat([model.teacher.weight.flatten(), model.teacher.bias, model.mean, model.seen.float()[None]])
+    assert torch.equal(a.buffers, kept) and int(model.seen) == N and float(model.mean[0]) > 3
+
+
+def test_own_gradients_moved(agent: Any) -> None:
+    """A gradient whose storage a script replaces reaches the job."""
+    a, model = agent(BATCHES), small()
+    opt = attached(model)
+
+    def clip(m: Any) -> None:
+        for p in m.parameters():
+            p.grad.data = p.grad.data.clamp(-0.01, 0.01)
+
+    want = plain(small(), BATCHES, lambda m, x, y: (ce(m, x, y).backward(), clip(m)))
+    loop(model, opt, star.loader(Data(), 16), lambda x, y: (ce(model, x, y).backward(), clip(model), opt.step()))
+    same(a.gradients, want)
+
+
 @pytest.mark.parametrize(
     "make, says",
     [
@@ -718,7 +990,11 @@ def test_sampler(agent: Any) -> None:
         (lambda: star.loader(Data(), shuffle=False), "the job shuffles samples"),
         (lambda: star.loader(iter([1])), "list_iterator is neither"),
         (lambda: star.loader(Data(), samples=3), "the data set has 64"),
-        (lambda: star.loader(Data(), 0), "want at least 1"),
+        (lambda: star.loader(Data(), 0), "at least 1"),
+        (lambda: star.loader(Data(), 16, num_worker=4), "no argument num_worker; did you mean num_workers"),
+        (lambda: star.loader(Data(), 16, divisble=True), "did you mean divisible"),
+        (lambda: star.loader(Data(), 16, shuffle=True, **{"loss": "max"}), 'want "mean" or "sum"'),
+        (lambda: star.loader(Data(), 16.5), "batch_size=16.5.*whole number"),
     ],
 )
 def test_loaders_that_cannot_be(agent: Any, make: Any, says: str) -> None:
