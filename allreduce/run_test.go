@@ -169,30 +169,33 @@ func TestOperationsMatchReference(t *testing.T) {
 				Algorithm: Algorithm(rapid.IntRange(0, int(AlgorithmDoubleTree)).Draw(t, "algorithm")),
 				Segment:   align * rapid.IntRange(1, 20).Draw(t, "segment"),
 			}
-			count := rapid.IntRange(0, 300).Draw(t, "count")
-			rnd := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))
-			vs := make([][]float64, n)
-			for r := range vs {
-				vs[r] = make([]float64, count)
-				for i := range vs[r] {
-					vs[r][i] = float64(8 * (rnd.IntN(7) - 3)) // sums are small whole numbers, means too
-				}
-			}
 			groups := piped(n, cfg)
 			defer closeAll(groups)
-			switch Type(rapid.IntRange(0, int(numTypes)-1).Draw(t, "type")) {
-			case Float32Type:
-				check[float32](t, groups, op, vs)
-			case Float64Type:
-				check[float64](t, groups, op, vs)
-			case Float16Type:
-				check[Float16](t, groups, op, vs)
-			case BFloat16Type:
-				check[BFloat16](t, groups, op, vs)
-			case Int32Type:
-				check[int32](t, groups, op, vs)
-			case Int64Type:
-				check[int64](t, groups, op, vs)
+			// Types of different sizes follow each other.
+			for range rapid.IntRange(1, 4).Draw(t, "rounds") {
+				count := rapid.IntRange(0, 300).Draw(t, "count")
+				rnd := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))
+				vs := make([][]float64, n)
+				for r := range vs {
+					vs[r] = make([]float64, count)
+					for i := range vs[r] {
+						vs[r][i] = float64(8 * (rnd.IntN(7) - 3)) // sums are small whole numbers, means too
+					}
+				}
+				switch Type(rapid.IntRange(0, int(numTypes)-1).Draw(t, "type")) {
+				case Float32Type:
+					check[float32](t, groups, op, vs)
+				case Float64Type:
+					check[float64](t, groups, op, vs)
+				case Float16Type:
+					check[Float16](t, groups, op, vs)
+				case BFloat16Type:
+					check[BFloat16](t, groups, op, vs)
+				case Int32Type:
+					check[int32](t, groups, op, vs)
+				case Int64Type:
+					check[int64](t, groups, op, vs)
+				}
 			}
 		})
 	})

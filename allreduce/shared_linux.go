@@ -14,7 +14,7 @@ import (
 
 // shared is a link through memory that two processes map: one ring for each direction.
 // A vector is copied once, into the ring, and added up from there; or it is lent, and the peer takes it
-// from this process (lend_shared_linux.go). Who finds
+// from this process (zerocopy_shared_linux.go). Who finds
 // nothing to do says so in the memory before going to sleep, and is woken by a byte
 // through the Unix socket, whose end also tells that the peer is gone.
 type shared struct {
@@ -175,7 +175,12 @@ func takeMemory(nc *net.UnixConn, size int) (int, error) {
 	return fds[0], nil
 }
 
-var errCorrupt = errors.New("the shared memory is corrupt")
+var (
+	errCorrupt = errors.New("the shared memory is corrupt")
+
+	// errCut: to wait for the rest of the element is to wait for ever.
+	errCut = errors.New("an element lies in two parts of the shared memory: install the same release of STAR on all ranks")
+)
 
 func (h *oneWay) size() uint64 { return uint64(len(h.buf)) }
 
@@ -332,11 +337,14 @@ func (k *shared) listen() {
 	}
 }
 
-func (k *shared) view(int) ([]byte, error) {
-	if len(k.from.held) > 0 {
+func (k *shared) view(size int) ([]byte, error) {
+	if len(k.from.held) >= size {
 		return k.from.held, nil
 	}
-	l, n, err := k.loan()
+	if len(k.from.held) > 0 {
+		return nil, errCut
+	}
+	l, n, err := k.loan(size)
 	switch {
 	case err != nil:
 		return nil, err
@@ -357,6 +365,9 @@ func (k *shared) view(int) ([]byte, error) {
 		return nil, k.miss()
 	}
 	at := (k.in.read.Load() - k.in.offset.Load()) & (k.in.size() - 1)
+	if k.in.size()-at < uint64(size) {
+		return nil, errCut
+	}
 	return k.in.buf[at:min(at+n, at+pieceSize, k.in.size())], nil
 }
 
@@ -381,7 +392,7 @@ func (k *shared) skip(n int) {
 func (k *shared) read(dst []byte) (int, error) {
 	got := 0
 	for got < len(dst) {
-		if l, _, err := k.loan(); err == nil && l != nil && len(k.from.held) == 0 {
+		if l, _, err := k.loan(1); err == nil && l != nil && len(k.from.held) == 0 {
 			n := int(min(uint64(len(dst)-got), l.size-k.from.begun))
 			if err := k.borrow(l, dst[got:got+n]); err != nil {
 				return got, k.late(err)

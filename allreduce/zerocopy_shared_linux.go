@@ -67,8 +67,9 @@ func (b *borrower) copy(dst []byte, address uint64) error {
 	return os.NewSyscallError("process_vm_readv", err)
 }
 
-// loan is the one with which the stream goes on, and nil if the ring is next, with no more than n bytes.
-func (k *shared) loan() (l *loan, n uint64, err error) {
+// loan is the one with which the stream goes on, and nil if the ring is next, with no more than n bytes. size is that of
+// the elements that are read.
+func (k *shared) loan(size int) (l *loan, n uint64, err error) {
 	if n, err = k.in.fill(); err != nil { // before the loans: who sees a byte sees the loans before it
 		return nil, 0, err
 	}
@@ -82,6 +83,9 @@ func (k *shared) loan() (l *loan, n uint64, err error) {
 		return nil, 0, errCorrupt
 	}
 	if before > 0 {
+		if before < uint64(size) {
+			return nil, 0, errCut
+		}
 		return nil, min(n, before), nil
 	}
 	return l, 0, nil
@@ -119,24 +123,34 @@ const smallPages = 16 << 20
 func (k *shared) gains(v []byte) bool { return len(v) <= smallPages || vector.Huge(v) }
 
 // zeroCopySend is send, but long parts of b stay where they are until the peer has received them.
+//
+// A loan begins and ends at multiples of vectorAlign in the stream; what lies before and behind goes through the ring.
+// So places in the ring and in the stream agree modulo vectorAlign, as where nothing is lent, and neither the end of the
+// ring nor that of a loan cuts an element, of whatever type.
 func (k *shared) zeroCopySend(b []byte) (int, error) {
-	if len(b) < leastLoan {
+	head := int(-k.out.written.Load() & (vectorAlign - 1))
+	if len(b) < head+leastLoan {
 		return k.send(b)
 	}
+	if n, err := k.send(b[:head]); n < head || err != nil {
+		return n, err
+	}
+	b = b[head:]
+	b = b[:len(b)&^(vectorAlign-1)]
 	if k.dead != nil {
-		return 0, k.dead
+		return head, k.dead
 	}
 	n, err := k.out.pending()
 	if err != nil {
-		return 0, err
+		return head, err
 	}
 	if n == maxLoans {
-		return 0, k.miss()
+		return head, k.miss()
 	}
 	k.out.loans[k.out.lent.Load()%maxLoans] = loan{at: k.out.written.Load(), address: uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b)))), size: uint64(len(b))}
 	k.out.lent.Add(1)
 	k.wakeReader()
-	return len(b), nil
+	return head + len(b), nil
 }
 
 func (k *shared) unreadable() error { return k.blind }

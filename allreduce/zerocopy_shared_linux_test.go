@@ -34,14 +34,30 @@ func lendingPair(t *testing.T) (a, b *shared) {
 	return a, b
 }
 
-// A stream that is lent in pieces, sent in pieces and received in pieces comes as it was.
+// piece is part of a stream: a vector of elements of that size, or with size 1 bytes that are only read.
+type piece struct{ size, lo, hi int }
+
+// Vectors of mixed types, each at a multiple of vectorAlign, that are lent in parts, sent in parts and received in whole
+// elements come as they were. A part may end inside an element, as where the ring is full.
 func TestLoans(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		a, b := lendingPair(t)
 		defer a.close()
 		defer b.close()
 		chance := rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "seed"), 0))
-		text := make([]byte, rapid.SampledFrom([]int{100, leastLoan, 1 << 20, 5 << 20}).Draw(rt, "bytes")+8*chance.IntN(100))
+		most := rapid.SampledFrom([]int{100, leastLoan, 1 << 20, 5 << 20}).Draw(rt, "bytes")
+		var stream []piece
+		total := 0
+		for total < most {
+			gap := int(-uint(total) & (vectorAlign - 1))
+			stream = append(stream, piece{1, total, total + gap})
+			total += gap
+			size := 1 << chance.IntN(4)
+			n := size * (1 + chance.IntN(1<<chance.IntN(20)))
+			stream = append(stream, piece{size, total, total + n})
+			total += n
+		}
+		text := make([]byte, total)
 		for i := range text {
 			text[i] = byte(chance.Uint32())
 		}
@@ -49,43 +65,66 @@ func TestLoans(t *testing.T) {
 			a.rewind()
 		}
 		lending, viewing := chance.Float64(), chance.Float64()
-		got, sent, lent := make([]byte, 0, len(text)), 0, 0
+		got, sent := make([]byte, 0, len(text)), 0
 		for idle := 0; len(got) < len(text); idle++ {
-			if idle > 10 {
+			if idle > 20 {
 				rt.Fatalf("%d bytes of %d have come, %d were sent", len(got), len(text), sent)
 			}
 			for range chance.IntN(4) {
-				piece := text[sent:min(len(text), sent+8*(1+chance.IntN(1<<chance.IntN(17))))]
+				end := min(len(text), sent+1+chance.IntN(1<<chance.IntN(20)))
+				for _, v := range stream { // what is sent at once is of one vector
+					if sent < v.hi {
+						end = min(end, v.hi)
+						break
+					}
+				}
+				part := text[sent:end]
 				send := a.send
 				if chance.Float64() < lending {
 					send = a.zeroCopySend
-					if len(piece) >= leastLoan {
-						lent++
-					}
 				}
-				n, err := send(piece)
+				n, err := send(part)
 				if sent += n; err != nil {
 					rt.Fatal(err)
 				}
 			}
-			if chance.Float64() < viewing {
-				v, err := b.view(8)
-				if err != nil {
-					rt.Fatal(err)
-				}
-				if len(v) > 0 {
-					idle = 0 // though nothing may be taken
-				}
-				v = v[:chance.IntN(len(v)+1)]
-				got = append(got, v...)
-				b.skip(len(v))
-				continue
+			for len(stream) > 0 && stream[0].lo == stream[0].hi {
+				stream = stream[1:]
 			}
-			n, err := b.read(got[len(got):min(cap(got), len(got)+1+chance.IntN(1<<chance.IntN(20)))])
-			if got = got[:len(got)+n]; err != nil {
+			v := &stream[0]
+			n := 0
+			var err error
+			if v.size > 1 && chance.Float64() < viewing {
+				var shown []byte
+				shown, err = b.view(v.size)
+				if whole := min(len(shown), v.hi-v.lo) / v.size; whole > 0 {
+					n = v.size * (1 + chance.IntN(whole))
+				}
+				got = append(got, shown[:n]...)
+				b.skip(n)
+			} else {
+				want := v.size * (1 + chance.IntN(1<<chance.IntN(20)))
+				dst := got[len(got):min(len(got)+v.hi-v.lo, len(got)+want)]
+				for n == 0 || n%v.size != 0 { // what is received without adding is received to its end
+					var m int
+					m, err = b.read(dst[n:])
+					if n += m; m > 0 {
+						continue
+					}
+					if err != nil || n == 0 {
+						break
+					}
+					if m, err = a.send(text[sent:min(len(text), sent+v.size)]); err != nil {
+						break
+					}
+					sent += m
+				}
+				got = got[:len(got)+n]
+			}
+			if err != nil {
 				rt.Fatal(err)
 			}
-			if n > 0 {
+			if v.lo += n; n > 0 {
 				idle = 0
 			}
 		}
@@ -96,6 +135,172 @@ func TestLoans(t *testing.T) {
 			rt.Fatalf("%d bytes more, %v", n, err)
 		}
 	})
+}
+
+// With any bytes before a loan, and a loan of any size modulo vectorAlign, elements of all sizes that go round the ring's
+// end behind it are shown whole.
+func TestLoansKeepElementsWhole(t *testing.T) {
+	a, b := lendingPair(t)
+	memory := make([]byte, leastLoan+2*vectorAlign)
+	dst := make([]byte, len(memory)+2*vectorAlign)
+	values := make([]byte, 8*vectorAlign)
+	for i := range values {
+		values[i] = byte(i * 7)
+	}
+	position := uint64(0)
+	push := func(send func([]byte) (int, error), p []byte) {
+		for len(p) > 0 {
+			n, err := send(p)
+			if err != nil || n == 0 {
+				t.Fatal(n, err)
+			}
+			p, position = p[n:], position+uint64(n)
+		}
+	}
+	for before := range vectorAlign {
+		for size := range vectorAlign {
+			for _, element := range []int{2, 4, 8} {
+				// An empty ring whose end is 256 bytes ahead.
+				position = 1<<20 - 256
+				for _, h := range []*oneWay{&a.out, &b.in} {
+					h.written.Store(position)
+					h.read.Store(position)
+				}
+				begun := position
+				push(a.send, memory[:before])
+				push(a.zeroCopySend, memory[:leastLoan+vectorAlign+size])
+				push(a.send, zeroBytes[:-position&(vectorAlign-1)])
+				if n, err := b.read(dst[:position-begun]); n != int(position-begun) || err != nil {
+					t.Fatalf("%d bytes before a loan of %d modulo %d: %d bytes of %d, %v", before, size, vectorAlign, n, position-begun, err)
+				}
+				push(a.send, values)
+				for got := 0; got < len(values); {
+					v, err := b.view(element)
+					n := len(v) / element * element
+					if n == 0 || err != nil || !bytes.Equal(v[:n], values[got:got+n]) {
+						t.Fatalf("%d bytes before a loan of %d modulo %d: element of %d bytes at %d: % x, %v", before, size, vectorAlign, element, got, v, err)
+					}
+					b.skip(n)
+					got += n
+				}
+			}
+		}
+	}
+}
+
+var zeroBytes [vectorAlign]byte
+
+// Operations of all types end, with the right sums, behind loans of all sizes modulo vectorAlign.
+func TestTypesAfterLoans(t *testing.T) {
+	groups := sharedGroup(t)
+	for size := range vectorAlign {
+		if testing.Short() && size%7 != 1 {
+			continue
+		}
+		block := zeroCopyAbove/4 + size
+		errs := together(groups, func(g *Group) error {
+			d := newDelivery(2, g.rank, []int{block, block})
+			if err := d.run(t.Context(), g, make([]byte, d.size())); err != nil {
+				return err
+			}
+			return errors.Join(sumOf[Float16](t, g), sumOf[float64](t, g), sumOf[BFloat16](t, g), sumOf[float32](t, g), sumOf[int64](t, g), sumOf[int32](t, g))
+		})
+		if err := errors.Join(errs...); err != nil {
+			t.Fatalf("behind loans of %d bytes modulo %d: %v", size, vectorAlign, err)
+		}
+	}
+	if n := groups[0].peers[1].link.(*shared).out.lent.Load(); n == 0 {
+		t.Error("nothing was lent")
+	}
+}
+
+// sumOf adds up a vector that is not lent and goes round the ring, of an odd number of elements.
+func sumOf[T Element](t *testing.T, g *Group) error {
+	v := convert[T](make([]float64, ringSize*5/4/typeOf[T]().Size()|1))
+	one := convert[T]([]float64{1, 2})
+	for i := range v {
+		v[i] = one[0]
+	}
+	if err := AllReduce(t.Context(), g, Sum, v); err != nil {
+		return err
+	}
+	for i, x := range v {
+		if x != one[1] {
+			return fmt.Errorf("element %d of %d %v is %v", i, len(v), typeOf[T](), x)
+		}
+	}
+	return nil
+}
+
+// sharedGroup is two ranks that lend long vectors.
+func sharedGroup(t *testing.T) []*Group {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	groups, errs := make([]*Group, 2), make(chan error, 2)
+	for r := range groups {
+		cfg := Config{
+			Rank: r, Size: 2, Rendezvous: l.Addr().String(), Transport: "shm",
+			Log: slog.New(slog.DiscardHandler), DialTimeout: 20 * time.Second, Timeout: 20 * time.Second,
+		}
+		if r == 0 {
+			cfg.Listener = l
+		}
+		go func() {
+			var err error
+			groups[r], err = Dial(context.Background(), cfg)
+			errs <- err
+		}()
+	}
+	err = errors.Join(<-errs, <-errs)
+	t.Cleanup(func() {
+		for _, g := range groups {
+			if g != nil {
+				g.Close()
+			}
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if k := groups[0].peers[1].link.(*shared); !k.canZeroCopy() {
+		t.Skip("memory of processes cannot be read here")
+	}
+	return groups
+}
+
+// A peer that cuts an element, as releases before this one could, is an error at once, and not waited for.
+func TestCutElements(t *testing.T) {
+	a, b := lendingPair(t)
+	position := uint64(smallRing - 4)
+	for _, h := range []*oneWay{&a.out, &b.in} {
+		h.written.Store(position)
+		h.read.Store(position)
+	}
+	a.send(make([]byte, 8))
+	if v, err := b.view(8); err != errCut {
+		t.Errorf("at the end of the ring %d bytes are shown, %v", len(v), err)
+	}
+	if v, err := b.view(4); len(v) != 4 || err != nil {
+		t.Errorf("at the end of the ring %d bytes are shown, %v", len(v), err)
+	}
+	b.skip(4)
+	memory := make([]byte, leastLoan)
+	a.out.loans[0] = loan{at: a.out.written.Load(), address: uint64(uintptr(unsafe.Pointer(&memory[0]))), size: uint64(len(memory))}
+	a.out.lent.Add(1)
+	if v, err := b.view(8); err != errCut {
+		t.Errorf("before a loan %d bytes are shown, %v", len(v), err)
+	}
+	b.skip(4)
+	if n, err := b.read(memory[:len(memory)-4]); n != len(memory)-4 || err != nil {
+		t.Fatal(n, err)
+	}
+	_, _ = b.view(8)
+	if v, err := b.view(8); err != errCut {
+		t.Errorf("at the end of a loan %d bytes are shown, %v", len(v), err)
+	}
 }
 
 // Who sleeps is woken: a reader by a loan, a writer when one has been taken.
