@@ -6,9 +6,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"unsafe"
 )
 
@@ -40,6 +42,9 @@ var dtypeSize = map[string]int64{
 	"U32": 4, "I32": 4, "F32": 4,
 	"U64": 8, "I64": 8, "F64": 8,
 }
+
+// newerDTypes are those that safetensors 0.8 knows beside them. No checkpoint of STAR has any.
+var newerDTypes = []string{"F4", "F6_E2M3", "F6_E3M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "C64"}
 
 // ReadHeader reads the header of a safetensors file of the given size and checks
 // it: every tensor has the size that its type and shape say, and the tensors
@@ -74,7 +79,7 @@ func readHeader(r io.Reader, size int64, path string) (*Header, error) {
 }
 
 // parseHeader reads the JSON by token, so that a name that is there twice, which
-// the format forbids, is seen.
+// the format forbids, is seen; so is a field of a tensor or of the metadata.
 func parseHeader(text []byte, data int64, path string) (*Header, error) {
 	h := &Header{}
 	d := json.NewDecoder(bytes.NewReader(text))
@@ -87,59 +92,100 @@ func parseHeader(text []byte, data int64, path string) (*Header, error) {
 	wrong := func(err error) error {
 		return &Error{Kind: ErrCorrupt, Path: path, Offset: 8 + d.InputOffset(), Err: fmt.Errorf("header: %w", err)}
 	}
-	if _, err := d.Token(); err != nil {
-		return nil, wrong(err)
-	}
-	seen := map[string]bool{}
-	for d.More() {
-		t, err := d.Token()
-		if err != nil {
-			return nil, wrong(err)
+	// object calls field for each key of an object, or of null, which has none; field takes the value. of says whose keys
+	// they are.
+	object := func(of string, field func(key string) error) error {
+		if t, err := d.Token(); err != nil {
+			return wrong(err)
+		} else if t == nil {
+			return nil
+		} else if t != json.Delim('{') {
+			return bad("an object"+of, "%v", t)
 		}
-		name := t.(string) // a key of an object is a string, or Token fails
-		if seen[name] {
-			return nil, bad("every name once", "%q twice", clip(name))
-		}
-		seen[name] = true
-		if name == "__metadata__" {
-			if err := d.Decode(&h.Metadata); err != nil {
-				return nil, wrong(err)
+		seen := map[string]bool{}
+		for d.More() {
+			t, err := d.Token()
+			if err != nil {
+				return wrong(err)
 			}
-			continue
+			key := t.(string) // a key of an object is a string, or Token fails
+			if seen[key] {
+				return bad("every name once"+of, "%q twice", clip(key))
+			}
+			seen[key] = true
+			if err := field(key); err != nil {
+				return err
+			}
 		}
-		var e struct {
-			DType   string   `json:"dtype"`
-			Shape   *[]int64 `json:"shape"`
-			Offsets *[]int64 `json:"data_offsets"`
+		if _, err := d.Token(); err != nil {
+			return wrong(err)
 		}
-		if err := d.Decode(&e); err != nil {
-			return nil, wrong(err)
+		return nil
+	}
+	value := func(v any) error {
+		if err := d.Decode(v); err != nil {
+			return wrong(err)
 		}
-		size, ok := dtypeSize[e.DType]
-		if !ok {
-			return nil, bad("a known dtype for "+strconv.Quote(clip(name)), "%q", clip(e.DType))
+		return nil
+	}
+	tensor := func(name string) error {
+		var dtype string
+		var shape, offsets *[]int64
+		err := object(fmt.Sprintf(" in the entry of %q", clip(name)), func(key string) error {
+			switch key {
+			case "dtype":
+				return value(&dtype)
+			case "shape":
+				return value(&shape)
+			case "data_offsets":
+				return value(&offsets)
+			}
+			return value(new(json.RawMessage))
+		})
+		if err != nil {
+			return err
 		}
-		if e.Shape == nil || e.Offsets == nil || len(*e.Offsets) != 2 || len(*e.Shape) > maxDims {
-			return nil, bad("a shape and two data_offsets for "+strconv.Quote(clip(name)), "other things")
+		size, ok := dtypeSize[dtype]
+		switch {
+		case slices.Contains(newerDTypes, dtype):
+			return bad(fmt.Sprintf("a dtype that STAR reads for %q (%s)", clip(name), strings.Join(slices.Sorted(maps.Keys(dtypeSize)), ", ")), "%s, a newer one of safetensors", dtype)
+		case !ok:
+			return bad("a known dtype for "+strconv.Quote(clip(name)), "%q", clip(dtype))
 		}
-		n := Tensor{Name: name, DType: e.DType, Shape: *e.Shape, Begin: (*e.Offsets)[0], End: (*e.Offsets)[1]}
+		if shape == nil || offsets == nil || len(*offsets) != 2 || len(*shape) > maxDims {
+			return bad("a shape and two data_offsets for "+strconv.Quote(clip(name)), "other things")
+		}
+		n := Tensor{Name: name, DType: dtype, Shape: *shape, Begin: (*offsets)[0], End: (*offsets)[1]}
 		if n.Begin < 0 || n.End < n.Begin || n.End > data {
-			return nil, bad(fmt.Sprintf("%q within the %d bytes of data", clip(name), data), "bytes %d to %d", n.Begin, n.End)
+			return bad(fmt.Sprintf("%q within the %d bytes of data", clip(name), data), "bytes %d to %d", n.Begin, n.End)
 		}
 		want := size
 		for _, k := range n.Shape {
 			if k < 0 || (k > 0 && want > math.MaxInt64/k) {
-				return nil, bad("a possible shape for "+strconv.Quote(clip(name)), "%v", n.Shape)
+				return bad("a possible shape for "+strconv.Quote(clip(name)), "%v", n.Shape)
 			}
 			want *= k
 		}
 		if n.End-n.Begin != want {
-			return nil, bad(fmt.Sprintf("%d bytes for %q of type %s and shape %v", want, clip(name), n.DType, n.Shape), "%d", n.End-n.Begin)
+			return bad(fmt.Sprintf("%d bytes for %q of type %s and shape %v", want, clip(name), n.DType, n.Shape), "%d", n.End-n.Begin)
 		}
 		h.Tensors = append(h.Tensors, n)
+		return nil
 	}
-	if _, err := d.Token(); err != nil {
-		return nil, wrong(err)
+	err := object("", func(name string) error {
+		if name != "__metadata__" {
+			return tensor(name)
+		}
+		h.Metadata = map[string]string{}
+		return object(" in __metadata__", func(key string) error {
+			var v string
+			err := value(&v)
+			h.Metadata[key] = v
+			return err
+		})
+	})
+	if err != nil {
+		return nil, err
 	}
 	if rest := bytes.TrimRight(text[d.InputOffset():], " "); len(rest) > 0 {
 		return nil, bad("only spaces after the header", "%q", rest[:min(len(rest), 20)])

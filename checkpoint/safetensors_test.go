@@ -37,8 +37,10 @@ func TestHeader(t *testing.T) {
 	if !slices.Equal(names, []string{"one", "none", "two", "scalar"}) || h.Metadata["a"] != "b" {
 		t.Errorf("%q, %v", names, h.Metadata)
 	}
-	if _, err := header(raw("{}", 0)); err != nil {
-		t.Errorf("no tensors: %v", err)
+	for _, text := range []string{"{}", `{"__metadata__":null}`} {
+		if _, err := header(raw(text, 0)); err != nil {
+			t.Errorf("no tensors: %s: %v", text, err)
+		}
 	}
 }
 
@@ -64,8 +66,15 @@ func TestHeaderRefuses(t *testing.T) {
 		{"metadata of numbers", raw(`{"__metadata__":{"a":1}}`, 0), "number"},
 		{"metadata twice", raw(`{"__metadata__":{},"__metadata__":{}}`, 0), "twice"},
 		{"name twice", raw(`{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}`, 2), "twice"},
-		{"tensor is a number", raw(`{"a":3}`, 0), "number"},
+		{"tensor is a number", raw(`{"a":3}`, 0), "found 3"},
+		{"tensor is null", raw(`{"a":null}`, 0), "known dtype"},
 		{"dtype", raw(`{"a":{"dtype":"F31","shape":[1],"data_offsets":[0,4]}}`, 4), `"F31"`},
+		{"newer dtype", raw(`{"a":{"dtype":"F8_E8M0","shape":[4],"data_offsets":[0,4]}}`, 4), `a dtype that STAR reads for "a" (BF16, BOOL, F16, F32, F64, F8_E4M3, F8_E5M2, I16, I32, I64, I8, U16, U32, U64, U8), found F8_E8M0, a newer one of safetensors`},
+		{"dtype in capitals", raw(`{"a":{"DTYPE":"F32","shape":[1],"data_offsets":[0,4]}}`, 4), "known dtype"},
+		{"dtype twice", raw(one(`"shape":[1],"data_offsets":[0,4],"dtype":"F32"`), 4), `every name once in the entry of "a", found "dtype" twice`},
+		{"shape twice", raw(one(`"shape":[1],"data_offsets":[0,4],"shape":[1]`), 4), `"shape" twice`},
+		{"offsets twice", raw(one(`"data_offsets":[0,0],"shape":[1],"data_offsets":[0,4]`), 4), `"data_offsets" twice`},
+		{"a field of metadata twice", raw(`{"__metadata__":{"k":"v","k":"w"}}`, 0), `every name once in __metadata__, found "k" twice`},
 		{"no dtype", raw(`{"a":{"shape":[1],"data_offsets":[0,4]}}`, 4), "known dtype"},
 		{"no shape", raw(one(`"data_offsets":[0,4]`), 4), "shape and two"},
 		{"no offsets", raw(one(`"shape":[1]`), 4), "shape and two"},
