@@ -6,8 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
+	"math"
+	"math/big"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 
@@ -21,9 +25,9 @@ import (
 
 // matchResult is what star match --json prints.
 type matchResult struct {
-	Weight float64  `json:"weight"`
-	Pairs  [][2]int `json:"pairs"`
-	Gap    float64  `json:"gap,omitempty"`
+	Weight json.Number `json:"weight"`
+	Pairs  [][2]int    `json:"pairs"`
+	Gap    float64     `json:"gap,omitempty"`
 }
 
 func matchCommand() *cobra.Command {
@@ -97,25 +101,53 @@ func match(in io.Reader, out io.Writer, files []string, options blossom.Option, 
 	if err != nil {
 		return err
 	}
-	if asJSON {
-		r := matchResult{Weight: m.Weight, Pairs: [][2]int{}, Gap: m.Gap}
-		for _, p := range m.Pairs() {
-			r.Pairs = append(r.Pairs, [2]int{names[p[0]], names[p[1]]})
-		}
-		return json.NewEncoder(out).Encode(r)
-	}
 	weights := map[[2]int]float64{}
 	for _, e := range edges {
 		weights[[2]int{min(e.U, e.V), max(e.U, e.V)}] = e.Weight
 	}
-	var lines []byte
 	pairs := m.Pairs()
+	weight := sumText(func(yield func(float64) bool) {
+		for _, p := range pairs {
+			if !yield(weights[p]) {
+				return
+			}
+		}
+	})
+	if asJSON {
+		r := matchResult{Weight: json.Number(weight), Pairs: [][2]int{}, Gap: m.Gap}
+		for _, p := range pairs {
+			r.Pairs = append(r.Pairs, [2]int{names[p[0]], names[p[1]]})
+		}
+		return json.NewEncoder(out).Encode(r)
+	}
+	var lines []byte
 	for _, p := range pairs {
 		lines = blossom.Edge{U: p[0], V: p[1], Weight: weights[p]}.AppendTo(lines, names)
 	}
-	lines = fmt.Appendf(lines, "# weight %v, pairs %d, alone %d\n", m.Weight, len(pairs), len(names)-2*len(pairs))
+	lines = fmt.Appendf(lines, "# weight %s, pairs %d, alone %d\n", weight, len(pairs), len(names)-2*len(pairs))
 	_, err = out.Write(lines)
 	return err
+}
+
+// wholeDigits is the magnitude from which a float64 is printed with an exponent.
+const wholeDigits = 1e21
+
+// sumText is the sum of finite numbers: where it is whole, and below wholeDigits, all its digits, of which a float64 has
+// 15 to 17; else the nearest float64.
+func sumText(numbers iter.Seq[float64]) string {
+	// From 2^-1074 to a sum of 2^30 numbers below 2^1024 there are fewer bits: nothing is rounded.
+	sum := new(big.Float).SetPrec(2200)
+	for x := range numbers {
+		sum.Add(sum, big.NewFloat(x))
+	}
+	nearest, _ := sum.Float64()
+	switch {
+	case sum.IsInt() && math.Abs(nearest) < wholeDigits:
+		return sum.Text('f', 0)
+	case math.IsInf(nearest, 0):
+		return sum.Text('g', 17)
+	}
+	return strconv.FormatFloat(nearest, 'g', -1, 64)
 }
 
 func benchMatch() *cobra.Command {
