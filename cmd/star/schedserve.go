@@ -46,8 +46,10 @@ func schedServeCommand() *cobra.Command {
 	var engine schedEngine
 	var slot time.Duration
 	var places int
-	var insecure bool
+	var insecure bool // of earlier releases
 	var peers schedule.Peers
+	var secret settings.Secret
+	var shows credentials
 	var jobs string
 	settings.Var(s, &dir, "dir", schedDir, "folder of the queue and its jobs")
 	settings.Var(s, &policy, "policy", "elasticflow", "one of "+strings.Join(sched.LivePolicies(), ", ")+"; elasticflow is ef-admission")
@@ -63,11 +65,13 @@ func schedServeCommand() *cobra.Command {
 	settings.Var(s, &engine.image, "image", "star", "k8s: STAR's image (make image)")
 	settings.Var(s, &engine.workerImage, "worker-image", "", "k8s: image of jobs with a command, which get the program star")
 	settings.Var(s, &address, "address", "127.0.0.1", "address of this machine on which coordinators of jobs listen, for workers of other hosts")
-	settings.Var(s, &insecure, "insecure", false, "allow coordinators beyond loopback without STAR_TOKEN")
 	settings.Var(s, &listen, "listen", "127.0.0.1:0", "loopback address on which the service answers")
 	settings.Var(s, &peers.Members, "peers", nil, "addresses of 3 to 9 services that have one queue together, by rank, host:port; one of them decides at a time")
 	settings.Var(s, &peers.Rank, "rank", 0, "with --peers: which of them this one is")
 	settings.Var(s, &jobs, "jobs", "", "with --peers: folder of the jobs, which all services see")
+	settings.Var(s, &secret, "token", "", "with --peers: secret of the services, which jobs do not get (rather as STAR_TOKEN); empty: a file in --jobs, made by the first one")
+	shows.declare(s)
+	settings.Var(s, &insecure, "insecure", false, "no longer needed: services and jobs have secrets in any case")
 	settings.Var(s, &peers.Wait, "wait", 2*time.Minute, "with --peers: for which services may take to find each other the first time")
 	settings.Var(s, &page, "http", "", "address of a page of the schedule, such as 127.0.0.1:7071; none: there is none")
 	settings.Var(s, &logLevel, "log-level", "info", "least level of log lines", "debug", "info", "warn", "error")
@@ -102,11 +106,7 @@ docs/scheduling.md has the file of a job, and what happens when something is gon
 			case !settings.Loopback(listen):
 				return s.Invalid("listen", errors.New("want a loopback address: who is elsewhere uses the service by ssh"))
 			}
-			token := os.Getenv(settings.Variable("token"))
-			if !settings.Loopback(net.JoinHostPort(address, "0")) && token == "" && !insecure {
-				return s.Invalid("address", errors.New("anybody who reaches it could take part in jobs: give STAR_TOKEN, or allow it with --insecure"))
-			}
-			o := schedule.Options{Dir: dir, Policy: policy, Slot: slot, Address: address, Token: token,
+			o := schedule.Options{Dir: dir, Policy: policy, Slot: slot, Address: address,
 				Log: process.Logger(&settings.Job{LogLevel: logLevel, LogFormat: logFormat}, os.Stderr, "role", "sched")}
 			if err := engine.valid(s, hosts, address, places); err != nil {
 				return err
@@ -114,7 +114,14 @@ docs/scheduling.md has the file of a job, and what happens when something is gon
 			if err := engine.use(s, &o, hosts, places); err != nil {
 				return err
 			}
-			if err := schedPeers(s, &o, &peers, jobs, insecure, engine.name, hosts); err != nil {
+			if len(peers.Members) > 0 {
+				t, err := shows.config(s)
+				if err != nil {
+					return err
+				}
+				peers.Token, peers.TLS = string(secret), t
+			}
+			if err := schedPeers(s, &o, &peers, jobs, engine.name, hosts); err != nil {
 				return err
 			}
 			if err := schedAddress(s, address); err != nil {
@@ -146,9 +153,9 @@ func schedAddress(s *settings.Set, address string) error {
 }
 
 // schedPeers looks whether several services can have one queue as they are told.
-func schedPeers(s *settings.Set, o *schedule.Options, p *schedule.Peers, jobs string, insecure bool, engine, hosts string) error {
+func schedPeers(s *settings.Set, o *schedule.Options, p *schedule.Peers, jobs, engine, hosts string) error {
 	if len(p.Members) == 0 {
-		return refuse(s, "is for several services: give --peers, the addresses of all of them, or leave this out", "rank", "jobs", "wait")
+		return refuse(s, "is for several services: give --peers, the addresses of all of them, or leave this out", "rank", "jobs", "wait", "token", "tls-cert", "tls-key", "tls-ca")
 	}
 	beyond := false
 	for i, at := range p.Members {
@@ -173,8 +180,6 @@ func schedPeers(s *settings.Set, o *schedule.Options, p *schedule.Peers, jobs st
 		return s.Invalid("jobs", errors.New("with --peers, give a folder that all services see: whoever decides next goes on with the jobs there"))
 	case p.Wait <= 0:
 		return s.Invalid("wait", errors.New("want more than 0"))
-	case beyond && o.Token == "" && !insecure:
-		return s.Invalid("peers", errors.New("anybody who reaches them could decide: give all services the same STAR_TOKEN, or allow it with --insecure"))
 	case beyond && engine == "hosts" && hosts == "":
 		return s.Invalid("hosts", errors.New("services on several machines need --hosts, the same file: without it each would have jobs on its own machine"))
 	}
@@ -189,7 +194,6 @@ func schedPeers(s *settings.Set, o *schedule.Options, p *schedule.Peers, jobs st
 			}
 		}
 	}
-	p.Token, p.Insecure = o.Token, insecure
 	o.Peers, o.Jobs = p, jobs
 	return nil
 }

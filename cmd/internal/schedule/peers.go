@@ -2,6 +2,7 @@ package schedule
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -18,6 +19,7 @@ import (
 	"star/election"
 	"star/exitcode"
 	"star/internal/process"
+	"star/internal/settings"
 	"star/member"
 	"star/sched/live"
 	"star/transport"
@@ -28,11 +30,11 @@ import (
 
 // Peers are services that have one queue together.
 type Peers struct {
-	Members  []string // addresses by rank, host:port
-	Rank     int      // of this one
-	Token    string
-	Insecure bool          // beyond loopback without a token
-	Wait     time.Duration // for which they may take to find each other the first time
+	Members []string      // addresses by rank, host:port
+	Rank    int           // of this one
+	Token   string        // of the services, which no job gets; empty: that in the folder of the jobs, which the first one makes
+	TLS     *tls.Config   // nil: they speak without
+	Wait    time.Duration // for which they may take to find each other the first time
 }
 
 const (
@@ -76,7 +78,16 @@ func ServePeers(ctx context.Context, o Options, l net.Listener) error {
 	if err := p.claim(&o); err != nil {
 		return err
 	}
-	c := &council{o: o, net: transport.NewTCP(transport.Config{Token: p.Token, Insecure: p.Insecure}), ended: newCodes()}
+	if p.Token == "" {
+		if p.Token, err = madeSecret(filepath.Join(o.Jobs, secretName)); err != nil {
+			return fmt.Errorf("the services' secret: %w", err)
+		}
+	}
+	if p.TLS == nil && slices.ContainsFunc(p.Members, func(at string) bool { return !settings.Loopback(at) }) {
+		o.Log.Warn("the services' secret travels readable between hosts", "fix", "--tls-cert, --tls-key and --tls-ca")
+	}
+	cfg := transport.Config{Token: p.Token, TLS: p.TLS, Log: o.Log}
+	c := &council{o: o, net: transport.NewTCP(cfg), ended: newCodes()}
 	door, err := c.net.Listen(p.Members[p.Rank])
 	if err != nil {
 		return coded{fmt.Errorf("--peers: this service's own address, %s (--rank %d), cannot be listened on: %w: is a service of this rank running already, or is it another machine's address?", p.Members[p.Rank], p.Rank, err), exitcode.Disagree}
@@ -99,7 +110,7 @@ func ServePeers(ctx context.Context, o Options, l net.Listener) error {
 	accepted, ran := make(chan struct{}), make(chan error, 1)
 	go func() {
 		defer close(accepted)
-		transport.Serve(sits, door, transport.Config{Token: p.Token, Log: o.Log}, c.accept(sits))
+		transport.Serve(sits, door, cfg, c.accept(sits))
 	}()
 	go func() { ran <- c.member.Run(sits) }()
 	o.Log.Info("one of several services", "service", p.Rank, "peers", p.Members, "dir", o.Dir, "jobs", o.Jobs)

@@ -46,7 +46,6 @@ type Options struct {
 	Closed func() (map[string]string, error)
 	// Environ is that of all processes, without settings.
 	Environ []string
-	Token   string // of the jobs; empty: they need none
 }
 
 // Service is a running one.
@@ -212,6 +211,7 @@ func (s *Service) run(ctx context.Context, lost <-chan struct{}) {
 	if s.o.Closed != nil {
 		go s.inquire(askEvery)
 	}
+	s.closeLives()
 	s.look()
 	for !s.lost {
 		select {
@@ -372,7 +372,11 @@ func (s *Service) do(e live.Event) {
 		s.start(s.coordinator(j), func() (*exec.Cmd, []byte, error) { return s.coordinates(j) })
 	case live.KindAdd:
 		s.start(s.worker(j, e.Member), func() (*exec.Cmd, []byte, error) {
-			return s.o.Command(workerName(j, e.Member), e.Host, s.history.Place(j.Name, e.Member), s.environ(j, map[string]string{"rank": fmt.Sprint(e.Rank), "host-id": e.Host}), j.Command)
+			env, err := s.environ(j, map[string]string{"rank": fmt.Sprint(e.Rank), "host-id": e.Host})
+			if err != nil {
+				return nil, nil, err
+			}
+			return s.o.Command(workerName(j, e.Member), e.Host, s.history.Place(j.Name, e.Member), env, j.Command)
 		})
 	case live.KindLeave:
 		s.say(s.worker(j, e.Member), syscall.SIGTERM)
@@ -401,26 +405,33 @@ func (s *Service) start(p child, command func() (*exec.Cmd, []byte, error)) {
 	}
 }
 
-// environ is that of a process of a job.
-func (s *Service) environ(j *live.Job, more map[string]string) []string {
-	set := map[string]string{"mode": "auto"}
-	maps.Copy(set, j.Settings)
-	if _, ok := set["baseline"]; ok {
-		delete(set, "mode")
+// environ is that of a process of a job. What the service sets wins, however the job's settings write its name.
+func (s *Service) environ(j *live.Job, more map[string]string) ([]string, error) {
+	token, err := s.token(j.Name)
+	if err != nil {
+		return nil, err
 	}
-	maps.Copy(set, map[string]string{
+	set := map[string]string{} // by variable
+	put := func(more map[string]string) {
+		for name, value := range more {
+			set[settings.Variable(name)] = value
+		}
+	}
+	put(map[string]string{"mode": "auto"})
+	put(j.Settings)
+	if _, ok := set[settings.Variable("baseline")]; ok {
+		delete(set, settings.Variable("mode"))
+	}
+	put(map[string]string{
 		"job": j.Name, "coordinator": j.Addr, "workers": fmt.Sprint(j.Spec.Workers), "min-workers": "1", "max-workers": fmt.Sprint(j.Ranks()), "samples": fmt.Sprint(j.Spec.Samples), "epochs": "0",
-		"out": s.dir(j.Name, j.Life), "checkpoint": filepath.Join(s.o.Jobs, j.Name, "checkpoints"), "resume": "auto", "log-format": "text",
+		"out": s.dir(j.Name, j.Life), "checkpoint": filepath.Join(s.o.Jobs, j.Name, "checkpoints"), "resume": "auto", "log-format": "text", "token": token,
 	})
-	maps.Copy(set, more)
+	put(more)
 	env := append(slices.Clone(s.o.Environ), process.LaunchedVariable+"=1")
-	if s.o.Token != "" {
-		set["token"] = s.o.Token
-	}
 	for _, name := range slices.Sorted(maps.Keys(set)) {
-		env = append(env, settings.Variable(name)+"="+set[name])
+		env = append(env, name+"="+set[name])
 	}
-	return env
+	return env, nil
 }
 
 // coordinates is the command of a job's coordinator, which has its shard, too.
@@ -433,9 +444,12 @@ func (s *Service) coordinates(j *live.Job) (*exec.Cmd, []byte, error) {
 	if err != nil {
 		self = os.Args[0]
 	}
+	if _, err := madeSecret(s.tokenFile(j.Name)); err != nil {
+		return nil, nil, err
+	}
 	cmd := exec.Command(self, "ps")
-	cmd.Env = s.environ(j, map[string]string{"listen": j.Addr, "rank": "0", "servers": "1", "shards": shards, "json": "true", "join-timeout": joins, "leave-at-once": atOnce})
-	return cmd, nil, nil
+	cmd.Env, err = s.environ(j, map[string]string{"listen": j.Addr, "rank": "0", "servers": "1", "shards": shards, "json": "true", "join-timeout": joins, "leave-at-once": atOnce})
+	return cmd, nil, err
 }
 
 // look finds out what has happened, and acts.
