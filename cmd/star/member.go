@@ -25,15 +25,15 @@ import (
 // is gone.
 func memberCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:    "member ROLE [-- COMMAND [ARGUMENT…]]",
+		Use:    "member {ps | worker | command}",
 		Short:  "A process of star run --hosts",
 		Hidden: true,
-		Args:   cobra.MinimumNArgs(1),
+		Args:   cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			roles := map[string]func(string) *cobra.Command{"ps": daemon.Server, "worker": daemon.Worker}
 			make := roles[args[0]]
-			if make == nil {
-				return &settings.UsageError{Msg: fmt.Sprintf("star member: no role %q; ps or worker", args[0])}
+			if make == nil && args[0] != commandRole {
+				return &settings.UsageError{Msg: fmt.Sprintf("star member: no role %q; want ps, worker or %s", args[0], commandRole)}
 			}
 			if os.Getenv(toldVariable) == "" {
 				if err := takeSettings(os.Stdin); err != nil {
@@ -42,8 +42,12 @@ func memberCommand() *cobra.Command {
 				os.Setenv(toldVariable, "1")
 				daemon.Relax(slack()) // and begins again: here, because nobody may read what is not for us in between
 			}
-			if len(args) > 1 {
-				return memberRuns(context.Background(), args[1:], func(send func(syscall.Signal)) { obey(os.Stdin, send) })
+			if make == nil {
+				words, err := takeCommand()
+				if err != nil {
+					return &settings.UsageError{Msg: "star member: standard input: " + err.Error()}
+				}
+				return memberRuns(context.Background(), words, func(send func(syscall.Signal)) { obey(os.Stdin, send) })
 			}
 			self, err := os.FindProcess(os.Getpid())
 			if err != nil {
@@ -63,6 +67,23 @@ const maxSettings = 1 << 20
 
 // toldVariable says that the settings are in the environment already.
 const toldVariable = "INSIDE_STAR_MEMBER"
+
+// A command of the user's own comes with the settings, in a variable: a shell between here and there, such as that behind ssh,
+// would part its words and run what is in them.
+const (
+	commandRole     = "command"
+	commandVariable = "INSIDE_STAR_COMMAND" // its words, a JSON list
+)
+
+// takeCommand takes the words of a command out of the environment, which the command inherits.
+func takeCommand() (words []string, err error) {
+	text := os.Getenv(commandVariable)
+	os.Unsetenv(commandVariable)
+	if err := json.Unmarshal([]byte(text), &words); err != nil || len(words) == 0 {
+		return nil, fmt.Errorf("no command in %q", text)
+	}
+	return words, nil
+}
 
 // slack is what the settings say of --timer-slack. What is wrong with it, is said by who reads all of them.
 func slack() time.Duration {

@@ -337,18 +337,19 @@ func (s *spread) coordinators(job *settings.Job) (addrs []string, err error) {
 	return addrs, nil
 }
 
-// command is the process of a role on this host. Its settings go through its standard
-// input: arguments are visible to others.
+// command is the process of a role on this host. Its settings, and the words of a command of the user's own, go through its
+// standard input: arguments are visible to others, and ssh has the far host's shell parse them.
 func (s site) command(self, role string, env, own []string) (*exec.Cmd, *orders) {
 	program := s.Program
 	if program == "" {
 		program = self
 	}
-	words := append(append([]string{}, s.Launch...), program, "member", role)
-	if role == "worker" && len(own) > 0 {
-		words = append(append(words, "--"), own...)
-	}
 	ours := s.sees()
+	if role == "worker" && len(own) > 0 {
+		text, _ := json.Marshal(own) // strings cannot fail
+		role, ours = commandRole, append(ours, commandVariable+"="+string(text))
+	}
+	words := append(append([]string{}, s.Launch...), program, "member", role)
 	for _, e := range env {
 		if strings.HasPrefix(e, "STAR_") || strings.HasPrefix(e, process.LaunchedVariable+"=") {
 			ours = append(ours, e)

@@ -45,6 +45,9 @@ func (c *codes) get(p child) (int, bool) {
 	return code, err == nil
 }
 
+// mostInput is how many bytes of input a pipe takes that nobody reads yet: a page less than the 16 that Linux has (man 7 pipe).
+const mostInput = 60 << 10
+
 // start starts a process that outlives this one. Input is the first line of its standard input, which stays open for orders; nil: it has none. A shell writes down its
 // number, so that it is known even if this process ends at once.
 func (p child) start(cmd *exec.Cmd, input []byte, ended *codes) (err error) {
@@ -78,6 +81,9 @@ func (p child) start(cmd *exec.Cmd, input []byte, ended *codes) (err error) {
 	c.Env, c.Stdout, c.Stderr = cmd.Env, out, log
 	c.ExtraFiles = []*os.File{lock}
 	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if len(input) > mostInput {
+		return fmt.Errorf("%s: its settings and command are %d bytes, at most %d: shorten them", p, len(input), mostInput)
+	}
 	if input != nil {
 		if err := syscall.Mkfifo(p.file(".orders"), 0o600); err != nil {
 			return err
