@@ -38,7 +38,7 @@ type Schedule struct {
 	Hosts   []ScheduleHost `json:"hosts"` // in order of their rows; none: places have no names
 	Running ScheduleJobs   `json:"running"`
 	Queue   ScheduleJobs   `json:"queue"`
-	Refused ScheduleJobs   `json:"refused"` // declined, failed, cancelled
+	Refused ScheduleJobs   `json:"refused"` // declined, failed, cancelled, stopped
 	Ended   ScheduleJobs   `json:"ended"`
 	Met     int            `json:"met"`     // deadlines, of the jobs that have ended
 	Due     int            `json:"due"`     // how many of those had one

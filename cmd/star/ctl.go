@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -103,7 +104,7 @@ func (c *control) ask(timeout time.Duration, v any, args ...string) error {
 }
 
 func ctlCommand() *cobra.Command {
-	var addr, token, job string
+	var addr, job, dir string
 	var asJSON bool
 	var timeout time.Duration
 	set := new(settings.Set)
@@ -113,6 +114,7 @@ func ctlCommand() *cobra.Command {
 	var shows credentials
 	shows.declare(set)
 	settings.Var(set, &job, "job", "", "name of the job; another one is refused; empty: whichever is there")
+	settings.Var(set, &dir, "dir", "", "folder of star sched serve, which knows address and token of its job --job ("+schedDir+", if it is one)")
 	settings.Var(set, &timeout, "timeout", 5*time.Second, "how long to wait for the answer")
 	settings.Var(set, &asJSON, "json", false, "the answer as JSON on standard output")
 	cmd := &cobra.Command{
@@ -127,7 +129,9 @@ func ctlCommand() *cobra.Command {
   star ctl set mode-gain=0.1 change them
   star ctl move 1 2          move shard 1 to the star-ps of rank 2 (or of that host), while the job goes on
   star ctl checkpoint        save now
-  star ctl stop              finish the batches that are out, evaluate, save, end`,
+  star ctl stop              finish the batches that are out, evaluate, save, end
+
+  star ctl --dir star-sched --job lenet status     the same of a job of star sched serve`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if done, err := resolved(cmd, set); done || err != nil {
 				return err
@@ -135,7 +139,15 @@ func ctlCommand() *cobra.Command {
 			if err := checkVerb(args); err != nil {
 				return err
 			}
-			token = string(secret)
+			given := ""
+			if set.IsSet("coordinator") {
+				given = addr
+			}
+			at, token, err := scheduledJob(cmd.Context(), set, dir, job, given, string(secret), timeout)
+			if err != nil {
+				return err
+			}
+			addr = cmp.Or(at, addr)
 			t, err := shows.config(set)
 			if err != nil {
 				return err

@@ -292,6 +292,29 @@ func schedEnviron() (env []string) {
 	return env
 }
 
+// scheduledJob is where the coordinator of a job answers that a tool is to ask, and the token that it wants. A job of star sched serve has
+// one of its own, which the service tells its owner: not STAR_TOKEN, which may be the services'. addr is what the caller was given; empty: nothing.
+func scheduledJob(ctx context.Context, s *settings.Set, dir, job, addr, token string, timeout time.Duration) (string, string, error) {
+	name, in := cmp.Or(addr, job), cmp.Or(dir, schedDir)
+	if dir == "" {
+		if _, err := schedule.ReadAddress(in); err != nil || name == "" || flagged(s, "token") {
+			return addr, token, nil
+		}
+	} else if name == "" {
+		return "", "", s.Invalid("dir", errors.New("which job of the service? give --job"))
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	at, secret, err := schedule.Reach(ctx, in, name)
+	switch {
+	case err == nil:
+		return at, secret, nil
+	case dir == "": // it may be any other job
+		return addr, token, nil
+	}
+	return "", "", err
+}
+
 func schedSubmitCommand() *cobra.Command {
 	s := new(settings.Set)
 	var dir, name string

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -21,7 +22,7 @@ import (
 
 func topCommand() *cobra.Command {
 	var token settings.Secret
-	var job string
+	var job, dir string
 	var every time.Duration
 	var asJSON bool
 	var shows credentials
@@ -29,6 +30,7 @@ func topCommand() *cobra.Command {
 	settings.Var(s, &token, "token", "", "shared secret of the job (rather as STAR_TOKEN)")
 	shows.declare(s)
 	settings.Var(s, &job, "job", "", "name of the job; another one is refused; empty: whichever is there")
+	settings.Var(s, &dir, "dir", "", "folder of star sched serve, which knows address and token of its job --job ("+schedDir+", if it is one)")
 	settings.Var(s, &every, "every", time.Second, "time between two looks")
 	settings.Var(s, &asJSON, "json", false, "each state as a line of JSON on standard output")
 	cmd := &cobra.Command{
@@ -63,8 +65,16 @@ func topCommand() *cobra.Command {
 			}
 			ctx, cancel := process.Signals(cmd.Context())
 			defer cancel()
-			network := transport.NewTCP(transport.Config{Token: string(token), TLS: t})
-			return top(ctx, func() (*control, error) { return reach(ctx, network, job, addr, string(token), 5*time.Second) }, every, cmd.OutOrStdout(), asJSON)
+			given := ""
+			if len(args) > 0 {
+				given = addr
+			}
+			at, secret, err := scheduledJob(ctx, s, dir, job, given, string(token), 5*time.Second)
+			if err != nil {
+				return err
+			}
+			network := transport.NewTCP(transport.Config{Token: secret, TLS: t})
+			return top(ctx, func() (*control, error) { return reach(ctx, network, job, cmp.Or(at, addr), secret, 5*time.Second) }, every, cmd.OutOrStdout(), asJSON)
 		},
 	}
 	s.Bind(cmd)

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// A job that has failed, or was cancelled or declined, keeps its name, its folder and its lines in the queue's log. The corrected one may be submitted under the same name, and
+// A job that has failed, or was cancelled, declined or stopped, keeps its name, its folder and its lines in the queue's log. The corrected one may be submitted under the same name, and
 // is taken in as another job: NAME.2, then NAME.3.
 
 // tries are the jobs that were submitted under a name, in order, and the name that the next one has.
@@ -23,11 +23,11 @@ func (q *Queue) tries(name string) (all []*Job, next string) {
 	}
 }
 
-// Again is the name under which a job of a name is taken in: another one where those that have it have failed, or were cancelled or declined.
+// Again is the name under which a job of a name is taken in: another one where those that have it have failed, or were cancelled, declined or stopped.
 func (q *Queue) Again(name string) string {
 	all, next := q.tries(name)
 	if n := len(all); n > 0 {
-		if last := all[n-1]; last.State != Failed && last.State != Cancelled && last.State != Declined {
+		if last := all[n-1]; last.Active() || last.State == Done {
 			return last.Name
 		}
 	}

@@ -82,6 +82,7 @@ const (
 	Running   State = "running"
 	Stopping  State = "stopping" // it saves a checkpoint, and ends or waits
 	Done      State = "done"
+	Stopped   State = "stopped" // by star ctl stop, before its last sample
 	Declined  State = "declined"
 	Cancelled State = "cancelled"
 	Failed    State = "failed"

@@ -324,7 +324,7 @@ func (q *Queue) ended(j *Job, e Event) {
 	after := j.after
 	j.after, j.gone = "", ""
 	switch {
-	case e.State == Done || e.State == Failed:
+	case e.State == Done || e.State == Failed || e.State == Stopped:
 		if e.Took > 0 {
 			q.learn(tookEnd, e.Took)
 		}

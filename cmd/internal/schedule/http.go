@@ -27,6 +27,8 @@ type answer struct {
 	Code   int     `json:"code,omitempty"`  // with which whoever asked is to exit
 	Again  bool    `json:"again,omitempty"` // nothing was done: another service is to be asked
 	Job    string  `json:"job,omitempty"`   // under which name a job was taken in
+	Addr   string  `json:"addr,omitempty"`  // of a job's coordinator
+	Token  string  `json:"token,omitempty"` // with which a job's coordinator is asked
 	Status *Status `json:"status,omitempty"`
 }
 
@@ -116,6 +118,9 @@ func (s *Service) asks(path string, body []byte) (a answer, err error) {
 			return a, err
 		}
 		return a, s.commit(e)
+	case "/token":
+		a.Addr, a.Token, err = s.reached(string(body))
+		return a, err
 	case "/status":
 	default:
 		return a, coded{fmt.Errorf("%s: a question that this program does not know", path), exitcode.Disagree}
@@ -174,6 +179,12 @@ func Submit(ctx context.Context, dir string, spec live.Spec) (JobStatus, error) 
 func Cancel(ctx context.Context, dir, job string) error {
 	_, err := ask(ctx, dir, "/cancel", []byte(job))
 	return err
+}
+
+// Reach is where the coordinator of a job answers, and the token that it wants. The job is said by its name or by that address.
+func Reach(ctx context.Context, dir, job string) (addr, token string, err error) {
+	a, err := ask(ctx, dir, "/token", []byte(job))
+	return a.Addr, a.Token, err
 }
 
 // Ask asks how things are.

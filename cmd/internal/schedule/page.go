@@ -76,7 +76,7 @@ func (v view) jobs(s *web.Schedule, q *live.Queue, h *live.History) (outs []sche
 		steps := h.Steps(j.Name)
 		x := web.ScheduleJob{Job: j.Name, State: string(j.State), Has: float64(len(j.Members)), Want: float64(j.Want), Done: runlog.Number(float64(j.Samples) / float64(j.Spec.Samples)), Submitted: j.Submitted,
 			Begun: known(j.Begun, j.Life > 0), Ended: known(j.Ended, !j.Active()), Deadline: known(j.Due, !math.IsInf(j.Due, 1)), Waited: Waited(steps, j.Submitted, end), Stops: j.Stops, Hosts: j.Hosts(), Why: why(j)}
-		if !j.Active() && j.State != live.Cancelled && !math.IsInf(j.Due, 1) {
+		if !j.Active() && j.State != live.Cancelled && j.State != live.Stopped && !math.IsInf(j.Due, 1) {
 			if s.Due++; j.Met() {
 				s.Met++
 			}

@@ -543,3 +543,45 @@ func TestReason(t *testing.T) {
 		}
 	}
 }
+
+// A job that star ctl has stopped before its last sample is stopped, and has met no deadline; one that was stopped after it, or that ends early by itself, is done.
+func TestStoppedIsNotDone(t *testing.T) {
+	for _, c := range []struct {
+		samples int64
+		stop    bool
+		want    live.State
+	}{{4, true, live.Stopped}, {10, true, live.Done}, {4, false, live.Done}} {
+		s := alone(t)
+		submit := submitted("a")
+		submit.Spec.Deadline = 1e6
+		for _, e := range []live.Event{submit, {At: 2, Kind: live.KindBegin, Job: "a", Life: 1}} {
+			if err := s.q.Apply(e); err != nil {
+				t.Fatal(err)
+			}
+		}
+		j := s.q.Job("a")
+		log := logOf(t, s, j)
+		log.Write(0, runlog.Start{Format: runlog.MaxFormat, Program: "star", Time: s.began, Job: "a"})
+		log.Write(0, runlog.Join{})
+		log.Write(0, runlog.Train{Workers: 1, Plan: "ssgd"})
+		log.Write(time.Second, runlog.Fire{Seq: 1, Version: 1, Samples: c.samples})
+		if c.stop {
+			log.Write(time.Second, runlog.Stop{Limit: 1, Why: "star ctl"})
+		}
+		if err := log.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(s.coordinator(j).file(".out"), []byte(`{"train_loss": 0.5}`), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s.tail(j)
+		s.over(j)
+		st := s.status().Jobs[0]
+		if st.State != c.want || st.Met == nil || *st.Met != (c.want == live.Done) || strings.Contains(st.Why, "by star ctl, at 4 of 10 samples") != (c.want == live.Stopped) {
+			t.Errorf("%d of 10 samples, stopped %v: %+v", c.samples, c.stop, st)
+		}
+		if again := s.q.Again("a"); (again == "a.2") != (c.want == live.Stopped) {
+			t.Errorf("%s and submitted again it is %s", st.State, again)
+		}
+	}
+}

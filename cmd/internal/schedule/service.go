@@ -616,6 +616,9 @@ func (s *Service) over(j *live.Job) {
 		if e.Why = fmt.Sprintf("loss %.4g", float64(r.TrainLoss)); r.Evaluated {
 			e.Why += fmt.Sprintf(", accuracy %.4g", r.TestAccuracy)
 		}
+		if w := s.watches[j.Name]; w != nil && w.ends != "" && j.Samples < j.Spec.Samples {
+			e.State, e.Why = live.Stopped, fmt.Sprintf("by %s, at %d of %d samples: %s", w.ends, j.Samples, j.Spec.Samples, e.Why)
+		}
 	case err == nil:
 		e.Why = r.Error
 	default:

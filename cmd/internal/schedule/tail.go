@@ -18,6 +18,7 @@ type watch struct {
 	tail  *runlog.Tail
 	wrong bool    // and that was said
 	zero  float64 // when its times began, s since the queue did
+	ends  string  // by which order it ends before its last sample; empty: by none
 }
 
 // tail reads what a job has written to its log.
@@ -44,6 +45,8 @@ func (s *Service) tail(j *live.Job) {
 		switch e := l.Entry.(type) {
 		case runlog.Start:
 			w.zero = e.Time.Sub(s.began).Seconds()
+		case runlog.Stop:
+			w.ends = e.Why
 		case runlog.Join:
 			learned(s.q.Joined(j, int(e.Worker), w.zero+l.T.Seconds(), s.now()))
 		case runlog.Leave:

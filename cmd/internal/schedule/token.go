@@ -64,6 +64,17 @@ func (s *Service) tokenFile(job string) string { return filepath.Join(s.o.Jobs, 
 // token is that of a job.
 func (s *Service) token(job string) (string, error) { return secret(s.tokenFile(job)) }
 
+// reached is where the coordinator of a job that runs answers, and the token that it wants, for the owner of the service.
+func (s *Service) reached(job string) (addr, token string, err error) {
+	for _, j := range s.q.Jobs {
+		if (j.State == live.Running || j.State == live.Stopping) && (j.Name == job || j.Addr == job) {
+			token, err = s.token(j.Name)
+			return j.Addr, token, err
+		}
+	}
+	return "", "", coded{fmt.Errorf("no job %s runs: %w", job, live.ErrNoJob), exitcode.Missing}
+}
+
 // closeLives has jobs begin a new life that an earlier release began, which gave jobs no tokens of their own: a worker of today
 // would not be let in.
 func (s *Service) closeLives() {
