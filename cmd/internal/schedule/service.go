@@ -52,7 +52,7 @@ type Options struct {
 type Service struct {
 	o       Options
 	book    book
-	began   time.Time // from which events count
+	began   time.Time // from which events count, by this process's monotonic clock
 	close   func()
 	q       *live.Queue
 	history *live.History
@@ -134,6 +134,7 @@ func begin(o Options, b book, began time.Time, q *live.Queue, h *live.History, e
 		}
 		s.history.Add(e)
 	}
+	s.clock(began)
 	running := 0
 	for _, j := range s.q.Jobs {
 		if j.State != live.Running && j.State != live.Stopping {
@@ -158,6 +159,20 @@ func begin(o Options, b book, began time.Time, q *live.Queue, h *live.History, e
 	o.Log.Info("queue", "dir", o.Dir, "policy", o.Policy, "hosts", len(o.Hosts), "places", s.q.Slots(), "jobs", len(s.q.Jobs), "running", running)
 	return s, nil
 }
+
+// clock has the queue's time go on from where it is, by the monotonic clock. What was written with a clock that was ahead, by this machine
+// before its clock was set or by another one, is not waited for.
+func (s *Service) clock(began time.Time) {
+	now := time.Now()
+	since := now.Round(0).Sub(began.Round(0)).Seconds()
+	if ahead := s.q.Newest - since; ahead > mostAhead {
+		s.o.Log.Warn("the queue was written with a clock that is ahead of this one's: its time goes on from there", "ahead", time.Duration(ahead*float64(time.Second)).Round(time.Second), "began", began)
+	}
+	s.began = now.Add(-time.Duration(max(since, s.q.Newest) * float64(time.Second)))
+}
+
+// mostAhead is by how much another machine's clock may be ahead, s: NTP keeps them closer.
+const mostAhead = 1.
 
 // now is s since the queue began. It does not go back, not even where another machine's clock has said more.
 func (s *Service) now() float64 { return max(s.q.Newest, time.Since(s.began).Seconds()) }
