@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -77,6 +78,42 @@ func yamlSays(err error) string {
 // variables are settings as the environment has them, where a file has them by their names.
 var variables = regexp.MustCompile(`(variable )?\b` + settings.Variable("") + `[A-Z0-9_]+`)
 
+// wholeNumbers are the keys of a job's file that are counts.
+var wholeNumbers = []string{"samples", "workers", "min-workers", "max-workers"}
+
+// fractions says which count in a job's file is no whole number: the YAML package would cut it off. Other mistakes are found later.
+func fractions(text []byte) error {
+	var doc yaml.Node
+	if yaml.Unmarshal(text, &doc) != nil || len(doc.Content) == 0 {
+		return nil
+	}
+	whole := func(n *yaml.Node, what string) error {
+		var v float64
+		if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!float" && n.Decode(&v) == nil && v != math.Trunc(v) {
+			return fmt.Errorf("line %d: %s: want a whole number, not %s", n.Line, what, n.Value)
+		}
+		return nil
+	}
+	top := doc.Content[0]
+	for i := 0; top.Kind == yaml.MappingNode && i+1 < len(top.Content); i += 2 {
+		key, v := top.Content[i], top.Content[i+1]
+		for v.Kind == yaml.AliasNode {
+			v = v.Alias
+		}
+		if slices.Contains(wholeNumbers, key.Value) {
+			if err := whole(v, key.Value); err != nil {
+				return err
+			}
+		}
+		for k := 0; key.Value == "rates" && v.Kind == yaml.MappingNode && k < len(v.Content); k += 2 {
+			if err := whole(v.Content[k], "rates: workers"); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // readJob reads the file of a job; - is standard input. What is wrong is named with file and line, where the line is known.
 func readJob(file string) (spec live.Spec, err error) {
 	bad := func(err error) error { return member.FileError(fmt.Errorf("%s: %w: %w", file, errJob, err), errJob) }
@@ -94,6 +131,9 @@ func readJob(file string) (spec live.Spec, err error) {
 	var f jobFile
 	d := yaml.NewDecoder(bytes.NewReader(text))
 	d.KnownFields(true)
+	if err := fractions(text); err != nil {
+		return spec, bad(err)
+	}
 	if err := d.Decode(&f); errors.Is(err, io.EOF) {
 		return spec, bad(errors.New("it is empty: want name, settings, samples, max-workers"))
 	} else if err != nil {
@@ -117,9 +157,13 @@ func readJob(file string) (spec live.Spec, err error) {
 	}
 	var environment []string
 	spec.Settings = map[string]string{}
-	for name, v := range f.Settings {
+	for written, v := range f.Settings {
+		name := strings.ToLower(strings.ReplaceAll(written, "_", "-")) // as it is in the end: settings reach processes as variables
 		if slices.Contains(scheduled, name) {
-			return spec, bad(fmt.Errorf("settings: %s is the service's: the file's own keys are samples, workers, min-workers, max-workers", name))
+			return spec, bad(fmt.Errorf("settings: %s is the service's: the file's own keys are samples, workers, min-workers, max-workers", written))
+		}
+		if _, twice := spec.Settings[name]; twice {
+			return spec, bad(fmt.Errorf("settings: %s is there twice, written in two ways", name))
 		}
 		spec.Settings[name] = string(v)
 		environment = append(environment, settings.Variable(name)+"="+string(v))
