@@ -42,7 +42,7 @@ func Main(fill func(c *worker.Config) error) {
 	err := run(fill)
 	checkpoint.Abandon() // one that is not done by now will not be
 	if err != nil {
-		fmt.Fprintf(os.Stderr, "%s: %v\n", filepath.Base(os.Args[0]), err)
+		fmt.Fprintf(os.Stderr, "%s: %s\n", filepath.Base(os.Args[0]), process.Printable(err.Error()))
 	}
 	os.Exit(member.ExitCode(err))
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -380,7 +381,7 @@ func submitTo(cmd *cobra.Command, s *settings.Set, dir, file, name string, deadl
 	}
 	fmt.Fprintf(cmd.OutOrStdout(), "%s %s", j.Job, j.State)
 	if j.Why != "" {
-		fmt.Fprintf(cmd.OutOrStdout(), ": %s", j.Why)
+		fmt.Fprintf(cmd.OutOrStdout(), ": %s", process.Printable(j.Why))
 	}
 	fmt.Fprintln(cmd.OutOrStdout())
 	if j.State == live.Declined {
@@ -443,8 +444,19 @@ func schedStatusCommand() *cobra.Command {
 	return cmd
 }
 
-// printSched prints the tables of star sched status.
-func printSched(out io.Writer, st schedule.Status, now time.Time) error {
+// printSched prints the tables of star sched status. Some of their words are those of jobs' programs.
+func printSched(to io.Writer, st schedule.Status, now time.Time) error {
+	out := new(bytes.Buffer)
+	if err := tables(out, st, now); err != nil {
+		return err
+	}
+	_, err := io.WriteString(to, process.Printable(out.String()))
+	return err
+}
+
+// tables are those of star sched status.
+func tables(out io.Writer, st schedule.Status, now time.Time) error {
+	cell := strings.NewReplacer("\n", " ", "\t", " ").Replace
 	fmt.Fprintf(out, "%s under %s, since %s\n", st.Dir, st.Policy, st.Since.Local().Format("2006-01-02 15:04:05"))
 	if st.Error != "" {
 		fmt.Fprintln(out, st.Error)
@@ -463,7 +475,7 @@ func printSched(out io.Writer, st schedule.Status, now time.Time) error {
 	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(w, "\nHOST\tWORKERS\tAVOIDED")
 	for _, h := range st.Hosts {
-		fmt.Fprintf(w, "%s\t%d of %d\t%s\n", h.Host, h.Workers, h.Places, dash(cmp.Or(h.Closed, h.Slow)))
+		fmt.Fprintf(w, "%s\t%d of %d\t%s\n", h.Host, h.Workers, h.Places, dash(cell(cmp.Or(h.Closed, h.Slow))))
 	}
 	if len(st.Jobs) == 0 {
 		fmt.Fprintln(w, "\nno jobs")
@@ -491,7 +503,7 @@ func printSched(out io.Writer, st schedule.Status, now time.Time) error {
 		if j.Workers != j.Want {
 			workers += fmt.Sprintf(" → %d", j.Want)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%d %%\t%s\t%s\t%s\n", j.Job, j.State, workers, 100*j.Samples/j.Of, deadline, dash(j.Addr), dash(j.Why))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d %%\t%s\t%s\t%s\n", j.Job, j.State, workers, 100*j.Samples/j.Of, deadline, dash(j.Addr), dash(cell(j.Why)))
 	}
 	return w.Flush()
 }

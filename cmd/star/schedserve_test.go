@@ -42,3 +42,12 @@ func TestPrintSchedDeadlines(t *testing.T) {
 		}
 	}
 }
+
+// Words of a job's program do not reach the terminal of a caller of star sched status with their control characters, and keep to their line.
+func TestPrintSchedControlCharacters(t *testing.T) {
+	var out bytes.Buffer
+	err := printSched(&out, schedule.Status{Error: "\x1b[2J", Hosts: []schedule.HostStatus{{Host: "h", Slow: "\x1b]0;pwn\a"}}, Jobs: []schedule.JobStatus{{Job: "a", Of: 1, Why: "\x1b[2Jone\ntwo\tthree\u009b"}}}, time.Now())
+	if err != nil || strings.ContainsAny(out.String(), "\x1b\a\u009b") || !strings.Contains(out.String(), "?[2Jone two three?") {
+		t.Errorf("%q, %v", out.String(), err)
+	}
+}

@@ -59,7 +59,7 @@ func (h *lines) Handle(_ context.Context, r slog.Record) error {
 	if r.Level != slog.LevelInfo {
 		b.WriteString(r.Level.String() + " ")
 	}
-	b.WriteString(r.Message)
+	b.WriteString(strings.ReplaceAll(Printable(r.Message), "\n", " "))
 	b.WriteString(h.attrs)
 	r.Attrs(func(a slog.Attr) bool {
 		appendAttr(&b, "", a)
@@ -82,6 +82,17 @@ func (h *lines) WithAttrs(attrs []slog.Attr) slog.Handler {
 	}
 	c.attrs += b.String()
 	return &c
+}
+
+// Printable is a text without what would move a terminal's cursor or change its state: programs and peers choose some of its words.
+// Line breaks and tabs stay.
+func Printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r != '\n' && r != '\t' && !strconv.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, s)
 }
 
 // WithGroup is not used in this program; the names stay as they are.

@@ -20,8 +20,10 @@ func TestLines(t *testing.T) {
 	log.Debug("unseen")
 	log.Info("evaluated", "loss", 0.123456789, "of", "two words", slog.Group("at", "version", 3))
 	log.Warn("odd", "err", errors.New(`a "quoted" reason`))
+	log.Error("program: \x1b[2J\x1b]0;pwn\a\n\u009bwords", "said", "\x1b[2J")
 	want := `evaluated role=ps loss=0.12346 of="two words" at.version=3
 WARN odd role=ps err="a \"quoted\" reason"
+ERROR program: ?[2J?]0;pwn? ?words role=ps said="\x1b[2J"
 `
 	if b.String() != want {
 		t.Errorf("got\n%swant\n%s", b.String(), want)

@@ -37,7 +37,7 @@ func run(cmd *cobra.Command) (code int) {
 		if !strings.HasPrefix(says, cmd.Name()+":") && !strings.HasPrefix(says, cmd.Name()+" ") { // star run: …
 			says = cmd.Name() + ": " + says
 		}
-		fmt.Fprintln(os.Stderr, says)
+		fmt.Fprintln(os.Stderr, process.Printable(says))
 	}
 	return member.ExitCode(err)
 }
