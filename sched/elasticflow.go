@@ -51,19 +51,32 @@ func (p elasticFlow) admit(e *elastic, new []*flex) (in []*flex) {
 	if !p.admission {
 		return new
 	}
+	free := func(f *flex) bool { return math.IsInf(f.Deadline, 1) } // planned after the others, and never late
+	due := slices.DeleteFunc(slices.Clone(e.runnable), free)
 	for _, f := range new {
-		jobs := append(slices.Concat(e.runnable, in), f)
+		if f.BestEffort {
+			if in = append(in, f); !free(f) {
+				due = append(due, f)
+			}
+			continue
+		}
+		jobs := append(slices.Clone(due), f)
 		p.plan(e, jobs)
 		i := slices.IndexFunc(jobs, (*flex).breaks)
-		if i < 0 || f.BestEffort {
-			in = append(in, f)
+		if i < 0 {
+			if in = append(in, f); !free(f) {
+				due = append(due, f)
+			}
 			continue
 		}
 		late := jobs[i]
 		if f.breaks() {
 			late = f
 		}
-		if p.beside(e, jobs[:len(jobs)-1], f) {
+		if p.beside(e, slices.Concat(e.runnable, in), f) {
+			if !free(f) {
+				due = append(due, f)
+			}
 			in = append(in, f)
 		} else {
 			f.decline(e, late)
@@ -123,9 +136,11 @@ func (p elasticFlow) allot(e *elastic) {
 	}
 	var rises []*rise
 	for _, f := range e.runnable {
-		rises = append(rises, &rise{f: f, gain: math.Inf(1), at: -1})
+		if next := max(f.least(), 2*f.n); next <= f.most() && next-f.n <= spans[0].free { // else never: less is free later
+			rises = append(rises, &rise{f: f, gain: math.Inf(1), at: -1})
+		}
 	}
-	for done := 0; len(rises) > 0; {
+	for done := 0; len(rises) > 0 && spans[0].free > 0; {
 		best := rises[0]
 		for _, r := range rises[1:] {
 			if cmp.Less(best.gain, r.gain) {
@@ -209,9 +224,7 @@ func (p elasticFlow) plan(e *elastic, jobs []*flex) []span {
 // split has a span begin at a time, if that is after the first one's, and says which one does, or is the first after it. None that begins at that time or later is
 // before span i.
 func split(spans []span, at float64, i int) ([]span, int) {
-	for i < len(spans) && spans[i].from < at {
-		i++
-	}
+	i += sort.Search(len(spans)-i, func(k int) bool { return spans[i+k].from >= at })
 	if i == 0 || math.IsInf(at, 1) || i < len(spans) && spans[i].from == at {
 		return spans, i
 	}
@@ -275,7 +288,11 @@ func (e *elastic) share(f *flex, spans *[]span, first int, pieces []piece) (p pl
 			if got-lost < all {
 				continue
 			}
-			p = e.walk(f, in, pieces, func(j int) int {
+			from := 0
+			if q == 1 && first == 0 {
+				from = i // half of one is none
+			}
+			p = e.walk(f, in, from, pieces, func(j int) int {
 				switch {
 				case j >= last:
 					return on(j, f.most())
@@ -289,15 +306,19 @@ func (e *elastic) share(f *flex, spans *[]span, first int, pieces []piece) (p pl
 			} // what it loses where it goes on with more is known only now: from a span earlier on, then
 		}
 	}
-	return e.walk(f, in, pieces, func(i int) int { return on(i, f.most()) })
+	return e.walk(f, in, 0, pieces, func(i int) int { return on(i, f.most()) })
 }
 
-// walk is the plan of a job with as many GPUs in each span as on says, until it is done. It is in the memory of pieces.
-func (e *elastic) walk(f *flex, in []span, pieces []piece, on func(i int) int) (p plan) {
+// walk is the plan of a job with as many GPUs in each span as on says, none before the span from, until it is done. It is in the memory
+// of pieces, of which one without GPUs stands for all that follow each other.
+func (e *elastic) walk(f *flex, in []span, from int, pieces []piece, on func(i int) int) (p plan) {
 	p.pieces = pieces[:0]
 	all := f.thought()
 	left, lag, had := all, f.lag, f.was
-	for i := range in {
+	if from > 0 {
+		p.pieces, had = append(p.pieces, piece{in[0].from, in[from].from, 0}), 0
+	}
+	for i := from; i < len(in); i++ {
 		n := on(i)
 		x := piece{in[i].from, never, n}
 		if i+1 < len(in) {
@@ -317,7 +338,11 @@ func (e *elastic) walk(f *flex, in []span, pieces []piece, on func(i int) int) (
 			lag = max(0, lag-(x.to-x.from))
 		}
 		had = n
-		p.pieces = append(p.pieces, x)
+		if k := len(p.pieces) - 1; n == 0 && k >= 0 && p.pieces[k].n == 0 {
+			p.pieces[k].to = x.to
+		} else {
+			p.pieces = append(p.pieces, x)
+		}
 	}
 	p.missed, p.done = !math.IsInf(f.Deadline, 1), never // nodes are away without which it cannot run
 	return p
