@@ -45,7 +45,7 @@ func schedServeCommand() *cobra.Command {
 	s := new(settings.Set)
 	var dir, policy, hosts, address, listen, page, logLevel, logFormat string
 	var engine schedEngine
-	var slot time.Duration
+	var slot, keep time.Duration
 	var places int
 	var insecure bool // of earlier releases
 	var peers schedule.Peers
@@ -67,6 +67,7 @@ func schedServeCommand() *cobra.Command {
 	settings.Var(s, &engine.workerImage, "worker-image", "", "k8s: image of jobs with a command, which get the program star")
 	settings.Var(s, &address, "address", "127.0.0.1", "address of this machine on which coordinators of jobs listen, for workers of other hosts")
 	settings.Var(s, &listen, "listen", "127.0.0.1:0", "loopback address on which the service answers")
+	settings.Var(s, &keep, "keep", 24*time.Hour, "how long a job that has ended stays in the queue, before star sched status --all alone has it; 0: for ever")
 	settings.Var(s, &peers.Members, "peers", nil, "addresses of 3 to 9 services that have one queue together, by rank, host:port; one of them decides at a time")
 	settings.Var(s, &peers.Rank, "rank", 0, "with --peers: which of them this one is")
 	settings.Var(s, &jobs, "jobs", "", "with --peers: folder of the jobs, which all services see")
@@ -100,6 +101,8 @@ docs/scheduling.md has the file of a job, and what happens when something is gon
 				return s.Invalid("policy", fmt.Errorf("%q decides about no jobs that run: want elasticflow or one of %s", policy, strings.Join(sched.LivePolicies(), ", ")))
 			case slot < time.Second:
 				return s.Invalid("slot", errors.New("want a second or more"))
+			case keep < 0:
+				return s.Invalid("keep", errors.New("want 0 or more"))
 			case places < 0:
 				return s.Invalid("places", errors.New("want 0 or more"))
 			case places > 0 && hosts != "":
@@ -107,7 +110,7 @@ docs/scheduling.md has the file of a job, and what happens when something is gon
 			case !settings.Loopback(listen):
 				return s.Invalid("listen", errors.New("want a loopback address: who is elsewhere uses the service by ssh"))
 			}
-			o := schedule.Options{Dir: dir, Policy: policy, Slot: slot, Address: address,
+			o := schedule.Options{Dir: dir, Policy: policy, Slot: slot, Keep: keep, Address: address,
 				Log: process.Logger(&settings.Job{LogLevel: logLevel, LogFormat: logFormat}, os.Stderr, "role", "sched")}
 			if err := engine.valid(s, hosts, address, places); err != nil {
 				return err
@@ -417,8 +420,9 @@ func schedCancelCommand() *cobra.Command {
 func schedStatusCommand() *cobra.Command {
 	s := new(settings.Set)
 	var dir string
-	var asJSON bool
+	var asJSON, all bool
 	settings.Var(s, &dir, "dir", schedDir, "folder of the service")
+	settings.Var(s, &all, "all", false, "also jobs that have left the queue (--keep of the service)")
 	settings.Var(s, &asJSON, "json", false, "the answer as JSON on standard output")
 	cmd := &cobra.Command{
 		Use:   "status",
@@ -433,6 +437,16 @@ func schedStatusCommand() *cobra.Command {
 			st, err := schedule.Ask(ctx, dir)
 			if err != nil {
 				return err
+			}
+			if all {
+				jobs, torn, err := schedule.ReadArchive(st.Archive)
+				if err != nil {
+					return err
+				}
+				if torn > 0 {
+					fmt.Fprintf(cmd.ErrOrStderr(), "%s: %d lines are not whole, and left out\n", st.Archive, torn)
+				}
+				st.Jobs = append(append([]schedule.JobStatus{}, jobs...), st.Jobs...)
 			}
 			if asJSON {
 				return json.NewEncoder(cmd.OutOrStdout()).Encode(st)

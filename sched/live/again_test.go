@@ -1,6 +1,7 @@
 package live
 
 import (
+	"slices"
 	"strings"
 	"testing"
 )
@@ -77,5 +78,44 @@ func TestAgain(t *testing.T) {
 	}
 	if got := strings.Join(states, ", "); got != "a failed, a.2 cancelled, a.3 declined, a.4 done, a-b failed, a-b.2 waiting" {
 		t.Error(got)
+	}
+}
+
+// A job leaves the queue when it has ended and all of its workers have, the oldest first; one that did keeps its name where it has a folder.
+func TestArchive(t *testing.T) {
+	q := New([]*Host{{Name: "h", Slots: 4}})
+	for i, e := range []Event{
+		{Kind: KindSubmit, Job: "done", Spec: &Spec{Name: "done"}}, {Kind: KindSubmit, Job: "runs", Spec: &Spec{Name: "runs"}},
+		{Kind: KindSubmit, Job: "busy", Spec: &Spec{Name: "busy"}}, {Kind: KindSubmit, Job: "late", Spec: &Spec{Name: "late"}},
+		{Kind: KindBegin, Job: "done", Life: 1}, {Kind: KindBegin, Job: "busy", Life: 1}, {Kind: KindAdd, Job: "busy", Member: 1, Host: "h"},
+		{Kind: KindEnded, Job: "done", State: Done}, {Kind: KindEnded, Job: "busy", State: Done}, {Kind: KindStop, Job: "late", State: Cancelled},
+	} {
+		if e.At = float64(i); q.Apply(e) != nil {
+			t.Fatal(e)
+		}
+	}
+	if e, ok := q.Archival(6, 9, 20); ok {
+		t.Errorf("too early: %v", e.Jobs)
+	}
+	if e, _ := q.Archival(20, 1, 20); !slices.Equal(e.Jobs, []string{"done"}) {
+		t.Errorf("one at a time: %v", e.Jobs)
+	}
+	e, ok := q.Archival(20, 9, 20)
+	if !ok || !slices.Equal(e.Jobs, []string{"done", "late"}) {
+		t.Fatalf("%v leave", e.Jobs)
+	}
+	for _, wrong := range []string{"busy", "runs", "nobody"} {
+		if err := q.Apply(Event{At: 20, Kind: KindArchive, Jobs: []string{wrong}}); err == nil {
+			t.Errorf("%s leaves the queue", wrong)
+		}
+	}
+	if err := q.Apply(e); err != nil || len(q.Jobs) != 2 || q.Job("done") != nil || q.Job("busy") == nil {
+		t.Fatalf("%v, %d jobs are left", err, len(q.Jobs))
+	}
+	q.Past = func(name string) bool { return name == "done" || name == "done.2" }
+	for name, want := range map[string]string{"done": "done.3", "late": "late", "runs": "runs", "new": "new"} {
+		if got := q.Again(name); got != want {
+			t.Errorf("%s is taken in as %s, want %s", name, got, want)
+		}
 	}
 }

@@ -64,6 +64,10 @@ func (h *History) there(job string, member int) *Stay {
 // Add takes in an event that has been applied.
 func (h *History) Add(e Event) {
 	switch e.Kind {
+	case KindArchive:
+		for _, job := range e.Jobs {
+			delete(h.steps, job)
+		}
 	case KindAdd:
 		place := slices.Index(h.taken[e.Host], false)
 		if place < 0 {

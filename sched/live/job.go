@@ -145,6 +145,9 @@ type Job struct {
 // Active is a job that has not ended.
 func (j *Job) Active() bool { return j.State == Waiting || j.State == Running || j.State == Stopping }
 
+// over says whether a job has ended, and all of its workers have.
+func (j *Job) over() bool { return !j.Active() && len(j.Members) == 0 }
+
 // Met says whether the job was done by its deadline, if it has one.
 func (j *Job) Met() bool { return j.State == Done && j.Ended <= j.Due }
 

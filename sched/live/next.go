@@ -56,6 +56,9 @@ func (q *Queue) Next(now float64) (e Event, ok bool) {
 	return e, false
 }
 
+// Decided are the decisions that Next would give one after the other.
+func (q *Queue) Decided() []Event { return slices.Clone(q.decided) }
+
 // Waits says why a job has nothing that nobody has decided about yet; empty: something is decided, or it does not wait.
 func (q *Queue) Waits(j *Job, now float64) string {
 	if j.State != Waiting || q.policy == nil {
@@ -77,17 +80,29 @@ func (q *Queue) Waits(j *Job, now float64) string {
 	if j.Why != "" {
 		return ""
 	}
+	if q.cache.at != now {
+		q.cache.at, q.cache.taken = now, q.taken(now)
+	}
+	return q.cache.taken
+}
+
+// taken is which jobs have the places that others wait for, and when that may change.
+func (q *Queue) taken(now float64) string {
 	var has []string
-	free := q.room()
+	free, others := q.room(), 0
+	const most = 3
 	for _, o := range q.Jobs {
-		if o.Want > 0 {
-			free -= o.Want
+		if o.Want == 0 {
+			continue
+		}
+		if free -= o.Want; len(has) < most {
 			has = append(has, fmt.Sprintf("%s has %d", o.Name, o.Want))
+		} else {
+			others++
 		}
 	}
-	const most = 3
-	if len(has) > most {
-		has = append(has[:most], fmt.Sprintf("%d more jobs the rest", len(has)-most))
+	if others > 0 {
+		has = append(has, fmt.Sprintf("%d more jobs the rest", others))
 	}
 	text := fmt.Sprintf("%d of %d places are free", max(free, 0), q.Slots())
 	if len(has) > 0 {

@@ -31,6 +31,7 @@ type Event struct {
 	What     string          `json:"what,omitempty"`   // took: start, resume or resize
 	Took     float64         `json:"took_s,omitempty"` // took; ended, of a job that is done: since its last update
 	Times    float64         `json:"times,omitempty"`  // slow: how many times as long its workers take
+	Jobs     []string        `json:"jobs,omitempty"`   // archive: which
 }
 
 // The kinds of events.
@@ -48,6 +49,7 @@ const (
 	KindTook    = "took"    // what a start, a resume or a resize took
 	KindSlow    = "slow"    // a host is
 	KindWell    = "well"    // no more
+	KindArchive = "archive" // jobs that have ended leave the queue
 )
 
 // Host is where workers run.
@@ -82,15 +84,27 @@ type Queue struct {
 
 	Newest float64 // event, s
 
+	// Past says whether a job of a name has left the queue. Nil: none has.
+	Past func(name string) bool
+
 	took    map[string][]float64 // s, the newest
 	byName  map[string]*Job
+	staffed []*Job // that have workers, in order of submission
+	cache   cache
 	policy  *sched.Live
 	decided []Event // that are not applied yet
 }
 
+// cache is what follows from the rest of a Queue, as far as it was asked for since that has changed.
+type cache struct {
+	medians map[string]float64 // of what takes time
+	at      float64            // for when taken is right, s; NaN: never
+	taken   string             // which jobs have the places
+}
+
 // New is an empty queue.
 func New(hosts []*Host) *Queue {
-	return &Queue{Hosts: hosts, byName: map[string]*Job{}, took: map[string][]float64{}}
+	return &Queue{Hosts: hosts, byName: map[string]*Job{}, took: map[string][]float64{}, cache: cache{medians: map[string]float64{}, at: math.NaN()}}
 }
 
 // Slots is how many workers there can be.
@@ -117,7 +131,7 @@ func (q *Queue) room() (n int) {
 // Used is how many workers each host has.
 func (q *Queue) Used() map[string]int {
 	used := map[string]int{}
-	for _, j := range q.Jobs {
+	for _, j := range q.staffed {
 		for _, m := range j.Members {
 			used[m.Host]++
 		}
@@ -171,8 +185,10 @@ func (q *Queue) Submission(s Spec, needs bool, now float64) (Event, error) {
 	}
 	if needs && len(s.Rates) == 0 {
 		for _, j := range q.Jobs { // the last one like it says how fast it is
-			if known := j.known(); len(known) > 0 && (len(j.Measured) > 0 || j.Samples > 0) && alike(&j.Spec, &s) { // what it was said to be, and was, too
-				s.Rates = known
+			if (len(j.Measured) > 0 || j.Samples > 0) && alike(&j.Spec, &s) { // what it was said to be, and was, too
+				if known := j.known(); len(known) > 0 {
+					s.Rates = known
+				}
 			}
 		}
 		if len(s.Rates) == 0 {
@@ -207,8 +223,10 @@ func (q *Queue) Apply(e Event) error {
 	if len(q.decided) > 0 && q.decided[0].same(e) {
 		q.decided = q.decided[1:]
 	}
-	q.Newest = e.At
+	q.Newest, q.cache.at = e.At, math.NaN()
 	switch e.Kind {
+	case KindArchive:
+		return q.archive(e.Jobs)
 	case KindSlow, KindWell:
 		if h := q.host(e.Host); h != nil {
 			h.Slow, h.Times, h.Until = "", 0, e.At+slowFor
@@ -275,6 +293,9 @@ func (q *Queue) apply(j *Job, e Event) error {
 	case KindAdd:
 		j.members = max(j.members, e.Member)
 		j.Members = append(j.Members, &Member{ID: e.Member, Host: e.Host, Rank: e.Rank, Replaces: e.Replaces, Added: e.At})
+		if len(j.Members) == 1 {
+			q.staff()
+		}
 		if !math.IsNaN(j.given) {
 			if j.Members[len(j.Members)-1].Given = j.given; len(j.staying()) >= j.Want {
 				j.given = math.NaN()
@@ -284,7 +305,9 @@ func (q *Queue) apply(j *Job, e Event) error {
 		j.Members[member].Leaving = true
 	case KindGone:
 		m := j.Members[member]
-		j.Members = slices.Delete(j.Members, member, member+1)
+		if j.Members = slices.Delete(j.Members, member, member+1); len(j.Members) == 0 {
+			q.staff()
+		}
 		if e.Why != "" && j.Active() {
 			j.gone = fmt.Sprintf("worker %d on %s has ended: %s", m.ID, m.Host, e.Why)
 		}
@@ -345,6 +368,39 @@ func (q *Queue) ended(j *Job, e Event) {
 			q.end(j, Failed, e.At)
 		}
 	}
+}
+
+// staff finds the jobs that have workers.
+func (q *Queue) staff() {
+	q.staffed = q.staffed[:0]
+	for _, j := range q.Jobs {
+		if len(j.Members) > 0 {
+			q.staffed = append(q.staffed, j)
+		}
+	}
+}
+
+// archive has jobs leave the queue that are over.
+func (q *Queue) archive(names []string) error {
+	for _, name := range names {
+		if j := q.byName[name]; j == nil || !j.over() {
+			return fmt.Errorf("job %s leaves the queue, and is not there or not over", name)
+		}
+		delete(q.byName, name)
+	}
+	q.Jobs = slices.DeleteFunc(q.Jobs, func(j *Job) bool { return q.byName[j.Name] != j })
+	return nil
+}
+
+// Archival is the event by which jobs leave the queue that have ended before a time, the oldest of them, at most so many. False: there is none.
+func (q *Queue) Archival(before float64, most int, now float64) (e Event, ok bool) {
+	e = Event{At: now, Kind: KindArchive}
+	for _, j := range q.Jobs {
+		if j.over() && j.Ended <= before && len(e.Jobs) < most {
+			e.Jobs = append(e.Jobs, j.Name)
+		}
+	}
+	return e, len(e.Jobs) > 0
 }
 
 // end has a job be over.

@@ -116,6 +116,7 @@ func Load(text []byte, hosts []*Host) (*Queue, *History, error) {
 			h.steps[j.Name] = x.Steps
 		}
 	}
+	q.staff()
 	for _, y := range s.Stays {
 		if y.Place < 0 || y.Place >= mostPlaces {
 			return nil, nil, fmt.Errorf("a saved queue: worker %d of job %q on place %d of %s: want 0 to %d", y.Member, y.Job, y.Place, y.Host, mostPlaces-1)

@@ -124,7 +124,7 @@ func (q *Queue) Verdict(j *Job, rank int, times float64, why string, at, now flo
 
 // slow is why a host is to be avoided, of the slowest worker that is there, and how many times as long that takes; empty: none of them is slow.
 func (q *Queue) slow(h *Host) (why string, times float64) {
-	for _, j := range q.Jobs {
+	for _, j := range q.staffed {
 		for _, m := range j.Members {
 			if m.Host == h.Name && m.slow != "" && m.times > times {
 				why, times = m.slow, m.times

@@ -19,6 +19,7 @@ const (
 const mostTook = 20
 
 func (q *Queue) learn(what string, s float64) {
+	clear(q.cache.medians)
 	q.took[what] = append(q.took[what], s)
 	if n := len(q.took[what]); n > mostTook {
 		q.took[what] = slices.Clone(q.took[what][n-mostTook:])
@@ -27,6 +28,15 @@ func (q *Queue) learn(what string, s float64) {
 
 // Took is how long something took here, s, in the median: start, resume, resize or end. What has not happened yet takes as long as a start; 0: nothing is known.
 func (q *Queue) Took(what string) float64 {
+	s, ok := q.cache.medians[what]
+	if !ok {
+		s = q.median(what)
+		q.cache.medians[what] = s
+	}
+	return s
+}
+
+func (q *Queue) median(what string) float64 {
 	of := slices.Sorted(slices.Values(q.took[what]))
 	if len(of) == 0 {
 		if what == tookResume || what == tookResize {

@@ -13,6 +13,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"time"
 
 	"star/exitcode"
@@ -61,21 +62,20 @@ func listen(l net.Listener, dir string, do func(ctx context.Context, path string
 // failed is the answer to a question that came to an error.
 func failed(err error) answer { return answer{Error: err.Error(), Code: member.ExitCode(err)} }
 
+// asking is a question, or something else that the service is to do.
+type asking struct {
+	do   func() // nil: it is a question
+	path string
+	body []byte
+	says chan answer // has room for one
+}
+
 // answer answers a question, between two things that the service does.
 func (s *Service) answer(ctx context.Context, path string, body []byte) (a answer) {
-	done := make(chan struct{})
+	q := asking{path: path, body: body, says: make(chan answer, 1)}
 	select {
-	case s.asked <- func() {
-		defer close(done)
-		var err error
-		if a, err = s.asks(path, body); err != nil {
-			again := a.Again
-			a = failed(err)
-			a.Again = again
-		}
-	}:
-		<-done
-		return a
+	case s.asked <- q:
+		return <-q.says
 	case <-s.silent:
 		a = failed(coded{errors.New("the service ends"), exitcode.Lost})
 		a.Again = true
@@ -85,39 +85,139 @@ func (s *Service) answer(ctx context.Context, path string, body []byte) (a answe
 	}
 }
 
-// asks does what a question asks for.
-func (s *Service) asks(path string, body []byte) (a answer, err error) {
-	if !s.book.held() { // it may not know what others have decided by now
-		s.lost = true
-		return answer{Again: true}, errLost
+// Of what comes together.
+const (
+	mostTogether = 256                   // questions
+	dear         = 20 * time.Millisecond // planning that takes longer is not done for each of them
+	rest         = 4                     // times as long as planning took, until it is done again
+)
+
+// together does what a question asks for, and what others ask for that wait by now: their events are written down at once, and planned for
+// once. Where that takes long the answer does not wait for a plan.
+func (s *Service) together(first asking) {
+	var said []func() // after the plan
+	events, waiting := []live.Event(nil), []asking(nil)
+	flush := func() {
+		if len(events) == 0 {
+			return
+		}
+		err := s.commit(events...)
+		for i, q := range waiting {
+			job := events[i].Job
+			switch {
+			case err != nil:
+				q.says <- failed(err)
+			case events[i].Kind == live.KindSubmit:
+				said = append(said, func() { q.says <- s.taken(job) })
+			default:
+				q.says <- answer{}
+			}
+		}
+		events, waiting = nil, nil
 	}
-	switch path {
-	case "/submit":
-		var spec live.Spec
-		if err := json.Unmarshal(body, &spec); err != nil {
-			return a, coded{err, exitcode.Corrupt}
+	for q, n := first, 1; ; n++ {
+		if q.do == nil && (q.path == "/submit" || q.path == "/cancel") {
+			e, err := s.wants(q.path, q.body)
+			if slices.ContainsFunc(events, func(o live.Event) bool { return o.Job == e.Job || o.Kind != e.Kind || err != nil }) { // what is asked for depends on what came before
+				flush()
+				e, err = s.wants(q.path, q.body)
+			}
+			if err != nil {
+				q.says <- failedBy(err)
+			} else {
+				events, waiting = append(events, e), append(waiting, q)
+			}
+		} else {
+			flush()
+			if q.do != nil {
+				q.do()
+			} else if a, err := s.asks(q.path, q.body); err != nil {
+				q.says <- failedBy(err)
+			} else {
+				q.says <- a
+			}
 		}
-		spec.Name = s.q.Again(spec.Name)
-		a.Job = spec.Name
-		e, err := s.q.Submission(spec, sched.NeedsRates(s.o.Policy), s.now())
-		if err != nil {
-			return a, coded{err, exitcode.Corrupt}
+		if n == mostTogether {
+			break
 		}
-		if err := s.commit(e); err != nil {
-			return a, err
+		select {
+		case q = <-s.asked:
+			continue
+		default:
 		}
+		break
+	}
+	flush()
+	if s.cost < dear || time.Since(s.planned) > rest*s.cost {
 		s.act()
-	case "/cancel":
-		e, err := s.q.Cancellation(string(body), s.now())
-		if later := s.q.Later(string(body)); err != nil && later != nil {
+	}
+	for _, say := range said {
+		say()
+	}
+}
+
+// failedBy is the answer to a question that came to an error here. Of a service that does not decide any more another one is to be asked.
+func failedBy(err error) answer {
+	a := failed(err)
+	a.Again = errors.Is(err, errAskAgain)
+	return a
+}
+
+// taken is the answer to a submission.
+func (s *Service) taken(job string) answer {
+	st := Status{Dir: s.o.Dir, Policy: s.o.Policy, Since: s.began, Hosts: []HostStatus{}, Jobs: []JobStatus{}}
+	if j := s.q.Job(job); j != nil {
+		st.Jobs = append(st.Jobs, s.jobStatus(j, s.now()))
+	}
+	return answer{Job: job, Status: &st}
+}
+
+// wants is the event that a question asks for.
+func (s *Service) wants(path string, body []byte) (e live.Event, err error) {
+	if err := s.decides(); err != nil {
+		return e, err
+	}
+	if path == "/cancel" {
+		if e, err = s.q.Cancellation(string(body), s.now()); err == nil {
+			return e, nil
+		}
+		if later := s.q.Later(string(body)); later != nil {
 			err = fmt.Errorf("%w; it was submitted again, and %s is %s: star sched cancel %s", err, later.Name, later.State, later.Name)
 		}
 		if errors.Is(err, live.ErrNoJob) {
-			return a, coded{err, exitcode.Missing}
-		} else if err != nil {
-			return a, err
+			err = coded{err, exitcode.Missing}
 		}
-		return a, s.commit(e)
+		return e, err
+	}
+	var spec live.Spec
+	if err := json.Unmarshal(body, &spec); err != nil {
+		return e, coded{err, exitcode.Corrupt}
+	}
+	spec.Name = s.q.Again(spec.Name)
+	if e, err = s.q.Submission(spec, sched.NeedsRates(s.o.Policy), s.now()); err != nil {
+		return e, coded{err, exitcode.Corrupt}
+	}
+	return e, nil
+}
+
+// errAskAgain marks that nothing was done of a question, because this service does not know what others have decided by now.
+var errAskAgain = fmt.Errorf("%w", errLost)
+
+// decides is an error unless this service decides still.
+func (s *Service) decides() error {
+	if s.book.held() {
+		return nil
+	}
+	s.lost = true
+	return errAskAgain
+}
+
+// asks does what another question asks for.
+func (s *Service) asks(path string, body []byte) (a answer, err error) {
+	if err := s.decides(); err != nil {
+		return a, err
+	}
+	switch path {
 	case "/token":
 		a.Addr, a.Token, err = s.reached(string(body))
 		return a, err

@@ -34,7 +34,7 @@ type view struct {
 	Live        bool    // the service runs
 	Wrong       string  // why it cannot work
 
-	why func(*live.Job) string // why a job is as it is; nil: as the queue says
+	why func(j *live.Job, now float64) string // why a job is as it is; nil: as the queue says
 }
 
 // schedules is what a page shows.
@@ -66,7 +66,7 @@ func (v view) jobs(s *web.Schedule, q *live.Queue, h *live.History) (outs []sche
 	var over []web.ScheduleJob
 	why := v.why
 	if why == nil {
-		why = func(j *live.Job) string { return q.Why(j, v.Now) }
+		why = q.Why
 	}
 	for _, j := range q.Jobs {
 		end := v.Now
@@ -75,7 +75,7 @@ func (v view) jobs(s *web.Schedule, q *live.Queue, h *live.History) (outs []sche
 		}
 		steps := h.Steps(j.Name)
 		x := web.ScheduleJob{Job: j.Name, State: string(j.State), Has: float64(len(j.Members)), Want: float64(j.Want), Done: runlog.Number(float64(j.Samples) / float64(j.Spec.Samples)), Submitted: j.Submitted,
-			Begun: known(j.Begun, j.Life > 0), Ended: known(j.Ended, !j.Active()), Deadline: known(j.Due, !math.IsInf(j.Due, 1)), Waited: Waited(steps, j.Submitted, end), Stops: j.Stops, Hosts: j.Hosts(), Why: why(j)}
+			Begun: known(j.Begun, j.Life > 0), Ended: known(j.Ended, !j.Active()), Deadline: known(j.Due, !math.IsInf(j.Due, 1)), Waited: Waited(steps, j.Submitted, end), Stops: j.Stops, Hosts: j.Hosts(), Why: why(j, v.Now)}
 		if !j.Active() && j.State != live.Cancelled && j.State != live.Stopped && !math.IsInf(j.Due, 1) {
 			if s.Due++; j.Met() {
 				s.Met++
@@ -225,7 +225,11 @@ func Read(dir string) (web.Schedules, error) {
 	if err != nil {
 		return web.Schedules{}, err
 	}
-	return view{Dir: dir, Began: h.Time}.after(live.New(nil), live.NewHistory(), events, func(i int) string { return fmt.Sprintf("%s:%d", name, i+2) })
+	q, history, err := h.queue(name, nil)
+	if err != nil {
+		return web.Schedules{}, err
+	}
+	return view{Dir: dir, Began: h.Time}.after(q, history, events, func(i int) string { return fmt.Sprintf("%s:%d", name, i+2) })
 }
 
 // readPeers is Read of the folder of one of several services.

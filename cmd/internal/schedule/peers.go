@@ -309,7 +309,18 @@ func (b *agreedBook) note(h head) error {
 	return nil
 }
 
-func (b *agreedBook) add(e live.Event) error {
+func (b *agreedBook) add(es ...live.Event) error {
+	for i, e := range es {
+		if err := b.addOne(e); err != nil && i > 0 { // some of them are agreed on
+			return errLost
+		} else if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *agreedBook) addOne(e live.Event) error {
 	if b.size > max(shortenAt, len(b.head.Queue)) {
 		text, err := live.Fold(b.head.Queue, fresh(b.hosts), b.since)
 		if err != nil {

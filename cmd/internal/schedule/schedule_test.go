@@ -32,7 +32,7 @@ func TestStore(t *testing.T) {
 	if err != nil || len(events) != 0 {
 		t.Fatal(events, err)
 	}
-	began := s.began
+	began := s.head.Time
 	for _, name := range []string{"a", "b"} {
 		if err := s.write(submitted(name)); err != nil {
 			t.Fatal(err)
@@ -44,7 +44,7 @@ func TestStore(t *testing.T) {
 	s.f.WriteAt([]byte(`{"at":3,"ev`), s.size)
 	s.close()
 	s, events, torn, err := openStore(dir)
-	if err != nil || torn != 11 || len(events) != 2 || events[1].Spec.Name != "b" || !s.began.Equal(began) {
+	if err != nil || torn != 11 || len(events) != 2 || events[1].Spec.Name != "b" || !s.head.Time.Equal(began) {
 		t.Fatalf("%d bytes torn, %+v, %v", torn, events, err)
 	}
 	s.close()
@@ -355,7 +355,7 @@ func TestVerdicts(t *testing.T) {
 
 // Whoever cancels a job that nobody has submitted may have mistyped its name, and is told so by another exit code than whoever cancels one that is over.
 func TestCancel(t *testing.T) {
-	s, err := Start(Options{Dir: t.TempDir(), Policy: "fifo", Slot: time.Second, Hosts: []*live.Host{{Name: "h", Slots: 0}}, Log: slog.New(slog.DiscardHandler)})
+	s, err := Start(Options{Dir: t.TempDir(), Policy: "fifo", Slot: time.Second, Hosts: []*live.Host{{Name: "h", Slots: 1, Away: 1e18}}, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -368,8 +368,10 @@ func TestCancel(t *testing.T) {
 		code int
 		says string
 	}{{"b", 66, "there is no job b: star sched status lists them"}, {"a", 0, ""}, {"a", 1, "job a is cancelled already"}} {
-		if _, err := s.asks("/cancel", []byte(c.job)); (err == nil) != (c.code == 0) || err != nil && (member.ExitCode(err) != c.code || err.Error() != c.says) {
-			t.Errorf("%s: %v, code %d, want %q, %d", c.job, err, member.ExitCode(err), c.says, c.code)
+		q := asking{path: "/cancel", body: []byte(c.job), says: make(chan answer, 1)}
+		s.together(q)
+		if a := <-q.says; a.Code != c.code || a.Error != c.says {
+			t.Errorf("%s: %q, code %d, want %q, %d", c.job, a.Error, a.Code, c.says, c.code)
 		}
 	}
 }

@@ -36,6 +36,7 @@ type Options struct {
 	Address string // of this machine, for workers of other hosts: coordinators listen there
 	Log     *slog.Logger
 	Page    *web.LiveSchedules // shows the queue; nil: nothing does
+	Keep    time.Duration      // for which a job that has ended stays in the queue before it is in the archive alone; 0: for ever
 
 	// Command is the command of a worker of that name on this place of a host, with these variables in its environment; own is a job's own command, nil: STAR's worker. Input is what
 	// it wants to read first; nil: nothing, and signals are for the process itself.
@@ -58,7 +59,7 @@ type Service struct {
 	history *live.History
 	shown   time.Time // on the page
 	ended   *codes
-	asked   chan func()
+	asked   chan asking
 	silent  chan struct{} // closed when nobody answers any more
 
 	watches map[string]*watch // of jobs that run
@@ -68,6 +69,9 @@ type Service struct {
 	away    map[child]absence   // workers without which their jobs go on
 	stuck   string              // what kept the last event from happening
 	full    string              // why nothing can be started
+	roomy   time.Time           // when there was room the last time
+	planned time.Time           // when what is to be done was looked for the last time
+	cost    time.Duration       // that this took
 	lost    bool                // another service decides
 	peers   func() []PeerStatus // nil: this service is alone
 }
@@ -103,7 +107,13 @@ func Start(o Options) (*Service, error) {
 	if torn > 0 {
 		o.Log.Warn("the last line of the queue was not whole, and is left out: nothing was done of it", "bytes", torn)
 	}
-	s, err := begin(o, st, st.began, live.New(o.Hosts), live.NewHistory(), events, func(i int) string { return fmt.Sprintf("%s:%d", filepath.Join(o.Dir, queueName), i+2) }, newCodes())
+	st.hosts, st.log = o.Hosts, o.Log
+	q, h, err := st.saved(o.Hosts)
+	if err != nil {
+		st.close()
+		return nil, err
+	}
+	s, err := begin(o, st, st.head.Time, q, h, events, func(i int) string { return fmt.Sprintf("%s:%d", filepath.Join(o.Dir, queueName), i+2) }, newCodes())
 	if err != nil {
 		st.close()
 		return nil, err
@@ -127,7 +137,7 @@ func (o *Options) folders() (err error) {
 
 // begin begins with a queue, and what has happened to it since; where names an event that cannot have happened.
 func begin(o Options, b book, began time.Time, q *live.Queue, h *live.History, events []live.Event, where func(int) string, ended *codes) (*Service, error) {
-	s := &Service{o: o, book: b, began: began, close: func() {}, q: q, history: h, ended: ended, asked: make(chan func()), silent: make(chan struct{}), watches: map[string]*watch{}, told: map[child]time.Time{}, missed: map[child]time.Time{}, ends: map[string]vain{}, away: map[child]absence{}}
+	s := &Service{o: o, book: b, began: began, close: func() {}, q: q, history: h, ended: ended, asked: make(chan asking), silent: make(chan struct{}), watches: map[string]*watch{}, told: map[child]time.Time{}, missed: map[child]time.Time{}, ends: map[string]vain{}, away: map[child]absence{}}
 	for i, e := range events {
 		if err := s.q.Apply(e); err != nil {
 			return nil, coded{fmt.Errorf("%s: %w: %w", where(i), errQueue, err), exitcode.Corrupt}
@@ -135,6 +145,7 @@ func begin(o Options, b book, began time.Time, q *live.Queue, h *live.History, e
 		s.history.Add(e)
 	}
 	s.clock(began)
+	s.q.Past = s.past
 	running := 0
 	for _, j := range s.q.Jobs {
 		if j.State != live.Running && j.State != live.Stopping {
@@ -230,9 +241,8 @@ func (s *Service) run(ctx context.Context, lost <-chan struct{}) {
 	s.look()
 	for !s.lost {
 		select {
-		case do := <-s.asked:
-			do()
-			s.act()
+		case a := <-s.asked:
+			s.together(a)
 		case <-s.ended.news: // others wait for its place
 			s.look()
 		case <-tick.C:
@@ -254,7 +264,7 @@ func (s *Service) inquire(every time.Duration) {
 		if err == nil {
 			failed = ""
 			select {
-			case s.asked <- func() { s.closed(closed) }:
+			case s.asked <- asking{do: func() { s.closed(closed) }}:
 			case <-s.silent:
 				return
 			}
@@ -283,22 +293,24 @@ func (s *Service) closed(closed map[string]string) {
 	}
 }
 
-// commit writes an event down, has it happen, and does it. It reports false if it could not be written: then nothing has happened.
-func (s *Service) commit(e live.Event) error {
-	if e.Kind == live.KindBegin {
-		addr, err := ports.Reserve(s.o.Address)
-		if err != nil { // where it was at the start, it may be again
-			return s.keeps(coded{fmt.Errorf("no coordinator can listen at --address: %w; nothing is started until one can", err), exitcode.Lost})
+// commit writes events down together, has them happen, and does them. After an error nothing has happened.
+func (s *Service) commit(es ...live.Event) error {
+	for i := range es {
+		if es[i].Kind == live.KindBegin {
+			addr, err := ports.Reserve(s.o.Address)
+			if err != nil { // where it was at the start, it may be again
+				return s.keeps(coded{fmt.Errorf("no coordinator can listen at --address: %w; nothing is started until one can", err), exitcode.Lost})
+			}
+			es[i].Addr = addr
 		}
-		e.Addr = addr
 	}
 	if s.lost {
 		return errLost
 	}
-	if err := s.room(e); err != nil {
+	if err := s.room(es); err != nil {
 		return err
 	}
-	if err := s.book.add(e); err != nil {
+	if err := s.book.add(es...); err != nil {
 		s.lost = errors.Is(err, errLost)
 		return s.keeps(err)
 	}
@@ -306,16 +318,20 @@ func (s *Service) commit(e live.Event) error {
 		s.stuck = ""
 		s.o.Log.Info("the queue goes on")
 	}
-	if err := s.q.Apply(e); err != nil {
-		return err
+	for _, e := range es {
+		if err := s.q.Apply(e); err != nil {
+			return err
+		}
+		s.history.Add(e)
+		s.report(e)
 	}
-	s.history.Add(e)
-	s.report(e)
 	if !s.book.held() { // whoever decides next does it
 		s.lost = true
 		return errLost
 	}
-	s.do(e)
+	for _, e := range es {
+		s.do(e)
+	}
 	return nil
 }
 
@@ -331,9 +347,12 @@ func (s *Service) keeps(err error) error {
 // roomFor is how many bytes must be free for a job to be taken in or a process to be started: its log begins with some of them.
 const roomFor = 64 << 10
 
-// room looks whether there is any for what an event begins. A queue may have a line more where nothing else has, and jobs would fail because they cannot be started.
-func (s *Service) room(e live.Event) error {
-	if !slices.Contains([]string{live.KindSubmit, live.KindBegin, live.KindAdd}, e.Kind) {
+// room looks whether there is any for what events begin, unless it has just done so. A queue may have a line more where nothing else has, and jobs would fail because they cannot be started.
+func (s *Service) room(es []live.Event) error {
+	begins := func(e live.Event) bool {
+		return slices.Contains([]string{live.KindSubmit, live.KindBegin, live.KindAdd}, e.Kind)
+	}
+	if !slices.ContainsFunc(es, begins) || time.Since(s.roomy) < lookEvery {
 		return nil
 	}
 	name := filepath.Join(s.o.Jobs, fmt.Sprintf(".room-%d", os.Getpid()))
@@ -344,6 +363,7 @@ func (s *Service) room(e live.Event) error {
 	}
 	was := s.full
 	if s.full = ""; err == nil {
+		s.roomy = time.Now()
 		if was != "" {
 			s.o.Log.Info("there is room for jobs again")
 		}
@@ -376,6 +396,7 @@ func (s *Service) report(e live.Event) {
 	add("took", time.Duration(e.Took*float64(time.Second)).Round(time.Millisecond), e.Took > 0)
 	add("rates", e.Rates, e.Rates != nil)
 	add("why", e.Why, e.Why != "")
+	add("jobs", e.Jobs, e.Jobs != nil)
 	s.o.Log.Info(e.Kind, a...)
 }
 
@@ -483,6 +504,7 @@ func (s *Service) look() {
 		}
 	}
 	s.act()
+	s.archive()
 }
 
 // lookAt sees whether a worker has ended.
@@ -543,8 +565,8 @@ func (s *Service) lookAt(j *live.Job, m *live.Member) {
 }
 
 // why is why a job is as it is, and which of its workers does not take part, with the last that it has said: a node that others use, an image that does not come, a coordinator that it does not reach.
-func (s *Service) why(j *live.Job) string {
-	text, now := s.q.Why(j, s.now()), s.now()
+func (s *Service) why(j *live.Job, now float64) string {
+	text := s.q.Why(j, now)
 	for _, m := range j.Members {
 		if j.State != live.Running || m.Joined || m.Leaving {
 			continue
@@ -667,9 +689,15 @@ func (s *Service) written(name string) float64 {
 
 // act does what there is to be done.
 func (s *Service) act() {
+	began := time.Now()
+	defer func() { s.planned, s.cost = time.Now(), time.Since(began) }()
 	for {
 		e, ok := s.q.Next(s.now())
-		if !ok || s.commit(e) != nil {
+		es := []live.Event{e}
+		if e.Kind == live.KindDecide || e.Kind == live.KindDecline { // one round's are written down together
+			es = s.q.Decided()
+		}
+		if !ok || s.commit(es...) != nil {
 			return
 		}
 	}

@@ -3,6 +3,7 @@ package schedule
 import (
 	"cmp"
 	"math"
+	"os"
 	"time"
 
 	"star/sched/live"
@@ -18,6 +19,8 @@ type Status struct {
 	Took   map[string]float64 `json:"took_s,omitempty"` // medians of what has taken so long here: start, resume, resize, end
 	Hosts  []HostStatus       `json:"hosts"`
 	Jobs   []JobStatus        `json:"jobs"`
+	// Archive is the file of jobs that have left the queue; empty: none has.
+	Archive string `json:"archive,omitempty"`
 }
 
 // HostStatus is a host in a Status.
@@ -52,6 +55,7 @@ type JobStatus struct {
 
 // status is how things are.
 func (s *Service) status() Status {
+	now := s.now()
 	st := Status{Dir: s.o.Dir, Policy: s.o.Policy, Since: s.began, Error: cmp.Or(s.stuck, s.full), Hosts: []HostStatus{}, Jobs: []JobStatus{}}
 	for _, what := range []string{"start", "resume", "resize", "end"} {
 		if took := s.q.Took(what); took > 0 {
@@ -65,24 +69,32 @@ func (s *Service) status() Status {
 		st.Peers = s.peers()
 	}
 	for _, j := range s.q.Jobs {
-		js := JobStatus{Job: j.Name, State: j.State, Workers: len(j.Members), Want: j.Want, Samples: j.Samples, Of: j.Spec.Samples, Rates: j.Measured, Submitted: j.Submitted, Preemptions: j.Stops, Lives: j.Life, Hosts: j.Hosts(), Why: s.why(j)}
-		if !math.IsInf(j.Due, 1) {
-			js.Deadline = &j.Due
-		}
-		if j.Life > 0 {
-			js.Begun = &j.Begun
-		}
-		if !j.Active() {
-			met := j.Met()
-			js.Ended, js.Met = &j.Ended, &met
-		} else if j.State != live.Waiting {
-			js.Addr = j.Addr
-		}
-		st.Jobs = append(st.Jobs, js)
+		st.Jobs = append(st.Jobs, s.jobStatus(j, now))
 	}
 	used := s.q.Used()
 	for _, h := range s.q.Hosts {
 		st.Hosts = append(st.Hosts, HostStatus{h.Name, h.Slots, used[h.Name], h.Slow, h.Closed})
 	}
+	if _, err := os.Stat(s.archiveFile()); err == nil {
+		st.Archive = s.archiveFile()
+	}
 	return st
+}
+
+// jobStatus is how a job is.
+func (s *Service) jobStatus(j *live.Job, now float64) JobStatus {
+	js := JobStatus{Job: j.Name, State: j.State, Workers: len(j.Members), Want: j.Want, Samples: j.Samples, Of: j.Spec.Samples, Rates: j.Measured, Submitted: j.Submitted, Preemptions: j.Stops, Lives: j.Life, Hosts: j.Hosts(), Why: s.why(j, now)}
+	if !math.IsInf(j.Due, 1) {
+		js.Deadline = &j.Due
+	}
+	if j.Life > 0 {
+		js.Begun = &j.Begun
+	}
+	if !j.Active() {
+		met := j.Met()
+		js.Ended, js.Met = &j.Ended, &met
+	} else if j.State != live.Waiting {
+		js.Addr = j.Addr
+	}
+	return js
 }

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -23,7 +24,7 @@ import (
 const (
 	queueName   = "queue.jsonl"
 	queueFormat = 1
-	savedFormat = 2 // with the queue as it was: only where services have one together
+	savedFormat = 2 // with the queue as it was
 )
 
 // head is the first line of a queue's file.
@@ -47,17 +48,22 @@ func (e coded) ExitCode() int { return e.code }
 
 // book keeps events: each is safe before it is acted upon.
 type book interface {
-	// add returns when an event is safe. After an error nothing is done of it; one that is a lostError says that this service does not decide any more.
-	add(live.Event) error
+	// add returns when events are safe. After an error nothing is done of them; one that is a lostError says that this service does not decide any more.
+	add(...live.Event) error
 	// held says whether what was added may be acted upon still.
 	held() bool
 }
 
 // store is the file of events.
 type store struct {
+	dir     string
 	lock, f *os.File
-	size    int64 // of what is whole
-	began   time.Time
+	size    int64        // of what is whole
+	base    int64        // of the first line
+	head    head         // the first line
+	since   []live.Event // the others
+	hosts   []*live.Host
+	log     *slog.Logger
 }
 
 // openStore takes a folder for this process, and reads the events there. torn is how many bytes at the end were half an event, of which nothing was done.
@@ -70,7 +76,7 @@ func openStore(dir string) (s *store, events []live.Event, torn int, err error) 
 		lock.Close()
 		return nil, nil, 0, coded{fmt.Errorf("%s: this folder is one of several services with one queue: start it with their --peers, or give another --dir", dir), exitcode.Disagree}
 	}
-	s = &store{lock: lock}
+	s = &store{dir: dir, lock: lock, log: slog.New(slog.DiscardHandler)}
 	if events, torn, err = s.read(filepath.Join(dir, queueName)); err != nil {
 		s.close()
 		return nil, nil, 0, err
@@ -120,15 +126,17 @@ func (s *store) read(name string) (events []live.Event, torn int, err error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	s.began, s.size = h.Time, int64(whole)
+	s.head, s.since, s.size = h, events, int64(whole)
+	s.base = int64(bytes.IndexByte(text, '\n') + 1)
 	if err := s.f.Truncate(s.size); err != nil {
 		return nil, 0, coded{err, exitcode.Unwritable}
 	}
 	if s.size == 0 {
-		s.began = time.Now().Round(0)
-		if err := s.write(head{Format: queueFormat, Time: s.began}); err != nil {
+		s.head = head{Format: queueFormat, Time: time.Now().Round(0)}
+		if err := s.write(s.head); err != nil {
 			return nil, 0, coded{err, exitcode.Unwritable}
 		}
+		s.base = s.size
 	}
 	return events, len(text) - whole, nil
 }
@@ -136,7 +144,7 @@ func (s *store) read(name string) (events []live.Event, torn int, err error) {
 // parseQueue reads a queue's file: how it begins, its events, and how many bytes are whole lines.
 func parseQueue(name string, text []byte) (h head, events []live.Event, whole int, err error) {
 	lines := bufio.NewScanner(bytes.NewReader(text))
-	lines.Buffer(nil, 16<<20)
+	lines.Buffer(nil, 1<<30) // the first one has the whole queue
 	for n := 1; lines.Scan(); n++ {
 		line := lines.Bytes()
 		end := whole + len(line) + 1
@@ -148,11 +156,11 @@ func parseQueue(name string, text []byte) (h head, events []live.Event, whole in
 		}
 		if n == 1 {
 			err := json.Unmarshal(line, &h)
-			if err == nil && h.Format != queueFormat {
+			if err == nil && h.Format != queueFormat && h.Format != savedFormat {
 				err = fmt.Errorf("got %d", h.Format)
 			}
 			if err != nil {
-				return h, nil, 0, bad(fmt.Errorf("want format %d in the first line: %w", queueFormat, err))
+				return h, nil, 0, bad(fmt.Errorf("want format %d or %d in the first line: %w", queueFormat, savedFormat, err))
 			}
 		} else {
 			var e live.Event
@@ -169,13 +177,32 @@ func parseQueue(name string, text []byte) (h head, events []live.Event, whole in
 	return h, events, whole, nil
 }
 
-// write appends a line, and returns when it is on disk. After an error nothing of it is there.
-func (s *store) write(v any) error {
-	line, err := json.Marshal(v)
-	if err != nil {
-		return err
+// saved is the queue, and its history, with which the file begins.
+func (s *store) saved(hosts []*live.Host) (*live.Queue, *live.History, error) {
+	return s.head.queue(filepath.Join(s.dir, queueName), hosts)
+}
+
+// queue is the queue, and its history, that a file's first line has; name is that of the file.
+func (h *head) queue(name string, hosts []*live.Host) (*live.Queue, *live.History, error) {
+	if h.Queue == nil {
+		return live.New(hosts), live.NewHistory(), nil
 	}
-	line = append(line, '\n')
+	q, history, err := live.Load(h.Queue, hosts)
+	if err != nil {
+		return nil, nil, coded{fmt.Errorf("%s:1: %w: %w", name, errQueue, err), exitcode.Corrupt}
+	}
+	return q, history, nil
+}
+
+// write appends lines, and returns when they are on disk. After an error nothing of them is there.
+func (s *store) write(vs ...any) (err error) {
+	var lines bytes.Buffer
+	for _, v := range vs {
+		if err := json.NewEncoder(&lines).Encode(v); err != nil {
+			return err
+		}
+	}
+	line := lines.Bytes()
 	if _, err = s.f.WriteAt(line, s.size); err == nil {
 		err = s.f.Sync()
 	}
@@ -186,10 +213,24 @@ func (s *store) write(v any) error {
 	return nil
 }
 
-func (s *store) add(e live.Event) error {
-	if err := s.write(e); err != nil {
+func (s *store) add(es ...live.Event) error {
+	if s.size-s.base > max(compactAt, s.base) {
+		events, size := len(s.since), s.size
+		if err := s.compact(); err != nil { // it is longer than it need be
+			s.log.Warn("the queue's file is not made shorter", "error", err)
+			s.base = s.size
+		} else {
+			s.log.Info("the queue takes the place of its events", "events", events, "bytes", s.size, "before", size)
+		}
+	}
+	lines := make([]any, len(es))
+	for i, e := range es {
+		lines[i] = e
+	}
+	if err := s.write(lines...); err != nil {
 		return coded{fmt.Errorf("the queue cannot be written: %w; jobs that run go on, and nothing is started, stopped or taken in until it can", err), exitcode.Unwritable}
 	}
+	s.since = append(s.since, es...)
 	return nil
 }
 

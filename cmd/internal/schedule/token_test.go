@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"star/cmd/internal/ports"
 	"star/exitcode"
 	"star/member"
 	"star/sched/live"
@@ -55,32 +53,10 @@ func TestMadeSecret(t *testing.T) {
 // Without STAR_TOKEN several services have a secret of their own: a caller that knows the group's name alone is refused, and a
 // service that asks with the secret is answered.
 func TestPeersHaveASecret(t *testing.T) {
-	var addrs []string
-	for range 3 {
-		addr, err := ports.Reserve("127.0.0.1", addrs...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		addrs = append(addrs, addr)
-	}
-	jobs := t.TempDir()
 	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
-	var wg sync.WaitGroup
-	defer wg.Wait()
 	defer stop()
-	for r := range addrs {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		wg.Go(func() {
-			o := Options{Dir: filepath.Join(t.TempDir(), "q"), Jobs: jobs, Policy: "fifo", Slot: time.Second, Hosts: []*live.Host{{Name: "h", Slots: 1}}, Address: "127.0.0.1",
-				Peers: &Peers{Members: addrs, Rank: r, Wait: time.Minute}, Log: slog.New(slog.DiscardHandler)}
-			if err := ServePeers(ctx, o, l); err != nil && ctx.Err() == nil {
-				t.Errorf("service %d: %v", r, err)
-			}
-		})
-	}
+	c := threeServices(t, ctx, 0)
+	addrs, jobs := c.addrs, c.jobs
 	text, _ := json.Marshal(question{Path: "/status"})
 	asks := func(addr, token string) error {
 		limited, cancel := context.WithTimeout(ctx, 5*time.Second)

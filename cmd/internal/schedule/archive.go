@@ -1,0 +1,165 @@
+package schedule
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"star/exitcode"
+	"star/sched/live"
+)
+
+// A job that has ended leaves the queue after Options.Keep: what star sched status says of it is written to a file, a line for each
+// job, and then the queue forgets it. So a job is in the file before it is nowhere else, and may be there twice where a service ended
+// in between, or where another one had taken over: its last line counts.
+
+const (
+	archiveName  = "archive.jsonl"
+	mostArchived = 1000 // at a time
+)
+
+// archiveFile is beside the jobs, where all services of a queue find it.
+func (s *Service) archiveFile() string {
+	if s.o.Peers != nil {
+		return filepath.Join(s.o.Jobs, archiveName)
+	}
+	return filepath.Join(s.o.Dir, archiveName)
+}
+
+// archive has jobs leave the queue that ended long enough ago.
+func (s *Service) archive() {
+	now := s.now()
+	if s.o.Keep <= 0 || s.lost {
+		return
+	}
+	e, ok := s.q.Archival(now-s.o.Keep.Seconds(), mostArchived, now)
+	if !ok {
+		return
+	}
+	var lines bytes.Buffer
+	for _, name := range e.Jobs {
+		if err := json.NewEncoder(&lines).Encode(s.jobStatus(s.q.Job(name), now)); err != nil {
+			s.keeps(err)
+			return
+		}
+	}
+	if err := appendLines(s.archiveFile(), lines.Bytes()); err != nil {
+		s.keeps(coded{fmt.Errorf("the archive cannot be written: %w; jobs that have ended stay in the queue until it can", err), exitcode.Unwritable})
+		return
+	}
+	if s.commit(e) != nil {
+		return
+	}
+	for _, name := range e.Jobs {
+		delete(s.ends, name)
+	}
+}
+
+// appendLines appends lines to a file, and returns when they are on disk. A line there that has no end, because a machine stopped, gets one.
+func appendLines(name string, lines []byte) error {
+	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	var last [1]byte
+	if i, err := f.Stat(); err != nil {
+		return err
+	} else if _, err := f.ReadAt(last[:], i.Size()-1); i.Size() > 0 && err == nil && last[0] != '\n' {
+		lines = append([]byte("\n"), lines...)
+	}
+	if _, err := f.Write(lines); err != nil {
+		return err
+	}
+	return f.Sync()
+}
+
+// ReadArchive reads the jobs that have left a queue, in the order in which they did. Of a job that is there twice the last line counts.
+// Torn is how many lines are not whole: of their jobs others were written, or they are in the queue still.
+func ReadArchive(name string) (jobs []JobStatus, torn int, err error) {
+	f, err := os.Open(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, 0, nil
+	} else if err != nil {
+		return nil, 0, err
+	}
+	defer f.Close()
+	type key struct {
+		job       string
+		submitted float64
+	}
+	at := map[key]int{}
+	in := bufio.NewReader(f)
+	for {
+		line, err := in.ReadBytes('\n')
+		if err != nil && !errors.Is(err, io.EOF) {
+			return nil, 0, err
+		}
+		var j JobStatus
+		if text := bytes.TrimSpace(line); len(text) > 0 {
+			if json.Unmarshal(text, &j) != nil || j.Job == "" {
+				torn++
+			} else if i, ok := at[key{j.Job, j.Submitted}]; ok {
+				jobs[i] = j
+			} else {
+				at[key{j.Job, j.Submitted}] = len(jobs)
+				jobs = append(jobs, j)
+			}
+		}
+		if err != nil {
+			return jobs, torn, nil
+		}
+	}
+}
+
+// past says whether a job of a name has had a folder: one that has left the queue keeps its name.
+func (s *Service) past(name string) bool {
+	_, err := os.Stat(filepath.Join(s.o.Jobs, name))
+	return err == nil
+}
+
+// compactAt is how many bytes of events a queue's file has before what they have come to takes their place, at least; also no fewer than that has.
+const compactAt = 1 << 20
+
+// compact has what the events of a queue's file have come to take their place.
+func (s *store) compact() error {
+	text, err := live.Fold(s.head.Queue, fresh(s.hosts), s.since)
+	if err != nil {
+		return err
+	}
+	h := head{savedFormat, s.head.Time, text}
+	line, err := json.Marshal(h)
+	if err != nil {
+		return err
+	}
+	line = append(line, '\n')
+	name := filepath.Join(s.dir, queueName)
+	f, err := os.OpenFile(name+".new", os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	if _, err = f.Write(line); err == nil {
+		err = f.Sync()
+	}
+	if err == nil {
+		err = os.Rename(name+".new", name)
+	}
+	if err != nil {
+		f.Close()
+		os.Remove(name + ".new")
+		return err
+	}
+	if d, err := os.Open(filepath.Dir(name)); err == nil { // that it has another file is on disk before the next event is
+		d.Sync()
+		d.Close()
+	}
+	s.f.Close()
+	s.f, s.head, s.since, s.size, s.base = f, h, nil, int64(len(line)), int64(len(line))
+	return nil
+}
