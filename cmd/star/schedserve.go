@@ -210,9 +210,12 @@ func serveSched(ctx context.Context, s *settings.Set, o schedule.Options, l net.
 			return s.Invalid("http", fmt.Errorf("%w: choose another one, as 127.0.0.1:0", err))
 		}
 		defer pl.Close()
+		if web.Exposed(pl) {
+			o.Log.Warn(exposed, "at", pl.Addr().String())
+		}
 		o.Page = web.NewSchedules(web.Schedules{})
 		o.Log.Info("page", "at", "http://"+pl.Addr().String()+"/")
-		go servePage(ctx, pl, o.Page.Handler(nil)) // the queue is worth more than its page
+		go servePage(ctx, pl, page, o.Page.Handler(nil)) // the queue is worth more than its page
 	}
 	if o.Peers != nil {
 		return schedule.ServePeers(ctx, o, l)

@@ -58,7 +58,7 @@ Of what star sched sim --events has written, or of a folder of star sched serve,
 			if err != nil {
 				return s.Invalid("listen", fmt.Errorf("%w: choose another one, as 127.0.0.1:0", err))
 			}
-			if err := serveView(ctx, l, args[0], cmd.OutOrStdout()); err != nil && ctx.Err() == nil {
+			if err := serveView(ctx, l, listen, args[0], cmd.OutOrStdout()); err != nil && ctx.Err() == nil {
 				return err
 			}
 			return nil
@@ -69,14 +69,17 @@ Of what star sched sim --events has written, or of a folder of star sched serve,
 }
 
 // serveView serves the page of a log until ctx is over.
-func serveView(ctx context.Context, l net.Listener, path string, out io.Writer) error {
+func serveView(ctx context.Context, l net.Listener, address, path string, out io.Writer) error {
 	defer l.Close()
+	if web.Exposed(l) {
+		fmt.Fprintln(os.Stderr, exposed)
+	}
 	if s, err := readSchedule(path); !errors.Is(err, errNoSchedule) {
 		if err != nil {
 			return err
 		}
 		fmt.Fprintf(out, "http://%s/ shows %s; Ctrl-C ends it\n", l.Addr(), path)
-		return servePage(ctx, l, web.NewSchedules(s).Handler(nil))
+		return servePage(ctx, l, address, web.NewSchedules(s).Handler(nil))
 	}
 	f, err := openRun(path)
 	if err != nil {
@@ -97,12 +100,15 @@ func serveView(ctx context.Context, l net.Listener, path string, out io.Writer) 
 		go live.Follow(ctx, f, f.Name(), nil) // what is wrong with it is on the page
 	}
 	fmt.Fprintf(out, "http://%s/ shows %s; Ctrl-C ends it\n", l.Addr(), f.Name())
-	return servePage(ctx, l, live.Handler(daemon.Downloads(f.Name())))
+	return servePage(ctx, l, address, live.Handler(daemon.Downloads(f.Name())))
 }
 
-// servePage serves a page at l until ctx is over.
-func servePage(ctx context.Context, l net.Listener, page http.Handler) error {
-	srv := &http.Server{Handler: page, ReadHeaderTimeout: 5 * time.Second, MaxHeaderBytes: 64 << 10, IdleTimeout: time.Minute, BaseContext: func(net.Listener) context.Context { return ctx }}
+// exposed is what users are told of a page that is not for this host alone.
+const exposed = "every host that reaches the address of the page can read it; 127.0.0.1:PORT opens it to this host only"
+
+// servePage serves a page at l, which was opened at address, until ctx is over.
+func servePage(ctx context.Context, l net.Listener, address string, page http.Handler) error {
+	srv := &http.Server{Handler: web.Guard(address, page), ReadHeaderTimeout: 5 * time.Second, MaxHeaderBytes: 64 << 10, IdleTimeout: time.Minute, BaseContext: func(net.Listener) context.Context { return ctx }}
 	stop := context.AfterFunc(ctx, func() { srv.Close() })
 	defer stop()
 	if err := srv.Serve(transport.Limit(l, transport.Portion(16, 64))); !errors.Is(err, http.ErrServerClosed) {

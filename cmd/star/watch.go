@@ -327,11 +327,14 @@ func (w *watching) serve(ctx context.Context, log string, take func(watch.Row)) 
 		if err != nil {
 			return err
 		}
+		if web.Exposed(l) {
+			w.say(exposed)
+		}
 		live := web.NewLive()
 		go live.Follow(ctx, f, log, nil)
 		go func() {
 			defer f.Close()
-			servePage(ctx, l, live.Handler(daemon.Downloads(log)))
+			servePage(ctx, l, w.page, live.Handler(daemon.Downloads(log)))
 		}()
 		w.say(fmt.Sprintf("http://%s/ shows it", l.Addr()))
 	}

@@ -22,6 +22,7 @@ import (
 	"star/internal/process"
 	"star/internal/settings"
 	"star/transport"
+	"star/web"
 )
 
 // serveHTTP answers /healthz, /readyz and /metrics, and pprof to callers on this
@@ -37,6 +38,9 @@ func serveHTTP(job *settings.Job, b *board, dir string, log *slog.Logger) (stop 
 	}
 	if err != nil {
 		return nil, job.Invalid("http", fmt.Errorf("%w; --http=off switches it off", err))
+	}
+	if web.Exposed(l) {
+		log.Warn("every host that reaches the address of --http can read the page, the run log and the metrics; --http=127.0.0.1:PORT opens it to this host only", "at", l.Addr().String())
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	mux := http.NewServeMux()
@@ -56,7 +60,7 @@ func serveHTTP(job *settings.Job, b *board, dir string, log *slog.Logger) (stop 
 	mux.HandleFunc("/debug/pprof/symbol", local(pprof.Symbol))
 	mux.HandleFunc("/debug/pprof/trace", local(pprof.Trace))
 	srv := &http.Server{
-		Handler: http.MaxBytesHandler(within(mux), maxBody), MaxHeaderBytes: maxBody,
+		Handler: http.MaxBytesHandler(within(web.Guard(job.HTTP, mux)), maxBody), MaxHeaderBytes: maxBody,
 		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: answerTime, IdleTimeout: time.Minute,
 	}
 	go func() {

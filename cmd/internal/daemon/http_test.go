@@ -69,6 +69,53 @@ func TestHTTPOnASocket(t *testing.T) {
 	}
 }
 
+// A web site whose name is bound to an address of this host can read nothing, and start no profile. An address for other hosts is warned of.
+func TestHTTPAnswersItsHostsOnly(t *testing.T) {
+	for _, host := range []string{"127.0.0.1", "0.0.0.0"} {
+		free, err := net.Listen("tcp", host+":0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		free.Close()
+		job := new(settings.Job)
+		cmd := &cobra.Command{}
+		job.Bind(cmd, settings.ForWorker)
+		if err := cmd.ParseFlags([]string{"--http", free.Addr().String()}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := job.Load(nil); err != nil {
+			t.Fatal(err)
+		}
+		var said strings.Builder
+		stop, err := serveHTTP(job, new(board), t.TempDir(), slog.New(slog.NewTextHandler(&said, nil)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer stop()
+		if warned := strings.Contains(said.String(), "every host"); warned != (host == "0.0.0.0") {
+			t.Errorf("--http %s: said %q", free.Addr(), said.String())
+		}
+		_, port, _ := net.SplitHostPort(free.Addr().String())
+		for _, path := range []string{"/", "/view.json", "/run.jsonl", "/metrics", "/debug/star", "/debug/pprof/heap"} {
+			for host, want := range map[string]bool{"evil.example": false, "localhost:" + port: true} {
+				r, err := http.NewRequestWithContext(t.Context(), "GET", "http://127.0.0.1:"+port+path, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				r.Host = host
+				resp, err := http.DefaultClient.Do(r)
+				if err != nil {
+					t.Fatal(err)
+				}
+				resp.Body.Close()
+				if answered := resp.StatusCode != http.StatusMisdirectedRequest; answered != want {
+					t.Errorf("--http %s, Host %s, %s: %s", free.Addr(), host, path, resp.Status)
+				}
+			}
+		}
+	}
+}
+
 func TestFilesAreNotReplacedBySockets(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "f")
 	if err := os.WriteFile(path, []byte("mine"), 0o600); err != nil {

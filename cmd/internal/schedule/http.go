@@ -20,6 +20,7 @@ import (
 	"star/member"
 	"star/sched"
 	"star/sched/live"
+	"star/web"
 )
 
 // answer is what a service says to a question.
@@ -42,7 +43,7 @@ func listen(l net.Listener, dir string, do func(ctx context.Context, path string
 	if err := address.write(dir); err != nil {
 		return nil, err
 	}
-	h := &http.Server{ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	h := &http.Server{ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, Handler: web.Guard(address.Addr, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if subtle.ConstantTimeCompare([]byte(r.Header.Get("Authorization")), []byte("Bearer "+address.Token)) != 1 {
 			w.WriteHeader(http.StatusUnauthorized)
 			json.NewEncoder(w).Encode(answer{Error: "the word in service.json is another one: another service has the folder now", Code: exitcode.Refused})
@@ -54,7 +55,7 @@ func listen(l net.Listener, dir string, do func(ctx context.Context, path string
 			return
 		}
 		json.NewEncoder(w).Encode(do(r.Context(), r.URL.Path, body))
-	})}
+	}))}
 	go h.Serve(l)
 	return func() { h.Close() }, nil
 }
