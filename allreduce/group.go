@@ -31,8 +31,9 @@ type Config struct {
 	// Dial, if not nil, makes connections to other ranks in the place of a net.Dialer: what is to stand between them.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 
-	// Host is the address at which the others reach this rank. Empty means the one
-	// from which it reaches rank 0.
+	// Host is the address at which this rank listens, and the others reach it. Empty means the one
+	// from which it reaches rank 0. A rank that listens on every interface (0.0.0.0, ::) is reached
+	// there, too, or where that is loopback at rank 0's host, as each of the others knows it.
 	Host string
 
 	Job        string // name; ranks of other jobs are refused (all)

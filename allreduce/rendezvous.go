@@ -308,7 +308,12 @@ func (f *forming) form(ctx context.Context) (*Group, error) {
 	listeners = append(listeners, data)
 	_, port, _ := net.SplitHostPort(data.Addr().String())
 	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
-		host = "" // the others know by which address they have reached us
+		host = "" // the others know by which address they have reached us, or rank 0 beside us
+		if control != nil {
+			if from, _, err := net.SplitHostPort(control.LocalAddr().String()); err == nil && !net.ParseIP(from).IsLoopback() {
+				host = from
+			}
+		}
 	}
 	here.Addr = net.JoinHostPort(host, port)
 	if here.Host != "" && c.TLS == nil && c.Transport != "tcp" {
@@ -691,9 +696,11 @@ func (f *forming) join(nc net.Conn, here place) (answer, error) {
 	}
 	f.control[0] = nc
 	f.release(nc)
-	if h, port, err := net.SplitHostPort(a.Places[0].Addr); err == nil && h == "" {
-		h, _, _ = net.SplitHostPort(f.cfg.Rendezvous)
-		a.Places[0].Addr = net.JoinHostPort(h, port)
+	for r, p := range a.Places {
+		if h, port, err := net.SplitHostPort(p.Addr); err == nil && h == "" {
+			h, _, _ = net.SplitHostPort(f.cfg.Rendezvous)
+			a.Places[r].Addr = net.JoinHostPort(h, port)
+		}
 	}
 	return a, nil
 }

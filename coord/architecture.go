@@ -140,7 +140,7 @@ func (servers) welcome(c *Coordinator, p *peer, w *transport.Welcome) {
 func (servers) engine(c *Coordinator, g engine.Config) engine.Engine {
 	g.Reachable = make([]bool, len(c.workers))
 	for w, p := range c.workers {
-		g.Reachable[w] = p != nil && p.hello.Addr != ""
+		g.Reachable[w] = p != nil && c.takesOthers(p)
 	}
 	return engine.NewShards(g)
 }

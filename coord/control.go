@@ -206,7 +206,11 @@ func (c *Coordinator) changeMode(spec, why string) (any, error) {
 		if q == nil {
 			continue
 		}
-		if err := engine.TreeNeeds(p, w, q.hello); err != nil {
+		hello := q.hello
+		if !c.takesOthers(q) {
+			hello.Addr = ""
+		}
+		if err := engine.TreeNeeds(p, w, hello); err != nil {
 			return nil, err
 		}
 	}

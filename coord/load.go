@@ -4,7 +4,12 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strings"
 	"time"
+
+	"star/engine"
+	"star/exitcode"
+	"star/transport"
 )
 
 // Where members are, as far as their addresses tell, and what the way to the shards carries. Both are
@@ -92,15 +97,45 @@ func (c *Coordinator) locate(p *peer) string {
 	return p.hello.Host + " " + ip.String()
 }
 
-// reaches says why a member cannot reach a server under the address that this one has given: it
-// leads back to the member's own host. Empty: it may. It is found before the worker has tried in
+// reaches says why a member cannot reach another one under the address that this one has given: it
+// leads back to the member's own host. Empty: it may. It is found before the member has tried in
 // vain for minutes; the text names the flag that helps.
-func (c *Coordinator) reaches(p, server *peer) string {
-	if !leadsBack(server.hello.Addr) || c.site(p) == c.site(server) {
+func (c *Coordinator) reaches(p, other *peer) string {
+	at, _, _ := strings.Cut(other.hello.Addr, ",")
+	if !leadsBack(at) || c.site(p) == c.site(other) {
 		return ""
 	}
-	return fmt.Sprintf("star-ps %d says that it is reached at %s, which from another host leads to that host itself: start it with --advertise HOST:PORT, and --listen beyond loopback",
-		server.rank, server.hello.Addr)
+	who := fmt.Sprintf("star-ps %d", other.rank)
+	if other.role == transport.RoleWorker {
+		who = fmt.Sprintf("worker %d", other.rank)
+	}
+	return fmt.Sprintf("%s says that it is reached at %s, which from another host leads to that host itself: start it with --advertise HOST:PORT, and --listen beyond loopback", who, at)
+}
+
+// meets says why a worker cannot exchange gradients with all others that have enrolled, in a ring or
+// the tree of the plan, because of the address that it or one of them has given, and with which exit
+// code it is refused. Empty: it can.
+func (c *Coordinator) meets(p *peer) (why string, exit int) {
+	visited := func(w *peer) bool {
+		return !c.arch.sharded() || engine.TreeNeeds(c.cfg.Plan, w.rank, transport.Hello{}) != nil
+	}
+	for _, o := range c.workers {
+		if o == nil || o == p || o.gone || o.rank == p.rank {
+			continue
+		}
+		if why := c.reaches(o, p); why != "" && visited(p) {
+			return why, exitcode.Usage
+		}
+		if why := c.reaches(p, o); why != "" && visited(o) {
+			return why, exitcode.Disagree
+		}
+	}
+	return "", 0
+}
+
+// takesOthers says whether a worker has a place where every other one can bring it gradients.
+func (c *Coordinator) takesOthers(p *peer) bool {
+	return p.hello.Addr != "" && !slices.ContainsFunc(c.workers, func(o *peer) bool { return o != nil && o != p && c.reaches(o, p) != "" })
 }
 
 // leadsBack says whether an address is that of whoever uses it.

@@ -69,7 +69,7 @@ func (c *Coordinator) enter(p *peer) {
 	at := c.elapsed()
 	line := runlog.Join{Worker: w, Peer: p.conn.RemoteAddr()}
 	c.cfg.RunLog.Write(at, line)
-	orders := c.engine.Join(w, p.hello.Addr != "")
+	orders := c.engine.Join(w, c.takesOthers(p))
 	c.tell(at, line)
 	c.log.Info(map[bool]string{true: "a worker is back", false: "a worker has joined"}[c.seen[w]], "worker", p.rank, "step", c.engine.Worker(w).Step, "version", c.engine.State().Version)
 	c.seen[w] = true

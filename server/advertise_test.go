@@ -20,7 +20,7 @@ func TestAdvertise(t *testing.T) {
 		{member.Job{Rank: 1, Network: member.Network{Coordinator: "127.0.0.1:7070", Advertise: "a:1"}}, "[::]:7071", "a:1"},
 		{member.Job{Rank: 1, Network: member.Network{Coordinator: "127.0.0.1:7070", Coordinators: []string{"127.0.0.1:7070"}}}, "[::]:7071", "127.0.0.1:7071"},
 	} {
-		got, err := (&server{job: &Config{Job: c.job}}).advertise(t.Context(), c.addr, c.job.Coordinator)
+		got, err := (&server{job: &Config{Job: c.job}}).advertise(t.Context(), c.addr)
 		if got != c.want || err != nil {
 			t.Errorf("star-ps %d at %s, coordinator %s: reached at %s, %v, want %s", c.job.Rank, c.addr, c.job.Coordinator, got, err, c.want)
 		}
@@ -30,7 +30,7 @@ func TestAdvertise(t *testing.T) {
 // As long as the coordinator's name is not known there is no address: the name of a host would be none in a cluster whose DNS has only services.
 func TestAdvertiseNameUnknown(t *testing.T) {
 	job := member.Job{Rank: 1, Network: member.Network{Coordinator: "no-such-host.invalid:7070"}}
-	if got, err := (&server{job: &Config{Job: job}}).advertise(t.Context(), "[::]:7071", job.Coordinator); err == nil {
+	if got, err := (&server{job: &Config{Job: job}}).advertise(t.Context(), "[::]:7071"); err == nil {
 		t.Errorf("reached at %s, want an error", got)
 	}
 }

@@ -99,28 +99,15 @@ func (s *server) farewell(m *coord.Member) (stop func() bool) {
 // of the interface that leads to the coordinator, whose name may not be known yet: an error. addr
 // is where it listens. An address without a host (":7070") means the coordinator's host as the one
 // who reads it knows it: what process 0 calls itself may mean nothing to workers.
-func (s *server) advertise(ctx context.Context, addr, coordinator string) (string, error) {
+func (s *server) advertise(ctx context.Context, addr string) (string, error) {
 	if s.job.Advertise != "" {
 		return s.job.Advertise, nil
 	}
 	host, port, err := gonet.SplitHostPort(addr)
-	if err != nil {
-		return addr, nil
-	}
-	if ip := gonet.ParseIP(host); ip != nil && !ip.IsUnspecified() {
-		return addr, nil
-	}
-	if s.job.Rank == 0 {
+	if ip := gonet.ParseIP(host); s.job.Rank == 0 && err == nil && (ip == nil || ip.IsUnspecified()) {
 		return ":" + port, nil // workers put the coordinator's host before it
 	}
-	local, err := process.Toward(ctx, coordinator)
-	if err != nil {
-		return "", err
-	}
-	if ip := gonet.ParseIP(local); ip.IsLoopback() && len(s.job.Coordinators) == 0 {
-		return ":" + port, nil // the coordinator's host is this one: as above
-	}
-	return gonet.JoinHostPort(local, port), nil
+	return process.Reached(ctx, &s.job.Job, addr)
 }
 
 // reachable is a listening address as this machine itself reaches it.
@@ -168,14 +155,7 @@ func (s *server) join(ctx context.Context, tcp *transport.TCP, addr string, para
 	}
 	return coord.Join(ctx, coord.MemberConfig{
 		Network: tcp, Addr: to, Addrs: job.Coordinators, Anew: params > 0, JoinTimeout: job.JoinTimeout, DeadAfter: job.DeadAfter, Log: s.log,
-		Reached: func(ctx context.Context) (at string, err error) {
-			for _, c := range append([]string{to}, job.Coordinators...) { // the name of one that is lost may be gone
-				if at, err = s.advertise(ctx, addr, c); err == nil {
-					break
-				}
-			}
-			return at, err
-		},
+		Reached: func(ctx context.Context) (string, error) { return s.advertise(ctx, addr) },
 		Hello: transport.Hello{
 			Service: transport.ServiceCoord, Role: transport.RoleServer, Job: job.Name, Token: job.Token,
 			Version: member.Program, Host: process.Hostname(), Rank: job.Rank, Shards: job.Shards, Params: params,

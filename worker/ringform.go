@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	gonet "net"
 	"slices"
 	"time"
 
@@ -49,6 +50,7 @@ func (w *ringWorker) join(ctx context.Context, ring transport.Ring) error {
 	if ring.Generation <= w.ring.Generation {
 		return nil
 	}
+	ring.Addr, ring.Door = process.WithHost(ring.Addr, w.job.Coordinator), process.WithHost(ring.Door, w.job.Coordinator)
 	old := w.ring
 	w.ring, w.generation = ring, ring.Generation
 	if err := w.recallRing(ring); err != nil {
@@ -116,6 +118,9 @@ func (w *ringWorker) dial(ctx context.Context, place int) error {
 		TLS: w.tls, Insecure: w.job.Insecure, Congestion: w.job.Congestion,
 		Timeout: ringPatience, DialTimeout: ringPatience, ReachTimeout: ringReach, Log: w.log, HostID: w.job.HostID, Connections: w.job.Connections,
 		Dial: process.Via(), Model: w.costs, Segment: w.job.Segment << 10, SendBuffer: w.job.Buffer << 10, ReceiveBuffer: w.job.Buffer << 10,
+	}
+	if host, _, err := gonet.SplitHostPort(w.meet.Addr().String()); err == nil && gonet.ParseIP(host).IsUnspecified() {
+		cfg.Host = host
 	}
 	if w.job.Transport != member.Auto {
 		cfg.Transport = w.job.Transport

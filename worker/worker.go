@@ -313,6 +313,7 @@ func (w *worker) obey(ctx context.Context, o coord.Order, last star.Record) erro
 	switch o.Kind {
 	case transport.KindBranch:
 		w.tree.next = o.Branch
+		w.tree.next.Door = process.WithHost(o.Branch.Door, w.job.Coordinator)
 	case transport.KindRoute: // its release comes later
 		return w.redirect(ctx, []transport.Route{o.Route}, true)
 	case transport.KindDetach:

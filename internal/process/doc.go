@@ -107,34 +107,60 @@ func Toward(ctx context.Context, coordinator string) (string, error) {
 	return host, err
 }
 
-// Reached is where others reach a process that listens on addr: where that is on every interface, by the one that leads to the coordinator, or one of those who may be it.
+// Reached is where others reach a process that listens on addr. With --advertise that is its host. A process that listens on every interface is reached by the one
+// that leads to the coordinator, or to one of those that may coordinate. Loopback leads there from the coordinator's own host only, and means nothing elsewhere: the
+// address then has no host, and WithHost puts the coordinator's in, as each reader knows it. Processes of which any may coordinate are all on this host if all are
+// reached over loopback. An error: the name of no coordinator is known yet.
 func Reached(ctx context.Context, job *member.Job, addr string) (string, error) {
 	host, port, err := gonet.SplitHostPort(addr)
-	if ip := gonet.ParseIP(host); err != nil || host != "" && (ip == nil || !ip.IsUnspecified()) {
+	if err != nil {
 		return addr, nil
 	}
+	if at, _, err := gonet.SplitHostPort(job.Advertise); err == nil {
+		return gonet.JoinHostPort(at, port), nil
+	}
+	if ip := gonet.ParseIP(host); host != "" && (ip == nil || !ip.IsUnspecified()) {
+		return addr, nil
+	}
+	host = ""
 	for _, c := range append([]string{job.Coordinator}, job.Coordinators...) { // the name of one that is lost may be gone
-		if host, err = Toward(ctx, c); err == nil {
-			break
+		local, e := Toward(ctx, c)
+		switch {
+		case e != nil && host == "":
+			err = e
+		case e == nil && !gonet.ParseIP(local).IsLoopback():
+			return gonet.JoinHostPort(local, port), nil
+		case e == nil:
+			host, err = local, nil
 		}
+	}
+	if len(job.Coordinators) == 0 && err == nil {
+		host = ""
 	}
 	return gonet.JoinHostPort(host, port), err
 }
 
 // ListenAddress is where a worker listens for others: without --listen on the interface
-// that leads to the coordinator, at any port. It is an error to let anybody in.
+// that leads to the coordinator, at any port. That is loopback on the coordinator's own host, which
+// members on other hosts cannot reach. A worker that may listen beyond loopback listens on every
+// interface there, if the coordinator was named in a way that has a meaning on other hosts, or
+// --advertise says that others come. It is an error to let anybody in.
 func ListenAddress(job *member.Job) (string, error) {
 	host, _, err := gonet.SplitHostPort(job.Listen)
 	if err != nil {
 		return "", job.Invalid("listen", err)
 	}
+	protected := job.TLS() || job.Token != "" || job.Insecure
 	if !job.IsSet("listen") {
 		if toward, err := Toward(context.Background(), job.Coordinator); err == nil {
 			host = toward
 		}
+		if loopback := gonet.ParseIP(host).IsLoopback(); job.Advertise != "" || protected && loopback && !settings.Loopback(job.Coordinator) {
+			host = ""
+		}
 	}
 	addr := gonet.JoinHostPort(host, "0")
-	if !settings.Loopback(addr) && !job.TLS() && job.Token == "" && !job.Insecure {
+	if !settings.Loopback(addr) && !protected {
 		return "", job.Invalid("listen", fmt.Errorf("the other workers come to %s, and anybody who reaches it could join: give STAR_TOKEN or certificates, or allow it with --insecure", host))
 	}
 	return addr, nil
