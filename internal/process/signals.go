@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"star/checkpoint"
 	"star/member"
@@ -12,7 +13,8 @@ import (
 
 // Signals is a context that SIGINT and SIGTERM end, with a *member.SignalError as its
 // cause. A second signal ends the process at once, after last; but not one that star run has started: it may be told by whoever tells all processes
-// of a host, and by star run, which ends it when it takes too long. SIGQUIT has it say what it waits for.
+// of a host, and by star run, which ends it when it takes too long. One of the same kind within sameSignal is no second one. SIGQUIT has the process say what it
+// waits for.
 func Signals(parent context.Context, last ...func()) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(parent)
 	if os.Getenv(LaunchedVariable) != "" {
@@ -24,22 +26,34 @@ func Signals(parent context.Context, last ...func()) (context.Context, context.C
 		select {
 		case s := <-c:
 			cancel(&member.SignalError{Signal: s})
-		case <-ctx.Done():
-			return
-		}
-		if os.Getenv(LaunchedVariable) != "" {
-			return
-		}
-		if s, ok := (<-c).(syscall.Signal); ok {
-			checkpoint.Abandon()
-			for _, f := range last {
-				f()
+			if os.Getenv(LaunchedVariable) != "" {
+				return
 			}
-			os.Exit(128 + int(s))
+			if s, ok := second(c, s).(syscall.Signal); ok {
+				checkpoint.Abandon()
+				for _, f := range last {
+					f()
+				}
+				os.Exit(128 + int(s))
+			}
+		case <-ctx.Done():
 		}
 	}()
 	undo := explainQuits()
 	return ctx, func() { signal.Stop(c); undo(); cancel(nil) }
+}
+
+// sameSignal is within what time two signals of a kind are one: a wrapper that passes on what its whole group is sent has the process get it twice, milliseconds apart,
+// a user who insists takes longer.
+const sameSignal = time.Second
+
+// second waits for a signal after the first one, which has just come.
+func second(c <-chan os.Signal, first os.Signal) os.Signal {
+	for at := time.Now(); ; {
+		if s := <-c; s != first || time.Since(at) >= sameSignal {
+			return s
+		}
+	}
 }
 
 // LaunchedVariable is set in the processes that star run starts.

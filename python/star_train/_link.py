@@ -17,9 +17,10 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 import traceback
 from types import FrameType, TracebackType
-from typing import Any, Callable, List, NamedTuple, Optional, Tuple, Type
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Type
 
 VERSION = 1
 
@@ -449,7 +450,7 @@ def _chain_excepthook() -> None:
 
 
 def _handle_signals() -> None:
-    """The first SIGINT or SIGTERM has the job let this worker go, after a checkpoint if it must; the second one ends this process."""
+    """The first SIGINT or SIGTERM has the job let this worker go, after a checkpoint if it must; one that comes a second later or more ends this process."""
     if threading.current_thread() is not threading.main_thread():
         return
     for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
@@ -457,13 +458,19 @@ def _handle_signals() -> None:
             signal.signal(number, _on_signal)
 
 
+# Within how many seconds two signals of a kind are one: a wrapper passes on what its whole group is sent.
+_SAME_SIGNAL = 1.0
+_signals: Dict[int, float] = {}  # when the first of each kind came
+
+
 def _on_signal(number: int, _: Optional[FrameType]) -> None:
-    usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
-    signal.signal(number, usual)
-    if _link is None or _link.closed or os.getpid() != _link._pid:
+    now = time.monotonic()
+    first = _signals.setdefault(number, now)
+    if _link is None or _link.closed or os.getpid() != _link._pid or now - first >= _SAME_SIGNAL:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
         os.kill(os.getpid(), number)
-        return
-    _link.interrupt(number)
+    elif now == first:
+        _link.interrupt(number)
 
 
 def _at_exit() -> None:

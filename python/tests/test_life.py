@@ -247,6 +247,47 @@ def test_signal(job: Any) -> None:
     assert job.checkpoint().name.startswith("ckpt-")
 
 
+def test_signal_twice(job: Any) -> None:
+    """SIGTERM twice, a wrapper's and its group's, is one: a checkpoint, then the end."""
+    script = job.script(TRAIN)
+    ps = job.start("--mode", "ssgd", "--epochs", "1000", "--grace", "3m", workers=1)
+    a = job.worker(script, attach=True, env={"PAUSE": "0.01"})
+    a.until("batch")
+    for _ in range(3):
+        os.kill(a.p.pid, signal.SIGTERM)
+        time.sleep(0.02)
+    assert a.wait() == 143, a.log
+    ps.wait()
+    assert job.checkpoint().name.startswith("ckpt-")
+
+
+def test_second_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal of the same kind within a second of the first is that one; a later one ends the process."""
+    from star_train import _link as link
+
+    class Agent:
+        closed, _pid, told = False, os.getpid(), 0
+
+        def interrupt(self, number: int) -> None:
+            self.told += 1
+
+    now, agent, killed = [100.0], Agent(), []
+    monkeypatch.setattr(link, "_link", agent)
+    monkeypatch.setattr(link, "_signals", {})
+    monkeypatch.setattr(link.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(link.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(link.os, "kill", lambda _, number: killed.append(number))
+    for now[0], number, told, ends in [
+        (100.0, signal.SIGTERM, 1, False),
+        (100.003, signal.SIGTERM, 1, False),
+        (100.9, signal.SIGTERM, 1, False),
+        (100.95, signal.SIGINT, 2, False),
+        (101.0, signal.SIGTERM, 2, True),
+    ]:
+        link._on_signal(number, None)
+        assert agent.told == told and (killed != []) == ends, (now[0], number)
+
+
 def test_joiner(job: Any) -> None:
     """Who comes in the middle has the job's parameters and epoch before its first batch."""
     script = job.script(TRAIN)

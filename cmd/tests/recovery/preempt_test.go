@@ -221,10 +221,16 @@ func TestSecondSignal(t *testing.T) {
 	for _, pid := range kids { // nobody can save anything
 		syscall.Kill(pid, syscall.SIGSTOP)
 	}
-	cmd.Process.Signal(syscall.SIGINT)
-	time.Sleep(100 * time.Millisecond)
-	cmd.Process.Signal(syscall.SIGINT)
-	cmd.Wait()
+	ended := make(chan struct{})
+	go func() { cmd.Wait(); close(ended) }()
+	for over := false; !over; {
+		cmd.Process.Signal(syscall.SIGINT)
+		select {
+		case <-ended:
+			over = true
+		case <-time.After(1100 * time.Millisecond): // sooner, it would be the same signal
+		}
+	}
 	if got := cmd.ProcessState.ExitCode(); got != 130 {
 		t.Errorf("exit code %d, want 130\n%s", got, errs.Bytes())
 	}
