@@ -544,7 +544,10 @@ func (c *Coordinator) saidWritten(w *written) error {
 	return c.tryFinish()
 }
 
-// round4 is x to four decimal places, for lines that people read.
+// round4 is x to four decimal places, for lines that people read. From 1e11 on a float64 has no more than four, so x stays as it is; and so does one that is not finite.
 func round4(x float64) float64 {
-	return float64(int64(x*1e4+0.5)) / 1e4
+	if !(math.Abs(x) < 1e11) {
+		return x
+	}
+	return math.Round(x*1e4) / 1e4
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"os"
 	"strconv"
 	"strings"
@@ -28,13 +29,19 @@ func Logger(job *settings.Job, w *os.File, attrs ...any) *slog.Logger {
 		}
 		return slog.New(h).With(attrs...)
 	}
-	return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: inSeconds})).With(attrs...)
+	return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: plainJSON})).With(attrs...)
 }
 
-// inSeconds writes durations as all that STAR writes in JSON has them, in seconds: slog would write bare nanoseconds.
-func inSeconds(_ []string, a slog.Attr) slog.Attr {
-	if a.Value.Kind() == slog.KindDuration {
+// plainJSON writes durations as all that STAR writes in JSON has them, in seconds: slog would write bare nanoseconds. Numbers that are not finite, which JSON lacks, are
+// words: NaN, +Inf and -Inf, as in text; slog would write an error in their place.
+func plainJSON(_ []string, a slog.Attr) slog.Attr {
+	switch a.Value.Kind() {
+	case slog.KindDuration:
 		a.Value = slog.Float64Value(a.Value.Duration().Seconds())
+	case slog.KindFloat64:
+		if x := a.Value.Float64(); math.IsNaN(x) || math.IsInf(x, 0) {
+			a.Value = slog.StringValue(strconv.FormatFloat(x, 'g', -1, 64))
+		}
 	}
 	return a
 }

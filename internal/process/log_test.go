@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
 	"sync"
@@ -27,6 +28,29 @@ ERROR program: ?[2J?]0;pwn? ?words role=ps said="\x1b[2J"
 `
 	if b.String() != want {
 		t.Errorf("got\n%swant\n%s", b.String(), want)
+	}
+}
+
+// What is not finite is a word, in text and in JSON, which has no number for it.
+func TestNotFiniteInLogs(t *testing.T) {
+	for _, format := range []string{"text", "json"} {
+		f, err := os.Create(filepath.Join(t.TempDir(), "log"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		Logger(&settings.Job{LogFormat: format, LogLevel: "info"}, f).Info("evaluated", "loss", math.NaN(), "best", math.Inf(-1), "worst", math.Inf(1))
+		b, err := os.ReadFile(f.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := " loss=NaN best=-Inf worst=+Inf\n"
+		if format == "json" {
+			want = `,"loss":"NaN","best":"-Inf","worst":"+Inf"}` + "\n"
+		}
+		if !bytes.HasSuffix(b, []byte(want)) {
+			t.Errorf("%s: %s", format, b)
+		}
 	}
 }
 
