@@ -670,6 +670,7 @@ func TestImpossible(t *testing.T) {
 		{"older than the run", "load and compute took 2h0m0s", Excluded, func(r *star.Record) { r.Compute = 2 * time.Hour }},
 		{"the same step", "step 9 after step 9", Excluded, func(r *star.Record) { r.Step = 9 }},
 		{"backwards", "from 1h0m9s back to 1s", ClockJump, func(r *star.Record) { r.At = time.Second }},
+		{"backwards by more than a record was late", "from 1h0m9s back to 1h0m7.9s", ClockJump, func(r *star.Record) { r.At = time.Hour + 7900*ms }},
 		{"a share of 2", "steal 2 is impossible", Odd, func(r *star.Record) { r.Telemetry.Set(star.Steal, 2) }},
 		{"a negative rate", "host_net_in -1 is impossible", Odd, func(r *star.Record) { r.Telemetry.Set(star.HostNetIn, -1) }},
 		{"NaN from elsewhere", "gpu_power NaN is impossible", Odd, func(r *star.Record) {

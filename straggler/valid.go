@@ -38,8 +38,9 @@ func impossible(r *star.Record, last *star.Record) string {
 }
 
 // jumped says whether the worker's clock went backwards between two records.
-// Durations do not depend on it.
-func jumped(r, last *star.Record) bool { return last != nil && r.At < last.At }
+// Durations do not depend on it. Records whose ends were measured by others overlap by as much as
+// one of them was late, which is no jump.
+func jumped(r, last *star.Record) bool { return last != nil && last.At-r.At > time.Second }
 
 // most is the largest value that a metric can have; 0: any that is not negative.
 var most = [star.NumMetrics]float64{

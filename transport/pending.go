@@ -165,6 +165,13 @@ func (v *visitor) Close() error {
 	return v.Conn.Close()
 }
 
+// Admit has a connection of a Limit that is one of ours count no more, so that no stranger takes its place.
+func Admit(c net.Conn) {
+	if v, ok := c.(*visitor); ok {
+		v.left()
+	}
+}
+
 // Portion is a part of the files and connections that this process may have open, at most so many:
 // what is taken by those who are nobody yet must not be missing for members of a job and for
 // checkpoints.
@@ -178,38 +185,47 @@ func Portion(part, most int) int {
 // limitedLog logs refused connections, but no more than a few in a second: who floods us
 // shall not fill the disk.
 type limitedLog struct {
-	log *slog.Logger
+	log    *slog.Logger
+	budget Budget
+}
 
+// say logs a refused connection if the budget allows it; else it counts for the next line.
+func (g *limitedLog) say(from string, err error) {
+	switch may, silent := g.budget.Spend(); {
+	case may && silent > 0:
+		g.log.Warn("refused a connection", "peer", from, "err", err, "others", silent)
+	case may:
+		g.log.Warn("refused a connection", "peer", from, "err", err)
+	}
+}
+
+// Budget is of lines about strangers. The zero value is a full one.
+type Budget struct {
 	mu     sync.Mutex
 	left   float64
 	last   time.Time
-	silent int // refused since the last line
+	silent int // since the last line
 }
 
 // At most logBurst lines at once, and after that one each second.
 const logBurst = 20
 
-// say logs a refused connection if its budget, of logBurst lines, refilled by one each second, is not used up;
-// else it counts it for the next line.
-func (g *limitedLog) say(from string, err error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+// Spend says whether a line may be written now, of logBurst that are refilled by one each second, and how many were not since the last one.
+func (b *Budget) Spend() (may bool, silent int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	now := time.Now()
-	if g.last.IsZero() {
-		g.left = logBurst
+	if b.last.IsZero() {
+		b.left = logBurst
 	} else {
-		g.left = min(g.left+now.Sub(g.last).Seconds(), logBurst)
+		b.left = min(b.left+now.Sub(b.last).Seconds(), logBurst)
 	}
-	g.last = now
-	if g.left < 1 {
-		g.silent++
-		return
+	b.last = now
+	if b.left < 1 {
+		b.silent++
+		return false, 0
 	}
-	g.left--
-	if g.silent > 0 {
-		g.log.Warn("refused a connection", "peer", from, "err", err, "others", g.silent)
-	} else {
-		g.log.Warn("refused a connection", "peer", from, "err", err)
-	}
-	g.silent = 0
+	b.left--
+	silent, b.silent = b.silent, 0
+	return true, silent
 }

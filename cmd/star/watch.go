@@ -55,7 +55,7 @@ func watchCommand() *cobra.Command {
 		Use:   "watch [flags] -- COMMAND [ARG…]",
 		Short: "Say who is slow in a PyTorch job that does not run on STAR",
 		Long: `Runs a command, and measures each training step of the Python programs that it starts, unmodified: DistributedDataParallel, FSDP
-(on GPUs coarsely), loops of one's own with torch.distributed; other loops by star_watch.step() (docs/watch.md). It says on standard error who is slow, since
+(on GPUs coarsely), loops of one's own with torch.distributed; other loops by star_train.watch.step() (docs/watch.md). It says on standard error who is slow, since
 when, why, what that costs, and what STAR's modes would save, and writes an ordinary run log. Output, signals and exit code are the command's.
 
   star watch -- torchrun --nproc_per_node 4 train.py
@@ -347,23 +347,41 @@ func (w *watching) serve(ctx context.Context, log string, take func(watch.Row)) 
 	}
 	context.AfterFunc(ctx, func() { l.Close() })
 	w.say(fmt.Sprintf("takes rows of other hosts at %s (star watch --to HOST:PORT)", l.Addr()))
-	limited := transport.Limit(l, transport.Portion(4, watch.MaxWorld))
-	go func() {
-		for {
-			c, err := limited.Accept()
-			if err != nil {
+	go w.accept(transport.Limit(l, transport.Portion(4, 256)), take, w.say)
+	return nil
+}
+
+// accept takes rows of collectors until l is closed. Strangers are bounded as those of package transport: a collector counts for the limit of l until it has proved
+// that it knows the token, if there is one; and few of the others are spoken of.
+func (w *watching) accept(l net.Listener, take func(watch.Row), say func(string)) {
+	var refused transport.Budget
+	for {
+		nc, err := l.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil { // out of descriptors, most often
+			time.Sleep(100 * time.Millisecond)
+			continue
+		}
+		go func() {
+			c := nc
+			if w.tls != nil {
+				c = tls.Server(nc, w.tls)
+			}
+			err := watch.Accept(c, string(w.token), func() {
+				if w.tls != nil || w.token != "" {
+					transport.Admit(nc)
+				}
+			}, take)
+			if err == nil {
 				return
 			}
-			go func() {
-				peer := c.RemoteAddr().String()
-				if w.tls != nil {
-					c = tls.Server(c, w.tls)
-				}
-				if err := watch.Accept(c, string(w.token), take); err != nil {
-					w.say(fmt.Sprintf("%s is not taken: %v", peer, err))
-				}
-			}()
-		}
-	}()
-	return nil
+			if may, silent := refused.Spend(); may && silent > 0 {
+				say(fmt.Sprintf("%s is not taken: %v (nor were %d others)", nc.RemoteAddr(), err, silent))
+			} else if may {
+				say(fmt.Sprintf("%s is not taken: %v", nc.RemoteAddr(), err))
+			}
+		}()
+	}
 }

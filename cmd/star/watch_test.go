@@ -3,17 +3,21 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"star/cmd/internal/watch"
 	"star/cmd/tests/jobtest"
 	"star/runlog"
+	"star/transport"
 )
 
 // python is one that can run the script, with what it needs.
@@ -37,22 +41,26 @@ func ranks(t *testing.T, python, script string, from, to, n int) []string {
 }
 
 // A loop of one's own: rank 1 computes for longer, and all wait for it by files, as if in a collective.
-const ownLoop = `
+var ownLoop = fmt.Sprintf(`
 import os, sys, time
-import star_watch
+sys.path.append(%q)
+from star_train import watch
 rank, world, gate = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), os.environ["GATE"]
 def meet(n):
-    open("%s/%d-%d" % (gate, n, rank), "w").close()
-    while not all(os.path.exists("%s/%d-%d" % (gate, n, r)) for r in range(world)):
+    open("%%s/%%d-%%d" %% (gate, n, rank), "w").close()
+    while not all(os.path.exists("%%s/%%d-%%d" %% (gate, n, r)) for r in range(world)):
         time.sleep(0.001)
 for n in range(60):
-    with star_watch.step(samples=32):
+    with watch.step(samples=32):
         time.sleep(0.06 if rank == 1 and n >= 20 else 0.01)
-        with star_watch.exchange():
+        with watch.exchange():
             meet(n)
 print("trained by", rank)
 sys.exit(7 if rank == 0 else 0)
-`
+`, client)
+
+// client is the folder of star_train, which a user has installed.
+var client, _ = filepath.Abs("../../python")
 
 // Of a program that star watch runs the output and the exit code are its own, and who is slow in it is said.
 func TestWatch(t *testing.T) {
@@ -80,6 +88,75 @@ func TestWatch(t *testing.T) {
 	}
 	if b, err := exec.Command(jobtest.Star(t), "explain", out).CombinedOutput(); err != nil || !strings.Contains(string(b), "w1") {
 		t.Errorf("star explain: %v\n%s", err, b)
+	}
+}
+
+// Strangers take no place of a collector that has proved the token, however many come, and few of them are spoken of.
+func TestWatchAmongStrangers(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	var mu sync.Mutex
+	said := 0
+	w := &watching{token: "secret"}
+	rows := make(chan watch.Row, 16)
+	go w.accept(transport.Limit(l, 4), func(r watch.Row) { rows <- r }, func(string) { mu.Lock(); said++; mu.Unlock() })
+	link := watch.Dial(t.Context(), l.Addr().String(), "secret", nil, func(s string) { t.Error(s) })
+	next := func(step int64) {
+		link.Take(watch.Row{Kind: "step", V: watch.Version, Step: step, Took: 1})
+		select {
+		case r := <-rows:
+			if r.Step != step {
+				t.Errorf("step %d came, want %d", r.Step, step)
+			}
+		case <-time.After(time.Minute):
+			t.Fatalf("step %d does not come", step)
+		}
+	}
+	next(0)
+	for i := range 60 { // of many hosts, so that the collector is the oldest of the one that has the most
+		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 1, byte(1+i))}, Timeout: 10 * time.Second}
+		c, err := d.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		fmt.Fprintln(c, "{}")
+	}
+	next(1)
+	if n, err := link.Close(time.Minute); n != 0 || err != nil {
+		t.Errorf("%d rows dropped, %v", n, err)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if said > 40 {
+		t.Errorf("%d lines of 60 strangers", said)
+	}
+}
+
+// A plain process, which exchanges nothing with anybody, is watched as one rank.
+func TestWatchOneProcess(t *testing.T) {
+	t.Parallel()
+	py, out := python(t, "torch"), filepath.Join(t.TempDir(), "w")
+	script := filepath.Join(t.TempDir(), "train.py")
+	text := `
+import torch, time
+m = torch.nn.Linear(10, 2)
+o = torch.optim.SGD(m.parameters(), 0.1)
+for i in range(40):
+    o.zero_grad(); m(torch.randn(8, 10)).sum().backward(); o.step(); time.sleep(0.005)
+`
+	if err := os.WriteFile(script, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b, err := exec.Command(jobtest.Star(t), "watch", "--out", out, "--", py, script).CombinedOutput()
+	if err != nil || !strings.Contains(string(b), "1 rank of train.py on 1 host, one process") || !strings.Contains(string(b), "with one rank nobody is slower") {
+		t.Errorf("%v\n%s", err, b)
+	}
+	if n := len(jobtest.RunLog[runlog.Fire](t, out, "fire")); n != 39 { // the first step begins the second one
+		t.Errorf("%d steps in the run log", n)
 	}
 }
 

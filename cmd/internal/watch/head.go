@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -14,7 +15,7 @@ import (
 )
 
 const (
-	behind    = 64              // steps that a rank may be behind another one before what is lacking counts as dropped
+	behind    = 64              // steps of a rank that wait for other ranks, at most; of more, the one that came first counts as dropped
 	enough    = 10              // steps behind a verdict after which it is said what it costs
 	greet     = 10              // steps after which the job is introduced
 	duplicate = 3 * time.Second // in which two processes that send rows of one rank are two, and not one that was started again
@@ -30,7 +31,7 @@ type Head struct {
 	ready    bool    // the log has begun
 	steps    map[int64][]*came
 	offset   int64 // of the steps of processes that were started again
-	newest   int64
+	newest   int64 // of those that are complete
 	history  history
 	last     time.Duration // of the last line
 	version  int64
@@ -48,8 +49,10 @@ type Head struct {
 
 // rank is one that has said hello.
 type rank struct {
-	Row           // its hello
+	Row                   // its hello
+	waits         []*came // for other ranks, in order of arrival
 	last          time.Duration
+	recorded      time.Duration // At of its last record
 	dropped       int64
 	droppedBefore int64 // by processes before
 }
@@ -117,7 +120,7 @@ func (h *Head) hello(r Row, at time.Duration) {
 		h.offset = h.newest + 1
 		for _, o := range h.ranks { // rows of those that run on would be of another count
 			if o != nil {
-				o.last = min(o.last, at)
+				o.last, o.waits = min(o.last, at), nil
 			}
 		}
 	}
@@ -133,23 +136,42 @@ func (h *Head) step(r Row, at time.Duration) {
 		return
 	}
 	k.last, k.dropped = at, r.Dropped
+	if r.Step > math.MaxInt64-h.offset {
+		h.once("rank %d says that it has made step %d, which cannot be: this is not used", r.Rank, r.Step)
+		return
+	}
 	h.taken++
 	r.Step += h.offset
-	h.newest = max(h.newest, r.Step)
 	of := h.steps[r.Step]
 	if of == nil {
 		of = make([]*came, len(h.ranks))
 		h.steps[r.Step] = of
 	}
 	of[r.Rank] = &came{r, at}
+	k.waits = append(k.waits, of[r.Rank])
 	if !slices.Contains(of, nil) {
 		delete(h.steps, r.Step)
+		h.newest = max(h.newest, r.Step)
 		h.complete(of)
-	}
-	for s := range h.steps {
-		if s < h.newest-behind {
-			delete(h.steps, s)
+		for w, c := range of {
+			h.ranks[w].waits = slices.DeleteFunc(h.ranks[w].waits, func(o *came) bool { return o == c })
 		}
+	}
+	if len(k.waits) > behind {
+		h.drop(k.waits[0])
+		k.waits = slices.Delete(k.waits, 0, 1)
+	}
+}
+
+// drop forgets a row that has waited for other ranks too long.
+func (h *Head) drop(c *came) {
+	of := h.steps[c.Step]
+	if of == nil || of[c.Rank] != c {
+		return
+	}
+	of[c.Rank] = nil
+	if !slices.ContainsFunc(of, func(o *came) bool { return o != nil }) {
+		delete(h.steps, c.Step)
 	}
 }
 
@@ -166,6 +188,8 @@ func (h *Head) complete(of []*came) {
 	for _, c := range order {
 		h.last = max(h.last+1, c.at)
 		rec := c.record(star.Worker(c.Rank), h.last)
+		rec.At = max(rec.At, h.ranks[c.Rank].recorded) // a row that came late would have the next one seem to come before it
+		h.ranks[c.Rank].recorded = rec.At
 		rec.Step, rec.Basis = h.version, h.version
 		records[c.Rank] = rec
 		h.log.Record(h.last, &runlog.Record{Record: rec, Start: -1})
@@ -373,7 +397,7 @@ func (h *Head) silent() string {
 	if len(there) > 0 {
 		return "no step is complete: the program ended before all ranks had made one"
 	}
-	return "no rank has made a step: measured are Python programs with torch.optim (DDP, FSDP, own loops with torch.distributed), and loops in star_watch.step(); python -I, -E and -S do not import the hook"
+	return "no rank has made a step: measured are Python programs with torch.optim (DDP, FSDP, own loops with torch.distributed), and loops in star_train.watch.step(); python -I, -E and -S do not import the hook"
 }
 
 func count(n int, what string) string { return fmt.Sprintf("%d %s", n, plural(n, what)) }

@@ -2,8 +2,10 @@ package watch
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -254,4 +256,86 @@ func FuzzParseRow(f *testing.F) {
 		}
 		h.End(time.Minute, "")
 	})
+}
+
+// Rows with a step that is far from those of the others are forgotten, as many as they are, and end nothing.
+func TestOddSteps(t *testing.T) {
+	j := newJob(t, 2)
+	for n := range int64(20) {
+		j.step(n, 2, nil)
+	}
+	for _, step := range []int64{math.MaxInt64, math.MaxInt64 - 1, 1 << 40, 1 << 53} {
+		j.head.Take(Row{Kind: "step", Rank: 0, PID: j.pid, Host: "node-a", Step: step, Took: .1}, j.now)
+	}
+	for n := range int64(3 * behind) {
+		j.head.Take(Row{Kind: "step", Rank: 0, PID: j.pid, Host: "node-a", Step: 1<<50 + n, Took: .1}, j.now)
+	}
+	if n := len(j.head.steps); n > behind {
+		t.Errorf("%d incomplete steps are kept", n)
+	}
+	for n := int64(20); n < 40; n++ {
+		j.step(n, 2, nil)
+	}
+	if j.head.version != 40 {
+		t.Errorf("%d steps are complete, want 40", j.head.version)
+	}
+	j.now += time.Minute
+	j.pid += 10 // all are started again
+	j.hello(0, 2)
+	j.hello(1, 2)
+	j.head.Take(Row{Kind: "step", Rank: 0, PID: j.pid, Host: "node-a", Step: math.MaxInt64, Took: .1}, j.now)
+	j.says("rank 0", "step 9223372036854775807", "cannot be")
+	for n := range int64(10) {
+		j.step(n, 2, nil)
+	}
+	if j.head.version != 50 {
+		t.Errorf("%d steps are complete after a new start, want 50", j.head.version)
+	}
+	for _, r := range j.head.ranks {
+		if len(r.waits) > behind {
+			t.Errorf("%d rows of rank %d wait", len(r.waits), r.Rank)
+		}
+	}
+}
+
+// A row that comes late by milliseconds is no jump of a clock: not for the head, and not in the log that it writes.
+func TestLateRows(t *testing.T) {
+	j := newJob(t, 2)
+	for n := range int64(100) {
+		j.now += 100 * time.Millisecond
+		late := time.Duration(0)
+		if n%3 == 0 {
+			late = 30 * time.Millisecond
+		}
+		for r := range 2 {
+			j.head.Take(Row{Kind: "step", Rank: r, PID: j.pid + r, Host: "node-a", Step: n, Took: .1, Wait: .09, Samples: 32}, j.now+late)
+		}
+	}
+	j.head.End(j.now, "")
+	if err := j.head.log.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	j.saysNot("clock")
+	last := map[int]float64{}
+	for line := range strings.Lines(j.log.String()) {
+		var rec struct {
+			Type   string
+			Worker int
+			At     float64
+			T      float64
+		}
+		if err := json.Unmarshal([]byte(line), &rec); err != nil {
+			t.Fatal(err)
+		}
+		if rec.Type != "record" {
+			continue
+		}
+		if rec.At < last[rec.Worker] {
+			t.Errorf("rank %d: %v after %v", rec.Worker, rec.At, last[rec.Worker])
+		}
+		last[rec.Worker] = rec.At
+	}
+	if len(last) != 2 {
+		t.Errorf("records of %d ranks", len(last))
+	}
 }

@@ -103,8 +103,8 @@ func (e *Refused) Error() string {
 // ExitCode is that of missing permission.
 func (e *Refused) ExitCode() int { return exitcode.Refused }
 
-// Accept takes rows from one collector until it has no more.
-func Accept(c net.Conn, token string, take func(Row)) error {
+// Accept takes rows from one collector until it has no more. admitted is called when the collector has proved that it knows the token.
+func Accept(c net.Conn, token string, admitted func(), take func(Row)) error {
 	defer c.Close()
 	in := bufio.NewReaderSize(c, MaxRow)
 	nonce := rand.Text()
@@ -125,6 +125,7 @@ func Accept(c net.Conn, token string, take func(Row)) error {
 	if answer.Error != "" {
 		return errors.New(answer.Error)
 	}
+	admitted()
 	for {
 		line, err := in.ReadSlice('\n')
 		if len(line) > 1 {

@@ -43,7 +43,7 @@ func headWith(t *testing.T, token string, certificates *tls.Config) (addr string
 				c = tls.Server(c, certificates)
 			}
 			go func() {
-				if err := Accept(c, token, func(Row) { rows.Add(1) }); err != nil {
+				if err := Accept(c, token, func() {}, func(Row) { rows.Add(1) }); err != nil {
 					mu.Lock()
 					why = append(why, err.Error())
 					mu.Unlock()

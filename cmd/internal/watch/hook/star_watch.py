@@ -12,13 +12,13 @@ What is told apart, per step of an optimizer:
 
 A step lasts from the end of the optimizer's step before to the end of its own. Scripts without DDP say what is what:
 
-  import star_watch
-  with star_watch.step(samples=32):
+  from star_train import watch
+  with watch.step(samples=32):
       grads = compute()
-      with star_watch.exchange():
+      with watch.exchange():
           all_reduce(grads)
 
-Outside star watch there is no module star_watch; star_train.watch has the same two, which do nothing then."""
+star_train.watch has those of this module, which is there in star watch only; elsewhere its own, which do nothing."""
 
 import json
 import os
@@ -291,6 +291,8 @@ def _backward_ends(r):
 
 @_guard
 def _stepped(r, optimizer):
+    if r.module is None and not r.how and r.rank()[1] == 1:  # nobody to exchange with
+        r.how = "one process"
     if r.blocks == 0 and (r.module is not None or r.how):
         r.optimizer = r.optimizer or optimizer
         r.end()
@@ -538,7 +540,7 @@ def _forked():
 
 
 class step(object):
-    """One training step of a loop that star watch does not know: with star_watch.step(samples=32): …"""
+    """One training step of a loop that star watch does not know: with star_train.watch.step(samples=32): …"""
 
     def __init__(self, samples=0):
         self.samples = samples
@@ -566,4 +568,4 @@ class step(object):
 
 
 class exchange(_Collective):
-    """The part of a step in which the rank waits for others: with star_watch.exchange(): …"""
+    """The part of a step in which the rank waits for others: with star_train.watch.exchange(): …"""
