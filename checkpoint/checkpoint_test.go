@@ -737,7 +737,7 @@ func TestExport(t *testing.T) {
 		t.Fatal(err)
 	}
 	path := filepath.Join(t.TempDir(), "model.safetensors")
-	if err := c.Export(path); err != nil {
+	if _, err := c.Export(path); err != nil {
 		t.Fatal(err)
 	}
 	f, size, err := open(path)
@@ -808,7 +808,7 @@ func TestExportWithoutNames(t *testing.T) {
 	if c.BufferLen() != 0 || c.Buffers(nil) != nil || len(c.Slots()) != 0 {
 		t.Errorf("%d buffers, slots %q", c.BufferLen(), c.Slots())
 	}
-	if err := c.Export(filepath.Join(dir, "x")); err == nil {
+	if _, err := c.Export(filepath.Join(dir, "x")); err == nil {
 		t.Error("export without names: no error")
 	}
 }

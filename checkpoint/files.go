@@ -321,8 +321,11 @@ func (l local) remove(dir string) error {
 	return os.RemoveAll(dir)
 }
 
-// open opens a plain file and tells its size.
+// open opens a plain file and tells its size. To open a pipe would wait for who writes to it.
 func open(path string) (*os.File, int64, error) {
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+		return nil, 0, errNotPlain
+	}
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, 0, err

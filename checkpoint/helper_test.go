@@ -139,7 +139,7 @@ func TestAddresses(t *testing.T) {
 	if found, err := List(place); err != nil || len(found) != 1 || found[0].Version != 3 || !Complete(Join(place, found[0].Name)) {
 		t.Errorf("kept %v, %v", found, err)
 	}
-	if err := c.Export(Join(place, "m.safetensors")); err != nil {
+	if _, err := c.Export(Join(place, "m.safetensors")); err != nil {
 		t.Error(err)
 	}
 	if n, err := at(place).size(place, "m.safetensors"); err != nil || n < 412 {

@@ -12,17 +12,17 @@ import (
 // Import makes the complete checkpoint dir of a safetensors file of named tensors, such as PyTorch's safetensors.torch.save_file writes of a
 // state_dict. m says what the model is: of it, Layout, BufferLayout, Model, ModelHash, Optimizer and the counts are used. Every
 // tensor of both layouts must be in the file with that shape, as F32, F64, F16 or BF16; a tensor that the layouts do not know is an error, but
-// for counters of batch normalisation (…num_batches_tracked). The slots of the optimiser begin with zeros. An error that is the file's matches
-// ErrMissing or ErrCorrupt.
-func Import(path, dir string, m Manifest, slots []string) (Manifest, error) {
+// for counters of batch normalisation (…num_batches_tracked). The slots of the optimiser begin with zeros. odd says what is not finite. An error that is the file's
+// matches ErrMissing or ErrCorrupt.
+func Import(path, dir string, m Manifest, slots []string) (_ Manifest, odd NotFinite, err error) {
 	f, size, err := open(path)
 	if err != nil {
-		return m, lost(path, err)
+		return m, odd, lost(path, err)
 	}
 	defer f.Close()
 	h, err := ReadHeader(f, size, path)
 	if err != nil {
-		return m, err
+		return m, odd, err
 	}
 	wanted := map[string]bool{}
 	var params, buffers []float32
@@ -30,12 +30,14 @@ func Import(path, dir string, m Manifest, slots []string) (Manifest, error) {
 		var v []float32
 		for _, t := range layout {
 			if wanted[t.Name] {
-				return m, fmt.Errorf("checkpoint: the model has two tensors called %q", t.Name)
+				return m, odd, fmt.Errorf("checkpoint: the model has two tensors called %q", t.Name)
 			}
 			wanted[t.Name] = true
+			begin := len(v)
 			if v, err = readTensor(v, f, h, t, path); err != nil {
-				return m, err
+				return m, odd, err
 			}
+			odd.count(t.Name, v[begin:])
 		}
 		if i == 0 {
 			params = v
@@ -45,11 +47,11 @@ func Import(path, dir string, m Manifest, slots []string) (Manifest, error) {
 	}
 	for _, t := range h.Tensors {
 		if !wanted[t.Name] && !strings.HasSuffix(t.Name, "num_batches_tracked") {
-			return m, corrupt(path, -1, "the tensors of "+m.Model, "%q as well: it is of another model", clip(t.Name))
+			return m, odd, corrupt(path, -1, "the tensors of "+m.Model, "%q as well: it is of another model", clip(t.Name))
 		}
 	}
 	if len(params) == 0 {
-		return m, fmt.Errorf("checkpoint: the model for %s has no parameters", path)
+		return m, odd, fmt.Errorf("checkpoint: the model for %s has no parameters", path)
 	}
 	m.Params = int64(len(params))
 	m.Steps, m.Shards, m.Buffers = 0, nil, nil
@@ -59,17 +61,55 @@ func Import(path, dir string, m Manifest, slots []string) (Manifest, error) {
 	}
 	part, err := WriteShard(dir, 0, s)
 	if err != nil {
-		return m, err
+		return m, odd, err
 	}
 	m.Shards = []ShardFile{part}
 	if len(m.BufferLayout) > 0 {
 		file, err := WriteBuffers(dir, buffers)
 		if err != nil {
-			return m, err
+			return m, odd, err
 		}
 		m.Buffers = &file
 	}
-	return m, WriteManifest(dir, m)
+	return m, odd, WriteManifest(dir, m)
+}
+
+// NotFinite counts numbers of tensors that are NaN or infinite: no job can train with them.
+type NotFinite struct {
+	Count  int64
+	Tensor string // the first with one
+}
+
+func (o *NotFinite) count(name string, v []float32) {
+	for _, x := range v {
+		if x-x != 0 {
+			if o.Count++; o.Count == 1 {
+				o.Tensor = name
+			}
+		}
+	}
+}
+
+// in counts those of the elements of a layout from at on.
+func (o *NotFinite) in(layout []TensorSpec, at int64, v []float32) {
+	for _, t := range layout {
+		n := int64(1)
+		for _, k := range t.Shape {
+			n *= int64(k)
+		}
+		begin := int64(t.Offset) - at
+		if begin, end := max(begin, 0), min(begin+n, int64(len(v))); begin < end {
+			o.count(t.Name, v[begin:end])
+		}
+	}
+}
+
+// String is empty if all are finite.
+func (o NotFinite) String() string {
+	if o.Count == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d numbers are not finite (NaN or Inf), the first of them in tensor %q: a job that begins with them cannot train", o.Count, clip(o.Tensor))
 }
 
 // readTensor appends the elements of the tensor that t describes.

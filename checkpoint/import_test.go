@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // python is an interpreter with numpy, or skips the test.
@@ -58,8 +59,8 @@ func TestImport(t *testing.T) {
 	types := []string{"F32", "F16", "F64", "BF16"}
 	for _, dtype := range types {
 		from, place := filepath.Join(dir, dtype), filepath.Join(dir, "place"+dtype)
-		if _, err := Import(from, place, imported, []string{"exp_avg", "exp_avg_sq"}); err != nil {
-			t.Fatal(err)
+		if _, odd, err := Import(from, place, imported, []string{"exp_avg", "exp_avg_sq"}); err != nil || odd != (NotFinite{1, "b"}) {
+			t.Fatal(odd, err)
 		}
 		c, err := Open(place)
 		if err != nil {
@@ -85,8 +86,8 @@ func TestImport(t *testing.T) {
 		if err != nil || len(s.Slots) != 2 || s.Slots[1].Name != "exp_avg_sq" || !slices.Equal(s.Slots[1].Data, make([]float32, 3)) || s.Steps != 0 {
 			t.Errorf("%s: state of the optimiser %+v, %v", dtype, s, err)
 		}
-		if err := c.Export(filepath.Join(dir, "out"+dtype)); err != nil {
-			t.Fatal(err)
+		if odd, err := c.Export(filepath.Join(dir, "out"+dtype)); err != nil || odd != (NotFinite{1, "b"}) {
+			t.Fatal(odd, err)
 		}
 	}
 	out, err := exec.Command(py, append([]string{"-c", `
@@ -180,7 +181,7 @@ func TestImportRefuses(t *testing.T) {
 			}
 		}
 		place := filepath.Join(dir, Name(1, 1))
-		_, err := Import(from, place, imported, nil)
+		_, _, err := Import(from, place, imported, nil)
 		if !errors.Is(err, c.kind) || !strings.Contains(fmt.Sprint(err), c.says) || !strings.Contains(fmt.Sprint(err), from) {
 			t.Errorf("%s: %v, want %v with %q", c.name, err, c.kind, c.says)
 		}
@@ -202,7 +203,7 @@ func FuzzImport(f *testing.F) {
 		if err := os.WriteFile(from, b, 0o666); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := Import(from, place, imported, []string{"momentum"}); err != nil {
+		if _, _, err := Import(from, place, imported, []string{"momentum"}); err != nil {
 			if !errors.Is(err, ErrCorrupt) {
 				t.Fatalf("%v is not ErrCorrupt", err)
 			}
@@ -212,4 +213,67 @@ func FuzzImport(f *testing.F) {
 			t.Fatal(err)
 		}
 	})
+}
+
+// What is not finite is counted, with the first tensor that has some, wherever parts of the vector are cut.
+func TestNotFinite(t *testing.T) {
+	nan, inf := float32(math.NaN()), float32(math.Inf(-1))
+	layout := []TensorSpec{{"a", []int{2, 2}, 0}, {"b", nil, 4}, {"c", []int{3}, 5}}
+	for _, c := range []struct {
+		v    []float32
+		want NotFinite
+	}{
+		{[]float32{0, 1, 2, 3, 4, 5, 6, math.MaxFloat32}, NotFinite{}},
+		{[]float32{0, 1, 2, 3, nan, 5, 6, inf}, NotFinite{2, "b"}},
+		{[]float32{nan, nan, nan, nan, nan, nan, nan, nan}, NotFinite{8, "a"}},
+		{[]float32{0, 1, 2, 3, 4, 5, 6, inf}, NotFinite{1, "c"}},
+	} {
+		for size := 1; size <= len(c.v); size++ {
+			var got NotFinite
+			for at := 0; at < len(c.v); at += size {
+				got.in(layout, int64(at), c.v[at:min(at+size, len(c.v))])
+			}
+			if got != c.want || (got.String() == "") != (c.want.Count == 0) {
+				t.Errorf("%v in parts of %d: %+v, want %+v", c.v, size, got, c.want)
+			}
+		}
+	}
+}
+
+// A pipe in the place of a file of a checkpoint, or of what is converted, is refused at once: to open it would wait for who writes.
+func TestPipesAreRefused(t *testing.T) {
+	mkfifo, err := exec.LookPath("mkfifo")
+	if err != nil {
+		t.Skip("needs mkfifo (Debian: coreutils)")
+	}
+	dir := t.TempDir()
+	place := filepath.Join(dir, Name(1, 1))
+	if err := os.Mkdir(place, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{filepath.Join(place, ManifestName), filepath.Join(dir, "in.safetensors")} {
+		if out, err := exec.Command(mkfifo, path).CombinedOutput(); err != nil {
+			t.Skipf("no pipes here: %v: %s", err, out)
+		}
+	}
+	done := make(chan error, 1)
+	go func() {
+		_, open := Open(place)
+		_, describe := Describe(place)
+		_, _, imported := Import(filepath.Join(dir, "in.safetensors"), filepath.Join(dir, Name(2, 1)), imported, nil)
+		for what, err := range map[string]error{"open": open, "describe": describe, "import": imported} {
+			if err == nil || !strings.Contains(err.Error(), errNotPlain.Error()) {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		if Complete(place) {
+			t.Error("it counts as complete")
+		}
+		done <- nil
+	}()
+	select {
+	case <-done:
+	case <-time.After(time.Minute):
+		t.Fatal("it waits for a writer")
+	}
 }

@@ -358,10 +358,10 @@ func (c *Checkpoint) Buffers(dst []float32) error {
 
 // Export writes parameters and buffers into one safetensors file at path, under
 // the names of the layout, atomically. Tensors that the layout does not name
-// cannot be written; an empty layout is an error.
-func (c *Checkpoint) Export(path string) error {
+// cannot be written; an empty layout is an error. odd says what is not finite.
+func (c *Checkpoint) Export(path string) (odd NotFinite, err error) {
 	if len(c.m.Layout) == 0 {
-		return fmt.Errorf("checkpoint: %s has no layout: there are no names to export under", c.dir)
+		return odd, fmt.Errorf("checkpoint: %s has no layout: there are no names to export under", c.dir)
 	}
 	var tensors []Tensor
 	for _, t := range slices.Concat(c.m.Layout, c.m.BufferLayout) {
@@ -380,12 +380,13 @@ func (c *Checkpoint) Export(path string) error {
 		"samples":    strconv.FormatInt(c.m.Samples, 10),
 	})
 	if err != nil {
-		return err
+		return odd, err
 	}
 	// Tensors of a layout follow each other without gaps, so the data is the
 	// flat vector itself.
 	in, name := split(path)
 	_, err = writeFile(at(path), in, name, func(w io.Writer) error {
+		odd = NotFinite{}
 		if _, err := w.Write(head); err != nil {
 			return err
 		}
@@ -398,6 +399,7 @@ func (c *Checkpoint) Export(path string) error {
 			if err := writeFloats(w, part[:n], buf); err != nil {
 				return err
 			}
+			odd.in(c.m.Layout, at, part[:n])
 			at += n
 		}
 		buffers := make([]float32, c.BufferLen())
@@ -407,9 +409,10 @@ func (c *Checkpoint) Export(path string) error {
 		if len(c.m.BufferLayout) == 0 {
 			return nil
 		}
+		odd.in(c.m.BufferLayout, 0, buffers)
 		return writeFloats(w, buffers, buf)
 	})
-	return err
+	return odd, err
 }
 
 // Latest opens the newest checkpoint among the folders in dir that verifies.

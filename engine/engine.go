@@ -373,7 +373,7 @@ func (l *scheduler) Live() int { return l.live() }
 
 // Stop hands out no more of the stream.
 func (l *scheduler) Stop() int64 {
-	l.limit = l.cursor
+	l.limit = min(l.limit, l.cursor)
 	return l.limit
 }
 
@@ -423,6 +423,17 @@ func schedulerOf(c Config) scheduler {
 		}
 	}
 	l.cursor, l.used = from.Cursor, from.Samples
-	l.redo = append(l.redo, from.Redo...)
+	for _, s := range from.Redo { // a job that resumes may end before where it was
+		most := int64(s.Count)
+		if most = min(most, max(l.limit-s.Start, 0)); l.used >= l.limit {
+			most = 0
+		}
+		if most > 0 {
+			l.redo = append(l.redo, Span{s.Start, int(most)})
+		}
+		if rest := int64(s.Count) - most; rest > 0 {
+			l.past = append(l.past, Span{s.Start + most, int(rest)})
+		}
+	}
 	return l
 }

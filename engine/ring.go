@@ -357,7 +357,7 @@ func (r *Ring) complete() {
 // progress is what a checkpoint of the present version must remember.
 func (r *Ring) progress() Progress {
 	l := &r.scheduler
-	p := Progress{Version: r.version, Samples: l.used, Cursor: l.cursor, Redo: slices.Clone(l.redo)}
+	p := Progress{Version: r.version, Samples: l.used, Cursor: l.cursor, Redo: r.undone()}
 	for i := range r.rounds {
 		for k := range r.rounds[i].members {
 			for _, s := range r.rounds[i].lease(k) {

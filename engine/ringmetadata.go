@@ -73,7 +73,7 @@ func (r *Ring) Metadata(term int64) []byte {
 // Snapshot is what another coordinator goes on from, with what members tell it.
 func (r *Ring) Snapshot() Snapshot {
 	s := Snapshot{
-		Progress: Progress{Version: r.version, Samples: r.used, Cursor: r.cursor, Redo: slices.Clone(r.scheduler.redo)},
+		Progress: Progress{Version: r.version, Samples: r.used, Cursor: r.cursor, Redo: r.undone()},
 		Seq:      r.seq, Waste: r.waste, Steps: r.Steps(),
 	}
 	for i := range r.rounds {

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"slices"
 	"star"
 	"star/modes"
 	"star/pgns"
@@ -59,6 +60,7 @@ type scheduler struct {
 	cursor int64  // next position of the sample stream
 	limit  int64  // end of the stream
 	redo   []Span // behind the cursor, but to be handed out again: their worker is gone
+	past   []Span // behind the cursor and not applied, but past the end of this job: for one that goes on with its checkpoint
 	used   int64  // samples of gradients that were applied
 	waste  int64  // samples of gradients that were dropped
 	seq    int64
@@ -215,6 +217,9 @@ func (l *scheduler) take(n int) (Span, bool) {
 	return got, true
 }
 
+// undone is what lies behind the cursor, is not applied, and is with nobody.
+func (l *scheduler) undone() []Span { return slices.Concat(l.redo, l.past) }
+
 // round is the samples of one iteration of all live workers: B of the rule.
 // Workers that only wait for the end count, those that are gone do not, unless what they
 // computed is in a report that is still to be applied.
@@ -241,7 +246,7 @@ func (l *scheduler) live() int {
 
 // left is how many samples are to be handed out.
 func (l *scheduler) left() int64 {
-	n := l.limit - l.cursor
+	n := max(l.limit-l.cursor, 0)
 	for _, s := range l.redo {
 		n += int64(s.Count)
 	}

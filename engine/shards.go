@@ -70,7 +70,7 @@ func NewShards(c Config) *Shards {
 // progress is what a checkpoint at the present version must remember: batches
 // that are out, and not in this version, are to be handed out again.
 func (l *Shards) progress() Progress {
-	p := Progress{Version: l.barrier.Version(), Samples: l.used, Cursor: l.cursor, Redo: slices.Clone(l.redo)}
+	p := Progress{Version: l.barrier.Version(), Samples: l.used, Cursor: l.cursor, Redo: l.undone()}
 	for i := range l.states {
 		if a := &l.states[i]; a.live && !a.parked || a.ghost {
 			p.Redo = append(p.Redo, a.spans()...)

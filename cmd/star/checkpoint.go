@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -302,15 +303,24 @@ func (c *converting) export(w io.Writer, from, to string) error {
 	if err != nil {
 		return err
 	}
-	if err := ck.Export(to); err != nil {
+	odd, err := ck.Export(to)
+	if err != nil {
 		return err
 	}
+	warnNotFinite(to, odd)
 	m := ck.Manifest()
 	if c.asJSON {
-		return json.NewEncoder(w).Encode(map[string]any{"from": ck.Dir(), "to": to, "version": m.Version, "tensors": len(m.Layout) + len(m.BufferLayout), "parameters": m.Params})
+		return json.NewEncoder(w).Encode(map[string]any{"from": ck.Dir(), "to": to, "version": m.Version, "tensors": len(m.Layout) + len(m.BufferLayout), "parameters": m.Params, "not_finite": odd.Count})
 	}
 	fmt.Fprintf(w, "%s: %d tensors, %d parameters of version %d, from %s\n", to, len(m.Layout)+len(m.BufferLayout), m.Params, m.Version, ck.Dir())
 	return nil
+}
+
+// warnNotFinite says so if a file has numbers with which no job can train.
+func warnNotFinite(file string, odd checkpoint.NotFinite) {
+	if odd.Count > 0 {
+		fmt.Fprintf(os.Stderr, "star: warning: %s: %v\n", file, odd)
+	}
 }
 
 func (c *converting) load(w io.Writer, from, to string) error {
@@ -322,11 +332,13 @@ func (c *converting) load(w io.Writer, from, to string) error {
 	m.Created = time.Now().UTC().Format(time.RFC3339)
 	m.Generation = 1 + generation(to)
 	dir := checkpoint.Join(to, checkpoint.Name(m.Version, m.Generation))
-	if m, err = checkpoint.Import(from, dir, m, slots); err != nil {
+	m, odd, err := checkpoint.Import(from, dir, m, slots)
+	if err != nil {
 		return err
 	}
+	warnNotFinite(from, odd)
 	if c.asJSON {
-		return json.NewEncoder(w).Encode(map[string]any{"from": from, "to": dir, "version": m.Version, "tensors": len(m.Layout) + len(m.BufferLayout), "parameters": m.Params})
+		return json.NewEncoder(w).Encode(map[string]any{"from": from, "to": dir, "version": m.Version, "tensors": len(m.Layout) + len(m.BufferLayout), "parameters": m.Params, "not_finite": odd.Count})
 	}
 	fmt.Fprintf(w, "%s: %d parameters of %s, for %s\n", dir, m.Params, m.Model, m.Optimizer)
 	return nil
