@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"star/train"
 )
@@ -21,6 +23,10 @@ type table struct {
 	features []float64
 	labels   []int32
 	names    []string // in order of first appearance
+
+	// numbers says of a file with header=auto that all of its first row are numbers but the label:
+	// named, that it was a header.
+	numbers, named bool
 }
 
 // csvRules say how a file is read.
@@ -50,6 +56,12 @@ func openCSV(sp *spec) (trainPart, testPart Dataset, err error) {
 		t, err := readCSV(path, rules, sp.maxBytes)
 		if err != nil {
 			return nil, nil, err
+		}
+		if t.numbers && (len(tables) == 0 && t.misplaced() || len(tables) > 0 && tables[0].named) { // files of one data set are made alike
+			t.dropFirst()
+		}
+		if len(t.labels) == 0 {
+			return nil, nil, corrupt(path, -1, "rows of numbers", "none")
 		}
 		tables = append(tables, t)
 	}
@@ -107,6 +119,9 @@ func parseCSV(s *source, rules csvRules) (*table, error) {
 	}
 	b = bytes.TrimPrefix(b, []byte("\xef\xbb\xbf")) // byte order mark
 	shift := s.offset - int64(len(b))
+	if line, at := wide(b, byte(rules.comma)); line > 0 {
+		return nil, corrupt(s.path, shift+at, fmt.Sprintf("at most %d columns (is sep= right?)", maxColumns), "line %d: more", line)
+	}
 	r := csv.NewReader(bytes.NewReader(b))
 	r.Comma = rules.comma
 	r.ReuseRecord = true
@@ -131,7 +146,7 @@ func parseCSV(s *source, rules csvRules) (*table, error) {
 		if first {
 			header, err := t.firstRow(record, rules, &label)
 			if err != nil {
-				return nil, corrupt(s.path, begin, err.Error(), "line %d: %.80q", line, record)
+				return nil, corrupt(s.path, begin, err.Error(), "line %d: %.80q", line, record[:min(len(record), 20)])
 			}
 			if header {
 				continue
@@ -162,9 +177,6 @@ func parseCSV(s *source, rules csvRules) (*table, error) {
 			t.names = append(t.names, name)
 		}
 		t.labels = append(t.labels, y)
-	}
-	if len(t.labels) == 0 {
-		return nil, corrupt(s.path, -1, "rows of numbers", "none")
 	}
 	return t, nil
 }
@@ -200,12 +212,65 @@ func (t *table) firstRow(record []string, rules csvRules, label *int) (header bo
 	if rules.header != "auto" {
 		return rules.header == "yes", nil
 	}
+	if notNumber != nil && rules.label != "" {
+		return true, nil
+	}
 	for i, field := range record {
-		if _, err := strconv.ParseFloat(strings.TrimSpace(field), 64); i != *label && err != nil {
+		if i != *label && isName(field) {
 			return true, nil
 		}
 	}
-	return notNumber != nil && rules.label != "", nil
+	t.numbers = isName(record[*label])
+	return false, nil
+}
+
+// isName says whether a field of a first row can be the name of a column: it is no number, also none
+// that is out of range, and it is text.
+func isName(field string) bool {
+	_, err := strconv.ParseFloat(strings.TrimSpace(field), 64)
+	return err != nil && !errors.Is(err, strconv.ErrRange) && utf8.ValidString(field) && !strings.ContainsFunc(field, unicode.IsControl)
+}
+
+// misplaced says of a first row of numbers with a word in the column of labels whether it is a
+// header (years, say, and "class"): the labels of all other rows are numbers, or they are words that
+// recur, and that one does not.
+func (t *table) misplaced() bool {
+	rest := t.labels[1:]
+	if len(rest) == 0 || slices.Contains(rest, t.labels[0]) {
+		return false
+	}
+	numbers := !slices.ContainsFunc(t.names[1:], isName)
+	return numbers || len(t.names)-1 < len(rest)
+}
+
+// dropFirst takes a header out that was read as a row.
+func (t *table) dropFirst() {
+	t.named = true
+	t.features, t.labels = t.features[t.columns:], t.labels[1:]
+	if !slices.Contains(t.labels, 0) { // nobody else has its label
+		t.names = t.names[1:]
+		for i := range t.labels {
+			t.labels[i]--
+		}
+	}
+}
+
+// maxColumns bounds what one line costs: a field of two bytes takes some 60 until it is a number.
+const maxColumns = 1 << 20
+
+// wide is the number of the first line with more columns than that, and where it begins; 0: none has.
+func wide(b []byte, comma byte) (line int, at int64) {
+	for line = 1; len(b) > 0; line++ {
+		n := bytes.IndexByte(b, '\n') + 1
+		if n == 0 {
+			n = len(b)
+		}
+		if bytes.Count(b[:n], []byte{comma}) >= maxColumns {
+			return line, at
+		}
+		b, at = b[n:], at+int64(n)
+	}
+	return 0, 0
 }
 
 // numberClasses numbers labels: by their value where all are whole numbers that

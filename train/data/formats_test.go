@@ -227,6 +227,18 @@ func TestOpen(t *testing.T) {
 			files: map[string][]byte{"a.csv": []byte("1;2;4\n3;4;0\n5;6;1\n")}, spec: "csv:a.csv,sep=semicolon,norm=none,test=0.34",
 			input: train.Input{Shape: []int{2}, Classes: 5}, y: []int32{0, 1}, testY: []int32{4}, x: map[int]float32{0: 3, 3: 6}, testX: map[int]float32{0: 1, 1: 2},
 		}, {
+			name:  "csv, a header of years and the labels are numbers",
+			files: map[string][]byte{"a.csv": []byte("1990,1991,class\n1,2,4\n3,4,0\n5,6,1\n")}, spec: "csv:a.csv,norm=none,test=0.34",
+			input: train.Input{Shape: []int{2}, Classes: 5}, y: []int32{0, 1}, testY: []int32{4}, x: map[int]float32{0: 3, 3: 6}, testX: map[int]float32{0: 1, 1: 2},
+		}, {
+			name:  "csv, a header of years and the labels are words, as in the test file",
+			files: map[string][]byte{"a.csv": []byte("1990,1991,class\n1,2,rose\n3,4,oak\n5,6,rose\n"), "b.csv": []byte("1990,1991,class\n7,8,oak\n")}, spec: "csv:a.csv,b.csv,norm=none",
+			input: train.Input{Shape: []int{2}, Classes: 2}, y: []int32{1, 0, 1}, testY: []int32{0}, x: map[int]float32{0: 1, 5: 6}, testX: map[int]float32{0: 7, 1: 8},
+		}, {
+			name:  "csv, no header and the labels are words, as in the test file",
+			files: map[string][]byte{"a.csv": []byte("1,2,rose\n3,4,oak\n5,6,rose\n"), "b.csv": []byte("7,8,elm\n1,1,oak\n2,2,oak\n")}, spec: "csv:a.csv,b.csv,norm=none",
+			input: train.Input{Shape: []int{2}, Classes: 3}, y: []int32{2, 1, 2}, testY: []int32{0, 1, 1}, x: map[int]float32{0: 1, 5: 6}, testX: map[int]float32{0: 7, 1: 8},
+		}, {
 			name:  "csv, label by number",
 			files: map[string][]byte{"a.csv": []byte("1\t2\t4\n0\t4\t0\n")}, spec: "csv:a.csv,a.csv,sep=tab,label=-3,norm=none",
 			input: train.Input{Shape: []int{2}, Classes: 2}, y: []int32{1, 0}, testY: []int32{1, 0}, x: map[int]float32{0: 2, 3: 0},
@@ -413,6 +425,10 @@ func TestOpenBadFile(t *testing.T) {
 		{"NPZ missing", nil, "npz:f", ErrMissing, "f", -1, "no such file"},
 
 		{"CSV word", map[string][]byte{"a": []byte("1,2,0\n1,two,1\n")}, "csv:a", ErrCorrupt, "a", 6, `a finite number, found line 2, column 2: "two"`},
+		{"CSV too large in the first row", map[string][]byte{"a": []byte("1e400,2,0\n1,2,1\n")}, "csv:a", ErrCorrupt, "a", 0, `a finite number, found line 1, column 1: "1e400"`},
+		{"CSV NUL in the first row", map[string][]byte{"a": []byte("\x00,2,0\n1,2,1\n")}, "csv:a", ErrCorrupt, "a", 0, `a finite number, found line 1, column 1: "\x00"`},
+		{"CSV no text in the first row", map[string][]byte{"a": []byte("\xff\xfe,2,0\n1,2,1\n")}, "csv:a", ErrCorrupt, "a", 0, `a finite number, found line 1, column 1`},
+		{"CSV wide", map[string][]byte{"a": []byte("1,2,0\n" + strings.Repeat("1,", maxColumns) + "1\n")}, "csv:a", ErrCorrupt, "a", 6, "at most 1048576 columns (is sep= right?), found line 2"},
 		{"CSV NaN", map[string][]byte{"a": []byte("1,2,0\n1,NaN,1\n")}, "csv:a", ErrCorrupt, "a", 6, "column 2"},
 		{"CSV fields", map[string][]byte{"a": []byte("1,2,0\n1,2\n")}, "csv:a", ErrCorrupt, "a", 6, "expected 3 fields of CSV, found line 2: wrong number of fields"},
 		{"CSV quote", map[string][]byte{"a": []byte("1,2,0\n\"1,2,3\n")}, "csv:a", ErrCorrupt, "a", 6, "line 2"},

@@ -35,16 +35,15 @@ const maxUnpacked = 1 << 30
 
 // openSource opens a file; expected says what for, should it be missing.
 func openSource(path, expected string, maxBytes int64) (*source, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, missing(path, expected, err)
-	}
-	info, err := f.Stat()
-	if err == nil && !info.Mode().IsRegular() {
+	info, err := os.Stat(path)
+	if err == nil && !info.Mode().IsRegular() { // to open a pipe would wait for who writes to it
 		err = &fs.PathError{Op: "open", Path: path, Err: errors.New("not a regular file")}
 	}
 	if err != nil {
-		f.Close()
+		return nil, missing(path, expected, err)
+	}
+	f, err := os.Open(path)
+	if err != nil {
 		return nil, missing(path, expected, err)
 	}
 	s, err := newSource(path, f, info.Size(), maxBytes)
