@@ -124,6 +124,8 @@ type Cluster struct {
 	GPUs  int // of a node, at most 64
 	Plain int // machines without GPUs beside them, for jobs with Either
 
+	Switch int // nodes of a switch; 0: all of them are of one
+
 	Slow *Slow // when which nodes are slow; nil: never
 	Away *Away // when which nodes are not there; nil: never
 }

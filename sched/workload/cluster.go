@@ -17,7 +17,10 @@ func Clusters(r io.Reader) (map[string]sched.Cluster, error) {
 	var c sched.Cluster
 	t.need("num_switch", "num_node_p_switch", "num_gpu_p_node")
 	if t.next() {
-		c = sched.Cluster{Nodes: t.whole("num_switch", 1) * t.whole("num_node_p_switch", 1), GPUs: t.whole("num_gpu_p_node", 1)}
+		switches, nodes := t.whole("num_switch", 1), t.whole("num_node_p_switch", 1)
+		if c = (sched.Cluster{Nodes: switches * nodes, GPUs: t.whole("num_gpu_p_node", 1)}); switches > 1 {
+			c.Switch = nodes
+		}
 		if c.GPUs > 64 {
 			t.fail(t.line, "num_gpu_p_node is %d: want 64 at most", c.GPUs)
 		}

@@ -1,0 +1,120 @@
+package originals
+
+import "slices"
+
+// nodes places the jobs of a round, all anew. The list of free nodes keeps its order from round to round.
+type nodes struct {
+	gpus     int   // of a node
+	inSwitch int   // nodes of a switch
+	free     []int // in the order in which they are taken
+	used     []int // GPUs of each node
+}
+
+// group is what the program takes for the GPUs of a job: the first of them, and how many they are.
+type group struct{ first, gpus int }
+
+// seat is where a job runs.
+type seat struct {
+	nodes []int // in the order in which they were taken
+	gpus  int   // on each of them
+	group group
+}
+
+func newNodes(count, inSwitch, gpus int) *nodes {
+	n := &nodes{gpus: gpus, inSwitch: inSwitch, used: make([]int, count)}
+	for i := range count {
+		n.free = append(n.free, i)
+	}
+	return n
+}
+
+// number is a node's number within its switch.
+func (n *nodes) number(node int) int { return node % n.inSwitch }
+
+// release frees a seat. A node that becomes free stands behind the free ones with the same number or a lower one: so the program sorts its list, stably, after each job.
+func (n *nodes) release(s *seat) {
+	for _, node := range s.nodes {
+		if n.used[node] -= s.gpus; n.used[node] == 0 {
+			n.free = append(n.free, node)
+		}
+	}
+	slices.SortStableFunc(n.free, func(a, b int) int { return n.number(a) - n.number(b) })
+	*s = seat{}
+}
+
+// take takes the first free node.
+func (n *nodes) take() int {
+	node := n.free[0]
+	n.free = slices.Delete(n.free, 0, 1)
+	return node
+}
+
+// place seats jobs: those of whole nodes first, then the others, the largest first, each on the node opened last or on the next one.
+func (n *nodes) place(jobs []*elastic) {
+	for _, j := range jobs {
+		if j.n < n.gpus {
+			continue
+		}
+		j.seat.gpus = n.gpus
+		for range j.n / n.gpus {
+			j.seat.nodes = append(j.seat.nodes, n.take())
+		}
+		j.seat.group = group{slices.Min(j.seat.nodes) * n.gpus, j.n}
+		for _, node := range j.seat.nodes {
+			n.used[node] = n.gpus
+		}
+	}
+	open, left := 0, 0
+	for size := n.gpus / 2; size > 0; size /= 2 {
+		for _, j := range jobs {
+			if j.n != size {
+				continue
+			}
+			if left < size {
+				open, left = n.take(), n.gpus
+			}
+			j.seat = seat{[]int{open}, size, group{open*n.gpus + n.gpus - left, size}}
+			left -= size
+			n.used[open] += size
+		}
+	}
+}
+
+// overhead is what a round costs a job that runs: base, and more if its group is new, most of all when the groups are forgotten.
+func overhead(cluster int, g group, known, forgotten bool) float64 {
+	base, again := 2., 27.
+	if cluster >= 256 {
+		base, again = 7, 47
+	}
+	if known {
+		return base
+	}
+	for n := 1; n <= g.gpus; n *= 2 {
+		base += 2
+	}
+	if forgotten {
+		return base + again
+	}
+	return base
+}
+
+// groups are those that jobs have had.
+type groups struct {
+	known map[group]bool
+	round int // counted from 0
+}
+
+// charge says what this round costs each of some jobs.
+func (g *groups) charge(cluster int, slot float64, jobs []*elastic) {
+	forget := g.round > 0 && g.round%int(slot) == 0
+	g.round++
+	for _, j := range jobs {
+		j.over = overhead(cluster, j.seat.group, g.known[j.seat.group], forget)
+	}
+	for _, j := range jobs {
+		g.known[j.seat.group] = true
+	}
+	if forget {
+		clear(g.known)
+	}
+}

@@ -1,0 +1,137 @@
+package originals
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"star/sched"
+)
+
+// Options of a simulation.
+type Options struct {
+	Policy string  // one of Policies
+	Slot   float64 // s between rounds of ElasticFlow's policies, at least; whole
+	Turned bool    // ef and ef-admission give what is left over where GPU-seconds grow least
+
+	// Progress, unless nil, is called now and then with how many of a virtual cluster's jobs have ended, of how many.
+	Progress func(ended, jobs int)
+}
+
+var policies = map[string]bool{"ef": true, "ef-admission": true}
+
+// Policies lists the names of policies.
+func Policies() (names []string) {
+	for n := range policies {
+		names = append(names, n)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Check says why Run would simulate nothing.
+func Check(jobs []*sched.Job, clusters map[string]sched.Cluster, o Options) error {
+	if !policies[o.Policy] {
+		return fmt.Errorf("there is no policy %q: want one of %s", o.Policy, strings.Join(Policies(), ", "))
+	}
+	return errors.Join(nil)
+}
+
+// Run simulates jobs on virtual clusters, each for itself, until all have ended or been declined. Outcomes are in the order of jobs.
+func Run(jobs []*sched.Job, clusters map[string]sched.Cluster, o Options) ([]sched.Outcome, error) {
+	if err := Check(jobs, clusters, o); err != nil {
+		return nil, err
+	}
+	out := make([]sched.Outcome, len(jobs))
+	of := map[string][]*sched.Outcome{}
+	for i, j := range jobs {
+		out[i] = sched.Outcome{Job: j, Start: math.NaN(), End: math.NaN()}
+		of[j.VC] = append(of[j.VC], &out[i])
+	}
+	for vc, outs := range of {
+		slices.SortStableFunc(outs, func(a, b *sched.Outcome) int {
+			switch {
+			case a.Submit < b.Submit:
+				return -1
+			case a.Submit > b.Submit:
+				return 1
+			}
+			return 0
+		})
+		elasticJobs := elasticJobs(outs, clusters[vc])
+		newElasticFlow(clusters[vc], o).run(elasticJobs, o.Progress)
+	}
+	return out, nil
+}
+
+// elasticJobs are the jobs that run on some number of the cluster's GPUs.
+func elasticJobs(outs []*sched.Outcome, c sched.Cluster) (jobs []*elastic) {
+	t4 := slices.ContainsFunc(outs, func(o *sched.Outcome) bool {
+		return slices.Contains([]string{"yolov3", "ncf", "imagenet", "cifar10"}, o.Model)
+	})
+	for _, o := range outs {
+		j := &elastic{work: work{rates: o.Rates, deadline: o.Deadline, left: o.Iterations}, out: o}
+		for l, r := range o.Rates {
+			if r > 0 && 1<<l <= mostGPUs(o.Job, t4) {
+				j.levels = append(j.levels, 1<<l)
+			}
+		}
+		jobs = append(jobs, j)
+	}
+	return jobs
+}
+
+// mostGPUs is the most GPUs that ElasticFlow's program gives to a job, where that is not what its throughputs say. T4 is the one of its two kinds of GPUs.
+func mostGPUs(j *sched.Job, t4 bool) int {
+	for _, m := range []struct {
+		model string
+		batch int // 0: all others
+		t4    bool
+		most  int
+	}{
+		{"gpt2", 128, false, 16}, {"gpt2", 256, false, 32}, {"bert", 64, false, 8}, {"bert", 128, false, 16}, {"inception3", 64, false, 16}, {"inception3", 128, false, 32},
+		{"resnet50", 64, false, 32}, {"vgg16", 64, false, 32}, {"deepspeech2", 0, false, j.Batch},
+		{"bert", 0, true, 16}, {"cifar10", 0, true, 16}, {"deepspeech2", 320, true, 32}, {"yolov3", 0, true, 4}, {"ncf", 0, true, 1},
+	} {
+		if m.t4 == t4 && m.model == j.Model && (m.batch == 0 || m.batch == j.Batch) {
+			return m.most
+		}
+	}
+	if t4 {
+		return 64
+	}
+	return min(j.Batch, 64)
+}
+
+func switchOf(c sched.Cluster) int {
+	if c.Switch > 0 {
+		return c.Switch
+	}
+	return max(c.Nodes, 1)
+}
+
+// ended is how many jobs have.
+func ended(jobs []*elastic) (n int) {
+	for _, j := range jobs {
+		if !math.IsNaN(j.out.End) {
+			n++
+		}
+	}
+	return n
+}
+
+// steps notes how many GPUs a job has from a time on.
+func steps(o *sched.Outcome, at float64, gpus int) {
+	if n := len(o.Steps); n > 0 && o.Steps[n-1].At == at {
+		o.Steps = o.Steps[:n-1] // nothing was between
+	}
+	was := 0.
+	if n := len(o.Steps); n > 0 {
+		was = o.Steps[n-1].GPUs
+	}
+	if float64(gpus) != was {
+		o.Steps = append(o.Steps, sched.Step{At: at, GPUs: float64(gpus)})
+	}
+}
