@@ -261,7 +261,7 @@ func (e *elasticFlow) spread() {
 			e.pending = slices.DeleteFunc(e.pending, func(o *elastic) bool { return o == j })
 			e.starts(j)
 		}
-		rest := e.raise(j)
+		rest := e.raise(j).merged()
 		e.forget(e.free, rest)
 		e.free, e.rest, j.known = rest, e.free, false
 		j.plan, j.raised = j.raised, j.plan
@@ -289,7 +289,7 @@ func (e *elasticFlow) look(j *elastic, free int) {
 	}
 }
 
-// raise plans a job with its next level, and returns what that leaves.
+// raise plans a job with its next level, and returns what that leaves, not merged.
 func (e *elasticFlow) raise(j *elastic) timeline {
 	e.room = giveBack(e.free, &j.plan, e.room)
 	j.raised, e.rest = e.planner.plan(&j.work, e.room, j.next, j.raised.steps, e.rest)

@@ -75,6 +75,7 @@ func (p *plan) now() int { return p.steps[0].gpus }
 type planner struct {
 	now, slot float64
 	gpus      int
+	gets      []int // memory of a draft
 }
 
 // align is the first of the times now, now + slot, … that is not before t, or the last one before now.
@@ -91,17 +92,25 @@ type draft struct {
 	due   float64  // the deadline, aligned
 	free  timeline // before the plan
 	rest  timeline // what the plan leaves
-	steps timeline
-	todo  float64 // iterations that are not planned yet
+	gets  []int    // in each step of rest, as far as the plan has come; none: the step before goes on
+	steps timeline // whose memory the plan gets
+	todo  float64  // iterations that are not planned yet
 }
 
-// plan plans a job into what is free, and returns what the plan leaves. With first > 0 the job has so many GPUs now, and free has its earlier plan given back.
+const none = -1
+
+// plan plans a job into what is free, and returns what the plan leaves, not merged. With first > 0 the job has so many GPUs now, and free has its earlier plan given back.
 // The results are in the memory of steps and rest, and free is not changed.
 func (p *planner) plan(w *work, free timeline, first int, steps, rest timeline) (plan, timeline) {
-	d := &draft{work: w, planner: p, due: p.align(w.deadline), free: free, rest: append(rest[:0], free...), steps: append(steps[:0], step{p.now, first}), todo: w.left}
+	d := &draft{work: w, planner: p, due: p.align(w.deadline), free: free, rest: append(rest[:0], free...), steps: steps, todo: w.left}
 	if d.due >= p.now {
 		d.rest.cut(d.due)
 	}
+	for p.gets = p.gets[:0]; len(p.gets) < len(d.rest); {
+		p.gets = append(p.gets, none)
+	}
+	d.gets = p.gets
+	d.gets[0] = first
 	from := p.now
 	if first > 0 {
 		next := d.due
@@ -114,15 +123,12 @@ func (p *planner) plan(w *work, free timeline, first int, steps, rest timeline) 
 			return d.ends(real, end)
 		}
 		d.todo -= d.done(first, d.until(next)-p.now)
-		d.steps.put(next, 0)
 		from = next
 	}
 	begin, _ := d.rest.find(from)
 	last, _ := d.rest.find(d.due) // steps before this one begin before the deadline
-	for _, s := range d.rest[:last] {
-		if !d.steps.has(s.at) {
-			d.steps.put(s.at, 0)
-		}
+	for i := 1; i < last; i++ {
+		d.gets[i] = 0
 	}
 	share := 0
 	for _, level := range w.levels {
@@ -194,18 +200,19 @@ func (d *draft) late(i, first int) (plan, timeline) {
 	if first == 0 {
 		share = d.fit(d.gpus)
 	}
-	d.steps.put(last.at, share)
+	d.gets[i] = share
 	real := math.Ceil(last.at + d.todo/d.rate(share))
 	last.gpus = d.gpus - share
-	d.rest.put(d.align(real), d.gpus)
-	return plan{d.steps.merged(), real, d.align(real)}, d.rest.merged()
+	made := d.made(real, d.align(real))
+	d.rest.put(made.end, d.gpus)
+	return made, d.rest
 }
 
 // give gives the job GPUs in a step that lasts until a time, and returns what work that is.
 func (d *draft) give(i, gpus int, until float64) float64 {
 	s := &d.rest[i]
 	s.gpus -= gpus
-	d.steps.put(s.at, gpus)
+	d.gets[i] = gpus
 	work := d.done(gpus, until-s.at)
 	d.todo -= work
 	return work
@@ -213,10 +220,21 @@ func (d *draft) give(i, gpus int, until float64) float64 {
 
 // ends is the finished plan.
 func (d *draft) ends(real, end float64) (plan, timeline) {
+	made := d.made(real, end)
 	if !d.free.has(end) {
 		d.rest.put(end, d.free.before(end))
 	}
-	return plan{d.steps.merged(), real, end}, d.rest.merged()
+	return made, d.rest
+}
+
+func (d *draft) made(real, end float64) plan {
+	steps := d.steps[:0]
+	for i, gpus := range d.gets {
+		if gpus != none && (len(steps) == 0 || steps[len(steps)-1].gpus != gpus) {
+			steps = append(steps, step{d.rest[i].at, gpus})
+		}
+	}
+	return plan{steps, real, end}
 }
 
 // all plans jobs in order into all GPUs, and returns what they leave.
@@ -225,62 +243,70 @@ func (p *planner) all(jobs []*elastic) timeline {
 	for _, j := range jobs {
 		var left timeline
 		j.plan, left = p.plan(&j.work, free, 0, j.plan.steps, rest)
-		free, rest = left, free
+		free, rest = left.merged(), free
 	}
 	return free
 }
 
-// giveBack is free with the GPUs of a plan, in the memory of room.
+// givenBack walks through what is free with the GPUs of a plan given back, step by step.
+type givenBack struct {
+	free timeline
+	plan *plan
+	i, k int // steps of free and of the plan
+}
+
+// gpus is how many are free in a step.
+func (g *givenBack) gpus() int { return g.free[g.i].gpus + g.planned() }
+
+func (g *givenBack) planned() int {
+	if g.k >= len(g.plan.steps) || g.plan.steps[g.k].at >= g.plan.end {
+		return 0
+	}
+	return g.plan.steps[g.k].gpus
+}
+
+// next goes to the next step and returns when it begins. +Inf: there is none.
+func (g *givenBack) next() float64 {
+	of, p := math.Inf(1), math.Inf(1)
+	if g.i+1 < len(g.free) {
+		of = g.free[g.i+1].at
+	}
+	if g.k+1 < len(g.plan.steps) && g.plan.steps[g.k+1].at < g.plan.end {
+		p = g.plan.steps[g.k+1].at
+	} else if g.k < len(g.plan.steps) {
+		p = g.plan.end
+	}
+	at := min(of, p)
+	if of == at && g.i+1 < len(g.free) {
+		g.i++
+	}
+	if p == at {
+		if g.k++; p == g.plan.end {
+			g.k = len(g.plan.steps)
+		}
+	}
+	return at
+}
+
+// giveBack is what is free with the GPUs of a plan given back, in the memory of room.
 func giveBack(free timeline, p *plan, room timeline) timeline {
-	g := append(room[:0], free...)
-	g.cut(p.end)
-	for _, s := range p.steps {
-		g.cut(s.at)
-	}
-	k := 0
-	for i := range g {
-		for k+1 < len(p.steps) && p.steps[k+1].at <= g[i].at {
-			k++
-		}
-		if p.steps[k].at <= g[i].at && g[i].at < p.end {
-			g[i].gpus += p.steps[k].gpus
+	out := room[:0]
+	g := givenBack{free: free, plan: p}
+	for at := free[0].at; !math.IsInf(at, 1); at = g.next() {
+		if n := g.gpus(); len(out) == 0 || out[len(out)-1].gpus != n {
+			out = append(out, step{at, n})
 		}
 	}
-	return g.merged()
+	return out
 }
 
 // secondStep is when the second step of giveBack begins. +Inf: there is one alone.
 func secondStep(free timeline, p *plan) float64 {
-	has := func(k int) int {
-		if k >= len(p.steps) || p.steps[k].at >= p.end {
-			return 0
-		}
-		return p.steps[k].gpus
-	}
-	next := func(k int) float64 { // when step k of the plan ends
-		if k+1 < len(p.steps) && p.steps[k+1].at < p.end {
-			return p.steps[k+1].at
-		}
-		if has(k) > 0 {
-			return p.end
-		}
-		return math.Inf(1)
-	}
-	first := free[0].gpus + has(0)
-	for i, k := 0, 0; ; {
-		at, of := math.Inf(1), next(k)
-		if i+1 < len(free) {
-			at = free[i+1].at
-		}
-		t := min(at, of)
-		if at == t && i+1 < len(free) {
-			i++
-		}
-		if of == t {
-			k++
-		}
-		if math.IsInf(t, 1) || free[i].gpus+has(k) != first {
-			return t
+	g := givenBack{free: free, plan: p}
+	first := g.gpus()
+	for {
+		if at := g.next(); math.IsInf(at, 1) || g.gpus() != first {
+			return at
 		}
 	}
 }
