@@ -335,7 +335,7 @@ func (e *elasticFlow) place() {
 	}
 	var run []*elastic
 	for _, j := range order {
-		if steps(j.out, e.now, j.n); j.n > 0 {
+		if steps(j.out, e.now, float64(j.n)); j.n > 0 {
 			run = append(run, j)
 		}
 	}

@@ -150,3 +150,25 @@ func TestElasticFlow(t *testing.T) {
 		})
 	}
 }
+
+// TestMuri compares each job with what Muri's program made of it, to the last bit.
+func TestMuri(t *testing.T) {
+	dir := filepath.Join(reference(t), "muri")
+	jobs, err := workload.MuriTrace(open(t, dir, "trace3_first200.csv"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	clusters, err := workload.Clusters(open(t, dir, "cluster_spec", "n8g8.csv"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	known, err := MuriTimes(open(t, dir, "trace3_first200.csv"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := Run(jobs, clusters, Options{Policy: "muri-s", Muri: known})
+	if err != nil {
+		t.Fatal(err)
+	}
+	equal(t, out, times(t, dir, "results", "multi-resource-blossom-same-gpu.job.csv.gz"))
+}

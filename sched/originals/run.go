@@ -1,6 +1,7 @@
 package originals
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -16,11 +17,17 @@ type Options struct {
 	Slot   float64 // s between rounds of ElasticFlow's policies, at least; whole
 	Turned bool    // ef and ef-admission give what is left over where GPU-seconds grow least
 
+	// Muri is what MuriTimes has read of the trace. Nil: times of jobs follow from their durations, rounded.
+	Muri map[string]MuriTime
+
 	// Progress, unless nil, is called now and then with how many of a virtual cluster's jobs have ended, of how many.
 	Progress func(ended, jobs int)
 }
 
-var policies = map[string]bool{"ef": true, "ef-admission": true}
+// policies are those that there are: how each simulates the jobs of a virtual cluster, in order of submission.
+var policies = map[string]func([]*sched.Outcome, sched.Cluster, Options){
+	"ef": runElasticFlow, "ef-admission": runElasticFlow, "muri-s": runMuri, "muri-l": runMuri,
+}
 
 // Policies lists the names of policies.
 func Policies() (names []string) {
@@ -33,7 +40,7 @@ func Policies() (names []string) {
 
 // Check says why Run would simulate nothing.
 func Check(jobs []*sched.Job, clusters map[string]sched.Cluster, o Options) error {
-	if !policies[o.Policy] {
+	if policies[o.Policy] == nil {
 		return fmt.Errorf("there is no policy %q: want one of %s", o.Policy, strings.Join(Policies(), ", "))
 	}
 	return errors.Join(nil)
@@ -51,19 +58,33 @@ func Run(jobs []*sched.Job, clusters map[string]sched.Cluster, o Options) ([]sch
 		of[j.VC] = append(of[j.VC], &out[i])
 	}
 	for vc, outs := range of {
-		slices.SortStableFunc(outs, func(a, b *sched.Outcome) int {
-			switch {
-			case a.Submit < b.Submit:
-				return -1
-			case a.Submit > b.Submit:
-				return 1
-			}
-			return 0
-		})
-		elasticJobs := elasticJobs(outs, clusters[vc])
-		newElasticFlow(clusters[vc], o).run(elasticJobs, o.Progress)
+		slices.SortStableFunc(outs, func(a, b *sched.Outcome) int { return cmp.Compare(a.Submit, b.Submit) })
+		policies[o.Policy](outs, clusters[vc], o)
 	}
 	return out, nil
+}
+
+func runElasticFlow(outs []*sched.Outcome, c sched.Cluster, o Options) {
+	newElasticFlow(c, o).run(elasticJobs(outs, c), o.Progress)
+}
+
+// runMuri simulates jobs under muri-s or muri-l.
+func runMuri(outs []*sched.Outcome, c sched.Cluster, o Options) {
+	m := &muri{gpus: c.Nodes * c.GPUs, long: o.Policy == "muri-l", kinds: map[[3]float64]int{}, periods: map[[packing]int]float64{}}
+	var jobs []*staged
+	for _, out := range outs {
+		if out.GPUs > m.gpus {
+			out.Why = fmt.Sprintf("asks for %d GPUs, and the cluster has %d", out.GPUs, m.gpus)
+			continue
+		}
+		t, known := o.Muri[out.ID]
+		if !known {
+			t = MuriTime{out.Duration / out.Iterations * 1000, out.Duration}
+		}
+		jobs = append(jobs, &staged{out: out, gpus: out.GPUs, c: out.Stages[0], g: out.Stages[1], n: out.Stages[2], iteration: float64(t.Iteration*alone) / 1000, work: t.Duration,
+			left: out.Iterations, waiting: out.Submit})
+	}
+	m.run(jobs, o.Progress)
 }
 
 // elasticJobs are the jobs that run on some number of the cluster's GPUs.
@@ -123,7 +144,7 @@ func ended(jobs []*elastic) (n int) {
 }
 
 // steps notes how many GPUs a job has from a time on.
-func steps(o *sched.Outcome, at float64, gpus int) {
+func steps(o *sched.Outcome, at, gpus float64) {
 	if n := len(o.Steps); n > 0 && o.Steps[n-1].At == at {
 		o.Steps = o.Steps[:n-1] // nothing was between
 	}
@@ -131,7 +152,7 @@ func steps(o *sched.Outcome, at float64, gpus int) {
 	if n := len(o.Steps); n > 0 {
 		was = o.Steps[n-1].GPUs
 	}
-	if float64(gpus) != was {
-		o.Steps = append(o.Steps, sched.Step{At: at, GPUs: float64(gpus)})
+	if gpus != was {
+		o.Steps = append(o.Steps, sched.Step{At: at, GPUs: gpus})
 	}
 }
