@@ -89,6 +89,7 @@ type elasticFlow struct {
 	planner
 	admission bool
 	sign      float64 // of the gains; -1: turned
+	anew      bool    // gains are found again each time
 	events    events
 	nodes     *nodes
 	groups    groups
@@ -280,7 +281,7 @@ func (e *elasticFlow) look(j *elastic, free int) {
 	case j.n == 0:
 		j.gain = math.Inf(1)
 	default:
-		if second := secondStep(e.free, &j.plan); !j.known || second != j.second {
+		if second := secondStep(e.free, &j.plan); e.anew || !j.known || second != j.second {
 			e.raise(j)
 			j.known, j.second, j.until = true, second, max(e.align(j.deadline), j.raised.end)
 			j.grows = e.sign * (j.raised.seconds() - j.plan.seconds()) / float64(j.next-j.n)

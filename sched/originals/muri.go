@@ -60,9 +60,6 @@ var alone = 1.015
 // sharing is how many times longer than their period an iteration of one to four jobs takes. It is divided here, not by the compiler: that divides exactly, and rounds otherwise.
 var sharing = [packing]float64{alone, 1.33 / alone, 1.5 / alone, 1.37 / alone}
 
-// unknownRestart is what a job loses that starts again, s, if its model is not in the program's table.
-const unknownRestart = 10
-
 // staged is a job under Muri's policies.
 type staged struct {
 	out       *sched.Outcome
@@ -398,7 +395,7 @@ func (m *muri) give(crews []*crew) {
 			steps(j.out, m.now, float64(j.gpus)/float64(len(c.jobs)))
 			j.takes, j.over = c.takes, 0
 			for _, o := range c.jobs {
-				j.over += cmp.Or(o.out.Restart, unknownRestart)
+				j.over += o.out.Restart
 			}
 		}
 	}

@@ -138,6 +138,9 @@ func TestElasticFlow(t *testing.T) {
 		{"fig9_n16g8_ef", "ef", "1000job_1500lam.csv", "n16g8", "A100", 240},
 		{"fig11_0.1_ef-accessctrl", "ef-admission", "200jobs_900lam_0.1.csv", "n8g8", "A100", 240},
 		{"fig11_0.9_ef-accessctrl", "ef-admission", "200jobs_900lam_0.9.csv", "n8g8", "A100", 240},
+		{"fig8a_edf-accessctrl", "edf-admission", "elasticVpollux_e.csv", "n16g4", "T4", 60},
+		{"fig9_n8g8_edf-accessctrl", "edf-admission", "1000job_1500lam.csv", "n8g8", "A100", 240},
+		{"fig9_n16g8_edf-accessctrl", "edf-admission", "1000job_1500lam.csv", "n16g8", "A100", 240},
 		{"fig8b_cluster01_ef-accessctrl", "ef-admission", "cluster01.csv.gz", "n64g8", "A100", 60},
 	} {
 		t.Run(figure.name, func(t *testing.T) {

@@ -26,7 +26,7 @@ type Options struct {
 
 // policies are those that there are: how each simulates the jobs of a virtual cluster, in order of submission.
 var policies = map[string]func([]*sched.Outcome, sched.Cluster, Options){
-	"ef": runElasticFlow, "ef-admission": runElasticFlow, "muri-s": runMuri, "muri-l": runMuri,
+	"ef": runElasticFlow, "ef-admission": runElasticFlow, "edf-admission": runDeadlines, "muri-s": runMuri, "muri-l": runMuri,
 }
 
 // Policies lists the names of policies.
@@ -51,11 +51,10 @@ func Run(jobs []*sched.Job, clusters map[string]sched.Cluster, o Options) ([]sch
 	if err := Check(jobs, clusters, o); err != nil {
 		return nil, err
 	}
-	out := make([]sched.Outcome, len(jobs))
+	out := begin(jobs)
 	of := map[string][]*sched.Outcome{}
-	for i, j := range jobs {
-		out[i] = sched.Outcome{Job: j, Start: math.NaN(), End: math.NaN()}
-		of[j.VC] = append(of[j.VC], &out[i])
+	for i := range out {
+		of[out[i].VC] = append(of[out[i].VC], &out[i])
 	}
 	for vc, outs := range of {
 		slices.SortStableFunc(outs, func(a, b *sched.Outcome) int { return cmp.Compare(a.Submit, b.Submit) })
@@ -64,8 +63,20 @@ func Run(jobs []*sched.Job, clusters map[string]sched.Cluster, o Options) ([]sch
 	return out, nil
 }
 
+// begin is the outcomes of jobs that have not come yet.
+func begin(jobs []*sched.Job) []sched.Outcome {
+	out := make([]sched.Outcome, len(jobs))
+	for i, j := range jobs {
+		out[i] = sched.Outcome{Job: j, Start: math.NaN(), End: math.NaN()}
+	}
+	return out
+}
+
 func runElasticFlow(outs []*sched.Outcome, c sched.Cluster, o Options) {
-	newElasticFlow(c, o).run(elasticJobs(outs, c), o.Progress)
+	t4 := slices.ContainsFunc(outs, func(o *sched.Outcome) bool {
+		return slices.Contains([]string{"yolov3", "ncf", "imagenet", "cifar10"}, o.Model)
+	})
+	newElasticFlow(c, o).run(elasticJobs(outs, c, func(j *sched.Job) int { return mostGPUs(j, t4) }), o.Progress)
 }
 
 // runMuri simulates jobs under muri-s or muri-l.
@@ -87,17 +98,19 @@ func runMuri(outs []*sched.Outcome, c sched.Cluster, o Options) {
 	m.run(jobs, o.Progress)
 }
 
-// elasticJobs are the jobs that run on some number of the cluster's GPUs.
-func elasticJobs(outs []*sched.Outcome, c sched.Cluster) (jobs []*elastic) {
-	t4 := slices.ContainsFunc(outs, func(o *sched.Outcome) bool {
-		return slices.Contains([]string{"yolov3", "ncf", "imagenet", "cifar10"}, o.Model)
-	})
+// elasticJobs are the jobs that run on some number of the cluster's GPUs, at most as many as most says. The others are declined.
+func elasticJobs(outs []*sched.Outcome, c sched.Cluster, most func(*sched.Job) int) (jobs []*elastic) {
+	all := c.Nodes * c.GPUs
 	for _, o := range outs {
 		j := &elastic{work: work{rates: o.Rates, deadline: o.Deadline, left: o.Iterations}, out: o}
 		for l, r := range o.Rates {
-			if r > 0 && 1<<l <= mostGPUs(o.Job, t4) {
+			if r > 0 && 1<<l <= most(o.Job) {
 				j.levels = append(j.levels, 1<<l)
 			}
+		}
+		if j.fit(all) == 0 {
+			o.Why = fmt.Sprintf("runs on none of the numbers of GPUs that the program gives it, of the %d of the cluster", all)
+			continue
 		}
 		jobs = append(jobs, j)
 	}
