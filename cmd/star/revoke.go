@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"time"
 
+	"star/internal/schedsim"
 	"star/internal/settings"
 	"star/sched/market"
 )
@@ -30,7 +31,7 @@ func readRevocations(text string, invalid func(string, error) error) (*market.Re
 		return nil, invalid("revoke", err)
 	}
 	if r.File != "" {
-		err = readInput(r.File, func(f io.Reader) (err error) { r.Trace, err = market.ReadTrace(f); return err })
+		err = schedsim.ReadInput(r.File, func(f io.Reader) (err error) { r.Trace, err = market.ReadTrace(f); return err })
 	}
 	return r, err
 }

@@ -6,12 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"maps"
 	"math"
 	"math/rand/v2"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,18 +16,17 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"star/internal/schedsim"
 	"star/internal/settings"
 	"star/member"
 	"star/sched"
 	"star/sched/workload"
-	"star/unpack"
 )
 
 // schedSim are the settings of star sched sim and star sched import.
 type schedSim struct {
-	set                                settings.Set
-	format, cluster, throughputs, jobs string
-	estimates, queues, plot, events    string
+	schedsim.Input
+	jobs, plot, events                 string
 	compat, profiling                  string
 	slow, slowMode, revoke, placement  string
 	alpha, estimateError, estimateBias float64
@@ -38,7 +34,6 @@ type schedSim struct {
 	policies                           []string
 	slot, start, resize, horizon       time.Duration
 	asJSON, asCSV                      bool
-	left                               int // jobs of the trace that are left out
 }
 
 func schedCommand() *cobra.Command {
@@ -54,27 +49,21 @@ results were compared with.
 		Args: settings.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.SetOut(standardOutput{os.Stdout})
+	cmd.SetOut(schedsim.StandardOutput{Writer: os.Stdout})
 	cmd.AddCommand(schedSimCommand(), schedCompareCommand(), schedImportCommand(), schedMarketCommand(), schedGenCommand(), schedEstimateCommand(), schedScalingCommand(), schedServeCommand(), schedSubmitCommand(), schedStatusCommand(), schedCancelCommand())
 	return cmd
 }
 
-// bindTrace declares how the trace is read.
-func (p *schedSim) bindTrace() {
-	settings.Var(&p.set, &p.format, "format", "star", "whose format the trace has", "star", "elasticflow", "lucid", "muri", "allox", "helios", "philly")
-	settings.Var(&p.set, &p.throughputs, "throughputs", "", "folder of tables of iterations/s on 1, 2, 4 … GPUs, for the format elasticflow")
-}
-
 func schedSimCommand() *cobra.Command {
 	p := new(schedSim)
-	s := &p.set
-	p.bindTrace()
-	settings.Var(s, &p.cluster, "cluster", "", "a cluster: nodes and GPUs of each, such as n16g8; machines with a GPU and without, such as 5gpu+5cpu; or a file of ElasticFlow or of Lucid (virtual clusters)")
-	settings.Var(s, &p.estimates, "estimates", "", "folder with what lucid needs: colocate_info.csv and *throughput_pred.csv")
+	s := &p.Set
+	p.BindTrace()
+	settings.Var(s, &p.Cluster, "cluster", "", "a cluster: nodes and GPUs of each, such as n16g8; machines with a GPU and without, such as 5gpu+5cpu; or a file of ElasticFlow or of Lucid (virtual clusters)")
+	settings.Var(s, &p.Estimates, "estimates", "", "folder with what lucid needs: colocate_info.csv and *throughput_pred.csv")
 	settings.Var(s, &p.policies, "policy", []string{"fifo"}, "one or more of "+strings.Join(sched.Policies(), ", "))
 	settings.Var(s, &p.alpha, "alpha", .1, "allox chooses among the jobs of this share of the users, of those that have had least")
 	settings.Var(s, &p.profiling, "profiling", "on", "on: jobs of the format allox start when parts of them have run on both kinds of machines", "on", "off")
-	settings.Var(s, &p.queues, "queues", "", "file of AlloX with the order of the users' queues; without it: as they come")
+	settings.Var(s, &p.Queues, "queues", "", "file of AlloX with the order of the users' queues; without it: as they come")
 	settings.Var(s, &p.slot, "slot", 240*time.Second, "how far apart rounds of policies are that plan, at least")
 	settings.Var(s, &p.start, "start", 0, "what a start, or a resume, takes in which a job makes no progress; of policies that star sched serve has")
 	settings.Var(s, &p.resize, "resize", 0, "until more GPUs of a job that runs are of use; 0: as long as --start")
@@ -119,8 +108,8 @@ Files may be packed by gzip; the trace - is standard input.`,
 
 func schedImportCommand() *cobra.Command {
 	p := new(schedSim)
-	s := &p.set
-	p.bindTrace()
+	s := &p.Set
+	p.BindTrace()
 	cmd := &cobra.Command{
 		Use:   "import TRACE",
 		Short: "Write a trace of jobs in STAR's own format",
@@ -130,11 +119,11 @@ func schedImportCommand() *cobra.Command {
 			if done, err := resolved(cmd, s); done || err != nil {
 				return err
 			}
-			jobs, err := p.trace(args[0])
+			jobs, err := p.Trace(args[0])
 			if err != nil {
 				return err
 			}
-			p.leftOut(cmd.ErrOrStderr(), jobs)
+			p.LeftOut(cmd.ErrOrStderr(), jobs)
 			return member.WriteError(workload.Write(cmd.OutOrStdout(), jobs))
 		},
 	}
@@ -154,190 +143,8 @@ func oneTrace(cmd *cobra.Command, args []string) error {
 	return wantArgs(cmd, args, 1, 1, "one trace of jobs")
 }
 
-// output is the file of a setting that names one, standard output for -, and nil for none.
-func output(name string, stdout io.Writer) (io.WriteCloser, error) {
-	switch name {
-	case "":
-		return nil, nil
-	case "-":
-		return standardOutput{stdout}, nil
-	}
-	f, err := os.Create(name)
-	if err != nil {
-		return nil, member.WriteError(err)
-	}
-	return f, nil
-}
-
-// keepInput refuses an output that is one of the files that are read, which it would be written over: by what they are, their names. Those of no name, and what is no
-// file on a disk, such as /dev/null, are passed over.
-func keepInput(s *settings.Set, setting, output string, inputs map[string]string) error {
-	for _, what := range slices.Sorted(maps.Keys(inputs)) {
-		if sameFile(output, inputs[what]) {
-			return s.Invalid(setting, fmt.Errorf("is %s, which would be lost: give another name", what))
-		}
-	}
-	return nil
-}
-
-// sameFile says whether two names are of one file, which is there or would be created.
-func sameFile(a, b string) bool {
-	if a == "" || b == "" || a == "-" || b == "-" {
-		return false
-	}
-	of, err := os.Stat(a)
-	if err != nil {
-		return filepath.Clean(a) == filepath.Clean(b)
-	}
-	other, err := os.Stat(b)
-	return err == nil && of.Mode().IsRegular() && os.SameFile(of, other)
-}
-
-// standardOutput is what commands of star sched print to: that it cannot be written has the exit code of a file that cannot.
-type standardOutput struct{ io.Writer }
-
-func (o standardOutput) Write(p []byte) (int, error) {
-	n, err := o.Writer.Write(p)
-	return n, member.WriteError(err)
-}
-
-func (standardOutput) Close() error { return nil }
-
 // errPicturesFolder is what is wrong with --plot -.
 var errPicturesFolder = errors.New("is a folder of pictures, not one of them: name one, such as pictures")
-
-// readInput has a file read, unpacked; - is standard input. Errors name it.
-func readInput(name string, read func(io.Reader) error) error {
-	f := os.Stdin
-	if name != "-" {
-		var err error
-		if f, err = os.Open(name); err != nil {
-			return member.FileError(err, workload.ErrInput)
-		}
-		defer f.Close()
-	}
-	r, err := unpack.Reader(f)
-	if err == nil {
-		err = read(r)
-	} else {
-		err = workload.Bad("%v: want all of it, or none packed", err)
-	}
-	if err != nil {
-		return member.FileError(fmt.Errorf("%s: %w", name, err), workload.ErrInput)
-	}
-	return nil
-}
-
-// rates reads the tables of --throughputs.
-func (p *schedSim) rates() (workload.Throughputs, error) {
-	files, err := filepath.Glob(filepath.Join(p.throughputs, "*.csv"))
-	if err == nil && len(files) == 0 {
-		err = member.FileError(fmt.Errorf("%s has no tables of throughputs, MODEL.csv: %w", p.throughputs, fs.ErrNotExist), workload.ErrInput)
-	}
-	if err != nil {
-		return nil, err
-	}
-	ths := workload.Throughputs{}
-	for _, f := range files {
-		if err := readInput(f, func(r io.Reader) error { return ths.Read(f, r) }); err != nil {
-			return nil, err
-		}
-	}
-	return ths, nil
-}
-
-// trace reads the jobs.
-func (p *schedSim) trace(name string) (jobs []*sched.Job, err error) {
-	var ths workload.Throughputs
-	if p.format == "elasticflow" {
-		if p.throughputs == "" {
-			return nil, p.set.Invalid("throughputs", errors.New("the format elasticflow needs a folder of tables, one for each model"))
-		}
-		if ths, err = p.rates(); err != nil {
-			return nil, err
-		}
-	} else if flagged(&p.set, "throughputs") {
-		return nil, p.set.Invalid("throughputs", fmt.Errorf("the format elasticflow has models with tables, the format %s does not: leave it out, or give --format elasticflow", p.format))
-	}
-	err = readInput(name, func(r io.Reader) (err error) {
-		switch p.format {
-		case "elasticflow":
-			jobs, err = workload.ElasticFlowTrace(r, ths)
-		case "lucid":
-			jobs, err = workload.LucidTrace(r)
-		case "muri":
-			jobs, err = workload.MuriTrace(r)
-		case "allox":
-			jobs, err = workload.AlloXTrace(r)
-		case "helios":
-			jobs, p.left, err = workload.HeliosTrace(r)
-		case "philly":
-			jobs, p.left, err = workload.PhillyTrace(r)
-		default:
-			jobs, err = workload.StarTrace(r)
-		}
-		if err == nil && len(jobs) == 0 {
-			err = workload.Wrong(1, "want at least one job after it that has ended, and had GPUs")
-		}
-		return err
-	})
-	if errors.Is(err, workload.ErrInput) {
-		if other := formatOf(name); other != "" && other != p.format {
-			err = fmt.Errorf("%w; it looks like a trace of the format %s: give --format %[2]s", err, other)
-		}
-	}
-	return jobs, err
-}
-
-// leftOut says how many jobs of the trace are left out.
-func (p *schedSim) leftOut(w io.Writer, jobs []*sched.Job) {
-	if p.left > 0 {
-		fmt.Fprintf(w, "left out: %d of %d jobs, which had no GPUs or have not ended\n", p.left, p.left+len(jobs))
-	}
-}
-
-// formatOf says whose format a trace has; "": none that we know.
-func formatOf(name string) (format string) {
-	if name == "-" { // it has been read
-		return ""
-	}
-	readInput(name, func(r io.Reader) error {
-		begin, _ := io.ReadAll(io.LimitReader(r, 4096))
-		format = workload.FormatOf(string(begin))
-		return nil
-	})
-	return format
-}
-
-// clusters reads the machines: of each virtual cluster, or of all jobs together.
-func (p *schedSim) clusters(jobs []*sched.Job) (vcs map[string]sched.Cluster, err error) {
-	if p.cluster == "" {
-		return nil, p.set.Invalid("cluster", errors.New("which cluster? give nodes and GPUs, such as n16g8, or a file"))
-	}
-	if one, short := workload.Short(p.cluster); short {
-		vcs = map[string]sched.Cluster{"": one}
-	} else if _, err = os.Stat(p.cluster); errors.Is(err, fs.ErrNotExist) {
-		return nil, p.set.Invalid("cluster", errors.New("there is no such file, and it is no short form such as n16g8 (nodes of 1 to 64 GPUs) or 5gpu+5cpu"))
-	} else if err = readInput(p.cluster, func(r io.Reader) (err error) {
-		vcs, err = workload.Clusters(r)
-		return err
-	}); err != nil {
-		return nil, err
-	}
-	if _, one := vcs[""]; one {
-		for _, j := range jobs {
-			j.VC = ""
-		}
-	}
-	for _, j := range jobs {
-		if _, ok := vcs[j.VC]; !ok && j.VC == "" {
-			return nil, member.FileError(workload.Bad("%s has virtual clusters, and job %s is in none: give the trace a column vc, or one cluster for all jobs, such as n16g8", p.cluster, j.ID), workload.ErrInput)
-		} else if !ok {
-			return nil, member.FileError(workload.Bad("%s has no virtual cluster %q, which job %s is in: add it, or give one cluster for all jobs, such as n16g8", p.cluster, j.VC, j.ID), workload.ErrInput)
-		}
-	}
-	return vcs, nil
-}
 
 // slowNodes has nodes be slow as --slow says.
 func (p *schedSim) slowNodes(vcs map[string]sched.Cluster, jobs []*sched.Job) error {
@@ -348,12 +155,12 @@ func (p *schedSim) slowNodes(vcs map[string]sched.Cluster, jobs []*sched.Job) er
 	if text, random := strings.CutPrefix(p.slow, "seed:"); random {
 		seed, err := strconv.ParseUint(text, 10, 64)
 		if err != nil {
-			return p.set.Invalid("slow", fmt.Errorf("%q is no seed: want seed: and a whole number", p.slow))
+			return p.Set.Invalid("slow", fmt.Errorf("%q is no seed: want seed: and a whole number", p.slow))
 		}
 		spells = workload.RandomSlow(vcs, jobs, func(vc string, node int) sched.Random {
 			return rand.New(rand.NewPCG(seedOf(seed, vc), uint64(node)))
 		})
-	} else if err := readInput(p.slow, func(r io.Reader) (err error) {
+	} else if err := schedsim.ReadInput(p.slow, func(r io.Reader) (err error) {
 		spells, err = workload.ReadSlow(r, vcs)
 		return err
 	}); err != nil {
@@ -371,63 +178,23 @@ func (p *schedSim) slowNodes(vcs map[string]sched.Cluster, jobs []*sched.Job) er
 	return nil
 }
 
-// profile reads what lucid needs. Nil: --estimates does not say where.
-func (p *schedSim) profile() (*sched.Profile, error) {
-	if p.estimates == "" {
-		return nil, nil
-	}
-	var of sched.Profile
-	err := readInput(filepath.Join(p.estimates, "colocate_info.csv"), func(r io.Reader) (err error) {
-		of.Pairs, err = workload.ReadPairs(r)
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	files, err := filepath.Glob(filepath.Join(p.estimates, "*throughput_pred.csv"))
-	if err == nil && len(files) != 1 {
-		err = p.set.Invalid("estimates", fmt.Errorf("want one file *throughput_pred.csv there, got %d", len(files)))
-	}
-	if err != nil {
-		return nil, err
-	}
-	return &of, readInput(files[0], func(r io.Reader) error { return workload.ReadForecasts(r, &of) })
-}
-
-// users reads the order of the users' queues.
-func (p *schedSim) users(jobs []*sched.Job) (names []string, err error) {
-	if p.queues == "" {
-		return nil, nil
-	}
-	err = readInput(p.queues, func(r io.Reader) (err error) {
-		names, err = workload.AlloXQueues(r)
-		return err
-	})
-	for _, j := range jobs {
-		if err == nil && j.Either != nil && !slices.Contains(names, j.User) {
-			err = member.FileError(workload.Bad("%s has no queue %q, which job %s is in: add it", p.queues, j.User, j.ID), workload.ErrInput)
-		}
-	}
-	return names, err
-}
-
 // valid says what is wrong with the settings of star sched sim.
 func (p *schedSim) valid() error {
 	switch {
 	case !(p.alpha > 0 && p.alpha <= 1):
-		return p.set.Invalid("alpha", errors.New("want more than 0, and at most 1"))
+		return p.Set.Invalid("alpha", errors.New("want more than 0, and at most 1"))
 	case p.slot < time.Second:
-		return p.set.Invalid("slot", errors.New("want a second or more"))
+		return p.Set.Invalid("slot", errors.New("want a second or more"))
 	case p.horizon < 0 || p.horizon > 0 && p.horizon < p.slot:
-		return p.set.Invalid("horizon", errors.New("want 0, or a slot or more"))
+		return p.Set.Invalid("horizon", errors.New("want 0, or a slot or more"))
 	case p.start < 0:
-		return p.set.Invalid("start", errors.New("want 0 or more"))
+		return p.Set.Invalid("start", errors.New("want 0 or more"))
 	case p.resize < 0:
-		return p.set.Invalid("resize", errors.New("want 0 or more"))
+		return p.Set.Invalid("resize", errors.New("want 0 or more"))
 	case !(p.estimateError >= 0 && p.estimateError <= 5):
-		return p.set.Invalid("estimate-error", errors.New("want 0 to 5; with 0.5 two of three jobs are thought to take 0.61 to 1.65 times as long as they do"))
+		return p.Set.Invalid("estimate-error", errors.New("want 0 to 5; with 0.5 two of three jobs are thought to take 0.61 to 1.65 times as long as they do"))
 	case !(p.estimateBias > -1 && p.estimateBias <= 10):
-		return p.set.Invalid("estimate-bias", errors.New("want more than -1, and 10 at most; with 0.05 jobs are thought to take 5 % longer than they do"))
+		return p.Set.Invalid("estimate-bias", errors.New("want more than -1, and 10 at most; with 0.05 jobs are thought to take 5 % longer than they do"))
 	case p.asCSV && p.asJSON:
 		return &settings.UsageError{Msg: "--csv and --json: one summary, give one of them"}
 	case p.jobs == "-" && p.events == "-":
@@ -437,9 +204,9 @@ func (p *schedSim) valid() error {
 	case p.events == "-" && (p.asCSV || p.asJSON):
 		return &settings.UsageError{Msg: "--events - writes the events in the place of the summary: leave out --csv and --json, or give a file to --events"}
 	case p.plot == "-":
-		return p.set.Invalid("plot", errPicturesFolder)
+		return p.Set.Invalid("plot", errPicturesFolder)
 	case len(p.policies) == 0:
-		return p.set.Invalid("policy", fmt.Errorf("which? give one or more of %s", strings.Join(sched.Policies(), ", ")))
+		return p.Set.Invalid("policy", fmt.Errorf("which? give one or more of %s", strings.Join(sched.Policies(), ", ")))
 	}
 	if err := p.dependent(); err != nil {
 		return err
@@ -447,9 +214,9 @@ func (p *schedSim) valid() error {
 	for i, policy := range p.policies {
 		switch {
 		case !slices.Contains(sched.Policies(), policy):
-			return p.set.Invalid("policy", fmt.Errorf("there is no policy %q: %swant one of %s", policy, meantPolicy(policy), strings.Join(sched.Policies(), ", ")))
+			return p.Set.Invalid("policy", fmt.Errorf("there is no policy %q: %swant one of %s", policy, meantPolicy(policy), strings.Join(sched.Policies(), ", ")))
 		case slices.Contains(p.policies[:i], policy):
-			return p.set.Invalid("policy", fmt.Errorf("%s is there twice: leave one out", policy))
+			return p.Set.Invalid("policy", fmt.Errorf("%s is there twice: leave one out", policy))
 		}
 	}
 	return nil
@@ -466,18 +233,18 @@ func meantPolicy(name string) string {
 // read reads what is simulated: jobs, machines, and options but for the policy.
 func (p *schedSim) read(trace string) (jobs []*sched.Job, vcs map[string]sched.Cluster, o sched.Options, err error) {
 	if o.Compat, err = sched.ParseCompat(p.compat); err != nil {
-		return nil, nil, o, p.set.Invalid("compat", err)
+		return nil, nil, o, p.Set.Invalid("compat", err)
 	}
 	if o.Placement, err = sched.ParsePlacement(p.placement); err != nil {
-		return nil, nil, o, p.set.Invalid("placement", err)
+		return nil, nil, o, p.Set.Invalid("placement", err)
 	}
 	if err = p.valid(); err != nil {
 		return nil, nil, o, err
 	}
-	if jobs, err = p.trace(trace); err != nil {
+	if jobs, err = p.Trace(trace); err != nil {
 		return nil, nil, o, err
 	}
-	if vcs, err = p.clusters(jobs); err != nil {
+	if vcs, err = p.Clusters(jobs); err != nil {
 		return nil, nil, o, err
 	}
 	if err = p.slowNodes(vcs, jobs); err != nil {
@@ -489,10 +256,10 @@ func (p *schedSim) read(trace string) (jobs []*sched.Job, vcs map[string]sched.C
 	if p.estimateError > 0 || p.estimateBias != 0 {
 		sched.Misjudge(jobs, p.estimateError, p.estimateBias, rand.New(rand.NewPCG(p.seed, 0)))
 	}
-	if o.Profile, err = p.profile(); err != nil {
+	if o.Profile, err = p.Profile(); err != nil {
 		return nil, nil, o, err
 	}
-	o.Users, err = p.users(jobs)
+	o.Users, err = p.Users(jobs)
 	o.Slot, o.Start, o.Resize, o.Horizon = math.Round(p.slot.Seconds()), p.start.Seconds(), p.resize.Seconds(), p.horizon.Seconds()
 	o.Alpha, o.Profiling = p.alpha, p.profiling == "on"
 	return jobs, vcs, o, err
@@ -518,7 +285,7 @@ func (p *schedSim) files(w io.Writer, vcs map[string]sched.Cluster) (files []sch
 		{"jobs", p.jobs, func(f io.Writer) schedWriter { return workload.NewOutcomes(f) }},
 		{"events", p.events, func(f io.Writer) schedWriter { return workload.NewEvents(f, vcs) }},
 	} {
-		f, err := output(of.file, w)
+		f, err := schedsim.Output(of.file, w)
 		if err != nil {
 			return nil, err
 		}
@@ -536,18 +303,18 @@ func (p *schedSim) sim(w, progress io.Writer, trace string) error {
 	}
 	for _, o.Policy = range p.policies { // before files are written, and before the first policy has taken its time
 		if err := sched.Check(jobs, vcs, o); err != nil {
-			return p.set.Invalid("policy", err)
+			return p.Set.Invalid("policy", err)
 		}
 	}
-	p.leftOut(progress, jobs)
+	p.LeftOut(progress, jobs)
 	p.noteUnused(progress, jobs, o)
 	p.notePredictions(progress, jobs)
-	inputs := map[string]string{"the trace": trace, "the file of --cluster": p.cluster, "the file of --slow": p.slow, "the file of --queues": p.queues}
-	if err := keepInput(&p.set, "jobs", p.jobs, inputs); err != nil {
+	inputs := map[string]string{"the trace": trace, "the file of --cluster": p.Cluster, "the file of --slow": p.slow, "the file of --queues": p.Queues}
+	if err := schedsim.KeepInput(&p.Set, "jobs", p.jobs, inputs); err != nil {
 		return err
 	}
 	inputs["the file of --jobs"] = p.jobs
-	if err := keepInput(&p.set, "events", p.events, inputs); err != nil {
+	if err := schedsim.KeepInput(&p.Set, "events", p.events, inputs); err != nil {
 		return err
 	}
 	files, err := p.files(w, vcs)
@@ -562,18 +329,18 @@ func (p *schedSim) sim(w, progress io.Writer, trace string) error {
 		gpus += c.Nodes*c.GPUs + c.Plain
 	}
 	var curves schedCurves
-	var summary schedSummary
+	var summary schedsim.Summary
 	for _, policy := range p.policies {
 		begin := time.Now()
-		o.Policy, o.Progress = policy, schedProgress(progress, policy, time.Now)
+		o.Policy, o.Progress = policy, schedsim.Progress(progress, policy, time.Now)
 		out, err := sched.Run(jobs, vcs, o)
 		if err != nil {
-			return p.set.Invalid("policy", err)
+			return p.Set.Invalid("policy", err)
 		}
 		if p.plot != "" {
 			curves.add(policy, out, gpus)
 		}
-		summary.add(policy, out, time.Since(begin))
+		summary.Add(policy, out, time.Since(begin))
 		for _, f := range files {
 			if err := f.Write(policy, out); err != nil {
 				return member.WriteError(fmt.Errorf("--%s: %w", f.setting, err))
@@ -592,9 +359,9 @@ func (p *schedSim) sim(w, progress io.Writer, trace string) error {
 	}
 	switch {
 	case p.asJSON:
-		return json.NewEncoder(w).Encode(summary.results)
+		return json.NewEncoder(w).Encode(summary.Results)
 	case p.asCSV:
-		return summary.csv(w)
+		return summary.CSV(w)
 	}
-	return summary.table(w)
+	return summary.Table(w)
 }

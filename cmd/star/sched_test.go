@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"star/internal/schedsim"
 	"star/sched"
 	"star/sched/workload"
 )
@@ -34,15 +35,15 @@ func TestSchedGenEvery(t *testing.T) {
 
 // Each user of jobs for two kinds of machines needs a queue.
 func TestUsers(t *testing.T) {
-	p := schedSim{queues: filepath.Join(t.TempDir(), "queues")}
-	if err := os.WriteFile(p.queues, []byte("# 0\nb 0.0\n1.0\n# 1\na 0.0\n1.0\n"), 0o600); err != nil {
+	p := schedSim{Input: schedsim.Input{Queues: filepath.Join(t.TempDir(), "queues")}}
+	if err := os.WriteFile(p.Queues, []byte("# 0\nb 0.0\n1.0\n# 1\na 0.0\n1.0\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	job := func(user string) *sched.Job { return &sched.Job{ID: "7", User: user, Either: new(sched.Either)} }
-	if names, err := p.users([]*sched.Job{job("a"), job("b"), {User: "other"}}); err != nil || !slices.Equal(names, []string{"b", "a"}) {
+	if names, err := p.Users([]*sched.Job{job("a"), job("b"), {User: "other"}}); err != nil || !slices.Equal(names, []string{"b", "a"}) {
 		t.Errorf("%v, %v", names, err)
 	}
-	if _, err := p.users([]*sched.Job{job("a"), job("c")}); !errors.Is(err, workload.ErrInput) || !strings.Contains(err.Error(), `no queue "c", which job 7 is in`) {
+	if _, err := p.Users([]*sched.Job{job("a"), job("c")}); !errors.Is(err, workload.ErrInput) || !strings.Contains(err.Error(), `no queue "c", which job 7 is in`) {
 		t.Errorf("%v", err)
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"star/internal/schedsim"
 	"star/internal/settings"
 	"star/member"
 	"star/runlog"
@@ -90,11 +91,11 @@ Files may be packed by gzip.`,
 			if err != nil {
 				return err
 			}
-			if err := keepInput(&s, "jobs", jobs, map[string]string{"the first table": args[0], "the last table": args[len(args)-1]}); err != nil {
+			if err := schedsim.KeepInput(&s, "jobs", jobs, map[string]string{"the first table": args[0], "the last table": args[len(args)-1]}); err != nil {
 				return err
 			}
 			w := cmd.OutOrStdout()
-			f, err := output(jobs, w)
+			f, err := schedsim.Output(jobs, w)
 			if err != nil {
 				return err
 			}
@@ -117,7 +118,7 @@ Files may be packed by gzip.`,
 func comparedSchedules(files []string, first int) (pairs []*schedPair, err error) {
 	var tables [2][]workload.Schedule
 	for i, name := range files {
-		if err := readInput(name, func(r io.Reader) (err error) {
+		if err := schedsim.ReadInput(name, func(r io.Reader) (err error) {
 			tables[i], err = workload.ReadOutcomes(r)
 			return err
 		}); err != nil {

@@ -5,6 +5,7 @@ import (
 	"os"
 	"strings"
 
+	"star/internal/schedsim"
 	"star/member"
 	"star/runlog"
 	"star/sched/estimate"
@@ -16,7 +17,7 @@ func epochTimes(name string) (all []estimate.EpochTimes, err error) {
 	if i, err := os.Stat(name); err == nil && i.IsDir() || strings.Contains(name, ".jsonl") {
 		return runEpochs(name)
 	}
-	err = readInput(name, func(r io.Reader) (err error) { all, err = estimate.ReadEpochTimes(r); return err })
+	err = schedsim.ReadInput(name, func(r io.Reader) (err error) { all, err = estimate.ReadEpochTimes(r); return err })
 	return all, err
 }
 

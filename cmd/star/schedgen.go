@@ -15,7 +15,7 @@ import (
 
 func schedGenCommand() *cobra.Command {
 	p := new(schedSim)
-	s := &p.set
+	s := &p.Set
 	var g workload.GenerateOptions
 	var every time.Duration
 	settings.Var(s, &g.Like, "like", "elasticflow", "whose jobs they are like", workload.Likes()...)
@@ -26,7 +26,7 @@ func schedGenCommand() *cobra.Command {
 	settings.Var(s, &g.BestEffort, "best-effort", 0, "share of jobs that have no deadline")
 	settings.Var(s, &g.Seed, "seed", 1, "the same seed gives the same jobs")
 	settings.Var(s, &p.compat, "compat", "", "the jobs that an original's generator makes of the seed", "", "elasticflow")
-	settings.Var(s, &p.throughputs, "throughputs", "", "folder of tables of iterations/s on 1, 2, 4 … GPUs: jobs are models of these, in ElasticFlow's format")
+	settings.Var(s, &p.Throughputs, "throughputs", "", "folder of tables of iterations/s on 1, 2, 4 … GPUs: jobs are models of these, in ElasticFlow's format")
 	cmd := &cobra.Command{
 		Use:   "gen",
 		Short: "Make a trace of jobs from a seed",
@@ -47,13 +47,13 @@ Helios and Microsoft's Philly report, or like those of AlloX, in its format.
 				return s.Invalid("jobs", errors.New("want one or more"))
 			case every < 0:
 				return s.Invalid("every", errors.New("want more than 0"))
-			case g.Like == "allox" && p.throughputs != "":
+			case g.Like == "allox" && p.Throughputs != "":
 				return s.Invalid("throughputs", errors.New("not with --like allox, whose jobs run on one machine"))
 			case !(g.Slack > 0 && g.Slack <= 1e6):
 				return s.Invalid("slack", errors.New("want more than 0, and at most a million"))
 			case !(g.Spread >= 0 && g.Spread <= 1):
 				return s.Invalid("spread", errors.New("want a share from 0 to 1"))
-			case p.compat != "" && (g.Like != p.compat || p.throughputs == ""):
+			case p.compat != "" && (g.Like != p.compat || p.Throughputs == ""):
 				return s.Invalid("compat", errors.New("want --like elasticflow, and --throughputs with its tables for A100"))
 			case !(g.BestEffort >= 0 && g.BestEffort <= 1):
 				return s.Invalid("best-effort", errors.New("want a share from 0 to 1"))
@@ -64,15 +64,15 @@ Helios and Microsoft's Philly report, or like those of AlloX, in its format.
 				}
 			}
 			var err error
-			if p.throughputs != "" {
-				if g.Rates, err = p.rates(); err != nil {
+			if p.Throughputs != "" {
+				if g.Rates, err = p.Rates(); err != nil {
 					return err
 				}
 			}
 			g.Every, g.Compat, g.Random = every.Seconds(), p.compat != "", rand.New(rand.NewPCG(g.Seed, 0)).Float64
 			jobs, err := workload.Generate(g)
 			if err != nil {
-				return member.FileError(fmt.Errorf("%s: %w", p.throughputs, err), workload.ErrInput)
+				return member.FileError(fmt.Errorf("%s: %w", p.Throughputs, err), workload.ErrInput)
 			}
 			if g.Like == "allox" {
 				return member.WriteError(workload.WriteAlloX(cmd.OutOrStdout(), jobs))

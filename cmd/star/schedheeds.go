@@ -8,18 +8,16 @@ import (
 	"slices"
 	"strings"
 
+	"star/internal/schedsim"
 	"star/internal/settings"
 	"star/sched"
 )
-
-// flagged says whether a setting was given on the command line. Those of the environment may be for other commands.
-func flagged(s *settings.Set, name string) bool { return s.Origin(name) == settings.Origin("--"+name) }
 
 // noteUnused says of each setting of star sched sim with which none of the policies does anything that it is so: somebody could take a result for what it is not. It is no
 // error, since scripts ask for several policies, one after the other, with the same settings.
 func (p *schedSim) noteUnused(w io.Writer, jobs []*sched.Job, o sched.Options) {
 	var all sched.Heed
-	estimates := p.format == "lucid"
+	estimates := p.Format == "lucid"
 	for _, o.Policy = range p.policies {
 		h := o.Heeds(jobs)
 		all.Alpha, all.Profiling, all.Users = all.Alpha || h.Alpha, all.Profiling || h.Profiling, all.Users || h.Users
@@ -43,7 +41,7 @@ func (p *schedSim) noteUnused(w io.Writer, jobs []*sched.Job, o sched.Options) {
 		{"estimates", "what lucid knows of jobs that share GPUs: it is for lucid, and for the format lucid", estimates},
 		{"compat", "to follow an original's program: " + p.compat + "'s has other policies", all.Compat || o.Compat == 0},
 	} {
-		if flagged(&p.set, c.name) && !c.heeded {
+		if schedsim.Flagged(&p.Set, c.name) && !c.heeded {
 			fmt.Fprintf(w, "note: %s %s nothing with --%s, which says %s\n", who, do, c.name, c.of)
 		}
 	}
@@ -59,7 +57,7 @@ func (p *schedSim) notePredictions(w io.Writer, jobs []*sched.Job) {
 		{"qssf", "history (lgb_priority)", func(j *sched.Job) float64 { return j.History }},
 		{"lucid", "estimate (ebm_priority)", func(j *sched.Job) float64 { return j.Estimate }},
 	} {
-		if p.format == "lucid" || !slices.Contains(p.policies, c.policy) {
+		if p.Format == "lucid" || !slices.Contains(p.policies, c.policy) {
 			continue
 		}
 		none, first := 0, ""
@@ -81,10 +79,10 @@ func (p *schedSim) dependent() error {
 		there      bool
 	}{
 		{"slow-mode", "what a slow node does to a job: give --slow, too", p.slow != ""},
-		{"seed", "those of --estimate-error: give that, too; --slow and --revoke have seeds of their own (seed:N, seed=N)", flagged(&p.set, "estimate-error") || p.estimateError > 0},
+		{"seed", "those of --estimate-error: give that, too; --slow and --revoke have seeds of their own (seed:N, seed=N)", schedsim.Flagged(&p.Set, "estimate-error") || p.estimateError > 0},
 	} {
-		if flagged(&p.set, c.name) && !c.there {
-			return p.set.Invalid(c.name, errors.New("says "+c.with))
+		if schedsim.Flagged(&p.Set, c.name) && !c.there {
+			return p.Set.Invalid(c.name, errors.New("says "+c.with))
 		}
 	}
 	return nil
@@ -92,7 +90,7 @@ func (p *schedSim) dependent() error {
 
 // refuse says of the first of some settings that was given on the command line why it may not be.
 func refuse(s *settings.Set, why string, names ...string) error {
-	if i := slices.IndexFunc(names, func(name string) bool { return flagged(s, name) }); i >= 0 {
+	if i := slices.IndexFunc(names, func(name string) bool { return schedsim.Flagged(s, name) }); i >= 0 {
 		return s.Invalid(names[i], errors.New(why))
 	}
 	return nil

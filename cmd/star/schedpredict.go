@@ -13,6 +13,7 @@ import (
 
 	"gonum.org/v1/gonum/stat"
 
+	"star/internal/schedsim"
 	"star/internal/settings"
 	"star/member"
 	"star/sched/estimate"
@@ -32,7 +33,7 @@ type jobTable struct {
 
 func readJobTable(file string) (*jobTable, error) {
 	t := &jobTable{file: file}
-	err := readInput(file, func(r io.Reader) error {
+	err := schedsim.ReadInput(file, func(r io.Reader) error {
 		in := csv.NewReader(r)
 		for {
 			row, err := in.Read()
@@ -366,7 +367,7 @@ func validPredict(s *settings.Set, args []string, train, to, what, method string
 		return s.Invalid("train", errors.New("of which jobs, whose durations are known, is to be learned?"))
 	case to == "":
 		return s.Invalid("predict", errors.New("of which jobs are durations to be predicted?"))
-	case what == "score" && method != "tree" && flagged(s, "method"):
+	case what == "score" && method != "tree" && schedsim.Flagged(s, "method"):
 		return s.Invalid("method", errors.New("scores are classes: a tree says which, leave it out"))
 	case what == "submissions" && method != "ebm":
 		return s.Invalid("method", errors.New("submissions are learned by ebm, as in Lucid: leave it out"))

@@ -23,12 +23,12 @@ func (p *schedSim) revoked(vcs map[string]sched.Cluster, jobs []*sched.Job) erro
 	if p.revoke == "" || len(jobs) == 0 {
 		return nil
 	}
-	r, err := readRevocations(p.revoke, p.set.Invalid)
+	r, err := readRevocations(p.revoke, p.Set.Invalid)
 	if err != nil {
 		return err
 	}
 	if r.File != "" && len(vcs) > 1 {
-		return p.set.Invalid("revoke", fmt.Errorf("a trace names nodes of one cluster, and there are %d virtual clusters", len(vcs)))
+		return p.Set.Invalid("revoke", fmt.Errorf("a trace names nodes of one cluster, and there are %d virtual clusters", len(vcs)))
 	}
 	first, until := workload.Disturbed(jobs)
 	seed := r.Seed

@@ -11,6 +11,7 @@ import (
 	"strconv"
 
 	"star/cmd/internal/schedule"
+	"star/internal/schedsim"
 	"star/runlog"
 	"star/sched"
 	"star/sched/workload"
@@ -45,7 +46,7 @@ func readSchedule(path string) (s web.Schedules, err error) {
 	if head, _ := in.Peek(64); !workload.IsEvents(string(head)) {
 		return s, errNoSchedule
 	}
-	err = readInput(path, func(r io.Reader) error {
+	err = schedsim.ReadInput(path, func(r io.Reader) error {
 		all, err := workload.ReadEvents(r)
 		if err == nil && len(all) == 0 {
 			err = workload.Wrong(2, "there are no events: write them with star sched sim --events")

@@ -105,7 +105,7 @@ type elasticFlow struct {
 
 func newElasticFlow(c sched.Cluster, o Options) *elasticFlow {
 	e := &elasticFlow{planner: planner{slot: o.Slot, gpus: c.Nodes * c.GPUs}, admission: o.Policy == "ef-admission", sign: 1,
-		nodes: newNodes(c.Nodes, switchOf(c), c.GPUs), groups: groups{known: map[group]bool{}}}
+		nodes: newNodes(c.Nodes, cmp.Or(c.Switch, c.Nodes), c.GPUs), groups: groups{known: map[group]bool{}}}
 	if o.Turned {
 		e.sign = -1
 	}

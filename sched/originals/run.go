@@ -2,7 +2,6 @@ package originals
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -38,12 +37,37 @@ func Policies() (names []string) {
 	return names
 }
 
-// Check says why Run would simulate nothing.
+// Check says why Run would simulate nothing: of which job something is not known that the policy must know, or what is wrong with the cluster.
 func Check(jobs []*sched.Job, clusters map[string]sched.Cluster, o Options) error {
 	if policies[o.Policy] == nil {
 		return fmt.Errorf("there is no policy %q: want one of %s", o.Policy, strings.Join(Policies(), ", "))
 	}
-	return errors.Join(nil)
+	elastic := !strings.HasPrefix(o.Policy, "muri")
+	if elastic && (o.Slot < 1 || o.Slot != math.Trunc(o.Slot)) {
+		return fmt.Errorf("the slot is %v s: want whole seconds, and one at least", o.Slot)
+	}
+	for name, c := range clusters {
+		switch {
+		case c.Slow != nil || c.Away != nil || c.Plain > 0:
+			return fmt.Errorf("virtual cluster %q has slow nodes, nodes that go and come, or machines without GPUs, and %s's program knows of none", name, o.Policy)
+		case c.Nodes < 1 || c.GPUs < 1:
+			return fmt.Errorf("virtual cluster %q has no GPUs", name)
+		case elastic && c.GPUs&(c.GPUs-1) != 0:
+			return fmt.Errorf("virtual cluster %q has nodes of %d GPUs: ElasticFlow's program places jobs on nodes of 1, 2, 4, … GPUs", name, c.GPUs)
+		}
+	}
+	for _, j := range jobs {
+		if _, ok := clusters[j.VC]; !ok {
+			return fmt.Errorf("job %s: there is no virtual cluster %q: add it to the clusters", j.ID, j.VC)
+		}
+		switch {
+		case elastic && (j.Rates == nil || j.Iterations <= 0):
+			return fmt.Errorf("job %s: %s plans with iterations and throughputs, and it has none: give --throughputs and a trace of the format elasticflow, or the columns iterations, rates and batch", j.ID, o.Policy)
+		case !elastic && (j.Stages == nil || j.Duration <= 0 || j.Iterations <= 0):
+			return fmt.Errorf("job %s: %s needs to know its iterations and how long each uses each resource: give a trace of the format muri", j.ID, o.Policy)
+		}
+	}
+	return nil
 }
 
 // Run simulates jobs on virtual clusters, each for itself, until all have ended or been declined. Outcomes are in the order of jobs.
@@ -139,11 +163,12 @@ func mostGPUs(j *sched.Job, t4 bool) int {
 	return min(j.Batch, 64)
 }
 
-func switchOf(c sched.Cluster) int {
-	if c.Switch > 0 {
-		return c.Switch
+// SwitchOf is how many nodes a switch has in ElasticFlow's cluster of that shape. 0: all are of one switch.
+func SwitchOf(c sched.Cluster) int {
+	if c.GPUs == 8 && (c.Nodes == 64 || c.Nodes == 160 || c.Nodes == 256) {
+		return 32
 	}
-	return max(c.Nodes, 1)
+	return 0
 }
 
 // ended is how many jobs have.

@@ -1,4 +1,4 @@
-package main
+package schedsim
 
 import (
 	"bytes"
@@ -7,10 +7,10 @@ import (
 )
 
 // What takes less than 2 s is silent, then there are fewer and fewer lines.
-func TestSchedProgress(t *testing.T) {
+func TestProgress(t *testing.T) {
 	var b bytes.Buffer
 	at := time.Unix(0, 0)
-	say := schedProgress(&b, "fifo", func() time.Time { return at })
+	say := Progress(&b, "fifo", func() time.Time { return at })
 	for s := range 60 {
 		at = time.Unix(int64(s), 0)
 		say(s, 120)

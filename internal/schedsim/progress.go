@@ -1,4 +1,4 @@
-package main
+package schedsim
 
 import (
 	"fmt"
@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// schedProgress says on w how far a simulation under a policy is: after 2 s, then each time after twice as long, a minute at most. It is for sched.Options.Progress.
-func schedProgress(w io.Writer, policy string, now func() time.Time) func(ended, jobs int) {
+// Progress says on w how far a simulation under a policy is: after 2 s, then each time after twice as long, a minute at most. It is for sched.Options.Progress.
+func Progress(w io.Writer, policy string, now func() time.Time) func(ended, jobs int) {
 	begin := now()
 	wait, next := 2*time.Second, begin.Add(2*time.Second)
 	return func(ended, jobs int) {
