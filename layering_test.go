@@ -78,6 +78,7 @@ var rooms = []struct {
 	{"star/internal/process", "star star/allreduce star/checkpoint star/cluster star/compress star/coord star/internal/combinations star/internal/settings star/member star/modes star/modes/baseline star/ps star/ps/rule star/resource star/resource/actuate star/resource/host star/train star/train/kernel star/train/optim star/transport star/flightrecorder", "", "what workers and servers do alike"},
 	{"star/internal/configure", "star star/coord star/internal/inject star/internal/process star/internal/settings star/member star/resource/actuate star/runlog star/trace star/worker", "", "settings, and a worker"},
 	{"star/launch", "star/checkpoint star/internal/configure star/internal/process star/internal/settings star/member star/worker", "", "programs of others as workers: links no model of ours"},
+	{"star/internal/schedsim", "star/internal/settings star/member star/runlog star/sched star/sched/workload star/unpack", "", "what commands that simulate schedulers read and write alike"},
 	{"star/internal/settings", "star/exitcode star/internal/defaults", "", "settings know no room"},
 	{"star/internal/defaults", "", "net os sync context", "values only"},
 	{"star/trace", "star star/unpack", "net sync", "files of recorded times"},

@@ -22,8 +22,6 @@ type elastic struct {
 	spans    []span  // what is free, of elasticFlow
 	own      []span  // the same without one job
 	lost     []*flex // jobs that cannot be in time
-	groups   *groups // nil: changes take no time
-	turn     int
 
 	cluster Cluster
 	away    *absences
@@ -56,7 +54,6 @@ type flex struct {
 	last    float64 // up to when left is right
 	lost    float64 // s of this round in which it makes no progress
 	lag     float64 // s with GPUs until it makes progress
-	turn    int     // in the order in which jobs got GPUs, or more of them
 	realEnd float64 // when it ends on what it has
 	plan    plan    // of elasticFlow, from this round on
 	kept    plan    // of the rounds before
@@ -119,9 +116,6 @@ func newElastic(jobs []*Job, c Cluster, o Options) (e *elastic, all []*flex) {
 	e = &elastic{now: -o.Slot, slot: o.Slot, start: o.Start, resize: cmp.Or(o.Resize, o.Start), gpus: c.Nodes * c.GPUs, compat: o.Compat, policy: planners[o.Policy], cluster: c, away: newAbsences(c.Away)}
 	if o.Horizon > 0 {
 		e.policy = newBounded(o.Policy == "ef-admission", e.gpus, int(math.Ceil(o.Horizon/o.Slot)))
-	}
-	if o.Policy == "edf-admission" && o.Compat&ElasticFlow != 0 {
-		e.groups = &groups{nodes: c.Nodes, gpus: c.GPUs, used: map[string]bool{}}
 	}
 	for _, j := range jobs {
 		j = elasticJob(j, o.Policy)
@@ -195,11 +189,6 @@ func (e *elastic) round(new []*flex) {
 	}
 	e.runnable = append(e.runnable, e.policy.admit(e, new)...)
 	e.policy.allot(e)
-	if e.groups != nil {
-		run := slices.DeleteFunc(slices.Clone(e.runnable), func(f *flex) bool { return f.n == 0 })
-		slices.SortFunc(run, func(a, b *flex) int { return cmp.Compare(a.turn, b.turn) })
-		e.groups.charge(run, e.slot)
-	}
 	e.place()
 }
 
@@ -270,13 +259,8 @@ func (edf) allot(e *elastic) { e.earliestFirst(e.runnable) }
 func (e *elastic) earliestFirst(jobs []*flex) {
 	free := e.gpus
 	for _, f := range slices.SortedStableFunc(slices.Values(jobs), func(a, b *flex) int { return cmp.Compare(a.Deadline, b.Deadline) }) {
-		had := f.n
 		f.n = f.level(free)
 		free -= f.n
-		if f.n > had {
-			e.turn++
-			f.turn = e.turn
-		}
 		if f.n > 0 && math.IsNaN(f.Start) {
 			f.Start = e.now
 		}
@@ -291,12 +275,6 @@ type edfAdmission struct{ edf }
 func (edfAdmission) admit(e *elastic, new []*flex) (in []*flex) {
 	for _, f := range new {
 		jobs := slices.Concat(e.runnable, in)
-		if e.compat&ElasticFlow != 0 {
-			if e.tries(append(jobs, f), f) {
-				in = append(in, f)
-			}
-			continue
-		}
 		before := e.late(jobs)
 		after := e.late(append(jobs, f))
 		if i := slices.IndexFunc(after, func(l *flex) bool { return !slices.Contains(before, l) }); i < 0 || f.BestEffort {
@@ -305,23 +283,7 @@ func (edfAdmission) admit(e *elastic, new []*flex) (in []*flex) {
 			f.decline(e, after[i:]...)
 		}
 	}
-	if e.compat&ElasticFlow != 0 && len(new) > 0 && len(in) == 0 {
-		for _, f := range e.runnable {
-			f.n = 0
-		}
-	}
 	return in
-}
-
-// tries lets a job in as ElasticFlow's program does, which declines it if any job is late, and gives GPUs at once to who is let in. Where nobody
-// is of those that have come, it gives out all GPUs anew, so that jobs are placed in order of their deadlines.
-func (e *elastic) tries(jobs []*flex, f *flex) bool {
-	if late := e.late(jobs); len(late) > 0 && !f.BestEffort {
-		f.decline(e, late...)
-		return false
-	}
-	e.earliestFirst(jobs)
-	return true
 }
 
 // decline says why f is not let in: with it, those who are late would end after their deadlines. Of f itself, if it is one of them, it says by how much.

@@ -43,7 +43,7 @@ func (p *plan) merge() {
 }
 
 // elasticFlow is the policy of ElasticFlow: each job gets the least share of the GPUs with which it meets its deadline, as late as that is enough;
-// what is left over goes where it helps most. ElasticFlow's program gives it in another order: program.
+// what is left over goes where it helps most. ElasticFlow's program decides otherwise: sched/originals.
 type elasticFlow struct{ admission bool }
 
 // admit plans the runnable jobs and those that have come, in order of submission, and refuses one that would be late or make another one so.

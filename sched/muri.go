@@ -97,50 +97,6 @@ func period(jobs []*staged) float64 {
 	return best
 }
 
-// passing is how Muri's program counts the period of jobs that use four resources in turns, storage first: the least over all orders of the jobs, a step apart, of what
-// passes from the end of the third step, when the steps have begun to wait for each other, to the end of the seventh. Steps begin when everybody is done with the one before,
-// but nobody waits for who was at its storage: the processor of that job begins with the step before, since storage takes no time, and has two steps. Found from its results.
-func passing(jobs []*staged) float64 {
-	least := never
-	at := make([]int, len(jobs)) // resource of each job in the first step
-	var place func(i, taken int)
-	place = func(i, taken int) {
-		if i == len(jobs) {
-			least = min(least, passed(jobs, at))
-			return
-		}
-		for r := range most {
-			if at[i] = r; taken>>r&1 == 0 {
-				place(i+1, taken|1<<r)
-			}
-		}
-	}
-	place(0, 0)
-	return least
-}
-
-// passed is what passes from the end of the third step to the end of the seventh, s, if job i begins with resource at[i] of storage, processor, GPU and network.
-func passed(jobs []*staged, at []int) float64 {
-	var before, begin, third float64 // when the step before, and this one, began, and the third one was over
-	for s := range most + 3 {
-		end := 0.
-		for i, j := range jobs {
-			switch r := (s + at[i]) % most; r {
-			case 0:
-			case 1:
-				end = max(end, before+j.Stages[0])
-			default:
-				end = max(end, begin+j.Stages[r-1])
-			}
-		}
-		before, begin = begin, end
-		if s == 2 {
-			third = end
-		}
-	}
-	return begin - third
-}
-
 // busy is the share of the time in which the resources are used.
 func (g *together) busy() (sum float64) {
 	for _, j := range g.jobs {
@@ -164,10 +120,7 @@ func (g *together) helps() bool {
 // the resources are busiest, as many as are needed. Jobs are in the order of their priority, and so are the groups.
 //
 // Source: Zhao et al., Muri, SIGCOMM 2022, section 4, algorithm 1.
-func pack(jobs []*staged, gpus int, compat Compat) []*together {
-	if compat&Muri != 0 {
-		return packProgram(jobs, gpus)
-	}
+func pack(jobs []*staged, gpus int) []*together {
 	groups, demand := singles(jobs)
 	for round := 0; round < 2 && demand > gpus; round++ {
 		pairs := pairsOf(groups)
@@ -182,41 +135,6 @@ func pack(jobs []*staged, gpus int, compat Compat) []*together {
 		groups = slices.DeleteFunc(groups, func(g *together) bool { return g == nil })
 	}
 	return groups
-}
-
-// packProgram is pack as Muri's program has it: a round joins pairs of the matching until all fit, first those with as many GPUs as the first job has, of these the one whose
-// second group comes first, in the place of which both are then. In the end groups whose jobs would be faster one after the other are taken apart. Found from which jobs share
-// GPUs in its results.
-func packProgram(jobs []*staged, gpus int) []*together {
-	at := map[*staged]int{}
-	for i, j := range jobs {
-		at[j] = i
-	}
-	groups, demand := singles(jobs)
-	for round := 0; round < 2 && demand > gpus; round++ {
-		for _, p := range pairsProgram(groups) {
-			if demand <= gpus {
-				break
-			}
-			demand -= p.union.gpus()
-			groups[p.a], groups[p.b] = nil, p.union
-		}
-		groups = slices.DeleteFunc(groups, func(g *together) bool { return g == nil })
-	}
-	var fit []*together
-	for _, g := range groups {
-		if len(g.jobs) == 1 || g.helps() {
-			fit = append(fit, g)
-			continue
-		}
-		alone, _ := singles(g.jobs)
-		fit = append(fit, alone...)
-	}
-	first := func(g *together) int {
-		return at[slices.MinFunc(g.jobs, func(a, b *staged) int { return at[a] - at[b] })]
-	}
-	slices.SortFunc(fit, func(a, b *together) int { return first(a) - first(b) })
-	return fit
 }
 
 // singles are jobs that share with nobody, and how many GPUs these have.
@@ -255,48 +173,6 @@ func pairsOf(groups []*together) []pair {
 		panic(err) // weights are over 0 and at most 1, and no edge is there twice
 	}
 	return slices.DeleteFunc(pairs, func(p pair) bool { return mate[p.a] != p.b })
-}
-
-// pairsProgram is pairsOf as Muri's program has it: groups may be one that do not help each other, and pairs and fours are better than three that are as busy. Which of
-// matchings of as much weight is taken follows from the order of the groups. First come those with as many GPUs as the first group has.
-func pairsProgram(groups []*together) (pairs []pair) {
-	seen := map[int]bool{}
-	for _, g := range groups {
-		gpus := g.gpus()
-		if seen[gpus] {
-			continue
-		}
-		seen[gpus] = true
-		var same []int
-		for i, x := range groups {
-			if x.gpus() == gpus {
-				same = append(same, i)
-			}
-		}
-		unions, weights := make([][]*together, len(same)), make([][]int64, len(same))
-		for b := range same {
-			unions[b], weights[b] = make([]*together, len(same)), make([]int64, len(same))
-			for a := range b {
-				u := &together{jobs: slices.Concat(groups[same[a]].jobs, groups[same[b]].jobs)}
-				if len(u.jobs) > most {
-					continue
-				}
-				u.period = passing(u.jobs)
-				w := int64(math.Round(u.busy() / sharing[len(u.jobs)-1] * 1e9))
-				unions[b][a], weights[b][a], weights[a][b] = u, w, w
-			}
-		}
-		mate, err := blossom.Forest(weights)
-		if err != nil {
-			panic(err) // the table is symmetric, and weights are at most 1e9
-		}
-		for b, a := range mate {
-			if a >= 0 && a < b {
-				pairs = append(pairs, pair{same[a], same[b], unions[b][a]})
-			}
-		}
-	}
-	return pairs
 }
 
 // interleaved is a cluster under a policy of Muri.
@@ -387,19 +263,12 @@ func (e *interleaved) decide() {
 			if e.policy == "muri-l" {
 				return j.attained
 			}
-			left := j.left * j.guess() * float64(j.GPUs)
-			if e.compat&Muri != 0 && j.Start < e.now {
-				left *= alone // found from who runs: of two jobs the one that has run waits for the other
-			}
-			return left
+			return j.left * j.guess() * float64(j.GPUs)
 		})
 		chosen := e.choose()
-		groups = pack(chosen, e.gpus, e.compat)
 		first = len(e.jobs)
-		if e.compat&Muri == 0 {
-			rest, _ := singles(slices.DeleteFunc(slices.Clone(e.jobs), func(j *staged) bool { return slices.Contains(chosen, j) }))
-			groups = append(groups, rest...)
-		}
+		rest, _ := singles(slices.DeleteFunc(slices.Clone(e.jobs), func(j *staged) bool { return slices.Contains(chosen, j) }))
+		groups = append(pack(chosen, e.gpus), rest...)
 	case "srtf":
 		e.sort(func(j *staged) float64 { return j.left * j.guess() })
 	case "srsf":

@@ -79,6 +79,9 @@ func Check(jobs []*Job, clusters map[string]Cluster, o Options) error {
 	if p, ok := predicted[o.Policy]; ok && !slices.ContainsFunc(jobs, func(j *Job) bool { return p.of(j) != 0 }) {
 		return fmt.Errorf("%s orders jobs by a predicted duration, and no job has one: give the column %s, which star sched estimate --predict writes", o.Policy, p.column)
 	}
+	if slices.Contains(elsewhere[o.Compat], o.Policy) {
+		return fmt.Errorf("%s as in the original's program is not in this one: sched-originals has it, with the same settings (docs/scheduling-originals.md)", o.Policy)
+	}
 	kind := o.simulation(jobs)
 	if kind == ofMachines && !(o.Alpha > 0 && o.Alpha <= 1) {
 		return fmt.Errorf("alpha is %v: want more than 0, and at most 1", o.Alpha)
@@ -114,8 +117,6 @@ func Check(jobs []*Job, clusters map[string]Cluster, o Options) error {
 			return fmt.Errorf("job %s: %s needs to know how long it takes with a GPU and without: give a trace of the format allox", j.ID, o.Policy)
 		case kind == ofShares && o.Policy != "star" && j.Rates == nil:
 			return fmt.Errorf("job %s: %s plans with iterations and throughputs, and it has none: give --throughputs and a trace of the format elasticflow (also star sched gen --throughputs), or the columns iterations, rates and batch", j.ID, o.Policy)
-		case isElasticFlow(o.Policy) && o.Compat&ElasticFlow != 0 && j.Iterations == 0:
-			return fmt.Errorf("job %s: %s counts the slots of a job, and it has no iterations: give it some, or leave it out", j.ID, o.Policy)
 		case start != nil && j.Duration == 0 && j.Rates != nil:
 			return fmt.Errorf("job %s: %s runs jobs for their duration, and it has none: give the column duration, or take a policy that plans, such as ef", j.ID, o.Policy)
 		}
@@ -182,7 +183,6 @@ var programs = map[string]func([]*Job, Cluster, Options) []Outcome{
 	"gandiva":  func(jobs []*Job, c Cluster, o Options) []Outcome { return elasticGandiva(jobs, c, o.Slot) },
 	"themis":   func(jobs []*Job, c Cluster, o Options) []Outcome { return themisProgram(jobs, c, o.Slot) },
 	"chronus":  func(jobs []*Job, c Cluster, o Options) []Outcome { return chronusProgram(jobs, c, o.Slot) },
-	"ef":       elasticProgram, "ef-admission": elasticProgram,
 }
 
 func isElasticFlow(policy string) bool { return policy == "ef" || policy == "ef-admission" }
@@ -216,10 +216,13 @@ func (o Options) simulation(jobs []*Job) simulation {
 
 // originals are the policies that each original's program has, but for AlloX's (mixedPolicies).
 var originals = map[Compat][]string{
-	ElasticFlow: {"edf", "edf-admission", "ef", "ef-admission", "gandiva", "tiresias", "themis", "chronus"},
+	ElasticFlow: {"edf", "gandiva", "tiresias", "themis", "chronus"},
 	Lucid:       {"fifo", "sjf", "srtf", "srsf", "qssf", "tiresias", "lucid"},
-	Muri:        {"srtf", "srsf", "tiresias", "muri-s", "muri-l"},
+	Muri:        {"srtf", "srsf", "tiresias"},
 }
+
+// elsewhere are the policies that each original's program has, and that only the module star/sched/originals follows.
+var elsewhere = map[Compat][]string{ElasticFlow: {"ef", "ef-admission", "edf-admission"}, Muri: {"muri-s", "muri-l"}}
 
 // Heed is which of the options something is done of that decides as these say: of the policy itself, or of the others of its original, with which it is compared.
 type Heed struct {

@@ -51,7 +51,7 @@ func main() {
 }
 
 func run(check bool) error {
-	root, err := output(nil, "go", "list", "-m", "-f", "{{.Dir}}")
+	root, err := output([]string{"GOWORK=off"}, "go", "list", "-m", "-f", "{{.Dir}}")
 	if err != nil {
 		return err
 	}

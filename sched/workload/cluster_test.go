@@ -27,7 +27,7 @@ func TestShort(t *testing.T) {
 func TestClusters(t *testing.T) {
 	const one, vcs = "num_switch,num_node_p_switch,num_gpu_p_node\n", ",num\n"
 	for text, want := range map[string]map[string]sched.Cluster{
-		one + "2,4,64\n":       {"": {Nodes: 8, GPUs: 64}},
+		one + "2,4,64\n":       {"": {Nodes: 8, GPUs: 64, Switch: 4}},
 		vcs + "vcA,3\nvcB,1\n": {"vcA": {Nodes: 3, GPUs: 8}, "vcB": {Nodes: 1, GPUs: 8}},
 	} {
 		if got, err := Clusters(strings.NewReader(text)); err != nil || !reflect.DeepEqual(got, want) {
