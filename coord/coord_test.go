@@ -2031,6 +2031,31 @@ func TestJoinOver(t *testing.T) {
 	})
 }
 
+// An answer that cannot be read comes once: the next would be the same.
+func TestJoinUnreadable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net, l := piped(t)
+		defer l.Close()
+		hellos := 0
+		go func() {
+			for {
+				conn, err := l.Accept()
+				if err != nil {
+					return
+				}
+				transport.ReadHello(conn, time.Second)
+				hellos++
+				transport.Send(conn, transport.Welcome{Trailing: 1}, nil)
+			}
+		}()
+		_, err := Join(t.Context(), MemberConfig{Network: net, Addr: "coord", Hello: hello(0), JoinTimeout: time.Hour})
+		var e *transport.AnswerError
+		if !errors.As(err, &e) || hellos != 1 {
+			t.Errorf("after %d hellos: %v", hellos, err)
+		}
+	})
+}
+
 // Where a server is reached is asked at each try: it is not known before the name of the coordinator is.
 func TestJoinReached(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -464,7 +464,7 @@ func (c *Coordinator) welcome(p *peer) {
 	}
 	c.arch.welcome(c, p, &w)
 	w.Pass = c.pass(p.rank, w.Step)
-	c.send(p, func() error { return transport.Send(p.conn, w, transport.Floats(buffers)) })
+	c.send(p, func() error { return transport.SendWelcome(p.conn, w, transport.Floats(buffers)) })
 	c.tellViews(p)
 }
 

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"github.com/cenkalti/backoff/v5"
 
 	"star/exitcode"
+	"star/transport/wire"
 )
 
 // RejectError: the peer has refused us, and says why.
@@ -33,6 +35,18 @@ func (e *RejectError) Error() string {
 
 // ExitCode is the exit code that fits.
 func (e *RejectError) ExitCode() int { return e.Exit }
+
+// AnswerError: the peer's answer to a hello cannot be read. Another hello would be answered in the same way.
+type AnswerError struct{ Err error }
+
+// Error says what cannot be read.
+func (e *AnswerError) Error() string {
+	return e.Err.Error() + ": install the same release of STAR on both sides"
+}
+
+// Unwrap gives what cannot be read, ExitCode that of members that disagree (78).
+func (e *AnswerError) Unwrap() error { return e.Err }
+func (e *AnswerError) ExitCode() int { return exitcode.Disagree }
 
 // tlsError: certificates do not fit.
 type tlsError struct{ err error }
@@ -127,24 +141,45 @@ func welcome(c Conn, h Hello, payload []byte) (Welcome, []byte, error) {
 		}
 		w, err := ParseWelcome(f.Header)
 		if err != nil {
-			return Welcome{}, nil, &Error{"recv", c.Peer(), err}
+			return Welcome{}, nil, unreadable(c, err)
 		}
 		text, err := ReadAll(c, f)
-		return w, text, err
+		if err != nil {
+			return Welcome{}, nil, err
+		}
+		if n := len(text) - w.Trailing; n < 0 {
+			return Welcome{}, nil, unreadable(c, fmt.Errorf("welcome: the last %d bytes of a payload of %d", w.Trailing, len(text)))
+		} else if w.Trailing > 0 {
+			w.Optimizer, w.Trailing, text = string(text[n:]), 0, text[:n:n]
+		}
+		return w, text, nil
 	case KindReject:
 		r, err := ParseReject(f.Header)
 		if err != nil {
-			return Welcome{}, nil, &Error{"recv", c.Peer(), err}
+			return Welcome{}, nil, unreadable(c, err)
 		}
 		return Welcome{}, nil, &RejectError{Peer: c.Peer(), Exit: r.Exit, Reason: r.Reason}
 	case KindElsewhere:
 		m, err := ParseElsewhere(f.Header)
 		if err != nil {
-			return Welcome{}, nil, &Error{"recv", c.Peer(), err}
+			return Welcome{}, nil, unreadable(c, err)
 		}
 		return Welcome{}, nil, &ElsewhereError{Peer: c.Peer(), Addr: m.Addr}
 	}
-	return Welcome{}, nil, &Error{"recv", c.Peer(), fmt.Errorf("%v where welcome or reject must come", f.Kind)}
+	return Welcome{}, nil, unreadable(c, fmt.Errorf("%v where welcome or reject must come", f.Kind))
+}
+
+func unreadable(c Conn, err error) error { return &AnswerError{&Error{"recv", c.Peer(), err}} }
+
+// SendWelcome sends w with the model's buffers as its payload; an optimizer that is too long for the
+// header goes behind them. Open takes it back. Errors are those of Send.
+func SendWelcome(c Conn, w Welcome, buffers []byte) error {
+	if len(w.Optimizer) > wire.MaxOptimizer {
+		payload := append(slices.Clone(buffers), w.Optimizer...)
+		w.Optimizer, w.Trailing = "", len(w.Optimizer)
+		return Send(c, w, payload)
+	}
+	return Send(c, w, buffers)
 }
 
 // ReadHello reads the Hello that opens a connection, and its payload. Afterwards there is no

@@ -509,6 +509,72 @@ func TestManyAtOnce(t *testing.T) {
 	}
 }
 
+// An optimizer of any length comes with a welcome, and leaves the buffers as they are.
+func TestLongOptimizer(t *testing.T) {
+	n := new(transport.Pipe)
+	l, err := n.Listen("coord")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for _, size := range []int{0, 4096, 4097, 1 << 20} {
+		for _, buffers := range []string{"", "buffers."} {
+			optimizer := strings.Repeat("o", size)
+			go func() {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				transport.ReadHello(c, time.Second)
+				transport.SendWelcome(c, transport.Welcome{Optimizer: optimizer}, []byte(buffers))
+			}()
+			c, w, got, err := transport.Open(limited(t), n, "coord", worker(0), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.Close()
+			if w.Optimizer != optimizer || w.Trailing != 0 || string(got) != buffers {
+				t.Errorf("of %d bytes: %d, with %d of the buffers' %d", size, len(w.Optimizer), len(got), len(buffers))
+			}
+		}
+	}
+}
+
+// An answer that cannot be read has an exit code: another try would get the same one.
+func TestAnswerIsUnreadable(t *testing.T) {
+	n := new(transport.Pipe)
+	l, err := n.Listen("coord")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for _, c := range []struct {
+		name string
+		say  func(transport.Conn)
+		want string
+	}{
+		{"a field", func(c transport.Conn) {
+			c.WriteFrame(transport.KindWelcome, transport.Welcome{Optimizer: strings.Repeat("o", 5000)}.AppendTo(nil), nil, 0)
+		}, "optimizer: 5000 bytes, at most 4096"},
+		{"more than there is", func(c transport.Conn) { transport.Send(c, transport.Welcome{Trailing: 9}, []byte("8 bytes.")) }, "the last 9 bytes of a payload of 8"},
+		{"no answer", func(c transport.Conn) { transport.Send(c, transport.Pull{}, nil) }, "pull where welcome or reject must come"},
+	} {
+		go func() {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			transport.ReadHello(conn, time.Second)
+			c.say(conn)
+		}()
+		_, _, _, err := transport.Open(limited(t), n, "coord", worker(0), nil)
+		var e *transport.AnswerError
+		if !errors.As(err, &e) || e.ExitCode() != 78 || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", c.name, err, c.want)
+		}
+	}
+}
+
 func TestHelloIsCheckedBeforeItIsSent(t *testing.T) {
 	h := worker(0)
 	h.Job = strings.Repeat("j", 300)

@@ -94,6 +94,7 @@ const (
 	MaxLeases       = wire.MaxLeases
 	MaxBelow        = wire.MaxBelow
 	MaxPieces       = wire.MaxPieces
+	MaxOptimizer    = wire.MaxOptimizer
 	RoleServer      = wire.RoleServer
 	RoleWorker      = wire.RoleWorker
 	RoleTool        = wire.RoleTool

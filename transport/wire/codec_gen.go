@@ -136,7 +136,7 @@ var kindNames = [...]string{
 
 var payloads = [...]Payload{
 	KindHello:    Text,
-	KindWelcome:  Text,
+	KindWelcome:  Data,
 	KindAssign:   Text,
 	KindFire:     Memo,
 	KindNorm:     Bins,
@@ -247,7 +247,7 @@ func (Welcome) Kind() Kind { return KindWelcome }
 
 // AppendTo appends the header of m to dst.
 func (m Welcome) AppendTo(dst []byte) []byte {
-	dst = appendArray(dst, 12)
+	dst = appendArray(dst, 13)
 	dst = appendInt(dst, int64(m.Rank))
 	dst = appendInt(dst, int64(m.Workers))
 	dst = appendInt(dst, m.Generation)
@@ -263,6 +263,7 @@ func (m Welcome) AppendTo(dst []byte) []byte {
 	dst = appendString(dst, m.Pass)
 	dst = appendInt(dst, int64(m.Batch))
 	dst = appendString(dst, m.Optimizer)
+	dst = appendInt(dst, int64(m.Trailing))
 	return dst
 }
 
@@ -304,9 +305,12 @@ func (m *Welcome) Parse(b []byte) error {
 	}
 	if m.Optimizer = ""; p.more() {
 		p.left--
-		if s := p.text("optimizer", maxText); m.Optimizer != string(s) {
+		if s := p.text("optimizer", MaxOptimizer); m.Optimizer != string(s) {
 			m.Optimizer = string(s)
 		}
+	}
+	if m.Trailing = 0; p.more() {
+		m.Trailing = int(p.within("trailing", 0, maxOptimizer))
 	}
 	return p.end()
 }

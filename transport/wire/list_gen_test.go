@@ -67,7 +67,7 @@ var fresh = [...]func() parsing{
 // fields has the names of the fields of each kind, those that may be absent behind the others.
 var fields = [...]struct{ needed, absent []string }{
 	KindHello:       {[]string{"service", "role", "job", "token", "version", "host", "rank", "shard", "addr", "shards", "model", "model_hash", "params", "buffers"}, []string{"pass"}},
-	KindWelcome:     {[]string{"rank", "workers", "generation", "version", "seed", "shards", "elapsed", "step"}, []string{"term", "pass", "batch", "optimizer"}},
+	KindWelcome:     {[]string{"rank", "workers", "generation", "version", "seed", "shards", "elapsed", "step"}, []string{"term", "pass", "batch", "optimizer", "trailing"}},
 	KindReject:      {[]string{"exit", "reason"}, nil},
 	KindAssign:      {[]string{"shards", "of", "params", "workers", "generation"}, []string{"key"}},
 	KindReady:       {[]string{"shard", "version"}, nil},
@@ -146,6 +146,7 @@ var ranges = []struct {
 	{KindWelcome, 7, "step", 0, 9223372036854775807},
 	{KindWelcome, 8, "term", 0, 9223372036854775807},
 	{KindWelcome, 10, "batch", 0, 2147483647},
+	{KindWelcome, 12, "trailing", 0, 16777216},
 	{KindReject, 0, "exit", 0, 255},
 	{KindAssign, 1, "of", 0, 1024},
 	{KindAssign, 2, "params", 0, 1099511627776},

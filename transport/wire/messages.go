@@ -43,6 +43,9 @@ const (
 	MaxBelow   = 1024    // of a Branch, so that it fits into a header: no more workers are linked below one
 	MaxPieces  = 1 << 12 // of the stream that a batch is of, beside the first
 
+	MaxOptimizer = 4 << 10  // bytes of an optimiser in the header of a Welcome
+	maxOptimizer = 16 << 20 // bytes of one in its payload: as many as a Hello's has
+
 	maxName      = 255     // bytes of a name, a host or an address
 	maxCodec     = 32      // bytes of a codec's name
 	maxToken     = 1 << 10 // bytes
@@ -119,9 +122,9 @@ type ShardInfo struct {
 // Welcome accepts a hello. `shards` cover the vector from 0 to its end without gaps; each has the elements [from, to).
 //
 // Sent: listener → dialler.
-// Payload: for workers from the coordinator: the job's settings as JSON; else none.
+// Payload: for workers from the coordinator: the model's buffers, float32, of a job that resumes, and the `trailing` bytes of the optimizer; else none.
 //
-//wire:kind 2 payload=text
+//wire:kind 2 payload=data
 type Welcome struct {
 	Rank       int           `wire:"-1..MaxWorkers-1"` // of the dialler; −1: it has none
 	Workers    int           `wire:"0..MaxWorkers"`    // of the job
@@ -130,11 +133,12 @@ type Welcome struct {
 	Seed       bool          // this worker must send init to every shard; in a ring that was taken over: its parameters count, and are not those of a worker that comes too late
 	Shards     []ShardInfo   `wire:"max=MaxShards"` // who holds which elements
 	Elapsed    time.Duration // since the run began
-	Step       int64         `wire:"natural"`            // of the worker's next gradient: not 0 where one of its rank was there before
-	Term       int64         `wire:"natural,absent"`     // of the coordinator's leadership, where several processes may coordinate the job; else 0
-	Pass       string        `wire:"absent"`             // for workers, to be shown to shards as it is (*Passes*)
-	Batch      int           `wire:"0..maxCount,absent"` // for workers: samples of an equal share of a round, by which they know what part of the work theirs is; 0: not told
-	Optimizer  string        `wire:"max=maxText,absent"` // for workers of parameter servers that make steps of their own: what these are by, as JSON of optim.Config; empty: by the worker's settings
+	Step       int64         `wire:"natural"`                 // of the worker's next gradient: not 0 where one of its rank was there before
+	Term       int64         `wire:"natural,absent"`          // of the coordinator's leadership, where several processes may coordinate the job; else 0
+	Pass       string        `wire:"absent"`                  // for workers, to be shown to shards as it is (*Passes*)
+	Batch      int           `wire:"0..maxCount,absent"`      // for workers: samples of an equal share of a round, by which they know what part of the work theirs is; 0: not told
+	Optimizer  string        `wire:"max=MaxOptimizer,absent"` // for workers of parameter servers that make steps of their own: what these are by, as JSON of optim.Config; empty: by the worker's settings
+	Trailing   int           `wire:"0..maxOptimizer,absent"`  // bytes at the end of the payload that are the optimizer: one that does not fit `optimizer`, which is empty then
 }
 
 // Reject refuses a hello, or ends a membership. The sender closes. This frame is the same in every version of the protocol.
