@@ -453,7 +453,8 @@ func (c *Coordinator) Run(ctx context.Context) (runlog.Result, error) {
 // event, a tick, a look at deadlines, a notice of this process. None of it waits for a member, so
 // that one that does not answer holds up only what needs its answer.
 func (c *Coordinator) loop(ctx context.Context) error {
-	join := time.NewTimer(c.cfg.JoinTimeout)
+	patience := c.cfg.JoinTimeout
+	join := time.NewTimer(patience)
 	defer join.Stop()
 	tick := time.NewTicker(min(time.Second, c.cfg.DeadAfter/beats))
 	defer tick.Stop()
@@ -484,8 +485,14 @@ func (c *Coordinator) loop(ctx context.Context) error {
 		case now := <-look.C:
 			look.Reset(c.overdue(now))
 		case <-join.C:
-			if c.engine == nil {
-				return &Error{exitcode.Lost, fmt.Sprintf("join timeout: after %v still waiting for %s", c.cfg.JoinTimeout, c.missing())}
+			switch {
+			case c.engine != nil:
+			case c.cfg.Attended && c.takeover == nil:
+				c.log.Info("still waiting", "missing", c.missing(), "since", patience)
+				join.Reset(patience)
+				patience *= 2
+			default:
+				return &Error{exitcode.Lost, fmt.Sprintf("join timeout: after %v (--join-timeout) still waiting for %s", c.cfg.JoinTimeout, c.missing())}
 			}
 		case <-ctx.Done():
 			return context.Cause(ctx)

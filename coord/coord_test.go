@@ -450,12 +450,13 @@ func (w *world) stored(worker star.Worker, step int64) {
 
 // fakeWorker trains nothing.
 type fakeWorker struct {
-	w    *world
-	m    *Member
-	rank star.Worker
-	step int64
-	used []Span // batches
-	pace time.Duration
+	process string
+	w       *world
+	m       *Member
+	rank    star.Worker
+	step    int64
+	used    []Span // batches
+	pace    time.Duration
 
 	norm2   float64 // of its gradients
 	change  float64 // of each from the one before; 0: it does not say
@@ -494,7 +495,7 @@ func (w *world) worker(rank int, change ...func(*fakeWorker)) *fakeWorker {
 	w.wg.Go(func() {
 		defer close(f.gone)
 		h := hello(rank)
-		h.Buffers = int64(len(f.buffers))
+		h.Buffers, h.Process = int64(len(f.buffers)), f.process
 		e := enrolment
 		e.Told = f.told
 		m, err := w.join(h, e)

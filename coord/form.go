@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 
@@ -34,6 +35,9 @@ func (c *Coordinator) enrol(p *peer, payload []byte) error {
 	case transport.RoleServer:
 		c.enrolServer(p)
 	case transport.RoleWorker:
+		if err := c.supersede(p); err != nil {
+			return err
+		}
 		c.enrolWorker(p, payload)
 	case transport.RoleValidator:
 		c.enrolValidator(p)
@@ -187,6 +191,20 @@ func (c *Coordinator) enrolWorker(p *peer, payload []byte) {
 	if c.assigned {
 		c.welcome(p)
 	}
+}
+
+// supersede takes out an earlier attempt of the process that p is, which has hung up, or could not
+// use its Welcome, before that was noticed here. An error is that of lost.
+func (c *Coordinator) supersede(p *peer) error {
+	if p.hello.Process == "" {
+		return nil
+	}
+	for _, old := range c.taken() {
+		if old != nil && old != p && old.hello.Process == p.hello.Process {
+			return c.lost(old, errors.New("the same process has come again"))
+		}
+	}
+	return nil
 }
 
 // admits refuses a worker that cannot have a part in the job, whatever its rank. why is how one

@@ -268,7 +268,7 @@ func (m *Member) Next() (transport.Release, error) {
 	return transport.ParseRelease(f.Header)
 }
 
-// Assignment waits for the Assign of a server. Errors: a *LostError where nothing comes within the
+// Assignment waits for the Assign of a server; 0: without a time-out. Errors: a *LostError where nothing comes within the
 // time-out or the connection ends, a *transport.RejectError, and the cause of ctx. Layout and
 // Optimizer of the Member are set when it returns without an error. Nothing else reads the
 // connection meanwhile.
@@ -277,7 +277,9 @@ func (m *Member) Assignment(ctx context.Context, timeout time.Duration) (transpo
 	site := flightrecorder.Open(fmt.Sprintf("%s %d", m.cfg.Hello.Role, m.cfg.Hello.Rank), "the assignment of shards", "", "")
 	defer site.Close()
 	site.Begin(-1, timeout)
-	m.Conn.SetReadDeadline(time.Now().Add(timeout))
+	if timeout > 0 {
+		m.Conn.SetReadDeadline(time.Now().Add(timeout))
+	}
 	defer m.Conn.SetReadDeadline(time.Time{})
 	f, err := m.Conn.Recv()
 	switch {

@@ -131,3 +131,61 @@ func TestReturnInSilence(t *testing.T) {
 		w.accounted(1600)
 	})
 }
+
+// A process that says hello again, because it could not use its welcome, does not meet its own earlier attempt: before the training and in it.
+func TestComesAgain(t *testing.T) {
+	for name, begun := range map[string]bool{"before": false, "in the training": true} {
+		t.Run(name, func(t *testing.T) {
+			play(t, Config{Workers: 2, Steps: 30}, func(w *world) {
+				w.server(0, 1, false)
+				w.worker(0)
+				if begun {
+					first := w.worker(1, dying("released", 3))
+					<-first.gone
+				}
+				synctest.Wait()
+				again := hello(1)
+				again.Process = "one"
+				m, err := w.join(again, enrolment)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer m.Close()
+				other := hello(1)
+				other.Process = "another"
+				if _, err := w.join(other, enrolment); err == nil || !strings.Contains(err.Error(), "rank 1 is taken") {
+					t.Errorf("another process: %v", err)
+				}
+				second := w.worker(1, func(f *fakeWorker) { f.process = "one" })
+				w.finished(time.Hour)
+				if w.err != nil {
+					t.Fatal(w.err)
+				}
+				w.accounted(240)
+				if second.err != nil || len(second.used) == 0 {
+					t.Errorf("%d steps, %v", len(second.used), second.err)
+				}
+			})
+		})
+	}
+}
+
+// Members that somebody looks after are waited for as long as it takes.
+func TestAttended(t *testing.T) {
+	play(t, Config{Workers: 2, Steps: 3, JoinTimeout: 30 * time.Second, Attended: true}, func(w *world) {
+		w.server(0, 1, false)
+		w.worker(0)
+		time.Sleep(10 * time.Minute)
+		if s := w.waiting(); s != "workers [1]" {
+			t.Errorf("waits for %q", s)
+		}
+		w.worker(1)
+		w.finished(time.Hour)
+		if w.err != nil {
+			t.Fatal(w.err)
+		}
+		if n := strings.Count(w.logs.String(), "still waiting"); n != 5 { // after 0.5, 1, 2, 4 and 8 minutes
+			t.Errorf("said %d times that it waits\n%s", n, w.logs)
+		}
+	})
+}

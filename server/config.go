@@ -36,6 +36,9 @@ type Config struct {
 	Training
 	Policy
 
+	// Attended says that the training is waited for without a limit (coord.Config.Attended).
+	Attended bool
+
 	// Notes are for the run log.
 	Notes []string
 

@@ -48,7 +48,11 @@ func (s *server) hostOnce(ctx context.Context, tcp *transport.TCP, addr string) 
 			return false, err
 		}
 		// The coordinator's own time-out comes first: it knows who is missing.
-		if assign, err = joined.Assignment(s.told, s.job.JoinTimeout+5*time.Second); err == nil {
+		limit := s.job.JoinTimeout + 5*time.Second
+		if s.job.Attended {
+			limit = 0
+		}
+		if assign, err = joined.Assignment(s.told, limit); err == nil {
 			break
 		}
 		joined.Close()

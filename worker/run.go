@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -163,7 +164,7 @@ func (j *joining) enlist() (err error) {
 		Service: transport.ServiceCoord, Role: transport.RoleWorker,
 		Job: job.Name, Token: job.Token, Version: member.Program, Host: process.Hostname(), Rank: job.Rank,
 		Model: j.Name, ModelHash: j.Hash,
-		Params: int64(len(m.Params())), Buffers: int64(len(m.Buffers())),
+		Params: int64(len(m.Params())), Buffers: int64(len(m.Buffers())), Process: rand.Text(),
 	}
 	if job.Arch == member.AllReduce {
 		if err := j.inRing(); err != nil {

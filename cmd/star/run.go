@@ -209,6 +209,17 @@ func (e *childError) Error() string {
 }
 func (e *childError) ExitCode() int { return e.code }
 
+// absentError is a job that waited for a worker which had ended without an error.
+type absentError struct {
+	name   string
+	waited time.Duration
+}
+
+func (e *absentError) Error() string {
+	return fmt.Sprintf("%s ended with exit code 0 before the training began, which has not begun for %v after that (--join-timeout): does its program call star.attach, and take batches of star.loader?", e.name, e.waited)
+}
+func (e *absentError) ExitCode() int { return exitcode.Lost }
+
 // grace is how long children may take to leave before they are killed.
 const grace = 8 * time.Second
 
@@ -580,6 +591,8 @@ func (r *launch) wait(ctx context.Context, children []*child, ended chan exit) e
 	var failed error
 	finished := false // somebody who coordinates has said so
 	var early []exit  // who failed when no training had been seen
+	var absent *child // the first that has ended without an error before that
+	var overdue <-chan time.Time
 	fails := func(e exit) {
 		if early = append(early, e); verdict == nil {
 			verdict = time.After(2 * askEvery)
@@ -646,6 +659,8 @@ func (r *launch) wait(ctx context.Context, children []*child, ended chan exit) e
 				fails(e)
 			case e.code() != 0 && kill == nil:
 				r.screen.say("run", fmt.Sprintf("%s ended with exit code %d; the others go on", e.name, e.code()))
+			case e.role == "worker" && absent == nil && !finished && !r.training():
+				absent, overdue = e.child, time.After(r.job.JoinTimeout) // the coordinator waits for it as long as this
 			}
 		case <-verdict:
 			// The screen has had time to hear of a training that began just before.
@@ -660,6 +675,12 @@ func (r *launch) wait(ctx context.Context, children []*child, ended chan exit) e
 					r.screen.say("run", fmt.Sprintf("%s ended with exit code %d; the others go on", e.name, e.code()))
 				}
 				early = nil
+			}
+		case <-overdue:
+			overdue = nil
+			if kill == nil && !finished && !r.training() {
+				failed = &absentError{absent.name, r.job.JoinTimeout}
+				stop(syscall.SIGTERM)
 			}
 		case <-done:
 			done = nil

@@ -295,7 +295,7 @@ func (j *Job) declare(role Role) {
 	Var(s, &j.Restarts, "restarts", 0, "star run: how often a job that fails is begun again from its last checkpoint")
 	Var(s, &j.EvalEvery, "eval-every", 1, "epochs between evaluations; 0: only at the end")
 
-	Var(s, &j.JoinTimeout, "join-timeout", defaults.JoinTimeout, "how long to wait for members that are missing at the start")
+	Var(s, &j.JoinTimeout, "join-timeout", defaults.JoinTimeout, "how long to wait for members that are missing at the start; star run that is not given one waits for as long as its processes live")
 	Var(s, &j.DeadAfter, "dead-after", defaults.DeadAfter, "how long a member may be silent; slow members are not silent")
 
 	Var(s, &j.Slow, "slow", nil, "slow a worker down on purpose: 2:3x, 2:+50ms, 1:burst=40ms/1s; may be repeated")

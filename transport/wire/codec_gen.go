@@ -163,7 +163,7 @@ func (Hello) Kind() Kind { return KindHello }
 
 // AppendTo appends the header of m to dst.
 func (m Hello) AppendTo(dst []byte) []byte {
-	dst = appendArray(dst, 15)
+	dst = appendArray(dst, 16)
 	dst = appendString(dst, m.Service)
 	dst = appendString(dst, m.Role)
 	dst = appendString(dst, m.Job)
@@ -179,6 +179,7 @@ func (m Hello) AppendTo(dst []byte) []byte {
 	dst = appendInt(dst, m.Params)
 	dst = appendInt(dst, m.Buffers)
 	dst = appendString(dst, m.Pass)
+	dst = appendString(dst, m.Process)
 	return dst
 }
 
@@ -231,6 +232,12 @@ func (m *Hello) Parse(b []byte) error {
 		p.left--
 		if s := p.text("pass", maxName); m.Pass != string(s) {
 			m.Pass = string(s)
+		}
+	}
+	if m.Process = ""; p.more() {
+		p.left--
+		if s := p.text("process", maxName); m.Process != string(s) {
+			m.Process = string(s)
 		}
 	}
 	return p.end()

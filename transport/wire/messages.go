@@ -109,6 +109,7 @@ type Hello struct {
 	Params    int64  `wire:"0..MaxParams"` // workers: elements of the parameter vector
 	Buffers   int64  `wire:"0..MaxParams"` // workers: elements of the model's buffers
 	Pass      string `wire:"absent"`       // service `shard`: of a worker that of its last welcome, of a server one that it has made with the key of its assign (*Passes*)
+	Process   string `wire:"absent"`       // workers, to the coordinator: another text for each process; one that says hello again takes its own earlier place
 }
 
 // ShardInfo says who holds which range of the flat vector.

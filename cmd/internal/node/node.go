@@ -5,6 +5,7 @@ package node
 import (
 	"encoding/json"
 	"log/slog"
+	"os"
 
 	"star/coord"
 	"star/internal/pilot"
@@ -19,6 +20,7 @@ import (
 func ServerOf(j *settings.Job, log *slog.Logger) server.Config {
 	c := server.Config{
 		Job: process.JobOf(j), Shards: j.Shards, MinWorkers: j.MinWorkers, Notes: injected(j), Log: log,
+		Attended: os.Getenv(process.LaunchedVariable) != "" && !j.Config.IsSet("join-timeout"),
 		Training: server.Training{
 			Model: j.Model, Dataset: j.Dataset, Epochs: j.Epochs, Samples: j.Samples, Steps: j.Steps, EvalEvery: j.EvalEvery, CheckpointEvery: j.CheckpointEvery,
 			ResumeOtherData: j.ResumeOtherData, OnFailure: j.OnFailure, LeaveAtOnce: j.LeaveAtOnce,
