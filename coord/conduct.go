@@ -68,6 +68,8 @@ func (e *event) speaker() (w star.Worker, ok bool) {
 		return e.bundle.Worker, true
 	case transport.KindCompression:
 		return e.codec.Worker, true
+	case transport.KindHalt:
+		return e.halt.Worker, true
 	}
 	return 0, false
 }

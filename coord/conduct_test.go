@@ -523,6 +523,9 @@ func TestHostileWorkers(t *testing.T) {
 				continue
 			}
 			for _, empty := range transporttest.Messages {
+				if empty.Kind() == transport.KindHalt {
+					continue // a worker may end the job
+				}
 				t.Run(fmt.Sprint(mode, "/", phase, "/", empty.Kind()), func(t *testing.T) {
 					attacked(t, mode, func(h *hostile) {
 						h.server(0, map[bool]int{true: 0, false: 2}[mode == "ring"], false)

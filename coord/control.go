@@ -145,16 +145,27 @@ func (c *Coordinator) command(args []string) (any, error) {
 		c.milestones()
 		return map[string]any{"version": c.engine.State().Version}, nil
 	case verb == "stop" && len(rest) == 0:
-		limit := c.engine.State().Cursor
-		if !c.persistHandover(func(e *Handover) { e.Limit = limit }) {
-			return nil, c.leaseLost
+		limit, err := c.stopStream("star ctl")
+		if err != nil {
+			return nil, err
 		}
-		c.engine.Stop()
-		c.cfg.RunLog.Write(c.elapsed(), runlog.Stop{Limit: limit, Why: "star ctl"})
-		c.log.Info("stopping", "at_samples", limit, "why", "star ctl")
 		return map[string]any{"samples": limit}, nil
 	}
 	return nil, fmt.Errorf("unknown command %q; one of: status, mode PLAN, set NAME=VALUE, move SHARD SERVER, checkpoint, stop", strings.Join(args, " "))
+}
+
+// stopStream has nothing more of the stream handed out, so that the job ends when what is out was
+// used. by says who wants that. The error is that the lease is lost.
+func (c *Coordinator) stopStream(by string) (limit int64, err error) {
+	limit = c.engine.State().Cursor
+	if !c.persistHandover(func(e *Handover) { e.Limit = limit }) {
+		return 0, c.leaseLost
+	}
+	c.engine.Stop()
+	c.result.Ended = by
+	c.cfg.RunLog.Write(c.elapsed(), runlog.Stop{Limit: limit, Why: by})
+	c.log.Info("stopping", "at_samples", limit, "why", by)
+	return limit, nil
 }
 
 // modeChange answers star ctl mode.

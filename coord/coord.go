@@ -208,7 +208,8 @@ type milestone struct {
 // parting is the end of a job that was told to, or of this process in it.
 type parting struct {
 	stopping stopping
-	leaves   notice // that this process is to end, and others may coordinate
+	winding  *winding // nil: there are workers
+	leaves   notice   // that this process is to end, and others may coordinate
 	leavesAt time.Time
 }
 
@@ -497,6 +498,9 @@ func (c *Coordinator) loop(ctx context.Context) error {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
+	}
+	if c.winding != nil {
+		return c.winding.err
 	}
 	return nil
 }

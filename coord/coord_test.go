@@ -465,10 +465,13 @@ type fakeWorker struct {
 	told    *Told
 	err     error
 	gone    chan struct{}
+	retired bool
 
 	// dies, if not nil, is asked at each phase: released, evaluating, averaged, pushed,
 	// arrived. A worker that dies closes its connection.
 	dies func(phase string, r transport.Release) bool
+
+	retires func(step int64) (exit int, reason string) // what it says, and computes nothing more; empty: it goes on
 }
 
 func hello(rank int) transport.Hello {
@@ -559,10 +562,17 @@ func (f *fakeWorker) train() error {
 			n := (r.To - r.From) / 1000
 			Say(f.m, transport.EvalResult{Worker: f.rank, Eval: r.Eval, Version: r.Version, LossSum: float64(n), Correct: n / 2, Count: n}, nil)
 		}
-		if r.Action == transport.Finish {
+		if r.Action == transport.Finish || f.retired {
 			continue
 		}
 		time.Sleep(f.pace)
+		if f.retires != nil {
+			if exit, reason := f.retires(f.step); reason != "" {
+				f.retired = true
+				f.m.Leave(exit, reason)
+				continue
+			}
+		}
 		if f.ask("computed", r) {
 			return nil
 		}

@@ -37,6 +37,7 @@ type peer struct {
 	parted   bool      // was told why: its reader will close the connection
 	leaving  time.Time // it said that it was told to end
 	leave    transport.Leave
+	retired  bool   // it has nothing more to compute, and left in good order or stays until the job is saved
 	evals    bool   // is to evaluate at its next release
 	codec    string // of its gradients; empty: none
 	stand    *Stand // in a ring that was taken over; nil: it comes to the job
@@ -72,6 +73,7 @@ type event struct {
 	norm    transport.Norm
 	saved   transport.Saved
 	buffers transport.Buffers
+	halt    transport.Halt
 	eval    transport.EvalResult
 	leave   transport.Leave
 	formed  transport.Formed
@@ -178,6 +180,8 @@ func (c *Coordinator) read(conn transport.Conn) (e event, err error) {
 		e.usage, err = transport.ParseUsage(f.Header)
 	case transport.KindStanding:
 		e.report, err = transport.ParseStanding(f.Header)
+	case transport.KindHalt:
+		e.halt, err = transport.ParseHalt(f.Header)
 	case transport.KindPing:
 		_, err = transport.ParsePing(f.Header)
 	case transport.KindPong:
@@ -365,6 +369,11 @@ func (c *Coordinator) fromWorker(p *peer, e event) error {
 		return c.decided(p, orders, err)
 	case transport.KindPoison:
 		return c.toldPoison(p, e.poison)
+	case transport.KindHalt:
+		if _, err := c.stopStream(fmt.Sprintf("worker %d: %s", p.rank, e.halt.Reason)); err != nil {
+			return err
+		}
+		return c.tryFinish()
 	case transport.KindCompression:
 		c.cfg.RunLog.Write(c.elapsed(), runlog.Compression{Worker: star.Worker(p.rank), Version: e.codec.Version, Codec: e.codec.Codec, Why: e.codec.Why})
 	default:

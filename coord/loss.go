@@ -64,8 +64,14 @@ func (c *Coordinator) left(p *peer, m transport.Leave) error {
 		c.log.Info("is to leave", "peer", p.conn.Peer(), "reason", m.Reason)
 		return c.muster(time.Now())
 	}
+	if p.retired {
+		return nil
+	}
 	c.log.Info("left", "peer", p.conn.Peer(), "reason", m.Reason)
 	why := fmt.Errorf("left: %s", m.Reason)
+	if p.role == transport.RoleWorker && c.engine != nil && !c.isLate(p) && m.Exit != exitcode.Diverged {
+		return c.retire(p, m)
+	}
 	if m.Exit != exitcode.Diverged || p.role != transport.RoleWorker || c.engine == nil || c.isLate(p) {
 		return c.lost(p, why)
 	}
@@ -134,6 +140,9 @@ func (c *Coordinator) lost(p *peer, why error) error {
 	}
 	if c.stopping.still { // its gradient would not count any more
 		p.hangUp()
+		if c.winding != nil && !c.sharded() {
+			return c.winding.lost(p, why) // with the parameters
+		}
 		c.forgetInRound(p)
 		c.forgetResidual(star.Worker(p.rank))
 		c.trySaved()
@@ -144,11 +153,21 @@ func (c *Coordinator) lost(p *peer, why error) error {
 		return nil
 	}
 	c.enlisted()
-	if c.cfg.StopOnLoss && !c.final {
+	if c.winding != nil {
+		if !c.engine.Survives() {
+			return c.winding.lost(p, why)
+		}
+		return c.windOn()
+	}
+	if c.cfg.StopOnLoss && !c.final && !p.retired {
 		return &Error{exitcode.Lost, fmt.Sprintf("worker %d is gone (--on-failure stop): %v", p.rank, why)}
 	}
 	if c.engine.Live() == 0 && (!c.final || !c.engine.Survives()) && !c.awaits() && c.stopping.cause == nil {
-		return &Error{exitcode.Lost, fmt.Sprintf("no worker is left; the last one: worker %d: %v", p.rank, why)}
+		err := &Error{exitcode.Lost, fmt.Sprintf("no worker is left; the last one: worker %d: %v", p.rank, why)}
+		if !c.engine.Survives() || c.cfg.Save == nil {
+			return err
+		}
+		return c.windUp(err, err.Msg)
 	}
 	if err := c.resize(); err != nil {
 		return err

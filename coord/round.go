@@ -298,8 +298,8 @@ func (c *Coordinator) tryRound() {
 			Samples: c.engine.State().Used, Loss: runlog.Number(loss), Accuracy: runlog.Number(acc), Count: count, Final: r.final, Alike: c.compared(to)})
 		c.log.Info("evaluated", "version", to, "loss", round4(loss), "accuracy", round4(acc), "predictions", count)
 	}
-	if r.final && count == 0 {
-		c.log.Warn("nobody was left to evaluate the result")
+	if r.final && r.test && count == 0 && c.enrolled.Tests > 0 {
+		c.log.Warn("no worker was left to evaluate the result")
 	}
 	if !r.final {
 		c.trySaved() // there will be no buffers but those that it has
@@ -354,6 +354,9 @@ func (c *Coordinator) tryFinish() error {
 	if c.stopping.cause != nil && !c.final {
 		return c.halt()
 	}
+	if c.winding != nil {
+		return c.windOn()
+	}
 	if c.engine == nil || c.final || c.cfg.Validation != nil && !c.checks.begun {
 		return nil
 	}
@@ -364,9 +367,16 @@ func (c *Coordinator) tryFinish() error {
 	if err := c.dropMove("the job ends"); err != nil {
 		return err
 	}
+	c.evaluateLast(true)
+	return nil
+}
+
+// evaluateLast begins the evaluation behind which the last checkpoint comes, or, without a test, asks
+// for what that needs of the workers.
+func (c *Coordinator) evaluateLast(test bool) {
 	c.final = true
 	c.stats.stop(time.Now(), c.engine.State().Used)
-	c.startRound(true, true)
+	c.startRound(test, true)
 	c.engine.Finish()
 	for _, w := range c.live() {
 		if !c.evaluates(w, true) {
@@ -374,7 +384,6 @@ func (c *Coordinator) tryFinish() error {
 		}
 		c.release(transport.Release{Worker: w, Version: c.engine.State().Version, Action: transport.Finish, Pull: len(c.shards) > 0})
 	}
-	return nil
 }
 
 // saving is a checkpoint on its way to the disks.

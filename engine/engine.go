@@ -117,6 +117,11 @@ type Engine interface {
 	// Where it does not, rounds that were granted are still made, and it is frozen when Drained.
 	Freeze() bool
 
+	// Abandon gives up what is under way: batches that are out count as not done (Progress.Redo), and
+	// nothing is handed out any more. Those who are members stay, and wait for the end. It is Settled
+	// before, and Drained afterwards.
+	Abandon()
+
 	// Finish ends the training: nothing is under way, and nobody begins anything.
 	// Who leaves afterwards is only forgotten.
 	Finish()

@@ -43,6 +43,17 @@ func (r *Ring) Freeze() bool {
 	return false
 }
 
+// Abandon forgets the rounds that were granted and the riders' batches.
+func (r *Ring) Abandon() {
+	r.scheduler.redo, r.over = r.progress().Redo, true
+	r.Stop()
+	r.rounds, r.next, r.staged = nil, r.version, nil
+	clear(r.riderBatches)
+	for w := range r.states {
+		r.states[w].parked = true
+	}
+}
+
 // Finish has nobody form a ring any more.
 func (r *Ring) Finish() { r.over = true }
 

@@ -54,6 +54,16 @@ func (l *Shards) Refer(w star.Worker, step int64) []Ready {
 // Freeze ends it at once: no update is made any more.
 func (l *Shards) Freeze() bool { return true }
 
+// Abandon parks everybody.
+func (l *Shards) Abandon() {
+	l.redo, l.limit = l.progress().Redo, l.cursor
+	for w := range l.states {
+		a := &l.states[w]
+		a.parked, a.counted, a.stopped, a.arrived, a.waiting, a.ghost = true, false, false, false, false, false
+		a.bank, a.group = nil, nil
+	}
+}
+
 // Finish has nothing to do: everybody is parked.
 func (l *Shards) Finish() {}
 

@@ -119,6 +119,14 @@ type Streamer interface {
 	GradStream(ctx context.Context, dst []float32, b Batch, ready func(from, to int)) (loss float64, err error)
 }
 
+// Gone is an error of a Model in another process that computes nothing more. Its parameters and buffers are there until it is closed.
+type Gone interface {
+	error
+
+	// Gone is the exit code of that process; 0: it has left in good order, and may still evaluate.
+	Gone() int
+}
+
 // Updater is a Model that can make the updates itself, with an optimiser of its own. Its gradient is a vector of its own, too.
 type Updater interface {
 	Model

@@ -79,6 +79,7 @@ type (
 	Held         = wire.Held
 	Turn         = wire.Turn
 	Ahead        = wire.Ahead
+	Halt         = wire.Halt
 	Kind         = wire.Kind
 	Message      = wire.Message
 	ParseError   = wire.ParseError
@@ -179,6 +180,7 @@ const (
 	KindHeld        = wire.KindHeld
 	KindTurn        = wire.KindTurn
 	KindAhead       = wire.KindAhead
+	KindHalt        = wire.KindHalt
 
 	lastKind = wire.LastKind
 )
@@ -356,3 +358,6 @@ func ParseTurn(b []byte) (Turn, error) { return wire.ParseTurn(b) }
 
 // ParseAhead parses the header of an Ahead into fresh memory. Other bytes than such a header are a *ParseError.
 func ParseAhead(b []byte) (Ahead, error) { return wire.ParseAhead(b) }
+
+// ParseHalt parses the header of a Halt into fresh memory. Other bytes than such a header are a *ParseError.
+func ParseHalt(b []byte) (Halt, error) { return wire.ParseHalt(b) }

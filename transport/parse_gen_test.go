@@ -61,4 +61,5 @@ var parsers = [...]func([]byte) (Message, error){
 	KindHeld:        func(b []byte) (Message, error) { return as(ParseHeld(b)) },
 	KindTurn:        func(b []byte) (Message, error) { return as(ParseTurn(b)) },
 	KindAhead:       func(b []byte) (Message, error) { return as(ParseAhead(b)) },
+	KindHalt:        func(b []byte) (Message, error) { return as(ParseHalt(b)) },
 }

@@ -109,6 +109,7 @@ var samples = []sample{
 	{View{Shard: 1, Term: 3, Holders: []Holder{{Rank: 2, Addr: "10.0.0.3:7070"}, {Rank: 0, Addr: ":7070"}}, From: 30853, To: 61706}, nil},
 	{Held{Shard: 1, Term: 3, Seq: 42}, nil},
 	{Turn{Shard: 1, Worker: 3, Term: 3}, nil},
+	{Halt{Worker: 3, Reason: "the loss is low enough"}, nil},
 	{Ahead{Seq: 42, Version: 41, Samples: 10240, Gradients: []Gradient{{Worker: 0, Step: 41, Weight: 0.5}}}, nil},
 }
 

@@ -73,6 +73,12 @@ type Config struct {
 	// Joined is told, before the first batch, which worker of how many this is; nil: nobody is told.
 	Joined func(rank, workers int)
 
+	// Gone is closed when Model computes nothing more, and Why is the reason then; Halts has why Model wants
+	// the job to end for all workers. Nil: the errors of Model say all.
+	Gone  <-chan struct{}
+	Why   func() error
+	Halts <-chan string
+
 	// Over says where it says that the job has come to its end without this worker, and empty if it
 	// has not: it is asked as long as there is no coordinator. Nil: only the coordinator knows.
 	Over func() string

@@ -73,7 +73,7 @@ func (w *worker) work(ctx context.Context) error {
 // leaderless says whether a worker that ended with err has lost its coordinator, and there are
 // others. ctx is that of looking for another one: when it has ended, nobody looks.
 func (w *worker) leaderless(ctx context.Context, err error) bool {
-	if err == nil || len(w.job.Coordinators) == 0 || ctx.Err() != nil {
+	if err == nil || len(w.job.Coordinators) == 0 || ctx.Err() != nil || w.retired() != nil {
 		return false
 	}
 	var lost *coord.LostError

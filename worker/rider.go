@@ -67,7 +67,7 @@ func (w *ringWorker) ride(ctx context.Context, rel transport.Release) error {
 			return err
 		}
 	}
-	if rel.Action == transport.Finish {
+	if rel.Action == transport.Finish || w.retired() != nil {
 		return nil
 	}
 	computed, err := w.compute(ctx, rel, &rec)

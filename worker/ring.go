@@ -243,6 +243,9 @@ func (w *ringWorker) work(ctx context.Context) error {
 		}
 		cause := context.Cause(op)
 		w.commands.end()
+		if w.retires(err) {
+			continue
+		}
 		if err = w.mend(ctx, cause, err); err != nil {
 			return err
 		}
@@ -419,7 +422,9 @@ func (w *ringWorker) save(ctx context.Context, m transport.Save) error {
 	}
 	params := slices.Clone(w.params)
 	st, err := w.state(ctx)
-	if err != nil {
+	if w.retires(err) { // with its optimiser
+		return coord.Say(w.member, transport.Saved{ID: m.ID, Err: err.Error()}, nil)
+	} else if err != nil {
 		return err
 	}
 	st = process.Copied(st)

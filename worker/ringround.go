@@ -26,6 +26,9 @@ import (
 // follows. The record is told before the tally, so that the coordinator knows whose gradient it was
 // when it hears that the version is made.
 func (w *ringWorker) round(ctx context.Context, rel transport.Release) error {
+	if rel.Action == transport.Continue && w.retired() != nil {
+		return nil // of a round that was granted ahead
+	}
 	if rel.Version != w.version {
 		return fmt.Errorf("%w: released with version %d, has %d", errRing, rel.Version, w.version)
 	}
@@ -41,7 +44,7 @@ func (w *ringWorker) round(ctx context.Context, rel transport.Release) error {
 			return err
 		}
 	}
-	if rel.Action == transport.Finish {
+	if rel.Action == transport.Finish || w.retired() != nil {
 		return nil
 	}
 	if err := w.tune(ctx); err != nil {

@@ -368,6 +368,9 @@ func (j *joining) live(ctx context.Context, lost error) (err error) {
 		seeks, over = ctx, func() {}
 	}
 	j.stop = process.Farewell(j.told, j.member, j.Grace, over)
+	ended := make(chan struct{})
+	defer close(ended)
+	go j.w.attend(j.Config, j.member, ended)
 	var life follower = j.w
 	switch {
 	case j.ring != nil:
@@ -399,6 +402,11 @@ func (j *joining) ends(err error) error {
 	w, ring := j.w, j.ring != nil
 	if cause := context.Cause(j.told); cause != nil {
 		return cause
+	}
+	if why := w.retired(); why != nil && why.Gone() != 0 {
+		return why
+	} else if why != nil && errors.As(err, new(*transport.RejectError)) {
+		return nil // what the others come to is theirs
 	}
 	var nan *member.NaNError
 	var poisoned *PoisonError

@@ -83,6 +83,7 @@ type worker struct {
 	measures
 	hooks
 	leftovers
+	retirement
 	solos
 	evaluation
 }
@@ -287,11 +288,13 @@ func (w *worker) train(ctx context.Context) error {
 				return err
 			}
 		}
-		if rel.Action == transport.Finish {
+		if rel.Action == transport.Finish || w.retired() != nil {
 			continue
 		}
 		w.keep(rel, last)
-		if err := w.iterate(ctx, rel, &rec); err != nil {
+		if err := w.iterate(ctx, rel, &rec); w.retires(err) {
+			continue
+		} else if err != nil {
 			return err
 		}
 		pushed, last = time.Now(), rec
@@ -538,7 +541,9 @@ func (w *worker) evaluate(ctx context.Context, rel transport.Release) error {
 			return err
 		}
 		r, err := w.model.Eval(ctx, w.batch)
-		if err != nil {
+		if w.retires(err) {
+			break // others may know the rest
+		} else if err != nil {
 			return err
 		}
 		out.LossSum += r.LossSum

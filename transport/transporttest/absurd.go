@@ -21,7 +21,7 @@ var Messages = []transport.Message{
 	transport.Enlist{}, transport.Usage{}, transport.Ask{}, transport.Grant{}, transport.Order{}, transport.Obeyed{}, transport.Yield{},
 	transport.Adopt{}, transport.Hand{}, transport.Moved{}, transport.State{}, transport.Slot{}, transport.Route{}, transport.Cancel{},
 	transport.Computed{}, transport.Close{}, transport.Poison{}, transport.Ballot{}, transport.Standing{}, transport.Elsewhere{},
-	transport.View{}, transport.Held{}, transport.Turn{}, transport.Ahead{},
+	transport.View{}, transport.Held{}, transport.Turn{}, transport.Ahead{}, transport.Halt{},
 }
 
 // Of is the empty message of a kind.

@@ -69,8 +69,9 @@ const (
 	KindHeld        Kind = 56
 	KindTurn        Kind = 57
 	KindAhead       Kind = 58
+	KindHalt        Kind = 59
 
-	LastKind = KindAhead
+	LastKind = KindHalt
 )
 
 var kindNames = [...]string{
@@ -132,6 +133,7 @@ var kindNames = [...]string{
 	KindHeld:        "held",
 	KindTurn:        "turn",
 	KindAhead:       "ahead",
+	KindHalt:        "halt",
 }
 
 var payloads = [...]Payload{
@@ -2511,6 +2513,35 @@ func (m *Ahead) Parse(b []byte) error { return (*Fire)(m).parse(KindAhead, b) }
 
 // ParseAhead parses the header of an Ahead into fresh memory. Other bytes than such a header are a *ParseError.
 func ParseAhead(b []byte) (m Ahead, err error) {
+	err = m.Parse(b)
+	return m, err
+}
+
+// Kind is halt.
+func (Halt) Kind() Kind { return KindHalt }
+
+// AppendTo appends the header of m to dst.
+func (m Halt) AppendTo(dst []byte) []byte {
+	dst = appendArray(dst, 2)
+	dst = appendInt(dst, int64(m.Worker))
+	dst = appendText(dst, m.Reason, maxText)
+	return dst
+}
+
+// Parse parses the header of a Halt into m, whose memory it reuses.
+func (m *Halt) Parse(b []byte) error {
+	reader := parse(KindHalt, b, 2)
+	p := &reader
+	m.Worker = star.Worker(p.within("worker", 0, MaxWorkers-1))
+	p.left--
+	if s := p.text("reason", maxText); m.Reason != string(s) {
+		m.Reason = string(s)
+	}
+	return p.end()
+}
+
+// ParseHalt parses the header of a Halt into fresh memory. Other bytes than such a header are a *ParseError.
+func ParseHalt(b []byte) (m Halt, err error) {
 	err = m.Parse(b)
 	return m, err
 }

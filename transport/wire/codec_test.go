@@ -521,7 +521,7 @@ func TestKindNames(t *testing.T) {
 		}
 		names[k.String()] = k
 	}
-	if KindHello != 1 || KindPong != 25 || LastKind != 58 {
+	if KindHello != 1 || KindPong != 25 || LastKind != 59 {
 		t.Errorf("the kinds have moved: hello %d, pong %d, last %d", KindHello, KindPong, LastKind)
 	}
 	if got := Kind(200).String(); got != "kind 200" || Kind(0).Valid() || (LastKind + 1).Valid() || Kind(200).Payload() != None {

@@ -62,6 +62,7 @@ var fresh = [...]func() parsing{
 	KindHeld:        func() parsing { return new(Held) },
 	KindTurn:        func() parsing { return new(Turn) },
 	KindAhead:       func() parsing { return new(Ahead) },
+	KindHalt:        func() parsing { return new(Halt) },
 }
 
 // fields has the names of the fields of each kind, those that may be absent behind the others.
@@ -124,6 +125,7 @@ var fields = [...]struct{ needed, absent []string }{
 	KindHeld:        {[]string{"shard", "term", "seq"}, nil},
 	KindTurn:        {[]string{"shard", "worker", "term"}, nil},
 	KindAhead:       {[]string{"seq", "version", "samples", "gradients", "dropped", "quiet", "norm_first", "report"}, []string{"local"}},
+	KindHalt:        {[]string{"worker", "reason"}, nil},
 }
 
 // ranges are the bounds of integer fields.
@@ -312,4 +314,5 @@ var ranges = []struct {
 	{KindAhead, 0, "seq", 0, 9223372036854775807},
 	{KindAhead, 1, "version", 0, 9223372036854775807},
 	{KindAhead, 8, "local", 0, 1048576},
+	{KindHalt, 0, "worker", 0, 4095},
 }

@@ -421,6 +421,7 @@ type Saved struct {
 
 // Leave ends a membership cleanly. The sender closes after it. A member with a part in the training that says `exit` above 128, as one that a signal ends, may also go on as before and wait for the coordinator's reject, which
 // has the same `exit`: it is sent when the job goes on without the member, at the latest some seconds later, or when the job has been saved and ends.
+// A worker that computes nothing more says `exit` 0, or that of the program that has failed, and waits in the same way: the last one is asked for what the job's end needs.
 //
 // Sent: worker → coordinator, server → coordinator, coordinator → server, worker → shard, old server → new server, server or worker → cluster service.
 //
@@ -985,3 +986,13 @@ type Turn struct {
 //
 //wire:kind 58 payload=memo
 type Ahead Fire
+
+// Halt: a worker's program wants the job to end. Nothing more of the stream is handed out; what is out is computed, and used. The sender stays.
+//
+// Sent: worker → coordinator.
+//
+//wire:kind 59
+type Halt struct {
+	Worker star.Worker
+	Reason string `wire:"cut,max=maxText"`
+}

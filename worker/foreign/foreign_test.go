@@ -447,6 +447,10 @@ func TestHostile(t *testing.T) {
 			p.send(foreign.Frame{Kind: foreign.KindError, Body: []byte("Traceback: KeyError: 7")})
 		}, "KeyError: 7"},
 		{"nothing more", func(p peer, ask foreign.Frame) { p.send(foreign.Frame{Kind: foreign.KindLeave}) }, "nothing more to compute"},
+		{"nothing more, and stays", func(p peer, ask foreign.Frame) {
+			p.send(foreign.Frame{Kind: foreign.KindLeave, A: 1})
+			foreign.ReadFrame(p.c)
+		}, "nothing more to compute"},
 		{"silence", func(p peer, ask foreign.Frame) {
 			p.c.SetReadDeadline(time.Now().Add(10 * time.Second))
 			foreign.ReadFrame(p.c)
@@ -467,6 +471,68 @@ func TestHostile(t *testing.T) {
 			}
 			m.Close()
 		})
+	}
+	t.Run("leaves, and evaluates", func(t *testing.T) {
+		m, err := play(t, foreign.Config{}, func(p peer) {
+			if ready(p) {
+				p.receive()
+				p.send(foreign.Frame{Kind: foreign.KindLeave, A: 1})
+				f := p.receive()
+				p.send(foreign.Frame{Kind: foreign.KindEvaluated, A: f.A, B: 1, C: 2, Body: make([]byte, 8)})
+				foreign.ReadFrame(p.c)
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		_, err = m.Grad(t.Context(), m.Gradient(), batch)
+		var gone train.Gone
+		if !errors.As(err, &gone) || gone.Gone() != 0 {
+			t.Fatal(err)
+		}
+		if r, err := m.Eval(t.Context(), train.Batch{Samples: 2, Tokens: []int32{0, 1}}); err != nil || r.Correct != 1 || r.Count != 2 {
+			t.Errorf("%+v, %v", r, err)
+		}
+	})
+	t.Run("ends the job", func(t *testing.T) {
+		m, err := play(t, foreign.Config{}, func(p peer) {
+			if ready(p) {
+				f := p.receive()
+				for range 2 { // the second time says nothing new
+					p.send(foreign.Frame{Kind: foreign.KindHalt, Body: []byte("good enough")})
+				}
+				p.send(foreign.Frame{Kind: foreign.KindDone, A: f.A})
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		if _, err := m.Grad(t.Context(), m.Gradient(), batch); err != nil {
+			t.Fatal(err)
+		}
+		if why := <-m.Halts(); why != "good enough" {
+			t.Error(why)
+		}
+	})
+	for _, code := range []int{0, 2, 78, 256} {
+		m, err := play(t, foreign.Config{}, func(p peer) {
+			if ready(p) {
+				p.receive()
+				p.send(foreign.Frame{Kind: foreign.KindError, A: uint64(code), Body: []byte("no")})
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = m.Grad(t.Context(), m.Gradient(), batch)
+		var gone train.Gone
+		want := map[int]int{2: 2, 78: 78}[code]
+		if !errors.As(err, &gone) || gone.Gone() != max(want, 1) {
+			t.Errorf("an error with code %d: %v", code, err)
+		}
+		m.Close()
 	}
 	t.Run("loss is NaN", func(t *testing.T) { // which is the worker's to judge
 		m, err := play(t, foreign.Config{}, func(p peer) {

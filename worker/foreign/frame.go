@@ -31,10 +31,11 @@ const (
 	KindUpdated                   // program: it has
 	KindRecall                    // agent: what does the optimiser remember?
 	KindState                     // both: a part of it
+	KindHalt                      // program: the job is to end, for all workers
 	kinds
 )
 
-var kindNames = [kinds]string{"", "about", "memory", "ready", "compute", "part", "done", "evaluate", "evaluated", "lease", "error", "stop", "leave", "joined", "update", "updated", "recall", "state"}
+var kindNames = [kinds]string{"", "about", "memory", "ready", "compute", "part", "done", "evaluate", "evaluated", "lease", "error", "stop", "leave", "joined", "update", "updated", "recall", "state", "halt"}
 
 func (k Kind) String() string {
 	if k > 0 && k < kinds {
@@ -50,10 +51,13 @@ const (
 	maxState   = 1 << 20  // of each of its parts
 )
 
+// stays is A of a Leave whose program answers Evaluate and Recall until Stop.
+const stays = 1
+
 // limit is how long the body of a frame may be.
 func (k Kind) limit() int {
 	switch k {
-	case KindAbout, KindError, KindStop:
+	case KindAbout, KindError, KindStop, KindHalt:
 		return maxText
 	case KindCompute, KindEvaluate, KindLease:
 		return maxIndices

@@ -38,16 +38,35 @@ func (e *LostError) Unwrap() error { return e.Err }
 // ExitCode is that of a worker whose program failed.
 func (e *LostError) ExitCode() int { return exitcode.Failure }
 
+// Gone is ExitCode (train.Gone).
+func (e *LostError) Gone() int { return e.ExitCode() }
+
 // ProgramError is what the program says of why it cannot go on: usually an exception with its traceback.
-type ProgramError struct{ Text string }
+type ProgramError struct {
+	Text string
+	Code int // exit code that fits; 0: the program says none
+}
 
 func (e *ProgramError) Error() string { return "the program failed: " + e.Text }
 
-// ExitCode is that of a worker whose program failed.
-func (e *ProgramError) ExitCode() int { return exitcode.Failure }
+// ExitCode is what the program says; else that of a worker whose program failed.
+func (e *ProgramError) ExitCode() int { return cmp.Or(e.Code, exitcode.Failure) }
+
+// Gone is ExitCode (train.Gone).
+func (e *ProgramError) Gone() int { return e.ExitCode() }
 
 // ErrLeft says that the program has nothing more to compute: the end of a loop, not a failure.
-var ErrLeft = errors.New("the program has nothing more to compute: its loop is over, and the job is not")
+var ErrLeft error = leftError{}
+
+type leftError struct{}
+
+func (leftError) Error() string {
+	return "the program has nothing more to compute: its loop is over, and the job is not"
+}
+
+// ExitCode is that of success, and Gone too (train.Gone).
+func (leftError) ExitCode() int { return 0 }
+func (leftError) Gone() int     { return 0 }
 
 // errProtocol is why a program is hung up on that does not keep to the link.
 func errProtocol(format string, args ...any) error {
@@ -149,10 +168,17 @@ func (c *conn) ended(err error) {
 func (c *conn) ending(f Frame) error {
 	switch f.Kind {
 	case KindError:
-		return &ProgramError{string(f.Body)}
+		e := &ProgramError{Text: string(f.Body)}
+		if f.A <= 255 {
+			e.Code = int(f.A)
+		}
+		return e
 	case KindLeave:
+		if f.A == stays {
+			return nil // who waits for an answer hears it
+		}
 		return ErrLeft
-	case KindPart, KindDone, KindEvaluated, KindUpdated, KindState:
+	case KindHalt, KindPart, KindDone, KindEvaluated, KindUpdated, KindState:
 		return nil
 	}
 	if !c.begun {

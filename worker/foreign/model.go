@@ -93,6 +93,7 @@ type Model struct {
 	leased int64 // positions before it are leased
 	body   []byte
 	ahead  []int
+	halts  chan string
 	closed bool
 }
 
@@ -106,7 +107,7 @@ func Open(ctx context.Context, c *net.UnixConn, cfg Config) (*Model, error) {
 	if err != nil {
 		return nil, fmt.Errorf("foreign: %w", err)
 	}
-	m := &Model{cfg: cfg.withDefaults(), c: k, last: -1}
+	m := &Model{cfg: cfg.withDefaults(), c: k, last: -1, halts: make(chan string, 1)}
 	if err := m.open(ctx); err != nil {
 		m.Stop(exitCode(err), err.Error())
 		m.Close()
@@ -172,6 +173,12 @@ func (m *Model) Hash() string {
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:8])
 }
+
+// maxReason bounds what others are told of why a program wants the job to end, in bytes.
+const maxReason = 1 << 10
+
+// Halts is where it comes why the program wants the job to end, for all workers.
+func (m *Model) Halts() <-chan string { return m.halts }
 
 // Gone is closed when the program has ended, or has said that it does; Err says why.
 func (m *Model) Gone() <-chan struct{} { return m.c.gone }
@@ -312,7 +319,15 @@ func (m *Model) answer(ctx context.Context, what string) (Frame, error) {
 			return Frame{}, context.Cause(ctx)
 		}
 		f, err := m.c.next()
-		if err == nil {
+		if err == nil && f.Kind == KindHalt {
+			select {
+			case m.halts <- string(f.Body[:min(len(f.Body), maxReason)]):
+			default: // it has said so before
+			}
+			continue
+		} else if err == nil && f.Kind == KindLeave {
+			return Frame{}, ErrLeft
+		} else if err == nil {
 			return f, nil
 		} else if !errors.Is(err, os.ErrDeadlineExceeded) {
 			return f, m.because(err)

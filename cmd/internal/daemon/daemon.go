@@ -173,6 +173,9 @@ func Report(w io.Writer, r runlog.Result, asJSON bool) error {
 	} else {
 		fmt.Fprintf(&b, "%-9s %s on %s: %d samples in %d updates, %v (%.0f samples/s)\n", verb, r.Model, r.Dataset, r.Samples, r.Updates, wall, r.SamplesPerS)
 	}
+	if r.Ended != "" {
+		fmt.Fprintf(&b, "ended by  %s\n", r.Ended)
+	}
 	for _, n := range r.Notes {
 		fmt.Fprintf(&b, "note      %s\n", n)
 	}

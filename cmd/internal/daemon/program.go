@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -84,6 +85,7 @@ func (p *program) work(ctx context.Context, job *settings.Job) error {
 		return p.ended(p.why(err))
 	}
 	defer m.Close()
+	var joined atomic.Bool // from then on the worker knows what to do without the program
 	over := make(chan struct{})
 	defer close(over)
 	quit := make(chan os.Signal, 1)
@@ -93,7 +95,9 @@ func (p *program) work(ctx context.Context, job *settings.Job) error {
 		for {
 			select {
 			case <-m.Gone():
-				cancel(m.Err())
+				if !joined.Load() {
+					cancel(m.Err())
+				}
 				return
 			case <-quit:
 				m.Stack()
@@ -102,9 +106,8 @@ func (p *program) work(ctx context.Context, job *settings.Job) error {
 			}
 		}
 	}()
-	err = node.WorkProgram(ctx, job, p.log, samplerCommand(), m)
+	err = node.WorkProgram(ctx, job, p.log, samplerCommand(), m, &joined)
 	if gone := context.Cause(ctx); gone != nil && errors.Is(gone, foreign.ErrLeft) {
-		p.log.Info("the program has nothing more to compute, and leaves the job")
 		err = nil
 	}
 	return p.finish(m, err, "the job is over")

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 
 	"star/coord"
 	"star/internal/configure"
@@ -41,8 +42,9 @@ func Work(told context.Context, j *settings.Job, log *slog.Logger, sampler []str
 	return worker.Run(told, c)
 }
 
-// WorkProgram joins the job and trains what a program in another process computes (star worker -- COMMAND) until it is over.
-func WorkProgram(told context.Context, j *settings.Job, log *slog.Logger, sampler []string, m *foreign.Model) error {
+// WorkProgram joins the job and trains what a program in another process computes (star worker -- COMMAND) until it is over. joined is set when the worker
+// has a part in the job.
+func WorkProgram(told context.Context, j *settings.Job, log *slog.Logger, sampler []string, m *foreign.Model, joined *atomic.Bool) error {
 	a := m.About()
 	for _, name := range []string{"model", "dataset"} {
 		if strings.HasPrefix(string(j.Config.Origin(name)), "--") {
@@ -59,7 +61,11 @@ func WorkProgram(told context.Context, j *settings.Job, log *slog.Logger, sample
 	}
 	c.Told.Model, c.Told.Dataset, c.PreferredBatch, c.PreferredEpochs, c.WholeBatches, c.DropLast = a.Name, c.DataName, a.Batch, a.Epochs, a.Whole, a.DropLast
 	c.Telemetry.Process = a.PID
-	c.Joined = m.Joined
+	c.Gone, c.Why, c.Halts = m.Gone(), m.Err, m.Halts()
+	c.Joined = func(rank, workers int) {
+		joined.Store(true)
+		m.Joined(rank, workers)
+	}
 	return worker.Run(told, c)
 }
 

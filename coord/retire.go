@@ -1,0 +1,100 @@
+package coord
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"star/exitcode"
+	"star/runlog"
+	"star/transport"
+)
+
+// winding is a job that ends because no worker has anything more to compute. What the last one had in
+// hand is given up; the parameters are evaluated, if that worker left in good order, and saved.
+type winding struct {
+	err error // with which the job ends; nil: the last worker left in good order
+}
+
+// lost is what the job ends with if its parameters are lost as well.
+func (w *winding) lost(p *peer, why error) error {
+	if w.err != nil {
+		return w.err
+	}
+	return &Error{exitcode.Lost, fmt.Sprintf("no worker is left; the last one: worker %d: %v", p.rank, why)}
+}
+
+// retire lets a worker go that has nothing more to compute: the loop of its program is over (exit code
+// 0), or the program has failed. The others go on without it. The last one stays until the
+// parameters are saved. An error ends the job.
+func (c *Coordinator) retire(p *peer, m transport.Leave) error {
+	p.retired = m.Exit == 0
+	why := fmt.Errorf("left: %s", m.Reason)
+	var err error
+	switch m.Exit {
+	case 0:
+	case exitcode.Usage: // every other worker's program is the same
+		err = &Error{exitcode.Usage, fmt.Sprintf("worker %d: %s", p.rank, m.Reason)}
+	default:
+		err = &Error{exitcode.Lost, fmt.Sprintf("no worker is left; the last one: worker %d: %v", p.rank, why)}
+	}
+	others := slices.ContainsFunc(c.workers, func(o *peer) bool { return o != nil && o != p && !o.gone })
+	if m.Exit == exitcode.Usage && others && !c.final && c.stopping.cause == nil {
+		c.part(p, m.Exit, "the job ends")
+		p.retired = true // its loss is no other reason for the end
+		if e := c.lost(p, why); e != nil {
+			return e
+		}
+		return c.stop(err)
+	}
+	if others || c.final || c.winding != nil || c.stopping.cause != nil || m.Exit != 0 && m.Exit != exitcode.Usage && (c.cfg.StopOnLoss || c.least() > 0) {
+		c.part(p, m.Exit, "the job goes on without this worker")
+		return c.lost(p, why)
+	}
+	p.retired = true
+	if err != nil {
+		return c.windUp(err, err.Error())
+	}
+	return c.windUp(nil, fmt.Sprintf("its workers, all of which have left; the last one is worker %d: %s", p.rank, m.Reason))
+}
+
+// windUp begins the end of a job without workers, with err.
+func (c *Coordinator) windUp(err error, why string) error {
+	c.winding = &winding{err}
+	if err == nil {
+		c.result.Ended = why
+	}
+	c.cfg.RunLog.Write(c.elapsed(), runlog.Stop{Limit: c.engine.State().Used, Why: why})
+	c.log.Info("ending the job", "at_samples", c.engine.State().Used, "why", why)
+	c.thin() // an update that waited for others to come is made
+	return c.windOn()
+}
+
+// windOn goes on with that end, when nothing of the training is under way that comes to an end by
+// itself. An error ends the job.
+func (c *Coordinator) windOn() error {
+	s := c.save
+	switch {
+	case c.final:
+		return nil
+	case !c.engine.Survives():
+		return c.winding.err
+	case !c.engine.Settled() || c.mover.holds() || s != nil && (s.writing || c.sharded()):
+		return nil
+	}
+	if err := c.dropMove("the job ends"); err != nil {
+		return err
+	}
+	c.save = nil // of a version that nobody makes
+	c.round = nil
+	for _, p := range c.workers {
+		if p != nil {
+			p.evals = false
+		}
+	}
+	c.engine.Abandon()
+	c.stopping.still, c.progress = true, time.Now()
+	c.evaluateLast(c.winding.err == nil)
+	c.tryRound()
+	return nil
+}

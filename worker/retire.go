@@ -1,0 +1,80 @@
+package worker
+
+import (
+	"errors"
+	"strings"
+	"sync"
+
+	"star"
+	"star/coord"
+	"star/train"
+	"star/transport"
+)
+
+// retirement is that of a worker whose model computes nothing more (train.Gone). It has told the
+// coordinator, and stays until that lets it go: the last one evaluates, and sends what the last
+// checkpoint needs.
+type retirement struct {
+	mu   sync.Mutex
+	why  train.Gone // nil: it computes
+	said bool
+}
+
+// retires says whether err is that the model computes nothing more, of which the coordinator is told.
+func (w *worker) retires(err error) bool {
+	var gone train.Gone
+	if !errors.As(err, &gone) {
+		return false
+	}
+	w.retire(w.member, gone)
+	return true
+}
+
+// retire tells the coordinator, once, that the model computes nothing more. It may be called from another
+// goroutine than the worker's.
+func (w *worker) retire(m *coord.Member, why train.Gone) {
+	r := &w.retirement
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.why == nil {
+		r.why = why
+	}
+	if !r.said {
+		r.said = m.Leave(r.why.Gone(), brief(r.why)) == nil
+	}
+}
+
+// brief is an error in one line: of a traceback, which the program has printed, the last one.
+func brief(err error) string {
+	lines := strings.Split(strings.TrimSpace(err.Error()), "\n")
+	first, _, _ := strings.Cut(lines[0], "Traceback")
+	if len(lines) == 1 {
+		return lines[0]
+	}
+	return first + lines[len(lines)-1]
+}
+
+// retired is why the model computes nothing more; nil: it does.
+func (w *worker) retired() train.Gone {
+	w.retirement.mu.Lock()
+	defer w.retirement.mu.Unlock()
+	return w.retirement.why
+}
+
+// attend hears, beside the training, of a model in another process, until over is closed.
+func (w *worker) attend(c *Config, m *coord.Member, over <-chan struct{}) {
+	for {
+		select {
+		case why := <-c.Halts:
+			coord.Say(m, transport.Halt{Worker: star.Worker(w.rank), Reason: why}, nil) // a coordinator that is lost is noticed by others
+		case <-c.Gone:
+			var gone train.Gone
+			if errors.As(c.Why(), &gone) {
+				w.retire(m, gone)
+			}
+			return
+		case <-over:
+			return
+		}
+	}
+}
