@@ -52,6 +52,7 @@ class Session:
         self.gpu: Optional[_cuda.Mirror] = None  # the model is on one
         self.mirrors: List[Tuple[torch.Tensor, torch.Tensor]] = []  # of buffers that are not float32: their own, the one in the memory
         self.schedule: Optional[Schedule] = None
+        self.scheduled = False  # a scheduler was made before star.attach
         self.own = False  # the optimizer makes its steps here
         self.ddp: Optional[Buckets] = None  # the loop and the data are a script's of DistributedDataParallel
         self.frozen: List[Tuple[str, torch.nn.Parameter]] = []  # though the optimizer has them
@@ -90,6 +91,12 @@ class Session:
         model, optimizer, ld = self.model, self.optimizer, self.loader
         if model is None or optimizer is None or ld is None:
             raise StarError("star.attach(model, optimizer) comes before the first batch of star.loader", _link.EXIT_USAGE)
+        if self.schedule is None and self.ddp is None and (self.scheduled or _rule.scheduled(optimizer)):
+            raise StarError(
+                "a scheduler of torch.optim.lr_scheduler was made for the optimizer, and the job does not have it, so its rates would not be the job's: give it to star.schedule"
+                " before the first batch; or take it away, and give the job its --schedule",
+                _link.EXIT_USAGE,
+            )
         self._list(model, optimizer)
         rates = None
         if self.schedule is not None:
@@ -123,7 +130,7 @@ class Session:
         self.memory = self.link.begin(about)
         self._map(self.memory)
         self._hook()
-        self.link.finish = self._finish
+        self.link.finish, self.link.serve = self._finish, self._serve
         self.link.ready()
         torch.Tensor.backward = _backward  # type: ignore[method-assign]
         self.tensors = _tensors.Tensors(model, [t.tensor for t in self.params], [t.tensor for t in self.buffers], not self.own)
@@ -304,22 +311,28 @@ class Session:
                         _tensors.data(own).copy_(mirror)
                 if self.schedule is not None:
                     self.schedule.show(f.c & ~_link.WANTS_PARTS)
-            elif f.kind == _link.EVALUATE:
-                self._evaluate(f)
             elif f.kind == _link.LEASE:
                 self.leases[f.a] = _link.indices(f)
             elif f.kind == _link.JOINED:
                 self.rank, self.workers = f.a, f.b
             elif f.kind == _link.UPDATE:
                 self._update(f)
-            elif f.kind == _link.RECALL:
-                self.link.state(f.a, _state.pack(self._own().state_dict()))
             elif f.kind == _link.STATE:
                 optimizer = self._own()
                 optimizer.load_state_dict(_state.unpack(self.link.recalled(f), optimizer.state_dict()))
                 self.link.updated(f.a)
             elif f.kind == _link.STOP:
                 self.over = True
+            else:
+                self._serve(f)
+
+    def _serve(self, f: _link.Frame) -> None:
+        """What the job asks of a process also when its loop is over."""
+        assert self.link is not None
+        if f.kind == _link.EVALUATE:
+            self._evaluate(f)
+        elif f.kind == _link.RECALL:
+            self.link.state(f.a, _state.pack(self._own().state_dict()))
 
     def _own(self) -> torch.optim.Optimizer:
         if not self.own:

@@ -24,8 +24,8 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Type
 
 VERSION = 1
 
-ABOUT, MEMORY, READY, COMPUTE, PART, DONE, EVALUATE, EVALUATED, LEASE, ERROR, STOP, LEAVE, JOINED, UPDATE, UPDATED, RECALL, STATE = range(1, 18)
-_NAMES = ("", "about", "memory", "ready", "compute", "part", "done", "evaluate", "evaluated", "lease", "error", "stop", "leave", "joined", "update", "updated", "recall", "state")
+ABOUT, MEMORY, READY, COMPUTE, PART, DONE, EVALUATE, EVALUATED, LEASE, ERROR, STOP, LEAVE, JOINED, UPDATE, UPDATED, RECALL, STATE, HALT = range(1, 19)
+_NAMES = ("", "about", "memory", "ready", "compute", "part", "done", "evaluate", "evaluated", "lease", "error", "stop", "leave", "joined", "update", "updated", "recall", "state", "halt")
 
 _HEADER = struct.Struct("<IIQQQ")
 _MEMORY = struct.Struct("<8s7Q")
@@ -102,6 +102,7 @@ class Link:
         self._lock = threading.Lock()
         self._closed = False
         self.finish: Optional[Callable[[], None]] = None  # called before the end in good order
+        self.serve: Optional[Callable[[Frame], None]] = None  # answers what comes after that
         self._memory: Optional[Memory] = None
         self._cpu = 0
         self._faults = 0
@@ -194,26 +195,45 @@ class Link:
 
     # The end.
 
-    def fail(self, text: str) -> None:
-        """Says that this process cannot go on."""
-        self._last(ERROR, text.encode("utf-8", "replace")[-(1 << 20) :])
+    def fail(self, text: str, code: int = 1) -> None:
+        """Says that this process cannot go on, and ends with an exit code."""
+        self._last(ERROR, text.encode("utf-8", "replace")[-(1 << 20) :], code)
+
+    def halt(self, why: str) -> None:
+        """Has the job end in good order, for all workers."""
+        self._send(HALT, body=why.encode("utf-8", "replace")[:1024])
 
     def leave(self) -> None:
-        """Says that this process has nothing more to compute."""
+        """Says that this process has nothing more to compute. What the end of the job asks of it is answered until the agent says stop."""
         if self.finish is not None and not self._closed and os.getpid() == self._pid:
             try:
                 self.finish()
             except (OSError, StarError) as e:
                 sys.stderr.write("star_train: %s\n" % e)
-                return self.fail(str(e))
-        self._last(LEAVE)
+                return self.fail(str(e), e.code if isinstance(e, StarError) else 1)
+        if self.serve is None:
+            return self._last(LEAVE)
+        if self._closed or os.getpid() != self._pid:
+            return
+        try:
+            self._send(LEAVE, 1)
+            for f in iter(self._read, None):
+                if f.kind == STOP:
+                    break
+                self.serve(f)
+        except (OSError, StarError):
+            pass  # the agent is gone
+        except Exception:
+            self.fail(traceback.format_exc())
+            traceback.print_exc()
+        self._closed = True
 
-    def _last(self, kind: int, body: bytes = b"") -> None:
+    def _last(self, kind: int, body: bytes = b"", a: int = 0) -> None:
         if self._closed or os.getpid() != self._pid:
             return
         self._closed = True
         try:
-            self._send(kind, body=body)
+            self._send(kind, a, body=body)
         except (OSError, StarError):
             pass  # the agent is gone, too
 
@@ -277,7 +297,7 @@ class Link:
 
     def _frame(self, header: bytes) -> Frame:
         kind, size, a, b, c = _HEADER.unpack(header)
-        if size > _MAX_BODY or not ABOUT <= kind <= STATE:
+        if size > _MAX_BODY or not ABOUT <= kind <= HALT:
             raise StarError("the agent says %s with %d bytes: it is no star of this version" % (_name(kind), size), EXIT_DISAGREE)
         return Frame(kind, a, b, c, self._exactly(size) if size else b"")
 
@@ -443,7 +463,10 @@ def _chain_excepthook() -> None:
             except StarError:
                 link = None
             if link is not None:  # closed if this comes from the agent
-                link.fail(str(e) if isinstance(e, StarError) else "".join(traceback.format_exception(kind, e, tb)))
+                if isinstance(e, StarError):
+                    link.fail(str(e), e.code)
+                else:
+                    link.fail("".join(traceback.format_exception(kind, e, tb)))
         before(kind, e, tb)
 
     sys.excepthook = hook

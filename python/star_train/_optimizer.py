@@ -33,6 +33,7 @@ def attach(model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, overlap:
     s.model, s.optimizer, s.early = model, optimizer, overlap
     if not overlap:
         s.trial = 0
+    s.scheduled = _rule.scheduled(optimizer)
     optimizer.__dict__.pop("step", None)  # a scheduler that was made before has put the plain one there
     optimizer.__class__ = type("Star" + type(optimizer).__name__, (Attached, type(optimizer)), {"__module__": __name__})
     return optimizer

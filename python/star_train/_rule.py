@@ -16,6 +16,12 @@ def settings(optimizer: Any, scheduled: bool = False) -> List[Any]:
     return [{k: v for k, v in g.items() if k in names} for g in optimizer.param_groups]
 
 
+def scheduled(optimizer: Any) -> bool:
+    """Whether a scheduler was made for the optimizer: it counts its steps (torch 1.13: _with_counter)."""
+    step = vars(optimizer).get("step")
+    return hasattr(step, "_with_counter") or hasattr(step, "_wrapped_by_lr_sched")
+
+
 def rule(optimizer: torch.optim.Optimizer, params: Sequence[Any], rates: Optional[List[float]] = None) -> "Dict[str, Any]":
     """The optimizer in the words of the job; rates of its groups, if not those that it has now."""
 

@@ -12,14 +12,14 @@ On a processor parameters, gradients and buffers are views of memory that this p
 
 from __future__ import annotations
 
-from . import _job
+from . import _job, _link
 from ._data import evaluate, loader, steps
 from ._ddp import ddp_hook
 from ._link import AgentLost, JobError, StarError
 from ._optimizer import attach
 from ._schedule import schedule
 
-__all__ = ["AgentLost", "JobError", "StarError", "attach", "ddp_hook", "evaluate", "loader", "rank", "schedule", "steps", "workers"]
+__all__ = ["AgentLost", "JobError", "StarError", "attach", "ddp_hook", "evaluate", "loader", "rank", "schedule", "steps", "stop", "workers"]
 
 
 def rank() -> int:
@@ -32,3 +32,15 @@ def workers() -> int:
     """How many workers the job may have; 1 without a job; 0 before the first batch."""
     s = _job.current()
     return 1 if s is None else s.workers
+
+
+def stop(why: str = "star.stop()") -> None:
+    """Has the job end in good order for all workers, as ``star ctl stop`` does: nothing more is handed out, the loops over star.loader end when what is out was
+    computed, and the job is evaluated and saved. Without a job it does nothing: leave the loop as well.
+    """
+    s = _job.current()
+    if s is None or s.over:
+        return
+    if s.link is None:
+        raise StarError("star.stop comes after the first batch of star.loader: before it there is no job to end", _link.EXIT_USAGE)
+    s.link.halt(why)

@@ -1,0 +1,114 @@
+"""When a job is over, and who says so."""
+
+import json
+from typing import Any
+
+import pytest
+
+SCRIPT = """
+import sys, torch, torch.nn as nn, torch.nn.functional as F
+import star_train.torch as star
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
+opt = star.attach(model, torch.optim.SGD(model.parameters(), 0.1, momentum=0.9), own=%(own)s)
+x = torch.randn(512, 8, generator=torch.Generator().manual_seed(1))
+data = torch.utils.data.TensorDataset(x, x[:, :3].argmax(1))
+%(before)s
+loader = star.loader(data, batch_size=16, %(loader)s)
+star.evaluate(lambda b: (float(F.cross_entropy(model(b[0]), b[1], reduction="sum")), int((model(b[0]).argmax(1) == b[1]).sum()), len(b[1])), data)
+n = 0
+def train():
+    global n
+    for epoch in range(1000):
+        for a, b in loader:
+            opt.zero_grad()
+            F.cross_entropy(model(a), b).backward()
+            opt.step()
+            n += 1
+            %(step)s
+train()
+print("END", star.rank(), n, flush=True)
+"""
+
+
+def script(job: Any, step: str = "pass", before: str = "", loader: str = "", own: bool = False) -> Any:
+    return job.script(SCRIPT % {"step": step, "before": before, "loader": loader, "own": own})
+
+
+def result(job: Any) -> Any:
+    return json.loads((job.out / "run.jsonl").read_text().splitlines()[-1])
+
+
+RING = ("--arch", "allreduce")
+
+
+@pytest.mark.parametrize("flags", [(), RING], ids=["servers", "ring"])
+@pytest.mark.parametrize("step", ["if n == 20: return", "if n == 20 + star.rank(): raise SystemExit(0)"], ids=["return", "exit"])
+def test_every_loop_ends(job: Any, flags: Any, step: str) -> None:
+    ps = job.start("--epochs", "100", "--mode", "ssgd", *flags)
+    s = script(job, step, own=bool(flags))
+    workers = [job.worker(s, flags=[*flags, "--out", str(job.out)]) for _ in range(2)]
+    job.finish(ps, *workers)
+    r = result(job)
+    assert r["evaluated"] and "all of which have left" in r["ended"] and 20 <= r["updates"] <= 21, r
+    assert r["test_accuracy"] > 0.5, r
+    # what a checkpoint of a job with BatchNorm needs of its workers is there, and the job goes on from it
+    assert "1.running_mean" in job.parameters()
+
+
+def test_one_loop_ends(job: Any) -> None:
+    ps = job.start("--epochs", "20", "--mode", "ssgd")
+    s = script(job, "if n == 20 and star.rank() == 0: return")
+    workers = [job.worker(s) for _ in range(2)]
+    job.finish(ps, *workers)
+    r = result(job)
+    assert "ended" not in r and r["samples"] == 20 * 512, r
+
+
+@pytest.mark.parametrize("flags", [(), RING], ids=["servers", "ring"])
+def test_stop(job: Any, flags: Any) -> None:
+    ps = job.start("--epochs", "100", *flags)
+    s = script(job, "if n == 20 and star.rank() == 1: star.stop('good enough')")
+    workers = [job.worker(s, flags=[*flags, "--out", str(job.out)]) for _ in range(2)]
+    job.finish(ps, *workers)
+    r = result(job)
+    assert r["ended"] == "worker 1: good enough" and r["evaluated"] and r["samples"] < 50 * 512, r
+
+
+def test_the_last_program_fails(job: Any) -> None:
+    ps = job.start("--epochs", "100", "--mode", "ssgd", *RING)
+    s = script(job, "if n == 20: raise ValueError('no more of this')")
+    workers = [job.worker(s, flags=[*RING, "--out", str(job.out)]) for _ in range(2)]
+    assert ps.wait() == 69 and all(w.wait() == 1 for w in workers), ps.log
+    assert "1.running_mean" in job.parameters()
+
+
+@pytest.mark.parametrize("flags", [(), RING], ids=["servers", "ring"])
+def test_misuse_ends_the_job(job: Any, flags: Any) -> None:
+    ps = job.start("--epochs", "1000", *flags)
+    s = script(job, "if n == 20 and star.rank() == 0: opt.param_groups[0]['lr'] /= 4")
+    workers = [job.worker(s, flags=[*flags, "--out", str(job.out)]) for _ in range(2)]
+    assert [p.wait() for p in (ps, *workers)] == [2, 2, 2], ps.log
+    assert "worker 0: the program failed: the settings of the optimizer were changed" in result(job)["error"]
+    assert job.checkpoint()
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_scheduler_that_the_job_does_not_have(job: Any, when: str) -> None:
+    s = script(job, before="torch.optim.lr_scheduler.StepLR(opt, 1)")
+    if when == "before":
+        text = s.read_text().replace("opt = star.attach(model, torch", "opt = torch").replace("momentum=0.9), own=False)", "momentum=0.9)")
+        s.write_text(text.replace("StepLR(opt, 1)", "StepLR(opt, 1); star.attach(model, opt)"))
+    job.start(workers=1)
+    w = job.worker(s)
+    assert w.wait() == 2 and "give it to star.schedule" in w.log, w.log
+
+
+@pytest.mark.parametrize("scheduler, epochs", [("CosineAnnealingLR(opt, T_max=400)", "400"), ("StepLR(opt, 1, gamma=0.7)", "0")])
+def test_long_schedule(job: Any, scheduler: str, epochs: str) -> None:
+    """A table of more than a header of the wire takes."""
+    ps = job.start("--epochs", "2")
+    s = script(job, before="star.schedule(torch.optim.lr_scheduler.%s)" % scheduler, loader="epochs=%s" % epochs)
+    workers = [job.worker(s) for _ in range(2)]
+    job.finish(ps, *workers)
+    assert result(job)["samples"] == 2 * 512
