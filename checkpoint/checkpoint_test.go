@@ -3,6 +3,7 @@ package checkpoint
 import (
 	"bytes"
 	"cmp"
+	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -12,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -390,7 +392,7 @@ func TestForgedManifest(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, change := range map[string]func(m *Manifest){
-		"format":        func(m *Manifest) { m.Format = 2 },
+		"format":        func(m *Manifest) { m.Format = 3 },
 		"path":          func(m *Manifest) { m.Shards[0].Name = "../shard-00000.safetensors" },
 		"swapped files": func(m *Manifest) { m.Shards[0].File, m.Shards[1].File = m.Shards[1].File, m.Shards[0].File },
 		"buffers":       func(m *Manifest) { *m.Buffers = m.Shards[0].File },
@@ -816,4 +818,175 @@ func TestExportWithoutNames(t *testing.T) {
 func sumOf(b []byte) string {
 	s := sha(b)
 	return hex.EncodeToString(s[:])
+}
+
+// Buffers go out with the types that the layout says, each at a multiple of its element, and numpy reads them; they come back in from that file, and from one of
+// another checkpoint of the model that has float32 for all of them.
+func TestTypedBuffers(t *testing.T) {
+	layout := []TensorSpec{{Name: "w", Shape: []int{3}}}
+	buffers := []TensorSpec{
+		{Name: "mask", Shape: []int{3}, DType: "BOOL"}, {Name: "mean", Shape: []int{1}, Offset: 1}, {Name: "ids", Shape: []int{2}, Offset: 2, DType: "I64"},
+		{Name: "half", Shape: []int{1}, Offset: 6, DType: "F16"}, {Name: "wide", Shape: []int{1}, Offset: 7, DType: "C128"}, {Name: "n", Shape: []int{}, Offset: 11, DType: "I32"},
+	}
+	bytesOf := []byte{1, 0, 1, 0}
+	for _, v := range []any{float32(0.5), []int64{16777217, -3}, []uint16{0x3c00, 0}, []float64{1.5, -2}, int32(7)} {
+		bytesOf, _ = binary.Append(bytesOf, binary.LittleEndian, v)
+	}
+	words := make([]float32, len(bytesOf)/4)
+	if err := readFloats(bytes.NewReader(bytesOf), words, make([]byte, 4*chunk)); err != nil {
+		t.Fatal(err)
+	}
+	save := func(buffers []TensorSpec, words []float32) *Checkpoint {
+		t.Helper()
+		dir := filepath.Join(t.TempDir(), Name(1, 1))
+		part, err := WriteShard(dir, 0, Shard{To: 3, Version: 1, Optimizer: "sgd", ModelHash: "abc", Params: []float32{1, 2, 3}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, err := WriteBuffers(dir, words)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := Manifest{ModelHash: "abc", Version: 1, Generation: 1, Optimizer: "sgd", Params: 3, Layout: layout, BufferLayout: buffers, Shards: []ShardFile{part}, Buffers: &f}
+		if err := WriteManifest(dir, m); err != nil {
+			t.Fatal(err)
+		}
+		c, err := Open(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	c := save(buffers, words)
+	if m := c.Manifest(); m.Format != 2 || !reflect.DeepEqual(m.BufferLayout, buffers) {
+		t.Errorf("format %d with %+v", m.Format, m.BufferLayout)
+	}
+	path := filepath.Join(t.TempDir(), "model.safetensors")
+	if _, err := c.Export(path); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command(python(t), "-c", `
+import json, sys, numpy
+b = open(sys.argv[1], "rb").read()
+n = int.from_bytes(b[:8], "little")
+h = json.loads(b[8:8+n])
+h.pop("__metadata__")
+types = {"BOOL": "?", "F32": "<f4", "I64": "<i8", "F16": "<f2", "F64": "<f8", "I32": "<i4"}
+for name in sorted(h):
+    i, j = h[name]["data_offsets"]
+    a = numpy.frombuffer(b[8+n+i:8+n+j], types[h[name]["dtype"]]).reshape(h[name]["shape"])
+    print(name, h[name]["dtype"], i % a.itemsize, a.tolist())
+`, path).CombinedOutput()
+	want := "half F16 0 [1.0]\nids I64 0 [16777217, -3]\nmask BOOL 0 [True, False, True]\nmean F32 0 [0.5]\nn I32 0 7\nw F32 0 [1.0, 2.0, 3.0]\nwide F64 0 [[1.5, -2.0]]\n"
+	if err != nil || string(out) != want {
+		t.Errorf("numpy reads\n%swant\n%s(%v)", out, want, err)
+	}
+	back := func(path string, m Manifest) []float32 {
+		t.Helper()
+		dir := filepath.Join(t.TempDir(), Name(1, 2))
+		m.Version, m.Generation = 1, 2
+		if _, _, err := Import(path, dir, m, nil); err != nil {
+			t.Fatal(err)
+		}
+		c, err := Open(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := make([]float32, c.BufferLen())
+		if err := c.Buffers(got); err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	if got := back(path, c.Manifest()); !bytes.Equal(asBytes(got), asBytes(words)) {
+		t.Errorf("the buffers come back as %x, want %x", asBytes(got), asBytes(words))
+	}
+
+	old := save([]TensorSpec{{Name: "mean", Shape: []int{1}}, {Name: "ids", Shape: []int{2}, Offset: 1}}, []float32{0.5, 16777216, -3})
+	if m := old.Manifest(); m.Format != 1 {
+		t.Errorf("float32 alone has format %d", m.Format)
+	}
+	if _, err := old.Export(path); err != nil {
+		t.Fatal(err)
+	}
+	m := c.Manifest()
+	m.BufferLayout = []TensorSpec{{Name: "ids", Shape: []int{2}, DType: "I64"}, {Name: "mean", Shape: []int{1}, Offset: 4}}
+	want2, _ := binary.Append(nil, binary.LittleEndian, []int64{16777216, -3})
+	want2, _ = binary.Append(want2, binary.LittleEndian, float32(0.5))
+	if got := back(path, m); !bytes.Equal(asBytes(got), want2) {
+		t.Errorf("float32 becomes %x, want %x", asBytes(got), want2)
+	}
+}
+
+// A layout whose tensors are of a type that there is none of, or do not follow each other in words, is damaged.
+func TestTypedLayoutIsChecked(t *testing.T) {
+	for name, layout := range map[string][]TensorSpec{
+		"unknown":     {{Name: "b", Shape: []int{3}, DType: "F31"}},
+		"in elements": {{Name: "a", Shape: []int{1}, DType: "I64"}, {Name: "b", Shape: []int{1}, Offset: 1}},
+		"too long":    {{Name: "b", Shape: []int{2}, DType: "I64"}},
+	} {
+		if problem := checkLayout("buffer_layout", layout, 3); problem == "" {
+			t.Errorf("%s: %+v fits into 3 words", name, layout)
+		}
+	}
+}
+
+// Names without what wrappers of PyTorch add to them.
+func TestPlain(t *testing.T) {
+	for _, c := range []struct{ names, want string }{
+		{"a.weight b", "a.weight b"},
+		{"_orig_mod.a _orig_mod.b", "a b"},
+		{"a._orig_mod.w b", "a.w b"},
+		{"module.a module.b", "a b"},
+		{"module.a b", "module.a b"},
+		{"module._orig_mod.a module._orig_mod.b", "a b"},
+		{"_orig_mod.module.a _orig_mod.module.b", "a b"},
+		{"module.module.a module.module.b", "module.a module.b"},
+		{"my_orig_mod.a submodule.b", "my_orig_mod.a submodule.b"},
+	} {
+		if got := strings.Join(Plain(strings.Fields(c.names)), " "); got != c.want {
+			t.Errorf("%s: %s, want %s", c.names, got, c.want)
+		}
+	}
+}
+
+// A file of a model that a wrapper of PyTorch holds is one of the model, and the other way round; two tensors that only the wrapper's part tells apart are not guessed.
+func TestImportOfWrapped(t *testing.T) {
+	file := func(names ...string) string {
+		var ts []Tensor
+		for _, n := range names {
+			ts = append(ts, Tensor{Name: n, DType: "F32", Shape: []int64{1}})
+		}
+		head, err := appendHeader(nil, ts, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(t.TempDir(), "in.safetensors")
+		if err := os.WriteFile(path, append(head, make([]byte, 4*len(ts))...), 0o666); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	for _, c := range []struct {
+		layout, file string
+		fits         bool
+	}{
+		{"a b", "_orig_mod.a _orig_mod.b", true},
+		{"_orig_mod.a _orig_mod.b", "a b", true},
+		{"module.a module.b", "_orig_mod.a _orig_mod.b", true},
+		{"a b", "module.a module.b", true},
+		{"a b", "module.a module.b module.c", false},
+		{"a b", "_orig_mod.a b _orig_mod.b", false},
+		{"a b", "_orig_mod.b module.a", false},
+		{"a", "_orig_mod.a x._orig_mod.a", false},
+	} {
+		m := Manifest{ModelHash: "abc", Version: 1, Generation: 1, Optimizer: "sgd"}
+		for i, n := range strings.Fields(c.layout) {
+			m.Layout = append(m.Layout, TensorSpec{Name: n, Shape: []int{1}, Offset: i})
+		}
+		_, _, err := Import(file(strings.Fields(c.file)...), filepath.Join(t.TempDir(), Name(1, 1)), m, nil)
+		if (err == nil) != c.fits || err != nil && !errors.Is(err, ErrCorrupt) {
+			t.Errorf("%s of %s: %v", c.layout, c.file, err)
+		}
+	}
 }

@@ -6,14 +6,18 @@ import (
 	"io"
 	"math"
 	"os"
+	"slices"
 	"strings"
+
+	"star/dtype"
 )
 
 // Import makes the complete checkpoint dir of a safetensors file of named tensors, such as PyTorch's safetensors.torch.save_file writes of a
 // state_dict. m says what the model is: of it, Layout, BufferLayout, Model, ModelHash, Optimizer and the counts are used. Every
-// tensor of both layouts must be in the file with that shape, as F32, F64, F16 or BF16; a tensor that the layouts do not know is an error, but
-// for counters of batch normalisation (…num_batches_tracked). The slots of the optimiser begin with zeros. odd says what is not finite. An error that is the file's
-// matches ErrMissing or ErrCorrupt.
+// tensor of both layouts must be in the file with that shape: parameters as F32, F64, F16 or BF16, buffers with numbers of any type that theirs can be made of. A name
+// may differ by what wrappers of PyTorch add ([Plain]). A tensor that the layouts do not know is an error, but for counters of batch normalisation
+// (…num_batches_tracked). The slots of the optimiser begin with zeros. odd says what is not finite. An error that is the file's matches
+// ErrMissing or ErrCorrupt.
 func Import(path, dir string, m Manifest, slots []string) (_ Manifest, odd NotFinite, err error) {
 	f, size, err := open(path)
 	if err != nil {
@@ -24,7 +28,8 @@ func Import(path, dir string, m Manifest, slots []string) (_ Manifest, odd NotFi
 	if err != nil {
 		return m, odd, err
 	}
-	wanted := map[string]bool{}
+	wanted, used := map[string]bool{}, map[string]bool{}
+	find := finder(h, slices.Concat(m.Layout, m.BufferLayout))
 	var params, buffers []float32
 	for i, layout := range [][]TensorSpec{m.Layout, m.BufferLayout} {
 		var v []float32
@@ -33,11 +38,18 @@ func Import(path, dir string, m Manifest, slots []string) (_ Manifest, odd NotFi
 				return m, odd, fmt.Errorf("checkpoint: the model has two tensors called %q", t.Name)
 			}
 			wanted[t.Name] = true
+			found, ok := find(t.Name)
+			if !ok {
+				return m, odd, corrupt(path, -1, fmt.Sprintf("a tensor %q of shape %v", clip(t.Name), t.Shape), "%s: it is of another model", describe(h))
+			}
+			used[found.Name] = true
 			begin := len(v)
-			if v, err = readTensor(v, f, h, t, path); err != nil {
+			if v, err = readTensor(v, f, h, found, t, i == 0, path); err != nil {
 				return m, odd, err
 			}
-			odd.count(t.Name, v[begin:])
+			if t.stored().DType == dtype.F32 {
+				odd.count(t.Name, v[begin:])
+			}
 		}
 		if i == 0 {
 			params = v
@@ -46,7 +58,7 @@ func Import(path, dir string, m Manifest, slots []string) (_ Manifest, odd NotFi
 		}
 	}
 	for _, t := range h.Tensors {
-		if !wanted[t.Name] && !strings.HasSuffix(t.Name, "num_batches_tracked") {
+		if !used[t.Name] && !strings.HasSuffix(t.Name, "num_batches_tracked") {
 			return m, odd, corrupt(path, -1, "the tensors of "+m.Model, "%q as well: it is of another model", clip(t.Name))
 		}
 	}
@@ -93,6 +105,9 @@ func (o *NotFinite) count(name string, v []float32) {
 // in counts those of the elements of a layout from at on.
 func (o *NotFinite) in(layout []TensorSpec, at int64, v []float32) {
 	for _, t := range layout {
+		if t.stored().DType != dtype.F32 {
+			continue
+		}
 		n := int64(1)
 		for _, k := range t.Shape {
 			n *= int64(k)
@@ -112,68 +127,36 @@ func (o NotFinite) String() string {
 	return fmt.Sprintf("%d numbers are not finite (NaN or Inf), the first of them in tensor %q: a job that begins with them cannot train", o.Count, clip(o.Tensor))
 }
 
-// readTensor appends the elements of the tensor that t describes.
-func readTensor(dst []float32, f *os.File, h *Header, t TensorSpec, path string) ([]float32, error) {
-	found, ok := h.Find(t.Name)
-	if !ok {
-		return nil, corrupt(path, -1, fmt.Sprintf("a tensor %q of shape %v", clip(t.Name), t.Shape), "%s: it is of another model", describe(h))
+// readTensor appends the words of the tensor that t describes, of the tensor found in a file: with elements of a type that can become those of t. Parameters are made of
+// floating numbers only.
+func readTensor(dst []float32, f *os.File, h *Header, found Tensor, t TensorSpec, parameter bool, path string) ([]float32, error) {
+	stored := t.stored()
+	if !slices.Equal(found.Shape, stored.Shape) {
+		return nil, corrupt(path, h.Data+found.Begin, fmt.Sprintf("%q with shape %v", clip(t.Name), stored.Shape), "%v: it is of another model", found.Shape)
 	}
-	same := len(found.Shape) == len(t.Shape)
-	for i := range found.Shape {
-		same = same && found.Shape[i] == int64(t.Shape[i])
+	wrong := func(expected string) error {
+		return corrupt(path, h.Data+found.Begin, fmt.Sprintf("%q as %s", clip(t.Name), expected), "%s", found.DType)
 	}
-	if !same {
-		return nil, corrupt(path, h.Data+found.Begin, fmt.Sprintf("%q with shape %v", clip(t.Name), t.Shape), "%v: it is of another model", found.Shape)
+	if parameter && (!dtype.IsFloat(found.DType) || dtype.IsComplex(found.DType)) {
+		return nil, wrong("F32, F64, F16 or BF16")
 	}
-	width, decode := decoder(found.DType)
-	if decode == nil {
-		return nil, corrupt(path, h.Data+found.Begin, fmt.Sprintf("%q as F32, F64, F16 or BF16", clip(t.Name)), "%s", found.DType)
-	}
+	width, out := dtype.Size(found.DType), dtype.Size(stored.DType)
 	r := io.NewSectionReader(f, h.Data+found.Begin, found.End-found.Begin)
-	buf := make([]byte, chunk*width)
-	for left := found.End - found.Begin; left > 0; {
-		part := buf[:min(int64(len(buf)), left)]
-		if _, err := io.ReadFull(r, part); err != nil {
+	in, made := make([]byte, chunk*width), make([]byte, chunk*out) // chunk elements are whole words
+	for left := int(found.End-found.Begin) / width; left > 0; {
+		n := min(chunk, left)
+		if _, err := io.ReadFull(r, in[:n*width]); err != nil {
 			return nil, &Error{Kind: ErrCorrupt, Path: path, Offset: h.Data + found.Begin, Err: err}
 		}
-		left -= int64(len(part))
-		for ; len(part) > 0; part = part[width:] {
-			dst = append(dst, decode(part))
+		if !dtype.Convert(made, stored.DType, in, found.DType, n) {
+			return nil, wrong(stored.DType)
+		}
+		left -= n
+		words := made[:dtype.WordSize*dtype.Words(stored.DType, n)]
+		clear(words[n*out:])
+		for ; len(words) > 0; words = words[dtype.WordSize:] {
+			dst = append(dst, math.Float32frombits(binary.LittleEndian.Uint32(words)))
 		}
 	}
 	return dst, nil
-}
-
-// decoder reads one element of a type, of so many bytes; nil: not a type of parameters.
-func decoder(dtype string) (width int, decode func([]byte) float32) {
-	switch dtype {
-	case "F32":
-		return 4, func(b []byte) float32 { return math.Float32frombits(binary.LittleEndian.Uint32(b)) }
-	case "F64":
-		return 8, func(b []byte) float32 { return float32(math.Float64frombits(binary.LittleEndian.Uint64(b))) }
-	case "BF16":
-		return 2, func(b []byte) float32 { return math.Float32frombits(uint32(binary.LittleEndian.Uint16(b)) << 16) }
-	case "F16":
-		return 2, func(b []byte) float32 { return half(binary.LittleEndian.Uint16(b)) }
-	}
-	return 0, nil
-}
-
-// half is the value of an IEEE 754 binary16, which a float32 holds exactly.
-func half(h uint16) float32 {
-	sign := float32(1)
-	if h&0x8000 != 0 {
-		sign = -1
-	}
-	exponent, fraction := int(h>>10&31), float64(h&1023)
-	switch exponent {
-	case 0:
-		return sign * float32(math.Ldexp(fraction, -24))
-	case 31:
-		if fraction != 0 {
-			return float32(math.NaN())
-		}
-		return sign * float32(math.Inf(1))
-	}
-	return sign * float32(math.Ldexp(1024+fraction, exponent-25))
 }

@@ -4,13 +4,17 @@ import (
 	"bytes"
 	"cmp"
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
+
+	"star/dtype"
 )
 
 // maxManifest bounds the manifest: a million tensors fit.
@@ -335,7 +339,7 @@ func readPart(st store, dir, name string, offset int64, dst []float32, buf []byt
 	return nil
 }
 
-// BufferLen is the number of elements of the model's buffers.
+// BufferLen is the number of words of the model's buffers.
 func (c *Checkpoint) BufferLen() int64 {
 	if c.buffers == nil {
 		return 0
@@ -357,19 +361,28 @@ func (c *Checkpoint) Buffers(dst []float32) error {
 }
 
 // Export writes parameters and buffers into one safetensors file at path, under
-// the names of the layout, atomically. Tensors that the layout does not name
-// cannot be written; an empty layout is an error. odd says what is not finite.
+// Export writes parameters and buffers into one safetensors file at path, under
+// the names of the layout and with their types, atomically. Tensors that the layout does not name
+// cannot be written; an empty layout is an error. Those with larger elements come first, so that
+// each begins at a multiple of its element; C128 is written as pairs of F64, in one more dimension.
+// odd says what is not finite.
 func (c *Checkpoint) Export(path string) (odd NotFinite, err error) {
 	if len(c.m.Layout) == 0 {
 		return odd, fmt.Errorf("checkpoint: %s has no layout: there are no names to export under", c.dir)
 	}
-	var tensors []Tensor
-	for _, t := range slices.Concat(c.m.Layout, c.m.BufferLayout) {
-		shape := make([]int64, len(t.Shape))
-		for i, k := range t.Shape {
-			shape[i] = int64(k)
+	sizes := func(match func(size int) bool) (some []TensorSpec) {
+		for _, t := range c.m.BufferLayout {
+			if match(dtype.Size(t.DType)) {
+				some = append(some, t)
+			}
 		}
-		tensors = append(tensors, Tensor{Name: t.Name, DType: "F32", Shape: shape})
+		return some
+	}
+	large, middle := sizes(func(n int) bool { return n > 4 }), sizes(func(n int) bool { return n == 4 })
+	small := slices.Concat(sizes(func(n int) bool { return n == 2 }), sizes(func(n int) bool { return n == 1 }))
+	var tensors []Tensor
+	for _, t := range slices.Concat(large, c.m.Layout, middle, small) {
+		tensors = append(tensors, t.stored())
 	}
 	head, err := appendHeader(nil, tensors, map[string]string{
 		"format":     "pt",
@@ -382,12 +395,28 @@ func (c *Checkpoint) Export(path string) (odd NotFinite, err error) {
 	if err != nil {
 		return odd, err
 	}
-	// Tensors of a layout follow each other without gaps, so the data is the
-	// flat vector itself.
+	// Parameters follow each other without gaps, so their data is the flat vector itself.
 	in, name := split(path)
 	_, err = writeFile(at(path), in, name, func(w io.Writer) error {
 		odd = NotFinite{}
 		if _, err := w.Write(head); err != nil {
+			return err
+		}
+		buffers := make([]float32, c.BufferLen())
+		if err := c.Buffers(buffers); err != nil {
+			return err
+		}
+		words := wordBytes(buffers)
+		some := func(tensors []TensorSpec) error {
+			for _, t := range tensors {
+				n, _ := t.length()
+				if _, err := w.Write(words[t.Offset*dtype.WordSize:][:n*int64(dtype.Size(t.DType))]); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+		if err := some(large); err != nil {
 			return err
 		}
 		part, buf := make([]float32, 1<<20), make([]byte, 4*chunk)
@@ -402,17 +431,34 @@ func (c *Checkpoint) Export(path string) (odd NotFinite, err error) {
 			odd.in(c.m.Layout, at, part[:n])
 			at += n
 		}
-		buffers := make([]float32, c.BufferLen())
-		if err := c.Buffers(buffers); err != nil {
-			return err
-		}
-		if len(c.m.BufferLayout) == 0 {
-			return nil
-		}
 		odd.in(c.m.BufferLayout, 0, buffers)
-		return writeFloats(w, buffers, buf)
+		return some(slices.Concat(middle, small))
 	})
 	return odd, err
+}
+
+// stored is the tensor as safetensors has it.
+func (t TensorSpec) stored() Tensor {
+	out := Tensor{Name: t.Name, DType: cmp.Or(t.DType, dtype.F32), Shape: make([]int64, len(t.Shape))}
+	for i, k := range t.Shape {
+		out.Shape[i] = int64(k)
+	}
+	if t.DType == complexF64 {
+		out.DType, out.Shape = "F64", append(out.Shape, 2)
+	}
+	return out
+}
+
+// wordBytes are the bytes of words as files have them.
+func wordBytes(words []float32) []byte {
+	if little {
+		return asBytes(words)
+	}
+	b := make([]byte, 0, dtype.WordSize*len(words))
+	for _, v := range words {
+		b = binary.LittleEndian.AppendUint32(b, math.Float32bits(v))
+	}
+	return b
 }
 
 // Latest opens the newest checkpoint among the folders in dir that verifies.

@@ -6,12 +6,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"maps"
 	"math"
 	"slices"
 	"strconv"
 	"strings"
 	"unsafe"
+
+	"star/dtype"
 )
 
 // maxHeader bounds the JSON header of a safetensors file, as the format does.
@@ -36,15 +37,19 @@ type Header struct {
 	Data     int64 // offset of the data in the file
 }
 
-var dtypeSize = map[string]int64{
-	"BOOL": 1, "U8": 1, "I8": 1, "F8_E5M2": 1, "F8_E4M3": 1,
-	"U16": 2, "I16": 2, "F16": 2, "BF16": 2,
-	"U32": 4, "I32": 4, "F32": 4,
-	"U64": 8, "I64": 8, "F64": 8,
+// dtypeSize is the size of an element in bytes; 0: safetensors has no such type.
+func dtypeSize(name string) int64 {
+	if name == "" || name == complexF64 {
+		return 0
+	}
+	return int64(dtype.Size(name))
 }
 
 // newerDTypes are those that safetensors 0.8 knows beside them. No checkpoint of STAR has any.
-var newerDTypes = []string{"F4", "F6_E2M3", "F6_E3M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "C64"}
+var newerDTypes = []string{"F4", "F6_E2M3", "F6_E3M2"}
+
+// complexF64 is the one type of buffers that safetensors has not: there it is pairs of F64, in one more dimension.
+const complexF64 = "C128"
 
 // ReadHeader reads the header of a safetensors file of the given size and checks
 // it: every tensor has the size that its type and shape say, and the tensors
@@ -129,12 +134,12 @@ func parseHeader(text []byte, data int64, path string) (*Header, error) {
 		return nil
 	}
 	tensor := func(name string) error {
-		var dtype string
+		var element string
 		var shape, offsets *[]int64
 		err := object(fmt.Sprintf(" in the entry of %q", clip(name)), func(key string) error {
 			switch key {
 			case "dtype":
-				return value(&dtype)
+				return value(&element)
 			case "shape":
 				return value(&shape)
 			case "data_offsets":
@@ -145,17 +150,17 @@ func parseHeader(text []byte, data int64, path string) (*Header, error) {
 		if err != nil {
 			return err
 		}
-		size, ok := dtypeSize[dtype]
+		size := dtypeSize(element)
 		switch {
-		case slices.Contains(newerDTypes, dtype):
-			return bad(fmt.Sprintf("a dtype that STAR reads for %q (%s)", clip(name), strings.Join(slices.Sorted(maps.Keys(dtypeSize)), ", ")), "%s, a newer one of safetensors", dtype)
-		case !ok:
-			return bad("a known dtype for "+strconv.Quote(clip(name)), "%q", clip(dtype))
+		case slices.Contains(newerDTypes, element):
+			return bad(fmt.Sprintf("a dtype that STAR reads for %q (%s)", clip(name), strings.Join(dtype.Names(), ", ")), "%s, a newer one of safetensors", element)
+		case size == 0:
+			return bad("a known dtype for "+strconv.Quote(clip(name)), "%q", clip(element))
 		}
 		if shape == nil || offsets == nil || len(*offsets) != 2 || len(*shape) > maxDims {
 			return bad("a shape and two data_offsets for "+strconv.Quote(clip(name)), "other things")
 		}
-		n := Tensor{Name: name, DType: dtype, Shape: *shape, Begin: (*offsets)[0], End: (*offsets)[1]}
+		n := Tensor{Name: name, DType: element, Shape: *shape, Begin: (*offsets)[0], End: (*offsets)[1]}
 		if n.Begin < 0 || n.End < n.Begin || n.End > data {
 			return bad(fmt.Sprintf("%q within the %d bytes of data", clip(name), data), "bytes %d to %d", n.Begin, n.End)
 		}
@@ -250,7 +255,7 @@ func appendHeader(dst []byte, tensors []Tensor, meta map[string]string) ([]byte,
 			return nil, fmt.Errorf("checkpoint: two tensors are called %q", t.Name)
 		}
 		seen[t.Name] = true
-		size := dtypeSize[t.DType]
+		size := dtypeSize(t.DType)
 		for _, k := range t.Shape {
 			size *= k
 		}

@@ -69,7 +69,7 @@ func TestHeaderRefuses(t *testing.T) {
 		{"tensor is a number", raw(`{"a":3}`, 0), "found 3"},
 		{"tensor is null", raw(`{"a":null}`, 0), "known dtype"},
 		{"dtype", raw(`{"a":{"dtype":"F31","shape":[1],"data_offsets":[0,4]}}`, 4), `"F31"`},
-		{"newer dtype", raw(`{"a":{"dtype":"F8_E8M0","shape":[4],"data_offsets":[0,4]}}`, 4), `a dtype that STAR reads for "a" (BF16, BOOL, F16, F32, F64, F8_E4M3, F8_E5M2, I16, I32, I64, I8, U16, U32, U64, U8), found F8_E8M0, a newer one of safetensors`},
+		{"newer dtype", raw(`{"a":{"dtype":"F6_E2M3","shape":[4],"data_offsets":[0,4]}}`, 4), `a dtype that STAR reads for "a" (BF16, BOOL, C64, F16, F32, F64, F8_E4M3, F8_E4M3FNUZ, F8_E5M2, F8_E5M2FNUZ, F8_E8M0, I16, I32, I64, I8, U16, U32, U64, U8), found F6_E2M3, a newer one of safetensors`},
 		{"dtype in capitals", raw(`{"a":{"DTYPE":"F32","shape":[1],"data_offsets":[0,4]}}`, 4), "known dtype"},
 		{"dtype twice", raw(one(`"shape":[1],"data_offsets":[0,4],"dtype":"F32"`), 4), `every name once in the entry of "a", found "dtype" twice`},
 		{"shape twice", raw(one(`"shape":[1],"data_offsets":[0,4],"shape":[1]`), 4), `"shape" twice`},

@@ -9,11 +9,15 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+
+	"star/dtype"
 )
 
-// Format is the version of the layout that this package writes.
-const Format = 1
+// Format is the newest version of the layout of checkpoints. [WriteManifest] writes 1 where all buffers are float32, which is what earlier versions of
+// this package read.
+const Format = 2
 
 // ManifestName is the file of the manifest.
 const ManifestName = "manifest.json"
@@ -22,7 +26,8 @@ const ManifestName = "manifest.json"
 type TensorSpec struct {
 	Name   string `json:"name"`
 	Shape  []int  `json:"shape"`
-	Offset int    `json:"offset"` // elements from the start of the vector
+	Offset int    `json:"offset"`          // words of 4 bytes from the start of the vector
+	DType  string `json:"dtype,omitempty"` // of its elements, a name of package dtype; empty: F32
 }
 
 // File is one file of a checkpoint.
@@ -171,7 +176,7 @@ func writeShard(st store, dir string, index int, s Shard) (ShardFile, error) {
 const paramsName = "params"
 
 // WriteBuffers writes the flat vector of the model's buffers into the checkpoint
-// folder dir.
+// folder dir: words, whatever the types of the tensors in them.
 func WriteBuffers(dir string, data []float32) (File, error) {
 	return writeBuffers(at(dir), dir, data)
 }
@@ -223,7 +228,10 @@ func refuseComplete(st store, dir string) error {
 func WriteManifest(dir string, m Manifest) error { return writeManifest(at(dir), dir, m) }
 
 func writeManifest(st store, dir string, m Manifest) error {
-	m.Format = Format
+	m.Format = 1
+	if slices.ContainsFunc(m.BufferLayout, func(t TensorSpec) bool { return t.DType != "" && t.DType != dtype.F32 }) {
+		m.Format = 2
+	}
 	if problem := m.check(); problem != "" {
 		return fmt.Errorf("checkpoint: manifest for %s: %s", dir, problem)
 	}
@@ -244,14 +252,19 @@ func writeManifest(st store, dir string, m Manifest) error {
 
 // check names what is wrong with m, or is empty.
 func (m *Manifest) check() string {
-	if m.Format != Format {
-		return fmt.Sprintf("format %d; this program knows %d: use the version of star that wrote it", m.Format, Format)
+	if m.Format < 1 || m.Format > Format {
+		return fmt.Sprintf("format %d; this program knows 1 to %d: use the version of star that wrote it", m.Format, Format)
 	}
 	if problem := m.checkProgress(); problem != "" {
 		return problem
 	}
 	if problem := checkLayout("layout", m.Layout, m.Params); problem != "" {
 		return problem
+	}
+	for _, t := range m.Layout {
+		if t.DType != "" && t.DType != dtype.F32 {
+			return fmt.Sprintf("layout: parameter %q is %s, expected F32", clip(t.Name), clip(t.DType))
+		}
 	}
 	buffers := int64(0)
 	if m.Buffers != nil {
@@ -260,7 +273,7 @@ func (m *Manifest) check() string {
 		}
 		buffers = (m.Buffers.Size - 8) / 4 // at most; the file itself is checked when it is read
 		for _, t := range m.BufferLayout {
-			if n, ok := t.length(); !ok || n > buffers {
+			if n, ok := t.words(); !ok || n > buffers {
 				return fmt.Sprintf("buffer_layout: tensor %q of shape %v does not fit into %s", clip(t.Name), t.Shape, m.Buffers.Name)
 			}
 		}
@@ -325,14 +338,14 @@ func (f File) check() string {
 func checkLayout(what string, layout []TensorSpec, n int64) string {
 	at := int64(0)
 	for _, t := range layout {
-		k, ok := t.length()
+		k, ok := t.words()
 		if !ok || int64(t.Offset) != at || k > n-at {
 			return fmt.Sprintf("%s: tensor %q of shape %v at %d, expected it at %d and within %d", what, clip(t.Name), t.Shape, t.Offset, at, n)
 		}
 		at += k
 	}
 	if len(layout) > 0 && at != n {
-		return fmt.Sprintf("%s: %d elements in tensors of %d", what, at, n)
+		return fmt.Sprintf("%s: %d words in tensors of %d", what, at, n)
 	}
 	return ""
 }
@@ -348,4 +361,13 @@ func (t TensorSpec) length() (int64, bool) {
 		n *= int64(k)
 	}
 	return n, true
+}
+
+// words is how many words of 4 bytes the tensor takes, false if there can be no such tensor.
+func (t TensorSpec) words() (int64, bool) {
+	n, ok := t.length()
+	if !ok || dtype.Size(t.DType) == 0 {
+		return 0, false
+	}
+	return int64(dtype.Words(t.DType, int(n))), true
 }

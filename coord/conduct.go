@@ -113,11 +113,7 @@ func (c *Coordinator) workerSays(p *peer, e *event) error {
 		if err := c.asked(e.buffers.Eval); err != nil {
 			return err
 		}
-		for _, v := range floats(e.payload) {
-			if v-v != 0 {
-				return fmt.Errorf("buffers with the value %v, which would be in everybody's", v)
-			}
-		}
+		return finite(e.payload, c.enrolled.Buffers)
 	case transport.KindPoison:
 		m := &e.poison
 		switch own := int(m.Worker) == p.rank; {

@@ -99,15 +99,19 @@ type Config struct {
 	EvalEvery float64       // epochs between evaluations; zero: only at the end
 	SaveEvery time.Duration // between checkpoints; zero: only at the end
 
-	// Resume is where a checkpoint left off, ResumeHash its model, Buffers the
-	// averaged Model.Buffers in it, for workers to begin with.
+	// Resume is where a checkpoint left off, ResumeHash its model, ResumePlain the same one without what
+	// wrappers of its program added to names (empty: as ResumeHash), Buffers the
+	// Model.Buffers in it, for workers to begin with, as BufferLayout says; without one, as
+	// the workers' own says.
 	Resume     Progress
-	ResumeHash string
+	ResumeHash,
+	ResumePlain string
 
 	// ResumeData is the data set of the checkpoint, in Data, Samples and Digest; nil: not known, or
 	// another one is meant.
-	ResumeData *Enrolment
-	Buffers    []float32
+	ResumeData   *Enrolment
+	Buffers      []float32
+	BufferLayout []Tensor
 
 	// Remember is what the checkpoint knows of the workers' last iterations.
 	Remember []star.Record
@@ -202,18 +206,19 @@ type Checkpoint struct {
 	Model     string
 	ModelHash string
 	Params    int64
-	Buffers   []float32         // averaged over workers
+	Buffers   []float32         // of all workers, as average makes them
 	Parts     []json.RawMessage // one for each shard, in order: what its Saved said
 	Residuals []ResidualPart    // by rank: of workers with codecs that have answered
 	Records   []star.Record     // the workers' last iterations, for Remember
 }
 
 // Tensor names one tensor inside a flat vector, in row-major order. Checkpoints and other programs know
-// it by that name. Offset is in elements.
+// it by that name. Offset is in words of 4 bytes, as package dtype lays tensors out.
 type Tensor struct {
 	Name   string `json:"name"`
 	Shape  []int  `json:"shape"`
 	Offset int    `json:"offset"`
+	DType  string `json:"dtype,omitempty"` // empty: F32. Parameters have no other
 }
 
 // Enrolment is the payload of a worker's Hello: what it is going to train. All workers of a job

@@ -1,11 +1,13 @@
 package coord
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"math"
 	"slices"
 
+	"star/dtype"
 	"star/transport"
 )
 
@@ -26,6 +28,11 @@ func parseEnrolment(h transport.Hello, payload []byte) (Enrolment, error) {
 	if err := follow(e.Layout, h.Params); err != nil {
 		return Enrolment{}, fmt.Errorf("the layout of %d parameters: %w", h.Params, err)
 	}
+	for _, t := range e.Layout {
+		if t.DType != "" && t.DType != dtype.F32 {
+			return Enrolment{}, fmt.Errorf("parameter %.100q is %.20q: parameters are F32", t.Name, t.DType)
+		}
+	}
 	if err := follow(e.Buffers, h.Buffers); err != nil {
 		return Enrolment{}, fmt.Errorf("the layout of %d buffers: %w", h.Buffers, err)
 	}
@@ -45,7 +52,7 @@ func (e *Enrolment) otherData(first *Enrolment) string {
 	return ""
 }
 
-// follow says whether tensors cover the elements 0 to n−1 one after the other. There may be none of
+// follow says whether tensors cover the words 0 to n−1 one after the other. There may be none of
 // them: then nothing has a name.
 func follow(tensors []Tensor, n int64) error {
 	at := int64(0)
@@ -57,13 +64,16 @@ func follow(tensors []Tensor, n int64) error {
 			}
 			size *= int64(k)
 		}
-		if int64(t.Offset) != at || size > n-at {
+		if dtype.Size(t.DType) == 0 {
+			return fmt.Errorf("tensor %.100q has elements of the unknown type %.20q", t.Name, t.DType)
+		}
+		if size > math.MaxInt64/16 || int64(t.Offset) != at || int64(dtype.Words(t.DType, int(size))) > n-at {
 			return fmt.Errorf("tensor %.100q of %d elements is at %d, expected it at %d", t.Name, size, t.Offset, at)
 		}
-		at += size
+		at += int64(dtype.Words(t.DType, int(size)))
 	}
 	if len(tensors) > 0 && at != n {
-		return fmt.Errorf("its tensors have %d elements", at)
+		return fmt.Errorf("its tensors have %d words of 4 bytes", at)
 	}
 	return nil
 }
@@ -78,6 +88,8 @@ func (e *Enrolment) otherTensor(first *Enrolment) string {
 				return fmt.Sprintf("; the job's has %s %v, this one has not", theirs[i].Name, theirs[i].Shape)
 			case i >= len(theirs):
 				return fmt.Sprintf("; this one has %s %v, the job's has not", mine[i].Name, mine[i].Shape)
+			case mine[i].Name == theirs[i].Name && cmp.Or(mine[i].DType, dtype.F32) != cmp.Or(theirs[i].DType, dtype.F32):
+				return fmt.Sprintf("; %s is %s, in the job %s", mine[i].Name, cmp.Or(mine[i].DType, dtype.F32), cmp.Or(theirs[i].DType, dtype.F32))
 			case mine[i].Name != theirs[i].Name || !slices.Equal(mine[i].Shape, theirs[i].Shape):
 				return fmt.Sprintf("; the first difference is %s %v, in the job's %s %v", mine[i].Name, mine[i].Shape, theirs[i].Name, theirs[i].Shape)
 			}

@@ -222,7 +222,7 @@ func (c *Coordinator) admits(p *peer, e *Enrolment, vouched bool) (why string, o
 		c.refuse(p, exitcode.Disagree, why)
 		return why, false
 	}
-	if c.cfg.ResumeHash != "" && h.ModelHash != c.cfg.ResumeHash {
+	if c.cfg.ResumeHash != "" && h.ModelHash != c.cfg.ResumeHash && (c.cfg.ResumePlain == "" || h.ModelHash != c.cfg.ResumePlain) {
 		c.refuse(p, exitcode.Disagree, fmt.Sprintf("the checkpoint is of another model: it has hash %s, the worker's %s has hash %s",
 			c.cfg.ResumeHash, h.Model, h.ModelHash))
 		return why, false
@@ -275,9 +275,9 @@ func (c *Coordinator) differs(h transport.Hello, e Enrolment) string {
 		}
 		return fmt.Sprintf("workers train different models: %s has hash %s, the job's %s has hash %s%s",
 			h.Model, h.ModelHash, c.hello.Model, c.hello.ModelHash, told)
-	case h.Params != c.hello.Params || h.Buffers != c.hello.Buffers:
-		return fmt.Sprintf("workers disagree on the size of the model: %d parameters and %d buffers, the job has %d and %d%s",
-			h.Params, h.Buffers, c.hello.Params, c.hello.Buffers, told)
+	case h.Params != c.hello.Params || h.Buffers != c.hello.Buffers || e.otherTensor(first) != "":
+		return fmt.Sprintf("workers disagree on the size of the model: %d parameters and %d words of buffers, the job has %d and %d%s%s",
+			h.Params, h.Buffers, c.hello.Params, c.hello.Buffers, e.otherTensor(first), told)
 	}
 	if why := e.otherData(first); why != "" {
 		return "workers disagree on the data: this one has " + why + told
@@ -473,7 +473,7 @@ func (c *Coordinator) welcome(p *peer) {
 		Rank: p.rank, Workers: c.cfg.Workers, Generation: c.cfg.Generation, Version: c.cfg.Resume.Version,
 		Seed: seed, Shards: c.shards, Elapsed: c.elapsed(), Term: c.term(), Batch: c.cfg.Batch, Optimizer: c.cfg.Optimizer,
 	}
-	buffers := c.cfg.Buffers
+	buffers := c.resumed()
 	if c.engine != nil { // it comes back
 		w.Version, w.Step = c.engine.State().Version, c.engine.Worker(star.Worker(p.rank)).Step+1
 		if c.buffers != nil {

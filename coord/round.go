@@ -36,8 +36,7 @@ type round struct {
 	buffered map[star.Worker]bool // have sent their buffers and wait for the average
 	unsent   int                  // members that have not sent buffers yet
 	averaged bool                 // the average was sent
-	sum      []float64
-	n        int
+	mean     *bufferMean          // nil: the model has no buffers
 	parts    map[star.Worker][2]int64
 	results  map[star.Worker]transport.EvalResult
 }
@@ -126,7 +125,7 @@ func (c *Coordinator) startRound(test, final bool) {
 	}
 	r.unsent = len(ws)
 	if c.hello.Buffers > 0 {
-		r.sum = make([]float64, c.hello.Buffers)
+		r.mean = &bufferMean{layout: c.enrolled.Buffers}
 	}
 	c.round = r
 }
@@ -161,26 +160,20 @@ func (c *Coordinator) gather(p *peer, e event) error {
 		c.sendAverage(p, r)
 		return nil
 	}
-	for i, v := range floats(e.payload) {
-		r.sum[i] += float64(v)
-	}
-	r.n++
+	r.mean.add(w, e.payload)
 	c.average()
 	return nil
 }
 
-// average sends the mean of all buffers to those who have sent theirs, once nobody else can. It is
-// in float64, each worker counts the same, and it is what a checkpoint has, too.
+// average sends the mean of all buffers (bufferMean) to those who have sent theirs, once nobody else
+// can. It is what a checkpoint has, too.
 func (c *Coordinator) average() {
 	r := c.round
-	if r == nil || r.n == 0 || r.unsent > 0 && !c.stalled() {
+	if r == nil || r.mean == nil || r.mean.n == 0 || r.unsent > 0 && !c.stalled() {
 		return
 	}
-	c.buffers = make([]float32, len(r.sum))
-	for i, s := range r.sum {
-		c.buffers[i] = float32(s / float64(r.n))
-	}
-	r.n, r.averaged = 0, true
+	c.buffers = r.mean.result()
+	r.mean.n, r.averaged = 0, true
 	for w := range c.workers {
 		if p := c.workers[w]; p != nil && r.buffered[star.Worker(w)] {
 			c.sendAverage(p, r)
@@ -243,9 +236,7 @@ func (c *Coordinator) forgetInRound(p *peer) {
 	delete(r.expect, w)
 	if !r.buffered[w] {
 		r.unsent--
-		if len(r.sum) > 0 {
-			c.average()
-		}
+		c.average()
 	}
 	c.tryRound()
 }

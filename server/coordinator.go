@@ -16,6 +16,7 @@ import (
 	"star/modes/baseline"
 	"star/ps/rule"
 	"star/runlog"
+	"star/train"
 	"star/transport"
 )
 
@@ -144,7 +145,7 @@ func (s *server) goOn(cfg *coord.Config) error {
 	for _, p := range m.Extra.Redo {
 		cfg.Resume.Redo = append(cfg.Resume.Redo, coord.Span{Start: p.Start, Count: int(p.Count)})
 	}
-	cfg.ResumeHash = m.ModelHash
+	cfg.ResumeHash, cfg.ResumePlain = m.ModelHash, plainHash(&m)
 	if m.Data != nil && !s.job.ResumeOtherData {
 		cfg.ResumeData = &coord.Enrolment{Data: m.Data.Name, Samples: m.Data.Samples, Digest: m.Data.Digest}
 	}
@@ -160,8 +161,34 @@ func (s *server) goOn(cfg *coord.Config) error {
 		if err := s.resume.Buffers(cfg.Buffers); err != nil {
 			return err
 		}
+		for _, t := range m.BufferLayout {
+			cfg.BufferLayout = append(cfg.BufferLayout, coord.Tensor(t))
+		}
 	}
 	return nil
+}
+
+// plainHash is the hash of a checkpoint's model with names that are [checkpoint.Plain], if it was computed by another program, which says of it names and shapes; else
+// empty. Programs leave out what wrappers of PyTorch add to names, and earlier ones did not.
+func plainHash(m *checkpoint.Manifest) string {
+	layout, buffers := checkpoint.PlainLayout(m.Layout, m.BufferLayout)
+	was, wasBuffers := modelSpecs(m.Layout), modelSpecs(m.BufferLayout)
+	switch m.ModelHash {
+	case train.LayoutHash(was, wasBuffers):
+		return train.LayoutHash(modelSpecs(layout), modelSpecs(buffers))
+	case train.LayoutHash(was, nil):
+		return train.LayoutHash(modelSpecs(layout), nil)
+	}
+	return ""
+}
+
+// modelSpecs are the tensors as a model has them.
+func modelSpecs(ts []checkpoint.TensorSpec) []train.TensorSpec {
+	out := make([]train.TensorSpec, len(ts))
+	for i, t := range ts {
+		out[i] = train.TensorSpec(t)
+	}
+	return out
 }
 
 // room is how many parameters the servers have memory for, if they are like this one: a shard needs

@@ -16,7 +16,8 @@ import (
 type TensorSpec struct {
 	Name   string `json:"name"`
 	Shape  []int  `json:"shape"`
-	Offset int    `json:"offset"` // elements from the start of the vector
+	Offset int    `json:"offset"`          // words of 4 bytes from the start of the vector
+	DType  string `json:"dtype,omitempty"` // of its elements, a name of package dtype; empty: float32, of which each is a word
 }
 
 // Len is the number of elements of the tensor.
@@ -79,7 +80,8 @@ type Model interface {
 	// Buffers is state that is not optimised: the running statistics of batch
 	// normalisation. Shared like Params; empty for most models. Training
 	// changes it locally; it is averaged over workers at checkpoints and
-	// evaluations. BufferLayout is its Layout.
+	// evaluations. BufferLayout is its Layout; tensors of other types than float32 lie in
+	// the words of Buffers as package dtype says.
 	Buffers() []float32
 	BufferLayout() []TensorSpec
 

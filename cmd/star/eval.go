@@ -19,12 +19,14 @@ import (
 
 	"star/checkpoint"
 	"star/cmd/internal/daemon"
+	"star/dtype"
 	"star/internal/process"
 	"star/internal/settings"
 	"star/member"
 	"star/train"
 	"star/train/data"
 	"star/train/net"
+	"star/transport"
 	"star/worker/foreign"
 )
 
@@ -223,7 +225,7 @@ func (j *judging) ofProgram(place string, command []string, w io.Writer) error {
 // restore has a model, here in words, take the tensors of a checkpoint.
 func restore(c *checkpoint.Checkpoint, model train.Model, here string) error {
 	m := c.Manifest()
-	if !alike(m.Layout, model.Layout()) || !alike(m.BufferLayout, model.BufferLayout()) {
+	if !alike(&m, model) {
 		return &member.DisagreeError{Err: fmt.Errorf("%s has other tensors than this model on this data set: there %s; here %s", c.Dir(), m.Model, here)}
 	}
 	if err := c.Params(model.Params()); err != nil {
@@ -232,14 +234,34 @@ func restore(c *checkpoint.Checkpoint, model train.Model, here string) error {
 	if c.BufferLen() == 0 {
 		return nil
 	}
-	return c.Buffers(model.Buffers())
+	buffers := make([]float32, c.BufferLen())
+	if err := c.Buffers(buffers); err != nil {
+		return err
+	}
+	if len(m.BufferLayout) == 0 {
+		copy(model.Buffers(), buffers)
+		return nil
+	}
+	from, to := transport.Floats(buffers), transport.Floats(model.Buffers())
+	for i, t := range m.BufferLayout {
+		own := model.BufferLayout()[i]
+		if !dtype.Convert(to[own.Offset*dtype.WordSize:], own.DType, from[t.Offset*dtype.WordSize:], t.DType, own.Len()) {
+			return &member.DisagreeError{Err: fmt.Errorf("%s has %s as %s, this model as %s", c.Dir(), t.Name, t.DType, own.DType)}
+		}
+	}
+	return nil
 }
 
-// alike says whether two layouts have the same tensors.
-func alike(a []checkpoint.TensorSpec, b []train.TensorSpec) bool {
-	return slices.EqualFunc(a, named(b), func(x, y checkpoint.TensorSpec) bool {
-		return x.Name == y.Name && x.Offset == y.Offset && slices.Equal(x.Shape, y.Shape)
-	})
+// alike says whether the tensors of a checkpoint are those of a model, whatever their types, and what wrappers of PyTorch add to names. Complex buffers, which programs
+// have last, may be missing: earlier versions did not save them.
+func alike(m *checkpoint.Manifest, model train.Model) bool {
+	layout, buffers := checkpoint.PlainLayout(m.Layout, m.BufferLayout)
+	own, ownBuffers := checkpoint.PlainLayout(named(model.Layout()), named(model.BufferLayout()))
+	for n := len(ownBuffers); n > len(buffers) && dtype.IsComplex(ownBuffers[n-1].DType); n-- {
+		ownBuffers = ownBuffers[:n-1]
+	}
+	same := func(x, y checkpoint.TensorSpec) bool { return x.Name == y.Name && slices.Equal(x.Shape, y.Shape) }
+	return slices.EqualFunc(layout, own, same) && slices.EqualFunc(buffers, ownBuffers, same)
 }
 
 // evalAtOnce is how many samples are looked at together.

@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 
+	"star/dtype"
 	"star/exitcode"
 	"star/train"
 )
@@ -22,6 +23,7 @@ func (e *AboutError) ExitCode() int { return exitcode.Disagree }
 type Tensor struct {
 	Name  string `json:"name"`
 	Shape []int  `json:"shape"`
+	DType string `json:"dtype,omitempty"` // of a buffer, a name of package dtype; empty: F32
 }
 
 // About is what a program says first: what it is going to train.
@@ -29,7 +31,7 @@ type About struct {
 	Name    string   `json:"name"`              // of the model
 	Program string   `json:"program,omitempty"` // what computes: "PyTorch 2.5.1"
 	Layout  []Tensor `json:"layout"`            // float32 parameters
-	Buffers []Tensor `json:"buffers,omitempty"` // float32 state that is averaged over workers
+	Buffers []Tensor `json:"buffers,omitempty"` // state that is not optimised: floating numbers are averaged over workers
 	Data    string   `json:"data,omitempty"`    // name of the data set
 	Samples int64    `json:"samples"`           // of one epoch
 	Tests   int64    `json:"tests,omitempty"`   // samples of the test set; 0: none
@@ -74,14 +76,19 @@ func parseAbout(f Frame) (a About, err error) {
 	if err := json.Unmarshal(f.Body, &a); err != nil {
 		return bad("what the program says of its model is not the JSON it should be: %v", err)
 	}
-	n, err := elements(a.Layout)
+	n, err := words(a.Layout)
 	if err != nil {
 		return bad("parameters: %v", err)
+	}
+	for _, t := range a.Layout {
+		if t.DType != "" && t.DType != dtype.F32 {
+			return bad("parameter %.100s is %.20s: the job exchanges float32", t.Name, t.DType)
+		}
 	}
 	if n == 0 {
 		return bad("the model %.100q has no parameters to train: does one of them need a gradient (requires_grad)?", a.Name)
 	}
-	if _, err := elements(a.Buffers); err != nil {
+	if _, err := words(a.Buffers); err != nil {
 		return bad("buffers: %v", err)
 	}
 	switch {
@@ -106,14 +113,17 @@ func executable() string {
 	return "it"
 }
 
-// elements is how many of them tensors have.
-func elements(tensors []Tensor) (n int, err error) {
+// words is how many of them tensors take. An error: tensors that there cannot be.
+func words(tensors []Tensor) (n int, err error) {
 	seen := make(map[string]bool, len(tensors))
 	for i, t := range tensors {
 		if t.Name == "" || seen[t.Name] {
 			return 0, fmt.Errorf("tensor %d: the name %.100q is empty, or used twice", i, t.Name)
 		}
 		seen[t.Name] = true
+		if dtype.Size(t.DType) == 0 {
+			return 0, fmt.Errorf("tensor %.100s has elements of the unknown type %.20q", t.Name, t.DType)
+		}
 		size := 1
 		for _, d := range t.Shape {
 			if d < 0 || d > 0 && size > maxElements/d {
@@ -121,7 +131,7 @@ func elements(tensors []Tensor) (n int, err error) {
 			}
 			size *= d
 		}
-		if n += size; n > maxElements {
+		if n += dtype.Words(t.DType, size); n > maxElements {
 			return 0, fmt.Errorf("more than %d elements, at tensor %.100s", maxElements, t.Name)
 		}
 	}
@@ -133,8 +143,8 @@ func specs(tensors []Tensor) []train.TensorSpec {
 	out := make([]train.TensorSpec, len(tensors))
 	at := 0
 	for i, t := range tensors {
-		out[i] = train.TensorSpec{Name: t.Name, Shape: t.Shape, Offset: at}
-		at += out[i].Len()
+		out[i] = train.TensorSpec{Name: t.Name, Shape: t.Shape, Offset: at, DType: t.DType}
+		at += dtype.Words(t.DType, out[i].Len())
 	}
 	return out
 }

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -355,6 +356,8 @@ func TestAbout(t *testing.T) {
 		{"too large", `{"layout":[{"name":"a","shape":[1073741824,1073741824,16]}],"samples":10}`, "cannot have the shape"},
 		{"too large in all", `{"layout":[{"name":"a","shape":[8589934592]},{"name":"b","shape":[1]}],"samples":10}`, "elements, at tensor b"},
 		{"buffers", `{"layout":[{"name":"a","shape":[1]}],"buffers":[{"name":"b","shape":[-1]}],"samples":10}`, "buffers: tensor b"},
+		{"an unknown type", `{"layout":[{"name":"a","shape":[1]}],"buffers":[{"name":"b","shape":[1],"dtype":"F31"}],"samples":10}`, `buffers: tensor b has elements of the unknown type "F31"`},
+		{"parameters of another type", `{"layout":[{"name":"a","shape":[1],"dtype":"F64"}],"samples":10}`, "parameter a is F64"},
 		{"no samples", `{"layout":[{"name":"a","shape":[1]}]}`, "data set of 0 samples"},
 		{"too many samples", `{"layout":[{"name":"a","shape":[1]}],"samples":2147483648}`, "data set of 2147483648"},
 		{"negative tests", `{"layout":[{"name":"a","shape":[1]}],"samples":1,"tests":-1}`, "test set of -1"},
@@ -374,6 +377,41 @@ func TestAbout(t *testing.T) {
 		if wrong.ExitCode() != 78 {
 			t.Errorf("%s: exit code %d", c.name, wrong.ExitCode())
 		}
+	}
+}
+
+// Buffers take words as their types say, in the memory too, and the agent says that it knows types. The hash is that of a program that names none.
+func TestTypedBuffers(t *testing.T) {
+	head := `{"name":"m","layout":[{"name":"a","shape":[3]}],"buffers":[{"name":"mean","shape":[3]`
+	hashes := map[string]bool{}
+	for _, c := range []struct {
+		body string
+		want []train.TensorSpec
+		n    int
+	}{
+		{`},{"name":"ids","shape":[2]},{"name":"mask","shape":[5]}],"samples":10}`, []train.TensorSpec{
+			{Name: "mean", Shape: []int{3}}, {Name: "ids", Shape: []int{2}, Offset: 3}, {Name: "mask", Shape: []int{5}, Offset: 5}}, 10},
+		{`,"dtype":"F32"},{"name":"ids","shape":[2],"dtype":"I64"},{"name":"mask","shape":[5],"dtype":"BOOL"},{"name":"freqs","shape":[1],"dtype":"C64"}],"samples":10}`, []train.TensorSpec{
+			{Name: "mean", Shape: []int{3}, DType: "F32"}, {Name: "ids", Shape: []int{2}, Offset: 3, DType: "I64"}, {Name: "mask", Shape: []int{5}, Offset: 7, DType: "BOOL"}, {Name: "freqs", Shape: []int{1}, Offset: 9, DType: "C64"}}, 11},
+	} {
+		m, err := play(t, foreign.Config{}, func(p peer) {
+			p.send(foreign.Frame{Kind: foreign.KindAbout, A: foreign.Version, Body: []byte(head + c.body)})
+			p.receive()
+			p.send(foreign.Frame{Kind: foreign.KindReady})
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := m.BufferLayout(); !reflect.DeepEqual(got, c.want) || len(m.Buffers()) != c.n {
+			t.Errorf("%d words of buffers as %+v, want %d as %+v", len(m.Buffers()), got, c.n, c.want)
+		}
+		if b := m.Memory(); binary.LittleEndian.Uint64(b[56:]) != uint64(c.n) || binary.LittleEndian.Uint64(b[64:]) != 1 {
+			t.Errorf("the memory begins with %x", b[:72])
+		}
+		hashes[m.Hash()] = true
+	}
+	if len(hashes) != 1 {
+		t.Errorf("the hashes are %v", hashes)
 	}
 }
 

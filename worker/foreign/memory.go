@@ -17,14 +17,17 @@ const magic = "STARLINK"
 const page = 4096
 
 // layout is where things lie in the shared memory, in bytes. The first page is the header: the magic, then as uint64, little-endian, the
-// version of the link and the fields of this struct in order.
+// version of the link, the fields of this struct in order, and what this agent can do.
 type layout struct {
 	size            int // of the whole
 	params, nparams int // place, and how many float32
 	grad            int // as many
 	buffers         int
-	nbuffers        int
+	nbuffers        int // words of 4 bytes
 }
+
+// What an agent can do, as bits.
+const typedBuffers = 1 // buffers of other types than float32
 
 func arrange(params, buffers int) layout {
 	up := func(n int) int { return (n + page - 1) / page * page }
@@ -38,7 +41,7 @@ func arrange(params, buffers int) layout {
 // write puts the header into m.
 func (l layout) write(m []byte) {
 	b := append(m[:0], magic...)
-	for _, v := range []int{Version, l.size, l.params, l.nparams, l.grad, l.buffers, l.nbuffers} {
+	for _, v := range []int{Version, l.size, l.params, l.nparams, l.grad, l.buffers, l.nbuffers, typedBuffers} {
 		b = binary.LittleEndian.AppendUint64(b, uint64(v))
 	}
 }

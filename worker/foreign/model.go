@@ -3,10 +3,7 @@ package foreign
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
 	"encoding/binary"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -127,8 +124,8 @@ func (m *Model) open(ctx context.Context) error {
 		return err
 	}
 	m.layout, m.bufferLayout = specs(m.about.Layout), specs(m.about.Buffers)
-	nparams, _ := elements(m.about.Layout)
-	nbuffers, _ := elements(m.about.Buffers)
+	nparams, _ := words(m.about.Layout)
+	nbuffers, _ := words(m.about.Buffers)
 	l := arrange(nparams, nbuffers)
 	file, memory, err := makeMemory(l.size)
 	if err != nil {
@@ -169,9 +166,11 @@ func (m *Model) Describe() string {
 
 // Hash tells models apart: by names and shapes of parameters and buffers.
 func (m *Model) Hash() string {
-	text, _ := json.Marshal([]any{m.about.Layout, m.about.Buffers})
-	sum := sha256.Sum256(text)
-	return hex.EncodeToString(sum[:8])
+	buffers := m.bufferLayout
+	if m.about.Buffers == nil {
+		buffers = nil
+	}
+	return train.LayoutHash(m.layout, buffers)
 }
 
 // maxReason bounds what others are told of why a program wants the job to end, in bytes.
