@@ -826,10 +826,10 @@ func TestTypedBuffers(t *testing.T) {
 	layout := []TensorSpec{{Name: "w", Shape: []int{3}}}
 	buffers := []TensorSpec{
 		{Name: "mask", Shape: []int{3}, DType: "BOOL"}, {Name: "mean", Shape: []int{1}, Offset: 1}, {Name: "ids", Shape: []int{2}, Offset: 2, DType: "I64"},
-		{Name: "half", Shape: []int{1}, Offset: 6, DType: "F16"}, {Name: "wide", Shape: []int{1}, Offset: 7, DType: "C128"}, {Name: "n", Shape: []int{}, Offset: 11, DType: "I32"},
+		{Name: "half", Shape: []int{1}, Offset: 6, DType: "F16"}, {Name: "wide", Shape: []int{1}, Offset: 8, DType: "C128"}, {Name: "n", Shape: []int{}, Offset: 12, DType: "I32"},
 	}
 	bytesOf := []byte{1, 0, 1, 0}
-	for _, v := range []any{float32(0.5), []int64{16777217, -3}, []uint16{0x3c00, 0}, []float64{1.5, -2}, int32(7)} {
+	for _, v := range []any{float32(0.5), []int64{16777217, -3}, []uint16{0x3c00, 0, 0, 0}, []float64{1.5, -2}, int32(7)} {
 		bytesOf, _ = binary.Append(bytesOf, binary.LittleEndian, v)
 	}
 	words := make([]float32, len(bytesOf)/4)
@@ -885,6 +885,7 @@ for name in sorted(h):
 		t.Helper()
 		dir := filepath.Join(t.TempDir(), Name(1, 2))
 		m.Version, m.Generation = 1, 2
+		m.More, m.Residuals = []File{{Name: "of another checkpoint", Size: 8, SHA256: m.Buffers.SHA256}}, []ResidualFile{{Worker: 1}}
 		if _, _, err := Import(path, dir, m, nil); err != nil {
 			t.Fatal(err)
 		}
@@ -921,9 +922,10 @@ for name in sorted(h):
 // A layout whose tensors are of a type that there is none of, or do not follow each other in words, is damaged.
 func TestTypedLayoutIsChecked(t *testing.T) {
 	for name, layout := range map[string][]TensorSpec{
-		"unknown":     {{Name: "b", Shape: []int{3}, DType: "F31"}},
-		"in elements": {{Name: "a", Shape: []int{1}, DType: "I64"}, {Name: "b", Shape: []int{1}, Offset: 1}},
-		"too long":    {{Name: "b", Shape: []int{2}, DType: "I64"}},
+		"unknown":      {{Name: "b", Shape: []int{3}, DType: "F31"}},
+		"in elements":  {{Name: "a", Shape: []int{1}, DType: "I64"}, {Name: "b", Shape: []int{1}, Offset: 1}},
+		"at odd words": {{Name: "a", Shape: []int{1}}, {Name: "b", Shape: []int{1}, Offset: 1, DType: "I64"}},
+		"too long":     {{Name: "b", Shape: []int{2}, DType: "I64"}},
 	} {
 		if problem := checkLayout("buffer_layout", layout, 3); problem == "" {
 			t.Errorf("%s: %+v fits into 3 words", name, layout)

@@ -66,7 +66,7 @@ func Import(path, dir string, m Manifest, slots []string) (_ Manifest, odd NotFi
 		return m, odd, fmt.Errorf("checkpoint: the model for %s has no parameters", path)
 	}
 	m.Params = int64(len(params))
-	m.Steps, m.Shards, m.Buffers = 0, nil, nil
+	m.Steps, m.Shards, m.Buffers, m.Residuals, m.More = 0, nil, nil, nil, nil // files of the checkpoint that m may be of
 	s := Shard{To: m.Params, Version: m.Version, ModelHash: m.ModelHash, Optimizer: m.Optimizer, Params: params}
 	for _, name := range slots {
 		s.Slots = append(s.Slots, Slot{Name: name, Data: make([]float32, len(params))})
@@ -140,6 +140,7 @@ func readTensor(dst []float32, f *os.File, h *Header, found Tensor, t TensorSpec
 	if parameter && (!dtype.IsFloat(found.DType) || dtype.IsComplex(found.DType)) {
 		return nil, wrong("F32, F64, F16 or BF16")
 	}
+	dst = append(dst, make([]float32, dtype.Begin(t.DType, len(dst))-len(dst))...)
 	width, out := dtype.Size(found.DType), dtype.Size(stored.DType)
 	r := io.NewSectionReader(f, h.Data+found.Begin, found.End-found.Begin)
 	in, made := make([]byte, chunk*width), make([]byte, chunk*out) // chunk elements are whole words

@@ -339,6 +339,7 @@ func checkLayout(what string, layout []TensorSpec, n int64) string {
 	at := int64(0)
 	for _, t := range layout {
 		k, ok := t.words()
+		at = int64(dtype.Begin(t.DType, int(at)))
 		if !ok || int64(t.Offset) != at || k > n-at {
 			return fmt.Sprintf("%s: tensor %q of shape %v at %d, expected it at %d and within %d", what, clip(t.Name), t.Shape, t.Offset, at, n)
 		}

@@ -13,11 +13,11 @@ import (
 )
 
 // vectorOf is buffers of tensors with these bytes.
-func vectorOf(parts ...[]byte) (v []float32) {
-	for _, p := range parts {
-		b := make([]byte, (len(p)+3)/4*4)
-		copy(b, p)
-		v = append(v, floats(b)...)
+func vectorOf(layout []Tensor, parts ...[]byte) []float32 {
+	last := layout[len(layout)-1]
+	v := make([]float32, last.Offset+dtype.Words(last.DType, length(last)))
+	for i, p := range parts {
+		copy(tensor(layout[i], transport.Floats(v)), p)
 	}
 	return v
 }
@@ -34,8 +34,8 @@ func le(values ...any) (b []byte) {
 func lay(ts ...Tensor) []Tensor {
 	at := 0
 	for i := range ts {
-		ts[i].Offset = at
-		at += dtype.Words(ts[i].DType, length(ts[i]))
+		ts[i].Offset = dtype.Begin(ts[i].DType, at)
+		at = ts[i].Offset + dtype.Words(ts[i].DType, length(ts[i]))
 	}
 	return ts
 }
@@ -57,10 +57,10 @@ func TestBuffersOfEveryType(t *testing.T) {
 	same := math.Nextafter(0.1, 1)
 	of := func(w int64) []byte {
 		f := float32(w)
-		return transport.Floats(vectorOf(le(f, f+1), le(1<<24+1+w, -w), le(w == 0, true, w == 2), le(float64(w)+1e-9), le(same),
+		return transport.Floats(vectorOf(layout, le(f, f+1), le(1<<24+1+w, -w), le(w == 0, true, w == 2), le(float64(w)+1e-9), le(same),
 			le(uint16(0x3c00), uint16(0x3c00+w), uint16(0x7bff)), le(uint16(0x3f80+w)), nil, le(f, -f), le(uint8(w))))
 	}
-	want := vectorOf(le(float32(1), float32(2)), le(int64(1<<24+1), int64(0)), le(true, true, false), le((1e-9+(1+1e-9)+(2+1e-9))/3), le(same),
+	want := vectorOf(layout, le(float32(1), float32(2)), le(int64(1<<24+1), int64(0)), le(true, true, false), le((1e-9+(1+1e-9)+(2+1e-9))/3), le(same),
 		le(uint16(0x3c00), uint16(0x3c01), uint16(0x7bff)), le(uint16(0x3f81)), nil, le(float32(1), float32(-1)), le(uint8(0)))
 	for _, order := range [][]int64{{0, 1, 2}, {2, 1, 0}, {1, 0, 2}} {
 		m := bufferMean{layout: layout}
@@ -92,7 +92,7 @@ func TestBuffersNotFinite(t *testing.T) {
 		{"I32", le(float32(math.NaN())), false},
 	} {
 		layout := lay(Tensor{Name: "first", Shape: []int{1}}, Tensor{Name: "second", Shape: []int{len(c.bytes) / dtype.Size(c.dtype)}, DType: c.dtype})
-		err := finite(transport.Floats(vectorOf(le(float32(0)), c.bytes)), layout)
+		err := finite(transport.Floats(vectorOf(layout, le(float32(0)), c.bytes)), layout)
 		if (err != nil) != c.bad || c.bad && !strings.Contains(err.Error(), `"second"`) {
 			t.Errorf("%x of %s: %v", c.bytes, c.dtype, err)
 		}
@@ -110,8 +110,8 @@ func TestBuffersOfAnEarlierVersion(t *testing.T) {
 		layout        []Tensor
 		buffers, want []float32
 	}{
-		"earlier":       {old, []float32{0.5, 7, 16777216, 1, 0}, vectorOf(le(float32(0.5)), le(int64(7), int64(16777216)), le(true, false))},
-		"as they are":   {own, vectorOf(le(float32(0.5)), le(int64(16777217), int64(-1)), le(true, false), le([]float32{1, 2, 3, 4})), vectorOf(le(float32(0.5)), le(int64(16777217), int64(-1)), le(true, false), le([]float32{1, 2, 3, 4}))},
+		"earlier":       {old, []float32{0.5, 7, 16777216, 1, 0}, vectorOf(own[:3], le(float32(0.5)), le(int64(7), int64(16777216)), le(true, false))},
+		"as they are":   {own, vectorOf(own, le(float32(0.5)), le(int64(16777217), int64(-1)), le(true, false), le([]float32{1, 2, 3, 4})), vectorOf(own, le(float32(0.5)), le(int64(16777217), int64(-1)), le(true, false), le([]float32{1, 2, 3, 4}))},
 		"without names": {nil, []float32{1, 2}, []float32{1, 2}},
 		"none":          {own, nil, nil},
 	} {

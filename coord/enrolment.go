@@ -52,7 +52,7 @@ func (e *Enrolment) otherData(first *Enrolment) string {
 	return ""
 }
 
-// follow says whether tensors cover the words 0 to n−1 one after the other. There may be none of
+// follow says whether tensors lie one after the other in n words, as package dtype says. There may be none of
 // them: then nothing has a name.
 func follow(tensors []Tensor, n int64) error {
 	at := int64(0)
@@ -67,7 +67,7 @@ func follow(tensors []Tensor, n int64) error {
 		if dtype.Size(t.DType) == 0 {
 			return fmt.Errorf("tensor %.100q has elements of the unknown type %.20q", t.Name, t.DType)
 		}
-		if size > math.MaxInt64/16 || int64(t.Offset) != at || int64(dtype.Words(t.DType, int(size))) > n-at {
+		if at = int64(dtype.Begin(t.DType, int(at))); size > math.MaxInt64/16 || int64(t.Offset) != at || int64(dtype.Words(t.DType, int(size))) > n-at {
 			return fmt.Errorf("tensor %.100q of %d elements is at %d, expected it at %d", t.Name, size, t.Offset, at)
 		}
 		at += int64(dtype.Words(t.DType, int(size)))

@@ -1,7 +1,7 @@
 // Package dtype knows the types of a tensor's elements by the names that safetensors gives them: F32, I64, BOOL, …
 //
-// Model state that is not optimised lies in a vector of words of 4 bytes. A tensor of F32 takes a word for each element. One of another type takes its own bytes,
-// little-endian, in the fewest words that hold them; the bytes behind the last element are 0.
+// Model state that is not optimised lies in a vector of words of 4 bytes, tensor after tensor. One of F32 takes a word for each element. One of another type takes its own
+// bytes, little-endian, in the fewest words that hold them; it begins at a multiple of the size of its elements. What is between is 0.
 //
 // The empty name is F32, so that layouts that name no types mean what they always meant. C64 and C128 are pairs of F32 and of F64. Safetensors has no C128.
 package dtype
@@ -51,6 +51,12 @@ func Size(name string) int { return types[name].size * types[name].parts }
 
 // Words is how many words n elements take. The type must be known, and n small enough for n·Size.
 func Words(name string, n int) int { return (n*Size(name) + WordSize - 1) / WordSize }
+
+// Begin is the word at which a tensor begins that follows what ends at a word.
+func Begin(name string, at int) int {
+	step := max(1, Size(name)/WordSize)
+	return (at + step - 1) / step * step
+}
 
 // IsFloat says whether the mean of several elements is one of the type.
 func IsFloat(name string) bool { return types[name].kind == floating }

@@ -91,6 +91,14 @@ func TestWords(t *testing.T) {
 			t.Errorf("%d of %s take %d words, want %d", c.n, c.name, got, c.words)
 		}
 	}
+	for _, c := range []struct {
+		name      string
+		at, begin int
+	}{{"", 3, 3}, {"BOOL", 3, 3}, {"I64", 3, 4}, {"I64", 4, 4}, {"C64", 1, 2}, {"C128", 1, 4}, {"F16", 1, 1}} {
+		if got := Begin(c.name, c.at); got != c.begin {
+			t.Errorf("%s behind word %d begins at %d, want %d", c.name, c.at, got, c.begin)
+		}
+	}
 	if Size("F31") != 0 {
 		t.Errorf("F31 has the size %d", Size("F31"))
 	}

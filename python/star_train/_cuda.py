@@ -27,10 +27,23 @@ _foreach_copy: Optional[Callable[[List[torch.Tensor], List[torch.Tensor]], Any]]
 
 
 class Place(NamedTuple):
-    """A tensor, and where it is in its area of the memory, in elements."""
+    """A tensor, and where it is in its area of the memory, in words of 4 bytes. Typed: it lies there with its own type, else as float32."""
 
     tensor: torch.Tensor
     at: int
+    typed: bool = False
+
+    @property
+    def size(self) -> int:
+        n = self.tensor.numel()
+        return -(-n * self.tensor.element_size() // 4) if self.typed else n
+
+    def of(self, words: torch.Tensor) -> torch.Tensor:
+        """The tensor's part of these words, which begin with it."""
+        part = words[: self.size]
+        if self.typed and self.tensor.dtype != torch.float32:
+            part = part.view(self.tensor.dtype)[: self.tensor.numel()]
+        return part.view(self.tensor.shape)
 
 
 class _Bucket:
@@ -38,8 +51,7 @@ class _Bucket:
 
     def __init__(self, places: Sequence[Place]) -> None:
         self.places = places
-        self.low, self.high = places[0].at, places[-1].at + places[-1].tensor.numel()
-        self.sizes = [p.tensor.numel() for p in places]
+        self.low, self.high = places[0].at, places[-1].at + places[-1].size
         self.missing = len(places)  # gradients that backward has not made
         self.copied: Any = None  # the event after the copy of the gradient; True: it is over
 
@@ -49,7 +61,7 @@ class _Bucket:
         if len(tensors) == 1 and only is not None and only.dtype == torch.float32 and only.is_contiguous():
             host.copy_(only.detach().view(-1), non_blocking=True)
             return
-        stage = torch.empty(host.shape, dtype=torch.float32, device=device)
+        stage = self._stage(device)
         parts = self._parts(stage)
         for part, t in zip(parts, tensors):
             if t is None:
@@ -63,12 +75,18 @@ class _Bucket:
         if len(tensors) == 1 and only.dtype == torch.float32 and only.is_contiguous():
             only.view(-1).copy_(host, non_blocking=True)
             return
-        stage = torch.empty(host.shape, dtype=torch.float32, device=device)
+        stage = self._stage(device)
         stage.copy_(host, non_blocking=True)
         _copy(list(tensors), self._parts(stage))
 
+    def _stage(self, device: torch.device) -> torch.Tensor:
+        """Words like those of the memory, aligned as they are there. What no tensor fills is 0."""
+        pad = self.low % 4
+        typed = any(p.typed for p in self.places)
+        return (torch.zeros if typed else torch.empty)(pad + self.high - self.low, dtype=torch.float32, device=device)[pad:]
+
     def _parts(self, stage: torch.Tensor) -> List[torch.Tensor]:
-        return [part.view(p.tensor.shape) for part, p in zip(torch.split(stage, self.sizes), self.places)]
+        return [p.of(stage[p.at - self.low :]) for p in self.places]
 
 
 def _copy(to: List[torch.Tensor], of: List[torch.Tensor]) -> None:
@@ -86,8 +104,9 @@ class Mirror:
     def __init__(self, device: torch.device, memory: _link.Memory, params: Sequence[Place], frozen: Sequence[Place], buffers: Sequence[Place]) -> None:
         """frozen are parameters that nobody updates: with buffers in the memory, and before them."""
         self.device = device
-        self.params, self.grads = _area(memory, memory.params, memory.nparams), _area(memory, memory.grad, memory.nparams)
-        self.rest = _area(memory, memory.buffers, memory.nbuffers)
+        self.params, self.grads = area(memory, memory.params, memory.nparams), area(memory, memory.grad, memory.nparams)
+        self.rest = area(memory, memory.buffers, memory.nbuffers)
+        frozen, buffers = [p._replace(typed=True) for p in frozen], [p._replace(typed=True) for p in buffers]
         self.frozen = [(p, p.tensor._version) for p in frozen]
         self.buffers = _Bucket(buffers) if buffers else None
         self.first = True  # nothing has come from the job
@@ -178,7 +197,7 @@ class Mirror:
             self.known = self.rest[self.buffers.low :].clone()  # what the tensors have, as the memory had it
 
     def _give(self, p: Place) -> None:
-        self.rest[p.at : p.at + p.tensor.numel()].copy_(p.tensor.detach().reshape(-1))
+        p.of(self.rest[p.at :]).copy_(p.tensor.detach())
 
     def give_parameters(self) -> None:
         """The memory gets the parameters."""
@@ -199,14 +218,14 @@ class Mirror:
         if self.first:
             self.first = False
             for p, _ in self.frozen:
-                _tensors.data(p.tensor).copy_(self.rest[p.at : p.at + p.tensor.numel()].view(p.tensor.shape))
-        if self.buffers is None or torch.equal(self.rest[self.buffers.low :], self.known):
+                _tensors.data(p.tensor).copy_(p.of(self.rest[p.at :]))
+        if self.buffers is None or _same(self.rest[self.buffers.low :], self.known):
             return
         for p in self.buffers.places:
-            now = self.rest[p.at : p.at + p.tensor.numel()]
-            was = self.known[p.at - self.buffers.low :][: p.tensor.numel()]
-            if (p.tensor.is_floating_point() or not evaluate) and not torch.equal(now, was):
-                _tensors.data(p.tensor).copy_(now.view(p.tensor.shape))
+            now = self.rest[p.at : p.at + p.size]
+            was = self.known[p.at - self.buffers.low :][: p.size]
+            if (p.tensor.is_floating_point() or p.tensor.is_complex() or not evaluate) and not _same(now, was):
+                _tensors.data(p.tensor).copy_(p.of(now))
                 was.copy_(now)
 
     def take_gradient(self) -> None:
@@ -220,8 +239,14 @@ class Mirror:
             b.write(self.grads, self.device, grads)
 
 
-def _area(memory: _link.Memory, at: int, count: int) -> torch.Tensor:
-    return torch.frombuffer(memory.map, dtype=torch.float32, count=count, offset=at) if count else torch.empty(0)
+def area(memory: _link.Memory, at: int, count: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """So many elements of the memory from a byte on."""
+    return torch.frombuffer(memory.map, dtype=dtype, count=count, offset=at) if count else torch.empty(0, dtype=dtype)
+
+
+def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether words are the same bits."""
+    return torch.equal(a.view(torch.int32), b.view(torch.int32))
 
 
 def _pin(memory: _link.Memory) -> None:

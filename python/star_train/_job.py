@@ -26,10 +26,22 @@ _PART = 1 << 18
 _TRIAL = 3
 
 
+# Types of buffers and frozen parameters, as the link calls them; not all are in every version of PyTorch.
+_DTYPES = {
+    getattr(torch, ours): name
+    for ours, name in {
+        "float32": "F32", "float64": "F64", "float16": "F16", "bfloat16": "BF16", "complex64": "C64", "complex128": "C128", "int8": "I8", "int16": "I16", "int32": "I32",
+        "int64": "I64", "bool": "BOOL", "uint8": "U8", "uint16": "U16", "uint32": "U32", "uint64": "U64", "float8_e5m2": "F8_E5M2", "float8_e4m3fn": "F8_E4M3",
+        "float8_e5m2fnuz": "F8_E5M2FNUZ", "float8_e4m3fnuz": "F8_E4M3FNUZ", "float8_e8m0fnu": "F8_E8M0",
+    }.items()
+    if hasattr(torch, ours)
+}  # fmt: skip
+
+
 class Tensor(NamedTuple):
     name: str
     tensor: torch.Tensor
-    at: int  # elements from the start of its area
+    at: int  # words of 4 bytes from the start of its area
 
 
 class Session:
@@ -50,7 +62,6 @@ class Session:
         self.grads: List[torch.Tensor] = []
         self.buffers: List[Tensor] = []
         self.gpu: Optional[_cuda.Mirror] = None  # the model is on one
-        self.mirrors: List[Tuple[torch.Tensor, torch.Tensor]] = []  # of buffers that are not float32: their own, the one in the memory
         self.schedule: Optional[Schedule] = None
         self.scheduled = False  # a scheduler was made before star.attach
         self.own = False  # the optimizer makes its steps here
@@ -109,10 +120,10 @@ class Session:
         if self.schedule is not None and not self.own:
             rule["schedule"] = self.schedule.table
         about = {
-            "name": type(model).__name__,
+            "name": type(_unwrapped(model)[0]).__name__,
             "program": "PyTorch " + torch.__version__.split("+")[0] + (", " + _cuda.cuda.get_device_name(self.device) if self.device is not None else ""),
             "layout": [{"name": t.name, "shape": list(t.tensor.shape)} for t in self.params],
-            "buffers": [{"name": t.name, "shape": list(t.tensor.shape)} for t in self.buffers],
+            "buffers": [_buffer(t) for t in self.buffers],
             "data": type(ld.dataset).__name__,
             "samples": ld.samples,
             "tests": 0 if self.test is None else len(cast(Sized, self.test.dataset)),
@@ -140,28 +151,36 @@ class Session:
 
     def _list(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
         updated = {id(p) for g in optimizer.param_groups for p in g["params"]}
-        named = list(model.named_parameters())
+        plain = _plain(model)
+        named = [(plain(name), p) for name, p in model.named_parameters()]
         self.device = _cuda.device_of(named)
         known = {id(p) for _, p in named}
         strange = sum(1 for i in updated if i not in known)
         if strange:
             raise StarError("%d parameters of the optimizer are none of the model: give star.attach the model that has them all" % strange, _link.EXIT_DISAGREE)
-        at = buffers_at = 0
+        at = 0
+        kept: List[Tuple[str, torch.Tensor]] = []
         for name, p in named:
-            _check(name, p, self.device)
             if p.requires_grad and id(p) in updated:
+                _check(name, p, self.device)
                 self.params.append(Tensor(name, p, at))
                 at += p.numel()
             else:  # nobody changes it: it is kept with the buffers, so that checkpoints have it
                 if id(p) in updated:
                     self.frozen.append((name, p))
-                self.buffers.append(Tensor(name, p, buffers_at))
-                buffers_at += p.numel()
+                kept.append((name, p))
         saved = set(model.state_dict())
-        for name, b in model.named_buffers():
-            if name in saved and not b.is_complex():
-                self.buffers.append(Tensor(name, b, buffers_at))
-                buffers_at += b.numel()
+        buffers = [(plain(name), b) for name, b in model.named_buffers() if name in saved]
+        kept += sorted(buffers, key=lambda b: b[1].is_complex())  # last: earlier versions, whose checkpoints may be resumed, did not save them
+        end = 0
+        for name, b in kept:
+            if b.dtype not in _DTYPES or b.layout != torch.strided:
+                raise StarError(
+                    "%s is %s, %s, which a checkpoint of the job cannot hold: make it dense, of another type, or a buffer with persistent=False" % (name, b.dtype, b.layout),
+                    _link.EXIT_DISAGREE,
+                )
+            begin, end = _link.place(_DTYPES[b.dtype], b.numel(), end)
+            self.buffers.append(Tensor(name, b, begin))
 
     def _map(self, m: _link.Memory) -> None:
         if self.device is not None:
@@ -178,17 +197,12 @@ class Session:
             self.complete.append(-1)
         self.grad_addresses = [g.data_ptr() for g in self.grads]
         for _, b, at in self.buffers:
-            if b.dtype == torch.float32:
-                self._share(b, m.buffers + 4 * at)
-            else:
-                view = _view(m, m.buffers + 4 * at, b)
-                view.copy_(b.detach())
-                self.mirrors.append((b, view))
+            self._share(b, m.buffers + 4 * at)
 
     def _share(self, t: torch.Tensor, at: int) -> None:
         """The tensor is in the memory from now on, with its value."""
         assert self.memory is not None
-        view = _view(self.memory, at, t)
+        view = _view(self.memory, at, t, t.dtype)
         view.copy_(_tensors.data(t))
         _tensors.set_data(t, view)
 
@@ -266,9 +280,6 @@ class Session:
         if self.gpu is not None:
             self.gpu.put(old, t)
             return
-        if t.dtype != torch.float32:
-            self.mirrors = [(t if own is old else own, mirror) for own, mirror in self.mirrors]
-            return
         self._share(t, (self.memory.params if i < n else self.memory.buffers) + 4 * at)
         if i < n:
             self.grads[i] = self._grad(t, at)
@@ -306,9 +317,6 @@ class Session:
                 self.pending = f
                 if self.gpu is not None:
                     self.gpu.take()
-                for own, mirror in self.mirrors:
-                    if not torch.equal(_tensors.data(own).float(), mirror):  # else it is unchanged, and float32 may not hold all of it
-                        _tensors.data(own).copy_(mirror)
                 if self.schedule is not None:
                     self.schedule.show(f.c & ~_link.WANTS_PARTS)
             elif f.kind == _link.LEASE:
@@ -461,8 +469,6 @@ class Session:
             loss *= self.weight
         if self.gpu is not None:
             self._leave(self.gpu, touched or by != 1)
-        for own, mirror in self.mirrors:
-            mirror.copy_(_tensors.data(own))
         step, self.step, self.pending = self.step, 0, None
         self.computed += 1
         self.link.done(step, loss, self.loaded - self.asked, time.perf_counter_ns() - self.loaded)
@@ -620,8 +626,39 @@ def _check(name: str, p: torch.Tensor, gpu: Optional[torch.device]) -> None:
         raise StarError("parameter %s is sparse" % name, _link.EXIT_DISAGREE)
 
 
-def _view(m: _link.Memory, at: int, like: torch.Tensor) -> torch.Tensor:
+def _buffer(t: Tensor) -> "Dict[str, Any]":
+    """A buffer as the link names it."""
+    about: Dict[str, Any] = {"name": t.name, "shape": list(t.tensor.shape)}
+    if t.tensor.dtype != torch.float32:
+        about["dtype"] = _DTYPES[t.tensor.dtype]
+    return about
+
+
+_COMPILED, _PARALLEL = "_orig_mod", "module"  # where torch.compile and DistributedDataParallel have the model
+
+
+def _unwrapped(model: torch.nn.Module) -> Tuple[torch.nn.Module, str]:
+    """The model within what torch.compile, DataParallel and DistributedDataParallel make of it, and what they put before its names."""
+    prefix = ""
+    while True:
+        if _COMPILED in model._modules:
+            part = _COMPILED
+        elif isinstance(model, (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)):
+            part = _PARALLEL
+        else:
+            return model, prefix
+        model = cast(torch.nn.Module, model._modules[part])
+        prefix += part + "."
+
+
+def _plain(model: torch.nn.Module) -> Callable[[str], str]:
+    """Takes what wrappers add away from the name of a tensor."""
+    prefix = _unwrapped(model)[1]
+    return lambda name: name[len(prefix) :].replace("." + _COMPILED + ".", ".")
+
+
+def _view(m: _link.Memory, at: int, like: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     """The memory from a byte on, in the shape of a tensor."""
     if like.numel() == 0:
-        return torch.empty(like.shape, dtype=torch.float32)
-    return cast(torch.Tensor, torch.frombuffer(m.map, dtype=torch.float32, count=like.numel(), offset=at).view(like.shape))
+        return torch.empty(like.shape, dtype=dtype)
+    return _cuda.area(m, at, like.numel(), dtype).view(like.shape)

@@ -20,7 +20,7 @@ import threading
 import time
 import traceback
 from types import FrameType, TracebackType
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Type
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Type
 
 VERSION = 1
 
@@ -28,10 +28,17 @@ ABOUT, MEMORY, READY, COMPUTE, PART, DONE, EVALUATE, EVALUATED, LEASE, ERROR, ST
 _NAMES = ("", "about", "memory", "ready", "compute", "part", "done", "evaluate", "evaluated", "lease", "error", "stop", "leave", "joined", "update", "updated", "recall", "state", "halt")
 
 _HEADER = struct.Struct("<IIQQQ")
-_MEMORY = struct.Struct("<8s7Q")
+_MEMORY = struct.Struct("<8s8Q")
 _USAGE = struct.Struct("<6q")
 _F64 = struct.Struct("<d")
 _U64 = struct.Struct("<Q")
+
+# Bytes of an element of a buffer, by the name of its type.
+SIZES = {
+    "F32": 4, "F64": 8, "F16": 2, "BF16": 2, "C64": 8, "C128": 16, "I8": 1, "I16": 2, "I32": 4, "I64": 8, "BOOL": 1, "U8": 1, "U16": 2, "U32": 4, "U64": 8,
+    "F8_E5M2": 1, "F8_E4M3": 1, "F8_E5M2FNUZ": 1, "F8_E4M3FNUZ": 1, "F8_E8M0": 1,
+}  # fmt: skip
+_TYPED_BUFFERS = 1  # the agent knows of types
 
 _MAX_BODY = 16 << 20
 _STATE = 1 << 20
@@ -71,7 +78,7 @@ class Frame(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """Where things lie in the shared memory, in bytes, and how many float32 they are."""
+    """Where things lie in the shared memory, in bytes, and how many words of 4 bytes they are."""
 
     map: mmap.mmap
     params: int
@@ -79,6 +86,21 @@ class Memory(NamedTuple):
     grad: int
     buffers: int
     nbuffers: int
+
+
+def place(dtype: str, elements: int, end: int) -> Tuple[int, int]:
+    """The words of 4 bytes from which and to which a tensor lies behind another one, which ends at a word."""
+    size = SIZES[dtype]
+    step = max(1, size // 4)
+    begin = -(-end // step) * step
+    return begin, begin + -(-elements * size // 4)
+
+
+def _words(tensors: Sequence["dict[str, Any]"]) -> int:
+    end = 0
+    for t in tensors:
+        end = place(t.get("dtype", "F32"), math.prod(t["shape"]), end)[1]
+    return end
 
 
 def indices(f: Frame) -> List[int]:
@@ -125,7 +147,7 @@ class Link:
             raise StarError("the agent begins with %s, expected memory: it is no star of this version" % _name(f.kind), EXIT_DISAGREE)
         try:
             m = mmap.mmap(fd, f.a, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
-            magic, version, size, params, nparams, grad, buffers, nbuffers = _MEMORY.unpack_from(m)
+            magic, version, size, params, nparams, grad, buffers, nbuffers, can = _MEMORY.unpack_from(m)
         except OSError as e:
             raise StarError("%d MB of memory that is shared with the agent cannot be mapped: %s: see ulimit -v" % (f.a // 1_000_000, e.strerror), EXIT_LOST) from None
         except (ValueError, OverflowError, struct.error) as e:
@@ -134,7 +156,10 @@ class Link:
             os.close(fd)
         if magic != b"STARLINK" or version != VERSION or size != f.a:
             raise StarError("the memory of the agent begins with %r, version %d: this star-train speaks version %d" % (magic, version, VERSION), EXIT_DISAGREE)
-        counts = [sum(math.prod(t["shape"]) for t in about.get(area, ())) for area in ("layout", "buffers")]
+        typed = [t["name"] for t in about.get("buffers", ()) if "dtype" in t]
+        if typed and not can & _TYPED_BUFFERS:
+            raise StarError("%s is not float32, which this star cannot save: take the star that belongs to this star-train" % typed[0], EXIT_DISAGREE)
+        counts = [_words(about.get(area, ())) for area in ("layout", "buffers")]
         ends = [at + 4 * n for at, n in ((params, nparams), (grad, nparams), (buffers, nbuffers))]
         if counts != [nparams, nbuffers] or max(ends) > size:
             raise StarError(

@@ -139,13 +139,16 @@ def load(path: pathlib.Path) -> Dict[str, Any]:
     """A safetensors file, in ten lines."""
     import torch
 
+    types = {"F32": torch.float32, "F64": torch.float64, "F16": torch.float16, "BF16": torch.bfloat16, "C64": torch.complex64, "I64": torch.int64, "I32": torch.int32}
+    types.update(BOOL=torch.bool, U8=torch.uint8)
     data = path.read_bytes()
     (n,) = struct.unpack("<Q", data[:8])
     out = {}
     for name, t in json.loads(data[8 : 8 + n]).items():
         if name != "__metadata__":
             a, b = t["data_offsets"]
-            flat = torch.frombuffer(bytearray(data[8 + n + a : 8 + n + b]), dtype=torch.float32) if b > a else torch.empty(0)
+            kind = types[t["dtype"]]
+            flat = torch.frombuffer(bytearray(data[8 + n + a : 8 + n + b]), dtype=kind) if b > a else torch.empty(0, dtype=kind)
             out[name] = flat.view(t["shape"])
     return out
 

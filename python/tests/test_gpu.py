@@ -192,7 +192,7 @@ def test_buffers(agent: Any, sham: Any) -> None:
     def step(x: Any, y: Any) -> None:
         nonlocal seen
         (at,) = struct.unpack_from("<Q", a.map, 48)
-        rest = torch.frombuffer(a.map, dtype=torch.float32, count=35 + 11, offset=at)
+        rest = torch.frombuffer(a.map, dtype=torch.float32, count=35 + 13, offset=at)
         if seen == 3:  # what the memory has changed to meanwhile is taken
             assert float(model[1].running_mean[0]) == 7
             model[1].running_mean.copy_(twin[1].running_mean)

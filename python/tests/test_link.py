@@ -36,7 +36,7 @@ def agent(says: bytes, fields: Optional[List[int]], magic: bytes = b"STARLINK", 
                 fd = os.memfd_create("test")
                 try:
                     os.ftruncate(fd, SIZE)
-                    os.pwrite(fd, struct.pack("<8s7Q", magic, *fields), 0)
+                    os.pwrite(fd, struct.pack("<8s%dQ" % len(fields), magic, *fields), 0)
                     socket.send_fds(theirs, [struct.pack("<IIQQQ", _link.MEMORY, 0, size, 0, 0)], [fd])
                 finally:
                     os.close(fd)
@@ -74,6 +74,19 @@ def test_memory(fields: List[int], magic: bytes, size: int, says: str) -> None:
     with agent(b"", fields, magic, size) as link, pytest.raises(_link.StarError, match=says) as e:
         link.begin(ABOUT)
     assert e.value.code == _link.EXIT_DISAGREE
+
+
+def test_agent_without_types() -> None:
+    """An agent of an earlier version would take integers for floating numbers: it is not given them."""
+    about = dict(ABOUT, buffers=[{"name": "b", "shape": [4], "dtype": "I32"}])
+    with agent(b"", header()) as link, pytest.raises(_link.StarError, match="b is not float32, which this star cannot save") as e:
+        link.begin(about)
+    assert e.value.code == 78
+    with agent(b"", [*header(), 1]) as link:
+        assert link.begin(about).nbuffers == 4
+    with agent(b"", header()) as link:
+        assert link.begin(ABOUT).nbuffers == 4
+
 
 
 def spoken(rng: random.Random) -> Tuple[bytes, Optional[List[int]]]:

@@ -76,7 +76,7 @@ class Agent(threading.Thread):
     def _run(self) -> None:
         _, _, _, body = self.read()
         self.about = json.loads(body)
-        count = [sum(self._size(t["shape"]) for t in self.about[k]) for k in ("layout", "buffers")]
+        count = [_link._words(self.about[k]) for k in ("layout", "buffers")]
         up = lambda n: -(-4 * n // 4096) * 4096  # noqa: E731
         grad = 4096 + up(count[0])
         buffers = grad + up(count[0])
@@ -84,7 +84,7 @@ class Agent(threading.Thread):
         fd = os.memfd_create("link")
         os.ftruncate(fd, size)
         self.map = mmap.mmap(fd, size)
-        self.map[:64] = struct.pack("<8s7Q", b"STARLINK", 1, size, 4096, count[0], grad, buffers, count[1])
+        self.map[:72] = struct.pack("<8s8Q", b"STARLINK", 1, size, 4096, count[0], grad, buffers, count[1], 1)
         socket.send_fds(self.sock, [HEADER.pack(_link.MEMORY, 0, size, 0, 0)], [fd])
         os.close(fd)
         self.params = torch.frombuffer(self.map, dtype=torch.float32, count=count[0], offset=4096)
@@ -119,13 +119,6 @@ class Agent(threading.Thread):
             self.params -= self.rates(position) * self.grad
             position += len(batch)
         self.send(_link.STOP)
-
-    @staticmethod
-    def _size(shape: List[int]) -> int:
-        n = 1
-        for d in shape:
-            n *= d
-        return n
 
 
 @pytest.fixture
@@ -448,10 +441,17 @@ def test_replaced_gradients(agent: Any) -> None:
 
 
 def test_batch_norm_buffers(agent: Any) -> None:
-    """Buffers of all types are the job's to see; what it has not changed keeps every bit."""
+    """Buffers of all types are the job's to see, with their own bytes."""
     a, model = agent(BATCHES), nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
     model.register_buffer("big", torch.tensor([2**24 + 1, 3]))
     model.register_buffer("fine", torch.tensor([0.1], dtype=torch.float64))
+    model.register_buffer("freqs", torch.tensor([1 + 2j]))
+    model.register_buffer("mask", torch.tensor([True, False, True]))
+    model.register_buffer("narrow", torch.tensor([1.5, 2.5], dtype=torch.bfloat16))
+    model.register_buffer("scalar", torch.tensor(7, dtype=torch.uint8))
+    model.register_buffer("none", None)
+    model.register_buffer("empty", torch.zeros(0, dtype=torch.int16))
+    model.register_parameter("table", nn.Parameter(torch.tensor([0.1], dtype=torch.float64), requires_grad=False))
     own = copy.deepcopy(model)
     plain(own, BATCHES, lambda m, x, y: ce(m, x, y).backward())
     opt = attached(model)
@@ -460,6 +460,60 @@ def test_batch_norm_buffers(agent: Any) -> None:
     for (name, want), got in zip(own.state_dict().items(), model.state_dict().values()):
         assert torch.allclose(got, want, rtol=1e-4, atol=1e-6) if got.is_floating_point() else torch.equal(got, want), name
     assert model.big[0] == 2**24 + 1 and model.fine[0] == 0.1 and int(model[1].num_batches_tracked) == 4
+    (begin,), end, found = struct.unpack_from("<Q", a.map, 48), 0, {}
+    types = {"F32": torch.float32, "F64": torch.float64, "I64": torch.int64, "C64": torch.complex64, "BOOL": torch.bool, "BF16": torch.bfloat16, "U8": torch.uint8, "I16": torch.int16}
+    for t in a.about["buffers"]:
+        want = model.state_dict()[t["name"]]
+        assert types[t.get("dtype", "F32")] == want.dtype and t["shape"] == list(want.shape)
+        at, end = _link.place(t.get("dtype", "F32"), want.numel(), end)
+        size = want.numel() * want.element_size()
+        found[t["name"]] = bytes(a.map[begin + 4 * at : begin + 4 * at + size]) == want.contiguous().view(-1).numpy().tobytes() if want.dtype != torch.bfloat16 else size == 4
+    assert all(found.values()) and set(found) == set(own.state_dict()) - {n for n, p in own.named_parameters() if p.requires_grad}
+
+
+def test_frozen_of_every_type(agent: Any) -> None:
+    """What is not trained may have any type; what is trained has float32."""
+    a, model = agent(BATCHES), small()
+    for kind in ("float64", "float16", "bfloat16", "complex64"):
+        model.register_parameter("of_" + kind, nn.Parameter(torch.ones(3, dtype=getattr(torch, kind)), requires_grad=False))
+    opt = attached(model)
+    loop(model, opt, star.loader(Data(), 16), lambda x, y: (ce(model, x, y).backward(), opt.step()))
+    assert [t.get("dtype") for t in a.about["buffers"]] == ["F64", "F16", "BF16", "C64"] and all("dtype" not in t for t in a.about["layout"])
+
+
+@pytest.mark.parametrize("bad", [lambda: torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8), lambda: torch.ones(2).to_sparse()], ids=["quantized", "sparse"])
+def test_buffers_that_no_file_holds(agent: Any, bad: Any) -> None:
+    agent(BATCHES)
+    model = small()
+    model.register_buffer("odd", bad())
+    attached(model)
+    with pytest.raises(star.StarError, match="odd is torch.*persistent=False") as e:
+        next(iter(star.loader(Data(), 16)))
+    assert e.value.code == 78
+
+
+def wrapped(how: str) -> Tuple[Any, Any]:
+    model = small()
+    if how == "parallel":
+        return nn.DataParallel(model), model
+    if not hasattr(torch, "compile"):
+        pytest.skip("this PyTorch has no torch.compile")
+    if how == "part":
+        model[0] = torch.compile(model[0], backend="eager")
+        return model, model
+    compiled = torch.compile(model, backend="eager")
+    return (nn.DataParallel(compiled) if how == "both" else compiled), model
+
+
+@pytest.mark.parametrize("how", ["parallel", "compiled", "part", "both"])
+def test_names_of_wrapped_models(agent: Any, how: str) -> None:
+    """What torch.compile and DataParallel put before names is in no checkpoint."""
+    a, (model, inner) = agent(BATCHES), wrapped(how)
+    inner.register_buffer("n", torch.tensor(3))
+    opt = attached(model)
+    loop(model, opt, star.loader(Data(), 16), lambda x, y: (ce(model, x, y).backward(), opt.step()))
+    assert [t["name"] for t in a.about["layout"]] == list(dict(small().named_parameters())) and [t["name"] for t in a.about["buffers"]] == ["n"]
+    assert a.about["name"] == "Sequential"
 
 
 # Schedulers: the table that the job gets is what the scheduler does alone.

@@ -131,7 +131,7 @@ func words(tensors []Tensor) (n int, err error) {
 			}
 			size *= d
 		}
-		if n += dtype.Words(t.DType, size); n > maxElements {
+		if n = dtype.Begin(t.DType, n) + dtype.Words(t.DType, size); n > maxElements {
 			return 0, fmt.Errorf("more than %d elements, at tensor %.100s", maxElements, t.Name)
 		}
 	}
@@ -143,8 +143,8 @@ func specs(tensors []Tensor) []train.TensorSpec {
 	out := make([]train.TensorSpec, len(tensors))
 	at := 0
 	for i, t := range tensors {
-		out[i] = train.TensorSpec{Name: t.Name, Shape: t.Shape, Offset: at, DType: t.DType}
-		at += dtype.Words(t.DType, out[i].Len())
+		out[i] = train.TensorSpec{Name: t.Name, Shape: t.Shape, Offset: dtype.Begin(t.DType, at), DType: t.DType}
+		at = out[i].Offset + dtype.Words(t.DType, out[i].Len())
 	}
 	return out
 }

@@ -392,7 +392,7 @@ func TestTypedBuffers(t *testing.T) {
 		{`},{"name":"ids","shape":[2]},{"name":"mask","shape":[5]}],"samples":10}`, []train.TensorSpec{
 			{Name: "mean", Shape: []int{3}}, {Name: "ids", Shape: []int{2}, Offset: 3}, {Name: "mask", Shape: []int{5}, Offset: 5}}, 10},
 		{`,"dtype":"F32"},{"name":"ids","shape":[2],"dtype":"I64"},{"name":"mask","shape":[5],"dtype":"BOOL"},{"name":"freqs","shape":[1],"dtype":"C64"}],"samples":10}`, []train.TensorSpec{
-			{Name: "mean", Shape: []int{3}, DType: "F32"}, {Name: "ids", Shape: []int{2}, Offset: 3, DType: "I64"}, {Name: "mask", Shape: []int{5}, Offset: 7, DType: "BOOL"}, {Name: "freqs", Shape: []int{1}, Offset: 9, DType: "C64"}}, 11},
+			{Name: "mean", Shape: []int{3}, DType: "F32"}, {Name: "ids", Shape: []int{2}, Offset: 4, DType: "I64"}, {Name: "mask", Shape: []int{5}, Offset: 8, DType: "BOOL"}, {Name: "freqs", Shape: []int{1}, Offset: 10, DType: "C64"}}, 12},
 	} {
 		m, err := play(t, foreign.Config{}, func(p peer) {
 			p.send(foreign.Frame{Kind: foreign.KindAbout, A: foreign.Version, Body: []byte(head + c.body)})
