@@ -17,6 +17,7 @@ import (
 	"star/compress"
 	"star/exitcode"
 	"star/flightrecorder"
+	"star/ps/rule"
 	"star/transport"
 )
 
@@ -122,6 +123,8 @@ type peer struct {
 type job struct {
 	kind transport.Kind
 	push transport.Push
+	init transport.Init
+	slot string
 	vec  []float32
 	time bool // measure
 }
@@ -364,8 +367,17 @@ func (l *Link) patience(elements int) time.Duration {
 }
 
 // Init sends Params to the shards as the initial parameters.
-func (l *Link) Init(ctx context.Context) error {
-	return l.send(ctx, job{kind: transport.KindInit}, l.params)
+func (l *Link) Init(ctx context.Context) error { return l.InitState(ctx, rule.State{}) }
+
+// InitState is Init, with what an optimiser remembers that has made updates before: slots have the length of Params. A shard whose rule cannot go on from there
+// ends the link with a reject.
+func (l *Link) InitState(ctx context.Context, st rule.State) error {
+	for _, slot := range st.Slots {
+		if err := l.send(ctx, job{kind: transport.KindSlot, slot: slot.Name}, slot.Data); err != nil {
+			return err
+		}
+	}
+	return l.send(ctx, job{kind: transport.KindInit, init: transport.Init{Rule: st.Name, Steps: st.Steps, Slots: len(st.Slots)}}, l.params)
 }
 
 // Push sends every shard its slice of grad, which is borrowed until Push
@@ -686,7 +698,10 @@ func (p *peer) do(j job) error {
 		}
 		return transport.Send(p.conn, transport.Ping{Seq: pingBehind}, nil)
 	case transport.KindInit:
-		return transport.Send(p.conn, transport.Init{Shard: p.info.Shard, Worker: w}, transport.Floats(j.vec))
+		j.init.Shard, j.init.Worker = p.info.Shard, w
+		return transport.Send(p.conn, j.init, transport.Floats(j.vec))
+	case transport.KindSlot:
+		return transport.Send(p.conn, transport.Slot{Shard: p.info.Shard, Name: j.slot}, transport.Floats(j.vec))
 	default:
 		return transport.Send(p.conn, transport.Pull{Shard: p.info.Shard, Worker: w}, nil)
 	}

@@ -245,7 +245,7 @@ func (f *replicaSet) repeat(l *replicaConn) {
 	f.mu.Unlock()
 	switch h := f.inHand; {
 	case h == nil || l.failed() != nil:
-	case h.kind == transport.KindInit:
+	case h.kind == transport.KindInit || h.kind == transport.KindSlot:
 		f.mu.Lock()
 		f.giveUp(fmt.Errorf("the connection to its copy at star-ps %d (%s) has ended while it got the first parameters", l.Rank, l.Addr))
 		f.mu.Unlock()
@@ -519,13 +519,13 @@ func (f *replicaSet) WriteFrame(k transport.Kind, header, payload []byte, sum ui
 			f.ended(l, err)
 		}
 	}
-	if k != transport.KindPush && k != transport.KindInit {
+	if k != transport.KindPush && k != transport.KindInit && k != transport.KindSlot {
 		if l, _ := f.primary(); l != nil {
 			put(l)
 		}
 		return f.alive()
 	}
-	if f.inHand = (&frame{k, slices.Clone(header), payload, sum}); k == transport.KindInit {
+	if f.inHand = (&frame{k, slices.Clone(header), payload, sum}); k != transport.KindPush {
 		f.inHand.payload = nil // parameters that come are written there
 	}
 	var others sync.WaitGroup

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -50,6 +51,10 @@ type ServerConfig struct {
 	// own. SetState makes a new rule remember it. A nil State: rules remember nothing.
 	State    func(rule.Rule) rule.State
 	SetState func(rule.Rule, rule.State) error
+
+	// Begin makes a new rule remember what the optimiser of a worker's program does, by that one's names. An
+	// error is what the worker is rejected with.
+	Begin func(rule.Rule, rule.State) error
 
 	// Copies says that shards have copies: a worker may ask for one before the coordinator has told of it, and asks again.
 	Copies bool
@@ -204,6 +209,7 @@ type input struct {
 	ahead     bool // a firing: for followers
 	giver     *giver
 	attempts  []int64
+	state     rule.State // of an Init
 	claim     chan<- replica.Claim
 }
 
@@ -618,6 +624,18 @@ func (h *host) handle(m input) error {
 			h.mem.Free(m.grad.Vec)
 			return nil
 		}
+		if m.state.Name != "" {
+			err := errors.New("an optimiser that remembers something, and rules of this server remember nothing")
+			if h.s.cfg.Begin != nil {
+				err = h.s.cfg.Begin(h.rule, m.state)
+			}
+			if err != nil {
+				h.mem.Free(m.grad.Vec)
+				transport.Send(m.conn, transport.Reject{Reason: err.Error(), Exit: exitcode.Usage}, nil) // it ends in any case
+				m.conn.end(err)
+				return nil
+			}
+		}
 		h.mem.load(m.grad.Vec)
 		h.shard.Load(m.grad.Vec, 0)
 		return h.ready()
@@ -831,6 +849,7 @@ type conn struct {
 
 	push   transport.Push // the reader's, for the codec's name
 	pushed bool           // the reader's: a gradient has come
+	slots  []rule.Slot    // the reader's: of an Init that is to come
 	pack   unpacker       // the reader's
 
 	reading, sending *flightrecorder.Site
@@ -1071,7 +1090,33 @@ func (c *conn) receive() error {
 				c.h.mem.Free(vec)
 				return fmt.Errorf("initial parameters that are not finite (their squares add up to %v)", s)
 			}
-			c.h.put(input{kind: inInit, conn: c, grad: rule.Gradient{Vec: vec}})
+			if m.Slots != len(c.slots) {
+				c.h.mem.Free(vec)
+				return fmt.Errorf("initial parameters with %d vectors of state, of which %d have come", m.Slots, len(c.slots))
+			}
+			c.h.put(input{kind: inInit, conn: c, grad: rule.Gradient{Vec: vec}, state: rule.State{Name: m.Rule, Steps: m.Steps, Slots: c.slots}})
+			c.slots = nil
+		case transport.KindSlot:
+			m, err := transport.ParseSlot(f.Header)
+			if err != nil {
+				return err
+			}
+			if err := c.mine("state", c.worker, m.Shard); err != nil {
+				return err
+			}
+			if len(c.slots) == maxInitSlots || c.pushed {
+				return fmt.Errorf("%q of the state of an optimiser, after %d vectors or a gradient", m.Name, len(c.slots))
+			}
+			vec, _, err := c.vector(f)
+			if err != nil {
+				return fmt.Errorf("%q of the state of an optimiser: %w", m.Name, err)
+			}
+			own := slices.Clone(vec) // what vector gives is for gradients
+			c.h.mem.Free(vec)
+			if s := kernel.SumSq(own); s-s != 0 {
+				return fmt.Errorf("%q of the state of an optimiser is not finite (its squares add up to %v)", m.Name, s)
+			}
+			c.slots = append(c.slots, rule.Slot{Name: m.Name, Data: own})
 		case transport.KindPull:
 			m, err := transport.ParsePull(f.Header)
 			if err != nil {
@@ -1113,6 +1158,9 @@ func (c *conn) receive() error {
 		}
 	}
 }
+
+// maxInitSlots is how many vectors an optimiser of a program may remember: Adam has two.
+const maxInitSlots = 2
 
 // mine checks that a message belongs on this connection.
 func (c *conn) mine(what string, w star.Worker, shard int) error {

@@ -7,6 +7,7 @@ import (
 	"star/member"
 	"star/ps"
 	"star/ps/rule"
+	"star/train"
 	"star/train/optim"
 	"star/transport"
 )
@@ -50,6 +51,17 @@ func (s *server) shards(tcp *transport.TCP, addr string) ps.ServerConfig {
 			in := optim.State{Name: st.Name, Steps: st.Steps}
 			for _, slot := range st.Slots {
 				in.Slots = append(in.Slots, optim.Slot(slot))
+			}
+			return process.SetRuleState(r, in)
+		},
+		Begin: func(r rule.Rule, st rule.State) error {
+			e := train.Experience{Rule: st.Name, Steps: st.Steps, Slots: map[string][]float32{}}
+			for _, slot := range st.Slots {
+				e.Slots[slot.Name] = slot.Data
+			}
+			in, err := process.BeginState(&e, process.OptimizerOf(r).Config())
+			if err != nil {
+				return err
 			}
 			return process.SetRuleState(r, in)
 		},

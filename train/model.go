@@ -146,6 +146,21 @@ type Updater interface {
 	SetState(ctx context.Context, state []byte) error
 }
 
+// Experienced is a Model that has been trained before by an optimiser of its own, as that of a script that goes on from its own checkpoint.
+type Experienced interface {
+	Model
+
+	// Experience is what that optimiser remembers, for a job that begins. Nil: nothing.
+	Experience(ctx context.Context) (*Experience, error)
+}
+
+// Experience is what an optimiser remembers.
+type Experience struct {
+	Rule  string               // its name, as star/train/optim has it
+	Steps int64                // updates that it has made
+	Slots map[string][]float32 // by the names of star/train/optim; each has the length of Params
+}
+
 // Measured is a Model that is computed elsewhere, and knows what that took.
 type Measured interface {
 	Model

@@ -3,11 +3,14 @@ package worker
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"time"
 
 	"star"
 	"star/coord"
 	"star/ps"
+	"star/ps/rule"
 	"star/transport"
 )
 
@@ -56,9 +59,27 @@ func (w *worker) open(ctx context.Context, s *session) error {
 	w.link = link
 	w.linked.Store(link)
 	if w.member.Welcome.Seed {
-		return w.link.Init(ctx)
+		return w.seed(ctx)
 	}
 	return nil
+}
+
+// seed sends the parameters that the job begins with, and what the program's optimiser remembers, if it has trained before. Errors are those of the model, and of the link: a shard by whose rule
+// the job cannot go on from there ends it.
+func (w *worker) seed(ctx context.Context) error {
+	e, err := experience(ctx, w.model)
+	if err != nil {
+		return err
+	}
+	st := rule.State{}
+	if e != nil {
+		st.Name, st.Steps = e.Rule, e.Steps
+		for _, name := range slices.Sorted(maps.Keys(e.Slots)) {
+			st.Slots = append(st.Slots, rule.Slot{Name: name, Data: e.Slots[name]})
+		}
+		w.log.Info("the job goes on from the state of the script's optimiser", "optimizer", e.Rule, "steps", e.Steps)
+	}
+	return w.link.InitState(ctx, st)
 }
 
 // work is the time from Joined to the end of the job, or of the coordinator. Errors are those of

@@ -335,7 +335,7 @@ func (w *ringWorker) load(ctx context.Context) error {
 		return nil
 	case at == 0:
 		w.version = 0 // everybody makes the same ones from the seed
-		return nil
+		return w.experienced(ctx, cfg)
 	case w.job.Resume == "":
 		w.log.Info("no --resume: receives the parameters from another worker")
 		return nil
@@ -365,6 +365,27 @@ func (w *ringWorker) load(ctx context.Context) error {
 	copy(w.params, params)
 	w.version, w.samples, w.legacy = m.Version, m.Samples, c.Residuals()
 	return nil
+}
+
+// experienced has the optimiser, of c, go on from where that of the model is. Of several workers the first one's counts (begins). An error: it cannot.
+func (w *ringWorker) experienced(ctx context.Context, c optim.Config) error {
+	e, err := experience(ctx, w.model)
+	if err != nil || e == nil || w.updates != nil {
+		return err
+	}
+	st, err := process.BeginState(e, c)
+	if err != nil {
+		return w.job.Invalid("optimizer", err)
+	}
+	return w.opt.SetState(st)
+}
+
+// experience is what the optimiser of a model remembers that was trained before; nil: nothing.
+func experience(ctx context.Context, m train.Model) (*train.Experience, error) {
+	if m, ok := m.(train.Experienced); ok {
+		return m.Experience(ctx)
+	}
+	return nil, nil
 }
 
 // mend decides what an error of an order means. cause is why the order was to be given

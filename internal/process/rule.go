@@ -13,6 +13,7 @@ import (
 	"star/member"
 	"star/modes/baseline"
 	"star/ps/rule"
+	"star/train"
 	"star/train/kernel"
 	"star/train/optim"
 )
@@ -161,6 +162,24 @@ func KeepOptimizer(job *member.Job, m checkpoint.Manifest) {
 	if (optim.Config{Name: was.Optimizer}).Validate() == nil && was.Optimizer != "" {
 		job.Optimizer = was.Optimizer
 	}
+}
+
+// BeginState is what the optimiser of a worker's program remembers, for a rule of the job that is to go on from there: by the names that the rule's own has. An optimiser that remembers other vectors is
+// an error.
+func BeginState(e *train.Experience, c optim.Config) (st optim.State, err error) {
+	shared := c.Shared()
+	names := shared.SlotNames()
+	fits := len(names) == len(e.Slots)
+	st = optim.State{Name: shared.Name, Steps: e.Steps}
+	for _, name := range names {
+		v, ok := e.Slots[name]
+		fits = fits && ok
+		st.Slots = append(st.Slots, optim.Slot{Name: name, Data: v})
+	}
+	if !fits {
+		return st, fmt.Errorf("the script's %s has made %d steps, and what it remembers is of no use to %s, by which the job updates: leave --optimizer away, or attach an optimiser that is new", e.Rule, e.Steps, c.Name)
+	}
+	return st, nil
 }
 
 // SetRuleState makes a rule remember what a ruleState says.

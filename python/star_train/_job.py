@@ -91,6 +91,7 @@ class Session:
         self.low = 0  # parameters from here on are complete
         self.told = 0  # element from which on the agent knows
         self.warned = False
+        self.rule_name = ""  # of the job's update
         self.settings: Optional[List[Any]] = None  # of the optimizer's groups, as the job has them
 
     # The beginning.
@@ -133,6 +134,10 @@ class Session:
             "whole": not ld.divisible,
             "drop_last": ld.drop_last,
         }
+        made = None if self.own else _rule.steps(optimizer, rule["name"], [(t.name, t.tensor) for t in self.params])
+        if made is not None:
+            about["state"] = {"steps": made, "slots": _rule.SLOTS[rule["name"]]}
+        self.rule_name = rule["name"]
         if _link.show_stacks():
             about["stack"] = True
         if ld.epochs:
@@ -340,7 +345,15 @@ class Session:
         if f.kind == _link.EVALUATE:
             self._evaluate(f)
         elif f.kind == _link.RECALL:
-            self.link.state(f.a, _state.pack(self._own().state_dict()))
+            self._recalled(f)
+
+    def _recalled(self, f: _link.Frame) -> None:
+        """The agent asks what the optimizer remembers: one of this process, or, as the job begins, the one whose steps the job makes from now on."""
+        assert self.link is not None and self.optimizer is not None
+        if self.own:
+            self.link.state(f.a, _state.pack(self.optimizer.state_dict()))
+        else:
+            self.link.state(f.a, _rule.slots(self.optimizer, self.rule_name, self.params))
 
     def _own(self) -> torch.optim.Optimizer:
         if not self.own:

@@ -26,7 +26,8 @@ def attach(model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, overlap:
     if s.model is not None:
         raise StarError("star.attach was called before in this process: a process is one worker, and trains one model", _link.EXIT_USAGE)
     if not own:
-        _rule.rule(optimizer, [])  # says now what cannot be
+        name = _rule.rule(optimizer, [])["name"]  # says now what cannot be
+        _rule.steps(optimizer, name, list(model.named_parameters()))
     elif inspect.signature(optimizer.step).parameters.get("closure", _OPTIONAL).default is inspect.Parameter.empty:
         raise StarError("%s needs a closure, which it calls several times in a step: the job makes one gradient a step" % type(optimizer).__name__, _link.EXIT_USAGE)
     s.own = own

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence, Tuple, cast
 
 import torch
 
@@ -20,6 +20,45 @@ def scheduled(optimizer: Any) -> bool:
     """Whether a scheduler was made for the optimizer: it counts its steps (torch 1.13: _with_counter)."""
     step = vars(optimizer).get("step")
     return hasattr(step, "_with_counter") or hasattr(step, "_wrapped_by_lr_sched")
+
+
+SLOTS = {"sgd": (), "momentum": ("momentum_buffer",), "nesterov": ("momentum_buffer",), "adam": ("exp_avg", "exp_avg_sq"), "adamw": ("exp_avg", "exp_avg_sq")}
+
+
+def steps(optimizer: torch.optim.Optimizer, name: str, named: Sequence[Tuple[str, torch.Tensor]]) -> Optional[int]:
+    """How many steps the optimizer has made, of which it remembers something; None: it remembers nothing. What the job could not go on with is an error."""
+
+    def no(what: str, parameter: str) -> StarError:
+        return StarError(
+            "the optimizer remembers %s of %s, with which the job cannot go on: give star.attach an optimizer that is new, or own=True, in a job with --arch allreduce" % (what, parameter),
+            _link.EXIT_USAGE,
+        )
+
+    made: Dict[int, str] = {}
+    for parameter, p in named:
+        state = {k: v for k, v in optimizer.state.get(p, {}).items() if v is not None}
+        if not state:
+            continue
+        for key, v in state.items():
+            if key != "step" and key not in SLOTS[name]:
+                raise no(key, parameter)
+            if key != "step" and (not isinstance(v, torch.Tensor) or v.shape != p.shape):
+                raise no("a %s of another shape" % key, parameter)
+        made.setdefault(int(state.get("step", 0)), parameter)
+    if len(made) > 1:
+        (a, one), (b, other) = list(made.items())[:2]
+        raise no("%d steps of %s, and %d" % (a, one, b), other)
+    return next(iter(made), None) if SLOTS[name] else None
+
+
+def slots(optimizer: torch.optim.Optimizer, name: str, params: Sequence[Any]) -> bytes:
+    """What the optimizer remembers, vector after vector, as the link has it."""
+    out = []
+    for slot in SLOTS[name]:
+        for _, p, _ in params:
+            v = optimizer.state.get(p, {}).get(slot)
+            out.append((torch.zeros_like(p) if v is None else v).detach().to("cpu", torch.float32).reshape(-1))
+    return cast(bytes, torch.cat(out).numpy().tobytes()) if out else b""
 
 
 def rule(optimizer: torch.optim.Optimizer, params: Sequence[Any], rates: Optional[List[float]] = None) -> "Dict[str, Any]":

@@ -516,6 +516,59 @@ def test_names_of_wrapped_models(agent: Any, how: str) -> None:
     assert a.about["name"] == "Sequential"
 
 
+def experienced(make: Any, steps: int = 3) -> Tuple[Any, Any]:
+    model = small()
+    opt = make(model)
+    for _ in range(steps):
+        opt.zero_grad()
+        ce(model, *(torch.stack(v) if isinstance(v[0], torch.Tensor) else v for v in zip(*(Data()[i] for i in range(8))))).backward()
+        opt.step()
+    return model, opt
+
+
+def one_more(opt: Any) -> Any:
+    """Gives one parameter a step that the others have not made."""
+    p = opt.param_groups[0]["params"][1]
+    opt.state[p]["step"] = opt.state[p]["step"] + 1
+    return opt
+
+
+@pytest.mark.parametrize(
+    "make, change, says",
+    [
+        (lambda m: torch.optim.Adam(m.parameters(), 0.1, amsgrad=True), None, "with amsgrad"),
+        (lambda m: torch.optim.Adam(m.parameters(), 0.1), one_more, "3 steps of 0.weight, and 4 of 0.bias"),
+        (lambda m: torch.optim.AdamW(m.parameters(), 0.1), lambda o: o.state[o.param_groups[0]["params"][2]].update(max_exp_avg_sq=torch.zeros(1)), "max_exp_avg_sq of 2.weight"),
+        (lambda m: torch.optim.SGD(m.parameters(), 0.1, momentum=0.9), lambda o: o.state[o.param_groups[0]["params"][0]].update(momentum_buffer=torch.zeros(1)), "another shape of 0.weight"),
+    ],
+    ids=["amsgrad", "steps", "unknown", "shape"],
+)
+def test_state_that_no_job_has(agent: Any, make: Any, change: Any, says: str) -> None:
+    """What an optimizer remembers and the job cannot go on with is said before anything is trained."""
+    agent(BATCHES)
+    model, opt = experienced(make)
+    if change is not None:
+        change(opt)
+    with pytest.raises(star.StarError, match=says) as e:
+        star.attach(model, opt)
+    assert e.value.code == 2
+
+
+@pytest.mark.parametrize("momentum", [0, 0.9])
+def test_state_that_begins(agent: Any, momentum: float) -> None:
+    """The job is told of it where there is something: the momentum, of all parameters that are trained; zeros of those that have none yet."""
+    a = agent(BATCHES)
+    model, opt = experienced(lambda m: torch.optim.SGD(m.parameters(), 0.1, momentum=momentum))
+    opt.state.pop(opt.param_groups[0]["params"][3])
+    opt = star.attach(model, opt)
+    loop(model, opt, star.loader(Data(), 16), lambda x, y: (ce(model, x, y).backward(), opt.step()))
+    assert a.about.get("state") == ({"steps": 0, "slots": ["momentum_buffer"]} if momentum else None)
+    if momentum:
+        sent = torch.frombuffer(bytearray(star._job._rule.slots(opt, "momentum", star._job.session.params)), dtype=torch.float32)
+        want = [opt.state[p]["momentum_buffer"].flatten() for p in list(model.parameters())[:3]]
+        assert torch.equal(sent, torch.cat([*want, torch.zeros(3)]))
+
+
 # Schedulers: the table that the job gets is what the scheduler does alone.
 lrs = torch.optim.lr_scheduler
 SCHEDULERS: Dict[str, Callable[[Any], Any]] = {

@@ -131,3 +131,135 @@ def test_resume_of_a_wrapped_model(job: Any, star: str) -> None:
         got = job.parameters()
         assert set(got) == {"0.weight", "0.bias", "3.weight", "3.bias", *("1." + k for k in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked"))}
         assert got["1.num_batches_tracked"] == 4 * epochs
+
+
+TRAINED = """
+import json, os, sys
+import torch, torch.nn as nn, torch.nn.functional as F
+
+OPTIMIZERS = {
+    "momentum": lambda m: torch.optim.SGD(m.parameters(), 0.02, momentum=0.9, weight_decay=0.001),
+    "nesterov": lambda m: torch.optim.SGD(m.parameters(), 0.02, momentum=0.8, nesterov=True),
+    "adam": lambda m: torch.optim.Adam(m.parameters(), 0.003, betas=(0.8, 0.99)),
+    "adamw": lambda m: torch.optim.AdamW(m.parameters(), 0.003, weight_decay=0.05),
+    "amsgrad": lambda m: torch.optim.Adam(m.parameters(), 0.003, amsgrad=True),
+    "sgd": lambda m: torch.optim.SGD(m.parameters(), 0.02),
+}
+
+def data():
+    g = torch.Generator().manual_seed(3)
+    x = torch.randn(640, 12, generator=g)
+    return x, (x[:, :4] + 0.3 * torch.randn(640, 4, generator=g)).argmax(1)
+
+def make():
+    torch.manual_seed(5)
+    return nn.Sequential(nn.Linear(12, 24), nn.Tanh(), nn.Linear(24, 4))
+
+def before(name, x, y):
+    # A script's own checkpoint, after 30 steps.
+    model = make()
+    opt = OPTIMIZERS[name](model)
+    for k in range(30):
+        opt.zero_grad()
+        F.cross_entropy(model(x[16 * k:16 * k + 16]), y[16 * k:16 * k + 16]).backward()
+        opt.step()
+    return model.state_dict(), opt.state_dict()
+"""
+
+GOES_ON = (
+    TRAINED
+    + """
+import star_train.torch as star
+
+class Numbered(torch.utils.data.Dataset):
+    def __init__(self):
+        self.x, self.y = data()
+    def __len__(self):
+        return len(self.x)
+    def __getitem__(self, i):
+        return i, self.x[i], self.y[i]
+
+name = sys.argv[1]
+set_ = Numbered()
+parameters, state = before(name, set_.x, set_.y)
+model = make()
+model.load_state_dict(parameters)
+opt = OPTIMIZERS[os.environ.get("OTHER", name)](model)
+opt.load_state_dict(state)
+opt = star.attach(model, opt)
+loader = star.loader(set_, batch_size=16, epochs=10)
+for epoch in range(100):
+    for i, x, y in loader:
+        opt.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        opt.step()
+        print("batch", json.dumps(i.tolist()), flush=True)
+"""
+)
+
+PS, RING = ("--shards", "2"), ("--arch", "allreduce")
+
+
+def alone(name: str, batches: Any, kept: Any = None) -> Any:
+    """One process that goes on from the same checkpoint, with the batches of both workers."""
+    own = {}  # type: Any
+    exec(TRAINED, own)
+    x, y = own["data"]()
+    model = own["make"]()
+    opt = own["OPTIMIZERS"][name](model)
+    parameters, state = own["before"](name, x, y)
+    model.load_state_dict(parameters)
+    opt.load_state_dict(state)
+    for a, b in batches:
+        opt.zero_grad()
+        (own["F"].cross_entropy(model(x[a]), y[a]) / 2 + own["F"].cross_entropy(model(x[b]), y[b]) / 2).backward()
+        opt.step()
+    return model, opt
+
+
+def batches_of(*workers: Any) -> Any:
+    return list(zip(*([json.loads(line[6:]) for line in w.log.splitlines() if line.startswith("batch ")] for w in workers)))
+
+
+def close(got: Any, want: Any, what: str) -> None:
+    scale = max(float(want.abs().max()), 1e-3)
+    assert float((got - want).abs().max()) / scale < 1e-5, what
+
+
+@pytest.mark.parametrize("arch", [PS, RING], ids=lambda a: a[-1])
+@pytest.mark.parametrize("name", ["momentum", "nesterov", "adam", "adamw"])
+def test_goes_on_from_a_scripts_own_checkpoint(job: Any, name: str, arch: Any) -> None:
+    """What an optimizer remembers when it is attached is where the job's begins: the parameters are those of one process that goes on."""
+    script = job.script(GOES_ON)
+    job.start("--mode", "ssgd", "--steps", "40", *arch)
+    ws = [job.worker(script, name, flags=(*arch, "--out", str(job.out)) if arch == RING else ()) for _ in range(2)]
+    job.finish()
+    batches = batches_of(*ws)
+    assert len(batches) == 40
+    model, _ = alone(name, batches)
+    got = job.parameters()
+    for k, want in model.state_dict().items():
+        close(got[k], want, k)
+
+
+def test_state_in_every_velocity(job: Any) -> None:
+    """The rule with a velocity for each worker begins with one in common, as Nesterov's momentum has it."""
+    script = job.script(GOES_ON)
+    job.start("--mode", "ssgd", "--steps", "40", "--optimizer", "dana", "--lr", "0.02", "--momentum", "0.8", *PS)
+    ws = [job.worker(script, "nesterov") for _ in range(2)]
+    job.finish()
+    model, _ = alone("nesterov", batches_of(*ws))
+    got = job.parameters()
+    for k, want in model.state_dict().items():
+        close(got[k], want, k)
+
+
+@pytest.mark.parametrize("arch", [PS, RING], ids=lambda a: a[-1])
+def test_state_of_another_rule(job: Any, arch: Any) -> None:
+    """What the job's rule cannot use is no silent new beginning: every worker says so, with exit code 2."""
+    script = job.script(GOES_ON)
+    flags = ("--optimizer", "sgd", "--lr", "0.1", "--schedule", "constant", *arch)
+    job.start("--mode", "ssgd", "--steps", "40", *flags, workers=1)
+    w = job.worker(script, "adam", flags=(*flags, "--out", str(job.out)) if arch == RING else ())
+    assert w.wait() == 2, w.log
+    assert "the script's adam has made 30 steps" in w.log and "sgd" in w.log

@@ -880,9 +880,12 @@ func (Init) Kind() Kind { return KindInit }
 
 // AppendTo appends the header of m to dst.
 func (m Init) AppendTo(dst []byte) []byte {
-	dst = appendArray(dst, 2)
+	dst = appendArray(dst, 5)
 	dst = appendInt(dst, int64(m.Shard))
 	dst = appendInt(dst, int64(m.Worker))
+	dst = appendString(dst, m.Rule)
+	dst = appendInt(dst, m.Steps)
+	dst = appendInt(dst, int64(m.Slots))
 	return dst
 }
 
@@ -892,6 +895,18 @@ func (m *Init) Parse(b []byte) error {
 	p := &reader
 	m.Shard = int(p.within("shard", 0, MaxShards-1))
 	m.Worker = star.Worker(p.within("worker", 0, MaxWorkers-1))
+	if m.Rule = ""; p.more() {
+		p.left--
+		if s := p.text("rule", maxName); m.Rule != string(s) {
+			m.Rule = string(s)
+		}
+	}
+	if m.Steps = 0; p.more() {
+		m.Steps = p.within("steps", 0, math.MaxInt64)
+	}
+	if m.Slots = 0; p.more() {
+		m.Slots = int(p.within("slots", 0, maxSlots))
+	}
 	return p.end()
 }
 

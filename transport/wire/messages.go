@@ -356,7 +356,8 @@ type Pull struct {
 	Worker star.Worker // the sender
 }
 
-// Init has the initial parameters. Ignored by a shard that has parameters already.
+// Init has the initial parameters. Ignored by a shard that has parameters already. Where the worker's program has trained before, the `slot`s that it says come first: what
+// its optimiser remembers.
 //
 // Sent: worker → shard.
 // Payload: float32: the slice of the initial parameters.
@@ -365,6 +366,9 @@ type Pull struct {
 type Init struct {
 	Shard  int         `wire:"0..MaxShards-1"`
 	Worker star.Worker // the sender
+	Rule   string      `wire:"absent"`         // name of the optimiser that remembers; empty: nothing
+	Steps  int64       `wire:"natural,absent"` // updates that it counts
+	Slots  int         `wire:"0..maxSlots,absent"`
 }
 
 // Buffers are statistics that are kept locally and averaged for an evaluation.
@@ -819,9 +823,9 @@ type State struct {
 	Lives   []int64 `wire:"max=maxRanks,each=0..1<<63-1,absent"` // by rank of the workers: the highest number of a pass that was shown to the shard; none: none was
 }
 
-// Slot is one vector of the rule's state.
+// Slot is one vector of the rule's state, or, before `init`, of the optimiser of a worker's program.
 //
-// Sent: old server → new server.
+// Sent: old server → new server, worker → shard.
 // Payload: float32: as long as the shard.
 //
 //wire:kind 46 payload=data

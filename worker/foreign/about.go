@@ -47,6 +47,9 @@ type About struct {
 	// Optimizer is the update that the job is to make of gradients, as star/train/optim reads it. Null: the job says.
 	Optimizer json.RawMessage `json:"optimizer,omitempty"`
 
+	// State says that the optimiser remembers something, for a job that begins with these parameters. Nil: nothing.
+	State *AboutState `json:"state,omitempty"`
+
 	// Prefetch is how many batches after the one that is computed the program wants to hear of (Lease). They are likely, and no promise.
 	Prefetch int `json:"prefetch,omitempty"`
 
@@ -56,10 +59,17 @@ type About struct {
 	Stack bool `json:"stack,omitempty"`
 }
 
+// AboutState is what an optimiser has been through. The vectors themselves are asked for by Recall.
+type AboutState struct {
+	Steps int64    `json:"steps"` // updates that it has made
+	Slots []string `json:"slots"` // names of its vectors, each as long as the parameters, in the order in which State has them
+}
+
 // Bounds of what a program may say.
 const (
 	maxElements = 1 << 33 // 32 GiB of float32
 	maxPrefetch = 1024
+	maxSlots    = 4
 )
 
 // parseAbout reads the first frame of a program.
@@ -100,6 +110,8 @@ func parseAbout(f Frame) (a About, err error) {
 		return bad("a batch of %d samples: want at most %d", a.Batch, maxIndices/8)
 	case !(a.Epochs >= 0) || math.IsInf(a.Epochs, 0):
 		return bad("%v epochs", a.Epochs)
+	case a.State != nil && (a.State.Steps < 0 || len(a.State.Slots) == 0 || len(a.State.Slots) > maxSlots || len(a.Optimizer) == 0):
+		return bad("the state of an optimiser with %d steps and %d vectors: want at most %d, and the optimizer's name", a.State.Steps, len(a.State.Slots), maxSlots)
 	case a.Prefetch < 0 || a.Prefetch > maxPrefetch:
 		return bad("a prefetch of %d batches: want at most %d", a.Prefetch, maxPrefetch)
 	}

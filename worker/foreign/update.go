@@ -2,11 +2,17 @@ package foreign
 
 import (
 	"context"
+	"encoding/binary"
+	"encoding/json"
+	"math"
 
 	"star/train"
 )
 
-var _ train.Updater = (*Model)(nil)
+var (
+	_ train.Updater     = (*Model)(nil)
+	_ train.Experienced = (*Model)(nil)
+)
 
 // maxStateSize bounds what an optimiser of a program may remember, in bytes: eight vectors of as many parameters as there may be.
 const maxStateSize = 8 * 4 * maxElements
@@ -63,6 +69,35 @@ func (m *Model) SetState(ctx context.Context, state []byte) error {
 		err = errProtocol("%v of step %d, expected updated of step %d", f.Kind, f.A, m.step)
 	}
 	return err
+}
+
+// Experience is what the program's optimiser remembers, which the job is to make the updates of (train.Experienced). Errors are those of Grad.
+func (m *Model) Experience(ctx context.Context) (*train.Experience, error) {
+	st := m.about.State
+	if st == nil {
+		return nil, nil
+	}
+	var rule struct{ Name string }
+	if err := json.Unmarshal(m.about.Optimizer, &rule); err != nil {
+		return nil, errProtocol("an optimizer that is no JSON: %v", err)
+	}
+	b, err := m.State(ctx)
+	if err != nil {
+		return nil, err
+	}
+	n := len(m.params)
+	if len(b) != 4*n*len(st.Slots) {
+		return nil, errProtocol("%d bytes of what its optimiser remembers, expected %d vectors of %d float32", len(b), len(st.Slots), n)
+	}
+	e := &train.Experience{Rule: rule.Name, Steps: st.Steps, Slots: map[string][]float32{}}
+	for _, name := range st.Slots {
+		v := make([]float32, n)
+		for i := range v {
+			v[i] = math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:]))
+		}
+		e.Slots[name], b = v, b[4*n:]
+	}
+	return e, nil
 }
 
 // after is the answer to the last question: those to gradients that were given up are passed over.
