@@ -6,7 +6,7 @@ import math
 import operator
 import time
 import warnings
-from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Sized, Tuple, cast
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Sized, Tuple, cast
 
 import torch
 

@@ -25,7 +25,27 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 VERSION = 1
 
 ABOUT, MEMORY, READY, COMPUTE, PART, DONE, EVALUATE, EVALUATED, LEASE, ERROR, STOP, LEAVE, JOINED, UPDATE, UPDATED, RECALL, STATE, HALT = range(1, 19)
-_NAMES = ("", "about", "memory", "ready", "compute", "part", "done", "evaluate", "evaluated", "lease", "error", "stop", "leave", "joined", "update", "updated", "recall", "state", "halt")
+_NAMES = (
+    "",
+    "about",
+    "memory",
+    "ready",
+    "compute",
+    "part",
+    "done",
+    "evaluate",
+    "evaluated",
+    "lease",
+    "error",
+    "stop",
+    "leave",
+    "joined",
+    "update",
+    "updated",
+    "recall",
+    "state",
+    "halt",
+)
 
 _HEADER = struct.Struct("<IIQQQ")
 _MEMORY = struct.Struct("<8s8Q")

@@ -30,7 +30,8 @@ def steps(optimizer: torch.optim.Optimizer, name: str, named: Sequence[Tuple[str
 
     def no(what: str, parameter: str) -> StarError:
         return StarError(
-            "the optimizer remembers %s of %s, with which the job cannot go on: give star.attach an optimizer that is new, or own=True, in a job with --arch allreduce" % (what, parameter),
+            "the optimizer remembers %s of %s, with which the job cannot go on: give star.attach an optimizer that is new, or own=True, in a job with --arch allreduce"
+            % (what, parameter),
             _link.EXIT_USAGE,
         )
 

@@ -88,7 +88,6 @@ def test_agent_without_types() -> None:
         assert link.begin(ABOUT).nbuffers == 4
 
 
-
 def spoken(rng: random.Random) -> Tuple[bytes, Optional[List[int]]]:
     """What an agent may say: bytes, or frames that are nearly right."""
     fields = header() if rng.random() < 0.9 else None

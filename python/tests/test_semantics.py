@@ -461,7 +461,16 @@ def test_batch_norm_buffers(agent: Any) -> None:
         assert torch.allclose(got, want, rtol=1e-4, atol=1e-6) if got.is_floating_point() else torch.equal(got, want), name
     assert model.big[0] == 2**24 + 1 and model.fine[0] == 0.1 and int(model[1].num_batches_tracked) == 4
     (begin,), end, found = struct.unpack_from("<Q", a.map, 48), 0, {}
-    types = {"F32": torch.float32, "F64": torch.float64, "I64": torch.int64, "C64": torch.complex64, "BOOL": torch.bool, "BF16": torch.bfloat16, "U8": torch.uint8, "I16": torch.int16}
+    types = {
+        "F32": torch.float32,
+        "F64": torch.float64,
+        "I64": torch.int64,
+        "C64": torch.complex64,
+        "BOOL": torch.bool,
+        "BF16": torch.bfloat16,
+        "U8": torch.uint8,
+        "I16": torch.int16,
+    }
     for t in a.about["buffers"]:
         want = model.state_dict()[t["name"]]
         assert types[t.get("dtype", "F32")] == want.dtype and t["shape"] == list(want.shape)
@@ -539,7 +548,11 @@ def one_more(opt: Any) -> Any:
         (lambda m: torch.optim.Adam(m.parameters(), 0.1, amsgrad=True), None, "with amsgrad"),
         (lambda m: torch.optim.Adam(m.parameters(), 0.1), one_more, "3 steps of 0.weight, and 4 of 0.bias"),
         (lambda m: torch.optim.AdamW(m.parameters(), 0.1), lambda o: o.state[o.param_groups[0]["params"][2]].update(max_exp_avg_sq=torch.zeros(1)), "max_exp_avg_sq of 2.weight"),
-        (lambda m: torch.optim.SGD(m.parameters(), 0.1, momentum=0.9), lambda o: o.state[o.param_groups[0]["params"][0]].update(momentum_buffer=torch.zeros(1)), "another shape of 0.weight"),
+        (
+            lambda m: torch.optim.SGD(m.parameters(), 0.1, momentum=0.9),
+            lambda o: o.state[o.param_groups[0]["params"][0]].update(momentum_buffer=torch.zeros(1)),
+            "another shape of 0.weight",
+        ),
     ],
     ids=["amsgrad", "steps", "unknown", "shape"],
 )

@@ -58,9 +58,7 @@ for epoch in range(100):
 print("rank", star.rank(), "began with", first, "and has", int(model.count), flush=True)
 """
 
-KINDS = dict(
-    ids=torch.int64, count=torch.int64, mask=torch.bool, bytes=torch.uint8, narrow=torch.bfloat16, wide=torch.float64, freqs=torch.complex64, frozen=torch.float16
-)
+KINDS = dict(ids=torch.int64, count=torch.int64, mask=torch.bool, bytes=torch.uint8, narrow=torch.bfloat16, wide=torch.float64, freqs=torch.complex64, frozen=torch.float16)
 KINDS.update({"norm.running_mean": torch.float32, "norm.num_batches_tracked": torch.int64})
 
 
