@@ -8,7 +8,7 @@ float16 are roundings of what the job keeps.
 from __future__ import annotations
 
 import warnings
-from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple, cast
 
 import torch
 
@@ -36,14 +36,14 @@ class Place(NamedTuple):
     @property
     def size(self) -> int:
         n = self.tensor.numel()
-        return -(-n * self.tensor.element_size() // 4) if self.typed else n
+        return int(-(-n * self.tensor.element_size() // 4) if self.typed else n)
 
     def of(self, words: torch.Tensor) -> torch.Tensor:
         """The tensor's part of these words, which begin with it."""
         part = words[: self.size]
         if self.typed and self.tensor.dtype != torch.float32:
             part = part.view(self.tensor.dtype)[: self.tensor.numel()]
-        return part.view(self.tensor.shape)
+        return cast(torch.Tensor, part.view(self.tensor.shape))
 
 
 class _Bucket:
@@ -83,7 +83,7 @@ class _Bucket:
         """Words like those of the memory, aligned as they are there. What no tensor fills is 0."""
         pad = self.low % 4
         typed = any(p.typed for p in self.places)
-        return (torch.zeros if typed else torch.empty)(pad + self.high - self.low, dtype=torch.float32, device=device)[pad:]
+        return cast(torch.Tensor, (torch.zeros if typed else torch.empty)(pad + self.high - self.low, dtype=torch.float32, device=device)[pad:])
 
     def _parts(self, stage: torch.Tensor) -> List[torch.Tensor]:
         return [p.of(stage[p.at - self.low :]) for p in self.places]

@@ -674,4 +674,4 @@ def _view(m: _link.Memory, at: int, like: torch.Tensor, dtype: torch.dtype = tor
     """The memory from a byte on, in the shape of a tensor."""
     if like.numel() == 0:
         return torch.empty(like.shape, dtype=dtype)
-    return _cuda.area(m, at, like.numel(), dtype).view(like.shape)
+    return cast(torch.Tensor, _cuda.area(m, at, like.numel(), dtype).view(like.shape))
