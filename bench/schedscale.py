@@ -88,6 +88,7 @@ def main():
     p.add_argument("--clients", type=int, default=4)
     p.add_argument("--policy", default="fifo")
     p.add_argument("--slot", default="240s")
+    p.add_argument("--deadline", type=float, default=0, help="of each job, s from its submission on; 0: none")
     p.add_argument("--old", action="store_true", help="of a release without an archive")
     p.add_argument("--out", type=pathlib.Path, required=True)
     a = p.parse_args()
@@ -98,6 +99,8 @@ def main():
     s = Service(star, a.out, *flags)
     job = {"samples": 10**9, "workers": 1, "rates": {"1": 100}, "command": ["/bin/sleep", "3600"]}
     job["settings"] = {"model": "softmax", "dataset": "digits", "lr": "0.02"}
+    if a.deadline:  # which two places can meet, of one second each
+        job["deadline_s"], job["samples"] = a.deadline, 100
     names = [f"job-{i}" for i in range(a.jobs)]
     wall, cpu, longest, answers = many(s, "/submit", [json.dumps(job | {"name": n}).encode() for n in names], a.clients)
     print(f"{a.policy}, {a.jobs} jobs submitted by {a.clients} callers: {a.jobs / wall:.0f}/s, {1e3 * cpu / a.jobs:.2f} ms of processor each;", end=" ")

@@ -46,29 +46,43 @@ func (p *plan) merge() {
 // what is left over goes where it helps most. ElasticFlow's program decides otherwise: sched/originals.
 type elasticFlow struct{ admission bool }
 
-// admit plans the runnable jobs and those that have come, in order of submission, and refuses one that would be late or make another one so.
+// admit plans the runnable jobs and those that have come, in order of submission, and refuses one that would be late or make another one so. One that is due
+// after all of them is planned beside the others, whose plans stay.
 func (p elasticFlow) admit(e *elastic, new []*flex) (in []*flex) {
 	if !p.admission {
 		return new
 	}
 	free := func(f *flex) bool { return math.IsInf(f.Deadline, 1) } // planned after the others, and never late
 	due := slices.DeleteFunc(slices.Clone(e.runnable), free)
+	var spans []span // beside due, of which none breaks; nil: not known
+	last := 0.       // deadline of these
 	for _, f := range new {
 		if f.BestEffort {
 			if in = append(in, f); !free(f) {
-				due = append(due, f)
+				due, spans = append(due, f), nil
 			}
 			continue
+		}
+		if spans != nil && f.Deadline >= last && !free(f) {
+			if f.plan = e.share(f, &spans, 0, f.plan.pieces); !f.breaks() {
+				spans, last = book(spans, f.plan, 1), f.Deadline
+				in, due = append(in, f), append(due, f)
+				continue
+			}
 		}
 		jobs := append(slices.Clone(due), f)
-		p.plan(e, jobs)
+		spans = p.plan(e, jobs)
 		i := slices.IndexFunc(jobs, (*flex).breaks)
 		if i < 0 {
-			if in = append(in, f); !free(f) {
-				due = append(due, f)
+			if in = append(in, f); free(f) {
+				spans = nil
+				continue
 			}
+			due = append(due, f)
+			last = slices.MaxFunc(due, func(a, b *flex) int { return cmp.Compare(a.Deadline, b.Deadline) }).Deadline
 			continue
 		}
+		spans = nil
 		late := jobs[i]
 		if f.breaks() {
 			late = f

@@ -2,7 +2,9 @@ package sched
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 )
 
@@ -140,5 +142,86 @@ func TestLeast(t *testing.T) {
 		if o := runElastic(jobs, Cluster{Nodes: 1, GPUs: 4}, Options{Policy: policy, Slot: 60})[0]; o.End != 10 {
 			t.Errorf("%s: on 4 GPUs it ended at %v %s", policy, o.End, o.Why)
 		}
+	}
+}
+
+// admitOneByOne is admit as it is described: all jobs are planned for each one that comes.
+func admitOneByOne(p elasticFlow, e *elastic, new []*flex) (in []*flex) {
+	for _, f := range new {
+		jobs := append(slices.Concat(e.runnable, in), f)
+		p.plan(e, jobs)
+		i := slices.IndexFunc(jobs, (*flex).breaks)
+		if i < 0 || f.BestEffort {
+			in = append(in, f)
+			continue
+		}
+		late := jobs[i]
+		if f.breaks() {
+			late = f
+		}
+		if p.beside(e, jobs[:len(jobs)-1], f) {
+			in = append(in, f)
+		} else {
+			f.decline(e, late)
+		}
+	}
+	return in
+}
+
+// What admission does without planning all jobs for each one comes to the same: who is let in, why others are not, and the plans after it.
+func TestAdmitIsAsOneByOne(t *testing.T) {
+	p := elasticFlow{admission: true}
+	declined := 0
+	for seed := range uint64(300) {
+		var es [2]*elastic
+		var says [2]string
+		for k, admit := range []func(*elastic, []*flex) []*flex{p.admit, func(e *elastic, new []*flex) []*flex { return admitOneByOne(p, e, new) }} {
+			r := rand.New(rand.NewPCG(seed, 9))
+			e := &elastic{slot: 60, gpus: 1 << r.IntN(5), policy: p, resize: float64(r.IntN(2) * 5)}
+			es[k] = e
+			latest := 0.
+			for round := range 4 {
+				e.now = float64(round) * 60
+				for _, f := range e.runnable {
+					f.keep(e.now)
+					f.last, f.was = e.now, f.n
+					if f.left -= 60 * f.rate(f.n); r.IntN(9) == 0 { // slower than thought
+						f.left += 40 * f.rate(max(f.n, 1))
+					}
+					f.left = max(f.left, 1)
+				}
+				var new []*flex
+				for range r.IntN(12) {
+					j := &Job{ID: fmt.Sprintf("%d-%d", round, len(new)), Rates: []float64{1, 1.8, 3, 4}, Iterations: float64(10 + r.IntN(500))}
+					switch latest += float64(r.IntN(200)); r.IntN(5) {
+					case 0:
+						j.Deadline, j.BestEffort = math.Inf(1), true
+					case 1:
+						j.Deadline, j.BestEffort = e.now+float64(r.IntN(600)), true
+					case 2:
+						j.Deadline = math.Inf(1)
+					case 3:
+						j.Deadline = e.now + float64(60+r.IntN(900))
+					default:
+						j.Deadline = latest
+					}
+					new = append(new, &flex{Outcome: begins(j), left: j.Iterations, levels: 4, last: e.now, lag: float64(r.IntN(3))})
+				}
+				e.runnable = append(e.runnable, admit(e, new)...)
+				p.allot(e)
+				for _, f := range append(slices.Clone(e.runnable), new...) {
+					if f.Declined() {
+						declined++
+					}
+					says[k] += fmt.Sprintf("%s %d %q %v\n", f.ID, f.n, f.Why, f.plan)
+				}
+			}
+		}
+		if says[0] != says[1] {
+			t.Fatalf("seed %d:\n%s\none by one:\n%s", seed, says[0], says[1])
+		}
+	}
+	if declined == 0 {
+		t.Error("nobody is declined")
 	}
 }
