@@ -27,7 +27,6 @@ import (
 	"star/exitcode"
 	"star/internal/inventory"
 	"star/internal/process"
-	"star/internal/schedsim"
 	"star/internal/settings"
 	"star/member"
 	"star/sched"
@@ -305,7 +304,7 @@ func schedEnviron() (env []string) {
 func scheduledJob(ctx context.Context, s *settings.Set, dir, job, addr, token string, timeout time.Duration) (string, string, error) {
 	name, in := cmp.Or(addr, job), cmp.Or(dir, schedDir)
 	if dir == "" {
-		if _, err := schedule.ReadAddress(in); err != nil || name == "" || schedsim.Flagged(s, "token") {
+		if _, err := schedule.ReadAddress(in); err != nil || name == "" || s.Origin("token") == settings.Origin("--token") {
 			return addr, token, nil
 		}
 	} else if name == "" {
