@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"slices"
 	"testing"
 
 	"star"
@@ -48,6 +49,39 @@ func TestAbandon(t *testing.T) {
 			if !ok || !e.Drained() || sum != p.Cursor || p.Cursor == 0 || e.Live() != 3 {
 				t.Errorf("%s, architecture %d: %+v, %v, drained %v, %d live", name, arch, p, ok, e.Drained(), e.Live())
 			}
+		}
+	}
+}
+
+// A rest of one sample goes with the batch before it, at the end of the stream and of what is to be done again; each sample is handed out once.
+func TestNoRestOfOne(t *testing.T) {
+	for _, c := range []struct {
+		limit int64
+		batch int
+		want  []int
+	}{
+		{33, 8, []int{8, 8, 8, 9}}, {34, 8, []int{8, 8, 8, 8, 2}}, {32, 8, []int{8, 8, 8, 8}}, {9, 8, []int{9}}, {1, 8, []int{1}}, {3, 2, []int{3}}, {3, 1, []int{1, 1, 1}},
+	} {
+		e := engine.NewShards(engine.Config{Plan: modes.SSGD(1), Workers: 1, Shards: 1, Batch: c.batch, Limit: c.limit})
+		var got []int
+		orders := e.Begin()
+		for at := int64(0); len(orders) > 0 && len(got) < 10; {
+			rs := orders[len(orders)-1].Releases
+			if len(rs) == 0 {
+				break
+			}
+			if got = append(got, rs[0].Count); rs[0].Start != at {
+				t.Errorf("%d of %d: batch %d begins at %d, want %d", c.limit, c.batch, len(got), rs[0].Start, at)
+			}
+			at += int64(rs[0].Count)
+			e.Stored(0, 0, e.Worker(0).Step)
+			var err error
+			if _, orders, err = e.Arrive(star.Record{Step: e.Worker(0).Step, Samples: rs[0].Count}, false); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if !slices.Equal(got, c.want) || e.State().Used != c.limit {
+			t.Errorf("%d samples in batches of %d: %v, want %v", c.limit, c.batch, got, c.want)
 		}
 	}
 }

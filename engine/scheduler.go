@@ -196,19 +196,26 @@ func (a *workerState) pair(applied, round int64) (u pgns.Update, ok bool) {
 
 // take is the next piece of the stream, of at most n samples: what is to be done again comes first,
 // so that at the end nobody waits for what was left behind. Pieces do not become one again where
-// they meet, so that who takes up what others have left may have less than a batch. It reports
-// false if nothing is left.
+// they meet, so that who takes up what others have left may have less than a batch. A rest of one
+// sample goes with the batch before it: a model that normalises over its batch cannot learn from
+// one alone. It reports false if nothing is left.
 func (l *scheduler) take(n int) (Span, bool) {
+	with := func(left int64) int { // of n
+		if n > 1 && left == int64(n)+1 {
+			return n + 1
+		}
+		return int(min(int64(n), left))
+	}
 	if len(l.redo) > 0 {
 		s := &l.redo[0]
-		got := Span{s.Start, min(n, s.Count)}
+		got := Span{s.Start, with(int64(s.Count))}
 		s.Start, s.Count = s.Start+int64(got.Count), s.Count-got.Count
 		if s.Count == 0 {
 			l.redo = l.redo[1:]
 		}
 		return got, true
 	}
-	n = int(min(int64(n), l.limit-l.cursor))
+	n = with(l.limit - l.cursor)
 	if n <= 0 {
 		return Span{}, false
 	}
