@@ -37,7 +37,9 @@ func (w *worker) retire(m *coord.Member, why train.Gone) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.why == nil {
-		r.why = why
+		if r.why = why; why.Gone() == 0 {
+			w.log.Info("the program has nothing more to compute, and leaves the job")
+		}
 	}
 	if !r.said {
 		r.said = m.Leave(r.why.Gone(), brief(r.why)) == nil

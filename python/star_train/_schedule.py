@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import math
+import os
 import warnings
 from typing import TYPE_CHECKING, Any, List
 
@@ -13,6 +15,9 @@ from ._link import StarError
 
 if TYPE_CHECKING:
     from ._data import Loader
+
+# The rates are followed beyond the epochs that the script says for at least so many steps of the scheduler: the job may be longer (star ps --epochs).
+_BEYOND = 512
 
 # More changes of the rate than this are put together: a job's table of them travels with every process that joins.
 _CHANGES = 4096
@@ -37,23 +42,35 @@ class Schedule:
         dummy = torch.optim.SGD([dict(g, params=[torch.zeros(1, requires_grad=True)]) for g in groups], lr=0.1)
         before = _rule.settings(dummy, True)
         ahead = copy.deepcopy(self.scheduler, {id(self.scheduler.optimizer): dummy})
+        steps = min(int(total / self.every) + 2, 1_000_000)
+        own_end = steps
+        if ld.epochs:
+            steps = min(max(steps, int(_told(n) / self.every) + 2, _BEYOND), 1_000_000)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            for _ in range(min(int(total / self.every) + 2, 1_000_000)):
-                self.rates.append([float(g["lr"]) for g in dummy.param_groups])
+            for k in range(steps):
+                rates = [float(g["lr"]) for g in dummy.param_groups]
+                if k >= own_end and not all(0 <= r < math.inf for r in rates):
+                    break
+                self.rates.append(rates)
                 try:
                     super(Followed, ahead).step()  # type: ignore[misc]
-                except ValueError:  # OneCycleLR, beyond its end
-                    break
+                except Exception as e:
+                    if k >= own_end - 1 or isinstance(e, ValueError):  # OneCycleLR, or a function of the script's, beyond its end
+                        break
+                    raise
         if _rule.settings(dummy, True) != before:
             raise StarError(
                 "%s changes more than the rate: the job keeps momentum and decay as star.attach has found them (cycle_momentum=False)" % type(ahead).__name__, _link.EXIT_USAGE
             )
-        peak = max(self.rates, key=lambda r: r[0])
+        peak = max(self.rates[:own_end], key=lambda r: r[0])
         if not peak[0] > 0:
             raise StarError("%s: the rate of the first group is never above 0" % type(ahead).__name__, _link.EXIT_USAGE)
-        for r in [] if own else self.rates:
+        for k, r in [] if own else list(enumerate(self.rates)):
             if any(abs(x - r[0] / peak[0] * y) > 1e-6 * max(abs(y), peak[0]) for x, y in zip(r, peak)):
+                if k >= own_end:
+                    del self.rates[k:]
+                    break
                 raise StarError(
                     "%s: the rates of the groups have another course each: the job has one for all, times a factor for each group" % type(ahead).__name__, _link.EXIT_USAGE
                 )
@@ -69,6 +86,14 @@ class Schedule:
         for g, r in zip(self.scheduler.optimizer.param_groups, rates):
             g["lr"] = r
         self.scheduler._last_lr = list(rates)
+
+
+def _told(n: int) -> float:
+    """How many samples the job has, with n in an epoch, as far as star run has said it; 0: it has not."""
+    try:
+        return max(float(os.environ.get("STAR_EPOCHS") or 0) * n, float(os.environ.get("STAR_SAMPLES") or 0))
+    except ValueError:
+        return 0
 
 
 def schedule(scheduler: Any, *, every: int = 0) -> Any:

@@ -112,3 +112,20 @@ def test_long_schedule(job: Any, scheduler: str, epochs: str) -> None:
     workers = [job.worker(s) for _ in range(2)]
     job.finish(ps, *workers)
     assert result(job)["samples"] == 2 * 512
+
+
+@pytest.mark.parametrize("flags", [(), RING], ids=["servers", "ring"])
+def test_schedule_beyond_the_script(job: Any, flags: Any) -> None:
+    """The job is longer than the script says: the rate goes on as the scheduler's does."""
+    ps = job.start("--epochs", "5", "--mode", "ssgd", *flags)
+    s = script(
+        job,
+        "rates[int(loader.progress())] = opt.param_groups[0]['lr']",
+        before="rates = {}; star.schedule(torch.optim.lr_scheduler.StepLR(opt, 1, gamma=0.5))",
+        loader="epochs=2",
+    )
+    s.write_text(s.read_text() + "print('RATES', [rates[k] for k in range(5)], flush=True)\n")
+    workers = [job.worker(s, flags=[*flags, "--out", str(job.out)]) for _ in range(2)]
+    job.finish(ps, *workers)
+    assert all("RATES [0.1, 0.05, 0.025, 0.0125, 0.00625]" in w.log for w in workers), workers[0].log
+    assert "2048:0.0625" in json.loads((job.out / "run.jsonl").read_text().splitlines()[0])["config"]["schedule"] or flags
