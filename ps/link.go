@@ -118,6 +118,8 @@ type peer struct {
 	// due is how many Params the shard owes us, version that of the last whole
 	// one (-1: none yet).
 	due, version atomic.Int64
+
+	recalled atomic.Pointer[recalled]
 }
 
 type job struct {
@@ -125,6 +127,7 @@ type job struct {
 	push transport.Push
 	init transport.Init
 	slot string
+	asks bool // of a Pull: what the optimiser remembers
 	vec  []float32
 	time bool // measure
 }
@@ -563,6 +566,93 @@ func (l *Link) Pull(ctx context.Context, version int64) (int64, error) {
 	return lo, err
 }
 
+// State asks every shard what its optimiser remembers, in vectors of the length of Params. While updates go on shards may answer after different ones.
+func (l *Link) State(ctx context.Context) (st rule.State, err error) {
+	limit := l.patience(3 * len(l.params))
+	l.waiting.Begin(0, limit)
+	defer l.waiting.End()
+	l.timer.Reset(limit)
+	defer l.timer.Stop()
+	n := 0
+	for _, p := range l.peers {
+		p.recalled.Store(nil)
+		n += p.give(job{kind: transport.KindPull, asks: true})
+	}
+	if err := l.collect(ctx, n); err != nil {
+		return st, err
+	}
+	for i, p := range l.peers {
+		got := p.recalled.Load()
+		for got == nil || len(got.Slots) < got.slots {
+			l.waiting.Whom(p.info.Shard)
+			select {
+			case <-l.news:
+				got = p.recalled.Load()
+			case <-l.dead:
+				return st, l.reason
+			case <-ctx.Done():
+				return st, context.Cause(ctx)
+			case <-l.timer.C:
+				return st, fmt.Errorf("ps: shard %d (%s) has not said in %v what its optimiser remembers", p.info.Shard, p.info.Addr, limit)
+			}
+		}
+		if i == 0 {
+			st.Name, st.Steps = got.Name, got.Steps
+			for _, slot := range got.Slots {
+				st.Slots = append(st.Slots, rule.Slot{Name: slot.Name, Data: make([]float32, len(l.params))})
+			}
+		}
+		if len(got.Slots) != len(st.Slots) {
+			return st, fmt.Errorf("ps: shard %d (%s) remembers %d vectors, another one %d", p.info.Shard, p.info.Addr, len(got.Slots), len(st.Slots))
+		}
+		for k, slot := range got.Slots {
+			copy(st.Slots[k].Data[p.info.From:p.info.To], slot.Data)
+		}
+		st.Steps = max(st.Steps, got.Steps)
+	}
+	return st, nil
+}
+
+// recalled is what a shard has said so far of what its optimiser remembers: slots is how many vectors there are. It is replaced, never changed.
+type recalled struct {
+	rule.State
+	slots int
+}
+
+// recall takes a part of that, which the shard was asked for by State.
+func (p *peer) recall(f transport.Frame) error {
+	if f.Kind == transport.KindState {
+		m, err := transport.ParseState(f.Header)
+		if err != nil {
+			return err
+		}
+		if m.Shard != p.info.Shard || f.Size != 0 || m.Slots > maxInitSlots {
+			return fmt.Errorf("it says of shard %d that it remembers %d vectors, with %d bytes", m.Shard, m.Slots, f.Size)
+		}
+		p.recalled.Store(&recalled{rule.State{Name: m.Rule, Steps: m.Steps}, m.Slots})
+		return nil
+	}
+	m, err := transport.ParseSlot(f.Header)
+	if err != nil {
+		return err
+	}
+	was := p.recalled.Load()
+	if was == nil || len(was.Slots) == was.slots || m.Shard != p.info.Shard || f.Size != 4*int64(len(p.params)) {
+		return fmt.Errorf("it sent %d bytes of %q of shard %d, for which it was not asked", f.Size, m.Name, m.Shard)
+	}
+	if err := p.conn.SetReadDeadline(time.Now().Add(p.l.patience(len(p.params)))); err != nil {
+		return err
+	}
+	v := make([]float32, len(p.params))
+	if err := p.conn.ReadPayload(transport.Floats(v)); err != nil {
+		return err
+	}
+	next := *was
+	next.Slots = append(slices.Clip(next.Slots), rule.Slot{Name: m.Name, Data: v})
+	p.recalled.Store(&next)
+	return p.conn.SetReadDeadline(time.Time{})
+}
+
 // Wait waits until the parameters that a Push or Pull is owed have come, from
 // every shard, and are of that version or a later one. It returns the lowest
 // version of a shard's slice.
@@ -703,7 +793,11 @@ func (p *peer) do(j job) error {
 	case transport.KindSlot:
 		return transport.Send(p.conn, transport.Slot{Shard: p.info.Shard, Name: j.slot}, transport.Floats(j.vec))
 	default:
-		return transport.Send(p.conn, transport.Pull{Shard: p.info.Shard, Worker: w}, nil)
+		m := transport.Pull{Shard: p.info.Shard, Worker: w}
+		if j.asks {
+			m.State = 1
+		}
+		return transport.Send(p.conn, m, nil)
 	}
 }
 
@@ -781,6 +875,8 @@ func (p *peer) receive() error {
 	case transport.KindParams:
 	case transport.KindPong:
 		return p.answered(f)
+	case transport.KindState, transport.KindSlot:
+		return p.recall(f)
 	case transport.KindReject:
 		m, err := transport.ParseReject(f.Header)
 		if err != nil {

@@ -56,6 +56,9 @@ type ServerConfig struct {
 	// error is what the worker is rejected with.
 	Begin func(rule.Rule, rule.State) error
 
+	// Recall is what Begin would make another rule remember as this one does, in vectors of its own.
+	Recall func(rule.Rule) (rule.State, error)
+
 	// Copies says that shards have copies: a worker may ask for one before the coordinator has told of it, and asks again.
 	Copies bool
 
@@ -219,6 +222,7 @@ const (
 	inJoin inputKind = iota + 1
 	inGone
 	inInit
+	inRecall
 	inComing // a gradient, the first one on its connection: its payload is still to be read
 	inPush
 	inPull
@@ -643,6 +647,17 @@ func (h *host) handle(m input) error {
 		h.comes(m)
 	case inPush:
 		return h.push(m)
+	case inRecall:
+		if h.s.cfg.Recall == nil || !h.shard.Ready() || !h.answers() {
+			m.conn.end(errors.New("asks what the optimiser remembers, which this shard cannot say"))
+			return nil
+		}
+		st, err := h.s.cfg.Recall(h.rule)
+		if err != nil {
+			m.conn.end(err)
+			return nil
+		}
+		h.deliver(m.conn, parcel{state: &st, version: h.shard.Version()})
 	case inPull:
 		if !h.shard.Ready() || !h.answers() {
 			if len(h.pulls) < len(h.conns) {
@@ -798,7 +813,9 @@ func (h *host) deliver(c *conn, p parcel) {
 	select {
 	case c.out <- p:
 	default:
-		h.mem.release(p.snap)
+		if p.snap != nil {
+			h.mem.release(p.snap)
+		}
 		c.end(errors.New("asks for parameters faster than it reads them"))
 	}
 }
@@ -862,6 +879,7 @@ type conn struct {
 type parcel struct {
 	pong    transport.Pong
 	snap    *snapshot
+	state   *rule.State // what the optimiser remembers
 	version int64
 	alone   bool // nobody else is sent this version by the same firing
 }
@@ -1008,6 +1026,16 @@ func (c *conn) send() {
 		select {
 		case p := <-c.out:
 			err := c.SetWriteDeadline(time.Now().Add(c.h.s.patience(int64(4 * c.h.n))))
+			if p.state != nil {
+				if err == nil {
+					err = c.sendState(p)
+				}
+				if err != nil {
+					c.end(fmt.Errorf("sending what the optimiser remembers: %w", err))
+					return
+				}
+				continue
+			}
 			if p.snap == nil {
 				if err == nil {
 					err = transport.Send(c.Conn, p.pong, nil)
@@ -1039,6 +1067,23 @@ func (c *conn) send() {
 			return
 		}
 	}
+}
+
+// sendState writes what the optimiser of the shard remembers. Each message may take as long as parameters.
+func (c *conn) sendState(p parcel) error {
+	shard, st := c.h.info.Shard, p.state
+	if err := transport.Send(c.Conn, transport.State{Shard: shard, Version: p.version, Rule: st.Name, Steps: st.Steps, Slots: len(st.Slots)}, nil); err != nil {
+		return err
+	}
+	for _, slot := range st.Slots {
+		if err := c.SetWriteDeadline(time.Now().Add(c.h.s.patience(int64(4 * c.h.n)))); err != nil {
+			return err
+		}
+		if err := transport.Send(c.Conn, transport.Slot{Shard: shard, Name: slot.Name}, transport.Floats(slot.Data)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // patience is how long a message with that many bytes of payload may take.
@@ -1128,7 +1173,11 @@ func (c *conn) receive() error {
 			if f.Size != 0 {
 				return fmt.Errorf("a pull with a payload of %d bytes", f.Size)
 			}
-			c.h.put(input{kind: inPull, conn: c})
+			kind := inPull
+			if m.State > 0 {
+				kind = inRecall
+			}
+			c.h.put(input{kind: kind, conn: c})
 		case transport.KindPing:
 			m, err := transport.ParsePing(f.Header)
 			if err != nil {

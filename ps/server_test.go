@@ -1,11 +1,13 @@
 package ps
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -17,6 +19,7 @@ import (
 	"star"
 	"star/compress"
 	"star/flightrecorder"
+	"star/ps/rule"
 	"star/transport"
 )
 
@@ -792,4 +795,54 @@ func TestServerWithoutShards(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// What an optimiser of a worker's program remembers comes to every shard with the first parameters, each its part, and is told again, put together. A rule that has no use for it rejects the worker.
+func TestStateOfAProgram(t *testing.T) {
+	for _, refuse := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			const n = 7
+			pipe := &transport.Pipe{}
+			var mu sync.Mutex
+			kept := map[rule.Rule]rule.State{}
+			j := start(t, jobConfig{
+				net: pipe, addr: "ps", params: n, shards: 2, workers: 1, quorum: 1, unheard: map[star.Worker]bool{0: refuse},
+				server: ServerConfig{
+					Begin: func(r rule.Rule, st rule.State) error {
+						if refuse {
+							return errors.New("of no use")
+						}
+						mu.Lock()
+						defer mu.Unlock()
+						kept[r] = st
+						return nil
+					},
+					Recall: func(r rule.Rule) (rule.State, error) {
+						mu.Lock()
+						defer mu.Unlock()
+						return kept[r], nil
+					},
+				},
+			})
+			params := []float32{1, 2, 3, 4, 5, 6, 7}
+			l, err := j.dial(pipe, 0, params)
+			if err != nil {
+				t.Fatal(err)
+			}
+			st := rule.State{Name: "adam", Steps: 50, Slots: []rule.Slot{{Name: "exp_avg", Data: []float32{10, 20, 30, 40, 50, 60, 70}}, {Name: "exp_avg_sq", Data: []float32{11, 21, 31, 41, 51, 61, 71}}}}
+			err = l.InitState(t.Context(), st)
+			synctest.Wait() // the reject is there
+			got, no := l.State(t.Context())
+			if refuse {
+				var rejected *transport.RejectError
+				if err = cmp.Or(err, no); !errors.As(err, &rejected) || rejected.Exit != 2 || !strings.Contains(err.Error(), "of no use") {
+					t.Errorf("%v", err)
+				}
+			} else if err != nil || no != nil || !reflect.DeepEqual(got, st) {
+				t.Errorf("%v, %v: %+v, want %+v", err, no, got, st)
+			}
+			l.Close()
+			j.stop()
+		})
+	}
 }

@@ -54,6 +54,14 @@ func (s *server) shards(tcp *transport.TCP, addr string) ps.ServerConfig {
 			}
 			return process.SetRuleState(r, in)
 		},
+		Recall: func(r rule.Rule) (out rule.State, err error) {
+			st, err := process.Recalled(r)
+			out.Name, out.Steps = st.Name, st.Steps
+			for _, slot := range st.Slots {
+				out.Slots = append(out.Slots, rule.Slot(slot))
+			}
+			return out, err
+		},
 		Begin: func(r rule.Rule, st rule.State) error {
 			e := train.Experience{Rule: st.Name, Steps: st.Steps, Slots: map[string][]float32{}}
 			for _, slot := range st.Slots {

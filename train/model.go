@@ -154,6 +154,17 @@ type Experienced interface {
 	Experience(ctx context.Context) (*Experience, error)
 }
 
+// Curious is a Model that may want to know, while it computes, what the job's optimiser remembers.
+type Curious interface {
+	Model
+
+	// Asks says whom to ask. recall is called within a call of Grad or Eval, on its goroutine; the vectors are borrowed until the next update.
+	Asks(recall func(ctx context.Context) (*Experience, error))
+
+	// Over says that the job makes no more updates: it is the last time that whom Asks has named can be asked.
+	Over(ctx context.Context)
+}
+
 // Experience is what an optimiser remembers.
 type Experience struct {
 	Rule  string               // its name, as star/train/optim has it

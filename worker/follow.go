@@ -11,6 +11,7 @@ import (
 	"star/coord"
 	"star/ps"
 	"star/ps/rule"
+	"star/train"
 	"star/transport"
 )
 
@@ -82,9 +83,40 @@ func (w *worker) seed(ctx context.Context) error {
 	return w.link.InitState(ctx, st)
 }
 
+// recalled is what the job's optimiser remembers, as shards say it.
+func (w *worker) recalled(ctx context.Context) (*train.Experience, error) {
+	if w.link == nil {
+		return nil, errors.New("this worker has no shards to ask")
+	}
+	st, err := w.link.State(ctx)
+	if err != nil {
+		return nil, err
+	}
+	e := &train.Experience{Rule: st.Name, Steps: st.Steps, Slots: map[string][]float32{}}
+	for _, slot := range st.Slots {
+		e.Slots[slot.Name] = slot.Data
+	}
+	return e, nil
+}
+
+// answers has a model whose program asks what the job's optimiser remembers be answered by recall.
+func answers(m train.Model, recall func(ctx context.Context) (*train.Experience, error)) {
+	if m, ok := m.(train.Curious); ok {
+		m.Asks(recall)
+	}
+}
+
+// finishing has the program of the first worker know, before the job is over, what its optimiser remembers. All workers at once would need as many copies of it.
+func (w *worker) finishing(ctx context.Context, rel transport.Release) {
+	if m, ok := w.model.(train.Curious); ok && rel.Action == transport.Finish && w.rank == 0 {
+		m.Over(ctx)
+	}
+}
+
 // work is the time from Joined to the end of the job, or of the coordinator. Errors are those of
 // train.
 func (w *worker) work(ctx context.Context) error {
+	answers(w.model, w.recalled)
 	if err := coord.Say(w.member, transport.Joined{Worker: star.Worker(w.rank)}, nil); err != nil {
 		return err
 	}

@@ -208,6 +208,7 @@ func (w *ringWorker) work(ctx context.Context) error {
 		return err
 	}
 	w.commands = newCommandStream(w.member, nil, nil, w.dismissed)
+	answers(w.model, w.recalled)
 	w.late = func() bool {
 		_, closed := w.commands.closing(w.ring.Generation, w.version)
 		return closed
@@ -378,6 +379,22 @@ func (w *ringWorker) experienced(ctx context.Context, c optim.Config) error {
 		return w.job.Invalid("optimizer", err)
 	}
 	return w.opt.SetState(st)
+}
+
+// recalled is what the job's optimiser remembers, which each member of the ring has.
+func (w *ringWorker) recalled(context.Context) (*train.Experience, error) {
+	if w.rule == nil || w.version < 0 || w.group == nil {
+		return nil, errors.New("this worker is no member of the ring now, and has no optimiser")
+	}
+	st, err := process.Recalled(w.rule)
+	if err != nil {
+		return nil, err
+	}
+	e := &train.Experience{Rule: st.Name, Steps: st.Steps, Slots: map[string][]float32{}}
+	for _, slot := range st.Slots {
+		e.Slots[slot.Name] = slot.Data
+	}
+	return e, nil
 }
 
 // experience is what the optimiser of a model remembers that was trained before; nil: nothing.

@@ -35,6 +35,7 @@ func (w *ringWorker) round(ctx context.Context, rel transport.Release) error {
 	me := star.Worker(w.rank)
 	begun := time.Now()
 	rec := star.Record{Worker: me, Step: w.step, Basis: rel.Version, Wait: begun.Sub(w.ended)}
+	w.finishing(ctx, rel)
 	if rel.Action != transport.Continue {
 		hash := transport.Tally{Worker: me, Generation: w.ring.Generation, Version: w.version, Hash: int64(transport.Sum(transport.Floats(w.params)))}
 		if err := coord.Say(w.member, hash, nil); err != nil {

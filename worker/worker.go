@@ -283,6 +283,7 @@ func (w *worker) train(ctx context.Context) error {
 		if err := w.recall(rel); err != nil {
 			return err
 		}
+		w.finishing(ctx, rel)
 		if rel.Action != transport.Continue {
 			if err := w.evaluate(ctx, rel); err != nil {
 				return err

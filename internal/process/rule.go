@@ -182,6 +182,20 @@ func BeginState(e *train.Experience, c optim.Config) (st optim.State, err error)
 	return st, nil
 }
 
+// Recalled is what a script's optimiser would remember after the updates that a rule has made, in vectors of its own: of velocities of several workers the mean. An error: the job's updates are not those
+// of an optimiser that a script has.
+func Recalled(r rule.Rule) (optim.State, error) {
+	o := OptimizerOf(r)
+	shared := o.Config().Shared()
+	st := fitted(RuleState(r, func(r rule.Stateful) []rule.Slot { return r.Slots(o.Len()) }), shared.Name, o.Len())
+	own := len(shared.SlotNames())
+	if len(st.Slots) < own {
+		return st, fmt.Errorf("%s remembers %d vectors, not %d", st.Name, len(st.Slots), own)
+	}
+	st.Slots = st.Slots[:own] // what a baseline remembers besides is its own
+	return Copied(st), nil
+}
+
 // SetRuleState makes a rule remember what a ruleState says.
 func SetRuleState(r rule.Rule, st optim.State) error {
 	o := OptimizerOf(r)

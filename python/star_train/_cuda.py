@@ -35,8 +35,8 @@ class Place(NamedTuple):
 
     @property
     def size(self) -> int:
-        n = self.tensor.numel()
-        return int(-(-n * self.tensor.element_size() // 4) if self.typed else n)
+        n: int = self.tensor.numel()
+        return -(-n * self.tensor.element_size() // 4) if self.typed else n
 
     def of(self, words: torch.Tensor) -> torch.Tensor:
         """The tensor's part of these words, which begin with it."""
@@ -83,7 +83,8 @@ class _Bucket:
         """Words like those of the memory, aligned as they are there. What no tensor fills is 0."""
         pad = self.low % 4
         typed = any(p.typed for p in self.places)
-        return cast(torch.Tensor, (torch.zeros if typed else torch.empty)(pad + self.high - self.low, dtype=torch.float32, device=device)[pad:])
+        whole = (torch.zeros if typed else torch.empty)(pad + self.high - self.low, dtype=torch.float32, device=device)
+        return cast(torch.Tensor, whole[pad:])
 
     def _parts(self, stage: torch.Tensor) -> List[torch.Tensor]:
         return [p.of(stage[p.at - self.low :]) for p in self.places]

@@ -38,6 +38,9 @@ _DTYPES = {
 }  # fmt: skip
 
 
+_RECALLED_ERROR = 1 << 63  # in C of the answer to a recall: the body says why there is none
+
+
 class Tensor(NamedTuple):
     name: str
     tensor: torch.Tensor
@@ -91,6 +94,9 @@ class Session:
         self.low = 0  # parameters from here on are complete
         self.told = 0  # element from which on the agent knows
         self.warned = False
+        self.queue: List[_link.Frame] = []  # that have come before the answer to a question
+        self.last: Optional[Tuple[int, bytes]] = None  # what the job's optimizer remembered at the end
+        self.known = -1  # gradients that were computed when the optimizer's state was that of the job
         self.rule_name = ""  # of the job's update
         self.settings: Optional[List[Any]] = None  # of the optimizer's groups, as the job has them
 
@@ -138,6 +144,8 @@ class Session:
         if made is not None:
             about["state"] = {"steps": made, "slots": _rule.SLOTS[rule["name"]]}
         self.rule_name = rule["name"]
+        if not self.own:
+            about["remembers"] = True
         if _link.show_stacks():
             about["stack"] = True
         if ld.epochs:
@@ -316,7 +324,7 @@ class Session:
         """Waits until the agent asks for a gradient, which stays pending, or the job is over."""
         assert self.link is not None
         while self.pending is None and not self.over and not self.due and not (self.ddp is not None and self.ddp.update):
-            f = self.link.receive()
+            f = self.queue.pop(0) if self.queue else self.link.receive()
             if f.kind == _link.COMPUTE:
                 self.asked = time.perf_counter_ns()
                 self.pending = f
@@ -330,7 +338,7 @@ class Session:
                 self.rank, self.workers = f.a, f.b
             elif f.kind == _link.UPDATE:
                 self._update(f)
-            elif f.kind == _link.STATE:
+            elif f.kind == _link.STATE and self.own:
                 optimizer = self._own()
                 optimizer.load_state_dict(_state.unpack(self.link.recalled(f), optimizer.state_dict()))
                 self.link.updated(f.a)
@@ -346,6 +354,8 @@ class Session:
             self._evaluate(f)
         elif f.kind == _link.RECALL:
             self._recalled(f)
+        elif f.kind == _link.STATE and not self.own:
+            self.last = (f.c, self.link.recalled(f))
 
     def _recalled(self, f: _link.Frame) -> None:
         """The agent asks what the optimizer remembers: one of this process, or, as the job begins, the one whose steps the job makes from now on."""
@@ -354,6 +364,50 @@ class Session:
             self.link.state(f.a, _state.pack(self.optimizer.state_dict()))
         else:
             self.link.state(f.a, _rule.slots(self.optimizer, self.rule_name, self.params))
+
+    def recall(self) -> None:
+        """Has the optimizer remember what the job's does."""
+        if self.own or self.link is None or self.optimizer is None or self.known == self.computed:
+            return
+        f = None
+        if not self.over:
+            self.link.recall()
+            f = self.link.receive()
+            while f.kind not in (_link.STATE, _link.STOP):
+                self.queue.append(f)
+                f = self.link.receive()
+            self.over = f.kind == _link.STOP
+        if self.over and self.last is not None:
+            return self._remember(*self.last)
+        if f is None or self.over:
+            raise StarError(
+                "the job is over, and what its optimizer remembers is in its checkpoint, with which star run --resume goes on: worker 0 may call state_dict() now (star.rank()), all others"
+                " while there are batches",
+                _link.EXIT_USAGE,
+            )
+        data = self.link.recalled(f)
+        if f.c & _RECALLED_ERROR:
+            raise StarError("the job does not say what its optimizer remembers: %s" % data.decode("utf-8", "replace"), _link.EXIT_LOST)
+        self._remember(f.c, data)
+
+    def _remember(self, steps: int, data: bytes) -> None:
+        assert self.optimizer is not None
+        slots, n = _rule.SLOTS[self.rule_name], self._elements()
+        if len(data) != 4 * n * len(slots):
+            raise StarError(
+                "the job's optimizer remembers %d bytes, and %s has %d: the job updates by another rule (--optimizer)" % (len(data), self.rule_name, 4 * n * len(slots)),
+                _link.EXIT_USAGE,
+            )
+        self.known = self.computed
+        self.optimizer.state.clear()
+        flat = torch.frombuffer(bytearray(data), dtype=torch.float32).view(len(slots), n) if slots else torch.empty(0)
+        if not flat.any():
+            return  # it has made no step
+        for _, p, at in self.params:
+            state: Dict[str, Any] = {} if "momentum_buffer" in slots else {"step": torch.tensor(float(steps))}
+            for k, slot in enumerate(slots):
+                state[slot] = flat[k, at : at + p.numel()].view(p.shape).to(p.device, p.dtype, copy=True)
+            self.optimizer.state[p] = state
 
     def _own(self) -> torch.optim.Optimizer:
         if not self.own:

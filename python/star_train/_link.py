@@ -227,6 +227,10 @@ class Link:
         for at in range(0, max(len(state), 1), _STATE):
             self._send(STATE, step, len(state), 0, state[at : at + _STATE])
 
+    def recall(self) -> None:
+        """Asks what the job's optimizer remembers; a STATE is the answer, whose rest recalled has."""
+        self._send(RECALL)
+
     def recalled(self, f: Frame) -> bytes:
         """All of what another worker's optimizer remembers, of which f is the first part."""
         parts, got = [f.body], len(f.body)

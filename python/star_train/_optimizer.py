@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import inspect
 from typing import Any, Callable, Dict, Optional, Union
 
@@ -66,6 +67,28 @@ class Attached:
                 out = closure()
         s.hand(None if loss is None else float(loss), getattr(self, "grad_scale", None), getattr(self, "found_inf", None))
         return out
+
+    def state_dict(self) -> "Dict[str, Any]":
+        """What the job's optimizer remembers, in PyTorch's form."""
+        if _job.session is not None:
+            _job.session.recall()
+        return super().state_dict()  # type: ignore[misc,no-any-return]
+
+    def load_state_dict(self, state: "Dict[str, Any]") -> None:
+        s = _job.session
+        if s is not None and s.link is not None and not s.own:
+            raise StarError(
+                "load_state_dict() after the first batch: the optimizer's steps are made where the job has the parameters. Load a state before star.attach; a job goes on with star run --resume",
+                _link.EXIT_USAGE,
+            )
+        super().load_state_dict(state)  # type: ignore[misc]
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickled and copied, it is the plain optimizer, with what the job's remembers."""
+        if _job.session is not None:
+            _job.session.recall()
+        # As of protocol 1, whose maker of objects needs no class that is that of the object, and is part of Python.
+        return (copyreg._reconstructor, (type(self).__mro__[2], object, None), self.__getstate__())  # type: ignore[attr-defined]
 
     def make_step(self) -> None:
         """The step of the optimizer itself."""

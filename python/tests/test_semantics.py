@@ -9,6 +9,7 @@ import io
 import json
 import mmap
 import os
+import pickle
 import socket
 import struct
 import sys
@@ -525,6 +526,50 @@ def test_names_of_wrapped_models(agent: Any, how: str) -> None:
     assert a.about["name"] == "Sequential"
 
 
+def test_copies_of_the_model(agent: Any, tmp_path: Any) -> None:
+    """A copy, a file and a pickle of the model are of its own memory, and as large as in plain PyTorch; hooks of state_dict see what it has; training goes on."""
+    a, model = agent(BATCHES), small()
+    model.register_buffer("n", torch.tensor([2**40]))
+    hooked: List[int] = []
+    model._register_state_dict_hook(lambda module, state, prefix, meta: hooked.append(len(state)))
+    opt = attached(model)
+    copies: List[Any] = []
+
+    def step(x: Any, y: Any) -> None:
+        ce(model, x, y).backward()
+        opt.step()
+        torch.save(model.state_dict(), tmp_path / "state.pt")
+        copies.append(
+            (copy.deepcopy(model), pickle.loads(pickle.dumps(model.state_dict())), torch.load(tmp_path / "state.pt"), {k: v.clone() for k, v in model.state_dict().items()})
+        )
+
+    loop(model, opt, star.loader(Data(), 16), step)
+    assert len(a.gradients) == 4 and hooked
+    begin = torch.frombuffer(a.map, dtype=torch.uint8).data_ptr()
+    for other, pickled, saved, then in copies:
+        for name, want in then.items():
+            for got in (other.state_dict()[name], pickled[name], saved[name]):
+                assert torch.equal(got, want) and got.dtype == want.dtype, name
+                assert not begin <= got.data_ptr() < begin + len(a.map), "%s lies in the job's memory" % name
+    assert not torch.equal(copies[0][3]["0.weight"], copies[1][3]["0.weight"])
+    plain_file = tmp_path / "plain.pt"
+    torch.save({k: v.clone() for k, v in model.state_dict().items()}, plain_file)
+    assert abs((tmp_path / "state.pt").stat().st_size - plain_file.stat().st_size) < 1024
+
+
+def test_load_state_dict_within_a_job(agent: Any) -> None:
+    """The optimizer's state is where the job has the parameters: it is loaded before attach."""
+    agent(BATCHES)
+    model = small()
+    opt = star.attach(model, torch.optim.Adam(model.parameters(), 0.1))
+    opt.load_state_dict(opt.state_dict())  # before the first batch it is the script's
+    loader = iter(star.loader(Data(), 16))
+    next(loader)
+    with pytest.raises(star.StarError, match="Load a state before star.attach") as e:
+        opt.load_state_dict({})
+    assert e.value.code == 2
+
+
 def experienced(make: Any, steps: int = 3) -> Tuple[Any, Any]:
     model = small()
     opt = make(model)
@@ -571,7 +616,7 @@ def test_state_that_begins(agent: Any, momentum: float) -> None:
     """The job is told of it where there is something: the momentum, of all parameters that are trained; zeros of those that have none yet."""
     a = agent(BATCHES)
     model, opt = experienced(lambda m: torch.optim.SGD(m.parameters(), 0.1, momentum=momentum))
-    opt.state.pop(opt.param_groups[0]["params"][3])
+    opt.state.pop(opt.param_groups[0]["params"][3], None)
     opt = star.attach(model, opt)
     loop(model, opt, star.loader(Data(), 16), lambda x, y: (ce(model, x, y).backward(), opt.step()))
     assert a.about.get("state") == ({"steps": 0, "slots": ["momentum_buffer"]} if momentum else None)
@@ -1084,8 +1129,8 @@ def test_other_buffers(agent: Any) -> None:
         model.mean.add_(1)
 
     loop(model, opt, star.loader(Data(), 16), step)
-    kept = torch.cat([model.teacher.weight.flatten(), model.teacher.bias, model.mean, model.seen[None].view(torch.float32)])
-    assert torch.equal(a.buffers.view(torch.int32), kept.view(torch.int32)) and int(model.seen) == N and float(model.mean[0]) > 3
+    kept = torch.cat([model.teacher.weight.flatten(), model.teacher.bias, model.mean])
+    assert torch.equal(a.buffers[: len(kept)], kept) and int(a.buffers[-2:].clone().view(torch.int64)) == int(model.seen) == N and float(model.mean[0]) > 3
 
 
 def test_own_gradients_moved(agent: Any) -> None:

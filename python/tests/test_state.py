@@ -261,3 +261,57 @@ def test_state_of_another_rule(job: Any, arch: Any) -> None:
     w = job.worker(script, "adam", flags=(*flags, "--out", str(job.out)) if arch == RING else ())
     assert w.wait() == 2, w.log
     assert "the script's adam has made 30 steps" in w.log and "sgd" in w.log
+
+
+ASKS = (
+    GOES_ON.replace('print("batch", json.dumps(i.tolist()), flush=True)', 'print("batch", json.dumps(i.tolist()), flush=True)\n        taken += 1\n        look()').replace(
+        "loader = ",
+        """
+import copy, pickle
+taken = 0
+
+def look():
+    if taken not in (3, 10):
+        return
+    kept = opt.state_dict()
+    torch.save(kept, "opt-%d-%d.pt" % (star.rank(), taken))
+    for again in (pickle.loads(pickle.dumps(opt)), copy.deepcopy(opt)):
+        assert type(again) is type(opt).__mro__[2] and not isinstance(again, type(opt)), type(again)
+        same = again.state_dict()
+        assert same["param_groups"] == kept["param_groups"]
+        assert all(torch.equal(same["state"][i][k], v) for i, s in kept["state"].items() for k, v in s.items())
+    torch.save(model, "model-%d.pt" % taken)
+
+loader = """,
+    )
+    + """
+try:
+    torch.save(opt.state_dict(), "opt-%d-end.pt" % star.rank())
+except star.StarError as e:
+    print("refused", star.rank(), e)
+"""
+)
+
+
+@pytest.mark.parametrize("arch", [PS, RING], ids=lambda a: a[-1])
+@pytest.mark.parametrize("name", ["nesterov", "adamw", "sgd"])
+def test_state_dict_is_the_jobs(job: Any, name: str, arch: Any) -> None:
+    """What state_dict() has within a job and behind it is what one process would have; so do pickle and deepcopy, as the plain optimizer."""
+    script = job.script(ASKS)
+    job.start("--mode", "ssgd", "--steps", "12", *arch)
+    ws = [job.worker(script, name, flags=(*arch, "--out", str(job.out)) if arch == RING else ()) for _ in range(2)]
+    job.finish()
+    batches = batches_of(*ws)
+    for taken in (3, 10, 12):
+        _, opt = alone(name, batches[:taken])
+        want = opt.state_dict()
+        for rank in range(2 if taken < 12 else 1):
+            got = torch.load(job.folder / ("opt-%d-%s.pt" % (rank, taken if taken < 12 else "end")))
+            assert got["param_groups"] == want["param_groups"]
+            kept = {i: {k: v for k, v in s.items() if v is not None} for i, s in want["state"].items()}
+            assert {i: set(s) for i, s in got["state"].items()} == {i: set(s) for i, s in kept.items() if s}
+            for i, state in got["state"].items():
+                for k, v in state.items():
+                    close(v, torch.as_tensor(kept[i][k]), "%s of %d after %d" % (k, i, taken))
+        opt.load_state_dict(got)
+    assert sum("refused 1 the job is over" in w.log for w in ws) == 1

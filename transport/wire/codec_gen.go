@@ -854,9 +854,10 @@ func (Pull) Kind() Kind { return KindPull }
 
 // AppendTo appends the header of m to dst.
 func (m Pull) AppendTo(dst []byte) []byte {
-	dst = appendArray(dst, 2)
+	dst = appendArray(dst, 3)
 	dst = appendInt(dst, int64(m.Shard))
 	dst = appendInt(dst, int64(m.Worker))
+	dst = appendInt(dst, int64(m.State))
 	return dst
 }
 
@@ -866,6 +867,9 @@ func (m *Pull) Parse(b []byte) error {
 	p := &reader
 	m.Shard = int(p.within("shard", 0, MaxShards-1))
 	m.Worker = star.Worker(p.within("worker", 0, MaxWorkers-1))
+	if m.State = 0; p.more() {
+		m.State = int(p.within("state", 0, 1))
+	}
 	return p.end()
 }
 

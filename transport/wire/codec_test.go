@@ -258,7 +258,7 @@ func TestShortAndLongHeadersAreRefused(t *testing.T) {
 			for i, v := range again {
 				want := plain(list[i])
 				if i >= n {
-					want = map[string]any{"sum2": -1., "pass": "", "process": "", "optimizer": "", "key": "", "telemetry": []any(nil), "more": []any(nil), "samples": []any(nil), "behind": []any(nil), "below": []any(nil),
+					want = map[string]any{"sum2": -1., "pass": "", "process": "", "optimizer": "", "key": "", "rule": "", "telemetry": []any(nil), "more": []any(nil), "samples": []any(nil), "behind": []any(nil), "below": []any(nil),
 						"leases": []any(nil), "applied": []any(nil), "lives": []any(nil)}[name(k, i)]
 					if want == nil {
 						want = int64(0)
@@ -408,10 +408,10 @@ func TestParseErrorsNameTheField(t *testing.T) {
 		{KindPull, "\x92\x01\xcb\x3f\xf0\x00\x00\x00\x00\x00\x00", "field worker: want an integer, found a float"},
 		{KindPull, "\x92\x01\xcf\xff\xff\xff\xff\xff\xff\xff\xff", "field worker: 18446744073709551615 does not fit"},
 		{KindPull, "\xdd\xff\xff\xff\xff", "the header ends too early"},
-		{KindPull, "\x93\x01\x02\xdd\xff\xff\xff\xff", "the header ends too early"},
-		{KindPull, "\x93\x01\x02\xdf\xff\xff\xff\xff", "the header ends too early"},
-		{KindPull, "\x93\x01\x02\xc6\xff\xff\xff\xff", "the header ends too early"},
-		{KindPull, "\x93\x01\x02\xc1", "0xc1"},
+		{KindPull, "\x94\x01\x02\x00\xdd\xff\xff\xff\xff", "the header ends too early"},
+		{KindPull, "\x94\x01\x02\x00\xdf\xff\xff\xff\xff", "the header ends too early"},
+		{KindPull, "\x94\x01\x02\x00\xc6\xff\xff\xff\xff", "the header ends too early"},
+		{KindPull, "\x94\x01\x02\x00\xc1", "0xc1"},
 		{KindApply, "\x93\x01\xc3\xc3", "field norm: want a number, found a boolean"},
 		{KindApply, "\x93\x01\xa0\xc3", "field norm: want a number, found a string"},
 		{KindReject, "\x92\x01\xdb\xff\xff\xff\xff", "field reason: 4294967295 bytes, at most 4096"},

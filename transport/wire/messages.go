@@ -346,7 +346,7 @@ type Params struct {
 	Version int64 `wire:"natural"`
 }
 
-// Pull asks for params as they are.
+// Pull asks for params as they are, or a shard for what its optimiser remembers: `state` without a payload, and its `slot`s.
 //
 // Sent: worker → shard, rider → ring member.
 //
@@ -354,6 +354,7 @@ type Params struct {
 type Pull struct {
 	Shard  int         `wire:"0..MaxShards-1"`
 	Worker star.Worker // the sender
+	State  int         `wire:"0..1,absent"` // 1: what the optimiser remembers
 }
 
 // Init has the initial parameters. Ignored by a shard that has parameters already. Where the worker's program has trained before, the `slot`s that it says come first: what
@@ -808,8 +809,8 @@ type Moved struct {
 
 // State begins the state of a shard. As many `slot` as it says follow, then as many `push` as are pending, then those that still come, then leave.
 //
-// Sent: old server → new server.
-// Payload: float32: the parameters of the shard.
+// Sent: old server → new server, shard → worker.
+// Payload: float32: the parameters of the shard; none to a worker.
 //
 //wire:kind 45 payload=data
 type State struct {
@@ -825,7 +826,7 @@ type State struct {
 
 // Slot is one vector of the rule's state, or, before `init`, of the optimiser of a worker's program.
 //
-// Sent: old server → new server, worker → shard.
+// Sent: old server → new server, worker → shard, shard → worker.
 // Payload: float32: as long as the shard.
 //
 //wire:kind 46 payload=data

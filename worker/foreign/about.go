@@ -50,6 +50,9 @@ type About struct {
 	// State says that the optimiser remembers something, for a job that begins with these parameters. Nil: nothing.
 	State *AboutState `json:"state,omitempty"`
 
+	// Remembers says that the program wants to be told at the end of the job what its optimiser remembers.
+	Remembers bool `json:"remembers,omitempty"`
+
 	// Prefetch is how many batches after the one that is computed the program wants to hear of (Lease). They are likely, and no promise.
 	Prefetch int `json:"prefetch,omitempty"`
 

@@ -178,7 +178,7 @@ func (c *conn) ending(f Frame) error {
 			return nil // who waits for an answer hears it
 		}
 		return ErrLeft
-	case KindHalt, KindPart, KindDone, KindEvaluated, KindUpdated, KindState:
+	case KindHalt, KindPart, KindDone, KindEvaluated, KindUpdated, KindState, KindRecall:
 		return nil
 	}
 	if !c.begun {

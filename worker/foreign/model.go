@@ -83,6 +83,8 @@ type Model struct {
 	params, grad, buffers []float32
 	layout, bufferLayout  []train.TensorSpec
 
+	recall func(ctx context.Context) (*train.Experience, error) // nil: there is no job to ask
+
 	step   uint64 // of the last Compute or Evaluate
 	usage  Usage
 	last   int64 // Start of the batch before; -1: there was none
@@ -318,6 +320,12 @@ func (m *Model) answer(ctx context.Context, what string) (Frame, error) {
 			return Frame{}, context.Cause(ctx)
 		}
 		f, err := m.c.next()
+		if err == nil && f.Kind == KindRecall {
+			if err := m.tell(ctx, f); err != nil {
+				return f, err
+			}
+			continue
+		}
 		if err == nil && f.Kind == KindHalt {
 			select {
 			case m.halts <- string(f.Body[:min(len(f.Body), maxReason)]):

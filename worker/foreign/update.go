@@ -4,7 +4,10 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
+	"maps"
 	"math"
+	"slices"
 
 	"star/train"
 )
@@ -12,6 +15,7 @@ import (
 var (
 	_ train.Updater     = (*Model)(nil)
 	_ train.Experienced = (*Model)(nil)
+	_ train.Curious     = (*Model)(nil)
 )
 
 // maxStateSize bounds what an optimiser of a program may remember, in bytes: eight vectors of as many parameters as there may be.
@@ -98,6 +102,64 @@ func (m *Model) Experience(ctx context.Context) (*train.Experience, error) {
 		e.Slots[name], b = v, b[4*n:]
 	}
 	return e, nil
+}
+
+// Asks says whom the program's questions go to (train.Curious).
+func (m *Model) Asks(recall func(ctx context.Context) (*train.Experience, error)) { m.recall = recall }
+
+// Answers to a Recall of the program, in C.
+const (
+	recalledError = 1 << 63 // the body says why there is none; else C is how many updates the optimiser has made
+)
+
+// tell answers a Recall of the program: what the job's optimiser remembers, vectors in order of their names, or why it cannot be said. An error: the program is gone.
+func (m *Model) tell(ctx context.Context, f Frame) error {
+	e, err := (*train.Experience)(nil), errors.New("there is no job")
+	if m.recall != nil {
+		e, err = m.recall(ctx)
+	}
+	return m.remind(f.A, e, err)
+}
+
+// Over tells the program, if it wants to know, what the job's optimiser remembers at the end (train.Curious).
+func (m *Model) Over(ctx context.Context) {
+	if !m.about.Remembers || m.recall == nil {
+		return
+	}
+	if e, err := m.recall(ctx); err == nil {
+		m.remind(0, e, nil) // if it is gone, the next question says so
+	}
+}
+
+// remind says to the program what an optimiser remembers, or why that cannot be said.
+func (m *Model) remind(step uint64, e *train.Experience, err error) error {
+	if err != nil {
+		why := []byte(err.Error())
+		why = why[:min(len(why), maxState)]
+		return m.c.send(Frame{Kind: KindState, A: step, B: uint64(len(why)), C: recalledError, Body: why})
+	}
+	size, names := 0, slices.Sorted(maps.Keys(e.Slots))
+	for _, name := range names {
+		size += 4 * len(e.Slots[name])
+	}
+	sent := Frame{Kind: KindState, A: step, B: uint64(size), C: uint64(e.Steps)}
+	if size == 0 {
+		return m.c.send(sent)
+	}
+	for _, name := range names {
+		for v := e.Slots[name]; len(v) > 0; {
+			n := min(len(v), maxState/4)
+			sent.Body = sent.Body[:0]
+			for _, x := range v[:n] {
+				sent.Body = binary.LittleEndian.AppendUint32(sent.Body, math.Float32bits(x))
+			}
+			if err := m.c.send(sent); err != nil {
+				return err
+			}
+			v = v[n:]
+		}
+	}
+	return nil
 }
 
 // after is the answer to the last question: those to gradients that were given up are passed over.
