@@ -4,6 +4,9 @@
 package main
 
 import (
+	"fmt"
+	"log/slog"
+
 	"github.com/spf13/cobra"
 
 	"star/cmd/internal/daemon"
@@ -53,6 +56,13 @@ func resolved(cmd *cobra.Command, s *settings.Set) (done bool, err error) {
 	}
 	if s.PrintWanted() {
 		return true, s.Print(cmd.OutOrStdout())
+	}
+	for _, w := range s.Bared() {
+		if settings.LogsJSON(cmd) {
+			slog.New(slog.NewJSONHandler(cmd.ErrOrStderr(), nil)).Warn(w)
+		} else {
+			fmt.Fprintln(cmd.ErrOrStderr(), "star: warning: "+w)
+		}
 	}
 	return false, nil
 }

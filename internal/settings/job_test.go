@@ -37,10 +37,16 @@ func TestDefaultsAreValid(t *testing.T) {
 		role Role
 		args []string
 	}{{ForRun, nil}, {ForServer, []string{"--insecure"}}, {ForServer, []string{"--listen=127.0.0.1:7070"}},
-		{ForServer, []string{"--token=x"}}, {ForWorker, nil}} {
+		{ForWorker, nil}} {
 		if _, warnings, err := load(t, c.role, "", c.args...); err != nil || len(warnings) > 0 {
 			t.Errorf("role %d %v: %v %v", c.role, c.args, err, warnings)
 		}
+	}
+	if _, warnings, err := load(t, ForServer, "STAR_TOKEN=x"); err != nil || len(warnings) > 0 {
+		t.Errorf("with a token in the environment: %v %v", err, warnings)
+	}
+	if _, warnings, err := load(t, ForServer, "", "--token=x"); err != nil || len(warnings) != 1 || !strings.Contains(warnings[0], "STAR_TOKEN") {
+		t.Errorf("with a token on the command line: %v %v", err, warnings)
 	}
 }
 

@@ -224,7 +224,38 @@ func (s *Set) Resolve(src Sources) (warnings []string, err error) {
 			return nil, err
 		}
 	}
-	return s.strange(src.Environ, src.Foreign), nil
+	return append(s.Bared(), s.strange(src.Environ, src.Foreign)...), nil
+}
+
+// Bared warns of secrets on the command line, where every user of the host reads them (ps).
+func (s *Set) Bared() (warnings []string) {
+	for _, it := range s.items {
+		if it.secret && it.origin == Origin("--"+it.name) && it.text() != "" {
+			warnings = append(warnings, fmt.Sprintf("every user of this host can read the secret on the command line (--%s): give it as %s, or in a file that only you can read (--%s)",
+				it.name, Variable(it.name), configFlag))
+		}
+	}
+	return warnings
+}
+
+// LogsJSON says whether a command that has been run logs JSON on purpose, not because it logs into a file. After an error of its settings it goes by those of them that
+// were read.
+func LogsJSON(cmd *cobra.Command) bool {
+	f := cmd.Flags().Lookup("log-format")
+	if f == nil { // one that takes its settings from the environment only, and runs another one
+		return cmd.Hidden && os.Getenv(Variable("log-format")) == "json"
+	}
+	r, ok := f.Value.(*recorder)
+	if !ok {
+		return false
+	}
+	if texts := r.s.flags.given[r.it.name]; len(texts) > 0 {
+		return texts[len(texts)-1] == "json"
+	}
+	if text := os.Getenv(Variable(r.it.name)); text != "" {
+		return text == "json"
+	}
+	return r.it.text() == "json"
 }
 
 // Config is the file that --config named, or empty.

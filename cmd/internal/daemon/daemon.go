@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"runtime/debug"
 	"strings"
@@ -30,14 +31,18 @@ func Main(cmd *cobra.Command) {
 
 func run(cmd *cobra.Command) (code int) {
 	cmd.SilenceErrors, cmd.SilenceUsage = true, true
-	err := cmd.Execute()
+	ran, err := cmd.ExecuteC()
 	checkpoint.Abandon()                 // one that is not done by now will not be
 	if err != nil && err.Error() != "" { // else a command that was run has said it
 		says := err.Error()
 		if !strings.HasPrefix(says, cmd.Name()+":") && !strings.HasPrefix(says, cmd.Name()+" ") { // star run: …
 			says = cmd.Name() + ": " + says
 		}
-		fmt.Fprintln(os.Stderr, process.Printable(says))
+		if settings.LogsJSON(ran) { // as all lines before it
+			slog.New(slog.NewJSONHandler(os.Stderr, nil)).Error(says, "exit", member.ExitCode(err))
+		} else {
+			fmt.Fprintln(os.Stderr, process.Printable(says))
+		}
 	}
 	return member.ExitCode(err)
 }

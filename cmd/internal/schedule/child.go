@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -199,7 +200,7 @@ func (p child) pid() (pid int, err error) {
 	return 0, fmt.Errorf("%s: no number of a process", p.file(".pid"))
 }
 
-// last is the last line that a process has said.
+// last is the last line that a process has said; of one in JSON, its message.
 func (p child) last() string {
 	f, err := os.Open(p.file(".log"))
 	if err != nil {
@@ -213,7 +214,14 @@ func (p child) last() string {
 	b := make([]byte, most)
 	n, _ := f.Read(b)
 	lines := strings.Split(strings.TrimSpace(string(b[:n])), "\n")
-	return lines[len(lines)-1]
+	line := lines[len(lines)-1]
+	var said struct {
+		Msg string `json:"msg"`
+	}
+	if json.Unmarshal([]byte(line), &said) == nil && said.Msg != "" {
+		return said.Msg
+	}
+	return line
 }
 
 // dir is the folder of a life of a job.

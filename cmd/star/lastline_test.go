@@ -1,0 +1,56 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"star/cmd/tests/jobtest"
+)
+
+// With --log-format json every line of standard error is JSON, the last one with the error and its exit code, too; and a secret on the command line is warned of,
+// once, where one in the environment is not.
+func TestLastLineIsJSON(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		args, env []string
+		json      bool
+		code      int
+		warned    int
+	}{
+		{[]string{"worker", "--log-format", "json", "--coordinator", "127.0.0.1:1", "--join-timeout", "1s", "--dataset", "digits:n=100,test=20"}, nil, true, 69, 0},
+		{[]string{"worker", "--log-format", "json", "--token", "abc", "--coordinator", "127.0.0.1:1", "--join-timeout", "1s", "--dataset", "digits:n=100,test=20"}, nil, true, 69, 1},
+		{[]string{"worker", "--log-format", "json", "--coordinator", "127.0.0.1:1", "--join-timeout", "1s", "--dataset", "digits:n=100,test=20"}, []string{"STAR_TOKEN=abc"}, true, 69, 0},
+		{[]string{"ps", "--batch", "none"}, []string{"STAR_LOG_FORMAT=json"}, true, 2, 0},
+		{[]string{"ps", "--log-format", "json", "--no-such-flag"}, nil, true, 2, 0},
+		{[]string{"run", "--log-format", "json", "--token", "abc", "--model", "none"}, nil, true, 2, 0},
+		{[]string{"ps", "--batch", "none"}, nil, false, 2, 0},
+		{[]string{"ctl", "status", "--token", "abc", "--coordinator", "127.0.0.1:1", "--timeout", "100ms"}, nil, false, 69, 1},
+	} {
+		cmd := exec.Command(jobtest.Star(t), c.args...)
+		cmd.Env = append(os.Environ(), c.env...)
+		var errs bytes.Buffer
+		cmd.Stderr = &errs
+		if err := cmd.Run(); jobtest.ExitCode(err) != c.code {
+			t.Errorf("%q: %v, want exit code %d\n%s", c.args, err, c.code, errs.Bytes())
+		}
+		lines := strings.Split(strings.TrimSpace(errs.String()), "\n")
+		for i, line := range lines {
+			var said struct {
+				Msg  string
+				Exit int
+			}
+			if err := json.Unmarshal([]byte(line), &said); (err == nil) != c.json {
+				t.Errorf("%q: the line %q: %v", c.args, line, err)
+			} else if i == len(lines)-1 && c.json && (said.Exit != c.code || said.Msg == "") {
+				t.Errorf("%q: the last line is %q", c.args, line)
+			}
+		}
+		if n := strings.Count(errs.String(), "on the command line (--token)"); n != c.warned {
+			t.Errorf("%q: warned of the secret %d times, want %d\n%s", c.args, n, c.warned, errs.Bytes())
+		}
+	}
+}
