@@ -17,6 +17,17 @@ import (
 	"star/cmd/tests/jobtest"
 )
 
+// Alerts begin when they should, and what they say has the right value: of a job that stands still, of an old checkpoint, of servers that are gone.
+func TestAlerts(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("promtool"); err != nil {
+		t.Skip("needs promtool: apt-get install prometheus")
+	}
+	if out, err := exec.Command("promtool", "test", "rules", "../../deploy/prometheus/tests.yaml").CombinedOutput(); err != nil {
+		t.Errorf("promtool test rules: %v\n%s", err, out)
+	}
+}
+
 // Rules, dashboard and metrics fit each other: a real Prometheus scrapes a job with a worker that is slow for a while. The alert on it begins once, and ends once;
 // every panel of the dashboard has data.
 func TestPrometheus(t *testing.T) {
