@@ -34,9 +34,9 @@ star-bucket:
 lint:
 	python/tools/lint.sh
 
-# The wheels of star-train: the Python package with the program star, for processors of two kinds, in dist.
+# The wheels of star-train: the Python package with the program star, for processors of two kinds, in dist; ARCH=amd64 or arm64: for one.
 wheel:
-	python3 python/tools/star_wheel.py
+	python3 python/tools/star_wheel.py $(if $(ARCH),--machine $(ARCH))
 # Installs the wheel of this machine into a new virtual environment, without a network, and runs the Python tests there. PyTorch and pytest are those of the system
 # (Debian: python3-torch python3-pytest python3-venv). ARGS: more for pytest.
 python:
@@ -55,14 +55,18 @@ image:
 manifests:
 	go -C deploy/k8s/check test . -count 1
 # deploy/slurm with a Slurm of its own on this machine (Debian: slurmctld slurmd slurm-client munge): a minute.
+# A target that is called by its name is wanted: what it needs is looked for first, and a test that cannot run fails.
 e2e-slurm:
-	go test ./cmd/tests/slurm -count 1 -v
+	@for p in slurmctld slurmd munged; do command -v $$p >/dev/null || PATH=$$PATH:/usr/sbin command -v $$p >/dev/null || { echo "e2e-slurm: there is no $$p, and nothing was run (Debian: slurmctld slurmd slurm-client munge)"; exit 1; }; done
+	TEST_MUST_RUN=1 go test ./cmd/tests/slurm -count 1 -v
 # deploy/k8s with a Kubernetes of its own on this machine, as root (Debian: containerd containernetworking-plugins): some minutes. It is built first, without
 # optimisation, which takes half an hour of a processor, once.
 K8S = $(CURDIR)/bin/kubernetes
 K8S_FLAGS = -trimpath -gcflags='all=-N -l -dwarf=false'
 K8S_VERSION = k8s.io/component-base/version
 e2e-k8s:
+	@[ "$$(id -u)" = 0 ] || { echo "e2e-k8s: nodes need root, and nothing was run"; exit 1; }
+	@for p in containerd runc ip unshare /usr/lib/cni/bridge; do command -v $$p >/dev/null || { echo "e2e-k8s: there is no $$p, and nothing was built or run (Debian: containerd containernetworking-plugins iproute2)"; exit 1; }; done
 	GOGC=800 go -C deploy/k8s/e2e build $(K8S_FLAGS) -ldflags '-s -w -X $(K8S_VERSION).gitVersion=v1.33.4 -X $(K8S_VERSION).gitMajor=1 -X $(K8S_VERSION).gitMinor=33' -o $(K8S)/ ./...
 	GOGC=800 GOBIN=$(K8S) go -C deploy/k8s/e2e/tools install $(K8S_FLAGS) -ldflags '-s -w' ./... tool
 	rm -rf $(K8S)/jobset-config $(K8S)/trainer-manifests $(K8S)/image
@@ -70,7 +74,7 @@ e2e-k8s:
 	cp -r $$(go env GOMODCACHE)/sigs.k8s.io/jobset@v0.12.0/config $(K8S)/jobset-config
 	cp -r $$(go env GOMODCACHE)/github.com/kubeflow/trainer/v2@v2.3.0/manifests/base $(K8S)/trainer-manifests
 	chmod -R u+w $(K8S)/jobset-config $(K8S)/trainer-manifests
-	TEST_KUBERNETES=$(K8S) go test ./cmd/tests/kubernetes -count 1 -v -timeout 30m
+	TEST_MUST_RUN=1 TEST_KUBERNETES=$(K8S) go test ./cmd/tests/kubernetes -count 1 -v -timeout 30m
 ci:
 	.ci/run
 clean:

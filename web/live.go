@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	"star/runlog"
@@ -24,6 +25,9 @@ const page = 1
 type Live struct {
 	feed
 	state *State
+
+	read    chan struct{} // closed when a log that is followed was read as far as it was there
+	wasRead func()        // closes it
 }
 
 // Step is the time between two looks at a log, and between two views that a page is sent.
@@ -31,9 +35,22 @@ const Step = 500 * time.Millisecond
 
 // NewLive is the state before the first line.
 func NewLive() *Live {
-	l := &Live{state: NewState()}
+	l := &Live{state: NewState(), read: make(chan struct{})}
+	l.wasRead = sync.OnceFunc(func() { close(l.read) })
 	l.feed = newFeed(func() ([]byte, bool) { return encode(l.state.View()), l.state.Ended() })
 	return l
+}
+
+// AwaitRead waits until a log that is followed was read as far as it was there, so that the first view is not that of a job that has not begun; at most as long as a reader
+// waits for an answer.
+func (l *Live) AwaitRead(ctx context.Context) {
+	limit := time.NewTimer(answerTime / 2)
+	defer limit.Stop()
+	select {
+	case <-l.read:
+	case <-limit.C:
+	case <-ctx.Done():
+	}
 }
 
 // Line takes in the next line.
@@ -75,6 +92,7 @@ func (l *Live) Follow(ctx context.Context, r io.Reader, name string, tap *Tap) e
 	}
 	tick := time.NewTicker(Step)
 	defer tick.Stop()
+	defer l.wasRead()
 	for {
 		if err := news(); err != nil {
 			l.mu.Lock()
@@ -85,6 +103,7 @@ func (l *Live) Follow(ctx context.Context, r io.Reader, name string, tap *Tap) e
 			return err
 		}
 		l.Wake()
+		l.wasRead()
 		if l.ended() {
 			return nil
 		}

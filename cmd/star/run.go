@@ -81,7 +81,7 @@ The processes talk TCP over loopback, as they would between hosts. --slow none r
 			if err := node.Check(job, len(command) > 0); err != nil {
 				return err
 			}
-			r := &launch{job: job, command: command, out: cmd.OutOrStdout(), screen: newScreen(job), seats: seats{count: job.Electors()}}
+			r := &launch{job: job, command: command, out: cmd.OutOrStdout(), screen: newScreen(job), seats: seats{count: job.Electors()}, demo: demo}
 			for _, w := range warnings {
 				r.screen.say("run", w)
 			}
@@ -130,8 +130,9 @@ func demonstrates(job *settings.Job) bool {
 
 // launch is one star run: its children and what is shown of them.
 type launch struct {
-	job *settings.Job
-	out io.Writer
+	demo bool // of STAR, and nobody's job
+	job  *settings.Job
+	out  io.Writer
 
 	command []string // in the place of a worker; nil: it is one of ours
 	screen  *screen
@@ -323,7 +324,11 @@ func (r *launch) address() error {
 	if err == nil && port == "0" {
 		r.addr, err = ports.Reserve(host)
 	} else if err == nil {
-		r.addr, err = ports.Listens(r.job.Listen)
+		if r.addr, err = ports.Listens(r.job.Listen); err != nil && r.demo && !r.job.Config.IsSet("listen") {
+			if r.addr, err = ports.Reserve(host); err == nil {
+				r.screen.say("run", fmt.Sprintf("%s is taken, so this job is at %s: star top %[2]s, star ctl --coordinator %[2]s", r.job.Listen, r.addr))
+			}
+		}
 	}
 	if err != nil {
 		return r.job.Invalid("listen", fmt.Errorf("%w; --listen 127.0.0.1:0 takes a free port", err))

@@ -22,11 +22,12 @@ import (
 
 func topCommand() *cobra.Command {
 	var token settings.Secret
-	var job, dir string
+	var job, dir, addr string
 	var every time.Duration
 	var asJSON bool
 	var shows credentials
 	s := new(settings.Set)
+	settings.Var(s, &addr, "coordinator", defaults.Address, "address of the job's coordinator, host:port, as of star ctl; also the argument")
 	settings.Var(s, &token, "token", "", "shared secret of the job (rather as STAR_TOKEN)")
 	shows.declare(s)
 	settings.Var(s, &job, "job", "", "name of the job; another one is refused; empty: whichever is there")
@@ -55,8 +56,10 @@ func topCommand() *cobra.Command {
 			if every < 50*time.Millisecond {
 				return s.Invalid("every", errors.New("want at least 50ms"))
 			}
-			addr := defaults.Address
 			if len(args) > 0 {
+				if s.Origin("coordinator") == "--coordinator" && addr != args[0] {
+					return s.Invalid("coordinator", fmt.Errorf("the argument says %s: give one of the two", args[0]))
+				}
 				addr = args[0]
 			}
 			t, err := shows.config(s)

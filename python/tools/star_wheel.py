@@ -27,6 +27,7 @@ ROOT = PYTHON.parent
 
 # The machines that there are wheels for, and what Go calls them.
 MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
+GO = {go: machine for machine, go in MACHINES.items()}
 
 # The program is static, so the C library does not matter: 2.17 is the oldest one that Pythons of today are built for.
 PLATFORM = "manylinux_2_17_%s"
@@ -115,7 +116,7 @@ def build_sdist(sdist_directory: str, config_settings: Optional[Dict[str, Any]] 
 
 def main(argv: Optional[List[str]] = None) -> None:
     p = argparse.ArgumentParser(description="Builds the wheel of star-train.")
-    p.add_argument("--machine", action="append", choices=sorted(MACHINES), help="for what; more than once for several (default: all)")
+    p.add_argument("--machine", action="append", type=lambda m: GO.get(m, m), choices=sorted(MACHINES), help="for what, as uname -m or Go calls it; more than once for several (default: all)")
     p.add_argument("--out", type=pathlib.Path, default=ROOT / "dist", help="folder (default: dist)")
     args = p.parse_args(argv)
     for machine in args.machine or sorted(MACHINES):

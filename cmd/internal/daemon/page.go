@@ -120,7 +120,6 @@ func (f *follower) step(name string, end func()) following {
 	}
 	end()
 	live := web.NewLive()
-	f.shown.Store(&shown{live, live.Handler(Downloads(found))})
 	var tap *web.Tap
 	if own := f.fed.Load(); own != nil && own.path == found {
 		tap = own.tap
@@ -132,6 +131,8 @@ func (f *follower) step(name string, end func()) following {
 		defer file.Close()
 		live.Follow(ctx, file, found, tap) // what is wrong with it is on the page
 	}()
+	live.AwaitRead(ctx)
+	f.shown.Store(&shown{live, live.Handler(Downloads(found))})
 	return following{found, func() { cancel(); <-done; live.Close() }}
 }
 
