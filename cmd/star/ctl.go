@@ -38,6 +38,11 @@ func reach(ctx context.Context, network transport.Network, job, addr, token stri
 	var conn transport.Conn
 	var err error
 	for range 3 { // it may be told of somebody else who coordinates
+		if host, _, e := net.SplitHostPort(addr); e == nil && host != "" { // an address that is none is judged by who uses it
+			if _, err := transport.Lookup(ctx, host); err != nil {
+				return nil, &nobodyError{addr, err}
+			}
+		}
 		conn, _, _, err = transport.Open(ctx, network, addr, transport.Hello{
 			Service: transport.ServiceCoord, Role: transport.RoleTool, Job: job, Token: token, Version: member.Program, Rank: -1,
 		}, nil)

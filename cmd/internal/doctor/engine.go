@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"star/internal/settings"
+	"star/transport"
 )
 
 // leastKillWait is what a scheduler must give a job that it ends: the default of --grace (20 s), and 5 s (docs/recover.md).
@@ -93,11 +94,15 @@ func coordinator(ctx context.Context, l settings.Launch, env map[string]string) 
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	addrs, err := net.DefaultResolver.LookupHost(ctx, host)
+	found, err := transport.Lookup(ctx, host)
 	if err != nil {
 		r.Status, r.Detail = Fail, fmt.Sprintf("%s (%s): %v", at, from, err)
 		r.Fix = "the name must be known here: in Kubernetes a headless Service with publishNotReadyAddresses, in Slurm the node's name; or give an address"
 		return r
+	}
+	var addrs []string
+	for _, a := range found {
+		addrs = append(addrs, a.String())
 	}
 	r.Detail = fmt.Sprintf("%s (%s) is %s", at, from, strings.Join(addrs, ", "))
 	return r

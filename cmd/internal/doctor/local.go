@@ -20,6 +20,7 @@ import (
 	"github.com/shirou/gopsutil/v4/process"
 
 	"star/internal/defaults"
+	"star/transport"
 )
 
 // port tries to listen, as the job will. In a container the process that it is for has the port already.
@@ -112,7 +113,11 @@ func listener(ctx context.Context, addr string) (owner string, pid int32) {
 func hostName(ctx context.Context, name, advertise string, peers bool) Result {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	found, err := net.DefaultResolver.LookupIP(ctx, "ip", name)
+	addrs, err := transport.Lookup(ctx, name)
+	var found []net.IP
+	for _, a := range addrs {
+		found = append(found, a.IP)
+	}
 	var own []net.IP
 	if addrs, e := net.InterfaceAddrs(); e == nil {
 		for _, a := range addrs {
