@@ -210,7 +210,8 @@ func TestNotFinite(t *testing.T) {
 	}
 }
 
-// A pipe in the place of a file of a checkpoint, or of what is converted, is refused at once: to open it would wait for who writes.
+// A pipe in the place of a file of a checkpoint, or of what is converted, is refused at once: to open it would wait
+// for who writes.
 func TestPipesAreRefused(t *testing.T) {
 	mkfifo, err := exec.LookPath("mkfifo")
 	if err != nil {

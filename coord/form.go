@@ -438,7 +438,8 @@ func (c *Coordinator) tryAssign() {
 
 // welcome tells an enrolled worker where shards are and where it goes on, once. In a job without a
 // checkpoint the first one is to send its parameters to the shards (Seed). One that a server's
-// address does not lead to, or another worker's that it meets, is refused: it would wait for good. It does nothing for one that was
+// address does not lead to, or another worker's that it meets, is refused: it would wait for good. It does nothing
+// for one that was
 // welcomed, or is gone.
 func (c *Coordinator) welcome(p *peer) {
 	if p.welcomed || p.gone {

@@ -10,7 +10,8 @@ import (
 	"star/transport"
 )
 
-// A worker whose address leads others to themselves is not welcomed beside a worker of another host that has to come to it, whichever of them is first.
+// A worker whose address leads others to themselves is not welcomed beside a worker of another host that has to come
+// to it, whichever of them is first.
 func TestWorkersThatCannotMeet(t *testing.T) {
 	servers, allreduce := servers{}, ring{new(RingConfig)}
 	tree := modes.Plan{Parents: []star.Worker{modes.Direct, 0, modes.Direct}} // worker 1 brings its gradient to worker 0; worker 2 meets nobody

@@ -544,7 +544,8 @@ func (c *Coordinator) saidWritten(w *written) error {
 	return c.tryFinish()
 }
 
-// round4 is x to four decimal places, for lines that people read. From 1e11 on a float64 has no more than four, so x stays as it is; and so does one that is not finite.
+// round4 is x to four decimal places, for lines that people read. From 1e11 on a float64 has no more than four, so x
+// stays as it is; and so does one that is not finite.
 func round4(x float64) float64 {
 	if !(math.Abs(x) < 1e11) {
 		return x

@@ -7,8 +7,9 @@ import (
 	"star/modes"
 )
 
-// A job that resumes past its end hands nothing out, also not what the checkpoint says is to be done again: that is for one that ends later, and stays in the next
-// checkpoint. Of one that ends between, what lies before the end is done again.
+// A job that resumes past its end hands nothing out, also not what the checkpoint says is to be done again: that is
+// for one that ends later, and stays in the next checkpoint. Of one that ends between, what lies before the end is
+// done again.
 func TestResumePastItsEnd(t *testing.T) {
 	for _, c := range []struct {
 		name         string

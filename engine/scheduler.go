@@ -2,6 +2,7 @@ package engine
 
 import (
 	"slices"
+
 	"star"
 	"star/modes"
 	"star/pgns"

@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// nameServer answers questions for A records, behind the first so many, with 10.1.2.3, and those for gone.test with that there is no such name.
+// nameServer answers questions for A records, behind the first so many, with 10.1.2.3, and those for gone.test with
+// that there is no such name.
 func nameServer(t *testing.T, silent int64) (resolver *net.Resolver, asked *atomic.Int64) {
 	t.Helper()
 	c, err := net.ListenPacket("udp", "127.0.0.1:0")
@@ -70,7 +71,8 @@ func nameServer(t *testing.T, silent int64) (resolver *net.Resolver, asked *atom
 	}}, asked
 }
 
-// A name server that loses packets is asked again within the deadline; one that says that there is no such name, or says nothing, is believed.
+// A name server that loses packets is asked again within the deadline; one that says that there is no such name, or
+// says nothing, is believed.
 func TestLookup(t *testing.T) {
 	usual := net.DefaultResolver
 	defer func() { net.DefaultResolver = usual }()

@@ -210,7 +210,8 @@ type Budget struct {
 // At most logBurst lines at once, and after that one each second.
 const logBurst = 20
 
-// Spend says whether a line may be written now, of logBurst that are refilled by one each second, and how many were not since the last one.
+// Spend says whether a line may be written now, of logBurst that are refilled by one each second, and how many were
+// not since the last one.
 func (b *Budget) Spend() (may bool, silent int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

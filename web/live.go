@@ -41,8 +41,8 @@ func NewLive() *Live {
 	return l
 }
 
-// AwaitRead waits until a log that is followed was read as far as it was there, so that the first view is not that of a job that has not begun; at most as long as a reader
-// waits for an answer.
+// AwaitRead waits until a log that is followed was read as far as it was there, so that the first view is not that of
+// a job that has not begun; at most as long as a reader waits for an answer.
 func (l *Live) AwaitRead(ctx context.Context) {
 	limit := time.NewTimer(answerTime / 2)
 	defer limit.Stop()

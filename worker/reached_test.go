@@ -7,8 +7,8 @@ import (
 	"star/transport"
 )
 
-// A worker that listens on every interface tells others the one that leads to the coordinator: they could not come to [::]. Beside the coordinator that is its host,
-// as each reader knows it.
+// A worker that listens on every interface tells others the one that leads to the coordinator: they could not come to
+// [::]. Beside the coordinator that is its host, as each reader knows it.
 func TestReached(t *testing.T) {
 	for _, c := range []struct {
 		coordinator, addr, want string

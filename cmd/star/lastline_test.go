@@ -11,8 +11,8 @@ import (
 	"star/cmd/tests/jobtest"
 )
 
-// With --log-format json every line of standard error is JSON, the last one with the error and its exit code, too; and a secret on the command line is warned of,
-// once, where one in the environment is not.
+// With --log-format json every line of standard error is JSON, the last one with the error and its exit code, too;
+// and a secret on the command line is warned of, once, where one in the environment is not.
 func TestLastLineIsJSON(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -17,7 +17,8 @@ import (
 	"star/cmd/tests/jobtest"
 )
 
-// Alerts begin when they should, and what they say has the right value: of a job that stands still, of an old checkpoint, of servers that are gone.
+// Alerts begin when they should, and what they say has the right value: of a job that stands still, of an old
+// checkpoint, of servers that are gone.
 func TestAlerts(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("promtool"); err != nil {

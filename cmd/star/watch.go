@@ -351,8 +351,9 @@ func (w *watching) serve(ctx context.Context, log string, take func(watch.Row)) 
 	return nil
 }
 
-// accept takes rows of collectors until l is closed. Strangers are bounded as those of package transport: a collector counts for the limit of l until it has proved
-// that it knows the token, if there is one; and few of the others are spoken of.
+// accept takes rows of collectors until l is closed. Strangers are bounded as those of package transport: a collector
+// counts for the limit of l until it has proved that it knows the token, if there is one; and few of the others are
+// spoken of.
 func (w *watching) accept(l net.Listener, take func(watch.Row), say func(string)) {
 	var refused transport.Budget
 	for {

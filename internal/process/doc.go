@@ -107,10 +107,12 @@ func Toward(ctx context.Context, coordinator string) (string, error) {
 	return host, err
 }
 
-// Reached is where others reach a process that listens on addr. With --advertise that is its host. A process that listens on every interface is reached by the one
-// that leads to the coordinator, or to one of those that may coordinate. Loopback leads there from the coordinator's own host only, and means nothing elsewhere: the
-// address then has no host, and WithHost puts the coordinator's in, as each reader knows it. Processes of which any may coordinate are all on this host if all are
-// reached over loopback. An error: the name of no coordinator is known yet.
+// Reached is where others reach a process that listens on addr. With --advertise that is its host. A process that
+// listens on every interface is reached by the one that leads to the coordinator, or to one of those that may
+// coordinate. Loopback leads there from the coordinator's own host only, and means nothing elsewhere: the address
+// then has no host, and WithHost puts the coordinator's in, as each reader knows it. Processes of which any may
+// coordinate are all on this host if all are reached over loopback. An error: the name of no coordinator is known
+// yet.
 func Reached(ctx context.Context, job *member.Job, addr string) (string, error) {
 	host, port, err := gonet.SplitHostPort(addr)
 	if err != nil {

@@ -32,8 +32,9 @@ func Logger(job *settings.Job, w *os.File, attrs ...any) *slog.Logger {
 	return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: plainJSON})).With(attrs...)
 }
 
-// plainJSON writes durations as all that STAR writes in JSON has them, in seconds: slog would write bare nanoseconds. Numbers that are not finite, which JSON lacks, are
-// words: NaN, +Inf and -Inf, as in text; slog would write an error in their place.
+// plainJSON writes durations as all that STAR writes in JSON has them, in seconds: slog would write bare nanoseconds.
+// Numbers that are not finite, which JSON lacks, are words: NaN, +Inf and -Inf, as in text; slog would write an error
+// in their place.
 func plainJSON(_ []string, a slog.Attr) slog.Attr {
 	switch a.Value.Kind() {
 	case slog.KindDuration:

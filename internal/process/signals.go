@@ -13,8 +13,8 @@ import (
 
 // Signals is a context that SIGINT and SIGTERM end, with a *member.SignalError as its
 // cause. A second signal ends the process at once, after last; but not one that star run has started: it may be told by whoever tells all processes
-// of a host, and by star run, which ends it when it takes too long. One of the same kind within sameSignal is no second one. SIGQUIT has the process say what it
-// waits for.
+// of a host, and by star run, which ends it when it takes too long. One of the same kind within sameSignal is no
+// second one. SIGQUIT has the process say what it waits for.
 func Signals(parent context.Context, last ...func()) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(parent)
 	if os.Getenv(LaunchedVariable) != "" {
@@ -43,8 +43,8 @@ func Signals(parent context.Context, last ...func()) (context.Context, context.C
 	return ctx, func() { signal.Stop(c); undo(); cancel(nil) }
 }
 
-// sameSignal is within what time two signals of a kind are one: a wrapper that passes on what its whole group is sent has the process get it twice, milliseconds apart,
-// a user who insists takes longer.
+// sameSignal is within what time two signals of a kind are one: a wrapper that passes on what its whole group is sent
+// has the process get it twice, milliseconds apart, a user who insists takes longer.
 const sameSignal = time.Second
 
 // second waits for a signal after the first one, which has just come.

@@ -238,8 +238,8 @@ func (s *Set) Bared() (warnings []string) {
 	return warnings
 }
 
-// LogsJSON says whether a command that has been run logs JSON on purpose, not because it logs into a file. After an error of its settings it goes by those of them that
-// were read.
+// LogsJSON says whether a command that has been run logs JSON on purpose, not because it logs into a file. After an
+// error of its settings it goes by those of them that were read.
 func LogsJSON(cmd *cobra.Command) bool {
 	f := cmd.Flags().Lookup("log-format")
 	if f == nil { // one that takes its settings from the environment only, and runs another one

@@ -103,7 +103,8 @@ func (e *Refused) Error() string {
 // ExitCode is that of missing permission.
 func (e *Refused) ExitCode() int { return exitcode.Refused }
 
-// Accept takes rows from one collector until it has no more. admitted is called when the collector has proved that it knows the token.
+// Accept takes rows from one collector until it has no more. admitted is called when the collector has proved that it
+// knows the token.
 func Accept(c net.Conn, token string, admitted func(), take func(Row)) error {
 	defer c.Close()
 	in := bufio.NewReaderSize(c, MaxRow)

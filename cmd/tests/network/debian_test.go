@@ -13,8 +13,8 @@ import (
 	"star/cmd/tests/jobtest"
 )
 
-// A host whose name is 127.0.1.1 in its own /etc/hosts, as Debian's installer writes it, coordinates a ring, and two members are on it. The third, on another host,
-// reaches them, or is told at once which flag is missing.
+// A host whose name is 127.0.1.1 in its own /etc/hosts, as Debian's installer writes it, coordinates a ring, and two
+// members are on it. The third, on another host, reaches them, or is told at once which flag is missing.
 func TestRingBesideItsCoordinatorOnDebian(t *testing.T) {
 	a, b := hosts(t)
 	if _, err := exec.LookPath("unshare"); err != nil {

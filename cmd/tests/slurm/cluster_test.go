@@ -168,7 +168,8 @@ func (c *cluster) until(t *testing.T, what string, f func() bool) {
 	}
 }
 
-// lacks skips a test for what it needs, or fails it where make e2e-… has asked for it: a target that has run nothing has not passed.
+// lacks skips a test for what it needs, or fails it where make e2e-… has asked for it: a target that has run nothing
+// has not passed.
 func lacks(t *testing.T, format string, a ...any) {
 	t.Helper()
 	if os.Getenv("TEST_MUST_RUN") != "" {
