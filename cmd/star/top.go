@@ -69,7 +69,7 @@ func topCommand() *cobra.Command {
 			ctx, cancel := process.Signals(cmd.Context())
 			defer cancel()
 			given := ""
-			if len(args) > 0 {
+			if len(args) > 0 || s.Origin("coordinator") == "--coordinator" {
 				given = addr
 			}
 			at, secret, err := scheduledJob(ctx, s, dir, job, given, string(token), 5*time.Second)
