@@ -103,7 +103,7 @@ type Config struct {
 	// wrappers of its program added to names (empty: as ResumeHash), Buffers the
 	// Model.Buffers in it, for workers to begin with, as BufferLayout says; without one, as
 	// the workers' own says.
-	Resume     Progress
+	Resume Progress
 	ResumeHash,
 	ResumePlain string
 
