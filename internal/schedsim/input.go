@@ -1,4 +1,5 @@
-// Package schedsim is what the commands that simulate schedulers have in common: how they read traces, machines and what policies know, and how they say what became of jobs.
+// Package schedsim is what the commands that simulate schedulers have in common: how they read traces, machines and
+// what policies know, and how they say what became of jobs.
 package schedsim
 
 import (

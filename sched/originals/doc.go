@@ -1,11 +1,13 @@
-// Package originals decides as the programs of published schedulers do, with what they have otherwise than they describe: ElasticFlow's (ef, ef-admission, edf-admission) and
-// Muri's (muri-s, muri-l). Each job starts and ends when it does there, to the last bit. Package star/sched has the policies that they describe, and the simulations of the
+// Package originals decides as the programs of published schedulers do, with what they have otherwise than they
+// describe: ElasticFlow's (ef, ef-admission, edf-admission) and Muri's (muri-s, muri-l). Each job starts and ends when
+// it does there, to the last bit. Package star/sched has the policies that they describe, and the simulations of the
 // other programs.
 //
-// It is a module of its own, since nothing of STAR needs it: it is for those who compare schedulers. docs/scheduling-originals.md says what the programs have otherwise, and what
-// that does to their results.
+// It is a module of its own because nothing in STAR needs it: it serves comparisons of schedulers.
+// docs/scheduling-originals.md says what the programs have otherwise, and what that does to their results.
 //
-// Floating-point numbers are never fused: products are converted to float64 before they are added to something, so that the results are the same on every processor.
+// Floating-point numbers are never fused: products are converted to float64 before they are added to something, so that
+// the results are the same on every processor.
 //
 // Sources: ElasticFlow (Gu et al., ASPLOS 2023), Muri (Zhao et al., SIGCOMM 2022), and their programs.
 package originals

@@ -9,7 +9,8 @@ import (
 	"star/sched"
 )
 
-// deadlines is a cluster under edf-admission: jobs with earlier deadlines get all GPUs that they can use, and a job is declined while any would be late.
+// deadlines is a cluster under edf-admission: jobs with earlier deadlines get all GPUs that they can use, and a job is
+// declined while any would be late.
 type deadlines struct {
 	now, slot float64
 	gpus      int
@@ -74,8 +75,8 @@ func (d *deadlines) progress(at float64) {
 	d.runnable, d.order = slices.DeleteFunc(d.runnable, over), slices.DeleteFunc(d.order, over)
 }
 
-// admit lets in each of the jobs that have come if no job would be late then, or if it is best effort. Who is let in is placed last; where nobody is, jobs are placed in the
-// order of their deadlines from then on.
+// admit admits each arrival if no job would be late then, or if it is best effort. An admitted job is placed last. If
+// none is admitted, jobs are placed in the order of their deadlines from then on.
 func (d *deadlines) admit(arrivals []*elastic) {
 	before := len(d.runnable)
 	for _, j := range arrivals {
@@ -106,7 +107,8 @@ func (d *deadlines) allot(jobs []*elastic) {
 	}
 }
 
-// late plans jobs in order of their deadlines, each on as many GPUs as it can use until the end of the slot in which it is done, and returns the first that would be late.
+// late plans jobs in order of their deadlines, each on as many GPUs as it can use until the end of the slot in which it
+// is done, and returns the first that would be late.
 func (d *deadlines) late(jobs []*elastic) *elastic {
 	free := timeline{{d.now, d.gpus}}
 	for _, j := range slices.SortedStableFunc(slices.Values(jobs), byDeadline) {
@@ -154,8 +156,8 @@ func (d *deadlines) place() {
 	}
 }
 
-// seat finds GPUs for jobs in order: of a node's GPUs or more, the first nodes that are free; of fewer, the node with just as many free, else, of those that are not all free,
-// the one with the most. False: a job does not fit.
+// seat finds GPUs for jobs in order: of a node's GPUs or more, the first nodes that are free; of fewer, the node with
+// just as many free, else, of those that are not all free, the one with the most. False: a job does not fit.
 func (d *deadlines) seat(jobs []*elastic) bool {
 	free := slices.Repeat([]int{d.perNode}, d.nodes)
 	for _, j := range jobs {

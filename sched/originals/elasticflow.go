@@ -17,7 +17,7 @@ type elastic struct {
 	n    int // GPUs now
 	plan plan
 	end  float64 // of the plan, and what the round costs after it: when the job's event is
-	old  float64 // end before it was planned anew
+	old  float64 // end before this round planned it
 	over float64 // s of this round in which it makes no progress
 	seat seat
 
@@ -89,7 +89,7 @@ type elasticFlow struct {
 	planner
 	admission bool
 	sign      float64 // of the gains; -1: turned
-	anew      bool    // gains are found again each time
+	uncached  bool    // compute each gain again; for tests
 	events    events
 	nodes     *nodes
 	groups    groups
@@ -175,7 +175,8 @@ func (e *elasticFlow) ends(j *elastic) {
 	steps(j.out, j.end, 0)
 }
 
-// admit plans the jobs that have come, beside the others. With admission all of them are declined if any job would be late, but those of best effort.
+// admit plans the jobs that have come, beside the others. With admission all of them are declined if any job would be
+// late, but those of best effort.
 func (e *elasticFlow) admit(arrivals []*elastic) {
 	for _, j := range e.runnable {
 		j.old = j.end
@@ -235,8 +236,9 @@ func (e *elasticFlow) starts(j *elastic) {
 	e.running = append(e.running, j)
 }
 
-// spread gives what is left over, a level at a time, to jobs without GPUs first, then to the one of which a GPU more makes the plan's GPU-seconds grow most. It leaves runnable
-// in the order of the last gains, those of equal gain as they stood.
+// spread gives what is left over, a level at a time, to jobs without GPUs first, then to the one of which a GPU more
+// makes the plan's GPU-seconds grow most. It leaves runnable in the order of the last gains, those of equal gain as
+// they stood.
 func (e *elasticFlow) spread() {
 	free := e.gpus
 	for _, j := range e.runnable {
@@ -281,7 +283,7 @@ func (e *elasticFlow) look(j *elastic, free int) {
 	case j.n == 0:
 		j.gain = math.Inf(1)
 	default:
-		if second := secondStep(e.free, &j.plan); e.anew || !j.known || second != j.second {
+		if second := secondStep(e.free, &j.plan); e.uncached || !j.known || second != j.second {
 			e.raise(j)
 			j.known, j.second, j.until = true, second, max(e.align(j.deadline), j.raised.end)
 			j.grows = e.sign * (j.raised.seconds() - j.plan.seconds()) / float64(j.next-j.n)
@@ -297,8 +299,8 @@ func (e *elasticFlow) raise(j *elastic) timeline {
 	return e.rest
 }
 
-// forget has the gains of jobs found again whose raised plans looked at GPUs that are free in one timeline and not in the other. What is free in the first step of
-// what a plan is made in does not matter, only when that ends.
+// forget has the gains of jobs found again whose raised plans looked at GPUs that are free in one timeline and not in
+// the other. What is free in the first step of what a plan is made in does not matter, only when that ends.
 func (e *elasticFlow) forget(a, b timeline) {
 	changes := changes(a, b)
 	for _, j := range e.runnable {

@@ -33,7 +33,8 @@ func TestElasticFlowExample(t *testing.T) {
 	}
 }
 
-// TestDeadlinesExample has a round in which nobody comes place jobs by deadline: at 260 s Y goes to the first node. The ends are those of ElasticFlow's program.
+// TestDeadlinesExample checks that a round without arrivals places jobs by deadline: at 260 s Y goes to the first node.
+// The ends are those of ElasticFlow's program.
 func TestDeadlinesExample(t *testing.T) {
 	jobs := []*sched.Job{
 		elasticJob("X", 0, 4000, 50000, 1, 1.8, 3), elasticJob("Y", 100, 2000, 5000, 1, 1.8, 3, 4), elasticJob("Z", 200, 150, 3000, 1, 1.8, 3),
@@ -103,8 +104,8 @@ func TestGPUSeconds(t *testing.T) {
 	}
 }
 
-// TestGainsAreKept has random traces decided in the same way if all gains are found again before each choice.
-func TestGainsAreKept(t *testing.T) {
+// TestCachedGains compares decisions on random traces with those of a run that computes every gain again.
+func TestCachedGains(t *testing.T) {
 	raised := 0
 	for seed := range uint64(120) {
 		r := rand.New(rand.NewPCG(seed, 43))
@@ -125,24 +126,24 @@ func TestGainsAreKept(t *testing.T) {
 		}
 		o := Options{Policy: []string{"ef", "ef-admission"}[seed%2], Slot: 60, Turned: seed%4 > 1}
 		c := sched.Cluster{Nodes: 4, GPUs: 8, Switch: 2}
-		run := func(anew bool) []sched.Outcome {
+		run := func(uncached bool) []sched.Outcome {
 			out := begin(jobs)
 			var outs []*sched.Outcome
 			for i := range out {
 				outs = append(outs, &out[i])
 			}
 			e := newElasticFlow(c, o)
-			e.anew = anew
+			e.uncached = uncached
 			e.run(elasticJobs(outs, c, func(j *sched.Job) int { return j.Batch }), nil)
 			return out
 		}
-		kept, anew := run(false), run(true)
-		for i := range kept {
-			raised += len(kept[i].Steps)
-			if fmt.Sprint(kept[i].Steps, kept[i].Why, kept[i].End) != fmt.Sprint(anew[i].Steps, anew[i].Why, anew[i].End) {
-				t.Fatalf("seed %d, %s: job %d has %v until %v, want %v until %v", seed, o.Policy, i, kept[i].Steps, kept[i].End, anew[i].Steps, anew[i].End)
+		cached, uncached := run(false), run(true)
+		for i := range cached {
+			raised += len(cached[i].Steps)
+			if fmt.Sprint(cached[i].Steps, cached[i].Why, cached[i].End) != fmt.Sprint(uncached[i].Steps, uncached[i].Why, uncached[i].End) {
+				t.Fatalf("seed %d, %s: job %d has %v until %v, want %v until %v", seed, o.Policy, i, cached[i].Steps, cached[i].End, uncached[i].Steps, uncached[i].End)
 			}
-			if !kept[i].Declined() && math.IsNaN(kept[i].End) {
+			if !cached[i].Declined() && math.IsNaN(cached[i].End) {
 				t.Errorf("seed %d, %s: job %d never ends", seed, o.Policy, i)
 			}
 		}

@@ -2,8 +2,9 @@ package originals
 
 import "math"
 
-// match finds the mate of each vertex, -1 where there is none, in a matching of the most weight as Muri's program finds it: vertices u and v are joined where weights[u][v] is
-// over 0, and the table need not be symmetric. It is blossom.Forest in floating point: labels are compared exactly, but for the last one.
+// match finds the mate of each vertex, -1 where there is none, in a matching of the most weight as Muri's program finds
+// it: vertices u and v are joined where weights[u][v] is over 0, and the table need not be symmetric. It is
+// blossom.Forest in floating point: labels are compared exactly, but for the last one.
 func match(weights [][]float64) []int {
 	n := len(weights)
 	f := &forest{n: n, weight: weights, nodes: n}
@@ -163,7 +164,8 @@ func (f *forest) augment(u, v int) {
 	}
 }
 
-// meet is the outer node in which the paths from two outer nodes to their roots meet; none: they are in different trees.
+// meet is the outer node in which the paths from two outer nodes to their roots meet; none: they are in different
+// trees.
 func (f *forest) meet(u, v int) int {
 	for f.tick++; u != nobody || v != nobody; u, v = v, u {
 		if u == nobody {
@@ -325,7 +327,8 @@ func (f *forest) scan(u int) bool {
 	return false
 }
 
-// reprice changes prices until an edge becomes tight or a blossom free; false: a vertex without a mate is free first, and the matching of the most weight.
+// reprice changes prices until an edge becomes tight or a blossom free; false: a vertex without a mate is free first,
+// and the matching of the most weight.
 func (f *forest) reprice() bool {
 	step := math.Inf(1)
 	for x := range f.nodes {

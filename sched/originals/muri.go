@@ -18,8 +18,8 @@ type MuriTime struct {
 	Duration  float64 // s
 }
 
-// MuriTimes reads a trace of Muri, which workload.MuriTrace has found to be one. The program orders jobs that never had GPUs by the duration that the trace says, which is not
-// iterations × iteration_time to the last digit.
+// MuriTimes reads a trace of Muri, which workload.MuriTrace has found to be one. The program orders jobs that never had
+// GPUs by the duration that the trace says, which is not iterations × iteration_time to the last digit.
 func MuriTimes(r io.Reader) (map[string]MuriTime, error) {
 	rows, err := csv.NewReader(r).ReadAll()
 	if err != nil {
@@ -57,7 +57,8 @@ const packing = 4
 // alone is how much longer than the trace says an iteration of a job takes.
 var alone = 1.015
 
-// sharing is how many times longer than their period an iteration of one to four jobs takes. It is divided here, not by the compiler: that divides exactly, and rounds otherwise.
+// sharing is how many times longer than their period an iteration of one to four jobs takes. It is divided here, not by
+// the compiler: that divides exactly, and rounds otherwise.
 var sharing = [packing]float64{alone, 1.33 / alone, 1.5 / alone, 1.37 / alone}
 
 // staged is a job under Muri's policies.
@@ -111,8 +112,8 @@ func (m *muri) takes(jobs []*staged) float64 {
 	return float64(p * sharing[len(jobs)-1])
 }
 
-// weight is the share of the time in which the resources are used by jobs together. Sums go from the first job to the last: in another order the last bit may differ, which
-// decides between matchings.
+// weight is the share of the time in which the resources are used by jobs together. Sums go from the first job to the
+// last: in another order the last bit may differ, which decides between matchings.
 func (m *muri) weight(jobs []*staged) float64 {
 	sum := 0.
 	for _, j := range jobs {
@@ -124,7 +125,7 @@ func (m *muri) weight(jobs []*staged) float64 {
 // period is the least over all orders of jobs of what an iteration of all takes once it has settled, s.
 func period(jobs []*staged) float64 {
 	least := math.Inf(1)
-	order := make([]*staged, packing) // nil: nobody
+	order := make([]*staged, packing) // nil: no job
 	var place func(i int)
 	place = func(i int) {
 		if i == len(jobs) {
@@ -147,7 +148,8 @@ func period(jobs []*staged) float64 {
 	return least
 }
 
-// settled is what four steps of jobs in an order take: once two such times in a row are within a thousandth, or the last of eight steps.
+// settled is what four steps of jobs in an order take: once two such times in a row are within a thousandth, or the
+// last of eight steps.
 func settled(order []*staged) float64 {
 	const steps = 8
 	var f [steps + 1]float64
@@ -236,7 +238,7 @@ func (m *muri) run(due []*staged, progress func(ended, jobs int)) {
 	}
 }
 
-// event has jobs run until now, and decides anew.
+// event has jobs run until now, and then decides which jobs share which GPUs.
 func (m *muri) event() {
 	for _, j := range m.runnable {
 		if !j.runs {
@@ -337,7 +339,8 @@ func (m *muri) table(class []*crew) [][]float64 {
 	return table
 }
 
-// crews are all crews in the order in which they get GPUs. Those are taken apart whose jobs would be faster one after the other.
+// crews are all crews in the order in which they get GPUs. Those are taken apart whose jobs would be faster one after
+// the other.
 func (m *muri) crews(classes [][]*crew) (all []*crew) {
 	for _, class := range classes {
 		for _, c := range class {

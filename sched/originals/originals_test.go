@@ -14,7 +14,8 @@ import (
 	"star/sched/workload"
 )
 
-// reference is the folder of published inputs and of what the originals made of them: STAR_DATA, or a folder shared/data beside the repository or above it.
+// reference is the folder of published inputs and of what the originals made of them: STAR_DATA, or a folder
+// shared/data beside the repository or above it.
 func reference(t testing.TB) string {
 	t.Helper()
 	dirs := []string{os.Getenv("STAR_DATA")}

@@ -2,7 +2,8 @@ package originals
 
 import "slices"
 
-// nodes places the jobs of a round, all anew. The list of free nodes keeps its order from round to round.
+// nodes places all jobs of a round, also those that had GPUs before. The list of free nodes keeps its order from round
+// to round.
 type nodes struct {
 	gpus     int   // of a node
 	inSwitch int   // nodes of a switch
@@ -31,7 +32,8 @@ func newNodes(count, inSwitch, gpus int) *nodes {
 // number is a node's number within its switch.
 func (n *nodes) number(node int) int { return node % n.inSwitch }
 
-// release frees a seat. A node that becomes free stands behind the free ones with the same number or a lower one: so the program sorts its list, stably, after each job.
+// release frees a seat. A node that becomes free stands behind the free ones with the same number or a lower one: so
+// the program sorts its list, stably, after each job.
 func (n *nodes) release(s *seat) {
 	for _, node := range s.nodes {
 		if n.used[node] -= s.gpus; n.used[node] == 0 {
@@ -49,7 +51,8 @@ func (n *nodes) take() int {
 	return node
 }
 
-// place seats jobs: those of whole nodes first, then the others, the largest first, each on the node opened last or on the next one.
+// place seats jobs: those of whole nodes first, then the others, the largest first, each on the node opened last or on
+// the next one.
 func (n *nodes) place(jobs []*elastic) {
 	for _, j := range jobs {
 		if j.n < n.gpus {
@@ -80,7 +83,8 @@ func (n *nodes) place(jobs []*elastic) {
 	}
 }
 
-// overhead is what a round costs a job that runs: base, and more if its group is new, most of all when the groups are forgotten.
+// overhead is what a round costs a job that runs: base, and more if its group is new, most of all when the groups are
+// forgotten.
 func overhead(cluster int, g group, known, forgotten bool) float64 {
 	base, again := 2., 27.
 	if cluster >= 256 {

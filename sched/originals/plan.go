@@ -55,7 +55,8 @@ type plan struct {
 	end   float64 // the same, at the end of a slot
 }
 
-// seconds is the plan's GPU-seconds as the program counts them: all but the last step last until the next one, even where the job has ended before.
+// seconds is the plan's GPU-seconds as the program counts them: all but the last step last until the next one, even
+// where the job has ended before.
 func (p *plan) seconds() (sum float64) {
 	last := len(p.steps) - 1
 	for i, s := range p.steps {
@@ -99,8 +100,9 @@ type draft struct {
 
 const none = -1
 
-// plan plans a job into what is free, and returns what the plan leaves, not merged. With first > 0 the job has so many GPUs now, and free has its earlier plan given back.
-// The results are in the memory of steps and rest, and free is not changed.
+// plan plans a job into what is free, and returns what the plan leaves, not merged. With first > 0 the job has so many
+// GPUs now, and free has its earlier plan given back. The results are in the memory of steps and rest, and free is not
+// changed.
 func (p *planner) plan(w *work, free timeline, first int, steps, rest timeline) (plan, timeline) {
 	d := &draft{work: w, planner: p, due: p.align(w.deadline), free: free, rest: append(rest[:0], free...), steps: steps, todo: w.left}
 	if d.due >= p.now {
@@ -157,7 +159,8 @@ func (d *draft) until(at float64) float64 {
 	return at
 }
 
-// enough is the last step from which on the work can be done by the deadline with a level, or fewer GPUs where fewer are free. -1: there is none.
+// enough is the last step from which on the work can be done by the deadline with a level, or fewer GPUs where fewer
+// are free. It is -1 if no step is.
 func (d *draft) enough(begin, last, level int) int {
 	got := 0.
 	for i := last - 1; i >= begin; i-- {
@@ -265,7 +268,7 @@ func (g *givenBack) planned() int {
 	return g.plan.steps[g.k].gpus
 }
 
-// next goes to the next step and returns when it begins. +Inf: there is none.
+// next goes to the next step and returns when it begins, +Inf after the last one.
 func (g *givenBack) next() float64 {
 	of, p := math.Inf(1), math.Inf(1)
 	if g.i+1 < len(g.free) {
@@ -300,7 +303,7 @@ func giveBack(free timeline, p *plan, room timeline) timeline {
 	return out
 }
 
-// secondStep is when the second step of giveBack begins. +Inf: there is one alone.
+// secondStep is when the second step of giveBack begins, +Inf if there is only one.
 func secondStep(free timeline, p *plan) float64 {
 	g := givenBack{free: free, plan: p}
 	first := g.gpus()

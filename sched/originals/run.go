@@ -37,7 +37,8 @@ func Policies() (names []string) {
 	return names
 }
 
-// Check says why Run would simulate nothing: of which job something is not known that the policy must know, or what is wrong with the cluster.
+// Check says why Run would simulate nothing: of which job something is not known that the policy must know, or what is
+// wrong with the cluster.
 func Check(jobs []*sched.Job, clusters map[string]sched.Cluster, o Options) error {
 	if policies[o.Policy] == nil {
 		return fmt.Errorf("there is no policy %q: want one of %s", o.Policy, strings.Join(Policies(), ", "))
@@ -70,7 +71,8 @@ func Check(jobs []*sched.Job, clusters map[string]sched.Cluster, o Options) erro
 	return nil
 }
 
-// Run simulates jobs on virtual clusters, each for itself, until all have ended or been declined. Outcomes are in the order of jobs.
+// Run simulates jobs on virtual clusters, each for itself, until all have ended or been declined. Outcomes are in the
+// order of jobs.
 func Run(jobs []*sched.Job, clusters map[string]sched.Cluster, o Options) ([]sched.Outcome, error) {
 	if err := Check(jobs, clusters, o); err != nil {
 		return nil, err
@@ -122,7 +124,8 @@ func runMuri(outs []*sched.Outcome, c sched.Cluster, o Options) {
 	m.run(jobs, o.Progress)
 }
 
-// elasticJobs are the jobs that run on some number of the cluster's GPUs, at most as many as most says. The others are declined.
+// elasticJobs are the jobs that run on some number of the cluster's GPUs, at most as many as most says. The others are
+// declined.
 func elasticJobs(outs []*sched.Outcome, c sched.Cluster, most func(*sched.Job) int) (jobs []*elastic) {
 	all := c.Nodes * c.GPUs
 	for _, o := range outs {
@@ -141,7 +144,8 @@ func elasticJobs(outs []*sched.Outcome, c sched.Cluster, most func(*sched.Job) i
 	return jobs
 }
 
-// mostGPUs is the most GPUs that ElasticFlow's program gives to a job, where that is not what its throughputs say. T4 is the one of its two kinds of GPUs.
+// mostGPUs is the most GPUs that ElasticFlow's program gives to a job, where that is not what its throughputs say. T4
+// is the one of its two kinds of GPUs.
 func mostGPUs(j *sched.Job, t4 bool) int {
 	for _, m := range []struct {
 		model string

@@ -1,5 +1,5 @@
-// Sched-originals simulates a trace of jobs as the programs of published schedulers do, with what they have otherwise than the policies of star sched sim, which has the same
-// settings and writes the same tables.
+// Sched-originals simulates a trace of jobs as the programs of published schedulers do, with what they have otherwise
+// than the policies of star sched sim, which has the same settings and writes the same tables.
 package main
 
 import (
