@@ -299,6 +299,9 @@ func giveBack(free timeline, p *plan, room timeline) timeline {
 		if n := g.gpus(); len(out) == 0 || out[len(out)-1].gpus != n {
 			out = append(out, step{at, n})
 		}
+		if g.k >= len(p.steps) { // the plan has ended, and free is merged
+			return append(out, free[g.i+1:]...)
+		}
 	}
 	return out
 }
