@@ -181,7 +181,7 @@ func (d *draft) inTime(begin, i, last, before, level int) (real, end float64, do
 		}
 		share = min(share, d.fit(d.rest[k].gpus))
 		left := d.todo
-		if work := d.give(k, share, d.until(d.rest[k+1].at)); k >= i && work >= left {
+		if work := d.give(k, share, d.until(d.rest[k+1].at)); k >= i && share > 0 && work >= left {
 			real = at + math.Ceil(left/d.rate(share))
 			return real, align(at, real, d.slot), true
 		}
