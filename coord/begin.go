@@ -7,6 +7,7 @@ import (
 
 	"star"
 	"star/engine"
+	"star/modes"
 	"star/runlog"
 )
 
@@ -37,6 +38,9 @@ func (c *Coordinator) tryStart() {
 	}
 	c.open()
 	absent := c.apart()
+	if c.enrolled.Exchange {
+		c.cfg.Pilot = nil // there is nothing to choose (exchanges)
+	}
 	c.engine = c.newEngine(absent)
 	now := c.engine.State()
 	if c.cfg.Pace && c.sharded() {
@@ -53,7 +57,7 @@ func (c *Coordinator) tryStart() {
 	at := c.elapsed()
 	line := runlog.Train{Workers: c.cfg.Workers, Shards: len(c.shards),
 		Model: c.hello.Model, ModelHash: c.hello.ModelHash, Params: c.hello.Params, Data: c.enrolled.Data,
-		Epoch: c.enrolled.Samples, Limit: now.Limit, Version: now.Version, Plan: c.cfg.Plan.String(), Absent: absent,
+		Epoch: c.enrolled.Samples, Limit: c.expected(), Version: now.Version, Plan: c.cfg.Plan.String(), Absent: absent,
 	}
 	c.cfg.RunLog.Write(at, line)
 	c.tell(at, line)
@@ -92,7 +96,7 @@ func (c *Coordinator) tryStart() {
 func (c *Coordinator) newEngine(absent []star.Worker) engine.Engine {
 	plan := c.plant(c.cfg.Plan)
 	g := engine.Config{
-		Workers: c.cfg.Workers, Shards: len(c.shards), Batch: c.cfg.Batch, Limit: c.end(engine.Round(plan, c.cfg.Batch, c.cfg.first())),
+		Workers: c.cfg.Workers, Shards: len(c.shards), Batch: c.cfg.Batch, Limit: c.limit(plan),
 		Plan: c.sized(plan), Absent: absent, Scale: c.cfg.Scale, Planned: c.cfg.first(), Norm: c.cfg.Norm, Report: !c.cfg.Lossy, Cancel: c.cfg.Cancel, Strides: c.cfg.Strides, Follow: c.cfg.Pilot != nil,
 		Guard: c.cfg.Poison != PoisonOff, WithMetadata: c.replaceable(), MaxParams: c.hello.Params,
 	}
@@ -150,6 +154,24 @@ func (c *Coordinator) end(round int64) int64 {
 		end -= end % int64(c.cfg.Batch)
 	}
 	return end
+}
+
+// limit is the samples at which the engine ends a job under a plan. Programs whose gradients are
+// exchanged end it themselves.
+func (c *Coordinator) limit(p modes.Plan) int64 {
+	if c.enrolled.Exchange {
+		return math.MaxInt64
+	}
+	return c.end(engine.Round(p, c.cfg.Batch, c.cfg.first()))
+}
+
+// expected is the samples of the whole job, as far as anybody knows: of a job without a limit, what
+// the configuration says of its end.
+func (c *Coordinator) expected() int64 {
+	if limit := c.engine.State().Limit; limit < math.MaxInt64 {
+		return limit
+	}
+	return c.end(engine.Round(c.cfg.Plan, c.cfg.Batch, c.cfg.first()))
 }
 
 // nextMultiple is the first multiple of step above n; 0 where step is 0.

@@ -245,6 +245,11 @@ type Enrolment struct {
 	// DropLast says that the last batch of the job is left out if it is smaller than the others.
 	DropLast bool `json:"drop_last,omitempty"`
 
+	// Exchange says that the worker's program has its gradients exchanged, each round whole and over
+	// all workers alike, and does everything else itself. It says when the job is over; epochs,
+	// samples and steps of the configuration count its progress.
+	Exchange bool `json:"exchange,omitempty"`
+
 	// Told is what the worker was told to train; nil: it does not say.
 	Told *Told `json:"told,omitempty"`
 

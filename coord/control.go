@@ -210,6 +210,9 @@ func (c *Coordinator) changeMode(spec, why string) (any, error) {
 	if p, err = c.uncut(p); err != nil {
 		return nil, fmt.Errorf("mode %s: %w: set star.loader(divisible=True) in the program, or --whole-batches=false", spec, err)
 	}
+	if err := c.exchanges(p); err != nil {
+		return nil, err
+	}
 	if err := c.engine.Fits(p); err != nil {
 		return nil, err
 	}

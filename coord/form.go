@@ -11,6 +11,7 @@ import (
 	"star"
 	"star/engine"
 	"star/exitcode"
+	"star/modes"
 	"star/transport"
 )
 
@@ -291,6 +292,9 @@ func (c *Coordinator) differs(h transport.Hello, e Enrolment) string {
 	if e.DropLast != first.DropLast {
 		return "workers disagree on the end of the job: the programs of this one and of the first one differ in star.loader(drop_last=…)"
 	}
+	if e.Exchange != first.Exchange {
+		return "workers disagree on the job: the programs of some have their gradients exchanged (star.ddp_hook), those of others have not"
+	}
 	if !bytes.Equal(e.Optimizer, first.Optimizer) {
 		return fmt.Sprintf("workers disagree on the optimiser: this one says %.300s, the job's first one %.300s", e.Optimizer, first.Optimizer)
 	}
@@ -301,6 +305,9 @@ func (c *Coordinator) differs(h transport.Hello, e Enrolment) string {
 // assigned, so that those make the updates that the workers want. What was given to the job counts
 // more (Adopted has zeros there).
 func (c *Coordinator) takeOver() error {
+	if err := c.exchanges(c.cfg.Plan); err != nil {
+		return &Error{exitcode.Disagree, err.Error()}
+	}
 	if c.cfg.Adopt == nil {
 		return nil
 	}
@@ -321,6 +328,15 @@ func (c *Coordinator) takeOver() error {
 		c.cfg.Strides = *a.Strides
 	}
 	return nil
+}
+
+// exchanges says why the rounds of p are not those that programs want whose gradients are exchanged
+// (Enrolment.Exchange): each is the mean over all workers.
+func (c *Coordinator) exchanges(p modes.Plan) error {
+	if !c.enrolled.Exchange || p.Equal(modes.SSGD(c.cfg.Workers)) {
+		return nil
+	}
+	return fmt.Errorf("mode %v: the program of the workers has the mean of all their gradients made in each step (star.ddp_hook): give --mode ssgd or auto, without --shares", p)
 }
 
 // yields says whether those who have enrolled make way for a worker that differs from them: before

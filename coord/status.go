@@ -231,7 +231,7 @@ func (c *Coordinator) status() Status {
 	if l != nil {
 		now = l.State()
 		s.Phase, s.Mode, s.Version = "training", c.words(l.Plan()), now.Version
-		s.Samples, s.Limit, s.EpochSize, s.Params = now.Used, now.Limit, c.enrolled.Samples, c.hello.Params
+		s.Samples, s.Limit, s.EpochSize, s.Params = now.Used, c.expected(), c.enrolled.Samples, c.hello.Params
 		end := c.stats.end
 		if end.IsZero() {
 			end = time.Now()

@@ -39,10 +39,10 @@ func (w *ringWorker) bucketed() bool {
 }
 
 // overlaps says whether this worker computes while it sends. Not where a gradient may
-// be taken back (skipped), or is to be late on purpose.
+// be taken back (skipped), is to be late on purpose, or need not be finite.
 func (w *ringWorker) overlaps() (train.Streamer, bool) {
 	m, ok := w.model.(train.Streamer)
-	return m, ok && w.job.OnNaN != "skip" && !w.slow.Active()
+	return m, ok && !w.exchanges && w.job.OnNaN != "skip" && !w.slow.Active()
 }
 
 // exchange begins to exchange the gradient; low is where the computed part begins. done gets one

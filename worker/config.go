@@ -66,6 +66,10 @@ type Config struct {
 	// DropLast leaves out the last batch of the job if it is smaller than the others.
 	DropLast bool
 
+	// Exchange says that the model only has its gradients exchanged (coord.Enrolment.Exchange). Its
+	// train.Updater's State also has the parameters and buffers brought up to date.
+	Exchange bool
+
 	// Slow makes this worker slower on purpose, when its rank is known; nil: it is not. undo is
 	// called at the end.
 	Slow func(rank, workers int, log *slog.Logger) (s Slowdown, undo func() error, err error)

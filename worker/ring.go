@@ -59,6 +59,9 @@ type ringWorker struct {
 	part   partial        // with rounds that are closed
 	guard  *guard         // nil: --poison off
 
+	commit  func(context.Context) error // makes the version of the sum in grad, while others may lack the sum (settled); nil: there is none
+	commits int64                       // that version
+
 	codec *allreduce.Compressor // nil: gradients go as they are
 	tuned int64                 // version at which it was chosen
 }
@@ -458,14 +461,13 @@ func (w *ringWorker) save(ctx context.Context, m transport.Save) error {
 	if m.Version != w.version {
 		return fmt.Errorf("%w: told to save version %d, has %d", errRing, m.Version, w.version)
 	}
-	params := slices.Clone(w.params)
-	st, err := w.state(ctx)
-	if w.retires(err) { // with its optimiser
+	st, err := w.state(ctx) // before the parameters: a program whose gradients are exchanged brings both up to date
+	if w.retires(err) {     // with its optimiser
 		return coord.Say(w.member, transport.Saved{ID: m.ID, Err: err.Error()}, nil)
 	} else if err != nil {
 		return err
 	}
-	st = process.Copied(st)
+	params, st := slices.Clone(w.params), process.Copied(st)
 	w.saves.Go(func() {
 		text, err := process.WriteShard(process.CheckpointDir(w.job, m.ID), transport.ShardInfo{To: int64(len(params))}, m.Version, params, st)
 		said := transport.Saved{ID: m.ID}

@@ -187,6 +187,11 @@ func (w *ringWorker) dial(ctx context.Context, place int) error {
 // to the others. errRing: nobody has parameters, or the coordinator has begun the ring at another
 // version, which means that what it was told is not so.
 func (w *ringWorker) agree(ctx context.Context, place int) error {
+	if w.exchanges {
+		if err := w.catchUp(ctx); err != nil {
+			return err
+		}
+	}
 	v := []int64{w.version, -w.version}
 	if err := allreduce.AllReduce(ctx, w.group, allreduce.Max, v); err != nil {
 		return err

@@ -37,8 +37,7 @@ func (w *ringWorker) round(ctx context.Context, rel transport.Release) error {
 	rec := star.Record{Worker: me, Step: w.step, Basis: rel.Version, Wait: begun.Sub(w.ended)}
 	w.finishing(ctx, rel)
 	if rel.Action != transport.Continue {
-		hash := transport.Tally{Worker: me, Generation: w.ring.Generation, Version: w.version, Hash: int64(transport.Sum(transport.Floats(w.params)))}
-		if err := coord.Say(w.member, hash, nil); err != nil {
+		if err := w.compareParams(ctx); err != nil {
 			return err
 		}
 		if err := w.evaluate(ctx, rel); err != nil {
@@ -58,27 +57,75 @@ func (w *ringWorker) round(ctx context.Context, rel transport.Release) error {
 	if err != nil {
 		return err
 	}
-	if w.codec != nil {
-		w.codec.Keep()
-	}
-	if tally.Sum2, err = w.update(ctx, rel.Local); err != nil {
-		return err
-	}
-	if rel.Micro == 0 {
-		w.samples += rel.Total
-	}
-	w.samples += carried
-	w.last = append(w.last[max(0, len(w.last)-1):], tally)
-	w.relay.answer(tally)
 	now := w.group.Traffic()
 	rec.NetOut, rec.NetIn = float64(now.Sent-w.counted.Sent), float64(now.Received-w.counted.Received)
 	w.counted = now
-	w.ended = time.Now()
-	rec.Push = w.ended.Sub(computed)
-	if err := w.arrive(&rec); err != nil {
+	return w.settled(ctx, func(ctx context.Context) (err error) {
+		if w.codec != nil {
+			w.codec.Keep()
+		}
+		if tally.Sum2, err = w.update(ctx, rel.Local); err != nil {
+			return err
+		}
+		if rel.Micro == 0 {
+			w.samples += rel.Total
+		}
+		w.samples += carried
+		w.last = append(w.last[max(0, len(w.last)-1):], tally)
+		w.relay.answer(tally)
+		w.ended = time.Now()
+		rec.Push = w.ended.Sub(computed)
+		if err := w.arrive(&rec); err != nil {
+			return err
+		}
+		return coord.Say(w.member, tally, nil)
+	})
+}
+
+// settled has commit make the version of the sum in grad.
+//
+// Where members exchange gradients for a program, they first wait until all of them have the sum.
+// A ring that fails meanwhile may leave some with the version and others without; these make it
+// from the sum that they have (catchUp). So all programs get the same sums, in the same steps.
+func (w *ringWorker) settled(ctx context.Context, commit func(context.Context) error) error {
+	if w.exchanges {
+		w.commit, w.commits = commit, w.version+1
+		if err := w.group.Barrier(ctx); err != nil {
+			return err
+		}
+		w.commit = nil
+	}
+	return commit(ctx)
+}
+
+// catchUp makes the version of the sum that is here, if another member has made it or all can.
+func (w *ringWorker) catchUp(ctx context.Context) error {
+	can := w.version
+	if w.commit != nil {
+		can = w.commits
+	}
+	v := []int64{w.version, -can}
+	if err := allreduce.AllReduce(ctx, w.group, allreduce.Max, v); err != nil {
 		return err
 	}
-	return coord.Say(w.member, tally, nil)
+	commit := w.commit
+	w.commit = nil
+	if commit == nil || w.commits > max(v[0], -v[1]) {
+		return nil
+	}
+	return commit(ctx)
+}
+
+// compareParams tells the coordinator by what it finds that all members have the same parameters.
+// Those of a program whose gradients are exchanged are its own affair; here they are brought up to
+// date.
+func (w *ringWorker) compareParams(ctx context.Context) error {
+	if w.exchanges {
+		_, err := w.state(ctx)
+		return err
+	}
+	hash := transport.Tally{Worker: star.Worker(w.rank), Generation: w.ring.Generation, Version: w.version, Hash: int64(transport.Sum(transport.Floats(w.params)))}
+	return coord.Say(w.member, hash, nil)
 }
 
 // sum makes grad the weighted sum of everybody's gradients.

@@ -180,7 +180,7 @@ func (j *joining) enlist() (err error) {
 		Network: j.tcp, Addr: job.Coordinator, Addrs: job.Coordinators, Hello: j.hello, Reached: j.reached, Over: j.Over, JoinTimeout: job.JoinTimeout, DeadAfter: job.DeadAfter, Log: j.log,
 		Enrol: &coord.Enrolment{
 			Layout: tensors(m.Layout()), Buffers: tensors(m.BufferLayout()),
-			Data: j.DataName, Samples: int64(j.Data.Len()), Digest: j.Digest, Tests: int64(j.Test.Len()), Rule: j.rule, Optimizer: j.Optimizer, Batch: j.PreferredBatch, Epochs: j.PreferredEpochs, Whole: j.WholeBatches, DropLast: j.DropLast, Codec: enrolledCodec(job), Told: j.Told,
+			Data: j.DataName, Samples: int64(j.Data.Len()), Digest: j.Digest, Tests: int64(j.Test.Len()), Rule: j.rule, Optimizer: j.Optimizer, Batch: j.PreferredBatch, Epochs: j.PreferredEpochs, Whole: j.WholeBatches, DropLast: j.DropLast, Exchange: j.Exchange, Codec: enrolledCodec(job), Told: j.Told,
 		},
 	}}
 	return nil
@@ -214,6 +214,9 @@ func (j *joining) inRing() (err error) {
 		return err
 	}
 	j.defers(j.ring.close)
+	if j.Exchange {
+		j.ring.guard = nil // what becomes of a gradient is the program's affair
+	}
 	if j.ring.codec, err = newCompressor(job, j.Model); err != nil {
 		return err
 	}
@@ -284,7 +287,7 @@ func (j *joining) make() (err error) {
 
 	w.told, w.end, w.log, w.model, w.test, w.member, w.rank, w.step = j.told, j.end, j.log, j.Model, j.Test, m, rank, m.Welcome.Step
 	w.grad, w.grads, w.finite = process.Gradient(j.Model), j.Model.Grad, kernel.FiniteSumSq
-	w.hash, w.tree, w.all = j.Hash, j.tree, j.all
+	w.hash, w.tree, w.all, w.exchanges = j.Hash, j.tree, j.all, j.Exchange
 	w.loader = data.NewLoader(j.Data, data.Stream{Seed: job.Seed})
 	j.defers(func() { w.loader.Close() })
 	w.own = flightrecorder.Open(fmt.Sprintf("worker %d", rank), "its own computation, of its step", "", "it is done: a slow worker is waited for")

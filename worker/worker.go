@@ -71,6 +71,8 @@ type worker struct {
 	rank   int
 	step   int64
 
+	exchanges bool // Config.Exchange
+
 	link     *ps.Link                // to the shards; nil: there was none yet
 	linked   atomic.Pointer[ps.Link] // the same, for whoever wants to know the traffic
 	commands *commandStream
@@ -483,6 +485,15 @@ func (w *worker) check(rec *star.Record) error {
 	var bad int
 	rec.Norm2, bad = w.finite(w.grad)
 	if bad < 0 && !math.IsNaN(rec.Loss) && !math.IsInf(rec.Loss, 0) {
+		return nil
+	}
+	if w.exchanges { // all members get what it sums to: a GradScaler, for one, leaves such a step out
+		if bad >= 0 {
+			rec.Norm2 = math.NaN()
+		}
+		if math.IsInf(rec.Loss, 0) {
+			rec.Loss = math.NaN()
+		}
 		return nil
 	}
 	e := &member.NaNError{Worker: w.rank, Step: w.step, Loss: rec.Loss}

@@ -15,7 +15,6 @@ from ._link import StarError
 
 if TYPE_CHECKING:
     from ._data import Loader, Test
-    from ._ddp import Buckets
     from ._optimizer import Attached
     from ._schedule import Schedule
 
@@ -50,6 +49,8 @@ class Tensor(NamedTuple):
 class Session:
     """This process's part in the job."""
 
+    exchange = False  # all that the job does for it is to exchange gradients
+
     def __init__(self) -> None:
         self.link: Optional[_link.Link] = None
         self.model: Optional[torch.nn.Module] = None
@@ -68,7 +69,7 @@ class Session:
         self.schedule: Optional[Schedule] = None
         self.scheduled = False  # a scheduler was made before star.attach
         self.own = False  # the optimizer makes its steps here
-        self.ddp: Optional[Buckets] = None  # the loop and the data are a script's of DistributedDataParallel
+        self.failed: Optional[BaseException] = None  # what was raised in backward, which makes a RuntimeError of it
         self.frozen: List[Tuple[str, torch.nn.Parameter]] = []  # though the optimizer has them
         self.memory: Optional[_link.Memory] = None
         self.tensors: Optional[_tensors.Tensors] = None
@@ -109,7 +110,7 @@ class Session:
         model, optimizer, ld = self.model, self.optimizer, self.loader
         if model is None or optimizer is None or ld is None:
             raise StarError("star.attach(model, optimizer) comes before the first batch of star.loader", _link.EXIT_USAGE)
-        if self.schedule is None and self.ddp is None and (self.scheduled or _rule.scheduled(optimizer)):
+        if self.schedule is None and not self.exchange and (self.scheduled or _rule.scheduled(optimizer)):
             raise StarError(
                 "a scheduler of torch.optim.lr_scheduler was made for the optimizer, and the job does not have it, so its rates would not be the job's: give it to star.schedule"
                 " before the first batch; or take it away, and give the job its --schedule",
@@ -148,6 +149,8 @@ class Session:
             about["remembers"] = True
         if _link.show_stacks():
             about["stack"] = True
+        if self.exchange:
+            about["exchange"] = True
         if ld.epochs:
             about["epochs"] = ld.epochs
         self.link = _link.connect()
@@ -157,8 +160,9 @@ class Session:
         self.link.finish, self.link.serve = self._finish, self._serve
         self.link.ready()
         torch.Tensor.backward = _backward  # type: ignore[method-assign]
-        self.tensors = _tensors.Tensors(model, [t.tensor for t in self.params], [t.tensor for t in self.buffers], not self.own)
-        _tensors.watch(self.tensors)
+        if not self.exchange:
+            self.tensors = _tensors.Tensors(model, [t.tensor for t in self.params], [t.tensor for t in self.buffers], not self.own)
+            _tensors.watch(self.tensors)
         self._next()
         self._watch()
 
@@ -185,6 +189,10 @@ class Session:
         saved = set(model.state_dict())
         buffers = [(plain(name), b) for name, b in model.named_buffers() if name in saved]
         kept += sorted(buffers, key=lambda b: b[1].is_complex())  # last: earlier versions, whose checkpoints may be resumed, did not save them
+        self._lay(kept)
+
+    def _lay(self, kept: List[Tuple[str, torch.Tensor]]) -> None:
+        """Where each of the tensors that nobody optimises is in the memory."""
         end = 0
         for name, b in kept:
             if b.dtype not in _DTYPES or b.layout != torch.strided:
@@ -323,7 +331,7 @@ class Session:
     def _next(self) -> None:
         """Waits until the agent asks for a gradient, which stays pending, or the job is over."""
         assert self.link is not None
-        while self.pending is None and not self.over and not self.due and not (self.ddp is not None and self.ddp.update):
+        while self._idle():
             f = self.queue.pop(0) if self.queue else self.link.receive()
             if f.kind == _link.COMPUTE:
                 self.asked = time.perf_counter_ns()
@@ -339,13 +347,15 @@ class Session:
             elif f.kind == _link.UPDATE:
                 self._update(f)
             elif f.kind == _link.STATE and self.own:
-                optimizer = self._own()
-                optimizer.load_state_dict(_state.unpack(self.link.recalled(f), optimizer.state_dict()))
-                self.link.updated(f.a)
+                self._restore(f)
             elif f.kind == _link.STOP:
                 self.over = True
             else:
                 self._serve(f)
+
+    def _idle(self) -> bool:
+        """Whether the agent is waited for."""
+        return self.pending is None and not self.over and not self.due
 
     def _serve(self, f: _link.Frame) -> None:
         """What the job asks of a process also when its loop is over."""
@@ -409,6 +419,13 @@ class Session:
                 state[slot] = flat[k, at : at + p.numel()].view(p.shape).to(p.device, p.dtype, copy=True)
             self.optimizer.state[p] = state
 
+    def _restore(self, f: _link.Frame) -> None:
+        """What the optimizer of another worker, or of a checkpoint, remembers."""
+        assert self.link is not None
+        optimizer = self._own()
+        optimizer.load_state_dict(_state.unpack(self.link.recalled(f), optimizer.state_dict()))
+        self.link.updated(f.a)
+
     def _own(self) -> torch.optim.Optimizer:
         if not self.own:
             raise StarError("the agent asks for the optimizer of this process, and the job has another one")
@@ -424,9 +441,6 @@ class Session:
         if self.gpu is None:
             for i, (_, p, _) in enumerate(self.params):
                 p.grad = self.grads[i]
-        if self.ddp is not None:  # when the script says step
-            self.ddp.update = f.a
-            return
         if self.gpu is not None:
             self.gpu.take_gradient()
         cast("Attached", optimizer).make_step()
@@ -539,11 +553,10 @@ class Session:
         step, self.step, self.pending = self.step, 0, None
         self.computed += 1
         self.link.done(step, loss, self.loaded - self.asked, time.perf_counter_ns() - self.loaded)
-        if self.ddp is None:
-            self.stepping = True
-            self._next()
-            self.stepping = False
-            self._watch()
+        self.stepping = True
+        self._next()
+        self.stepping = False
+        self._watch()
 
     def _gather(self) -> bool:
         """Has all gradients in the memory. True: somebody has changed one since backward has completed it."""
@@ -574,10 +587,9 @@ class Session:
 
     def _leave(self, gpu: _cuda.Mirror, again: bool) -> None:
         """The gradient goes from the GPU to the memory, whose parts are told as they come."""
-        if self.ddp is None:
-            gpu.leave(again)
+        gpu.leave(again)
         gpu.give_buffers()
-        while self.ddp is None and gpu.there(wait=True) > 0:
+        while gpu.there(wait=True) > 0:
             self._tell(gpu)
         gpu.settle()
 
@@ -623,7 +635,7 @@ class Session:
         self.again = self.again or self.complete[i] >= 0
         self.complete[i] = grad_version(p)
         if self.gpu is not None:
-            if self.early and self.trial == 0 and self.step and self.ddp is None and not self.again:
+            if self.early and self.trial == 0 and self.step and not self.again:
                 self.gpu.completed(i)
                 self._tell(self.gpu)
             return
@@ -675,12 +687,13 @@ def _backward(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     if s is not None and s.step and self.numel() == 1:
         s.losses += 1
         loss = self.detach()
-        s.loss += float(loss) if s.gpu is None else loss.double()
+        s.loss += float(loss) if s.device is None else loss.double()
     try:
         return _plain_backward(self, *args, **kwargs)  # type: ignore[no-untyped-call]
     except RuntimeError:
-        if s is not None and s.ddp is not None and s.ddp.failed is not None:
-            raise s.ddp.failed from None
+        if s is not None and s.failed is not None:
+            failed, s.failed = s.failed, None
+            raise failed from None
         raise
 
 

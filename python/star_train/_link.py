@@ -290,6 +290,10 @@ class Link:
     def closed(self) -> bool:
         return self._closed
 
+    def patience(self, seconds: Optional[float]) -> None:
+        """How long the agent is waited for from now on; after that it counts as gone. None: without end."""
+        self._sock.settimeout(seconds)
+
     def wait(self, timeout: float) -> Optional[int]:
         """Hangs up and waits for the agent, if this process has started it: its exit code."""
         if os.getpid() != self._pid:

@@ -50,10 +50,6 @@ class Attached:
     def step(self, closure: Optional[Callable[[], Any]] = None, *, loss: Union[None, float, torch.Tensor] = None) -> Any:
         s = _job.session
         assert s is not None
-        if s.ddp is not None:
-            out = super().step(closure)  # type: ignore[misc]
-            s.ddp.stepped()
-            return out
         settings = _rule.settings(self, s.schedule is not None)
         if s.settings is not None and settings != s.settings:
             raise StarError(

@@ -53,6 +53,10 @@ type About struct {
 	// Remembers says that the program wants to be told at the end of the job what its optimiser remembers.
 	Remembers bool `json:"remembers,omitempty"`
 
+	// Exchange says that the program has its gradients exchanged and does everything else itself: it says when the job is over, and what becomes of a mean that is not
+	// finite. Its parameters are in the memory when it has answered Recall, and not before. Optimizer has the name "own".
+	Exchange bool `json:"exchange,omitempty"`
+
 	// Prefetch is how many batches after the one that is computed the program wants to hear of (Lease). They are likely, and no promise.
 	Prefetch int `json:"prefetch,omitempty"`
 
