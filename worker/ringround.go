@@ -121,8 +121,10 @@ func (w *ringWorker) catchUp(ctx context.Context) error {
 // date.
 func (w *ringWorker) compareParams(ctx context.Context) error {
 	if w.exchanges {
-		_, err := w.state(ctx)
-		return err
+		if _, err := w.state(ctx); err != nil && !w.retires(err) { // a program that is gone left them as they are
+			return err
+		}
+		return nil
 	}
 	hash := transport.Tally{Worker: star.Worker(w.rank), Generation: w.ring.Generation, Version: w.version, Hash: int64(transport.Sum(transport.Floats(w.params)))}
 	return coord.Say(w.member, hash, nil)
