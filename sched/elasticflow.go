@@ -28,20 +28,6 @@ func (p plan) gpuTime() (sum float64) {
 	return sum
 }
 
-// merge joins pieces with as many GPUs.
-func (p *plan) merge() {
-	k := 0
-	for _, x := range p.pieces[1:] {
-		if x.n == p.pieces[k].n {
-			p.pieces[k].to = x.to
-			continue
-		}
-		k++
-		p.pieces[k] = x
-	}
-	p.pieces = p.pieces[:k+1]
-}
-
 // elasticFlow is the policy of ElasticFlow: each job gets the least share of the GPUs with which it meets its deadline, as late as that is enough;
 // what is left over goes where it helps most. ElasticFlow's program decides otherwise: sched/originals.
 type elasticFlow struct{ admission bool }

@@ -116,7 +116,9 @@ def build_sdist(sdist_directory: str, config_settings: Optional[Dict[str, Any]] 
 
 def main(argv: Optional[List[str]] = None) -> None:
     p = argparse.ArgumentParser(description="Builds the wheel of star-train.")
-    p.add_argument("--machine", action="append", type=lambda m: GO.get(m, m), choices=sorted(MACHINES), help="for what, as uname -m or Go calls it; more than once for several (default: all)")
+    p.add_argument(
+        "--machine", action="append", type=lambda m: GO.get(m, m), choices=sorted(MACHINES), help="for what, as uname -m or Go calls it; more than once for several (default: all)"
+    )
     p.add_argument("--out", type=pathlib.Path, default=ROOT / "dist", help="folder (default: dist)")
     args = p.parse_args(argv)
     for machine in args.machine or sorted(MACHINES):
