@@ -202,7 +202,7 @@ class Exchange(_job.Session):
         buffer: torch.Tensor = bucket.buffer()
         if buffer.is_sparse:  # of one parameter; a row whose mean is 0 is left out
             (p,) = bucket.parameters()
-            return self.places[id(p)].view(p.shape).to(buffer.device, buffer.dtype).to_sparse(buffer.sparse_dim())
+            return cast(torch.Tensor, self.places[id(p)].view(p.shape).to(buffer.device, buffer.dtype).to_sparse(buffer.sparse_dim()))
         for place, part in self._parts(bucket):
             part.copy_(place, non_blocking=True)  # the memory stays as it is until the next exchange
         return buffer

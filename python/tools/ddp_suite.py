@@ -215,12 +215,12 @@ def main() -> int:
 
     common_distributed.initialize_temp_directories()
 
-    class Tests(TestCase, theirs.DistributedTest._DistTestBase):  # type: ignore[misc]
+    class Tests(TestCase, theirs.DistributedTest._DistTestBase):
         world_size = WORLD
 
         @property
         def init_method(self) -> str:
-            return "file://" + self.file_name
+            return "file://" + str(self.file_name)
 
     names = [n for n in dir(Tests) if n.startswith("test_") and ("ddp" in n.lower() or "distributeddataparallel" in n.lower()) and any(w in n for w in wanted or [""])]
     counts = dict.fromkeys(("skipped", "fails over Gloo", "passed", "known", "failed"), 0)
