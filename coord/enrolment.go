@@ -80,19 +80,21 @@ func follow(tensors []Tensor, n int64) error {
 
 // otherTensor names the first tensor that is not as first has it; empty: all are.
 func (e *Enrolment) otherTensor(first *Enrolment) string {
-	for _, pair := range [][2][]Tensor{{e.Layout, first.Layout}, {e.Buffers, first.Buffers}} {
-		mine, theirs := pair[0], pair[1]
-		for i := range max(len(mine), len(theirs)) {
-			switch {
-			case i >= len(mine):
-				return fmt.Sprintf("; the job's has %s %v, this one has not", theirs[i].Name, theirs[i].Shape)
-			case i >= len(theirs):
-				return fmt.Sprintf("; this one has %s %v, the job's has not", mine[i].Name, mine[i].Shape)
-			case mine[i].Name == theirs[i].Name && cmp.Or(mine[i].DType, dtype.F32) != cmp.Or(theirs[i].DType, dtype.F32):
-				return fmt.Sprintf("; %s is %s, in the job %s", mine[i].Name, cmp.Or(mine[i].DType, dtype.F32), cmp.Or(theirs[i].DType, dtype.F32))
-			case mine[i].Name != theirs[i].Name || !slices.Equal(mine[i].Shape, theirs[i].Shape):
-				return fmt.Sprintf("; the first difference is %s %v, in the job's %s %v", mine[i].Name, mine[i].Shape, theirs[i].Name, theirs[i].Shape)
-			}
+	return cmp.Or(otherOf(e.Layout, first.Layout), otherOf(e.Buffers, first.Buffers))
+}
+
+// otherOf names the first tensor of mine that differs from theirs; empty: none does.
+func otherOf(mine, theirs []Tensor) string {
+	for i := range max(len(mine), len(theirs)) {
+		switch {
+		case i >= len(mine):
+			return fmt.Sprintf("; the job's has %s %v, this one has not", theirs[i].Name, theirs[i].Shape)
+		case i >= len(theirs):
+			return fmt.Sprintf("; this one has %s %v, the job's has not", mine[i].Name, mine[i].Shape)
+		case mine[i].Name == theirs[i].Name && cmp.Or(mine[i].DType, dtype.F32) != cmp.Or(theirs[i].DType, dtype.F32):
+			return fmt.Sprintf("; %s is %s, in the job %s", mine[i].Name, cmp.Or(mine[i].DType, dtype.F32), cmp.Or(theirs[i].DType, dtype.F32))
+		case mine[i].Name != theirs[i].Name || !slices.Equal(mine[i].Shape, theirs[i].Shape):
+			return fmt.Sprintf("; the first difference is %s %v, in the job's %s %v", mine[i].Name, mine[i].Shape, theirs[i].Name, theirs[i].Shape)
 		}
 	}
 	return ""

@@ -276,7 +276,7 @@ func (c *Coordinator) differs(h transport.Hello, e Enrolment) string {
 		}
 		return fmt.Sprintf("workers train different models: %s has hash %s, the job's %s has hash %s%s",
 			h.Model, h.ModelHash, c.hello.Model, c.hello.ModelHash, told)
-	case h.Params != c.hello.Params || h.Buffers != c.hello.Buffers || e.otherTensor(first) != "":
+	case h.Params != c.hello.Params || h.Buffers != c.hello.Buffers || otherOf(e.Buffers, first.Buffers) != "":
 		return fmt.Sprintf("workers disagree on the size of the model: %d parameters and %d words of buffers, the job has %d and %d%s%s",
 			h.Params, h.Buffers, c.hello.Params, c.hello.Buffers, e.otherTensor(first), told)
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -41,7 +42,7 @@ func TestBadFramesAreRefused(t *testing.T) {
 		{"half a prefix", frame(t, pushSample)[:13], io.ErrUnexpectedEOF, ""},
 		{"half a header", frame(t, pushSample)[:prefixSize+2], io.ErrUnexpectedEOF, ""},
 		{"another protocol", []byte("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"), ErrNotSTAR, `but with "GET "`},
-		{"unknown kind", changed(t, pushSample, func(b []byte) { b[5] = byte(lastKind) + 1 }), ErrBadKind, "59"},
+		{"unknown kind", changed(t, pushSample, func(b []byte) { b[5] = byte(lastKind) + 1 }), ErrBadKind, strconv.Itoa(int(lastKind) + 1)},
 		{"kind zero", changed(t, pushSample, func(b []byte) { b[5] = 0 }), ErrBadKind, "0"},
 		{"flags", changed(t, pushSample, func(b []byte) { b[6] = 2 }), ErrBadFlags, "0x2"},
 		{"long padding", changed(t, pushSample, func(b []byte) { b[7] = 64 }), ErrPadding, "64 bytes"},
