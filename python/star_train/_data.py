@@ -364,8 +364,12 @@ def steps(batch_size: int = 1, *, samples: int, **kwargs: Any) -> Any:
     """For scripts without a DataLoader: how many samples this worker is to make a batch of, step by step.
 
     samples is how many an epoch of the whole job has; other arguments are those of :func:`loader`. A batch counts in an update by its samples. Where a batch is always the
-    whole data, or an episode of reinforcement learning, it is one sample: ``for _ in star.steps(samples=200)`` is an epoch of 200 steps of all workers together.
+    whole data, or an episode of reinforcement learning, it is one sample: ``for _ in star.steps(samples=200)`` is an epoch of 200 steps of all workers together. It may be called
+    again, for each epoch.
     """
+    s = _job.current()
+    if s is not None and s.loader is not None and s.loader.dataset == range(samples):
+        return s.loader
     return loader(range(samples), batch_size, collate_fn=len, **kwargs)
 
 

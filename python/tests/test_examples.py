@@ -75,3 +75,18 @@ def test_resnet(star: str, tmp_path: pathlib.Path) -> None:
     args = ("--count", "200", "--epochs", "3", "--blocks", "1", "--width", "8", "--batch-size", "5", "--accumulate", "2", "--num-workers", "1", "--bf16")
     r = run(star, tmp_path, ["--mode", "ssgd"], "resnet.py", *args)
     assert r["samples"] == 600 and r["test_accuracy"] > 0.2, r
+
+
+def test_vae(star: str, tmp_path: pathlib.Path) -> None:
+    """A summed loss, of whole batches and of parts of them, by the same updates."""
+    losses = []
+    for k, flags in enumerate((["--mode", "ssgd"], ["--mode", "ssgd queue=8"])):
+        (tmp_path / str(k)).mkdir()
+        r = run(star, tmp_path / str(k), flags, "vae.py", "--count", "1000", "--epochs", "4", *(["--divisible"] if k else []))
+        losses.append(r["test_loss"])
+    assert max(losses) < 65 and abs(losses[0] - losses[1]) < 4, losses  # of 100 by chance
+
+
+def test_reinforce(star: str, tmp_path: pathlib.Path) -> None:
+    r = run(star, tmp_path, ["--mode", "ssgd"], "reinforce.py", "--episodes", "600")
+    assert r["samples"] == 1200 and r["test_accuracy"] > 0.8, r

@@ -987,12 +987,15 @@ def test_steps(agent: Any) -> None:
     a, model = agent(batches), small()
     opt = attached(model)
     at, data = 0, Data()
-    for n in star.steps(16, samples=N):
-        opt.zero_grad()
-        ce(model, data.x[at : at + n], data.y[at : at + n]).backward()
-        opt.step()
-        at += n
+    for _ in range(2):
+        for n in star.steps(16, samples=N):
+            opt.zero_grad()
+            ce(model, data.x[at : at + n], data.y[at : at + n]).backward()
+            opt.step()
+            at += n
     assert at == 37
+    with pytest.raises(star.StarError, match="was called before"):
+        star.steps(16, samples=N + 1)
     same(a.gradients, plain(small(), batches, lambda m, x, y: ce(m, x, y).backward()))
 
 
