@@ -153,6 +153,7 @@ func (c *Coordinator) fire(o *engine.Ready) {
 // them in the run log happened behind them, whenever they are carried out. Orders that are kept for
 // later are written down once, when they were given.
 func (c *Coordinator) record(orders []engine.Ready) {
+	c.putAside()
 	for i := range orders {
 		if o := &orders[i]; o.Fire.Seq > 0 && !o.Silent && !o.Recorded {
 			o.Recorded = true

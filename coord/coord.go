@@ -120,6 +120,7 @@ type timing struct {
 	pinged   time.Time // the servers were, last
 	stats    statistics
 	result   runlog.Result
+	aside    int // of the engine's list, named so far
 	memory   recollection
 }
 

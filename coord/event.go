@@ -232,6 +232,7 @@ func (c *Coordinator) handle(e event) error {
 	}
 	switch e.kind {
 	case 0:
+		c.blame(p, false, e.err)
 		return c.lost(p, e.err)
 	case transport.KindHello:
 		return c.enrol(p, e.payload)

@@ -30,6 +30,9 @@ func (w *winding) lost(p *peer, why error) error {
 func (c *Coordinator) retire(p *peer, m transport.Leave) error {
 	p.retired = m.Exit == 0
 	why := fmt.Errorf("left: %s", m.Reason)
+	if failed(m.Exit) {
+		c.blame(p, true, why)
+	}
 	var err error
 	switch m.Exit {
 	case 0:

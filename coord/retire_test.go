@@ -97,6 +97,78 @@ func TestEveryWorkerRetires(t *testing.T) {
 	}
 }
 
+// What has killed two workers is put aside: the third goes on without it, and the log, the result and the checkpoint
+// know. Where nobody is left the job is saved without it.
+func TestPutAside(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		workers int
+		cut     bool // the connection ends, in the place of a word of why
+		told    int  // exit code of the failure; 0: 1
+		want    int64
+		exit    int
+	}{
+		{name: "the third goes on", workers: 3, want: 4},
+		{name: "connections end", workers: 3, cut: true, want: 4},
+		{name: "nobody is left", workers: 2, want: 4, exit: exitcode.Lost},
+		{name: "they lose another member", workers: 4, told: exitcode.Lost, exit: exitcode.Lost},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var saved Checkpoint
+			play(t, Config{Workers: c.workers, Plan: modes.ASGD(c.workers), Steps: 8, Save: func(k Checkpoint) (string, error) {
+				saved = k
+				return k.ID, nil
+			}}, func(w *world) {
+				w.server(0, 1, false)
+				for i := range c.workers {
+					w.worker(i, func(f *fakeWorker) {
+						deadly := false
+						f.buffers = []float32{1}
+						f.dies = func(phase string, r transport.Release) bool {
+							deadly = r.Action == transport.Continue && r.Start <= 20 && 20 < r.Start+int64(r.Count)
+							return phase == "computed" && deadly && c.cut
+						}
+						f.retires = func(int64) (int, string) {
+							if deadly && !c.cut {
+								return max(c.told, 1), "the program failed: one sample"
+							}
+							return 0, ""
+						}
+					})
+				}
+				w.finished(time.Hour)
+				if c.exit != 0 {
+					w.failed(c.exit)
+				} else if w.err != nil {
+					t.Fatal(w.err)
+				}
+				r := w.result
+				lines := w.lines("aside")
+				if r.Aside != c.want || r.Wasted != c.want || (len(lines) > 0) != (c.want > 0) {
+					t.Fatalf("%d samples put aside, %d dropped, want %d; %v\n%s", r.Aside, r.Wasted, c.want, lines, w.logs)
+				}
+				if c.want > 0 && (lines[0]["start"] != 20. || lines[0]["count"] != 4. || !c.cut && !strings.Contains(lines[0]["why"].(string), "one sample")) {
+					t.Errorf("%v", lines[0])
+				}
+				var redo int64
+				for _, s := range saved.Redo {
+					redo += int64(s.Count)
+					if c.want > 0 && s.Start < 24 && 20 < s.Start+int64(s.Count) {
+						t.Errorf("the checkpoint has %v handed out again", s)
+					}
+				}
+				if saved.ID == "" || saved.Samples+redo+c.want != saved.Cursor {
+					t.Errorf("the checkpoint %q has %d samples, %d to be done again and %d put aside, and the cursor at %d",
+						saved.ID, saved.Samples, redo, c.want, saved.Cursor)
+				}
+				if c.exit == 0 {
+					w.accounted(int64(8 * c.workers * 4))
+				}
+			})
+		})
+	}
+}
+
 // A worker that was misused ends the job for all, with its exit code, and a checkpoint.
 func TestMisuseEndsTheJob(t *testing.T) {
 	play(t, Config{Workers: 3, Steps: 100, Grace: time.Minute, Save: func(k Checkpoint) (string, error) { return k.ID, nil }}, func(w *world) {

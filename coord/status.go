@@ -194,6 +194,7 @@ func (c *Coordinator) summarise(err error) {
 		}
 		r.Mode = c.words(l.Plan())
 		r.Updates, r.Samples, r.Wasted = c.stats.updates, now.Used-c.stats.from, now.Waste
+		c.putAside()
 		r.Wall = runlog.SecondsOf(c.stats.end.Sub(c.stats.start))
 		r.SamplesPerS = rate(c.stats.to-c.stats.from, c.stats.end.Sub(c.stats.start))
 		if c.stats.losses.n > 0 {

@@ -96,6 +96,12 @@ type Engine interface {
 	Join(w star.Worker, reachable bool) []Ready
 	Leave(w star.Worker) []Ready
 
+	// Blame is told that w died while it was computing: failed, its program did; else its connection ended.
+	// Leave or Abandon comes next. What has killed two workers is not handed out again: Aside lists it,
+	// the newest last, as soon as it is known that it is not applied. It counts as State.Waste.
+	Blame(w star.Worker, failed bool, why string)
+	Aside() []Aside
+
 	// Install changes the plan. Nobody who waits is stranded: batches that are out are used as they
 	// are. Fits says what is wrong with one; Install must not be told of such.
 	Install(p modes.Plan) []Ready

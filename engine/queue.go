@@ -81,7 +81,7 @@ func (l *Shards) trim(a *workerState, samples int) {
 		return
 	}
 	had, left := cut(a.spans(), samples)
-	l.redo = append(l.redo, left...)
+	l.again(left...)
 	a.count, a.more = had[0].Count, nil
 	for _, s := range had[1:] {
 		a.more = append(a.more, wire.Piece(s))

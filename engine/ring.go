@@ -418,7 +418,7 @@ func (r *Ring) proceed() {
 // redo has a piece handed out again.
 func (r *Ring) redo(s Span) {
 	if s.Count > 0 {
-		r.scheduler.redo = append(r.scheduler.redo, s)
+		r.again(s)
 	}
 }
 

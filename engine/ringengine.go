@@ -45,7 +45,9 @@ func (r *Ring) Freeze() bool {
 
 // Abandon forgets the rounds that were granted and the riders' batches.
 func (r *Ring) Abandon() {
-	r.scheduler.redo, r.over = r.progress().Redo, true
+	left := r.progress().Redo
+	r.scheduler.redo, r.past, r.over = nil, nil, true
+	r.again(left...)
 	r.Stop()
 	r.rounds, r.next, r.staged = nil, r.version, nil
 	clear(r.riderBatches)

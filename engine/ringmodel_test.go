@@ -52,7 +52,8 @@ func TestRingModel(t *testing.T) {
 		alive := n - len(c.Absent)
 		s := rehearsal.NewRing(rehearsal.Config{Config: c, Draw: draw, Broken: t.Fatalf, Lost: func(why string) { t.Skip(why) }})
 		joins, kills, changes, faults, takes := draw(0, 4, "joins"), draw(0, n-1, "kills"), draw(0, 4, "changes"), draw(0, 2, "faults"), 0
-		if !closes { // a job whose rounds are closed has one coordinator
+		s.Deadly = rapid.Bool().Draw(t, "deadly")
+		if !closes && !s.Deadly { // what was put aside is known to the coordinator that did; a job whose rounds are closed has one coordinator
 			takes = draw(0, 3, "takes")
 		}
 		for steps := 0; ; steps++ {

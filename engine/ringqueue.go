@@ -121,7 +121,7 @@ func (r *Ring) drawn(rd *ringRound) {
 	for i, n := range rd.have {
 		rd.total += int64(n)
 		_, left := cut(rd.lease(i), n)
-		r.scheduler.redo = append(r.scheduler.redo, left...)
+		r.again(left...)
 	}
 	for i, w := range rd.members {
 		r.drew(w, rd.have[i], rd.total)

@@ -22,6 +22,7 @@ import (
 //	fault w=0 suspect=2                     its ring has failed
 //	tick                                    time has passed
 //	leave w=1, join w=1
+//	fails w=1                               its program fails while it computes its batch, and it leaves; cut: its connection ends
 //	install                                 the plan below
 //	save, stop
 //	takeover w=(0,1)                        another coordinator goes on with the metadata of the last release; these have the parameters, and tell
@@ -132,6 +133,11 @@ func (s *ringScript) run(t *testing.T, d *datadriven.TestData) string {
 		}
 	case "tick":
 		says(s.r.Tick())
+	case "fails":
+		for _, w := range workers("w") {
+			s.r.Blame(w, !d.HasArg("cut"), "why")
+			says(s.r.Leave(w), nil)
+		}
 	case "leave":
 		for _, w := range workers("w") {
 			says(s.r.Leave(w), nil)
@@ -165,6 +171,9 @@ func (s *ringScript) run(t *testing.T, d *datadriven.TestData) string {
 	case "waits":
 		fmt.Fprintf(&out, "for workers %v; version %d, %d samples applied, %d dropped; settled: %v, drained: %v\n", s.r.Lacking(), s.r.version, s.r.used, s.r.waste, s.r.Settled(), s.r.Drained())
 		fmt.Fprintf(&out, "to be done again: %v\n", s.r.progress().Redo)
+		for _, a := range s.r.Aside() {
+			fmt.Fprintf(&out, "put aside: %v of %v: %s\n", a.Span, a.Workers, a.Why)
+		}
 		if p, ok := s.r.Saved(); ok {
 			fmt.Fprintf(&out, "the checkpoint remembers version %d, %d samples, cursor %d, redo %v\n", p.Version, p.Samples, p.Cursor, p.Redo)
 		}

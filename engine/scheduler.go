@@ -67,6 +67,7 @@ type scheduler struct {
 	seq    int64
 
 	haste haste // of queues
+	deaths
 
 	states    []workerState
 	staleness map[int64]int64 // updates between read and applied, over all gradients

@@ -25,6 +25,8 @@ import (
 //	                       it lies
 //	unreachable w=1        it cannot reach its parent
 //	leave w=1
+//	fails w=1              its program fails while it computes its batch, and it leaves;
+//	                       cut: its connection ends
 //	install                the plan below
 //	waits                  whom everybody waits for, and what a checkpoint would have
 //	                       to do again
@@ -109,6 +111,10 @@ func TestSchedulerScripts(t *testing.T) {
 			case "unreachable":
 				w := workers("w")[0]
 				says(l.unreachable(w, l.states[w].step), nil)
+			case "fails":
+				w := workers("w")[0]
+				l.Blame(w, !d.HasArg("cut"), "why")
+				says(l.Leave(w), nil)
 			case "leave":
 				says(l.Leave(workers("w")[0]), nil)
 			case "waits":
@@ -120,6 +126,9 @@ func TestSchedulerScripts(t *testing.T) {
 					out.WriteByte('\n')
 				}
 				fmt.Fprintf(&out, "to be done again: %v\n", l.progress().Redo)
+				for _, a := range l.Aside() {
+					fmt.Fprintf(&out, "put aside: %v of %v: %s; %d dropped in all\n", a.Span, a.Workers, a.Why, l.waste)
+				}
 			default:
 				d.Fatalf(t, "unknown command %s", d.Cmd)
 			}

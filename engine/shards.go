@@ -300,7 +300,7 @@ func (l *Shards) Leave(w star.Worker) []Ready {
 	}
 	a.live, l.samples = false, -1
 	for _, d := range a.bank { // every shard holds them
-		l.redo = append(l.redo, d.spans...)
+		l.again(d.spans...)
 		l.throwAwayStep(w, d.step)
 	}
 	if a.bank = nil; !a.counted {
@@ -313,7 +313,7 @@ func (l *Shards) Leave(w star.Worker) []Ready {
 	case group != nil:
 		l.part(w, waiting)
 	default:
-		l.redo = append(l.redo, a.spans()...)
+		l.again(a.spans()...)
 		if waiting { // every shard holds it
 			l.throwAway(w)
 		}

@@ -235,6 +235,9 @@ func TestEverySampleOnce(t *testing.T) {
 				}
 				alive--
 				delete(r.out, v)
+				if rapid.Bool().Draw(t, "its program fails") {
+					r.l.Blame(v, true, "")
+				}
 				os := r.l.Leave(v)
 				maps.DeleteFunc(r.given, func(k [2]int64, _ Span) bool { return k[0] == int64(v) })
 				r.carry(os)
@@ -257,6 +260,11 @@ func TestEverySampleOnce(t *testing.T) {
 		}
 		if !r.l.Drained() {
 			t.Fatal("nobody computes, but the engine is not drained")
+		}
+		for _, a := range r.l.Aside() {
+			for q := range int64(a.Count) {
+				r.lost[a.Start+q]++
+			}
 		}
 		for q := range limit {
 			if got := r.used[q] + r.lost[q]; got != 1 {

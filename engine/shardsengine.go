@@ -56,7 +56,9 @@ func (l *Shards) Freeze() bool { return true }
 
 // Abandon parks everybody.
 func (l *Shards) Abandon() {
-	l.redo, l.limit = l.progress().Redo, l.cursor
+	left := l.progress().Redo
+	l.redo, l.past, l.limit = nil, nil, l.cursor
+	l.again(left...)
 	for w := range l.states {
 		a := &l.states[w]
 		a.parked, a.counted, a.stopped, a.arrived, a.waiting, a.ghost = true, false, false, false, false, false

@@ -179,7 +179,7 @@ func (l *Shards) dismiss(c *reportGroup, who func(w star.Worker) bool) {
 		a.group = nil
 		if a.ghost {
 			a.ghost, l.samples = false, -1
-			l.redo = append(l.redo, Span{a.start, a.count})
+			l.again(Span{a.start, a.count})
 		}
 		if a.live {
 			o.Detached = append(o.Detached, To[wire.Detach]{w, wire.Detach{Worker: w, Step: a.step}})

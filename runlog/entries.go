@@ -209,6 +209,15 @@ type (
 		Count  int         `json:"count,omitempty"` // samples of that piece
 	}
 
+	// Aside says that a piece of the sample stream is not handed out again: two workers died, one after the
+	// other, while they were computing it. The job goes on with the rest.
+	Aside struct {
+		Start   int64          `json:"start"`               // of the piece
+		Count   int            `json:"count" check:"min=1"` // samples of it; they are in no gradient, and count in `wasted_samples`
+		Workers [2]star.Worker `json:"workers"`             // ranks, in the order of their deaths
+		Why     string         `json:"why,omitempty"`       // how the second one died
+	}
+
 	// Eval says that the test set was evaluated.
 	Eval struct {
 		Eval     int64  `json:"eval"`                   // number of the evaluation

@@ -3,7 +3,7 @@ package runlog
 // A line's type of each entry. Its order is that of docs/files.md.
 var kinds = []Entry{
 	Start{}, Join{}, Train{}, Record{}, Fire{}, Noise{}, Poison{}, Compression{}, Plan{}, Unheeded{}, Heard{}, Late{}, Admission{}, Verdict{}, Gain{}, Set{}, Predictor{},
-	Leave{}, Eval{}, Checkpoint{}, Memory{}, Pace{}, Move{}, Replica{}, Shift{}, Validation{}, Judgement{}, Short{}, Enough{}, Term{}, Recall{}, Stop{}, Summary{},
+	Leave{}, Aside{}, Eval{}, Checkpoint{}, Memory{}, Pace{}, Move{}, Replica{}, Shift{}, Validation{}, Judgement{}, Short{}, Enough{}, Term{}, Recall{}, Stop{}, Summary{},
 }
 
 func (Start) kind() string       { return "start" }
@@ -24,6 +24,7 @@ func (Gain) kind() string        { return "gain" }
 func (Set) kind() string         { return "set" }
 func (Predictor) kind() string   { return "predictor" }
 func (Leave) kind() string       { return "leave" }
+func (Aside) kind() string       { return "aside" }
 func (Eval) kind() string        { return "eval" }
 func (Checkpoint) kind() string  { return "checkpoint" }
 func (Memory) kind() string      { return "memory" }

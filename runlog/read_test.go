@@ -78,6 +78,7 @@ func entries() []Line {
 		{T: 6 * s, Entry: Checkpoint{"c", 5, 0.5, "e"}},
 		{T: 6 * s, Entry: Stop{20, "star ctl"}},
 		{T: 7 * s, Entry: Leave{2, "p", "eof", 8, 4}},
+		{T: 7 * s, Entry: Aside{8, 4, [2]star.Worker{0, 2}, "eof"}},
 		{T: 7 * s, Entry: Short{1, 2}},
 		{T: 15 * s / 2, Entry: Enough{2, 2}},
 		{T: 8 * s, Entry: Term{2, true, 5, 6, 7, 0.5}},

@@ -15,6 +15,7 @@ type Result struct {
 	Updates         int64     `json:"updates" check:"min=0"` // versions made
 	Samples         int64     `json:"samples" check:"min=0"` // of the gradients that were used
 	Wasted          int64     `json:"wasted_samples"`
+	Aside           int64     `json:"put_aside_samples,omitempty"` // of these, what killed two workers and is not handed out again
 	TrainLoss       Number    `json:"train_loss"`
 	TestLoss        Number    `json:"test_loss"`
 	TestAccuracy    float64   `json:"test_accuracy"`

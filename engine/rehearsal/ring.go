@@ -26,6 +26,9 @@ type Config struct {
 	// Draw chooses one of low to high, both included. what is for messages only.
 	Draw func(low, high int, what string) int
 
+	// Deadly has members die of what they compute: what has killed two is put aside.
+	Deadly bool
+
 	// Broken is told of a promise that was not kept, and Lost that nobody is left who has the
 	// parameters. Neither may return.
 	Broken func(format string, a ...any)
@@ -226,6 +229,9 @@ func (s *Ring) hear(w *member) {
 	var err error
 	switch m := m.(type) {
 	case gone:
+		if s.Deadly {
+			s.Engine.Blame(w.id, true, "")
+		}
 		os = s.Engine.Leave(w.id)
 	case wire.Formed:
 		os, err = s.Engine.Formed(m)
@@ -396,7 +402,13 @@ func (s *Ring) Check() {
 	if !s.Engine.Drained() {
 		s.Broken("the job hangs at version %d, with %d of %d samples: it waits for %v", st.Version, st.Used, st.Limit, s.Engine.Lacking())
 	}
-	if st.Used+st.Waste != st.Limit || st.Waste != 0 && !s.closes {
+	aside := map[int64]bool{}
+	for _, a := range s.Engine.Aside() {
+		for i := range a.Count {
+			aside[a.Start+int64(i)] = true
+		}
+	}
+	if st.Used+st.Waste != st.Limit || st.Waste != int64(len(aside)) && !s.closes {
 		s.Broken("the coordinator counts %d samples, and %d dropped; want %d", st.Used, st.Waste, st.Limit)
 	}
 	for _, id := range in {
@@ -420,7 +432,7 @@ func (s *Ring) Check() {
 		}
 		for i, k := range count {
 			applied += int64(k)
-			if k > 1 || k < 1 && !s.closes {
+			if k > 1 || k < 1 && !s.closes && !aside[int64(i)] || k > 0 && aside[int64(i)] {
 				s.Broken("worker %d has applied sample %d %d times: %v", id, i, k, w.history)
 			}
 		}

@@ -181,6 +181,9 @@ func Report(w io.Writer, r runlog.Result, asJSON bool) error {
 	if r.Ended != "" {
 		fmt.Fprintf(&b, "ended by  %s\n", r.Ended)
 	}
+	if r.Aside > 0 {
+		fmt.Fprintf(&b, "put aside %d samples that two workers died of: lines \"aside\" of the run log\n", r.Aside)
+	}
 	for _, n := range r.Notes {
 		fmt.Fprintf(&b, "note      %s\n", n)
 	}

@@ -50,6 +50,7 @@ type Story struct {
 
 	Gone   []Gone
 	Came   []Came
+	Aside  []runlog.Aside // what killed two workers
 	Short  []Short
 	Shifts []Shift
 	Copies []Copied
@@ -298,6 +299,8 @@ func (t *Teller) Add(l runlog.Line) error {
 		t.detector.Leave(e.Worker)
 		t.found.end(e.Worker, w, l.T, false)
 		t.told.end(e.Worker, w, l.T, false)
+	case runlog.Aside:
+		s.Aside = append(s.Aside, e)
 	case runlog.Shift:
 		t.shift(l.T, e)
 	case runlog.Replica:

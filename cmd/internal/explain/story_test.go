@@ -287,6 +287,7 @@ func TestGoneAndOdd(t *testing.T) {
 	l.rounds(20, 1, 1, 3, 1)
 	l.say(`{"type":"record","t":61,"worker":0,"step":20,"basis":20,"at":61,"compute":500,"samples":10}`)
 	l.say(`{"type":"leave","t":62,"worker":2,"peer":"p","why":"connection reset"}`)
+	l.say(`{"type":"aside","t":62,"start":40,"count":10,"workers":[1,2],"why":"one sample"}`)
 	l.say(`{"type":"fire","t":70,"seq":21,"version":21,"workers":[0],"staleness":[0],"samples":810}`)
 	s := l.story(t)
 	if e := s.Episodes[0]; e.Worker != 2 || e.Open || !about(e.Until, 62) || e.To != 19 {
@@ -297,7 +298,7 @@ func TestGoneAndOdd(t *testing.T) {
 	}
 	var b strings.Builder
 	s.Text(&b, View{})
-	for _, want := range []string{"w2 gone after it 19, at 62 s: connection reset", "impossible measurements\n  w0 it 20: ", "no summary", "114 s         43 %"} {
+	for _, want := range []string{"w2 gone after it 19, at 62 s: connection reset", "put aside samples 40 to 49 of the stream, which killed w1, then w2: one sample", "impossible measurements\n  w0 it 20: ", "no summary", "114 s         43 %"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("no %q in\n%s", want, b.String())
 		}

@@ -279,6 +279,10 @@ func (s *Story) told(b *strings.Builder) {
 		}
 		fmt.Fprintf(b, "w%d gone after it %d, at %s%s: %s\n", g.Worker, g.Step, took(g.T), back, g.Why)
 	}
+	for _, a := range s.Aside {
+		fmt.Fprintf(b, "put aside samples %d to %d of the stream, which killed w%d, then w%d: %s\n",
+			a.Start, a.Start+int64(a.Count)-1, a.Workers[0], a.Workers[1], a.Why)
+	}
 	for _, c := range s.Came {
 		fmt.Fprintf(b, "w%d joined at %s, from %s\n", c.Worker, took(c.T), c.Peer)
 	}

@@ -1,0 +1,123 @@
+package engine
+
+import (
+	"slices"
+
+	"star"
+)
+
+// Aside is a piece of the sample stream that is not handed out again: two workers were computing it when they died.
+type Aside struct {
+	Span
+	Workers [2]star.Worker // in the order of their deaths
+	Why     string         // of the second one
+}
+
+// death is a piece of the sample stream that a worker was computing when it died.
+type death struct {
+	Span
+	worker star.Worker
+	failed bool // its program failed; else its connection ended
+}
+
+// deaths keeps work that kills the workers that compute it from being handed to one after the other. Two
+// failures of programs count where the pieces overlap. A connection ends for many reasons, so two that
+// ended count only where the pieces are the same. Deaths of one rank are one worker's: its host may be at
+// fault.
+type deaths struct {
+	died   []death
+	deadly []Aside // may still turn out to be applied: a ring knows only when the next one is formed
+	aside  []Aside
+}
+
+// killed notes that worker w died while it was computing these.
+func (l *scheduler) killed(w star.Worker, spans []Span, failed bool, why string) {
+	for _, s := range spans {
+		for _, d := range l.died {
+			both := s.overlap(d.Span)
+			if d.worker != w && d.failed == failed && both.Count > 0 && (failed || s == d.Span) {
+				l.deadly = append(l.deadly, Aside{both, [2]star.Worker{d.worker, w}, why})
+			}
+		}
+	}
+	for _, s := range spans {
+		if s.Count > 0 {
+			l.died = append(l.died, death{s, w, failed})
+		}
+	}
+}
+
+// again has pieces handed out again that are not applied, except for what has killed two workers.
+func (l *scheduler) again(spans ...Span) {
+	for _, k := range l.deadly {
+		var rest []Span
+		for _, s := range spans {
+			both := s.overlap(k.Span)
+			if both.Count == 0 {
+				rest = append(rest, s)
+				continue
+			}
+			l.aside = append(l.aside, Aside{both, k.Workers, k.Why})
+			l.waste += int64(both.Count)
+			rest = append(rest, s.without(both)...)
+		}
+		spans = rest
+	}
+	l.redo = append(l.redo, spans...)
+}
+
+// Aside lists what was put aside, the newest last. Samples of it count as dropped (State.Waste).
+func (l *scheduler) Aside() []Aside { return l.aside }
+
+// Blame notes that w died while it was computing its batch: Leave, or Abandon, comes next.
+func (l *Shards) Blame(w star.Worker, failed bool, why string) {
+	if a := &l.states[w]; a.live && !a.parked && !a.arrived {
+		_, left := cut(a.spans(), a.done)
+		l.killed(w, left, failed, why)
+	}
+}
+
+// Blame notes that w died while it was computing its batch: Leave, or Abandon, comes next.
+func (r *Ring) Blame(w star.Worker, failed bool, why string) {
+	if !r.states[w].live {
+		return
+	}
+	if e, ok := r.riderBatches[w]; ok {
+		if !r.states[w].waiting {
+			r.killed(w, []Span{e.Span}, failed, why)
+		}
+		return
+	}
+	for i := range r.rounds {
+		rd := &r.rounds[i]
+		k := slices.Index(rd.members, w)
+		if k < 0 || rd.arrived[k] {
+			continue
+		}
+		done := 0
+		if rd.parts != nil {
+			done = rd.done[k]
+		}
+		_, left := cut(rd.lease(k), done)
+		r.killed(w, left, failed, why)
+		return // it has not begun the next one
+	}
+}
+
+// overlap is what two pieces have in common; Count 0: nothing.
+func (s Span) overlap(o Span) Span {
+	from := max(s.Start, o.Start)
+	return Span{from, int(max(0, min(s.Start+int64(s.Count), o.Start+int64(o.Count))-from))}
+}
+
+// without is what lies before and behind a part of s.
+func (s Span) without(part Span) (rest []Span) {
+	if n := part.Start - s.Start; n > 0 {
+		rest = append(rest, Span{s.Start, int(n)})
+	}
+	end := part.Start + int64(part.Count)
+	if n := s.Start + int64(s.Count) - end; n > 0 {
+		rest = append(rest, Span{end, int(n)})
+	}
+	return rest
+}
