@@ -53,6 +53,25 @@ func TestAbandon(t *testing.T) {
 	}
 }
 
+// What a checkpoint had left to be done again past the end of this job is in the next one once.
+func TestAbandonBeforeTheCursor(t *testing.T) {
+	from := engine.Progress{Version: 3, Samples: 80, Cursor: 110, Redo: []engine.Span{{Start: 60, Count: 20}, {Start: 100, Count: 10}}}
+	c := engine.Config{Plan: modes.SSGD(2), Workers: 2, Shards: 1, Batch: 8, Limit: 100, MaxParams: 10, Ring: new(engine.RingConfig), From: from}
+	for _, e := range []engine.Engine{engine.NewShards(c), engine.NewRing(c)} {
+		e.Begin()
+		e.Abandon()
+		e.Save()
+		p, _ := e.Saved()
+		sum := p.Samples
+		for _, s := range p.Redo {
+			sum += int64(s.Count)
+		}
+		if sum != p.Cursor || p.Cursor != from.Cursor {
+			t.Errorf("%T: %+v", e, p)
+		}
+	}
+}
+
 // A rest of one sample goes with the batch before it, at the end of the stream and of what is to be done again; each sample is handed out once.
 func TestNoRestOfOne(t *testing.T) {
 	for _, c := range []struct {
