@@ -919,7 +919,7 @@ for name in sorted(h):
 	}
 }
 
-// A layout whose tensors are of a type that there is none of, or do not follow each other in words, is damaged.
+// A layout whose tensors have an unknown type, or do not follow each other in words, is damaged.
 func TestTypedLayoutIsChecked(t *testing.T) {
 	for name, layout := range map[string][]TensorSpec{
 		"unknown":      {{Name: "b", Shape: []int{3}, DType: "F31"}},

@@ -33,7 +33,7 @@ func tensor(t Tensor, data []byte) []byte {
 	return data[t.Offset*dtype.WordSize:][:n]
 }
 
-// tensorsOf is layout, or, for buffers without names, one tensor of so many words.
+// tensorsOf is layout, or, for buffers without names, one tensor of that many words.
 func tensorsOf(layout []Tensor, words int) []Tensor {
 	if len(layout) == 0 {
 		return []Tensor{{Shape: []int{words}}}
@@ -103,7 +103,7 @@ func finite(data []byte, layout []Tensor) (err error) {
 		}
 		dtype.Floats(t.DType, tensor(t, data), func(_ int, v float64) bool {
 			if v-v != 0 {
-				err = fmt.Errorf("buffers with the value %v in %.100q, which would be in everybody's", v, t.Name)
+				err = fmt.Errorf("buffers with the value %v in %.100q, which would spread to all workers", v, t.Name)
 			}
 			return err == nil
 		})

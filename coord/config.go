@@ -121,7 +121,7 @@ type Config struct {
 	Grace time.Duration
 
 	JoinTimeout time.Duration // zero means 2 min
-	Attended    bool          // whoever has started the members ends the job when one of them ends too early: the training is waited for without a limit
+	Attended    bool          // the process that started the members ends the job when one of them ends too early: waiting for the training has no limit
 	SendTimeout time.Duration // zero means 10 s: how long a member may take for a small message; others do not wait for it
 	DeadAfter   time.Duration // zero means 60 s: a member that said nothing for so long is gone
 	Unreachable time.Duration // zero means 7 s: a member whose host does not answer for so long is gone (transport.Unreachable)

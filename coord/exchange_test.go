@@ -10,7 +10,7 @@ import (
 )
 
 // Programs whose gradients are exchanged end the job themselves: what the configuration says of its
-// end is for progress. Rounds are means over all workers, whoever asks for others.
+// end is for progress. Rounds are means over all workers, also if others are asked for.
 func TestExchange(t *testing.T) {
 	for _, exchange := range []bool{true, false} {
 		c := &Coordinator{cfg: Config{Workers: 2, Batch: 4, Steps: 3, Plan: modes.SSGD(2)}}

@@ -14,7 +14,7 @@ import (
 // to it, whichever of them is first.
 func TestWorkersThatCannotMeet(t *testing.T) {
 	servers, allreduce := servers{}, ring{new(RingConfig)}
-	tree := modes.Plan{Parents: []star.Worker{modes.Direct, 0, modes.Direct}} // worker 1 brings its gradient to worker 0; worker 2 meets nobody
+	tree := modes.Plan{Parents: []star.Worker{modes.Direct, 0, modes.Direct}} // worker 1 brings its gradient to worker 0; worker 2 meets no other
 	for _, c := range []struct {
 		name          string
 		arch          architecture
@@ -31,7 +31,7 @@ func TestWorkersThatCannotMeet(t *testing.T) {
 		{"the second is on loopback", allreduce, modes.Plan{}, "10.0.0.2:3,10.0.0.2:4", "127.0.1.1:1,127.0.1.1:2", true, [2]int{0, 1}, exitcode.Usage, "worker 1 says that it is reached at 127.0.1.1:1", false},
 		{"at the coordinator's host", allreduce, modes.Plan{}, ":1,:2", "10.0.0.2:3,10.0.0.2:4", true, [2]int{0, 1}, 0, "", true},
 		{"a parent on loopback", servers, tree, "127.0.0.1:1", "10.0.0.2:3", true, [2]int{0, 1}, exitcode.Disagree, "worker 0 says", true},
-		{"a worker that meets nobody", servers, tree, "127.0.0.1:1", "10.0.0.2:3", true, [2]int{2, 0}, 0, "", true},
+		{"a worker that meets no other", servers, tree, "127.0.0.1:1", "10.0.0.2:3", true, [2]int{2, 0}, 0, "", true},
 		{"no tree", servers, modes.Plan{}, "127.0.0.1:1", "127.0.0.1:3", true, [2]int{0, 1}, 0, "", false},
 	} {
 		peers := make([]*peer, 3)

@@ -170,7 +170,7 @@ func TestComesAgain(t *testing.T) {
 	}
 }
 
-// Members that somebody looks after are waited for as long as it takes.
+// Members whose starter is alive are waited for without a limit.
 func TestAttended(t *testing.T) {
 	play(t, Config{Workers: 2, Steps: 3, JoinTimeout: 30 * time.Second, Attended: true}, func(w *world) {
 		w.server(0, 1, false)

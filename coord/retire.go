@@ -88,7 +88,7 @@ func (c *Coordinator) windOn() error {
 	if err := c.dropMove("the job ends"); err != nil {
 		return err
 	}
-	c.save = nil // of a version that nobody makes
+	c.save = nil // of a version that no worker makes
 	c.round = nil
 	for _, p := range c.workers {
 		if p != nil {

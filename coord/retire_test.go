@@ -98,7 +98,7 @@ func TestEveryWorkerRetires(t *testing.T) {
 }
 
 // What has killed two workers is put aside: the third goes on without it, and the log, the result and the checkpoint
-// know. Where nobody is left the job is saved without it.
+// know. With no worker left the job is saved without it.
 func TestPutAside(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -110,7 +110,7 @@ func TestPutAside(t *testing.T) {
 	}{
 		{name: "the third goes on", workers: 3, want: 4},
 		{name: "connections end", workers: 3, cut: true, want: 4},
-		{name: "nobody is left", workers: 2, want: 4, exit: exitcode.Lost},
+		{name: "no worker is left", workers: 2, want: 4, exit: exitcode.Lost},
 		{name: "they lose another member", workers: 4, told: exitcode.Lost, exit: exitcode.Lost},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -64,7 +64,7 @@ func IsFloat(name string) bool { return types[name].kind == floating }
 // IsComplex says whether elements are complex numbers.
 func IsComplex(name string) bool { return types[name].parts == 2 }
 
-// Numbers is how many numbers Floats finds in so many bytes.
+// Numbers is how many numbers Floats finds in size bytes.
 func Numbers(name string, size int) int { return size / types[name].size }
 
 // Floats calls each for the numbers of b, elements of a floating type, in order: of complex ones for both parts. It stops when each returns false.

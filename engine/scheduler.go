@@ -226,7 +226,7 @@ func (l *scheduler) take(n int) (Span, bool) {
 	return got, true
 }
 
-// undone is what lies behind the cursor, is not applied, and is with nobody.
+// undone is what lies behind the cursor, is not applied, and is in no hand.
 func (l *scheduler) undone() []Span { return slices.Concat(l.redo, l.past) }
 
 // round is the samples of one iteration of all live workers: B of the rule.

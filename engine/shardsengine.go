@@ -54,7 +54,7 @@ func (l *Shards) Refer(w star.Worker, step int64) []Ready {
 // Freeze ends it at once: no update is made any more.
 func (l *Shards) Freeze() bool { return true }
 
-// Abandon parks everybody.
+// Abandon parks all workers.
 func (l *Shards) Abandon() {
 	left := l.progress().Redo
 	l.redo, l.past, l.limit = nil, nil, l.cursor

@@ -34,7 +34,7 @@ func TestWithWholeBatches(t *testing.T) {
 	}
 }
 
-// TestCandidatesOfWholeBatches: without a queue, and with shares of at most a batch, no candidate cuts or resizes a batch, whoever is slow.
+// TestCandidatesOfWholeBatches: without a queue, and with shares of at most a batch, no candidate cuts or resizes a batch, however slow a worker is.
 func TestCandidatesOfWholeBatches(t *testing.T) {
 	for _, ring := range []bool{false, true} {
 		for _, slow := range []time.Duration{1, 2, 3, 10} {

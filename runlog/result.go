@@ -28,7 +28,7 @@ type Result struct {
 	RunLog          string    `json:"run_log"`
 	Checkpoint      string    `json:"checkpoint"`
 	CheckpointError string    `json:"checkpoint_error,omitempty"`
-	Ended           string    `json:"ended,omitempty"` // who has ended the job before what it was to train was done
+	Ended           string    `json:"ended,omitempty"` // what ended the job before its last sample
 	Notes           []string  `json:"notes,omitempty"` // what the numbers do not say: for people
 	Error           string    `json:"error,omitempty"`
 }

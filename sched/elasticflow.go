@@ -290,7 +290,7 @@ func (e *elastic) share(f *flex, spans *[]span, first int, pieces []piece) (p pl
 			}
 			from := 0
 			if q == 1 && first == 0 {
-				from = i // half of one is none
+				from = i // half of 1 is 0
 			}
 			p = e.walk(f, in, from, pieces, func(j int) int {
 				switch {

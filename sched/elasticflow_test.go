@@ -168,7 +168,7 @@ func admitOneByOne(p elasticFlow, e *elastic, new []*flex) (in []*flex) {
 	return in
 }
 
-// What admission does without planning all jobs for each one comes to the same: who is let in, why others are not, and the plans after it.
+// What admission does without planning all jobs for each one has the same result: which jobs are admitted, why others are not, and the plans after it.
 func TestAdmitIsAsOneByOne(t *testing.T) {
 	p := elasticFlow{admission: true}
 	declined := 0
@@ -222,6 +222,6 @@ func TestAdmitIsAsOneByOne(t *testing.T) {
 		}
 	}
 	if declined == 0 {
-		t.Error("nobody is declined")
+		t.Error("no job is declined")
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// nameServer answers questions for A records, behind the first so many, with 10.1.2.3, and those for gone.test with
+// nameServer answers questions for A records, after the first few, with 10.1.2.3, and those for gone.test with
 // that there is no such name.
 func nameServer(t *testing.T, silent int64) (resolver *net.Resolver, asked *atomic.Int64) {
 	t.Helper()
@@ -47,7 +47,7 @@ func nameServer(t *testing.T, silent int64) (resolver *net.Resolver, asked *atom
 		}
 	}()
 	var mu sync.Mutex
-	var open []net.Conn // questions that nobody waits for any more go on for 5 s otherwise
+	var open []net.Conn // abandoned questions go on for 5 s otherwise
 	over := false
 	t.Cleanup(func() {
 		mu.Lock()

@@ -59,7 +59,7 @@ type ringWorker struct {
 	part   partial        // with rounds that are closed
 	guard  *guard         // nil: --poison off
 
-	commit  func(context.Context) error // makes the version of the sum in grad, while others may lack the sum (settled); nil: there is none
+	commit  func(context.Context) error // makes the version of the sum in grad, while others may lack the sum (settled); nil: no such step
 	commits int64                       // that version
 
 	codec *allreduce.Compressor // nil: gradients go as they are

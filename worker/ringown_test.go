@@ -54,7 +54,7 @@ func TestOwnSlots(t *testing.T) {
 func TestCatchUp(t *testing.T) {
 	for _, c := range []struct {
 		versions [3]int64
-		sums     [3]int64 // version that the sum here is for; 0: there is none
+		sums     [3]int64 // version that the sum here is for; 0: no sum
 		want     [3]int64 // versions afterwards
 	}{
 		{[3]int64{4, 4, 4}, [3]int64{5, 5, 5}, [3]int64{5, 5, 5}}, // who passed the barrier is gone

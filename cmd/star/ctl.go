@@ -38,7 +38,7 @@ func reach(ctx context.Context, network transport.Network, job, addr, token stri
 	var conn transport.Conn
 	var err error
 	for range 3 { // it may be told of somebody else who coordinates
-		if host, _, e := net.SplitHostPort(addr); e == nil && host != "" { // an address that is none is judged by who uses it
+		if host, _, e := net.SplitHostPort(addr); e == nil && host != "" { // the caller reports an invalid address
 			if _, err := transport.Lookup(ctx, host); err != nil {
 				return nil, &nobodyError{addr, err}
 			}

@@ -130,7 +130,7 @@ func demonstrates(job *settings.Job) bool {
 
 // launch is one star run: its children and what is shown of them.
 type launch struct {
-	demo bool // of STAR, and nobody's job
+	demo bool // a demonstration of STAR
 	job  *settings.Job
 	out  io.Writer
 

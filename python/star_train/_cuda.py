@@ -241,7 +241,7 @@ class Mirror:
 
 
 def area(memory: _link.Memory, at: int, count: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """So many elements of the memory from a byte on."""
+    """count elements of the memory from a byte on."""
     return torch.frombuffer(memory.map, dtype=dtype, count=count, offset=at) if count else torch.empty(0, dtype=dtype)
 
 

@@ -112,7 +112,7 @@ class Loader:
         return float(max(self._progress, self.epochs)) if over else self._progress
 
     def ended(self) -> bool:
-        """Whether the next batch is none of this epoch."""
+        """Whether the next batch belongs to a later epoch."""
         return self.over() or int(self.progress()) > self.epoch
 
     def parts(self, indices: List[int]) -> List[Tuple[List[int], float]]:

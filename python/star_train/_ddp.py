@@ -193,7 +193,7 @@ class Exchange(_job.Session):
         for p in bucket.parameters():
             place = self.places.get(id(p))
             if place is None:
-                raise StarError("a parameter of shape %s is none that star.ddp_hook has found: set requires_grad before DistributedDataParallel" % list(p.shape), _link.EXIT_USAGE)
+                raise StarError("a parameter of shape %s is unknown to star.ddp_hook: set requires_grad before DistributedDataParallel" % list(p.shape), _link.EXIT_USAGE)
             yield place, buffer[at : at + p.numel()]
             at += p.numel()
 

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from ._optimizer import Attached
     from ._schedule import Schedule
 
-# Parts of a gradient of at least so many elements (1 MiB) are told of while backward still runs.
+# Parts of a gradient of at least this many elements (1 MiB) are announced while backward still runs.
 _PART = 1 << 18
 
-# So many steps are looked at before parts are told of early: whether the script changes gradients between backward and step.
+# Steps that are observed before parts are announced early: whether the script changes gradients between backward and step.
 _TRIAL = 3
 
 
@@ -37,7 +37,7 @@ _DTYPES = {
 }  # fmt: skip
 
 
-_RECALLED_ERROR = 1 << 63  # in C of the answer to a recall: the body says why there is none
+_RECALLED_ERROR = 1 << 63  # in C of the answer to a recall: the body says why the state is missing
 
 
 class Tensor(NamedTuple):
@@ -182,7 +182,7 @@ class Session:
                 _check(name, p, self.device)
                 self.params.append(Tensor(name, p, at))
                 at += p.numel()
-            else:  # nobody changes it: it is kept with the buffers, so that checkpoints have it
+            else:  # it does not change: it is kept with the buffers, so that checkpoints have it
                 if id(p) in updated:
                     self.frozen.append((name, p))
                 kept.append((name, p))
@@ -192,7 +192,7 @@ class Session:
         self._lay(kept)
 
     def _lay(self, kept: List[Tuple[str, torch.Tensor]]) -> None:
-        """Where each of the tensors that nobody optimises is in the memory."""
+        """Where each of the tensors that are not optimised is in the memory."""
         end = 0
         for name, b in kept:
             if b.dtype not in _DTYPES or b.layout != torch.strided:
@@ -559,7 +559,7 @@ class Session:
         self._watch()
 
     def _gather(self) -> bool:
-        """Has all gradients in the memory. True: somebody has changed one since backward has completed it."""
+        """Has all gradients in the memory. True: one was changed after backward had completed it."""
         grads, params = self.grads, [t.tensor for t in self.params]
         mine = [p.grad for p in params]
         if not all(map(operator.is_, mine, grads)) or list(map(torch.Tensor.data_ptr, grads)) != self.grad_addresses:
@@ -579,7 +579,7 @@ class Session:
         return any(c not in (-1, g._version) for c, g in zip(self.complete, grads))
 
     def _changed(self) -> bool:
-        """Whether somebody has changed a gradient since backward has completed it."""
+        """Whether a gradient was changed after backward had completed it."""
         for name, p, _ in self.params:
             if p.grad is not None and p.grad.is_sparse:
                 raise StarError("the gradient of %s is sparse: give the embedding sparse=False" % name, _link.EXIT_DISAGREE)

@@ -98,7 +98,7 @@ def rule(optimizer: torch.optim.Optimizer, params: Sequence[Any], rates: Optiona
         decoupled = "AdamW" in kinds or bool(first.get("decoupled_weight_decay"))
         rule = {"name": "adamw" if decoupled else "adam", "beta1": float(first["betas"][0]), "beta2": float(first["betas"][1]), "epsilon": float(first["eps"])}
     else:
-        raise no("is none of those that it knows")
+        raise no("is unknown to it")
     if rates is None:
         rates = [float(g["lr"]) for g in groups]
     base = next((r for r in rates if r > 0), 0.0)

@@ -16,7 +16,7 @@ from ._link import StarError
 if TYPE_CHECKING:
     from ._data import Loader
 
-# The rates are followed beyond the epochs that the script says for at least so many steps of the scheduler: the job may be longer (star ps --epochs).
+# The rates are followed beyond the epochs that the script says for at least this many steps of the scheduler: the job may be longer (star ps --epochs).
 _BEYOND = 512
 
 # More changes of the rate than this are put together: a job's table of them travels with every process that joins.
@@ -100,7 +100,7 @@ def schedule(scheduler: Any, *, every: int = 0) -> Any:
     """Has the job's learning rate follow a scheduler of the attached optimizer, which is given back: it makes a step whenever the job, all workers together, has
     used ``every`` samples (0: an epoch). ``scheduler.step()`` in the loop does nothing any more.
 
-    So the rate is the same for all workers, whatever the mode, and right for who comes later. Call it before the first batch of the loader. A scheduler that
+    So the rate is the same for all workers, whatever the mode, and right for workers that join later. Call it before the first batch of the loader. A scheduler that
     makes a step for each batch has ``every=batch_size``, and star.loader(epochs=…) says how far it is to be followed.
     """
     s = _job.current()

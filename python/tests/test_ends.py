@@ -1,4 +1,4 @@
-"""When a job is over, and who says so."""
+"""When a job is over, and what ends it."""
 
 import json
 from typing import Any

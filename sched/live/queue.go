@@ -392,7 +392,7 @@ func (q *Queue) archive(names []string) error {
 	return nil
 }
 
-// Archival is the event by which jobs leave the queue that have ended before a time, the oldest of them, at most so many. False: there is none.
+// Archival is the event by which jobs leave the queue that have ended before a time, the oldest of them, at most a number of them. False: no job does.
 func (q *Queue) Archival(before float64, most int, now float64) (e Event, ok bool) {
 	e = Event{At: now, Kind: KindArchive}
 	for _, j := range q.Jobs {

@@ -2,7 +2,7 @@ package originals
 
 import "math"
 
-// match finds the mate of each vertex, -1 where there is none, in a matching of the most weight as Muri's program finds
+// match finds the mate of each vertex, -1 for none, in a matching of the most weight as Muri's program finds
 // it: vertices u and v are joined where weights[u][v] is over 0, and the table need not be symmetric. It is
 // blossom.Forest in floating point: labels are compared exactly, but for the last one.
 func match(weights [][]float64) []int {
@@ -19,15 +19,15 @@ func match(weights [][]float64) []int {
 	f.label, f.seen, f.children = make([]uint8, size), make([]int, size), make([][]int, size)
 	f.edge, f.child = make([][]arc, size), make([][]int, size)
 	for b := range size {
-		f.mate[b], f.top[b] = nobody, nobody
+		f.mate[b], f.top[b] = absent, absent
 		f.edge[b], f.child[b] = make([]arc, size), make([]int, n)
 		for x := range size {
-			f.edge[b][x] = arc{nobody, nobody}
+			f.edge[b][x] = arc{absent, absent}
 		}
 		if b < n {
 			f.price[b], f.top[b] = most, b
 			for v, w := range weights[b] {
-				if f.child[b][v] = nobody; w > 0 {
+				if f.child[b][v] = absent; w > 0 {
 					f.edge[b][v] = arc{b, v}
 				}
 			}
@@ -39,8 +39,8 @@ func match(weights [][]float64) []int {
 	return f.mate[:n]
 }
 
-// nobody is no node, and no vertex.
-const nobody = -1
+// absent is no node and no vertex.
+const absent = -1
 
 // labels of nodes in the forest of a stage: an outer node is an even number of edges from its root.
 const (
@@ -59,7 +59,7 @@ type forest struct {
 	price          []float64 // of nodes
 	mate           []int     // vertex at the other end of the node's edge of the matching
 	near           []int     // vertex of an outer node from which the node has the least slack
-	top            []int     // the outermost blossom that a node is in; none: the blossom is not there
+	top            []int     // the outermost blossom that a node is in; absent: the blossom is not there
 	parent         []int     // vertex from which an inner node was reached
 	label          []uint8   // outside, outer or inner
 	seen           []int
@@ -75,16 +75,16 @@ func (f *forest) slack(e arc) float64 {
 
 // offer has a node reached from a vertex, if with less slack.
 func (f *forest) offer(u, x int) {
-	if f.near[x] == nobody || f.slack(f.edge[u][x]) < f.slack(f.edge[f.near[x]][x]) {
+	if f.near[x] == absent || f.slack(f.edge[u][x]) < f.slack(f.edge[f.near[x]][x]) {
 		f.near[x] = u
 	}
 }
 
 // nearest looks for the vertex of an outer node from which a node is reached with the least slack.
 func (f *forest) nearest(x int) {
-	f.near[x] = nobody
+	f.near[x] = absent
 	for u := range f.n {
-		if f.edge[u][x].from != nobody && f.top[u] != x && f.label[f.top[u]] == outer {
+		if f.edge[u][x].from != absent && f.top[u] != x && f.label[f.top[u]] == outer {
 			f.offer(u, x)
 		}
 	}
@@ -144,8 +144,8 @@ func (f *forest) marry(u, v int) {
 
 // topOf is the outermost blossom of a vertex, if there is one.
 func (f *forest) topOf(v int) int {
-	if v == nobody {
-		return nobody
+	if v == absent {
+		return absent
 	}
 	return f.top[v]
 }
@@ -155,7 +155,7 @@ func (f *forest) augment(u, v int) {
 	for {
 		next := f.topOf(f.mate[u])
 		f.marry(u, v)
-		if next == nobody {
+		if next == absent {
 			return
 		}
 		up := f.top[f.parent[next]]
@@ -164,28 +164,28 @@ func (f *forest) augment(u, v int) {
 	}
 }
 
-// meet is the outer node in which the paths from two outer nodes to their roots meet; none: they are in different
+// meet is the outer node in which the paths from two outer nodes to their roots meet; absent: they are in different
 // trees.
 func (f *forest) meet(u, v int) int {
-	for f.tick++; u != nobody || v != nobody; u, v = v, u {
-		if u == nobody {
+	for f.tick++; u != absent || v != absent; u, v = v, u {
+		if u == absent {
 			continue
 		}
 		if f.seen[u] == f.tick {
 			return u
 		}
 		f.seen[u] = f.tick
-		if u = f.topOf(f.mate[u]); u != nobody {
+		if u = f.topOf(f.mate[u]); u != absent {
 			u = f.top[f.parent[u]]
 		}
 	}
-	return nobody
+	return absent
 }
 
 // shrink makes a blossom of the paths from two outer nodes to where they meet.
 func (f *forest) shrink(u, base, v int) {
 	b := f.n
-	for b < f.nodes && f.top[b] != nobody {
+	for b < f.nodes && f.top[b] != absent {
 		b++
 	}
 	f.nodes = max(f.nodes, b+1)
@@ -207,19 +207,19 @@ func (f *forest) shrink(u, base, v int) {
 	f.children[b] = append(f.children[b], path(v)...)
 	f.setTop(b, b)
 	for x := range f.nodes {
-		f.edge[b][x], f.edge[x][b] = arc{nobody, nobody}, arc{nobody, nobody}
+		f.edge[b][x], f.edge[x][b] = arc{absent, absent}, arc{absent, absent}
 	}
 	for v := range f.child[b] {
-		f.child[b][v] = nobody
+		f.child[b][v] = absent
 	}
 	for _, c := range f.children[b] {
 		for x := range f.nodes {
-			if e := f.edge[c][x]; e.from != nobody && (f.edge[b][x].from == nobody || f.slack(e) < f.slack(f.edge[b][x])) {
+			if e := f.edge[c][x]; e.from != absent && (f.edge[b][x].from == absent || f.slack(e) < f.slack(f.edge[b][x])) {
 				f.edge[b][x], f.edge[x][b] = e, f.edge[x][c]
 			}
 		}
 		for v, in := range f.child[c] {
-			if in != nobody {
+			if in != absent {
 				f.child[b][v] = c
 			}
 		}
@@ -238,7 +238,7 @@ func (f *forest) expand(b int) {
 	for i := 0; i < even; i += 2 {
 		f.parent[c[i]] = f.edge[c[i+1]][c[i]].from
 		f.label[c[i]], f.label[c[i+1]] = inner, outer
-		f.near[c[i]] = nobody
+		f.near[c[i]] = absent
 		f.nearest(c[i+1])
 		f.enqueue(c[i+1])
 	}
@@ -247,7 +247,7 @@ func (f *forest) expand(b int) {
 		f.label[x] = outside
 		f.nearest(x)
 	}
-	f.top[b] = nobody
+	f.top[b] = absent
 }
 
 // follow goes along a tight edge from an outer node, and says whether the matching has one edge more.
@@ -257,12 +257,12 @@ func (f *forest) follow(e arc) bool {
 	case outside:
 		f.parent[v], f.label[v] = e.from, inner
 		next := f.top[f.mate[v]]
-		f.near[v], f.near[next] = nobody, nobody
+		f.near[v], f.near[next] = absent, absent
 		f.label[next] = outer
 		f.enqueue(next)
 	case outer:
 		base := f.meet(u, v)
-		if base == nobody {
+		if base == absent {
 			f.augment(u, v)
 			f.augment(v, u)
 			return true
@@ -276,10 +276,10 @@ func (f *forest) follow(e arc) bool {
 func (f *forest) stage() bool {
 	f.queue = f.queue[:0]
 	for x := range f.nodes {
-		f.label[x], f.near[x] = outside, nobody
+		f.label[x], f.near[x] = outside, absent
 	}
 	for x := range f.nodes {
-		if f.top[x] == x && f.mate[x] == nobody {
+		if f.top[x] == x && f.mate[x] == absent {
 			f.label[x] = outer
 			f.enqueue(x)
 		}
@@ -298,7 +298,7 @@ func (f *forest) stage() bool {
 			return false
 		}
 		for x := range f.nodes { // those that are there now
-			if u := f.near[x]; f.top[x] == x && u != nobody && f.top[u] != x && !(f.slack(f.edge[u][x]) > 0) && f.follow(f.edge[u][x]) {
+			if u := f.near[x]; f.top[x] == x && u != absent && f.top[u] != x && !(f.slack(f.edge[u][x]) > 0) && f.follow(f.edge[u][x]) {
 				return true
 			}
 		}
@@ -317,7 +317,7 @@ func (f *forest) scan(u int) bool {
 	}
 	for v := range f.n {
 		switch e := f.edge[u][v]; {
-		case e.from == nobody || f.top[u] == f.top[v]:
+		case e.from == absent || f.top[u] == f.top[v]:
 		case f.slack(e) > 0:
 			f.offer(u, f.top[v])
 		case f.follow(e):
@@ -338,7 +338,7 @@ func (f *forest) reprice() bool {
 		if x >= f.n && f.label[x] == inner {
 			step = min(step, f.price[x]/2)
 		}
-		if f.near[x] == nobody {
+		if f.near[x] == absent {
 			continue
 		}
 		switch s := f.slack(f.edge[f.near[x]][x]); f.label[x] {

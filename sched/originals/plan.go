@@ -17,7 +17,7 @@ func (w *work) rate(gpus int) float64 {
 	return w.rates[bits.Len(uint(gpus))-1]
 }
 
-// done is the iterations that the job makes on so many GPUs in some time, which may be +Inf.
+// done is the iterations that the job makes on gpus GPUs in some time, which may be +Inf.
 func (w *work) done(gpus int, s float64) float64 {
 	if gpus == 0 {
 		return 0
@@ -25,7 +25,7 @@ func (w *work) done(gpus int, s float64) float64 {
 	return float64(s * w.rate(gpus))
 }
 
-// fit is the largest level that is no more than so many GPUs, or 0.
+// fit is the largest level that is at most gpus GPUs, or 0.
 func (w *work) fit(gpus int) int {
 	for i := len(w.levels) - 1; i >= 0; i-- {
 		if w.levels[i] <= gpus {
@@ -35,7 +35,7 @@ func (w *work) fit(gpus int) int {
 	return 0
 }
 
-// up is the level after so many GPUs, or the same number if there is none.
+// up is the level after gpus, or gpus itself at the last one.
 func (w *work) up(gpus int) int {
 	for _, l := range w.levels {
 		if l > gpus {

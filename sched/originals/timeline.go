@@ -30,7 +30,7 @@ func (l timeline) has(at float64) bool {
 	return there
 }
 
-// before is the number of GPUs of the last step before a time, 0 if there is none.
+// before is the number of GPUs of the last step before a time, 0 before the first.
 func (l timeline) before(at float64) int {
 	if i, _ := l.find(at); i > 0 {
 		return l[i-1].gpus
@@ -38,7 +38,7 @@ func (l timeline) before(at float64) int {
 	return 0
 }
 
-// put sets the number of GPUs of the step at a time, and makes the step if there is none.
+// put sets the number of GPUs of the step at a time, and makes a missing step.
 func (l *timeline) put(at float64, gpus int) {
 	i, there := l.find(at)
 	if there {

@@ -6,7 +6,7 @@ import (
 	"star/sched"
 )
 
-// restarts is how many seconds each model loses when it starts again on up to so many GPUs, in Muri's program. Found from its results: of all models for 4, 8 and 32 GPUs but
+// restarts is how many seconds each model loses when it starts again on up to a number of GPUs, in Muri's program. Found from its results: of all models for 4, 8 and 32 GPUs but
 // of shufflenet for 32 and vgg16 for 4, which is taken to be as vgg19, and for 1 GPU of resnet18, dqn and both vgg.
 var restarts = map[string][]struct {
 	gpus    int

@@ -247,7 +247,7 @@ func (t *table) misplaced() bool {
 func (t *table) dropFirst() {
 	t.named = true
 	t.features, t.labels = t.features[t.columns:], t.labels[1:]
-	if !slices.Contains(t.labels, 0) { // nobody else has its label
+	if !slices.Contains(t.labels, 0) { // no other row has its label
 		t.names = t.names[1:]
 		for i := range t.labels {
 			t.labels[i]--

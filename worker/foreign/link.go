@@ -175,7 +175,7 @@ func (c *conn) ending(f Frame) error {
 		return e
 	case KindLeave:
 		if f.A == stays {
-			return nil // who waits for an answer hears it
+			return nil // the goroutine that waits for an answer gets it
 		}
 		return ErrLeft
 	case KindHalt, KindPart, KindDone, KindEvaluated, KindUpdated, KindState, KindRecall:

@@ -109,7 +109,7 @@ func (m *Model) Asks(recall func(ctx context.Context) (*train.Experience, error)
 
 // Answers to a Recall of the program, in C.
 const (
-	recalledError = 1 << 63 // the body says why there is none; else C is how many updates the optimiser has made
+	recalledError = 1 << 63 // the body says why the state is missing; else C is how many updates the optimiser has made
 )
 
 // tell answers a Recall of the program: what the job's optimiser remembers, vectors in order of their names, or why it cannot be said. An error: the program is gone.

@@ -22,7 +22,7 @@ func TestFirstAnswerIsTrue(t *testing.T) {
 	log := runlog.NewWriter(f)
 	log.Write(0, runlog.Start{Format: runlog.MaxFormat, Program: "test", Job: "job", Config: []byte(`{"workers":1,"batch":8,"mode":"ssgd"}`)})
 	log.Write(1, runlog.Train{Workers: 1, Model: "softmax", Data: "digits", Params: 10, Plan: "ssgd"})
-	const updates = 20000 // so many that to read them takes longer than to answer
+	const updates = 20000 // reading them takes longer than answering
 	for n := range int64(updates) {
 		log.Write(2, runlog.Fire{Seq: n + 1, Version: n + 1, Workers: []star.Worker{0}, Staleness: []int64{0}, Pieces: []int64{8 * n, 8}, Samples: 8 * (n + 1), Round: 8})
 	}

@@ -46,7 +46,7 @@ func (c *codes) get(p child) (int, bool) {
 	return code, err == nil
 }
 
-// mostInput is how many bytes of input a pipe takes that nobody reads yet: a page less than the 16 that Linux has (man 7 pipe).
+// mostInput is how many bytes of input a pipe takes before it is read: a page less than the 16 that Linux has (man 7 pipe).
 const mostInput = 60 << 10
 
 // start starts a process that outlives this one. Input is the first line of its standard input, which stays open for orders; nil: it has none. A shell writes down its

@@ -20,7 +20,7 @@ import (
 // secretName is the file of the services' secret, in the folder of the jobs, where no STAR_TOKEN gives them one.
 const secretName = "services.token"
 
-// madeSecret is the secret in a file that its owner alone may read. If there is none it makes one: of several processes that
+// madeSecret is the secret in a file that its owner alone may read. It makes a missing one: of several processes that
 // do so at once all get the same.
 func madeSecret(name string) (string, error) {
 	f, err := os.CreateTemp(filepath.Dir(name), ".token-*") // its mode is 0600

@@ -13,7 +13,7 @@ import (
 	"star/sched/live"
 )
 
-// The coordinator of a job is asked by who has the job's token, also on loopback: the owner of the service, who learns it from that. One who
+// The coordinator of a job answers callers with the job's token only, also on loopback: the owner of the service, which tells it. A caller that
 // stops the job stops it: it is not done.
 func TestSchedStopped(t *testing.T) {
 	t.Parallel()

@@ -291,7 +291,7 @@ def _backward_ends(r):
 
 @_guard
 def _stepped(r, optimizer):
-    if r.module is None and not r.how and r.rank()[1] == 1:  # nobody to exchange with
+    if r.module is None and not r.how and r.rank()[1] == 1:  # no other rank to exchange with
         r.how = "one process"
     if r.blocks == 0 and (r.module is not None or r.how):
         r.optimizer = r.optimizer or optimizer
