@@ -56,6 +56,9 @@ type Manifest struct {
 	ModelHash string `json:"model_hash"` // what must agree to resume
 	Created   string `json:"created"`    // RFC 3339
 
+	Program string `json:"program,omitempty"` // name and version of the program that wrote it; empty: an older one
+	Commit  string `json:"commit,omitempty"`  // that it was built from
+
 	Params       int64        `json:"params"` // elements of the flat vector
 	Layout       []TensorSpec `json:"layout"`
 	BufferLayout []TensorSpec `json:"buffer_layout,omitempty"`

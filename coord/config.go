@@ -181,6 +181,7 @@ type Config struct {
 	// leaves Log as it is.
 	Notes   []string      // injections and the like, for the run log
 	Program string        // name and version
+	Commit  string        // that it was built from
 	Result  runlog.Result // fields that only the caller knows are copied into the result
 	RunLog  *runlog.Writer
 	Log     *slog.Logger

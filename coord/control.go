@@ -30,7 +30,7 @@ var probe [8 << 20]byte
 func (c *Coordinator) serveTool(conn transport.Conn) {
 	host, _ := os.Hostname()
 	self, _ := json.Marshal(map[string]any{
-		"version": c.cfg.Program, "protocol": transport.Protocol, "host": host, "system": runtime.GOOS + "/" + runtime.GOARCH,
+		"version": c.cfg.Program, "commit": c.cfg.Commit, "protocol": transport.Protocol, "host": host, "system": runtime.GOOS + "/" + runtime.GOARCH,
 	})
 	conn.SetWriteDeadline(time.Now().Add(c.cfg.SendTimeout))
 	if err := transport.Send(conn, transport.Welcome{Rank: -1, Workers: c.cfg.Workers}, self); err != nil {

@@ -38,6 +38,7 @@
 package coord
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -353,6 +354,10 @@ func (c *Coordinator) Accept(conn transport.Conn, h transport.Hello, payload []b
 	defer writer.Wait()
 	defer box.Close()
 	p := &peer{conn: box, role: h.Role, rank: h.Rank, hello: h}
+	if c.cfg.Commit != "" && h.Commit != c.cfg.Commit {
+		c.log.Info("a member was built from another commit", "member", fmt.Sprintf("%s %d", h.Role, h.Rank), "peer", conn.RemoteAddr(), "version", h.Version,
+			"commit", cmp.Or(h.Commit, "not sent"), "own", c.cfg.Commit)
+	}
 	if !c.post(event{peer: p, kind: transport.KindHello, hello: h, payload: payload}) {
 		c.turnAway(conn)
 		return
@@ -542,7 +547,7 @@ func (c *Coordinator) open() {
 		c.result.Model, c.result.Dataset, c.result.Seed = t.Model, t.Dataset, t.Seed
 	}
 	c.cfg.RunLog.Write(0, runlog.Start{
-		Format: runlog.MaxFormat, Program: c.cfg.Program, Time: c.started, Job: c.cfg.Job,
+		Format: runlog.MaxFormat, Program: c.cfg.Program, Commit: c.cfg.Commit, Time: c.started, Job: c.cfg.Job,
 		Notes: c.cfg.Notes, Config: settings,
 	})
 	for rank, p := range c.workers {

@@ -9,11 +9,12 @@ import (
 
 	"star/checkpoint"
 	"star/exitcode"
+	"star/internal/build"
 	"star/train/data"
 )
 
 // Program is the name and version that members tell each other and the run log.
-const Program = "star 0.1.0"
+const Program = build.Program
 
 // ExitCode is the exit code that fits err.
 func ExitCode(err error) int {

@@ -23,6 +23,7 @@ type (
 	Start struct {
 		Format  int             `json:"format" check:"min=1"` // 1
 		Program string          `json:"program"`              // name and version
+		Commit  string          `json:"commit,omitempty"`     // that the program was built from, with `+changes` if the checkout had others; `unknown`: it was not built in a checkout. Absent in older logs
 		Time    time.Time       `json:"time"`                 // when the coordinator began, RFC 3339
 		Job     string          `json:"job"`                  // `--job`
 		Notes   []string        `json:"notes,omitempty"`      // what was done on purpose: each straggler injection. Absent if nothing was

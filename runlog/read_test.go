@@ -46,7 +46,7 @@ func entries() []Line {
 	before.At = -time.Second
 	s := time.Second
 	return []Line{
-		{T: 0, Entry: Start{1, "star 1", time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC), "j", []string{"n"}, []byte(`{"arch":"ps"}`)}},
+		{T: 0, Entry: Start{1, "star 1", "", time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC), "j", []string{"n"}, []byte(`{"arch":"ps"}`)}},
 		{T: s / 4, Entry: Join{2, "p"}},
 		{T: s / 2, Entry: Train{3, 2, "m", "h", 9, "d", 10, 30, 4, "ssgd", []star.Worker{1}}},
 		{T: s / 2, Entry: Memory{[]star.Record{before}}},

@@ -10,6 +10,7 @@ import (
 
 	"star/checkpoint"
 	"star/coord"
+	"star/internal/build"
 	"star/internal/process"
 	"star/member"
 	"star/modes"
@@ -61,7 +62,7 @@ func (s *server) coordinator() (*coord.Coordinator, error) {
 		EvalEvery: job.EvalEvery, SaveEvery: job.CheckpointEvery, Grace: job.Grace,
 		JoinTimeout: job.JoinTimeout, Attended: job.Attended, DeadAfter: job.DeadAfter, MaxParams: room(job.Servers),
 		Save: s.saveManifest, Saved: s.saved, Discard: s.discard, Name: checkpoint.Name, Generation: s.generation(),
-		Settings: config, Notes: s.notes(), Program: member.Program,
+		Settings: config, Notes: s.notes(), Program: member.Program, Commit: build.Commit(),
 		Fits: s.fits, Trains: func(h transport.Hello, e coord.Enrolment) (coord.Told, json.RawMessage) {
 			t := s.trains(h, e)
 			text, err := s.trained(t, e)

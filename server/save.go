@@ -8,6 +8,7 @@ import (
 
 	"star/checkpoint"
 	"star/coord"
+	"star/internal/build"
 	"star/internal/process"
 	"star/runlog"
 	"star/transport"
@@ -36,7 +37,7 @@ func (s *server) saveManifest(c coord.Checkpoint) (path string, err error) {
 		return "", err
 	}
 	m := checkpoint.Manifest{
-		Job: s.job.Name, Model: c.Model, ModelHash: c.ModelHash, Created: time.Now().UTC().Format(time.RFC3339),
+		Job: s.job.Name, Model: c.Model, ModelHash: c.ModelHash, Created: time.Now().UTC().Format(time.RFC3339), Program: build.Program, Commit: build.Commit(),
 		Params: c.Params, Layout: specs(c.Enrolment.Layout), BufferLayout: specs(c.Enrolment.Buffers),
 		Version: c.Version, Samples: c.Samples, Cursor: c.Cursor, Generation: c.Generation,
 		Config: config, FirstAttempt: s.firstAttempt(c.Generation),

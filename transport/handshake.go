@@ -18,6 +18,7 @@ import (
 	"github.com/cenkalti/backoff/v5"
 
 	"star/exitcode"
+	"star/internal/build"
 	"star/transport/wire"
 )
 
@@ -90,6 +91,7 @@ func Open(ctx context.Context, n Network, addr string, h Hello, payload []byte) 
 		ctx, cancel = context.WithTimeout(ctx, time.Minute)
 		defer cancel()
 	}
+	h.Commit = cmp.Or(h.Commit, build.Commit())
 	if _, err := ParseHello(h.AppendTo(nil)); err != nil {
 		return nil, Welcome{}, nil, &Error{"hello to", addr, err}
 	}

@@ -18,7 +18,7 @@ type sample struct {
 var samples = []sample{
 	{Hello{
 		Service: ServiceCoord, Role: RoleWorker, Job: "lenet", Token: "s3cret", Version: "0.1.0", Host: "node7",
-		Rank: -1, Model: "lenet width=1", ModelHash: "5eed", Params: 61706, Buffers: 0,
+		Rank: -1, Model: "lenet width=1", ModelHash: "5eed", Params: 61706, Buffers: 0, Commit: "194c95e6e2",
 	}, []byte(`[{"name":"conv1.w","shape":[6,1,5,5]}]`)},
 	{Hello{Service: ServiceShard, Role: RoleWorker, Job: "lenet", Rank: 4095, Shard: 1023, Pass: "12884901889.42.eb5ae78e3f6eb406f250bdde5b4fc817"}, nil},
 	{Hello{Service: ServiceCoord, Role: RoleServer, Job: "lenet", Addr: "10.0.0.2:7070", Shards: 2}, nil},

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"star/checkpoint"
+	"star/internal/build"
 	"star/internal/defaults"
 	"star/internal/process"
 	"star/internal/settings"
@@ -329,7 +330,7 @@ func (c *converting) load(w io.Writer, from, to string) error {
 		return err
 	}
 	m.Version, m.Samples, m.Cursor, m.FirstAttempt, m.Data, m.Extra = 1, 0, 0, 0, nil, checkpoint.Extra{} // of version 0 workers would make their own from the seed
-	m.Created = time.Now().UTC().Format(time.RFC3339)
+	m.Created, m.Program, m.Commit = time.Now().UTC().Format(time.RFC3339), build.Program, build.Commit()
 	m.Generation = 1 + generation(to)
 	dir := checkpoint.Join(to, checkpoint.Name(m.Version, m.Generation))
 	m, odd, err := checkpoint.Import(from, dir, m, slots)

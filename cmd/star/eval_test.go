@@ -14,7 +14,7 @@ import (
 	"strings"
 	"testing"
 
-	"star/cmd/internal/daemon"
+	"star/internal/build"
 	"star/train/data"
 	"star/train/net"
 
@@ -124,7 +124,7 @@ func TestLists(t *testing.T) {
 		}
 	}
 	for _, args := range [][]string{{"version"}, {"--version"}, {"ps", "--version"}, {"worker", "--version"}} {
-		if out := run(args...); !strings.Contains(out, daemon.Built().Version+" (commit ") {
+		if out := run(args...); !strings.Contains(out, build.Built().Version+" (commit ") {
 			t.Errorf("%v: %q", args, out)
 		}
 	}

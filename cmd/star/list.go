@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"star/cmd/internal/daemon"
+	"star/internal/build"
 	"star/internal/settings"
 	"star/train/data"
 	"star/train/net"
@@ -40,8 +40,8 @@ func listed(use, short, long string, value func() any, text func(w io.Writer)) *
 
 func versionCommand() *cobra.Command {
 	return listed("version", "Print version and commit", "Prints the version, the commit that the program was built from, where Go knows it, and with what it was built.",
-		func() any { return daemon.Built() },
-		func(w io.Writer) { fmt.Fprintln(w, "star", daemon.Built()) })
+		func() any { return build.Built() },
+		func(w io.Writer) { fmt.Fprintln(w, "star", build.Built()) })
 }
 
 func modelsCommand() *cobra.Command {

@@ -11,6 +11,7 @@ import (
 
 	"star/cmd/internal/daemon"
 	"star/cmd/internal/schedule"
+	"star/internal/build"
 	"star/internal/settings"
 )
 
@@ -24,7 +25,7 @@ func root() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "star",
 		Short:   "Train on machines that are not perfectly even",
-		Version: daemon.Built().String(),
+		Version: build.Built().String(),
 		Long: `star trains one model with many workers, some of which are slower than others.
 
   star run                       a whole job on this machine: 2 parameter servers, 4 workers, one of them slow

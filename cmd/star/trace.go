@@ -20,6 +20,7 @@ import (
 	"star"
 	"star/cmd/internal/watch"
 	"star/exitcode"
+	"star/internal/build"
 	"star/internal/process"
 	"star/internal/settings"
 	"star/member"
@@ -191,7 +192,7 @@ func (o *imports) tell(s *settings.Set, t *trace.Trace, dir string, say func(str
 		say("kept the run log that was there as " + kept)
 	}
 	log := runlog.NewWriter(f)
-	head := watch.NewHead(log, runlog.Start{Program: member.Program, Time: time.Now().UTC(), Job: "imported"}, say)
+	head := watch.NewHead(log, runlog.Start{Program: member.Program, Commit: build.Commit(), Time: time.Now().UTC(), Job: "imported"}, say)
 	steps := func(w, i int) trace.ProfiledStep {
 		own := t.Relative(star.Worker(w), int64(i)) * t.Median.Seconds()
 		return trace.ProfiledStep{Took: own}

@@ -20,6 +20,7 @@ import (
 	nouns "star"
 	"star/cmd/internal/daemon"
 	"star/cmd/internal/watch"
+	"star/internal/build"
 	"star/internal/process"
 	"star/internal/settings"
 	"star/member"
@@ -255,7 +256,7 @@ func (w *watching) sink(ctx context.Context) (take func(watch.Row), finish func(
 		w.say("kept the run log that was there as " + kept)
 	}
 	log, begun := runlog.NewWriter(f), time.Now()
-	head := watch.NewHead(log, runlog.Start{Program: member.Program, Time: begun.UTC(), Job: "watch"}, w.say)
+	head := watch.NewHead(log, runlog.Start{Program: member.Program, Commit: build.Commit(), Time: begun.UTC(), Job: "watch"}, w.say)
 	type came struct {
 		row watch.Row
 		at  time.Duration

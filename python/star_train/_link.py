@@ -22,6 +22,8 @@ import traceback
 from types import FrameType, TracebackType
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Type
 
+from . import __version__
+
 VERSION = 1
 
 ABOUT, MEMORY, READY, COMPUTE, PART, DONE, EVALUATE, EVALUATED, LEASE, ERROR, STOP, LEAVE, JOINED, UPDATE, UPDATED, RECALL, STATE, HALT = range(1, 19)
@@ -49,6 +51,7 @@ _NAMES = (
 
 _HEADER = struct.Struct("<IIQQQ")
 _MEMORY = struct.Struct("<8s8Q")
+_AGENT = slice(_MEMORY.size, mmap.PAGESIZE)  # a text that ends with 0
 _USAGE = struct.Struct("<6q")
 _F64 = struct.Struct("<d")
 _U64 = struct.Struct("<Q")
@@ -95,6 +98,12 @@ class Frame(NamedTuple):
     b: int
     c: int
     body: bytes
+
+
+def _agent(m: "mmap.mmap") -> str:
+    """The agent's version and commit as messages have them. Empty: it is an older one."""
+    text = m[_AGENT].split(b"\0", 1)[0].decode("utf-8", "replace")
+    return " (%s)" % text[:200] if text else ""
 
 
 class Memory(NamedTuple):
@@ -156,7 +165,7 @@ class Link:
 
     def begin(self, about: "dict[str, Any]") -> Memory:
         """Says what is trained; the memory in which parameters, gradient and buffers are from now on."""
-        about = dict(about, pid=os.getpid())
+        about = dict(about, pid=os.getpid(), client="star-train " + __version__)
         self._send(ABOUT, VERSION, 0, 0, json.dumps(about).encode())
         f, fd = self._receive_fd()
         if f.kind == STOP:
@@ -175,7 +184,11 @@ class Link:
         finally:
             os.close(fd)
         if magic != b"STARLINK" or version != VERSION or size != f.a:
-            raise StarError("the memory of the agent begins with %r, version %d: this star-train speaks version %d" % (magic, version, VERSION), EXIT_DISAGREE)
+            raise StarError(
+                "the memory of the agent%s begins with %r, version %d: this star-train %s speaks version %d"
+                % (_agent(m), magic, version, __version__, VERSION),
+                EXIT_DISAGREE,
+            )
         typed = [t["name"] for t in about.get("buffers", ()) if "dtype" in t]
         if typed and not can & _TYPED_BUFFERS:
             raise StarError("%s is not float32, which this star cannot save: take the star that belongs to this star-train" % typed[0], EXIT_DISAGREE)

@@ -165,7 +165,7 @@ func (Hello) Kind() Kind { return KindHello }
 
 // AppendTo appends the header of m to dst.
 func (m Hello) AppendTo(dst []byte) []byte {
-	dst = appendArray(dst, 16)
+	dst = appendArray(dst, 17)
 	dst = appendString(dst, m.Service)
 	dst = appendString(dst, m.Role)
 	dst = appendString(dst, m.Job)
@@ -182,6 +182,7 @@ func (m Hello) AppendTo(dst []byte) []byte {
 	dst = appendInt(dst, m.Buffers)
 	dst = appendString(dst, m.Pass)
 	dst = appendString(dst, m.Process)
+	dst = appendText(dst, m.Commit, maxName)
 	return dst
 }
 
@@ -240,6 +241,12 @@ func (m *Hello) Parse(b []byte) error {
 		p.left--
 		if s := p.text("process", maxName); m.Process != string(s) {
 			m.Process = string(s)
+		}
+	}
+	if m.Commit = ""; p.more() {
+		p.left--
+		if s := p.text("commit", maxName); m.Commit != string(s) {
+			m.Commit = string(s)
 		}
 	}
 	return p.end()

@@ -258,7 +258,7 @@ func TestShortAndLongHeadersAreRefused(t *testing.T) {
 			for i, v := range again {
 				want := plain(list[i])
 				if i >= n {
-					want = map[string]any{"sum2": -1., "pass": "", "process": "", "optimizer": "", "key": "", "rule": "", "telemetry": []any(nil), "more": []any(nil), "samples": []any(nil), "behind": []any(nil), "below": []any(nil),
+					want = map[string]any{"sum2": -1., "pass": "", "process": "", "commit": "", "optimizer": "", "key": "", "rule": "", "telemetry": []any(nil), "more": []any(nil), "samples": []any(nil), "behind": []any(nil), "below": []any(nil),
 						"leases": []any(nil), "applied": []any(nil), "lives": []any(nil)}[name(k, i)]
 					if want == nil {
 						want = int64(0)
@@ -269,6 +269,19 @@ func TestShortAndLongHeadersAreRefused(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// The hello of a program that knew no commit, as it was written, reads as before.
+func TestHelloWithoutCommit(t *testing.T) {
+	h, err := hex.DecodeString("dc0010a5636f6f7264a6776f726b6572a56c656e6574a6733363726574a5302e312e30a56e6f646537ff00a000ad6c656e65742077696474683d31a435656564cdf10a00a0a0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := ParseHello(h)
+	want := Hello{Service: ServiceCoord, Role: RoleWorker, Job: "lenet", Token: "s3cret", Version: "0.1.0", Host: "node7", Rank: -1, Model: "lenet width=1", ModelHash: "5eed", Params: 61706}
+	if err != nil || got != want {
+		t.Errorf("%+v, %v, want %+v", got, err, want)
 	}
 }
 

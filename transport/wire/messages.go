@@ -110,6 +110,7 @@ type Hello struct {
 	Buffers   int64  `wire:"0..MaxParams"` // workers: elements of the model's buffers
 	Pass      string `wire:"absent"`       // service `shard`: of a worker that of its last welcome, of a server one that it has made with the key of its assign (*Passes*)
 	Process   string `wire:"absent"`       // workers, to the coordinator: another text for each process; one that says hello again takes its own earlier place
+	Commit    string `wire:"cut,absent"`   // that the program was built from, for messages; `unknown`: it was not built in a checkout; empty: an older program
 }
 
 // ShardInfo says who holds which range of the flat vector.

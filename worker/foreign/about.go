@@ -60,6 +60,9 @@ type About struct {
 	// Prefetch is how many batches after the one that is computed the program wants to hear of (Lease). They are likely, and no promise.
 	Prefetch int `json:"prefetch,omitempty"`
 
+	// Client is the name and version of the program's side of the link. Empty: an older one, or one that does not say it.
+	Client string `json:"client,omitempty"`
+
 	PID int `json:"pid"` // of the process that computes
 
 	// Stack says that SIGUSR2 has the process write to its standard error where it is.
@@ -88,7 +91,7 @@ func parseAbout(f Frame) (a About, err error) {
 		return bad("the program begins with %v, expected about: it is none that speaks this link (docs/link.md)", f.Kind)
 	}
 	if f.A != Version {
-		return bad("the program speaks version %d of the link, this star version %d: install the star-train that belongs to %s, or set STAR_AGENT to the star that belongs to it", f.A, Version, executable())
+		return bad("the program%s speaks version %d of the link, this star version %d: install the star-train that belongs to %s, or set STAR_AGENT to the star that belongs to it", client(f.Body), f.A, Version, executable())
 	}
 	if err := json.Unmarshal(f.Body, &a); err != nil {
 		return bad("what the program says of its model is not the JSON it should be: %v", err)
@@ -123,6 +126,15 @@ func parseAbout(f Frame) (a About, err error) {
 		return bad("a prefetch of %d batches: want at most %d", a.Prefetch, maxPrefetch)
 	}
 	return a, nil
+}
+
+// client is the name of the program's side of the link, as messages have it, in a body that may be of another version.
+func client(body []byte) string {
+	var a struct{ Client string }
+	if json.Unmarshal(body, &a); a.Client == "" {
+		return ""
+	}
+	return fmt.Sprintf(" (%.100s)", a.Client)
 }
 
 func executable() string {

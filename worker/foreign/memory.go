@@ -8,6 +8,7 @@ import (
 	"unsafe"
 
 	"star/exitcode"
+	"star/internal/build"
 )
 
 // magic is how the memory begins.
@@ -17,7 +18,7 @@ const magic = "STARLINK"
 const page = 4096
 
 // layout is where things lie in the shared memory, in bytes. The first page is the header: the magic, then as uint64, little-endian, the
-// version of the link, the fields of this struct in order, and what this agent can do.
+// version of the link, the fields of this struct in order, and what this agent can do; then the version and commit of its program, as text that ends with 0.
 type layout struct {
 	size            int // of the whole
 	params, nparams int // place, and how many float32
@@ -44,6 +45,7 @@ func (l layout) write(m []byte) {
 	for _, v := range []int{Version, l.size, l.params, l.nparams, l.grad, l.buffers, l.nbuffers, typedBuffers} {
 		b = binary.LittleEndian.AppendUint64(b, uint64(v))
 	}
+	copy(m[len(b):page-1], build.Program+" "+build.Commit())
 }
 
 // floats are n of them at a place in m.

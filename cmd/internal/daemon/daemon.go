@@ -18,6 +18,7 @@ import (
 	"star/checkpoint"
 	"star/cmd/internal/node"
 	"star/coord"
+	"star/internal/build"
 	"star/internal/process"
 	"star/internal/settings"
 	"star/member"
@@ -76,7 +77,7 @@ func Server(use string) *cobra.Command {
 	job := new(settings.Job)
 	cmd := &cobra.Command{
 		Use:     use,
-		Version: Built().String(),
+		Version: build.Built().String(),
 		Short:   "Host parameters; rank 0 also coordinates the job",
 		Long: "Hosts shards of the parameters. The process of rank 0 also is the job's coordinator: everybody else\n" +
 			"finds it by --coordinator. Ends when the job is over.",
@@ -116,7 +117,7 @@ func Worker(use string) *cobra.Command {
 	job := new(settings.Job)
 	cmd := &cobra.Command{
 		Use:     use + " [-- COMMAND [ARGUMENT…]]",
-		Version: Built().String(),
+		Version: build.Built().String(),
 		Short:   "Compute gradients",
 		Long: "Joins a job, computes gradients on its part of the data, and ends when the job is over.\n" +
 			"With a command, that program computes them, in any language: docs/python.md, docs/link.md.",

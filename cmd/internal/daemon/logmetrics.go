@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"star"
+	"star/internal/build"
 	"star/web"
 )
 
@@ -33,7 +34,7 @@ var logDescs = struct {
 
 // buildInfo is the metric that says which program this is.
 func buildInfo() prometheus.Collector {
-	g := prometheus.NewGauge(prometheus.GaugeOpts{Name: "star_build_info", Help: "1; the version of the program.", ConstLabels: prometheus.Labels{"version": Built().Version}})
+	g := prometheus.NewGauge(prometheus.GaugeOpts{Name: "star_build_info", Help: "1; the version of the program.", ConstLabels: prometheus.Labels{"version": build.Built().Version}})
 	g.Set(1)
 	return g
 }

@@ -133,7 +133,7 @@ func (s *store) compact() error {
 	if err != nil {
 		return err
 	}
-	h := head{savedFormat, s.head.Time, text}
+	h := head{savedFormat, s.head.Time, thisProgram(), text}
 	line, err := json.Marshal(h)
 	if err != nil {
 		return err

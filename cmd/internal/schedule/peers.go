@@ -223,7 +223,7 @@ func (c *council) lead(ctx context.Context, lead *election.Leadership) error {
 func (c *council) taken(lead *election.Leadership) (*Service, error) {
 	b := &agreedBook{lead: lead, hosts: c.o.Hosts, log: c.o.Log}
 	if lead.Note == nil {
-		if err := b.note(head{Format: queueFormat, Time: time.Now().Round(0)}); err != nil {
+		if err := b.note(head{Format: queueFormat, Time: time.Now().Round(0), writer: thisProgram()}); err != nil {
 			return nil, err
 		}
 	}
@@ -327,7 +327,7 @@ func (b *agreedBook) addOne(e live.Event) error {
 			return coded{fmt.Errorf("the queue's events cannot be made shorter: %w", err), exitcode.Corrupt}
 		}
 		events := len(b.since)
-		if err := b.note(head{savedFormat, b.head.Time, text}); err != nil {
+		if err := b.note(head{savedFormat, b.head.Time, thisProgram(), text}); err != nil {
 			return err
 		}
 		b.log.Info("the queue takes the place of its events", "events", events, "bytes", len(text))

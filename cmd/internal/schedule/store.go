@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"star/exitcode"
+	"star/internal/build"
 	"star/member"
 	"star/sched/live"
 )
@@ -29,10 +30,19 @@ const (
 
 // head is the first line of a queue's file.
 type head struct {
-	Format int             `json:"format"`
-	Time   time.Time       `json:"time"`            // from which events count
-	Queue  json.RawMessage `json:"queue,omitempty"` // as live.Save has it; what follows came later
+	Format int       `json:"format"`
+	Time   time.Time `json:"time"` // from which events count
+	writer
+	Queue json.RawMessage `json:"queue,omitempty"` // as live.Save has it; what follows came later
 }
+
+// writer is the program that wrote a file. Older ones do not say it.
+type writer struct {
+	Program string `json:"program,omitempty"` // name and version
+	Commit  string `json:"commit,omitempty"`  // that it was built from
+}
+
+func thisProgram() writer { return writer{build.Program, build.Commit()} }
 
 // errQueue marks a file that is no queue.
 var errQueue = errors.New("no queue of star sched serve")
@@ -132,7 +142,7 @@ func (s *store) read(name string) (events []live.Event, torn int, err error) {
 		return nil, 0, coded{err, exitcode.Unwritable}
 	}
 	if s.size == 0 {
-		s.head = head{Format: queueFormat, Time: time.Now().Round(0)}
+		s.head = head{Format: queueFormat, Time: time.Now().Round(0), writer: thisProgram()}
 		if err := s.write(s.head); err != nil {
 			return nil, 0, coded{err, exitcode.Unwritable}
 		}

@@ -1,0 +1,85 @@
+package jobtest
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// olderRelease is the release before this one: its tag, or its commit where the checkout has no tags.
+var olderRelease = []string{"landed-37", "194c95e6"}
+
+// Older is the path of the program of the release before this one, built from the checkout's history and kept in the user's cache. The test is skipped
+// where that has not the commit, as in a shallow clone, and with -short.
+func Older(t *testing.T) string {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("builds an older program: not with -short")
+	}
+	root, err := module()
+	if err != nil {
+		t.Fatal(err)
+	}
+	commit := ""
+	for _, name := range olderRelease {
+		out, err := exec.Command("git", "-C", root, "rev-parse", "--verify", "--quiet", name+"^{commit}").Output()
+		if err == nil {
+			commit = strings.TrimSpace(string(out))
+			break
+		}
+	}
+	if commit == "" {
+		t.Skipf("this checkout has neither of %s, of which the older program would be built", strings.Join(olderRelease, ", "))
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(cache, "star-test", "older-"+commit[:16])
+	if _, err := os.Stat(path); err == nil {
+		return path
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	source := t.TempDir()
+	archive := filepath.Join(source, "source.tar")
+	made := filepath.Join(source, "star-older")
+	for _, args := range [][]string{
+		{"git", "-C", root, "archive", "-o", archive, commit},
+		{"tar", "-x", "-C", source, "-f", archive},
+		{"go", "build", "-buildvcs=false", "-o", made, "./cmd/star"},
+	} {
+		cmd := exec.Command(args[0], args[1:]...)
+		cmd.Dir = source
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v\n%s", strings.Join(args, " "), err, out)
+		}
+	}
+	// Under a name of its own until it is whole: other tests look for it, too.
+	text, err := os.ReadFile(made)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), "older-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = f.Write(text)
+	if e := f.Chmod(0o755); err == nil {
+		err = e
+	}
+	if e := f.Close(); err == nil {
+		err = e
+	}
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		os.Remove(f.Name())
+		t.Fatal(err)
+	}
+	return path
+}
