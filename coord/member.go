@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -58,6 +60,7 @@ type MemberConfig struct {
 	SendTimeout time.Duration // zero means 10 s
 	DeadAfter   time.Duration // zero means 60 s: a coordinator that said nothing for so long is gone
 	Unreachable time.Duration // zero means 7 s: a coordinator whose host does not answer for so long is gone
+	Deserted    time.Duration // zero means 5 s: with Anew, the job is over where every address has refused connections for so long
 	Log         *slog.Logger
 }
 
@@ -125,12 +128,28 @@ func (e *JoinError) Error() string {
 func (e *JoinError) Unwrap() error { return e.Err }
 func (e *JoinError) ExitCode() int { return exitcode.Lost }
 
+// DesertedError says that no process listens any more at the addresses where this one had a part in a job: the job has ended, or its coordinators have.
+type DesertedError struct {
+	Addrs string
+	For   time.Duration // for which every address has refused connections
+	Err   error         // of the last attempt
+}
+
+// Error names the addresses.
+func (e *DesertedError) Error() string {
+	return fmt.Sprintf("the job has ended, or all processes that coordinate it: no process has listened at %s for %v: %v", e.Addrs, e.For, e.Err)
+}
+
+// Unwrap gives the last attempt's error, ExitCode that of a loss (69).
+func (e *DesertedError) Unwrap() error { return e.Err }
+func (e *DesertedError) ExitCode() int { return exitcode.Lost }
+
 // Join connects to the coordinator and waits for its Welcome. Until the join
 // time-out it retries, with jittered exponential back-off, whatever may mend
 // itself: names that do not resolve yet, refused and broken connections. A refusal
 // by the coordinator (transport.RejectError) is final. *OverError: the job is done.
 //
-// Other errors: *JoinError when the time-out has passed, errors of the network that have an exit
+// Other errors: *JoinError when the time-out has passed, with Anew *DesertedError when no process listens any more, errors of the network that have an exit
 // code (a certificate that is not trusted, say) and are final, too, and the cause of ctx. The
 // Member must be closed. Until Beat is called the coordinator hears nothing more of it, and takes
 // it for dead after DeadAfter.
@@ -139,6 +158,7 @@ func Join(ctx context.Context, cfg MemberConfig) (*Member, error) {
 	setDefault(&cfg.SendTimeout, 10*time.Second)
 	setDefault(&cfg.DeadAfter, time.Minute)
 	setDefault(&cfg.Unreachable, unreachable)
+	setDefault(&cfg.Deserted, 5*time.Second)
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
@@ -154,6 +174,7 @@ func Join(ctx context.Context, cfg MemberConfig) (*Member, error) {
 	site.Begin(-1, cfg.JoinTimeout)
 	pause := backoff.NewExponentialBackOff() // jittered: workers start together
 	pause.InitialInterval, pause.MaxInterval, pause.Multiplier = 50*time.Millisecond, 2*time.Second, 2
+	var refused deserted
 	var last error // not the one that the time-out itself caused, if there is another
 	search := newSearch(&cfg)
 	if search != nil {
@@ -169,13 +190,14 @@ func Join(ctx context.Context, cfg MemberConfig) (*Member, error) {
 			}
 			return m, nil
 		}
-		if refused, ok := errors.AsType[*transport.RejectError](err); ok && refused.Exit == 0 {
+		if r, ok := errors.AsType[*transport.RejectError](err); ok && r.Exit == 0 {
 			return nil, &OverError{cfg.Addr}
 		}
 		var final interface{ ExitCode() int }
 		if errors.As(err, &final) && !(cfg.Anew && final.ExitCode() == exitcode.Restart) { // refused: no second try will change that
 			return nil, err
 		}
+		refused.note(err, time.Now())
 		if search.next(&cfg, err) {
 			continue
 		}
@@ -186,6 +208,9 @@ func Join(ctx context.Context, cfg MemberConfig) (*Member, error) {
 			if place := cfg.Over(); place != "" {
 				return nil, &OverError{place}
 			}
+		}
+		if n := max(len(cfg.Addrs), 1); cfg.Anew && refused.times >= n && time.Since(refused.since) >= cfg.Deserted {
+			return nil, &DesertedError{cmp.Or(strings.Join(cfg.Addrs, ", "), cfg.Addr), cfg.Deserted, err}
 		}
 		if limited.Err() == nil {
 			last = err
@@ -203,6 +228,24 @@ func Join(ctx context.Context, cfg MemberConfig) (*Member, error) {
 			}
 		}
 	}
+}
+
+// deserted is how many attempts in a row have found no process that listens, and since when.
+type deserted struct {
+	times int
+	since time.Time
+}
+
+// note is told of an attempt that failed. A host that does not answer says nothing of the job: it may be cut off.
+func (d *deserted) note(err error, now time.Time) {
+	switch {
+	case !errors.Is(err, syscall.ECONNREFUSED):
+		*d = deserted{}
+		return
+	case d.times == 0:
+		d.since = now
+	}
+	d.times++
 }
 
 // beats is how many heartbeats there are in DeadAfter. A side that has heard nothing for so many is

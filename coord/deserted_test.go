@@ -1,0 +1,80 @@
+package coord
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"star/transport"
+)
+
+// A member that had a part in a job learns within seconds that no process listens at the coordinators' addresses any more. One that comes for the first
+// time waits for them, and so does one where an address does not answer: it may be cut off.
+func TestDeserted(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		addrs  []string
+		anew   bool
+		listen string // an address that somebody takes connections at, and says nothing
+		want   any
+		within time.Duration
+	}{
+		{"one coordinator", []string{"a"}, true, "", new(*DesertedError), 8 * time.Second},
+		{"three", []string{"a", "b", "c"}, true, "", new(*DesertedError), 8 * time.Second},
+		{"for the first time", []string{"a", "b", "c"}, false, "", new(*JoinError), 2 * time.Minute},
+		{"one does not answer", []string{"a", "b", "c"}, true, "b", new(*JoinError), 2 * time.Minute},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := new(transport.Pipe)
+				if c.listen != "" {
+					l, err := n.Listen(c.listen)
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer l.Close()
+				}
+				begun := time.Now()
+				_, err := Join(t.Context(), MemberConfig{Network: n, Addr: c.addrs[0], Addrs: c.addrs, Anew: c.anew, Hello: transport.Hello{Role: transport.RoleWorker}})
+				took := time.Since(begun) // virtual
+				if !errors.As(err, c.want) || took > c.within {
+					t.Errorf("%v after %v, want %T within %v", err, took, c.want, c.within)
+				}
+			})
+		})
+	}
+}
+
+// Whoever takes the job over within those seconds is found.
+func TestDesertedForASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := new(transport.Pipe)
+		go func() {
+			time.Sleep(3 * time.Second)
+			l, err := n.Listen("b")
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer l.Close()
+			c, err := l.Accept()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer c.Close()
+			if _, err := c.Recv(); err != nil {
+				t.Error(err)
+			}
+			transport.Send(c, transport.Welcome{Rank: 1, Workers: 2}, nil)
+			c.Recv() // until the member leaves
+		}()
+		m, err := Join(t.Context(), MemberConfig{Network: n, Addr: "a", Addrs: []string{"a", "b"}, Anew: true, Hello: transport.Hello{Role: transport.RoleWorker, Rank: 1}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.Close()
+		synctest.Wait()
+	})
+}
