@@ -106,6 +106,11 @@ The processes talk TCP over loopback, as they would between hosts. --slow none r
 			if err := r.counted(); err != nil {
 				return err
 			}
+			if r.spread == nil { // else they are on several hosts, and each looks for itself
+				if err := daemon.Threads(1 + r.processes() + job.Workers); err != nil {
+					return err
+				}
+			}
 			if r.spot, err = newSpot(job); err != nil {
 				return err
 			}

@@ -3,6 +3,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -51,7 +52,7 @@ func run(cmd *cobra.Command) (code int) {
 // load reads the settings of a command. It reports false when the command has
 // nothing more to do.
 func load(cmd *cobra.Command, job *settings.Job) (goOn bool, err error) {
-	if err := Room(); err != nil {
+	if err := cmp.Or(Room(), Threads(1)); err != nil {
 		return false, err
 	}
 	warnings, err := job.Load(os.Environ())
