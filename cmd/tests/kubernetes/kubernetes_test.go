@@ -47,6 +47,11 @@ func (j *job) submit(t *testing.T, settings ...string) time.Time {
 		t.Fatal(err)
 	}
 	path := j.write(t, j.name+".yaml", strings.ReplaceAll(text, `cpu: "1"`, "cpu: 500m"))
+	t.Cleanup(func() { // also of a subtest that has failed: the next ones need its place
+		if _, err := j.kubectl("delete", "-f", path, "--ignore-not-found", "--timeout=2m"); err != nil {
+			t.Logf("cannot delete %s: %v", j.name, err)
+		}
+	})
 	at := time.Now()
 	j.run(t, "apply", "-f", path)
 	return at
