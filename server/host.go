@@ -121,7 +121,7 @@ func reachable(addr string) string {
 		return addr
 	}
 	if ip := gonet.ParseIP(host); ip != nil && ip.IsUnspecified() {
-		return gonet.JoinHostPort("127.0.0.1", port)
+		return gonet.JoinHostPort(process.Home(), port)
 	}
 	return addr
 }

@@ -336,7 +336,7 @@ func (r *launch) address() error {
 		}
 	}
 	if err != nil {
-		return r.job.Invalid("listen", fmt.Errorf("%w; --listen 127.0.0.1:0 takes a free port", err))
+		return r.job.Invalid("listen", fmt.Errorf("%w; --listen %s takes a free port", err, net.JoinHostPort(settings.Home(), "0")))
 	}
 	return r.seats.choose(r.addr)
 }

@@ -107,6 +107,9 @@ func Toward(ctx context.Context, coordinator string) (string, error) {
 	return host, err
 }
 
+// Home is this host's loopback address.
+func Home() string { return settings.Home() }
+
 // Reached is where others reach a process that listens on addr. With --advertise that is its host. A process that
 // listens on every interface is reached by the one that leads to the coordinator, or to one of those that may
 // coordinate. Loopback leads there from the coordinator's own host only, and means nothing elsewhere: the address

@@ -635,7 +635,7 @@ func (j *Job) validateAddresses(bad func(name, format string, a ...any) error) e
 		}
 	}
 	if j.role != ForWorker && !Loopback(j.Listen) && !j.TLS() && j.Token == "" && !j.Insecure {
-		return bad("listen", "anybody who reaches this address could join and read the model; give STAR_TOKEN or certificates (--tls-cert …), listen on 127.0.0.1, or allow it with --insecure")
+		return bad("listen", "anybody who reaches this address could join and read the model; give STAR_TOKEN or certificates (--tls-cert …), listen on %s, or allow it with --insecure", Home())
 	}
 	return nil
 }

@@ -82,6 +82,7 @@ func Var[T Value](s *Set, p *T, name string, def T, help string, choices ...stri
 	if s.byName[name] != nil || name == configFlag || name == printFlag {
 		panic("settings: declared twice: " + name)
 	}
+	def = atHome(def, Home())
 	it := &item{
 		name: name, help: help, choices: choices, origin: Default,
 		kind:  kindOf(def),
