@@ -100,7 +100,7 @@ class Frame(NamedTuple):
     body: bytes
 
 
-def _agent(m: "mmap.mmap") -> str:
+def _program_of(m: "mmap.mmap") -> str:
     """The agent's version and commit as messages have them. Empty: it is an older one."""
     text = m[_AGENT].split(b"\0", 1)[0].decode("utf-8", "replace")
     return " (%s)" % text[:200] if text else ""
@@ -186,7 +186,7 @@ class Link:
         if magic != b"STARLINK" or version != VERSION or size != f.a:
             raise StarError(
                 "the memory of the agent%s begins with %r, version %d: this star-train %s speaks version %d"
-                % (_agent(m), magic, version, __version__, VERSION),
+                % (_program_of(m), magic, version, __version__, VERSION),
                 EXIT_DISAGREE,
             )
         typed = [t["name"] for t in about.get("buffers", ()) if "dtype" in t]

@@ -2,6 +2,7 @@
 
 import array
 import contextlib
+import mmap
 import os
 import random
 import socket
@@ -74,6 +75,14 @@ def test_memory(fields: List[int], magic: bytes, size: int, says: str) -> None:
     with agent(b"", fields, magic, size) as link, pytest.raises(_link.StarError, match=says) as e:
         link.begin(ABOUT)
     assert e.value.code == _link.EXIT_DISAGREE
+
+
+def test_agent_says_what_it_is() -> None:
+    """Behind the numbers an agent says its version and commit; an earlier one has zeros there."""
+    with mmap.mmap(-1, mmap.PAGESIZE) as m:
+        assert _link._program_of(m) == ""
+        m[72:92] = b"star 0.1.0 194c95e6\0"
+        assert _link._program_of(m) == " (star 0.1.0 194c95e6)"
 
 
 def test_agent_without_types() -> None:
