@@ -81,7 +81,7 @@ func TestNoRestOfOne(t *testing.T) {
 	}{
 		{33, 8, []int{8, 8, 8, 9}}, {34, 8, []int{8, 8, 8, 8, 2}}, {32, 8, []int{8, 8, 8, 8}}, {9, 8, []int{9}}, {1, 8, []int{1}}, {3, 2, []int{3}}, {3, 1, []int{1, 1, 1}},
 	} {
-		e := engine.NewShards(engine.Config{Plan: modes.SSGD(1), Workers: 1, Shards: 1, Batch: c.batch, Limit: c.limit})
+		e := engine.NewShards(engine.Config{Plan: modes.SSGD(1), Workers: 1, Shards: 1, Batch: c.batch, Limit: c.limit, Whole: true})
 		var got []int
 		orders := e.Begin()
 		for at := int64(0); len(orders) > 0 && len(got) < 10; {

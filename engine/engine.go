@@ -206,6 +206,7 @@ type Config struct {
 	Norm         bool   // Fires ask for the norm first
 	Report       bool   // Fires ask how long the sum was
 	Cancel       bool   // who is too late for an update is to stop computing for it
+	Whole        bool   // a program computes with whole batches: a rest of one sample goes with the batch before it
 	Strides      bool   // what workers hand over after steps of their own is for a rule that can go on from there (rule.Strider)
 	Follow       bool   // with Strides: such plans may come at any time, and workers are told to keep the parameters that their own steps go on from
 	Guard        bool   // gradients that do not belong are left out (package poison), and what workers say of lengths is checked
@@ -414,7 +415,7 @@ func (l *scheduler) Saved() (Progress, bool) {
 // schedulerOf makes what both engines keep.
 func schedulerOf(c Config) scheduler {
 	l := scheduler{
-		plan: c.Plan, batch: c.Batch, limit: c.Limit, halts: c.Cancel, states: make([]workerState, c.Workers), staleness: map[int64]int64{},
+		plan: c.Plan, batch: c.Batch, limit: c.Limit, halts: c.Cancel, whole: c.Whole, states: make([]workerState, c.Workers), staleness: map[int64]int64{},
 	}
 	for i := range l.states {
 		l.states[i] = workerState{live: true, counted: true, parked: true, stored: make([]bool, c.Shards)}

@@ -93,8 +93,7 @@ func TestQueueOnce(t *testing.T) {
 					for _, p := range r.More {
 						q.spans = append(q.spans, Span(p))
 					}
-					// A rest of one sample comes on top.
-					if most := math.Ceil(leased * float64(n*batch)); q.part > 0 && float64(q.whole()) > most+float64(q.part) {
+					if most := math.Ceil(leased * float64(n*batch)); q.part > 0 && float64(q.whole()) >= most+float64(q.part) {
 						t.Fatalf("a lease of %d samples", q.whole())
 					}
 					steps[r.Worker], out[r.Worker] = q.step, q

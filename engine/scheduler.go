@@ -56,6 +56,7 @@ func (s Scale) Weight(samples, total, round, planned float64, stale int64) float
 type scheduler struct {
 	plan  modes.Plan
 	batch int  // samples of one worker in one iteration, where the plan has no shares
+	whole bool // a rest of one sample goes with the batch before it (Config.Whole)
 	halts bool // who is too late for an update is to stop computing for it
 
 	cursor int64  // next position of the sample stream
@@ -198,12 +199,12 @@ func (a *workerState) pair(applied, round int64) (u pgns.Update, ok bool) {
 
 // take is the next piece of the stream, of at most n samples: what is to be done again comes first,
 // so that at the end nobody waits for what was left behind. Pieces do not become one again where
-// they meet, so that who takes up what others have left may have less than a batch. A rest of one
-// sample goes with the batch before it: a model that normalises over its batch cannot learn from
-// one alone. It reports false if nothing is left.
+// they meet, so that who takes up what others have left may have less than a batch. With whole
+// batches a rest of one sample goes with the batch before it: a model that normalises over its
+// batch cannot learn from one alone. It reports false if nothing is left.
 func (l *scheduler) take(n int) (Span, bool) {
 	with := func(left int64) int { // of n
-		if n > 1 && left == int64(n)+1 {
+		if l.whole && n > 1 && left == int64(n)+1 {
 			return n + 1
 		}
 		return int(min(int64(n), left))

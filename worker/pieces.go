@@ -140,13 +140,8 @@ func partsOf(rel transport.Release) []rule.Piece {
 	}
 	var out []rule.Piece
 	for _, s := range append([]transport.Piece{{Start: rel.Start, Count: rel.Count}}, rel.More...) {
-		for at := 0; at < s.Count; {
-			n := min(rel.Part, s.Count-at)
-			if n > 1 && s.Count-at == n+1 { // as engine's batches: no rest of one sample
-				n++
-			}
-			out = append(out, rule.Piece{Start: s.Start + int64(at), Count: n})
-			at += n
+		for at := 0; at < s.Count; at += rel.Part {
+			out = append(out, rule.Piece{Start: s.Start + int64(at), Count: min(rel.Part, s.Count-at)})
 		}
 	}
 	return out
