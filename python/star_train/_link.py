@@ -185,8 +185,7 @@ class Link:
             os.close(fd)
         if magic != b"STARLINK" or version != VERSION or size != f.a:
             raise StarError(
-                "the memory of the agent%s begins with %r, version %d: this star-train %s speaks version %d"
-                % (_program_of(m), magic, version, __version__, VERSION),
+                "the memory of the agent%s begins with %r, version %d: this star-train %s speaks version %d" % (_program_of(m), magic, version, __version__, VERSION),
                 EXIT_DISAGREE,
             )
         typed = [t["name"] for t in about.get("buffers", ()) if "dtype" in t]
