@@ -454,6 +454,8 @@ class Session:
             raise StarError("the agent asks for an evaluation, and there is no test set")
         if self.gpu is not None:
             self.gpu.take(evaluate=True)
+        if self.tensors is not None:
+            self.tensors.known = False  # the script's function may write what it restores
         was = [(m, m.training) for m in self.model.modules()]
         self.model.eval()
         try:
