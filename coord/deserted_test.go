@@ -16,7 +16,7 @@ func TestDeserted(t *testing.T) {
 		name   string
 		addrs  []string
 		anew   bool
-		listen string // an address that somebody takes connections at, and says nothing
+		listen string // an address that accepts connections and never answers
 		want   any
 		within time.Duration
 	}{
@@ -46,7 +46,7 @@ func TestDeserted(t *testing.T) {
 	}
 }
 
-// Whoever takes the job over within those seconds is found.
+// A process that takes the job over within those seconds is found.
 func TestDesertedForASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := new(transport.Pipe)

@@ -60,7 +60,7 @@ type MemberConfig struct {
 	SendTimeout time.Duration // zero means 10 s
 	DeadAfter   time.Duration // zero means 60 s: a coordinator that said nothing for so long is gone
 	Unreachable time.Duration // zero means 7 s: a coordinator whose host does not answer for so long is gone
-	Deserted    time.Duration // zero means 5 s: with Anew, the job is over where every address has refused connections for so long
+	Deserted    time.Duration // zero means 5 s: with Anew, the job is over where every address has refused connections for that time
 	Log         *slog.Logger
 }
 

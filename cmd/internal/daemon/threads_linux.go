@@ -20,7 +20,7 @@ const small = 4096
 // on two processors ended with success where the limit was 80, and crashed where it was 40.
 func perProcess() int { return 12 + runtime.GOMAXPROCS(0) }
 
-// Threads reports that the limit of the user's threads (ulimit -u) leaves too few for so many processes of a job, which would else end in a crash of Go's runtime.
+// Threads reports that the limit of the user's threads (ulimit -u) leaves too few for n processes of a job, which would else end in a crash of Go's runtime.
 func Threads(processes int) error {
 	var l unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NPROC, &l); err != nil || l.Cur >= small || unlimited() {

@@ -30,7 +30,7 @@ func TestThreadsOf(t *testing.T) {
 		t.Errorf("%d threads of this user", n)
 	}
 	if n := threadsOf(1<<31 - 7); n != 0 {
-		t.Errorf("%d threads of a user that there is none of", n)
+		t.Errorf("%d threads of a user that does not exist", n)
 	}
 	text := "Name:\tstar\nUid:\t1000\t0\t0\t0\nThreads:\t14\nCapEff:\t0000000001200000\n"
 	for key, want := range map[string]string{"Uid": "1000", "Threads": "14", "CapEff": "0000000001200000", "Groups": ""} {
