@@ -3,7 +3,7 @@
 ``star_train.torch`` is the client for PyTorch. ``docs/python.md`` in the project has the five-minute tour.
 """
 
-__version__ = "0.1.0"  # the link says it to the agent
+__version__ = "0.1.0"
 
 from ._link import AgentLost, JobError, StarError  # noqa: E402
 
