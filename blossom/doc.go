@@ -29,8 +29,6 @@
 // and rounded; [Matching.Gap] says what that can have cost. Integers are exact to 2^52 and
 // beyond, see [Match].
 //
-// [Forest] is for small dense graphs where it matters which of equally heavy matchings is found: that of the search from all vertices at once.
-//
 // [Assign] is for graphs of two sides given as a table of costs, where every row needs a column.
 //
 // Everything here is pure: the same graph gives the same matching, and nothing

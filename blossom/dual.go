@@ -11,8 +11,8 @@ import (
 )
 
 // Dual is the proof that a matching is the best: prices by which every edge
-// costs at least what it weighs, while the chosen ones cost no more, and nobody
-// pays who is left alone. Its unit is half of one of the scaled weight
+// costs at least what it weighs, chosen edges cost exactly that, and the price
+// of an unmatched vertex is 0. Its unit is half of one of the scaled weight
 //
 //	w′ = round(±w·2^Exp) + Shift    (minus with Minimum).
 type Dual struct {
@@ -173,6 +173,9 @@ type set struct {
 	price    uint64
 }
 
+// noBlossom stands for the index of a blossom where no blossom encloses a vertex or another blossom.
+const noBlossom = -1
+
 // nest finds the order; false: two of the blossoms cross.
 func nest(n int, blossoms []Blossom) (f nested, ok bool) {
 	order := make([]int, len(blossoms)) // larger ones first
@@ -180,7 +183,7 @@ func nest(n int, blossoms []Blossom) (f nested, ok bool) {
 		order[k] = k
 	}
 	slices.SortStableFunc(order, func(a, b int) int { return len(blossoms[b].Vertices) - len(blossoms[a].Vertices) })
-	smallest := slices.Repeat([]int{nobody}, n) // by vertex: of the blossoms so far
+	smallest := slices.Repeat([]int{noBlossom}, n) // by vertex: of the blossoms so far
 	parent := make([]int, len(blossoms))
 	for _, k := range order {
 		vs := blossoms[k].Vertices
@@ -196,7 +199,7 @@ func nest(n int, blossoms []Blossom) (f nested, ok bool) {
 	sets, free, front := make([]set, len(blossoms)), make([]int, len(blossoms)), 0
 	for _, k := range order {
 		next, price := &front, uint64(0)
-		if p := parent[k]; p != nobody {
+		if p := parent[k]; p != noBlossom {
 			next, price = &free[p], sets[p].price
 		}
 		sets[k] = set{*next, *next + len(blossoms[k].Vertices), most(price, uint64(blossoms[k].Price))}
@@ -205,7 +208,7 @@ func nest(n int, blossoms []Blossom) (f nested, ok bool) {
 	f.at, f.chains = make([]int, n), make([][]set, n)
 	for v, k := range smallest {
 		next := &front
-		if k != nobody {
+		if k != noBlossom {
 			next = &free[k]
 		}
 		f.at[v], *next = *next, *next+1
@@ -213,12 +216,12 @@ func nest(n int, blossoms []Blossom) (f nested, ok bool) {
 	chain := make([][]set, len(blossoms))
 	for _, k := range order {
 		chain[k] = []set{sets[k]}
-		if p := parent[k]; p != nobody {
+		if p := parent[k]; p != noBlossom {
 			chain[k] = append(chain[k], chain[p]...)
 		}
 	}
 	for v, k := range smallest {
-		if k != nobody {
+		if k != noBlossom {
 			f.chains[v] = chain[k]
 		}
 	}

@@ -3,8 +3,9 @@ package originals
 import "math"
 
 // match finds the mate of each vertex, -1 for none, in a matching of the most weight as Muri's program finds
-// it: vertices u and v are joined where weights[u][v] is over 0, and the table need not be symmetric. It is
-// blossom.Forest in floating point: labels are compared exactly, but for the last one.
+// it: vertices u and v are joined where weights[u][v] is over 0, and the table need not be symmetric. It grows
+// trees from all unmatched vertices at once, breadth first, in the order of the vertices (Galil 1986, section 5,
+// with the table of least slack between blossoms), in floating point: labels are compared exactly, except the last.
 func match(weights [][]float64) []int {
 	n := len(weights)
 	f := &forest{n: n, weight: weights, nodes: n}
