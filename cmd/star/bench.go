@@ -23,8 +23,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"star"
 	"star/allreduce"
 	"star/bench"
+	"star/cmd/internal/ports"
 	"star/internal/process"
 	"star/internal/settings"
 	"star/member"
@@ -41,7 +43,7 @@ differ, and the same machine differs from minute to minute.`,
 		Args: settings.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(benchPS(), benchCoord(), benchStep(), benchAllReduce(), benchDecide(), benchScale(), benchTTA(), benchMatch(), benchCheckpoint(), benchReport(), benchFidelity())
+	cmd.AddCommand(benchPS(), benchCoord(), benchWorkers(), benchStep(), benchAllReduce(), benchDecide(), benchScale(), benchTTA(), benchMatch(), benchCheckpoint(), benchReport(), benchFidelity())
 	return cmd
 }
 
@@ -406,6 +408,58 @@ arrival of an update to a release of it: what the control plane adds to an itera
 			fmt.Fprint(w, "workers\tmode\tupdates\tmedian\tp10\tp90\tcpu/update\t\n")
 			for _, r := range result.([]bench.CoordResult) {
 				fmt.Fprintf(w, "%d\t%s\t%d\t%s\t%s\t%s\t%s\t\n", r.Ranks, r.Mode, r.Rounds, seconds(r.Median), seconds(r.P10), seconds(r.P90), seconds(r.CPU))
+			}
+		})
+}
+
+func benchWorkers() *cobra.Command {
+	s := new(suite)
+	var cfg bench.WorkersConfig
+	settings.Var(&s.set, &cfg.Programs, "programs", nil, "star programs whose coordinators are measured in turns (this one)")
+	settings.Var(&s.set, &cfg.Workers, "ranks", []int{1000}, "numbers of simulated workers")
+	settings.Var(&s.set, &cfg.Shards, "shards", 1, "shards, on one server beside the coordinator")
+	settings.Var(&s.set, &cfg.Params, "params", 64, "parameters of the model")
+	settings.Var(&s.set, &cfg.Mode, "mode", "ssgd", "which arrivals make an update")
+	settings.Var(&s.set, &cfg.Pace, "pace", time.Second, "computing time of an iteration; each worker varies it by up to a tenth")
+	settings.Var(&s.set, &cfg.Updates, "updates", 20, "updates of a turn that are measured")
+	settings.Var(&s.set, &cfg.For, "for", 0, "how long to measure, instead of --updates")
+	settings.Var(&s.set, &cfg.Turns, "turns", 1, "turns of each program")
+	settings.Var(&s.set, &cfg.Telemetry, "telemetry", true, "records hold all metrics of process, host and GPU")
+	settings.Var(&s.set, &cfg.Scrape, "scrape", 0, "how often the coordinator's /metrics is asked, as Prometheus does; 0: at the end only")
+	s.check = func() error {
+		for name, n := range map[string]int{"shards": cfg.Shards, "params": cfg.Params, "updates": cfg.Updates, "turns": cfg.Turns} {
+			if n < 1 {
+				return s.set.Invalid(name, fmt.Errorf("%d: want at least 1", n))
+			}
+		}
+		for _, n := range cfg.Workers {
+			if n < 1 || n > star.MaxWorkers {
+				return s.set.Invalid("ranks", fmt.Errorf("%d: want 1 to %d", n, star.MaxWorkers))
+			}
+		}
+		return nil
+	}
+	return s.command("workers", "Processor time of a coordinator by number of workers",
+		`A real coordinator and a real server that has the shards, each in a process of its own, and simulated workers in
+this process: they join, push and report over loopback TCP as real ones do, and sleep where real ones compute.
+Standard error gets ten samples of each turn: memory, goroutines, descriptors and run log of the coordinator.`,
+		func(ctx context.Context) (any, error) {
+			cfg.Log, cfg.Reserve = os.Stderr, ports.Reserve
+			if len(cfg.Programs) == 0 {
+				self, err := os.Executable()
+				if err != nil {
+					return nil, err
+				}
+				cfg.Programs = []string{self}
+			}
+			return bench.Workers(ctx, cfg)
+		},
+		func(w *tabwriter.Writer, result any) {
+			fmt.Fprint(w, "program\tworkers\tshards\tmode\tupdates\twall\tjoin\tdials\tcoordinator µs/worker/update\tserver µs\tMB\tgoroutines\tdescriptors\tlog bytes\t\n")
+			for _, r := range result.([]bench.WorkersResult) {
+				last := r.Samples[len(r.Samples)-1]
+				fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%d\t%s\t%s\t%d\t%.1f\t%.1f\t%.0f\t%d\t%d\t%.0f\t\n", r.Program, r.Ranks, r.Shards, r.Mode, r.Updates, seconds(r.Seconds), seconds(r.Join), r.Dials,
+					1e6*r.CPU, 1e6*r.Server, float64(last.Memory)/1e6, last.Goroutines, last.Descriptors, r.LogBytes)
 			}
 		})
 }
