@@ -88,6 +88,7 @@ func (s *server) serve(ctx context.Context, begun func(*coord.Coordinator), repo
 	if err != nil {
 		return err
 	}
+	tcp.MaxPending = transport.Portion(4, max(transport.DefaultPending, job.Ranks()+job.Servers)) // all members may come at once
 	plain, err := tcp.Listen(job.Listen)
 	if err != nil {
 		return job.Invalid("listen", err)

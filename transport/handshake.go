@@ -276,7 +276,7 @@ func Serve(ctx context.Context, l Listener, cfg Config, handle func(Conn, Hello,
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer context.AfterFunc(ctx, func() { l.Close() })()
-	pending := newPendingConns(cmp.Or(cfg.MaxPending, Portion(4, 256)))
+	pending := newPendingConns(cmp.Or(cfg.MaxPending, Portion(4, DefaultPending)))
 	refused := limitedLog{log: cfg.log()}
 	pause := backoff.NewExponentialBackOff()
 	pause.InitialInterval, pause.MaxInterval, pause.Multiplier = 5*time.Millisecond, time.Second, 2
@@ -302,7 +302,7 @@ func Serve(ctx context.Context, l Listener, cfg Config, handle func(Conn, Hello,
 		conn := pending.enter(ctx, c, c.RemoteAddr())
 		wg.Go(func() {
 			h, text, err := admit(ctx, c, &cfg)
-			if pending.leave(conn) && err != nil {
+			if pending.leave(conn) { // perhaps between its Hello and here: it is closed, and its process comes again
 				err = errCrowded
 			}
 			if err != nil {

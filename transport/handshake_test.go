@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -351,6 +352,76 @@ func TestMaxPending(t *testing.T) {
 		synctest.Wait()
 		if said := s.logs.String(); strings.Count(said, "refused a connection") != 1 || !strings.Contains(said, "MaxPending") {
 			t.Errorf("logged: %s", said)
+		}
+	})
+}
+
+// lateNamed is a listener whose connections are closed, if at all, when their Hello was read and before they are served.
+type lateNamed struct {
+	transport.Listener
+	first sync.Once
+}
+
+func (l *lateNamed) Accept() (transport.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err == nil {
+		l.first.Do(func() { c = &lateNamedConn{Conn: c, closed: make(chan struct{})} })
+	}
+	return c, err
+}
+
+type lateNamedConn struct {
+	transport.Conn
+	closed chan struct{}
+	once   sync.Once
+}
+
+// SetPeer is what is done when the Hello was read.
+func (c *lateNamedConn) SetPeer(string) { <-c.closed }
+
+func (c *lateNamedConn) Close() error {
+	c.once.Do(func() { close(c.closed) })
+	return c.Conn.Close()
+}
+
+// A connection that is closed for another one just when its Hello was read is not served: its process comes again, and must not be
+// found to be there already.
+func TestCrowdedAfterHello(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := new(transport.Pipe)
+		l, err := n.Listen("coord")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		var served []int
+		done := make(chan error, 1)
+		logs := new(logs)
+		go func() {
+			done <- transport.Serve(ctx, &lateNamed{Listener: l}, transport.Config{MaxPending: 1, Log: logs.logger()}, func(c transport.Conn, h transport.Hello, _ []byte) {
+				served = append(served, h.Rank)
+				transport.Send(c, transport.Welcome{Rank: h.Rank, Workers: 4}, nil)
+				c.Close()
+			})
+		}()
+		crowded := make(chan error, 1)
+		go func() {
+			_, _, _, err := transport.Open(ctx, n, "coord", worker(0), nil)
+			crowded <- err
+		}()
+		synctest.Wait()
+		if _, _, _, err := transport.Open(ctx, n, "coord", worker(1), nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-crowded; err == nil {
+			t.Error("the connection that was closed got a welcome")
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		if !slices.Equal(served, []int{1}) || !strings.Contains(logs.String(), "MaxPending") {
+			t.Errorf("served %v, want rank 1 alone; logged: %s", served, logs)
 		}
 	})
 }

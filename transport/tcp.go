@@ -34,7 +34,7 @@ type Config struct {
 	HandshakeTimeout time.Duration
 
 	// MaxPending bounds the connections that have not said Hello yet. A further one closes another.
-	// Zero means 256, or a quarter of the descriptors that this process may have, if that is less.
+	// Zero means DefaultPending, or a quarter of the descriptors that this process may have, if that is less.
 	MaxPending int
 
 	// TLS, if not nil, is used on both sides. See TLSConfig.
@@ -51,6 +51,9 @@ type Config struct {
 	// Log receives refused connections. Nil means slog.Default().
 	Log *slog.Logger
 }
+
+// DefaultPending is how many connections may not have said Hello yet, where the process does not know how many come at once.
+const DefaultPending = 256
 
 // handshakeTimeout is how long a Hello, and TLS before it, may take.
 func (c *Config) handshakeTimeout() time.Duration {
