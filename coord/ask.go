@@ -17,7 +17,7 @@ import (
 func (c *Coordinator) Ask(ctx context.Context, v any, args ...string) error {
 	answer := make(chan reply, 1)
 	select {
-	case c.events <- event{kind: transport.KindControl, control: args, reply: answer}:
+	case c.events <- event{kind: transport.KindControl, seldom: &seldom{control: args, reply: answer}}:
 	case <-c.done:
 		return errors.New("the job is over")
 	case <-ctx.Done():

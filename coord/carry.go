@@ -78,9 +78,11 @@ func (c *Coordinator) issue(orders []engine.Ready) {
 	if released && c.replaceable() {
 		c.metadata = c.engine.Metadata(c.term())
 	}
-	for i := range orders {
-		c.follow(&orders[i])
-	}
+	c.together(func() {
+		for i := range orders {
+			c.follow(&orders[i])
+		}
+	})
 }
 
 // onRecord has the run log on disk, where others may coordinate. An error of the log is for tick.

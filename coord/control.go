@@ -86,7 +86,7 @@ func (c *Coordinator) answerControl(conn transport.Conn, f transport.Frame) erro
 		return err
 	}
 	answer := make(chan reply, 1)
-	if !c.post(event{kind: transport.KindControl, control: m.Args, reply: answer}) {
+	if !c.post(event{kind: transport.KindControl, seldom: &seldom{control: m.Args, reply: answer}}) {
 		return transport.Send(conn, transport.Reply{Err: "the job is over"}, nil)
 	}
 	select {

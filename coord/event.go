@@ -57,42 +57,56 @@ type pulse struct {
 	load     hostLoad
 }
 
-// event is one thing that a connection said. kind 0: it ended. It has a field for each message,
-// more than a struct should have, because what is said in every iteration of every worker is handed
-// over without an allocation.
+// event is one thing that a connection said. kind 0: it ended. What is said in every iteration of
+// every worker has a field of its own, so that it is handed over without an allocation; everything
+// else is in seldom, so that events stay small: they are copied several times, and wait in a queue
+// of thousands.
 type event struct {
-	peer    *peer
-	kind    transport.Kind
-	err     error
-	payload []byte
+	peer     *peer
+	kind     transport.Kind
+	err      error
+	payload  []byte
+	arrive   transport.Arrive
+	stored   transport.Stored
+	norm     transport.Norm
+	tally    transport.Tally
+	computed transport.Computed
+	*seldom  // nil where kind is one of the above, or 0
+}
+
+// seldom is what an event of another kind holds: one field of it.
+type seldom struct {
 	hello   transport.Hello
-	arrive  transport.Arrive
-	stored  transport.Stored
 	ready   transport.Ready
 	joined  transport.Joined
-	norm    transport.Norm
 	saved   transport.Saved
 	buffers transport.Buffers
 	halt    transport.Halt
 	eval    transport.EvalResult
 	leave   transport.Leave
 	formed  transport.Formed
+	bundle  transport.Bundle
+	fault   transport.Fault
+	codec   transport.Compression
+	poison  transport.Poison
+	moved   transport.Moved
+	held    transport.Held
+	control []string
+	reply   chan<- reply
+	action  *pilotAction
+	enlist  transport.Enlist
+	usage   transport.Usage
+	report  transport.Standing
+	note    *runlog.Shift
+}
 
-	computed transport.Computed
-	bundle   transport.Bundle
-	tally    transport.Tally
-	fault    transport.Fault
-	codec    transport.Compression
-	poison   transport.Poison
-	moved    transport.Moved
-	held     transport.Held
-	control  []string
-	reply    chan<- reply
-	action   *pilotAction
-	enlist   transport.Enlist
-	usage    transport.Usage
-	report   transport.Standing
-	note     *runlog.Shift
+// often says whether what a frame of kind k holds is not in seldom.
+func often(k transport.Kind) bool {
+	switch k {
+	case transport.KindArrive, transport.KindStored, transport.KindNorm, transport.KindTally, transport.KindComputed, transport.KindPing, transport.KindPong:
+		return true
+	}
+	return false
 }
 
 // kindPilotAction marks an event of the pilot. No frame has it. It is for what other goroutines of
@@ -136,7 +150,9 @@ func (c *Coordinator) read(conn transport.Conn) (e event, err error) {
 	if err != nil {
 		return e, err
 	}
-	e.kind = f.Kind
+	if e.kind = f.Kind; !often(f.Kind) {
+		e.seldom = new(seldom)
+	}
 	switch f.Kind {
 	case transport.KindArrive:
 		e.arrive, err = transport.ParseArrive(f.Header)
@@ -416,16 +432,18 @@ func (c *Coordinator) arrived(p *peer, r star.Record) error {
 	}
 	if r.Samples > 0 { // a ring member without samples computes nothing
 		at := c.elapsed()
-		line := runlog.Record{Record: r, Start: batch.Start, More: flat(batch.More)}
-		c.cfg.RunLog.Record(at, &line)
-		c.tell(at, line)
-		c.memory.add(r)
-		c.stats.observe(r)
+		c.line = runlog.Record{Record: r, Start: batch.Start, More: flat(batch.More)}
+		c.cfg.RunLog.Record(at, &c.line)
+		if c.pilot != nil {
+			c.tell(at, c.line)
+		}
+		c.memory.add(&r)
+		c.stats.observe(&r)
 		if c.auto != nil {
 			c.auto.observe(r)
 		}
 		if c.pacer != nil {
-			c.pacer.observe(r)
+			c.pacer.observe(&r)
 		}
 	}
 	p.last, p.pushed = r, time.Now()

@@ -23,9 +23,28 @@ func (c *Coordinator) send(p *peer, write func() error) {
 	if p == nil || p.gone {
 		return
 	}
-	if err := write(); err != nil {
+	switch err := write(); {
+	case err != nil:
 		p.conn.fail(err)
+	case !c.gathers:
+		p.conn.flush()
+	case !p.conn.unsent:
+		p.conn.unsent = true
+		c.unsent = append(c.unsent, p.conn)
 	}
+}
+
+// together sends what send says to members at once, so that many are written to on several processors.
+func (c *Coordinator) together(send func()) {
+	c.gathers = true
+	send()
+	c.gathers = false
+	for _, o := range c.unsent {
+		o.unsent = false
+	}
+	flushAll(c.unsent)
+	clear(c.unsent)
+	c.unsent = c.unsent[:0]
 }
 
 // drop ends the connection of a member that broke the protocol. The job goes on. It ends with exit

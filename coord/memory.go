@@ -29,13 +29,13 @@ func newRecollection(workers int) recollection {
 }
 
 // add keeps a record, in the place of the oldest when there are max of them.
-func (m *recollection) add(r star.Record) {
+func (m *recollection) add(r *star.Record) {
 	if len(m.ring) < m.max {
-		m.ring = append(m.ring, r)
+		m.ring = append(m.ring, *r)
 		return
 	}
 	if m.max > 0 {
-		m.ring[m.next] = r
+		m.ring[m.next] = *r
 		m.next = (m.next + 1) % m.max
 	}
 }
@@ -62,7 +62,7 @@ func (c *Coordinator) remember(at time.Duration) {
 	}
 	for i := range known {
 		known[i].At -= last
-		c.memory.add(known[i])
+		c.memory.add(&known[i])
 	}
 	line := runlog.Memory{Records: known}
 	c.cfg.RunLog.Write(at, line)

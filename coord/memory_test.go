@@ -16,7 +16,7 @@ func TestRecollection(t *testing.T) {
 		var all []star.Record
 		for i := range rapid.IntRange(0, 250).Draw(r, "records") {
 			x := star.Record{Worker: star.Worker(i % workers), Step: int64(i)}
-			m.add(x)
+			m.add(&x)
 			all = append(all, x)
 		}
 		want := all[max(0, len(all)-rememberEach*workers):]

@@ -3,6 +3,7 @@ package coord
 import (
 	"fmt"
 	"log/slog"
+	"runtime"
 	"sync"
 	"time"
 
@@ -11,27 +12,29 @@ import (
 )
 
 // outbox is a member's connection on which nobody waits to write: WriteFrame puts the message into
-// a queue, and a goroutine of its own (deliver) sends what is there, in order. So a member that
-// does not read holds up nobody but itself.
+// a queue, and flush hands to the socket what it takes at once. What it does not take a goroutine
+// sends (deliver), in order, until the queue is empty. So a member that does not read holds up
+// nobody but itself, and a member that does costs neither a goroutine nor a change of goroutines.
 //
 // The queue is bounded. Who lets it run full, or takes no message within patience, is taken for one
 // that does not read, and its connection is closed; its reader says so.
-// One goroutine delivers; any may write; whoever owns the connection reads it, as before. Payloads are
+// Any goroutine may write and flush; whoever owns the connection reads it, as before. Payloads are
 // not copied, so they must not change once they were handed over; headers are.
 type outbox struct {
 	transport.Conn
 	patience time.Duration // for one message, and a second for each MiB of its payload
 	log      *slog.Logger
+	unsent   bool // it is in Coordinator.unsent
 
-	news chan struct{} // holds one token when the queue is not empty
-	over chan struct{} // closed by Close
-	once sync.Once
+	delivering sync.WaitGroup
 
 	mu       sync.Mutex
 	queue    []letter
 	heads    []byte // the headers of queue, one behind the other
 	waiting  int    // bytes of headers and payloads that have not been sent
-	err      error  // why it was closed, if not by whoever owns it
+	blocked  bool   // deliver sends what is in the queue, nobody else
+	closed   bool
+	err      error // why it was closed, if not by whoever owns it
 	deadline time.Time
 }
 
@@ -49,12 +52,12 @@ const outboxBytes = 1 << 20
 
 // newOutbox is a queue before conn. Who takes no message within patience is taken for gone.
 func newOutbox(conn transport.Conn, patience time.Duration, log *slog.Logger) *outbox {
-	return &outbox{Conn: conn, patience: patience, log: log, news: make(chan struct{}, 1), over: make(chan struct{})}
+	return &outbox{Conn: conn, patience: patience, log: log}
 }
 
-// WriteFrame puts a message into the queue. header is copied; payload must not change any more. The
-// error is the reason why the connection is or should be closed. It does not wait, and may be
-// called from several goroutines.
+// WriteFrame puts a message into the queue; flush sends it. header is copied; payload must not
+// change any more. The error is the reason why the connection is or should be closed. It does not
+// wait, and may be called from several goroutines.
 func (o *outbox) WriteFrame(k transport.Kind, header, payload []byte, sum uint32) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -67,68 +70,113 @@ func (o *outbox) WriteFrame(k transport.Kind, header, payload []byte, sum uint32
 	o.queue = append(o.queue, letter{k, len(header), payload, sum})
 	o.heads = append(o.heads, header...)
 	o.waiting += len(header) + len(payload)
-	select {
-	case o.news <- struct{}{}:
-	default:
-	}
 	return nil
 }
 
-// deliver sends what is in the queue until the connection is closed. Each message has patience, and
-// a second for each MiB of it. The queue and the headers are taken as a whole, so that writers wait
-// for the lock only, and memory is used again but after a burst.
-func (o *outbox) deliver() {
+// flush sends what is in the queue as far as the socket takes it at once, and leaves the rest to
+// deliver. It does not wait.
+func (o *outbox) flush() {
+	o.mu.Lock()
+	if o.blocked || o.closed {
+		o.mu.Unlock()
+		return
+	}
+	head, sent, taken := o.heads, 0, true
+	var err error
+	for _, l := range o.queue {
+		if taken, err = transport.WriteNow(o.Conn, l.kind, head[:l.head], l.payload, l.sum); err != nil || !taken {
+			break
+		}
+		head = head[l.head:]
+		o.waiting -= l.head + len(l.payload)
+		sent++
+	}
+	switch {
+	case err != nil:
+	case !taken:
+		o.blocked = true
+		queue, heads := o.queue[sent:], head
+		o.queue, o.heads = nil, nil
+		o.delivering.Go(func() { o.deliver(queue, heads) })
+	default:
+		o.empty()
+	}
+	o.mu.Unlock()
+	if err != nil {
+		o.fail(err)
+	}
+}
+
+// empty empties the queue, whose memory is used again but after a burst. The lock is held.
+func (o *outbox) empty() {
+	clear(o.queue) // payloads
+	o.queue, o.heads = o.queue[:0], o.heads[:0]
+	if cap(o.heads) > outboxBytes/8 {
+		o.queue, o.heads = nil, nil
+	}
+}
+
+// deliver sends queue, whose headers are heads, and then what has come into the queue meanwhile,
+// until that is empty or the connection is closed. Each message has patience, and a second for each
+// MiB of it.
+func (o *outbox) deliver(queue []letter, heads []byte) {
 	site := flightrecorder.Open("coordinator", "a member to take a message", "", "")
 	defer site.Close()
-	var queue []letter
-	var heads []byte
-	named := ""
-	for {
-		select {
-		case <-o.news:
-		case <-o.over:
-			return
-		}
-		o.mu.Lock()
-		queue, o.queue = o.queue, queue[:0]
-		heads, o.heads = o.heads, heads[:0]
-		o.mu.Unlock()
-		if name := o.Peer(); name != named {
-			named = name
-			site.Say(name)
-		}
-		head := heads
+	site.Say(o.Peer())
+	for len(queue) > 0 {
 		for _, l := range queue {
 			limit := o.patience + time.Duration(len(l.payload)>>20)*time.Second
 			o.Conn.SetWriteDeadline(time.Now().Add(limit))
 			site.Begin(-1, limit)
-			err := o.Conn.WriteFrame(l.kind, head[:l.head], l.payload, l.sum)
+			err := o.Conn.WriteFrame(l.kind, heads[:l.head], l.payload, l.sum)
 			site.End()
 			if err != nil {
 				o.fail(err)
 				return
 			}
-			head = head[l.head:]
+			heads = heads[l.head:]
 			o.mu.Lock()
 			o.waiting -= l.head + len(l.payload)
 			o.mu.Unlock()
 		}
-		clear(queue) // payloads
-		if cap(heads) > outboxBytes/8 {
-			queue, heads = nil, nil // that was a burst
+		o.mu.Lock()
+		queue, heads = o.queue, o.heads
+		o.queue, o.heads = nil, nil
+		if len(queue) == 0 {
+			o.Conn.SetWriteDeadline(time.Time{}) // WriteNow keeps to it, too
+			o.blocked = false
 		}
+		o.mu.Unlock()
+	}
+}
+
+// flushAll flushes several outboxes, on as many processors as it is worth.
+func flushAll(boxes []*outbox) {
+	const each = 32 // some 200 µs of system calls
+	parts := min(runtime.GOMAXPROCS(0), len(boxes)/each)
+	for ; parts > 1; parts-- {
+		n := len(boxes) / parts
+		part := append([]*outbox(nil), boxes[:n]...)
+		boxes = boxes[n:]
+		go func() {
+			for _, o := range part {
+				o.flush()
+			}
+		}()
+	}
+	for _, o := range boxes {
+		o.flush()
 	}
 }
 
 // fail closes the connection because a message could not be sent, and says so once. The reader of
 // the connection gets an error by that, and asks for the cause.
 func (o *outbox) fail(err error) {
-	select {
-	case <-o.over: // that is why
-		return
-	default:
-	}
 	o.mu.Lock()
+	if o.closed { // that is why
+		o.mu.Unlock()
+		return
+	}
 	if o.err == nil {
 		o.err = fmt.Errorf("it does not take a message: %w", err)
 	}
@@ -167,6 +215,11 @@ func (o *outbox) endReads(t time.Time) {
 
 // Close may be called twice, and by anybody. What waits is lost.
 func (o *outbox) Close() error {
-	o.once.Do(func() { close(o.over) })
+	o.mu.Lock()
+	o.closed = true
+	o.mu.Unlock()
 	return o.Conn.Close()
 }
+
+// wait returns when nothing more is sent. It is called when the outbox was closed.
+func (o *outbox) wait() { o.delivering.Wait() }

@@ -105,9 +105,6 @@ func TestOutbox(t *testing.T) {
 			t.Fatal(err)
 		}
 		box := newOutbox(near, 10*time.Second, slog.New(slog.DiscardHandler))
-		done := make(chan struct{})
-		go func() { defer close(done); box.deliver() }()
-
 		for i := range 1000 { // more than the pipe holds
 			var payload []byte
 			if i%100 == 0 {
@@ -116,7 +113,11 @@ func TestOutbox(t *testing.T) {
 			if err := transport.Send(box, transport.Welcome{Rank: i}, payload); err != nil {
 				t.Fatal(err)
 			}
+			if i%3 == 0 {
+				box.flush()
+			}
 		}
+		box.flush()
 		synctest.Wait()
 		for i := range 1000 {
 			f, err := far.Recv()
@@ -144,11 +145,12 @@ func TestOutbox(t *testing.T) {
 		if err := transport.Send(box, transport.Pong{}, nil); err == nil || box.cause() == nil {
 			t.Error("behind it there is room")
 		}
+		box.flush()
 		begun := time.Now()
 		if err := box.Close(); err != nil {
 			t.Error(err)
 		}
-		<-done
+		box.wait()
 		if box.Close(); time.Since(begun) > 0 {
 			t.Errorf("its goroutine ends after %v", time.Since(begun))
 		}

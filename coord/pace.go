@@ -35,7 +35,7 @@ func newPacer(workers int) *pacer {
 const leastPush = time.Millisecond
 
 // observe takes in a record. Mean and deviation follow by a fifth of each new value.
-func (p *pacer) observe(r star.Record) {
+func (p *pacer) observe(r *star.Record) {
 	const fresh = 0.2 // weight of the newest
 	w, own := r.Worker, (r.Pull + r.Load + r.Compute).Seconds()
 	if p.seen[w]++; p.seen[w] == 1 {

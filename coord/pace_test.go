@@ -42,7 +42,7 @@ func TestPace(t *testing.T) {
 			}
 			co.workers = append(co.workers, &peer{rank: w, at: at})
 			for i := range 10 {
-				co.pacer.observe(star.Record{Worker: star.Worker(w), Compute: time.Second + time.Duration(i%2)*c.jitter})
+				co.pacer.observe(&star.Record{Worker: star.Worker(w), Compute: time.Second + time.Duration(i%2)*c.jitter})
 			}
 			rs = append(rs, transport.Release{Worker: star.Worker(w), Count: 1})
 		}

@@ -79,7 +79,7 @@ func (c *Coordinator) startPilot() {
 						go c.work(s.Study, told)
 						continue
 					}
-					if !c.post(event{kind: kindPilotAction, action: &pilotAction{Remark: s, after: told}}) {
+					if !c.post(event{kind: kindPilotAction, seldom: &seldom{action: &pilotAction{Remark: s, after: told}}}) {
 						return
 					}
 				}
@@ -164,7 +164,7 @@ func (c *Coordinator) work(s advice.Study, after int64) {
 	}
 	r := s.Result()
 	r.Took, r.After = runlog.SecondsOf(time.Since(began)), after
-	c.post(event{kind: kindPilotAction, action: &pilotAction{learned: &r}})
+	c.post(event{kind: kindPilotAction, seldom: &seldom{action: &pilotAction{learned: &r}}})
 }
 
 // apply does what the pilot says. One of its fields is set. An error ends the job.

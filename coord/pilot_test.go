@@ -224,8 +224,8 @@ func TestLastWords(t *testing.T) {
 	var text syncBuffer
 	c := &Coordinator{timing: timing{begun: time.Now()}, connections: connections{events: make(chan event, 2)}, piloting: piloting{pilot: &pilotRunner{heard: 7}}, log: slog.New(slog.DiscardHandler)}
 	c.cfg.RunLog = runlog.NewWriter(&text)
-	c.events <- event{kind: kindPilotAction, action: &pilotAction{Remark: advice.Remark{Text: "all is well"}, after: 3}}
-	c.events <- event{kind: kindPilotAction, action: &pilotAction{Remark: wants(modes.ASGD(2)), after: 5}}
+	c.events <- event{kind: kindPilotAction, seldom: &seldom{action: &pilotAction{Remark: advice.Remark{Text: "all is well"}, after: 3}}}
+	c.events <- event{kind: kindPilotAction, seldom: &seldom{action: &pilotAction{Remark: wants(modes.ASGD(2)), after: 5}}}
 	c.lastWords()
 	c.cfg.RunLog.Flush()
 	var got []any

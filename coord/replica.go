@@ -254,10 +254,12 @@ func (c *Coordinator) pump() error {
 	if err := c.countNorms(); err != nil {
 		return err
 	}
-	for o, ok := k.Due(); ok; o, ok = k.Due() {
-		c.progress = time.Now()
-		c.follow(&o)
-	}
+	c.together(func() {
+		for o, ok := k.Due(); ok; o, ok = k.Due() {
+			c.progress = time.Now()
+			c.follow(&o)
+		}
+	})
 	return nil
 }
 
@@ -376,7 +378,7 @@ func (c *Coordinator) saveAgain(shard int) {
 		return
 	}
 	if !s.final { // by now the copies are farther
-		c.saved(event{saved: transport.Saved{Shard: shard, ID: s.id, Err: "its server was lost meanwhile; the next checkpoint will be of another one"}})
+		c.saved(event{seldom: &seldom{saved: transport.Saved{Shard: shard, ID: s.id, Err: "its server was lost meanwhile; the next checkpoint will be of another one"}}})
 		return
 	}
 	p := c.servers[c.owner[shard]] // whatever else it has saved already it says again

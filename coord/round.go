@@ -477,7 +477,7 @@ func (c *Coordinator) trySaved() {
 			if !c.completed(w) && c.cfg.Discard != nil {
 				c.cfg.Discard(s.id)
 			}
-			c.post(event{kind: kindPilotAction, action: &pilotAction{written: w}})
+			c.post(event{kind: kindPilotAction, seldom: &seldom{action: &pilotAction{written: w}}})
 		}()
 		return
 	}
@@ -491,7 +491,7 @@ func (c *Coordinator) trySaved() {
 		if w.path, w.err = c.cfg.Save(whole); w.err != nil {
 			c.completed(w)
 		}
-		c.post(event{kind: kindPilotAction, action: &pilotAction{written: w}})
+		c.post(event{kind: kindPilotAction, seldom: &seldom{action: &pilotAction{written: w}}})
 	}()
 }
 

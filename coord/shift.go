@@ -69,7 +69,7 @@ const kindNote transport.Kind = 254
 // moment.
 func (c *Coordinator) Note(ctx context.Context, n runlog.Shift) error {
 	select {
-	case c.events <- event{kind: kindNote, note: &n}:
+	case c.events <- event{kind: kindNote, seldom: &seldom{note: &n}}:
 		return nil
 	case <-c.done:
 		return errors.New("the job is over")

@@ -140,7 +140,7 @@ func (s *statistics) begin(now time.Time, samples int64) { s.start, s.from = now
 func (s *statistics) stop(now time.Time, samples int64)  { s.end, s.to = now, samples }
 
 // observe takes in what a record says of losses and of bytes.
-func (s *statistics) observe(r star.Record) {
+func (s *statistics) observe(r *star.Record) {
 	if !math.IsNaN(r.Loss) {
 		s.losses.add(r.Loss)
 	}

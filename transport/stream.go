@@ -81,6 +81,16 @@ func SendSummed[M Message](c Conn, m M, payload []byte, sum uint32) error {
 	return err
 }
 
+// WriteNow writes a frame if the connection takes it without waiting. Where it is not taken, wholly or in part, the next frame to be
+// written is the same one, by WriteFrame, which writes what is left of it. Only plain TCP takes anything, and only payloads up to 4 KiB. Errors
+// are those of WriteFrame; the rules for several goroutines, too.
+func WriteNow(c Conn, k Kind, header, payload []byte, sum uint32) (taken bool, err error) {
+	if w, ok := c.(*netConn); ok {
+		return w.writeNow(k, header, payload, sum)
+	}
+	return false, nil
+}
+
 // ReadAll reads the payload of f into fresh memory. It is for texts: memory grows with the bytes
 // that come, not with what the frame claims. An end within it, a deadline and a wrong checksum are
 // an *Error.
@@ -94,7 +104,7 @@ func ReadAll(c Conn, f Frame) ([]byte, error) {
 
 // NewConn makes a Conn of a stream. The zero Limits will do.
 func NewConn(nc net.Conn, l Limits) Conn {
-	c := &netConn{nc: nc, limits: l, buf: make([]byte, readAhead), out: make([]byte, 0, 512)}
+	c := &netConn{nc: nc, limits: l, buf: make([]byte, readAhead), out: make([]byte, 0, 512), now: newNowWriter(nc)}
 	c.remote = nc.RemoteAddr().String()
 	c.SetPeer(c.remote)
 	return c
@@ -121,6 +131,8 @@ type netConn struct {
 
 	// The writer's.
 	out  []byte
+	now  *nowWriter // nil: there is none
+	part int        // bytes of the next frame that writeNow has written
 	tail [sumSize]byte
 	vec  net.Buffers
 	vecs [3][]byte
@@ -174,7 +186,8 @@ func (c *netConn) writeFrame(k Kind, header, payload []byte, sum uint32, known b
 			c.out = append(c.out, payload...)
 			c.out = binary.LittleEndian.AppendUint32(c.out, sum)
 		}
-		err = c.write(c.out, nil, nil)
+		err = c.write(c.out[c.part:], nil, nil)
+		c.part = 0
 	} else {
 		head, running := c.out, uint32(0)
 		for err == nil && len(payload) > 0 {
@@ -200,6 +213,32 @@ func (c *netConn) writeFrame(k Kind, header, payload []byte, sum uint32, known b
 		c.werr = &Error{"write", c.Peer(), fmt.Errorf("%v: %w", k, err)}
 	}
 	return sum, c.werr
+}
+
+// writeNow is WriteNow.
+func (c *netConn) writeNow(k Kind, header, payload []byte, sum uint32) (taken bool, err error) {
+	if c.werr != nil {
+		return false, c.werr
+	}
+	if c.now == nil || len(payload) > small || len(header) > MaxHeader || int64(len(payload)) > c.limits.Payload(k) {
+		return false, nil // WriteFrame says what is wrong
+	}
+	c.out = appendFrame(c.out[:0], k, header, int64(len(payload)))
+	if len(payload) > 0 {
+		c.out = append(c.out, payload...)
+		c.out = binary.LittleEndian.AppendUint32(c.out, sum)
+	}
+	n, err := c.now.write(c.out[c.part:])
+	c.sent.Add(int64(n))
+	if err != nil {
+		c.werr = &Error{"write", c.Peer(), fmt.Errorf("%v: %w", k, err)}
+		return false, c.werr
+	}
+	if c.part += n; c.part < len(c.out) {
+		return false, nil
+	}
+	c.part = 0
+	return true, nil
 }
 
 // write writes up to three pieces in one system call where the stream can.
