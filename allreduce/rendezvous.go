@@ -933,6 +933,7 @@ func (f *forming) link(nc net.Conn, kind string, dialled bool) (link, error) {
 	}
 	if kind == "tcp" {
 		f.apply(nc)
+		transport.Retransmit(nc)
 	}
 	size := segmentFor(&f.cfg, kind)
 	if kind == "shm" {

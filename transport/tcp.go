@@ -119,6 +119,7 @@ func (t *TCP) Dial(ctx context.Context, addr string) (Conn, error) {
 	if err != nil {
 		return nil, &Error{"dial", addr, err}
 	}
+	Retransmit(nc)
 	if t.TLS != nil {
 		tc := tls.Client(nc, DialTLS(t.TLS, addr))
 		if err := tc.HandshakeContext(ctx); err != nil {
@@ -191,6 +192,7 @@ func (l *tcpListener) Accept() (Conn, error) {
 	if err != nil {
 		return nil, &Error{"accept", l.Addr(), err}
 	}
+	Retransmit(nc)
 	if l.t.TLS != nil {
 		// The handshake happens in the first Recv, off the accept loop.
 		nc = tls.Server(nc, l.t.TLS)

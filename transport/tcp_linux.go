@@ -9,6 +9,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// retransmitAtMost bounds the time between two retransmissions. Linux doubles it up to two minutes, so that a link that
+// was cut for seconds would stay unused for as long again after its repair.
+const retransmitAtMost = time.Second
+
+// giveUp is how long Linux retransmits with its own bound (tcp_retries2). It counts retransmissions, which would come to
+// 15 s with ours.
+const giveUp = 15 * time.Minute
+
+// retransmit bounds the time between two retransmissions of a connection, on Linux 6.15 and later.
+func retransmit(c *net.TCPConn) {
+	rc, err := c.SyscallConn()
+	if err != nil {
+		return
+	}
+	_ = rc.Control(func(fd uintptr) {
+		if unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_RTO_MAX_MS, int(retransmitAtMost.Milliseconds())) == nil {
+			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(giveUp.Milliseconds()))
+		}
+	})
+}
+
 // options sets buffers (bytes) and congestion control of a socket. What was asked for and is not to
 // be had is an error; that BBR, which nobody asked for, cannot be changed is none.
 func (t *TCP) options(fd uintptr) error {

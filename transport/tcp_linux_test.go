@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"errors"
 	"net"
 	"strings"
 	"testing"
@@ -40,6 +41,29 @@ func TestCongestionControl(t *testing.T) {
 	near, far = tcpPair(t, Config{CongestionControl: "reno"}) // every Linux has it
 	if a, b := algorithm(t, near), algorithm(t, far); a != "reno" || b != "reno" {
 		t.Errorf("%s and %s, want reno", a, b)
+	}
+}
+
+// Both ends retransmit at least once a second, and give up no sooner than Linux does by itself.
+func TestRetransmission(t *testing.T) {
+	near, far := tcpPair(t, Config{})
+	for _, nc := range []net.Conn{near, far} {
+		rc, err := nc.(*net.TCPConn).SyscallConn()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for option, want := range map[int]int{unix.TCP_RTO_MAX_MS: 1000, unix.TCP_USER_TIMEOUT: 900_000} {
+			var got int
+			if e := rc.Control(func(fd uintptr) { got, err = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, option) }); e != nil {
+				t.Fatal(e)
+			}
+			if errors.Is(err, unix.ENOPROTOOPT) {
+				t.Skip("Linux has a bound for retransmissions from 6.15 on")
+			}
+			if err != nil || got != want {
+				t.Errorf("option %#x of %v: %d ms (%v), want %d", option, nc.LocalAddr(), got, err, want)
+			}
+		}
 	}
 }
 

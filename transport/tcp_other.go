@@ -15,6 +15,9 @@ func (t *TCP) options(uintptr) error {
 	return nil
 }
 
+// retransmit leaves retransmissions to the kernel.
+func retransmit(*net.TCPConn) {}
+
 // userTimeout is left to the kernel, which has its own.
 func userTimeout(*net.TCPConn, time.Duration) error { return nil }
 

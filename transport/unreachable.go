@@ -34,6 +34,14 @@ func UnreachableConn(nc net.Conn, d time.Duration) error {
 	return userTimeout(tcp, d)
 }
 
+// Retransmit has a TCP connection retransmit at least once a second where the system can be told so, so that it is of
+// use again at most a second after a link that was cut is repaired. Other connections stay as they are.
+func Retransmit(nc net.Conn) {
+	if tcp := tcpOf(nc); tcp != nil {
+		retransmit(tcp)
+	}
+}
+
 // tcpOf is the TCP connection below nc; nil: it is none.
 func tcpOf(nc net.Conn) *net.TCPConn {
 	if t, ok := nc.(*tls.Conn); ok {
