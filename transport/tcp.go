@@ -141,7 +141,7 @@ func (t *TCP) Listen(addr string) (Listener, error) {
 		return nil, &Error{"listen", addr, err}
 	}
 	lc := net.ListenConfig{KeepAliveConfig: t.keepAlive(), Control: t.control}
-	l, err := lc.Listen(context.Background(), "tcp", addr)
+	l, err := lc.Listen(context.Background(), ListenNetwork(addr), addr)
 	if err != nil {
 		if errors.Is(err, syscall.EADDRINUSE) {
 			err = fmt.Errorf("%w: another process has this port: end it, or choose another one (port 0: any free one)", err)
@@ -149,6 +149,21 @@ func (t *TCP) Listen(addr string) (Listener, error) {
 		return nil, &Error{"listen", addr, err}
 	}
 	return &tcpListener{l, t}, nil
+}
+
+// ListenNetwork is the network that [net.Listen] needs for addr: tcp, or tcp6 for an empty host if this host has no IPv4
+// loopback address, where Go would listen at 0.0.0.0 alone. On other hosts Go's choice reaches both families.
+func ListenNetwork(addr string) string {
+	if host, _, err := net.SplitHostPort(addr); err != nil || host != "" {
+		return "tcp"
+	}
+	for _, home := range []struct{ address, network string }{{"127.0.0.1:0", "tcp"}, {"[::1]:0", "tcp6"}} {
+		if c, err := net.ListenPacket("udp", home.address); err == nil {
+			c.Close()
+			return home.network
+		}
+	}
+	return "tcp"
 }
 
 // mayListen refuses to open a port to other hosts by accident.

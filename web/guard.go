@@ -4,6 +4,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 )
 
@@ -29,8 +30,19 @@ func Guard(address string, h http.Handler) http.Handler {
 	})
 }
 
-// Exposed says whether processes of other hosts can reach a listener.
-func Exposed(l net.Listener) bool { return l.Addr().Network() != "unix" && !isLoopback(l.Addr()) }
+// Exposed says whether a listener is open to hosts that nobody has named: it listens at every address of this host, and
+// one of them is not loopback.
+func Exposed(l net.Listener) bool {
+	at, ok := l.Addr().(*net.TCPAddr)
+	if !ok || !at.IP.IsUnspecified() {
+		return false
+	}
+	addrs, err := net.InterfaceAddrs()
+	return err != nil || slices.ContainsFunc(addrs, func(a net.Addr) bool {
+		n, ok := a.(*net.IPNet)
+		return ok && !n.IP.IsLoopback()
+	})
+}
 
 // hostOf is the host of host:port or of a host alone, without brackets and in small letters.
 func hostOf(address string) string {

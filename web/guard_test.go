@@ -63,3 +63,27 @@ func TestExposed(t *testing.T) {
 		}
 	}
 }
+
+// The address of one interface was chosen by whoever named it.
+func TestExposedAtOneInterface(t *testing.T) {
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range addrs {
+		n, ok := a.(*net.IPNet)
+		if !ok || n.IP.IsLoopback() || n.IP.To4() == nil {
+			continue
+		}
+		l, err := net.Listen("tcp", net.JoinHostPort(n.IP.String(), "0"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		if Exposed(l) {
+			t.Errorf("%v is said to be open to all hosts", l.Addr())
+		}
+		return
+	}
+	t.Skip("this host has no address but loopback")
+}

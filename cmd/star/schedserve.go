@@ -131,7 +131,7 @@ docs/scheduling.md has the file of a job, and what happens when something is gon
 			if err := schedAddress(s, address); err != nil {
 				return err
 			}
-			l, err := net.Listen("tcp", listen)
+			l, err := net.Listen(transport.ListenNetwork(listen), listen)
 			if err != nil {
 				return s.Invalid("listen", err)
 			}
@@ -205,7 +205,7 @@ func schedPeers(s *settings.Set, o *schedule.Options, p *schedule.Peers, jobs, e
 // serveSched runs the service and its page until ctx is over.
 func serveSched(ctx context.Context, s *settings.Set, o schedule.Options, l net.Listener, page string) error {
 	if page != "" {
-		pl, err := net.Listen("tcp", page)
+		pl, err := net.Listen(transport.ListenNetwork(page), page)
 		if err != nil {
 			return s.Invalid("http", fmt.Errorf("%w: choose another one, as 127.0.0.1:0", err))
 		}

@@ -54,7 +54,7 @@ Of what star sched sim --events has written, or of a folder of star sched serve,
 			}
 			ctx, cancel := process.Signals(context.Background())
 			defer cancel()
-			l, err := net.Listen("tcp", listen)
+			l, err := net.Listen(transport.ListenNetwork(listen), listen)
 			if err != nil {
 				return s.Invalid("listen", fmt.Errorf("%w: choose another one, as 127.0.0.1:0", err))
 			}
@@ -105,7 +105,7 @@ func serveView(ctx context.Context, l net.Listener, address, path string, out io
 }
 
 // exposed is what users are told of a page that is not for this host alone.
-const exposed = "every host that reaches the address of the page can read it; 127.0.0.1:PORT opens it to this host only"
+var exposed = "every host that reaches the address of the page can read it; " + net.JoinHostPort(settings.Home(), "PORT") + " opens it to this host only"
 
 // servePage serves a page at l, which was opened at address, until ctx is over.
 func servePage(ctx context.Context, l net.Listener, address string, page http.Handler) error {

@@ -320,7 +320,7 @@ func (w *watching) sink(ctx context.Context) (take func(watch.Row), finish func(
 // serve has the page, and takes rows of other hosts, where that is wanted.
 func (w *watching) serve(ctx context.Context, log string, take func(watch.Row)) error {
 	if w.page != "off" && w.page != "" {
-		l, err := net.Listen("tcp", w.page)
+		l, err := net.Listen(transport.ListenNetwork(w.page), w.page)
 		if err != nil {
 			return w.set.Invalid("http", fmt.Errorf("%w: choose another one, as 127.0.0.1:0", err))
 		}
@@ -342,7 +342,7 @@ func (w *watching) serve(ctx context.Context, log string, take func(watch.Row)) 
 	if w.listen == "" {
 		return nil
 	}
-	l, err := net.Listen("tcp", w.listen)
+	l, err := net.Listen(transport.ListenNetwork(w.listen), w.listen)
 	if err != nil {
 		return w.set.Invalid("listen", err)
 	}

@@ -40,7 +40,7 @@ func serveHTTP(job *settings.Job, b *board, dir string, log *slog.Logger) (stop 
 		return nil, job.Invalid("http", fmt.Errorf("%w; --http=off switches it off", err))
 	}
 	if web.Exposed(l) {
-		log.Warn("every host that reaches the address of --http can read the page, the run log and the metrics; --http=127.0.0.1:PORT opens it to this host only", "at", l.Addr().String())
+		log.Warn("every host that reaches the address of --http can read the page, the run log and the metrics; --http="+net.JoinHostPort(settings.Home(), "PORT")+" opens it to this host only", "at", l.Addr().String())
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	mux := http.NewServeMux()
@@ -107,7 +107,7 @@ func within(h http.Handler) http.Handler {
 func listen(addr string) (net.Listener, error) {
 	path, ok := strings.CutPrefix(addr, settings.UnixSocket)
 	if !ok {
-		return net.Listen("tcp", addr)
+		return net.Listen(transport.ListenNetwork(addr), addr)
 	}
 	if info, err := os.Lstat(path); err == nil && info.Mode().Type() == os.ModeSocket {
 		if c, err := net.DialTimeout("unix", path, time.Second); err == nil {

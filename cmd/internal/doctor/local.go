@@ -26,7 +26,7 @@ import (
 // port tries to listen, as the job will. In a container the process that it is for has the port already.
 func port(ctx context.Context, addr string, container bool) Result {
 	var lc net.ListenConfig
-	l, err := lc.Listen(ctx, "tcp", addr)
+	l, err := lc.Listen(ctx, transport.ListenNetwork(addr), addr)
 	owner, pid := "", int32(0)
 	if err == nil {
 		l.Close()
@@ -194,7 +194,7 @@ func advertise(ctx context.Context, addr string) Result {
 		return r
 	}
 	var lc net.ListenConfig
-	if l, err := lc.Listen(ctx, "tcp", ":"+p); err == nil {
+	if l, err := lc.Listen(ctx, transport.ListenNetwork(":"+p), ":"+p); err == nil {
 		defer l.Close() // the kernel completes connections by itself
 	}
 	var d net.Dialer
