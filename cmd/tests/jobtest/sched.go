@@ -50,21 +50,42 @@ func SchedulerAt(t *testing.T, dir, jobs string) *Scheduler {
 		if t.Failed() {
 			t.Logf("the service of %s said:\n%s", s.Dir, s.log.String())
 		}
-		pids, _ := filepath.Glob(filepath.Join(s.Jobs, "*", "worker-*.pid"))
-		more, _ := filepath.Glob(filepath.Join(s.Jobs, "*", "life-*", "ps.pid"))
-		for _, name := range append(pids, more...) {
-			lock, err := os.Open(strings.TrimSuffix(name, ".pid") + ".lock")
-			if err != nil {
-				continue
+		locks, _ := filepath.Glob(filepath.Join(s.Jobs, "*", "worker-*.lock"))
+		more, _ := filepath.Glob(filepath.Join(s.Jobs, "*", "life-*", "ps.lock"))
+		for _, name := range append(locks, more...) {
+			if err := end(name); err != nil {
+				t.Error(err)
 			}
-			text, _ := os.ReadFile(name)
-			if pid, err := strconv.Atoi(strings.TrimSpace(string(text))); err == nil && syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil {
-				syscall.Kill(pid, syscall.SIGKILL)
-			}
-			lock.Close()
 		}
 	})
 	return s
+}
+
+// end kills the process that has a lock, and on Linux those that it has started and that have the lock, too, such as a
+// worker's program. It waits until they are gone: they write to the folder, which the test removes.
+func end(name string) error {
+	lock, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	for end := time.Now().Add(30 * time.Second); syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil; time.Sleep(10 * time.Millisecond) {
+		text, _ := os.ReadFile(strings.TrimSuffix(name, ".lock") + ".pid") // it may be about to be written
+		if pid, err := strconv.Atoi(strings.TrimSpace(string(text))); err == nil {
+			syscall.Kill(pid, syscall.SIGKILL)
+		}
+		files, _ := filepath.Glob("/proc/[0-9]*/fd/*")
+		for _, f := range files {
+			pid, _ := strconv.Atoi(strings.Split(f, "/")[2])
+			if to, _ := os.Readlink(f); to == name && pid != os.Getpid() {
+				syscall.Kill(pid, syscall.SIGKILL)
+			}
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("%s: process %q still runs 30 s after SIGKILL", name, text)
+		}
+	}
+	return nil
 }
 
 // Start starts the service with more flags.
@@ -221,6 +242,11 @@ func SchedulersAt(t *testing.T, n int, args ...string) *Schedulers {
 	for r := range n {
 		v.All = append(v.All, SchedulerAt(t, filepath.Join(root, fmt.Sprint("service-", r)), jobs))
 	}
+	t.Cleanup(func() { // before those of each one: a service starts the processes of another one's jobs again
+		for _, s := range v.All {
+			s.Kill()
+		}
+	})
 	return v
 }
 
