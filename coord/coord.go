@@ -590,7 +590,7 @@ func (c *Coordinator) sharded() bool { return c.arch.sharded() }
 
 // finish says good-bye to everybody, but to those that may coordinate. Workers are released with
 // Stop, servers get a Leave; with an exit code other than 0 all get a Reject, which has them end
-// with it.
+// with it. This process says the reason in full.
 func (c *Coordinator) finish(exit int, reason string) {
 	for _, p := range slices.Concat(c.workers, c.servers, c.late, []*peer{c.checks.peer}) {
 		if p == nil || p.gone || p.role == transport.RoleServer && p.rank < c.cfg.Coordinators {
@@ -599,7 +599,7 @@ func (c *Coordinator) finish(exit int, reason string) {
 		c.send(p, func() error {
 			switch {
 			case exit != 0:
-				return transport.Send(p.conn, transport.Reject{Exit: exit, Reason: reason}, nil)
+				return transport.Send(p.conn, transport.Reject{Exit: exit, Reason: transport.Brief(reason)}, nil)
 			case p.role == transport.RoleWorker, p.role == transport.RoleValidator:
 				return transport.Send(p.conn, transport.Release{Worker: star.Worker(p.rank), Action: transport.Stop}, nil)
 			default:

@@ -1,7 +1,9 @@
 package coord
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"star"
@@ -86,7 +88,11 @@ func (c *Coordinator) left(p *peer, m transport.Leave) error {
 	if p.retired {
 		return nil
 	}
-	c.log.Info("left", "peer", p.conn.Peer(), "reason", m.Reason)
+	level := slog.LevelInfo
+	if p.role == transport.RoleWorker { // what follows says it
+		level = slog.LevelDebug
+	}
+	c.log.Log(context.Background(), level, "left", "peer", p.conn.Peer(), "reason", transport.Brief(m.Reason))
 	why := fmt.Errorf("left: %s", m.Reason)
 	if p.role == transport.RoleWorker && c.engine != nil && !c.isLate(p) && m.Exit != exitcode.Diverged {
 		return c.retire(p, m)
@@ -223,7 +229,7 @@ func (c *Coordinator) removeWorker(p *peer, why string) {
 	}
 	if c.engine == nil {
 		c.workers[p.rank] = nil // its rank is free again
-		c.log.Warn("a worker is gone before the start", "worker", p.rank, "reason", why)
+		c.log.Warn("a worker is gone before the start", "worker", p.rank, "reason", transport.Brief(why))
 		return
 	}
 	a := c.engine.Worker(star.Worker(p.rank))
@@ -234,7 +240,7 @@ func (c *Coordinator) removeWorker(p *peer, why string) {
 	}
 	c.cfg.RunLog.Write(at, line)
 	c.tell(at, line)
-	c.log.Warn("a worker is gone", "worker", p.rank, "step", a.Step, "reason", why)
+	c.log.Warn("a worker is gone", "worker", p.rank, "step", a.Step, "reason", transport.Brief(why))
 	orders := c.engine.Leave(star.Worker(p.rank))
 	c.forgetInRound(p)
 	c.forgetResidual(star.Worker(p.rank))

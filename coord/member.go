@@ -217,7 +217,7 @@ func Join(ctx context.Context, cfg MemberConfig) (*Member, error) {
 		} else {
 			return nil, &JoinError{cfg.Addr, cfg.JoinTimeout, cmp.Or(last, err)}
 		}
-		if try == 1 || try%10 == 0 {
+		if try%10 == saidAt {
 			cfg.Log.Info("waiting for the coordinator", "addr", cfg.Addr, "for", time.Since(begun).Round(time.Second), "err", err)
 		}
 		select {
@@ -229,6 +229,10 @@ func Join(ctx context.Context, cfg MemberConfig) (*Member, error) {
 		}
 	}
 }
+
+// saidAt is the first try, and the tenth before each later one, of which the log says that it waits: after some
+// 0.7 s. Processes of one job that start together find the coordinator before that.
+const saidAt = 5
 
 // deserted is how many attempts in a row have found no process that listens, and since when.
 type deserted struct {
@@ -335,7 +339,7 @@ func (m *Member) Assignment(ctx context.Context, timeout time.Duration) (transpo
 		if err != nil {
 			return transport.Assign{}, err
 		}
-		return transport.Assign{}, &transport.RejectError{Peer: m.Conn.Peer(), Exit: r.Exit, Reason: r.Reason}
+		return transport.Assign{}, &transport.RejectError{Peer: m.Conn.Peer(), Exit: r.Exit, Reason: r.Reason, Ends: true}
 	case f.Kind != transport.KindAssign:
 		return transport.Assign{}, fmt.Errorf("unexpected frame %v from the coordinator, waiting for the assignment of shards", f.Kind)
 	}
@@ -431,7 +435,7 @@ func (m *Member) recv() (transport.Frame, error) {
 			if err != nil {
 				return f, err
 			}
-			return f, &transport.RejectError{Peer: m.Conn.Peer(), Exit: r.Exit, Reason: r.Reason}
+			return f, &transport.RejectError{Peer: m.Conn.Peer(), Exit: r.Exit, Reason: r.Reason, Ends: true}
 		default:
 			return f, nil
 		}

@@ -68,7 +68,7 @@ func (c *Coordinator) windUp(err error, why string) error {
 		c.result.Ended = why
 	}
 	c.cfg.RunLog.Write(c.elapsed(), runlog.Stop{Limit: c.engine.State().Used, Why: why})
-	c.log.Info("ending the job", "at_samples", c.engine.State().Used, "why", why)
+	c.log.Info("ending the job", "at_samples", c.engine.State().Used, "why", transport.Brief(why))
 	c.thin() // an update that waited for others to come is made
 	return c.windOn()
 }

@@ -107,7 +107,7 @@ func (c *Coordinator) stop(cause error) error {
 		s.done = true
 		return c.halt()
 	}
-	c.log.Info("ending the job, after a checkpoint", "why", cause, "grace", c.cfg.Grace)
+	c.log.Info("ending the job, after a checkpoint", "why", transport.Brief(cause.Error()), "grace", c.cfg.Grace)
 	c.cfg.RunLog.Write(c.elapsed(), runlog.Stop{Limit: c.engine.State().Used, Why: cause.Error()})
 	return c.halt()
 }

@@ -532,7 +532,7 @@ func (s *Server) listen(coord transport.Conn) error {
 			if err != nil {
 				return fmt.Errorf("ps: coordinator: %w", err)
 			}
-			return &transport.RejectError{Exit: m.Exit, Reason: m.Reason}
+			return &transport.RejectError{Exit: m.Exit, Reason: m.Reason, Ends: true}
 		default:
 			return fmt.Errorf("ps: coordinator: unexpected %v", f.Kind)
 		}

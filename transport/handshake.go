@@ -22,16 +22,48 @@ import (
 	"star/transport/wire"
 )
 
-// RejectError: the peer has refused us, and says why.
+// RejectError: the peer has refused us, or ends the part that we had, and says why.
 type RejectError struct {
 	Peer   string
 	Exit   int // the exit code that fits
 	Reason string
+	Ends   bool // we had a part
 }
 
 // Error is the reason that the peer has given.
 func (e *RejectError) Error() string {
+	if e.Ends {
+		return fmt.Sprintf("ended by %s: %s", cmp.Or(e.Peer, "the coordinator"), e.Reason)
+	}
 	return fmt.Sprintf("transport: %s refuses: %s", cmp.Or(e.Peer, "the peer"), e.Reason)
+}
+
+// briefLength is how many bytes of a reason are in a line that only repeats it: most reasons, and the
+// beginning of one that lists settings.
+const briefLength = 160
+
+// Brief is a reason as lines have it that say what follows from it elsewhere: one line of limited length.
+// The process that knows the reason says it in full.
+func Brief(reason string) string {
+	s := OneLine(reason)
+	if len(s) <= briefLength {
+		return s
+	}
+	s = s[:briefLength]
+	if i := strings.LastIndexByte(s, ' '); i > briefLength/2 {
+		s = s[:i]
+	}
+	return strings.ToValidUTF8(s, "") + " …"
+}
+
+// OneLine is a reason in one line: of a traceback, which the program has printed, the last one.
+func OneLine(reason string) string {
+	lines := strings.Split(strings.TrimSpace(reason), "\n")
+	if len(lines) == 1 {
+		return lines[0]
+	}
+	first, _, _ := strings.Cut(lines[0], "Traceback")
+	return first + lines[len(lines)-1]
 }
 
 // ExitCode is the exit code that fits.

@@ -2,7 +2,6 @@ package worker
 
 import (
 	"errors"
-	"strings"
 	"sync"
 
 	"star"
@@ -42,18 +41,8 @@ func (w *worker) retire(m *coord.Member, why train.Gone) {
 		}
 	}
 	if !r.said {
-		r.said = m.Leave(r.why.Gone(), brief(r.why)) == nil
+		r.said = m.Leave(r.why.Gone(), transport.OneLine(r.why.Error())) == nil
 	}
-}
-
-// brief is an error in one line: of a traceback, which the program has printed, the last one.
-func brief(err error) string {
-	lines := strings.Split(strings.TrimSpace(err.Error()), "\n")
-	first, _, _ := strings.Cut(lines[0], "Traceback")
-	if len(lines) == 1 {
-		return lines[0]
-	}
-	return first + lines[len(lines)-1]
 }
 
 // retired is why the model computes nothing more; nil: it does.

@@ -3,12 +3,14 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"maps"
 	"os"
 	"os/exec"
 	"strings"
 	"testing"
 
 	"star/cmd/tests/jobtest"
+	"star/exitcode"
 )
 
 // With --log-format json every line of standard error is JSON, the last one with the error and its exit code, too;
@@ -52,5 +54,34 @@ func TestLastLineIsJSON(t *testing.T) {
 		if n := strings.Count(errs.String(), "on the command line (--token)"); n != c.warned {
 			t.Errorf("%q: warned of the secret %d times, want %d\n%s", c.args, n, c.warned, errs.Bytes())
 		}
+	}
+}
+
+// What ends a job is the last line that star run prints, each server and worker says it once, and none waits at the end.
+func TestLastLineIsTheCause(t *testing.T) {
+	t.Parallel()
+	cmd := exec.Command(jobtest.Star(t), "run", "--workers", "2", "--dataset", "digits:n=200,test=20", "--model", "softmax", "--lr", "1e38", "--steps", "50",
+		"--listen", "127.0.0.1:0", "--http", "off", "--out", t.TempDir())
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
+	if err := cmd.Run(); jobtest.ExitCode(err) != exitcode.Diverged {
+		t.Fatalf("%v, want exit code %d\n%s", err, exitcode.Diverged, errs.Bytes())
+	}
+	lines := strings.Split(strings.TrimSpace(errs.String()), "\n")
+	last := lines[len(lines)-1]
+	if !strings.HasPrefix(last, "star: the job has failed: worker ") || !strings.Contains(last, "lower --lr") {
+		t.Errorf("the last line is %q", last)
+	}
+	said := map[string]int{}
+	for _, line := range lines {
+		if who, text, ok := strings.Cut(line, "|"); ok && strings.Contains(text, "lower --lr") && !strings.HasPrefix(who, "ps 0") {
+			said[strings.TrimSpace(who)]++
+		}
+	}
+	if want := map[string]int{"worker 0": 1, "worker 1": 1, "ps 1": 1}; !maps.Equal(said, want) {
+		t.Errorf("the reason is said by %v, want %v\n%s", said, want, errs.Bytes())
+	}
+	if strings.Contains(errs.String(), "left peer=") {
+		t.Errorf("that a worker left is said twice\n%s", errs.Bytes())
 	}
 }

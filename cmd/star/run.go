@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -181,6 +180,8 @@ type child struct {
 	failures int // in a row, of those in its place before
 
 	told atomic.Bool // to leave, because its machine is taken away (--revoke)
+	says speech      // what it prints
+	over bool        // wait has seen its end
 }
 
 // exit is the end of a child.
@@ -204,16 +205,47 @@ func (e exit) code() int {
 	return x.ExitCode()
 }
 
+// how is the exit code in words: with the signal, if that says why.
+func (e exit) how() string {
+	if e.crashed() {
+		return fmt.Sprintf("exit code %d (%v)", e.code(), syscall.Signal(e.code()-128))
+	}
+	return fmt.Sprintf("exit code %d", e.code())
+}
+
+// failure is the error of a child whose failure ends the job: with its last words, if it had any.
+func (e exit) failure() *childError {
+	f := &childError{name: e.name, how: e.how(), code: e.code()}
+	if !e.signalled() {
+		f.why = e.says.words()
+	}
+	return f
+}
+
 // childError is the failure of a child that ends the job.
 type childError struct {
-	name string
-	code int
+	name, how string
+	code      int
+	why       string // empty: it has not said
+	job       bool   // the job has ended with that code, by what the coordinator says
 }
 
 func (e *childError) Error() string {
-	return fmt.Sprintf("%s ended with exit code %d; its last lines are above", e.name, e.code)
+	if e.why == "" {
+		return fmt.Sprintf("%s ended with %s", e.name, e.how)
+	}
+	return fmt.Sprintf("%s ended with %s: %s", e.name, e.how, e.why)
 }
 func (e *childError) ExitCode() int { return e.code }
+
+// jobError is that of the job, as its coordinator has said it.
+type jobError struct {
+	why  string
+	code int
+}
+
+func (e *jobError) Error() string { return "the job has failed: " + e.why }
+func (e *jobError) ExitCode() int { return e.code }
 
 // absentError is a job that waited for a worker which had ended without an error.
 type absentError struct {
@@ -489,16 +521,7 @@ func (r *launch) start(c *child, ended chan<- exit) error {
 	read := make(chan struct{})
 	r.pipes.Go(func() {
 		defer close(read)
-		lines := bufio.NewReader(stderr)
-		for {
-			line, err := lines.ReadString('\n')
-			if line = strings.TrimRight(line, "\n"); line != "" {
-				r.screen.say(c.name, line)
-			}
-			if err != nil {
-				return
-			}
-		}
+		c.says.read(stderr, func(block []string) { r.screen.relay(c.name, block) })
 	})
 	r.stops(c)
 	r.mortal(c)
@@ -550,7 +573,7 @@ func (r *launch) restart(e exit, children []*child, gains string) {
 	if gains != "" {
 		gains = ", " + gains
 	}
-	r.screen.say("run", fmt.Sprintf("%s ended with exit code %d and is started again%s%s (--worker-restarts: %d left)", e.name, e.code(), in, gains, r.left))
+	r.screen.say("run", fmt.Sprintf("%s ended with %s and is started again%s%s (--worker-restarts: %d left)", e.name, e.how(), in, gains, r.left))
 	if pause == 0 {
 		r.again <- c
 		return
@@ -572,6 +595,15 @@ const (
 	shortLife      = 10 * time.Second
 	longestBackOff = 30 * time.Second
 )
+
+// crashed says whether a signal has ended it that nobody sends to end a process.
+func (e exit) crashed() bool {
+	switch syscall.Signal(e.code() - 128) {
+	case syscall.SIGSEGV, syscall.SIGABRT, syscall.SIGBUS, syscall.SIGFPE, syscall.SIGILL:
+		return true
+	}
+	return false
+}
 
 // signalled says whether a signal has ended it.
 func (e exit) signalled() bool { return e.code() > 128 && e.code() <= 128+64 }
@@ -597,8 +629,9 @@ func backOff(failures int) time.Duration {
 func (r *launch) wait(ctx context.Context, children []*child, ended chan exit) error {
 	left := len(children)
 	done := ctx.Done()
-	var direct, kill, verdict <-chan time.Time
+	var direct, soon, kill, verdict <-chan time.Time
 	var failed error
+	coordinated := 0  // with what a process that coordinates has failed
 	finished := false // somebody who coordinates has said so
 	var early []exit  // who failed when no training had been seen
 	var absent *child // the first that has ended without an error before that
@@ -616,10 +649,17 @@ func (r *launch) wait(ctx context.Context, children []*child, ended chan exit) e
 			kill = time.After(grace)
 		}
 	}
+	// stopIn gives the coordinator, which ends the job by itself, the time to say why.
+	stopIn := func(d time.Duration) {
+		if ending(); kill == nil {
+			soon, kill = time.After(d), time.After(d+grace)
+		}
+	}
 	for left > 0 {
 		select {
 		case e := <-ended:
 			left--
+			e.over = true
 			r.spot.ended(e)
 			switch {
 			case e.told.Load() && e.code() != 0 && kill == nil && !finished:
@@ -638,9 +678,9 @@ func (r *launch) wait(ctx context.Context, children []*child, ended chan exit) e
 					fails(e)
 					break
 				}
-				r.screen.say("run", fmt.Sprintf("%s ended with exit code %d; the others go on if they hold its shards", e.name, e.code()))
+				r.screen.say("run", fmt.Sprintf("%s ended with %s; the others go on if they hold its shards", e.name, e.how()))
 			case e.role == "ps" && e.code() != 0 && e.rank >= r.servers() && kill == nil:
-				r.screen.say("run", fmt.Sprintf("%s, a spare one, ended with exit code %d; the others go on if it had no shard", e.name, e.code()))
+				r.screen.say("run", fmt.Sprintf("%s, a spare one, ended with %s; the others go on if it had no shard", e.name, e.how()))
 			case finished && e.role == "ps" && e.signalled(): // it was told to leave, or too slow to
 			case e.role == "ps" && e.code() != 0 && r.seats.spares(e):
 				if kill == nil && !e.signalled() && !r.training() {
@@ -648,12 +688,23 @@ func (r *launch) wait(ctx context.Context, children []*child, ended chan exit) e
 					fails(e)
 					break
 				}
-				r.screen.say("run", fmt.Sprintf("%s ended with exit code %d; another one coordinates, or goes on to", e.name, e.code()))
+				r.screen.say("run", fmt.Sprintf("%s ended with %s; another one coordinates, or goes on to", e.name, e.how()))
 			case e.role == "ps" && e.code() != 0:
-				if kill == nil || failed == nil { // it is the cause, or all that we know
-					failed = &childError{e.name, e.code()}
+				if e.rank == 0 || e.rank < r.seats.count {
+					coordinated = e.code()
 				}
-				stop(syscall.SIGTERM)
+				switch {
+				case failed != nil && kill != nil: // there is a cause
+				case absent != nil && e.code() == exitcode.Lost && !r.training(): // the coordinator has waited as long as we
+					failed = &absentError{absent.name, r.job.JoinTimeout}
+				default:
+					failed = e.failure()
+				}
+				if r.training() { // the coordinator notices, or has said so
+					stopIn(time.Second)
+				} else {
+					stop(syscall.SIGTERM)
+				}
 			case e.role == "ps" && (e.rank == 0 || e.rank < r.seats.count):
 				finished = true
 				if ending(); kill == nil { // over; nobody else needs long
@@ -667,8 +718,8 @@ func (r *launch) wait(ctx context.Context, children []*child, ended chan exit) e
 				r.restart(e, children, "")
 			case e.code() != 0 && kill == nil && !r.training():
 				fails(e)
-			case e.code() != 0 && kill == nil:
-				r.screen.say("run", fmt.Sprintf("%s ended with exit code %d; the others go on", e.name, e.code()))
+			case e.code() != 0 && kill == nil || e.crashed():
+				r.screen.say("run", goesOn(e, kill == nil && slices.ContainsFunc(children, func(c *child) bool { return c.role == "worker" && !c.over })))
 			case e.role == "worker" && absent == nil && !finished && !r.training():
 				absent, overdue = e.child, time.After(r.job.JoinTimeout) // the coordinator waits for it as long as this
 			}
@@ -678,11 +729,11 @@ func (r *launch) wait(ctx context.Context, children []*child, ended chan exit) e
 			switch {
 			case kill != nil:
 			case !r.training():
-				failed = &childError{early[0].name, early[0].code()} // it will never join
+				failed = early[0].failure() // it will never join
 				stop(syscall.SIGTERM)
 			default:
 				for _, e := range early {
-					r.screen.say("run", fmt.Sprintf("%s ended with exit code %d; the others go on", e.name, e.code()))
+					r.screen.say("run", goesOn(e, true))
 				}
 				early = nil
 			}
@@ -711,6 +762,9 @@ func (r *launch) wait(ctx context.Context, children []*child, ended chan exit) e
 			direct = time.After(r.job.Grace + 2*time.Second)
 			ending()
 			kill = time.After(r.job.Grace + grace)
+		case <-soon:
+			signal(children[:r.seats.count], r.seats.ends(syscall.SIGTERM))
+			signal(children[r.seats.count:], syscall.SIGTERM)
 		case <-direct:
 			signal(children, syscall.SIGTERM)
 		case <-kill:
@@ -718,7 +772,19 @@ func (r *launch) wait(ctx context.Context, children []*child, ended chan exit) e
 			kill = time.After(time.Hour) // nothing survives SIGKILL
 		}
 	}
+	if f, ok := failed.(*childError); ok {
+		f.job = f.code == coordinated
+	}
 	return failed
+}
+
+// goesOn says that a child has failed, and whether others go on.
+func goesOn(e exit, others bool) string {
+	text := fmt.Sprintf("%s ended with %s", e.name, e.how())
+	if others {
+		text += "; the others go on"
+	}
+	return text
 }
 
 // atOnce ends all processes of the job.
@@ -846,6 +912,9 @@ func (r *launch) report(failed error) error {
 	}
 	if err := daemon.Report(r.out, result, r.job.JSON); failed == nil {
 		failed = err
+	}
+	if f, ok := failed.(*childError); ok && f.job && result.Error != "" {
+		failed = &jobError{result.Error, f.code}
 	}
 	return failed
 }

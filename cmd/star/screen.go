@@ -35,7 +35,13 @@ type screen struct {
 	begun  bool
 	last   time.Time
 	closed bool
+	waits  string // what the last plain line said that the job waits for
+
+	tracebacks map[string]string // who printed it first
 }
+
+// tracebacksKept bounds how many tracebacks are remembered: programs that go on may print any number.
+const tracebacksKept = 100
 
 func newScreen(job *settings.Job) *screen {
 	fd := int(os.Stderr.Fd())
@@ -63,6 +69,27 @@ func (s *screen) say(who, line string) {
 	defer s.mu.Unlock()
 	s.erase()
 	s.line(who, line)
+	s.draw()
+}
+
+// relay prints a block of lines of a child. A traceback that another child has printed before is named by its last line only.
+func (s *screen) relay(who string, block []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if key := strings.Join(block, "\n"); len(block) > 1 {
+		switch first, ok := s.tracebacks[key]; {
+		case ok && first != who:
+			block = []string{fmt.Sprintf("%s (the traceback is that of %s)", block[len(block)-1], first)}
+		case s.tracebacks == nil:
+			s.tracebacks = map[string]string{key: who}
+		case len(s.tracebacks) < tracebacksKept:
+			s.tracebacks[key] = who
+		}
+	}
+	s.erase()
+	for _, text := range block {
+		s.line(who, text)
+	}
 	s.draw()
 }
 
@@ -103,7 +130,10 @@ func (s *screen) show(st coord.Status) {
 	}
 	s.last = time.Now()
 	if st.Phase == "joining" {
-		s.line(s.who, "waiting for "+st.Waiting)
+		if st.Waiting != s.waits { // else the coordinator says now and then for how long
+			s.line(s.who, "waiting for "+st.Waiting)
+		}
+		s.waits = st.Waiting
 		return
 	}
 	text := fmt.Sprintf("%s  mode %s  v%d  %s%s", st.Phase, st.Mode, st.Version, progress(st), extremes(st))

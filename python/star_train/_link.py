@@ -522,6 +522,12 @@ def _chain_excepthook() -> None:
     def hook(kind: Type[BaseException], e: BaseException, tb: Optional[TracebackType]) -> None:
         global _failed
         _failed = e
+        if isinstance(e, StarError):
+            _hide(tb)
+        # The traceback comes before what others say about it. A hook of the script's own may wait for a person, so the job hears first.
+        usual = before is sys.__excepthook__
+        if usual:
+            _show(kind, e, tb)
         if os.getpid() == _process:
             try:
                 link = _link or (connect() if os.environ.get("STAR_LINK_FD") else None)
@@ -532,9 +538,30 @@ def _chain_excepthook() -> None:
                     link.fail(str(e), e.code)
                 else:
                     link.fail("".join(traceback.format_exception(kind, e, tb)))
-        before(kind, e, tb)
+        if not usual:
+            before(kind, e, tb)
 
     sys.excepthook = hook
+
+
+def _hide(tb: Optional[TracebackType]) -> None:
+    """Takes the frames of this package away from the end of a traceback: an error of ours is about the call in the script."""
+    own = os.path.dirname(__file__)
+    last = None
+    while tb is not None:
+        if os.path.dirname(tb.tb_frame.f_code.co_filename) != own:
+            last = tb
+        tb = tb.tb_next
+    if last is not None:
+        last.tb_next = None
+
+
+def _show(kind: Type[BaseException], e: BaseException, tb: Optional[TracebackType]) -> None:
+    """The usual traceback. Of an error that the agent reports as its last words there is only the line of the script."""
+    if not isinstance(e, JobError) or tb is None:
+        return sys.__excepthook__(kind, e, tb)
+    at = traceback.extract_tb(tb)[-1]
+    sys.stderr.write('File "%s", line %s, in %s: the job ended this worker (exit code %d); its agent says why\n' % (at.filename, at.lineno, at.name, e.code))
 
 
 def _handle_signals() -> None:

@@ -179,7 +179,7 @@ def test_exception(job: Any) -> None:
     b = job.worker(script, env={"DO": "raise"})
     job.finish(ps, a)
     assert b.wait() == 1
-    assert "ValueError: the fifth step is too much" in b.log and "the program failed: Traceback" in b.log
+    assert "ValueError: the fifth step is too much" in b.log and "the program failed: ValueError: the fifth step is too much" in b.log and b.log.count("Traceback") == 1
     complete(job, 4, a, b)
 
 

@@ -31,6 +31,9 @@ type LostError struct {
 }
 
 func (e *LostError) Error() string {
+	if e.Err == io.EOF {
+		return fmt.Sprintf("the program (process %d) has ended without saying why: it was killed, or crashed", e.PID)
+	}
 	return fmt.Sprintf("the program (process %d) is gone: %v", e.PID, e.Err)
 }
 func (e *LostError) Unwrap() error { return e.Err }

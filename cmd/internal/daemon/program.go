@@ -18,6 +18,7 @@ import (
 	"star/internal/settings"
 	"star/member"
 	"star/train/data"
+	"star/transport"
 	"star/worker/foreign"
 )
 
@@ -155,40 +156,42 @@ func (p *program) why(err error) error {
 // patience is how long a program may take to end when its agent has nothing more for it.
 const patience = 10 * time.Minute
 
-// ended waits for the end of the program that we have started; err is why.
+// ended waits for the end of the program, if we have started it; err is why.
 func (p *program) ended(err error) error {
 	p.link.Close()
-	if p.cmd == nil {
-		return err
-	}
-	select {
-	case <-p.done:
-	case <-time.After(patience):
-		p.log.Warn("the program does not end: it is killed", "pid", p.cmd.Process.Pid, "after", patience)
-		p.cmd.Process.Kill()
-		<-p.done
+	if p.cmd != nil {
+		select {
+		case <-p.done:
+		case <-time.After(patience):
+			p.log.Warn("the program does not end: it is killed", "pid", p.cmd.Process.Pid, "after", patience)
+			p.cmd.Process.Kill()
+			<-p.done
+		}
 	}
 	var exit *exec.ExitError
-	if !errors.As(p.err, &exit) {
-		return err
-	}
-	if err == nil {
+	switch {
+	case errors.As(err, new(*foreign.ProgramError)):
+		said := &programError{error: err, code: member.ExitCode(err)}
+		if errors.As(p.err, &exit) {
+			said.code = (&programExit{exit}).ExitCode()
+		}
+		return said
+	case err == nil && errors.As(p.err, &exit):
 		return &programExit{exit}
-	}
-	if errors.As(err, new(*foreign.ProgramError)) {
-		return &programError{err, &programExit{exit}}
 	}
 	return err
 }
 
-// programError is what the program has said of why it failed. Its exit code is the program's.
+// programError is what the program has said of why it failed, in brief: what it prints says it in full.
+// Its exit code is the program's, where this process has started it.
 type programError struct {
 	error
-	*programExit
+	code int
 }
 
-func (e *programError) Error() string { return e.error.Error() }
+func (e *programError) Error() string { return transport.Brief(e.error.Error()) }
 func (e *programError) Unwrap() error { return e.error }
+func (e *programError) ExitCode() int { return e.code }
 
 // programExit says that the program failed when the job was over.
 type programExit struct{ *exec.ExitError }

@@ -60,7 +60,7 @@ func TestRestart(t *testing.T) {
 	if err := json.Unmarshal(out.Bytes(), &r); err != nil {
 		t.Fatalf("%v: %s", err, out.Bytes())
 	}
-	said := regexp.MustCompile(`ps 1 ended with exit code 137; .*: restart 1 of 1, from \S+-g1 of version (\d+) and (\d+) samples; lost: (\d+) updates, (\d+) samples`).FindSubmatch(errs.Bytes())
+	said := regexp.MustCompile(`ps 1 ended with exit code 137: restart 1 of 1, from \S+-g1 of version (\d+) and (\d+) samples; lost: (\d+) updates, (\d+) samples`).FindSubmatch(errs.Bytes())
 	if said == nil {
 		t.Fatalf("it does not say what it goes on with, or what is lost:\n%s", errs.Bytes())
 	}
