@@ -185,9 +185,14 @@ func (c *Coordinator) apply(s *pilotAction) error {
 	case s.Verdict != nil:
 		v := s.Verdict
 		c.cfg.RunLog.Write(at, *v)
-		c.verdicts = slices.DeleteFunc(c.verdicts, func(o workerVerdict) bool { return o.worker == v.Worker })
+		var factor runlog.Factor
+		if i := slices.IndexFunc(c.verdicts, func(o workerVerdict) bool { return o.worker == v.Worker }); i >= 0 {
+			factor = c.verdicts[i].factor
+			c.verdicts = slices.Delete(c.verdicts, i, i+1)
+		}
+		factor.Add(float64(v.Slowdown))
 		if v.Event != "recovered" {
-			c.verdicts = append(c.verdicts, workerVerdict{v.Worker, s.Text, v.Cause, float64(v.Slowdown)})
+			c.verdicts = append(c.verdicts, workerVerdict{v.Worker, s.Text, v.Cause, factor})
 		}
 		c.log.Info("straggler", "worker", int(v.Worker), "event", v.Event, "says", s.Text)
 	case s.Gain != nil:
@@ -263,10 +268,10 @@ func (c *Coordinator) change(ch *advice.Change, after int64) error {
 
 // workerVerdict is the last word on a worker.
 type workerVerdict struct {
-	worker   star.Worker
-	text     string
-	cause    string
-	slowdown float64
+	worker star.Worker
+	text   string
+	cause  string
+	factor runlog.Factor // of all its verdicts since it is slow
 }
 
 // stragglers is what the pilot says of workers that are slow now, by rank.

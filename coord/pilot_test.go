@@ -42,6 +42,7 @@ func (s *script) Tell(l runlog.Line) []advice.Remark {
 func TestPilot(t *testing.T) {
 	pilot := &script{says: map[int]advice.Remark{
 		10: {Verdict: &runlog.Verdict{Worker: 1, Event: "slow", Step: 4, Since: 2, Slowdown: 5, Cause: "compute"}, Text: "w1 5x slow"},
+		11: {Verdict: &runlog.Verdict{Worker: 1, Event: "changed", Step: 5, Since: 2, Slowdown: 8, Cause: "compute"}, Text: "w1 8x slow"},
 		12: {Change: &advice.Change{Plan: modes.ASGD(2), Why: "w1 is slow", Predicted: 0.25}},
 		20: {Gain: &runlog.Gain{Plan: "asgd", Predicted: 0.25, Seen: 0.2}},
 		22: {Change: &advice.Change{Plan: modes.SSGD(7)}}, // no plan
@@ -54,7 +55,7 @@ func TestPilot(t *testing.T) {
 		for pilot.count() < 24 {
 			time.Sleep(100 * time.Millisecond)
 		}
-		if s := w.status(); s.Mode != "asgd" || len(s.Stragglers) != 1 || s.Stragglers[0] != "w1 5x slow" || !s.Auto {
+		if s := w.status(); s.Mode != "asgd" || len(s.Stragglers) != 1 || s.Stragglers[0] != "w1 8x slow" || s.Workers[1].Slowdown != 6.5 || !s.Auto {
 			t.Errorf("%+v", s)
 		}
 		if _, no := w.ask("mode", "x=2"); no != "" {

@@ -319,8 +319,8 @@ func (c *Coordinator) workerStatus(i int, now engine.State) WorkerStatus {
 			w.State = "waiting"
 		}
 		for _, v := range c.verdicts {
-			if int(v.worker) == i && v.slowdown-v.slowdown == 0 {
-				w.Slowdown, w.Cause = v.slowdown, v.cause
+			if f := v.factor.Value(); int(v.worker) == i && !math.IsNaN(f) {
+				w.Slowdown, w.Cause = f, v.cause
 			}
 		}
 		w.Iteration, w.Busy = p.recent.mean(), p.busy.mean()

@@ -64,7 +64,8 @@ func (p *problem) ssgdCost() time.Duration {
 	return seconds(p.cost(p.undropped(p.B/t, 1/t, p.B, float64(len(p.t)))))
 }
 
-// why says why c: who is slow, and what it brings.
+// why says why c: who is slow, and what it brings. It says ratios only: a cost is a time multiplied by (1 + φ/B), and of a job
+// of seconds whose gradients are noisy that is hours, which no clock shows.
 func (f *Forecast) why(c Candidate, ssgd time.Duration) string {
 	slow, most, least := -1, time.Duration(0), time.Duration(0)
 	for w, t := range f.Times {
@@ -88,19 +89,9 @@ func (f *Forecast) why(c Candidate, ssgd time.Duration) string {
 		name += " with shares by speed"
 	}
 	if c.Plan.Local > 0 {
-		return fmt.Sprintf("%s: %.1f %% sooner than ssgd (%v instead of %v for the same progress); of an iteration most is the exchange, and workers make %d steps for each",
-			name, 100*(1-c.Cost.Seconds()/ssgd.Seconds()), short(c.Cost), short(ssgd), c.Plan.Local)
+		return fmt.Sprintf("%s: %.1f %% sooner than ssgd at the same progress; of an iteration most is the exchange, and workers make %d steps for each",
+			name, 100*(1-c.Cost.Seconds()/ssgd.Seconds()), c.Plan.Local)
 	}
-	return fmt.Sprintf("%s: %.1f %% sooner than ssgd (%v instead of %v for the same progress); worker %d takes %.2fx of the fastest%s",
-		name, 100*(1-c.Cost.Seconds()/ssgd.Seconds()), short(c.Cost), short(ssgd), slow, ratio, guess)
-}
-
-// short rounds to three digits or so.
-func short(d time.Duration) time.Duration {
-	for unit := time.Second; unit > 1; unit /= 10 {
-		if d >= 100*unit {
-			return d.Round(unit)
-		}
-	}
-	return d
+	return fmt.Sprintf("%s: %.1f %% sooner than ssgd at the same progress; worker %d takes %.2fx of the fastest%s",
+		name, 100*(1-c.Cost.Seconds()/ssgd.Seconds()), slow, ratio, guess)
 }

@@ -109,9 +109,9 @@ func (Published) Decide(f Forecast) (Decision, error) {
 		return d, nil
 	}
 	if r.Dynamic < r.Best {
-		return Decision{Plan: Grouped(r.Groups...), Cost: seconds(r.Dynamic), Why: fmt.Sprintf("published: groups, %.4g s instead of %.4g s with x=%d", r.Dynamic, r.Best, r.X)}, nil
+		return Decision{Plan: Grouped(r.Groups...), Cost: seconds(r.Dynamic), Why: fmt.Sprintf("published: groups take %.3f of the time of x=%d", r.Dynamic/r.Best, r.X)}, nil
 	}
-	return Decision{Plan: XOrder(n, r.X), Cost: seconds(r.Best), Why: fmt.Sprintf("published: x=%d, %.4g s instead of %.4g s with groups", r.X, r.Best, r.Dynamic)}, nil
+	return Decision{Plan: XOrder(n, r.X), Cost: seconds(r.Best), Why: fmt.Sprintf("published: x=%d takes %.3f of the time of groups", r.X, r.Best/r.Dynamic)}, nil
 }
 
 // ward clusters ascending times, in any unit, and returns the ends of the clusters. It merges

@@ -14,7 +14,7 @@ func TestBrief(t *testing.T) {
 		{"killed", "killed"},
 		{"the program failed: Traceback (most recent call last):\n  File\n\nValueError: x\n", "the program failed: ValueError: x"},
 		{"one\ntwo", "onetwo"},
-		{long, long[:154] + " …"},
+		{long, long[:158] + " …"},
 		{strings.Repeat("é", 100), strings.Repeat("é", 80) + " …"},
 		{"x" + strings.Repeat("é", 100), "x" + strings.Repeat("é", 79) + " …"},
 	} {

@@ -79,7 +79,8 @@ type episode struct {
 	worker        star.Worker
 	since, until  time.Duration // until below 0: it is slow now
 	step          int64         // of it, at which it began
-	slowdown      float64
+	factor        runlog.Factor
+	slowdown      float64 // factor's
 	cause, says   string
 	waited, whole time.Duration // by all others, since; of everything that they did
 }
@@ -355,7 +356,8 @@ func (s *State) slow(at time.Duration, w star.Worker, step int64, slowdown float
 		s.episodes = append(s.episodes, episode{worker: w, since: at, until: -1, step: step})
 	}
 	e := &s.episodes[i]
-	e.slowdown, e.cause, e.says = slowdown, cause, strings.Join(says, "; ")
+	e.factor.Add(slowdown)
+	e.slowdown, e.cause, e.says = e.factor.Value(), cause, strings.Join(says, "; ")
 }
 
 func (s *State) recover(w star.Worker, at time.Duration) {

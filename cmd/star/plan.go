@@ -387,7 +387,13 @@ func numbers[W ~int](ws []W) (ns []int) {
 const longestName = 64
 
 func (r *planResult) print(tw *tabwriter.Writer) {
-	fmt.Fprintln(tw, "mode\tinterval\tstaleness\tupdates\tpenalty\tcost\t")
+	// A cost counts the updates that noisy gradients need, so as a time it is none that a clock shows: it is said as a part of SSGD's.
+	head, cost := "cost", func(c planCandidate) string { return seconds(c.Cost) }
+	if i := slices.IndexFunc(r.Candidates, func(c planCandidate) bool { return c.Kind == "ssgd" && c.Shares == nil }); i >= 0 && r.Candidates[i].Cost > 0 {
+		ssgd := r.Candidates[i].Cost
+		head, cost = "cost/ssgd", func(c planCandidate) string { return fmt.Sprintf("%.3f", c.Cost/ssgd) }
+	}
+	fmt.Fprintf(tw, "mode\tinterval\tstaleness\tupdates\tpenalty\t%s\t\n", head)
 	for _, c := range r.Candidates {
 		// A list of many workers stands behind the columns, or every row would be as wide.
 		name, all := c.Plan, ""
@@ -404,7 +410,7 @@ func (r *planResult) print(tw *tabwriter.Writer) {
 		if all != "" && guess != "" {
 			guess += "; "
 		}
-		fmt.Fprintf(tw, "%s\t%s\t%.2f\t%.3f\t%.3f\t%s\t%s\n", name, seconds(c.Interval), c.Staleness, c.Updates, c.Penalty, seconds(c.Cost), guess+all)
+		fmt.Fprintf(tw, "%s\t%s\t%.2f\t%.3f\t%.3f\t%s\t%s\n", name, seconds(c.Interval), c.Staleness, c.Updates, c.Penalty, cost(c), guess+all)
 	}
 	if p := r.Published; p != nil {
 		fmt.Fprintln(tw, "\npublished\tT")

@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -142,6 +143,9 @@ func (s *screen) show(st coord.Status) {
 			text += fmt.Sprintf("  %s worker %d %.1fx %s", slowMark, w.Worker, w.Slowdown, w.Cause)
 		}
 	}
+	if st.Short > 0 {
+		text += fmt.Sprintf("  waits for workers, at least %d are wanted (--min-workers)", st.Short)
+	}
 	if st.Refused != nil {
 		text += "  " + cut(refusal(st), 60)
 	}
@@ -151,11 +155,12 @@ func (s *screen) show(st coord.Status) {
 // extremes are who computes for the shortest and the longest time. In a queue of samples that says nothing of who is slow: rounds are as long as each
 // other, and who is fast takes more of them.
 func extremes(st coord.Status) string {
-	if p, err := modes.Parse(st.Mode, len(st.Workers)); err == nil && p.Queue > 0 || len(st.Workers) == 0 {
+	ws := slices.DeleteFunc(slices.Clone(st.Workers), func(w coord.WorkerStatus) bool { return w.Compute <= 0 || w.State == "absent" })
+	if p, err := modes.Parse(st.Mode, len(st.Workers)); err == nil && p.Queue > 0 || len(ws) == 0 {
 		return ""
 	}
-	slowest, fastest := st.Workers[0], st.Workers[0]
-	for _, w := range st.Workers {
+	slowest, fastest := ws[0], ws[0]
+	for _, w := range ws {
 		if w.Compute > slowest.Compute {
 			slowest = w
 		}

@@ -58,6 +58,19 @@ func TestExtremesShow(t *testing.T) {
 	}
 }
 
+// A job that waits for workers says so, in place of when it would end; workers that are gone compute nothing.
+func TestWaitingJobHasNoEnd(t *testing.T) {
+	st := coord.Status{Phase: "training", Mode: "ssgd", Samples: 10, Limit: 1e6, Rate: 2, Workers: []coord.WorkerStatus{{State: "absent"}, {State: "absent"}}}
+	for short, want := range map[int]bool{0: true, 1: false} {
+		var b bytes.Buffer
+		st.Short = short
+		(&screen{w: &b, plain: true}).show(st)
+		if got := b.String(); strings.Contains(got, " left ") != want || strings.Contains(got, "waits for workers") == want || strings.Contains(got, "compute") {
+			t.Errorf("with %d workers missing: %q", short, got)
+		}
+	}
+}
+
 // What peers choose cannot pass for lines of others, or move the cursor.
 func TestLinesAreOneLineEach(t *testing.T) {
 	for _, asJSON := range []bool{false, true} {

@@ -84,7 +84,7 @@ func gains(n runlog.Shift) string {
 func progress(s coord.Status) string {
 	done := 100 * float64(s.Samples) / float64(max(s.Limit, 1))
 	text := fmt.Sprintf("epoch %.2f  %3.0f %%  ", float64(s.Samples)/float64(max(s.EpochSize, 1)), done)
-	if s.Rate > 0 && s.Phase == "training" {
+	if s.Rate > 0 && s.Phase == "training" && s.Short == 0 { // a job that waits for workers ends at no rate
 		left := time.Duration(float64(s.Limit-s.Samples) / s.Rate * float64(time.Second))
 		text += left.Round(time.Second).String() + " left  "
 	}

@@ -141,22 +141,22 @@ type Iteration struct {
 
 // Episode is a time in which one worker was slow.
 type Episode struct {
-	Worker    star.Worker
-	From, To  int64 // its steps
-	Since     time.Duration
-	Until     time.Duration
-	Open      bool    // it was slow at the end of the log
-	Slowdown  float64 // own time over that of the others; median
-	Cause     string
-	Evidence  []runlog.Evidence
-	Others    []string      // causes that held for shorter
-	Action    int           // index in Changes; -1: nothing was done
-	Waited    time.Duration // by all others, meanwhile
-	noticed   time.Duration
-	slowdowns []float64
-	causes    []held
-	now       int   // the cause that was said last
-	at        int64 // the step at which it was
+	Worker   star.Worker
+	From, To int64 // its steps
+	Since    time.Duration
+	Until    time.Duration
+	Open     bool    // it was slow at the end of the log
+	Slowdown float64 // own time over that of the others (runlog.Factor)
+	Cause    string
+	Evidence []runlog.Evidence
+	Others   []string      // causes that held for shorter
+	Action   int           // index in Changes; -1: nothing was done
+	Waited   time.Duration // by all others, meanwhile
+	noticed  time.Duration
+	factor   runlog.Factor
+	causes   []held
+	now      int   // the cause that was said last
+	at       int64 // the step at which it was
 }
 
 // held is a cause for as long as it held.
@@ -472,7 +472,7 @@ func (s *Story) finish(e *Episode) {
 		}
 	}
 	e.Action = slices.IndexFunc(s.Changes, func(c Change) bool { return c.T >= e.Since && c.T <= max(e.Until, e.noticed) })
-	e.Slowdown = middle(e.slowdowns)
+	e.Slowdown = e.factor.Value()
 	longest := 0
 	for i, h := range e.causes {
 		if h.steps > e.causes[longest].steps {
@@ -584,9 +584,7 @@ func (k *tracker) slow(m mark) {
 // goesOn takes in the newest numbers of an open episode.
 func (k *tracker) goesOn(m mark) {
 	e := k.open[m.worker]
-	if m.slowdown > 0 {
-		e.slowdowns = append(e.slowdowns, m.slowdown)
-	}
+	e.factor.Add(m.slowdown)
 	i := slices.IndexFunc(e.causes, func(h held) bool { return h.cause == m.cause })
 	if i < 0 {
 		i = len(e.causes)

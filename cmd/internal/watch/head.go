@@ -39,10 +39,11 @@ type Head struct {
 	refused  map[string]bool // texts that were said once
 	orphans  int64           // rows of ranks whose hello was dropped
 	slow     map[star.Worker]runlog.Verdict
-	told     bool          // how fast the job is
-	due      int64         // version at which it is said what those that are slow cost; 0: none
-	lost     time.Duration // by slow ranks, of all steps
-	began    time.Duration // the first update
+	factors  map[star.Worker]*runlog.Factor // of those
+	told     bool                           // how fast the job is
+	due      int64                          // version at which it is said what those that are slow cost; 0: none
+	lost     time.Duration                  // by slow ranks, of all steps
+	began    time.Duration                  // the first update
 	ended    bool
 	taken    int64
 }
@@ -65,7 +66,7 @@ type came struct {
 
 // NewHead writes to log what it is told, and says in words what it finds. What start has besides the configuration goes into the log.
 func NewHead(log *runlog.Writer, start runlog.Start, say func(text string)) *Head {
-	return &Head{log: log, say: say, start: start, steps: map[int64][]*came{}, refused: map[string]bool{}, slow: map[star.Worker]runlog.Verdict{}}
+	return &Head{log: log, say: say, start: start, steps: map[int64][]*came{}, refused: map[string]bool{}, slow: map[star.Worker]runlog.Verdict{}, factors: map[star.Worker]*runlog.Factor{}}
 }
 
 // once says what need be said once only.
@@ -298,16 +299,27 @@ func (h *Head) event(e straggler.Event) {
 	case straggler.Slow, straggler.Changed:
 		h.log.Write(h.last, out)
 		h.slow[e.Worker] = out
+		f := h.factors[e.Worker]
+		if f == nil {
+			f = new(runlog.Factor)
+			h.factors[e.Worker] = f
+		}
+		f.Add(v.Slowdown)
 		cause := "cause: " + v.Cause.String()
 		if e.Kind == straggler.Changed {
 			cause = "the cause is " + v.Cause.String() + " now"
 		}
-		h.say(fmt.Sprintf("%s is %.1fx slow since step %d: %s (%s)", who, v.Slowdown, v.Since, strings.Join(texts, ", "), cause))
+		h.say(fmt.Sprintf("%s is %.1fx slow since step %d: %s (%s)", who, f.Value(), v.Since, strings.Join(texts, ", "), cause))
 		h.due = max(h.due, h.version+enough)
 	case straggler.Recovered:
 		h.log.Write(h.last, out)
+		factor := v.Slowdown
+		if f := h.factors[e.Worker]; f != nil {
+			factor = f.Value()
+		}
 		delete(h.slow, e.Worker)
-		h.say(fmt.Sprintf("%s is as fast as the others again at step %d (%.1fx slow since step %d, cause: %s)", who, e.Step, v.Slowdown, v.Since, v.Cause))
+		delete(h.factors, e.Worker)
+		h.say(fmt.Sprintf("%s is as fast as the others again at step %d (%.1fx slow since step %d, cause: %s)", who, e.Step, factor, v.Since, v.Cause))
 	default:
 		h.once("rank %d, step %d: %s", e.Worker, e.Step, e.Why)
 	}
