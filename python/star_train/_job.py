@@ -99,7 +99,7 @@ class Session:
         self.last: Optional[Tuple[int, bytes]] = None  # what the job's optimizer remembered at the end
         self.known = -1  # gradients that were computed when the optimizer's state was that of the job
         self.rule_name = ""  # of the job's update
-        self.settings: Optional[List[Any]] = None  # of the optimizer's groups, as the job has them
+        self.settings: Optional[List[Any]] = None  # of the optimizer's groups, as the job has them; None: its steps are made here
 
     # The beginning.
 
@@ -120,7 +120,7 @@ class Session:
         rates = None
         if self.schedule is not None:
             rates = self.schedule.run(ld, self.own)
-        self.settings = _rule.settings(optimizer, self.schedule is not None)
+        self.settings = None if self.own else _rule.settings(optimizer, self.schedule is not None)
         if self.own:
             rule: Dict[str, Any] = {"name": "own", "lr": float(optimizer.param_groups[0]["lr"])}
         else:

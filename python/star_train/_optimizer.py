@@ -50,11 +50,13 @@ class Attached:
     def step(self, closure: Optional[Callable[[], Any]] = None, *, loss: Union[None, float, torch.Tensor] = None) -> Any:
         s = _job.session
         assert s is not None
-        settings = _rule.settings(self, s.schedule is not None)
-        if s.settings is not None and settings != s.settings:
+        settings = None if s.own else _rule.settings(self, s.schedule is not None)
+        if settings != s.settings and s.link is not None:
             raise StarError(
                 "the settings of the optimizer were changed after the first batch, from %s to %s: the parameters are updated where they are kept, by the settings that star.attach has found."
-                " A scheduler is given to star.schedule before the first batch; or take it away, and give the job its --schedule" % (s.settings, settings),
+                " A scheduler is given to star.schedule before the first batch; or take it away, and give the job its --schedule."
+                " A rate that follows the loss (ReduceLROnPlateau, lr /= 4) needs star.attach(…, own=True) and --arch allreduce, with the same changes on all workers"
+                % (s.settings, settings),
                 _link.EXIT_USAGE,
             )
         out = None
