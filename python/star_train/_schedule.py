@@ -35,17 +35,20 @@ class Schedule:
         """Makes the table; the rates of the groups at the height of the first one."""
         n = ld.samples
         self.every = self.every or n
-        total = ld.epochs * n if ld.epochs else 10_000.0 * n
-        if not ld.epochs and self.every < n:
-            raise StarError("star.schedule(every=%d) needs to know how long the job is: give star.loader(epochs=…)" % self.every, _link.EXIT_USAGE)
+        told = _told(n, ld.batch_size * ld.accumulate)
+        if not ld.epochs and not told and self.every < n:
+            raise StarError(
+                "star.schedule(every=%d) needs to know how long the job is: give star.loader(epochs=…), or star run --epochs, --steps or --samples" % self.every, _link.EXIT_USAGE
+            )
+        total = ld.epochs * n or told or 10_000.0 * n
         groups = self.scheduler.optimizer.param_groups
         dummy = torch.optim.SGD([dict(g, params=[torch.zeros(1, requires_grad=True)]) for g in groups], lr=0.1)
         before = _rule.settings(dummy, True)
         ahead = copy.deepcopy(self.scheduler, {id(self.scheduler.optimizer): dummy})
         steps = min(int(total / self.every) + 2, 1_000_000)
         own_end = steps
-        if ld.epochs:
-            steps = min(max(steps, int(_told(n) / self.every) + 2, _BEYOND), 1_000_000)
+        if ld.epochs or told:
+            steps = min(max(steps, int(told / self.every) + 2, _BEYOND), 1_000_000)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             for k in range(steps):
@@ -88,12 +91,17 @@ class Schedule:
         self.scheduler._last_lr = list(rates)
 
 
-def _told(n: int) -> float:
-    """How many samples the job has, with n in an epoch, as far as star run has said it; 0: it has not."""
+def _told(n: int, batch: int) -> float:
+    """How many samples the job has at most, with n in an epoch and batch in a step of one worker, as far as star run has said it; 0: it has not."""
+
+    def of(name: str) -> float:
+        return float(os.environ.get("STAR_" + name) or 0)
+
     try:
-        return max(float(os.environ.get("STAR_EPOCHS") or 0) * n, float(os.environ.get("STAR_SAMPLES") or 0))
+        ends = (of("EPOCHS") * n, of("SAMPLES"), of("STEPS") * batch * max(of("WORKERS"), 1))
     except ValueError:
         return 0
+    return min((e for e in ends if e > 0), default=0.0)
 
 
 def schedule(scheduler: Any, *, every: int = 0) -> Any:

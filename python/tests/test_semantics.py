@@ -707,6 +707,28 @@ def test_schedules_that_cannot_be(agent: Any, make: Any, says: str) -> None:
         next(iter(star.loader(Data(), 16, epochs=3)))
 
 
+@pytest.mark.parametrize(
+    "told, epochs, steps",
+    [
+        ({"STAR_STEPS": "400", "STAR_WORKERS": "4"}, 0, 1600),
+        ({"STAR_STEPS": "400", "STAR_WORKERS": "4"}, 2, 1600),
+        ({"STAR_STEPS": "400", "STAR_WORKERS": "4", "STAR_SAMPLES": "12800"}, 0, 800),
+        ({"STAR_EPOCHS": "300"}, 1, 1200),
+        ({}, 1, 512),
+    ],
+)
+def test_schedule_to_the_end(agent: Any, monkeypatch: pytest.MonkeyPatch, told: Dict[str, str], epochs: int, steps: int) -> None:
+    """A schedule of batches is followed to the end of the job, also where that is counted in updates of all workers."""
+    for k, v in told.items():
+        monkeypatch.setenv(k, v)
+    a, model = agent(BATCHES), small()
+    opt = attached(model)
+    star.schedule(lrs.LambdaLR(opt, lambda k: 1 / (1 + k)), every=16)
+    loop(model, opt, star.loader(Data(), 16, epochs=epochs), lambda x, y: (ce(model, x, y).backward(), opt.step()))
+    last = a.about["optimizer"]["schedule"].split(",")[-1]
+    assert steps <= int(last.split(":")[0]) // 16 + 1 <= steps + 2, last
+
+
 # Mixed precision.
 
 
