@@ -39,33 +39,36 @@ func (u unknownKind) Error() string { return fmt.Sprintf("a line of type %q", u.
 var afterTrain = []string{"fire", "plan", "unheeded", "heard", "late", "admission", "predictor", "poison"}
 
 func (p *reader) parse(number int, x text) (Line, error) {
-	shape, known := shapes[x.kind]
-	if !known {
-		return Line{}, unknownKind{x.kind}
+	var of shape
+	if x.entry == nil {
+		var known bool
+		if of, known = shapes[x.kind]; !known {
+			return Line{}, unknownKind{x.kind}
+		}
 	}
 	l := Line{Number: number}
-	if err := p.fill(&l, shape, x); err != nil {
+	if err := p.fill(&l, of, x); err != nil {
 		return l, fmt.Errorf("%s: %w", x.kind, err)
 	}
 	return l, nil
 }
 
 // fill reads what a line says.
-func (p *reader) fill(l *Line, shape shape, x text) (err error) {
-	rank := func(name string, w star.Worker) error { return p.rank(x.kind, name, w) }
+func (p *reader) fill(l *Line, of shape, x text) (err error) {
 	l.Entry = x.entry
 	if x.kind == "record" {
 		l.Entry, err = x.record()
 	}
 	switch e := l.Entry.(type) {
 	case nil:
-		l.Entry, err = shape.read(x.b, rank)
+		kind := x.kind
+		l.Entry, err = of.read(x.b, func(name string, w star.Worker) error { return p.rank(kind, name, w) })
 	case Record:
 		if err == nil {
-			err = rank("worker", e.Worker)
+			err = p.rank("record", "worker", e.Worker)
 		}
 	case Fire:
-		err = e.ranks(rank)
+		err = p.ranks(&e)
 	}
 	if err != nil {
 		return err
@@ -121,14 +124,14 @@ func (p *reader) follow(l Line) error {
 
 var errBeforeTrain = errors.New("it comes before the line of type train")
 
-// ranks checks all of them.
-func (f Fire) ranks(rank func(name string, w star.Worker) error) error {
+// ranks checks all of a Fire.
+func (p *reader) ranks(f *Fire) error {
 	for _, list := range [...]struct {
 		name string
 		of   []star.Worker
 	}{{"workers", f.Workers}, {"reports", f.Reports}, {"dropped", f.Dropped}} {
 		for _, w := range list.of {
-			if err := rank(list.name, w); err != nil {
+			if err := p.rank("fire", list.name, w); err != nil {
 				return err
 			}
 		}
@@ -279,14 +282,14 @@ func (f *field) check(entry reflect.Value, rank func(string, star.Worker) error)
 
 // sequence notices what is in a run log twice, or out of order. Steps may be missing: workers leave and come back.
 type sequence struct {
-	steps map[star.Worker]numbered
+	steps []numbered // by worker
 	seq   numbered
 }
 
 // numbered is a number of the log's own count, and the line that has it.
 type numbered struct {
 	number int64
-	line   int
+	line   int // 0: none yet
 }
 
 // record takes the next record, of that line.
@@ -294,11 +297,11 @@ func (s *sequence) record(r *Record, line int) error {
 	if r.At < 0 {
 		return fmt.Errorf("at is %g s, want at least 0", r.At.Seconds())
 	}
-	if last, ok := s.steps[r.Worker]; ok && r.Step <= last.number {
-		return fmt.Errorf("step %d of worker %d after its step %d in line %d: want each step once, in order", r.Step, r.Worker, last.number, last.line)
+	if n := int(r.Worker) + 1 - len(s.steps); n > 0 {
+		s.steps = append(s.steps, make([]numbered, n)...)
 	}
-	if s.steps == nil {
-		s.steps = map[star.Worker]numbered{}
+	if last := s.steps[r.Worker]; last.line > 0 && r.Step <= last.number {
+		return fmt.Errorf("step %d of worker %d after its step %d in line %d: want each step once, in order", r.Step, r.Worker, last.number, last.line)
 	}
 	s.steps[r.Worker] = numbered{r.Step, line}
 	return nil

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"math"
 	"strconv"
+	"time"
 
 	"star"
 )
@@ -49,23 +50,16 @@ func (q *quick) record() Record {
 	r.Step = q.whole(0, math.MaxInt64)
 	q.want(`,"basis":`)
 	r.Basis = q.whole(math.MinInt64, math.MaxInt64)
-	var l recordLine
-	for _, f := range l.times(&r.Record) {
-		if f.name == "injected" && !bytes.HasPrefix(q.b, []byte(`,"injected":`)) {
-			continue
-		}
-		q.want(`,"`)
-		q.want(f.name)
-		q.want(`":`)
-		s, least := Seconds(q.float()), Seconds(0)
-		if f.name == "at" {
-			least = -longest
-		}
-		if !(s >= least && s <= longest) {
-			q.failed = true
-		}
-		*f.record = s.Duration()
+	r.At = q.seconds(`,"at":`, -longest)
+	r.Load = q.seconds(`,"load":`, 0)
+	r.Compute = q.seconds(`,"compute":`, 0)
+	if bytes.HasPrefix(q.b, []byte(`,"injected":`)) {
+		r.Injected = q.seconds(`,"injected":`, 0)
 	}
+	r.Push = q.seconds(`,"push":`, 0)
+	r.Wait = q.seconds(`,"wait":`, 0)
+	r.Pull = q.seconds(`,"pull":`, 0)
+	r.Transit = q.seconds(`,"transit":`, 0)
 	r.Start = -1
 	if q.skip(`,"start":`) {
 		r.Start = q.whole(math.MinInt64, math.MaxInt64)
@@ -76,17 +70,31 @@ func (q *quick) record() Record {
 		r.More = wholes[int64](q)
 		q.failed = q.failed || len(r.More)%2 != 0
 	}
-	for _, n := range [...]struct {
-		name string
-		to   *float64
-	}{{`,"loss":`, &r.Loss}, {`,"norm2":`, &r.Norm2}, {`,"cpu":`, &r.CPU}, {`,"net_in":`, &r.NetIn}, {`,"net_out":`, &r.NetOut}} {
-		q.want(n.name)
-		*n.to = q.number()
-	}
+	r.Loss = q.named(`,"loss":`)
+	r.Norm2 = q.named(`,"norm2":`)
+	r.CPU = q.named(`,"cpu":`)
+	r.NetIn = q.named(`,"net_in":`)
+	r.NetOut = q.named(`,"net_out":`)
 	if q.skip(`,"telemetry":{`) {
 		q.telemetry(&r.Telemetry)
 	}
 	return r
+}
+
+// seconds reads the field of that name: a time, at least so much.
+func (q *quick) seconds(name string, least Seconds) time.Duration {
+	q.want(name)
+	s := Seconds(q.float())
+	if !(s >= least && s <= longest) {
+		q.failed = true
+	}
+	return s.Duration()
+}
+
+// named reads the field of that name, a number.
+func (q *quick) named(name string) float64 {
+	q.want(name)
+	return q.number()
 }
 
 // telemetry reads an object behind its brace, metrics in their order.
@@ -234,45 +242,88 @@ func (q *quick) float() float64 {
 	return x
 }
 
-// plainFloat reads the number at the beginning of b, n bytes long, if it has at most 15 digits and no exponent: mantissa and power of ten are exact
-// then, and so their quotient is the nearest number (Clinger 1990). n is 0 if it is another one, or none.
+// plainFloat reads the JSON number at the beginning of b, n bytes long, if its digits make a mantissa below 2^53 and its power of ten is at most 22: both are
+// exact then, and so their product or quotient is the nearest number (Clinger 1990). n is 0 if it is another number, or not one, or the last of b.
 func plainFloat(b []byte) (x float64, n int) {
 	negative := len(b) > 0 && b[0] == '-'
 	if negative {
 		n++
 	}
-	from, point, m := n, -1, uint64(0)
-	for ; n < len(b) && n <= from+16; n++ {
-		c := b[n]
-		if c == '.' && point < 0 && n > from {
-			point = n
-			continue
+	from, m, power := n, uint64(0), 0
+	for n < len(b) && b[n]-'0' <= 9 {
+		m = 10*m + uint64(b[n]-'0')
+		n++
+	}
+	digits := n - from
+	if digits == 0 || digits > 1 && b[from] == '0' { // JSON has no zeros in front
+		return 0, 0
+	}
+	if n < len(b) && b[n] == '.' {
+		n++
+		point := n
+		for n < len(b) && b[n]-'0' <= 9 {
+			m = 10*m + uint64(b[n]-'0')
+			n++
 		}
-		if c-'0' > 9 {
-			break
+		power = point - n
+		digits -= power
+		if power == 0 {
+			return 0, 0
 		}
-		m = 10*m + uint64(c-'0')
 	}
-	digits, after := n-from, 0
-	if point >= 0 {
-		digits, after = digits-1, n-point-1
-	}
-	switch {
-	case digits == 0 || digits > 15 || point == n-1 || n == len(b):
-		return 0, 0
-	case b[n]-'0' <= 9 || b[n] == 'e' || b[n] == 'E' || b[n] == '.':
-		return 0, 0
-	case b[from] == '0' && digits-after > 1: // JSON has no zeros in front
+	if digits > 19 || m >= 1<<53 { // m may have overflowed
 		return 0, 0
 	}
-	x = float64(m) / powers[after]
+	if n < len(b) && b[n]|0x20 == 'e' {
+		var e, k int
+		if e, k = exponent(b[n+1:]); k == 0 {
+			return 0, 0
+		}
+		power, n = power+e, n+1+k
+	}
+	if n == len(b) || b[n] == '.' || power < -largest || power > largest {
+		return 0, 0
+	}
+	if x = float64(m); power < 0 {
+		x /= powers[-power]
+	} else {
+		x *= powers[power]
+	}
 	if negative {
 		x = -x
 	}
 	return x, n
 }
 
-var powers = [...]float64{1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15}
+// exponent reads that of a number, of two digits at most, k bytes long; k is 0 if it is another one, or none.
+func exponent(b []byte) (e, k int) {
+	negative := len(b) > 0 && b[0] == '-'
+	if negative || len(b) > 0 && b[0] == '+' {
+		k++
+	}
+	from := k
+	for k < len(b) && b[k]-'0' <= 9 {
+		if k == from+2 {
+			return 0, 0
+		}
+		e = 10*e + int(b[k]-'0')
+		k++
+	}
+	if k == from {
+		return 0, 0
+	}
+	if negative {
+		e = -e
+	}
+	return e, k
+}
+
+// largest is the greatest power of ten that a float64 holds exactly.
+const largest = 22
+
+var powers = [largest + 1]float64{
+	1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22,
+}
 
 // digits is where the whole part of the number at i ends: 0, or digits that do not begin with it, behind a minus or not.
 func (q *quick) digits(i int) int {

@@ -80,9 +80,10 @@ func TestQuick(t *testing.T) {
 // A number that is read the quickest way is the one that strconv reads; others are left to it.
 func TestPlainFloat(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
-	texts := []string{"0", "-0", "0.5", "00", "01", "-01.5", "1.", ".5", "-", "", "1.2.3", "1e5", "1.5E-3", "123456789012345", "1234567890123456", "0.000000000000001", "0.0000000000000001", "9.99999999999999"}
-	for range 2000 {
-		texts = append(texts, strconv.FormatFloat(rng.ExpFloat64(), 'f', rng.IntN(18), 64), strconv.FormatInt(rng.Int64N(1<<50)-1<<49, 10), (time.Duration(rng.Int64N(1e13)).String()))
+	texts := []string{"0", "-0", "0.5", "00", "01", "-01.5", "1.", ".5", "-", "", "1.2.3", "1e5", "1.5E-3", "123456789012345", "1234567890123456", "0.000000000000001", "0.0000000000000001", "9.99999999999999",
+		"9007199254740991", "9007199254740992", "90071992547409.91e2", "0.000000000000000000001", "1e22", "1e23", "1E-22", "1e-23", "1.5e+022", "1e", "1e+", "1e5.", "123456789012345678901", "18446744073709551617"}
+	for i := range 2000 {
+		texts = append(texts, strconv.FormatFloat(rng.ExpFloat64(), 'f', rng.IntN(18), 64), strconv.FormatFloat(rng.NormFloat64()*math.Exp(40*rng.NormFloat64()), "eg"[i%2], rng.IntN(18), 64), strconv.FormatInt(rng.Int64N(1<<50)-1<<49, 10), (time.Duration(rng.Int64N(1e13)).String()))
 	}
 	taken := 0
 	for _, s := range texts {

@@ -1,12 +1,13 @@
 package runlog
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
+	"slices"
 	"strconv"
 	"time"
 
@@ -59,11 +60,11 @@ func Read(r io.Reader, name string, each func(Line) error) (Contents, error) {
 	var err error
 	s.Lines, s.Cut, err = scan(r, name, func(n int, x text) error {
 		l, err := p.parse(n, x)
-		if u := (unknownKind{}); errors.As(err, &u) {
-			s.Unknown[u.kind]++
-			return nil
-		}
 		if err != nil {
+			if u := (unknownKind{}); errors.As(err, &u) {
+				s.Unknown[u.kind]++
+				return nil
+			}
 			return &Error{name, n, err}
 		}
 		return each(l)
@@ -72,40 +73,41 @@ func Read(r io.Reader, name string, each func(Line) error) (Contents, error) {
 }
 
 // scan passes every line that is a JSON object with a type on, and says how many lines
-// there were, and whether the last one was cut.
+// there were, and whether the last one was cut. Lines are decoded in several goroutines, which have ended when scan returns; each is called in the caller's.
 func scan(r io.Reader, name string, each func(n int, x text) error) (lines int, cut bool, err error) {
 	br, err := unpack.Reader(r)
 	if err != nil {
 		return 0, false, &Error{name, 1, err}
 	}
-	sc := bufio.NewScanner(br)
-	sc.Buffer(make([]byte, 0, 64<<10), MaxLine)
-	sc.Split(wholeLines)
+	in := blocks{r: br}
+	defer in.stop()
 	var o order
-	for sc.Scan() {
-		lines++
-		b := sc.Bytes()
-		whole := b[len(b)-1] == '\n'
-		if b = bytes.TrimSpace(b); len(b) == 0 {
-			continue
-		}
-		x, err := o.head(b)
-		if errors.As(err, new(notALine)) && !whole && o.started {
-			return lines - 1, true, nil
-		}
-		if err != nil {
-			return lines, false, &Error{name, lines, err}
-		}
-		if err := each(lines, x); err != nil {
-			return lines, false, err
+	for b := in.next(); b != nil; b = in.next() {
+		for i := range b.lines {
+			l := &b.lines[i]
+			lines++
+			if l.blank {
+				continue
+			}
+			if l.err == errLong {
+				return lines - 1, false, &Error{name, lines, errLong}
+			}
+			err := o.check(l.x, l.err)
+			if errors.As(err, new(notALine)) && l.open && o.started {
+				return lines - 1, true, nil
+			}
+			if err != nil {
+				return lines, false, &Error{name, lines, err}
+			}
+			if err := each(lines, l.x); err != nil {
+				return lines, false, err
+			}
 		}
 	}
-	err = sc.Err()
+	err = in.err
 	switch {
 	case errors.Is(err, io.ErrUnexpectedEOF) && o.started: // of gzip
 		return lines, true, nil
-	case errors.Is(err, bufio.ErrTooLong):
-		return lines, false, &Error{name, lines + 1, fmt.Errorf("a line of more than %d MiB, which no run log has", MaxLine>>20)}
 	case err != nil:
 		return lines, false, &Error{name, lines + 1, err}
 	case !o.started:
@@ -114,22 +116,135 @@ func scan(r io.Reader, name string, each func(n int, x text) error) (lines int, 
 	return lines, false, nil
 }
 
+// blocks reads a log in blocks of whole lines, and has the next ones decoded while one is used. It is used by one goroutine.
+type blocks struct {
+	r       io.Reader
+	err     error    // of reading: what comes behind the last block; io.EOF is none
+	ended   bool     // nothing is left to read
+	rest    []byte   // behind the last whole line
+	pending []*block // being decoded, the next first
+	used    *block   // by the caller
+	free    []*block
+}
+
+var errLong = fmt.Errorf("a line of more than %d MiB, which no run log has", MaxLine>>20)
+
+// block is some lines.
+type block struct {
+	b     []byte
+	lines []decoded
+	done  chan struct{}
+}
+
+// decoded is a line, as far as it can be read without those before it.
+type decoded struct {
+	x     text
+	err   error
+	blank bool
+	open  bool // it has no newline: the last one, which may have been cut
+}
+
+const blockSize = 128 << 10
+
+// next returns the next block, until the next call; nil: that was all.
+func (in *blocks) next() *block {
+	if in.used != nil {
+		in.free, in.used = append(in.free, in.used), nil
+	}
+	for !in.ended && len(in.pending) <= runtime.GOMAXPROCS(0) {
+		in.read()
+	}
+	if len(in.pending) == 0 {
+		return nil
+	}
+	in.used = in.pending[0]
+	in.pending = slices.Delete(in.pending, 0, 1)
+	<-in.used.done
+	return in.used
+}
+
+// stop waits for the goroutines that decode.
+func (in *blocks) stop() {
+	for _, b := range in.pending {
+		<-b.done
+	}
+}
+
+// read reads whole lines, and has them decoded.
+func (in *blocks) read() {
+	b := &block{b: make([]byte, 0, blockSize)}
+	if n := len(in.free); n > 0 {
+		b, in.free = in.free[n-1], in.free[:n-1]
+	}
+	b.b, b.lines, b.done = append(b.b[:0], in.rest...), b.lines[:0], make(chan struct{})
+	in.rest = in.rest[:0]
+	whole := 0 // bytes of whole lines
+	for whole == 0 && !in.ended {
+		have := len(b.b)
+		if have > MaxLine {
+			in.ended, in.err = true, errLong
+			return
+		}
+		b.b = slices.Grow(b.b, blockSize)
+		for !in.ended && len(b.b) < have+blockSize {
+			n, err := in.r.Read(b.b[len(b.b) : have+blockSize])
+			b.b = b.b[:len(b.b)+n]
+			if in.ended = err != nil; in.ended && err != io.EOF {
+				in.err = err
+			}
+		}
+		if i := bytes.LastIndexByte(b.b[have:], '\n'); i >= 0 {
+			whole = have + i + 1
+		}
+	}
+	if in.ended { // the last line may lack its end
+		whole = len(b.b)
+	}
+	if whole == 0 {
+		return
+	}
+	in.rest = append(in.rest, b.b[whole:]...)
+	b.b = b.b[:whole]
+	in.pending = append(in.pending, b)
+	go b.decode()
+}
+
+func (b *block) decode() {
+	defer close(b.done)
+	for line := range bytes.Lines(b.b) {
+		d := decoded{open: line[len(line)-1] != '\n'}
+		if line = bytes.TrimSpace(line); len(line) == 0 {
+			d.blank = true
+		} else if len(line) > MaxLine {
+			d.err = errLong
+		} else {
+			d.x, d.err = head(line)
+		}
+		b.lines = append(b.lines, d)
+	}
+}
+
 // order sees to it that a log begins with start, once.
 type order struct{ started bool }
 
 // head is that of the next line.
 func (o *order) head(b []byte) (text, error) {
 	x, err := head(b)
+	return x, o.check(x, err)
+}
+
+// check holds the head of the next line, or why it has none, against those before it.
+func (o *order) check(x text, err error) error {
 	switch {
 	case err != nil:
-		return x, notALine{err}
+		return notALine{err}
 	case o.started && x.kind == "start":
-		return x, errors.New("a second line of type start: a run log is of one run")
+		return errors.New("a second line of type start: a run log is of one run")
 	case !o.started && x.kind != "start":
-		return x, fmt.Errorf("begins with a line of type %q, a run log begins with start", x.kind)
+		return fmt.Errorf("begins with a line of type %q, a run log begins with start", x.kind)
 	}
 	o.started = true
-	return x, nil
+	return nil
 }
 
 // notALine says why something is not a line of a run log.
@@ -137,17 +252,6 @@ type notALine struct{ error }
 
 func (e notALine) Error() string { return "not a line of a run log: " + e.error.Error() }
 func (e notALine) Unwrap() error { return e.error }
-
-// wholeLines splits behind each newline, and keeps it: a last line without one may have been cut.
-func wholeLines(data []byte, atEOF bool) (int, []byte, error) {
-	if i := bytes.IndexByte(data, '\n'); i >= 0 {
-		return i + 1, data[:i+1], nil
-	}
-	if atEOF && len(data) > 0 {
-		return len(data), data, nil
-	}
-	return 0, nil, nil
-}
 
 // text is a line that is JSON and has a type.
 type text struct {

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -348,4 +349,49 @@ func FuzzRead(f *testing.F) {
 			t.Fatalf("%+v, %v", s, err)
 		}
 	})
+}
+
+// What several goroutines read in blocks is what a Tail reads line by line, wherever a block or a line ends.
+func TestBlocks(t *testing.T) {
+	var file keep
+	w := NewWriter(&file)
+	w.Write(0, Start{Format: 1, Program: "star", Config: []byte(`{"more":"` + strings.Repeat("x", 3*blockSize) + `"}`)})
+	w.Write(0, Train{Workers: 4, Shards: 1, Limit: 1})
+	for i := range int64(2000) {
+		at := time.Duration(i) * time.Millisecond
+		w.Record(at, &Record{Record: star.Record{Worker: star.Worker(i % 4), Step: i, At: at, Loss: 1 / float64(i+1)}, Start: i})
+		if i%100 == 0 {
+			w.Write(at, Eval{Eval: i, Loss: 1})
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, cut := range []int{0, 1, 100, 2 * blockSize} {
+		text := file.Bytes()[:file.Len()-cut]
+		var want []Line
+		if err := NewTail(bytes.NewReader(text), "log").Next(func(l Line) error { want = append(want, l); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		if cut == 1 { // only the newline is missing, which Tail waits for
+			want = append(want, Line{2022, 1999 * time.Millisecond, Record{Record: star.Record{Worker: 3, Step: 1999, At: 1999 * time.Millisecond, Loss: 1. / 2000}, Start: 1999}})
+		}
+		var got []Line
+		c, err := Read(iotest.HalfReader(bytes.NewReader(text)), "log", func(l Line) error { got = append(got, l); return nil })
+		if err != nil || c.Lines != len(want) || c.Cut != (cut > 1) {
+			t.Errorf("without %d bytes: %+v, %v; want %d lines", cut, c, err, len(want))
+		}
+		if d := cmp.Diff(want, got); d != "" {
+			t.Errorf("without %d bytes: -want +got:\n%s", cut, d)
+		}
+	}
+	stop, n := errors.New("stop"), 0
+	if _, err := Read(bytes.NewReader(file.Bytes()), "log", func(Line) error {
+		if n++; n == 700 {
+			return stop
+		}
+		return nil
+	}); err != stop || n != 700 {
+		t.Errorf("%v after %d lines", err, n)
+	}
 }

@@ -73,7 +73,7 @@ func (t *Tail) lines(each func(Line) error) {
 		t.err = each(l)
 	}
 	if len(rest) > MaxLine && t.err == nil {
-		t.err = &Error{t.name, t.n + 1, fmt.Errorf("a line of more than %d MiB, which no run log has", MaxLine>>20)}
+		t.err = &Error{t.name, t.n + 1, errLong}
 	}
 	t.buf = t.buf[:copy(t.buf, rest)]
 }

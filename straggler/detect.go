@@ -250,17 +250,25 @@ type Detector struct {
 	cfg     Config
 	least   float64 // s
 	workers []watch
+	slow    []star.Worker // those that are
 	ref     reference
 	stale   int // records since ref was taken
 	scratch []float64
-	order   []int
+	order   []ranked
 	batch   int  // samples of the first record
 	queue   bool // see Queue
+}
+
+// ranked is a worker with its mean, beside others: those of a large job are not in a processor's cache.
+type ranked struct {
+	avg    float64
+	worker int
 }
 
 // reference is what the fast workers do.
 type reference struct {
 	members []int
+	member  []bool  // by worker
 	level   float64 // s
 	part    [parts]float64
 	avg     float64 // s
@@ -273,7 +281,7 @@ func New(c Config) (*Detector, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	return &Detector{cfg: c, least: max(c.Least, 0).Seconds(), workers: make([]watch, c.Workers)}, nil
+	return &Detector{cfg: c, least: max(c.Least, 0).Seconds(), workers: make([]watch, c.Workers), ref: reference{member: make([]bool, c.Workers)}}, nil
 }
 
 // Thresholds are those of the Config that may be changed while it detects, by the names of star ctl set. Times are in seconds.
@@ -399,8 +407,14 @@ func (d *Detector) Observe(r star.Record) (events []Event) {
 func (d *Detector) Leave(w star.Worker) {
 	if int(w) >= 0 && int(w) < len(d.workers) {
 		d.workers[w] = watch{gone: true}
+		d.recovered(w)
 		d.stale = len(d.workers) // the reference may have been this one
 	}
+}
+
+// recovered says that a worker is not slow.
+func (d *Detector) recovered(w star.Worker) {
+	d.slow = slices.DeleteFunc(d.slow, func(s star.Worker) bool { return s == w })
 }
 
 // Verdict is that of a worker that is slow now; false: it is not.
@@ -449,7 +463,7 @@ func (d *Detector) remember(w *watch, r star.Record, n int) {
 
 	d.scratch = d.scratch[:0]
 	for i := range min(d.cfg.Recent, len(w.window)) {
-		d.scratch = append(d.scratch, w.back(i).own)
+		d.scratch = append(d.scratch, w.owns[w.place(i)])
 	}
 	w.level = median(d.scratch)
 	w.avg, w.jitter = mean(w.owns), 0
@@ -491,9 +505,12 @@ const wild = 3
 const memory = 200
 
 // back is the sample i records ago.
-func (w *watch) back(i int) *sample {
+func (w *watch) back(i int) *sample { return &w.window[w.place(i)] }
+
+// place is where in the window it is.
+func (w *watch) place(i int) int {
 	n := len(w.window)
-	return &w.window[((w.next-1-i)%n+n)%n]
+	return ((w.next-1-i)%n + n) % n
 }
 
 // known reports whether enough was seen of a worker to compare it with.
@@ -513,22 +530,27 @@ func (d *Detector) refresh() {
 	d.order = d.order[:0]
 	for i := range d.workers {
 		if d.known(&d.workers[i]) {
-			d.order = append(d.order, i)
+			d.order = append(d.order, ranked{d.workers[i].avg, i})
 		}
 	}
-	slices.SortStableFunc(d.order, func(a, b int) int { return cmp.Compare(d.workers[a].avg, d.workers[b].avg) })
+	slices.SortFunc(d.order, func(a, b ranked) int { return cmp.Or(cmp.Compare(a.avg, b.avg), cmp.Compare(a.worker, b.worker)) })
 	r := &d.ref
+	for _, i := range r.members {
+		r.member[i] = false
+	}
 	r.members = r.members[:0]
 	if len(d.order) < 2 {
 		return
 	}
-	fastest, enough := &d.workers[d.order[0]], max(crowd, len(d.order)/4)
+	fastest, enough := &d.workers[d.order[0].worker], max(crowd, len(d.order)/4)
 	d.scratch = d.scratch[:0]
-	for _, i := range d.order {
+	for _, o := range d.order {
+		i := o.worker
 		w := &d.workers[i]
 		if w.avg > max(d.beyond(fastest.avg, 1), fastest.avg+2*math.Hypot(w.jitter, fastest.jitter)) {
 			continue
 		}
+		r.member[i] = true
 		if r.members = append(r.members, i); len(r.members) > enough {
 			continue
 		}
@@ -563,10 +585,10 @@ func (d *Detector) judge(id star.Worker, step int64) []Event {
 		d.count(w, w.fresh-1, others)
 	}
 	now := w.back(0)
-	if slices.Contains(d.ref.members, int(id)) { // what slow ones are compared with
-		for i := range d.workers {
-			if o := &d.workers[i]; o.slow && i != int(id) {
-				o.good.add(now)
+	if d.ref.member[id] { // what slow ones are compared with
+		for _, o := range d.slow {
+			if o != id {
+				d.workers[o].good.add(now)
 			}
 		}
 	}
@@ -748,6 +770,7 @@ func (s *sample) halted(share float64) bool {
 // begin opens a spell of slowness of a worker, with what is remembered of it. Of one that is stopped now and then, only that speaks.
 func (d *Detector) begin(w *watch, id star.Worker, since int64, pauses, halts bool) {
 	w.slow, w.verdict, w.stops = true, Verdict{Since: since}, halts
+	d.slow = append(d.slow, id)
 	w.again, w.doubt, w.spell, w.calm = evidence{}, rate{}, rate{}, rate{}
 	w.bad, w.good = profile{}, profile{}
 	n := 0
@@ -810,6 +833,7 @@ func (d *Detector) reconsider(w *watch, id star.Worker, step int64, others habit
 	}
 	if w.again.sum >= d.cfg.Certain || w.mean < d.beyond(d.ref.avg, 0.5) {
 		w.slow, w.behind, w.pauses, w.halts = false, [views]evidence{}, evidence{}, evidence{}
+		d.recovered(id)
 		w.verdict.Step, w.verdict.Until = step, max(w.again.from, w.verdict.Since+1)
 		return []Event{{Kind: Recovered, Worker: id, Step: step, Verdict: w.told()}}
 	}

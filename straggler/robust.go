@@ -18,36 +18,43 @@ func median(vs []float64) float64 {
 	return (slices.Max(vs[:n/2]) + high) / 2
 }
 
-// pick is what would be at k if vs were sorted. It reorders vs: nothing in front of k is larger then (Hoare, Find, CACM 4(7), 1961).
+// pick is what would be at k if vs were sorted. It reorders vs: nothing in front of k is larger then (Hoare, Find, CACM 4(7), 1961). Each pass is Lomuto's, whose
+// one condition needs no jump: which way it goes nobody can predict.
 func pick(vs []float64, k int) float64 {
 	for len(vs) > 12 {
 		a, b, c := vs[0], vs[len(vs)/2], vs[len(vs)-1]
 		p := max(min(a, b), min(max(a, b), c))
-		i, j := 0, len(vs)-1
-		for i <= j {
-			for vs[i] < p {
-				i++
-			}
-			for vs[j] > p {
-				j--
-			}
-			if i <= j {
-				vs[i], vs[j] = vs[j], vs[i]
-				i++
-				j--
-			}
+		less := 0 // those in front of it are below p
+		for i, v := range vs {
+			vs[i], vs[less] = vs[less], v
+			less += one(v < p)
 		}
-		switch {
-		case k <= j:
-			vs = vs[:j+1]
-		case k >= i:
-			vs, k = vs[i:], k-i
-		default:
+		if k < less {
+			vs = vs[:less]
+			continue
+		}
+		vs, k = vs[less:], k-less
+		same := 0
+		for i, v := range vs {
+			vs[i], vs[same] = vs[same], v
+			same += one(v <= p)
+		}
+		if k < same {
 			return p
 		}
+		vs, k = vs[same:], k-same
 	}
 	slices.Sort(vs)
 	return vs[k]
+}
+
+// one is 1 if that is so, else 0. It is compiled to no jump.
+func one(so bool) int {
+	n := 0
+	if so {
+		n = 1
+	}
+	return n
 }
 
 // spread is the median absolute deviation of vs from m, times 1.4826: the standard
