@@ -38,7 +38,7 @@ func (c *Coordinator) tryStart() {
 	}
 	c.open()
 	absent := c.apart()
-	if c.enrolled.Exchange {
+	if c.allAlike() {
 		c.cfg.Pilot = nil // there is nothing to choose (exchanges)
 	}
 	c.engine = c.newEngine(absent)
@@ -96,7 +96,7 @@ func (c *Coordinator) tryStart() {
 func (c *Coordinator) newEngine(absent []star.Worker) engine.Engine {
 	plan := c.plant(c.cfg.Plan)
 	g := engine.Config{
-		Workers: c.cfg.Workers, Shards: len(c.shards), Batch: c.cfg.Batch, Limit: c.limit(plan),
+		Workers: c.cfg.Workers, Shards: len(c.shards), Batch: c.cfg.Batch, Turns: c.enrolled.Turns, Limit: c.limit(plan),
 		Plan: c.sized(plan), Absent: absent, Scale: c.cfg.Scale, Planned: c.cfg.first(), Norm: c.cfg.Norm, Report: !c.cfg.Lossy, Cancel: c.cfg.Cancel, Whole: c.cfg.WholeBatches, Strides: c.cfg.Strides, Follow: c.cfg.Pilot != nil,
 		Guard: c.cfg.Poison != PoisonOff, WithMetadata: c.replaceable(), MaxParams: c.hello.Params,
 	}

@@ -251,6 +251,10 @@ type Enrolment struct {
 	// samples and steps of the configuration count its progress.
 	Exchange bool `json:"exchange,omitempty"`
 
+	// Turns is how many updates the program makes of each batch, one after the other; 0: one. A round is an
+	// update, over all workers alike, and samples count at the first one of a batch.
+	Turns int `json:"turns,omitempty"`
+
 	// Told is what the worker was told to train; nil: it does not say.
 	Told *Told `json:"told,omitempty"`
 

@@ -42,3 +42,39 @@ func TestExchange(t *testing.T) {
 		}
 	}
 }
+
+// Programs that make several updates of each batch: in a ring, all workers alike, and from a checkpoint that is not within a batch.
+func TestTurns(t *testing.T) {
+	for _, turns := range []int{0, 1, 2} {
+		c := &Coordinator{cfg: Config{Workers: 2, Batch: 4, Steps: 3, Plan: modes.SSGD(2)}, arch: ring{&RingConfig{}}}
+		c.enrolled = &Enrolment{Samples: 40, Turns: turns}
+		several := turns > 1
+		if got := c.limit(c.cfg.Plan); got != 24 {
+			t.Errorf("%d turns: three steps end at %d samples, want 24", turns, got)
+		}
+		for _, spec := range []string{"ssgd", "x=1 micro=2 cap=1s", "ring-minus=1", "ssgd queue=8"} {
+			p, err := modes.Parse(spec, 2)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := c.exchanges(p); (err != nil) != (several && spec != "ssgd") || err != nil && !strings.Contains(err.Error(), "give --mode ssgd or auto") {
+				t.Errorf("%d turns: mode %s: %v", turns, spec, err)
+			}
+		}
+		for version := range int64(4) {
+			c.cfg.Resume.Version = version
+			if err := c.turns(); (err != nil) != (several && version%2 != 0) {
+				t.Errorf("%d turns, resumed at version %d: %v", turns, version, err)
+			}
+		}
+		c.cfg.Resume.Version, c.arch = 0, servers{}
+		if err := c.turns(); (err != nil) != several {
+			t.Errorf("%d turns with servers: %v", turns, err)
+		}
+		other := *c.enrolled
+		other.Turns = 3
+		if why := c.differs(c.hello, other); !strings.Contains(why, "3 updates of each batch") {
+			t.Errorf("%d turns: a worker with 3: %q", turns, why)
+		}
+	}
+}

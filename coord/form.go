@@ -295,6 +295,9 @@ func (c *Coordinator) differs(h transport.Hello, e Enrolment) string {
 	if e.Exchange != first.Exchange {
 		return "workers disagree on the job: the programs of some have their gradients exchanged (star.ddp_hook), those of others have not"
 	}
+	if e.Turns != first.Turns {
+		return fmt.Sprintf("workers disagree on the job: the program of this one makes %d updates of each batch, that of the first one %d (star.attach)", max(e.Turns, 1), max(first.Turns, 1))
+	}
 	if !bytes.Equal(e.Optimizer, first.Optimizer) {
 		return fmt.Sprintf("workers disagree on the optimiser: this one says %.300s, the job's first one %.300s", e.Optimizer, first.Optimizer)
 	}
@@ -305,7 +308,7 @@ func (c *Coordinator) differs(h transport.Hello, e Enrolment) string {
 // assigned, so that those make the updates that the workers want. What was given to the job counts
 // more (Adopted has zeros there).
 func (c *Coordinator) takeOver() error {
-	if err := c.exchanges(c.cfg.Plan); err != nil {
+	if err := cmp.Or(c.turns(), c.exchanges(c.cfg.Plan)); err != nil {
 		return &Error{exitcode.Disagree, err.Error()}
 	}
 	if c.cfg.Adopt == nil {
@@ -330,13 +333,33 @@ func (c *Coordinator) takeOver() error {
 	return nil
 }
 
-// exchanges says why the rounds of p are not those that programs want whose gradients are exchanged
-// (Enrolment.Exchange): each is the mean over all workers.
+// exchanges says why the rounds of p are not those that programs want: whose gradients are exchanged
+// (Enrolment.Exchange), or that make several updates of a batch (Turns). Each is the mean over all workers.
 func (c *Coordinator) exchanges(p modes.Plan) error {
-	if !c.enrolled.Exchange || p.Equal(modes.SSGD(c.cfg.Workers)) {
+	if !c.allAlike() || p.Equal(modes.SSGD(c.cfg.Workers)) {
 		return nil
 	}
+	if !c.enrolled.Exchange {
+		return fmt.Errorf("mode %v: the program of the workers makes %d updates of each batch (star.attach with several optimizers), all workers the same ones: give --mode ssgd or auto, without --shares", p, c.enrolled.Turns)
+	}
 	return fmt.Errorf("mode %v: the program of the workers has the mean of all their gradients made in each step (star.ddp_hook): give --mode ssgd or auto, without --shares", p)
+}
+
+// allAlike says whether the program wants each update to be the mean over all workers.
+func (c *Coordinator) allAlike() bool { return c.enrolled.Exchange || c.enrolled.Turns > 1 }
+
+// turns says why a job cannot make several updates of a batch.
+func (c *Coordinator) turns() error {
+	k := int64(c.enrolled.Turns)
+	switch {
+	case k < 2:
+		return nil
+	case c.arch.sharded():
+		return fmt.Errorf("the program of the workers makes %d updates of each batch (star.attach with several optimizers), which is for --arch allreduce", k)
+	case c.cfg.Resume.Version%k != 0:
+		return fmt.Errorf("the checkpoint is of version %d, and the program makes %d updates of each batch: it is of a job that made another number, or that ended within a batch. Resume from another one", c.cfg.Resume.Version, k)
+	}
+	return nil
 }
 
 // yields says whether those who have enrolled make way for a worker that differs from them: before

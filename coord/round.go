@@ -89,7 +89,7 @@ func (c *Coordinator) due() (eval, save bool) {
 	if used >= now.Limit || c.engine.Drained() { // drained sooner where gradients were dropped
 		return false, false // the end evaluates and saves anyway
 	}
-	return c.nextEval > 0 && used >= c.nextEval, c.cfg.Save != nil && (c.saveNow || c.cfg.SaveEvery > 0 && time.Now().After(c.nextSave))
+	return c.nextEval > 0 && used >= c.nextEval, c.cfg.Save != nil && !now.Midway && (c.saveNow || c.cfg.SaveEvery > 0 && time.Now().After(c.nextSave))
 }
 
 // savedAlready reports whether a checkpoint made now would be one that is complete: no

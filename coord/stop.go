@@ -140,6 +140,9 @@ func (c *Coordinator) halt() error {
 	if !s.frozen {
 		s.frozen, s.still = true, c.engine.Freeze()
 	}
+	if c.engine.State().Midway {
+		return nil // the updates of the last batches are made first
+	}
 	c.startSave()
 	return nil
 }

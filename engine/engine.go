@@ -193,6 +193,7 @@ type Config struct {
 	Workers int // ranks
 	Shards  int
 	Batch   int   // samples of one worker in one iteration, where the plan has no shares
+	Turns   int   // of [Ring]: updates of each batch, one after the other (turns.go); 0: one
 	Limit   int64 // end of the stream, in samples: no position from it on is handed out
 
 	Ring *RingConfig // for [NewRing], which needs it; [NewShards] has no use for it
@@ -331,6 +332,10 @@ type State struct {
 	Used   int64 // samples that were applied
 	Waste  int64 // and dropped
 	Round  int64 // samples of one iteration of all live workers: B of the update rule
+
+	// Midway says that Next is between two updates of the same batches (Config.Turns). A checkpoint
+	// of it cannot be resumed.
+	Midway bool
 }
 
 // Worker is one worker, as an engine has it.

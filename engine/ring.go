@@ -65,6 +65,7 @@ type Ring struct {
 
 	blame
 
+	turning
 	saveAt int64 // take kept at this version; -1: none
 
 	params int64     // elements of a gradient
@@ -91,6 +92,7 @@ type ringRound struct {
 	left       int       // members that have not arrived
 	local      int       // steps that each member makes by itself; 0: gradients
 	total      int64
+	repeats    bool                       // its batches are those of the round before, whose samples are counted
 	totals     wire.Tally                 // Carried and Dropped
 	recalled   map[star.Worker]riderBatch // batches of riders that are in it, of which riders' batches does not know
 
@@ -121,6 +123,7 @@ func NewRing(c Config) *Ring {
 		params: c.MaxParams, after: c.After,
 		riderBatches: map[star.Worker]riderBatch{}, words: map[star.Worker]int64{}, heard: map[star.Worker]int64{}, blame: blame{suspects: map[star.Worker]int{}, accusers: map[star.Worker]int{}},
 		unformed: map[int64][]star.Worker{}, saveAt: -1, lates: map[star.Worker]late{}}
+	r.turns = int64(max(c.Turns, 1))
 	r.version = c.From.Version
 	if c.After != nil {
 		r.version = c.After.Version
@@ -308,6 +311,9 @@ func (r *Ring) complete() {
 			for _, s := range had[1:] {
 				more = append(more, int64(len(pieces)), s.Start, int64(s.Count))
 			}
+			if rd.repeats { // they are in an earlier round
+				had[0].Count = 0
+			}
 			pieces = append(pieces, had[0])
 			see(rd.norm2[i], rd.samples(i), at, 0)
 			l.staleness[0]++
@@ -341,7 +347,7 @@ func (r *Ring) complete() {
 	}
 	// What is learned of the noise of gradients needs to know all of which the sum is made.
 	o := r.order()
-	if len(rd.late) > 0 || r.halts || rd.local > 0 { // the sum is of more than these gradients, or of none
+	if len(rd.late) > 0 || r.halts || rd.local > 0 || r.turns > 1 { // the sum is of more than these gradients, or of none
 		noise = pgns.Update{}
 	}
 	o.Fire, o.Stale, o.Pieces, o.More, o.Used, o.Noise, o.Round = f, stale, pieces, more, l.used, noise, noise.Round
@@ -360,7 +366,7 @@ func (r *Ring) progress() Progress {
 	p := Progress{Version: r.version, Samples: l.used, Cursor: l.cursor, Redo: r.undone()}
 	for i := range r.rounds {
 		for k := range r.rounds[i].members {
-			for _, s := range r.rounds[i].lease(k) {
+			for _, s := range r.rounds[i].unapplied(k) {
 				if s.Count > 0 {
 					p.Redo = append(p.Redo, s)
 				}
@@ -393,7 +399,7 @@ func (r *Ring) proceed() {
 			r.now, r.staged = *r.staged, nil
 			r.transfer(true)
 		}
-		if r.changed && r.staged == nil && (r.next > r.now.from || len(r.unformed[r.now.generation]) == 0) {
+		if r.changed && r.staged == nil && r.turn(r.next) == 0 && (r.next > r.now.from || len(r.unformed[r.now.generation]) == 0) {
 			r.stage()
 			continue
 		}
@@ -467,13 +473,19 @@ func (r *Ring) grant(ahead int64) {
 				rd.total += int64(rd.whole(i))
 				continue
 			}
-			s, _ := r.take(r.plan.Share(w, r.batch) * max(1, local))
+			s, held := r.hand[w]
+			if !held && r.turn(r.next) == 0 {
+				s, _ = r.take(r.plan.Share(w, r.batch) * max(1, local))
+			}
 			rd.spans = append(rd.spans, s)
 			rd.total += int64(s.Count)
 		}
-		if rd.total == 0 {
+		if r.turn(r.next) > 0 {
+			rd.total, rd.repeats = 0, true
+		} else if rd.total == 0 {
 			return
 		}
+		r.holdOn(&rd)
 		rd.closing = closes(f, rd.spans)
 		o := r.order()
 		for i, w := range f.members {

@@ -49,7 +49,7 @@ func (r *Ring) Abandon() {
 	r.scheduler.redo, r.past, r.over = nil, nil, true
 	r.again(left...)
 	r.Stop()
-	r.rounds, r.next, r.staged = nil, r.version, nil
+	r.rounds, r.next, r.staged, r.hand = nil, r.version, nil, nil
 	clear(r.riderBatches)
 	for w := range r.states {
 		r.states[w].parked = true
@@ -65,7 +65,7 @@ func (r *Ring) Residual(w star.Worker) (seq int64, weight float64) { return r.st
 
 // State says what is so.
 func (r *Ring) State() State {
-	return State{Version: r.version, Next: r.next, Seq: r.seq, Cursor: r.cursor, Limit: r.limit, Used: r.used, Waste: r.waste}
+	return State{Version: r.version, Next: r.next, Seq: r.seq, Cursor: r.cursor, Limit: r.limit, Used: r.used, Waste: r.waste, Midway: r.midway()}
 }
 
 // Unfinished reports whether there is, or may again be, something to compute.

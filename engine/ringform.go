@@ -190,9 +190,10 @@ func (r *Ring) Formed(m wire.Formed) ([]Ready, error) {
 		r.complete()
 	}
 	// The others nobody has, and nobody can make any more: the ring that could has gone.
+	r.keep()
 	for i := range r.rounds {
 		for k := range r.rounds[i].members {
-			for _, s := range r.rounds[i].lease(k) {
+			for _, s := range r.rounds[i].unapplied(k) {
 				r.redo(s)
 			}
 		}

@@ -163,6 +163,9 @@ func (r *Ring) takeUp(m *Snapshot) {
 			a.most = max(a.most, rd.whole(i))
 			rd.norm2[i] = math.NaN()
 		}
+		if at := r.version + int64(len(r.rounds)); r.turn(at) > 0 {
+			rd.total, rd.repeats = 0, true
+		}
 		r.rounds = append(r.rounds, rd)
 	}
 	for _, e := range m.RiderBatches {

@@ -43,7 +43,17 @@ func TestRingModel(t *testing.T) {
 		n := draw(1, 5, "workers")
 		closes, queues := rapid.Bool().Draw(t, "closed rounds"), rapid.Bool().Draw(t, "queues")
 		queues = queues && !closes
-		c := engine.Config{Plan: plans(t, n, closes, queues), Workers: n, Batch: 3, Limit: int64(draw(0, 150, "limit")), Ring: new(engine.RingConfig), MaxParams: 1 << 30}
+		turns := 1
+		if !closes && !queues {
+			turns = draw(1, 3, "turns")
+		}
+		plan := func() modes.Plan {
+			if turns > 1 {
+				return modes.SSGD(n)
+			}
+			return plans(t, n, closes, queues)
+		}
+		c := engine.Config{Plan: plan(), Workers: n, Turns: turns, Batch: 3, Limit: int64(draw(0, 150, "limit")), Ring: new(engine.RingConfig), MaxParams: 1 << 30}
 		for w := range star.Worker(n) {
 			if len(c.Absent) < n-1 && draw(0, 3, "comes later") == 0 {
 				c.Absent = append(c.Absent, w)
@@ -79,7 +89,7 @@ func TestRingModel(t *testing.T) {
 				s.TakeOver()
 			case x == 1 && changes > 0:
 				changes--
-				s.Install(plans(t, n, closes, queues))
+				s.Install(plan())
 			case x == 2 && faults > 0:
 				if w := who(); s.Busy(w) {
 					faults--

@@ -146,6 +146,14 @@ type Updater interface {
 	SetState(ctx context.Context, state []byte) error
 }
 
+// Turned is a Model that makes several updates of each batch, one after the other.
+type Turned interface {
+	Updater
+
+	// Turn says which of them the next gradient and the next update are, from 0.
+	Turn(i int)
+}
+
 // Experienced is a Model that has been trained before by an optimiser of its own, as that of a script that goes on from its own checkpoint.
 type Experienced interface {
 	Model

@@ -70,6 +70,9 @@ type Config struct {
 	// train.Updater's State also has the parameters and buffers brought up to date.
 	Exchange bool
 
+	// Turns is how many updates the model, a train.Turned, makes of each batch (coord.Enrolment.Turns). 0: one.
+	Turns int
+
 	// Slow makes this worker slower on purpose, when its rank is known; nil: it is not. undo is
 	// called at the end.
 	Slow func(rank, workers int, log *slog.Logger) (s Slowdown, undo func() error, err error)

@@ -42,6 +42,8 @@ type ringWorker struct {
 
 	replicated
 
+	turns int64 // updates of a batch
+
 	ring       transport.Ring
 	group      *allreduce.Group  // nil: not a member
 	counted    allreduce.Traffic // of group, in records

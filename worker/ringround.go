@@ -50,6 +50,9 @@ func (w *ringWorker) round(ctx context.Context, rel transport.Release) error {
 	if err := w.tune(ctx); err != nil {
 		return err
 	}
+	if m, ok := w.model.(train.Turned); ok {
+		m.Turn(int(w.version % w.turns))
+	}
 	tally, carried, computed, err := w.sum(ctx, rel, &rec)
 	if err == nil {
 		err = w.compareWithOthers(rec.Samples)

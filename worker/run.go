@@ -180,7 +180,7 @@ func (j *joining) enlist() (err error) {
 		Network: j.tcp, Addr: job.Coordinator, Addrs: job.Coordinators, Hello: j.hello, Reached: j.reached, Over: j.Over, JoinTimeout: job.JoinTimeout, DeadAfter: job.DeadAfter, Log: j.log,
 		Enrol: &coord.Enrolment{
 			Layout: tensors(m.Layout()), Buffers: tensors(m.BufferLayout()),
-			Data: j.DataName, Samples: int64(j.Data.Len()), Digest: j.Digest, Tests: int64(j.Test.Len()), Rule: j.rule, Optimizer: j.Optimizer, Batch: j.PreferredBatch, Epochs: j.PreferredEpochs, Whole: j.WholeBatches, DropLast: j.DropLast, Exchange: j.Exchange, Codec: enrolledCodec(job), Told: j.Told,
+			Data: j.DataName, Samples: int64(j.Data.Len()), Digest: j.Digest, Tests: int64(j.Test.Len()), Rule: j.rule, Optimizer: j.Optimizer, Batch: j.PreferredBatch, Epochs: j.PreferredEpochs, Whole: j.WholeBatches, DropLast: j.DropLast, Exchange: j.Exchange, Turns: j.Turns, Codec: enrolledCodec(job), Told: j.Told,
 		},
 	}}
 	return nil
@@ -214,11 +214,15 @@ func (j *joining) inRing() (err error) {
 		return err
 	}
 	j.defers(j.ring.close)
-	if j.Exchange {
-		j.ring.guard = nil // what becomes of a gradient is the program's affair
+	if j.Exchange || j.Turns > 1 {
+		j.ring.guard = nil // what becomes of a gradient is the program's affair; those of different turns are not alike
 	}
+	j.ring.turns = int64(max(j.Turns, 1))
 	if j.ring.codec, err = newCompressor(job, j.Model); err != nil {
 		return err
+	}
+	if j.ring.codec != nil && j.Turns > 1 {
+		return job.Invalid("compress", fmt.Errorf("the program makes %d updates of each batch, each of other parameters, and what a codec leaves out of one would come into another: leave --compress away", j.Turns))
 	}
 	j.hello.Addr, j.rule = j.ring.addresses(), process.RuleText(job)
 	return nil

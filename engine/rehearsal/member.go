@@ -136,7 +136,7 @@ func (s *Ring) read(w *member) {
 		}
 		var spans []engine.Span
 		if rel.Count > 0 {
-			spans = append(spans, engine.Span{Start: rel.Start, Count: rel.Count})
+			spans = append(spans, s.begins(w, engine.Span{Start: rel.Start, Count: rel.Count}))
 		}
 		for _, id := range slices.Sorted(maps.Keys(w.brought)) {
 			b := w.brought[id]
@@ -149,10 +149,34 @@ func (s *Ring) read(w *member) {
 	}
 }
 
+// begins is what a member puts into a round of the batch that it is released with: samples count at the first
+// of its turns. In the middle of a batch it can do nothing with another one.
+func (s *Ring) begins(w *member, batch engine.Span) engine.Span {
+	if s.Turns < 2 {
+		return batch
+	}
+	turn := w.version % int64(s.Turns)
+	switch first := w.version - turn; {
+	case w.batch.Count > 0 && w.begun == first && w.batch != batch:
+		s.Broken("worker %d is in the middle of batch %v, and is released with %v at version %d", w.id, w.batch, batch, w.version)
+	case turn > 0 && (w.batch.Count == 0 || w.begun != first):
+		s.Broken("worker %d is released with batch %v at turn %d, and has not begun it", w.id, batch, turn)
+	default:
+		w.batch, w.begun = batch, first
+	}
+	if turn > 0 {
+		batch.Count = 0
+	}
+	return batch
+}
+
 // enter takes up a ring.
 func (s *Ring) enter(w *member, ring wire.Ring) {
 	if w.broken && !ring.Now || ring.Generation <= w.ring.Generation {
 		return
+	}
+	if k := int64(max(s.Turns, 1)); !ring.Now && ring.From%k != 0 {
+		s.Broken("ring %d begins at version %d, between two updates of a batch", ring.Generation, ring.From)
 	}
 	old, was := w.ring, w.inRing
 	w.ring, w.broken, w.late = ring, false, nil

@@ -67,6 +67,8 @@ type member struct {
 	release    *wire.Release   // of its round
 	riderBatch *wire.Release   // of which it has computed the gradient
 	step       int64
+	batch      engine.Span              // with Turns: that it has begun
+	begun      int64                    // version at which it has; the same for all updates of the batch
 	brought    map[star.Worker]*brought // by rider
 	tallies    []wire.Tally             // of its last versions
 	metadata   []byte                   // of its last release

@@ -57,6 +57,10 @@ type About struct {
 	// finite. Its parameters are in the memory when it has answered Recall, and not before. Optimizer has the name "own".
 	Exchange bool `json:"exchange,omitempty"`
 
+	// Turns is how many updates the program makes of each batch, by optimisers of its own, one after the other: each
+	// has a Compute and an Update. Optimizer has the name "own". 0: one.
+	Turns int `json:"turns,omitempty"`
+
 	// Prefetch is how many batches after the one that is computed the program wants to hear of (Lease). They are likely, and no promise.
 	Prefetch int `json:"prefetch,omitempty"`
 
@@ -80,6 +84,7 @@ const (
 	maxElements = 1 << 33 // 32 GiB of float32
 	maxPrefetch = 1024
 	maxSlots    = 4
+	maxTurns    = 1024
 )
 
 // parseAbout reads the first frame of a program.
@@ -122,6 +127,8 @@ func parseAbout(f Frame) (a About, err error) {
 		return bad("%v epochs", a.Epochs)
 	case a.State != nil && (a.State.Steps < 0 || len(a.State.Slots) == 0 || len(a.State.Slots) > maxSlots || len(a.Optimizer) == 0):
 		return bad("the state of an optimiser with %d steps and %d vectors: want at most %d, and the optimizer's name", a.State.Steps, len(a.State.Slots), maxSlots)
+	case a.Turns < 0 || a.Turns > maxTurns:
+		return bad("%d updates of each batch: want at most %d", a.Turns, maxTurns)
 	case a.Prefetch < 0 || a.Prefetch > maxPrefetch:
 		return bad("a prefetch of %d batches: want at most %d", a.Prefetch, maxPrefetch)
 	}

@@ -290,6 +290,40 @@ func TestGivenUp(t *testing.T) {
 	m.Stop(0, "")
 }
 
+// Which of the updates of a batch is made, a program is told with the gradient and with the update.
+func TestTurns(t *testing.T) {
+	m, err := play(t, foreign.Config{}, func(p peer) {
+		if !ready(p) {
+			return
+		}
+		for turn := range uint64(3) {
+			f := p.receive()
+			if f.Kind != foreign.KindCompute || f.C != uint64(batch.Start)|turn<<48 {
+				t.Errorf("turn %d: %v with C %#x", turn, f.Kind, f.C)
+			}
+			p.send(foreign.Frame{Kind: foreign.KindDone, A: f.A})
+			if f = p.receive(); f.Kind != foreign.KindUpdate || f.B != 40 || f.C != turn {
+				t.Errorf("turn %d: %v with B %d, C %d", turn, f.Kind, f.B, f.C)
+			}
+			p.send(foreign.Frame{Kind: foreign.KindUpdated, A: f.A})
+		}
+		p.receive() // stop
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for turn := range 3 {
+		m.Turn(turn)
+		if _, err := m.Grad(t.Context(), m.Gradient(), batch); err != nil {
+			t.Fatal(err)
+		}
+		if err := m.Update(t.Context(), 40); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m.Stop(0, "")
+}
+
 // A peer is one end of a link that the test plays.
 type peer struct {
 	t *testing.T
@@ -364,6 +398,7 @@ func TestAbout(t *testing.T) {
 		{"a negative batch", `{"layout":[{"name":"a","shape":[1]}],"samples":1,"batch":-1}`, "batch of -1"},
 		{"epochs", `{"layout":[{"name":"a","shape":[1]}],"samples":1,"epochs":-0.5}`, "-0.5 epochs"},
 		{"prefetch", `{"layout":[{"name":"a","shape":[1]}],"samples":1,"prefetch":1025}`, "prefetch of 1025"},
+		{"turns", `{"layout":[{"name":"a","shape":[1]}],"samples":1,"turns":1025}`, "1025 updates of each batch"},
 	} {
 		_, err := play(t, foreign.Config{}, func(p peer) {
 			p.send(foreign.Frame{Kind: foreign.KindAbout, A: foreign.Version, Body: []byte(c.body)})

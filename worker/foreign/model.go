@@ -85,6 +85,7 @@ type Model struct {
 
 	recall func(ctx context.Context) (*train.Experience, error) // nil: there is no job to ask
 
+	turn   uint64 // of the updates of a batch
 	step   uint64 // of the last Compute or Evaluate
 	usage  Usage
 	last   int64 // Start of the batch before; -1: there was none
@@ -206,8 +207,14 @@ func (m *Model) GradStream(ctx context.Context, dst []float32, b train.Batch, re
 	return m.compute(ctx, dst, b, ready)
 }
 
-// wantsParts is the flag of Compute that asks for Part.
-const wantsParts = 1 << 63
+// What Compute has in C beside the position.
+const (
+	wantsParts = 1 << 63 // asks for Part
+	turnAt     = 48      // from this bit on: which of the updates of the batch
+)
+
+// Turn says which of the updates of a batch comes next (train.Turned).
+func (m *Model) Turn(i int) { m.turn = uint64(i) }
 
 func (m *Model) compute(ctx context.Context, dst []float32, b train.Batch, ready func(from, to int)) (float64, error) {
 	if len(dst) != len(m.grad) {
@@ -217,9 +224,9 @@ func (m *Model) compute(ctx context.Context, dst []float32, b train.Batch, ready
 		return 0, context.Cause(ctx)
 	}
 	own := unsafe.SliceData(dst) == unsafe.SliceData(m.grad)
-	flags := uint64(0)
+	flags := m.turn << turnAt
 	if ready != nil && own {
-		flags = wantsParts
+		flags |= wantsParts
 	}
 	m.lease(b)
 	if err := m.ask(KindCompute, b, uint64(b.Start)|flags); err != nil {
@@ -235,7 +242,7 @@ func (m *Model) compute(ctx context.Context, dst []float32, b train.Batch, ready
 		case f.A < m.step: // of one that was given up
 		case f.A != m.step:
 			return 0, errProtocol("%v of step %d, expected step %d", f.Kind, f.A, m.step)
-		case f.Kind == KindPart && flags != 0:
+		case f.Kind == KindPart && flags&wantsParts != 0:
 			if f.B >= uint64(to) {
 				return 0, errProtocol("a part of the gradient from element %d on, after one from %d", f.B, to)
 			}

@@ -13,7 +13,7 @@ import (
 )
 
 var (
-	_ train.Updater     = (*Model)(nil)
+	_ train.Turned      = (*Model)(nil)
 	_ train.Experienced = (*Model)(nil)
 	_ train.Curious     = (*Model)(nil)
 )
@@ -24,7 +24,7 @@ const maxStateSize = 8 * 4 * maxElements
 // Update has the program's own optimiser make a step with the gradient in shared memory (train.Updater). Errors are those of Grad.
 func (m *Model) Update(ctx context.Context, samples int64) error {
 	m.step++
-	if err := m.c.send(Frame{Kind: KindUpdate, A: m.step, B: uint64(samples)}); err != nil {
+	if err := m.c.send(Frame{Kind: KindUpdate, A: m.step, B: uint64(samples), C: m.turn}); err != nil {
 		return m.lost(err)
 	}
 	f, err := m.after(ctx, "an update")

@@ -60,7 +60,7 @@ func WorkProgram(told context.Context, j *settings.Job, log *slog.Logger, sample
 		c.Test = m.Test()
 	}
 	c.Told.Model, c.Told.Dataset, c.PreferredBatch, c.PreferredEpochs, c.WholeBatches, c.DropLast = a.Name, c.DataName, a.Batch, a.Epochs, a.Whole, a.DropLast
-	c.Telemetry.Process, c.Exchange = a.PID, a.Exchange
+	c.Telemetry.Process, c.Exchange, c.Turns = a.PID, a.Exchange, a.Turns
 	c.Gone, c.Why, c.Halts = m.Gone(), m.Err, m.Halts()
 	c.Joined = func(rank, workers int) {
 		joined.Store(true)
