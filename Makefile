@@ -1,6 +1,6 @@
 # make         what a change must pass before it is pushed, in short
 # make ci      all of it, as the robot does
-.PHONY: lint all test race fuzz attack soak replicas bench golden ci clean star-bucket wheel python torch2 jax image manifests e2e-slurm e2e-k8s
+.PHONY: lint all test race fuzz attack soak replicas bench golden freeze ci clean star-bucket wheel python torch2 jax image manifests e2e-slurm e2e-k8s
 all:
 	go vet ./...
 	go run honnef.co/go/tools/cmd/staticcheck@v0.7.0 ./...
@@ -27,6 +27,9 @@ bench:
 	go test -run '^$$' -bench . -count 5 ./modes ./exactsum ./transport ./ps ./train/...
 golden:
 	go test ./modes ./ps -rewrite
+# What moves of packages must not change: prints "no difference", or what differs. bench/freeze.sh --record records it anew.
+freeze:
+	@bench/freeze.sh
 # The helper for checkpoints in object stores, a module of its own: bin/star-bucket belongs beside the other programs, or in PATH.
 star-bucket:
 	cd cmd/star-bucket && go vet . && go test . && go build -trimpath -o ../../bin/star-bucket .
