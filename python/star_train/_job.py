@@ -50,6 +50,7 @@ class Session:
     """This process's part in the job."""
 
     exchange = False  # all that the job does for it is to exchange gradients
+    private = False  # gradients of parameters are not in the memory, but copied there
 
     def __init__(self) -> None:
         self.link: Optional[_link.Link] = None
@@ -81,6 +82,7 @@ class Session:
         self.count = 0  # samples of the batch in hand
         self.parts_wanted = False
         self.pending: Optional[_link.Frame] = None
+        self.wanted = 0  # which of the updates of its batch
         self.leases: Dict[int, List[int]] = {}
         self.loss: Any = 0.0  # a tensor on a GPU, which is not waited for before the end of the step
         self.losses = 0
@@ -110,7 +112,7 @@ class Session:
         model, optimizer, ld = self.model, self.optimizer, self.loader
         if model is None or optimizer is None or ld is None:
             raise StarError("star.attach(model, optimizer) comes before the first batch of star.loader", _link.EXIT_USAGE)
-        if self.schedule is None and not self.exchange and (self.scheduled or _rule.scheduled(optimizer)):
+        if not self.exchange and self._unfollowed(optimizer):
             raise StarError(
                 "a scheduler of torch.optim.lr_scheduler was made for the optimizer, and the job does not have it, so its rates would not be the job's: give it to star.schedule"
                 " before the first batch; or take it away, and give the job its --schedule",
@@ -151,6 +153,7 @@ class Session:
             about["stack"] = True
         if self.exchange:
             about["exchange"] = True
+        self._declare(about)
         if ld.epochs:
             about["epochs"] = ld.epochs
         self.link = _link.connect()
@@ -165,6 +168,27 @@ class Session:
             _tensors.watch(self.tensors)
         self._next()
         self._watch()
+
+    def _unfollowed(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether a scheduler was made that the job does not have."""
+        return self.schedule is None and (self.scheduled or _rule.scheduled(optimizer))
+
+    def optimizers(self) -> List[torch.optim.Optimizer]:
+        """Those that star.attach was given."""
+        return [] if self.optimizer is None else [self.optimizer]
+
+    def follows(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether the rates of an optimizer are those of a scheduler."""
+        return self.schedule is not None
+
+    def follow(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+
+    def check(self, optimizer: Any) -> None:
+        """An optimizer is about to make its step."""
+
+    def _declare(self, about: "Dict[str, Any]") -> None:
+        """Adds what else the job must know."""
 
     def _list(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
         updated = {id(p) for g in optimizer.param_groups for p in g["params"]}
@@ -335,7 +359,8 @@ class Session:
             f = self.queue.pop(0) if self.queue else self.link.receive()
             if f.kind == _link.COMPUTE:
                 self.asked = time.perf_counter_ns()
-                self.pending = f
+                self.wanted = f.c >> _link.TURN & 0x7FFF
+                self.pending = f = f._replace(c=f.c & ~(0x7FFF << _link.TURN))
                 if self.gpu is not None:
                     self.gpu.take()
                 if self.schedule is not None:
@@ -550,8 +575,13 @@ class Session:
         if by != 1:
             self._scale(by)
             loss *= self.weight
+        self._send(loss, touched or by != 1)
+
+    def _send(self, loss: float, changed: bool) -> None:
+        """The job gets the gradient, which was changed after backward, or not. Comes back when the parameters are the next ones."""
+        assert self.link is not None
         if self.gpu is not None:
-            self._leave(self.gpu, touched or by != 1)
+            self._leave(self.gpu, changed)
         step, self.step, self.pending = self.step, 0, None
         self.computed += 1
         self.link.done(step, loss, self.loaded - self.asked, time.perf_counter_ns() - self.loaded)

@@ -66,6 +66,7 @@ _TYPED_BUFFERS = 1  # the agent knows of types
 _MAX_BODY = 16 << 20
 _STATE = 1 << 20
 WANTS_PARTS = 1 << 63
+TURN = 48  # from this bit of the position on
 
 # Exit codes (docs/recover.md).
 EXIT_USAGE, EXIT_DATA, EXIT_LOST, EXIT_DISAGREE = 2, 65, 69, 78

@@ -4,41 +4,63 @@ from __future__ import annotations
 
 import copyreg
 import inspect
-from typing import Any, Callable, Dict, Optional, Union
+from typing import Any, Callable, Dict, Optional, Sequence, Union
 
 import torch
 
-from . import _job, _link, _rule
+from . import _job, _link, _rule, _several
 from ._link import StarError
 
 _OPTIONAL = inspect.Parameter("closure", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None)
 
 
-def attach(model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, overlap: bool = True, own: bool = False) -> torch.optim.Optimizer:
+def attach(model: _several.Models, optimizer: Union[torch.optim.Optimizer, Sequence[torch.optim.Optimizer]], *, overlap: bool = True, own: bool = False) -> Any:
     """Has the job update the parameters of model by the rule of optimizer, which is given back; its ``step`` hands over the gradient.
 
     SGD (with momentum, Nesterov's too), Adam and AdamW run where the parameters are, with their groups. own=True has the optimizer, of any kind, make its steps in
     this process, of the mean gradient: in jobs with --arch allreduce, whose workers all make the same ones. overlap=False keeps the gradient until it is
     complete, for scripts that change gradients between ``backward`` and ``step``.
+
+    Several models may be a list, or a dict of them by names, which are put before those of their tensors. Several optimizers, with own=True, are a list in the order in which
+    each batch has their steps: [d, g], or [d, d, g] for two steps of d and one of g. Each step is one of all workers together.
     """
     s = _job.current()
     if s is None:
         return optimizer
     if s.model is not None:
         raise StarError("star.attach was called before in this process: a process is one worker, and trains one model", _link.EXIT_USAGE)
+    whole = _several.together(model)
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        optimizers = list(optimizer)
+        s = _several.begin(whole, optimizers, own)
+        for o in s.optimizers():
+            _steps(o)
+            _become(o)
+        return optimizer
     if not own:
         name = _rule.rule(optimizer, [])["name"]  # says now what cannot be
-        _rule.steps(optimizer, name, list(model.named_parameters()))
-    elif inspect.signature(optimizer.step).parameters.get("closure", _OPTIONAL).default is inspect.Parameter.empty:
-        raise StarError("%s needs a closure, which it calls several times in a step: the job makes one gradient a step" % type(optimizer).__name__, _link.EXIT_USAGE)
+        _rule.steps(optimizer, name, list(whole.named_parameters()))
+    else:
+        _steps(optimizer)
     s.own = own
-    s.model, s.optimizer, s.early = model, optimizer, overlap
+    s.model, s.optimizer, s.early = whole, optimizer, overlap
     if not overlap:
         s.trial = 0
     s.scheduled = _rule.scheduled(optimizer)
+    _become(optimizer)
+    return optimizer
+
+
+def _steps(optimizer: torch.optim.Optimizer) -> None:
+    """Its steps can be made of one gradient."""
+    if inspect.signature(optimizer.step).parameters.get("closure", _OPTIONAL).default is inspect.Parameter.empty:
+        raise StarError("%s needs a closure, which it calls several times in a step: the job makes one gradient a step" % type(optimizer).__name__, _link.EXIT_USAGE)
+
+
+def _become(optimizer: torch.optim.Optimizer) -> None:
+    """It is attached."""
     optimizer.__dict__.pop("step", None)  # a scheduler that was made before has put the plain one there
     optimizer.__class__ = type("Star" + type(optimizer).__name__, (Attached, type(optimizer)), {"__module__": __name__})
-    return optimizer
 
 
 class Attached:
@@ -50,7 +72,8 @@ class Attached:
     def step(self, closure: Optional[Callable[[], Any]] = None, *, loss: Union[None, float, torch.Tensor] = None) -> Any:
         s = _job.session
         assert s is not None
-        settings = None if s.own else _rule.settings(self, s.schedule is not None)
+        s.check(self)
+        settings = None if s.own else _rule.settings(s.optimizer, s.schedule is not None)
         if settings != s.settings and s.link is not None:
             raise StarError(
                 "the settings of the optimizer were changed after the first batch, from %s to %s: the parameters are updated where they are kept, by the settings that star.attach has found."
@@ -103,5 +126,8 @@ class Attached:
             for g in self.param_groups:  # type: ignore[attr-defined]
                 for p in g["params"]:
                     p.grad = None
+            return
+        if s.private:
+            super().zero_grad(set_to_none)  # type: ignore[misc]
             return
         s.zero_grad()

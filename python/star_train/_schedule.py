@@ -114,16 +114,17 @@ def schedule(scheduler: Any, *, every: int = 0) -> Any:
     s = _job.current()
     if s is None:
         return scheduler
-    if s.optimizer is None or getattr(scheduler, "optimizer", None) is not s.optimizer:
+    optimizer = getattr(scheduler, "optimizer", None)
+    if optimizer is None or not any(o is optimizer for o in s.optimizers()):
         raise StarError("star.schedule needs a scheduler of the optimizer that star.attach was given, and comes after it", _link.EXIT_USAGE)
-    if s.link is not None or s.schedule is not None:
+    if s.link is not None or s.follows(optimizer):
         raise StarError("star.schedule comes once, and before the first batch of star.loader: the job must know the rates when it begins", _link.EXIT_USAGE)
     if type(scheduler).__name__ == "ReduceLROnPlateau" or every < 0:
         raise StarError(
             "star.schedule(%s, every=%d): want a scheduler whose rates follow from the number of steps alone, and a number of samples" % (type(scheduler).__name__, every),
             _link.EXIT_USAGE,
         )
-    s.schedule = Schedule(scheduler, every)
+    s.follow(Schedule(scheduler, every))
     scheduler.__class__ = type(type(scheduler).__name__, (Followed, type(scheduler)), {"__module__": __name__})
     return scheduler
 

@@ -228,6 +228,35 @@ def two_optimizers(r: Rank) -> nn.Module:
     return model
 
 
+class Gan(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.critic, self.generator = net(), nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 6))
+
+    def forward(self, x: Optional[torch.Tensor], z: torch.Tensor) -> torch.Tensor:
+        """The loss of the critic, or, without x, that of the generator."""
+        fake = self.generator(z)
+        if x is None:
+            return F.softplus(-self.critic(fake)).mean()
+        return F.softplus(-self.critic(x)).mean() + F.softplus(self.critic(fake.detach())).mean()
+
+
+@scenario
+def gan(r: Rank) -> nn.Module:
+    model = r.wrap(Gan(), find_unused_parameters=True)
+    critic, generator = r.hook(model, [torch.optim.Adam(m.parameters(), 5e-3) for m in (model.module.critic, model.module.generator)])
+    g = torch.Generator().manual_seed(7 + r.rank)
+    for x, _ in r.batches():
+        z = torch.randn(16, 4, generator=g)
+        critic.zero_grad()
+        model(x, z).backward()
+        critic.step()
+        generator.zero_grad()
+        model(None, z).backward()
+        generator.step()
+    return model
+
+
 @scenario
 def uneven_inputs(r: Rank) -> nn.Module:
     model = r.wrap(net())

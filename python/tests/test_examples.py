@@ -87,6 +87,12 @@ def test_vae(star: str, tmp_path: pathlib.Path) -> None:
     assert max(losses) < 65 and abs(losses[0] - losses[1]) < 4, losses  # of 100 by chance
 
 
+def test_gan(star: str, tmp_path: pathlib.Path) -> None:
+    """Points of the generator near the circle: none at the beginning."""
+    r = run(star, tmp_path, ["--arch", "allreduce"], "gan.py", "--count", "3000", "--epochs", "8", "--batch-size", "32")
+    assert r["samples"] == 24_000 and r["test_accuracy"] > 0.3, r
+
+
 def test_reinforce(star: str, tmp_path: pathlib.Path) -> None:
     r = run(star, tmp_path, ["--mode", "ssgd"], "reinforce.py", "--episodes", "600")
     assert r["samples"] == 1200 and r["test_accuracy"] > 0.8, r
