@@ -42,6 +42,10 @@ type peer struct {
 	codec    string // of its gradients; empty: none
 	stand    *Stand // in a ring that was taken over; nil: it comes to the job
 	at       string // site of it; empty: not looked up yet
+	back     struct {
+		addr  string // of hello, when leads was found
+		leads bool
+	}
 
 	pulse
 }

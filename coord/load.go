@@ -101,10 +101,10 @@ func (c *Coordinator) locate(p *peer) string {
 // leads back to the member's own host. Empty: it may. It is found before the member has tried in
 // vain for minutes; the text names the flag that helps.
 func (c *Coordinator) reaches(p, other *peer) string {
-	at, _, _ := strings.Cut(other.hello.Addr, ",")
-	if !leadsBack(at) || c.site(p) == c.site(other) {
+	if !other.leadsBack() || c.site(p) == c.site(other) {
 		return ""
 	}
+	at, _, _ := strings.Cut(other.hello.Addr, ",")
 	who := fmt.Sprintf("star-ps %d", other.rank)
 	if other.role == transport.RoleWorker {
 		who = fmt.Sprintf("worker %d", other.rank)
@@ -136,6 +136,16 @@ func (c *Coordinator) meets(p *peer) (why string, exit int) {
 // takesOthers says whether a worker has a place where every other one can bring it gradients.
 func (c *Coordinator) takesOthers(p *peer) bool {
 	return p.hello.Addr != "" && !slices.ContainsFunc(c.workers, func(o *peer) bool { return o != nil && o != p && c.reaches(o, p) != "" })
+}
+
+// leadsBack says whether the address that a member has given is that of whoever uses it. It is looked at once, because each worker
+// that comes is compared with all others.
+func (p *peer) leadsBack() bool {
+	if p.hello.Addr != p.back.addr {
+		at, _, _ := strings.Cut(p.hello.Addr, ",")
+		p.back.addr, p.back.leads = p.hello.Addr, leadsBack(at)
+	}
+	return p.back.leads
 }
 
 // leadsBack says whether an address is that of whoever uses it.
