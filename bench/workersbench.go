@@ -23,6 +23,7 @@ import (
 
 	"star"
 	"star/coord"
+	"star/internal/defaults"
 	"star/ps"
 	"star/transport"
 )
@@ -406,7 +407,7 @@ func (c *crowd) worker(ctx context.Context, rank int) error {
 	}
 	tcp := transport.NewTCP(transport.Config{})
 	hello := transport.Hello{Service: transport.ServiceCoord, Role: transport.RoleWorker, Job: "bench", Rank: rank, Model: "bench", ModelHash: "bench", Params: int64(c.cfg.Params)}
-	m, err := coord.Join(ctx, coord.MemberConfig{Network: counted{tcp, &c.dials}, Addr: c.addr, Hello: hello, JoinTimeout: 5 * time.Minute,
+	m, err := coord.Join(ctx, coord.MemberConfig{Network: counted{tcp, &c.dials}, Addr: c.addr, Hello: hello, JoinTimeout: 5 * time.Minute, DeadAfter: defaults.DeadAfter,
 		Enrol: &coord.Enrolment{Data: "bench", Samples: 1 << 30, Tests: 1}})
 	c.joining.Done()
 	if err != nil {
