@@ -73,21 +73,25 @@ var rooms = []struct {
 	{"star/sim", "star star/engine star/modes star/modes/baseline star/pgns star/trace star/ps star/ps/rule star/allreduce star/train/optim star/transport star/transport/wire", "net os sync context", "virtual time: no clock, no goroutine; of allreduce and ps the pure parts"},
 	{"star/bench", "*", "", "wiring"},
 	{"star/member", "star/exitcode star/checkpoint star/internal/build star/internal/defaults star/train/data", "net sync", "what the processes of a job have in common: values and errors"},
-	{"star/worker", "star star/exitcode star/allreduce star/checkpoint star/cluster star/compress star/coord star/exactsum star/internal/process star/member star/pgns star/poison star/ps star/ps/rule star/resource/actuate star/resource/gpu star/resource/host star/train star/train/data star/train/kernel star/train/optim star/transport star/flightrecorder", "", "a worker: knows neither settings nor models"},
-	{"star/server", "star star/exitcode star/checkpoint star/cluster star/compress star/coord star/election star/internal/build star/internal/combinations star/internal/defaults star/internal/inventory star/internal/pilot star/internal/process star/member star/modes star/modes/baseline star/placement star/ps star/ps/rule star/resource star/resource/actuate star/resource/host star/runlog star/straggler star/train star/train/data star/train/kernel star/train/net star/train/optim star/transport", "", "a server: knows neither settings nor workers"},
+	{"star/worker", "star star/exitcode star/allreduce star/checkpoint star/compress star/coord star/exactsum star/internal/process star/member star/pgns star/poison star/ps star/ps/rule star/resource/actuate star/resource/gpu star/resource/host star/train star/train/data star/train/kernel star/train/optim star/transport star/flightrecorder", "", "a worker: knows neither settings nor models"},
+	{"star/server", "star star/exitcode star/checkpoint star/cluster star/compress star/coord star/election star/internal/build star/internal/combinations star/internal/defaults star/internal/inventory star/internal/pilot star/internal/process star/member star/modes star/modes/baseline star/placement star/ps star/ps/rule star/resource star/resource/actuate star/resource/host star/runlog star/straggler star/train star/train/data star/train/kernel star/train/net star/train/optim star/transport star/internal/tenant", "", "a server: knows neither settings nor workers"},
 	{"star/internal/combinations", "", "net os sync context time math/rand math/rand/v2", "pure: a table"},
-	{"star/internal/process", "star star/allreduce star/checkpoint star/cluster star/compress star/coord star/internal/combinations star/internal/settings star/member star/modes star/modes/baseline star/ps star/ps/rule star/resource star/resource/actuate star/resource/host star/train star/train/kernel star/train/optim star/transport star/flightrecorder", "", "what workers and servers do alike"},
-	{"star/internal/configure", "star star/coord star/internal/inject star/internal/process star/internal/settings star/member star/resource/actuate star/runlog star/trace star/worker", "", "settings, and a worker"},
-	{"star/launch", "star/checkpoint star/internal/configure star/internal/process star/internal/settings star/member star/worker", "", "programs of others as workers: links no model of ours"},
+	{"star/internal/process", "star/allreduce star/checkpoint star/compress star/coord star/internal/combinations star/member star/modes star/modes/baseline star/ps/rule star/resource star/resource/actuate star/train star/train/kernel star/train/optim star/transport star/flightrecorder star/internal/loopback", "", "what workers and servers do alike"},
+	{"star/internal/options", "star/checkpoint star/internal/process star/internal/settings star/member", "", "what a process needs out of settings: programs use it, libraries know no settings"},
+	{"star/internal/tenant", "star star/cluster star/coord star/internal/loopback star/internal/process star/member star/modes star/resource star/resource/actuate star/resource/host star/transport", "", "the gossip and the cluster of a job: a worker knows them by an interface of its own"},
+	{"star/internal/configure", "star star/coord star/internal/inject star/internal/process star/internal/settings star/member star/resource/actuate star/runlog star/trace star/worker star/cluster star/internal/options star/internal/tenant star/transport", "", "settings, and a worker"},
+	{"star/launch", "star/checkpoint star/internal/configure star/internal/process star/internal/settings star/member star/worker star/internal/options", "", "programs of others as workers: links no model of ours"},
 	{"star/internal/schedsim", "star/internal/settings star/member star/runlog star/sched star/sched/workload star/unpack", "", "what commands that simulate schedulers read and write alike"},
-	{"star/internal/settings", "star/exitcode star/internal/defaults", "", "settings know no room"},
+	{"star/internal/settings", "star/exitcode star/internal/defaults star/internal/loopback star/internal/suggest", "", "settings know no room"},
+	{"star/internal/loopback", "", "os context time math/rand math/rand/v2", "which addresses are this host's own"},
+	{"star/internal/suggest", "", "net os sync context time math/rand math/rand/v2", "pure: words"},
 	{"star/internal/build", "", "net os context time math/rand math/rand/v2", "what a program knows of itself"},
 	{"star/internal/defaults", "", "net os sync context", "values only"},
 	{"star/trace", "star star/unpack", "net sync", "files of recorded times"},
 	{"star/trace/ops", "star/unpack", "net sync", "files of recorded operations, and what follows from them; only tools read them, not the daemons"},
 	{"star/internal/inject", "star star/trace star/resource/actuate", "", "stragglers on purpose"},
 	{"star/internal/generated", "", "", "parts of pages that tests write; only tests import it"},
-	{"star/internal/inventory", "star/internal/settings star/modes star/placement star/resource", "", "files of hosts and jobs"},
+	{"star/internal/inventory", "star/modes star/placement star/resource star/internal/suggest", "", "files of hosts and jobs"},
 	{"star/cmd/internal/chaos", "star star/coord/failover star/engine star/engine/rehearsal star/modes star/replica star/runlog star/transport/wire", "", "breaks jobs on purpose"},
 	{"star/cmd/internal/doctor", "star star/exitcode star/transport star/internal/defaults star/internal/settings", "", "looks at hosts"},
 	{"star/internal/pilot", "star star/coord/advice star/modes star/modes/baseline star/pgns star/runlog star/straggler", "net os sync context math/rand math/rand/v2", "pure: a log replays to the same decisions"},
@@ -216,4 +220,66 @@ func TestPure(t *testing.T) {
 	if pure < 10 {
 		t.Fatalf("%d pure rooms", pure)
 	}
+}
+
+// links are packages of others that few rooms may link, by whatever way: rooms, and why. A folder stands for all below it.
+var links = []struct{ pkg, rooms, why string }{
+	{"github.com/spf13/cobra", "cmd launch internal/settings internal/options internal/configure internal/schedsim", "a command line is a program's affair"},
+	{"github.com/spf13/pflag", "cmd launch internal/settings internal/options internal/configure internal/schedsim", "a command line is a program's affair"},
+	{"go.yaml.in/yaml/v3", "cmd launch internal/settings internal/options internal/configure internal/schedsim internal/inventory server sim bench trace/ops", "files of settings, hosts, scenarios and recorded operations, for those that read them"},
+	{"github.com/hashicorp/memberlist", "cmd launch cluster internal/tenant internal/configure server", "a worker and its models take part in no gossip by themselves"},
+	{"github.com/prometheus/client_golang/prometheus", "cmd", "programs have /metrics"},
+	{"github.com/miekg/dns", "cmd launch cluster internal/tenant internal/configure server", "memberlist links it"},
+	{"golang.org/x/image/font/sfnt", "cmd bench", "pictures"},
+}
+
+// TestLinks walks all imports of every room: what it links of others' packages, and that it reaches no room that it must not import.
+func TestLinks(t *testing.T) {
+	out, err := exec.Command("go", "list", "-f", "{{.ImportPath}} {{join .Deps \" \"}}", "./...").Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	below := func(room, folders string) bool {
+		return slices.ContainsFunc(strings.Fields(folders), func(f string) bool { return room == "star/"+f || strings.HasPrefix(room, "star/"+f+"/") })
+	}
+	linked := map[string]int{}
+	for line := range strings.Lines(string(out)) {
+		deps := strings.Fields(line)
+		room, deps := deps[0], deps[1:]
+		for _, l := range links {
+			if !slices.Contains(deps, l.pkg) {
+				continue
+			}
+			linked[l.pkg]++
+			if !below(room, l.rooms) {
+				t.Errorf("%s links %s: %s (go list -deps says by way of what)", room, l.pkg, l.why)
+			}
+		}
+		for _, a := range apart {
+			if below(room, a.room) {
+				for _, d := range deps {
+					if ours(d) && below(d, a.not) {
+						t.Errorf("%s reaches %s: %s", room, d, a.why)
+					}
+				}
+			}
+		}
+	}
+	for _, l := range links {
+		if linked[l.pkg] == 0 {
+			t.Errorf("nothing links %s: the list is old", l.pkg)
+		}
+	}
+}
+
+// apart are rooms that must not reach others by any way.
+var apart = []struct{ room, not, why string }{
+	{"worker", "server cluster cmd launch bench sim internal/settings internal/options internal/tenant internal/configure train/net", "a library: knows no settings, no server, no cluster and no model of ours"},
+	{"server", "worker cmd launch bench sim internal/settings internal/options internal/configure", "a library: knows no settings and no worker"},
+	{"launch", "server cmd bench sim train/net", "a program with a model of its own links none of ours, and no server"},
+	{"member train ps allreduce transport checkpoint", "coord worker server cluster cmd launch bench sim internal/process internal/settings", "parts know nothing of the whole"},
+	{"coord engine election", "worker server ps allreduce cluster cmd launch bench sim internal/process internal/settings train/net", "the control plane knows neither models nor shards"},
+	{"sched placement", "coord worker server cmd launch bench sim internal/process internal/settings", "a policy knows no processes"},
+	{"sim", "coord worker server cluster cmd launch bench internal/process internal/settings", "virtual time has no processes"},
+	{"runlog web straggler pgns modes", "coord worker server cluster cmd launch bench internal/process internal/settings", "what is known of a job follows from its log"},
 }

@@ -26,6 +26,7 @@ import (
 
 	"star/checkpoint"
 	"star/internal/configure"
+	"star/internal/options"
 	"star/internal/process"
 	"star/internal/settings"
 	"star/member"
@@ -42,7 +43,7 @@ func Main(fill func(c *worker.Config) error) {
 	err := run(fill)
 	checkpoint.Abandon() // one that is not done by now will not be
 	if err != nil {
-		fmt.Fprintf(os.Stderr, "%s: %s\n", filepath.Base(os.Args[0]), process.Printable(err.Error()))
+		fmt.Fprintf(os.Stderr, "%s: %s\n", filepath.Base(os.Args[0]), options.Printable(err.Error()))
 	}
 	os.Exit(member.ExitCode(err))
 }
@@ -80,7 +81,7 @@ func configured(environment []string) (c worker.Config, j *settings.Job, err err
 	if err := j.Validate(); err != nil {
 		return c, nil, err
 	}
-	log := process.Logger(j, os.Stderr, "role", "worker")
+	log := options.Logger(j, os.Stderr, "role", "worker")
 	for _, w := range warnings {
 		log.Warn(w)
 	}

@@ -67,7 +67,7 @@ func (s *server) adopt(e coord.Enrolment) (a coord.Adopted, err error) {
 		a.Whole, a.Plan = true, &s.plan
 	}
 	if s.pilot != nil && (job.Whole != was.Whole || job.Batch != was.Batch || job.Optimizer != was.Optimizer || job.Momentum != was.Momentum) {
-		if s.pilot, err = NewPilot(job); err != nil {
+		if s.pilot, err = newPilot(job); err != nil {
 			return a, err
 		}
 		a.Pilot = s.pilot

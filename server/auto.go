@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 
+	"star/coord"
 	"star/internal/pilot"
 	"star/internal/process"
 	"star/member"
@@ -19,6 +20,17 @@ const (
 	PredictorNone   = "none"
 )
 
+// Pilot decides which mode an automatic job trains in.
+type Pilot interface {
+	coord.Pilot
+
+	// Thresholds are the numbers that it decides by, by their names.
+	Thresholds() map[string]float64
+
+	// Notices say what of the Config could not be used.
+	Notices() []string
+}
+
 // NewPilot makes the pilot of a job. It looks at Workers, MaxWorkers, Batch, Shares, Whole, Arch,
 // RiderWait, PSBandwidth, Optimizer, Momentum, Predictor, Decider, and Seed if the predictor is
 // trained online. An empty Predictor is none.
@@ -31,7 +43,16 @@ const (
 // is made of the same Config decides the same from the same log (star replay). It is of one job and
 // used by one goroutine. What its links carry is PSBandwidth for all servers together, in 10⁶ bytes
 // per second; 0: that is learned from what is seen.
-func NewPilot(job *Config) (*pilot.Pilot, error) {
+func NewPilot(job *Config) (Pilot, error) {
+	p, err := newPilot(job)
+	if err != nil {
+		return nil, err // not a Pilot that is a nil pointer
+	}
+	return p, nil
+}
+
+// newPilot is NewPilot.
+func newPilot(job *Config) (*pilot.Pilot, error) {
 	plan := modes.SSGD(job.Ranks())
 	if len(job.Shares) > 0 {
 		plan.Shares = job.Shares

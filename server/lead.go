@@ -358,7 +358,7 @@ func (s *server) coordinatorOf(o lease, handover *coord.Handover) (*coord.Coordi
 	s.lease, s.handover, s.keeper = o, handover, nil
 	if s.pilot != nil {
 		var err error
-		if s.pilot, err = NewPilot(s.job); err != nil {
+		if s.pilot, err = newPilot(s.job); err != nil {
 			return nil, err
 		}
 	}

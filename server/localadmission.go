@@ -12,6 +12,7 @@ import (
 	"star"
 	"star/coord"
 	"star/internal/process"
+	"star/internal/tenant"
 	"star/modes"
 	"star/resource"
 	"star/resource/host"
@@ -237,7 +238,7 @@ func (s *localAdmission) Yield() {
 // admission is the coordinator's way to a cluster session, which begins after it. It is empty until
 // then; whatever the pilot asks for meanwhile is declined, and it asks again.
 type admission struct {
-	atomic.Pointer[process.ClusterSession]
+	atomic.Pointer[tenant.Session]
 }
 
 // Ask implements coord.Admission.

@@ -9,6 +9,7 @@ import (
 	"star/coord"
 	"star/internal/combinations"
 	"star/internal/process"
+	"star/internal/tenant"
 	"star/member"
 	"star/modes"
 	"star/ps/rule"
@@ -62,7 +63,7 @@ func is[S rule.Spec](s rule.Spec) bool { _, ok := s.(S); return ok }
 // is checked.
 func (s *server) prepare() (err error) {
 	job := s.job
-	if err := process.CheckCluster(&job.Job); err != nil {
+	if err := tenant.Check(&job.Job); err != nil {
 		return err
 	}
 	if job.Resume != "" {
@@ -103,7 +104,7 @@ func (s *server) prepare() (err error) {
 		}
 	}
 	if job.Baseline == "" && job.Mode == member.Auto {
-		if s.pilot, err = NewPilot(job); err != nil {
+		if s.pilot, err = newPilot(job); err != nil {
 			return err
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"star/coord"
 	"star/internal/pilot"
 	"star/internal/process"
+	"star/internal/tenant"
 	"star/member"
 	"star/modes"
 	"star/modes/baseline"
@@ -96,7 +97,7 @@ func (s *server) serve(ctx context.Context, begun func(*coord.Coordinator), repo
 	listener := &process.Counted{Listener: plain, Links: new(process.Links)}
 	defer listener.Close()
 	addr := listener.Addr()
-	friends, err := process.Meet(s.told, &job.Job, cluster.JobMember{Role: "server", Rank: job.Rank, Shards: job.Shards, Addr: process.Told(&job.Job, addr), Host: process.Hostname()}, s.log)
+	friends, err := tenant.Meet(s.told, &job.Job, cluster.JobMember{Role: "server", Rank: job.Rank, Shards: job.Shards, Addr: tenant.Told(&job.Job, addr), Host: process.Hostname()}, s.log)
 	if err != nil {
 		return err
 	}
@@ -126,7 +127,7 @@ func (s *server) serve(ctx context.Context, begun func(*coord.Coordinator), repo
 	if err := l.prepare(tcp); err != nil {
 		return err
 	}
-	tenant, err := process.Enter(process.ClusterSessionConfig{
+	tenant, err := tenant.Enter(tenant.SessionConfig{
 		Job: &job.Job, Network: tcp, Role: transport.RoleServer, Rank: job.Rank, Model: job.Model, Fixed: job.Mode != member.Auto,
 		Limits: s.limits, Coordinator: l.now.Load(), Traffic: listener.Traffic, Log: s.log,
 	})

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"star/coord"
-	"star/internal/process"
+	"star/internal/options"
 	"star/internal/settings"
 	"star/transport"
 )
@@ -26,7 +26,7 @@ func serverTold(t *testing.T, flags ...string) *server {
 	if _, err := job.Load(nil); err != nil {
 		t.Fatal(err)
 	}
-	c := Config{Job: process.JobOf(job), Training: Training{Model: job.Model, Dataset: job.Dataset}, Policy: Policy{Shares: job.Shares}}
+	c := Config{Job: options.JobOf(job), Training: Training{Model: job.Model, Dataset: job.Dataset}, Policy: Policy{Shares: job.Shares}}
 	c.Settings = func(_ *Config, t coord.Told) (json.RawMessage, error) {
 		j := *job
 		j.Model, j.Dataset, j.Seed = t.Model, t.Dataset, t.Seed

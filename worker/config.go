@@ -90,6 +90,10 @@ type Config struct {
 	// has not: it is asked as long as there is no coordinator. Nil: only the coordinator knows.
 	Over func() string
 
+	// Outside connects the worker with what lies outside its job. Nil: the worker takes part in no gossip and in no cluster, and a Job that wants
+	// one (Gossip, GossipJoin, Cluster) is an error. Package launch has one.
+	Outside Outside
+
 	// Telemetry is what is measured beside the times of steps.
 	Telemetry Telemetry
 

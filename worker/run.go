@@ -9,7 +9,6 @@ import (
 	"runtime"
 	"strings"
 
-	"star/cluster"
 	"star/compress"
 	"star/coord"
 	"star/exitcode"
@@ -59,17 +58,17 @@ type joining struct {
 	log  *slog.Logger
 	undo []func() // at the end, the last one first
 
-	friends *cluster.JobGossip // nil: there is none
-	tcp     *transport.TCP
-	all     *process.Links
-	hello   transport.Hello
-	ring    *ringWorker // nil: there are parameter servers
-	tree    treePart
-	rule    string // of a ring, in words
-	comes   *session
-	member  *coord.Member
-	w       *worker
-	stop    func() bool // of what tells the coordinator of the end
+	gossip Gossip // nil: there is none
+	tcp    *transport.TCP
+	all    *process.Links
+	hello  transport.Hello
+	ring   *ringWorker // nil: there are parameter servers
+	tree   treePart
+	rule   string // of a ring, in words
+	comes  *session
+	member *coord.Member
+	w      *worker
+	stop   func() bool // of what tells the coordinator of the end
 }
 
 // errOver: the job has ended before we came.
@@ -125,18 +124,20 @@ func (j *joining) prepare() error {
 	if err := compress.Check(job.Compress); err != nil {
 		return job.Invalid("compress", err)
 	}
-	if err := process.CheckCluster(job); err != nil {
+	if err := j.connected(); err != nil {
 		return err
 	}
 	if job.Threads > 0 {
 		runtime.GOMAXPROCS(job.Threads)
 	}
 	var err error
-	if j.friends, err = process.Meet(j.told, job, cluster.JobMember{Role: "worker", Rank: job.Rank, Host: process.Hostname()}, j.log); err != nil {
-		return err
+	if j.Outside != nil {
+		if j.gossip, err = j.Outside.Meet(j.told, job, j.log); err != nil {
+			return err
+		}
 	}
-	if j.friends != nil {
-		j.defers(func() { j.friends.Close() })
+	if j.gossip != nil {
+		j.defers(j.gossip.Close)
 	}
 	who := "worker of job " + job.Name
 	if job.Rank >= 0 {
@@ -256,8 +257,8 @@ func (j *joining) join() error {
 	}
 	m.Beat()
 	j.log = j.log.With("rank", m.Welcome.Rank)
-	if j.friends != nil {
-		if err := j.friends.Say(cluster.JobMember{Role: "worker", Rank: m.Welcome.Rank, Host: process.Hostname()}); err != nil {
+	if j.gossip != nil {
+		if err := j.gossip.Say(m.Welcome.Rank); err != nil {
 			j.log.Debug("others of the gossip may not know our rank", "err", err)
 		}
 	}
@@ -348,13 +349,15 @@ func (j *joining) settle() error {
 			return sent, received
 		}
 	}
-	tenant, err := process.Enter(process.ClusterSessionConfig{
-		Job: &j.Job, Network: j.tcp, Role: transport.RoleWorker, Rank: w.rank, Model: j.Told.Model, Fixed: true, Limits: w.limits, Traffic: traffic, Log: j.log,
-	})
-	if err != nil {
-		return err
+	if j.Outside != nil {
+		leave, err := j.Outside.Enter(Tenant{
+			Job: &j.Job, Network: j.tcp, Rank: w.rank, Model: j.Told.Model, Limits: w.limits, Traffic: traffic, Log: j.log,
+		})
+		if err != nil {
+			return err
+		}
+		j.defers(leave)
 	}
-	j.defers(tenant.Leave)
 	if j.Joined != nil {
 		j.Joined(w.rank, j.member.Welcome.Workers)
 	}

@@ -18,6 +18,7 @@ import (
 
 	"star"
 	"star/coord"
+	"star/internal/options"
 	"star/internal/process"
 	"star/internal/settings"
 	"star/member"
@@ -52,7 +53,7 @@ func setting(t *testing.T, args ...string) Config {
 		t.Fatal(err)
 	}
 	spec.Input, spec.Batch, spec.Seed = trainSet.Input(), job.Batch, job.Seed
-	c := Config{Job: process.JobOf(job), Data: trainSet, Test: testSet, Told: &coord.Told{Model: job.Model, Dataset: job.Dataset, Seed: job.Seed, Batch: job.Batch}}
+	c := Config{Job: options.JobOf(job), Data: trainSet, Test: testSet, Told: &coord.Told{Model: job.Model, Dataset: job.Dataset, Seed: job.Seed, Batch: job.Batch}}
 	if c.Hash, err = net.Hash(spec); err != nil {
 		t.Fatal(err)
 	}

@@ -17,8 +17,10 @@ import (
 
 	"star/cluster"
 	"star/internal/inventory"
+	"star/internal/options"
 	"star/internal/process"
 	"star/internal/settings"
+	"star/internal/tenant"
 	"star/member"
 	"star/resource"
 	"star/resource/actuate"
@@ -104,7 +106,7 @@ other (exit code 78). Nothing is lost when it stops: jobs go back to SSGD, and e
 			if !settings.Loopback(listen) && f.token == "" && f.cert == "" && !f.insecure {
 				return s.Invalid("listen", fmt.Errorf("anybody who reaches this address could slow jobs down; give STAR_TOKEN or certificates (--tls-cert …), listen on 127.0.0.1, or allow it with --insecure"))
 			}
-			key, err := process.ClusterKey(f.key)
+			key, err := tenant.Key(f.key)
 			if err != nil {
 				return s.Invalid("cluster-key", err)
 			}
@@ -115,7 +117,7 @@ other (exit code 78). Nothing is lost when it stops: jobs go back to SSGD, and e
 			if err != nil {
 				return err
 			}
-			log := process.Logger(&settings.Job{LogLevel: logLevel, LogFormat: logFormat}, os.Stderr, "cluster", f.name)
+			log := options.Logger(&settings.Job{LogLevel: logLevel, LogFormat: logFormat}, os.Stderr, "cluster", f.name)
 			ctx, cancel := process.Signals(context.Background())
 			defer cancel()
 			network, err := f.network(s, transport.Config{Log: log})
@@ -183,8 +185,8 @@ func clusterStatus() *cobra.Command {
 			if done, err := resolved(cmd, s); done || err != nil {
 				return err
 			}
-			log := process.Logger(&settings.Job{LogLevel: "error", LogFormat: "text"}, os.Stderr)
-			name, find, err := process.Locate(f.name, f.join, f.key, f.insecure, log)
+			log := options.Logger(&settings.Job{LogLevel: "error", LogFormat: "text"}, os.Stderr)
+			name, find, err := tenant.Locate(f.name, f.join, f.key, f.insecure, log)
 			if err != nil {
 				return s.Invalid("cluster", err)
 			}

@@ -12,6 +12,7 @@ import (
 	"star/checkpoint"
 	"star/cmd/internal/chaos"
 	"star/exitcode"
+	"star/internal/options"
 	"star/internal/process"
 	"star/runlog"
 )
@@ -29,7 +30,7 @@ func (r *reached) at(version, samples int64) {
 
 // attempts runs the job, and begins it again from its last checkpoint when it fails, as often as --restarts says.
 func (r *launch) attempts(ctx context.Context) error {
-	r.job.Resume = process.ResumeFrom(r.job)
+	r.job.Resume = options.ResumeFrom(r.job)
 	r.resume = r.job.Resume
 	before := generation(r.checkpoints())
 	begun := false // to train, in any attempt

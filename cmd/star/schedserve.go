@@ -26,6 +26,7 @@ import (
 	"star/cmd/internal/schedule"
 	"star/exitcode"
 	"star/internal/inventory"
+	"star/internal/options"
 	"star/internal/process"
 	"star/internal/settings"
 	"star/member"
@@ -111,7 +112,7 @@ docs/scheduling.md has the file of a job, and what happens when something is gon
 				return s.Invalid("listen", errors.New("want a loopback address: who is elsewhere uses the service by ssh"))
 			}
 			o := schedule.Options{Dir: dir, Policy: policy, Slot: slot, Keep: keep, Address: address,
-				Log: process.Logger(&settings.Job{LogLevel: logLevel, LogFormat: logFormat}, os.Stderr, "role", "sched")}
+				Log: options.Logger(&settings.Job{LogLevel: logLevel, LogFormat: logFormat}, os.Stderr, "role", "sched")}
 			if err := engine.valid(s, hosts, address, places); err != nil {
 				return err
 			}
@@ -387,7 +388,7 @@ func submitTo(cmd *cobra.Command, s *settings.Set, dir, file, name string, deadl
 	}
 	fmt.Fprintf(cmd.OutOrStdout(), "%s %s", j.Job, j.State)
 	if j.Why != "" {
-		fmt.Fprintf(cmd.OutOrStdout(), ": %s", process.Printable(j.Why))
+		fmt.Fprintf(cmd.OutOrStdout(), ": %s", options.Printable(j.Why))
 	}
 	fmt.Fprintln(cmd.OutOrStdout())
 	if j.State == live.Declined {
@@ -467,7 +468,7 @@ func printSched(to io.Writer, st schedule.Status, now time.Time) error {
 	if err := tables(out, st, now); err != nil {
 		return err
 	}
-	_, err := io.WriteString(to, process.Printable(out.String()))
+	_, err := io.WriteString(to, options.Printable(out.String()))
 	return err
 }
 

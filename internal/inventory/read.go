@@ -15,7 +15,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"star/internal/settings"
+	"star/internal/suggest"
 	"star/modes"
 	"star/placement"
 	"star/resource"
@@ -216,7 +216,7 @@ func (p *parser) mapping(n *yaml.Node, what string, fs fields) error {
 		f := fs[name]
 		if f == nil || k.Kind != yaml.ScalarNode {
 			hint := ""
-			if near := settings.Nearest(k.Value, slices.Sorted(maps.Keys(fs))); near != "" {
+			if near := suggest.Nearest(k.Value, slices.Sorted(maps.Keys(fs))); near != "" {
 				hint = "; did you mean " + near + "?"
 			}
 			return p.fail(k, "%s: unknown key %q%s", what, k.Value, hint)
@@ -632,7 +632,7 @@ func (p *parser) tasks(n *yaml.Node, what string, g *tasks, hosts []Host, gpu bo
 			}
 			if at < 0 {
 				hint := ""
-				if near := settings.Nearest(name, known); near != "" {
+				if near := suggest.Nearest(name, known); near != "" {
 					hint = "; did you mean " + near + "?"
 				}
 				return p.fail(v, "%s: no host %s%s", what, name, hint)

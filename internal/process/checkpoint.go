@@ -1,7 +1,6 @@
 package process
 
 import (
-	"cmp"
 	"encoding/json"
 	"log/slog"
 	"os"
@@ -9,7 +8,6 @@ import (
 	"slices"
 
 	"star/checkpoint"
-	"star/internal/settings"
 	"star/member"
 	"star/train/optim"
 	"star/transport"
@@ -47,20 +45,6 @@ func OpenCheckpoint(place string, log *slog.Logger) (*checkpoint.Checkpoint, err
 
 // ResumeAuto is a value of --resume.
 const ResumeAuto = "auto"
-
-// ResumeFrom is the checkpoint, or the folder of some, with which a process of a job begins: what --resume says. With auto it is where the checkpoints of the
-// job are, or none while no complete one is there.
-func ResumeFrom(j *settings.Job) string {
-	if j.Resume != ResumeAuto {
-		return j.Resume
-	}
-	place := cmp.Or(j.Checkpoint, filepath.Join(j.Out, CheckpointsDir))
-	found, err := checkpoint.List(place)
-	if checkpoint.None(err) || err == nil && !slices.ContainsFunc(found, func(f checkpoint.Found) bool { return f.Complete }) {
-		return ""
-	}
-	return place // what else is wrong with it is said when it is opened
-}
 
 func IsDir(path string) bool {
 	info, err := os.Stat(path)

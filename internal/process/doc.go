@@ -1,6 +1,5 @@
 // Package process is what every process of a job does, whether it is a worker or a server: it
-// finds the others, measures and bounds what it takes of its host, is a tenant of its cluster, keeps
-// checkpoints, and ends in good order. It is internal: star/worker and star/server are for others.
+// finds the others, measures and bounds what it takes of its host, keeps checkpoints, and ends in good order. It is internal: star/worker and star/server are for others.
 package process
 
 import (
@@ -14,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"star/internal/settings"
+	"star/internal/loopback"
 	"star/member"
 	"star/train"
 	"star/transport"
@@ -108,7 +107,7 @@ func Toward(ctx context.Context, coordinator string) (string, error) {
 }
 
 // Home is this host's loopback address.
-func Home() string { return settings.Home() }
+func Home() string { return loopback.Home() }
 
 // Reached is where others reach a process that listens on addr. With --advertise that is its host. A process that
 // listens on every interface is reached by the one that leads to the coordinator, or to one of those that may
@@ -160,12 +159,12 @@ func ListenAddress(job *member.Job) (string, error) {
 		if toward, err := Toward(context.Background(), job.Coordinator); err == nil {
 			host = toward
 		}
-		if loopback := gonet.ParseIP(host).IsLoopback(); job.Advertise != "" || protected && loopback && !settings.Loopback(job.Coordinator) {
+		if local := gonet.ParseIP(host).IsLoopback(); job.Advertise != "" || protected && local && !loopback.Is(job.Coordinator) {
 			host = ""
 		}
 	}
 	addr := gonet.JoinHostPort(host, "0")
-	if !settings.Loopback(addr) && !protected {
+	if !loopback.Is(addr) && !protected {
 		return "", job.Invalid("listen", fmt.Errorf("the other workers come to %s, and anybody who reaches it could join: give STAR_TOKEN or certificates, or allow it with --insecure", host))
 	}
 	return addr, nil

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"star/internal/defaults"
+	"star/internal/loopback"
 )
 
 // Role is which program a Job is for. Names and meanings are the same for all;
@@ -635,7 +636,7 @@ func (j *Job) validateAddresses(bad func(name, format string, a ...any) error) e
 		}
 	}
 	if j.role != ForWorker && !Loopback(j.Listen) && !j.TLS() && j.Token == "" && !j.Insecure {
-		return bad("listen", "anybody who reaches this address could join and read the model; give STAR_TOKEN or certificates (--tls-cert …), listen on %s, or allow it with --insecure", Home())
+		return bad("listen", "anybody who reaches this address could join and read the model; give STAR_TOKEN or certificates (--tls-cert …), listen on %s, or allow it with --insecure", loopback.Home())
 	}
 	return nil
 }
@@ -687,14 +688,7 @@ func firstOf(err error) error {
 
 // Loopback reports whether an address to listen on is reachable from this host
 // only. A host that is a name, other than localhost, is not.
-func Loopback(addr string) bool {
-	host, _, err := net.SplitHostPort(addr)
-	if err != nil {
-		return false
-	}
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
-}
+func Loopback(addr string) bool { return loopback.Is(addr) }
 
 // MarshalJSON gives {"name": value, …}, flat, in order of declaration: the
 // effective configuration as the run log keeps it. Durations are in seconds;

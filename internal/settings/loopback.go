@@ -3,34 +3,14 @@ package settings
 import (
 	"net"
 	"strings"
-	"sync"
+
+	"star/internal/loopback"
 )
 
 // Home is this host's loopback address: 127.0.0.1, or ::1 where the host has no IPv4 loopback address.
-var Home = sync.OnceValue(func() string {
-	addrs, err := net.InterfaceAddrs()
-	if err != nil {
-		return ipv4Home
-	}
-	return home(addrs)
-})
+func Home() string { return loopback.Home() }
 
 const ipv4Home = "127.0.0.1"
-
-func home(addrs []net.Addr) string {
-	found := ipv4Home
-	for _, a := range addrs {
-		n, ok := a.(*net.IPNet)
-		switch {
-		case !ok || !n.IP.IsLoopback():
-		case n.IP.To4() != nil:
-			return ipv4Home
-		default:
-			found = n.IP.String()
-		}
-	}
-	return found
-}
 
 // atHome is the default of a setting on a host whose loopback address is home.
 func atHome[T Value](def T, home string) T {

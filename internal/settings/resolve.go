@@ -152,10 +152,10 @@ func FlagError(cmd *cobra.Command, err error) error {
 			}
 		}
 		return &UsageError{fmt.Sprintf("%s: unknown flag -%s%s --%s lists them", cmd.CommandPath(), short,
-			cmp.Or(suggest(short, names, "--"), ";"), help)}
+			cmp.Or(meant(short, names, "--"), ";"), help)}
 	}
 	return &UsageError{fmt.Sprintf("%s: unknown flag --%s%s --%s lists them", cmd.CommandPath(), name,
-		cmp.Or(suggest(name, names, "--"), ";"), help)}
+		cmp.Or(meant(name, names, "--"), ";"), help)}
 }
 
 // NoArgs is for cobra.Command.Args: a stray word is a UsageError, which names the command that was meant where there are some.
@@ -171,7 +171,7 @@ func NoArgs(cmd *cobra.Command, args []string) error {
 	}
 	if len(names) > 0 {
 		return &UsageError{fmt.Sprintf("%s: unknown command %s%s --help lists them", cmd.CommandPath(), quote(args[0]),
-			cmp.Or(suggest(args[0], names, ""), ";"))}
+			cmp.Or(meant(args[0], names, ""), ";"))}
 	}
 	return &UsageError{fmt.Sprintf("%s: unexpected argument %s; settings are flags, --help lists them",
 		cmd.CommandPath(), quote(args[0]))}
@@ -302,7 +302,7 @@ func (s *Set) parseFile(file string, b []byte, others []string) (map[string]entr
 			continue
 		}
 		if s.byName[k.Value] == nil || k.Kind != yaml.ScalarNode {
-			return nil, fail(k.Line, "unknown key %s%s", quote(k.Value), suggest(k.Value, s.Names(), ""))
+			return nil, fail(k.Line, "unknown key %s%s", quote(k.Value), meant(k.Value, s.Names(), ""))
 		}
 		if old, ok := keys[k.Value]; ok {
 			return nil, fail(k.Line, "%s is already set in line %d", k.Value, old.line)
@@ -387,7 +387,7 @@ func (s *Set) strange(list, foreign []string) (warnings []string) {
 		}
 		known[name] = true // once
 		warnings = append(warnings, fmt.Sprintf("variable %s is not a setting and is ignored%s", name,
-			suggest(name, variables, "")))
+			meant(name, variables, "")))
 	}
 	return warnings
 }

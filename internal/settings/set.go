@@ -182,7 +182,7 @@ func (it *item) oneOf(text string) error {
 		}
 	}
 	return fmt.Errorf("%s is not one of %s%s", quote(text), strings.Join(named(it.choices), ", "),
-		suggest(text, it.choices, ""))
+		meant(text, it.choices, ""))
 }
 
 // Environ returns the settings as variables, NAME=value, for a child process:

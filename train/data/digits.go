@@ -111,7 +111,7 @@ func (d *digits) render(dst *[digitBytes]byte, index int) {
 	const one = 1 << 16
 	var r dice
 	r.Seed(d.stream, mix(uint64(index)))
-	shape := glyph(r.between(0, len(faces)-1), d.label(index))
+	shape := glyph(r.between(0, faces-1), d.label(index))
 
 	// The picture is the glyph scaled, sheared, rotated and moved; what is needed
 	// here is the way back, from the picture to the glyph: g = S⁻¹·H⁻¹·R⁻¹·(p−m).

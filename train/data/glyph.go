@@ -1,25 +1,24 @@
 package data
 
 import (
+	_ "embed"
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"sync"
-
-	"golang.org/x/image/font/gofont/gobold"
-	"golang.org/x/image/font/gofont/gobolditalic"
-	"golang.org/x/image/font/gofont/goitalic"
-	"golang.org/x/image/font/gofont/gomono"
-	"golang.org/x/image/font/gofont/gomonobolditalic"
-	"golang.org/x/image/font/gofont/goregular"
-	"golang.org/x/image/font/sfnt"
-	"golang.org/x/image/math/fixed"
 )
 
-// faces are the fonts that digits are drawn with, by weight, slant and width.
-var faces = [...][]byte{
-	goregular.TTF, gobold.TTF, goitalic.TTF, gobolditalic.TTF, gomono.TTF, gomonobolditalic.TTF,
-}
+// faces is how many fonts digits are drawn with, by weight, slant and width.
+const faces = 6
+
+// outlines are the contours of the digits of the Go fonts, a line for each digit of each font in turn: M x y begins a contour, L x y draws a line,
+// Q x y x y a curve, in 1/64 of a unit of the font. TestOutlines -write makes it of the fonts, so that programs need not link them.
+//
+//go:embed outlines.txt
+var outlines string
+
+var outlineLines = sync.OnceValue(func() []string { return strings.Split(strings.TrimSuffix(outlines, "\n"), "\n") })
 
 // A glyph is kept as a field of distances to its outline, from which it can be
 // drawn at any scale, angle and thickness of stroke.
@@ -38,67 +37,65 @@ const (
 type distances [field * field]int16
 
 // glyphs computes each field when it is first used; 60 fields take 1 MB.
-var glyphs [len(faces)][10]struct {
+var glyphs [faces][10]struct {
 	once sync.Once
 	d    distances
 }
 
 func glyph(face, digit int) *distances {
 	g := &glyphs[face][digit]
-	g.once.Do(func() { g.d = measure(outline(faces[face], digit)) })
+	g.once.Do(func() { g.d = measure(outline(outlineLines()[10*face+digit])) })
 	return &g.d
 }
 
 // edge is a straight piece of outline, in 1/subpel samples.
 type edge struct{ x0, y0, x1, y1 int }
 
+// point is a place of an outline, in 1/64 of a unit of the font.
+type point struct{ x, y int }
+
 // outline is the contour of a digit, tall cells high and centred in the field.
 // All its arithmetic is on integers: fused multiply-add, which some processors
 // use for floating point and others do not, must not move a pixel. It panics
-// on an error, because the fonts are part of the program.
-func outline(ttf []byte, digit int) []edge {
-	font, err := sfnt.Parse(ttf)
-	if err != nil {
-		panic(fmt.Sprintf("data: Go font: %v", err))
-	}
-	var b sfnt.Buffer
-	id, err := font.GlyphIndex(&b, rune('0'+digit))
-	if err != nil {
-		panic(fmt.Sprintf("data: Go font, digit %d: %v", digit, err))
-	}
-	segments, err := font.LoadGlyph(&b, id, fixed.I(int(font.UnitsPerEm())), nil)
-	if err != nil {
-		panic(fmt.Sprintf("data: Go font, digit %d: %v", digit, err))
-	}
-
+// on an error, because the outlines are part of the program.
+func outline(line string) []edge {
 	const pieces = 12 // straight pieces per curve
 	var edges []edge
-	var start, pen fixed.Point26_6
-	line := func(to fixed.Point26_6) {
-		edges = append(edges, edge{int(pen.X), int(pen.Y), int(to.X), int(to.Y)})
+	var start, pen point
+	draw := func(to point) {
+		edges = append(edges, edge{pen.x, pen.y, to.x, to.y})
 		pen = to
 	}
-	for _, s := range segments {
-		switch s.Op {
-		case sfnt.SegmentOpMoveTo:
-			line(start)
-			start, pen = s.Args[0], s.Args[0]
-		case sfnt.SegmentOpLineTo:
-			line(s.Args[0])
-		case sfnt.SegmentOpQuadTo:
-			p, q, r := pen, s.Args[0], s.Args[1]
-			for i := 1; i <= pieces; i++ {
-				t, u := fixed.Int26_6(i), fixed.Int26_6(pieces-i)
-				line(fixed.Point26_6{
-					X: (u*u*p.X + 2*t*u*q.X + t*t*r.X) / (pieces * pieces),
-					Y: (u*u*p.Y + 2*t*u*q.Y + t*t*r.Y) / (pieces * pieces),
+	for text := strings.NewReader(line); text.Len() > 0; {
+		var op string
+		var q, r point
+		_, err := fmt.Fscan(text, &op, &q.x, &q.y)
+		if err == nil && op == "Q" {
+			_, err = fmt.Fscan(text, &r.x, &r.y)
+		}
+		if err != nil {
+			panic(fmt.Sprintf("data: outline of a digit: %v", err))
+		}
+		switch op {
+		case "M":
+			draw(start)
+			start, pen = q, q
+		case "L":
+			draw(q)
+		case "Q":
+			p := pen
+			for t := 1; t <= pieces; t++ {
+				u := pieces - t
+				draw(point{
+					(u*u*p.x + 2*t*u*q.x + t*t*r.x) / (pieces * pieces),
+					(u*u*p.y + 2*t*u*q.y + t*t*r.y) / (pieces * pieces),
 				})
 			}
 		default:
-			panic("data: Go font with cubic curves")
+			panic(fmt.Sprintf("data: outline of a digit: unknown operation %q", op))
 		}
 	}
-	line(start)
+	draw(start)
 
 	low, high := edge{math.MaxInt, math.MaxInt, 0, 0}, edge{math.MinInt, math.MinInt, 0, 0}
 	for _, e := range edges[1:] { // the first one closes a contour that was never begun

@@ -20,6 +20,7 @@ import (
 	"star/cmd/internal/node"
 	"star/coord"
 	"star/internal/build"
+	"star/internal/options"
 	"star/internal/process"
 	"star/internal/settings"
 	"star/member"
@@ -43,7 +44,7 @@ func run(cmd *cobra.Command) (code int) {
 		if settings.LogsJSON(ran) { // as all lines before it
 			slog.New(slog.NewJSONHandler(os.Stderr, nil)).Error(says, "exit", member.ExitCode(err))
 		} else {
-			fmt.Fprintln(os.Stderr, process.Printable(says))
+			fmt.Fprintln(os.Stderr, options.Printable(says))
 		}
 	}
 	return member.ExitCode(err)
@@ -66,7 +67,7 @@ func load(cmd *cobra.Command, job *settings.Job) (goOn bool, err error) {
 		return false, err
 	}
 	Relax(job.TimerSlack)
-	log := process.Logger(job, os.Stderr)
+	log := options.Logger(job, os.Stderr)
 	for _, w := range warnings {
 		log.Warn(w)
 	}
@@ -87,7 +88,7 @@ func Server(use string) *cobra.Command {
 			if ok, err := load(cmd, job); !ok {
 				return err
 			}
-			log := process.Logger(job, os.Stderr, "role", "ps")
+			log := options.Logger(job, os.Stderr, "role", "ps")
 			ctx, cancel := process.Signals(context.Background())
 			defer cancel()
 			ctx = process.Noticed(ctx, job.Notice, log)
@@ -130,7 +131,7 @@ func Worker(use string) *cobra.Command {
 			// The graph library makes much short-lived garbage around the buffers that
 			// we keep; collecting half as often costs little memory.
 			debug.SetGCPercent(200)
-			log := process.Logger(job, os.Stderr, "role", "worker")
+			log := options.Logger(job, os.Stderr, "role", "worker")
 			ctx, cancel := process.Signals(context.Background())
 			defer cancel()
 			ctx = process.Noticed(ctx, job.Notice, log)

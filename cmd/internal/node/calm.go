@@ -7,6 +7,7 @@ import (
 
 	"star"
 	"star/exactsum"
+	"star/internal/options"
 	"star/internal/process"
 	"star/internal/settings"
 	"star/ps/rule"
@@ -41,7 +42,7 @@ func NewCalm(job *settings.Job) (*Calm, error) {
 		return nil, job.Invalid("model", err)
 	}
 	spec.Input, spec.Batch, spec.Seed = trainSet.Input(), job.Batch, job.Seed
-	own := process.JobOf(job)
+	own := options.JobOf(job)
 	cfg, rate, err := process.UpdateRule(&own)
 	if err != nil {
 		return nil, err

@@ -5,7 +5,7 @@ import (
 
 	"star/internal/configure"
 	"star/internal/inject"
-	"star/internal/process"
+	"star/internal/options"
 	"star/internal/settings"
 	"star/resource/actuate"
 	"star/server"
@@ -25,7 +25,7 @@ func Check(job *settings.Job, own bool) error {
 			return err
 		}
 	}
-	if err := worker.CheckRing(process.JobOf(job)); err != nil {
+	if err := worker.CheckRing(options.JobOf(job)); err != nil {
 		return err
 	}
 	limit, err := actuate.Parse(job.Limit)

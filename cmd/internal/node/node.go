@@ -8,7 +8,7 @@ import (
 	"os"
 
 	"star/coord"
-	"star/internal/pilot"
+	"star/internal/options"
 	"star/internal/process"
 	"star/internal/settings"
 	"star/modes/baseline"
@@ -19,7 +19,7 @@ import (
 // ServerOf is a server as the settings say.
 func ServerOf(j *settings.Job, log *slog.Logger) server.Config {
 	c := server.Config{
-		Job: process.JobOf(j), Shards: j.Shards, MinWorkers: j.MinWorkers, Notes: injected(j), Log: log,
+		Job: options.JobOf(j), Shards: j.Shards, MinWorkers: j.MinWorkers, Notes: injected(j), Log: log,
 		Attended: os.Getenv(process.LaunchedVariable) != "" && !j.Config.IsSet("join-timeout"),
 		Training: server.Training{
 			Model: j.Model, Dataset: j.Dataset, Epochs: j.Epochs, Samples: j.Samples, Steps: j.Steps, EvalEvery: j.EvalEvery, CheckpointEvery: j.CheckpointEvery,
@@ -50,20 +50,20 @@ func ServerOf(j *settings.Job, log *slog.Logger) server.Config {
 }
 
 // NewPilot is server.NewPilot.
-func NewPilot(j *settings.Job) (*pilot.Pilot, error) {
+func NewPilot(j *settings.Job) (server.Pilot, error) {
 	c := ServerOf(j, nil)
 	return server.NewPilot(&c)
 }
 
 // NewBaseline is server.NewBaseline.
 func NewBaseline(j *settings.Job) (baseline.Made, coord.Pilot, error) {
-	job := process.JobOf(j)
+	job := options.JobOf(j)
 	return server.NewBaseline(&job)
 }
 
 // Optimizer is the optimiser of the job. It looks at Optimizer, LR, Momentum, WeightDecay and Schedule.
 func Optimizer(j *settings.Job) optim.Config {
-	job := process.JobOf(j)
+	job := options.JobOf(j)
 	return process.Optimizer(&job)
 }
 

@@ -1,6 +1,13 @@
-package process
+// Package options makes what a process of a job needs out of settings: the job, and its log. Programs use it; packages worker and server know no settings.
+package options
 
 import (
+	"cmp"
+	"path/filepath"
+	"slices"
+
+	"star/checkpoint"
+	"star/internal/process"
 	"star/internal/settings"
 	"star/member"
 )
@@ -36,4 +43,18 @@ func JobOf(j *settings.Job) member.Job {
 		}
 	}
 	return job
+}
+
+// ResumeFrom is the checkpoint, or the folder of some, with which a process of a job begins: what --resume says. With auto it is where the checkpoints of the
+// job are, or none while no complete one is there.
+func ResumeFrom(j *settings.Job) string {
+	if j.Resume != process.ResumeAuto {
+		return j.Resume
+	}
+	place := cmp.Or(j.Checkpoint, filepath.Join(j.Out, process.CheckpointsDir))
+	found, err := checkpoint.List(place)
+	if checkpoint.None(err) || err == nil && !slices.ContainsFunc(found, func(f checkpoint.Found) bool { return f.Complete }) {
+		return ""
+	}
+	return place // what else is wrong with it is said when it is opened
 }

@@ -1,4 +1,6 @@
-package process
+// Package tenant connects a process of a job with what lies outside the job: the gossip that says where the coordinator is, and the resource
+// service of a cluster of jobs.
+package tenant
 
 import (
 	"context"
@@ -13,10 +15,10 @@ import (
 	"time"
 
 	"star"
-	"star/allreduce"
 	"star/cluster"
 	"star/coord"
-	"star/internal/settings"
+	"star/internal/loopback"
+	"star/internal/process"
 	"star/member"
 	"star/modes"
 	"star/resource"
@@ -25,8 +27,8 @@ import (
 	"star/transport"
 )
 
-// ClusterSession is this process's side of the cluster that its job is in (--cluster).
-type ClusterSession struct {
+// Session is this process's side of the cluster that its job is in (--cluster).
+type Session struct {
 	job     *member.Job
 	log     *slog.Logger
 	sampler *host.Sampler
@@ -62,8 +64,8 @@ type progress struct {
 	ring      resource.Usage // of all workers of a ring: processor seconds and bytes
 }
 
-// Tenant is who enters a cluster.
-type ClusterSessionConfig struct {
+// SessionConfig is a process that enters a cluster.
+type SessionConfig struct {
 	Job         *member.Job
 	Network     transport.Network
 	Role        string // transport.RoleWorker or RoleServer
@@ -77,7 +79,7 @@ type ClusterSessionConfig struct {
 }
 
 // Enter begins a cluster session; nil without --cluster. It ends with Leave.
-func Enter(c ClusterSessionConfig) (*ClusterSession, error) {
+func Enter(c SessionConfig) (*Session, error) {
 	job, log, limits := c.Job, c.Log, c.Limits
 	if job.Cluster == "" {
 		return nil, nil
@@ -88,9 +90,9 @@ func Enter(c ClusterSessionConfig) (*ClusterSession, error) {
 	}
 	on := job.HostID
 	if on == "" {
-		on = Hostname()
+		on = process.Hostname()
 	}
-	t := &ClusterSession{job: job, log: log, traffic: c.Traffic, limits: limits, coordinator: c.Coordinator, sampler: host.Start(host.Config{}), ended: make(chan struct{})}
+	t := &Session{job: job, log: log, traffic: c.Traffic, limits: limits, coordinator: c.Coordinator, sampler: host.Start(host.Config{}), ended: make(chan struct{})}
 	t.enlist = transport.Enlist{
 		Job: job.Name, Rank: c.Rank, Host: on, Model: c.Model, Workers: job.Workers, Servers: job.Servers, Actuator: job.Actuator,
 		Fixed: c.Fixed, Capacity: transport.Amounts{CPU: float64(runtime.NumCPU())},
@@ -123,8 +125,8 @@ func Enter(c ClusterSessionConfig) (*ClusterSession, error) {
 	return t, nil
 }
 
-// CheckCluster looks at --cluster before anything begins.
-func CheckCluster(job *member.Job) error {
+// Check looks at --cluster before anything begins.
+func Check(job *member.Job) error {
 	if job.Cluster == "" {
 		return nil
 	}
@@ -135,7 +137,7 @@ func CheckCluster(job *member.Job) error {
 }
 
 // Leave says good-bye; what was ordered is undone.
-func (t *ClusterSession) Leave() {
+func (t *Session) Leave() {
 	if t == nil {
 		return
 	}
@@ -145,7 +147,7 @@ func (t *ClusterSession) Leave() {
 }
 
 // who is what the client says of this process.
-func (t *ClusterSession) who() transport.Enlist {
+func (t *Session) who() transport.Enlist {
 	e := t.enlist
 	if tel := t.sampler.Latest(); tel != nil {
 		if q, ok := tel.Get(star.Quota); ok && q > 0 {
@@ -159,8 +161,8 @@ func (t *ClusterSession) who() transport.Enlist {
 }
 
 // use is what the client says of what this process uses.
-func (t *ClusterSession) use() transport.Usage {
-	now := progress{at: time.Now(), cpu: CPUTime()}
+func (t *Session) use() transport.Usage {
+	now := progress{at: time.Now(), cpu: process.CPUTime()}
 	if t.traffic != nil {
 		now.sent, now.got = t.traffic()
 	}
@@ -184,7 +186,7 @@ func (t *ClusterSession) use() transport.Usage {
 		}
 		for _, w := range s.Workers {
 			now.steps += w.Step
-			if Elsewhere(w.Peer) {
+			if process.Elsewhere(w.Peer) {
 				now.far += w.Step
 			}
 		}
@@ -207,7 +209,7 @@ func (t *ClusterSession) use() transport.Usage {
 			return max(v*scale, 0)
 		}
 		u.Host = transport.Amounts{
-			CPU: Crowding(get(star.HostCPU, 1), float64(runtime.NumCPU()), t.who().Capacity.CPU),
+			CPU: process.Crowding(get(star.HostCPU, 1), float64(runtime.NumCPU()), t.who().Capacity.CPU),
 			In:  get(star.HostNetIn, 1), Out: get(star.HostNetOut, 1),
 		}
 	}
@@ -245,7 +247,7 @@ func urgency(s actuate.State) int {
 const leastUpdates = 4
 
 // learn takes in what this server used under a load. The servers of a job are alike: each has as much to do.
-func (t *ClusterSession) learn(now progress) {
+func (t *Session) learn(now progress) {
 	p := t.since
 	if p.at.IsZero() || p.version == 0 {
 		t.since = now
@@ -282,7 +284,7 @@ func (t *ClusterSession) learn(now progress) {
 }
 
 // prior is what one server of the job takes, before anything was measured.
-func (t *ClusterSession) prior() resource.Demand {
+func (t *Session) prior() resource.Demand {
 	if p, ok := resource.PublishedModel(t.job.ModelPrior); ok {
 		return p.Demand(resource.PublishedCores)
 	}
@@ -291,7 +293,7 @@ func (t *ClusterSession) prior() resource.Demand {
 }
 
 // Ask asks the resource service for what a plan takes beyond SSGD (coord.Admission).
-func (t *ClusterSession) Ask(p modes.Plan, answer func(ok bool, why string)) {
+func (t *Session) Ask(p modes.Plan, answer func(ok bool, why string)) {
 	extra, lag, err := t.cost(p)
 	if err != nil {
 		go answer(false, "nobody knows what it would cost: "+err.Error())
@@ -301,10 +303,10 @@ func (t *ClusterSession) Ask(p modes.Plan, answer func(ok bool, why string)) {
 }
 
 // Yield gives back what was granted (coord.Admission).
-func (t *ClusterSession) Yield() { t.client.Yield() }
+func (t *Session) Yield() { t.client.Yield() }
 
 // cost is what a plan uses beyond SSGD, of all servers together, and what SSGD loses.
-func (t *ClusterSession) cost(p modes.Plan) (extra transport.Amounts, lag time.Duration, err error) {
+func (t *Session) cost(p modes.Plan) (extra transport.Amounts, lag time.Duration, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	times := t.status.Times()
@@ -348,14 +350,14 @@ func (t *ClusterSession) cost(p modes.Plan) (extra transport.Amounts, lag time.D
 }
 
 // beyond is the part of a load that comes from workers on other hosts than this one: only their gradients take something of its link.
-func (t *ClusterSession) beyond(p modes.Plan, l resource.Load, times []time.Duration) (resource.Load, error) {
+func (t *Session) beyond(p modes.Plan, l resource.Load, times []time.Duration) (resource.Load, error) {
 	pace, err := p.Pace(times)
 	if err != nil {
 		return resource.Load{}, err
 	}
 	part := 0.0
 	for w, share := range pace.Shares {
-		if w >= len(t.status.Workers) || Elsewhere(t.status.Workers[w].Peer) {
+		if w >= len(t.status.Workers) || process.Elsewhere(t.status.Workers[w].Peer) {
 			part += share
 		}
 	}
@@ -384,7 +386,7 @@ func Locate(place string, join []string, keyFile string, insecure bool, log *slo
 	case len(join) == 0:
 		return "", nil, fmt.Errorf("where is its resource service? Write %s@host:%s, or give members of its gossip with --cluster-join", name, cluster.DefaultPort)
 	}
-	key, err := ClusterKey(keyFile)
+	key, err := Key(keyFile)
 	if err != nil {
 		return "", nil, fmt.Errorf("--cluster-key: %w", err)
 	}
@@ -392,7 +394,7 @@ func Locate(place string, join []string, keyFile string, insecure bool, log *slo
 		if _, _, err := gonet.SplitHostPort(addr); err != nil {
 			addr = gonet.JoinHostPort(addr, cluster.DefaultGossipPort)
 		}
-		if key == nil && !insecure && !settings.Loopback(addr) {
+		if key == nil && !insecure && !loopback.Is(addr) {
 			return "", nil, fmt.Errorf("whoever reaches the gossip at %s could name a resource service of their own: give --cluster-key, or allow it with --insecure", addr)
 		}
 	}
@@ -402,8 +404,8 @@ func Locate(place string, join []string, keyFile string, insecure bool, log *slo
 	}, nil
 }
 
-// ClusterKey reads the key of a gossip; nil without a file.
-func ClusterKey(file string) ([]byte, error) {
+// Key reads the key of a gossip; nil without a file.
+func Key(file string) ([]byte, error) {
 	if file == "" {
 		return nil, nil
 	}
@@ -431,75 +433,4 @@ func facing(addr string) string {
 		}
 	}
 	return "0.0.0.0"
-}
-
-// Links counts the traffic of connections that come and go, but not of those within this host: they take nothing of its link. Its methods may be
-// called from any goroutine.
-type Links struct {
-	mu        sync.Mutex
-	conns     []transport.Conn
-	last      []int64 // bytes of each at the last look
-	sent, got int64   // of those that are forgotten
-	group     *allreduce.Group
-}
-
-// Add counts a connection from now on, also what it has carried already.
-func (l *Links) Add(c transport.Conn) {
-	if !Elsewhere(c.RemoteAddr()) {
-		return
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.conns, l.last = append(l.conns, c), append(l.last, -1)
-}
-
-// Ring counts another group from now on; nil: none.
-func (l *Links) Ring(g *allreduce.Group) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.group != nil {
-		t := l.group.TrafficFar()
-		l.sent, l.got = l.sent+t.Sent, l.got+t.Received
-	}
-	l.group = g
-}
-
-// Traffic is of all connections so far. One on which nothing has moved between two looks is added up and
-// forgotten when there are many.
-func (l *Links) Traffic() (sent, received int64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	many := len(l.conns) > 1024
-	keep := 0
-	for i, c := range l.conns {
-		a, b := c.Traffic()
-		if many && l.last[i] == a+b {
-			l.sent, l.got = l.sent+a, l.got+b
-			continue
-		}
-		l.conns[keep], l.last[keep] = c, a+b
-		keep++
-		sent, received = sent+a, received+b
-	}
-	clear(l.conns[keep:])
-	l.conns, l.last = l.conns[:keep], l.last[:keep]
-	if l.group != nil {
-		t := l.group.TrafficFar()
-		sent, received = sent+t.Sent, received+t.Received
-	}
-	return l.sent + sent, l.got + received
-}
-
-// Counted counts the traffic of the connections that a listener accepts.
-type Counted struct {
-	transport.Listener
-	*Links
-}
-
-func (l *Counted) Accept() (transport.Conn, error) {
-	c, err := l.Listener.Accept()
-	if err == nil {
-		l.Add(c)
-	}
-	return c, err
 }

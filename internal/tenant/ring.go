@@ -1,4 +1,4 @@
-package process
+package tenant
 
 import (
 	"star"
@@ -50,7 +50,7 @@ func (r *ringUse) look(workers []coord.WorkerStatus) {
 }
 
 // learnRing takes in what the workers of a ring used under a load. The lock is held.
-func (t *ClusterSession) learnRing(l resource.Load, use resource.Usage) {
+func (t *Session) learnRing(l resource.Load, use resource.Usage) {
 	if t.learner == nil {
 		if t.status.Params == 0 {
 			return
@@ -66,7 +66,7 @@ func (t *ClusterSession) learnRing(l resource.Load, use resource.Usage) {
 }
 
 // ringExtra is what a mode of a ring takes beyond SSGD, of all its hosts together. The lock is held.
-func (t *ClusterSession) ringExtra(mode, ssgd resource.Load) resource.Usage {
+func (t *Session) ringExtra(mode, ssgd resource.Load) resource.Usage {
 	d := ringPrior(t.status.Params, len(t.status.Workers))
 	if t.learner != nil {
 		d = t.learner.Demand()

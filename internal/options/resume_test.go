@@ -1,4 +1,4 @@
-package process
+package options
 
 import (
 	"os"
@@ -7,6 +7,7 @@ import (
 
 	"star/checkpoint"
 	"star/exitcode"
+	"star/internal/process"
 	"star/internal/settings"
 	"star/member"
 )
@@ -29,7 +30,7 @@ func TestResumeAuto(t *testing.T) {
 			t.Fatal(err)
 		}
 		j := new(settings.Job)
-		j.Resume, j.Checkpoint = ResumeAuto, "s3://bucket/job"
+		j.Resume, j.Checkpoint = process.ResumeAuto, "s3://bucket/job"
 		place := ResumeFrom(j)
 		if (place == "") != (c.exit == 0) {
 			t.Errorf("%s: resumes from %q", c.helper, place)

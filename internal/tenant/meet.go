@@ -1,4 +1,4 @@
-package process
+package tenant
 
 import (
 	"context"
@@ -11,7 +11,8 @@ import (
 	"time"
 
 	"star/cluster"
-	"star/internal/settings"
+	"star/internal/loopback"
+	"star/internal/process"
 	"star/member"
 )
 
@@ -37,7 +38,7 @@ func Meet(ctx context.Context, job *member.Job, me cluster.JobMember, log *slog.
 			break
 		}
 		log.Debug("nobody of the job's gossip answers yet", "err", err)
-		if !Sleep(limited, wait/2+rand.N(wait)) {
+		if !process.Sleep(limited, wait/2+rand.N(wait)) {
 			break
 		}
 	}
@@ -97,7 +98,7 @@ func gossipConfig(job *member.Job, log *slog.Logger) (cfg cluster.GossipConfig, 
 		open = append(open[:len(open):len(open)], job.Gossip)
 	}
 	for _, addr := range open {
-		if cfg.Key == nil && !job.Insecure && !settings.Loopback(addr) {
+		if cfg.Key == nil && !job.Insecure && !loopback.Is(addr) {
 			return cfg, job.Invalid("gossip-key", fmt.Errorf("whoever reaches the gossip at %s could name a coordinator of their own: give a key, or allow it with --insecure", addr))
 		}
 	}

@@ -1,4 +1,4 @@
-package process
+package options
 
 import (
 	"os"
@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"star/internal/process"
 	"star/internal/settings"
 	"star/member"
 )
@@ -72,15 +73,15 @@ func TestResumeFrom(t *testing.T) {
 			t.Errorf("%s: %q, want %q", what, got, want)
 		}
 	}
-	own := filepath.Join(out, CheckpointsDir)
+	own := filepath.Join(out, process.CheckpointsDir)
 	check("said", settings.Job{Out: out, Resume: "there"}, "there")
-	check("nothing yet", settings.Job{Out: out, Resume: ResumeAuto}, "")
-	check("no folder yet", settings.Job{Out: filepath.Join(out, "none"), Resume: ResumeAuto}, "")
+	check("nothing yet", settings.Job{Out: out, Resume: process.ResumeAuto}, "")
+	check("no folder yet", settings.Job{Out: filepath.Join(out, "none"), Resume: process.ResumeAuto}, "")
 	write(own, "ckpt-000000000010-g1", "shard-00000.safetensors")
-	check("half of one", settings.Job{Out: out, Resume: ResumeAuto}, "")
+	check("half of one", settings.Job{Out: out, Resume: process.ResumeAuto}, "")
 	write(own, "ckpt-000000000010-g1", "manifest.json")
-	check("one", settings.Job{Out: out, Resume: ResumeAuto}, own)
-	check("elsewhere", settings.Job{Out: out, Checkpoint: other, Resume: ResumeAuto}, "")
+	check("one", settings.Job{Out: out, Resume: process.ResumeAuto}, own)
+	check("elsewhere", settings.Job{Out: out, Checkpoint: other, Resume: process.ResumeAuto}, "")
 	write(other, "ckpt-000000000020-g1", "manifest.json")
-	check("one elsewhere", settings.Job{Out: out, Checkpoint: other, Resume: ResumeAuto}, other)
+	check("one elsewhere", settings.Job{Out: out, Checkpoint: other, Resume: process.ResumeAuto}, other)
 }

@@ -1,4 +1,4 @@
-package process
+package tenant
 
 import (
 	"log/slog"
@@ -8,6 +8,7 @@ import (
 
 	"star"
 	"star/coord"
+	"star/internal/process"
 	"star/member"
 	"star/modes"
 	"star/resource"
@@ -18,7 +19,7 @@ func near(a, b float64) bool { return math.Abs(a-b) <= 1e-9*math.Max(math.Abs(a)
 // What a ring moves, before anything is measured: rounds of 4 members are 6 gradients each way, and a rider's is 2.
 func TestRingPrior(t *testing.T) {
 	times := []time.Duration{100 * time.Millisecond, 100 * time.Millisecond, 100 * time.Millisecond, 400 * time.Millisecond}
-	ssgd, err := LoadOf(modes.SSGD(4), times)
+	ssgd, err := process.LoadOf(modes.SSGD(4), times)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,7 +31,7 @@ func TestRingPrior(t *testing.T) {
 	if u := d.At(travel(rider)); !near(u.NetIn, 65000) {
 		t.Errorf("with a rider it moves %+v, want 10·6·1000 and 2.5·2·1000", u)
 	}
-	ring := ClusterSession{job: &member.Job{Workers: 4}, status: coord.Status{Params: 250, Workers: make([]coord.WorkerStatus, 4)}}
+	ring := Session{job: &member.Job{Workers: 4}, status: coord.Status{Params: 250, Workers: make([]coord.WorkerStatus, 4)}}
 	extra := ring.ringExtra(rider, ssgd)
 	if !near(extra.NetIn, 50000) || !near(extra.NetOut, 50000) || !near(extra.CPU, 100000/resource.ReceivePrior+7.5*4*1000/resource.ApplyPrior) {
 		t.Errorf("beyond ssgd: %+v", extra)
@@ -44,7 +45,7 @@ func TestRingPrior(t *testing.T) {
 // do, and so what it is going to do in another mode.
 func TestRingLearns(t *testing.T) {
 	const params = 250
-	ring := &ClusterSession{job: &member.Job{Workers: 4, Arch: member.AllReduce}, log: slog.New(slog.DiscardHandler), status: coord.Status{Params: params, Workers: make([]coord.WorkerStatus, 4)}}
+	ring := &Session{job: &member.Job{Workers: 4, Arch: member.AllReduce}, log: slog.New(slog.DiscardHandler), status: coord.Status{Params: params, Workers: make([]coord.WorkerStatus, 4)}}
 	workers := make([]coord.WorkerStatus, 4)
 	for i := range workers {
 		workers[i] = coord.WorkerStatus{Worker: i, Iteration: 0.5, CPU: 0.8, Telemetry: map[string]float64{star.FarIn.String(): 500, star.FarOut.String(): 500}}

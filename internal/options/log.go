@@ -1,4 +1,4 @@
-package process
+package options
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/term"
 
+	"star/internal/process"
 	"star/internal/settings"
 )
 
@@ -22,7 +23,7 @@ func Logger(job *settings.Job, w *os.File, attrs ...any) *slog.Logger {
 	var level slog.Level
 	level.UnmarshalText([]byte(job.LogLevel)) // Validate has checked it
 	if job.LogFormat == "text" || job.LogFormat == "auto" && term.IsTerminal(int(w.Fd())) {
-		child := os.Getenv(LaunchedVariable) != ""
+		child := os.Getenv(process.LaunchedVariable) != ""
 		h := &lines{w: w, mu: new(sync.Mutex), level: level, clock: !child}
 		if child {
 			return slog.New(h)
