@@ -87,7 +87,7 @@ func TestPilot(t *testing.T) {
 		if len(lost) != 2 || lost[0]["after"] != 22.0 || lost[1]["after"] != 30.0 || lost[1]["plan"] != "ssgd" || lost[1]["why"] != "not heeded" || lost[1]["because"] != "star ctl mode has set another one" {
 			t.Errorf("%v", lost)
 		}
-		if v := w.lines("verdict"); len(v) != 1 || v[0]["cause"] != "compute" {
+		if v := w.lines("verdict"); len(v) != 2 || v[0]["cause"] != "compute" {
 			t.Errorf("%v", v)
 		}
 		if g := w.lines("gain"); len(g) != 1 || g[0]["seen_gain"] != 0.2 {

@@ -16,6 +16,10 @@ func TestFactor(t *testing.T) {
 		{[]float64{3, 2}, 2.5},
 		{[]float64{9, 2, math.NaN(), 3}, 3},
 		{[]float64{4, 1, 3, 2}, 2.5},
+		{[]float64{3, 3, 3, 9, 9}, 3},
+		{[]float64{3.204, 3.199}, 3.2},
+		{[]float64{1234.4}, 1230},
+		{[]float64{1e-3}, 1e-3},
 	} {
 		var f Factor
 		for _, x := range c.said {

@@ -260,7 +260,7 @@ func (s *State) join(at time.Duration, e runlog.Join) {
 }
 
 func (s *State) leave(at time.Duration, e runlog.Leave) {
-	s.happen(at, "worker %d left: %s", e.Worker, e.Why)
+	s.happen(at, "worker %d left: %s", e.Worker, strings.TrimPrefix(e.Why, "left: "))
 	s.recover(e.Worker, at)
 	if int(e.Worker) < len(s.workers) {
 		s.workers[e.Worker].left = true
@@ -317,6 +317,14 @@ func (s *State) record(at time.Duration, r *star.Record) {
 			says = append(says, v.Text)
 		}
 		s.slow(at, e.Worker, e.Verdict.Since, e.Verdict.Slowdown, e.Verdict.Cause.String(), says)
+	}
+	// While it lasts each of its iterations says how slow it is, as in star explain.
+	if i, ok := s.open[r.Worker]; ok {
+		if v, slow := s.detector.Verdict(r.Worker); slow {
+			e := &s.episodes[i]
+			e.factor.Add(v.Slowdown)
+			e.slowdown = e.factor.Value()
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,6 +11,16 @@ import (
 	"star/runlog"
 	"star/web"
 )
+
+// summaryLine is the last line of a run log.
+func summaryLine(t *testing.T, r runlog.Result) string {
+	t.Helper()
+	b, err := json.Marshal(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return `{"type":"summary",` + string(b[1:])
+}
 
 // The page and star explain say the same factor of one episode: of a job that says itself who is slow, in verdicts that differ,
 // while the episode lasts and when it is over, and of one that does not.
@@ -44,13 +55,14 @@ func TestOneFactorOfAnEpisode(t *testing.T) {
 		}
 		return b.String() + strings.Join(more, "\n") + "\n"
 	}
+	over := summaryLine(t, runlog.Result{Arch: "ps", Mode: "ssgd", Workers: 4, Updates: 100})
 	for name, c := range map[string]struct {
 		log  string
 		want float64 // 0: whatever both say
 	}{
-		"over":  {log(true, verdict("slow", 10, 2), verdict("changed", 20, 3.2), verdict("changed", 30, 9), verdict("recovered", 40, 5)), 3.2},
+		"over":  {log(true, verdict("slow", 10, 2), verdict("changed", 20, 3.2), verdict("changed", 30, 9), verdict("recovered", 40, 5), over), 3.2},
 		"open":  {log(true, verdict("slow", 10, 2), verdict("changed", 20, 3)), 2.5},
-		"found": {log(false), 0},
+		"found": {log(false, over), 0},
 	} {
 		path := filepath.Join(t.TempDir(), "run.jsonl")
 		if err := os.WriteFile(path, []byte(c.log), 0o644); err != nil {
