@@ -229,6 +229,9 @@ func (s *State) series(v *View) {
 		loss += s.loss.sums[0][i]
 		of += s.loss.sums[1][i]
 	}
+	for i := from - 1; i >= 0 && of == 0; i-- { // no worker has reported a loss since
+		loss, of = s.loss.sums[0][i], s.loss.sums[1][i]
+	}
 	if took := s.now.Seconds() - s.began.Seconds() - float64(from)*width; took > 0 && samples > 0 {
 		v.Rate = short(samples / took)
 		if s.end == nil && s.train.Limit > s.samples {

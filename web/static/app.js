@@ -94,7 +94,7 @@
 
   const DOES = { "=": "works", "#": "is slow", ".": "waits for others", " ": "does neither" };
   function under() {
-    if (!cursor || !view.series.t) return text("under", "");
+    if (!cursor || !view.series.t) return text("under", "Point at the timeline, or use the arrow keys there, to read what a worker did.");
     const w = view.workers[cursor.row];
     if (!w) return text("under", "");
     const t = view.series.t[cursor.stretch], episode = view.episodes.find(e => e.worker === w.rank && e.since <= t && (!known(e.until) || t < e.until));
@@ -145,12 +145,18 @@
     },
   };
 
+  // Where nobody points at a chart, its legend says the last value.
+  const last = f => (u, v, i, k) => f(k === null ? u.data[i].findLast(known) : v);
+  const few = (u, i) => u.data[i].filter(known).length < 3; // which make no line that is seen
+
   function drawCharts() {
-    const s = view.series;
-    if (!s.t || !s.t.length) return;
+    const s = view.series, drawn = s.t && s.t.length > 0;
+    $("rate").parentElement.hidden = !drawn;
+    $("loss").parentElement.hidden = !drawn || !s.loss.some(known) && !view.evals.length;
+    if (!drawn) return;
     chart("rate", () => ({
       plugins: [marks], scales: { x: { time: false }, y: { range: fromZero } }, axes: [times(), axis({ size: 62 })],
-      series: [{ label: "at", value: (_, t) => known(t) ? at(t) : "–" }, { label: "samples/s", stroke: () => css("--accent"), width: 2, points: { show: false }, value: (_, v) => number(v) }],
+      series: [{ label: "at", value: last(t => known(t) ? at(t) : "–") }, { label: "samples/s", stroke: () => css("--accent"), width: 2, points: { show: false }, value: last(number) }],
     }), [s.t, s.rate]);
     const accuracy = s.t.map(() => null);
     for (const e of view.evals) {
@@ -160,12 +166,20 @@
     chart("loss", () => ({
       plugins: [marks], scales: { x: { time: false }, y: { range: fromZero }, a: { range: [0, 1] } },
       axes: [times(), axis({ size: 62 }), axis({ scale: "a", side: 1, size: 56, grid: { show: false }, values: (_, vs) => vs.map(v => Math.round(100 * v) + " %") })],
-      series: [{ label: "at", value: (_, t) => known(t) ? at(t) : "–" }, { label: "training loss", stroke: () => css("--accent"), width: 2, points: { show: false }, spanGaps: true, value: (_, v) => number(v) },
-        { label: "test accuracy", scale: "a", stroke: () => css("--second"), width: 2, points: { show: true, size: 6 }, spanGaps: true, value: (_, v) => percent(v, 2) }],
+      series: [{ label: "at", value: last(t => known(t) ? at(t) : "–") }, { label: "training loss", stroke: () => css("--accent"), width: 2, points: { show: few, size: 6 }, spanGaps: true, value: last(number) },
+        { label: "test accuracy", scale: "a", stroke: () => css("--second"), width: 2, points: { show: true, size: 6 }, spanGaps: true, value: last(v => percent(v, 2)) }],
     }), [s.t, s.loss, accuracy]);
   }
 
   // --- the rest
+
+  // Of a job that is over nothing more comes: what is empty then is left out, a column, a table, a number.
+  const over = () => view.status === "ended" || view.status === "failed";
+  function fill(id, heads, rows, empty) {
+    const keep = heads.map((_, i) => !over() || !rows.length || rows.some(r => r.cells[i] !== "" && r.cells[i] !== "–"));
+    table(id, heads.filter((_, i) => keep[i]), rows.map(r => ({ ...r, cells: r.cells.filter((_, i) => keep[i]) })), empty);
+    $(id).closest(".pair > div, section").hidden = over() && !rows.length && !empty;
+  }
 
   function show(v) {
     view = v;
@@ -182,10 +196,11 @@
     $("headline").className = v.bad ? "bad" : "";
     text("notes", v.notes && v.notes.length ? "On purpose: " + v.notes.join("; ") : "");
     $("progress").value = v.limit ? v.samples / v.limit : 0;
-    stats([
-      ["progress", v.limit ? percent(v.samples / v.limit) : "–"], ["left", v.status === "running" ? duration(v.left) : "–"], ["elapsed", duration(v.now - v.from)], ["mode", v.mode || "–"],
+    const is = [
+      ["progress", v.limit ? percent(v.samples / v.limit) : "–"], ["left", v.status === "running" ? duration(v.left) : "–"], ["elapsed", seconds(v.now - v.from)], ["mode", v.mode || "–"],
       ["samples/s", number(v.rate)], ["training loss", number(v.loss)], ["accuracy", percent(v.accuracy, 2)], ["updates", number(v.updates)],
-    ]);
+    ];
+    stats(over() ? is.filter(([, value]) => value !== "–") : is);
     clearTimeout(later);
     const wait = drawn + 900 - performance.now(); // views come twice a second
     if (wait > 0 && v.status === "running") later = setTimeout(showRest, wait + 500); // if no other view comes
@@ -202,25 +217,25 @@
     drawTimeline();
     under();
     drawCharts();
-    table("t-workers", [["worker"], ["state"], ["step", "n"], ["compute", "n"], ["loading", "n"], ["network", "n"], ["waits", "n"], ["address"]], v.workers.map(w => ({
+    fill("t-workers", [["worker"], ["state"], ["step", "n"], ["compute", "n"], ["loading", "n"], ["network", "n"], ["waits", "n"], ["address"]], v.workers.map(w => ({
       cls: known(w.slow) ? "bad" : w.left ? "gone" : "",
       cells: [w.rank, w.left ? "has left" : known(w.slow) ? `slow ${w.slow.toFixed(1)}x: ${w.cause}` : "", w.step < 0 ? "–" : w.step, seconds(w.compute), seconds(w.load), v.arch === "all-reduce" ? "–" : seconds(w.net), seconds(w.wait), w.peer].map(String),
     })), "no worker yet");
     text("hidden", v.hidden ? `and ${v.hidden} workers more, which were not slow` : "");
-    table("t-slow", [["worker", "n"], ["from"], ["to"], ["times", "n"], ["cause"], ["others waited", "n"], ["because", "text"]], v.episodes.slice().reverse().map(e => ({
+    fill("t-slow", [["worker", "n"], ["from"], ["to"], ["times", "n"], ["cause"], ["others waited", "n"], ["because", "text"]], v.episodes.slice().reverse().map(e => ({
       cls: known(e.until) ? "" : "bad",
       cells: [String(e.worker), at(e.since), known(e.until) ? at(e.until) : "now", known(e.slowdown) ? e.slowdown.toFixed(1) : "–", e.cause, percent(e.cost, 0), e.says],
-    })), "nobody was slow");
-    table("t-modes", [["at"], ["mode"], ["gain predicted", "n"], ["seen", "n"], ["because", "text"]], v.modes.slice().reverse().map(m => ({
+    })), over() ? "" : "no worker was slow");
+    fill("t-modes", [["at"], ["mode"], ["gain predicted", "n"], ["seen", "n"], ["because", "text"]], v.modes.slice().reverse().map(m => ({
       cells: [at(m.at), m.plan, percent(m.predicted_gain), percent(m.seen_gain) + (m.reverted ? ", taken back" : ""), m.why],
-    })), "not yet");
+    })), over() ? "" : "not yet");
     text("coordinator", v.term ? `The coordinator's term is ${v.term}.` : "One process coordinates.");
-    table("t-shards", [["shard", "n"], ["answers"], ["copies"], ["of", "n"]], v.shards.map(s => ({
+    fill("t-shards", [["shard", "n"], ["answers"], ["copies"], ["of", "n"]], v.shards.map(s => ({
       cls: s.followers.length + 1 < s.of ? "bad" : "",
       cells: [String(s.shard), "server " + s.primary, s.followers.length ? "servers " + s.followers.join(", ") : "none", String(s.of)],
-    })), v.shards_of ? "No copy of a shard was made or lost." : "Workers hold the parameters.");
-    table("t-saves", [["at"], ["version", "n"], ["folder", "text"]], v.checkpoints.slice().reverse().map(c => ({ cls: c.error ? "bad" : "", cells: [at(c.at), String(c.version), c.error || c.id] })), "none yet");
-    table("t-events", [["at"], ["what", "text"]], v.events.slice().reverse().map(e => ({ cells: [at(e.at), e.says] })), "nothing else");
+    })), over() && !v.term ? "" : v.shards_of ? "No copy of a shard was made or lost." : "Workers hold the parameters.");
+    fill("t-saves", [["at"], ["version", "n"], ["folder", "text"]], v.checkpoints.slice().reverse().map(c => ({ cls: c.error ? "bad" : "", cells: [at(c.at), String(c.version), c.error || c.id] })), over() ? "none was written" : "none yet");
+    fill("t-events", [["at"], ["what", "text"]], v.events.slice().reverse().map(e => ({ cells: [at(e.at), e.says] })), over() ? "" : "nothing else");
   }
 
   function resize() {

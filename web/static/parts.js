@@ -24,7 +24,7 @@ const parts = (() => {
   function table(id, heads, rows, empty) {
     const t = $(id), before = shown[id];
     shown[id] = rows;
-    if (before && rows.length && before.length === rows.length) {
+    if (before && rows.length && before.length === rows.length && before[0].cells.length === rows[0].cells.length) {
       rows.forEach(({ cells, cls }, r) => {
         const was = before[r], tr = t.tBodies[0].rows[r];
         if (was.cls !== cls) tr.className = cls || "";
@@ -84,6 +84,7 @@ const parts = (() => {
       if (d.firstChild.textContent !== name) d.firstChild.textContent = name;
       if (d.lastChild.textContent !== value) d.lastChild.textContent = value;
     });
+    while (dl.children.length > pairs.length) dl.lastChild.remove();
   }
 
   function downloads(files) {
