@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"star/cmd/tests/jobtest"
+	"star/runlog"
 )
 
 // browser is Chromium, and the environment in which node finds playwright-core.
@@ -60,6 +61,40 @@ func look(ctx context.Context, t *testing.T, script, url, about string, end func
 	}
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("the browser: %v\n%s", err, errs.String())
+	}
+}
+
+// The page of a job that is over has no box without content: testdata/over.js. One job has made a single update and no evaluation, and
+// one has failed before.
+func TestPageOfAJobThatIsOver(t *testing.T) {
+	t.Parallel()
+	browser(t)
+	const start = `{"type":"start","format":1,"program":"star 0.1.0","job":"j","config":{"arch":"ps"}}
+{"type":"train","t":1,"workers":2,"shards":1,"model":"m","data":"d","limit":2000,"version":0,"plan":"ssgd"}
+`
+	for about, log := range map[string]string{
+		"ended": start + `{"type":"record","t":1.5,"worker":0,"step":0,"basis":0,"at":1.5,"compute":0.5,"wait":0,"samples":10,"loss":2.25}
+{"type":"record","t":1.5,"worker":1,"step":0,"basis":0,"at":1.5,"compute":0.5,"wait":0,"samples":10,"loss":2.25}
+{"type":"fire","t":1.5,"seq":1,"version":1,"workers":[0,1],"staleness":[0,0],"samples":20}
+` + summaryLine(t, runlog.Result{Arch: "ps", Model: "m", Dataset: "d", Mode: "ssgd", Workers: 2, Steps: 2, Updates: 1, Samples: 20, SamplesPerS: 40}) + "\n",
+		"failed": start + `{"type":"leave","t":1.2,"worker":0,"peer":"a","why":"left: no disk","start":0,"count":10}
+` + summaryLine(t, runlog.Result{Arch: "ps", Model: "m", Dataset: "d", Mode: "ssgd", Workers: 2, Error: "no disk"}) + "\n",
+	} {
+		path := filepath.Join(t.TempDir(), "run.jsonl")
+		if err := os.WriteFile(path, []byte(log), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+		addr := jobtest.FreeAddr(t)
+		view := exec.CommandContext(ctx, jobtest.Star(t), "view", path, "--listen", addr)
+		view.Cancel = func() error { return view.Process.Signal(os.Interrupt) }
+		if err := view.Start(); err != nil {
+			t.Fatal(err)
+		}
+		jobtest.WaitFor(t, addr)
+		look(ctx, t, "over.js", "http://"+addr+"/", about, nil)
+		cancel()
+		view.Wait() // the signal has ended it
 	}
 }
 
