@@ -2,7 +2,7 @@ package coord
 
 import (
 	"bytes"
-	"fmt"
+	"cmp"
 
 	"star"
 	"star/dtype"
@@ -15,13 +15,19 @@ import (
 // bufferMean makes one of the buffers of several workers. Floating numbers are averaged: in float64,
 // each worker counts the same, and a tensor that all have alike stays as it is to the bit. All
 // others, such as counters, tables of ids and masks, are those of the worker with the lowest rank.
+//
+// Buffers may hold Inf and NaN, such as a mask of attention or an extreme that has seen nothing. A
+// number that is not finite is left out of the mean; where no worker has a finite one, it is that of
+// the worker with the lowest rank.
 type bufferMean struct {
-	layout []Tensor
-	n      int
-	lowest star.Worker
-	first  []byte // of the lowest rank
-	sum    []float64
-	other  map[int]bool // by tensor: workers differ
+	layout  []Tensor
+	n       int
+	lowest  star.Worker
+	first   []byte // of the lowest rank
+	sum     []float64
+	missing map[int]int  // by number, as in sum: how many workers have none that is finite
+	other   map[int]bool // by tensor: workers differ
+	omitted string       // the first tensor of which result has left a number out; empty: there is none
 }
 
 // tensor is one of buffers, in bytes.
@@ -44,7 +50,7 @@ func tensorsOf(layout []Tensor, words int) []Tensor {
 // add takes the buffers of a worker, which have the length that the layout says.
 func (m *bufferMean) add(w star.Worker, data []byte) {
 	if m.first == nil {
-		m.lowest, m.first, m.other = w, bytes.Clone(data), map[int]bool{}
+		m.lowest, m.first, m.other, m.missing = w, bytes.Clone(data), map[int]bool{}, map[int]int{}
 	}
 	m.n++
 	at := 0
@@ -59,7 +65,11 @@ func (m *bufferMean) add(w star.Worker, data []byte) {
 			if at == len(m.sum) {
 				m.sum = append(m.sum, 0)
 			}
-			m.sum[at] += v
+			if v-v != 0 {
+				m.missing[at]++
+			} else {
+				m.sum[at] += v
+			}
 			at++
 			return true
 		})
@@ -72,46 +82,31 @@ func (m *bufferMean) add(w star.Worker, data []byte) {
 // result is what all have in common. One worker at least has been added.
 func (m *bufferMean) result() []float32 {
 	out := floats(bytes.Clone(m.first))
-	data, rest := transport.Floats(out), m.sum
+	data, at := transport.Floats(out), 0
 	for i, t := range tensorsOf(m.layout, len(out)) {
 		if !dtype.IsFloat(t.DType) {
 			continue
 		}
 		b := tensor(t, data)
-		n := dtype.Numbers(t.DType, len(b))
-		if !m.other[i] {
-			rest = rest[n:]
-			continue
+		mean := m.sum[at:][:dtype.Numbers(t.DType, len(b))]
+		if m.other[i] {
+			dtype.Floats(t.DType, b, func(k int, first float64) bool {
+				switch missing := m.missing[at+k]; missing {
+				case m.n:
+					mean[k] = first
+				case 0:
+					mean[k] /= float64(m.n)
+				default:
+					mean[k] /= float64(m.n - missing)
+					m.omitted = cmp.Or(m.omitted, t.Name, "buffers")
+				}
+				return true
+			})
+			dtype.PutFloats(t.DType, b, mean)
 		}
-		for i := range rest[:n] {
-			rest[i] /= float64(m.n)
-		}
-		dtype.PutFloats(t.DType, b, rest[:n])
-		rest = rest[n:]
+		at += len(mean)
 	}
 	return out
-}
-
-// finite is an error that names the first floating number in the buffers of a worker that is not finite.
-func finite(data []byte, layout []Tensor) (err error) {
-	for _, t := range tensorsOf(layout, len(data)/dtype.WordSize) {
-		if !dtype.IsFloat(t.DType) {
-			continue
-		}
-		if len(data) < (t.Offset+dtype.Words(t.DType, length(t)))*dtype.WordSize {
-			return nil // gather says so
-		}
-		dtype.Floats(t.DType, tensor(t, data), func(_ int, v float64) bool {
-			if v-v != 0 {
-				err = fmt.Errorf("buffers with the value %v in %.100q, which would spread to all workers", v, t.Name)
-			}
-			return err == nil
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // resumed are the buffers of the checkpoint that the job goes on from, as its workers have them. A

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"math"
-	"strings"
 	"testing"
 
 	"star"
@@ -65,9 +64,6 @@ func TestBuffersOfEveryType(t *testing.T) {
 	for _, order := range [][]int64{{0, 1, 2}, {2, 1, 0}, {1, 0, 2}} {
 		m := bufferMean{layout: layout}
 		for _, w := range order {
-			if err := finite(of(w), layout); err != nil {
-				t.Fatal(err)
-			}
 			m.add(star.Worker(w), of(w))
 		}
 		if got := transport.Floats(m.result()); !bytes.Equal(got, transport.Floats(want)) {
@@ -76,29 +72,40 @@ func TestBuffersOfEveryType(t *testing.T) {
 	}
 }
 
-// A floating number of any width that is not finite is named; the same bytes in a tensor of integers are no number.
+// Inf and NaN are legal, in every type: they stay where no worker has a finite number, and spread to no other worker.
 func TestBuffersNotFinite(t *testing.T) {
-	for _, c := range []struct {
-		dtype string
-		bytes []byte
-		bad   bool
+	inf, nan := math.Inf(1), math.NaN()
+	for name, c := range map[string]struct {
+		dtype   string
+		parts   [][]byte // of workers 0, 1, 2
+		want    []byte
+		omitted bool
 	}{
-		{"", le(float32(1), float32(math.Inf(1))), true},
-		{"F64", le(math.NaN()), true},
-		{"F16", le(uint16(1), uint16(0x7c00)), true},
-		{"BF16", le(uint16(1), uint16(0xff80)), true},
-		{"C64", le(float32(1), float32(math.NaN())), true},
-		{"I64", le(math.NaN()), false},
-		{"I32", le(float32(math.NaN())), false},
+		"a mask":         {"", [][]byte{le(float32(0), float32(-inf)), le(float32(0), float32(-inf)), le(float32(0), float32(-inf))}, le(float32(0), float32(-inf)), false},
+		"beside a mean":  {"F64", [][]byte{le(1.0, -inf), le(2.0, -inf), le(6.0, -inf)}, le(3.0, -inf), false},
+		"of one worker":  {"F64", [][]byte{le(nan, 1.0), le(2.0, 1.0), le(4.0, 1.0)}, le(3.0, 1.0), true},
+		"of the last":    {"F64", [][]byte{le(1.0), le(2.0), le(inf)}, le(1.5), true},
+		"of all, unlike": {"F64", [][]byte{le(-inf), le(inf), le(nan)}, le(-inf), false},
+		"half":           {"F16", [][]byte{le(uint16(0x3c00)), le(uint16(0x7c00)), le(uint16(0x3c00))}, le(uint16(0x3c00)), true},
+		"no numbers":     {"I64", [][]byte{le(nan), le(1.0), le(2.0)}, le(nan), false},
 	} {
-		layout := lay(Tensor{Name: "first", Shape: []int{1}}, Tensor{Name: "second", Shape: []int{len(c.bytes) / dtype.Size(c.dtype)}, DType: c.dtype})
-		err := finite(transport.Floats(vectorOf(layout, le(float32(0)), c.bytes)), layout)
-		if (err != nil) != c.bad || c.bad && !strings.Contains(err.Error(), `"second"`) {
-			t.Errorf("%x of %s: %v", c.bytes, c.dtype, err)
+		layout := lay(Tensor{Name: "first", Shape: []int{1}}, Tensor{Name: "second", Shape: []int{len(c.want) / dtype.Size(c.dtype)}, DType: c.dtype})
+		for _, order := range [][]int{{0, 1, 2}, {2, 1, 0}} {
+			m := bufferMean{layout: layout}
+			for _, w := range order {
+				m.add(star.Worker(w), transport.Floats(vectorOf(layout, le(float32(w)), c.parts[w])))
+			}
+			got, want := transport.Floats(m.result()), transport.Floats(vectorOf(layout, le(float32(1)), c.want))
+			if !bytes.Equal(got, want) || (m.omitted == "second") != c.omitted {
+				t.Errorf("%s, in order %v: %x, left out of %q, want %x", name, order, got, m.omitted, want)
+			}
 		}
 	}
-	if err := finite(transport.Floats([]float32{1, float32(math.NaN())}), nil); err == nil {
-		t.Error("buffers without names may be NaN")
+	m := bufferMean{}
+	m.add(0, transport.Floats([]float32{1, float32(nan)}))
+	m.add(1, transport.Floats([]float32{3, 5}))
+	if got := m.result(); got[0] != 2 || got[1] != 5 {
+		t.Errorf("buffers without names: %v", got)
 	}
 }
 

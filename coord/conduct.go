@@ -110,10 +110,7 @@ func (c *Coordinator) workerSays(p *peer, e *event) error {
 	case transport.KindEvalResult:
 		return c.evaluable(&e.eval)
 	case transport.KindBuffers:
-		if err := c.asked(e.buffers.Eval); err != nil {
-			return err
-		}
-		return finite(e.payload, c.enrolled.Buffers)
+		return c.asked(e.buffers.Eval)
 	case transport.KindPoison:
 		m := &e.poison
 		switch own := int(m.Worker) == p.rank; {

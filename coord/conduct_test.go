@@ -447,8 +447,8 @@ func TestOneWordTooMany(t *testing.T) {
 		"the next evaluation": {"ssgd", "evaluating", func(h *hostile, r *rogue) {
 			Say(r.m, transport.EvalResult{Worker: r.rank, Eval: r.rel.Eval + 1, Version: r.rel.Version, LossSum: 1, Count: 1}, nil)
 		}},
-		"buffers that are none": {"ssgd", "evaluating", func(h *hostile, r *rogue) {
-			Say(r.m, transport.Buffers{Worker: r.rank, Eval: r.rel.Eval}, transport.Floats([]float32{1, float32(math.NaN())}))
+		"buffers of another model": {"ssgd", "evaluating", func(h *hostile, r *rogue) {
+			Say(r.m, transport.Buffers{Worker: r.rank, Eval: r.rel.Eval}, transport.Floats([]float32{1, 2, 3}))
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -173,6 +173,9 @@ func (c *Coordinator) average() {
 		return
 	}
 	c.buffers = r.mean.result()
+	if r.mean.omitted != "" {
+		c.log.Warn("buffers of some workers are not finite, and were left out of the mean", "tensor", r.mean.omitted)
+	}
 	r.mean.n, r.averaged = 0, true
 	for w := range c.workers {
 		if p := c.workers[w]; p != nil && r.buffered[star.Worker(w)] {
