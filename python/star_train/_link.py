@@ -20,7 +20,7 @@ import threading
 import time
 import traceback
 from types import FrameType, TracebackType
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Type
+from typing import Any, Callable, Dict, List, NamedTuple, NoReturn, Optional, Sequence, Tuple, Type
 
 from . import __version__
 
@@ -222,6 +222,8 @@ class Link:
 
     def done(self, step: int, loss: float, load: int, compute: int) -> None:
         """The gradient is complete. load and compute are nanoseconds."""
+        global _exiting
+        _exiting = None  # the script has gone on
         cpu, faults, switches = self._cpu, self._faults, self._switches
         self._measure()
         usage = _USAGE.pack(max(load, 0), max(compute, 0), max(self._cpu - cpu, 0), max(self._faults - faults, 0), max(self._switches - switches, 0), 0)
@@ -491,6 +493,7 @@ def show_stacks() -> bool:
 
 _link: Optional[Link] = None
 _failed: Optional[BaseException] = None
+_exiting: Any = None  # what sys.exit was called with last, and no gradient has come since
 _process = 0  # whose end is seen to
 
 
@@ -502,6 +505,7 @@ def watch() -> None:
         os.register_at_fork(after_in_child=_after_fork)
         atexit.register(_at_exit)
         _chain_excepthook()
+        _chain_exit()
 
 
 def _register(link: Link) -> None:
@@ -565,6 +569,18 @@ def _show(kind: Type[BaseException], e: BaseException, tb: Optional[TracebackTyp
     sys.stderr.write('File "%s", line %s, in %s: the job ended this worker (exit code %d); its agent says why\n' % (at.filename, at.lineno, at.name, e.code))
 
 
+def _chain_exit() -> None:
+    before = sys.exit
+
+    def leave(status: Any = None, /) -> NoReturn:
+        """sys.exit, which an exit code other than 0 makes a failure of this worker."""
+        global _exiting
+        _exiting = status
+        before(status)
+
+    sys.exit = leave
+
+
 def _handle_signals() -> None:
     """The first SIGINT or SIGTERM has the job let this worker go, after a checkpoint if it must; one that comes a second later or more ends this process."""
     if threading.current_thread() is not threading.main_thread():
@@ -593,14 +609,19 @@ def _at_exit() -> None:
     if os.getpid() != _process:
         return
     code = None
-    if _link is not None:
-        _link.leave()
-        code = _link.wait(60)
     failed = _failed
+    # sys.exit(None) and sys.exit(0) are good order, all else is none.
+    exits = failed is None and _exiting is not None and _exiting != 0
+    if _link is not None:
+        if exits:
+            _link.fail("the script ended with sys.exit(%r)" % (_exiting,))
+        else:
+            _link.leave()
+        code = _link.wait(60)
     # The interpreter would end with 1 for an exception of ours, and with 0 where the agent has failed.
     if isinstance(failed, StarError):
         code = failed.code
-    elif failed is not None or not code or code < 0:
+    elif failed is not None or exits or not code or code < 0:
         return
     sys.stdout.flush()
     sys.stderr.flush()

@@ -84,6 +84,17 @@ def test_the_last_program_fails(job: Any) -> None:
 
 
 @pytest.mark.parametrize("flags", [(), RING], ids=["servers", "ring"])
+def test_an_exit_code_is_a_failure(job: Any, flags: Any) -> None:
+    """sys.exit(3) behind the loop is no good order; one that is caught is."""
+    ps = job.start("--epochs", "100", "--mode", "ssgd", *flags)
+    s = script(job, "if n == 20: sys.exit(3)", own=bool(flags))
+    s.write_text(s.read_text().replace("            n += 1", "            n += 1\n            try: sys.exit(n == 1 and 4)\n            except SystemExit: pass"))
+    workers = [job.worker(s, flags=[*flags, "--out", str(job.out)], attach=k == 1) for k in range(2)]
+    assert [p.wait() for p in (ps, *workers)] == [69, 3, 3], ps.log
+    assert "the script ended with sys.exit(3)" in result(job)["error"] and job.checkpoint()
+
+
+@pytest.mark.parametrize("flags", [(), RING], ids=["servers", "ring"])
 def test_misuse_ends_the_job(job: Any, flags: Any) -> None:
     ps = job.start("--epochs", "1000", *flags)
     s = script(job, "if n == 20 and star.rank() == 0: opt.param_groups[0]['lr'] /= 4")
