@@ -129,7 +129,7 @@ func (f *forming) measured(m *Model) {
 	f.tcp.ReceiveBuffer = buffer(cmp.Or(f.cfg.ReceiveBuffer, m.TCP.ReceiveBuffer))
 	if f.cfg.Congestion == "" {
 		lc := net.ListenConfig{Control: f.tcp.Control}
-		l, err := lc.Listen(context.Background(), "tcp", "127.0.0.1:0")
+		l, err := lc.Listen(context.Background(), transport.ListenNetwork(":0"), ":0")
 		if err != nil {
 			f.cfg.log().Warn("all-reduce: passed over what the cost model says", "err", err)
 			f.tcp.CongestionControl = ""

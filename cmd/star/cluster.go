@@ -104,14 +104,14 @@ other (exit code 78). Nothing is lost when it stops: jobs go back to SSGD, and e
 				return s.Invalid("lease", fmt.Errorf("must be at least 1s"))
 			}
 			if !settings.Loopback(listen) && f.token == "" && f.cert == "" && !f.insecure {
-				return s.Invalid("listen", fmt.Errorf("anybody who reaches this address could slow jobs down; give STAR_TOKEN or certificates (--tls-cert …), listen on 127.0.0.1, or allow it with --insecure"))
+				return s.Invalid("listen", fmt.Errorf("anybody who reaches this address could slow jobs down; give STAR_TOKEN or certificates (--tls-cert …), listen on %s, or allow it with --insecure", settings.Home()))
 			}
 			key, err := tenant.Key(f.key)
 			if err != nil {
 				return s.Invalid("cluster-key", err)
 			}
 			if gossip != settings.Off && !settings.Loopback(gossip) && key == nil && !f.insecure {
-				return s.Invalid("gossip", fmt.Errorf("anybody who reaches this address could claim to be the service; give --cluster-key, use 127.0.0.1 or off, or allow it with --insecure"))
+				return s.Invalid("gossip", fmt.Errorf("anybody who reaches this address could claim to be the service; give --cluster-key, use %s or off, or allow it with --insecure", settings.Home()))
 			}
 			capacities, err := readHosts(hosts)
 			if err != nil {

@@ -208,7 +208,7 @@ func serveSched(ctx context.Context, s *settings.Set, o schedule.Options, l net.
 	if page != "" {
 		pl, err := net.Listen(transport.ListenNetwork(page), page)
 		if err != nil {
-			return s.Invalid("http", fmt.Errorf("%w: choose another one, as 127.0.0.1:0", err))
+			return s.Invalid("http", fmt.Errorf("%w: choose another one, as %s", err, net.JoinHostPort(settings.Home(), "0")))
 		}
 		defer pl.Close()
 		if web.Exposed(pl) {

@@ -56,7 +56,7 @@ Of what star sched sim --events has written, or of a folder of star sched serve,
 			defer cancel()
 			l, err := net.Listen(transport.ListenNetwork(listen), listen)
 			if err != nil {
-				return s.Invalid("listen", fmt.Errorf("%w: choose another one, as 127.0.0.1:0", err))
+				return s.Invalid("listen", fmt.Errorf("%w: choose another one, as %s", err, net.JoinHostPort(settings.Home(), "0")))
 			}
 			if err := serveView(ctx, l, listen, args[0], cmd.OutOrStdout()); err != nil && ctx.Err() == nil {
 				return err

@@ -109,7 +109,7 @@ func (w *watching) check(args []string) error {
 		}
 	}
 	if w.listen != "" && w.tls == nil && w.token == "" && !w.insecure && !settings.Loopback(w.listen) {
-		return w.set.Invalid("listen", errors.New("anybody who reaches this address could send rows; give STAR_TOKEN or certificates (--tls-cert …), listen on 127.0.0.1, or allow it with --insecure"))
+		return w.set.Invalid("listen", fmt.Errorf("anybody who reaches this address could send rows; give STAR_TOKEN or certificates (--tls-cert …), listen on %s, or allow it with --insecure", settings.Home()))
 	}
 	return nil
 }
@@ -322,7 +322,7 @@ func (w *watching) serve(ctx context.Context, log string, take func(watch.Row)) 
 	if w.page != "off" && w.page != "" {
 		l, err := net.Listen(transport.ListenNetwork(w.page), w.page)
 		if err != nil {
-			return w.set.Invalid("http", fmt.Errorf("%w: choose another one, as 127.0.0.1:0", err))
+			return w.set.Invalid("http", fmt.Errorf("%w: choose another one, as %s", err, net.JoinHostPort(settings.Home(), "0")))
 		}
 		f, err := os.Open(log)
 		if err != nil {
