@@ -125,6 +125,7 @@ func (c *Coordinator) caution() {
 		note("nothing is left to train: %d samples are applied, and the job ends at %d (--epochs, --samples, --steps); what is there is evaluated", l.Used, l.Limit)
 		return
 	}
+	c.length(l.Limit, note)
 	if int64(c.cfg.Batch) > c.enrolled.Samples {
 		note("a mini-batch of %d samples (--batch) is more than the data set has, %d: samples are in it several times", c.cfg.Batch, c.enrolled.Samples)
 	}
@@ -134,6 +135,26 @@ func (c *Coordinator) caution() {
 	}
 	if n := l.Limit / round; n < fewRounds && (c.cfg.Steps == 0 || n != c.cfg.Steps) {
 		note("the job is over after %.2g rounds: in a round the workers take %d samples (%s), and the job ends at %d (--epochs, --samples, --steps)", float64(l.Limit)/float64(round), round, how, l.Limit)
+	}
+}
+
+// length says of a job of programs how long it is, what says so, and what becomes of a loop that is
+// longer or shorter: a loop that counts for itself does not know. It is a note where nothing says
+// how long the job is, or where the program says otherwise.
+func (c *Coordinator) length(limit int64, note func(format string, args ...any)) {
+	if c.cfg.Adopt == nil || c.enrolled.Batch == 0 || limit == math.MaxInt64 { // a model of ours, or a program that ends the job itself
+		return
+	}
+	const loops = "then the loops over star.loader get no more batches; if all loops end before, the job ends with them"
+	epochs, program := float64(limit)/float64(c.enrolled.Samples), c.enrolled.Epochs
+	near := float64(c.cfg.Batch*c.cfg.Workers) / float64(c.enrolled.Samples)
+	switch {
+	case c.endBy == "":
+		note("the job makes %.4g epochs, a default: neither star.loader(epochs=…) nor --epochs, --steps or --samples says how many; %s", epochs, loops)
+	case program > 0 && math.Abs(epochs-program) > near:
+		note("the job makes %.4g epochs (%s), and the program says %.4g (star.loader); %s", epochs, c.endBy, program, loops)
+	default:
+		c.log.Info("job length set", "epochs", epochs, "by", c.endBy, "at_the_end", loops)
 	}
 }
 

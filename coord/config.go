@@ -277,6 +277,9 @@ type Adopted struct {
 	Pilot   Pilot       // for that batch and optimiser
 	Strides *bool
 
+	// EndBy is what says how long the job is. Empty: nothing does, and the end is a default.
+	EndBy string
+
 	Optimizer string
 }
 

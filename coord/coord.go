@@ -180,6 +180,7 @@ type applying struct {
 	noise      *pgns.Estimator
 	poisonings []map[poison.Cause]int64 // gradients that were left out, by worker
 	sick       error                    // poison that ends the job
+	endBy      string                   // what says how long the job is (Adopted)
 	hashes     map[int64]map[int]int64  // all-reduce: of the parameters, by version and member
 }
 

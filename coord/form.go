@@ -320,6 +320,7 @@ func (c *Coordinator) takeOver() error {
 	}
 	c.cfg.Batch, c.cfg.Epochs = cmp.Or(a.Batch, c.cfg.Batch), cmp.Or(a.Epochs, c.cfg.Epochs)
 	c.cfg.Optimizer = cmp.Or(a.Optimizer, c.cfg.Optimizer)
+	c.endBy = a.EndBy
 	c.cfg.WholeBatches = a.Whole
 	if a.Plan != nil && c.takeover == nil {
 		c.cfg.Plan = *a.Plan

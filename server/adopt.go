@@ -3,6 +3,7 @@ package server
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 
 	"star/coord"
 	"star/internal/process"
@@ -60,6 +61,7 @@ func (s *server) adopt(e coord.Enrolment) (a coord.Adopted, err error) {
 	}
 	strides := process.MayStride(&job.Job) == nil
 	a.Batch, a.Epochs, a.Strides, a.Optimizer = job.Batch, job.Epochs, &strides, s.ownSteps(&job.Job)
+	a.EndBy = endBy(s.job, e)
 	if job.Whole {
 		if err := s.wholeBatches(job); err != nil {
 			return a, err
@@ -73,6 +75,21 @@ func (s *server) adopt(e coord.Enrolment) (a coord.Adopted, err error) {
 		a.Pilot = s.pilot
 	}
 	return a, nil
+}
+
+// endBy is what says how long the job is: settings of the servers, else the program (star.loader).
+// Empty: nothing does.
+func endBy(job *Config, e coord.Enrolment) string {
+	var by []string
+	for _, name := range []string{"epochs", "samples", "steps"} {
+		if job.IsSet(name) {
+			by = append(by, "--"+name)
+		}
+	}
+	if e.Epochs > 0 && !job.IsSet("epochs") && job.Epochs > 0 {
+		by = append(by, "star.loader(epochs=…)")
+	}
+	return strings.Join(by, ", ")
 }
 
 // wholeBatches makes the plan that the job begins with one that neither cuts nor resizes mini-batches. Shares that were

@@ -1,9 +1,13 @@
 """When a job is over, and what ends it."""
 
 import json
+import subprocess
+import sys
 from typing import Any
 
 import pytest
+from conftest import PATIENCE
+from test_examples import environment
 
 SCRIPT = """
 import sys, torch, torch.nn as nn, torch.nn.functional as F
@@ -37,6 +41,12 @@ def script(job: Any, step: str = "pass", before: str = "", loader: str = "", own
 
 def result(job: Any) -> Any:
     return json.loads((job.out / "run.jsonl").read_text().splitlines()[-1])
+
+
+def launch(star: str, folder: Any, flags: Any, script: str) -> Any:
+    """star run with two workers."""
+    command = [star, "run", "--http", "off", "--listen", "127.0.0.1:0", "--join-timeout", "4m", "--progress", "off", "--workers", "2", "--mode", "ssgd", *flags]
+    return subprocess.run([*command, "--", sys.executable, script], cwd=folder, env=environment(), capture_output=True, text=True, timeout=PATIENCE)
 
 
 RING = ("--arch", "allreduce")
@@ -92,6 +102,34 @@ def test_an_exit_code_is_a_failure(job: Any, flags: Any) -> None:
     workers = [job.worker(s, flags=[*flags, "--out", str(job.out)], attach=k == 1) for k in range(2)]
     assert [p.wait() for p in (ps, *workers)] == [69, 3, 3], ps.log
     assert "the script ended with sys.exit(3)" in result(job)["error"] and job.checkpoint()
+
+
+@pytest.mark.parametrize(
+    "flags, loader, says",
+    [
+        ([], "", 'note      the job makes 10 epochs, a default: neither star.loader(epochs=…) nor --epochs, --steps or --samples says how many; then the loops'),
+        (["--epochs", "5"], "epochs=2", "note      the job makes 5 epochs (--epochs), and the program says 2 (star.loader)"),
+        (["--steps", "32"], "epochs=2", "job length set epochs=2 by=--steps"),
+        ([], "epochs=3", 'job length set epochs=3 by="star.loader(epochs=…)"'),
+    ],
+    ids=["nothing", "both", "steps", "script"],
+)
+def test_the_length_is_said(star: str, tmp_path: Any, flags: Any, loader: str, says: str) -> None:
+    """A script whose for loop is longer or shorter than the job, by its own count, is told at the start."""
+    (tmp_path / "train.py").write_text(SCRIPT % {"step": "pass", "before": "", "loader": loader, "own": False})
+    p = launch(star, tmp_path, flags, "train.py")
+    out = p.stdout + p.stderr
+    assert p.returncode == 0 and says in out, out
+    first = next(i for i, line in enumerate(p.stderr.splitlines()) if "the job makes" in line or "job length set" in line)
+    assert not any("checkpoint" in line or "END" in line for line in p.stderr.splitlines()[:first]), out
+
+
+@pytest.mark.parametrize("flags", [("--coordinators", "3"), ("--servers", "2", "--replicas", "2")], ids=["coordinators", "replicas"])
+def test_every_loop_ends_with_copies(star: str, tmp_path: Any, flags: Any) -> None:
+    """Several coordinators, and copies of shards, end with the workers, too."""
+    (tmp_path / "train.py").write_text(SCRIPT % {"step": "if n == 20: return", "before": "", "loader": "", "own": False})
+    p = launch(star, tmp_path, [*flags, "--epochs", "100"], "train.py")
+    assert p.returncode == 0 and "all of which have left" in p.stdout and "in 20 updates" in p.stdout and "accuracy" in p.stdout, p.stdout + p.stderr
 
 
 @pytest.mark.parametrize("flags", [(), RING], ids=["servers", "ring"])
