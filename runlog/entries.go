@@ -302,6 +302,16 @@ type (
 		Behind   int64  `json:"behind"`   // versions between the validation gradient and the parameters
 	}
 
+	// Gap stands, with `--log-max`, for lines of type `record`, `fire` and `noise` that the bound had no room for: those of one part of the log, the oldest first. All other lines are kept.
+	Gap struct {
+		Until   Seconds `json:"until"`                 // of the last of these lines; `t` is that of the first
+		Records int64   `json:"records" check:"min=0"` // lines of type `record`
+		Fires   int64   `json:"fires" check:"min=0"`   // of type `fire`
+		Noises  int64   `json:"noises" check:"min=0"`  // of type `noise`
+		Version int64   `json:"version" check:"min=0"` // of the parameters after the last of the fires; 0 if there was none
+		Samples int64   `json:"samples" check:"min=0"` // applied so far after it; 0 if there was none
+	}
+
 	// Stop says that the stream was ended, by `star ctl stop` or because the job was told to end (SIGINT, SIGTERM).
 	Stop struct {
 		Limit int64  `json:"limit"` // nothing beyond so many samples is applied

@@ -3,7 +3,7 @@ package runlog
 // A line's type of each entry. Its order is that of docs/files.md.
 var kinds = []Entry{
 	Start{}, Join{}, Train{}, Record{}, Fire{}, Noise{}, Poison{}, Compression{}, Plan{}, Unheeded{}, Heard{}, Late{}, Admission{}, Verdict{}, Gain{}, Set{}, Predictor{},
-	Leave{}, Aside{}, Eval{}, Checkpoint{}, Memory{}, Pace{}, Move{}, Replica{}, Shift{}, Validation{}, Judgement{}, Short{}, Enough{}, Term{}, Recall{}, Stop{}, Summary{},
+	Leave{}, Aside{}, Eval{}, Checkpoint{}, Memory{}, Pace{}, Move{}, Replica{}, Shift{}, Validation{}, Judgement{}, Short{}, Enough{}, Term{}, Recall{}, Gap{}, Stop{}, Summary{},
 }
 
 func (Start) kind() string       { return "start" }
@@ -38,5 +38,6 @@ func (Short) kind() string       { return "short" }
 func (Enough) kind() string      { return "enough" }
 func (Term) kind() string        { return "term" }
 func (Recall) kind() string      { return "recall" }
+func (Gap) kind() string         { return "gap" }
 func (Stop) kind() string        { return "stop" }
 func (Summary) kind() string     { return "summary" }

@@ -30,8 +30,33 @@ type Contents struct {
 	// still writes.
 	Cut bool
 
+	// Missing are the lines that the log's bound had no room for, in all.
+	Missing Missing
+
 	// Unknown counts lines by types that this program does not know.
 	Unknown map[string]int
+}
+
+// Missing is what the gaps of a log are in all. It is empty where Records and Fires are 0.
+type Missing struct {
+	From, To       time.Duration // of the first line that is missing, and of the last
+	Records, Fires int64
+}
+
+func (m *Missing) add(at time.Duration, g Gap) {
+	if *m == (Missing{}) {
+		m.From = at
+	}
+	m.To = max(m.To, g.Until.Duration())
+	m.Records, m.Fires = m.Records+g.Records, m.Fires+g.Fires
+}
+
+// String is what users are told; empty if nothing is missing.
+func (m Missing) String() string {
+	if m == (Missing{}) {
+		return ""
+	}
+	return fmt.Sprintf("The log lacks %d records and %d updates, from %.1f s to %.1f s: --log-max had no room for them.", m.Records, m.Fires, m.From.Seconds(), m.To.Seconds())
 }
 
 // Error says where a run log is not one.
@@ -66,6 +91,9 @@ func Read(r io.Reader, name string, each func(Line) error) (Contents, error) {
 				return nil
 			}
 			return &Error{name, n, err}
+		}
+		if g, ok := l.Entry.(Gap); ok {
+			s.Missing.add(l.T, g)
 		}
 		return each(l)
 	})

@@ -84,6 +84,7 @@ func entries() []Line {
 		{T: 15 * s / 2, Entry: Enough{2, 2}},
 		{T: 8 * s, Entry: Term{2, true, 5, 6, 7, 0.5}},
 		{T: 8 * s, Entry: Recall{3, 6, []star.Worker{0}, []star.Worker{1}, 24, []int64{16, 8}}},
+		{T: 8 * s, Entry: Gap{8.5, 4, 3, 2, 6, 24}},
 		{T: 0, Entry: Summary{Result{Arch: "ps", Samples: 16, Updates: 1, Wall: 6.5, TestAccuracy: 0.75, TrainLoss: of(math.NaN()), TestLoss: 1}}},
 	}
 }
@@ -121,7 +122,7 @@ func TestReadsBack(t *testing.T) {
 	if d := cmp.Diff(want, got, cmpopts.EquateNaNs(), cmp.Comparer(func(a, b Number) bool { return a == b || a.IsZero() && b.IsZero() })); d != "" {
 		t.Errorf("-want +got:\n%s", d)
 	}
-	if d := cmp.Diff(Contents{Lines: len(want) + 2, Unknown: map[string]int{"news": 2}}, c); d != "" {
+	if d := cmp.Diff(Contents{Lines: len(want) + 2, Missing: Missing{8 * time.Second, 17 * time.Second / 2, 4, 3}, Unknown: map[string]int{"news": 2}}, c); d != "" {
 		t.Errorf("contents: -want +got:\n%s", d)
 	}
 	if _, err := Read(strings.NewReader(text), "", func(Line) error { return io.EOF }); err != io.EOF {

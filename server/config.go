@@ -75,6 +75,7 @@ type Training struct {
 	Steps   int64 // end after so many iterations of every worker; 0: no such end. Without any end: 10 epochs
 
 	EvalEvery       float64       // epochs between evaluations; 0: only at the end
+	LogMax          int64         // bytes that the run log may take; 0: no bound
 	CheckpointEvery time.Duration // 0: only at the end
 	ResumeOtherData bool          // a checkpoint of other data than the workers' may be gone on with
 	OnFailure       string        // when a worker is gone: shrink or stop; empty: shrink

@@ -3,6 +3,7 @@ package server
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"path/filepath"
 	"slices"
 
@@ -17,6 +18,7 @@ import (
 	"star/modes/baseline"
 	"star/ps/rule"
 	"star/runlog"
+	"star/runlog/parts"
 	"star/train"
 	"star/transport"
 )
@@ -54,6 +56,10 @@ func (s *server) coordinator() (*coord.Coordinator, error) {
 	if kept != "" {
 		s.log.Info("kept the run log that was there", "as", kept)
 	}
+	var log io.WriteCloser = file
+	if job.LogMax > 0 {
+		log = parts.NewRotating(file, path, job.LogMax)
+	}
 	cfg := coord.Config{
 		Job: job.Name, Workers: job.Ranks(), First: job.Workers, Least: job.MinWorkers, Servers: job.Servers, Replicas: job.Replicas,
 		Poison: job.Poison,
@@ -75,7 +81,7 @@ func (s *server) coordinator() (*coord.Coordinator, error) {
 		StopOnLoss: job.OnFailure == "stop", LeaveAtOnce: job.LeaveAtOnce,
 		Result: runlog.Result{Arch: job.Arch, Baseline: job.Baseline, Model: job.Model, Dataset: job.Dataset, Seed: job.Seed, RunLog: path},
 		Cancel: s.made.Cancel,
-		RunLog: runlog.NewWriter(file), Log: s.log,
+		RunLog: runlog.NewWriter(log), Log: s.log,
 	}
 	if s.lease.Leadership != nil {
 		cfg.Lease, cfg.Handover, cfg.Coordinators = s.lease, s.handover, len(job.Coordinators)

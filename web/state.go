@@ -214,6 +214,8 @@ func (s *State) Line(l runlog.Line) error {
 		} else {
 			s.happen(l.T, "this process coordinates since then (term %d)", e.Term)
 		}
+	case runlog.Gap:
+		s.happen(l.T, "until %.1f s the log lacks %d records and %d updates: --log-max had no room for them", e.Until, e.Records, e.Fires)
 	case runlog.Stop:
 		s.happen(l.T, "told to stop: %s", e.Why)
 	case runlog.Summary:

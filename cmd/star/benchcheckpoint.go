@@ -21,6 +21,7 @@ import (
 	"star/internal/process"
 	"star/internal/settings"
 	"star/runlog"
+	"star/runlog/parts"
 )
 
 // checkpointCost is what checkpoints cost a job.
@@ -122,7 +123,7 @@ func lifeOf(ctx context.Context, args []string, dir string, n int) (saves []runl
 		case <-time.After(time.Second):
 		}
 		saves, fires = saves[:0], fires[:0]
-		f, err := os.Open(filepath.Join(dir, process.RunLogName))
+		f, err := parts.Open(filepath.Join(dir, process.RunLogName))
 		if err != nil {
 			continue // it has just begun
 		}

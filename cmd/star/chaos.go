@@ -23,6 +23,7 @@ import (
 	"star/internal/process"
 	"star/internal/settings"
 	"star/member"
+	"star/runlog/parts"
 )
 
 // chaosDefaults are settings of star run that star chaos has other defaults for: a job that is small, lasts longer than the faults
@@ -470,7 +471,7 @@ func (r *launch) jump(f chaos.Fault, off time.Duration) {
 // read reads the run logs of the job's attempts. Those of several coordinators are of one attempt.
 func (r *launch) read() ([]*chaos.Attempt, error) {
 	if r.seats.count == 0 {
-		return chaos.ReadAll(runLogs(r.job.Out), os.ReadFile)
+		return chaos.ReadAll(runLogs(r.job.Out), readWhole)
 	}
 	names := []string{filepath.Join(r.job.Out, process.RunLogName)}
 	later, _ := filepath.Glob(filepath.Join(r.job.Out, "run-term*.jsonl"))
@@ -482,13 +483,23 @@ func (r *launch) read() ([]*chaos.Attempt, error) {
 	names = append(names, later...)
 	var logs [][]byte
 	for _, n := range names {
-		b, err := os.ReadFile(n)
+		b, err := readWhole(n)
 		if err != nil {
 			return nil, err
 		}
 		logs = append(logs, b)
 	}
 	return []*chaos.Attempt{chaos.ReadTerms(logs, names)}, nil
+}
+
+// readWhole reads a run log with its parts.
+func readWhole(name string) ([]byte, error) {
+	f, err := parts.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(f)
 }
 
 // runLogs are those of a job's attempts, in their order.

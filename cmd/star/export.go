@@ -107,6 +107,9 @@ func (o *exports) write(out io.Writer, path string) (err error) {
 	if read.Cut {
 		fmt.Fprintf(out, "%s ends in the middle of a line: the job was killed there, or still runs\n", in.Name())
 	}
+	if missing := read.Missing.String(); missing != "" {
+		fmt.Fprintln(out, missing)
+	}
 	fmt.Fprintf(out, "%d records of %s in %s\n", records, in.Name(), strings.Join(o.names(), ", "))
 	return nil
 }

@@ -87,7 +87,9 @@ func BenchmarkReaders(b *testing.B) {
 			{"export-csv", func() error { return (&exports{csv: b.TempDir()}).write(io.Discard, path) }},
 			{"export-parquet", func() error { return (&exports{parquet: b.TempDir()}).write(io.Discard, path) }},
 			{"export-tensorboard", func() error { return (&exports{tensorboard: b.TempDir()}).write(io.Discard, path) }},
-			{"export-perfetto", func() error { return (&exports{perfetto: filepath.Join(b.TempDir(), "p.json")}).write(io.Discard, path) }},
+			{"export-perfetto", func() error {
+				return (&exports{perfetto: filepath.Join(b.TempDir(), "p.json")}).write(io.Discard, path)
+			}},
 		} {
 			b.Run(fmt.Sprintf("%s/workers=%d", c.name, workers), func(b *testing.B) {
 				began := processorTime()

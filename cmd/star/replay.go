@@ -20,6 +20,7 @@ import (
 	"star/internal/settings"
 	"star/member"
 	"star/runlog"
+	"star/runlog/parts"
 )
 
 // replayed is the JSON of star replay.
@@ -119,12 +120,15 @@ the kind of processor that it ran on.`,
 }
 
 // openRun opens a run log, given itself or the folder of its job.
-func openRun(path string) (*os.File, error) {
+func openRun(path string) (*parts.File, error) { return openLog(path, parts.Open) }
+
+// openLog opens it by open, which is parts.Open or parts.Follow.
+func openLog(path string, open func(string) (*parts.File, error)) (*parts.File, error) {
 	dir := ""
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		dir, path = path, filepath.Join(path, process.RunLogName)
 	}
-	f, err := os.Open(path)
+	f, err := open(path)
 	if err != nil && dir != "" && errors.Is(err, fs.ErrNotExist) {
 		err = fmt.Errorf("%w: %s", err, runsIn(dir))
 	}
@@ -243,6 +247,9 @@ func replay(path string) (*replayed, error) {
 		return late && !d.Logged
 	})
 	r.Lines, r.Cut = int(told), summary.Cut
+	if missing := summary.Missing.String(); missing != "" && err == nil {
+		return nil, fmt.Errorf("%s: no decision can be made again: %s", path, missing)
+	}
 	return r, err
 }
 

@@ -15,6 +15,7 @@ import (
 	"star/internal/options"
 	"star/internal/process"
 	"star/runlog"
+	"star/runlog/parts"
 )
 
 // reached is how far a job has come.
@@ -155,7 +156,7 @@ func isFolder(path string) bool {
 
 // read adds what a run log knows: it is written about once a second.
 func (r *reached) read(path string) {
-	f, err := os.Open(path)
+	f, err := parts.Open(path)
 	if err != nil {
 		return
 	}

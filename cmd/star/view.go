@@ -19,6 +19,7 @@ import (
 	"star/internal/process"
 	"star/internal/settings"
 	"star/runlog"
+	"star/runlog/parts"
 	"star/transport"
 	"star/web"
 )
@@ -81,17 +82,13 @@ func serveView(ctx context.Context, l net.Listener, address, path string, out io
 		fmt.Fprintf(out, "http://%s/ shows %s; Ctrl-C ends it\n", l.Addr(), path)
 		return servePage(ctx, l, address, web.NewSchedules(s).Handler(nil))
 	}
-	f, err := openRun(path)
+	f, err := openLog(path, parts.Follow)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
 	live := web.NewLive()
-	packed, err := isPacked(f)
-	if err != nil {
-		return err
-	}
-	if packed {
+	if f.Packed() {
 		if _, err := runlog.Read(f, f.Name(), live.Line); err != nil {
 			return err
 		}
@@ -116,15 +113,6 @@ func servePage(ctx context.Context, l net.Listener, address string, page http.Ha
 		return err
 	}
 	return nil
-}
-
-// isPacked says whether a log is packed by gzip.
-func isPacked(f *os.File) (bool, error) {
-	var magic [2]byte
-	if n, err := f.ReadAt(magic[:], 0); err != nil && !(errors.Is(err, io.EOF) && n < 2) {
-		return false, err
-	}
-	return magic == [2]byte{0x1f, 0x8b}, nil
 }
 
 func reportCommand() *cobra.Command {

@@ -4,16 +4,26 @@ import (
 	"fmt"
 	"os"
 	"strings"
+
+	"star/runlog/parts"
 )
 
-// CreateRunLog makes a run log. One that is there already is kept under another name, which is returned.
+// CreateRunLog makes a run log. One that is there already is kept under another name, which is returned, with its parts.
 func CreateRunLog(path string) (f *os.File, kept string, err error) {
 	for i := 1; ; i++ {
 		old := strings.TrimSuffix(path, ".jsonl") + fmt.Sprintf(".%d.jsonl", i)
 		if _, err := os.Lstat(old); err == nil {
 			continue
 		}
-		if err := os.Rename(path, old); err == nil {
+		rotated, err := parts.RenameParts(path, old) // first: what is left to do if this process ends here is done by the next one
+		if err != nil {
+			return nil, "", err
+		}
+		err = os.Rename(path, old)
+		if err != nil && rotated > 0 { // its process ended in the middle of a rotation
+			err = os.WriteFile(old, nil, 0o666)
+		}
+		if err == nil {
 			kept = old
 		}
 		f, err = os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)

@@ -23,7 +23,7 @@ var helpGroups = []struct{ heading, settings string }{
 	{"All-reduce", "rider-wait max-staleness bucket allreduce-model allreduce-algorithm allreduce-connections allreduce-transport allreduce-checksum allreduce-zero-copy allreduce-segment allreduce-buffer host-id"},
 	{"Processes and hosts", "job:rpw workers:rpw min-workers max-workers servers:rp shards:rp rank:pw hosts:r demands print-placement threads timer-slack"},
 	{"Addresses", "listen:rp advertise:p coordinator:pw gossip gossip-join gossip-key congestion"},
-	{"Checkpoints and results", "out:rp checkpoint-every:rp checkpoint keep resume:rp resume-other-data grace notice"},
+	{"Checkpoints and results", "out:rp log-max checkpoint-every:rp checkpoint keep resume:rp resume-other-data grace notice"},
 	{"When something fails", "replicas:rpw coordinators:rpw restarts:r worker-restarts on-failure leave-at-once join-timeout dead-after move-shards"},
 	{"Security", "token:pw tls-cert:pw tls-key:pw tls-ca:pw insecure"},
 	{"Other jobs on the same hosts", "cluster cluster-join cluster-key actuator limit limit-interface lease-dir"},

@@ -141,6 +141,7 @@ type Job struct {
 	// Files.
 
 	Out             string        // folder of run.jsonl and checkpoints
+	LogMax          int           // MiB; 0: no bound
 	CheckpointEvery time.Duration // 0: only at the end
 	Notice          string        // file or HTTP address that says when this machine will be taken away
 	Grace           time.Duration // for a checkpoint when the job is told to end; 0: none is made
@@ -286,6 +287,7 @@ func (j *Job) declare(role Role) {
 	Var(s, &j.WorkerRestarts, "worker-restarts", 0, "star run: how many workers that failed are started again, in all, and come back to the job; with --coordinators also processes that may coordinate and were killed, and with --replicas as well servers")
 
 	Var(s, &j.Out, "out", defaults.Out, "folder for run.jsonl and checkpoints")
+	Var(s, &j.LogMax, "log-max", 0, "MiB that the run log may take: it is rotated into compressed parts, and the oldest lose their records, updates and noise; 0: one file, without a bound")
 	Var(s, &j.CheckpointEvery, "checkpoint-every", 5*time.Minute, "time between checkpoints; 0: only at the end")
 	Var(s, &j.Notice, "notice", "", "file or HTTP address that says when this machine will be taken away: then the process leaves as at SIGTERM")
 	Var(s, &j.Grace, "grace", 20*time.Second, "how long a job that is told to end (SIGINT, SIGTERM) may take to save a checkpoint; 0: it ends at once, without one; for every member")
@@ -554,6 +556,9 @@ func (j *Job) Validate() error {
 	}
 	if j.TimerSlack > maxTimerSlack {
 		return bad("timer-slack", "must be at most %v", maxTimerSlack)
+	}
+	if j.LogMax < 0 {
+		return bad("log-max", "must be at least 1 MiB, or 0: no bound")
 	}
 	if j.Out == "" {
 		return bad("out", "must name a folder")

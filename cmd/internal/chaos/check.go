@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"os"
 	"slices"
 	"time"
 
 	"star"
 	"star/runlog"
+	"star/runlog/parts"
 )
 
 // Invariant is a promise, and whether it was kept.
@@ -584,7 +584,7 @@ func ReadAll(names []string, open func(name string) ([]byte, error)) ([]*Attempt
 
 // Began says whether the run log of that name tells that the training has begun.
 func Began(name string) bool {
-	f, err := os.Open(name)
+	f, err := parts.Open(name)
 	if err != nil {
 		return false
 	}

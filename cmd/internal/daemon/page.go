@@ -14,6 +14,7 @@ import (
 	"star/cmd/internal/export"
 	"star/coord"
 	"star/runlog"
+	"star/runlog/parts"
 	"star/web"
 )
 
@@ -21,7 +22,7 @@ import (
 func Downloads(path string) web.Downloads {
 	return web.Downloads{
 		"run.jsonl": func(w io.Writer) error {
-			f, err := os.Open(path)
+			f, err := parts.Open(path)
 			if err != nil {
 				return err
 			}
@@ -30,7 +31,7 @@ func Downloads(path string) web.Downloads {
 			return err
 		},
 		"trace.json.gz": web.Packed(func(w io.Writer) error {
-			f, err := os.Open(path)
+			f, err := parts.Open(path)
 			if err != nil {
 				return err
 			}
@@ -114,14 +115,14 @@ func (f *follower) step(name string, end func()) following {
 	if found == name {
 		return following{name, end}
 	}
-	file, err := os.Open(found)
+	file, err := parts.Follow(found)
 	if err != nil {
 		return following{name, end}
 	}
 	end()
 	live := web.NewLive()
 	var tap *web.Tap
-	if own := f.fed.Load(); own != nil && own.path == found {
+	if own := f.fed.Load(); own != nil && own.path == found && !file.Thinned() {
 		tap = own.tap
 	}
 	ctx, cancel := context.WithCancel(f.ctx)

@@ -13,6 +13,7 @@ import (
 
 	"star/cmd/internal/export"
 	"star/runlog"
+	"star/runlog/parts"
 )
 
 // scalars writes what TensorBoard shows of a job while it runs (--tensorboard): an event file for each run log that this process writes.
@@ -73,7 +74,7 @@ func (s *scalars) follow(ctx context.Context, began time.Time) (err error) {
 	for {
 		if tail == nil {
 			if name := newest(s.out, began); name != "" {
-				f, err := os.Open(name)
+				f, err := parts.Follow(name)
 				if err != nil {
 					return err
 				}

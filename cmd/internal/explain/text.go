@@ -71,6 +71,9 @@ func (s *Story) head(b *strings.Builder) {
 	case s.End.Error != "":
 		fmt.Fprintf(b, "The job failed: %s\n", s.End.Error)
 	}
+	if missing := s.Read.Missing.String(); missing != "" {
+		fmt.Fprintln(b, missing)
+	}
 	kinds := make([]string, 0, len(s.Read.Unknown))
 	for k := range s.Read.Unknown {
 		kinds = append(kinds, k)

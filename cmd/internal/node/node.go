@@ -22,7 +22,7 @@ func ServerOf(j *settings.Job, log *slog.Logger) server.Config {
 		Job: options.JobOf(j), Shards: j.Shards, MinWorkers: j.MinWorkers, Notes: injected(j), Log: log,
 		Attended: os.Getenv(process.LaunchedVariable) != "" && !j.Config.IsSet("join-timeout"),
 		Training: server.Training{
-			Model: j.Model, Dataset: j.Dataset, Epochs: j.Epochs, Samples: j.Samples, Steps: j.Steps, EvalEvery: j.EvalEvery, CheckpointEvery: j.CheckpointEvery,
+			Model: j.Model, Dataset: j.Dataset, Epochs: j.Epochs, Samples: j.Samples, Steps: j.Steps, EvalEvery: j.EvalEvery, LogMax: int64(j.LogMax) << 20, CheckpointEvery: j.CheckpointEvery,
 			ResumeOtherData: j.ResumeOtherData, OnFailure: j.OnFailure, LeaveAtOnce: j.LeaveAtOnce,
 		},
 		Policy: server.Policy{

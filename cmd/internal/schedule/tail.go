@@ -2,10 +2,10 @@ package schedule
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 
 	"star/runlog"
+	"star/runlog/parts"
 	"star/sched"
 	"star/sched/live"
 	"star/straggler"
@@ -14,7 +14,7 @@ import (
 // watch follows the log of a life of a job.
 type watch struct {
 	life  int
-	file  *os.File
+	file  *parts.File
 	tail  *runlog.Tail
 	wrong bool    // and that was said
 	zero  float64 // when its times began, s since the queue did
@@ -29,7 +29,7 @@ func (s *Service) tail(j *live.Job) {
 		s.watches[j.Name] = w
 	}
 	if w.file == nil {
-		f, err := os.Open(filepath.Join(s.dir(j.Name, j.Life), "run.jsonl"))
+		f, err := parts.Follow(filepath.Join(s.dir(j.Name, j.Life), "run.jsonl"))
 		if err != nil {
 			return
 		}
