@@ -14,9 +14,9 @@ func TestBrief(t *testing.T) {
 		{"killed", "killed"},
 		{"the program failed: Traceback (most recent call last):\n  File\n\nValueError: x\n", "the program failed: ValueError: x"},
 		{"one\ntwo", "onetwo"},
-		{long, long[:158] + " …"},
-		{strings.Repeat("é", 100), strings.Repeat("é", 80) + " …"},
-		{"x" + strings.Repeat("é", 100), "x" + strings.Repeat("é", 79) + " …"},
+		{long, long[:398] + " …"},
+		{strings.Repeat("é", 300), strings.Repeat("é", 200) + " …"},
+		{"x" + strings.Repeat("é", 300), "x" + strings.Repeat("é", 199) + " …"},
 	} {
 		got := Brief(c[0])
 		if got != c[1] || !utf8.ValidString(got) || len(got) > briefLength+len(" …") {

@@ -38,9 +38,9 @@ func (e *RejectError) Error() string {
 	return fmt.Sprintf("transport: %s refuses: %s", cmp.Or(e.Peer, "the peer"), e.Reason)
 }
 
-// briefLength is how many bytes of a reason are in a line that only repeats it: most reasons, and the
-// beginning of one that lists settings.
-const briefLength = 160
+// briefLength is how many bytes of a reason are in a line that only repeats it. Most reasons fit, with
+// their advice: a worker's user may see no other log. Of one that lists settings the beginning is left.
+const briefLength = 400
 
 // Brief is a reason as lines have it that say what follows from it elsewhere: one line of limited length.
 // The process that knows the reason says it in full.

@@ -38,7 +38,8 @@ best, rates = None, []
 for epoch in range(EPOCHS):
     hidden = None
     for i, n in enumerate(steps(STEPS * COLUMNS)):
-        columns = text[BPTT * i : BPTT * (i + 1) + 1, rank() * BATCH : rank() * BATCH + n]
+        j = i % STEPS  # a worker makes more steps than its share where another one is slow
+        columns = text[BPTT * j : BPTT * (j + 1) + 1, rank() * BATCH : rank() * BATCH + n]
         optimizer.zero_grad()
         out, hidden = net(columns[:-1], hidden)
         hidden = tuple(h.detach() for h in hidden)
