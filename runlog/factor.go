@@ -7,7 +7,7 @@ import (
 )
 
 // Factor is how many times as long as the others a worker took in one episode, from the first verdict that it is slow to the last one
-// before it has recovered: the median of what the verdicts say, in three digits, which bounds its memory however long the episode is.
+// before it has recovered: the median of what the verdicts say, in four digits, which bounds its memory however long the episode is.
 // star explain, the page, star top and star watch all say this one.
 type Factor struct {
 	said  []said // by value
@@ -24,7 +24,7 @@ func (f *Factor) Add(slowdown float64) {
 	if !(slowdown > 0) || math.IsInf(slowdown, 0) {
 		return
 	}
-	scale := math.Pow(10, 2-math.Floor(math.Log10(slowdown)))
+	scale := math.Pow(10, 3-math.Floor(math.Log10(slowdown)))
 	value := math.Round(slowdown*scale) / scale
 	i, found := slices.BinarySearchFunc(f.said, value, func(s said, v float64) int { return cmp.Compare(s.value, v) })
 	if !found {
