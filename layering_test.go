@@ -23,8 +23,8 @@ var rooms = []struct {
 	{"star/modes", "star", "net os sync context math/rand math/rand/v2", "pure: the simulator drives the same barrier"},
 	{"star/modes/baseline", "star star/modes star/ps/rule", "net os sync context math/rand math/rand/v2", "pure: a log replays to the same decisions"},
 	{"star/pgns", "", "net os sync context time math/rand math/rand/v2", "pure arithmetic"},
-	{"star/poison", "star/train/kernel", "net os sync time context math/rand math/rand/v2", "pure arithmetic"},
-	{"star/straggler", "star star/exitcode star/train/kernel", "net os sync context math/rand math/rand/v2", "pure: who is slow follows from records"},
+	{"star/poison", "star/internal/kernel", "net os sync time context math/rand math/rand/v2", "pure arithmetic"},
+	{"star/straggler", "star star/exitcode star/internal/kernel", "net os sync context math/rand math/rand/v2", "pure: who is slow follows from records"},
 	{"star/resource", "star", "net os sync context math/rand math/rand/v2", "pure: who can afford what follows from what was told"},
 	{"star/blossom", "", "net os sync context time math/rand math/rand/v2", "pure arithmetic: graphs, whatever their vertices stand for"},
 	{"star/resource/actuate", "", "", "limits a process; knows nothing of why"},
@@ -32,14 +32,14 @@ var rooms = []struct {
 	{"star/resource/host", "star", "", "looks at the host; knows nothing of what follows from it"},
 	{"star/exactsum", "", "net os sync context", "pure arithmetic"},
 	{"star/dtype", "", "net os sync time context math/rand math/rand/v2", "pure: numbers and their bytes"},
-	{"star/compress", "star/train/kernel", "net os sync time context math/rand math/rand/v2", "pure: bytes and vectors"},
+	{"star/compress", "star/internal/kernel", "net os sync time context math/rand math/rand/v2", "pure: bytes and vectors"},
 	{"star/train", "star/dtype", "net os sync", "what is trained knows nothing of how"},
-	{"star/train/kernel", "", "net os context", "arithmetic"},
-	{"star/train/kernel/asmgen", "", "net", "writes the assembly of the kernels; nothing imports it"},
+	{"star/internal/kernel", "", "net os context", "arithmetic"},
+	{"star/internal/kernel/asmgen", "", "net", "writes the assembly of the kernels; nothing imports it"},
 	{"star/unpack", "", "net os sync context time math/rand math/rand/v2", "pure: bytes in, more bytes out"},
 	{"star/train/data", "star/train star/unpack", "net", "data sets are read from files"},
-	{"star/train/net", "star/train star/train/kernel star/vector", "net", "models know nothing of workers"},
-	{"star/train/optim", "star/train/kernel", "net os sync context", "pure arithmetic"},
+	{"star/train/net", "star/train star/internal/kernel star/vector", "net", "models know nothing of workers"},
+	{"star/train/optim", "star/internal/kernel", "net os sync context", "pure arithmetic"},
 	{"star/train/traintest", "star/train", "net os", "the conformance kit of Model"},
 	{"star/worker/foreign", "star/dtype star/exitcode star/internal/build star/train star/train/data", "", "a model in another process; knows neither jobs nor Python"},
 	{"star/vector", "", "net context time math/rand math/rand/v2", "memory, whatever is in it"},
@@ -49,8 +49,8 @@ var rooms = []struct {
 	{"star/transport/wire", "star", "net os sync context math/rand math/rand/v2", "pure: messages and their bytes"},
 	{"star/transport/wire/gen", "", "net", "writes what follows from the table of messages; nothing imports it"},
 	{"star/transport/transporttest", "star star/transport", "", "the conformance kit of Network"},
-	{"star/ps/rule", "star star/exactsum star/train/kernel", "net os context time math/rand math/rand/v2", "pure arithmetic: what is made of gradients"},
-	{"star/ps", "star star/exitcode star/transport star/exactsum star/compress star/poison star/ps/rule star/replica star/train/kernel star/flightrecorder", "os", "shards know neither models nor the coordinator"},
+	{"star/ps/rule", "star star/exactsum star/internal/kernel", "net os context time math/rand math/rand/v2", "pure arithmetic: what is made of gradients"},
+	{"star/ps", "star star/exitcode star/transport star/exactsum star/compress star/poison star/ps/rule star/replica star/internal/kernel star/flightrecorder", "os", "shards know neither models nor the coordinator"},
 	{"star/replica", "star", "net os sync context time math/rand math/rand/v2", "pure: a simulator can drive it"},
 	{"star/engine", "star star/modes star/pgns star/poison star/replica star/transport/wire", "net os sync context math/rand math/rand/v2", "pure: the coordinator and the simulator do what it decides"},
 	{"star/engine/rehearsal", "star star/engine star/modes star/transport/wire", "net os sync context time math/rand math/rand/v2", "pure: whoever drives it says what happens next"},
@@ -62,7 +62,7 @@ var rooms = []struct {
 	{"star/web", "star star/modes star/runlog star/straggler", "os", "the page of a job, from its run log; knows no files"},
 	{"star/election", "star/exitcode star/transport star/flightrecorder", "", "who coordinates; knows nothing of what"},
 	{"star/cluster", "star/exitcode star/transport star/resource star/flightrecorder", "", "jobs that share hosts; knows neither models nor what jobs do inside"},
-	{"star/allreduce", "star star/transport star/compress star/train/kernel star/vector star/flightrecorder", "", "a library of its own: knows neither models nor the coordinator"},
+	{"star/allreduce", "star star/transport star/compress star/internal/kernel star/vector star/flightrecorder", "", "a library of its own: knows neither models nor the coordinator"},
 	{"star/allreduce/asmgen", "", "net", "writes the assembly of the reductions; nothing imports it"},
 	{"star/checkpoint", "star/dtype star/exitcode star/flightrecorder", "net", "files; a lock guards the list of those that are half written"},
 	{"star/placement", "star/blossom", "net os sync context math/rand math/rand/v2", "pure: where tasks go follows from hosts and demands"},
@@ -74,10 +74,10 @@ var rooms = []struct {
 	{"star/sim", "star star/engine star/modes star/modes/baseline star/pgns star/trace star/ps star/ps/rule star/allreduce star/train/optim star/transport star/transport/wire", "net os sync context", "virtual time: no clock, no goroutine; of allreduce and ps the pure parts"},
 	{"star/bench", "*", "", "wiring"},
 	{"star/member", "star/exitcode star/checkpoint star/internal/build star/internal/defaults star/train/data", "net sync", "what the processes of a job have in common: values and errors"},
-	{"star/worker", "star star/exitcode star/allreduce star/checkpoint star/compress star/coord star/exactsum star/internal/process star/member star/pgns star/poison star/ps star/ps/rule star/resource/actuate star/resource/gpu star/resource/host star/train star/train/data star/train/kernel star/train/optim star/transport star/flightrecorder", "", "a worker: knows neither settings nor models"},
-	{"star/server", "star star/exitcode star/checkpoint star/cluster star/compress star/coord star/election star/internal/build star/internal/combinations star/internal/defaults star/internal/inventory star/internal/pilot star/internal/process star/member star/modes star/modes/baseline star/placement star/ps star/ps/rule star/resource star/resource/actuate star/resource/host star/runlog star/runlog/parts star/straggler star/train star/train/data star/train/kernel star/train/net star/train/optim star/transport star/internal/tenant", "", "a server: knows neither settings nor workers"},
+	{"star/worker", "star star/exitcode star/allreduce star/checkpoint star/compress star/coord star/exactsum star/internal/process star/member star/pgns star/poison star/ps star/ps/rule star/resource/actuate star/resource/gpu star/resource/host star/train star/train/data star/internal/kernel star/train/optim star/transport star/flightrecorder", "", "a worker: knows neither settings nor models"},
+	{"star/server", "star star/exitcode star/checkpoint star/cluster star/compress star/coord star/election star/internal/build star/internal/combinations star/internal/defaults star/internal/inventory star/internal/pilot star/internal/process star/member star/modes star/modes/baseline star/placement star/ps star/ps/rule star/resource star/resource/actuate star/resource/host star/runlog star/runlog/parts star/straggler star/train star/train/data star/internal/kernel star/train/net star/train/optim star/transport star/internal/tenant", "", "a server: knows neither settings nor workers"},
 	{"star/internal/combinations", "", "net os sync context time math/rand math/rand/v2", "pure: a table"},
-	{"star/internal/process", "star/allreduce star/checkpoint star/compress star/coord star/internal/combinations star/member star/modes star/modes/baseline star/ps/rule star/resource star/resource/actuate star/runlog/parts star/train star/train/kernel star/train/optim star/transport star/flightrecorder star/internal/loopback", "", "what workers and servers do alike"},
+	{"star/internal/process", "star/allreduce star/checkpoint star/compress star/coord star/internal/combinations star/member star/modes star/modes/baseline star/ps/rule star/resource star/resource/actuate star/runlog/parts star/train star/internal/kernel star/train/optim star/transport star/flightrecorder star/internal/loopback", "", "what workers and servers do alike"},
 	{"star/internal/options", "star/checkpoint star/internal/process star/internal/settings star/member", "", "what a process needs out of settings: programs use it, libraries know no settings"},
 	{"star/internal/tenant", "star star/cluster star/coord star/internal/loopback star/internal/process star/member star/modes star/resource star/resource/actuate star/resource/host star/transport", "", "the gossip and the cluster of a job: a worker knows them by an interface of its own"},
 	{"star/internal/configure", "star star/coord star/internal/inject star/internal/process star/internal/settings star/member star/resource/actuate star/runlog star/trace star/worker star/cluster star/internal/options star/internal/tenant star/transport", "", "settings, and a worker"},
@@ -184,9 +184,9 @@ func TestLayering(t *testing.T) {
 
 // lends are packages that pure rooms may import although they are not pure themselves, and what of them is not; *: whatever they import.
 var lends = map[string]string{
-	"star/train/kernel": "sync sync/atomic time", // a pool of goroutines for large products; no result depends on them
-	"star/ps/rule":      "sync",                  // goroutines for long vectors, of which no result depends either
-	"star/sim":          "*",                     // it uses the pure parts of allreduce and ps
+	"star/internal/kernel": "sync sync/atomic time", // a pool of goroutines for large products; no result depends on them
+	"star/ps/rule":         "sync",                  // goroutines for long vectors, of which no result depends either
+	"star/sim":             "*",                     // it uses the pure parts of allreduce and ps
 }
 
 // TestPure walks all imports of the pure rooms: who imports them gets no clock, goroutine, lock, file or network by another room.

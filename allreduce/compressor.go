@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"star/compress"
-	"star/train/kernel"
+	"star/internal/kernel"
 )
 
 // CompressorConfig says what a Compressor is for. Len, Codec, Tensors and Seed must be

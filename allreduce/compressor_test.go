@@ -16,7 +16,7 @@ import (
 	"pgregory.net/rapid"
 
 	"star/compress"
-	"star/train/kernel"
+	"star/internal/kernel"
 )
 
 // Every send of an all-to-all meets its receive in the same step, nobody sends to two

@@ -5,7 +5,7 @@ import (
 	"math"
 	"unsafe"
 
-	"star/train/kernel"
+	"star/internal/kernel"
 )
 
 // Op is how elements are combined.

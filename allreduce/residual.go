@@ -8,7 +8,7 @@ import (
 	"slices"
 
 	"star/compress"
-	"star/train/kernel"
+	"star/internal/kernel"
 )
 
 // What a rank's Compressor has left out belongs to the state of a job: a checkpoint has it, and a job that goes on begins with it.

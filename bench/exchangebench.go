@@ -24,8 +24,8 @@ import (
 	"unsafe"
 
 	"star/allreduce"
+	"star/internal/kernel"
 	"star/train"
-	"star/train/kernel"
 	models "star/train/net"
 )
 

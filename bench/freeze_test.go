@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"star"
+	"star/internal/kernel"
 	"star/modes"
 	"star/sim"
-	"star/train/kernel"
 	"star/train/optim"
 )
 

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"star/train/kernel"
+	"star/internal/kernel"
 )
 
 // randoms gives n normal values with the magnitudes of gradients.

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"math"
 
-	"star/train/kernel"
+	"star/internal/kernel"
 )
 
 // Feedback encodes with a memory of what the codec left out. For the t-th

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"star/train/kernel"
+	"star/internal/kernel"
 )
 
 // TestNothingIsLost: what was sent and what is left is the sum of all gradients.

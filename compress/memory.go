@@ -3,7 +3,7 @@ package compress
 import (
 	"fmt"
 
-	"star/train/kernel"
+	"star/internal/kernel"
 )
 
 // Memory is what an encoder remembers from one vector to the next beside what it

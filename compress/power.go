@@ -6,7 +6,7 @@ import (
 	"math"
 	"strconv"
 
-	"star/train/kernel"
+	"star/internal/kernel"
 )
 
 // MaxRank is the greatest rank of PowerSGD. Vogels et al. use 1 to 4; the work

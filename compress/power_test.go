@@ -9,7 +9,7 @@ import (
 
 	"gonum.org/v1/gonum/mat"
 
-	"star/train/kernel"
+	"star/internal/kernel"
 )
 
 // product is a rows×cols matrix of the given rank, plus noise of relative size eps.

@@ -4,7 +4,7 @@ import (
 	"math"
 	"slices"
 
-	"star/train/kernel"
+	"star/internal/kernel"
 )
 
 // Sampling. Coordinates are taken in blocks, which cost one cache miss for many.

@@ -7,7 +7,7 @@ import (
 	"sync"
 
 	"star/compress"
-	"star/train/kernel"
+	"star/internal/kernel"
 )
 
 // What codecs have left out of a worker's gradients belongs to the state of a job: a checkpoint has it, and a job that goes on

@@ -16,10 +16,10 @@ import (
 	"star/compress"
 	"star/exitcode"
 	"star/flightrecorder"
+	"star/internal/kernel"
 	"star/poison"
 	"star/ps/rule"
 	"star/replica"
-	"star/train/kernel"
 	"star/transport"
 )
 

@@ -7,9 +7,9 @@ import (
 
 	"star"
 	"star/exactsum"
+	"star/internal/kernel"
 	"star/poison"
 	"star/ps/rule"
-	"star/train/kernel"
 	"star/transport"
 )
 

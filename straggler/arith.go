@@ -6,7 +6,7 @@ import (
 	"gonum.org/v1/gonum/blas"
 	"gonum.org/v1/gonum/blas/gonum"
 
-	"star/train/kernel"
+	"star/internal/kernel"
 )
 
 // Float is the arithmetic of a network: float64 for comparisons with other

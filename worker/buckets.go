@@ -4,9 +4,9 @@ import (
 	"context"
 	"sync"
 
+	"star/internal/kernel"
 	"star/poison"
 	"star/train"
-	"star/train/kernel"
 )
 
 // buckets exchange a gradient in parts, from its end to its beginning, each as soon as it

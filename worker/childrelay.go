@@ -14,9 +14,9 @@ import (
 
 	"star"
 	"star/exitcode"
+	"star/internal/kernel"
 	"star/internal/process"
 	"star/member"
-	"star/train/kernel"
 	"star/transport"
 )
 

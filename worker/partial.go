@@ -8,8 +8,8 @@ import (
 
 	"star"
 	"star/coord"
+	"star/internal/kernel"
 	"star/ps/rule"
-	"star/train/kernel"
 	"star/transport"
 )
 

@@ -10,11 +10,11 @@ import (
 
 	"star"
 	"star/coord"
+	"star/internal/kernel"
 	"star/internal/process"
 	"star/member"
 	"star/pgns"
 	"star/ps/rule"
-	"star/train/kernel"
 	"star/train/optim"
 	"star/transport"
 )

@@ -7,8 +7,8 @@ import (
 	"star"
 	"star/coord"
 	"star/exitcode"
+	"star/internal/kernel"
 	"star/poison"
-	"star/train/kernel"
 	"star/transport"
 )
 

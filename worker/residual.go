@@ -14,10 +14,10 @@ import (
 	"star/checkpoint"
 	"star/compress"
 	"star/coord"
+	"star/internal/kernel"
 	"star/internal/process"
 	"star/member"
 	"star/ps"
-	"star/train/kernel"
 	"star/transport"
 )
 

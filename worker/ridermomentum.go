@@ -6,7 +6,7 @@ import (
 
 	"star"
 	"star/allreduce"
-	"star/train/kernel"
+	"star/internal/kernel"
 )
 
 // riderMomentum is what rule.WorkerMomentum is to riders of a ring: each has a velocity of its own, with the member that carries it. All members make the same update

@@ -8,8 +8,8 @@ import (
 	"strings"
 
 	"star/allreduce"
+	"star/internal/kernel"
 	"star/train"
-	"star/train/kernel"
 	"star/train/optim"
 )
 

@@ -13,7 +13,7 @@ import (
 	"star"
 	"star/allreduce"
 	"star/coord"
-	"star/train/kernel"
+	"star/internal/kernel"
 	"star/train/optim"
 )
 

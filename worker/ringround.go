@@ -11,9 +11,9 @@ import (
 	"star/allreduce"
 	"star/coord"
 	"star/exactsum"
+	"star/internal/kernel"
 	"star/ps/rule"
 	"star/train"
-	"star/train/kernel"
 	"star/transport"
 )
 

@@ -13,13 +13,13 @@ import (
 	"star/coord"
 	"star/exitcode"
 	"star/flightrecorder"
+	"star/internal/kernel"
 	"star/internal/process"
 	"star/member"
 	"star/ps"
 	"star/resource/gpu"
 	"star/resource/host"
 	"star/train/data"
-	"star/train/kernel"
 	"star/transport"
 )
 

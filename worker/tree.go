@@ -10,8 +10,8 @@ import (
 	"star"
 	"star/coord"
 	"star/flightrecorder"
+	"star/internal/kernel"
 	"star/internal/process"
-	"star/train/kernel"
 	"star/transport"
 )
 

@@ -10,11 +10,11 @@ import (
 	"star/compress"
 	"star/coord"
 	"star/internal/combinations"
+	"star/internal/kernel"
 	"star/member"
 	"star/modes/baseline"
 	"star/ps/rule"
 	"star/train"
-	"star/train/kernel"
 	"star/train/optim"
 )
 

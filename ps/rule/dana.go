@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	"star/train/kernel"
+	"star/internal/kernel"
 )
 
 // WorkerMomentum is Nesterov's momentum with a velocity for each worker: DANA. An update of the gradients gᵢ with weights cᵢ makes

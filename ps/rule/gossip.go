@@ -5,7 +5,7 @@ import (
 	"math"
 
 	"star"
-	"star/train/kernel"
+	"star/internal/kernel"
 )
 
 // Gossip is AD-PSGD: each worker has a model of its own, xᵢ. When its gradient arrives, which it computed on xᵢ as it was when it

@@ -7,7 +7,7 @@ import (
 
 	"star"
 	"star/exactsum"
-	"star/train/kernel"
+	"star/internal/kernel"
 )
 
 // Gradient is one shard's slice of a worker's gradient.

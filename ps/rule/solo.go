@@ -1,6 +1,6 @@
 package rule
 
-import "star/train/kernel"
+import "star/internal/kernel"
 
 // Solo is a worker's side where it trains by itself from one release to the next and hands over how far it has come (local SGD,
 // DiLoCo, EASGD). It is used by one goroutine.

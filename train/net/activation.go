@@ -3,7 +3,7 @@ package net
 import (
 	"math/rand/v2"
 
-	"star/train/kernel"
+	"star/internal/kernel"
 )
 
 // An Activation is applied to a layer's result in the same pass.

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"math"
 
-	"star/train/kernel"
+	"star/internal/kernel"
 )
 
 // A Window is how a convolution or a pooling looks at its input. Zero Stride means

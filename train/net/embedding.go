@@ -1,6 +1,6 @@
 package net
 
-import "star/train/kernel"
+import "star/internal/kernel"
 
 // embed gathers rows of table, (vocabulary, width): y[p] = table[tokens[p]].
 // Tokens are in range; the model checks them before it runs.

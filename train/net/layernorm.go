@@ -1,6 +1,6 @@
 package net
 
-import "star/train/kernel"
+import "star/internal/kernel"
 
 // layerNormEps is PyTorch's default.
 const layerNormEps = 1e-5

@@ -1,6 +1,6 @@
 package net
 
-import "star/train/kernel"
+import "star/internal/kernel"
 
 // linear is y = act(x·Wᵀ + b), W of shape (out, in) as in PyTorch.
 type linear struct {

@@ -3,7 +3,7 @@ package net
 import (
 	"fmt"
 
-	"star/train/kernel"
+	"star/internal/kernel"
 )
 
 func init() {

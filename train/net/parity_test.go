@@ -9,8 +9,8 @@ import (
 	"slices"
 	"testing"
 
+	"star/internal/kernel"
 	"star/train"
-	"star/train/kernel"
 )
 
 // A curve is a file of testdata/torch: what testdata/torch_parity.py recorded.

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 
+	"star/internal/kernel"
 	"star/train"
-	"star/train/kernel"
 )
 
 // Sequence models read tokens (batch, steps) and predict, at every position, the

@@ -1,6 +1,6 @@
 package net
 
-import "star/train/kernel"
+import "star/internal/kernel"
 
 // softmaxLoss is the mean softmax cross-entropy of rows of scores, with its
 // gradient; see kernel.SoftmaxXent.

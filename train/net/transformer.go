@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"math"
 
-	"star/train/kernel"
+	"star/internal/kernel"
 )
 
 func init() {

@@ -25,7 +25,7 @@ import (
 	"math"
 	"strings"
 
-	"star/train/kernel"
+	"star/internal/kernel"
 )
 
 // Names of the optimisers.

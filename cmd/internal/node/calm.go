@@ -7,13 +7,13 @@ import (
 
 	"star"
 	"star/exactsum"
+	"star/internal/kernel"
 	"star/internal/options"
 	"star/internal/process"
 	"star/internal/settings"
 	"star/ps/rule"
 	"star/train"
 	"star/train/data"
-	"star/train/kernel"
 	"star/train/net"
 	"star/train/optim"
 )

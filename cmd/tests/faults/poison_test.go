@@ -14,9 +14,9 @@ import (
 
 	core "star"
 	"star/coord"
+	"star/internal/kernel"
 	"star/ps"
 	"star/train/data"
-	"star/train/kernel"
 	"star/train/net"
 	"star/transport"
 

@@ -15,7 +15,7 @@ func TestFilesAreFresh(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !bytes.Equal(got, want) {
-			t.Errorf("%s is not what asmgen writes: run go run ./asmgen in train/kernel", name)
+			t.Errorf("%s is not what asmgen writes: run go run ./asmgen in internal/kernel", name)
 		}
 	}
 }

@@ -3,7 +3,7 @@ package kernel_test
 import (
 	"fmt"
 
-	"star/train/kernel"
+	"star/internal/kernel"
 )
 
 // A linear layer keeps its weights as out × in: y = x·Wᵀ, with the rows of x the

@@ -1,6 +1,6 @@
 // Command asmgen writes the assembly of package kernel, one file for each family:
 //
-//	go run ./asmgen        # in train/kernel
+//	go run ./asmgen        # in internal/kernel
 //
 // The families are regular (a tile of r rows and v vectors for every r and v),
 // so that no shape needs padding to a tile size, and writing them out by hand

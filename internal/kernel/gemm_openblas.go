@@ -2,7 +2,7 @@
 
 package kernel
 
-import "star/train/kernel/openblas"
+import "star/internal/kernel/openblas"
 
 // Name is the implementation of Gemm in use: "openblas". Everything else uses
 // what the processor has.
