@@ -17,7 +17,7 @@ import (
 	"strings"
 	"time"
 
-	"star/exitcode"
+	"star/internal/exitcode"
 )
 
 // HelperName is the program that reaches object stores: it is looked for beside the running program, then in PATH. It is a program

@@ -15,7 +15,7 @@ import (
 	"testing/iotest"
 	"time"
 
-	"star/exitcode"
+	"star/internal/exitcode"
 )
 
 // killAt is set in processes that are to kill themselves (TestKillAtEveryStep).

@@ -22,7 +22,7 @@ import (
 
 	"github.com/hashicorp/memberlist"
 
-	"star/exitcode"
+	"star/internal/exitcode"
 )
 
 // GossipConfig is how a process meets the others of its cluster.

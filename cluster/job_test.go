@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"star/exitcode"
+	"star/internal/exitcode"
 )
 
 func meetJob(t *testing.T, cfg GossipConfig, me JobMember) *JobGossip {

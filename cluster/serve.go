@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"star/exitcode"
+	"star/internal/exitcode"
 	"star/transport"
 )
 

@@ -12,8 +12,8 @@ import (
 	"strings"
 	"time"
 
-	"star/exitcode"
 	"star/flightrecorder"
+	"star/internal/exitcode"
 	"star/resource"
 	"star/transport"
 )

@@ -7,7 +7,7 @@ import (
 
 	"star"
 	"star/engine"
-	"star/exitcode"
+	"star/internal/exitcode"
 	"star/transport"
 )
 

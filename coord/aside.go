@@ -2,7 +2,7 @@ package coord
 
 import (
 	"star"
-	"star/exitcode"
+	"star/internal/exitcode"
 	"star/runlog"
 	"star/transport"
 )

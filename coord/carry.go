@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"star/engine"
-	"star/exitcode"
+	"star/internal/exitcode"
 	"star/runlog"
 	"star/transport"
 )

@@ -50,8 +50,8 @@ import (
 
 	"star"
 	"star/engine"
-	"star/exitcode"
 	"star/flightrecorder"
+	"star/internal/exitcode"
 	"star/modes"
 	"star/pgns"
 	"star/poison"

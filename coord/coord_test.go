@@ -20,7 +20,7 @@ import (
 	"star/coord/advice"
 	"star/engine"
 	"star/exactsum"
-	"star/exitcode"
+	"star/internal/exitcode"
 	"star/modes"
 	"star/replica"
 	"star/runlog"

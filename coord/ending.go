@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"star/exitcode"
+	"star/internal/exitcode"
 	"star/runlog"
 	"star/transport"
 )

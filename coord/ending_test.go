@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"star/exitcode"
+	"star/internal/exitcode"
 	"star/runlog"
 	"star/transport"
 )

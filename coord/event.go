@@ -8,7 +8,7 @@ import (
 	"star"
 	"star/engine"
 	"star/exactsum"
-	"star/exitcode"
+	"star/internal/exitcode"
 	"star/pgns"
 	"star/runlog"
 	"star/transport"

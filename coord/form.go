@@ -10,7 +10,7 @@ import (
 
 	"star"
 	"star/engine"
-	"star/exitcode"
+	"star/internal/exitcode"
 	"star/modes"
 	"star/transport"
 )

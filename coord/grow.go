@@ -6,7 +6,7 @@ import (
 
 	"star"
 	"star/engine"
-	"star/exitcode"
+	"star/internal/exitcode"
 	"star/modes"
 	"star/runlog"
 )

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"star"
-	"star/exitcode"
+	"star/internal/exitcode"
 	"star/modes"
 	"star/transport"
 )

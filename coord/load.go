@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"star/engine"
-	"star/exitcode"
+	"star/internal/exitcode"
 	"star/transport"
 )
 

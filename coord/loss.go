@@ -8,7 +8,7 @@ import (
 
 	"star"
 	"star/engine"
-	"star/exitcode"
+	"star/internal/exitcode"
 	"star/runlog"
 	"star/transport"
 )

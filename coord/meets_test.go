@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"star"
-	"star/exitcode"
+	"star/internal/exitcode"
 	"star/modes"
 	"star/transport"
 )

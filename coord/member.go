@@ -17,8 +17,8 @@ import (
 	"github.com/cenkalti/backoff/v5"
 
 	"star"
-	"star/exitcode"
 	"star/flightrecorder"
+	"star/internal/exitcode"
 	"star/transport"
 )
 

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"star/engine"
-	"star/exitcode"
 	"star/flightrecorder"
+	"star/internal/exitcode"
 	"star/replica"
 	"star/runlog"
 	"star/transport"

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"star/engine"
-	"star/exitcode"
+	"star/internal/exitcode"
 	"star/replica"
 	"star/runlog"
 	"star/transport"

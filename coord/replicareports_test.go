@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"star/engine"
-	"star/exitcode"
+	"star/internal/exitcode"
 	"star/replica"
 	"star/runlog"
 	"star/transport"

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"star/exitcode"
+	"star/internal/exitcode"
 	"star/runlog"
 	"star/transport"
 )

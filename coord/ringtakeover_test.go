@@ -9,7 +9,7 @@ import (
 
 	"star"
 	"star/engine"
-	"star/exitcode"
+	"star/internal/exitcode"
 	"star/modes"
 	"star/transport"
 )

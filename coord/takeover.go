@@ -10,7 +10,7 @@ import (
 	"star"
 	"star/coord/failover"
 	"star/engine"
-	"star/exitcode"
+	"star/internal/exitcode"
 	"star/modes"
 	"star/replica"
 	"star/runlog"

@@ -15,7 +15,7 @@ import (
 
 	"star"
 	"star/engine"
-	"star/exitcode"
+	"star/internal/exitcode"
 	"star/modes"
 	"star/replica"
 	"star/transport"

@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	"star/coord/failover"
-	"star/exitcode"
+	"star/internal/exitcode"
 	"star/transport"
 )
 

@@ -7,7 +7,7 @@ import (
 
 	"star"
 	"star/exactsum"
-	"star/exitcode"
+	"star/internal/exitcode"
 	"star/runlog"
 	"star/transport"
 )

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"star/exitcode"
+	"star/internal/exitcode"
 	"star/modes"
 	"star/transport"
 )

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"star"
-	"star/exitcode"
+	"star/internal/exitcode"
 	"star/transport"
 )
 

@@ -16,7 +16,7 @@ import (
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
 
-	"star/exitcode"
+	"star/internal/exitcode"
 )
 
 // A member with a folder writes what it votes and what it is sent to a file before it says so to anybody. Started again it is the same member: it has its place, its

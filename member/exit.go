@@ -8,8 +8,8 @@ import (
 	"syscall"
 
 	"star/checkpoint"
-	"star/exitcode"
 	"star/internal/build"
+	"star/internal/exitcode"
 	"star/train/data"
 )
 

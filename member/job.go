@@ -17,8 +17,8 @@ import (
 	"slices"
 	"time"
 
-	"star/exitcode"
 	"star/internal/defaults"
+	"star/internal/exitcode"
 )
 
 // AllReduce is the value of Arch for jobs without parameter servers, PS of those with them.

@@ -15,8 +15,8 @@ import (
 
 	"star"
 	"star/compress"
-	"star/exitcode"
 	"star/flightrecorder"
+	"star/internal/exitcode"
 	"star/ps/rule"
 	"star/transport"
 )

@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"star/exitcode"
+	"star/internal/exitcode"
 	"star/ps/rule"
 	"star/transport"
 )

@@ -14,8 +14,8 @@ import (
 
 	"star"
 	"star/compress"
-	"star/exitcode"
 	"star/flightrecorder"
+	"star/internal/exitcode"
 	"star/internal/kernel"
 	"star/poison"
 	"star/ps/rule"

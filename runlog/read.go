@@ -11,7 +11,7 @@ import (
 	"strconv"
 	"time"
 
-	"star/exitcode"
+	"star/internal/exitcode"
 	"star/unpack"
 )
 

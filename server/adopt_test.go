@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"star/coord"
-	"star/exitcode"
+	"star/internal/exitcode"
 	"star/member"
 )
 

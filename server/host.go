@@ -8,7 +8,7 @@ import (
 
 	"star/compress"
 	"star/coord"
-	"star/exitcode"
+	"star/internal/exitcode"
 	"star/internal/process"
 	"star/member"
 	"star/ps"

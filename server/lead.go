@@ -11,7 +11,7 @@ import (
 
 	"star/coord"
 	"star/election"
-	"star/exitcode"
+	"star/internal/exitcode"
 	"star/internal/process"
 	"star/member"
 	"star/ps/rule"

@@ -8,7 +8,7 @@ import (
 	"hash/crc32"
 	"math"
 
-	"star/exitcode"
+	"star/internal/exitcode"
 )
 
 // Model is a trained network and what it needs to know of its inputs. Its outputs

@@ -8,7 +8,7 @@ import (
 	"math"
 	"unsafe"
 
-	"star/exitcode"
+	"star/internal/exitcode"
 	"star/transport/wire"
 )
 

@@ -17,8 +17,8 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 
-	"star/exitcode"
 	"star/internal/build"
+	"star/internal/exitcode"
 	"star/transport/wire"
 )
 

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"star"
-	"star/exitcode"
+	"star/internal/exitcode"
 	"star/internal/kernel"
 	"star/internal/process"
 	"star/member"

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"star/exitcode"
+	"star/internal/exitcode"
 	"star/member"
 )
 

@@ -6,7 +6,7 @@ import (
 
 	"star"
 	"star/coord"
-	"star/exitcode"
+	"star/internal/exitcode"
 	"star/internal/kernel"
 	"star/poison"
 	"star/transport"

@@ -16,7 +16,7 @@ import (
 	"star/allreduce"
 	"star/compress"
 	"star/coord"
-	"star/exitcode"
+	"star/internal/exitcode"
 	"star/member"
 	"star/poison"
 	"star/train"

@@ -35,7 +35,7 @@ import (
 	"gocloud.dev/gcerrors"
 
 	"star/checkpoint"
-	"star/exitcode"
+	"star/internal/exitcode"
 )
 
 func main() {

@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"star/exitcode"
+	"star/internal/exitcode"
 
 	"star/cmd/tests/jobtest"
 )

@@ -17,8 +17,8 @@ import (
 
 	"star/coord"
 	"star/coord/advice"
-	"star/exitcode"
 	"star/internal/defaults"
+	"star/internal/exitcode"
 	"star/internal/settings"
 	"star/member"
 	"star/runlog"

@@ -7,8 +7,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"star/cmd/internal/doctor"
-	"star/exitcode"
 	"star/internal/defaults"
+	"star/internal/exitcode"
 	"star/internal/process"
 	"star/internal/settings"
 	"star/member"

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"star/cmd/tests/jobtest"
-	"star/exitcode"
+	"star/internal/exitcode"
 )
 
 // With --log-format json every line of standard error is JSON, the last one with the error and its exit code, too;

@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"star/exitcode"
+	"star/internal/exitcode"
 	"star/internal/settings"
 	"star/resource/actuate"
 )

@@ -15,7 +15,7 @@ import (
 
 	"star/cmd/internal/node"
 	"star/coord"
-	"star/exitcode"
+	"star/internal/exitcode"
 	"star/internal/process"
 	"star/internal/settings"
 	"star/member"

@@ -11,7 +11,7 @@ import (
 
 	"star/checkpoint"
 	"star/cmd/internal/chaos"
-	"star/exitcode"
+	"star/internal/exitcode"
 	"star/internal/options"
 	"star/internal/process"
 	"star/runlog"

@@ -26,7 +26,7 @@ import (
 	"star/cmd/internal/node"
 	"star/cmd/internal/ports"
 	"star/coord"
-	"star/exitcode"
+	"star/internal/exitcode"
 	"star/internal/inject"
 	"star/internal/process"
 	"star/internal/settings"

@@ -20,7 +20,7 @@ import (
 
 	"star/cmd/internal/schedule"
 	"star/deploy"
-	"star/exitcode"
+	"star/internal/exitcode"
 	"star/sched/live"
 )
 

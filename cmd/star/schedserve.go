@@ -24,7 +24,7 @@ import (
 
 	"star/cmd/internal/ports"
 	"star/cmd/internal/schedule"
-	"star/exitcode"
+	"star/internal/exitcode"
 	"star/internal/inventory"
 	"star/internal/options"
 	"star/internal/process"

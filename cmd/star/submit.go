@@ -15,8 +15,8 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"star/deploy"
-	"star/exitcode"
 	"star/internal/defaults"
+	"star/internal/exitcode"
 	"star/internal/settings"
 )
 

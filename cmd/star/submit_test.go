@@ -18,7 +18,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"star/deploy"
-	"star/exitcode"
+	"star/internal/exitcode"
 	"star/internal/settings"
 	"star/member"
 )

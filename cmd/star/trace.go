@@ -19,8 +19,8 @@ import (
 
 	"star"
 	"star/cmd/internal/watch"
-	"star/exitcode"
 	"star/internal/build"
+	"star/internal/exitcode"
 	"star/internal/process"
 	"star/internal/settings"
 	"star/member"

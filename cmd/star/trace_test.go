@@ -13,7 +13,7 @@ import (
 
 	"github.com/parquet-go/parquet-go"
 
-	"star/exitcode"
+	"star/internal/exitcode"
 	"star/member"
 )
 

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"star/checkpoint"
-	"star/exitcode"
+	"star/internal/exitcode"
 	"star/internal/process"
 	"star/internal/settings"
 	"star/member"

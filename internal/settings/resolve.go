@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
 
-	"star/exitcode"
+	"star/internal/exitcode"
 )
 
 // Flags that every bound command has besides its settings.

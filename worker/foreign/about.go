@@ -7,7 +7,7 @@ import (
 	"os"
 
 	"star/dtype"
-	"star/exitcode"
+	"star/internal/exitcode"
 	"star/train"
 )
 

@@ -15,7 +15,7 @@ import (
 	"syscall"
 	"time"
 
-	"star/exitcode"
+	"star/internal/exitcode"
 )
 
 // Variables of the environment through which one side finds the other.

@@ -7,8 +7,8 @@ import (
 	"syscall"
 	"unsafe"
 
-	"star/exitcode"
 	"star/internal/build"
+	"star/internal/exitcode"
 )
 
 // magic is how the memory begins.

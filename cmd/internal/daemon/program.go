@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"star/cmd/internal/node"
-	"star/exitcode"
+	"star/internal/exitcode"
 	"star/internal/settings"
 	"star/member"
 	"star/train/data"

@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"star/exitcode"
+	"star/internal/exitcode"
 )
 
 // needed is the address space in bytes that a process reserves before it trains anything: some 0.6 GB for Go's heap, and for each thread 8 MB of stack and up to

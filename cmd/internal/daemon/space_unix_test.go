@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"star/exitcode"
+	"star/internal/exitcode"
 	"star/member"
 )
 

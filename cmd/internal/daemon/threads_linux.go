@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"star/exitcode"
+	"star/internal/exitcode"
 )
 
 // small is the limit from which on the user's threads are not counted: hosts of many processes have higher ones, and counting reads a file of each process.

@@ -16,7 +16,7 @@ import (
 	"syscall"
 	"time"
 
-	"star/exitcode"
+	"star/internal/exitcode"
 	"star/transport"
 )
 

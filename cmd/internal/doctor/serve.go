@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"star/exitcode"
+	"star/internal/exitcode"
 	"star/transport"
 )
 

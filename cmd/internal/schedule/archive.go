@@ -11,7 +11,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"star/exitcode"
+	"star/internal/exitcode"
 	"star/sched/live"
 )
 

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"star/cmd/internal/ports"
-	"star/exitcode"
+	"star/internal/exitcode"
 	"star/member"
 	"star/sched/live"
 )

@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	"star/exitcode"
+	"star/internal/exitcode"
 )
 
 // child is a process that a service has started, or a service before it: files beside each other, that begin with this path. It holds a lock as long as it lives, so that

@@ -16,7 +16,7 @@ import (
 	"slices"
 	"time"
 
-	"star/exitcode"
+	"star/internal/exitcode"
 	"star/member"
 	"star/sched"
 	"star/sched/live"

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"star/election"
-	"star/exitcode"
+	"star/internal/exitcode"
 	"star/member"
 	"star/runlog"
 	"star/sched"

@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"star/election"
-	"star/exitcode"
+	"star/internal/exitcode"
 	"star/internal/process"
 	"star/internal/settings"
 	"star/member"

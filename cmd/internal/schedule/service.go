@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"star/cmd/internal/ports"
-	"star/exitcode"
+	"star/internal/exitcode"
 	"star/internal/process"
 	"star/internal/settings"
 	"star/runlog"

@@ -15,8 +15,8 @@ import (
 	"syscall"
 	"time"
 
-	"star/exitcode"
 	"star/internal/build"
+	"star/internal/exitcode"
 	"star/member"
 	"star/sched/live"
 )

@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"star/exitcode"
+	"star/internal/exitcode"
 	"star/sched/live"
 )
 

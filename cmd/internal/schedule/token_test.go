@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"star/exitcode"
+	"star/internal/exitcode"
 	"star/member"
 	"star/sched/live"
 	"star/transport"

@@ -20,7 +20,7 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 
-	"star/exitcode"
+	"star/internal/exitcode"
 	"star/transport"
 )
 

@@ -17,7 +17,7 @@ import (
 	"github.com/shirou/gopsutil/v4/process"
 
 	"star"
-	"star/exitcode"
+	"star/internal/exitcode"
 	"star/resource/host"
 )
 

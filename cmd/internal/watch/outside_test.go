@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"star"
-	"star/exitcode"
+	"star/internal/exitcode"
 )
 
 func TestApart(t *testing.T) {

@@ -21,7 +21,7 @@ func TestPage(t *testing.T) {
 		}
 		fmt.Fprintf(&b, "| %d | %s | %s |\n", c.Number, c.Meaning, c.Examples)
 	}
-	generated.Section(t, "../docs/recover.md", "exit codes", "go test ./exitcode -write", b.String())
+	generated.Section(t, "../../docs/recover.md", "exit codes", "go test ./internal/exitcode -write", b.String())
 
 	f, err := parser.ParseFile(token.NewFileSet(), "exitcode.go", nil, 0)
 	if err != nil {
