@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"star/flightrecorder"
+	"star/internal/flightrecorder"
 )
 
 // Config says who this rank is and how it reaches the others. Rank, Size and

@@ -14,7 +14,7 @@ import (
 	"sync"
 	"syscall"
 
-	"star/flightrecorder"
+	"star/internal/flightrecorder"
 )
 
 // A place is the path of a folder, or the address of one in an object store

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"star/flightrecorder"
+	"star/internal/flightrecorder"
 )
 
 // stuck is a disk that does not flush before it is told to.

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"star/flightrecorder"
+	"star/internal/flightrecorder"
 	"star/transport"
 )
 

@@ -16,8 +16,8 @@ import (
 
 	"github.com/hashicorp/memberlist"
 
-	"star/flightrecorder"
 	"star/internal/exitcode"
+	"star/internal/flightrecorder"
 )
 
 // A job may have a gossip of its own, by which its processes find each other: whoever knows one member learns where the coordinator is.

@@ -12,8 +12,8 @@ import (
 	"strings"
 	"time"
 
-	"star/flightrecorder"
 	"star/internal/exitcode"
+	"star/internal/flightrecorder"
 	"star/resource"
 	"star/transport"
 )

@@ -50,8 +50,8 @@ import (
 
 	"star"
 	"star/engine"
-	"star/flightrecorder"
 	"star/internal/exitcode"
+	"star/internal/flightrecorder"
 	"star/modes"
 	"star/pgns"
 	"star/poison"

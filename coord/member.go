@@ -17,8 +17,8 @@ import (
 	"github.com/cenkalti/backoff/v5"
 
 	"star"
-	"star/flightrecorder"
 	"star/internal/exitcode"
+	"star/internal/flightrecorder"
 	"star/transport"
 )
 

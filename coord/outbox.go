@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"star/flightrecorder"
+	"star/internal/flightrecorder"
 	"star/transport"
 )
 

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"star/engine"
-	"star/flightrecorder"
 	"star/internal/exitcode"
+	"star/internal/flightrecorder"
 	"star/replica"
 	"star/runlog"
 	"star/transport"

@@ -15,8 +15,8 @@ import (
 
 	"go.etcd.io/raft/v3/raftpb"
 
-	"star/flightrecorder"
 	"star/internal/exitcode"
+	"star/internal/flightrecorder"
 	"star/transport"
 )
 

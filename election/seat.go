@@ -13,7 +13,7 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 	"go.etcd.io/raft/v3/tracker"
 
-	"star/flightrecorder"
+	"star/internal/flightrecorder"
 )
 
 // A member that ends has forgotten what it has agreed to, so nobody may take it for the same one when it is started again. Its place is kept: the others

@@ -15,8 +15,8 @@ import (
 
 	"star"
 	"star/compress"
-	"star/flightrecorder"
 	"star/internal/exitcode"
+	"star/internal/flightrecorder"
 	"star/ps/rule"
 	"star/transport"
 )

@@ -14,8 +14,8 @@ import (
 
 	"star"
 	"star/compress"
-	"star/flightrecorder"
 	"star/internal/exitcode"
+	"star/internal/flightrecorder"
 	"star/internal/kernel"
 	"star/poison"
 	"star/ps/rule"

@@ -18,7 +18,7 @@ import (
 
 	"star"
 	"star/compress"
-	"star/flightrecorder"
+	"star/internal/flightrecorder"
 	"star/ps/rule"
 	"star/transport"
 )

@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"time"
 
-	"star/flightrecorder"
+	"star/internal/flightrecorder"
 )
 
 // Link is one direction of a Pipe's connections. The zero Link is instant.

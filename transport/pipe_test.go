@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"star/flightrecorder"
+	"star/internal/flightrecorder"
 	"star/transport"
 )
 

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"star/coord"
-	"star/flightrecorder"
+	"star/internal/flightrecorder"
 	"star/transport"
 )
 

@@ -15,7 +15,7 @@ import (
 	"star/allreduce"
 	"star/compress"
 	"star/coord"
-	"star/flightrecorder"
+	"star/internal/flightrecorder"
 	"star/internal/process"
 	"star/member"
 	"star/train/optim"

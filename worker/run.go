@@ -11,8 +11,8 @@ import (
 
 	"star/compress"
 	"star/coord"
-	"star/flightrecorder"
 	"star/internal/exitcode"
+	"star/internal/flightrecorder"
 	"star/internal/kernel"
 	"star/internal/process"
 	"star/member"

@@ -9,7 +9,7 @@ import (
 
 	"star"
 	"star/coord"
-	"star/flightrecorder"
+	"star/internal/flightrecorder"
 	"star/internal/kernel"
 	"star/internal/process"
 	"star/transport"

@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"time"
 
-	"star/flightrecorder"
+	"star/internal/flightrecorder"
 )
 
 // quitAgain is how soon a second SIGQUIT must follow for Go's own dump.

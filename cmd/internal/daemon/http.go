@@ -18,7 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"star/flightrecorder"
+	"star/internal/flightrecorder"
 	"star/internal/process"
 	"star/internal/settings"
 	"star/transport"
