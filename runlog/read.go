@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"star/internal/exitcode"
-	"star/unpack"
+	"star/internal/unpack"
 )
 
 // Line is one line of a run log.

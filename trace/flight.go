@@ -13,7 +13,7 @@ import (
 	"strconv"
 	"strings"
 
-	"star/unpack"
+	"star/internal/unpack"
 )
 
 // Flight is what the flight recorder of PyTorch's process groups kept of one rank: the last collectives that it began. The fields of the records are

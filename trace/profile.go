@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"star/unpack"
+	"star/internal/unpack"
 )
 
 // Profile is what one rank's trace of PyTorch's profiler says of its steps.

@@ -15,7 +15,7 @@ import (
 	"strings"
 	"time"
 
-	"star/unpack"
+	"star/internal/unpack"
 )
 
 // Columns are the names that a step log has for what an Import needs. The zero value finds them.

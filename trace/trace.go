@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"star"
-	"star/unpack"
+	"star/internal/unpack"
 )
 
 // Trace is a recorded job: the time of every worker in every step.

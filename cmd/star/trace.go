@@ -23,11 +23,11 @@ import (
 	"star/internal/exitcode"
 	"star/internal/process"
 	"star/internal/settings"
+	"star/internal/unpack"
 	"star/member"
 	"star/runlog"
 	"star/trace"
 	"star/trace/ops"
-	"star/unpack"
 )
 
 func traceCommand() *cobra.Command {

@@ -12,10 +12,10 @@ import (
 
 	"star/cmd/internal/schedule"
 	"star/internal/schedsim"
+	"star/internal/unpack"
 	"star/runlog"
 	"star/sched"
 	"star/sched/workload"
-	"star/unpack"
 	"star/web"
 )
 

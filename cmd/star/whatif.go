@@ -22,12 +22,12 @@ import (
 	"star/cmd/internal/whatif"
 	"star/internal/process"
 	"star/internal/settings"
+	"star/internal/unpack"
 	"star/member"
 	"star/modes"
 	"star/runlog"
 	"star/sim"
 	"star/train/optim"
-	"star/unpack"
 )
 
 // whatIfOptions are the settings of star sim --from.

@@ -9,9 +9,9 @@ import (
 	"slices"
 
 	"star/internal/settings"
+	"star/internal/unpack"
 	"star/member"
 	"star/sched/workload"
-	"star/unpack"
 )
 
 // Output is the file of a setting that names one, standard output for -, and nil for none.

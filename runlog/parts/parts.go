@@ -24,8 +24,8 @@ import (
 
 	"github.com/klauspost/compress/gzip" // in about half of compress/gzip's time
 
+	"star/internal/unpack"
 	"star/runlog"
-	"star/unpack"
 )
 
 // part is a file of parts of a log.

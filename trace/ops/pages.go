@@ -18,7 +18,7 @@ import (
 	"github.com/parquet-go/parquet-go/format"
 	"github.com/pierrec/lz4/v4"
 
-	"star/unpack"
+	"star/internal/unpack"
 )
 
 // errLies is in the error of a page that holds more than its header says.

@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"star/unpack"
+	"star/internal/unpack"
 )
 
 // npzKeys are the names under which the arrays of an archive are looked for:

@@ -9,7 +9,7 @@ import (
 	"io/fs"
 	"os"
 
-	"star/unpack"
+	"star/internal/unpack"
 )
 
 // source is a file that is read once from front to back, unpacked if it is
