@@ -14,7 +14,7 @@ import (
 	"slices"
 	"time"
 
-	"star/vector"
+	"star/internal/vector"
 )
 
 // TuneConfig says what Tune measures. The zero value works.

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"star/vector"
+	"star/internal/vector"
 )
 
 // A loan is a part of the stream that is not in the ring: the reader takes it from the writer's memory itself (process_vm_readv). It is copied once in place of twice.

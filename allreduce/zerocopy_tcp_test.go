@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"star/allreduce"
-	"star/vector"
+	"star/internal/vector"
 )
 
 // Over links that are lent memory, what a rank writes to its vector after an operation reaches nobody.

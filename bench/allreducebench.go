@@ -21,7 +21,7 @@ import (
 	"time"
 
 	"star/allreduce"
-	"star/vector"
+	"star/internal/vector"
 )
 
 //go:embed peers/mpi_allreduce.c

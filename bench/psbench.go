@@ -15,11 +15,11 @@ import (
 	"syscall"
 	"time"
 
+	"star/internal/vector"
 	"star/ps"
 	"star/ps/rule"
 	"star/train/optim"
 	"star/transport"
-	"star/vector"
 )
 
 // PSConfig says what PS measures. The zero value measures what the project

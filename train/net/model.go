@@ -8,8 +8,8 @@ import (
 	"slices"
 	"unsafe"
 
+	"star/internal/vector"
 	"star/train"
-	"star/vector"
 )
 
 // keep is how many training graphs of different batch sizes a model holds: each
