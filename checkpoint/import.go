@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"star/dtype"
+	"star/internal/dtype"
 )
 
 // Import makes the complete checkpoint dir of a safetensors file of named tensors, such as PyTorch's safetensors.torch.save_file writes of a

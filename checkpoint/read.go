@@ -14,7 +14,7 @@ import (
 	"strconv"
 	"strings"
 
-	"star/dtype"
+	"star/internal/dtype"
 )
 
 // maxManifest bounds the manifest: a million tensors fit.

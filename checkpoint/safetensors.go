@@ -12,7 +12,7 @@ import (
 	"strings"
 	"unsafe"
 
-	"star/dtype"
+	"star/internal/dtype"
 )
 
 // maxHeader bounds the JSON header of a safetensors file, as the format does.

@@ -12,7 +12,7 @@ import (
 	"slices"
 	"strconv"
 
-	"star/dtype"
+	"star/internal/dtype"
 )
 
 // Format is the newest version of the layout of checkpoints. [WriteManifest] writes 1 where all buffers are float32, which is what earlier versions of

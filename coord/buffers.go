@@ -5,7 +5,7 @@ import (
 	"cmp"
 
 	"star"
-	"star/dtype"
+	"star/internal/dtype"
 	"star/transport"
 )
 

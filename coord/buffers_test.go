@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"star"
-	"star/dtype"
+	"star/internal/dtype"
 	"star/transport"
 )
 

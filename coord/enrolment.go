@@ -7,7 +7,7 @@ import (
 	"math"
 	"slices"
 
-	"star/dtype"
+	"star/internal/dtype"
 	"star/transport"
 )
 

@@ -5,7 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 
-	"star/dtype"
+	"star/internal/dtype"
 )
 
 // LayoutHash tells models apart that say of themselves names and shapes of their tensors alone: 16 hexadecimal digits. Types are left out, and complex buffers, so that a

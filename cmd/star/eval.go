@@ -19,7 +19,7 @@ import (
 
 	"star/checkpoint"
 	"star/cmd/internal/daemon"
-	"star/dtype"
+	"star/internal/dtype"
 	"star/internal/process"
 	"star/internal/settings"
 	"star/member"

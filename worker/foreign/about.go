@@ -6,7 +6,7 @@ import (
 	"math"
 	"os"
 
-	"star/dtype"
+	"star/internal/dtype"
 	"star/internal/exitcode"
 	"star/train"
 )
