@@ -24,7 +24,7 @@ replicas:
 	go build -trimpath -o bin/star ./cmd/star
 	bench/replicas.py --star bin/star
 bench:
-	go test -run '^$$' -bench . -count 5 ./modes ./exactsum ./transport ./ps ./internal/kernel ./train/...
+	go test -run '^$$' -bench . -count 5 ./modes ./internal/exactsum ./transport ./ps ./internal/kernel ./train/...
 golden:
 	go test ./modes ./ps -rewrite
 # What moves of packages must not change: prints "no difference", or what differs. bench/freeze.sh --record records it anew.

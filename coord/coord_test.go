@@ -19,7 +19,7 @@ import (
 	"star"
 	"star/coord/advice"
 	"star/engine"
-	"star/exactsum"
+	"star/internal/exactsum"
 	"star/internal/exitcode"
 	"star/modes"
 	"star/replica"

@@ -7,7 +7,7 @@ import (
 
 	"star"
 	"star/engine"
-	"star/exactsum"
+	"star/internal/exactsum"
 	"star/internal/exitcode"
 	"star/pgns"
 	"star/runlog"

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"math"
 
-	"star/exactsum"
+	"star/internal/exactsum"
 	"star/pgns"
 	"star/runlog"
 	"star/transport"

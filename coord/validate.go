@@ -6,7 +6,7 @@ import (
 	"math"
 
 	"star"
-	"star/exactsum"
+	"star/internal/exactsum"
 	"star/internal/exitcode"
 	"star/runlog"
 	"star/transport"

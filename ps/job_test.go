@@ -13,7 +13,7 @@ import (
 
 	"star"
 	"star/compress"
-	"star/exactsum"
+	"star/internal/exactsum"
 	"star/ps/rule"
 	"star/transport"
 )

@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	"star"
-	"star/exactsum"
+	"star/internal/exactsum"
 	"star/ps/rule"
 	"star/train/optim"
 	"star/transport"

@@ -10,7 +10,7 @@ import (
 	"star"
 	"star/allreduce"
 	"star/coord"
-	"star/exactsum"
+	"star/internal/exactsum"
 	"star/internal/kernel"
 	"star/ps/rule"
 	"star/train"

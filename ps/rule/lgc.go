@@ -3,7 +3,7 @@ package rule
 import (
 	"fmt"
 
-	"star/exactsum"
+	"star/internal/exactsum"
 )
 
 // LiveCompensated is the rule of LGC: an update is made of the first K of N gradients, and of what the others had of the round

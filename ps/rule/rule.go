@@ -6,7 +6,7 @@ import (
 	"sync"
 
 	"star"
-	"star/exactsum"
+	"star/internal/exactsum"
 	"star/internal/kernel"
 )
 

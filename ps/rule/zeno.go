@@ -4,7 +4,7 @@ import (
 	"math"
 
 	"star"
-	"star/exactsum"
+	"star/internal/exactsum"
 )
 
 // ZenoForm says which of the published scores is meant. They decide differently; docs/baselines.md has the table.

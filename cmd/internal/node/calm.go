@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"star"
-	"star/exactsum"
+	"star/internal/exactsum"
 	"star/internal/kernel"
 	"star/internal/options"
 	"star/internal/process"
