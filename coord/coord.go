@@ -52,9 +52,9 @@ import (
 	"star/engine"
 	"star/internal/exitcode"
 	"star/internal/flightrecorder"
+	"star/internal/poison"
 	"star/modes"
 	"star/pgns"
-	"star/poison"
 	"star/runlog"
 	"star/transport"
 )

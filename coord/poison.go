@@ -8,7 +8,7 @@ import (
 	"star"
 	"star/engine"
 	"star/internal/exitcode"
-	"star/poison"
+	"star/internal/poison"
 	"star/runlog"
 	"star/transport"
 )

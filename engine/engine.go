@@ -37,9 +37,9 @@ import (
 	"time"
 
 	"star"
+	"star/internal/poison"
 	"star/modes"
 	"star/pgns"
-	"star/poison"
 	"star/replica"
 	"star/transport/wire"
 )

@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"star"
+	"star/internal/poison"
 	"star/modes"
-	"star/poison"
 	"star/replica"
 	"star/transport/wire"
 )

@@ -4,7 +4,7 @@ import (
 	"slices"
 
 	"star"
-	"star/poison"
+	"star/internal/poison"
 	"star/replica"
 )
 

@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"star"
+	"star/internal/poison"
 	"star/modes"
-	"star/poison"
 	"star/replica"
 )
 

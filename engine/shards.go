@@ -5,9 +5,9 @@ import (
 	"slices"
 
 	"star"
+	"star/internal/poison"
 	"star/modes"
 	"star/pgns"
-	"star/poison"
 	"star/replica"
 	"star/transport/wire"
 )

@@ -17,7 +17,7 @@ import (
 	"star/internal/exitcode"
 	"star/internal/flightrecorder"
 	"star/internal/kernel"
-	"star/poison"
+	"star/internal/poison"
 	"star/ps/rule"
 	"star/replica"
 	"star/transport"

@@ -8,7 +8,7 @@ import (
 	"star"
 	"star/internal/exactsum"
 	"star/internal/kernel"
-	"star/poison"
+	"star/internal/poison"
 	"star/ps/rule"
 	"star/transport"
 )

@@ -5,7 +5,7 @@ import (
 	"sync"
 
 	"star/internal/kernel"
-	"star/poison"
+	"star/internal/poison"
 	"star/train"
 )
 

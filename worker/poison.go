@@ -8,7 +8,7 @@ import (
 	"star/coord"
 	"star/internal/exitcode"
 	"star/internal/kernel"
-	"star/poison"
+	"star/internal/poison"
 	"star/transport"
 )
 

@@ -17,8 +17,8 @@ import (
 	"star/compress"
 	"star/coord"
 	"star/internal/exitcode"
+	"star/internal/poison"
 	"star/member"
-	"star/poison"
 	"star/train"
 	"star/transport"
 )
