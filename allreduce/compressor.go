@@ -10,7 +10,7 @@ import (
 	"slices"
 	"time"
 
-	"star/compress"
+	"star/internal/compress"
 	"star/internal/kernel"
 )
 

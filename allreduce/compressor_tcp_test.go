@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"star/allreduce"
-	"star/compress"
+	"star/internal/compress"
 )
 
 // withCodec has all ranks of groups join with a codec for vectors of rows×cols.

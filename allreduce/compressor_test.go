@@ -15,7 +15,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"star/compress"
+	"star/internal/compress"
 	"star/internal/kernel"
 )
 

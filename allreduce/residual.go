@@ -7,7 +7,7 @@ import (
 	"hash/fnv"
 	"slices"
 
-	"star/compress"
+	"star/internal/compress"
 	"star/internal/kernel"
 )
 

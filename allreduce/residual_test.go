@@ -7,7 +7,7 @@ import (
 	"slices"
 	"testing"
 
-	"star/compress"
+	"star/internal/compress"
 )
 
 // A job in two halves, the second of which begins with what the first has left out and remembered, has the bits of the whole, with the vector in

@@ -97,7 +97,7 @@ type Rule struct {
 	Whole       []byte  // the optimiser as JSON of star/train/optim.Config, with what the five above cannot say; nil: they say it all
 	UpdateScale string  // the c of the update rule: n, firing, damped or workers; empty: n
 	Baseline    string  // NAME:key=value,… of modes/baseline; empty: none
-	Compress    string  // codec of gradients (star/compress); empty: none
+	Compress    string  // codec of gradients (star/internal/compress); empty: none
 	OnNaN       string  // stop or skip; empty: stop
 	Poison      string  // skip, fatal or Off; empty: skip
 }

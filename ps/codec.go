@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"sync"
 
-	"star/compress"
+	"star/internal/compress"
 	"star/transport"
 )
 

@@ -12,7 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"star/compress"
+	"star/internal/compress"
 	"star/transport"
 )
 

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"testing"
 
-	"star/compress"
+	"star/internal/compress"
 	"star/transport"
 )
 

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"star"
-	"star/compress"
+	"star/internal/compress"
 	"star/internal/exactsum"
 	"star/ps/rule"
 	"star/transport"

@@ -14,7 +14,7 @@ import (
 	"github.com/cenkalti/backoff/v5"
 
 	"star"
-	"star/compress"
+	"star/internal/compress"
 	"star/internal/exitcode"
 	"star/internal/flightrecorder"
 	"star/ps/rule"

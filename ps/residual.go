@@ -6,7 +6,7 @@ import (
 	"slices"
 	"sync"
 
-	"star/compress"
+	"star/internal/compress"
 	"star/internal/kernel"
 )
 

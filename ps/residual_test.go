@@ -8,7 +8,7 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"star/compress"
+	"star/internal/compress"
 	"star/transport"
 )
 

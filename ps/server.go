@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"star"
-	"star/compress"
+	"star/internal/compress"
 	"star/internal/exitcode"
 	"star/internal/flightrecorder"
 	"star/internal/kernel"

@@ -14,7 +14,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"star/compress"
+	"star/internal/compress"
 	"star/transport"
 )
 

@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"star"
-	"star/compress"
+	"star/internal/compress"
 	"star/internal/flightrecorder"
 	"star/ps/rule"
 	"star/transport"

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"star/compress"
+	"star/internal/compress"
 )
 
 // tuner chooses the codec of a worker's gradients by the measured speed of its

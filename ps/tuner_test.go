@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"star/compress"
+	"star/internal/compress"
 )
 
 // quick codecs: only the link counts.

@@ -6,8 +6,8 @@ import (
 	gonet "net"
 	"time"
 
-	"star/compress"
 	"star/coord"
+	"star/internal/compress"
 	"star/internal/exitcode"
 	"star/internal/process"
 	"star/member"

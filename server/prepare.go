@@ -5,9 +5,9 @@ import (
 	"log/slog"
 
 	"star/checkpoint"
-	"star/compress"
 	"star/coord"
 	"star/internal/combinations"
+	"star/internal/compress"
 	"star/internal/process"
 	"star/internal/tenant"
 	"star/member"

@@ -5,8 +5,8 @@ import (
 
 	"star"
 	"star/allreduce"
-	"star/compress"
 	"star/coord"
+	"star/internal/compress"
 	"star/member"
 	"star/train"
 	"star/transport"

@@ -14,8 +14,8 @@ import (
 
 	"star"
 	"star/allreduce"
-	"star/compress"
 	"star/coord"
+	"star/internal/compress"
 	"star/internal/exitcode"
 	"star/internal/poison"
 	"star/member"

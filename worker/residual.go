@@ -12,8 +12,8 @@ import (
 
 	"star"
 	"star/checkpoint"
-	"star/compress"
 	"star/coord"
+	"star/internal/compress"
 	"star/internal/kernel"
 	"star/internal/process"
 	"star/member"

@@ -13,8 +13,8 @@ import (
 
 	"star"
 	"star/allreduce"
-	"star/compress"
 	"star/coord"
+	"star/internal/compress"
 	"star/internal/flightrecorder"
 	"star/internal/process"
 	"star/member"

@@ -9,8 +9,8 @@ import (
 	"runtime"
 	"strings"
 
-	"star/compress"
 	"star/coord"
+	"star/internal/compress"
 	"star/internal/exitcode"
 	"star/internal/flightrecorder"
 	"star/internal/kernel"

@@ -37,8 +37,8 @@ import (
 
 	"star"
 	"star/checkpoint"
-	"star/compress"
 	"star/coord"
+	"star/internal/compress"
 	"star/internal/exitcode"
 	"star/internal/flightrecorder"
 	"star/internal/poison"

@@ -7,9 +7,9 @@ import (
 	"fmt"
 
 	"star/checkpoint"
-	"star/compress"
 	"star/coord"
 	"star/internal/combinations"
+	"star/internal/compress"
 	"star/internal/kernel"
 	"star/member"
 	"star/modes/baseline"

@@ -116,7 +116,7 @@ type Job struct {
 	Poison       string  // skip, fatal or off
 	Threads      int     // of the arithmetic in one worker; 0: chosen by the program
 	Congestion   string  // TCP congestion control; empty: the host's
-	Compress     string  // codec of gradients: none, auto or a name of star/compress
+	Compress     string  // codec of gradients: none, auto or a name of star/internal/compress
 
 	// All-reduce.
 

@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"star/compress"
+	"star/internal/compress"
 	"star/modes"
 	"star/modes/baseline"
 	"star/train/data"

@@ -3,7 +3,7 @@ package compress_test
 import (
 	"fmt"
 
-	"star/compress"
+	"star/internal/compress"
 )
 
 // A worker sends the largest tenth of each gradient and keeps the rest for later.
