@@ -26,7 +26,7 @@ import (
 	"star"
 	"star/allreduce"
 	"star/bench"
-	"star/cmd/internal/ports"
+	"star/internal/ports"
 	"star/internal/process"
 	"star/internal/settings"
 	"star/member"

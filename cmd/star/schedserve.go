@@ -22,11 +22,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"star/cmd/internal/ports"
 	"star/cmd/internal/schedule"
 	"star/internal/exitcode"
 	"star/internal/inventory"
 	"star/internal/options"
+	"star/internal/ports"
 	"star/internal/process"
 	"star/internal/settings"
 	"star/member"

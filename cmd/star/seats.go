@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"syscall"
 
-	"star/cmd/internal/ports"
+	"star/internal/ports"
 )
 
 // seats are the processes that may coordinate a job, where several may.

@@ -20,11 +20,11 @@ import (
 	"time"
 
 	"star/cmd/internal/node"
-	"star/cmd/internal/ports"
 	"star/internal/combinations"
 	"star/internal/defaults"
 	"star/internal/inject"
 	"star/internal/inventory"
+	"star/internal/ports"
 	"star/internal/process"
 	"star/internal/settings"
 	"star/member"

@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"star/cmd/internal/ports"
 	"star/internal/exitcode"
+	"star/internal/ports"
 	"star/member"
 	"star/sched/live"
 )

@@ -16,8 +16,8 @@ import (
 	"syscall"
 	"time"
 
-	"star/cmd/internal/ports"
 	"star/internal/exitcode"
+	"star/internal/ports"
 	"star/internal/process"
 	"star/internal/settings"
 	"star/runlog"

@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"star/checkpoint"
-	"star/cmd/internal/ports"
+	"star/internal/ports"
 	"star/internal/process"
 	"star/runlog"
 )

@@ -16,8 +16,8 @@ import (
 	"time"
 
 	"star/cmd/internal/chaos"
-	"star/cmd/internal/ports"
 	"star/cmd/internal/schedule"
+	"star/internal/ports"
 	"star/sched/live"
 )
 
