@@ -24,12 +24,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"star/checkpoint"
 	"star/internal/configure"
 	"star/internal/options"
 	"star/internal/process"
 	"star/internal/settings"
 	"star/member"
+	"star/train/checkpoint"
 	"star/worker"
 )
 

@@ -7,9 +7,9 @@ import (
 	"os"
 	"syscall"
 
-	"star/checkpoint"
 	"star/internal/build"
 	"star/internal/exitcode"
+	"star/train/checkpoint"
 	"star/train/data"
 )
 

@@ -9,7 +9,6 @@ import (
 
 	"github.com/shirou/gopsutil/v4/mem"
 
-	"star/checkpoint"
 	"star/coord"
 	"star/internal/build"
 	"star/internal/process"
@@ -20,6 +19,7 @@ import (
 	"star/runlog"
 	"star/runlog/parts"
 	"star/train"
+	"star/train/checkpoint"
 	"star/transport"
 )
 

@@ -7,8 +7,8 @@ import (
 	"os"
 	"time"
 
-	"star/checkpoint"
 	"star/internal/process"
+	"star/train/checkpoint"
 )
 
 // folderPatience is how long a process that was killed may take to be gone, and to leave its

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"log/slog"
 
-	"star/checkpoint"
 	"star/coord"
 	"star/internal/combinations"
 	"star/internal/compress"
@@ -14,6 +13,7 @@ import (
 	"star/modes"
 	"star/ps/rule"
 	"star/resource"
+	"star/train/checkpoint"
 )
 
 // Check says what is wrong with a configuration, as far as that can be found without other

@@ -3,8 +3,8 @@ package server
 import (
 	"testing"
 
-	"star/checkpoint"
 	"star/train"
+	"star/train/checkpoint"
 )
 
 // A checkpoint of a program whose names had what wrappers of PyTorch add is one of the model without: with the hash that a program has which leaves that out.

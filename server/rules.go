@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"star"
-	"star/checkpoint"
 	"star/coord"
 	"star/internal/kernel"
 	"star/internal/process"
@@ -17,6 +16,7 @@ import (
 	"star/ps"
 	"star/ps/rule"
 	"star/train"
+	"star/train/checkpoint"
 	"star/train/data"
 	"star/train/optim"
 	"star/transport"

@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"time"
 
-	"star/checkpoint"
 	"star/coord"
 	"star/internal/build"
 	"star/internal/process"
 	"star/runlog"
+	"star/train/checkpoint"
 	"star/transport"
 )
 

@@ -7,7 +7,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"star/checkpoint"
 	"star/cluster"
 	"star/coord"
 	"star/internal/pilot"
@@ -19,6 +18,7 @@ import (
 	"star/ps"
 	"star/resource/actuate"
 	"star/runlog"
+	"star/train/checkpoint"
 	"star/train/optim"
 	"star/transport"
 )

@@ -11,13 +11,13 @@ import (
 	"sync"
 
 	"star"
-	"star/checkpoint"
 	"star/coord"
 	"star/internal/compress"
 	"star/internal/kernel"
 	"star/internal/process"
 	"star/member"
 	"star/ps"
+	"star/train/checkpoint"
 	"star/transport"
 )
 

@@ -6,9 +6,9 @@ import (
 
 	"pgregory.net/rapid"
 
-	"star/checkpoint"
 	"star/coord"
 	"star/member"
+	"star/train/checkpoint"
 	"star/transport"
 )
 

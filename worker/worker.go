@@ -36,7 +36,6 @@ import (
 	"time"
 
 	"star"
-	"star/checkpoint"
 	"star/coord"
 	"star/internal/compress"
 	"star/internal/exitcode"
@@ -50,6 +49,7 @@ import (
 	"star/resource/actuate"
 	"star/resource/host"
 	"star/train"
+	"star/train/checkpoint"
 	"star/train/data"
 	"star/transport"
 )

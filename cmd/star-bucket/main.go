@@ -34,8 +34,8 @@ import (
 	_ "gocloud.dev/blob/s3blob"
 	"gocloud.dev/gcerrors"
 
-	"star/checkpoint"
 	"star/internal/exitcode"
+	"star/train/checkpoint"
 )
 
 func main() {

@@ -27,7 +27,7 @@ import (
 
 	"gocloud.dev/gcerrors"
 
-	"star/checkpoint"
+	"star/train/checkpoint"
 )
 
 // shelf is as much of S3 as checkpoints need, in memory, over HTTP. It checks the signature of every request (AWS Signature Version 4), so a client that does not

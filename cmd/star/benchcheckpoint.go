@@ -16,12 +16,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"star/checkpoint"
 	"star/internal/defaults"
 	"star/internal/process"
 	"star/internal/settings"
 	"star/runlog"
 	"star/runlog/parts"
+	"star/train/checkpoint"
 )
 
 // checkpointCost is what checkpoints cost a job.

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"star/checkpoint"
 	"star/runlog"
+	"star/train/checkpoint"
 )
 
 // Updates every 10 ms, and every 12.5 ms for a second behind the beginning of each checkpoint: it costs a fifth of that second.

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	nouns "star"
-	"star/checkpoint"
 	"star/cmd/internal/chaos"
 	"star/cmd/internal/node"
 	"star/coord"
@@ -19,6 +18,7 @@ import (
 	"star/internal/settings"
 	"star/modes"
 	"star/ps/rule"
+	"star/train/checkpoint"
 	"star/train/optim"
 )
 

@@ -17,13 +17,13 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"star/checkpoint"
 	"star/cmd/internal/chaos"
 	"star/cmd/internal/node"
 	"star/internal/process"
 	"star/internal/settings"
 	"star/member"
 	"star/runlog/parts"
+	"star/train/checkpoint"
 )
 
 // chaosDefaults are settings of star run that star chaos has other defaults for: a job that is small, lasts longer than the faults

@@ -14,12 +14,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"star/checkpoint"
 	"star/internal/build"
 	"star/internal/defaults"
 	"star/internal/process"
 	"star/internal/settings"
 	"star/train"
+	"star/train/checkpoint"
 	"star/train/data"
 	"star/train/net"
 	"star/train/optim"

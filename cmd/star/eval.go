@@ -17,13 +17,13 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"star/checkpoint"
 	"star/cmd/internal/daemon"
 	"star/internal/dtype"
 	"star/internal/process"
 	"star/internal/settings"
 	"star/member"
 	"star/train"
+	"star/train/checkpoint"
 	"star/train/data"
 	"star/train/net"
 	"star/transport"

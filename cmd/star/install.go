@@ -7,9 +7,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"star/checkpoint"
 	"star/internal/settings"
 	"star/member"
+	"star/train/checkpoint"
 )
 
 func installCommand() *cobra.Command {

@@ -9,13 +9,13 @@ import (
 	"syscall"
 	"time"
 
-	"star/checkpoint"
 	"star/cmd/internal/chaos"
 	"star/internal/exitcode"
 	"star/internal/options"
 	"star/internal/process"
 	"star/runlog"
 	"star/runlog/parts"
+	"star/train/checkpoint"
 )
 
 // reached is how far a job has come.

@@ -6,8 +6,8 @@ import (
 	"path/filepath"
 	"testing"
 
-	"star/checkpoint"
 	"star/internal/settings"
+	"star/train/checkpoint"
 )
 
 // A job is not begun again from nothing because the store with its checkpoints is away.

@@ -6,10 +6,10 @@ import (
 	"path/filepath"
 	"slices"
 
-	"star/checkpoint"
 	"star/internal/process"
 	"star/internal/settings"
 	"star/member"
+	"star/train/checkpoint"
 )
 
 // JobOf is a job as the settings say.

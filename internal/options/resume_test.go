@@ -5,11 +5,11 @@ import (
 	"path/filepath"
 	"testing"
 
-	"star/checkpoint"
 	"star/internal/exitcode"
 	"star/internal/process"
 	"star/internal/settings"
 	"star/member"
+	"star/train/checkpoint"
 )
 
 // A job with --resume auto begins from nothing only where there is nothing: one whose object store refuses its key, or is away, does not begin.

@@ -7,8 +7,8 @@ import (
 	"path/filepath"
 	"slices"
 
-	"star/checkpoint"
 	"star/member"
+	"star/train/checkpoint"
 	"star/train/optim"
 	"star/transport"
 )

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 
-	"star/checkpoint"
 	"star/coord"
 	"star/internal/combinations"
 	"star/internal/compress"
@@ -15,6 +14,7 @@ import (
 	"star/modes/baseline"
 	"star/ps/rule"
 	"star/train"
+	"star/train/checkpoint"
 	"star/train/optim"
 )
 

@@ -7,8 +7,8 @@ import (
 	"syscall"
 	"time"
 
-	"star/checkpoint"
 	"star/member"
+	"star/train/checkpoint"
 )
 
 // Signals is a context that SIGINT and SIGTERM end, with a *member.SignalError as its

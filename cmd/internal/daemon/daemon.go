@@ -16,7 +16,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"star/checkpoint"
 	"star/cmd/internal/node"
 	"star/coord"
 	"star/internal/build"
@@ -25,6 +24,7 @@ import (
 	"star/internal/settings"
 	"star/member"
 	"star/runlog"
+	"star/train/checkpoint"
 )
 
 // Main runs a command and ends the process with the exit code that fits.

@@ -19,9 +19,9 @@ import (
 	"time"
 
 	core "star"
-	"star/checkpoint"
 	"star/cmd/internal/chaos"
 	"star/runlog"
+	"star/train/checkpoint"
 	"star/transport"
 
 	"star/cmd/tests/jobtest"

@@ -17,10 +17,10 @@ import (
 	"testing"
 	"time"
 
-	"star/checkpoint"
 	"star/internal/ports"
 	"star/internal/process"
 	"star/runlog"
+	"star/train/checkpoint"
 )
 
 // Pushed is the bytes that the workers of a job sent to shards, for each step.

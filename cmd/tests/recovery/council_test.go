@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"star/checkpoint"
+	"star/train/checkpoint"
 
 	"star/cmd/tests/jobtest"
 )

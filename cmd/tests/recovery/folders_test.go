@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"star/checkpoint"
+	"star/train/checkpoint"
 
 	"star/cmd/tests/jobtest"
 )

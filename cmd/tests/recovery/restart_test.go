@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"star/checkpoint"
 	"star/runlog"
+	"star/train/checkpoint"
 
 	"star/cmd/tests/jobtest"
 )

@@ -6,8 +6,8 @@ import (
 	"path/filepath"
 	"testing"
 
-	"star/checkpoint"
 	"star/internal/process"
+	"star/train/checkpoint"
 
 	"star/cmd/tests/jobtest"
 )

@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"star/checkpoint"
 	"star/coord"
 	"star/runlog"
+	"star/train/checkpoint"
 
 	"star/cmd/tests/jobtest"
 )
