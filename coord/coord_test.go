@@ -22,7 +22,7 @@ import (
 	"star/internal/exactsum"
 	"star/internal/exitcode"
 	"star/modes"
-	"star/replica"
+	"star/ps/replica"
 	"star/runlog"
 	"star/transport"
 )

@@ -11,7 +11,7 @@ import (
 	"star/engine"
 	"star/internal/exitcode"
 	"star/internal/flightrecorder"
-	"star/replica"
+	"star/ps/replica"
 	"star/runlog"
 	"star/transport"
 )

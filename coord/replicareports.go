@@ -8,7 +8,7 @@ import (
 
 	"star/engine"
 	"star/internal/exitcode"
-	"star/replica"
+	"star/ps/replica"
 	"star/runlog"
 	"star/transport"
 )

@@ -12,7 +12,7 @@ import (
 	"star/engine"
 	"star/internal/exitcode"
 	"star/modes"
-	"star/replica"
+	"star/ps/replica"
 	"star/runlog"
 	"star/transport"
 )

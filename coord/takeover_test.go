@@ -17,7 +17,7 @@ import (
 	"star/engine"
 	"star/internal/exitcode"
 	"star/modes"
-	"star/replica"
+	"star/ps/replica"
 	"star/transport"
 )
 

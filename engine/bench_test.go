@@ -6,7 +6,7 @@ import (
 
 	"star"
 	"star/modes"
-	"star/replica"
+	"star/ps/replica"
 )
 
 // BenchmarkUpdate is an update of eight workers by two shards, all that the engine is told of it.

@@ -4,7 +4,7 @@ import (
 	"slices"
 
 	"star"
-	"star/replica"
+	"star/ps/replica"
 	"star/transport/wire"
 )
 

@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"star"
-	"star/replica"
+	"star/ps/replica"
 	"star/transport/wire"
 )
 

@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"star"
-	"star/replica"
+	"star/ps/replica"
 )
 
 // What a worker says of the length of its gradient (norm2 = |g|²), from which the noise scale and

@@ -9,7 +9,7 @@ import (
 	"star"
 	"star/internal/poison"
 	"star/modes"
-	"star/replica"
+	"star/ps/replica"
 	"star/transport/wire"
 )
 

@@ -5,7 +5,7 @@ import (
 
 	"star"
 	"star/internal/poison"
-	"star/replica"
+	"star/ps/replica"
 )
 
 // measure takes in what the copies of a shard say of its slice of the present gradient.

@@ -8,7 +8,7 @@ import (
 	"star"
 	"star/internal/poison"
 	"star/modes"
-	"star/replica"
+	"star/ps/replica"
 )
 
 // lengths drives a scheduler of n workers and two shards, round after round; sums are the squares that each shard says.

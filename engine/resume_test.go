@@ -7,7 +7,7 @@ import (
 
 	"star"
 	"star/modes"
-	"star/replica"
+	"star/ps/replica"
 	"star/transport/wire"
 )
 

@@ -8,7 +8,7 @@ import (
 	"star/internal/poison"
 	"star/modes"
 	"star/pgns"
-	"star/replica"
+	"star/ps/replica"
 	"star/transport/wire"
 )
 

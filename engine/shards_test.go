@@ -9,7 +9,7 @@ import (
 
 	"star"
 	"star/modes"
-	"star/replica"
+	"star/ps/replica"
 	"star/transport/wire"
 )
 

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"star/replica"
+	"star/ps/replica"
 	"star/transport"
 )
 

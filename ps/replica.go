@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"star/ps/replica"
 	"star/ps/rule"
-	"star/replica"
 	"star/transport"
 )
 

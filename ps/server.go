@@ -18,8 +18,8 @@ import (
 	"star/internal/flightrecorder"
 	"star/internal/kernel"
 	"star/internal/poison"
+	"star/ps/replica"
 	"star/ps/rule"
-	"star/replica"
 	"star/transport"
 )
 

@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"star/ps/replica"
 	"star/ps/rule"
-	"star/replica"
 	"star/transport"
 )
 

@@ -11,7 +11,7 @@ import (
 	"star"
 	"star/engine"
 	"star/modes"
-	"star/replica"
+	"star/ps/replica"
 	"star/transport/wire"
 )
 

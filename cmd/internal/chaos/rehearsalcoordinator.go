@@ -10,7 +10,7 @@ import (
 	"star/coord/failover"
 	"star/engine"
 	"star/modes"
-	"star/replica"
+	"star/ps/replica"
 	"star/transport/wire"
 )
 

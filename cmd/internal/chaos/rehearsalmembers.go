@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"star"
-	"star/replica"
+	"star/ps/replica"
 	"star/transport/wire"
 )
 

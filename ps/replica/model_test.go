@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"star"
-	"star/replica"
+	"star/ps/replica"
 )
 
 // A job in which messages are lost, doubled, delayed and overtaken, servers crash, servers that were given up go on, servers get copies, and

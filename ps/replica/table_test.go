@@ -4,7 +4,7 @@ import (
 	"reflect"
 	"testing"
 
-	"star/replica"
+	"star/ps/replica"
 )
 
 func table() *replica.Table {
