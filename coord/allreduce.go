@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"star"
-	"star/engine"
+	"star/coord/engine"
 	"star/internal/exitcode"
 	"star/transport"
 )

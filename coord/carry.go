@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"star/engine"
+	"star/coord/engine"
 	"star/internal/exitcode"
 	"star/runlog"
 	"star/transport"

@@ -9,7 +9,7 @@ import (
 	"unsafe"
 
 	"star"
-	"star/engine"
+	"star/coord/engine"
 	"star/transport"
 )
 

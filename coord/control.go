@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"star/engine"
+	"star/coord/engine"
 	"star/modes"
 	"star/runlog"
 	"star/transport"

@@ -49,7 +49,7 @@ import (
 	"time"
 
 	"star"
-	"star/engine"
+	"star/coord/engine"
 	"star/internal/exitcode"
 	"star/internal/flightrecorder"
 	"star/internal/poison"

@@ -18,7 +18,7 @@ import (
 
 	"star"
 	"star/coord/advice"
-	"star/engine"
+	"star/coord/engine"
 	"star/internal/exactsum"
 	"star/internal/exitcode"
 	"star/modes"

@@ -1,7 +1,7 @@
 package coord
 
 import (
-	"star/engine"
+	"star/coord/engine"
 	"star/modes"
 )
 

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"star/engine"
+	"star/coord/engine"
 	"star/modes"
 )
 

@@ -9,7 +9,7 @@ import (
 	"net"
 
 	"star"
-	"star/engine"
+	"star/coord/engine"
 	"star/internal/exitcode"
 	"star/modes"
 	"star/transport"

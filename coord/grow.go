@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"star"
-	"star/engine"
+	"star/coord/engine"
 	"star/internal/exitcode"
 	"star/modes"
 	"star/runlog"

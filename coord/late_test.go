@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"star/coord/advice"
-	"star/engine"
+	"star/coord/engine"
 	"star/modes"
 	"star/runlog"
 	"star/transport"

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"star/engine"
+	"star/coord/engine"
 	"star/internal/exitcode"
 	"star/transport"
 )

@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"star"
-	"star/engine"
+	"star/coord/engine"
 	"star/internal/exitcode"
 	"star/internal/poison"
 	"star/runlog"

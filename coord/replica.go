@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"star/engine"
+	"star/coord/engine"
 	"star/internal/exitcode"
 	"star/internal/flightrecorder"
 	"star/ps/replica"

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"star/engine"
+	"star/coord/engine"
 	"star/internal/exitcode"
 	"star/ps/replica"
 	"star/runlog"

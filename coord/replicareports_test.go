@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"star/engine"
+	"star/coord/engine"
 	"star/internal/exitcode"
 	"star/ps/replica"
 	"star/runlog"

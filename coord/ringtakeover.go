@@ -2,7 +2,7 @@ package coord
 
 import (
 	"star"
-	"star/engine"
+	"star/coord/engine"
 	"star/transport"
 )
 

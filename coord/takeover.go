@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"star"
+	"star/coord/engine"
 	"star/coord/failover"
-	"star/engine"
 	"star/internal/exitcode"
 	"star/modes"
 	"star/ps/replica"

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"star"
-	"star/engine"
+	"star/coord/engine"
 	"star/internal/exitcode"
 	"star/modes"
 	"star/ps/replica"

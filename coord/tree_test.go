@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"star"
-	"star/engine"
+	"star/coord/engine"
 	"star/modes"
 	"star/transport"
 )

@@ -8,7 +8,7 @@ import (
 
 	"star"
 	"star/allreduce"
-	"star/engine"
+	"star/coord/engine"
 	"star/modes"
 	"star/transport/wire"
 )

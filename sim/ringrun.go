@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"star"
-	"star/engine"
+	"star/coord/engine"
 	"star/transport/wire"
 )
 

@@ -13,7 +13,7 @@ import (
 	"star/cmd/internal/chaos"
 	"star/cmd/internal/node"
 	"star/coord"
-	"star/engine"
+	"star/coord/engine"
 	"star/internal/compress"
 	"star/internal/settings"
 	"star/modes"

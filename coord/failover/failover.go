@@ -16,7 +16,7 @@ import (
 	"maps"
 	"slices"
 
-	"star/engine"
+	"star/coord/engine"
 	"star/runlog"
 	"star/transport/wire"
 )

@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"star"
-	"star/engine"
+	"star/coord/engine"
 	"star/modes"
 	"star/ps/replica"
 	"star/transport/wire"

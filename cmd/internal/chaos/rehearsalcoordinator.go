@@ -7,8 +7,8 @@ import (
 	"slices"
 
 	"star"
+	"star/coord/engine"
 	"star/coord/failover"
-	"star/engine"
 	"star/modes"
 	"star/ps/replica"
 	"star/transport/wire"

@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"star"
-	"star/engine"
-	"star/engine/rehearsal"
+	"star/coord/engine"
+	"star/coord/engine/rehearsal"
 	"star/modes"
 )
 
@@ -25,7 +25,7 @@ var RehearsableRings = []string{
 // exchanges is how long members of a ring need for a vector, on average.
 const exchanges = 3 * time.Millisecond
 
-// arena is a rehearsal of an all-reduce: engine/rehearsal has its members, and says what can happen; when it does is drawn here, and from the schedule of faults. Way 0 is that
+// arena is a rehearsal of an all-reduce: coord/engine/rehearsal has its members, and says what can happen; when it does is drawn here, and from the schedule of faults. Way 0 is that
 // of the coordinator, way 1+w those that worker w has opened to others, as for a real job (docs/chaos.md).
 type arena struct {
 	Rehearsal

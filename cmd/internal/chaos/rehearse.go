@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"star"
-	"star/engine"
+	"star/coord/engine"
 	"star/modes"
 	"star/ps/replica"
 	"star/transport/wire"

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"star"
-	"star/engine"
+	"star/coord/engine"
 	"star/modes"
 )
 

@@ -8,8 +8,8 @@ import (
 	"pgregory.net/rapid"
 
 	"star"
-	"star/engine"
-	"star/engine/rehearsal"
+	"star/coord/engine"
+	"star/coord/engine/rehearsal"
 	"star/modes"
 )
 

@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"star"
-	"star/engine"
+	"star/coord/engine"
 	"star/transport/wire"
 )
 

@@ -14,7 +14,7 @@ import (
 	"slices"
 
 	"star"
-	"star/engine"
+	"star/coord/engine"
 	"star/modes"
 	"star/transport/wire"
 )
