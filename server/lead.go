@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"star/coord"
-	"star/election"
+	"star/coord/election"
 	"star/internal/exitcode"
 	"star/internal/process"
 	"star/member"

@@ -11,7 +11,7 @@ import (
 	"slices"
 	"time"
 
-	"star/election"
+	"star/coord/election"
 	"star/internal/exitcode"
 	"star/member"
 	"star/runlog"

@@ -16,7 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"star/election"
+	"star/coord/election"
 	"star/internal/exitcode"
 	"star/internal/process"
 	"star/internal/settings"

@@ -13,7 +13,7 @@ import (
 
 	"star/cmd/internal/schedule"
 	"star/cmd/tests/jobtest"
-	"star/election"
+	"star/coord/election"
 	"star/member"
 	"star/sched/live"
 )
