@@ -2,7 +2,7 @@ package coord_test
 
 import (
 	"star/coord"
-	"star/internal/pilot"
+	"star/coord/pilot"
 	"star/modes"
 )
 

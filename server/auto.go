@@ -7,7 +7,7 @@ import (
 	"os"
 
 	"star/coord"
-	"star/internal/pilot"
+	"star/coord/pilot"
 	"star/internal/process"
 	"star/member"
 	"star/modes"

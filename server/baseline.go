@@ -2,7 +2,7 @@ package server
 
 import (
 	"star/coord"
-	"star/internal/pilot"
+	"star/coord/pilot"
 	"star/internal/process"
 	"star/member"
 	"star/modes"

@@ -9,7 +9,7 @@ import (
 
 	"star/cluster"
 	"star/coord"
-	"star/internal/pilot"
+	"star/coord/pilot"
 	"star/internal/process"
 	"star/internal/tenant"
 	"star/member"
