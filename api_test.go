@@ -19,13 +19,13 @@ var public = []string{"star/worker", "star/server", "star/launch", "star/train",
 
 // lent are rooms that are not public, whose types the API of a public package has nevertheless, and why.
 var lent = map[string]string{
-	"star/coord":            "what a job says of itself: Status, Told, errors of a job's end",
-	"star/coord/advice":     "what a pilot answers (server.Pilot)",
-	"star/modes/baseline":   "schemes of other papers",
-	"star/internal/poison":  "why a gradient does not belong (worker.PoisonError)",
-	"star/resource/actuate": "the limits of a process that enters a cluster (worker.Tenant)",
-	"star/runlog":           "the result of a job, and lines of its log",
-	"star/transport":        "the network, and errors of peers",
+	"star/coord":                    "what a job says of itself: Status, Told, errors of a job's end",
+	"star/coord/advice":             "what a pilot answers (server.Pilot)",
+	"star/modes/baseline":           "schemes of other papers",
+	"star/internal/poison":          "why a gradient does not belong (worker.PoisonError)",
+	"star/cluster/resource/actuate": "the limits of a process that enters a cluster (worker.Tenant)",
+	"star/runlog":                   "the result of a job, and lines of its log",
+	"star/transport":                "the network, and errors of peers",
 }
 
 // exported finds the named types that the API of a package shows: of exported constants, variables, functions, types, their exported fields and methods.

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"star"
-	"star/resource/host"
+	"star/cluster/resource/host"
 	"star/train/data"
 	"star/train/net"
 )

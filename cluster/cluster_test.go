@@ -15,7 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"star/resource"
+	"star/cluster/resource"
 	"star/transport"
 )
 

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"star/resource"
+	"star/cluster/resource"
 	"star/transport"
 )
 

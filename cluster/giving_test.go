@@ -6,7 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"star/resource"
+	"star/cluster/resource"
 	"star/transport"
 )
 

@@ -12,9 +12,9 @@ import (
 	"strings"
 	"time"
 
+	"star/cluster/resource"
 	"star/internal/exitcode"
 	"star/internal/flightrecorder"
-	"star/resource"
 	"star/transport"
 )
 

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"star/resource"
+	"star/cluster/resource"
 )
 
 // Status is the answer to star cluster status: its JSON is documented in docs/cluster.md.

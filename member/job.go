@@ -115,7 +115,7 @@ type Host struct {
 	HostID         string   // processes with the same one share a host; empty: as the kernel says
 	Threads        int      // of the arithmetic; 0: chosen by the program
 	Actuator       string   // how orders to be slower are carried out: pace, cgroup, tc or none; empty: pace
-	Limit          string   // what the process may take from its start on (resource/actuate); empty: none
+	Limit          string   // what the process may take from its start on (cluster/resource/actuate); empty: none
 	LimitInterface string   // that tc limits; empty: the one that leads to the coordinator
 	LeaseDir       string   // folder of what is to be undone; empty: the user's own
 	CapacityCPU    float64  // cores that the host of the servers has for them; 0: what it has and others leave

@@ -10,12 +10,12 @@ import (
 	"time"
 
 	"star"
+	"star/cluster/resource"
+	"star/cluster/resource/host"
 	"star/coord"
 	"star/internal/process"
 	"star/internal/tenant"
 	"star/modes"
-	"star/resource"
-	"star/resource/host"
 )
 
 // localAdmission implements coord.Admission for a job that no resource service answers: it looks at

@@ -8,11 +8,11 @@ import (
 	"time"
 
 	"star"
+	"star/cluster/resource/host"
 	"star/coord"
 	"star/internal/process"
 	"star/member"
 	"star/modes"
-	"star/resource/host"
 )
 
 func TestLoadOf(t *testing.T) {

@@ -5,8 +5,8 @@ import (
 	"sync"
 	"time"
 
+	"star/cluster/resource/actuate"
 	"star/internal/process"
-	"star/resource/actuate"
 )
 
 // pacer makes the shards of this process slower: each pauses before each update, at the same

@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"star/resource/actuate"
+	"star/cluster/resource/actuate"
 )
 
 func governor(t *testing.T, kind actuate.Kind) *actuate.Governor {

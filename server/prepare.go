@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 
+	"star/cluster/resource"
 	"star/coord"
 	"star/internal/combinations"
 	"star/internal/compress"
@@ -12,7 +13,6 @@ import (
 	"star/member"
 	"star/modes"
 	"star/ps/rule"
-	"star/resource"
 	"star/train/checkpoint"
 )
 

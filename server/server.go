@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"star/cluster"
+	"star/cluster/resource/actuate"
 	"star/coord"
 	"star/coord/pilot"
 	"star/internal/process"
@@ -16,7 +17,6 @@ import (
 	"star/modes"
 	"star/modes/baseline"
 	"star/ps"
-	"star/resource/actuate"
 	"star/runlog"
 	"star/train/checkpoint"
 	"star/train/optim"

@@ -13,12 +13,12 @@ import (
 	"github.com/shirou/gopsutil/v4/mem"
 
 	"star"
+	"star/cluster/resource/host"
 	"star/coord"
 	"star/internal/inventory"
 	"star/internal/process"
 	"star/modes"
 	"star/placement"
-	"star/resource/host"
 	"star/runlog"
 	"star/transport"
 )

@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"star"
+	"star/cluster/resource/actuate"
 	"star/coord"
 	"star/member"
-	"star/resource/actuate"
 	"star/train"
 	"star/train/data"
 	"star/transport"

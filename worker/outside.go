@@ -5,8 +5,8 @@ import (
 	"errors"
 	"log/slog"
 
+	"star/cluster/resource/actuate"
 	"star/member"
-	"star/resource/actuate"
 	"star/transport"
 )
 

@@ -9,6 +9,8 @@ import (
 	"runtime"
 	"strings"
 
+	"star/cluster/resource/gpu"
+	"star/cluster/resource/host"
 	"star/coord"
 	"star/internal/compress"
 	"star/internal/exitcode"
@@ -17,8 +19,6 @@ import (
 	"star/internal/process"
 	"star/member"
 	"star/ps"
-	"star/resource/gpu"
-	"star/resource/host"
 	"star/train/data"
 	"star/transport"
 )

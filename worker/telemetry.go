@@ -4,9 +4,9 @@ import (
 	"time"
 
 	"star"
+	"star/cluster/resource/actuate"
+	"star/cluster/resource/host"
 	"star/member"
-	"star/resource/actuate"
-	"star/resource/host"
 	"star/train"
 )
 

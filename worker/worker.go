@@ -36,6 +36,8 @@ import (
 	"time"
 
 	"star"
+	"star/cluster/resource/actuate"
+	"star/cluster/resource/host"
 	"star/coord"
 	"star/internal/compress"
 	"star/internal/exitcode"
@@ -46,8 +48,6 @@ import (
 	"star/pgns"
 	"star/ps"
 	"star/ps/rule"
-	"star/resource/actuate"
-	"star/resource/host"
 	"star/train"
 	"star/train/checkpoint"
 	"star/train/data"

@@ -16,14 +16,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"star/cluster"
+	"star/cluster/resource"
+	"star/cluster/resource/actuate"
 	"star/internal/inventory"
 	"star/internal/options"
 	"star/internal/process"
 	"star/internal/settings"
 	"star/internal/tenant"
 	"star/member"
-	"star/resource"
-	"star/resource/actuate"
 	"star/transport"
 )
 

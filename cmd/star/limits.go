@@ -10,9 +10,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"star/cluster/resource/actuate"
 	"star/internal/exitcode"
 	"star/internal/settings"
-	"star/resource/actuate"
 )
 
 // leaseRow is one lease as star limits prints it in JSON.

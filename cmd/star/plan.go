@@ -11,12 +11,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"star/cluster/resource"
 	"star/internal/process"
 	"star/internal/settings"
 	"star/member"
 	"star/modes"
 	"star/pgns"
-	"star/resource"
 )
 
 // planCandidate is one line of star plan --json.

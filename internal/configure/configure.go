@@ -8,13 +8,13 @@ import (
 	"os"
 
 	"star"
+	"star/cluster/resource/actuate"
 	"star/coord"
 	"star/internal/inject"
 	"star/internal/options"
 	"star/internal/process"
 	"star/internal/settings"
 	"star/member"
-	"star/resource/actuate"
 	"star/trace"
 	"star/worker"
 )

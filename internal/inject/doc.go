@@ -14,7 +14,7 @@
 //
 // The portable way is to sleep after computing: [Injector] says how long and is
 // pure. As root on Linux the real thing is possible: [Injector.Start] takes processor
-// time and bandwidth away, with the actuators of resource/actuate, and gives back a function that
+// time and bandwidth away, with the actuators of cluster/resource/actuate, and gives back a function that
 // undoes it. [Stopper] stops a child with signals.
 //
 // What bites:

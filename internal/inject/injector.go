@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"star"
-	"star/resource/actuate"
+	"star/cluster/resource/actuate"
 	"star/trace"
 )
 

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"star/resource/actuate"
+	"star/cluster/resource/actuate"
 )
 
 // sleeper starts a process that does nothing.

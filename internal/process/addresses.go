@@ -7,8 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"star/cluster/resource"
 	"star/modes"
-	"star/resource"
 )
 
 // Addresses are those of a host besides loopback.

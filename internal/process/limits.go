@@ -3,8 +3,8 @@ package process
 import (
 	"log/slog"
 
+	"star/cluster/resource/actuate"
 	"star/member"
-	"star/resource/actuate"
 )
 
 // Govern undoes what dead processes have left behind, and makes this process take no more

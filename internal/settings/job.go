@@ -170,7 +170,7 @@ type Job struct {
 	// Taking less of the host, so that others have more.
 
 	Actuator       string // how orders to be slower are carried out: pace, cgroup, tc or none
-	Limit          string // what this process may take from its start on; star/resource/actuate reads it
+	Limit          string // what this process may take from its start on; star/cluster/resource/actuate reads it
 	LimitInterface string // that tc limits; empty: the one that leads to the coordinator
 	LeaseDir       string // folder of what is to be undone; empty: the user's own
 

@@ -2,8 +2,8 @@ package tenant
 
 import (
 	"star"
+	"star/cluster/resource"
 	"star/coord"
-	"star/resource"
 )
 
 // travel is the load of a ring by which its demand is known: of a round of m members m−1 gradients travel, each as 2 in and 2 out of

@@ -7,11 +7,11 @@ import (
 	"time"
 
 	"star"
+	"star/cluster/resource"
 	"star/coord"
 	"star/internal/process"
 	"star/member"
 	"star/modes"
-	"star/resource"
 )
 
 func near(a, b float64) bool { return math.Abs(a-b) <= 1e-9*math.Max(math.Abs(a), math.Abs(b)) }

@@ -16,14 +16,14 @@ import (
 
 	"star"
 	"star/cluster"
+	"star/cluster/resource"
+	"star/cluster/resource/actuate"
+	"star/cluster/resource/host"
 	"star/coord"
 	"star/internal/loopback"
 	"star/internal/process"
 	"star/member"
 	"star/modes"
-	"star/resource"
-	"star/resource/actuate"
-	"star/resource/host"
 	"star/transport"
 )
 

@@ -10,9 +10,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"star/cluster/resource/gpu"
 	"star/internal/process"
 	"star/internal/settings"
-	"star/resource/gpu"
 )
 
 // samplerName is the command that a worker starts of its own program.

@@ -3,11 +3,11 @@ package node
 import (
 	"errors"
 
+	"star/cluster/resource/actuate"
 	"star/internal/configure"
 	"star/internal/inject"
 	"star/internal/options"
 	"star/internal/settings"
-	"star/resource/actuate"
 	"star/server"
 	"star/train/net"
 	"star/worker"

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"star"
-	"star/resource/host"
+	"star/cluster/resource/host"
 )
 
 //go:embed hook/*.py

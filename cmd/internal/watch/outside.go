@@ -17,8 +17,8 @@ import (
 	"github.com/shirou/gopsutil/v4/process"
 
 	"star"
+	"star/cluster/resource/host"
 	"star/internal/exitcode"
-	"star/resource/host"
 )
 
 const (

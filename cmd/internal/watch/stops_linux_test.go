@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"star/resource/host"
+	"star/cluster/resource/host"
 )
 
 // A rank that is stopped in its exchange does not wait for others, they wait for it.

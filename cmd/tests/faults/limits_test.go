@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"star/resource/actuate"
+	"star/cluster/resource/actuate"
 
 	"star/cmd/tests/jobtest"
 )
