@@ -13,12 +13,12 @@ import (
 	"github.com/shirou/gopsutil/v4/mem"
 
 	"star"
+	"star/cluster/placement"
 	"star/cluster/resource/host"
 	"star/coord"
 	"star/internal/inventory"
 	"star/internal/process"
 	"star/modes"
-	"star/placement"
 	"star/runlog"
 	"star/transport"
 )

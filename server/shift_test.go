@@ -8,8 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"star/cluster/placement"
 	"star/coord"
-	"star/placement"
 )
 
 // measuredJob is a job of two workers on b, a shard on a and one on b, and a spare server on c.

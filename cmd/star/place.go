@@ -13,11 +13,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"star/cluster/placement"
 	"star/internal/defaults"
 	"star/internal/inventory"
 	"star/internal/settings"
 	"star/member"
-	"star/placement"
 	"star/runlog"
 )
 

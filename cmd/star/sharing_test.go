@@ -4,8 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"star/cluster/placement"
 	"star/internal/inventory"
-	"star/placement"
 )
 
 // Workers that share a GPU are named before anything starts.

@@ -19,6 +19,7 @@ import (
 	"syscall"
 	"time"
 
+	"star/cluster/placement"
 	"star/cmd/internal/node"
 	"star/internal/combinations"
 	"star/internal/defaults"
@@ -28,7 +29,6 @@ import (
 	"star/internal/process"
 	"star/internal/settings"
 	"star/member"
-	"star/placement"
 )
 
 // spread says on which of several hosts each process of a job runs.

@@ -15,10 +15,10 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"star/cluster/placement"
 	"star/cluster/resource"
 	"star/internal/suggest"
 	"star/modes"
-	"star/placement"
 )
 
 // ErrFile marks a file that is no list of hosts or jobs.

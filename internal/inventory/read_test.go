@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"star/placement"
+	"star/cluster/placement"
 )
 
 func TestUnits(t *testing.T) {
