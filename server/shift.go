@@ -13,10 +13,10 @@ import (
 	"github.com/shirou/gopsutil/v4/mem"
 
 	"star"
+	"star/cluster/inventory"
 	"star/cluster/placement"
 	"star/cluster/resource/host"
 	"star/coord"
-	"star/internal/inventory"
 	"star/internal/process"
 	"star/modes"
 	"star/runlog"

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"star/cluster/inventory"
 	"star/coord"
-	"star/internal/inventory"
 	"star/runlog"
 	"star/transport"
 )

@@ -16,9 +16,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"star/cluster"
+	"star/cluster/inventory"
 	"star/cluster/resource"
 	"star/cluster/resource/actuate"
-	"star/internal/inventory"
 	"star/internal/options"
 	"star/internal/process"
 	"star/internal/settings"

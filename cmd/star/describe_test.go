@@ -7,7 +7,7 @@ import (
 	"time"
 
 	nouns "star"
-	"star/internal/inventory"
+	"star/cluster/inventory"
 	"star/runlog"
 )
 

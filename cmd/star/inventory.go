@@ -15,8 +15,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"star/cluster/inventory"
 	"star/cmd/internal/daemon"
-	"star/internal/inventory"
 	"star/internal/settings"
 )
 

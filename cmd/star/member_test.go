@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"star/cluster/inventory"
 	"star/cmd/tests/jobtest"
-	"star/internal/inventory"
 )
 
 // The words of a command of the user's own reach a host behind a shell, as ssh has one, as they are: no shell parts them, or runs

@@ -13,9 +13,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"star/cluster/inventory"
 	"star/cluster/placement"
 	"star/internal/defaults"
-	"star/internal/inventory"
 	"star/internal/settings"
 	"star/member"
 	"star/runlog"

@@ -22,9 +22,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"star/cluster/inventory"
 	"star/cmd/internal/schedule"
 	"star/internal/exitcode"
-	"star/internal/inventory"
 	"star/internal/options"
 	"star/internal/ports"
 	"star/internal/process"

@@ -4,8 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"star/cluster/inventory"
 	"star/cluster/placement"
-	"star/internal/inventory"
 )
 
 // Workers that share a GPU are named before anything starts.

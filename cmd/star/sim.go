@@ -14,7 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"star/internal/inventory"
+	"star/cluster/inventory"
 	"star/internal/settings"
 	"star/member"
 	"star/modes"

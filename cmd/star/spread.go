@@ -19,12 +19,12 @@ import (
 	"syscall"
 	"time"
 
+	"star/cluster/inventory"
 	"star/cluster/placement"
 	"star/cmd/internal/node"
 	"star/internal/combinations"
 	"star/internal/defaults"
 	"star/internal/inject"
-	"star/internal/inventory"
 	"star/internal/ports"
 	"star/internal/process"
 	"star/internal/settings"
