@@ -15,7 +15,7 @@ import (
 
 	"star"
 	"star/sim"
-	"star/trace"
+	"star/sim/trace"
 	"star/train"
 	"star/train/data"
 	"star/train/net"

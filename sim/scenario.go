@@ -17,7 +17,7 @@ import (
 	"star"
 	"star/allreduce"
 	"star/modes"
-	"star/trace"
+	"star/sim/trace"
 	"star/train/optim"
 )
 

@@ -11,7 +11,7 @@ import (
 
 	"star"
 	"star/modes"
-	"star/trace"
+	"star/sim/trace"
 	"star/train/optim"
 )
 

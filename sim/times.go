@@ -8,7 +8,7 @@ import (
 
 	"star"
 	"star/modes"
-	"star/trace"
+	"star/sim/trace"
 )
 
 // Spent is the time of one iteration, from the release to the arrival.

@@ -27,7 +27,7 @@ import (
 	"star/runlog"
 	"star/server"
 	"star/sim"
-	"star/trace"
+	"star/sim/trace"
 	"star/train"
 	"star/train/data"
 	"star/train/net"

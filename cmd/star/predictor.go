@@ -18,8 +18,8 @@ import (
 	"star/internal/settings"
 	"star/member"
 	"star/runlog"
+	"star/sim/trace"
 	"star/straggler"
-	"star/trace"
 )
 
 func predictorCommand() *cobra.Command {

@@ -20,7 +20,7 @@ import (
 	"star/modes"
 	"star/modes/baseline"
 	"star/sim"
-	"star/trace"
+	"star/sim/trace"
 	"star/train/optim"
 )
 

@@ -26,8 +26,8 @@ import (
 	"star/internal/unpack"
 	"star/member"
 	"star/runlog"
-	"star/trace"
-	"star/trace/ops"
+	"star/sim/trace"
+	"star/sim/trace/ops"
 )
 
 func traceCommand() *cobra.Command {

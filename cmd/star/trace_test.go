@@ -141,7 +141,7 @@ func TestFlightRecordsTellWhoWasSlow(t *testing.T) {
 		err := cmd.Execute()
 		return out.String(), err
 	}
-	paths, err := filepath.Glob("../../trace/testdata/flight_rank_*.gz")
+	paths, err := filepath.Glob("../../sim/trace/testdata/flight_rank_*.gz")
 	if err != nil || len(paths) != 3 {
 		t.Fatal(paths, err)
 	}

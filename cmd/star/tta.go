@@ -20,7 +20,7 @@ import (
 	"star/internal/settings"
 	"star/member"
 	"star/sim"
-	"star/trace"
+	"star/sim/trace"
 	"star/train/data"
 	"star/train/net"
 )

@@ -15,7 +15,7 @@ import (
 	"star/internal/process"
 	"star/internal/settings"
 	"star/member"
-	"star/trace"
+	"star/sim/trace"
 	"star/worker"
 )
 

@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"star"
-	"star/trace"
+	"star/sim/trace"
 )
 
 const ms = time.Millisecond

@@ -9,7 +9,7 @@ import (
 
 	"star"
 	"star/cluster/resource/actuate"
-	"star/trace"
+	"star/sim/trace"
 )
 
 // By is how a factor is brought about, or a rate.
