@@ -28,7 +28,7 @@ import (
 	"star/internal/options"
 	"star/internal/process"
 	"star/internal/settings"
-	"star/member"
+	"star/job"
 	"star/train/checkpoint"
 	"star/worker"
 )
@@ -45,7 +45,7 @@ func Main(fill func(c *worker.Config) error) {
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "%s: %s\n", filepath.Base(os.Args[0]), options.Printable(err.Error()))
 	}
-	os.Exit(member.ExitCode(err))
+	os.Exit(job.ExitCode(err))
 }
 
 func run(fill func(c *worker.Config) error) error {
@@ -64,7 +64,7 @@ func run(fill func(c *worker.Config) error) error {
 
 // Worker is a worker as an environment says ("STAR_COORDINATOR=host:7070", …): all of it but what it trains. c.Log writes to standard error.
 //
-// An error is a usage error, which names the variable; its exit code is member.ExitCode.
+// An error is a usage error, which names the variable; its exit code is job.ExitCode.
 func Worker(environment []string) (c worker.Config, err error) {
 	c, _, err = configured(environment)
 	return c, err

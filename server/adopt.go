@@ -7,7 +7,7 @@ import (
 
 	"star/coord"
 	"star/internal/process"
-	"star/member"
+	"star/job"
 )
 
 // takeOptimizer has the shards of this process make the updates that the workers want.
@@ -119,11 +119,11 @@ func (s *server) wholeBatches(job *Config) error {
 // ownSteps is what workers of job make steps of their own by (coord.Config.Optimizer). Empty in a
 // ring, whose members have the optimiser themselves, and where the optimiser is none that steps of
 // workers can be combined by, and no baseline says otherwise.
-func (s *server) ownSteps(job *member.Job) string {
-	if job.Arch == member.AllReduce || s.made.Local == nil && process.MayStride(job) != nil {
+func (s *server) ownSteps(j *job.Job) string {
+	if j.Arch == job.AllReduce || s.made.Local == nil && process.MayStride(j) != nil {
 		return ""
 	}
-	text, err := json.Marshal(process.Optimizer(job))
+	text, err := json.Marshal(process.Optimizer(j))
 	if err != nil { // it is no optimiser, which is said where it is made
 		return ""
 	}

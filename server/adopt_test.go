@@ -8,7 +8,7 @@ import (
 
 	"star/coord"
 	"star/internal/exitcode"
-	"star/member"
+	"star/job"
 )
 
 // TestWholeBatches: a program whose batches must stay whole has the job begin without a queue, and refuses what cannot do without cutting or resizing.
@@ -29,7 +29,7 @@ func TestWholeBatches(t *testing.T) {
 		{name: "parts", policy: Policy{Mode: "x=2 micro=4 cap=1s"}, whole: true, says: "micro=4 cuts mini-batches"},
 		{name: "baseline of shares", named: "lb-bsp", whole: true, says: "lb-bsp gives workers batches of other sizes"},
 		{name: "baseline of parts", named: "dropcompute", whole: true, says: "cuts mini-batches"},
-		{name: "auto", policy: Policy{Mode: member.Auto}, whole: true, plan: "ssgd"},
+		{name: "auto", policy: Policy{Mode: job.Auto}, whole: true, plan: "ssgd"},
 	} {
 		job := &Config{Policy: c.policy}
 		job.Workers, job.Batch, job.Baseline, job.Optimizer, job.LR, job.Compress = 3, 16, c.named, "sgd", 0.1, "none"

@@ -3,22 +3,22 @@ package server
 import (
 	"testing"
 
-	"star/member"
+	"star/job"
 )
 
 // A server that listens everywhere and finds the coordinator on its own host is reached where the coordinator is, and not on loopback.
 func TestAdvertise(t *testing.T) {
 	for _, c := range []struct {
-		job  member.Job
+		job  job.Job
 		addr string
 		want string
 	}{
-		{member.Job{Rank: 1, Network: member.Network{Coordinator: "127.0.0.1:7070"}}, "[::]:7071", ":7071"},
-		{member.Job{Rank: 0, Network: member.Network{Coordinator: "127.0.0.1:7070"}}, "0.0.0.0:7070", ":7070"},
-		{member.Job{Rank: 1, Network: member.Network{Coordinator: "127.0.0.1:7070"}}, "10.0.0.1:7071", "10.0.0.1:7071"},
-		{member.Job{Rank: 1, Network: member.Network{Coordinator: "127.0.0.1:7070"}}, "127.0.0.1:7071", "127.0.0.1:7071"},
-		{member.Job{Rank: 1, Network: member.Network{Coordinator: "127.0.0.1:7070", Advertise: "a:1"}}, "[::]:7071", "a:1"},
-		{member.Job{Rank: 1, Network: member.Network{Coordinator: "127.0.0.1:7070", Coordinators: []string{"127.0.0.1:7070"}}}, "[::]:7071", "127.0.0.1:7071"},
+		{job.Job{Rank: 1, Network: job.Network{Coordinator: "127.0.0.1:7070"}}, "[::]:7071", ":7071"},
+		{job.Job{Rank: 0, Network: job.Network{Coordinator: "127.0.0.1:7070"}}, "0.0.0.0:7070", ":7070"},
+		{job.Job{Rank: 1, Network: job.Network{Coordinator: "127.0.0.1:7070"}}, "10.0.0.1:7071", "10.0.0.1:7071"},
+		{job.Job{Rank: 1, Network: job.Network{Coordinator: "127.0.0.1:7070"}}, "127.0.0.1:7071", "127.0.0.1:7071"},
+		{job.Job{Rank: 1, Network: job.Network{Coordinator: "127.0.0.1:7070", Advertise: "a:1"}}, "[::]:7071", "a:1"},
+		{job.Job{Rank: 1, Network: job.Network{Coordinator: "127.0.0.1:7070", Coordinators: []string{"127.0.0.1:7070"}}}, "[::]:7071", "127.0.0.1:7071"},
 	} {
 		got, err := (&server{job: &Config{Job: c.job}}).advertise(t.Context(), c.addr)
 		if got != c.want || err != nil {
@@ -29,7 +29,7 @@ func TestAdvertise(t *testing.T) {
 
 // As long as the coordinator's name is not known there is no address: the name of a host would be none in a cluster whose DNS has only services.
 func TestAdvertiseNameUnknown(t *testing.T) {
-	job := member.Job{Rank: 1, Network: member.Network{Coordinator: "no-such-host.invalid:7070"}}
+	job := job.Job{Rank: 1, Network: job.Network{Coordinator: "no-such-host.invalid:7070"}}
 	if got, err := (&server{job: &Config{Job: job}}).advertise(t.Context(), "[::]:7071"); err == nil {
 		t.Errorf("reached at %s, want an error", got)
 	}

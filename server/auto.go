@@ -9,7 +9,7 @@ import (
 	"star/coord"
 	"star/coord/pilot"
 	"star/internal/process"
-	"star/member"
+	"star/job"
 	"star/modes"
 	"star/straggler"
 )
@@ -52,40 +52,40 @@ func NewPilot(job *Config) (Pilot, error) {
 }
 
 // newPilot is NewPilot.
-func newPilot(job *Config) (*pilot.Pilot, error) {
-	plan := modes.SSGD(job.Ranks())
-	if len(job.Shares) > 0 {
-		plan.Shares = job.Shares
+func newPilot(j *Config) (*pilot.Pilot, error) {
+	plan := modes.SSGD(j.Ranks())
+	if len(j.Shares) > 0 {
+		plan.Shares = j.Shares
 	}
-	c := pilot.Config{Workers: job.Ranks(), Batch: job.Batch, Plan: plan, Ring: job.Arch == member.AllReduce, RiderWait: job.RiderWait,
-		LinkRate: 1e6 * job.PSBandwidth, Momentum: process.Optimizer(&job.Job).Memory(), Velocities: process.Optimizer(&job.Job).Velocities(), Adaptive: process.Optimizer(&job.Job).Adaptive(), Queue: min(modes.QueueParts, job.Batch)}
-	if job.Whole {
-		c.Queue, c.MaxShare = 0, job.Batch
+	c := pilot.Config{Workers: j.Ranks(), Batch: j.Batch, Plan: plan, Ring: j.Arch == job.AllReduce, RiderWait: j.RiderWait,
+		LinkRate: 1e6 * j.PSBandwidth, Momentum: process.Optimizer(&j.Job).Memory(), Velocities: process.Optimizer(&j.Job).Velocities(), Adaptive: process.Optimizer(&j.Job).Adaptive(), Queue: min(modes.QueueParts, j.Batch)}
+	if j.Whole {
+		c.Queue, c.MaxShare = 0, j.Batch
 	}
-	if process.MayStride(&job.Job) == nil {
+	if process.MayStride(&j.Job) == nil {
 		c.Local = modes.MostLocal
 	}
-	switch job.Predictor {
+	switch j.Predictor {
 	case "", PredictorNone:
 	case PredictorOnline:
-		c.Online = func(lesson int) straggler.Source { return rand.New(rand.NewPCG(job.Seed, uint64(lesson))) }
+		c.Online = func(lesson int) straggler.Source { return rand.New(rand.NewPCG(j.Seed, uint64(lesson))) }
 	default:
-		b, err := os.ReadFile(job.Predictor)
+		b, err := os.ReadFile(j.Predictor)
 		if err != nil {
-			return nil, member.FileError(fmt.Errorf("--predictor: %w", err), fs.ErrNotExist)
+			return nil, job.FileError(fmt.Errorf("--predictor: %w", err), fs.ErrNotExist)
 		}
 		if c.Model, err = straggler.ParseModel(b); err != nil {
-			c.Notices = append(c.Notices, fmt.Sprintf("--predictor %s is not used: %v; the moving average predicts", job.Predictor, err))
+			c.Notices = append(c.Notices, fmt.Sprintf("--predictor %s is not used: %v; the moving average predicts", j.Predictor, err))
 		}
 	}
-	if job.Decider != "" {
-		b, err := os.ReadFile(job.Decider)
+	if j.Decider != "" {
+		b, err := os.ReadFile(j.Decider)
 		if err != nil {
-			return nil, member.FileError(fmt.Errorf("--decider: %w", err), fs.ErrNotExist)
+			return nil, job.FileError(fmt.Errorf("--decider: %w", err), fs.ErrNotExist)
 		}
 		d, err := modes.ParseLearned(b)
 		if err != nil {
-			c.Notices = append(c.Notices, fmt.Sprintf("--decider %s is not used: %v; plans are priced over what is seen", job.Decider, err))
+			c.Notices = append(c.Notices, fmt.Sprintf("--decider %s is not used: %v; plans are priced over what is seen", j.Decider, err))
 		} else {
 			c.Decider = d
 		}

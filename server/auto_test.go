@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"star"
-	"star/member"
+	"star/job"
 	"star/straggler"
 )
 
@@ -64,7 +64,7 @@ func TestPilotGoesOnWithoutDamagedFiles(t *testing.T) {
 		if err := os.WriteFile(at, c.bytes, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		p, err := NewPilot(&Config{Job: member.Job{Workers: 2, Batch: 8}, Policy: c.job})
+		p, err := NewPilot(&Config{Job: job.Job{Workers: 2, Batch: 8}, Policy: c.job})
 		if err != nil {
 			t.Errorf("%s: %v", c.name, err)
 			continue
@@ -74,8 +74,8 @@ func TestPilotGoesOnWithoutDamagedFiles(t *testing.T) {
 			t.Errorf("%s: says %q, want %q", c.name, says, c.says)
 		}
 	}
-	for _, job := range []Policy{{Predictor: at + "x"}, {Decider: at + "x"}} {
-		if _, err := NewPilot(&Config{Job: member.Job{Workers: 2, Batch: 8}, Policy: job}); !errors.Is(err, fs.ErrNotExist) {
+	for _, policy := range []Policy{{Predictor: at + "x"}, {Decider: at + "x"}} {
+		if _, err := NewPilot(&Config{Job: job.Job{Workers: 2, Batch: 8}, Policy: policy}); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("a file that is not there: %v", err)
 		}
 	}

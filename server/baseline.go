@@ -4,7 +4,7 @@ import (
 	"star/coord"
 	"star/coord/pilot"
 	"star/internal/process"
-	"star/member"
+	"star/job"
 	"star/modes"
 	"star/modes/baseline"
 )
@@ -13,7 +13,7 @@ import (
 // where the plan stays. It looks at Baseline, Arch, Workers and Batch. Without a baseline the Made
 // is zero. A baseline that there is none of, or that does not go with the job, is an error with
 // exit code 2.
-func NewBaseline(job *member.Job) (baseline.Made, coord.Pilot, error) {
+func NewBaseline(job *job.Job) (baseline.Made, coord.Pilot, error) {
 	m, err := process.MakeBaseline(job)
 	if err != nil || m.Scheme == nil {
 		return m, nil, err

@@ -7,7 +7,7 @@ import (
 
 	"star/coord"
 	"star/internal/combinations"
-	"star/member"
+	"star/job"
 	"star/modes/baseline"
 )
 
@@ -108,8 +108,8 @@ func schemes(t *testing.T) (out []func(*cell)) {
 
 // Every cell of the table is refused by Check if the table says so, for the reason that it gives, and else is not.
 func TestCells(t *testing.T) {
-	base := cell{c: Config{Job: member.Job{Workers: 4, Servers: 2, Batch: 32, Rule: member.Rule{Optimizer: "sgd", LR: 0.1}}, Shards: 1}}
-	arches := []func(*cell){off, on(combinations.AllReduce, func(c *Config) { c.Arch = member.AllReduce })}
+	base := cell{c: Config{Job: job.Job{Workers: 4, Servers: 2, Batch: 32, Rule: job.Rule{Optimizer: "sgd", LR: 0.1}}, Shards: 1}}
+	arches := []func(*cell){off, on(combinations.AllReduce, func(c *Config) { c.Arch = job.AllReduce })}
 	copies := []func(*cell){off, on(combinations.Copies, func(c *Config) { c.Replicas = 2 })}
 	several := []func(*cell){off, on(combinations.Coordinators, func(c *Config) {
 		c.Coordinators = []string{"127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"}
@@ -123,7 +123,7 @@ func TestCells(t *testing.T) {
 	}
 	scheme := schemes(t)
 	first := with(with(with(with(with([]cell{base}, arches...), copies...), several...), append(codecs, off)...), scheme...)
-	moves := []func(*cell){off, on(combinations.Moving, func(c *Config) { c.MoveShards = member.Auto })}
+	moves := []func(*cell){off, on(combinations.Moving, func(c *Config) { c.MoveShards = job.Auto })}
 	shares := []func(*cell){off, on(combinations.Shares, func(c *Config) { c.Shares = []int{32, 32, 32, 32} })}
 	clips := []func(*cell){off, on(combinations.Clip, func(c *Config) { c.Clip = 1 })}
 	given := func(scale string) func(*cell) {

@@ -15,7 +15,7 @@ import (
 
 	"star/coord"
 	"star/internal/defaults"
-	"star/member"
+	"star/job"
 	"star/runlog"
 	"star/train"
 )
@@ -23,13 +23,13 @@ import (
 // Config is a server, and the job that it coordinates.
 //
 // The zero value of a field means what its comment says, and complete fills it in; Run works on a
-// copy. Job has what workers are given alike (member.Job): whoever makes both of one value cannot
+// copy. Job has what workers are given alike (job.Job): whoever makes both of one value cannot
 // have them disagree. Durations are of the clock, samples of the stream, PSBandwidth is in 10⁶
 // bytes per second.
 type Config struct {
 	// Job is which job, and how this process takes part in it. Rank 0 coordinates, where there are
 	// no Coordinators.
-	member.Job
+	job.Job
 
 	Shards     int // of this process; 0: it coordinates only, or is a spare one
 	MinWorkers int // least; 0: the job begins with Workers and goes on while one is left
@@ -85,15 +85,15 @@ type Training struct {
 // Policy is which gradients make an update, and what is decided while the job runs. Words are those
 // of the settings (docs/configure.md).
 type Policy struct {
-	Mode        string  // member.Auto, ssgd, asgd, x=K …; empty: ssgd
+	Mode        string  // job.Auto, ssgd, asgd, x=K …; empty: ssgd
 	Shares      []int   // samples of each worker's mini-batch; nil: Batch for each
 	Whole       bool    // plans neither cut nor resize a worker's mini-batch (setting whole-batches)
-	Predictor   string  // with member.Auto: PredictorOnline, PredictorNone or a file; empty: none
-	Decider     string  // with member.Auto: file of one; empty: plans are priced
+	Predictor   string  // with job.Auto: PredictorOnline, PredictorNone or a file; empty: none
+	Decider     string  // with job.Auto: file of one; empty: plans are priced
 	PSBandwidth float64 // MB/s that the servers' links may carry for this job, both ways together; 0: not known
 	TreeFanIn   int     // most children of one worker in an automatic tree; 0: 8
-	PacePushes  string  // member.Auto or member.Off; empty: member.Auto
-	MoveShards  string  // likewise; empty: member.Off
+	PacePushes  string  // job.Auto or job.Off; empty: job.Auto
+	MoveShards  string  // likewise; empty: job.Off
 }
 
 // Validation is a model and data of a server's own. Name and Hash must be those that workers say of
@@ -122,7 +122,7 @@ func (c *Config) complete() {
 	for _, d := range []struct {
 		v  *string
 		to string
-	}{{&c.Mode, defaults.Mode}, {&c.PacePushes, defaults.PacePushes}, {&c.MoveShards, member.Off}, {&c.OnFailure, defaults.OnFailure}} {
+	}{{&c.Mode, defaults.Mode}, {&c.PacePushes, defaults.PacePushes}, {&c.MoveShards, job.Off}, {&c.OnFailure, defaults.OnFailure}} {
 		if *d.v == "" {
 			*d.v = d.to
 		}

@@ -12,7 +12,7 @@ import (
 	"star/coord"
 	"star/internal/build"
 	"star/internal/process"
-	"star/member"
+	"star/job"
 	"star/modes"
 	"star/modes/baseline"
 	"star/ps/rule"
@@ -37,11 +37,11 @@ func (s *server) logPath() string {
 //
 // It takes the folders first: a job whose folder another one has must not touch the run log that is
 // there. A run log that is there is kept under another name. Errors: of the folder (a
-// *member.SettingError of --out or --checkpoint), of the checkpoint's contents, and what coord.New
+// *job.SettingError of --out or --checkpoint), of the checkpoint's contents, and what coord.New
 // says of a Config that cannot be.
 func (s *server) coordinator() (*coord.Coordinator, error) {
-	job := s.job
-	config, err := s.trained(coord.Told{Model: job.Model, Dataset: job.Dataset, Seed: job.Seed}, coord.Enrolment{})
+	j := s.job
+	config, err := s.trained(coord.Told{Model: j.Model, Dataset: j.Dataset, Seed: j.Seed}, coord.Enrolment{})
 	if err != nil {
 		return nil, err
 	}
@@ -51,24 +51,24 @@ func (s *server) coordinator() (*coord.Coordinator, error) {
 	path := s.logPath()
 	file, kept, err := process.CreateRunLog(path)
 	if err != nil {
-		return nil, job.Invalid("out", err)
+		return nil, j.Invalid("out", err)
 	}
 	if kept != "" {
 		s.log.Info("kept the run log that was there", "as", kept)
 	}
 	var log io.WriteCloser = file
-	if job.LogMax > 0 {
-		log = parts.NewRotating(file, path, job.LogMax)
+	if j.LogMax > 0 {
+		log = parts.NewRotating(file, path, j.LogMax)
 	}
 	cfg := coord.Config{
-		Job: job.Name, Workers: job.Ranks(), First: job.Workers, Least: job.MinWorkers, Servers: job.Servers, Replicas: job.Replicas,
-		Poison: job.Poison,
-		Plan:   s.plan, Words: s.words(), Tree: modes.TreeRule{Capacity: 1e6 * job.PSBandwidth, FanIn: job.TreeFanIn}, Pace: job.PacePushes == "auto", Shift: job.MoveShards == member.Auto, Batch: job.Batch, Scale: coord.Scale(job.UpdateScale), Norm: job.Clip > 0, Strides: process.MayStride(&job.Job) == nil, Optimizer: s.ownSteps(&job.Job), Lossy: process.Lossy(job.Compress) || s.made.Local != nil,
-		Samples: job.Samples, Epochs: job.Epochs, Steps: job.Steps,
-		EvalEvery: job.EvalEvery, SaveEvery: job.CheckpointEvery, Grace: job.Grace,
-		JoinTimeout: job.JoinTimeout, Attended: job.Attended, DeadAfter: job.DeadAfter, MaxParams: room(job.Servers),
+		Job: j.Name, Workers: j.Ranks(), First: j.Workers, Least: j.MinWorkers, Servers: j.Servers, Replicas: j.Replicas,
+		Poison: j.Poison,
+		Plan:   s.plan, Words: s.words(), Tree: modes.TreeRule{Capacity: 1e6 * j.PSBandwidth, FanIn: j.TreeFanIn}, Pace: j.PacePushes == "auto", Shift: j.MoveShards == job.Auto, Batch: j.Batch, Scale: coord.Scale(j.UpdateScale), Norm: j.Clip > 0, Strides: process.MayStride(&j.Job) == nil, Optimizer: s.ownSteps(&j.Job), Lossy: process.Lossy(j.Compress) || s.made.Local != nil,
+		Samples: j.Samples, Epochs: j.Epochs, Steps: j.Steps,
+		EvalEvery: j.EvalEvery, SaveEvery: j.CheckpointEvery, Grace: j.Grace,
+		JoinTimeout: j.JoinTimeout, Attended: j.Attended, DeadAfter: j.DeadAfter, MaxParams: room(j.Servers),
 		Save: s.saveManifest, Saved: s.saved, Discard: s.discard, Name: checkpoint.Name, Generation: s.generation(),
-		Settings: config, Notes: s.notes(), Program: member.Program, Commit: build.Commit(),
+		Settings: config, Notes: s.notes(), Program: job.Program, Commit: build.Commit(),
 		Fits: s.fits, Trains: func(h transport.Hello, e coord.Enrolment) (coord.Told, json.RawMessage) {
 			t := s.trains(h, e)
 			text, err := s.trained(t, e)
@@ -78,13 +78,13 @@ func (s *server) coordinator() (*coord.Coordinator, error) {
 			return t, text
 		},
 		Adopt:      s.adopt,
-		StopOnLoss: job.OnFailure == "stop", LeaveAtOnce: job.LeaveAtOnce,
-		Result: runlog.Result{Arch: job.Arch, Baseline: job.Baseline, Model: job.Model, Dataset: job.Dataset, Seed: job.Seed, RunLog: path},
+		StopOnLoss: j.OnFailure == "stop", LeaveAtOnce: j.LeaveAtOnce,
+		Result: runlog.Result{Arch: j.Arch, Baseline: j.Baseline, Model: j.Model, Dataset: j.Dataset, Seed: j.Seed, RunLog: path},
 		Cancel: s.made.Cancel,
 		RunLog: runlog.NewWriter(log), Log: s.log,
 	}
 	if s.lease.Leadership != nil {
-		cfg.Lease, cfg.Handover, cfg.Coordinators = s.lease, s.handover, len(job.Coordinators)
+		cfg.Lease, cfg.Handover, cfg.Coordinators = s.lease, s.handover, len(j.Coordinators)
 	}
 	if s.pilot != nil {
 		cfg.Pilot = s.pilot
@@ -98,16 +98,16 @@ func (s *server) coordinator() (*coord.Coordinator, error) {
 	if s.scheme != nil {
 		cfg.Pilot = s.scheme
 	}
-	if job.Cluster != "" && s.pilot != nil {
+	if j.Cluster != "" && s.pilot != nil {
 		s.tenant = new(admission)
 		cfg.Admission = s.tenant
 	}
-	if s.pilot != nil && cfg.Admission == nil && job.Arch != member.AllReduce {
-		s.keeper = newLocalAdmission(job)
+	if s.pilot != nil && cfg.Admission == nil && j.Arch != job.AllReduce {
+		s.keeper = newLocalAdmission(j)
 		cfg.Admission = s.keeper
 	}
-	if job.Arch == member.AllReduce {
-		cfg.Ring = &coord.RingConfig{Rule: process.RuleText(&job.Job), RuleOf: s.ruleOf, Wait: job.RiderWait, MaxStale: job.MaxStaleness}
+	if j.Arch == job.AllReduce {
+		cfg.Ring = &coord.RingConfig{Rule: process.RuleText(&j.Job), RuleOf: s.ruleOf, Wait: j.RiderWait, MaxStale: j.MaxStaleness}
 		cfg.MaxParams = 0 // every worker has its own
 	}
 	if err := s.goOn(&cfg); err != nil {

@@ -20,7 +20,7 @@ const folderPatience = 2 * time.Second
 // job writes into them while it lives, and removes what crashes have left among the checkpoints. A
 // process that takes the job over does without a folder that the one before still has.
 //
-// An error is a *member.SettingError of --out or --checkpoint: another job has the folder, or the
+// An error is a *job.SettingError of --out or --checkpoint: another job has the folder, or the
 // system does not let us. A folder whose file system knows no locks is used without one, with a
 // warning. Locks are held until leaveFolders.
 func (s *server) takeFolders() error {

@@ -10,7 +10,7 @@ import (
 	"star/internal/compress"
 	"star/internal/exitcode"
 	"star/internal/process"
-	"star/member"
+	"star/job"
 	"star/ps"
 	"star/transport"
 )
@@ -93,7 +93,7 @@ func (s *server) farewell(m *coord.Member) (stop func() bool) {
 		if s.coordinates.Load() {
 			return // it hears of it otherwise
 		}
-		if err := m.Leave(member.ExitCode(why), why.Error()); err != nil || s.job.Grace <= 0 {
+		if err := m.Leave(job.ExitCode(why), why.Error()); err != nil || s.job.Grace <= 0 {
 			m.Close()
 		}
 	})
@@ -149,20 +149,20 @@ func (s *server) again(tcp *transport.TCP, addr string) ps.Again {
 // address says. Errors are those of coord.Join: nobody answers within JoinTimeout, or whoever does
 // refuses this server.
 func (s *server) join(ctx context.Context, tcp *transport.TCP, addr string, params int64) (*coord.Member, error) {
-	job := s.job
-	to := job.Coordinator
-	if job.Rank == 0 {
+	j := s.job
+	to := j.Coordinator
+	if j.Rank == 0 {
 		to = reachable(addr)
 	}
-	if job.Rank == 0 && len(job.Coordinators) == 0 {
+	if j.Rank == 0 && len(j.Coordinators) == 0 {
 		tcp = tcp.Itself()
 	}
 	return coord.Join(ctx, coord.MemberConfig{
-		Network: tcp, Addr: to, Addrs: job.Coordinators, Anew: params > 0, JoinTimeout: job.JoinTimeout, DeadAfter: job.DeadAfter, Log: s.log,
+		Network: tcp, Addr: to, Addrs: j.Coordinators, Anew: params > 0, JoinTimeout: j.JoinTimeout, DeadAfter: j.DeadAfter, Log: s.log,
 		Reached: func(ctx context.Context) (string, error) { return s.advertise(ctx, addr) },
 		Hello: transport.Hello{
-			Service: transport.ServiceCoord, Role: transport.RoleServer, Job: job.Name, Token: job.Token,
-			Version: member.Program, Host: process.Hostname(), Rank: job.Rank, Shards: job.Shards, Params: params,
+			Service: transport.ServiceCoord, Role: transport.RoleServer, Job: j.Name, Token: j.Token,
+			Version: job.Program, Host: process.Hostname(), Rank: j.Rank, Shards: j.Shards, Params: params,
 		},
 	})
 }

@@ -13,7 +13,7 @@ import (
 	"star/coord/election"
 	"star/internal/exitcode"
 	"star/internal/process"
-	"star/member"
+	"star/job"
 	"star/ps/rule"
 	"star/runlog"
 	"star/transport"
@@ -59,9 +59,9 @@ type leading struct {
 // or else what chooses one. Errors are those of coordinator, and of a list of --coordinators that
 // this process is not rightly in.
 func (l *leading) prepare(tcp *transport.TCP) (err error) {
-	job := l.job
+	j := l.job
 	switch {
-	case len(job.Coordinators) == 0 && job.Rank == 0:
+	case len(j.Coordinators) == 0 && j.Rank == 0:
 		c, err := l.coordinator()
 		if err != nil {
 			return err
@@ -69,11 +69,11 @@ func (l *leading) prepare(tcp *transport.TCP) (err error) {
 		l.now.Store(c)
 	case l.candidate():
 		l.members, err = election.New(election.Config{
-			Job: job.Name, Rank: job.Rank, Members: job.Coordinators, Network: tcp, JoinTimeout: job.JoinTimeout, Log: l.log,
-			Hello: transport.Hello{Token: job.Token, Version: member.Program, Host: process.Hostname()},
+			Job: j.Name, Rank: j.Rank, Members: j.Coordinators, Network: tcp, JoinTimeout: j.JoinTimeout, Log: l.log,
+			Hello: transport.Hello{Token: j.Token, Version: job.Program, Host: process.Hostname()},
 		})
 		if err != nil {
-			return job.Invalid("coordinators", err)
+			return j.Invalid("coordinators", err)
 		}
 	}
 	return nil
@@ -192,7 +192,7 @@ func (l *leading) outlast(sat <-chan struct{}) {
 // told, that all is over. Who takes over in between reports it again.
 //
 // It returns how the job has ended, wherever that was decided: nil, a *coord.Error with its exit
-// code, a *member.DisagreeError where what the coordinator before has left cannot be read, or the
+// code, a *job.DisagreeError where what the coordinator before has left cannot be read, or the
 // cause of ctx. A leadership that is lost is no end: it waits for the next one.
 func (l *leading) terms(ctx context.Context, cancel context.CancelCauseFunc) error {
 	for {
@@ -206,7 +206,7 @@ func (l *leading) terms(ctx context.Context, cancel context.CancelCauseFunc) err
 		var handover *coord.Handover
 		if len(r.Note) > 0 {
 			if handover, err = coord.ParseHandover(r.Note); err != nil {
-				return &member.DisagreeError{Err: err}
+				return &job.DisagreeError{Err: err}
 			}
 		}
 		l.log.Info("coordinates the job", "term", r.Term, "takes_over", handover != nil)
@@ -243,7 +243,7 @@ func (l *leading) lead(ctx context.Context, o lease, c *coord.Coordinator, cance
 	}
 	l.now.Store(c)
 	l.coordinates.Store(o.Leadership != nil)
-	if l.job.MoveShards == member.Auto {
+	if l.job.MoveShards == job.Auto {
 		beside.Go(func() { newShifter(l.job, l.log).run(limited, c) })
 	}
 	over := make(chan struct{})
@@ -305,7 +305,7 @@ func (l *leading) coordinate(ctx context.Context, o lease, c *coord.Coordinator)
 	undo := context.AfterFunc(l.told, func() {
 		defer close(handed)
 		why := context.Cause(l.told)
-		if sig, ok := errors.AsType[*member.SignalError](why); o.Leadership == nil || !ok || sig.Signal != syscall.SIGTERM {
+		if sig, ok := errors.AsType[*job.SignalError](why); o.Leadership == nil || !ok || sig.Signal != syscall.SIGTERM {
 			c.Stop(why)
 			return
 		}
@@ -337,12 +337,12 @@ func (l *leading) coordinate(ctx context.Context, o lease, c *coord.Coordinator)
 }
 
 // ended is how a job has ended, by the last note: nil if well. Of a job that was stopped it is a
-// *coord.Error with the exit code that all its processes end with; a *member.DisagreeError: the
+// *coord.Error with the exit code that all its processes end with; a *job.DisagreeError: the
 // note is of another version of the program.
 func ended(note []byte) error {
 	e, err := coord.ParseHandover(note)
 	if err != nil {
-		return &member.DisagreeError{Err: err}
+		return &job.DisagreeError{Err: err}
 	}
 	if e.End != nil && e.End.Exit != 0 {
 		return &coord.Error{Exit: e.End.Exit, Msg: e.End.Reason}

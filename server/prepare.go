@@ -10,7 +10,7 @@ import (
 	"star/internal/compress"
 	"star/internal/process"
 	"star/internal/tenant"
-	"star/member"
+	"star/job"
 	"star/modes"
 	"star/ps/rule"
 	"star/train/checkpoint"
@@ -30,18 +30,18 @@ func Check(c Config) error {
 // docs/combinations.md; a set that it refuses is an error of prepare, with what to do instead. It
 // needs the plan and what a baseline has made, so it comes after both.
 func (s *server) features() combinations.Set {
-	job, p := s.job, s.plan
-	set := process.Features(&job.Job).
+	j, p := s.job, s.plan
+	set := process.Features(&j.Job).
 		With(combinations.LGC, is[rule.LiveSpec](s.made.Rule)).
 		With(combinations.ADPSGD, is[rule.GossipSpec](s.made.Rule)).
 		With(combinations.Tree, p.AutoTree || p.Parents != nil).
 		With(combinations.Parts, p.Micro > 0 || p.Local > 0).
 		With(combinations.Strides, p.Local > 0 && s.made.Local == nil).
 		With(combinations.Slack, p.MaxLead > 0).
-		With(combinations.Shares, job.Shares != nil).
-		With(combinations.Moving, job.MoveShards == member.Auto)
+		With(combinations.Shares, j.Shares != nil).
+		With(combinations.Moving, j.MoveShards == job.Auto)
 	switch {
-	case job.Baseline == "":
+	case j.Baseline == "":
 		return set
 	case s.made.Rule != nil:
 		return set.With(combinations.OwnRule, true)
@@ -56,62 +56,62 @@ func is[S rule.Spec](s rule.Spec) bool { _, ok := s.(S); return ok }
 
 // prepare checks what can be checked before anything listens.
 //
-// It makes resume, plan, made, scheme, pilot, opt and rate. An error is a *member.SettingError that
+// It makes resume, plan, made, scheme, pilot, opt and rate. An error is a *job.SettingError that
 // names the setting (exit code 2), one of a file that is damaged or missing (65, 66), or of a
 // checkpoint's storage. The order is that in which one thing needs the other: a checkpoint says
 // what the optimiser was, the baseline may choose the plan, shares belong into the plan before it
 // is checked.
 func (s *server) prepare() (err error) {
-	job := s.job
-	if err := tenant.Check(&job.Job); err != nil {
+	j := s.job
+	if err := tenant.Check(&j.Job); err != nil {
 		return err
 	}
-	if job.Resume != "" {
-		if s.resume, err = process.OpenCheckpoint(job.Resume, s.log); err != nil {
+	if j.Resume != "" {
+		if s.resume, err = process.OpenCheckpoint(j.Resume, s.log); err != nil {
 			return err
 		}
-		process.KeepOptimizer(&job.Job, s.resume.Manifest())
+		process.KeepOptimizer(&j.Job, s.resume.Manifest())
 	}
-	if job.Baseline != "" {
+	if j.Baseline != "" {
 		if err := s.baseline(); err != nil {
 			return err
 		}
-	} else if job.Mode == member.Auto {
-		s.plan = modes.SSGD(job.Ranks())
-	} else if s.plan, err = modes.Parse(job.Mode, job.Ranks()); err != nil {
-		return job.Invalid("mode", err)
+	} else if j.Mode == job.Auto {
+		s.plan = modes.SSGD(j.Ranks())
+	} else if s.plan, err = modes.Parse(j.Mode, j.Ranks()); err != nil {
+		return j.Invalid("mode", err)
 	}
 	if r := combinations.Check(s.features()); r != nil {
-		return job.Invalid(r.Setting, r)
+		return j.Invalid(r.Setting, r)
 	}
-	if job.Shares != nil {
-		s.plan.Shares = job.Shares
+	if j.Shares != nil {
+		s.plan.Shares = j.Shares
 	}
-	if err := s.plan.Validate(job.Ranks()); err != nil {
-		return job.Invalid("shares", err)
+	if err := s.plan.Validate(j.Ranks()); err != nil {
+		return j.Invalid("shares", err)
 	}
-	if job.Whole {
-		if err := s.wholeBatches(job); err != nil {
+	if j.Whole {
+		if err := s.wholeBatches(j); err != nil {
 			return err
 		}
 	}
-	if err := compress.Check(job.Compress); err != nil {
-		return job.Invalid("compress", err)
+	if err := compress.Check(j.Compress); err != nil {
+		return j.Invalid("compress", err)
 	}
-	if job.Arch == member.AllReduce {
+	if j.Arch == job.AllReduce {
 		if err := coord.RingPlan(s.plan); err != nil {
-			return job.Invalid("mode", err)
+			return j.Invalid("mode", err)
 		}
 	}
-	if job.Baseline == "" && job.Mode == member.Auto {
-		if s.pilot, err = newPilot(job); err != nil {
+	if j.Baseline == "" && j.Mode == job.Auto {
+		if s.pilot, err = newPilot(j); err != nil {
 			return err
 		}
 	}
-	if _, ok := resource.PublishedModel(job.ModelPrior); job.ModelPrior != "" && !ok {
-		return job.Invalid("model-prior", fmt.Errorf("%q was not published: want one of %s", job.ModelPrior, resource.PublishedNames()))
+	if _, ok := resource.PublishedModel(j.ModelPrior); j.ModelPrior != "" && !ok {
+		return j.Invalid("model-prior", fmt.Errorf("%q was not published: want one of %s", j.ModelPrior, resource.PublishedNames()))
 	}
-	if s.opt, s.rate, err = process.UpdateRule(&job.Job); err != nil {
+	if s.opt, s.rate, err = process.UpdateRule(&j.Job); err != nil {
 		return err
 	}
 	if s.made.Rule != nil {
@@ -123,8 +123,8 @@ func (s *server) prepare() (err error) {
 			return err
 		}
 	}
-	if err := checkpoint.Check(process.CheckpointsOf(&job.Job)); err != nil {
-		return job.Invalid("checkpoint", err)
+	if err := checkpoint.Check(process.CheckpointsOf(&j.Job)); err != nil {
+		return j.Invalid("checkpoint", err)
 	}
 	return nil
 }

@@ -12,7 +12,7 @@ import (
 	"star/coord"
 	"star/internal/kernel"
 	"star/internal/process"
-	"star/member"
+	"star/job"
 	"star/ps"
 	"star/ps/rule"
 	"star/train"
@@ -67,7 +67,7 @@ const validatorTries = 5
 // live serves the job until over is closed. When it is lost it joins again: the job goes on
 // meanwhile without judgement. An error ends the job: the job has not begun, or has diverged. It
 // returns nil when the job is over, ctx has ended, or it has given up after validatorTries; why it
-// has failed where it was never asked for a gradient; a *member.NaNError where the validation
+// has failed where it was never asked for a gradient; a *job.NaNError where the validation
 // gradient is not finite, which it would be for every update that follows.
 func (v *validator) live(ctx context.Context, over <-chan struct{}, tcp *transport.TCP, addr string) error {
 	for {
@@ -75,7 +75,7 @@ func (v *validator) live(ctx context.Context, over <-chan struct{}, tcp *transpo
 		if err == nil || ctx.Err() != nil {
 			return nil
 		}
-		if nan := (*member.NaNError)(nil); errors.As(err, &nan) {
+		if nan := (*job.NaNError)(nil); errors.As(err, &nan) {
 			return err
 		}
 		// A gradient that nobody waits for may be on its way when the job ends, and shards hang up.
@@ -131,13 +131,13 @@ func (v *validator) close() {
 
 // serve joins the job and computes a gradient whenever the coordinator asks for one, until the job is over.
 func (v *validator) serve(ctx context.Context, tcp *transport.TCP, addr string) error {
-	job := v.s.job
+	j := v.s.job
 	hello := transport.Hello{
-		Service: transport.ServiceCoord, Role: transport.RoleValidator, Job: job.Name, Token: job.Token, Version: member.Program, Host: process.Hostname(), Rank: -1,
+		Service: transport.ServiceCoord, Role: transport.RoleValidator, Job: j.Name, Token: j.Token, Version: job.Program, Host: process.Hostname(), Rank: -1,
 		Model: v.text, ModelHash: v.hash, Params: int64(len(v.model.Params())), Buffers: int64(len(v.model.Buffers())),
 	}
 	member, err := coord.Join(ctx, coord.MemberConfig{
-		Network: tcp, Addr: addr, Hello: hello, JoinTimeout: job.JoinTimeout, DeadAfter: job.DeadAfter, Log: v.s.log,
+		Network: tcp, Addr: addr, Hello: hello, JoinTimeout: j.JoinTimeout, DeadAfter: j.DeadAfter, Log: v.s.log,
 	})
 	if err != nil {
 		return fmt.Errorf("validator: %w", err)
@@ -147,7 +147,7 @@ func (v *validator) serve(ctx context.Context, tcp *transport.TCP, addr string) 
 	member.Beat()
 	hello.Service, hello.Rank, hello.Pass = transport.ServiceShard, member.Welcome.Rank, member.Welcome.Pass
 	link, err := ps.Dial(ctx, ps.LinkConfig{
-		Network: tcp, Shards: process.ShardAddrs(member.Welcome.Shards, addr), Hello: hello, Params: v.model.Params(), JoinTimeout: job.JoinTimeout, Log: v.s.log,
+		Network: tcp, Shards: process.ShardAddrs(member.Welcome.Shards, addr), Hello: hello, Params: v.model.Params(), JoinTimeout: j.JoinTimeout, Log: v.s.log,
 	})
 	if err != nil {
 		return fmt.Errorf("validator: %w", err)
@@ -195,7 +195,7 @@ func (v *validator) compute(ctx context.Context, at int64, rank int, step int64)
 			return fmt.Errorf("validation gradient %d: %w", step, err)
 		}
 		if _, bad := kernel.FiniteSumSq(v.grad); bad >= 0 {
-			return &member.NaNError{Worker: rank, Step: step, Loss: loss, Tensor: "the validation gradient", Index: bad, Value: v.grad[bad]}
+			return &job.NaNError{Worker: rank, Step: step, Loss: loss, Tensor: "the validation gradient", Index: bad, Value: v.grad[bad]}
 		}
 		kernel.Axpy(float32(k)/float32(v.zeno.Samples), v.grad, v.sum)
 		at, left = at+int64(k), left-k

@@ -13,7 +13,7 @@ import (
 	"star/coord/pilot"
 	"star/internal/process"
 	"star/internal/tenant"
-	"star/member"
+	"star/job"
 	"star/modes"
 	"star/modes/baseline"
 	"star/ps"
@@ -59,10 +59,10 @@ type server struct {
 // job is over. When ctx ends, so does the job, after a checkpoint within c.Grace; then the error is
 // the cause of ctx.
 //
-// The exit code that fits an error is member.ExitCode. There are *member.SettingError (c cannot be
-// used; what c.Explain makes, if it is set), *member.DisagreeError, *coord.Error (how the job has
+// The exit code that fits an error is job.ExitCode. There are *job.SettingError (c cannot be
+// used; what c.Explain makes, if it is set), *job.DisagreeError, *coord.Error (how the job has
 // ended, for whoever coordinates), *coord.LostError and *transport.RejectError (of a server that
-// does not coordinate), *member.NaNError (in a validation gradient), and those of c.Report.
+// does not coordinate), *job.NaNError (in a validation gradient), and those of c.Report.
 //
 // Run may be called several times in one process, with other addresses and folders: it keeps
 // nothing from one call to the next. c is copied; what c's functions and Log refer to is used until
@@ -80,35 +80,35 @@ func Run(ctx context.Context, c Config) error {
 // the first connection is accepted, so that a worker that comes early is not refused; the cluster
 // is entered once the coordinator is there to be told what was granted. Errors are those of Run.
 func (s *server) serve(ctx context.Context, begun func(*coord.Coordinator), report func(runlog.Result) error) error {
-	job := s.job
+	j := s.job
 	if err := s.prepare(); err != nil {
 		return err
 	}
 	defer s.leaveFolders()
-	tcp, err := process.Network(&job.Job, s.log)
+	tcp, err := process.Network(&j.Job, s.log)
 	if err != nil {
 		return err
 	}
-	tcp.MaxPending = transport.Portion(4, max(transport.DefaultPending, job.Ranks()+job.Servers)) // all members may come at once
-	plain, err := tcp.Listen(job.Listen)
+	tcp.MaxPending = transport.Portion(4, max(transport.DefaultPending, j.Ranks()+j.Servers)) // all members may come at once
+	plain, err := tcp.Listen(j.Listen)
 	if err != nil {
-		return job.Invalid("listen", err)
+		return j.Invalid("listen", err)
 	}
 	listener := &process.Counted{Listener: plain, Links: new(process.Links)}
 	defer listener.Close()
 	addr := listener.Addr()
-	friends, err := tenant.Meet(s.told, &job.Job, cluster.JobMember{Role: "server", Rank: job.Rank, Shards: job.Shards, Addr: tenant.Told(&job.Job, addr), Host: process.Hostname()}, s.log)
+	friends, err := tenant.Meet(s.told, &j.Job, cluster.JobMember{Role: "server", Rank: j.Rank, Shards: j.Shards, Addr: tenant.Told(&j.Job, addr), Host: process.Hostname()}, s.log)
 	if err != nil {
 		return err
 	}
 	if friends != nil {
 		defer friends.Close()
 	}
-	peer := job.Coordinator
-	if job.Rank == 0 {
+	peer := j.Coordinator
+	if j.Rank == 0 {
 		peer = "" // which of the workers' would it be?
 	}
-	limits, release, err := process.Govern(&job.Job, fmt.Sprintf("star-ps %d of job %s", job.Rank, job.Name), peer, s.log)
+	limits, release, err := process.Govern(&j.Job, fmt.Sprintf("star-ps %d of job %s", j.Rank, j.Name), peer, s.log)
 	if err != nil {
 		return err
 	}
@@ -119,8 +119,8 @@ func (s *server) serve(ctx context.Context, begun func(*coord.Coordinator), repo
 	// From here on whatever fails ends everything: the cause of ctx is what Run says.
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	if job.MoveShards == member.Auto {
-		s.says = newReporter(job, listener.Traffic)
+	if j.MoveShards == job.Auto {
+		s.says = newReporter(j, listener.Traffic)
 		defer s.says.close()
 	}
 	l := &leading{server: s, begun: begun, report: report, tcp: tcp.Itself(), addr: addr}
@@ -128,7 +128,7 @@ func (s *server) serve(ctx context.Context, begun func(*coord.Coordinator), repo
 		return err
 	}
 	tenant, err := tenant.Enter(tenant.SessionConfig{
-		Job: &job.Job, Network: tcp, Role: transport.RoleServer, Rank: job.Rank, Model: job.Model, Fixed: job.Mode != member.Auto,
+		Job: &j.Job, Network: tcp, Role: transport.RoleServer, Rank: j.Rank, Model: j.Model, Fixed: j.Mode != job.Auto,
 		Limits: s.limits, Coordinator: l.now.Load(), Traffic: listener.Traffic, Log: s.log,
 	})
 	if err != nil {

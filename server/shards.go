@@ -4,7 +4,7 @@ import (
 	"context"
 
 	"star/internal/process"
-	"star/member"
+	"star/job"
 	"star/ps"
 	"star/ps/rule"
 	"star/train"
@@ -35,10 +35,10 @@ func (s *server) shards(tcp *transport.TCP, addr string) ps.ServerConfig {
 		Copies:    s.job.Replicas > 1,
 		Validator: is[rule.ZenoSpec](s.made.Rule),
 		Store:     keeps(s.plan),
-		Measure:   s.job.Poison != member.Off,
+		Measure:   s.job.Poison != job.Off,
 		Pause:     (&pacer{limits: s.limits, moved: s.moved}).pause,
 		Network:   besides{tcp, s.job.Coordinator},
-		Hello:     transport.Hello{Token: s.job.Token, Version: member.Program, Host: process.Hostname(), Rank: s.job.Rank},
+		Hello:     transport.Hello{Token: s.job.Token, Version: job.Program, Host: process.Hostname(), Rank: s.job.Rank},
 		State: func(r rule.Rule) rule.State {
 			st := process.RuleState(r, func(r rule.Stateful) []rule.Slot { return r.Slots(rule.Inner(r).Optimizer.(*optim.Optimizer).Len()) })
 			out := rule.State{Name: st.Name, Steps: st.Steps}

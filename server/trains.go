@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"star/coord"
-	"star/member"
+	"star/job"
 	"star/train/data"
 	"star/train/net"
 	"star/transport"
@@ -145,7 +145,7 @@ func (s *server) trains(h transport.Hello, e coord.Enrolment) coord.Told {
 
 // words are the mode as it was given; empty: somebody else chooses it.
 func (s *server) words() string {
-	if s.job.Baseline != "" || s.job.Mode == member.Auto {
+	if s.job.Baseline != "" || s.job.Mode == job.Auto {
 		return ""
 	}
 	return s.job.Mode

@@ -16,7 +16,7 @@ import (
 	"star/internal/exitcode"
 	"star/internal/kernel"
 	"star/internal/process"
-	"star/member"
+	"star/job"
 	"star/transport"
 )
 
@@ -82,7 +82,7 @@ type bundle struct {
 
 // newChildRelay listens, and counts the connections with all others. It is of use after begin. An
 // error: it cannot listen where children of this host, or of others, reach it.
-func newChildRelay(job *member.Job, tcp *transport.TCP, all *process.Links, log *slog.Logger) (*childRelay, error) {
+func newChildRelay(job *job.Job, tcp *transport.TCP, all *process.Links, log *slog.Logger) (*childRelay, error) {
 	addr, err := process.ListenAddress(job)
 	if err != nil {
 		return nil, err

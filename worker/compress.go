@@ -7,14 +7,14 @@ import (
 	"star/allreduce"
 	"star/coord"
 	"star/internal/compress"
-	"star/member"
+	"star/job"
 	"star/train"
 	"star/transport"
 )
 
 // newCompressor is what a ring's gradients go through; nil: nothing. The seed is the job's, the
-// same on all members. An error is a *member.SettingError of --compress.
-func newCompressor(job *member.Job, model train.Model) (*allreduce.Compressor, error) {
+// same on all members. An error is a *job.SettingError of --compress.
+func newCompressor(job *job.Job, model train.Model) (*allreduce.Compressor, error) {
 	none := compress.Float32{}
 	if job.Compress == none.Name() {
 		return nil, nil

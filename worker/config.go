@@ -10,7 +10,7 @@ import (
 
 	"star/coord"
 	"star/internal/process"
-	"star/member"
+	"star/job"
 	"star/train"
 	"star/train/data"
 	"star/transport"
@@ -21,7 +21,7 @@ import (
 // in; Run works on a copy. Addresses, names and secrets are in Job.
 type Config struct {
 	// Job is which job, and how this process takes part in it.
-	member.Job
+	job.Job
 
 	// Model is what is trained. The worker uses it from one goroutine, and does not close it. It
 	// may be a [train.Streamer], so that gradients leave while they are computed, and
@@ -207,7 +207,7 @@ func hashOf(name string, m train.Model) string {
 // toldWorkers is how many workers the job may have, as this process was told; 0: it was not. Who
 // was told is held to it (join): a process that was started for another job of the same name is
 // found so.
-func toldWorkers(job *member.Job) int {
+func toldWorkers(job *job.Job) int {
 	switch {
 	case job.IsSet("workers"):
 		return job.Ranks()

@@ -6,7 +6,7 @@ import (
 	"log/slog"
 
 	"star/cluster/resource/actuate"
-	"star/member"
+	"star/job"
 	"star/transport"
 )
 
@@ -14,11 +14,11 @@ import (
 // cluster of jobs. A worker knows it by this interface only, so that a program links the clients of both only if it uses them.
 type Outside interface {
 	// Check looks at the settings of the cluster before anything begins.
-	Check(job *member.Job) error
+	Check(job *job.Job) error
 
 	// Meet takes part in the gossip of the job, or only asks where the coordinator is; then job.Coordinator is what was found. The Gossip is
 	// nil for a worker that does not stay in it.
-	Meet(ctx context.Context, job *member.Job, log *slog.Logger) (Gossip, error)
+	Meet(ctx context.Context, job *job.Job, log *slog.Logger) (Gossip, error)
 
 	// Enter makes the worker a tenant of the cluster of its job, if the job has one. leave undoes what the cluster has ordered.
 	Enter(t Tenant) (leave func(), err error)
@@ -34,7 +34,7 @@ type Gossip interface {
 
 // Tenant is a worker that enters a cluster.
 type Tenant struct {
-	Job     *member.Job
+	Job     *job.Job
 	Network transport.Network
 	Rank    int
 	Model   string                        // that the job trains, in words
@@ -52,7 +52,7 @@ func (c *Config) connected() error {
 	switch {
 	case c.Cluster != "":
 		return c.Invalid("cluster", missing)
-	case c.Gossip != member.Off:
+	case c.Gossip != job.Off:
 		return c.Invalid("gossip", missing)
 	case len(c.GossipJoin) > 0 && !c.IsSet("coordinator"):
 		return c.Invalid("gossip-join", missing)

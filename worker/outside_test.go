@@ -5,18 +5,18 @@ import (
 	"testing"
 
 	"star/internal/exitcode"
-	"star/member"
+	"star/job"
 )
 
 // A worker without a connection to the outside refuses a job that wants one, and names the setting.
 func TestNotConnected(t *testing.T) {
-	for setting, job := range map[string]member.Job{
-		"cluster":     {Host: member.Host{Cluster: "rack1@127.0.0.1"}},
-		"gossip":      {Network: member.Network{Gossip: "127.0.0.1:7075"}},
-		"gossip-join": {Network: member.Network{GossipJoin: []string{"127.0.0.1:7075"}}},
+	for setting, j := range map[string]job.Job{
+		"cluster":     {Host: job.Host{Cluster: "rack1@127.0.0.1"}},
+		"gossip":      {Network: job.Network{Gossip: "127.0.0.1:7075"}},
+		"gossip-join": {Network: job.Network{GossipJoin: []string{"127.0.0.1:7075"}}},
 		"":            {},
 	} {
-		c := Config{Job: job}
+		c := Config{Job: j}
 		c.Defaults()
 		err := c.connected()
 		if setting == "" {
@@ -25,8 +25,8 @@ func TestNotConnected(t *testing.T) {
 			}
 			continue
 		}
-		if err == nil || !strings.Contains(err.Error(), "--"+setting) || !strings.Contains(err.Error(), "Outside") || member.ExitCode(err) != exitcode.Usage {
-			t.Errorf("%s: %v, exit code %d", setting, err, member.ExitCode(err))
+		if err == nil || !strings.Contains(err.Error(), "--"+setting) || !strings.Contains(err.Error(), "Outside") || job.ExitCode(err) != exitcode.Usage {
+			t.Errorf("%s: %v, exit code %d", setting, err, job.ExitCode(err))
 		}
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"star/coord"
 	"star/internal/kernel"
 	"star/internal/process"
-	"star/member"
+	"star/job"
 	"star/pgns"
 	"star/ps/rule"
 	"star/train/optim"
@@ -24,9 +24,9 @@ var errLocal = errors.New("give every member of the job the same --baseline")
 
 // byBaseline has the worker do its part of the job's baseline. Each member makes the baseline of
 // its own settings. An error names the setting.
-func (w *worker) byBaseline(job *member.Job, workers, params int) error {
-	job = &member.Job{Workers: workers, Batch: job.Batch, Rule: job.Rule, Explain: job.Explain}
-	made, err := process.MakeBaseline(job)
+func (w *worker) byBaseline(j *job.Job, workers, params int) error {
+	j = &job.Job{Workers: workers, Batch: j.Batch, Rule: j.Rule, Explain: j.Explain}
+	made, err := process.MakeBaseline(j)
 	if err != nil {
 		return err
 	}
@@ -34,13 +34,13 @@ func (w *worker) byBaseline(job *member.Job, workers, params int) error {
 		w.planned = live.Planned
 	}
 	if made.Local != nil {
-		w.local, err = w.newLocal(job, params, made.Local.Pull, made.Local.Reset)
+		w.local, err = w.newLocal(j, params, made.Local.Pull, made.Local.Reset)
 	}
 	return err
 }
 
 // newLocal makes it of the job's optimiser.
-func (w *worker) newLocal(job *member.Job, params int, pull float64, reset bool) (*rule.Solo, error) {
+func (w *worker) newLocal(job *job.Job, params int, pull float64, reset bool) (*rule.Solo, error) {
 	c, rate, err := w.ownRule(job)
 	if err != nil {
 		return nil, err
@@ -50,7 +50,7 @@ func (w *worker) newLocal(job *member.Job, params int, pull float64, reset bool)
 
 // newStride is what a worker makes steps with in a job that otherwise sends gradients. An error:
 // the optimiser is none whose steps can be added up across workers, and says why.
-func (w *worker) newStride(job *member.Job, params int) (*rule.Solo, error) {
+func (w *worker) newStride(job *job.Job, params int) (*rule.Solo, error) {
 	if err := process.MayStride(job); err != nil {
 		return nil, err
 	}
@@ -63,7 +63,7 @@ func (w *worker) newStride(job *member.Job, params int) (*rule.Solo, error) {
 
 // ownRule is what steps of the worker's own are by: what the job has said, whose shards go on from
 // there, and only else what this process was told.
-func (w *worker) ownRule(job *member.Job) (c optim.Config, rate optim.Schedule, err error) {
+func (w *worker) ownRule(job *job.Job) (c optim.Config, rate optim.Schedule, err error) {
 	text := w.member.Welcome.Optimizer
 	if text == "" {
 		return process.UpdateRule(job)
@@ -82,11 +82,11 @@ func (w *worker) ownRule(job *member.Job) (c optim.Config, rate optim.Schedule, 
 
 // solo is what the worker makes the steps of a release with; nil: it computes gradients. What it
 // has remembered in such steps is forgotten with the first gradient (compute). The errors are
-// *member.DisagreeError: the job's baseline or optimiser and this worker's are not the same.
+// *job.DisagreeError: the job's baseline or optimiser and this worker's are not the same.
 func (w *worker) solo(rel transport.Release) (*rule.Solo, error) {
 	if w.local != nil {
 		if rel.Local == 0 {
-			return nil, &member.DisagreeError{Err: fmt.Errorf("the job wants a gradient of this worker: %w", errLocal)}
+			return nil, &job.DisagreeError{Err: fmt.Errorf("the job wants a gradient of this worker: %w", errLocal)}
 		}
 		return w.local, nil
 	}
@@ -96,7 +96,7 @@ func (w *worker) solo(rel transport.Release) (*rule.Solo, error) {
 	if w.stride == nil {
 		s, err := w.newStride(w.job, len(w.grad))
 		if err != nil {
-			return nil, &member.DisagreeError{Err: fmt.Errorf("the job wants %d steps of this worker by itself: %w: %w", rel.Local, err, errLocal)}
+			return nil, &job.DisagreeError{Err: fmt.Errorf("the job wants %d steps of this worker by itself: %w: %w", rel.Local, err, errLocal)}
 		}
 		if w.before != nil && rel.Version == w.kept+1 {
 			if err := s.Follow(w.before, w.model.Params(), rel.Start); err != nil {

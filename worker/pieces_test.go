@@ -8,7 +8,7 @@ import (
 	"star"
 	"star/coord"
 	"star/internal/process"
-	"star/member"
+	"star/job"
 	"star/modes/baseline"
 	"star/ps"
 	"star/ps/rule"
@@ -79,7 +79,7 @@ func TestKeepsTheStepThatItsOwnFollow(t *testing.T) {
 // A worker that trains by itself has one velocity, so with dana it is Nesterov's: what the optimiser of that name does alone is a plain step.
 func TestLocalStepsOfDANA(t *testing.T) {
 	worker := worker{member: &coord.Member{}}
-	err := worker.byBaseline(&member.Job{Batch: 8, Rule: member.Rule{Baseline: "local-sgd:steps=4", Optimizer: optim.DANA, LR: 0.1, Momentum: 0.9}}, 2, 1)
+	err := worker.byBaseline(&job.Job{Batch: 8, Rule: job.Rule{Baseline: "local-sgd:steps=4", Optimizer: optim.DANA, LR: 0.1, Momentum: 0.9}}, 2, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +98,7 @@ func TestLocalStepsOfDANA(t *testing.T) {
 
 // Steps of the worker's own are by what the job says, and by its settings where it says nothing; what no optimiser is, is named.
 func TestOwnStepsAreTheJobs(t *testing.T) {
-	job := &member.Job{Batch: 8, Rule: member.Rule{Baseline: "local-sgd:steps=4", Optimizer: optim.SGD, LR: 0.1}}
+	job := &job.Job{Batch: 8, Rule: job.Rule{Baseline: "local-sgd:steps=4", Optimizer: optim.SGD, LR: 0.1}}
 	for _, c := range []struct {
 		told, err string
 		rate      float64

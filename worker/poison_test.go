@@ -18,7 +18,7 @@ import (
 	"star/internal/compress"
 	"star/internal/exitcode"
 	"star/internal/poison"
-	"star/member"
+	"star/job"
 	"star/train"
 	"star/transport"
 )
@@ -34,7 +34,7 @@ func (m halves) Layout() []train.TensorSpec {
 }
 
 func inRing(rank, n int, policy string) *ringWorker {
-	job := &member.Job{Rule: member.Rule{Poison: policy}, Ring: member.Ring{Bucket: 1e-6 * 4 * float64(n/2)}}
+	job := &job.Job{Rule: job.Rule{Poison: policy}, Ring: job.Ring{Bucket: 1e-6 * 4 * float64(n/2)}}
 	return &ringWorker{
 		worker: &worker{job: job, model: halves{n: n}, grad: make([]float32, n), rank: rank},
 		guard:  newGuard(policy, 0), ring: transport.Ring{Members: []star.Worker{0, 1, 2}},
@@ -60,7 +60,7 @@ func TestRingJudge(t *testing.T) {
 	w.grad[5] = 1e10
 	var p *PoisonError
 	err := w.judge(&star.Record{Norm2: 1e20, Samples: 1})
-	if !errors.As(err, &p) || p.Worker != 1 || p.Step != 20 || p.Cause != poison.Exploding || p.Tensor != "second" || member.ExitCode(err) != exitcode.Diverged {
+	if !errors.As(err, &p) || p.Worker != 1 || p.Step != 20 || p.Cause != poison.Exploding || p.Tensor != "second" || job.ExitCode(err) != exitcode.Diverged {
 		t.Errorf("%+v", err)
 	}
 	for _, v := range w.grad {

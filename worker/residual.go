@@ -15,7 +15,7 @@ import (
 	"star/internal/compress"
 	"star/internal/kernel"
 	"star/internal/process"
-	"star/member"
+	"star/job"
 	"star/ps"
 	"star/train/checkpoint"
 	"star/transport"
@@ -28,7 +28,7 @@ type leftover struct {
 }
 
 // enrolledCodec is what the coordinator is told of a worker's codec; empty: there is nothing to ask it for.
-func enrolledCodec(job *member.Job) string {
+func enrolledCodec(job *job.Job) string {
 	if job.Compress == (compress.Float32{}).Name() {
 		return ""
 	}
@@ -94,7 +94,7 @@ func (w *worker) saidSaved(m transport.Save, text []byte, err error) {
 
 // legacy opens what workers had left out by the checkpoint that the job goes on from; nil: there is
 // nothing, or the job has gone on since.
-func legacy(job *member.Job, welcome transport.Welcome, log *slog.Logger) *checkpoint.Residuals {
+func legacy(job *job.Job, welcome transport.Welcome, log *slog.Logger) *checkpoint.Residuals {
 	if welcome.Version == 0 || welcome.Step > 0 || job.Resume == "" {
 		return nil
 	}

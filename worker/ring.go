@@ -14,7 +14,7 @@ import (
 	"star/allreduce"
 	"star/coord"
 	"star/internal/process"
-	"star/member"
+	"star/job"
 	"star/ps/rule"
 	"star/train"
 	"star/train/optim"
@@ -95,10 +95,10 @@ const ringReach = 5 * time.Second
 // newRingWorker opens the places where others come, before the coordinator is told of them. It
 // learns from so many samples.
 //
-// Errors are *member.SettingError of the address, the transport or the file of the cost model. The
+// Errors are *job.SettingError of the address, the transport or the file of the cost model. The
 // two places are for members (plain connections, which package allreduce secures itself) and for
 // riders (frames).
-func newRingWorker(job *member.Job, samples int, tcp *transport.TCP, all *process.Links, log *slog.Logger) (*ringWorker, error) {
+func newRingWorker(job *job.Job, samples int, tcp *transport.TCP, all *process.Links, log *slog.Logger) (*ringWorker, error) {
 	addr, err := process.ListenAddress(job)
 	if err != nil {
 		return nil, err
@@ -131,7 +131,7 @@ func newRingWorker(job *member.Job, samples int, tcp *transport.TCP, all *proces
 // checkTransport says why links between members cannot be of a kind. Shared memory and Unix sockets
 // stay within a host, and TLS is asked for because the way between hosts is not trusted.
 func checkTransport(kind string, tls bool) error {
-	if tls && kind != member.Auto && kind != "tcp" {
+	if tls && kind != job.Auto && kind != "tcp" {
 		return fmt.Errorf("%s is within a host, and TLS goes over tcp only: leave it away, or --tls-cert and --tls-key", kind)
 	}
 	return nil
@@ -139,20 +139,20 @@ func checkTransport(kind string, tls bool) error {
 
 // CheckRing says whether the cost model of a ring's collective operations can be used, before any
 // worker starts: errors are those of Run.
-func CheckRing(job member.Job) error {
+func CheckRing(job job.Job) error {
 	_, err := costModel(&job)
 	return err
 }
 
 // costModel reads the file of --allreduce-model. Nil: there is none. Without a file, or with
 // servers, the built-in one counts. An error names the file: 66 it is not there, 65 it is none.
-func costModel(job *member.Job) (*allreduce.Model, error) {
-	if job.RingModel == "" || job.Arch != member.AllReduce {
+func costModel(j *job.Job) (*allreduce.Model, error) {
+	if j.RingModel == "" || j.Arch != job.AllReduce {
 		return nil, nil
 	}
-	m, err := allreduce.LoadModel(job.RingModel)
+	m, err := allreduce.LoadModel(j.RingModel)
 	if err != nil {
-		return nil, member.FileError(fmt.Errorf("--allreduce-model %s: %w", job.RingModel, err), allreduce.ErrModel)
+		return nil, job.FileError(fmt.Errorf("--allreduce-model %s: %w", j.RingModel, err), allreduce.ErrModel)
 	}
 	return m, nil
 }
@@ -283,10 +283,10 @@ func (w *ringWorker) follow(ctx context.Context, s *session, why error) error {
 
 // order waits for the next order; a rider without parent does not wait without end. The coordinator
 // finds out within DeadAfter that the parent is gone, and names another one. After ten seconds more
-// the error is a *member.LostError.
+// the error is a *job.LostError.
 func (w *ringWorker) order(ctx context.Context) (coord.Order, error) {
 	if w.orphan != nil {
-		limited, cancel := context.WithTimeoutCause(ctx, w.job.DeadAfter+10*time.Second, &member.LostError{Err: w.orphan})
+		limited, cancel := context.WithTimeoutCause(ctx, w.job.DeadAfter+10*time.Second, &job.LostError{Err: w.orphan})
 		defer cancel()
 		ctx, w.orphan = limited, nil
 	}
@@ -297,7 +297,7 @@ func (w *ringWorker) order(ctx context.Context) (coord.Order, error) {
 // if this worker has it.
 //
 // Errors: of the optimiser's settings; of a model that has no updates of its own in a job whose
-// workers have (a *member.SettingError); of the checkpoint, which is a *member.DisagreeError where
+// workers have (a *job.SettingError); of the checkpoint, which is a *job.DisagreeError where
 // it is of another version than the job's and not older. version is −1 afterwards where the
 // parameters are to come from others.
 func (w *ringWorker) load(ctx context.Context) error {
@@ -305,9 +305,9 @@ func (w *ringWorker) load(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	job := *w.job
-	job.Workers, job.Batch = w.member.Welcome.Workers, equal(w.job, w.member.Welcome)
-	made, err := process.MakeBaseline(&job)
+	j := *w.job
+	j.Workers, j.Batch = w.member.Welcome.Workers, equal(w.job, w.member.Welcome)
+	made, err := process.MakeBaseline(&j)
 	if err != nil {
 		return err
 	}
@@ -356,7 +356,7 @@ func (w *ringWorker) load(ctx context.Context) error {
 		return nil
 	}
 	if m.Version != at || m.Params != int64(len(w.params)) {
-		return &member.DisagreeError{Err: fmt.Errorf("--resume %s: the checkpoint has version %d of %d parameters, the job resumes at version %d of %d: give every worker the same checkpoint",
+		return &job.DisagreeError{Err: fmt.Errorf("--resume %s: the checkpoint has version %d of %d parameters, the job resumes at version %d of %d: give every worker the same checkpoint",
 			w.job.Resume, m.Version, m.Params, at, len(w.params))}
 	}
 	params, err := process.Restore(c, transport.ShardInfo{To: m.Params}, func(st optim.State) error {

@@ -10,13 +10,13 @@ import (
 	"time"
 
 	"star/internal/process"
-	"star/member"
+	"star/job"
 	"star/transport"
 )
 
 // A transport that is forced is a part of the rule that members and coordinator compare, and so are checksums; what is chosen by itself is not.
 func TestForcedTransportIsAgreedOn(t *testing.T) {
-	job := &member.Job{Ring: member.Ring{Transport: "auto", Algorithm: "auto", Checksum: "auto"}}
+	job := &job.Job{Ring: job.Ring{Transport: "auto", Algorithm: "auto", Checksum: "auto"}}
 	free := process.RuleText(job)
 	job.Checksum = "on"
 	if forced := process.RuleText(job); forced != free+" allreduce-checksum=on" {

@@ -17,7 +17,7 @@ import (
 	"star/internal/compress"
 	"star/internal/flightrecorder"
 	"star/internal/process"
-	"star/member"
+	"star/job"
 	"star/train/optim"
 	"star/transport"
 )
@@ -122,13 +122,13 @@ func (w *ringWorker) dial(ctx context.Context, place int) error {
 	if host, _, err := gonet.SplitHostPort(w.meet.Addr().String()); err == nil && gonet.ParseIP(host).IsUnspecified() {
 		cfg.Host = host
 	}
-	if w.job.Transport != member.Auto {
+	if w.job.Transport != job.Auto {
 		cfg.Transport = w.job.Transport
 	}
-	if w.job.Checksum != member.Auto {
+	if w.job.Checksum != job.Auto {
 		cfg.Checksum = w.job.Checksum
 	}
-	if w.job.ZeroCopy != member.Auto {
+	if w.job.ZeroCopy != job.Auto {
 		cfg.ZeroCopy = w.job.ZeroCopy
 	}
 	if err := cfg.Algorithm.UnmarshalText([]byte(w.job.Algorithm)); err != nil {

@@ -17,7 +17,7 @@ import (
 	"star/internal/flightrecorder"
 	"star/internal/kernel"
 	"star/internal/process"
-	"star/member"
+	"star/job"
 	"star/ps"
 	"star/train/data"
 	"star/transport"
@@ -27,11 +27,11 @@ import (
 // coordinator is told, and lets the worker go: after a checkpoint if the job cannot go on without
 // it, within c.Grace; then the error is the cause of ctx.
 //
-// The exit code that fits an error is member.ExitCode. Besides errors of c.Model and c.Data there
-// are *member.SettingError (c cannot be used; what c.Explain makes, if it is set),
-// *member.DisagreeError and *transport.RejectError (the job is another one, or does not want this
-// worker), *member.LostError and *coord.LostError (a shard or the coordinator is gone),
-// *member.NaNError and *PoisonError (a gradient that is none).
+// The exit code that fits an error is job.ExitCode. Besides errors of c.Model and c.Data there
+// are *job.SettingError (c cannot be used; what c.Explain makes, if it is set),
+// *job.DisagreeError and *transport.RejectError (the job is another one, or does not want this
+// worker), *job.LostError and *coord.LostError (a shard or the coordinator is gone),
+// *job.NaNError and *PoisonError (a gradient that is none).
 //
 // c is copied. c.Model and c.Data are used until Run returns, the model by one goroutine at a time,
 // the data by another one ahead of it. Run may be called again when it has returned, also for
@@ -117,7 +117,7 @@ func (j *joining) run(ctx context.Context) error {
 }
 
 // prepare checks what can be checked alone, meets others of the job, and bounds what this process
-// takes. Errors are *member.SettingError of the codec, the cluster, the limits and the network's
+// takes. Errors are *job.SettingError of the codec, the cluster, the limits and the network's
 // files.
 func (j *joining) prepare() error {
 	job := &j.Job
@@ -159,29 +159,29 @@ func (j *joining) prepare() error {
 // worker that cannot open the place for children takes no part in trees, and all else works; a
 // worker of a ring that cannot open its two is of no use, and that is an error.
 func (j *joining) enlist() (err error) {
-	job, m := &j.Job, j.Model
+	spec, m := &j.Job, j.Model
 	j.all = new(process.Links)
 	j.hello = transport.Hello{
 		Service: transport.ServiceCoord, Role: transport.RoleWorker,
-		Job: job.Name, Token: job.Token, Version: member.Program, Host: process.Hostname(), Rank: job.Rank,
+		Job: spec.Name, Token: spec.Token, Version: job.Program, Host: process.Hostname(), Rank: spec.Rank,
 		Model: j.Name, ModelHash: j.Hash,
 		Params: int64(len(m.Params())), Buffers: int64(len(m.Buffers())), Process: rand.Text(),
 	}
-	if job.Arch == member.AllReduce {
+	if spec.Arch == job.AllReduce {
 		if err := j.inRing(); err != nil {
 			return err
 		}
-	} else if j.tree.relay, err = newChildRelay(job, j.tcp, j.all, j.log); err != nil {
+	} else if j.tree.relay, err = newChildRelay(spec, j.tcp, j.all, j.log); err != nil {
 		j.log.Debug("takes no part in trees", "reason", err)
 	} else {
 		j.defers(j.tree.relay.close)
 		j.hello.Addr = j.tree.relay.addr
 	}
 	j.comes = &session{joins: coord.MemberConfig{
-		Network: j.tcp, Addr: job.Coordinator, Addrs: job.Coordinators, Hello: j.hello, Reached: j.reached, Over: j.Over, JoinTimeout: job.JoinTimeout, DeadAfter: job.DeadAfter, Log: j.log,
+		Network: j.tcp, Addr: spec.Coordinator, Addrs: spec.Coordinators, Hello: j.hello, Reached: j.reached, Over: j.Over, JoinTimeout: spec.JoinTimeout, DeadAfter: spec.DeadAfter, Log: j.log,
 		Enrol: &coord.Enrolment{
 			Layout: tensors(m.Layout()), Buffers: tensors(m.BufferLayout()),
-			Data: j.DataName, Samples: int64(j.Data.Len()), Digest: j.Digest, Tests: int64(j.Test.Len()), Rule: j.rule, Optimizer: j.Optimizer, Batch: j.PreferredBatch, Epochs: j.PreferredEpochs, Whole: j.WholeBatches, DropLast: j.DropLast, Exchange: j.Exchange, Turns: j.Turns, Codec: enrolledCodec(job), Told: j.Told,
+			Data: j.DataName, Samples: int64(j.Data.Len()), Digest: j.Digest, Tests: int64(j.Test.Len()), Rule: j.rule, Optimizer: j.Optimizer, Batch: j.PreferredBatch, Epochs: j.PreferredEpochs, Whole: j.WholeBatches, DropLast: j.DropLast, Exchange: j.Exchange, Turns: j.Turns, Codec: enrolledCodec(spec), Told: j.Told,
 		},
 	}}
 	return nil
@@ -230,10 +230,10 @@ func (j *joining) inRing() (err error) {
 }
 
 // join joins the job. Its error is errOver if that has ended. Other errors are those of coord.Join,
-// and a *member.DisagreeError: this process was told of another number of workers, or the
+// and a *job.DisagreeError: this process was told of another number of workers, or the
 // checkpoint's buffers are of another model.
 func (j *joining) join() error {
-	job := &j.Job
+	spec := &j.Job
 	m, err := coord.Join(j.told, j.comes.joins)
 	if over, ok := errors.AsType[*coord.OverError](err); ok {
 		j.log.Info(over.Error())
@@ -245,13 +245,13 @@ func (j *joining) join() error {
 	j.member = m
 	j.defers(func() { j.member.Close() })
 	if own := transport.Floats(j.Model.Buffers()); len(m.Buffers) > 0 && copy(own, m.Buffers) != len(m.Buffers) {
-		return &member.DisagreeError{Err: fmt.Errorf("the checkpoint has %d bytes of buffers, the model %d", len(m.Buffers), len(own))}
+		return &job.DisagreeError{Err: fmt.Errorf("the checkpoint has %d bytes of buffers, the model %d", len(m.Buffers), len(own))}
 	}
-	if n, told, from := m.Welcome.Workers, toldWorkers(job), job.Origin("max-workers"); told > 0 && told != n {
-		if !job.IsSet("max-workers") {
-			from = job.Origin("workers")
+	if n, told, from := m.Welcome.Workers, toldWorkers(spec), spec.Origin("max-workers"); told > 0 && told != n {
+		if !spec.IsSet("max-workers") {
+			from = spec.Origin("workers")
 		}
-		err := &member.DisagreeError{Err: fmt.Errorf("the job has at most %d workers, this process was told of %d (%s): give every member the same --workers and --max-workers", n, told, from)}
+		err := &job.DisagreeError{Err: fmt.Errorf("the job has at most %d workers, this process was told of %d (%s): give every member the same --workers and --max-workers", n, told, from)}
 		m.Leave(err.ExitCode(), err.Error())
 		return err
 	}
@@ -418,7 +418,7 @@ func (j *joining) ends(err error) error {
 	} else if why != nil && errors.As(err, new(*transport.RejectError)) {
 		return nil // what the others come to is theirs
 	}
-	var nan *member.NaNError
+	var nan *job.NaNError
 	var poisoned *PoisonError
 	var gone *coord.LostError
 	var coded interface{ ExitCode() int }
@@ -432,7 +432,7 @@ func (j *joining) ends(err error) error {
 		j.member.Leave(exitcode.Failure, err.Error())
 		return err
 	case ring && !errors.As(err, &coded):
-		j.member.Leave(member.ExitCode(err), err.Error())
+		j.member.Leave(job.ExitCode(err), err.Error())
 		return err
 	case ring:
 		return err

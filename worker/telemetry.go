@@ -6,7 +6,7 @@ import (
 	"star"
 	"star/cluster/resource/actuate"
 	"star/cluster/resource/host"
-	"star/member"
+	"star/job"
 	"star/train"
 )
 
@@ -26,7 +26,7 @@ func (w *worker) observe(rec *star.Record) {
 // a ring takes of links, only its workers know. In bytes, for the resource service (--cluster);
 // with servers they say it.
 func (w *worker) far(rec *star.Record) {
-	if w.job.Cluster == "" || w.job.Arch != member.AllReduce {
+	if w.job.Cluster == "" || w.job.Arch != job.AllReduce {
 		return
 	}
 	sent, got := w.all.Traffic()

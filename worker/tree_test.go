@@ -21,7 +21,7 @@ import (
 	"star/internal/options"
 	"star/internal/process"
 	"star/internal/settings"
-	"star/member"
+	"star/job"
 	"star/ps"
 	"star/runlog"
 	"star/server"
@@ -234,7 +234,7 @@ func TestParentThatSendsNothing(t *testing.T) {
 }
 
 // lands is where the children of a worker in a tree come, and how to get there.
-func lands(t *testing.T, params []float32) (*childRelay, *member.Job, func(transport.Hello) (transport.Conn, error)) {
+func lands(t *testing.T, params []float32) (*childRelay, *job.Job, func(transport.Hello) (transport.Conn, error)) {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	c := setting(t)
@@ -560,19 +560,19 @@ func run(t *testing.T, work func(ctx context.Context, rank int, c Config) error,
 	defer cancel()
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	errs := make(chan error, 3)
-	var job member.Job
+	var j job.Job
 	for rank := range 3 {
 		c := setting(t, append([]string{"--rank", strconv.Itoa(rank), "--coordinator", addr}, args...)...)
-		c.Log, job = log, c.Job
+		c.Log, j = log, c.Job
 		go func() { errs <- work(ctx, rank, c) }()
 	}
-	job.Rank, job.Listen, job.Out = 0, addr, t.TempDir()
+	j.Rank, j.Listen, j.Out = 0, addr, t.TempDir()
 	shards := 1
-	if job.Arch == member.AllReduce {
+	if j.Arch == job.AllReduce {
 		shards = 0
 	}
 	if err = server.Run(ctx, server.Config{
-		Job: job, Shards: shards, Training: server.Training{Model: "softmax", Dataset: "digits:n=60,test=20", Steps: steps}, Policy: server.Policy{Mode: mode}, Log: log,
+		Job: j, Shards: shards, Training: server.Training{Model: "softmax", Dataset: "digits:n=60,test=20", Steps: steps}, Policy: server.Policy{Mode: mode}, Log: log,
 		Report: func(got runlog.Result) error {
 			r = got
 			return nil

@@ -1,7 +1,7 @@
 // Package worker is a worker as a library: it joins a job and trains a model of the caller's on data of
 // the caller's, in every mode, with parameter servers or in a ring, until the job is over.
 //
-//	err := worker.Run(ctx, worker.Config{Job: member.Job{Network: member.Network{Coordinator: addr}}, Model: m, Data: d})
+//	err := worker.Run(ctx, worker.Config{Job: job.Job{Network: job.Network{Coordinator: addr}}, Model: m, Data: d})
 //
 // A worker knows the model as two vectors and two functions ([train.Model]), and the data as a number of samples and a way to
 // fill a batch ([train.Data]). What it says to the coordinator and to the servers, how it comes back after one was lost, what it
@@ -44,7 +44,7 @@ import (
 	"star/internal/flightrecorder"
 	"star/internal/poison"
 	"star/internal/process"
-	"star/member"
+	"star/job"
 	"star/pgns"
 	"star/ps"
 	"star/ps/rule"
@@ -61,7 +61,7 @@ import (
 type worker struct {
 	told   context.Context // ends when this process is told to end
 	end    func()          // ends every wait
-	job    *member.Job
+	job    *job.Job
 	log    *slog.Logger
 	model  train.Model
 	grad   []float32
@@ -145,7 +145,7 @@ type evaluation struct {
 
 // equal is how many samples an equal share of the job's round has. That is the coordinator's
 // --batch: a worker that was given none has its own default.
-func equal(job *member.Job, m transport.Welcome) int {
+func equal(job *job.Job, m transport.Welcome) int {
 	if m.Batch > 0 {
 		return m.Batch
 	}
@@ -162,11 +162,11 @@ func (w *worker) share(samples int) float64 {
 //
 // It waits for two seconds at most. nil: the job is over, and what was lost was lost with it. Else
 // the error is that with which the coordinator has ended the job (*transport.RejectError),
-// *coord.LostError where the coordinator itself is lost, or a *member.LostError: the coordinator
+// *coord.LostError where the coordinator itself is lost, or a *job.LostError: the coordinator
 // lives and says nothing of it; then it is told that this worker leaves.
 func (w *worker) why(err error) error {
 	if w.commands == nil {
-		return &member.LostError{Err: err}
+		return &job.LostError{Err: err}
 	}
 	said := make(chan error, 1)
 	limited, stop := context.WithTimeout(context.Background(), 2*time.Second)
@@ -203,7 +203,7 @@ func (w *worker) why(err error) error {
 	case <-limited.Done():
 		w.member.Leave(exitcode.Lost, err.Error())
 	}
-	return &member.LostError{Err: err}
+	return &job.LostError{Err: err}
 }
 
 // tensors are the specs as the coordinator has them. Offsets are in elements of the flat vector.
@@ -309,7 +309,7 @@ func (w *worker) train(ctx context.Context) error {
 // grace (--grace 0) nobody stays.
 func (w *worker) outlives(why error) bool {
 	var lost *coord.LostError
-	return w.job.Arch == member.AllReduce && w.job.Grace > 0 && len(w.job.Coordinators) > 0 && errors.As(why, &lost)
+	return w.job.Arch == job.AllReduce && w.job.Grace > 0 && len(w.job.Coordinators) > 0 && errors.As(why, &lost)
 }
 
 // obey does what the coordinator says before a release. last is of the gradient that was handed
@@ -392,7 +392,7 @@ const maxDelay = 10 * time.Second
 // It returns when it was done.
 //
 // rec gets Load (waiting for the batch), Compute with Injected in it, Samples, Loss, Norm2 and At.
-// Errors are those of the data and the model, *member.NaNError where the gradient is not finite
+// Errors are those of the data and the model, *job.NaNError where the gradient is not finite
 // (unless --on-nan skip), and the cause of ctx. Batches of several pieces or steps are made by
 // pieces.
 func (w *worker) compute(ctx context.Context, rel transport.Release, rec *star.Record) (computed time.Time, err error) {
@@ -478,7 +478,7 @@ func (w *worker) arrive(rec *star.Record) error {
 
 // check looks for what is not finite, and takes the norm on the way.
 //
-// A *member.NaNError names the tensor and the element. With --on-nan skip the gradient is made zero
+// A *job.NaNError names the tensor and the element. With --on-nan skip the gradient is made zero
 // instead, the coordinator is told, and the step counts like any other: whoever waits for this
 // worker goes on.
 func (w *worker) check(rec *star.Record) error {
@@ -496,7 +496,7 @@ func (w *worker) check(rec *star.Record) error {
 		}
 		return nil
 	}
-	e := &member.NaNError{Worker: w.rank, Step: w.step, Loss: rec.Loss}
+	e := &job.NaNError{Worker: w.rank, Step: w.step, Loss: rec.Loss}
 	if bad >= 0 {
 		e.Value = w.grad[bad]
 		for _, t := range w.model.Layout() {

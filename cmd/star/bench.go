@@ -29,7 +29,7 @@ import (
 	"star/internal/ports"
 	"star/internal/process"
 	"star/internal/settings"
-	"star/member"
+	"star/job"
 	"star/runlog"
 	"star/train"
 )
@@ -168,7 +168,7 @@ behind what it aims at.`,
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := bench.Report(cmd.OutOrStdout(), args[0]); err != nil {
-				return member.FileError(err, bench.ErrRows)
+				return job.FileError(err, bench.ErrRows)
 			}
 			return nil
 		},
@@ -263,7 +263,7 @@ func (s *allReduceSuite) parse() (sizes []int64, segments, buffers []int, err er
 			return nil, nil, nil, s.set.Invalid("checksum", fmt.Errorf("%q is not one of on, off", sum))
 		}
 	}
-	if s.zeroCopy != member.Auto {
+	if s.zeroCopy != job.Auto {
 		s.cfg.Rank.ZeroCopy = s.zeroCopy
 	}
 	s.cfg.Algorithms = nil
@@ -311,7 +311,7 @@ func (s *allReduceSuite) measure(ctx context.Context) (any, error) {
 	}
 	if s.model != "" {
 		if s.cfg.Rank.Model, err = allreduce.LoadModel(s.model); err != nil {
-			return nil, member.FileError(fmt.Errorf("--allreduce-model %s: %w", s.model, err), allreduce.ErrModel)
+			return nil, job.FileError(fmt.Errorf("--allreduce-model %s: %w", s.model, err), allreduce.ErrModel)
 		}
 	}
 	rows, err := bench.AllReduce(ctx, s.cfg)
@@ -340,7 +340,7 @@ func (s *allReduceSuite) measureModel(ctx context.Context, command []string, siz
 	}
 	base, err := allreduce.LoadModel(s.tune)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, member.FileError(fmt.Errorf("--tune %s: %w", s.tune, err), allreduce.ErrModel)
+		return nil, job.FileError(fmt.Errorf("--tune %s: %w", s.tune, err), allreduce.ErrModel)
 	}
 	cfg.Base = base
 	t, err := bench.Tune(ctx, cfg)
@@ -540,7 +540,7 @@ func benchStep() *cobra.Command {
 		}
 		if model != "" {
 			if x.Model, err = allreduce.LoadModel(model); err != nil {
-				return nil, member.FileError(fmt.Errorf("--allreduce-model %s: %w", model, err), allreduce.ErrModel)
+				return nil, job.FileError(fmt.Errorf("--allreduce-model %s: %w", model, err), allreduce.ErrModel)
 			}
 		}
 		var r stepReport

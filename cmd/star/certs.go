@@ -21,7 +21,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"star/internal/settings"
-	"star/member"
+	"star/job"
 	"star/transport"
 )
 
@@ -150,7 +150,7 @@ func authority(dir string, valid time.Duration) (ca *x509.Certificate, key *ecds
 		}
 	}
 	if err != nil {
-		return nil, nil, fresh, member.FileError(fmt.Errorf("the authority in %s: %w", dir, err), err)
+		return nil, nil, fresh, job.FileError(fmt.Errorf("the authority in %s: %w", dir, err), err)
 	}
 	return ca, key, fresh, nil
 }

@@ -21,7 +21,7 @@ import (
 	"star/cmd/internal/node"
 	"star/internal/process"
 	"star/internal/settings"
-	"star/member"
+	"star/job"
 	"star/runlog/parts"
 	"star/train/checkpoint"
 )
@@ -203,34 +203,34 @@ func badFaults(names []string, err error) error {
 	return &settings.UsageError{Msg: fmt.Sprintf("--faults %s: %v", strings.Join(names, ","), err)}
 }
 
-func breakJob(ctx context.Context, out io.Writer, job *settings.Job, o chaos.Options, stall time.Duration) error {
-	asJSON := job.JSON
-	job.JSON = true
-	r := &launch{job: job, out: new(bytes.Buffer), screen: newScreen(job), seats: seats{count: job.Electors()}}
+func breakJob(ctx context.Context, out io.Writer, j *settings.Job, o chaos.Options, stall time.Duration) error {
+	asJSON := j.JSON
+	j.JSON = true
+	r := &launch{job: j, out: new(bytes.Buffer), screen: newScreen(j), seats: seats{count: j.Electors()}}
 	if err := r.counted(); err != nil {
 		return err
 	}
-	host, _, err := net.SplitHostPort(job.Listen)
+	host, _, err := net.SplitHostPort(j.Listen)
 	if err != nil {
-		return job.Invalid("listen", err)
+		return j.Invalid("listen", err)
 	}
 	for range o.Servers {
 		p, err := chaos.NewProxy(host)
 		if err != nil {
-			return job.Invalid("listen", err)
+			return j.Invalid("listen", err)
 		}
 		defer p.Close()
 		r.front = append(r.front, p)
 	}
-	if job.Arch == settings.AllReduce && job.Checksum == member.Auto { // the ways of workers to each other stand for a network
-		job.Checksum = "on"
+	if j.Arch == settings.AllReduce && j.Checksum == job.Auto { // the ways of workers to each other stand for a network
+		j.Checksum = "on"
 	}
-	if job.Arch == settings.AllReduce || strings.Contains(job.Mode, "tree") {
-		o.Servers += job.Ranks() // behind that to the coordinator, the ways of workers to each other
-		for range job.Ranks() {
+	if j.Arch == settings.AllReduce || strings.Contains(j.Mode, "tree") {
+		o.Servers += j.Ranks() // behind that to the coordinator, the ways of workers to each other
+		for range j.Ranks() {
 			p, err := chaos.NewForward(host)
 			if err != nil {
-				return job.Invalid("listen", err)
+				return j.Invalid("listen", err)
 			}
 			defer p.Close()
 			r.ways = append(r.ways, p)
@@ -243,8 +243,8 @@ func breakJob(ctx context.Context, out io.Writer, job *settings.Job, o chaos.Opt
 	o.Daemons = r.processes()
 	faults := chaos.Schedule(o)
 	if slices.Contains(o.Kinds, chaos.FullDisk) {
-		if job.Checkpoint != "" {
-			return job.Invalid("checkpoint", errors.New("full-disk fills a disk of its own: leave --checkpoint away"))
+		if j.Checkpoint != "" {
+			return j.Invalid("checkpoint", errors.New("full-disk fills a disk of its own: leave --checkpoint away"))
 		}
 		if r.disk, err = newDisk(r.checkpoints()); err != nil {
 			return err
@@ -268,7 +268,7 @@ func breakJob(ctx context.Context, out io.Writer, job *settings.Job, o chaos.Opt
 		case <-time.After(d):
 		}
 	}
-	for !over && !r.screen.training() && !chaos.Began(filepath.Join(job.Out, process.RunLogName)) {
+	for !over && !r.screen.training() && !chaos.Began(filepath.Join(j.Out, process.RunLogName)) {
 		wait(10 * time.Millisecond)
 	}
 	start := time.Now()
@@ -294,7 +294,7 @@ func breakJob(ctx context.Context, out io.Writer, job *settings.Job, o chaos.Opt
 	}
 	attempts, err := r.read()
 	if err != nil {
-		return member.FileError(err, nil)
+		return job.FileError(err, nil)
 	}
 	for _, l := range attempts {
 		result.Updates += l.Version - l.From
@@ -305,14 +305,14 @@ func breakJob(ctx context.Context, out io.Writer, job *settings.Job, o chaos.Opt
 	}
 	result.Lives = len(attempts)
 	saved, bad := loadable(r.checkpoints())
-	come := job.Workers
+	come := j.Workers
 	if r.seats.count > 0 { // to whoever takes over, servers too
 		come += r.servers()
 	}
-	result.Invariants = append(chaos.Judge(attempts, saved, bad, member.ExitCode(failed), stall),
+	result.Invariants = append(chaos.Judge(attempts, saved, bad, job.ExitCode(failed), stall),
 		chaos.JudgeClocks(attempts, time.Since(begun)), flat(result.Processes, come))
 	if r.disk != nil {
-		result.Invariants = append(result.Invariants, chaos.JudgeDisk(full, attempts, saved, job.CheckpointEvery))
+		result.Invariants = append(result.Invariants, chaos.JudgeDisk(full, attempts, saved, j.CheckpointEvery))
 	}
 	result.Invariants = append(result.Invariants, r.calm(ctx, attempts, time.Since(begun)))
 	if asJSON {
@@ -320,11 +320,11 @@ func breakJob(ctx context.Context, out io.Writer, job *settings.Job, o chaos.Opt
 			return err
 		}
 	} else {
-		result.print(out, job.Out)
+		result.print(out, j.Out)
 	}
 	for _, v := range result.Invariants {
 		if !v.OK {
-			return fmt.Errorf("broken: %s: %s (--fault-seed %d; the run logs are in %s)", v.Name, v.Detail, o.Seed, job.Out)
+			return fmt.Errorf("broken: %s: %s (--fault-seed %d; the run logs are in %s)", v.Name, v.Detail, o.Seed, j.Out)
 		}
 	}
 	return nil

@@ -23,7 +23,7 @@ import (
 	"star/internal/process"
 	"star/internal/settings"
 	"star/internal/tenant"
-	"star/member"
+	"star/job"
 	"star/transport"
 )
 
@@ -132,7 +132,7 @@ other (exit code 78). Nothing is lost when it stops: jobs go back to SSGD, and e
 			if advertise == "" {
 				advertise = l.Addr()
 			}
-			svc, err := cluster.New(cluster.Config{Cluster: f.name, Addr: advertise, Program: member.Program, Hosts: capacities, Lease: lease, Log: log})
+			svc, err := cluster.New(cluster.Config{Cluster: f.name, Addr: advertise, Program: job.Program, Hosts: capacities, Lease: lease, Log: log})
 			if err != nil {
 				return err
 			}
@@ -160,7 +160,7 @@ func readHosts(path string) (map[string]resource.Usage, error) {
 	}
 	hosts, err := inventory.Hosts(path)
 	if err != nil {
-		return nil, member.FileError(fmt.Errorf("--hosts: %w", err), inventory.ErrFile)
+		return nil, job.FileError(fmt.Errorf("--hosts: %w", err), inventory.ErrFile)
 	}
 	out := map[string]resource.Usage{}
 	for _, h := range hosts {
@@ -200,7 +200,7 @@ func clusterStatus() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			st, err := cluster.Ask(ctx, network, addr, name, string(f.token), member.Program)
+			st, err := cluster.Ask(ctx, network, addr, name, string(f.token), job.Program)
 			if dial := (*net.OpError)(nil); errors.As(err, &dial) && dial.Op == "dial" {
 				return unavailable{fmt.Errorf("the resource service of %s does not answer at %s: %w; start it, star cluster serve --cluster %s --listen %s", name, addr, dial.Err, name, addr)}
 			} else if err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"star/internal/settings"
+	"star/job"
 	own "star/launch"
-	"star/member"
 )
 
 // agentVariable tells a command where this program is.
@@ -46,9 +46,9 @@ func findProgram(name, as string) (string, error) {
 	path, err := exec.LookPath(name)
 	switch {
 	case errors.Is(err, exec.ErrNotFound):
-		return "", member.FileError(fmt.Errorf("%s cannot be started%s: there is no such program in $PATH: %w", name, as, fs.ErrNotExist), fs.ErrPermission)
+		return "", job.FileError(fmt.Errorf("%s cannot be started%s: there is no such program in $PATH: %w", name, as, fs.ErrNotExist), fs.ErrPermission)
 	case err != nil && !errors.Is(err, exec.ErrDot):
-		return "", member.FileError(fmt.Errorf("%s cannot be started%s: %w", name, as, errors.Unwrap(err)), fs.ErrPermission)
+		return "", job.FileError(fmt.Errorf("%s cannot be started%s: %w", name, as, errors.Unwrap(err)), fs.ErrPermission)
 	}
 	return filepath.Abs(path)
 }
@@ -77,7 +77,7 @@ func memberRuns(ctx context.Context, args []string, obey func(send func(syscall.
 	cmd.Env = append(os.Environ(), agentVariable+"="+self)
 	cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = os.Stderr, os.Stderr, processAttributes()
 	if err := cmd.Start(); err != nil {
-		return member.FileError(fmt.Errorf("%s cannot be started as a worker: %w", args[0], err), fs.ErrPermission)
+		return job.FileError(fmt.Errorf("%s cannot be started as a worker: %w", args[0], err), fs.ErrPermission)
 	}
 	go obey(func(sig syscall.Signal) { cmd.Process.Signal(sig) })
 	if code := (exit{err: cmd.Wait()}).code(); code != 0 {

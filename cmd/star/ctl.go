@@ -20,7 +20,7 @@ import (
 	"star/internal/defaults"
 	"star/internal/exitcode"
 	"star/internal/settings"
-	"star/member"
+	"star/job"
 	"star/runlog"
 	"star/transport"
 )
@@ -32,7 +32,7 @@ type control struct {
 }
 
 // reach says Hello to the coordinator as a tool.
-func reach(ctx context.Context, network transport.Network, job, addr, token string, timeout time.Duration) (*control, error) {
+func reach(ctx context.Context, network transport.Network, name, addr, token string, timeout time.Duration) (*control, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	var conn transport.Conn
@@ -44,7 +44,7 @@ func reach(ctx context.Context, network transport.Network, job, addr, token stri
 			}
 		}
 		conn, _, _, err = transport.Open(ctx, network, addr, transport.Hello{
-			Service: transport.ServiceCoord, Role: transport.RoleTool, Job: job, Token: token, Version: member.Program, Rank: -1,
+			Service: transport.ServiceCoord, Role: transport.RoleTool, Job: name, Token: token, Version: job.Program, Rank: -1,
 		}, nil)
 		var elsewhere *transport.ElsewhereError
 		if !errors.As(err, &elsewhere) || elsewhere.Addr == "" {
@@ -55,7 +55,7 @@ func reach(ctx context.Context, network transport.Network, job, addr, token stri
 	if dial := (*net.OpError)(nil); errors.As(err, &dial) && dial.Op == "dial" {
 		return nil, &nobodyError{addr, dial.Err}
 	}
-	if silent := errors.Is(err, context.DeadlineExceeded); silent || errors.Is(err, transport.ErrNotSTAR) && member.ExitCode(err) == exitcode.Failure { // TLS on one side only has a code of its own
+	if silent := errors.Is(err, context.DeadlineExceeded); silent || errors.Is(err, transport.ErrNotSTAR) && job.ExitCode(err) == exitcode.Failure { // TLS on one side only has a code of its own
 		return nil, &nobodyError{addr, err}
 	}
 	if err != nil {

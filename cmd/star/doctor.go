@@ -11,7 +11,7 @@ import (
 	"star/internal/exitcode"
 	"star/internal/process"
 	"star/internal/settings"
-	"star/member"
+	"star/job"
 	"star/transport"
 )
 
@@ -23,7 +23,7 @@ func (e *illError) ExitCode() int { return exitcode.Failure }
 
 func doctorCommand() *cobra.Command {
 	s := new(settings.Set)
-	cfg := doctor.Config{Version: member.Program}
+	cfg := doctor.Config{Version: job.Program}
 	var serve string
 	var shows credentials
 	var token settings.Secret
@@ -63,7 +63,7 @@ or star doctor --serve :7070 over there. Exits with 1 if a check failed.`,
 					return s.Invalid("serve", err)
 				}
 				fmt.Fprintf(cmd.ErrOrStderr(), "answering doctors at %s\n", l.Addr())
-				if err := doctor.Serve(ctx, l, tcp.Config, member.Program); err != nil {
+				if err := doctor.Serve(ctx, l, tcp.Config, job.Program); err != nil {
 					return err
 				}
 				return context.Cause(ctx)

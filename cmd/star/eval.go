@@ -21,7 +21,7 @@ import (
 	"star/internal/dtype"
 	"star/internal/process"
 	"star/internal/settings"
-	"star/member"
+	"star/job"
 	"star/train"
 	"star/train/checkpoint"
 	"star/train/data"
@@ -179,7 +179,7 @@ func (j *judging) run(place string, f func(context.Context, *checkpoint.Checkpoi
 	spec.Input, spec.Seed = set.Input(), was.Seed
 	model, err := net.Build(spec)
 	if err != nil {
-		return &member.DisagreeError{Err: fmt.Errorf("--model %s for --dataset %s: %w", j.model, j.dataset, err)}
+		return &job.DisagreeError{Err: fmt.Errorf("--model %s for --dataset %s: %w", j.model, j.dataset, err)}
 	}
 	defer model.Close()
 	here, _ := net.Describe(spec)
@@ -226,7 +226,7 @@ func (j *judging) ofProgram(place string, command []string, w io.Writer) error {
 func restore(c *checkpoint.Checkpoint, model train.Model, here string) error {
 	m := c.Manifest()
 	if !alike(&m, model) {
-		return &member.DisagreeError{Err: fmt.Errorf("%s has other tensors than this model on this data set: there %s; here %s", c.Dir(), m.Model, here)}
+		return &job.DisagreeError{Err: fmt.Errorf("%s has other tensors than this model on this data set: there %s; here %s", c.Dir(), m.Model, here)}
 	}
 	if err := c.Params(model.Params()); err != nil {
 		return err
@@ -246,7 +246,7 @@ func restore(c *checkpoint.Checkpoint, model train.Model, here string) error {
 	for i, t := range m.BufferLayout {
 		own := model.BufferLayout()[i]
 		if !dtype.Convert(to[own.Offset*dtype.WordSize:], own.DType, from[t.Offset*dtype.WordSize:], t.DType, own.Len()) {
-			return &member.DisagreeError{Err: fmt.Errorf("%s has %s as %s, this model as %s", c.Dir(), t.Name, t.DType, own.DType)}
+			return &job.DisagreeError{Err: fmt.Errorf("%s has %s as %s, this model as %s", c.Dir(), t.Name, t.DType, own.DType)}
 		}
 	}
 	return nil

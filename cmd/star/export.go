@@ -15,7 +15,7 @@ import (
 
 	"star/cmd/internal/export"
 	"star/internal/settings"
-	"star/member"
+	"star/job"
 	"star/runlog"
 )
 
@@ -162,17 +162,17 @@ type files struct {
 func (fs *files) create(path string) (io.Writer, error) {
 	dir := filepath.Dir(path)
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
-		return nil, member.WriteError(fmt.Errorf("%s is a folder: give a file, such as %s", path, filepath.Join(path, "run.json.gz")))
+		return nil, job.WriteError(fmt.Errorf("%s is a folder: give a file, such as %s", path, filepath.Join(path, "run.json.gz")))
 	}
 	if info, err := os.Stat(dir); err == nil && !info.IsDir() {
-		return nil, member.WriteError(fmt.Errorf("%s is a file, and %s is to be written in a folder of that name: give another folder", dir, filepath.Base(path)))
+		return nil, job.WriteError(fmt.Errorf("%s is a file, and %s is to be written in a folder of that name: give another folder", dir, filepath.Base(path)))
 	}
 	if err := os.MkdirAll(dir, 0o777); err != nil {
-		return nil, member.WriteError(err)
+		return nil, job.WriteError(err)
 	}
 	f, err := os.CreateTemp(dir, ".star-*")
 	if err != nil {
-		return nil, member.WriteError(err)
+		return nil, job.WriteError(err)
 	}
 	b := bufio.NewWriterSize(f, 256<<10)
 	fs.names, fs.open, fs.ends = append(fs.names, path), append(fs.open, f), append(fs.ends, b.Flush)

@@ -21,7 +21,7 @@ import (
 	"star/coord/advice"
 	"star/internal/process"
 	"star/internal/settings"
-	"star/member"
+	"star/job"
 	"star/modes"
 	"star/pgns"
 	"star/runlog"
@@ -239,7 +239,7 @@ func fidelity(ctx context.Context, path string) (row fidelityRow, err error) {
 	}
 	recorded, err := trace.Open(r.Trace)
 	if err != nil {
-		return row, member.FileError(fmt.Errorf("%s: its trace: %w", path, err), trace.ErrCorrupt)
+		return row, job.FileError(fmt.Errorf("%s: its trace: %w", path, err), trace.ErrCorrupt)
 	}
 	median := time.Duration(r.Median * float64(time.Second))
 	times := &replayedTimes{Trace: recorded, workers: r.Workers, median: median}
@@ -255,12 +255,12 @@ func fidelity(ctx context.Context, path string) (row fidelityRow, err error) {
 	defer task.model.Close()
 	trained := &sim.Trained{Task: task, Every: math.MaxInt}
 	c.Learner = trained
-	job := &settings.Job{Mode: r.Mode, Arch: r.Arch, Workers: r.Workers, Batch: r.Batch, Predictor: server.PredictorNone, Decider: r.Decider, Seed: r.Seed,
+	j := &settings.Job{Mode: r.Mode, Arch: r.Arch, Workers: r.Workers, Batch: r.Batch, Predictor: server.PredictorNone, Decider: r.Decider, Seed: r.Seed,
 		Optimizer: r.Optimizer, LR: r.LR, Momentum: r.Momentum, Schedule: r.Schedule}
-	own := node.Optimizer(job)
+	own := node.Optimizer(j)
 	row.Run, row.Method = filepath.Base(strings.TrimSuffix(path, string(filepath.Separator)+process.RunLogName)), cmp.Or(r.Baseline, r.Mode)
-	if row.Method == member.Auto {
-		p, err := node.NewPilot(job)
+	if row.Method == job.Auto {
+		p, err := node.NewPilot(j)
 		if err != nil {
 			return row, err
 		}

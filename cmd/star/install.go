@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"star/internal/settings"
-	"star/member"
+	"star/job"
 	"star/train/checkpoint"
 )
 
@@ -40,7 +40,7 @@ What was there before is replaced at once: a process that runs it goes on.`,
 					to = filepath.Join(args[0], checkpoint.HelperName)
 				}
 				if err := install(from, to); err != nil {
-					return member.WriteError(fmt.Errorf("star install: %w: give a folder that can be written, such as one of a volume", err))
+					return job.WriteError(fmt.Errorf("star install: %w: give a folder that can be written, such as one of a volume", err))
 				}
 				fmt.Fprintln(cmd.OutOrStdout(), to)
 			}

@@ -20,7 +20,7 @@ import (
 	"star/bench"
 	"star/blossom"
 	"star/internal/settings"
-	"star/member"
+	"star/job"
 )
 
 // matchResult is what star match --json prints.
@@ -85,18 +85,18 @@ func match(in io.Reader, out io.Writer, files []string, options blossom.Option, 
 		text, err = io.ReadAll(in)
 	}
 	if err != nil {
-		return member.FileError(err, blossom.ErrEdges)
+		return job.FileError(err, blossom.ErrEdges)
 	}
 	names, edges, err := blossom.Parse(text)
 	if err != nil {
-		return member.FileError(fmt.Errorf("%s: %w", name, err), blossom.ErrEdges)
+		return job.FileError(fmt.Errorf("%s: %w", name, err), blossom.ErrEdges)
 	}
 	m, err := blossom.Solve(len(names), edges, options)
 	if err == nil {
 		err = blossom.Verify(len(names), edges, m, options)
 	}
 	if errors.Is(err, blossom.ErrNotPerfect) {
-		return member.FileError(fmt.Errorf("%s: %w; without --perfect they are left out", name, err), blossom.ErrNotPerfect)
+		return job.FileError(fmt.Errorf("%s: %w; without --perfect they are left out", name, err), blossom.ErrNotPerfect)
 	}
 	if err != nil {
 		return err

@@ -7,7 +7,7 @@ import (
 
 	"star/bench"
 	"star/internal/settings"
-	"star/member"
+	"star/job"
 )
 
 // measureOptions are --compare and --plot of benchmarks whose result is made of numbers with names. R is the result.
@@ -35,7 +35,7 @@ func (o *measureOptions[R]) check(s *settings.Set) (err error) {
 	if o.compare != "" {
 		var old R
 		if o.old, err = bench.ReadMeasures(o.compare, &old, func() []bench.Measure { return o.measures(old) }); err != nil {
-			return member.FileError(fmt.Errorf("--compare %s: %w", o.compare, err), bench.ErrResult)
+			return job.FileError(fmt.Errorf("--compare %s: %w", o.compare, err), bench.ErrResult)
 		}
 	}
 	return nil

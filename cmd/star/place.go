@@ -17,7 +17,7 @@ import (
 	"star/cluster/placement"
 	"star/internal/defaults"
 	"star/internal/settings"
-	"star/member"
+	"star/job"
 	"star/runlog"
 )
 
@@ -126,14 +126,14 @@ Exit code 1 if a job does not fit; what misses is printed beside the others' pla
 			}
 			hosts, err := inventory.Hosts(args[0])
 			if err != nil {
-				return member.FileError(err, inventory.ErrFile)
+				return job.FileError(err, inventory.ErrFile)
 			}
 			if err := detectGPUs(cmd.Context(), hosts); err != nil {
 				return err
 			}
 			jobs, err := inventory.Jobs(args[1], hosts)
 			if err != nil {
-				return member.FileError(err, inventory.ErrFile)
+				return job.FileError(err, inventory.ErrFile)
 			}
 			return p.place(cmd.Context(), cmd.OutOrStdout(), hosts, jobs)
 		},
@@ -244,10 +244,10 @@ func (p *placeFlags) moves(hosts []placement.Host, jobs []placement.Job) (*place
 	}
 	text, err := os.ReadFile(p.from)
 	if err != nil {
-		return nil, member.FileError(err, errPlacement)
+		return nil, job.FileError(err, errPlacement)
 	}
 	bad := func(format string, a ...any) error {
-		return member.FileError(fmt.Errorf("%s: %w: %s", p.from, errPlacement, fmt.Sprintf(format, a...)), errPlacement)
+		return job.FileError(fmt.Errorf("%s: %w: %s", p.from, errPlacement, fmt.Sprintf(format, a...)), errPlacement)
 	}
 	r := &placeResult{Infeasible: []placeMissing{}}
 	if err := json.Unmarshal(text, r); err != nil {

@@ -14,7 +14,7 @@ import (
 	"star/cluster/resource"
 	"star/internal/process"
 	"star/internal/settings"
-	"star/member"
+	"star/job"
 	"star/modes"
 	"star/pgns"
 )
@@ -196,17 +196,17 @@ func (p *planFlags) forecast() (f modes.Forecast, err error) {
 	default:
 		text, err := os.ReadFile(p.table)
 		if err != nil {
-			return f, member.FileError(err, pgns.ErrTable)
+			return f, job.FileError(err, pgns.ErrTable)
 		}
 		t, err := pgns.ParseTable(text)
 		if err != nil {
-			return f, member.FileError(fmt.Errorf("%s: %w", p.table, err), pgns.ErrTable)
+			return f, job.FileError(fmt.Errorf("%s: %w", p.table, err), pgns.ErrTable)
 		}
 		if f.Noise, err = t.Scale(float64(p.batch*len(f.Times)), p.epoch); err != nil {
 			return f, p.set.Invalid("epoch", err)
 		}
 		if f.Noise > mostNoise {
-			return f, member.FileError(fmt.Errorf("%s: for rounds of %d samples its noise scale, grad_var by grad_sqr, is %.3g samples: want at most %.0e", p.table, p.batch*len(f.Times), f.Noise, float64(mostNoise)), pgns.ErrTable)
+			return f, job.FileError(fmt.Errorf("%s: for rounds of %d samples its noise scale, grad_var by grad_sqr, is %.3g samples: want at most %.0e", p.table, p.batch*len(f.Times), f.Noise, float64(mostNoise)), pgns.ErrTable)
 		}
 	}
 	if !(f.Noise >= 0 && f.Noise <= mostNoise) {
@@ -343,11 +343,11 @@ func (p *planFlags) plan() (*planResult, error) {
 		}
 		text, err := os.ReadFile(p.model)
 		if err != nil {
-			return nil, member.FileError(err, modes.ErrLearned)
+			return nil, job.FileError(err, modes.ErrLearned)
 		}
 		l, err := modes.ParseLearned(text)
 		if err != nil {
-			return nil, member.FileError(fmt.Errorf("%s: %w", p.model, err), modes.ErrLearned)
+			return nil, job.FileError(fmt.Errorf("%s: %w", p.model, err), modes.ErrLearned)
 		}
 		if d, err = l.Decide(f); err != nil {
 			return nil, err

@@ -16,7 +16,7 @@ import (
 
 	nouns "star"
 	"star/internal/settings"
-	"star/member"
+	"star/job"
 	"star/runlog"
 	"star/sim/trace"
 	"star/straggler"
@@ -50,7 +50,7 @@ func openRecorded(path string) (*recorded, error) {
 	if strings.HasSuffix(strings.TrimSuffix(path, ".gz"), ".csv") {
 		t, err := trace.Open(path)
 		if err != nil {
-			return nil, member.FileError(err, trace.ErrCorrupt)
+			return nil, job.FileError(err, trace.ErrCorrupt)
 		}
 		j.workers, j.bare = t.Workers, true
 		for s := range int64(t.Steps) {
@@ -281,7 +281,7 @@ in the next iteration; whether there will be any, as the STAR artefact asks; and
 			if model != "" {
 				b, err := os.ReadFile(model)
 				if err != nil {
-					return member.FileError(err, errNoFile)
+					return job.FileError(err, errNoFile)
 				}
 				if given, err = straggler.ParseModel(b); err != nil {
 					return fmt.Errorf("%s: %w", model, err)

@@ -18,7 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"star/cmd/internal/daemon"
-	"star/member"
+	"star/job"
 	"star/modes"
 	"star/train/net"
 
@@ -153,7 +153,7 @@ func try(program string, args []string) error {
 			return fmt.Errorf("no such command of star ctl: %q", rest)
 		}
 	}
-	if mode == "" || mode == member.Auto || found.Name() == "sim" { // of star sim they are a list
+	if mode == "" || mode == job.Auto || found.Name() == "sim" { // of star sim they are a list
 		return nil
 	}
 	_, err = modes.Parse(mode, workers)

@@ -18,7 +18,7 @@ import (
 	"star/internal/exitcode"
 	"star/internal/process"
 	"star/internal/settings"
-	"star/member"
+	"star/job"
 	"star/runlog"
 	"star/runlog/parts"
 )
@@ -133,7 +133,7 @@ func openLog(path string, open func(string) (*parts.File, error)) (*parts.File, 
 		err = fmt.Errorf("%w: %s", err, runsIn(dir))
 	}
 	if err != nil {
-		return nil, member.FileError(err, fs.ErrInvalid)
+		return nil, job.FileError(err, fs.ErrInvalid)
 	}
 	return f, nil
 }
@@ -180,22 +180,22 @@ func replay(path string) (*replayed, error) {
 		last = max(last, l.T)
 		switch e := l.Entry.(type) {
 		case runlog.Start:
-			job, err := settings.FromLog(e.Config)
+			j, err := settings.FromLog(e.Config)
 			if err != nil {
 				return &runlog.Error{Name: path, Line: l.Number, Err: fmt.Errorf("the configuration: %w", err)}
 			}
-			if job.Baseline != "" {
-				_, scheme, err := node.NewBaseline(job)
+			if j.Baseline != "" {
+				_, scheme, err := node.NewBaseline(j)
 				if err == nil && scheme == nil {
-					err = fmt.Errorf("%s: the job ran with --baseline %s, whose plan stays: nothing was decided", path, job.Baseline)
+					err = fmt.Errorf("%s: the job ran with --baseline %s, whose plan stays: nothing was decided", path, j.Baseline)
 				}
 				pilot = scheme
 				return err
 			}
-			if job.Mode != member.Auto {
-				return fmt.Errorf("%s: the job ran with --mode %s: only --mode auto and baselines decide", path, job.Mode)
+			if j.Mode != job.Auto {
+				return fmt.Errorf("%s: the job ran with --mode %s: only --mode auto and baselines decide", path, j.Mode)
 			}
-			pilot, err = node.NewPilot(job)
+			pilot, err = node.NewPilot(j)
 			return err
 		case runlog.Train, runlog.Record, runlog.Fire, runlog.Noise, runlog.Plan, runlog.Late, runlog.Admission, runlog.Predictor, runlog.Set, runlog.Memory:
 		case runlog.Leave:

@@ -8,7 +8,7 @@ import (
 
 	"star/bench"
 	"star/internal/settings"
-	"star/member"
+	"star/job"
 )
 
 // rowOptions are the settings of benchmarks whose result is a list of rows.
@@ -31,7 +31,7 @@ func (o *rowOptions) check(s *settings.Set) (err error) {
 	}
 	if o.compare != "" {
 		if o.old, err = bench.ReadRows(o.compare); err != nil {
-			return member.FileError(fmt.Errorf("--compare %s: %w", o.compare, err), bench.ErrRows)
+			return job.FileError(fmt.Errorf("--compare %s: %w", o.compare, err), bench.ErrRows)
 		}
 	}
 	return nil

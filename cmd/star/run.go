@@ -30,7 +30,7 @@ import (
 	"star/internal/ports"
 	"star/internal/process"
 	"star/internal/settings"
-	"star/member"
+	"star/job"
 	"star/runlog"
 	"star/transport"
 )
@@ -483,7 +483,7 @@ func (r *launch) child(role string, rank int) *child {
 		if r.job.HostID == "" { // what the file calls it is what rings and a resource service call it
 			env = append(env, settings.Variable("host-id")+"="+at.Name)
 		}
-		if r.job.MoveShards == member.Auto && role == "ps" && r.job.CapacityCPU == 0 && r.job.CapacityNet == 0 {
+		if r.job.MoveShards == job.Auto && role == "ps" && r.job.CapacityCPU == 0 && r.job.CapacityNet == 0 {
 			at.capacities(func(name, value string) { env = append(env, settings.Variable(name)+"="+value) })
 		}
 		c.cmd.Env = append(env, at.sees()...)
@@ -745,7 +745,7 @@ func (r *launch) wait(ctx context.Context, children []*child, ended chan exit) e
 			}
 		case <-done:
 			done = nil
-			var s *member.SignalError
+			var s *job.SignalError
 			sig := syscall.SIGTERM
 			if errors.As(context.Cause(ctx), &s) {
 				sig, _ = s.Signal.(syscall.Signal)

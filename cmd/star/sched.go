@@ -18,7 +18,7 @@ import (
 
 	"star/internal/schedsim"
 	"star/internal/settings"
-	"star/member"
+	"star/job"
 	"star/sched"
 	"star/sched/workload"
 )
@@ -124,7 +124,7 @@ func schedImportCommand() *cobra.Command {
 				return err
 			}
 			p.LeftOut(cmd.ErrOrStderr(), jobs)
-			return member.WriteError(workload.Write(cmd.OutOrStdout(), jobs))
+			return job.WriteError(workload.Write(cmd.OutOrStdout(), jobs))
 		},
 	}
 	s.Bind(cmd)
@@ -169,7 +169,7 @@ func (p *schedSim) slowNodes(vcs map[string]sched.Cluster, jobs []*sched.Job) er
 	for vc, c := range vcs {
 		slow, err := sched.NewSlow(spells[vc])
 		if err != nil {
-			return member.FileError(workload.Bad("%s: %v", p.slow, err), workload.ErrInput)
+			return job.FileError(workload.Bad("%s: %v", p.slow, err), workload.ErrInput)
 		}
 		slow.Queue = p.slowMode == "queue"
 		c.Slow = slow
@@ -343,13 +343,13 @@ func (p *schedSim) sim(w, progress io.Writer, trace string) error {
 		summary.Add(policy, out, time.Since(begin))
 		for _, f := range files {
 			if err := f.Write(policy, out); err != nil {
-				return member.WriteError(fmt.Errorf("--%s: %w", f.setting, err))
+				return job.WriteError(fmt.Errorf("--%s: %w", f.setting, err))
 			}
 		}
 	}
 	for _, f := range files {
 		if err := f.Close(); err != nil {
-			return member.WriteError(fmt.Errorf("--%s: %w", f.setting, err))
+			return job.WriteError(fmt.Errorf("--%s: %w", f.setting, err))
 		}
 	}
 	if p.plot != "" {

@@ -16,7 +16,7 @@ import (
 
 	"star/internal/schedsim"
 	"star/internal/settings"
-	"star/member"
+	"star/job"
 	"star/runlog"
 	"star/sched"
 	"star/sched/workload"
@@ -101,7 +101,7 @@ Files may be packed by gzip.`,
 			}
 			if f != nil {
 				if err := errors.Join(writeDifferences(f, pairs), f.Close()); err != nil || jobs == "-" {
-					return member.WriteError(err)
+					return job.WriteError(err)
 				}
 			}
 			if asJSON {
@@ -138,11 +138,11 @@ func comparedSchedules(files []string, first int) (pairs []*schedPair, err error
 			with = 0
 		}
 		if with < 0 {
-			return nil, member.FileError(workload.Bad("%s has the policy %q, and %s has not: give a table with it, or one of a single policy", nameB, of.Policy, nameA), workload.ErrInput)
+			return nil, job.FileError(workload.Bad("%s has the policy %q, and %s has not: give a table with it, or one of a single policy", nameB, of.Policy, nameA), workload.ErrInput)
 		}
 		p, err := pairUp(a[with].Jobs, of.Jobs)
 		if err != nil {
-			return nil, member.FileError(workload.Bad("%s and %s: %v", nameA, nameB, err), workload.ErrInput)
+			return nil, job.FileError(workload.Bad("%s and %s: %v", nameA, nameB, err), workload.ErrInput)
 		}
 		if p.A, p.B = a[with].Policy, of.Policy; len(files) == 2 {
 			p.A, p.B = nameA+" "+p.A, nameB+" "+p.B

@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"star/internal/schedsim"
-	"star/member"
+	"star/job"
 	"star/runlog"
 	"star/sched/estimate"
 	"star/sched/workload"
@@ -58,7 +58,7 @@ func runEpochs(name string) ([]estimate.EpochTimes, error) {
 		}
 	})
 	if err == nil && len(t.Epochs) == 0 {
-		err = member.FileError(workload.Bad("%s: no epoch is over in it: wait for the first one", name), workload.ErrInput)
+		err = job.FileError(workload.Bad("%s: no epoch is over in it: wait for the first one", name), workload.ErrInput)
 	}
 	return []estimate.EpochTimes{t}, err
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"star/internal/settings"
-	"star/member"
+	"star/job"
 	"star/sched/estimate"
 )
 
@@ -120,7 +120,7 @@ func writeTimes(w io.Writer, logs []string) error {
 		}
 		for _, t := range all {
 			if _, err := fmt.Fprintln(w, t); err != nil {
-				return member.WriteError(err)
+				return job.WriteError(err)
 			}
 		}
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"star/internal/settings"
-	"star/member"
+	"star/job"
 	"star/sched/workload"
 )
 
@@ -72,14 +72,14 @@ Helios and Microsoft's Philly report, or like those of AlloX, in its format.
 			g.Every, g.Compat, g.Random = every.Seconds(), p.compat != "", rand.New(rand.NewPCG(g.Seed, 0)).Float64
 			jobs, err := workload.Generate(g)
 			if err != nil {
-				return member.FileError(fmt.Errorf("%s: %w", p.Throughputs, err), workload.ErrInput)
+				return job.FileError(fmt.Errorf("%s: %w", p.Throughputs, err), workload.ErrInput)
 			}
 			if g.Like == "allox" {
-				return member.WriteError(workload.WriteAlloX(cmd.OutOrStdout(), jobs))
+				return job.WriteError(workload.WriteAlloX(cmd.OutOrStdout(), jobs))
 			} else if g.Rates != nil {
-				return member.WriteError(workload.WriteElasticFlow(cmd.OutOrStdout(), jobs))
+				return job.WriteError(workload.WriteElasticFlow(cmd.OutOrStdout(), jobs))
 			} else {
-				return member.WriteError(workload.Write(cmd.OutOrStdout(), jobs))
+				return job.WriteError(workload.Write(cmd.OutOrStdout(), jobs))
 			}
 		},
 	}

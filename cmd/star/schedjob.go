@@ -19,7 +19,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"star/internal/settings"
-	"star/member"
+	"star/job"
 	"star/sched/live"
 )
 
@@ -116,7 +116,7 @@ func fractions(text []byte) error {
 
 // readJob reads the file of a job; - is standard input. What is wrong is named with file and line, where the line is known.
 func readJob(file string) (spec live.Spec, err error) {
-	bad := func(err error) error { return member.FileError(fmt.Errorf("%s: %w: %w", file, errJob, err), errJob) }
+	bad := func(err error) error { return job.FileError(fmt.Errorf("%s: %w: %w", file, errJob, err), errJob) }
 	var text []byte
 	if file == "-" {
 		text, err = io.ReadAll(os.Stdin)
@@ -124,7 +124,7 @@ func readJob(file string) (spec live.Spec, err error) {
 		text, err = os.ReadFile(file)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		return spec, member.FileError(err, errJob)
+		return spec, job.FileError(err, errJob)
 	} else if err != nil { // a folder, say
 		return spec, bad(err)
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"star/internal/settings"
-	"star/member"
+	"star/job"
 	"star/sched/market"
 	"star/sched/workload"
 )
@@ -89,11 +89,11 @@ runs took and what they cost, what revocations cost them, and how long machines 
 				return s.Invalid("plot", errPicturesFolder)
 			}
 			if f, err := os.Stat(args[0]); err == nil && !f.IsDir() {
-				return member.FileError(workload.Bad("%s is a file: give the folder of the study's data, which has training, lifetime and adaptive_lr", args[0]), workload.ErrInput)
+				return job.FileError(workload.Bad("%s is a file: give the folder of the study's data, which has training, lifetime and adaptive_lr", args[0]), workload.ErrInput)
 			}
 			study, err := market.Read(os.DirFS(args[0]))
 			if err != nil {
-				return member.FileError(fmt.Errorf("%s: %w", args[0], err), workload.ErrInput)
+				return job.FileError(fmt.Errorf("%s: %w", args[0], err), workload.ErrInput)
 			}
 			r := reportMarket(study)
 			if plot != "" {

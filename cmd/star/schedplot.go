@@ -8,7 +8,7 @@ import (
 	"slices"
 
 	"star/bench"
-	"star/member"
+	"star/job"
 	"star/sched"
 	"star/sched/workload"
 )
@@ -68,14 +68,14 @@ type picture struct {
 // drawPictures draws those that have curves into a folder, which it makes.
 func drawPictures(dir string, pictures []picture) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return member.WriteError(err)
+		return job.WriteError(err)
 	}
 	for _, p := range pictures {
 		if len(p.curves) == 0 {
 			continue
 		}
 		if err := bench.PlotCurves(filepath.Join(dir, p.file), p.title, p.x, p.y, p.log, p.most, p.curves); err != nil {
-			return member.WriteError(err)
+			return job.WriteError(err)
 		}
 	}
 	return nil
@@ -94,11 +94,11 @@ func (s *schedCurves) write(dir string) error {
 	for _, p := range s.schedules {
 		f, err := os.Create(filepath.Join(dir, "schedule-"+p.policy+".svg"))
 		if err != nil {
-			return member.WriteError(err)
+			return job.WriteError(err)
 		}
 		err = workload.WriteSchedule(f, "Who has GPUs under "+p.policy, p.gpus, p.out)
 		if err := cmp.Or(err, f.Close()); err != nil {
-			return member.WriteError(err)
+			return job.WriteError(err)
 		}
 	}
 	return nil

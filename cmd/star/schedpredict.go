@@ -15,7 +15,7 @@ import (
 
 	"star/internal/schedsim"
 	"star/internal/settings"
-	"star/member"
+	"star/job"
 	"star/sched/estimate"
 	"star/sched/workload"
 )
@@ -67,7 +67,7 @@ func readJobTables(trainFile, predictFile string) (train, to *jobTable, err erro
 
 // wrong is what is wrong in a line of the file.
 func (t *jobTable) wrong(line int, format string, args ...any) error {
-	return member.FileError(fmt.Errorf("%s: %w", t.file, workload.Wrong(line, format, args...)), workload.ErrInput)
+	return job.FileError(fmt.Errorf("%s: %w", t.file, workload.Wrong(line, format, args...)), workload.ErrInput)
 }
 
 // column is where the first one is of some names that mean the same; -1: nowhere.

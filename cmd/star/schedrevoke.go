@@ -6,7 +6,7 @@ import (
 	"math"
 	"time"
 
-	"star/member"
+	"star/job"
 	"star/sched"
 	"star/sched/workload"
 )
@@ -35,7 +35,7 @@ func (p *schedSim) revoked(vcs map[string]sched.Cluster, jobs []*sched.Job) erro
 	for vc, c := range vcs {
 		for _, l := range r.Trace {
 			if l.Worker >= c.Nodes+c.Plain {
-				return member.FileError(workload.Bad("%s: worker is %d: the cluster has %d nodes, the first one is 0", r.File, l.Worker, c.Nodes+c.Plain), workload.ErrInput)
+				return job.FileError(workload.Bad("%s: worker is %d: the cluster has %d nodes, the first one is 0", r.File, l.Worker, c.Nodes+c.Plain), workload.ErrInput)
 			}
 		}
 		if vc != "" {
@@ -52,7 +52,7 @@ func (p *schedSim) revoked(vcs map[string]sched.Cluster, jobs []*sched.Job) erro
 			}
 		}
 		if c.Away, err = sched.NewAway(all); err != nil {
-			return member.FileError(workload.Bad("%s: %v", p.revoke, err), workload.ErrInput)
+			return job.FileError(workload.Bad("%s: %v", p.revoke, err), workload.ErrInput)
 		}
 		vcs[vc] = c
 	}

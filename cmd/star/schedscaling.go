@@ -14,7 +14,7 @@ import (
 
 	nouns "star"
 	"star/internal/settings"
-	"star/member"
+	"star/job"
 	"star/runlog"
 	"star/sched/estimate"
 	"star/sched/market"
@@ -105,7 +105,7 @@ func (r *measured) curve(most int, names []string) ([]estimate.Rate, error) {
 	}
 	c, err := estimate.Curve(r.segments, most)
 	if err != nil {
-		return nil, member.FileError(workload.Bad("%s: %v", strings.Join(names, ", "), err), workload.ErrInput)
+		return nil, job.FileError(workload.Bad("%s: %v", strings.Join(names, ", "), err), workload.ErrInput)
 	}
 	return c, nil
 }

@@ -29,7 +29,7 @@ import (
 	"star/internal/ports"
 	"star/internal/process"
 	"star/internal/settings"
-	"star/member"
+	"star/job"
 	"star/sched"
 	"star/sched/live"
 	"star/transport"
@@ -247,7 +247,7 @@ func schedHosts(s *settings.Set, o *schedule.Options, file string, places int) e
 	} else {
 		hosts, err := inventory.Hosts(file)
 		if err != nil {
-			return member.FileError(fmt.Errorf("--hosts: %w", err), inventory.ErrFile)
+			return job.FileError(fmt.Errorf("--hosts: %w", err), inventory.ErrFile)
 		}
 		if err := detectGPUs(context.Background(), hosts); err != nil {
 			return err
@@ -258,7 +258,7 @@ func schedHosts(s *settings.Set, o *schedule.Options, file string, places int) e
 				n = int(h.Capacity.CPU)
 			}
 			if n < 1 {
-				return member.FileError(fmt.Errorf("--hosts: %s: %w: host %s: for how many workers is there room? give cpu, 1 or more, or gpus", file, inventory.ErrFile, h.Name), inventory.ErrFile)
+				return job.FileError(fmt.Errorf("--hosts: %s: %w: host %s: for how many workers is there room? give cpu, 1 or more, or gpus", file, inventory.ErrFile, h.Name), inventory.ErrFile)
 			}
 			o.Hosts, known[h.Name] = append(o.Hosts, &live.Host{Name: h.Name, Slots: n}), h
 		}
@@ -373,12 +373,12 @@ func submitTo(cmd *cobra.Command, s *settings.Set, dir, file, name string, deadl
 		spec.Deadline = deadline.Seconds()
 	}
 	if err := spec.Check(); err != nil {
-		return member.FileError(fmt.Errorf("%s: %w: %w", file, errJob, err), errJob)
+		return job.FileError(fmt.Errorf("%s: %w: %w", file, errJob, err), errJob)
 	}
 	ctx, cancel := context.WithTimeout(cmd.Context(), answerTime)
 	defer cancel()
 	j, err := schedule.Submit(ctx, dir, spec)
-	if member.ExitCode(err) == exitcode.Corrupt {
+	if job.ExitCode(err) == exitcode.Corrupt {
 		return fmt.Errorf("%s: %w", file, err)
 	} else if err != nil {
 		return err

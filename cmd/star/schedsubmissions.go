@@ -10,7 +10,7 @@ import (
 
 	"gonum.org/v1/gonum/stat"
 
-	"star/member"
+	"star/job"
 	"star/sched/estimate"
 	"star/sched/workload"
 )
@@ -137,5 +137,5 @@ func forecasts(w, says io.Writer, count [2][]float64, first, learned, begin int)
 		out.Write(line)
 	}
 	out.Flush()
-	return member.WriteError(out.Error())
+	return job.WriteError(out.Error())
 }

@@ -16,7 +16,7 @@ import (
 
 	"star/cluster/inventory"
 	"star/internal/settings"
-	"star/member"
+	"star/job"
 	"star/modes"
 	"star/modes/baseline"
 	"star/sim"
@@ -153,14 +153,14 @@ With --from it is the cluster of a recorded job: what each worker took in each s
 func simulate(out io.Writer, path, traces string, methods []string, first uint64, seeds int, quiet, explain, regrets bool) ([]simResult, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return nil, member.FileError(err, sim.ErrScenario)
+		return nil, job.FileError(err, sim.ErrScenario)
 	}
 	s, err := sim.ParseScenario(path, text)
 	if err != nil {
 		if _, e := inventory.ParseHosts(path, text); e == nil {
 			err = fmt.Errorf("%w: it is a file of hosts, as star place and star run --hosts take it; star sim wants a scenario (docs/simulator.md)", err)
 		}
-		return nil, member.FileError(err, sim.ErrScenario)
+		return nil, job.FileError(err, sim.ErrScenario)
 	}
 	if s.Name == "" {
 		s.Name = strings.TrimSuffix(filepath.Base(path), filepath.Ext(path))
@@ -175,7 +175,7 @@ func simulate(out io.Writer, path, traces string, methods []string, first uint64
 			}
 		}
 		if recorded, err = trace.Open(at); err != nil {
-			return nil, member.FileError(fmt.Errorf("%s: trace: %w", path, err), trace.ErrCorrupt)
+			return nil, job.FileError(fmt.Errorf("%s: trace: %w", path, err), trace.ErrCorrupt)
 		}
 	}
 	probe, err := s.Config(recorded, first)

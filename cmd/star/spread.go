@@ -28,7 +28,7 @@ import (
 	"star/internal/ports"
 	"star/internal/process"
 	"star/internal/settings"
-	"star/member"
+	"star/job"
 )
 
 // spread says on which of several hosts each process of a job runs.
@@ -85,28 +85,28 @@ func (s site) reach() string {
 const guess = time.Second
 
 // spreadOut places the processes of a job on the hosts of its file. own says that its workers are a program of the user's own.
-func spreadOut(job *settings.Job, own bool) (*spread, error) {
-	hosts, err := inventory.Hosts(job.Hosts)
+func spreadOut(j *settings.Job, own bool) (*spread, error) {
+	hosts, err := inventory.Hosts(j.Hosts)
 	if err != nil {
-		return nil, member.FileError(err, inventory.ErrFile)
+		return nil, job.FileError(err, inventory.ErrFile)
 	}
 	if err := detectGPUs(context.Background(), hosts); err != nil {
 		return nil, err
 	}
-	for _, text := range job.Slow {
+	for _, text := range j.Slow {
 		if s, err := inject.Parse(text); err == nil && s.Kind == inject.Stop {
-			return nil, job.Invalid("slow", errors.New("a process on another host cannot be stopped from here; leave --hosts away"))
+			return nil, j.Invalid("slow", errors.New("a process on another host cannot be stopped from here; leave --hosts away"))
 		}
 	}
-	servers := max(job.Shards, job.Replicas)
-	if job.Arch == settings.AllReduce {
+	servers := max(j.Shards, j.Replicas)
+	if j.Arch == settings.AllReduce {
 		servers = 0
 	}
-	s := &spread{hosts: hosts, where: map[string]site{}, part: 1, seats: job.Electors()}
-	if job.Demands != "" {
-		err = s.read(job, servers)
+	s := &spread{hosts: hosts, where: map[string]site{}, part: 1, seats: j.Electors()}
+	if j.Demands != "" {
+		err = s.read(j, servers)
 	} else {
-		err = s.reckon(job, servers, own)
+		err = s.reckon(j, servers, own)
 	}
 	if err != nil {
 		return nil, err
@@ -115,13 +115,13 @@ func spreadOut(job *settings.Job, own bool) (*spread, error) {
 		if s.result, err = placement.Place(inventory.Places(hosts), s.jobs, placement.Options{}); err != nil {
 			return nil, err
 		}
-		if len(s.result.Infeasible) == 0 || job.Demands != "" || s.part <= leastPart {
+		if len(s.result.Infeasible) == 0 || j.Demands != "" || s.part <= leastPart {
 			break
 		}
 		s.halve()
 	}
 	if len(s.result.Infeasible) > 0 {
-		return nil, fmt.Errorf("--hosts %s: the job does not fit: %s; --demands says what it wants", job.Hosts, s.result.Infeasible[0].Why)
+		return nil, fmt.Errorf("--hosts %s: the job does not fit: %s; --demands says what it wants", j.Hosts, s.result.Infeasible[0].Why)
 	}
 	for i := range s.result.Choices {
 		c := &s.result.Choices[i]
@@ -139,14 +139,14 @@ func spreadOut(job *settings.Job, own bool) (*spread, error) {
 	if servers+s.seats == 0 { // the coordinator of an all-reduce moves no gradients
 		s.where["ps 0"] = site{s.of("worker", 0).Host, -1}
 	}
-	if job.MoveShards == member.Auto && servers > 0 {
+	if j.MoveShards == job.Auto && servers > 0 {
 		s.spares(servers)
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.where)) {
 		at := s.where[name]
-		open := !job.TLS() && job.Token == "" && !job.Insecure
+		open := !j.TLS() && j.Token == "" && !j.Insecure
 		if r := combinations.Check(combinations.Of(combinations.Hosts).With(combinations.Open, open)); r != nil && !settings.Loopback(net.JoinHostPort(at.reach(), "0")) {
-			return nil, job.Invalid(r.Setting, fmt.Errorf("%s: %w", at.reach(), r))
+			return nil, j.Invalid(r.Setting, fmt.Errorf("%s: %w", at.reach(), r))
 		}
 	}
 	return s, nil
@@ -193,22 +193,22 @@ func (s site) capacities(set func(name, value string)) {
 }
 
 // read takes what the job wants from the file of --demands.
-func (s *spread) read(job *settings.Job, servers int) error {
-	jobs, err := inventory.Jobs(job.Demands, s.hosts)
+func (s *spread) read(spec *settings.Job, servers int) error {
+	jobs, err := inventory.Jobs(spec.Demands, s.hosts)
 	if err != nil {
-		return member.FileError(err, inventory.ErrFile)
+		return job.FileError(err, inventory.ErrFile)
 	}
 	for _, j := range jobs {
-		if j.Name != job.Name {
+		if j.Name != spec.Name {
 			continue
 		}
-		if len(j.Servers) != servers || len(j.Workers) != job.Workers {
-			return job.Invalid("demands", fmt.Errorf("job %s has %d servers and %d workers there, and %d and %d here (--shards, --workers)", j.Name, len(j.Servers), len(j.Workers), servers, job.Workers))
+		if len(j.Servers) != servers || len(j.Workers) != spec.Workers {
+			return spec.Invalid("demands", fmt.Errorf("job %s has %d servers and %d workers there, and %d and %d here (--shards, --workers)", j.Name, len(j.Servers), len(j.Workers), servers, spec.Workers))
 		}
 		s.jobs = []placement.Job{j}
 		return nil
 	}
-	return job.Invalid("demands", fmt.Errorf("has no job %s (--job)", job.Name))
+	return spec.Invalid("demands", fmt.Errorf("has no job %s (--job)", spec.Name))
 }
 
 // reckon takes it from the size of the model.

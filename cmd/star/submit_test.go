@@ -20,7 +20,7 @@ import (
 	"star/deploy"
 	"star/internal/exitcode"
 	"star/internal/settings"
-	"star/member"
+	"star/job"
 )
 
 // submit runs star submit in this process.
@@ -157,7 +157,7 @@ func TestSubmitRefuses(t *testing.T) {
 		{[]string{"--worker-image", "torch:2"}, "command"},
 	} {
 		out, err := submit(t, c.args...)
-		if err == nil || member.ExitCode(err) != exitcode.Usage || !strings.Contains(err.Error(), c.says) {
+		if err == nil || job.ExitCode(err) != exitcode.Usage || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%v: %v, want a usage error with %q\n%s", c.args, err, c.says, out)
 		}
 	}
@@ -183,7 +183,7 @@ func TestSubmitApply(t *testing.T) {
 	}
 	t.Setenv("PATH", t.TempDir())
 	for engine, program := range map[string]string{"k8s": "kubectl", "slurm": "sbatch"} {
-		if _, err := submit(t, "--engine", engine, "--apply"); member.ExitCode(err) != exitcode.Lost || !strings.Contains(err.Error(), program) {
+		if _, err := submit(t, "--engine", engine, "--apply"); job.ExitCode(err) != exitcode.Lost || !strings.Contains(err.Error(), program) {
 			t.Errorf("without %s: %v", program, err)
 		}
 	}

@@ -24,7 +24,7 @@ import (
 	"star/internal/process"
 	"star/internal/settings"
 	"star/internal/unpack"
-	"star/member"
+	"star/job"
 	"star/runlog"
 	"star/sim/trace"
 	"star/sim/trace/ops"
@@ -66,14 +66,14 @@ func (o *imports) read(s *settings.Set, paths []string) (*trace.Trace, []string,
 	m := &trace.Import{Columns: c, Drop: o.gaps == "drop"}
 	for _, path := range paths {
 		if err := o.readSteps(m, path); err != nil {
-			return nil, nil, member.FileError(member.FileError(err, trace.ErrCorrupt), ops.ErrTrace)
+			return nil, nil, job.FileError(job.FileError(err, trace.ErrCorrupt), ops.ErrTrace)
 		}
 	}
 	if err := o.addFlights(m); err != nil {
-		return nil, m.Notices, member.FileError(err, trace.ErrCorrupt)
+		return nil, m.Notices, job.FileError(err, trace.ErrCorrupt)
 	}
 	t, err := m.Trace(filepath.Base(paths[0]))
-	return t, m.Notices, member.FileError(err, trace.ErrCorrupt)
+	return t, m.Notices, job.FileError(err, trace.ErrCorrupt)
 }
 
 // readSteps reads one file: a step log, a trace of PyTorch's profiler, one of its flight records, or operations in Parquet.
@@ -192,7 +192,7 @@ func (o *imports) tell(s *settings.Set, t *trace.Trace, dir string, say func(str
 		say("kept the run log that was there as " + kept)
 	}
 	log := runlog.NewWriter(f)
-	head := watch.NewHead(log, runlog.Start{Program: member.Program, Commit: build.Commit(), Time: time.Now().UTC(), Job: "imported"}, say)
+	head := watch.NewHead(log, runlog.Start{Program: job.Program, Commit: build.Commit(), Time: time.Now().UTC(), Job: "imported"}, say)
 	steps := func(w, i int) trace.ProfiledStep {
 		own := t.Relative(star.Worker(w), int64(i)) * t.Median.Seconds()
 		return trace.ProfiledStep{Took: own}
@@ -202,7 +202,7 @@ func (o *imports) tell(s *settings.Set, t *trace.Trace, dir string, say func(str
 		by := make([]*trace.Profile, t.Workers)
 		for _, p := range o.profiles {
 			if p.Rank >= len(by) || by[p.Rank] != nil {
-				return errors.Join(member.FileError(fmt.Errorf("two profiles of rank %d, or none of one below %d", p.Rank, len(by)), trace.ErrCorrupt), log.Close())
+				return errors.Join(job.FileError(fmt.Errorf("two profiles of rank %d, or none of one below %d", p.Rank, len(by)), trace.ErrCorrupt), log.Close())
 			}
 			by[p.Rank], n = p, min(n, len(p.Steps))
 		}
@@ -276,7 +276,7 @@ ran. Or what the flight recorder of NCCL or Gloo has written, a file of each ran
 			}
 			f, err := os.Create(out)
 			if err != nil {
-				return member.WriteError(err)
+				return job.WriteError(err)
 			}
 			_, err = t.WriteTo(f)
 			if err = errors.Join(err, f.Close()); err == nil {
@@ -387,16 +387,16 @@ func attribute(cmd *cobra.Command, path, meta string, against []string, toleranc
 	if meta != "" {
 		var err error
 		if m, err = ops.OpenMeta(meta); err != nil {
-			return member.FileError(err, ops.ErrTrace)
+			return job.FileError(err, ops.ErrTrace)
 		}
 	}
 	all, err := ops.Open(path)
 	if err != nil {
-		return member.FileError(err, ops.ErrTrace)
+		return job.FileError(err, ops.ErrTrace)
 	}
 	j, err := ops.New(m, all)
 	if err != nil {
-		return member.FileError(fmt.Errorf("%s: %w", path, err), ops.ErrTrace)
+		return job.FileError(fmt.Errorf("%s: %w", path, err), ops.ErrTrace)
 	}
 	r := j.Attribute()
 	out := attributed{Trace: path, DPSize: r.Meta.Data, PPSize: r.Meta.Stages, VPPSize: r.Meta.Chunks, Steps: len(r.Steps), Skipped: j.Skipped,
@@ -419,11 +419,11 @@ func attribute(cmd *cobra.Command, path, meta string, against []string, toleranc
 	for _, file := range against {
 		text, err := os.ReadFile(file)
 		if err != nil {
-			return member.FileError(err, ops.ErrTrace)
+			return job.FileError(err, ops.ErrTrace)
 		}
 		lines, err := ops.Compare(r, file, text)
 		if err != nil {
-			return member.FileError(err, ops.ErrTrace)
+			return job.FileError(err, ops.ErrTrace)
 		}
 		for _, l := range lines {
 			e := l.Error()

@@ -14,7 +14,7 @@ import (
 	"github.com/parquet-go/parquet-go"
 
 	"star/internal/exitcode"
-	"star/member"
+	"star/job"
 )
 
 // star trace attribute on a trace that can be checked by hand: two data ranks, one stage, one micro-batch, in which rank 1 computes backward three times
@@ -154,7 +154,7 @@ func TestFlightRecordsTellWhoWasSlow(t *testing.T) {
 	if err := os.WriteFile(bad, []byte("\x80\x02cos\nsystem\n\x8c"+string([]byte{byte(len("touch " + ran))})+"touch "+ran+"\x85R."), 0o666); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := run(bad); err == nil || member.ExitCode(err) != exitcode.Corrupt || !strings.Contains(err.Error(), `rank_0: byte 2: it would have "os.system" of Python called (GLOBAL)`) {
+	if _, err := run(bad); err == nil || job.ExitCode(err) != exitcode.Corrupt || !strings.Contains(err.Error(), `rank_0: byte 2: it would have "os.system" of Python called (GLOBAL)`) {
 		t.Errorf("%v", err)
 	}
 	if _, err := os.Stat(ran); err == nil {

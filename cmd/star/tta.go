@@ -18,7 +18,7 @@ import (
 	"star/bench"
 	"star/internal/defaults"
 	"star/internal/settings"
-	"star/member"
+	"star/job"
 	"star/sim"
 	"star/sim/trace"
 	"star/train/data"
@@ -140,10 +140,10 @@ func (s *ttaSuite) measure(ctx context.Context) (any, error) {
 	}
 	for _, kind := range []error{sim.ErrScenario, trace.ErrCorrupt, bench.ErrJournal, data.ErrCorrupt} {
 		if errors.Is(err, kind) {
-			return nil, member.FileError(err, kind)
+			return nil, job.FileError(err, kind)
 		}
 	}
-	return rs, member.FileError(err, bench.ErrJournal)
+	return rs, job.FileError(err, bench.ErrJournal)
 }
 
 // parse turns texts into what they mean.

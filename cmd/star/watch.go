@@ -24,7 +24,7 @@ import (
 	"star/internal/build"
 	"star/internal/process"
 	"star/internal/settings"
-	"star/member"
+	"star/job"
 	"star/runlog"
 	"star/transport"
 	"star/web"
@@ -196,7 +196,7 @@ func watched(path string, args, env []string) (code int, err error) {
 	signals.Notify(came, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2)
 	defer signals.Stop(came)
 	if err := cmd.Start(); err != nil {
-		return 0, member.FileError(fmt.Errorf("%s cannot be started: %w", args[0], err), fs.ErrPermission)
+		return 0, job.FileError(fmt.Errorf("%s cannot be started: %w", args[0], err), fs.ErrPermission)
 	}
 	tty, err := os.Open("/dev/tty") // which sends its signals to the whole group
 	if err == nil {
@@ -256,7 +256,7 @@ func (w *watching) sink(ctx context.Context) (take func(watch.Row), finish func(
 		w.say("kept the run log that was there as " + kept)
 	}
 	log, begun := runlog.NewWriter(f), time.Now()
-	head := watch.NewHead(log, runlog.Start{Program: member.Program, Commit: build.Commit(), Time: begun.UTC(), Job: "watch"}, w.say)
+	head := watch.NewHead(log, runlog.Start{Program: job.Program, Commit: build.Commit(), Time: begun.UTC(), Job: "watch"}, w.say)
 	type came struct {
 		row watch.Row
 		at  time.Duration

@@ -23,7 +23,7 @@ import (
 	"star/internal/process"
 	"star/internal/settings"
 	"star/internal/unpack"
-	"star/member"
+	"star/job"
 	"star/modes"
 	"star/runlog"
 	"star/sim"
@@ -320,7 +320,7 @@ func readRun(path string) (*whatif.Run, error) {
 	r := whatif.New(f.Name())
 	summary, err := runlog.Read(f, f.Name(), r.Add)
 	if err != nil {
-		return nil, member.FileError(err, fs.ErrInvalid)
+		return nil, job.FileError(err, fs.ErrInvalid)
 	}
 	return r.Run(summary)
 }

@@ -14,7 +14,7 @@ import (
 
 	"go.etcd.io/raft/v3/raftpb"
 
-	"star/member"
+	"star/job"
 	"star/transport"
 )
 
@@ -204,11 +204,11 @@ func TestBadDisk(t *testing.T) {
 	} {
 		dir, text := make()
 		os.WriteFile(filepath.Join(dir, diskName), x.spoil(text), 0o600)
-		if _, _, err := ReadDir(dir); x.code == 65 && (member.ExitCode(err) != 65 || !strings.Contains(err.Error(), x.says)) || x.code != 65 && err != nil {
+		if _, _, err := ReadDir(dir); x.code == 65 && (job.ExitCode(err) != 65 || !strings.Contains(err.Error(), x.says)) || x.code != 65 && err != nil {
 			t.Errorf("%s: read from outside: %v", name, err)
 		}
-		if _, _, err := openDisk(dir, x.want); member.ExitCode(err) != x.code || !strings.Contains(err.Error(), x.says) {
-			t.Errorf("%s: exit code %d, %v", name, member.ExitCode(err), err)
+		if _, _, err := openDisk(dir, x.want); job.ExitCode(err) != x.code || !strings.Contains(err.Error(), x.says) {
+			t.Errorf("%s: exit code %d, %v", name, job.ExitCode(err), err)
 		}
 	}
 }

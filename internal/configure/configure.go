@@ -14,7 +14,7 @@ import (
 	"star/internal/options"
 	"star/internal/process"
 	"star/internal/settings"
-	"star/member"
+	"star/job"
 	"star/sim/trace"
 	"star/worker"
 )
@@ -71,7 +71,7 @@ func Handicaps(j *settings.Job) ([]inject.Slow, *trace.Trace, error) {
 	}
 	recorded, err := trace.Open(j.StragglerTrace)
 	if err != nil {
-		return nil, nil, member.FileError(fmt.Errorf("--straggler-trace: %w", err), trace.ErrCorrupt)
+		return nil, nil, job.FileError(fmt.Errorf("--straggler-trace: %w", err), trace.ErrCorrupt)
 	}
 	return slows, recorded, nil
 }

@@ -7,7 +7,7 @@ import (
 	"star/cluster"
 	"star/internal/process"
 	"star/internal/tenant"
-	"star/member"
+	"star/job"
 	"star/transport"
 	"star/worker"
 )
@@ -16,10 +16,10 @@ import (
 type Outside struct{}
 
 // Check implements worker.Outside.
-func (Outside) Check(job *member.Job) error { return tenant.Check(job) }
+func (Outside) Check(job *job.Job) error { return tenant.Check(job) }
 
 // Meet implements worker.Outside.
-func (Outside) Meet(ctx context.Context, job *member.Job, log *slog.Logger) (worker.Gossip, error) {
+func (Outside) Meet(ctx context.Context, job *job.Job, log *slog.Logger) (worker.Gossip, error) {
 	g, err := tenant.Meet(ctx, job, ofWorker(job.Rank), log)
 	if err != nil || g == nil {
 		return nil, err

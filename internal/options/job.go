@@ -8,29 +8,29 @@ import (
 
 	"star/internal/process"
 	"star/internal/settings"
-	"star/member"
+	"star/job"
 	"star/train/checkpoint"
 )
 
 // JobOf is a job as the settings say.
-func JobOf(j *settings.Job) member.Job {
-	job := member.Job{
+func JobOf(j *settings.Job) job.Job {
+	job := job.Job{
 		Name: j.Name, Arch: j.Arch, Rank: j.Rank, Workers: j.Workers, MaxWorkers: j.MaxWorkers, Servers: j.Servers, Replicas: j.Replicas, Batch: j.Batch, Seed: j.Seed,
-		Network: member.Network{
+		Network: job.Network{
 			Listen: j.Listen, Advertise: j.Advertise, Coordinator: j.Coordinator, Coordinators: j.Coordinators, Token: string(j.Token), Insecure: j.Insecure,
 			TLSCert: j.TLSCert, TLSKey: j.TLSKey, TLSCA: j.TLSCA, Congestion: j.Congestion, Gossip: j.Gossip, GossipJoin: j.GossipJoin, GossipKey: j.GossipKey,
 		},
-		Waits: member.Waits{JoinTimeout: j.JoinTimeout, DeadAfter: j.DeadAfter, Grace: j.Grace},
-		Rule: member.Rule{
+		Waits: job.Waits{JoinTimeout: j.JoinTimeout, DeadAfter: j.DeadAfter, Grace: j.Grace},
+		Rule: job.Rule{
 			Optimizer: j.Optimizer, LR: j.LR, Momentum: j.Momentum, WeightDecay: j.WeightDecay, Clip: j.Clip, Schedule: j.Schedule, UpdateScale: j.UpdateScale,
 			Baseline: j.Baseline, Compress: j.Compress, OnNaN: j.OnNaN, Poison: j.Poison,
 		},
-		Files: member.Files{Out: j.Out, Checkpoint: j.Checkpoint, Resume: ResumeFrom(j), Keep: j.Keep},
-		Host: member.Host{
+		Files: job.Files{Out: j.Out, Checkpoint: j.Checkpoint, Resume: ResumeFrom(j), Keep: j.Keep},
+		Host: job.Host{
 			HostID: j.HostID, Threads: j.Threads, Actuator: j.Actuator, Limit: j.Limit, LimitInterface: j.LimitInterface, LeaseDir: j.LeaseDir,
 			CapacityCPU: j.CapacityCPU, CapacityNet: j.CapacityNet, ModelPrior: j.ModelPrior, Cluster: j.Cluster, ClusterJoin: j.ClusterJoin, ClusterKey: j.ClusterKey,
 		},
-		Ring: member.Ring{
+		Ring: job.Ring{
 			RiderWait: j.RiderWait, MaxStaleness: j.MaxStaleness, Bucket: j.Bucket, RingModel: j.RingModel, Algorithm: j.Algorithm, Connections: j.Connections,
 			Transport: j.Transport, Checksum: j.Checksum, ZeroCopy: j.ZeroCopy, Segment: j.Segment, Buffer: j.Buffer,
 		},

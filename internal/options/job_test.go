@@ -10,7 +10,7 @@ import (
 
 	"star/internal/process"
 	"star/internal/settings"
-	"star/member"
+	"star/job"
 )
 
 // The zero Job is what the settings say where nobody has chosen anything, but for how long a job may take to save a checkpoint, how many stay, how many workers there are, and the rank.
@@ -22,7 +22,7 @@ func TestDefaults(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := JobOf(j)
-		got := member.Job{Seed: 1, Rank: want.Rank, Workers: want.Workers}
+		got := job.Job{Seed: 1, Rank: want.Rank, Workers: want.Workers}
 		got.Grace, got.Keep = want.Grace, want.Keep
 		if role == settings.ForServer {
 			got.Listen = ":7070"
@@ -45,7 +45,7 @@ func TestGiven(t *testing.T) {
 	if _, err := j.Load([]string{"STAR_WORKERS=3"}); err != nil {
 		t.Fatal(err)
 	}
-	own := member.Job{Batch: 8, Workers: 3}
+	own := job.Job{Batch: 8, Workers: 3}
 	own.Defaults()
 	for name, want := range map[string]string{"batch": "--batch", "workers": "STAR_WORKERS", "optimizer": "default", "listen": "default"} {
 		job := JobOf(j)

@@ -8,7 +8,7 @@ import (
 	"star/internal/exitcode"
 	"star/internal/process"
 	"star/internal/settings"
-	"star/member"
+	"star/job"
 	"star/train/checkpoint"
 )
 
@@ -38,8 +38,8 @@ func TestResumeAuto(t *testing.T) {
 		if place == "" {
 			continue
 		}
-		if _, _, err := checkpoint.Latest(place); member.ExitCode(err) != c.exit {
-			t.Errorf("%s: %v, exit code %d, want %d", c.helper, err, member.ExitCode(err), c.exit)
+		if _, _, err := checkpoint.Latest(place); job.ExitCode(err) != c.exit {
+			t.Errorf("%s: %v, exit code %d, want %d", c.helper, err, job.ExitCode(err), c.exit)
 		}
 	}
 }

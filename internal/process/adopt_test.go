@@ -5,13 +5,13 @@ import (
 	"strings"
 	"testing"
 
-	"star/member"
+	"star/job"
 )
 
 func TestAdopt(t *testing.T) {
 	const adam = `{"name":"adamw","lr":0.003,"beta1":0.8,"beta2":0.99,"epsilon":1e-6,"weight_decay":0.1,"groups":[{"from":0,"to":5,"factor":2,"weight_decay":0}]}`
-	job := func() *member.Job { j := new(member.Job); j.Defaults(); return j }
-	j := job()
+	fresh := func() *job.Job { j := new(job.Job); j.Defaults(); return j }
+	j := fresh()
 	if err := Adopt(j, []byte(adam)); err != nil {
 		t.Fatal(err)
 	}
@@ -20,49 +20,49 @@ func TestAdopt(t *testing.T) {
 		t.Errorf("%+v, %+v, %q, %v", c, j.Rule, RuleText(j), err)
 	}
 	// Nesterov's momentum becomes the form that bears stale gradients, unless groups differ.
-	if j = job(); Adopt(j, []byte(`{"name":"nesterov","lr":0.1,"momentum":0.5}`)) != nil || j.Optimizer != "dana" || Optimizer(j).Momentum != 0.5 {
+	if j = fresh(); Adopt(j, []byte(`{"name":"nesterov","lr":0.1,"momentum":0.5}`)) != nil || j.Optimizer != "dana" || Optimizer(j).Momentum != 0.5 {
 		t.Errorf("%+v", j.Rule)
 	}
-	if j = job(); Adopt(j, []byte(`{"name":"nesterov","lr":0.1,"momentum":0.5,"groups":[{"from":0,"to":5,"factor":2}]}`)) != nil || j.Optimizer != "nesterov" {
+	if j = fresh(); Adopt(j, []byte(`{"name":"nesterov","lr":0.1,"momentum":0.5,"groups":[{"from":0,"to":5,"factor":2}]}`)) != nil || j.Optimizer != "nesterov" {
 		t.Errorf("%+v", j.Rule)
 	}
 	// Who was told keeps to that.
 	for _, name := range []string{"optimizer", "lr", "momentum", "weight-decay", "schedule"} {
-		j := job()
+		j := fresh()
 		j.Given[name] = "--" + name
 		if err := Adopt(j, []byte(adam)); err != nil || j.Optimizer != "dana" || len(j.Whole) > 0 {
 			t.Errorf("--%s was given: %+v, %v", name, j.Rule, err)
 		}
 	}
-	if j = job(); Adopt(j, nil) != nil || Adopt(j, []byte("null")) != nil || j.Optimizer != "dana" {
+	if j = fresh(); Adopt(j, nil) != nil || Adopt(j, []byte("null")) != nil || j.Optimizer != "dana" {
 		t.Errorf("nothing was asked for: %+v", j.Rule)
 	}
 	// An optimiser of the program makes the updates itself: in a ring, and where nobody wants others.
 	const own = `{"name":"own","lr":0.1}`
-	j = job()
-	j.Arch = member.AllReduce
+	j = fresh()
+	j.Arch = job.AllReduce
 	if err := Adopt(j, []byte(own)); err != nil || j.Optimizer != "own" || MayStride(j) == nil {
 		t.Errorf("%+v, %v", j.Rule, err)
 	}
 	if c, _, err := UpdateRule(j); err != nil || c.Name != "own" {
 		t.Errorf("%+v, %v", c, err)
 	}
-	if _, _, err := UpdateRule(&member.Job{Rule: member.Rule{Optimizer: "own"}}); err == nil {
+	if _, _, err := UpdateRule(&job.Job{Rule: job.Rule{Optimizer: "own"}}); err == nil {
 		t.Error("--optimizer own, and no program that has one")
 	}
-	for name, change := range map[string]func(*member.Job){
-		"--arch": func(j *member.Job) { j.Arch = member.PS }, "--lr": func(j *member.Job) { j.Given["lr"] = "--lr" }, "--baseline": func(j *member.Job) { j.Baseline = "ssp" },
+	for name, change := range map[string]func(*job.Job){
+		"--arch": func(j *job.Job) { j.Arch = job.PS }, "--lr": func(j *job.Job) { j.Given["lr"] = "--lr" }, "--baseline": func(j *job.Job) { j.Baseline = "ssp" },
 	} {
-		var e *member.DisagreeError
-		j := job()
-		j.Arch = member.AllReduce
+		var e *job.DisagreeError
+		j := fresh()
+		j.Arch = job.AllReduce
 		if change(j); !errors.As(Adopt(j, []byte(own)), &e) || !strings.Contains(e.Error(), name) {
 			t.Errorf("%s: %v", name, e)
 		}
 	}
 	for _, bad := range []string{`{`, `{"name":"lion"}`, `{"name":"sgd","lr":-1}`, `{"name":"sgd","lr":0.1,"groups":[{"from":3,"to":1}]}`, `{"name":"sgd","lr":0.1,"schedule":"moon"}`} {
-		var e *member.DisagreeError
-		if err := Adopt(job(), []byte(bad)); !errors.As(err, &e) {
+		var e *job.DisagreeError
+		if err := Adopt(fresh(), []byte(bad)); !errors.As(err, &e) {
 			t.Errorf("%s: %v", bad, err)
 		}
 	}

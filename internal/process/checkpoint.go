@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 
-	"star/member"
+	"star/job"
 	"star/train/checkpoint"
 	"star/train/optim"
 	"star/transport"
@@ -86,19 +86,19 @@ func Restore(c *checkpoint.Checkpoint, i transport.ShardInfo, set func(optim.Sta
 		st.Slots = append(st.Slots, optim.Slot(slot))
 	}
 	if err := set(st); err != nil {
-		return nil, &member.DisagreeError{Err: err}
+		return nil, &job.DisagreeError{Err: err}
 	}
 	return sh.Params, nil
 }
 
 // CheckpointsOf is where the checkpoints of a job are kept.
-func CheckpointsOf(job *member.Job) string {
+func CheckpointsOf(job *job.Job) string {
 	if job.Checkpoint != "" {
 		return job.Checkpoint
 	}
 	return filepath.Join(job.Out, CheckpointsDir)
 }
 
-func CheckpointDir(job *member.Job, id string) string {
+func CheckpointDir(job *job.Job, id string) string {
 	return checkpoint.Join(CheckpointsOf(job), id)
 }

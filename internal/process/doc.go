@@ -14,13 +14,13 @@ import (
 	"time"
 
 	"star/internal/loopback"
-	"star/member"
+	"star/job"
 	"star/train"
 	"star/transport"
 )
 
 // Network is how this process speaks, by the settings.
-func Network(job *member.Job, log *slog.Logger) (*transport.TCP, error) {
+func Network(job *job.Job, log *slog.Logger) (*transport.TCP, error) {
 	cfg := transport.Config{
 		CongestionControl: job.Congestion,
 		Token:             job.Token,
@@ -115,7 +115,7 @@ func Home() string { return loopback.Home() }
 // then has no host, and WithHost puts the coordinator's in, as each reader knows it. Processes of which any may
 // coordinate are all on this host if all are reached over loopback. An error: the name of no coordinator is known
 // yet.
-func Reached(ctx context.Context, job *member.Job, addr string) (string, error) {
+func Reached(ctx context.Context, job *job.Job, addr string) (string, error) {
 	host, port, err := gonet.SplitHostPort(addr)
 	if err != nil {
 		return addr, nil
@@ -149,7 +149,7 @@ func Reached(ctx context.Context, job *member.Job, addr string) (string, error) 
 // members on other hosts cannot reach. A worker that may listen beyond loopback listens on every
 // interface there, if the coordinator was named in a way that has a meaning on other hosts, or
 // --advertise says that others come. It is an error to let anybody in.
-func ListenAddress(job *member.Job) (string, error) {
+func ListenAddress(job *job.Job) (string, error) {
 	host, _, err := gonet.SplitHostPort(job.Listen)
 	if err != nil {
 		return "", job.Invalid("listen", err)

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"star/coord"
-	"star/member"
+	"star/job"
 )
 
 // settles is how long a process may take to end when its grace is over.
@@ -36,7 +36,7 @@ func EndsWith(told context.Context, err error, log *slog.Logger) error {
 	if why == nil {
 		return err
 	}
-	if err != nil && member.ExitCode(err) != member.ExitCode(why) {
+	if err != nil && job.ExitCode(err) != job.ExitCode(why) {
 		log.Warn("ended", "reason", err)
 	}
 	return why
@@ -47,7 +47,7 @@ func EndsWith(told context.Context, err error, log *slog.Logger) error {
 func Farewell(told context.Context, m *coord.Member, grace time.Duration, over func()) (stop func() bool) {
 	return context.AfterFunc(told, func() {
 		why := context.Cause(told)
-		if err := m.Leave(member.ExitCode(why), why.Error()); err != nil || grace <= 0 {
+		if err := m.Leave(job.ExitCode(why), why.Error()); err != nil || grace <= 0 {
 			over()
 			m.Close()
 		}

@@ -4,12 +4,12 @@ import (
 	"log/slog"
 
 	"star/cluster/resource/actuate"
-	"star/member"
+	"star/job"
 )
 
 // Govern undoes what dead processes have left behind, and makes this process take no more
 // than --limit says. peer is where it sends to. release lifts everything again.
-func Govern(job *member.Job, who, peer string, log *slog.Logger) (g *actuate.Governor, release func(), err error) {
+func Govern(job *job.Job, who, peer string, log *slog.Logger) (g *actuate.Governor, release func(), err error) {
 	limit, err := actuate.Parse(job.Limit)
 	if err != nil {
 		return nil, nil, job.Invalid("limit", err)

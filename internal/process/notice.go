@@ -15,7 +15,7 @@ import (
 	"syscall"
 	"time"
 
-	"star/member"
+	"star/job"
 )
 
 // noticeEvery is how often a notice is looked for: clouds give 30 s (Google, Azure) to 2 minutes (Amazon) from the notice to the end.
@@ -44,7 +44,7 @@ func watchNotice(ctx context.Context, place string, log *slog.Logger, tick <-cha
 		switch {
 		case there:
 			log.Warn("this machine will be taken away: leaving the job", "notice", place)
-			cancel(&member.SignalError{Signal: syscall.SIGTERM})
+			cancel(&job.SignalError{Signal: syscall.SIGTERM})
 			return
 		case err != nil && !failed && ctx.Err() == nil:
 			log.Warn("cannot look for the notice that this machine will be taken away; trying on", "notice", place, "err", err)

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"star/member"
+	"star/job"
 )
 
 func TestNoticed(t *testing.T) {
@@ -102,7 +102,7 @@ func TestWatchNotice(t *testing.T) {
 			over = true
 		}
 	}
-	if got := member.ExitCode(context.Cause(ctx)); got != 143 {
+	if got := job.ExitCode(context.Cause(ctx)); got != 143 {
 		t.Errorf("exit code %d, want 143", got)
 	}
 	if n := strings.Count(said.String(), "trying on"); n != 1 {

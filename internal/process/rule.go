@@ -10,7 +10,7 @@ import (
 	"star/internal/combinations"
 	"star/internal/compress"
 	"star/internal/kernel"
-	"star/member"
+	"star/job"
 	"star/modes/baseline"
 	"star/ps/rule"
 	"star/train"
@@ -19,7 +19,7 @@ import (
 )
 
 // Optimizer is the optimiser of the job. It looks at Optimizer, LR, Momentum, WeightDecay and Schedule.
-func Optimizer(job *member.Job) optim.Config {
+func Optimizer(job *job.Job) optim.Config {
 	if len(job.Whole) > 0 {
 		if c, err := parseOptimizer(job.Whole); err == nil { // Adopt has read it
 			return c
@@ -52,37 +52,37 @@ func parseOptimizer(text []byte) (c optim.Config, err error) {
 
 // Adopt has job make the updates that workers want whose program says so, unless somebody has told job, or its baseline says what becomes of gradients. text is
 // an optimiser as JSON, or empty.
-func Adopt(job *member.Job, text []byte) error {
+func Adopt(j *job.Job, text []byte) error {
 	if len(text) == 0 || string(text) == "null" {
 		return nil
 	}
 	c, err := parseOptimizer(text)
 	own := err == nil && c.Name == optim.Own
-	if own && job.Arch != member.AllReduce {
-		return &member.DisagreeError{Err: errors.New("the program of the workers makes the updates itself (own=True), which is for --arch allreduce: parameter servers have optimisers of their own")}
+	if own && j.Arch != job.AllReduce {
+		return &job.DisagreeError{Err: errors.New("the program of the workers makes the updates itself (own=True), which is for --arch allreduce: parameter servers have optimisers of their own")}
 	}
 	for _, name := range []string{"baseline", "optimizer", "lr", "momentum", "weight-decay", "schedule"} {
-		switch given := job.IsSet(name) || name == "baseline" && job.Baseline != ""; {
+		switch given := j.IsSet(name) || name == "baseline" && j.Baseline != ""; {
 		case given && own:
-			return &member.DisagreeError{Err: fmt.Errorf("the program of the workers makes the updates itself (own=True), so --%s would do nothing: leave one of them away", name)}
+			return &job.DisagreeError{Err: fmt.Errorf("the program of the workers makes the updates itself (own=True), so --%s would do nothing: leave one of them away", name)}
 		case given:
 			return nil
 		}
 	}
 	if err != nil {
-		return &member.DisagreeError{Err: err}
+		return &job.DisagreeError{Err: err}
 	}
 	var whole bytes.Buffer // the same on both sides of an enrolment, which has it without spaces
 	if err := json.Compact(&whole, text); err != nil {
-		return &member.DisagreeError{Err: err}
+		return &job.DisagreeError{Err: err}
 	}
-	r := &job.Rule
+	r := &j.Rule
 	r.Optimizer, r.LR, r.Momentum, r.WeightDecay, r.Schedule, r.Whole = c.Name, c.LR, c.Momentum, c.WeightDecay, c.Schedule, whole.Bytes()
 	return nil
 }
 
 // UpdateRule is the optimiser of the job, checked, with its learning rate.
-func UpdateRule(job *member.Job) (optim.Config, optim.Schedule, error) {
+func UpdateRule(job *job.Job) (optim.Config, optim.Schedule, error) {
 	opt := Optimizer(job)
 	if _, err := optim.ParseSchedule(job.Schedule, 1); err != nil {
 		return opt, optim.Schedule{}, job.Invalid("schedule", err)
@@ -111,7 +111,7 @@ func Lossy(codec string) bool {
 }
 
 // OwnRule is the rule of a job's optimiser alone.
-func OwnRule(job *member.Job, o *optim.Optimizer, rate optim.Schedule) rule.Rule {
+func OwnRule(job *job.Job, o *optim.Optimizer, rate optim.Schedule) rule.Rule {
 	descent := &rule.Descent{Optimizer: o, Schedule: rate, Clip: job.Clip}
 	if c := o.Config(); c.Name == optim.DANA {
 		r := rule.NewWorkerMomentum(descent, job.Ranks(), c.Momentum, c.WeightDecay)
@@ -151,7 +151,7 @@ func fitted(st optim.State, name string, n int) optim.State {
 }
 
 // KeepOptimizer has a job that resumes go on with the optimiser that its checkpoint is of, where nobody asked for one.
-func KeepOptimizer(job *member.Job, m checkpoint.Manifest) {
+func KeepOptimizer(job *job.Job, m checkpoint.Manifest) {
 	if job.Baseline != "" || job.IsSet("optimizer") {
 		return
 	}
@@ -221,25 +221,25 @@ func SetRuleState(r rule.Rule, st optim.State) error {
 }
 
 // Features are what of a job does not go together with everything, as far as it follows from settings alone.
-func Features(job *member.Job) combinations.Set {
+func Features(j *job.Job) combinations.Set {
 	return combinations.Set(0).
-		With(combinations.AllReduce, job.Arch == member.AllReduce).
-		With(combinations.Copies, job.Replicas > 1).
-		With(combinations.Coordinators, len(job.Coordinators) > 0).
-		With(combinations.Codec, job.Compress != "none").
-		With(combinations.Lossy, Lossy(job.Compress)).
-		With(combinations.Baseline, job.Baseline != "").
-		With(combinations.Clip, job.Clip > 0).
-		With(combinations.Scale, job.UpdateScale != string(coord.ScaleRound)).
-		With(combinations.NotFiring, job.IsSet("update-scale") && job.UpdateScale != string(coord.ScaleFiring)).
-		With(combinations.ByWorkers, job.UpdateScale == string(coord.ScaleWorkers)).
-		With(combinations.NotSGD, job.Optimizer != optim.SGD).
-		With(combinations.Adaptive, !Optimizer(job).WithDefaults().Strides()).
-		With(combinations.Cluster, job.Cluster != "")
+		With(combinations.AllReduce, j.Arch == job.AllReduce).
+		With(combinations.Copies, j.Replicas > 1).
+		With(combinations.Coordinators, len(j.Coordinators) > 0).
+		With(combinations.Codec, j.Compress != "none").
+		With(combinations.Lossy, Lossy(j.Compress)).
+		With(combinations.Baseline, j.Baseline != "").
+		With(combinations.Clip, j.Clip > 0).
+		With(combinations.Scale, j.UpdateScale != string(coord.ScaleRound)).
+		With(combinations.NotFiring, j.IsSet("update-scale") && j.UpdateScale != string(coord.ScaleFiring)).
+		With(combinations.ByWorkers, j.UpdateScale == string(coord.ScaleWorkers)).
+		With(combinations.NotSGD, j.Optimizer != optim.SGD).
+		With(combinations.Adaptive, !Optimizer(j).WithDefaults().Strides()).
+		With(combinations.Cluster, j.Cluster != "")
 }
 
 // MayStride says why workers of a job without a baseline can make no steps of their own; nil: they can.
-func MayStride(job *member.Job) error {
+func MayStride(job *job.Job) error {
 	if r := combinations.Against(combinations.Strides, Features(job)); r != nil {
 		return r
 	}
@@ -247,30 +247,30 @@ func MayStride(job *member.Job) error {
 }
 
 // RuleText is the update rule in words: what all members of a ring must agree on.
-func RuleText(job *member.Job) string {
+func RuleText(j *job.Job) string {
 	momentum := ""
-	if job.HasMomentum() {
-		momentum = fmt.Sprintf(" momentum=%v", job.Momentum)
+	if j.HasMomentum() {
+		momentum = fmt.Sprintf(" momentum=%v", j.Momentum)
 	}
 	algorithm := ""
-	if job.Algorithm != "auto" {
-		algorithm = " allreduce-algorithm=" + job.Algorithm
+	if j.Algorithm != "auto" {
+		algorithm = " allreduce-algorithm=" + j.Algorithm
 	}
-	if job.Transport != member.Auto {
-		algorithm += " allreduce-transport=" + job.Transport
+	if j.Transport != job.Auto {
+		algorithm += " allreduce-transport=" + j.Transport
 	}
-	if job.Checksum != member.Auto {
-		algorithm += " allreduce-checksum=" + job.Checksum
+	if j.Checksum != job.Auto {
+		algorithm += " allreduce-checksum=" + j.Checksum
 	}
 	baseline := ""
-	if job.Baseline != "" {
-		baseline = " baseline=" + job.Baseline
+	if j.Baseline != "" {
+		baseline = " baseline=" + j.Baseline
 	}
-	if len(job.Whole) > 0 {
-		algorithm += " whole=" + string(job.Whole)
+	if len(j.Whole) > 0 {
+		algorithm += " whole=" + string(j.Whole)
 	}
 	return fmt.Sprintf("%s lr=%v%s weight-decay=%v clip=%v schedule=%s bucket=%v compress=%s%s%s",
-		job.Optimizer, job.LR, momentum, job.WeightDecay, job.Clip, job.Schedule, job.Bucket, job.Compress, algorithm, baseline)
+		j.Optimizer, j.LR, momentum, j.WeightDecay, j.Clip, j.Schedule, j.Bucket, j.Compress, algorithm, baseline)
 }
 
 // Outer is the optimiser of the shards where workers train by themselves.
@@ -283,19 +283,19 @@ func Outer(o baseline.Outer) optim.Config {
 }
 
 // MakeBaseline makes what the job's baseline names; zero without one. It looks at Baseline, Arch, Workers and Batch.
-func MakeBaseline(job *member.Job) (m baseline.Made, err error) {
-	if job.Baseline == "" {
+func MakeBaseline(j *job.Job) (m baseline.Made, err error) {
+	if j.Baseline == "" {
 		return m, nil
 	}
-	spec, err := baseline.Parse(job.Baseline)
+	spec, err := baseline.Parse(j.Baseline)
 	if err != nil {
-		return m, job.Invalid("baseline", err)
+		return m, j.Invalid("baseline", err)
 	}
-	if r := combinations.Check(combinations.Set(0).With(combinations.AllReduce, job.Arch == member.AllReduce).With(combinations.ServersOnly, !spec.Entry.Ring)); r != nil {
-		return m, job.Invalid(r.Setting, r)
+	if r := combinations.Check(combinations.Set(0).With(combinations.AllReduce, j.Arch == job.AllReduce).With(combinations.ServersOnly, !spec.Entry.Ring)); r != nil {
+		return m, j.Invalid(r.Setting, r)
 	}
-	if m, err = spec.Make(baseline.Job{Workers: job.Workers, Batch: job.Batch, Ring: job.Arch == member.AllReduce}); err != nil {
-		return m, job.Invalid("baseline", err)
+	if m, err = spec.Make(baseline.Job{Workers: j.Workers, Batch: j.Batch, Ring: j.Arch == job.AllReduce}); err != nil {
+		return m, j.Invalid("baseline", err)
 	}
 	return m, nil
 }

@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"star/internal/settings"
-	"star/member"
+	"star/job"
 	"star/modes/baseline"
 	"star/transport"
 )
@@ -12,7 +12,7 @@ import (
 // What somebody gave is what is trained with, also a zero; and what the settings allow the wire can say.
 func TestZeroIsARate(t *testing.T) {
 	for _, name := range []string{"sgd", "momentum", "nesterov", "adam", "adamw"} {
-		_, rate, err := UpdateRule(&member.Job{Rule: member.Rule{Optimizer: name, LR: 0, Momentum: 0.9, Schedule: "constant"}})
+		_, rate, err := UpdateRule(&job.Job{Rule: job.Rule{Optimizer: name, LR: 0, Momentum: 0.9, Schedule: "constant"}})
 		if err != nil || rate.At(0) != 0 {
 			t.Errorf("%s with a learning rate of 0: %v, %v", name, rate.At(0), err)
 		}

@@ -7,11 +7,11 @@ import (
 	"syscall"
 	"time"
 
-	"star/member"
+	"star/job"
 	"star/train/checkpoint"
 )
 
-// Signals is a context that SIGINT and SIGTERM end, with a *member.SignalError as its
+// Signals is a context that SIGINT and SIGTERM end, with a *job.SignalError as its
 // cause. A second signal ends the process at once, after last; but not one that star run has started: it may be told by whoever tells all processes
 // of a host, and by star run, which ends it when it takes too long. One of the same kind within sameSignal is no
 // second one. SIGQUIT has the process say what it waits for.
@@ -25,7 +25,7 @@ func Signals(parent context.Context, last ...func()) (context.Context, context.C
 	go func() {
 		select {
 		case s := <-c:
-			cancel(&member.SignalError{Signal: s})
+			cancel(&job.SignalError{Signal: s})
 			if os.Getenv(LaunchedVariable) != "" {
 				return
 			}

@@ -10,7 +10,7 @@ import (
 
 	"star/internal/settings"
 	"star/internal/unpack"
-	"star/member"
+	"star/job"
 	"star/sched/workload"
 )
 
@@ -24,7 +24,7 @@ func Output(name string, stdout io.Writer) (io.WriteCloser, error) {
 	}
 	f, err := os.Create(name)
 	if err != nil {
-		return nil, member.WriteError(err)
+		return nil, job.WriteError(err)
 	}
 	return f, nil
 }
@@ -58,7 +58,7 @@ type StandardOutput struct{ io.Writer }
 
 func (o StandardOutput) Write(p []byte) (int, error) {
 	n, err := o.Writer.Write(p)
-	return n, member.WriteError(err)
+	return n, job.WriteError(err)
 }
 
 func (StandardOutput) Close() error { return nil }
@@ -69,7 +69,7 @@ func ReadInput(name string, read func(io.Reader) error) error {
 	if name != "-" {
 		var err error
 		if f, err = os.Open(name); err != nil {
-			return member.FileError(err, workload.ErrInput)
+			return job.FileError(err, workload.ErrInput)
 		}
 		defer f.Close()
 	}
@@ -80,7 +80,7 @@ func ReadInput(name string, read func(io.Reader) error) error {
 		err = workload.Bad("%v: want all of it, or none packed", err)
 	}
 	if err != nil {
-		return member.FileError(fmt.Errorf("%s: %w", name, err), workload.ErrInput)
+		return job.FileError(fmt.Errorf("%s: %w", name, err), workload.ErrInput)
 	}
 	return nil
 }

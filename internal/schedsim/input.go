@@ -12,7 +12,7 @@ import (
 	"slices"
 
 	"star/internal/settings"
-	"star/member"
+	"star/job"
 	"star/sched"
 	"star/sched/workload"
 )
@@ -35,7 +35,7 @@ func (p *Input) BindTrace() {
 func (p *Input) Rates() (workload.Throughputs, error) {
 	files, err := filepath.Glob(filepath.Join(p.Throughputs, "*.csv"))
 	if err == nil && len(files) == 0 {
-		err = member.FileError(fmt.Errorf("%s has no tables of throughputs, MODEL.csv: %w", p.Throughputs, fs.ErrNotExist), workload.ErrInput)
+		err = job.FileError(fmt.Errorf("%s has no tables of throughputs, MODEL.csv: %w", p.Throughputs, fs.ErrNotExist), workload.ErrInput)
 	}
 	if err != nil {
 		return nil, err
@@ -134,9 +134,9 @@ func (p *Input) Clusters(jobs []*sched.Job) (vcs map[string]sched.Cluster, err e
 	}
 	for _, j := range jobs {
 		if _, ok := vcs[j.VC]; !ok && j.VC == "" {
-			return nil, member.FileError(workload.Bad("%s has virtual clusters, and job %s is in none: give the trace a column vc, or one cluster for all jobs, such as n16g8", p.Cluster, j.ID), workload.ErrInput)
+			return nil, job.FileError(workload.Bad("%s has virtual clusters, and job %s is in none: give the trace a column vc, or one cluster for all jobs, such as n16g8", p.Cluster, j.ID), workload.ErrInput)
 		} else if !ok {
-			return nil, member.FileError(workload.Bad("%s has no virtual cluster %q, which job %s is in: add it, or give one cluster for all jobs, such as n16g8", p.Cluster, j.VC, j.ID), workload.ErrInput)
+			return nil, job.FileError(workload.Bad("%s has no virtual cluster %q, which job %s is in: add it, or give one cluster for all jobs, such as n16g8", p.Cluster, j.VC, j.ID), workload.ErrInput)
 		}
 	}
 	return vcs, nil
@@ -176,7 +176,7 @@ func (p *Input) Users(jobs []*sched.Job) (names []string, err error) {
 	})
 	for _, j := range jobs {
 		if err == nil && j.Either != nil && !slices.Contains(names, j.User) {
-			err = member.FileError(workload.Bad("%s has no queue %q, which job %s is in: add it", p.Queues, j.User, j.ID), workload.ErrInput)
+			err = job.FileError(workload.Bad("%s has no queue %q, which job %s is in: add it", p.Queues, j.User, j.ID), workload.ErrInput)
 		}
 	}
 	return names, err

@@ -13,23 +13,23 @@ import (
 	"star/cluster"
 	"star/internal/loopback"
 	"star/internal/process"
-	"star/member"
+	"star/job"
 )
 
 // Meet takes part in the gossip of the job (--gossip), or only asks it where the coordinator is (--gossip-join): then
 // job.Coordinator is what was found, unless somebody said it. The gossip is nil for who does not stay in it. Until the join time-out it
 // tries again, because processes of a job start in any order.
-func Meet(ctx context.Context, job *member.Job, me cluster.JobMember, log *slog.Logger) (*cluster.JobGossip, error) {
-	stays := job.Gossip != member.Off
-	seeks := len(job.GossipJoin) > 0 && !job.IsSet("coordinator") && (me.Role != "server" || me.Rank != 0)
+func Meet(ctx context.Context, j *job.Job, me cluster.JobMember, log *slog.Logger) (*cluster.JobGossip, error) {
+	stays := j.Gossip != job.Off
+	seeks := len(j.GossipJoin) > 0 && !j.IsSet("coordinator") && (me.Role != "server" || me.Rank != 0)
 	if !stays && !seeks {
 		return nil, nil
 	}
-	cfg, err := gossipConfig(job, log)
+	cfg, err := gossipConfig(j, log)
 	if err != nil {
 		return nil, err
 	}
-	limited, cancel := context.WithTimeout(ctx, job.JoinTimeout)
+	limited, cancel := context.WithTimeout(ctx, j.JoinTimeout)
 	defer cancel()
 	var g *cluster.JobGossip
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
@@ -49,7 +49,7 @@ func Meet(ctx context.Context, job *member.Job, me cluster.JobMember, log *slog.
 		return nil, err
 	}
 	if seeks {
-		addr, err := g.Coordinator(limited, job.Name)
+		addr, err := g.Coordinator(limited, j.Name)
 		if err != nil {
 			g.Close()
 			if ctx.Err() != nil {
@@ -58,55 +58,55 @@ func Meet(ctx context.Context, job *member.Job, me cluster.JobMember, log *slog.
 			return nil, err
 		}
 		log.Info("found the coordinator", "addr", addr, "by", cfg.Seeds)
-		job.Coordinator = addr
+		j.Coordinator = addr
 	}
 	if !stays {
 		g.Close()
 		return nil, nil
 	}
-	log.Info("gossip", "addr", g.Addr(), "job", job.Name)
+	log.Info("gossip", "addr", g.Addr(), "job", j.Name)
 	return g, nil
 }
 
 // gossipConfig reads the settings of the job's gossip. One beyond loopback without a key is an error, if it is not insecure on purpose.
-func gossipConfig(job *member.Job, log *slog.Logger) (cfg cluster.GossipConfig, err error) {
-	cfg = cluster.GossipConfig{Cluster: job.Name, Bind: job.Gossip, Log: log}
-	for _, addr := range job.GossipJoin {
+func gossipConfig(j *job.Job, log *slog.Logger) (cfg cluster.GossipConfig, err error) {
+	cfg = cluster.GossipConfig{Cluster: j.Name, Bind: j.Gossip, Log: log}
+	for _, addr := range j.GossipJoin {
 		if _, _, err := gonet.SplitHostPort(addr); err != nil {
 			addr = gonet.JoinHostPort(addr, cluster.DefaultGossipPort)
 		}
 		cfg.Seeds = append(cfg.Seeds, addr)
 	}
-	if job.GossipKey != "" {
-		f, err := os.Open(job.GossipKey)
+	if j.GossipKey != "" {
+		f, err := os.Open(j.GossipKey)
 		if err != nil {
-			return cfg, job.Invalid("gossip-key", err)
+			return cfg, j.Invalid("gossip-key", err)
 		}
 		defer f.Close()
 		keys, err := cluster.ReadKeyring(f)
 		if err != nil {
-			return cfg, job.Invalid("gossip-key", err)
+			return cfg, j.Invalid("gossip-key", err)
 		}
 		cfg.Key, cfg.Old = keys[0], keys[1:]
 	}
 	open := cfg.Seeds
-	if job.Gossip == member.Off {
+	if j.Gossip == job.Off {
 		cfg.Bind = gonet.JoinHostPort(facing(cfg.Seeds[0]), "0")
-	} else if _, _, err := gonet.SplitHostPort(job.Gossip); err != nil {
-		return cfg, job.Invalid("gossip", fmt.Errorf("want host:port, such as 10.0.0.2:%s, or off", cluster.DefaultGossipPort))
+	} else if _, _, err := gonet.SplitHostPort(j.Gossip); err != nil {
+		return cfg, j.Invalid("gossip", fmt.Errorf("want host:port, such as 10.0.0.2:%s, or off", cluster.DefaultGossipPort))
 	} else {
-		open = append(open[:len(open):len(open)], job.Gossip)
+		open = append(open[:len(open):len(open)], j.Gossip)
 	}
 	for _, addr := range open {
-		if cfg.Key == nil && !job.Insecure && !loopback.Is(addr) {
-			return cfg, job.Invalid("gossip-key", fmt.Errorf("whoever reaches the gossip at %s could name a coordinator of their own: give a key, or allow it with --insecure", addr))
+		if cfg.Key == nil && !j.Insecure && !loopback.Is(addr) {
+			return cfg, j.Invalid("gossip-key", fmt.Errorf("whoever reaches the gossip at %s could name a coordinator of their own: give a key, or allow it with --insecure", addr))
 		}
 	}
 	return cfg, nil
 }
 
 // Told is the address that the gossip tells of a process that listens on addr: without a host where that is every interface.
-func Told(job *member.Job, addr string) string {
+func Told(job *job.Job, addr string) string {
 	if job.Advertise != "" {
 		return job.Advertise
 	}

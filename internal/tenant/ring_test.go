@@ -10,7 +10,7 @@ import (
 	"star/cluster/resource"
 	"star/coord"
 	"star/internal/process"
-	"star/member"
+	"star/job"
 	"star/modes"
 )
 
@@ -31,7 +31,7 @@ func TestRingPrior(t *testing.T) {
 	if u := d.At(travel(rider)); !near(u.NetIn, 65000) {
 		t.Errorf("with a rider it moves %+v, want 10·6·1000 and 2.5·2·1000", u)
 	}
-	ring := Session{job: &member.Job{Workers: 4}, status: coord.Status{Params: 250, Workers: make([]coord.WorkerStatus, 4)}}
+	ring := Session{job: &job.Job{Workers: 4}, status: coord.Status{Params: 250, Workers: make([]coord.WorkerStatus, 4)}}
 	extra := ring.ringExtra(rider, ssgd)
 	if !near(extra.NetIn, 50000) || !near(extra.NetOut, 50000) || !near(extra.CPU, 100000/resource.ReceivePrior+7.5*4*1000/resource.ApplyPrior) {
 		t.Errorf("beyond ssgd: %+v", extra)
@@ -45,7 +45,7 @@ func TestRingPrior(t *testing.T) {
 // do, and so what it is going to do in another mode.
 func TestRingLearns(t *testing.T) {
 	const params = 250
-	ring := &Session{job: &member.Job{Workers: 4, Arch: member.AllReduce}, log: slog.New(slog.DiscardHandler), status: coord.Status{Params: params, Workers: make([]coord.WorkerStatus, 4)}}
+	ring := &Session{job: &job.Job{Workers: 4, Arch: job.AllReduce}, log: slog.New(slog.DiscardHandler), status: coord.Status{Params: params, Workers: make([]coord.WorkerStatus, 4)}}
 	workers := make([]coord.WorkerStatus, 4)
 	for i := range workers {
 		workers[i] = coord.WorkerStatus{Worker: i, Iteration: 0.5, CPU: 0.8, Telemetry: map[string]float64{star.FarIn.String(): 500, star.FarOut.String(): 500}}

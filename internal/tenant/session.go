@@ -22,14 +22,14 @@ import (
 	"star/coord"
 	"star/internal/loopback"
 	"star/internal/process"
-	"star/member"
+	"star/job"
 	"star/modes"
 	"star/transport"
 )
 
 // Session is this process's side of the cluster that its job is in (--cluster).
 type Session struct {
-	job     *member.Job
+	job     *job.Job
 	log     *slog.Logger
 	sampler *host.Sampler
 	traffic func() (sent, received int64) // of this process; nil: not known
@@ -66,7 +66,7 @@ type progress struct {
 
 // SessionConfig is a process that enters a cluster.
 type SessionConfig struct {
-	Job         *member.Job
+	Job         *job.Job
 	Network     transport.Network
 	Role        string // transport.RoleWorker or RoleServer
 	Rank        int
@@ -80,40 +80,40 @@ type SessionConfig struct {
 
 // Enter begins a cluster session; nil without --cluster. It ends with Leave.
 func Enter(c SessionConfig) (*Session, error) {
-	job, log, limits := c.Job, c.Log, c.Limits
-	if job.Cluster == "" {
+	j, log, limits := c.Job, c.Log, c.Limits
+	if j.Cluster == "" {
 		return nil, nil
 	}
-	name, find, err := Locate(job.Cluster, job.ClusterJoin, job.ClusterKey, job.Insecure, log)
+	name, find, err := Locate(j.Cluster, j.ClusterJoin, j.ClusterKey, j.Insecure, log)
 	if err != nil {
-		return nil, job.Invalid("cluster", err)
+		return nil, j.Invalid("cluster", err)
 	}
-	on := job.HostID
+	on := j.HostID
 	if on == "" {
 		on = process.Hostname()
 	}
-	t := &Session{job: job, log: log, traffic: c.Traffic, limits: limits, coordinator: c.Coordinator, sampler: host.Start(host.Config{}), ended: make(chan struct{})}
+	t := &Session{job: j, log: log, traffic: c.Traffic, limits: limits, coordinator: c.Coordinator, sampler: host.Start(host.Config{}), ended: make(chan struct{})}
 	t.enlist = transport.Enlist{
-		Job: job.Name, Rank: c.Rank, Host: on, Model: c.Model, Workers: job.Workers, Servers: job.Servers, Actuator: job.Actuator,
+		Job: j.Name, Rank: c.Rank, Host: on, Model: c.Model, Workers: j.Workers, Servers: j.Servers, Actuator: j.Actuator,
 		Fixed: c.Fixed, Capacity: transport.Amounts{CPU: float64(runtime.NumCPU())},
 	}
-	if job.Arch == member.AllReduce { // workers exchange gradients among themselves
+	if j.Arch == job.AllReduce { // workers exchange gradients among themselves
 		t.enlist.Servers = 0
 	}
-	if job.CapacityCPU > 0 {
-		t.enlist.Capacity.CPU = job.CapacityCPU
+	if j.CapacityCPU > 0 {
+		t.enlist.Capacity.CPU = j.CapacityCPU
 	}
-	t.enlist.Capacity.In, t.enlist.Capacity.Out = 1e6*job.CapacityNet, 1e6*job.CapacityNet
-	if job.Actuator == string(actuate.None) {
+	t.enlist.Capacity.In, t.enlist.Capacity.Out = 1e6*j.CapacityNet, 1e6*j.CapacityNet
+	if j.Actuator == string(actuate.None) {
 		t.enlist.Actuator = ""
 	}
-	if p, ok := resource.PublishedModel(job.ModelPrior); ok {
+	if p, ok := resource.PublishedModel(j.ModelPrior); ok {
 		c := p.Costs(resource.PublishedCores)
 		t.enlist.Freed = transport.Amounts{CPU: c.Freed.CPU, In: c.Freed.NetIn, Out: c.Freed.NetOut}
 		t.enlist.CostCPU, t.enlist.CostNet = c.Sensitivity.CPU, c.Sensitivity.Net
 	}
 	t.client = cluster.NewClient(cluster.ClientConfig{
-		Network: c.Network, Find: find, Cluster: name, Role: c.Role, Token: job.Token, Version: member.Program,
+		Network: c.Network, Find: find, Cluster: name, Role: c.Role, Token: j.Token, Version: job.Program,
 		Enlist: t.who, Usage: t.use, Obey: func(d time.Duration) error { return limits.Delay(d, 0) }, Log: log,
 	})
 	ctx, stop := context.WithCancel(context.Background())
@@ -126,7 +126,7 @@ func Enter(c SessionConfig) (*Session, error) {
 }
 
 // Check looks at --cluster before anything begins.
-func Check(job *member.Job) error {
+func Check(job *job.Job) error {
 	if job.Cluster == "" {
 		return nil
 	}
@@ -180,7 +180,7 @@ func (t *Session) use() transport.Usage {
 		t.mu.Unlock()
 		u.Step, u.Mode, u.Times = s.Version, s.Mode, s.Times()
 		now.version = s.Version
-		if t.job.Arch == member.AllReduce {
+		if t.job.Arch == job.AllReduce {
 			t.ring.look(s.Workers)
 			now.ring = t.ring.sum
 		}
@@ -262,7 +262,7 @@ func (t *Session) learn(now progress) {
 	far := resource.Load{Updates: l.Updates, Gradients: float64(now.far-p.far) / d}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.job.Arch == member.AllReduce {
+	if t.job.Arch == job.AllReduce {
 		if !t.ring.blind {
 			t.learnRing(l, now.ring.Minus(p.ring).Times(1/d))
 		}
@@ -310,7 +310,7 @@ func (t *Session) cost(p modes.Plan) (extra transport.Amounts, lag time.Duration
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	times := t.status.Times()
-	f := modes.Forecast{Times: times, Batch: t.job.Batch, Ring: t.job.Arch == member.AllReduce, RiderWait: t.job.RiderWait}
+	f := modes.Forecast{Times: times, Batch: t.job.Batch, Ring: t.job.Arch == job.AllReduce, RiderWait: t.job.RiderWait}
 	load := func(p modes.Plan) (resource.Load, error) {
 		c, err := p.Price(f)
 		if err != nil {

@@ -22,7 +22,7 @@ import (
 	"star/internal/options"
 	"star/internal/process"
 	"star/internal/settings"
-	"star/member"
+	"star/job"
 	"star/runlog"
 	"star/train/checkpoint"
 )
@@ -42,12 +42,12 @@ func run(cmd *cobra.Command) (code int) {
 			says = cmd.Name() + ": " + says
 		}
 		if settings.LogsJSON(ran) { // as all lines before it
-			slog.New(slog.NewJSONHandler(os.Stderr, nil)).Error(says, "exit", member.ExitCode(err))
+			slog.New(slog.NewJSONHandler(os.Stderr, nil)).Error(says, "exit", job.ExitCode(err))
 		} else {
 			fmt.Fprintln(os.Stderr, options.Printable(says))
 		}
 	}
-	return member.ExitCode(err)
+	return job.ExitCode(err)
 }
 
 // load reads the settings of a command. It reports false when the command has

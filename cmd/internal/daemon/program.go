@@ -16,7 +16,7 @@ import (
 	"star/cmd/internal/node"
 	"star/internal/exitcode"
 	"star/internal/settings"
-	"star/member"
+	"star/job"
 	"star/train/data"
 	"star/transport"
 	"star/worker/foreign"
@@ -119,7 +119,7 @@ func (p *program) finish(m *foreign.Model, err error, why string) error {
 	if err != nil {
 		why = err.Error()
 	}
-	m.Stop(member.ExitCode(err), why)
+	m.Stop(job.ExitCode(err), why)
 	m.Close()
 	return p.ended(p.why(err))
 }
@@ -171,7 +171,7 @@ func (p *program) ended(err error) error {
 	var exit *exec.ExitError
 	switch {
 	case errors.As(err, new(*foreign.ProgramError)):
-		said := &programError{error: err, code: member.ExitCode(err)}
+		said := &programError{error: err, code: job.ExitCode(err)}
 		if errors.As(p.err, &exit) {
 			said.code = (&programExit{exit}).ExitCode()
 		}

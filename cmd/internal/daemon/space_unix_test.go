@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"star/internal/exitcode"
-	"star/member"
+	"star/job"
 )
 
 func TestRoom(t *testing.T) {
@@ -18,7 +18,7 @@ func TestRoom(t *testing.T) {
 		}
 	}
 	err := room(900_000 << 10)
-	if member.ExitCode(err) != exitcode.Lost || !strings.Contains(err.Error(), "921 MB") || !strings.Contains(err.Error(), "ulimit -v") {
-		t.Error(member.ExitCode(err), err)
+	if job.ExitCode(err) != exitcode.Lost || !strings.Contains(err.Error(), "921 MB") || !strings.Contains(err.Error(), "ulimit -v") {
+		t.Error(job.ExitCode(err), err)
 	}
 }

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"star/member"
+	"star/job"
 )
 
 // A limit that leaves too few threads is an error that names it, the fix, and a code.
@@ -18,8 +18,8 @@ func TestThreads(t *testing.T) {
 		if (err == nil) != c.ok {
 			t.Errorf("limit %d, %d used, %d needed: %v", c.limit, c.used, c.need, err)
 		}
-		if err != nil && (member.ExitCode(err) != 69 || !strings.Contains(err.Error(), "ulimit -u")) {
-			t.Errorf("%v ends with %d", err, member.ExitCode(err))
+		if err != nil && (job.ExitCode(err) != 69 || !strings.Contains(err.Error(), "ulimit -u")) {
+			t.Errorf("%v ends with %d", err, job.ExitCode(err))
 		}
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"star/member"
+	"star/job"
 	"star/runlog"
 )
 
@@ -330,7 +330,7 @@ func TestResumed(t *testing.T) {
 
 // Who was ended by a signal has not failed.
 func TestEnds(t *testing.T) {
-	for why, want := range map[string]string{"": "", "worker 1 is gone": "The job failed: worker 1 is gone\n", (&member.SignalError{Signal: syscall.SIGTERM}).Error(): "The job was ended by a signal: terminated\n"} {
+	for why, want := range map[string]string{"": "", "worker 1 is gone": "The job failed: worker 1 is gone\n", (&job.SignalError{Signal: syscall.SIGTERM}).Error(): "The job was ended by a signal: terminated\n"} {
 		s := slowForAWhile().story(t)
 		s.End = &runlog.Result{Samples: 3000, Error: why}
 		var b strings.Builder

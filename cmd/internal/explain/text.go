@@ -66,7 +66,7 @@ func (s *Story) head(b *strings.Builder) {
 		fmt.Fprintf(b, "The log ends in the middle of line %d: the coordinator was killed, or still writes.\n", s.Read.Lines+1)
 	case s.End == nil:
 		b.WriteString("The log has no summary: the coordinator was killed, or still writes.\n")
-	case strings.HasPrefix(s.End.Error, "ended by a signal"): // member.SignalError
+	case strings.HasPrefix(s.End.Error, "ended by a signal"): // job.SignalError
 		fmt.Fprintf(b, "The job was %s\n", s.End.Error)
 	case s.End.Error != "":
 		fmt.Fprintf(b, "The job failed: %s\n", s.End.Error)

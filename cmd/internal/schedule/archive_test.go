@@ -15,7 +15,7 @@ import (
 
 	"star/internal/exitcode"
 	"star/internal/ports"
-	"star/member"
+	"star/job"
 	"star/sched/live"
 )
 
@@ -288,10 +288,10 @@ func TestPeersArchive(t *testing.T) {
 		t.Helper()
 		wait(t, "one decides", func() bool {
 			err := do()
-			if err != nil && member.ExitCode(err) != exitcode.Lost && !strings.Contains(err.Error(), " already") && !strings.Contains(err.Error(), "there is no job") {
+			if err != nil && job.ExitCode(err) != exitcode.Lost && !strings.Contains(err.Error(), " already") && !strings.Contains(err.Error(), "there is no job") {
 				t.Fatal(err)
 			}
-			return err == nil || member.ExitCode(err) != exitcode.Lost
+			return err == nil || job.ExitCode(err) != exitcode.Lost
 		})
 	}
 	var st Status

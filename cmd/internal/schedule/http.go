@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"star/internal/exitcode"
-	"star/member"
+	"star/job"
 	"star/sched"
 	"star/sched/live"
 	"star/web"
@@ -61,7 +61,7 @@ func listen(l net.Listener, dir string, do func(ctx context.Context, path string
 }
 
 // failed is the answer to a question that came to an error.
-func failed(err error) answer { return answer{Error: err.Error(), Code: member.ExitCode(err)} }
+func failed(err error) answer { return answer{Error: err.Error(), Code: job.ExitCode(err)} }
 
 // asking is a question, or something else that the service is to do.
 type asking struct {

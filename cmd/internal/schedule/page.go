@@ -13,7 +13,7 @@ import (
 
 	"star/coord/election"
 	"star/internal/exitcode"
-	"star/member"
+	"star/job"
 	"star/runlog"
 	"star/sched"
 	"star/sched/live"
@@ -219,7 +219,7 @@ func Read(dir string) (web.Schedules, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return readPeers(dir)
 	} else if err != nil {
-		return web.Schedules{}, member.FileError(err, errQueue)
+		return web.Schedules{}, job.FileError(err, errQueue)
 	}
 	h, events, _, err := parseQueue(name, text)
 	if err != nil {

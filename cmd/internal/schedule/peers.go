@@ -20,7 +20,7 @@ import (
 	"star/internal/exitcode"
 	"star/internal/process"
 	"star/internal/settings"
-	"star/member"
+	"star/job"
 	"star/sched/live"
 	"star/transport"
 )
@@ -95,7 +95,7 @@ func ServePeers(ctx context.Context, o Options, l net.Listener) error {
 	defer door.Close()
 	c.member, err = election.New(election.Config{
 		Job: p.group(), Rank: p.Rank, Members: p.Members, Network: c.net, JoinTimeout: p.Wait, Log: o.Log, Dir: filepath.Join(o.Dir, peersDir),
-		Hello: transport.Hello{Token: p.Token, Version: member.Program, Host: process.Hostname()},
+		Hello: transport.Hello{Token: p.Token, Version: job.Program, Host: process.Hostname()},
 		Words: election.Words{Member: "service", Does: "have this queue", Members: "--peers", Timeout: "--wait", Job: "the group", Named: "--peers, the same list in the same order"},
 	})
 	if err != nil {
@@ -423,7 +423,7 @@ func (c *council) pass(ctx context.Context, addr, path string, body []byte) (a a
 		return a, false, err
 	}
 	conn, _, text, err := transport.Open(ctx, c.net, addr, transport.Hello{
-		Service: transport.ServiceElection, Role: transport.RoleTool, Job: c.o.Peers.group(), Token: c.o.Peers.Token, Version: member.Program, Host: process.Hostname(), Rank: -1}, text)
+		Service: transport.ServiceElection, Role: transport.RoleTool, Job: c.o.Peers.group(), Token: c.o.Peers.Token, Version: job.Program, Host: process.Hostname(), Rank: -1}, text)
 	var refused *transport.RejectError
 	var dial *net.OpError
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"star/member"
+	"star/job"
 	"star/sched/live"
 )
 
@@ -125,7 +125,7 @@ func TestUndecided(t *testing.T) {
 		{[]string{"service 2 (c:1)"}, nil, "", "2 of 3 are there, missing service 2 (c:1): they choose one, for which all must be there the first time: ask again in some seconds; jobs go on without"},
 		{nil, errors.New("no room"), "service 0 (a:1): timeout", "3 of 3 are there; this one cannot write: no room; service 0 (a:1): timeout: they choose one, for which all must be there the first time: ask again in some seconds; jobs go on without"},
 	} {
-		if err := undecided(c.missing, 3, c.full, c.why); err.Error() != "no service decides: "+c.want || member.ExitCode(err) != 69 {
+		if err := undecided(c.missing, 3, c.full, c.why); err.Error() != "no service decides: "+c.want || job.ExitCode(err) != 69 {
 			t.Errorf("%v: %v", c.missing, err)
 		}
 	}

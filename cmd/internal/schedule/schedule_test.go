@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"star"
-	"star/member"
+	"star/job"
 	"star/runlog"
 	"star/sched/live"
 )
@@ -38,7 +38,7 @@ func TestStore(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, _, _, err := openStore(dir); member.ExitCode(err) != 78 || !strings.Contains(err.Error(), "another star sched serve") {
+	if _, _, _, err := openStore(dir); job.ExitCode(err) != 78 || !strings.Contains(err.Error(), "another star sched serve") {
 		t.Errorf("a second one: %v", err)
 	}
 	s.f.WriteAt([]byte(`{"at":3,"ev`), s.size)
@@ -51,7 +51,7 @@ func TestStore(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "queue.jsonl"), []byte("{\"format\":1}\nnonsense\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, _, err := openStore(dir); member.ExitCode(err) != 65 || !strings.Contains(err.Error(), "queue.jsonl:2: ") {
+	if _, _, _, err := openStore(dir); job.ExitCode(err) != 65 || !strings.Contains(err.Error(), "queue.jsonl:2: ") {
 		t.Errorf("nonsense: %v", err)
 	}
 }
@@ -75,7 +75,7 @@ func TestFullDisk(t *testing.T) {
 	defer full.Close()
 	s.book.(*store).f = full
 	for range 3 {
-		if err := s.commit(submitted("b")); member.ExitCode(err) != 73 || !errors.Is(err, syscall.ENOSPC) {
+		if err := s.commit(submitted("b")); job.ExitCode(err) != 73 || !errors.Is(err, syscall.ENOSPC) {
 			t.Errorf("%v", err)
 		}
 	}

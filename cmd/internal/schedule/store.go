@@ -17,7 +17,7 @@ import (
 
 	"star/internal/build"
 	"star/internal/exitcode"
-	"star/member"
+	"star/job"
 	"star/sched/live"
 )
 
@@ -162,7 +162,7 @@ func parseQueue(name string, text []byte) (h head, events []live.Event, whole in
 			break
 		}
 		bad := func(err error) error {
-			return member.FileError(fmt.Errorf("%s:%d: %w: %w; give another --dir, or take the file away, which forgets its jobs", name, n, errQueue, err), errQueue)
+			return job.FileError(fmt.Errorf("%s:%d: %w: %w; give another --dir, or take the file away, which forgets its jobs", name, n, errQueue, err), errQueue)
 		}
 		if n == 1 {
 			err := json.Unmarshal(line, &h)
@@ -182,7 +182,7 @@ func parseQueue(name string, text []byte) (h head, events []live.Event, whole in
 		whole = end
 	}
 	if err := lines.Err(); err != nil {
-		return h, nil, 0, member.FileError(fmt.Errorf("%s: %w: %w", name, errQueue, err), errQueue)
+		return h, nil, 0, job.FileError(fmt.Errorf("%s: %w: %w", name, errQueue, err), errQueue)
 	}
 	return h, events, whole, nil
 }

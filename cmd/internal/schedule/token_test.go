@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"star/internal/exitcode"
-	"star/member"
+	"star/job"
 	"star/sched/live"
 	"star/transport"
 )
@@ -40,12 +40,12 @@ func TestMadeSecret(t *testing.T) {
 		t.Errorf("left behind: %v", left)
 	}
 	os.Chmod(name, 0o644)
-	if _, err := madeSecret(name); member.ExitCode(err) != exitcode.Refused {
+	if _, err := madeSecret(name); job.ExitCode(err) != exitcode.Refused {
 		t.Errorf("a secret that all users may read: %v", err)
 	}
 	os.WriteFile(name, nil, 0o600)
 	os.Chmod(name, 0o600)
-	if _, err := madeSecret(name); member.ExitCode(err) != exitcode.Corrupt {
+	if _, err := madeSecret(name); job.ExitCode(err) != exitcode.Corrupt {
 		t.Errorf("an empty secret: %v", err)
 	}
 }
@@ -62,7 +62,7 @@ func TestPeersHaveASecret(t *testing.T) {
 		limited, cancel := context.WithTimeout(ctx, 5*time.Second)
 		defer cancel()
 		conn, _, _, err := transport.Open(limited, transport.NewTCP(transport.Config{}), addr, transport.Hello{
-			Service: transport.ServiceElection, Role: transport.RoleTool, Job: "star sched " + strings.Join(addrs, ","), Token: token, Version: member.Program, Rank: -1}, text)
+			Service: transport.ServiceElection, Role: transport.RoleTool, Job: "star sched " + strings.Join(addrs, ","), Token: token, Version: job.Program, Rank: -1}, text)
 		if err == nil {
 			conn.Close()
 		}
@@ -82,7 +82,7 @@ func TestPeersHaveASecret(t *testing.T) {
 	for _, addr := range addrs {
 		for _, wrong := range []string{"", "guess"} {
 			var refused *transport.RejectError
-			if err := asks(addr, wrong); !errors.As(err, &refused) || member.ExitCode(err) != exitcode.Refused {
+			if err := asks(addr, wrong); !errors.As(err, &refused) || job.ExitCode(err) != exitcode.Refused {
 				t.Errorf("%s, asked with the token %q: %v, want a refusal with %d", addr, wrong, err, exitcode.Refused)
 			}
 		}

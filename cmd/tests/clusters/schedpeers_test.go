@@ -14,7 +14,7 @@ import (
 	"star/cmd/internal/schedule"
 	"star/cmd/tests/jobtest"
 	"star/coord/election"
-	"star/member"
+	"star/job"
 	"star/sched/live"
 )
 
@@ -94,7 +94,7 @@ func TestSchedPeersAway(t *testing.T) {
 			func() error { return schedule.Cancel(ctx, other.Dir, spec.Name) },
 		} {
 			for err := do(); err != nil && !strings.Contains(err.Error(), " already"); err = do() { // nobody may decide for a moment
-				if ctx.Err() != nil || member.ExitCode(err) != 69 {
+				if ctx.Err() != nil || job.ExitCode(err) != 69 {
 					t.Fatal(err)
 				}
 			}

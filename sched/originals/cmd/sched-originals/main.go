@@ -16,7 +16,7 @@ import (
 
 	"star/internal/schedsim"
 	"star/internal/settings"
-	"star/member"
+	"star/job"
 	"star/sched"
 	"star/sched/originals"
 	"star/sched/workload"
@@ -26,7 +26,7 @@ func main() {
 	cmd := command(os.Environ())
 	if err := cmd.Execute(); err != nil {
 		fmt.Fprintln(os.Stderr, "sched-originals: "+strings.TrimPrefix(err.Error(), "sched-originals: "))
-		os.Exit(member.ExitCode(err))
+		os.Exit(job.ExitCode(err))
 	}
 }
 
@@ -168,13 +168,13 @@ func (p *simulation) simulate(w, progress io.Writer, trace string) error {
 		summary.Add(policy, out, time.Since(begin))
 		if table != nil {
 			if err := table.Write(policy, out); err != nil {
-				return member.WriteError(fmt.Errorf("--jobs: %w", err))
+				return job.WriteError(fmt.Errorf("--jobs: %w", err))
 			}
 		}
 	}
 	if f != nil {
 		if err := f.Close(); err != nil {
-			return member.WriteError(fmt.Errorf("--jobs: %w", err))
+			return job.WriteError(fmt.Errorf("--jobs: %w", err))
 		}
 	}
 	switch {
@@ -232,8 +232,8 @@ func (p *simulation) runs(jobs []*sched.Job, clusters map[string]sched.Cluster, 
 func keep(r io.Reader) (name string, err error) {
 	f, err := os.CreateTemp("", "sched-originals")
 	if err != nil {
-		return "", member.WriteError(err)
+		return "", job.WriteError(err)
 	}
 	_, err = io.Copy(f, r)
-	return f.Name(), member.WriteError(errors.Join(err, f.Close()))
+	return f.Name(), job.WriteError(errors.Join(err, f.Close()))
 }

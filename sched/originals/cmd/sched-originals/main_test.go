@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"star/internal/exitcode"
-	"star/member"
+	"star/job"
 )
 
 // simulated runs the command on files, in a folder of their own.
@@ -94,8 +94,8 @@ func TestWrong(t *testing.T) {
 		{"none.csv --format muri --cluster n1g2 --policy muri-s", "none.csv", exitcode.Missing},
 		{"trace.csv --format muri --cluster n1g2 --policy muri-s", "line 1", exitcode.Corrupt},
 	} {
-		if _, err := simulated(t, small, strings.Fields(c.args)...); err == nil || !strings.Contains(err.Error(), c.says) || member.ExitCode(err) != c.code {
-			t.Errorf("%s: %v (%d), want %q (%d)", c.args, err, member.ExitCode(err), c.says, c.code)
+		if _, err := simulated(t, small, strings.Fields(c.args)...); err == nil || !strings.Contains(err.Error(), c.says) || job.ExitCode(err) != c.code {
+			t.Errorf("%s: %v (%d), want %q (%d)", c.args, err, job.ExitCode(err), c.says, c.code)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-// Package member is what the processes of a job have in common, whether they are workers
+// Package job is what the processes of a job have in common, whether they are workers
 // (star/worker) or servers (star/server): which job it is and how its members reach each other,
 // the rule of updates that all must agree on, where files are, what a process may take of its
 // host; and how a process ends.
@@ -9,7 +9,7 @@
 //
 // What bites: the zero value is not always the default of a setting. [Job.Defaults] says what it
 // means, and star/worker/environment makes a Job of the variables STAR_….
-package member
+package job
 
 import (
 	"fmt"
