@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"star/coord"
-	"star/internal/combinations"
 	"star/job"
+	"star/job/combinations"
 	"star/modes/baseline"
 )
 

@@ -6,11 +6,11 @@ import (
 
 	"star/cluster/resource"
 	"star/coord"
-	"star/internal/combinations"
 	"star/internal/compress"
 	"star/internal/process"
 	"star/internal/tenant"
 	"star/job"
+	"star/job/combinations"
 	"star/modes"
 	"star/ps/rule"
 	"star/train/checkpoint"

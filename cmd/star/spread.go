@@ -22,13 +22,13 @@ import (
 	"star/cluster/inventory"
 	"star/cluster/placement"
 	"star/cmd/internal/node"
-	"star/internal/combinations"
 	"star/internal/defaults"
 	"star/internal/inject"
 	"star/internal/ports"
 	"star/internal/process"
 	"star/internal/settings"
 	"star/job"
+	"star/job/combinations"
 )
 
 // spread says on which of several hosts each process of a job runs.

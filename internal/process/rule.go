@@ -7,10 +7,10 @@ import (
 	"fmt"
 
 	"star/coord"
-	"star/internal/combinations"
 	"star/internal/compress"
 	"star/internal/kernel"
 	"star/job"
+	"star/job/combinations"
 	"star/modes/baseline"
 	"star/ps/rule"
 	"star/train"

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"star/cmd/tests/jobtest"
-	"star/internal/combinations"
+	"star/job/combinations"
 )
 
 // choice is one value of an axis: what is asked for, and what it means in the table.

@@ -18,7 +18,7 @@ func page() string {
 	var b strings.Builder
 	b.WriteString(`# What goes together
 
-Written by ` + "`go test ./internal/combinations -update`" + ` from the table by which jobs are checked (` + "`internal/combinations`" + `).
+Written by ` + "`go test ./job/combinations -update`" + ` from the table by which jobs are checked (` + "`job/combinations`" + `).
 A cell says whether a job can have both: · yes; a number: no, with the reason below. What the table does not name goes together with everything,
 TLS (` + "`--tls-cert`" + `) for one.
 A test makes a configuration of every cell and holds the check against the table; another one trains a small job for all pairs of architecture, copies, coordinators, codecs, baselines, trees and TLS that are allowed.
@@ -70,7 +70,7 @@ func TestPage(t *testing.T) {
 		t.Fatal(err)
 	}
 	if string(got) != want {
-		t.Errorf("%s is not what the table says: go test ./internal/combinations -update", file)
+		t.Errorf("%s is not what the table says: go test ./job/combinations -update", file)
 	}
 }
 
