@@ -26,9 +26,9 @@ import (
 
 	"star/internal/configure"
 	"star/internal/options"
-	"star/internal/process"
 	"star/internal/settings"
 	"star/job"
+	"star/job/process"
 	"star/train/checkpoint"
 	"star/worker"
 )

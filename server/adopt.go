@@ -6,8 +6,8 @@ import (
 	"strings"
 
 	"star/coord"
-	"star/internal/process"
 	"star/job"
+	"star/job/process"
 )
 
 // takeOptimizer has the shards of this process make the updates that the workers want.

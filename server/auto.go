@@ -8,8 +8,8 @@ import (
 
 	"star/coord"
 	"star/coord/pilot"
-	"star/internal/process"
 	"star/job"
+	"star/job/process"
 	"star/modes"
 	"star/straggler"
 )

@@ -3,8 +3,8 @@ package server
 import (
 	"star/coord"
 	"star/coord/pilot"
-	"star/internal/process"
 	"star/job"
+	"star/job/process"
 	"star/modes"
 	"star/modes/baseline"
 )

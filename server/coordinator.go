@@ -11,8 +11,8 @@ import (
 
 	"star/coord"
 	"star/internal/build"
-	"star/internal/process"
 	"star/job"
+	"star/job/process"
 	"star/modes"
 	"star/modes/baseline"
 	"star/ps/rule"

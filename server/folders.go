@@ -7,7 +7,7 @@ import (
 	"os"
 	"time"
 
-	"star/internal/process"
+	"star/job/process"
 	"star/train/checkpoint"
 )
 

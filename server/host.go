@@ -9,8 +9,8 @@ import (
 	"star/coord"
 	"star/internal/compress"
 	"star/internal/exitcode"
-	"star/internal/process"
 	"star/job"
+	"star/job/process"
 	"star/ps"
 	"star/transport"
 )

@@ -10,8 +10,8 @@ import (
 	"star"
 	"star/cluster/resource/host"
 	"star/coord"
-	"star/internal/process"
 	"star/job"
+	"star/job/process"
 	"star/modes"
 )
 

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"star/cluster/resource/actuate"
-	"star/internal/process"
+	"star/job/process"
 )
 
 // pacer makes the shards of this process slower: each pauses before each update, at the same

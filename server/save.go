@@ -8,7 +8,7 @@ import (
 
 	"star/coord"
 	"star/internal/build"
-	"star/internal/process"
+	"star/job/process"
 	"star/runlog"
 	"star/train/checkpoint"
 	"star/transport"

@@ -3,8 +3,8 @@ package server
 import (
 	"context"
 
-	"star/internal/process"
 	"star/job"
+	"star/job/process"
 	"star/ps"
 	"star/ps/rule"
 	"star/train"

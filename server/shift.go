@@ -17,7 +17,7 @@ import (
 	"star/cluster/placement"
 	"star/cluster/resource/host"
 	"star/coord"
-	"star/internal/process"
+	"star/job/process"
 	"star/modes"
 	"star/runlog"
 	"star/transport"

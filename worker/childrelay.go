@@ -15,8 +15,8 @@ import (
 	"star"
 	"star/internal/exitcode"
 	"star/internal/kernel"
-	"star/internal/process"
 	"star/job"
+	"star/job/process"
 	"star/transport"
 )
 

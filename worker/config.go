@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"star/coord"
-	"star/internal/process"
 	"star/job"
+	"star/job/process"
 	"star/train"
 	"star/train/data"
 	"star/transport"

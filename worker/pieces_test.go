@@ -7,8 +7,8 @@ import (
 
 	"star"
 	"star/coord"
-	"star/internal/process"
 	"star/job"
+	"star/job/process"
 	"star/modes/baseline"
 	"star/ps"
 	"star/ps/rule"

@@ -8,7 +8,7 @@ import (
 	"sync"
 
 	"star/coord"
-	"star/internal/process"
+	"star/job/process"
 	"star/ps"
 	"star/transport"
 )

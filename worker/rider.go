@@ -8,7 +8,7 @@ import (
 	"github.com/cenkalti/backoff/v5"
 
 	"star"
-	"star/internal/process"
+	"star/job/process"
 	"star/transport"
 )
 

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"star/internal/process"
 	"star/job"
+	"star/job/process"
 	"star/transport"
 )
 

@@ -16,8 +16,8 @@ import (
 	"star/coord"
 	"star/internal/compress"
 	"star/internal/flightrecorder"
-	"star/internal/process"
 	"star/job"
+	"star/job/process"
 	"star/train/optim"
 	"star/transport"
 )

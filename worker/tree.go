@@ -11,7 +11,7 @@ import (
 	"star/coord"
 	"star/internal/flightrecorder"
 	"star/internal/kernel"
-	"star/internal/process"
+	"star/job/process"
 	"star/transport"
 )
 

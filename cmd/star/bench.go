@@ -27,9 +27,9 @@ import (
 	"star/allreduce"
 	"star/bench"
 	"star/internal/ports"
-	"star/internal/process"
 	"star/internal/settings"
 	"star/job"
+	"star/job/process"
 	"star/runlog"
 	"star/train"
 )

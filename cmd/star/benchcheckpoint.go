@@ -17,8 +17,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"star/internal/defaults"
-	"star/internal/process"
 	"star/internal/settings"
+	"star/job/process"
 	"star/runlog"
 	"star/runlog/parts"
 	"star/train/checkpoint"

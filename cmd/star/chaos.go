@@ -19,9 +19,9 @@ import (
 
 	"star/cmd/internal/chaos"
 	"star/cmd/internal/node"
-	"star/internal/process"
 	"star/internal/settings"
 	"star/job"
+	"star/job/process"
 	"star/runlog/parts"
 	"star/train/checkpoint"
 )

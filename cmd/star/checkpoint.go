@@ -16,8 +16,8 @@ import (
 
 	"star/internal/build"
 	"star/internal/defaults"
-	"star/internal/process"
 	"star/internal/settings"
+	"star/job/process"
 	"star/train"
 	"star/train/checkpoint"
 	"star/train/data"

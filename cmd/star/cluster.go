@@ -20,10 +20,10 @@ import (
 	"star/cluster/resource"
 	"star/cluster/resource/actuate"
 	"star/internal/options"
-	"star/internal/process"
 	"star/internal/settings"
 	"star/internal/tenant"
 	"star/job"
+	"star/job/process"
 	"star/transport"
 )
 

@@ -9,9 +9,9 @@ import (
 	"star/cmd/internal/doctor"
 	"star/internal/defaults"
 	"star/internal/exitcode"
-	"star/internal/process"
 	"star/internal/settings"
 	"star/job"
+	"star/job/process"
 	"star/transport"
 )
 

@@ -19,9 +19,9 @@ import (
 
 	"star/cmd/internal/daemon"
 	"star/internal/dtype"
-	"star/internal/process"
 	"star/internal/settings"
 	"star/job"
+	"star/job/process"
 	"star/train"
 	"star/train/checkpoint"
 	"star/train/data"

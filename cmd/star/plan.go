@@ -12,9 +12,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"star/cluster/resource"
-	"star/internal/process"
 	"star/internal/settings"
 	"star/job"
+	"star/job/process"
 	"star/modes"
 	"star/pgns"
 )

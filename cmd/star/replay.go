@@ -16,9 +16,9 @@ import (
 	"star/cmd/internal/node"
 	"star/coord"
 	"star/internal/exitcode"
-	"star/internal/process"
 	"star/internal/settings"
 	"star/job"
+	"star/job/process"
 	"star/runlog"
 	"star/runlog/parts"
 )

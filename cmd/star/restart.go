@@ -12,7 +12,7 @@ import (
 	"star/cmd/internal/chaos"
 	"star/internal/exitcode"
 	"star/internal/options"
-	"star/internal/process"
+	"star/job/process"
 	"star/runlog"
 	"star/runlog/parts"
 	"star/train/checkpoint"

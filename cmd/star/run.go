@@ -28,9 +28,9 @@ import (
 	"star/internal/exitcode"
 	"star/internal/inject"
 	"star/internal/ports"
-	"star/internal/process"
 	"star/internal/settings"
 	"star/job"
+	"star/job/process"
 	"star/runlog"
 	"star/transport"
 )

@@ -25,10 +25,10 @@ import (
 	"star/internal/defaults"
 	"star/internal/inject"
 	"star/internal/ports"
-	"star/internal/process"
 	"star/internal/settings"
 	"star/job"
 	"star/job/combinations"
+	"star/job/process"
 )
 
 // spread says on which of several hosts each process of a job runs.

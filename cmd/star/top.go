@@ -15,8 +15,8 @@ import (
 
 	"star/coord"
 	"star/internal/defaults"
-	"star/internal/process"
 	"star/internal/settings"
+	"star/job/process"
 	"star/transport"
 )
 

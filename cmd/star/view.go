@@ -16,8 +16,8 @@ import (
 
 	"star/cmd/internal/daemon"
 	"star/internal/defaults"
-	"star/internal/process"
 	"star/internal/settings"
+	"star/job/process"
 	"star/runlog"
 	"star/runlog/parts"
 	"star/transport"

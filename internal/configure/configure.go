@@ -12,9 +12,9 @@ import (
 	"star/coord"
 	"star/internal/inject"
 	"star/internal/options"
-	"star/internal/process"
 	"star/internal/settings"
 	"star/job"
+	"star/job/process"
 	"star/sim/trace"
 	"star/worker"
 )

@@ -5,9 +5,9 @@ import (
 	"log/slog"
 
 	"star/cluster"
-	"star/internal/process"
 	"star/internal/tenant"
 	"star/job"
+	"star/job/process"
 	"star/transport"
 	"star/worker"
 )

@@ -6,7 +6,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"star/internal/process"
+	"star/job/process"
 	"star/runlog"
 )
 

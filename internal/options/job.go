@@ -6,9 +6,9 @@ import (
 	"path/filepath"
 	"slices"
 
-	"star/internal/process"
 	"star/internal/settings"
 	"star/job"
+	"star/job/process"
 	"star/train/checkpoint"
 )
 

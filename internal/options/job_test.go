@@ -8,9 +8,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"star/internal/process"
 	"star/internal/settings"
 	"star/job"
+	"star/job/process"
 )
 
 // The zero Job is what the settings say where nobody has chosen anything, but for how long a job may take to save a checkpoint, how many stay, how many workers there are, and the rank.

@@ -13,8 +13,8 @@ import (
 
 	"golang.org/x/term"
 
-	"star/internal/process"
 	"star/internal/settings"
+	"star/job/process"
 )
 
 // Logger writes to w as the settings say: text on a terminal, JSON otherwise. In

@@ -6,9 +6,9 @@ import (
 	"testing"
 
 	"star/internal/exitcode"
-	"star/internal/process"
 	"star/internal/settings"
 	"star/job"
+	"star/job/process"
 	"star/train/checkpoint"
 )
 

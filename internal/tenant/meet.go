@@ -12,8 +12,8 @@ import (
 
 	"star/cluster"
 	"star/internal/loopback"
-	"star/internal/process"
 	"star/job"
+	"star/job/process"
 )
 
 // Meet takes part in the gossip of the job (--gossip), or only asks it where the coordinator is (--gossip-join): then

@@ -9,8 +9,8 @@ import (
 	"star"
 	"star/cluster/resource"
 	"star/coord"
-	"star/internal/process"
 	"star/job"
+	"star/job/process"
 	"star/modes"
 )
 

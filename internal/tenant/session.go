@@ -21,8 +21,8 @@ import (
 	"star/cluster/resource/host"
 	"star/coord"
 	"star/internal/loopback"
-	"star/internal/process"
 	"star/job"
+	"star/job/process"
 	"star/modes"
 	"star/transport"
 )

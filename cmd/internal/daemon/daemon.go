@@ -20,9 +20,9 @@ import (
 	"star/coord"
 	"star/internal/build"
 	"star/internal/options"
-	"star/internal/process"
 	"star/internal/settings"
 	"star/job"
+	"star/job/process"
 	"star/runlog"
 	"star/train/checkpoint"
 )

@@ -19,8 +19,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"star/internal/flightrecorder"
-	"star/internal/process"
 	"star/internal/settings"
+	"star/job/process"
 	"star/transport"
 	"star/web"
 )

@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"star/cluster/resource/gpu"
-	"star/internal/process"
 	"star/internal/settings"
+	"star/job/process"
 )
 
 // samplerName is the command that a worker starts of its own program.

@@ -9,8 +9,8 @@ import (
 
 	"star/coord"
 	"star/internal/options"
-	"star/internal/process"
 	"star/internal/settings"
+	"star/job/process"
 	"star/modes/baseline"
 	"star/server"
 	"star/train/optim"

@@ -10,8 +10,8 @@ import (
 
 	"star/coord"
 	"star/internal/configure"
-	"star/internal/process"
 	"star/internal/settings"
+	"star/job/process"
 	"star/runlog"
 	"star/server"
 	"star/train"

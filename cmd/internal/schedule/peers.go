@@ -18,9 +18,9 @@ import (
 
 	"star/coord/election"
 	"star/internal/exitcode"
-	"star/internal/process"
 	"star/internal/settings"
 	"star/job"
+	"star/job/process"
 	"star/sched/live"
 	"star/transport"
 )

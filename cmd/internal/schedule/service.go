@@ -18,8 +18,8 @@ import (
 
 	"star/internal/exitcode"
 	"star/internal/ports"
-	"star/internal/process"
 	"star/internal/settings"
+	"star/job/process"
 	"star/runlog"
 	"star/sched/live"
 	"star/web"

@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"star/internal/ports"
-	"star/internal/process"
+	"star/job/process"
 	"star/runlog"
 	"star/train/checkpoint"
 )

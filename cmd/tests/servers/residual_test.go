@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"star/internal/process"
+	"star/job/process"
 	"star/train/checkpoint"
 
 	"star/cmd/tests/jobtest"
