@@ -25,9 +25,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"star/internal/configure"
-	"star/internal/options"
 	"star/internal/settings"
 	"star/job"
+	"star/job/options"
 	"star/job/process"
 	"star/train/checkpoint"
 	"star/worker"

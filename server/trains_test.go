@@ -8,8 +8,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"star/coord"
-	"star/internal/options"
 	"star/internal/settings"
+	"star/job/options"
 	"star/transport"
 )
 

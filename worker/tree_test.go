@@ -18,9 +18,9 @@ import (
 
 	"star"
 	"star/coord"
-	"star/internal/options"
 	"star/internal/settings"
 	"star/job"
+	"star/job/options"
 	"star/job/process"
 	"star/ps"
 	"star/runlog"

@@ -19,10 +19,10 @@ import (
 	"star/cluster/inventory"
 	"star/cluster/resource"
 	"star/cluster/resource/actuate"
-	"star/internal/options"
 	"star/internal/settings"
 	"star/internal/tenant"
 	"star/job"
+	"star/job/options"
 	"star/job/process"
 	"star/transport"
 )

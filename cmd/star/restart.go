@@ -11,7 +11,7 @@ import (
 
 	"star/cmd/internal/chaos"
 	"star/internal/exitcode"
-	"star/internal/options"
+	"star/job/options"
 	"star/job/process"
 	"star/runlog"
 	"star/runlog/parts"

@@ -8,8 +8,8 @@ import (
 	"os"
 
 	"star/coord"
-	"star/internal/options"
 	"star/internal/settings"
+	"star/job/options"
 	"star/job/process"
 	"star/modes/baseline"
 	"star/server"
