@@ -75,12 +75,12 @@ var rooms = []struct {
 	{"star/bench", "*", "", "wiring"},
 	{"star/job", "star/internal/exitcode star/train/checkpoint star/internal/build star/internal/defaults star/train/data", "net sync", "what the processes of a job have in common: values and errors"},
 	{"star/worker", "star star/internal/exitcode star/allreduce star/train/checkpoint star/internal/compress star/coord star/internal/exactsum star/job/process star/job star/pgns star/internal/poison star/ps star/ps/rule star/cluster/resource/actuate star/cluster/resource/gpu star/cluster/resource/host star/train star/train/data star/internal/kernel star/train/optim star/transport star/internal/flightrecorder", "", "a worker: knows neither settings nor models"},
-	{"star/server", "star star/internal/exitcode star/train/checkpoint star/cluster star/internal/compress star/coord star/coord/election star/internal/build star/job/combinations star/internal/defaults star/cluster/inventory star/coord/pilot star/job/process star/job star/modes star/modes/baseline star/cluster/placement star/ps star/ps/rule star/cluster/resource star/cluster/resource/actuate star/cluster/resource/host star/runlog star/runlog/parts star/straggler star/train star/train/data star/internal/kernel star/train/net star/train/optim star/transport star/internal/tenant", "", "a server: knows neither settings nor workers"},
+	{"star/server", "star star/internal/exitcode star/train/checkpoint star/cluster star/internal/compress star/coord star/coord/election star/internal/build star/job/combinations star/internal/defaults star/cluster/inventory star/coord/pilot star/job/process star/job star/modes star/modes/baseline star/cluster/placement star/ps star/ps/rule star/cluster/resource star/cluster/resource/actuate star/cluster/resource/host star/runlog star/runlog/parts star/straggler star/train star/train/data star/internal/kernel star/train/net star/train/optim star/transport star/job/tenant", "", "a server: knows neither settings nor workers"},
 	{"star/job/combinations", "", "net os sync context time math/rand math/rand/v2", "pure: a table"},
 	{"star/job/process", "star/allreduce star/train/checkpoint star/internal/compress star/coord star/job/combinations star/job star/modes star/modes/baseline star/ps/rule star/cluster/resource star/cluster/resource/actuate star/runlog/parts star/train star/internal/kernel star/train/optim star/transport star/internal/flightrecorder star/internal/loopback", "", "what workers and servers do alike"},
 	{"star/job/options", "star/train/checkpoint star/job/process star/internal/settings star/job", "", "what a process needs out of settings: programs use it, libraries know no settings"},
-	{"star/internal/tenant", "star star/cluster star/coord star/internal/loopback star/job/process star/job star/modes star/cluster/resource star/cluster/resource/actuate star/cluster/resource/host star/transport", "", "the gossip and the cluster of a job: a worker knows them by an interface of its own"},
-	{"star/internal/configure", "star star/coord star/internal/inject star/job/process star/internal/settings star/job star/cluster/resource/actuate star/runlog star/sim/trace star/worker star/cluster star/job/options star/internal/tenant star/transport", "", "settings, and a worker"},
+	{"star/job/tenant", "star star/cluster star/coord star/internal/loopback star/job/process star/job star/modes star/cluster/resource star/cluster/resource/actuate star/cluster/resource/host star/transport", "", "the gossip and the cluster of a job: a worker knows them by an interface of its own"},
+	{"star/internal/configure", "star star/coord star/internal/inject star/job/process star/internal/settings star/job star/cluster/resource/actuate star/runlog star/sim/trace star/worker star/cluster star/job/options star/job/tenant star/transport", "", "settings, and a worker"},
 	{"star/launch", "star/train/checkpoint star/internal/configure star/job/process star/internal/settings star/job star/worker star/job/options", "", "programs of others as workers: links no model of ours"},
 	{"star/internal/schedsim", "star/internal/settings star/job star/runlog star/sched star/sched/workload star/internal/unpack", "", "what commands that simulate schedulers read and write alike"},
 	{"star/internal/settings", "star/internal/exitcode star/internal/defaults star/internal/loopback star/internal/suggest", "", "settings know no room"},
@@ -228,9 +228,9 @@ var links = []struct{ pkg, rooms, why string }{
 	{"github.com/spf13/cobra", "cmd launch internal/settings job/options internal/configure internal/schedsim", "a command line is a program's affair"},
 	{"github.com/spf13/pflag", "cmd launch internal/settings job/options internal/configure internal/schedsim", "a command line is a program's affair"},
 	{"go.yaml.in/yaml/v3", "cmd launch internal/settings job/options internal/configure internal/schedsim cluster/inventory server sim bench sim/trace/ops", "files of settings, hosts, scenarios and recorded operations, for those that read them"},
-	{"github.com/hashicorp/memberlist", "cmd launch cluster internal/tenant internal/configure server", "a worker and its models take part in no gossip by themselves"},
+	{"github.com/hashicorp/memberlist", "cmd launch cluster job/tenant internal/configure server", "a worker and its models take part in no gossip by themselves"},
 	{"github.com/prometheus/client_golang/prometheus", "cmd", "programs have /metrics"},
-	{"github.com/miekg/dns", "cmd launch cluster internal/tenant internal/configure server", "memberlist links it"},
+	{"github.com/miekg/dns", "cmd launch cluster job/tenant internal/configure server", "memberlist links it"},
 	{"golang.org/x/image/font/sfnt", "cmd bench", "pictures"},
 }
 
@@ -275,7 +275,7 @@ func TestLinks(t *testing.T) {
 
 // apart are rooms that must not reach others by any way.
 var apart = []struct{ room, not, why string }{
-	{"worker", "server cluster cmd launch bench sim internal/settings job/options internal/tenant internal/configure train/net", "a library: knows no settings, no server, no cluster and no model of ours"},
+	{"worker", "server cluster cmd launch bench sim internal/settings job/options job/tenant internal/configure train/net", "a library: knows no settings, no server, no cluster and no model of ours"},
 	{"server", "worker cmd launch bench sim internal/settings job/options internal/configure", "a library: knows no settings and no worker"},
 	{"launch", "server cmd bench sim train/net", "a program with a model of its own links none of ours, and no server"},
 	{"member train ps allreduce transport checkpoint", "coord worker server cluster cmd launch bench sim job/process internal/settings", "parts know nothing of the whole"},

@@ -13,8 +13,8 @@ import (
 	"star/cluster/resource"
 	"star/cluster/resource/host"
 	"star/coord"
-	"star/internal/tenant"
 	"star/job/process"
+	"star/job/tenant"
 	"star/modes"
 )
 

@@ -20,10 +20,10 @@ import (
 	"star/cluster/resource"
 	"star/cluster/resource/actuate"
 	"star/internal/settings"
-	"star/internal/tenant"
 	"star/job"
 	"star/job/options"
 	"star/job/process"
+	"star/job/tenant"
 	"star/transport"
 )
 

@@ -5,9 +5,9 @@ import (
 	"log/slog"
 
 	"star/cluster"
-	"star/internal/tenant"
 	"star/job"
 	"star/job/process"
+	"star/job/tenant"
 	"star/transport"
 	"star/worker"
 )
