@@ -115,7 +115,7 @@ type Telemetry struct {
 //
 // It is called by the worker's goroutine only. What Delay adds is told as Record.Injected, so that
 // whoever looks for stragglers can be checked against what was done on purpose. Package
-// internal/inject has the one of star run --slow.
+// worker/inject has the one of star run --slow.
 type Slowdown interface {
 	// Active says whether there is anything to inject.
 	Active() bool

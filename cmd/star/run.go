@@ -26,13 +26,13 @@ import (
 	"star/cmd/internal/node"
 	"star/coord"
 	"star/internal/exitcode"
-	"star/internal/inject"
 	"star/internal/ports"
 	"star/internal/settings"
 	"star/job"
 	"star/job/process"
 	"star/runlog"
 	"star/transport"
+	"star/worker/inject"
 )
 
 // environ is the environment of this process; tests replace it.

@@ -23,12 +23,12 @@ import (
 	"star/cluster/placement"
 	"star/cmd/internal/node"
 	"star/internal/defaults"
-	"star/internal/inject"
 	"star/internal/ports"
 	"star/internal/settings"
 	"star/job"
 	"star/job/combinations"
 	"star/job/process"
+	"star/worker/inject"
 )
 
 // spread says on which of several hosts each process of a job runs.

@@ -10,13 +10,13 @@ import (
 	"star"
 	"star/cluster/resource/actuate"
 	"star/coord"
-	"star/internal/inject"
 	"star/internal/settings"
 	"star/job"
 	"star/job/options"
 	"star/job/process"
 	"star/sim/trace"
 	"star/worker"
+	"star/worker/inject"
 )
 
 // Worker is a worker as the settings say, but for what it trains.

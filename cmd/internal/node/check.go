@@ -5,12 +5,12 @@ import (
 
 	"star/cluster/resource/actuate"
 	"star/internal/configure"
-	"star/internal/inject"
 	"star/internal/settings"
 	"star/job/options"
 	"star/server"
 	"star/train/net"
 	"star/worker"
+	"star/worker/inject"
 )
 
 // Check finds what is wrong with the settings before any process starts: for star
