@@ -80,8 +80,8 @@ var rooms = []struct {
 	{"star/job/process", "star/allreduce star/train/checkpoint star/internal/compress star/coord star/job/combinations star/job star/modes star/modes/baseline star/ps/rule star/cluster/resource star/cluster/resource/actuate star/runlog/parts star/train star/internal/kernel star/train/optim star/transport star/internal/flightrecorder star/internal/loopback", "", "what workers and servers do alike"},
 	{"star/job/options", "star/train/checkpoint star/job/process star/internal/settings star/job", "", "what a process needs out of settings: programs use it, libraries know no settings"},
 	{"star/job/tenant", "star star/cluster star/coord star/internal/loopback star/job/process star/job star/modes star/cluster/resource star/cluster/resource/actuate star/cluster/resource/host star/transport", "", "the gossip and the cluster of a job: a worker knows them by an interface of its own"},
-	{"star/internal/configure", "star star/coord star/worker/inject star/job/process star/internal/settings star/job star/cluster/resource/actuate star/runlog star/sim/trace star/worker star/cluster star/job/options star/job/tenant star/transport", "", "settings, and a worker"},
-	{"star/launch", "star/train/checkpoint star/internal/configure star/job/process star/internal/settings star/job star/worker star/job/options", "", "programs of others as workers: links no model of ours"},
+	{"star/worker/configure", "star star/coord star/worker/inject star/job/process star/internal/settings star/job star/cluster/resource/actuate star/runlog star/sim/trace star/worker star/cluster star/job/options star/job/tenant star/transport", "", "settings, and a worker"},
+	{"star/launch", "star/train/checkpoint star/worker/configure star/job/process star/internal/settings star/job star/worker star/job/options", "", "programs of others as workers: links no model of ours"},
 	{"star/internal/schedsim", "star/internal/settings star/job star/runlog star/sched star/sched/workload star/internal/unpack", "", "what commands that simulate schedulers read and write alike"},
 	{"star/internal/settings", "star/internal/exitcode star/internal/defaults star/internal/loopback star/internal/suggest", "", "settings know no room"},
 	{"star/internal/loopback", "", "os context time math/rand math/rand/v2", "which addresses are this host's own"},
@@ -225,12 +225,12 @@ func TestPure(t *testing.T) {
 
 // links are packages of others that few rooms may link, by whatever way: rooms, and why. A folder stands for all below it.
 var links = []struct{ pkg, rooms, why string }{
-	{"github.com/spf13/cobra", "cmd launch internal/settings job/options internal/configure internal/schedsim", "a command line is a program's affair"},
-	{"github.com/spf13/pflag", "cmd launch internal/settings job/options internal/configure internal/schedsim", "a command line is a program's affair"},
-	{"go.yaml.in/yaml/v3", "cmd launch internal/settings job/options internal/configure internal/schedsim cluster/inventory server sim bench sim/trace/ops", "files of settings, hosts, scenarios and recorded operations, for those that read them"},
-	{"github.com/hashicorp/memberlist", "cmd launch cluster job/tenant internal/configure server", "a worker and its models take part in no gossip by themselves"},
+	{"github.com/spf13/cobra", "cmd launch internal/settings job/options worker/configure internal/schedsim", "a command line is a program's affair"},
+	{"github.com/spf13/pflag", "cmd launch internal/settings job/options worker/configure internal/schedsim", "a command line is a program's affair"},
+	{"go.yaml.in/yaml/v3", "cmd launch internal/settings job/options worker/configure internal/schedsim cluster/inventory server sim bench sim/trace/ops", "files of settings, hosts, scenarios and recorded operations, for those that read them"},
+	{"github.com/hashicorp/memberlist", "cmd launch cluster job/tenant worker/configure server", "a worker and its models take part in no gossip by themselves"},
 	{"github.com/prometheus/client_golang/prometheus", "cmd", "programs have /metrics"},
-	{"github.com/miekg/dns", "cmd launch cluster job/tenant internal/configure server", "memberlist links it"},
+	{"github.com/miekg/dns", "cmd launch cluster job/tenant worker/configure server", "memberlist links it"},
 	{"golang.org/x/image/font/sfnt", "cmd bench", "pictures"},
 }
 
@@ -275,8 +275,8 @@ func TestLinks(t *testing.T) {
 
 // apart are rooms that must not reach others by any way.
 var apart = []struct{ room, not, why string }{
-	{"worker", "server cluster cmd launch bench sim internal/settings job/options job/tenant internal/configure train/net", "a library: knows no settings, no server, no cluster and no model of ours"},
-	{"server", "worker cmd launch bench sim internal/settings job/options internal/configure", "a library: knows no settings and no worker"},
+	{"worker", "server cluster cmd launch bench sim internal/settings job/options job/tenant worker/configure train/net", "a library: knows no settings, no server, no cluster and no model of ours"},
+	{"server", "worker cmd launch bench sim internal/settings job/options worker/configure", "a library: knows no settings and no worker"},
 	{"launch", "server cmd bench sim train/net", "a program with a model of its own links none of ours, and no server"},
 	{"member train ps allreduce transport checkpoint", "coord worker server cluster cmd launch bench sim job/process internal/settings", "parts know nothing of the whole"},
 	{"coord engine election", "worker server ps allreduce cluster cmd launch bench sim job/process internal/settings train/net", "the control plane knows neither models nor shards"},

@@ -24,13 +24,13 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"star/internal/configure"
 	"star/internal/settings"
 	"star/job"
 	"star/job/options"
 	"star/job/process"
 	"star/train/checkpoint"
 	"star/worker"
+	"star/worker/configure"
 )
 
 // AgentVariable is set by star run in the processes of a command: where the program star is, which has what a command does not: star gpu-sampler, star worker.

@@ -4,12 +4,12 @@ import (
 	"errors"
 
 	"star/cluster/resource/actuate"
-	"star/internal/configure"
 	"star/internal/settings"
 	"star/job/options"
 	"star/server"
 	"star/train/net"
 	"star/worker"
+	"star/worker/configure"
 	"star/worker/inject"
 )
 

@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 
 	"star/coord"
-	"star/internal/configure"
 	"star/internal/settings"
 	"star/job/process"
 	"star/runlog"
@@ -18,6 +17,7 @@ import (
 	"star/train/data"
 	"star/train/net"
 	"star/worker"
+	"star/worker/configure"
 	"star/worker/foreign"
 )
 
