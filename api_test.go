@@ -15,7 +15,7 @@ import (
 )
 
 // public are the packages that programs of others import.
-var public = []string{"star/worker", "star/server", "star/launch", "star/train", "star/job"}
+var public = []string{"star/worker", "star/server", "star/worker/launch", "star/train", "star/job"}
 
 // lent are rooms that are not public, whose types the API of a public package has nevertheless, and why.
 var lent = map[string]string{

@@ -81,7 +81,7 @@ var rooms = []struct {
 	{"star/job/options", "star/train/checkpoint star/job/process star/internal/settings star/job", "", "what a process needs out of settings: programs use it, libraries know no settings"},
 	{"star/job/tenant", "star star/cluster star/coord star/internal/loopback star/job/process star/job star/modes star/cluster/resource star/cluster/resource/actuate star/cluster/resource/host star/transport", "", "the gossip and the cluster of a job: a worker knows them by an interface of its own"},
 	{"star/worker/configure", "star star/coord star/worker/inject star/job/process star/internal/settings star/job star/cluster/resource/actuate star/runlog star/sim/trace star/worker star/cluster star/job/options star/job/tenant star/transport", "", "settings, and a worker"},
-	{"star/launch", "star/train/checkpoint star/worker/configure star/job/process star/internal/settings star/job star/worker star/job/options", "", "programs of others as workers: links no model of ours"},
+	{"star/worker/launch", "star/train/checkpoint star/worker/configure star/job/process star/internal/settings star/job star/worker star/job/options", "", "programs of others as workers: links no model of ours"},
 	{"star/internal/schedsim", "star/internal/settings star/job star/runlog star/sched star/sched/workload star/internal/unpack", "", "what commands that simulate schedulers read and write alike"},
 	{"star/internal/settings", "star/internal/exitcode star/internal/defaults star/internal/loopback star/internal/suggest", "", "settings know no room"},
 	{"star/internal/loopback", "", "os context time math/rand math/rand/v2", "which addresses are this host's own"},

@@ -15,7 +15,7 @@ import (
 
 	"star/internal/settings"
 	"star/job"
-	own "star/launch"
+	own "star/worker/launch"
 )
 
 // agentVariable tells a command where this program is.

@@ -7,9 +7,9 @@ import (
 	"math"
 	"math/rand/v2"
 
-	"star/launch"
 	"star/train"
 	"star/worker"
+	"star/worker/launch"
 )
 
 func main() {
