@@ -59,7 +59,7 @@ var rooms = []struct {
 	{"star/coord", "star star/internal/dtype star/internal/exitcode star/coord/advice star/coord/failover star/coord/engine star/modes star/transport star/internal/exactsum star/pgns star/internal/poison star/ps/replica star/runlog star/internal/flightrecorder", "", "the control plane knows neither models nor shards"},
 	{"star/runlog/parts", "star/runlog star/internal/unpack", "", "files of a run log"},
 	{"star/runlog", "star star/internal/exitcode star/internal/unpack", "net os sync context math/rand math/rand/v2", "pure: lines in, lines out"},
-	{"star/web", "star star/modes star/runlog star/straggler", "os", "the page of a job, from its run log; knows no files"},
+	{"star/observe/web", "star star/modes star/runlog star/straggler", "os", "the page of a job, from its run log; knows no files"},
 	{"star/coord/election", "star/internal/exitcode star/transport star/internal/flightrecorder", "", "who coordinates; knows nothing of what"},
 	{"star/cluster", "star/internal/exitcode star/transport star/cluster/resource star/internal/flightrecorder", "", "jobs that share hosts; knows neither models nor what jobs do inside"},
 	{"star/allreduce", "star star/transport star/internal/compress star/internal/kernel star/internal/vector star/internal/flightrecorder", "", "a library of its own: knows neither models nor the coordinator"},

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"star/observe/web"
 	"star/runlog"
-	"star/web"
 )
 
 // summaryLine is the last line of a run log.

@@ -13,8 +13,8 @@ import (
 
 	"star"
 	"star/cmd/internal/explain"
+	"star/observe/web"
 	"star/runlog"
-	"star/web"
 )
 
 // writeBig writes the log of a job of that size, with one worker that is slow for a while.

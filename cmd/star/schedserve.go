@@ -30,10 +30,10 @@ import (
 	"star/job"
 	"star/job/options"
 	"star/job/process"
+	"star/observe/web"
 	"star/sched"
 	"star/sched/live"
 	"star/transport"
-	"star/web"
 )
 
 // schedDir is where star sched serve, submit, status and cancel meet, if nothing else is said.

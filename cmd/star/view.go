@@ -18,10 +18,10 @@ import (
 	"star/internal/defaults"
 	"star/internal/settings"
 	"star/job/process"
+	"star/observe/web"
 	"star/runlog"
 	"star/runlog/parts"
 	"star/transport"
-	"star/web"
 )
 
 // oneLog wants one argument.

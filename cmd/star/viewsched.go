@@ -13,10 +13,10 @@ import (
 	"star/cmd/internal/schedule"
 	"star/internal/schedsim"
 	"star/internal/unpack"
+	"star/observe/web"
 	"star/runlog"
 	"star/sched"
 	"star/sched/workload"
-	"star/web"
 )
 
 // errNoSchedule says that a path is no schedule, but may be a run log.

@@ -25,9 +25,9 @@ import (
 	"star/internal/settings"
 	"star/job"
 	"star/job/process"
+	"star/observe/web"
 	"star/runlog"
 	"star/transport"
-	"star/web"
 )
 
 // watching is star watch.

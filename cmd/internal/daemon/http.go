@@ -21,8 +21,8 @@ import (
 	"star/internal/flightrecorder"
 	"star/internal/settings"
 	"star/job/process"
+	"star/observe/web"
 	"star/transport"
-	"star/web"
 )
 
 // serveHTTP answers /healthz, /readyz and /metrics, and pprof to callers on this

@@ -7,7 +7,7 @@ import (
 
 	"star"
 	"star/internal/build"
-	"star/web"
+	"star/observe/web"
 )
 
 // What metrics say that follow from the run log; docs/monitoring.md lists them.

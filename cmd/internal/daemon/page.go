@@ -13,9 +13,9 @@ import (
 
 	"star/cmd/internal/export"
 	"star/coord"
+	"star/observe/web"
 	"star/runlog"
 	"star/runlog/parts"
-	"star/web"
 )
 
 // Downloads are the files that the page of a run log offers.

@@ -18,9 +18,9 @@ import (
 
 	"star/internal/exitcode"
 	"star/job"
+	"star/observe/web"
 	"star/sched"
 	"star/sched/live"
-	"star/web"
 )
 
 // answer is what a service says to a question.

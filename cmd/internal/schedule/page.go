@@ -14,10 +14,10 @@ import (
 	"star/coord/election"
 	"star/internal/exitcode"
 	"star/job"
+	"star/observe/web"
 	"star/runlog"
 	"star/sched"
 	"star/sched/live"
-	"star/web"
 )
 
 // What the page is sent each time.

@@ -20,9 +20,9 @@ import (
 	"star/internal/ports"
 	"star/internal/settings"
 	"star/job/process"
+	"star/observe/web"
 	"star/runlog"
 	"star/sched/live"
-	"star/web"
 )
 
 // Options of a service.

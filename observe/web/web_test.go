@@ -26,7 +26,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func read(t *testing.T, name string) *State {
 	t.Helper()
-	f, err := os.Open("../runlog/testdata/" + name + ".jsonl")
+	f, err := os.Open("../../runlog/testdata/" + name + ".jsonl")
 	if err != nil {
 		t.Fatal(err)
 	}
