@@ -9,8 +9,8 @@ import (
 	"golang.org/x/term"
 
 	"star/bench"
-	"star/cmd/internal/explain"
 	"star/internal/settings"
+	"star/observe/explain"
 	"star/runlog"
 )
 

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"star"
-	"star/cmd/internal/explain"
+	"star/observe/explain"
 	"star/observe/web"
 	"star/runlog"
 )
