@@ -13,9 +13,9 @@ import (
 	"github.com/klauspost/compress/gzip" // in about half of compress/gzip's time, and a tenth smaller
 	"github.com/spf13/cobra"
 
-	"star/cmd/internal/export"
 	"star/internal/settings"
 	"star/job"
+	"star/observe/export"
 	"star/runlog"
 )
 

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"star/cmd/internal/export"
+	"star/observe/export"
 	"star/runlog"
 )
 

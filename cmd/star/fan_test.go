@@ -6,7 +6,7 @@ import (
 	"os"
 	"testing"
 
-	"star/cmd/internal/export"
+	"star/observe/export"
 	"star/runlog"
 )
 

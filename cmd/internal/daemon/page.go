@@ -11,8 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"star/cmd/internal/export"
 	"star/coord"
+	"star/observe/export"
 	"star/observe/web"
 	"star/runlog"
 	"star/runlog/parts"

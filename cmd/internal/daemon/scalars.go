@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"star/cmd/internal/export"
+	"star/observe/export"
 	"star/runlog"
 	"star/runlog/parts"
 )

@@ -28,7 +28,7 @@ var logs = []string{"ssgd", "ring", "queue", "lines"}
 
 func logOf(t testing.TB, name string) []byte {
 	t.Helper()
-	b, err := os.ReadFile("../../../runlog/testdata/" + name + ".jsonl")
+	b, err := os.ReadFile("../../runlog/testdata/" + name + ".jsonl")
 	if err != nil {
 		t.Fatal(err)
 	}
