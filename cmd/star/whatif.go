@@ -19,12 +19,12 @@ import (
 
 	nouns "star"
 	"star/allreduce"
-	"star/cmd/internal/whatif"
 	"star/internal/settings"
 	"star/internal/unpack"
 	"star/job"
 	"star/job/process"
 	"star/modes"
+	"star/observe/whatif"
 	"star/runlog"
 	"star/sim"
 	"star/train/optim"

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"star/cmd/internal/whatif"
+	"star/observe/whatif"
 	"star/runlog"
 )
 
