@@ -99,7 +99,7 @@ var rooms = []struct {
 	{"star/observe/whatif", "star star/modes star/runlog star/sim star/train/optim", "net os sync context math/rand math/rand/v2", "pure: what a recorded run was follows from its log"},
 	{"star/observe/explain", "star star/modes star/runlog star/straggler", "net os sync context math/rand math/rand/v2", "pure: the story of a run follows from its log"},
 	{"star/observe/export", "star star/runlog", "net os sync context math/rand math/rand/v2", "pure: files for other tools follow from a log"},
-	{"star/cmd/internal/watch", "star star/internal/exitcode star/modes star/cluster/resource/host star/runlog star/sim star/straggler star/train/optim star/transport", "", "jobs that do not run on STAR: their rows, the head pure, collector and link around it"},
+	{"star/observe/watch", "star star/internal/exitcode star/modes star/cluster/resource/host star/runlog star/sim star/straggler star/train/optim star/transport", "", "jobs that do not run on STAR: their rows, the head pure, collector and link around it"},
 	{"star/internal/ports", "", "", "addresses that are free"},
 	{"star/cmd/internal/node", "*", "", "wiring"},
 	{"star/cmd/internal/schedule", "*", "", "wiring: the queue, and processes"},

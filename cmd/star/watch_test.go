@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"star/cmd/internal/watch"
 	"star/cmd/tests/jobtest"
+	"star/observe/watch"
 	"star/runlog"
 	"star/transport"
 )
