@@ -94,7 +94,7 @@ var rooms = []struct {
 	{"star/internal/generated", "", "", "parts of pages that tests write; only tests import it"},
 	{"star/cluster/inventory", "star/modes star/cluster/placement star/cluster/resource star/internal/suggest", "", "files of hosts and jobs"},
 	{"star/cmd/internal/chaos", "star star/coord/failover star/coord/engine star/coord/engine/rehearsal star/modes star/ps/replica star/runlog star/runlog/parts star/transport/wire", "", "breaks jobs on purpose"},
-	{"star/cmd/internal/doctor", "star star/internal/exitcode star/transport star/internal/defaults star/internal/settings", "", "looks at hosts"},
+	{"star/observe/doctor", "star star/internal/exitcode star/transport star/internal/defaults star/internal/settings", "", "looks at hosts"},
 	{"star/coord/pilot", "star star/coord/advice star/modes star/modes/baseline star/pgns star/runlog star/straggler", "net os sync context math/rand math/rand/v2", "pure: a log replays to the same decisions"},
 	{"star/observe/whatif", "star star/modes star/runlog star/sim star/train/optim", "net os sync context math/rand math/rand/v2", "pure: what a recorded run was follows from its log"},
 	{"star/observe/explain", "star star/modes star/runlog star/straggler", "net os sync context math/rand math/rand/v2", "pure: the story of a run follows from its log"},

@@ -6,12 +6,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"star/cmd/internal/doctor"
 	"star/internal/defaults"
 	"star/internal/exitcode"
 	"star/internal/settings"
 	"star/job"
 	"star/job/process"
+	"star/observe/doctor"
 	"star/transport"
 )
 
