@@ -82,7 +82,7 @@ var rooms = []struct {
 	{"star/job/tenant", "star star/cluster star/coord star/internal/loopback star/job/process star/job star/modes star/cluster/resource star/cluster/resource/actuate star/cluster/resource/host star/transport", "", "the gossip and the cluster of a job: a worker knows them by an interface of its own"},
 	{"star/worker/configure", "star star/coord star/worker/inject star/job/process star/internal/settings star/job star/cluster/resource/actuate star/runlog star/sim/trace star/worker star/cluster star/job/options star/job/tenant star/transport", "", "settings, and a worker"},
 	{"star/worker/launch", "star/train/checkpoint star/worker/configure star/job/process star/internal/settings star/job star/worker star/job/options", "", "programs of others as workers: links no model of ours"},
-	{"star/internal/schedsim", "star/internal/settings star/job star/runlog star/sched star/sched/workload star/internal/unpack", "", "what commands that simulate schedulers read and write alike"},
+	{"star/sched/schedsim", "star/internal/settings star/job star/runlog star/sched star/sched/workload star/internal/unpack", "", "what commands that simulate schedulers read and write alike"},
 	{"star/internal/settings", "star/internal/exitcode star/internal/defaults star/internal/loopback star/internal/suggest", "", "settings know no room"},
 	{"star/internal/loopback", "", "os context time math/rand math/rand/v2", "which addresses are this host's own"},
 	{"star/internal/suggest", "", "net os sync context time math/rand math/rand/v2", "pure: words"},
@@ -225,9 +225,9 @@ func TestPure(t *testing.T) {
 
 // links are packages of others that few rooms may link, by whatever way: rooms, and why. A folder stands for all below it.
 var links = []struct{ pkg, rooms, why string }{
-	{"github.com/spf13/cobra", "cmd launch internal/settings job/options worker/configure internal/schedsim", "a command line is a program's affair"},
-	{"github.com/spf13/pflag", "cmd launch internal/settings job/options worker/configure internal/schedsim", "a command line is a program's affair"},
-	{"go.yaml.in/yaml/v3", "cmd launch internal/settings job/options worker/configure internal/schedsim cluster/inventory server sim bench sim/trace/ops", "files of settings, hosts, scenarios and recorded operations, for those that read them"},
+	{"github.com/spf13/cobra", "cmd launch internal/settings job/options worker/configure sched/schedsim", "a command line is a program's affair"},
+	{"github.com/spf13/pflag", "cmd launch internal/settings job/options worker/configure sched/schedsim", "a command line is a program's affair"},
+	{"go.yaml.in/yaml/v3", "cmd launch internal/settings job/options worker/configure sched/schedsim cluster/inventory server sim bench sim/trace/ops", "files of settings, hosts, scenarios and recorded operations, for those that read them"},
 	{"github.com/hashicorp/memberlist", "cmd launch cluster job/tenant worker/configure server", "a worker and its models take part in no gossip by themselves"},
 	{"github.com/prometheus/client_golang/prometheus", "cmd", "programs have /metrics"},
 	{"github.com/miekg/dns", "cmd launch cluster job/tenant worker/configure server", "memberlist links it"},

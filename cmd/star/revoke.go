@@ -8,9 +8,9 @@ import (
 	"syscall"
 	"time"
 
-	"star/internal/schedsim"
 	"star/internal/settings"
 	"star/sched/market"
+	"star/sched/schedsim"
 )
 
 // spot takes workers' machines away while the job trains, as --revoke says, and starts others in their places. Lives count from when the training has begun.

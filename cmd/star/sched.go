@@ -16,10 +16,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"star/internal/schedsim"
 	"star/internal/settings"
 	"star/job"
 	"star/sched"
+	"star/sched/schedsim"
 	"star/sched/workload"
 )
 

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
-	"star/internal/schedsim"
 	"star/sched"
+	"star/sched/schedsim"
 	"star/sched/workload"
 )
 

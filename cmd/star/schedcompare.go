@@ -14,11 +14,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"star/internal/schedsim"
 	"star/internal/settings"
 	"star/job"
 	"star/runlog"
 	"star/sched"
+	"star/sched/schedsim"
 	"star/sched/workload"
 )
 

@@ -5,10 +5,10 @@ import (
 	"os"
 	"strings"
 
-	"star/internal/schedsim"
 	"star/job"
 	"star/runlog"
 	"star/sched/estimate"
+	"star/sched/schedsim"
 	"star/sched/workload"
 )
 

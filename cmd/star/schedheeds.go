@@ -8,9 +8,9 @@ import (
 	"slices"
 	"strings"
 
-	"star/internal/schedsim"
 	"star/internal/settings"
 	"star/sched"
+	"star/sched/schedsim"
 )
 
 // noteUnused says of each setting of star sched sim with which none of the policies does anything that it is so: somebody could take a result for what it is not. It is no

@@ -13,10 +13,10 @@ import (
 
 	"gonum.org/v1/gonum/stat"
 
-	"star/internal/schedsim"
 	"star/internal/settings"
 	"star/job"
 	"star/sched/estimate"
+	"star/sched/schedsim"
 	"star/sched/workload"
 )
 

@@ -11,11 +11,11 @@ import (
 	"strconv"
 
 	"star/cmd/internal/schedule"
-	"star/internal/schedsim"
 	"star/internal/unpack"
 	"star/observe/web"
 	"star/runlog"
 	"star/sched"
+	"star/sched/schedsim"
 	"star/sched/workload"
 )
 
