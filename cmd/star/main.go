@@ -10,13 +10,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"star/cmd/internal/daemon"
-	"star/cmd/internal/schedule"
 	"star/internal/build"
 	"star/internal/settings"
+	"star/sched/service"
 )
 
 func main() {
-	schedule.Keep()
+	service.Keep()
 	keepPod()
 	daemon.Main(root())
 }

@@ -15,9 +15,9 @@ import (
 	"strings"
 	"time"
 
-	"star/cmd/internal/schedule"
 	"star/internal/settings"
 	"star/sched/live"
+	"star/sched/service"
 )
 
 // schedEngine is who starts the workers of star sched serve.
@@ -66,7 +66,7 @@ func (e *schedEngine) valid(s *settings.Set, hosts, address string, places int) 
 }
 
 // use says how workers are started, and where there are places for how many.
-func (e *schedEngine) use(s *settings.Set, o *schedule.Options, hosts string, places int) error {
+func (e *schedEngine) use(s *settings.Set, o *service.Options, hosts string, places int) error {
 	switch e.name {
 	case "slurm":
 		return e.slurm(s, o)
@@ -146,7 +146,7 @@ func here(name string) bool {
 
 // slurm has workers be steps of their own of Slurm: srun is a process of the service, which passes signals on and ends as the worker does. A node is a host, with room for as
 // many workers as it has processors for.
-func (e *schedEngine) slurm(s *settings.Set, o *schedule.Options) error {
+func (e *schedEngine) slurm(s *settings.Set, o *service.Options) error {
 	nodes, said, err := e.nodes()
 	if err != nil {
 		return err

@@ -18,10 +18,10 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"star/cmd/internal/schedule"
 	"star/deploy"
 	"star/internal/exitcode"
 	"star/sched/live"
+	"star/sched/service"
 )
 
 // A worker of star sched serve in Kubernetes is a pod, with the template of deploy/k8s/job, and a process of the service that applies it, waits for its end, and ends as it
@@ -38,7 +38,7 @@ var podEvery = time.Second
 var podBegins = 2 * time.Minute
 
 // kubernetes has workers be pods. There is one host, with as many places as are given: Kubernetes finds the nodes.
-func (e *schedEngine) kubernetes(o *schedule.Options, places int) error {
+func (e *schedEngine) kubernetes(o *service.Options, places int) error {
 	if _, err := exec.LookPath("kubectl"); err != nil {
 		return unavailable{fmt.Errorf("--engine k8s: %w: start the service where kubectl is", err)}
 	}

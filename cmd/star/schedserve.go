@@ -23,7 +23,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"star/cluster/inventory"
-	"star/cmd/internal/schedule"
 	"star/internal/exitcode"
 	"star/internal/ports"
 	"star/internal/settings"
@@ -33,6 +32,7 @@ import (
 	"star/observe/web"
 	"star/sched"
 	"star/sched/live"
+	"star/sched/service"
 	"star/transport"
 )
 
@@ -49,7 +49,7 @@ func schedServeCommand() *cobra.Command {
 	var slot, keep time.Duration
 	var places int
 	var insecure bool // of earlier releases
-	var peers schedule.Peers
+	var peers service.Peers
 	var secret settings.Secret
 	var shows credentials
 	var jobs string
@@ -111,7 +111,7 @@ docs/scheduling.md has the file of a job, and what happens when something is gon
 			case !settings.Loopback(listen):
 				return s.Invalid("listen", errors.New("want a loopback address: who is elsewhere uses the service by ssh"))
 			}
-			o := schedule.Options{Dir: dir, Policy: policy, Slot: slot, Keep: keep, Address: address,
+			o := service.Options{Dir: dir, Policy: policy, Slot: slot, Keep: keep, Address: address,
 				Log: options.Logger(&settings.Job{LogLevel: logLevel, LogFormat: logFormat}, os.Stderr, "role", "sched")}
 			if err := engine.valid(s, hosts, address, places); err != nil {
 				return err
@@ -158,7 +158,7 @@ func schedAddress(s *settings.Set, address string) error {
 }
 
 // schedPeers looks whether several services can have one queue as they are told.
-func schedPeers(s *settings.Set, o *schedule.Options, p *schedule.Peers, jobs, engine, hosts string) error {
+func schedPeers(s *settings.Set, o *service.Options, p *service.Peers, jobs, engine, hosts string) error {
 	if len(p.Members) == 0 {
 		return refuse(s, "is for several services: give --peers, the addresses of all of them, or leave this out", "rank", "jobs", "wait", "token", "tls-cert", "tls-key", "tls-ca")
 	}
@@ -204,7 +204,7 @@ func schedPeers(s *settings.Set, o *schedule.Options, p *schedule.Peers, jobs, e
 }
 
 // serveSched runs the service and its page until ctx is over.
-func serveSched(ctx context.Context, s *settings.Set, o schedule.Options, l net.Listener, page string) error {
+func serveSched(ctx context.Context, s *settings.Set, o service.Options, l net.Listener, page string) error {
 	if page != "" {
 		pl, err := net.Listen(transport.ListenNetwork(page), page)
 		if err != nil {
@@ -219,9 +219,9 @@ func serveSched(ctx context.Context, s *settings.Set, o schedule.Options, l net.
 		go servePage(ctx, pl, page, o.Page.Handler(nil)) // the queue is worth more than its page
 	}
 	if o.Peers != nil {
-		return schedule.ServePeers(ctx, o, l)
+		return service.ServePeers(ctx, o, l)
 	}
-	svc, err := schedule.Start(o)
+	svc, err := service.Start(o)
 	if err != nil {
 		return err
 	}
@@ -232,7 +232,7 @@ func serveSched(ctx context.Context, s *settings.Set, o schedule.Options, l net.
 }
 
 // schedHosts says on which hosts how many workers run, and how they are started there.
-func schedHosts(s *settings.Set, o *schedule.Options, file string, places int) error {
+func schedHosts(s *settings.Set, o *service.Options, file string, places int) error {
 	known := map[string]inventory.Host{}
 	if file == "" {
 		name, err := os.Hostname()
@@ -305,7 +305,7 @@ func schedEnviron() (env []string) {
 func scheduledJob(ctx context.Context, s *settings.Set, dir, job, addr, token string, timeout time.Duration) (string, string, error) {
 	name, in := cmp.Or(addr, job), cmp.Or(dir, schedDir)
 	if dir == "" {
-		if _, err := schedule.ReadAddress(in); err != nil || name == "" || s.Origin("token") == settings.Origin("--token") {
+		if _, err := service.ReadAddress(in); err != nil || name == "" || s.Origin("token") == settings.Origin("--token") {
 			return addr, token, nil
 		}
 	} else if name == "" {
@@ -313,7 +313,7 @@ func scheduledJob(ctx context.Context, s *settings.Set, dir, job, addr, token st
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	at, secret, err := schedule.Reach(ctx, in, name)
+	at, secret, err := service.Reach(ctx, in, name)
 	switch {
 	case err == nil:
 		return at, secret, nil
@@ -377,7 +377,7 @@ func submitTo(cmd *cobra.Command, s *settings.Set, dir, file, name string, deadl
 	}
 	ctx, cancel := context.WithTimeout(cmd.Context(), answerTime)
 	defer cancel()
-	j, err := schedule.Submit(ctx, dir, spec)
+	j, err := service.Submit(ctx, dir, spec)
 	if job.ExitCode(err) == exitcode.Corrupt {
 		return fmt.Errorf("%s: %w", file, err)
 	} else if err != nil {
@@ -414,7 +414,7 @@ func schedCancelCommand() *cobra.Command {
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), answerTime)
 			defer cancel()
-			return schedule.Cancel(ctx, dir, args[0])
+			return service.Cancel(ctx, dir, args[0])
 		},
 	}
 	s.Bind(cmd)
@@ -438,19 +438,19 @@ func schedStatusCommand() *cobra.Command {
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), answerTime)
 			defer cancel()
-			st, err := schedule.Ask(ctx, dir)
+			st, err := service.Ask(ctx, dir)
 			if err != nil {
 				return err
 			}
 			if all {
-				jobs, torn, err := schedule.ReadArchive(st.Archive)
+				jobs, torn, err := service.ReadArchive(st.Archive)
 				if err != nil {
 					return err
 				}
 				if torn > 0 {
 					fmt.Fprintf(cmd.ErrOrStderr(), "%s: %d lines are not whole, and left out\n", st.Archive, torn)
 				}
-				st.Jobs = append(append([]schedule.JobStatus{}, jobs...), st.Jobs...)
+				st.Jobs = append(append([]service.JobStatus{}, jobs...), st.Jobs...)
 			}
 			if asJSON {
 				return json.NewEncoder(cmd.OutOrStdout()).Encode(st)
@@ -463,7 +463,7 @@ func schedStatusCommand() *cobra.Command {
 }
 
 // printSched prints the tables of star sched status. Some of their words are those of jobs' programs.
-func printSched(to io.Writer, st schedule.Status, now time.Time) error {
+func printSched(to io.Writer, st service.Status, now time.Time) error {
 	out := new(bytes.Buffer)
 	if err := tables(out, st, now); err != nil {
 		return err
@@ -473,7 +473,7 @@ func printSched(to io.Writer, st schedule.Status, now time.Time) error {
 }
 
 // tables are those of star sched status.
-func tables(out io.Writer, st schedule.Status, now time.Time) error {
+func tables(out io.Writer, st service.Status, now time.Time) error {
 	cell := strings.NewReplacer("\n", " ", "\t", " ").Replace
 	fmt.Fprintf(out, "%s under %s, since %s\n", st.Dir, st.Policy, st.Since.Local().Format("2006-01-02 15:04:05"))
 	if st.Error != "" {

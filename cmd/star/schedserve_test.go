@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"star/cmd/internal/schedule"
 	"star/sched/live"
+	"star/sched/service"
 )
 
 // What star sched status says of deadlines, 100 s after the queue began: met, missed, still to come, and over.
@@ -16,7 +16,7 @@ func TestPrintSchedDeadlines(t *testing.T) {
 	is := func(b bool) *bool { return &b }
 	since := time.Unix(1e9, 0)
 	var out bytes.Buffer
-	err := printSched(&out, schedule.Status{Since: since, Jobs: []schedule.JobStatus{
+	err := printSched(&out, service.Status{Since: since, Jobs: []service.JobStatus{
 		{Job: "met", State: live.Done, Samples: 7, Of: 7, Deadline: at(90), Ended: at(60), Met: is(true)},
 		{Job: "missed", State: live.Done, Samples: 7, Of: 7, Deadline: at(50), Ended: at(60), Met: is(false)},
 		{Job: "declined", State: live.Declined, Of: 7, Deadline: at(50), Met: is(false)},
@@ -46,7 +46,7 @@ func TestPrintSchedDeadlines(t *testing.T) {
 // Words of a job's program do not reach the terminal of a caller of star sched status with their control characters, and keep to their line.
 func TestPrintSchedControlCharacters(t *testing.T) {
 	var out bytes.Buffer
-	err := printSched(&out, schedule.Status{Error: "\x1b[2J", Hosts: []schedule.HostStatus{{Host: "h", Slow: "\x1b]0;pwn\a"}}, Jobs: []schedule.JobStatus{{Job: "a", Of: 1, Why: "\x1b[2Jone\ntwo\tthree\u009b"}}}, time.Now())
+	err := printSched(&out, service.Status{Error: "\x1b[2J", Hosts: []service.HostStatus{{Host: "h", Slow: "\x1b]0;pwn\a"}}, Jobs: []service.JobStatus{{Job: "a", Of: 1, Why: "\x1b[2Jone\ntwo\tthree\u009b"}}}, time.Now())
 	if err != nil || strings.ContainsAny(out.String(), "\x1b\a\u009b") || !strings.Contains(out.String(), "?[2Jone two three?") {
 		t.Errorf("%q, %v", out.String(), err)
 	}

@@ -10,12 +10,12 @@ import (
 	"path/filepath"
 	"strconv"
 
-	"star/cmd/internal/schedule"
 	"star/internal/unpack"
 	"star/observe/web"
 	"star/runlog"
 	"star/sched"
 	"star/sched/schedsim"
+	"star/sched/service"
 	"star/sched/workload"
 )
 
@@ -29,7 +29,7 @@ func readSchedule(path string) (s web.Schedules, err error) {
 		return s, errNoSchedule
 	}
 	if info.IsDir() {
-		if s, err = schedule.Read(path); errors.Is(err, fs.ErrNotExist) {
+		if s, err = service.Read(path); errors.Is(err, fs.ErrNotExist) {
 			return s, errNoSchedule
 		}
 		return s, err
@@ -127,7 +127,7 @@ func outcomes(s *web.Schedule, h workload.Schedule) {
 			s.Running.Add(j, mostListed)
 			continue
 		}
-		j.Waited = milli(schedule.Waited(o.Steps, o.Submit, o.End))
+		j.Waited = milli(service.Waited(o.Steps, o.Submit, o.End))
 		jct += o.JCT()
 		s.Ended.Add(j, mostListed)
 	}

@@ -8,9 +8,9 @@ import (
 	"strings"
 	"testing"
 
-	"star/cmd/internal/schedule"
 	"star/cmd/tests/jobtest"
 	"star/sched/live"
+	"star/sched/service"
 )
 
 // Three jobs under a service that is killed: one is made smaller, one stopped and resumed, and each sample is used once.
@@ -21,7 +21,7 @@ func TestSched(t *testing.T) {
 	if err := os.WriteFile(slow, []byte("name: slow\nsettings: {model: softmax, dataset: digits}\nsamples: 1000\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s.Until("the service answers", func(schedule.Status) bool { return true })
+	s.Until("the service answers", func(service.Status) bool { return true })
 	if out, err := s.Command("submit", slow).CombinedOutput(); jobtest.ExitCode(err) != 65 || !strings.Contains(string(out), "norates.yaml: rates: this policy must know how fast a job is") {
 		t.Errorf("a job of which nobody knows how fast it is: %v\n%s", err, out)
 	}
@@ -39,15 +39,15 @@ func TestSched(t *testing.T) {
 	s.Kill()
 	s.Start("--policy", "srtf", "--places", "2") // which gives both places to one
 	s.Trains("other", 2)
-	if st := s.Until("long waits", func(st schedule.Status) bool { return jobtest.JobOf(st, "long").State == live.Waiting }); jobtest.JobOf(st, "long").Samples == 0 {
+	if st := s.Until("long waits", func(st service.Status) bool { return jobtest.JobOf(st, "long").State == live.Waiting }); jobtest.JobOf(st, "long").Samples == 0 {
 		t.Error("long waits, and is not known to have used samples")
 	}
 	s.Submit("gone", 6000, 2, "", "--deadline", "1h")
 	if out, err := s.Command("cancel", "gone").CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
-	st := s.Until("all jobs have ended", func(st schedule.Status) bool {
-		return len(st.Jobs) == 3 && !slices.ContainsFunc(st.Jobs, func(j schedule.JobStatus) bool { return j.Ended == nil || j.Workers > 0 })
+	st := s.Until("all jobs have ended", func(st service.Status) bool {
+		return len(st.Jobs) == 3 && !slices.ContainsFunc(st.Jobs, func(j service.JobStatus) bool { return j.Ended == nil || j.Workers > 0 })
 	})
 	for name, want := range map[string]live.State{"long": live.Done, "other": live.Done, "gone": live.Cancelled} {
 		if j := jobtest.JobOf(st, name); j.State != want {
@@ -61,7 +61,7 @@ func TestSched(t *testing.T) {
 	if out, err := s.Command("cancel", "gone").CombinedOutput(); err == nil || !strings.Contains(string(out), "gone is cancelled already; it was submitted again, and gone.2 is ") {
 		t.Errorf("%v\n%s", err, out)
 	}
-	st = s.Until("gone.2 is done", func(st schedule.Status) bool { return jobtest.JobOf(st, "gone.2").State == live.Done })
+	st = s.Until("gone.2 is done", func(st service.Status) bool { return jobtest.JobOf(st, "gone.2").State == live.Done })
 	if j := jobtest.JobOf(st, "gone"); j.State != live.Cancelled || j.Samples != 0 {
 		t.Errorf("gone is %s with %d samples: %s", j.State, j.Samples, j.Why)
 	}

@@ -10,9 +10,9 @@ import (
 	"syscall"
 	"testing"
 
-	"star/cmd/internal/schedule"
 	"star/cmd/tests/jobtest"
 	"star/sched/live"
+	"star/sched/service"
 )
 
 // The disk of a service and its jobs is full while one trains: another one is refused with 73, nothing is started, also not the one that has ended for that, and no job has
@@ -28,7 +28,7 @@ func TestSchedFullDisk(t *testing.T) {
 	t.Cleanup(func() { syscall.Unmount(disk, syscall.MNT_DETACH) })
 	s := jobtest.SchedulerAt(t, filepath.Join(disk, "q"), "")
 	s.Start("--policy", "fifo", "--places", "2")
-	s.Until("the service answers", func(schedule.Status) bool { return true })
+	s.Until("the service answers", func(service.Status) bool { return true })
 	s.Submit("first", 4_000_000, 1, "")
 	s.Trains("first", 1)
 	if err := exec.Command("dd", "if=/dev/zero", "of="+filepath.Join(disk, "fill"), "bs=4k").Run(); err == nil {
@@ -43,7 +43,7 @@ func TestSchedFullDisk(t *testing.T) {
 		t.Errorf("a job on a full disk: %v\n%s", err, out)
 	}
 	// Its log cannot be written, so it ends, and is not started again.
-	s.Until("first waits for room", func(st schedule.Status) bool {
+	s.Until("first waits for room", func(st service.Status) bool {
 		return strings.Contains(st.Error, "there is no room for jobs") && jobtest.JobOf(st, "first").State == live.Waiting
 	})
 	if err := os.Remove(filepath.Join(disk, "fill")); err != nil {
@@ -51,12 +51,12 @@ func TestSchedFullDisk(t *testing.T) {
 	}
 	s.Trains("first", 1)
 	s.Ask("there is such a job already", "submit", file)
-	st := s.Until("second is done", func(st schedule.Status) bool { return jobtest.JobOf(st, "second").Ended != nil })
+	st := s.Until("second is done", func(st service.Status) bool { return jobtest.JobOf(st, "second").Ended != nil })
 	if j := jobtest.JobOf(st, "second"); j.State != live.Done || st.Error != "" {
 		t.Errorf("%+v; %s", j, st.Error)
 	}
 	s.Ask("is cancelled already", "cancel", "first")
-	s.Until("first has ended", func(st schedule.Status) bool {
+	s.Until("first has ended", func(st service.Status) bool {
 		j := jobtest.JobOf(st, "first")
 		return j.Ended != nil && j.Workers == 0
 	})

@@ -7,9 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"star/cmd/internal/schedule"
 	"star/cmd/tests/jobtest"
 	"star/sched/live"
+	"star/sched/service"
 )
 
 // Each worker sees a GPU of its host that no other has, also those of other jobs, and one that is free again is given away again.
@@ -23,7 +23,7 @@ func TestSchedGPUs(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Start("--hosts", hosts, "--policy", "fifo")
-	s.Until("the service answers", func(schedule.Status) bool { return true })
+	s.Until("the service answers", func(service.Status) bool { return true })
 	command := fmt.Sprintf("command: [sh, -c, 'echo $CUDA_VISIBLE_DEVICES $CUDA_DEVICE_ORDER > %s/$STAR_JOB-$STAR_RANK; exec %s worker']\nworkers: ", seen, jobtest.Star(t))
 	sees := func(worker string) string {
 		text, err := os.ReadFile(filepath.Join(seen, worker))
@@ -45,7 +45,7 @@ func TestSchedGPUs(t *testing.T) {
 		t.Errorf("they see %v", all)
 	}
 	s.Ask("is cancelled already", "cancel", "one")
-	s.Until("one has ended", func(st schedule.Status) bool {
+	s.Until("one has ended", func(st service.Status) bool {
 		j := jobtest.JobOf(st, "one")
 		return j.State == live.Cancelled && j.Workers == 0
 	})

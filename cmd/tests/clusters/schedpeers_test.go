@@ -11,11 +11,11 @@ import (
 	"testing"
 	"time"
 
-	"star/cmd/internal/schedule"
 	"star/cmd/tests/jobtest"
 	"star/coord/election"
 	"star/job"
 	"star/sched/live"
+	"star/sched/service"
 )
 
 // Three services with one queue. The one that decides is killed while a job runs: another one decides, and the job goes on in the same life, with the same processes,
@@ -33,7 +33,7 @@ func TestSchedPeers(t *testing.T) {
 		t.Errorf("two of one rank: %v\n%s", err, out)
 	}
 
-	before := jobtest.JobOf(second.Until("it answers", func(schedule.Status) bool { return true }), "long")
+	before := jobtest.JobOf(second.Until("it answers", func(service.Status) bool { return true }), "long")
 	v.All[first].Kill()
 	second.Trains("long", 2)
 	now := v.Decider(second)
@@ -42,7 +42,7 @@ func TestSchedPeers(t *testing.T) {
 	}
 	second.Submit("other", 40000, 2, "")
 	second.Trains("other", 1) // a worker of the first job, which another service has started, has left
-	st := second.Until("long has one worker", func(st schedule.Status) bool { return jobtest.JobOf(st, "long").Workers == 1 })
+	st := second.Until("long has one worker", func(st service.Status) bool { return jobtest.JobOf(st, "long").Workers == 1 })
 	if j := jobtest.JobOf(st, "long"); j.Lives != before.Lives || j.Preemptions != 0 {
 		t.Errorf("long has had %d lives, %d before, and %d preemptions: %s", j.Lives, before.Lives, j.Preemptions, j.Why)
 	}
@@ -61,8 +61,8 @@ func TestSchedPeers(t *testing.T) {
 	v.Start(first)
 	v.Decider(last)
 	last.Ask("is cancelled already", "cancel", "long")
-	st = last.Until("all jobs have ended", func(st schedule.Status) bool {
-		return len(st.Jobs) == 2 && !slices.ContainsFunc(st.Jobs, func(j schedule.JobStatus) bool { return j.Ended == nil || j.Workers > 0 })
+	st = last.Until("all jobs have ended", func(st service.Status) bool {
+		return len(st.Jobs) == 2 && !slices.ContainsFunc(st.Jobs, func(j service.JobStatus) bool { return j.Ended == nil || j.Workers > 0 })
 	})
 	for name, want := range map[string]live.State{"long": live.Cancelled, "other": live.Done} {
 		if j := jobtest.JobOf(st, name); j.State != want {
@@ -90,8 +90,8 @@ func TestSchedPeersAway(t *testing.T) {
 	for i := range jobs {
 		spec := live.Spec{Name: fmt.Sprint("job-", i), Samples: 1000, Settings: map[string]string{"model": "softmax", "dataset": "digits", "note": strings.Repeat("x", 100)}}
 		for _, do := range []func() error{
-			func() error { _, err := schedule.Submit(ctx, other.Dir, spec); return err },
-			func() error { return schedule.Cancel(ctx, other.Dir, spec.Name) },
+			func() error { _, err := service.Submit(ctx, other.Dir, spec); return err },
+			func() error { return service.Cancel(ctx, other.Dir, spec.Name) },
 		} {
 			for err := do(); err != nil && !strings.Contains(err.Error(), " already"); err = do() { // nobody may decide for a moment
 				if ctx.Err() != nil || job.ExitCode(err) != 69 {
@@ -119,7 +119,7 @@ func TestSchedPeersAway(t *testing.T) {
 	v.All[first].Kill()
 	v.Start((first + 2) % 3)
 	v.Decider(away)
-	st := away.Until("all jobs are known", func(st schedule.Status) bool { return len(st.Jobs) == jobs+2 })
+	st := away.Until("all jobs are known", func(st service.Status) bool { return len(st.Jobs) == jobs+2 })
 	cancelled := 0
 	for _, j := range st.Jobs {
 		if j.State == live.Cancelled {
@@ -132,7 +132,7 @@ func TestSchedPeersAway(t *testing.T) {
 	away.Trains("long", 1)
 	away.Ask("is cancelled already", "cancel", "long")
 	away.Ask("is cancelled already", "cancel", "more")
-	away.Until("long has ended", func(st schedule.Status) bool { j := jobtest.JobOf(st, "long"); return j.Ended != nil && j.Workers == 0 })
+	away.Until("long has ended", func(st service.Status) bool { j := jobtest.JobOf(st, "long"); return j.Ended != nil && j.Workers == 0 })
 	away.UsedOnce("long", -1)
 }
 

@@ -8,9 +8,9 @@ import (
 	"strings"
 	"testing"
 
-	"star/cmd/internal/schedule"
 	"star/cmd/tests/jobtest"
 	"star/sched/live"
+	"star/sched/service"
 )
 
 // The coordinator of a job answers callers with the job's token only, also on loopback: the owner of the service, which tells it. A caller that
@@ -22,7 +22,7 @@ func TestSchedStopped(t *testing.T) {
 	s.Start("--policy", "fifo", "--places", "1")
 	s.Submit("long", 4_000_000, 1, "workers: 1\n", "--deadline", "10h")
 	s.Trains("long", 1)
-	addr := jobtest.JobOf(s.Until("it answers", func(schedule.Status) bool { return true }), "long").Addr
+	addr := jobtest.JobOf(s.Until("it answers", func(service.Status) bool { return true }), "long").Addr
 	ctl := func(env string, args ...string) (string, int) {
 		cmd := exec.Command(jobtest.Star(t), append([]string{"ctl"}, args...)...)
 		cmd.Dir, cmd.Env = t.TempDir(), append(os.Environ(), env)
@@ -44,7 +44,7 @@ func TestSchedStopped(t *testing.T) {
 	if out, code := ctl("STAR_TOKEN=of-the-services", "--dir", s.Dir, "--job", "long", "stop"); code != 0 {
 		t.Fatalf("the owner: exit code %d\n%s", code, out)
 	}
-	st := s.Until("long has ended", func(st schedule.Status) bool { return jobtest.JobOf(st, "long").Ended != nil })
+	st := s.Until("long has ended", func(st service.Status) bool { return jobtest.JobOf(st, "long").Ended != nil })
 	if j := jobtest.JobOf(st, "long"); j.State != live.Stopped || j.Met == nil || *j.Met || !strings.Contains(j.Why, "by star ctl, at ") {
 		t.Errorf("long is %s: %s", j.State, j.Why)
 	}
@@ -57,7 +57,7 @@ func TestSchedPeersTLS(t *testing.T) {
 	s := v.All[(v.Decider(v.All[0])+1)%3] // one that passes questions on
 	env := filepath.Join(t.TempDir(), "env")
 	s.Submit("shows", 6000, 1, "workers: 1\ncommand: [sh, -c, 'env > "+env+".new; mv "+env+".new "+env+"; sleep 60']\n")
-	s.Until("its worker has begun", func(schedule.Status) bool { _, err := os.Stat(env); return err == nil })
+	s.Until("its worker has begun", func(service.Status) bool { _, err := os.Stat(env); return err == nil })
 	text, err := os.ReadFile(env)
 	if err != nil {
 		t.Fatal(err)

@@ -16,9 +16,9 @@ import (
 	"time"
 
 	"star/cmd/internal/chaos"
-	"star/cmd/internal/schedule"
 	"star/internal/ports"
 	"star/sched/live"
+	"star/sched/service"
 )
 
 // Scheduler is a star sched serve with its folder.
@@ -38,7 +38,7 @@ type Scheduler struct {
 func SchedulerOf(t *testing.T, args ...string) *Scheduler {
 	s := SchedulerAt(t, filepath.Join(t.TempDir(), "q"), "")
 	s.Start(args...)
-	s.Until("the service answers", func(schedule.Status) bool { return true })
+	s.Until("the service answers", func(service.Status) bool { return true })
 	return s
 }
 
@@ -141,11 +141,11 @@ func (s *Scheduler) Ask(already, what string, args ...string) {
 }
 
 // Until waits for the service to say something.
-func (s *Scheduler) Until(what string, f func(schedule.Status) bool) (st schedule.Status) {
+func (s *Scheduler) Until(what string, f func(service.Status) bool) (st service.Status) {
 	s.t.Helper()
 	for end := time.Now().Add(3 * time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 		out, err := s.Command("status", "--json").Output()
-		if st = (schedule.Status{}); err == nil && json.Unmarshal(out, &st) == nil && f(st) {
+		if st = (service.Status{}); err == nil && json.Unmarshal(out, &st) == nil && f(st) {
 			return st
 		}
 	}
@@ -154,8 +154,8 @@ func (s *Scheduler) Until(what string, f func(schedule.Status) bool) (st schedul
 }
 
 // JobOf is a job in what a service says.
-func JobOf(st schedule.Status, name string) (j schedule.JobStatus) {
-	if i := slices.IndexFunc(st.Jobs, func(j schedule.JobStatus) bool { return j.Job == name }); i >= 0 {
+func JobOf(st service.Status, name string) (j service.JobStatus) {
+	if i := slices.IndexFunc(st.Jobs, func(j service.JobStatus) bool { return j.Job == name }); i >= 0 {
 		j = st.Jobs[i]
 	}
 	return j
@@ -165,7 +165,7 @@ func JobOf(st schedule.Status, name string) (j schedule.JobStatus) {
 func (s *Scheduler) Trains(name string, workers int) {
 	s.t.Helper()
 	var before int64 = -1
-	s.Until(fmt.Sprintf("%s trains with %d workers", name, workers), func(st schedule.Status) bool {
+	s.Until(fmt.Sprintf("%s trains with %d workers", name, workers), func(st service.Status) bool {
 		j := JobOf(st, name)
 		if j.State != live.Running || j.Workers != workers {
 			before = -1
@@ -256,8 +256,8 @@ func (v *Schedulers) Start(rank int) { v.All[rank].Start(v.Args(rank)...) }
 // Decider is who decides, as another one says.
 func (v *Schedulers) Decider(ask *Scheduler) (rank int) {
 	v.t.Helper()
-	ask.Until("one decides", func(st schedule.Status) bool {
-		rank = slices.IndexFunc(st.Peers, func(p schedule.PeerStatus) bool { return p.Decides })
+	ask.Until("one decides", func(st service.Status) bool {
+		rank = slices.IndexFunc(st.Peers, func(p service.PeerStatus) bool { return p.Decides })
 		return rank >= 0
 	})
 	return rank

@@ -9,9 +9,9 @@ import (
 	"syscall"
 	"testing"
 
-	"star/cmd/internal/schedule"
 	"star/cmd/tests/jobtest"
 	"star/sched/live"
+	"star/sched/service"
 )
 
 // star sched serve beside the cluster, with pods as workers: a job gives one to a second job, the service is killed and finds the others again, a pod that somebody deletes
@@ -31,7 +31,7 @@ func (c *cluster) testSched(t *testing.T) {
 		return strings.Fields(c.run(t, "get", "pods", "--selector=app.kubernetes.io/instance=star-"+job, "--field-selector=status.phase=Running", "-o", `jsonpath={range .items[*]}{.metadata.uid} {end}`))
 	}
 	serve()
-	s.Until("the service answers", func(st schedule.Status) bool { return true })
+	s.Until("the service answers", func(st service.Status) bool { return true })
 	const long = "a-job-with-the-longest-name-that-a-service-can-hav" // its pods' names are longer than a label may be
 	s.Submit(long, 4_000_000, 2, "", "--deadline", "24h")
 	s.Trains(long, 2)
@@ -62,13 +62,13 @@ func (c *cluster) testSched(t *testing.T) {
 	s.Ask("is cancelled already", "cancel", "other")
 	s.Trains(long, 2) // it has the place again
 	s.Submit("short", 2_000, 2, "", "--deadline", "24h")
-	st := s.Until("short has ended", func(st schedule.Status) bool { return jobtest.JobOf(st, "short").Ended != nil })
+	st := s.Until("short has ended", func(st service.Status) bool { return jobtest.JobOf(st, "short").Ended != nil })
 	if j := jobtest.JobOf(st, "short"); j.State != live.Done || j.Met == nil || !*j.Met || j.Lives != 1 {
 		t.Errorf("short: %+v", j)
 	}
 	s.Ask("is cancelled already", "cancel", long)
-	st = s.Until("all have ended", func(st schedule.Status) bool {
-		return !slices.ContainsFunc(st.Jobs, func(j schedule.JobStatus) bool { return j.Ended == nil || j.Workers > 0 })
+	st = s.Until("all have ended", func(st service.Status) bool {
+		return !slices.ContainsFunc(st.Jobs, func(j service.JobStatus) bool { return j.Ended == nil || j.Workers > 0 })
 	})
 	for _, name := range []string{long, "other"} {
 		if j := jobtest.JobOf(st, name); j.State != live.Cancelled || j.Lives != 1 || j.Preemptions != 0 {
@@ -79,7 +79,7 @@ func (c *cluster) testSched(t *testing.T) {
 	s.UsedOnce("short", 2_000)
 
 	s.Ask("there is such a job already", "submit", c.write(t, "empty.yaml", "name: empty\nsettings: {model: resnet20, dataset: \"cifar10:/nowhere\"}\nsamples: 1000\nrates: {1: 100}\n"))
-	st = s.Until("a job without data has failed", func(st schedule.Status) bool { return jobtest.JobOf(st, "empty").Ended != nil })
+	st = s.Until("a job without data has failed", func(st service.Status) bool { return jobtest.JobOf(st, "empty").Ended != nil })
 	if j := jobtest.JobOf(st, "empty"); j.State != live.Failed || !strings.Contains(j.Why, "66") {
 		t.Errorf("%+v", j)
 	}

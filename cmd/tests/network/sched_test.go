@@ -13,9 +13,9 @@ import (
 	"syscall"
 	"testing"
 
-	"star/cmd/internal/schedule"
 	"star/cmd/tests/jobtest"
 	"star/sched/live"
+	"star/sched/service"
 )
 
 // A host of star sched serve is gone without a word: the process that reaches it stays, as that of ssh would. Its worker's place goes to another host, and no sample is used twice.
@@ -29,11 +29,11 @@ func TestSchedHostGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Start("--hosts", file, "--address", "10.79.0.1", "--policy", "fifo")
-	s.Until("the service answers", func(schedule.Status) bool { return true })
+	s.Until("the service answers", func(service.Status) bool { return true })
 	s.Submit("job", 4_000_000, 2, "")
 	s.Trains("job", 2)
-	on := func(st schedule.Status) []string { return jobtest.JobOf(st, "job").Hosts }
-	s.Until("it has a worker on far", func(st schedule.Status) bool { return slices.Contains(on(st), "far") })
+	on := func(st service.Status) []string { return jobtest.JobOf(st, "job").Hosts }
+	s.Until("it has a worker on far", func(st service.Status) bool { return slices.Contains(on(st), "far") })
 
 	stopped := 0
 	pids, _ := filepath.Glob(filepath.Join(s.Jobs, "job", "worker-*.pid"))
@@ -54,13 +54,13 @@ func TestSchedHostGone(t *testing.T) {
 	if out, err := exec.Command("ip", "-n", b[3], "link", "set", b[3], "down").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	s.Until("both are on near", func(st schedule.Status) bool {
+	s.Until("both are on near", func(st service.Status) bool {
 		j := jobtest.JobOf(st, "job")
 		return j.Workers == 2 && fmt.Sprint(on(st)) == "[near]"
 	})
 	s.Trains("job", 2)
 	s.Ask("is cancelled already", "cancel", "job")
-	st := s.Until("it has ended", func(st schedule.Status) bool { j := jobtest.JobOf(st, "job"); return j.Ended != nil && j.Workers == 0 })
+	st := s.Until("it has ended", func(st service.Status) bool { j := jobtest.JobOf(st, "job"); return j.Ended != nil && j.Workers == 0 })
 	if j := jobtest.JobOf(st, "job"); j.State != live.Cancelled || j.Lives != 1 {
 		t.Errorf("%+v", j)
 	}

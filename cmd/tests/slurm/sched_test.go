@@ -11,9 +11,9 @@ import (
 	"syscall"
 	"testing"
 
-	"star/cmd/internal/schedule"
 	"star/cmd/tests/jobtest"
 	"star/sched/live"
+	"star/sched/service"
 )
 
 // star sched serve on the nodes of Slurm: workers are jobs of Slurm by the service's names, half of them leave when a second job comes, the service is killed and finds the
@@ -31,7 +31,7 @@ func (c *cluster) schedules(t *testing.T) {
 		}
 	})
 	serve()
-	s.Until("the service answers", func(st schedule.Status) bool { return len(st.Hosts) == nodes && st.Hosts[0].Places == 2 })
+	s.Until("the service answers", func(st service.Status) bool { return len(st.Hosts) == nodes && st.Hosts[0].Places == 2 })
 	s.Submit("long", 100_000_000, 8, "")
 	s.Trains("long", 8)
 	if names := c.run(t, "squeue", "--noheader", "--states=RUNNING", "--format=%j"); strings.Count(names, "star-long-worker-") != 8 {
@@ -50,11 +50,11 @@ func (c *cluster) schedules(t *testing.T) {
 		if name == "other" {
 			s.Trains(name, 4)
 		}
-		if j := jobtest.JobOf(s.Until("it answers", func(st schedule.Status) bool { return true }), name); j.Lives != 1 || j.Preemptions != 0 {
+		if j := jobtest.JobOf(s.Until("it answers", func(st service.Status) bool { return true }), name); j.Lives != 1 || j.Preemptions != 0 {
 			t.Errorf("%s has had %d lives: %s", name, j.Lives, j.Why)
 		}
 		s.Ask("is cancelled already", "cancel", name)
-		s.Until(name+" has ended", func(st schedule.Status) bool {
+		s.Until(name+" has ended", func(st service.Status) bool {
 			j := jobtest.JobOf(st, name)
 			return j.State == live.Cancelled && j.Workers == 0
 		})
@@ -74,19 +74,19 @@ func (c *cluster) schedules(t *testing.T) {
 // drains drains a node: what runs there goes on, but a worker that is lost there comes back when the node is resumed, and no sooner: its place is nobody's until then.
 func (c *cluster) drains(t *testing.T, s *jobtest.Scheduler) {
 	const node = "127.0.0.2"
-	closed := func(st schedule.Status) string {
-		return st.Hosts[slices.IndexFunc(st.Hosts, func(h schedule.HostStatus) bool { return h.Host == node })].Closed
+	closed := func(st service.Status) string {
+		return st.Hosts[slices.IndexFunc(st.Hosts, func(h service.HostStatus) bool { return h.Host == node })].Closed
 	}
 	c.run(t, "scontrol", "update", "nodename="+node, "state=drain", "reason=new disk")
-	st := s.Until("it knows", func(st schedule.Status) bool { return strings.HasSuffix(closed(st), "new disk") })
+	st := s.Until("it knows", func(st service.Status) bool { return strings.HasSuffix(closed(st), "new disk") })
 	if j := jobtest.JobOf(st, "long"); j.Workers != 8 {
 		t.Errorf("on a node that drains long has lost workers: it has %d", j.Workers)
 	}
 	id := strings.Fields(c.run(t, "squeue", "--noheader", "--nodelist="+node, "--format=%A"))[0]
 	c.run(t, "scancel", id)
 	s.Trains("long", 4) // there are seven places, and the policy gives powers of two
-	st = s.Until("the others have left", func(st schedule.Status) bool { return jobtest.JobOf(st, "long").Workers == 4 })
-	if h := st.Hosts[slices.IndexFunc(st.Hosts, func(h schedule.HostStatus) bool { return h.Host == node })]; h.Workers != 1 {
+	st = s.Until("the others have left", func(st service.Status) bool { return jobtest.JobOf(st, "long").Workers == 4 })
+	if h := st.Hosts[slices.IndexFunc(st.Hosts, func(h service.HostStatus) bool { return h.Host == node })]; h.Workers != 1 {
 		t.Errorf("the other worker on the node that drains was to go on, and there are %d", h.Workers)
 	}
 	c.run(t, "scontrol", "update", "nodename="+node, "state=resume")
@@ -132,7 +132,7 @@ func (c *cluster) severalSchedule(t *testing.T) {
 	}
 	c.until(t, lost+" is cancelled", func() bool { return !strings.Contains(workers(), lost+" "+job) })
 	s.Trains("long", 8)
-	if j := jobtest.JobOf(s.Until("it answers", func(st schedule.Status) bool { return true }), "long"); j.Lives != 1 || j.Preemptions != 0 {
+	if j := jobtest.JobOf(s.Until("it answers", func(st service.Status) bool { return true }), "long"); j.Lives != 1 || j.Preemptions != 0 {
 		t.Errorf("long has had %d lives: %s", j.Lives, j.Why)
 	}
 
@@ -142,8 +142,8 @@ func (c *cluster) severalSchedule(t *testing.T) {
 	for _, name := range []string{"other", "long"} {
 		s.Ask("is cancelled already", "cancel", name)
 	}
-	s.Until("both have ended", func(st schedule.Status) bool {
-		return !slices.ContainsFunc(st.Jobs, func(j schedule.JobStatus) bool { return j.State != live.Cancelled || j.Workers > 0 })
+	s.Until("both have ended", func(st service.Status) bool {
+		return !slices.ContainsFunc(st.Jobs, func(j service.JobStatus) bool { return j.State != live.Cancelled || j.Workers > 0 })
 	})
 	c.until(t, "Slurm has none of them", func() bool {
 		out, err := c.try("squeue", "--noheader", "--format=%j")

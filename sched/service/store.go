@@ -1,6 +1,6 @@
-// Package schedule is the service of star sched serve: it keeps a live.Queue in a folder, starts and ends the processes that the queue says, and answers
+// Package service is the service of star sched serve: it keeps a live.Queue in a folder, starts and ends the processes that the queue says, and answers
 // star sched submit, status and cancel. Jobs outlive it: what it finds in its folder when it starts again is the queue as it was, and the processes that still run.
-package schedule
+package service
 
 import (
 	"bufio"
