@@ -30,6 +30,7 @@ cmd/internal/schedule   sched/service
 cmd/internal/watch      observe/watch
 cmd/internal/whatif     observe/whatif
 compress                internal/compress
+dtype                   internal/dtype
 election                coord/election
 engine                  coord/engine
 exactsum                internal/exactsum
@@ -39,8 +40,11 @@ internal/combinations   job/combinations
 internal/configure      worker/configure
 internal/inject         worker/inject
 internal/inventory      cluster/inventory
+internal/options        job/options
 internal/pilot          coord/pilot
 internal/process        job/process
+internal/schedsim       sched/schedsim
+internal/tenant         job/tenant
 launch                  worker/launch
 member                  job
 placement               cluster/placement

@@ -8,7 +8,7 @@
 // programs do.
 //
 // What bites: the zero value is not always the default of a setting. [Job.Defaults] says what it
-// means, and star/worker/environment makes a Job of the variables STAR_….
+// means, and star/worker/launch makes a Job of the variables STAR_….
 package job
 
 import (
