@@ -22,7 +22,6 @@ var lent = map[string]string{
 	"star/coord":                    "what a job says of itself: Status, Told, errors of a job's end",
 	"star/coord/advice":             "what a pilot answers (server.Pilot)",
 	"star/modes/baseline":           "schemes of other papers",
-	"star/internal/poison":          "why a gradient does not belong (worker.PoisonError)",
 	"star/cluster/resource/actuate": "the limits of a process that enters a cluster (worker.Tenant)",
 	"star/runlog":                   "the result of a job, and lines of its log",
 	"star/transport":                "the network, and errors of peers",

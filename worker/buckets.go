@@ -131,7 +131,7 @@ func (b *buckets) judge(i, from, to int, norm2 *float64) error {
 	if ok {
 		return nil
 	}
-	e := &PoisonError{Worker: b.w.rank, Step: b.w.step, Cause: poison.Exploding, Value: factor, Tensor: b.w.longest(from, to)}
+	e := &PoisonError{Worker: b.w.rank, Step: b.w.step, Cause: poison.Exploding.String(), Value: factor, Tensor: b.w.longest(from, to)}
 	if g.fatal {
 		return e
 	}

@@ -18,7 +18,7 @@ import (
 type PoisonError struct {
 	Worker int
 	Step   int64
-	Cause  poison.Cause
+	Cause  string  // not-finite, exploding or flipped
 	Value  float64 // exploding: times the median norm; flipped: the mean cosine
 	Tensor string  // the longest part of it; empty: not known
 }
@@ -31,9 +31,9 @@ func (e *PoisonError) Error() string {
 		where = ", most of it in " + e.Tensor
 	}
 	switch e.Cause {
-	case poison.Exploding:
+	case poison.Exploding.String():
 		return fmt.Sprintf("poison: the gradient of worker %d, step %d, is %.3g times as long as the median of late%s (--poison fatal)", e.Worker, e.Step, e.Value, where)
-	case poison.NotFinite:
+	case poison.NotFinite.String():
 		return fmt.Sprintf("poison: the gradient of worker %d, step %d, is not finite (--poison fatal)", e.Worker, e.Step)
 	}
 	return fmt.Sprintf("poison: the gradients of worker %d point against all others (mean cosine %.2f at step %d) (--poison fatal)", e.Worker, e.Value, e.Step)
@@ -86,7 +86,7 @@ func (w *ringWorker) judge(rec *star.Record) error {
 	if cause == poison.None {
 		return nil
 	}
-	e := &PoisonError{Worker: w.rank, Step: w.step, Cause: cause, Value: factor, Tensor: w.longest(0, len(w.grad))}
+	e := &PoisonError{Worker: w.rank, Step: w.step, Cause: cause.String(), Value: factor, Tensor: w.longest(0, len(w.grad))}
 	clear(w.grad)
 	rec.Norm2 = math.NaN()
 	return w.found(e)
@@ -112,7 +112,7 @@ func (w *worker) found(e *PoisonError) error {
 	if w.job.Poison == coord.PoisonFatal {
 		return e
 	}
-	w.log.Warn("poison: left out a gradient", "worker", e.Worker, "step", e.Step, "cause", e.Cause.String(), "value", e.Value, "tensor", e.Tensor)
+	w.log.Warn("poison: left out a gradient", "worker", e.Worker, "step", e.Step, "cause", e.Cause, "value", e.Value, "tensor", e.Tensor)
 	return w.tellPoison(e, false)
 }
 
@@ -120,7 +120,7 @@ func (w *worker) found(e *PoisonError) error {
 // more. The shard −1 says that a worker tells it. An error: the coordinator is lost.
 func (w *worker) tellPoison(e *PoisonError, over bool) error {
 	return coord.Say(w.member, transport.Poison{
-		Shard: -1, Worker: star.Worker(e.Worker), Step: e.Step, Cause: e.Cause.String(), Value: e.Value, Over: over, Where: e.Tensor,
+		Shard: -1, Worker: star.Worker(e.Worker), Step: e.Step, Cause: e.Cause, Value: e.Value, Over: over, Where: e.Tensor,
 	}, nil)
 }
 
@@ -189,7 +189,7 @@ func (w *ringWorker) compareWithOthers(own int) error {
 	if !changed {
 		return nil
 	}
-	e := &PoisonError{Worker: w.rank, Step: w.step, Cause: poison.Flipped, Value: mean}
+	e := &PoisonError{Worker: w.rank, Step: w.step, Cause: poison.Flipped.String(), Value: mean}
 	if g.signs.Flipped() {
 		return w.found(e)
 	}
@@ -207,5 +207,5 @@ func (w *ringWorker) carries(g *riderGrad) (bool, error) {
 	if cause == poison.None {
 		return true, nil
 	}
-	return false, w.found(&PoisonError{Worker: int(g.Worker), Step: g.Step, Cause: cause, Value: factor})
+	return false, w.found(&PoisonError{Worker: int(g.Worker), Step: g.Step, Cause: cause.String(), Value: factor})
 }

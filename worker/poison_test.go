@@ -60,7 +60,7 @@ func TestRingJudge(t *testing.T) {
 	w.grad[5] = 1e10
 	var p *PoisonError
 	err := w.judge(&star.Record{Norm2: 1e20, Samples: 1})
-	if !errors.As(err, &p) || p.Worker != 1 || p.Step != 20 || p.Cause != poison.Exploding || p.Tensor != "second" || job.ExitCode(err) != exitcode.Diverged {
+	if !errors.As(err, &p) || p.Worker != 1 || p.Step != 20 || p.Cause != poison.Exploding.String() || p.Tensor != "second" || job.ExitCode(err) != exitcode.Diverged {
 		t.Errorf("%+v", err)
 	}
 	for _, v := range w.grad {
@@ -143,7 +143,7 @@ func TestRingCompare(t *testing.T) {
 			if err == nil {
 				continue
 			}
-			if p := (*PoisonError)(nil); i != 2 || !errors.As(err, &p) || p.Cause != poison.Flipped || p.Value >= 0 {
+			if p := (*PoisonError)(nil); i != 2 || !errors.As(err, &p) || p.Cause != poison.Flipped.String() || p.Value >= 0 {
 				t.Fatalf("version %d, worker %d: %v", version, i, err)
 			}
 			w.guard.sample(w.grad, 0, nil)
@@ -219,7 +219,7 @@ func TestRingCompareThroughACodec(t *testing.T) {
 			}
 			wg.Wait()
 			for rank, err := range found {
-				if p := (*PoisonError)(nil); (err != nil) != (rank == c.reversed) || err != nil && (!errors.As(err, &p) || p.Cause != poison.Flipped) {
+				if p := (*PoisonError)(nil); (err != nil) != (rank == c.reversed) || err != nil && (!errors.As(err, &p) || p.Cause != poison.Flipped.String()) {
 					t.Errorf("worker %d: %v", rank, err)
 				}
 			}

@@ -511,7 +511,7 @@ func (w *worker) check(rec *star.Record) error {
 	w.log.Warn("skipped a gradient", "reason", e)
 	clear(w.grad) // it arrives, and changes nothing
 	rec.Loss, rec.Norm2 = math.NaN(), math.NaN()
-	return w.tellPoison(&PoisonError{Worker: w.rank, Step: w.step, Cause: poison.NotFinite, Value: math.NaN(), Tensor: e.Tensor}, false)
+	return w.tellPoison(&PoisonError{Worker: w.rank, Step: w.step, Cause: poison.NotFinite.String(), Value: math.NaN(), Tensor: e.Tensor}, false)
 }
 
 // compare tells how the gradient differs from the one before. It is the squared norm of the
