@@ -229,7 +229,7 @@ func TestIdle(t *testing.T) {
 	}{
 		{"leaves", []foreign.Frame{{Kind: foreign.KindLeave}}, "nothing more to compute"},
 		{"raises after an answer", []foreign.Frame{{Kind: foreign.KindDone, A: 1, B: math.Float64bits(0.5)}, {Kind: foreign.KindError, Body: []byte("KeyError: 7")}}, "KeyError: 7"},
-		{"answers and is gone", []foreign.Frame{{Kind: foreign.KindDone, A: 1, B: math.Float64bits(0.5)}}, "is gone"},
+		{"answers and is gone", []foreign.Frame{{Kind: foreign.KindDone, A: 1, B: math.Float64bits(0.5)}}, "has ended without saying why"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m, err := play(t, foreign.Config{}, func(p peer) {
@@ -486,7 +486,7 @@ func TestHostile(t *testing.T) {
 		f    func(p peer, ask foreign.Frame)
 		want string
 	}{
-		{"hangs up", func(peer, foreign.Frame) {}, "gone"},
+		{"hangs up", func(peer, foreign.Frame) {}, "has ended without saying why"},
 		{"an unknown kind", func(p peer, ask foreign.Frame) { p.send(foreign.Frame{Kind: 99}) }, "kind 99"},
 		{"kind 0", func(p peer, ask foreign.Frame) { p.send(foreign.Frame{}) }, "kind 0"},
 		{"too long", func(p peer, ask foreign.Frame) {

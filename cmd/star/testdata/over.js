@@ -18,7 +18,7 @@ browse(async (page, state) => {
       });
     }
     for (const c of document.querySelectorAll(".chart")) if (seen(c) && !c.querySelector("canvas")) found.push("chart " + c.id);
-    for (const v of document.querySelectorAll(".u-legend .u-value")) if (seen(v) && nothing(v.textContent) && v.closest(".u-series").textContent.trim() !== "test accuracy:–") found.push("legend " + v.closest(".u-series").textContent);
+    for (const v of document.querySelectorAll(".u-legend .u-value")) if (seen(v) && nothing(v.textContent)) found.push("legend " + v.closest(".u-series").textContent);
     if (nothing(document.getElementById("under").textContent)) found.push("line under the timeline");
     return found;
   });

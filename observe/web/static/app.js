@@ -169,6 +169,8 @@
       series: [{ label: "at", value: last(t => known(t) ? at(t) : "–") }, { label: "training loss", stroke: () => css("--accent"), width: 2, points: { show: few, size: 6 }, spanGaps: true, value: last(number) },
         { label: "test accuracy", scale: "a", stroke: () => css("--second"), width: 2, points: { show: true, size: 6 }, spanGaps: true, value: last(v => percent(v, 2)) }],
     }), [s.t, s.loss, accuracy]);
+    const legend = document.querySelectorAll("#loss .u-series");
+    if (legend.length) legend[legend.length - 1].hidden = !view.evals.length;
   }
 
   // --- the rest
