@@ -43,7 +43,7 @@ type WorkersConfig struct {
 	Turns     int                                                         // of each program
 	Telemetry bool                                                        // records hold all metrics
 	Scrape    time.Duration                                               // how often /metrics of the coordinator is asked; zero: at the end only
-	Reserve   func(host string, taken ...string) (addr string, err error) // an address on which nobody listens
+	Reserve   func(host string, taken ...string) (addr string, err error) // an address on which no process listens
 	Log       io.Writer                                                   // gets a line for each sample; nil: none
 }
 

@@ -27,7 +27,7 @@ type bufferMean struct {
 	sum     []float64
 	missing map[int]int  // by number, as in sum: how many workers have none that is finite
 	other   map[int]bool // by tensor: workers differ
-	omitted string       // the first tensor of which result has left a number out; empty: there is none
+	omitted string       // the first tensor of which result has left a number out; may be empty
 }
 
 // tensor is one of buffers, in bytes.

@@ -326,7 +326,7 @@ func setDefault(d *time.Duration, v time.Duration) {
 // Accept serves one connection whose Hello asked for the coordinator, until it ends.
 // payload is the Hello's. It may be called from any goroutine.
 //
-// It closes conn when it returns. The goroutine that calls it becomes the connection's reader. Who comes when Run has ended is told so: that the job is over (exit
+// It closes conn when it returns. The goroutine that calls it becomes the connection's reader. A connection after Run has ended gets a Reject: the job is over (exit
 // code 69), or, where the lease is lost, to look for another coordinator. A tool's questions are
 // answered by serveTool, unless it names another job.
 func (c *Coordinator) Accept(conn transport.Conn, h transport.Hello, payload []byte) {
@@ -527,7 +527,7 @@ func (c *Coordinator) handleSome(e event) error {
 		if c.ended || c.leaseLost != nil || c.sick != nil || len(c.events) == 0 {
 			return nil
 		}
-		e = <-c.events // nobody else takes any
+		e = <-c.events // this goroutine alone receives from it
 	}
 	return c.handle(e)
 }

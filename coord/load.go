@@ -138,7 +138,7 @@ func (c *Coordinator) takesOthers(p *peer) bool {
 	return p.hello.Addr != "" && !slices.ContainsFunc(c.workers, func(o *peer) bool { return o != nil && o != p && c.reaches(o, p) != "" })
 }
 
-// leadsBack says whether the address that a member has given is that of whoever uses it. It is looked at once, because each worker
+// leadsBack says whether the address that a member has given is its own. It is looked at once, because each worker
 // that comes is compared with all others.
 func (p *peer) leadsBack() bool {
 	if p.hello.Addr != p.back.addr {

@@ -11,15 +11,15 @@ import (
 	"star/transport"
 )
 
-// outbox is a member's connection on which nobody waits to write: WriteFrame puts the message into
-// a queue, and flush hands to the socket what it takes at once. What it does not take a goroutine
-// sends (deliver), in order, until the queue is empty. So a member that does not read holds up
-// nobody but itself, and a member that does costs neither a goroutine nor a change of goroutines.
+// outbox is a member's connection with writes that never wait: WriteFrame appends a message to a
+// queue, and flush writes as much of it as the socket takes at once. A goroutine (deliver) sends the
+// rest in order until the queue is empty. So a member that does not read delays only itself, and one
+// that does needs no goroutine.
 //
-// The queue is bounded. Who lets it run full, or takes no message within patience, is taken for one
-// that does not read, and its connection is closed; its reader says so.
-// Any goroutine may write and flush; whoever owns the connection reads it, as before. Payloads are
-// not copied, so they must not change once they were handed over; headers are.
+// The queue is bounded. A member that lets it run full, or takes no message within patience, does not
+// read: its connection is closed, and its reader returns the error.
+// Any goroutine may write and flush; the owner of the connection reads. Payloads are not copied and
+// must not change after they were handed over; headers are copied.
 type outbox struct {
 	transport.Conn
 	patience time.Duration // for one message, and a second for each MiB of its payload
@@ -32,9 +32,9 @@ type outbox struct {
 	queue    []letter
 	heads    []byte // the headers of queue, one behind the other
 	waiting  int    // bytes of headers and payloads that have not been sent
-	blocked  bool   // deliver sends what is in the queue, nobody else
+	blocked  bool   // deliver alone sends what is in the queue
 	closed   bool
-	err      error // why it was closed, if not by whoever owns it
+	err      error // why it was closed, if not by its owner
 	deadline time.Time
 }
 

@@ -64,7 +64,7 @@ func (p *problem) ssgdCost() time.Duration {
 	return seconds(p.cost(p.undropped(p.B/t, 1/t, p.B, float64(len(p.t)))))
 }
 
-// why says why c: who is slow, and what it brings. It says ratios only: a cost is a time multiplied by (1 + φ/B), and of a job
+// why says why c: which worker is slow, and what c brings. It says ratios only: a cost is a time multiplied by (1 + φ/B), and of a job
 // of seconds whose gradients are noisy that is hours, which no clock shows.
 func (f *Forecast) why(c Candidate, ssgd time.Duration) string {
 	slow, most, least := -1, time.Duration(0), time.Duration(0)

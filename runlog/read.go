@@ -147,7 +147,7 @@ func scan(r io.Reader, name string, each func(n int, x text) error) (lines int, 
 // blocks reads a log in blocks of whole lines, and has the next ones decoded while one is used. It is used by one goroutine.
 type blocks struct {
 	r       io.Reader
-	err     error    // of reading: what comes behind the last block; io.EOF is none
+	err     error    // of reading, after the last block; never io.EOF
 	ended   bool     // nothing is left to read
 	rest    []byte   // behind the last whole line
 	pending []*block // being decoded, the next first

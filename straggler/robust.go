@@ -19,7 +19,7 @@ func median(vs []float64) float64 {
 }
 
 // pick is what would be at k if vs were sorted. It reorders vs: nothing in front of k is larger then (Hoare, Find, CACM 4(7), 1961). Each pass is Lomuto's, whose
-// one condition needs no jump: which way it goes nobody can predict.
+// one condition needs no jump: the processor cannot predict which way it goes.
 func pick(vs []float64, k int) float64 {
 	for len(vs) > 12 {
 		a, b, c := vs[0], vs[len(vs)/2], vs[len(vs)-1]

@@ -131,7 +131,7 @@ type netConn struct {
 
 	// The writer's.
 	out  []byte
-	now  *nowWriter // nil: there is none
+	now  *nowWriter // nil where WriteNow takes nothing
 	part int        // bytes of the next frame that writeNow has written
 	tail [sumSize]byte
 	vec  net.Buffers

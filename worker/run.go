@@ -31,7 +31,7 @@ import (
 // are *job.SettingError (c cannot be used; what c.Explain makes, if it is set),
 // *job.DisagreeError and *transport.RejectError (the job is another one, or does not want this
 // worker), *job.LostError and *coord.LostError (a shard or the coordinator is gone),
-// *job.NaNError and *PoisonError (a gradient that is none).
+// *job.NaNError and *PoisonError (an invalid gradient).
 //
 // c is copied. c.Model and c.Data are used until Run returns, the model by one goroutine at a time,
 // the data by another one ahead of it. Run may be called again when it has returned, also for
@@ -58,7 +58,7 @@ type joining struct {
 	log  *slog.Logger
 	undo []func() // at the end, the last one first
 
-	gossip Gossip // nil: there is none
+	gossip Gossip // nil without gossip
 	tcp    *transport.TCP
 	all    *process.Links
 	hello  transport.Hello

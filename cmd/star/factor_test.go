@@ -22,7 +22,7 @@ func summaryLine(t *testing.T, r runlog.Result) string {
 	return `{"type":"summary",` + string(b[1:])
 }
 
-// The page and star explain say the same factor of one episode: of a job that says itself who is slow, in verdicts that differ,
+// The page and star explain say the same factor of one episode: of a job whose log has verdicts of slow workers, which differ,
 // while the episode lasts and when it is over, and of one that does not.
 func TestOneFactorOfAnEpisode(t *testing.T) {
 	verdict := func(event string, step int, slowdown float64) string {

@@ -387,7 +387,7 @@ func numbers[W ~int](ws []W) (ns []int) {
 const longestName = 64
 
 func (r *planResult) print(tw *tabwriter.Writer) {
-	// A cost counts the updates that noisy gradients need, so as a time it is none that a clock shows: it is said as a part of SSGD's.
+	// A cost counts the updates that noisy gradients need, so it is not a time that a clock shows: it is given relative to SSGD's.
 	head, cost := "cost", func(c planCandidate) string { return seconds(c.Cost) }
 	if i := slices.IndexFunc(r.Candidates, func(c planCandidate) bool { return c.Kind == "ssgd" && c.Shares == nil }); i >= 0 && r.Candidates[i].Cost > 0 {
 		ssgd := r.Candidates[i].Cost

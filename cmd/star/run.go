@@ -596,7 +596,7 @@ const (
 	longestBackOff = 30 * time.Second
 )
 
-// crashed says whether a signal has ended it that nobody sends to end a process.
+// crashed reports whether it was ended by a signal of a crash (SIGSEGV and the like), not by one that ends processes.
 func (e exit) crashed() bool {
 	switch syscall.Signal(e.code() - 128) {
 	case syscall.SIGSEGV, syscall.SIGABRT, syscall.SIGBUS, syscall.SIGFPE, syscall.SIGILL:

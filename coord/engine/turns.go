@@ -43,8 +43,8 @@ func (r *Ring) holdOn(rd *ringRound) {
 	}
 }
 
-// keep has the members of a ring that was formed anew go on with the batches that they have. What is left of
-// the rounds that nobody makes is to be handed out.
+// keep has the members of a re-formed ring go on with the batches that they have. What is left of the rounds
+// that are not completed is handed out again.
 func (r *Ring) keep() {
 	if r.turns == 1 || len(r.rounds) == 0 {
 		return // without a round under way, hand is of the next one

@@ -64,7 +64,7 @@ func TestExposed(t *testing.T) {
 	}
 }
 
-// The address of one interface was chosen by whoever named it.
+// The address of one interface was chosen on purpose.
 func TestExposedAtOneInterface(t *testing.T) {
 	addrs, err := net.InterfaceAddrs()
 	if err != nil {

@@ -610,7 +610,7 @@ def _at_exit() -> None:
         return
     code = None
     failed = _failed
-    # sys.exit(None) and sys.exit(0) are good order, all else is none.
+    # sys.exit(None) and sys.exit(0) are a success, everything else is a failure.
     exits = failed is None and _exiting is not None and _exiting != 0
     if _link is not None:
         if exits:

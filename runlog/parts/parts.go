@@ -310,7 +310,7 @@ type Rotating struct {
 	err  error      // the first of those
 }
 
-// NewRotating goes on writing f, a new log at path, in at most so many bytes, at least LeastMax. Its parts are compressed beside the job; until one is, the
+// NewRotating goes on writing f, a new log at path, in at most most bytes, which is at least LeastMax. Its parts are compressed beside the job; until one is, the
 // next one grows. The oldest ones lose their records, firings and noise where the bound needs it; the other lines stay, whatever they take.
 func NewRotating(f *os.File, path string, most int64) *Rotating {
 	size := min(max(most, LeastMax)/8, 64<<20)
@@ -354,7 +354,7 @@ func (r *Rotating) ready() bool {
 	}
 }
 
-// rotate makes a part of what was written, and begins anew.
+// rotate makes a part of what was written, and starts a new file.
 func (r *Rotating) rotate() error {
 	closed := fmt.Sprintf("%s.%06d", r.path, r.next)
 	if err := errors.Join(r.f.Close(), os.Rename(r.path, closed)); err != nil {
@@ -381,7 +381,7 @@ func (r *Rotating) Close() error {
 	return cmp.Or(err, r.err)
 }
 
-// shrink compresses what is not, and thins the oldest parts of the log at path until they take so many bytes.
+// shrink compresses what is not, and thins the oldest parts of the log at path until they take at most most bytes.
 func shrink(path string, most int64) error {
 	for {
 		ps, old, err := partsOf(path)
