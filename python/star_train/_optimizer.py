@@ -63,6 +63,17 @@ def _become(optimizer: torch.optim.Optimizer) -> None:
     optimizer.__class__ = type("Star" + type(optimizer).__name__, (Attached, type(optimizer)), {"__module__": __name__})
 
 
+def _same(a: Any, b: Any) -> bool:
+    """Whether two states of optimizers are equal, on whatever device."""
+    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
+        return torch.equal(a.cpu(), b.cpu())
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(_same(v, b[k]) for k, v in a.items())
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
+        return len(a) == len(b) and all(map(_same, a, b))
+    return bool(a == b)
+
+
 class Attached:
     """What changes of an optimizer that is attached."""
 
@@ -98,6 +109,8 @@ class Attached:
     def load_state_dict(self, state: "Dict[str, Any]") -> None:
         s = _job.session
         if s is not None and s.link is not None and not s.own:
+            if _same(state, self.state_dict()):
+                return  # as accelerate does to move a state to a device
             raise StarError(
                 "load_state_dict() after the first batch: the optimizer's steps are made where the job has the parameters. Load a state before star.attach; a job goes on with star run --resume",
                 _link.EXIT_USAGE,

@@ -107,7 +107,7 @@ def test_an_exit_code_is_a_failure(job: Any, flags: Any) -> None:
 @pytest.mark.parametrize(
     "flags, loader, says",
     [
-        ([], "", 'note      the job makes 10 epochs, a default: neither star.loader(epochs=…) nor --epochs, --steps or --samples says how many; then the loops'),
+        ([], "", "note      the job makes 10 epochs, a default: neither star.loader(epochs=…) nor --epochs, --steps or --samples says how many; then the loops"),
         (["--epochs", "5"], "epochs=2", "note      the job makes 5 epochs (--epochs), and the program says 2 (star.loader)"),
         (["--steps", "32"], "epochs=2", "job length set epochs=2 by=--steps"),
         ([], "epochs=3", 'job length set epochs=3 by="star.loader(epochs=…)"'),

@@ -54,6 +54,7 @@ class Module(lightning.LightningModule):
         return self.model(**batch)["loss"]
     def validation_step(self, batch, index):
         self.validated += 1
+        self.log("loss", self.model(**batch)["loss"])
     def on_train_epoch_end(self):
         self.epochs.append(self.trainer.current_epoch)
     def configure_optimizers(self):
@@ -61,10 +62,15 @@ class Module(lightning.LightningModule):
         return [opt], [{"scheduler": torch.optim.lr_scheduler.StepLR(opt, 1 if kind == "step" else 2, 0.6), "interval": "step" if kind == "step" else "epoch"}]
 
 m = Module()
-trainer = lightning.Trainer(strategy=StarStrategy(), accelerator="cpu", max_epochs=EPOCHS, accumulate_grad_batches=accumulate, num_sanity_val_steps=0,
-                            logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
+early = [lightning.pytorch.callbacks.EarlyStopping("loss", min_delta=10.0, patience=1)] if kind == "early" else []
+quiet = dict(accelerator="cpu", accumulate_grad_batches=accumulate, num_sanity_val_steps=0, logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
+trainer = lightning.Trainer(strategy=StarStrategy(), max_epochs=EPOCHS, callbacks=early, **quiet)
 load = lambda shuffle: torch.utils.data.DataLoader(Data(), batch_size=batch, shuffle=shuffle)
-trainer.fit(m, load(True), torch.utils.data.DataLoader(Data(), batch_size=N))
+if kind == "checkpoint":
+    alone = lightning.Trainer(max_epochs=1, **quiet)
+    alone.fit(Module(), load(True))
+    alone.save_checkpoint("alone.ckpt")
+trainer.fit(m, load(True), torch.utils.data.DataLoader(Data(), batch_size=N), ckpt_path="alone.ckpt" if kind == "checkpoint" else None)
 print("ended", m.validated, m.epochs, trainer.global_step, trainer.is_global_zero, flush=True)
 if len(sys.argv) > 4:
     torch.save({k: v.clone() for k, v in m.state_dict().items()}, sys.argv[4])
@@ -74,18 +80,19 @@ if len(sys.argv) > 4:
 TRAINER = (
     COMMON
     + """
-from transformers import TrainerCallback, TrainingArguments
+from transformers import EarlyStoppingCallback, TrainerCallback, TrainingArguments
 from star_train.huggingface import Trainer
 
 args = TrainingArguments("hf", num_train_epochs=EPOCHS, per_device_train_batch_size=batch, gradient_accumulation_steps=accumulate, learning_rate=0.03, weight_decay=0.01,
-                         max_grad_norm=0, max_steps=-1 if kind != "steps" else EPOCHS * N // batch // accumulate, eval_strategy="epoch", save_strategy="epoch", save_total_limit=1,
+                         max_grad_norm=0, max_steps=-1 if kind != "steps" else EPOCHS * N // batch // accumulate, eval_strategy="epoch", save_strategy="epoch", save_total_limit=1, metric_for_best_model="eval_loss",
                          logging_steps=1, use_cpu=True, report_to=[], disable_tqdm=True, dataloader_num_workers=1 if kind == "loaders" else 0)
 seen = []
 class Watch(TrainerCallback):
     def on_evaluate(self, args, state, control, **kwargs):
         seen.append(round(state.epoch, 3))
-trainer = Trainer(model=model, args=args, train_dataset=Data(), eval_dataset=Data(), callbacks=[Watch()])
-trainer.train()
+early = [EarlyStoppingCallback(1, 10.0)] if kind == "early" else []
+trainer = Trainer(model=model, args=args, train_dataset=Data(), eval_dataset=Data(), callbacks=[Watch(), *early])
+trainer.train(resume_from_checkpoint="hf/checkpoint-1" if kind == "checkpoint" else None)
 print("ended", seen, trainer.state.global_step, trainer.is_world_process_zero(), flush=True)
 if len(sys.argv) > 4:
     torch.save({k: v.cpu() for k, v in model.state_dict().items()}, sys.argv[4])
@@ -147,6 +154,43 @@ def test_trainer(job: Any, kind: str, accumulate: int, device: str) -> None:
         assert "ended [1.0, 2.0, 3.0, 4.0, 5.0, 6.0] 6 " in w.log and "is copied in every step" not in w.log, w.log
     assert sorted(w.log.split("ended")[1].split()[-1] for w in ws) == ["False", "True"]
     assert (job.folder / "hf" / "checkpoint-6").is_dir()
+
+
+FRAMEWORKS = pytest.mark.parametrize("text, names", [(LIGHTNING, ["lightning"]), (TRAINER, ["transformers", "accelerate"])], ids=["lightning", "trainer"])
+
+
+@FRAMEWORKS
+def test_early_stopping(job: Any, text: str, names: Any) -> None:
+    """All workers stop after their second evaluation, which does not get better: the job is saved, and a success."""
+    libraries(*names)
+    ps = job.start("--mode", "ssgd")
+    ws = [job.worker(job.script(text), "early", "48", "1") for _ in range(2)]
+    job.finish(ps, *ws)
+    r = job.lines("summary")[-1]
+    assert "all of which have left" in r["ended"] and r["samples"] == 96 * 2 and job.checkpoint(), r
+
+
+def test_resume(job: Any) -> None:
+    """Three epochs, and three more from the job's checkpoint, make the parameters of six."""
+    libraries("lightning")
+    script, ends = job.script(LIGHTNING), []
+    for flags in (["--epochs", "3"], ["--epochs", "6", "--resume", str(job.out)], ["--epochs", "6"]):
+        ps = job.start("--mode", "ssgd", *flags)
+        ws = [job.worker(script, "", "48", "1") for _ in range(2)]
+        job.finish(ps, *ws)
+        ends.append(job.parameters())
+    half, halves, whole = ends
+    for k, v in whole.items():
+        assert torch.allclose(v, halves[k], rtol=1e-4, atol=1e-5) and not torch.allclose(v, half[k], rtol=1e-4, atol=1e-5), k
+
+
+@FRAMEWORKS
+def test_resume_by_the_framework(job: Any, text: str, names: Any) -> None:
+    """It is refused before the first batch, with the way to go on."""
+    libraries(*names)
+    job.start("--mode", "ssgd", workers=1)
+    w = job.worker(job.script(text), "checkpoint", "48", "1")
+    assert w.wait() == 2 and "a job goes on from its own checkpoint: star run --resume FOLDER" in w.log and "joined" not in w.log, w.log
 
 
 @pytest.mark.parametrize(

@@ -275,6 +275,15 @@ def look():
         return
     kept = opt.state_dict()
     torch.save(kept, "opt-%d-%d.pt" % (star.rank(), taken))
+    opt.load_state_dict(copy.deepcopy(kept))  # what it is already
+    other = copy.deepcopy(kept)
+    other["param_groups"][0]["lr"] += 1
+    try:
+        opt.load_state_dict(other)
+    except star.StarError as e:
+        assert "load_state_dict() after the first batch" in str(e)
+    else:
+        raise AssertionError("another state was loaded")
     for again in (pickle.loads(pickle.dumps(opt)), copy.deepcopy(opt)):
         assert type(again) is type(opt).__mro__[2] and not isinstance(again, type(opt)), type(again)
         same = again.state_dict()

@@ -49,7 +49,7 @@ evaluate(test, Whole())
 net, optimizer = attach(model, torch.optim.SGD(model.parameters(), 6.0), len(data))
 scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.25, patience=0)
 train_loader, rates = loader(data, collate_fn=collate), []
-for epoch in range(EPOCHS):
+for _ in range(EPOCHS):
     for words, offsets, y in train_loader:
         optimizer.zero_grad()
         F.cross_entropy(net(words, offsets), y).backward()

@@ -4,6 +4,7 @@ WAY is servers, ring, hook or plain; BATCH the samples of a step of all processe
 """
 
 import os
+from typing import Any, List
 
 import torch
 import torch.distributed as dist
@@ -15,7 +16,8 @@ import star_train.torch as star
 WAY = os.environ["WAY"]
 HOOK = WAY == "hook"
 BATCH = int(os.environ["BATCH"]) // (1 if WAY == "plain" else 2)
-_wrapped, _test, _own = [], [], os.environ.get("OWN") == "1"
+_own = os.environ.get("OWN") == "1"
+_test: List[Any] = []
 
 
 def attach(model, optimizer, samples):

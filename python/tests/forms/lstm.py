@@ -35,7 +35,7 @@ testset = torch.utils.data.TensorDataset(text[:-1].t(), text[1:].t())
 evaluate(test, testset)
 net, optimizer = attach(model, torch.optim.SGD(model.parameters(), lr), STEPS * COLUMNS)
 best, rates = None, []
-for epoch in range(EPOCHS):
+for _ in range(EPOCHS):
     hidden = None
     for i, n in enumerate(steps(STEPS * COLUMNS)):
         j = i % STEPS  # a worker makes more steps than its share where another one is slow

@@ -16,7 +16,9 @@ class Net(nn.Module):
     def __init__(self, width=8):
         super().__init__()
         self.first = nn.Sequential(nn.Conv2d(3, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width))
-        self.block = nn.Sequential(nn.Conv2d(width, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU(), nn.Conv2d(width, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width))
+        self.block = nn.Sequential(
+            nn.Conv2d(width, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU(), nn.Conv2d(width, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width)
+        )
         self.out = nn.Linear(width, 4)
 
     def forward(self, x):
@@ -35,7 +37,7 @@ evaluate(test, data)
 net, optimizer = attach(model, torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=5e-4), len(data))
 scheduler = schedule(torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS))
 train_loader = loader(data)
-for epoch in range(EPOCHS):
+for _ in range(EPOCHS):
     for x, t in train_loader:
         optimizer.zero_grad()
         F.cross_entropy(net(x), t).backward()
