@@ -22,11 +22,11 @@
 //	│ coord: the shell (sockets, clocks, log)  │  Stored:   │        ▲
 //	│   ┌──────────────────────────────────┐   │  "held"    │        │ Fire: "update 12 is of
 //	│   │ coord/engine: what arrived,      │   │◄───────────┘        │ the gradients of
-//	│   │ what is ready, who is released   │   │─────────────────────┘ workers 0 and 1"
+//	│   │ which updates and workers go     │   │─────────────────────┘ workers 0 and 1"
 //	│   │   ┌──────────────────────────┐   │   │
 //	│   │   │ modes.Barrier: arrivals  │   │   │   ┌────────────────────────────────────────┐
 //	│   │   │ in, updates out, by the  │◄──┼───┼───│ coord/pilot: the next modes.Plan       │
-//	│   │   │ current modes.Plan       │   │   │   │   straggler: who is slow, and why      │
+//	│   │   │ current modes.Plan       │   │   │   │   straggler: slow workers, why         │
 //	│   │   └──────────────────────────┘   │   │   │   modes: the price of every mode       │
 //	│   └──────────────────────────────────┘   │   │   pgns: the gradient's noise           │
 //	└──────────────────────────────────────────┘   └────────────────────────────────────────┘

@@ -13,12 +13,12 @@ import (
 // time waits for them, and so does one where an address does not answer: it may be cut off.
 func TestDeserted(t *testing.T) {
 	for _, c := range []struct {
-		name   string
-		addrs  []string
-		anew   bool
-		listen string // an address that accepts connections and never answers
-		want   any
-		within time.Duration
+		name    string
+		addrs   []string
+		rejoins bool
+		listen  string // an address that accepts connections and never answers
+		want    any
+		within  time.Duration
 	}{
 		{"one coordinator", []string{"a"}, true, "", new(*DesertedError), 8 * time.Second},
 		{"three", []string{"a", "b", "c"}, true, "", new(*DesertedError), 8 * time.Second},
@@ -36,7 +36,7 @@ func TestDeserted(t *testing.T) {
 					defer l.Close()
 				}
 				begun := time.Now()
-				_, err := Join(t.Context(), MemberConfig{Network: n, Addr: c.addrs[0], Addrs: c.addrs, Anew: c.anew, Hello: transport.Hello{Role: transport.RoleWorker}})
+				_, err := Join(t.Context(), MemberConfig{Network: n, Addr: c.addrs[0], Addrs: c.addrs, Rejoins: c.rejoins, Hello: transport.Hello{Role: transport.RoleWorker}})
 				took := time.Since(begun) // virtual
 				if !errors.As(err, c.want) || took > c.within {
 					t.Errorf("%v after %v, want %T within %v", err, took, c.want, c.within)
@@ -70,7 +70,7 @@ func TestDesertedForASecond(t *testing.T) {
 			transport.Send(c, transport.Welcome{Rank: 1, Workers: 2}, nil)
 			c.Recv() // until the member leaves
 		}()
-		m, err := Join(t.Context(), MemberConfig{Network: n, Addr: "a", Addrs: []string{"a", "b"}, Anew: true, Hello: transport.Hello{Role: transport.RoleWorker, Rank: 1}})
+		m, err := Join(t.Context(), MemberConfig{Network: n, Addr: "a", Addrs: []string{"a", "b"}, Rejoins: true, Hello: transport.Hello{Role: transport.RoleWorker, Rank: 1}})
 		if err != nil {
 			t.Fatal(err)
 		}

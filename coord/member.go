@@ -41,10 +41,10 @@ type MemberConfig struct {
 	// in turn. Addr does not matter then.
 	Addrs []string
 
-	// Anew says that the job has begun, and this process has a part in it: its coordinator is lost,
-	// another one takes over. Who does not answer soon is not the one.
-	Anew  bool
-	Enrol *Enrolment // workers
+	// Rejoins says that the job has begun, and this process has a part in it: its coordinator is lost,
+	// another one takes over. A process that does not answer soon is not the leader: the next is tried.
+	Rejoins bool
+	Enrol   *Enrolment // workers
 
 	// Reached is where others reach this process. It is asked at each try, because it may depend on
 	// the coordinator's name, which may not be known yet: an error means another try. Nil:
@@ -60,7 +60,7 @@ type MemberConfig struct {
 	SendTimeout time.Duration // zero means 10 s
 	DeadAfter   time.Duration // zero means 60 s: a coordinator that said nothing for so long is gone
 	Unreachable time.Duration // zero means 7 s: a coordinator whose host does not answer for so long is gone
-	Deserted    time.Duration // zero means 5 s: with Anew, the job is over where every address has refused connections for that time
+	Deserted    time.Duration // zero means 5 s: with Rejoins, the job is over where every address has refused connections for that time
 	Log         *slog.Logger
 }
 
@@ -149,7 +149,7 @@ func (e *DesertedError) ExitCode() int { return exitcode.Lost }
 // itself: names that do not resolve yet, refused and broken connections. A refusal
 // by the coordinator (transport.RejectError) is final. *OverError: the job is done.
 //
-// Other errors: *JoinError when the time-out has passed, with Anew *DesertedError when no process listens any more, errors of the network that have an exit
+// Other errors: *JoinError when the time-out has passed, with Rejoins *DesertedError when no process listens any more, errors of the network that have an exit
 // code (a certificate that is not trusted, say) and are final, too, and the cause of ctx. The
 // Member must be closed. Until Beat is called the coordinator hears nothing more of it, and takes
 // it for dead after DeadAfter.
@@ -194,7 +194,7 @@ func Join(ctx context.Context, cfg MemberConfig) (*Member, error) {
 			return nil, &OverError{cfg.Addr}
 		}
 		var final interface{ ExitCode() int }
-		if errors.As(err, &final) && !(cfg.Anew && final.ExitCode() == exitcode.Restart) { // refused: no second try will change that
+		if errors.As(err, &final) && !(cfg.Rejoins && final.ExitCode() == exitcode.Restart) { // refused: no second try will change that
 			return nil, err
 		}
 		refused.note(err, time.Now())
@@ -209,7 +209,7 @@ func Join(ctx context.Context, cfg MemberConfig) (*Member, error) {
 				return nil, &OverError{place}
 			}
 		}
-		if n := max(len(cfg.Addrs), 1); cfg.Anew && refused.times >= n && time.Since(refused.since) >= cfg.Deserted {
+		if n := max(len(cfg.Addrs), 1); cfg.Rejoins && refused.times >= n && time.Since(refused.since) >= cfg.Deserted {
 			return nil, &DesertedError{cmp.Or(strings.Join(cfg.Addrs, ", "), cfg.Addr), cfg.Deserted, err}
 		}
 		if limited.Err() == nil {

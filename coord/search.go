@@ -46,7 +46,7 @@ func (s *search) open(ctx context.Context, cfg *MemberConfig, payload []byte) (t
 	if s == nil {
 		return transport.Open(ctx, cfg.Network, cfg.Addr, cfg.Hello, payload)
 	}
-	if cfg.Anew {
+	if cfg.Rejoins {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, standTime)
 		defer cancel()

@@ -158,7 +158,7 @@ func (s *server) join(ctx context.Context, tcp *transport.TCP, addr string, para
 		tcp = tcp.Itself()
 	}
 	return coord.Join(ctx, coord.MemberConfig{
-		Network: tcp, Addr: to, Addrs: j.Coordinators, Anew: params > 0, JoinTimeout: j.JoinTimeout, DeadAfter: j.DeadAfter, Log: s.log,
+		Network: tcp, Addr: to, Addrs: j.Coordinators, Rejoins: params > 0, JoinTimeout: j.JoinTimeout, DeadAfter: j.DeadAfter, Log: s.log,
 		Reached: func(ctx context.Context) (string, error) { return s.advertise(ctx, addr) },
 		Hello: transport.Hello{
 			Service: transport.ServiceCoord, Role: transport.RoleServer, Job: j.Name, Token: j.Token,

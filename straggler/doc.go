@@ -1,4 +1,4 @@
-// Package straggler says who is slow, since when and why, and who will be.
+// Package straggler finds the workers that are slow, since when and why, and those that will be.
 //
 // [Detector] judges every record that a worker sends. In the definition of the STAR
 // artefact worker i of a job with times τ is a straggler when

@@ -151,7 +151,7 @@ func (w *worker) follow(ctx context.Context, s *session, why error) error {
 		w.commands = nil
 	}
 	w.tree.forget()
-	s.joins.Anew, s.joins.Hello.Rank = true, w.rank
+	s.joins.Rejoins, s.joins.Hello.Rank = true, w.rank
 	m, err := coord.Join(ctx, s.joins)
 	if err != nil {
 		return err

@@ -24,7 +24,7 @@ import (
 //
 // The answers say whom it makes the coordinator tell what.
 //
-// go test ./coord/engine -run CopiesScripts -rewrite writes the answers anew: read the diff.
+// go test ./coord/engine -run CopiesScripts -rewrite rewrites the answers: read the diff.
 func TestCopiesScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/copies", func(t *testing.T, path string) {
 		var k *Copies

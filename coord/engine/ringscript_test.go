@@ -29,7 +29,7 @@ import (
 //	                                        what they told the first one
 //	waits                                   whom everybody waits for, and what a checkpoint would have to do again
 //
-// go test ./coord/engine -run RingScripts -rewrite writes the answers anew: read the diff.
+// go test ./coord/engine -run RingScripts -rewrite rewrites the answers: read the diff.
 func TestRingScripts(t *testing.T) {
 	for _, dir := range []string{"testdata/ring", "testdata/takeover"} {
 		datadriven.Walk(t, dir, func(t *testing.T, path string) {
