@@ -369,7 +369,7 @@ func (s *Set) strange(list, foreign []string) (warnings []string) {
 		"STAR_DATA":          true, // where the tests look for data sets
 		"STAR_AGENT":         true, // where this program is, for a command of star run
 		"STAR_LINK_FD":       true, // the link between such a program and its agent
-		"STAR_LAUNCH":        true, // the same for whoever takes a worker's place: worker/configure
+		"STAR_LAUNCH":        true, // the same for a process that takes a worker's place: worker/configure
 		"STAR_OFF":           true, // for programs: there is no job
 	}
 	variables := make([]string, 0, len(s.items))
