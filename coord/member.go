@@ -363,7 +363,7 @@ func (m *Member) Assignment(ctx context.Context, timeout time.Duration) (transpo
 
 // Hosted is the connection for whoever hosts the shards of the Assignment: its errors are
 // *LostError, and a coordinator that says nothing for DeadAfter, not even a Ping, is lost. It takes
-// the place of Next and Order: one of them reads.
+// the place of Next and Order: one of them reads. Leave may be called while its user writes.
 func (m *Member) Hosted() transport.Conn { return hosted{m.Conn, m} }
 
 type hosted struct {
@@ -386,6 +386,8 @@ func (h hosted) Recv() (transport.Frame, error) {
 
 // WriteFrame is that of the connection, with the errors of Hosted.
 func (h hosted) WriteFrame(k transport.Kind, header, payload []byte, sum uint32) error {
+	h.m.mu.Lock()
+	defer h.m.mu.Unlock()
 	if err := h.Conn.WriteFrame(k, header, payload, sum); err != nil {
 		return &LostError{h.m.cfg.Addr, err}
 	}
