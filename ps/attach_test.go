@@ -1,6 +1,7 @@
 package ps
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"slices"
@@ -568,4 +569,93 @@ func TestGivenUpWhenAllIsSent(t *testing.T) {
 			})
 		})
 	}
+}
+
+// lends starts a shard with one worker that lends a copy to a successor, which has read the State and no more.
+func lends(t *testing.T, params int) (j *fakeJob, worker *Link, successor transport.Conn) {
+	t.Helper()
+	net := new(transport.Pipe)
+	j = start(t, jobConfig{net: net, addr: "shards", params: params, shards: 1, workers: 1, quorum: 9, noReader: true, server: ServerConfig{
+		Copies: true, Hello: transport.Hello{Rank: 1},
+		Load: func(transport.ShardInfo) ([]float32, int64, error) { return make([]float32, params), 0, nil },
+	}})
+	j.tell(transport.View{Shard: 0, Term: 3, From: 0, To: int64(params), Holders: []transport.Holder{{Rank: 1, Addr: "shards"}}})
+	worker, err := j.dial(net, 0, make([]float32, params))
+	if err != nil {
+		t.Fatal(err)
+	}
+	successor, _, _, err = transport.Open(t.Context(), net, "shards", transport.Hello{Service: transport.ServiceShard, Role: transport.RoleServer, Job: "test", Rank: 2, Params: int64(params)}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	j.tell(transport.Hand{Stage: transport.Lend})
+	if f, _ := next(t, successor); f.Kind != transport.KindState {
+		t.Fatal(f.Kind)
+	}
+	j.tell(transport.Hand{Stage: transport.Shared})
+	return j, worker, successor
+}
+
+// update has the worker push a gradient of which all elements are step + 1, and the coordinator fire it.
+func update(t *testing.T, j *fakeJob, worker *Link, params int, step int64) {
+	t.Helper()
+	grad := make([]float32, params)
+	for i := range grad {
+		grad[i] = float32(step + 1)
+	}
+	if err := worker.Push(t.Context(), step, step, 1, grad); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Wait()
+	j.tell(transport.Fire{Seq: step + 1, Version: step + 1, Gradients: []transport.Gradient{{Worker: 0, Step: step, Weight: 1}}})
+	if v, err := worker.Wait(t.Context(), step+1); err != nil || v != step+1 {
+		t.Fatalf("version %d, %v", v, err)
+	}
+}
+
+// A shard that lends a copy passes on the gradients of workers that do not know of the copy, and goes on with
+// updates meanwhile: what it passes on is not what later gradients have been read into.
+func TestPassedGradientsKeepTheirValues(t *testing.T) {
+	const params, steps = 3 << 19, 3 // a gradient is more than a Pipe takes without a reader
+	synctest.Test(t, func(t *testing.T) {
+		j, worker, successor := lends(t, params)
+		for step := range int64(steps) {
+			update(t, j, worker, params, step)
+		}
+		for step := range int64(steps) {
+			f, payload := next(t, successor)
+			m, err := transport.ParsePush(f.Header)
+			if err != nil || m.Step != step {
+				t.Fatalf("%v: %+v, %v, want step %d", f.Kind, m, err, step)
+			}
+			want := transport.Floats([]float32{float32(step + 1)})
+			for i := 0; i < len(payload); i += 4 {
+				if !bytes.Equal(payload[i:i+4], want) {
+					t.Fatalf("element %d of the gradient of step %d is %x, want %x", i/4, step, payload[i:i+4], want)
+				}
+			}
+		}
+		worker.Close()
+		successor.Close()
+		if err := j.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A server that was to have a copy and is gone does not keep the shard from its updates.
+func TestUpdatesGoOnWithoutTheSuccessor(t *testing.T) {
+	const params, steps = 10, 20
+	synctest.Test(t, func(t *testing.T) {
+		j, worker, successor := lends(t, params)
+		successor.Close()
+		for step := range int64(steps) {
+			update(t, j, worker, params, step)
+		}
+		j.tell(transport.Hand{Stage: transport.Keep})
+		worker.Close()
+		if err := j.stop(); err != nil {
+			t.Error(err)
+		}
+	})
 }

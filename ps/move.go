@@ -59,7 +59,7 @@ func (l *leaving) stop() {
 
 // pass has a gradient that is stored sent to the successor.
 func (l *leaving) pass(g rule.Gradient) {
-	l.giver.queue <- g // has room: a worker has one gradient here
+	l.giver.pass(g)
 	if !l.gone {
 		l.unsaid = append(l.unsaid, transport.Stored{Worker: g.Worker, Step: g.Step, Sum2: g.Sum2})
 	}
@@ -72,9 +72,22 @@ type giver struct {
 	first     transport.State
 	snap      *snapshot
 	slots     []rule.Slot
-	queue     chan rule.Gradient // of every worker one at most
-	last      chan struct{}      // closed: nothing more will come
-	over      chan struct{}      // closed when it has ended
+	queue     chan rule.Gradient
+	last      chan struct{} // closed: nothing more will come
+	over      chan struct{} // closed when it has ended
+}
+
+// pass has a gradient sent. It waits while the successor is slow; a giver that has ended drops it.
+// Where the shard goes on with updates meanwhile (it lends a copy) they free what they have used, so
+// values of its own are sent.
+func (g *giver) pass(w rule.Gradient) {
+	if g.h.leaves.lending.on {
+		w.Vec = slices.Clone(w.Vec)
+	}
+	select {
+	case g.queue <- w:
+	case <-g.over:
+	}
 }
 
 // host is the shard with that number that is here; nil: none is.
@@ -251,7 +264,7 @@ func (h *host) give() error {
 			Rule: st.Name, Steps: st.Steps, Slots: len(st.Slots), Pending: len(waiting), Lives: slices.Clone(h.attempts),
 		}
 		for _, w := range waiting {
-			g.queue <- w
+			g.pass(w) // there is room
 		}
 		l.giver = g
 		h.s.wg.Go(g.run)

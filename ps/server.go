@@ -749,7 +749,7 @@ func (h *host) push(m input) error {
 	}
 	h.stored[w] = m.conn
 	if h.leaves.passes(m.conn) {
-		h.leaves.giver.queue <- m.grad
+		h.leaves.giver.pass(m.grad)
 	} else if h.leaves.giver != nil && !h.leaves.lending.on {
 		h.leaves.pass(m.grad)
 		return nil
