@@ -20,6 +20,20 @@ if not os.environ.get("STAR_TEST_INSTALLED"):
 PATIENCE = float(os.environ.get("STAR_TEST_PATIENCE", "240"))
 
 
+@pytest.fixture(autouse=True)
+def ends() -> Any:
+    """Fails a test that waits where nothing else ends the wait."""
+
+    def fail(*_: Any) -> None:
+        pytest.fail("not done after %.0f s" % (3 * PATIENCE))
+
+    before = signal.signal(signal.SIGALRM, fail)
+    signal.setitimer(signal.ITIMER_REAL, 3 * PATIENCE)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
 @pytest.fixture(scope="session")
 def star(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The program star: STAR_BINARY, the one of the installed wheel, or built now."""

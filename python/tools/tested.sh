@@ -5,7 +5,7 @@
 #	tested.sh torch2    PyTorch, Lightning and transformers are PyPI's (TORCH: which, "torch>=2.5"; TORCH_INDEX: an index that has it, such as the one of builds for processors)
 #	tested.sh jax       JAX is PyPI's, and only its tests run
 #
-# ARGS: more for pytest. Exits with 77 where something is missing, and says what.
+# ARGS: more for pytest. LIMIT: for how long each run of it may take (40m); behind that pytest is interrupted, and says what it was at. Exits with 77 where something is missing, and says what.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 env=$(mktemp -d)
@@ -22,7 +22,7 @@ esac
 "$python" -m venv "${options[@]}" "$env/venv" >"$env/log" 2>&1 || { cat "$env/log"; echo "there is no venv of $python (Debian: python3-venv)"; exit 77; }
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 if [ "${#packages[@]}" -gt 0 ]; then
-	{ "$env/venv/bin/pip" install -q ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} "${packages[@]}" && "$env/venv/bin/pip" install -q pytest ${more[@]+"${more[@]}"}; } ||
+	{ timeout 15m "$env/venv/bin/pip" install -q ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} "${packages[@]}" && timeout 15m "$env/venv/bin/pip" install -q pytest ${more[@]+"${more[@]}"}; } ||
 		{ echo "${packages[*]} cannot be had from PyPI"; exit 77; }
 fi
 for needed in "$module" pytest; do
@@ -32,10 +32,11 @@ done
 "$env/venv/bin/pip" install -q --no-index "$env"/dist/*.whl
 "$env/venv/bin/python" -c "import $module; print('$module', $module.__version__)"
 export STAR_TEST_INSTALLED=1
+tests() { timeout --signal INT --kill-after 1m "${LIMIT:-40m}" "$env/venv/bin/python" -m pytest -v --durations 10 -p no:cacheprovider "$@"; }
 # shellcheck disable=SC2086
-"$env/venv/bin/python" -m pytest -q -p no:cacheprovider "$tests" ${ARGS:-} | tee "$env/log" && exit
+tests "$tests" ${ARGS:-} | tee "$env/log" && exit
 # What failed runs once more, alone: a busy machine is no mistake of a test's. Who fails twice has failed.
 mapfile -t failed < <(sed -nE 's/^(FAILED|ERROR) ([^ ]+).*/\2/p' "$env/log")
 [ "${#failed[@]}" -gt 0 ] || exit 1
 echo "once more, for it failed: ${failed[*]}"
-"$env/venv/bin/python" -m pytest -q -p no:cacheprovider "${failed[@]}"
+LIMIT=10m tests "${failed[@]}"
