@@ -38,6 +38,8 @@ class Loader:
         self.stream: Optional[_Stream] = None  # the order is the script's own
         self.weights: Optional[List[Tuple[bool, float]]] = None  # for weigh, of parts that are taken before they are computed
         self._ahead: Optional[_Ahead] = None
+        self._empty = 0  # iterations that had no batch, because the job is over
+        self._empty_since = 0.0
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name == "plain":
@@ -60,6 +62,8 @@ class Loader:
         s.advance()
         if s.over and s.computed == 0:  # star eval, or it came when the job was over: what follows the loop has nothing to work with
             raise SystemExit(0)
+        if s.over:
+            self._idle()
         if self._given == 0 or s.computed != self._computed:  # else the script has only looked at a batch, which comes again
             self.epoch += 1
         self._given, self._computed = 0, s.computed
@@ -83,6 +87,19 @@ class Loader:
                 raise StarError(
                     "a batch was taken from star.loader before opt.step() of the one before: each batch makes one step (star.loader(accumulate=N) makes one of N)", _link.EXIT_USAGE
                 )
+
+    def _idle(self) -> None:
+        """Ends a script that asks for batches without end (``while n < steps: for batch in loader``), but not a loop over many epochs that the job does not have."""
+        self._empty += 1
+        now = time.monotonic()
+        if self._empty == 1:
+            self._empty_since = now
+        if self._empty > 10000 and now > self._empty_since + 10:
+            raise StarError(
+                "the job is over, and this script waits for more batches: it has iterated star.loader %d times since. End its loop when the loader gives no batch, or give the job"
+                " as many epochs or steps as the script wants (--epochs, --steps)" % self._empty,
+                _link.EXIT_USAGE,
+            )
 
     def begin(self) -> None:
         """Joins the job."""

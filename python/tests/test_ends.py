@@ -104,6 +104,18 @@ def test_an_exit_code_is_a_failure(job: Any, flags: Any) -> None:
     assert "the script ended with sys.exit(3)" in result(job)["error"] and job.checkpoint()
 
 
+def test_a_loop_that_waits_for_more_batches(job: Any) -> None:
+    """while n < steps: for batch in loader, where the job has fewer steps, ends with an error. The job is complete."""
+    ps = job.start("--epochs", "1", "--mode", "ssgd")
+    s = script(job)
+    s.write_text(s.read_text().replace("for epoch in range(1000)", "while n < 10**6"))
+    workers = [job.worker(s) for _ in range(2)]
+    assert ps.wait() == 0 and result(job)["samples"] == 512, ps.log
+    for w in workers:
+        w.wait()
+        assert "StarError: the job is over, and this script waits for more batches: it has iterated star.loader" in w.log, w.log
+
+
 @pytest.mark.parametrize(
     "flags, loader, says",
     [
