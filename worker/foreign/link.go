@@ -26,11 +26,18 @@ const (
 
 // LostError says that the program is gone.
 type LostError struct {
-	PID int
-	Err error
+	PID int   // 0: it has not said what it trains
+	Err error // io.EOF: it has closed its link
 }
 
 func (e *LostError) Error() string {
+	const early = "the program ended before it said what it trains: "
+	switch {
+	case e.PID == 0 && e.Err == io.EOF:
+		return early + "does it call star.attach and use star.loader?"
+	case e.PID == 0:
+		return early + e.Err.Error()
+	}
 	if e.Err == io.EOF {
 		return fmt.Sprintf("the program (process %d) has ended without saying why: it was killed, or crashed", e.PID)
 	}
@@ -315,7 +322,7 @@ func (c *conn) first(ctx context.Context, timeout time.Duration) (Frame, error) 
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			return f, fmt.Errorf("the program has said nothing for %v: does it call star.attach and use star.loader?", timeout)
 		case errors.Is(err, io.EOF):
-			return f, errors.New("the program ended before it said what it trains: does it call star.attach and use star.loader?")
+			return f, &LostError{Err: err}
 		default:
 			return f, err
 		}
