@@ -25,9 +25,9 @@ func TestSched(t *testing.T) {
 	if out, err := s.Command("submit", slow).CombinedOutput(); jobtest.ExitCode(err) != 65 || !strings.Contains(string(out), "norates.yaml: rates: this policy must know how fast a job is") {
 		t.Errorf("a job of which nobody knows how fast it is: %v\n%s", err, out)
 	}
-	s.Submit("long", 40000, 2, "")
+	s.Submit("long", 60000, 2, "")
 	s.Trains("long", 2)
-	s.Submit("other", 6000, 2, "")
+	s.Submit("other", 15000, 2, "") // is not done before the next service has begun, on a slow machine either
 	s.Trains("other", 1)
 	s.Trains("long", 1)
 
@@ -66,8 +66,8 @@ func TestSched(t *testing.T) {
 		t.Errorf("gone is %s with %d samples: %s", j.State, j.Samples, j.Why)
 	}
 	s.UsedOnce("gone.2", 1000)
-	s.UsedOnce("other", 6000)
-	if lives := s.UsedOnce("long", 40000); lives < 2 {
+	s.UsedOnce("other", 15000)
+	if lives := s.UsedOnce("long", 60000); lives < 2 {
 		t.Errorf("long had %d lives", lives)
 	}
 }
