@@ -12,7 +12,7 @@ What a worker evaluates is its own; worker 0 saves.
 from __future__ import annotations
 
 import math
-from typing import Any, Optional
+from typing import Any, Iterator, Optional
 
 import transformers
 
@@ -22,13 +22,21 @@ from . import torch as star
 __all__ = ["Star", "Trainer"]
 
 
+class _Batches(_data.Batches):
+    """The Trainer stops at an epoch without batches: it does not see those of which this worker has none, as in a job that goes on from a checkpoint."""
+
+    def __iter__(self) -> Iterator[Any]:
+        self.loader.epoch = max(self.loader.epoch, int(self.loader.progress()) - 1)
+        return super().__iter__()
+
+
 class Star:
     """What is different in a Trainer that is a worker of a job. Without a job nothing is."""
 
     own = False
     overlap = True
     divisible = False
-    _star: Optional[_data.Batches] = None
+    _star: Optional[_Batches] = None
 
     def train(self: Any, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
         if resume_from_checkpoint and _job.current() is not None:
@@ -76,7 +84,7 @@ class Star:
         star.schedule(self.lr_scheduler, every=size * parts)
         loader.weights = []
         loader.begin()
-        self._star = _data.Batches(loader)
+        self._star = _Batches(loader)
         self.add_callback(_Callback(loader))
         args.max_steps = max(1, math.ceil(steps / star.workers()))  # for what it shows: the job says when it is over
         return self._star

@@ -170,10 +170,11 @@ def test_early_stopping(job: Any, text: str, names: Any) -> None:
     assert "all of which have left" in r["ended"] and r["samples"] == 96 * 2 and job.checkpoint(), r
 
 
-def test_resume(job: Any) -> None:
+@FRAMEWORKS
+def test_resume(job: Any, text: str, names: Any) -> None:
     """Three epochs, and three more from the job's checkpoint, make the parameters of six."""
-    libraries("lightning")
-    script, ends = job.script(LIGHTNING), []
+    libraries(*names)
+    script, ends = job.script(text), []
     for flags in (["--epochs", "3"], ["--epochs", "6", "--resume", str(job.out)], ["--epochs", "6"]):
         ps = job.start("--mode", "ssgd", *flags)
         ws = [job.worker(script, "", "48", "1") for _ in range(2)]
@@ -182,6 +183,17 @@ def test_resume(job: Any) -> None:
     half, halves, whole = ends
     for k, v in whole.items():
         assert torch.allclose(v, halves[k], rtol=1e-4, atol=1e-5) and not torch.allclose(v, half[k], rtol=1e-4, atol=1e-5), k
+
+
+@FRAMEWORKS
+def test_epochs_without_batches(job: Any, text: str, names: Any) -> None:
+    """An epoch has two batches, of which a third worker gets none: it goes on with the next epoch."""
+    libraries(*names)
+    ps = job.start("--mode", "ssgd", workers=3)
+    ws = [job.worker(job.script(text), "", "48", "1") for _ in range(3)]
+    job.finish(ps, *ws)
+    r = job.lines("summary")[-1]
+    assert r["samples"] == 96 * 6 and r["steps"] == 12 and "a worker is gone" not in ps.log, (r, ps.log)
 
 
 @FRAMEWORKS

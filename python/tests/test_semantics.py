@@ -73,6 +73,9 @@ class Agent(threading.Thread):
             self._run()
         except (EOFError, OSError) as e:
             self.failed = self.failed or repr(e)
+        except BaseException:
+            self.sock.shutdown(socket.SHUT_RDWR)  # the script does not wait for it
+            raise
 
     def _run(self) -> None:
         _, _, _, body = self.read()
@@ -109,6 +112,9 @@ class Agent(threading.Thread):
                 elif kind == _link.LEAVE:
                     self.failed = "left"
                     return
+                elif kind == _link.RECALL:  # of Adam, which has made no step
+                    body = bytes(2 * 4 * count[0])
+                    self.send(_link.STATE, 0, len(body), 0, body)
                 else:
                     break
             assert kind == _link.DONE and a == step
