@@ -9,6 +9,7 @@ import (
 
 	"star"
 	"star/coord"
+	"star/coord/session"
 	"star/modes"
 	"star/transport"
 )
@@ -86,7 +87,7 @@ func coordOnce(ctx context.Context, n int, cfg CoordConfig) (CoordResult, error)
 		_, err := c.Run(ctx)
 		failed <- err
 	})
-	s, err := coord.Join(ctx, coord.MemberConfig{Network: tcp, Addr: l.Addr(), Hello: hello})
+	s, err := session.Join(ctx, session.MemberConfig{Network: tcp, Addr: l.Addr(), Hello: hello})
 	if err != nil {
 		return CoordResult{}, err
 	}
@@ -102,8 +103,8 @@ func coordOnce(ctx context.Context, n int, cfg CoordConfig) (CoordResult, error)
 		workers.Go(func() {
 			hello := hello
 			hello.Role, hello.Rank, hello.Params, hello.ModelHash = transport.RoleWorker, i, 1, "bench"
-			m, err := coord.Join(ctx, coord.MemberConfig{Network: tcp, Addr: l.Addr(), Hello: hello,
-				Enrol: &coord.Enrolment{Data: "none", Samples: 1 << 30}})
+			m, err := session.Join(ctx, session.MemberConfig{Network: tcp, Addr: l.Addr(), Hello: hello,
+				Enrol: &session.Enrolment{Data: "none", Samples: 1 << 30}})
 			if err == nil {
 				err = drive(m, &arrived[i], &released[i])
 				m.Close()
@@ -147,9 +148,9 @@ func coordOnce(ctx context.Context, n int, cfg CoordConfig) (CoordResult, error)
 }
 
 // drive is a worker that computes nothing.
-func drive(m *coord.Member, arrived, released *[]time.Time) error {
+func drive(m *session.Member, arrived, released *[]time.Time) error {
 	w := star.Worker(m.Welcome.Rank)
-	if err := coord.Say(m, transport.Joined{Worker: w}, nil); err != nil {
+	if err := session.Say(m, transport.Joined{Worker: w}, nil); err != nil {
 		return err
 	}
 	for step := int64(0); ; step++ {
@@ -162,13 +163,13 @@ func drive(m *coord.Member, arrived, released *[]time.Time) error {
 		case transport.Stop:
 			return nil
 		case transport.Finish:
-			if err := coord.Say(m, transport.EvalResult{Worker: w, Eval: r.Eval, Version: r.Version}, nil); err != nil {
+			if err := session.Say(m, transport.EvalResult{Worker: w, Eval: r.Eval, Version: r.Version}, nil); err != nil {
 				return err
 			}
 			continue
 		}
 		*arrived = append(*arrived, time.Now())
-		if err := coord.Say(m, transport.Arrive{Record: star.Record{Worker: w, Step: step, Basis: r.Version, Samples: r.Count}}, nil); err != nil {
+		if err := session.Say(m, transport.Arrive{Record: star.Record{Worker: w, Step: step, Basis: r.Version, Samples: r.Count}}, nil); err != nil {
 			return err
 		}
 	}

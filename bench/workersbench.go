@@ -22,7 +22,7 @@ import (
 	"github.com/shirou/gopsutil/v4/process"
 
 	"star"
-	"star/coord"
+	"star/coord/session"
 	"star/internal/defaults"
 	"star/ps"
 	"star/transport"
@@ -410,8 +410,8 @@ func (c *crowd) worker(ctx context.Context, rank int) error {
 	}
 	tcp := transport.NewTCP(transport.Config{})
 	hello := transport.Hello{Service: transport.ServiceCoord, Role: transport.RoleWorker, Job: "bench", Rank: rank, Model: "bench", ModelHash: "bench", Params: int64(c.cfg.Params)}
-	m, err := coord.Join(ctx, coord.MemberConfig{Network: counted{tcp, &c.dials}, Addr: c.addr, Hello: hello, JoinTimeout: 5 * time.Minute, DeadAfter: defaults.DeadAfter,
-		Enrol: &coord.Enrolment{Data: "bench", Samples: 1 << 30, Tests: 1}})
+	m, err := session.Join(ctx, session.MemberConfig{Network: counted{tcp, &c.dials}, Addr: c.addr, Hello: hello, JoinTimeout: 5 * time.Minute, DeadAfter: defaults.DeadAfter,
+		Enrol: &session.Enrolment{Data: "bench", Samples: 1 << 30, Tests: 1}})
 	c.joining.Done()
 	if err != nil {
 		return err
@@ -431,7 +431,7 @@ func (c *crowd) worker(ctx context.Context, rank int) error {
 		}
 	}
 	w := star.Worker(rank)
-	if err := coord.Say(m, transport.Joined{Worker: w}, nil); err != nil {
+	if err := session.Say(m, transport.Joined{Worker: w}, nil); err != nil {
 		return err
 	}
 	m.Beat()
@@ -458,7 +458,7 @@ func (c *crowd) worker(ctx context.Context, rank int) error {
 		for v := c.version.Load(); rel.Version > v && !c.version.CompareAndSwap(v, rel.Version); v = c.version.Load() {
 		}
 		if rel.Action != transport.Continue {
-			if err := coord.Say(m, transport.EvalResult{Worker: w, Eval: rel.Eval, Version: rel.Version, Count: (rel.To - rel.From) / 10_000}, nil); err != nil {
+			if err := session.Say(m, transport.EvalResult{Worker: w, Eval: rel.Eval, Version: rel.Version, Count: (rel.To - rel.From) / 10_000}, nil); err != nil {
 				return err
 			}
 		}
@@ -469,7 +469,7 @@ func (c *crowd) worker(ctx context.Context, rank int) error {
 			select {
 			case <-c.halt:
 				halted = true
-				if err := coord.Say(m, transport.Halt{Worker: w, Reason: "enough was measured"}, nil); err != nil {
+				if err := session.Say(m, transport.Halt{Worker: w, Reason: "enough was measured"}, nil); err != nil {
 					return err
 				}
 			default:
@@ -495,7 +495,7 @@ func (c *crowd) worker(ctx context.Context, rank int) error {
 		}
 		pushed = time.Now()
 		r.Push = pushed.Sub(before)
-		if err := coord.Say(m, transport.Arrive{Record: r}, nil); err != nil {
+		if err := session.Say(m, transport.Arrive{Record: r}, nil); err != nil {
 			return err
 		}
 		step++

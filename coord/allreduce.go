@@ -7,6 +7,7 @@ import (
 
 	"star"
 	"star/coord/engine"
+	"star/coord/session"
 	"star/internal/exitcode"
 	"star/transport"
 )
@@ -20,7 +21,7 @@ type RingConfig struct {
 	Rule string
 
 	// RuleOf is Rule where the job takes what a worker that enrols so wants (Config.Adopt). Nil: Rule.
-	RuleOf func(e Enrolment) string
+	RuleOf func(e session.Enrolment) string
 
 	// Wait is how long a round waits for riders.
 	Wait time.Duration
@@ -158,80 +159,4 @@ func (c *Coordinator) compare(t transport.Tally) error {
 // released again soon: who is parked would hear of it too late. At the end everybody is parked.
 func (c *Coordinator) evaluates(w star.Worker, final bool) bool {
 	return c.engine.Evaluates(w) && (final || !c.engine.Worker(w).Parked)
-}
-
-// Order is something that the coordinator tells a worker.
-//
-// Kind says which of the fields is set; all others are zero.
-// What each says, and to whom:
-//
-//	release   go on: compute so many samples from a place in the stream, with parameters of a version; evaluate first; or stop
-//	ring      members of all-reduce: form this ring, or ride with that member of it
-//	save      write your part of a checkpoint
-//	buffers   the average of everybody's, which an evaluation asked for
-//	branch    in a tree: your parent and children from the next release on
-//	detach    in a tree: a gradient, yours or a child's, goes another way
-//	route     a shard is at another server now
-//	cancel    stop computing for an update that was made without you
-//	close     a round is closed: whose gradients are in it
-//	view      who holds the copies of a shard now
-//
-// Orders are done in the order in which they come, but those that only end a wait: cancel, close,
-// view, and a ring that is formed at once.
-type Order struct {
-	Kind    transport.Kind // release, ring, save, buffers, branch, detach, route, cancel or close
-	Release transport.Release
-	Ring    transport.Ring
-	Save    transport.Save
-	Buffers transport.Buffers
-	Payload []byte // of buffers: float32; of release: Stand.Metadata
-	Branch  transport.Branch
-	Detach  transport.Detach
-	Route   transport.Route
-	Cancel  transport.Cancel
-	Close   transport.Close
-	View    transport.View
-}
-
-// Order waits for the coordinator's next order. A Reject ends the membership: it is
-// returned as *transport.RejectError.
-//
-// Other errors: a *LostError where the connection has ended or nothing was heard for DeadAfter; a
-// frame that is no order, or whose header cannot be parsed: coordinator and member are of different
-// versions then. One goroutine calls it, beside those that call Say.
-func (m *Member) Order() (Order, error) {
-	f, err := m.recv()
-	if err != nil {
-		return Order{}, err
-	}
-	o := Order{Kind: f.Kind}
-	switch f.Kind {
-	case transport.KindRelease:
-		if o.Release, err = transport.ParseRelease(f.Header); err == nil && f.Size > 0 {
-			o.Payload, err = transport.ReadAll(m.Conn, f)
-		}
-	case transport.KindRing:
-		o.Ring, err = transport.ParseRing(f.Header)
-	case transport.KindSave:
-		o.Save, err = transport.ParseSave(f.Header)
-	case transport.KindBuffers:
-		if o.Buffers, err = transport.ParseBuffers(f.Header); err == nil {
-			o.Payload, err = transport.ReadAll(m.Conn, f)
-		}
-	case transport.KindBranch:
-		o.Branch, err = transport.ParseBranch(f.Header)
-	case transport.KindDetach:
-		o.Detach, err = transport.ParseDetach(f.Header)
-	case transport.KindRoute:
-		o.Route, err = transport.ParseRoute(f.Header)
-	case transport.KindCancel:
-		o.Cancel, err = transport.ParseCancel(f.Header)
-	case transport.KindClose:
-		o.Close, err = transport.ParseClose(f.Header)
-	case transport.KindView:
-		o.View, err = transport.ParseView(f.Header)
-	default:
-		err = fmt.Errorf("unexpected frame %v from the coordinator", f.Kind)
-	}
-	return o, err
 }

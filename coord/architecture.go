@@ -10,6 +10,7 @@ import (
 	"star"
 	"star/coord/engine"
 	"star/coord/failover"
+	"star/coord/session"
 	"star/modes"
 	"star/transport"
 )
@@ -36,7 +37,7 @@ type architecture interface {
 
 	// enrols says what is wrong with a worker that says so of itself: it is of the other
 	// architecture, updates in another way, or cannot be reached by others.
-	enrols(h transport.Hello, e Enrolment) error
+	enrols(h transport.Hello, e session.Enrolment) error
 
 	// least is how many workers there must be for the training to go on.
 	least(cfg *Config) int
@@ -56,7 +57,7 @@ type architecture interface {
 	// stands takes in how far a worker has come that joins a successor (nil: it does not say), and
 	// gathers says whether those are there, of members that have joined or reported, whose
 	// parameters the training can go on with. An error of stands: what the worker says cannot be.
-	stands(c *Coordinator, p *peer, s *Stand) error
+	stands(c *Coordinator, p *peer, s *session.Stand) error
 	gathers(c *Coordinator) bool
 
 	// welcome puts into w from where a worker goes on, where that is not what the engine or a
@@ -111,7 +112,7 @@ func (servers) spec(modes.Plan) string           { return "" }
 func (servers) planted() bool                    { return true }
 func (servers) busy(r star.Record) time.Duration { return r.Busy() }
 
-func (servers) enrols(_ transport.Hello, e Enrolment) error {
+func (servers) enrols(_ transport.Hello, e session.Enrolment) error {
 	if e.Rule != "" {
 		return errArchitecture(archServers, archRing)
 	}
@@ -126,10 +127,10 @@ func (servers) least(cfg *Config) int {
 	return cfg.Least
 }
 
-func (servers) inherit(*Coordinator)                     {}
-func (servers) stands(*Coordinator, *peer, *Stand) error { return nil }
-func (servers) gathers(*Coordinator) bool                { return true } // settling waits for the shards
-func (servers) resume(*Coordinator)                      {}
+func (servers) inherit(*Coordinator)                             {}
+func (servers) stands(*Coordinator, *peer, *session.Stand) error { return nil }
+func (servers) gathers(*Coordinator) bool                        { return true } // settling waits for the shards
+func (servers) resume(*Coordinator)                              {}
 
 func (servers) welcome(c *Coordinator, p *peer, w *transport.Welcome) {
 	if c.takeover != nil && c.engine == nil {
@@ -172,7 +173,7 @@ func (ring) replaceable(p modes.Plan) error {
 
 // The rule is compared in words (process.RuleText): two programs that say the same make the same
 // update, bit for bit.
-func (r ring) enrols(h transport.Hello, e Enrolment) error {
+func (r ring) enrols(h transport.Hello, e session.Enrolment) error {
 	rule := r.Rule
 	if r.RuleOf != nil {
 		rule = r.RuleOf(e)
@@ -212,7 +213,7 @@ func (ring) inherit(c *Coordinator) {
 
 // Once the training goes on it is too late for that: who comes then gets the parameters from
 // others.
-func (ring) stands(c *Coordinator, p *peer, s *Stand) error {
+func (ring) stands(c *Coordinator, p *peer, s *session.Stand) error {
 	if !c.trained() || c.engine != nil || s == nil {
 		return nil
 	}

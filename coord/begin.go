@@ -7,6 +7,7 @@ import (
 
 	"star"
 	"star/coord/engine"
+	"star/internal/poison"
 	"star/modes"
 	"star/runlog"
 )
@@ -98,7 +99,7 @@ func (c *Coordinator) newEngine(absent []star.Worker) engine.Engine {
 	g := engine.Config{
 		Workers: c.cfg.Workers, Shards: len(c.shards), Batch: c.cfg.Batch, Turns: c.enrolled.Turns, Limit: c.limit(plan),
 		Plan: c.sized(plan), Absent: absent, Scale: c.cfg.Scale, Planned: c.cfg.first(), Norm: c.cfg.Norm, Report: !c.cfg.Lossy, Cancel: c.cfg.Cancel, Whole: c.cfg.WholeBatches, Strides: c.cfg.Strides, Follow: c.cfg.Pilot != nil,
-		Guard: c.cfg.Poison != PoisonOff, WithMetadata: c.replaceable(), MaxParams: c.hello.Params,
+		Guard: c.cfg.Poison != poison.Off, WithMetadata: c.replaceable(), MaxParams: c.hello.Params,
 	}
 	c.arch.resume(c)
 	g.From = c.cfg.Resume

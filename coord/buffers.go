@@ -5,6 +5,7 @@ import (
 	"cmp"
 
 	"star"
+	"star/coord/session"
 	"star/internal/dtype"
 	"star/transport"
 )
@@ -20,7 +21,7 @@ import (
 // number that is not finite is left out of the mean; where no worker has a finite one, it is that of
 // the worker with the lowest rank.
 type bufferMean struct {
-	layout  []Tensor
+	layout  []session.Tensor
 	n       int
 	lowest  star.Worker
 	first   []byte // of the lowest rank
@@ -31,7 +32,7 @@ type bufferMean struct {
 }
 
 // tensor is one of buffers, in bytes.
-func tensor(t Tensor, data []byte) []byte {
+func tensor(t session.Tensor, data []byte) []byte {
 	n := dtype.Size(t.DType)
 	for _, k := range t.Shape {
 		n *= k
@@ -40,9 +41,9 @@ func tensor(t Tensor, data []byte) []byte {
 }
 
 // tensorsOf is layout, or, for buffers without names, one tensor of that many words.
-func tensorsOf(layout []Tensor, words int) []Tensor {
+func tensorsOf(layout []session.Tensor, words int) []session.Tensor {
 	if len(layout) == 0 {
-		return []Tensor{{Shape: []int{words}}}
+		return []session.Tensor{{Shape: []int{words}}}
 	}
 	return layout
 }
@@ -132,7 +133,7 @@ func (c *Coordinator) resumed() []float32 {
 }
 
 // length is the number of elements of a tensor.
-func length(t Tensor) int {
+func length(t session.Tensor) int {
 	n := 1
 	for _, k := range t.Shape {
 		n *= k

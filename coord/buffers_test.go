@@ -7,12 +7,13 @@ import (
 	"testing"
 
 	"star"
+	"star/coord/session"
 	"star/internal/dtype"
 	"star/transport"
 )
 
 // vectorOf is buffers of tensors with these bytes.
-func vectorOf(layout []Tensor, parts ...[]byte) []float32 {
+func vectorOf(layout []session.Tensor, parts ...[]byte) []float32 {
 	last := layout[len(layout)-1]
 	v := make([]float32, last.Offset+dtype.Words(last.DType, length(last)))
 	for i, p := range parts {
@@ -30,7 +31,7 @@ func le(values ...any) (b []byte) {
 }
 
 // lay gives tensors their places.
-func lay(ts ...Tensor) []Tensor {
+func lay(ts ...session.Tensor) []session.Tensor {
 	at := 0
 	for i := range ts {
 		ts[i].Offset = dtype.Begin(ts[i].DType, at)
@@ -42,16 +43,16 @@ func lay(ts ...Tensor) []Tensor {
 // Floating numbers of every width are averaged, and what is alike stays to the bit; all other types are those of the lowest rank, in whatever order workers come.
 func TestBuffersOfEveryType(t *testing.T) {
 	layout := lay(
-		Tensor{Name: "mean", Shape: []int{2}},
-		Tensor{Name: "ids", Shape: []int{2}, DType: "I64"},
-		Tensor{Name: "mask", Shape: []int{3}, DType: "BOOL"},
-		Tensor{Name: "double", Shape: []int{1}, DType: "F64"},
-		Tensor{Name: "same", Shape: []int{1}, DType: "F64"},
-		Tensor{Name: "half", Shape: []int{3}, DType: "F16"},
-		Tensor{Name: "bf", Shape: []int{1}, DType: "BF16"},
-		Tensor{Name: "none", Shape: []int{0}, DType: "I64"},
-		Tensor{Name: "freqs", Shape: []int{1}, DType: "C64"},
-		Tensor{Name: "scale", Shape: []int{}, DType: "F8_E4M3"},
+		session.Tensor{Name: "mean", Shape: []int{2}},
+		session.Tensor{Name: "ids", Shape: []int{2}, DType: "I64"},
+		session.Tensor{Name: "mask", Shape: []int{3}, DType: "BOOL"},
+		session.Tensor{Name: "double", Shape: []int{1}, DType: "F64"},
+		session.Tensor{Name: "same", Shape: []int{1}, DType: "F64"},
+		session.Tensor{Name: "half", Shape: []int{3}, DType: "F16"},
+		session.Tensor{Name: "bf", Shape: []int{1}, DType: "BF16"},
+		session.Tensor{Name: "none", Shape: []int{0}, DType: "I64"},
+		session.Tensor{Name: "freqs", Shape: []int{1}, DType: "C64"},
+		session.Tensor{Name: "scale", Shape: []int{}, DType: "F8_E4M3"},
 	)
 	same := math.Nextafter(0.1, 1)
 	of := func(w int64) []byte {
@@ -89,7 +90,7 @@ func TestBuffersNotFinite(t *testing.T) {
 		"half":           {"F16", [][]byte{le(uint16(0x3c00)), le(uint16(0x7c00)), le(uint16(0x3c00))}, le(uint16(0x3c00)), true},
 		"no numbers":     {"I64", [][]byte{le(nan), le(1.0), le(2.0)}, le(nan), false},
 	} {
-		layout := lay(Tensor{Name: "first", Shape: []int{1}}, Tensor{Name: "second", Shape: []int{len(c.want) / dtype.Size(c.dtype)}, DType: c.dtype})
+		layout := lay(session.Tensor{Name: "first", Shape: []int{1}}, session.Tensor{Name: "second", Shape: []int{len(c.want) / dtype.Size(c.dtype)}, DType: c.dtype})
 		for _, order := range [][]int{{0, 1, 2}, {2, 1, 0}} {
 			m := bufferMean{layout: layout}
 			for _, w := range order {
@@ -111,10 +112,10 @@ func TestBuffersNotFinite(t *testing.T) {
 
 // A checkpoint of an earlier version has float32 for all types, and no complex ones.
 func TestBuffersOfAnEarlierVersion(t *testing.T) {
-	own := lay(Tensor{Name: "mean", Shape: []int{1}}, Tensor{Name: "ids", Shape: []int{2}, DType: "I64"}, Tensor{Name: "mask", Shape: []int{2}, DType: "BOOL"}, Tensor{Name: "freqs", Shape: []int{2}, DType: "C64"})
-	old := lay(Tensor{Name: "mean", Shape: []int{1}}, Tensor{Name: "ids", Shape: []int{2}}, Tensor{Name: "mask", Shape: []int{2}})
+	own := lay(session.Tensor{Name: "mean", Shape: []int{1}}, session.Tensor{Name: "ids", Shape: []int{2}, DType: "I64"}, session.Tensor{Name: "mask", Shape: []int{2}, DType: "BOOL"}, session.Tensor{Name: "freqs", Shape: []int{2}, DType: "C64"})
+	old := lay(session.Tensor{Name: "mean", Shape: []int{1}}, session.Tensor{Name: "ids", Shape: []int{2}}, session.Tensor{Name: "mask", Shape: []int{2}})
 	for name, c := range map[string]struct {
-		layout        []Tensor
+		layout        []session.Tensor
 		buffers, want []float32
 	}{
 		"earlier":       {old, []float32{0.5, 7, 16777216, 1, 0}, vectorOf(own[:3], le(float32(0.5)), le(int64(7), int64(16777216)), le(true, false))},
@@ -123,7 +124,7 @@ func TestBuffersOfAnEarlierVersion(t *testing.T) {
 		"none":          {own, nil, nil},
 	} {
 		co := &Coordinator{cfg: Config{Buffers: c.buffers, BufferLayout: c.layout}}
-		co.enrolled = &Enrolment{Buffers: own}
+		co.enrolled = &session.Enrolment{Buffers: own}
 		if got := co.resumed(); !bytes.Equal(transport.Floats(got), transport.Floats(c.want)) {
 			t.Errorf("%s: %x, want %x", name, transport.Floats(got), transport.Floats(c.want))
 		}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"star"
+	"star/coord/session"
 	"star/modes"
 	"star/runlog"
 	"star/transport"
@@ -153,9 +154,9 @@ func (h *hostile) treeWorker(rank int) {
 		}
 		defer m.Close()
 		m.Beat()
-		Say(m, transport.Joined{Worker: me}, nil)
+		session.Say(m, transport.Joined{Worker: me}, nil)
 		step, branch, pushed := m.Welcome.Step, transport.Branch{Parent: -1, Step: -1}, int64(-1)
-		orders := make(chan Order, 64)
+		orders := make(chan session.Order, 64)
 		w.wg.Go(func() {
 			defer close(orders)
 			for {
@@ -177,7 +178,7 @@ func (h *hostile) treeWorker(rank int) {
 				w.stored(me, s)
 			}
 		}
-		take := func(o Order) {
+		take := func(o session.Order) {
 			switch o.Kind {
 			case transport.KindBranch:
 				branch = o.Branch
@@ -201,7 +202,7 @@ func (h *hostile) treeWorker(rank int) {
 			case transport.Stop:
 				return
 			case transport.Finish, transport.Evaluate:
-				Say(m, transport.Buffers{Worker: me, Eval: r.Eval}, transport.Floats([]float32{1, 3}))
+				session.Say(m, transport.Buffers{Worker: me, Eval: r.Eval}, transport.Floats([]float32{1, 3}))
 				for o := range orders {
 					if take(o); o.Kind == transport.KindBuffers {
 						if b := floats(o.Payload); len(b) != 2 || b[0] != 1 || b[1] != 3 {
@@ -211,7 +212,7 @@ func (h *hostile) treeWorker(rank int) {
 					}
 				}
 				n := (r.To - r.From) / 1000
-				Say(m, transport.EvalResult{Worker: me, Eval: r.Eval, Version: r.Version, LossSum: float64(n), Correct: n / 2, Count: n}, nil)
+				session.Say(m, transport.EvalResult{Worker: me, Eval: r.Eval, Version: r.Version, LossSum: float64(n), Correct: n / 2, Count: n}, nil)
 				if r.Action == transport.Finish {
 					continue
 				}
@@ -248,12 +249,12 @@ func (h *hostile) treeWorker(rank int) {
 					}
 				}
 				h.mu.Unlock()
-				Say(m, b, nil)
+				session.Say(m, b, nil)
 				push(step)
 			default:
 				push(step)
 			}
-			Say(m, transport.Arrive{Record: rec}, nil)
+			session.Say(m, transport.Arrive{Record: rec}, nil)
 			step++
 		}
 	})
@@ -262,7 +263,7 @@ func (h *hostile) treeWorker(rank int) {
 // rogue is the fourth worker, or one of several that say what they like.
 type rogue struct {
 	rank   star.Worker
-	m      *Member
+	m      *session.Member
 	step   int64
 	rel    transport.Release
 	ring   transport.Ring
@@ -297,7 +298,7 @@ func (h *hostile) rogue(rank int, phase string) (*rogue, error) {
 	if phase == "welcomed" {
 		return r, nil
 	}
-	Say(m, transport.Joined{Worker: me}, nil)
+	session.Say(m, transport.Joined{Worker: me}, nil)
 	there := func() bool {
 		switch phase {
 		case "evaluating":
@@ -315,9 +316,9 @@ func (h *hostile) rogue(rank int, phase string) (*rogue, error) {
 		}
 		if r.rel.Action == transport.Finish {
 			if hi.Buffers > 0 {
-				Say(m, transport.Buffers{Worker: me, Eval: r.rel.Eval}, transport.Floats([]float32{1, 3}))
+				session.Say(m, transport.Buffers{Worker: me, Eval: r.rel.Eval}, transport.Floats([]float32{1, 3}))
 			}
-			Say(m, transport.EvalResult{Worker: me, Eval: r.rel.Eval, Version: r.rel.Version, LossSum: 1, Count: 1}, nil)
+			session.Say(m, transport.EvalResult{Worker: me, Eval: r.rel.Eval, Version: r.rel.Version, LossSum: 1, Count: 1}, nil)
 		}
 		r.rel = transport.Release{}
 		o, err := m.Order()
@@ -329,7 +330,7 @@ func (h *hostile) rogue(rank int, phase string) (*rogue, error) {
 			r.branch = o.Branch
 		case transport.KindRing:
 			r.ring = o.Ring
-			Say(m, transport.Formed{Worker: me, Generation: o.Ring.Generation, Version: max(o.Ring.From, h.status().Version)}, nil)
+			session.Say(m, transport.Formed{Worker: me, Generation: o.Ring.Generation, Version: max(o.Ring.From, h.status().Version)}, nil)
 		case transport.KindRelease:
 			r.rel = o.Release
 		case transport.KindDetach:
@@ -345,7 +346,7 @@ func (h *hostile) rogue(rank int, phase string) (*rogue, error) {
 }
 
 func (r *rogue) arrive() {
-	Say(r.m, transport.Arrive{Record: star.Record{Worker: r.rank, Step: r.step, Basis: r.rel.Version, Samples: r.rel.Count, Loss: 1, Norm2: 4}}, nil)
+	session.Say(r.m, transport.Arrive{Record: star.Record{Worker: r.rank, Step: r.step, Basis: r.rel.Version, Samples: r.rel.Count, Loss: 1, Norm2: 4}}, nil)
 	r.step++
 }
 
@@ -355,18 +356,18 @@ func (h *hostile) gradient(r *rogue) {
 	top := r.branch.Step == r.step && r.branch.Parent < 0
 	if h.mode != "ring" && r.branch.Step != r.step || top {
 		if top {
-			Say(r.m, transport.Bundle{Worker: r.rank, Step: r.step, Members: []transport.Share{{Worker: r.rank, Step: r.step, Samples: r.rel.Count}}}, nil)
+			session.Say(r.m, transport.Bundle{Worker: r.rank, Step: r.step, Members: []transport.Share{{Worker: r.rank, Step: r.step, Samples: r.rel.Count}}}, nil)
 		}
 		h.stored(r.rank, r.step)
 	}
 	r.arrive()
 	if h.mode == "ring" {
-		Say(r.m, transport.Tally{Worker: r.rank, Generation: r.ring.Generation, Version: r.rel.Version + 1}, nil)
+		session.Say(r.m, transport.Tally{Worker: r.rank, Generation: r.ring.Generation, Version: r.rel.Version + 1}, nil)
 	}
 }
 
 // dropped says whether the coordinator takes leave of a member within some seconds. In either case its connection ends.
-func dropped(m *Member) bool {
+func dropped(m *session.Member) bool {
 	defer m.Close()
 	m.Conn.SetReadDeadline(time.Now().Add(3 * time.Second))
 	for {
@@ -406,7 +407,7 @@ func TestOneWordOfAMember(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			attacked(t, "ssgd", func(h *hostile) {
 				h.server(0, 2, false)
-				spare, err := Join(h.t.Context(), MemberConfig{Network: h.net, Addr: "coord", Hello: transport.Hello{
+				spare, err := session.Join(h.t.Context(), session.MemberConfig{Network: h.net, Addr: "coord", Hello: transport.Hello{
 					Service: transport.ServiceCoord, Role: transport.RoleServer, Job: "job", Rank: 1, Addr: "s1"}})
 				if err != nil {
 					t.Fatal(err)
@@ -419,7 +420,7 @@ func TestOneWordOfAMember(t *testing.T) {
 					defer from.Close()
 					from = spare
 				}
-				Say(from, m, nil)
+				session.Say(from, m, nil)
 				if !dropped(from) {
 					t.Error("it costs the sender nothing")
 				}
@@ -436,19 +437,19 @@ func TestOneWordTooMany(t *testing.T) {
 		mode, phase string
 		say         func(h *hostile, r *rogue)
 	}{
-		"joined twice": {"ssgd", "released", func(h *hostile, r *rogue) { Say(r.m, transport.Joined{Worker: r.rank}, nil) }},
+		"joined twice": {"ssgd", "released", func(h *hostile, r *rogue) { session.Say(r.m, transport.Joined{Worker: r.rank}, nil) }},
 		"the next version": {"ssgd", "released", func(h *hostile, r *rogue) {
-			Say(r.m, transport.Arrive{Record: star.Record{Worker: r.rank, Step: r.step, Basis: h.status().Version + 1, Samples: r.rel.Count, Loss: 1, Norm2: 4}}, nil)
+			session.Say(r.m, transport.Arrive{Record: star.Record{Worker: r.rank, Step: r.step, Basis: h.status().Version + 1, Samples: r.rel.Count, Loss: 1, Norm2: 4}}, nil)
 		}},
 		"another one's report": {"tree=0(1,2(3))", "released", func(h *hostile, r *rogue) {
 			step := h.c.engine.Worker(0).Step
-			Say(r.m, transport.Bundle{Worker: 0, Step: step, Members: []transport.Share{{Worker: 0, Step: step, Samples: h.c.engine.Worker(0).Count}}}, nil)
+			session.Say(r.m, transport.Bundle{Worker: 0, Step: step, Members: []transport.Share{{Worker: 0, Step: step, Samples: h.c.engine.Worker(0).Count}}}, nil)
 		}},
 		"the next evaluation": {"ssgd", "evaluating", func(h *hostile, r *rogue) {
-			Say(r.m, transport.EvalResult{Worker: r.rank, Eval: r.rel.Eval + 1, Version: r.rel.Version, LossSum: 1, Count: 1}, nil)
+			session.Say(r.m, transport.EvalResult{Worker: r.rank, Eval: r.rel.Eval + 1, Version: r.rel.Version, LossSum: 1, Count: 1}, nil)
 		}},
 		"buffers of another model": {"ssgd", "evaluating", func(h *hostile, r *rogue) {
-			Say(r.m, transport.Buffers{Worker: r.rank, Eval: r.rel.Eval}, transport.Floats([]float32{1, 2, 3}))
+			session.Say(r.m, transport.Buffers{Worker: r.rank, Eval: r.rel.Eval}, transport.Floats([]float32{1, 2, 3}))
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -486,7 +487,7 @@ var harmless = map[string]string{
 }
 
 // costs wants an absurd message to have cost its sender the connection.
-func (h *hostile) costs(m *Member, name string) {
+func (h *hostile) costs(m *session.Member, name string) {
 	h.t.Helper()
 	if dropped(m) || !transporttest.Extreme(name) {
 		return
@@ -500,12 +501,12 @@ func (h *hostile) costs(m *Member, name string) {
 }
 
 // attack sends all absurd messages of a kind from one who comes anew for each, and wants the job to go on.
-func (h *hostile) attack(empty transport.Message, comes func() (m *Member, base transport.Message)) {
+func (h *hostile) attack(empty transport.Message, comes func() (m *session.Member, base transport.Message)) {
 	for name := range transporttest.Absurd(transporttest.Fill(empty, nil)) {
 		m, base := comes()
 		for now, msg := range transporttest.Absurd(base) {
 			if now == name {
-				Say(m, msg, nil)
+				session.Say(m, msg, nil)
 			}
 		}
 		h.costs(m, name)
@@ -532,7 +533,7 @@ func TestHostileWorkers(t *testing.T) {
 						h.server(1, 0, false)
 						h.honest(0, 1, 2)
 						time.Sleep(5 * time.Second)
-						h.attack(empty, func() (*Member, transport.Message) {
+						h.attack(empty, func() (*session.Member, transport.Message) {
 							r := h.comes(phase)
 							return r.m, r.honestly(empty.Kind())
 						})
@@ -575,7 +576,7 @@ func TestHostileHolders(t *testing.T) {
 				copied(t, func(h *hostile, liar *fakeServer) {
 					h.honest(0, 1, 2)
 					time.Sleep(4500 * time.Millisecond)
-					Say(liar.m, m, nil)
+					session.Say(liar.m, m, nil)
 					select {
 					case <-liar.gone:
 					case <-time.After(3 * time.Second):
@@ -603,8 +604,8 @@ func TestHostileHolders(t *testing.T) {
 func TestHolderThatLies(t *testing.T) {
 	for name, c := range map[string]struct {
 		sum   func(worker star.Worker, step int64) float64 // of each slice; nil: 2
-		early func(m *Member)                              // before the job begins
-		later func(m *Member)
+		early func(m *session.Member)                      // before the job begins
+		later func(m *session.Member)
 		why   string
 	}{
 		"sums that are too large": {sum: func(star.Worker, int64) float64 { return 3 }, why: "squared norm of 3, and it is 2"},
@@ -616,12 +617,10 @@ func TestHolderThatLies(t *testing.T) {
 			}
 			return 2
 		}, why: "worker 1, step 5, has a squared norm of 2.01, and it is 2"},
-		"ready with another version": {early: func(m *Member) { Say(m, transport.Ready{Shard: 0, Version: 99}, nil) }, why: "version 99"},
-		"ready later, likewise":      {later: func(m *Member) { Say(m, transport.Ready{Shard: 0, Version: 99}, nil) }, why: "version 99"},
-		"a wrong checksum": {later: func(m *Member) {
-			m.mu.Lock()
-			defer m.mu.Unlock()
-			m.Conn.WriteFrame(transport.KindSaved, transport.Saved{Shard: 1, ID: "x"}.AppendTo(nil), []byte("null"), 7)
+		"ready with another version": {early: func(m *session.Member) { session.Say(m, transport.Ready{Shard: 0, Version: 99}, nil) }, why: "version 99"},
+		"ready later, likewise":      {later: func(m *session.Member) { session.Say(m, transport.Ready{Shard: 0, Version: 99}, nil) }, why: "version 99"},
+		"a wrong checksum": {later: func(m *session.Member) {
+			m.Hosted().WriteFrame(transport.KindSaved, transport.Saved{Shard: 1, ID: "x"}.AppendTo(nil), []byte("null"), 7)
 		}, why: "checksum"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -690,7 +689,7 @@ func TestHostileWorkersAtTheEnd(t *testing.T) {
 								defer r.m.Close()
 								for now, msg := range transporttest.Absurd(r.honestly(empty.Kind())) {
 									if now == name {
-										Say(r.m, msg, nil)
+										session.Say(r.m, msg, nil)
 									}
 								}
 								if phase == "finishing" {
@@ -747,7 +746,7 @@ func TestHostileServers(t *testing.T) {
 					over := false
 					attacked(t, "ssgd", func(h *hostile) {
 						h.server(0, 2, false)
-						spare, err := Join(h.t.Context(), MemberConfig{Network: h.net, Addr: "coord", Hello: transport.Hello{
+						spare, err := session.Join(h.t.Context(), session.MemberConfig{Network: h.net, Addr: "coord", Hello: transport.Hello{
 							Service: transport.ServiceCoord, Role: transport.RoleServer, Job: "job", Rank: 1, Addr: "s1"}})
 						if err != nil {
 							t.Fatal(err)
@@ -757,11 +756,11 @@ func TestHostileServers(t *testing.T) {
 							h.honest(0, 1, 2)
 							time.Sleep(4500 * time.Millisecond)
 						}
-						Say(spare, m, nil)
+						session.Say(spare, m, nil)
 						h.costs(spare, names[i])
 						if early {
 							time.Sleep(time.Second)
-							if m, err := Join(h.t.Context(), MemberConfig{Network: h.net, Addr: "coord", Hello: transport.Hello{
+							if m, err := session.Join(h.t.Context(), session.MemberConfig{Network: h.net, Addr: "coord", Hello: transport.Hello{
 								Service: transport.ServiceCoord, Role: transport.RoleServer, Job: "job", Rank: 1, Addr: "s1"}}); err == nil {
 								defer m.Close()
 								m.Beat()

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"star"
+	"star/coord/session"
 	"star/modes"
 	"star/runlog"
 	"star/transport"
@@ -76,8 +77,8 @@ type Config struct {
 	// which its worker compares with its last one.
 	Lossy bool
 
-	// Poison says what is done about gradients that do not belong (package poison): PoisonSkip,
-	// PoisonFatal or PoisonOff. Empty means PoisonSkip.
+	// Poison is the policy for gradients that do not belong: poison.Skip, poison.Fatal or poison.Off.
+	// Empty means poison.Skip.
 	Poison string
 
 	// Shift has what each server takes in measured, and shown in the status: somebody may move
@@ -109,9 +110,9 @@ type Config struct {
 
 	// ResumeData is the data set of the checkpoint, in Data, Samples and Digest; nil: not known, or
 	// another one is meant.
-	ResumeData   *Enrolment
+	ResumeData   *session.Enrolment
 	Buffers      []float32
-	BufferLayout []Tensor
+	BufferLayout []session.Tensor
 
 	// Remember is what the checkpoint knows of the workers' last iterations.
 	Remember []star.Record
@@ -167,15 +168,15 @@ type Config struct {
 	// Fits says what is wrong with a worker that comes, by what the servers of this job were told;
 	// vouched: they were told what it is to train, and it was told the same. Nil: whoever comes
 	// first is right.
-	Fits func(h transport.Hello, e Enrolment) (vouched bool, err error)
+	Fits func(h transport.Hello, e session.Enrolment) (vouched bool, err error)
 
 	// Trains is what a job trains whose workers have enrolled so, with the Settings that belong to
 	// it. Nil: what Result and Settings say.
-	Trains func(h transport.Hello, e Enrolment) (Told, json.RawMessage)
+	Trains func(h transport.Hello, e session.Enrolment) (session.Told, json.RawMessage)
 
 	// Adopt is asked when shards are about to be assigned what the job takes from its workers
 	// because nobody has told it. Nil: nothing.
-	Adopt func(e Enrolment) (Adopted, error)
+	Adopt func(e session.Enrolment) (Adopted, error)
 
 	// Notes, Program and the fields of Result stand in the run log as they are. Run closes RunLog, and
 	// leaves Log as it is.
@@ -203,7 +204,7 @@ type Checkpoint struct {
 	ID         string
 	Generation int64
 	Progress
-	Enrolment Enrolment
+	Enrolment session.Enrolment
 	Model     string
 	ModelHash string
 	Params    int64
@@ -211,60 +212,6 @@ type Checkpoint struct {
 	Parts     []json.RawMessage // one for each shard, in order: what its Saved said
 	Residuals []ResidualPart    // by rank: of workers with codecs that have answered
 	Records   []star.Record     // the workers' last iterations, for Remember
-}
-
-// Tensor names one tensor inside a flat vector, in row-major order. Checkpoints and other programs know
-// it by that name. Offset is in words of 4 bytes, as package dtype lays tensors out.
-type Tensor struct {
-	Name   string `json:"name"`
-	Shape  []int  `json:"shape"`
-	Offset int    `json:"offset"`
-	DType  string `json:"dtype,omitempty"` // empty: F32. Parameters have no other
-}
-
-// Enrolment is the payload of a worker's Hello: what it is going to train. All workers of a job
-// must say the same of what is trained (differs); the rest each says of itself.
-type Enrolment struct {
-	Layout  []Tensor `json:"layout"`
-	Buffers []Tensor `json:"buffers,omitempty"`
-	Data    string   `json:"data"`
-	Samples int64    `json:"samples"`          // of one epoch
-	Digest  string   `json:"digest,omitempty"` // of the contents of the data; empty: not known
-	Tests   int64    `json:"tests"`
-	Rule    string   `json:"rule,omitempty"` // all-reduce: RingConfig.Rule
-
-	// What the worker's program has, for a job that nobody told: the update that is to be made of
-	// gradients, for the servers to read, samples of a batch, and epochs. All workers must say the
-	// same. Zero: it says nothing.
-	Optimizer json.RawMessage `json:"optimizer,omitempty"`
-	Batch     int             `json:"batch,omitempty"`
-	Epochs    float64         `json:"epochs,omitempty"`
-
-	// Whole says that the program's batches must be neither cut nor resized ([modes.Plan.WithWholeBatches]).
-	Whole bool `json:"whole,omitempty"`
-
-	// DropLast says that the last batch of the job is left out if it is smaller than the others.
-	DropLast bool `json:"drop_last,omitempty"`
-
-	// Exchange says that the worker's program has its gradients exchanged, each round whole and over
-	// all workers alike, and does everything else itself. It says when the job is over; epochs,
-	// samples and steps of the configuration count its progress.
-	Exchange bool `json:"exchange,omitempty"`
-
-	// Turns is how many updates the program makes of each batch, one after the other; 0: one. A round is an
-	// update, over all workers alike, and samples count at the first one of a batch.
-	Turns int `json:"turns,omitempty"`
-
-	// Told is what the worker was told to train; nil: it does not say.
-	Told *Told `json:"told,omitempty"`
-
-	// Codec is what this worker's gradients go through (--compress); empty: they go as they are.
-	// Each worker may have another one.
-	Codec string `json:"codec,omitempty"`
-
-	// Stand is how far a worker of a ring has come that looks for another coordinator; nil: it
-	// comes to the job.
-	Stand *Stand `json:"stand,omitempty"`
 }
 
 // Adopted is what a job takes from its workers. What is zero stays as Config has it. It is the
@@ -281,15 +228,6 @@ type Adopted struct {
 	EndBy string
 
 	Optimizer string
-}
-
-// Told is what a member was told to train, in the words of its settings. What a member was not told
-// is the default of its settings.
-type Told struct {
-	Model   string `json:"model"`
-	Dataset string `json:"dataset"`
-	Seed    uint64 `json:"seed"`
-	Batch   int    `json:"batch,omitempty"` // 0: it was not told, and takes what it is given
 }
 
 // Error is a failure of the whole job with the exit code that fits. Msg says what has happened, to

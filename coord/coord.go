@@ -3,8 +3,7 @@
 // workers, and writes the run log.
 //
 // There is one Coordinator for a job. Its decisions are made by the scheduler, which is
-// pure; everything that touches sockets and clocks is in this file and its
-// neighbours. One goroutine (Run) owns all of it; a reader goroutine for each
+// pure; everything that touches sockets and clocks is in this package. One goroutine (Run) owns all of it; a reader goroutine for each
 // connection turns frames into events.
 //
 // What goes on in it, from a word of a member to what is said because of it:
@@ -30,7 +29,8 @@
 //
 // Units: samples and positions of their stream; seconds in what is JSON, else durations; bytes. Ranks
 // begin at 0. Errors of exported functions are of type *Error where they end a job, and have the exit
-// code that fits (package exitcode); those of members are *LostError, *JoinError and *OverError.
+// code that fits (package exitcode). Package session is the other side: workers and servers join by it, and
+// both sides share its types.
 //
 // What will bite: a gradient has arrived only when every shard holds it
 // (docs/decisions/0002-arrived-means-stored.md). A shard that is gone therefore ends
@@ -50,6 +50,7 @@ import (
 
 	"star"
 	"star/coord/engine"
+	"star/coord/session"
 	"star/internal/exitcode"
 	"star/internal/flightrecorder"
 	"star/internal/poison"
@@ -143,7 +144,7 @@ type membership struct {
 	joined   []bool
 	spares   int // workers that an update goes without, where the plan says so (sized)
 	shortage shortage
-	enrolled *Enrolment
+	enrolled *session.Enrolment
 	hello    transport.Hello // the first worker's
 	own      []net.IP        // of this host; nil: not looked up yet
 	seeder   *peer
@@ -276,16 +277,16 @@ func New(cfg Config) (*Coordinator, error) {
 	}
 	switch cfg.Poison {
 	case "":
-		cfg.Poison = PoisonSkip
-	case PoisonSkip, PoisonFatal, PoisonOff:
+		cfg.Poison = poison.Skip
+	case poison.Skip, poison.Fatal, poison.Off:
 	default:
 		return nil, &Error{exitcode.Usage, fmt.Sprintf("coord: unknown policy for poison %q (skip, fatal, off)", cfg.Poison)}
 	}
-	setDefault(&cfg.JoinTimeout, 2*time.Minute)
-	setDefault(&cfg.SendTimeout, 10*time.Second)
-	setDefault(&cfg.DeadAfter, time.Minute)
-	setDefault(&cfg.Unreachable, unreachable)
-	setDefault(&cfg.StallAfter, 15*time.Second)
+	cfg.JoinTimeout = cmp.Or(cfg.JoinTimeout, 2*time.Minute)
+	cfg.SendTimeout = cmp.Or(cfg.SendTimeout, 10*time.Second)
+	cfg.DeadAfter = cmp.Or(cfg.DeadAfter, time.Minute)
+	cfg.Unreachable = cmp.Or(cfg.Unreachable, session.Unreachable)
+	cfg.StallAfter = cmp.Or(cfg.StallAfter, 15*time.Second)
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
@@ -314,13 +315,6 @@ func New(cfg Config) (*Coordinator, error) {
 	c.norms, c.hosts, c.hashes = map[int64]*normSum{}, map[[2]int]bool{}, map[int64]map[int]int64{}
 	c.memory, c.poisonings, c.noise, c.given = newRecollection(cfg.Workers), poisonings, noise, cfg.Words
 	return c, c.inherit()
-}
-
-// setDefault has a duration that nobody gave be v.
-func setDefault(d *time.Duration, v time.Duration) {
-	if *d == 0 {
-		*d = v
-	}
 }
 
 // Accept serves one connection whose Hello asked for the coordinator, until it ends.
@@ -468,7 +462,7 @@ func (c *Coordinator) loop(ctx context.Context) error {
 	patience := c.cfg.JoinTimeout
 	join := time.NewTimer(patience)
 	defer join.Stop()
-	tick := time.NewTicker(min(time.Second, c.cfg.DeadAfter/beats))
+	tick := time.NewTicker(min(time.Second, c.cfg.DeadAfter/session.Beats))
 	defer tick.Stop()
 	look := time.NewTimer(time.Second)
 	defer look.Stop()
@@ -563,7 +557,7 @@ func (c *Coordinator) open() {
 	c.opened = true
 	settings := c.cfg.Settings
 	if c.enrolled != nil && c.cfg.Trains != nil {
-		var t Told
+		var t session.Told
 		t, settings = c.cfg.Trains(c.hello, *c.enrolled)
 		c.result.Model, c.result.Dataset, c.result.Seed = t.Model, t.Dataset, t.Seed
 	}

@@ -19,8 +19,10 @@ import (
 	"star"
 	"star/coord/advice"
 	"star/coord/engine"
+	"star/coord/session"
 	"star/internal/exactsum"
 	"star/internal/exitcode"
+	"star/internal/poison"
 	"star/modes"
 	"star/ps/replica"
 	"star/runlog"
@@ -196,7 +198,7 @@ func (w *world) log(kinds ...string) (out []map[string]any) {
 
 // fakeServer hosts shards that hold nothing.
 type fakeServer struct {
-	m     *Member
+	m     *session.Member
 	own   []int // shards
 	mu    sync.Mutex
 	fires []transport.Fire
@@ -231,7 +233,7 @@ func (w *world) server(rank, k int, quiet bool) *fakeServer {
 		s.copies = map[int]*replica.Copy{}
 	}
 	w.servers = append(w.servers, s)
-	m, err := Join(w.t.Context(), MemberConfig{Network: w.net, Addr: "coord", Hello: transport.Hello{
+	m, err := session.Join(w.t.Context(), session.MemberConfig{Network: w.net, Addr: "coord", Hello: transport.Hello{
 		Service: transport.ServiceCoord, Role: transport.RoleServer, Job: "job", Rank: rank, Shards: k, Addr: fmt.Sprintf("s%d", rank)}})
 	if err != nil {
 		w.t.Fatalf("server %d: %v", rank, err)
@@ -260,7 +262,7 @@ func (w *world) server(rank, k int, quiet bool) *fakeServer {
 
 func (s *fakeServer) ready(version int64) {
 	for _, i := range s.own {
-		Say(s.m, transport.Ready{Shard: i, Version: version}, nil)
+		session.Say(s.m, transport.Ready{Shard: i, Version: version}, nil)
 	}
 }
 
@@ -297,7 +299,7 @@ func (s *fakeServer) serve() error {
 				fresh := replica.NewCopy(s.m.Welcome.Rank, v, 0)
 				s.copies[m.Shard] = &fresh
 				if !slices.Contains(s.own, m.Shard) {
-					Say(s.m, transport.Ready{Shard: m.Shard}, nil)
+					session.Say(s.m, transport.Ready{Shard: m.Shard}, nil)
 				}
 			}
 			s.mu.Unlock()
@@ -322,7 +324,7 @@ func (s *fakeServer) serve() error {
 			}
 			if m.Report {
 				for _, i := range s.has() {
-					Say(s.m, transport.Norm{Shard: i, Seq: m.Seq, Sum2: s.sum2}, nil)
+					session.Say(s.m, transport.Norm{Shard: i, Seq: m.Seq, Sum2: s.sum2}, nil)
 				}
 			}
 			if m.NormFirst {
@@ -349,10 +351,10 @@ func (s *fakeServer) serve() error {
 					continue
 				}
 				if s.full {
-					Say(s.m, transport.Saved{Shard: i, ID: m.ID, Err: "it is complete"}, nil)
+					session.Say(s.m, transport.Saved{Shard: i, ID: m.ID, Err: "it is complete"}, nil)
 					continue
 				}
-				Say(s.m, transport.Saved{Shard: i, ID: m.ID}, fmt.Appendf(nil, "%d", i))
+				session.Say(s.m, transport.Saved{Shard: i, ID: m.ID}, fmt.Appendf(nil, "%d", i))
 			}
 		case transport.KindHand:
 			m, err := transport.ParseHand(f.Header)
@@ -374,7 +376,7 @@ func (s *fakeServer) serve() error {
 				s.moving(m.Move, m.Stage)
 			}
 		case transport.KindPing:
-			Say(s.m, transport.Pong{}, nil)
+			session.Say(s.m, transport.Pong{}, nil)
 		case transport.KindLeave:
 			return nil
 		case transport.KindReject:
@@ -395,7 +397,7 @@ func (s *fakeServer) sayNorms(seq int64) {
 		if s.ref {
 			b = sq.AppendTo(b)
 		}
-		Say(s.m, transport.Norm{Shard: i, Seq: seq, Sum2: float64(i + 1)}, b)
+		session.Say(s.m, transport.Norm{Shard: i, Seq: seq, Sum2: float64(i + 1)}, b)
 	}
 }
 
@@ -422,7 +424,7 @@ func (s *fakeServer) hold(seq int64, to replica.To) error {
 		s.mu.Unlock()
 		switch word {
 		case replica.New:
-			Say(s.m, transport.Held{Shard: shard, Term: term, Seq: seq}, nil)
+			session.Say(s.m, transport.Held{Shard: shard, Term: term, Seq: seq}, nil)
 		case replica.NotYet:
 			return fmt.Errorf("shard %d: firing %d came after firing %d", shard, seq, c.Last())
 		}
@@ -442,7 +444,7 @@ func (w *world) stored(worker star.Worker, step int64) {
 				if w.sums != nil {
 					m.Sum2 = w.sums(s, worker, step)
 				}
-				Say(s.m, m, nil)
+				session.Say(s.m, m, nil)
 			}
 		}
 	}
@@ -452,7 +454,7 @@ func (w *world) stored(worker star.Worker, step int64) {
 type fakeWorker struct {
 	process string
 	w       *world
-	m       *Member
+	m       *session.Member
 	rank    star.Worker
 	step    int64
 	used    []Span // batches
@@ -462,7 +464,7 @@ type fakeWorker struct {
 	change  float64 // of each from the one before; 0: it does not say
 	parts   bool    // it computes batches part by part, where the plan has a queue
 	buffers []float32
-	told    *Told
+	told    *session.Told
 	err     error
 	gone    chan struct{}
 	retired bool
@@ -479,15 +481,15 @@ func hello(rank int) transport.Hello {
 		Model: "m", ModelHash: "cafe", Params: 100}
 }
 
-func (w *world) join(h transport.Hello, e Enrolment) (*Member, error) {
-	m, err := Join(w.t.Context(), MemberConfig{Network: w.net, Addr: "coord", Hello: h, Enrol: &e, DeadAfter: time.Minute})
+func (w *world) join(h transport.Hello, e session.Enrolment) (*session.Member, error) {
+	m, err := session.Join(w.t.Context(), session.MemberConfig{Network: w.net, Addr: "coord", Hello: h, Enrol: &e, DeadAfter: time.Minute})
 	if err == nil && m.Welcome.Batch != w.c.cfg.Batch {
 		w.t.Errorf("a worker is told of a batch of %d samples, the job's is %d", m.Welcome.Batch, w.c.cfg.Batch)
 	}
 	return m, err
 }
 
-var enrolment = Enrolment{Data: "none", Samples: 40, Digest: "a", Tests: 10}
+var enrolment = session.Enrolment{Data: "none", Samples: 40, Digest: "a", Tests: 10}
 
 // worker joins and plays a worker until the job is over.
 func (w *world) worker(rank int, change ...func(*fakeWorker)) *fakeWorker {
@@ -512,7 +514,7 @@ func (w *world) worker(rank int, change ...func(*fakeWorker)) *fakeWorker {
 		if f.ask("welcomed", transport.Release{}) {
 			return
 		}
-		Say(m, transport.Joined{Worker: f.rank}, nil)
+		session.Say(m, transport.Joined{Worker: f.rank}, nil)
 		if f.parts {
 			f.err = f.trainInParts()
 			return
@@ -560,7 +562,7 @@ func (f *fakeWorker) train() error {
 				}
 			}
 			n := (r.To - r.From) / 1000
-			Say(f.m, transport.EvalResult{Worker: f.rank, Eval: r.Eval, Version: r.Version, LossSum: float64(n), Correct: n / 2, Count: n}, nil)
+			session.Say(f.m, transport.EvalResult{Worker: f.rank, Eval: r.Eval, Version: r.Version, LossSum: float64(n), Correct: n / 2, Count: n}, nil)
 		}
 		if r.Action == transport.Finish || f.retired {
 			continue
@@ -584,7 +586,7 @@ func (f *fakeWorker) train() error {
 		if f.change != 0 && f.step > 0 {
 			rec.Telemetry.Set(star.GradChange, f.change)
 		}
-		if err := Say(f.m, transport.Arrive{Record: rec}, nil); err != nil {
+		if err := session.Say(f.m, transport.Arrive{Record: rec}, nil); err != nil {
 			return err
 		}
 		f.step++
@@ -790,7 +792,7 @@ func TestSilentMembers(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer silent.Close()
-			Say(silent, transport.Joined{Worker: 1}, nil)
+			session.Say(silent, transport.Joined{Worker: 1}, nil)
 			w.finished(time.Minute)
 			if w.err != nil {
 				t.Fatal(w.err)
@@ -867,9 +869,9 @@ func TestSilentMembers(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			net, l := piped(t)
 			defer l.Close()
-			for name, wait := range map[string]func(*Member) error{
-				"worker": func(m *Member) error { m.Beat(); _, err := m.Next(); return err },
-				"server": func(m *Member) error { _, err := m.Hosted().Recv(); return err },
+			for name, wait := range map[string]func(*session.Member) error{
+				"worker": func(m *session.Member) error { m.Beat(); _, err := m.Next(); return err },
+				"server": func(m *session.Member) error { _, err := m.Hosted().Recv(); return err },
 			} {
 				go func() {
 					conn, err := l.Accept()
@@ -881,13 +883,13 @@ func TestSilentMembers(t *testing.T) {
 					time.Sleep(time.Hour)
 					conn.Close()
 				}()
-				m, err := Join(t.Context(), MemberConfig{Network: net, Addr: "coord", Hello: hello(0), DeadAfter: 30 * time.Second})
+				m, err := session.Join(t.Context(), session.MemberConfig{Network: net, Addr: "coord", Hello: hello(0), DeadAfter: 30 * time.Second})
 				if err != nil {
 					t.Fatal(err)
 				}
 				begun := time.Now()
 				err = wait(m)
-				var lost *LostError
+				var lost *session.LostError
 				if took := time.Since(begun); !errors.As(err, &lost) || !strings.Contains(err.Error(), "not heard of for 30s") || took < 30*time.Second || took > 40*time.Second {
 					t.Errorf("%s: %v after %v", name, err, took)
 				}
@@ -909,12 +911,12 @@ func TestArriveWithoutPush(t *testing.T) {
 		}
 		defer liar.Close()
 		liar.Beat()
-		Say(liar, transport.Joined{Worker: 1}, nil)
+		session.Say(liar, transport.Joined{Worker: 1}, nil)
 		if _, err := liar.Next(); err != nil {
 			t.Fatal(err)
 		}
-		Say(liar, transport.Arrive{Record: star.Record{Worker: 1, Samples: 4}}, nil)
-		Say(w.servers[0].m, transport.Stored{Shard: 1, Worker: 1}, nil)
+		session.Say(liar, transport.Arrive{Record: star.Record{Worker: 1, Samples: 4}}, nil)
+		session.Say(w.servers[0].m, transport.Stored{Shard: 1, Worker: 1}, nil)
 		_, err = liar.Next()
 		var r *transport.RejectError
 		if !errors.As(err, &r) || !strings.Contains(r.Reason, "step 0, but shards [0] do not hold it") {
@@ -932,24 +934,28 @@ func TestArriveWithoutPush(t *testing.T) {
 func TestBrokenRules(t *testing.T) {
 	nan := func(m transport.EvalResult) transport.EvalResult { m.Eval = 1; return m }
 	for name, c := range map[string]struct {
-		say    func(*Member) error
+		say    func(*session.Member) error
 		reason string
 	}{
-		"arrive of another": {func(m *Member) error {
-			return Say(m, transport.Arrive{Record: star.Record{Worker: 0, Samples: 4}}, nil)
+		"arrive of another": {func(m *session.Member) error {
+			return session.Say(m, transport.Arrive{Record: star.Record{Worker: 0, Samples: 4}}, nil)
 		}, "arrive of worker 0"},
-		"wrong step": {func(m *Member) error {
-			return Say(m, transport.Arrive{Record: star.Record{Worker: 1, Step: 3, Samples: 4}}, nil)
+		"wrong step": {func(m *session.Member) error {
+			return session.Say(m, transport.Arrive{Record: star.Record{Worker: 1, Step: 3, Samples: 4}}, nil)
 		}, "step 3, expected step 0"},
-		"wrong samples": {func(m *Member) error {
-			return Say(m, transport.Arrive{Record: star.Record{Worker: 1, Samples: 1 << 30}}, nil)
+		"wrong samples": {func(m *session.Member) error {
+			return session.Say(m, transport.Arrive{Record: star.Record{Worker: 1, Samples: 1 << 30}}, nil)
 		}, "samples, expected 4"},
-		"stored":             {func(m *Member) error { return Say(m, transport.Stored{Worker: 1}, nil) }, "unexpected frame stored"},
-		"ready":              {func(m *Member) error { return Say(m, transport.Ready{Version: 9}, nil) }, "unexpected frame ready"},
-		"norm":               {func(m *Member) error { return Say(m, transport.Norm{Seq: 1}, make([]byte, 64)) }, "unexpected frame norm"},
-		"wrong buffers":      {func(m *Member) error { return Say(m, transport.Buffers{Worker: 1, Eval: 1}, make([]byte, 12)) }, "buffers of 12 bytes, expected 8"},
-		"result, no buffers": {func(m *Member) error { return Say(m, nan(transport.EvalResult{Worker: 1}), nil) }, "before the buffers"},
-		"more than all":      {func(m *Member) error { return Say(m, nan(transport.EvalResult{Worker: 1, Correct: 3, Count: 2}), nil) }, "3 predictions of 2"},
+		"stored": {func(m *session.Member) error { return session.Say(m, transport.Stored{Worker: 1}, nil) }, "unexpected frame stored"},
+		"ready":  {func(m *session.Member) error { return session.Say(m, transport.Ready{Version: 9}, nil) }, "unexpected frame ready"},
+		"norm":   {func(m *session.Member) error { return session.Say(m, transport.Norm{Seq: 1}, make([]byte, 64)) }, "unexpected frame norm"},
+		"wrong buffers": {func(m *session.Member) error {
+			return session.Say(m, transport.Buffers{Worker: 1, Eval: 1}, make([]byte, 12))
+		}, "buffers of 12 bytes, expected 8"},
+		"result, no buffers": {func(m *session.Member) error { return session.Say(m, nan(transport.EvalResult{Worker: 1}), nil) }, "before the buffers"},
+		"more than all": {func(m *session.Member) error {
+			return session.Say(m, nan(transport.EvalResult{Worker: 1, Correct: 3, Count: 2}), nil)
+		}, "3 predictions of 2"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			play(t, Config{Workers: 2, Steps: 20, EvalEvery: 0.2}, func(w *world) {
@@ -963,14 +969,14 @@ func TestBrokenRules(t *testing.T) {
 				}
 				defer bad.Close()
 				bad.Beat()
-				Say(bad, transport.Joined{Worker: 1}, nil)
+				session.Say(bad, transport.Joined{Worker: 1}, nil)
 				if _, err := bad.Next(); err != nil {
 					t.Fatal(err)
 				}
 				if strings.Contains(name, "buffers") || name == "more than all" { // at an evaluation
 					for step := int64(0); ; step++ {
 						w.stored(1, step)
-						Say(bad, transport.Arrive{Record: star.Record{Worker: 1, Step: step, Samples: 4}}, nil)
+						session.Say(bad, transport.Arrive{Record: star.Record{Worker: 1, Step: step, Samples: 4}}, nil)
 						r, err := bad.Next()
 						if err != nil || step > 5 {
 							t.Fatalf("no evaluation: %v, %v", r, err)
@@ -1022,7 +1028,7 @@ func TestBrokenRuleOfTheLastWorker(t *testing.T) {
 func TestRefusals(t *testing.T) {
 	play(t, Config{Workers: 2, Servers: 2, MaxParams: 1000, JoinTimeout: time.Hour}, func(w *world) {
 		w.server(0, 1000, true)
-		refused := func(name string, exit int, word string, h transport.Hello, e Enrolment) {
+		refused := func(name string, exit int, word string, h transport.Hello, e session.Enrolment) {
 			t.Helper()
 			m, err := w.join(h, e)
 			if err == nil {
@@ -1038,7 +1044,7 @@ func TestRefusals(t *testing.T) {
 		refused("too large", exitcode.Usage, "have memory", change(func(h *transport.Hello) { h.Params = 1 << 40 }), enrolment)
 		refused("buffers", exitcode.Usage, "buffers", change(func(h *transport.Hello) { h.Buffers = 1 << 40 }), enrolment)
 		refused("no parameters", exitcode.Usage, "cannot train", change(func(h *transport.Hello) { h.Params = 0 }), enrolment)
-		refused("no data", exitcode.Usage, "cannot train", hello(-1), Enrolment{Data: "none"})
+		refused("no data", exitcode.Usage, "cannot train", hello(-1), session.Enrolment{Data: "none"})
 		refused("range", exitcode.Usage, "out of range", hello(2), enrolment)
 		refused("server twice", exitcode.Usage, "server rank 0 is taken", change(func(h *transport.Hello) { h.Role, h.Rank = transport.RoleServer, 0 }), enrolment)
 		refused("shards", exitcode.Usage, "1025 in the job", change(func(h *transport.Hello) { h.Role, h.Shards = transport.RoleServer, 25 }), enrolment)
@@ -1049,9 +1055,9 @@ func TestRefusals(t *testing.T) {
 		refused("hash", exitcode.Disagree, "beef", change(func(h *transport.Hello) { h.ModelHash = "beef" }), enrolment)
 		refused("hash", exitcode.Disagree, "cafe", change(func(h *transport.Hello) { h.ModelHash = "beef" }), enrolment)
 		refused("size", exitcode.Disagree, "99 parameters", change(func(h *transport.Hello) { h.Params = 99 }), enrolment)
-		refused("data", exitcode.Disagree, "41 samples", hello(-1), Enrolment{Data: "none", Samples: 41})
-		refused("other data", exitcode.Disagree, "some", hello(-1), Enrolment{Data: "some", Samples: 40})
-		refused("other contents", exitcode.Disagree, "other contents", hello(-1), Enrolment{Data: "none", Samples: 40, Digest: "b"})
+		refused("data", exitcode.Disagree, "41 samples", hello(-1), session.Enrolment{Data: "none", Samples: 41})
+		refused("other data", exitcode.Disagree, "some", hello(-1), session.Enrolment{Data: "some", Samples: 40})
+		refused("other contents", exitcode.Disagree, "other contents", hello(-1), session.Enrolment{Data: "none", Samples: 40, Digest: "b"})
 		refused("rank twice", exitcode.Usage, "worker rank 0 is taken", hello(0), enrolment)
 		w.end(errors.New("enough"))
 		<-first.gone
@@ -1067,7 +1073,7 @@ func TestAnotherSeeder(t *testing.T) {
 		if err != nil || !first.Welcome.Seed || first.Welcome.Rank != 1 {
 			t.Fatalf("the first worker was welcomed with %+v, %v", first, err)
 		}
-		Say(first, transport.Joined{Worker: 1}, nil)
+		session.Say(first, transport.Joined{Worker: 1}, nil)
 		synctest.Wait()
 		first.Close()
 		synctest.Wait()
@@ -1147,7 +1153,7 @@ func TestRanges(t *testing.T) {
 }
 
 func TestResumedJob(t *testing.T) {
-	cfg := Config{Workers: 2, Steps: 8, EvalEvery: 0.5, ResumeHash: "cafe", ResumeData: &Enrolment{Data: "none", Samples: 40, Digest: "a"}, Resume: Progress{Version: 5, Samples: 24, Cursor: 32, Redo: []Span{{Start: 16, Count: 8}}}}
+	cfg := Config{Workers: 2, Steps: 8, EvalEvery: 0.5, ResumeHash: "cafe", ResumeData: &session.Enrolment{Data: "none", Samples: 40, Digest: "a"}, Resume: Progress{Version: 5, Samples: 24, Cursor: 32, Redo: []Span{{Start: 16, Count: 8}}}}
 	play(t, cfg, func(w *world) {
 		s := w.server(0, 1, true)
 		refused := hello(0)
@@ -1155,7 +1161,7 @@ func TestResumedJob(t *testing.T) {
 		if _, err := w.join(refused, enrolment); err == nil || !strings.Contains(err.Error(), "cafe") || !strings.Contains(err.Error(), "beef") {
 			t.Errorf("another model than the checkpoint's: %v", err)
 		}
-		for _, e := range []Enrolment{{Data: "none", Samples: 41}, {Data: "some", Samples: 40}, {Data: "none", Samples: 40, Digest: "b"}} {
+		for _, e := range []session.Enrolment{{Data: "none", Samples: 41}, {Data: "some", Samples: 40}, {Data: "none", Samples: 40, Digest: "b"}} {
 			var rejected *transport.RejectError
 			if _, err := w.join(hello(0), e); !errors.As(err, &rejected) || rejected.Exit != exitcode.Disagree || !strings.Contains(err.Error(), "--resume-other-data") {
 				t.Errorf("other data than the checkpoint's, %+v: %v", e, err)
@@ -1280,19 +1286,19 @@ func TestDeathBeforeTheAverage(t *testing.T) {
 			t.Fatal(err)
 		}
 		m.Beat()
-		Say(m, transport.Joined{Worker: 1}, nil)
+		session.Say(m, transport.Joined{Worker: 1}, nil)
 		for step := int64(0); ; step++ {
 			r, err := m.Next()
 			if err != nil {
 				t.Fatal(err)
 			}
 			if r.Action == transport.Evaluate {
-				Say(m, transport.Buffers{Worker: 1, Eval: r.Eval}, transport.Floats([]float32{20}))
+				session.Say(m, transport.Buffers{Worker: 1, Eval: r.Eval}, transport.Floats([]float32{20}))
 				break
 			}
 			time.Sleep(100 * time.Millisecond)
 			w.stored(1, step)
-			Say(m, transport.Arrive{Record: star.Record{Worker: 1, Step: step, Samples: r.Count}}, nil)
+			session.Say(m, transport.Arrive{Record: star.Record{Worker: 1, Step: step, Samples: r.Count}}, nil)
 		}
 		time.Sleep(time.Second)
 		m.Close()
@@ -1749,7 +1755,7 @@ func (w *world) saves(asked []time.Duration, all *[]string, want string) {
 // ringWorker joins and plays a member of a ring until the job is over. It needs a second for a
 // round, and no time to add up. saving, if not nil, is told of each Save that is due; if it is false, the worker dies. stand, if not nil, is how far it has
 // come under another coordinator; the ring has the newest version that any of its members has (newest), and what it was told goes to told.
-func (w *world) ringWorker(rank int, codec string, saving func(m *Member, s transport.Save) bool, stand ...*Stand) *ringTold {
+func (w *world) ringWorker(rank int, codec string, saving func(m *session.Member, s transport.Save) bool, stand ...*session.Stand) *ringTold {
 	told := new(ringTold)
 	w.wg.Go(func() {
 		h, e, me := hello(rank), enrolment, star.Worker(rank)
@@ -1768,7 +1774,7 @@ func (w *world) ringWorker(rank int, codec string, saving func(m *Member, s tran
 		}
 		defer m.Close()
 		m.Beat()
-		Say(m, transport.Joined{Worker: me}, nil)
+		session.Say(m, transport.Joined{Worker: me}, nil)
 		var ring transport.Ring
 		var saves []transport.Save
 		told.set(func() { told.welcome, told.m = m.Welcome, m })
@@ -1792,7 +1798,7 @@ func (w *world) ringWorker(rank int, codec string, saving func(m *Member, s tran
 				}
 				told.set(func() { told.rings = append(told.rings, ring) })
 				version = max(version, w.newest, ring.From)
-				Say(m, transport.Formed{Worker: me, Generation: ring.Generation, Version: version}, nil)
+				session.Say(m, transport.Formed{Worker: me, Generation: ring.Generation, Version: version}, nil)
 			case o.Kind == transport.KindSave:
 				if saves = append(saves, o.Save); o.Save.Seq == 0 && o.Save.Version != version {
 					w.t.Errorf("worker %d is told to save version %d and has %d", rank, o.Save.Version, version)
@@ -1800,11 +1806,11 @@ func (w *world) ringWorker(rank int, codec string, saving func(m *Member, s tran
 			case r.Action == transport.Stop:
 				return
 			case r.Action == transport.Finish:
-				Say(m, transport.EvalResult{Worker: me, Eval: r.Eval, Version: version, Count: 1}, nil)
+				session.Say(m, transport.EvalResult{Worker: me, Eval: r.Eval, Version: version, Count: 1}, nil)
 			default:
 				if r.Action == transport.Evaluate {
-					Say(m, transport.Tally{Worker: me, Generation: ring.Generation, Version: version, Hash: 1 + version}, nil)
-					Say(m, transport.EvalResult{Worker: me, Eval: r.Eval, Version: version, Count: 1}, nil)
+					session.Say(m, transport.Tally{Worker: me, Generation: ring.Generation, Version: version, Hash: 1 + version}, nil)
+					session.Say(m, transport.EvalResult{Worker: me, Eval: r.Eval, Version: version, Count: 1}, nil)
 				}
 				told.set(func() { told.metadata = append(told.metadata, o.Payload) })
 				if metadata, err := engine.ParseRingMetadata(o.Payload, m.Welcome.Workers); err == nil && metadata.Version > w.c.cfg.Resume.Version &&
@@ -1812,9 +1818,9 @@ func (w *world) ringWorker(rank int, codec string, saving func(m *Member, s tran
 					w.t.Errorf("worker %d remembers that version %d is complete, and the log does not say so yet", rank, metadata.Version)
 				}
 				time.Sleep(time.Second)
-				Say(m, transport.Arrive{Record: star.Record{Worker: me, Step: version, Basis: version, Samples: r.Count, Loss: 1}}, nil)
+				session.Say(m, transport.Arrive{Record: star.Record{Worker: me, Step: version, Basis: version, Samples: r.Count, Loss: 1}}, nil)
 				version++
-				Say(m, transport.Tally{Worker: me, Generation: ring.Generation, Version: version}, nil)
+				session.Say(m, transport.Tally{Worker: me, Generation: ring.Generation, Version: version}, nil)
 			}
 			for len(saves) > 0 && saves[0].Version <= version {
 				if saving != nil {
@@ -1824,7 +1830,7 @@ func (w *world) ringWorker(rank int, codec string, saving func(m *Member, s tran
 					saves = saves[1:]
 					continue
 				}
-				Say(m, transport.Saved{ID: saves[0].ID}, []byte("1"))
+				session.Say(m, transport.Saved{ID: saves[0].ID}, []byte("1"))
 				saves = saves[1:]
 			}
 		}
@@ -1834,7 +1840,7 @@ func (w *world) ringWorker(rank int, codec string, saving func(m *Member, s tran
 
 // ringTold is what a ringWorker was told.
 type ringTold struct {
-	m        *Member
+	m        *session.Member
 	mu       sync.Mutex
 	welcome  transport.Welcome
 	rings    []transport.Ring
@@ -1902,7 +1908,7 @@ func TestDivergence(t *testing.T) {
 			})
 		})
 	}
-	for name, cfg := range map[string]Config{"--poison fatal": {Poison: PoisonFatal}, "--on-failure stop": {StopOnLoss: true}} {
+	for name, cfg := range map[string]Config{"--poison fatal": {Poison: poison.Fatal}, "--on-failure stop": {StopOnLoss: true}} {
 		t.Run(name, func(t *testing.T) {
 			cfg.Workers, cfg.Steps = 3, 40
 			play(t, cfg, func(w *world) {
@@ -2029,13 +2035,13 @@ func piped(t *testing.T) (*transport.Pipe, transport.Listener) {
 func TestJoinOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tries := 0
-		_, err := Join(t.Context(), MemberConfig{Network: new(transport.Pipe), Addr: "gone", JoinTimeout: time.Hour, Over: func() string {
+		_, err := session.Join(t.Context(), session.MemberConfig{Network: new(transport.Pipe), Addr: "gone", JoinTimeout: time.Hour, Over: func() string {
 			if tries++; tries < 3 {
 				return ""
 			}
 			return "run.jsonl"
 		}})
-		var over *OverError
+		var over *session.OverError
 		if !errors.As(err, &over) || err.Error() != "the job is over, says run.jsonl" || tries != 3 {
 			t.Errorf("after %d tries: %v", tries, err)
 		}
@@ -2059,7 +2065,7 @@ func TestJoinUnreadable(t *testing.T) {
 				transport.Send(conn, transport.Welcome{Trailing: 1}, nil)
 			}
 		}()
-		_, err := Join(t.Context(), MemberConfig{Network: net, Addr: "coord", Hello: hello(0), JoinTimeout: time.Hour})
+		_, err := session.Join(t.Context(), session.MemberConfig{Network: net, Addr: "coord", Hello: hello(0), JoinTimeout: time.Hour})
 		var e *transport.AnswerError
 		if !errors.As(err, &e) || hellos != 1 {
 			t.Errorf("after %d hellos: %v", hellos, err)
@@ -2083,7 +2089,7 @@ func TestJoinReached(t *testing.T) {
 			transport.Send(conn, transport.Welcome{}, nil)
 		}()
 		tries := 0
-		m, err := Join(t.Context(), MemberConfig{Network: net, Addr: "coord", Reached: func(context.Context) (string, error) {
+		m, err := session.Join(t.Context(), session.MemberConfig{Network: net, Addr: "coord", Reached: func(context.Context) (string, error) {
 			if tries++; tries < 3 {
 				return "", errors.New("no such host")
 			}

@@ -24,14 +24,6 @@ type Ending struct {
 	Error  string // empty: none
 }
 
-// OverError says that the job was over, and done, when somebody looked for its coordinator.
-type OverError struct{ Place string } // which says so: the coordinator's address, or a file
-
-func (e *OverError) Error() string { return fmt.Sprintf("the job is over, says %s", e.Place) }
-
-// ExitCode is that of success.
-func (e *OverError) ExitCode() int { return 0 }
-
 // codeOf is the exit code that fits an error. 0 without an error, and exit code 1 for one that says
 // nothing of it.
 func codeOf(err error) int {

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"star/coord/session"
 	"star/internal/exitcode"
 	"star/runlog"
 	"star/transport"
@@ -57,7 +58,7 @@ func TestEndThatIsNotAgreedOn(t *testing.T) {
 				w.finished(time.Minute)
 				<-b.gone
 				<-x.gone
-				var lost *LostError
+				var lost *session.LostError
 				var refused *transport.RejectError
 				if told && (errors.Is(w.err, ErrLeaseLost) || !errors.As(b.last, &refused) || !errors.As(x.err, &refused)) ||
 					!told && (!errors.Is(w.err, ErrLeaseLost) || !errors.As(b.last, &lost) || !errors.As(x.err, &lost)) {
@@ -94,7 +95,7 @@ func TestTakeOverAfterTheEnd(t *testing.T) {
 						_, err := w.join(hello(rank), enrolment)
 						told(w.t, c.end, err)
 					}
-					if _, err := Join(w.t.Context(), MemberConfig{Network: w.net, Addr: "coord", Hello: transport.Hello{
+					if _, err := session.Join(w.t.Context(), session.MemberConfig{Network: w.net, Addr: "coord", Hello: transport.Hello{
 						Service: transport.ServiceCoord, Role: transport.RoleServer, Job: "job", Rank: 0, Addr: "s", Params: 100}}); err != nil {
 						t.Errorf("one that may coordinate is told %v; want a welcome, and no more", err)
 					}
@@ -104,12 +105,12 @@ func TestTakeOverAfterTheEnd(t *testing.T) {
 						t.Fatal("it does not wait for the servers")
 					default:
 					}
-					_, err := Join(w.t.Context(), MemberConfig{Network: w.net, Addr: "coord", Hello: transport.Hello{
+					_, err := session.Join(w.t.Context(), session.MemberConfig{Network: w.net, Addr: "coord", Hello: transport.Hello{
 						Service: transport.ServiceCoord, Role: transport.RoleServer, Job: "job", Rank: 1, Shards: 1, Addr: "s", Params: 100}})
 					told(w.t, c.end, err)
 				}
 				w.finished(time.Minute)
-				if took := time.Since(begun); took > unreachable+absentGrace {
+				if took := time.Since(begun); took > session.Unreachable+absentGrace {
 					t.Errorf("it ended after %v", took)
 				}
 				if w.result.Samples != c.end.Result.Samples {
@@ -130,7 +131,7 @@ func TestWaitsForWhoWasNotTold(t *testing.T) {
 	for name, c := range map[string]struct {
 		comes bool
 		after time.Duration
-	}{"nobody has noticed": {false, unreachable + absentGrace}, "one has": {true, time.Second + absentGrace}} {
+	}{"nobody has noticed": {false, session.Unreachable + absentGrace}, "one has": {true, time.Second + absentGrace}} {
 		t.Run(name, func(t *testing.T) {
 			p := live(5, 40)
 			p.handover.End = &Ending{Reason: "finished"}
@@ -138,7 +139,7 @@ func TestWaitsForWhoWasNotTold(t *testing.T) {
 				begun := time.Now()
 				time.Sleep(time.Second)
 				if c.comes {
-					if _, err := Join(w.t.Context(), MemberConfig{Network: w.net, Addr: "coord", Hello: transport.Hello{
+					if _, err := session.Join(w.t.Context(), session.MemberConfig{Network: w.net, Addr: "coord", Hello: transport.Hello{
 						Service: transport.ServiceCoord, Role: transport.RoleServer, Job: "job", Rank: 0, Addr: "s", Params: 100}}); err != nil {
 						t.Fatal(err)
 					}
@@ -155,7 +156,7 @@ func TestWaitsForWhoWasNotTold(t *testing.T) {
 // told checks how somebody was told that a job is over.
 func told(t *testing.T, end Ending, err error) {
 	t.Helper()
-	var over *OverError
+	var over *session.OverError
 	var refused *transport.RejectError
 	if end.Exit == 0 && !errors.As(err, &over) || end.Exit != 0 && (!errors.As(err, &refused) || refused.Exit != end.Exit || refused.Reason != end.Reason) {
 		t.Errorf("somebody was told %v", err)

@@ -16,9 +16,6 @@ type (
 // to take instead.
 func RingPlan(p modes.Plan) error { return engine.RingPlan(p) }
 
-// NewerMemo is that of two metadata (Stand.Metadata) which was made later.
-func NewerMetadata(a, b []byte) []byte { return engine.NewerMetadata(a, b) }
-
 // Scales of the update rule (docs/modes.md).
 const (
 	ScaleRound  = engine.ScaleRound

@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 
+	"star/coord/session"
 	"star/internal/dtype"
 	"star/transport"
 )
@@ -14,27 +15,27 @@ import (
 // parseEnrolment reads the payload of a worker's Hello h, and holds it against what that says. The
 // layout of a first worker reaches all servers, the writer of checkpoints and the codecs, so what
 // it claims is checked here, once. An error is what the worker is refused with, exit code 78.
-func parseEnrolment(h transport.Hello, payload []byte) (Enrolment, error) {
-	var e Enrolment
+func parseEnrolment(h transport.Hello, payload []byte) (session.Enrolment, error) {
+	var e session.Enrolment
 	if err := json.Unmarshal(payload, &e); err != nil {
-		return Enrolment{}, fmt.Errorf("the enrolment of the worker is not the JSON it should be: %w", err)
+		return session.Enrolment{}, fmt.Errorf("the enrolment of the worker is not the JSON it should be: %w", err)
 	}
 	if e.Samples < 0 || e.Tests < 0 {
-		return Enrolment{}, fmt.Errorf("the enrolment of the worker counts %d samples and %d tests", e.Samples, e.Tests)
+		return session.Enrolment{}, fmt.Errorf("the enrolment of the worker counts %d samples and %d tests", e.Samples, e.Tests)
 	}
 	if e.Batch < 0 || !(e.Epochs >= 0) || math.IsInf(e.Epochs, 0) {
-		return Enrolment{}, fmt.Errorf("the enrolment of the worker has batches of %d samples and %v epochs", e.Batch, e.Epochs)
+		return session.Enrolment{}, fmt.Errorf("the enrolment of the worker has batches of %d samples and %v epochs", e.Batch, e.Epochs)
 	}
 	if err := follow(e.Layout, h.Params); err != nil {
-		return Enrolment{}, fmt.Errorf("the layout of %d parameters: %w", h.Params, err)
+		return session.Enrolment{}, fmt.Errorf("the layout of %d parameters: %w", h.Params, err)
 	}
 	for _, t := range e.Layout {
 		if t.DType != "" && t.DType != dtype.F32 {
-			return Enrolment{}, fmt.Errorf("parameter %.100q is %.20q: parameters are F32", t.Name, t.DType)
+			return session.Enrolment{}, fmt.Errorf("parameter %.100q is %.20q: parameters are F32", t.Name, t.DType)
 		}
 	}
 	if err := follow(e.Buffers, h.Buffers); err != nil {
-		return Enrolment{}, fmt.Errorf("the layout of %d buffers: %w", h.Buffers, err)
+		return session.Enrolment{}, fmt.Errorf("the layout of %d buffers: %w", h.Buffers, err)
 	}
 	return e, nil
 }
@@ -42,7 +43,7 @@ func parseEnrolment(h transport.Hello, payload []byte) (Enrolment, error) {
 // otherData says how the data of two members differ, or is empty. What one of them does not know
 // cannot differ. A digest that is not known is not compared: a program in another language may have
 // none.
-func (e *Enrolment) otherData(first *Enrolment) string {
+func otherData(e, first *session.Enrolment) string {
 	switch {
 	case e.Samples != first.Samples || e.Data != first.Data:
 		return fmt.Sprintf("%.100s with %d samples, not %.100s with %d", e.Data, e.Samples, first.Data, first.Samples)
@@ -54,7 +55,7 @@ func (e *Enrolment) otherData(first *Enrolment) string {
 
 // follow says whether tensors lie one after the other in n words, as package dtype says. There may be none of
 // them: then nothing has a name.
-func follow(tensors []Tensor, n int64) error {
+func follow(tensors []session.Tensor, n int64) error {
 	at := int64(0)
 	for _, t := range tensors {
 		size := int64(1)
@@ -79,12 +80,12 @@ func follow(tensors []Tensor, n int64) error {
 }
 
 // otherTensor names the first tensor that is not as first has it; empty: all are.
-func (e *Enrolment) otherTensor(first *Enrolment) string {
+func otherTensor(e, first *session.Enrolment) string {
 	return cmp.Or(otherOf(e.Layout, first.Layout), otherOf(e.Buffers, first.Buffers))
 }
 
 // otherOf names the first tensor of mine that differs from theirs; empty: none does.
-func otherOf(mine, theirs []Tensor) string {
+func otherOf(mine, theirs []session.Tensor) string {
 	for i := range max(len(mine), len(theirs)) {
 		switch {
 		case i >= len(mine):

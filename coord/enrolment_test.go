@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"star/coord/session"
 	"star/transport"
 )
 
@@ -47,7 +48,7 @@ func FuzzEnrolment(f *testing.F) {
 			return
 		}
 		for _, part := range []struct {
-			tensors []Tensor
+			tensors []session.Tensor
 			n       int64
 		}{{e.Layout, params}, {e.Buffers, buffers}} {
 			at := int64(0)

@@ -7,6 +7,7 @@ import (
 
 	"star"
 	"star/coord/engine"
+	"star/coord/session"
 	"star/internal/exactsum"
 	"star/internal/exitcode"
 	"star/pgns"
@@ -37,11 +38,11 @@ type peer struct {
 	parted   bool      // was told why: its reader will close the connection
 	leaving  time.Time // it said that it was told to end
 	leave    transport.Leave
-	retired  bool   // it has nothing more to compute, and left in good order or stays until the job is saved
-	evals    bool   // is to evaluate at its next release
-	codec    string // of its gradients; empty: none
-	stand    *Stand // in a ring that was taken over; nil: it comes to the job
-	at       string // site of it; empty: not looked up yet
+	retired  bool           // it has nothing more to compute, and left in good order or stays until the job is saved
+	evals    bool           // is to evaluate at its next release
+	codec    string         // of its gradients; empty: none
+	stand    *session.Stand // in a ring that was taken over; nil: it comes to the job
+	at       string         // site of it; empty: not looked up yet
 	back     struct {
 		addr  string // of hello, when leads was found
 		leads bool

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"star/coord/engine"
+	"star/coord/session"
 	"star/modes"
 )
 
@@ -14,7 +15,7 @@ import (
 func TestExchange(t *testing.T) {
 	for _, exchange := range []bool{true, false} {
 		c := &Coordinator{cfg: Config{Workers: 2, Batch: 4, Steps: 3, Plan: modes.SSGD(2)}}
-		c.enrolled = &Enrolment{Samples: 40, Exchange: exchange}
+		c.enrolled = &session.Enrolment{Samples: 40, Exchange: exchange}
 		limit, want := c.limit(c.cfg.Plan), int64(24)
 		if exchange {
 			want = math.MaxInt64
@@ -47,7 +48,7 @@ func TestExchange(t *testing.T) {
 func TestTurns(t *testing.T) {
 	for _, turns := range []int{0, 1, 2} {
 		c := &Coordinator{cfg: Config{Workers: 2, Batch: 4, Steps: 3, Plan: modes.SSGD(2)}, arch: ring{&RingConfig{}}}
-		c.enrolled = &Enrolment{Samples: 40, Turns: turns}
+		c.enrolled = &session.Enrolment{Samples: 40, Turns: turns}
 		several := turns > 1
 		if got := c.limit(c.cfg.Plan); got != 24 {
 			t.Errorf("%d turns: three steps end at %d samples, want 24", turns, got)

@@ -10,6 +10,7 @@ import (
 
 	"star"
 	"star/coord/engine"
+	"star/coord/session"
 	"star/internal/exitcode"
 	"star/modes"
 	"star/transport"
@@ -211,7 +212,7 @@ func (c *Coordinator) supersede(p *peer) error {
 // admits refuses a worker that cannot have a part in the job, whatever its rank. why is how one
 // that may differs from those that enrolled before: these make way for it. Where ok is false it was
 // told so, with the exit code that fits.
-func (c *Coordinator) admits(p *peer, e *Enrolment, vouched bool) (why string, ok bool) {
+func (c *Coordinator) admits(p *peer, e *session.Enrolment, vouched bool) (why string, ok bool) {
 	h := p.hello
 	if v := c.checks.peer; v != nil && v.hello.ModelHash != h.ModelHash {
 		c.refuse(p, exitcode.Disagree, fmt.Sprintf("star-ps 0, which judges gradients, was told another model: %s has hash %s, the job's %s has hash %s (--model, --seed, --dataset)",
@@ -229,7 +230,7 @@ func (c *Coordinator) admits(p *peer, e *Enrolment, vouched bool) (why string, o
 		return why, false
 	}
 	if c.cfg.ResumeData != nil {
-		if why := e.otherData(c.cfg.ResumeData); why != "" {
+		if why := otherData(e, c.cfg.ResumeData); why != "" {
 			c.refuse(p, exitcode.Disagree, "the checkpoint is of another data set: the worker has "+why+"; --resume-other-data goes on with it all the same")
 			return why, false
 		}
@@ -252,7 +253,7 @@ func (c *Coordinator) admits(p *peer, e *Enrolment, vouched bool) (why string, o
 // differs says how a worker differs from those that have enrolled before; empty: not at all. The
 // text names both sides and, as far as that shows, the setting or the tensor that makes the
 // difference: whoever reads it sees one process only.
-func (c *Coordinator) differs(h transport.Hello, e Enrolment) string {
+func (c *Coordinator) differs(h transport.Hello, e session.Enrolment) string {
 	first := c.enrolled
 	if first == nil {
 		return ""
@@ -269,7 +270,7 @@ func (c *Coordinator) differs(h transport.Hello, e Enrolment) string {
 	switch {
 	case h.ModelHash != c.hello.ModelHash:
 		if told == "" {
-			told = e.otherTensor(first)
+			told = otherTensor(&e, first)
 		}
 		if told == "" && h.Model == c.hello.Model {
 			told = "; they look alike, so it is the seed or a setting (--seed, --model)"
@@ -278,9 +279,9 @@ func (c *Coordinator) differs(h transport.Hello, e Enrolment) string {
 			h.Model, h.ModelHash, c.hello.Model, c.hello.ModelHash, told)
 	case h.Params != c.hello.Params || h.Buffers != c.hello.Buffers || otherOf(e.Buffers, first.Buffers) != "":
 		return fmt.Sprintf("workers disagree on the size of the model: %d parameters and %d words of buffers, the job has %d and %d%s%s",
-			h.Params, h.Buffers, c.hello.Params, c.hello.Buffers, e.otherTensor(first), told)
+			h.Params, h.Buffers, c.hello.Params, c.hello.Buffers, otherTensor(&e, first), told)
 	}
-	if why := e.otherData(first); why != "" {
+	if why := otherData(&e, first); why != "" {
 		return "workers disagree on the data: this one has " + why + told
 	}
 	if e.Batch != first.Batch || e.Epochs != first.Epochs {
@@ -335,7 +336,7 @@ func (c *Coordinator) takeOver() error {
 }
 
 // exchanges says why the rounds of p are not those that programs want: whose gradients are exchanged
-// (Enrolment.Exchange), or that make several updates of a batch (Turns). Each is the mean over all workers.
+// (session.Enrolment.Exchange), or that make several updates of a batch (Turns). Each is the mean over all workers.
 func (c *Coordinator) exchanges(p modes.Plan) error {
 	if !c.allAlike() || p.Equal(modes.SSGD(c.cfg.Workers)) {
 		return nil

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"star/coord/session"
 	"star/internal/exitcode"
 	"star/transport"
 )
@@ -51,7 +52,7 @@ func TestAddressesThatLeadBack(t *testing.T) {
 		{"10.0.0.1:7070", "b", false},
 	} {
 		play(t, Config{Workers: 1}, func(w *world) {
-			m, err := Join(w.t.Context(), MemberConfig{Network: w.net, Addr: "coord", Hello: transport.Hello{
+			m, err := session.Join(w.t.Context(), session.MemberConfig{Network: w.net, Addr: "coord", Hello: transport.Hello{
 				Service: transport.ServiceCoord, Role: transport.RoleServer, Job: "job", Shards: 1, Addr: c.addr, Host: "a"}})
 			if err != nil {
 				t.Fatal(err)

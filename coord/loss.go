@@ -9,6 +9,7 @@ import (
 	"star"
 	"star/coord/engine"
 	"star/internal/exitcode"
+	"star/internal/poison"
 	"star/runlog"
 	"star/transport"
 )
@@ -104,7 +105,7 @@ func (c *Coordinator) left(p *peer, m transport.Leave) error {
 	// One that is alone with that is broken, or lies.
 	c.diverged[p.rank] = fmt.Sprintf("worker %d: %s", p.rank, m.Reason)
 	err := c.lost(p, why)
-	if c.cfg.Poison == PoisonFatal || c.cfg.StopOnLoss || len(c.diverged) > c.engine.Live() {
+	if c.cfg.Poison == poison.Fatal || c.cfg.StopOnLoss || len(c.diverged) > c.engine.Live() {
 		return &Error{exitcode.Diverged, c.diverged[p.rank]}
 	}
 	return err

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"star"
+	"star/coord/session"
 	"star/internal/exitcode"
 	"star/transport"
 )
@@ -36,12 +37,12 @@ func TestServerDiesDuringTheCopy(t *testing.T) {
 					if stage != transport.Prepare {
 						return
 					}
-					Say(to.m, transport.Moved{Move: id, Shard: 1, Stage: transport.Prepared}, nil)
+					session.Say(to.m, transport.Moved{Move: id, Shard: 1, Stage: transport.Prepared}, nil)
 					w.wg.Go(func() {
 						time.Sleep(5 * time.Second) // a round takes one: something waits by now
 						during = len(w.lines("fire"))
 						if c.name == "the new one has no memory" {
-							Say(to.m, transport.Moved{Move: id, Shard: 1, Stage: transport.Loaded, Err: "no memory"}, nil)
+							session.Say(to.m, transport.Moved{Move: id, Shard: 1, Stage: transport.Loaded, Err: "no memory"}, nil)
 						}
 						c.strike(from, to)
 					})
@@ -96,7 +97,7 @@ func TestMoveWithoutWorkers(t *testing.T) {
 			if stage == transport.Prepare {
 				w.wg.Go(func() {
 					time.Sleep(10 * time.Second)
-					Say(to.m, transport.Moved{Move: id, Shard: 1, Stage: transport.Prepared}, nil)
+					session.Say(to.m, transport.Moved{Move: id, Shard: 1, Stage: transport.Prepared}, nil)
 				})
 			}
 		}

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"star/coord/session"
 	"star/modes"
 	"star/transport"
 )
@@ -33,10 +34,10 @@ func TestMemberThatDoesNotRead(t *testing.T) {
 					t.Fatal(err)
 				}
 				defer deaf.Close()
-				Say(deaf, transport.Joined{Worker: 2}, nil)
+				session.Say(deaf, transport.Joined{Worker: 2}, nil)
 				time.Sleep(3 * time.Second)
 				for range c.pings {
-					if Say(deaf, transport.Ping{}, nil) != nil {
+					if session.Say(deaf, transport.Ping{}, nil) != nil {
 						break
 					}
 				}
@@ -74,11 +75,11 @@ func TestPartedMemberCannotStay(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer m.Close()
-		Say(m, transport.Saved{ID: "of nothing"}, nil) // no worker says so here
+		session.Say(m, transport.Saved{ID: "of nothing"}, nil) // no worker says so here
 		told := time.Now()
 		for err == nil && time.Since(told) < time.Minute {
 			time.Sleep(300 * time.Millisecond)
-			err = Say(m, transport.Buffers{}, make([]byte, 40))
+			err = session.Say(m, transport.Buffers{}, make([]byte, 40))
 		}
 		if took := time.Since(told); err == nil || took > 2*time.Second {
 			t.Errorf("%v after it was told to go: %v", took, err)

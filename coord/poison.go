@@ -13,13 +13,6 @@ import (
 	"star/transport"
 )
 
-// Policies for gradients that do not belong (package poison).
-const (
-	PoisonSkip  = "skip"  // they are left out of the update
-	PoisonFatal = "fatal" // the job ends
-	PoisonOff   = "off"   // nobody looks
-)
-
 // poisonText is for people.
 func poisonText(cause poison.Cause, w star.Worker, step int64, value float64, where string) string {
 	var b strings.Builder
@@ -54,7 +47,7 @@ func (c *Coordinator) leftOut(ps []engine.Poisoned) {
 	}
 }
 
-// poisoned counts and tells of one. With PoisonFatal the job ends at the next look (Coordinator.sick).
+// poisoned counts and tells of one. With poison.Fatal the job ends at the next look (Coordinator.sick).
 func (c *Coordinator) poisoned(w star.Worker, step int64, cause poison.Cause, value float64, where string, over bool) {
 	text := poisonText(cause, w, step, value, where)
 	if over {
@@ -62,7 +55,7 @@ func (c *Coordinator) poisoned(w star.Worker, step int64, cause poison.Cause, va
 	} else {
 		c.poisonings[w][cause]++
 		c.log.Warn("poison", "worker", int(w), "step", step, "cause", cause.String(), "what", text, "policy", c.cfg.Poison)
-		if c.cfg.Poison == PoisonFatal && c.sick == nil {
+		if c.cfg.Poison == poison.Fatal && c.sick == nil {
 			c.sick = &Error{exitcode.Diverged, "poison: " + text + " (--poison fatal)"}
 		}
 	}
@@ -81,7 +74,7 @@ func (c *Coordinator) toldPoison(p *peer, m transport.Poison) error {
 		return c.drop(p, fmt.Errorf("poison of the cause %q", m.Cause))
 	case c.engine == nil || int(m.Worker) >= len(c.workers):
 		return c.drop(p, fmt.Errorf("poison of worker %d, which is not there", m.Worker))
-	case c.cfg.Poison == PoisonOff:
+	case c.cfg.Poison == poison.Off:
 		return nil
 	case p.role == transport.RoleServer:
 		if cause != poison.Flipped || m.Shard < 0 {

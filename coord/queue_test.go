@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"star"
+	"star/coord/session"
 	"star/modes"
 	"star/sim"
 	"star/transport"
@@ -15,7 +16,7 @@ import (
 
 // trainInParts is train for a plan with a queue: the pace is that of an equal share.
 func (f *fakeWorker) trainInParts() error {
-	orders := make(chan Order, 16)
+	orders := make(chan session.Order, 16)
 	var stopped atomic.Int64
 	go func() {
 		defer close(orders)
@@ -41,7 +42,7 @@ func (f *fakeWorker) trainInParts() error {
 		}
 		if r.Action != transport.Continue {
 			n := (r.To - r.From) / 1000
-			Say(f.m, transport.EvalResult{Worker: f.rank, Eval: r.Eval, Version: r.Version, LossSum: float64(n), Correct: n / 2, Count: n}, nil)
+			session.Say(f.m, transport.EvalResult{Worker: f.rank, Eval: r.Eval, Version: r.Version, LossSum: float64(n), Correct: n / 2, Count: n}, nil)
 		}
 		if r.Action == transport.Finish {
 			continue
@@ -58,7 +59,7 @@ func (f *fakeWorker) trainInParts() error {
 				if f.ask("part", r) {
 					return nil
 				}
-				if err := Say(f.m, transport.Computed{Worker: f.rank, Version: r.Version, Samples: done}, nil); err != nil {
+				if err := session.Say(f.m, transport.Computed{Worker: f.rank, Version: r.Version, Samples: done}, nil); err != nil {
 					return err
 				}
 			}
@@ -79,7 +80,7 @@ func (f *fakeWorker) trainInParts() error {
 		if f.ask("pushed", r) {
 			return nil
 		}
-		if err := Say(f.m, transport.Arrive{Record: star.Record{Worker: f.rank, Step: f.step, Basis: r.Version, Samples: q.done, Loss: 1}}, nil); err != nil {
+		if err := session.Say(f.m, transport.Arrive{Record: star.Record{Worker: f.rank, Step: f.step, Basis: r.Version, Samples: q.done, Loss: 1}}, nil); err != nil {
 			return err
 		}
 		f.step++

@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"star/coord/session"
 	"star/modes"
 	"star/transport"
 )
@@ -92,7 +93,7 @@ func TestReturnRefused(t *testing.T) {
 		if m, err = w.join(hello(1), enrolment); err != nil {
 			t.Fatal(err)
 		}
-		Say(m, transport.Leave{Worker: 1, Exit: 143, Reason: "SIGTERM"}, nil)
+		session.Say(m, transport.Leave{Worker: 1, Exit: 143, Reason: "SIGTERM"}, nil)
 		m.Close()
 		time.Sleep(time.Millisecond)
 		second := w.worker(1)

@@ -10,7 +10,6 @@ import (
 
 	"star/coord/engine"
 	"star/internal/exitcode"
-	"star/internal/flightrecorder"
 	"star/ps/replica"
 	"star/runlog"
 	"star/transport"
@@ -540,31 +539,4 @@ func (c *Coordinator) waitsForCopies() string {
 	}
 	slices.Sort(who)
 	return fmt.Sprintf("the word of servers %v that they hold firing %d", who, seq)
-}
-
-// Views waits for who holds the copies of each shard of a job, which the coordinator says behind
-// the Welcome of a worker. Call it before Order. Errors are those of Order, and a message that is
-// none of this; it waits for SendTimeout at most. By shard. Holders are named with addresses as the
-// coordinator knows them, the primary first.
-func Views(m *Member, shards int) ([]transport.View, error) {
-	vs := make([]transport.View, shards)
-	site := flightrecorder.Open(fmt.Sprintf("worker %d", m.Welcome.Rank), "who holds the copies of shards", "", "")
-	defer site.Close()
-	site.Begin(-1, m.cfg.SendTimeout)
-	m.Conn.SetReadDeadline(time.Now().Add(m.cfg.SendTimeout))
-	defer m.Conn.SetReadDeadline(time.Time{})
-	for left := shards; left > 0; {
-		o, err := m.Order()
-		switch {
-		case err != nil:
-			return nil, err
-		case o.Kind != transport.KindView || o.View.Shard >= shards || len(o.View.Holders) == 0:
-			return nil, fmt.Errorf("unexpected %v from the coordinator", o.Kind)
-		}
-		if vs[o.View.Shard].Term == 0 {
-			left--
-		}
-		vs[o.View.Shard] = o.View
-	}
-	return vs, nil
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"star/coord/engine"
+	"star/coord/session"
 	"star/internal/exitcode"
 	"star/ps/replica"
 	"star/runlog"
@@ -33,7 +34,7 @@ func (w *world) stakes(p past, rank int, keeps int64, held [2]int64, after ...ti
 		for _, d := range after {
 			time.Sleep(d)
 		}
-		m, err := Join(w.t.Context(), MemberConfig{Network: w.net, Addr: "coord", Hello: transport.Hello{
+		m, err := session.Join(w.t.Context(), session.MemberConfig{Network: w.net, Addr: "coord", Hello: transport.Hello{
 			Service: transport.ServiceCoord, Role: transport.RoleServer, Job: "job", Rank: rank, Shards: 1, Addr: fmt.Sprintf("s%d", rank), Params: 100}})
 		if err != nil {
 			s.last = err
@@ -52,14 +53,14 @@ func (w *world) stakes(p past, rank int, keeps int64, held [2]int64, after ...ti
 			}
 			c := replica.NewCopy(rank, p.handover.Views[shard], last)
 			s.copies[shard] = &c
-			Say(m, transport.Held{Shard: shard, Term: 1, Seq: last}, nil)
+			session.Say(m, transport.Held{Shard: shard, Term: 1, Seq: last}, nil)
 			st.Shards = append(st.Shards, transport.ShardVersion{Shard: shard, Version: last})
 		}
 		var frames []byte
 		for _, f := range p.frames[keeps-1 : seq] {
 			frames = append(frames, f...)
 		}
-		Say(m, st, frames)
+		session.Say(m, st, frames)
 		for _, seq := range p.repeats[rank] {
 			s.sayNorms(seq)
 		}

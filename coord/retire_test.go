@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"star/coord/session"
 	"star/internal/exitcode"
 	"star/modes"
 	"star/transport"
@@ -192,7 +193,7 @@ func TestHalt(t *testing.T) {
 		w.worker(1, func(f *fakeWorker) {
 			f.dies = func(phase string, _ transport.Release) bool {
 				if phase == "arrived" && f.step == 5 {
-					Say(f.m, transport.Halt{Worker: 1, Reason: "good enough"}, nil)
+					session.Say(f.m, transport.Halt{Worker: 1, Reason: "good enough"}, nil)
 				}
 				return false
 			}

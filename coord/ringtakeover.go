@@ -3,16 +3,7 @@ package coord
 import (
 	"star"
 	"star/coord/engine"
-	"star/transport"
 )
-
-// Stand is what a worker of a ring that has lost its coordinator tells the next one.
-type Stand struct {
-	Version  int64             `json:"version"` // of its parameters; -1: it has none
-	Step     int64             `json:"step"`
-	Metadata []byte            `json:"memo,omitempty"` // of its last release
-	Told     []transport.Tally `json:"told,omitempty"` // of its last versions
-}
 
 // withParameters lists workers that have parameters which are not behind what is complete. What is
 // complete is what any metadata says that has come, or, where there is none, the version with which

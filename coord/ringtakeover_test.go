@@ -9,6 +9,7 @@ import (
 
 	"star"
 	"star/coord/engine"
+	"star/coord/session"
 	"star/internal/exitcode"
 	"star/modes"
 	"star/transport"
@@ -38,10 +39,10 @@ func TestRingTakeOver(t *testing.T) {
 	lease := newTestLease(2)
 	play(t, Config{Workers: 4, Steps: 100, Ring: &RingConfig{Rule: "sgd"}, Lease: lease, Handover: &handover, Coordinators: 1}, func(w *world) {
 		w.newest = 2
-		rider := w.ringWorker(2, "", nil, &Stand{Version: -1, Step: 1, Metadata: text})
-		behind := w.ringWorker(1, "", nil, &Stand{Version: 1, Step: 1, Metadata: older})
+		rider := w.ringWorker(2, "", nil, &session.Stand{Version: -1, Step: 1, Metadata: text})
+		behind := w.ringWorker(1, "", nil, &session.Stand{Version: 1, Step: 1, Metadata: older})
 		time.Sleep(2 * time.Second)
-		ahead := w.ringWorker(0, "", nil, &Stand{Version: 2, Step: 2, Metadata: older, Told: told})
+		ahead := w.ringWorker(0, "", nil, &session.Stand{Version: 2, Step: 2, Metadata: older, Told: told})
 		time.Sleep(1500 * time.Millisecond)
 		late := w.ringWorker(3, "", nil, nil)
 		time.Sleep(5 * time.Second)
@@ -105,19 +106,19 @@ func TestRingTakeOverRefuses(t *testing.T) {
 	}
 	play(t, Config{Workers: 2, Steps: 5, Ring: ring, Lease: newTestLease(2), Handover: &handover, Coordinators: 1, JoinTimeout: 10 * time.Second}, func(w *world) {
 		h, e := hello(0), enrolment
-		h.Addr, e.Rule, e.Stand = "meet,door", "sgd", &Stand{Version: 3, Metadata: []byte("{}")}
+		h.Addr, e.Rule, e.Stand = "meet,door", "sgd", &session.Stand{Version: 3, Metadata: []byte("{}")}
 		var refused *transport.RejectError
 		if _, err := w.join(h, e); !errors.As(err, &refused) || refused.Exit != 78 || !strings.Contains(refused.Reason, "does not fit") {
 			t.Errorf("metadata of another job: %v", err)
 		}
 		metadata := `{"term":1,"count":1,"Version":5,"Samples":40,"Cursor":60,"seq":5,"steps":[4,4],"rounds":[]}`
-		e.Stand = &Stand{Version: 4, Metadata: []byte(metadata)}
+		e.Stand = &session.Stand{Version: 4, Metadata: []byte(metadata)}
 		m, err := w.join(h, e)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer m.Close()
-		Say(m, transport.Joined{Worker: 0}, nil)
+		session.Say(m, transport.Joined{Worker: 0}, nil)
 		w.finished(time.Minute)
 		w.failed(69, "join timeout", "a worker that has the parameters")
 	})
@@ -133,7 +134,7 @@ func TestRingTakeOverFromWhoLeaves(t *testing.T) {
 	cfg := Config{Workers: 2, Steps: 20, Ring: &RingConfig{Rule: "sgd"}, Lease: newTestLease(2), Handover: &handover, Coordinators: 1, JoinTimeout: time.Minute, Grace: 20 * time.Second, Save: keeper(new([]Checkpoint))}
 	play(t, cfg, func(w *world) {
 		w.newest = 5
-		last := w.ringWorker(0, "", nil, &Stand{Version: 5, Step: 4, Metadata: []byte(metadata)})
+		last := w.ringWorker(0, "", nil, &session.Stand{Version: 5, Step: 4, Metadata: []byte(metadata)})
 		time.Sleep(time.Second)
 		last.set(func() { last.leaves = true })
 		last.m.Leave(143, "SIGTERM")
@@ -174,7 +175,7 @@ func TestRingTakeOverWithALeaverFirst(t *testing.T) {
 			play(t, cfg, func(w *world) {
 				w.newest = 5
 				for i := range 2 {
-					worker := w.ringWorker(i, "", nil, &Stand{Version: 5, Step: 4, Metadata: []byte(metadata)})
+					worker := w.ringWorker(i, "", nil, &session.Stand{Version: 5, Step: 4, Metadata: []byte(metadata)})
 					worker.set(func() { worker.leaves = c.ends })
 				}
 				first := w.server(0, 0, false)

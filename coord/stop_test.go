@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"star/coord/session"
 	"star/internal/exitcode"
 	"star/modes"
 	"star/transport"
@@ -129,7 +130,7 @@ func TestGraceEnds(t *testing.T) {
 
 // Who is told to end is let go after a while, if the job can go on without it; else the job is saved, and ends.
 func TestMuster(t *testing.T) {
-	leave := func(m *Member, rank int) {
+	leave := func(m *session.Member, rank int) {
 		m.Leave(143, fmt.Sprintf("worker %d: SIGTERM", rank))
 	}
 	for name, c := range map[string]struct {

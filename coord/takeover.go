@@ -10,6 +10,7 @@ import (
 	"star"
 	"star/coord/engine"
 	"star/coord/failover"
+	"star/coord/session"
 	"star/internal/exitcode"
 	"star/modes"
 	"star/ps/replica"
@@ -94,7 +95,7 @@ type Handover struct {
 	Params     int64
 	Buffers    int64
 	Key        string `json:",omitempty"` // of the passes that workers have; empty: shards want none
-	Enrolment  Enrolment
+	Enrolment  session.Enrolment
 	Shards     []transport.ShardInfo
 	Owner      []int       // by shard: the rank of the server that has it
 	Seats      map[int]int // by rank of a server that has shards: how many

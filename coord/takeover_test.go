@@ -15,6 +15,7 @@ import (
 
 	"star"
 	"star/coord/engine"
+	"star/coord/session"
 	"star/internal/exitcode"
 	"star/modes"
 	"star/ps/replica"
@@ -175,7 +176,7 @@ func (w *world) stands(p past, rank int, keeps, seq int64, change ...func(*trans
 	w.servers = append(w.servers, s)
 	w.wg.Go(func() {
 		defer close(s.gone)
-		m, err := Join(w.t.Context(), MemberConfig{Network: w.net, Addr: "coord", Hello: transport.Hello{
+		m, err := session.Join(w.t.Context(), session.MemberConfig{Network: w.net, Addr: "coord", Hello: transport.Hello{
 			Service: transport.ServiceCoord, Role: transport.RoleServer, Job: "job", Rank: rank, Shards: 1, Addr: "s", Params: 100}})
 		if err != nil {
 			s.last = err
@@ -187,7 +188,7 @@ func (w *world) stands(p past, rank int, keeps, seq int64, change ...func(*trans
 		for _, c := range change {
 			c(&st)
 		}
-		Say(m, st, bytes.Join(p.frames[keeps-1:seq], nil))
+		session.Say(m, st, bytes.Join(p.frames[keeps-1:seq], nil))
 		for _, seq := range p.repeats[rank] {
 			s.sayNorms(seq)
 		}
@@ -480,7 +481,7 @@ func TestTakeOverRefuses(t *testing.T) {
 func TestFreshServerInATakenJob(t *testing.T) {
 	p := live(3, 40)
 	play(t, Config{Workers: 2, Servers: 2, Steps: 5, Lease: newTestLease(2), Handover: &p.handover}, func(w *world) {
-		_, err := Join(w.t.Context(), MemberConfig{Network: w.net, Addr: "coord", JoinTimeout: time.Second, Hello: transport.Hello{
+		_, err := session.Join(w.t.Context(), session.MemberConfig{Network: w.net, Addr: "coord", JoinTimeout: time.Second, Hello: transport.Hello{
 			Service: transport.ServiceCoord, Role: transport.RoleServer, Job: "job", Rank: 1, Shards: 1, Addr: "s"}})
 		if err == nil && w.c.takeover.reports[1] != nil {
 			t.Error("it stands for the shard that it does not have")
@@ -521,7 +522,7 @@ func TestDeposed(t *testing.T) {
 				<-a.gone
 				<-b.gone
 				<-x.gone
-				var lost *LostError
+				var lost *session.LostError
 				if !errors.As(b.last, &lost) || !errors.As(x.err, &lost) {
 					t.Errorf("a server was told %v, a worker %v; want nothing but the end of the connection", b.last, x.err)
 				}

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"star/coord/session"
 	"star/internal/exitcode"
 	"star/transport"
 )
@@ -64,13 +65,13 @@ func TestStrayThatHasLeft(t *testing.T) {
 }
 
 // trains says that the hash is the model.
-func trains(h transport.Hello, e Enrolment) (Told, json.RawMessage) {
-	return Told{Model: h.ModelHash, Dataset: e.Data, Seed: 7}, json.RawMessage(`{"model":"` + h.ModelHash + `"}`)
+func trains(h transport.Hello, e session.Enrolment) (session.Told, json.RawMessage) {
+	return session.Told{Model: h.ModelHash, Dataset: e.Data, Seed: 7}, json.RawMessage(`{"model":"` + h.ModelHash + `"}`)
 }
 
 // Workers that were told what the servers were told are let in, whoever came before; those that were told something else are not.
 func TestWorkersThatAreVouchedFor(t *testing.T) {
-	fits := func(h transport.Hello, e Enrolment) (bool, error) {
+	fits := func(h transport.Hello, e session.Enrolment) (bool, error) {
 		if e.Told == nil {
 			return false, nil
 		}
@@ -88,7 +89,7 @@ func TestWorkersThatAreVouchedFor(t *testing.T) {
 			t.Fatal(err)
 		}
 		wrong := enrolment
-		wrong.Told = &Told{Model: "wrong"}
+		wrong.Told = &session.Told{Model: "wrong"}
 		var no *transport.RejectError
 		if _, err := w.join(hello(1), wrong); !errors.As(err, &no) || no.Exit != exitcode.Disagree || !strings.Contains(no.Reason, "was told wrong, not right") {
 			t.Errorf("a worker that was told something else: %v", err)
@@ -96,7 +97,7 @@ func TestWorkersThatAreVouchedFor(t *testing.T) {
 		if _, err := w.join(hello(1), enrolment); !errors.As(err, &no) || no.Exit != exitcode.Disagree {
 			t.Errorf("another one for which nobody vouches either: %v", err)
 		}
-		right := func(f *fakeWorker) { f.told = &Told{Model: "right"} }
+		right := func(f *fakeWorker) { f.told = &session.Told{Model: "right"} }
 		one := w.worker(0, right)
 		<-s.gone
 		w.server(0, 1, false)

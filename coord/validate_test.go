@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"star/coord/session"
 	"star/internal/exitcode"
 	"star/modes"
 	"star/transport"
@@ -13,7 +14,7 @@ import (
 
 // fakeValidator answers every release, until it has answered so many.
 type fakeValidator struct {
-	m     *Member
+	m     *session.Member
 	steps []int64
 	bases []int64
 	gone  chan struct{}
@@ -30,7 +31,7 @@ func validatorHello() transport.Hello {
 func (w *world) validator(after int, pace time.Duration) *fakeValidator {
 	w.t.Helper()
 	v := &fakeValidator{gone: make(chan struct{})}
-	m, err := Join(w.t.Context(), MemberConfig{Network: w.net, Addr: "coord", Hello: validatorHello(), DeadAfter: time.Minute})
+	m, err := session.Join(w.t.Context(), session.MemberConfig{Network: w.net, Addr: "coord", Hello: validatorHello(), DeadAfter: time.Minute})
 	if err != nil {
 		w.t.Fatalf("validator: %v", err)
 	}
@@ -40,7 +41,7 @@ func (w *world) validator(after int, pace time.Duration) *fakeValidator {
 		defer m.Close()
 		m.Beat()
 		step := m.Welcome.Step
-		Say(m, transport.Joined{Worker: 2}, nil)
+		session.Say(m, transport.Joined{Worker: 2}, nil)
 		for n := 0; ; n++ {
 			r, err := m.Next()
 			if err != nil || r.Action == transport.Stop || n == after {
@@ -140,7 +141,7 @@ func TestValidatorIsLost(t *testing.T) {
 		<-first.gone
 		time.Sleep(4 * time.Second)
 		before := len(w.lines("judgement"))
-		if _, err := Join(w.t.Context(), MemberConfig{Network: w.net, Addr: "coord", Hello: hello(-1), Enrol: &enrolment}); err == nil {
+		if _, err := session.Join(w.t.Context(), session.MemberConfig{Network: w.net, Addr: "coord", Hello: hello(-1), Enrol: &enrolment}); err == nil {
 			t.Error("a third worker is let in as the validator")
 		}
 		next := w.validator(-1, 100*time.Millisecond)
@@ -207,7 +208,7 @@ func TestValidatorsRefused(t *testing.T) {
 		join := func(change func(*transport.Hello)) error {
 			h := validatorHello()
 			change(&h)
-			m, err := Join(w.t.Context(), MemberConfig{Network: w.net, Addr: "coord", Hello: h, DeadAfter: time.Minute})
+			m, err := session.Join(w.t.Context(), session.MemberConfig{Network: w.net, Addr: "coord", Hello: h, DeadAfter: time.Minute})
 			if err == nil {
 				m.Close()
 			}
@@ -238,7 +239,7 @@ func TestValidatorsRefused(t *testing.T) {
 	play(t, Config{Workers: 1}, func(w *world) {
 		w.server(0, 1, false)
 		w.worker(0)
-		_, err := Join(w.t.Context(), MemberConfig{Network: w.net, Addr: "coord", Hello: validatorHello()})
+		_, err := session.Join(w.t.Context(), session.MemberConfig{Network: w.net, Addr: "coord", Hello: validatorHello()})
 		var no *transport.RejectError
 		if !errors.As(err, &no) || no.Exit != exitcode.Disagree {
 			t.Errorf("a validator where nothing is judged: %v", err)

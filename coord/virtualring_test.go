@@ -10,6 +10,7 @@ import (
 
 	"star"
 	"star/allreduce"
+	"star/coord/session"
 	"star/modes"
 	"star/sim"
 	"star/transport"
@@ -27,9 +28,9 @@ type pool struct {
 }
 
 type pooled struct {
-	m           *Member
+	m           *session.Member
 	rank        star.Worker
-	queue       []Order
+	queue       []session.Order
 	ring        transport.Ring
 	version     int64
 	state       string // idle, forms, computes, waits, adds
@@ -64,7 +65,7 @@ func newPool(w *world, times sim.Times, n int) {
 				return
 			}
 			m.Beat()
-			Say(m, transport.Joined{Worker: x.rank}, nil)
+			session.Say(m, transport.Joined{Worker: x.rank}, nil)
 			for over := false; !over; {
 				o, err := m.Order()
 				if err != nil {
@@ -94,7 +95,7 @@ func newPool(w *world, times sim.Times, n int) {
 	})
 }
 
-func (p *pool) hears(x *pooled, o Order) {
+func (p *pool) hears(x *pooled, o session.Order) {
 	switch {
 	case o.Kind == transport.KindClose:
 		if x.rel.Version == o.Close.Version && (x.state == "computes" || x.state == "waits") {
@@ -119,7 +120,7 @@ func (p *pool) goOn(x *pooled) {
 				p.form(x.ring)
 			}
 		case o.Release.Action == transport.Finish:
-			Say(x.m, transport.EvalResult{Worker: x.rank, Eval: o.Release.Eval, Version: x.version, Count: 1}, nil)
+			session.Say(x.m, transport.EvalResult{Worker: x.rank, Eval: o.Release.Eval, Version: x.version, Count: 1}, nil)
 		case !member && o.Release.Start == x.rel.Start && x.done > 0:
 			p.bring(x) // the same gradient, to another parent
 		default:
@@ -140,7 +141,7 @@ func (p *pool) form(r transport.Ring) {
 	}
 	for _, w := range r.Members {
 		p.ws[w].state, p.ws[w].version = "idle", version
-		Say(p.ws[w].m, transport.Formed{Worker: w, Generation: r.Generation, Version: version}, nil)
+		session.Say(p.ws[w].m, transport.Formed{Worker: w, Generation: r.Generation, Version: version}, nil)
 	}
 }
 
@@ -166,7 +167,7 @@ func (p *pool) compute(x *pooled) {
 					return
 				}
 				if x.rel.Part > 0 {
-					Say(x.m, transport.Computed{Worker: x.rank, Generation: x.ring.Generation, Version: x.rel.Version, Samples: x.done}, nil)
+					session.Say(x.m, transport.Computed{Worker: x.rank, Generation: x.ring.Generation, Version: x.rel.Version, Samples: x.done}, nil)
 				}
 				next()
 			}
@@ -198,14 +199,14 @@ func partEnds(rel transport.Release) (ends []int) {
 func (p *pool) computed(x *pooled) {
 	if !slices.Contains(x.ring.Members, x.rank) {
 		x.state = "idle"
-		Say(x.m, transport.Arrive{Record: star.Record{Worker: x.rank, Step: x.step, Basis: x.rel.Version, Samples: x.done, Loss: 1}}, nil)
+		session.Say(x.m, transport.Arrive{Record: star.Record{Worker: x.rank, Step: x.step, Basis: x.rel.Version, Samples: x.done, Loss: 1}}, nil)
 		x.step++
 		p.bring(x)
 		return
 	}
 	x.state = "waits"
 	if x.rel.Micro > 0 {
-		Say(x.m, transport.Computed{Worker: x.rank, Generation: x.ring.Generation, Version: x.rel.Version, Samples: x.done}, nil)
+		session.Say(x.m, transport.Computed{Worker: x.rank, Generation: x.ring.Generation, Version: x.rel.Version, Samples: x.done}, nil)
 	}
 	p.exchange(x.ring, x.rel.Version)
 }
@@ -246,10 +247,10 @@ func (p *pool) exchange(r transport.Ring, version int64) {
 				x := p.ws[w]
 				x.state, x.version = "idle", version+1
 				if x.done > 0 {
-					Say(x.m, transport.Arrive{Record: star.Record{Worker: w, Step: x.step, Basis: version, Samples: x.done, Loss: 1}}, nil)
+					session.Say(x.m, transport.Arrive{Record: star.Record{Worker: w, Step: x.step, Basis: version, Samples: x.done, Loss: 1}}, nil)
 					x.step++
 				}
-				Say(x.m, transport.Tally{Worker: w, Generation: r.Generation, Version: x.version, Carried: carried, Samples: drawn}, nil)
+				session.Say(x.m, transport.Tally{Worker: w, Generation: r.Generation, Version: x.version, Carried: carried, Samples: drawn}, nil)
 			}
 		}
 	})

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"star"
+	"star/coord/session"
 	"star/internal/exitcode"
 	"star/transport"
 )
@@ -111,7 +112,7 @@ func (c *Coordinator) noteIdle(now time.Time) {
 // pingServers has servers say that they are there, and tells them that we are: there
 // is nothing else to say while nobody pushes.
 func (c *Coordinator) pingServers(now time.Time) {
-	if !c.assigned || now.Sub(c.pinged) < c.cfg.DeadAfter/beats {
+	if !c.assigned || now.Sub(c.pinged) < c.cfg.DeadAfter/session.Beats {
 		return
 	}
 	c.pinged = now

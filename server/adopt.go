@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"star/coord"
+	"star/coord/session"
 	"star/job"
 	"star/job/process"
 )
@@ -32,7 +33,7 @@ func (s *server) takeOptimizer(text json.RawMessage) error {
 // by is the configuration with what workers have said of themselves and nobody told the servers.
 // What was given to the servers counts more, setting by setting. An error: the workers' optimiser
 // is none that this program has.
-func (s *server) by(e coord.Enrolment) (*Config, error) {
+func (s *server) by(e session.Enrolment) (*Config, error) {
 	job := *s.job
 	job.Job = *s.job.Job.Clone()
 	if err := process.Adopt(&job.Job, e.Optimizer); err != nil {
@@ -53,7 +54,7 @@ func (s *server) by(e coord.Enrolment) (*Config, error) {
 // adopt is what the job takes from its workers. It is asked when shards are about to be assigned.
 // The pilot is made anew where it was made for another batch or optimiser, because it prices plans
 // by both; nothing was told to it yet.
-func (s *server) adopt(e coord.Enrolment) (a coord.Adopted, err error) {
+func (s *server) adopt(e session.Enrolment) (a coord.Adopted, err error) {
 	was := s.job
 	job, err := s.by(e)
 	if err != nil {
@@ -79,7 +80,7 @@ func (s *server) adopt(e coord.Enrolment) (a coord.Adopted, err error) {
 
 // endBy is what says how long the job is: settings of the servers, else the program (star.loader).
 // Empty: nothing does.
-func endBy(job *Config, e coord.Enrolment) string {
+func endBy(job *Config, e session.Enrolment) string {
 	var by []string
 	for _, name := range []string{"epochs", "samples", "steps"} {
 		if job.IsSet(name) {
@@ -131,7 +132,7 @@ func (s *server) ownSteps(j *job.Job) string {
 }
 
 // ruleOf is the update rule of a ring whose workers enrol so.
-func (s *server) ruleOf(e coord.Enrolment) string {
+func (s *server) ruleOf(e session.Enrolment) string {
 	job, err := s.by(e)
 	if err != nil { // then it is none that the worker can have, either
 		job = s.job

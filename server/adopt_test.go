@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"star/coord"
+	"star/coord/session"
 	"star/internal/exitcode"
 	"star/job"
 )
@@ -37,7 +38,7 @@ func TestWholeBatches(t *testing.T) {
 		err := s.prepare()
 		if err == nil {
 			var a coord.Adopted
-			a, err = s.adopt(coord.Enrolment{Whole: c.whole})
+			a, err = s.adopt(session.Enrolment{Whole: c.whole})
 			if err == nil && a.Whole != (c.whole || c.policy.Whole) {
 				t.Errorf("%s: the coordinator is told %v", c.name, a.Whole)
 			}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"star/coord"
+	"star/coord/session"
 	"star/internal/defaults"
 	"star/job"
 	"star/runlog"
@@ -44,7 +45,7 @@ type Config struct {
 
 	// Settings is what the run log and checkpoints say of the configuration, as it is now, of a job
 	// that trains this: JSON, by the names of settings. Nil: the most important ones.
-	Settings func(now *Config, trains coord.Told) (json.RawMessage, error)
+	Settings func(now *Config, trains session.Told) (json.RawMessage, error)
 
 	// Validation makes the model and the data of validation gradients, for the baseline zeno++,
 	// which needs them.
@@ -146,7 +147,7 @@ func (c *Config) complete() {
 
 // important are the most important settings, by their names (docs/configure.md). They are what the
 // run log says where the caller gives no Settings. Times are in seconds.
-func important(c *Config, t coord.Told) (json.RawMessage, error) {
+func important(c *Config, t session.Told) (json.RawMessage, error) {
 	return json.Marshal(map[string]any{
 		"job": c.Name, "arch": c.Arch, "workers": c.Workers, "max-workers": c.MaxWorkers, "servers": c.Servers, "replicas": c.Replicas,
 		"model": t.Model, "dataset": t.Dataset, "seed": t.Seed, "batch": c.Batch, "shares": c.Shares, "whole-batches": c.Whole, "mode": c.Mode, "baseline": c.Baseline,

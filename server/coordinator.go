@@ -10,6 +10,7 @@ import (
 	"github.com/shirou/gopsutil/v4/mem"
 
 	"star/coord"
+	"star/coord/session"
 	"star/internal/build"
 	"star/job"
 	"star/job/process"
@@ -41,7 +42,7 @@ func (s *server) logPath() string {
 // says of a Config that cannot be.
 func (s *server) coordinator() (*coord.Coordinator, error) {
 	j := s.job
-	config, err := s.trained(coord.Told{Model: j.Model, Dataset: j.Dataset, Seed: j.Seed}, coord.Enrolment{})
+	config, err := s.trained(session.Told{Model: j.Model, Dataset: j.Dataset, Seed: j.Seed}, session.Enrolment{})
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +70,7 @@ func (s *server) coordinator() (*coord.Coordinator, error) {
 		JoinTimeout: j.JoinTimeout, Attended: j.Attended, DeadAfter: j.DeadAfter, MaxParams: room(j.Servers),
 		Save: s.saveManifest, Saved: s.saved, Discard: s.discard, Name: checkpoint.Name, Generation: s.generation(),
 		Settings: config, Notes: s.notes(), Program: job.Program, Commit: build.Commit(),
-		Fits: s.fits, Trains: func(h transport.Hello, e coord.Enrolment) (coord.Told, json.RawMessage) {
+		Fits: s.fits, Trains: func(h transport.Hello, e session.Enrolment) (session.Told, json.RawMessage) {
 			t := s.trains(h, e)
 			text, err := s.trained(t, e)
 			if err != nil { // it was marshalled before
@@ -154,7 +155,7 @@ func (s *server) goOn(cfg *coord.Config) error {
 	}
 	cfg.ResumeHash, cfg.ResumePlain = m.ModelHash, plainHash(&m)
 	if m.Data != nil && !s.job.ResumeOtherData {
-		cfg.ResumeData = &coord.Enrolment{Data: m.Data.Name, Samples: m.Data.Samples, Digest: m.Data.Digest}
+		cfg.ResumeData = &session.Enrolment{Data: m.Data.Name, Samples: m.Data.Samples, Digest: m.Data.Digest}
 	}
 	text, err := s.resume.More(memoryName)
 	if err == nil {
@@ -169,7 +170,7 @@ func (s *server) goOn(cfg *coord.Config) error {
 			return err
 		}
 		for _, t := range m.BufferLayout {
-			cfg.BufferLayout = append(cfg.BufferLayout, coord.Tensor(t))
+			cfg.BufferLayout = append(cfg.BufferLayout, session.Tensor(t))
 		}
 	}
 	return nil

@@ -6,7 +6,7 @@ import (
 	gonet "net"
 	"time"
 
-	"star/coord"
+	"star/coord/session"
 	"star/internal/compress"
 	"star/internal/exitcode"
 	"star/job"
@@ -20,7 +20,7 @@ import (
 //
 // It returns when the job is over for this process: nil where the coordinator has said so. Errors:
 // *transport.RejectError (the coordinator refuses this server, or ends the job with an exit code),
-// *coord.LostError (nobody coordinates any more), and those of shards that cannot go on.
+// *session.LostError (no process coordinates any more), and those of shards that cannot go on.
 // Connections for the shards come through dispatch.
 func (s *server) host(ctx context.Context, tcp *transport.TCP, addr string) error {
 	for {
@@ -37,11 +37,11 @@ func (s *server) host(ctx context.Context, tcp *transport.TCP, addr string) erro
 // that have made one hold what nobody else does, so they go on or the job ends.
 func (s *server) hostOnce(ctx context.Context, tcp *transport.TCP, addr string) (again bool, err error) {
 	shards := s.hosting.Load()
-	var joined *coord.Member
+	var joined *session.Member
 	var assign transport.Assign
 	for {
 		var err error
-		if joined, err = s.join(s.told, tcp, addr, 0); errors.As(err, new(*coord.OverError)) {
+		if joined, err = s.join(s.told, tcp, addr, 0); errors.As(err, new(*session.OverError)) {
 			s.log.Info(err.Error())
 			return false, nil
 		} else if err != nil {
@@ -84,7 +84,7 @@ func (s *server) hostOnce(ctx context.Context, tcp *transport.TCP, addr string) 
 // that coordinates. The coordinator then takes a checkpoint, or has others take this server's part,
 // and lets it go; without a grace the connection just ends. stop has it forget about that, as
 // context.AfterFunc does.
-func (s *server) farewell(m *coord.Member) (stop func() bool) {
+func (s *server) farewell(m *session.Member) (stop func() bool) {
 	if s.job.Rank == 0 && len(s.job.Coordinators) == 0 {
 		return func() bool { return true }
 	}
@@ -132,7 +132,7 @@ func reachable(addr string) string {
 func (s *server) again(tcp *transport.TCP, addr string) ps.Again {
 	return func(ctx context.Context, _ error) (transport.Conn, int64, error) {
 		m, err := s.join(ctx, tcp, addr, s.params)
-		if over, ok := errors.AsType[*coord.OverError](err); ok {
+		if over, ok := errors.AsType[*session.OverError](err); ok {
 			s.log.Info(over.Error())
 			return nil, 0, ps.ErrOver
 		}
@@ -144,11 +144,11 @@ func (s *server) again(tcp *transport.TCP, addr string) ps.Again {
 	}
 }
 
-// join says Hello to whoever coordinates. params is how many the job has, for a server that was
+// join says Hello to the coordinator. params is how many the job has, for a server that was
 // assigned its part; else 0. Process 0 reaches itself over this host, whatever the coordinator's
-// address says. Errors are those of coord.Join: nobody answers within JoinTimeout, or whoever does
-// refuses this server.
-func (s *server) join(ctx context.Context, tcp *transport.TCP, addr string, params int64) (*coord.Member, error) {
+// address says. Errors are those of session.Join: no coordinator answers within JoinTimeout, or the one that does
+// rejects this server.
+func (s *server) join(ctx context.Context, tcp *transport.TCP, addr string, params int64) (*session.Member, error) {
 	j := s.job
 	to := j.Coordinator
 	if j.Rank == 0 {
@@ -157,7 +157,7 @@ func (s *server) join(ctx context.Context, tcp *transport.TCP, addr string, para
 	if j.Rank == 0 && len(j.Coordinators) == 0 {
 		tcp = tcp.Itself()
 	}
-	return coord.Join(ctx, coord.MemberConfig{
+	return session.Join(ctx, session.MemberConfig{
 		Network: tcp, Addr: to, Addrs: j.Coordinators, Rejoins: params > 0, JoinTimeout: j.JoinTimeout, DeadAfter: j.DeadAfter, Log: s.log,
 		Reached: func(ctx context.Context) (string, error) { return s.advertise(ctx, addr) },
 		Hello: transport.Hello{
@@ -171,6 +171,6 @@ func (s *server) join(ctx context.Context, tcp *transport.TCP, addr string, para
 // another one will do that. Only where several may coordinate. Otherwise the loss of the
 // coordinator is the end of the job.
 func (s *server) lostEarly(ctx context.Context, err error) bool {
-	var lost *coord.LostError
+	var lost *session.LostError
 	return len(s.job.Coordinators) > 0 && errors.As(err, &lost) && ctx.Err() == nil
 }

@@ -10,6 +10,7 @@ import (
 
 	"star"
 	"star/coord"
+	"star/coord/session"
 	"star/internal/kernel"
 	"star/job"
 	"star/job/process"
@@ -136,7 +137,7 @@ func (v *validator) serve(ctx context.Context, tcp *transport.TCP, addr string) 
 		Service: transport.ServiceCoord, Role: transport.RoleValidator, Job: j.Name, Token: j.Token, Version: job.Program, Host: process.Hostname(), Rank: -1,
 		Model: v.text, ModelHash: v.hash, Params: int64(len(v.model.Params())), Buffers: int64(len(v.model.Buffers())),
 	}
-	member, err := coord.Join(ctx, coord.MemberConfig{
+	member, err := session.Join(ctx, session.MemberConfig{
 		Network: tcp, Addr: addr, Hello: hello, JoinTimeout: j.JoinTimeout, DeadAfter: j.DeadAfter, Log: v.s.log,
 	})
 	if err != nil {
@@ -154,7 +155,7 @@ func (v *validator) serve(ctx context.Context, tcp *transport.TCP, addr string) 
 	}
 	defer link.Close()
 	rank := star.Worker(member.Welcome.Rank)
-	if err := coord.Say(member, transport.Joined{Worker: rank}, nil); err != nil {
+	if err := session.Say(member, transport.Joined{Worker: rank}, nil); err != nil {
 		return err
 	}
 	for step := member.Welcome.Step; ; step++ {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"star/coord"
+	"star/coord/session"
 	"star/internal/build"
 	"star/job/process"
 	"star/runlog"
@@ -99,7 +100,7 @@ func (s *server) discard(id string) {
 }
 
 // specs are the tensors as a checkpoint has them.
-func specs(ts []coord.Tensor) []checkpoint.TensorSpec {
+func specs(ts []session.Tensor) []checkpoint.TensorSpec {
 	out := make([]checkpoint.TensorSpec, len(ts))
 	for i, t := range ts {
 		out[i] = checkpoint.TensorSpec(t)

@@ -61,7 +61,7 @@ type server struct {
 //
 // The exit code that fits an error is job.ExitCode. There are *job.SettingError (c cannot be
 // used; what c.Explain makes, if it is set), *job.DisagreeError, *coord.Error (how the job has
-// ended, for whoever coordinates), *coord.LostError and *transport.RejectError (of a server that
+// ended, of the server that coordinates), *session.LostError and *transport.RejectError (of a server that
 // does not coordinate), *job.NaNError (in a validation gradient), and those of c.Report.
 //
 // Run may be called several times in one process, with other addresses and folders: it keeps

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"star/coord"
+	"star/coord/session"
 	"star/job"
 	"star/train/data"
 	"star/train/net"
@@ -18,7 +18,7 @@ import (
 
 // modelOf is the model of a worker with all its settings; empty: it is none that we know. "lenet"
 // and "lenet:width=1" are one model: both become the latter.
-func modelOf(h transport.Hello, e coord.Enrolment) string {
+func modelOf(h transport.Hello, e session.Enrolment) string {
 	if e.Told != nil {
 		if full, err := net.Full(e.Told.Model); err == nil {
 			return full
@@ -32,7 +32,7 @@ func modelOf(h transport.Hello, e coord.Enrolment) string {
 
 // dataOf is the kind of a worker's data, and whether that is all of it that can be known; empty: it
 // is none that we know. Where files lie is no part of it: every host may have them elsewhere.
-func dataOf(e coord.Enrolment) (kind string, roughly bool) {
+func dataOf(e session.Enrolment) (kind string, roughly bool) {
 	if e.Told != nil {
 		if kind, err := data.Kind(e.Told.Dataset); err == nil {
 			return kind, false
@@ -48,7 +48,7 @@ func dataOf(e coord.Enrolment) (kind string, roughly bool) {
 
 // sameData says whether a worker's data are of the kind that the job's are. known is false where
 // the worker's data are none that this program knows: then nothing can be held against them.
-func sameData(job *Config, e coord.Enrolment) (same, known bool) {
+func sameData(job *Config, e session.Enrolment) (same, known bool) {
 	theirs, roughly := dataOf(e)
 	if theirs == "" {
 		return false, false
@@ -65,7 +65,7 @@ func sameData(job *Config, e coord.Enrolment) (same, known bool) {
 
 // sameModel says whether a worker's model is the job's. The hash of the model, which the
 // coordinator compares among workers, is not looked at: servers need not be able to make the model.
-func sameModel(job *Config, h transport.Hello, e coord.Enrolment) (same, known bool) {
+func sameModel(job *Config, h transport.Hello, e session.Enrolment) (same, known bool) {
 	theirs := modelOf(h, e)
 	ours, err := net.Full(job.Model)
 	if err != nil {
@@ -79,13 +79,13 @@ func sameModel(job *Config, h transport.Hello, e coord.Enrolment) (same, known b
 //
 // Only what somebody has given counts, not defaults. The error is for people at the worker: it
 // names the setting, both values and where the job's is from; the worker ends with exit code 78.
-func (s *server) fits(h transport.Hello, e coord.Enrolment) (vouched bool, err error) {
+func (s *server) fits(h transport.Hello, e session.Enrolment) (vouched bool, err error) {
 	job := s.job
 	no := func(name, theirs, ours string) error {
 		return fmt.Errorf("this worker was told --%s %s, the job %s (%s of star-ps): give every member the same", name, theirs, ours, job.Origin(name))
 	}
 	told := e.Told
-	said := func(is func(t *coord.Told) string, otherwise string) string {
+	said := func(is func(t *session.Told) string, otherwise string) string {
 		if told != nil {
 			return is(told)
 		}
@@ -93,13 +93,13 @@ func (s *server) fits(h transport.Hello, e coord.Enrolment) (vouched bool, err e
 	}
 	if job.IsSet("model") {
 		if same, known := sameModel(job, h, e); known && !same {
-			return false, no("model", said(func(t *coord.Told) string { return t.Model }, h.Model), job.Model)
+			return false, no("model", said(func(t *session.Told) string { return t.Model }, h.Model), job.Model)
 		}
 		vouched = told != nil
 	}
 	if job.IsSet("dataset") {
 		if same, known := sameData(job, e); known && !same {
-			return false, no("dataset", said(func(t *coord.Told) string { return t.Dataset }, e.Data), job.Dataset)
+			return false, no("dataset", said(func(t *session.Told) string { return t.Dataset }, e.Data), job.Dataset)
 		}
 		vouched = told != nil
 	}
@@ -121,9 +121,9 @@ func (s *server) fits(h transport.Hello, e coord.Enrolment) (vouched bool, err e
 // trains is what a job trains whose workers have enrolled so, in the words of this star-ps where it
 // was told the same. It is what run log, checkpoints and result say, so the words of the settings
 // are kept wherever they mean what the workers have.
-func (s *server) trains(h transport.Hello, e coord.Enrolment) coord.Told {
+func (s *server) trains(h transport.Hello, e session.Enrolment) session.Told {
 	job := s.job
-	t := coord.Told{Model: job.Model, Dataset: job.Dataset, Seed: job.Seed, Batch: job.Batch}
+	t := session.Told{Model: job.Model, Dataset: job.Dataset, Seed: job.Seed, Batch: job.Batch}
 	if same, _ := sameModel(job, h, e); !same {
 		if t.Model = h.Model; e.Told != nil {
 			t.Model = e.Told.Model
@@ -154,7 +154,7 @@ func (s *server) words() string {
 // trained is the configuration of a job that trains t. It is JSON, as Config.Settings makes it,
 // with what workers have said of optimiser, batch and end in it (by). Errors are those of by and of
 // Settings.
-func (s *server) trained(t coord.Told, e coord.Enrolment) (json.RawMessage, error) {
+func (s *server) trained(t session.Told, e session.Enrolment) (json.RawMessage, error) {
 	job, err := s.by(e)
 	if err != nil {
 		return nil, err

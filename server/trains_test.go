@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"star/coord"
+	"star/coord/session"
 	"star/internal/settings"
 	"star/job/options"
 	"star/transport"
@@ -27,7 +27,7 @@ func serverTold(t *testing.T, flags ...string) *server {
 		t.Fatal(err)
 	}
 	c := Config{Job: options.JobOf(job), Training: Training{Model: job.Model, Dataset: job.Dataset}, Policy: Policy{Shares: job.Shares}}
-	c.Settings = func(_ *Config, t coord.Told) (json.RawMessage, error) {
+	c.Settings = func(_ *Config, t session.Told) (json.RawMessage, error) {
 		j := *job
 		j.Model, j.Dataset, j.Seed = t.Model, t.Dataset, t.Seed
 		return json.Marshal(j)
@@ -37,37 +37,37 @@ func serverTold(t *testing.T, flags ...string) *server {
 
 // What star-ps was told workers are held to; what it was not told they say, and that is what was trained.
 func TestFits(t *testing.T) {
-	say := func(model, dataset string, seed uint64, batch int) coord.Enrolment {
-		return coord.Enrolment{Data: "digits/train", Told: &coord.Told{Model: model, Dataset: dataset, Seed: seed, Batch: batch}}
+	say := func(model, dataset string, seed uint64, batch int) session.Enrolment {
+		return session.Enrolment{Data: "digits/train", Told: &session.Told{Model: model, Dataset: dataset, Seed: seed, Batch: batch}}
 	}
 	ours := transport.Hello{Model: "softmax, 7850 parameters in 2 tensors, features [1 28 28], 10 classes"}
 	for _, c := range []struct {
 		flags   string
 		hello   transport.Hello
-		worker  coord.Enrolment
+		worker  session.Enrolment
 		refused string // both values; empty: let in
 		vouched bool
-		trains  coord.Told
+		trains  session.Told
 	}{
-		{"", ours, say("softmax", "digits:n=400", 5, 0), "", false, coord.Told{Model: "softmax", Dataset: "digits:n=400", Seed: 5, Batch: 32}},
-		{"--model=lenet", ours, say("softmax", "digits", 1, 0), "told --model softmax, the job lenet (--model of star-ps)", false, coord.Told{}},
-		{"--model=lenet", ours, say("lenet:width=1", "digits", 1, 0), "", true, coord.Told{Model: "lenet", Dataset: "digits", Seed: 1, Batch: 32}},
-		{"--model=lenet", ours, say("lenet:width=2", "digits", 1, 0), "told --model lenet:width=2, the job lenet", false, coord.Told{}},
-		{"--model=softmax --seed=1", ours, say("softmax", "digits", 5, 0), "told --seed 5, the job 1", false, coord.Told{}},
-		{"--seed=5", ours, say("softmax", "digits", 5, 0), "", true, coord.Told{Model: "softmax", Dataset: "digits", Seed: 5, Batch: 32}},
-		{"--dataset=digits", ours, say("softmax", "digits:n=400", 1, 0), "told --dataset digits:n=400, the job digits", false, coord.Told{}},
-		{"--dataset=digits", ours, say("softmax", "digits:seed=1,n=12000", 1, 0), "", true, coord.Told{Model: "softmax", Dataset: "digits", Seed: 1, Batch: 32}},
-		{"--dataset=mnist:/here", ours, say("softmax", "mnist:/there", 1, 0), "", true, coord.Told{Model: "softmax", Dataset: "mnist:/here", Seed: 1, Batch: 32}},
-		{"--dataset=mnist:/here", ours, say("softmax", "digits", 1, 0), "told --dataset digits, the job mnist:/here", false, coord.Told{}},
-		{"--batch=64", ours, say("lenet", "digits", 1, 0), "", false, coord.Told{Model: "lenet", Dataset: "digits", Seed: 1, Batch: 64}},
-		{"--batch=64", ours, say("lenet", "digits", 1, 32), "told --batch 32, the job 64 (--batch of star-ps)", false, coord.Told{}},
-		{"", ours, say("lenet", "digits", 1, 64), "told --batch 64, the job 32 (default of star-ps)", false, coord.Told{}},
+		{"", ours, say("softmax", "digits:n=400", 5, 0), "", false, session.Told{Model: "softmax", Dataset: "digits:n=400", Seed: 5, Batch: 32}},
+		{"--model=lenet", ours, say("softmax", "digits", 1, 0), "told --model softmax, the job lenet (--model of star-ps)", false, session.Told{}},
+		{"--model=lenet", ours, say("lenet:width=1", "digits", 1, 0), "", true, session.Told{Model: "lenet", Dataset: "digits", Seed: 1, Batch: 32}},
+		{"--model=lenet", ours, say("lenet:width=2", "digits", 1, 0), "told --model lenet:width=2, the job lenet", false, session.Told{}},
+		{"--model=softmax --seed=1", ours, say("softmax", "digits", 5, 0), "told --seed 5, the job 1", false, session.Told{}},
+		{"--seed=5", ours, say("softmax", "digits", 5, 0), "", true, session.Told{Model: "softmax", Dataset: "digits", Seed: 5, Batch: 32}},
+		{"--dataset=digits", ours, say("softmax", "digits:n=400", 1, 0), "told --dataset digits:n=400, the job digits", false, session.Told{}},
+		{"--dataset=digits", ours, say("softmax", "digits:seed=1,n=12000", 1, 0), "", true, session.Told{Model: "softmax", Dataset: "digits", Seed: 1, Batch: 32}},
+		{"--dataset=mnist:/here", ours, say("softmax", "mnist:/there", 1, 0), "", true, session.Told{Model: "softmax", Dataset: "mnist:/here", Seed: 1, Batch: 32}},
+		{"--dataset=mnist:/here", ours, say("softmax", "digits", 1, 0), "told --dataset digits, the job mnist:/here", false, session.Told{}},
+		{"--batch=64", ours, say("lenet", "digits", 1, 0), "", false, session.Told{Model: "lenet", Dataset: "digits", Seed: 1, Batch: 64}},
+		{"--batch=64", ours, say("lenet", "digits", 1, 32), "told --batch 32, the job 64 (--batch of star-ps)", false, session.Told{}},
+		{"", ours, say("lenet", "digits", 1, 64), "told --batch 64, the job 32 (default of star-ps)", false, session.Told{}},
 
 		// Of those who do not say what they were told, as much as can be seen is looked at.
-		{"--model=lenet", ours, coord.Enrolment{Data: "digits/train"}, "softmax", false, coord.Told{}},
-		{"--model=softmax", ours, coord.Enrolment{Data: "digits/train"}, "", false, coord.Told{Model: "softmax", Dataset: "digits", Seed: 1, Batch: 32}},
-		{"--dataset=digits:n=400", ours, coord.Enrolment{Data: "mnist/train"}, "told --dataset mnist/train, the job digits:n=400", false, coord.Told{}},
-		{"--model=lenet --seed=3", transport.Hello{Model: "python"}, coord.Enrolment{Data: "none"}, "", false, coord.Told{Model: "python", Dataset: "none", Seed: 3, Batch: 32}},
+		{"--model=lenet", ours, session.Enrolment{Data: "digits/train"}, "softmax", false, session.Told{}},
+		{"--model=softmax", ours, session.Enrolment{Data: "digits/train"}, "", false, session.Told{Model: "softmax", Dataset: "digits", Seed: 1, Batch: 32}},
+		{"--dataset=digits:n=400", ours, session.Enrolment{Data: "mnist/train"}, "told --dataset mnist/train, the job digits:n=400", false, session.Told{}},
+		{"--model=lenet --seed=3", transport.Hello{Model: "python"}, session.Enrolment{Data: "none"}, "", false, session.Told{Model: "python", Dataset: "none", Seed: 3, Batch: 32}},
 	} {
 		s := serverTold(t, strings.Fields(c.flags)...)
 		vouched, err := s.fits(c.hello, c.worker)
@@ -84,7 +84,7 @@ func TestFits(t *testing.T) {
 		if got != c.trains {
 			t.Errorf("%q, worker %+v: trains %+v, want %+v", c.flags, c.worker, got, c.trains)
 		}
-		text, err := s.trained(got, coord.Enrolment{})
+		text, err := s.trained(got, session.Enrolment{})
 		var config struct {
 			Model, Dataset string
 			Seed           uint64

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"star/coord"
+	"star/coord/session"
 	"star/internal/flightrecorder"
 	"star/transport"
 )
@@ -24,7 +24,7 @@ import (
 // news has one place: whoever is told looks at everything.
 type commandStream struct {
 	mu      sync.Mutex
-	queue   []coord.Order
+	queue   []session.Order
 	err     error
 	news    chan struct{} // a token when there is something new
 	newest  transport.Ring
@@ -32,8 +32,8 @@ type commandStream struct {
 	abandon context.CancelCauseFunc // called when the coordinator is lost; nil: nobody is
 	cancel  context.CancelCauseFunc
 	op      context.Context
-	working int64            // generation of the order in hand
-	buffers chan coord.Order // the last average
+	working int64              // generation of the order in hand
+	buffers chan session.Order // the last average
 
 	stopped int64           // steps below this one are not waited for any more
 	closed  transport.Close // the last one
@@ -54,8 +54,8 @@ var errSuperseded = errors.New("another ring takes its place")
 // at once: whoever waits for one that is gone must not. Likewise freeze of a checkpoint, before the
 // release behind it is known; dropped is what the release before it says. over, if not nil, is
 // called when there will be no more orders, with why.
-func newCommandStream(m *coord.Member, turn func(transport.View) error, freeze func(m transport.Save, dropped bool), over func(why error)) *commandStream {
-	b := &commandStream{orders: flightrecorder.Open(fmt.Sprintf("worker %d", m.Welcome.Rank), "the coordinator's next order", "", "the coordinator is silent for --dead-after"), news: make(chan struct{}, 1), buffers: make(chan coord.Order, 1), without: map[transport.Child]bool{}}
+func newCommandStream(m *session.Member, turn func(transport.View) error, freeze func(m transport.Save, dropped bool), over func(why error)) *commandStream {
+	b := &commandStream{orders: flightrecorder.Open(fmt.Sprintf("worker %d", m.Welcome.Rank), "the coordinator's next order", "", "the coordinator is silent for --dead-after"), news: make(chan struct{}, 1), buffers: make(chan session.Order, 1), without: map[transport.Child]bool{}}
 	go func() {
 		dropped := false
 		for {
@@ -85,7 +85,7 @@ func newCommandStream(m *coord.Member, turn func(transport.View) error, freeze f
 
 // put takes in an order. It reports false when there will be no more. An error ends the stream, and
 // what is under way with it (begin).
-func (b *commandStream) put(o coord.Order, err error) bool {
+func (b *commandStream) put(o session.Order, err error) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
@@ -168,7 +168,7 @@ func (b *commandStream) awaitClose(ctx context.Context, generation, version int6
 // next waits for an order. The end of the connection is an order too, the last one. What came
 // before the end is still returned first. The error is that of the connection, which stays, or the
 // cause of ctx.
-func (b *commandStream) next(ctx context.Context) (coord.Order, error) {
+func (b *commandStream) next(ctx context.Context) (session.Order, error) {
 	for {
 		b.mu.Lock()
 		if len(b.queue) > 0 {
@@ -180,7 +180,7 @@ func (b *commandStream) next(ctx context.Context) (coord.Order, error) {
 		err := b.err
 		b.mu.Unlock()
 		if err != nil {
-			return coord.Order{}, err
+			return session.Order{}, err
 		}
 		b.orders.Begin(-1, 0)
 		select {
@@ -188,7 +188,7 @@ func (b *commandStream) next(ctx context.Context) (coord.Order, error) {
 			b.orders.End()
 		case <-ctx.Done():
 			b.orders.End()
-			return coord.Order{}, context.Cause(ctx)
+			return session.Order{}, context.Cause(ctx)
 		}
 	}
 }
@@ -199,7 +199,7 @@ func (b *commandStream) routes() []transport.Route {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var rs []transport.Route
-	b.queue = slices.DeleteFunc(b.queue, func(o coord.Order) bool {
+	b.queue = slices.DeleteFunc(b.queue, func(o session.Order) bool {
 		if o.Kind == transport.KindRoute {
 			rs = append(rs, o.Route)
 		}

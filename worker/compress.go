@@ -5,7 +5,7 @@ import (
 
 	"star"
 	"star/allreduce"
-	"star/coord"
+	"star/coord/session"
 	"star/internal/compress"
 	"star/job"
 	"star/train"
@@ -100,6 +100,6 @@ func (w *ringWorker) chosen(d allreduce.Decision, before string, err error) erro
 }
 
 // sayCodec has the run log tell what gradients are sent with.
-func sayCodec(m *coord.Member, rank int, version int64, codec, why string) error {
-	return coord.Say(m, transport.Compression{Worker: star.Worker(rank), Version: version, Codec: codec, Why: why}, nil)
+func sayCodec(m *session.Member, rank int, version int64, codec, why string) error {
+	return session.Say(m, transport.Compression{Worker: star.Worker(rank), Version: version, Codec: codec, Why: why}, nil)
 }

@@ -8,7 +8,7 @@ import (
 	"log/slog"
 	"time"
 
-	"star/coord"
+	"star/coord/session"
 	"star/job"
 	"star/job/process"
 	"star/train"
@@ -48,7 +48,7 @@ type Config struct {
 
 	// Told is what this process was told to train, in the words of settings: a star-ps that was
 	// told something else refuses the worker. Nil: Name, DataName and Seed.
-	Told *coord.Told
+	Told *session.Told
 
 	// Optimizer is the update that gradients are to make, as JSON of star/train/optim.Config, where
 	// nobody told the job. Nil: the job's own.
@@ -66,11 +66,11 @@ type Config struct {
 	// DropLast leaves out the last batch of the job if it is smaller than the others.
 	DropLast bool
 
-	// Exchange says that the model only has its gradients exchanged (coord.Enrolment.Exchange). Its
+	// Exchange says that the model only has its gradients exchanged (session.Enrolment.Exchange). Its
 	// train.Updater's State also has the parameters and buffers brought up to date.
 	Exchange bool
 
-	// Turns is how many updates the model, a train.Turned, makes of each batch (coord.Enrolment.Turns). 0: one.
+	// Turns is how many updates the model, a train.Turned, makes of each batch (session.Enrolment.Turns). 0: one.
 	Turns int
 
 	// Slow makes this worker slower on purpose, when its rank is known; nil: it is not. undo is
@@ -180,7 +180,7 @@ func (c *Config) complete() error {
 		c.Digest = digest
 	}
 	if c.Told == nil {
-		c.Told = &coord.Told{Model: c.Name, Dataset: c.DataName, Seed: c.Seed}
+		c.Told = &session.Told{Model: c.Name, Dataset: c.DataName, Seed: c.Seed}
 		if c.IsSet("batch") {
 			c.Told.Batch = c.Batch
 		}

@@ -8,21 +8,21 @@ import (
 	"time"
 
 	"star"
-	"star/coord"
+	"star/coord/session"
 	"star/ps"
 	"star/ps/rule"
 	"star/train"
 	"star/transport"
 )
 
-// session is how a worker comes to a job, and comes to it again when its coordinator is lost and
-// another process takes over: it keeps its model and data, and has everything else anew, like a
-// worker that comes back. joins is the Hello that each coordinator hears, the same but for the
-// rank, which is kept once it is known, and for how far a member of a ring is.
-// dial is known once the worker has a rank (joining.make).
-type session struct {
-	joins coord.MemberConfig
-	dial  func(ctx context.Context, m *coord.Member, views []transport.View) (*ps.Link, error) // the shards
+// membership is how a worker joins a job, and joins it again when its coordinator is lost and
+// another process takes over: it keeps its model and data, and makes everything else again, like a
+// worker that comes back. joins has the Hello that each coordinator receives: only the
+// rank, which is kept once it is known, and the progress of a member of a ring change.
+// dial is set once the worker has a rank (joining.make).
+type membership struct {
+	joins session.MemberConfig
+	dial  func(ctx context.Context, m *session.Member, views []transport.View) (*ps.Link, error) // the shards
 }
 
 // follower is what may lose its coordinator, and find another one. A worker of servers keeps
@@ -31,7 +31,7 @@ type session struct {
 type follower interface {
 	work(ctx context.Context) error
 	leaderless(ctx context.Context, err error) bool
-	follow(ctx context.Context, s *session, why error) error
+	follow(ctx context.Context, s *membership, why error) error
 }
 
 // open reaches every shard. Until it has, the link is the one before, or nil. From here on what the
@@ -40,7 +40,7 @@ type follower interface {
 // A ring has no shards, and nothing is done. An error: a shard cannot be reached within
 // JoinTimeout, or the coordinator is lost meanwhile, which commands.failed then says. The first
 // worker of a job sends its parameters (Seed) before this returns.
-func (w *worker) open(ctx context.Context, s *session) error {
+func (w *worker) open(ctx context.Context, s *membership) error {
 	if len(w.member.Welcome.Shards) == 0 {
 		return nil
 	}
@@ -117,7 +117,7 @@ func (w *worker) finishing(ctx context.Context, rel transport.Release) {
 // train.
 func (w *worker) work(ctx context.Context) error {
 	answers(w.model, w.recalled)
-	if err := coord.Say(w.member, transport.Joined{Worker: star.Worker(w.rank)}, nil); err != nil {
+	if err := session.Say(w.member, transport.Joined{Worker: star.Worker(w.rank)}, nil); err != nil {
 		return err
 	}
 	return w.train(ctx)
@@ -129,16 +129,16 @@ func (w *worker) leaderless(ctx context.Context, err error) bool {
 	if err == nil || len(w.job.Coordinators) == 0 || ctx.Err() != nil || w.retired() != nil {
 		return false
 	}
-	var lost *coord.LostError
+	var lost *session.LostError
 	return errors.As(err, &lost) || w.commands != nil && errors.As(w.commands.failed(), &lost)
 }
 
 // follow finds the coordinator after one was lost. What was in hand is void: its batch is handed out again.
 //
-// Errors are those of coord.Join (nobody takes over within JoinTimeout; *coord.OverError: the job
+// Errors are those of session.Join (no process takes over within JoinTimeout; *session.OverError: the job
 // has ended meanwhile), and those of open. The step goes on behind what the next coordinator has
 // seen of this worker, so that nothing that is still on its way is taken for a later one.
-func (w *worker) follow(ctx context.Context, s *session, why error) error {
+func (w *worker) follow(ctx context.Context, s *membership, why error) error {
 	begun := time.Now()
 	w.log.Warn("the coordinator is lost; looking for the next one", "step", w.step, "reason", why)
 	w.member.Close()
@@ -152,7 +152,7 @@ func (w *worker) follow(ctx context.Context, s *session, why error) error {
 	}
 	w.tree.forget()
 	s.joins.Rejoins, s.joins.Hello.Rank = true, w.rank
-	m, err := coord.Join(ctx, s.joins)
+	m, err := session.Join(ctx, s.joins)
 	if err != nil {
 		return err
 	}
@@ -195,7 +195,7 @@ func (b *commandStream) onLoss(f context.CancelCauseFunc) {
 
 // lostLocked tells that the coordinator is lost. The lock is held.
 func (b *commandStream) lostLocked() {
-	var lost *coord.LostError
+	var lost *session.LostError
 	if b.abandon != nil && errors.As(b.err, &lost) {
 		b.abandon(b.err)
 	}

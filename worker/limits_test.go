@@ -11,7 +11,7 @@ import (
 
 	"star"
 	"star/cluster/resource/actuate"
-	"star/coord"
+	"star/coord/session"
 	"star/job"
 	"star/train"
 	"star/train/data"
@@ -38,7 +38,7 @@ func TestPauseInTheRecord(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		const takes, pause = 70 * time.Millisecond, 30 * time.Millisecond
-		w := &worker{job: &job.Job{Batch: 8}, slow: steady{}, member: &coord.Member{}, loader: data.NewLoader(trainSet, data.Stream{Seed: 1}), limits: governor(t, actuate.Pace)}
+		w := &worker{job: &job.Job{Batch: 8}, slow: steady{}, member: &session.Member{}, loader: data.NewLoader(trainSet, data.Stream{Seed: 1}), limits: governor(t, actuate.Pace)}
 		defer w.loader.Close()
 		w.grads = func(context.Context, []float32, train.Batch) (float64, error) { time.Sleep(takes); return 0.5, nil }
 		w.finite = func([]float32) (float64, int) { return 1, -1 }

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"star"
-	"star/coord"
+	"star/coord/session"
 	"star/internal/kernel"
 	"star/ps/rule"
 	"star/transport"
@@ -63,7 +63,7 @@ func (w *ringWorker) partialSum(ctx context.Context, rel transport.Release, rec 
 	if computed, err = w.own(ctx, rel, rec); err != nil {
 		return tally, 0, computed, err
 	}
-	if err := coord.Say(w.member, transport.Computed{Worker: rec.Worker, Generation: w.ring.Generation, Version: w.version, Samples: rec.Samples}, nil); err != nil {
+	if err := session.Say(w.member, transport.Computed{Worker: rec.Worker, Generation: w.ring.Generation, Version: w.version, Samples: rec.Samples}, nil); err != nil {
 		return tally, 0, computed, err
 	}
 	m, err := w.commands.awaitClose(ctx, w.ring.Generation, w.version)

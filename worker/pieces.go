@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"star"
-	"star/coord"
+	"star/coord/session"
 	"star/internal/kernel"
 	"star/job"
 	"star/job/process"
@@ -180,7 +180,7 @@ func (w *worker) pieces(ctx context.Context, rel transport.Release, rec *star.Re
 			if w.late() {
 				break
 			}
-			if err := coord.Say(w.member, transport.Computed{Worker: rec.Worker, Generation: w.generation, Version: rel.Version, Samples: done.samples}, nil); err != nil {
+			if err := session.Say(w.member, transport.Computed{Worker: rec.Worker, Generation: w.generation, Version: rel.Version, Samples: done.samples}, nil); err != nil {
 				return computed, err
 			}
 		}

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"star"
-	"star/coord"
+	"star/coord/session"
 	"star/job"
 	"star/job/process"
 	"star/modes/baseline"
@@ -78,7 +78,7 @@ func TestKeepsTheStepThatItsOwnFollow(t *testing.T) {
 
 // A worker that trains by itself has one velocity, so with dana it is Nesterov's: what the optimiser of that name does alone is a plain step.
 func TestLocalStepsOfDANA(t *testing.T) {
-	worker := worker{member: &coord.Member{}}
+	worker := worker{member: &session.Member{}}
 	err := worker.byBaseline(&job.Job{Batch: 8, Rule: job.Rule{Baseline: "local-sgd:steps=4", Optimizer: optim.DANA, LR: 0.1, Momentum: 0.9}}, 2, 1)
 	if err != nil {
 		t.Fatal(err)
@@ -109,7 +109,7 @@ func TestOwnStepsAreTheJobs(t *testing.T) {
 		{`{"name":"newton"}`, "the optimiser of the job, as its coordinator says: ", 0},
 		{`sgd`, "the optimiser of the job, as its coordinator says: ", 0},
 	} {
-		w := worker{member: &coord.Member{Welcome: transport.Welcome{Optimizer: c.told}}}
+		w := worker{member: &session.Member{Welcome: transport.Welcome{Optimizer: c.told}}}
 		switch err := w.byBaseline(job, 2, 1); {
 		case (err != nil) != (c.err != "") || err != nil && !strings.HasPrefix(err.Error(), c.err):
 			t.Errorf("%q: %v", c.told, err)

@@ -5,7 +5,7 @@ import (
 	"math"
 
 	"star"
-	"star/coord"
+	"star/coord/session"
 	"star/internal/exitcode"
 	"star/internal/kernel"
 	"star/internal/poison"
@@ -69,10 +69,10 @@ type guard struct {
 
 // newGuard makes the guard of a worker that learns from so many samples; nil with --poison off.
 func newGuard(policy string, samples int) *guard {
-	if policy == coord.PoisonOff {
+	if policy == poison.Off {
 		return nil
 	}
-	return &guard{fatal: policy == coord.PoisonFatal, all: samples}
+	return &guard{fatal: policy == poison.Fatal, all: samples}
 }
 
 // judge looks at a whole gradient that is about to be handed over. What it finds is made zero, so
@@ -109,7 +109,7 @@ func (w *worker) longest(from, to int) (name string) {
 
 // found says what was found, or returns it as the end of this worker.
 func (w *worker) found(e *PoisonError) error {
-	if w.job.Poison == coord.PoisonFatal {
+	if w.job.Poison == poison.Fatal {
 		return e
 	}
 	w.log.Warn("poison: left out a gradient", "worker", e.Worker, "step", e.Step, "cause", e.Cause, "value", e.Value, "tensor", e.Tensor)
@@ -119,7 +119,7 @@ func (w *worker) found(e *PoisonError) error {
 // tellPoison tells the coordinator of a gradient that does not belong; over: that it does so no
 // more. The shard −1 says that a worker tells it. An error: the coordinator is lost.
 func (w *worker) tellPoison(e *PoisonError, over bool) error {
-	return coord.Say(w.member, transport.Poison{
+	return session.Say(w.member, transport.Poison{
 		Shard: -1, Worker: star.Worker(e.Worker), Step: e.Step, Cause: e.Cause, Value: e.Value, Over: over, Where: e.Tensor,
 	}, nil)
 }

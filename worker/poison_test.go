@@ -14,7 +14,6 @@ import (
 
 	"star"
 	"star/allreduce"
-	"star/coord"
 	"star/internal/compress"
 	"star/internal/exitcode"
 	"star/internal/poison"
@@ -49,7 +48,7 @@ func fill(v []float32, x float32) {
 
 // A gradient that explodes is found before it is added in, made zero, and its longest tensor named.
 func TestRingJudge(t *testing.T) {
-	w := inRing(1, 8, coord.PoisonFatal)
+	w := inRing(1, 8, poison.Fatal)
 	for range 20 {
 		fill(w.grad, 1)
 		if err := w.judge(&star.Record{Norm2: 8, Samples: 1}); err != nil || w.grad[0] != 1 {
@@ -82,7 +81,7 @@ func TestRingJudge(t *testing.T) {
 
 // Buckets that leave before the whole is there are looked at one by one.
 func TestBucketJudge(t *testing.T) {
-	for _, policy := range []string{coord.PoisonSkip, coord.PoisonFatal} {
+	for _, policy := range []string{poison.Skip, poison.Fatal} {
 		w := inRing(1, 8, policy)
 		var err error
 		b := &buckets{w: w, early: true}
@@ -96,7 +95,7 @@ func TestBucketJudge(t *testing.T) {
 		w.grad[6] = 1e9
 		norm2 := 1e18
 		err = b.judge(0, 4, 8, &norm2)
-		if policy == coord.PoisonFatal {
+		if policy == poison.Fatal {
 			if p := (*PoisonError)(nil); !errors.As(err, &p) || p.Tensor != "second" {
 				t.Errorf("%v", err)
 			}
@@ -119,7 +118,7 @@ func TestRingCompare(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(5, 6))
 	var ws [3]*ringWorker
 	for i := range ws {
-		ws[i] = inRing(i, n, coord.PoisonFatal)
+		ws[i] = inRing(i, n, poison.Fatal)
 	}
 	for version := range int64(200) {
 		sum := make([]float32, n)
@@ -182,7 +181,7 @@ func TestRingCompareThroughACodec(t *testing.T) {
 						return
 					}
 					defer g.Close()
-					w := inRing(rank, n, coord.PoisonFatal)
+					w := inRing(rank, n, poison.Fatal)
 					w.group = g
 					if w.codec, err = allreduce.NewCompressor(allreduce.CompressorConfig{Len: n, Codec: c.codec, Tensors: []compress.Tensor{{Shape: []int{40, 50}}}}); err == nil {
 						_, err = w.codec.Join(ctx, g)
@@ -229,7 +228,7 @@ func TestRingCompareThroughACodec(t *testing.T) {
 
 // A rider's gradient that does not belong is not carried.
 func TestCarries(t *testing.T) {
-	w := inRing(0, 4, coord.PoisonFatal)
+	w := inRing(0, 4, poison.Fatal)
 	for range 20 {
 		if ok, err := w.carries(&riderGrad{vec: []float32{1, 1, 1, 1}}); !ok || err != nil {
 			t.Fatal(ok, err)

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"sync"
 
-	"star/coord"
+	"star/coord/session"
 	"star/job/process"
 	"star/ps"
 	"star/transport"
@@ -16,11 +16,11 @@ import (
 // views waits for who holds the copies of each shard, which follows the Welcome. nil without
 // copies. The error says what helps if the job has copies and this worker was not told, or the
 // other way round.
-func (w *worker) views(m *coord.Member) ([]transport.View, error) {
+func (w *worker) views(m *session.Member) ([]transport.View, error) {
 	if w.job.Replicas < 2 {
 		return nil, nil
 	}
-	vs, err := coord.Views(m, len(m.Welcome.Shards))
+	vs, err := session.Views(m, len(m.Welcome.Shards))
 	if err != nil {
 		return nil, fmt.Errorf("who holds the copies of shards (give every member the same --replicas): %w", err)
 	}

@@ -11,7 +11,7 @@ import (
 	"sync"
 
 	"star"
-	"star/coord"
+	"star/coord/session"
 	"star/internal/compress"
 	"star/internal/kernel"
 	"star/job"
@@ -87,7 +87,7 @@ func (w *worker) saidSaved(m transport.Save, text []byte, err error) {
 	if err != nil {
 		said.Err = err.Error()
 	}
-	if err := coord.Say(w.member, said, text); err != nil {
+	if err := session.Say(w.member, said, text); err != nil {
 		w.log.Debug("a part of a checkpoint is written, but nobody knows", "err", err)
 	}
 }

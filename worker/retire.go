@@ -5,7 +5,7 @@ import (
 	"sync"
 
 	"star"
-	"star/coord"
+	"star/coord/session"
 	"star/train"
 	"star/transport"
 )
@@ -31,7 +31,7 @@ func (w *worker) retires(err error) bool {
 
 // retire tells the coordinator, once, that the model computes nothing more. It may be called from another
 // goroutine than the worker's.
-func (w *worker) retire(m *coord.Member, why train.Gone) {
+func (w *worker) retire(m *session.Member, why train.Gone) {
 	r := &w.retirement
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -53,11 +53,11 @@ func (w *worker) retired() train.Gone {
 }
 
 // attend hears, beside the training, of a model in another process, until over is closed.
-func (w *worker) attend(c *Config, m *coord.Member, over <-chan struct{}) {
+func (w *worker) attend(c *Config, m *session.Member, over <-chan struct{}) {
 	for {
 		select {
 		case why := <-c.Halts:
-			coord.Say(m, transport.Halt{Worker: star.Worker(w.rank), Reason: why}, nil) // a coordinator that is lost is noticed by others
+			session.Say(m, transport.Halt{Worker: star.Worker(w.rank), Reason: why}, nil) // a coordinator that is lost is noticed by others
 		case <-c.Gone:
 			var gone train.Gone
 			if errors.As(c.Why(), &gone) {

@@ -12,7 +12,7 @@ import (
 
 	"star"
 	"star/allreduce"
-	"star/coord"
+	"star/coord/session"
 	"star/job"
 	"star/job/process"
 	"star/ps/rule"
@@ -209,7 +209,7 @@ func (w *ringWorker) train(ctx context.Context, base *worker, hello transport.He
 // coordinator knows of it by then, from this worker's Fault or from another's. nil: the coordinator
 // says stop.
 func (w *ringWorker) work(ctx context.Context) error {
-	if err := coord.Say(w.member, transport.Joined{Worker: star.Worker(w.rank)}, nil); err != nil {
+	if err := session.Say(w.member, transport.Joined{Worker: star.Worker(w.rank)}, nil); err != nil {
 		return err
 	}
 	w.commands = newCommandStream(w.member, nil, nil, w.dismissed)
@@ -261,7 +261,7 @@ func (w *ringWorker) work(ctx context.Context) error {
 // follow finds the coordinator after one was lost. It keeps parameters and optimiser, and tells how
 // far they are; the ring is given up. Its version counts only if the next coordinator goes on from
 // it: else the parameters come from the others, like those of a worker that is new.
-func (w *ringWorker) follow(ctx context.Context, s *session, why error) error {
+func (w *ringWorker) follow(ctx context.Context, s *membership, why error) error {
 	w.broken = true
 	w.leaveGroup(ctx)
 	w.parent.close()
@@ -269,7 +269,7 @@ func (w *ringWorker) follow(ctx context.Context, s *session, why error) error {
 	w.part.forget()
 	w.ring, w.broken = transport.Ring{}, false
 	enrol := *s.joins.Enrol
-	enrol.Stand = &coord.Stand{Version: w.version, Step: w.step, Metadata: w.metadata, Told: w.last}
+	enrol.Stand = &session.Stand{Version: w.version, Step: w.step, Metadata: w.metadata, Told: w.last}
 	s.joins.Enrol = &enrol
 	if err := w.worker.follow(ctx, s, why); err != nil {
 		return err
@@ -284,7 +284,7 @@ func (w *ringWorker) follow(ctx context.Context, s *session, why error) error {
 // order waits for the next order; a rider without parent does not wait without end. The coordinator
 // finds out within DeadAfter that the parent is gone, and names another one. After ten seconds more
 // the error is a *job.LostError.
-func (w *ringWorker) order(ctx context.Context) (coord.Order, error) {
+func (w *ringWorker) order(ctx context.Context) (session.Order, error) {
 	if w.orphan != nil {
 		limited, cancel := context.WithTimeoutCause(ctx, w.job.DeadAfter+10*time.Second, &job.LostError{Err: w.orphan})
 		defer cancel()
@@ -441,7 +441,7 @@ func (w *ringWorker) mend(ctx context.Context, cause, err error) error {
 			suspect = int(w.ring.Members[peer.Rank])
 		}
 		w.log.Warn("the ring has failed", "generation", w.ring.Generation, "err", err)
-		return coord.Say(w.member, transport.Fault{
+		return session.Say(w.member, transport.Fault{
 			Worker: star.Worker(w.rank), Generation: w.ring.Generation, Suspect: suspect, Reason: err.Error(),
 		}, nil)
 	}
@@ -465,7 +465,7 @@ func (w *ringWorker) save(ctx context.Context, m transport.Save) error {
 	}
 	st, err := w.state(ctx) // before the parameters: a program whose gradients are exchanged brings both up to date
 	if w.retires(err) {     // with its optimiser
-		return coord.Say(w.member, transport.Saved{ID: m.ID, Err: err.Error()}, nil)
+		return session.Say(w.member, transport.Saved{ID: m.ID, Err: err.Error()}, nil)
 	} else if err != nil {
 		return err
 	}
@@ -476,7 +476,7 @@ func (w *ringWorker) save(ctx context.Context, m transport.Save) error {
 		if err != nil {
 			said.Err = err.Error()
 		}
-		if err := coord.Say(w.member, said, text); err != nil {
+		if err := session.Say(w.member, said, text); err != nil {
 			w.log.Debug("a checkpoint is written, but nobody knows", "err", err)
 		}
 	})

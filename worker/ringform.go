@@ -13,7 +13,8 @@ import (
 
 	"star"
 	"star/allreduce"
-	"star/coord"
+	"star/coord/engine"
+	"star/coord/session"
 	"star/internal/compress"
 	"star/internal/flightrecorder"
 	"star/job"
@@ -101,7 +102,7 @@ func (w *ringWorker) join(ctx context.Context, ring transport.Ring) error {
 // sayFormed tells the coordinator with which version this worker stands in its ring. An error: the
 // coordinator is lost.
 func (w *ringWorker) sayFormed() error {
-	return coord.Say(w.member, transport.Formed{Worker: star.Worker(w.rank), Generation: w.ring.Generation, Version: w.version}, nil)
+	return session.Say(w.member, transport.Formed{Worker: star.Worker(w.rank), Generation: w.ring.Generation, Version: w.version}, nil)
 }
 
 // dial forms the group. Members hear of a ring at different moments, and may still be
@@ -285,10 +286,10 @@ func (w *ringWorker) receive(ctx context.Context, place, root int, highest int64
 	w.relay.change(highest, func() { copy(w.params, params) })
 	w.version, w.samples, w.last = highest, counts[1], unpackTallies(told, star.Worker(w.rank))
 	if counts[3] > 0 {
-		w.metadata = coord.NewerMetadata(w.metadata, unpackBytes(metadata)[:counts[3]])
+		w.metadata = engine.NewerMetadata(w.metadata, unpackBytes(metadata)[:counts[3]])
 	}
 	for _, t := range w.last { // who made these versions may have had no time to say so
-		if err := coord.Say(w.member, t, nil); err != nil {
+		if err := session.Say(w.member, t, nil); err != nil {
 			return err
 		}
 	}

@@ -12,8 +12,8 @@ import (
 
 	"star"
 	"star/allreduce"
-	"star/coord"
 	"star/internal/kernel"
+	"star/internal/poison"
 	"star/train/optim"
 )
 
@@ -103,7 +103,7 @@ func TestCatchUp(t *testing.T) {
 // coordinator takes; any other worker ends.
 func TestExchangedGradientsNeedNotBeFinite(t *testing.T) {
 	for _, exchanges := range []bool{true, false} {
-		w := inRing(0, 4, coord.PoisonOff).worker
+		w := inRing(0, 4, poison.Off).worker
 		w.exchanges, w.finite = exchanges, kernel.FiniteSumSq
 		copy(w.grad, []float32{1, float32(math.Inf(1)), 0, 0})
 		rec := star.Record{Loss: math.Inf(1)}

@@ -9,7 +9,7 @@ import (
 
 	"star"
 	"star/allreduce"
-	"star/coord"
+	"star/coord/session"
 	"star/internal/exactsum"
 	"star/internal/kernel"
 	"star/ps/rule"
@@ -81,7 +81,7 @@ func (w *ringWorker) round(ctx context.Context, rel transport.Release) error {
 		if err := w.arrive(&rec); err != nil {
 			return err
 		}
-		return coord.Say(w.member, tally, nil)
+		return session.Say(w.member, tally, nil)
 	})
 }
 
@@ -130,7 +130,7 @@ func (w *ringWorker) compareParams(ctx context.Context) error {
 		return nil
 	}
 	hash := transport.Tally{Worker: star.Worker(w.rank), Generation: w.ring.Generation, Version: w.version, Hash: int64(transport.Sum(transport.Floats(w.params)))}
-	return coord.Say(w.member, hash, nil)
+	return session.Say(w.member, hash, nil)
 }
 
 // sum makes grad the weighted sum of everybody's gradients.
@@ -331,7 +331,7 @@ func (w *ringWorker) carry(ctx context.Context) (t transport.Tally, samples int6
 // averageBuffers is Member.Average for a worker whose orders come through the command stream.
 // Errors are those of commandStream.average.
 func (w *ringWorker) averageBuffers(eval int64, buffers []float32) error {
-	if err := coord.Say(w.member, transport.Buffers{Worker: star.Worker(w.rank), Eval: eval}, transport.Floats(buffers)); err != nil {
+	if err := session.Say(w.member, transport.Buffers{Worker: star.Worker(w.rank), Eval: eval}, transport.Floats(buffers)); err != nil {
 		return err
 	}
 	return w.commands.average(eval, transport.Floats(buffers))

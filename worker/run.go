@@ -11,7 +11,7 @@ import (
 
 	"star/cluster/resource/gpu"
 	"star/cluster/resource/host"
-	"star/coord"
+	"star/coord/session"
 	"star/internal/compress"
 	"star/internal/exitcode"
 	"star/internal/flightrecorder"
@@ -30,7 +30,7 @@ import (
 // The exit code that fits an error is job.ExitCode. Besides errors of c.Model and c.Data there
 // are *job.SettingError (c cannot be used; what c.Explain makes, if it is set),
 // *job.DisagreeError and *transport.RejectError (the job is another one, or does not want this
-// worker), *job.LostError and *coord.LostError (a shard or the coordinator is gone),
+// worker), *job.LostError and *session.LostError (a shard or the coordinator is gone),
 // *job.NaNError and *PoisonError (an invalid gradient).
 //
 // c is copied. c.Model and c.Data are used until Run returns, the model by one goroutine at a time,
@@ -65,8 +65,8 @@ type joining struct {
 	ring   *ringWorker // nil: there are parameter servers
 	tree   treePart
 	rule   string // of a ring, in words
-	comes  *session
-	member *coord.Member
+	comes  *membership
+	member *session.Member
 	w      *worker
 	stop   func() bool // of what tells the coordinator of the end
 }
@@ -177,9 +177,9 @@ func (j *joining) enlist() (err error) {
 		j.defers(j.tree.relay.close)
 		j.hello.Addr = j.tree.relay.addr
 	}
-	j.comes = &session{joins: coord.MemberConfig{
+	j.comes = &membership{joins: session.MemberConfig{
 		Network: j.tcp, Addr: spec.Coordinator, Addrs: spec.Coordinators, Hello: j.hello, Reached: j.reached, Over: j.Over, JoinTimeout: spec.JoinTimeout, DeadAfter: spec.DeadAfter, Log: j.log,
-		Enrol: &coord.Enrolment{
+		Enrol: &session.Enrolment{
 			Layout: tensors(m.Layout()), Buffers: tensors(m.BufferLayout()),
 			Data: j.DataName, Samples: int64(j.Data.Len()), Digest: j.Digest, Tests: int64(j.Test.Len()), Rule: j.rule, Optimizer: j.Optimizer, Batch: j.PreferredBatch, Epochs: j.PreferredEpochs, Whole: j.WholeBatches, DropLast: j.DropLast, Exchange: j.Exchange, Turns: j.Turns, Codec: enrolledCodec(spec), Told: j.Told,
 		},
@@ -229,13 +229,13 @@ func (j *joining) inRing() (err error) {
 	return nil
 }
 
-// join joins the job. Its error is errOver if that has ended. Other errors are those of coord.Join,
+// join joins the job. Its error is errOver if that has ended. Other errors are those of session.Join,
 // and a *job.DisagreeError: this process was told of another number of workers, or the
 // checkpoint's buffers are of another model.
 func (j *joining) join() error {
 	spec := &j.Job
-	m, err := coord.Join(j.told, j.comes.joins)
-	if over, ok := errors.AsType[*coord.OverError](err); ok {
+	m, err := session.Join(j.told, j.comes.joins)
+	if over, ok := errors.AsType[*session.OverError](err); ok {
 		j.log.Info(over.Error())
 		return errOver
 	}
@@ -322,7 +322,7 @@ func (j *joining) make() (err error) {
 // dial reaches the shards of the job. The pass of the Welcome says to shards that the coordinator
 // has let this worker in, as which rank and from which step on. Errors are those of ps.Dial: a
 // shard does not answer within JoinTimeout, or refuses the worker.
-func (j *joining) dial(ctx context.Context, m *coord.Member, views []transport.View) (*ps.Link, error) {
+func (j *joining) dial(ctx context.Context, m *session.Member, views []transport.View) (*ps.Link, error) {
 	hello, rank := j.hello, j.w.rank
 	hello.Pass = m.Welcome.Pass
 	return ps.Dial(ctx, ps.LinkConfig{
@@ -374,7 +374,7 @@ func (j *joining) settle() error {
 func (j *joining) live(ctx context.Context, lost error) (err error) {
 	j.stop()
 	seeks, over := j.told, j.end
-	if j.w.outlives(&coord.LostError{}) {
+	if j.w.outlives(&session.LostError{}) {
 		seeks, over = ctx, func() {}
 	}
 	j.stop = process.Farewell(j.told, j.member, j.Grace, over)
@@ -420,11 +420,11 @@ func (j *joining) ends(err error) error {
 	}
 	var nan *job.NaNError
 	var poisoned *PoisonError
-	var gone *coord.LostError
+	var gone *session.LostError
 	var coded interface{ ExitCode() int }
 	switch {
 	case err == nil:
-	case errors.As(err, new(*coord.OverError)): // it had ended before we heard of it
+	case errors.As(err, new(*session.OverError)): // it had ended before we heard of it
 	case errors.As(err, &nan), errors.As(err, &poisoned):
 		j.member.Leave(exitcode.Diverged, err.Error())
 		return err

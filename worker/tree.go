@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"star"
-	"star/coord"
+	"star/coord/session"
 	"star/internal/flightrecorder"
 	"star/internal/kernel"
 	"star/job/process"
@@ -275,7 +275,7 @@ func (w *worker) hand(ctx context.Context, rec *star.Record) error {
 	}
 	if t.branch.Parent < 0 {
 		t.direct = true
-		if err := coord.Say(w.member, m, nil); err != nil {
+		if err := session.Say(w.member, m, nil); err != nil {
 			return err
 		}
 		return w.push(ctx, w.step, rec.Basis, m.Samples(), vec)
@@ -294,7 +294,7 @@ func (w *worker) hand(ctx context.Context, rec *star.Record) error {
 	case w.commands.detached(w.me()): // the order to push it is in the command stream
 	default:
 		w.log.Warn("cannot reach the parent in the tree", "parent", t.branch.Parent, "step", w.step, "err", err)
-		return coord.Say(w.member, transport.Fault{Worker: star.Worker(w.rank), Generation: w.step, Suspect: t.branch.Parent, Reason: err.Error()}, nil)
+		return session.Say(w.member, transport.Fault{Worker: star.Worker(w.rank), Generation: w.step, Suspect: t.branch.Parent, Reason: err.Error()}, nil)
 	}
 	return nil
 }

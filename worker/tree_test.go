@@ -17,7 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"star"
-	"star/coord"
+	"star/coord/session"
 	"star/internal/settings"
 	"star/job"
 	"star/job/options"
@@ -53,7 +53,7 @@ func setting(t *testing.T, args ...string) Config {
 		t.Fatal(err)
 	}
 	spec.Input, spec.Batch, spec.Seed = trainSet.Input(), job.Batch, job.Seed
-	c := Config{Job: options.JobOf(job), Data: trainSet, Test: testSet, Told: &coord.Told{Model: job.Model, Dataset: job.Dataset, Seed: job.Seed, Batch: job.Batch}}
+	c := Config{Job: options.JobOf(job), Data: trainSet, Test: testSet, Told: &session.Told{Model: job.Model, Dataset: job.Dataset, Seed: job.Seed, Batch: job.Batch}}
 	if c.Hash, err = net.Hash(spec); err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +71,7 @@ func setting(t *testing.T, args ...string) Config {
 type puppet struct {
 	addr     string                                                        // that it tells the others
 	collect  func(p *puppet, children []transport.Child) []transport.Share // of others, when it hands over
-	member   *coord.Member
+	member   *session.Member
 	branches int
 	detached []transport.Detach
 }
@@ -99,7 +99,7 @@ func (p *puppet) train(ctx context.Context, c Config) error {
 	hello := transport.Hello{
 		Service: transport.ServiceCoord, Role: transport.RoleWorker, Job: job.Name, Rank: 0, Addr: p.addr, ModelHash: c.Hash, Params: int64(len(model.Params())),
 	}
-	p.member, err = coord.Join(ctx, coord.MemberConfig{Network: tcp, Addr: job.Coordinator, Hello: hello, Enrol: &coord.Enrolment{
+	p.member, err = session.Join(ctx, session.MemberConfig{Network: tcp, Addr: job.Coordinator, Hello: hello, Enrol: &session.Enrolment{
 		Layout: tensors(model.Layout()), Data: data.NameOf(c.Data), Samples: int64(c.Data.Len()), Tests: int64(c.Test.Len()),
 	}})
 	if err != nil {
@@ -118,7 +118,7 @@ func (p *puppet) train(ctx context.Context, c Config) error {
 			return err
 		}
 	}
-	if err := coord.Say(p.member, transport.Joined{}, nil); err != nil {
+	if err := session.Say(p.member, transport.Joined{}, nil); err != nil {
 		return err
 	}
 	step, branch := int64(0), noBranch
@@ -150,7 +150,7 @@ func (p *puppet) train(ctx context.Context, c Config) error {
 			return err
 		}
 		if r.Action != transport.Continue {
-			if err := coord.Say(p.member, transport.EvalResult{Eval: r.Eval, Version: r.Version}, nil); err != nil {
+			if err := session.Say(p.member, transport.EvalResult{Eval: r.Eval, Version: r.Version}, nil); err != nil {
 				return err
 			}
 		}
@@ -160,14 +160,14 @@ func (p *puppet) train(ctx context.Context, c Config) error {
 		m := transport.Bundle{Step: step, Members: []transport.Share{{Step: step, Samples: r.Count}}}
 		if branch.Step == step {
 			m.Members = append(m.Members, p.collect(p, branch.Children)...)
-			if err := coord.Say(p.member, m, nil); err != nil {
+			if err := session.Say(p.member, m, nil); err != nil {
 				return err
 			}
 		}
 		if err := link.Push(ctx, step, r.Version, m.Samples(), grad); err != nil {
 			return err
 		}
-		if err := coord.Say(p.member, transport.Arrive{Record: star.Record{Step: step, Samples: r.Count}}, nil); err != nil {
+		if err := session.Say(p.member, transport.Arrive{Record: star.Record{Step: step, Samples: r.Count}}, nil); err != nil {
 			return err
 		}
 		step++

@@ -38,7 +38,7 @@ import (
 	"star"
 	"star/cluster/resource/actuate"
 	"star/cluster/resource/host"
-	"star/coord"
+	"star/coord/session"
 	"star/internal/compress"
 	"star/internal/exitcode"
 	"star/internal/flightrecorder"
@@ -67,7 +67,7 @@ type worker struct {
 	grad   []float32
 	test   train.Data
 	loader *data.Loader
-	member *coord.Member
+	member *session.Member
 	rank   int
 	step   int64
 
@@ -162,7 +162,7 @@ func (w *worker) share(samples int) float64 {
 //
 // It waits for two seconds at most. nil: the job is over, and what was lost was lost with it. Else
 // the error is that with which the coordinator has ended the job (*transport.RejectError),
-// *coord.LostError where the coordinator itself is lost, or a *job.LostError: the coordinator
+// *session.LostError where the coordinator itself is lost, or a *job.LostError: the coordinator
 // lives and says nothing of it; then it is told that this worker leaves.
 func (w *worker) why(err error) error {
 	if w.commands == nil {
@@ -193,7 +193,7 @@ func (w *worker) why(err error) error {
 		if errors.As(e, &rejected) {
 			return fmt.Errorf("%w (%w)", e, err)
 		}
-		var lost *coord.LostError
+		var lost *session.LostError
 		switch {
 		case errors.As(err, &lost):
 			return err
@@ -207,10 +207,10 @@ func (w *worker) why(err error) error {
 }
 
 // tensors are the specs as the coordinator has them. Offsets are in elements of the flat vector.
-func tensors(specs []train.TensorSpec) []coord.Tensor {
-	out := make([]coord.Tensor, len(specs))
+func tensors(specs []train.TensorSpec) []session.Tensor {
+	out := make([]session.Tensor, len(specs))
 	for i, s := range specs {
-		out[i] = coord.Tensor(s)
+		out[i] = session.Tensor(s)
 	}
 	return out
 }
@@ -237,7 +237,7 @@ func (w *worker) train(ctx context.Context) error {
 	w.average = func(eval int64, buffers []float32) error {
 		w.commands.begin(ctx, 0)
 		defer w.commands.end()
-		if err := coord.Say(w.member, transport.Buffers{Worker: star.Worker(w.rank), Eval: eval}, transport.Floats(buffers)); err != nil {
+		if err := session.Say(w.member, transport.Buffers{Worker: star.Worker(w.rank), Eval: eval}, transport.Floats(buffers)); err != nil {
 			return err
 		}
 		return w.commands.average(eval, transport.Floats(buffers))
@@ -308,14 +308,14 @@ func (w *worker) train(ctx context.Context) error {
 // it has told the next one: in a ring it may be the only one that has the parameters. Without a
 // grace (--grace 0) nobody stays.
 func (w *worker) outlives(why error) bool {
-	var lost *coord.LostError
+	var lost *session.LostError
 	return w.job.Arch == job.AllReduce && w.job.Grace > 0 && len(w.job.Coordinators) > 0 && errors.As(why, &lost)
 }
 
 // obey does what the coordinator says before a release. last is of the gradient that was handed
 // over. An error: a shard that a gradient was rerouted to cannot be reached, or the coordinator
 // says something that only members of rings hear.
-func (w *worker) obey(ctx context.Context, o coord.Order, last star.Record) error {
+func (w *worker) obey(ctx context.Context, o session.Order, last star.Record) error {
 	switch o.Kind {
 	case transport.KindBranch:
 		w.tree.next = o.Branch
@@ -473,7 +473,7 @@ func (w *worker) arrive(rec *star.Record) error {
 	w.far(rec)
 	w.observe(rec)
 	w.step++
-	return coord.Say(w.member, transport.Arrive{Record: *rec}, nil)
+	return session.Say(w.member, transport.Arrive{Record: *rec}, nil)
 }
 
 // check looks for what is not finite, and takes the norm on the way.
@@ -564,5 +564,5 @@ func (w *worker) evaluate(ctx context.Context, rel transport.Release) error {
 		from += k
 	}
 	out.Took = time.Since(begun)
-	return coord.Say(w.member, out, nil)
+	return session.Say(w.member, out, nil)
 }

@@ -13,7 +13,7 @@ import (
 // A job of all-reduce has no shards that remember what was fired: its members do. Each release goes
 // with metadata, which is the scheduler at that moment, and a worker that has lost its coordinator
 // tells the next one the last metadata that it has, of which version its parameters are, and what
-// became of riders in the last two (Stand). The newest metadata names every round that anybody can
+// became of riders in the last two (session.Stand). The newest metadata names every round that anybody can
 // have made since: no round is made that was not granted. So the successor begins with the
 // scheduler of that metadata, and has those who came form a ring as after any failure: they agree
 // on the highest version that one of them has, the rounds below it are complete, the batches of the
@@ -87,7 +87,7 @@ func (r *Ring) Snapshot() Snapshot {
 	return s
 }
 
-// NewerMetadata is that of two metadata (Stand.Metadata) which was made later. One of no bytes is
+// NewerMetadata is that of two metadata (session.Stand.Metadata) which was made later. One of no bytes is
 // older than any. A worker that receives parameters from another one must remember what that one
 // does: it may be the only one left.
 func NewerMetadata(a, b []byte) []byte {

@@ -41,6 +41,13 @@ import (
 	"slices"
 )
 
+// Policies: what is done about gradients with a [Cause].
+const (
+	Skip  = "skip"  // they are left out of the update
+	Fatal = "fatal" // the job ends
+	Off   = "off"   // no gradient is checked
+)
+
 // Cause is what is wrong with a gradient.
 type Cause uint8
 

@@ -5,7 +5,7 @@ import (
 	"log/slog"
 	"time"
 
-	"star/coord"
+	"star/coord/session"
 	"star/job"
 )
 
@@ -44,7 +44,7 @@ func EndsWith(told context.Context, err error, log *slog.Logger) error {
 
 // Farewell has the coordinator know of a signal, or of the end of the caller, until stop. It lets the process go when the job is saved, or at once if it goes
 // on without it. If it cannot be told, or there is no grace, over ends every wait.
-func Farewell(told context.Context, m *coord.Member, grace time.Duration, over func()) (stop func() bool) {
+func Farewell(told context.Context, m *session.Member, grace time.Duration, over func()) (stop func() bool) {
 	return context.AfterFunc(told, func() {
 		why := context.Cause(told)
 		if err := m.Leave(job.ExitCode(why), why.Error()); err != nil || grace <= 0 {

@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 
-	"star/coord"
+	"star/coord/engine"
 	"star/internal/compress"
 	"star/internal/kernel"
 	"star/job"
@@ -115,7 +115,7 @@ func OwnRule(job *job.Job, o *optim.Optimizer, rate optim.Schedule) rule.Rule {
 	descent := &rule.Descent{Optimizer: o, Schedule: rate, Clip: job.Clip}
 	if c := o.Config(); c.Name == optim.DANA {
 		r := rule.NewWorkerMomentum(descent, job.Ranks(), c.Momentum, c.WeightDecay)
-		r.Apart = job.UpdateScale == string(coord.ScaleFiring) || job.UpdateScale == string(coord.ScaleWorkers)
+		r.Apart = job.UpdateScale == string(engine.ScaleFiring) || job.UpdateScale == string(engine.ScaleWorkers)
 		return r
 	}
 	return descent
@@ -230,9 +230,9 @@ func Features(j *job.Job) combinations.Set {
 		With(combinations.Lossy, Lossy(j.Compress)).
 		With(combinations.Baseline, j.Baseline != "").
 		With(combinations.Clip, j.Clip > 0).
-		With(combinations.Scale, j.UpdateScale != string(coord.ScaleRound)).
-		With(combinations.NotFiring, j.IsSet("update-scale") && j.UpdateScale != string(coord.ScaleFiring)).
-		With(combinations.ByWorkers, j.UpdateScale == string(coord.ScaleWorkers)).
+		With(combinations.Scale, j.UpdateScale != string(engine.ScaleRound)).
+		With(combinations.NotFiring, j.IsSet("update-scale") && j.UpdateScale != string(engine.ScaleFiring)).
+		With(combinations.ByWorkers, j.UpdateScale == string(engine.ScaleWorkers)).
 		With(combinations.NotSGD, j.Optimizer != optim.SGD).
 		With(combinations.Adaptive, !Optimizer(j).WithDefaults().Strides()).
 		With(combinations.Cluster, j.Cluster != "")

@@ -9,7 +9,7 @@ import (
 
 	"star"
 	"star/cluster/resource/actuate"
-	"star/coord"
+	"star/coord/session"
 	"star/internal/settings"
 	"star/job"
 	"star/job/options"
@@ -22,7 +22,7 @@ import (
 // Worker is a worker as the settings say, but for what it trains.
 func Worker(j *settings.Job, log *slog.Logger, sampler []string) (worker.Config, error) {
 	c := worker.Config{Job: options.JobOf(j), Log: log, Outside: Outside{}, Telemetry: worker.Telemetry{Off: j.Telemetry == settings.Off, Sampler: sampler}}
-	c.Told = &coord.Told{Model: j.Model, Dataset: j.Dataset, Seed: j.Seed}
+	c.Told = &session.Told{Model: j.Model, Dataset: j.Dataset, Seed: j.Seed}
 	if j.Config.IsSet("batch") { // one that nobody named is for the servers to choose
 		c.Told.Batch = j.Batch
 	}

@@ -8,6 +8,7 @@ import (
 	"os"
 
 	"star/coord"
+	"star/coord/session"
 	"star/internal/settings"
 	"star/job/options"
 	"star/job/process"
@@ -29,7 +30,7 @@ func ServerOf(j *settings.Job, log *slog.Logger) server.Config {
 			Mode: j.Mode, Shares: j.Shares, Whole: j.WholeBatches, Predictor: j.Predictor, Decider: j.Decider, PSBandwidth: j.PSBandwidth, TreeFanIn: j.TreeFanIn,
 			PacePushes: j.PacePushes, MoveShards: j.MoveShards,
 		},
-		Settings: func(now *server.Config, t coord.Told) (json.RawMessage, error) {
+		Settings: func(now *server.Config, t session.Told) (json.RawMessage, error) {
 			job := *j
 			job.Model, job.Dataset, job.Seed = t.Model, t.Dataset, t.Seed
 			job.Coordinator = now.Coordinator // which may have been found only since

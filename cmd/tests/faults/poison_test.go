@@ -13,7 +13,7 @@ import (
 	"time"
 
 	core "star"
-	"star/coord"
+	"star/coord/session"
 	"star/internal/kernel"
 	"star/ps"
 	"star/train/data"
@@ -49,13 +49,13 @@ func rogue(g *jobtest.Job, rank int, spoil func(step int64, grad []float32)) err
 	loader := data.NewLoader(set, data.Stream{Seed: 1})
 	defer loader.Close()
 	hello := transport.Hello{Service: transport.ServiceCoord, Role: transport.RoleWorker, Job: "star", Rank: rank, Model: "softmax", ModelHash: hash, Params: int64(len(model.Params()))}
-	var layout []coord.Tensor
+	var layout []session.Tensor
 	for _, s := range model.Layout() {
-		layout = append(layout, coord.Tensor(s))
+		layout = append(layout, session.Tensor(s))
 	}
 	tcp := transport.NewTCP(transport.Config{})
-	m, err := coord.Join(ctx, coord.MemberConfig{Network: tcp, Addr: g.Addr, Hello: hello,
-		Enrol: &coord.Enrolment{Layout: layout, Data: set.Name(), Samples: int64(set.Len()), Tests: int64(tests.Len())}})
+	m, err := session.Join(ctx, session.MemberConfig{Network: tcp, Addr: g.Addr, Hello: hello,
+		Enrol: &session.Enrolment{Layout: layout, Data: set.Name(), Samples: int64(set.Len()), Tests: int64(tests.Len())}})
 	if err != nil {
 		return err
 	}
@@ -72,7 +72,7 @@ func rogue(g *jobtest.Job, rank int, spoil func(step int64, grad []float32)) err
 			return err
 		}
 	}
-	if err := coord.Say(m, transport.Joined{Worker: core.Worker(rank)}, nil); err != nil {
+	if err := session.Say(m, transport.Joined{Worker: core.Worker(rank)}, nil); err != nil {
 		return err
 	}
 	m.Beat()
@@ -101,7 +101,7 @@ func rogue(g *jobtest.Job, rank int, spoil func(step int64, grad []float32)) err
 			return lost(err)
 		}
 		if rel.Action != transport.Continue { // it says that it has got everything wrong
-			if err := coord.Say(m, transport.EvalResult{Worker: core.Worker(rank), Eval: rel.Eval, Version: rel.Version, Count: (rel.To - rel.From) * int64(tests.Len()) / 10_000}, nil); err != nil {
+			if err := session.Say(m, transport.EvalResult{Worker: core.Worker(rank), Eval: rel.Eval, Version: rel.Version, Count: (rel.To - rel.From) * int64(tests.Len()) / 10_000}, nil); err != nil {
 				return err
 			}
 		}
@@ -119,7 +119,7 @@ func rogue(g *jobtest.Job, rank int, spoil func(step int64, grad []float32)) err
 		if err := l.Push(ctx, step, rel.Version, rel.Count, grad); err != nil {
 			return lost(err)
 		}
-		if err := coord.Say(m, transport.Arrive{Record: core.Record{Worker: core.Worker(rank), Step: step, Basis: rel.Version, Samples: rel.Count, Loss: 1, Norm2: kernel.SumSq(grad)}}, nil); err != nil {
+		if err := session.Say(m, transport.Arrive{Record: core.Record{Worker: core.Worker(rank), Step: step, Basis: rel.Version, Samples: rel.Count, Loss: 1, Norm2: kernel.SumSq(grad)}}, nil); err != nil {
 			return err
 		}
 		step++

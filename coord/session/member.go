@@ -1,4 +1,17 @@
-package coord
+// Package session is a member's side of its connection to the coordinator: how a worker or a server
+// finds the coordinator, joins the job, receives orders, reports, and notices that the coordinator is
+// gone. It also has the types that both sides read and write beside the messages of the wire:
+// Enrolment, Tensor, Told and Stand. Package coord is the other side.
+//
+//	m, err := Join(ctx, MemberConfig{…})   // Hello ──► Welcome
+//	m.Beat()                               // Ping ──► Pong, until Close
+//	order, err := m.Order()                // a worker; a server uses Assignment, then Hosted
+//	err = Say(m, transport.Arrive{…}, nil)
+//	m.Leave(0, "finished")
+//	m.Close()
+//
+// Every error that ends the membership has the exit code that fits (package exitcode).
+package session
 
 import (
 	"cmp"
@@ -22,13 +35,9 @@ import (
 	"star/transport"
 )
 
-// The members' side of the connection: how a worker or a server finds the coordinator, joins, hears
-// and says things, and notices that the other side is gone. It is in this package because both sides
-// share messages, deadlines and what a heartbeat means.
-
-// unreachable is how long a host may be without an answer. A lost packet is sent again after 0.2,
+// Unreachable is how long a host may be without an answer, for both sides. A lost packet is sent again after 0.2,
 // 0.6, 1.4, 3 and 6.2 s.
-const unreachable = 7 * time.Second
+const Unreachable = 7 * time.Second
 
 // MemberConfig is how a worker or a server reaches the coordinator. Durations that are zero get
 // their defaults. Addr, Hello and Network are needed.
@@ -37,8 +46,8 @@ type MemberConfig struct {
 	Addr    string // of the coordinator
 	Hello   transport.Hello
 
-	// Addrs are those of all processes that may coordinate, where there are several: they are tried
-	// in turn. Addr does not matter then.
+	// Addrs are the addresses of all processes that may coordinate, where there are several: they are tried
+	// in turn, and Addr is ignored.
 	Addrs []string
 
 	// Rejoins says that the job has begun, and this process has a part in it: its coordinator is lost,
@@ -51,8 +60,8 @@ type MemberConfig struct {
 	// Hello.Addr.
 	Reached func(context.Context) (string, error)
 
-	// Over says where it says that the job has come to its end, and empty if it has not. It is
-	// asked after each try that finds no coordinator, which may have ended before this process
+	// Over returns where the end of the job is recorded, or an empty string if the job has not ended. Join
+	// calls it after each try that finds no coordinator, which may have ended before this process
 	// came. Nil: only the coordinator knows.
 	Over func() string
 
@@ -78,8 +87,8 @@ type Member struct {
 
 	mu sync.Mutex // writes to Conn
 
-	// silence counts the beats since the coordinator was last heard of. It counts
-	// beats and not seconds, because a process that was stopped has not listened.
+	// silence counts the Beats since the coordinator was last heard of. It counts
+	// Beats and not seconds, because a process that was stopped has not listened.
 	silence   atomic.Int32
 	listening atomic.Bool
 	deaf      atomic.Bool // the heartbeat gave the coordinator up
@@ -123,8 +132,8 @@ func (e *JoinError) Error() string {
 	return fmt.Sprintf("could not join the job at %s within %v (--join-timeout): %v", e.Addr, e.Timeout, e.Err)
 }
 
-// Unwrap gives the last attempt's error, ExitCode that of a loss (69): whoever starts the process
-// may try again.
+// Unwrap gives the last attempt's error, ExitCode that of a loss (69): the process may be started
+// again.
 func (e *JoinError) Unwrap() error { return e.Err }
 func (e *JoinError) ExitCode() int { return exitcode.Lost }
 
@@ -144,6 +153,14 @@ func (e *DesertedError) Error() string {
 func (e *DesertedError) Unwrap() error { return e.Err }
 func (e *DesertedError) ExitCode() int { return exitcode.Lost }
 
+// OverError says that the job was over, and done, when a process looked for its coordinator.
+type OverError struct{ Place string } // which says so: the coordinator's address, or a file
+
+func (e *OverError) Error() string { return fmt.Sprintf("the job is over, says %s", e.Place) }
+
+// ExitCode is that of success.
+func (e *OverError) ExitCode() int { return 0 }
+
 // Join connects to the coordinator and waits for its Welcome. Until the join
 // time-out it retries, with jittered exponential back-off, whatever may mend
 // itself: names that do not resolve yet, refused and broken connections. A refusal
@@ -154,11 +171,11 @@ func (e *DesertedError) ExitCode() int { return exitcode.Lost }
 // Member must be closed. Until Beat is called the coordinator hears nothing more of it, and takes
 // it for dead after DeadAfter.
 func Join(ctx context.Context, cfg MemberConfig) (*Member, error) {
-	setDefault(&cfg.JoinTimeout, 2*time.Minute)
-	setDefault(&cfg.SendTimeout, 10*time.Second)
-	setDefault(&cfg.DeadAfter, time.Minute)
-	setDefault(&cfg.Unreachable, unreachable)
-	setDefault(&cfg.Deserted, 5*time.Second)
+	cfg.JoinTimeout = cmp.Or(cfg.JoinTimeout, 2*time.Minute)
+	cfg.SendTimeout = cmp.Or(cfg.SendTimeout, 10*time.Second)
+	cfg.DeadAfter = cmp.Or(cfg.DeadAfter, time.Minute)
+	cfg.Unreachable = cmp.Or(cfg.Unreachable, Unreachable)
+	cfg.Deserted = cmp.Or(cfg.Deserted, 5*time.Second)
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
@@ -178,7 +195,7 @@ func Join(ctx context.Context, cfg MemberConfig) (*Member, error) {
 	var last error // not the one that the time-out itself caused, if there is another
 	search := newSearch(&cfg)
 	if search != nil {
-		pause.MaxInterval = 250 * time.Millisecond // somebody will coordinate soon
+		pause.MaxInterval = 250 * time.Millisecond // another process takes over soon
 	}
 	for try := 1; ; try++ {
 		conn, welcome, extra, err := search.open(limited, &cfg, payload)
@@ -240,7 +257,7 @@ type deserted struct {
 	since time.Time
 }
 
-// note is told of an attempt that failed. A host that does not answer says nothing of the job: it may be cut off.
+// note records an attempt that failed. A host that does not answer shows nothing about the job: it may be cut off.
 func (d *deserted) note(err error, now time.Time) {
 	switch {
 	case !errors.Is(err, syscall.ECONNREFUSED):
@@ -252,24 +269,24 @@ func (d *deserted) note(err error, now time.Time) {
 	d.times++
 }
 
-// beats is how many heartbeats there are in DeadAfter. A side that has heard nothing for so many is
-// given up, so a few that are lost or late harm nobody.
-const beats = 6
+// Beats is how many heartbeats there are in DeadAfter, for both sides. A side that hears nothing for that many
+// gives the other one up, so a few lost or late heartbeats do no harm.
+const Beats = 6
 
 // Beat starts the heartbeat: a Ping now and then, answered by a Pong, so that each side notices
-// when the other has become unreachable. Whoever calls Next or Average calls it before. It is
-// called once. The goroutine ends with Close, or when the coordinator is given up; whoever waits in
-// Next, Order or Average then gets a *LostError.
+// when the other has become unreachable. It is called once, before Next, Order or Average. The
+// goroutine ends with Close, or when it gives the coordinator up: a call of Next, Order or Average
+// that waits then returns a *LostError.
 func (m *Member) Beat() {
 	m.beating.Go(func() {
-		t := time.NewTicker(m.cfg.DeadAfter / beats)
+		t := time.NewTicker(m.cfg.DeadAfter / Beats)
 		defer t.Stop()
 		for {
 			select {
 			case <-m.stop:
 				return
 			case <-t.C:
-				if m.listening.Load() && m.silence.Add(1) > beats {
+				if m.listening.Load() && m.silence.Add(1) > Beats {
 					m.deaf.Store(true)
 					m.Conn.SetReadDeadline(time.Unix(1, 0))
 					return
@@ -361,7 +378,7 @@ func (m *Member) Assignment(ctx context.Context, timeout time.Duration) (transpo
 	return a, nil
 }
 
-// Hosted is the connection for whoever hosts the shards of the Assignment: its errors are
+// Hosted is the connection for the server of the Assignment's shards: its errors are
 // *LostError, and a coordinator that says nothing for DeadAfter, not even a Ping, is lost. It takes
 // the place of Next and Order: one of them reads. Leave may be called while its user writes.
 func (m *Member) Hosted() transport.Conn { return hosted{m.Conn, m} }
@@ -413,7 +430,7 @@ func (m *Member) Average(eval int64, buffers []float32) error {
 }
 
 // recv reads the next frame that is not part of the heartbeat. A Reject becomes an error. While it
-// waits the heartbeat counts how often nothing was heard; each frame begins that anew.
+// waits the heartbeat counts how often nothing was heard; each frame resets the count.
 func (m *Member) recv() (transport.Frame, error) {
 	m.silence.Store(0)
 	m.listening.Store(true)
@@ -451,8 +468,8 @@ func (m *Member) Leave(exit int, reason string) error {
 	return Say(m, transport.Leave{Worker: star.Worker(m.Welcome.Rank), Exit: exit, Reason: reason}, nil)
 }
 
-// Close ends the connection. It may be called twice. The error is that of the connection, for those
-// who care. It waits for the heartbeat to end. Whoever is waiting in another method gets an error.
+// Close ends the connection and waits for the heartbeat to end. It may be called twice. The error is that
+// of the connection. Calls of other methods that wait return an error.
 func (m *Member) Close() error {
 	m.stopOnce.Do(func() { close(m.stop) })
 	err := m.Conn.Close()

@@ -1,4 +1,4 @@
-package coord
+package session
 
 import (
 	"context"
@@ -10,22 +10,21 @@ import (
 )
 
 // search looks for the coordinator among several processes. A nil search has one address only.
-// After a round of all addresses without success the member waits (Join), longer each time.
+// After a round of all addresses without success Join waits, longer each time.
 type search struct {
 	at     int // of MemberConfig.Addrs
 	failed int // in a row, since the last pause
 }
 
-// A process that may coordinate is there or not within dialTime. One that has been found and is
-// asked for its Welcome has standTime, where the job has begun: it has to hear of all servers
-// first. Before that it waits for the whole job.
+// A process that may coordinate answers within dialTime, or the next one is tried. Where the job has begun, a process
+// that was found has standTime to send its Welcome, because all servers report to it
+// first. Before the job begins, the Welcome waits for all members.
 const (
 	dialTime  = 1500 * time.Millisecond
 	standTime = 4 * time.Second
 )
 
-// newSearch begins with the first address; nil: there is one process that may coordinate, and
-// nothing to look for.
+// newSearch begins with the first address. It returns nil if one process only may coordinate.
 func newSearch(cfg *MemberConfig) *search {
 	if len(cfg.Addrs) < 2 {
 		return nil
@@ -54,7 +53,7 @@ func (s *search) open(ctx context.Context, cfg *MemberConfig, payload []byte) (t
 	return transport.Open(ctx, brisk{cfg.Network}, cfg.Addr, cfg.Hello, payload)
 }
 
-// next chooses the address that is tried next: where somebody says that the coordinator is, or the
+// next chooses the address that is tried next: the one that err names as the coordinator's, or the
 // one after this. It reports false when all have been tried, and it is time to wait.
 func (s *search) next(cfg *MemberConfig, err error) bool {
 	if s == nil {
