@@ -40,6 +40,10 @@ type Config struct {
 	// Attended says that the training is waited for without a limit (coord.Config.Attended).
 	Attended bool
 
+	// Outside connects the server with what lies outside its job. Nil: the server takes part in no gossip and in no
+	// cluster, and a Job that wants it to is an error.
+	Outside Outside
+
 	// Notes are for the run log.
 	Notes []string
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"runtime"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"star"
@@ -14,7 +13,6 @@ import (
 	"star/cluster/resource/host"
 	"star/coord"
 	"star/job/process"
-	"star/job/tenant"
 	"star/modes"
 )
 
@@ -233,26 +231,4 @@ func (s *localAdmission) Yield() {
 	s.mu.Lock()
 	s.permit = nil
 	s.mu.Unlock()
-}
-
-// admission is the coordinator's way to a cluster session, which begins after it. It is empty until
-// then; whatever the pilot asks for meanwhile is declined, and it asks again.
-type admission struct {
-	atomic.Pointer[tenant.Session]
-}
-
-// Ask implements coord.Admission.
-func (a *admission) Ask(p modes.Plan, answer func(ok bool, why string)) {
-	if t := a.Load(); t != nil {
-		t.Ask(p, answer)
-		return
-	}
-	go answer(false, "the process has not entered the cluster yet")
-}
-
-// Yield implements coord.Admission.
-func (a *admission) Yield() {
-	if t := a.Load(); t != nil {
-		t.Yield()
-	}
 }

@@ -10,7 +10,6 @@ import (
 	"star/job"
 	"star/job/combinations"
 	"star/job/process"
-	"star/job/tenant"
 	"star/modes"
 	"star/ps/rule"
 	"star/train/checkpoint"
@@ -63,7 +62,7 @@ func is[S rule.Spec](s rule.Spec) bool { _, ok := s.(S); return ok }
 // is checked.
 func (s *server) prepare() (err error) {
 	j := s.job
-	if err := tenant.Check(&j.Job); err != nil {
+	if err := j.connected(); err != nil {
 		return err
 	}
 	if j.Resume != "" {

@@ -7,13 +7,11 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"star/cluster"
 	"star/cluster/resource/actuate"
 	"star/coord"
 	"star/coord/pilot"
 	"star/job"
 	"star/job/process"
-	"star/job/tenant"
 	"star/modes"
 	"star/modes/baseline"
 	"star/ps"
@@ -97,12 +95,12 @@ func (s *server) serve(ctx context.Context, begun func(*coord.Coordinator), repo
 	listener := &process.Counted{Listener: plain, Links: new(process.Links)}
 	defer listener.Close()
 	addr := listener.Addr()
-	friends, err := tenant.Meet(s.told, &j.Job, cluster.JobMember{Role: "server", Rank: j.Rank, Shards: j.Shards, Addr: tenant.Told(&j.Job, addr), Host: process.Hostname()}, s.log)
-	if err != nil {
-		return err
-	}
-	if friends != nil {
-		defer friends.Close()
+	if j.Outside != nil {
+		leave, err := j.Outside.Meet(s.told, &j.Job, j.Shards, addr, s.log)
+		if err != nil {
+			return err
+		}
+		defer leave()
 	}
 	peer := j.Coordinator
 	if j.Rank == 0 {
@@ -127,16 +125,18 @@ func (s *server) serve(ctx context.Context, begun func(*coord.Coordinator), repo
 	if err := l.prepare(tcp); err != nil {
 		return err
 	}
-	tenant, err := tenant.Enter(tenant.SessionConfig{
-		Job: &j.Job, Network: tcp, Role: transport.RoleServer, Rank: j.Rank, Model: j.Model, Fixed: j.Mode != job.Auto,
-		Limits: s.limits, Coordinator: l.now.Load(), Traffic: listener.Traffic, Log: s.log,
-	})
-	if err != nil {
-		return err
-	}
-	defer tenant.Leave()
-	if s.tenant != nil {
-		s.tenant.Store(tenant)
+	if j.Outside != nil {
+		may, leave, err := j.Outside.Enter(Tenant{
+			Job: &j.Job, Network: tcp, Model: j.Model, Fixed: j.Mode != job.Auto,
+			Limits: s.limits, Coordinator: l.now.Load(), Traffic: listener.Traffic, Log: s.log,
+		})
+		if err != nil {
+			return err
+		}
+		defer leave()
+		if s.tenant != nil && may != nil {
+			s.tenant.Store(&may)
+		}
 	}
 	s.hosting.Store(ps.NewServer(s.shards(tcp, addr)))
 	var wg sync.WaitGroup

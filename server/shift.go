@@ -13,7 +13,6 @@ import (
 	"github.com/shirou/gopsutil/v4/mem"
 
 	"star"
-	"star/cluster/inventory"
 	"star/cluster/placement"
 	"star/cluster/resource/host"
 	"star/coord"
@@ -30,7 +29,7 @@ type reporter struct {
 	job     *Config
 	traffic func() (sent, received int64) // with other hosts
 	sampler *host.Sampler
-	has     inventory.Found
+	has     host.Capacity
 
 	mu     sync.Mutex
 	before counted
@@ -45,7 +44,7 @@ type counted struct {
 
 // newReporter measures until it is closed.
 func newReporter(job *Config, traffic func() (sent, received int64)) *reporter {
-	return &reporter{job: job, traffic: traffic, sampler: host.Start(host.Config{}), has: inventory.Detect("")}
+	return &reporter{job: job, traffic: traffic, sampler: host.Start(host.Config{}), has: host.Detect("")}
 }
 
 // close ends the sampler. Reports made afterwards have the last of what the host was seen to use.

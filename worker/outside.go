@@ -7,6 +7,7 @@ import (
 
 	"star/cluster/resource/actuate"
 	"star/job"
+	"star/job/process"
 	"star/transport"
 )
 
@@ -48,14 +49,5 @@ func (c *Config) connected() error {
 	if c.Outside != nil {
 		return c.Outside.Check(&c.Job)
 	}
-	missing := errors.New("this worker has no client for it: set Outside of its worker.Config, as launch.Worker does, or leave the setting out")
-	switch {
-	case c.Cluster != "":
-		return c.Invalid("cluster", missing)
-	case c.Gossip != job.Off:
-		return c.Invalid("gossip", missing)
-	case len(c.GossipJoin) > 0 && !c.IsSet("coordinator"):
-		return c.Invalid("gossip-join", missing)
-	}
-	return nil
+	return process.Unconnected(&c.Job, true, errors.New("this worker has no client for it: set Outside of its worker.Config, as launch.Worker does, or leave the setting out"))
 }

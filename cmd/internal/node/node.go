@@ -14,13 +14,14 @@ import (
 	"star/job/process"
 	"star/modes/baseline"
 	"star/server"
+	"star/server/outside"
 	"star/train/optim"
 )
 
 // ServerOf is a server as the settings say.
 func ServerOf(j *settings.Job, log *slog.Logger) server.Config {
 	c := server.Config{
-		Job: options.JobOf(j), Shards: j.Shards, MinWorkers: j.MinWorkers, Notes: injected(j), Log: log,
+		Job: options.JobOf(j), Shards: j.Shards, MinWorkers: j.MinWorkers, Outside: outside.Clients{}, Notes: injected(j), Log: log,
 		Attended: os.Getenv(process.LaunchedVariable) != "" && !j.Config.IsSet("join-timeout"),
 		Training: server.Training{
 			Model: j.Model, Dataset: j.Dataset, Epochs: j.Epochs, Samples: j.Samples, Steps: j.Steps, EvalEvery: j.EvalEvery, LogMax: int64(j.LogMax) << 20, CheckpointEvery: j.CheckpointEvery,
