@@ -4,12 +4,17 @@ import (
 	"bufio"
 	"bytes"
 	"fmt"
+	"go/ast"
+	"go/doc"
 	"go/importer"
+	"go/parser"
 	"go/token"
 	"go/types"
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -140,6 +145,27 @@ func TestAPI(t *testing.T) {
 	for room := range lent {
 		if !used[room] {
 			t.Errorf("no API has a type of %s: the list is old", room)
+		}
+	}
+}
+
+// Each public package has an example that go test runs: one with an output.
+func TestExamples(t *testing.T) {
+	for _, path := range public {
+		names, err := filepath.Glob(filepath.Join(filepath.FromSlash(strings.TrimPrefix(path, "star/")), "*_test.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var files []*ast.File
+		for _, name := range names {
+			f, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ParseComments)
+			if err != nil {
+				t.Fatal(err)
+			}
+			files = append(files, f)
+		}
+		if !slices.ContainsFunc(doc.Examples(files...), func(e *doc.Example) bool { return e.Output != "" }) {
+			t.Errorf("%s has no Example with an output", path)
 		}
 	}
 }
