@@ -37,6 +37,9 @@ func rhythm(t *testing.T, from, to int, more string) string {
 
 // A rhythm of hours and days is learned: half of what the day before, or the last hour that is known, would be off by is not left.
 func TestSubmissionsRhythm(t *testing.T) {
+	if testing.Short() {
+		t.Skip("arithmetic of one goroutine")
+	}
 	var says bytes.Buffer
 	if err := predictSubmissions(io.Discard, &says, rhythm(t, 0, 28*144, ""), rhythm(t, 28*144, 35*144, "")); err != nil {
 		t.Fatal(err)
@@ -58,6 +61,9 @@ func TestSubmissionsRhythm(t *testing.T) {
 
 // What comes in ten minutes changes no forecast of any until an hour later: there it does.
 func TestSubmissionsLookBack(t *testing.T) {
+	if testing.Short() {
+		t.Skip("arithmetic of one goroutine")
+	}
 	train := rhythm(t, 0, 10*144, "")
 	forecasts := func(more string) (lines []string) {
 		var out bytes.Buffer
