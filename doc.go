@@ -92,7 +92,7 @@
 // Each folder at the top with Go code is a room. Imports between rooms point down: docs/architecture.md has the floors, and
 // layering_test.go checks them.
 //
-//	cmd         the programs: star, star-ps, star-worker
+//	cmd         the programs: star, star-ps, star-worker, star-chaos
 //	sched       cluster scheduling: policies, workloads, the queue and its service
 //	bench       measurements of the hot paths
 //	worker      PUBLIC: Run, Join; launch makes any Go program a worker, foreign any other process

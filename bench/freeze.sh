@@ -221,8 +221,8 @@ jobs() {
 	job 'servers, a tree' --mode 'tree=0(1,2)' --shards 2
 	job 'servers, copies' --mode ssgd --shards 2 --replicas 2
 	mkdir -p "$work/inputs"
-	say star chaos --simulate --seeds 200 --json
-	say star chaos --simulate --arch allreduce --seeds 50 --json
+	say star-chaos --simulate --seeds 200 --json
+	say star-chaos --simulate --arch allreduce --seeds 50 --json
 	star checkpoint ls "$work/jobs/servers, dana" --json | sed -E "s#$work##; s/\"created\":\"[^\"]*\"/\"created\":0/"
 }
 
@@ -235,7 +235,7 @@ go build -o "$work/bin/" ./cmd/...
 PATH=$work/bin:$PATH
 go test ./bench -run "^TestReferenceJobs$" -count 1 -reference "$out/virtual.txt" >"$work/log" || { cat "$work/log" >&2; exit 1; }
 api >"$out/api.txt"
-{ walk star; walk star-ps; walk star-worker; } >"$out/help.txt"
+{ walk star; walk star-ps; walk star-worker; walk star-chaos; } >"$out/help.txt"
 settings >"$out/settings.txt"
 names >"$out/names.txt"
 commands >"$out/json.txt"

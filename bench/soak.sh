@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Real jobs that are broken while they train (star chaos), for as long as wanted. Prints a line for each job; exits with 1 where a promise was broken.
+# Real jobs that are broken while they train (star-chaos), for as long as wanted. Prints a line for each job; exits with 1 where a promise was broken.
 #
 #   kills       a worker is killed about every 400 ms, in SSGD, where everybody waits for it: no update is further than 1 s from the one before
 #   stop and go workers are stopped for 800 ms of each second: nobody is taken out of the job
@@ -7,16 +7,16 @@
 #
 #   long        with LONG: a job of that length, slowed down so that it takes little of the machine, with a fault about every 15 s, of all kinds but those that end its servers
 #
-# Memory, descriptors and goroutines must stay (docs/chaos.md, star chaos), and the loss must go on falling: no twentieth of a job may have a mean loss that is half as much
+# Memory, descriptors and goroutines must stay (docs/chaos.md, star-chaos), and the loss must go on falling: no twentieth of a job may have a mean loss that is half as much
 # again, and 0.05 more, as that of the one before. Ten minutes: KILLS=3m STOPS=3m SEEDS="1 2" FOR=2m; steps by the machine. An hour: KILLS= STOPS= SEEDS= LONG=1h.
 #
-#   bench/soak.sh      STAR=path/of/star KILLS=40s STOPS=60s SEEDS="1 2 3 4 5 6" FOR=20s STEPS=6000 LONG= OUT=folder that keeps the run logs
+#   bench/soak.sh      CHAOS=path/of/star-chaos KILLS=40s STOPS=60s SEEDS="1 2 3 4 5 6" FOR=20s STEPS=6000 LONG= OUT=folder that keeps the run logs
 set -euo pipefail
-star=${STAR:-} kills=${KILLS-40s} stops=${STOPS-60s} for=${FOR:-20s} steps=${STEPS:-6000} long=${LONG:-}
+chaos=${CHAOS:-} kills=${KILLS-40s} stops=${STOPS-60s} for=${FOR:-20s} steps=${STEPS:-6000} long=${LONG:-}
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
-if [ -z "$star" ]; then
-	star=$work/star
-	go build -C "$(dirname "$0")/.." -o "$star" ./cmd/star
+if [ -z "$chaos" ]; then
+	chaos=$work/star-chaos
+	go build -C "$(dirname "$0")/.." -o "$chaos" ./cmd/star-chaos
 fi
 bad=0
 run() { # name, flags
@@ -24,7 +24,7 @@ run() { # name, flags
 	local out=$work/out
 	if [ -n "${OUT:-}" ]; then out=$OUT/${name// /-}; fi
 	rm -rf "$work/out"
-	if ! "$star" chaos --json --progress off --log-level error --out "$out" "$@" >"$work/result" 2>"$work/log"; then
+	if ! "$chaos" --json --progress off --log-level error --out "$out" "$@" >"$work/result" 2>"$work/log"; then
 		bad=1
 		tail -n 3 "$work/log" >&2
 	fi

@@ -1,24 +1,24 @@
 #!/usr/bin/env bash
-# Kills the process that coordinates a real job, again and again (star chaos --coordinators 9: four of each job), until that was taken over often enough. Prints how long no update was
+# Kills the process that coordinates a real job, again and again (star-chaos --coordinators 9: four of each job), until that was taken over often enough. Prints how long no update was
 # made, from the last one of the coordinator before to the first one of the next, and whether every promise was kept; exits with 1 if one was not, or a pause is over 6 s.
 #
-#   bench/takeover.sh      STAR=path/of/star KILLS=50 MODE=asgd STEPS=12000 FAULT=coordinator
+#   bench/takeover.sh      CHAOS=path/of/star-chaos KILLS=50 MODE=asgd STEPS=12000 FAULT=coordinator
 #
 # FAULT=hand-over tells the process to leave instead. COORDINATORS=3 FOR=100s STEPS=90000 kills fewer at a time and more of a job: other processes get the places of those that were
 # killed meanwhile.
 set -euo pipefail
-star=${STAR:-} kills=${KILLS:-50} mode=${MODE:-asgd} steps=${STEPS:-12000} fault=${FAULT:-coordinator} coordinators=${COORDINATORS:-9} long=${FOR:-14s}
+chaos=${CHAOS:-} kills=${KILLS:-50} mode=${MODE:-asgd} steps=${STEPS:-12000} fault=${FAULT:-coordinator} coordinators=${COORDINATORS:-9} long=${FOR:-14s}
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
-if [ -z "$star" ]; then
-	star=$work/star
-	go build -C "$(dirname "$0")/.." -o "$star" ./cmd/star
+if [ -z "$chaos" ]; then
+	chaos=$work/star-chaos
+	go build -C "$(dirname "$0")/.." -o "$chaos" ./cmd/star-chaos
 fi
 seed=0 bad=0
 : >"$work/pauses"
 while [ "$(wc -l <"$work/pauses")" -lt "$kills" ]; do
 	seed=$((seed + 1))
 	rm -rf "$work/out"
-	if ! "$star" chaos --json --progress off --log-level error --out "$work/out" --coordinators "$coordinators" --faults "$fault" --fault-seed $seed \
+	if ! "$chaos" --json --progress off --log-level error --out "$work/out" --coordinators "$coordinators" --faults "$fault" --fault-seed $seed \
 		--every 3s --for "$long" --steps "$steps" --mode "$mode" --eval-every 0 >"$work/result" 2>"$work/log"; then
 		bad=1
 		tail -n 3 "$work/log" >&2

@@ -1,5 +1,5 @@
 // Notices writes NOTICE and docs/third-party-licences.txt: which modules are linked
-// into the three programs, who holds the copyright, and the text of each licence.
+// into the programs, who holds the copyright, and the text of each licence.
 // Most of these licences ask that the text goes along with the program.
 //
 //	go run ./.ci/notices           write both files
@@ -108,7 +108,7 @@ func linked() ([]part, error) {
 			enabled = "CGO_ENABLED=1"
 		}
 		out, err := output([]string{enabled, "GOOS=" + goos, "GOARCH=" + goarch, "GOFLAGS=-mod=readonly"},
-			"go", "list", "-deps", "-json=Dir,Module", "./cmd/star", "./cmd/star-ps", "./cmd/star-worker")
+			"go", "list", "-deps", "-json=Dir,Module", "./cmd/star", "./cmd/star-ps", "./cmd/star-worker", "./cmd/star-chaos")
 		if err != nil {
 			return nil, err
 		}
@@ -303,7 +303,7 @@ Copyright 2026 The STAR authors
 
 Licensed under the Apache License, Version 2.0 (see LICENSE).
 
-The programs star, star-ps and star-worker contain the software below, by others and under licences of its
+The programs star, star-ps, star-worker and star-chaos contain the software below, by others and under licences of its
 own. The texts of these licences are in docs/third-party-licences.txt. Whoever passes the programs on has
 to pass on this file and that one. Both are written by: go run ./.ci/notices
 
@@ -346,7 +346,7 @@ to pass on this file and that one. Both are written by: go run ./.ci/notices
 
 func licences(parts []part) []byte {
 	var b bytes.Buffer
-	b.WriteString("The licences of what is linked into star, star-ps and star-worker besides STAR itself (NOTICE lists it).\n" +
+	b.WriteString("The licences of what is linked into star, star-ps, star-worker and star-chaos besides STAR itself (NOTICE lists it).\n" +
 		"Equal texts are given once. Written by: go run ./.ci/notices\n")
 	users := map[string][]string{}
 	var order []string

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"star/cluster/inventory"
+	"star/cmd/internal/console"
+	"star/cmd/internal/launch"
 	"star/coord"
 	"star/runlog"
 	"star/transport"
@@ -28,28 +30,28 @@ func (p *placeFlags) apply(ctx context.Context, hosts []inventory.Host, r *place
 	}
 	sites := map[string]string{}
 	for _, h := range hosts {
-		sites[h.Name] = site{h, -1}.reach()
+		sites[h.Name] = launch.Site{Host: h}.Reach()
 	}
 	token := string(p.token)
-	c, err := reach(ctx, transport.NewTCP(transport.Config{Token: token}), p.job, p.coordinator, token, 5*time.Second)
+	c, err := console.Reach(ctx, transport.NewTCP(transport.Config{Token: token}), p.job, p.coordinator, token, 5*time.Second)
 	if err != nil {
 		return err
 	}
-	defer c.conn.Close()
+	defer c.Conn.Close()
 	for _, m := range mine {
 		shard, err := strconv.Atoi(strings.TrimPrefix(m.Task, "ps "))
 		if err != nil {
 			return fmt.Errorf("%s is no server", m.Task)
 		}
 		var s coord.Status
-		if err := c.ask(5*time.Second, &s, "status"); err != nil {
+		if err := c.Ask(5*time.Second, &s, "status"); err != nil {
 			return err
 		}
 		if err := heldBy(&s, shard, m.From, sites[m.From]); err != nil {
 			return fmt.Errorf("%w: the placement of --from is not in force", err)
 		}
 		moved := new(runlog.Move)
-		if err := c.ask(moveWait, moved, "move", strconv.Itoa(shard), sites[m.To]); err != nil {
+		if err := c.Ask(moveWait, moved, "move", strconv.Itoa(shard), sites[m.To]); err != nil {
 			return fmt.Errorf("%s to host %s: %w", m.Task, m.To, err)
 		}
 		m.Moved = moved

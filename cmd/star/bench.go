@@ -26,6 +26,7 @@ import (
 	"star"
 	"star/allreduce"
 	"star/bench"
+	"star/cmd/internal/console"
 	"star/internal/ports"
 	"star/internal/settings"
 	"star/job"
@@ -149,7 +150,7 @@ receives the parameters. Beside it the same bytes over bare connections with the
 					plain = fmt.Sprintf("%.2f", r.Plain)
 				}
 				fmt.Fprintf(w, "%d\t%d\t%s\t%s\t%s\t%s\t%s\t%.2f\t%.2f\t%.1f\t%.2f\t%s\t\n", r.Ranks, r.Bytes, r.Transport, r.Algorithm,
-					seconds(r.Median), seconds(r.P10), seconds(r.P90), r.BusBW/1e9, r.CPU, r.Allocs, r.Ratio, plain)
+					console.Seconds(r.Median), console.Seconds(r.P10), console.Seconds(r.P90), r.BusBW/1e9, r.CPU, r.Allocs, r.Ratio, plain)
 			}
 		})
 }
@@ -363,7 +364,7 @@ func (s *allReduceSuite) print(w *tabwriter.Writer, result any) {
 		}
 		fmt.Fprint(w, "ranks\tbytes\ttransport\talgorithm\tsegment\tmedian\t\n")
 		for _, c := range t.Choices {
-			fmt.Fprintf(w, "%d\t%d\t%s\t%v\t%s\t%s\t\n", c.Ranks, c.Bytes, c.Transport, c.Algorithm, bytesText(int64(c.Segment)), seconds(c.Seconds))
+			fmt.Fprintf(w, "%d\t%d\t%s\t%v\t%s\t%s\t\n", c.Ranks, c.Bytes, c.Transport, c.Algorithm, bytesText(int64(c.Segment)), console.Seconds(c.Seconds))
 		}
 		return
 	}
@@ -374,7 +375,7 @@ func (s *allReduceSuite) print(w *tabwriter.Writer, result any) {
 			allocs = fmt.Sprintf("%.1f", r.Allocs)
 		}
 		fmt.Fprintf(w, "%d\t%d\t%s\t%s\t%s\t%s\t%s\t%.2f\t%.2f\t%s\t\n", r.Ranks, r.Bytes, r.Transport, r.Algorithm,
-			seconds(r.Median), seconds(r.P10), seconds(r.P90), r.BusBW/1e9, r.CPU, allocs)
+			console.Seconds(r.Median), console.Seconds(r.P10), console.Seconds(r.P90), r.BusBW/1e9, r.CPU, allocs)
 	}
 }
 
@@ -407,7 +408,7 @@ arrival of an update to a release of it: what the control plane adds to an itera
 		func(w *tabwriter.Writer, result any) {
 			fmt.Fprint(w, "workers\tmode\tupdates\tmedian\tp10\tp90\tcpu/update\t\n")
 			for _, r := range result.([]bench.CoordResult) {
-				fmt.Fprintf(w, "%d\t%s\t%d\t%s\t%s\t%s\t%s\t\n", r.Ranks, r.Mode, r.Rounds, seconds(r.Median), seconds(r.P10), seconds(r.P90), seconds(r.CPU))
+				fmt.Fprintf(w, "%d\t%s\t%d\t%s\t%s\t%s\t%s\t\n", r.Ranks, r.Mode, r.Rounds, console.Seconds(r.Median), console.Seconds(r.P10), console.Seconds(r.P90), console.Seconds(r.CPU))
 			}
 		})
 }
@@ -458,7 +459,7 @@ Standard error gets ten samples of each turn: memory, goroutines, descriptors an
 			fmt.Fprint(w, "program\tworkers\tshards\tmode\tupdates\twall\tjoin\tdials\tcoordinator µs/worker/update\tserver µs\tMB\tgoroutines\tdescriptors\tlog bytes\t\n")
 			for _, r := range result.([]bench.WorkersResult) {
 				last := r.Samples[len(r.Samples)-1]
-				fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%d\t%s\t%s\t%d\t%.1f\t%.1f\t%.0f\t%d\t%d\t%.0f\t\n", r.Program, r.Ranks, r.Shards, r.Mode, r.Updates, seconds(r.Seconds), seconds(r.Join), r.Dials,
+				fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%d\t%s\t%s\t%d\t%.1f\t%.1f\t%.0f\t%d\t%d\t%.0f\t\n", r.Program, r.Ranks, r.Shards, r.Mode, r.Updates, console.Seconds(r.Seconds), console.Seconds(r.Join), r.Dials,
 					1e6*r.CPU, 1e6*r.Server, float64(last.Memory)/1e6, last.Goroutines, last.Descriptors, r.LogBytes)
 			}
 		})
@@ -593,7 +594,7 @@ buckets summed by PyTorch's Gloo in a process beside each rank; "asking" is what
 						ratio = fmt.Sprintf("%.2f", x.Ratio)
 					}
 					fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%s\t%s\t%s\t%s\t%.0f\t%s\t%s\t%s\t%s\t\n", x.Model, x.Ranks, x.Buckets, x.Exchange, cmp.Or(x.Transport, "-"),
-						seconds(x.Median), seconds(x.P10), seconds(x.P90), x.Rate, seconds(x.Exposed), seconds(x.CPU), seconds(x.Doorbell), ratio)
+						console.Seconds(x.Median), console.Seconds(x.P10), console.Seconds(x.P90), x.Rate, console.Seconds(x.Exposed), console.Seconds(x.CPU), console.Seconds(x.Doorbell), ratio)
 				}
 			}
 			if len(r.Compute) > 0 {
@@ -601,16 +602,16 @@ buckets summed by PyTorch's Gloo in a process beside each rank; "asking" is what
 				for _, c := range r.Compute {
 					peer, least, ratio := "-", "-", "-"
 					if c.Peer != "" {
-						peer, least, ratio = seconds(c.PeerCPU), seconds(c.PeerMin), fmt.Sprintf("%.2f", c.Ratio)
+						peer, least, ratio = console.Seconds(c.PeerCPU), console.Seconds(c.PeerMin), fmt.Sprintf("%.2f", c.Ratio)
 					}
-					fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%s\t%.0f\t%s\t%s\t%s\t\n", c.Model, c.Batch, c.Params, seconds(c.CPU), seconds(c.Min), c.Allocs, peer, least, ratio)
+					fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%s\t%.0f\t%s\t%s\t%s\t\n", c.Model, c.Batch, c.Params, console.Seconds(c.CPU), console.Seconds(c.Min), c.Allocs, peer, least, ratio)
 				}
 			}
 			if len(r.Overhead) > 0 {
 				fmt.Fprint(w, "\njob\tworkers\tshards\tbytes\tstep\tbare job\toverhead\tslowest compute\tbare exchange\tover their sum\t\n")
 				for _, o := range r.Overhead {
 					fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%s\t%s\t%+.1f %%\t%s\t%s\t%+.1f %%\t\n", o.Model, o.Ranks, o.Shards, o.Bytes,
-						seconds(o.Step), seconds(o.Bare), 100*o.Overhead, seconds(o.Compute), seconds(o.Exchange), 100*o.OverSum)
+						console.Seconds(o.Step), console.Seconds(o.Bare), 100*o.Overhead, console.Seconds(o.Compute), console.Seconds(o.Exchange), 100*o.OverSum)
 				}
 			}
 		})

@@ -16,6 +16,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"star/cmd/internal/console"
+	"star/cmd/internal/launch"
 	"star/internal/defaults"
 	"star/internal/settings"
 	"star/job/process"
@@ -86,8 +88,8 @@ so much smaller.`,
 		func(w *tabwriter.Writer, result any) {
 			r := result.(*checkpointCost)
 			fmt.Fprint(w, "arch\tparameters\tcheckpoint\tevery\tpairs\twithout\twith\tslowdown\tp10\tp90\ttook\tcosts\t\n")
-			fmt.Fprintf(w, "%s\t%d\t%.1f MB\t%s\t%d\t%s\t%s\t%.2f %%\t%.2f %%\t%.2f %%\t%s\t%s\t\n", r.Arch, r.Params, float64(r.Bytes)/1e6, seconds(r.Window), r.Pairs,
-				seconds(r.Without), seconds(r.With), 100*r.Slowdown, 100*r.P10, 100*r.P90, seconds(r.Took), seconds(r.Extra))
+			fmt.Fprintf(w, "%s\t%d\t%.1f MB\t%s\t%d\t%s\t%s\t%.2f %%\t%.2f %%\t%.2f %%\t%s\t%s\t\n", r.Arch, r.Params, float64(r.Bytes)/1e6, console.Seconds(r.Window), r.Pairs,
+				console.Seconds(r.Without), console.Seconds(r.With), 100*r.Slowdown, 100*r.P10, 100*r.P90, console.Seconds(r.Took), console.Seconds(r.Extra))
 		})
 }
 
@@ -99,7 +101,7 @@ func lifeOf(ctx context.Context, args []string, dir string, n int) (saves []runl
 	}
 	cmd := exec.CommandContext(ctx, self, args...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	cmd.WaitDelay = 2 * grace
+	cmd.WaitDelay = 2 * launch.Grace
 	var errs bytes.Buffer
 	cmd.Stderr = &errs
 	if err := cmd.Start(); err != nil {
@@ -111,7 +113,7 @@ func lifeOf(ctx context.Context, args []string, dir string, n int) (saves []runl
 		cmd.Process.Signal(syscall.SIGTERM)
 		select {
 		case <-ended:
-		case <-time.After(2 * grace):
+		case <-time.After(2 * launch.Grace):
 			cmd.Process.Kill()
 		}
 	}()

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"star/cmd/internal/launch"
 	"star/internal/build"
 	"star/internal/defaults"
 	"star/internal/settings"
@@ -331,7 +332,7 @@ func (c *converting) load(w io.Writer, from, to string) error {
 	}
 	m.Version, m.Samples, m.Cursor, m.FirstAttempt, m.Data, m.Extra = 1, 0, 0, 0, nil, checkpoint.Extra{} // of version 0 workers would make their own from the seed
 	m.Created, m.Program, m.Commit = time.Now().UTC().Format(time.RFC3339), build.Program, build.Commit()
-	m.Generation = 1 + generation(to)
+	m.Generation = 1 + launch.Generation(to)
 	dir := checkpoint.Join(to, checkpoint.Name(m.Version, m.Generation))
 	m, odd, err := checkpoint.Import(from, dir, m, slots)
 	if err != nil {
@@ -401,4 +402,9 @@ func named(layout []train.TensorSpec) []checkpoint.TensorSpec {
 		out[i] = checkpoint.TensorSpec(t)
 	}
 	return out
+}
+
+func isFolder(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"star/cmd/internal/launch"
 	"star/internal/settings"
 	"star/job"
 	own "star/worker/launch"
@@ -75,12 +76,12 @@ func memberRuns(ctx context.Context, args []string, obey func(send func(syscall.
 	}
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Env = append(os.Environ(), agentVariable+"="+self)
-	cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = os.Stderr, os.Stderr, processAttributes()
+	cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = os.Stderr, os.Stderr, launch.Attributes()
 	if err := cmd.Start(); err != nil {
 		return job.FileError(fmt.Errorf("%s cannot be started as a worker: %w", args[0], err), fs.ErrPermission)
 	}
 	go obey(func(sig syscall.Signal) { cmd.Process.Signal(sig) })
-	if code := (exit{err: cmd.Wait()}).code(); code != 0 {
+	if code := launch.ExitCode(cmd.Wait()); code != 0 {
 		return &commandError{args[0], code}
 	}
 	return nil

@@ -2,12 +2,9 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"net"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -15,98 +12,14 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"star/cmd/internal/console"
 	"star/coord"
 	"star/coord/advice"
 	"star/internal/defaults"
-	"star/internal/exitcode"
 	"star/internal/settings"
-	"star/job"
 	"star/runlog"
 	"star/transport"
 )
-
-// control is a connection of a tool to a coordinator.
-type control struct {
-	conn transport.Conn
-	addr string
-}
-
-// reach says Hello to the coordinator as a tool.
-func reach(ctx context.Context, network transport.Network, name, addr, token string, timeout time.Duration) (*control, error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	var conn transport.Conn
-	var err error
-	for range 3 { // it may be told of somebody else who coordinates
-		if host, _, e := net.SplitHostPort(addr); e == nil && host != "" { // the caller reports an invalid address
-			if _, err := transport.Lookup(ctx, host); err != nil {
-				return nil, &nobodyError{addr, err}
-			}
-		}
-		conn, _, _, err = transport.Open(ctx, network, addr, transport.Hello{
-			Service: transport.ServiceCoord, Role: transport.RoleTool, Job: name, Token: token, Version: job.Program, Rank: -1,
-		}, nil)
-		var elsewhere *transport.ElsewhereError
-		if !errors.As(err, &elsewhere) || elsewhere.Addr == "" {
-			break
-		}
-		addr = elsewhere.Addr
-	}
-	if dial := (*net.OpError)(nil); errors.As(err, &dial) && dial.Op == "dial" {
-		return nil, &nobodyError{addr, dial.Err}
-	}
-	if silent := errors.Is(err, context.DeadlineExceeded); silent || errors.Is(err, transport.ErrNotSTAR) && job.ExitCode(err) == exitcode.Failure { // TLS on one side only has a code of its own
-		return nil, &nobodyError{addr, err}
-	}
-	if err != nil {
-		return nil, err
-	}
-	return &control{conn, addr}, nil
-}
-
-// nobodyError says that no coordinator could be reached.
-type nobodyError struct {
-	addr string
-	err  error
-}
-
-func (e *nobodyError) Error() string {
-	return fmt.Sprintf("no coordinator at %s: %v; is the job running? The address is that of its star-ps of rank 0 (--listen, not --http)", e.addr, e.err)
-}
-
-func (e *nobodyError) Unwrap() error { return e.err }
-
-// ExitCode is that of a coordinator that is not there.
-func (e *nobodyError) ExitCode() int { return exitcode.Lost }
-
-// ask sends one command and decodes the answer into v.
-func (c *control) ask(timeout time.Duration, v any, args ...string) error {
-	deadline := time.Now().Add(timeout)
-	c.conn.SetWriteDeadline(deadline)
-	c.conn.SetReadDeadline(deadline)
-	if err := transport.Send(c.conn, transport.Control{Args: args}, nil); err != nil {
-		return err
-	}
-	f, err := c.conn.Recv()
-	if err != nil {
-		return err
-	}
-	if f.Kind != transport.KindReply {
-		return fmt.Errorf("the coordinator at %s answered with %v instead of a reply", c.addr, f.Kind)
-	}
-	m, err := transport.ParseReply(f.Header)
-	if err != nil {
-		return err
-	}
-	body, err := transport.ReadAll(c.conn, f)
-	if err != nil {
-		return err
-	}
-	if m.Err != "" {
-		return errors.New(m.Err)
-	}
-	return json.Unmarshal(body, v)
-}
 
 func ctlCommand() *cobra.Command {
 	var addr, job, dir string
@@ -157,16 +70,16 @@ func ctlCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			c, err := reach(cmd.Context(), transport.NewTCP(transport.Config{Token: token, TLS: t}), job, addr, token, timeout)
+			c, err := console.Reach(cmd.Context(), transport.NewTCP(transport.Config{Token: token, TLS: t}), job, addr, token, timeout)
 			if err != nil {
 				return err
 			}
-			defer c.conn.Close()
+			defer c.Conn.Close()
 			var answer json.RawMessage
 			if args[0] == "move" {
 				timeout = max(timeout, moveWait)
 			}
-			if err := c.ask(timeout, &answer, args...); err != nil {
+			if err := c.Ask(timeout, &answer, args...); err != nil {
 				return err
 			}
 			return printAnswer(cmd.OutOrStdout(), args, answer, asJSON)
@@ -216,7 +129,7 @@ func printAnswer(w io.Writer, args []string, answer json.RawMessage, asJSON bool
 		if err := json.Unmarshal(answer, &s); err != nil {
 			return err
 		}
-		_, err := io.WriteString(w, strings.Join(table(s, 100), "\n")+"\n")
+		_, err := io.WriteString(w, strings.Join(console.Table(s, 100), "\n")+"\n")
 		return err
 	case "mode":
 		var m struct {

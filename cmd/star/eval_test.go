@@ -14,11 +14,10 @@ import (
 	"strings"
 	"testing"
 
+	"star/cmd/tests/jobtest"
 	"star/internal/build"
 	"star/train/data"
 	"star/train/net"
-
-	"star/cmd/tests/jobtest"
 )
 
 // What star eval says of a checkpoint is what the job said that has written it; star predict agrees with both, sample by sample. Models with statistics and models
@@ -143,7 +142,6 @@ func TestCompletion(t *testing.T) {
 		"ps --mode ss":            {"ssgd"},
 		"worker --model reg":      nil,
 		"worker --model resnet2":  {"resnet20"},
-		"chaos --mode x":          {"x="},
 		"ctl st":                  {"status", "stop"},
 		"eval --model transf":     {"transformer"},
 		"predict --format ":       {"csv", "jsonl"},

@@ -42,12 +42,22 @@ func root() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.SetFlagErrorFunc(settings.FlagError)
-	cmd.AddCommand(runCommand(), ctlCommand(), benchCommand(), doctorCommand(), simCommand(), replayCommand(), planCommand(), placeCommand(), inventoryCommand(), matchCommand(), schedCommand(), explainCommand(), exportCommand(), viewCommand(), topCommand(), watchCommand(), reportCommand(), deciderCommand(), predictorCommand(), clusterCommand(), rankCommand(), limitsCommand(), traceCommand(), chaosCommand(), checkpointCommand(), certsCommand(), installCommand(), submitCommand(), evalCommand(), predictCommand(), versionCommand(), modelsCommand(), datasetsCommand(), daemon.Server("ps"), daemon.Worker("worker"), memberCommand(), daemon.Sampler())
+	cmd.AddCommand(runCommand(), ctlCommand(), benchCommand(), doctorCommand(), simCommand(), replayCommand(), planCommand(), placeCommand(), inventoryCommand(), matchCommand(), schedCommand(), explainCommand(), exportCommand(), viewCommand(), topCommand(), watchCommand(), reportCommand(), deciderCommand(), predictorCommand(), clusterCommand(), rankCommand(), limitsCommand(), traceCommand(), checkpointCommand(), certsCommand(), installCommand(), submitCommand(), evalCommand(), predictCommand(), versionCommand(), modelsCommand(), datasetsCommand(), daemon.Server("ps"), daemon.Worker("worker"), memberCommand(), daemon.Sampler(), movedCommand("chaos", "star-chaos"))
 	cmd.CompletionOptions.HiddenDefaultCmd = true
 	for _, c := range cmd.Commands() {
 		daemon.Complete(c)
 	}
 	return cmd
+}
+
+// movedCommand says that a command is a program of its own.
+func movedCommand(name, program string) *cobra.Command {
+	return &cobra.Command{
+		Use: name, Hidden: true, DisableFlagParsing: true,
+		RunE: func(*cobra.Command, []string) error {
+			return &settings.UsageError{Msg: fmt.Sprintf("star %s: the program is %s, with the same flags; to get it, go install ./cmd/%[2]s in the source of STAR", name, program)}
+		},
+	}
 }
 
 // resolved reads a tool's settings. True: they were only to be printed (--print-config), and have been.

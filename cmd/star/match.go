@@ -19,6 +19,7 @@ import (
 
 	"star/bench"
 	"star/blossom"
+	"star/cmd/internal/console"
 	"star/internal/settings"
 	"star/job"
 )
@@ -187,7 +188,7 @@ times begin when they have built their graph; all must find the same weight. The
 				if r.Ratio > 0 {
 					ratio = fmt.Sprintf("%.1f", r.Ratio)
 				}
-				fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%d\t%s\t%s\t%s\t%s\t\n", r.Graph, r.Vertices, r.Edges, r.Algorithm, r.Runs, seconds(r.Median), seconds(r.P10), seconds(r.P90), ratio)
+				fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%d\t%s\t%s\t%s\t%s\t\n", r.Graph, r.Vertices, r.Edges, r.Algorithm, r.Runs, console.Seconds(r.Median), console.Seconds(r.P10), console.Seconds(r.P90), ratio)
 			}
 		})
 }

@@ -6,6 +6,7 @@ import (
 	"text/tabwriter"
 
 	"star/bench"
+	"star/cmd/internal/console"
 	"star/internal/settings"
 	"star/job"
 )
@@ -51,9 +52,9 @@ func (o *measureOptions[R]) finish(w io.Writer, result any) error {
 		for _, c := range bench.CompareMeasures(o.old, now) {
 			then, ratio := "-", "-"
 			if c.Old != nil {
-				then, ratio = seconds(c.Old.Value), fmt.Sprintf("%.2f", c.Ratio)
+				then, ratio = console.Seconds(c.Old.Value), fmt.Sprintf("%.2f", c.Ratio)
 			}
-			fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t\n", c.Name, then, seconds(c.Value), ratio, c.Verdict)
+			fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t\n", c.Name, then, console.Seconds(c.Value), ratio, c.Verdict)
 		}
 		if err := tw.Flush(); err != nil {
 			return err

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"star/cmd/internal/daemon"
+	"star/cmd/internal/launch"
 	"star/internal/settings"
 )
 
@@ -32,8 +33,8 @@ func memberCommand() *cobra.Command {
 		RunE: func(_ *cobra.Command, args []string) error {
 			roles := map[string]func(string) *cobra.Command{"ps": daemon.Server, "worker": daemon.Worker}
 			make := roles[args[0]]
-			if make == nil && args[0] != commandRole {
-				return &settings.UsageError{Msg: fmt.Sprintf("star member: no role %q; want ps, worker or %s", args[0], commandRole)}
+			if make == nil && args[0] != launch.CommandRole {
+				return &settings.UsageError{Msg: fmt.Sprintf("star member: no role %q; want ps, worker or %s", args[0], launch.CommandRole)}
 			}
 			if os.Getenv(toldVariable) == "" {
 				if err := takeSettings(os.Stdin); err != nil {
@@ -68,17 +69,10 @@ const maxSettings = 1 << 20
 // toldVariable says that the settings are in the environment already.
 const toldVariable = "INSIDE_STAR_MEMBER"
 
-// A command of the user's own comes with the settings, in a variable: a shell between here and there, such as that behind ssh,
-// would part its words and run what is in them.
-const (
-	commandRole     = "command"
-	commandVariable = "INSIDE_STAR_COMMAND" // its words, a JSON list
-)
-
 // takeCommand takes the words of a command out of the environment, which the command inherits.
 func takeCommand() (words []string, err error) {
-	text := os.Getenv(commandVariable)
-	os.Unsetenv(commandVariable)
+	text := os.Getenv(launch.CommandVariable)
+	os.Unsetenv(launch.CommandVariable)
 	if err := json.Unmarshal([]byte(text), &words); err != nil || len(words) == 0 {
 		return nil, fmt.Errorf("no command in %q", text)
 	}

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"star/cluster/inventory"
+	"star/cmd/internal/launch"
 	"star/cmd/tests/jobtest"
 )
 
@@ -23,8 +24,8 @@ func TestFarShellParsesNoWords(t *testing.T) {
 	}
 	pwn, got := filepath.Join(dir, "pwn"), filepath.Join(dir, "got")
 	own := []string{"/bin/sh", "-c", `for w; do printf '%s\0' "$w"; done > "$0"`, got, "two  words", "$(touch " + pwn + ")", "*", `"'\`, "", "$HOME", "a\nb"}
-	cmd, orders := site{inventory.Host{Launch: []string{shell, "far"}}, -1}.command(jobtest.Star(t), "worker", []string{"STAR_TOKEN=t"}, own)
-	line, err := json.Marshal(orders.env)
+	cmd, orders := launch.Site{Host: inventory.Host{Launch: []string{shell, "far"}}, GPU: -1}.Command(jobtest.Star(t), "worker", []string{"STAR_TOKEN=t"}, own)
+	line, err := json.Marshal(orders.Env)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +55,7 @@ func TestFarShellParsesNoWords(t *testing.T) {
 		t.Errorf("the command is among the arguments: %q", cmd.Args)
 	}
 
-	out, err := exec.Command(jobtest.Star(t), "member", commandRole).CombinedOutput()
+	out, err := exec.Command(jobtest.Star(t), "member", launch.CommandRole).CombinedOutput()
 	if jobtest.ExitCode(err) != 2 || !strings.Contains(string(out), "no settings") {
 		t.Errorf("without its input: %v\n%s", err, out)
 	}

@@ -15,6 +15,8 @@ import (
 
 	"star/cluster/inventory"
 	"star/cluster/placement"
+	"star/cmd/internal/console"
+	"star/cmd/internal/launch"
 	"star/internal/defaults"
 	"star/internal/settings"
 	"star/job"
@@ -215,6 +217,21 @@ func placed(hosts []placement.Host, jobs []placement.Job, found placement.Result
 	return r
 }
 
+// printSpread shows where the processes of a job of star run --hosts run, as star place does.
+func printSpread(w io.Writer, s *launch.Spread, asJSON bool) error {
+	r := placed(inventory.Places(s.Hosts), s.Jobs, s.Result)
+	for rank := range s.Electors {
+		r.Assignments = append(r.Assignments, placeAssignment{Job: s.Jobs[0].Name, Task: fmt.Sprintf("ps %d", rank), Host: s.Of("ps", rank).Name,
+			Why: "may coordinate, and has no shards: on the emptiest hosts, as many as there are"})
+	}
+	if asJSON {
+		enc := json.NewEncoder(w)
+		enc.SetIndent("", "  ")
+		return enc.Encode(r)
+	}
+	return r.print(w, false)
+}
+
 func (r *placeResult) loads(hosts []placement.Host, ls []placement.Load) {
 	for h, l := range ls {
 		r.Load = append(r.Load, placeLoad{hosts[h].Name, l.CPU, l.NetIn, l.NetOut, l.GPU, l.GPUMemory, l.Memory, l.Servers})
@@ -311,9 +328,9 @@ func (r *placeResult) print(w io.Writer, moves bool) error {
 			fmt.Fprintln(tw, "job\ttask\tfrom\tto\tgain\tcost\twhy")
 		}
 		for _, m := range r.Moves {
-			fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", m.Job, m.Task, m.From, m.To, seconds(m.Gain), seconds(m.Cost), m.Why)
+			fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", m.Job, m.Task, m.From, m.To, console.Seconds(m.Gain), console.Seconds(m.Cost), m.Why)
 			if d := m.Moved; d != nil {
-				fmt.Fprintf(tw, "\t\t\t\t\t\tmoved at version %d: %.1f MB in %s, an update late by %s\n", d.Version, float64(d.Bytes)/1e6, seconds(float64(d.Copy)), seconds(float64(d.Delay)))
+				fmt.Fprintf(tw, "\t\t\t\t\t\tmoved at version %d: %.1f MB in %s, an update late by %s\n", d.Version, float64(d.Bytes)/1e6, console.Seconds(float64(d.Copy)), console.Seconds(float64(d.Delay)))
 			}
 		}
 	} else if len(r.Assignments) > 0 {

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"star/cluster/resource"
+	"star/cmd/internal/console"
 	"star/internal/settings"
 	"star/job"
 	"star/job/process"
@@ -388,7 +389,7 @@ const longestName = 64
 
 func (r *planResult) print(tw *tabwriter.Writer) {
 	// A cost counts the updates that noisy gradients need, so it is not a time that a clock shows: it is given relative to SSGD's.
-	head, cost := "cost", func(c planCandidate) string { return seconds(c.Cost) }
+	head, cost := "cost", func(c planCandidate) string { return console.Seconds(c.Cost) }
 	if i := slices.IndexFunc(r.Candidates, func(c planCandidate) bool { return c.Kind == "ssgd" && c.Shares == nil }); i >= 0 && r.Candidates[i].Cost > 0 {
 		ssgd := r.Candidates[i].Cost
 		head, cost = "cost/ssgd", func(c planCandidate) string { return fmt.Sprintf("%.3f", c.Cost/ssgd) }
@@ -410,7 +411,7 @@ func (r *planResult) print(tw *tabwriter.Writer) {
 		if all != "" && guess != "" {
 			guess += "; "
 		}
-		fmt.Fprintf(tw, "%s\t%s\t%.2f\t%.3f\t%.3f\t%s\t%s\n", name, seconds(c.Interval), c.Staleness, c.Updates, c.Penalty, cost(c), guess+all)
+		fmt.Fprintf(tw, "%s\t%s\t%.2f\t%.3f\t%.3f\t%s\t%s\n", name, console.Seconds(c.Interval), c.Staleness, c.Updates, c.Penalty, cost(c), guess+all)
 	}
 	if p := r.Published; p != nil {
 		fmt.Fprintln(tw, "\npublished\tT")

@@ -17,12 +17,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	chaos "star/cmd/internal/chaos/command"
 	"star/cmd/internal/daemon"
+	"star/cmd/tests/jobtest"
 	"star/job"
 	"star/modes"
 	"star/train/net"
-
-	"star/cmd/tests/jobtest"
 )
 
 // fenced returns the lines of the fenced blocks of a page.
@@ -75,7 +75,7 @@ func command(line string) (program string, args []string) {
 	if len(words) >= 3 && strings.Join(words[:3], " ") == "go run ./cmd/star" {
 		return "star", words[3:]
 	}
-	if len(words) > 0 && (words[0] == "star" || words[0] == "star-ps" || words[0] == "star-worker") {
+	if len(words) > 0 && slices.Contains([]string{"star", "star-ps", "star-worker", "star-chaos"}, words[0]) {
 		return words[0], words[1:]
 	}
 	return "", nil
@@ -114,6 +114,8 @@ func try(program string, args []string) error {
 		cmd = daemon.Server(program)
 	case "star-worker":
 		cmd = daemon.Worker(program)
+	case "star-chaos":
+		cmd = chaos.New()
 	}
 	found, rest, err := cmd.Find(args)
 	if err != nil {
@@ -270,7 +272,7 @@ func TestNoticeNamesWhatIsLinked(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command("go", "list", "-deps", "-f", "{{with .Module}}{{if not .Main}}{{.Path}} {{.Version}}{{end}}{{end}}", ".", "../star-ps", "../star-worker")
+	cmd := exec.Command("go", "list", "-deps", "-f", "{{with .Module}}{{if not .Main}}{{.Path}} {{.Version}}{{end}}{{end}}", ".", "../star-ps", "../star-worker", "../star-chaos")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	out, err := cmd.Output()
 	if err != nil {

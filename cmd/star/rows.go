@@ -7,6 +7,7 @@ import (
 	"text/tabwriter"
 
 	"star/bench"
+	"star/cmd/internal/console"
 	"star/internal/settings"
 	"star/job"
 )
@@ -46,12 +47,12 @@ func (o *rowOptions) finish(w io.Writer, title string, rows []bench.Row) error {
 		for _, c := range bench.Compare(o.old, rows) {
 			then, ratio, verdict, algorithm := "-", "-", "new", c.Algorithm
 			if c.Old != nil {
-				then, ratio, verdict = seconds(c.Old.Median), fmt.Sprintf("%.2f", c.Ratio), c.Verdict
+				then, ratio, verdict = console.Seconds(c.Old.Median), fmt.Sprintf("%.2f", c.Ratio), c.Verdict
 				if c.Old.Algorithm != c.Algorithm {
 					algorithm = c.Old.Algorithm + " → " + c.Algorithm
 				}
 			}
-			fmt.Fprintf(tw, "%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t\n", c.Ranks, c.Bytes, c.Transport, algorithm, then, seconds(c.Median), ratio, verdict)
+			fmt.Fprintf(tw, "%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t\n", c.Ranks, c.Bytes, c.Transport, algorithm, then, console.Seconds(c.Median), ratio, verdict)
 		}
 		if err := tw.Flush(); err != nil {
 			return err

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"star/bench"
+	"star/cmd/internal/console"
 	"star/internal/settings"
 )
 
@@ -38,7 +39,7 @@ func benchScale() *cobra.Command {
 		func(w *tabwriter.Writer, result any) {
 			fmt.Fprint(w, "workers\tmode\tgradients\tupdates\ttook\tCPU ns/gradient\tB/gradient\tmemory MiB\t\n")
 			for _, r := range result.([]bench.ScaleResult) {
-				fmt.Fprintf(w, "%d\t%s\t%d\t%d\t%s\t%.0f\t%.0f\t%d\t\n", r.Workers, r.Mode, r.Gradients, r.Updates, seconds(r.Seconds), 1e9*r.Gradient,
+				fmt.Fprintf(w, "%d\t%s\t%d\t%d\t%s\t%.0f\t%.0f\t%d\t\n", r.Workers, r.Mode, r.Gradients, r.Updates, console.Seconds(r.Seconds), 1e9*r.Gradient,
 					r.Allocated, r.Memory>>20)
 			}
 		})

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"star/cmd/internal/launch"
 	"star/internal/settings"
 	"star/sched/estimate"
 	"star/sched/market"
@@ -79,7 +80,7 @@ func (f *forecast) prepare(logs []string) (err error) {
 	if f.revoke == "" {
 		return f.set.Invalid("revoke", errors.New("how are machines taken away? give rate:PER_HOUR, k80, p100, v100 or trace:FILE"))
 	}
-	if f.of, err = readRevocations(f.revoke, f.set.Invalid); err != nil {
+	if f.of, err = launch.ReadRevocations(f.revoke, f.set.Invalid); err != nil {
 		return err
 	}
 	for _, c := range []struct {

@@ -6,6 +6,7 @@ import (
 	"math"
 	"time"
 
+	"star/cmd/internal/launch"
 	"star/job"
 	"star/sched"
 	"star/sched/workload"
@@ -23,7 +24,7 @@ func (p *schedSim) revoked(vcs map[string]sched.Cluster, jobs []*sched.Job) erro
 	if p.revoke == "" || len(jobs) == 0 {
 		return nil
 	}
-	r, err := readRevocations(p.revoke, p.Set.Invalid)
+	r, err := launch.ReadRevocations(p.revoke, p.Set.Invalid)
 	if err != nil {
 		return err
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"star/cluster/inventory"
+	"star/cmd/internal/launch"
 	"star/internal/exitcode"
 	"star/internal/ports"
 	"star/internal/settings"
@@ -273,10 +274,10 @@ func schedHosts(s *settings.Set, o *service.Options, file string, places int) er
 	}
 	o.Environ = append(schedEnviron(), agentVariable+"="+self)
 	o.Command = func(_, host string, place int, env, own []string) (*exec.Cmd, []byte, error) {
-		at := site{known[host], place}
+		at := launch.Site{Host: known[host], GPU: place}
 		if len(at.Launch) > 0 {
-			cmd, orders := at.command(self, "worker", env, own)
-			line, err := json.Marshal(orders.env)
+			cmd, orders := at.Command(self, "worker", env, own)
+			line, err := json.Marshal(orders.Env)
 			cmd.Env = env
 			return cmd, line, err
 		}
@@ -284,7 +285,7 @@ func schedHosts(s *settings.Set, o *service.Options, file string, places int) er
 		if len(own) > 0 {
 			cmd = exec.Command(own[0], own[1:]...)
 		}
-		cmd.Env = append(env, at.sees()...)
+		cmd.Env = append(env, at.Sees()...)
 		return cmd, nil, nil
 	}
 	return nil

@@ -7,12 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
+	"star/cmd/internal/console"
 	"star/coord"
 	"star/internal/defaults"
 	"star/internal/settings"
@@ -77,7 +76,9 @@ func topCommand() *cobra.Command {
 				return err
 			}
 			network := transport.NewTCP(transport.Config{Token: secret, TLS: t})
-			return top(ctx, func() (*control, error) { return reach(ctx, network, job, cmp.Or(at, addr), secret, 5*time.Second) }, every, cmd.OutOrStdout(), asJSON)
+			return top(ctx, func() (*console.Control, error) {
+				return console.Reach(ctx, network, job, cmp.Or(at, addr), secret, 5*time.Second)
+			}, every, cmd.OutOrStdout(), asJSON)
 		},
 	}
 	s.Bind(cmd)
@@ -88,23 +89,17 @@ func topCommand() *cobra.Command {
 const lasting = 10 * time.Second
 
 // top shows a job until it is over.
-func top(ctx context.Context, reach func() (*control, error), every time.Duration, out io.Writer, asJSON bool) error {
+func top(ctx context.Context, reach func() (*console.Control, error), every time.Duration, out io.Writer, asJSON bool) error {
 	c, err := reach()
 	if err != nil {
 		return err
 	}
-	defer func() { c.conn.Close() }()
-	tty := false
-	s := &screen{w: out, who: "top", every: every, plain: true}
-	if f, ok := out.(*os.File); ok {
-		s.fd = int(f.Fd())
-		tty = term.IsTerminal(s.fd) && os.Getenv("TERM") != "dumb"
-	}
-	s.live, s.color = tty, tty && os.Getenv("NO_COLOR") == ""
+	defer func() { c.Conn.Close() }()
+	s := console.NewScreenOn(out, "top", every)
 	last, seen := coord.Status{}, time.Now()
 	for {
 		var st coord.Status
-		switch err := c.ask(5*time.Second, &st, "status"); {
+		switch err := c.Ask(5*time.Second, &st, "status"); {
 		case ctx.Err() != nil:
 			return nil
 		case err == nil:
@@ -114,12 +109,12 @@ func top(ctx context.Context, reach func() (*control, error), every time.Duratio
 					return err
 				}
 			} else {
-				s.show(st)
+				s.Show(st)
 			}
 		case last.Phase == "over" || last.Phase == "saving" || last.Phase == "evaluating":
 			return nil
 		default: // lost, or another one coordinates now
-			c.conn.Close()
+			c.Conn.Close()
 			again, aerr := reach()
 			if aerr == nil {
 				c = again

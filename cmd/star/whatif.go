@@ -19,6 +19,7 @@ import (
 
 	nouns "star"
 	"star/allreduce"
+	"star/cmd/internal/console"
 	"star/internal/settings"
 	"star/internal/unpack"
 	"star/job"
@@ -327,8 +328,8 @@ func readRun(path string) (*whatif.Run, error) {
 
 // text prints the answer for people.
 func (a whatIfJSON) text(out io.Writer) error {
-	round := func(s float64) string { return seconds(s) }
-	per := func(s float64) string { return seconds(s / float64(max(a.Updates, 1))) }
+	round := func(s float64) string { return console.Seconds(s) }
+	per := func(s float64) string { return console.Seconds(s / float64(max(a.Updates, 1))) }
 	fmt.Fprintf(out, "%s: %d workers, %s, %d updates", a.From, a.Workers, a.Mode, a.Updates)
 	if a.Seen != nil {
 		fmt.Fprintf(out, " in %s, %s each", round(*a.Seen), per(*a.Seen))
@@ -350,7 +351,7 @@ func (a whatIfJSON) text(out io.Writer) error {
 	if a.Memory > 0 {
 		memory = fmt.Sprintf("momentum %g", a.Memory)
 	}
-	fmt.Fprintf(out, "noise scale %.0f samples, %s; an update takes %s from its last gradient\n", a.Noise, memory, cmp.Or(map[bool]string{true: "nothing"}[a.Latency == 0], seconds(a.Latency)))
+	fmt.Fprintf(out, "noise scale %.0f samples, %s; an update takes %s from its last gradient\n", a.Noise, memory, cmp.Or(map[bool]string{true: "nothing"}[a.Latency == 0], console.Seconds(a.Latency)))
 	names := func(ws []int) string {
 		var text []string
 		for _, w := range ws {
@@ -373,7 +374,7 @@ func (a whatIfJSON) text(out io.Writer) error {
 		if m.Reached {
 			took, gain = round(*m.Time), fmt.Sprintf("%+.1f %%", 100**m.Gain)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%.2f\t%.0f %%\t%d\t\n", m.Method, took, gain, seconds(m.PerUpdate), m.Updates, m.Staleness, 100*m.Waiting, m.Switches)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%.2f\t%.0f %%\t%d\t\n", m.Method, took, gain, console.Seconds(m.PerUpdate), m.Updates, m.Staleness, 100*m.Waiting, m.Switches)
 	}
 	return w.Flush()
 }

@@ -9,7 +9,7 @@ import (
 	"star/transport"
 )
 
-// ViaVariable is set by star chaos: the address of a proxy through which a worker reaches other workers of its ring or tree. Whoever connects there says whom it
+// ViaVariable is set by star-chaos: the address of a proxy through which a worker reaches other workers of its ring or tree. Whoever connects there says whom it
 // wants to reach, as host:port and a new line.
 const ViaVariable = "INSIDE_STAR_CHAOS_VIA"
 

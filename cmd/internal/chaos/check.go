@@ -10,7 +10,6 @@ import (
 
 	"star"
 	"star/runlog"
-	"star/runlog/parts"
 )
 
 // Invariant is a promise, and whether it was kept.
@@ -580,20 +579,4 @@ func ReadAll(names []string, open func(name string) ([]byte, error)) ([]*Attempt
 		attempts = append(attempts, Read(b, n))
 	}
 	return attempts, nil
-}
-
-// Began says whether the run log of that name tells that the training has begun.
-func Began(name string) bool {
-	f, err := parts.Open(name)
-	if err != nil {
-		return false
-	}
-	defer f.Close()
-	_, err = runlog.Read(f, name, func(l runlog.Line) error {
-		if _, ok := l.Entry.(runlog.Train); ok {
-			return errEnough
-		}
-		return nil
-	})
-	return errors.Is(err, errEnough)
 }

@@ -14,14 +14,14 @@ import (
 	"star/cmd/tests/jobtest"
 )
 
-// What star chaos has defaults of its own for a file of settings may say otherwise, like a flag and the environment.
+// What star-chaos has defaults of its own for a file of settings may say otherwise, like a flag and the environment.
 func TestChaosTakesAFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "job.yaml")
 	if err := os.WriteFile(file, []byte("steps: 77\n"), 0o666); err != nil {
 		t.Fatal(err)
 	}
-	out, err := exec.Command(jobtest.Star(t), "chaos", "--config", file, "--batch", "5", "--print-config").CombinedOutput()
-	for _, want := range []string{`(?m)^steps +77 +.*job\.yaml:1$`, `(?m)^batch +5 +--batch$`, `(?m)^model +softmax +star chaos$`} {
+	out, err := exec.Command(jobtest.StarChaos(t), "--config", file, "--batch", "5", "--print-config").CombinedOutput()
+	for _, want := range []string{`(?m)^steps +77 +.*job\.yaml:1$`, `(?m)^batch +5 +--batch$`, `(?m)^model +softmax +star-chaos$`} {
 		if !regexp.MustCompile(want).Match(out) {
 			t.Errorf("%v: want %s in\n%s", err, want, out)
 		}

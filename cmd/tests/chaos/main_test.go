@@ -1,4 +1,4 @@
-// Package chaos tests star chaos on whole jobs.
+// Package chaos tests star-chaos on whole jobs.
 package chaos
 
 import (

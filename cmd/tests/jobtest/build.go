@@ -17,6 +17,7 @@ import (
 	"runtime/debug"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 )
@@ -34,7 +35,7 @@ func Main(m *testing.M) {
 		flag.Set("test.parallel", strconv.Itoa(max(4, runtime.GOMAXPROCS(0))))
 	}
 	var err error
-	if built, err = build(); err != nil {
+	if built, err = build("star"); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
@@ -51,9 +52,22 @@ func Star(t testing.TB) string {
 	return built
 }
 
-// build builds star with the race detector and the tags of the test, in the user's cache, where it is found again by the other packages and by the next run. Packages
+// buildChaos builds star-chaos, which few packages need, when the first test asks for it.
+var buildChaos = sync.OnceValues(func() (string, error) { return build("star-chaos") })
+
+// StarChaos is the path of star-chaos.
+func StarChaos(t testing.TB) string {
+	t.Helper()
+	path, err := buildChaos()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// build builds a program of cmd with the race detector and the tags of the test, in the user's cache, where it is found again by the other packages and by the next run. Packages
 // wait for the first one; go build leaves a program alone that is up to date.
-func build() (path string, err error) {
+func build(program string) (path string, err error) {
 	root, err := module()
 	if err != nil {
 		return "", err
@@ -85,11 +99,11 @@ func build() (path string, err error) {
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
 		return "", fmt.Errorf("lock %s: %w", lock.Name(), err)
 	}
-	path = filepath.Join(dir, "star")
-	cmd := exec.Command("go", append(args, "-o", path, "./cmd/star")...)
+	path = filepath.Join(dir, program)
+	cmd := exec.Command("go", append(args, "-o", path, "./cmd/"+program)...)
 	cmd.Dir = root
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("go build ./cmd/star: %w\n%s", err, out)
+		return "", fmt.Errorf("go build ./cmd/%s: %w\n%s", program, err, out)
 	}
 	return path, nil
 }

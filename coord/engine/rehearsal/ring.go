@@ -1,7 +1,7 @@
 // Package rehearsal has jobs of all-reduce whose members are models of themselves: their parameters
 // are the list of the samples that were applied to them. An [engine.Ring] decides about them, as it
 // does for a coordinator. Whoever drives a job says what happens next, of all that can: a test in
-// any order, star chaos --simulate in virtual time. What must hold whatever happens is checked on
+// any order, star-chaos --simulate in virtual time. What must hold whatever happens is checked on
 // the way and at the end.
 //
 // It is pure: no clock, goroutine or randomness. Each choice is asked for ([Config.Draw]).

@@ -1,0 +1,608 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"math"
+	"slices"
+	"time"
+
+	nouns "star"
+	"star/cmd/internal/chaos"
+	"star/cmd/internal/launch"
+	"star/cmd/internal/node"
+	"star/coord"
+	"star/coord/engine"
+	"star/internal/compress"
+	"star/internal/settings"
+	"star/modes"
+	"star/ps/rule"
+	"star/train/checkpoint"
+	"star/train/optim"
+)
+
+// What star-chaos has broken is compared with a job to which nothing happened and which made the same updates: the run log says which gradients are in each of
+// them, of which samples and with which parameters, so that one process can compute them again, one after the other. What a gradient counts for follows from
+// docs/modes.md, not from the log.
+//
+// Where gradients come to the shards one by one, as they are, everything is equal to the bit: what each worker has said of its gradient (loss and norm), and
+// parameters and optimiser in every checkpoint. A tree or a ring adds gradients up on their way in another order, and a codec changes them: then parameters may
+// be apart by a part of the way that they have come since the job began. What a codec leaves out comes with later gradients, or never: so the end of the job
+// must be nearer to the calm one's end than the beginning was, and nothing else is compared.
+//
+// Training that is not stable makes much of a rounding: with momentum, of 1e-7 of the way 5e-3 in 1100 updates of one worker. How much it is is measured: a twin
+// of the calm job makes the same updates, each gradient's elements apart by one rounding, and parameters may be apart by roundingFor times what the twin is.
+const (
+	apartSummed  = 1e-3 // roundings, which later gradients carry on; 6e-7 was seen
+	apartHalf    = 1e-2 // fp16, bf16; 2e-5 was seen
+	apartByte    = 0.1  // int8, int8-stochastic; 0.013 was seen
+	apartLeftOut = 1    // topk, powersgd, auto; 0.11 to 0.25 was seen, and 0.6 early in a job
+
+	roundingFor = 100 // 0.01 to 4 was seen
+	unstable    = 0.1 // of the way: if more is allowed, a comparison says nothing
+)
+
+// rounded is by what part of itself an element of a twin's gradient is apart.
+const rounded = 0x1p-22
+
+// calmJob makes the updates of a job's attempts again.
+type calmJob struct {
+	*node.Calm
+	twin   *node.Calm // nil: gradients come one by one, or a codec changes them
+	job    *settings.Job
+	limit  time.Time
+	begin  []float32
+	apart  float64 // 0: to the bit
+	coded  bool    // gradients are not what workers have computed
+	last   int64   // only this version is compared; 0: all
+	shards int
+	plans  map[string]modes.Plan
+	plan   string // of the update before
+
+	wanted []*wanted // gradients that come next, whose parameters are there
+	past   map[int64][]float32
+	states map[int64][]calmState // of the calm job, and of its twin
+
+	updates, gradients, later int
+	compared                  int
+	worst, allowed            float64
+}
+
+type calmState struct {
+	params []float32
+	opt    optim.State
+}
+
+// wanted is a gradient of an update to come.
+type wanted struct {
+	chaos.Member
+	use   int64 // the version that the update makes
+	part  int   // samples of each part of it, with a queue; 0: it was computed at once
+	g     node.CalmGradient
+	twin  node.CalmGradient
+	right bool // it is what its worker has said
+}
+
+var (
+	errOutOfTime = errors.New("out of time")
+	errNoCalm    = errors.New("not compared")
+)
+
+// unlike is a difference to the calm job.
+type unlike struct{ what string }
+
+func (u *unlike) Error() string { return u.what }
+
+// calm compares what the attempts of a job have come to with a calm job.
+func (r *breaker) calm(ctx context.Context, attempts []*chaos.Attempt, took time.Duration) chaos.Invariant {
+	const name = "parameters of a calm job that made the same updates"
+	job := r.job
+	pass := func(format string, a ...any) chaos.Invariant {
+		return chaos.Invariant{Name: name, OK: true, Detail: fmt.Sprintf(format, a...)}
+	}
+	switch {
+	case job.Resume != "":
+		return pass("not compared: the job began with a checkpoint")
+	case job.Baseline != "":
+		return pass("not compared: a baseline makes updates of its own kind")
+	}
+	began := slices.IndexFunc(attempts, func(l *chaos.Attempt) bool { return len(l.Updates) > 0 })
+	if began < 0 {
+		return pass("there are no updates")
+	}
+	if job.Arch == settings.AllReduce && job.Optimizer == optim.DANA {
+		rides := func(u chaos.Update) bool {
+			p, err := modes.Parse(u.Plan, job.Ranks())
+			return err != nil || len(p.Groups) != 1 || len(p.Groups[0].Riders) > 0
+		}
+		if slices.ContainsFunc(attempts, func(l *chaos.Attempt) bool { return slices.ContainsFunc(l.Updates, rides) }) {
+			return pass("not compared: riders of a ring have velocities of their own with dana")
+		}
+		shared := *job
+		shared.Optimizer = optim.Nesterov
+		job = &shared
+	}
+	c, err := node.NewCalm(job)
+	if err != nil {
+		return chaos.Invariant{Name: name, Detail: err.Error()}
+	}
+	defer c.Close()
+	k := &calmJob{
+		Calm: c, job: job, limit: time.Now().Add(max(time.Minute, 2*took)), begin: slices.Clone(c.Params()), shards: max(job.Shards, 1), plans: map[string]modes.Plan{},
+		states: map[int64][]calmState{}, coded: job.Compress != "none",
+	}
+	loss := compress.LeftOut // auto may choose any
+	if spec, err := compress.ParseSpec(job.Compress); err == nil {
+		loss = spec.Loss
+	}
+	switch loss {
+	case compress.Half:
+		k.apart = apartHalf
+	case compress.Byte:
+		k.apart = apartByte
+	case compress.LeftOut:
+		k.apart, k.last = apartLeftOut, attempts[len(attempts)-1].Version
+	}
+	if k.apart == 0 && slices.ContainsFunc(attempts, func(l *chaos.Attempt) bool {
+		return slices.ContainsFunc(l.Updates, func(u chaos.Update) bool { return u.Summed })
+	}) {
+		k.apart = apartSummed
+	}
+	if k.apart == apartSummed {
+		if k.twin, err = node.NewCalm(job); err != nil {
+			return chaos.Invariant{Name: name, Detail: err.Error()}
+		}
+		defer k.twin.Close()
+	}
+	k.keep(0)
+	if ok, err := c.Steady(ctx); err != nil {
+		return chaos.Invariant{Name: name, Detail: err.Error()}
+	} else if !ok {
+		return pass("not compared: the model draws at random (dropout), as nobody else will")
+	}
+	err = k.attempts(ctx, attempts, launch.Checkpoints(r.job))
+	made := fmt.Sprintf("%d updates of %d gradients", k.updates, k.gradients)
+	var u *unlike
+	switch {
+	case errors.As(err, &u):
+		return chaos.Invariant{Name: name, Detail: u.what}
+	case errors.Is(err, errOutOfTime):
+		made = "the time was enough for " + made
+	case errors.Is(err, errNoCalm) && k.updates > 0:
+		return pass("%s; from there on %v", made, err)
+	case errors.Is(err, errNoCalm):
+		return pass("%v", err)
+	case err != nil:
+		return chaos.Invariant{Name: name, Detail: err.Error()}
+	}
+	if k.later > 0 {
+		made += fmt.Sprintf(", %d of them with later parameters than said", k.later)
+	}
+	if k.apart > 0 {
+		return pass("%s, %d checkpoints: at most %.2g of the way apart, %.2g allowed", made, k.compared, k.worst, k.allowed)
+	}
+	return pass("%s, %d checkpoints: the same bits", made, k.compared)
+}
+
+// attempts makes the updates of all attempts. An attempt goes on from where the attempts before it were at the version that it begins with.
+func (k *calmJob) attempts(ctx context.Context, attempts []*chaos.Attempt, place string) error {
+	found, err := checkpoint.List(place)
+	if err != nil {
+		return err
+	}
+	for i, l := range attempts {
+		if len(l.Updates) == 0 {
+			continue
+		}
+		st, ok := k.states[l.From]
+		if !ok {
+			return &unlike{fmt.Sprintf("%s begins with version %d, which no life before has come to", l.Name, l.From)}
+		}
+		for i, c := range k.both() {
+			if err := c.Back(st[i].params, st[i].opt); err != nil {
+				return err
+			}
+		}
+		starts := map[int64]bool{}
+		for _, later := range attempts[i+1:] {
+			starts[later.From] = len(later.Updates) > 0 || starts[later.From]
+		}
+		saved := map[int64]string{} // by version
+		for _, f := range found {
+			own := slices.Contains(l.SavedAs, f.Name)
+			last := starts[f.Version] && f.Version > l.From && i+1 < len(attempts) // it was killed before it could say so
+			if f.Complete && (own || last) {
+				saved[f.Version] = checkpoint.Join(place, f.Name)
+			}
+		}
+		if err := k.attempt(ctx, l, starts, saved); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// attempt makes the updates of one attempt. It keeps the states at versions that others begin with, and compares those that were saved.
+func (k *calmJob) attempt(ctx context.Context, l *chaos.Attempt, starts map[int64]bool, saved map[int64]string) error {
+	basis := map[int64][]*wanted{}
+	updates := make([][]*wanted, len(l.Updates))
+	for i, u := range l.Updates {
+		for _, m := range u.Members {
+			w := &wanted{Member: m, use: u.Version}
+			if p := k.planOf(u); p.Queue > 0 {
+				w.part = p.Part(nouns.Worker(m.Worker), k.job.Batch)
+			}
+			basis[m.Basis] = append(basis[m.Basis], w)
+			updates[i] = append(updates[i], w)
+		}
+	}
+	k.wanted, k.past = nil, map[int64][]float32{}
+	at := l.From
+	for i, u := range l.Updates {
+		if err := k.reached(ctx, at, basis[at]); err != nil {
+			return err
+		}
+		if u.Version != at+1 {
+			return fmt.Errorf("%w: the log of %s lacks updates behind version %d", errNoCalm, l.Name, at)
+		}
+		gs, err := k.weighted(ctx, u, updates[i])
+		if err != nil {
+			return err
+		}
+		k.twinUpdate(u, updates[i], gs)
+		k.Update(u.Before, gs)
+		k.updates++
+		k.gradients += len(gs)
+		at = u.Version
+		if starts[at] {
+			k.keep(at)
+		}
+		if dir, ok := saved[at]; ok {
+			if err := k.compare(dir, at); err != nil {
+				return err
+			}
+		}
+		if time.Now().After(k.limit) {
+			return errOutOfTime
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+// both are the calm job and its twin.
+func (k *calmJob) both() []*node.Calm {
+	if k.twin == nil {
+		return []*node.Calm{k.Calm}
+	}
+	return []*node.Calm{k.Calm, k.twin}
+}
+
+// keep keeps where they are.
+func (k *calmJob) keep(version int64) {
+	var at []calmState
+	for _, c := range k.both() {
+		params, opt := c.State()
+		at = append(at, calmState{params, opt})
+	}
+	k.states[version] = at
+}
+
+// twinUpdate makes an update of the twin: gradients count for what they do in the calm job, and those of a sum are apart by a rounding.
+func (k *calmJob) twinUpdate(u chaos.Update, members []*wanted, gs []node.Weighted) {
+	if k.twin == nil {
+		return
+	}
+	twins := slices.Clone(gs)
+	for i, m := range members { // in the order of gs
+		if m.twin.Vec == nil {
+			m.twin.Vec = slices.Clone(m.g.Vec)
+		}
+		twins[i].CalmGradient = m.twin
+		if u.Summed && len(gs) > 1 {
+			for j := range m.twin.Vec {
+				if (int64(j)+u.Version)%2 == 0 {
+					m.twin.Vec[j] *= 1 + rounded
+				}
+			}
+		}
+	}
+	k.twin.Update(u.Before, twins)
+}
+
+// reached computes the gradients of the version that is reached, and those again that are not what was said: a worker may have been sent later parameters.
+func (k *calmJob) reached(ctx context.Context, version int64, fresh []*wanted) error {
+	open := false
+	for _, w := range k.wanted {
+		if !w.right && w.use > version {
+			g, err := gradient(ctx, k.Calm, k.Params(), w)
+			if err != nil {
+				return err
+			}
+			if k.as(w, g) {
+				w.right, w.g, g = true, g, w.g
+				k.later++
+				if err := k.twinOf(ctx, w); err != nil {
+					return err
+				}
+			}
+			k.Free(g)
+		}
+		open = open || !w.right
+	}
+	for _, w := range fresh {
+		g, err := gradient(ctx, k.Calm, k.Params(), w)
+		if err != nil {
+			return err
+		}
+		w.g, w.right = g, k.as(w, g)
+		if err := k.twinOf(ctx, w); err != nil {
+			return err
+		}
+		k.wanted = append(k.wanted, w)
+		open = open || !w.right
+	}
+	if !open {
+		clear(k.past)
+	} else if k.shards > 1 && len(k.past) < pastBytes/(4*max(len(k.begin), 1)) {
+		k.past[version] = slices.Clone(k.Params())
+	}
+	return nil
+}
+
+// planOf is the plan of an update.
+func (k *calmJob) planOf(u chaos.Update) modes.Plan {
+	plan, ok := k.plans[u.Plan]
+	if !ok {
+		plan, _ = modes.Parse(u.Plan, k.job.Ranks()) // else with equal shares
+		k.plans[u.Plan] = plan
+	}
+	return plan
+}
+
+// twinOf computes the gradient of w with the twin's parameters.
+func (k *calmJob) twinOf(ctx context.Context, w *wanted) (err error) {
+	if k.twin == nil {
+		return nil
+	}
+	if w.twin.Vec != nil {
+		k.twin.Free(w.twin)
+	}
+	w.twin, err = gradient(ctx, k.twin, k.twin.Params(), w)
+	return err
+}
+
+// gradient computes the gradient of w with any parameters.
+func gradient(ctx context.Context, c *node.Calm, params []float32, w *wanted) (node.CalmGradient, error) {
+	if w.part == 0 {
+		return c.Gradient(ctx, params, w.Start, w.Samples)
+	}
+	first := int64(w.Samples)
+	for _, s := range w.More {
+		first -= s[1]
+	}
+	var parts []rule.Piece
+	for _, s := range append([][2]int64{{w.Start, first}}, w.More...) {
+		for at := int64(0); at < s[1]; at += int64(w.part) {
+			parts = append(parts, rule.Piece{Start: s[0] + at, Count: int(min(int64(w.part), s[1]-at))})
+		}
+	}
+	return c.Parts(ctx, params, parts)
+}
+
+// as says whether a gradient is what its worker has said of it.
+func (k *calmJob) as(w *wanted, g node.CalmGradient) bool {
+	switch {
+	case !w.Said || k.coded || math.IsNaN(w.Loss) && math.IsNaN(g.Loss):
+		return true
+	case k.apart == 0:
+		return w.Loss == g.Loss && w.Norm2 == g.Norm2
+	}
+	near := func(a, b float64) bool { return math.Abs(a-b) <= 10*k.apart*math.Max(math.Abs(b), 1e-2) }
+	return near(w.Loss, g.Loss)
+}
+
+// weighted are the gradients of an update, with what they count for.
+func (k *calmJob) weighted(ctx context.Context, u chaos.Update, members []*wanted) ([]node.Weighted, error) {
+	plan := k.planOf(u)
+	if plan.Local > 0 || plan.Micro > 0 {
+		return nil, fmt.Errorf("%w: %s makes gradients of several", errNoCalm, u.Plan)
+	}
+	if k.plan != "" && k.plan != u.Plan && max(plan.Queue, k.plans[k.plan].Queue) > 0 {
+		return nil, fmt.Errorf("%w behind version %d: of what parts its gradients are is not known where %s becomes %s", errNoCalm, u.Version-1, k.plan, u.Plan)
+	}
+	k.plan = u.Plan
+	round, total := 0, 0
+	for _, w := range u.Live {
+		if plan.Shares == nil {
+			round += k.job.Batch
+		} else {
+			round += plan.Shares[w]
+		}
+	}
+	for _, m := range members {
+		total += m.Samples
+	}
+	if u.Round > 0 {
+		if u.Round < total && plan.Queue == 0 || u.Round > k.job.Ranks()*k.job.Batch && plan.Shares == nil {
+			return nil, &unlike{fmt.Sprintf("update %d of %d samples says that a round has %d", u.Version, total, u.Round)}
+		}
+		round = u.Round
+	}
+	slices.SortFunc(members, func(a, b *wanted) int { return a.Worker - b.Worker })
+	var gs []node.Weighted
+	for _, m := range members {
+		if m.g.Vec == nil {
+			return nil, &unlike{fmt.Sprintf("update %d uses a gradient of worker %d of version %d of the parameters, which its life has not come to", u.Version, m.Worker, m.Basis)}
+		}
+		if !m.right {
+			if err := k.torn(ctx, m); err != nil {
+				return nil, err
+			}
+		}
+		k.wanted = slices.DeleteFunc(k.wanted, func(w *wanted) bool { return w == m })
+		c := coord.Scale(k.job.UpdateScale).Weight(float64(m.Samples), float64(total), float64(round),
+			float64(engine.Round(plan, k.job.Batch, k.job.Workers)), u.Version-1-m.Basis)
+		if m.Out {
+			c = 0
+		}
+		gs = append(gs, node.Weighted{CalmGradient: m.g, Worker: m.Worker, Weight: c})
+	}
+	return gs, nil
+}
+
+// A worker that asks for parameters while updates go on may be sent other versions by one shard than by another: because it comes to the job (ps.Link.Pull), or
+// because its connection to a shard has ended, and it asks a copy that is further (ps.replicaSet). Nobody writes down which. They are looked for, for so long:
+const tornTime = 20 * time.Second
+
+// pastBytes bounds the memory of the parameters that are kept for that.
+const pastBytes = 1 << 29
+
+// torn looks for the two versions that shards have sent a worker. It wraps errNoCalm if time is out; other errors say that there are none.
+func (k *calmJob) torn(ctx context.Context, m *wanted) error {
+	var versions []int64
+	for v := range k.past {
+		if v >= m.Basis {
+			versions = append(versions, v)
+		}
+	}
+	slices.Sort(versions)
+	end := time.Now().Add(tornTime)
+	for pair := range likely(len(versions)) {
+		if found, err := k.tornOf(ctx, m, versions[pair[0]], versions[pair[1]]); found || err != nil {
+			return err
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("%w behind %d updates: which parameters worker %d was sent between versions %d and %d is not known", errNoCalm, k.updates, m.Worker, m.Basis, m.use)
+		}
+	}
+	return &unlike{fmt.Sprintf("the gradient of worker %d at step %d, in update %d, is of other parameters than version %d: its loss was %v and its norm² %v, in a calm job %v and %v",
+		m.Worker, m.Step, m.use, m.Basis, m.Loss, m.Norm2, m.g.Loss, m.g.Norm2)}
+}
+
+// likely are all pairs i < j < n. The first ones are with 0, since the shard that has answered at once has sent the basis; the others are seldom far apart.
+func likely(n int) iter.Seq[[2]int] {
+	return func(yield func([2]int) bool) {
+		for j := 1; j < n; j++ {
+			if !yield([2]int{0, j}) {
+				return
+			}
+		}
+		for gap := 1; gap < n; gap++ {
+			for i := 1; i+gap < n; i++ {
+				if !yield([2]int{i, i + gap}) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// tornOf says whether m is what its worker has said if some shards have sent version a of the parameters, and the others version b; m.g is that gradient then.
+func (k *calmJob) tornOf(ctx context.Context, m *wanted, a, b int64) (bool, error) {
+	n := len(k.begin)
+	params := make([]float32, n)
+	for mask := 1; mask < 1<<min(k.shards, 6)-1; mask++ {
+		for s := range k.shards {
+			from, to, v := n*s/k.shards, n*(s+1)/k.shards, a
+			if mask>>min(s, 5)&1 == 1 {
+				v = b
+			}
+			copy(params[from:to], k.past[v][from:to])
+		}
+		g, err := gradient(ctx, k.Calm, params, m)
+		if err != nil {
+			return false, err
+		}
+		if k.as(m, g) {
+			k.Free(m.g)
+			m.g, m.right = g, true
+			m.twin = node.CalmGradient{} // which parameters of the past its would be of is not kept
+			k.later++
+			return true, nil
+		}
+		k.Free(g)
+	}
+	return false, nil
+}
+
+// from says how far parameters are from the calm job's: the part of the way that it has come.
+func (k *calmJob) from(params []float32) float64 {
+	var off, way float64
+	for i, v := range k.Params() {
+		off += square(float64(params[i]) - float64(v))
+		way += square(float64(v) - float64(k.begin[i]))
+	}
+	return math.Sqrt(off / math.Max(way, math.SmallestNonzeroFloat64))
+}
+
+// compare holds a checkpoint of a version against where the calm job is.
+func (k *calmJob) compare(dir string, version int64) error {
+	if k.last > 0 && version != k.last {
+		return nil
+	}
+	c, err := checkpoint.Open(dir)
+	if err != nil {
+		return nil // the invariant of checkpoints says so
+	}
+	s, err := c.Shard(0, c.Manifest().Params)
+	if err != nil {
+		return err
+	}
+	if len(s.Params) != len(k.Params()) {
+		return &unlike{fmt.Sprintf("%s has %d parameters, the model %d", dir, len(s.Params), len(k.Params()))}
+	}
+	k.compared++
+	if k.apart > 0 {
+		apart, allowed := k.from(s.Params), k.apart
+		if k.twin != nil && !(apart <= allowed) {
+			twin := k.from(k.twin.Params())
+			if allowed = max(allowed, roundingFor*twin); allowed > unstable {
+				k.compared--
+				return fmt.Errorf("%w: at version %d a rounding has become %.2g of the way, as training is not stable", errNoCalm, version, twin)
+			}
+		}
+		if !(apart <= allowed) {
+			return &unlike{fmt.Sprintf("%s: the parameters of version %d are %.3g of the way since the beginning apart from those of a calm job, at most %.2g", dir, version, apart, allowed)}
+		}
+		k.worst, k.allowed = max(k.worst, apart), max(k.allowed, allowed)
+		return nil
+	}
+	if err := sameVector(dir, "parameters", version, s.Params, k.Params()); err != nil {
+		return err
+	}
+	_, opt := k.State()
+	for _, slot := range opt.Slots {
+		i := slices.IndexFunc(s.Slots, func(o checkpoint.Slot) bool { return o.Name == slot.Name })
+		if i < 0 {
+			return &unlike{fmt.Sprintf("%s: version %d is without the optimiser's %s", dir, version, slot.Name)}
+		}
+		if err := sameVector(dir, slot.Name, version, s.Slots[i].Data, slot.Data); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func square(x float64) float64 { return x * x }
+
+// sameVector says where two vectors differ.
+func sameVector(dir, what string, version int64, got, want []float32) error {
+	n, first := 0, -1
+	for i := range want {
+		if math.Float32bits(got[i]) != math.Float32bits(want[i]) {
+			if n++; first < 0 {
+				first = i
+			}
+		}
+	}
+	if n == 0 {
+		return nil
+	}
+	return &unlike{fmt.Sprintf("%s: %s of version %d differ in %d of %d elements from those of a calm job, first element %d: %v, want %v",
+		dir, what, version, n, len(want), first, got[first], want[first])}
+}

@@ -1,0 +1,235 @@
+package console
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/term"
+
+	"star/coord"
+	"star/internal/settings"
+	"star/modes"
+)
+
+// Screen shows a job: on a terminal a live table under the lines of its processes, elsewhere a plain line now and then.
+// Its methods may be called from several goroutines.
+type Screen struct {
+	w     io.Writer
+	who   string // in front of plain lines
+	fd    int
+	live  bool
+	color bool
+	plain bool
+	json  bool
+	every time.Duration // between plain lines
+
+	mu     sync.Mutex
+	drawn  []string
+	phase  string
+	begun  bool
+	last   time.Time
+	closed bool
+	waits  string // what the last plain line said that the job waits for
+
+	tracebacks map[string]string // the process that printed each one first
+}
+
+// tracebacksKept bounds how many tracebacks are remembered: programs that go on may print any number.
+const tracebacksKept = 100
+
+// NewScreen is a screen on standard error, as --progress and --log-format say.
+func NewScreen(job *settings.Job) *Screen {
+	fd := int(os.Stderr.Fd())
+	tty := term.IsTerminal(fd) && os.Getenv("TERM") != "dumb"
+	return &Screen{
+		w: os.Stderr, who: "run", fd: fd, every: 5 * time.Second,
+		live:  job.Progress == "auto" && tty,
+		color: tty && os.Getenv("NO_COLOR") == "",
+		plain: job.Progress == "plain" || job.Progress == "auto" && !tty,
+		json:  job.LogFormat == "json",
+	}
+}
+
+// NewScreenOn is a screen on out: a table where out is a terminal, else a plain line from who each time.
+func NewScreenOn(out io.Writer, who string, every time.Duration) *Screen {
+	s := &Screen{w: out, who: who, every: every, plain: true}
+	if f, ok := out.(*os.File); ok {
+		s.fd = int(f.Fd())
+		s.live = term.IsTerminal(s.fd) && os.Getenv("TERM") != "dumb"
+	}
+	s.color = s.live && os.Getenv("NO_COLOR") == ""
+	return s
+}
+
+// Format is the log format of the processes.
+func (s *Screen) Format() string {
+	if s.json {
+		return "json"
+	}
+	return "text"
+}
+
+// Say prints a line of a process. JSON lines stay as they are.
+func (s *Screen) Say(who, line string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.erase()
+	s.line(who, line)
+	s.draw()
+}
+
+// Relay prints a block of lines of a process. Of a traceback that another process has printed before it prints the last line only.
+func (s *Screen) Relay(who string, block []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if key := strings.Join(block, "\n"); len(block) > 1 {
+		switch first, ok := s.tracebacks[key]; {
+		case ok && first != who:
+			block = []string{fmt.Sprintf("%s (the traceback is that of %s)", block[len(block)-1], first)}
+		case s.tracebacks == nil:
+			s.tracebacks = map[string]string{key: who}
+		case len(s.tracebacks) < tracebacksKept:
+			s.tracebacks[key] = who
+		}
+	}
+	s.erase()
+	for _, text := range block {
+		s.line(who, text)
+	}
+	s.draw()
+}
+
+// line writes one line of a process: with --log-format json as JSON, which the lines of processes
+// are already, but for their last words.
+func (s *Screen) line(who, text string) {
+	switch {
+	case !s.json:
+		fmt.Fprintf(s.w, "%-8s | %s\n", who, text)
+	case strings.HasPrefix(text, "{") && json.Valid([]byte(text)):
+		fmt.Fprintln(s.w, text)
+	default:
+		slog.New(slog.NewJSONHandler(s.w, nil)).Info(text, "from", who)
+	}
+}
+
+// Show takes in the state of the job, and shows it.
+func (s *Screen) Show(st coord.Status) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.phase = st.Phase
+	s.begun = s.begun || s.phase != "" && s.phase != "joining"
+	if s.closed {
+		return
+	}
+	if s.live {
+		width, height := 100, 0
+		if w, h, err := term.GetSize(s.fd); err == nil && w > 20 {
+			width, height = w, h
+		}
+		s.erase()
+		s.drawn = fit(Table(st, width), height)
+		s.draw()
+		return
+	}
+	if !s.plain || time.Since(s.last) < s.every {
+		return
+	}
+	s.last = time.Now()
+	if st.Phase == "joining" {
+		if st.Waiting != s.waits { // else the coordinator says now and then for how long
+			s.line(s.who, "waiting for "+st.Waiting)
+		}
+		s.waits = st.Waiting
+		return
+	}
+	text := fmt.Sprintf("%s  mode %s  v%d  %s%s", st.Phase, st.Mode, st.Version, progress(st), extremes(st))
+	for _, w := range st.Workers {
+		if w.Slowdown > 0 {
+			text += fmt.Sprintf("  %s worker %d %.1fx %s", slowMark, w.Worker, w.Slowdown, w.Cause)
+		}
+	}
+	if st.Short > 0 {
+		text += fmt.Sprintf("  waits for workers, at least %d are wanted (--min-workers)", st.Short)
+	}
+	if st.Refused != nil {
+		text += "  " + cut(refusal(st), 60)
+	}
+	s.line(s.who, text)
+}
+
+// extremes are who computes for the shortest and the longest time. In a queue of samples that says nothing of who is slow: rounds are as long as each
+// other, and who is fast takes more of them.
+func extremes(st coord.Status) string {
+	ws := slices.DeleteFunc(slices.Clone(st.Workers), func(w coord.WorkerStatus) bool { return w.Compute <= 0 || w.State == "absent" })
+	if p, err := modes.Parse(st.Mode, len(st.Workers)); err == nil && p.Queue > 0 || len(ws) == 0 {
+		return ""
+	}
+	slowest, fastest := ws[0], ws[0]
+	for _, w := range ws {
+		if w.Compute > slowest.Compute {
+			slowest = w
+		}
+		if w.Compute < fastest.Compute {
+			fastest = w
+		}
+	}
+	return fmt.Sprintf("  compute %s (worker %d) to %s (worker %d)", Seconds(fastest.Compute), fastest.Worker, Seconds(slowest.Compute), slowest.Worker)
+}
+
+// fit shortens a table to what a terminal of that height shows with the cursor below it
+// and a line above: what has scrolled away could not be erased, and some terminals keep
+// what is erased from the first line on. A height of 0 is not known.
+func fit(lines []string, height int) []string {
+	room := max(height-2, 2)
+	if height <= 0 || len(lines) <= room {
+		return lines
+	}
+	return append(lines[:room-1:room-1], fmt.Sprintf("  … %d more", len(lines)-room+1))
+}
+
+// Training reports whether the job has begun. While another coordinator takes it over members join again: it has.
+func (s *Screen) Training() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.begun
+}
+
+// Reopen starts the screen again after Close.
+func (s *Screen) Reopen() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.phase, s.begun, s.closed = "", false, false
+}
+
+// Close removes the table, because the summary follows.
+func (s *Screen) Close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.erase()
+	s.drawn, s.closed = nil, true
+}
+
+// erase goes up over what was drawn and clears it.
+func (s *Screen) erase() {
+	if n := len(s.drawn); n > 0 && s.live {
+		fmt.Fprintf(s.w, "\x1b[%dA\x1b[J", n)
+	}
+}
+
+func (s *Screen) draw() {
+	if !s.live || len(s.drawn) == 0 {
+		return
+	}
+	text := strings.Join(s.drawn, "\n") + "\n"
+	if s.color {
+		text = strings.ReplaceAll(text, " "+slowMark+" ", " \x1b[31;1m"+slowMark+"\x1b[0m ")
+	}
+	io.WriteString(s.w, text)
+}

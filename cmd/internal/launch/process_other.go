@@ -1,0 +1,10 @@
+//go:build unix && !linux
+
+package launch
+
+import "syscall"
+
+// Attributes keep a terminal's Ctrl-C from a process, because its parent tells it.
+func Attributes() *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Setpgid: true}
+}

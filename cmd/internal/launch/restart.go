@@ -1,0 +1,185 @@
+package launch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"star/internal/exitcode"
+	"star/internal/settings"
+	"star/job/options"
+	"star/job/process"
+	"star/runlog"
+	"star/runlog/parts"
+	"star/train/checkpoint"
+)
+
+// reached is how far a job has come.
+type reached struct {
+	version, samples int64
+}
+
+func (r *reached) at(version, samples int64) {
+	if version > r.version {
+		*r = reached{version, samples}
+	}
+}
+
+// Attempts runs the job, and begins it again from its last checkpoint when it fails, as often as --restarts says.
+func (r *Launch) Attempts(ctx context.Context) error {
+	r.job.Resume = options.ResumeFrom(r.job)
+	r.resume = r.job.Resume
+	before := Generation(Checkpoints(r.job))
+	begun := false // to train, in any attempt
+	for again := 1; ; again++ {
+		r.since = time.Now()
+		err := r.run(ctx)
+		begun = begun || r.training()
+		if err == nil || again > r.job.Restarts || !begun || !mends(ctx, err) {
+			return r.report(err)
+		}
+		r.Screen.Reopen()
+		from, news, unseen := r.last(before)
+		if unseen != nil {
+			return r.report(fmt.Errorf("%w; it is not begun again, because nobody knows what it has saved: %v", err, unseen))
+		}
+		r.Screen.Say("run", fmt.Sprintf("%v: restart %d of %d, %s", err, again, r.job.Restarts, news))
+		r.resume = from
+		r.result.Reset()
+	}
+}
+
+// training says whether the training has begun in this attempt of the job: the screen asks only now and then, the run log says it, too.
+func (r *Launch) training() bool {
+	if r.Screen.Training() {
+		return true
+	}
+	name := filepath.Join(r.job.Out, process.RunLogName)
+	info, err := os.Stat(name)
+	return err == nil && info.ModTime().After(r.since) && Began(name)
+}
+
+// Began says whether the run log of that name tells that the training has begun.
+func Began(name string) (begun bool) {
+	f, err := parts.Open(name)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	runlog.Read(f, name, func(l runlog.Line) error { // a log that is cut short counts as far as it goes
+		if _, begun = l.Entry.(runlog.Train); begun {
+			return errBegun
+		}
+		return nil
+	})
+	return begun
+}
+
+// errBegun ends the reading of a log.
+var errBegun = errors.New("the training has begun")
+
+// Checkpoints is where those of a job are.
+func Checkpoints(job *settings.Job) string {
+	if job.Checkpoint != "" {
+		return job.Checkpoint
+	}
+	return filepath.Join(job.Out, process.CheckpointsDir)
+}
+
+// mends says whether a failure may be gone when the job is begun again: not one of settings, data or members, which are found
+// before training, nor of the mathematics, nor what somebody wanted.
+func mends(ctx context.Context, err error) bool {
+	var child *childError
+	if ctx.Err() != nil || !errors.As(err, &child) {
+		return false
+	}
+	switch child.code {
+	case exitcode.Corrupt, exitcode.Missing, exitcode.Diverged, exitcode.Refused, exitcode.Disagree,
+		128 + int(syscall.SIGINT), 128 + int(syscall.SIGTERM):
+		return false
+	}
+	return true
+}
+
+// Generation is the highest of the attempts that have left a checkpoint.
+func Generation(place string) (g int64) {
+	found, _ := checkpoint.List(place) // where there are none, there was no attempt
+	for _, f := range found {
+		g = max(g, f.Generation)
+	}
+	return g
+}
+
+// last is what the job goes on with: its newest checkpoint that is whole, or what it began with. news says what is lost. Lives
+// up to before were other jobs. The error is of an object store that does not say what it has.
+func (r *Launch) last(before int64) (from, news string, unseen error) {
+	end := r.far
+	if r.Spread == nil {
+		end.read(filepath.Join(r.job.Out, process.RunLogName))
+	}
+	passed := 0
+	c, skipped, err := checkpoint.Latest(Checkpoints(r.job))
+	if errors.Is(err, checkpoint.ErrRefused) || errors.Is(err, checkpoint.ErrUnreachable) {
+		return "", "", err
+	}
+	if err == nil && c.Manifest().Generation > before {
+		m := c.Manifest()
+		for range skipped {
+			passed++
+		}
+		news = fmt.Sprintf("from %s of version %d and %d samples", c.Dir(), m.Version, m.Samples)
+		if passed > 0 {
+			news += fmt.Sprintf(" (%d newer ones are damaged)", passed)
+		}
+		return c.Dir(), news + lostSince(end, m.Version, m.Samples), nil
+	}
+	start := reached{}
+	news = "from the beginning, because it had no checkpoint yet"
+	if r.job.Resume != "" {
+		news = "from --resume " + r.job.Resume + ", because it had no checkpoint of its own yet"
+		if m, ok := resumed(r.job.Resume); ok {
+			start = reached{m.Version, m.Samples}
+		}
+	}
+	return r.job.Resume, news + lostSince(end, start.version, start.samples), nil
+}
+
+func lostSince(end reached, version, samples int64) string {
+	return fmt.Sprintf("; lost: %d updates, %d samples", max(0, end.version-version), max(0, end.samples-samples))
+}
+
+// resumed describes the checkpoint that --resume means.
+func resumed(place string) (checkpoint.Manifest, bool) {
+	if checkpoint.Complete(place) {
+		m, err := checkpoint.Describe(place)
+		return m, err == nil
+	}
+	sub := filepath.Join(place, process.CheckpointsDir)
+	if info, err := os.Stat(sub); err == nil && info.IsDir() {
+		place = sub
+	}
+	c, _, err := checkpoint.Latest(place)
+	if err != nil {
+		return checkpoint.Manifest{}, false
+	}
+	return c.Manifest(), true
+}
+
+// read adds what a run log knows: it is written about once a second.
+func (r *reached) read(path string) {
+	f, err := parts.Open(path)
+	if err != nil {
+		return
+	}
+	defer f.Close()
+	runlog.Read(f, path, func(l runlog.Line) error { // one that was cut short counts as far as it goes
+		if e, ok := l.Entry.(runlog.Fire); ok {
+			r.at(e.Version, e.Samples)
+		}
+		return nil
+	})
+}

@@ -1,8 +1,0 @@
-//go:build !linux
-
-package main
-
-import "errors"
-
-func mountMemory(string, int64) error { return errors.ErrUnsupported }
-func unmountMemory(string) error      { return errors.ErrUnsupported }
