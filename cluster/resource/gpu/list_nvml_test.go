@@ -10,12 +10,12 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
-	"github.com/NVIDIA/go-nvml/pkg/nvml/mock/dgxa100"
+	"github.com/NVIDIA/go-nvml/pkg/nvml/mock/server"
 	"github.com/google/go-cmp/cmp"
 )
 
 // divide makes a GPU of dgx one in MIG mode, with these slices; a nil one could be made.
-func divide(d *dgxa100.Device, parts ...*mock.Device) {
+func divide(d *server.Device, parts ...*mock.Device) {
 	d.MigMode = nvml.DEVICE_MIG_ENABLE
 	d.GetMaxMigDeviceCountFunc = func() (int, nvml.Return) { return len(parts), nvml.SUCCESS }
 	d.GetMigDeviceHandleByIndexFunc = func(i int) (nvml.Device, nvml.Return) {
@@ -46,7 +46,7 @@ func init() {
 	children["list"] = func() { printDevices(os.Stdout, func() ([]Device, error) { return list(dgx()) }) }
 	children["list fails"] = func() {
 		printDevices(os.Stdout, func() ([]Device, error) {
-			return list(&dgxa100.Server{Interface: mock.Interface{InitFunc: func() nvml.Return { return nvml.ERROR_DRIVER_NOT_LOADED }}})
+			return list(&server.Server{Interface: mock.Interface{InitFunc: func() nvml.Return { return nvml.ERROR_DRIVER_NOT_LOADED }}})
 		})
 	}
 	children["list hangs"] = func() { time.Sleep(time.Hour) }
@@ -57,20 +57,20 @@ func TestListNVML(t *testing.T) {
 	const name = "Mock NVIDIA A100-SXM4-40GB"
 	for _, c := range []struct {
 		name   string
-		set    func(*dgxa100.Server)
+		set    func(*server.Server)
 		want   []Device
 		error_ string
 	}{
 		{name: "whole", want: []Device{{0, "u0", name, 0, 0, 40 << 30 / 16 * 15}, {1, "u1", name, 0, 0, 40 << 30 / 16 * 15}}},
-		{name: "an old driver", set: func(s *dgxa100.Server) {
+		{name: "an old driver", set: func(s *server.Server) {
 			for _, d := range s.Devices[:2] {
-				d.(*dgxa100.Device).GetMemoryInfo_v2Func = func() (nvml.Memory_v2, nvml.Return) { return nvml.Memory_v2{}, nvml.ERROR_FUNCTION_NOT_FOUND }
+				d.(*server.Device).GetMemoryInfo_v2Func = func() (nvml.Memory_v2, nvml.Return) { return nvml.Memory_v2{}, nvml.ERROR_FUNCTION_NOT_FOUND }
 			}
 		}, want: []Device{{0, "u0", name, 0, 0, 40 << 30}, {1, "u1", name, 0, 0, 40 << 30}}},
-		{name: "divided", set: func(s *dgxa100.Server) {
+		{name: "divided", set: func(s *server.Server) {
 			divide(gpu0(s), slice("m0", 3, 20<<30), nil, slice("m1", 1, 0))
 		}, want: []Device{{0, "m0", name, 3, 7, 20<<30 - 1000}, {0, "m1", name, 1, 7, 19968 << 20}, {1, "u1", name, 0, 0, 40 << 30 / 16 * 15}}},
-		{name: "divided into four", set: func(s *dgxa100.Server) {
+		{name: "divided into four", set: func(s *server.Server) {
 			divide(gpu0(s), slice("m0", 2, 2000))
 			gpu0(s).GetGpuInstanceProfileInfoFunc = func(p int) (nvml.GpuInstanceProfileInfo, nvml.Return) {
 				if p == nvml.GPU_INSTANCE_PROFILE_4_SLICE {
@@ -79,21 +79,21 @@ func TestListNVML(t *testing.T) {
 				return nvml.GpuInstanceProfileInfo{}, nvml.ERROR_NOT_SUPPORTED
 			}
 		}, want: []Device{{0, "m0", name, 2, 4, 1000}, {1, "u1", name, 0, 0, 40 << 30 / 16 * 15}}},
-		{name: "in MIG mode, not divided", set: func(s *dgxa100.Server) { divide(gpu0(s), nil, nil) }, want: []Device{{1, "u1", name, 0, 0, 40 << 30 / 16 * 15}}},
-		{name: "one lost", set: func(s *dgxa100.Server) {
+		{name: "in MIG mode, not divided", set: func(s *server.Server) { divide(gpu0(s), nil, nil) }, want: []Device{{1, "u1", name, 0, 0, 40 << 30 / 16 * 15}}},
+		{name: "one lost", set: func(s *server.Server) {
 			gpu0(s).GetUUIDFunc = func() (string, nvml.Return) { return "", nvml.ERROR_GPU_IS_LOST }
 		}, want: []Device{{1, "u1", name, 0, 0, 40 << 30 / 16 * 15}}},
-		{name: "all lost", set: func(s *dgxa100.Server) {
+		{name: "all lost", set: func(s *server.Server) {
 			s.DeviceGetHandleByIndexFunc = func(int) (nvml.Device, nvml.Return) { return nil, nvml.ERROR_GPU_IS_LOST }
 		}, error_: "GPU 1: "},
-		{name: "no library", set: func(s *dgxa100.Server) {
-			*s = dgxa100.Server{} // every call but Init panics
+		{name: "no library", set: func(s *server.Server) {
+			*s = server.Server{} // every call but Init panics
 			s.InitFunc = func() nvml.Return { return nvml.ERROR_LIBRARY_NOT_FOUND }
 		}, error_: "no NVML here"},
 	} {
 		s := dgx()
 		for i, d := range s.Devices[:2] {
-			d.(*dgxa100.Device).UUID = []string{"u0", "u1"}[i]
+			d.(*server.Device).UUID = []string{"u0", "u1"}[i]
 		}
 		s.DeviceGetCountFunc = func() (int, nvml.Return) { return 2, nvml.SUCCESS }
 		if c.set != nil {

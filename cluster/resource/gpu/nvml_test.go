@@ -16,15 +16,16 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock/dgxa100"
+	"github.com/NVIDIA/go-nvml/pkg/nvml/mock/server"
 
 	"star"
 )
 
 // dgx is go-nvml's mock of a DGX A100 with what it does not play: GPUs at work.
-func dgx() *dgxa100.Server {
+func dgx() *server.Server {
 	s := dgxa100.New()
 	for _, d := range s.Devices {
-		d := d.(*dgxa100.Device)
+		d := d.(*server.Device)
 		d.MemoryInfo.Used = 10 << 30
 		work(&d.Device, d.MemoryInfo.Total)
 	}
@@ -68,7 +69,7 @@ func work(d *mock.Device, total uint64) {
 	d.GetMaxPcieLinkWidthFunc = func() (int, nvml.Return) { return 16, nvml.SUCCESS }
 }
 
-func gpu0(s *dgxa100.Server) *dgxa100.Device { return s.Devices[0].(*dgxa100.Device) }
+func gpu0(s *server.Server) *server.Device { return s.Devices[0].(*server.Device) }
 
 // atWork is what a GPU of dgx shows.
 func atWork() map[star.Metric]float64 {
@@ -118,7 +119,7 @@ func TestProbe(t *testing.T) {
 	on, off := true, false
 	for _, c := range []struct {
 		name   string
-		set    func(*dgxa100.Server, *dgxa100.Device)
+		set    func(*server.Server, *server.Device)
 		lacks  []star.Metric
 		shows  map[star.Metric]float64
 		mig    *bool
@@ -126,7 +127,7 @@ func TestProbe(t *testing.T) {
 	}{
 		{name: "at work", mig: &off},
 		{name: "not supported is absent", mig: &off, lacks: []star.Metric{star.GPUPower, star.GPUPowerCap, star.GPULinkIn, star.GPULinkOut, star.GPULinkShare, star.GPUMemClock},
-			set: func(_ *dgxa100.Server, d *dgxa100.Device) {
+			set: func(_ *server.Server, d *server.Device) {
 				d.GetPowerUsageFunc, d.GetEnforcedPowerLimitFunc = no, func() (uint32, nvml.Return) { return 7, nvml.ERROR_NO_PERMISSION }
 				d.GetPcieThroughputFunc = func(nvml.PcieUtilCounter) (uint32, nvml.Return) { return 7, nvml.ERROR_NOT_SUPPORTED }
 				d.GetMaxPcieLinkWidthFunc = func() (int, nvml.Return) { return 16, nvml.ERROR_NOT_SUPPORTED }
@@ -139,20 +140,20 @@ func TestProbe(t *testing.T) {
 				}
 			}},
 		{name: "cannot be what it says", mig: &off, lacks: []star.Metric{star.GPUUse, star.GPUMemory, star.GPUPower, star.GPULinkShare},
-			set: func(_ *dgxa100.Server, d *dgxa100.Device) {
+			set: func(_ *server.Server, d *server.Device) {
 				d.GetUtilizationRatesFunc = func() (nvml.Utilization, nvml.Return) { return nvml.Utilization{Gpu: 101}, nvml.SUCCESS }
 				d.GetMemoryInfo_v2Func = func() (nvml.Memory_v2, nvml.Return) { return nvml.Memory_v2{Total: 1, Used: 2}, nvml.SUCCESS }
 				d.GetPowerUsageFunc = func() (uint32, nvml.Return) { return 1<<32 - 1, nvml.SUCCESS }
 				d.GetMaxPcieLinkWidthFunc = func() (int, nvml.Return) { return 0, nvml.SUCCESS }
 			}},
-		{name: "in slices", mig: &on, lacks: []star.Metric{star.GPUUse}, set: func(_ *dgxa100.Server, d *dgxa100.Device) {
+		{name: "in slices", mig: &on, lacks: []star.Metric{star.GPUUse}, set: func(_ *server.Server, d *server.Device) {
 			d.SetMigMode(nvml.DEVICE_MIG_ENABLE)
 			d.GetUtilizationRatesFunc = func() (nvml.Utilization, nvml.Return) { return nvml.Utilization{}, nvml.ERROR_NOT_SUPPORTED }
 		}},
-		{name: "cannot be sliced", set: func(_ *dgxa100.Server, d *dgxa100.Device) {
+		{name: "cannot be sliced", set: func(_ *server.Server, d *server.Device) {
 			d.GetMigModeFunc = func() (int, int, nvml.Return) { return 1, 1, nvml.ERROR_NOT_SUPPORTED }
 		}},
-		{name: "an old driver", shows: map[star.Metric]float64{star.GPUThrottle: 0x80, star.GPUMemory: 0.25}, set: func(s *dgxa100.Server, d *dgxa100.Device) {
+		{name: "an old driver", shows: map[star.Metric]float64{star.GPUThrottle: 0x80, star.GPUMemory: 0.25}, set: func(s *server.Server, d *server.Device) {
 			newer := []string{"nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetMigMode"}
 			s.LookupSymbolFunc = func(f string) error {
 				if slices.Contains(newer, f) {
@@ -163,13 +164,13 @@ func TestProbe(t *testing.T) {
 			d.GetCurrentClocksEventReasonsFunc, d.GetMemoryInfo_v2Func, d.GetMigModeFunc = nil, nil, nil // a call panics
 			d.GetCurrentClocksThrottleReasonsFunc = func() (uint64, nvml.Return) { return nvml.ClocksThrottleReasonHwPowerBrakeSlowdown, nvml.SUCCESS }
 		}},
-		{name: "memory of old", mig: &off, shows: map[star.Metric]float64{star.GPUMemory: 0.25}, set: func(_ *dgxa100.Server, d *dgxa100.Device) {
+		{name: "memory of old", mig: &off, shows: map[star.Metric]float64{star.GPUMemory: 0.25}, set: func(_ *server.Server, d *server.Device) {
 			d.GetMemoryInfo_v2Func = func() (nvml.Memory_v2, nvml.Return) { return nvml.Memory_v2{}, nvml.ERROR_FUNCTION_NOT_FOUND }
 		}},
-		{name: "lost", error_: "the gpu_temp of GPU GPU-", set: func(_ *dgxa100.Server, d *dgxa100.Device) {
+		{name: "lost", error_: "the gpu_temp of GPU GPU-", set: func(_ *server.Server, d *server.Device) {
 			d.GetTemperatureFunc = func(nvml.TemperatureSensors) (uint32, nvml.Return) { return 0, nvml.ERROR_GPU_IS_LOST }
 		}},
-		{name: "to be reset", error_: "the clocks-event reasons of GPU GPU-", set: func(_ *dgxa100.Server, d *dgxa100.Device) {
+		{name: "to be reset", error_: "the clocks-event reasons of GPU GPU-", set: func(_ *server.Server, d *server.Device) {
 			d.GetCurrentClocksEventReasonsFunc = func() (uint64, nvml.Return) { return 0, nvml.ERROR_RESET_REQUIRED }
 		}},
 	} {
@@ -246,7 +247,7 @@ func TestProbeNothing(t *testing.T) {
 func TestOpen(t *testing.T) {
 	for _, c := range []struct {
 		name, device string
-		set          func(*dgxa100.Server)
+		set          func(*server.Server)
 		index        int // of the GPU that is found
 		error_       string
 		final        bool
@@ -256,7 +257,7 @@ func TestOpen(t *testing.T) {
 		{name: "UUID", device: "GPU-aa02", index: 2, shutdowns: 1},
 		{name: "beginning of a UUID", device: "GPU-aa", index: 2, shutdowns: 1},
 		{name: "of several", device: "GPU-", error_: "more than one GPU", final: true, shutdowns: 1},
-		{name: "of one, and a lost one", device: "GPU-bb", index: 3, shutdowns: 1, set: func(s *dgxa100.Server) {
+		{name: "of one, and a lost one", device: "GPU-bb", index: 3, shutdowns: 1, set: func(s *server.Server) {
 			was := s.DeviceGetHandleByIndexFunc
 			s.DeviceGetHandleByIndexFunc = func(i int) (nvml.Device, nvml.Return) {
 				if i == 0 {
@@ -267,22 +268,22 @@ func TestOpen(t *testing.T) {
 		}},
 		{name: "no such index", device: "8", error_: `no GPU "8" among the 8`, final: true, shutdowns: 1},
 		{name: "no such UUID", device: "GPU-ff", error_: `no GPU "GPU-ff" among the 8`, final: true, shutdowns: 1},
-		{name: "lost", device: "0", error_: "GPU 0: ", shutdowns: 1, set: func(s *dgxa100.Server) {
+		{name: "lost", device: "0", error_: "GPU 0: ", shutdowns: 1, set: func(s *server.Server) {
 			s.DeviceGetHandleByIndexFunc = func(int) (nvml.Device, nvml.Return) { return nil, nvml.ERROR_GPU_IS_LOST }
 		}},
-		{name: "no library", device: "0", error_: "no NVML here", final: true, set: func(s *dgxa100.Server) {
-			*s = dgxa100.Server{} // every call but Init panics
+		{name: "no library", device: "0", error_: "no NVML here", final: true, set: func(s *server.Server) {
+			*s = server.Server{} // every call but Init panics
 			s.InitFunc = func() nvml.Return { return nvml.ERROR_LIBRARY_NOT_FOUND }
 		}},
-		{name: "no driver yet", device: "0", error_: "NVML does not start", set: func(s *dgxa100.Server) {
-			*s = dgxa100.Server{}
+		{name: "no driver yet", device: "0", error_: "NVML does not start", set: func(s *server.Server) {
+			*s = server.Server{}
 			s.InitFunc = func() nvml.Return { return nvml.ERROR_DRIVER_NOT_LOADED }
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := dgx()
 			for i, uuid := range []string{"GPU-b0", "GPU-cc", "GPU-aa02", "GPU-bb1", "GPU-d0", "GPU-d1", "GPU-d2", "GPU-d3"} {
-				s.Devices[i].(*dgxa100.Device).UUID = uuid
+				s.Devices[i].(*server.Device).UUID = uuid
 			}
 			if c.set != nil {
 				c.set(s)
@@ -301,7 +302,7 @@ func TestOpen(t *testing.T) {
 			case err != nil:
 				t.Fatal(err)
 			default:
-				if got := p.(*probe).id.UUID; got != s.Devices[c.index].(*dgxa100.Device).UUID {
+				if got := p.(*probe).id.UUID; got != s.Devices[c.index].(*server.Device).UUID {
 					t.Errorf("found %s", got)
 				}
 				p.close()
@@ -335,7 +336,7 @@ func TestSlice(t *testing.T) {
 	delete(want, star.GPUUse)
 	want[star.GPUMemory] = 0.9
 	wants(t, &l.Metrics, want)
-	if l.UUID != "MIG-7" || l.GPU != gpu0(s).Name || l.MIG == nil || !*l.MIG {
+	if l.UUID != "MIG-7" || l.GPU != gpu0(s).Config.Name || l.MIG == nil || !*l.MIG {
 		t.Errorf("%+v", l)
 	}
 }
