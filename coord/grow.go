@@ -153,6 +153,7 @@ func (c *Coordinator) resize() error {
 type shortage struct {
 	since time.Time // zero: there are enough
 	held  []engine.Ready
+	last  string // the worker that was lost last, and why; empty: none since there were enough
 }
 
 // short says whether the job waits for workers to come.
@@ -176,7 +177,7 @@ func (c *Coordinator) thin() {
 	switch {
 	case lacks == c.short() || c.mover.holds():
 	case lacks:
-		c.shortage = shortage{since: time.Now()}
+		c.shortage.since = time.Now()
 		c.cfg.RunLog.Write(c.elapsed(), runlog.Short{Workers: live, Least: c.least()})
 		c.log.Warn("waiting for workers", "there", live, "at_least", c.least(), "for", c.cfg.JoinTimeout)
 	default:
@@ -224,6 +225,9 @@ func (c *Coordinator) watchSize(now time.Time) error {
 	if now.Sub(c.shortage.since) < c.cfg.JoinTimeout {
 		return nil
 	}
-	return &Error{exitcode.Lost, fmt.Sprintf("only %d workers are left, of at least %d (--min-workers), and nobody has come for %v (--join-timeout): resume from a checkpoint",
-		c.engine.Live(), c.least(), c.cfg.JoinTimeout)}
+	text := fmt.Sprintf("only %d workers are left, of at least %d (--min-workers), and none has joined for %v (--join-timeout): resume from a checkpoint", c.engine.Live(), c.least(), c.cfg.JoinTimeout)
+	if c.shortage.last != "" {
+		text += "; the last loss: " + c.shortage.last
+	}
+	return &Error{exitcode.Lost, text}
 }

@@ -233,6 +233,7 @@ func (c *Coordinator) removeWorker(p *peer, why string) {
 		c.log.Warn("a worker is gone before the start", "worker", p.rank, "reason", transport.Brief(why))
 		return
 	}
+	c.shortage.last = fmt.Sprintf("worker %d: %s", p.rank, transport.Brief(why))
 	a := c.engine.Worker(star.Worker(p.rank))
 	at := c.elapsed()
 	line := runlog.Leave{Worker: star.Worker(p.rank), Peer: p.conn.Peer(), Why: why}
