@@ -142,9 +142,6 @@ func Run(jobs []*Job, clusters map[string]Cluster, o Options) ([]Outcome, error)
 	out := make([]Outcome, len(jobs))
 	apart(jobs, out, func(vc string, of []*Job) []Outcome {
 		c := clusters[vc]
-		if program := programs[o.Policy]; program != nil && o.Compat&ElasticFlow != 0 {
-			return program(of, c, o)
-		}
 		switch kind {
 		case ofMachines:
 			return either(of, c, o)
@@ -175,14 +172,6 @@ func apart(jobs []*Job, out []Outcome, simulate func(vc string, jobs []*Job) []O
 			out[indices[k]] = o
 		}
 	}
-}
-
-// programs are policies of ElasticFlow's program that decide otherwise than the policy of that name.
-var programs = map[string]func([]*Job, Cluster, Options) []Outcome{
-	"tiresias": func(jobs []*Job, c Cluster, o Options) []Outcome { return elasticTiresias(jobs, c, o.Slot) },
-	"gandiva":  func(jobs []*Job, c Cluster, o Options) []Outcome { return elasticGandiva(jobs, c, o.Slot) },
-	"themis":   func(jobs []*Job, c Cluster, o Options) []Outcome { return themisProgram(jobs, c, o.Slot) },
-	"chronus":  func(jobs []*Job, c Cluster, o Options) []Outcome { return chronusProgram(jobs, c, o.Slot) },
 }
 
 func isElasticFlow(policy string) bool { return policy == "ef" || policy == "ef-admission" }
@@ -216,13 +205,14 @@ func (o Options) simulation(jobs []*Job) simulation {
 
 // originals are the policies that each original's program has, but for AlloX's (mixedPolicies).
 var originals = map[Compat][]string{
-	ElasticFlow: {"edf", "gandiva", "tiresias", "themis", "chronus"},
+	ElasticFlow: {"edf"},
 	Lucid:       {"fifo", "sjf", "srtf", "srsf", "qssf", "tiresias", "lucid"},
 	Muri:        {"srtf", "srsf", "tiresias"},
 }
 
 // elsewhere are the policies that each original's program has, and that only the module star/sched/originals follows.
-var elsewhere = map[Compat][]string{ElasticFlow: {"ef", "ef-admission", "edf-admission"}, Muri: {"muri-s", "muri-l"}}
+var elsewhere = map[Compat][]string{
+	ElasticFlow: {"ef", "ef-admission", "edf-admission", "gandiva", "tiresias", "themis", "chronus"}, Muri: {"muri-s", "muri-l"}}
 
 // Heed is which of the options something is done of that decides as these say: of the policy itself, or of the others of its original, with which it is compared.
 type Heed struct {
@@ -237,7 +227,7 @@ func (o Options) Heeds(jobs []*Job) (h Heed) {
 	mixed := kind == ofMachines
 	h.Alpha, h.Profiling, h.Users = mixed, mixed, mixed
 	planned := slices.ContainsFunc(jobs, func(j *Job) bool { return j.Rates != nil })
-	h.Slot = kind == ofShares || o.Policy == "themis" || planned && slices.Contains(originals[ElasticFlow], o.Policy)
+	h.Slot = kind == ofShares || o.Policy == "themis" || planned && slices.Contains(slices.Concat(originals[ElasticFlow], elsewhere[ElasticFlow]), o.Policy)
 	_, live := livePolicies[o.Policy]
 	h.Resize = live && !mixed && o.Compat == 0
 	h.Compat = o.Compat == AlloX && mixed || slices.Contains(originals[o.Compat], o.Policy)

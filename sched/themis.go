@@ -48,41 +48,42 @@ func (p *fairness) Decide(s *State) {
 
 // shares is the share of the time in which each job is to run.
 func (p *fairness) shares(now float64, gpus int) map[*Task]float64 {
-	claims := make([]claim, len(p.jobs))
+	claims := make([]Claim, len(p.jobs))
 	for i, t := range p.jobs {
-		claims[i] = claim{left: t.thought(), waited: now - t.Submit, alone: max(t.Duration*t.guess(), 1), gpus: float64(t.GPUs)}
+		claims[i] = Claim{Left: t.thought(), Waited: now - t.Submit, Alone: max(t.Duration*t.guess(), 1), GPUs: float64(t.GPUs)}
 	}
 	share := map[*Task]float64{}
-	for i, x := range fairShares(claims, float64(gpus)) {
+	for i, x := range FairShares(claims, float64(gpus)) {
 		share[p.jobs[i]] = x
 	}
 	return share
 }
 
-// claim is a job that is to have a share of the time.
-type claim struct {
-	left   float64 // s of running
-	waited float64 // s since it came
-	alone  float64 // how long it would take alone
-	gpus   float64
+// Claim is a job that is to have a share of the time.
+type Claim struct {
+	Left   float64 // s of running
+	Waited float64 // s since it came
+	Alone  float64 // how long it would take alone, s
+	GPUs   float64
 }
 
-// fairShares is the least shares of the time with which no job is further from fair than the furthest must be, whose least is found by halving.
-func fairShares(claims []claim, gpus float64) []float64 {
+// FairShares is the least share of the time for each claim with which no job is further from fair than the worst one must be.
+// The least unfairness of the worst one is found by halving.
+func FairShares(claims []Claim, gpus float64) []float64 {
 	share := make([]float64, len(claims))
 	fits := func(worst float64) bool { // sets shares with which no fairness is worse
 		sum, ok := 0., true
 		for i, c := range claims {
-			if c.left == 0 { // it is done as soon as it runs, and no share makes that fair
+			if c.Left == 0 { // it is done as soon as it runs, and no share makes that fair
 				continue
 			}
-			time := worst*c.alone - c.waited
-			x := c.left / time
+			time := worst*c.Alone - c.Waited
+			x := c.Left / time
 			if !(time > 0 && x <= 1) {
 				x, ok = 1, false
 			}
 			share[i] = x
-			sum += x * c.gpus
+			sum += x * c.GPUs
 		}
 		return ok && sum <= gpus
 	}

@@ -50,8 +50,8 @@ func open(t testing.TB, path ...string) io.Reader {
 	return f
 }
 
-// times are the start and the end of each job in an original's table.
-func times(t testing.TB, path ...string) map[string][2]float64 {
+// columns are some columns of each job in an original's table.
+func columns(t testing.TB, names []string, path ...string) map[string][]float64 {
 	t.Helper()
 	rows, err := csv.NewReader(open(t, path...)).ReadAll()
 	if err != nil {
@@ -61,15 +61,25 @@ func times(t testing.TB, path ...string) map[string][2]float64 {
 	for i, h := range rows[0] {
 		column[strings.TrimSpace(h)] = i
 	}
-	out := map[string][2]float64{}
+	out := map[string][]float64{}
 	for _, row := range rows[1:] {
-		var v [2]float64
-		for i, h := range []string{"start_time", "end_time"} {
+		v := make([]float64, len(names))
+		for i, h := range names {
 			if v[i], err = strconv.ParseFloat(row[column[h]], 64); err != nil {
 				t.Fatal(err)
 			}
 		}
 		out[row[column["job_id"]]] = v
+	}
+	return out
+}
+
+// times are the start and the end of each job in an original's table.
+func times(t testing.TB, path ...string) map[string][2]float64 {
+	t.Helper()
+	out := map[string][2]float64{}
+	for id, v := range columns(t, []string{"start_time", "end_time"}, path...) {
+		out[id] = [2]float64(v)
 	}
 	return out
 }
@@ -152,6 +162,56 @@ func TestElasticFlow(t *testing.T) {
 			}
 			equal(t, out, times(t, dir, "results", figure.name+".job.csv.gz"))
 		})
+	}
+}
+
+// TestElasticFlowTasks compares each job with what ElasticFlow's program made of it under the policies that run jobs for
+// their durations. Of Themis, whose best shares are not unique, its tables have ends with the least shares.
+func TestElasticFlowTasks(t *testing.T) {
+	dir := filepath.Join(reference(t), "elasticflow")
+	type figure struct {
+		name, trace, cluster, gpu string
+		slot                      float64
+	}
+	fig8a, fig10, first := figure{"fig8a", "elasticVpollux_e.csv", "n16g4", "T4", 60}, figure{"fig10", "100jobs_1500lam.csv", "n16g8", "A100", 240}, figure{"195job", "195job.csv", "n16g8", "A100", 60}
+	few, many := figure{"fig11_0.1", "200jobs_900lam_0.1.csv", "n8g8", "A100", 240}, figure{"fig11_0.9", "200jobs_900lam_0.9.csv", "n8g8", "A100", 240}
+	large := figure{"fig8b_cluster01", "cluster01.csv.gz", "n64g8", "A100", 60}
+	noSolver := fig8a
+	noSolver.name = "fig8a60"
+	for _, c := range []struct {
+		policy, table string
+		columns       []string
+		figures       []figure
+	}{
+		{"tiresias", "_dlas-gpu.job.csv.gz", []string{"start_time", "end_time", "pending_time", "preempt"}, []figure{fig8a, fig10, few, many, first, large}},
+		{"gandiva", "_gandiva.job.csv.gz", []string{"start_time", "end_time"}, []figure{fig10, first, few, fig8a, large}},
+		{"themis", "_themis.job.csv.gz", []string{"end_time"}, []figure{first, fig10, fig8a}},
+		{"chronus", ".jobs.csv.gz", []string{"end_time", "pending_time", "preempt"}, []figure{fig10, noSolver}},
+	} {
+		for _, f := range c.figures {
+			t.Run(c.policy+"/"+f.name, func(t *testing.T) {
+				jobs, clusters := elasticTrace(t, dir, f.trace, f.cluster, f.gpu)
+				out, err := Run(jobs, clusters, Options{Policy: c.policy, Slot: f.slot})
+				if err != nil {
+					t.Fatal(err)
+				}
+				want := columns(t, c.columns, dir, "results", f.name+c.table)
+				bad := 0
+				for _, o := range out {
+					has := map[string]float64{"start_time": o.Start, "end_time": o.End, "pending_time": o.Queue, "preempt": float64(o.Preemptions)}
+					for i, name := range c.columns {
+						if w := want[o.ID]; w == nil || w[i] != has[name] {
+							if bad++; bad < 4 {
+								t.Errorf("job %s: %s is %v, there %v of %v", o.ID, name, has[name], w, c.columns)
+							}
+						}
+					}
+				}
+				if bad > 0 || len(out) != len(want) {
+					t.Errorf("%d values of %d jobs differ; the original has %d jobs", bad, len(out), len(want))
+				}
+			})
+		}
 	}
 }
 

@@ -102,16 +102,20 @@ func overhead(cluster int, g group, known, forgotten bool) float64 {
 	return base
 }
 
+// again says in which rounds, counted from 1, all groups are forgotten, so that each job starts again: in every one whose
+// number less one is a multiple of a slot's seconds.
+func again(round int, slot float64) bool { return round > 1 && (round-1)%int(slot) == 0 }
+
 // groups are those that jobs have had.
 type groups struct {
 	known map[group]bool
-	round int // counted from 0
+	round int // counted from 1
 }
 
 // charge says what this round costs each of some jobs.
 func (g *groups) charge(cluster int, slot float64, jobs []*elastic) {
-	forget := g.round > 0 && g.round%int(slot) == 0
 	g.round++
+	forget := again(g.round, slot)
 	for _, j := range jobs {
 		j.over = overhead(cluster, j.seat.group, g.known[j.seat.group], forget)
 	}

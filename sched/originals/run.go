@@ -25,7 +25,28 @@ type Options struct {
 
 // policies are those that there are: how each simulates the jobs of a virtual cluster, in order of submission.
 var policies = map[string]func([]*sched.Outcome, sched.Cluster, Options){
-	"ef": runElasticFlow, "ef-admission": runElasticFlow, "edf-admission": runDeadlines, "muri-s": runMuri, "muri-l": runMuri,
+	"ef": runElasticFlow, "ef-admission": runElasticFlow, "edf-admission": runDeadlines,
+	"tiresias": runTiresias, "gandiva": runGandiva, "themis": runThemis, "chronus": runChronus, // as in ElasticFlow's program
+	"muri-s": runMuri, "muri-l": runMuri,
+}
+
+// kind is what a policy must know of jobs.
+type kind int
+
+const (
+	ofShares kind = iota // ElasticFlow's: iterations, and how fast they are on how many GPUs
+	ofTasks              // ElasticFlow's: durations; jobs run on the GPUs that they ask for, which are counted, not placed
+	ofStages             // Muri's
+)
+
+func (o Options) kind() kind {
+	switch o.Policy {
+	case "muri-s", "muri-l":
+		return ofStages
+	case "tiresias", "gandiva", "themis", "chronus":
+		return ofTasks
+	}
+	return ofShares
 }
 
 // Policies lists the names of policies.
@@ -43,8 +64,8 @@ func Check(jobs []*sched.Job, clusters map[string]sched.Cluster, o Options) erro
 	if policies[o.Policy] == nil {
 		return fmt.Errorf("there is no policy %q: want one of %s", o.Policy, strings.Join(Policies(), ", "))
 	}
-	elastic := !strings.HasPrefix(o.Policy, "muri")
-	if elastic && (o.Slot < 1 || o.Slot != math.Trunc(o.Slot)) {
+	kind := o.kind()
+	if kind != ofStages && (o.Slot < 1 || o.Slot != math.Trunc(o.Slot)) {
 		return fmt.Errorf("the slot is %v s: want whole seconds, and one at least", o.Slot)
 	}
 	for name, c := range clusters {
@@ -53,7 +74,7 @@ func Check(jobs []*sched.Job, clusters map[string]sched.Cluster, o Options) erro
 			return fmt.Errorf("virtual cluster %q has slow nodes, nodes that go and come, or machines without GPUs, and %s's program knows of none", name, o.Policy)
 		case c.Nodes < 1 || c.GPUs < 1:
 			return fmt.Errorf("virtual cluster %q has no GPUs", name)
-		case elastic && c.GPUs&(c.GPUs-1) != 0:
+		case kind == ofShares && c.GPUs&(c.GPUs-1) != 0:
 			return fmt.Errorf("virtual cluster %q has nodes of %d GPUs: ElasticFlow's program places jobs on nodes of 1, 2, 4, … GPUs", name, c.GPUs)
 		}
 	}
@@ -62,9 +83,11 @@ func Check(jobs []*sched.Job, clusters map[string]sched.Cluster, o Options) erro
 			return fmt.Errorf("job %s: there is no virtual cluster %q: add it to the clusters", j.ID, j.VC)
 		}
 		switch {
-		case elastic && (j.Rates == nil || j.Iterations <= 0):
+		case kind == ofShares && (j.Rates == nil || j.Iterations <= 0):
 			return fmt.Errorf("job %s: %s plans with iterations and throughputs, and it has none: give --throughputs and a trace of the format elasticflow, or the columns iterations, rates and batch", j.ID, o.Policy)
-		case !elastic && (j.Stages == nil || j.Duration <= 0 || j.Iterations <= 0):
+		case kind == ofTasks && j.Duration == 0 && j.Rates != nil:
+			return fmt.Errorf("job %s: %s runs jobs for their duration, and it has none: give the column duration", j.ID, o.Policy)
+		case kind == ofStages && (j.Stages == nil || j.Duration <= 0 || j.Iterations <= 0):
 			return fmt.Errorf("job %s: %s needs to know its iterations and how long each uses each resource: give a trace of the format muri", j.ID, o.Policy)
 		}
 	}
@@ -105,13 +128,20 @@ func runElasticFlow(outs []*sched.Outcome, c sched.Cluster, o Options) {
 	newElasticFlow(c, o).run(elasticJobs(outs, c, func(j *sched.Job) int { return mostGPUs(j, t4) }), o.Progress)
 }
 
+// tooLarge says whether a job asks for more GPUs than there are, and declines it if so.
+func tooLarge(o *sched.Outcome, gpus int) bool {
+	if o.GPUs > gpus {
+		o.Why = fmt.Sprintf("asks for %d GPUs, and the cluster has %d", o.GPUs, gpus)
+	}
+	return o.Declined()
+}
+
 // runMuri simulates jobs under muri-s or muri-l.
 func runMuri(outs []*sched.Outcome, c sched.Cluster, o Options) {
 	m := &muri{gpus: c.Nodes * c.GPUs, long: o.Policy == "muri-l", kinds: map[[3]float64]int{}, periods: map[[packing]int]float64{}}
 	var jobs []*staged
 	for _, out := range outs {
-		if out.GPUs > m.gpus {
-			out.Why = fmt.Sprintf("asks for %d GPUs, and the cluster has %d", out.GPUs, m.gpus)
+		if tooLarge(out, m.gpus) {
 			continue
 		}
 		t, known := o.Muri[out.ID]

@@ -189,11 +189,16 @@ func (p *simulation) simulate(w, progress io.Writer, trace string) error {
 // run simulates under a policy.
 type run func(progress func(ended, jobs int)) ([]sched.Outcome, error)
 
+// own says whether a policy is one of this module: tiresias is also one of Lucid's and Muri's programs, which are in star/sched.
+func (p *simulation) own(policy string) bool {
+	return slices.Contains(originals.Policies(), policy) && !(policy == "tiresias" && (p.Format == "lucid" || p.Format == "muri"))
+}
+
 // runs are those of the policies: of this module, or of star sched sim with the program of the trace's format.
 func (p *simulation) runs(jobs []*sched.Job, clusters map[string]sched.Cluster, o originals.Options) (runs []run, err error) {
 	for _, policy := range p.policies {
 		o.Policy = policy
-		if slices.Contains(originals.Policies(), policy) {
+		if p.own(policy) {
 			if err := originals.Check(jobs, clusters, o); err != nil {
 				return nil, p.Set.Invalid("policy", err)
 			}

@@ -68,7 +68,10 @@ E,200,242,366,166,42,0,false,true,1,,ef-admission,
 	if got, err := simulated(t, small, append(args, "--json")...); err != nil || !strings.Contains(got, `"ended":4,"declined":1,"met_deadline":4,`) {
 		t.Errorf("%s, %v", got, err)
 	}
-	for _, policies := range []string{"muri-s,muri-l", "srtf"} {
+	if got, err := simulated(t, small, append(args[:len(args)-3:len(args)-3], "tiresias,gandiva,themis,chronus", "--slot", "60s")...); err != nil || strings.Count(got, "\n") != 5 {
+		t.Errorf("%s, %v", got, err)
+	}
+	for _, policies := range []string{"muri-s,muri-l", "srtf", "tiresias"} {
 		if got, err := simulated(t, small, "muri.csv", "--format", "muri", "--cluster", "n1g2", "--policy", policies); err != nil || strings.Count(got, "\n") != 2+strings.Count(policies, ",") {
 			t.Errorf("%s: %s, %v", policies, got, err)
 		}

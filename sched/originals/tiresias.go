@@ -1,14 +1,16 @@
-package sched
+package originals
 
 import (
 	"cmp"
 	"math"
 	"slices"
+
+	"star/sched"
 )
 
 // served is a job of which Tiresias as in ElasticFlow decides.
 type served struct {
-	Outcome
+	*sched.Outcome
 	seq      int
 	left     float64 // s
 	executed float64 // s of progress
@@ -19,7 +21,10 @@ type served struct {
 	level    int     // its queue
 }
 
-// attained is a cluster under Tiresias as ElasticFlow's program has it: three queues by GPU-seconds received, with the limits of Muri's, decisions at least a slot apart, and
+// tiresiasLimits is where the three queues are split, GPU-seconds.
+var tiresiasLimits = []float64{3250, 7200}
+
+// attained is a cluster under Tiresias as ElasticFlow's program has it: three queues by GPU-seconds received, decisions at least a slot apart, and
 // a job that gets GPUs loses the seconds of setup. Jobs that have had enough are noticed at the next decision.
 type attained struct {
 	now    float64
@@ -29,13 +34,13 @@ type attained struct {
 	queues [3][]*served
 }
 
-// elasticTiresias simulates jobs under it. GPUs are counted, not placed.
-func elasticTiresias(jobs []*Job, c Cluster, slot float64) []Outcome {
-	all := make([]*served, len(jobs))
-	for i, j := range jobs {
-		all[i] = &served{Outcome: begins(j), seq: i, left: j.Duration}
+// runTiresias simulates jobs under it. GPUs are counted, not placed.
+func runTiresias(outs []*sched.Outcome, c sched.Cluster, o Options) {
+	slot := o.Slot
+	due := make([]*served, len(outs))
+	for i, o := range outs {
+		due[i] = &served{Outcome: o, seq: i, left: o.Duration}
 	}
-	due := bySubmission(all)
 	e := &attained{now: -slot, slot: slot, gpus: c.Nodes * c.GPUs}
 	for {
 		next := e.next()
@@ -53,9 +58,7 @@ func elasticTiresias(jobs []*Job, c Cluster, slot float64) []Outcome {
 		e.round++
 		e.progress()
 		for ; len(due) > 0 && due[0].Submit <= next; due = due[1:] {
-			if j := due[0]; j.GPUs > e.gpus {
-				j.Why = fits(j.GPUs, e.gpus)
-			} else {
+			if j := due[0]; !tooLarge(j.Outcome, e.gpus) {
 				j.last, j.Queue = next, next-j.Submit
 				e.queues[0] = append(e.queues[0], j)
 			}
@@ -63,21 +66,20 @@ func elasticTiresias(jobs []*Job, c Cluster, slot float64) []Outcome {
 		e.demote()
 		e.serve()
 	}
-	return outcomes(all)
 }
 
 // next is when a job ends or has had enough of its queue. The program divides by the GPUs what is left until a limit after the seconds received,
 // not the GPU-seconds, so that it looks at jobs with several GPUs later than they pass the limit.
 func (e *attained) next() float64 {
-	at := never
+	at := math.Inf(1)
 	for level, q := range e.queues {
 		for _, j := range q {
 			if !j.running {
 				continue
 			}
 			at = min(at, j.due)
-			if level < len(muriLimits) {
-				at = min(at, e.now+max(1, math.Ceil((muriLimits[level]-j.executed)/float64(j.GPUs))))
+			if level < len(tiresiasLimits) {
+				at = min(at, e.now+max(1, math.Ceil((tiresiasLimits[level]-j.executed)/float64(j.GPUs))))
 			}
 		}
 	}
@@ -95,7 +97,7 @@ func (e *attained) progress() {
 				j.Queue += d
 			case j.due <= e.now:
 				j.End = j.due
-				j.has(j.End, 0)
+				steps(j.Outcome, j.End, 0)
 				return true
 			default:
 				run := max(0, d-j.lost)
@@ -111,7 +113,7 @@ func (e *attained) progress() {
 // demote moves jobs that have had enough to the end of the next queue, those with more GPUs first.
 func (e *attained) demote() {
 	var moved []*served
-	for level, limit := range muriLimits {
+	for level, limit := range tiresiasLimits {
 		e.queues[level] = slices.DeleteFunc(e.queues[level], func(j *served) bool {
 			enough := j.running && j.executed*float64(j.GPUs) >= limit
 			if enough {
@@ -139,18 +141,18 @@ func (e *attained) serve() {
 			if j.running = j.GPUs <= free; !j.running {
 				if ran {
 					j.Preemptions++
-					j.has(e.now, 0)
+					steps(j.Outcome, e.now, 0)
 				}
 				continue
 			}
 			free -= j.GPUs
-			j.has(e.now, float64(j.GPUs))
+			steps(j.Outcome, e.now, float64(j.GPUs))
 			if math.IsNaN(j.Start) {
 				j.Start = e.now
 			}
 			j.due = e.now + j.left
 			if restart := again(e.round, e.slot); restart || !ran {
-				j.lost = setup(e.gpus, j.GPUs, restart)
+				j.lost = overhead(e.gpus, group{0, j.GPUs}, false, restart)
 			}
 			if ran {
 				j.due += j.lost

@@ -1,11 +1,16 @@
-package sched
+package originals
 
-import "testing"
+import (
+	"math"
+	"testing"
+
+	"star/sched"
+)
 
 // TestChronusProgram has Chronus of ElasticFlow's program by hand, on one node of 4 GPUs that is looked at every minute; a start of a job with 1 GPU costs half a second, one with 4 GPUs 1.5 s.
 func TestChronusProgram(t *testing.T) {
 	type row struct {
-		job         Job
+		job         sched.Job
 		start, end  float64
 		queue       float64
 		preemptions int
@@ -15,28 +20,28 @@ func TestChronusProgram(t *testing.T) {
 		jobs []row
 	}{
 		{"a lease is prepared a slot ahead, and jobs end between looks", []row{
-			{Job{GPUs: 1, Duration: 1000, Deadline: 2400}, 1140, 2140.5, 1140, 0}}}, // 5 leases before the 10th: of 1,100 s and what a start costs
+			{sched.Job{GPUs: 1, Duration: 1000, Deadline: 2400}, 1140, 2140.5, 1140, 0}}}, // 5 leases before the 10th: of 1,100 s and what a start costs
 		{"what is left is rounded up to leases, so that the second lease may not be needed", []row{
-			{Job{GPUs: 1, Duration: 450, Deadline: 2400}, 1620, 1620 + 450 + 1 + 180, 1620 + 180, 1}}}, // 3 of 1/15 more than 2; 60 s are done before
+			{sched.Job{GPUs: 1, Duration: 450, Deadline: 2400}, 1620, 1620 + 450 + 1 + 180, 1620 + 180, 1}}}, // 3 of 1/15 more than 2; 60 s are done before
 		{"without a promise it runs at once, and starts again with each lease", []row{
-			{Job{GPUs: 1, Duration: 300, Deadline: 10}, 0, 301, 0, 1}}},
+			{sched.Job{GPUs: 1, Duration: 300, Deadline: 10}, 0, 301, 0, 1}}},
 		{"who is not in time yields to who can be, and GPUs are used twice until the lease begins", []row{
-			{Job{ID: "late", GPUs: 4, Duration: 600, Deadline: 100}, 0, 660 + 600 - 480 + 6, 180, 3},
-			{Job{ID: "promised", Submit: 300, GPUs: 4, Duration: 200, Deadline: 730}, 420, 621.5, 120, 0}}},
+			{sched.Job{ID: "late", GPUs: 4, Duration: 600, Deadline: 100}, 0, 660 + 600 - 480 + 6, 180, 3},
+			{sched.Job{ID: "promised", Submit: 300, GPUs: 4, Duration: 200, Deadline: 730}, 420, 621.5, 120, 0}}},
 		{"what one that fails has taken is not promised to who comes with it, who runs at once, being in time", []row{
-			{Job{ID: "fails", GPUs: 4, Duration: 1000, Deadline: 720}, 120, 120 + 1000 + 5*1.5, 120, 4},
-			{Job{ID: "beside", GPUs: 1, Duration: 100, Deadline: 720}, 0, 100.5, 0, 0}}},
+			{sched.Job{ID: "fails", GPUs: 4, Duration: 1000, Deadline: 720}, 120, 120 + 1000 + 5*1.5, 120, 4},
+			{sched.Job{ID: "beside", GPUs: 1, Duration: 100, Deadline: 720}, 0, 100.5, 0, 0}}},
 		{"best effort is never late", []row{
-			{Job{GPUs: 4, Duration: 100, Deadline: 5, BestEffort: true}, 0, 101.5, 0, 0},
-			{Job{GPUs: 4, Duration: 10, Deadline: 5}, 120, 131.5, 120, 0}}},
+			{sched.Job{GPUs: 4, Duration: 100, Deadline: 5, BestEffort: true}, 0, 101.5, 0, 0},
+			{sched.Job{GPUs: 4, Duration: 10, Deadline: 5}, 120, 131.5, 120, 0}}},
 		{"one that does not fit is declined", []row{
-			{Job{GPUs: 8, Duration: 100, Deadline: never}, -1, -1, 0, 0}}},
+			{sched.Job{GPUs: 8, Duration: 100, Deadline: math.Inf(1)}, -1, -1, 0, 0}}},
 	} {
-		var jobs []*Job
+		var jobs []*sched.Job
 		for _, r := range c.jobs {
 			jobs = append(jobs, &r.job)
 		}
-		out, err := Run(jobs, map[string]Cluster{"": {Nodes: 1, GPUs: 4}}, Options{Policy: "chronus", Slot: 60, Compat: ElasticFlow})
+		out, err := Run(jobs, map[string]sched.Cluster{"": {Nodes: 1, GPUs: 4}}, Options{Policy: "chronus", Slot: 60})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,9 +1,11 @@
-package sched
+package originals
 
 import (
 	"cmp"
 	"math"
 	"slices"
+
+	"star/sched"
 )
 
 // renting is a cluster under Chronus as ElasticFlow's program has it, without a solver. It looks at jobs once a slot. A lease is prepared a slot before it begins: jobs that
@@ -16,7 +18,7 @@ type renting struct {
 
 // rented is a job of it.
 type rented struct {
-	Outcome
+	*sched.Outcome
 	estimate float64 // s of running that it is thought to take, in whole seconds
 	total    float64 // s of running that it takes, with what its starts have cost
 	done     float64 // s
@@ -30,24 +32,26 @@ type rented struct {
 // leasesAhead is for how many leases more than a job needs its promise may lie ahead: 8 years. It bounds the table.
 const leasesAhead = 1 << 20
 
-// chronusProgram simulates jobs under it, with as many seconds between looks.
-func chronusProgram(jobs []*Job, c Cluster, slot float64) []Outcome {
-	all := make([]*rented, len(jobs))
-	for i, j := range jobs {
-		all[i] = &rented{Outcome: begins(j), total: j.Duration, since: j.Submit, last: math.MaxInt}
+// lease is for how long Chronus gives GPUs to a job, s.
+const lease = 240
+
+// resuming is what each start costs a job, s: half a second, and half a second more for each doubling of its GPUs.
+func resuming(j *sched.Job) float64 { return .5 * (1 + math.Log2(float64(j.GPUs))) }
+
+// runChronus simulates jobs under it, with a slot between looks.
+func runChronus(outs []*sched.Outcome, c sched.Cluster, o Options) {
+	slot := o.Slot
+	all := make([]*rented, len(outs))
+	for i, o := range outs {
+		j := o.Job
+		all[i] = &rented{Outcome: o, total: j.Duration, since: j.Submit, last: math.MaxInt}
 		all[i].estimate = math.Floor(float64(1.1*j.Duration) * (1 + resuming(j)/lease))
-		if !j.BestEffort && j.Deadline < never {
+		if !j.BestEffort && j.Deadline < math.Inf(1) {
 			all[i].last = int(max(-1, min(math.Floor(j.Deadline/lease), math.Ceil((j.Submit+all[i].estimate)/lease)+leasesAhead)))
 		}
 	}
-	slot = max(slot, 1)
 	p := &renting{gpus: c.Nodes * c.GPUs, now: -slot}
-	due := slices.DeleteFunc(bySubmission(all), func(j *rented) bool {
-		if j.GPUs > p.gpus {
-			j.Why = fits(j.GPUs, p.gpus)
-		}
-		return j.Declined()
-	})
+	due := slices.DeleteFunc(all, func(j *rented) bool { return tooLarge(j.Outcome, p.gpus) })
 	for len(due) > 0 || len(p.jobs) > 0 {
 		was := p.now
 		p.now += slot
@@ -64,7 +68,6 @@ func chronusProgram(jobs []*Job, c Cluster, slot float64) []Outcome {
 		p.rent(was, slot)
 		p.lend()
 	}
-	return outcomes(all)
 }
 
 // next is the first lease that has not begun.
@@ -78,7 +81,7 @@ func (p *renting) progress(was float64) {
 		}
 		if left := j.total - j.done; was+left <= p.now {
 			j.End = was + left
-			j.has(j.End, 0)
+			steps(j.Outcome, j.End, 0)
 			return true
 		}
 		j.done += p.now - was
@@ -93,14 +96,14 @@ func (p *renting) start(j *rented) {
 	j.runs = true
 	j.Queue += p.now - j.since
 	j.total += resuming(j.Job)
-	j.has(p.now, float64(j.GPUs))
+	steps(j.Outcome, p.now, float64(j.GPUs))
 }
 
 func (p *renting) stop(j *rented) {
 	j.runs = false
 	j.since = p.now
 	j.Preemptions++
-	j.has(p.now, 0)
+	steps(j.Outcome, p.now, 0)
 }
 
 // leases is how many a job needs beside the one that it has.

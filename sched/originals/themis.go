@@ -1,14 +1,16 @@
-package sched
+package originals
 
 import (
 	"cmp"
 	"math"
 	"slices"
+
+	"star/sched"
 )
 
 // fairly is a job under Themis as ElasticFlow's program has it.
 type fairly struct {
-	Outcome
+	*sched.Outcome
 	left, was float64 // iterations: now, and when its part was last computed
 	rate      float64 // iterations/s
 	part      float64 // of the time in which it would run if all had as many GPUs; 0: not known yet
@@ -18,33 +20,29 @@ type fairly struct {
 	runs      bool
 }
 
-// themisProgram simulates jobs under it. Jobs change, and end, at slots alone, which are counted from the first submission. How long a job takes alone is taken to be its iterations, as if these were seconds, each by
-// the part of the time that a job had when it was done, or has now: as many GPUs as all by the number of jobs, rounded up, by its GPUs, at most 1. How long jobs have been there is looked at only when one comes or ends.
-func themisProgram(jobs []*Job, c Cluster, slot float64) []Outcome {
-	slot = max(slot, 1)
-	gpus := c.Nodes * c.GPUs
-	all := make([]*fairly, len(jobs))
-	for i, j := range jobs {
-		f := &fairly{Outcome: begins(j), left: j.Duration, rate: 1, since: j.Submit}
+// runThemis simulates jobs under it. Jobs change, and end, at slots alone, which are counted from the first submission.
+// How long a job takes alone is taken to be its iterations, as if these were seconds, each by the part of the time that a
+// job had when it was done, or has now: as many GPUs as all by the number of jobs, rounded up, by its GPUs, at most 1. How
+// long jobs have been there is looked at only when one comes or ends.
+func runThemis(outs []*sched.Outcome, c sched.Cluster, o Options) {
+	slot, gpus := o.Slot, c.Nodes*c.GPUs
+	all := make([]*fairly, len(outs))
+	for i, j := range outs {
+		f := &fairly{Outcome: j, left: j.Duration, rate: 1, since: j.Submit}
 		if l := int(math.Log2(float64(j.GPUs))); l < len(j.Rates) && j.Rates[l] > 0 && 1<<l == j.GPUs {
 			f.left, f.rate = j.Iterations, j.Rates[l]
 		}
 		f.was = f.left
 		all[i] = f
 	}
-	due := slices.DeleteFunc(bySubmission(all), func(j *fairly) bool {
-		if j.GPUs > gpus {
-			j.Why = fits(j.GPUs, gpus)
-		}
-		return j.Declined()
-	})
+	due := slices.DeleteFunc(all, func(j *fairly) bool { return tooLarge(j.Outcome, gpus) })
 	var here []*fairly
 	for first, now := math.NaN(), 0.; len(due) > 0 || len(here) > 0; now += slot {
 		switch {
 		case math.IsNaN(first):
 			first, now = due[0].Submit, due[0].Submit
 		case len(here) == 0:
-			now = max(now, first+math.Ceil((due[0].Submit-first)/slot)*slot)
+			now = max(now, first+float64(math.Ceil((due[0].Submit-first)/slot)*slot))
 		}
 		before := len(here)
 		here = slices.DeleteFunc(here, func(j *fairly) bool { return j.progress(now, slot) })
@@ -59,7 +57,6 @@ func themisProgram(jobs []*Job, c Cluster, slot float64) []Outcome {
 		}
 		fairSlot(here, now, gpus)
 	}
-	return outcomes(all)
 }
 
 // progress is a slot up to now. True: the job has ended.
@@ -67,25 +64,25 @@ func (j *fairly) progress(now, slot float64) bool {
 	if !j.runs {
 		return false
 	}
-	j.left -= slot * j.rate
+	j.left -= float64(slot * j.rate)
 	if j.left <= 0 {
 		j.End = now
-		j.has(now, 0)
+		steps(j.Outcome, now, 0)
 	}
 	return j.left <= 0
 }
 
 // fairSlot has those jobs run from now on that have the largest shares, as many as fit.
 func fairSlot(jobs []*fairly, now float64, gpus int) {
-	claims := make([]claim, len(jobs))
+	claims := make([]sched.Claim, len(jobs))
 	for i, j := range jobs {
 		if j.part > 0 {
 			j.alone += (j.was - j.left) / j.part
 		}
 		j.part, j.was = min(1, float64((gpus+len(jobs)-1)/len(jobs))/float64(j.GPUs)), j.left
-		claims[i] = claim{left: j.left / j.rate, waited: j.waited, alone: j.alone + j.left/j.part, gpus: float64(j.GPUs)}
+		claims[i] = sched.Claim{Left: j.left / j.rate, Waited: j.waited, Alone: j.alone + j.left/j.part, GPUs: float64(j.GPUs)}
 	}
-	share := fairShares(claims, float64(gpus))
+	share := sched.FairShares(claims, float64(gpus))
 	order := make([]int, len(jobs))
 	for i := range order {
 		order[i] = i
@@ -101,11 +98,11 @@ func fairSlot(jobs []*fairly, now float64, gpus int) {
 				j.Start = now
 			}
 			j.Queue += now - j.since
-			j.has(now, float64(j.GPUs))
+			steps(j.Outcome, now, float64(j.GPUs))
 		case !on && j.runs:
 			j.since = now
 			j.Preemptions++
-			j.has(now, 0)
+			steps(j.Outcome, now, 0)
 		}
 		if j.runs = on; on {
 			left -= j.GPUs
