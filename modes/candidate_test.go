@@ -343,7 +343,7 @@ func TestWard(t *testing.T) {
 		{ms(600, 603, 607, 612, 700, 705, 711, 1800), "[[0 1 2 3] [4 5 6] [7]]"},
 		{ms(600, 600, 600, 600, 600, 600, 600, 600), "[[0 1 2 3 4 5 6 7]]"},
 	} {
-		if got := fmt.Sprint(Ward(c.times)); got != c.want {
+		if got := fmt.Sprint(wardSets(c.times)); got != c.want {
 			t.Errorf("%v: %s, want %s", c.times, got, c.want)
 		}
 	}
@@ -653,4 +653,20 @@ func TestRingsDiffer(t *testing.T) {
 	if !slices.Equal(rings, []string{"groups=0-222+223-299"}) {
 		t.Errorf("%q", rings)
 	}
+}
+
+// wardSets is the clustering of times at the published threshold of 50 ms, fastest first.
+func wardSets(times []time.Duration) [][]star.Worker {
+	f := Forecast{Times: times, Batch: 1}
+	p, err := f.problem()
+	if err != nil {
+		return nil
+	}
+	var sets [][]star.Worker
+	from := 0
+	for _, to := range ward(p.t, wardDistance) {
+		sets = append(sets, sorted(p.ws[from:to]))
+		from = to
+	}
+	return sets
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"time"
 
 	"star"
 )
@@ -147,20 +146,4 @@ func ward(t []float64, threshold float64) []int {
 		means = slices.Delete(means, at+1, at+2)
 	}
 	return ends
-}
-
-// Ward is the clustering of times at the published threshold of 50 ms, fastest first.
-func Ward(times []time.Duration) [][]star.Worker {
-	f := Forecast{Times: times, Batch: 1}
-	p, err := f.problem()
-	if err != nil {
-		return nil
-	}
-	var sets [][]star.Worker
-	from := 0
-	for _, to := range ward(p.t, wardDistance) {
-		sets = append(sets, sorted(p.ws[from:to]))
-		from = to
-	}
-	return sets
 }

@@ -217,17 +217,3 @@ func Floats(v []float32) []byte {
 	}
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(v))), 4*len(v))
 }
-
-// Float32s is the float32 view of a payload, the inverse of Floats. It fails
-// where b is not whole float32s or not aligned to them; memory from make is,
-// from 4 bytes up.
-func Float32s(b []byte) ([]float32, error) {
-	if len(b) == 0 {
-		return nil, nil
-	}
-	p := unsafe.Pointer(unsafe.SliceData(b))
-	if len(b)%4 != 0 || uintptr(p)%4 != 0 {
-		return nil, fmt.Errorf("transport: %d bytes at an address that is %d modulo 4 are not float32s", len(b), uintptr(p)%4)
-	}
-	return unsafe.Slice((*float32)(p), len(b)/4), nil
-}

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"unsafe"
 )
 
 // changed is a frame with a changed prefix, whose check fits the change.
@@ -168,17 +169,10 @@ func TestFloatViews(t *testing.T) {
 	if want := []byte{0, 0, 0x80, 0x3f, 0, 0, 0, 0xc0, 0, 0, 0, 0x3f}; !bytes.Equal(b, want) {
 		t.Errorf("%x, want %x", b, want)
 	}
-	back, err := Float32s(b)
-	if err != nil || &back[0] != &v[0] || len(back) != 3 || cap(back) != 3 {
-		t.Errorf("%v, %v: not the same memory", back, err)
+	if unsafe.Pointer(&b[0]) != unsafe.Pointer(&v[0]) {
+		t.Error("not the same memory")
 	}
-	if _, err := Float32s(b[:5]); err == nil {
-		t.Error("5 bytes are float32s")
-	}
-	if _, err := Float32s(b[1:5]); err == nil {
-		t.Error("bytes at an odd address are float32s")
-	}
-	if f, err := Float32s(nil); f != nil || err != nil || Floats(nil) != nil {
+	if Floats(nil) != nil {
 		t.Error("nothing is something")
 	}
 }

@@ -41,5 +41,5 @@
 // References:
 //   - Y. Zhao et al.: Multi-Resource Interleaving for Deep Learning Training (Muri).
 //     SIGCOMM 2022, section 4, equations 1 to 4 (interleaving efficiency γ, multi-round grouping).
-//   - STAR's public artefact, folders wrk_wrk_pack and ps_wrk_pack: [Pairs] and [Published].
+//   - STAR's public artefact, folders wrk_wrk_pack and ps_wrk_pack: pairs and published, in the tests.
 package placement

@@ -24,32 +24,6 @@ func Interleave(c1, g1, c2, g2 time.Duration) (period time.Duration, gamma float
 	return period, float64(c1+g1+c2+g2) / float64(2*period)
 }
 
-// Profile is one job for [Pairs].
-type Profile struct{ Active, GPU time.Duration }
-
-// Pairs matches jobs for interleaving so that the sum of γ is as large as can be,
-// and returns that sum: mate[i] is whom i takes turns with, -1 for nobody. It is the artefact's
-// worker-worker packing (spec 7.1), with an exact matching: the published one compares floats
-// with == and does not end for many inputs.
-func Pairs(jobs []Profile) (mate []int, sum float64) {
-	var es []edge
-	for i, a := range jobs {
-		for k, b := range jobs[:i] {
-			if _, g := Interleave(a.Active, a.GPU, b.Active, b.GPU); g > 0 {
-				es = append(es, edge{k, i, g})
-			}
-		}
-	}
-	mate = match(len(jobs), es)
-	for i, k := range mate {
-		if k > i {
-			_, g := Interleave(jobs[i].Active, jobs[i].GPU, jobs[k].Active, jobs[k].GPU)
-			sum += g
-		}
-	}
-	return mate, sum
-}
-
 type edge struct {
 	a, b   int
 	weight float64

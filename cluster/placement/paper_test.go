@@ -12,7 +12,7 @@ const ms = time.Millisecond
 // Oracles of spec 13.7, computed with networkx: γ of four jobs, and the packing of the ten
 // published models.
 func TestInterleavePublished(t *testing.T) {
-	jobs := []Profile{{35 * ms, 58 * ms}, {36 * ms, 89 * ms}, {21 * ms, 33 * ms}, {150 * ms, 86 * ms}}
+	jobs := []profile{{35 * ms, 58 * ms}, {36 * ms, 89 * ms}, {21 * ms, 33 * ms}, {150 * ms, 86 * ms}}
 	for _, c := range []struct {
 		a, b int
 		want float64
@@ -22,24 +22,24 @@ func TestInterleavePublished(t *testing.T) {
 			t.Errorf("γ of %d and %d: %v, want %v", c.a, c.b, got, c.want)
 		}
 	}
-	if mate, sum := Pairs(jobs); !slices.Equal(mate, []int{2, 3, 0, 1}) || math.Abs(sum-1.555153089) > 1e-9 {
+	if mate, sum := pairs(jobs); !slices.Equal(mate, []int{2, 3, 0, 1}) || math.Abs(sum-1.555153089) > 1e-9 {
 		t.Errorf("pairs %v, sum %v", mate, sum)
 	}
 	if period, g := Interleave(0, 0, 0, 0); period != 0 || g != 0 {
 		t.Errorf("nothing to do: %v, %v", period, g)
 	}
-	if mate, sum := Pairs(nil); len(mate) != 0 || sum != 0 {
+	if mate, sum := pairs(nil); len(mate) != 0 || sum != 0 {
 		t.Errorf("nobody: %v, %v", mate, sum)
 	}
 }
 
 func TestPairsOfTenModels(t *testing.T) {
 	names := []string{"alexnet", "resnet20", "resnet56", "vgg13", "vgg16", "densenet121", "googlenet", "mobilenet", "lstm", "transformer"}
-	var jobs []Profile
+	var jobs []profile
 	for _, x := range [][2]int{{200, 55}, {261, 79}, {567, 88}, {308, 103}, {365, 122}, {900, 168}, {1175, 147}, {609, 131}, {475, 143}, {480, 164}} {
-		jobs = append(jobs, Profile{time.Duration(x[0]) * ms, time.Duration(x[1]) * ms})
+		jobs = append(jobs, profile{time.Duration(x[0]) * ms, time.Duration(x[1]) * ms})
 	}
-	mate, sum := Pairs(jobs)
+	mate, sum := pairs(jobs)
 	pairs := map[string]string{}
 	for i, m := range mate {
 		pairs[names[i]] = names[m]
@@ -56,13 +56,13 @@ func TestPairsOfTenModels(t *testing.T) {
 }
 
 func TestPublishedPacking(t *testing.T) {
-	var jobs []PublishedTask
+	var jobs []publishedTask
 	for i, x := range [][2]int{{36, 89}, {66, 33}, {40, 86}, {88, 90}, {35, 58}, {77, 120}, {59, 32}, {33, 66}} {
-		jobs = append(jobs, PublishedTask{i + 1, time.Duration(x[0]) * ms, time.Duration(x[1]) * ms})
+		jobs = append(jobs, publishedTask{i + 1, time.Duration(x[0]) * ms, time.Duration(x[1]) * ms})
 	}
 	// Spec 13.7, last line: job 1 is lost.
-	want := []PublishedPack{{8, 7}, {5, 2}, {3, -1}, {7, -1}, {2, -1}, {6, -1}, {4, -1}}
-	if got := Published(jobs); !slices.Equal(got, want) {
+	want := []publishedPack{{8, 7}, {5, 2}, {3, -1}, {7, -1}, {2, -1}, {6, -1}, {4, -1}}
+	if got := published(jobs); !slices.Equal(got, want) {
 		t.Errorf("published %v, want %v", got, want)
 	}
 
@@ -70,7 +70,7 @@ func TestPublishedPacking(t *testing.T) {
 	// as many pairs as there can be: workers 8 (66), 5 (58), 7 (32), 2 (33) and 3 (86) find
 	// servers with idle times from 88 down.
 	seen, pairs := map[int]bool{}, 0
-	for _, p := range Packs(jobs) {
+	for _, p := range packed(jobs) {
 		s := jobs[p.Server-1]
 		if p.Worker > 0 {
 			pairs++
@@ -92,17 +92,17 @@ func TestPublishedPacking(t *testing.T) {
 
 	// The shipped data: every job's worker is active for as long as its server is idle, and the
 	// published packing pairs every job with itself.
-	var same []PublishedTask
+	var same []publishedTask
 	for i, x := range []int{200, 261, 567, 308, 365, 900, 1175, 609, 475, 480} {
-		same = append(same, PublishedTask{i, time.Duration(x) * ms, time.Duration(x) * ms})
+		same = append(same, publishedTask{i, time.Duration(x) * ms, time.Duration(x) * ms})
 	}
-	for _, p := range Published(same) {
+	for _, p := range published(same) {
 		if p.Server != p.Worker {
 			t.Errorf("published %v: want each job with itself", p)
 		}
 	}
 	pairs = 0
-	for _, p := range Packs(same) {
+	for _, p := range packed(same) {
 		if p.Server == p.Worker {
 			t.Errorf("ours pairs %d with itself", p.Server)
 		}

@@ -260,12 +260,7 @@ func (c *core) leads() bool { return c.node.BasicStatus().RaftState == raft.Stat
 // leader is the rank of the leader; -1: not known.
 func (c *core) leader() int { return rankOf(c.node.BasicStatus().Lead) }
 
-// propose has members agree on a note in this leadership, or that all is over. done will have the ID.
-func (c *core) propose(note []byte, over bool) (id uint64, err error) {
-	return c.proposeEntry(entry{Note: note, Over: over})
-}
-
-// proposeEntry is propose, of an entry that lacks whose it is.
+// proposeEntry has members agree on an entry in this leadership, which gets the term, the rank and an ID. done will have the ID.
 func (c *core) proposeEntry(e entry) (id uint64, err error) {
 	if c.term == 0 {
 		return 0, ErrLeadershipLost
@@ -408,9 +403,6 @@ func (c *core) compact() {
 		c.kept()
 	}
 }
-
-// holds says whether this member has the lease at that time.
-func (c *core) holds(now time.Duration) bool { return c.term > 0 && now < c.until }
 
 // logger gives the library's lines to ours.
 type logger struct{ log *slog.Logger }

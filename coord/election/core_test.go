@@ -700,3 +700,11 @@ func FuzzStep(f *testing.F) {
 		c.ready()
 	})
 }
+
+// propose has members agree on a note in this leadership, or that all is over. done will have the ID.
+func (c *core) propose(note []byte, over bool) (id uint64, err error) {
+	return c.proposeEntry(entry{Note: note, Over: over})
+}
+
+// holds says whether this member has the lease at that time.
+func (c *core) holds(now time.Duration) bool { return c.term > 0 && now < c.until }

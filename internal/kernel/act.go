@@ -29,25 +29,11 @@ func Tanh(dst, x []float32) {
 	vTanh(dst, x)
 }
 
-// TanhGrad writes dy·(1 − y²) into dx, for y = tanh x.
-func TanhGrad(dx, dy, y []float32) {
-	same("TanhGrad", dx, dy)
-	same("TanhGrad", dx, y)
-	vTanhGrad(dx, dy, y)
-}
-
 // Sigmoid writes 1/(1+e⁻ˣ) into dst, within 2e-7. NaN stays NaN; −Inf becomes 0,
 // +Inf 1.
 func Sigmoid(dst, x []float32) {
 	same("Sigmoid", dst, x)
 	vSigmoid(dst, x)
-}
-
-// SigmoidGrad writes dy·y·(1 − y) into dx, for y = Sigmoid x.
-func SigmoidGrad(dx, dy, y []float32) {
-	same("SigmoidGrad", dx, dy)
-	same("SigmoidGrad", dx, y)
-	vSigmoidGrad(dx, dy, y)
 }
 
 // GELU writes x·Φ(x) into dst, Φ being the normal distribution function (the exact
@@ -220,21 +206,9 @@ func tanhGo(dst, x []float32) {
 	}
 }
 
-func tanhGradGo(dx, dy, y []float32) {
-	for i, v := range y {
-		dx[i] = dy[i] * (oneF - float32(v*v))
-	}
-}
-
 func sigmoidGo(dst, x []float32) {
 	for i, v := range x {
 		dst[i] = sigmoid32(v)
-	}
-}
-
-func sigmoidGradGo(dx, dy, y []float32) {
-	for i, v := range y {
-		dx[i] = float32(dy[i]*v) * (oneF - v)
 	}
 }
 

@@ -194,26 +194,9 @@ func (s Conv) colGradWeight(dw, dy, x []float32) {
 	}
 }
 
-func fill(x []float32, v float32) {
-	for i := range x {
-		x[i] = v
-	}
-}
-
-// Im2col lays the windows of one image of the given channels out as columns: row
-// (c·KH+kh)·KW+kw, column oh·OutW+ow of col is the pixel that weight (c, kh, kw)
-// meets at output (oh, ow), or 0 in the padding. s says the rest of the shape;
-// its N, In, Out and Groups are not used.
-func Im2col(col, x []float32, channels int, s Conv) {
-	s.Stride, s.Dilation = max(s.Stride, 1), max(s.Dilation, 1)
-	oh := outSize(s.H, s.KH, s.Stride, s.Pad, s.Dilation)
-	ow := outSize(s.W, s.KW, s.Stride, s.Pad, s.Dilation)
-	atLeast("Im2col", "col", len(col), channels*s.KH*s.KW*oh*ow)
-	atLeast("Im2col", "x", len(x), channels*s.H*s.W)
-	im2col(col, oh*ow, x, channels, s)
-}
-
-// im2col writes rows ld elements apart, for a shape without zeros in it.
+// im2col lays the windows of one image of the given channels out as columns, whose rows are ld elements apart: row
+// (c·KH+kh)·KW+kw, column oh·OutW+ow of col is the pixel that weight (c, kh, kw) meets at output (oh, ow), or 0 in the
+// padding. s says the rest of the shape, with no stride and no dilation of 0; its N, In, Out and Groups are not used.
 func im2col(col []float32, ld int, x []float32, channels int, s Conv) {
 	oh := outSize(s.H, s.KH, s.Stride, s.Pad, s.Dilation)
 	ow := outSize(s.W, s.KW, s.Stride, s.Pad, s.Dilation)
@@ -261,17 +244,7 @@ func im2col(col []float32, ld int, x []float32, channels int, s Conv) {
 	}
 }
 
-// Col2im is the transpose of Im2col: it adds each element of col to the pixel it
-// came from. x is added to, not overwritten.
-func Col2im(x, col []float32, channels int, s Conv) {
-	s.Stride, s.Dilation = max(s.Stride, 1), max(s.Dilation, 1)
-	oh := outSize(s.H, s.KH, s.Stride, s.Pad, s.Dilation)
-	ow := outSize(s.W, s.KW, s.Stride, s.Pad, s.Dilation)
-	atLeast("Col2im", "col", len(col), channels*s.KH*s.KW*oh*ow)
-	atLeast("Col2im", "x", len(x), channels*s.H*s.W)
-	col2im(x, col, oh*ow, channels, s)
-}
-
+// col2im is the transpose of im2col: it adds each element of col to the pixel that it came from.
 func col2im(x, col []float32, ld, channels int, s Conv) {
 	oh := outSize(s.H, s.KH, s.Stride, s.Pad, s.Dilation)
 	ow := outSize(s.W, s.KW, s.Stride, s.Pad, s.Dilation)

@@ -18,7 +18,6 @@ func vMulAdd(dst, x, y []float32)               { mulAddGo(dst, x, y) }
 func vAxpy(alpha float32, x, dst []float32)     { axpyGo(alpha, x, dst) }
 func vScale(alpha float32, x []float32)         { scaleGo(alpha, x) }
 func vAddScalar(dst, x []float32, s float32)    { addScalarGo(dst, x, s) }
-func vSubMul(dst, x, y []float32, s float32)    { subMulGo(dst, x, y, s) }
 func vDot(x, y []float32) float64               { return dotGo(x, y) }
 func vSumSq(x []float32) float64                { return dotGo(x, x) }
 func vSum(x []float32) float64                  { return sumGo(x) }
@@ -29,9 +28,7 @@ func vReLU(dst, x []float32)                    { reluGo(dst, x) }
 func vReLUGrad(dx, dy, y []float32)             { reluGradGo(dx, dy, y) }
 func vExp(dst, x []float32)                     { expGo(dst, x) }
 func vTanh(dst, x []float32)                    { tanhGo(dst, x) }
-func vTanhGrad(dx, dy, y []float32)             { tanhGradGo(dx, dy, y) }
 func vSigmoid(dst, x []float32)                 { sigmoidGo(dst, x) }
-func vSigmoidGrad(dx, dy, y []float32)          { sigmoidGradGo(dx, dy, y) }
 func vGELU(dst, x []float32)                    { geluGo(dst, x) }
 func vGELUGrad(dx, dy, x []float32)             { geluGradGo(dx, dy, x) }
 func vNormalise(dst, x []float32, mean, scale, shift float32) {

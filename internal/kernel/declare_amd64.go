@@ -416,9 +416,6 @@ func scale256(x *float32, n int, alpha float32)
 func addScalar256(dst, x *float32, n int, s float32)
 
 //go:noescape
-func subMul256(dst, x, y *float32, n int, s float32)
-
-//go:noescape
 func dot256(x, y *float32, n int) (a float64)
 
 //go:noescape
@@ -449,13 +446,7 @@ func exp256(dst, x *float32, n int)
 func tanh256(dst, x *float32, n int)
 
 //go:noescape
-func tanhGrad256(dx, dy, y *float32, n int)
-
-//go:noescape
 func sigmoid256(dst, x *float32, n int)
-
-//go:noescape
-func sigmoidGrad256(dx, dy, y *float32, n int)
 
 //go:noescape
 func gelu256(dst, x *float32, n int)

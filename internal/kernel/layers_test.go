@@ -284,14 +284,14 @@ func TestMeanPlanes(t *testing.T) {
 	})
 }
 
-// Col2im is the transpose of Im2col: <Im2col(x), c> = <x, Col2im(c)>.
+// col2im is the transpose of im2col: <im2col(x), c> = <x, col2im(c)>.
 func TestIm2colTransposes(t *testing.T) {
 	eachISA(t, func(t *testing.T) {
 		rapid.Check(t, func(t *rapid.T) {
 			s := Conv{
 				H: rapid.IntRange(1, 12).Draw(t, "h"), W: rapid.IntRange(1, 12).Draw(t, "w"),
 				KH: rapid.IntRange(1, 4).Draw(t, "kh"), KW: rapid.IntRange(1, 4).Draw(t, "kw"),
-				Stride: rapid.IntRange(0, 3).Draw(t, "stride"), Pad: rapid.IntRange(0, 3).Draw(t, "pad"), Dilation: rapid.IntRange(0, 2).Draw(t, "dilation"),
+				Stride: rapid.IntRange(1, 3).Draw(t, "stride"), Pad: rapid.IntRange(0, 3).Draw(t, "pad"), Dilation: rapid.IntRange(1, 2).Draw(t, "dilation"),
 			}
 			const channels = 2
 			d := s
@@ -299,13 +299,13 @@ func TestIm2colTransposes(t *testing.T) {
 			size := d.OutH() * d.OutW()
 			x, c := random(channels*s.H*s.W, 1), random(channels*s.KH*s.KW*size, 2)
 			col := random(len(c), 3)
-			Im2col(col, x, channels, s)
+			im2col(col, size, x, channels, s)
 			back := make([]float32, len(x))
-			Col2im(back, c, channels, s)
+			col2im(back, c, size, channels, s)
 			if a, b := Dot(col, c), Dot(x, back); !(math.Abs(a-b) <= 1e-4*(1+math.Abs(a))) {
 				t.Fatalf("%+v: <col, c> = %v, <x, back> = %v", s, a, b)
 			}
-			// And Im2col itself: one element by its definition.
+			// And im2col itself: one element by its definition.
 			if size == 0 {
 				return
 			}

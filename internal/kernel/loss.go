@@ -79,32 +79,6 @@ func SoftmaxXent(dx, logits []float32, labels []int32, cols int) Loss {
 	return l
 }
 
-// Softmax writes the softmax of each of the rows of x (rows × cols) into dst,
-// which may be x. A row of −Inf only (a fully masked one) becomes NaN.
-func Softmax(dst, x []float32, rows, cols int) {
-	atLeast("Softmax", "x", len(x), rows*cols)
-	atLeast("Softmax", "dst", len(dst), rows*cols)
-	for r := range rows {
-		d, x := dst[r*cols:(r+1)*cols], x[r*cols:(r+1)*cols]
-		_, top := argMax(x)
-		sum := expShift(d, x, top)
-		vScale(float32(1/sum), d)
-	}
-}
-
-// SoftmaxGrad writes y·(dy − Σ dy·y) of each row into dx, for y = Softmax(x).
-// dx may be dy.
-func SoftmaxGrad(dx, dy, y []float32, rows, cols int) {
-	atLeast("SoftmaxGrad", "dx", len(dx), rows*cols)
-	atLeast("SoftmaxGrad", "dy", len(dy), rows*cols)
-	atLeast("SoftmaxGrad", "y", len(y), rows*cols)
-	for r := range rows {
-		d, g, y := dx[r*cols:(r+1)*cols], dy[r*cols:(r+1)*cols], y[r*cols:(r+1)*cols]
-		s := float32(vDot(g, y))
-		vSubMul(d, g, y, s)
-	}
-}
-
 // argMax is the index and value of the largest number in x; -1 and −Inf if there
 // is none above −Inf. NaN is not a number.
 func argMax(x []float32) (int, float32) {
@@ -127,12 +101,5 @@ func expShift(d, x []float32, top float32) float64 {
 func addScalarGo(dst, x []float32, s float32) {
 	for i, v := range x {
 		dst[i] = v + s
-	}
-}
-
-// subMulGo: dst = (x − s)·y.
-func subMulGo(dst, x, y []float32, s float32) {
-	for i, v := range x {
-		dst[i] = (v - s) * y[i]
 	}
 }

@@ -91,34 +91,3 @@ func TestSoftmaxXentOfNaN(t *testing.T) {
 		}
 	})
 }
-
-func TestSoftmax(t *testing.T) {
-	eachISA(t, func(t *testing.T) {
-		const rows, cols = 4, 19
-		x, y, dy, dx := random(rows*cols, 1), make([]float32, rows*cols), random(rows*cols, 2), make([]float32, rows*cols)
-		x[3] = 200
-		x[cols] = float32(math.Inf(-1)) // masked
-		Softmax(y, x, rows, cols)
-		for r := range rows {
-			if s := Sum(y[r*cols : (r+1)*cols]); !(math.Abs(s-1) <= 1e-6) {
-				t.Errorf("row %d sums to %v", r, s)
-			}
-		}
-		if y[cols] != 0 {
-			t.Errorf("masked element is %v", y[cols])
-		}
-		SoftmaxGrad(dx, dy, y, rows, cols)
-		for r := range rows {
-			var s float64
-			for c := range cols {
-				s += float64(dy[r*cols+c]) * float64(y[r*cols+c])
-			}
-			for c := range cols {
-				i := r*cols + c
-				if want := float64(y[i]) * (float64(dy[i]) - s); !(math.Abs(float64(dx[i])-want) <= 1e-6) {
-					t.Fatalf("dx[%d] = %v, want %v", i, dx[i], want)
-				}
-			}
-		}
-	})
-}

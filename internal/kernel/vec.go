@@ -30,13 +30,6 @@ func Mul(dst, x, y []float32) {
 	vMul(dst, x, y)
 }
 
-// MulAdd adds x·y to dst, element by element.
-func MulAdd(dst, x, y []float32) {
-	same("MulAdd", dst, x)
-	same("MulAdd", dst, y)
-	vMulAdd(dst, x, y)
-}
-
 // Axpy adds alpha·x to dst. The product is rounded before the sum, so that the
 // result of an element depends on nothing but the element.
 func Axpy(alpha float32, x, dst []float32) {
@@ -56,9 +49,6 @@ func Dot(x, y []float32) float64 {
 	same("Dot", x, y)
 	return vDot(x, y)
 }
-
-// Sum is the sum of x, in float64.
-func Sum(x []float32) float64 { return vSum(x) }
 
 // SumSq is the sum of the squares of x, in float64: it cannot overflow.
 func SumSq(x []float32) float64 { return vSumSq(x) }

@@ -56,14 +56,6 @@ func vAddScalar(dst, x []float32, s float32) {
 	addScalarGo(dst, x, s)
 }
 
-func vSubMul(dst, x, y []float32, s float32) {
-	if isa >= avx2 {
-		subMul256(ptr(dst), ptr(x), ptr(y), len(dst), s)
-		return
-	}
-	subMulGo(dst, x, y, s)
-}
-
 func vDot(x, y []float32) float64 {
 	if isa >= avx2 {
 		return dot256(ptr(x), ptr(y), len(x))
@@ -138,28 +130,12 @@ func vTanh(dst, x []float32) {
 	tanhGo(dst, x)
 }
 
-func vTanhGrad(dx, dy, y []float32) {
-	if isa >= avx2 {
-		tanhGrad256(ptr(dx), ptr(dy), ptr(y), len(dx))
-		return
-	}
-	tanhGradGo(dx, dy, y)
-}
-
 func vSigmoid(dst, x []float32) {
 	if isa >= avx2 {
 		sigmoid256(ptr(dst), ptr(x), len(dst))
 		return
 	}
 	sigmoidGo(dst, x)
-}
-
-func vSigmoidGrad(dx, dy, y []float32) {
-	if isa >= avx2 {
-		sigmoidGrad256(ptr(dx), ptr(dy), ptr(y), len(dx))
-		return
-	}
-	sigmoidGradGo(dx, dy, y)
 }
 
 func vGELU(dst, x []float32) {

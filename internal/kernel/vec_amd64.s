@@ -197,41 +197,6 @@ done:
 	VZEROUPPER
 	RET
 
-// func subMul256(dst, x, y *float32, n int, s float32)
-TEXT ·subMul256(SB), NOSPLIT, $0-36
-	MOVQ dst+0(FP), R8
-	MOVQ x+8(FP), R9
-	MOVQ y+16(FP), R10
-	MOVQ n+24(FP), CX
-	VBROADCASTSS s+32(FP), Y14
-	XORQ AX, AX
-	SUBQ $8, CX
-	JLT tail
-loop:
-	VMOVUPS (R9)(AX*4), Y0
-	VSUBPS Y14, Y0, Y0
-	VMOVUPS (R10)(AX*4), Y1
-	VMULPS Y1, Y0, Y0
-	VMOVUPS Y0, (R8)(AX*4)
-	ADDQ $8, AX
-	SUBQ $8, CX
-	JGE loop
-tail:
-	ADDQ $8, CX
-	JEQ done
-	SHLQ $2, CX
-	LEAQ ·laneTable+32(SB), DX
-	SUBQ CX, DX
-	VMOVDQU (DX), Y15
-	VMASKMOVPS (R9)(AX*4), Y15, Y0
-	VSUBPS Y14, Y0, Y0
-	VMASKMOVPS (R10)(AX*4), Y15, Y1
-	VMULPS Y1, Y0, Y0
-	VMASKMOVPS Y0, Y15, (R8)(AX*4)
-done:
-	VZEROUPPER
-	RET
-
 // func dot256(x, y *float32, n int) (a float64)
 TEXT ·dot256(SB), NOSPLIT, $0-32
 	MOVQ x+0(FP), R8
@@ -855,43 +820,6 @@ done:
 	VZEROUPPER
 	RET
 
-// func tanhGrad256(dx, dy, y *float32, n int)
-TEXT ·tanhGrad256(SB), NOSPLIT, $0-32
-	MOVQ dx+0(FP), R8
-	MOVQ dy+8(FP), R9
-	MOVQ y+16(FP), R10
-	MOVQ n+24(FP), CX
-	VMOVUPS one<>(SB), Y8
-	XORQ AX, AX
-	SUBQ $8, CX
-	JLT tail
-loop:
-	VMOVUPS (R10)(AX*4), Y0
-	VMOVUPS (R9)(AX*4), Y1
-	VMULPS Y0, Y0, Y0
-	VSUBPS Y0, Y8, Y0
-	VMULPS Y0, Y1, Y0
-	VMOVUPS Y0, (R8)(AX*4)
-	ADDQ $8, AX
-	SUBQ $8, CX
-	JGE loop
-tail:
-	ADDQ $8, CX
-	JEQ done
-	SHLQ $2, CX
-	LEAQ ·laneTable+32(SB), DX
-	SUBQ CX, DX
-	VMOVDQU (DX), Y15
-	VMASKMOVPS (R10)(AX*4), Y15, Y0
-	VMASKMOVPS (R9)(AX*4), Y15, Y1
-	VMULPS Y0, Y0, Y0
-	VSUBPS Y0, Y8, Y0
-	VMULPS Y0, Y1, Y0
-	VMASKMOVPS Y0, Y15, (R8)(AX*4)
-done:
-	VZEROUPPER
-	RET
-
 // func sigmoid256(dst, x *float32, n int)
 TEXT ·sigmoid256(SB), NOSPLIT, $0-24
 	MOVQ dst+0(FP), R8
@@ -990,43 +918,6 @@ tail:
 	VADDPS one<>(SB), Y0, Y0
 	VMOVUPS one<>(SB), Y1
 	VDIVPS Y0, Y1, Y0
-	VMASKMOVPS Y0, Y15, (R8)(AX*4)
-done:
-	VZEROUPPER
-	RET
-
-// func sigmoidGrad256(dx, dy, y *float32, n int)
-TEXT ·sigmoidGrad256(SB), NOSPLIT, $0-32
-	MOVQ dx+0(FP), R8
-	MOVQ dy+8(FP), R9
-	MOVQ y+16(FP), R10
-	MOVQ n+24(FP), CX
-	VMOVUPS one<>(SB), Y8
-	XORQ AX, AX
-	SUBQ $8, CX
-	JLT tail
-loop:
-	VMOVUPS (R10)(AX*4), Y0
-	VMOVUPS (R9)(AX*4), Y1
-	VMULPS Y0, Y1, Y1
-	VSUBPS Y0, Y8, Y0
-	VMULPS Y0, Y1, Y0
-	VMOVUPS Y0, (R8)(AX*4)
-	ADDQ $8, AX
-	SUBQ $8, CX
-	JGE loop
-tail:
-	ADDQ $8, CX
-	JEQ done
-	SHLQ $2, CX
-	LEAQ ·laneTable+32(SB), DX
-	SUBQ CX, DX
-	VMOVDQU (DX), Y15
-	VMASKMOVPS (R10)(AX*4), Y15, Y0
-	VMASKMOVPS (R9)(AX*4), Y15, Y1
-	VMULPS Y0, Y1, Y1
-	VSUBPS Y0, Y8, Y0
-	VMULPS Y0, Y1, Y0
 	VMASKMOVPS Y0, Y15, (R8)(AX*4)
 done:
 	VZEROUPPER

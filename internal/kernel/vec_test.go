@@ -30,18 +30,15 @@ var elementwise = []struct {
 }{
 	{"add", 2, func(x [][]float32) { Add(x[0], x[1]) }, func(x [][]float32) { addGo(x[0], x[1]) }},
 	{"mul", 3, func(x [][]float32) { Mul(x[0], x[1], x[2]) }, func(x [][]float32) { mulGo(x[0], x[1], x[2]) }},
-	{"muladd", 3, func(x [][]float32) { MulAdd(x[0], x[1], x[2]) }, func(x [][]float32) { mulAddGo(x[0], x[1], x[2]) }},
+	{"muladd", 3, func(x [][]float32) { vMulAdd(x[0], x[1], x[2]) }, func(x [][]float32) { mulAddGo(x[0], x[1], x[2]) }},
 	{"axpy", 2, func(x [][]float32) { Axpy(0.3, x[1], x[0]) }, func(x [][]float32) { axpyGo(0.3, x[1], x[0]) }},
 	{"scale", 1, func(x [][]float32) { Scale(-0.3, x[0]) }, func(x [][]float32) { scaleGo(-0.3, x[0]) }},
 	{"addscalar", 2, func(x [][]float32) { vAddScalar(x[0], x[1], 0.7) }, func(x [][]float32) { addScalarGo(x[0], x[1], 0.7) }},
-	{"submul", 3, func(x [][]float32) { vSubMul(x[0], x[1], x[2], 0.7) }, func(x [][]float32) { subMulGo(x[0], x[1], x[2], 0.7) }},
 	{"relu", 2, func(x [][]float32) { ReLU(x[0], x[1]) }, func(x [][]float32) { reluGo(x[0], x[1]) }},
 	{"relugrad", 3, func(x [][]float32) { ReLUGrad(x[0], x[1], x[2]) }, func(x [][]float32) { reluGradGo(x[0], x[1], x[2]) }},
 	{"exp", 2, func(x [][]float32) { Exp(x[0], x[1]) }, func(x [][]float32) { expGo(x[0], x[1]) }},
 	{"tanh", 2, func(x [][]float32) { Tanh(x[0], x[1]) }, func(x [][]float32) { tanhGo(x[0], x[1]) }},
-	{"tanhgrad", 3, func(x [][]float32) { TanhGrad(x[0], x[1], x[2]) }, func(x [][]float32) { tanhGradGo(x[0], x[1], x[2]) }},
 	{"sigmoid", 2, func(x [][]float32) { Sigmoid(x[0], x[1]) }, func(x [][]float32) { sigmoidGo(x[0], x[1]) }},
-	{"sigmoidgrad", 3, func(x [][]float32) { SigmoidGrad(x[0], x[1], x[2]) }, func(x [][]float32) { sigmoidGradGo(x[0], x[1], x[2]) }},
 	{"gelu", 2, func(x [][]float32) { GELU(x[0], x[1]) }, func(x [][]float32) { geluGo(x[0], x[1]) }},
 	{"gelugrad", 3, func(x [][]float32) { GELUGrad(x[0], x[1], x[2]) }, func(x [][]float32) { geluGradGo(x[0], x[1], x[2]) }},
 	{"normalise", 2, func(x [][]float32) { vNormalise(x[0], x[1], 0.1, 1.7, -2) }, func(x [][]float32) { normaliseGo(x[0], x[1], 0.1, 1.7, -2) }},
@@ -178,7 +175,7 @@ func TestSums(t *testing.T) {
 					t.Errorf("%s of %d: %v, want %v", name, n, got, want)
 				}
 			}
-			near("Sum", Sum(x), sum)
+			near("sum", vSum(x), sum)
 			near("SumSq", SumSq(x), sq)
 			near("Dot", Dot(x, y), dot)
 			a, b := vMoments(x)
@@ -266,7 +263,7 @@ func TestWrongLengthsPanic(t *testing.T) {
 	a, b := make([]float32, 3), make([]float32, 4)
 	for name, f := range map[string]func(){
 		"Add": func() { Add(a, b) }, "Axpy": func() { Axpy(1, a, b) }, "Dot": func() { Dot(a, b) }, "Mul": func() { Mul(a, a, b) },
-		"ReLU": func() { ReLU(a, b) }, "TanhGrad": func() { TanhGrad(a, a, b) }, "SGD": func() { SGD(a, b, 1, 0) },
+		"ReLU": func() { ReLU(a, b) }, "ReLUGrad": func() { ReLUGrad(a, a, b) }, "SGD": func() { SGD(a, b, 1, 0) },
 		"Momentum": func() { Momentum(a, a, b, 1, 0, 0, 0, false) }, "Adam": func() { Adam(a, a, a, b, AdamStep{Step: 1}) },
 		"Adam step": func() { Adam(a, a, a, a, AdamStep{}) },
 		"ColSum":    func() { ColSum(a, b, 2) },
@@ -288,5 +285,11 @@ func TestWrongLengthsPanic(t *testing.T) {
 			}()
 			f()
 		}()
+	}
+}
+
+func fill(x []float32, v float32) {
+	for i := range x {
+		x[i] = v
 	}
 }

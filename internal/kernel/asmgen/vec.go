@@ -209,13 +209,6 @@ var functions = []function{
 		b.add(0, 0, 14)
 		b.store(0, "dst")
 	}},
-	{name: "subMul", ptrs: []string{"dst", "x", "y"}, scalars: []string{"s"}, body: func(b *body) {
-		b.load("x", 0)
-		b.sub(0, 0, 14)
-		b.load("y", 1)
-		b.mul(0, 0, 1)
-		b.store(0, "dst")
-	}},
 	{name: "dot", ptrs: []string{"x", "y"}, result: []string{"a"}, setup: zeroSums, body: func(b *body) {
 		b.load("x", 0)
 		b.load("y", 2)
@@ -318,14 +311,6 @@ var functions = []function{
 		b.o("VBLENDVPS Y3, Y2, Y0, Y0")
 		b.store(0, "dst")
 	}},
-	{name: "tanhGrad", ptrs: []string{"dx", "dy", "y"}, setup: func(b *body) { b.c(8, "one") }, body: func(b *body) {
-		b.load("y", 0)
-		b.load("dy", 1)
-		b.mul(0, 0, 0)
-		b.sub(0, 8, 0)
-		b.mul(0, 1, 0)
-		b.store(0, "dx")
-	}},
 	{name: "sigmoid", ptrs: []string{"dst", "x"}, body: func(b *body) {
 		b.load("x", 0)
 		b.o("VXORPS %s<>(SB), Y0, Y0", use("sign"))
@@ -334,14 +319,6 @@ var functions = []function{
 		b.c(1, "one")
 		b.div(0, 1, 0)
 		b.store(0, "dst")
-	}},
-	{name: "sigmoidGrad", ptrs: []string{"dx", "dy", "y"}, setup: func(b *body) { b.c(8, "one") }, body: func(b *body) {
-		b.load("y", 0)
-		b.load("dy", 1)
-		b.mul(1, 1, 0)
-		b.sub(0, 8, 0)
-		b.mul(0, 1, 0)
-		b.store(0, "dx")
 	}},
 	{name: "gelu", ptrs: []string{"dst", "x"}, body: func(b *body) {
 		b.load("x", 5)
