@@ -302,7 +302,7 @@ type (
 		Behind   int64  `json:"behind"`   // versions between the validation gradient and the parameters
 	}
 
-	// Gap stands, with `--log-max`, for lines of type `record`, `fire` and `noise` that the bound had no room for: those of one part of the log, the oldest first. All other lines are kept.
+	// Gap stands, with `--log-max`, for lines of type `record`, `fire` and `noise` that the bound had no room for: those of one part of the log, the oldest first: no such line is before it. All other lines are kept.
 	Gap struct {
 		Until   Seconds `json:"until"`                 // of the last of these lines; `t` is that of the first
 		Records int64   `json:"records" check:"min=0"` // lines of type `record`

@@ -37,26 +37,31 @@ type Contents struct {
 	Unknown map[string]int
 }
 
-// Missing is what the gaps of a log are in all. It is empty where Records and Fires are 0.
+// Missing is what the gaps of a log are in all; its zero value: the log has none.
 type Missing struct {
-	From, To       time.Duration // of the first line that is missing, and of the last
-	Records, Fires int64
+	From    Seconds `json:"from_s"` // of the first line that is missing, since the coordinator began
+	To      Seconds `json:"to_s"`   // of the last
+	Records int64   `json:"records"`
+	Updates int64   `json:"updates"`
 }
 
-func (m *Missing) add(at time.Duration, g Gap) {
+// Add takes in a gap, whose first line is of that time.
+func (m *Missing) Add(at time.Duration, g Gap) {
 	if *m == (Missing{}) {
-		m.From = at
+		m.From = SecondsOf(at)
 	}
-	m.To = max(m.To, g.Until.Duration())
-	m.Records, m.Fires = m.Records+g.Records, m.Fires+g.Fires
+	m.To = max(m.To, g.Until)
+	m.Records, m.Updates = m.Records+g.Records, m.Updates+g.Fires
 }
 
-// String is what users are told; empty if nothing is missing.
-func (m Missing) String() string {
+// Means is the sentence in which a command says what is missing, and what that means for its answer; empty if nothing
+// is missing.
+func (m Missing) Means(answer string) string {
 	if m == (Missing{}) {
 		return ""
 	}
-	return fmt.Sprintf("The log lacks %d records and %d updates, from %.1f s to %.1f s: --log-max had no room for them.", m.Records, m.Fires, m.From.Seconds(), m.To.Seconds())
+	return fmt.Sprintf("The log lacks %d records and %d updates, from %.1f s to %.1f s, for which --log-max had no room: "+
+		"%s.", m.Records, m.Updates, float64(m.From), float64(m.To), answer)
 }
 
 // Error says where a run log is not one.
@@ -93,7 +98,7 @@ func Read(r io.Reader, name string, each func(Line) error) (Contents, error) {
 			return &Error{name, n, err}
 		}
 		if g, ok := l.Entry.(Gap); ok {
-			s.Missing.add(l.T, g)
+			s.Missing.Add(l.T, g)
 		}
 		return each(l)
 	})

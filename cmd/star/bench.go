@@ -705,7 +705,7 @@ func stepTimes(name string) (step, compute []float64, params int64, err error) {
 	const warm = 10
 	slowest := map[int64]time.Duration{}
 	last, n := time.Duration(0), int64(0)
-	err = readRunLog(name, func(l runlog.Line) {
+	err = readRunLog(name, "the other updates are measured", func(l runlog.Line) {
 		switch e := l.Entry.(type) {
 		case runlog.Train:
 			params = e.Params

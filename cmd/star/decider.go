@@ -316,13 +316,17 @@ func recordedLessons(path string) ([]modes.Lesson, error) {
 	}
 	defer f.Close()
 	var s segment
-	if _, err := runlog.Read(f, path, func(l runlog.Line) error {
+	read, err := runlog.Read(f, path, func(l runlog.Line) error {
 		if err := s.line(l); err != nil {
 			return &runlog.Error{Name: path, Line: l.Number, Err: err}
 		}
 		return nil
-	}); err != nil {
+	})
+	if err != nil {
 		return nil, err
+	}
+	if lacks := read.Missing.Means("modes that were in force only then teach nothing"); lacks != "" {
+		notice(path, lacks)
 	}
 	if s.workers == 0 {
 		return nil, &runlog.Error{Name: path, Line: 1, Err: errors.New("no line of type train: the training has not begun")}

@@ -5,6 +5,7 @@ import (
 	"io"
 	"maps"
 	"math"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -139,7 +140,7 @@ func describe(w io.Writer, files []string) error {
 	from := map[string]string{}
 	for _, name := range files {
 		d := new(described)
-		if err := readRunLog(name, d.observe); err != nil {
+		if err := readRunLog(name, "the demands are those of the other iterations", d.observe); err != nil {
 			return err
 		}
 		if other, ok := from[d.name]; ok {
@@ -154,12 +155,20 @@ func describe(w io.Writer, files []string) error {
 	return err
 }
 
-func readRunLog(name string, each func(runlog.Line)) error {
+// readRunLog passes the lines of the run log at name, or of the job in that folder, to each. What the log lacks it says
+// on standard error, and that answer: what that means for the command's.
+func readRunLog(name, answer string, each func(runlog.Line)) error {
 	f, err := openRun(name)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	_, err = runlog.Read(f, name, func(l runlog.Line) error { each(l); return nil })
+	read, err := runlog.Read(f, name, func(l runlog.Line) error { each(l); return nil })
+	if lacks := read.Missing.Means(answer); lacks != "" && err == nil {
+		notice(name, lacks)
+	}
 	return err
 }
+
+// notice tells users something about a file, beside the answer.
+func notice(name, what string) { fmt.Fprintf(os.Stderr, "star: %s: %s\n", name, what) }

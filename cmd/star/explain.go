@@ -60,6 +60,9 @@ why, what was done about it, and what that brought.
 				}
 			}
 			if asJSON {
+				if lacks := story.Lacks(); lacks != "" {
+					notice(args[0], lacks)
+				}
 				enc := json.NewEncoder(cmd.OutOrStdout())
 				enc.SetIndent("", "  ")
 				return enc.Encode(story.Entries())

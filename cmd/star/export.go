@@ -107,8 +107,8 @@ func (o *exports) write(out io.Writer, path string) (err error) {
 	if read.Cut {
 		fmt.Fprintf(out, "%s ends in the middle of a line: the job was killed there, or still runs\n", in.Name())
 	}
-	if missing := read.Missing.String(); missing != "" {
-		fmt.Fprintln(out, missing)
+	if lacks := read.Missing.Means("the files do not have them either"); lacks != "" {
+		fmt.Fprintln(out, lacks)
 	}
 	fmt.Fprintf(out, "%d records of %s in %s\n", records, in.Name(), strings.Join(o.names(), ", "))
 	return nil

@@ -142,7 +142,7 @@ func seen(path string) (*seenRun, error) {
 	r := new(seenRun)
 	last := map[nouns.Worker]bool{} // who has completed an update, and sent no record since
 	var newest nouns.Worker
-	_, err = runlog.Read(f, f.Name(), func(l runlog.Line) error {
+	read, err := runlog.Read(f, f.Name(), func(l runlog.Line) error {
 		switch e := l.Entry.(type) {
 		case runlog.Start:
 			if err := json.Unmarshal(e.Config, r); err != nil {
@@ -171,7 +171,10 @@ func seen(path string) (*seenRun, error) {
 		}
 		return nil
 	})
+	lacks := read.Missing.Means("only a whole run can be compared with a simulated one")
 	switch {
+	case lacks != "":
+		return nil, fmt.Errorf("%s: %s", f.Name(), lacks)
 	case err != nil:
 		return nil, err
 	case r.Trace == "" || r.Median <= 0 || len(r.Slow) > 0:

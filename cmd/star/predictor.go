@@ -62,7 +62,7 @@ func openRecorded(path string) (*recorded, error) {
 		}
 		return j, nil
 	}
-	err := readRunLog(path, func(l runlog.Line) {
+	err := readRunLog(path, "the other records are used", func(l runlog.Line) {
 		switch e := l.Entry.(type) {
 		case runlog.Start:
 			var c struct{ Arch string }

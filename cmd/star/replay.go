@@ -239,6 +239,9 @@ func replay(path string) (*replayed, error) {
 		}
 		return nil
 	})
+	if lacks := summary.Missing.Means("no decision can be made again"); lacks != "" { // errors follow from that
+		return nil, fmt.Errorf("%s: %s", path, lacks)
+	}
 	r.Decisions = slices.DeleteFunc(r.Decisions, func(d decision) bool {
 		late := d.After > heard
 		if heard < 0 {
@@ -247,9 +250,6 @@ func replay(path string) (*replayed, error) {
 		return late && !d.Logged
 	})
 	r.Lines, r.Cut = int(told), summary.Cut
-	if missing := summary.Missing.String(); missing != "" && err == nil {
-		return nil, fmt.Errorf("%s: no decision can be made again: %s", path, missing)
-	}
 	return r, err
 }
 

@@ -28,7 +28,7 @@ func runEpochs(name string) ([]estimate.EpochTimes, error) {
 	var epoch, next int64 // samples of one, and at which the present one ends
 	var began, last, end float64
 	whole := false // the present one was seen from its beginning
-	err := readRunLog(name, func(l runlog.Line) {
+	err := readRunLog(name, "epochs that began before its end are left out", func(l runlog.Line) {
 		at := l.T.Seconds()
 		end = max(end, at) // the last line has no time
 		switch e := l.Entry.(type) {
@@ -53,6 +53,8 @@ func runEpochs(name string) ([]estimate.EpochTimes, error) {
 				}
 				whole, began = true, at
 			}
+		case runlog.Gap:
+			whole, next = false, 0
 		case runlog.Summary:
 			t.After = end - last
 		}

@@ -43,7 +43,7 @@ const window = 2 * time.Second
 
 func (r *measured) read(name string) error {
 	r.there, r.gone, r.begun, r.replace = map[nouns.Worker]bool{}, map[nouns.Worker]time.Duration{}, false, 0
-	return readRunLog(name, r.line)
+	return readRunLog(name, "rates are those of the updates after that", r.line)
 }
 
 func (r *measured) line(l runlog.Line) {

@@ -67,6 +67,8 @@ type whatIfJSON struct {
 	Cut     bool     `json:"cut"`
 	Notices []string `json:"notices,omitempty"`
 
+	Missing runlog.Missing `json:"missing,omitzero"`
+
 	Updates   int64        `json:"updates"`
 	Samples   int64        `json:"samples"`
 	Progress  float64      `json:"progress"`    // in updates of SSGD
@@ -160,6 +162,7 @@ func whatIf(cmd *cobra.Command, s *settings.Set, o *whatIfOptions, methods []str
 			return err
 		}
 		seen := r.Took.Seconds()
+		out.Missing = r.Missing
 		out.Arch, out.Workers, out.Mode, out.Batch, out.Noise, out.Latency, out.Cut = r.Arch, r.Workers, r.Plan.String(), r.Batch, r.Noise, r.Latency.Seconds(), r.Cut
 		out.Updates, out.Samples, out.Seen = r.Updates, r.Samples, &seen
 		if len(r.Changes) > 0 {
@@ -337,6 +340,9 @@ func (a whatIfJSON) text(out io.Writer) error {
 	fmt.Fprintln(out)
 	if a.Cut {
 		fmt.Fprintln(out, "the log ends in the middle of a line: the coordinator was killed, or still runs")
+	}
+	if lacks := a.Missing.Means("the answer is of the updates after that"); lacks != "" {
+		fmt.Fprintln(out, lacks)
 	}
 	for _, n := range a.Notices {
 		fmt.Fprintln(out, n)

@@ -19,7 +19,7 @@ func worthOf(out io.Writer, path string, asJSON bool) error {
 	}
 	defer f.Close()
 	last := map[star.Worker][]star.Record{}
-	if _, err := runlog.Read(f, f.Name(), func(l runlog.Line) error {
+	read, err := runlog.Read(f, f.Name(), func(l runlog.Line) error {
 		switch e := l.Entry.(type) {
 		case runlog.Record:
 			of := append(last[e.Worker], e.Record)
@@ -28,7 +28,8 @@ func worthOf(out io.Writer, path string, asJSON bool) error {
 			delete(last, e.Worker)
 		}
 		return nil
-	}); err != nil {
+	})
+	if err != nil {
 		return err
 	}
 	var own, iteration []time.Duration
@@ -55,7 +56,13 @@ func worthOf(out io.Writer, path string, asJSON bool) error {
 			Alone      float64 `json:"fastest_alone_samples_per_s"`
 			Efficiency float64 `json:"scaling_efficiency"`
 			Worth      bool    `json:"worth"`
-		}{len(own), s.All, s.Alone, s.Efficiency(), s.Worth()})
+
+			Missing runlog.Missing `json:"missing,omitzero"`
+		}{len(own), s.All, s.Alone, s.Efficiency(), s.Worth(), read.Missing})
+	}
+	answer := fmt.Sprintf("the answer is of the last iterations that it has, at most %d of each worker", lastIterations)
+	if lacks := read.Missing.Means(answer); lacks != "" {
+		fmt.Fprintln(out, lacks)
 	}
 	verdict := fmt.Sprintf("together they are %.1f times as fast", s.All/s.Alone)
 	if !s.Worth() {

@@ -57,6 +57,7 @@ type Story struct {
 
 	Poison []Poisoned // by worker and cause, in the order of the first
 
+	known time.Duration   // since when the log has every iteration: Began, or the end of a gap
 	plan  string          // the first
 	halts []time.Duration // evaluations and checkpoints
 	grads []int64         // applied so far, beside Rate
@@ -73,7 +74,7 @@ type Point struct {
 type Gone struct {
 	Worker star.Worker
 	T      time.Duration
-	Step   int64 // its last
+	Step   int64 // its last; -1: the log has none
 	Why    string
 	Back   time.Duration // when it, or another one in its place, came back; 0: never
 }
@@ -126,7 +127,7 @@ type WorkerSummary struct {
 	Iterations []Iteration
 	Never      bool          // it had no part in the job
 	Left       time.Duration // 0: it stayed, or came back
-	Away       time.Duration // until it came back
+	Away       time.Duration // until it came back, of the time of which the log has iterations
 }
 
 // Iteration is one record of a worker. Busy is its own time, and Wait that for others.
@@ -212,7 +213,7 @@ func (t *Teller) Add(l runlog.Line) error {
 		s.Arch = cmp.Or(c.Arch, "ps")
 		t.collective = s.Arch == "allreduce"
 	case runlog.Train:
-		s.Train, s.Began, s.plan = &e, l.T, e.Plan
+		s.Train, s.Began, s.known, s.plan = &e, l.T, l.T, e.Plan
 		s.Workers = make([]WorkerSummary, e.Workers)
 		for _, w := range e.Absent {
 			s.Workers[w].Never, s.Workers[w].Left = true, l.T
@@ -230,12 +231,18 @@ func (t *Teller) Add(l runlog.Line) error {
 			n += s.grads[len(s.grads)-1]
 		}
 		for i := range s.Copies { // those of the servers that were lost since the last update
-			if c := &s.Copies[i]; c.Event == "promoted" && c.Pause == 0 && len(s.Rate) > 0 {
-				c.Pause = l.T - s.Rate[len(s.Rate)-1].T
+			c, n := &s.Copies[i], len(s.Rate)
+			if c.Event == "promoted" && c.Pause == 0 && n > 0 && s.Rate[n-1].T <= c.T {
+				c.Pause = l.T - s.Rate[n-1].T
 			}
 		}
 		s.Rate, s.grads = append(s.Rate, Point{l.T, float64(e.Samples)}), append(s.grads, n)
 		s.Samples, s.Updates = e.Samples, e.Version-s.Train.Version
+	case runlog.Gap:
+		s.known = max(s.known, e.Until.Duration())
+		if e.Fires > 0 && s.Train != nil {
+			s.Samples, s.Updates = e.Samples, e.Version-s.Train.Version
+		}
 	case runlog.Noise:
 		if e.Scale > 0 && !math.IsInf(float64(e.Scale), 0) {
 			s.Noise = append(s.Noise, Point{l.T, float64(e.Scale)})
@@ -284,7 +291,7 @@ func (t *Teller) Add(l runlog.Line) error {
 			w.Never = false
 			s.Came = append(s.Came, Came{e.Worker, l.T, e.Peer})
 		}
-		w.Away, w.Left = w.Away+l.T-w.Left, 0
+		w.Away, w.Left = w.Away+max(0, l.T-max(w.Left, s.known)), 0
 		for i := range s.Gone {
 			if g := &s.Gone[i]; g.Worker == e.Worker && g.Back == 0 {
 				g.Back = l.T
@@ -470,6 +477,9 @@ func (s *Story) finish(e *Episode) {
 			e.Since = max(it.T-it.Busy, s.Began)
 			break
 		}
+	}
+	if e.noticed <= s.Read.Missing.To.Duration() { // the log lacks the iterations with which it began
+		e.Since = e.noticed
 	}
 	e.Action = slices.IndexFunc(s.Changes, func(c Change) bool { return c.T >= e.Since && c.T <= max(e.Until, e.noticed) })
 	e.Slowdown = e.factor.Value()

@@ -71,8 +71,8 @@ func (s *Story) head(b *strings.Builder) {
 	case s.End.Error != "":
 		fmt.Fprintf(b, "The job failed: %s\n", s.End.Error)
 	}
-	if missing := s.Read.Missing.String(); missing != "" {
-		fmt.Fprintln(b, missing)
+	if lacks := s.Lacks(); lacks != "" {
+		fmt.Fprintln(b, lacks)
 	}
 	kinds := make([]string, 0, len(s.Read.Unknown))
 	for k := range s.Read.Unknown {
@@ -85,6 +85,12 @@ func (s *Story) head(b *strings.Builder) {
 	if len(kinds) > 0 {
 		fmt.Fprintf(b, "Lines of a type that this program does not know were passed over: %s.\n", strings.Join(kinds, ", "))
 	}
+}
+
+// Lacks says what the log's bound had no room for, and what that means for the story; empty if it has everything.
+func (s *Story) Lacks() string {
+	return s.Read.Missing.Means("samples and updates are counted all the same, iterations and waits of that time are in " +
+		"no number, and slow workers of that time are those of the job's own verdicts")
 }
 
 // part is how many workers have had a part in the job.
@@ -280,7 +286,11 @@ func (s *Story) told(b *strings.Builder) {
 		if g.Back > 0 {
 			back = ", back at " + took(g.Back)
 		}
-		fmt.Fprintf(b, "w%d gone after it %d, at %s%s: %s\n", g.Worker, g.Step, took(g.T), back, g.Why)
+		after := ""
+		if g.Step >= 0 {
+			after = fmt.Sprintf(" after it %d,", g.Step)
+		}
+		fmt.Fprintf(b, "w%d gone%s at %s%s: %s\n", g.Worker, after, took(g.T), back, g.Why)
 	}
 	for _, a := range s.Aside {
 		fmt.Fprintf(b, "put aside samples %d to %d of the stream, which killed w%d, then w%d: %s\n",
@@ -466,9 +476,9 @@ func (s *Story) totals(b *strings.Builder) {
 	var waited, there, slowly time.Duration
 	for w := range s.Workers {
 		l := &s.Workers[w]
-		stay := s.Ended - s.Began
+		stay := s.Ended - s.known
 		if l.Left > 0 {
-			stay = l.Left - s.Began
+			stay = max(l.Left-s.known, 0)
 		}
 		stay -= l.Away
 		var busy []float64

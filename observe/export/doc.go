@@ -58,6 +58,10 @@ func (g *gradients) take(l runlog.Line) (u Update, ok bool) {
 		g.plan, g.last, g.waiting = e.Plan, l.T, map[star.Worker][]waiting{}
 	case runlog.Plan:
 		g.plan = e.Plan
+	case runlog.Gap:
+		if e.Fires > 0 {
+			g.last, g.samples = e.Until.Duration(), e.Samples
+		}
 	case runlog.Leave:
 		delete(g.waiting, e.Worker)
 	case runlog.Record:

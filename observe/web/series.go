@@ -41,8 +41,8 @@ func (s *series) add(t time.Duration, column int, x float64) {
 	s.sums[column][i] += x
 }
 
-// spread adds the seconds from one time to another to the stretches that they lie in.
-func (s *series) spread(from, to time.Duration, column int) {
+// spread adds each x times the seconds from one time to another to the stretches that they lie in.
+func (s *series) spread(from, to time.Duration, column int, x float64) {
 	from = max(from, s.began)
 	if to <= from {
 		return
@@ -50,6 +50,6 @@ func (s *series) spread(from, to time.Duration, column int) {
 	end := s.at(to)
 	for i := int((from - s.began) / s.width); i <= end; i++ {
 		begin := s.began + time.Duration(i)*s.width
-		s.sums[column][i] += (min(to, begin+s.width) - max(from, begin)).Seconds()
+		s.sums[column][i] += x * (min(to, begin+s.width) - max(from, begin)).Seconds()
 	}
 }

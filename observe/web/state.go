@@ -42,6 +42,7 @@ type State struct {
 	noise    series
 	spent    series // of each worker two columns: its own time, its waits for others
 	wrong    string // why the log cannot be read any further
+	missing  runlog.Missing
 	counted  counted
 }
 
@@ -215,7 +216,12 @@ func (s *State) Line(l runlog.Line) error {
 			s.happen(l.T, "this process coordinates since then (term %d)", e.Term)
 		}
 	case runlog.Gap:
-		s.happen(l.T, "until %.1f s the log lacks %d records and %d updates: --log-max had no room for them", e.Until, e.Records, e.Fires)
+		s.missing.Add(l.T, e)
+		if e.Fires > 0 && s.train != nil {
+			s.rate.spread(l.T, e.Until.Duration(), 0, float64(e.Samples-s.samples)/(e.Until.Duration()-l.T).Seconds())
+			s.counted.updates += e.Version - s.train.Version - s.updates
+			s.samples, s.updates, s.counted.last = e.Samples, e.Version-s.train.Version, e.Until.Duration()
+		}
 	case runlog.Stop:
 		s.happen(l.T, "told to stop: %s", e.Why)
 	case runlog.Summary:
@@ -284,8 +290,8 @@ func (s *State) record(at time.Duration, r *star.Record) {
 	w.net.add(net)
 	w.waits.add(wait)
 	i := 2 * int(r.Worker)
-	s.spent.spread(at-own, at, i)
-	s.spent.spread(at-own-wait, at-own, i+1)
+	s.spent.spread(at-own, at, i, 1)
+	s.spent.spread(at-own-wait, at-own, i+1, 1)
 	if r.Samples > 0 && r.Loss-r.Loss == 0 {
 		s.loss.add(at, 0, r.Loss*float64(r.Samples))
 		s.loss.add(at, 1, float64(r.Samples))

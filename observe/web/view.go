@@ -44,6 +44,7 @@ type View struct {
 	Term     int64          `json:"term"` // of the coordinator; 0: only one process may coordinate
 	Saves    []ViewSave     `json:"checkpoints"`
 	Happened []ViewEvent    `json:"events"`
+	Lacks    string         `json:"lacks,omitempty"` // what the log has no room for, and what that means for the page
 	Result   *runlog.Result `json:"result"`
 }
 
@@ -144,6 +145,7 @@ func (s *State) View() View {
 		v.Arch = "all-reduce"
 	}
 	v.Headline, v.Bad = s.headline()
+	v.Lacks = s.missing.Means("samples and updates are counted, the rate of that time is its mean, and the rest leaves it out")
 	v.Status = s.status()
 	if s.train != nil {
 		v.Model, v.Data, v.Limit, v.From, v.Servers = s.train.Model, s.train.Data, s.train.Limit, s.began.Seconds(), s.train.Shards

@@ -39,6 +39,9 @@ type Run struct {
 	Staleness float64       // mean, of the gradients applied
 	Cut       bool          // the log ends in the middle of a line
 
+	// Missing are the lines that the log's bound had no room for. Updates, samples and times are those after them.
+	Missing runlog.Missing
+
 	iterations [][]sim.Iteration
 	parts      *modes.PartCosts
 	left       map[star.Worker]int // the line in which a worker left, or that says that it is not there yet
@@ -65,6 +68,8 @@ type Reader struct {
 	size    []int // its samples
 	latency []time.Duration
 	noise   []float64
+	lost    int64 // the last version of which a gap says when it was made, about; -1: there is no gap
+	before  int64 // samples applied until then
 	samples int64
 	stale   int64
 	applied int64
@@ -72,7 +77,8 @@ type Reader struct {
 
 // New reads a log of that name.
 func New(name string) *Reader {
-	return &Reader{run: Run{Name: name, left: map[star.Worker]int{}, absent: map[star.Worker]bool{}}, at: map[int64]time.Duration{}}
+	run := Run{Name: name, left: map[star.Worker]int{}, absent: map[star.Worker]bool{}}
+	return &Reader{run: run, at: map[int64]time.Duration{}, lost: -1}
 }
 
 // Add takes the next line. Its errors are of type *runlog.Error.
@@ -140,6 +146,11 @@ func (r *Reader) Add(l runlog.Line) error {
 		r.samples = e.Samples
 		r.run.Updates++
 		r.run.Took = l.T - r.train
+	case runlog.Gap:
+		if e.Fires > 0 {
+			r.train, r.version, r.lost = e.Until.Duration(), e.Version, e.Version
+			r.before, r.samples = e.Samples, e.Samples
+		}
 	case runlog.Noise:
 		if e.Scale > 0 && !math.IsInf(float64(e.Scale), 0) {
 			r.noise = append(r.noise, float64(e.Scale))
@@ -215,6 +226,10 @@ func (r *Reader) record(l runlog.Line, e star.Record, fail func(string, ...any) 
 	if n := r.line[w]; n > 0 && e.Step != r.step[w]+1 {
 		return fail("record: step %d of worker %d after its step %d in line %d: steps are missing", e.Step, w, r.step[w], n)
 	}
+	if e.Basis <= r.lost {
+		r.last[w], r.step[w], r.line[w], r.size[w] = l.T, e.Step, l.Number, e.Samples
+		return nil // when it began is not known
+	}
 	released, ok := r.at[e.Basis]
 	if !ok {
 		return fail("record: worker %d computed on version %d, but there is no line of type fire that makes it", w, e.Basis)
@@ -244,7 +259,7 @@ func (r *Reader) record(l runlog.Line, e star.Record, fail func(string, ...any) 
 // Run is what was read. s is what runlog.Read says of it.
 func (r *Reader) Run(s runlog.Contents) (*Run, error) {
 	run := r.run
-	run.Samples, run.Cut = r.samples, s.Cut
+	run.Samples, run.Cut, run.Missing = r.samples-r.before, s.Cut, s.Missing
 	if run.Updates == 0 {
 		return nil, &runlog.Error{Name: run.Name, Line: s.Lines, Err: fmt.Errorf("the log ends before the first update: there is nothing to compare with")}
 	}

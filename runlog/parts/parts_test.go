@@ -175,7 +175,7 @@ func TestThinned(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := c.Missing
-	if m.Records == 0 || m.Records+records != 40000 || m.From != 0 || m.To >= first || first-m.To > 2*time.Millisecond || evals != 800 {
+	if m.Records == 0 || m.Records+records != 40000 || m.From != 0 || m.To.Duration() >= first || first-m.To.Duration() > 2*time.Millisecond || evals != 800 {
 		t.Errorf("%d records from %v on, %d evaluations, missing %+v", records, first, evals, m)
 	}
 }

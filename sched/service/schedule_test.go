@@ -255,6 +255,38 @@ func TestTookByTheLog(t *testing.T) {
 	}
 }
 
+// Of a log that lost its first updates to its bound before the service read it, the first update is that of the gap,
+// and the last one the latest that is known.
+func TestTailOfALogThatLacksLines(t *testing.T) {
+	s, err := Start(Options{Dir: t.TempDir(), Policy: "fifo", Slot: time.Second, Hosts: []*live.Host{{Name: "h", Slots: 1}}, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.close()
+	s.began = time.Now().Add(-time.Hour)
+	for _, e := range []live.Event{submitted("a"), {Kind: live.KindBegin, Job: "a", Life: 1}, {Kind: live.KindAdd, Job: "a", Member: 1, Host: "h"}} {
+		if err := s.q.Apply(e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	j := s.q.Job("a")
+	log := logOf(t, s, j)
+	log.Write(0, runlog.Start{Format: runlog.MaxFormat, Program: "star", Time: s.began, Job: "a"})
+	log.Write(time.Second, runlog.Join{})
+	log.Write(time.Second, runlog.Train{Workers: 1, Plan: "ssgd"})
+	log.Write(2*time.Second, runlog.Gap{Until: 50, Records: 49, Fires: 49, Version: 49, Samples: 32 * 49})
+	if err := log.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s.tail(j)
+	if got := s.q.Took("start"); math.Abs(got-2) > 1e-6 {
+		t.Errorf("the first update was after 2 s, and a start took %v s", got)
+	}
+	if got := s.q.SinceUpdate(j, 110); math.Abs(got-60) > 1e-6 {
+		t.Errorf("the last update that is known was at 50, %v s before 110", got)
+	}
+}
+
 // logOf begins the run log of a job's life.
 func logOf(t *testing.T, s *Service, j *live.Job) *runlog.Writer {
 	t.Helper()

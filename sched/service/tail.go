@@ -56,6 +56,13 @@ func (s *Service) tail(j *live.Job) {
 				first = at
 			}
 			samples = e.Samples
+		case runlog.Gap:
+			if e.Fires > 0 {
+				if samples < 0 {
+					first = l.T.Seconds()
+				}
+				samples, at = e.Samples, float64(e.Until)
+			}
 		case runlog.Verdict:
 			learned(s.q.Verdict(j, int(e.Worker), float64(e.Slowdown), avoided(e), w.zero+l.T.Seconds(), s.now()))
 		}

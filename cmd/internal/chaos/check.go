@@ -50,6 +50,10 @@ type Attempt struct {
 	// Updates are what it has made, in order.
 	Updates []Update
 
+	// Missing are the lines that the bound of its log had no room for. Of an attempt that has some, nothing but its
+	// checkpoints is known beside.
+	Missing runlog.Missing
+
 	applied  []span // of the stream, by this attempt
 	problems []string
 }
@@ -210,6 +214,16 @@ func (s *reader) wrong(format string, a ...any) {
 func (s *reader) entry(at runlog.Line) {
 	l := s.attempt
 	s.number = at.Number
+	if g, ok := at.Entry.(runlog.Gap); ok {
+		l.Missing.Add(at.T, g)
+	}
+	if l.Missing != (runlog.Missing{}) {
+		switch at.Entry.(type) {
+		case runlog.Checkpoint, runlog.Stop:
+		default:
+			return
+		}
+	}
 	switch e := at.Entry.(type) {
 	case runlog.Train:
 		s.trains(e, at.T)
@@ -449,13 +463,18 @@ func number(l *Attempt) int64 { return l.Version - l.From }
 
 // Judge says which promises the attempts of a job have kept, in their order. saved are the versions of the checkpoints that can be loaded, the
 // last one of which is that of the end; broken says of checkpoints that claim to be complete and are not. stall is the longest
-// time between two updates that is allowed.
+// time between two updates that is allowed. Where a run log lacks lines, that is the only promise that is judged.
 func Judge(attempts []*Attempt, saved []int64, broken []string, exit int, stall time.Duration) []Invariant {
 	verdict := func(name string, problems []string, fine string) Invariant {
 		if len(problems) > 0 {
 			return Invariant{name, false, problems[0] + more(len(problems)-1)}
 		}
 		return Invariant{name, true, fine}
+	}
+	for _, l := range attempts {
+		if lacks := l.Missing.Means("what became of their samples cannot be judged"); lacks != "" {
+			return []Invariant{{"a whole run log", false, l.Name + ": " + lacks}}
+		}
 	}
 	var lineage, twice, stalls, losses []string
 	var updates, deaths, returns, bad, reached int64

@@ -177,7 +177,10 @@ func (r *reached) read(path string) {
 	}
 	defer f.Close()
 	runlog.Read(f, path, func(l runlog.Line) error { // one that was cut short counts as far as it goes
-		if e, ok := l.Entry.(runlog.Fire); ok {
+		switch e := l.Entry.(type) {
+		case runlog.Fire:
+			r.at(e.Version, e.Samples)
+		case runlog.Gap:
 			r.at(e.Version, e.Samples)
 		}
 		return nil

@@ -196,6 +196,7 @@
     $("state").className = "chip " + v.status;
     text("headline", v.headline);
     $("headline").className = v.bad ? "bad" : "";
+    text("lacks", v.lacks || "");
     text("notes", v.notes && v.notes.length ? "On purpose: " + v.notes.join("; ") : "");
     $("progress").value = v.limit ? v.samples / v.limit : 0;
     const is = [

@@ -19,6 +19,7 @@ import (
 	"star/internal/settings"
 	"star/modes"
 	"star/ps/rule"
+	"star/runlog"
 	"star/train/checkpoint"
 	"star/train/optim"
 )
@@ -107,6 +108,8 @@ func (r *breaker) calm(ctx context.Context, attempts []*chaos.Attempt, took time
 		return pass("not compared: the job began with a checkpoint")
 	case job.Baseline != "":
 		return pass("not compared: a baseline makes updates of its own kind")
+	case slices.ContainsFunc(attempts, func(l *chaos.Attempt) bool { return l.Missing != (runlog.Missing{}) }):
+		return pass("not compared: a run log lacks updates")
 	}
 	began := slices.IndexFunc(attempts, func(l *chaos.Attempt) bool { return len(l.Updates) > 0 })
 	if began < 0 {
