@@ -34,6 +34,15 @@ type Scheduler struct {
 	log bytes.Buffer
 }
 
+// Slowed is the setting that slows all workers of a job down alike, so that it lasts as long whichever of them it has.
+func Slowed(workers int) string {
+	slow := make([]string, workers)
+	for i := range slow {
+		slow[i] = fmt.Sprintf(`"%d:+20ms"`, i)
+	}
+	return "slow: [" + strings.Join(slow, ", ") + "]"
+}
+
 // SchedulerOf starts a service, which is ended with the test, and all that it has started.
 func SchedulerOf(t *testing.T, args ...string) *Scheduler {
 	s := SchedulerAt(t, filepath.Join(t.TempDir(), "q"), "")
@@ -44,7 +53,7 @@ func SchedulerOf(t *testing.T, args ...string) *Scheduler {
 
 // SchedulerAt is a service that is not started yet; without a folder of jobs it has its own.
 func SchedulerAt(t *testing.T, dir, jobs string) *Scheduler {
-	s := &Scheduler{t: t, Dir: dir, Jobs: cmp.Or(jobs, filepath.Join(dir, "jobs")), More: `slow: ["0:+20ms", "1:+20ms"]`}
+	s := &Scheduler{t: t, Dir: dir, Jobs: cmp.Or(jobs, filepath.Join(dir, "jobs")), More: Slowed(2)}
 	t.Cleanup(func() {
 		s.Kill()
 		if t.Failed() {

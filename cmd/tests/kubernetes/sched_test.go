@@ -18,7 +18,7 @@ import (
 // is replaced, and so is one that stands still, a job is done in time, one without data has failed, and no pod is left.
 func (c *cluster) testSched(t *testing.T) {
 	s := jobtest.SchedulerAt(t, filepath.Join(t.TempDir(), "q"), "")
-	s.Env, s.More = append(os.Environ(), "STAR_TOKEN=of-a-test"), `mode: ssgd, slow: ["0:+20ms"]`
+	s.Env, s.More = append(os.Environ(), "STAR_TOKEN=of-a-test"), "mode: ssgd, "+jobtest.Slowed(2)
 	serve := func() {
 		s.Start("--engine", "k8s", "--places", "2", "--image", "star:test", "--address", "10.89.0.1", "--policy", "elasticflow", "--slot", "1s")
 	}

@@ -22,7 +22,7 @@ import (
 func TestSchedHostGone(t *testing.T) {
 	a, b := hosts(t)
 	s := jobtest.SchedulerAt(t, filepath.Join(t.TempDir(), "q"), "")
-	s.On, s.Env, s.More = a, append(os.Environ(), "STAR_TOKEN=secret"), `mode: ssgd, slow: ["0:+20ms", "1:+20ms"]`
+	s.On, s.Env, s.More = a, append(os.Environ(), "STAR_TOKEN=secret"), "mode: ssgd, "+jobtest.Slowed(2)
 	file := filepath.Join(t.TempDir(), "hosts.yaml")
 	text := fmt.Sprintf("hosts:\n  - {name: near, cpu: 2}\n  - {name: far, cpu: 1, launch: [%s]}\n", strings.Join(b, ", "))
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {

@@ -20,7 +20,7 @@ import (
 // others again, they get the places back, all end, and no sample is used twice.
 func (c *cluster) schedules(t *testing.T) {
 	s := jobtest.SchedulerAt(t, filepath.Join(t.TempDir(), "q"), "")
-	s.Env, s.More = c.env, `mode: ssgd, slow: ["0:+20ms"]`
+	s.Env, s.More = c.env, "mode: ssgd, "+jobtest.Slowed(8)
 	serve := func() {
 		s.Start("--engine", "slurm", "--cpus", "4", "--policy", "elasticflow", "--slot", "1s") // two places on each of four nodes
 	}
@@ -34,9 +34,7 @@ func (c *cluster) schedules(t *testing.T) {
 	s.Until("the service answers", func(st service.Status) bool { return len(st.Hosts) == nodes && st.Hosts[0].Places == 2 })
 	s.Submit("long", 100_000_000, 8, "")
 	s.Trains("long", 8)
-	if names := c.run(t, "squeue", "--noheader", "--states=RUNNING", "--format=%j"); strings.Count(names, "star-long-worker-") != 8 {
-		t.Errorf("Slurm has\n%s", names)
-	}
+	c.runs(t, "long", 8)
 	s.Submit("other", 100_000_000, 8, "")
 	s.Trains("other", 4)
 	s.Trains("long", 4)
@@ -106,22 +104,21 @@ func (c *cluster) severalSchedule(t *testing.T) {
 		}
 	})
 	for r, s := range v.All {
-		s.Env, s.More = c.env, `mode: ssgd, slow: ["0:+20ms"]`
+		s.Env, s.More = c.env, "mode: ssgd, "+jobtest.Slowed(8)
 		v.Start(r)
 	}
 	first := v.Decider(v.All[0])
 	s := v.All[(first+1)%3]
 	s.Submit("long", 100_000_000, 8, "")
 	s.Trains("long", 8)
-	workers := func() string { return c.run(t, "squeue", "--noheader", "--states=RUNNING", "--format=%j %i") }
-	before := workers()
+	before := c.runs(t, "long", 8)
 
 	v.All[first].Kill()
 	s.Trains("long", 8)
 	if now := v.Decider(s); now == first {
 		t.Fatalf("service %d was killed, and decides", first)
 	}
-	if now := workers(); strings.Count(before, "star-long-worker-") != 8 || now != before {
+	if now := c.runs(t, "long", 8); now != before {
 		t.Errorf("Slurm had\n%s\nand has\n%s", before, now)
 	}
 	lost, job, pid := c.kept(t, s.Jobs, "long")
@@ -130,7 +127,7 @@ func (c *cluster) severalSchedule(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	c.until(t, lost+" is cancelled", func() bool { return !strings.Contains(workers(), lost+" "+job) })
+	c.until(t, lost+" is cancelled", func() bool { return !strings.Contains(c.running(t), lost+" "+job) })
 	s.Trains("long", 8)
 	if j := jobtest.JobOf(s.Until("it answers", func(st service.Status) bool { return true }), "long"); j.Lives != 1 || j.Preemptions != 0 {
 		t.Errorf("long has had %d lives: %s", j.Lives, j.Why)
@@ -151,6 +148,21 @@ func (c *cluster) severalSchedule(t *testing.T) {
 	})
 	s.UsedOnce("long", -1)
 	s.UsedOnce("other", -1)
+}
+
+// running lists what Slurm runs: name and number of each job.
+func (c *cluster) running(t *testing.T) string {
+	return c.run(t, "squeue", "--noheader", "--states=RUNNING", "--sort=i", "--format=%j %i")
+}
+
+// runs waits until Slurm says that so many workers of a job run, which may be later than the job does, and returns what it
+// lists.
+func (c *cluster) runs(t *testing.T, name string, workers int) (all string) {
+	c.until(t, fmt.Sprintf("Slurm runs %d workers of %s", workers, name), func() bool {
+		all = c.running(t)
+		return strings.Count(all, "star-"+name+"-worker-") == workers
+	})
+	return all
 }
 
 // kept is a worker of a job that Slurm runs: its name there, Slurm's number of it, and the process of its srun.
