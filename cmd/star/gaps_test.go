@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"star"
-	"star/cmd/internal/chaos"
 	"star/cmd/tests/jobtest"
 	"star/observe/explain"
 	"star/observe/web"
@@ -250,11 +249,6 @@ func TestAnswersOfALogThatLacksLines(t *testing.T) {
 			t.Errorf("scaling: %v samples in %v s", g.Samples, g.Seconds)
 		}
 	}
-	at := new(reached)
-	at.read(log)
-	if at.version != gapRounds {
-		t.Errorf("reached version %d", at.version)
-	}
 }
 
 // The page of a job whose log lacks lines counts its updates, draws the mean rate of the time without lines, and says so.
@@ -292,20 +286,5 @@ func TestPageOfALogThatLacksLines(t *testing.T) {
 		if until := v.Series.From + float64(i+1)*v.Series.Width; i > 0 && math.Abs(rate/(gapWorkers*gapBatch)-1) > 0.3 {
 			t.Errorf("until %v s %v samples/s, want %d; the log lacks %+v", until, rate, gapWorkers*gapBatch, lost)
 		}
-	}
-}
-
-// A job whose log lacks updates is not judged: the log is the only promise, and it is broken.
-func TestChaosNeedsAWholeLog(t *testing.T) {
-	attempts, err := chaos.ReadAll([]string{gapLog(t)}, readWhole)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := chaos.Judge(attempts, []int64{gapRounds}, nil, 0, time.Hour)
-	if len(got) != 1 || got[0].OK || !strings.Contains(got[0].Detail, "The log lacks ") {
-		t.Errorf("%+v", got)
-	}
-	if l := attempts[0]; len(l.Saved) != 1 {
-		t.Errorf("%d checkpoints", len(l.Saved))
 	}
 }

@@ -5,8 +5,10 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"star/internal/settings"
+	"star/runlog"
 	"star/train/checkpoint"
 )
 
@@ -23,5 +25,25 @@ func TestRestartWithoutItsStore(t *testing.T) {
 		if from, news, err := r.last(0); !errors.Is(err, want) || from != "" || (news == "") != (want != nil) {
 			t.Errorf("%s: from %q, %q, %v, want %v", helper, from, news, err, want)
 		}
+	}
+}
+
+// How far a job came is in the updates of its log, and in what stands for those that the bound of the log has left out.
+func TestReachedWithinAGap(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "run.jsonl")
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := runlog.NewWriter(f)
+	w.Write(0, runlog.Start{Format: runlog.MaxFormat, Program: "star test", Job: "job", Time: time.Unix(1e9, 0), Config: []byte("{}")})
+	w.Write(time.Second, runlog.Train{Workers: 1, Shards: 1, Params: 10, Epoch: 100, Limit: 1000, Plan: "ssgd"})
+	w.Write(9*time.Second, runlog.Gap{Until: 9, Fires: 7, Version: 7, Samples: 70})
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var got reached
+	if got.read(path); got.version != 7 || got.samples != 70 {
+		t.Errorf("reached %+v, want version 7 and 70 samples", got)
 	}
 }
