@@ -68,7 +68,7 @@ type (
 		Staleness []int64       `json:"staleness"`             // of each of them, in the same order: updates between reading the parameters and this one
 		Reports   []star.Worker `json:"reports,omitempty"`     // with a tree: whose pushes the gradients were in; absent if each was in its worker's own
 		Dropped   []star.Worker `json:"dropped,omitempty"`     // whose gradients were thrown away; absent if none
-		Pieces    []int64       `json:"pieces,omitempty"`      // with all-reduce, and where a tree has made reports: of each of `workers`, where its samples begin in the stream of samples, and how many there are; a worker whose ring failed behind the exchange, or that is gone when its parent hands its gradient on, has no record of it
+		Pieces    []int64       `json:"pieces,omitempty"`      // with all-reduce, and where a tree has made reports: of each of `workers`, where its samples begin in the stream of samples, and how many there are (0 in the later updates of a batch, where a program makes several); a worker whose ring failed behind the exchange, or that is gone when its parent hands its gradient on, has no record of it
 		More      []int64       `json:"more,omitempty"`        // with all-reduce and a queue: what workers have in other places of the stream, three numbers for each piece: whose it is (its place in `workers`), where it begins, how many samples; absent if there is none
 		Samples   int64         `json:"samples" check:"min=0"` // applied so far, this update included
 		Round     int           `json:"round,omitempty"`       // with all-reduce: the samples of a full round of the ring, of which each gradient's weight is its part

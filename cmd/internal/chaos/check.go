@@ -375,7 +375,11 @@ func (s *reader) fire(e runlog.Fire) bool {
 			delete(s.held, w)
 		}
 		sum += b.samples()
-		l.applied = append(append(l.applied, b.span), b.more...)
+		for _, p := range append([]span{b.span}, b.more...) {
+			if p.from < p.to { // an update of a batch that an earlier one has counted has none
+				l.applied = append(l.applied, p)
+			}
+		}
 		g := Member{Worker: int(w), Step: b.step, Basis: b.basis, Start: b.span.from, Samples: int(b.samples()), Said: said, Loss: b.loss, Norm2: b.norm2}
 		for _, p := range b.more {
 			g.More = append(g.More, [2]int64{p.from, p.to - p.from})

@@ -53,6 +53,22 @@ func TestReignsOfARing(t *testing.T) {
 	}
 }
 
+// A program that makes several updates of each batch (session.Enrolment.Turns) has the samples of a batch counted in the
+// first: the pieces of the others begin where its own do, and are empty.
+func TestJudgeTurns(t *testing.T) {
+	const last = `{"type":"fire","t":1.7,"seq":3,"version":3,"workers":[0,1],"staleness":[0,0],"pieces":[20,4,24,4],"samples":28}`
+	again := strings.NewReplacer(`"seq":3,"version":3`, `"seq":4,"version":4`, "[20,4,24,4]", "[20,0,24,0]").Replace(last)
+	l := Read([]byte(strings.Replace(ringLog, last, last+"\n"+again, 1)), "run")
+	if len(l.Updates) != 4 {
+		t.Fatalf("%d updates", len(l.Updates))
+	}
+	for _, v := range Judge([]*Attempt{l}, []int64{4}, nil, 0, time.Minute) {
+		if !v.OK {
+			t.Errorf("%s: %s", v.Name, v.Detail)
+		}
+	}
+}
+
 func TestJudgeRing(t *testing.T) {
 	for _, c := range []struct{ name, old, new, want string }{
 		{"all is well", "", "", ""},
