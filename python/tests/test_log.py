@@ -26,6 +26,32 @@ def test_rows(tmp_path, packed):
         assert got["fire"][0]["workers"] == [0, 1]
 
 
+def test_parts(tmp_path):
+    """A log with a bound is read with its parts, of which a file that is being replaced counts once."""
+
+    def line(n):
+        return b'{"type":"record","t":%d,"step":%d}\n' % (n, n)
+
+    def write(name, *lines):
+        text = b"".join(lines)
+        (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
+
+    start, gap = b'{"type":"start","format":1}\n', b'{"type":"gap","t":1,"until":2,"records":2}\n'
+    write("run.jsonl.000001.gz", start, line(1))  # thinned since
+    write("run.jsonl.000001-000001.gz", start, gap)  # thinned twice since
+    write("run.jsonl.000001-000002.gz", start, gap)
+    write("run.jsonl.000003.gz", line(3))
+    write("run.jsonl.000004", line(4))  # compressed since
+    write("run.jsonl.000004.gz", line(4))
+    write("run.jsonl.000005", line(5))
+    write("run.jsonl", line(6))
+    for other in ("run.jsonl.7", "run.jsonl.bak", "run.1.jsonl.000001", ".star-1"):
+        write(other, b"no log")
+    got = log.rows(str(tmp_path))
+    assert [r["step"] for r in got["record"]] == [3, 4, 5, 6]
+    assert len(got["start"]) == 1 and [g["records"] for g in got["gap"]] == [2]
+
+
 def test_cut_and_bad(tmp_path):
     path = tmp_path / "run.jsonl"
     path.write_bytes(LINES + b'{"type":"rec')
