@@ -690,9 +690,9 @@ func slowPair(perMillisecond int) (groups []*Group) {
 	a, b := net.Pipe()
 	for r, conns := range [][2]net.Conn{{slowLink{x, perMillisecond}, a}, {slowLink{y, perMillisecond}, b}} {
 		w := newChannelWaiter()
-		peers, control := make([]peer, 2), make([]*wire, 2)
+		peers, control := make([]peer, 2), make([]*controlLink, 2)
 		peers[1-r].link = newStream(conns[0], w.wake)
-		control[1-r] = &wire{link: newStream(conns[1], w.wake)}
+		control[1-r] = &controlLink{link: newStream(conns[1], w.wake)}
 		groups = append(groups, newGroup(Config{Rank: r, Size: 2}, peers, control, w))
 	}
 	return groups

@@ -81,15 +81,15 @@ func parseNotice(b []byte) (notice, error) {
 	}}, nil
 }
 
-// wire is a control link and what has come of its next notice.
-type wire struct {
+// controlLink is a control link and what has come of its next notice.
+type controlLink struct {
 	link link
 	buf  [noticeSize]byte
 	n    int
 	bye  bool
 }
 
-func (w *wire) send(m notice) {
+func (w *controlLink) send(m notice) {
 	b := m.bytes()
 	// A notice is small and rare: a link that has no room for it has been broken
 	// for long.
@@ -105,7 +105,7 @@ func (w *wire) send(m notice) {
 }
 
 // poll says whether a whole notice has come.
-func (w *wire) poll() (bool, error) {
+func (w *controlLink) poll() (bool, error) {
 	for w.n < noticeSize {
 		n, err := w.link.read(w.buf[w.n:])
 		if n == 0 {
@@ -117,13 +117,13 @@ func (w *wire) poll() (bool, error) {
 }
 
 // take is the notice that has come.
-func (w *wire) take() (notice, error) {
+func (w *controlLink) take() (notice, error) {
 	w.n = 0
 	return parseNotice(w.buf[:])
 }
 
 // next is the next notice; ok is false when there is none yet.
-func (w *wire) next() (m notice, ok bool, err error) {
+func (w *controlLink) next() (m notice, ok bool, err error) {
 	if ok, err = w.poll(); ok {
 		m, err = w.take()
 	}

@@ -119,8 +119,8 @@ func (c *Config) log() *slog.Logger {
 type Group struct {
 	cfg      Config
 	rank     int
-	peers    []peer  // by rank; no link to ourselves
-	control  []*wire // rank 0: by rank; others: the one to rank 0
+	peers    []peer         // by rank; no link to ourselves
+	control  []*controlLink // rank 0: by rank; others: the one to rank 0
 	waiter   waiter
 	model    *Model
 	prices   *Model // the part of model that is for this group
@@ -173,7 +173,7 @@ type programSteps struct {
 const maxPrograms = 256
 
 // newGroup makes a group of connected links.
-func newGroup(cfg Config, peers []peer, control []*wire, w waiter) *Group {
+func newGroup(cfg Config, peers []peer, control []*controlLink, w waiter) *Group {
 	g := &Group{
 		cfg: cfg, rank: cfg.Rank, peers: peers, control: control, waiter: w,
 		model: cfg.Model, timeout: cfg.Timeout,

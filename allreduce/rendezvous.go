@@ -268,7 +268,7 @@ func (f *forming) abort() {
 func (f *forming) form(ctx context.Context) (*Group, error) {
 	c := &f.cfg
 	if c.Size == 1 {
-		return newGroup(*c, make([]peer, 1), make([]*wire, 1), newChannelWaiter()), nil
+		return newGroup(*c, make([]peer, 1), make([]*controlLink, 1), newChannelWaiter()), nil
 	}
 	here := place{Host: cmp.Or(c.HostID, hostID()), Kernel: hostID(), Cores: processors()}
 	var listeners []net.Listener
@@ -959,7 +959,7 @@ func (f *forming) group(ctx context.Context) (*Group, error) {
 		f.mu.Unlock()
 		return nil, net.ErrClosed
 	}
-	peers, control := make([]peer, f.cfg.Size), make([]*wire, f.cfg.Size)
+	peers, control := make([]peer, f.cfg.Size), make([]*controlLink, f.cfg.Size)
 	var w waiter
 	var err error
 	if f.plain {
@@ -973,7 +973,7 @@ func (f *forming) group(ctx context.Context) (*Group, error) {
 		for r, nc := range f.control {
 			if nc != nil {
 				nc.SetDeadline(time.Time{})
-				control[r] = &wire{link: newStream(nc, cw.wake)}
+				control[r] = &controlLink{link: newStream(nc, cw.wake)}
 			}
 		}
 	} else {
@@ -989,7 +989,7 @@ func (f *forming) group(ctx context.Context) (*Group, error) {
 			if k, err = rawLink(nc, "control", false, 4096); err != nil {
 				break
 			}
-			control[r] = &wire{link: k}
+			control[r] = &controlLink{link: k}
 		}
 	}
 	clear(f.links)

@@ -20,10 +20,10 @@ import (
 // piped makes a group of n ranks over net.Pipe, for bubbles of fake time.
 func piped(n int, cfg Config) []*Group {
 	ws := make([]*channelWaiter, n)
-	peers, control := make([][]peer, n), make([][]*wire, n)
+	peers, control := make([][]peer, n), make([][]*controlLink, n)
 	for r := range n {
 		ws[r] = newChannelWaiter()
-		peers[r], control[r] = make([]peer, n), make([]*wire, n)
+		peers[r], control[r] = make([]peer, n), make([]*controlLink, n)
 	}
 	connect := func(a, b int) (*stream, *stream) {
 		x, y := net.Pipe()
@@ -36,7 +36,7 @@ func piped(n int, cfg Config) []*Group {
 		}
 		if b > 0 {
 			x, y := connect(0, b)
-			control[0][b], control[b][0] = &wire{link: x}, &wire{link: y}
+			control[0][b], control[b][0] = &controlLink{link: x}, &controlLink{link: y}
 		}
 	}
 	for r := range n {
@@ -450,7 +450,7 @@ func TestContextEndsABusyOperation(t *testing.T) {
 			cancel()
 		}
 	}}
-	g := newGroup(Config{Rank: 0, Size: 2, Segment: align}, []peer{{}, {link: link}}, make([]*wire, 2), newChannelWaiter())
+	g := newGroup(Config{Rank: 0, Size: 2, Segment: align}, []peer{{}, {link: link}}, make([]*controlLink, 2), newChannelWaiter())
 	defer g.Close()
 	if err := g.AllReduce(ctx, Sum, make([]float32, 100_000)); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v, want %v", err, context.Canceled)
@@ -594,8 +594,8 @@ func TestSlowLink(t *testing.T) {
 			w := newChannelWaiter()
 			peers := make([]peer, 2)
 			peers[1-r].link = newStream(c[0], w.wake)
-			control := make([]*wire, 2)
-			control[1-r] = &wire{link: newStream(c[1], w.wake)}
+			control := make([]*controlLink, 2)
+			control[1-r] = &controlLink{link: newStream(c[1], w.wake)}
 			groups = append(groups, newGroup(Config{Rank: r, Size: 2, Timeout: 3 * time.Second}, peers, control, w))
 		}
 		defer closeAll(groups)

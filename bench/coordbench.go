@@ -12,6 +12,7 @@ import (
 	"star/coord/session"
 	"star/modes"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // CoordConfig says what Coord measures. The zero value is 8 workers.
@@ -81,7 +82,7 @@ func coordOnce(ctx context.Context, n int, cfg CoordConfig) (CoordResult, error)
 	wg.Go(func() { transport.Serve(ctx, l, tcp.Config, c.Accept) })
 
 	// A server that hosts nothing completes the job.
-	hello := transport.Hello{Service: transport.ServiceCoord, Role: transport.RoleServer, Job: "bench", Rank: 0, Addr: l.Addr()}
+	hello := wire.Hello{Service: wire.ServiceCoord, Role: wire.RoleServer, Job: "bench", Rank: 0, Addr: l.Addr()}
 	failed := make(chan error, n+2)
 	wg.Go(func() {
 		_, err := c.Run(ctx)
@@ -102,7 +103,7 @@ func coordOnce(ctx context.Context, n int, cfg CoordConfig) (CoordResult, error)
 	for i := range n {
 		workers.Go(func() {
 			hello := hello
-			hello.Role, hello.Rank, hello.Params, hello.ModelHash = transport.RoleWorker, i, 1, "bench"
+			hello.Role, hello.Rank, hello.Params, hello.ModelHash = wire.RoleWorker, i, 1, "bench"
 			m, err := session.Join(ctx, session.MemberConfig{Network: tcp, Addr: l.Addr(), Hello: hello,
 				Enrol: &session.Enrolment{Data: "none", Samples: 1 << 30}})
 			if err == nil {
@@ -150,7 +151,7 @@ func coordOnce(ctx context.Context, n int, cfg CoordConfig) (CoordResult, error)
 // drive is a worker that computes nothing.
 func drive(m *session.Member, arrived, released *[]time.Time) error {
 	w := star.Worker(m.Welcome.Rank)
-	if err := session.Say(m, transport.Joined{Worker: w}, nil); err != nil {
+	if err := session.Say(m, wire.Joined{Worker: w}, nil); err != nil {
 		return err
 	}
 	for step := int64(0); ; step++ {
@@ -160,16 +161,16 @@ func drive(m *session.Member, arrived, released *[]time.Time) error {
 		}
 		*released = append(*released, time.Now())
 		switch r.Action {
-		case transport.Stop:
+		case wire.Stop:
 			return nil
-		case transport.Finish:
-			if err := session.Say(m, transport.EvalResult{Worker: w, Eval: r.Eval, Version: r.Version}, nil); err != nil {
+		case wire.Finish:
+			if err := session.Say(m, wire.EvalResult{Worker: w, Eval: r.Eval, Version: r.Version}, nil); err != nil {
 				return err
 			}
 			continue
 		}
 		*arrived = append(*arrived, time.Now())
-		if err := session.Say(m, transport.Arrive{Record: star.Record{Worker: w, Step: step, Basis: r.Version, Samples: r.Count}}, nil); err != nil {
+		if err := session.Say(m, wire.Arrive{Record: star.Record{Worker: w, Step: step, Basis: r.Version, Samples: r.Count}}, nil); err != nil {
 			return err
 		}
 	}

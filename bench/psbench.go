@@ -20,6 +20,7 @@ import (
 	"star/ps/rule"
 	"star/train/optim"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // PSConfig says what PS measures. The zero value measures what the project
@@ -100,8 +101,8 @@ func PS(ctx context.Context, cfg PSConfig) ([]PSResult, error) {
 			return out, fmt.Errorf("bench: size of %d bytes: want a multiple of 4 (float32), at least 4 for each of %d shards, at most 4 GiB", size, cfg.Shards)
 		}
 		for _, workers := range cfg.Workers {
-			if workers < 1 || workers > transport.MaxWorkers {
-				return out, fmt.Errorf("bench: %d workers: want 1 to %d", workers, transport.MaxWorkers)
+			if workers < 1 || workers > wire.MaxWorkers {
+				return out, fmt.Errorf("bench: %d workers: want 1 to %d", workers, wire.MaxWorkers)
 			}
 			for _, congestion := range cfg.Congestion {
 				rows, err := psPair(ctx, size, workers, congestion, cfg)
@@ -356,7 +357,7 @@ func newStarPS(ctx context.Context, tcp *transport.TCP, size int64, workers, sha
 
 	server := ps.NewServer(ps.ServerConfig{
 		Job: "bench", Log: tcp.Log, Measure: true,
-		NewRule: func(s transport.ShardInfo) (rule.Rule, error) {
+		NewRule: func(s wire.ShardInfo) (rule.Rule, error) {
 			o, err := optim.New(optim.Config{Name: optim.SGD, LR: 0.01}, int(s.To-s.From))
 			return &rule.Descent{Optimizer: o, Schedule: rule.Constant(0.01)}, err
 		},
@@ -369,15 +370,15 @@ func newStarPS(ctx context.Context, tcp *transport.TCP, size int64, workers, sha
 	if err != nil {
 		return nil, nil, err
 	}
-	assign := transport.Assign{Of: shards, Params: size / 4, Workers: workers, Generation: 1}
+	assign := wire.Assign{Of: shards, Params: size / 4, Workers: workers, Generation: 1}
 	for i, r := range ranges {
-		assign.Shards = append(assign.Shards, transport.ShardInfo{Shard: i, Addr: l.Addr(), From: r.From, To: r.To})
+		assign.Shards = append(assign.Shards, wire.ShardInfo{Shard: i, Addr: l.Addr(), From: r.From, To: r.To})
 	}
 	ended := make(chan error, 1)
 	ready := make(chan struct{})
 	running.Go(func() {
-		transport.Serve(ctx, l, tcp.Config, func(c transport.Conn, h transport.Hello, _ []byte) {
-			if h.Service == transport.ServiceCoord { // here the coordinator is who dials
+		transport.Serve(ctx, l, tcp.Config, func(c transport.Conn, h wire.Hello, _ []byte) {
+			if h.Service == wire.ServiceCoord { // here the coordinator is who dials
 				ended <- server.Run(ctx, c, assign)
 				return
 			}
@@ -388,7 +389,7 @@ func newStarPS(ctx context.Context, tcp *transport.TCP, size int64, workers, sha
 		if coord, err = tcp.Dial(ctx, l.Addr()); err != nil {
 			return nil, nil, err
 		}
-		hello := transport.Hello{Service: transport.ServiceCoord, Role: transport.RoleServer, Job: "bench"}
+		hello := wire.Hello{Service: wire.ServiceCoord, Role: wire.RoleServer, Job: "bench"}
 		if err := transport.Send(coord, hello, nil); err != nil {
 			return nil, nil, err
 		}
@@ -406,7 +407,7 @@ func newStarPS(ctx context.Context, tcp *transport.TCP, size int64, workers, sha
 			grads[w][i] = float32(i%7) * 1e-6
 		}
 		link, err := ps.Dial(ctx, ps.LinkConfig{
-			Network: tcp, Shards: assign.Shards, Params: params[w], Hello: transport.Hello{Job: "bench", Rank: w},
+			Network: tcp, Shards: assign.Shards, Params: params[w], Hello: wire.Hello{Job: "bench", Rank: w},
 		})
 		if err != nil {
 			return nil, nil, err
@@ -445,7 +446,7 @@ func newStarPS(ctx context.Context, tcp *transport.TCP, size int64, workers, sha
 // ssgd is a coordinator that fires an update when every worker's gradient is stored
 // on every shard. It ends with its connection.
 func ssgd(c transport.Conn, shards, workers int, ready chan<- struct{}) {
-	fire := transport.Fire{Gradients: make([]transport.Gradient, workers)}
+	fire := wire.Fire{Gradients: make([]wire.Gradient, workers)}
 	nready, nstored := 0, 0
 	for {
 		f, err := c.Recv()
@@ -453,16 +454,16 @@ func ssgd(c transport.Conn, shards, workers int, ready chan<- struct{}) {
 			return
 		}
 		switch f.Kind {
-		case transport.KindReady:
+		case wire.KindReady:
 			if nready++; nready == shards {
 				close(ready)
 			}
-		case transport.KindStored:
-			m, err := transport.ParseStored(f.Header)
+		case wire.KindStored:
+			m, err := wire.ParseStored(f.Header)
 			if err != nil {
 				return
 			}
-			fire.Gradients[m.Worker] = transport.Gradient{Worker: m.Worker, Step: m.Step, Weight: 1 / float32(workers)}
+			fire.Gradients[m.Worker] = wire.Gradient{Worker: m.Worker, Step: m.Step, Weight: 1 / float32(workers)}
 			if nstored++; nstored < shards*workers {
 				continue
 			}
@@ -483,7 +484,7 @@ func ssgd(c transport.Conn, shards, workers int, ready chan<- struct{}) {
 type driver struct {
 	shards int
 	ready  chan<- struct{}
-	fires  chan transport.Gradient
+	fires  chan wire.Gradient
 	done   chan struct{}
 	once   sync.Once
 
@@ -491,32 +492,32 @@ type driver struct {
 	nready int
 	held   []int // shards that hold the worker's gradient
 
-	fire   transport.Fire // Recv's
+	fire   wire.Fire // Recv's
 	header []byte
 }
 
 func newDriver(shards, workers int, ready chan<- struct{}) *driver {
 	return &driver{
-		shards: shards, ready: ready, held: make([]int, workers), fires: make(chan transport.Gradient, workers), done: make(chan struct{}),
+		shards: shards, ready: ready, held: make([]int, workers), fires: make(chan wire.Gradient, workers), done: make(chan struct{}),
 	}
 }
 
-func (d *driver) WriteFrame(k transport.Kind, header, _ []byte, _ uint32) error {
+func (d *driver) WriteFrame(k wire.Kind, header, _ []byte, _ uint32) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	switch k {
-	case transport.KindReady:
+	case wire.KindReady:
 		if d.nready++; d.nready == d.shards {
 			close(d.ready)
 		}
-	case transport.KindStored:
-		m, err := transport.ParseStored(header)
+	case wire.KindStored:
+		m, err := wire.ParseStored(header)
 		if err != nil {
 			return err
 		}
 		if d.held[m.Worker]++; d.held[m.Worker] == d.shards {
 			d.held[m.Worker] = 0
-			d.fires <- transport.Gradient{Worker: m.Worker, Step: m.Step} // there is room: one for each worker
+			d.fires <- wire.Gradient{Worker: m.Worker, Step: m.Step} // there is room: one for each worker
 		}
 	}
 	return nil
@@ -528,7 +529,7 @@ func (d *driver) Recv() (transport.Frame, error) {
 		d.fire.Seq++
 		d.fire.Dropped = append(d.fire.Dropped[:0], g)
 		d.header = d.fire.AppendTo(d.header[:0])
-		return transport.Frame{Kind: transport.KindFire, Header: d.header}, nil
+		return transport.Frame{Kind: wire.KindFire, Header: d.header}, nil
 	case <-d.done:
 		return transport.Frame{}, net.ErrClosed
 	}

@@ -26,6 +26,7 @@ import (
 	"star/internal/defaults"
 	"star/ps"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // WorkersConfig says what Workers measures.
@@ -409,7 +410,7 @@ func (c *crowd) worker(ctx context.Context, rank int) error {
 		norm2 += float64(grad[i]) * float64(grad[i])
 	}
 	tcp := transport.NewTCP(transport.Config{})
-	hello := transport.Hello{Service: transport.ServiceCoord, Role: transport.RoleWorker, Job: "bench", Rank: rank, Model: "bench", ModelHash: "bench", Params: int64(c.cfg.Params)}
+	hello := wire.Hello{Service: wire.ServiceCoord, Role: wire.RoleWorker, Job: "bench", Rank: rank, Model: "bench", ModelHash: "bench", Params: int64(c.cfg.Params)}
 	m, err := session.Join(ctx, session.MemberConfig{Network: counted{tcp, &c.dials}, Addr: c.addr, Hello: hello, JoinTimeout: 5 * time.Minute, DeadAfter: defaults.DeadAfter,
 		Enrol: &session.Enrolment{Data: "bench", Samples: 1 << 30, Tests: 1}})
 	c.joining.Done()
@@ -431,7 +432,7 @@ func (c *crowd) worker(ctx context.Context, rank int) error {
 		}
 	}
 	w := star.Worker(rank)
-	if err := session.Say(m, transport.Joined{Worker: w}, nil); err != nil {
+	if err := session.Say(m, wire.Joined{Worker: w}, nil); err != nil {
 		return err
 	}
 	m.Beat()
@@ -444,7 +445,7 @@ func (c *crowd) worker(ctx context.Context, rank int) error {
 			return err
 		}
 		released := time.Now()
-		if rel.Action == transport.Stop {
+		if rel.Action == wire.Stop {
 			return nil
 		}
 		if rel.Pull {
@@ -457,19 +458,19 @@ func (c *crowd) worker(ctx context.Context, rank int) error {
 		}
 		for v := c.version.Load(); rel.Version > v && !c.version.CompareAndSwap(v, rel.Version); v = c.version.Load() {
 		}
-		if rel.Action != transport.Continue {
-			if err := session.Say(m, transport.EvalResult{Worker: w, Eval: rel.Eval, Version: rel.Version, Count: (rel.To - rel.From) / 10_000}, nil); err != nil {
+		if rel.Action != wire.Continue {
+			if err := session.Say(m, wire.EvalResult{Worker: w, Eval: rel.Eval, Version: rel.Version, Count: (rel.To - rel.From) / 10_000}, nil); err != nil {
 				return err
 			}
 		}
-		if rel.Action == transport.Finish {
+		if rel.Action == wire.Finish {
 			continue
 		}
 		if rank == 0 && !halted {
 			select {
 			case <-c.halt:
 				halted = true
-				if err := session.Say(m, transport.Halt{Worker: w, Reason: "enough was measured"}, nil); err != nil {
+				if err := session.Say(m, wire.Halt{Worker: w, Reason: "enough was measured"}, nil); err != nil {
 					return err
 				}
 			default:
@@ -495,7 +496,7 @@ func (c *crowd) worker(ctx context.Context, rank int) error {
 		}
 		pushed = time.Now()
 		r.Push = pushed.Sub(before)
-		if err := session.Say(m, transport.Arrive{Record: r}, nil); err != nil {
+		if err := session.Say(m, wire.Arrive{Record: r}, nil); err != nil {
 			return err
 		}
 		step++

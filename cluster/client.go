@@ -12,6 +12,7 @@ import (
 
 	"star/internal/flightrecorder"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // ClientConfig is how a process of a job speaks with the service. Zero fields mean what their
@@ -23,14 +24,14 @@ type ClientConfig struct {
 	Find func(ctx context.Context) (addr string, err error)
 
 	Cluster string
-	Role    string // transport.RoleServer or RoleWorker
+	Role    string // wire.RoleServer or RoleWorker
 	Token   string
 	Version string // of the program
 
 	// Enlist is who this is; Life is made by the client. Usage is what it uses now; Seq and Delay are set by the client. Both
 	// are called from Run.
-	Enlist func() transport.Enlist
-	Usage  func() transport.Usage
+	Enlist func() wire.Enlist
+	Usage  func() wire.Usage
 
 	// Obey makes each iteration take longer by delay, from now on; 0: no longer. Nil: nobody
 	// here can, and the service is told so.
@@ -63,11 +64,11 @@ type Client struct {
 	silent time.Duration // how long the service may say nothing
 	lost   time.Time     // since when there is no connection
 	seq    int64
-	said   transport.Enlist
+	said   wire.Enlist
 
 	ids   int64
 	claim *claim // what is wanted or granted; nil: nothing
-	order transport.Order
+	order wire.Order
 	delay time.Duration // in force
 
 	asking *flightrecorder.Site // for the answer to a question
@@ -75,7 +76,7 @@ type Client struct {
 
 // claim is a wish to leave SSGD.
 type claim struct {
-	ask     transport.Ask
+	ask     wire.Ask
 	answer  func(ok bool, why string)
 	granted bool
 	asked   bool      // on this connection, and not answered
@@ -110,11 +111,11 @@ func (c *Client) do(f func()) bool {
 // together; lag is what SSGD loses in each iteration to stragglers. answer is called from Run
 // within the client's time-out: no if nobody else answers. After a yes it is called again when
 // that no longer holds. A new question replaces the one before; of that nothing is heard any more.
-func (c *Client) Ask(mode string, extra transport.Amounts, lag time.Duration, answer func(ok bool, why string)) {
+func (c *Client) Ask(mode string, extra wire.Amounts, lag time.Duration, answer func(ok bool, why string)) {
 	ok := c.do(func() {
 		c.yield()
 		c.ids++
-		c.claim = &claim{ask: transport.Ask{ID: c.ids, Mode: mode, Extra: extra, Lag: max(lag, 0), Timeout: c.cfg.Timeout}, answer: answer}
+		c.claim = &claim{ask: wire.Ask{ID: c.ids, Mode: mode, Extra: extra, Lag: max(lag, 0), Timeout: c.cfg.Timeout}, answer: answer}
 		if c.conn == nil {
 			c.refuse(c.missing())
 			return
@@ -169,33 +170,33 @@ func (c *Client) yield() {
 		return
 	}
 	if c.conn != nil {
-		c.say(transport.Yield{ID: c.claim.ask.ID})
+		c.say(wire.Yield{ID: c.claim.ask.ID})
 	}
 	c.claim = nil
 	c.asking.End()
 }
 
 // say sends a small message. A connection that cannot take it ends.
-func (c *Client) say(m transport.Message) {
+func (c *Client) say(m wire.Message) {
 	if c.conn == nil {
 		return
 	}
 	c.conn.SetWriteDeadline(time.Now().Add(sendWithin))
 	var err error
 	switch m := m.(type) {
-	case transport.Enlist:
+	case wire.Enlist:
 		err = transport.Send(c.conn, m, nil)
-	case transport.Usage:
+	case wire.Usage:
 		err = transport.Send(c.conn, m, nil)
-	case transport.Ask:
+	case wire.Ask:
 		err = transport.Send(c.conn, m, nil)
-	case transport.Yield:
+	case wire.Yield:
 		err = transport.Send(c.conn, m, nil)
-	case transport.Obeyed:
+	case wire.Obeyed:
 		err = transport.Send(c.conn, m, nil)
-	case transport.Leave:
+	case wire.Leave:
 		err = transport.Send(c.conn, m, nil)
-	case transport.Ping:
+	case wire.Ping:
 		err = transport.Send(c.conn, m, nil)
 	default:
 		panic(fmt.Sprintf("cluster: a client never says %v", m.Kind()))
@@ -208,8 +209,8 @@ func (c *Client) say(m transport.Message) {
 // heard is what a connection said, or why it ended.
 type heard struct {
 	conn  transport.Conn
-	grant *transport.Grant
-	order *transport.Order
+	grant *wire.Grant
+	order *wire.Order
 	err   error
 }
 
@@ -253,10 +254,10 @@ func (c *Client) Run(ctx context.Context) error {
 	defer word.Close()
 	defer func() {
 		if c.conn != nil {
-			c.say(transport.Leave{Worker: -1, Reason: "the process ends"})
+			c.say(wire.Leave{Worker: -1, Reason: "the process ends"})
 			c.conn.Close()
 		}
-		c.obey(transport.Order{})
+		c.obey(wire.Order{})
 		c.setState("ended")
 	}()
 	again := func() {
@@ -356,7 +357,7 @@ func (c *Client) Run(ctx context.Context) error {
 const settled = 3
 
 // enlistment is who this is now.
-func (c *Client) enlistment() transport.Enlist {
+func (c *Client) enlistment() wire.Enlist {
 	e := c.cfg.Enlist()
 	e.Life = c.process
 	return e
@@ -367,7 +368,7 @@ func (c *Client) report() {
 	c.seq++
 	u.Seq, u.Delay = c.seq, c.delay
 	c.say(u)
-	c.say(transport.Ping{Seq: c.seq, Sent: time.Now().UnixNano()})
+	c.say(wire.Ping{Seq: c.seq, Sent: time.Now().UnixNano()})
 }
 
 // connected begins with a new connection.
@@ -382,7 +383,7 @@ func (c *Client) connected(o opened) {
 	c.say(c.said)
 	c.report()
 	// This is another life of the account: it knows nothing of orders and grants.
-	c.obey(transport.Order{})
+	c.obey(wire.Order{})
 	if c.claim != nil {
 		c.ids++
 		c.claim.ask.ID = c.ids
@@ -391,7 +392,7 @@ func (c *Client) connected(o opened) {
 }
 
 // granted takes an answer.
-func (c *Client) granted(g transport.Grant) {
+func (c *Client) granted(g wire.Grant) {
 	q := c.claim
 	if q == nil || g.ID != q.ask.ID {
 		return // taken back meanwhile; the service has heard so
@@ -399,7 +400,7 @@ func (c *Client) granted(g transport.Grant) {
 	q.asked = false
 	c.asking.End()
 	if !g.OK {
-		c.say(transport.Yield{ID: g.ID})
+		c.say(wire.Yield{ID: g.ID})
 		c.refuse(g.Why)
 		return
 	}
@@ -413,7 +414,7 @@ func (c *Client) granted(g transport.Grant) {
 }
 
 // obey carries out an order.
-func (c *Client) obey(o transport.Order) {
+func (c *Client) obey(o wire.Order) {
 	want := o.Delay + o.Early
 	var err error
 	if want != c.delay {
@@ -431,7 +432,7 @@ func (c *Client) obey(o transport.Order) {
 	if o.ID == 0 {
 		return
 	}
-	m := transport.Obeyed{ID: o.ID, Delay: c.delay}
+	m := wire.Obeyed{ID: o.ID, Delay: c.delay}
 	if err != nil {
 		m.Err = err.Error()
 		c.log.Warn("cannot do what the resource service wants", "delay", want, "err", err)
@@ -463,7 +464,7 @@ func (c *Client) overdue() {
 			}
 			why = c.missing()
 		}
-		c.say(transport.Yield{ID: q.ask.ID}) // a yes that is on its way is not for us
+		c.say(wire.Yield{ID: q.ask.ID}) // a yes that is on its way is not for us
 		c.refuse(why)
 	}
 	if c.conn == nil && !now.Before(c.lost.Add(c.lease)) {
@@ -471,7 +472,7 @@ func (c *Client) overdue() {
 			c.refuse(fmt.Sprintf("the resource service at %s has been gone for %v", c.addr, c.lease))
 		}
 		if c.delay > 0 {
-			c.obey(transport.Order{Why: "the resource service is gone"})
+			c.obey(wire.Order{Why: "the resource service is gone"})
 		}
 	}
 }
@@ -485,8 +486,8 @@ func (c *Client) open(ctx context.Context) opened {
 		return opened{err: err}
 	}
 	e := c.cfg.Enlist()
-	conn, g, err := hail(ctx, c.cfg.Network, addr, transport.Hello{
-		Service: transport.ServiceCluster, Role: c.cfg.Role, Job: c.cfg.Cluster, Token: c.cfg.Token, Version: c.cfg.Version, Host: e.Host, Rank: max(e.Rank, -1),
+	conn, g, err := hail(ctx, c.cfg.Network, addr, wire.Hello{
+		Service: wire.ServiceCluster, Role: c.cfg.Role, Job: c.cfg.Cluster, Token: c.cfg.Token, Version: c.cfg.Version, Host: e.Host, Rank: max(e.Rank, -1),
 	})
 	if err != nil {
 		return opened{err: err}
@@ -495,7 +496,7 @@ func (c *Client) open(ctx context.Context) opened {
 }
 
 // hail connects to a service.
-func hail(ctx context.Context, n transport.Network, addr string, h transport.Hello) (transport.Conn, greeting, error) {
+func hail(ctx context.Context, n transport.Network, addr string, h wire.Hello) (transport.Conn, greeting, error) {
 	conn, _, text, err := transport.Open(ctx, n, addr, h, nil)
 	if err != nil {
 		return nil, greeting{}, err
@@ -521,15 +522,15 @@ func listen(ctx context.Context, conn transport.Conn, silent time.Duration, site
 		switch {
 		case err != nil:
 			h.err = err
-		case f.Kind == transport.KindGrant:
-			g, err := transport.ParseGrant(f.Header)
+		case f.Kind == wire.KindGrant:
+			g, err := wire.ParseGrant(f.Header)
 			h.grant, h.err = &g, err
-		case f.Kind == transport.KindOrder:
-			o, err := transport.ParseOrder(f.Header)
+		case f.Kind == wire.KindOrder:
+			o, err := wire.ParseOrder(f.Header)
 			h.order, h.err = &o, err
-		case f.Kind == transport.KindPong: // it lives
-		case f.Kind == transport.KindReject:
-			r, err := transport.ParseReject(f.Header)
+		case f.Kind == wire.KindPong: // it lives
+		case f.Kind == wire.KindReject:
+			r, err := wire.ParseReject(f.Header)
 			if h.err = err; err == nil {
 				h.err = &transport.RejectError{Peer: conn.Peer(), Exit: r.Exit, Reason: r.Reason}
 			}

@@ -17,6 +17,7 @@ import (
 
 	"star/cluster/resource"
 	"star/transport"
+	"star/transport/wire"
 )
 
 const addr = "service:1"
@@ -87,22 +88,22 @@ func (b *bubble) job(name string) JobStatus {
 // process is a process of a job. What is in it is changed by its own goroutine (do).
 type process struct {
 	*Client
-	enlist transport.Enlist
-	usage  transport.Usage
+	enlist wire.Enlist
+	usage  wire.Usage
 	delays []time.Duration        // as obeyed
 	fail   error                  // of obeying
-	live   func(*transport.Usage) // makes usage what it is now; nil: it stays
+	live   func(*wire.Usage)      // makes usage what it is now; nil: it stays
 	at     atomic.Pointer[string] // where the service is
 	kill   func()
 }
 
-func (b *bubble) process(role string, e transport.Enlist, u transport.Usage) *process {
+func (b *bubble) process(role string, e wire.Enlist, u wire.Usage) *process {
 	p := &process{enlist: e, usage: u}
 	p.at.Store(new(addr))
 	ctx, cancel := context.WithCancel(context.Background())
 	p.Client = NewClient(ClientConfig{
 		Network: b.pipe, Cluster: "rack1", Role: role, Find: func(context.Context) (string, error) { return *p.at.Load(), nil },
-		Enlist: func() transport.Enlist { return p.enlist }, Usage: func() transport.Usage {
+		Enlist: func() wire.Enlist { return p.enlist }, Usage: func() wire.Usage {
 			if p.live != nil {
 				p.live(&p.usage)
 			}
@@ -134,11 +135,11 @@ func (b *bubble) process(role string, e transport.Enlist, u transport.Usage) *pr
 
 // pair is a job of one server and two workers on one host.
 func (b *bubble) pair(name string, cores float64, times ...time.Duration) (server *process, workers []*process) {
-	e := transport.Enlist{Job: name, Host: "h", Workers: len(times), Servers: 1, Actuator: "pace", Freed: transport.Amounts{CPU: 1}}
-	server = b.process(transport.RoleServer, e, transport.Usage{Sync: true, Mode: "ssgd", Own: transport.Amounts{CPU: cores}, Times: times})
+	e := wire.Enlist{Job: name, Host: "h", Workers: len(times), Servers: 1, Actuator: "pace", Freed: wire.Amounts{CPU: 1}}
+	server = b.process(wire.RoleServer, e, wire.Usage{Sync: true, Mode: "ssgd", Own: wire.Amounts{CPU: cores}, Times: times})
 	for r := range times {
 		e.Rank = r
-		workers = append(workers, b.process(transport.RoleWorker, e, transport.Usage{}))
+		workers = append(workers, b.process(wire.RoleWorker, e, wire.Usage{}))
 	}
 	return server, workers
 }
@@ -206,7 +207,7 @@ func TestDelayAndUndo(t *testing.T) {
 		}
 		var got answers
 		// 1 core is free, 2 are missing. A worker of a frees 1 core for each second.
-		asker.Ask("x=1", transport.Amounts{CPU: 3}, 1500*time.Millisecond, got.add)
+		asker.Ask("x=1", wire.Amounts{CPU: 3}, 1500*time.Millisecond, got.add)
 		rest(time.Second)
 		got.want(t, "true: ")
 		for r, w := range workers {
@@ -233,7 +234,7 @@ func TestEarlyWorkers(t *testing.T) {
 		asker, _ := b.pair("b", 1, time.Second, time.Second)
 		rest(3 * time.Second)
 		var got answers
-		asker.Ask("x=1", transport.Amounts{CPU: 2}, 0, got.add)
+		asker.Ask("x=1", wire.Amounts{CPU: 2}, 0, got.add)
 		rest(time.Second)
 		got.want(t, "true: early workers of a")
 		wantDelays(t, "the early worker", workers[0], 1600*time.Millisecond)
@@ -252,16 +253,16 @@ func TestEarlyWorkers(t *testing.T) {
 func TestLeasesAreShown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := begin(t, ten())
-		stale := transport.Lease{Name: "tc-7-1", State: "stale", What: "out=1mbit on interface eth0", Who: "worker 1 of job a", Why: "process 7 is gone"}
-		far := transport.Lease{Name: "tc-7-1", State: "foreign"}
-		own := transport.Lease{Name: "cgroup-9-1", State: "alive"}
-		enlist := func(host string, rank int) transport.Enlist {
-			return transport.Enlist{Job: "a", Host: host, Rank: rank, Workers: 3, Servers: 1}
+		stale := wire.Lease{Name: "tc-7-1", State: "stale", What: "out=1mbit on interface eth0", Who: "worker 1 of job a", Why: "process 7 is gone"}
+		far := wire.Lease{Name: "tc-7-1", State: "foreign"}
+		own := wire.Lease{Name: "cgroup-9-1", State: "alive"}
+		enlist := func(host string, rank int) wire.Enlist {
+			return wire.Enlist{Job: "a", Host: host, Rank: rank, Workers: 3, Servers: 1}
 		}
-		b.process(transport.RoleServer, enlist("h", 0), transport.Usage{Sync: true, Leases: []transport.Lease{far, own}})
-		last := b.process(transport.RoleWorker, enlist("h", 0), transport.Usage{Leases: []transport.Lease{stale, own}})
-		b.process(transport.RoleWorker, enlist("h", 1), transport.Usage{Leases: []transport.Lease{far}})
-		b.process(transport.RoleWorker, enlist("other", 2), transport.Usage{})
+		b.process(wire.RoleServer, enlist("h", 0), wire.Usage{Sync: true, Leases: []wire.Lease{far, own}})
+		last := b.process(wire.RoleWorker, enlist("h", 0), wire.Usage{Leases: []wire.Lease{stale, own}})
+		b.process(wire.RoleWorker, enlist("h", 1), wire.Usage{Leases: []wire.Lease{far}})
+		b.process(wire.RoleWorker, enlist("other", 2), wire.Usage{})
 		rest(3 * time.Second)
 		want := map[string][]LeaseStatus{"h": {{Lease: "cgroup-9-1", State: "alive"}, {"tc-7-1", "stale", stale.What, stale.Who, stale.Why}}}
 		see := func() {
@@ -284,17 +285,17 @@ func TestLeasesAreShown(t *testing.T) {
 func TestFreedIsMeasured(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := begin(t, ten())
-		e := transport.Enlist{Job: "a", Host: "h", Workers: 2, Servers: 1}
+		e := wire.Enlist{Job: "a", Host: "h", Workers: 2, Servers: 1}
 		times := []time.Duration{2 * time.Second, 2 * time.Second}
-		b.process(transport.RoleServer, e, transport.Usage{Sync: true, Own: transport.Amounts{CPU: 1}, Times: times})
+		b.process(wire.RoleServer, e, wire.Usage{Sync: true, Own: wire.Amounts{CPU: 1}, Times: times})
 		var workers []*process
 		for e.Rank = range 2 {
-			workers = append(workers, b.process(transport.RoleWorker, e, transport.Usage{Own: transport.Amounts{CPU: 4}}))
+			workers = append(workers, b.process(wire.RoleWorker, e, wire.Usage{Own: wire.Amounts{CPU: 4}}))
 		}
 		asker, _ := b.pair("b", 1, time.Second, time.Second)
 		rest(5 * time.Second)
 		var got answers
-		asker.Ask("x=1", transport.Amounts{CPU: 2}, 2*time.Second, got.add)
+		asker.Ask("x=1", wire.Amounts{CPU: 2}, 2*time.Second, got.add)
 		rest(time.Second)
 		got.want(t, "true: ")
 		// 2 cores are missing; two workers free 4/2 cores each for each second: d ≥ 2/4 s. But of the 9 cores that a uses
@@ -311,7 +312,7 @@ func TestRefusal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, workers, asker := twoJobs(t)
 		var got answers
-		asker.Ask("x=1", transport.Amounts{CPU: 3}, 500*time.Millisecond, got.add)
+		asker.Ask("x=1", wire.Amounts{CPU: 3}, 500*time.Millisecond, got.add)
 		rest(time.Second)
 		got.want(t, "false: for 2 cores of CPU on h others would lose 1s")
 		wantDelays(t, "worker 0 of a", workers[0])
@@ -329,7 +330,7 @@ func TestDeath(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b, workers, asker := twoJobs(t)
 				var got answers
-				asker.Ask("x=1", transport.Amounts{CPU: 3}, 1500*time.Millisecond, got.add)
+				asker.Ask("x=1", wire.Amounts{CPU: 3}, 1500*time.Millisecond, got.add)
 				rest(time.Second)
 				got.want(t, "true")
 				go kill(asker)
@@ -349,7 +350,7 @@ func TestServiceGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, workers, asker := twoJobs(t)
 		var got answers
-		asker.Ask("x=1", transport.Amounts{CPU: 3}, 1500*time.Millisecond, got.add)
+		asker.Ask("x=1", wire.Amounts{CPU: 3}, 1500*time.Millisecond, got.add)
 		rest(time.Second)
 		got.want(t, "true")
 		b.stop()
@@ -360,7 +361,7 @@ func TestServiceGone(t *testing.T) {
 		got.want(t, "true", "false: the resource service at service:1 has been gone for 10s")
 		wantDelays(t, "worker 0 of a", workers[0], time.Second, 0)
 		var second answers
-		asker.Ask("x=1", transport.Amounts{CPU: 0.5}, 0, second.add)
+		asker.Ask("x=1", wire.Amounts{CPU: 0.5}, 0, second.add)
 		synctest.Wait()
 		second.want(t, "false: the resource service of cluster rack1 is not to be reached")
 		b.start(ten())
@@ -369,7 +370,7 @@ func TestServiceGone(t *testing.T) {
 			t.Fatalf("%d jobs came back", n)
 		}
 		var third answers
-		asker.Ask("x=1", transport.Amounts{CPU: 0.5}, 0, third.add)
+		asker.Ask("x=1", wire.Amounts{CPU: 0.5}, 0, third.add)
 		rest(time.Second)
 		third.want(t, "true: there is room")
 	})
@@ -388,7 +389,7 @@ func TestServiceRestarts(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b, asker := oneJob(t)
 				var got answers
-				asker.Ask("x=1", transport.Amounts{CPU: 3}, 0, got.add)
+				asker.Ask("x=1", wire.Amounts{CPU: 3}, 0, got.add)
 				rest(time.Second)
 				b.stop()
 				rest(2 * time.Second)
@@ -424,23 +425,23 @@ func dumb(t *testing.T, pipe *transport.Pipe, pongs bool) (said func() []string)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		transport.Serve(ctx, l, transport.Config{}, func(c transport.Conn, h transport.Hello, _ []byte) {
+		transport.Serve(ctx, l, transport.Config{}, func(c transport.Conn, h wire.Hello, _ []byte) {
 			defer c.Close()
 			defer context.AfterFunc(ctx, func() { c.Close() })()
-			transport.Send(c, transport.Welcome{Rank: -1}, []byte(`{"cluster":"rack1","lease_ns":10000000000}`))
+			transport.Send(c, wire.Welcome{Rank: -1}, []byte(`{"cluster":"rack1","lease_ns":10000000000}`))
 			for {
 				f, err := c.Recv()
 				if err != nil {
 					return
 				}
 				switch {
-				case f.Kind == transport.KindPing && pongs:
-					transport.Send(c, transport.Pong{}, nil)
-				case f.Kind == transport.KindAsk:
-					a, _ := transport.ParseAsk(f.Header)
+				case f.Kind == wire.KindPing && pongs:
+					transport.Send(c, wire.Pong{}, nil)
+				case f.Kind == wire.KindAsk:
+					a, _ := wire.ParseAsk(f.Header)
 					note("ask %d", a.ID)
-				case f.Kind == transport.KindYield:
-					y, _ := transport.ParseYield(f.Header)
+				case f.Kind == wire.KindYield:
+					y, _ := wire.ParseYield(f.Header)
 					note("yield %d", y.ID)
 				}
 			}
@@ -459,10 +460,10 @@ func TestNoAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &bubble{t: t, pipe: new(transport.Pipe)}
 		dumb(t, b.pipe, true)
-		asker := b.process(transport.RoleServer, transport.Enlist{Job: "b", Host: "h", Workers: 1}, transport.Usage{})
+		asker := b.process(wire.RoleServer, wire.Enlist{Job: "b", Host: "h", Workers: 1}, wire.Usage{})
 		rest(time.Second)
 		var got answers
-		asker.Ask("x=1", transport.Amounts{CPU: 3}, 0, got.add)
+		asker.Ask("x=1", wire.Amounts{CPU: 3}, 0, got.add)
 		rest(1900 * time.Millisecond)
 		got.want(t)
 		rest(200 * time.Millisecond)
@@ -475,7 +476,7 @@ func TestSilentService(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &bubble{t: t, pipe: new(transport.Pipe)}
 		dumb(t, b.pipe, false)
-		p := b.process(transport.RoleServer, transport.Enlist{Job: "b", Host: "h", Workers: 1}, transport.Usage{})
+		p := b.process(wire.RoleServer, wire.Enlist{Job: "b", Host: "h", Workers: 1}, wire.Usage{})
 		rest(9 * time.Second)
 		if s := p.State(); s != "connected to service:1" {
 			t.Errorf("after 9 s: %q", s)
@@ -500,7 +501,7 @@ func TestDisobedience(t *testing.T) {
 		asker, _ := b.pair("b", 1, time.Second, time.Second)
 		rest(3 * time.Second)
 		var got answers
-		asker.Ask("x=1", transport.Amounts{CPU: 3}, 1500*time.Millisecond, got.add)
+		asker.Ask("x=1", wire.Amounts{CPU: 3}, 1500*time.Millisecond, got.add)
 		rest(2 * time.Second)
 		if m := b.job("a").Members[2]; m.Rank != 1 || m.Ordered != 1 || m.Delay != 0 || m.Err != "cgroup: read-only file system" {
 			t.Errorf("worker 1 is %+v", m)
@@ -514,9 +515,9 @@ func TestWithdrawal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, asker := oneJob(t)
 		var got answers
-		asker.Ask("x=1", transport.Amounts{CPU: 3}, 0, got.add)
+		asker.Ask("x=1", wire.Amounts{CPU: 3}, 0, got.add)
 		rest(2 * time.Second)
-		asker.do(func() { asker.usage.Host = transport.Amounts{CPU: 16} })
+		asker.do(func() { asker.usage.Host = wire.Amounts{CPU: 16} })
 		rest(20 * time.Second)
 		got.want(t, "true", "false: host h is over its capacity")
 		if s := b.job("b"); s.State != "ssgd" || s.Granted != "" || s.Lease <= 0 || s.Lease > 10 {
@@ -533,7 +534,7 @@ func TestTwoJobsOfOneName(t *testing.T) {
 		rest(time.Second)
 		var log bytes.Buffer // a handler writes one line at a time
 		b.log = slog.New(slog.NewTextHandler(&log, nil))
-		second := b.process(transport.RoleServer, first.enlist, first.usage)
+		second := b.process(wire.RoleServer, first.enlist, first.usage)
 		rest(20 * time.Second)
 		if s := second.State(); !strings.Contains(s, `cluster "rack1" has a job a already, with ps 0 at dial-`) || !strings.Contains(s, "--job") {
 			t.Errorf("the second one: %q", s)
@@ -561,7 +562,7 @@ func TestConnectionComesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, workers, asker := twoJobs(t)
 		var got answers
-		asker.Ask("x=1", transport.Amounts{CPU: 3}, 1500*time.Millisecond, got.add)
+		asker.Ask("x=1", wire.Amounts{CPU: 3}, 1500*time.Millisecond, got.add)
 		rest(time.Second)
 		workers[0].do(func() { workers[0].conn.Close() })
 		rest(3 * time.Second)
@@ -581,7 +582,7 @@ func TestLeaseOutlivesAQuestion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, asker := oneJob(t)
 		var got answers
-		asker.Ask("x=1", transport.Amounts{CPU: 3}, 0, got.add)
+		asker.Ask("x=1", wire.Amounts{CPU: 3}, 0, got.add)
 		rest(time.Second)
 		b.stop()
 		dumb(t, b.pipe, true)
@@ -612,18 +613,18 @@ func TestLeaseOutlivesAQuestion(t *testing.T) {
 type bare struct {
 	t    *testing.T
 	conn transport.Conn
-	u    transport.Usage
-	got  chan transport.Grant
+	u    wire.Usage
+	got  chan wire.Grant
 }
 
-func (b *bubble) bare(role string, e transport.Enlist, u transport.Usage) *bare {
+func (b *bubble) bare(role string, e wire.Enlist, u wire.Usage) *bare {
 	b.t.Helper()
-	conn, _, _, err := transport.Open(b.t.Context(), b.pipe, addr, transport.Hello{Service: transport.ServiceCluster, Role: role, Job: "rack1", Rank: -1}, nil)
+	conn, _, _, err := transport.Open(b.t.Context(), b.pipe, addr, wire.Hello{Service: wire.ServiceCluster, Role: role, Job: "rack1", Rank: -1}, nil)
 	if err != nil {
 		b.t.Fatal(err)
 	}
 	b.t.Cleanup(func() { conn.Close() })
-	m := &bare{b.t, conn, u, make(chan transport.Grant, 16)}
+	m := &bare{b.t, conn, u, make(chan wire.Grant, 16)}
 	conn.SetReadDeadline(time.Time{})
 	go func() {
 		for {
@@ -631,8 +632,8 @@ func (b *bubble) bare(role string, e transport.Enlist, u transport.Usage) *bare 
 			if err != nil {
 				return
 			}
-			if f.Kind == transport.KindGrant {
-				g, _ := transport.ParseGrant(f.Header)
+			if f.Kind == wire.KindGrant {
+				g, _ := wire.ParseGrant(f.Header)
 				m.got <- g
 			}
 			conn.Discard()
@@ -660,16 +661,16 @@ func (m *bare) lives(seconds int) {
 }
 
 // ask asks, and returns what is said within a second.
-func (m *bare) ask(id int64, cores float64) transport.Grant {
+func (m *bare) ask(id int64, cores float64) wire.Grant {
 	m.t.Helper()
-	m.say(transport.Send(m.conn, transport.Ask{ID: id, Mode: "x=1", Extra: transport.Amounts{CPU: cores}}, nil))
+	m.say(transport.Send(m.conn, wire.Ask{ID: id, Mode: "x=1", Extra: wire.Amounts{CPU: cores}}, nil))
 	rest(time.Second)
 	select {
 	case g := <-m.got:
 		return g
 	default:
 		m.t.Fatalf("question %d is not answered", id)
-		return transport.Grant{}
+		return wire.Grant{}
 	}
 }
 
@@ -677,12 +678,12 @@ func (m *bare) ask(id int64, cores float64) transport.Grant {
 func TestWithdrawnUntilItSaysSo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := begin(t, ten())
-		m := b.bare(transport.RoleServer, transport.Enlist{Job: "b", Host: "h", Servers: 1}, transport.Usage{Sync: true, Mode: "ssgd", Own: transport.Amounts{CPU: 1}})
+		m := b.bare(wire.RoleServer, wire.Enlist{Job: "b", Host: "h", Servers: 1}, wire.Usage{Sync: true, Mode: "ssgd", Own: wire.Amounts{CPU: 1}})
 		m.lives(3)
 		if g := m.ask(1, 3); !g.OK {
 			t.Fatalf("%+v", g)
 		}
-		m.u.Host = transport.Amounts{CPU: 16}
+		m.u.Host = wire.Amounts{CPU: 16}
 		m.lives(30)
 		if len(m.got) != 1 {
 			t.Fatalf("told %d times to go back, want once", len(m.got))
@@ -693,7 +694,7 @@ func TestWithdrawnUntilItSaysSo(t *testing.T) {
 		if s := b.job("b"); s.State != "withdrawn" || s.Granted != "x=1" || *s.Extra["h"].CPU != 3 {
 			t.Errorf("the job is %+v", s)
 		}
-		m.say(transport.Send(m.conn, transport.Yield{ID: 1}, nil))
+		m.say(transport.Send(m.conn, wire.Yield{ID: 1}, nil))
 		m.lives(1)
 		if s := b.job("b"); s.State != "ssgd" || s.Granted != "" {
 			t.Errorf("the job is %+v", s)
@@ -705,17 +706,17 @@ func TestWithdrawnUntilItSaysSo(t *testing.T) {
 func TestYieldOfARefusal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := begin(t, ten())
-		m := b.bare(transport.RoleServer, transport.Enlist{Job: "b", Host: "h", Servers: 1}, transport.Usage{Sync: true, Mode: "ssgd", Own: transport.Amounts{CPU: 1}})
+		m := b.bare(wire.RoleServer, wire.Enlist{Job: "b", Host: "h", Servers: 1}, wire.Usage{Sync: true, Mode: "ssgd", Own: wire.Amounts{CPU: 1}})
 		m.lives(3)
 		if first, second := m.ask(1, 3), m.ask(2, 100); !first.OK || second.OK {
 			t.Fatalf("%+v, %+v", first, second)
 		}
-		m.say(transport.Send(m.conn, transport.Yield{ID: 2}, nil))
+		m.say(transport.Send(m.conn, wire.Yield{ID: 2}, nil))
 		m.lives(1)
 		if s := b.job("b").State; s != "granted" {
 			t.Errorf("b is %q", s)
 		}
-		m.say(transport.Send(m.conn, transport.Yield{ID: 1}, nil))
+		m.say(transport.Send(m.conn, wire.Yield{ID: 1}, nil))
 		m.lives(1)
 		if s := b.job("b").State; s != "ssgd" {
 			t.Errorf("b is %q", s)
@@ -728,10 +729,10 @@ func TestWorkersMayNotAsk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, workers, asker := twoJobs(t)
 		var got answers
-		workers[0].Ask("x=1", transport.Amounts{CPU: 0.5}, 0, got.add)
+		workers[0].Ask("x=1", wire.Amounts{CPU: 0.5}, 0, got.add)
 		rest(time.Second)
 		got.want(t, "false: only the coordinator's process may ask")
-		asker.Ask("x=1", transport.Amounts{CPU: 0.5}, 0, got.add)
+		asker.Ask("x=1", wire.Amounts{CPU: 0.5}, 0, got.add)
 		rest(time.Second)
 		got.want(t, "false", "true: there is room")
 		if s := b.job("a").State; s != "ssgd" {
@@ -746,7 +747,7 @@ func TestMoveToAnotherHost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, workers, asker := twoJobs(t)
 		var got answers
-		asker.Ask("x=1", transport.Amounts{CPU: 3}, 1500*time.Millisecond, got.add)
+		asker.Ask("x=1", wire.Amounts{CPU: 3}, 1500*time.Millisecond, got.add)
 		rest(time.Second)
 		got.want(t, "true")
 		for _, w := range workers {
@@ -777,10 +778,10 @@ func TestQuestionsHaveNumbers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &bubble{t: t, pipe: new(transport.Pipe)}
 		said := dumb(t, b.pipe, true)
-		asker := b.process(transport.RoleServer, transport.Enlist{Job: "b", Host: "h", Workers: 1}, transport.Usage{})
+		asker := b.process(wire.RoleServer, wire.Enlist{Job: "b", Host: "h", Workers: 1}, wire.Usage{})
 		rest(time.Second)
 		var got answers
-		asker.Ask("x=1", transport.Amounts{CPU: 3}, 0, got.add)
+		asker.Ask("x=1", wire.Amounts{CPU: 3}, 0, got.add)
 		rest(time.Second)
 		asker.do(func() { asker.conn.Close() })
 		rest(5 * time.Second)
@@ -796,9 +797,9 @@ func TestYieldOfAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, asker := oneJob(t)
 		var got answers
-		asker.Ask("x=1", transport.Amounts{CPU: 3}, 0, got.add)
+		asker.Ask("x=1", wire.Amounts{CPU: 3}, 0, got.add)
 		rest(time.Second)
-		asker.do(func() { asker.say(transport.Yield{ID: asker.claim.ask.ID + 1}) })
+		asker.do(func() { asker.say(wire.Yield{ID: asker.claim.ask.ID + 1}) })
 		rest(time.Second)
 		if s := b.job("b").State; s != "granted" {
 			t.Errorf("b is %q", s)
@@ -815,10 +816,10 @@ func TestYieldOfAnother(t *testing.T) {
 func TestGathering(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := begin(t, ten())
-		e := transport.Enlist{Job: "a", Host: "h", Workers: 2, Servers: 1}
-		b.process(transport.RoleServer, e, transport.Usage{Mode: "ssgd"})
+		e := wire.Enlist{Job: "a", Host: "h", Workers: 2, Servers: 1}
+		b.process(wire.RoleServer, e, wire.Usage{Mode: "ssgd"})
 		e.Host = "elsewhere" // unknown: it has no limit
-		b.process(transport.RoleWorker, e, transport.Usage{})
+		b.process(wire.RoleWorker, e, wire.Usage{})
 		rest(4 * time.Second)
 		if s := b.job("a").State; s != "gathering" {
 			t.Errorf("after 4 s: %q", s)
@@ -838,9 +839,9 @@ func TestGathering(t *testing.T) {
 func TestWrongDoor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := begin(t, ten())
-		for want, h := range map[string]transport.Hello{
-			`this is cluster "rack1" and not "rack2": check --cluster`:              {Service: transport.ServiceCluster, Role: transport.RoleWorker, Job: "rack2", Rank: -1},
-			`service:1 is the resource service of cluster "rack1", which has no se`: {Service: transport.ServiceCoord, Role: transport.RoleWorker, Job: "star", Rank: -1},
+		for want, h := range map[string]wire.Hello{
+			`this is cluster "rack1" and not "rack2": check --cluster`:              {Service: wire.ServiceCluster, Role: wire.RoleWorker, Job: "rack2", Rank: -1},
+			`service:1 is the resource service of cluster "rack1", which has no se`: {Service: wire.ServiceCoord, Role: wire.RoleWorker, Job: "star", Rank: -1},
 		} {
 			_, _, _, err := transport.Open(t.Context(), b.pipe, addr, h, nil)
 			var r *transport.RejectError
@@ -857,18 +858,18 @@ func TestBadMembers(t *testing.T) {
 		b := begin(t, ten())
 		good, _ := b.pair("a", 1, time.Second, time.Second)
 		rest(time.Second)
-		hello := transport.Hello{Service: transport.ServiceCluster, Role: transport.RoleWorker, Job: "rack1", Rank: -1}
+		hello := wire.Hello{Service: wire.ServiceCluster, Role: wire.RoleWorker, Job: "rack1", Rank: -1}
 		for name, say := range map[string]func(transport.Conn) error{
-			"usage first": func(c transport.Conn) error { return transport.Send(c, transport.Usage{}, nil) },
-			"no name":     func(c transport.Conn) error { return transport.Send(c, transport.Enlist{Host: "h"}, nil) },
+			"usage first": func(c transport.Conn) error { return transport.Send(c, wire.Usage{}, nil) },
+			"no name":     func(c transport.Conn) error { return transport.Send(c, wire.Enlist{Host: "h"}, nil) },
 			"rank": func(c transport.Conn) error {
-				return transport.Send(c, transport.Enlist{Job: "x", Host: "h", Rank: 2, Workers: 2}, nil)
+				return transport.Send(c, wire.Enlist{Job: "x", Host: "h", Rank: 2, Workers: 2}, nil)
 			},
-			"a grant":        func(c transport.Conn) error { return transport.Send(c, transport.Grant{}, nil) },
-			"a broken frame": func(c transport.Conn) error { return c.WriteFrame(transport.KindUsage, []byte{0x98, 1}, nil, 0) },
+			"a grant":        func(c transport.Conn) error { return transport.Send(c, wire.Grant{}, nil) },
+			"a broken frame": func(c transport.Conn) error { return c.WriteFrame(wire.KindUsage, []byte{0x98, 1}, nil, 0) },
 			"two jobs": func(c transport.Conn) error {
-				transport.Send(c, transport.Enlist{Job: "x", Host: "h"}, nil)
-				return transport.Send(c, transport.Enlist{Job: "y", Host: "h"}, nil)
+				transport.Send(c, wire.Enlist{Job: "x", Host: "h"}, nil)
+				return transport.Send(c, wire.Enlist{Job: "y", Host: "h"}, nil)
 			},
 		} {
 			c, _, _, err := transport.Open(t.Context(), b.pipe, addr, hello, nil)
@@ -881,7 +882,7 @@ func TestBadMembers(t *testing.T) {
 			c.SetReadDeadline(time.Now().Add(5 * time.Second))
 			for err == nil {
 				var f transport.Frame
-				if f, err = c.Recv(); err == nil && f.Kind != transport.KindReject {
+				if f, err = c.Recv(); err == nil && f.Kind != wire.KindReject {
 					t.Errorf("%s: answered with %v", name, f.Kind)
 				}
 			}
@@ -915,21 +916,21 @@ func TestCheckName(t *testing.T) {
 func TestAskOfARing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := begin(t, Config{Hosts: map[string]resource.Usage{"head": {}, "h": {CPU: 3, NetIn: 1e9, NetOut: 1e9}, "i": {CPU: 3, NetIn: 1e9, NetOut: 1e9}}})
-		e := transport.Enlist{Job: "a", Host: "head", Workers: 3}
-		head := b.process(transport.RoleServer, e, transport.Usage{Sync: true, Mode: "ssgd", Times: []time.Duration{1, 1, 1}})
+		e := wire.Enlist{Job: "a", Host: "head", Workers: 3}
+		head := b.process(wire.RoleServer, e, wire.Usage{Sync: true, Mode: "ssgd", Times: []time.Duration{1, 1, 1}})
 		for r, h := range []string{"h", "h", "i"} {
 			e.Rank, e.Host = r, h
-			b.process(transport.RoleWorker, e, transport.Usage{})
+			b.process(wire.RoleWorker, e, wire.Usage{})
 		}
 		rest(3 * time.Second)
 		var got answers
-		head.Ask("backup=1", transport.Amounts{CPU: 3}, 0, got.add)
+		head.Ask("backup=1", wire.Amounts{CPU: 3}, 0, got.add)
 		rest(time.Second)
 		got.want(t, "true: there is room")
 		if x := b.job("a").Extra; len(x) != 2 || *x["h"].CPU != 2 || *x["i"].CPU != 1 {
 			t.Errorf("granted %+v", x)
 		}
-		head.Ask("backup=1", transport.Amounts{CPU: 6}, 0, got.add)
+		head.Ask("backup=1", wire.Amounts{CPU: 6}, 0, got.add)
 		rest(time.Second)
 		got.want(t, "true", "false: 1 cores of CPU on h")
 	})

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"star/cluster/resource"
-	"star/transport"
+	"star/transport/wire"
 )
 
 // giving learns from the delays of one job what each second of them frees and costs (resource.Giving). It compares what the job
@@ -118,14 +118,14 @@ func mean(ls []look, host string) (use resource.Usage, round time.Duration) {
 func (j *job) inForce() (time.Duration, bool) {
 	delay := time.Duration(0)
 	for r := range j.workers {
-		m := j.members[seat{transport.RoleWorker, r}]
+		m := j.members[seat{wire.RoleWorker, r}]
 		if m == nil || m.obeyed.ID != m.sent.ID || m.obeyed.Err != "" || m.sent.Delay != j.order.Delay || m.usage.Seq < 2 {
 			return 0, false
 		}
 		delay = m.sent.Delay
 	}
 	for r := range j.servers {
-		if m := j.members[seat{transport.RoleServer, r}]; m == nil || m.usage.Seq < 2 { // the first report has no rates
+		if m := j.members[seat{wire.RoleServer, r}]; m == nil || m.usage.Seq < 2 { // the first report has no rates
 			return 0, false
 		}
 	}

@@ -8,12 +8,13 @@ import (
 
 	"star/cluster/resource"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // works makes a job do what a job does: rounds of a second and of its delay, in each of which it uses 8 processor seconds.
 func works(server *process, worker *process) {
 	last, done := time.Now(), 0.0
-	server.live = func(u *transport.Usage) {
+	server.live = func(u *wire.Usage) {
 		worker.mu.Lock()
 		round := time.Second
 		if n := len(worker.delays); n > 0 {
@@ -38,7 +39,7 @@ func TestDelaysAreLearnedFrom(t *testing.T) {
 			t.Fatalf("learned %+v from no delay", l)
 		}
 		var got answers
-		asker.Ask("x=1", transport.Amounts{CPU: 3}, 1500*time.Millisecond, got.add)
+		asker.Ask("x=1", wire.Amounts{CPU: 3}, 1500*time.Millisecond, got.add)
 		rest(8 * time.Second)
 		if l := b.job("a").Learned; l != nil { // five rounds of two seconds, and what is passed over
 			t.Fatalf("learned %+v too soon", l)
@@ -58,7 +59,7 @@ func TestDelaysAreLearnedFrom(t *testing.T) {
 		rest(15 * time.Second)
 		check(2, 1.4, math.Pow(32, 0.4))
 		// The same question costs a less: 2 cores of 2 workers that free 1.4.
-		asker.Ask("x=1", transport.Amounts{CPU: 3}, 1500*time.Millisecond, got.add)
+		asker.Ask("x=1", wire.Amounts{CPU: 3}, 1500*time.Millisecond, got.add)
 		rest(time.Second)
 		got.want(t, "true", "true")
 		workers[0].mu.Lock()
@@ -94,7 +95,7 @@ func TestNothingIsLearned(t *testing.T) {
 				asker, _ := b.pair("b", 1, time.Second, time.Second)
 				rest(12 * time.Second)
 				var got answers
-				asker.Ask("x=1", transport.Amounts{CPU: 3}, 1500*time.Millisecond, got.add)
+				asker.Ask("x=1", wire.Amounts{CPU: 3}, 1500*time.Millisecond, got.add)
 				spoil(server, asker, workers)
 				rest(20 * time.Second)
 				got.want(t, "true")

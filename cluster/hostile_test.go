@@ -9,12 +9,13 @@ import (
 
 	"star/transport"
 	"star/transport/transporttest"
+	"star/transport/wire"
 )
 
 // Whatever one process says to the service, the jobs of others keep their places, the account stays one of numbers, and the next question is answered.
 func TestHostileProcesses(t *testing.T) {
 	for _, empty := range transporttest.Messages {
-		if testing.Short() && empty.Kind() != transport.KindUsage {
+		if testing.Short() && empty.Kind() != wire.KindUsage {
 			continue
 		}
 		t.Run(empty.Kind().String(), func(t *testing.T) {
@@ -29,16 +30,16 @@ func TestHostileProcesses(t *testing.T) {
 				fields := map[string]any{"Job": "evil", "Life": "1", "Rank": 0, "Host": "h", "Workers": 2, "Servers": 1, "CPU": 1., "In": 1., "Out": 1., "ID": 1, "Mode": "asgd", "Timeout": time.Second, "Seq": 1}
 				for name, m := range transporttest.Absurd(transporttest.Fill(empty, fields)) {
 					ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-					c, _, _, err := transport.Open(ctx, b.pipe, addr, transport.Hello{Service: transport.ServiceCluster, Role: transport.RoleServer, Job: "rack1"}, nil)
+					c, _, _, err := transport.Open(ctx, b.pipe, addr, wire.Hello{Service: wire.ServiceCluster, Role: wire.RoleServer, Job: "rack1"}, nil)
 					cancel()
 					if err != nil {
 						t.Fatalf("before %s: %v", name, err)
 					}
-					if empty.Kind() != transport.KindEnlist && empty.Kind() != transport.KindHello {
-						transport.Send(c, transporttest.Fill(transport.Enlist{}, fields), nil)
+					if empty.Kind() != wire.KindEnlist && empty.Kind() != wire.KindHello {
+						transport.Send(c, transporttest.Fill(wire.Enlist{}, fields), nil)
 					}
-					if empty.Kind() == transport.KindAsk || empty.Kind() == transport.KindYield {
-						transport.Send(c, transporttest.Fill(transport.Usage{}, fields), nil)
+					if empty.Kind() == wire.KindAsk || empty.Kind() == wire.KindYield {
+						transport.Send(c, transporttest.Fill(wire.Usage{}, fields), nil)
 					}
 					transport.Send(c, m, nil)
 					rest(7 * time.Second) // Gather, and a usage of the honest ones

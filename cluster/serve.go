@@ -10,6 +10,7 @@ import (
 
 	"star/internal/exitcode"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // ClaimError says that a cluster has a service already.
@@ -34,7 +35,7 @@ func (e *ClaimError) ExitCode() int { return exitcode.Disagree }
 func alive(ctx context.Context, n transport.Network, cluster, token string, p Place) bool {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
-	conn, g, err := hail(ctx, n, p.Addr, transport.Hello{Service: transport.ServiceCluster, Role: transport.RoleTool, Job: cluster, Token: token, Rank: -1})
+	conn, g, err := hail(ctx, n, p.Addr, wire.Hello{Service: wire.ServiceCluster, Role: wire.RoleTool, Job: cluster, Token: token, Rank: -1})
 	if err != nil {
 		return false
 	}
@@ -90,7 +91,7 @@ func (s *Service) Serve(ctx context.Context, l transport.Listener, n *transport.
 
 // Ask asks a service for its Status.
 func Ask(ctx context.Context, n transport.Network, addr, cluster, token, version string) (Status, error) {
-	conn, _, err := hail(ctx, n, addr, transport.Hello{Service: transport.ServiceCluster, Role: transport.RoleTool, Job: cluster, Token: token, Version: version, Rank: -1})
+	conn, _, err := hail(ctx, n, addr, wire.Hello{Service: wire.ServiceCluster, Role: wire.RoleTool, Job: cluster, Token: token, Version: version, Rank: -1})
 	if err != nil {
 		return Status{}, err
 	}
@@ -99,17 +100,17 @@ func Ask(ctx context.Context, n transport.Network, addr, cluster, token, version
 		conn.SetReadDeadline(deadline)
 		conn.SetWriteDeadline(deadline)
 	}
-	if err := transport.Send(conn, transport.Control{Args: []string{"status"}}, nil); err != nil {
+	if err := transport.Send(conn, wire.Control{Args: []string{"status"}}, nil); err != nil {
 		return Status{}, err
 	}
 	f, err := conn.Recv()
 	if err != nil {
 		return Status{}, err
 	}
-	if f.Kind != transport.KindReply {
+	if f.Kind != wire.KindReply {
 		return Status{}, fmt.Errorf("%s answers with %v instead of a reply", addr, f.Kind)
 	}
-	r, err := transport.ParseReply(f.Header)
+	r, err := wire.ParseReply(f.Header)
 	if err != nil {
 		return Status{}, err
 	}

@@ -16,6 +16,7 @@ import (
 	"star/internal/exitcode"
 	"star/internal/flightrecorder"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // Config is what a Service is. Zero fields mean what their comments say.
@@ -88,10 +89,10 @@ type member struct {
 	role   string
 	out    chan message // to its writer; closed by Run when the member is gone
 	job    *job         // nil: not enlisted, or replaced
-	enlist transport.Enlist
-	usage  transport.Usage
-	sent   transport.Order
-	obeyed transport.Obeyed
+	enlist wire.Enlist
+	usage  wire.Usage
+	sent   wire.Order
+	obeyed wire.Obeyed
 	gone   bool
 }
 
@@ -99,15 +100,15 @@ func (m *member) seat() seat { return seat{m.role, m.enlist.Rank} }
 
 // message is one of those that the service sends.
 type message interface {
-	transport.Message
+	wire.Message
 	send(transport.Conn) error
 }
 
 type (
-	grant  struct{ transport.Grant }
-	order  struct{ transport.Order }
-	reject struct{ transport.Reject }
-	pong   struct{ transport.Pong }
+	grant  struct{ wire.Grant }
+	order  struct{ wire.Order }
+	reject struct{ wire.Reject }
+	pong   struct{ wire.Pong }
 )
 
 func (m grant) send(c transport.Conn) error  { return transport.Send(c, m.Grant, nil) }
@@ -184,23 +185,23 @@ type greeting struct {
 const sendWithin = 5 * time.Second
 
 // Accept serves one connection whose Hello was read, until it ends. It fits transport.Serve.
-func (s *Service) Accept(conn transport.Conn, h transport.Hello, _ []byte) {
+func (s *Service) Accept(conn transport.Conn, h wire.Hello, _ []byte) {
 	defer conn.Close()
 	conn.SetWriteDeadline(time.Now().Add(sendWithin))
 	switch {
-	case h.Service != transport.ServiceCluster:
-		transport.Refuse(conn, transport.Reject{Exit: exitcode.Usage, Reason: fmt.Sprintf(
+	case h.Service != wire.ServiceCluster:
+		transport.Refuse(conn, wire.Reject{Exit: exitcode.Usage, Reason: fmt.Sprintf(
 			"%s is the resource service of cluster %q, which has no service %q: a job's coordinator is its first star-ps (--coordinator)", s.cfg.Addr, s.cfg.Cluster, h.Service)})
 		return
 	case h.Job != s.cfg.Cluster:
-		transport.Refuse(conn, transport.Reject{Exit: exitcode.Disagree, Reason: fmt.Sprintf("this is cluster %q and not %q: check --cluster", s.cfg.Cluster, h.Job)})
+		transport.Refuse(conn, wire.Reject{Exit: exitcode.Disagree, Reason: fmt.Sprintf("this is cluster %q and not %q: check --cluster", s.cfg.Cluster, h.Job)})
 		return
 	}
 	text, _ := json.Marshal(greeting{s.cfg.Cluster, s.cfg.Program, s.id, s.cfg.Lease})
-	if err := transport.Send(conn, transport.Welcome{Rank: -1}, text); err != nil {
+	if err := transport.Send(conn, wire.Welcome{Rank: -1}, text); err != nil {
 		return
 	}
-	if h.Role == transport.RoleTool {
+	if h.Role == wire.RoleTool {
 		s.serveTool(conn)
 		return
 	}
@@ -239,7 +240,7 @@ func (s *Service) write(m *member) {
 			if err != nil {
 				m.conn.Close() // the reader ends, and so Run hears of it
 			}
-			if x.Kind() == transport.KindReject { // the other side hangs up when it has read that
+			if x.Kind() == wire.KindReject { // the other side hangs up when it has read that
 				defer time.AfterFunc(time.Second, func() { m.conn.Close() })
 			}
 		case <-s.done:
@@ -263,20 +264,20 @@ func (s *Service) read(m *member) error {
 		}
 		var what any
 		switch f.Kind {
-		case transport.KindEnlist:
-			what, err = transport.ParseEnlist(f.Header)
-		case transport.KindUsage:
-			what, err = transport.ParseUsage(f.Header)
-		case transport.KindAsk:
-			what, err = transport.ParseAsk(f.Header)
-		case transport.KindObeyed:
-			what, err = transport.ParseObeyed(f.Header)
-		case transport.KindYield:
-			what, err = transport.ParseYield(f.Header)
-		case transport.KindLeave:
-			what, err = transport.ParseLeave(f.Header)
-		case transport.KindPing:
-			what, err = transport.ParsePing(f.Header)
+		case wire.KindEnlist:
+			what, err = wire.ParseEnlist(f.Header)
+		case wire.KindUsage:
+			what, err = wire.ParseUsage(f.Header)
+		case wire.KindAsk:
+			what, err = wire.ParseAsk(f.Header)
+		case wire.KindObeyed:
+			what, err = wire.ParseObeyed(f.Header)
+		case wire.KindYield:
+			what, err = wire.ParseYield(f.Header)
+		case wire.KindLeave:
+			what, err = wire.ParseLeave(f.Header)
+		case wire.KindPing:
+			what, err = wire.ParsePing(f.Header)
 		default:
 			err = fmt.Errorf("%v from a member of a job", f.Kind)
 		}
@@ -311,18 +312,18 @@ func (s *Service) serveTool(conn transport.Conn) {
 		if err != nil {
 			return
 		}
-		if f.Kind != transport.KindControl {
+		if f.Kind != wire.KindControl {
 			s.log.Warn("closing the connection of a tool", "peer", conn.Peer(), "reason", fmt.Sprintf("unexpected %v", f.Kind))
 			return
 		}
-		c, err := transport.ParseControl(f.Header)
+		c, err := wire.ParseControl(f.Header)
 		if err == nil {
 			err = conn.Discard()
 		}
 		if err != nil {
 			return
 		}
-		var r transport.Reply
+		var r wire.Reply
 		var body []byte
 		if len(c.Args) == 1 && c.Args[0] == "status" {
 			st, err := s.Status()
@@ -408,31 +409,31 @@ func (s *Service) handle(e event) {
 	if m.gone {
 		return
 	}
-	if x, ok := e.what.(transport.Enlist); ok {
+	if x, ok := e.what.(wire.Enlist); ok {
 		s.enlist(m, x)
 		return
 	}
-	if x, ok := e.what.(transport.Ping); ok {
-		s.send(m, pong{transport.Pong{Seq: x.Seq, Sent: x.Sent, Now: time.Now().UnixNano()}})
+	if x, ok := e.what.(wire.Ping); ok {
+		s.send(m, pong{wire.Pong{Seq: x.Seq, Sent: x.Sent, Now: time.Now().UnixNano()}})
 		return
 	}
 	if m.job == nil {
-		s.expel(m, transport.Reject{Exit: exitcode.Disagree, Reason: "enlist comes first"})
+		s.expel(m, wire.Reject{Exit: exitcode.Disagree, Reason: "enlist comes first"})
 		return
 	}
 	switch x := e.what.(type) {
-	case transport.Usage:
+	case wire.Usage:
 		s.usage(m, x)
-	case transport.Ask:
+	case wire.Ask:
 		s.ask(m, x)
-	case transport.Yield:
+	case wire.Yield:
 		s.yield(m, x)
-	case transport.Obeyed:
+	case wire.Obeyed:
 		m.obeyed = x
 		if x.Err != "" {
 			s.log.Warn("a job cannot do what it was told", "job", m.job.name, "peer", m.conn.Peer(), "err", x.Err)
 		}
-	case transport.Leave:
+	case wire.Leave:
 		m.enlist.Actuator = ""
 		s.lose(m, fmt.Errorf("left: %s", x.Reason))
 	}
@@ -452,7 +453,7 @@ func (s *Service) send(m *member, x message) {
 }
 
 // expel tells m why, and forgets it.
-func (s *Service) expel(m *member, r transport.Reject) {
+func (s *Service) expel(m *member, r wire.Reject) {
 	s.send(m, reject{r})
 	s.lose(m, errors.New(r.Reason))
 }
@@ -498,16 +499,16 @@ func (s *Service) remove(j *job, why string) {
 }
 
 // enlist gives a connection its seat.
-func (s *Service) enlist(m *member, e transport.Enlist) {
+func (s *Service) enlist(m *member, e wire.Enlist) {
 	switch {
 	case e.Job == "" || e.Host == "":
-		s.expel(m, transport.Reject{Exit: exitcode.Usage, Reason: "enlist: a job and a host need names"})
+		s.expel(m, wire.Reject{Exit: exitcode.Usage, Reason: "enlist: a job and a host need names"})
 		return
-	case e.Rank < 0 || m.role == transport.RoleWorker && e.Workers > 0 && e.Rank >= e.Workers:
-		s.expel(m, transport.Reject{Exit: exitcode.Usage, Reason: fmt.Sprintf("enlist: rank %d of %d", e.Rank, e.Workers)})
+	case e.Rank < 0 || m.role == wire.RoleWorker && e.Workers > 0 && e.Rank >= e.Workers:
+		s.expel(m, wire.Reject{Exit: exitcode.Usage, Reason: fmt.Sprintf("enlist: rank %d of %d", e.Rank, e.Workers)})
 		return
 	case m.job != nil && (m.enlist.Job != e.Job || m.enlist.Rank != e.Rank):
-		s.expel(m, transport.Reject{Exit: exitcode.Disagree, Reason: fmt.Sprintf("enlist: this connection is of job %s, rank %d", m.enlist.Job, m.enlist.Rank)})
+		s.expel(m, wire.Reject{Exit: exitcode.Disagree, Reason: fmt.Sprintf("enlist: this connection is of job %s, rank %d", m.enlist.Job, m.enlist.Rank)})
 		return
 	}
 	j := s.jobs[e.Job]
@@ -515,10 +516,10 @@ func (s *Service) enlist(m *member, e transport.Enlist) {
 		j = &job{name: e.Job, members: map[seat]*member{}, sync: true}
 		s.jobs[e.Job] = j
 	}
-	head := m.role == transport.RoleServer && e.Rank == 0
+	head := m.role == wire.RoleServer && e.Rank == 0
 	if old := j.members[seat{m.role, e.Rank}]; old != nil && old != m && old.enlist.Life != e.Life {
 		// The first one holds the name: what it was granted would be counted for somebody else.
-		s.expel(m, transport.Reject{Exit: exitcode.Disagree, Reason: fmt.Sprintf("cluster %q has a job %s already, with %s %d at %s: give each job a name of its own (--job)",
+		s.expel(m, wire.Reject{Exit: exitcode.Disagree, Reason: fmt.Sprintf("cluster %q has a job %s already, with %s %d at %s: give each job a name of its own (--job)",
 			s.cfg.Cluster, e.Job, m.role, e.Rank, old.conn.RemoteAddr())})
 		return
 	}
@@ -545,7 +546,7 @@ func (s *Service) enlist(m *member, e transport.Enlist) {
 		s.log.Info("member enlists", "job", j.name, "role", m.role, "rank", e.Rank, "host", e.Host)
 	}
 	for i, hosts := range [][]string{j.servers, j.workers} {
-		if m.role == [...]string{transport.RoleServer, transport.RoleWorker}[i] && e.Rank < len(hosts) && hosts[e.Rank] != e.Host {
+		if m.role == [...]string{wire.RoleServer, wire.RoleWorker}[i] && e.Rank < len(hosts) && hosts[e.Rank] != e.Host {
 			j.lists = true
 		}
 	}
@@ -554,11 +555,11 @@ func (s *Service) enlist(m *member, e transport.Enlist) {
 }
 
 // know makes a host known to the ledger.
-func (s *Service) know(name string, c transport.Amounts) {
+func (s *Service) know(name string, c wire.Amounts) {
 	if _, declared := s.cfg.Hosts[name]; declared {
 		return
 	}
-	if s.hosts[name] && c == (transport.Amounts{}) {
+	if s.hosts[name] && c == (wire.Amounts{}) {
 		return
 	}
 	capacity := resource.Unlimited
@@ -587,7 +588,7 @@ func (s *Service) enter(j *job, now bool) {
 	missing := 0
 	for r := range servers {
 		servers[r] = e.Host
-		if m := j.members[seat{transport.RoleServer, r}]; m != nil {
+		if m := j.members[seat{wire.RoleServer, r}]; m != nil {
 			servers[r] = m.enlist.Host
 		} else {
 			missing++
@@ -595,7 +596,7 @@ func (s *Service) enter(j *job, now bool) {
 	}
 	for r := range workers {
 		workers[r] = e.Host
-		if m := j.members[seat{transport.RoleWorker, r}]; m != nil {
+		if m := j.members[seat{wire.RoleWorker, r}]; m != nil {
 			workers[r] = m.enlist.Host
 		} else {
 			missing++
@@ -611,7 +612,7 @@ func (s *Service) enter(j *job, now bool) {
 		return
 	}
 	if j.entered && j.asked > 0 && !(slices.Equal(servers, j.servers) && slices.Equal(workers, j.workers)) {
-		s.send(j.head, grant{transport.Grant{ID: j.asked, Why: "its processes have moved to other hosts"}})
+		s.send(j.head, grant{wire.Grant{ID: j.asked, Why: "its processes have moved to other hosts"}})
 		j.asked = 0
 	}
 	j.order, _ = s.ledger.Standing(j.name) // another one, nothing, for an account that was replaced
@@ -628,7 +629,7 @@ func (j *job) hosts() []string {
 }
 
 // usage takes in what a member uses. That of the coordinator's process is the job's report.
-func (s *Service) usage(m *member, u transport.Usage) {
+func (s *Service) usage(m *member, u wire.Usage) {
 	m.usage = u
 	j := m.job
 	if m != j.head {
@@ -655,7 +656,7 @@ func (s *Service) usage(m *member, u transport.Usage) {
 		o := j.members[k]
 		if h := o.enlist.Host; o.usage.Seq > 0 && slices.Contains(j.hosts(), h) {
 			r.Use[h] = r.Use[h].Plus(amounts(o.usage.Own))
-			if o.usage.Host != (transport.Amounts{}) {
+			if o.usage.Host != (wire.Amounts{}) {
 				u := amounts(o.usage.Host)
 				if c, declared := s.cfg.Hosts[h]; declared { // the rest of the host is for others
 					u.CPU = max(u.CPU-max(o.enlist.Capacity.CPU-c.CPU, 0), 0)
@@ -693,13 +694,13 @@ func (s *Service) usage(m *member, u transport.Usage) {
 func (j *job) freed() *resource.Costs {
 	e := j.head.enlist
 	slowest := slices.Max(append(slices.Clone(j.times), 0))
-	if e.Freed != (transport.Amounts{}) || slowest == 0 {
+	if e.Freed != (wire.Amounts{}) || slowest == 0 {
 		return nil
 	}
 	var sum resource.Usage
 	n := 0
 	for k, m := range j.members {
-		if k.role == transport.RoleWorker && m.usage.Seq > 1 { // the first one has no rates
+		if k.role == wire.RoleWorker && m.usage.Seq > 1 { // the first one has no rates
 			sum = sum.Plus(amounts(m.usage.Own))
 			n++
 		}
@@ -726,10 +727,10 @@ func (j *job) costs() resource.Costs {
 }
 
 // ask answers a job that wants to leave SSGD.
-func (s *Service) ask(m *member, a transport.Ask) {
+func (s *Service) ask(m *member, a wire.Ask) {
 	j := m.job
 	no := func(why string) {
-		s.send(m, grant{transport.Grant{ID: a.ID, Why: why}})
+		s.send(m, grant{wire.Grant{ID: a.ID, Why: why}})
 	}
 	if m != j.head {
 		no("only the coordinator's process may ask")
@@ -762,12 +763,12 @@ func (s *Service) ask(m *member, a transport.Ask) {
 		j.asked = a.ID
 	}
 	s.log.Info("asked", "job", j.name, "id", a.ID, "mode", a.Mode, "granted", answer.Granted, "why", answer.Why)
-	s.send(m, grant{transport.Grant{ID: a.ID, OK: answer.Granted, Lease: s.cfg.Lease, Why: answer.Why}})
+	s.send(m, grant{wire.Grant{ID: a.ID, OK: answer.Granted, Lease: s.cfg.Lease, Why: answer.Why}})
 	s.pass(orders)
 }
 
 // yield takes back what a job does not need any more.
-func (s *Service) yield(m *member, y transport.Yield) {
+func (s *Service) yield(m *member, y wire.Yield) {
 	j := m.job
 	if m != j.head || !j.entered || y.ID != j.asked {
 		return
@@ -794,7 +795,7 @@ func (s *Service) expire() {
 		if j := s.jobs[name]; j != nil {
 			j.entered, j.order = false, resource.Order{}
 			if j.head != nil {
-				s.send(j.head, grant{transport.Grant{ID: j.asked, Why: "the lease is over"}})
+				s.send(j.head, grant{wire.Grant{ID: j.asked, Why: "the lease is over"}})
 				j.since = time.Now()
 			}
 			s.tellOrder(j)
@@ -813,7 +814,7 @@ func (s *Service) pass(orders []resource.Order) {
 		s.log.Info("order", "job", o.Job, "delay", o.Delay, "early", o.Early, "back", o.Back, "why", o.Why)
 		j.order = o
 		if o.Back && j.head != nil {
-			s.send(j.head, grant{transport.Grant{ID: j.asked, Why: o.Why}})
+			s.send(j.head, grant{wire.Grant{ID: j.asked, Why: o.Why}})
 		}
 		s.tellOrder(j)
 	}
@@ -833,10 +834,10 @@ const steady = 0.1
 // tellMember sends m its order if that is not what it was told last. Workers do the waiting: a
 // round waits for each of them, so that one delay of all is one delay of the iteration.
 func (s *Service) tellMember(j *job, m *member) {
-	if m.role != transport.RoleWorker {
+	if m.role != wire.RoleWorker {
 		return
 	}
-	o := transport.Order{Delay: j.order.Delay, Lease: s.cfg.Lease, Why: j.order.Why}
+	o := wire.Order{Delay: j.order.Delay, Lease: s.cfg.Lease, Why: j.order.Why}
 	if j.order.Early {
 		o.Early = early(j.times, m.enlist.Rank)
 		if d := (o.Early - m.sent.Early).Abs(); m.sent.Early > 0 && o.Early > 0 && float64(d) < steady*float64(o.Early) {
@@ -872,6 +873,6 @@ func (s *Service) beneficiaries(name string) []string {
 	return nil
 }
 
-func amounts(a transport.Amounts) resource.Usage {
+func amounts(a wire.Amounts) resource.Usage {
 	return resource.Usage{CPU: a.CPU, NetIn: a.In, NetOut: a.Out}
 }

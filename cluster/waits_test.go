@@ -10,6 +10,7 @@ import (
 
 	"star/internal/flightrecorder"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // waiting is whether somebody is on the list of those who wait, who says all of words.
@@ -30,7 +31,7 @@ func waiting(words ...string) bool {
 func TestWaitsAreListed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := begin(t, Config{})
-		p := b.process(transport.RoleServer, transport.Enlist{Job: "a", Workers: 2, Host: "h"}, transport.Usage{})
+		p := b.process(wire.RoleServer, wire.Enlist{Job: "a", Workers: 2, Host: "h"}, wire.Usage{})
 		defer p.kill()
 		time.Sleep(500 * time.Millisecond)
 		synctest.Wait()
@@ -71,10 +72,10 @@ func TestQuestionIsListed(t *testing.T) {
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			transport.Serve(ctx, l, transport.Config{}, func(c transport.Conn, _ transport.Hello, _ []byte) {
+			transport.Serve(ctx, l, transport.Config{}, func(c transport.Conn, _ wire.Hello, _ []byte) {
 				defer c.Close()
 				text, _ := json.Marshal(greeting{Cluster: "rack1", Lease: 10 * time.Second})
-				transport.Send(c, transport.Welcome{Rank: -1}, text)
+				transport.Send(c, wire.Welcome{Rank: -1}, text)
 				for {
 					if _, err := c.Recv(); err != nil {
 						return
@@ -82,11 +83,11 @@ func TestQuestionIsListed(t *testing.T) {
 				}
 			})
 		}()
-		p := b.process(transport.RoleServer, transport.Enlist{Job: "a", Workers: 2, Host: "h"}, transport.Usage{})
+		p := b.process(wire.RoleServer, wire.Enlist{Job: "a", Workers: 2, Host: "h"}, wire.Usage{})
 		time.Sleep(500 * time.Millisecond)
 		const line = "the client of cluster rack1: waits for the answer of the resource service to question 1 (mode asgd), at most 2s"
 		said := make(chan bool, 1)
-		p.Ask("asgd", transport.Amounts{}, 0, func(ok bool, _ string) { said <- ok })
+		p.Ask("asgd", wire.Amounts{}, 0, func(ok bool, _ string) { said <- ok })
 		time.Sleep(time.Second)
 		if !waiting(line) {
 			t.Errorf("nobody waits for the answer: %v", flightrecorder.List())

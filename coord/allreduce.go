@@ -10,6 +10,7 @@ import (
 	"star/coord/session"
 	"star/internal/exitcode"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // RingConfig makes a job one of all-reduce: no shards, and workers that update parameters of their
@@ -34,7 +35,7 @@ type RingConfig struct {
 // only. A member hears where the ring meets (the first member's place), a rider the place of the
 // member that carries it. A ring that is formed at once, because one has failed, ends what was
 // under way in the one before (reformed).
-func (c *Coordinator) announce(r engine.To[transport.Ring]) {
+func (c *Coordinator) announce(r engine.To[wire.Ring]) {
 	p := c.workers[r.Worker]
 	if p == nil || p.gone {
 		return
@@ -107,7 +108,7 @@ func (c *Coordinator) compared(version int64) int {
 // not spoken could change the majority, it waits. Two members that differ cannot tell who is right,
 // and the job ends with exit code 1, because it could go on with neither. Hashes of versions that
 // are older than the rounds under way are forgotten.
-func (c *Coordinator) compare(t transport.Tally) error {
+func (c *Coordinator) compare(t wire.Tally) error {
 	for v := range c.hashes {
 		if v < t.Version-engine.RingAhead {
 			delete(c.hashes, v)

@@ -12,7 +12,7 @@ import (
 	"star/coord/failover"
 	"star/coord/session"
 	"star/modes"
-	"star/transport"
+	"star/transport/wire"
 )
 
 // architecture is everything in which a job of parameter servers and one of all-reduce are
@@ -37,7 +37,7 @@ type architecture interface {
 
 	// enrols says what is wrong with a worker that says so of itself: it is of the other
 	// architecture, updates in another way, or cannot be reached by others.
-	enrols(h transport.Hello, e session.Enrolment) error
+	enrols(h wire.Hello, e session.Enrolment) error
 
 	// least is how many workers there must be for the training to go on.
 	least(cfg *Config) int
@@ -62,7 +62,7 @@ type architecture interface {
 
 	// welcome puts into w from where a worker goes on, where that is not what the engine or a
 	// checkpoint says.
-	welcome(c *Coordinator, p *peer, w *transport.Welcome)
+	welcome(c *Coordinator, p *peer, w *wire.Welcome)
 
 	// resume has From and After of a job that is taken over be known. It is called before the
 	// engine is made.
@@ -112,7 +112,7 @@ func (servers) spec(modes.Plan) string           { return "" }
 func (servers) planted() bool                    { return true }
 func (servers) busy(r star.Record) time.Duration { return r.Busy() }
 
-func (servers) enrols(_ transport.Hello, e session.Enrolment) error {
+func (servers) enrols(_ wire.Hello, e session.Enrolment) error {
 	if e.Rule != "" {
 		return errArchitecture(archServers, archRing)
 	}
@@ -132,7 +132,7 @@ func (servers) stands(*Coordinator, *peer, *session.Stand) error { return nil }
 func (servers) gathers(*Coordinator) bool                        { return true } // settling waits for the shards
 func (servers) resume(*Coordinator)                              {}
 
-func (servers) welcome(c *Coordinator, p *peer, w *transport.Welcome) {
+func (servers) welcome(c *Coordinator, p *peer, w *wire.Welcome) {
 	if c.takeover != nil && c.engine == nil {
 		w.Step = c.takeover.after.Steps[p.rank] + 1
 	}
@@ -173,7 +173,7 @@ func (ring) replaceable(p modes.Plan) error {
 
 // The rule is compared in words (process.RuleText): two programs that say the same make the same
 // update, bit for bit.
-func (r ring) enrols(h transport.Hello, e session.Enrolment) error {
+func (r ring) enrols(h wire.Hello, e session.Enrolment) error {
 	rule := r.Rule
 	if r.RuleOf != nil {
 		rule = r.RuleOf(e)
@@ -234,7 +234,7 @@ func (ring) gathers(c *Coordinator) bool {
 
 // Seed says to a worker of a ring that its parameters count. One that says nothing of itself is
 // told a version and a step above 0, by which it knows that the parameters come from the others.
-func (ring) welcome(c *Coordinator, p *peer, w *transport.Welcome) {
+func (ring) welcome(c *Coordinator, p *peer, w *wire.Welcome) {
 	if !c.trained() {
 		return
 	}

@@ -4,7 +4,7 @@ import (
 	"star"
 	"star/internal/exitcode"
 	"star/runlog"
-	"star/transport"
+	"star/transport/wire"
 )
 
 // failed says whether a worker that leaves with this exit code does so because of what it computes: its
@@ -20,7 +20,7 @@ func failed(exit int) bool {
 // blame tells the engine that a worker has died while it was computing, and not because it was told to go.
 // failed: its program did; else its connection ended.
 func (c *Coordinator) blame(p *peer, failed bool, why error) {
-	if p.role != transport.RoleWorker || c.engine == nil || c.isLate(p) || c.stopping.still || p.parted || p.retired || !p.leaving.IsZero() {
+	if p.role != wire.RoleWorker || c.engine == nil || c.isLate(p) || c.stopping.still || p.parted || p.retired || !p.leaving.IsZero() {
 		return
 	}
 	if p.rank >= 0 && p.rank < len(c.workers) && c.workers[p.rank] == p {

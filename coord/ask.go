@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 
-	"star/transport"
+	"star/transport/wire"
 )
 
 // Ask carries out a command of star ctl from within the process: the same as over a connection. v,
@@ -17,7 +17,7 @@ import (
 func (c *Coordinator) Ask(ctx context.Context, v any, args ...string) error {
 	answer := make(chan reply, 1)
 	select {
-	case c.events <- event{kind: transport.KindControl, seldom: &seldom{control: args, reply: answer}}:
+	case c.events <- event{kind: wire.KindControl, seldom: &seldom{control: args, reply: answer}}:
 	case <-c.done:
 		return errors.New("the job is over")
 	case <-ctx.Done():

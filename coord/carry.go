@@ -9,6 +9,7 @@ import (
 	"star/internal/exitcode"
 	"star/runlog"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // What the engine has ready (engine.Ready) is done here, and nowhere else: lines of the run log,
@@ -191,13 +192,13 @@ func (c *Coordinator) recordFire(o *engine.Ready) {
 // releases before it (keeps) hears of it later. The push that led to it measures the link, if it
 // went over one. The bytes are those that the worker says it has sent, no more than the parameters:
 // what else it sends goes elsewhere.
-func (c *Coordinator) release(r transport.Release) {
+func (c *Coordinator) release(r wire.Release) {
 	p := c.workers[r.Worker]
 	if p == nil || p.gone || c.keeps(r) {
 		return
 	}
 	c.mark(p, &r)
-	p.flight.release(time.Now(), r.Action == transport.Continue)
+	p.flight.release(time.Now(), r.Action == wire.Continue)
 	p.flight.delay = r.Delay
 	c.inflow(p)
 	if !p.flight.from.IsZero() && c.engine.Worker(r.Worker).Led && !c.beside(p) {

@@ -10,7 +10,7 @@ import (
 
 	"star"
 	"star/coord/engine"
-	"star/transport"
+	"star/transport/wire"
 )
 
 // What a member says is held against what it can know, before anybody acts on it: whose word it is,
@@ -32,13 +32,13 @@ const largest32 = math.MaxFloat32 * math.MaxFloat32
 // wellFormed says what is wrong with a message of a member, if anything is. It changes nothing. The
 // error is for the log, and for the member, which ends with exit code 78.
 func (c *Coordinator) wellFormed(p *peer, e *event) error {
-	if w, ok := e.speaker(); ok && int(w) != p.rank && p.role != transport.RoleServer {
+	if w, ok := e.speaker(); ok && int(w) != p.rank && p.role != wire.RoleServer {
 		return fmt.Errorf("%v of worker %d, which it is not", e.kind, w)
 	}
 	switch p.role {
-	case transport.RoleServer:
+	case wire.RoleServer:
 		return c.serverSays(p, e)
-	case transport.RoleWorker:
+	case wire.RoleWorker:
 		return c.workerSays(p, e)
 	}
 	return nil
@@ -48,27 +48,27 @@ func (c *Coordinator) wellFormed(p *peer, e *event) error {
 // heartbeats, and what servers say of shards.
 func (e *event) speaker() (w star.Worker, ok bool) {
 	switch e.kind {
-	case transport.KindJoined:
+	case wire.KindJoined:
 		return e.joined.Worker, true
-	case transport.KindArrive:
+	case wire.KindArrive:
 		return e.arrive.Record.Worker, true
-	case transport.KindBuffers:
+	case wire.KindBuffers:
 		return e.buffers.Worker, true
-	case transport.KindEvalResult:
+	case wire.KindEvalResult:
 		return e.eval.Worker, true
-	case transport.KindFormed:
+	case wire.KindFormed:
 		return e.formed.Worker, true
-	case transport.KindTally:
+	case wire.KindTally:
 		return e.tally.Worker, true
-	case transport.KindComputed:
+	case wire.KindComputed:
 		return e.computed.Worker, true
-	case transport.KindFault:
+	case wire.KindFault:
 		return e.fault.Worker, true
-	case transport.KindBundle:
+	case wire.KindBundle:
 		return e.bundle.Worker, true
-	case transport.KindCompression:
+	case wire.KindCompression:
 		return e.codec.Worker, true
-	case transport.KindHalt:
+	case wire.KindHalt:
 		return e.halt.Worker, true
 	}
 	return 0, false
@@ -78,7 +78,7 @@ func (e *event) speaker() (w star.Worker, ok bool) {
 // what would do harm before it gets there, or never gets there.
 func (c *Coordinator) workerSays(p *peer, e *event) error {
 	switch e.kind {
-	case transport.KindJoined:
+	case wire.KindJoined:
 		switch {
 		case !p.welcomed:
 			return errors.New("joined before it was welcomed")
@@ -86,13 +86,13 @@ func (c *Coordinator) workerSays(p *peer, e *event) error {
 			return errors.New("joined a second time")
 		}
 		return nil
-	case transport.KindPing, transport.KindPong, transport.KindLeave:
+	case wire.KindPing, wire.KindPong, wire.KindLeave:
 		return nil
 	}
 	switch {
 	case c.isLate(p):
 		return fmt.Errorf("unexpected frame %v from a worker that has no part in the job yet", e.kind)
-	case e.kind == transport.KindCompression: // of the first codec, before the start
+	case e.kind == wire.KindCompression: // of the first codec, before the start
 		m := &e.codec
 		known := func(r rune) bool {
 			return r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || strings.ContainsRune("-=.", r)
@@ -105,13 +105,13 @@ func (c *Coordinator) workerSays(p *peer, e *event) error {
 		return fmt.Errorf("%v before the start", e.kind)
 	}
 	switch e.kind {
-	case transport.KindArrive:
+	case wire.KindArrive:
 		return c.possible(&e.arrive.Record)
-	case transport.KindEvalResult:
+	case wire.KindEvalResult:
 		return c.evaluable(&e.eval)
-	case transport.KindBuffers:
+	case wire.KindBuffers:
 		return c.asked(e.buffers.Eval)
-	case transport.KindPoison:
+	case wire.KindPoison:
 		m := &e.poison
 		switch own := int(m.Worker) == p.rank; {
 		case !own && !c.engine.Carries(star.Worker(p.rank), m.Worker):
@@ -187,7 +187,7 @@ func (c *Coordinator) possible(r *star.Record) error {
 
 // evaluable says what is wrong with a part of an evaluation. A loss that is no number is taken: the
 // model may have diverged.
-func (c *Coordinator) evaluable(e *transport.EvalResult) error {
+func (c *Coordinator) evaluable(e *wire.EvalResult) error {
 	const each = 1 << 20 // predictions of one sample, such as the characters of a text
 	switch tests := max(c.enrolled.Tests, c.enrolled.Samples, 1); {
 	case e.Correct < 0 || e.Correct > e.Count:
@@ -217,12 +217,12 @@ func (c *Coordinator) asked(eval int64) error {
 // of a gradient that is; but not larger than a slice of that length can have otherwise.
 func (c *Coordinator) serverSays(p *peer, e *event) error {
 	switch e.kind {
-	case transport.KindReady:
+	case wire.KindReady:
 		if err := c.speaksFor(p, e.kind, e.ready.Shard); err != nil || c.engine == nil {
 			return err
 		}
 		return c.past("a shard is ready", e.ready.Version)
-	case transport.KindStored:
+	case wire.KindStored:
 		m := &e.stored
 		if err := c.speaksFor(p, e.kind, m.Shard); err != nil {
 			return err
@@ -235,7 +235,7 @@ func (c *Coordinator) serverSays(p *peer, e *event) error {
 				return fmt.Errorf("holds step %d of worker %d, which is at step %d", m.Step, m.Worker, step)
 			}
 		}
-	case transport.KindNorm:
+	case wire.KindNorm:
 		if err := c.speaksFor(p, e.kind, e.norm.Shard); err != nil {
 			return err
 		}
@@ -245,17 +245,17 @@ func (c *Coordinator) serverSays(p *peer, e *event) error {
 		if c.engine != nil && e.norm.Seq > c.engine.State().Seq {
 			return fmt.Errorf("a norm for fire %d, and the last one is %d", e.norm.Seq, c.engine.State().Seq)
 		}
-	case transport.KindSaved:
+	case wire.KindSaved:
 		return c.speaksFor(p, e.kind, e.saved.Shard)
-	case transport.KindPoison:
+	case wire.KindPoison:
 		m := &e.poison
 		if !(math.Abs(m.Value) <= 1.01) {
 			return fmt.Errorf("poison with the mean cosine %g", m.Value)
 		}
 		return c.speaksFor(p, e.kind, m.Shard)
-	case transport.KindHeld:
+	case wire.KindHeld:
 		return c.speaksFor(p, e.kind, e.held.Shard)
-	case transport.KindMoved:
+	case wire.KindMoved:
 		m := &e.moved
 		if m.Move < 1 || m.Move > c.mover.id {
 			return fmt.Errorf("a move %d, of %d", m.Move, c.mover.id)
@@ -263,7 +263,7 @@ func (c *Coordinator) serverSays(p *peer, e *event) error {
 		if c.engine != nil {
 			return c.past("a shard has moved", m.Version)
 		}
-	case transport.KindStanding:
+	case wire.KindStanding:
 		if !c.replaceable() {
 			return errors.New("it stands to a coordinator that nobody else can replace")
 		}
@@ -274,7 +274,7 @@ func (c *Coordinator) serverSays(p *peer, e *event) error {
 // speaksFor says what is wrong if a server speaks for a shard: it never had it, nor was to get it.
 // What it says of one that it had may have been on its way. Where copies are taken over, nobody
 // knows all that were there before: the word of those that do not count is not heeded.
-func (c *Coordinator) speaksFor(p *peer, kind transport.Kind, shard int) error {
+func (c *Coordinator) speaksFor(p *peer, kind wire.Kind, shard int) error {
 	if shard < 0 || shard >= len(c.shards) {
 		return fmt.Errorf("%v of shard %d, of %d", kind, shard, len(c.shards))
 	}

@@ -18,6 +18,7 @@ import (
 	"star/runlog"
 	"star/transport"
 	"star/transport/transporttest"
+	"star/transport/wire"
 )
 
 // hostile is a job of three honest workers and a fourth one that says what it likes, or of honest workers and a spare server that does.
@@ -27,7 +28,7 @@ type hostile struct {
 	ending bool // it was told to stop
 
 	mu     sync.Mutex
-	counts map[transport.Child]int // samples of batches, by worker and step
+	counts map[wire.Child]int // samples of batches, by worker and step
 }
 
 // hostileModes are what the job does meanwhile.
@@ -56,7 +57,7 @@ func attacked(t *testing.T, mode string, f func(h *hostile), change ...func(*Con
 		}
 	}
 	play(t, cfg, func(w *world) {
-		h := &hostile{world: w, mode: mode, counts: map[transport.Child]int{}}
+		h := &hostile{world: w, mode: mode, counts: map[wire.Child]int{}}
 		f(h)
 		if w.over == nil {
 			return
@@ -154,8 +155,8 @@ func (h *hostile) treeWorker(rank int) {
 		}
 		defer m.Close()
 		m.Beat()
-		session.Say(m, transport.Joined{Worker: me}, nil)
-		step, branch, pushed := m.Welcome.Step, transport.Branch{Parent: -1, Step: -1}, int64(-1)
+		session.Say(m, wire.Joined{Worker: me}, nil)
+		step, branch, pushed := m.Welcome.Step, wire.Branch{Parent: -1, Step: -1}, int64(-1)
 		orders := make(chan session.Order, 64)
 		w.wg.Go(func() {
 			defer close(orders)
@@ -166,12 +167,12 @@ func (h *hostile) treeWorker(rank int) {
 					return
 				}
 				orders <- o
-				if o.Release.Action == transport.Stop {
+				if o.Release.Action == wire.Stop {
 					return
 				}
 			}
 		})
-		away := map[transport.Child]bool{}
+		away := map[wire.Child]bool{}
 		push := func(s int64) {
 			if pushed < s {
 				pushed = s
@@ -180,10 +181,10 @@ func (h *hostile) treeWorker(rank int) {
 		}
 		take := func(o session.Order) {
 			switch o.Kind {
-			case transport.KindBranch:
+			case wire.KindBranch:
 				branch = o.Branch
-			case transport.KindDetach:
-				away[transport.Child(o.Detach)] = true
+			case wire.KindDetach:
+				away[wire.Child(o.Detach)] = true
 				if o.Detach.Worker == me && o.Detach.Step < step {
 					push(o.Detach.Step)
 				}
@@ -191,20 +192,20 @@ func (h *hostile) treeWorker(rank int) {
 		}
 		for o := range orders {
 			take(o)
-			if o.Kind != transport.KindRelease {
+			if o.Kind != wire.KindRelease {
 				continue
 			}
 			r := o.Release
 			h.mu.Lock()
-			h.counts[transport.Child{Worker: me, Step: step}] = r.Count
+			h.counts[wire.Child{Worker: me, Step: step}] = r.Count
 			h.mu.Unlock()
 			switch r.Action {
-			case transport.Stop:
+			case wire.Stop:
 				return
-			case transport.Finish, transport.Evaluate:
-				session.Say(m, transport.Buffers{Worker: me, Eval: r.Eval}, transport.Floats([]float32{1, 3}))
+			case wire.Finish, wire.Evaluate:
+				session.Say(m, wire.Buffers{Worker: me, Eval: r.Eval}, transport.Floats([]float32{1, 3}))
 				for o := range orders {
-					if take(o); o.Kind == transport.KindBuffers {
+					if take(o); o.Kind == wire.KindBuffers {
 						if b := floats(o.Payload); len(b) != 2 || b[0] != 1 || b[1] != 3 {
 							w.t.Errorf("worker %d: the average of buffers is %v", rank, b)
 						}
@@ -212,8 +213,8 @@ func (h *hostile) treeWorker(rank int) {
 					}
 				}
 				n := (r.To - r.From) / 1000
-				session.Say(m, transport.EvalResult{Worker: me, Eval: r.Eval, Version: r.Version, LossSum: float64(n), Correct: n / 2, Count: n}, nil)
-				if r.Action == transport.Finish {
+				session.Say(m, wire.EvalResult{Worker: me, Eval: r.Eval, Version: r.Version, LossSum: float64(n), Correct: n / 2, Count: n}, nil)
+				if r.Action == wire.Finish {
 					continue
 				}
 			}
@@ -235,17 +236,17 @@ func (h *hostile) treeWorker(rank int) {
 					pace = nil
 				}
 			}
-			mine := branch.Step == step && !away[transport.Child{Worker: me, Step: step}]
+			mine := branch.Step == step && !away[wire.Child{Worker: me, Step: step}]
 			rec := star.Record{Worker: me, Step: step, Basis: r.Version, Samples: r.Count, Loss: 1, Norm2: 4, Compute: told}
 			switch {
 			case mine && branch.Parent >= 0:
 			case mine && len(branch.Children) > 0:
 				time.Sleep(50 * time.Millisecond) // for the children's
-				b := transport.Bundle{Worker: me, Step: step, Members: []transport.Share{{Worker: me, Step: step, Samples: r.Count}}}
+				b := wire.Bundle{Worker: me, Step: step, Members: []wire.Share{{Worker: me, Step: step, Samples: r.Count}}}
 				h.mu.Lock()
 				for _, c := range branch.Children { // a fourth one hands over nothing
 					if n := h.counts[c]; !away[c] && n > 0 {
-						b.Members = append(b.Members, transport.Share{Worker: c.Worker, Step: c.Step, Samples: n})
+						b.Members = append(b.Members, wire.Share{Worker: c.Worker, Step: c.Step, Samples: n})
 					}
 				}
 				h.mu.Unlock()
@@ -254,7 +255,7 @@ func (h *hostile) treeWorker(rank int) {
 			default:
 				push(step)
 			}
-			session.Say(m, transport.Arrive{Record: rec}, nil)
+			session.Say(m, wire.Arrive{Record: rec}, nil)
 			step++
 		}
 	})
@@ -265,9 +266,9 @@ type rogue struct {
 	rank   star.Worker
 	m      *session.Member
 	step   int64
-	rel    transport.Release
-	ring   transport.Ring
-	branch transport.Branch
+	rel    wire.Release
+	ring   wire.Ring
+	branch wire.Branch
 }
 
 // Phases in which the fourth worker says what it likes.
@@ -294,19 +295,19 @@ func (h *hostile) rogue(rank int, phase string) (*rogue, error) {
 	if err != nil {
 		return nil, fmt.Errorf("worker %d cannot join: %w", rank, err)
 	}
-	r := &rogue{rank: me, m: m, step: m.Welcome.Step, branch: transport.Branch{Parent: -1, Step: -1}}
+	r := &rogue{rank: me, m: m, step: m.Welcome.Step, branch: wire.Branch{Parent: -1, Step: -1}}
 	if phase == "welcomed" {
 		return r, nil
 	}
-	session.Say(m, transport.Joined{Worker: me}, nil)
+	session.Say(m, wire.Joined{Worker: me}, nil)
 	there := func() bool {
 		switch phase {
 		case "evaluating":
-			return r.rel.Count > 0 && r.rel.Action == transport.Evaluate
+			return r.rel.Count > 0 && r.rel.Action == wire.Evaluate
 		case "finishing":
-			return r.rel.Action == transport.Finish
+			return r.rel.Action == wire.Finish
 		case "stopped":
-			return r.rel.Action == transport.Stop
+			return r.rel.Action == wire.Stop
 		}
 		return r.rel.Count > 0
 	}
@@ -314,26 +315,26 @@ func (h *hostile) rogue(rank int, phase string) (*rogue, error) {
 		if r.rel.Count > 0 { // not yet
 			h.gradient(r)
 		}
-		if r.rel.Action == transport.Finish {
+		if r.rel.Action == wire.Finish {
 			if hi.Buffers > 0 {
-				session.Say(m, transport.Buffers{Worker: me, Eval: r.rel.Eval}, transport.Floats([]float32{1, 3}))
+				session.Say(m, wire.Buffers{Worker: me, Eval: r.rel.Eval}, transport.Floats([]float32{1, 3}))
 			}
-			session.Say(m, transport.EvalResult{Worker: me, Eval: r.rel.Eval, Version: r.rel.Version, LossSum: 1, Count: 1}, nil)
+			session.Say(m, wire.EvalResult{Worker: me, Eval: r.rel.Eval, Version: r.rel.Version, LossSum: 1, Count: 1}, nil)
 		}
-		r.rel = transport.Release{}
+		r.rel = wire.Release{}
 		o, err := m.Order()
 		if err != nil {
 			return nil, fmt.Errorf("worker %d is not %s: %w", rank, phase, err)
 		}
 		switch o.Kind {
-		case transport.KindBranch:
+		case wire.KindBranch:
 			r.branch = o.Branch
-		case transport.KindRing:
+		case wire.KindRing:
 			r.ring = o.Ring
-			session.Say(m, transport.Formed{Worker: me, Generation: o.Ring.Generation, Version: max(o.Ring.From, h.status().Version)}, nil)
-		case transport.KindRelease:
+			session.Say(m, wire.Formed{Worker: me, Generation: o.Ring.Generation, Version: max(o.Ring.From, h.status().Version)}, nil)
+		case wire.KindRelease:
 			r.rel = o.Release
-		case transport.KindDetach:
+		case wire.KindDetach:
 			if o.Detach.Worker == me {
 				h.stored(me, o.Detach.Step)
 			}
@@ -346,7 +347,7 @@ func (h *hostile) rogue(rank int, phase string) (*rogue, error) {
 }
 
 func (r *rogue) arrive() {
-	session.Say(r.m, transport.Arrive{Record: star.Record{Worker: r.rank, Step: r.step, Basis: r.rel.Version, Samples: r.rel.Count, Loss: 1, Norm2: 4}}, nil)
+	session.Say(r.m, wire.Arrive{Record: star.Record{Worker: r.rank, Step: r.step, Basis: r.rel.Version, Samples: r.rel.Count, Loss: 1, Norm2: 4}}, nil)
 	r.step++
 }
 
@@ -356,13 +357,13 @@ func (h *hostile) gradient(r *rogue) {
 	top := r.branch.Step == r.step && r.branch.Parent < 0
 	if h.mode != "ring" && r.branch.Step != r.step || top {
 		if top {
-			session.Say(r.m, transport.Bundle{Worker: r.rank, Step: r.step, Members: []transport.Share{{Worker: r.rank, Step: r.step, Samples: r.rel.Count}}}, nil)
+			session.Say(r.m, wire.Bundle{Worker: r.rank, Step: r.step, Members: []wire.Share{{Worker: r.rank, Step: r.step, Samples: r.rel.Count}}}, nil)
 		}
 		h.stored(r.rank, r.step)
 	}
 	r.arrive()
 	if h.mode == "ring" {
-		session.Say(r.m, transport.Tally{Worker: r.rank, Generation: r.ring.Generation, Version: r.rel.Version + 1}, nil)
+		session.Say(r.m, wire.Tally{Worker: r.rank, Generation: r.ring.Generation, Version: r.rel.Version + 1}, nil)
 	}
 }
 
@@ -375,14 +376,14 @@ func dropped(m *session.Member) bool {
 		if err != nil {
 			return !errors.Is(err, os.ErrDeadlineExceeded)
 		}
-		if err := m.Conn.Discard(); err != nil || f.Kind == transport.KindReject {
+		if err := m.Conn.Discard(); err != nil || f.Kind == wire.KindReject {
 			return true
 		}
 	}
 }
 
 // honestly is a message of a kind as the fourth worker could say it.
-func (r *rogue) honestly(k transport.Kind) transport.Message {
+func (r *rogue) honestly(k wire.Kind) wire.Message {
 	return transporttest.Fill(transporttest.Of(k), map[string]any{
 		"Worker": r.rank, "Rank": int(r.rank), "Step": r.step, "Basis": r.rel.Version, "Version": r.rel.Version, "Samples": max(r.rel.Count, 1), "Count": 1,
 		"Generation": max(r.ring.Generation, 1), "Loss": 1., "Norm2": 4., "Cause": "not-finite", "Shard": -1, "Suspect": -1, "ID": "none", "Eval": max(r.rel.Eval, 1),
@@ -391,24 +392,24 @@ func (r *rogue) honestly(k transport.Kind) transport.Message {
 
 // One message of one member, of which each has stopped a job or spoiled its log, costs that member its connection.
 func TestOneWordOfAMember(t *testing.T) {
-	for name, m := range map[string]transport.Message{
-		"a norm that nothing has":     transport.Arrive{Record: star.Record{Worker: 3, Samples: 4, Loss: 1, Norm2: 1e308}},
-		"a time before the job":       transport.Arrive{Record: star.Record{Worker: 3, Samples: 4, Loss: 1, At: -time.Hour}},
-		"an iteration of 30 years":    transport.Arrive{Record: star.Record{Worker: 3, Samples: 4, Loss: 1, Compute: 1e9 * time.Second}},
-		"its numbers are none":        transport.Leave{Worker: 3, Exit: 70, Reason: "NaN"},
-		"a codec without a name":      transport.Compression{Worker: 3, Why: "it is there"},
-		"a codec of another job":      transport.Compression{Worker: 3, Codec: "int8"},
-		"another one's compression":   transport.Compression{Worker: 0, Codec: "int8"},
-		"another one's poison":        transport.Poison{Shard: -1, Worker: 0, Cause: "not-finite"},
-		"a shard it has not is ready": transport.Ready{Shard: 0, Version: 99},
-		"not finite in another shard": transport.Stored{Shard: 0, Worker: 0, Step: 5, Sum2: math.NaN()},
-		"another shard's checkpoint":  transport.Saved{Shard: 0, ID: "c0-0", Err: "the disk is full"},
+	for name, m := range map[string]wire.Message{
+		"a norm that nothing has":     wire.Arrive{Record: star.Record{Worker: 3, Samples: 4, Loss: 1, Norm2: 1e308}},
+		"a time before the job":       wire.Arrive{Record: star.Record{Worker: 3, Samples: 4, Loss: 1, At: -time.Hour}},
+		"an iteration of 30 years":    wire.Arrive{Record: star.Record{Worker: 3, Samples: 4, Loss: 1, Compute: 1e9 * time.Second}},
+		"its numbers are none":        wire.Leave{Worker: 3, Exit: 70, Reason: "NaN"},
+		"a codec without a name":      wire.Compression{Worker: 3, Why: "it is there"},
+		"a codec of another job":      wire.Compression{Worker: 3, Codec: "int8"},
+		"another one's compression":   wire.Compression{Worker: 0, Codec: "int8"},
+		"another one's poison":        wire.Poison{Shard: -1, Worker: 0, Cause: "not-finite"},
+		"a shard it has not is ready": wire.Ready{Shard: 0, Version: 99},
+		"not finite in another shard": wire.Stored{Shard: 0, Worker: 0, Step: 5, Sum2: math.NaN()},
+		"another shard's checkpoint":  wire.Saved{Shard: 0, ID: "c0-0", Err: "the disk is full"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			attacked(t, "ssgd", func(h *hostile) {
 				h.server(0, 2, false)
-				spare, err := session.Join(h.t.Context(), session.MemberConfig{Network: h.net, Addr: "coord", Hello: transport.Hello{
-					Service: transport.ServiceCoord, Role: transport.RoleServer, Job: "job", Rank: 1, Addr: "s1"}})
+				spare, err := session.Join(h.t.Context(), session.MemberConfig{Network: h.net, Addr: "coord", Hello: wire.Hello{
+					Service: wire.ServiceCoord, Role: wire.RoleServer, Job: "job", Rank: 1, Addr: "s1"}})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -416,7 +417,7 @@ func TestOneWordOfAMember(t *testing.T) {
 				time.Sleep(5500 * time.Millisecond)
 				from := h.comes("released").m
 				switch m.Kind() {
-				case transport.KindReady, transport.KindStored, transport.KindSaved:
+				case wire.KindReady, wire.KindStored, wire.KindSaved:
 					defer from.Close()
 					from = spare
 				}
@@ -437,19 +438,19 @@ func TestOneWordTooMany(t *testing.T) {
 		mode, phase string
 		say         func(h *hostile, r *rogue)
 	}{
-		"joined twice": {"ssgd", "released", func(h *hostile, r *rogue) { session.Say(r.m, transport.Joined{Worker: r.rank}, nil) }},
+		"joined twice": {"ssgd", "released", func(h *hostile, r *rogue) { session.Say(r.m, wire.Joined{Worker: r.rank}, nil) }},
 		"the next version": {"ssgd", "released", func(h *hostile, r *rogue) {
-			session.Say(r.m, transport.Arrive{Record: star.Record{Worker: r.rank, Step: r.step, Basis: h.status().Version + 1, Samples: r.rel.Count, Loss: 1, Norm2: 4}}, nil)
+			session.Say(r.m, wire.Arrive{Record: star.Record{Worker: r.rank, Step: r.step, Basis: h.status().Version + 1, Samples: r.rel.Count, Loss: 1, Norm2: 4}}, nil)
 		}},
 		"another one's report": {"tree=0(1,2(3))", "released", func(h *hostile, r *rogue) {
 			step := h.c.engine.Worker(0).Step
-			session.Say(r.m, transport.Bundle{Worker: 0, Step: step, Members: []transport.Share{{Worker: 0, Step: step, Samples: h.c.engine.Worker(0).Count}}}, nil)
+			session.Say(r.m, wire.Bundle{Worker: 0, Step: step, Members: []wire.Share{{Worker: 0, Step: step, Samples: h.c.engine.Worker(0).Count}}}, nil)
 		}},
 		"the next evaluation": {"ssgd", "evaluating", func(h *hostile, r *rogue) {
-			session.Say(r.m, transport.EvalResult{Worker: r.rank, Eval: r.rel.Eval + 1, Version: r.rel.Version, LossSum: 1, Count: 1}, nil)
+			session.Say(r.m, wire.EvalResult{Worker: r.rank, Eval: r.rel.Eval + 1, Version: r.rel.Version, LossSum: 1, Count: 1}, nil)
 		}},
 		"buffers of another model": {"ssgd", "evaluating", func(h *hostile, r *rogue) {
-			session.Say(r.m, transport.Buffers{Worker: r.rank, Eval: r.rel.Eval}, transport.Floats([]float32{1, 2, 3}))
+			session.Say(r.m, wire.Buffers{Worker: r.rank, Eval: r.rel.Eval}, transport.Floats([]float32{1, 2, 3}))
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -501,7 +502,7 @@ func (h *hostile) costs(m *session.Member, name string) {
 }
 
 // attack sends all absurd messages of a kind from one who comes anew for each, and wants the job to go on.
-func (h *hostile) attack(empty transport.Message, comes func() (m *session.Member, base transport.Message)) {
+func (h *hostile) attack(empty wire.Message, comes func() (m *session.Member, base wire.Message)) {
 	for name := range transporttest.Absurd(transporttest.Fill(empty, nil)) {
 		m, base := comes()
 		for now, msg := range transporttest.Absurd(base) {
@@ -524,7 +525,7 @@ func TestHostileWorkers(t *testing.T) {
 				continue
 			}
 			for _, empty := range transporttest.Messages {
-				if empty.Kind() == transport.KindHalt {
+				if empty.Kind() == wire.KindHalt {
 					continue // a worker may end the job
 				}
 				t.Run(fmt.Sprint(mode, "/", phase, "/", empty.Kind()), func(t *testing.T) {
@@ -533,7 +534,7 @@ func TestHostileWorkers(t *testing.T) {
 						h.server(1, 0, false)
 						h.honest(0, 1, 2)
 						time.Sleep(5 * time.Second)
-						h.attack(empty, func() (*session.Member, transport.Message) {
+						h.attack(empty, func() (*session.Member, wire.Message) {
 							r := h.comes(phase)
 							return r.m, r.honestly(empty.Kind())
 						})
@@ -564,7 +565,7 @@ func TestHostileHolders(t *testing.T) {
 		"norm.Sum2=NaN", "norm.Sum2=+Inf", "norm.Sum2=-Inf", // the training may have diverged
 	}
 	for _, empty := range transporttest.Messages {
-		if testing.Short() && empty.Kind() != transport.KindStored {
+		if testing.Short() && empty.Kind() != wire.KindStored {
 			continue
 		}
 		t.Run(empty.Kind().String(), func(t *testing.T) {
@@ -617,10 +618,10 @@ func TestHolderThatLies(t *testing.T) {
 			}
 			return 2
 		}, why: "worker 1, step 5, has a squared norm of 2.01, and it is 2"},
-		"ready with another version": {early: func(m *session.Member) { session.Say(m, transport.Ready{Shard: 0, Version: 99}, nil) }, why: "version 99"},
-		"ready later, likewise":      {later: func(m *session.Member) { session.Say(m, transport.Ready{Shard: 0, Version: 99}, nil) }, why: "version 99"},
+		"ready with another version": {early: func(m *session.Member) { session.Say(m, wire.Ready{Shard: 0, Version: 99}, nil) }, why: "version 99"},
+		"ready later, likewise":      {later: func(m *session.Member) { session.Say(m, wire.Ready{Shard: 0, Version: 99}, nil) }, why: "version 99"},
 		"a wrong checksum": {later: func(m *session.Member) {
-			m.Hosted().WriteFrame(transport.KindSaved, transport.Saved{Shard: 1, ID: "x"}.AppendTo(nil), []byte("null"), 7)
+			m.Hosted().WriteFrame(wire.KindSaved, wire.Saved{Shard: 1, ID: "x"}.AppendTo(nil), []byte("null"), 7)
 		}, why: "checksum"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -729,14 +730,14 @@ func TestHostileWorkersAtTheEnd(t *testing.T) {
 func TestHostileServers(t *testing.T) {
 	for _, early := range []bool{true, false} {
 		for _, empty := range transporttest.Messages {
-			if testing.Short() && (early || empty.Kind() != transport.KindStored) {
+			if testing.Short() && (early || empty.Kind() != wire.KindStored) {
 				continue
 			}
 			t.Run(fmt.Sprintf("early %v/%v", early, empty.Kind()), func(t *testing.T) {
 				base := transporttest.Fill(empty, map[string]any{
 					"Worker": 1, "Rank": 1, "Samples": 4, "Count": 1, "Generation": 1, "Cause": "flipped", "Err": "the disk is full", "ID": "c3-0", "Seq": 1, "Move": 1, "Host": "h", "Job": "job",
 				})
-				var variants []transport.Message
+				var variants []wire.Message
 				names := []string{"as it is"}
 				variants = append(variants, base)
 				for name, m := range transporttest.Absurd(base) {
@@ -746,8 +747,8 @@ func TestHostileServers(t *testing.T) {
 					over := false
 					attacked(t, "ssgd", func(h *hostile) {
 						h.server(0, 2, false)
-						spare, err := session.Join(h.t.Context(), session.MemberConfig{Network: h.net, Addr: "coord", Hello: transport.Hello{
-							Service: transport.ServiceCoord, Role: transport.RoleServer, Job: "job", Rank: 1, Addr: "s1"}})
+						spare, err := session.Join(h.t.Context(), session.MemberConfig{Network: h.net, Addr: "coord", Hello: wire.Hello{
+							Service: wire.ServiceCoord, Role: wire.RoleServer, Job: "job", Rank: 1, Addr: "s1"}})
 						if err != nil {
 							t.Fatal(err)
 						}
@@ -760,8 +761,8 @@ func TestHostileServers(t *testing.T) {
 						h.costs(spare, names[i])
 						if early {
 							time.Sleep(time.Second)
-							if m, err := session.Join(h.t.Context(), session.MemberConfig{Network: h.net, Addr: "coord", Hello: transport.Hello{
-								Service: transport.ServiceCoord, Role: transport.RoleServer, Job: "job", Rank: 1, Addr: "s1"}}); err == nil {
+							if m, err := session.Join(h.t.Context(), session.MemberConfig{Network: h.net, Addr: "coord", Hello: wire.Hello{
+								Service: wire.ServiceCoord, Role: wire.RoleServer, Job: "job", Rank: 1, Addr: "s1"}}); err == nil {
 								defer m.Close()
 								m.Beat()
 							} else {

@@ -9,7 +9,7 @@ import (
 	"star/coord/session"
 	"star/modes"
 	"star/runlog"
-	"star/transport"
+	"star/transport/wire"
 )
 
 // Config is what a job is. The zero value of a field means what its comment says. It is flat, with
@@ -168,11 +168,11 @@ type Config struct {
 	// Fits says what is wrong with a worker that comes, by what the servers of this job were told;
 	// vouched: they were told what it is to train, and it was told the same. Nil: whoever comes
 	// first is right.
-	Fits func(h transport.Hello, e session.Enrolment) (vouched bool, err error)
+	Fits func(h wire.Hello, e session.Enrolment) (vouched bool, err error)
 
 	// Trains is what a job trains whose workers have enrolled so, with the Settings that belong to
 	// it. Nil: what Result and Settings say.
-	Trains func(h transport.Hello, e session.Enrolment) (session.Told, json.RawMessage)
+	Trains func(h wire.Hello, e session.Enrolment) (session.Told, json.RawMessage)
 
 	// Adopt is asked when shards are about to be assigned what the job takes from its workers
 	// because nobody has told it. Nil: nothing.

@@ -13,6 +13,7 @@ import (
 	"star/modes"
 	"star/runlog"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // What people ask a job, or tell it, while it runs: star ctl, star doctor, the page of the job. Questions
@@ -33,7 +34,7 @@ func (c *Coordinator) serveTool(conn transport.Conn) {
 		"version": c.cfg.Program, "commit": c.cfg.Commit, "protocol": transport.Protocol, "host": host, "system": runtime.GOOS + "/" + runtime.GOARCH,
 	})
 	conn.SetWriteDeadline(time.Now().Add(c.cfg.SendTimeout))
-	if err := transport.Send(conn, transport.Welcome{Rank: -1, Workers: c.cfg.Workers}, self); err != nil {
+	if err := transport.Send(conn, wire.Welcome{Rank: -1, Workers: c.cfg.Workers}, self); err != nil {
 		return
 	}
 	for {
@@ -44,9 +45,9 @@ func (c *Coordinator) serveTool(conn transport.Conn) {
 		}
 		conn.SetWriteDeadline(time.Now().Add(30 * time.Second))
 		switch f.Kind {
-		case transport.KindPing:
+		case wire.KindPing:
 			err = answerPing(conn, f)
-		case transport.KindControl:
+		case wire.KindControl:
 			err = c.answerControl(conn, f)
 		default:
 			err = fmt.Errorf("unexpected frame %v from a tool", f.Kind)
@@ -61,7 +62,7 @@ func (c *Coordinator) serveTool(conn transport.Conn) {
 // answerPing answers a ping with as many bytes as it wants. More than the probe holds is an error,
 // which ends the connection: a stranger cannot have us send without bound.
 func answerPing(conn transport.Conn, f transport.Frame) error {
-	m, err := transport.ParsePing(f.Header)
+	m, err := wire.ParsePing(f.Header)
 	if err != nil {
 		return err
 	}
@@ -71,14 +72,14 @@ func answerPing(conn transport.Conn, f transport.Frame) error {
 	if m.Want < 0 || m.Want > int64(len(probe)) {
 		return fmt.Errorf("a ping wants %d bytes, at most %d", m.Want, len(probe))
 	}
-	return transport.Send(conn, transport.Pong{Seq: m.Seq, Sent: m.Sent, Now: time.Now().UnixNano()}, probe[:m.Want])
+	return transport.Send(conn, wire.Pong{Seq: m.Seq, Sent: m.Sent, Now: time.Now().UnixNano()}, probe[:m.Want])
 }
 
 // answerControl hands a command of star ctl to the event loop and sends what comes back. What the
 // command does wrong is in the Reply; an error is one of the connection. It runs in the
 // connection's goroutine, so it waits for the end of the job as well as for the answer.
 func (c *Coordinator) answerControl(conn transport.Conn, f transport.Frame) error {
-	m, err := transport.ParseControl(f.Header)
+	m, err := wire.ParseControl(f.Header)
 	if err != nil {
 		return err
 	}
@@ -86,15 +87,15 @@ func (c *Coordinator) answerControl(conn transport.Conn, f transport.Frame) erro
 		return err
 	}
 	answer := make(chan reply, 1)
-	if !c.post(event{kind: transport.KindControl, seldom: &seldom{control: m.Args, reply: answer}}) {
-		return transport.Send(conn, transport.Reply{Err: "the job is over"}, nil)
+	if !c.post(event{kind: wire.KindControl, seldom: &seldom{control: m.Args, reply: answer}}) {
+		return transport.Send(conn, wire.Reply{Err: "the job is over"}, nil)
 	}
 	select {
 	case r := <-answer:
 		conn.SetWriteDeadline(time.Now().Add(30 * time.Second)) // a move may have taken long
-		return transport.Send(conn, transport.Reply{Err: r.err}, r.json)
+		return transport.Send(conn, wire.Reply{Err: r.err}, r.json)
 	case <-c.done:
-		return transport.Send(conn, transport.Reply{Err: "the job is over"}, nil)
+		return transport.Send(conn, wire.Reply{Err: "the job is over"}, nil)
 	}
 }
 

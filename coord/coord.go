@@ -58,6 +58,7 @@ import (
 	"star/pgns"
 	"star/runlog"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // Coordinator runs one job. Make it with New, give it connections with Accept, and
@@ -145,8 +146,8 @@ type membership struct {
 	spares   int // workers that an update goes without, where the plan says so (sized)
 	shortage shortage
 	enrolled *session.Enrolment
-	hello    transport.Hello // the first worker's
-	own      []net.IP        // of this host; nil: not looked up yet
+	hello    wire.Hello // the first worker's
+	own      []net.IP   // of this host; nil: not looked up yet
 	seeder   *peer
 	key      string         // makes the passes that workers show to shards
 	passes   int64          // passes that were made here
@@ -157,7 +158,7 @@ type membership struct {
 // shards, and only assigned is of use.
 type placing struct {
 	assigned bool
-	shards   []transport.ShardInfo
+	shards   []wire.ShardInfo
 	owner    []int           // by shard: the rank of the server that has it
 	hosts    map[[2]int]bool // by server and shard: it has it, had it, or is to get it
 	ready    []bool
@@ -323,7 +324,7 @@ func New(cfg Config) (*Coordinator, error) {
 // It closes conn when it returns. The goroutine that calls it becomes the connection's reader. A connection after Run has ended gets a Reject: the job is over (exit
 // code 69), or, where the lease is lost, to look for another coordinator. A tool's questions are
 // answered by serveTool, unless it names another job.
-func (c *Coordinator) Accept(conn transport.Conn, h transport.Hello, payload []byte) {
+func (c *Coordinator) Accept(conn transport.Conn, h wire.Hello, payload []byte) {
 	defer conn.Close()
 	select {
 	case <-c.done:
@@ -332,8 +333,8 @@ func (c *Coordinator) Accept(conn transport.Conn, h transport.Hello, payload []b
 	default:
 	}
 	defer context.AfterFunc(c.life, func() { conn.Close() })()
-	if h.Role != transport.RoleTool {
-		if h.Role != transport.RoleServer || h.Rank >= c.cfg.Coordinators {
+	if h.Role != wire.RoleTool {
+		if h.Role != wire.RoleServer || h.Rank >= c.cfg.Coordinators {
 			c.conns.Add(1)
 			defer c.conns.Add(-1)
 		}
@@ -341,9 +342,9 @@ func (c *Coordinator) Accept(conn transport.Conn, h transport.Hello, payload []b
 			c.log.Debug("a host that does not answer is noticed by its silence only", "peer", conn.Peer(), "err", err)
 		}
 	}
-	if h.Role == transport.RoleTool {
+	if h.Role == wire.RoleTool {
 		if h.Job != "" && h.Job != c.cfg.Job {
-			transport.Refuse(conn, transport.Reject{Exit: exitcode.Disagree, Reason: fmt.Sprintf("this is job %q, not %q (--job)", c.cfg.Job, h.Job)})
+			transport.Refuse(conn, wire.Reject{Exit: exitcode.Disagree, Reason: fmt.Sprintf("this is job %q, not %q (--job)", c.cfg.Job, h.Job)})
 			return
 		}
 		c.serveTool(conn)
@@ -357,7 +358,7 @@ func (c *Coordinator) Accept(conn transport.Conn, h transport.Hello, payload []b
 		c.log.Info("a member was built from another commit", "member", fmt.Sprintf("%s %d", h.Role, h.Rank), "peer", conn.RemoteAddr(), "version", h.Version,
 			"commit", cmp.Or(h.Commit, "not sent"), "own", c.cfg.Commit)
 	}
-	if !c.post(event{peer: p, kind: transport.KindHello, payload: payload, seldom: &seldom{hello: h}}) {
+	if !c.post(event{peer: p, kind: wire.KindHello, payload: payload, seldom: &seldom{hello: h}}) {
 		c.turnAway(conn)
 		return
 	}
@@ -381,10 +382,10 @@ func (c *Coordinator) Accept(conn transport.Conn, h transport.Hello, payload []b
 // turnAway answers who comes when Run has ended: the job is over, or this process's part in it.
 func (c *Coordinator) turnAway(conn transport.Conn) {
 	if c.leaseLost != nil {
-		transport.Refer(conn, transport.Elsewhere{})
+		transport.Refer(conn, wire.Elsewhere{})
 		return
 	}
-	transport.Refuse(conn, transport.Reject{Exit: exitcode.Lost, Reason: "the job is over"})
+	transport.Refuse(conn, wire.Reject{Exit: exitcode.Lost, Reason: "the job is over"})
 }
 
 // Beside has each line of the run log told that is written (see [runlog.Writer.Beside]), and says
@@ -588,17 +589,17 @@ func (c *Coordinator) sharded() bool { return c.arch.sharded() }
 // with it. This process says the reason in full.
 func (c *Coordinator) finish(exit int, reason string) {
 	for _, p := range slices.Concat(c.workers, c.servers, c.late, []*peer{c.checks.peer}) {
-		if p == nil || p.gone || p.role == transport.RoleServer && p.rank < c.cfg.Coordinators {
+		if p == nil || p.gone || p.role == wire.RoleServer && p.rank < c.cfg.Coordinators {
 			continue
 		}
 		c.send(p, func() error {
 			switch {
 			case exit != 0:
-				return transport.Send(p.conn, transport.Reject{Exit: exit, Reason: transport.Brief(reason)}, nil)
-			case p.role == transport.RoleWorker, p.role == transport.RoleValidator:
-				return transport.Send(p.conn, transport.Release{Worker: star.Worker(p.rank), Action: transport.Stop}, nil)
+				return transport.Send(p.conn, wire.Reject{Exit: exit, Reason: transport.Brief(reason)}, nil)
+			case p.role == wire.RoleWorker, p.role == wire.RoleValidator:
+				return transport.Send(p.conn, wire.Release{Worker: star.Worker(p.rank), Action: wire.Stop}, nil)
 			default:
-				return transport.Send(p.conn, transport.Leave{Worker: -1, Reason: reason}, nil)
+				return transport.Send(p.conn, wire.Leave{Worker: -1, Reason: reason}, nil)
 			}
 		})
 	}

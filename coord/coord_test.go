@@ -27,6 +27,7 @@ import (
 	"star/ps/replica"
 	"star/runlog"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // world is a coordinator on fake time, with servers and workers that are played by
@@ -138,19 +139,19 @@ func (w *world) failed(exit int, words ...string) {
 func (w *world) ask(args ...string) (json.RawMessage, string) {
 	w.t.Helper()
 	conn, _, _, err := transport.Open(w.t.Context(), w.net, "coord",
-		transport.Hello{Service: transport.ServiceCoord, Role: transport.RoleTool, Rank: -1}, nil)
+		wire.Hello{Service: wire.ServiceCoord, Role: wire.RoleTool, Rank: -1}, nil)
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	defer conn.Close()
-	if err := transport.Send(conn, transport.Control{Args: args}, nil); err != nil {
+	if err := transport.Send(conn, wire.Control{Args: args}, nil); err != nil {
 		w.t.Fatal(err)
 	}
 	f, err := conn.Recv()
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	m, err := transport.ParseReply(f.Header)
+	m, err := wire.ParseReply(f.Header)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -201,28 +202,28 @@ type fakeServer struct {
 	m     *session.Member
 	own   []int // shards
 	mu    sync.Mutex
-	fires []transport.Fire
-	saves []transport.Save
+	fires []wire.Fire
+	saves []wire.Save
 	mute  bool // answers nothing any more
 	full  bool // writes no part of a checkpoint
 	last  error
 	gone  chan struct{}
 	sum2  float64 // of each shard's part of a sum
 
-	hands  []transport.HandStage // of a shard that it has
-	adopts []transport.AdoptStage
-	moving func(id int64, stage transport.AdoptStage) // of one that comes; nil: nothing is said
+	hands  []wire.HandStage // of a shard that it has
+	adopts []wire.AdoptStage
+	moving func(id int64, stage wire.AdoptStage) // of one that comes; nil: nothing is said
 
 	copies map[int]*replica.Copy // by shard, where they have some
 
 	ref     bool // its shards speak of a validation gradient, too
-	applies []transport.Apply
+	applies []wire.Apply
 }
 
-func (s *fakeServer) seen() []transport.Fire {
+func (s *fakeServer) seen() []wire.Fire {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return append([]transport.Fire(nil), s.fires...)
+	return append([]wire.Fire(nil), s.fires...)
 }
 
 // server joins with k shards and plays a server; quiet: its shards do not say that
@@ -233,8 +234,8 @@ func (w *world) server(rank, k int, quiet bool) *fakeServer {
 		s.copies = map[int]*replica.Copy{}
 	}
 	w.servers = append(w.servers, s)
-	m, err := session.Join(w.t.Context(), session.MemberConfig{Network: w.net, Addr: "coord", Hello: transport.Hello{
-		Service: transport.ServiceCoord, Role: transport.RoleServer, Job: "job", Rank: rank, Shards: k, Addr: fmt.Sprintf("s%d", rank)}})
+	m, err := session.Join(w.t.Context(), session.MemberConfig{Network: w.net, Addr: "coord", Hello: wire.Hello{
+		Service: wire.ServiceCoord, Role: wire.RoleServer, Job: "job", Rank: rank, Shards: k, Addr: fmt.Sprintf("s%d", rank)}})
 	if err != nil {
 		w.t.Fatalf("server %d: %v", rank, err)
 	}
@@ -262,7 +263,7 @@ func (w *world) server(rank, k int, quiet bool) *fakeServer {
 
 func (s *fakeServer) ready(version int64) {
 	for _, i := range s.own {
-		session.Say(s.m, transport.Ready{Shard: i, Version: version}, nil)
+		session.Say(s.m, wire.Ready{Shard: i, Version: version}, nil)
 	}
 }
 
@@ -283,8 +284,8 @@ func (s *fakeServer) serve() error {
 			continue
 		}
 		switch f.Kind {
-		case transport.KindView:
-			m, err := transport.ParseView(f.Header)
+		case wire.KindView:
+			m, err := wire.ParseView(f.Header)
 			if err != nil {
 				return err
 			}
@@ -299,20 +300,20 @@ func (s *fakeServer) serve() error {
 				fresh := replica.NewCopy(s.m.Welcome.Rank, v, 0)
 				s.copies[m.Shard] = &fresh
 				if !slices.Contains(s.own, m.Shard) {
-					session.Say(s.m, transport.Ready{Shard: m.Shard}, nil)
+					session.Say(s.m, wire.Ready{Shard: m.Shard}, nil)
 				}
 			}
 			s.mu.Unlock()
-		case transport.KindAhead:
-			m, err := transport.ParseAhead(f.Header)
+		case wire.KindAhead:
+			m, err := wire.ParseAhead(f.Header)
 			if err != nil {
 				return err
 			}
 			if err := s.hold(m.Seq, replica.ToFollowers); err != nil {
 				return err
 			}
-		case transport.KindFire:
-			var m transport.Fire
+		case wire.KindFire:
+			var m wire.Fire
 			if err := m.Parse(f.Header); err != nil {
 				return err
 			}
@@ -324,22 +325,22 @@ func (s *fakeServer) serve() error {
 			}
 			if m.Report {
 				for _, i := range s.has() {
-					session.Say(s.m, transport.Norm{Shard: i, Seq: m.Seq, Sum2: s.sum2}, nil)
+					session.Say(s.m, wire.Norm{Shard: i, Seq: m.Seq, Sum2: s.sum2}, nil)
 				}
 			}
 			if m.NormFirst {
 				s.sayNorms(m.Seq)
 			}
-		case transport.KindApply:
-			m, err := transport.ParseApply(f.Header)
+		case wire.KindApply:
+			m, err := wire.ParseApply(f.Header)
 			if err != nil || m.Norm != 5 {
 				return fmt.Errorf("the norm is %v, want 5 (%v)", m.Norm, err)
 			}
 			s.mu.Lock()
 			s.applies = append(s.applies, m)
 			s.mu.Unlock()
-		case transport.KindSave:
-			m, err := transport.ParseSave(f.Header)
+		case wire.KindSave:
+			m, err := wire.ParseSave(f.Header)
 			if err != nil {
 				return err
 			}
@@ -351,21 +352,21 @@ func (s *fakeServer) serve() error {
 					continue
 				}
 				if s.full {
-					session.Say(s.m, transport.Saved{Shard: i, ID: m.ID, Err: "it is complete"}, nil)
+					session.Say(s.m, wire.Saved{Shard: i, ID: m.ID, Err: "it is complete"}, nil)
 					continue
 				}
-				session.Say(s.m, transport.Saved{Shard: i, ID: m.ID}, fmt.Appendf(nil, "%d", i))
+				session.Say(s.m, wire.Saved{Shard: i, ID: m.ID}, fmt.Appendf(nil, "%d", i))
 			}
-		case transport.KindHand:
-			m, err := transport.ParseHand(f.Header)
+		case wire.KindHand:
+			m, err := wire.ParseHand(f.Header)
 			if err != nil {
 				return err
 			}
 			s.mu.Lock()
 			s.hands = append(s.hands, m.Stage)
 			s.mu.Unlock()
-		case transport.KindAdopt:
-			m, err := transport.ParseAdopt(f.Header)
+		case wire.KindAdopt:
+			m, err := wire.ParseAdopt(f.Header)
 			if err != nil {
 				return err
 			}
@@ -375,12 +376,12 @@ func (s *fakeServer) serve() error {
 			if s.moving != nil {
 				s.moving(m.Move, m.Stage)
 			}
-		case transport.KindPing:
-			session.Say(s.m, transport.Pong{}, nil)
-		case transport.KindLeave:
+		case wire.KindPing:
+			session.Say(s.m, wire.Pong{}, nil)
+		case wire.KindLeave:
 			return nil
-		case transport.KindReject:
-			m, _ := transport.ParseReject(f.Header)
+		case wire.KindReject:
+			m, _ := wire.ParseReject(f.Header)
 			return &transport.RejectError{Exit: m.Exit, Reason: m.Reason}
 		default:
 			return fmt.Errorf("unexpected %v", f.Kind)
@@ -397,7 +398,7 @@ func (s *fakeServer) sayNorms(seq int64) {
 		if s.ref {
 			b = sq.AppendTo(b)
 		}
-		session.Say(s.m, transport.Norm{Shard: i, Seq: seq, Sum2: float64(i + 1)}, b)
+		session.Say(s.m, wire.Norm{Shard: i, Seq: seq, Sum2: float64(i + 1)}, b)
 	}
 }
 
@@ -424,7 +425,7 @@ func (s *fakeServer) hold(seq int64, to replica.To) error {
 		s.mu.Unlock()
 		switch word {
 		case replica.New:
-			session.Say(s.m, transport.Held{Shard: shard, Term: term, Seq: seq}, nil)
+			session.Say(s.m, wire.Held{Shard: shard, Term: term, Seq: seq}, nil)
 		case replica.NotYet:
 			return fmt.Errorf("shard %d: firing %d came after firing %d", shard, seq, c.Last())
 		}
@@ -440,7 +441,7 @@ func (w *world) stored(worker star.Worker, step int64) {
 		s.mu.Unlock()
 		for _, i := range s.has() {
 			if !mute {
-				m := transport.Stored{Shard: i, Worker: worker, Step: step, Sum2: -1}
+				m := wire.Stored{Shard: i, Worker: worker, Step: step, Sum2: -1}
 				if w.sums != nil {
 					m.Sum2 = w.sums(s, worker, step)
 				}
@@ -471,17 +472,17 @@ type fakeWorker struct {
 
 	// dies, if not nil, is asked at each phase: released, evaluating, averaged, pushed,
 	// arrived. A worker that dies closes its connection.
-	dies func(phase string, r transport.Release) bool
+	dies func(phase string, r wire.Release) bool
 
 	retires func(step int64) (exit int, reason string) // what it says, and computes nothing more; empty: it goes on
 }
 
-func hello(rank int) transport.Hello {
-	return transport.Hello{Service: transport.ServiceCoord, Role: transport.RoleWorker, Job: "job", Rank: rank,
+func hello(rank int) wire.Hello {
+	return wire.Hello{Service: wire.ServiceCoord, Role: wire.RoleWorker, Job: "job", Rank: rank,
 		Model: "m", ModelHash: "cafe", Params: 100}
 }
 
-func (w *world) join(h transport.Hello, e session.Enrolment) (*session.Member, error) {
+func (w *world) join(h wire.Hello, e session.Enrolment) (*session.Member, error) {
 	m, err := session.Join(w.t.Context(), session.MemberConfig{Network: w.net, Addr: "coord", Hello: h, Enrol: &e, DeadAfter: time.Minute})
 	if err == nil && m.Welcome.Batch != w.c.cfg.Batch {
 		w.t.Errorf("a worker is told of a batch of %d samples, the job's is %d", m.Welcome.Batch, w.c.cfg.Batch)
@@ -511,10 +512,10 @@ func (w *world) worker(rank int, change ...func(*fakeWorker)) *fakeWorker {
 		f.m, f.step = m, m.Welcome.Step
 		defer m.Close()
 		m.Beat()
-		if f.ask("welcomed", transport.Release{}) {
+		if f.ask("welcomed", wire.Release{}) {
 			return
 		}
-		session.Say(m, transport.Joined{Worker: f.rank}, nil)
+		session.Say(m, wire.Joined{Worker: f.rank}, nil)
 		if f.parts {
 			f.err = f.trainInParts()
 			return
@@ -524,14 +525,14 @@ func (w *world) worker(rank int, change ...func(*fakeWorker)) *fakeWorker {
 	return f
 }
 
-func (f *fakeWorker) ask(phase string, r transport.Release) bool {
+func (f *fakeWorker) ask(phase string, r wire.Release) bool {
 	return f.dies != nil && f.dies(phase, r)
 }
 
 // next is the next release. Who holds copies does not matter to who has no parameters.
-func (f *fakeWorker) next() (transport.Release, error) {
+func (f *fakeWorker) next() (wire.Release, error) {
 	for f.w.c.cfg.Replicas > 1 {
-		if o, err := f.m.Order(); err != nil || o.Kind == transport.KindRelease {
+		if o, err := f.m.Order(); err != nil || o.Kind == wire.KindRelease {
 			return o.Release, err
 		}
 	}
@@ -541,13 +542,13 @@ func (f *fakeWorker) next() (transport.Release, error) {
 func (f *fakeWorker) train() error {
 	for {
 		r, err := f.next()
-		if err != nil || r.Action == transport.Stop {
+		if err != nil || r.Action == wire.Stop {
 			return err
 		}
 		if f.ask("released", r) {
 			return nil
 		}
-		if r.Action != transport.Continue {
+		if r.Action != wire.Continue {
 			if f.ask("evaluating", r) {
 				return nil
 			}
@@ -562,9 +563,9 @@ func (f *fakeWorker) train() error {
 				}
 			}
 			n := (r.To - r.From) / 1000
-			session.Say(f.m, transport.EvalResult{Worker: f.rank, Eval: r.Eval, Version: r.Version, LossSum: float64(n), Correct: n / 2, Count: n}, nil)
+			session.Say(f.m, wire.EvalResult{Worker: f.rank, Eval: r.Eval, Version: r.Version, LossSum: float64(n), Correct: n / 2, Count: n}, nil)
 		}
-		if r.Action == transport.Finish || f.retired {
+		if r.Action == wire.Finish || f.retired {
 			continue
 		}
 		time.Sleep(f.pace)
@@ -586,7 +587,7 @@ func (f *fakeWorker) train() error {
 		if f.change != 0 && f.step > 0 {
 			rec.Telemetry.Set(star.GradChange, f.change)
 		}
-		if err := session.Say(f.m, transport.Arrive{Record: rec}, nil); err != nil {
+		if err := session.Say(f.m, wire.Arrive{Record: rec}, nil); err != nil {
 			return err
 		}
 		f.step++
@@ -676,7 +677,7 @@ func TestDeathAtEachPhase(t *testing.T) {
 						ws = append(ws, w.worker(i, func(f *fakeWorker) {
 							f.buffers = []float32{float32(i), 1}
 							if i == 1 {
-								f.dies = func(p string, r transport.Release) bool { return p == phase && f.step >= 3 }
+								f.dies = func(p string, r wire.Release) bool { return p == phase && f.step >= 3 }
 							}
 						}))
 					}
@@ -711,7 +712,7 @@ func TestNobodyIsLeft(t *testing.T) {
 	play(t, Config{Workers: 1, Steps: 9}, func(w *world) {
 		w.server(0, 1, false)
 		w.worker(0, func(f *fakeWorker) {
-			f.dies = func(p string, _ transport.Release) bool { return p == "pushed" && f.step == 4 }
+			f.dies = func(p string, _ wire.Release) bool { return p == "pushed" && f.step == 4 }
 		})
 		w.finished(time.Hour)
 		w.failed(exitcode.Lost, "no worker is left", "worker 0")
@@ -725,7 +726,7 @@ func TestLastWorkerDiesInTheLastEvaluation(t *testing.T) {
 	play(t, cfg, func(w *world) {
 		w.server(0, 1, false)
 		w.worker(0, func(f *fakeWorker) {
-			f.dies = func(p string, r transport.Release) bool { return p == "evaluating" && r.Action == transport.Finish }
+			f.dies = func(p string, r wire.Release) bool { return p == "evaluating" && r.Action == wire.Finish }
 		})
 		w.finished(time.Hour)
 		if w.err != nil || saved != 1 || w.result.Evaluated || w.result.Checkpoint != "here" {
@@ -755,7 +756,7 @@ func TestJoinTimeoutNamesWhoIsMissing(t *testing.T) {
 			w.worker(0)
 			w.worker(1)
 			w.worker(2, func(f *fakeWorker) {
-				f.dies = func(p string, _ transport.Release) bool {
+				f.dies = func(p string, _ wire.Release) bool {
 					time.Sleep(50 * time.Second)
 					return true
 				}
@@ -792,7 +793,7 @@ func TestSilentMembers(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer silent.Close()
-			session.Say(silent, transport.Joined{Worker: 1}, nil)
+			session.Say(silent, wire.Joined{Worker: 1}, nil)
 			w.finished(time.Minute)
 			if w.err != nil {
 				t.Fatal(w.err)
@@ -879,7 +880,7 @@ func TestSilentMembers(t *testing.T) {
 						return
 					}
 					transport.ReadHello(conn, time.Second)
-					transport.Send(conn, transport.Welcome{}, nil)
+					transport.Send(conn, wire.Welcome{}, nil)
 					time.Sleep(time.Hour)
 					conn.Close()
 				}()
@@ -911,12 +912,12 @@ func TestArriveWithoutPush(t *testing.T) {
 		}
 		defer liar.Close()
 		liar.Beat()
-		session.Say(liar, transport.Joined{Worker: 1}, nil)
+		session.Say(liar, wire.Joined{Worker: 1}, nil)
 		if _, err := liar.Next(); err != nil {
 			t.Fatal(err)
 		}
-		session.Say(liar, transport.Arrive{Record: star.Record{Worker: 1, Samples: 4}}, nil)
-		session.Say(w.servers[0].m, transport.Stored{Shard: 1, Worker: 1}, nil)
+		session.Say(liar, wire.Arrive{Record: star.Record{Worker: 1, Samples: 4}}, nil)
+		session.Say(w.servers[0].m, wire.Stored{Shard: 1, Worker: 1}, nil)
 		_, err = liar.Next()
 		var r *transport.RejectError
 		if !errors.As(err, &r) || !strings.Contains(r.Reason, "step 0, but shards [0] do not hold it") {
@@ -932,29 +933,29 @@ func TestArriveWithoutPush(t *testing.T) {
 
 // What a worker must not send costs it its membership, and nothing else.
 func TestBrokenRules(t *testing.T) {
-	nan := func(m transport.EvalResult) transport.EvalResult { m.Eval = 1; return m }
+	nan := func(m wire.EvalResult) wire.EvalResult { m.Eval = 1; return m }
 	for name, c := range map[string]struct {
 		say    func(*session.Member) error
 		reason string
 	}{
 		"arrive of another": {func(m *session.Member) error {
-			return session.Say(m, transport.Arrive{Record: star.Record{Worker: 0, Samples: 4}}, nil)
+			return session.Say(m, wire.Arrive{Record: star.Record{Worker: 0, Samples: 4}}, nil)
 		}, "arrive of worker 0"},
 		"wrong step": {func(m *session.Member) error {
-			return session.Say(m, transport.Arrive{Record: star.Record{Worker: 1, Step: 3, Samples: 4}}, nil)
+			return session.Say(m, wire.Arrive{Record: star.Record{Worker: 1, Step: 3, Samples: 4}}, nil)
 		}, "step 3, expected step 0"},
 		"wrong samples": {func(m *session.Member) error {
-			return session.Say(m, transport.Arrive{Record: star.Record{Worker: 1, Samples: 1 << 30}}, nil)
+			return session.Say(m, wire.Arrive{Record: star.Record{Worker: 1, Samples: 1 << 30}}, nil)
 		}, "samples, expected 4"},
-		"stored": {func(m *session.Member) error { return session.Say(m, transport.Stored{Worker: 1}, nil) }, "unexpected frame stored"},
-		"ready":  {func(m *session.Member) error { return session.Say(m, transport.Ready{Version: 9}, nil) }, "unexpected frame ready"},
-		"norm":   {func(m *session.Member) error { return session.Say(m, transport.Norm{Seq: 1}, make([]byte, 64)) }, "unexpected frame norm"},
+		"stored": {func(m *session.Member) error { return session.Say(m, wire.Stored{Worker: 1}, nil) }, "unexpected frame stored"},
+		"ready":  {func(m *session.Member) error { return session.Say(m, wire.Ready{Version: 9}, nil) }, "unexpected frame ready"},
+		"norm":   {func(m *session.Member) error { return session.Say(m, wire.Norm{Seq: 1}, make([]byte, 64)) }, "unexpected frame norm"},
 		"wrong buffers": {func(m *session.Member) error {
-			return session.Say(m, transport.Buffers{Worker: 1, Eval: 1}, make([]byte, 12))
+			return session.Say(m, wire.Buffers{Worker: 1, Eval: 1}, make([]byte, 12))
 		}, "buffers of 12 bytes, expected 8"},
-		"result, no buffers": {func(m *session.Member) error { return session.Say(m, nan(transport.EvalResult{Worker: 1}), nil) }, "before the buffers"},
+		"result, no buffers": {func(m *session.Member) error { return session.Say(m, nan(wire.EvalResult{Worker: 1}), nil) }, "before the buffers"},
 		"more than all": {func(m *session.Member) error {
-			return session.Say(m, nan(transport.EvalResult{Worker: 1, Correct: 3, Count: 2}), nil)
+			return session.Say(m, nan(wire.EvalResult{Worker: 1, Correct: 3, Count: 2}), nil)
 		}, "3 predictions of 2"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -969,19 +970,19 @@ func TestBrokenRules(t *testing.T) {
 				}
 				defer bad.Close()
 				bad.Beat()
-				session.Say(bad, transport.Joined{Worker: 1}, nil)
+				session.Say(bad, wire.Joined{Worker: 1}, nil)
 				if _, err := bad.Next(); err != nil {
 					t.Fatal(err)
 				}
 				if strings.Contains(name, "buffers") || name == "more than all" { // at an evaluation
 					for step := int64(0); ; step++ {
 						w.stored(1, step)
-						session.Say(bad, transport.Arrive{Record: star.Record{Worker: 1, Step: step, Samples: 4}}, nil)
+						session.Say(bad, wire.Arrive{Record: star.Record{Worker: 1, Step: step, Samples: 4}}, nil)
 						r, err := bad.Next()
 						if err != nil || step > 5 {
 							t.Fatalf("no evaluation: %v, %v", r, err)
 						}
-						if r.Action == transport.Evaluate {
+						if r.Action == wire.Evaluate {
 							break
 						}
 					}
@@ -1013,7 +1014,7 @@ func TestBrokenRuleOfTheLastWorker(t *testing.T) {
 		w.server(0, 1, false)
 		w.worker(0, func(f *fakeWorker) {
 			f.buffers = []float32{1, 2}
-			f.dies = func(p string, r transport.Release) bool {
+			f.dies = func(p string, r wire.Release) bool {
 				if p == "evaluating" {
 					f.buffers = f.buffers[:1]
 				}
@@ -1028,7 +1029,7 @@ func TestBrokenRuleOfTheLastWorker(t *testing.T) {
 func TestRefusals(t *testing.T) {
 	play(t, Config{Workers: 2, Servers: 2, MaxParams: 1000, JoinTimeout: time.Hour}, func(w *world) {
 		w.server(0, 1000, true)
-		refused := func(name string, exit int, word string, h transport.Hello, e session.Enrolment) {
+		refused := func(name string, exit int, word string, h wire.Hello, e session.Enrolment) {
 			t.Helper()
 			m, err := w.join(h, e)
 			if err == nil {
@@ -1039,22 +1040,22 @@ func TestRefusals(t *testing.T) {
 				t.Errorf("%s: %v, want exit %d and %q", name, err, exit, word)
 			}
 		}
-		change := func(f func(*transport.Hello)) transport.Hello { h := hello(-1); f(&h); return h }
-		refused("job", exitcode.Disagree, `this is job "job", not "zebra"`, change(func(h *transport.Hello) { h.Job = "zebra" }), enrolment)
-		refused("too large", exitcode.Usage, "have memory", change(func(h *transport.Hello) { h.Params = 1 << 40 }), enrolment)
-		refused("buffers", exitcode.Usage, "buffers", change(func(h *transport.Hello) { h.Buffers = 1 << 40 }), enrolment)
-		refused("no parameters", exitcode.Usage, "cannot train", change(func(h *transport.Hello) { h.Params = 0 }), enrolment)
+		change := func(f func(*wire.Hello)) wire.Hello { h := hello(-1); f(&h); return h }
+		refused("job", exitcode.Disagree, `this is job "job", not "zebra"`, change(func(h *wire.Hello) { h.Job = "zebra" }), enrolment)
+		refused("too large", exitcode.Usage, "have memory", change(func(h *wire.Hello) { h.Params = 1 << 40 }), enrolment)
+		refused("buffers", exitcode.Usage, "buffers", change(func(h *wire.Hello) { h.Buffers = 1 << 40 }), enrolment)
+		refused("no parameters", exitcode.Usage, "cannot train", change(func(h *wire.Hello) { h.Params = 0 }), enrolment)
 		refused("no data", exitcode.Usage, "cannot train", hello(-1), session.Enrolment{Data: "none"})
 		refused("range", exitcode.Usage, "out of range", hello(2), enrolment)
-		refused("server twice", exitcode.Usage, "server rank 0 is taken", change(func(h *transport.Hello) { h.Role, h.Rank = transport.RoleServer, 0 }), enrolment)
-		refused("shards", exitcode.Usage, "1025 in the job", change(func(h *transport.Hello) { h.Role, h.Shards = transport.RoleServer, 25 }), enrolment)
-		refused("role", exitcode.Usage, "unknown role", change(func(h *transport.Hello) { h.Role = "king" }), enrolment)
+		refused("server twice", exitcode.Usage, "server rank 0 is taken", change(func(h *wire.Hello) { h.Role, h.Rank = wire.RoleServer, 0 }), enrolment)
+		refused("shards", exitcode.Usage, "1025 in the job", change(func(h *wire.Hello) { h.Role, h.Shards = wire.RoleServer, 25 }), enrolment)
+		refused("role", exitcode.Usage, "unknown role", change(func(h *wire.Hello) { h.Role = "king" }), enrolment)
 
 		first := w.worker(-1) // the coordinator chooses
 		synctest.Wait()
-		refused("hash", exitcode.Disagree, "beef", change(func(h *transport.Hello) { h.ModelHash = "beef" }), enrolment)
-		refused("hash", exitcode.Disagree, "cafe", change(func(h *transport.Hello) { h.ModelHash = "beef" }), enrolment)
-		refused("size", exitcode.Disagree, "99 parameters", change(func(h *transport.Hello) { h.Params = 99 }), enrolment)
+		refused("hash", exitcode.Disagree, "beef", change(func(h *wire.Hello) { h.ModelHash = "beef" }), enrolment)
+		refused("hash", exitcode.Disagree, "cafe", change(func(h *wire.Hello) { h.ModelHash = "beef" }), enrolment)
+		refused("size", exitcode.Disagree, "99 parameters", change(func(h *wire.Hello) { h.Params = 99 }), enrolment)
 		refused("data", exitcode.Disagree, "41 samples", hello(-1), session.Enrolment{Data: "none", Samples: 41})
 		refused("other data", exitcode.Disagree, "some", hello(-1), session.Enrolment{Data: "some", Samples: 40})
 		refused("other contents", exitcode.Disagree, "other contents", hello(-1), session.Enrolment{Data: "none", Samples: 40, Digest: "b"})
@@ -1073,7 +1074,7 @@ func TestAnotherSeeder(t *testing.T) {
 		if err != nil || !first.Welcome.Seed || first.Welcome.Rank != 1 {
 			t.Fatalf("the first worker was welcomed with %+v, %v", first, err)
 		}
-		session.Say(first, transport.Joined{Worker: 1}, nil)
+		session.Say(first, wire.Joined{Worker: 1}, nil)
 		synctest.Wait()
 		first.Close()
 		synctest.Wait()
@@ -1109,12 +1110,12 @@ func TestJoinedBeforeWelcome(t *testing.T) {
 		defer conn.Close()
 		e, _ := json.Marshal(enrolment)
 		transport.Send(conn, hello(0), e)
-		transport.Send(conn, transport.Joined{}, nil)
+		transport.Send(conn, wire.Joined{}, nil)
 		f, err := conn.Recv()
-		if err != nil || f.Kind != transport.KindReject {
+		if err != nil || f.Kind != wire.KindReject {
 			t.Fatalf("answered with %v, %v", f.Kind, err)
 		}
-		if m, _ := transport.ParseReject(f.Header); !strings.Contains(m.Reason, "before it was welcomed") {
+		if m, _ := wire.ParseReject(f.Header); !strings.Contains(m.Reason, "before it was welcomed") {
 			t.Error(m.Reason)
 		}
 	})
@@ -1226,7 +1227,7 @@ func TestAverageWithoutWhoWaits(t *testing.T) {
 						if i == 2 {
 							f.pace = 6500 * time.Millisecond
 						}
-						f.dies = func(p string, r transport.Release) bool {
+						f.dies = func(p string, r wire.Release) bool {
 							if p == "averaged" && r.Eval == 1 {
 								if b := f.buffers[0]; b != 20 && b != 15 {
 									t.Errorf("worker %d has the average %v, want that of 10, 20 and 30 or of those who were there", i, b)
@@ -1268,7 +1269,7 @@ func TestDeathBeforeTheAverage(t *testing.T) {
 		w.worker(2, func(f *fakeWorker) { f.buffers, f.pace = []float32{30}, 10*time.Second })
 		w.worker(0, func(f *fakeWorker) {
 			f.buffers = []float32{10}
-			f.dies = func(p string, r transport.Release) bool {
+			f.dies = func(p string, r wire.Release) bool {
 				if p == "averaged" && r.Eval == 1 {
 					// 20 of the one who died, 30 of the one who came last.
 					if f.buffers[0] != 20 {
@@ -1286,19 +1287,19 @@ func TestDeathBeforeTheAverage(t *testing.T) {
 			t.Fatal(err)
 		}
 		m.Beat()
-		session.Say(m, transport.Joined{Worker: 1}, nil)
+		session.Say(m, wire.Joined{Worker: 1}, nil)
 		for step := int64(0); ; step++ {
 			r, err := m.Next()
 			if err != nil {
 				t.Fatal(err)
 			}
-			if r.Action == transport.Evaluate {
-				session.Say(m, transport.Buffers{Worker: 1, Eval: r.Eval}, transport.Floats([]float32{20}))
+			if r.Action == wire.Evaluate {
+				session.Say(m, wire.Buffers{Worker: 1, Eval: r.Eval}, transport.Floats([]float32{20}))
 				break
 			}
 			time.Sleep(100 * time.Millisecond)
 			w.stored(1, step)
-			session.Say(m, transport.Arrive{Record: star.Record{Worker: 1, Step: step, Samples: r.Count}}, nil)
+			session.Say(m, wire.Arrive{Record: star.Record{Worker: 1, Step: step, Samples: r.Count}}, nil)
 		}
 		time.Sleep(time.Second)
 		m.Close()
@@ -1329,7 +1330,7 @@ func TestStoodStill(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer l.Close()
-		p := &peer{conn: newOutbox(conn, time.Second, c.log), role: transport.RoleWorker, welcomed: true, heard: b}
+		p := &peer{conn: newOutbox(conn, time.Second, c.log), role: wire.RoleWorker, welcomed: true, heard: b}
 		c.workers[0] = p
 		for _, at := range []struct {
 			sec  int
@@ -1358,7 +1359,7 @@ func TestNobodyHoldsUpTheEnd(t *testing.T) {
 		defer deaf.Close()
 		e, _ := json.Marshal(enrolment)
 		transport.Send(deaf, hello(0), e)
-		tool, _, _, err := transport.Open(w.t.Context(), w.net, "coord", transport.Hello{Service: transport.ServiceCoord, Role: transport.RoleTool, Rank: -1}, nil)
+		tool, _, _, err := transport.Open(w.t.Context(), w.net, "coord", wire.Hello{Service: wire.ServiceCoord, Role: wire.RoleTool, Rank: -1}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -1379,7 +1380,7 @@ func TestNobodyHoldsUpTheEnd(t *testing.T) {
 func TestToolOfAnotherJob(t *testing.T) {
 	play(t, Config{Workers: 1}, func(w *world) {
 		for job, refused := range map[string]bool{"": false, "job": false, "other": true} {
-			conn, _, _, err := transport.Open(w.t.Context(), w.net, "coord", transport.Hello{Service: transport.ServiceCoord, Role: transport.RoleTool, Job: job, Rank: -1}, nil)
+			conn, _, _, err := transport.Open(w.t.Context(), w.net, "coord", wire.Hello{Service: wire.ServiceCoord, Role: wire.RoleTool, Job: job, Rank: -1}, nil)
 			if err == nil {
 				conn.Close()
 			}
@@ -1755,7 +1756,7 @@ func (w *world) saves(asked []time.Duration, all *[]string, want string) {
 // ringWorker joins and plays a member of a ring until the job is over. It needs a second for a
 // round, and no time to add up. saving, if not nil, is told of each Save that is due; if it is false, the worker dies. stand, if not nil, is how far it has
 // come under another coordinator; the ring has the newest version that any of its members has (newest), and what it was told goes to told.
-func (w *world) ringWorker(rank int, codec string, saving func(m *session.Member, s transport.Save) bool, stand ...*session.Stand) *ringTold {
+func (w *world) ringWorker(rank int, codec string, saving func(m *session.Member, s wire.Save) bool, stand ...*session.Stand) *ringTold {
 	told := new(ringTold)
 	w.wg.Go(func() {
 		h, e, me := hello(rank), enrolment, star.Worker(rank)
@@ -1774,9 +1775,9 @@ func (w *world) ringWorker(rank int, codec string, saving func(m *session.Member
 		}
 		defer m.Close()
 		m.Beat()
-		session.Say(m, transport.Joined{Worker: me}, nil)
-		var ring transport.Ring
-		var saves []transport.Save
+		session.Say(m, wire.Joined{Worker: me}, nil)
+		var ring wire.Ring
+		var saves []wire.Save
 		told.set(func() { told.welcome, told.m = m.Welcome, m })
 		for {
 			o, err := m.Order()
@@ -1792,25 +1793,25 @@ func (w *world) ringWorker(rank int, codec string, saving func(m *session.Member
 			}
 			r := o.Release
 			switch {
-			case o.Kind == transport.KindRing:
+			case o.Kind == wire.KindRing:
 				if ring = o.Ring; ring.Now {
 					saves = nil // as a worker forgets all orders
 				}
 				told.set(func() { told.rings = append(told.rings, ring) })
 				version = max(version, w.newest, ring.From)
-				session.Say(m, transport.Formed{Worker: me, Generation: ring.Generation, Version: version}, nil)
-			case o.Kind == transport.KindSave:
+				session.Say(m, wire.Formed{Worker: me, Generation: ring.Generation, Version: version}, nil)
+			case o.Kind == wire.KindSave:
 				if saves = append(saves, o.Save); o.Save.Seq == 0 && o.Save.Version != version {
 					w.t.Errorf("worker %d is told to save version %d and has %d", rank, o.Save.Version, version)
 				}
-			case r.Action == transport.Stop:
+			case r.Action == wire.Stop:
 				return
-			case r.Action == transport.Finish:
-				session.Say(m, transport.EvalResult{Worker: me, Eval: r.Eval, Version: version, Count: 1}, nil)
+			case r.Action == wire.Finish:
+				session.Say(m, wire.EvalResult{Worker: me, Eval: r.Eval, Version: version, Count: 1}, nil)
 			default:
-				if r.Action == transport.Evaluate {
-					session.Say(m, transport.Tally{Worker: me, Generation: ring.Generation, Version: version, Hash: 1 + version}, nil)
-					session.Say(m, transport.EvalResult{Worker: me, Eval: r.Eval, Version: version, Count: 1}, nil)
+				if r.Action == wire.Evaluate {
+					session.Say(m, wire.Tally{Worker: me, Generation: ring.Generation, Version: version, Hash: 1 + version}, nil)
+					session.Say(m, wire.EvalResult{Worker: me, Eval: r.Eval, Version: version, Count: 1}, nil)
 				}
 				told.set(func() { told.metadata = append(told.metadata, o.Payload) })
 				if metadata, err := engine.ParseRingMetadata(o.Payload, m.Welcome.Workers); err == nil && metadata.Version > w.c.cfg.Resume.Version &&
@@ -1818,9 +1819,9 @@ func (w *world) ringWorker(rank int, codec string, saving func(m *session.Member
 					w.t.Errorf("worker %d remembers that version %d is complete, and the log does not say so yet", rank, metadata.Version)
 				}
 				time.Sleep(time.Second)
-				session.Say(m, transport.Arrive{Record: star.Record{Worker: me, Step: version, Basis: version, Samples: r.Count, Loss: 1}}, nil)
+				session.Say(m, wire.Arrive{Record: star.Record{Worker: me, Step: version, Basis: version, Samples: r.Count, Loss: 1}}, nil)
 				version++
-				session.Say(m, transport.Tally{Worker: me, Generation: ring.Generation, Version: version}, nil)
+				session.Say(m, wire.Tally{Worker: me, Generation: ring.Generation, Version: version}, nil)
 			}
 			for len(saves) > 0 && saves[0].Version <= version {
 				if saving != nil {
@@ -1830,7 +1831,7 @@ func (w *world) ringWorker(rank int, codec string, saving func(m *session.Member
 					saves = saves[1:]
 					continue
 				}
-				session.Say(m, transport.Saved{ID: saves[0].ID}, []byte("1"))
+				session.Say(m, wire.Saved{ID: saves[0].ID}, []byte("1"))
 				saves = saves[1:]
 			}
 		}
@@ -1842,8 +1843,8 @@ func (w *world) ringWorker(rank int, codec string, saving func(m *session.Member
 type ringTold struct {
 	m        *session.Member
 	mu       sync.Mutex
-	welcome  transport.Welcome
-	rings    []transport.Ring
+	welcome  wire.Welcome
+	rings    []wire.Ring
 	metadata [][]byte
 	leaves   bool      // it was told to end
 	left     time.Time // it was let go; zero: it was not
@@ -1888,7 +1889,7 @@ func TestDivergence(t *testing.T) {
 				w.server(0, 1, false)
 				for i := range 3 {
 					w.worker(i, func(f *fakeWorker) {
-						f.dies = func(p string, _ transport.Release) bool {
+						f.dies = func(p string, _ wire.Release) bool {
 							if i >= broken || f.step < 3 || p != "computed" {
 								return false
 							}
@@ -1915,7 +1916,7 @@ func TestDivergence(t *testing.T) {
 				w.server(0, 1, false)
 				for i := range 3 {
 					w.worker(i, func(f *fakeWorker) {
-						f.dies = func(p string, _ transport.Release) bool {
+						f.dies = func(p string, _ wire.Release) bool {
 							return i == 1 && f.step == 3 && p == "computed" && f.m.Leave(exitcode.Diverged, "NaN") == nil
 						}
 					})
@@ -1933,7 +1934,7 @@ func TestWeightsAfterADeath(t *testing.T) {
 		s := w.server(0, 1, false)
 		for i := range 4 {
 			w.worker(i, func(f *fakeWorker) {
-				f.dies = func(p string, _ transport.Release) bool { return i == 3 && f.step == 2 && p == "computed" }
+				f.dies = func(p string, _ wire.Release) bool { return i == 3 && f.step == 2 && p == "computed" }
 			})
 		}
 		w.finished(time.Hour)
@@ -2001,7 +2002,7 @@ func TestFinalAverageIsOfAll(t *testing.T) {
 			for i, value := range []float32{10, 20, 60} {
 				w.worker(i, func(f *fakeWorker) {
 					f.buffers = []float32{value}
-					f.dies = func(p string, _ transport.Release) bool {
+					f.dies = func(p string, _ wire.Release) bool {
 						if p == "averaged" {
 							averages[i] = f.buffers[0]
 						}
@@ -2062,7 +2063,7 @@ func TestJoinUnreadable(t *testing.T) {
 				}
 				transport.ReadHello(conn, time.Second)
 				hellos++
-				transport.Send(conn, transport.Welcome{Trailing: 1}, nil)
+				transport.Send(conn, wire.Welcome{Trailing: 1}, nil)
 			}
 		}()
 		_, err := session.Join(t.Context(), session.MemberConfig{Network: net, Addr: "coord", Hello: hello(0), JoinTimeout: time.Hour})
@@ -2078,7 +2079,7 @@ func TestJoinReached(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net, l := piped(t)
 		defer l.Close()
-		said := make(chan transport.Hello, 1)
+		said := make(chan wire.Hello, 1)
 		go func() {
 			conn, err := l.Accept()
 			if err != nil {
@@ -2086,7 +2087,7 @@ func TestJoinReached(t *testing.T) {
 			}
 			h, _, _ := transport.ReadHello(conn, time.Second)
 			said <- h
-			transport.Send(conn, transport.Welcome{}, nil)
+			transport.Send(conn, wire.Welcome{}, nil)
 		}()
 		tries := 0
 		m, err := session.Join(t.Context(), session.MemberConfig{Network: net, Addr: "coord", Reached: func(context.Context) (string, error) {
@@ -2094,7 +2095,7 @@ func TestJoinReached(t *testing.T) {
 				return "", errors.New("no such host")
 			}
 			return "10.0.0.2:7070", nil
-		}, Hello: transport.Hello{Service: transport.ServiceCoord, Role: transport.RoleServer, Job: "job", Rank: 1}})
+		}, Hello: wire.Hello{Service: wire.ServiceCoord, Role: wire.RoleServer, Job: "job", Rank: 1}})
 		if err != nil {
 			t.Fatal(err)
 		}

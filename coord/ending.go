@@ -9,6 +9,7 @@ import (
 	"star/internal/exitcode"
 	"star/runlog"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // Where others may coordinate, they agree on how a job has ended before anybody is told. So whoever
@@ -91,10 +92,10 @@ func (c *Coordinator) conclude(ctx context.Context) error {
 		case ev := <-c.events:
 			p := ev.peer
 			switch {
-			case ev.kind == transport.KindControl:
+			case ev.kind == wire.KindControl:
 				ev.reply <- reply{err: "the job is over"}
 			case p == nil || p.gone:
-			case ev.kind == transport.KindHello && ev.hello.Job == c.cfg.Job && p.role == transport.RoleServer && p.rank < c.cfg.Coordinators:
+			case ev.kind == wire.KindHello && ev.hello.Job == c.cfg.Job && p.role == wire.RoleServer && p.rank < c.cfg.Coordinators:
 				// What it is to hear is heard by all of those at once. It has noticed that the
 				// coordinator before is lost, and so have the others.
 				if !noticed {
@@ -102,10 +103,10 @@ func (c *Coordinator) conclude(ctx context.Context) error {
 					limit.Reset(absentGrace)
 				}
 				c.send(p, func() error {
-					return transport.Send(p.conn, transport.Welcome{Rank: p.rank, Workers: c.cfg.Workers, Elapsed: c.elapsed(), Term: c.term()}, nil)
+					return transport.Send(p.conn, wire.Welcome{Rank: p.rank, Workers: c.cfg.Workers, Elapsed: c.elapsed(), Term: c.term()}, nil)
 				})
-			case ev.kind == transport.KindHello && ev.hello.Job == c.cfg.Job:
-				if p.role == transport.RoleServer {
+			case ev.kind == wire.KindHello && ev.hello.Job == c.cfg.Job:
+				if p.role == wire.RoleServer {
 					delete(awaited, [2]int{1, p.rank})
 				} else {
 					delete(awaited, [2]int{0, p.rank})

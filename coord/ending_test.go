@@ -12,6 +12,7 @@ import (
 	"star/internal/exitcode"
 	"star/runlog"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // How a job ends is agreed on before anybody is told, and those who may coordinate are not told.
@@ -95,8 +96,8 @@ func TestTakeOverAfterTheEnd(t *testing.T) {
 						_, err := w.join(hello(rank), enrolment)
 						told(w.t, c.end, err)
 					}
-					if _, err := session.Join(w.t.Context(), session.MemberConfig{Network: w.net, Addr: "coord", Hello: transport.Hello{
-						Service: transport.ServiceCoord, Role: transport.RoleServer, Job: "job", Rank: 0, Addr: "s", Params: 100}}); err != nil {
+					if _, err := session.Join(w.t.Context(), session.MemberConfig{Network: w.net, Addr: "coord", Hello: wire.Hello{
+						Service: wire.ServiceCoord, Role: wire.RoleServer, Job: "job", Rank: 0, Addr: "s", Params: 100}}); err != nil {
 						t.Errorf("one that may coordinate is told %v; want a welcome, and no more", err)
 					}
 					synctest.Wait()
@@ -105,8 +106,8 @@ func TestTakeOverAfterTheEnd(t *testing.T) {
 						t.Fatal("it does not wait for the servers")
 					default:
 					}
-					_, err := session.Join(w.t.Context(), session.MemberConfig{Network: w.net, Addr: "coord", Hello: transport.Hello{
-						Service: transport.ServiceCoord, Role: transport.RoleServer, Job: "job", Rank: 1, Shards: 1, Addr: "s", Params: 100}})
+					_, err := session.Join(w.t.Context(), session.MemberConfig{Network: w.net, Addr: "coord", Hello: wire.Hello{
+						Service: wire.ServiceCoord, Role: wire.RoleServer, Job: "job", Rank: 1, Shards: 1, Addr: "s", Params: 100}})
 					told(w.t, c.end, err)
 				}
 				w.finished(time.Minute)
@@ -139,8 +140,8 @@ func TestWaitsForWhoWasNotTold(t *testing.T) {
 				begun := time.Now()
 				time.Sleep(time.Second)
 				if c.comes {
-					if _, err := session.Join(w.t.Context(), session.MemberConfig{Network: w.net, Addr: "coord", Hello: transport.Hello{
-						Service: transport.ServiceCoord, Role: transport.RoleServer, Job: "job", Rank: 0, Addr: "s", Params: 100}}); err != nil {
+					if _, err := session.Join(w.t.Context(), session.MemberConfig{Network: w.net, Addr: "coord", Hello: wire.Hello{
+						Service: wire.ServiceCoord, Role: wire.RoleServer, Job: "job", Rank: 0, Addr: "s", Params: 100}}); err != nil {
 						t.Fatal(err)
 					}
 				}

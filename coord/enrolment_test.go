@@ -6,11 +6,11 @@ import (
 	"testing"
 
 	"star/coord/session"
-	"star/transport"
+	"star/transport/wire"
 )
 
 func TestParseEnrolment(t *testing.T) {
-	h := transport.Hello{Params: 10, Buffers: 3}
+	h := wire.Hello{Params: 10, Buffers: 3}
 	for _, c := range []struct{ name, text, want string }{
 		{"nothing has a name", `{"data":"d","samples":5}`, ""},
 		{"all of it", `{"layout":[{"name":"a","shape":[2,3],"offset":0},{"name":"none","shape":[0],"offset":6},{"name":"b","shape":[4],"offset":6}],"buffers":[{"name":"m","shape":[3],"offset":0}],"data":"d","samples":5}`, ""},
@@ -42,7 +42,7 @@ func FuzzEnrolment(f *testing.F) {
 	f.Add(int64(1<<62), int64(-1), []byte(`{"layout":[{"name":"a","shape":[4294967296,1073741824],"offset":0}]}`))
 	f.Add(int64(7), int64(0), []byte(`{"layout":[{"name":"a","shape":[0,9223372036854775807],"offset":0},{"shape":[7],"offset":0}]}`))
 	f.Fuzz(func(t *testing.T, params, buffers int64, text []byte) {
-		h := transport.Hello{Params: params, Buffers: buffers}
+		h := wire.Hello{Params: params, Buffers: buffers}
 		e, err := parseEnrolment(h, text)
 		if err != nil {
 			return

@@ -13,6 +13,7 @@ import (
 	"star/pgns"
 	"star/runlog"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // What members say. Each connection has a reader (Accept), which takes a frame, parses it (read), and
@@ -26,7 +27,7 @@ type peer struct {
 	conn     *outbox
 	role     string
 	rank     int
-	hello    transport.Hello
+	hello    wire.Hello
 	came     time.Duration // since the run began
 	vouched  bool          // Config.Fits says so
 	heard    time.Time
@@ -37,7 +38,7 @@ type peer struct {
 	unsaid   bool      // a server that has come back, and has yet to say what it has
 	parted   bool      // was told why: its reader will close the connection
 	leaving  time.Time // it said that it was told to end
-	leave    transport.Leave
+	leave    wire.Leave
 	retired  bool           // it has nothing more to compute, and left in good order or stays until the job is saved
 	evals    bool           // is to evaluate at its next release
 	codec    string         // of its gradients; empty: none
@@ -68,47 +69,47 @@ type pulse struct {
 // of thousands.
 type event struct {
 	peer     *peer
-	kind     transport.Kind
+	kind     wire.Kind
 	err      error
 	payload  []byte
-	arrive   transport.Arrive
-	stored   transport.Stored
-	norm     transport.Norm
-	tally    transport.Tally
-	computed transport.Computed
+	arrive   wire.Arrive
+	stored   wire.Stored
+	norm     wire.Norm
+	tally    wire.Tally
+	computed wire.Computed
 	*seldom  // nil where kind is one of the above, or 0
 }
 
 // seldom is what an event of another kind holds: one field of it.
 type seldom struct {
-	hello   transport.Hello
-	ready   transport.Ready
-	joined  transport.Joined
-	saved   transport.Saved
-	buffers transport.Buffers
-	halt    transport.Halt
-	eval    transport.EvalResult
-	leave   transport.Leave
-	formed  transport.Formed
-	bundle  transport.Bundle
-	fault   transport.Fault
-	codec   transport.Compression
-	poison  transport.Poison
-	moved   transport.Moved
-	held    transport.Held
+	hello   wire.Hello
+	ready   wire.Ready
+	joined  wire.Joined
+	saved   wire.Saved
+	buffers wire.Buffers
+	halt    wire.Halt
+	eval    wire.EvalResult
+	leave   wire.Leave
+	formed  wire.Formed
+	bundle  wire.Bundle
+	fault   wire.Fault
+	codec   wire.Compression
+	poison  wire.Poison
+	moved   wire.Moved
+	held    wire.Held
 	control []string
 	reply   chan<- reply
 	action  *pilotAction
-	enlist  transport.Enlist
-	usage   transport.Usage
-	report  transport.Standing
+	enlist  wire.Enlist
+	usage   wire.Usage
+	report  wire.Standing
 	note    *runlog.Shift
 }
 
 // often says whether what a frame of kind k holds is not in seldom.
-func often(k transport.Kind) bool {
+func often(k wire.Kind) bool {
 	switch k {
-	case transport.KindArrive, transport.KindStored, transport.KindNorm, transport.KindTally, transport.KindComputed, transport.KindPing, transport.KindPong:
+	case wire.KindArrive, wire.KindStored, wire.KindNorm, wire.KindTally, wire.KindComputed, wire.KindPing, wire.KindPong:
 		return true
 	}
 	return false
@@ -117,7 +118,7 @@ func often(k transport.Kind) bool {
 // kindPilotAction marks an event of the pilot. No frame has it. It is for what other goroutines of
 // this process have for the loop: the pilot's wishes, answers of the admission, checkpoints that
 // were written.
-const kindPilotAction transport.Kind = 255
+const kindPilotAction wire.Kind = 255
 
 type reply struct {
 	json []byte
@@ -159,54 +160,54 @@ func (c *Coordinator) read(conn transport.Conn) (e event, err error) {
 		e.seldom = new(seldom)
 	}
 	switch f.Kind {
-	case transport.KindArrive:
-		e.arrive, err = transport.ParseArrive(f.Header)
-	case transport.KindStored:
-		e.stored, err = transport.ParseStored(f.Header)
-	case transport.KindReady:
-		e.ready, err = transport.ParseReady(f.Header)
-	case transport.KindJoined:
-		e.joined, err = transport.ParseJoined(f.Header)
-	case transport.KindNorm:
-		e.norm, err = transport.ParseNorm(f.Header)
-	case transport.KindSaved:
-		e.saved, err = transport.ParseSaved(f.Header)
-	case transport.KindBuffers:
-		e.buffers, err = transport.ParseBuffers(f.Header)
-	case transport.KindEvalResult:
-		e.eval, err = transport.ParseEvalResult(f.Header)
-	case transport.KindLeave:
-		e.leave, err = transport.ParseLeave(f.Header)
-	case transport.KindFormed:
-		e.formed, err = transport.ParseFormed(f.Header)
-	case transport.KindTally:
-		e.tally, err = transport.ParseTally(f.Header)
-	case transport.KindComputed:
-		e.computed, err = transport.ParseComputed(f.Header)
-	case transport.KindFault:
-		e.fault, err = transport.ParseFault(f.Header)
-	case transport.KindCompression:
-		e.codec, err = transport.ParseCompression(f.Header)
-	case transport.KindPoison:
-		e.poison, err = transport.ParsePoison(f.Header)
-	case transport.KindBundle:
-		e.bundle, err = transport.ParseBundle(f.Header)
-	case transport.KindMoved:
-		e.moved, err = transport.ParseMoved(f.Header)
-	case transport.KindHeld:
-		e.held, err = transport.ParseHeld(f.Header)
-	case transport.KindEnlist:
-		e.enlist, err = transport.ParseEnlist(f.Header)
-	case transport.KindUsage:
-		e.usage, err = transport.ParseUsage(f.Header)
-	case transport.KindStanding:
-		e.report, err = transport.ParseStanding(f.Header)
-	case transport.KindHalt:
-		e.halt, err = transport.ParseHalt(f.Header)
-	case transport.KindPing:
-		_, err = transport.ParsePing(f.Header)
-	case transport.KindPong:
-		_, err = transport.ParsePong(f.Header)
+	case wire.KindArrive:
+		e.arrive, err = wire.ParseArrive(f.Header)
+	case wire.KindStored:
+		e.stored, err = wire.ParseStored(f.Header)
+	case wire.KindReady:
+		e.ready, err = wire.ParseReady(f.Header)
+	case wire.KindJoined:
+		e.joined, err = wire.ParseJoined(f.Header)
+	case wire.KindNorm:
+		e.norm, err = wire.ParseNorm(f.Header)
+	case wire.KindSaved:
+		e.saved, err = wire.ParseSaved(f.Header)
+	case wire.KindBuffers:
+		e.buffers, err = wire.ParseBuffers(f.Header)
+	case wire.KindEvalResult:
+		e.eval, err = wire.ParseEvalResult(f.Header)
+	case wire.KindLeave:
+		e.leave, err = wire.ParseLeave(f.Header)
+	case wire.KindFormed:
+		e.formed, err = wire.ParseFormed(f.Header)
+	case wire.KindTally:
+		e.tally, err = wire.ParseTally(f.Header)
+	case wire.KindComputed:
+		e.computed, err = wire.ParseComputed(f.Header)
+	case wire.KindFault:
+		e.fault, err = wire.ParseFault(f.Header)
+	case wire.KindCompression:
+		e.codec, err = wire.ParseCompression(f.Header)
+	case wire.KindPoison:
+		e.poison, err = wire.ParsePoison(f.Header)
+	case wire.KindBundle:
+		e.bundle, err = wire.ParseBundle(f.Header)
+	case wire.KindMoved:
+		e.moved, err = wire.ParseMoved(f.Header)
+	case wire.KindHeld:
+		e.held, err = wire.ParseHeld(f.Header)
+	case wire.KindEnlist:
+		e.enlist, err = wire.ParseEnlist(f.Header)
+	case wire.KindUsage:
+		e.usage, err = wire.ParseUsage(f.Header)
+	case wire.KindStanding:
+		e.report, err = wire.ParseStanding(f.Header)
+	case wire.KindHalt:
+		e.halt, err = wire.ParseHalt(f.Header)
+	case wire.KindPing:
+		_, err = wire.ParsePing(f.Header)
+	case wire.KindPong:
+		_, err = wire.ParsePong(f.Header)
 	default:
 		err = fmt.Errorf("unexpected frame %v", f.Kind)
 	}
@@ -214,7 +215,7 @@ func (c *Coordinator) read(conn transport.Conn) (e event, err error) {
 		return e, err
 	}
 	switch f.Kind {
-	case transport.KindNorm, transport.KindSaved, transport.KindBuffers, transport.KindStanding:
+	case wire.KindNorm, wire.KindSaved, wire.KindBuffers, wire.KindStanding:
 	default:
 		return e, fmt.Errorf("frame %v has a payload of %d bytes, expected none", f.Kind, f.Size)
 	}
@@ -236,7 +237,7 @@ func (c *Coordinator) read(conn transport.Conn) (e event, err error) {
 func (c *Coordinator) handle(e event) error {
 	p := e.peer
 	switch e.kind {
-	case transport.KindControl:
+	case wire.KindControl:
 		return c.control(e)
 	case kindPilotAction:
 		return c.apply(e.action)
@@ -255,23 +256,23 @@ func (c *Coordinator) handle(e event) error {
 	case 0:
 		c.blame(p, false, e.err)
 		return c.lost(p, e.err)
-	case transport.KindHello:
+	case wire.KindHello:
 		return c.enrol(p, e.payload)
-	case transport.KindPing:
-		c.send(p, func() error { return transport.Send(p.conn, transport.Pong{Now: time.Now().UnixNano()}, nil) })
+	case wire.KindPing:
+		c.send(p, func() error { return transport.Send(p.conn, wire.Pong{Now: time.Now().UnixNano()}, nil) })
 		return nil
-	case transport.KindPong:
+	case wire.KindPong:
 		return nil // it was heard
-	case transport.KindLeave:
+	case wire.KindLeave:
 		return c.left(p, e.leave)
 	}
 	if err := c.wellFormed(p, &e); err != nil {
 		return c.drop(p, err)
 	}
 	switch p.role {
-	case transport.RoleServer:
+	case wire.RoleServer:
 		return c.fromServer(p, e)
-	case transport.RoleValidator:
+	case wire.RoleValidator:
 		return c.fromValidator(p, e)
 	}
 	return c.fromWorker(p, e)
@@ -283,7 +284,7 @@ func (c *Coordinator) handle(e event) error {
 // that nobody else has.
 func (c *Coordinator) fromServer(p *peer, e event) error {
 	switch e.kind {
-	case transport.KindReady:
+	case wire.KindReady:
 		if c.engine != nil {
 			return nil // of a copy that comes later
 		}
@@ -296,7 +297,7 @@ func (c *Coordinator) fromServer(p *peer, e event) error {
 		}
 		c.ready[e.ready.Shard] = c.readyAt(p, e.ready.Shard)
 		c.tryStart()
-	case transport.KindStored:
+	case wire.KindStored:
 		if c.engine == nil {
 			return nil
 		}
@@ -316,7 +317,7 @@ func (c *Coordinator) fromServer(p *peer, e event) error {
 			c.took(int(e.stored.Worker), p.rank)
 		}
 		return c.carry(orders)
-	case transport.KindNorm:
+	case wire.KindNorm:
 		if c.copies != nil {
 			return c.normAt(p, e)
 		}
@@ -325,24 +326,24 @@ func (c *Coordinator) fromServer(p *peer, e event) error {
 			return nil
 		}
 		return c.norm(p, e)
-	case transport.KindSaved:
+	case wire.KindSaved:
 		if c.owner[e.saved.Shard] == p.rank {
 			c.saved(e)
 		}
-	case transport.KindMoved:
+	case wire.KindMoved:
 		return c.moved(p, e.moved)
-	case transport.KindHeld:
+	case wire.KindHeld:
 		return c.held(p, e.held)
-	case transport.KindPoison:
+	case wire.KindPoison:
 		if !c.answersFor(p, e.poison.Shard) {
 			return nil // another copy says it too
 		}
 		return c.toldPoison(p, e.poison)
-	case transport.KindEnlist:
+	case wire.KindEnlist:
 		p.load.enlist = e.enlist
-	case transport.KindUsage:
+	case wire.KindUsage:
 		p.load.usage, p.load.heard = e.usage, true
-	case transport.KindStanding:
+	case wire.KindStanding:
 		return c.stood(p, e.report, e.payload)
 	default:
 		return c.drop(p, fmt.Errorf("unexpected frame %v from a server", e.kind))
@@ -355,48 +356,48 @@ func (c *Coordinator) fromServer(p *peer, e event) error {
 // well-formed. An error ends the job.
 func (c *Coordinator) fromWorker(p *peer, e event) error {
 	switch e.kind {
-	case transport.KindJoined:
+	case wire.KindJoined:
 		c.joined[p.rank] = true
 		c.tryStart()
 		c.receive()
-	case transport.KindArrive:
+	case wire.KindArrive:
 		return c.arrived(p, e.arrive.Record)
-	case transport.KindBuffers:
+	case wire.KindBuffers:
 		return c.gather(p, e)
-	case transport.KindEvalResult:
+	case wire.KindEvalResult:
 		return c.evaluated(p, e.eval)
-	case transport.KindFault:
+	case wire.KindFault:
 		says, orders, err := c.engine.Fault(e.fault)
 		if err == nil {
 			c.log.Warn(says.What, "at", p.conn.Peer(), says.Unit, e.fault.Generation, says.Whom, e.fault.Suspect, "reason", e.fault.Reason)
 		}
 		return c.decided(p, orders, err)
-	case transport.KindSaved:
+	case wire.KindSaved:
 		return c.savedAt(p, e)
-	case transport.KindComputed:
+	case wire.KindComputed:
 		c.progress = time.Now()
 		orders, err := c.engine.Computed(e.computed)
 		return c.decided(p, orders, err)
-	case transport.KindFormed:
+	case wire.KindFormed:
 		orders, err := c.engine.Formed(e.formed)
 		return c.decided(p, orders, err)
-	case transport.KindTally:
+	case wire.KindTally:
 		orders, err := c.engine.Tally(e.tally)
 		if err == nil && e.tally.Hash != 0 {
 			return c.compare(e.tally)
 		}
 		return c.decided(p, orders, err)
-	case transport.KindBundle:
+	case wire.KindBundle:
 		orders, err := c.engine.Reported(e.bundle)
 		return c.decided(p, orders, err)
-	case transport.KindPoison:
+	case wire.KindPoison:
 		return c.toldPoison(p, e.poison)
-	case transport.KindHalt:
+	case wire.KindHalt:
 		if _, err := c.stopStream(fmt.Sprintf("worker %d: %s", p.rank, e.halt.Reason)); err != nil {
 			return err
 		}
 		return c.tryFinish()
-	case transport.KindCompression:
+	case wire.KindCompression:
 		c.cfg.RunLog.Write(c.elapsed(), runlog.Compression{Worker: star.Worker(p.rank), Version: e.codec.Version, Codec: e.codec.Codec, Why: e.codec.Why})
 	default:
 		return c.drop(p, fmt.Errorf("unexpected frame %v from a worker", e.kind))

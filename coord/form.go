@@ -14,6 +14,7 @@ import (
 	"star/internal/exitcode"
 	"star/modes"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // Who takes part in a job that has not begun, and who has which part of the parameters. A member says
@@ -34,14 +35,14 @@ func (c *Coordinator) enrol(p *peer, payload []byte) error {
 		return nil
 	}
 	switch h.Role {
-	case transport.RoleServer:
+	case wire.RoleServer:
 		c.enrolServer(p)
-	case transport.RoleWorker:
+	case wire.RoleWorker:
 		if err := c.supersede(p); err != nil {
 			return err
 		}
 		c.enrolWorker(p, payload)
-	case transport.RoleValidator:
+	case wire.RoleValidator:
 		c.enrolValidator(p)
 	default:
 		c.refuse(p, exitcode.Usage, fmt.Sprintf("unknown role %q", h.Role))
@@ -101,7 +102,7 @@ func (c *Coordinator) enrolServer(p *peer) {
 	c.servers[rank] = p
 	p.welcomed = true
 	c.send(p, func() error {
-		return transport.Send(p.conn, transport.Welcome{Rank: rank, Workers: c.cfg.Workers, Elapsed: c.elapsed(), Term: c.term()}, nil)
+		return transport.Send(p.conn, wire.Welcome{Rank: rank, Workers: c.cfg.Workers, Elapsed: c.elapsed(), Term: c.term()}, nil)
 	})
 	c.tryAssign()
 }
@@ -253,7 +254,7 @@ func (c *Coordinator) admits(p *peer, e *session.Enrolment, vouched bool) (why s
 // differs says how a worker differs from those that have enrolled before; empty: not at all. The
 // text names both sides and, as far as that shows, the setting or the tensor that makes the
 // difference: whoever reads it sees one process only.
-func (c *Coordinator) differs(h transport.Hello, e session.Enrolment) string {
+func (c *Coordinator) differs(h wire.Hello, e session.Enrolment) string {
 	first := c.enrolled
 	if first == nil {
 		return ""
@@ -391,7 +392,7 @@ func (c *Coordinator) beginAnew() {
 		}
 	}
 	c.log.Warn("begins anew: who enrolled before trains something else", "model", c.hello.Model, "data", c.enrolled.Data)
-	c.enrolled, c.hello = nil, transport.Hello{}
+	c.enrolled, c.hello = nil, wire.Hello{}
 	if !c.assigned {
 		return
 	}
@@ -438,7 +439,7 @@ func (c *Coordinator) tryAssign() {
 			if next < k {
 				c.owner = append(c.owner, rank)
 				c.hosts[[2]int{rank, next}] = true
-				c.shards = append(c.shards, transport.ShardInfo{
+				c.shards = append(c.shards, wire.ShardInfo{
 					Shard: next, Addr: s.hello.Addr,
 					From: n * int64(next) / int64(k), To: n * int64(next+1) / int64(k),
 				})
@@ -456,14 +457,14 @@ func (c *Coordinator) tryAssign() {
 	}
 	c.assigned = true
 	for rank, s := range c.servers {
-		var own []transport.ShardInfo
+		var own []wire.ShardInfo
 		for i, owner := range c.owner {
 			if owner == rank {
 				own = append(own, c.shards[i])
 			}
 		}
 		c.send(s, func() error {
-			return transport.Send(s.conn, transport.Assign{Shards: own, Of: k, Params: n, Workers: c.cfg.Workers, Generation: c.cfg.Generation, Key: c.key}, layout)
+			return transport.Send(s.conn, wire.Assign{Shards: own, Of: k, Params: n, Workers: c.cfg.Workers, Generation: c.cfg.Generation, Key: c.key}, layout)
 		})
 	}
 	c.ready = make([]bool, k)
@@ -511,7 +512,7 @@ func (c *Coordinator) welcome(p *peer) {
 			c.seeder, seed = p, true
 		}
 	}
-	w := transport.Welcome{
+	w := wire.Welcome{
 		Rank: p.rank, Workers: c.cfg.Workers, Generation: c.cfg.Generation, Version: c.cfg.Resume.Version,
 		Seed: seed, Shards: c.shards, Elapsed: c.elapsed(), Term: c.term(), Batch: c.cfg.Batch, Optimizer: c.cfg.Optimizer,
 	}
@@ -534,5 +535,5 @@ func (c *Coordinator) welcome(p *peer) {
 // refused.
 func (c *Coordinator) pass(rank int, step int64) string {
 	c.passes++
-	return transport.Pass(c.key, transport.RoleWorker, rank, transport.Attempt{Number: c.term()<<32 + c.passes, Step: step})
+	return transport.Pass(c.key, wire.RoleWorker, rank, transport.Attempt{Number: c.term()<<32 + c.passes, Step: step})
 }

@@ -11,7 +11,7 @@ import (
 	"star"
 	"star/internal/exitcode"
 	"star/modes"
-	"star/transport"
+	"star/transport/wire"
 )
 
 // A job of at most four workers begins with two. A third comes, takes the next free rank, and from then on does its part; a fifth is refused.
@@ -153,7 +153,7 @@ func TestBeginsWhileOthersConnect(t *testing.T) {
 		w.server(0, 1, false)
 		connects := func(d time.Duration) func(*fakeWorker) {
 			return func(f *fakeWorker) {
-				f.dies = func(phase string, _ transport.Release) bool {
+				f.dies = func(phase string, _ wire.Release) bool {
 					if phase == "welcomed" {
 						time.Sleep(d)
 					}

@@ -11,7 +11,7 @@ import (
 	"star/coord/engine"
 	"star/modes"
 	"star/runlog"
-	"star/transport"
+	"star/transport/wire"
 )
 
 // hasty is a Pilot that has told what iterations may take, and leaves behind whoever takes longer.
@@ -55,7 +55,7 @@ func TestLate(t *testing.T) {
 				stood := false
 				w.worker(1, func(f *fakeWorker) {
 					f.pace = 100 * time.Millisecond
-					f.dies = func(phase string, _ transport.Release) bool {
+					f.dies = func(phase string, _ wire.Release) bool {
 						if phase == "released" && f.step == 20 && !stood {
 							stood = true
 							time.Sleep(10 * time.Second)

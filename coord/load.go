@@ -9,7 +9,7 @@ import (
 
 	"star/coord/engine"
 	"star/internal/exitcode"
-	"star/transport"
+	"star/transport/wire"
 )
 
 // Where members are, as far as their addresses tell, and what the way to the shards carries. Both are
@@ -106,7 +106,7 @@ func (c *Coordinator) reaches(p, other *peer) string {
 	}
 	at, _, _ := strings.Cut(other.hello.Addr, ",")
 	who := fmt.Sprintf("star-ps %d", other.rank)
-	if other.role == transport.RoleWorker {
+	if other.role == wire.RoleWorker {
 		who = fmt.Sprintf("worker %d", other.rank)
 	}
 	return fmt.Sprintf("%s says that it is reached at %s, which from another host leads to that host itself: start it with --advertise HOST:PORT, and --listen beyond loopback", who, at)
@@ -117,7 +117,7 @@ func (c *Coordinator) reaches(p, other *peer) string {
 // code it is refused. Empty: it can.
 func (c *Coordinator) meets(p *peer) (why string, exit int) {
 	visited := func(w *peer) bool {
-		return !c.arch.sharded() || engine.TreeNeeds(c.cfg.Plan, w.rank, transport.Hello{}) != nil
+		return !c.arch.sharded() || engine.TreeNeeds(c.cfg.Plan, w.rank, wire.Hello{}) != nil
 	}
 	for _, o := range c.workers {
 		if o == nil || o == p || o.gone || o.rank == p.rank {

@@ -9,6 +9,7 @@ import (
 	"star/coord/session"
 	"star/internal/exitcode"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // What the links carry is the bytes over the time in which any of them were on the way.
@@ -52,8 +53,8 @@ func TestAddressesThatLeadBack(t *testing.T) {
 		{"10.0.0.1:7070", "b", false},
 	} {
 		play(t, Config{Workers: 1}, func(w *world) {
-			m, err := session.Join(w.t.Context(), session.MemberConfig{Network: w.net, Addr: "coord", Hello: transport.Hello{
-				Service: transport.ServiceCoord, Role: transport.RoleServer, Job: "job", Shards: 1, Addr: c.addr, Host: "a"}})
+			m, err := session.Join(w.t.Context(), session.MemberConfig{Network: w.net, Addr: "coord", Hello: wire.Hello{
+				Service: wire.ServiceCoord, Role: wire.RoleServer, Job: "job", Shards: 1, Addr: c.addr, Host: "a"}})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -12,6 +12,7 @@ import (
 	"star/internal/poison"
 	"star/runlog"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // How members go. There are four ways: they say so (left), their connection ends or they are silent
@@ -63,7 +64,7 @@ func (c *Coordinator) drop(p *peer, why error) error {
 // ends it. It is not gone by that: the caller says what its loss means (lost), or that it never was
 // a member (refuse).
 func (c *Coordinator) part(p *peer, exit int, reason string) {
-	c.send(p, func() error { return transport.Send(p.conn, transport.Reject{Exit: exit, Reason: reason}, nil) })
+	c.send(p, func() error { return transport.Send(p.conn, wire.Reject{Exit: exit, Reason: reason}, nil) })
 	p.parted = true
 	p.conn.endReads(time.Now().Add(time.Second))
 }
@@ -81,7 +82,7 @@ func (p *peer) hangUp() {
 // One that a signal has told to end is kept for a moment (leaving), because others may be told as
 // well. One whose training has diverged ends the job when most of those who are left have said the
 // same, so that one broken worker does not.
-func (c *Coordinator) left(p *peer, m transport.Leave) error {
+func (c *Coordinator) left(p *peer, m wire.Leave) error {
 	if c.leaving(p, m) {
 		c.log.Info("is to leave", "peer", p.conn.Peer(), "reason", m.Reason)
 		return c.muster(time.Now())
@@ -90,15 +91,15 @@ func (c *Coordinator) left(p *peer, m transport.Leave) error {
 		return nil
 	}
 	level := slog.LevelInfo
-	if p.role == transport.RoleWorker { // what follows says it
+	if p.role == wire.RoleWorker { // what follows says it
 		level = slog.LevelDebug
 	}
 	c.log.Log(context.Background(), level, "left", "peer", p.conn.Peer(), "reason", transport.Brief(m.Reason))
 	why := fmt.Errorf("left: %s", m.Reason)
-	if p.role == transport.RoleWorker && c.engine != nil && !c.isLate(p) && m.Exit != exitcode.Diverged {
+	if p.role == wire.RoleWorker && c.engine != nil && !c.isLate(p) && m.Exit != exitcode.Diverged {
 		return c.retire(p, m)
 	}
-	if m.Exit != exitcode.Diverged || p.role != transport.RoleWorker || c.engine == nil || c.isLate(p) {
+	if m.Exit != exitcode.Diverged || p.role != wire.RoleWorker || c.engine == nil || c.isLate(p) {
 		return c.lost(p, why)
 	}
 	// Where the parameters are no numbers any more, every worker finds out in its next iteration.
@@ -121,10 +122,10 @@ func (c *Coordinator) lost(p *peer, why error) error {
 	if p.gone {
 		return nil
 	}
-	if p.role == transport.RoleValidator {
+	if p.role == wire.RoleValidator {
 		return c.lostValidator(p, why)
 	}
-	if p.role == transport.RoleServer {
+	if p.role == wire.RoleServer {
 		p.hangUp()
 		if p.rank >= 0 && p.rank < len(c.servers) && c.servers[p.rank] == p {
 			if c.engine == nil && !c.assigned {

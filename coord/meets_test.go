@@ -7,7 +7,7 @@ import (
 	"star"
 	"star/internal/exitcode"
 	"star/modes"
-	"star/transport"
+	"star/transport/wire"
 )
 
 // A worker whose address leads others to themselves is not welcomed beside a worker of another host that has to come
@@ -40,7 +40,7 @@ func TestWorkersThatCannotMeet(t *testing.T) {
 			if i == 1 && c.elsewhere {
 				host = "b"
 			}
-			peers[c.ranks[i]] = &peer{role: transport.RoleWorker, rank: c.ranks[i], hello: transport.Hello{Addr: at, Host: host}}
+			peers[c.ranks[i]] = &peer{role: wire.RoleWorker, rank: c.ranks[i], hello: wire.Hello{Addr: at, Host: host}}
 		}
 		coordinator := &Coordinator{arch: c.arch, cfg: Config{Plan: c.plan}}
 		coordinator.workers = peers

@@ -15,6 +15,7 @@ import (
 	"star/internal/exitcode"
 	"star/runlog"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // mover decides what happens while a shard moves from one server to another. It is pure: it
@@ -74,25 +75,25 @@ func (m *mover) begin(shard, from, to int) []moveStep {
 
 // said takes what the new server says. What is said of another move than the present one changes
 // nothing.
-func (m *mover) said(server int, msg transport.Moved, saving bool) []moveStep {
+func (m *mover) said(server int, msg wire.Moved, saving bool) []moveStep {
 	if m.stage == moveIdle || server != m.to || msg.Move != m.id {
 		return nil // of a move that was given up
 	}
 	if msg.Err != "" {
 		return m.fail()
 	}
-	if m.copies && m.stage == moveCopying && msg.Stage == transport.Loaded {
+	if m.copies && m.stage == moveCopying && msg.Stage == wire.Loaded {
 		m.stage = moveRouting
 		return []moveStep{tellShared, goOn}
 	}
 	switch {
-	case m.stage == movePreparing && msg.Stage == transport.Prepared:
+	case m.stage == movePreparing && msg.Stage == wire.Prepared:
 		m.prepared = true
 		return m.copy(saving)
-	case m.stage == moveCopying && msg.Stage == transport.Loaded:
+	case m.stage == moveCopying && msg.Stage == wire.Loaded:
 		m.stage = moveRouting
 		return []moveStep{tellOwn, tellGone, tellRoutes, goOn}
-	case m.stage == moveRouting && msg.Stage == transport.Complete:
+	case m.stage == moveRouting && msg.Stage == wire.Complete:
 		m.stage = moveIdle
 		return []moveStep{moveDone}
 	}
@@ -300,7 +301,7 @@ func (c *Coordinator) moveArgs(args []string) (shard, to int, err error) {
 
 // moved hears from the server to which a shard moves. A move that failed there has its reason in
 // the log and in the answer.
-func (c *Coordinator) moved(p *peer, m transport.Moved) error {
+func (c *Coordinator) moved(p *peer, m wire.Moved) error {
 	if c.mover.stage != moveIdle && p.rank == c.mover.to && m.Move == c.mover.id {
 		if m.Err != "" {
 			c.moving.why = fmt.Sprintf("server %d: %s", p.rank, m.Err)
@@ -344,45 +345,45 @@ func (c *Coordinator) moveOn(steps []moveStep) error {
 	}
 	id, shard, from, to := c.mover.id, c.mover.shard, c.servers[c.mover.from], c.servers[c.mover.to]
 	s := c.shards[shard]
-	adopt := func(stage transport.AdoptStage) {
+	adopt := func(stage wire.AdoptStage) {
 		c.send(to, func() error {
-			return transport.Send(to.conn, transport.Adopt{Move: id, Stage: stage, Shard: shard, Addr: from.hello.Addr, From: s.From, To: s.To}, nil)
+			return transport.Send(to.conn, wire.Adopt{Move: id, Stage: stage, Shard: shard, Addr: from.hello.Addr, From: s.From, To: s.To}, nil)
 		})
 	}
-	hand := func(stage transport.HandStage) {
+	hand := func(stage wire.HandStage) {
 		c.send(from, func() error {
-			return transport.Send(from.conn, transport.Hand{Move: id, Stage: stage, Shard: shard, Seq: c.engine.State().Seq}, nil)
+			return transport.Send(from.conn, wire.Hand{Move: id, Stage: stage, Shard: shard, Seq: c.engine.State().Seq}, nil)
 		})
 	}
 	for _, step := range steps {
 		switch step {
 		case tellPrepare:
 			c.hosts[[2]int{c.mover.to, shard}] = true
-			adopt(transport.Prepare)
+			adopt(wire.Prepare)
 		case tellForget:
-			adopt(transport.Forget)
+			adopt(wire.Forget)
 		case tellOwn:
 			c.handOver(shard, to, now)
-			adopt(transport.Own)
+			adopt(wire.Own)
 		case tellLend:
 			m.Prepare, m.copying, m.limit = runlog.SecondsOf(now.Sub(m.begun)), now, now.Add(moveTimeout(4*m.Bytes))
 			if err := c.lendCopy(); err != nil {
 				return err
 			}
-			hand(transport.Lend)
+			hand(wire.Lend)
 		case tellShared:
-			adopt(transport.Own)
+			adopt(wire.Own)
 			if err := c.shareCopy(); err != nil {
 				return err
 			}
-			hand(transport.Shared)
+			hand(wire.Shared)
 		case tellGive:
 			m.Prepare, m.copying, m.limit = runlog.SecondsOf(now.Sub(m.begun)), now, now.Add(moveTimeout(4*m.Bytes))
-			hand(transport.Give)
+			hand(wire.Give)
 		case tellKeep:
-			hand(transport.Keep)
+			hand(wire.Keep)
 		case tellGone:
-			hand(transport.Gone)
+			hand(wire.Gone)
 		case tellRoutes:
 			c.tellRoutes(shard, to.hello.Addr)
 			c.endMove("")
@@ -424,7 +425,7 @@ func (c *Coordinator) tellRoutes(shard int, addr string) {
 	for w, p := range c.workers {
 		if p != nil && !p.gone {
 			c.send(p, func() error {
-				return transport.Send(p.conn, transport.Route{Worker: star.Worker(w), Shard: shard, Addr: addr}, nil)
+				return transport.Send(p.conn, wire.Route{Worker: star.Worker(w), Shard: shard, Addr: addr}, nil)
 			})
 		}
 	}

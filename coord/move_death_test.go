@@ -10,7 +10,7 @@ import (
 	"star"
 	"star/coord/session"
 	"star/internal/exitcode"
-	"star/transport"
+	"star/transport/wire"
 )
 
 // A server dies, or falls silent, in the middle of a move, when the shard's state is being copied and updates wait for it. If it is the new one
@@ -33,16 +33,16 @@ func TestServerDiesDuringTheCopy(t *testing.T) {
 				a, from := w.server(0, 1, false), w.server(1, 1, false)
 				to := w.server(2, 0, false)
 				during := 0
-				to.moving = func(id int64, stage transport.AdoptStage) {
-					if stage != transport.Prepare {
+				to.moving = func(id int64, stage wire.AdoptStage) {
+					if stage != wire.Prepare {
 						return
 					}
-					session.Say(to.m, transport.Moved{Move: id, Shard: 1, Stage: transport.Prepared}, nil)
+					session.Say(to.m, wire.Moved{Move: id, Shard: 1, Stage: wire.Prepared}, nil)
 					w.wg.Go(func() {
 						time.Sleep(5 * time.Second) // a round takes one: something waits by now
 						during = len(w.lines("fire"))
 						if c.name == "the new one has no memory" {
-							session.Say(to.m, transport.Moved{Move: id, Shard: 1, Stage: transport.Loaded, Err: "no memory"}, nil)
+							session.Say(to.m, wire.Moved{Move: id, Shard: 1, Stage: wire.Loaded, Err: "no memory"}, nil)
 						}
 						c.strike(from, to)
 					})
@@ -68,7 +68,7 @@ func TestServerDiesDuringTheCopy(t *testing.T) {
 				if len(moves) != 1 || !strings.Contains(moves[0]["error"].(string), c.why) {
 					t.Errorf("the run log has the moves %v", moves)
 				}
-				if want := []transport.HandStage{transport.Give, transport.Keep}; !slices.Equal(from.hands, want) {
+				if want := []wire.HandStage{wire.Give, wire.Keep}; !slices.Equal(from.hands, want) {
 					t.Errorf("the old server is told %v, want %v", from.hands, want)
 				}
 				if len(from.seen()) != len(a.seen()) || len(from.seen()) != 60 {
@@ -93,11 +93,11 @@ func TestMoveWithoutWorkers(t *testing.T) {
 		w.server(0, 1, false)
 		w.server(1, 1, false)
 		to := w.server(2, 0, false)
-		to.moving = func(id int64, stage transport.AdoptStage) {
-			if stage == transport.Prepare {
+		to.moving = func(id int64, stage wire.AdoptStage) {
+			if stage == wire.Prepare {
 				w.wg.Go(func() {
 					time.Sleep(10 * time.Second)
-					session.Say(to.m, transport.Moved{Move: id, Shard: 1, Stage: transport.Prepared}, nil)
+					session.Say(to.m, wire.Moved{Move: id, Shard: 1, Stage: wire.Prepared}, nil)
 				})
 			}
 		}

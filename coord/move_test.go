@@ -6,7 +6,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"star/transport"
+	"star/transport/wire"
 )
 
 // Whatever is heard, and in whatever order: the old server keeps the shard, or the new one gets it, never both
@@ -86,9 +86,9 @@ func TestMoverModel(t *testing.T) {
 					t.Fatal("sent while it is saved, or before there is room for it")
 				}
 			default:
-				msg := transport.Moved{
+				msg := wire.Moved{
 					Move: rapid.SampledFrom([]int64{1, 1, 1, 0, 2}).Draw(t, "move"), Shard: 3,
-					Stage: rapid.SampledFrom([]transport.MovedStage{transport.Prepared, transport.Loaded, transport.Complete}).Draw(t, "stage"),
+					Stage: rapid.SampledFrom([]wire.MovedStage{wire.Prepared, wire.Loaded, wire.Complete}).Draw(t, "stage"),
 				}
 				if rapid.IntRange(0, 19).Draw(t, "err") == 0 {
 					msg.Err = "no"
@@ -104,10 +104,10 @@ func TestMoverModel(t *testing.T) {
 				if stage == movePreparing && m.stage == moveCopying && saving {
 					t.Fatal("sent while it is saved")
 				}
-				if server == 2 && msg.Move == 1 && msg.Stage == transport.Prepared {
+				if server == 2 && msg.Move == 1 && msg.Stage == wire.Prepared {
 					prepared = true
 				}
-				if stage == moveRouting && m.stage == moveIdle && !lost && msg.Stage != transport.Complete {
+				if stage == moveRouting && m.stage == moveIdle && !lost && msg.Stage != wire.Complete {
 					t.Fatal("complete before it was said")
 				}
 			}
@@ -117,8 +117,8 @@ func TestMoverModel(t *testing.T) {
 				t.Fatalf("does not end in stage %d", m.stage)
 			}
 			do(m.copy(false))
-			for s := transport.Prepared; s <= transport.Complete; s++ {
-				do(m.said(2, transport.Moved{Move: 1, Shard: 3, Stage: s}, false))
+			for s := wire.Prepared; s <= wire.Complete; s++ {
+				do(m.said(2, wire.Moved{Move: 1, Shard: 3, Stage: s}, false))
 			}
 		}
 		if held != 0 || still || !lost && oldServes == newServes || newServes != (routed == 1) {

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"star/modes"
-	"star/transport"
+	"star/transport/wire"
 )
 
 // The noise scale of two workers with batches of 4. |g|² and the squared norm of the
@@ -42,8 +42,8 @@ func TestNoiseScale(t *testing.T) {
 			for i := range 2 {
 				w.worker(i, func(f *fakeWorker) {
 					f.norm2, f.change = c.norm2, c.change
-					f.dies = func(phase string, r transport.Release) bool { // nobody; but the last batch is over
-						if r.Action == transport.Finish && i == 0 && phase == "evaluating" {
+					f.dies = func(phase string, r wire.Release) bool { // nobody; but the last batch is over
+						if r.Action == wire.Finish && i == 0 && phase == "evaluating" {
 							// Real workers wait for the parameters, and so for the shards' sums. These do
 							// not, but time passes only when nobody has anything left to say.
 							time.Sleep(time.Millisecond)

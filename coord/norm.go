@@ -8,6 +8,7 @@ import (
 	"star/pgns"
 	"star/runlog"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // norm adds a shard's part of a norm; the last one lets the update happen. The norm is summed
@@ -53,7 +54,7 @@ func (c *Coordinator) norm(p *peer, e event) error {
 	if !c.cfg.Lossy {
 		c.observe(n.version, n.noise)
 	}
-	apply := transport.Apply{Seq: e.norm.Seq, Norm: math.Sqrt(n.noise.Sum2), Factor: 1}
+	apply := wire.Apply{Seq: e.norm.Seq, Norm: math.Sqrt(n.noise.Sum2), Factor: 1}
 	if c.cfg.Validation != nil {
 		apply.Factor = c.verdict(e.norm.Seq, n)
 	}

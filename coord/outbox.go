@@ -9,6 +9,7 @@ import (
 
 	"star/internal/flightrecorder"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // outbox is a member's connection with writes that never wait: WriteFrame appends a message to a
@@ -40,7 +41,7 @@ type outbox struct {
 
 // letter is a message that waits.
 type letter struct {
-	kind    transport.Kind
+	kind    wire.Kind
 	head    int // bytes of header
 	payload []byte
 	sum     uint32
@@ -58,7 +59,7 @@ func newOutbox(conn transport.Conn, patience time.Duration, log *slog.Logger) *o
 // WriteFrame puts a message into the queue; flush sends it. header is copied; payload must not
 // change any more. The error is the reason why the connection is or should be closed. It does not
 // wait, and may be called from several goroutines.
-func (o *outbox) WriteFrame(k transport.Kind, header, payload []byte, sum uint32) error {
+func (o *outbox) WriteFrame(k wire.Kind, header, payload []byte, sum uint32) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.err == nil && o.waiting > outboxBytes {

@@ -12,6 +12,7 @@ import (
 	"star/coord/session"
 	"star/modes"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // A worker that says much and reads nothing is taken out of the job. Nobody else notices.
@@ -34,10 +35,10 @@ func TestMemberThatDoesNotRead(t *testing.T) {
 					t.Fatal(err)
 				}
 				defer deaf.Close()
-				session.Say(deaf, transport.Joined{Worker: 2}, nil)
+				session.Say(deaf, wire.Joined{Worker: 2}, nil)
 				time.Sleep(3 * time.Second)
 				for range c.pings {
-					if session.Say(deaf, transport.Ping{}, nil) != nil {
+					if session.Say(deaf, wire.Ping{}, nil) != nil {
 						break
 					}
 				}
@@ -75,11 +76,11 @@ func TestPartedMemberCannotStay(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer m.Close()
-		session.Say(m, transport.Saved{ID: "of nothing"}, nil) // no worker says so here
+		session.Say(m, wire.Saved{ID: "of nothing"}, nil) // no worker says so here
 		told := time.Now()
 		for err == nil && time.Since(told) < time.Minute {
 			time.Sleep(300 * time.Millisecond)
-			err = session.Say(m, transport.Buffers{}, make([]byte, 40))
+			err = session.Say(m, wire.Buffers{}, make([]byte, 40))
 		}
 		if took := time.Since(told); err == nil || took > 2*time.Second {
 			t.Errorf("%v after it was told to go: %v", took, err)
@@ -111,7 +112,7 @@ func TestOutbox(t *testing.T) {
 			if i%100 == 0 {
 				payload = slices.Repeat([]byte{byte(i / 100)}, 5000)
 			}
-			if err := transport.Send(box, transport.Welcome{Rank: i}, payload); err != nil {
+			if err := transport.Send(box, wire.Welcome{Rank: i}, payload); err != nil {
 				t.Fatal(err)
 			}
 			if i%3 == 0 {
@@ -125,7 +126,7 @@ func TestOutbox(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			m, err := transport.ParseWelcome(f.Header)
+			m, err := wire.ParseWelcome(f.Header)
 			if err != nil || m.Rank != i {
 				t.Fatalf("message %d is %+v, %v", i, m, err)
 			}
@@ -140,10 +141,10 @@ func TestOutbox(t *testing.T) {
 		}
 
 		// A message that is larger than what may wait goes out too, if nothing else does.
-		if err := transport.Send(box, transport.Buffers{}, make([]byte, 2*outboxBytes)); err != nil {
+		if err := transport.Send(box, wire.Buffers{}, make([]byte, 2*outboxBytes)); err != nil {
 			t.Error(err)
 		}
-		if err := transport.Send(box, transport.Pong{}, nil); err == nil || box.cause() == nil {
+		if err := transport.Send(box, wire.Pong{}, nil); err == nil || box.cause() == nil {
 			t.Error("behind it there is room")
 		}
 		box.flush()

@@ -9,7 +9,7 @@ import (
 	"star"
 	"star/modes"
 	"star/runlog"
-	"star/transport"
+	"star/transport/wire"
 )
 
 // pacer keeps pushes apart that would meet at the servers' link (modes.Stagger): a release says how
@@ -89,7 +89,7 @@ func allTogether(p modes.Plan) bool {
 
 // pace says in releases how long their pushes wait. The delay goes into the release, and the worker
 // keeps to it between its computation and its push.
-func (c *Coordinator) pace(rs []transport.Release) {
+func (c *Coordinator) pace(rs []wire.Release) {
 	p := c.pacer
 	if p == nil || p.took == 0 || c.engine.Plan().Parents != nil {
 		return
@@ -98,7 +98,7 @@ func (c *Coordinator) pace(rs []transport.Release) {
 	together := allTogether(c.engine.Plan())
 	var begun []time.Duration
 	released := func(w int) bool {
-		return slices.ContainsFunc(rs, func(r transport.Release) bool { return int(r.Worker) == w })
+		return slices.ContainsFunc(rs, func(r wire.Release) bool { return int(r.Worker) == w })
 	}
 	for w, q := range c.workers {
 		if a := c.engine.Worker(star.Worker(w)); q != nil && !q.gone && !a.Parked && !a.Waiting && !released(w) && !c.beside(q) && p.begins[w]+p.took > now {
@@ -111,7 +111,7 @@ func (c *Coordinator) pace(rs []transport.Release) {
 	for i, r := range rs {
 		q := c.workers[r.Worker]
 		p.delays[r.Worker], p.begins[r.Worker] = 0, now+time.Duration(p.mean[r.Worker]*float64(time.Second))
-		if q == nil || q.evals || r.Action != transport.Continue || r.Count == 0 || c.beside(q) {
+		if q == nil || q.evals || r.Action != wire.Continue || r.Count == 0 || c.beside(q) {
 			continue
 		}
 		if !p.known(r.Worker) {

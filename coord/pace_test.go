@@ -9,7 +9,7 @@ import (
 	"star/coord/engine"
 	"star/modes"
 	"star/runlog"
-	"star/transport"
+	"star/transport/wire"
 )
 
 // Of three workers that are released at once the second and the third wait, if their times are
@@ -34,7 +34,7 @@ func TestPace(t *testing.T) {
 		co := &Coordinator{arch: servers{}, cfg: Config{Workers: 3, RunLog: runlog.NewWriter(nil)}, timing: timing{begun: time.Now()}, membership: membership{servers: []*peer{{at: "a"}}},
 			applying: applying{engine: engine.NewShards(engine.Config{Plan: p, Workers: 3, Shards: 1, Batch: 1, Limit: 100})}, placing: placing{pacer: newPacer(3), owner: []int{0}}}
 		co.pacer.took = 100 * time.Millisecond
-		var rs []transport.Release
+		var rs []wire.Release
 		for w := range 3 {
 			at := fmt.Sprint("host", w)
 			if c.beside {
@@ -44,7 +44,7 @@ func TestPace(t *testing.T) {
 			for i := range 10 {
 				co.pacer.observe(&star.Record{Worker: star.Worker(w), Compute: time.Second + time.Duration(i%2)*c.jitter})
 			}
-			rs = append(rs, transport.Release{Worker: star.Worker(w), Count: 1})
+			rs = append(rs, wire.Release{Worker: star.Worker(w), Count: 1})
 		}
 		co.pace(rs)
 		var got []time.Duration

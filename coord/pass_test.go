@@ -6,6 +6,7 @@ import (
 
 	"star/modes"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // Each life of a rank has a higher number than those before it, and the coordinator that takes a job over goes on with the key and above all numbers.
@@ -24,7 +25,7 @@ func TestPassesOfLives(t *testing.T) {
 	if first.key == "" || first.key == other.key {
 		t.Fatalf("keys %q and %q", first.key, other.key)
 	}
-	note, err := json.Marshal(Handover{Plan: modes.SSGD(2), Shards: []transport.ShardInfo{{To: 10}}, Owner: []int{0}, Key: first.key})
+	note, err := json.Marshal(Handover{Plan: modes.SSGD(2), Shards: []wire.ShardInfo{{To: 10}}, Owner: []int{0}, Key: first.key})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +39,7 @@ func TestPassesOfLives(t *testing.T) {
 	}
 	last := int64(-1)
 	for i, p := range []string{first.pass(1, 0), first.pass(1, 7), second.pass(1, 8), second.pass(1, 9)} {
-		attempt, ok := transport.CheckPass(first.key, transport.RoleWorker, 1, p)
+		attempt, ok := transport.CheckPass(first.key, wire.RoleWorker, 1, p)
 		if !ok || attempt.Number <= last || attempt.Step != []int64{0, 7, 8, 9}[i] {
 			t.Errorf("pass %d: %v, %+v, after %d", i, ok, attempt, last)
 		}

@@ -10,7 +10,7 @@ import (
 	"star/internal/exitcode"
 	"star/internal/poison"
 	"star/runlog"
-	"star/transport"
+	"star/transport/wire"
 )
 
 // poisonText is for people.
@@ -67,7 +67,7 @@ func (c *Coordinator) poisoned(w star.Worker, step int64, cause poison.Cause, va
 // Whose word it is was checked before (wellFormed). With --poison fatal the error ends the job;
 // else the gradient was left out by whoever has found it, and here it is only counted and written
 // down.
-func (c *Coordinator) toldPoison(p *peer, m transport.Poison) error {
+func (c *Coordinator) toldPoison(p *peer, m wire.Poison) error {
 	cause, ok := poison.Parse(m.Cause)
 	switch {
 	case !ok:
@@ -76,7 +76,7 @@ func (c *Coordinator) toldPoison(p *peer, m transport.Poison) error {
 		return c.drop(p, fmt.Errorf("poison of worker %d, which is not there", m.Worker))
 	case c.cfg.Poison == poison.Off:
 		return nil
-	case p.role == transport.RoleServer:
+	case p.role == wire.RoleServer:
 		if cause != poison.Flipped || m.Shard < 0 {
 			return c.drop(p, fmt.Errorf("poison of the cause %q from a server", m.Cause))
 		}

@@ -11,7 +11,7 @@ import (
 	"star/coord/session"
 	"star/modes"
 	"star/sim"
-	"star/transport"
+	"star/transport/wire"
 )
 
 // trainInParts is train for a plan with a queue: the pace is that of an equal share.
@@ -25,7 +25,7 @@ func (f *fakeWorker) trainInParts() error {
 			switch {
 			case err != nil:
 				return
-			case o.Kind == transport.KindCancel:
+			case o.Kind == wire.KindCancel:
 				stopped.Store(o.Cancel.Step + 1)
 			default:
 				orders <- o
@@ -34,17 +34,17 @@ func (f *fakeWorker) trainInParts() error {
 	}()
 	for o := range orders {
 		r := o.Release
-		if o.Kind != transport.KindRelease {
+		if o.Kind != wire.KindRelease {
 			continue
 		}
-		if r.Action == transport.Stop || f.ask("released", r) {
+		if r.Action == wire.Stop || f.ask("released", r) {
 			return nil
 		}
-		if r.Action != transport.Continue {
+		if r.Action != wire.Continue {
 			n := (r.To - r.From) / 1000
-			session.Say(f.m, transport.EvalResult{Worker: f.rank, Eval: r.Eval, Version: r.Version, LossSum: float64(n), Correct: n / 2, Count: n}, nil)
+			session.Say(f.m, wire.EvalResult{Worker: f.rank, Eval: r.Eval, Version: r.Version, LossSum: float64(n), Correct: n / 2, Count: n}, nil)
 		}
-		if r.Action == transport.Finish {
+		if r.Action == wire.Finish {
 			continue
 		}
 		q := queuer{spans: []Span{{Start: r.Start, Count: r.Count}}}
@@ -59,7 +59,7 @@ func (f *fakeWorker) trainInParts() error {
 				if f.ask("part", r) {
 					return nil
 				}
-				if err := session.Say(f.m, transport.Computed{Worker: f.rank, Version: r.Version, Samples: done}, nil); err != nil {
+				if err := session.Say(f.m, wire.Computed{Worker: f.rank, Version: r.Version, Samples: done}, nil); err != nil {
 					return err
 				}
 			}
@@ -80,7 +80,7 @@ func (f *fakeWorker) trainInParts() error {
 		if f.ask("pushed", r) {
 			return nil
 		}
-		if err := session.Say(f.m, transport.Arrive{Record: star.Record{Worker: f.rank, Step: f.step, Basis: r.Version, Samples: q.done, Loss: 1}}, nil); err != nil {
+		if err := session.Say(f.m, wire.Arrive{Record: star.Record{Worker: f.rank, Step: f.step, Basis: r.Version, Samples: q.done, Loss: 1}}, nil); err != nil {
 			return err
 		}
 		f.step++
@@ -136,7 +136,7 @@ func TestQueueDeaths(t *testing.T) {
 						f := w.worker(i, func(f *fakeWorker) {
 							f.parts, f.pace = true, f.pace*time.Duration(1+i)
 							if i == 1 {
-								f.dies = func(at string, _ transport.Release) bool { return at == phase && f.step == 4 }
+								f.dies = func(at string, _ wire.Release) bool { return at == phase && f.step == 4 }
 							}
 						})
 						if i == 1 {
@@ -184,7 +184,7 @@ func TestSimulatorQueuesTheSame(t *testing.T) {
 		for rank := range n {
 			w.worker(rank, func(f *fakeWorker) {
 				f.parts = true
-				f.dies = func(phase string, r transport.Release) bool {
+				f.dies = func(phase string, r wire.Release) bool {
 					if phase == "released" {
 						f.pace = times.Spend(f.rank, f.step, 0, 1).Compute
 					}

@@ -8,13 +8,13 @@ import (
 
 	"star/coord/session"
 	"star/modes"
-	"star/transport"
+	"star/transport/wire"
 )
 
 // dying is a worker that dies once it is asked for a step in a phase.
 func dying(phase string, step int64) func(*fakeWorker) {
 	return func(f *fakeWorker) {
-		f.dies = func(at string, _ transport.Release) bool { return at == phase && f.step == step }
+		f.dies = func(at string, _ wire.Release) bool { return at == phase && f.step == step }
 	}
 }
 
@@ -93,7 +93,7 @@ func TestReturnRefused(t *testing.T) {
 		if m, err = w.join(hello(1), enrolment); err != nil {
 			t.Fatal(err)
 		}
-		session.Say(m, transport.Leave{Worker: 1, Exit: 143, Reason: "SIGTERM"}, nil)
+		session.Say(m, wire.Leave{Worker: 1, Exit: 143, Reason: "SIGTERM"}, nil)
 		m.Close()
 		time.Sleep(time.Millisecond)
 		second := w.worker(1)

@@ -13,6 +13,7 @@ import (
 	"star/ps/replica"
 	"star/runlog"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // Copies of shards while the job runs: who holds them, what each has said, and which orders wait for
@@ -83,11 +84,11 @@ func (c *Coordinator) places(first bool) []replica.Server {
 
 // viewOf is the message that says who holds a shard. The primary is first, and followers are in
 // order of succession.
-func (c *Coordinator) viewOf(shard int) transport.View {
+func (c *Coordinator) viewOf(shard int) wire.View {
 	v := c.copies.Table.View(shard)
-	m := transport.View{Shard: shard, Term: v.Term, From: c.shards[shard].From, To: c.shards[shard].To}
+	m := wire.View{Shard: shard, Term: v.Term, From: c.shards[shard].From, To: c.shards[shard].To}
 	for _, s := range append([]int{v.Primary}, v.Followers...) {
-		m.Holders = append(m.Holders, transport.Holder{Rank: s, Addr: c.servers[s].hello.Addr})
+		m.Holders = append(m.Holders, wire.Holder{Rank: s, Addr: c.servers[s].hello.Addr})
 	}
 	return m
 }
@@ -119,7 +120,7 @@ func (c *Coordinator) tellView(shard int) {
 
 // tellViews follows the Welcome of a worker.
 func (c *Coordinator) tellViews(p *peer) {
-	if c.copies == nil || p.role != transport.RoleWorker {
+	if c.copies == nil || p.role != wire.RoleWorker {
 		return
 	}
 	for shard := range c.shards {
@@ -155,7 +156,7 @@ func (c *Coordinator) spared(p *peer) bool {
 
 // wholeAt notes that a copy holds a gradient. When every copy does it returns what they say of it,
 // else nil.
-func (c *Coordinator) wholeAt(p *peer, m transport.Stored) []replica.Sum {
+func (c *Coordinator) wholeAt(p *peer, m wire.Stored) []replica.Sum {
 	if c.copies == nil || m.Shard < 0 || m.Shard >= len(c.shards) { // the scheduler says what is wrong
 		return []replica.Sum{{Server: p.rank, Sum2: m.Sum2}}
 	}
@@ -183,7 +184,7 @@ func (c *Coordinator) answersFor(p *peer, shard int) bool {
 }
 
 // held notes that a copy holds firings.
-func (c *Coordinator) held(p *peer, m transport.Held) error {
+func (c *Coordinator) held(p *peer, m wire.Held) error {
 	if c.copies == nil || m.Shard < 0 || m.Shard >= len(c.shards) {
 		return c.drop(p, fmt.Errorf("held of shard %d, which has no copies", m.Shard))
 	}
@@ -212,14 +213,14 @@ func (c *Coordinator) offer(o *engine.Ready) {
 	if o.Fire.Seq > 0 {
 		for _, s := range c.servers {
 			if s != nil && !s.gone && c.follows(s.rank) {
-				c.send(s, func() error { return transport.Send(s.conn, transport.Ahead(o.Fire), o.Metadata) })
+				c.send(s, func() error { return transport.Send(s.conn, wire.Ahead(o.Fire), o.Metadata) })
 			}
 		}
 	}
 }
 
 // keeps has a release wait for those before it. It reports false when there are none.
-func (c *Coordinator) keeps(r transport.Release) bool {
+func (c *Coordinator) keeps(r wire.Release) bool {
 	k := c.copies
 	return k != nil && !k.freeing && k.Keep(r)
 }
@@ -377,12 +378,12 @@ func (c *Coordinator) saveAgain(shard int) {
 		return
 	}
 	if !s.final { // by now the copies are farther
-		c.saved(event{seldom: &seldom{saved: transport.Saved{Shard: shard, ID: s.id, Err: "its server was lost meanwhile; the next checkpoint will be of another one"}}})
+		c.saved(event{seldom: &seldom{saved: wire.Saved{Shard: shard, ID: s.id, Err: "its server was lost meanwhile; the next checkpoint will be of another one"}}})
 		return
 	}
 	p := c.servers[c.owner[shard]] // whatever else it has saved already it says again
 	c.send(p, func() error {
-		return transport.Send(p.conn, transport.Save{Seq: c.engine.State().Seq, Version: s.version, ID: s.id}, nil)
+		return transport.Send(p.conn, wire.Save{Seq: c.engine.State().Seq, Version: s.version, ID: s.id}, nil)
 	})
 }
 
@@ -469,7 +470,7 @@ func (c *Coordinator) unshareCopy() error {
 	to.hello.Shards--
 	s := c.shards[m.shard]
 	c.send(to, func() error {
-		return transport.Send(to.conn, transport.Adopt{Move: m.id, Stage: transport.Forget, Shard: m.shard, Addr: s.Addr, From: s.From, To: s.To}, nil)
+		return transport.Send(to.conn, wire.Adopt{Move: m.id, Stage: wire.Forget, Shard: m.shard, Addr: s.Addr, From: s.From, To: s.To}, nil)
 	})
 	c.endCopy(c.moving.why)
 	if !c.servers[m.from].gone {
@@ -509,11 +510,11 @@ func (c *Coordinator) takeServer(p *peer) error {
 	c.servers[rank] = p
 	c.log.Info("a server takes the place of one that is gone", "server", rank, "addr", p.hello.Addr)
 	c.send(p, func() error {
-		return transport.Send(p.conn, transport.Welcome{Rank: rank, Workers: c.cfg.Workers, Elapsed: c.elapsed(), Term: c.term()}, nil)
+		return transport.Send(p.conn, wire.Welcome{Rank: rank, Workers: c.cfg.Workers, Elapsed: c.elapsed(), Term: c.term()}, nil)
 	})
 	layout, _ := json.Marshal(c.enrolled)
 	c.send(p, func() error {
-		return transport.Send(p.conn, transport.Assign{Of: len(c.shards), Params: c.hello.Params, Workers: c.cfg.Workers, Generation: c.cfg.Generation, Key: c.key}, layout)
+		return transport.Send(p.conn, wire.Assign{Of: len(c.shards), Params: c.hello.Params, Workers: c.cfg.Workers, Generation: c.cfg.Generation, Key: c.key}, layout)
 	})
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"star/ps/replica"
 	"star/runlog"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // Where shards have copies and several processes may coordinate, another process takes both over:
@@ -108,7 +109,7 @@ func (c *Coordinator) returning(p *peer, fresh bool) bool {
 // claimed takes in what a server says that its copies hold: its claims came before. The first of
 // them begins the time that others have to come (absentServers). An error: it has a shard that the
 // job has not.
-func (c *Coordinator) claimed(p *peer, m transport.Standing) error {
+func (c *Coordinator) claimed(p *peer, m wire.Standing) error {
 	for _, s := range m.Shards {
 		if s.Shard >= len(c.shards) {
 			return &Error{exitcode.Disagree, fmt.Sprintf("server %d has shard %d, of %d", p.rank, s.Shard, len(c.shards))}
@@ -258,7 +259,7 @@ func (c *Coordinator) reinstate() (bool, error) {
 
 // forgetExtras has a server that comes back drop the copies that it has and that are not counted on
 // any more.
-func (c *Coordinator) forgetExtras(p *peer, m transport.Standing) {
+func (c *Coordinator) forgetExtras(p *peer, m wire.Standing) {
 	for _, s := range m.Shards {
 		if s.Shard < len(c.shards) && !c.copies.Table.View(s.Shard).Has(p.rank) {
 			c.forgetCopy(p, s.Shard)
@@ -270,6 +271,6 @@ func (c *Coordinator) forgetExtras(p *peer, m transport.Standing) {
 func (c *Coordinator) forgetCopy(p *peer, shard int) {
 	s := c.shards[shard]
 	c.send(p, func() error {
-		return transport.Send(p.conn, transport.Adopt{Move: c.mover.id, Stage: transport.Forget, Shard: shard, Addr: s.Addr, From: s.From, To: s.To}, nil)
+		return transport.Send(p.conn, wire.Adopt{Move: c.mover.id, Stage: wire.Forget, Shard: shard, Addr: s.Addr, From: s.From, To: s.To}, nil)
 	})
 }

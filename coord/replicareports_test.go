@@ -15,7 +15,7 @@ import (
 	"star/internal/exitcode"
 	"star/ps/replica"
 	"star/runlog"
-	"star/transport"
+	"star/transport/wire"
 )
 
 // twice gives the job of live copies: each shard is on both servers.
@@ -34,8 +34,8 @@ func (w *world) stakes(p past, rank int, keeps int64, held [2]int64, after ...ti
 		for _, d := range after {
 			time.Sleep(d)
 		}
-		m, err := session.Join(w.t.Context(), session.MemberConfig{Network: w.net, Addr: "coord", Hello: transport.Hello{
-			Service: transport.ServiceCoord, Role: transport.RoleServer, Job: "job", Rank: rank, Shards: 1, Addr: fmt.Sprintf("s%d", rank), Params: 100}})
+		m, err := session.Join(w.t.Context(), session.MemberConfig{Network: w.net, Addr: "coord", Hello: wire.Hello{
+			Service: wire.ServiceCoord, Role: wire.RoleServer, Job: "job", Rank: rank, Shards: 1, Addr: fmt.Sprintf("s%d", rank), Params: 100}})
 		if err != nil {
 			s.last = err
 			return
@@ -46,15 +46,15 @@ func (w *world) stakes(p past, rank int, keeps int64, held [2]int64, after ...ti
 		defer m.Close()
 		s.copies = map[int]*replica.Copy{}
 		seq := max(held[0], held[1])
-		st := transport.Standing{Term: m.Welcome.Term, Seq: seq, Applied: p.answered(rank)}
+		st := wire.Standing{Term: m.Welcome.Term, Seq: seq, Applied: p.answered(rank)}
 		for shard, last := range held {
 			if last < 0 {
 				continue
 			}
 			c := replica.NewCopy(rank, p.handover.Views[shard], last)
 			s.copies[shard] = &c
-			session.Say(m, transport.Held{Shard: shard, Term: 1, Seq: last}, nil)
-			st.Shards = append(st.Shards, transport.ShardVersion{Shard: shard, Version: last})
+			session.Say(m, wire.Held{Shard: shard, Term: 1, Seq: last}, nil)
+			st.Shards = append(st.Shards, wire.ShardVersion{Shard: shard, Version: last})
 		}
 		var frames []byte
 		for _, f := range p.frames[keeps-1 : seq] {
@@ -210,7 +210,7 @@ func TestCopiesThatCountNoMore(t *testing.T) {
 		a.mu.Lock()
 		forgot := slices.Clone(a.adopts)
 		a.mu.Unlock()
-		if !slices.Contains(forgot, transport.Forget) {
+		if !slices.Contains(forgot, wire.Forget) {
 			t.Errorf("it is told %v, want to forget", forgot)
 		}
 		w.end(fmt.Errorf("enough"))
@@ -274,7 +274,7 @@ func TestServerWithCopiesComesBack(t *testing.T) {
 		again.mu.Lock()
 		told := slices.Clone(again.adopts)
 		again.mu.Unlock()
-		if len(told) < 3 || told[0] != transport.Forget || told[1] != transport.Forget || !slices.Contains(told[2:], transport.Prepare) {
+		if len(told) < 3 || told[0] != wire.Forget || told[1] != wire.Forget || !slices.Contains(told[2:], wire.Prepare) {
 			t.Errorf("it is told %v, want to forget both copies and to prepare for one", told)
 		}
 		if b.term(0) <= 7<<32+1 {

@@ -9,6 +9,7 @@ import (
 
 	"star"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // What a worker's codec has left out of its gradients belongs to a checkpoint as the optimiser's state does. Each worker writes its own file,
@@ -56,7 +57,7 @@ func (c *Coordinator) freeze(id string, version int64, ws []star.Worker) {
 		part := ResidualPart{Worker: w, Weight: weight}
 		c.early.owed[w] = true
 		c.early.parts = append(c.early.parts, part)
-		c.send(p, func() error { return transport.Send(p.conn, transport.Save{Seq: seq, Version: version, ID: id}, nil) })
+		c.send(p, func() error { return transport.Send(p.conn, wire.Save{Seq: seq, Version: version, ID: id}, nil) })
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 
 	"star"
 	"star/coord/session"
-	"star/transport"
+	"star/transport/wire"
 )
 
 // codecWorker is a worker with a codec: what it is told, and how it answers a Save.
@@ -26,7 +26,7 @@ func (k *codecWorker) hears(format string, args ...any) {
 }
 
 // codecWorker joins and plays a worker that answers a Save with answer; false: it dies.
-func (w *world) codecWorker(rank int, answer func(m *session.Member, s transport.Save) bool) *codecWorker {
+func (w *world) codecWorker(rank int, answer func(m *session.Member, s wire.Save) bool) *codecWorker {
 	k := new(codecWorker)
 	w.wg.Go(func() {
 		e, me := enrolment, star.Worker(rank)
@@ -38,7 +38,7 @@ func (w *world) codecWorker(rank int, answer func(m *session.Member, s transport
 		}
 		defer m.Close()
 		m.Beat()
-		session.Say(m, transport.Joined{Worker: me}, nil)
+		session.Say(m, wire.Joined{Worker: me}, nil)
 		step := int64(0)
 		for {
 			o, err := m.Order()
@@ -47,25 +47,25 @@ func (w *world) codecWorker(rank int, answer func(m *session.Member, s transport
 			}
 			r := o.Release
 			switch {
-			case o.Kind == transport.KindSave:
+			case o.Kind == wire.KindSave:
 				k.hears("save %d of %d", o.Save.Seq, o.Save.Version)
 				if !answer(m, o.Save) {
 					return
 				}
 				continue
-			case o.Kind != transport.KindRelease || r.Action == transport.Stop:
+			case o.Kind != wire.KindRelease || r.Action == wire.Stop:
 				return
 			}
 			k.hears("release %d", r.Version)
-			if r.Action != transport.Continue {
-				session.Say(m, transport.EvalResult{Worker: me, Eval: r.Eval, Version: r.Version, Count: 1}, nil)
+			if r.Action != wire.Continue {
+				session.Say(m, wire.EvalResult{Worker: me, Eval: r.Eval, Version: r.Version, Count: 1}, nil)
 			}
-			if r.Action == transport.Finish {
+			if r.Action == wire.Finish {
 				continue
 			}
 			time.Sleep(time.Second + time.Duration(rank)*time.Microsecond)
 			w.stored(me, step)
-			session.Say(m, transport.Arrive{Record: star.Record{Worker: me, Step: step, Basis: r.Version, Samples: r.Count, Loss: 1}}, nil)
+			session.Say(m, wire.Arrive{Record: star.Record{Worker: me, Step: step, Basis: r.Version, Samples: r.Count, Loss: 1}}, nil)
 			step++
 		}
 	})
@@ -73,9 +73,9 @@ func (w *world) codecWorker(rank int, answer func(m *session.Member, s transport
 }
 
 // said is the answer of a worker that has saved.
-func said(desc string, err string) func(m *session.Member, s transport.Save) bool {
-	return func(m *session.Member, s transport.Save) bool {
-		session.Say(m, transport.Saved{Shard: 1, ID: s.ID, Err: err}, []byte(desc))
+func said(desc string, err string) func(m *session.Member, s wire.Save) bool {
+	return func(m *session.Member, s wire.Save) bool {
+		session.Say(m, wire.Saved{Shard: 1, ID: s.ID, Err: err}, []byte(desc))
 		return true
 	}
 }
@@ -117,16 +117,16 @@ func residuals(c Checkpoint) (s string) {
 func TestCheckpointWithoutResiduals(t *testing.T) {
 	for _, c := range []struct {
 		name   string
-		answer func(m *session.Member, s transport.Save) bool
+		answer func(m *session.Member, s wire.Save) bool
 		log    string
 	}{
-		{"silent", func(*session.Member, transport.Save) bool { return true }, "who have not answered"},
+		{"silent", func(*session.Member, wire.Save) bool { return true }, "who have not answered"},
 		{"fails", said("", "no space left"), "no space left"},
 		{"has nothing", said("", ""), ""},
 		{"says no JSON", said("{", ""), ""},
-		{"dies", func(*session.Member, transport.Save) bool { return false }, "a worker is gone"},
-		{"of another checkpoint", func(m *session.Member, s transport.Save) bool {
-			session.Say(m, transport.Saved{Shard: 1, ID: "another"}, []byte(`"it"`))
+		{"dies", func(*session.Member, wire.Save) bool { return false }, "a worker is gone"},
+		{"of another checkpoint", func(m *session.Member, s wire.Save) bool {
+			session.Say(m, wire.Saved{Shard: 1, ID: "another"}, []byte(`"it"`))
 			return true
 		}, "who have not answered"},
 	} {
@@ -163,12 +163,12 @@ func TestRingCheckpointHasResiduals(t *testing.T) {
 	play(t, Config{Workers: 3, Samples: 60, Steps: 99, SaveEvery: 1500 * time.Millisecond, Ring: &RingConfig{Rule: "sgd"}, Save: func(c Checkpoint) (string, error) { all = append(all, c); return c.ID, nil }}, func(w *world) {
 		w.server(0, 0, false)
 		for i := range 3 {
-			w.ringWorker(i, "int8", func(m *session.Member, s transport.Save) bool {
+			w.ringWorker(i, "int8", func(m *session.Member, s wire.Save) bool {
 				desc, shard := fmt.Sprint(10+i), 1
 				if s.Seq == 0 {
 					desc, shard = `"parameters"`, 0
 				}
-				session.Say(m, transport.Saved{Shard: shard, ID: s.ID}, []byte(desc))
+				session.Say(m, wire.Saved{Shard: shard, ID: s.ID}, []byte(desc))
 				return true
 			})
 		}
@@ -194,14 +194,14 @@ func TestRingLosesItsCheckpoint(t *testing.T) {
 				Save: func(c Checkpoint) (string, error) { all = append(all, c); return "in/" + c.ID, nil }}, func(w *world) {
 				w.server(0, 0, false)
 				for i := range 3 {
-					w.ringWorker(i, "int8", func(m *session.Member, s transport.Save) bool {
+					w.ringWorker(i, "int8", func(m *session.Member, s wire.Save) bool {
 						if i == victim {
 							return false
 						}
 						if s.Seq == 0 {
 							time.Sleep(500 * time.Millisecond) // the victim is quicker
 						}
-						session.Say(m, transport.Saved{Shard: min(1, int(s.Seq)), ID: s.ID}, []byte("1"))
+						session.Say(m, wire.Saved{Shard: min(1, int(s.Seq)), ID: s.ID}, []byte("1"))
 						return true
 					})
 				}

@@ -8,6 +8,7 @@ import (
 	"star/internal/exitcode"
 	"star/runlog"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // winding is a job that ends because no worker has anything more to compute. What the last one had in
@@ -27,7 +28,7 @@ func (w *winding) lost(p *peer, why error) error {
 // retire lets a worker go that has nothing more to compute: the loop of its program is over (exit code
 // 0), or the program has failed. The others go on without it. The last one stays until the
 // parameters are saved. An error ends the job.
-func (c *Coordinator) retire(p *peer, m transport.Leave) error {
+func (c *Coordinator) retire(p *peer, m wire.Leave) error {
 	p.retired = m.Exit == 0
 	why := fmt.Errorf("left: %s", m.Reason)
 	if failed(m.Exit) {

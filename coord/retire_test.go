@@ -10,6 +10,7 @@ import (
 	"star/internal/exitcode"
 	"star/modes"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // retiring is a worker that says at a step, with an exit code, that it computes nothing more.
@@ -67,7 +68,7 @@ func TestEveryWorkerRetires(t *testing.T) {
 					}
 					first := w.worker(0, retiring(4, c.first))
 					last := w.worker(1, retiring(at, c.last), func(f *fakeWorker) {
-						f.dies = func(string, transport.Release) bool { return c.hangUp && f.step == 9 }
+						f.dies = func(string, wire.Release) bool { return c.hangUp && f.step == 9 }
 					})
 					w.finished(time.Hour)
 					<-first.gone
@@ -125,8 +126,8 @@ func TestPutAside(t *testing.T) {
 					w.worker(i, func(f *fakeWorker) {
 						deadly := false
 						f.buffers = []float32{1}
-						f.dies = func(phase string, r transport.Release) bool {
-							deadly = r.Action == transport.Continue && r.Start <= 20 && 20 < r.Start+int64(r.Count)
+						f.dies = func(phase string, r wire.Release) bool {
+							deadly = r.Action == wire.Continue && r.Start <= 20 && 20 < r.Start+int64(r.Count)
 							return phase == "computed" && deadly && c.cut
 						}
 						f.retires = func(int64) (int, string) {
@@ -191,9 +192,9 @@ func TestHalt(t *testing.T) {
 		w.server(0, 1, false)
 		w.worker(0)
 		w.worker(1, func(f *fakeWorker) {
-			f.dies = func(phase string, _ transport.Release) bool {
+			f.dies = func(phase string, _ wire.Release) bool {
 				if phase == "arrived" && f.step == 5 {
-					session.Say(f.m, transport.Halt{Worker: 1, Reason: "good enough"}, nil)
+					session.Say(f.m, wire.Halt{Worker: 1, Reason: "good enough"}, nil)
 				}
 				return false
 			}

@@ -13,6 +13,7 @@ import (
 	"star/internal/exitcode"
 	"star/modes"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // A coordinator goes on with a ring by what its members remember: with all that was made, no sample twice, and those who come too late take the parameters
@@ -35,7 +36,7 @@ func TestRingTakeOver(t *testing.T) {
 	first := engine.Unreleased(Progress{}, 4)
 	first.Count = m.Count + 50 // of an earlier leadership, which was longer
 	older, _ := json.Marshal(first)
-	told := []transport.Tally{{Generation: engine.GenerationsOf(1) + 1, Version: 2, Carried: []transport.Gradient{{Worker: 2, Step: m.RiderBatches[0].Span.Start, Weight: 4. / 12}}}}
+	told := []wire.Tally{{Generation: engine.GenerationsOf(1) + 1, Version: 2, Carried: []wire.Gradient{{Worker: 2, Step: m.RiderBatches[0].Span.Start, Weight: 4. / 12}}}}
 	lease := newTestLease(2)
 	play(t, Config{Workers: 4, Steps: 100, Ring: &RingConfig{Rule: "sgd"}, Lease: lease, Handover: &handover, Coordinators: 1}, func(w *world) {
 		w.newest = 2
@@ -118,7 +119,7 @@ func TestRingTakeOverRefuses(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer m.Close()
-		session.Say(m, transport.Joined{Worker: 0}, nil)
+		session.Say(m, wire.Joined{Worker: 0}, nil)
 		w.finished(time.Minute)
 		w.failed(69, "join timeout", "a worker that has the parameters")
 	})
@@ -203,7 +204,7 @@ func ridden(t *testing.T) (engine.Engine, []byte) {
 	r := engine.NewRing(engine.Config{Plan: modes.Ring(3, 2), Workers: 3, Batch: 4, Limit: 100, MaxParams: 100, Ring: new(engine.RingConfig)})
 	r.Begin()
 	for w := range star.Worker(2) {
-		if _, err := r.Tally(transport.Tally{Worker: w, Generation: 1, Version: 1}); err != nil {
+		if _, err := r.Tally(wire.Tally{Worker: w, Generation: 1, Version: 1}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"star"
 	"star/runlog"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // Evaluations and checkpoints. Both are begun by how many samples are applied, or by time (due), go on
@@ -38,7 +39,7 @@ type round struct {
 	averaged bool                 // the average was sent
 	mean     *bufferMean          // nil: the model has no buffers
 	parts    map[star.Worker][2]int64
-	results  map[star.Worker]transport.EvalResult
+	results  map[star.Worker]wire.EvalResult
 }
 
 // tenThousand is the whole test set in Release.From and To.
@@ -108,7 +109,7 @@ func (c *Coordinator) savedAlready() bool {
 // buffers. They hear of it with their next release.
 func (c *Coordinator) startRound(test, final bool) {
 	c.rounds++
-	r := &round{id: c.rounds, test: test, final: final, results: map[star.Worker]transport.EvalResult{},
+	r := &round{id: c.rounds, test: test, final: final, results: map[star.Worker]wire.EvalResult{},
 		expect: map[star.Worker]bool{}, buffered: map[star.Worker]bool{}, parts: map[star.Worker][2]int64{}}
 	var ws []star.Worker
 	for _, w := range c.live() {
@@ -132,13 +133,13 @@ func (c *Coordinator) startRound(test, final bool) {
 
 // mark tells a released worker to evaluate, if it is to. Its part of the test set goes into the
 // release.
-func (c *Coordinator) mark(p *peer, r *transport.Release) {
+func (c *Coordinator) mark(p *peer, r *wire.Release) {
 	if !p.evals || c.round == nil {
 		return
 	}
 	p.evals = false
-	if r.Action == transport.Continue {
-		r.Action = transport.Evaluate
+	if r.Action == wire.Continue {
+		r.Action = wire.Evaluate
 	}
 	part := c.round.parts[r.Worker]
 	r.Eval, r.From, r.To = c.round.id, part[0], part[1]
@@ -188,7 +189,7 @@ func (c *Coordinator) average() {
 // sendAverage tells a worker the average of all buffers, with which it evaluates.
 func (c *Coordinator) sendAverage(p *peer, r *round) {
 	c.send(p, func() error {
-		return transport.Send(p.conn, transport.Buffers{Worker: star.Worker(p.rank), Eval: r.id}, transport.Floats(c.buffers))
+		return transport.Send(p.conn, wire.Buffers{Worker: star.Worker(p.rank), Eval: r.id}, transport.Floats(c.buffers))
 	})
 }
 
@@ -214,7 +215,7 @@ func (c *Coordinator) stalled() bool {
 // evaluated takes the result of one worker. One of another round, or of somebody who was not asked,
 // is passed over. A result before the buffers costs the worker its place: others cannot evaluate
 // without the average.
-func (c *Coordinator) evaluated(p *peer, e transport.EvalResult) error {
+func (c *Coordinator) evaluated(p *peer, e wire.EvalResult) error {
 	r := c.round
 	w := star.Worker(p.rank)
 	if r == nil || e.Eval != r.id || !r.expect[w] {
@@ -316,7 +317,7 @@ const strange = 1e6
 // a finite loss: otherwise nobody can tell who is right.
 func (c *Coordinator) exclude(r *round) {
 	var losses []float64
-	mean := func(e transport.EvalResult) float64 { return math.Abs(e.LossSum) / float64(max(e.Count, 1)) }
+	mean := func(e wire.EvalResult) float64 { return math.Abs(e.LossSum) / float64(max(e.Count, 1)) }
 	for _, e := range r.results {
 		if l := mean(e); l-l == 0 {
 			losses = append(losses, l)
@@ -376,7 +377,7 @@ func (c *Coordinator) evaluateLast(test bool) {
 		if !c.evaluates(w, true) {
 			continue
 		}
-		c.release(transport.Release{Worker: w, Version: c.engine.State().Version, Action: transport.Finish, Pull: len(c.shards) > 0})
+		c.release(wire.Release{Worker: w, Version: c.engine.State().Version, Action: wire.Finish, Pull: len(c.shards) > 0})
 	}
 }
 
@@ -418,7 +419,7 @@ func (c *Coordinator) startSave() {
 	}
 	s.parts = make([]json.RawMessage, s.left)
 	c.save = s
-	m := transport.Save{Seq: cut.Seq, Version: cut.Version, ID: s.id}
+	m := wire.Save{Seq: cut.Seq, Version: cut.Version, ID: s.id}
 	for _, p := range c.servers {
 		if p.hello.Shards > 0 {
 			c.send(p, func() error { return transport.Send(p.conn, m, nil) })

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"star/runlog"
-	"star/transport"
+	"star/transport/wire"
 )
 
 // shifting is what is measured for whoever moves shards while the job runs (Config.Shift).
@@ -22,8 +22,8 @@ type shifting struct {
 
 // hostLoad is what a server says of itself and its host.
 type hostLoad struct {
-	enlist transport.Enlist
-	usage  transport.Usage
+	enlist wire.Enlist
+	usage  wire.Usage
 	heard  bool
 }
 
@@ -61,7 +61,7 @@ type ShiftStatus struct {
 const maxNotes = 8
 
 // kindNote marks an event of whoever moves shards. No frame has it.
-const kindNote transport.Kind = 254
+const kindNote wire.Kind = 254
 
 // Note writes down what was decided on a move, and shows it in the status. It may be called from
 // any goroutine while Run runs. It is an error that the job, or ctx, is over before anybody has

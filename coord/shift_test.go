@@ -7,18 +7,18 @@ import (
 	"time"
 
 	"star/runlog"
-	"star/transport"
+	"star/transport/wire"
 )
 
 // What comes in at a server is measured by each worker's push, from its beginning until that server had it all, and only of workers on other
 // hosts. A shard that has moved begins anew.
 func TestInflow(t *testing.T) {
-	c := &Coordinator{arch: servers{}, cfg: Config{Shift: true, Workers: 2}, membership: membership{hello: transport.Hello{Params: 1000}}, timing: timing{begun: time.Unix(1000, 0)}, placing: placing{owner: []int{0, 1, 1}}}
-	c.shards = []transport.ShardInfo{{Shard: 0, From: 0, To: 500}, {Shard: 1, From: 500, To: 700}, {Shard: 2, From: 700, To: 1000}}
+	c := &Coordinator{arch: servers{}, cfg: Config{Shift: true, Workers: 2}, membership: membership{hello: wire.Hello{Params: 1000}}, timing: timing{begun: time.Unix(1000, 0)}, placing: placing{owner: []int{0, 1, 1}}}
+	c.shards = []wire.ShardInfo{{Shard: 0, From: 0, To: 500}, {Shard: 1, From: 500, To: 700}, {Shard: 2, From: 700, To: 1000}}
 	c.servers = []*peer{{rank: 0, at: "a"}, {rank: 1, at: "b"}, {rank: 2, at: "c"}}
 	c.workers = []*peer{{rank: 0, at: "b"}, {rank: 1, at: "d"}}
 	for _, s := range c.servers[:2] {
-		s.load = hostLoad{heard: true, enlist: transport.Enlist{Host: "host " + s.at, Capacity: transport.Amounts{CPU: 4, In: 1e9}}, usage: transport.Usage{Own: transport.Amounts{CPU: 0.5}, Free: 7}}
+		s.load = hostLoad{heard: true, enlist: wire.Enlist{Host: "host " + s.at, Capacity: wire.Amounts{CPU: 4, In: 1e9}}, usage: wire.Usage{Own: wire.Amounts{CPU: 0.5}, Free: 7}}
 	}
 	push := func(i int, full time.Duration, sent float64) {
 		for w, p := range c.workers {

@@ -10,6 +10,7 @@ import (
 	"star/internal/exitcode"
 	"star/runlog"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // A job that is told to end while it trains is saved first, if that takes no longer than Config.Grace. Either this process is told (Stop), or so
@@ -177,19 +178,19 @@ func (c *Coordinator) collected(now time.Time) bool {
 
 // ignores says whether an event comes too late to change anything: what is saved is to be all that
 // was done.
-func (c *Coordinator) ignores(k transport.Kind) bool {
+func (c *Coordinator) ignores(k wire.Kind) bool {
 	if !c.stopping.still {
 		return false
 	}
-	return slices.Contains([]transport.Kind{transport.KindArrive, transport.KindStored, transport.KindBundle, transport.KindFault}, k)
+	return slices.Contains([]wire.Kind{wire.KindArrive, wire.KindStored, wire.KindBundle, wire.KindFault}, k)
 }
 
 // leaving takes in that a member was told to end. It reports false for one whose good-bye counts at
 // once. That is so for one that ends by itself (an exit code below those of signals), before the
 // training, or without a grace.
-func (c *Coordinator) leaving(p *peer, m transport.Leave) bool {
+func (c *Coordinator) leaving(p *peer, m wire.Leave) bool {
 	begins := c.engine == nil && c.trained() && !c.sharded() // nobody else may have the parameters
-	if m.Exit <= signalled || c.cfg.Grace <= 0 || c.engine == nil && !begins || p.role == transport.RoleValidator || c.isLate(p) {
+	if m.Exit <= signalled || c.cfg.Grace <= 0 || c.engine == nil && !begins || p.role == wire.RoleValidator || c.isLate(p) {
 		return false
 	}
 	if p.leaving.IsZero() {
@@ -244,7 +245,7 @@ func (c *Coordinator) expects(p *peer, now time.Time) bool {
 // last. The others are let go, so that others can come in their places and get the parameters from
 // this one.
 func (c *Coordinator) retains(p *peer) bool {
-	if c.sharded() || c.cfg.Coordinators == 0 || p.role != transport.RoleWorker || !slices.Contains(c.engine.Members(), star.Worker(p.rank)) {
+	if c.sharded() || c.cfg.Coordinators == 0 || p.role != wire.RoleWorker || !slices.Contains(c.engine.Members(), star.Worker(p.rank)) {
 		return false
 	}
 	later := func(o *peer) bool {

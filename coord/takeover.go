@@ -16,6 +16,7 @@ import (
 	"star/ps/replica"
 	"star/runlog"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // A job may have several processes that can coordinate it (package election). One does; when it is gone, another one takes the job over, with
@@ -27,7 +28,7 @@ import (
 //
 //   - The Handover: what hardly ever changes, such as the plan and who has which shard. The coordinators agree on it before it is in force
 //     (LeaderLease.SetNote).
-//   - The Fires that servers have been given (transport.Standing). The last one that any of them has is the end of the history; who lacks
+//   - The Fires that servers have been given (wire.Standing). The last one that any of them has is the end of the history; who lacks
 //     some of them is given them now. All gradients that they name are stored everywhere, because only such are fired.
 //   - The metadata that goes with each Fire: which samples are applied after it, and how far workers have come.
 //
@@ -96,7 +97,7 @@ type Handover struct {
 	Buffers    int64
 	Key        string `json:",omitempty"` // of the passes that workers have; empty: shards want none
 	Enrolment  session.Enrolment
-	Shards     []transport.ShardInfo
+	Shards     []wire.ShardInfo
 	Owner      []int       // by shard: the rank of the server that has it
 	Seats      map[int]int // by rank of a server that has shards: how many
 	End        *Ending     // the job is over; nil: it is not
@@ -171,7 +172,7 @@ func (c *Coordinator) inherit() error {
 	}
 	enrolment := e.Enrolment
 	c.enrolled, c.key = &enrolment, e.Key
-	c.hello = transport.Hello{Model: e.Model, ModelHash: e.ModelHash, Params: e.Params, Buffers: e.Buffers}
+	c.hello = wire.Hello{Model: e.Model, ModelHash: e.ModelHash, Params: e.Params, Buffers: e.Buffers}
 	c.shards, c.owner = e.Shards, e.Owner
 	c.ready = make([]bool, len(e.Shards))
 	for shard, owner := range e.Owner {
@@ -219,13 +220,13 @@ func (c *Coordinator) reseat(p *peer) bool {
 	p.conn.SetPeer(fmt.Sprintf("server %d (%s)", p.rank, p.conn.RemoteAddr()))
 	c.servers[p.rank], p.welcomed = p, true
 	c.send(p, func() error {
-		return transport.Send(p.conn, transport.Welcome{Rank: p.rank, Workers: c.cfg.Workers, Elapsed: c.elapsed(), Term: c.term()}, nil)
+		return transport.Send(p.conn, wire.Welcome{Rank: p.rank, Workers: c.cfg.Workers, Elapsed: c.elapsed(), Term: c.term()}, nil)
 	})
 	if !fresh {
 		p.unsaid = true // until it says how far it has come
 		return true
 	}
-	var own []transport.ShardInfo
+	var own []wire.ShardInfo
 	for i, s := range c.shards {
 		if c.owner[i] == p.rank {
 			own = append(own, s)
@@ -233,7 +234,7 @@ func (c *Coordinator) reseat(p *peer) bool {
 	}
 	layout, _ := json.Marshal(c.enrolled)
 	c.send(p, func() error {
-		return transport.Send(p.conn, transport.Assign{Shards: own, Of: len(c.shards), Params: c.hello.Params, Workers: c.cfg.Workers, Generation: c.cfg.Generation, Key: c.key}, layout)
+		return transport.Send(p.conn, wire.Assign{Shards: own, Of: len(c.shards), Params: c.hello.Params, Workers: c.cfg.Workers, Generation: c.cfg.Generation, Key: c.key}, layout)
 	})
 	if c.settling() && shards > 0 {
 		c.takeover.reports[p.rank] = &failover.Report{}
@@ -253,7 +254,7 @@ func (c *Coordinator) term() int64 { return c.cfg.Lease.Term() }
 // read costs the server its connection; one that contradicts what the coordinator before has left
 // ends the job, with exit code 78 where it has other shards than were noted, 69 where some are
 // missing.
-func (c *Coordinator) stood(p *peer, m transport.Standing, list []byte) error {
+func (c *Coordinator) stood(p *peer, m wire.Standing, list []byte) error {
 	if m.Term != c.term() {
 		return c.drop(p, fmt.Errorf("it stands to a coordinator of term %d, not %d", m.Term, c.term()))
 	}
@@ -271,7 +272,7 @@ func (c *Coordinator) stood(p *peer, m transport.Standing, list []byte) error {
 		if err != nil {
 			return c.drop(p, err)
 		}
-		f, err := transport.ParseFire(header)
+		f, err := wire.ParseFire(header)
 		if err != nil {
 			return c.drop(p, err)
 		}
@@ -369,7 +370,7 @@ func (c *Coordinator) catchUp() error {
 		}
 		for _, f := range fires {
 			c.send(p, func() error {
-				return p.conn.WriteFrame(transport.KindFire, f.Header, f.Metadata, transport.Sum(f.Metadata))
+				return p.conn.WriteFrame(wire.KindFire, f.Header, f.Metadata, transport.Sum(f.Metadata))
 			})
 		}
 	}
@@ -386,7 +387,7 @@ func unrecoverable(err error) error {
 
 // nobody is a server that is gone, or has not come.
 func (c *Coordinator) nobody(rank int) *peer {
-	return &peer{role: transport.RoleServer, rank: rank, hello: transport.Hello{Rank: rank}, gone: true}
+	return &peer{role: wire.RoleServer, rank: rank, hello: wire.Hello{Rank: rank}, gone: true}
 }
 
 // gathered says whether a training that was taken over can go on: everybody who had a part in it is

@@ -20,6 +20,7 @@ import (
 	"star/modes"
 	"star/ps/replica"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // testLease is a lease that the test gives and takes.
@@ -93,9 +94,9 @@ type past struct {
 }
 
 // answered is what a server was told of norms, of 3 and 4.
-func (p *past) answered(rank int) (as []transport.Apply) {
+func (p *past) answered(rank int) (as []wire.Apply) {
 	for seq := p.forgot + 1; seq <= p.told[rank]; seq++ {
-		as = append(as, transport.Apply{Seq: seq, Norm: 5, Factor: 1})
+		as = append(as, wire.Apply{Seq: seq, Norm: 5, Factor: 1})
 	}
 	return as
 }
@@ -165,26 +166,26 @@ func live(rounds, limit int64, change ...func(*engine.Config)) past {
 	p.handover = Handover{
 		Begun: time.Hour - time.Minute, Trains: time.Hour - 50*time.Second, Generation: 3, Limit: limit, Plan: modes.SSGD(2), Workers: []star.Worker{0, 1}, Steps: []int64{0, 0},
 		Model: "m", ModelHash: "cafe", Params: 100, Enrolment: enrolment, Owner: []int{0, 1}, Seats: map[int]int{0: 1, 1: 1},
-		Shards: []transport.ShardInfo{{Shard: 0, Addr: "s0", From: 0, To: 50}, {Shard: 1, Addr: "s1", From: 50, To: 100}},
+		Shards: []wire.ShardInfo{{Shard: 0, Addr: "s0", From: 0, To: 50}, {Shard: 1, Addr: "s1", From: 50, To: 100}},
 	}
 	return p
 }
 
 // stands has a server come that was given the Fires up to seq, and keeps those from keeps on.
-func (w *world) stands(p past, rank int, keeps, seq int64, change ...func(*transport.Standing)) *fakeServer {
+func (w *world) stands(p past, rank int, keeps, seq int64, change ...func(*wire.Standing)) *fakeServer {
 	s := &fakeServer{gone: make(chan struct{}), own: []int{rank}}
 	w.servers = append(w.servers, s)
 	w.wg.Go(func() {
 		defer close(s.gone)
-		m, err := session.Join(w.t.Context(), session.MemberConfig{Network: w.net, Addr: "coord", Hello: transport.Hello{
-			Service: transport.ServiceCoord, Role: transport.RoleServer, Job: "job", Rank: rank, Shards: 1, Addr: "s", Params: 100}})
+		m, err := session.Join(w.t.Context(), session.MemberConfig{Network: w.net, Addr: "coord", Hello: wire.Hello{
+			Service: wire.ServiceCoord, Role: wire.RoleServer, Job: "job", Rank: rank, Shards: 1, Addr: "s", Params: 100}})
 		if err != nil {
 			s.last = err
 			return
 		}
 		s.m = m
 		defer m.Close()
-		st := transport.Standing{Term: m.Welcome.Term, Seq: seq, Shards: []transport.ShardVersion{{Shard: rank, Version: seq}}, Applied: p.answered(rank)}
+		st := wire.Standing{Term: m.Welcome.Term, Seq: seq, Shards: []wire.ShardVersion{{Shard: rank, Version: seq}}, Applied: p.answered(rank)}
 		for _, c := range change {
 			c(&st)
 		}
@@ -224,12 +225,12 @@ func TestTakeOver(t *testing.T) {
 				t.Errorf("the servers were given different fires: %+v, %+v", x[i], y[i])
 			}
 		}
-		var dropped []transport.Gradient
+		var dropped []wire.Gradient
 		for _, f := range x {
 			dropped = append(dropped, f.Dropped...)
 		}
 		for rank := range star.Worker(2) { // what shards may hold of the time before
-			if !slices.ContainsFunc(dropped, func(g transport.Gradient) bool { return g.Worker == rank && g.Step == rounds }) {
+			if !slices.ContainsFunc(dropped, func(g wire.Gradient) bool { return g.Worker == rank && g.Step == rounds }) {
 				t.Errorf("step %d of worker %d is not dropped: %v", rounds, rank, dropped)
 			}
 		}
@@ -369,8 +370,8 @@ func TestTakeOverAtTheEdges(t *testing.T) {
 		p.handover.Trains, p.handover.Workers, p.handover.Steps = 0, nil, nil
 		lease := newTestLease(2)
 		play(t, Config{Workers: 2, Servers: 2, Steps: 5, Lease: lease, Handover: &p.handover}, func(w *world) {
-			w.stands(p, 0, 1, 0, func(s *transport.Standing) { s.Shards[0].Version = -1 }) // waits for Init
-			s := w.server(1, 1, false)                                                     // was not assigned its part yet
+			w.stands(p, 0, 1, 0, func(s *wire.Standing) { s.Shards[0].Version = -1 }) // waits for Init
+			s := w.server(1, 1, false)                                                // was not assigned its part yet
 			a, b := w.worker(0), w.worker(1)
 			synctest.Wait()
 			if !a.m.Welcome.Seed && !b.m.Welcome.Seed {
@@ -435,11 +436,11 @@ func TestTakenOverTwice(t *testing.T) {
 		if a.m.Welcome.Step != rounds+2 || b.m.Welcome.Step != rounds+3 {
 			t.Errorf("workers are welcomed with steps %d and %d, want %d and %d", a.m.Welcome.Step, b.m.Welcome.Step, rounds+2, rounds+3)
 		}
-		var dropped []transport.Gradient
+		var dropped []wire.Gradient
 		for _, f := range s.seen() {
 			dropped = append(dropped, f.Dropped...)
 		}
-		want := []transport.Gradient{{Worker: 0, Step: rounds}, {Worker: 0, Step: rounds + 1}, {Worker: 1, Step: rounds}, {Worker: 1, Step: rounds + 1}, {Worker: 1, Step: rounds + 2}}
+		want := []wire.Gradient{{Worker: 0, Step: rounds}, {Worker: 0, Step: rounds + 1}, {Worker: 1, Step: rounds}, {Worker: 1, Step: rounds + 1}, {Worker: 1, Step: rounds + 2}}
 		if !slices.Equal(dropped, want) {
 			t.Errorf("dropped are %v, want %v", dropped, want)
 		}
@@ -451,21 +452,21 @@ func TestTakenOverTwice(t *testing.T) {
 func TestTakeOverRefuses(t *testing.T) {
 	for name, c := range map[string]struct {
 		keeps, seq int64
-		change     func(*transport.Standing)
+		change     func(*wire.Standing)
 		exit       int
 		words      string
 	}{
 		"nobody knows the last fires": {3, 1, nil, exitcode.Lost, "lacks fire 2"},
-		"a shard without parameters":  {1, 3, func(s *transport.Standing) { s.Shards[0].Version = -1 }, exitcode.Disagree, "shard 1"},
-		"another shard":               {1, 3, func(s *transport.Standing) { s.Shards[0].Shard = 0 }, exitcode.Disagree, "shard 0"},
-		"no shard":                    {1, 3, func(s *transport.Standing) { s.Shards = nil }, exitcode.Lost, "0 of its 1 shards"},
+		"a shard without parameters":  {1, 3, func(s *wire.Standing) { s.Shards[0].Version = -1 }, exitcode.Disagree, "shard 1"},
+		"another shard":               {1, 3, func(s *wire.Standing) { s.Shards[0].Shard = 0 }, exitcode.Disagree, "shard 0"},
+		"no shard":                    {1, 3, func(s *wire.Standing) { s.Shards = nil }, exitcode.Lost, "0 of its 1 shards"},
 		"norms that it cannot answer": {1, 3, nil, exitcode.Disagree, "--clip"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := live(3, 40, func(g *engine.Config) { g.Norm = c.words == "--clip" })
 			play(t, Config{Workers: 2, Servers: 2, Steps: 5, Lease: newTestLease(2), Handover: &p.handover}, func(w *world) {
 				w.stands(p, 0, c.keeps, 3)
-				w.stands(p, 1, 1, c.seq, func(s *transport.Standing) {
+				w.stands(p, 1, 1, c.seq, func(s *wire.Standing) {
 					if c.change != nil {
 						c.change(s)
 					}
@@ -481,8 +482,8 @@ func TestTakeOverRefuses(t *testing.T) {
 func TestFreshServerInATakenJob(t *testing.T) {
 	p := live(3, 40)
 	play(t, Config{Workers: 2, Servers: 2, Steps: 5, Lease: newTestLease(2), Handover: &p.handover}, func(w *world) {
-		_, err := session.Join(w.t.Context(), session.MemberConfig{Network: w.net, Addr: "coord", JoinTimeout: time.Second, Hello: transport.Hello{
-			Service: transport.ServiceCoord, Role: transport.RoleServer, Job: "job", Rank: 1, Shards: 1, Addr: "s"}})
+		_, err := session.Join(w.t.Context(), session.MemberConfig{Network: w.net, Addr: "coord", JoinTimeout: time.Second, Hello: wire.Hello{
+			Service: wire.ServiceCoord, Role: wire.RoleServer, Job: "job", Rank: 1, Shards: 1, Addr: "s"}})
 		if err == nil && w.c.takeover.reports[1] != nil {
 			t.Error("it stands for the shard that it does not have")
 		}
@@ -499,7 +500,7 @@ func TestDeposed(t *testing.T) {
 		"no lease":   func(_ *world, d *testLease) { d.set(gone, nil) },
 		"nobody agrees": func(w *world, d *testLease) {
 			d.set(nil, gone)
-			w.c.post(event{kind: transport.KindControl, seldom: &seldom{control: []string{"mode", "asgd"}, reply: make(chan reply, 1)}})
+			w.c.post(event{kind: wire.KindControl, seldom: &seldom{control: []string{"mode", "asgd"}, reply: make(chan reply, 1)}})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -526,7 +527,7 @@ func TestDeposed(t *testing.T) {
 				if !errors.As(b.last, &lost) || !errors.As(x.err, &lost) {
 					t.Errorf("a server was told %v, a worker %v; want nothing but the end of the connection", b.last, x.err)
 				}
-				conn, _, _, err := transport.Open(w.t.Context(), w.net, "coord", transport.Hello{Service: transport.ServiceCoord, Role: transport.RoleWorker, Job: "job", Rank: 1}, nil)
+				conn, _, _, err := transport.Open(w.t.Context(), w.net, "coord", wire.Hello{Service: wire.ServiceCoord, Role: wire.RoleWorker, Job: "job", Rank: 1}, nil)
 				if elsewhere := new(*transport.ElsewhereError); !errors.As(err, elsewhere) {
 					t.Errorf("who comes afterwards is told %v, %v; want that somebody else coordinates", conn, err)
 				}

@@ -11,6 +11,7 @@ import (
 	"star/coord/session"
 	"star/internal/exitcode"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // A worker that has left before the start keeps nobody out, whatever it was going to train: servers come again, and there is no trace of it.
@@ -65,13 +66,13 @@ func TestStrayThatHasLeft(t *testing.T) {
 }
 
 // trains says that the hash is the model.
-func trains(h transport.Hello, e session.Enrolment) (session.Told, json.RawMessage) {
+func trains(h wire.Hello, e session.Enrolment) (session.Told, json.RawMessage) {
 	return session.Told{Model: h.ModelHash, Dataset: e.Data, Seed: 7}, json.RawMessage(`{"model":"` + h.ModelHash + `"}`)
 }
 
 // Workers that were told what the servers were told are let in, whoever came before; those that were told something else are not.
 func TestWorkersThatAreVouchedFor(t *testing.T) {
-	fits := func(h transport.Hello, e session.Enrolment) (bool, error) {
+	fits := func(h wire.Hello, e session.Enrolment) (bool, error) {
 		if e.Told == nil {
 			return false, nil
 		}

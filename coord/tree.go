@@ -10,11 +10,12 @@ import (
 	"star/modes"
 	"star/runlog"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // branch tells a worker its place in a tree. The engine knows ranks only; the parent's address is
 // added here.
-func (c *Coordinator) branch(m transport.Branch) {
+func (c *Coordinator) branch(m wire.Branch) {
 	p := c.workers[m.Worker]
 	if p == nil || p.gone {
 		return
@@ -29,7 +30,7 @@ func (c *Coordinator) branch(m transport.Branch) {
 
 // detach tells a worker that a gradient goes another way. A worker whose own gradient it is pushes
 // it now, so the time in which shards must hold it begins anew.
-func (c *Coordinator) detach(d engine.To[transport.Detach]) {
+func (c *Coordinator) detach(d engine.To[wire.Detach]) {
 	p := c.workers[d.Worker]
 	if p == nil || p.gone {
 		return

@@ -10,7 +10,7 @@ import (
 	"star"
 	"star/coord/engine"
 	"star/modes"
-	"star/transport"
+	"star/transport/wire"
 )
 
 // What an automatic tree goes by: the computation, not the transfers; of the slowest where
@@ -27,10 +27,10 @@ func TestTreeLoad(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		co := &Coordinator{arch: servers{}, cfg: Config{Workers: 3, Tree: modes.TreeRule{Capacity: 1}}, membership: membership{hello: transport.Hello{Params: 1000}},
+		co := &Coordinator{arch: servers{}, cfg: Config{Workers: 3, Tree: modes.TreeRule{Capacity: 1}}, membership: membership{hello: wire.Hello{Params: 1000}},
 			applying: applying{engine: engine.NewShards(engine.Config{Plan: p, Workers: 3, Shards: 1, Batch: 1, Limit: 1, Reachable: []bool{true, true, false}})}}
 		for w := range 3 {
-			co.workers = append(co.workers, &peer{rank: w, hello: transport.Hello{Host: fmt.Sprint("host", w)}, at: fmt.Sprint("host", w)})
+			co.workers = append(co.workers, &peer{rank: w, hello: wire.Hello{Host: fmt.Sprint("host", w)}, at: fmt.Sprint("host", w)})
 		}
 		a := newAutoTree(modes.TreeRule{Capacity: 1}, 3)
 		for i := range enough {

@@ -6,13 +6,14 @@ import (
 	"star/coord/failover"
 	"star/internal/exitcode"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // undecided begins to wait for the norms of Fires that are decided anew
 // (failover.History.Undecided), and returns the Applys that some servers were given and others were
 // not. late is by rank of the server. here has the reports of those that stand to us; nil: that one
 // is not needed.
-func (c *Coordinator) undecided(here []*failover.Report) (late map[int][]transport.Apply, err error) {
+func (c *Coordinator) undecided(here []*failover.Report) (late map[int][]wire.Apply, err error) {
 	anew, late := c.takeover.history.Undecided(here)
 	for _, f := range anew {
 		if !c.cfg.Norm {
@@ -25,7 +26,7 @@ func (c *Coordinator) undecided(here []*failover.Report) (late map[int][]transpo
 
 // decide passes on what some were told, and counts the norms that were said too early. Errors are
 // those of norm.
-func (c *Coordinator) decide(late map[int][]transport.Apply) error {
+func (c *Coordinator) decide(late map[int][]wire.Apply) error {
 	for rank, as := range late {
 		p := c.servers[rank]
 		for _, a := range as {

@@ -10,6 +10,7 @@ import (
 	"star/internal/exitcode"
 	"star/runlog"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // Validation is how updates are held against a validation gradient.
@@ -108,7 +109,7 @@ func (c *Coordinator) welcomeValidator() {
 		version = c.engine.State().Version
 	}
 	c.send(p, func() error {
-		return transport.Send(p.conn, transport.Welcome{
+		return transport.Send(p.conn, wire.Welcome{
 			Rank: p.rank, Workers: c.cfg.Workers, Generation: c.cfg.Generation, Version: version, Step: step, Shards: c.shards, Elapsed: c.elapsed(), Pass: c.pass(p.rank, step),
 		}, nil)
 	})
@@ -119,7 +120,7 @@ func (c *Coordinator) welcomeValidator() {
 // another one.
 func (c *Coordinator) fromValidator(p *peer, e event) error {
 	switch {
-	case e.kind == transport.KindJoined && p.welcomed && !c.checks.joined:
+	case e.kind == wire.KindJoined && p.welcomed && !c.checks.joined:
 		c.checks.joined = true
 		if c.engine == nil {
 			c.tryStart()
@@ -164,7 +165,7 @@ func (c *Coordinator) validate() {
 	v.busy, v.received, v.basis = true, 0, c.engine.State().Version
 	v.stored, v.left = make([]bool, len(c.shards)), len(c.shards)
 	c.send(v.peer, func() error {
-		return transport.Send(v.peer.conn, transport.Release{Worker: star.Worker(v.peer.rank), Version: v.basis, Pull: true}, nil)
+		return transport.Send(v.peer.conn, wire.Release{Worker: star.Worker(v.peer.rank), Version: v.basis, Pull: true}, nil)
 	})
 }
 
@@ -182,7 +183,7 @@ func (c *Coordinator) received(n int) {
 
 // referred notes that a shard holds the validator's gradient. When all do, they use it. One of an
 // earlier attempt, or that is told twice, changes nothing.
-func (c *Coordinator) referred(m transport.Stored) error {
+func (c *Coordinator) referred(m wire.Stored) error {
 	v := &c.checks
 	if !v.busy || m.Step != v.step || m.Shard < 0 || m.Shard >= len(v.stored) || v.stored[m.Shard] {
 		return nil
@@ -209,7 +210,7 @@ func (c *Coordinator) referred(m transport.Stored) error {
 // kept by shard and added in that order, so that the sum does not depend on who spoke first; the
 // reference's norm is summed without rounding. An error: the server was started for another
 // baseline.
-func (n *normSum) hold(m transport.Norm, payload *[]byte, shards int) error {
+func (n *normSum) hold(m wire.Norm, payload *[]byte, shards int) error {
 	b := *payload
 	if len(b) != 2*exactsum.SquaresLen || m.Shard < 0 || m.Shard >= shards {
 		return fmt.Errorf("norm of shard %d with %d bytes, expected %d: give every star-ps the same --baseline", m.Shard, len(b), 2*exactsum.SquaresLen)

@@ -10,6 +10,7 @@ import (
 	"star/internal/exitcode"
 	"star/modes"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // fakeValidator answers every release, until it has answered so many.
@@ -21,9 +22,9 @@ type fakeValidator struct {
 	err   error
 }
 
-func validatorHello() transport.Hello {
+func validatorHello() wire.Hello {
 	h := hello(-1)
-	h.Role = transport.RoleValidator
+	h.Role = wire.RoleValidator
 	return h
 }
 
@@ -41,10 +42,10 @@ func (w *world) validator(after int, pace time.Duration) *fakeValidator {
 		defer m.Close()
 		m.Beat()
 		step := m.Welcome.Step
-		session.Say(m, transport.Joined{Worker: 2}, nil)
+		session.Say(m, wire.Joined{Worker: 2}, nil)
 		for n := 0; ; n++ {
 			r, err := m.Next()
-			if err != nil || r.Action == transport.Stop || n == after {
+			if err != nil || r.Action == wire.Stop || n == after {
 				v.err = err
 				return
 			}
@@ -205,7 +206,7 @@ func TestValidatorIsLostAtFirst(t *testing.T) {
 func TestValidatorsRefused(t *testing.T) {
 	var seen []Evidence
 	validated(t, &seen, func(w *world, s *fakeServer) {
-		join := func(change func(*transport.Hello)) error {
+		join := func(change func(*wire.Hello)) error {
 			h := validatorHello()
 			change(&h)
 			m, err := session.Join(w.t.Context(), session.MemberConfig{Network: w.net, Addr: "coord", Hello: h, DeadAfter: time.Minute})
@@ -216,17 +217,17 @@ func TestValidatorsRefused(t *testing.T) {
 		}
 		w.worker(0)
 		time.Sleep(time.Second)
-		if err := join(func(*transport.Hello) {}); err != nil {
+		if err := join(func(*wire.Hello) {}); err != nil {
 			t.Error(err)
 		}
 		time.Sleep(time.Second)
 		var no *transport.RejectError
-		if err := join(func(h *transport.Hello) { h.ModelHash = "beef" }); !errors.As(err, &no) || no.Exit != exitcode.Disagree {
+		if err := join(func(h *wire.Hello) { h.ModelHash = "beef" }); !errors.As(err, &no) || no.Exit != exitcode.Disagree {
 			t.Errorf("another model: %v", err)
 		}
 		time.Sleep(time.Second)
 		v := w.validator(-1, time.Second)
-		if err := join(func(*transport.Hello) {}); !errors.As(err, &no) || no.Exit != exitcode.Usage {
+		if err := join(func(*wire.Hello) {}); !errors.As(err, &no) || no.Exit != exitcode.Usage {
 			t.Errorf("a second one: %v", err)
 		}
 		w.worker(1)

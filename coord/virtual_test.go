@@ -13,7 +13,7 @@ import (
 	"star/modes"
 	"star/runlog"
 	"star/sim"
-	"star/transport"
+	"star/transport/wire"
 )
 
 // atVersion changes the plan behind an update. It pilots real jobs, on fake time or not, and simulated ones.
@@ -122,7 +122,7 @@ func TestSimulatorFiresTheSame(t *testing.T) {
 				w.server(0, 2, false)
 				for rank := range n {
 					w.worker(rank, func(f *fakeWorker) {
-						f.dies = func(phase string, _ transport.Release) bool {
+						f.dies = func(phase string, _ wire.Release) bool {
 							if phase == "released" {
 								f.pace = times.Spend(f.rank, f.step, 0, 1).Compute
 							}

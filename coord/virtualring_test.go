@@ -13,7 +13,7 @@ import (
 	"star/coord/session"
 	"star/modes"
 	"star/sim"
-	"star/transport"
+	"star/transport/wire"
 )
 
 // pool plays the workers of a ring on fake time, in one goroutine: they compute as long as times says, part by part where they are told to (of a queue: until it is empty), exchange when all
@@ -31,14 +31,14 @@ type pooled struct {
 	m           *session.Member
 	rank        star.Worker
 	queue       []session.Order
-	ring        transport.Ring
+	ring        wire.Ring
 	version     int64
 	state       string // idle, forms, computes, waits, adds
-	rel         transport.Release
+	rel         wire.Release
 	step, ticks int64
 	done, life  int
 	closed      bool
-	brought     map[star.Worker]transport.Release
+	brought     map[star.Worker]wire.Release
 }
 
 const poolBytes = 1 << 20
@@ -51,7 +51,7 @@ func newPool(w *world, times sim.Times, n int) {
 	var joined sync.WaitGroup
 	joined.Add(n)
 	for rank := range n {
-		x := &pooled{rank: star.Worker(rank), state: "idle", brought: map[star.Worker]transport.Release{}}
+		x := &pooled{rank: star.Worker(rank), state: "idle", brought: map[star.Worker]wire.Release{}}
 		p.ws = append(p.ws, x)
 		w.wg.Go(func() {
 			h, e := hello(rank), enrolment
@@ -65,13 +65,13 @@ func newPool(w *world, times sim.Times, n int) {
 				return
 			}
 			m.Beat()
-			session.Say(m, transport.Joined{Worker: x.rank}, nil)
+			session.Say(m, wire.Joined{Worker: x.rank}, nil)
 			for over := false; !over; {
 				o, err := m.Order()
 				if err != nil {
 					w.t.Errorf("worker %d: %v", rank, err)
 				}
-				over = err != nil || o.Kind == transport.KindRelease && o.Release.Action == transport.Stop
+				over = err != nil || o.Kind == wire.KindRelease && o.Release.Action == wire.Stop
 				last := over
 				p.does <- func() {
 					if last {
@@ -97,12 +97,12 @@ func newPool(w *world, times sim.Times, n int) {
 
 func (p *pool) hears(x *pooled, o session.Order) {
 	switch {
-	case o.Kind == transport.KindClose:
+	case o.Kind == wire.KindClose:
 		if x.rel.Version == o.Close.Version && (x.state == "computes" || x.state == "waits") {
 			x.closed = true
 			p.exchange(x.ring, x.rel.Version)
 		}
-	case o.Kind == transport.KindRing && o.Ring.Now:
+	case o.Kind == wire.KindRing && o.Ring.Now:
 		p.w.t.Errorf("worker %d is told of a ring that failed", x.rank)
 	default:
 		x.queue = append(x.queue, o)
@@ -114,13 +114,13 @@ func (p *pool) goOn(x *pooled) {
 		o := x.queue[0]
 		x.queue = x.queue[1:]
 		switch member := slices.Contains(x.ring.Members, x.rank); {
-		case o.Kind == transport.KindRing:
+		case o.Kind == wire.KindRing:
 			if x.ring = o.Ring; slices.Contains(x.ring.Members, x.rank) {
 				x.state = "forms"
 				p.form(x.ring)
 			}
-		case o.Release.Action == transport.Finish:
-			session.Say(x.m, transport.EvalResult{Worker: x.rank, Eval: o.Release.Eval, Version: x.version, Count: 1}, nil)
+		case o.Release.Action == wire.Finish:
+			session.Say(x.m, wire.EvalResult{Worker: x.rank, Eval: o.Release.Eval, Version: x.version, Count: 1}, nil)
 		case !member && o.Release.Start == x.rel.Start && x.done > 0:
 			p.bring(x) // the same gradient, to another parent
 		default:
@@ -131,7 +131,7 @@ func (p *pool) goOn(x *pooled) {
 	}
 }
 
-func (p *pool) form(r transport.Ring) {
+func (p *pool) form(r wire.Ring) {
 	version := int64(0)
 	for _, w := range r.Members {
 		if x := p.ws[w]; x.state != "forms" || x.ring.Generation != r.Generation {
@@ -141,7 +141,7 @@ func (p *pool) form(r transport.Ring) {
 	}
 	for _, w := range r.Members {
 		p.ws[w].state, p.ws[w].version = "idle", version
-		session.Say(p.ws[w].m, transport.Formed{Worker: w, Generation: r.Generation, Version: version}, nil)
+		session.Say(p.ws[w].m, wire.Formed{Worker: w, Generation: r.Generation, Version: version}, nil)
 	}
 }
 
@@ -167,7 +167,7 @@ func (p *pool) compute(x *pooled) {
 					return
 				}
 				if x.rel.Part > 0 {
-					session.Say(x.m, transport.Computed{Worker: x.rank, Generation: x.ring.Generation, Version: x.rel.Version, Samples: x.done}, nil)
+					session.Say(x.m, wire.Computed{Worker: x.rank, Generation: x.ring.Generation, Version: x.rel.Version, Samples: x.done}, nil)
 				}
 				next()
 			}
@@ -177,7 +177,7 @@ func (p *pool) compute(x *pooled) {
 }
 
 // partEnds are how many samples a worker has after each part of what it was released with.
-func partEnds(rel transport.Release) (ends []int) {
+func partEnds(rel wire.Release) (ends []int) {
 	if rel.Part == 0 {
 		k := max(1, min(rel.Micro, rel.Count)) // parts end at i·n/k
 		for i := range k {
@@ -186,7 +186,7 @@ func partEnds(rel transport.Release) (ends []int) {
 		return ends
 	}
 	done := 0
-	for _, s := range append([]transport.Piece{{Start: rel.Start, Count: rel.Count}}, rel.More...) {
+	for _, s := range append([]wire.Piece{{Start: rel.Start, Count: rel.Count}}, rel.More...) {
 		for at := rel.Part; at < s.Count; at += rel.Part {
 			ends = append(ends, done+at)
 		}
@@ -199,14 +199,14 @@ func partEnds(rel transport.Release) (ends []int) {
 func (p *pool) computed(x *pooled) {
 	if !slices.Contains(x.ring.Members, x.rank) {
 		x.state = "idle"
-		session.Say(x.m, transport.Arrive{Record: star.Record{Worker: x.rank, Step: x.step, Basis: x.rel.Version, Samples: x.done, Loss: 1}}, nil)
+		session.Say(x.m, wire.Arrive{Record: star.Record{Worker: x.rank, Step: x.step, Basis: x.rel.Version, Samples: x.done, Loss: 1}}, nil)
 		x.step++
 		p.bring(x)
 		return
 	}
 	x.state = "waits"
 	if x.rel.Micro > 0 {
-		session.Say(x.m, transport.Computed{Worker: x.rank, Generation: x.ring.Generation, Version: x.rel.Version, Samples: x.done}, nil)
+		session.Say(x.m, wire.Computed{Worker: x.rank, Generation: x.ring.Generation, Version: x.rel.Version, Samples: x.done}, nil)
 	}
 	p.exchange(x.ring, x.rel.Version)
 }
@@ -219,14 +219,14 @@ func (p *pool) bring(x *pooled) {
 	}
 }
 
-func (p *pool) exchange(r transport.Ring, version int64) {
+func (p *pool) exchange(r wire.Ring, version int64) {
 	for _, w := range r.Members {
 		x := p.ws[w]
 		if x.state != "waits" || x.rel.Version != version || x.rel.Micro > 0 && !x.closed {
 			return
 		}
 	}
-	var carried []transport.Gradient
+	var carried []wire.Gradient
 	var drawn []int // from the queue, by member
 	for _, w := range r.Members {
 		x := p.ws[w]
@@ -236,7 +236,7 @@ func (p *pool) exchange(r transport.Ring, version int64) {
 		}
 		for _, rider := range r.Riders {
 			if rel, ok := x.brought[rider.Worker]; ok {
-				carried = append(carried, transport.Gradient{Worker: rider.Worker, Step: rel.Start, Weight: float32(rel.Count) / float32(r.Of)})
+				carried = append(carried, wire.Gradient{Worker: rider.Worker, Step: rel.Start, Weight: float32(rel.Count) / float32(r.Of)})
 				delete(x.brought, rider.Worker)
 			}
 		}
@@ -247,10 +247,10 @@ func (p *pool) exchange(r transport.Ring, version int64) {
 				x := p.ws[w]
 				x.state, x.version = "idle", version+1
 				if x.done > 0 {
-					session.Say(x.m, transport.Arrive{Record: star.Record{Worker: w, Step: x.step, Basis: version, Samples: x.done, Loss: 1}}, nil)
+					session.Say(x.m, wire.Arrive{Record: star.Record{Worker: w, Step: x.step, Basis: version, Samples: x.done, Loss: 1}}, nil)
 					x.step++
 				}
-				session.Say(x.m, transport.Tally{Worker: w, Generation: r.Generation, Version: x.version, Carried: carried, Samples: drawn}, nil)
+				session.Say(x.m, wire.Tally{Worker: w, Generation: r.Generation, Version: x.version, Carried: carried, Samples: drawn}, nil)
 			}
 		}
 	})

@@ -10,6 +10,7 @@ import (
 	"star/coord/session"
 	"star/internal/exitcode"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // What only time shows: members that are silent, gradients that do not come although their workers
@@ -118,7 +119,7 @@ func (c *Coordinator) pingServers(now time.Time) {
 	c.pinged = now
 	for _, p := range c.servers { // those without shards too: they wait for our word
 		if !p.gone {
-			c.send(p, func() error { return transport.Send(p.conn, transport.Ping{Sent: now.UnixNano()}, nil) })
+			c.send(p, func() error { return transport.Send(p.conn, wire.Ping{Sent: now.UnixNano()}, nil) })
 		}
 	}
 }
@@ -130,13 +131,13 @@ func (c *Coordinator) judge(p *peer, now time.Time) error {
 	if p == nil || p.gone || !p.welcomed {
 		return nil
 	}
-	if p.role == transport.RoleServer && (c.engine == nil && !(c.trained() && c.assigned) || p.hello.Shards == 0) {
+	if p.role == wire.RoleServer && (c.engine == nil && !(c.trained() && c.assigned) || p.hello.Shards == 0) {
 		return nil // reads its checkpoint, or has no part in the job
 	}
 	var why error
 	if now.Sub(p.heard) > c.cfg.DeadAfter {
 		why = fmt.Errorf("not heard of for %v (--dead-after)", c.cfg.DeadAfter)
-	} else if p.role == transport.RoleWorker && c.engine != nil && !c.isLate(p) {
+	} else if p.role == wire.RoleWorker && c.engine != nil && !c.isLate(p) {
 		w := star.Worker(p.rank)
 		if lack := c.engine.Owes(w); lack != nil && now.Sub(p.pushed) > c.storeTimeout() {
 			why = fmt.Errorf("said %v ago that it had pushed the gradient of step %d, but shards %v do not hold it",
@@ -161,7 +162,7 @@ func (c *Coordinator) storeTimeout() time.Duration {
 
 // what is the peer's role in words.
 func (p *peer) what() string {
-	if p.role == transport.RoleServer {
+	if p.role == wire.RoleServer {
 		return "server"
 	}
 	return p.role

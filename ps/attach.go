@@ -8,10 +8,11 @@ import (
 
 	"star/ps/replica"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // Where several processes may coordinate a job, the shards outlive their coordinator: the server looks for the next one and says how
-// far it has come (transport.Standing), and its shards go on as if nothing had been.
+// far it has come (wire.Standing), and its shards go on as if nothing had been.
 //
 // That two coordinators are never both heeded rests on this file. A server has one connection to a coordinator, and what does not come over it
 // is not heard. It turns to another one only when that connection is closed; and never to one with a lower term than it has
@@ -38,8 +39,8 @@ func (e *lostError) Unwrap() error { return e.err }
 type history struct {
 	seq     int64 // of the last Fire
 	frames  [][]byte
-	next    int               // the oldest, when it is full
-	applied []transport.Apply // the oldest first, at least as many as answers returns
+	next    int          // the oldest, when it is full
+	applied []wire.Apply // the oldest first, at least as many as answers returns
 }
 
 // historyBytes bounds the payload of a Standing: a frame of the protocol has room for it.
@@ -52,7 +53,7 @@ func newHistory(workers, store int) *history {
 }
 
 // apply keeps an Apply.
-func (p *history) apply(m transport.Apply) {
+func (p *history) apply(m wire.Apply) {
 	if most := p.most(); len(p.applied) == 2*most {
 		p.applied = append(p.applied[:0], p.applied[most:]...)
 	}
@@ -60,9 +61,9 @@ func (p *history) apply(m transport.Apply) {
 }
 
 // answers is the last Applys, as many as there are Fires at most.
-func (p *history) answers() []transport.Apply { return p.applied[max(0, len(p.applied)-p.most()):] }
+func (p *history) answers() []wire.Apply { return p.applied[max(0, len(p.applied)-p.most()):] }
 
-func (p *history) most() int { return min(cap(p.frames), transport.MaxApplied) }
+func (p *history) most() int { return min(cap(p.frames), wire.MaxApplied) }
 
 // add keeps a Fire. It copies both.
 func (p *history) add(seq int64, header, payload []byte) {
@@ -95,12 +96,12 @@ func (p *history) at(i int) []byte { return p.frames[(p.next+i)%len(p.frames)] }
 
 // ordered notes what the coordinator has said, before it is passed on. It reads the payload.
 func (s *Server) ordered(coord transport.Conn, f transport.Frame) error {
-	if f.Kind == transport.KindApply && s.past != nil {
-		if m, err := transport.ParseApply(f.Header); err == nil { // else the listener says so
+	if f.Kind == wire.KindApply && s.past != nil {
+		if m, err := wire.ParseApply(f.Header); err == nil { // else the listener says so
 			s.past.apply(m)
 		}
 	}
-	if f.Kind != transport.KindFire && f.Kind != transport.KindAhead || s.past == nil {
+	if f.Kind != wire.KindFire && f.Kind != wire.KindAhead || s.past == nil {
 		if f.Size > 0 {
 			return coord.Discard()
 		}
@@ -115,7 +116,7 @@ func (s *Server) ordered(coord transport.Conn, f transport.Frame) error {
 		}
 	}
 	parse := s.peek.Parse
-	if f.Kind == transport.KindAhead {
+	if f.Kind == wire.KindAhead {
 		parse = s.peek.ParseAhead
 	}
 	if parse(f.Header) == nil && s.peek.Seq > s.past.seq { // else the listener says so, or it was an Ahead before
@@ -130,9 +131,9 @@ func (s *Server) attach(coord transport.Conn, term int64) error {
 		return fmt.Errorf("ps: the coordinator at %s has term %d, but one of term %d was here already", coord.Peer(), term, s.term)
 	}
 	claims := s.claims(term)
-	m := transport.Standing{Term: term, Seq: s.past.seq, Applied: s.past.answers()}
+	m := wire.Standing{Term: term, Seq: s.past.seq, Applied: s.past.answers()}
 	for h := range s.serving {
-		m.Shards = append(m.Shards, transport.ShardVersion{Shard: h.info.Shard, Version: h.version.Load()})
+		m.Shards = append(m.Shards, wire.ShardVersion{Shard: h.info.Shard, Version: h.version.Load()})
 	}
 	if err := s.stand(coord, m, claims); err != nil {
 		return err
@@ -144,14 +145,14 @@ func (s *Server) attach(coord transport.Conn, term int64) error {
 }
 
 // stand says how far this server has come. From then on its shards talk to coord.
-func (s *Server) stand(coord transport.Conn, m transport.Standing, claims []replica.Claim) error {
+func (s *Server) stand(coord transport.Conn, m wire.Standing, claims []replica.Claim) error {
 	s.coord.lock <- struct{}{}
 	defer func() { <-s.coord.lock }()
 	if err := coord.SetWriteDeadline(time.Now().Add(s.patience(historyBytes))); err != nil {
 		return err
 	}
 	for _, c := range claims {
-		if err := transport.Send(coord, transport.Held{Shard: c.Shard, Term: c.View.Term, Seq: c.Seq}, nil); err != nil {
+		if err := transport.Send(coord, wire.Held{Shard: c.Shard, Term: c.View.Term, Seq: c.Seq}, nil); err != nil {
 			return err
 		}
 	}

@@ -12,6 +12,7 @@ import (
 
 	"star"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // successors are coordinators that take over one after the other.
@@ -65,16 +66,16 @@ func next(t *testing.T, c transport.Conn) (transport.Frame, []byte) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if f.Kind != transport.KindStored {
+		if f.Kind != wire.KindStored {
 			return f, b
 		}
 	}
 }
 
-func standing(t *testing.T, c transport.Conn) (m transport.Standing, fires []transport.Fire, notes []string) {
+func standing(t *testing.T, c transport.Conn) (m wire.Standing, fires []wire.Fire, notes []string) {
 	t.Helper()
 	f, list := next(t, c)
-	m, err := transport.ParseStanding(f.Header)
+	m, err := wire.ParseStanding(f.Header)
 	if err != nil {
 		t.Fatalf("the first frame is %v: %v", f.Kind, err)
 	}
@@ -83,7 +84,7 @@ func standing(t *testing.T, c transport.Conn) (m transport.Standing, fires []tra
 		if err != nil {
 			t.Fatal(err)
 		}
-		fire, err := transport.ParseFire(header)
+		fire, err := wire.ParseFire(header)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -138,7 +139,7 @@ func TestAnotherCoordinator(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range j.shards {
-			if f, _ := next(t, j.coord); f.Kind != transport.KindReady {
+			if f, _ := next(t, j.coord); f.Kind != wire.KindReady {
 				t.Fatalf("%v, want ready", f.Kind)
 			}
 		}
@@ -148,15 +149,15 @@ func TestAnotherCoordinator(t *testing.T) {
 			}
 			synctest.Wait()
 		}
-		fire := func(c transport.Conn, seq int64, note string, used ...transport.Gradient) {
-			m := transport.Fire{Seq: seq, Version: seq, Gradients: used}
+		fire := func(c transport.Conn, seq int64, note string, used ...wire.Gradient) {
+			m := wire.Fire{Seq: seq, Version: seq, Gradients: used}
 			c.SetWriteDeadline(time.Now().Add(time.Second))
 			if err := transport.Send(c, m, []byte(note)); err != nil {
 				t.Fatal(err)
 			}
 		}
 		push(a, 0, 0)
-		fire(j.coord, 1, "one", transport.Gradient{Worker: 0, Step: 0, Weight: 1})
+		fire(j.coord, 1, "one", wire.Gradient{Worker: 0, Step: 0, Weight: 1})
 		if v, err := a.Wait(t.Context(), 1); err != nil || v != 1 {
 			t.Fatalf("version %d, %v", v, err)
 		}
@@ -179,10 +180,10 @@ func TestAnotherCoordinator(t *testing.T) {
 		if _, err := a.Pull(t.Context(), 1); err != nil {
 			t.Fatal(err)
 		}
-		transport.Send(second, transport.Fire{Seq: 2, Version: 1, Dropped: []transport.Gradient{{Worker: 0, Step: 1}}, Quiet: []star.Worker{0}}, nil)
+		transport.Send(second, wire.Fire{Seq: 2, Version: 1, Dropped: []wire.Gradient{{Worker: 0, Step: 1}}, Quiet: []star.Worker{0}}, nil)
 		push(a, 2, 1)
 		second.SetWriteDeadline(time.Now().Add(time.Second))
-		if err := transport.Send(second, transport.Fire{Seq: 3, Version: 2, Gradients: []transport.Gradient{{Worker: 0, Step: 2, Weight: 1}}}, []byte("three")); err != nil {
+		if err := transport.Send(second, wire.Fire{Seq: 3, Version: 2, Gradients: []wire.Gradient{{Worker: 0, Step: 2, Weight: 1}}}, []byte("three")); err != nil {
 			t.Fatal(err)
 		}
 		if v, err := a.Wait(t.Context(), 2); err != nil || v != 2 {
@@ -204,7 +205,7 @@ func TestAnotherCoordinator(t *testing.T) {
 		if m, fires, notes := standing(t, third); m.Seq != 3 || len(fires) != 3 || fires[1].Seq != 2 || notes[1] != "" || notes[2] != "three" {
 			t.Errorf("it stands as %+v, and was given %+v, %q", m, fires, notes)
 		}
-		transport.Send(third, transport.Leave{}, nil)
+		transport.Send(third, wire.Leave{}, nil)
 		<-j.over
 		if j.err != nil {
 			t.Errorf("Run ended with %v", j.err)
@@ -224,14 +225,14 @@ func TestAnotherCoordinatorDecidesNorms(t *testing.T) {
 		if err := link.Init(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		say := func(c transport.Conn, m transport.Message) {
+		say := func(c transport.Conn, m wire.Message) {
 			t.Helper()
 			c.SetWriteDeadline(time.Now().Add(time.Second))
 			if err := transport.Send(c, m, nil); err != nil {
 				t.Fatal(err)
 			}
 		}
-		kinds := func(c transport.Conn, k transport.Kind, n int) (parts []string) {
+		kinds := func(c transport.Conn, k wire.Kind, n int) (parts []string) {
 			t.Helper()
 			for range n {
 				f, b := next(t, c)
@@ -251,28 +252,28 @@ func TestAnotherCoordinatorDecidesNorms(t *testing.T) {
 				t.Fatal(err)
 			}
 			synctest.Wait()
-			say(c, transport.Fire{Seq: step + 1, Version: step + 1, NormFirst: true, Gradients: []transport.Gradient{{Worker: 0, Step: step, Weight: 1}}})
+			say(c, wire.Fire{Seq: step + 1, Version: step + 1, NormFirst: true, Gradients: []wire.Gradient{{Worker: 0, Step: step, Weight: 1}}})
 		}
-		kinds(j.coord, transport.KindReady, 2)
+		kinds(j.coord, wire.KindReady, 2)
 		update(j.coord, 0)
-		kinds(j.coord, transport.KindNorm, 2)
-		say(j.coord, transport.Apply{Seq: 1, Norm: 5, Factor: 1})
+		kinds(j.coord, wire.KindNorm, 2)
+		say(j.coord, wire.Apply{Seq: 1, Norm: 5, Factor: 1})
 		if v, err := link.Wait(t.Context(), 1); err != nil || v != 1 {
 			t.Fatalf("version %d, %v", v, err)
 		}
 		update(j.coord, 1)
-		before := kinds(j.coord, transport.KindNorm, 2)
+		before := kinds(j.coord, wire.KindNorm, 2)
 		j.coord.Close()
 		<-s.asked
 
 		second := s.take(t, 4)
-		if m, fires, _ := standing(t, second); m.Seq != 2 || len(fires) != 2 || !slices.Equal(m.Applied, []transport.Apply{{Seq: 1, Norm: 5, Factor: 1}}) {
+		if m, fires, _ := standing(t, second); m.Seq != 2 || len(fires) != 2 || !slices.Equal(m.Applied, []wire.Apply{{Seq: 1, Norm: 5, Factor: 1}}) {
 			t.Errorf("it stands as %+v, and was given %d fires", m, len(fires))
 		}
-		if again := kinds(second, transport.KindNorm, 2); !slices.Equal(again, before) {
+		if again := kinds(second, wire.KindNorm, 2); !slices.Equal(again, before) {
 			t.Errorf("it says %q, and said %q", again, before)
 		}
-		say(second, transport.Apply{Seq: 2, Norm: 5, Factor: .5})
+		say(second, wire.Apply{Seq: 2, Norm: 5, Factor: .5})
 		if v, err := link.Wait(t.Context(), 2); err != nil || v != 2 {
 			t.Fatalf("version %d, %v", v, err)
 		}
@@ -284,9 +285,9 @@ func TestAnotherCoordinatorDecidesNorms(t *testing.T) {
 			t.Errorf("it stands as %+v", m)
 		}
 		synctest.Wait()
-		say(third, transport.Ping{Seq: 9})
-		kinds(third, transport.KindPong, 1) // and nothing before
-		say(third, transport.Leave{})
+		say(third, wire.Ping{Seq: 9})
+		kinds(third, wire.KindPong, 1) // and nothing before
+		say(third, wire.Leave{})
 		<-j.over
 		if j.err != nil {
 			t.Errorf("Run ended with %v", j.err)
@@ -318,7 +319,7 @@ func TestHistory(t *testing.T) {
 	p := newHistory(1, 0)
 	n := cap(p.frames)
 	for seq := range int64(3 * n) {
-		p.add(seq, transport.Fire{Seq: seq}.AppendTo(nil), []byte{byte(seq)})
+		p.add(seq, wire.Fire{Seq: seq}.AppendTo(nil), []byte{byte(seq)})
 	}
 	list, want := p.appendTo(nil), int64(2*n)
 	for ; len(list) > 0; want++ {
@@ -326,13 +327,13 @@ func TestHistory(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if f, err := transport.ParseFire(header); err != nil || f.Seq != want || note[0] != byte(want) {
+		if f, err := wire.ParseFire(header); err != nil || f.Seq != want || note[0] != byte(want) {
 			t.Fatalf("fire %d with note %v, %v; want %d", f.Seq, note, err, want)
 		}
 		list = rest
 	}
 	for seq := range int64(3 * n) {
-		p.apply(transport.Apply{Seq: seq})
+		p.apply(wire.Apply{Seq: seq})
 	}
 	if as := p.answers(); len(as) != n || as[0].Seq != int64(2*n) || as[n-1].Seq != int64(3*n-1) {
 		t.Errorf("%d Applys, want %d: %v", len(as), n, as)
@@ -342,7 +343,7 @@ func TestHistory(t *testing.T) {
 	}
 	large := make([]byte, historyBytes/4)
 	for seq := range int64(6) {
-		p.add(seq, transport.Fire{Seq: seq}.AppendTo(nil), large)
+		p.add(seq, wire.Fire{Seq: seq}.AppendTo(nil), large)
 	}
 	if b := p.appendTo(nil); len(b) > historyBytes || len(b) < historyBytes/2 {
 		t.Errorf("%d bytes of at most %d", len(b), historyBytes)
@@ -357,8 +358,8 @@ func TestAnotherCoordinatorOfCopies(t *testing.T) {
 		s := awaitsNext(t, net)
 		saved := 0
 		j := start(t, jobConfig{net: net, addr: "shards", params: 10, shards: 1, workers: 2, quorum: 9, noReader: true, server: ServerConfig{
-			Again: s.again, Copies: true, Hello: transport.Hello{Rank: 1},
-			Load: func(transport.ShardInfo) ([]float32, int64, error) { return make([]float32, 10), 0, nil },
+			Again: s.again, Copies: true, Hello: wire.Hello{Rank: 1},
+			Load: func(wire.ShardInfo) ([]float32, int64, error) { return make([]float32, 10), 0, nil },
 			Save: func(SaveRequest) ([]byte, error) { saved++; return []byte("1"), nil },
 		}})
 		defer func() {
@@ -368,13 +369,13 @@ func TestAnotherCoordinatorOfCopies(t *testing.T) {
 			s.theirs.Close()
 			j.wg.Wait()
 		}()
-		tellHim := func(c transport.Conn, m transport.Message, note string) {
+		tellHim := func(c transport.Conn, m wire.Message, note string) {
 			c.SetWriteDeadline(time.Now().Add(time.Second))
 			if err := transport.Send(c, m, []byte(note)); err != nil {
 				t.Fatal(err)
 			}
 		}
-		kinds := func(c transport.Conn, want ...transport.Kind) (last transport.Frame) {
+		kinds := func(c transport.Conn, want ...wire.Kind) (last transport.Frame) {
 			for _, k := range want {
 				if last, _ = next(t, c); last.Kind != k {
 					t.Fatalf("%v, want %v", last.Kind, k)
@@ -383,24 +384,24 @@ func TestAnotherCoordinatorOfCopies(t *testing.T) {
 			return last
 		}
 		held := func(c transport.Conn, term, seq int64) {
-			f := kinds(c, transport.KindHeld)
-			if m, err := transport.ParseHeld(f.Header); err != nil || m.Term != term || m.Seq != seq {
+			f := kinds(c, wire.KindHeld)
+			if m, err := wire.ParseHeld(f.Header); err != nil || m.Term != term || m.Seq != seq {
 				t.Fatalf("it holds %+v, %v; want %d under term %d", m, err, seq, term)
 			}
 		}
 		view := func(c transport.Conn, term int64, holders ...int) {
-			m := transport.View{Shard: 0, Term: term, From: 0, To: 10}
+			m := wire.View{Shard: 0, Term: term, From: 0, To: 10}
 			for _, h := range holders {
-				m.Holders = append(m.Holders, transport.Holder{Rank: h, Addr: "a"})
+				m.Holders = append(m.Holders, wire.Holder{Rank: h, Addr: "a"})
 			}
 			tellHim(c, m, "")
 		}
-		kinds(j.coord, transport.KindReady)
+		kinds(j.coord, wire.KindReady)
 		view(j.coord, 3, 0, 1) // it follows
-		tellHim(j.coord, transport.Ahead{Seq: 1}, "one")
+		tellHim(j.coord, wire.Ahead{Seq: 1}, "one")
 		held(j.coord, 3, 1)
-		tellHim(j.coord, transport.Fire{Seq: 1}, "for primaries")
-		tellHim(j.coord, transport.Ahead{Seq: 2}, "two")
+		tellHim(j.coord, wire.Fire{Seq: 1}, "for primaries")
+		tellHim(j.coord, wire.Ahead{Seq: 2}, "two")
 		held(j.coord, 3, 2)
 		j.coord.Close()
 		<-s.asked
@@ -411,20 +412,20 @@ func TestAnotherCoordinatorOfCopies(t *testing.T) {
 			t.Errorf("it stands as %+v, and was given %+v, %q", m, fires, notes)
 		}
 		view(second, 9, 1, 0) // now it is the primary
-		tellHim(second, transport.Fire{Seq: 2}, "two")
-		tellHim(second, transport.Fire{Seq: 3}, "three")
+		tellHim(second, wire.Fire{Seq: 2}, "two")
+		tellHim(second, wire.Fire{Seq: 3}, "three")
 		held(second, 9, 3)
-		tellHim(second, transport.Save{Seq: 3, Version: 0, ID: "c"}, "")
-		kinds(second, transport.KindSaved)
+		tellHim(second, wire.Save{Seq: 3, Version: 0, ID: "c"}, "")
+		kinds(second, wire.KindSaved)
 		second.Close()
 		<-s.asked
 
 		third := s.take(t, 5)
 		held(third, 9, 3)
 		standing(t, third)
-		tellHim(third, transport.Save{Seq: 3, Version: 0, ID: "c"}, "")
-		kinds(third, transport.KindSaved)
-		tellHim(third, transport.Leave{}, "")
+		tellHim(third, wire.Save{Seq: 3, Version: 0, ID: "c"}, "")
+		kinds(third, wire.KindSaved)
+		tellHim(third, wire.Leave{}, "")
 		<-j.over
 		if j.err != nil || saved != 2 {
 			t.Errorf("Run ended with %v; %d parts were saved, want 2", j.err, saved)
@@ -489,9 +490,9 @@ func TestGradientThatNobodyKnowsOf(t *testing.T) {
 		push(0)
 		push(2)
 		push(1)
-		fire := transport.Fire{Seq: 1, Version: 1}
+		fire := wire.Fire{Seq: 1, Version: 1}
 		for w := range star.Worker(workers) {
-			fire.Gradients = append(fire.Gradients, transport.Gradient{Worker: w, Step: 7, Weight: 1. / workers})
+			fire.Gradients = append(fire.Gradients, wire.Gradient{Worker: w, Step: 7, Weight: 1. / workers})
 		}
 		time.Sleep(time.Second)
 		j.tell(fire)
@@ -510,53 +511,53 @@ func TestGradientThatNobodyKnowsOf(t *testing.T) {
 // A shard that was sent to another server, whole, and is still here because a worker does not know of the other one: when its move is given up, or
 // the coordinator is lost, it goes on.
 func TestGivenUpWhenAllIsSent(t *testing.T) {
-	for name, stages := range map[string][]transport.HandStage{"moves": {transport.Give}, "copied": {transport.Lend}, "copied and counted": {transport.Lend, transport.Shared}} {
+	for name, stages := range map[string][]wire.HandStage{"moves": {wire.Give}, "copied": {wire.Lend}, "copied and counted": {wire.Lend, wire.Shared}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				net := new(transport.Pipe)
 				s := awaitsNext(t, net)
 				j := start(t, jobConfig{net: net, addr: "shards", params: 10, shards: 1, workers: 1, quorum: 9, noReader: true, server: ServerConfig{
-					Again: s.again, Copies: true, Hello: transport.Hello{Rank: 1},
-					Load: func(transport.ShardInfo) ([]float32, int64, error) { return make([]float32, 10), 0, nil },
+					Again: s.again, Copies: true, Hello: wire.Hello{Rank: 1},
+					Load: func(wire.ShardInfo) ([]float32, int64, error) { return make([]float32, 10), 0, nil },
 				}})
-				if f, _ := next(t, j.coord); f.Kind != transport.KindReady {
+				if f, _ := next(t, j.coord); f.Kind != wire.KindReady {
 					t.Fatal(f.Kind)
 				}
 				coord := j.coord
-				j.tell(transport.View{Shard: 0, Term: 3, From: 0, To: 10, Holders: []transport.Holder{{Rank: 1, Addr: "shards"}}})
+				j.tell(wire.View{Shard: 0, Term: 3, From: 0, To: 10, Holders: []wire.Holder{{Rank: 1, Addr: "shards"}}})
 				l, err := j.dial(net, 0, make([]float32, 10))
 				if err != nil {
 					t.Fatal(err)
 				}
-				handover, _, _, err := transport.Open(t.Context(), net, "shards", transport.Hello{Service: transport.ServiceShard, Role: transport.RoleServer, Job: "test", Rank: 2, Params: 10}, nil)
+				handover, _, _, err := transport.Open(t.Context(), net, "shards", wire.Hello{Service: wire.ServiceShard, Role: wire.RoleServer, Job: "test", Rank: 2, Params: 10}, nil)
 				if err != nil {
 					t.Fatal(err)
 				}
 				for i, stage := range stages {
-					j.tell(transport.Hand{Stage: stage})
+					j.tell(wire.Hand{Stage: stage})
 					if i == 0 {
-						if f, _ := next(t, handover); f.Kind != transport.KindState {
+						if f, _ := next(t, handover); f.Kind != wire.KindState {
 							t.Fatal(f.Kind)
 						}
 					}
 					synctest.Wait()
 				}
 				if name == "moves" {
-					j.tell(transport.Hand{Stage: transport.Keep})
+					j.tell(wire.Hand{Stage: wire.Keep})
 				} else {
 					j.coord.Close()
 					<-s.asked
 					coord = s.take(t, 4)
-					if f, _ := next(t, coord); f.Kind != transport.KindHeld {
+					if f, _ := next(t, coord); f.Kind != wire.KindHeld {
 						t.Errorf("%v, want what it holds", f.Kind)
 					}
 					standing(t, coord)
 				}
 				coord.SetWriteDeadline(time.Now().Add(time.Second))
-				if err := transport.Send(coord, transport.Fire{Seq: 1}, nil); err != nil {
+				if err := transport.Send(coord, wire.Fire{Seq: 1}, nil); err != nil {
 					t.Fatal(err)
 				}
-				if f, _ := next(t, coord); f.Kind != transport.KindHeld {
+				if f, _ := next(t, coord); f.Kind != wire.KindHeld {
 					t.Errorf("%v, want that it holds a firing", f.Kind)
 				}
 				l.Close()
@@ -576,23 +577,23 @@ func lends(t *testing.T, params int) (j *fakeJob, worker *Link, successor transp
 	t.Helper()
 	net := new(transport.Pipe)
 	j = start(t, jobConfig{net: net, addr: "shards", params: params, shards: 1, workers: 1, quorum: 9, noReader: true, server: ServerConfig{
-		Copies: true, Hello: transport.Hello{Rank: 1},
-		Load: func(transport.ShardInfo) ([]float32, int64, error) { return make([]float32, params), 0, nil },
+		Copies: true, Hello: wire.Hello{Rank: 1},
+		Load: func(wire.ShardInfo) ([]float32, int64, error) { return make([]float32, params), 0, nil },
 	}})
-	j.tell(transport.View{Shard: 0, Term: 3, From: 0, To: int64(params), Holders: []transport.Holder{{Rank: 1, Addr: "shards"}}})
+	j.tell(wire.View{Shard: 0, Term: 3, From: 0, To: int64(params), Holders: []wire.Holder{{Rank: 1, Addr: "shards"}}})
 	worker, err := j.dial(net, 0, make([]float32, params))
 	if err != nil {
 		t.Fatal(err)
 	}
-	successor, _, _, err = transport.Open(t.Context(), net, "shards", transport.Hello{Service: transport.ServiceShard, Role: transport.RoleServer, Job: "test", Rank: 2, Params: int64(params)}, nil)
+	successor, _, _, err = transport.Open(t.Context(), net, "shards", wire.Hello{Service: wire.ServiceShard, Role: wire.RoleServer, Job: "test", Rank: 2, Params: int64(params)}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	j.tell(transport.Hand{Stage: transport.Lend})
-	if f, _ := next(t, successor); f.Kind != transport.KindState {
+	j.tell(wire.Hand{Stage: wire.Lend})
+	if f, _ := next(t, successor); f.Kind != wire.KindState {
 		t.Fatal(f.Kind)
 	}
-	j.tell(transport.Hand{Stage: transport.Shared})
+	j.tell(wire.Hand{Stage: wire.Shared})
 	return j, worker, successor
 }
 
@@ -607,7 +608,7 @@ func update(t *testing.T, j *fakeJob, worker *Link, params int, step int64) {
 		t.Fatal(err)
 	}
 	synctest.Wait()
-	j.tell(transport.Fire{Seq: step + 1, Version: step + 1, Gradients: []transport.Gradient{{Worker: 0, Step: step, Weight: 1}}})
+	j.tell(wire.Fire{Seq: step + 1, Version: step + 1, Gradients: []wire.Gradient{{Worker: 0, Step: step, Weight: 1}}})
 	if v, err := worker.Wait(t.Context(), step+1); err != nil || v != step+1 {
 		t.Fatalf("version %d, %v", v, err)
 	}
@@ -624,7 +625,7 @@ func TestPassedGradientsKeepTheirValues(t *testing.T) {
 		}
 		for step := range int64(steps) {
 			f, payload := next(t, successor)
-			m, err := transport.ParsePush(f.Header)
+			m, err := wire.ParsePush(f.Header)
 			if err != nil || m.Step != step {
 				t.Fatalf("%v: %+v, %v, want step %d", f.Kind, m, err, step)
 			}
@@ -652,7 +653,7 @@ func TestUpdatesGoOnWithoutTheSuccessor(t *testing.T) {
 		for step := range int64(steps) {
 			update(t, j, worker, params, step)
 		}
-		j.tell(transport.Hand{Stage: transport.Keep})
+		j.tell(wire.Hand{Stage: wire.Keep})
 		worker.Close()
 		if err := j.stop(); err != nil {
 			t.Error(err)

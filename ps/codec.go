@@ -6,6 +6,7 @@ import (
 
 	"star/internal/compress"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // Gradients that are compressed on the way from the worker to the shard. A Push
@@ -18,7 +19,7 @@ import (
 var none = compress.Float32{}
 
 // newCodec makes the codec of a shard's slice from its name.
-func newCodec(name string, tensors []compress.Tensor, shard transport.ShardInfo, seed uint64) (compress.Codec, error) {
+func newCodec(name string, tensors []compress.Tensor, shard wire.ShardInfo, seed uint64) (compress.Codec, error) {
 	return compress.New(name, compress.Slice{From: int(shard.From), To: int(shard.To), Tensors: tensors}, seed)
 }
 

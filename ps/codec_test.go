@@ -14,6 +14,7 @@ import (
 
 	"star/internal/compress"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // everyCodec is one of each; layout has a matrix for powersgd and a vector.
@@ -26,7 +27,7 @@ func layout(n int) []compress.Tensor {
 
 func codecOf(t testing.TB, name string, tensors []compress.Tensor, n, w, shard int) compress.Codec {
 	t.Helper()
-	c, err := newCodec(name, tensors, transport.ShardInfo{To: int64(n)}, uint64(w)<<32|uint64(shard))
+	c, err := newCodec(name, tensors, wire.ShardInfo{To: int64(n)}, uint64(w)<<32|uint64(shard))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -226,7 +227,7 @@ func TestDroppedGradientComesBack(t *testing.T) {
 			if err := l.Init(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			step := func(seq int64, grad []float32, f transport.Fire) {
+			step := func(seq int64, grad []float32, f wire.Fire) {
 				if err := l.Push(t.Context(), seq-1, 0, 1, grad); err != nil {
 					t.Fatal(err)
 				}
@@ -236,11 +237,11 @@ func TestDroppedGradientComesBack(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			step(1, []float32{4, 3, 0, 0}, transport.Fire{Seq: 1, Dropped: []transport.Gradient{{Step: 0}}})
+			step(1, []float32{4, 3, 0, 0}, wire.Fire{Seq: 1, Dropped: []wire.Gradient{{Step: 0}}})
 			for range c.told {
 				l.Dropped()
 			}
-			step(2, []float32{0, 0, 0, 0}, transport.Fire{Seq: 2, Version: 1, Gradients: []transport.Gradient{{Step: 1, Weight: 1}}})
+			step(2, []float32{0, 0, 0, 0}, wire.Fire{Seq: 2, Version: 1, Gradients: []wire.Gradient{{Step: 1, Weight: 1}}})
 			if !slices.Equal(params, c.want) {
 				t.Errorf("%s: parameters %v, want %v", c.name, params, c.want)
 			}
@@ -425,14 +426,14 @@ func TestShardAnswersPings(t *testing.T) {
 		j := start(t, jobConfig{net: pipe, addr: "ps", params: 4, shards: 1, workers: 1, quorum: 1})
 		c := j.rogue(t, 0)
 		for seq := range int64(20) {
-			if err := transport.Send(c, transport.Ping{Seq: seq, Sent: 7}, nil); err != nil {
+			if err := transport.Send(c, wire.Ping{Seq: seq, Sent: 7}, nil); err != nil {
 				t.Fatal(err)
 			}
 			f, err := c.Recv()
-			if err != nil || f.Kind != transport.KindPong {
+			if err != nil || f.Kind != wire.KindPong {
 				t.Fatalf("answered with %v, %v", f.Kind, err)
 			}
-			if m, err := transport.ParsePong(f.Header); err != nil || m.Seq != seq || m.Sent != 7 || f.Size != 0 {
+			if m, err := wire.ParsePong(f.Header); err != nil || m.Seq != seq || m.Sent != 7 || f.Size != 0 {
 				t.Errorf("answer %+v, %v", m, err)
 			}
 		}

@@ -11,7 +11,7 @@ import (
 	"star"
 	"star/ps/rule"
 	"star/train/optim"
-	"star/transport"
+	"star/transport/wire"
 )
 
 // dana is the rule with the optimiser of jobs.
@@ -274,14 +274,14 @@ func TestWorkerMomentumPaths(t *testing.T) {
 			s := NewShard(n, d, counted{&freed})
 			s.Load(w, 0)
 			for step := range steps {
-				f := transport.Fire{Seq: int64(step + 1), Version: int64(step + 1)}
+				f := wire.Fire{Seq: int64(step + 1), Version: int64(step + 1)}
 				gs := gradients(step)
 				for _, g := range gs {
 					g.Step = int64(step)
 					if err := s.Push(g); err != nil {
 						t.Fatal(err)
 					}
-					f.Gradients = append(f.Gradients, transport.Gradient{Worker: g.Worker, Step: g.Step, Weight: g.Weight})
+					f.Gradients = append(f.Gradients, wire.Gradient{Worker: g.Worker, Step: g.Step, Weight: g.Weight})
 				}
 				if err := s.Fire(&f); err != nil {
 					t.Fatal(err)

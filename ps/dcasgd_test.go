@@ -9,7 +9,7 @@ import (
 
 	"star"
 	"star/ps/rule"
-	"star/transport"
+	"star/transport/wire"
 )
 
 func descent(lr float64) *rule.Descent {
@@ -38,15 +38,15 @@ func (keepAll) Writable(p []float32) []float32 { return make([]float32, len(p)) 
 func (keepAll) Written()                       {}
 func (keepAll) Free(v []float32)               { v[0] = float32(math.NaN()) } // nobody may read it any more
 
-func (c *scalar) push(w star.Worker, basis int64, samples int, g float32) transport.Gradient {
+func (c *scalar) push(w star.Worker, basis int64, samples int, g float32) wire.Gradient {
 	c.step[w]++
 	if err := c.s.Push(rule.Gradient{Worker: w, Step: c.step[w], Basis: basis, Samples: samples, Vec: []float32{g}}); err != nil {
 		c.t.Fatal(err)
 	}
-	return transport.Gradient{Worker: w, Step: c.step[w]}
+	return wire.Gradient{Worker: w, Step: c.step[w]}
 }
 
-func (c *scalar) fire(weight float32, use []transport.Gradient, late ...transport.Gradient) float64 {
+func (c *scalar) fire(weight float32, use []wire.Gradient, late ...wire.Gradient) float64 {
 	c.seq++
 	for i := range use {
 		use[i].Weight = weight
@@ -54,7 +54,7 @@ func (c *scalar) fire(weight float32, use []transport.Gradient, late ...transpor
 	if len(use) > 0 {
 		c.ver++
 	}
-	if err := c.s.Fire(&transport.Fire{Seq: c.seq, Version: c.ver, Gradients: use, Dropped: late}); err != nil {
+	if err := c.s.Fire(&wire.Fire{Seq: c.seq, Version: c.ver, Gradients: use, Dropped: late}); err != nil {
 		c.t.Fatal(err)
 	}
 	if _, ok := c.s.Next(); !ok {
@@ -112,7 +112,7 @@ func TestDelayCompensationAgainstTheAlgorithm(t *testing.T) {
 		for range rapid.IntRange(0, 30).Draw(t, "arrivals") {
 			m := rapid.IntRange(0, n-1).Draw(t, "m")
 			g := rapid.Float64Range(-1, 1).Draw(t, "g")
-			got := c.fire(1, []transport.Gradient{c.push(star.Worker(m), basis[m], 1, float32(g))})
+			got := c.fire(1, []wire.Gradient{c.push(star.Worker(m), basis[m], 1, float32(g))})
 			w -= lr * (g + lambda*g*g*(w-bak[m]))
 			bak[m], basis[m] = w, c.ver
 			if updates++; c.s.Version() != int64(updates) || math.Abs(got-w) > 1e-4 {
@@ -151,9 +151,9 @@ func TestStateMoves(t *testing.T) {
 					late.Weight = 1. / 3
 					if i%2 == 1 {
 						c.fire(0, nil, late)
-						late = transport.Gradient{}
+						late = wire.Gradient{}
 					}
-					use := []transport.Gradient{c.push(0, c.ver, 2, 0.3+float32(i)/5), c.push(1, c.ver, 2, 0.9-float32(i)/3)}
+					use := []wire.Gradient{c.push(0, c.ver, 2, 0.3+float32(i)/5), c.push(1, c.ver, 2, 0.9-float32(i)/3)}
 					if late.Step > 0 {
 						c.fire(0, nil, late)
 					}

@@ -8,7 +8,7 @@ import (
 
 	"star/ps/rule"
 	"star/train/optim"
-	"star/transport"
+	"star/transport/wire"
 )
 
 // What the heap holds while a job runs, in vectors of the length of the parameters: a shard at most
@@ -38,7 +38,7 @@ func TestFootprint(t *testing.T) {
 			base := settled()
 			cfg := jobConfig{
 				net: tcp(), addr: "127.0.0.1:0", params: n, shards: c.shards, workers: workers, quorum: c.quorum,
-				server: ServerConfig{NewRule: func(s transport.ShardInfo) (rule.Rule, error) {
+				server: ServerConfig{NewRule: func(s wire.ShardInfo) (rule.Rule, error) {
 					cfg := optim.Config{Name: c.optimizer, LR: 0.01}
 					if c.optimizer == optim.Momentum {
 						cfg.Momentum = 0.9

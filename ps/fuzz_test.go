@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"star/internal/compress"
-	"star/transport"
+	"star/transport/wire"
 )
 
 // FuzzUnpack reads pushes of one connection: whatever codec a worker names and whatever bytes it sends, they are refused, with the gradient as it was, or
@@ -15,7 +15,7 @@ import (
 func FuzzUnpack(f *testing.F) {
 	tensors := []compress.Tensor{{Shape: []int{16, 24}, Offset: 0}, {Shape: []int{24}, Offset: 384}}
 	const whole = 408
-	shard := func(n int) transport.ShardInfo { return transport.ShardInfo{From: 0, To: int64(n)} }
+	shard := func(n int) wire.ShardInfo { return wire.ShardInfo{From: 0, To: int64(n)} }
 	fresh := func(n int) func(string) (compress.Codec, error) {
 		return func(name string) (compress.Codec, error) { return newCodec(name, tensors, shard(n), 0) }
 	}

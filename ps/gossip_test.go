@@ -8,7 +8,7 @@ import (
 
 	"star"
 	"star/ps/rule"
-	"star/transport"
+	"star/transport/wire"
 )
 
 // Models 1 and 3, a gradient of 2 at the first, η = 0.1: (1.8, 2).
@@ -79,7 +79,7 @@ func TestGossipModel(t *testing.T) {
 		for v := range int64(rapid.IntRange(1, 30).Draw(t, "updates")) {
 			w := star.Worker(rapid.IntRange(0, n-1).Draw(t, "w"))
 			grad := float32(rapid.IntRange(-8, 8).Draw(t, "g"))
-			c.fire(1/float32(n), []transport.Gradient{c.push(w, v, 1, grad)})
+			c.fire(1/float32(n), []wire.Gradient{c.push(w, v, 1, grad)})
 			if j := graph.Partner(v+1, w, n); j != w {
 				m := (xs[w] + xs[j]) / 2
 				xs[w], xs[j] = m, m

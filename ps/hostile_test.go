@@ -11,12 +11,13 @@ import (
 	"star"
 	"star/transport"
 	"star/transport/transporttest"
+	"star/transport/wire"
 )
 
 // Whatever one worker says to a shard, the shard and the others go on: every message, with every field absurd, beside an honest worker.
 func TestHostileWorkers(t *testing.T) {
 	for _, empty := range transporttest.Messages {
-		if testing.Short() && empty.Kind() != transport.KindPush {
+		if testing.Short() && empty.Kind() != wire.KindPush {
 			continue
 		}
 		t.Run(empty.Kind().String(), func(t *testing.T) {
@@ -28,7 +29,7 @@ func TestHostileWorkers(t *testing.T) {
 					unheard: map[star.Worker]bool{1: true}, server: ServerConfig{Measure: true},
 				})
 				var names []string
-				var variants []transport.Message
+				var variants []wire.Message
 				for name, m := range transporttest.Absurd(transporttest.Fill(empty, map[string]any{"Worker": 1, "Rank": 1, "Samples": 4, "Basis": 1})) {
 					names, variants = append(names, name), append(variants, m)
 				}
@@ -53,7 +54,7 @@ func TestHostileWorkers(t *testing.T) {
 					c := j.rogue(t, 1)
 					var payload []byte
 					switch m.Kind() {
-					case transport.KindPush, transport.KindInit, transport.KindParams:
+					case wire.KindPush, wire.KindInit, wire.KindParams:
 						payload = transport.Floats(make([]float32, n))
 					}
 					transport.Send(c, m, payload)
@@ -83,7 +84,7 @@ func TestInitThatIsNotFinite(t *testing.T) {
 				j := start(t, jobConfig{net: pipe, addr: "ps", params: 4, shards: 1, workers: 2, quorum: 1, server: ServerConfig{NewRule: plain(0.1, 0)}})
 				c := j.rogue(t, 1)
 				defer c.Close()
-				if err := transport.Send(c, transport.Init{Worker: 1}, transport.Floats([]float32{1, bad, 1, 1})); err != nil {
+				if err := transport.Send(c, wire.Init{Worker: 1}, transport.Floats([]float32{1, bad, 1, 1})); err != nil {
 					t.Fatal(err)
 				}
 				c.SetReadDeadline(time.Now().Add(10 * time.Second))

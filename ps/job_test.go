@@ -16,6 +16,7 @@ import (
 	"star/internal/exactsum"
 	"star/ps/rule"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // fakeJob is a server with its shards, and a coordinator that fires whenever quorum
@@ -24,7 +25,7 @@ type fakeJob struct {
 	t       testing.TB
 	net     transport.Network
 	server  *Server
-	shards  []transport.ShardInfo
+	shards  []wire.ShardInfo
 	workers int
 	quorum  int
 	norm    bool
@@ -41,7 +42,7 @@ type fakeJob struct {
 	coord    transport.Conn // the coordinator's end
 	lock     chan struct{}  // for writing to it
 	ready    chan struct{}  // closed when all shards are
-	saved    chan transport.Saved
+	saved    chan wire.Saved
 	released []chan int64 // by worker: the version it is released with
 
 	seq, version int64 // of the coordinator's goroutine
@@ -67,8 +68,8 @@ type jobConfig struct {
 
 var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
 
-func plain(lr, clip float64) func(transport.ShardInfo) (rule.Rule, error) {
-	return func(transport.ShardInfo) (rule.Rule, error) {
+func plain(lr, clip float64) func(wire.ShardInfo) (rule.Rule, error) {
+	return func(wire.ShardInfo) (rule.Rule, error) {
 		return &rule.Descent{Optimizer: sgd{}, Schedule: rule.Constant(lr), Clip: clip}, nil
 	}
 }
@@ -80,7 +81,7 @@ func start(t testing.TB, cfg jobConfig) *fakeJob {
 		t: t, net: cfg.net, workers: cfg.workers, quorum: cfg.quorum, norm: cfg.norm, unheard: cfg.unheard,
 		codec: cfg.codec, tensors: cfg.tensors, linkLog: cfg.linkLog, key: cfg.key,
 		over: make(chan struct{}), lock: make(chan struct{}, 1), ready: make(chan struct{}),
-		saved: make(chan transport.Saved, 16),
+		saved: make(chan wire.Saved, 16),
 	}
 	for range cfg.workers {
 		j.released = append(j.released, make(chan int64, 1))
@@ -101,7 +102,7 @@ func start(t testing.TB, cfg jobConfig) *fakeJob {
 		t.Fatal(err)
 	}
 	for i, r := range ranges {
-		j.shards = append(j.shards, transport.ShardInfo{Shard: i, Addr: l.Addr(), From: r.From, To: r.To})
+		j.shards = append(j.shards, wire.ShardInfo{Shard: i, Addr: l.Addr(), From: r.From, To: r.To})
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	j.cancel = cancel
@@ -109,8 +110,8 @@ func start(t testing.TB, cfg jobConfig) *fakeJob {
 	j.server.Describe(cfg.tensors)
 	accepted := make(chan transport.Conn, 1)
 	j.wg.Go(func() {
-		transport.Serve(ctx, l, transport.Config{Log: quiet}, func(c transport.Conn, h transport.Hello, _ []byte) {
-			if h.Service == transport.ServiceCoord {
+		transport.Serve(ctx, l, transport.Config{Log: quiet}, func(c transport.Conn, h wire.Hello, _ []byte) {
+			if h.Service == wire.ServiceCoord {
 				accepted <- c
 				return
 			}
@@ -123,12 +124,12 @@ func start(t testing.TB, cfg jobConfig) *fakeJob {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := transport.Send(c, transport.Hello{Service: transport.ServiceCoord, Role: transport.RoleServer, Job: "test"}, nil); err != nil {
+	if err := transport.Send(c, wire.Hello{Service: wire.ServiceCoord, Role: wire.RoleServer, Job: "test"}, nil); err != nil {
 		t.Fatal(err)
 	}
 	j.coord = c
 	theirs := <-accepted
-	assign := transport.Assign{Shards: j.shards, Of: cfg.shards, Params: int64(cfg.params), Workers: cfg.workers, Generation: 1, Key: cfg.key}
+	assign := wire.Assign{Shards: j.shards, Of: cfg.shards, Params: int64(cfg.params), Workers: cfg.workers, Generation: 1, Key: cfg.key}
 	if cfg.empty {
 		assign.Shards = nil
 	}
@@ -144,7 +145,7 @@ func start(t testing.TB, cfg jobConfig) *fakeJob {
 
 // stop ends the job and returns what Run returned.
 func (j *fakeJob) stop() error {
-	j.tell(transport.Leave{})
+	j.tell(wire.Leave{})
 	<-j.over
 	j.cancel()
 	j.coord.Close()
@@ -152,7 +153,7 @@ func (j *fakeJob) stop() error {
 	return j.err
 }
 
-func (j *fakeJob) tell(m transport.Message) {
+func (j *fakeJob) tell(m wire.Message) {
 	j.lock <- struct{}{}
 	defer func() { <-j.lock }()
 	transport.Send(j.coord, m, nil) // an error shows as a job that stands still, or in Run's
@@ -164,7 +165,7 @@ func (j *fakeJob) coordinate() {
 		step int64
 	}
 	stored := map[key]int{}
-	var waiting []transport.Gradient
+	var waiting []wire.Gradient
 	var sum exactsum.Squares
 	ready, norms := 0, 0
 	buf := make([]byte, exactsum.SquaresLen)
@@ -174,7 +175,7 @@ func (j *fakeJob) coordinate() {
 			return
 		}
 		payload := buf[:min(int(f.Size), len(buf))]
-		if f.Kind == transport.KindSaved {
+		if f.Kind == wire.KindSaved {
 			if j.coord.Discard() != nil {
 				return
 			}
@@ -182,26 +183,26 @@ func (j *fakeJob) coordinate() {
 			return
 		}
 		switch f.Kind {
-		case transport.KindReady:
+		case wire.KindReady:
 			if ready++; ready == len(j.shards) {
 				close(j.ready)
 			}
-		case transport.KindSaved:
-			m, _ := transport.ParseSaved(f.Header)
+		case wire.KindSaved:
+			m, _ := wire.ParseSaved(f.Header)
 			j.saved <- m
-		case transport.KindNorm:
-			m, _ := transport.ParseNorm(f.Header)
+		case wire.KindNorm:
+			m, _ := wire.ParseNorm(f.Header)
 			part, err := exactsum.ParseSquares(payload)
 			if err != nil {
 				j.t.Error(err)
 			}
 			sum.Merge(&part)
 			if norms++; norms == len(j.shards) {
-				j.tell(transport.Apply{Seq: m.Seq, Norm: math.Sqrt(sum.Float64()), Factor: 1})
+				j.tell(wire.Apply{Seq: m.Seq, Norm: math.Sqrt(sum.Float64()), Factor: 1})
 				norms, sum = 0, exactsum.Squares{}
 			}
-		case transport.KindStored:
-			m, _ := transport.ParseStored(f.Header)
+		case wire.KindStored:
+			m, _ := wire.ParseStored(f.Header)
 			if j.unheard[m.Worker] {
 				continue
 			}
@@ -210,14 +211,14 @@ func (j *fakeJob) coordinate() {
 				continue
 			}
 			delete(stored, k)
-			waiting = append(waiting, transport.Gradient{Worker: m.Worker, Step: m.Step, Weight: 1 / float32(j.workers)})
+			waiting = append(waiting, wire.Gradient{Worker: m.Worker, Step: m.Step, Weight: 1 / float32(j.workers)})
 			if len(waiting) < j.quorum {
 				continue
 			}
 			j.seq++
 			j.version++
 			j.lock <- struct{}{} // not tell, which would put the Fire on the heap
-			transport.Send(j.coord, transport.Fire{Seq: j.seq, Version: j.version, Gradients: waiting, NormFirst: j.norm}, nil)
+			transport.Send(j.coord, wire.Fire{Seq: j.seq, Version: j.version, Gradients: waiting, NormFirst: j.norm}, nil)
 			<-j.lock
 			for _, g := range waiting {
 				j.released[g.Worker] <- j.version
@@ -228,11 +229,11 @@ func (j *fakeJob) coordinate() {
 }
 
 // hello is worker w's.
-func (j *fakeJob) hello(w int) transport.Hello { return j.helloOf(w, transport.Attempt{Number: 1}) }
+func (j *fakeJob) hello(w int) wire.Hello { return j.helloOf(w, transport.Attempt{Number: 1}) }
 
 // helloOf is that of one of its lives.
-func (j *fakeJob) helloOf(w int, attempt transport.Attempt) transport.Hello {
-	return transport.Hello{Job: "test", Rank: w, Pass: transport.Pass(j.key, transport.RoleWorker, w, attempt)}
+func (j *fakeJob) helloOf(w int, attempt transport.Attempt) wire.Hello {
+	return wire.Hello{Job: "test", Rank: w, Pass: transport.Pass(j.key, wire.RoleWorker, w, attempt)}
 }
 
 // dial connects worker w over net.
@@ -323,14 +324,14 @@ func one(t testing.TB, n, workers, steps int, lr, clip float64, gradient func(w,
 	s := NewShard(n, &rule.Descent{Optimizer: sgd{}, Schedule: rule.Constant(lr), Clip: clip}, &heap{})
 	s.Load(make([]float32, n), 0)
 	for step := range int64(steps) {
-		f := transport.Fire{Seq: step + 1, Version: step + 1, NormFirst: clip > 0}
+		f := wire.Fire{Seq: step + 1, Version: step + 1, NormFirst: clip > 0}
 		for w := range workers {
 			g := make([]float32, n)
 			gradient(w, int(step), slices.Clone(s.Params()), g)
 			if err := s.Push(rule.Gradient{Worker: star.Worker(w), Step: step, Vec: g}); err != nil {
 				t.Fatal(err)
 			}
-			f.Gradients = append(f.Gradients, transport.Gradient{Worker: star.Worker(w), Step: step, Weight: 1 / float32(workers)})
+			f.Gradients = append(f.Gradients, wire.Gradient{Worker: star.Worker(w), Step: step, Weight: 1 / float32(workers)})
 		}
 		if err := s.Fire(&f); err != nil {
 			t.Fatal(err)

@@ -10,13 +10,13 @@ import (
 
 	"star"
 	"star/ps/rule"
-	"star/transport"
+	"star/transport/wire"
 )
 
 // lgcRound plays a round: the gradients of the first, then what the others had.
 func lgcRound(c *scalar, n int, first, late []float32) float64 {
 	basis := c.ver
-	var use []transport.Gradient
+	var use []wire.Gradient
 	for i, g := range first {
 		use = append(use, c.push(star.Worker(i), basis, 1, g))
 	}
@@ -62,9 +62,9 @@ func TestLiveCompensationIsOneRoundOld(t *testing.T) {
 // With Sizes the factor is n_S/(n_F + n_S): F{1,3} of 2 samples each, S{5} of 2 and {9} of 1: gS = 19/3, 3/7·(19/3 − 2) = 13/7.
 func TestLiveCompensationBySamples(t *testing.T) {
 	c := newScalar(t, &rule.LiveCompensated{Then: descent(0.1), Sizes: true}, 0)
-	c.fire(0.5, []transport.Gradient{c.push(0, 0, 2, 1), c.push(1, 0, 2, 3)})
+	c.fire(0.5, []wire.Gradient{c.push(0, 0, 2, 1), c.push(1, 0, 2, 3)})
 	c.fire(0, nil, c.push(2, 0, 2, 5), c.push(3, 0, 1, 9))
-	near(t, "w", c.fire(0.5, []transport.Gradient{c.push(0, 1, 2, 2), c.push(1, 1, 2, 4)}), -0.2-0.1*(3+13./7), 1e-6)
+	near(t, "w", c.fire(0.5, []wire.Gradient{c.push(0, 1, 2, 2), c.push(1, 1, 2, 4)}), -0.2-0.1*(3+13./7), 1e-6)
 }
 
 // f_i = (w − c_i)²/2 with c = 0, 1, 4, 7, and workers 2 and 3 always late: all of them agree on 3, the first two alone on 0.5.
@@ -138,7 +138,7 @@ func TestLiveTerms(t *testing.T) {
 				u += float64(x[0])
 			}
 			before, basis := float64(c.s.Params()[0]), c.ver
-			var use []transport.Gradient
+			var use []wire.Gradient
 			for _, w := range first {
 				use = append(use, c.push(star.Worker(w), basis, 1, g[w]))
 			}

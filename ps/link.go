@@ -19,6 +19,7 @@ import (
 	"star/internal/flightrecorder"
 	"star/ps/rule"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // LinkConfig says how a worker reaches its shards.
@@ -26,14 +27,14 @@ type LinkConfig struct {
 	Network transport.Network
 
 	// Shards are those of the Welcome: together they hold Params without gaps.
-	Shards []transport.ShardInfo
+	Shards []wire.ShardInfo
 
 	// Views say who holds copies of the shards; nil: each is in one place.
-	Views []transport.View
+	Views []wire.View
 
 	// Hello is what the worker says to each shard. Job, Token, Version, Host,
 	// Rank, Model and Pass are used; the rest Dial fills in.
-	Hello transport.Hello
+	Hello wire.Hello
 
 	// Params is the worker's parameter vector. Between a Push or Pull and the
 	// end of the Wait after it, the link writes to it; at other times it only
@@ -102,7 +103,7 @@ type Link struct {
 type peer struct {
 	l      *Link
 	conn   transport.Conn
-	info   transport.ShardInfo
+	info   wire.ShardInfo
 	params []float32 // view
 	jobs   chan job
 	quit   chan struct{} // closed when the shard is elsewhere
@@ -123,9 +124,9 @@ type peer struct {
 }
 
 type job struct {
-	kind transport.Kind
-	push transport.Push
-	init transport.Init
+	kind wire.Kind
+	push wire.Push
+	init wire.Init
 	slot string
 	asks bool // of a Pull: what the optimiser remembers
 	vec  []float32
@@ -135,7 +136,7 @@ type job struct {
 // Dial connects to every shard.
 func Dial(ctx context.Context, cfg LinkConfig) (*Link, error) {
 	infos := slices.Clone(cfg.Shards)
-	slices.SortFunc(infos, func(a, b transport.ShardInfo) int { return int(min(max(a.From-b.From, -1), 1)) })
+	slices.SortFunc(infos, func(a, b wire.ShardInfo) int { return int(min(max(a.From-b.From, -1), 1)) })
 	at := int64(0)
 	for _, s := range infos {
 		if s.From != at || s.To <= s.From {
@@ -218,9 +219,9 @@ func first(errs []error) (err error) {
 }
 
 // open connects to one shard, again and again while that may help.
-func open(ctx context.Context, cfg LinkConfig, s transport.ShardInfo) (transport.Conn, error) {
-	hello := transport.Hello{
-		Service: transport.ServiceShard, Role: transport.RoleWorker,
+func open(ctx context.Context, cfg LinkConfig, s wire.ShardInfo) (transport.Conn, error) {
+	hello := wire.Hello{
+		Service: wire.ServiceShard, Role: wire.RoleWorker,
 		Job: cfg.Hello.Job, Token: cfg.Hello.Token, Version: cfg.Hello.Version, Host: cfg.Hello.Host,
 		Rank: cfg.Hello.Rank, Model: cfg.Hello.Model, ModelHash: cfg.Hello.ModelHash,
 		Shard: s.Shard, Params: int64(len(cfg.Params)), Pass: cfg.Hello.Pass,
@@ -376,11 +377,11 @@ func (l *Link) Init(ctx context.Context) error { return l.InitState(ctx, rule.St
 // ends the link with a reject.
 func (l *Link) InitState(ctx context.Context, st rule.State) error {
 	for _, slot := range st.Slots {
-		if err := l.send(ctx, job{kind: transport.KindSlot, slot: slot.Name}, slot.Data); err != nil {
+		if err := l.send(ctx, job{kind: wire.KindSlot, slot: slot.Name}, slot.Data); err != nil {
 			return err
 		}
 	}
-	return l.send(ctx, job{kind: transport.KindInit, init: transport.Init{Rule: st.Name, Steps: st.Steps, Slots: len(st.Slots)}}, l.params)
+	return l.send(ctx, job{kind: wire.KindInit, init: wire.Init{Rule: st.Name, Steps: st.Steps, Slots: len(st.Slots)}}, l.params)
 }
 
 // Push sends every shard its slice of grad, which is borrowed until Push
@@ -393,7 +394,7 @@ func (l *Link) Push(ctx context.Context, step, basis int64, samples int, grad []
 	if len(grad) != len(l.params) {
 		panic("ps: a gradient of another length than the parameters")
 	}
-	j := job{kind: transport.KindPush, push: transport.Push{Step: step, Basis: basis, Samples: samples}}
+	j := job{kind: wire.KindPush, push: wire.Push{Step: step, Basis: basis, Samples: samples}}
 	if l.tuner != nil {
 		l.measured()
 		if j.time = l.tuner.measure(); !j.time {
@@ -487,7 +488,7 @@ func (l *Link) send(ctx context.Context, j job, vec []float32) error {
 	defer l.pushing.End()
 	for _, p := range l.peers {
 		j.vec = vec[p.info.From:p.info.To]
-		if j.kind == transport.KindPush {
+		if j.kind == wire.KindPush {
 			p.due.Add(1)
 		}
 		n += p.give(j)
@@ -551,7 +552,7 @@ func (l *Link) Pull(ctx context.Context, version int64) (int64, error) {
 	for _, p := range l.peers {
 		p.due.Store(1) // a shard that owed us something will not send it any more
 		p.asks = false
-		n += p.give(job{kind: transport.KindPull})
+		n += p.give(job{kind: wire.KindPull})
 	}
 	if err := l.collect(ctx, n); err != nil {
 		return 0, err
@@ -576,7 +577,7 @@ func (l *Link) State(ctx context.Context) (st rule.State, err error) {
 	n := 0
 	for _, p := range l.peers {
 		p.recalled.Store(nil)
-		n += p.give(job{kind: transport.KindPull, asks: true})
+		n += p.give(job{kind: wire.KindPull, asks: true})
 	}
 	if err := l.collect(ctx, n); err != nil {
 		return st, err
@@ -621,8 +622,8 @@ type recalled struct {
 
 // recall takes a part of that, which the shard was asked for by State.
 func (p *peer) recall(f transport.Frame) error {
-	if f.Kind == transport.KindState {
-		m, err := transport.ParseState(f.Header)
+	if f.Kind == wire.KindState {
+		m, err := wire.ParseState(f.Header)
 		if err != nil {
 			return err
 		}
@@ -632,7 +633,7 @@ func (p *peer) recall(f transport.Frame) error {
 		p.recalled.Store(&recalled{rule.State{Name: m.Rule, Steps: m.Steps}, m.Slots})
 		return nil
 	}
-	m, err := transport.ParseSlot(f.Header)
+	m, err := wire.ParseSlot(f.Header)
 	if err != nil {
 		return err
 	}
@@ -665,7 +666,7 @@ func (l *Link) Wait(ctx context.Context, version int64) (int64, error) {
 		if p.asks {
 			p.asks = false
 			p.due.Store(1)
-			if err := l.collect(ctx, p.give(job{kind: transport.KindPull})); err != nil {
+			if err := l.collect(ctx, p.give(job{kind: wire.KindPull})); err != nil {
 				return 0, err
 			}
 		}
@@ -739,7 +740,7 @@ func (l *Link) again(ctx context.Context, p *peer, pause time.Duration, end time
 		return context.Cause(ctx)
 	}
 	p.due.Store(1)
-	return l.collect(ctx, p.give(job{kind: transport.KindPull}))
+	return l.collect(ctx, p.give(job{kind: wire.KindPull}))
 }
 
 // late says for whom we waited, for what, and how long.
@@ -764,7 +765,7 @@ func (p *peer) write() {
 
 func (p *peer) do(j job) error {
 	var payload []byte
-	if j.kind == transport.KindPush {
+	if j.kind == wire.KindPush {
 		j.push.Codec, payload = p.pack.pack(j.push.Step, j.vec)
 	}
 	if err := p.conn.SetWriteDeadline(time.Now().Add(p.l.patience(len(j.vec)))); err != nil {
@@ -772,7 +773,7 @@ func (p *peer) do(j job) error {
 	}
 	w := p.l.worker
 	switch j.kind {
-	case transport.KindPush:
+	case wire.KindPush:
 		j.push.Shard, j.push.Worker = p.info.Shard, w
 		if !j.time {
 			return transport.Send(p.conn, j.push, payload)
@@ -780,20 +781,20 @@ func (p *peer) do(j job) error {
 		// The shard says when it read a Ping before and one behind it. Between them lies
 		// the time that the bytes took to pass, and nothing of the ways there and back.
 		p.size = int64(len(payload))
-		if err := transport.Send(p.conn, transport.Ping{Seq: pingBefore}, nil); err != nil {
+		if err := transport.Send(p.conn, wire.Ping{Seq: pingBefore}, nil); err != nil {
 			return err
 		}
 		if err := transport.Send(p.conn, j.push, payload); err != nil {
 			return err
 		}
-		return transport.Send(p.conn, transport.Ping{Seq: pingBehind}, nil)
-	case transport.KindInit:
+		return transport.Send(p.conn, wire.Ping{Seq: pingBehind}, nil)
+	case wire.KindInit:
 		j.init.Shard, j.init.Worker = p.info.Shard, w
 		return transport.Send(p.conn, j.init, transport.Floats(j.vec))
-	case transport.KindSlot:
-		return transport.Send(p.conn, transport.Slot{Shard: p.info.Shard, Name: j.slot}, transport.Floats(j.vec))
+	case wire.KindSlot:
+		return transport.Send(p.conn, wire.Slot{Shard: p.info.Shard, Name: j.slot}, transport.Floats(j.vec))
 	default:
-		m := transport.Pull{Shard: p.info.Shard, Worker: w}
+		m := wire.Pull{Shard: p.info.Shard, Worker: w}
 		if j.asks {
 			m.State = 1
 		}
@@ -851,7 +852,7 @@ const (
 
 // answered takes the answer to a Ping.
 func (p *peer) answered(f transport.Frame) error {
-	m, err := transport.ParsePong(f.Header)
+	m, err := wire.ParsePong(f.Header)
 	switch {
 	case err != nil:
 		return err
@@ -872,13 +873,13 @@ func (p *peer) receive() error {
 		return err
 	}
 	switch f.Kind {
-	case transport.KindParams:
-	case transport.KindPong:
+	case wire.KindParams:
+	case wire.KindPong:
 		return p.answered(f)
-	case transport.KindState, transport.KindSlot:
+	case wire.KindState, wire.KindSlot:
 		return p.recall(f)
-	case transport.KindReject:
-		m, err := transport.ParseReject(f.Header)
+	case wire.KindReject:
+		m, err := wire.ParseReject(f.Header)
 		if err != nil {
 			return err
 		}
@@ -886,7 +887,7 @@ func (p *peer) receive() error {
 	default:
 		return fmt.Errorf("unexpected %v", f.Kind)
 	}
-	m, err := transport.ParseParams(f.Header)
+	m, err := wire.ParseParams(f.Header)
 	switch {
 	case err != nil:
 		return err

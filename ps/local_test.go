@@ -7,7 +7,7 @@ import (
 	"star"
 	"star/ps/rule"
 	"star/train/optim"
-	"star/transport"
+	"star/transport/wire"
 )
 
 // On a quadratic workers that make steps of their own and then average come to where the same workers come by an update after each of those steps: all of it is linear, parameters and velocities, so the mean of
@@ -47,7 +47,7 @@ func TestStepsOfTheirOwnOnAQuadratic(t *testing.T) {
 				solos[w] = &rule.Solo{Gain: c.Gain(), Schedule: rule.Constant(c.LR), Make: func() (rule.Optimizer, error) { return optim.New(own, n) }}
 			}
 			for r := range rounds {
-				f := transport.Fire{Seq: int64(r + 1), Version: int64(r + 1), Samples: int64(r * steps * workers), Local: steps}
+				f := wire.Fire{Seq: int64(r + 1), Version: int64(r + 1), Samples: int64(r * steps * workers), Local: steps}
 				for w := range workers {
 					params, out := append([]float32(nil), s.Params()...), make([]float32, n)
 					if err := solos[w].Begin(params); err != nil {
@@ -61,7 +61,7 @@ func TestStepsOfTheirOwnOnAQuadratic(t *testing.T) {
 					if err := s.Push(rule.Gradient{Worker: star.Worker(w), Step: int64(r), Basis: int64(r), Samples: steps, Vec: out}); err != nil {
 						t.Fatal(err)
 					}
-					f.Gradients = append(f.Gradients, transport.Gradient{Worker: star.Worker(w), Step: int64(r), Weight: 1. / workers})
+					f.Gradients = append(f.Gradients, wire.Gradient{Worker: star.Worker(w), Step: int64(r), Weight: 1. / workers})
 				}
 				if err := s.Fire(&f); err != nil {
 					t.Fatal(err)
@@ -200,7 +200,7 @@ func TestStrideIsRefused(t *testing.T) {
 	if err := s.Push(rule.Gradient{Vec: []float32{1}}); err != nil {
 		t.Fatal(err)
 	}
-	f := &transport.Fire{Seq: 1, Version: 1, Gradients: []transport.Gradient{{Weight: 1}}, Local: 2, NormFirst: true}
+	f := &wire.Fire{Seq: 1, Version: 1, Gradients: []wire.Gradient{{Weight: 1}}, Local: 2, NormFirst: true}
 	if err := s.Fire(f); err == nil {
 		t.Error("a firing of steps with the norm first is accepted")
 	}

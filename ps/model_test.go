@@ -11,7 +11,7 @@ import (
 	"star/internal/exactsum"
 	"star/ps/rule"
 	"star/train/optim"
-	"star/transport"
+	"star/transport/wire"
 )
 
 // naive is the dumb machine: it keeps every gradient ever pushed, computes an
@@ -24,9 +24,9 @@ type naive struct {
 	lr     float32
 }
 
-func (m *naive) fire(gs []transport.Gradient) {
+func (m *naive) fire(gs []wire.Gradient) {
 	gs = slices.Clone(gs)
-	slices.SortFunc(gs, func(a, b transport.Gradient) int { return int(a.Worker - b.Worker) })
+	slices.SortFunc(gs, func(a, b wire.Gradient) int { return int(a.Worker - b.Worker) })
 	sum := make([]float32, len(m.params))
 	var norm2 float64
 	for i := range sum {
@@ -82,12 +82,12 @@ func (c *cluster) push(w star.Worker, step int64, g []float32) {
 	}
 }
 
-func (c *cluster) fire(gs []transport.Gradient, norm bool) {
+func (c *cluster) fire(gs []wire.Gradient, norm bool) {
 	c.seq++
 	c.ver++
 	var total exactsum.Squares
 	for _, s := range c.shards {
-		if err := s.Fire(&transport.Fire{Seq: c.seq, Version: c.ver, Samples: 10 * c.seq, Gradients: gs, NormFirst: norm}); err != nil {
+		if err := s.Fire(&wire.Fire{Seq: c.seq, Version: c.ver, Samples: 10 * c.seq, Gradients: gs, NormFirst: norm}); err != nil {
 			c.t.Fatal(err)
 		}
 		ev, ok := s.Next()
@@ -123,7 +123,7 @@ func (c *cluster) params() (v []float32) {
 
 // life draws a random life: who pushes, who is fired together, with which
 // weights. It says whatever happens to all listeners.
-func attempt(t *rapid.T, n, workers int, number *rapid.Generator[float32], push func(star.Worker, int64, []float32), fire func([]transport.Gradient)) {
+func attempt(t *rapid.T, n, workers int, number *rapid.Generator[float32], push func(star.Worker, int64, []float32), fire func([]wire.Gradient)) {
 	steps := make([]int64, workers)
 	var waiting []star.Worker
 	for range rapid.IntRange(1, 25).Draw(t, "firings") {
@@ -138,9 +138,9 @@ func attempt(t *rapid.T, n, workers int, number *rapid.Generator[float32], push 
 		}
 		waiting = rapid.Permutation(waiting).Draw(t, "order")
 		k := rapid.IntRange(1, len(waiting)).Draw(t, "quorum")
-		var gs []transport.Gradient
+		var gs []wire.Gradient
 		for _, w := range waiting[:k] {
-			gs = append(gs, transport.Gradient{
+			gs = append(gs, wire.Gradient{
 				Worker: w, Step: steps[w],
 				Weight: rapid.SampledFrom([]float32{1, 0.5, 0.25, 1.5, 1.0 / 3}).Draw(t, "weight"),
 			})
@@ -168,10 +168,10 @@ func TestShardsAgainstNaive(t *testing.T) {
 		attempt(t, n, workers, small, func(w star.Worker, step int64, g []float32) {
 			c.push(w, step, g)
 			m.grads[w] = g
-		}, func(gs []transport.Gradient) {
+		}, func(gs []wire.Gradient) {
 			// The weight of a third makes inexact sums; then only the naive norm may
 			// differ in its last bit, and the comparison is left to the next test.
-			if clip > 0 && slices.ContainsFunc(gs, func(g transport.Gradient) bool { return g.Weight == 1.0/3 }) {
+			if clip > 0 && slices.ContainsFunc(gs, func(g wire.Gradient) bool { return g.Weight == 1.0/3 }) {
 				for i := range gs {
 					gs[i].Weight = 0.5
 				}
@@ -215,7 +215,7 @@ func TestShardsAgainstOne(t *testing.T) {
 				attempt(t, n, 4, number, func(w star.Worker, step int64, g []float32) {
 					one.push(w, step, g)
 					many.push(w, step, g)
-				}, func(gs []transport.Gradient) {
+				}, func(gs []wire.Gradient) {
 					one.fire(gs, clip > 0)
 					many.fire(gs, clip > 0)
 					for i, v := range many.params() {

@@ -12,6 +12,7 @@ import (
 	"star/internal/exitcode"
 	"star/ps/rule"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // A shard moves while the job runs: docs/protocol.md draws who says what. This file has the
@@ -34,11 +35,11 @@ type successor struct {
 
 // leaving is what the owner of a shard knows of its move to elsewhere.
 type leaving struct {
-	hand      *transport.Hand // give; nil: it stays
-	successor *successor      // who has come for it
-	giver     *giver          // sends it; nil: not yet
+	hand      *wire.Hand // give; nil: it stays
+	successor *successor // who has come for it
+	giver     *giver     // sends it; nil: not yet
 	gone      bool
-	unsaid    []transport.Stored // of gradients that came since: the successor says so, or we do if it stays
+	unsaid    []wire.Stored // of gradients that came since: the successor says so, or we do if it stays
 	retired   bool
 	lending   lending // a copy; else it moves
 }
@@ -61,7 +62,7 @@ func (l *leaving) stop() {
 func (l *leaving) pass(g rule.Gradient) {
 	l.giver.pass(g)
 	if !l.gone {
-		l.unsaid = append(l.unsaid, transport.Stored{Worker: g.Worker, Step: g.Step, Sum2: g.Sum2})
+		l.unsaid = append(l.unsaid, wire.Stored{Worker: g.Worker, Step: g.Step, Sum2: g.Sum2})
 	}
 }
 
@@ -69,7 +70,7 @@ func (l *leaving) pass(g rule.Gradient) {
 type giver struct {
 	h         *host
 	successor *successor
-	first     transport.State
+	first     wire.State
 	snap      *snapshot
 	slots     []rule.Slot
 	queue     chan rule.Gradient
@@ -113,12 +114,12 @@ func (s *Server) remove(h *host) {
 }
 
 // hand does what the coordinator says about a shard that leaves.
-func (s *Server) hand(m transport.Hand) error {
+func (s *Server) hand(m wire.Hand) error {
 	h := s.host(m.Shard)
 	if h == nil {
 		return fmt.Errorf("shard %d, which is not here, is to move", m.Shard)
 	}
-	if m.Stage == transport.Gone {
+	if m.Stage == wire.Gone {
 		h.serves = false
 	}
 	h.put(input{kind: inHand, hand: m})
@@ -127,7 +128,7 @@ func (s *Server) hand(m transport.Hand) error {
 
 // acceptHeir serves the connection of a server to which a shard of ours moves, until it
 // ends.
-func (s *Server) acceptSuccessor(ctx context.Context, tc transport.Conn, hello transport.Hello) error {
+func (s *Server) acceptSuccessor(ctx context.Context, tc transport.Conn, hello wire.Hello) error {
 	timeout := time.NewTimer(s.stall)
 	defer timeout.Stop()
 	select {
@@ -138,7 +139,7 @@ func (s *Server) acceptSuccessor(ctx context.Context, tc transport.Conn, hello t
 		return context.Cause(ctx)
 	}
 	h := s.host(hello.Shard)
-	_, passes := transport.CheckPass(s.assign.Key, transport.RoleServer, hello.Rank, hello.Pass)
+	_, passes := transport.CheckPass(s.assign.Key, wire.RoleServer, hello.Rank, hello.Pass)
 	switch {
 	case hello.Job != s.cfg.Job:
 		return s.refuse(tc, exitcode.Disagree, fmt.Errorf("this is job %q, not %q", s.cfg.Job, hello.Job))
@@ -164,7 +165,7 @@ func (s *Server) acceptSuccessor(ctx context.Context, tc transport.Conn, hello t
 		return errStopped
 	}
 	tc.SetWriteDeadline(time.Now().Add(s.stall))
-	err := transport.Send(tc, transport.Welcome{Rank: hello.Rank, Workers: s.assign.Workers, Generation: s.assign.Generation}, nil)
+	err := transport.Send(tc, wire.Welcome{Rank: hello.Rank, Workers: s.assign.Workers, Generation: s.assign.Generation}, nil)
 	close(comes.welcomed)
 	if err != nil {
 		return err
@@ -194,18 +195,18 @@ func (h *host) moving(m input) error {
 		}
 		l.successor = m.successor
 	case inHand:
-		if h.leaves.lending.on && m.hand.Stage == transport.Keep {
+		if h.leaves.lending.on && m.hand.Stage == wire.Keep {
 			h.unlend()
 			return nil
 		}
 		switch m.hand.Stage {
-		case transport.Lend, transport.Shared:
+		case wire.Lend, wire.Shared:
 			return h.lend(m.hand)
-		case transport.Give:
+		case wire.Give:
 			l.hand = &m.hand
-		case transport.Keep:
+		case wire.Keep:
 			return h.keep()
-		case transport.Gone:
+		case wire.Gone:
 			if l.giver == nil {
 				return errors.New("it is gone, but was not given")
 			}
@@ -219,7 +220,7 @@ func (h *host) moving(m input) error {
 	case inPassed:
 		return h.passed(m.grad)
 	case inLoaded:
-		return h.say(m.from, transport.Moved{Stage: transport.Loaded, Version: h.shard.Version()})
+		return h.say(m.from, wire.Moved{Stage: wire.Loaded, Version: h.shard.Version()})
 	case inView:
 		return h.seat(m.view)
 	case inLate:
@@ -231,7 +232,7 @@ func (h *host) moving(m input) error {
 			*l = leaving{}
 		}
 	case inComplete:
-		return h.say(m.from, transport.Moved{Stage: transport.Complete})
+		return h.say(m.from, wire.Moved{Stage: wire.Complete})
 	}
 	return nil
 }
@@ -259,7 +260,7 @@ func (h *host) give() error {
 		}
 		waiting := h.shard.Waiting()
 		g.slots = st.Slots
-		g.first = transport.State{
+		g.first = wire.State{
 			Shard: h.info.Shard, Seq: h.shard.Done(), Version: h.shard.Version(),
 			Rule: st.Name, Steps: st.Steps, Slots: len(st.Slots), Pending: len(waiting), Lives: slices.Clone(h.attempts),
 		}
@@ -323,12 +324,12 @@ func (g *giver) send() error {
 		return err
 	}
 	for _, slot := range g.slots {
-		if err := giveVector(g, transport.Slot{Shard: g.h.info.Shard, Name: slot.Name}, slot.Data); err != nil {
+		if err := giveVector(g, wire.Slot{Shard: g.h.info.Shard, Name: slot.Name}, slot.Data); err != nil {
 			return err
 		}
 	}
 	pass := func(w rule.Gradient) error {
-		return giveVector(g, transport.Push{Shard: g.h.info.Shard, Worker: w.Worker, Step: w.Step, Basis: w.Basis, Samples: w.Samples}, w.Vec)
+		return giveVector(g, wire.Push{Shard: g.h.info.Shard, Worker: w.Worker, Step: w.Step, Basis: w.Basis, Samples: w.Samples}, w.Vec)
 	}
 	for {
 		select {
@@ -351,12 +352,12 @@ func (g *giver) send() error {
 			default:
 			}
 			g.successor.SetWriteDeadline(time.Now().Add(g.h.s.stall))
-			return transport.Send(g.successor.Conn, transport.Leave{Worker: -1, Reason: "the shard is yours"}, nil)
+			return transport.Send(g.successor.Conn, wire.Leave{Worker: -1, Reason: "the shard is yours"}, nil)
 		}
 	}
 }
 
-func giveVector[M transport.Message](g *giver, m M, vec []float32) error {
+func giveVector[M wire.Message](g *giver, m M, vec []float32) error {
 	if err := g.successor.SetWriteDeadline(time.Now().Add(g.h.s.patience(int64(4 * len(vec))))); err != nil {
 		return err
 	}
@@ -365,7 +366,7 @@ func giveVector[M transport.Message](g *giver, m M, vec []float32) error {
 
 // adoption is a shard that comes to this server.
 type adoption struct {
-	transport.Adopt
+	wire.Adopt
 	cancel context.CancelCauseFunc
 	h      atomic.Pointer[host] // nil: not made yet
 	own    atomic.Bool
@@ -374,10 +375,10 @@ type adoption struct {
 var errForget = errors.New("the shard stays where it is")
 
 // adopt does what the coordinator says about a shard that comes.
-func (s *Server) adopt(m transport.Adopt) error {
+func (s *Server) adopt(m wire.Adopt) error {
 	a := s.adoptions[m.Shard]
 	switch {
-	case m.Stage == transport.Prepare:
+	case m.Stage == wire.Prepare:
 		ctx, cancel := context.WithCancelCause(s.ctx)
 		a = &adoption{Adopt: m, cancel: cancel}
 		if s.adoptions == nil {
@@ -389,13 +390,13 @@ func (s *Server) adopt(m transport.Adopt) error {
 		s.adoptions[m.Shard] = a
 		s.wg.Go(func() { s.fetch(ctx, a) })
 	case a == nil || a.Move != m.Move:
-		if m.Stage == transport.Own {
+		if m.Stage == wire.Own {
 			return fmt.Errorf("shard %d is to be served here, but did not come", m.Shard)
 		}
-		if h := s.host(m.Shard); h != nil && m.Stage == transport.Forget && a == nil { // a copy that counted already
+		if h := s.host(m.Shard); h != nil && m.Stage == wire.Forget && a == nil { // a copy that counted already
 			s.remove(h)
 		}
-	case m.Stage == transport.Own:
+	case m.Stage == wire.Own:
 		h := a.h.Load()
 		if h == nil {
 			return fmt.Errorf("shard %d is to be served here, but did not come", m.Shard)
@@ -421,9 +422,9 @@ func (h *host) attempted(attempts []int64) {
 }
 
 // say tells the coordinator how far a move is.
-func (h *host) say(a *adoption, m transport.Moved) error { return a.say(h.coord, m) }
+func (h *host) say(a *adoption, m wire.Moved) error { return a.say(h.coord, m) }
 
-func (a *adoption) say(c *coordinator, m transport.Moved) error {
+func (a *adoption) say(c *coordinator, m wire.Moved) error {
 	m.Move, m.Shard = a.Move, a.Shard
 	if err := tell(c, m, nil); err != nil {
 		return fmt.Errorf("lost the coordinator: %w", err)
@@ -440,7 +441,7 @@ func (s *Server) fetch(ctx context.Context, a *adoption) {
 		return
 	case ctx.Err() == nil:
 		s.log.Warn("the move of a shard to this server has failed", "shard", a.Shard, "from", a.Addr, "err", err)
-		a.say(s.coord, transport.Moved{Stage: stage, Err: err.Error()}) // an error shows where it is listened to
+		a.say(s.coord, wire.Moved{Stage: stage, Err: err.Error()}) // an error shows where it is listened to
 	}
 	if h := a.h.Load(); h != nil && !a.own.Load() {
 		s.remove(h)
@@ -448,17 +449,17 @@ func (s *Server) fetch(ctx context.Context, a *adoption) {
 }
 
 // receive does it, and returns how far it came.
-func (s *Server) receive(ctx context.Context, a *adoption) (transport.MovedStage, error) {
+func (s *Server) receive(ctx context.Context, a *adoption) (wire.MovedStage, error) {
 	if s.cfg.Network == nil {
-		return transport.Prepared, errors.New("this server cannot reach others")
+		return wire.Prepared, errors.New("this server cannot reach others")
 	}
-	info := transport.ShardInfo{Shard: a.Shard, Addr: a.Addr, From: a.From, To: a.To}
+	info := wire.ShardInfo{Shard: a.Shard, Addr: a.Addr, From: a.From, To: a.To}
 	if info.From < 0 || info.To <= info.From || info.To > s.assign.Params || s.host(a.Shard) != nil {
-		return transport.Prepared, fmt.Errorf("shard %d of elements [%d,%d) of %d cannot come here", a.Shard, a.From, a.To, s.assign.Params)
+		return wire.Prepared, fmt.Errorf("shard %d of elements [%d,%d) of %d cannot come here", a.Shard, a.From, a.To, s.assign.Params)
 	}
 	r, err := s.cfg.NewRule(info)
 	if err != nil {
-		return transport.Prepared, err
+		return wire.Prepared, err
 	}
 	h := s.newHost(info, r, s.coord, s.assign.Workers)
 	s.mu.Lock()
@@ -472,26 +473,26 @@ func (s *Server) receive(ctx context.Context, a *adoption) (transport.MovedStage
 	})
 
 	hello := s.cfg.Hello
-	hello = transport.Hello{
-		Service: transport.ServiceShard, Role: transport.RoleServer, Job: s.cfg.Job, Token: hello.Token, Version: hello.Version,
+	hello = wire.Hello{
+		Service: wire.ServiceShard, Role: wire.RoleServer, Job: s.cfg.Job, Token: hello.Token, Version: hello.Version,
 		Host: hello.Host, Rank: hello.Rank, Shard: a.Shard, Params: s.assign.Params,
-		Pass: transport.Pass(s.assign.Key, transport.RoleServer, hello.Rank, transport.Attempt{}),
+		Pass: transport.Pass(s.assign.Key, wire.RoleServer, hello.Rank, transport.Attempt{}),
 	}
 	limited, cancel := context.WithTimeout(ctx, s.stall)
 	defer cancel()
 	c, _, _, err := transport.Open(limited, s.cfg.Network, a.Addr, hello, nil)
 	if err != nil {
-		return transport.Prepared, fmt.Errorf("reaching the server that has it: %w", err)
+		return wire.Prepared, fmt.Errorf("reaching the server that has it: %w", err)
 	}
 	defer c.Close()
 	defer context.AfterFunc(ctx, func() { c.Close() })()
 	c.SetPeer(fmt.Sprintf("the server of shard %d (%s)", a.Shard, a.Addr))
-	if err := a.say(s.coord, transport.Moved{Stage: transport.Prepared}); err != nil {
-		return transport.Prepared, err
+	if err := a.say(s.coord, wire.Moved{Stage: wire.Prepared}); err != nil {
+		return wire.Prepared, err
 	}
 	pending, err := h.load(ctx, c)
 	if err != nil {
-		return transport.Loaded, err
+		return wire.Loaded, err
 	}
 	for loaded := false; ; pending-- {
 		if pending == 0 && !loaded {
@@ -500,34 +501,34 @@ func (s *Server) receive(ctx context.Context, a *adoption) (transport.MovedStage
 		}
 		f, err := c.Recv()
 		if err != nil {
-			return transport.Complete, err
+			return wire.Complete, err
 		}
 		switch f.Kind {
-		case transport.KindPush:
-			var m transport.Push
+		case wire.KindPush:
+			var m wire.Push
 			if err := m.Parse(f.Header); err != nil {
-				return transport.Complete, err
+				return wire.Complete, err
 			}
 			if m.Shard != a.Shard || int(m.Worker) >= len(h.conns) || m.Codec != "" {
-				return transport.Complete, fmt.Errorf("a gradient of worker %d for shard %d, in %q", m.Worker, m.Shard, m.Codec)
+				return wire.Complete, fmt.Errorf("a gradient of worker %d for shard %d, in %q", m.Worker, m.Shard, m.Codec)
 			}
 			vec := h.mem.gradient(ctx.Done())
 			if vec == nil {
-				return transport.Complete, context.Cause(ctx)
+				return wire.Complete, context.Cause(ctx)
 			}
 			if err := h.read(c, f, vec); err != nil {
 				h.mem.Free(vec)
-				return transport.Complete, err
+				return wire.Complete, err
 			}
 			h.put(input{kind: inPassed, grad: rule.Gradient{Worker: m.Worker, Step: m.Step, Basis: m.Basis, Samples: m.Samples, Sum2: h.s.measure(vec), Vec: vec}})
-		case transport.KindLeave:
+		case wire.KindLeave:
 			if !loaded {
-				return transport.Loaded, errors.New("the server that has it has left in the middle of it")
+				return wire.Loaded, errors.New("the server that has it has left in the middle of it")
 			}
 			h.put(input{kind: inComplete, from: a})
-			return transport.Complete, nil
+			return wire.Complete, nil
 		default:
-			return transport.Complete, fmt.Errorf("unexpected %v", f.Kind)
+			return wire.Complete, fmt.Errorf("unexpected %v", f.Kind)
 		}
 	}
 }
@@ -538,10 +539,10 @@ func (h *host) load(ctx context.Context, c transport.Conn) (pending int, err err
 	if err != nil {
 		return 0, err
 	}
-	if f.Kind != transport.KindState {
+	if f.Kind != wire.KindState {
 		return 0, fmt.Errorf("unexpected %v, waiting for the state of the shard", f.Kind)
 	}
-	m, err := transport.ParseState(f.Header)
+	m, err := wire.ParseState(f.Header)
 	if err != nil {
 		return 0, err
 	}
@@ -565,10 +566,10 @@ func (h *host) load(ctx context.Context, c transport.Conn) (pending int, err err
 		if err != nil {
 			return 0, err
 		}
-		if f.Kind != transport.KindSlot {
+		if f.Kind != wire.KindSlot {
 			return 0, fmt.Errorf("unexpected %v, waiting for %s of the rule", f.Kind, slot.Name)
 		}
-		m, err := transport.ParseSlot(f.Header)
+		m, err := wire.ParseSlot(f.Header)
 		if err != nil {
 			return 0, err
 		}
@@ -584,7 +585,7 @@ func (h *host) load(ctx context.Context, c transport.Conn) (pending int, err err
 			return 0, err
 		}
 	}
-	h.put(input{kind: inLoad, fire: &transport.Fire{Seq: m.Seq, Version: m.Version}, grad: rule.Gradient{Vec: vec}, attempts: m.Lives})
+	h.put(input{kind: inLoad, fire: &wire.Fire{Seq: m.Seq, Version: m.Version}, grad: rule.Gradient{Vec: vec}, attempts: m.Lives})
 	return m.Pending, nil
 }
 
@@ -615,10 +616,10 @@ func (h *host) passed(g rule.Gradient) error {
 		return err
 	}
 	h.stored[g.Worker] = nil
-	return h.tellStored(transport.Stored{Worker: g.Worker, Step: g.Step, Sum2: g.Sum2})
+	return h.tellStored(wire.Stored{Worker: g.Worker, Step: g.Step, Sum2: g.Sum2})
 }
 
-func (h *host) tellStored(m transport.Stored) error {
+func (h *host) tellStored(m wire.Stored) error {
 	m.Shard = h.info.Shard
 	if err := tell(h.coord, m, nil); err != nil {
 		return fmt.Errorf("lost the coordinator: %w", err)

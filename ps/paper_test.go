@@ -7,7 +7,7 @@ import (
 
 	"star"
 	"star/ps/rule"
-	"star/transport"
+	"star/transport/wire"
 )
 
 // The update semantics of the published system, recorded from runs of it: four
@@ -47,9 +47,9 @@ func TestUpdateSemantics(t *testing.T) {
 				}
 				if c.fire[i] != nil {
 					seq++
-					f := transport.Fire{Seq: seq, Version: seq}
+					f := wire.Fire{Seq: seq, Version: seq}
 					for _, w := range c.fire[i] {
-						f.Gradients = append(f.Gradients, transport.Gradient{Worker: w, Step: steps[w], Weight: 0.25})
+						f.Gradients = append(f.Gradients, wire.Gradient{Worker: w, Step: steps[w], Weight: 0.25})
 						steps[w]++
 					}
 					if err := s.Fire(&f); err != nil {
@@ -108,13 +108,13 @@ func TestSSGDIsTheWholeBatch(t *testing.T) {
 		s := NewShard(n, &rule.Descent{Optimizer: sgd{}, Schedule: rule.Constant(0.3)}, &heap{})
 		s.Load(make([]float32, n), 0)
 		for step := range int64(steps) {
-			f := transport.Fire{Seq: step + 1, Version: step + 1}
+			f := wire.Fire{Seq: step + 1, Version: step + 1}
 			at := 0
 			for w, k := range shares {
 				if err := s.Push(rule.Gradient{Worker: star.Worker(w), Step: step, Vec: grad(s.Params(), at, at+k)}); err != nil {
 					t.Fatal(err)
 				}
-				f.Gradients = append(f.Gradients, transport.Gradient{
+				f.Gradients = append(f.Gradients, wire.Gradient{
 					Worker: star.Worker(w), Step: step, Weight: float32(k) / batch,
 				})
 				at += k

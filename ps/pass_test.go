@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"star/transport"
+	"star/transport/wire"
 )
 
 // ended waits for the other side to close a connection.
@@ -19,7 +20,7 @@ func ended(c transport.Conn) bool {
 		if err != nil {
 			return !strings.Contains(err.Error(), "timeout")
 		}
-		if transport.ReadAll(c, f); f.Kind == transport.KindReject {
+		if transport.ReadAll(c, f); f.Kind == wire.KindReject {
 			return true
 		}
 	}
@@ -35,7 +36,7 @@ func TestHostileHellos(t *testing.T) {
 		seal := func(key, role string, rank int, number int64) string {
 			return transport.Pass(key, role, rank, transport.Attempt{Number: number})
 		}
-		mine := seal(key, transport.RoleWorker, 1, 1) // the attacker is worker 1
+		mine := seal(key, wire.RoleWorker, 1, 1) // the attacker is worker 1
 		now, err := j.open(j.helloOf(2, transport.Attempt{Number: 5}))
 		if err != nil {
 			t.Fatal(err)
@@ -50,13 +51,13 @@ func TestHostileHellos(t *testing.T) {
 			{"only numbers", "", 0, "9.0."},
 			{"its own pass", "", 0, mine},
 			{"its own seal and another number", "", 1, "9" + mine},
-			{"another key", "", 0, seal(transport.NewKey(), transport.RoleWorker, 0, 9)},
-			{"a server's pass", "", 0, seal(key, transport.RoleServer, 0, 9)},
-			{"who had the rank before", "", 2, seal(key, transport.RoleWorker, 2, 4)},
-			{"a server without pass", transport.RoleServer, 0, ""},
-			{"a server with a worker's pass", transport.RoleServer, 1, mine},
-			{"a validator", transport.RoleValidator, 0, mine},
-			{"the rank after the last", "", 3, seal(key, transport.RoleWorker, 3, 9)},
+			{"another key", "", 0, seal(transport.NewKey(), wire.RoleWorker, 0, 9)},
+			{"a server's pass", "", 0, seal(key, wire.RoleServer, 0, 9)},
+			{"who had the rank before", "", 2, seal(key, wire.RoleWorker, 2, 4)},
+			{"a server without pass", wire.RoleServer, 0, ""},
+			{"a server with a worker's pass", wire.RoleServer, 1, mine},
+			{"a validator", wire.RoleValidator, 0, mine},
+			{"the rank after the last", "", 3, seal(key, wire.RoleWorker, 3, 9)},
 		}
 		done := make(chan error, 1)
 		go func() {
@@ -79,10 +80,10 @@ func TestHostileHellos(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Errorf("worker 0: %v", err)
 		}
-		if err := transport.Send(now, transport.Pull{Worker: 2}, nil); err != nil {
+		if err := transport.Send(now, wire.Pull{Worker: 2}, nil); err != nil {
 			t.Error(err)
 		}
-		if f, _ := next(t, now); f.Kind != transport.KindParams {
+		if f, _ := next(t, now); f.Kind != wire.KindParams {
 			t.Errorf("worker 2 was sent %v", f.Kind)
 		}
 		for _, number := range []int64{5, 6} { // it comes again, and somebody else has its rank
@@ -109,39 +110,39 @@ func TestPassesMove(t *testing.T) {
 		key := transport.NewKey()
 		from := start(t, jobConfig{net: pipe, addr: "from", params: 10, shards: 1, workers: 2, noReader: true, key: key})
 		to := start(t, jobConfig{net: pipe, addr: "to", params: 10, shards: 1, workers: 2, noReader: true, key: key, empty: true,
-			server: ServerConfig{Network: pipe, Hello: transport.Hello{Rank: 1}}})
+			server: ServerConfig{Network: pipe, Hello: wire.Hello{Rank: 1}}})
 		worker, err := from.open(from.helloOf(1, transport.Attempt{Number: 7}))
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer worker.Close()
-		if err := transport.Send(worker, transport.Init{Worker: 1}, transport.Floats(make([]float32, 10))); err != nil {
+		if err := transport.Send(worker, wire.Init{Worker: 1}, transport.Floats(make([]float32, 10))); err != nil {
 			t.Fatal(err)
 		}
-		if f, _ := next(t, from.coord); f.Kind != transport.KindReady {
+		if f, _ := next(t, from.coord); f.Kind != wire.KindReady {
 			t.Fatalf("it says %v", f.Kind)
 		}
-		told := func(stage transport.MovedStage) {
+		told := func(stage wire.MovedStage) {
 			t.Helper()
 			f, _ := next(t, to.coord)
-			if m, err := transport.ParseMoved(f.Header); err != nil || m.Stage != stage || m.Err != "" {
+			if m, err := wire.ParseMoved(f.Header); err != nil || m.Stage != stage || m.Err != "" {
 				t.Fatalf("%v %+v, %v; want stage %v", f.Kind, m, err, stage)
 			}
 		}
-		move := transport.Adopt{Move: 1, Addr: "from", To: 10}
+		move := wire.Adopt{Move: 1, Addr: "from", To: 10}
 		to.tell(move)
-		told(transport.Prepared)
-		for _, pass := range []string{"", transport.Pass(key, transport.RoleWorker, 1, transport.Attempt{Number: 7})} {
-			if c, err := from.open(transport.Hello{Job: "test", Role: transport.RoleServer, Rank: 1, Pass: pass}); err == nil {
+		told(wire.Prepared)
+		for _, pass := range []string{"", transport.Pass(key, wire.RoleWorker, 1, transport.Attempt{Number: 7})} {
+			if c, err := from.open(wire.Hello{Job: "test", Role: wire.RoleServer, Rank: 1, Pass: pass}); err == nil {
 				t.Error("it gives its shard to whoever comes")
 				c.Close()
 			}
 		}
-		from.tell(transport.Hand{Move: 1, Stage: transport.Give})
-		told(transport.Loaded)
-		move.Stage = transport.Own
+		from.tell(wire.Hand{Move: 1, Stage: wire.Give})
+		told(wire.Loaded)
+		move.Stage = wire.Own
 		to.tell(move)
-		from.tell(transport.Hand{Move: 1, Stage: transport.Gone})
+		from.tell(wire.Hand{Move: 1, Stage: wire.Gone})
 		before, err := to.open(to.helloOf(1, transport.Attempt{Number: 6}))
 		if err == nil && !ended(before) {
 			t.Error("who had the rank before is heard")
@@ -151,10 +152,10 @@ func TestPassesMove(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer after.Close()
-		if err := transport.Send(after, transport.Pull{Worker: 1}, nil); err != nil {
+		if err := transport.Send(after, wire.Pull{Worker: 1}, nil); err != nil {
 			t.Fatal(err)
 		}
-		if f, _ := next(t, after); f.Kind != transport.KindParams {
+		if f, _ := next(t, after); f.Kind != wire.KindParams {
 			t.Errorf("the worker was sent %v", f.Kind)
 		}
 		for _, j := range []*fakeJob{to, from} {
@@ -170,8 +171,8 @@ func TestStepsOfLives(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pipe := &transport.Pipe{}
 		j := start(t, jobConfig{net: pipe, addr: "ps", params: 10, shards: 1, workers: 2, noReader: true, key: transport.NewKey(), server: ServerConfig{Copies: true,
-			Load: func(transport.ShardInfo) ([]float32, int64, error) { return make([]float32, 10), 0, nil }}})
-		stored := func() transport.Stored {
+			Load: func(wire.ShardInfo) ([]float32, int64, error) { return make([]float32, 10), 0, nil }}})
+		stored := func() wire.Stored {
 			t.Helper()
 			for {
 				j.coord.SetReadDeadline(time.Now().Add(10 * time.Second))
@@ -179,21 +180,21 @@ func TestStepsOfLives(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if f.Kind == transport.KindStored {
-					m, _ := transport.ParseStored(f.Header)
+				if f.Kind == wire.KindStored {
+					m, _ := wire.ParseStored(f.Header)
 					return m
 				}
 			}
 		}
-		j.tell(transport.View{Term: 1, Holders: []transport.Holder{{Rank: 0, Addr: "ps"}}, To: 10})
+		j.tell(wire.View{Term: 1, Holders: []wire.Holder{{Rank: 0, Addr: "ps"}}, To: 10})
 		push := func(attempt transport.Attempt, step int64) transport.Conn {
 			t.Helper()
 			c, err := j.open(j.helloOf(1, attempt))
 			if err == nil {
-				err = transport.Send(c, transport.Turn{Worker: 1, Term: 1}, nil)
+				err = transport.Send(c, wire.Turn{Worker: 1, Term: 1}, nil)
 			}
 			if err == nil {
-				err = transport.Send(c, transport.Push{Worker: 1, Step: step, Samples: 1}, transport.Floats(make([]float32, 10)))
+				err = transport.Send(c, wire.Push{Worker: 1, Step: step, Samples: 1}, transport.Floats(make([]float32, 10)))
 			}
 			if err != nil {
 				t.Fatal(err)
@@ -207,7 +208,7 @@ func TestStepsOfLives(t *testing.T) {
 		}
 		second := push(transport.Attempt{Number: 2, Step: 5}, 4) // what is late of the life before is not of this one
 		defer second.Close()
-		if err := transport.Send(second, transport.Push{Worker: 1, Step: 5, Samples: 1}, transport.Floats(make([]float32, 10))); err != nil {
+		if err := transport.Send(second, wire.Push{Worker: 1, Step: 5, Samples: 1}, transport.Floats(make([]float32, 10))); err != nil {
 			t.Fatal(err)
 		}
 		if m := stored(); m.Step != 5 {

@@ -10,6 +10,7 @@ import (
 	"star"
 	"star/ps/rule"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // A gradient of weight 0 is left out, whatever is in it; where there is no other one, the update is made of zeros.
@@ -32,12 +33,12 @@ func TestLeftOut(t *testing.T) {
 				s := NewShard(2, &rule.Descent{Optimizer: sgd{}, Schedule: rule.Constant(1)}, mem)
 				s.Watch()
 				s.Load(make([]float32, 2), 0)
-				f := transport.Fire{Seq: 1, Version: 1, NormFirst: norm}
+				f := wire.Fire{Seq: 1, Version: 1, NormFirst: norm}
 				for w, v := range c.vecs {
 					if err := s.Push(rule.Gradient{Worker: star.Worker(w), Vec: slices.Clone(v)}); err != nil {
 						t.Fatal(err)
 					}
-					f.Gradients = append(f.Gradients, transport.Gradient{Worker: star.Worker(w), Weight: c.weights[w]})
+					f.Gradients = append(f.Gradients, wire.Gradient{Worker: star.Worker(w), Weight: c.weights[w]})
 				}
 				if err := s.Fire(&f); err != nil {
 					t.Fatal(err)
@@ -77,7 +78,7 @@ func TestTurned(t *testing.T) {
 	var turns []Event
 	flipped := false // as the coordinator has it
 	for step := range int64(200) {
-		f := transport.Fire{Seq: step + 1, Version: step + 1}
+		f := wire.Fire{Seq: step + 1, Version: step + 1}
 		for w := range 4 {
 			v := make([]float32, n)
 			for i := range v {
@@ -86,7 +87,7 @@ func TestTurned(t *testing.T) {
 					v[i] = -v[i]
 				}
 			}
-			g := transport.Gradient{Worker: star.Worker(w), Step: step, Weight: 0.25}
+			g := wire.Gradient{Worker: star.Worker(w), Step: step, Weight: 0.25}
 			if w == 2 && flipped {
 				g.Weight = 0
 			}
@@ -150,10 +151,10 @@ func TestStoredSaysTheLength(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					if f.Kind != transport.KindStored {
+					if f.Kind != wire.KindStored {
 						continue
 					}
-					m, err := transport.ParseStored(f.Header)
+					m, err := wire.ParseStored(f.Header)
 					if err != nil || int(m.Worker) != w || m.Sum2 != c.want && !(math.IsNaN(c.want) && math.IsNaN(m.Sum2)) {
 						t.Errorf("of %v: %+v, %v; want %v", c.grad, m, err, c.want)
 					}

@@ -7,7 +7,7 @@ import (
 
 	"star/ps/replica"
 	"star/ps/rule"
-	"star/transport"
+	"star/transport/wire"
 )
 
 // A shard with copies (docs/decisions/0013-copies-of-a-shard.md). A copy is a shard like any other: it gets every gradient from its worker
@@ -33,7 +33,7 @@ type lending struct {
 func (s *Server) self() int { return s.cfg.Hello.Rank }
 
 // view takes from the coordinator who holds the copies of a shard. A copy that is not here yet is made: the job begins.
-func (s *Server) view(m transport.View) error {
+func (s *Server) view(m wire.View) error {
 	v := replica.View{Term: m.Term, Primary: -1}
 	for i, h := range m.Holders {
 		if i == 0 {
@@ -48,7 +48,7 @@ func (s *Server) view(m transport.View) error {
 	h := s.host(m.Shard)
 	if h == nil {
 		var err error
-		info := transport.ShardInfo{Shard: m.Shard, Addr: m.Holders[0].Addr, From: m.From, To: m.To}
+		info := wire.ShardInfo{Shard: m.Shard, Addr: m.Holders[0].Addr, From: m.From, To: m.To}
 		if h, err = s.makeHost(info, s.coord, s.assign); err != nil {
 			return err
 		}
@@ -217,7 +217,7 @@ func (h *host) store(g rule.Gradient) error {
 }
 
 // fire takes a firing from a coordinator of a term, and says that it is held.
-func (h *host) fire(f *transport.Fire, ahead bool, term int64) error {
+func (h *host) fire(f *wire.Fire, ahead bool, term int64) error {
 	c := &h.copying
 	if !c.Seated() {
 		return h.shard.Fire(f)
@@ -236,22 +236,22 @@ func (h *host) fire(f *transport.Fire, ahead bool, term int64) error {
 	if err := h.shard.Fire(f); err != nil {
 		return err
 	}
-	if err := tell(h.coord, transport.Held{Shard: h.info.Shard, Term: c.Term(), Seq: f.Seq}, nil); err != nil {
+	if err := tell(h.coord, wire.Held{Shard: h.info.Shard, Term: c.Term(), Seq: f.Seq}, nil); err != nil {
 		return fmt.Errorf("lost the coordinator: %w", err)
 	}
 	return nil
 }
 
 // lend does what the coordinator says of a copy that another server is getting.
-func (h *host) lend(m transport.Hand) error {
+func (h *host) lend(m wire.Hand) error {
 	l := &h.leaves
 	switch m.Stage {
-	case transport.Lend:
+	case wire.Lend:
 		if l.giver != nil {
 			return errors.New("two copies of it are to be sent at once")
 		}
 		l.hand, l.lending = &m, lending{on: true}
-	case transport.Shared:
+	case wire.Shared:
 		if l.giver == nil || !l.lending.on || l.lending.shared {
 			return errors.New("it has not sent the copy that is said to be there")
 		}

@@ -12,13 +12,14 @@ import (
 
 	"star"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // replicaSet is a worker's connection to all copies of a shard, as one: what it pushes goes to every copy, what it reads comes from the primary.
 // While one copy is there, the loss of others is no error: the coordinator will say who is the primary (Link.Turn). One goroutine reads.
 type replicaSet struct {
 	cfg    LinkConfig
-	info   transport.ShardInfo
+	info   wire.ShardInfo
 	worker star.Worker
 	stall  time.Duration
 	log    *slog.Logger
@@ -27,7 +28,7 @@ type replicaSet struct {
 	inHand  *frame     // what it has of the gradient is the caller's, until drop; the writer's
 
 	mu     sync.Mutex
-	view   transport.View // the newest that was heard of
+	view   wire.View      // the newest that was heard of
 	conns  []*replicaConn // changed with both locks
 	turned chan struct{}  // closed, and replaced, when the primary is another one
 	sent   int64          // by connections that are no more
@@ -55,7 +56,7 @@ type replicaSet struct {
 
 // replicaConn is the connection to one copy.
 type replicaConn struct {
-	transport.Holder
+	wire.Holder
 	conn transport.Conn
 	come chan arrival // what it sends first, or its end; nil: it was read
 
@@ -82,13 +83,13 @@ const (
 
 // frame is what a worker has pushed last, for as long as it is in hand: not every copy may have it.
 type frame struct {
-	kind            transport.Kind
+	kind            wire.Kind
 	header, payload []byte
 	sum             uint32
 }
 
 // dialReplicaSet connects to all copies of a shard, by a view of who holds them.
-func dialReplicaSet(ctx context.Context, cfg LinkConfig, info transport.ShardInfo, v transport.View) (*replicaSet, error) {
+func dialReplicaSet(ctx context.Context, cfg LinkConfig, info wire.ShardInfo, v wire.View) (*replicaSet, error) {
 	f := &replicaSet{
 		cfg: cfg, info: info, worker: star.Worker(cfg.Hello.Rank), stall: cfg.Stall, log: cfg.Log, view: v,
 		turned: make(chan struct{}), useless: make(chan struct{}), dialing: make(chan struct{}, 1), done: make(chan struct{}), name: fmt.Sprintf("shard %d", info.Shard),
@@ -126,8 +127,8 @@ func (f *replicaSet) watch(l *replicaConn) {
 	f.wg.Go(func() {
 		m, err := l.conn.Recv()
 		come <- arrival{m, err}
-		if err == nil && m.Kind == transport.KindReject {
-			r, bad := transport.ParseReject(m.Header)
+		if err == nil && m.Kind == wire.KindReject {
+			r, bad := wire.ParseReject(m.Header)
 			err = cmp.Or(bad, error(&transport.RejectError{Peer: l.conn.Peer(), Exit: r.Exit, Reason: r.Reason}))
 		}
 		if err != nil {
@@ -231,7 +232,7 @@ func (f *replicaSet) replace(old, l *replicaConn) {
 // tell tells one copy that each gradient goes to every holder of the view of a term. The caller has the lock of writers.
 func (f *replicaSet) tell(l *replicaConn, term int64) error {
 	l.conn.SetWriteDeadline(time.Now().Add(f.stall))
-	err := transport.Send(l.conn, transport.Turn{Shard: f.info.Shard, Worker: f.worker, Term: term}, nil)
+	err := transport.Send(l.conn, wire.Turn{Shard: f.info.Shard, Worker: f.worker, Term: term}, nil)
 	if err != nil {
 		l.fail(err)
 	}
@@ -245,7 +246,7 @@ func (f *replicaSet) repeat(l *replicaConn) {
 	f.mu.Unlock()
 	switch h := f.inHand; {
 	case h == nil || l.failed() != nil:
-	case h.kind == transport.KindInit || h.kind == transport.KindSlot:
+	case h.kind == wire.KindInit || h.kind == wire.KindSlot:
 		f.mu.Lock()
 		f.giveUp(fmt.Errorf("the connection to its copy at star-ps %d (%s) has ended while it got the first parameters", l.Rank, l.Addr))
 		f.mu.Unlock()
@@ -305,7 +306,7 @@ func (f *replicaSet) giveUp(why error) {
 }
 
 // dial connects to some copies. It returns those that it has reached even with an error.
-func (f *replicaSet) dial(ctx context.Context, holders []transport.Holder) (conns []*replicaConn, err error) {
+func (f *replicaSet) dial(ctx context.Context, holders []wire.Holder) (conns []*replicaConn, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	opened := make([]transport.Conn, len(holders))
@@ -354,7 +355,7 @@ func (l *replicaConn) failed() error {
 }
 
 // turn takes what the coordinator says of the copies. It does not wait.
-func (f *replicaSet) turn(v transport.View) {
+func (f *replicaSet) turn(v wire.View) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if v.Term <= f.view.Term || len(v.Holders) == 0 {
@@ -392,7 +393,7 @@ func (f *replicaSet) turn(v transport.View) {
 var errLeftOut = errors.New("it holds no copy any more")
 
 // follow has the copies of a view, and the primary first of all.
-func (f *replicaSet) follow(ctx context.Context, v transport.View) {
+func (f *replicaSet) follow(ctx context.Context, v wire.View) {
 	f.dialing <- struct{}{}
 	defer func() { <-f.dialing }()
 	missing := f.keep(v)
@@ -439,7 +440,7 @@ func (f *replicaSet) follow(ctx context.Context, v transport.View) {
 }
 
 // keep drops the copies that are not in a view, and has the primary be the first. It returns those that are missing; nil: the view is old, or complete.
-func (f *replicaSet) keep(v transport.View) (missing []transport.Holder) {
+func (f *replicaSet) keep(v wire.View) (missing []wire.Holder) {
 	f.writing.Lock()
 	defer f.writing.Unlock()
 	f.mu.Lock()
@@ -500,7 +501,7 @@ func (f *replicaSet) primary() (l *replicaConn, turned <-chan struct{}) {
 
 // WriteFrame writes a gradient, or initial parameters, to every copy, and all else to the primary. Only if nobody is left it is an error: who
 // reads asks again.
-func (f *replicaSet) WriteFrame(k transport.Kind, header, payload []byte, sum uint32) error {
+func (f *replicaSet) WriteFrame(k wire.Kind, header, payload []byte, sum uint32) error {
 	f.writing.Lock()
 	defer f.writing.Unlock()
 	f.mu.Lock()
@@ -519,13 +520,13 @@ func (f *replicaSet) WriteFrame(k transport.Kind, header, payload []byte, sum ui
 			f.ended(l, err)
 		}
 	}
-	if k != transport.KindPush && k != transport.KindInit && k != transport.KindSlot {
+	if k != wire.KindPush && k != wire.KindInit && k != wire.KindSlot {
 		if l, _ := f.primary(); l != nil {
 			put(l)
 		}
 		return f.alive()
 	}
-	if f.inHand = (&frame{k, slices.Clone(header), payload, sum}); k != transport.KindPush {
+	if f.inHand = (&frame{k, slices.Clone(header), payload, sum}); k != wire.KindPush {
 		f.inHand.payload = nil // parameters that come are written there
 	}
 	var others sync.WaitGroup
@@ -655,7 +656,7 @@ func (f *replicaSet) alone() bool {
 // ask asks the primary for the parameters, in the place of who was to send them.
 func (f *replicaSet) ask() error {
 	f.SetWriteDeadline(time.Now().Add(f.stall))
-	return transport.Send(f, transport.Pull{Shard: f.info.Shard, Worker: f.worker}, nil)
+	return transport.Send(f, wire.Pull{Shard: f.info.Shard, Worker: f.worker}, nil)
 }
 
 // SetWriteDeadline is for the frames that follow.
@@ -707,7 +708,7 @@ func (f *replicaSet) Close() error {
 }
 
 // Turn says who holds the copies of a shard now. It may be called from any goroutine, and does not wait.
-func (l *Link) Turn(v transport.View) error {
+func (l *Link) Turn(v wire.View) error {
 	for _, p := range l.peers {
 		if f, ok := p.conn.(*replicaSet); ok && p.info.Shard == v.Shard {
 			f.turn(v)
@@ -718,7 +719,7 @@ func (l *Link) Turn(v transport.View) error {
 }
 
 // connect reaches a shard, or all its copies.
-func connect(ctx context.Context, cfg LinkConfig, s transport.ShardInfo) (transport.Conn, error) {
+func connect(ctx context.Context, cfg LinkConfig, s wire.ShardInfo) (transport.Conn, error) {
 	for _, v := range cfg.Views {
 		if v.Shard == s.Shard {
 			f, err := dialReplicaSet(ctx, cfg, s, v)

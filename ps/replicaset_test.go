@@ -12,11 +12,12 @@ import (
 	"time"
 
 	"star/transport"
+	"star/transport/wire"
 )
 
 // holder is a server with a copy of a shard, which notes what it is sent and answers questions for parameters with its rank.
 type holder struct {
-	transport.Holder
+	wire.Holder
 	t      *testing.T
 	cancel context.CancelFunc
 
@@ -29,7 +30,7 @@ type holder struct {
 // holders are servers 0 to n−1.
 func holders(t *testing.T, net *transport.Pipe, n int) (hs []*holder) {
 	for r := range n {
-		h := &holder{Holder: transport.Holder{Rank: r, Addr: fmt.Sprint("server-", r)}, t: t}
+		h := &holder{Holder: wire.Holder{Rank: r, Addr: fmt.Sprint("server-", r)}, t: t}
 		hs = append(hs, h)
 		l, err := net.Listen(h.Addr)
 		if err != nil {
@@ -37,14 +38,14 @@ func holders(t *testing.T, net *transport.Pipe, n int) (hs []*holder) {
 		}
 		var ctx context.Context
 		ctx, h.cancel = context.WithCancel(t.Context())
-		go transport.Serve(ctx, l, transport.Config{Log: slog.New(slog.DiscardHandler)}, func(c transport.Conn, _ transport.Hello, _ []byte) { h.serve(c) })
+		go transport.Serve(ctx, l, transport.Config{Log: slog.New(slog.DiscardHandler)}, func(c transport.Conn, _ wire.Hello, _ []byte) { h.serve(c) })
 	}
 	return hs
 }
 
 func (h *holder) serve(c transport.Conn) {
 	defer c.Close()
-	if transport.Send(c, transport.Welcome{}, nil) != nil {
+	if transport.Send(c, wire.Welcome{}, nil) != nil {
 		return
 	}
 	h.mu.Lock()
@@ -60,8 +61,8 @@ func (h *holder) serve(c transport.Conn) {
 			return
 		}
 		said := f.Kind.String()
-		if f.Kind == transport.KindTurn {
-			m, err := transport.ParseTurn(f.Header)
+		if f.Kind == wire.KindTurn {
+			m, err := wire.ParseTurn(f.Header)
 			if err != nil {
 				h.t.Error(err)
 			}
@@ -70,8 +71,8 @@ func (h *holder) serve(c transport.Conn) {
 		h.mu.Lock()
 		h.heard = append(h.heard, said)
 		h.mu.Unlock()
-		if f.Kind == transport.KindPull {
-			transport.Send(c, transport.Params{Version: int64(h.Rank)}, nil)
+		if f.Kind == wire.KindPull {
+			transport.Send(c, wire.Params{Version: int64(h.Rank)}, nil)
 		}
 	}
 }
@@ -107,8 +108,8 @@ func (h *holder) said() string {
 	return s
 }
 
-func view(term int64, hs ...*holder) transport.View {
-	v := transport.View{Term: term}
+func view(term int64, hs ...*holder) wire.View {
+	v := wire.View{Term: term}
 	for _, h := range hs {
 		v.Holders = append(v.Holders, h.Holder)
 	}
@@ -120,8 +121,8 @@ func fans(t *testing.T, f func(t *testing.T, f *replicaSet, hs []*holder)) {
 	synctest.Test(t, func(t *testing.T) {
 		net := new(transport.Pipe)
 		hs := holders(t, net, 3)
-		cfg := LinkConfig{Network: net, Hello: transport.Hello{Job: "j", Rank: 7}, Stall: 10 * time.Second, Log: slog.New(slog.DiscardHandler)}
-		a, err := dialReplicaSet(t.Context(), cfg, transport.ShardInfo{}, view(1, hs[0], hs[1]))
+		cfg := LinkConfig{Network: net, Hello: wire.Hello{Job: "j", Rank: 7}, Stall: 10 * time.Second, Log: slog.New(slog.DiscardHandler)}
+		a, err := dialReplicaSet(t.Context(), cfg, wire.ShardInfo{}, view(1, hs[0], hs[1]))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -136,7 +137,7 @@ func fans(t *testing.T, f func(t *testing.T, f *replicaSet, hs []*holder)) {
 
 func push(f *replicaSet) error {
 	f.SetWriteDeadline(time.Now().Add(time.Second))
-	return transport.Send(f, transport.Push{Worker: 7}, []byte{1, 2, 3, 4})
+	return transport.Send(f, wire.Push{Worker: 7}, []byte{1, 2, 3, 4})
 }
 
 // answers is the rank of who answers a question for parameters.
@@ -148,7 +149,7 @@ func answers(f *replicaSet) (int64, error) {
 	if err != nil {
 		return -1, err
 	}
-	p, err := transport.ParseParams(m.Header)
+	p, err := wire.ParseParams(m.Header)
 	return p.Version, err
 }
 
@@ -474,7 +475,7 @@ func TestFanIsOfNoUse(t *testing.T) {
 	t.Run("refused", func(t *testing.T) {
 		fans(t, func(t *testing.T, f *replicaSet, hs []*holder) {
 			synctest.Wait()
-			transport.Send(hs[1].conns[0], transport.Reject{Exit: 69, Reason: "left behind"}, nil)
+			transport.Send(hs[1].conns[0], wire.Reject{Exit: 69, Reason: "left behind"}, nil)
 			useless(t, f, suspicion, suspicion, "left behind")
 		})
 	})
@@ -503,7 +504,7 @@ func TestFanIsOfNoUse(t *testing.T) {
 	t.Run("it gets the first parameters", func(t *testing.T) {
 		fans(t, func(t *testing.T, f *replicaSet, hs []*holder) {
 			f.SetWriteDeadline(time.Now().Add(time.Second))
-			if err := transport.Send(f, transport.Init{Worker: 7}, []byte{1, 2, 3, 4}); err != nil {
+			if err := transport.Send(f, wire.Init{Worker: 7}, []byte{1, 2, 3, 4}); err != nil {
 				t.Fatal(err)
 			}
 			hs[1].hangUp()
@@ -516,14 +517,14 @@ func TestFanIsOfNoUse(t *testing.T) {
 func TestFanReadsWhatCameEarly(t *testing.T) {
 	fans(t, func(t *testing.T, f *replicaSet, hs []*holder) {
 		synctest.Wait()
-		if err := transport.Send(hs[1].conns[0], transport.Params{Version: 44}, []byte{1, 2, 3, 4}); err != nil {
+		if err := transport.Send(hs[1].conns[0], wire.Params{Version: 44}, []byte{1, 2, 3, 4}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)
 		f.turn(view(2, hs[1]))
 		synctest.Wait()
 		m, err := f.Recv()
-		p, bad := transport.ParseParams(m.Header)
+		p, bad := wire.ParseParams(m.Header)
 		text := make([]byte, m.Size)
 		if err != nil || bad != nil || f.ReadPayload(text) != nil || p.Version != 44 || len(text) != 4 || text[3] != 4 {
 			t.Fatalf("%v, %v: version %d, %v", err, bad, p.Version, text)

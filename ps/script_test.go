@@ -10,7 +10,7 @@ import (
 
 	"star"
 	"star/ps/rule"
-	"star/transport"
+	"star/transport/wire"
 )
 
 // sgd is the plainest Optimizer.
@@ -96,7 +96,7 @@ func TestScripts(t *testing.T) {
 					Worker: star.Worker(integer(t, d, "w")), Step: integer(t, d, "step"), Vec: vector(t, d, "g"),
 				}))
 			case "fire":
-				f := transport.Fire{
+				f := wire.Fire{
 					Seq: integer(t, d, "seq"), Version: integer(t, d, "v"), Samples: integer(t, d, "samples"),
 					NormFirst: d.HasArg("norm"), Report: d.HasArg("report"), Gradients: named(t, d, "g"), Dropped: named(t, d, "drop"),
 				}
@@ -107,7 +107,7 @@ func TestScripts(t *testing.T) {
 			case "apply":
 				return say(s.Apply(integer(t, d, "seq"), number(t, d, "norm"), 1))
 			case "save":
-				return say(s.Save(transport.Save{Seq: integer(t, d, "seq"), ID: words(d, "id")[0]}))
+				return say(s.Save(wire.Save{Seq: integer(t, d, "seq"), ID: words(d, "id")[0]}))
 			case "forget":
 				s.Forget(star.Worker(integer(t, d, "w")))
 				return say(nil)
@@ -203,9 +203,9 @@ func vector(t *testing.T, d *datadriven.TestData, key string) []float32 {
 }
 
 // named reads gradients written as worker:step*weight.
-func named(t *testing.T, d *datadriven.TestData, key string) (gs []transport.Gradient) {
+func named(t *testing.T, d *datadriven.TestData, key string) (gs []wire.Gradient) {
 	for _, s := range words(d, key) {
-		g := transport.Gradient{Weight: 1}
+		g := wire.Gradient{Weight: 1}
 		head, weight, ok := strings.Cut(s, "*")
 		if ok {
 			x, err := strconv.ParseFloat(weight, 32)

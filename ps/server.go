@@ -21,6 +21,7 @@ import (
 	"star/ps/replica"
 	"star/ps/rule"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // ServerConfig says how a Server does what an Assign tells it.
@@ -29,12 +30,12 @@ type ServerConfig struct {
 	Job string
 
 	// NewRule makes the rule of one shard. Required.
-	NewRule func(transport.ShardInfo) (rule.Rule, error)
+	NewRule func(wire.ShardInfo) (rule.Rule, error)
 
 	// Load returns the parameters of a shard that resumes, and their version.
 	// It is called after NewRule. A nil function or a nil vector: the shard
 	// waits for a worker's Init.
-	Load func(transport.ShardInfo) (params []float32, version int64, err error)
+	Load func(wire.ShardInfo) (params []float32, version int64, err error)
 
 	// Save writes a shard's part of a checkpoint and describes it for the
 	// manifest. It is called in a goroutine of its own. Nil: a Save is answered
@@ -45,7 +46,7 @@ type ServerConfig struct {
 	// move here. Of Hello, Token, Version, Host and Rank are used. A nil Network: no shard
 	// can.
 	Network transport.Network
-	Hello   transport.Hello
+	Hello   wire.Hello
 
 	// State shows what a rule remembers from update to update; the vectors are the rule's
 	// own. SetState makes a new rule remember it. A nil State: rules remember nothing.
@@ -82,7 +83,7 @@ type ServerConfig struct {
 
 	// Report, if not nil, says who this process is and what it uses; the coordinator hears it every ReportEvery (zero: 1 s), and who it
 	// is when that has changed.
-	Report      func() (transport.Enlist, transport.Usage)
+	Report      func() (wire.Enlist, wire.Usage)
 	ReportEvery time.Duration
 
 	// Again finds the next coordinator when one is lost. Nil: there is none, and the server ends.
@@ -100,7 +101,7 @@ type ServerConfig struct {
 // SaveRequest asks for one shard's part of a checkpoint.
 type SaveRequest struct {
 	ID      string
-	Shard   transport.ShardInfo
+	Shard   wire.ShardInfo
 	Version int64
 
 	// Params may be read until Save returns.
@@ -132,7 +133,7 @@ type Server struct {
 	running  bool
 	over     bool
 	assigned chan struct{} // closed when the three below are set
-	assign   transport.Assign
+	assign   wire.Assign
 	hosts    []*host // replaced, never written to
 	coord    *coordinator
 
@@ -142,7 +143,7 @@ type Server struct {
 	past *history // nil: there are no other coordinators
 	term int64    // the highest of a coordinator so far
 	note []byte
-	peek transport.Fire
+	peek wire.Fire
 }
 
 // NewServer makes a Server.
@@ -167,7 +168,7 @@ func (s *Server) Describe(tensors []compress.Tensor) { s.tensors = tensors }
 // host is one shard in a server. The goroutine of own owns shard and conns.
 type host struct {
 	s     *Server
-	info  transport.ShardInfo
+	info  wire.ShardInfo
 	n     int
 	rule  rule.Rule
 	shard *Shard
@@ -175,15 +176,15 @@ type host struct {
 	coord *coordinator
 
 	inbox   chan input
-	fires   chan *transport.Fire // free ones
-	version atomic.Int64         // -1: not ready
+	fires   chan *wire.Fire // free ones
+	version atomic.Int64    // -1: not ready
 
-	conns    []*conn        // by worker
-	attempts []int64        // by worker: the highest number of a pass that was shown here, or where the shard came from
-	stored   []*conn        // who sent the gradient that is stored, by worker; nil: it was passed on
-	pulls    []*conn        // to be answered when there are parameters
-	norm     []byte         // payload of said
-	said     transport.Norm // the last one before an update
+	conns    []*conn   // by worker
+	attempts []int64   // by worker: the highest number of a pass that was shown here, or where the shard came from
+	stored   []*conn   // who sent the gradient that is stored, by worker; nil: it was passed on
+	pulls    []*conn   // to be answered when there are parameters
+	norm     []byte    // payload of said
+	said     wire.Norm // the last one before an update
 
 	copying copying // replica.go
 
@@ -200,12 +201,12 @@ type input struct {
 	kind      inputKind
 	conn      *conn
 	grad      rule.Gradient
-	fire      *transport.Fire
+	fire      *wire.Fire
 	seq       int64
 	norm      float64
 	factor    float64
-	save      transport.Save
-	hand      transport.Hand
+	save      wire.Save
+	hand      wire.Hand
 	from      *adoption
 	successor *successor
 	view      replica.View
@@ -255,7 +256,7 @@ type coordinator struct {
 	lasting bool                           // there will be another one: errors are the listener's
 }
 
-func tell[M transport.Message](c *coordinator, m M, payload []byte) error {
+func tell[M wire.Message](c *coordinator, m M, payload []byte) error {
 	c.lock <- struct{}{}
 	defer func() { <-c.lock }()
 	if c.conn == nil {
@@ -275,7 +276,7 @@ func tell[M transport.Message](c *coordinator, m M, payload []byte) error {
 // Run hosts the shards of a until the coordinator says Leave (nil), the
 // connection to it is lost, it contradicts itself, or ctx ends. It owns the
 // connection meanwhile and closes it. Run may be called once.
-func (s *Server) Run(ctx context.Context, coord transport.Conn, a transport.Assign) (err error) {
+func (s *Server) Run(ctx context.Context, coord transport.Conn, a wire.Assign) (err error) {
 	defer coord.Close()
 	if err := s.start(ctx, coord, a); err != nil {
 		return err
@@ -315,7 +316,7 @@ func (s *Server) report() {
 	}
 	tick := time.NewTicker(every)
 	defer tick.Stop()
-	var said transport.Enlist
+	var said wire.Enlist
 	for {
 		who, use := s.cfg.Report()
 		if who != said {
@@ -335,7 +336,7 @@ func (s *Server) report() {
 	}
 }
 
-func (s *Server) start(ctx context.Context, coord transport.Conn, a transport.Assign) error {
+func (s *Server) start(ctx context.Context, coord transport.Conn, a wire.Assign) error {
 	c := &coordinator{lock: make(chan struct{}, 1), conn: coord, stall: s.stall, lasting: s.cfg.Again != nil}
 	c.live.Store(&coord)
 	if s.cfg.Again != nil {
@@ -362,7 +363,7 @@ func (s *Server) start(ctx context.Context, coord transport.Conn, a transport.As
 }
 
 // makeHost makes the host of a shard that is not here yet, with what a checkpoint has of it.
-func (s *Server) makeHost(info transport.ShardInfo, c *coordinator, a transport.Assign) (*host, error) {
+func (s *Server) makeHost(info wire.ShardInfo, c *coordinator, a wire.Assign) (*host, error) {
 	if info.From < 0 || info.To <= info.From || info.To > a.Params || int64(int(info.To)) != info.To {
 		return nil, fmt.Errorf("ps: assigned shard %d: elements [%d,%d) of %d", info.Shard, info.From, info.To, a.Params)
 	}
@@ -392,13 +393,13 @@ func (s *Server) makeHost(info transport.ShardInfo, c *coordinator, a transport.
 	return h, nil
 }
 
-func (s *Server) newHost(info transport.ShardInfo, rule rule.Rule, c *coordinator, workers int) *host {
+func (s *Server) newHost(info wire.ShardInfo, rule rule.Rule, c *coordinator, workers int) *host {
 	n := int(info.To - info.From)
 	h := &host{
 		s: s, info: info, n: n, rule: rule, coord: c,
 		mem:      newMemory(n, s.members(workers)+2*s.cfg.Store), // of the next update, and of one that is being made
 		inbox:    make(chan input, 64),
-		fires:    make(chan *transport.Fire, 16),
+		fires:    make(chan *wire.Fire, 16),
 		conns:    make([]*conn, s.members(workers)),
 		stored:   make([]*conn, s.members(workers)),
 		attempts: make([]int64, s.members(workers)),
@@ -412,7 +413,7 @@ func (s *Server) newHost(info transport.ShardInfo, rule rule.Rule, c *coordinato
 	}
 	h.shard.Store(2 * s.cfg.Store)
 	for range cap(h.fires) {
-		h.fires <- new(transport.Fire)
+		h.fires <- new(wire.Fire)
 	}
 	return h
 }
@@ -456,25 +457,25 @@ func (s *Server) listen(coord transport.Conn) error {
 			return &lostError{err}
 		}
 		switch f.Kind {
-		case transport.KindView:
-			m, err := transport.ParseView(f.Header)
+		case wire.KindView:
+			m, err := wire.ParseView(f.Header)
 			if err == nil {
 				err = s.view(m)
 			}
 			if err != nil {
 				return fmt.Errorf("ps: coordinator: %w", err)
 			}
-		case transport.KindFire, transport.KindAhead:
+		case wire.KindFire, wire.KindAhead:
 			s.fired.Store(true)
 			for h := range s.serving {
-				var fire *transport.Fire
+				var fire *wire.Fire
 				select {
 				case fire = <-h.fires:
 				case <-s.ctx.Done():
 					return context.Cause(s.ctx)
 				}
 				var err error
-				if f.Kind == transport.KindAhead {
+				if f.Kind == wire.KindAhead {
 					err = fire.ParseAhead(f.Header)
 				} else {
 					err = fire.Parse(f.Header)
@@ -482,53 +483,53 @@ func (s *Server) listen(coord transport.Conn) error {
 				if err != nil {
 					return fmt.Errorf("ps: coordinator: %w", err)
 				}
-				h.put(input{kind: inFire, fire: fire, ahead: f.Kind == transport.KindAhead, seq: s.term})
+				h.put(input{kind: inFire, fire: fire, ahead: f.Kind == wire.KindAhead, seq: s.term})
 			}
-		case transport.KindApply:
-			m, err := transport.ParseApply(f.Header)
+		case wire.KindApply:
+			m, err := wire.ParseApply(f.Header)
 			if err != nil {
 				return fmt.Errorf("ps: coordinator: %w", err)
 			}
 			for h := range s.serving {
 				h.put(input{kind: inApply, seq: m.Seq, norm: m.Norm, factor: m.Factor})
 			}
-		case transport.KindSave:
-			m, err := transport.ParseSave(f.Header)
+		case wire.KindSave:
+			m, err := wire.ParseSave(f.Header)
 			if err != nil {
 				return fmt.Errorf("ps: coordinator: %w", err)
 			}
 			for h := range s.serving {
 				h.put(input{kind: inSave, save: m})
 			}
-		case transport.KindAdopt:
-			m, err := transport.ParseAdopt(f.Header)
+		case wire.KindAdopt:
+			m, err := wire.ParseAdopt(f.Header)
 			if err == nil {
 				err = s.adopt(m)
 			}
 			if err != nil {
 				return fmt.Errorf("ps: coordinator: %w", err)
 			}
-		case transport.KindHand:
-			m, err := transport.ParseHand(f.Header)
+		case wire.KindHand:
+			m, err := wire.ParseHand(f.Header)
 			if err == nil {
 				err = s.hand(m)
 			}
 			if err != nil {
 				return fmt.Errorf("ps: coordinator: %w", err)
 			}
-		case transport.KindPing:
-			m, err := transport.ParsePing(f.Header)
+		case wire.KindPing:
+			m, err := wire.ParsePing(f.Header)
 			if err != nil {
 				return fmt.Errorf("ps: coordinator: %w", err)
 			}
-			if err := tell(s.coord, transport.Pong{Seq: m.Seq, Sent: m.Sent, Now: time.Now().UnixNano()}, nil); err != nil {
+			if err := tell(s.coord, wire.Pong{Seq: m.Seq, Sent: m.Sent, Now: time.Now().UnixNano()}, nil); err != nil {
 				return &lostError{err}
 			}
-		case transport.KindPong:
-		case transport.KindLeave:
+		case wire.KindPong:
+		case wire.KindLeave:
 			return nil
-		case transport.KindReject:
-			m, err := transport.ParseReject(f.Header)
+		case wire.KindReject:
+			m, err := wire.ParseReject(f.Header)
 			if err != nil {
 				return fmt.Errorf("ps: coordinator: %w", err)
 			}
@@ -589,7 +590,7 @@ func (h *host) own() error {
 // ready says that the shard has its parameters and answers those who asked.
 func (h *host) ready() error {
 	h.version.Store(h.shard.Version())
-	if err := tell(h.coord, transport.Ready{Shard: h.info.Shard, Version: h.shard.Version()}, nil); err != nil {
+	if err := tell(h.coord, wire.Ready{Shard: h.info.Shard, Version: h.shard.Version()}, nil); err != nil {
 		return fmt.Errorf("lost the coordinator: %w", err)
 	}
 	if h.answers() {
@@ -635,7 +636,7 @@ func (h *host) handle(m input) error {
 			}
 			if err != nil {
 				h.mem.Free(m.grad.Vec)
-				transport.Send(m.conn, transport.Reject{Reason: err.Error(), Exit: exitcode.Usage}, nil) // it ends in any case
+				transport.Send(m.conn, wire.Reject{Reason: err.Error(), Exit: exitcode.Usage}, nil) // it ends in any case
 				m.conn.end(err)
 				return nil
 			}
@@ -684,7 +685,7 @@ func (h *host) handle(m input) error {
 		}
 		h.copying.saved = m.save.ID
 		if err := h.shard.Save(m.save); err != nil {
-			return tell(h.coord, transport.Saved{Shard: h.info.Shard, ID: m.save.ID, Err: err.Error()}, nil)
+			return tell(h.coord, wire.Saved{Shard: h.info.Shard, ID: m.save.ID, Err: err.Error()}, nil)
 		}
 	case inResume:
 		h.shard.Resume()
@@ -754,7 +755,7 @@ func (h *host) push(m input) error {
 		h.leaves.pass(m.grad)
 		return nil
 	}
-	return h.tellStored(transport.Stored{Worker: w, Step: m.grad.Step, Sum2: m.grad.Sum2})
+	return h.tellStored(wire.Stored{Worker: w, Step: m.grad.Step, Sum2: m.grad.Sum2})
 }
 
 // announce tells others what the shard did.
@@ -773,7 +774,7 @@ func (h *host) announce(ev Event) error {
 			}
 		}
 		if ev.Report {
-			if err := tell(h.coord, transport.Norm{Shard: h.info.Shard, Seq: ev.Seq, Sum2: ev.Sum2}, nil); err != nil {
+			if err := tell(h.coord, wire.Norm{Shard: h.info.Shard, Seq: ev.Seq, Sum2: ev.Sum2}, nil); err != nil {
 				return fmt.Errorf("lost the coordinator: %w", err)
 			}
 		}
@@ -782,12 +783,12 @@ func (h *host) announce(ev Event) error {
 		if ev.Ref != nil {
 			h.norm = ev.Ref.AppendTo(h.norm)
 		}
-		h.said = transport.Norm{Shard: h.info.Shard, Seq: ev.Seq, Sum2: ev.Dot}
+		h.said = wire.Norm{Shard: h.info.Shard, Seq: ev.Seq, Sum2: ev.Dot}
 		return h.sayNorm()
 	case SaveDue:
 		h.save(ev)
 	case Turned:
-		m := transport.Poison{Shard: h.info.Shard, Worker: ev.Workers[0], Cause: poison.Flipped.String(), Value: ev.Turn.Cosine, Over: !ev.Turn.Flipped}
+		m := wire.Poison{Shard: h.info.Shard, Worker: ev.Workers[0], Cause: poison.Flipped.String(), Value: ev.Turn.Cosine, Over: !ev.Turn.Flipped}
 		if err := tell(h.coord, m, nil); err != nil {
 			return fmt.Errorf("lost the coordinator: %w", err)
 		}
@@ -823,7 +824,7 @@ func (h *host) deliver(c *conn, p parcel) {
 // save runs the Save of the configuration beside the shard.
 func (h *host) save(ev Event) {
 	answer := func(desc []byte, err error) {
-		m := transport.Saved{Shard: h.info.Shard, ID: ev.Save.ID}
+		m := wire.Saved{Shard: h.info.Shard, ID: ev.Save.ID}
 		if err != nil {
 			m.Err = err.Error()
 		}
@@ -864,10 +865,10 @@ type conn struct {
 	attempt transport.Attempt // of the worker's Welcome
 	term    int64             // of the view that the worker knows; the owner's
 
-	push   transport.Push // the reader's, for the codec's name
-	pushed bool           // the reader's: a gradient has come
-	slots  []rule.Slot    // the reader's: of an Init that is to come
-	pack   unpacker       // the reader's
+	push   wire.Push   // the reader's, for the codec's name
+	pushed bool        // the reader's: a gradient has come
+	slots  []rule.Slot // the reader's: of an Init that is to come
+	pack   unpacker    // the reader's
 
 	reading, sending *flightrecorder.Site
 
@@ -877,7 +878,7 @@ type conn struct {
 
 // parcel is parameters to be sent, or, with no snap, the answer to a Ping.
 type parcel struct {
-	pong    transport.Pong
+	pong    wire.Pong
 	snap    *snapshot
 	state   *rule.State // what the optimiser remembers
 	version int64
@@ -897,9 +898,9 @@ func (c *conn) end(reason error) {
 // worker said; Accept answers it with Welcome or Reject. A connection that comes before
 // the Assign waits for it. What the worker does wrong ends this connection
 // only; the reason is logged and returned.
-func (s *Server) Accept(ctx context.Context, tc transport.Conn, hello transport.Hello) error {
+func (s *Server) Accept(ctx context.Context, tc transport.Conn, hello wire.Hello) error {
 	defer tc.Close()
-	if hello.Role == transport.RoleServer {
+	if hello.Role == wire.RoleServer {
 		return s.acceptSuccessor(ctx, tc, hello)
 	}
 	c, err := s.admit(ctx, tc, hello)
@@ -941,7 +942,7 @@ var (
 )
 
 // admit checks the Hello, answers it, and counts the connection.
-func (s *Server) admit(ctx context.Context, tc transport.Conn, hello transport.Hello) (*conn, error) {
+func (s *Server) admit(ctx context.Context, tc transport.Conn, hello wire.Hello) (*conn, error) {
 	timeout := time.NewTimer(s.stall)
 	defer timeout.Stop()
 	select {
@@ -960,7 +961,7 @@ func (s *Server) admit(ctx context.Context, tc transport.Conn, hello transport.H
 		return nil, s.refuse(tc, exit, err)
 	}
 	tc.SetPeer(fmt.Sprintf("worker %d (%s)", hello.Rank, tc.RemoteAddr()))
-	w := transport.Welcome{
+	w := wire.Welcome{
 		Rank: hello.Rank, Workers: s.assign.Workers, Generation: s.assign.Generation,
 		Version: max(h.version.Load(), 0),
 	}
@@ -986,10 +987,10 @@ func (s *Server) admit(ctx context.Context, tc transport.Conn, hello transport.H
 	}, nil
 }
 
-func (s *Server) check(hello transport.Hello) (h *host, attempt transport.Attempt, err error) {
-	attempt, ok := transport.CheckPass(s.assign.Key, transport.RoleWorker, hello.Rank, hello.Pass)
+func (s *Server) check(hello wire.Hello) (h *host, attempt transport.Attempt, err error) {
+	attempt, ok := transport.CheckPass(s.assign.Key, wire.RoleWorker, hello.Rank, hello.Pass)
 	switch {
-	case hello.Service != transport.ServiceShard || hello.Role != transport.RoleWorker:
+	case hello.Service != wire.ServiceShard || hello.Role != wire.RoleWorker:
 		return nil, attempt, fmt.Errorf("a %s asked for service %q, and workers find shards here", hello.Role, hello.Service)
 	case hello.Job != s.cfg.Job:
 		return nil, attempt, fmt.Errorf("this is job %q, not %q", s.cfg.Job, hello.Job)
@@ -1012,7 +1013,7 @@ var errNotHere = errors.New("not here")
 func (s *Server) refuse(tc transport.Conn, exit int, reason error) error {
 	err := tc.SetWriteDeadline(time.Now().Add(s.stall))
 	if err == nil {
-		err = transport.Send(tc, transport.Reject{Exit: exit, Reason: reason.Error()}, nil)
+		err = transport.Send(tc, wire.Reject{Exit: exit, Reason: reason.Error()}, nil)
 	}
 	if err != nil {
 		return fmt.Errorf("%w (and could not say so: %v)", reason, err)
@@ -1048,7 +1049,7 @@ func (c *conn) send() {
 			}
 			if err == nil {
 				c.sending.Begin(p.version, c.h.s.patience(int64(4*c.h.n)), int(c.worker))
-				m := transport.Params{Shard: c.h.info.Shard, Version: p.version}
+				m := wire.Params{Shard: c.h.info.Shard, Version: p.version}
 				b := transport.Floats(p.snap.vec)
 				if sum, ok := p.snap.checksum(!p.alone); ok {
 					err = transport.SendSummed(c.Conn, m, b, sum)
@@ -1072,14 +1073,14 @@ func (c *conn) send() {
 // sendState writes what the optimiser of the shard remembers. Each message may take as long as parameters.
 func (c *conn) sendState(p parcel) error {
 	shard, st := c.h.info.Shard, p.state
-	if err := transport.Send(c.Conn, transport.State{Shard: shard, Version: p.version, Rule: st.Name, Steps: st.Steps, Slots: len(st.Slots)}, nil); err != nil {
+	if err := transport.Send(c.Conn, wire.State{Shard: shard, Version: p.version, Rule: st.Name, Steps: st.Steps, Slots: len(st.Slots)}, nil); err != nil {
 		return err
 	}
 	for _, slot := range st.Slots {
 		if err := c.SetWriteDeadline(time.Now().Add(c.h.s.patience(int64(4 * c.h.n)))); err != nil {
 			return err
 		}
-		if err := transport.Send(c.Conn, transport.Slot{Shard: shard, Name: slot.Name}, transport.Floats(slot.Data)); err != nil {
+		if err := transport.Send(c.Conn, wire.Slot{Shard: shard, Name: slot.Name}, transport.Floats(slot.Data)); err != nil {
 			return err
 		}
 	}
@@ -1100,7 +1101,7 @@ func (c *conn) receive() error {
 			return err
 		}
 		switch f.Kind {
-		case transport.KindPush:
+		case wire.KindPush:
 			if err := c.push.Parse(f.Header); err != nil {
 				return err
 			}
@@ -1119,8 +1120,8 @@ func (c *conn) receive() error {
 			c.h.put(input{kind: inPush, conn: c, grad: rule.Gradient{
 				Worker: m.Worker, Step: m.Step, Basis: m.Basis, Samples: m.Samples, Sum2: sum2, Vec: vec,
 			}})
-		case transport.KindInit:
-			m, err := transport.ParseInit(f.Header)
+		case wire.KindInit:
+			m, err := wire.ParseInit(f.Header)
 			if err != nil {
 				return err
 			}
@@ -1141,8 +1142,8 @@ func (c *conn) receive() error {
 			}
 			c.h.put(input{kind: inInit, conn: c, grad: rule.Gradient{Vec: vec}, state: rule.State{Name: m.Rule, Steps: m.Steps, Slots: c.slots}})
 			c.slots = nil
-		case transport.KindSlot:
-			m, err := transport.ParseSlot(f.Header)
+		case wire.KindSlot:
+			m, err := wire.ParseSlot(f.Header)
 			if err != nil {
 				return err
 			}
@@ -1162,8 +1163,8 @@ func (c *conn) receive() error {
 				return fmt.Errorf("%q of the state of an optimiser is not finite (its squares add up to %v)", m.Name, s)
 			}
 			c.slots = append(c.slots, rule.Slot{Name: m.Name, Data: own})
-		case transport.KindPull:
-			m, err := transport.ParsePull(f.Header)
+		case wire.KindPull:
+			m, err := wire.ParsePull(f.Header)
 			if err != nil {
 				return err
 			}
@@ -1178,8 +1179,8 @@ func (c *conn) receive() error {
 				kind = inRecall
 			}
 			c.h.put(input{kind: kind, conn: c})
-		case transport.KindPing:
-			m, err := transport.ParsePing(f.Header)
+		case wire.KindPing:
+			m, err := wire.ParsePing(f.Header)
 			if err != nil {
 				return err
 			}
@@ -1187,12 +1188,12 @@ func (c *conn) receive() error {
 				return fmt.Errorf("a ping with a payload of %d bytes; the coordinator answers those", f.Size)
 			}
 			select {
-			case c.out <- parcel{pong: transport.Pong{Seq: m.Seq, Sent: m.Sent, Now: time.Now().UnixNano()}}:
+			case c.out <- parcel{pong: wire.Pong{Seq: m.Seq, Sent: m.Sent, Now: time.Now().UnixNano()}}:
 			default:
 				return errors.New("pings faster than it reads the answers")
 			}
-		case transport.KindTurn:
-			m, err := transport.ParseTurn(f.Header)
+		case wire.KindTurn:
+			m, err := wire.ParseTurn(f.Header)
 			if err != nil {
 				return err
 			}
@@ -1200,7 +1201,7 @@ func (c *conn) receive() error {
 				return err
 			}
 			c.h.put(input{kind: inTurn, conn: c, seq: m.Term})
-		case transport.KindLeave:
+		case wire.KindLeave:
 			return io.EOF
 		default:
 			return fmt.Errorf("unexpected %v", f.Kind)

@@ -16,6 +16,7 @@ import (
 
 	"star/internal/compress"
 	"star/transport"
+	"star/transport/wire"
 )
 
 func tcp() *transport.TCP { return transport.NewTCP(transport.Config{Log: quiet}) }
@@ -101,10 +102,10 @@ func TestGarbageOverTCP(t *testing.T) {
 				}
 				c = nc
 				if seed%2 == 1 { // a worker that says a proper Hello first, then garbage
-					wire := transport.NewConn(nc, transport.Limits{})
+					conn := transport.NewConn(nc, transport.Limits{})
 					h := j.hello(1)
-					h.Service, h.Role, h.Params = transport.ServiceShard, transport.RoleWorker, n
-					if transport.Send(wire, h, nil) != nil {
+					h.Service, h.Role, h.Params = wire.ServiceShard, wire.RoleWorker, n
+					if transport.Send(conn, h, nil) != nil {
 						t.Error("cannot say hello")
 					}
 				}
@@ -169,14 +170,14 @@ func TestCancel(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		transport.Serve(ctx, lis, transport.Config{Log: quiet}, func(c transport.Conn, h transport.Hello, _ []byte) {
+		transport.Serve(ctx, lis, transport.Config{Log: quiet}, func(c transport.Conn, h wire.Hello, _ []byte) {
 			defer c.Close()
-			transport.Send(c, transport.Welcome{}, nil)
+			transport.Send(c, wire.Welcome{}, nil)
 			<-ctx.Done()
 		})
 	})
 	params := make([]float32, n)
-	l, err := Dial(ctx, LinkConfig{Network: network, Shards: []transport.ShardInfo{{Addr: lis.Addr(), To: n}}, Params: params})
+	l, err := Dial(ctx, LinkConfig{Network: network, Shards: []wire.ShardInfo{{Addr: lis.Addr(), To: n}}, Params: params})
 	if err != nil {
 		t.Fatal(err)
 	}

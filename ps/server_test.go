@@ -21,6 +21,7 @@ import (
 	"star/internal/flightrecorder"
 	"star/ps/rule"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // wave is a gradient that depends on everything.
@@ -183,10 +184,10 @@ func (j *fakeJob) rogue(t *testing.T, w int) transport.Conn {
 }
 
 // open says a worker's hello to shard 0.
-func (j *fakeJob) open(h transport.Hello) (transport.Conn, error) {
-	h.Service, h.Params = transport.ServiceShard, j.shards[len(j.shards)-1].To
+func (j *fakeJob) open(h wire.Hello) (transport.Conn, error) {
+	h.Service, h.Params = wire.ServiceShard, j.shards[len(j.shards)-1].To
 	if h.Role == "" {
-		h.Role = transport.RoleWorker
+		h.Role = wire.RoleWorker
 	}
 	c, _, _, err := transport.Open(context.Background(), j.net, j.shards[0].Addr, h, nil)
 	return c, err
@@ -196,8 +197,8 @@ func (j *fakeJob) open(h transport.Hello) (transport.Conn, error) {
 func TestRogueWorker(t *testing.T) {
 	const n = 100
 	vec := func(n int) []byte { return transport.Floats(make([]float32, n)) }
-	push := transport.Push{Worker: 1, Step: 0}
-	with := func(codec string) transport.Push { return transport.Push{Worker: 1, Codec: codec} }
+	push := wire.Push{Worker: 1, Step: 0}
+	with := func(codec string) wire.Push { return wire.Push{Worker: 1, Codec: codec} }
 	for _, c := range []struct {
 		name string
 		do   func(c transport.Conn) error
@@ -206,17 +207,17 @@ func TestRogueWorker(t *testing.T) {
 		{"too long", func(c transport.Conn) error { return transport.Send(c, push, vec(n+1)) }},
 		{"empty", func(c transport.Conn) error { return transport.Send(c, push, nil) }},
 		{"wrong checksum", func(c transport.Conn) error { return transport.SendSummed(c, push, vec(n), 12345) }},
-		{"another's rank", func(c transport.Conn) error { return transport.Send(c, transport.Push{Worker: 0}, vec(n)) }},
-		{"another shard", func(c transport.Conn) error { return transport.Send(c, transport.Push{Worker: 1, Shard: 1}, vec(n)) }},
-		{"a message that is not for shards", func(c transport.Conn) error { return transport.Send(c, transport.Joined{Worker: 1}, nil) }},
+		{"another's rank", func(c transport.Conn) error { return transport.Send(c, wire.Push{Worker: 0}, vec(n)) }},
+		{"another shard", func(c transport.Conn) error { return transport.Send(c, wire.Push{Worker: 1, Shard: 1}, vec(n)) }},
+		{"a message that is not for shards", func(c transport.Conn) error { return transport.Send(c, wire.Joined{Worker: 1}, nil) }},
 		{"a header of garbage", func(c transport.Conn) error {
-			return c.WriteFrame(transport.KindPush, []byte{0xdd, 0xff, 0xff, 0xff, 0xff}, nil, 0)
+			return c.WriteFrame(wire.KindPush, []byte{0xdd, 0xff, 0xff, 0xff, 0xff}, nil, 0)
 		}},
 		{"twice", func(c transport.Conn) error {
 			if err := transport.Send(c, push, vec(n)); err != nil {
 				return err
 			}
-			return transport.Send(c, transport.Push{Worker: 1, Step: 1}, vec(n))
+			return transport.Send(c, wire.Push{Worker: 1, Step: 1}, vec(n))
 		}},
 		{"an unknown codec", func(c transport.Conn) error { return transport.Send(c, with("zip"), vec(n)) }},
 		{"the codec auto", func(c transport.Conn) error { return transport.Send(c, with("auto"), vec(n)) }},
@@ -243,10 +244,10 @@ func TestRogueWorker(t *testing.T) {
 		{"more than a codec can make", func(c transport.Conn) error {
 			return transport.Send(c, with("topk=0.99"), vec(2*n))
 		}},
-		{"a ping with a payload", func(c transport.Conn) error { return transport.Send(c, transport.Ping{}, vec(1)) }},
+		{"a ping with a payload", func(c transport.Conn) error { return transport.Send(c, wire.Ping{}, vec(1)) }},
 		{"pings without end", func(c transport.Conn) error {
 			for range 40_000 {
-				if err := transport.Send(c, transport.Ping{}, nil); err != nil {
+				if err := transport.Send(c, wire.Ping{}, nil); err != nil {
 					return nil
 				}
 			}
@@ -256,7 +257,7 @@ func TestRogueWorker(t *testing.T) {
 		{"pulls without end", func(c transport.Conn) error {
 			// It reads nothing; the pipe holds 4 MiB.
 			for range 12000 {
-				if err := transport.Send(c, transport.Pull{Worker: 1}, nil); err != nil {
+				if err := transport.Send(c, wire.Pull{Worker: 1}, nil); err != nil {
 					return nil
 				}
 			}
@@ -289,7 +290,7 @@ func TestRogueWorker(t *testing.T) {
 						if err != nil {
 							return
 						}
-						if f.Kind == transport.KindParams {
+						if f.Kind == wire.KindParams {
 							conn.Discard()
 						}
 					}
@@ -321,7 +322,7 @@ func TestBadPayloadsLeaveRoom(t *testing.T) {
 			j := start(t, jobConfig{net: pipe, addr: "ps", params: n, shards: 1, workers: 2, quorum: 1})
 			for range 10 {
 				c := j.rogue(t, 1)
-				if err := transport.Send(c, transport.Push{Worker: 1, Codec: codec}, payload); err != nil {
+				if err := transport.Send(c, wire.Push{Worker: 1, Codec: codec}, payload); err != nil {
 					t.Fatal(err)
 				}
 				c.SetReadDeadline(time.Now().Add(time.Minute))
@@ -345,18 +346,18 @@ func TestRefusals(t *testing.T) {
 		pipe := &transport.Pipe{}
 		j := start(t, jobConfig{net: pipe, addr: "ps", params: 10, shards: 1, workers: 2, quorum: 2})
 		good := j.hello(0)
-		good.Service, good.Role, good.Params = transport.ServiceShard, transport.RoleWorker, 10
+		good.Service, good.Role, good.Params = wire.ServiceShard, wire.RoleWorker, 10
 		for _, c := range []struct {
 			name, want string
-			change     func(*transport.Hello)
+			change     func(*wire.Hello)
 		}{
-			{"job", `job "test"`, func(h *transport.Hello) { h.Job = "other" }},
-			{"rank", "rank 2", func(h *transport.Hello) { h.Rank = 2 }},
-			{"no rank", "rank -1", func(h *transport.Hello) { h.Rank = -1 }},
-			{"params", "11 parameters", func(h *transport.Hello) { h.Params = 11 }},
-			{"shard", "shard 1 is not here", func(h *transport.Hello) { h.Shard = 1 }},
-			{"service", "service", func(h *transport.Hello) { h.Service = transport.ServiceCoord + "x" }},
-			{"role", "a tool asked", func(h *transport.Hello) { h.Role = transport.RoleTool }},
+			{"job", `job "test"`, func(h *wire.Hello) { h.Job = "other" }},
+			{"rank", "rank 2", func(h *wire.Hello) { h.Rank = 2 }},
+			{"no rank", "rank -1", func(h *wire.Hello) { h.Rank = -1 }},
+			{"params", "11 parameters", func(h *wire.Hello) { h.Params = 11 }},
+			{"shard", "shard 1 is not here", func(h *wire.Hello) { h.Shard = 1 }},
+			{"service", "service", func(h *wire.Hello) { h.Service = wire.ServiceCoord + "x" }},
+			{"role", "a tool asked", func(h *wire.Hello) { h.Role = wire.RoleTool }},
 		} {
 			h := good
 			c.change(&h)
@@ -401,7 +402,7 @@ func TestWorkerDiesAndReturns(t *testing.T) {
 		synctest.Wait()
 		l.Close() // dead, with its gradient stored everywhere
 		synctest.Wait()
-		j.tell(transport.Fire{Seq: 1, Version: 1, Gradients: []transport.Gradient{{Worker: 0, Step: 0, Weight: 1}}})
+		j.tell(wire.Fire{Seq: 1, Version: 1, Gradients: []wire.Gradient{{Worker: 0, Step: 0, Weight: 1}}})
 		synctest.Wait()
 
 		if l, err = j.dial(pipe, 0, params); err != nil {
@@ -427,7 +428,7 @@ func TestWorkerDiesAndReturns(t *testing.T) {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		j.tell(transport.Fire{Seq: 2, Version: 2, Gradients: []transport.Gradient{{Worker: 0, Step: 0, Weight: 1}}})
+		j.tell(wire.Fire{Seq: 2, Version: 2, Gradients: []wire.Gradient{{Worker: 0, Step: 0, Weight: 1}}})
 		if v, err := l.Wait(ctx, 2); err != nil || v != 2 {
 			t.Errorf("third life: version %d, %v", v, err)
 		}
@@ -443,9 +444,9 @@ func TestCoordinatorContradictsItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := start(t, jobConfig{
 			net: &transport.Pipe{}, addr: "ps", params: 4, shards: 1, workers: 1, quorum: 1, noReader: true,
-			server: ServerConfig{Load: func(s transport.ShardInfo) ([]float32, int64, error) { return make([]float32, 4), 9, nil }},
+			server: ServerConfig{Load: func(s wire.ShardInfo) ([]float32, int64, error) { return make([]float32, 4), 9, nil }},
 		})
-		j.tell(transport.Fire{Seq: 1, Version: 10, Gradients: []transport.Gradient{{Worker: 0, Step: 5, Weight: 1}}})
+		j.tell(wire.Fire{Seq: 1, Version: 10, Gradients: []wire.Gradient{{Worker: 0, Step: 5, Weight: 1}}})
 		<-j.over
 		if err := j.stop(); err == nil || !strings.Contains(err.Error(), "step 5 of worker 0") {
 			t.Errorf("Run returned %v", err)
@@ -460,7 +461,7 @@ func TestResume(t *testing.T) {
 		pipe := &transport.Pipe{}
 		j := start(t, jobConfig{
 			net: pipe, addr: "ps", params: n, shards: 2, workers: 1, quorum: 1,
-			server: ServerConfig{Load: func(s transport.ShardInfo) ([]float32, int64, error) {
+			server: ServerConfig{Load: func(s wire.ShardInfo) ([]float32, int64, error) {
 				v := make([]float32, s.To-s.From)
 				for i := range v {
 					v[i] = float32(s.From) + float32(i)
@@ -535,9 +536,9 @@ func TestSave(t *testing.T) {
 				t.Fatal(err)
 			}
 			synctest.Wait()
-			j.tell(transport.Fire{Seq: step + 1, Version: step + 1, Gradients: []transport.Gradient{{Worker: 0, Step: step, Weight: 1}}})
+			j.tell(wire.Fire{Seq: step + 1, Version: step + 1, Gradients: []wire.Gradient{{Worker: 0, Step: step, Weight: 1}}})
 			if step == 2 {
-				j.tell(transport.Save{Seq: 3, Version: 3, ID: "a"})
+				j.tell(wire.Save{Seq: 3, Version: 3, ID: "a"})
 			}
 			if v, err := l.Wait(ctx, step+1); err != nil || v != step+1 || params[n-1] != float32(step+1) {
 				t.Fatalf("step %d: version %d, parameter %v, %v", step, v, params[n-1], err)
@@ -607,15 +608,15 @@ func TestUnaskedParams(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			transport.Serve(ctx, lis, transport.Config{}, func(c transport.Conn, h transport.Hello, _ []byte) {
+			transport.Serve(ctx, lis, transport.Config{}, func(c transport.Conn, h wire.Hello, _ []byte) {
 				defer c.Close()
-				transport.Send(c, transport.Welcome{}, nil)
-				transport.Send(c, transport.Params{Version: 3}, transport.Floats([]float32{1, 2}))
+				transport.Send(c, wire.Welcome{}, nil)
+				transport.Send(c, wire.Params{Version: 3}, transport.Floats([]float32{1, 2}))
 				<-ctx.Done()
 			})
 		})
 		params := make([]float32, 2)
-		l, err := Dial(ctx, LinkConfig{Network: pipe, Shards: []transport.ShardInfo{{Addr: "ps", To: 2}}, Params: params})
+		l, err := Dial(ctx, LinkConfig{Network: pipe, Shards: []wire.ShardInfo{{Addr: "ps", To: 2}}, Params: params})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -635,13 +636,13 @@ func TestUnaskedParams(t *testing.T) {
 func TestDialChecksRanges(t *testing.T) {
 	for _, c := range []struct {
 		name   string
-		shards []transport.ShardInfo
+		shards []wire.ShardInfo
 	}{
-		{"gap", []transport.ShardInfo{{Shard: 0, From: 0, To: 4}, {Shard: 1, From: 5, To: 10}}},
-		{"overlap", []transport.ShardInfo{{Shard: 0, From: 0, To: 6}, {Shard: 1, From: 5, To: 10}}},
-		{"short", []transport.ShardInfo{{Shard: 0, From: 0, To: 9}}},
-		{"long", []transport.ShardInfo{{Shard: 0, From: 0, To: 11}}},
-		{"empty", []transport.ShardInfo{{Shard: 0, From: 0, To: 0}, {Shard: 1, From: 0, To: 10}}},
+		{"gap", []wire.ShardInfo{{Shard: 0, From: 0, To: 4}, {Shard: 1, From: 5, To: 10}}},
+		{"overlap", []wire.ShardInfo{{Shard: 0, From: 0, To: 6}, {Shard: 1, From: 5, To: 10}}},
+		{"short", []wire.ShardInfo{{Shard: 0, From: 0, To: 9}}},
+		{"long", []wire.ShardInfo{{Shard: 0, From: 0, To: 11}}},
+		{"empty", []wire.ShardInfo{{Shard: 0, From: 0, To: 0}, {Shard: 1, From: 0, To: 10}}},
 		{"none", nil},
 	} {
 		if _, err := Dial(t.Context(), LinkConfig{Network: &transport.Pipe{}, Shards: c.shards, Params: make([]float32, 10)}); err == nil {
@@ -654,7 +655,7 @@ func TestDialChecksRanges(t *testing.T) {
 func TestDialRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pipe := &transport.Pipe{}
-		shards := []transport.ShardInfo{{Addr: "late", To: 2}, {Shard: 1, Addr: "late", From: 2, To: 4}}
+		shards := []wire.ShardInfo{{Addr: "late", To: 2}, {Shard: 1, Addr: "late", From: 2, To: 4}}
 		cfg := LinkConfig{Network: pipe, Shards: shards, Params: make([]float32, 4), JoinTimeout: 20 * time.Second}
 		begin := time.Now()
 		_, err := Dial(t.Context(), cfg)
@@ -678,7 +679,7 @@ func TestDialRetries(t *testing.T) {
 					return
 				}
 				transport.ReadHello(c, time.Second)
-				transport.Send(c, transport.Welcome{}, nil)
+				transport.Send(c, wire.Welcome{}, nil)
 			}
 			lis.Close()
 		}()
@@ -703,8 +704,8 @@ func TestDialIsListed(t *testing.T) {
 			slices.Sort(lines)
 			return lines
 		}
-		cfg := LinkConfig{Network: &transport.Pipe{}, Shards: []transport.ShardInfo{{Addr: "near", To: 2}, {Shard: 1, Addr: "far", From: 2, To: 4}},
-			Hello: transport.Hello{Rank: 7}, Params: make([]float32, 4), JoinTimeout: 20 * time.Second}
+		cfg := LinkConfig{Network: &transport.Pipe{}, Shards: []wire.ShardInfo{{Addr: "near", To: 2}, {Shard: 1, Addr: "far", From: 2, To: 4}},
+			Hello: wire.Hello{Rank: 7}, Params: make([]float32, 4), JoinTimeout: 20 * time.Second}
 		done := make(chan error)
 		go func() {
 			_, err := Dial(t.Context(), cfg)
@@ -747,8 +748,8 @@ func TestPullAfterQuiet(t *testing.T) {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		j.tell(transport.Fire{
-			Seq: 1, Version: 1, Gradients: []transport.Gradient{{Worker: 0, Step: 0, Weight: 1}}, Quiet: []star.Worker{0},
+		j.tell(wire.Fire{
+			Seq: 1, Version: 1, Gradients: []wire.Gradient{{Worker: 0, Step: 0, Weight: 1}}, Quiet: []star.Worker{0},
 		})
 		if v, err := l.Pull(t.Context(), 1); err != nil || v != 1 || params[3] != -0.1 {
 			t.Errorf("version %d, parameter %v, %v; want version 1, -0.1", v, params[3], err)
@@ -777,20 +778,20 @@ func TestServerWithoutShards(t *testing.T) {
 				over <- err
 				return
 			}
-			over <- NewServer(ServerConfig{Job: "job"}).Run(t.Context(), c, transport.Assign{Of: 1, Params: 1, Workers: 1})
+			over <- NewServer(ServerConfig{Job: "job"}).Run(t.Context(), c, wire.Assign{Of: 1, Params: 1, Workers: 1})
 		}()
 		coord, err := l.Accept()
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer coord.Close()
-		transport.Send(coord, transport.Ping{Seq: 7}, nil)
+		transport.Send(coord, wire.Ping{Seq: 7}, nil)
 		f, err := coord.Recv()
-		if err != nil || f.Kind != transport.KindPong {
+		if err != nil || f.Kind != wire.KindPong {
 			t.Fatalf("answered with %v, %v", f.Kind, err)
 		}
-		transport.Send(coord, transport.Fire{Seq: 1, Version: 1}, nil)
-		transport.Send(coord, transport.Leave{Worker: -1}, nil)
+		transport.Send(coord, wire.Fire{Seq: 1, Version: 1}, nil)
+		transport.Send(coord, wire.Leave{Worker: -1}, nil)
 		if err := <-over; err != nil {
 			t.Error(err)
 		}

@@ -10,7 +10,7 @@ import (
 	"star/internal/kernel"
 	"star/internal/poison"
 	"star/ps/rule"
-	"star/transport"
+	"star/transport/wire"
 )
 
 // Memory is where a Shard's vectors come from and go to. All have the length of
@@ -59,7 +59,7 @@ type Event struct {
 	Params  []float32         // the shard's own: not to be written to
 	Workers []star.Worker     // valid until the next call of Next
 	Squares *exactsum.Squares // valid until the next call of Next
-	Save    transport.Save
+	Save    wire.Save
 
 	// With a Rule that is a Scorer, Summed has what it says of the direction: valid until
 	// the next call of Next. Else Ref is nil.
@@ -110,7 +110,7 @@ type Shard struct {
 	done   int64 // Seq of the last firing completed
 	target int64 // version after all accepted firings
 
-	saves []transport.Save
+	saves []wire.Save
 	held  bool
 
 	gradients []rule.Gradient // of the firing in hand
@@ -129,7 +129,7 @@ type pending struct {
 
 // firing is an accepted Fire with what has become of it.
 type firing struct {
-	transport.Fire
+	wire.Fire
 	dir    []float32 // the combined direction, with NormFirst
 	normed bool
 	norm   float64
@@ -278,7 +278,7 @@ func (s *Shard) Forget(w star.Worker) {
 // Fire accepts a firing. It copies f. Every gradient that f uses must be stored
 // here; one that it drops need not be (its worker may have died in the middle
 // of pushing it).
-func (s *Shard) Fire(f *transport.Fire) error {
+func (s *Shard) Fire(f *wire.Fire) error {
 	if s.params == nil {
 		return fmt.Errorf("ps: firing %d came before the parameters", f.Seq)
 	}
@@ -320,7 +320,7 @@ func (s *Shard) Fire(f *transport.Fire) error {
 	q.Dropped = append(q.Dropped[:0], f.Dropped...)
 	q.Quiet = append(q.Quiet[:0], f.Quiet...)
 	q.dir, q.normed, q.norm, q.factor = nil, false, -1, 1
-	slices.SortStableFunc(q.Gradients, func(a, b transport.Gradient) int { return cmp.Compare(a.Worker, b.Worker) })
+	slices.SortStableFunc(q.Gradients, func(a, b wire.Gradient) int { return cmp.Compare(a.Worker, b.Worker) })
 	s.last, s.target = f.Seq, f.Version
 	return nil
 }
@@ -375,7 +375,7 @@ func (s *Shard) Summed() (seq int64, ok bool) {
 }
 
 // Save asks for a SaveDue after the firing sv.Seq.
-func (s *Shard) Save(sv transport.Save) error {
+func (s *Shard) Save(sv wire.Save) error {
 	if sv.Seq < s.done || s.params == nil {
 		return fmt.Errorf("ps: checkpoint %s is of firing %d, but %d firings are done", sv.ID, sv.Seq, s.done)
 	}
@@ -486,7 +486,7 @@ func (s *Shard) Next() (Event, bool) {
 	s.version, s.done = f.Version, f.Seq
 	s.head++
 	s.workers = s.workers[:0]
-	for _, gs := range [2][]transport.Gradient{f.Gradients, f.Dropped} {
+	for _, gs := range [2][]wire.Gradient{f.Gradients, f.Dropped} {
 		for _, g := range gs {
 			if !slices.Contains(f.Quiet, g.Worker) && (len(s.workers) == 0 || s.workers[len(s.workers)-1] != g.Worker) {
 				s.workers = append(s.workers, g.Worker)

@@ -7,7 +7,7 @@ import (
 
 	"star/ps/replica"
 	"star/ps/rule"
-	"star/transport"
+	"star/transport/wire"
 )
 
 // Where a worker goes on before an update is made, several gradients of it wait: each is used or dropped by its step.
@@ -32,10 +32,10 @@ func TestSeveralOfOneWorker(t *testing.T) {
 	if err := s.Push(rule.Gradient{Worker: 0, Step: 7, Vec: []float32{5}}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Fire(&transport.Fire{Seq: 1, Version: 1, Gradients: []transport.Gradient{{Worker: 1, Step: 0, Weight: 1}, {Worker: 0, Step: 7, Weight: 1}, {Worker: 1, Step: 2, Weight: 1}}}); err != nil {
+	if err := s.Fire(&wire.Fire{Seq: 1, Version: 1, Gradients: []wire.Gradient{{Worker: 1, Step: 0, Weight: 1}, {Worker: 0, Step: 7, Weight: 1}, {Worker: 1, Step: 2, Weight: 1}}}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Fire(&transport.Fire{Seq: 2, Version: 2, Gradients: []transport.Gradient{{Worker: 1, Step: 2, Weight: 1}}}); err == nil || !strings.Contains(err.Error(), "a second time") {
+	if err := s.Fire(&wire.Fire{Seq: 2, Version: 2, Gradients: []wire.Gradient{{Worker: 1, Step: 2, Weight: 1}}}); err == nil || !strings.Contains(err.Error(), "a second time") {
 		t.Errorf("step 2 twice: %v", err)
 	}
 	ev, ok := s.Next()
@@ -54,7 +54,7 @@ func TestSeveralOfOneWorker(t *testing.T) {
 	if err := push(3, 7); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Fire(&transport.Fire{Seq: 2, Version: 1, Dropped: []transport.Gradient{{Worker: 1, Step: 1}}}); err != nil {
+	if err := s.Fire(&wire.Fire{Seq: 2, Version: 1, Dropped: []wire.Gradient{{Worker: 1, Step: 1}}}); err != nil {
 		t.Fatal(err)
 	}
 	s.Forget(1) // but what a firing names
@@ -83,7 +83,7 @@ func TestCopyThatIsBehind(t *testing.T) {
 	}
 	fire := func(seq, step int64) {
 		t.Helper()
-		if err := s.Fire(&transport.Fire{Seq: seq, Version: seq, NormFirst: true, Gradients: []transport.Gradient{{Worker: 0, Step: step, Weight: 1}}}); err != nil {
+		if err := s.Fire(&wire.Fire{Seq: seq, Version: seq, NormFirst: true, Gradients: []wire.Gradient{{Worker: 0, Step: step, Weight: 1}}}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"star/ps/rule"
-	"star/transport"
+	"star/transport/wire"
 )
 
 // A shard holds a direction against v, and applies it as the verdict says, or not at all.
@@ -18,7 +18,7 @@ func TestValidated(t *testing.T) {
 		c.seq, c.ver = c.seq+1, c.ver+1
 		p := c.push(0, c.ver-1, 1, g)
 		p.Weight = 1
-		if err := c.s.Fire(&transport.Fire{Seq: c.seq, Version: c.ver, Gradients: []transport.Gradient{p}, NormFirst: true}); err != nil {
+		if err := c.s.Fire(&wire.Fire{Seq: c.seq, Version: c.ver, Gradients: []wire.Gradient{p}, NormFirst: true}); err != nil {
 			t.Fatal(err)
 		}
 		ev, ok := c.s.Next()

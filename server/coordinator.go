@@ -21,7 +21,7 @@ import (
 	"star/runlog/parts"
 	"star/train"
 	"star/train/checkpoint"
-	"star/transport"
+	"star/transport/wire"
 )
 
 // logPath is where this process writes its run log: a successor has one of its own, because who
@@ -70,7 +70,7 @@ func (s *server) coordinator() (*coord.Coordinator, error) {
 		JoinTimeout: j.JoinTimeout, Attended: j.Attended, DeadAfter: j.DeadAfter, MaxParams: room(j.Servers),
 		Save: s.saveManifest, Saved: s.saved, Discard: s.discard, Name: checkpoint.Name, Generation: s.generation(),
 		Settings: config, Notes: s.notes(), Program: job.Program, Commit: build.Commit(),
-		Fits: s.fits, Trains: func(h transport.Hello, e session.Enrolment) (session.Told, json.RawMessage) {
+		Fits: s.fits, Trains: func(h wire.Hello, e session.Enrolment) (session.Told, json.RawMessage) {
 			t := s.trains(h, e)
 			text, err := s.trained(t, e)
 			if err != nil { // it was marshalled before

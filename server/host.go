@@ -13,6 +13,7 @@ import (
 	"star/job/process"
 	"star/ps"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // host joins the coordinator and hosts what it assigns. A coordinator whose job begins anew, before
@@ -38,7 +39,7 @@ func (s *server) host(ctx context.Context, tcp *transport.TCP, addr string) erro
 func (s *server) hostOnce(ctx context.Context, tcp *transport.TCP, addr string) (again bool, err error) {
 	shards := s.hosting.Load()
 	var joined *session.Member
-	var assign transport.Assign
+	var assign wire.Assign
 	for {
 		var err error
 		if joined, err = s.join(s.told, tcp, addr, 0); errors.As(err, new(*session.OverError)) {
@@ -160,8 +161,8 @@ func (s *server) join(ctx context.Context, tcp *transport.TCP, addr string, para
 	return session.Join(ctx, session.MemberConfig{
 		Network: tcp, Addr: to, Addrs: j.Coordinators, Rejoins: params > 0, JoinTimeout: j.JoinTimeout, DeadAfter: j.DeadAfter, Log: s.log,
 		Reached: func(ctx context.Context) (string, error) { return s.advertise(ctx, addr) },
-		Hello: transport.Hello{
-			Service: transport.ServiceCoord, Role: transport.RoleServer, Job: j.Name, Token: j.Token,
+		Hello: wire.Hello{
+			Service: wire.ServiceCoord, Role: wire.RoleServer, Job: j.Name, Token: j.Token,
 			Version: job.Program, Host: process.Hostname(), Rank: j.Rank, Shards: j.Shards, Params: params,
 		},
 	})

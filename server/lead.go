@@ -17,6 +17,7 @@ import (
 	"star/ps/rule"
 	"star/runlog"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // candidate says whether this process may coordinate a job in which others may too.
@@ -70,7 +71,7 @@ func (l *leading) prepare(tcp *transport.TCP) (err error) {
 	case l.candidate():
 		l.members, err = election.New(election.Config{
 			Job: j.Name, Rank: j.Rank, Members: j.Coordinators, Network: tcp, JoinTimeout: j.JoinTimeout, Log: l.log,
-			Hello: transport.Hello{Token: j.Token, Version: job.Program, Host: process.Hostname()},
+			Hello: wire.Hello{Token: j.Token, Version: job.Program, Host: process.Hostname()},
 		})
 		if err != nil {
 			return j.Invalid("coordinators", err)
@@ -88,28 +89,28 @@ func (l *leading) leads() bool { return l.members != nil || l.now.Load() != nil 
 // coordinate, who asks one that does not is told where the coordinator is, or that it is not known;
 // who asks for what this process never has is refused with exit code 2. Each connection is served
 // in the goroutine of its own that transport.Serve has begun.
-func (l *leading) dispatch(accept context.Context) func(transport.Conn, transport.Hello, []byte) {
+func (l *leading) dispatch(accept context.Context) func(transport.Conn, wire.Hello, []byte) {
 	whose := "is star-ps 0 (--coordinator)"
 	if len(l.job.Coordinators) > 0 {
 		whose = fmt.Sprintf("is one of %v (--coordinators)", l.job.Coordinators)
 	}
-	return func(c transport.Conn, h transport.Hello, payload []byte) {
+	return func(c transport.Conn, h wire.Hello, payload []byte) {
 		now := l.now.Load()
 		switch {
-		case h.Service == transport.ServiceCoord && now != nil:
+		case h.Service == wire.ServiceCoord && now != nil:
 			now.Accept(c, h, payload)
-		case h.Service == transport.ServiceCoord && l.members != nil:
-			at := transport.Elsewhere{}
+		case h.Service == wire.ServiceCoord && l.members != nil:
+			at := wire.Elsewhere{}
 			if st := l.members.Status(); st.Leader != l.job.Rank {
 				at.Addr = st.Addr
 			}
 			transport.Refer(c, at)
-		case h.Service == transport.ServiceElection && l.members != nil:
+		case h.Service == wire.ServiceElection && l.members != nil:
 			l.members.Accept(accept, c, h, payload) // logs why it ended
-		case h.Service == transport.ServiceShard:
+		case h.Service == wire.ServiceShard:
 			l.hosting.Load().Accept(accept, c, h) // logs why it ended
 		default:
-			transport.Refuse(c, transport.Reject{Exit: exitcode.Usage,
+			transport.Refuse(c, wire.Reject{Exit: exitcode.Usage,
 				Reason: fmt.Sprintf("%s is star-ps %d, which has no service %q: the coordinator %s", l.addr, l.job.Rank, h.Service, whose)})
 		}
 	}

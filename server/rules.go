@@ -21,12 +21,13 @@ import (
 	"star/train/data"
 	"star/train/optim"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // newRule is the rule of one shard: the baseline's, before the job's optimiser. o is made for the
 // shard's range, and belongs to the rule from here on. A baseline's rule is told how many workers
 // the job has and how many elements the shard.
-func (s *server) newRule(i transport.ShardInfo, o *optim.Optimizer) rule.Rule {
+func (s *server) newRule(i wire.ShardInfo, o *optim.Optimizer) rule.Rule {
 	if s.made.Rule == nil {
 		return process.OwnRule(&s.job.Job, o, s.rate)
 	}
@@ -133,8 +134,8 @@ func (v *validator) close() {
 // serve joins the job and computes a gradient whenever the coordinator asks for one, until the job is over.
 func (v *validator) serve(ctx context.Context, tcp *transport.TCP, addr string) error {
 	j := v.s.job
-	hello := transport.Hello{
-		Service: transport.ServiceCoord, Role: transport.RoleValidator, Job: j.Name, Token: j.Token, Version: job.Program, Host: process.Hostname(), Rank: -1,
+	hello := wire.Hello{
+		Service: wire.ServiceCoord, Role: wire.RoleValidator, Job: j.Name, Token: j.Token, Version: job.Program, Host: process.Hostname(), Rank: -1,
 		Model: v.text, ModelHash: v.hash, Params: int64(len(v.model.Params())), Buffers: int64(len(v.model.Buffers())),
 	}
 	member, err := session.Join(ctx, session.MemberConfig{
@@ -146,7 +147,7 @@ func (v *validator) serve(ctx context.Context, tcp *transport.TCP, addr string) 
 	defer member.Close()
 	defer context.AfterFunc(ctx, func() { member.Close() })()
 	member.Beat()
-	hello.Service, hello.Rank, hello.Pass = transport.ServiceShard, member.Welcome.Rank, member.Welcome.Pass
+	hello.Service, hello.Rank, hello.Pass = wire.ServiceShard, member.Welcome.Rank, member.Welcome.Pass
 	link, err := ps.Dial(ctx, ps.LinkConfig{
 		Network: tcp, Shards: process.ShardAddrs(member.Welcome.Shards, addr), Hello: hello, Params: v.model.Params(), JoinTimeout: j.JoinTimeout, Log: v.s.log,
 	})
@@ -155,7 +156,7 @@ func (v *validator) serve(ctx context.Context, tcp *transport.TCP, addr string) 
 	}
 	defer link.Close()
 	rank := star.Worker(member.Welcome.Rank)
-	if err := session.Say(member, transport.Joined{Worker: rank}, nil); err != nil {
+	if err := session.Say(member, wire.Joined{Worker: rank}, nil); err != nil {
 		return err
 	}
 	for step := member.Welcome.Step; ; step++ {
@@ -163,7 +164,7 @@ func (v *validator) serve(ctx context.Context, tcp *transport.TCP, addr string) 
 		if err != nil {
 			return err
 		}
-		if rel.Action == transport.Stop {
+		if rel.Action == wire.Stop {
 			return nil
 		}
 		v.served = true

@@ -12,7 +12,7 @@ import (
 	"star/job/process"
 	"star/runlog"
 	"star/train/checkpoint"
-	"star/transport"
+	"star/transport/wire"
 )
 
 // memoryName is the file of the workers' last iterations, as lines of a run log.
@@ -33,7 +33,7 @@ func (s *server) saveManifest(c coord.Checkpoint) (path string, err error) {
 			err = process.FullDisk(err)
 		}
 	}()
-	config, err := s.trained(s.trains(transport.Hello{Model: c.Model}, c.Enrolment), c.Enrolment)
+	config, err := s.trained(s.trains(wire.Hello{Model: c.Model}, c.Enrolment), c.Enrolment)
 	if err != nil {
 		return "", err
 	}

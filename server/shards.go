@@ -10,6 +10,7 @@ import (
 	"star/train"
 	"star/train/optim"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // shards configures the hosting of shards.
@@ -22,7 +23,7 @@ func (s *server) shards(tcp *transport.TCP, addr string) ps.ServerConfig {
 	cfg := ps.ServerConfig{
 		Job: s.job.Name,
 		Log: s.log,
-		NewRule: func(i transport.ShardInfo) (rule.Rule, error) {
+		NewRule: func(i wire.ShardInfo) (rule.Rule, error) {
 			o, err := optim.New(s.opt.Cut(int(i.From), int(i.To)), int(i.To-i.From))
 			if err != nil {
 				return nil, err
@@ -38,7 +39,7 @@ func (s *server) shards(tcp *transport.TCP, addr string) ps.ServerConfig {
 		Measure:   s.job.Poison != job.Off,
 		Pause:     (&pacer{limits: s.limits, moved: s.moved}).pause,
 		Network:   besides{tcp, s.job.Coordinator},
-		Hello:     transport.Hello{Token: s.job.Token, Version: job.Program, Host: process.Hostname(), Rank: s.job.Rank},
+		Hello:     wire.Hello{Token: s.job.Token, Version: job.Program, Host: process.Hostname(), Rank: s.job.Rank},
 		State: func(r rule.Rule) rule.State {
 			st := process.RuleState(r, func(r rule.Stateful) []rule.Slot { return r.Slots(rule.Inner(r).Optimizer.(*optim.Optimizer).Len()) })
 			out := rule.State{Name: st.Name, Steps: st.Steps}
@@ -81,7 +82,7 @@ func (s *server) shards(tcp *transport.TCP, addr string) ps.ServerConfig {
 		cfg.Report = s.says.report
 	}
 	if s.resume != nil {
-		cfg.Load = func(i transport.ShardInfo) ([]float32, int64, error) {
+		cfg.Load = func(i wire.ShardInfo) ([]float32, int64, error) {
 			params, err := process.Restore(s.resume, i, func(st optim.State) error { return process.SetRuleState(rules[i.Shard], st) })
 			return params, s.resume.Manifest().Version, err
 		}

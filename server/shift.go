@@ -19,7 +19,7 @@ import (
 	"star/job/process"
 	"star/modes"
 	"star/runlog"
-	"star/transport"
+	"star/transport/wire"
 )
 
 // reporter says what a star-ps uses, and what its host has (--move-shards auto). It counts between
@@ -52,10 +52,10 @@ func (r *reporter) close() { r.sampler.Close() }
 
 // report is what the coordinator is told. It may be called from any goroutine. What was declared
 // (--capacity-cpu, --capacity-net) stands in the place of what was found.
-func (r *reporter) report() (transport.Enlist, transport.Usage) {
+func (r *reporter) report() (wire.Enlist, wire.Usage) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	e := transport.Enlist{Job: r.job.Name, Rank: r.job.Rank, Host: r.job.HostID, Capacity: transport.Amounts{CPU: r.has.CPU, In: r.has.Net, Out: r.has.Net}}
+	e := wire.Enlist{Job: r.job.Name, Rank: r.job.Rank, Host: r.job.HostID, Capacity: wire.Amounts{CPU: r.has.CPU, In: r.has.Net, Out: r.has.Net}}
 	if e.Host == "" {
 		e.Host = process.Hostname()
 	}
@@ -67,9 +67,9 @@ func (r *reporter) report() (transport.Enlist, transport.Usage) {
 	}
 	now := counted{at: time.Now(), cpu: process.CPUTime()}
 	now.sent, now.got = r.traffic()
-	var u transport.Usage
+	var u wire.Usage
 	if d := now.at.Sub(r.before.at).Seconds(); !r.before.at.IsZero() && d > 0 {
-		u.Own = transport.Amounts{CPU: (now.cpu - r.before.cpu).Seconds() / d, In: max(float64(now.got-r.before.got)/d, 0), Out: max(float64(now.sent-r.before.sent)/d, 0)}
+		u.Own = wire.Amounts{CPU: (now.cpu - r.before.cpu).Seconds() / d, In: max(float64(now.got-r.before.got)/d, 0), Out: max(float64(now.sent-r.before.sent)/d, 0)}
 	}
 	r.before = now
 	if tel := r.sampler.Latest(); tel != nil {
@@ -77,7 +77,7 @@ func (r *reporter) report() (transport.Enlist, transport.Usage) {
 			v, _ := tel.Get(m)
 			return max(v*scale, 0)
 		}
-		u.Host = transport.Amounts{CPU: get(star.HostCPU, float64(runtime.NumCPU())), In: get(star.HostNetIn, 1), Out: get(star.HostNetOut, 1)}
+		u.Host = wire.Amounts{CPU: get(star.HostCPU, float64(runtime.NumCPU())), In: get(star.HostNetIn, 1), Out: get(star.HostNetOut, 1)}
 	}
 	if v, err := mem.VirtualMemory(); err == nil {
 		u.Free = int64(v.Available)
@@ -195,10 +195,10 @@ type running struct {
 	st coord.Status
 	placement.Running
 
-	sites     map[string]int               // in Sites, by name
-	used      map[string]transport.Amounts // by this job's processes, by name of the site
-	bytes     float64                      // of all shards
-	sent, got float64                      // by the worker that has sent and received most, in bytes per second
+	sites     map[string]int          // in Sites, by name
+	used      map[string]wire.Amounts // by this job's processes, by name of the site
+	bytes     float64                 // of all shards
+	sent, got float64                 // by the worker that has sent and received most, in bytes per second
 }
 
 // runningOf makes what was measured of a job what a move is priced by. why says what is missing;
@@ -209,7 +209,7 @@ func runningOf(st coord.Status, workers int, optimizer string) (r placement.Runn
 	if err != nil {
 		return r, err.Error()
 	}
-	m := &running{st: st, sites: map[string]int{}, used: map[string]transport.Amounts{}}
+	m := &running{st: st, sites: map[string]int{}, used: map[string]wire.Amounts{}}
 	m.Plan, m.Together = st.Mode, coord.InStep(plan)
 	for _, sh := range st.Shards {
 		m.bytes += float64(sh.Bytes)
@@ -237,9 +237,9 @@ func (m *running) site(name string) int {
 }
 
 // add counts what a process uses.
-func (m *running) add(site string, a transport.Amounts) {
+func (m *running) add(site string, a wire.Amounts) {
 	u := m.used[site]
-	m.used[site] = transport.Amounts{CPU: u.CPU + a.CPU, In: u.In + a.In, Out: u.Out + a.Out}
+	m.used[site] = wire.Amounts{CPU: u.CPU + a.CPU, In: u.In + a.In, Out: u.Out + a.Out}
 }
 
 // workers takes in where they are and how long their iterations take. A worker counts with the part
@@ -273,7 +273,7 @@ func (m *running) workers() (why string) {
 		m.Done = min(m.Done, w.Step)
 		m.sent, m.got = max(m.sent, w.NetOut), max(m.got, w.NetIn)
 		part := far[i] / m.bytes / w.Iteration
-		m.add(w.Site, transport.Amounts{CPU: w.CPU, In: w.NetIn * part, Out: w.NetOut * part})
+		m.add(w.Site, wire.Amounts{CPU: w.CPU, In: w.NetIn * part, Out: w.NetOut * part})
 	}
 	if len(own) == 0 {
 		return "no worker is there"
@@ -297,7 +297,7 @@ func (m *running) servers(optimizer string) {
 	st := &m.st
 	for _, s := range st.Servers {
 		if l := s.Load; l != nil {
-			m.add(s.Site, transport.Amounts{CPU: l.CPU, In: l.NetIn, Out: l.NetOut})
+			m.add(s.Site, wire.Amounts{CPU: l.CPU, In: l.NetIn, Out: l.NetOut})
 		}
 	}
 	has := map[int]int{} // shards of each server
@@ -347,7 +347,7 @@ func (m *running) servers(optimizer string) {
 // leaves is what a host leaves to this job, which uses u of it: its capacity without what others
 // take, but a tenth of a link at least. Several servers of one host say the same, about. The least
 // that any of them says counts.
-func leaves(s placement.Site, l *coord.ServerLoad, u transport.Amounts) placement.Site {
+func leaves(s placement.Site, l *coord.ServerLoad, u wire.Amounts) placement.Site {
 	left := func(old, capacity, everybody, ours, least float64) float64 {
 		if capacity <= 0 {
 			return old

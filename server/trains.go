@@ -9,7 +9,7 @@ import (
 	"star/job"
 	"star/train/data"
 	"star/train/net"
-	"star/transport"
+	"star/transport/wire"
 )
 
 // What a job trains is what its workers have. Servers hold them to what they were told of it; what
@@ -18,7 +18,7 @@ import (
 
 // modelOf is the model of a worker with all its settings; empty: it is none that we know. "lenet"
 // and "lenet:width=1" are one model: both become the latter.
-func modelOf(h transport.Hello, e session.Enrolment) string {
+func modelOf(h wire.Hello, e session.Enrolment) string {
 	if e.Told != nil {
 		if full, err := net.Full(e.Told.Model); err == nil {
 			return full
@@ -65,7 +65,7 @@ func sameData(job *Config, e session.Enrolment) (same, known bool) {
 
 // sameModel says whether a worker's model is the job's. The hash of the model, which the
 // coordinator compares among workers, is not looked at: servers need not be able to make the model.
-func sameModel(job *Config, h transport.Hello, e session.Enrolment) (same, known bool) {
+func sameModel(job *Config, h wire.Hello, e session.Enrolment) (same, known bool) {
 	theirs := modelOf(h, e)
 	ours, err := net.Full(job.Model)
 	if err != nil {
@@ -79,7 +79,7 @@ func sameModel(job *Config, h transport.Hello, e session.Enrolment) (same, known
 //
 // Only what somebody has given counts, not defaults. The error is for people at the worker: it
 // names the setting, both values and where the job's is from; the worker ends with exit code 78.
-func (s *server) fits(h transport.Hello, e session.Enrolment) (vouched bool, err error) {
+func (s *server) fits(h wire.Hello, e session.Enrolment) (vouched bool, err error) {
 	job := s.job
 	no := func(name, theirs, ours string) error {
 		return fmt.Errorf("this worker was told --%s %s, the job %s (%s of star-ps): give every member the same", name, theirs, ours, job.Origin(name))
@@ -121,7 +121,7 @@ func (s *server) fits(h transport.Hello, e session.Enrolment) (vouched bool, err
 // trains is what a job trains whose workers have enrolled so, in the words of this star-ps where it
 // was told the same. It is what run log, checkpoints and result say, so the words of the settings
 // are kept wherever they mean what the workers have.
-func (s *server) trains(h transport.Hello, e session.Enrolment) session.Told {
+func (s *server) trains(h wire.Hello, e session.Enrolment) session.Told {
 	job := s.job
 	t := session.Told{Model: job.Model, Dataset: job.Dataset, Seed: job.Seed, Batch: job.Batch}
 	if same, _ := sameModel(job, h, e); !same {

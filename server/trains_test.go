@@ -10,7 +10,7 @@ import (
 	"star/coord/session"
 	"star/internal/settings"
 	"star/job/options"
-	"star/transport"
+	"star/transport/wire"
 )
 
 // serverTold is a star-ps that was given these flags.
@@ -40,10 +40,10 @@ func TestFits(t *testing.T) {
 	say := func(model, dataset string, seed uint64, batch int) session.Enrolment {
 		return session.Enrolment{Data: "digits/train", Told: &session.Told{Model: model, Dataset: dataset, Seed: seed, Batch: batch}}
 	}
-	ours := transport.Hello{Model: "softmax, 7850 parameters in 2 tensors, features [1 28 28], 10 classes"}
+	ours := wire.Hello{Model: "softmax, 7850 parameters in 2 tensors, features [1 28 28], 10 classes"}
 	for _, c := range []struct {
 		flags   string
-		hello   transport.Hello
+		hello   wire.Hello
 		worker  session.Enrolment
 		refused string // both values; empty: let in
 		vouched bool
@@ -67,7 +67,7 @@ func TestFits(t *testing.T) {
 		{"--model=lenet", ours, session.Enrolment{Data: "digits/train"}, "softmax", false, session.Told{}},
 		{"--model=softmax", ours, session.Enrolment{Data: "digits/train"}, "", false, session.Told{Model: "softmax", Dataset: "digits", Seed: 1, Batch: 32}},
 		{"--dataset=digits:n=400", ours, session.Enrolment{Data: "mnist/train"}, "told --dataset mnist/train, the job digits:n=400", false, session.Told{}},
-		{"--model=lenet --seed=3", transport.Hello{Model: "python"}, session.Enrolment{Data: "none"}, "", false, session.Told{Model: "python", Dataset: "none", Seed: 3, Batch: 32}},
+		{"--model=lenet --seed=3", wire.Hello{Model: "python"}, session.Enrolment{Data: "none"}, "", false, session.Told{Model: "python", Dataset: "none", Seed: 3, Batch: 32}},
 	} {
 		s := serverTold(t, strings.Fields(c.flags)...)
 		vouched, err := s.fits(c.hello, c.worker)

@@ -10,7 +10,7 @@ import (
 	"star/pgns"
 	"star/ps"
 	"star/ps/rule"
-	"star/transport"
+	"star/transport/wire"
 )
 
 // Task is something that is trained: a model and its data. What it answers must depend on nothing but its arguments.
@@ -76,7 +76,7 @@ type Trained struct {
 	shard   *ps.Shard
 	mem     snapshots
 	reads   []read
-	fire    transport.Fire
+	fire    wire.Fire
 
 	solos     []*rule.Solo
 	strides   []*rule.Solo  // of workers whose last gradient was of steps of their own
@@ -299,8 +299,8 @@ func (t *Trained) salvage(version int64, g rule.Gradient, weight float32) error 
 		return err
 	}
 	t.seq++
-	if err := t.shard.Fire(&transport.Fire{Seq: t.seq, Version: version, Samples: t.used,
-		Dropped: []transport.Gradient{{Worker: g.Worker, Step: g.Step, Weight: weight}}, Quiet: []star.Worker{g.Worker}}); err != nil {
+	if err := t.shard.Fire(&wire.Fire{Seq: t.seq, Version: version, Samples: t.used,
+		Dropped: []wire.Gradient{{Worker: g.Worker, Step: g.Step, Weight: weight}}, Quiet: []star.Worker{g.Worker}}); err != nil {
 		return err
 	}
 	_, err := t.next(version)
@@ -359,7 +359,7 @@ func (t *Trained) next(version int64) (ps.Event, error) {
 // Update implements Learner.
 func (t *Trained) Update(version int64, gs []Gradient) Outcome {
 	t.seq++
-	t.fire = transport.Fire{Seq: t.seq, Version: version, Samples: t.used, Gradients: t.fire.Gradients[:0], Report: true,
+	t.fire = wire.Fire{Seq: t.seq, Version: version, Samples: t.used, Gradients: t.fire.Gradients[:0], Report: true,
 		NormFirst: t.scores || t.descent != nil && t.descent.Clip > 0}
 	samples := 0
 	weight := t.weights(gs)
@@ -377,7 +377,7 @@ func (t *Trained) Update(version int64, gs []Gradient) Outcome {
 			}
 		}
 		samples += g.Samples
-		t.fire.Gradients = append(t.fire.Gradients, transport.Gradient{Worker: g.Worker, Step: g.Step, Weight: weight(g)})
+		t.fire.Gradients = append(t.fire.Gradients, wire.Gradient{Worker: g.Worker, Step: g.Step, Weight: weight(g)})
 	}
 	if err := t.shard.Fire(&t.fire); err != nil {
 		return Outcome{Err: err}

@@ -3,12 +3,14 @@ package transport
 import (
 	"context"
 	"time"
+
+	"star/transport/wire"
 )
 
 // Frame is a received frame whose payload has not been read yet. It must be
 // read (ReadPayload) or dropped (Discard) before the next Recv.
 type Frame struct {
-	Kind   Kind
+	Kind   wire.Kind
 	Header []byte // msgpack; borrowed: valid until the next Recv
 	Size   int64  // bytes of payload
 }
@@ -18,7 +20,7 @@ type Frame struct {
 type Conn interface {
 	// WriteFrame writes one frame. header and payload are borrowed until it
 	// returns. sum is the payload's Sum.
-	WriteFrame(k Kind, header, payload []byte, sum uint32) error
+	WriteFrame(k wire.Kind, header, payload []byte, sum uint32) error
 
 	// Recv reads the next prefix and header and checks them. After an error
 	// the connection is useless and should be closed.

@@ -3,6 +3,8 @@ package transport
 import (
 	"encoding/binary"
 	"fmt"
+
+	"star/transport/wire"
 )
 
 // ElsewhereError: the peer does not coordinate the job now. It has no exit code, because another
@@ -21,7 +23,7 @@ func (e *ElsewhereError) Error() string {
 }
 
 // Refer sends m as the answer to a Hello, and closes c so that the peer can read it.
-func Refer(c Conn, m Elsewhere) { part(c, m) }
+func Refer(c Conn, m wire.Elsewhere) { part(c, m) }
 
 // AppendFrame appends a header and its payload to dst, for a list of frames inside of a payload.
 func AppendFrame(dst, header, payload []byte) []byte {

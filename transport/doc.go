@@ -8,7 +8,7 @@
 //
 // The layers, from below:
 //
-//   - wire: messages and their headers, whose names are also this package's. Pure.
+//   - wire: messages and their headers. Pure.
 //   - frame.go: the prefix, limits and checksums. Pure.
 //   - stream.go: a Conn over any stream.
 //   - tcp.go, tls.go, pipe.go: streams: TCP, TLS 1.3, and memory for tests.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"star/transport"
+	"star/transport/wire"
 )
 
 // A worker joins, is told its rank, and pushes a slice of a gradient; the shard
@@ -20,23 +21,23 @@ func Example() {
 	defer cancel()
 	go func() {
 		defer cancel()
-		c, _, _, err := transport.Open(ctx, network, l.Addr(), transport.Hello{Service: transport.ServiceShard, Role: transport.RoleWorker, Rank: -1}, nil)
+		c, _, _, err := transport.Open(ctx, network, l.Addr(), wire.Hello{Service: wire.ServiceShard, Role: wire.RoleWorker, Rank: -1}, nil)
 		if err != nil {
 			panic(err)
 		}
 		defer c.Close()
 		gradient := []float32{1, -2, 0.5}
-		transport.Send(c, transport.Push{Worker: 3, Step: 41, Basis: 40, Samples: 64}, transport.Floats(gradient))
+		transport.Send(c, wire.Push{Worker: 3, Step: 41, Basis: 40, Samples: 64}, transport.Floats(gradient))
 		c.Recv() // until the shard closes
 	}()
-	transport.Serve(ctx, l, transport.Config{}, func(c transport.Conn, h transport.Hello, _ []byte) {
+	transport.Serve(ctx, l, transport.Config{}, func(c transport.Conn, h wire.Hello, _ []byte) {
 		defer c.Close()
-		transport.Send(c, transport.Welcome{Rank: 3, Workers: 4}, nil)
+		transport.Send(c, wire.Welcome{Rank: 3, Workers: 4}, nil)
 		f, err := c.Recv()
 		if err != nil {
 			panic(err)
 		}
-		m, err := transport.ParsePush(f.Header)
+		m, err := wire.ParsePush(f.Header)
 		if err != nil {
 			panic(err)
 		}

@@ -81,7 +81,7 @@ type Limits struct {
 }
 
 // Payload is the limit of kind k.
-func (l Limits) Payload(k Kind) int64 {
+func (l Limits) Payload(k wire.Kind) int64 {
 	switch k.Payload() {
 	case wire.Data:
 		return cmp.Or(l.Data, 4<<30)
@@ -107,7 +107,7 @@ var zeros [align]byte
 
 // appendFrame appends what comes before the payload. It pads where the payload
 // is so large that copying it matters.
-func appendFrame(dst []byte, k Kind, header []byte, size int64) []byte {
+func appendFrame(dst []byte, k wire.Kind, header []byte, size int64) []byte {
 	pad := 0
 	if size > small {
 		pad = -(prefixSize + len(header)) & (align - 1)
@@ -126,7 +126,7 @@ func appendFrame(dst []byte, k Kind, header []byte, size int64) []byte {
 // prefix is a parsed prefix.
 type prefix struct {
 	version     int
-	kind        Kind
+	kind        wire.Kind
 	header, pad int
 	size        int64
 	check       uint32
@@ -166,14 +166,14 @@ func stranger(b []byte) error {
 func parsePrefix(b *[prefixSize]byte, l Limits) (prefix, error) {
 	p := prefix{
 		version: int(b[4]),
-		kind:    Kind(b[5]),
+		kind:    wire.Kind(b[5]),
 		pad:     int(b[7]),
 		check:   binary.LittleEndian.Uint32(b[20:]),
 	}
 	if err := stranger(b[:]); err != nil {
 		return p, err
 	}
-	if p.version != Protocol && p.kind != KindReject {
+	if p.version != Protocol && p.kind != wire.KindReject {
 		return p, &VersionError{Ours: Protocol, Theirs: p.version}
 	}
 	if !p.kind.Valid() {
@@ -186,8 +186,8 @@ func parsePrefix(b *[prefixSize]byte, l Limits) (prefix, error) {
 		return p, fmt.Errorf("%w: %d bytes in a frame of kind %v, at most %d", ErrPadding, p.pad, p.kind, align-1)
 	}
 	n := binary.LittleEndian.Uint32(b[8:])
-	if n > MaxHeader {
-		return p, fmt.Errorf("%w: the header of %v claims %d bytes, at most %d", ErrTooLarge, p.kind, n, MaxHeader)
+	if n > wire.MaxHeader {
+		return p, fmt.Errorf("%w: the header of %v claims %d bytes, at most %d", ErrTooLarge, p.kind, n, wire.MaxHeader)
 	}
 	p.header = int(n)
 	size, max := binary.LittleEndian.Uint64(b[12:]), l.Payload(p.kind)

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"unsafe"
+
+	"star/transport/wire"
 )
 
 // changed is a frame with a changed prefix, whose check fits the change.
@@ -29,10 +31,10 @@ func reader(b []byte, l Limits) Conn {
 	return NewConn(&recorder{*bytes.NewBuffer(b)}, l)
 }
 
-var pushSample = sample{Push{Shard: 1, Worker: 3, Step: 41, Basis: 40, Samples: 64}, Floats([]float32{1, -2, 0.5})}
+var pushSample = sample{wire.Push{Shard: 1, Worker: 3, Step: 41, Basis: 40, Samples: 64}, Floats([]float32{1, -2, 0.5})}
 
 func TestBadFramesAreRefused(t *testing.T) {
-	long := sample{Push{Shard: 1}, make([]byte, 10_000)} // padded
+	long := sample{wire.Push{Shard: 1}, make([]byte, 10_000)} // padded
 	for _, c := range []struct {
 		name string
 		b    []byte
@@ -43,14 +45,14 @@ func TestBadFramesAreRefused(t *testing.T) {
 		{"half a prefix", frame(t, pushSample)[:13], io.ErrUnexpectedEOF, ""},
 		{"half a header", frame(t, pushSample)[:prefixSize+2], io.ErrUnexpectedEOF, ""},
 		{"another protocol", []byte("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"), ErrNotSTAR, `but with "GET "`},
-		{"unknown kind", changed(t, pushSample, func(b []byte) { b[5] = byte(lastKind) + 1 }), ErrBadKind, strconv.Itoa(int(lastKind) + 1)},
+		{"unknown kind", changed(t, pushSample, func(b []byte) { b[5] = byte(wire.LastKind) + 1 }), ErrBadKind, strconv.Itoa(int(wire.LastKind) + 1)},
 		{"kind zero", changed(t, pushSample, func(b []byte) { b[5] = 0 }), ErrBadKind, "0"},
 		{"flags", changed(t, pushSample, func(b []byte) { b[6] = 2 }), ErrBadFlags, "0x2"},
 		{"long padding", changed(t, pushSample, func(b []byte) { b[7] = 64 }), ErrPadding, "64 bytes"},
-		{"long header", changed(t, pushSample, func(b []byte) { binary.LittleEndian.PutUint32(b[8:], MaxHeader+1) }), ErrTooLarge, "claims 65537 bytes, at most 65536"},
+		{"long header", changed(t, pushSample, func(b []byte) { binary.LittleEndian.PutUint32(b[8:], wire.MaxHeader+1) }), ErrTooLarge, "claims 65537 bytes, at most 65536"},
 		{"4 GiB and one", changed(t, pushSample, func(b []byte) { binary.LittleEndian.PutUint64(b[12:], 4<<30+1) }), ErrTooLarge, "claims 4294967297 bytes, at most 4294967296"},
 		{"all bits of a length", changed(t, pushSample, func(b []byte) { binary.LittleEndian.PutUint64(b[12:], 1<<64-1) }), ErrTooLarge, "claims 18446744073709551615"},
-		{"payload of a kind without", changed(t, sample{Stored{}, nil}, func(b []byte) { b[12] = 1 }), ErrTooLarge, "at most 0"},
+		{"payload of a kind without", changed(t, sample{wire.Stored{}, nil}, func(b []byte) { b[12] = 1 }), ErrTooLarge, "at most 0"},
 		{"one bit of the header", func() []byte { b := frame(t, pushSample); b[prefixSize+1] ^= 1; return b }(), ErrChecksum, "header of push"},
 		{"one bit of the length", func() []byte { b := frame(t, pushSample); b[12] ^= 1; return b }(), ErrChecksum, "header of push"},
 		{"one bit of the padding", func() []byte { b := frame(t, long); b[63] ^= 1; return b }(), ErrChecksum, "header of push"},
@@ -114,9 +116,9 @@ func TestLimitsOfConfig(t *testing.T) {
 	}{
 		{Limits{Data: 12}, pushSample, false},
 		{Limits{Data: 11}, pushSample, true},
-		{Limits{Text: 2}, sample{Reply{}, []byte("{}")}, false},
-		{Limits{Text: 1}, sample{Reply{}, []byte("{}")}, true},
-		{Limits{Probe: 1}, sample{Ping{}, []byte("{}")}, true},
+		{Limits{Text: 2}, sample{wire.Reply{}, []byte("{}")}, false},
+		{Limits{Text: 1}, sample{wire.Reply{}, []byte("{}")}, true},
+		{Limits{Probe: 1}, sample{wire.Ping{}, []byte("{}")}, true},
 	} {
 		_, err := reader(frame(t, c.s), c.l).Recv()
 		if errors.Is(err, ErrTooLarge) != c.over {
@@ -128,8 +130,8 @@ func TestLimitsOfConfig(t *testing.T) {
 func TestLongestHeader(t *testing.T) {
 	var out recorder
 	c := NewConn(&out, Limits{})
-	want := bytes.Repeat([]byte{7}, MaxHeader)
-	if err := c.WriteFrame(KindFire, want, nil, 0); err != nil {
+	want := bytes.Repeat([]byte{7}, wire.MaxHeader)
+	if err := c.WriteFrame(wire.KindFire, want, nil, 0); err != nil {
 		t.Fatal(err)
 	}
 	f, err := c.Recv()
@@ -147,11 +149,11 @@ func TestClaimsAllocateNothing(t *testing.T) {
 	claim := func(s sample, size uint64) []byte {
 		return changed(t, s, func(b []byte) { binary.LittleEndian.PutUint64(b[12:], size) })
 	}
-	for _, b := range [][]byte{claim(pushSample, 4<<30), claim(sample{Hello{}, []byte("x")}, 16<<20), claim(sample{Reply{}, []byte("x")}, 1<<40)} {
+	for _, b := range [][]byte{claim(pushSample, 4<<30), claim(sample{wire.Hello{}, []byte("x")}, 16<<20), claim(sample{wire.Reply{}, []byte("x")}, 1<<40)} {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
 		c := reader(b, Limits{})
-		if f, err := c.Recv(); err == nil && f.Kind != KindPush {
+		if f, err := c.Recv(); err == nil && f.Kind != wire.KindPush {
 			if _, err := ReadAll(c, f); err == nil {
 				t.Error("a payload that never came was read")
 			}

@@ -1,6 +1,10 @@
 package transport
 
-import "testing"
+import (
+	"testing"
+
+	"star/transport/wire"
+)
 
 // FuzzFrame reads arbitrary bytes as a connection's: no panic, and no memory
 // beyond what the bytes and the limits pay for.
@@ -21,7 +25,7 @@ func FuzzFrame(f *testing.F) {
 			if err != nil {
 				return
 			}
-			if fr.Size > limits.Payload(fr.Kind) || len(fr.Header) > MaxHeader || len(fr.Header) > len(b) {
+			if fr.Size > limits.Payload(fr.Kind) || len(fr.Header) > wire.MaxHeader || len(fr.Header) > len(b) {
 				t.Fatalf("%v with %d bytes of header and %d of payload", fr.Kind, len(fr.Header), fr.Size)
 			}
 			parseAny(fr.Kind, fr.Header)

@@ -117,19 +117,19 @@ func tlsReason(err error) error {
 //
 // The coordinator sends its Welcome only when the job is complete enough, so
 // ctx bounds the wait. If ctx has no deadline, one minute does.
-func Open(ctx context.Context, n Network, addr string, h Hello, payload []byte) (Conn, Welcome, []byte, error) {
+func Open(ctx context.Context, n Network, addr string, h wire.Hello, payload []byte) (Conn, wire.Welcome, []byte, error) {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, time.Minute)
 		defer cancel()
 	}
 	h.Commit = cmp.Or(h.Commit, build.Commit())
-	if _, err := ParseHello(h.AppendTo(nil)); err != nil {
-		return nil, Welcome{}, nil, &Error{"hello to", addr, err}
+	if _, err := wire.ParseHello(h.AppendTo(nil)); err != nil {
+		return nil, wire.Welcome{}, nil, &Error{"hello to", addr, err}
 	}
 	c, err := n.Dial(ctx, addr)
 	if err != nil {
-		return nil, Welcome{}, nil, err
+		return nil, wire.Welcome{}, nil, err
 	}
 	past := time.Unix(1, 0)
 	stop := context.AfterFunc(ctx, func() {
@@ -145,7 +145,7 @@ func Open(ctx context.Context, n Network, addr string, h Hello, payload []byte) 
 		if cause := context.Cause(ctx); cause != nil && !isRefusal(err) {
 			err = &Error{"open", addr, fmt.Errorf("no Welcome: %w", cause)}
 		}
-		return nil, Welcome{}, nil, err
+		return nil, wire.Welcome{}, nil, err
 	}
 	return c, w, text, nil
 }
@@ -157,7 +157,7 @@ func isRefusal(err error) bool {
 }
 
 // welcome is the dialler's half of the handshake.
-func welcome(c Conn, h Hello, payload []byte) (Welcome, []byte, error) {
+func welcome(c Conn, h wire.Hello, payload []byte) (wire.Welcome, []byte, error) {
 	// A peer that refuses may stop reading before it has all of a long payload.
 	// Its reason is worth more than our broken pipe.
 	werr := Send(c, h, payload)
@@ -166,48 +166,48 @@ func welcome(c Conn, h Hello, payload []byte) (Welcome, []byte, error) {
 		if werr != nil {
 			err = werr
 		}
-		return Welcome{}, nil, tlsReason(err)
+		return wire.Welcome{}, nil, tlsReason(err)
 	}
 	switch f.Kind {
-	case KindWelcome:
+	case wire.KindWelcome:
 		if werr != nil {
-			return Welcome{}, nil, werr
+			return wire.Welcome{}, nil, werr
 		}
-		w, err := ParseWelcome(f.Header)
+		w, err := wire.ParseWelcome(f.Header)
 		if err != nil {
-			return Welcome{}, nil, unreadable(c, err)
+			return wire.Welcome{}, nil, unreadable(c, err)
 		}
 		text, err := ReadAll(c, f)
 		if err != nil {
-			return Welcome{}, nil, err
+			return wire.Welcome{}, nil, err
 		}
 		if n := len(text) - w.Trailing; n < 0 {
-			return Welcome{}, nil, unreadable(c, fmt.Errorf("welcome: the last %d bytes of a payload of %d", w.Trailing, len(text)))
+			return wire.Welcome{}, nil, unreadable(c, fmt.Errorf("welcome: the last %d bytes of a payload of %d", w.Trailing, len(text)))
 		} else if w.Trailing > 0 {
 			w.Optimizer, w.Trailing, text = string(text[n:]), 0, text[:n:n]
 		}
 		return w, text, nil
-	case KindReject:
-		r, err := ParseReject(f.Header)
+	case wire.KindReject:
+		r, err := wire.ParseReject(f.Header)
 		if err != nil {
-			return Welcome{}, nil, unreadable(c, err)
+			return wire.Welcome{}, nil, unreadable(c, err)
 		}
-		return Welcome{}, nil, &RejectError{Peer: c.Peer(), Exit: r.Exit, Reason: r.Reason}
-	case KindElsewhere:
-		m, err := ParseElsewhere(f.Header)
+		return wire.Welcome{}, nil, &RejectError{Peer: c.Peer(), Exit: r.Exit, Reason: r.Reason}
+	case wire.KindElsewhere:
+		m, err := wire.ParseElsewhere(f.Header)
 		if err != nil {
-			return Welcome{}, nil, unreadable(c, err)
+			return wire.Welcome{}, nil, unreadable(c, err)
 		}
-		return Welcome{}, nil, &ElsewhereError{Peer: c.Peer(), Addr: m.Addr}
+		return wire.Welcome{}, nil, &ElsewhereError{Peer: c.Peer(), Addr: m.Addr}
 	}
-	return Welcome{}, nil, unreadable(c, fmt.Errorf("%v where welcome or reject must come", f.Kind))
+	return wire.Welcome{}, nil, unreadable(c, fmt.Errorf("%v where welcome or reject must come", f.Kind))
 }
 
 func unreadable(c Conn, err error) error { return &AnswerError{&Error{"recv", c.Peer(), err}} }
 
 // SendWelcome sends w with the model's buffers as its payload; an optimizer that is too long for the
 // header goes behind them. Open takes it back. Errors are those of Send.
-func SendWelcome(c Conn, w Welcome, buffers []byte) error {
+func SendWelcome(c Conn, w wire.Welcome, buffers []byte) error {
 	if len(w.Optimizer) > wire.MaxOptimizer {
 		payload := append(slices.Clone(buffers), w.Optimizer...)
 		w.Optimizer, w.Trailing = "", len(w.Optimizer)
@@ -219,31 +219,31 @@ func SendWelcome(c Conn, w Welcome, buffers []byte) error {
 // ReadHello reads the Hello that opens a connection, and its payload. Afterwards there is no
 // deadline. Errors are *Error: time is up, the connection has ended, or something else came than a
 // Hello.
-func ReadHello(c Conn, timeout time.Duration) (Hello, []byte, error) {
-	return readHello(c, timeout, func(Hello) error { return nil })
+func ReadHello(c Conn, timeout time.Duration) (wire.Hello, []byte, error) {
+	return readHello(c, timeout, func(wire.Hello) error { return nil })
 }
 
 // readHello gives admit a look at the Hello before memory is spent on its
 // payload.
-func readHello(c Conn, timeout time.Duration, admit func(Hello) error) (Hello, []byte, error) {
+func readHello(c Conn, timeout time.Duration, admit func(wire.Hello) error) (wire.Hello, []byte, error) {
 	deadline := time.Now().Add(timeout)
 	if err := c.SetReadDeadline(deadline); err != nil {
-		return Hello{}, nil, &Error{"recv", c.Peer(), err}
+		return wire.Hello{}, nil, &Error{"recv", c.Peer(), err}
 	}
 	// With TLS we also write, before the first byte of ours is read.
 	if err := c.SetWriteDeadline(deadline); err != nil {
-		return Hello{}, nil, &Error{"recv", c.Peer(), err}
+		return wire.Hello{}, nil, &Error{"recv", c.Peer(), err}
 	}
 	f, err := c.Recv()
 	if err != nil {
-		return Hello{}, nil, err
+		return wire.Hello{}, nil, err
 	}
-	if f.Kind != KindHello {
-		return Hello{}, nil, &Error{"recv", c.Peer(), fmt.Errorf("%v where hello must come first", f.Kind)}
+	if f.Kind != wire.KindHello {
+		return wire.Hello{}, nil, &Error{"recv", c.Peer(), fmt.Errorf("%v where hello must come first", f.Kind)}
 	}
-	h, err := ParseHello(f.Header)
+	h, err := wire.ParseHello(f.Header)
 	if err != nil {
-		return Hello{}, nil, &Error{"recv", c.Peer(), err}
+		return wire.Hello{}, nil, &Error{"recv", c.Peer(), err}
 	}
 	if err := admit(h); err != nil {
 		return h, nil, err
@@ -261,10 +261,10 @@ func readHello(c Conn, timeout time.Duration, admit func(Hello) error) (Hello, [
 // Refuse sends r and closes c so that the peer can read it: a socket that is
 // closed with bytes unread takes back what was sent last. It takes a second at
 // most.
-func Refuse(c Conn, r Reject) { part(c, r) }
+func Refuse(c Conn, r wire.Reject) { part(c, r) }
 
 // part sends the last message of a connection and closes it.
-func part[M Message](c Conn, m M) {
+func part[M wire.Message](c Conn, m M) {
 	defer c.Close()
 	deadline := time.Now().Add(time.Second)
 	c.SetWriteDeadline(deadline)
@@ -304,7 +304,7 @@ func (c *netConn) drain() {
 // than MaxPending have not said Hello for a tenth of a second, one of the address with the most of them is
 // closed, the oldest: whoever says Hello at once is not kept waiting by
 // those who say nothing.
-func Serve(ctx context.Context, l Listener, cfg Config, handle func(Conn, Hello, []byte)) error {
+func Serve(ctx context.Context, l Listener, cfg Config, handle func(Conn, wire.Hello, []byte)) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer context.AfterFunc(ctx, func() { l.Close() })()
@@ -353,9 +353,9 @@ var errToken = errors.New("the token is wrong or missing: start this process wit
 
 // admit is the listener's half of the handshake. It closes the connections that
 // it does not admit.
-func admit(ctx context.Context, c Conn, cfg *Config) (Hello, []byte, error) {
+func admit(ctx context.Context, c Conn, cfg *Config) (wire.Hello, []byte, error) {
 	stop := context.AfterFunc(ctx, func() { c.Close() })
-	h, text, err := readHello(c, cfg.handshakeTimeout(), func(h Hello) error {
+	h, text, err := readHello(c, cfg.handshakeTimeout(), func(h wire.Hello) error {
 		if subtle.ConstantTimeCompare([]byte(h.Token), []byte(cfg.Token)) != 1 && cfg.Token != "" {
 			return errToken
 		}
@@ -369,21 +369,21 @@ func admit(ctx context.Context, c Conn, cfg *Config) (Hello, []byte, error) {
 		return h, text, nil
 	}
 	var version *VersionError
-	var parse *ParseError
+	var parse *wire.ParseError
 	var record tls.RecordHeaderError
 	var secure *speaksTLS
 	switch {
 	case errors.As(err, &secure):
-		Refuse(c, Reject{Exit: exitcode.Refused, Reason: "the server does not speak TLS"}) // its reader sees that it does not
+		Refuse(c, wire.Reject{Exit: exitcode.Refused, Reason: "the server does not speak TLS"}) // its reader sees that it does not
 	case errors.As(err, &record) && record.Conn != nil && string(record.RecordHeader[:len(magic)]) == magic:
-		Refuse(NewConn(record.Conn, cfg.Limits), Reject{Exit: exitcode.Refused, Reason: errWantsTLS.Error()})
+		Refuse(NewConn(record.Conn, cfg.Limits), wire.Reject{Exit: exitcode.Refused, Reason: errWantsTLS.Error()})
 		err = errors.New("it speaks without TLS, which this process wants (--tls-cert)")
 	case errors.Is(err, errToken):
-		Refuse(c, Reject{Exit: exitcode.Refused, Reason: errToken.Error()})
+		Refuse(c, wire.Reject{Exit: exitcode.Refused, Reason: errToken.Error()})
 	case errors.As(err, &version):
-		Refuse(c, Reject{Exit: exitcode.Disagree, Reason: fmt.Sprintf("you speak version %d of the protocol and I speak %d: install the same release of STAR on both hosts", version.Theirs, version.Ours)})
+		Refuse(c, wire.Reject{Exit: exitcode.Disagree, Reason: fmt.Sprintf("you speak version %d of the protocol and I speak %d: install the same release of STAR on both hosts", version.Theirs, version.Ours)})
 	case errors.As(err, &parse):
-		Refuse(c, Reject{Exit: exitcode.Disagree, Reason: parse.Error()})
+		Refuse(c, wire.Reject{Exit: exitcode.Disagree, Reason: parse.Error()})
 	case errors.Is(err, io.EOF):
 		c.Close()
 		err = errors.New("it was closed before it said hello")
@@ -394,7 +394,7 @@ func admit(ctx context.Context, c Conn, cfg *Config) (Hello, []byte, error) {
 }
 
 // nameOf is how logs call the sender of h until somebody knows better.
-func nameOf(h Hello, addr string) string {
+func nameOf(h wire.Hello, addr string) string {
 	if h.Rank < 0 {
 		return h.Role + " at " + addr
 	}

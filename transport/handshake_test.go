@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"star/transport"
+	"star/transport/wire"
 )
 
 // logs collects what Serve logs.
@@ -54,14 +55,14 @@ func serve(t *testing.T, n transport.Network, addr string, cfg transport.Config)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() {
-		done <- transport.Serve(ctx, l, cfg, func(c transport.Conn, h transport.Hello, payload []byte) {
+		done <- transport.Serve(ctx, l, cfg, func(c transport.Conn, h wire.Hello, payload []byte) {
 			defer c.Close()
 			defer context.AfterFunc(ctx, func() { c.Close() })()
 			if h.Job == "wrong" {
-				transport.Refuse(c, transport.Reject{Exit: 78, Reason: "no such job"})
+				transport.Refuse(c, wire.Reject{Exit: 78, Reason: "no such job"})
 				return
 			}
-			if err := transport.Send(c, transport.Welcome{Rank: h.Rank, Workers: 4}, payload); err != nil {
+			if err := transport.Send(c, wire.Welcome{Rank: h.Rank, Workers: 4}, payload); err != nil {
 				return
 			}
 			echo(c)
@@ -103,8 +104,8 @@ func limited(t *testing.T) context.Context {
 	return ctx
 }
 
-func worker(rank int) transport.Hello {
-	return transport.Hello{Service: transport.ServiceCoord, Role: transport.RoleWorker, Job: "j", Rank: rank}
+func worker(rank int) wire.Hello {
+	return wire.Hello{Service: wire.ServiceCoord, Role: wire.RoleWorker, Job: "j", Rank: rank}
 }
 
 func TestOpenIsWelcome(t *testing.T) {
@@ -120,10 +121,10 @@ func TestOpenIsWelcome(t *testing.T) {
 			if w.Rank != 3 || w.Workers != 4 || !bytes.Equal(payload, layout) {
 				t.Errorf("welcome %+v with %d bytes", w, len(payload))
 			}
-			if err := transport.Send(c, transport.Pull{Shard: 1}, nil); err != nil {
+			if err := transport.Send(c, wire.Pull{Shard: 1}, nil); err != nil {
 				t.Fatal(err)
 			}
-			if f, err := c.Recv(); err != nil || f.Kind != transport.KindPull {
+			if f, err := c.Recv(); err != nil || f.Kind != wire.KindPull {
 				t.Errorf("%v, %v", f.Kind, err)
 			}
 		})
@@ -184,7 +185,7 @@ func raw(t *testing.T, addr string, b []byte) []byte {
 }
 
 // record is the bytes of a frame.
-func record(t *testing.T, m transport.Message, payload []byte) []byte {
+func record(t *testing.T, m wire.Message, payload []byte) []byte {
 	t.Helper()
 	a, b := net.Pipe()
 	defer a.Close()
@@ -210,7 +211,7 @@ func TestServeSurvivesGarbage(t *testing.T) {
 	for i := range 8 {
 		claim[12+i] = 0xff
 	}
-	badField := record(t, transport.Hello{Rank: -5}, nil)
+	badField := record(t, wire.Hello{Rank: -5}, nil)
 	for _, c := range []struct {
 		name   string
 		b      []byte
@@ -222,7 +223,7 @@ func TestServeSurvivesGarbage(t *testing.T) {
 		{"half a hello", hello[:20], "unexpected EOF"},
 		{"wrong bit", spoilt, "checksum mismatch"},
 		{"huge claim", claim, "too large"},
-		{"no hello", record(t, transport.Push{}, nil), "push where hello must come first"},
+		{"no hello", record(t, wire.Push{}, nil), "push where hello must come first"},
 		{"bad rank", badField, "field rank: -5"},
 	} {
 		raw(t, s.addr, c.b)
@@ -251,7 +252,7 @@ func TestOtherVersion(t *testing.T) {
 	hello := record(t, worker(0), nil)
 	hello[4] = 9
 	answer := raw(t, s.addr, hello)
-	r, err := transport.ParseReject(answer[24 : 24+int(answer[8])+int(answer[9])<<8])
+	r, err := wire.ParseReject(answer[24 : 24+int(answer[8])+int(answer[9])<<8])
 	if err != nil || r.Exit != 78 || !strings.Contains(r.Reason, "version 9") || !strings.Contains(r.Reason, "speak 1") {
 		t.Errorf("answer %+v, %v: want exit 78 and both versions", r, err)
 	}
@@ -268,7 +269,7 @@ func TestOtherVersion(t *testing.T) {
 		}
 		defer nc.Close()
 		c := transport.NewConn(nc, transport.Limits{})
-		if f, err := c.Recv(); err != nil || f.Kind != transport.KindHello {
+		if f, err := c.Recv(); err != nil || f.Kind != wire.KindHello {
 			return
 		}
 		nc.Write(reversioned(answer))
@@ -308,14 +309,14 @@ func TestHandshakeTimeout(t *testing.T) {
 		if err := transport.Send(late, worker(2), nil); err != nil {
 			t.Fatal(err)
 		}
-		if f, err := late.Recv(); err != nil || f.Kind != transport.KindWelcome {
+		if f, err := late.Recv(); err != nil || f.Kind != wire.KindWelcome {
 			t.Errorf("just in time: %v, %v", f.Kind, err)
 		}
 		time.Sleep(time.Hour) // the timeout was for the hello only
-		if err := transport.Send(late, transport.Pull{}, nil); err != nil {
+		if err := transport.Send(late, wire.Pull{}, nil); err != nil {
 			t.Fatal(err)
 		}
-		if f, err := late.Recv(); err != nil || f.Kind != transport.KindPull {
+		if f, err := late.Recv(); err != nil || f.Kind != wire.KindPull {
 			t.Errorf("an hour later: %v, %v", f.Kind, err)
 		}
 		if _, err := silent.Recv(); err == nil {
@@ -398,9 +399,9 @@ func TestCrowdedAfterHello(t *testing.T) {
 		done := make(chan error, 1)
 		logs := new(logs)
 		go func() {
-			done <- transport.Serve(ctx, &lateNamed{Listener: l}, transport.Config{MaxPending: 1, Log: logs.logger()}, func(c transport.Conn, h transport.Hello, _ []byte) {
+			done <- transport.Serve(ctx, &lateNamed{Listener: l}, transport.Config{MaxPending: 1, Log: logs.logger()}, func(c transport.Conn, h wire.Hello, _ []byte) {
 				served = append(served, h.Rank)
-				transport.Send(c, transport.Welcome{Rank: h.Rank, Workers: 4}, nil)
+				transport.Send(c, wire.Welcome{Rank: h.Rank, Workers: 4}, nil)
 				c.Close()
 			})
 		}()
@@ -454,10 +455,10 @@ func TestCrowd(t *testing.T) {
 				t.Errorf("silent connection %d of 10, with room for 4: %v", i, err)
 			}
 		}
-		if err := transport.Send(early, transport.Pull{Worker: 3}, nil); err != nil {
+		if err := transport.Send(early, wire.Pull{Worker: 3}, nil); err != nil {
 			t.Fatal(err)
 		}
-		if f, err := early.Recv(); err != nil || f.Kind != transport.KindPull {
+		if f, err := early.Recv(); err != nil || f.Kind != wire.KindPull {
 			t.Errorf("who had said hello: %v, %v", f.Kind, err)
 		}
 	})
@@ -519,11 +520,11 @@ func TestRefuseReadsOn(t *testing.T) {
 		n := new(transport.Pipe)
 		near, far := dial(t, n, n)
 		defer near.Close()
-		go transport.Refuse(far, transport.Reject{Exit: 78, Reason: "no"})
+		go transport.Refuse(far, wire.Reject{Exit: 78, Reason: "no"})
 		if err := transport.Send(near, worker(0), make([]byte, 16<<20)); err != nil {
 			t.Errorf("a long hello is cut off: %v", err)
 		}
-		if f, err := near.Recv(); err != nil || f.Kind != transport.KindReject {
+		if f, err := near.Recv(); err != nil || f.Kind != wire.KindReject {
 			t.Errorf("%v, %v", f.Kind, err)
 		}
 	})
@@ -597,7 +598,7 @@ func TestLongOptimizer(t *testing.T) {
 					return
 				}
 				transport.ReadHello(c, time.Second)
-				transport.SendWelcome(c, transport.Welcome{Optimizer: optimizer}, []byte(buffers))
+				transport.SendWelcome(c, wire.Welcome{Optimizer: optimizer}, []byte(buffers))
 			}()
 			c, w, got, err := transport.Open(limited(t), n, "coord", worker(0), nil)
 			if err != nil {
@@ -625,10 +626,10 @@ func TestAnswerIsUnreadable(t *testing.T) {
 		want string
 	}{
 		{"a field", func(c transport.Conn) {
-			c.WriteFrame(transport.KindWelcome, transport.Welcome{Optimizer: strings.Repeat("o", 5000)}.AppendTo(nil), nil, 0)
+			c.WriteFrame(wire.KindWelcome, wire.Welcome{Optimizer: strings.Repeat("o", 5000)}.AppendTo(nil), nil, 0)
 		}, "optimizer: 5000 bytes, at most 4096"},
-		{"more than there is", func(c transport.Conn) { transport.Send(c, transport.Welcome{Trailing: 9}, []byte("8 bytes.")) }, "the last 9 bytes of a payload of 8"},
-		{"no answer", func(c transport.Conn) { transport.Send(c, transport.Pull{}, nil) }, "pull where welcome or reject must come"},
+		{"more than there is", func(c transport.Conn) { transport.Send(c, wire.Welcome{Trailing: 9}, []byte("8 bytes.")) }, "the last 9 bytes of a payload of 8"},
+		{"no answer", func(c transport.Conn) { transport.Send(c, wire.Pull{}, nil) }, "pull where welcome or reject must come"},
 	} {
 		go func() {
 			conn, err := l.Accept()
@@ -650,7 +651,7 @@ func TestHelloIsCheckedBeforeItIsSent(t *testing.T) {
 	h := worker(0)
 	h.Job = strings.Repeat("j", 300)
 	_, _, _, err := transport.Open(limited(t), new(transport.Pipe), "nobody", h, nil)
-	var e *transport.ParseError
+	var e *wire.ParseError
 	if !errors.As(err, &e) || e.Field != "job" {
 		t.Errorf("%v, want an error that names job", err)
 	}

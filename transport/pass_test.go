@@ -3,6 +3,8 @@ package transport
 import (
 	"strings"
 	"testing"
+
+	"star/transport/wire"
 )
 
 func TestPass(t *testing.T) {
@@ -11,8 +13,8 @@ func TestPass(t *testing.T) {
 		t.Fatalf("keys %q and %q", key, other)
 	}
 	attempt := Attempt{Number: 3<<32 | 7, Step: 41}
-	good := Pass(key, RoleWorker, 2, attempt)
-	if got, ok := CheckPass(key, RoleWorker, 2, good); !ok || got != attempt {
+	good := Pass(key, wire.RoleWorker, 2, attempt)
+	if got, ok := CheckPass(key, wire.RoleWorker, 2, good); !ok || got != attempt {
 		t.Errorf("its own pass: %v, %v", got, ok)
 	}
 	if strings.Contains(good, key) {
@@ -32,21 +34,21 @@ func TestPass(t *testing.T) {
 		"too long":        "99999999999999999999.41." + mac,
 		"a MAC too short": good[:len(good)-1],
 		"a MAC too long":  good + "0",
-		"another key":     Pass(other, RoleWorker, 2, attempt),
-		"another rank":    Pass(key, RoleWorker, 1, attempt),
-		"another role":    Pass(key, RoleServer, 2, attempt),
+		"another key":     Pass(other, wire.RoleWorker, 2, attempt),
+		"another rank":    Pass(key, wire.RoleWorker, 1, attempt),
+		"another role":    Pass(key, wire.RoleServer, 2, attempt),
 	} {
-		if _, ok := CheckPass(key, RoleWorker, 2, bad); ok {
+		if _, ok := CheckPass(key, wire.RoleWorker, 2, bad); ok {
 			t.Errorf("%s: %q is good", name, bad)
 		}
 	}
-	if got, ok := CheckPass("KJ3WQZ2MLCVHO5TYRB4XN6GDFA", RoleWorker, 3, "12884901889.42.1d980a1062e50928a87651c84023413b"); !ok || got.Step != 42 {
+	if got, ok := CheckPass("KJ3WQZ2MLCVHO5TYRB4XN6GDFA", wire.RoleWorker, 3, "12884901889.42.1d980a1062e50928a87651c84023413b"); !ok || got.Step != 42 {
 		t.Error("what Python's hmac makes of docs/protocol.md is not good")
 	}
-	if p := Pass("", RoleWorker, 2, attempt); p != "" {
+	if p := Pass("", wire.RoleWorker, 2, attempt); p != "" {
 		t.Errorf("without a key: %q", p)
 	}
-	if _, ok := CheckPass("", RoleWorker, 2, "whatever"); !ok {
+	if _, ok := CheckPass("", wire.RoleWorker, 2, "whatever"); !ok {
 		t.Error("without a key a pass is refused")
 	}
 }

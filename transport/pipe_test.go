@@ -10,6 +10,7 @@ import (
 
 	"star/internal/flightrecorder"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // dial is a connection over n, both ends.
@@ -40,7 +41,7 @@ func TestPipeTakesItsTime(t *testing.T) {
 		defer far.Close()
 		began := time.Now()
 		b := make([]byte, 1<<20)
-		go transport.Send(near, transport.Push{}, b)
+		go transport.Send(near, wire.Push{}, b)
 		if _, err := far.Recv(); err != nil {
 			t.Fatal(err)
 		}
@@ -53,7 +54,7 @@ func TestPipeTakesItsTime(t *testing.T) {
 			t.Errorf("up: %v for %d bytes, want %v", got, sent, want)
 		}
 		began = time.Now()
-		if err := transport.Send(far, transport.Params{}, b); err != nil {
+		if err := transport.Send(far, wire.Params{}, b); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := near.Recv(); err != nil {
@@ -92,7 +93,7 @@ func TestPipePushesBack(t *testing.T) {
 		defer far.Close()
 		done := make(chan time.Time, 1)
 		go func() {
-			transport.Send(near, transport.Push{}, make([]byte, 16<<20))
+			transport.Send(near, wire.Push{}, make([]byte, 16<<20))
 			done <- time.Now()
 		}()
 		time.Sleep(time.Hour)
@@ -170,7 +171,7 @@ func TestPipeWaitsAreListed(t *testing.T) {
 			t.Errorf("%d readers wait: %v", n, flightrecorder.List())
 		}
 		go func() {
-			for transport.Send(near, transport.Pong{}, nil) == nil {
+			for transport.Send(near, wire.Pong{}, nil) == nil {
 			}
 		}()
 		synctest.Wait()

@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"net"
 	"testing"
+
+	"star/transport/wire"
 )
 
 func sumSq(v []float32) float64 {
@@ -112,14 +114,14 @@ func TestReadSquares(t *testing.T) {
 	send, recv := NewConn(near, Limits{}), NewConn(dribble{far, new(int)}, Limits{})
 	go func() {
 		for _, v := range vectors[:4] {
-			Send(send, Push{}, Floats(v))
+			Send(send, wire.Push{}, Floats(v))
 		}
-		SendSummed(send, Push{}, Floats(vectors[4]), 1)
+		SendSummed(send, wire.Push{}, Floats(vectors[4]), 1)
 	}()
 	for i, v := range vectors {
 		got := make([]float32, len(v))
 		f, err := recv.Recv()
-		if err != nil || f.Kind != KindPush {
+		if err != nil || f.Kind != wire.KindPush {
 			t.Fatal(f.Kind, err)
 		}
 		if i == 1 {

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"star/transport/wire"
 )
 
 const (
@@ -51,14 +53,14 @@ var headers = sync.Pool{New: func() any { b := make([]byte, 0, 512); return &b }
 
 // Send sends m with its payload. payload may be empty, and is not used after the return. An error
 // is an *Error with the peer; the connection is of no more use then.
-func Send[M Message](c Conn, m M, payload []byte) error {
+func Send[M wire.Message](c Conn, m M, payload []byte) error {
 	_, err := SendSum(c, m, payload)
 	return err
 }
 
 // SendSum is Send that returns the Sum of the payload, computed on the way, for those
 // who send it again. Errors are those of Send.
-func SendSum[M Message](c Conn, m M, payload []byte) (sum uint32, err error) {
+func SendSum[M wire.Message](c Conn, m M, payload []byte) (sum uint32, err error) {
 	h := headers.Get().(*[]byte)
 	*h = m.AppendTo((*h)[:0])
 	if w, ok := c.(*netConn); ok {
@@ -73,7 +75,7 @@ func SendSum[M Message](c Conn, m M, payload []byte) (sum uint32, err error) {
 
 // SendSummed sends m with a payload whose Sum is known: one that goes to many
 // is summed once. Errors are those of Send.
-func SendSummed[M Message](c Conn, m M, payload []byte, sum uint32) error {
+func SendSummed[M wire.Message](c Conn, m M, payload []byte, sum uint32) error {
 	h := headers.Get().(*[]byte)
 	*h = m.AppendTo((*h)[:0])
 	err := c.WriteFrame(m.Kind(), *h, payload, sum)
@@ -84,7 +86,7 @@ func SendSummed[M Message](c Conn, m M, payload []byte, sum uint32) error {
 // WriteNow writes a frame if the connection takes it without waiting. Where it is not taken, wholly or in part, the next frame to be
 // written is the same one, by WriteFrame, which writes what is left of it. Only plain TCP takes anything, and only payloads up to 4 KiB. Errors
 // are those of WriteFrame; the rules for several goroutines, too.
-func WriteNow(c Conn, k Kind, header, payload []byte, sum uint32) (taken bool, err error) {
+func WriteNow(c Conn, k wire.Kind, header, payload []byte, sum uint32) (taken bool, err error) {
 	if w, ok := c.(*netConn); ok {
 		return w.writeNow(k, header, payload, sum)
 	}
@@ -124,7 +126,7 @@ type netConn struct {
 	r, w   int // buf[r:w] has been read from nc and not yet been used
 	prefix [prefixSize]byte
 	header []byte
-	kind   Kind
+	kind   wire.Kind
 	size   int64 // of the last frame's payload
 	left   int64 // of it, not yet read
 	rerr   error // sticks
@@ -161,20 +163,20 @@ func (c *netConn) Close() error {
 	return err
 }
 
-func (c *netConn) WriteFrame(k Kind, header, payload []byte, sum uint32) error {
+func (c *netConn) WriteFrame(k wire.Kind, header, payload []byte, sum uint32) error {
 	_, err := c.writeFrame(k, header, payload, sum, true)
 	return err
 }
 
 // writeFrame computes the sum on the way if it is not known, and returns it.
-func (c *netConn) writeFrame(k Kind, header, payload []byte, sum uint32, known bool) (uint32, error) {
+func (c *netConn) writeFrame(k wire.Kind, header, payload []byte, sum uint32, known bool) (uint32, error) {
 	if c.werr != nil {
 		return 0, c.werr
 	}
 	size := int64(len(payload))
-	if len(header) > MaxHeader || size > c.limits.Payload(k) {
+	if len(header) > wire.MaxHeader || size > c.limits.Payload(k) {
 		return 0, &Error{"write", c.Peer(), fmt.Errorf("%w: %v with %d bytes of header (at most %d) and %d of payload (at most %d)",
-			ErrTooLarge, k, len(header), MaxHeader, size, c.limits.Payload(k))}
+			ErrTooLarge, k, len(header), wire.MaxHeader, size, c.limits.Payload(k))}
 	}
 	c.out = appendFrame(c.out[:0], k, header, size)
 	var err error
@@ -216,11 +218,11 @@ func (c *netConn) writeFrame(k Kind, header, payload []byte, sum uint32, known b
 }
 
 // writeNow is WriteNow.
-func (c *netConn) writeNow(k Kind, header, payload []byte, sum uint32) (taken bool, err error) {
+func (c *netConn) writeNow(k wire.Kind, header, payload []byte, sum uint32) (taken bool, err error) {
 	if c.werr != nil {
 		return false, c.werr
 	}
-	if c.now == nil || len(payload) > small || len(header) > MaxHeader || int64(len(payload)) > c.limits.Payload(k) {
+	if c.now == nil || len(payload) > small || len(header) > wire.MaxHeader || int64(len(payload)) > c.limits.Payload(k) {
 		return false, nil // WriteFrame says what is wrong
 	}
 	c.out = appendFrame(c.out[:0], k, header, int64(len(payload)))
@@ -368,7 +370,7 @@ func (c *netConn) Recv() (Frame, error) {
 	c.header = c.header[:p.header]
 	if p.version != Protocol {
 		e := &VersionError{Ours: Protocol, Theirs: p.version}
-		if m, err := ParseReject(c.header); err == nil {
+		if m, err := wire.ParseReject(c.header); err == nil {
 			e.Reason = m.Reason
 		}
 		return Frame{}, c.fail("recv", e)

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"star/transport/wire"
 )
 
 // tcpPair is both ends of one loopback connection, as streams with the options
@@ -75,8 +77,8 @@ func framed(tb testing.TB, cfg Config, n int) func() error {
 			if err != nil || far.ReadPayload(buf) != nil {
 				return
 			}
-			m, err := ParsePush(f.Header)
-			if err != nil || Send(far, Params{Shard: m.Shard, Version: m.Step}, buf) != nil {
+			m, err := wire.ParsePush(f.Header)
+			if err != nil || Send(far, wire.Params{Shard: m.Shard, Version: m.Step}, buf) != nil {
 				return
 			}
 		}
@@ -85,14 +87,14 @@ func framed(tb testing.TB, cfg Config, n int) func() error {
 	step := int64(0)
 	return func() error {
 		step++
-		if err := Send(near, Push{Shard: 1, Worker: 2, Step: step, Samples: 64}, buf); err != nil {
+		if err := Send(near, wire.Push{Shard: 1, Worker: 2, Step: step, Samples: 64}, buf); err != nil {
 			return err
 		}
 		f, err := near.Recv()
 		if err != nil {
 			return err
 		}
-		if _, err := ParseParams(f.Header); err != nil {
+		if _, err := wire.ParseParams(f.Header); err != nil {
 			return err
 		}
 		return near.ReadPayload(buf)

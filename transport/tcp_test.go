@@ -7,6 +7,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"star/transport/wire"
 )
 
 // In steady state a push and a pull allocate nothing, on either side.
@@ -45,7 +47,7 @@ func TestSendSummedDoesNotAllocate(t *testing.T) {
 	sum := Sum(b)
 	if got := testing.AllocsPerRun(50, func() {
 		out.Reset()
-		if err := SendSummed(c, Params{Shard: 1}, b, sum); err != nil {
+		if err := SendSummed(c, wire.Params{Shard: 1}, b, sum); err != nil {
 			t.Fatal(err)
 		}
 	}); got != 0 {

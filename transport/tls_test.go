@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"star/transport"
+	"star/transport/wire"
 )
 
 // authority is a directory with ca.pem, and NAME.pem with NAME.key for each
@@ -110,7 +111,7 @@ func TestTLSRefusesStrangers(t *testing.T) {
 	defer cancel()
 	served := make(chan error, 1)
 	go func() {
-		served <- transport.Serve(ctx, l, transport.Config{Log: slog.New(slog.DiscardHandler)}, func(c transport.Conn, _ transport.Hello, _ []byte) {
+		served <- transport.Serve(ctx, l, transport.Config{Log: slog.New(slog.DiscardHandler)}, func(c transport.Conn, _ wire.Hello, _ []byte) {
 			t.Error("a stranger was let in")
 			c.Close()
 		})
@@ -118,14 +119,14 @@ func TestTLSRefusesStrangers(t *testing.T) {
 	halves := theirs.config(t, "one")
 	halves.RootCAs = ours.config(t, "one").RootCAs // trusts us, but is not trusted
 	for name, config := range map[string]*tls.Config{"another authority": theirs.config(t, "one"), "only the client's": halves} {
-		_, _, _, err := transport.Open(ctx, transport.NewTCP(transport.Config{TLS: config}), l.Addr(), transport.Hello{}, nil)
+		_, _, _, err := transport.Open(ctx, transport.NewTCP(transport.Config{TLS: config}), l.Addr(), wire.Hello{}, nil)
 		var e interface{ ExitCode() int }
 		if !errors.As(err, &e) || e.ExitCode() != 77 || !strings.Contains(err.Error(), "--tls-ca") {
 			t.Errorf("%s: %v, want exit code 77 and the flags to check", name, err)
 		}
 	}
 	// No TLS at all, towards a listener that demands it.
-	if _, _, _, err := transport.Open(ctx, transport.NewTCP(transport.Config{}), l.Addr(), transport.Hello{}, nil); err == nil {
+	if _, _, _, err := transport.Open(ctx, transport.NewTCP(transport.Config{}), l.Addr(), wire.Hello{}, nil); err == nil {
 		t.Error("a peer without TLS was welcomed")
 	}
 	cancel()
@@ -180,11 +181,11 @@ func TestTLSAndPlain(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		go transport.Serve(ctx, l, c.server, func(conn transport.Conn, _ transport.Hello, _ []byte) {
-			transport.Send(conn, transport.Welcome{}, nil)
+		go transport.Serve(ctx, l, c.server, func(conn transport.Conn, _ wire.Hello, _ []byte) {
+			transport.Send(conn, wire.Welcome{}, nil)
 			conn.Close()
 		})
-		conn, _, _, err := transport.Open(ctx, c.client, l.Addr(), transport.Hello{Service: transport.ServiceCoord, Role: transport.RoleTool, Rank: -1}, nil)
+		conn, _, _, err := transport.Open(ctx, c.client, l.Addr(), wire.Hello{Service: wire.ServiceCoord, Role: wire.RoleTool, Rank: -1}, nil)
 		if err == nil {
 			conn.Close()
 		}
@@ -236,11 +237,11 @@ func TestKeyOfTheJob(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		go transport.Serve(ctx, l, server, func(conn transport.Conn, _ transport.Hello, _ []byte) {
-			transport.Send(conn, transport.Welcome{}, nil)
+		go transport.Serve(ctx, l, server, func(conn transport.Conn, _ wire.Hello, _ []byte) {
+			transport.Send(conn, wire.Welcome{}, nil)
 			conn.Close()
 		})
-		conn, _, _, err := transport.Open(ctx, transport.NewTCP(transport.Config{TLS: c.client}), l.Addr(), transport.Hello{Service: transport.ServiceCoord, Role: transport.RoleTool, Rank: -1}, nil)
+		conn, _, _, err := transport.Open(ctx, transport.NewTCP(transport.Config{TLS: c.client}), l.Addr(), wire.Hello{Service: wire.ServiceCoord, Role: wire.RoleTool, Rank: -1}, nil)
 		if err == nil {
 			conn.Close()
 		}

@@ -13,6 +13,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"star/transport/wire"
 )
 
 var update = flag.Bool("update", false, "write testdata/vectors.txt anew")
@@ -35,7 +37,7 @@ func frame(t *testing.T, s sample) []byte {
 }
 
 // asMessage lets an interface value be sent.
-type asMessage struct{ Message }
+type asMessage struct{ wire.Message }
 
 // recorder is a stream that keeps what is written, and reads it.
 type recorder struct{ bytes.Buffer }
@@ -51,7 +53,7 @@ func vectors(t *testing.T) string {
 	var b strings.Builder
 	b.WriteString(vectorsHead)
 	// One with a padded payload besides.
-	padded := sample{Push{Shard: 0, Worker: 1, Step: 2, Basis: 2, Samples: 1}, make([]byte, small+4)}
+	padded := sample{wire.Push{Shard: 0, Worker: 1, Step: 2, Basis: 2, Samples: 1}, make([]byte, small+4)}
 	for _, s := range append(samples[:len(samples):len(samples)], padded) {
 		f := frame(t, s)
 		fmt.Fprintf(&b, "\n%v %+v\n", s.m.Kind(), s.m)
@@ -105,7 +107,7 @@ func TestVectors(t *testing.T) {
 
 // What a peer reads is what was sent, of every kind.
 func TestSamplesComeBack(t *testing.T) {
-	seen := map[Kind]bool{}
+	seen := map[wire.Kind]bool{}
 	for _, s := range samples {
 		seen[s.m.Kind()] = true
 		got, err := parseAny(s.m.Kind(), s.m.AppendTo(nil))
@@ -113,7 +115,7 @@ func TestSamplesComeBack(t *testing.T) {
 			t.Errorf("%v: %v (-want +got):\n%s", s.m.Kind(), err, d)
 		}
 	}
-	for k := Kind(1); k <= lastKind; k++ {
+	for k := wire.Kind(1); k <= wire.LastKind; k++ {
 		if !seen[k] {
 			t.Errorf("no sample of %v", k)
 		}

@@ -18,6 +18,7 @@ import (
 	"star/job"
 	"star/job/process"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // childRelay is where the children of a worker in a tree come: it takes their bundles and
@@ -40,11 +41,11 @@ type childRelay struct {
 	version int64 // -1: hidden
 
 	mu      sync.Mutex
-	guests  []*guest                    // in order of arrival
-	due     []transport.Child           // whose gradients the worker takes in the step in hand
-	below   []transport.Below           // what may be in them; nil: not known
-	turned  chan struct{}               // closed when that changes
-	bundles map[transport.Child]*bundle // of those that are due
+	guests  []*guest               // in order of arrival
+	due     []wire.Child           // whose gradients the worker takes in the step in hand
+	below   []wire.Below           // what may be in them; nil: not known
+	turned  chan struct{}          // closed when that changes
+	bundles map[wire.Child]*bundle // of those that are due
 	spare   [][]float32
 	news    chan struct{} // a token when a bundle has come
 
@@ -76,7 +77,7 @@ const guestsOfOne = 8
 // Without a vector it stands for a child that has said what is not so: it counts as having come,
 // and as nothing.
 type bundle struct {
-	transport.Bundle
+	wire.Bundle
 	vec []float32
 }
 
@@ -94,17 +95,17 @@ func newChildRelay(job *job.Job, tcp *transport.TCP, all *process.Links, log *sl
 	ctx, stop := context.WithCancel(context.Background())
 	d := &childRelay{
 		addr: l.Addr(), log: log, stop: stop, version: -1,
-		turned: make(chan struct{}), bundles: map[transport.Child]*bundle{}, news: make(chan struct{}, 1),
+		turned: make(chan struct{}), bundles: map[wire.Child]*bundle{}, news: make(chan struct{}, 1),
 	}
 	cfg := tcp.Config
 	cfg.Log = log
 	d.served.Go(func() {
-		transport.Serve(ctx, &process.Counted{Listener: l, Links: all}, cfg, func(c transport.Conn, h transport.Hello, _ []byte) {
+		transport.Serve(ctx, &process.Counted{Listener: l, Links: all}, cfg, func(c transport.Conn, h wire.Hello, _ []byte) {
 			ctx, end := context.WithCancel(ctx)
 			defer end()
 			defer context.AfterFunc(ctx, func() { c.Close() })()
-			if h.Service != transport.ServiceTree || h.Job != job.Name || h.Rank < 0 {
-				transport.Refuse(c, transport.Reject{Exit: exitcode.Disagree, Reason: fmt.Sprintf("this is a worker of job %q, for its children in a tree only", job.Name)})
+			if h.Service != wire.ServiceTree || h.Job != job.Name || h.Rank < 0 {
+				transport.Refuse(c, wire.Reject{Exit: exitcode.Disagree, Reason: fmt.Sprintf("this is a worker of job %q, for its children in a tree only", job.Name)})
 				return
 			}
 			if err := d.serve(ctx, end, c, star.Worker(h.Rank)); err != nil && ctx.Err() == nil && !errors.Is(err, io.EOF) && !errors.Is(err, gonet.ErrClosed) {
@@ -167,7 +168,7 @@ func (d *childRelay) hangUp(on func(g *guest) bool) {
 
 // expect says whose gradients are due from now on, and what may be in them. What came for others is
 // void. Readers that wait to hear whether what they hold is due (wanted) look again.
-func (d *childRelay) expect(children []transport.Child, below []transport.Below) {
+func (d *childRelay) expect(children []wire.Child, below []wire.Below) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for c, b := range d.bundles {
@@ -185,12 +186,12 @@ func (d *childRelay) expect(children []transport.Child, below []transport.Below)
 // before its parent is: then it waits until that has heard of it. It waits for treeStall at most;
 // the error is then that nobody waits for it. false without an error: it came before, or is of a
 // step that is over, and is read and thrown away.
-func (d *childRelay) wanted(ctx context.Context, c transport.Child, size int) (bool, error) {
+func (d *childRelay) wanted(ctx context.Context, c wire.Child, size int) (bool, error) {
 	patience := time.NewTimer(treeStall(size))
 	defer patience.Stop()
 	for {
 		d.mu.Lock()
-		i := slices.IndexFunc(d.due, func(due transport.Child) bool { return due.Worker == c.Worker && due.Step >= c.Step })
+		i := slices.IndexFunc(d.due, func(due wire.Child) bool { return due.Worker == c.Worker && due.Step >= c.Step })
 		if i >= 0 {
 			defer d.mu.Unlock()
 			return d.due[i] == c && d.bundles[c] == nil, nil
@@ -244,7 +245,7 @@ func (d *childRelay) enter(g *guest) {
 func (d *childRelay) serve(ctx context.Context, end context.CancelFunc, c transport.Conn, w star.Worker) error {
 	defer c.Close()
 	c.SetWriteDeadline(time.Now().Add(treeStall(0)))
-	if err := transport.Send(c, transport.Welcome{Rank: int(w)}, nil); err != nil {
+	if err := transport.Send(c, wire.Welcome{Rank: int(w)}, nil); err != nil {
 		return err
 	}
 	g := &guest{conn: c, rank: w, close: end, wants: -1, wake: make(chan struct{}, 1)}
@@ -265,8 +266,8 @@ func (d *childRelay) serve(ctx context.Context, end context.CancelFunc, c transp
 			return err
 		}
 		switch f.Kind {
-		case transport.KindWant:
-			m, err := transport.ParseWant(f.Header)
+		case wire.KindWant:
+			m, err := wire.ParseWant(f.Header)
 			if err != nil {
 				return err
 			}
@@ -274,8 +275,8 @@ func (d *childRelay) serve(ctx context.Context, end context.CancelFunc, c transp
 			g.wants = m.Version
 			d.mu.Unlock()
 			g.poke()
-		case transport.KindBundle:
-			m, err := transport.ParseBundle(f.Header)
+		case wire.KindBundle:
+			m, err := wire.ParseBundle(f.Header)
 			if err != nil {
 				return err
 			}
@@ -294,7 +295,7 @@ func (d *childRelay) serve(ctx context.Context, end context.CancelFunc, c transp
 // An error closes the connection, and no other one: the bundle has another length than the
 // gradient, does not begin with its sender, is not finite, or names who is not below it. Nothing is
 // read into memory before its header was found right.
-func (d *childRelay) receive(ctx context.Context, g *guest, m transport.Bundle, size int64) error {
+func (d *childRelay) receive(ctx context.Context, g *guest, m wire.Bundle, size int64) error {
 	n := len(d.params)
 	switch w := g.rank; {
 	case m.Worker != w || size != int64(4*n) || size == 0:
@@ -302,7 +303,7 @@ func (d *childRelay) receive(ctx context.Context, g *guest, m transport.Bundle, 
 	case len(m.Members) == 0 || m.Members[0].Worker != w || m.Members[0].Step != m.Step || m.Samples() < 1:
 		return fmt.Errorf("a bundle of worker %d step %d that does not begin with it: %v", m.Worker, m.Step, m.Members)
 	}
-	me := transport.Child{Worker: m.Worker, Step: m.Step}
+	me := wire.Child{Worker: m.Worker, Step: m.Step}
 	wanted, err := d.wanted(ctx, me, n)
 	if err == nil && wanted {
 		err = d.claims(m)
@@ -334,21 +335,21 @@ func (d *childRelay) receive(ctx context.Context, g *guest, m transport.Bundle, 
 	g.write.Lock()
 	defer g.write.Unlock()
 	g.conn.SetWriteDeadline(time.Now().Add(treeStall(0)))
-	return transport.Send(g.conn, transport.Stored{Worker: m.Worker, Step: m.Step, Sum2: -1}, nil)
+	return transport.Send(g.conn, wire.Stored{Worker: m.Worker, Step: m.Step, Sum2: -1}, nil)
 }
 
 // claims says what is wrong with what a bundle of a child that is due says to be in it. Such a
 // child is not waited for, nor is one whose gradient is not finite: the report goes without it, and
 // the coordinator has everybody below it push their own.
-func (d *childRelay) claims(m transport.Bundle) error {
+func (d *childRelay) claims(m wire.Bundle) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.below == nil { // an older coordinator
 		return nil
 	}
 	for i, s := range m.Members {
-		if !slices.Contains(d.below, transport.Below{Child: m.Worker, Worker: s.Worker, Step: s.Step, Samples: s.Samples}) || slices.Contains(m.Members[:i], s) {
-			d.keep(transport.Child{Worker: m.Worker, Step: m.Step}, &bundle{})
+		if !slices.Contains(d.below, wire.Below{Child: m.Worker, Worker: s.Worker, Step: s.Step, Samples: s.Samples}) || slices.Contains(m.Members[:i], s) {
+			d.keep(wire.Child{Worker: m.Worker, Step: m.Step}, &bundle{})
 			return fmt.Errorf("a bundle of worker %d step %d with step %d of worker %d, %d samples, which is not so, or twice", m.Worker, m.Step, s.Step, s.Worker, s.Samples)
 		}
 	}
@@ -357,7 +358,7 @@ func (d *childRelay) claims(m transport.Bundle) error {
 
 // put keeps a bundle if it is due still. Of two the first counts, and the memory of the other is
 // used again.
-func (d *childRelay) put(c transport.Child, b *bundle) {
+func (d *childRelay) put(c wire.Child, b *bundle) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.bundles[c] != nil || !slices.Contains(d.due, c) {
@@ -370,7 +371,7 @@ func (d *childRelay) put(c transport.Child, b *bundle) {
 }
 
 // keep keeps a bundle; one without a vector is none that counts. The caller holds d.mu.
-func (d *childRelay) keep(c transport.Child, b *bundle) {
+func (d *childRelay) keep(c wire.Child, b *bundle) {
 	d.bundles[c] = b
 	select {
 	case d.news <- struct{}{}:
@@ -409,7 +410,7 @@ func (d *childRelay) answer(g *guest) bool {
 	d.mu.Unlock()
 	g.write.Lock()
 	g.conn.SetWriteDeadline(time.Now().Add(treeStall(len(d.params))))
-	err := transport.Send(g.conn, transport.Params{Version: d.version}, transport.Floats(d.params))
+	err := transport.Send(g.conn, wire.Params{Version: d.version}, transport.Floats(d.params))
 	g.write.Unlock()
 	d.mu.Lock()
 	g.sending = false
@@ -439,14 +440,14 @@ func (d *childRelay) free(v []float32) {
 }
 
 // has says whether the bundle of a child is there.
-func (d *childRelay) has(c transport.Child) bool {
+func (d *childRelay) has(c wire.Child) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.bundles[c] != nil
 }
 
 // take takes the bundle of a child, nil if it is not there. The caller frees its vector.
-func (d *childRelay) take(c transport.Child) *bundle {
+func (d *childRelay) take(c wire.Child) *bundle {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	b := d.bundles[c]

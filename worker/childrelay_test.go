@@ -10,10 +10,11 @@ import (
 	"star"
 	"star/transport"
 	"star/transport/transporttest"
+	"star/transport/wire"
 )
 
 // below is what the parent of workers 1 and 2 was told that may come through them: with worker 2's comes that of worker 4.
-var below = []transport.Below{{Child: 1, Worker: 1, Step: 8, Samples: 5}, {Child: 2, Worker: 2, Step: 8, Samples: 5}, {Child: 2, Worker: 4, Step: 9, Samples: 3}}
+var below = []wire.Below{{Child: 1, Worker: 1, Step: 8, Samples: 5}, {Child: 2, Worker: 2, Step: 8, Samples: 5}, {Child: 2, Worker: 4, Step: 9, Samples: 3}}
 
 // Whatever a child says to its parent in a tree, its connection ends or it is what was to be expected; what another child brings is taken, and nobody waits for the first one longer
 // than for its word.
@@ -22,14 +23,14 @@ func TestHostileChildren(t *testing.T) {
 	d, job, open := lands(t, make([]float32, n))
 	comes := func(rank int) transport.Conn {
 		t.Helper()
-		c, err := open(transport.Hello{Service: transport.ServiceTree, Role: transport.RoleWorker, Job: job.Name, Rank: rank})
+		c, err := open(wire.Hello{Service: wire.ServiceTree, Role: wire.RoleWorker, Job: job.Name, Rank: rank})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return c
 	}
-	children := []transport.Child{{Worker: 1, Step: 8}, {Worker: 2, Step: 8}}
-	good := transport.Bundle{Worker: 1, Step: 8, Members: []transport.Share{{Worker: 1, Step: 8, Samples: 5}}}
+	children := []wire.Child{{Worker: 1, Step: 8}, {Worker: 2, Step: 8}}
+	good := wire.Bundle{Worker: 1, Step: 8, Members: []wire.Share{{Worker: 1, Step: 8, Samples: 5}}}
 	vec := transport.Floats([]float32{1, 1, 1, 1, 1, 1, 1, 1})
 	type sent struct {
 		name string
@@ -43,7 +44,7 @@ func TestHostileChildren(t *testing.T) {
 			d.show(3)
 			c := comes(2)
 			var payload []byte
-			if empty.Kind() == transport.KindBundle {
+			if empty.Kind() == wire.KindBundle {
 				payload = vec
 			}
 			transport.Send(c, m, payload)
@@ -52,7 +53,7 @@ func TestHostileChildren(t *testing.T) {
 				t.Fatalf("after %s: %v", name, err)
 			}
 			honest.SetReadDeadline(time.Now().Add(10 * time.Second))
-			if f, err := honest.Recv(); err != nil || f.Kind != transport.KindStored {
+			if f, err := honest.Recv(); err != nil || f.Kind != wire.KindStored {
 				t.Fatalf("after %s another child hears %v, %v", name, f.Kind, err)
 			}
 			honest.Close()
@@ -62,13 +63,13 @@ func TestHostileChildren(t *testing.T) {
 				d.free(b.vec)
 			}
 			if b := d.take(children[1]); b != nil {
-				want := transport.Share{Worker: 2, Step: 8, Samples: 5}
+				want := wire.Share{Worker: 2, Step: 8, Samples: 5}
 				if len(b.Members) != 1 || b.Members[0] != want {
 					t.Errorf("%s: a bundle of %+v is taken", name, b.Members)
 				}
 				d.free(b.vec)
 			}
-			if k := empty.Kind(); transporttest.Extreme(name) && k != transport.KindWant || k != transport.KindWant && k != transport.KindBundle {
+			if k := empty.Kind(); transporttest.Extreme(name) && k != wire.KindWant || k != wire.KindWant && k != wire.KindBundle {
 				ends = append(ends, sent{name, c})
 			} else {
 				c.Close()
@@ -112,14 +113,14 @@ func TestBundlesThatAreNone(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d, job, open := lands(t, make([]float32, 3))
-			conn, err := open(transport.Hello{Service: transport.ServiceTree, Role: transport.RoleWorker, Job: job.Name, Rank: 2})
+			conn, err := open(wire.Hello{Service: wire.ServiceTree, Role: wire.RoleWorker, Job: job.Name, Rank: 2})
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer conn.Close()
-			child := transport.Child{Worker: 2, Step: 8}
-			d.expect([]transport.Child{child}, below)
-			m := transport.Bundle{Worker: 2, Step: 8, Members: []transport.Share{{Worker: star.Worker(2), Step: 8, Samples: 5}}}
+			child := wire.Child{Worker: 2, Step: 8}
+			d.expect([]wire.Child{child}, below)
+			m := wire.Bundle{Worker: 2, Step: 8, Members: []wire.Share{{Worker: star.Worker(2), Step: 8, Samples: 5}}}
 			payload := transport.Floats(c.payload)
 			sum := transport.Sum(payload)
 			if c.wrong {

@@ -11,7 +11,7 @@ import (
 
 	"star/coord/session"
 	"star/internal/flightrecorder"
-	"star/transport"
+	"star/transport/wire"
 )
 
 // commandStream is what the coordinator has said to a worker, in order. It is read beside the
@@ -27,7 +27,7 @@ type commandStream struct {
 	queue   []session.Order
 	err     error
 	news    chan struct{} // a token when there is something new
-	newest  transport.Ring
+	newest  wire.Ring
 	giveUp  int64                   // generations below this one
 	abandon context.CancelCauseFunc // called when the coordinator is lost; nil: nobody is
 	cancel  context.CancelCauseFunc
@@ -35,13 +35,13 @@ type commandStream struct {
 	working int64              // generation of the order in hand
 	buffers chan session.Order // the last average
 
-	stopped int64           // steps below this one are not waited for any more
-	closed  transport.Close // the last one
+	stopped int64      // steps below this one are not waited for any more
+	closed  wire.Close // the last one
 
-	without map[transport.Child]bool // gradients that go another way than was said
+	without map[wire.Child]bool // gradients that go another way than was said
 	orders  *flightrecorder.Site
 
-	watch   transport.Child
+	watch   wire.Child
 	unwatch context.CancelCauseFunc // called when watch goes another way; nil: nobody cares
 }
 
@@ -54,20 +54,20 @@ var errSuperseded = errors.New("another ring takes its place")
 // at once: whoever waits for one that is gone must not. Likewise freeze of a checkpoint, before the
 // release behind it is known; dropped is what the release before it says. over, if not nil, is
 // called when there will be no more orders, with why.
-func newCommandStream(m *session.Member, turn func(transport.View) error, freeze func(m transport.Save, dropped bool), over func(why error)) *commandStream {
-	b := &commandStream{orders: flightrecorder.Open(fmt.Sprintf("worker %d", m.Welcome.Rank), "the coordinator's next order", "", "the coordinator is silent for --dead-after"), news: make(chan struct{}, 1), buffers: make(chan session.Order, 1), without: map[transport.Child]bool{}}
+func newCommandStream(m *session.Member, turn func(wire.View) error, freeze func(m wire.Save, dropped bool), over func(why error)) *commandStream {
+	b := &commandStream{orders: flightrecorder.Open(fmt.Sprintf("worker %d", m.Welcome.Rank), "the coordinator's next order", "", "the coordinator is silent for --dead-after"), news: make(chan struct{}, 1), buffers: make(chan session.Order, 1), without: map[wire.Child]bool{}}
 	go func() {
 		dropped := false
 		for {
 			o, err := m.Order()
-			if err == nil && o.Kind == transport.KindRelease {
+			if err == nil && o.Kind == wire.KindRelease {
 				dropped = o.Release.Dropped
 			}
-			if err == nil && o.Kind == transport.KindSave && freeze != nil {
+			if err == nil && o.Kind == wire.KindSave && freeze != nil {
 				freeze(o.Save, dropped)
 				continue
 			}
-			if err == nil && o.Kind == transport.KindView && turn != nil {
+			if err == nil && o.Kind == wire.KindView && turn != nil {
 				if err = turn(o.View); err == nil {
 					continue
 				}
@@ -92,27 +92,27 @@ func (b *commandStream) put(o session.Order, err error) bool {
 	case err != nil:
 		b.err = err
 		b.lostLocked()
-	case o.Kind == transport.KindBuffers:
+	case o.Kind == wire.KindBuffers:
 		select {
 		case <-b.buffers: // of an evaluation that was given up
 		default:
 		}
 		b.buffers <- o
 		return true
-	case o.Kind == transport.KindCancel:
+	case o.Kind == wire.KindCancel:
 		b.stopped = o.Cancel.Step + 1
 		return true
-	case o.Kind == transport.KindClose:
+	case o.Kind == wire.KindClose:
 		b.closed = o.Close
-	case o.Kind == transport.KindRing:
+	case o.Kind == wire.KindRing:
 		b.newest = o.Ring
 		if o.Ring.Now { // nothing before it will happen
 			b.queue = b.queue[:0]
 			b.giveUp = o.Ring.Generation
 		}
 		b.queue = append(b.queue, o)
-	case o.Kind == transport.KindDetach:
-		c := transport.Child(o.Detach)
+	case o.Kind == wire.KindDetach:
+		c := wire.Child(o.Detach)
 		b.without[c] = true
 		if b.unwatch != nil && c == b.watch {
 			b.unwatch(errDetached)
@@ -143,7 +143,7 @@ func (b *commandStream) late(step int64) bool {
 }
 
 // closing is the Close of a round, if it has come.
-func (b *commandStream) closing(generation, version int64) (transport.Close, bool) {
+func (b *commandStream) closing(generation, version int64) (wire.Close, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.closed, b.closed.Generation == generation && b.closed.Version == version && len(b.closed.First) > 0
@@ -152,7 +152,7 @@ func (b *commandStream) closing(generation, version int64) (transport.Close, boo
 // awaitClose waits for the Close of a round. The coordinator sends it, or another ring, which ends
 // ctx. The error is the cause of ctx, which must be that of begin: it also ends with the
 // connection.
-func (b *commandStream) awaitClose(ctx context.Context, generation, version int64) (transport.Close, error) {
+func (b *commandStream) awaitClose(ctx context.Context, generation, version int64) (wire.Close, error) {
 	for {
 		if m, ok := b.closing(generation, version); ok {
 			return m, nil
@@ -160,7 +160,7 @@ func (b *commandStream) awaitClose(ctx context.Context, generation, version int6
 		select {
 		case <-b.news:
 		case <-ctx.Done():
-			return transport.Close{}, context.Cause(ctx)
+			return wire.Close{}, context.Cause(ctx)
 		}
 	}
 }
@@ -195,15 +195,15 @@ func (b *commandStream) next(ctx context.Context) (session.Order, error) {
 
 // routes takes out of the queue where shards are now. They count before what else is in it: a
 // gradient must not go to where its shard no longer is.
-func (b *commandStream) routes() []transport.Route {
+func (b *commandStream) routes() []wire.Route {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	var rs []transport.Route
+	var rs []wire.Route
 	b.queue = slices.DeleteFunc(b.queue, func(o session.Order) bool {
-		if o.Kind == transport.KindRoute {
+		if o.Kind == wire.KindRoute {
 			rs = append(rs, o.Route)
 		}
-		return o.Kind == transport.KindRoute
+		return o.Kind == wire.KindRoute
 	})
 	return rs
 }
@@ -227,7 +227,7 @@ func (b *commandStream) begin(ctx context.Context, generation int64) context.Con
 }
 
 // detached says whether a gradient goes another way than was said.
-func (b *commandStream) detached(c transport.Child) bool {
+func (b *commandStream) detached(c wire.Child) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.without[c]
@@ -235,11 +235,11 @@ func (b *commandStream) detached(c transport.Child) bool {
 
 // forget forgets gradients that went another way before that of a step and those of its children.
 // Otherwise the set would grow for as long as the job takes.
-func (b *commandStream) forget(me transport.Child, children []transport.Child) {
+func (b *commandStream) forget(me wire.Child, children []wire.Child) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for c := range b.without {
-		old := func(now transport.Child) bool { return c.Worker == now.Worker && c.Step < now.Step }
+		old := func(now wire.Child) bool { return c.Worker == now.Worker && c.Step < now.Step }
 		if old(me) || slices.ContainsFunc(children, old) {
 			delete(b.without, c)
 		}
@@ -248,7 +248,7 @@ func (b *commandStream) forget(me transport.Child, children []transport.Child) {
 
 // until is a context that ends when a gradient goes another way, with errDetached. Call end. One
 // gradient is watched at a time.
-func (b *commandStream) until(ctx context.Context, c transport.Child) (limited context.Context, end func()) {
+func (b *commandStream) until(ctx context.Context, c wire.Child) (limited context.Context, end func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	limited, cancel := context.WithCancelCause(ctx)
@@ -280,7 +280,7 @@ func (b *commandStream) end() {
 }
 
 // rides says whether a rider has its parent still, by the newest that is known.
-func (b *commandStream) rides(r transport.Rider) bool {
+func (b *commandStream) rides(r wire.Rider) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return slices.Contains(b.newest.Riders, r)

@@ -9,7 +9,7 @@ import (
 	"star/internal/compress"
 	"star/job"
 	"star/train"
-	"star/transport"
+	"star/transport/wire"
 )
 
 // newCompressor is what a ring's gradients go through; nil: nothing. The seed is the job's, the
@@ -101,5 +101,5 @@ func (w *ringWorker) chosen(d allreduce.Decision, before string, err error) erro
 
 // sayCodec has the run log tell what gradients are sent with.
 func sayCodec(m *session.Member, rank int, version int64, codec, why string) error {
-	return session.Say(m, transport.Compression{Worker: star.Worker(rank), Version: version, Codec: codec, Why: why}, nil)
+	return session.Say(m, wire.Compression{Worker: star.Worker(rank), Version: version, Codec: codec, Why: why}, nil)
 }

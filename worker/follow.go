@@ -12,7 +12,7 @@ import (
 	"star/ps"
 	"star/ps/rule"
 	"star/train"
-	"star/transport"
+	"star/transport/wire"
 )
 
 // membership is how a worker joins a job, and joins it again when its coordinator is lost and
@@ -22,7 +22,7 @@ import (
 // dial is set once the worker has a rank (joining.make).
 type membership struct {
 	joins session.MemberConfig
-	dial  func(ctx context.Context, m *session.Member, views []transport.View) (*ps.Link, error) // the shards
+	dial  func(ctx context.Context, m *session.Member, views []wire.View) (*ps.Link, error) // the shards
 }
 
 // follower is what may lose its coordinator, and find another one. A worker of servers keeps
@@ -50,7 +50,7 @@ func (w *worker) open(ctx context.Context, s *membership) error {
 	}
 	t := &toShards{w: w, views: views, turned: make(chan struct{})}
 	w.commands = newCommandStream(w.member, t.turn, t.freeze, w.dismissed)
-	link, err := t.reach(w.commands.begin(ctx, 0), func(ctx context.Context, views []transport.View) (*ps.Link, error) {
+	link, err := t.reach(w.commands.begin(ctx, 0), func(ctx context.Context, views []wire.View) (*ps.Link, error) {
 		return s.dial(ctx, w.member, views)
 	})
 	w.commands.end()
@@ -107,8 +107,8 @@ func answers(m train.Model, recall func(ctx context.Context) (*train.Experience,
 }
 
 // finishing has the program of the first worker know, before the job is over, what its optimiser remembers. All workers at once would need as many copies of it.
-func (w *worker) finishing(ctx context.Context, rel transport.Release) {
-	if m, ok := w.model.(train.Curious); ok && rel.Action == transport.Finish && w.rank == 0 {
+func (w *worker) finishing(ctx context.Context, rel wire.Release) {
+	if m, ok := w.model.(train.Curious); ok && rel.Action == wire.Finish && w.rank == 0 {
 		m.Over(ctx)
 	}
 }
@@ -117,7 +117,7 @@ func (w *worker) finishing(ctx context.Context, rel transport.Release) {
 // train.
 func (w *worker) work(ctx context.Context) error {
 	answers(w.model, w.recalled)
-	if err := session.Say(w.member, transport.Joined{Worker: star.Worker(w.rank)}, nil); err != nil {
+	if err := session.Say(w.member, wire.Joined{Worker: star.Worker(w.rank)}, nil); err != nil {
 		return err
 	}
 	return w.train(ctx)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"star/transport"
+	"star/transport/wire"
 )
 
 // scene is a coordinator and a copy of the only shard, played by a test, on one address.
@@ -34,11 +35,11 @@ func newScene(t *testing.T, leaders ...func(transport.Conn)) *scene {
 	t.Cleanup(func() { cancel(); <-served })
 	go func() {
 		defer close(served)
-		transport.Serve(ctx, l, transport.Config{Log: log}, func(c transport.Conn, h transport.Hello, _ []byte) {
+		transport.Serve(ctx, l, transport.Config{Log: log}, func(c transport.Conn, h wire.Hello, _ []byte) {
 			defer c.Close()
 			defer context.AfterFunc(ctx, func() { c.Close() })()
-			if h.Service == transport.ServiceShard {
-				transport.Send(c, transport.Welcome{}, nil)
+			if h.Service == wire.ServiceShard {
+				transport.Send(c, wire.Welcome{}, nil)
 				for {
 					f, err := c.Recv()
 					if err != nil || f.Size > 0 && c.Discard() != nil {
@@ -48,12 +49,12 @@ func newScene(t *testing.T, leaders ...func(transport.Conn)) *scene {
 			}
 			select {
 			case leader := <-s.leaders:
-				transport.Send(c, transport.Welcome{Workers: 3, Step: 1, Term: int64(len(leaders) - len(s.leaders)),
-					Shards: []transport.ShardInfo{{Shard: 0, Addr: s.addr, To: h.Params}}}, nil)
+				transport.Send(c, wire.Welcome{Workers: 3, Step: 1, Term: int64(len(leaders) - len(s.leaders)),
+					Shards: []wire.ShardInfo{{Shard: 0, Addr: s.addr, To: h.Params}}}, nil)
 				s.params = h.Params
 				leader(c)
 			default:
-				transport.Send(c, transport.Reject{Exit: 0, Reason: "the job is over"}, nil)
+				transport.Send(c, wire.Reject{Exit: 0, Reason: "the job is over"}, nil)
 			}
 		})
 	}()
@@ -62,7 +63,7 @@ func newScene(t *testing.T, leaders ...func(transport.Conn)) *scene {
 
 // view says that only the server at addr holds a copy.
 func (s *scene) view(c transport.Conn, term int64, rank int, addr string) {
-	transport.Send(c, transport.View{Shard: 0, Term: term, To: s.params, Holders: []transport.Holder{{Rank: rank, Addr: addr}}}, nil)
+	transport.Send(c, wire.View{Shard: 0, Term: term, To: s.params, Holders: []wire.Holder{{Rank: rank, Addr: addr}}}, nil)
 }
 
 // joined waits for the word that the worker has reached every shard.
@@ -74,7 +75,7 @@ func (s *scene) joined(c transport.Conn) {
 			s.t.Error("the worker has not reached the shards:", err)
 			return
 		}
-		if f.Kind == transport.KindJoined {
+		if f.Kind == wire.KindJoined {
 			return
 		}
 	}
@@ -123,7 +124,7 @@ func TestCoordinatorIsLostWhileShardsAreReached(t *testing.T) {
 		"first lost": {first: true, end: func(transport.Conn) {}},
 		"lost":       {end: func(transport.Conn) {}},
 		"ended": {want: "a server is lost", end: func(c transport.Conn) {
-			transport.Send(c, transport.Reject{Exit: 69, Reason: "a server is lost"}, nil)
+			transport.Send(c, wire.Reject{Exit: 69, Reason: "a server is lost"}, nil)
 			c.SetReadDeadline(time.Now().Add(time.Second))
 			for {
 				if _, err := c.Recv(); err != nil {

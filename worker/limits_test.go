@@ -15,7 +15,7 @@ import (
 	"star/job"
 	"star/train"
 	"star/train/data"
-	"star/transport"
+	"star/transport/wire"
 )
 
 // governor is one with leases of its own.
@@ -46,7 +46,7 @@ func TestPauseInTheRecord(t *testing.T) {
 			t.Helper()
 			rec := star.Record{Wait: wait}
 			begun := time.Now()
-			if _, err := w.compute(t.Context(), transport.Release{Start: 0, Count: 8}, &rec); err != nil {
+			if _, err := w.compute(t.Context(), wire.Release{Start: 0, Count: 8}, &rec); err != nil {
 				t.Fatal(err)
 			}
 			paused, ok := rec.Telemetry.Get(star.Paused)
@@ -69,7 +69,7 @@ func TestPauseInTheRecord(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		why := errors.New("the job is over")
 		time.AfterFunc(time.Second, func() { cancel(why) })
-		if _, err := w.compute(ctx, transport.Release{Count: 8}, new(star.Record)); err != why {
+		if _, err := w.compute(ctx, wire.Release{Count: 8}, new(star.Record)); err != why {
 			t.Errorf("%v, want %v", err, why)
 		}
 	})

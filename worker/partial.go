@@ -10,7 +10,7 @@ import (
 	"star/coord/session"
 	"star/internal/kernel"
 	"star/ps/rule"
-	"star/transport"
+	"star/transport/wire"
 )
 
 // partial is what a member of a ring remembers where rounds are closed before they are exchanged:
@@ -21,7 +21,7 @@ type partial struct {
 	term  rule.LiveTerm
 	own   []float32 // weighted, of the round before
 	spare []float32
-	last  transport.Close
+	last  wire.Close
 	role  partRole
 }
 
@@ -34,11 +34,11 @@ const (
 )
 
 // forget begins without a past, as all members of another ring do.
-func (p *partial) forget() { p.role, p.term, p.last = partNone, rule.LiveTerm{}, transport.Close{} }
+func (p *partial) forget() { p.role, p.term, p.last = partNone, rule.LiveTerm{}, wire.Close{} }
 
 // own computes the member's own gradient and looks whether it belongs; one without samples in the
 // round has zeros. Errors are those of compute, and a *PoisonError under --poison fatal.
-func (w *ringWorker) own(ctx context.Context, rel transport.Release, rec *star.Record) (computed time.Time, err error) {
+func (w *ringWorker) own(ctx context.Context, rel wire.Release, rec *star.Record) (computed time.Time, err error) {
 	if rel.Count == 0 {
 		clear(w.grad)
 		rec.Loss = math.NaN()
@@ -57,13 +57,13 @@ func (w *ringWorker) own(ctx context.Context, rel transport.Release, rec *star.R
 // Whoever was not first still takes part in the exchange, with zeros or with what was late before:
 // a ring adds up with all its members. What was computed too late is not lost, it is in the next
 // round. carried is the samples of the round, by the coordinator's Close.
-func (w *ringWorker) partialSum(ctx context.Context, rel transport.Release, rec *star.Record) (tally transport.Tally, carried int64, computed time.Time, err error) {
-	tally = transport.Tally{Worker: rec.Worker, Generation: w.ring.Generation, Version: w.version + 1}
+func (w *ringWorker) partialSum(ctx context.Context, rel wire.Release, rec *star.Record) (tally wire.Tally, carried int64, computed time.Time, err error) {
+	tally = wire.Tally{Worker: rec.Worker, Generation: w.ring.Generation, Version: w.version + 1}
 	p := &w.part
 	if computed, err = w.own(ctx, rel, rec); err != nil {
 		return tally, 0, computed, err
 	}
-	if err := session.Say(w.member, transport.Computed{Worker: rec.Worker, Generation: w.ring.Generation, Version: w.version, Samples: rec.Samples}, nil); err != nil {
+	if err := session.Say(w.member, wire.Computed{Worker: rec.Worker, Generation: w.ring.Generation, Version: w.version, Samples: rec.Samples}, nil); err != nil {
 		return tally, 0, computed, err
 	}
 	m, err := w.commands.awaitClose(ctx, w.ring.Generation, w.version)
@@ -100,7 +100,7 @@ func (w *ringWorker) partialSum(ctx context.Context, rel transport.Release, rec 
 
 // liveTerm puts into grad what the member adds to a round of LGC. What was late corrects the
 // direction of the next round (rule.LiveTerm); what nobody heard of in time is given up.
-func (w *ringWorker) liveTerm(m transport.Close, own []float32, first bool) {
+func (w *ringWorker) liveTerm(m wire.Close, own []float32, first bool) {
 	p := &w.part
 	if p.role == partLate && !slices.Contains(m.Late, star.Worker(w.rank)) {
 		p.term.Keep(nil, false) // nobody heard of it in time
@@ -114,7 +114,7 @@ func (w *ringWorker) liveTerm(m transport.Close, own []float32, first bool) {
 
 // keep remembers the round that is over. any says whether the member had samples in it, first
 // whether they counted. own is the partial's from here on.
-func (p *partial) keep(own []float32, m transport.Close, first, any bool) {
+func (p *partial) keep(own []float32, m wire.Close, first, any bool) {
 	p.last, p.role = m, partLate
 	switch {
 	case !any:

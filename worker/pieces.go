@@ -16,7 +16,7 @@ import (
 	"star/pgns"
 	"star/ps/rule"
 	"star/train/optim"
-	"star/transport"
+	"star/transport/wire"
 )
 
 // errLocal is why a worker and its job do not fit together.
@@ -83,7 +83,7 @@ func (w *worker) ownRule(job *job.Job) (c optim.Config, rate optim.Schedule, err
 // solo is what the worker makes the steps of a release with; nil: it computes gradients. What it
 // has remembered in such steps is forgotten with the first gradient (compute). The errors are
 // *job.DisagreeError: the job's baseline or optimiser and this worker's are not the same.
-func (w *worker) solo(rel transport.Release) (*rule.Solo, error) {
+func (w *worker) solo(rel wire.Release) (*rule.Solo, error) {
 	if w.local != nil {
 		if rel.Local == 0 {
 			return nil, &job.DisagreeError{Err: fmt.Errorf("the job wants a gradient of this worker: %w", errLocal)}
@@ -109,7 +109,7 @@ func (w *worker) solo(rel transport.Release) (*rule.Solo, error) {
 }
 
 // ownSteps is how many steps of its own a release asks of the worker; 0: a gradient.
-func (w *worker) ownSteps(rel transport.Release) int {
+func (w *worker) ownSteps(rel wire.Release) int {
 	if rel.Local == 1 && w.link != nil && w.local == nil {
 		return 0
 	}
@@ -121,7 +121,7 @@ func (w *worker) ownSteps(rel transport.Release) int {
 // a copy costs something in each iteration. What they and those of one update later differ by is
 // the velocity that these steps go on with. It comes once they are there, and before the gradient
 // is pushed: from then on shards write into them.
-func (w *worker) keep(rel transport.Release, last star.Record) {
+func (w *worker) keep(rel wire.Release, last star.Record) {
 	if w.ownSteps(rel) > 0 {
 		return
 	}
@@ -134,12 +134,12 @@ func (w *worker) keep(rel transport.Release, last star.Record) {
 // partsOf is what a worker computes one after the other. A part of a queue is of one piece of the
 // stream: what is left of a piece at its end is a shorter part. All that is computed is a beginning
 // of the list, so its sum of samples says which samples they were.
-func partsOf(rel transport.Release) []rule.Piece {
+func partsOf(rel wire.Release) []rule.Piece {
 	if rel.Part == 0 {
 		return rule.Pieces(rel.Start, rel.Count, max(rel.Local, rel.Micro))
 	}
 	var out []rule.Piece
-	for _, s := range append([]transport.Piece{{Start: rel.Start, Count: rel.Count}}, rel.More...) {
+	for _, s := range append([]wire.Piece{{Start: rel.Start, Count: rel.Count}}, rel.More...) {
 		for at := 0; at < s.Count; at += rel.Part {
 			out = append(out, rule.Piece{Start: s.Start + int64(at), Count: min(rel.Part, s.Count-at)})
 		}
@@ -154,7 +154,7 @@ func partsOf(rel transport.Release) []rule.Piece {
 // without it, the round is closed, or the queue is empty. Of a queue each piece but the last is
 // told before the next one begins. The gradient is the mean over the samples that were computed, or
 // over all that were planned (LGC). Errors are those of compute.
-func (w *worker) pieces(ctx context.Context, rel transport.Release, rec *star.Record) (computed time.Time, err error) {
+func (w *worker) pieces(ctx context.Context, rel wire.Release, rec *star.Record) (computed time.Time, err error) {
 	local, err := w.solo(rel)
 	if err != nil {
 		return computed, err
@@ -180,7 +180,7 @@ func (w *worker) pieces(ctx context.Context, rel transport.Release, rec *star.Re
 			if w.late() {
 				break
 			}
-			if err := session.Say(w.member, transport.Computed{Worker: rec.Worker, Generation: w.generation, Version: rel.Version, Samples: done.samples}, nil); err != nil {
+			if err := session.Say(w.member, wire.Computed{Worker: rec.Worker, Generation: w.generation, Version: rel.Version, Samples: done.samples}, nil); err != nil {
 				return computed, err
 			}
 		}

@@ -14,7 +14,7 @@ import (
 	"star/ps/rule"
 	"star/train"
 	"star/train/optim"
-	"star/transport"
+	"star/transport/wire"
 )
 
 // DiLoCo's outer step: θ = 1 with workers at 0.8 and 0.6 becomes 0.601 (Nesterov 0.9, rate 0.7).
@@ -62,7 +62,7 @@ func TestKeepsTheStepThatItsOwnFollow(t *testing.T) {
 		if c.baseline {
 			w.local = new(rule.Solo)
 		}
-		rel := transport.Release{Local: c.local, Version: 8}
+		rel := wire.Release{Local: c.local, Version: 8}
 		if got := w.ownSteps(rel); got != c.steps {
 			t.Errorf("%s: %d steps, want %d", c.name, got, c.steps)
 		}
@@ -109,7 +109,7 @@ func TestOwnStepsAreTheJobs(t *testing.T) {
 		{`{"name":"newton"}`, "the optimiser of the job, as its coordinator says: ", 0},
 		{`sgd`, "the optimiser of the job, as its coordinator says: ", 0},
 	} {
-		w := worker{member: &session.Member{Welcome: transport.Welcome{Optimizer: c.told}}}
+		w := worker{member: &session.Member{Welcome: wire.Welcome{Optimizer: c.told}}}
 		switch err := w.byBaseline(job, 2, 1); {
 		case (err != nil) != (c.err != "") || err != nil && !strings.HasPrefix(err.Error(), c.err):
 			t.Errorf("%q: %v", c.told, err)

@@ -9,7 +9,7 @@ import (
 	"star/internal/exitcode"
 	"star/internal/kernel"
 	"star/internal/poison"
-	"star/transport"
+	"star/transport/wire"
 )
 
 // PoisonError says that a gradient does not belong (package poison), under --poison fatal. Run
@@ -119,7 +119,7 @@ func (w *worker) found(e *PoisonError) error {
 // tellPoison tells the coordinator of a gradient that does not belong; over: that it does so no
 // more. The shard −1 says that a worker tells it. An error: the coordinator is lost.
 func (w *worker) tellPoison(e *PoisonError, over bool) error {
-	return session.Say(w.member, transport.Poison{
+	return session.Say(w.member, wire.Poison{
 		Shard: -1, Worker: star.Worker(e.Worker), Step: e.Step, Cause: e.Cause, Value: e.Value, Over: over, Where: e.Tensor,
 	}, nil)
 }

@@ -19,7 +19,7 @@ import (
 	"star/internal/poison"
 	"star/job"
 	"star/train"
-	"star/transport"
+	"star/transport/wire"
 )
 
 // halves is a model of two tensors, for its layout.
@@ -36,7 +36,7 @@ func inRing(rank, n int, policy string) *ringWorker {
 	job := &job.Job{Rule: job.Rule{Poison: policy}, Ring: job.Ring{Bucket: 1e-6 * 4 * float64(n/2)}}
 	return &ringWorker{
 		worker: &worker{job: job, model: halves{n: n}, grad: make([]float32, n), rank: rank},
-		guard:  newGuard(policy, 0), ring: transport.Ring{Members: []star.Worker{0, 1, 2}},
+		guard:  newGuard(policy, 0), ring: wire.Ring{Members: []star.Worker{0, 1, 2}},
 	}
 }
 
@@ -235,7 +235,7 @@ func TestCarries(t *testing.T) {
 		}
 	}
 	for _, bad := range []float32{float32(math.NaN()), float32(math.Inf(1)), 1e10} {
-		ok, err := w.carries(&riderGrad{Push: transport.Push{Worker: 3, Step: 77}, vec: []float32{1, bad, 1, 1}})
+		ok, err := w.carries(&riderGrad{Push: wire.Push{Worker: 3, Step: 77}, vec: []float32{1, bad, 1, 1}})
 		if p := (*PoisonError)(nil); ok || !errors.As(err, &p) || p.Worker != 3 || p.Step != 77 {
 			t.Errorf("%v: %v, %v", bad, ok, err)
 		}

@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"star/job"
-	"star/transport"
+	"star/transport/wire"
 )
 
 // A worker that listens on every interface tells others the one that leads to the coordinator: they could not come to
@@ -24,7 +24,7 @@ func TestReached(t *testing.T) {
 		{"gone.invalid:7070", "[::]:4000", "127.0.0.1:4000", []string{"gone.invalid:7070", "127.0.0.1:7070"}, ""},
 		{"gone.invalid:7070", "[::]:4000", "", nil, ""},
 	} {
-		j := &joining{Config: &Config{Job: job.Job{Network: job.Network{Coordinator: c.coordinator, Coordinators: c.others, Advertise: c.advertise}}}, hello: transport.Hello{Addr: c.addr}}
+		j := &joining{Config: &Config{Job: job.Job{Network: job.Network{Coordinator: c.coordinator, Coordinators: c.others, Advertise: c.advertise}}}, hello: wire.Hello{Addr: c.addr}}
 		got, err := j.reached(t.Context())
 		if got != c.want || (err != nil) != (c.addr != "" && c.want == "") {
 			t.Errorf("%q, on the way to %s: %q, %v, want %q", c.addr, c.coordinator, got, err, c.want)

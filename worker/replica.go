@@ -10,13 +10,13 @@ import (
 	"star/coord/session"
 	"star/job/process"
 	"star/ps"
-	"star/transport"
+	"star/transport/wire"
 )
 
 // views waits for who holds the copies of each shard, which follows the Welcome. nil without
 // copies. The error says what helps if the job has copies and this worker was not told, or the
 // other way round.
-func (w *worker) views(m *session.Member) ([]transport.View, error) {
+func (w *worker) views(m *session.Member) ([]wire.View, error) {
 	if w.job.Replicas < 2 {
 		return nil, nil
 	}
@@ -31,7 +31,7 @@ func (w *worker) views(m *session.Member) ([]transport.View, error) {
 }
 
 // reach puts the coordinator's host before addresses that have none.
-func (w *worker) reach(v *transport.View) {
+func (w *worker) reach(v *wire.View) {
 	for i := range v.Holders {
 		v.Holders[i].Addr = process.WithHost(v.Holders[i].Addr, w.job.Coordinator)
 	}
@@ -44,16 +44,16 @@ type toShards struct {
 	w *worker
 
 	mu     sync.Mutex
-	views  []transport.View // by shard, the newest; none: there are no copies
-	turned chan struct{}    // closed, and replaced, when one is another
-	link   *ps.Link         // nil: they are not reached yet
+	views  []wire.View   // by shard, the newest; none: there are no copies
+	turned chan struct{} // closed, and replaced, when one is another
+	link   *ps.Link      // nil: they are not reached yet
 }
 
 var errTurned = errors.New("others hold copies of a shard now")
 
 // turn goes to the copies of a shard as they are now. The command stream's goroutine calls it. An
 // error ends the stream: the view is of a shard that there is none of, or the link cannot follow.
-func (t *toShards) turn(v transport.View) error {
+func (t *toShards) turn(v wire.View) error {
 	t.w.reach(&v)
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -71,7 +71,7 @@ func (t *toShards) turn(v transport.View) error {
 
 // freeze has the worker's part of a checkpoint written. It does not wait: orders that follow are
 // read at once.
-func (t *toShards) freeze(m transport.Save, dropped bool) {
+func (t *toShards) freeze(m wire.Save, dropped bool) {
 	t.mu.Lock()
 	link := t.link
 	t.mu.Unlock()
@@ -85,7 +85,7 @@ func (t *toShards) freeze(m transport.Save, dropped bool) {
 // reach dials the shards, anew whenever others hold copies of one meanwhile: whoever is gone is not
 // waited for. Errors are those of dial with views that are still those in force, and the cause of
 // ctx.
-func (t *toShards) reach(ctx context.Context, dial func(ctx context.Context, views []transport.View) (*ps.Link, error)) (*ps.Link, error) {
+func (t *toShards) reach(ctx context.Context, dial func(ctx context.Context, views []wire.View) (*ps.Link, error)) (*ps.Link, error) {
 	for {
 		t.mu.Lock()
 		views, turned := slices.Clone(t.views), t.turned

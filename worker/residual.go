@@ -18,7 +18,7 @@ import (
 	"star/job/process"
 	"star/ps"
 	"star/train/checkpoint"
-	"star/transport"
+	"star/transport/wire"
 )
 
 // leftover writes a worker's part of checkpoints: what its codec has left out of its gradients.
@@ -37,7 +37,7 @@ func enrolledCodec(job *job.Job) string {
 
 // freeze writes what was left out when the gradients before step m.Seq had been used. The command
 // stream's goroutine calls it. The file is written beside the training.
-func (w *worker) freeze(link *ps.Link, m transport.Save, dropped bool) {
+func (w *worker) freeze(link *ps.Link, m wire.Save, dropped bool) {
 	r := link.Freeze(m.Seq, dropped)
 	if r == nil { // it goes as it is now
 		w.saidSaved(m, nil, nil)
@@ -47,7 +47,7 @@ func (w *worker) freeze(link *ps.Link, m transport.Save, dropped bool) {
 }
 
 // saveLeftover writes the file of a checkpoint and says so.
-func (w *worker) saveLeftover(m transport.Save, codec string, pieces []compress.Piece, next func([]float32)) {
+func (w *worker) saveLeftover(m wire.Save, codec string, pieces []compress.Piece, next func([]float32)) {
 	text, err := w.writeLeftover(m, codec, pieces, next)
 	w.saidSaved(m, text, err)
 }
@@ -56,7 +56,7 @@ func (w *worker) saveLeftover(m transport.Save, codec string, pieces []compress.
 // as JSON. It is an error that the folder is not there (it must be one that all reach), or that the
 // file cannot be written. One file is written at a time: the remains of an earlier checkpoint that
 // never became whole are removed first.
-func (w *worker) writeLeftover(m transport.Save, codec string, pieces []compress.Piece, next func([]float32)) ([]byte, error) {
+func (w *worker) writeLeftover(m wire.Save, codec string, pieces []compress.Piece, next func([]float32)) ([]byte, error) {
 	dir := process.CheckpointDir(w.job, m.ID)
 	if w.job.Checkpoint == "" && !process.IsDir(w.job.Out) {
 		return nil, fmt.Errorf("%s is not there: give every worker the --out or --checkpoint of the servers, in a storage that all reach", w.job.Out)
@@ -82,8 +82,8 @@ func (w *worker) writeLeftover(m transport.Save, codec string, pieces []compress
 }
 
 // saidSaved answers a Save. An error of writing goes to the coordinator.
-func (w *worker) saidSaved(m transport.Save, text []byte, err error) {
-	said := transport.Saved{Shard: 1, ID: m.ID} // 0 are the parameters of a ring
+func (w *worker) saidSaved(m wire.Save, text []byte, err error) {
+	said := wire.Saved{Shard: 1, ID: m.ID} // 0 are the parameters of a ring
 	if err != nil {
 		said.Err = err.Error()
 	}
@@ -94,7 +94,7 @@ func (w *worker) saidSaved(m transport.Save, text []byte, err error) {
 
 // legacy opens what workers had left out by the checkpoint that the job goes on from; nil: there is
 // nothing, or the job has gone on since.
-func legacy(job *job.Job, welcome transport.Welcome, log *slog.Logger) *checkpoint.Residuals {
+func legacy(job *job.Job, welcome wire.Welcome, log *slog.Logger) *checkpoint.Residuals {
 	if welcome.Version == 0 || welcome.Step > 0 || job.Resume == "" {
 		return nil
 	}
@@ -207,7 +207,7 @@ func workersOf(total int64, batch, most int) int {
 
 // recall begins with what was left out by the checkpoint that the job goes on from, when the first
 // batch says what weight its gradient has.
-func (w *worker) recall(rel transport.Release) error {
+func (w *worker) recall(rel wire.Release) error {
 	r := w.legacy
 	w.legacy = nil
 	if r == nil || len(r.Files()) == 0 || w.link == nil {
@@ -255,7 +255,7 @@ func (w *worker) sayRecalled(r *checkpoint.Residuals, of []share, whole bool) {
 // recallRing is recall for a ring, whose gradients are weighted before they are encoded. It is done
 // once, in the first ring that has members; each of them takes up its part of what all had left
 // out.
-func (w *ringWorker) recallRing(ring transport.Ring) error {
+func (w *ringWorker) recallRing(ring wire.Ring) error {
 	r := w.legacy
 	w.legacy = nil
 	if r == nil || len(r.Files()) == 0 || len(ring.Members) == 0 {
@@ -300,7 +300,7 @@ func (w *ringWorker) recallRing(ring transport.Ring) error {
 }
 
 // saveLeft writes a copy of what the member's, or rider's, Compressor has left out.
-func (w *ringWorker) saveLeft(m transport.Save) {
+func (w *ringWorker) saveLeft(m wire.Save) {
 	if w.codec == nil {
 		w.saidSaved(m, nil, nil)
 		return

@@ -9,7 +9,7 @@ import (
 	"star/coord/session"
 	"star/job"
 	"star/train/checkpoint"
-	"star/transport"
+	"star/transport/wire"
 )
 
 // However many workers go on, and whatever their gradients weigh, the sum over the workers of weight times what is left out stays what it was, and each
@@ -68,7 +68,7 @@ func TestEqualShares(t *testing.T) {
 		own, told, samples int
 		want               float64
 	}{{32, 128, 128, 1}, {32, 128, 64, .5}, {32, 0, 64, 2}} {
-		w := &worker{job: &job.Job{Batch: c.own}, member: &session.Member{Welcome: transport.Welcome{Batch: c.told}}}
+		w := &worker{job: &job.Job{Batch: c.own}, member: &session.Member{Welcome: wire.Welcome{Batch: c.told}}}
 		if got := w.share(c.samples); got != c.want {
 			t.Errorf("with --batch %d in a job of %d, %d samples are %v shares, want %v", c.own, c.told, c.samples, got, c.want)
 		}

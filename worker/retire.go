@@ -8,6 +8,7 @@ import (
 	"star/coord/session"
 	"star/train"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // retirement is that of a worker whose model computes nothing more (train.Gone). It has told the
@@ -57,7 +58,7 @@ func (w *worker) attend(c *Config, m *session.Member, over <-chan struct{}) {
 	for {
 		select {
 		case why := <-c.Halts:
-			session.Say(m, transport.Halt{Worker: star.Worker(w.rank), Reason: why}, nil) // a coordinator that is lost is noticed by others
+			session.Say(m, wire.Halt{Worker: star.Worker(w.rank), Reason: why}, nil) // a coordinator that is lost is noticed by others
 		case <-c.Gone:
 			var gone train.Gone
 			if errors.As(c.Why(), &gone) {

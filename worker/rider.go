@@ -10,6 +10,7 @@ import (
 	"star"
 	"star/job/process"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // parent is a rider's connection to the ring member that carries its gradients, or a
@@ -41,7 +42,7 @@ func (e *parentError) Unwrap() error { return e.err }
 
 // riderBatch is a rider's batch whose gradient is computed.
 type riderBatch struct {
-	push transport.Push
+	push wire.Push
 	done bool
 }
 
@@ -49,7 +50,7 @@ type riderBatch struct {
 // it computes on what its parent has by now, and says on which version that was. The same batch
 // that is released again was not carried: its gradient goes to the parent that it has now. An error
 // of the parent is a *parentError; others are those of compute and judge.
-func (w *ringWorker) ride(ctx context.Context, rel transport.Release) error {
+func (w *ringWorker) ride(ctx context.Context, rel wire.Release) error {
 	if w.riderBatch.done && w.riderBatch.push.Step == rel.Start {
 		return w.pushUp(ctx) // to another parent: nobody has used it yet
 	}
@@ -61,13 +62,13 @@ func (w *ringWorker) ride(ctx context.Context, rel transport.Release) error {
 		return err
 	}
 	rec.Basis, rec.Pull = version, time.Since(released)
-	if rel.Action != transport.Continue {
+	if rel.Action != wire.Continue {
 		rel.Version = version
 		if err := w.evaluate(ctx, rel); err != nil {
 			return err
 		}
 	}
-	if rel.Action == transport.Finish || w.retired() != nil {
+	if rel.Action == wire.Finish || w.retired() != nil {
 		return nil
 	}
 	computed, err := w.compute(ctx, rel, &rec)
@@ -77,7 +78,7 @@ func (w *ringWorker) ride(ctx context.Context, rel transport.Release) error {
 	if err != nil {
 		return err
 	}
-	w.riderBatch = riderBatch{transport.Push{Worker: star.Worker(w.rank), Step: rel.Start, Basis: version, Samples: rel.Count}, true}
+	w.riderBatch = riderBatch{wire.Push{Worker: star.Worker(w.rank), Step: rel.Start, Basis: version, Samples: rel.Count}, true}
 	up := w.pushUp(ctx)
 	w.ended = time.Now()
 	rec.Push = w.ended.Sub(computed)
@@ -90,7 +91,7 @@ func (w *ringWorker) ride(ctx context.Context, rel transport.Release) error {
 
 // do does something over the connection to the parent, and once more over another one if that has
 // broken in between, or as often as that happens within a time.
-func (p *parent) do(ctx context.Context, within time.Duration, net transport.Network, hello transport.Hello, f func(c transport.Conn, again bool) error) error {
+func (p *parent) do(ctx context.Context, within time.Duration, net transport.Network, hello wire.Hello, f func(c transport.Conn, again bool) error) error {
 	var last error
 	pause, end := backoff.NewExponentialBackOff(), time.Now().Add(within)
 	pause.InitialInterval, pause.MaxInterval, pause.Multiplier = 10*time.Millisecond, 100*time.Millisecond, 2
@@ -137,7 +138,7 @@ func (w *ringWorker) withParent(ctx context.Context, do func(c transport.Conn, a
 		if w.parent.told != w.ring.Generation {
 			w.parent.told = w.ring.Generation
 			c.SetWriteDeadline(time.Now().Add(riderStall(0)))
-			if err := transport.Send(c, transport.Formed{Worker: star.Worker(w.rank), Generation: w.ring.Generation}, nil); err != nil {
+			if err := transport.Send(c, wire.Formed{Worker: star.Worker(w.rank), Generation: w.ring.Generation}, nil); err != nil {
 				return err
 			}
 		}
@@ -146,12 +147,12 @@ func (w *ringWorker) withParent(ctx context.Context, do func(c transport.Conn, a
 }
 
 // fetch receives parameters of the release's version or a later one.
-func (w *ringWorker) fetch(ctx context.Context, rel transport.Release) (version int64, err error) {
+func (w *ringWorker) fetch(ctx context.Context, rel wire.Release) (version int64, err error) {
 	fresh := w.parent.conn == nil
 	err = w.withParent(ctx, func(c transport.Conn, again bool) error {
 		if rel.Pull || again || fresh { // else the parent sends them, because it has carried us
 			c.SetWriteDeadline(time.Now().Add(riderStall(0)))
-			if err := transport.Send(c, transport.Pull{Worker: star.Worker(w.rank)}, nil); err != nil {
+			if err := transport.Send(c, wire.Pull{Worker: star.Worker(w.rank)}, nil); err != nil {
 				return err
 			}
 		}

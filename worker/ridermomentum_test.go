@@ -7,7 +7,7 @@ import (
 	"star"
 	"star/ps/rule"
 	"star/train/optim"
-	"star/transport"
+	"star/transport/wire"
 )
 
 // A ring whose member has Nesterov's momentum, and whose riders have their own, makes the updates that a shard makes of the same firings with a velocity for each worker.
@@ -36,7 +36,7 @@ func TestRiderMomentumIsThatOfShards(t *testing.T) {
 	for step := range 40 {
 		gs := []rule.Gradient{{Worker: 0, Weight: 1. / 3, Vec: gradient(0, step)}}
 		rides := func(w int) {
-			riders.carry(&riderGrad{Push: transport.Push{Worker: star.Worker(w)}, vec: gradient(w, step)}, 1./3)
+			riders.carry(&riderGrad{Push: wire.Push{Worker: star.Worker(w)}, vec: gradient(w, step)}, 1./3)
 			carried++
 		}
 		if step%7 == 0 { // a round that has to be made again

@@ -13,6 +13,7 @@ import (
 	"star"
 	"star/internal/exitcode"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // riderRelay is where riders come: it takes their gradients and sends them parameters, beside
@@ -55,9 +56,9 @@ type seat struct {
 
 // riderGrad is a rider's gradient.
 type riderGrad struct {
-	transport.Push       // Step is the first position of its batch
-	generation     int64 // of the ring that the rider was in when it sent it
-	vec            []float32
+	wire.Push        // Step is the first position of its batch
+	generation int64 // of the ring that the rider was in when it sent it
+	vec        []float32
 }
 
 // newRiderRelay serves l. It is of use after begin. Others than riders of the job are refused with
@@ -67,10 +68,10 @@ func newRiderRelay(l transport.Listener, cfg transport.Config, job string, log *
 	d := &riderRelay{addr: l.Addr(), log: log, stop: stop, version: -1, seats: map[star.Worker]*seat{}, news: make(chan struct{}, 1)}
 	cfg.Log = log
 	d.served.Go(func() {
-		transport.Serve(ctx, l, cfg, func(c transport.Conn, h transport.Hello, _ []byte) {
+		transport.Serve(ctx, l, cfg, func(c transport.Conn, h wire.Hello, _ []byte) {
 			defer context.AfterFunc(ctx, func() { c.Close() })()
-			if h.Service != transport.ServiceRing || h.Job != job || h.Rank < 0 {
-				transport.Refuse(c, transport.Reject{Exit: exitcode.Disagree, Reason: fmt.Sprintf("this is a worker of the ring of job %q, for riders only", job)})
+			if h.Service != wire.ServiceRing || h.Job != job || h.Rank < 0 {
+				transport.Refuse(c, wire.Reject{Exit: exitcode.Disagree, Reason: fmt.Sprintf("this is a worker of the ring of job %q, for riders only", job)})
 				return
 			}
 			if err := d.serve(c, star.Worker(h.Rank)); err != nil && ctx.Err() == nil && !errors.Is(err, io.EOF) {
@@ -121,7 +122,7 @@ func (s *seat) poke() {
 
 // admit takes up another ring: what riders sent for earlier ones is void. They send it
 // again, if it was not carried.
-func (d *riderRelay) admit(ring transport.Ring, me star.Worker) {
+func (d *riderRelay) admit(ring wire.Ring, me star.Worker) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.generation, d.of = ring.Generation, ring.Of
@@ -130,7 +131,7 @@ func (d *riderRelay) admit(ring transport.Ring, me star.Worker) {
 			d.spare = append(d.spare, s.grad.vec)
 			s.grad = nil
 		}
-		if s.grad == nil && !slices.Contains(ring.Riders, transport.Rider{Worker: w, Parent: me}) {
+		if s.grad == nil && !slices.Contains(ring.Riders, wire.Rider{Worker: w, Parent: me}) {
 			if s.conn != nil {
 				s.conn.Close() // it connects again if it is a rider of a ring that we do not know yet
 			}
@@ -148,7 +149,7 @@ func (d *riderRelay) admit(ring transport.Ring, me star.Worker) {
 func (d *riderRelay) serve(c transport.Conn, w star.Worker) error {
 	defer c.Close()
 	c.SetWriteDeadline(time.Now().Add(riderStall(0)))
-	if err := transport.Send(c, transport.Welcome{Rank: int(w)}, nil); err != nil {
+	if err := transport.Send(c, wire.Welcome{Rank: int(w)}, nil); err != nil {
 		return err
 	}
 	d.mu.Lock()
@@ -180,19 +181,19 @@ func (d *riderRelay) serve(c transport.Conn, w star.Worker) error {
 			return err
 		}
 		switch f.Kind {
-		case transport.KindFormed:
-			m, err := transport.ParseFormed(f.Header)
+		case wire.KindFormed:
+			m, err := wire.ParseFormed(f.Header)
 			if err != nil {
 				return err
 			}
 			generation = m.Generation
-		case transport.KindPull:
-			if _, err := transport.ParsePull(f.Header); err != nil {
+		case wire.KindPull:
+			if _, err := wire.ParsePull(f.Header); err != nil {
 				return err
 			}
 			s.poke()
-		case transport.KindPush:
-			m, err := transport.ParsePush(f.Header)
+		case wire.KindPush:
+			m, err := wire.ParsePush(f.Header)
 			switch {
 			case err != nil:
 				return err
@@ -241,7 +242,7 @@ func (d *riderRelay) send(c transport.Conn, s *seat, done <-chan struct{}) {
 			continue // change pokes again
 		}
 		c.SetWriteDeadline(time.Now().Add(riderStall(len(buf))))
-		if err := transport.Send(c, transport.Params{Version: version}, transport.Floats(buf)); err != nil {
+		if err := transport.Send(c, wire.Params{Version: version}, transport.Floats(buf)); err != nil {
 			c.Close() // its reader says why
 			return
 		}
@@ -250,7 +251,7 @@ func (d *riderRelay) send(c transport.Conn, s *seat, done <-chan struct{}) {
 
 // weighs says what is wrong with a gradient that would weigh more than a round of all workers, or
 // is of parameters that nobody has yet: its weight in the update is what its rider says of it.
-func (d *riderRelay) weighs(m transport.Push) error {
+func (d *riderRelay) weighs(m wire.Push) error {
 	d.state.RLock()
 	version := d.version
 	d.state.RUnlock()
@@ -337,10 +338,10 @@ func (d *riderRelay) take(ctx context.Context, w star.Worker, deadline time.Time
 
 // answer has the parameters sent to the riders of a round, whose own member we are. Also to those
 // whose gradient was dropped: they wait for parameters all the same.
-func (d *riderRelay) answer(t transport.Tally) {
+func (d *riderRelay) answer(t wire.Tally) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for _, gs := range [2][]transport.Gradient{t.Carried, t.Dropped} {
+	for _, gs := range [2][]wire.Gradient{t.Carried, t.Dropped} {
 		for _, g := range gs {
 			if s := d.seats[g.Worker]; s != nil {
 				s.poke()

@@ -10,6 +10,7 @@ import (
 	"star"
 	"star/transport"
 	"star/transport/transporttest"
+	"star/transport/wire"
 )
 
 // Whatever a rider says, it costs the rider its connection or is taken for what it could be: no gradient weighs more than a round of all workers, and what
@@ -25,13 +26,13 @@ func TestHostileRiders(t *testing.T) {
 	defer d.close()
 	d.begin(make([]float32, n))
 	d.change(3, func() {})
-	d.admit(transport.Ring{Generation: 1, Members: []star.Worker{0}, Riders: []transport.Rider{{Worker: 1}, {Worker: 2}}, Of: 24}, 0)
+	d.admit(wire.Ring{Generation: 1, Members: []star.Worker{0}, Riders: []wire.Rider{{Worker: 1}, {Worker: 2}}, Of: 24}, 0)
 	comes := func(w int) transport.Conn {
-		c, _, _, err := transport.Open(t.Context(), tcp, d.addr, transport.Hello{Service: transport.ServiceRing, Role: transport.RoleWorker, Job: "job", Rank: w}, nil)
+		c, _, _, err := transport.Open(t.Context(), tcp, d.addr, wire.Hello{Service: wire.ServiceRing, Role: wire.RoleWorker, Job: "job", Rank: w}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := transport.Send(c, transport.Formed{Worker: star.Worker(w), Generation: 1}, nil); err != nil {
+		if err := transport.Send(c, wire.Formed{Worker: star.Worker(w), Generation: 1}, nil); err != nil {
 			t.Fatal(err)
 		}
 		return c
@@ -42,18 +43,18 @@ func TestHostileRiders(t *testing.T) {
 	for _, empty := range transporttest.Messages {
 		base := transporttest.Fill(empty, map[string]any{"Worker": 2, "Rank": 2, "Generation": 1, "Step": 8, "Samples": 8, "Basis": 3})
 		for name, m := range transporttest.Absurd(base) {
-			if p, ok := m.(transport.Push); ok && p.Step == 8 { // each is another gradient
+			if p, ok := m.(wire.Push); ok && p.Step == 8 { // each is another gradient
 				fresh++
 				p.Step = fresh
 				m = p
 			}
 			c := comes(2)
 			var payload []byte
-			if empty.Kind() == transport.KindPush {
+			if empty.Kind() == wire.KindPush {
 				payload = transport.Floats(make([]float32, n))
 			}
 			transport.Send(c, m, payload)
-			if _, alone := m.(transport.Push); alone {
+			if _, alone := m.(wire.Push); alone {
 				ctx, end := context.WithTimeout(t.Context(), 5*time.Second)
 				g, ok, err := d.take(ctx, 2, time.Now().Add(30*time.Millisecond), func() bool { return true })
 				end()
@@ -73,7 +74,7 @@ func TestHostileRiders(t *testing.T) {
 				continue
 			}
 			step++
-			if err := transport.Send(honest, transport.Push{Worker: 1, Step: step, Samples: 8, Basis: 3}, transport.Floats(make([]float32, n))); err != nil {
+			if err := transport.Send(honest, wire.Push{Worker: 1, Step: step, Samples: 8, Basis: 3}, transport.Floats(make([]float32, n))); err != nil {
 				t.Fatalf("after %s: %v", name, err)
 			}
 			g, ok, err := d.take(t.Context(), 1, time.Now().Add(10*time.Second), func() bool { return true })

@@ -19,6 +19,7 @@ import (
 	"star/train"
 	"star/train/optim"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // ringWorker is a worker of an all-reduce: it has the parameters and the optimiser
@@ -34,7 +35,7 @@ type ringWorker struct {
 	*worker
 	tcp   *transport.TCP
 	tls   *tls.Config
-	hello transport.Hello  // for parents
+	hello wire.Hello       // for parents
 	costs *allreduce.Model // nil: not measured
 
 	meet  *meeting    // where a ring is formed, if we are its first member
@@ -44,12 +45,12 @@ type ringWorker struct {
 
 	turns int64 // updates of a batch
 
-	ring       transport.Ring
+	ring       wire.Ring
 	group      *allreduce.Group  // nil: not a member
 	counted    allreduce.Traffic // of group, in records
 	broken     bool              // our ring has failed: only another one helps
 	marks      []int64           // what became of riders, for all members
-	last       []transport.Tally // of the last versions: the coordinator may not have heard of them
+	last       []wire.Tally      // of the last versions: the coordinator may not have heard of them
 	parent     parent            // as a rider
 	riderBatch riderBatch
 	orphan     error     // why the parent is lost
@@ -188,9 +189,9 @@ func (w *ringWorker) close() {
 
 // train is the life of a worker of a ring. It returns as worker.train does. The parameters are
 // those of the seed, of the checkpoint, or none until a ring has agreed (load).
-func (w *ringWorker) train(ctx context.Context, base *worker, hello transport.Hello) error {
+func (w *ringWorker) train(ctx context.Context, base *worker, hello wire.Hello) error {
 	w.worker, w.hello = base, hello
-	w.hello.Service, w.hello.Rank, w.hello.Addr = transport.ServiceRing, w.rank, ""
+	w.hello.Service, w.hello.Rank, w.hello.Addr = wire.ServiceRing, w.rank, ""
 	w.average = w.averageBuffers
 	w.params = w.model.Params()
 	w.relay.begin(w.params)
@@ -209,7 +210,7 @@ func (w *ringWorker) train(ctx context.Context, base *worker, hello transport.He
 // coordinator knows of it by then, from this worker's Fault or from another's. nil: the coordinator
 // says stop.
 func (w *ringWorker) work(ctx context.Context) error {
-	if err := session.Say(w.member, transport.Joined{Worker: star.Worker(w.rank)}, nil); err != nil {
+	if err := session.Say(w.member, wire.Joined{Worker: star.Worker(w.rank)}, nil); err != nil {
 		return err
 	}
 	w.commands = newCommandStream(w.member, nil, nil, w.dismissed)
@@ -225,22 +226,22 @@ func (w *ringWorker) work(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if o.Kind == transport.KindRelease && o.Release.Action == transport.Stop {
+		if o.Kind == wire.KindRelease && o.Release.Action == wire.Stop {
 			return nil
 		}
-		if o.Kind == transport.KindRelease && len(o.Payload) > 0 {
+		if o.Kind == wire.KindRelease && len(o.Payload) > 0 {
 			w.metadata = o.Payload
 		}
-		if w.broken && (o.Kind != transport.KindRing || !o.Ring.Now) {
+		if w.broken && (o.Kind != wire.KindRing || !o.Ring.Now) {
 			continue // of the ring that has failed
 		}
 		op := w.commands.begin(ctx, max(w.ring.Generation, o.Ring.Generation))
 		switch o.Kind {
-		case transport.KindRing:
+		case wire.KindRing:
 			err = w.join(op, o.Ring)
-		case transport.KindSave:
+		case wire.KindSave:
 			err = w.save(op, o.Save)
-		case transport.KindRelease:
+		case wire.KindRelease:
 			if w.group != nil {
 				err = w.round(op, o.Release)
 			} else {
@@ -267,7 +268,7 @@ func (w *ringWorker) follow(ctx context.Context, s *membership, why error) error
 	w.parent.close()
 	w.parent.addr, w.riderBatch, w.orphan = "", riderBatch{}, nil
 	w.part.forget()
-	w.ring, w.broken = transport.Ring{}, false
+	w.ring, w.broken = wire.Ring{}, false
 	enrol := *s.joins.Enrol
 	enrol.Stand = &session.Stand{Version: w.version, Step: w.step, Metadata: w.metadata, Told: w.last}
 	s.joins.Enrol = &enrol
@@ -359,7 +360,7 @@ func (w *ringWorker) load(ctx context.Context) error {
 		return &job.DisagreeError{Err: fmt.Errorf("--resume %s: the checkpoint has version %d of %d parameters, the job resumes at version %d of %d: give every worker the same checkpoint",
 			w.job.Resume, m.Version, m.Params, at, len(w.params))}
 	}
-	params, err := process.Restore(c, transport.ShardInfo{To: m.Params}, func(st optim.State) error {
+	params, err := process.Restore(c, wire.ShardInfo{To: m.Params}, func(st optim.State) error {
 		if w.updates != nil {
 			return w.setState(ctx, st)
 		}
@@ -441,7 +442,7 @@ func (w *ringWorker) mend(ctx context.Context, cause, err error) error {
 			suspect = int(w.ring.Members[peer.Rank])
 		}
 		w.log.Warn("the ring has failed", "generation", w.ring.Generation, "err", err)
-		return session.Say(w.member, transport.Fault{
+		return session.Say(w.member, wire.Fault{
 			Worker: star.Worker(w.rank), Generation: w.ring.Generation, Suspect: suspect, Reason: err.Error(),
 		}, nil)
 	}
@@ -455,7 +456,7 @@ var errRing = errors.New("ring")
 // a copy. It is this member's turn where m.Seq is 0; otherwise only what its codec has left out is
 // wanted. That the files cannot be written is told to the coordinator, and is no error here: the
 // training goes on without the checkpoint.
-func (w *ringWorker) save(ctx context.Context, m transport.Save) error {
+func (w *ringWorker) save(ctx context.Context, m wire.Save) error {
 	if m.Seq > 0 {
 		w.saveLeft(m)
 		return nil
@@ -465,14 +466,14 @@ func (w *ringWorker) save(ctx context.Context, m transport.Save) error {
 	}
 	st, err := w.state(ctx) // before the parameters: a program whose gradients are exchanged brings both up to date
 	if w.retires(err) {     // with its optimiser
-		return session.Say(w.member, transport.Saved{ID: m.ID, Err: err.Error()}, nil)
+		return session.Say(w.member, wire.Saved{ID: m.ID, Err: err.Error()}, nil)
 	} else if err != nil {
 		return err
 	}
 	params, st := slices.Clone(w.params), process.Copied(st)
 	w.saves.Go(func() {
-		text, err := process.WriteShard(process.CheckpointDir(w.job, m.ID), transport.ShardInfo{To: int64(len(params))}, m.Version, params, st)
-		said := transport.Saved{ID: m.ID}
+		text, err := process.WriteShard(process.CheckpointDir(w.job, m.ID), wire.ShardInfo{To: int64(len(params))}, m.Version, params, st)
+		said := wire.Saved{ID: m.ID}
 		if err != nil {
 			said.Err = err.Error()
 		}

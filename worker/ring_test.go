@@ -11,7 +11,7 @@ import (
 
 	"star/job"
 	"star/job/process"
-	"star/transport"
+	"star/transport/wire"
 )
 
 // A transport that is forced is a part of the rule that members and coordinator compare, and so are checksums; what is chosen by itself is not.
@@ -36,8 +36,8 @@ func TestWhatMembersTell(t *testing.T) {
 			t.Errorf("%q became %q", text, got)
 		}
 	}
-	want := []transport.Tally{
-		{Worker: 1, Generation: 5, Version: 8, Carried: []transport.Gradient{{Worker: 2, Step: 96, Weight: .25}}, Dropped: []transport.Gradient{{Worker: 3, Step: 4}}},
+	want := []wire.Tally{
+		{Worker: 1, Generation: 5, Version: 8, Carried: []wire.Gradient{{Worker: 2, Step: 96, Weight: .25}}, Dropped: []wire.Gradient{{Worker: 3, Step: 4}}},
 		{Worker: 1, Generation: 5, Version: 9, Samples: []int{3, 0, 5}},
 	}
 	if got := unpackTallies(packTallies(want), 1); !reflect.DeepEqual(got, want) {

@@ -21,6 +21,7 @@ import (
 	"star/job/process"
 	"star/train/optim"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // How a member takes up another ring: it leaves the one before, dials the others, and agrees with
@@ -47,7 +48,7 @@ func (w *ringWorker) leaveGroup(ctx context.Context) {
 // becomes a rider: it leaves the group, forgets its parameters, and goes to the member that
 // ring.Door names. Errors are those of dial, agree and the codec's agreement; mend says what they
 // mean.
-func (w *ringWorker) join(ctx context.Context, ring transport.Ring) error {
+func (w *ringWorker) join(ctx context.Context, ring wire.Ring) error {
 	if ring.Generation <= w.ring.Generation {
 		return nil
 	}
@@ -63,7 +64,7 @@ func (w *ringWorker) join(ctx context.Context, ring transport.Ring) error {
 	w.part.forget()
 	if w.riding != nil {
 		w.riding.keep(func(r star.Worker) bool {
-			return slices.ContainsFunc(ring.Riders, func(x transport.Rider) bool { return x.Worker == r && x.Parent == me })
+			return slices.ContainsFunc(ring.Riders, func(x wire.Rider) bool { return x.Worker == r && x.Parent == me })
 		})
 	}
 	place := slices.Index(ring.Members, me)
@@ -102,7 +103,7 @@ func (w *ringWorker) join(ctx context.Context, ring transport.Ring) error {
 // sayFormed tells the coordinator with which version this worker stands in its ring. An error: the
 // coordinator is lost.
 func (w *ringWorker) sayFormed() error {
-	return session.Say(w.member, transport.Formed{Worker: star.Worker(w.rank), Generation: w.ring.Generation, Version: w.version}, nil)
+	return session.Say(w.member, wire.Formed{Worker: star.Worker(w.rank), Generation: w.ring.Generation, Version: w.version}, nil)
 }
 
 // dial forms the group. Members hear of a ring at different moments, and may still be
@@ -242,7 +243,7 @@ func (w *ringWorker) receive(ctx context.Context, place, root int, highest int64
 			return fmt.Errorf("%w: worker %d tells %d numbers of its last versions", errRing, w.ring.Members[root], counts[2])
 		}
 		told = make([]int64, counts[2])
-		if counts[3] < 0 || counts[3] > (transport.Limits{}).Payload(transport.KindRelease) {
+		if counts[3] < 0 || counts[3] > (transport.Limits{}).Payload(wire.KindRelease) {
 			return fmt.Errorf("%w: worker %d tells %d bytes of what it was released with", errRing, w.ring.Members[root], counts[3])
 		}
 	}
@@ -298,7 +299,7 @@ func (w *ringWorker) receive(ctx context.Context, place, root int, highest int64
 }
 
 // maxTold bounds what a member tells of its last versions: two of all riders there can be.
-const maxTold = 2 * (6 + (2*3+1)*transport.MaxWorkers)
+const maxTold = 2 * (6 + (2*3+1)*wire.MaxWorkers)
 
 // packBytes puts bytes into numbers, and zeros behind them.
 func packBytes(b []byte) []int64 {
@@ -321,7 +322,7 @@ func unpackBytes(v []int64) (b []byte) {
 // packTallies puts tallies into numbers: of each generation, version, the numbers of riders carried
 // and dropped, and of each of these worker, step and the bits of the weight; then, of those that
 // tell it, version, and how many samples of each member are in it.
-func packTallies(ts []transport.Tally) []int64 {
+func packTallies(ts []wire.Tally) []int64 {
 	v := []int64{int64(len(ts))} // never empty
 	for _, t := range ts {
 		v = append(v, t.Generation, t.Version, int64(len(t.Carried)), int64(len(t.Dropped)))
@@ -341,21 +342,21 @@ func packTallies(ts []transport.Tally) []int64 {
 }
 
 // unpackTallies is the reverse. What does not make sense it leaves out.
-func unpackTallies(v []int64, me star.Worker) []transport.Tally {
-	var ts []transport.Tally
+func unpackTallies(v []int64, me star.Worker) []wire.Tally {
+	var ts []wire.Tally
 	if len(v) == 0 {
 		return nil
 	}
 	n := v[0]
 	for v = v[1:]; len(v) >= 4 && int64(len(ts)) < n; {
-		t := transport.Tally{Worker: me, Generation: v[0], Version: v[1]}
+		t := wire.Tally{Worker: me, Generation: v[0], Version: v[1]}
 		carried, dropped := v[2], v[3]
 		v = v[4:]
-		if carried < 0 || dropped < 0 || carried > transport.MaxWorkers || dropped > transport.MaxWorkers || 3*(carried+dropped) > int64(len(v)) {
+		if carried < 0 || dropped < 0 || carried > wire.MaxWorkers || dropped > wire.MaxWorkers || 3*(carried+dropped) > int64(len(v)) {
 			break
 		}
 		for i := range carried + dropped {
-			g := transport.Gradient{Worker: star.Worker(v[3*i]), Step: v[3*i+1], Weight: math.Float32frombits(uint32(v[3*i+2]))}
+			g := wire.Gradient{Worker: star.Worker(v[3*i]), Step: v[3*i+1], Weight: math.Float32frombits(uint32(v[3*i+2]))}
 			if i < carried {
 				t.Carried = append(t.Carried, g)
 			} else {
@@ -365,7 +366,7 @@ func unpackTallies(v []int64, me star.Worker) []transport.Tally {
 		v = v[3*(carried+dropped):]
 		ts = append(ts, t)
 	}
-	for len(v) >= 2 && v[1] >= 0 && v[1] <= min(transport.MaxWorkers, int64(len(v)-2)) {
+	for len(v) >= 2 && v[1] >= 0 && v[1] <= min(wire.MaxWorkers, int64(len(v)-2)) {
 		for i := range ts {
 			if ts[i].Version != v[0] {
 				continue

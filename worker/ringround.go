@@ -15,6 +15,7 @@ import (
 	"star/ps/rule"
 	"star/train"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // A round of a ring: the weighted sum of everybody's gradients makes the next version.
@@ -25,8 +26,8 @@ import (
 // other; an error in one of them is everybody's, and the round is made again by the ring that
 // follows. The record is told before the tally, so that the coordinator knows whose gradient it was
 // when it hears that the version is made.
-func (w *ringWorker) round(ctx context.Context, rel transport.Release) error {
-	if rel.Action == transport.Continue && w.retired() != nil {
+func (w *ringWorker) round(ctx context.Context, rel wire.Release) error {
+	if rel.Action == wire.Continue && w.retired() != nil {
 		return nil // of a round that was granted ahead
 	}
 	if rel.Version != w.version {
@@ -36,7 +37,7 @@ func (w *ringWorker) round(ctx context.Context, rel transport.Release) error {
 	begun := time.Now()
 	rec := star.Record{Worker: me, Step: w.step, Basis: rel.Version, Wait: begun.Sub(w.ended)}
 	w.finishing(ctx, rel)
-	if rel.Action != transport.Continue {
+	if rel.Action != wire.Continue {
 		if err := w.compareParams(ctx); err != nil {
 			return err
 		}
@@ -44,7 +45,7 @@ func (w *ringWorker) round(ctx context.Context, rel transport.Release) error {
 			return err
 		}
 	}
-	if rel.Action == transport.Finish || w.retired() != nil {
+	if rel.Action == wire.Finish || w.retired() != nil {
 		return nil
 	}
 	if err := w.tune(ctx); err != nil {
@@ -129,7 +130,7 @@ func (w *ringWorker) compareParams(ctx context.Context) error {
 		}
 		return nil
 	}
-	hash := transport.Tally{Worker: star.Worker(w.rank), Generation: w.ring.Generation, Version: w.version, Hash: int64(transport.Sum(transport.Floats(w.params)))}
+	hash := wire.Tally{Worker: star.Worker(w.rank), Generation: w.ring.Generation, Version: w.version, Hash: int64(transport.Sum(transport.Floats(w.params)))}
 	return session.Say(w.member, hash, nil)
 }
 
@@ -139,8 +140,8 @@ func (w *ringWorker) compareParams(ctx context.Context) error {
 // buckets behind the computation, and the whole with riders' gradients (carry). carried is what the
 // round applies beside rel.Total: samples of riders, or of the whole round where only its members
 // know how many those are.
-func (w *ringWorker) sum(ctx context.Context, rel transport.Release, rec *star.Record) (tally transport.Tally, carried int64, computed time.Time, err error) {
-	tally = transport.Tally{Worker: rec.Worker, Generation: w.ring.Generation, Version: w.version + 1}
+func (w *ringWorker) sum(ctx context.Context, rel wire.Release, rec *star.Record) (tally wire.Tally, carried int64, computed time.Time, err error) {
+	tally = wire.Tally{Worker: rec.Worker, Generation: w.ring.Generation, Version: w.version + 1}
 	weight := w.weight(rel.Count)
 	w.guard.begin(len(w.grad), w.version)
 	if rel.Micro > 0 {
@@ -270,9 +271,9 @@ func (w *ringWorker) update(ctx context.Context, local int) (sum2 float64, err e
 // they have added: whoever is left must know it. A rider is waited for until ring.Wait after the
 // round's own gradients are there, and no longer once it rides with somebody else. samples are
 // those of all riders, of all members. Errors are those of the collective operation, and of found.
-func (w *ringWorker) carry(ctx context.Context) (t transport.Tally, samples int64, err error) {
+func (w *ringWorker) carry(ctx context.Context) (t wire.Tally, samples int64, err error) {
 	riders := w.ring.Riders
-	t = transport.Tally{Worker: star.Worker(w.rank), Generation: w.ring.Generation, Version: w.version + 1}
+	t = wire.Tally{Worker: star.Worker(w.rank), Generation: w.ring.Generation, Version: w.version + 1}
 	if w.riding != nil {
 		w.riding.begin()
 	}
@@ -319,10 +320,10 @@ func (w *ringWorker) carry(ctx context.Context) (t transport.Tally, samples int6
 		switch mark := w.marks[2*i]; {
 		case mark > 0:
 			samples += w.marks[2*i+1]
-			t.Carried = append(t.Carried, transport.Gradient{Worker: r.Worker, Step: mark - 1, Weight: w.weight(int(w.marks[2*i+1]))})
+			t.Carried = append(t.Carried, wire.Gradient{Worker: r.Worker, Step: mark - 1, Weight: w.weight(int(w.marks[2*i+1]))})
 			t.Behind = append(t.Behind, behind[i])
 		case mark < 0:
-			t.Dropped = append(t.Dropped, transport.Gradient{Worker: r.Worker, Step: -mark - 1})
+			t.Dropped = append(t.Dropped, wire.Gradient{Worker: r.Worker, Step: -mark - 1})
 		}
 	}
 	return t, samples, nil
@@ -331,7 +332,7 @@ func (w *ringWorker) carry(ctx context.Context) (t transport.Tally, samples int6
 // averageBuffers is Member.Average for a worker whose orders come through the command stream.
 // Errors are those of commandStream.average.
 func (w *ringWorker) averageBuffers(eval int64, buffers []float32) error {
-	if err := session.Say(w.member, transport.Buffers{Worker: star.Worker(w.rank), Eval: eval}, transport.Floats(buffers)); err != nil {
+	if err := session.Say(w.member, wire.Buffers{Worker: star.Worker(w.rank), Eval: eval}, transport.Floats(buffers)); err != nil {
 		return err
 	}
 	return w.commands.average(eval, transport.Floats(buffers))

@@ -21,6 +21,7 @@ import (
 	"star/ps"
 	"star/train/data"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // Run joins the job and trains until it is over; then the error is nil. When ctx ends, the
@@ -61,7 +62,7 @@ type joining struct {
 	gossip Gossip // nil without gossip
 	tcp    *transport.TCP
 	all    *process.Links
-	hello  transport.Hello
+	hello  wire.Hello
 	ring   *ringWorker // nil: there are parameter servers
 	tree   treePart
 	rule   string // of a ring, in words
@@ -161,8 +162,8 @@ func (j *joining) prepare() error {
 func (j *joining) enlist() (err error) {
 	spec, m := &j.Job, j.Model
 	j.all = new(process.Links)
-	j.hello = transport.Hello{
-		Service: transport.ServiceCoord, Role: transport.RoleWorker,
+	j.hello = wire.Hello{
+		Service: wire.ServiceCoord, Role: wire.RoleWorker,
 		Job: spec.Name, Token: spec.Token, Version: job.Program, Host: process.Hostname(), Rank: spec.Rank,
 		Model: j.Name, ModelHash: j.Hash,
 		Params: int64(len(m.Params())), Buffers: int64(len(m.Buffers())), Process: rand.Text(),
@@ -308,13 +309,13 @@ func (j *joining) make() (err error) {
 		w.meter = host.NewMeter(sampler)
 	}
 	w.tree.net, w.tree.hello, w.tree.handed, w.tree.up.all = process.Peers(j.tcp), j.hello, -1, j.all
-	w.tree.hello.Service, w.tree.hello.Rank, w.tree.hello.Addr = transport.ServiceTree, rank, ""
+	w.tree.hello.Service, w.tree.hello.Rank, w.tree.hello.Addr = wire.ServiceTree, rank, ""
 	w.tree.next, w.tree.branch = noBranch, noBranch
 	j.defers(func() { w.tree.up.close() })
 	if w.tree.relay != nil {
 		w.tree.relay.begin(j.Model.Params())
 	}
-	j.hello.Service, j.hello.Rank = transport.ServiceShard, rank
+	j.hello.Service, j.hello.Rank = wire.ServiceShard, rank
 	j.comes.dial = j.dial
 	return nil
 }
@@ -322,7 +323,7 @@ func (j *joining) make() (err error) {
 // dial reaches the shards of the job. The pass of the Welcome says to shards that the coordinator
 // has let this worker in, as which rank and from which step on. Errors are those of ps.Dial: a
 // shard does not answer within JoinTimeout, or refuses the worker.
-func (j *joining) dial(ctx context.Context, m *session.Member, views []transport.View) (*ps.Link, error) {
+func (j *joining) dial(ctx context.Context, m *session.Member, views []wire.View) (*ps.Link, error) {
 	hello, rank := j.hello, j.w.rank
 	hello.Pass = m.Welcome.Pass
 	return ps.Dial(ctx, ps.LinkConfig{

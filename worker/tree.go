@@ -13,6 +13,7 @@ import (
 	"star/internal/kernel"
 	"star/job/process"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // treePart is a worker's part in trees: docs/architecture.md. Without a branch for a step,
@@ -23,16 +24,16 @@ import (
 // to the shards, so that it is pushed at most once when the coordinator detaches it.
 type treePart struct {
 	net   transport.Network
-	hello transport.Hello // for parents
-	relay *childRelay     // nil: others cannot come to us
+	hello wire.Hello  // for parents
+	relay *childRelay // nil: others cannot come to us
 	up    parent
 
-	next   transport.Branch // of the release that follows
-	branch transport.Branch // of the release in hand
-	sum    []float32        // our gradient and those of our children
-	handed int64            // the last step whose gradient was handed over
-	direct bool             // … to the shards, by ourselves
-	waited time.Duration    // for children, in the last step
+	next   wire.Branch   // of the release that follows
+	branch wire.Branch   // of the release in hand
+	sum    []float32     // our gradient and those of our children
+	handed int64         // the last step whose gradient was handed over
+	direct bool          // … to the shards, by ourselves
+	waited time.Duration // for children, in the last step
 
 	sent, received int64 // bytes exchanged with the parent
 }
@@ -60,7 +61,7 @@ const treeWarn = 15 * time.Second
 // errDetached: the coordinator has said that the gradient goes another way.
 var errDetached = errors.New("detached from the parent")
 
-var noBranch = transport.Branch{Parent: -1, Step: -1}
+var noBranch = wire.Branch{Parent: -1, Step: -1}
 
 // forget leaves every tree: what was on its way up is void, and the connection to the parent with
 // it. Its children find their connections closed, and do as their coordinator says.
@@ -76,8 +77,8 @@ func (t *treePart) forget() {
 }
 
 // me is our gradient in hand.
-func (w *worker) me() transport.Child {
-	return transport.Child{Worker: star.Worker(w.rank), Step: w.step}
+func (w *worker) me() wire.Child {
+	return wire.Child{Worker: star.Worker(w.rank), Step: w.step}
 }
 
 // take takes up the parameters of a release, from where it says.
@@ -85,7 +86,7 @@ func (w *worker) me() transport.Child {
 // Without a branch that is of the shards: either they are asked (Pull), or they send them by
 // themselves when the version is made. Children may have them once they are here. An error: the
 // shards cannot give them; a parent that cannot is no error.
-func (w *worker) take(ctx context.Context, rel transport.Release) error {
+func (w *worker) take(ctx context.Context, rel wire.Release) error {
 	t := &w.tree
 	t.branch, t.next = t.next, noBranch
 	if t.branch.Step != w.step || rel.Count == 0 {
@@ -123,10 +124,10 @@ func awaitParams(c transport.Conn, params []float32, version int64, patience tim
 		if err != nil {
 			return got, bytes, err
 		}
-		if f.Kind != transport.KindParams {
+		if f.Kind != wire.KindParams {
 			return got, bytes, fmt.Errorf("unexpected %v, waiting for parameters", f.Kind)
 		}
-		m, err := transport.ParseParams(f.Header)
+		m, err := wire.ParseParams(f.Header)
 		if err != nil {
 			return got, bytes, err
 		}
@@ -146,7 +147,7 @@ func awaitParams(c transport.Conn, params []float32, version int64, patience tim
 // treeStall, unless it is told before that the parent is gone.
 func (w *worker) relay(ctx context.Context, version int64) error {
 	err := w.withParent(ctx, 0, "parameters of version", version, func(c transport.Conn, _ bool) error {
-		if err := transport.Send(c, transport.Want{Worker: star.Worker(w.rank), Version: version}, nil); err != nil {
+		if err := transport.Send(c, wire.Want{Worker: star.Worker(w.rank), Version: version}, nil); err != nil {
 			return err
 		}
 		_, bytes, err := awaitParams(c, w.model.Params(), version, 0)
@@ -268,7 +269,7 @@ func (w *worker) hand(ctx context.Context, rec *star.Record) error {
 		t.direct = true
 		return w.push(ctx, w.step, rec.Basis, rec.Samples, w.grad)
 	}
-	m := transport.Bundle{Worker: star.Worker(w.rank), Step: w.step, Members: []transport.Share{{Worker: star.Worker(w.rank), Step: w.step, Samples: rec.Samples}}}
+	m := wire.Bundle{Worker: star.Worker(w.rank), Step: w.step, Members: []wire.Share{{Worker: star.Worker(w.rank), Step: w.step, Samples: rec.Samples}}}
 	vec := w.grad
 	if len(got) > 0 {
 		vec = w.add(&m, got)
@@ -294,7 +295,7 @@ func (w *worker) hand(ctx context.Context, rec *star.Record) error {
 	case w.commands.detached(w.me()): // the order to push it is in the command stream
 	default:
 		w.log.Warn("cannot reach the parent in the tree", "parent", t.branch.Parent, "step", w.step, "err", err)
-		return session.Say(w.member, transport.Fault{Worker: star.Worker(w.rank), Generation: w.step, Suspect: t.branch.Parent, Reason: err.Error()}, nil)
+		return session.Say(w.member, wire.Fault{Worker: star.Worker(w.rank), Generation: w.step, Suspect: t.branch.Parent, Reason: err.Error()}, nil)
 	}
 	return nil
 }
@@ -307,10 +308,10 @@ func (w *worker) stored(c transport.Conn) error {
 		if err != nil {
 			return err
 		}
-		if f.Kind != transport.KindStored {
+		if f.Kind != wire.KindStored {
 			return fmt.Errorf("unexpected %v, waiting for word that it has the gradient", f.Kind)
 		}
-		m, err := transport.ParseStored(f.Header)
+		m, err := wire.ParseStored(f.Header)
 		if err != nil {
 			return err
 		}
@@ -323,7 +324,7 @@ func (w *worker) stored(c transport.Conn) error {
 // add makes the mean gradient over our samples and those of the bundles, in order of
 // rank, so that the bits do not depend on who came first. Our own gradient stays as it is: we
 // may have to hand it over again.
-func (w *worker) add(m *transport.Bundle, got []*bundle) []float32 {
+func (w *worker) add(m *wire.Bundle, got []*bundle) []float32 {
 	t := &w.tree
 	if t.sum == nil {
 		t.sum = make([]float32, len(w.grad))
@@ -345,7 +346,7 @@ func (w *worker) add(m *transport.Bundle, got []*bundle) []float32 {
 
 // reroute pushes the gradient that was handed to a parent to the shards. One of a step that is
 // over, or that was pushed already, changes nothing.
-func (w *worker) reroute(ctx context.Context, d transport.Detach, samples int, basis int64) error {
+func (w *worker) reroute(ctx context.Context, d wire.Detach, samples int, basis int64) error {
 	t := &w.tree
 	if d.Step != t.handed || t.direct {
 		return nil // it was pushed
@@ -366,7 +367,7 @@ func (w *worker) push(ctx context.Context, step, basis int64, samples int, vec [
 // redirect goes to shards where they are now. With pushed, the last push went to the old place, and
 // what was owed for it is to come from the new one. An error: the coordinator speaks of another
 // worker, or the shard's new server cannot be reached.
-func (w *worker) redirect(ctx context.Context, routes []transport.Route, pushed bool) error {
+func (w *worker) redirect(ctx context.Context, routes []wire.Route, pushed bool) error {
 	for _, r := range routes {
 		if int(r.Worker) != w.rank || w.link == nil {
 			return fmt.Errorf("the coordinator told worker %d where a shard is for worker %d", w.rank, r.Worker)

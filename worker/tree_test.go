@@ -28,6 +28,7 @@ import (
 	"star/train/data"
 	"star/train/net"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // setting is a worker of a small job, as star-worker makes it of its settings.
@@ -69,21 +70,21 @@ func setting(t *testing.T, args ...string) Config {
 
 // puppet is the worker at the top of a tree, in a job whose others are real.
 type puppet struct {
-	addr     string                                                        // that it tells the others
-	collect  func(p *puppet, children []transport.Child) []transport.Share // of others, when it hands over
+	addr     string                                              // that it tells the others
+	collect  func(p *puppet, children []wire.Child) []wire.Share // of others, when it hands over
 	member   *session.Member
 	branches int
-	detached []transport.Detach
+	detached []wire.Detach
 }
 
 // detach waits until the coordinator says that a gradient goes another way.
-func (p *puppet) detach(c transport.Child) error {
-	for !slices.Contains(p.detached, transport.Detach(c)) {
+func (p *puppet) detach(c wire.Child) error {
+	for !slices.Contains(p.detached, wire.Detach(c)) {
 		o, err := p.member.Order()
 		if err != nil {
 			return err
 		}
-		if o.Kind == transport.KindDetach {
+		if o.Kind == wire.KindDetach {
 			p.detached = append(p.detached, o.Detach)
 		}
 	}
@@ -96,8 +97,8 @@ func (p *puppet) train(ctx context.Context, c Config) error {
 		return err
 	}
 	job, model := &c.Job, c.Model
-	hello := transport.Hello{
-		Service: transport.ServiceCoord, Role: transport.RoleWorker, Job: job.Name, Rank: 0, Addr: p.addr, ModelHash: c.Hash, Params: int64(len(model.Params())),
+	hello := wire.Hello{
+		Service: wire.ServiceCoord, Role: wire.RoleWorker, Job: job.Name, Rank: 0, Addr: p.addr, ModelHash: c.Hash, Params: int64(len(model.Params())),
 	}
 	p.member, err = session.Join(ctx, session.MemberConfig{Network: tcp, Addr: job.Coordinator, Hello: hello, Enrol: &session.Enrolment{
 		Layout: tensors(model.Layout()), Data: data.NameOf(c.Data), Samples: int64(c.Data.Len()), Tests: int64(c.Test.Len()),
@@ -107,7 +108,7 @@ func (p *puppet) train(ctx context.Context, c Config) error {
 	}
 	defer p.member.Close()
 	p.member.Beat()
-	hello.Service, hello.Pass = transport.ServiceShard, p.member.Welcome.Pass
+	hello.Service, hello.Pass = wire.ServiceShard, p.member.Welcome.Pass
 	link, err := ps.Dial(ctx, ps.LinkConfig{Network: tcp, Shards: p.member.Welcome.Shards, Hello: hello, Params: model.Params()})
 	if err != nil {
 		return err
@@ -118,7 +119,7 @@ func (p *puppet) train(ctx context.Context, c Config) error {
 			return err
 		}
 	}
-	if err := session.Say(p.member, transport.Joined{}, nil); err != nil {
+	if err := session.Say(p.member, wire.Joined{}, nil); err != nil {
 		return err
 	}
 	step, branch := int64(0), noBranch
@@ -129,17 +130,17 @@ func (p *puppet) train(ctx context.Context, c Config) error {
 			return err
 		}
 		switch o.Kind {
-		case transport.KindBranch:
+		case wire.KindBranch:
 			branch = o.Branch
 			p.branches++
 			continue
-		case transport.KindDetach:
+		case wire.KindDetach:
 			p.detached = append(p.detached, o.Detach)
 			continue
 		}
 		r := o.Release
 		switch {
-		case r.Action == transport.Stop:
+		case r.Action == wire.Stop:
 			return nil
 		case r.Pull:
 			_, err = link.Pull(ctx, r.Version)
@@ -149,15 +150,15 @@ func (p *puppet) train(ctx context.Context, c Config) error {
 		if err != nil {
 			return err
 		}
-		if r.Action != transport.Continue {
-			if err := session.Say(p.member, transport.EvalResult{Eval: r.Eval, Version: r.Version}, nil); err != nil {
+		if r.Action != wire.Continue {
+			if err := session.Say(p.member, wire.EvalResult{Eval: r.Eval, Version: r.Version}, nil); err != nil {
 				return err
 			}
 		}
-		if r.Action == transport.Finish {
+		if r.Action == wire.Finish {
 			continue
 		}
-		m := transport.Bundle{Step: step, Members: []transport.Share{{Step: step, Samples: r.Count}}}
+		m := wire.Bundle{Step: step, Members: []wire.Share{{Step: step, Samples: r.Count}}}
 		if branch.Step == step {
 			m.Members = append(m.Members, p.collect(p, branch.Children)...)
 			if err := session.Say(p.member, m, nil); err != nil {
@@ -167,7 +168,7 @@ func (p *puppet) train(ctx context.Context, c Config) error {
 		if err := link.Push(ctx, step, r.Version, m.Samples(), grad); err != nil {
 			return err
 		}
-		if err := session.Say(p.member, transport.Arrive{Record: star.Record{Step: step, Samples: r.Count}}, nil); err != nil {
+		if err := session.Say(p.member, wire.Arrive{Record: star.Record{Step: step, Samples: r.Count}}, nil); err != nil {
 			return err
 		}
 		step++
@@ -191,7 +192,7 @@ func (p *puppet) play(t *testing.T) runlog.Result {
 
 // A child that cannot reach its parent says so, pushes for itself, and is not sent there again.
 func TestUnreachableParent(t *testing.T) {
-	p := &puppet{addr: "127.0.0.1:1", collect: func(p *puppet, children []transport.Child) []transport.Share {
+	p := &puppet{addr: "127.0.0.1:1", collect: func(p *puppet, children []wire.Child) []wire.Share {
 		for _, c := range children {
 			if err := p.detach(c); err != nil {
 				t.Error(err)
@@ -200,7 +201,7 @@ func TestUnreachableParent(t *testing.T) {
 		return nil
 	}}
 	p.play(t)
-	if p.branches != 1 || !slices.Equal(p.detached, []transport.Detach{{Worker: 1, Step: 0}}) {
+	if p.branches != 1 || !slices.Equal(p.detached, []wire.Detach{{Worker: 1, Step: 0}}) {
 		t.Errorf("%d branches, %v detached; want one, and worker 1 at step 0", p.branches, p.detached)
 	}
 }
@@ -210,7 +211,7 @@ func TestParentThatSendsNothing(t *testing.T) {
 	d, _, _ := lands(t, nil)
 	d.begin(setting(t).Model.Params())
 	taken := 0
-	p := &puppet{addr: d.addr, collect: func(_ *puppet, children []transport.Child) (in []transport.Share) {
+	p := &puppet{addr: d.addr, collect: func(_ *puppet, children []wire.Child) (in []wire.Share) {
 		d.expect(children, nil)
 		for _, c := range children {
 			for end := time.Now().Add(20 * time.Second); !d.has(c); time.Sleep(time.Millisecond) {
@@ -234,7 +235,7 @@ func TestParentThatSendsNothing(t *testing.T) {
 }
 
 // lands is where the children of a worker in a tree come, and how to get there.
-func lands(t *testing.T, params []float32) (*childRelay, *job.Job, func(transport.Hello) (transport.Conn, error)) {
+func lands(t *testing.T, params []float32) (*childRelay, *job.Job, func(wire.Hello) (transport.Conn, error)) {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	c := setting(t)
@@ -249,7 +250,7 @@ func lands(t *testing.T, params []float32) (*childRelay, *job.Job, func(transpor
 	}
 	t.Cleanup(d.close)
 	d.begin(params)
-	return d, job, func(h transport.Hello) (transport.Conn, error) {
+	return d, job, func(h wire.Hello) (transport.Conn, error) {
 		c, _, _, err := transport.Open(t.Context(), tcp, d.addr, h, nil)
 		return c, err
 	}
@@ -260,11 +261,11 @@ func lands(t *testing.T, params []float32) (*childRelay, *job.Job, func(transpor
 func TestLandingSendsWhatIsShown(t *testing.T) {
 	params := []float32{1, 2, 3}
 	d, job, open := lands(t, params)
-	hello := transport.Hello{Service: transport.ServiceTree, Role: transport.RoleWorker, Job: job.Name, Rank: 2}
-	for _, bad := range []transport.Hello{
-		{Service: transport.ServiceRing, Role: transport.RoleWorker, Job: job.Name, Rank: 2},
-		{Service: transport.ServiceTree, Role: transport.RoleWorker, Job: "another", Rank: 2},
-		{Service: transport.ServiceTree, Role: transport.RoleWorker, Job: job.Name, Rank: -1},
+	hello := wire.Hello{Service: wire.ServiceTree, Role: wire.RoleWorker, Job: job.Name, Rank: 2}
+	for _, bad := range []wire.Hello{
+		{Service: wire.ServiceRing, Role: wire.RoleWorker, Job: job.Name, Rank: 2},
+		{Service: wire.ServiceTree, Role: wire.RoleWorker, Job: "another", Rank: 2},
+		{Service: wire.ServiceTree, Role: wire.RoleWorker, Job: job.Name, Rank: -1},
 	} {
 		var refused *transport.RejectError
 		if _, err := open(bad); !errors.As(err, &refused) {
@@ -283,7 +284,7 @@ func TestLandingSendsWhatIsShown(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m, err := transport.ParseParams(f.Header)
+		m, err := wire.ParseParams(f.Header)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -294,7 +295,7 @@ func TestLandingSendsWhatIsShown(t *testing.T) {
 		return m.Version, v
 	}
 	want := func(v int64) {
-		if err := transport.Send(c, transport.Want{Worker: 2, Version: v}, nil); err != nil {
+		if err := transport.Send(c, wire.Want{Worker: 2, Version: v}, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -323,7 +324,7 @@ func TestLandingSendsWhatIsShown(t *testing.T) {
 	// Bundles: that of the step that is due counts, once, and each is acknowledged.
 	bring := func(c transport.Conn, step int64) {
 		t.Helper()
-		b := transport.Bundle{Worker: 2, Step: step, Members: []transport.Share{{Worker: 2, Step: step, Samples: 5}}}
+		b := wire.Bundle{Worker: 2, Step: step, Members: []wire.Share{{Worker: 2, Step: step, Samples: 5}}}
 		if err := transport.Send(c, b, transport.Floats([]float32{float32(step), 0, 0})); err != nil {
 			t.Fatal(err)
 		}
@@ -335,13 +336,13 @@ func TestLandingSendsWhatIsShown(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if m, err := transport.ParseStored(f.Header); err != nil || m.Step != step || m.Worker != 2 {
+		if m, err := wire.ParseStored(f.Header); err != nil || m.Step != step || m.Worker != 2 {
 			t.Fatalf("%v %+v, %v; want word of step %d", f.Kind, m, err, step)
 		}
 	}
-	now := transport.Child{Worker: 2, Step: 1}
+	now := wire.Child{Worker: 2, Step: 1}
 	bring(c, 1) // before we have heard that it is due
-	d.expect([]transport.Child{now}, nil)
+	d.expect([]wire.Child{now}, nil)
 	stored(c, 1)
 	bring(c, 0)
 	stored(c, 0)
@@ -353,7 +354,7 @@ func TestLandingSendsWhatIsShown(t *testing.T) {
 	bring(stranger, 7)
 	bring(c, 1) // again, over the connection that it has
 	stored(c, 1)
-	if b := d.take(transport.Child{Worker: 2, Step: 0}); b != nil {
+	if b := d.take(wire.Child{Worker: 2, Step: 0}); b != nil {
 		t.Error("the bundle of step 0 was kept")
 	}
 	if b := d.take(now); b == nil || b.vec[0] != 1 || b.Samples() != 5 || d.has(now) {
@@ -377,11 +378,11 @@ func TestLandingSendsWhatIsShown(t *testing.T) {
 	d.expect(nil, nil)
 
 	// What is not a bundle of this child ends its connection.
-	for _, bad := range []transport.Bundle{
-		{Worker: 1, Step: 2, Members: []transport.Share{{Worker: 1, Step: 2, Samples: 5}}},
+	for _, bad := range []wire.Bundle{
+		{Worker: 1, Step: 2, Members: []wire.Share{{Worker: 1, Step: 2, Samples: 5}}},
 		{Worker: 2, Step: 2},
-		{Worker: 2, Step: 2, Members: []transport.Share{{Worker: 1, Step: 2, Samples: 5}}},
-		{Worker: 2, Step: 2, Members: []transport.Share{{Worker: 2, Step: 2, Samples: 0}}},
+		{Worker: 2, Step: 2, Members: []wire.Share{{Worker: 1, Step: 2, Samples: 5}}},
+		{Worker: 2, Step: 2, Members: []wire.Share{{Worker: 2, Step: 2, Samples: 0}}},
 	} {
 		c, err := open(hello)
 		if err != nil {
@@ -394,27 +395,27 @@ func TestLandingSendsWhatIsShown(t *testing.T) {
 		}
 		c.Close()
 	}
-	if d.has(transport.Child{Worker: 2, Step: 2}) {
+	if d.has(wire.Child{Worker: 2, Step: 2}) {
 		t.Error("a bad bundle was taken")
 	}
 
 	// One that says what its branch has not ends it, too, and its child is waited for no longer.
-	own, grandchild := transport.Share{Worker: 2, Step: 3, Samples: 5}, transport.Share{Worker: 4, Step: 9, Samples: 8}
-	below := []transport.Below{{Child: 2, Worker: 2, Step: 3, Samples: 5}, {Child: 2, Worker: 4, Step: 9, Samples: 8}, {Child: 3, Worker: 3, Step: 1, Samples: 5}}
-	third := transport.Child{Worker: 2, Step: 3}
-	for name, members := range map[string][]transport.Share{
+	own, grandchild := wire.Share{Worker: 2, Step: 3, Samples: 5}, wire.Share{Worker: 4, Step: 9, Samples: 8}
+	below := []wire.Below{{Child: 2, Worker: 2, Step: 3, Samples: 5}, {Child: 2, Worker: 4, Step: 9, Samples: 8}, {Child: 3, Worker: 3, Step: 1, Samples: 5}}
+	third := wire.Child{Worker: 2, Step: 3}
+	for name, members := range map[string][]wire.Share{
 		"more samples":            {{Worker: 2, Step: 3, Samples: 6}},
 		"another step of another": {own, {Worker: 4, Step: 8, Samples: 8}},
 		"whoever is not there":    {own, {Worker: 7, Step: 1, Samples: 8}},
 		"another child's":         {own, {Worker: 3, Step: 1, Samples: 5}},
 		"the same twice":          {own, grandchild, grandchild},
 	} {
-		d.expect([]transport.Child{third}, below)
+		d.expect([]wire.Child{third}, below)
 		c, err := open(hello)
 		if err != nil {
 			t.Fatal(err)
 		}
-		transport.Send(c, transport.Bundle{Worker: 2, Step: 3, Members: members}, transport.Floats([]float32{1, 2, 3}))
+		transport.Send(c, wire.Bundle{Worker: 2, Step: 3, Members: members}, transport.Floats([]float32{1, 2, 3}))
 		c.SetReadDeadline(time.Now().Add(10 * time.Second))
 		if _, err := c.Recv(); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("%s: %v, want the end of the connection", name, err)
@@ -424,12 +425,12 @@ func TestLandingSendsWhatIsShown(t *testing.T) {
 			t.Errorf("%s: the child is waited for, or its bundle is used", name)
 		}
 	}
-	d.expect([]transport.Child{third}, below)
+	d.expect([]wire.Child{third}, below)
 	if c, err = open(hello); err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if err := transport.Send(c, transport.Bundle{Worker: 2, Step: 3, Members: []transport.Share{own, grandchild}}, transport.Floats([]float32{1, 2, 3})); err != nil {
+	if err := transport.Send(c, wire.Bundle{Worker: 2, Step: 3, Members: []wire.Share{own, grandchild}}, transport.Floats([]float32{1, 2, 3})); err != nil {
 		t.Fatal(err)
 	}
 	stored(c, 3)
@@ -530,15 +531,15 @@ func strangers(addr string, n int) {
 		go func() {
 			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 			defer cancel()
-			hello := transport.Hello{Service: transport.ServiceTree, Role: transport.RoleWorker, Job: "star", Rank: 1 + i%2}
+			hello := wire.Hello{Service: wire.ServiceTree, Role: wire.RoleWorker, Job: "star", Rank: 1 + i%2}
 			c, _, _, err := transport.Open(ctx, transport.NewTCP(transport.Config{}), addr, hello, nil)
 			if err != nil {
 				return
 			}
 			defer c.Close()
-			bad := transport.Bundle{Worker: 1, Step: int64(1000 + i), Members: []transport.Share{{Worker: 1, Step: int64(1000 + i), Samples: 5}}}
+			bad := wire.Bundle{Worker: 1, Step: int64(1000 + i), Members: []wire.Share{{Worker: 1, Step: int64(1000 + i), Samples: 5}}}
 			transport.Send(c, bad, make([]byte, 31400))
-			transport.Send(c, transport.Pull{Worker: 1}, nil)
+			transport.Send(c, wire.Pull{Worker: 1}, nil)
 			<-ctx.Done()
 		}()
 	}

@@ -52,6 +52,7 @@ import (
 	"star/train/checkpoint"
 	"star/train/data"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // worker is one worker of a job. One goroutine runs it. Fields without a lock are that goroutine's;
@@ -145,7 +146,7 @@ type evaluation struct {
 
 // equal is how many samples an equal share of the job's round has. That is the coordinator's
 // --batch: a worker that was given none has its own default.
-func equal(job *job.Job, m transport.Welcome) int {
+func equal(job *job.Job, m wire.Welcome) int {
 	if m.Batch > 0 {
 		return m.Batch
 	}
@@ -174,7 +175,7 @@ func (w *worker) why(err error) error {
 	go func() {
 		for {
 			o, e := w.commands.next(limited)
-			if e == nil && o.Kind == transport.KindRelease && o.Release.Action == transport.Stop {
+			if e == nil && o.Kind == wire.KindRelease && o.Release.Action == wire.Stop {
 				said <- nil
 				return
 			}
@@ -237,7 +238,7 @@ func (w *worker) train(ctx context.Context) error {
 	w.average = func(eval int64, buffers []float32) error {
 		w.commands.begin(ctx, 0)
 		defer w.commands.end()
-		if err := session.Say(w.member, transport.Buffers{Worker: star.Worker(w.rank), Eval: eval}, transport.Floats(buffers)); err != nil {
+		if err := session.Say(w.member, wire.Buffers{Worker: star.Worker(w.rank), Eval: eval}, transport.Floats(buffers)); err != nil {
 			return err
 		}
 		return w.commands.average(eval, transport.Floats(buffers))
@@ -260,14 +261,14 @@ func (w *worker) train(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if o.Kind != transport.KindRelease {
+		if o.Kind != wire.KindRelease {
 			if err := w.obey(ctx, o, last); err != nil {
 				return err
 			}
 			continue
 		}
 		rel, released := o.Release, time.Now()
-		if rel.Action == transport.Stop {
+		if rel.Action == wire.Stop {
 			return nil
 		}
 		if w.link != nil {
@@ -286,12 +287,12 @@ func (w *worker) train(ctx context.Context) error {
 			return err
 		}
 		w.finishing(ctx, rel)
-		if rel.Action != transport.Continue {
+		if rel.Action != wire.Continue {
 			if err := w.evaluate(ctx, rel); err != nil {
 				return err
 			}
 		}
-		if rel.Action == transport.Finish || w.retired() != nil {
+		if rel.Action == wire.Finish || w.retired() != nil {
 			continue
 		}
 		w.keep(rel, last)
@@ -317,12 +318,12 @@ func (w *worker) outlives(why error) bool {
 // says something that only members of rings hear.
 func (w *worker) obey(ctx context.Context, o session.Order, last star.Record) error {
 	switch o.Kind {
-	case transport.KindBranch:
+	case wire.KindBranch:
 		w.tree.next = o.Branch
 		w.tree.next.Door = process.WithHost(o.Branch.Door, w.job.Coordinator)
-	case transport.KindRoute: // its release comes later
-		return w.redirect(ctx, []transport.Route{o.Route}, true)
-	case transport.KindDetach:
+	case wire.KindRoute: // its release comes later
+		return w.redirect(ctx, []wire.Route{o.Route}, true)
+	case wire.KindDetach:
 		if o.Detach.Worker == star.Worker(w.rank) {
 			return w.reroute(ctx, o.Detach, last.Samples, last.Basis)
 		}
@@ -362,7 +363,7 @@ func watchLink(link *ps.Link, lost context.CancelCauseFunc, over <-chan struct{}
 // rel.Delay is from the coordinator's pacer: pushes that would meet at a server's link go one after
 // the other. It is a wait of the next record and no part of the push, so that a worker that was
 // asked to wait does not look slow.
-func (w *worker) iterate(ctx context.Context, rel transport.Release, rec *star.Record) error {
+func (w *worker) iterate(ctx context.Context, rel wire.Release, rec *star.Record) error {
 	computed, err := w.compute(ctx, rel, rec)
 	if err != nil {
 		return err
@@ -395,7 +396,7 @@ const maxDelay = 10 * time.Second
 // Errors are those of the data and the model, *job.NaNError where the gradient is not finite
 // (unless --on-nan skip), and the cause of ctx. Batches of several pieces or steps are made by
 // pieces.
-func (w *worker) compute(ctx context.Context, rel transport.Release, rec *star.Record) (computed time.Time, err error) {
+func (w *worker) compute(ctx context.Context, rel wire.Release, rec *star.Record) (computed time.Time, err error) {
 	paused, err := w.limits.Pause(ctx)
 	if err != nil {
 		return computed, err
@@ -473,7 +474,7 @@ func (w *worker) arrive(rec *star.Record) error {
 	w.far(rec)
 	w.observe(rec)
 	w.step++
-	return session.Say(w.member, transport.Arrive{Record: *rec}, nil)
+	return session.Say(w.member, wire.Arrive{Record: *rec}, nil)
 }
 
 // check looks for what is not finite, and takes the norm on the way.
@@ -530,7 +531,7 @@ func (w *worker) compare(rec *star.Record) {
 // together are the whole whatever its size. The worker's own buffers are back in their place
 // afterwards: an evaluation changes nothing of the training. Sums are told, not means, because
 // parts have different sizes.
-func (w *worker) evaluate(ctx context.Context, rel transport.Release) error {
+func (w *worker) evaluate(ctx context.Context, rel wire.Release) error {
 	begun := time.Now()
 	own := w.model.Buffers()
 	if len(own) > 0 {
@@ -542,7 +543,7 @@ func (w *worker) evaluate(ctx context.Context, rel transport.Release) error {
 	}
 	n := int64(w.test.Len())
 	from, to := int(rel.From*n/10_000), int(rel.To*n/10_000)
-	out := transport.EvalResult{Worker: star.Worker(w.rank), Eval: rel.Eval, Version: rel.Version}
+	out := wire.EvalResult{Worker: star.Worker(w.rank), Eval: rel.Eval, Version: rel.Version}
 	for from < to {
 		k := min(to-from, max(w.job.Batch, 64))
 		w.indices = w.indices[:0]

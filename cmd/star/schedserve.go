@@ -35,6 +35,7 @@ import (
 	"star/sched/live"
 	"star/sched/service"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // schedDir is where star sched serve, submit, status and cancel meet, if nothing else is said.
@@ -176,8 +177,8 @@ func schedPeers(s *settings.Set, o *service.Options, p *service.Peers, jobs, eng
 		beyond = beyond || !settings.Loopback(at)
 	}
 	switch n := len(p.Members); {
-	case n < 3 || n > transport.MaxCouncil:
-		return s.Invalid("peers", fmt.Errorf("%d services: want 3 to %d, of which most must be there; one alone needs no --peers", n, transport.MaxCouncil))
+	case n < 3 || n > wire.MaxCouncil:
+		return s.Invalid("peers", fmt.Errorf("%d services: want 3 to %d, of which most must be there; one alone needs no --peers", n, wire.MaxCouncil))
 	case !s.IsSet("rank"):
 		return s.Invalid("rank", fmt.Errorf("which of the --peers is this one? want 0 to %d", n-1))
 	case p.Rank < 0 || p.Rank >= n:

@@ -18,17 +18,18 @@ import (
 	"star/internal/exitcode"
 	"star/internal/flightrecorder"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // Config is what one member must know.
 type Config struct {
 	Job     string
 	Rank    int      // of this member
-	Members []string // addresses, by rank; 3 to transport.MaxCouncil
+	Members []string // addresses, by rank; 3 to wire.MaxCouncil
 	Network transport.Network
 
 	// Hello is how this member says who it is; Token, Version and Host are used.
-	Hello transport.Hello
+	Hello wire.Hello
 
 	Dir   string // where this member keeps what it has agreed to, so that it is the same one when it is started again; empty: in memory. No other process may use it
 	Words Words  // what messages call things
@@ -173,8 +174,8 @@ type input struct {
 
 // New makes a member.
 func New(cfg Config) (*Member, error) {
-	if n := len(cfg.Members); n < 3 || n > transport.MaxCouncil || cfg.Rank < 0 || cfg.Rank >= n {
-		return nil, fmt.Errorf("election: member %d of %d: want 3 to %d members, and a rank below that", cfg.Rank, n, transport.MaxCouncil)
+	if n := len(cfg.Members); n < 3 || n > wire.MaxCouncil || cfg.Rank < 0 || cfg.Rank >= n {
+		return nil, fmt.Errorf("election: member %d of %d: want 3 to %d members, and a rank below that", cfg.Rank, n, wire.MaxCouncil)
 	}
 	if cfg.JoinTimeout == 0 {
 		cfg.JoinTimeout = 2 * time.Minute
@@ -242,17 +243,17 @@ func (c *Member) Await(ctx context.Context) (*Leadership, error) {
 }
 
 // Accept serves the connection of another member until it ends. payload is its Hello's.
-func (c *Member) Accept(ctx context.Context, conn transport.Conn, h transport.Hello, payload []byte) error {
+func (c *Member) Accept(ctx context.Context, conn transport.Conn, h wire.Hello, payload []byte) error {
 	defer conn.Close()
 	refuse := func(exit int, err error) error {
 		c.log.Warn("refused a coordinator candidate", "peer", conn.Peer(), "reason", err)
-		transport.Refuse(conn, transport.Reject{Exit: exit, Reason: err.Error()})
+		transport.Refuse(conn, wire.Reject{Exit: exit, Reason: err.Error()})
 		return err
 	}
 	switch {
 	case h.Job != c.cfg.Job:
 		return refuse(exitcode.Disagree, fmt.Errorf("this is %s %q, not %q (%s)", c.cfg.Words.Job, c.cfg.Job, h.Job, c.cfg.Words.Named))
-	case h.Role != transport.RoleServer || h.Rank < 0 || h.Rank >= len(c.cfg.Members) || h.Rank == c.cfg.Rank:
+	case h.Role != wire.RoleServer || h.Rank < 0 || h.Rank >= len(c.cfg.Members) || h.Rank == c.cfg.Rank:
 		return refuse(exitcode.Disagree, fmt.Errorf("%s %d is not one of the %d that may %s, or takes my place, %d (%s, --rank)",
 			h.Role, h.Rank, len(c.cfg.Members), c.cfg.Words.Does, c.cfg.Rank, c.cfg.Words.Members))
 	}
@@ -263,7 +264,7 @@ func (c *Member) Accept(ctx context.Context, conn transport.Conn, h transport.He
 	says := c.greet(h.Rank, who)
 	conn.SetPeer(fmt.Sprintf("coordinator %d (%s)", h.Rank, conn.RemoteAddr()))
 	conn.SetWriteDeadline(time.Now().Add(sendTime))
-	if err := transport.Send(conn, transport.Welcome{Rank: h.Rank}, append(c.own[:], byte(says))); err != nil {
+	if err := transport.Send(conn, wire.Welcome{Rank: h.Rank}, append(c.own[:], byte(says))); err != nil {
 		return err
 	}
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
@@ -274,10 +275,10 @@ func (c *Member) Accept(ctx context.Context, conn transport.Conn, h transport.He
 		if err != nil {
 			return err
 		}
-		if f.Kind != transport.KindBallot {
+		if f.Kind != wire.KindBallot {
 			return fmt.Errorf("unexpected %v", f.Kind)
 		}
-		b, err := transport.ParseBallot(f.Header)
+		b, err := wire.ParseBallot(f.Header)
 		if err != nil {
 			return err
 		}
@@ -484,7 +485,7 @@ func (c *Member) part(out []chan raftpb.Message) bool {
 // speak sends messages to one member, over a connection that is made anew when it ends. Only a refusal is an error.
 func (c *Member) speak(ctx context.Context, to int, queue <-chan raftpb.Message) error {
 	h := c.cfg.Hello
-	h.Service, h.Role, h.Job, h.Rank, h.Addr = transport.ServiceElection, transport.RoleServer, c.cfg.Job, c.cfg.Rank, c.cfg.Members[c.cfg.Rank]
+	h.Service, h.Role, h.Job, h.Rank, h.Addr = wire.ServiceElection, wire.RoleServer, c.cfg.Job, c.cfg.Rank, c.cfg.Members[c.cfg.Rank]
 	for ctx.Err() == nil {
 		limited, cancel := context.WithTimeout(ctx, dialTime)
 		mine, turned := c.greeting()
@@ -545,7 +546,7 @@ func (c *Member) send(ctx context.Context, conn transport.Conn, to int, turned <
 				}
 			}
 			conn.SetWriteDeadline(time.Now().Add(sendTime))
-			if err := transport.Send(conn, transport.Ballot{From: c.cfg.Rank, To: to}, text); err != nil {
+			if err := transport.Send(conn, wire.Ballot{From: c.cfg.Rank, To: to}, text); err != nil {
 				return err
 			}
 		case err := <-over:

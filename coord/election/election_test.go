@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"star/transport"
+	"star/transport/wire"
 )
 
 // bench is members on a network in memory.
@@ -62,7 +63,7 @@ func (b *bench) start(rank int, l transport.Listener) {
 	ctx, stop := context.WithCancel(context.Background())
 	b.members[rank], b.stops[rank] = c, stop
 	b.wg.Go(func() {
-		transport.Serve(ctx, l, transport.Config{}, func(conn transport.Conn, h transport.Hello, text []byte) { c.Accept(ctx, conn, h, text) })
+		transport.Serve(ctx, l, transport.Config{}, func(conn transport.Conn, h wire.Hello, text []byte) { c.Accept(ctx, conn, h, text) })
 	})
 	b.wg.Go(func() { b.ends[rank] <- c.Run(ctx) })
 }

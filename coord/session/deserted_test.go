@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"star/transport"
+	"star/transport/wire"
 )
 
 // A member that had a part in a job learns within seconds that no process listens at the coordinators' addresses any more. One that comes for the first
@@ -36,7 +37,7 @@ func TestDeserted(t *testing.T) {
 					defer l.Close()
 				}
 				begun := time.Now()
-				_, err := Join(t.Context(), MemberConfig{Network: n, Addr: c.addrs[0], Addrs: c.addrs, Rejoins: c.rejoins, Hello: transport.Hello{Role: transport.RoleWorker}})
+				_, err := Join(t.Context(), MemberConfig{Network: n, Addr: c.addrs[0], Addrs: c.addrs, Rejoins: c.rejoins, Hello: wire.Hello{Role: wire.RoleWorker}})
 				took := time.Since(begun) // virtual
 				if !errors.As(err, c.want) || took > c.within {
 					t.Errorf("%v after %v, want %T within %v", err, took, c.want, c.within)
@@ -67,10 +68,10 @@ func TestDesertedForASecond(t *testing.T) {
 			if _, err := c.Recv(); err != nil {
 				t.Error(err)
 			}
-			transport.Send(c, transport.Welcome{Rank: 1, Workers: 2}, nil)
+			transport.Send(c, wire.Welcome{Rank: 1, Workers: 2}, nil)
 			c.Recv() // until the member leaves
 		}()
-		m, err := Join(t.Context(), MemberConfig{Network: n, Addr: "a", Addrs: []string{"a", "b"}, Rejoins: true, Hello: transport.Hello{Role: transport.RoleWorker, Rank: 1}})
+		m, err := Join(t.Context(), MemberConfig{Network: n, Addr: "a", Addrs: []string{"a", "b"}, Rejoins: true, Hello: wire.Hello{Role: wire.RoleWorker, Rank: 1}})
 		if err != nil {
 			t.Fatal(err)
 		}

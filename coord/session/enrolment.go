@@ -3,7 +3,7 @@ package session
 import (
 	"encoding/json"
 
-	"star/transport"
+	"star/transport/wire"
 )
 
 // Enrolment is the payload of a worker's Hello: what it is going to train. All workers of a job
@@ -69,8 +69,8 @@ type Told struct {
 
 // Stand is what a worker of a ring that has lost its coordinator tells the next one.
 type Stand struct {
-	Version  int64             `json:"version"` // of its parameters; -1: it has none
-	Step     int64             `json:"step"`
-	Metadata []byte            `json:"memo,omitempty"` // of its last release
-	Told     []transport.Tally `json:"told,omitempty"` // of its last versions
+	Version  int64        `json:"version"` // of its parameters; -1: it has none
+	Step     int64        `json:"step"`
+	Metadata []byte       `json:"memo,omitempty"` // of its last release
+	Told     []wire.Tally `json:"told,omitempty"` // of its last versions
 }

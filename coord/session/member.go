@@ -6,7 +6,7 @@
 //	m, err := Join(ctx, MemberConfig{…})   // Hello ──► Welcome
 //	m.Beat()                               // Ping ──► Pong, until Close
 //	order, err := m.Order()                // a worker; a server uses Assignment, then Hosted
-//	err = Say(m, transport.Arrive{…}, nil)
+//	err = Say(m, wire.Arrive{…}, nil)
 //	m.Leave(0, "finished")
 //	m.Close()
 //
@@ -33,6 +33,7 @@ import (
 	"star/internal/exitcode"
 	"star/internal/flightrecorder"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // Unreachable is how long a host may be without an answer, for both sides. A lost packet is sent again after 0.2,
@@ -44,7 +45,7 @@ const Unreachable = 7 * time.Second
 type MemberConfig struct {
 	Network transport.Network
 	Addr    string // of the coordinator
-	Hello   transport.Hello
+	Hello   wire.Hello
 
 	// Addrs are the addresses of all processes that may coordinate, where there are several: they are tried
 	// in turn, and Addr is ignored.
@@ -76,7 +77,7 @@ type MemberConfig struct {
 // Member is one process's connection to the coordinator. Next may run beside the
 // other methods; those are safe from several goroutines.
 type Member struct {
-	Welcome transport.Welcome
+	Welcome wire.Welcome
 	Buffers []byte   // workers of a job that resumes: Model.Buffers to begin with, float32; else empty
 	Layout  []Tensor // servers, after Assignment: what the parameters are made of
 
@@ -291,7 +292,7 @@ func (m *Member) Beat() {
 					m.Conn.SetReadDeadline(time.Unix(1, 0))
 					return
 				}
-				if Say(m, transport.Ping{Sent: time.Now().UnixNano()}, nil) != nil {
+				if Say(m, wire.Ping{Sent: time.Now().UnixNano()}, nil) != nil {
 					// Next may still find out why.
 					m.Conn.SetReadDeadline(time.Now().Add(m.cfg.DeadAfter))
 					return
@@ -308,7 +309,7 @@ func (m *Member) Elapsed() time.Duration { return m.Welcome.Elapsed + time.Since
 // Say sends one message to the coordinator. It takes SendTimeout at most. The error is a
 // *LostError: the coordinator is not reached any more. It may be called from several goroutines.
 // payload is not used after it has returned.
-func Say[M transport.Message](m *Member, msg M, payload []byte) error {
+func Say[M wire.Message](m *Member, msg M, payload []byte) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.Conn.SetWriteDeadline(time.Now().Add(m.cfg.SendTimeout))
@@ -321,22 +322,22 @@ func Say[M transport.Message](m *Member, msg M, payload []byte) error {
 // Next waits for the coordinator's next Release. A Reject ends the membership: it is returned as
 // *transport.RejectError. Other errors: a *LostError, and a frame that is no Release: a member that
 // may be told other things uses Order. One goroutine calls it.
-func (m *Member) Next() (transport.Release, error) {
+func (m *Member) Next() (wire.Release, error) {
 	f, err := m.recv()
 	if err != nil {
-		return transport.Release{}, err
+		return wire.Release{}, err
 	}
-	if f.Kind != transport.KindRelease {
-		return transport.Release{}, fmt.Errorf("unexpected frame %v from the coordinator, waiting for a release", f.Kind)
+	if f.Kind != wire.KindRelease {
+		return wire.Release{}, fmt.Errorf("unexpected frame %v from the coordinator, waiting for a release", f.Kind)
 	}
-	return transport.ParseRelease(f.Header)
+	return wire.ParseRelease(f.Header)
 }
 
 // Assignment waits for the Assign of a server; 0: without a time-out. Errors: a *LostError where nothing comes within the
 // time-out or the connection ends, a *transport.RejectError, and the cause of ctx. Layout and
 // Optimizer of the Member are set when it returns without an error. Nothing else reads the
 // connection meanwhile.
-func (m *Member) Assignment(ctx context.Context, timeout time.Duration) (transport.Assign, error) {
+func (m *Member) Assignment(ctx context.Context, timeout time.Duration) (wire.Assign, error) {
 	defer context.AfterFunc(ctx, func() { m.Conn.Close() })()
 	site := flightrecorder.Open(fmt.Sprintf("%s %d", m.cfg.Hello.Role, m.cfg.Hello.Rank), "the assignment of shards", "", "")
 	defer site.Close()
@@ -348,19 +349,19 @@ func (m *Member) Assignment(ctx context.Context, timeout time.Duration) (transpo
 	f, err := m.Conn.Recv()
 	switch {
 	case ctx.Err() != nil:
-		return transport.Assign{}, context.Cause(ctx)
+		return wire.Assign{}, context.Cause(ctx)
 	case err != nil:
-		return transport.Assign{}, &LostError{m.cfg.Addr, fmt.Errorf("waiting for the assignment of shards: %w", err)}
-	case f.Kind == transport.KindReject:
-		r, err := transport.ParseReject(f.Header)
+		return wire.Assign{}, &LostError{m.cfg.Addr, fmt.Errorf("waiting for the assignment of shards: %w", err)}
+	case f.Kind == wire.KindReject:
+		r, err := wire.ParseReject(f.Header)
 		if err != nil {
-			return transport.Assign{}, err
+			return wire.Assign{}, err
 		}
-		return transport.Assign{}, &transport.RejectError{Peer: m.Conn.Peer(), Exit: r.Exit, Reason: r.Reason, Ends: true}
-	case f.Kind != transport.KindAssign:
-		return transport.Assign{}, fmt.Errorf("unexpected frame %v from the coordinator, waiting for the assignment of shards", f.Kind)
+		return wire.Assign{}, &transport.RejectError{Peer: m.Conn.Peer(), Exit: r.Exit, Reason: r.Reason, Ends: true}
+	case f.Kind != wire.KindAssign:
+		return wire.Assign{}, fmt.Errorf("unexpected frame %v from the coordinator, waiting for the assignment of shards", f.Kind)
 	}
-	a, err := transport.ParseAssign(f.Header)
+	a, err := wire.ParseAssign(f.Header)
 	if err != nil {
 		return a, err
 	}
@@ -402,7 +403,7 @@ func (h hosted) Recv() (transport.Frame, error) {
 }
 
 // WriteFrame is that of the connection, with the errors of Hosted.
-func (h hosted) WriteFrame(k transport.Kind, header, payload []byte, sum uint32) error {
+func (h hosted) WriteFrame(k wire.Kind, header, payload []byte, sum uint32) error {
 	h.m.mu.Lock()
 	defer h.m.mu.Unlock()
 	if err := h.Conn.WriteFrame(k, header, payload, sum); err != nil {
@@ -416,14 +417,14 @@ func (h hosted) WriteFrame(k transport.Kind, header, payload []byte, sum uint32)
 // workers that evaluate. After an error buffers may be half of one and half of the other.
 func (m *Member) Average(eval int64, buffers []float32) error {
 	w := star.Worker(m.Welcome.Rank)
-	if err := Say(m, transport.Buffers{Worker: w, Eval: eval}, transport.Floats(buffers)); err != nil {
+	if err := Say(m, wire.Buffers{Worker: w, Eval: eval}, transport.Floats(buffers)); err != nil {
 		return err
 	}
 	f, err := m.recv()
 	if err != nil {
 		return err
 	}
-	if f.Kind != transport.KindBuffers || f.Size != int64(4*len(buffers)) {
+	if f.Kind != wire.KindBuffers || f.Size != int64(4*len(buffers)) {
 		return fmt.Errorf("unexpected frame %v of %d bytes from the coordinator, waiting for %d bytes of averaged buffers", f.Kind, f.Size, 4*len(buffers))
 	}
 	return m.Conn.ReadPayload(transport.Floats(buffers))
@@ -445,12 +446,12 @@ func (m *Member) recv() (transport.Frame, error) {
 		}
 		m.silence.Store(0)
 		switch f.Kind {
-		case transport.KindPong:
+		case wire.KindPong:
 			if err := m.Conn.Discard(); err != nil {
 				return f, &LostError{m.cfg.Addr, err}
 			}
-		case transport.KindReject:
-			r, err := transport.ParseReject(f.Header)
+		case wire.KindReject:
+			r, err := wire.ParseReject(f.Header)
 			if err != nil {
 				return f, err
 			}
@@ -465,7 +466,7 @@ func (m *Member) recv() (transport.Frame, error) {
 // Say. The coordinator lets it go at once, or, of one that a signal has told to end (above 128),
 // when the job can do without it; until then it works on.
 func (m *Member) Leave(exit int, reason string) error {
-	return Say(m, transport.Leave{Worker: star.Worker(m.Welcome.Rank), Exit: exit, Reason: reason}, nil)
+	return Say(m, wire.Leave{Worker: star.Worker(m.Welcome.Rank), Exit: exit, Reason: reason}, nil)
 }
 
 // Close ends the connection and waits for the heartbeat to end. It may be called twice. The error is that

@@ -8,6 +8,7 @@ import (
 
 	"star"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // A server's shards report to the coordinator while a signal has the process say that it leaves: each
@@ -36,7 +37,7 @@ func TestLeaveWhileShardsReport(t *testing.T) {
 	writers.Go(func() {
 		shards := m.Hosted()
 		for i := range reports {
-			if err := transport.Send(shards, transport.Stored{Shard: i % 4, Worker: star.Worker(i % 8), Step: int64(i), Sum2: 1}, nil); err != nil {
+			if err := transport.Send(shards, wire.Stored{Shard: i % 4, Worker: star.Worker(i % 8), Step: int64(i), Sum2: 1}, nil); err != nil {
 				t.Errorf("report %d: %v", i, err)
 				return
 			}
@@ -58,13 +59,13 @@ func TestLeaveWhileShardsReport(t *testing.T) {
 			t.Fatalf("after report %d: %v", step, err)
 		}
 		switch f.Kind {
-		case transport.KindStored:
-			if s, err := transport.ParseStored(f.Header); err != nil || s.Step != step {
+		case wire.KindStored:
+			if s, err := wire.ParseStored(f.Header); err != nil || s.Step != step {
 				t.Fatalf("got %+v, %v, want step %d", s, err, step)
 			}
 			step++
-		case transport.KindLeave:
-			if l, err := transport.ParseLeave(f.Header); err != nil || l.Exit != 143 {
+		case wire.KindLeave:
+			if l, err := wire.ParseLeave(f.Header); err != nil || l.Exit != 143 {
 				t.Fatalf("got %+v, %v", l, err)
 			}
 		default:

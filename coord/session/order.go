@@ -6,6 +6,7 @@ import (
 
 	"star/internal/flightrecorder"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // Order is something that the coordinator tells a worker.
@@ -27,18 +28,18 @@ import (
 // Orders are done in the order in which they come, but those that only end a wait: cancel, close,
 // view, and a ring that is formed at once.
 type Order struct {
-	Kind    transport.Kind // release, ring, save, buffers, branch, detach, route, cancel or close
-	Release transport.Release
-	Ring    transport.Ring
-	Save    transport.Save
-	Buffers transport.Buffers
+	Kind    wire.Kind // release, ring, save, buffers, branch, detach, route, cancel or close
+	Release wire.Release
+	Ring    wire.Ring
+	Save    wire.Save
+	Buffers wire.Buffers
 	Payload []byte // of buffers: float32; of release: Stand.Metadata
-	Branch  transport.Branch
-	Detach  transport.Detach
-	Route   transport.Route
-	Cancel  transport.Cancel
-	Close   transport.Close
-	View    transport.View
+	Branch  wire.Branch
+	Detach  wire.Detach
+	Route   wire.Route
+	Cancel  wire.Cancel
+	Close   wire.Close
+	View    wire.View
 }
 
 // Order waits for the coordinator's next order. A Reject ends the membership: it is
@@ -54,30 +55,30 @@ func (m *Member) Order() (Order, error) {
 	}
 	o := Order{Kind: f.Kind}
 	switch f.Kind {
-	case transport.KindRelease:
-		if o.Release, err = transport.ParseRelease(f.Header); err == nil && f.Size > 0 {
+	case wire.KindRelease:
+		if o.Release, err = wire.ParseRelease(f.Header); err == nil && f.Size > 0 {
 			o.Payload, err = transport.ReadAll(m.Conn, f)
 		}
-	case transport.KindRing:
-		o.Ring, err = transport.ParseRing(f.Header)
-	case transport.KindSave:
-		o.Save, err = transport.ParseSave(f.Header)
-	case transport.KindBuffers:
-		if o.Buffers, err = transport.ParseBuffers(f.Header); err == nil {
+	case wire.KindRing:
+		o.Ring, err = wire.ParseRing(f.Header)
+	case wire.KindSave:
+		o.Save, err = wire.ParseSave(f.Header)
+	case wire.KindBuffers:
+		if o.Buffers, err = wire.ParseBuffers(f.Header); err == nil {
 			o.Payload, err = transport.ReadAll(m.Conn, f)
 		}
-	case transport.KindBranch:
-		o.Branch, err = transport.ParseBranch(f.Header)
-	case transport.KindDetach:
-		o.Detach, err = transport.ParseDetach(f.Header)
-	case transport.KindRoute:
-		o.Route, err = transport.ParseRoute(f.Header)
-	case transport.KindCancel:
-		o.Cancel, err = transport.ParseCancel(f.Header)
-	case transport.KindClose:
-		o.Close, err = transport.ParseClose(f.Header)
-	case transport.KindView:
-		o.View, err = transport.ParseView(f.Header)
+	case wire.KindBranch:
+		o.Branch, err = wire.ParseBranch(f.Header)
+	case wire.KindDetach:
+		o.Detach, err = wire.ParseDetach(f.Header)
+	case wire.KindRoute:
+		o.Route, err = wire.ParseRoute(f.Header)
+	case wire.KindCancel:
+		o.Cancel, err = wire.ParseCancel(f.Header)
+	case wire.KindClose:
+		o.Close, err = wire.ParseClose(f.Header)
+	case wire.KindView:
+		o.View, err = wire.ParseView(f.Header)
 	default:
 		err = fmt.Errorf("unexpected frame %v from the coordinator", f.Kind)
 	}
@@ -88,8 +89,8 @@ func (m *Member) Order() (Order, error) {
 // the Welcome of a worker. Call it before Order. It waits for SendTimeout at most. Errors are those of
 // Order, and another message than a View. Holders have the addresses that the
 // coordinator knows, the primary first.
-func Views(m *Member, shards int) ([]transport.View, error) {
-	vs := make([]transport.View, shards)
+func Views(m *Member, shards int) ([]wire.View, error) {
+	vs := make([]wire.View, shards)
 	site := flightrecorder.Open(fmt.Sprintf("worker %d", m.Welcome.Rank), "who holds the copies of shards", "", "")
 	defer site.Close()
 	site.Begin(-1, m.cfg.SendTimeout)
@@ -100,7 +101,7 @@ func Views(m *Member, shards int) ([]transport.View, error) {
 		switch {
 		case err != nil:
 			return nil, err
-		case o.Kind != transport.KindView || o.View.Shard >= shards || len(o.View.Holders) == 0:
+		case o.Kind != wire.KindView || o.View.Shard >= shards || len(o.View.Holders) == 0:
 			return nil, fmt.Errorf("unexpected %v from the coordinator", o.Kind)
 		}
 		if vs[o.View.Shard].Term == 0 {

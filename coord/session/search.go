@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"star/transport"
+	"star/transport/wire"
 )
 
 // search looks for the coordinator among several processes. A nil search has one address only.
@@ -35,11 +36,11 @@ func newSearch(cfg *MemberConfig) *search {
 
 // open says Hello at the present address. The bytes are the payload of the Welcome. Errors are
 // those of transport.Open and of Reached; *transport.ElsewhereError says where the coordinator is.
-func (s *search) open(ctx context.Context, cfg *MemberConfig, payload []byte) (transport.Conn, transport.Welcome, []byte, error) {
+func (s *search) open(ctx context.Context, cfg *MemberConfig, payload []byte) (transport.Conn, wire.Welcome, []byte, error) {
 	if cfg.Reached != nil {
 		var err error
 		if cfg.Hello.Addr, err = cfg.Reached(ctx); err != nil {
-			return nil, transport.Welcome{}, nil, err
+			return nil, wire.Welcome{}, nil, err
 		}
 	}
 	if s == nil {

@@ -10,7 +10,7 @@ import (
 	"star/job"
 	"star/train/checkpoint"
 	"star/train/optim"
-	"star/transport"
+	"star/transport/wire"
 )
 
 // Names of what a job writes into its folder (--out).
@@ -62,7 +62,7 @@ func Copied(st optim.State) optim.State {
 
 // WriteShard writes a range of the parameters, with the optimiser's state, and
 // describes the file for the manifest.
-func WriteShard(dir string, i transport.ShardInfo, version int64, params []float32, st optim.State) ([]byte, error) {
+func WriteShard(dir string, i wire.ShardInfo, version int64, params []float32, st optim.State) ([]byte, error) {
 	sh := checkpoint.Shard{From: i.From, To: i.To, Version: version, Optimizer: st.Name, Steps: st.Steps, Params: params}
 	for _, slot := range st.Slots {
 		sh.Slots = append(sh.Slots, checkpoint.Slot(slot))
@@ -76,7 +76,7 @@ func WriteShard(dir string, i transport.ShardInfo, version int64, params []float
 
 // Restore reads a range of a checkpoint: the state for set, the parameters into the
 // vector that it returns.
-func Restore(c *checkpoint.Checkpoint, i transport.ShardInfo, set func(optim.State) error) ([]float32, error) {
+func Restore(c *checkpoint.Checkpoint, i wire.ShardInfo, set func(optim.State) error) ([]float32, error) {
 	sh, err := c.Shard(i.From, i.To)
 	if err != nil {
 		return nil, err

@@ -17,6 +17,7 @@ import (
 	"star/job"
 	"star/train"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // Network is how this process speaks, by the settings.
@@ -56,7 +57,7 @@ func Threads(n int) {
 
 // ShardAddrs puts the coordinator's host before addresses that have none: those of
 // shards in the coordinator's own process, when it listens on every interface.
-func ShardAddrs(shards []transport.ShardInfo, coordinator string) []transport.ShardInfo {
+func ShardAddrs(shards []wire.ShardInfo, coordinator string) []wire.ShardInfo {
 	out := slices.Clone(shards)
 	for i := range out {
 		out[i].Addr = WithHost(out[i].Addr, coordinator)

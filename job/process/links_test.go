@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"star/transport"
+	"star/transport/wire"
 )
 
 // Bytes count as long as they were moved by a connection that was added, and once: also of those that are forgotten.
@@ -33,7 +34,7 @@ func TestLinks(t *testing.T) {
 		}
 		far := <-accepted
 		if i%100 == 0 {
-			go transport.Send(c, transport.Ping{Seq: int64(i)}, nil)
+			go transport.Send(c, wire.Ping{Seq: int64(i)}, nil)
 			if _, err := far.Recv(); err != nil {
 				t.Fatal(err)
 			}

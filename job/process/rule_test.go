@@ -6,7 +6,7 @@ import (
 	"star/internal/settings"
 	"star/job"
 	"star/modes/baseline"
-	"star/transport"
+	"star/transport/wire"
 )
 
 // What somebody gave is what is trained with, also a zero; and what the settings allow the wire can say.
@@ -22,7 +22,7 @@ func TestZeroIsARate(t *testing.T) {
 			t.Errorf("outer %+v: %v, %v", o, rate.At(0), err)
 		}
 	}
-	if settings.MaxMembers != transport.MaxWorkers {
-		t.Errorf("settings allow %d workers, the wire %d", settings.MaxMembers, transport.MaxWorkers)
+	if settings.MaxMembers != wire.MaxWorkers {
+		t.Errorf("settings allow %d workers, the wire %d", settings.MaxMembers, wire.MaxWorkers)
 	}
 }

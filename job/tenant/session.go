@@ -25,6 +25,7 @@ import (
 	"star/job/process"
 	"star/modes"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // Session is this process's side of the cluster that its job is in (--cluster).
@@ -35,7 +36,7 @@ type Session struct {
 	traffic func() (sent, received int64) // of this process; nil: not known
 	client  *cluster.Client
 	limits  *actuate.Governor
-	enlist  transport.Enlist
+	enlist  wire.Enlist
 
 	mu          sync.Mutex
 	coordinator *coord.Coordinator // of this process; nil: it has none
@@ -47,7 +48,7 @@ type Session struct {
 	ring    ringUse
 	before  progress
 	since   progress // of what was learned last
-	leases  []transport.Lease
+	leases  []wire.Lease
 	looked  time.Time // at them
 	stopped context.CancelFunc
 	ended   chan struct{}
@@ -68,7 +69,7 @@ type progress struct {
 type SessionConfig struct {
 	Job         *job.Job
 	Network     transport.Network
-	Role        string // transport.RoleWorker or RoleServer
+	Role        string // wire.RoleWorker or RoleServer
 	Rank        int
 	Model       string // that the job trains, in words
 	Fixed       bool   // its mode stays
@@ -93,9 +94,9 @@ func Enter(c SessionConfig) (*Session, error) {
 		on = process.Hostname()
 	}
 	t := &Session{job: j, log: log, traffic: c.Traffic, limits: limits, coordinator: c.Coordinator, sampler: host.Start(host.Config{}), ended: make(chan struct{})}
-	t.enlist = transport.Enlist{
+	t.enlist = wire.Enlist{
 		Job: j.Name, Rank: c.Rank, Host: on, Model: c.Model, Workers: j.Workers, Servers: j.Servers, Actuator: j.Actuator,
-		Fixed: c.Fixed, Capacity: transport.Amounts{CPU: float64(runtime.NumCPU())},
+		Fixed: c.Fixed, Capacity: wire.Amounts{CPU: float64(runtime.NumCPU())},
 	}
 	if j.Arch == job.AllReduce { // workers exchange gradients among themselves
 		t.enlist.Servers = 0
@@ -109,7 +110,7 @@ func Enter(c SessionConfig) (*Session, error) {
 	}
 	if p, ok := resource.PublishedModel(j.ModelPrior); ok {
 		c := p.Costs(resource.PublishedCores)
-		t.enlist.Freed = transport.Amounts{CPU: c.Freed.CPU, In: c.Freed.NetIn, Out: c.Freed.NetOut}
+		t.enlist.Freed = wire.Amounts{CPU: c.Freed.CPU, In: c.Freed.NetIn, Out: c.Freed.NetOut}
 		t.enlist.CostCPU, t.enlist.CostNet = c.Sensitivity.CPU, c.Sensitivity.Net
 	}
 	t.client = cluster.NewClient(cluster.ClientConfig{
@@ -147,7 +148,7 @@ func (t *Session) Leave() {
 }
 
 // who is what the client says of this process.
-func (t *Session) who() transport.Enlist {
+func (t *Session) who() wire.Enlist {
 	e := t.enlist
 	if tel := t.sampler.Latest(); tel != nil {
 		if q, ok := tel.Get(star.Quota); ok && q > 0 {
@@ -161,12 +162,12 @@ func (t *Session) who() transport.Enlist {
 }
 
 // use is what the client says of what this process uses.
-func (t *Session) use() transport.Usage {
+func (t *Session) use() wire.Usage {
 	now := progress{at: time.Now(), cpu: process.CPUTime()}
 	if t.traffic != nil {
 		now.sent, now.got = t.traffic()
 	}
-	var u transport.Usage
+	var u wire.Usage
 	if t.coordinator != nil {
 		var s coord.Status
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second/2)
@@ -195,7 +196,7 @@ func (t *Session) use() transport.Usage {
 		}
 	}
 	if d := now.at.Sub(t.before.at).Seconds(); !t.before.at.IsZero() && d > 0 {
-		u.Own = transport.Amounts{CPU: (now.cpu - t.before.cpu).Seconds() / d, In: max(float64(now.got-t.before.got)/d, 0), Out: max(float64(now.sent-t.before.sent)/d, 0)}
+		u.Own = wire.Amounts{CPU: (now.cpu - t.before.cpu).Seconds() / d, In: max(float64(now.got-t.before.got)/d, 0), Out: max(float64(now.sent-t.before.sent)/d, 0)}
 	}
 	t.before = now
 	t.learn(now)
@@ -208,7 +209,7 @@ func (t *Session) use() transport.Usage {
 			v, _ := tel.Get(m)
 			return max(v*scale, 0)
 		}
-		u.Host = transport.Amounts{
+		u.Host = wire.Amounts{
 			CPU: process.Crowding(get(star.HostCPU, 1), float64(runtime.NumCPU()), t.who().Capacity.CPU),
 			In:  get(star.HostNetIn, 1), Out: get(star.HostNetOut, 1),
 		}
@@ -221,14 +222,14 @@ const lookEvery = 2 * time.Second
 
 // leasesIn are the leases of a folder as the service is told of them: those to be undone first. A folder that
 // cannot be read, or is not to be trusted, is one in itself.
-func leasesIn(s *actuate.Store) (ls []transport.Lease) {
+func leasesIn(s *actuate.Store) (ls []wire.Lease) {
 	es, err := s.List()
 	if err != nil {
-		return []transport.Lease{{Name: s.Dir(), State: string(actuate.Corrupt), Why: err.Error()}}
+		return []wire.Lease{{Name: s.Dir(), State: string(actuate.Corrupt), Why: err.Error()}}
 	}
 	slices.SortStableFunc(es, func(a, b actuate.Entry) int { return urgency(a.State) - urgency(b.State) })
-	for _, e := range es[:min(len(es), transport.MaxLeases)] {
-		l := transport.Lease{Name: e.Name, State: string(e.State), Why: e.Why}
+	for _, e := range es[:min(len(es), wire.MaxLeases)] {
+		l := wire.Lease{Name: e.Name, State: string(e.State), Why: e.Why}
 		if e.State != actuate.Corrupt {
 			l.What, l.Who = e.What(), e.Owner.Who
 		}
@@ -306,7 +307,7 @@ func (t *Session) Ask(p modes.Plan, answer func(ok bool, why string)) {
 func (t *Session) Yield() { t.client.Yield() }
 
 // cost is what a plan uses beyond SSGD, of all servers together, and what SSGD loses.
-func (t *Session) cost(p modes.Plan) (extra transport.Amounts, lag time.Duration, err error) {
+func (t *Session) cost(p modes.Plan) (extra wire.Amounts, lag time.Duration, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	times := t.status.Times()
@@ -328,7 +329,7 @@ func (t *Session) cost(p modes.Plan) (extra transport.Amounts, lag time.Duration
 	}
 	if f.Ring {
 		u := t.ringExtra(mode, ssgd)
-		return transport.Amounts{CPU: u.CPU, In: u.NetIn, Out: u.NetOut}, resource.Loss(times), nil
+		return wire.Amounts{CPU: u.CPU, In: u.NetIn, Out: u.NetOut}, resource.Loss(times), nil
 	}
 	d, Links := t.prior(), t.prior()
 	if t.learner != nil {
@@ -346,7 +347,7 @@ func (t *Session) cost(p modes.Plan) (extra transport.Amounts, lag time.Duration
 	net := Links.Extra(far, farSSGD)
 	u.NetIn, u.NetOut = net.NetIn, net.NetOut
 	u = u.Times(float64(max(t.job.Servers, 1)))
-	return transport.Amounts{CPU: u.CPU, In: u.NetIn, Out: u.NetOut}, resource.Loss(times), nil
+	return wire.Amounts{CPU: u.CPU, In: u.NetIn, Out: u.NetOut}, resource.Loss(times), nil
 }
 
 // beyond is the part of a load that comes from workers on other hosts than this one: only their gradients take something of its link.

@@ -19,6 +19,7 @@ import (
 	"go.uber.org/goleak"
 
 	"star/transport"
+	"star/transport/wire"
 )
 
 // find returns the only result whose check begins so.
@@ -143,17 +144,17 @@ func TestServeRefuses(t *testing.T) {
 	addr := serve(t, transport.Config{}, "star 1")
 	n := transport.NewTCP(transport.Config{})
 	open := func(role string) (transport.Conn, error) {
-		c, _, _, err := transport.Open(t.Context(), n, addr, transport.Hello{Service: transport.ServiceCoord, Role: role, Rank: -1}, nil)
+		c, _, _, err := transport.Open(t.Context(), n, addr, wire.Hello{Service: wire.ServiceCoord, Role: role, Rank: -1}, nil)
 		return c, err
 	}
-	if _, err := open(transport.RoleWorker); err == nil || !strings.Contains(err.Error(), "not a star-ps") {
+	if _, err := open(wire.RoleWorker); err == nil || !strings.Contains(err.Error(), "not a star-ps") {
 		t.Errorf("a worker: %v", err)
 	}
 	for name, send := range map[string]func(transport.Conn) error{
-		"greed": func(c transport.Conn) error { return transport.Send(c, transport.Ping{Want: maxPayload + 1}, nil) },
-		"other": func(c transport.Conn) error { return transport.Send(c, transport.Control{Args: []string{"stop"}}, nil) },
+		"greed": func(c transport.Conn) error { return transport.Send(c, wire.Ping{Want: maxPayload + 1}, nil) },
+		"other": func(c transport.Conn) error { return transport.Send(c, wire.Control{Args: []string{"stop"}}, nil) },
 	} {
-		c, err := open(transport.RoleTool)
+		c, err := open(wire.RoleTool)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -173,7 +174,7 @@ func TestServeRefuses(t *testing.T) {
 func TestServeTakesFewGuests(t *testing.T) {
 	addr := serve(t, transport.Config{}, "star 1")
 	n := transport.NewTCP(transport.Config{})
-	hello := transport.Hello{Service: transport.ServiceCoord, Role: transport.RoleTool, Rank: -1}
+	hello := wire.Hello{Service: wire.ServiceCoord, Role: wire.RoleTool, Rank: -1}
 	for range maxGuests {
 		c, _, _, err := transport.Open(t.Context(), n, addr, hello, nil)
 		if err != nil {
@@ -191,7 +192,7 @@ func TestServeTakesFewGuests(t *testing.T) {
 
 // A pong that answers another ping, or with another payload, measures nothing.
 func TestPingChecksThePong(t *testing.T) {
-	for name, pong := range map[string]transport.Pong{"right": {Seq: 5}, "other seq": {Seq: 4}, "no payload": {Seq: 5}} {
+	for name, pong := range map[string]wire.Pong{"right": {Seq: 5}, "other seq": {Seq: 4}, "no payload": {Seq: 5}} {
 		p := new(transport.Pipe)
 		l, err := p.Listen("there")
 		if err != nil {

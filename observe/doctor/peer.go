@@ -18,6 +18,7 @@ import (
 
 	"star/internal/exitcode"
 	"star/transport"
+	"star/transport/wire"
 )
 
 const (
@@ -59,8 +60,8 @@ func peer(ctx context.Context, c *Config, addr string) []Result {
 			giveUp(errors.New("it answers in " + s))
 		}
 	})
-	conn, _, text, err := transport.Open(opening, c.Network, addr, transport.Hello{
-		Service: transport.ServiceCoord, Role: transport.RoleTool, Rank: -1,
+	conn, _, text, err := transport.Open(opening, c.Network, addr, wire.Hello{
+		Service: wire.ServiceCoord, Role: wire.RoleTool, Rank: -1,
 		Job: c.Job, Token: c.Token, Version: c.Version, Host: self("").Host,
 	}, nil)
 	asks.Stop()
@@ -218,17 +219,17 @@ func shortest(trips []trip) trip {
 func ping(conn transport.Conn, seq int64, send []byte, want int64, into []byte) (trip, error) {
 	begin := time.Now()
 	t := trip{sent: begin.UnixNano()}
-	if err := transport.Send(conn, transport.Ping{Seq: seq, Sent: t.sent, Want: want}, send); err != nil {
+	if err := transport.Send(conn, wire.Ping{Seq: seq, Sent: t.sent, Want: want}, send); err != nil {
 		return t, err
 	}
 	f, err := conn.Recv()
 	if err != nil {
 		return t, err
 	}
-	if f.Kind != transport.KindPong {
+	if f.Kind != wire.KindPong {
 		return t, fmt.Errorf("%s: %v where pong must come", conn.Peer(), f.Kind)
 	}
-	m, err := transport.ParsePong(f.Header)
+	m, err := wire.ParsePong(f.Header)
 	if err != nil {
 		return t, err
 	}

@@ -9,6 +9,7 @@ import (
 
 	"star/internal/exitcode"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // Limits of what Serve does for strangers.
@@ -29,14 +30,14 @@ func Serve(ctx context.Context, l transport.Listener, cfg transport.Config, vers
 		return fmt.Errorf("doctor: %w", err)
 	}
 	var guests atomic.Int32
-	return transport.Serve(ctx, l, cfg, func(conn transport.Conn, h transport.Hello, _ []byte) {
+	return transport.Serve(ctx, l, cfg, func(conn transport.Conn, h wire.Hello, _ []byte) {
 		defer guests.Add(-1)
 		if guests.Add(1) > maxGuests {
-			transport.Refuse(conn, transport.Reject{Exit: exitcode.Restart, Reason: "too many doctors at once: try again later"})
+			transport.Refuse(conn, wire.Reject{Exit: exitcode.Restart, Reason: "too many doctors at once: try again later"})
 			return
 		}
-		if h.Role != transport.RoleTool {
-			transport.Refuse(conn, transport.Reject{Exit: exitcode.Disagree, Reason: "this is star doctor --serve, not a star-ps: start the job's star-ps here"})
+		if h.Role != wire.RoleTool {
+			transport.Refuse(conn, wire.Reject{Exit: exitcode.Disagree, Reason: "this is star doctor --serve, not a star-ps: start the job's star-ps here"})
 			return
 		}
 		defer conn.Close()
@@ -44,7 +45,7 @@ func Serve(ctx context.Context, l transport.Listener, cfg transport.Config, vers
 		deadline := time.Now().Add(maxStay)
 		conn.SetReadDeadline(deadline)
 		conn.SetWriteDeadline(deadline)
-		if transport.Send(conn, transport.Welcome{Rank: -1}, me) != nil {
+		if transport.Send(conn, wire.Welcome{Rank: -1}, me) != nil {
 			return
 		}
 		for answer(conn) == nil {
@@ -59,10 +60,10 @@ func answer(conn transport.Conn) error {
 	if err != nil {
 		return err
 	}
-	if f.Kind != transport.KindPing {
+	if f.Kind != wire.KindPing {
 		return fmt.Errorf("%v where ping must come", f.Kind)
 	}
-	m, err := transport.ParsePing(f.Header)
+	m, err := wire.ParsePing(f.Header)
 	if err != nil {
 		return err
 	}
@@ -72,5 +73,5 @@ func answer(conn transport.Conn) error {
 	if err := conn.Discard(); err != nil {
 		return err
 	}
-	return transport.Send(conn, transport.Pong{Seq: m.Seq, Sent: m.Sent, Now: time.Now().UnixNano()}, payload[:m.Want])
+	return transport.Send(conn, wire.Pong{Seq: m.Seq, Sent: m.Sent, Now: time.Now().UnixNano()}, payload[:m.Want])
 }

@@ -55,7 +55,7 @@ type Whole struct {
 	Sums []Sum
 }
 
-// Sum is what a server says of a slice: the sum of its squares, as in transport.Stored.
+// Sum is what a server says of a slice: the sum of its squares, as in wire.Stored.
 type Sum struct {
 	Server int
 	Sum2   float64

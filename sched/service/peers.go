@@ -23,6 +23,7 @@ import (
 	"star/job/process"
 	"star/sched/live"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // Several services with one queue: they elect one that decides (package election), and each event is on the disks of most of them before it is acted upon. The others
@@ -95,7 +96,7 @@ func ServePeers(ctx context.Context, o Options, l net.Listener) error {
 	defer door.Close()
 	c.member, err = election.New(election.Config{
 		Job: p.group(), Rank: p.Rank, Members: p.Members, Network: c.net, JoinTimeout: p.Wait, Log: o.Log, Dir: filepath.Join(o.Dir, peersDir),
-		Hello: transport.Hello{Token: p.Token, Version: job.Program, Host: process.Hostname()},
+		Hello: wire.Hello{Token: p.Token, Version: job.Program, Host: process.Hostname()},
 		Words: election.Words{Member: "service", Does: "have this queue", Members: "--peers", Timeout: "--wait", Job: "the group", Named: "--peers, the same list in the same order"},
 	})
 	if err != nil {
@@ -422,8 +423,8 @@ func (c *council) pass(ctx context.Context, addr, path string, body []byte) (a a
 	if err != nil {
 		return a, false, err
 	}
-	conn, _, text, err := transport.Open(ctx, c.net, addr, transport.Hello{
-		Service: transport.ServiceElection, Role: transport.RoleTool, Job: c.o.Peers.group(), Token: c.o.Peers.Token, Version: job.Program, Host: process.Hostname(), Rank: -1}, text)
+	conn, _, text, err := transport.Open(ctx, c.net, addr, wire.Hello{
+		Service: wire.ServiceElection, Role: wire.RoleTool, Job: c.o.Peers.group(), Token: c.o.Peers.Token, Version: job.Program, Host: process.Hostname(), Rank: -1}, text)
 	var refused *transport.RejectError
 	var dial *net.OpError
 	if err != nil {
@@ -434,16 +435,16 @@ func (c *council) pass(ctx context.Context, addr, path string, body []byte) (a a
 }
 
 // accept is who gets a connection from another service.
-func (c *council) accept(ctx context.Context) func(transport.Conn, transport.Hello, []byte) {
-	return func(conn transport.Conn, h transport.Hello, payload []byte) {
-		if h.Service == transport.ServiceElection && h.Role != transport.RoleTool {
+func (c *council) accept(ctx context.Context) func(transport.Conn, wire.Hello, []byte) {
+	return func(conn transport.Conn, h wire.Hello, payload []byte) {
+		if h.Service == wire.ServiceElection && h.Role != wire.RoleTool {
 			c.member.Accept(ctx, conn, h, payload) // logs why it ended
 			return
 		}
-		refuse := func(exit int, why string) { transport.Refuse(conn, transport.Reject{Exit: exit, Reason: why}) }
+		refuse := func(exit int, why string) { transport.Refuse(conn, wire.Reject{Exit: exit, Reason: why}) }
 		var q question
 		switch s := c.now.Load(); {
-		case h.Service != transport.ServiceElection:
+		case h.Service != wire.ServiceElection:
 			refuse(exitcode.Usage, "this is a service of star sched serve (--peers), and no job")
 		case h.Job != c.o.Peers.group():
 			refuse(exitcode.Disagree, fmt.Sprintf("this is one of %q, not of %q (--peers)", c.o.Peers.group(), h.Job))
@@ -460,7 +461,7 @@ func (c *council) accept(ctx context.Context) func(transport.Conn, transport.Hel
 				return
 			}
 			conn.SetWriteDeadline(time.Now().Add(passTime))
-			transport.Send(conn, transport.Welcome{}, text)
+			transport.Send(conn, wire.Welcome{}, text)
 		}
 	}
 }

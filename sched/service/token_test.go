@@ -17,6 +17,7 @@ import (
 	"star/job"
 	"star/sched/live"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // All processes that make a secret at once have the same one, whole, and others may not read it.
@@ -61,8 +62,8 @@ func TestPeersHaveASecret(t *testing.T) {
 	asks := func(addr, token string) error {
 		limited, cancel := context.WithTimeout(ctx, 5*time.Second)
 		defer cancel()
-		conn, _, _, err := transport.Open(limited, transport.NewTCP(transport.Config{}), addr, transport.Hello{
-			Service: transport.ServiceElection, Role: transport.RoleTool, Job: "star sched " + strings.Join(addrs, ","), Token: token, Version: job.Program, Rank: -1}, text)
+		conn, _, _, err := transport.Open(limited, transport.NewTCP(transport.Config{}), addr, wire.Hello{
+			Service: wire.ServiceElection, Role: wire.RoleTool, Job: "star sched " + strings.Join(addrs, ","), Token: token, Version: job.Program, Rank: -1}, text)
 		if err == nil {
 			conn.Close()
 		}

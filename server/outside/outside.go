@@ -16,7 +16,7 @@ import (
 	"star/job/process"
 	"star/job/tenant"
 	"star/server"
-	"star/transport"
+	"star/transport/wire"
 )
 
 // Clients implements server.Outside by memberlist and by the client of the resource service.
@@ -38,7 +38,7 @@ func (Clients) Meet(ctx context.Context, job *job.Job, shards int, addr string, 
 // Enter implements server.Outside.
 func (Clients) Enter(t server.Tenant) (may coord.Admission, leave func(), err error) {
 	s, err := tenant.Enter(tenant.SessionConfig{
-		Job: t.Job, Network: t.Network, Role: transport.RoleServer, Rank: t.Job.Rank, Model: t.Model, Fixed: t.Fixed,
+		Job: t.Job, Network: t.Network, Role: wire.RoleServer, Rank: t.Job.Rank, Model: t.Model, Fixed: t.Fixed,
 		Limits: t.Limits, Coordinator: t.Coordinator, Traffic: t.Traffic, Log: t.Log,
 	})
 	if s == nil { // not the same as an Admission of nil

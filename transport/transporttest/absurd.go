@@ -8,24 +8,24 @@ import (
 	"slices"
 	"strings"
 
-	"star/transport"
+	"star/transport/wire"
 )
 
 // Messages has each message of the protocol once, empty. A test compares it with the kinds that there are.
-var Messages = []transport.Message{
-	transport.Hello{}, transport.Welcome{}, transport.Reject{}, transport.Assign{}, transport.Ready{}, transport.Joined{}, transport.Arrive{},
-	transport.Stored{}, transport.Fire{}, transport.Norm{}, transport.Apply{}, transport.Release{}, transport.Push{}, transport.Params{},
-	transport.Pull{}, transport.Init{}, transport.Buffers{}, transport.EvalResult{}, transport.Save{}, transport.Saved{}, transport.Leave{},
-	transport.Control{}, transport.Reply{}, transport.Ping{}, transport.Pong{}, transport.Ring{}, transport.Formed{}, transport.Tally{},
-	transport.Fault{}, transport.Branch{}, transport.Bundle{}, transport.Detach{}, transport.Want{}, transport.Compression{},
-	transport.Enlist{}, transport.Usage{}, transport.Ask{}, transport.Grant{}, transport.Order{}, transport.Obeyed{}, transport.Yield{},
-	transport.Adopt{}, transport.Hand{}, transport.Moved{}, transport.State{}, transport.Slot{}, transport.Route{}, transport.Cancel{},
-	transport.Computed{}, transport.Close{}, transport.Poison{}, transport.Ballot{}, transport.Standing{}, transport.Elsewhere{},
-	transport.View{}, transport.Held{}, transport.Turn{}, transport.Ahead{}, transport.Halt{},
+var Messages = []wire.Message{
+	wire.Hello{}, wire.Welcome{}, wire.Reject{}, wire.Assign{}, wire.Ready{}, wire.Joined{}, wire.Arrive{},
+	wire.Stored{}, wire.Fire{}, wire.Norm{}, wire.Apply{}, wire.Release{}, wire.Push{}, wire.Params{},
+	wire.Pull{}, wire.Init{}, wire.Buffers{}, wire.EvalResult{}, wire.Save{}, wire.Saved{}, wire.Leave{},
+	wire.Control{}, wire.Reply{}, wire.Ping{}, wire.Pong{}, wire.Ring{}, wire.Formed{}, wire.Tally{},
+	wire.Fault{}, wire.Branch{}, wire.Bundle{}, wire.Detach{}, wire.Want{}, wire.Compression{},
+	wire.Enlist{}, wire.Usage{}, wire.Ask{}, wire.Grant{}, wire.Order{}, wire.Obeyed{}, wire.Yield{},
+	wire.Adopt{}, wire.Hand{}, wire.Moved{}, wire.State{}, wire.Slot{}, wire.Route{}, wire.Cancel{},
+	wire.Computed{}, wire.Close{}, wire.Poison{}, wire.Ballot{}, wire.Standing{}, wire.Elsewhere{},
+	wire.View{}, wire.Held{}, wire.Turn{}, wire.Ahead{}, wire.Halt{},
 }
 
 // Of is the empty message of a kind.
-func Of(k transport.Kind) transport.Message {
+func Of(k wire.Kind) wire.Message {
 	for _, m := range Messages {
 		if m.Kind() == k {
 			return m
@@ -36,11 +36,11 @@ func Of(k transport.Kind) transport.Message {
 
 // Fill sets fields of a message by their names, also inside structs and in the elements of lists, which get one element. A value that a field of that name
 // cannot hold is passed over.
-func Fill(m transport.Message, fields map[string]any) transport.Message {
+func Fill(m wire.Message, fields map[string]any) wire.Message {
 	v := reflect.New(reflect.TypeOf(m)).Elem()
 	v.Set(reflect.ValueOf(m))
 	fill(v, fields)
-	return v.Interface().(transport.Message)
+	return v.Interface().(wire.Message)
 }
 
 func fill(v reflect.Value, fields map[string]any) {
@@ -64,11 +64,11 @@ func fill(v reflect.Value, fields map[string]any) {
 
 // Absurd yields a message with one field after the other made what hardly anybody honest says: the ends of what the field's type can hold, zero, numbers
 // that are finite and mean nothing, and numbers that are none. The name says which field, and what it is.
-func Absurd(m transport.Message) iter.Seq2[string, transport.Message] {
-	return func(yield func(string, transport.Message) bool) {
+func Absurd(m wire.Message) iter.Seq2[string, wire.Message] {
+	return func(yield func(string, wire.Message) bool) {
 		v := reflect.New(reflect.TypeOf(m)).Elem()
 		v.Set(reflect.ValueOf(m))
-		absurd(v, "", func(name string) bool { return yield(m.Kind().String()+name, v.Interface().(transport.Message)) })
+		absurd(v, "", func(name string) bool { return yield(m.Kind().String()+name, v.Interface().(wire.Message)) })
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"star/transport"
+	"star/transport/wire"
 )
 
 // patience bounds every wait of the kit. Nothing that works takes as long.
@@ -83,7 +84,7 @@ func pair(t *testing.T, n transport.Network, addr string) (near, far transport.C
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := transport.Send(near, transport.Ping{}, nil); err != nil {
+	if err := transport.Send(near, wire.Ping{}, nil); err != nil {
 		t.Fatal(err)
 	}
 	r := <-accepted
@@ -100,7 +101,7 @@ func pair(t *testing.T, n transport.Network, addr string) (near, far transport.C
 
 func hail(c transport.Conn) error {
 	f, err := c.Recv()
-	if err == nil && f.Kind != transport.KindPing {
+	if err == nil && f.Kind != wire.KindPing {
 		err = fmt.Errorf("got %v, want ping", f.Kind)
 	}
 	return err
@@ -119,12 +120,12 @@ func payload(n int, step int64) []byte {
 
 // push sends one frame that expect recognises.
 func push(c transport.Conn, n int, step int64) error {
-	return transport.Send(c, transport.Push{Shard: 1, Worker: 2, Step: step, Samples: n}, payload(n, step))
+	return transport.Send(c, wire.Push{Shard: 1, Worker: 2, Step: step, Samples: n}, payload(n, step))
 }
 
 // flood sends more than any buffer holds.
 func flood(c transport.Conn) error {
-	return transport.Send(c, transport.Push{}, make([]byte, 64<<20))
+	return transport.Send(c, wire.Push{}, make([]byte, 64<<20))
 }
 
 // expect receives what push has sent.
@@ -133,12 +134,12 @@ func expect(c transport.Conn, n int, step int64) error {
 	if err != nil {
 		return fmt.Errorf("step %d: %w", step, err)
 	}
-	m, err := transport.ParsePush(f.Header)
+	m, err := wire.ParsePush(f.Header)
 	if err != nil {
 		return err
 	}
-	want := transport.Push{Shard: 1, Worker: 2, Step: step, Samples: n}
-	if f.Kind != transport.KindPush || m != want || f.Size != int64(n) {
+	want := wire.Push{Shard: 1, Worker: 2, Step: step, Samples: n}
+	if f.Kind != wire.KindPush || m != want || f.Size != int64(n) {
 		return fmt.Errorf("got %v %+v of %d bytes, want %+v", f.Kind, m, f.Size, want)
 	}
 	if n == 0 {
@@ -389,7 +390,7 @@ func wrongSum(t *testing.T, n transport.Network, addr string) {
 	for _, size := range []int{1, 100, 10_000, 2 << 20} {
 		near, far := pair(t, n, addr)
 		b := payload(size, 1)
-		go near.WriteFrame(transport.KindPush, transport.Push{}.AppendTo(nil), b, transport.Sum(b)^1)
+		go near.WriteFrame(wire.KindPush, wire.Push{}.AppendTo(nil), b, transport.Sum(b)^1)
 		if _, err := far.Recv(); err != nil {
 			t.Fatal(err)
 		}
@@ -403,10 +404,10 @@ func wrongSum(t *testing.T, n transport.Network, addr string) {
 
 func limitOfSender(t *testing.T, n transport.Network, addr string) {
 	near, far := pair(t, n, addr)
-	if err := transport.Send(near, transport.Stored{}, []byte{1}); !errors.Is(err, transport.ErrTooLarge) {
+	if err := transport.Send(near, wire.Stored{}, []byte{1}); !errors.Is(err, transport.ErrTooLarge) {
 		t.Errorf("a payload where none belongs: %v, want %v", err, transport.ErrTooLarge)
 	}
-	if err := near.WriteFrame(transport.KindFire, make([]byte, transport.MaxHeader+1), nil, 0); !errors.Is(err, transport.ErrTooLarge) {
+	if err := near.WriteFrame(wire.KindFire, make([]byte, wire.MaxHeader+1), nil, 0); !errors.Is(err, transport.ErrTooLarge) {
 		t.Errorf("a long header: %v, want %v", err, transport.ErrTooLarge)
 	}
 	// Nothing was sent, so the connection is as good as before.
@@ -422,7 +423,7 @@ func readAll(t *testing.T, n transport.Network, addr string) {
 	near, far := pair(t, n, addr)
 	for i, size := range sizes {
 		sent := make(chan error, 1)
-		go func() { sent <- transport.Send(near, transport.Reply{Err: "x"}, payload(size, int64(i))) }()
+		go func() { sent <- transport.Send(near, wire.Reply{Err: "x"}, payload(size, int64(i))) }()
 		f, err := far.Recv()
 		if err != nil {
 			t.Fatal(err)

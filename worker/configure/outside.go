@@ -8,7 +8,7 @@ import (
 	"star/job"
 	"star/job/process"
 	"star/job/tenant"
-	"star/transport"
+	"star/transport/wire"
 	"star/worker"
 )
 
@@ -30,7 +30,7 @@ func (Outside) Meet(ctx context.Context, job *job.Job, log *slog.Logger) (worker
 // Enter implements worker.Outside.
 func (Outside) Enter(t worker.Tenant) (leave func(), err error) {
 	s, err := tenant.Enter(tenant.SessionConfig{
-		Job: t.Job, Network: t.Network, Role: transport.RoleWorker, Rank: t.Rank, Model: t.Model, Fixed: true, Limits: t.Limits, Traffic: t.Traffic, Log: t.Log,
+		Job: t.Job, Network: t.Network, Role: wire.RoleWorker, Rank: t.Rank, Model: t.Model, Fixed: true, Limits: t.Limits, Traffic: t.Traffic, Log: t.Log,
 	})
 	return s.Leave, err
 }

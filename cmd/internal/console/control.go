@@ -11,6 +11,7 @@ import (
 	"star/internal/exitcode"
 	"star/job"
 	"star/transport"
+	"star/transport/wire"
 )
 
 // Control is a connection of a tool to a coordinator.
@@ -31,8 +32,8 @@ func Reach(ctx context.Context, network transport.Network, name, addr, token str
 				return nil, &unreachableError{addr, err}
 			}
 		}
-		conn, _, _, err = transport.Open(ctx, network, addr, transport.Hello{
-			Service: transport.ServiceCoord, Role: transport.RoleTool, Job: name, Token: token, Version: job.Program, Rank: -1,
+		conn, _, _, err = transport.Open(ctx, network, addr, wire.Hello{
+			Service: wire.ServiceCoord, Role: wire.RoleTool, Job: name, Token: token, Version: job.Program, Rank: -1,
 		}, nil)
 		var elsewhere *transport.ElsewhereError
 		if !errors.As(err, &elsewhere) || elsewhere.Addr == "" {
@@ -72,17 +73,17 @@ func (c *Control) Ask(timeout time.Duration, v any, args ...string) error {
 	deadline := time.Now().Add(timeout)
 	c.Conn.SetWriteDeadline(deadline)
 	c.Conn.SetReadDeadline(deadline)
-	if err := transport.Send(c.Conn, transport.Control{Args: args}, nil); err != nil {
+	if err := transport.Send(c.Conn, wire.Control{Args: args}, nil); err != nil {
 		return err
 	}
 	f, err := c.Conn.Recv()
 	if err != nil {
 		return err
 	}
-	if f.Kind != transport.KindReply {
+	if f.Kind != wire.KindReply {
 		return fmt.Errorf("the coordinator at %s answered with %v instead of a reply", c.Addr, f.Kind)
 	}
-	m, err := transport.ParseReply(f.Header)
+	m, err := wire.ParseReply(f.Header)
 	if err != nil {
 		return err
 	}

@@ -16,6 +16,7 @@ import (
 
 	"star/cluster"
 	"star/transport"
+	"star/transport/wire"
 
 	"star/cmd/tests/jobtest"
 )
@@ -214,10 +215,10 @@ func TestJobMakesRoom(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	b := cluster.NewClient(cluster.ClientConfig{
-		Network: transport.NewTCP(transport.Config{}), Cluster: "test", Role: transport.RoleServer,
+		Network: transport.NewTCP(transport.Config{}), Cluster: "test", Role: wire.RoleServer,
 		Find:   func(context.Context) (string, error) { return addr, nil },
-		Enlist: func() transport.Enlist { return transport.Enlist{Job: "b", Host: "shared", Servers: 1} },
-		Usage:  func() transport.Usage { return transport.Usage{Sync: true, Mode: "ssgd"} },
+		Enlist: func() wire.Enlist { return wire.Enlist{Job: "b", Host: "shared", Servers: 1} },
+		Usage:  func() wire.Usage { return wire.Usage{Sync: true, Mode: "ssgd"} },
 	})
 	go func() { b.Run(ctx); close(ended) }()
 	defer func() { cancel(); <-ended }()
@@ -249,7 +250,7 @@ func TestJobMakesRoom(t *testing.T) {
 				own = *u
 			}
 		}
-		b.Ask("asgd", transport.Amounts{CPU: 6 - all + 0.3*own}, time.Hour, func(ok bool, why string) { answer <- why })
+		b.Ask("asgd", wire.Amounts{CPU: 6 - all + 0.3*own}, time.Hour, func(ok bool, why string) { answer <- why })
 		whys = append(whys, <-answer)
 		for range 10 {
 			if delayed() {

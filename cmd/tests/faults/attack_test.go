@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"star/transport"
+	"star/transport/wire"
 
 	"star/cmd/tests/jobtest"
 )
@@ -45,7 +46,7 @@ func (c *captured) SetWriteDeadline(time.Time) error { return nil }
 func (c *captured) Close() error                     { return nil }
 
 // wired is a message as the wire has it.
-func wired[M transport.Message](m M, payload []byte) []byte {
+func wired[M wire.Message](m M, payload []byte) []byte {
 	var c captured
 	if err := transport.Send(transport.NewConn(&c, transport.Limits{}), m, payload); err != nil {
 		panic(err)
@@ -128,7 +129,7 @@ func TestAttacks(t *testing.T) {
 		crowd = append(crowd, c)
 	}
 	began := time.Now()
-	c, _, _, err := transport.Open(ctx, tcp, g.Addr, transport.Hello{Service: transport.ServiceCoord, Role: transport.RoleTool, Job: "star", Rank: -1}, nil)
+	c, _, _, err := transport.Open(ctx, tcp, g.Addr, wire.Hello{Service: wire.ServiceCoord, Role: wire.RoleTool, Job: "star", Rank: -1}, nil)
 	if err != nil {
 		t.Fatalf("behind %d sockets that say nothing: %v", *attackIdle, err)
 	}
@@ -140,7 +141,7 @@ func TestAttacks(t *testing.T) {
 	}
 	defer slow.Close()
 	wg.Go(func() {
-		for _, b := range wired(transport.Hello{Service: transport.ServiceCoord, Role: transport.RoleWorker, Job: "star", Rank: 2}, nil) {
+		for _, b := range wired(wire.Hello{Service: wire.ServiceCoord, Role: wire.RoleWorker, Job: "star", Rank: 2}, nil) {
 			if _, err := slow.Write([]byte{b}); err != nil {
 				return // after 5 s
 			}
@@ -164,7 +165,7 @@ func TestAttacks(t *testing.T) {
 	}
 
 	// Frames that claim more than they have, and more than they may.
-	hello := wired(transport.Hello{Service: transport.ServiceShard, Role: transport.RoleWorker, Job: "star", Rank: 2}, nil)
+	hello := wired(wire.Hello{Service: wire.ServiceShard, Role: wire.RoleWorker, Job: "star", Rank: 2}, nil)
 	before := heap(t, web)
 	claims := [][]byte{}
 	for _, size := range []uint64{16 << 20, 4 << 30, 1<<64 - 1} {
@@ -194,8 +195,8 @@ func TestAttacks(t *testing.T) {
 		if step != 10 {
 			return
 		}
-		hello := wired(transport.Hello{Service: transport.ServiceShard, Role: transport.RoleWorker, Job: "star", Rank: 2, Params: int64(len(grad)), Pass: g.Pass}, nil)
-		push := wired(transport.Push{Worker: 2, Step: step, Basis: 10, Samples: 8}, transport.Floats(grad))
+		hello := wired(wire.Hello{Service: wire.ServiceShard, Role: wire.RoleWorker, Job: "star", Rank: 2, Params: int64(len(grad)), Pass: g.Pass}, nil)
+		push := wired(wire.Push{Worker: 2, Step: step, Basis: 10, Samples: 8}, transport.Floats(grad))
 		began := time.Now()
 		for sent < *attackFrames {
 			c, err := net.DialTimeout("tcp", g.Addr, 10*time.Second)

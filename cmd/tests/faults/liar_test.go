@@ -23,25 +23,26 @@ import (
 	"star/runlog"
 	"star/train/checkpoint"
 	"star/transport"
+	"star/transport/wire"
 
 	"star/cmd/tests/jobtest"
 )
 
 // between has a worker reach the coordinator by way of somebody who may change what it says. It returns where the worker is to go.
-func between(g *jobtest.Job, change func(k transport.Kind, header []byte) []byte) (addr string) {
+func between(g *jobtest.Job, change func(k wire.Kind, header []byte) []byte) (addr string) {
 	g.T.Helper()
 	return relay(g.T, g.Addr, change, nil)
 }
 
 // relay is between on the way to any address, and changes what comes back, too, unless down is nil.
-func relay(t *testing.T, addr string, up, down func(k transport.Kind, header []byte) []byte) string {
+func relay(t *testing.T, addr string, up, down func(k wire.Kind, header []byte) []byte) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { l.Close() })
-	copies := func(out, in transport.Conn, change func(k transport.Kind, header []byte) []byte) {
+	copies := func(out, in transport.Conn, change func(k wire.Kind, header []byte) []byte) {
 		for {
 			f, err := in.Recv()
 			if err != nil {
@@ -86,9 +87,9 @@ func relay(t *testing.T, addr string, up, down func(k transport.Kind, header []b
 }
 
 // arrives changes the record of a gradient.
-func arrives(change func(r *core.Record)) func([]byte) transport.Message {
-	return func(header []byte) transport.Message {
-		m, err := transport.ParseArrive(header)
+func arrives(change func(r *core.Record)) func([]byte) wire.Message {
+	return func(header []byte) wire.Message {
+		m, err := wire.ParseArrive(header)
 		if err != nil {
 			panic(err)
 		}
@@ -109,29 +110,29 @@ func TestOneLiar(t *testing.T) {
 	other := arrives(func(r *core.Record) { r.Worker = 0 })
 	for _, c := range []struct {
 		mode, name, why string
-		kind            transport.Kind
+		kind            wire.Kind
 		rank            int
-		lie             func(header []byte) transport.Message
+		lie             func(header []byte) wire.Message
 	}{
-		{"ssgd", "a norm that nothing has", "norm2", transport.KindArrive, 2, finite},
-		{"ssgd", "twice its norm", "squared norm", transport.KindArrive, 2, double},
-		{"ssgd", "another one's gradient", "which it is not", transport.KindArrive, 2, other},
-		{"auto", "a norm that nothing has", "norm2", transport.KindArrive, 2, finite},
-		{"auto", "twice its norm", "squared norm", transport.KindArrive, 2, double},
-		{"auto", "of a version to come", "the newest is", transport.KindArrive, 2, ahead},
-		{"tree=0(1,2)", "a norm that nothing has", "norm2", transport.KindArrive, 2, finite},
-		{"tree=2(0,1)", "more in its report than there is", "expected step", transport.KindBundle, 2, func(header []byte) transport.Message {
-			m, err := transport.ParseBundle(header)
+		{"ssgd", "a norm that nothing has", "norm2", wire.KindArrive, 2, finite},
+		{"ssgd", "twice its norm", "squared norm", wire.KindArrive, 2, double},
+		{"ssgd", "another one's gradient", "which it is not", wire.KindArrive, 2, other},
+		{"auto", "a norm that nothing has", "norm2", wire.KindArrive, 2, finite},
+		{"auto", "twice its norm", "squared norm", wire.KindArrive, 2, double},
+		{"auto", "of a version to come", "the newest is", wire.KindArrive, 2, ahead},
+		{"tree=0(1,2)", "a norm that nothing has", "norm2", wire.KindArrive, 2, finite},
+		{"tree=2(0,1)", "more in its report than there is", "expected step", wire.KindBundle, 2, func(header []byte) wire.Message {
+			m, err := wire.ParseBundle(header)
 			if err != nil {
 				panic(err)
 			}
 			m.Members[len(m.Members)-1].Samples++
 			return m
 		}},
-		{"tree=0(1,2)", "another one's gradient", "which it is not", transport.KindArrive, 2, other},
-		{"ring", "a loss that nothing has", "loss", transport.KindArrive, 2, arrives(func(r *core.Record) { r.Loss = math.MaxFloat64 })},
-		{"ring", "a round to come", "under way", transport.KindTally, 2, func(header []byte) transport.Message {
-			m, err := transport.ParseTally(header)
+		{"tree=0(1,2)", "another one's gradient", "which it is not", wire.KindArrive, 2, other},
+		{"ring", "a loss that nothing has", "loss", wire.KindArrive, 2, arrives(func(r *core.Record) { r.Loss = math.MaxFloat64 })},
+		{"ring", "a round to come", "under way", wire.KindTally, 2, func(header []byte) wire.Message {
+			m, err := wire.ParseTally(header)
 			if err != nil {
 				panic(err)
 			}
@@ -150,7 +151,7 @@ func TestOneLiar(t *testing.T) {
 			g := jobtest.Start(t, 1, 2, args...)
 			said := 0
 			liar := *g
-			liar.Addr = between(g, func(k transport.Kind, header []byte) []byte {
+			liar.Addr = between(g, func(k wire.Kind, header []byte) []byte {
 				if k == c.kind {
 					if said++; said == 20 {
 						return c.lie(header).AppendTo(nil)
@@ -189,13 +190,13 @@ func TestLiarDuringATakeOver(t *testing.T) {
 	for _, c := range []struct {
 		arch    string
 		daemons int
-		kind    transport.Kind
-		lie     func(header []byte) transport.Message
+		kind    wire.Kind
+		lie     func(header []byte) wire.Message
 		why     string
 	}{
-		{"ps", 4, transport.KindArrive, arrives(func(r *core.Record) { r.Worker = 0 }), "which it is not"},
-		{"allreduce", 3, transport.KindTally, func(header []byte) transport.Message {
-			m, err := transport.ParseTally(header)
+		{"ps", 4, wire.KindArrive, arrives(func(r *core.Record) { r.Worker = 0 }), "which it is not"},
+		{"allreduce", 3, wire.KindTally, func(header []byte) wire.Message {
+			m, err := wire.ParseTally(header)
 			if err != nil {
 				panic(err)
 			}
@@ -225,11 +226,11 @@ func TestLiarDuringATakeOver(t *testing.T) {
 			g.Worker(1, common)
 			var killed atomic.Bool
 			var said atomic.Int32 // to the next coordinator
-			elsewhere := func(k transport.Kind, header []byte) []byte {
-				if k != transport.KindElsewhere {
+			elsewhere := func(k wire.Kind, header []byte) []byte {
+				if k != wire.KindElsewhere {
 					return header
 				}
-				m, err := transport.ParseElsewhere(header)
+				m, err := wire.ParseElsewhere(header)
 				if err != nil {
 					panic(err)
 				}
@@ -239,7 +240,7 @@ func TestLiarDuringATakeOver(t *testing.T) {
 				return m.AppendTo(nil)
 			}
 			for _, a := range addrs {
-				by = append(by, relay(t, a, func(k transport.Kind, header []byte) []byte {
+				by = append(by, relay(t, a, func(k wire.Kind, header []byte) []byte {
 					if k == c.kind && a != addrs[0] && killed.Load() && said.Add(1) == 1 {
 						return c.lie(header).AppendTo(nil)
 					}
@@ -346,12 +347,12 @@ func TestSecondHello(t *testing.T) {
 	g := jobtest.Start(t, 1, 2, "--workers", "3", "--mode", "ssgd", "--steps", fmt.Sprint(steps))
 	refused := 0
 	err := rogue(g, 2, func(step int64, grad []float32) {
-		hello := transport.Hello{Service: transport.ServiceShard, Role: transport.RoleWorker, Job: "star", Rank: int(step % 2), Params: int64(len(grad))}
+		hello := wire.Hello{Service: wire.ServiceShard, Role: wire.RoleWorker, Job: "star", Rank: int(step % 2), Params: int64(len(grad))}
 		if step%3 > 0 {
 			hello.Pass = g.Pass
 		}
 		if step%5 == 4 {
-			hello.Role = transport.RoleServer
+			hello.Role = wire.RoleServer
 		}
 		c, _, _, err := transport.Open(context.Background(), transport.NewTCP(transport.Config{}), g.Addr, hello, nil)
 		if err == nil {

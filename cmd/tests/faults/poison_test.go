@@ -19,6 +19,7 @@ import (
 	"star/train/data"
 	"star/train/net"
 	"star/transport"
+	"star/transport/wire"
 
 	"star/cmd/tests/jobtest"
 )
@@ -48,7 +49,7 @@ func rogue(g *jobtest.Job, rank int, spoil func(step int64, grad []float32)) err
 	defer model.Close()
 	loader := data.NewLoader(set, data.Stream{Seed: 1})
 	defer loader.Close()
-	hello := transport.Hello{Service: transport.ServiceCoord, Role: transport.RoleWorker, Job: "star", Rank: rank, Model: "softmax", ModelHash: hash, Params: int64(len(model.Params()))}
+	hello := wire.Hello{Service: wire.ServiceCoord, Role: wire.RoleWorker, Job: "star", Rank: rank, Model: "softmax", ModelHash: hash, Params: int64(len(model.Params()))}
 	var layout []session.Tensor
 	for _, s := range model.Layout() {
 		layout = append(layout, session.Tensor(s))
@@ -72,7 +73,7 @@ func rogue(g *jobtest.Job, rank int, spoil func(step int64, grad []float32)) err
 			return err
 		}
 	}
-	if err := session.Say(m, transport.Joined{Worker: core.Worker(rank)}, nil); err != nil {
+	if err := session.Say(m, wire.Joined{Worker: core.Worker(rank)}, nil); err != nil {
 		return err
 	}
 	m.Beat()
@@ -89,7 +90,7 @@ func rogue(g *jobtest.Job, rank int, spoil func(step int64, grad []float32)) err
 		if err != nil {
 			return err
 		}
-		if rel.Action == transport.Stop {
+		if rel.Action == wire.Stop {
 			return nil
 		}
 		if rel.Pull {
@@ -100,12 +101,12 @@ func rogue(g *jobtest.Job, rank int, spoil func(step int64, grad []float32)) err
 		if err != nil {
 			return lost(err)
 		}
-		if rel.Action != transport.Continue { // it says that it has got everything wrong
-			if err := session.Say(m, transport.EvalResult{Worker: core.Worker(rank), Eval: rel.Eval, Version: rel.Version, Count: (rel.To - rel.From) * int64(tests.Len()) / 10_000}, nil); err != nil {
+		if rel.Action != wire.Continue { // it says that it has got everything wrong
+			if err := session.Say(m, wire.EvalResult{Worker: core.Worker(rank), Eval: rel.Eval, Version: rel.Version, Count: (rel.To - rel.From) * int64(tests.Len()) / 10_000}, nil); err != nil {
 				return err
 			}
 		}
-		if rel.Action == transport.Finish {
+		if rel.Action == wire.Finish {
 			continue
 		}
 		batch, err := loader.Next(rel.Start, rel.Count)
@@ -119,7 +120,7 @@ func rogue(g *jobtest.Job, rank int, spoil func(step int64, grad []float32)) err
 		if err := l.Push(ctx, step, rel.Version, rel.Count, grad); err != nil {
 			return lost(err)
 		}
-		if err := session.Say(m, transport.Arrive{Record: core.Record{Worker: core.Worker(rank), Step: step, Basis: rel.Version, Samples: rel.Count, Loss: 1, Norm2: kernel.SumSq(grad)}}, nil); err != nil {
+		if err := session.Say(m, wire.Arrive{Record: core.Record{Worker: core.Worker(rank), Step: step, Basis: rel.Version, Samples: rel.Count, Loss: 1, Norm2: kernel.SumSq(grad)}}, nil); err != nil {
 			return err
 		}
 		step++

@@ -74,7 +74,6 @@ type table struct {
 	pkg      *types.Package
 	messages []*message // by kind
 	rows     map[string]*message
-	exported []string // declarations of the package, as package transport repeats them
 }
 
 // connections are who speaks with whom: who dials, who listens.
@@ -94,7 +93,7 @@ func files(dir string) (map[string][]byte, error) {
 	}
 	out := map[string][]byte{}
 	for name, text := range map[string]string{
-		"codec_gen.go": t.codec(), "list_gen_test.go": t.list(), "../names_gen.go": t.names(), "../parse_gen_test.go": t.parsers(),
+		"codec_gen.go": t.codec(), "list_gen_test.go": t.list(), "../parse_gen_test.go": t.parsers(),
 	} {
 		if out[name], err = format.Source([]byte(text)); err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
@@ -198,9 +197,6 @@ func read(dir string) (*table, error) {
 		if len(m.sent) == 0 {
 			return nil, fmt.Errorf("%s: nobody sends it", m.name)
 		}
-	}
-	for _, name := range []string{"messages.go", "codec.go", "msgpack.go"} {
-		t.export(byName[name])
 	}
 	return t, nil
 }
@@ -649,9 +645,9 @@ func (t *table) list() string {
 func (t *table) parsers() string {
 	var b bytes.Buffer
 	w := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
-	w("// Code generated from wire/messages.go by go generate; DO NOT EDIT.\n\npackage transport\n\nvar parsers = [...]func([]byte) (Message, error){")
+	w("// Code generated from wire/messages.go by go generate; DO NOT EDIT.\n\npackage transport\n\nimport \"star/transport/wire\"\n\nvar parsers = [...]func([]byte) (wire.Message, error){")
 	for _, m := range t.messages {
-		w("Kind%s: func(b []byte) (Message, error) { return as(Parse%s(b)) },", m.name, m.name)
+		w("wire.Kind%s: func(b []byte) (wire.Message, error) { return as(wire.Parse%s(b)) },", m.name, m.name)
 	}
 	w("}")
 	return b.String()
@@ -671,62 +667,6 @@ func (t *table) value(expr string) int64 {
 		panic(expr)
 	}
 	return v
-}
-
-// export notes what a file of the package declares for others.
-func (t *table) export(f *ast.File) {
-	for _, d := range f.Decls {
-		switch d := d.(type) {
-		case *ast.FuncDecl:
-			if d.Recv == nil && d.Name.IsExported() {
-				panic("gen: func " + d.Name.Name + ": say how package transport has it")
-			}
-		case *ast.GenDecl:
-			for _, s := range d.Specs {
-				switch s := s.(type) {
-				case *ast.TypeSpec:
-					if s.Name.IsExported() && s.Name.Name != "Payload" {
-						t.exported = append(t.exported, fmt.Sprintf("type %s = wire.%s", s.Name.Name, s.Name.Name))
-					}
-				case *ast.ValueSpec:
-					for _, n := range s.Names {
-						obj := t.pkg.Scope().Lookup(n.Name)
-						if n.IsExported() && !is(obj.Type(), "wire.Payload") {
-							t.exported = append(t.exported, fmt.Sprintf("const %s = wire.%s", n.Name, n.Name))
-						}
-					}
-				}
-			}
-		}
-	}
-}
-
-// names are the names of package wire in package transport.
-func (t *table) names() string {
-	var b bytes.Buffer
-	w := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
-	w("// Code generated from wire/messages.go by go generate; DO NOT EDIT.\n\npackage transport\n\nimport \"star/transport/wire\"\n")
-	w("// The messages, under the names of this package.\ntype (")
-	for _, e := range t.exported {
-		if rest, ok := strings.CutPrefix(e, "type "); ok {
-			w("%s", rest)
-		}
-	}
-	w(")\n\nconst (")
-	for _, e := range t.exported {
-		if rest, ok := strings.CutPrefix(e, "const "); ok {
-			w("%s", rest)
-		}
-	}
-	w("")
-	for _, m := range t.messages {
-		w("Kind%s = wire.Kind%s", m.name, m.name)
-	}
-	w("\nlastKind = wire.LastKind\n)\n")
-	for _, m := range t.messages {
-		w("// Parse%s parses the header of %s into fresh memory. Other bytes than such a header are a *ParseError.\nfunc Parse%s(b []byte) (%s, error) { return wire.Parse%s(b) }\n", m.name, article(m.name), m.name, m.name, m.name)
-	}
-	return b.String()
 }
 
 // number is v as the page has it.
