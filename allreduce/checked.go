@@ -16,6 +16,7 @@ const (
 
 // checked is a link whose bytes travel in parcels with a sum: eight bytes, little-endian, which are a word of size and a CRC-32 (IEEE 802.3) of what follows. The word has the
 // number of bytes that follow in its lower 17 bits, and in the others the complement of the lower 15: one that is damaged must not make the receiver wait for what does not come.
+// Bit 15 has no complement: where it was turned on in the size of a small parcel, the receiver waits for 32 KiB more, and finds the damage when they have come, or by its time limit.
 // Nothing is shown of a parcel before all of it has come and the sum is right. TCP's own sum has 16 bits, and finds all but one in some millions to billions of damaged packets
 // (J. Stone, C. Partridge: When the CRC and TCP Checksum Disagree. SIGCOMM 2000).
 type checked struct {
