@@ -596,13 +596,14 @@ _signals: Dict[int, float] = {}  # when the first of each kind came
 
 
 def _on_signal(number: int, _: Optional[FrameType]) -> None:
-    now = time.monotonic()
-    first = _signals.setdefault(number, now)
-    if _link is None or _link.closed or os.getpid() != _link._pid or now - first >= _SAME_SIGNAL:
+    now, first = time.monotonic(), _signals.get(number)
+    ours = _link is not None and os.getpid() == _link._pid
+    if _link is not None and ours and first is None and not _link.closed:
+        _signals[number] = now
+        _link.interrupt(number)
+    elif not ours or first is None or now - first >= _SAME_SIGNAL:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
         os.kill(os.getpid(), number)
-    elif now == first:
-        _link.interrupt(number)
 
 
 def _at_exit() -> None:

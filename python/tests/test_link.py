@@ -5,9 +5,11 @@ import contextlib
 import mmap
 import os
 import random
+import signal
 import socket
 import struct
 import threading
+import types
 from typing import Any, Iterator, List, Optional, Tuple
 
 import pytest
@@ -161,3 +163,27 @@ def test_states() -> None:
         except _link.StarError:
             refused += 1
     assert refused > 300
+
+
+def test_signals_within_a_second_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal that comes again when the agent has gone already does not end the process before its exit code is known; a later one does."""
+    told: List[int] = []
+    killed: List[int] = []
+    link = types.SimpleNamespace(closed=False, _pid=os.getpid(), interrupt=told.append)
+    monkeypatch.setattr(_link, "_link", link)
+    monkeypatch.setattr(_link, "_signals", {})
+    monkeypatch.setattr(_link.os, "kill", lambda pid, number: killed.append(number))
+    monkeypatch.setattr(_link.signal, "signal", lambda number, handler: None)
+    term = signal.SIGTERM
+    _link._on_signal(term, None)
+    link.closed = True
+    _link._on_signal(term, None)
+    assert told == [term] and not killed
+    _link._signals[term] -= _link._SAME_SIGNAL
+    _link._on_signal(term, None)
+    assert told == [term] and killed == [term]
+    # without an agent the first one ends the process
+    killed.clear()
+    _link._signals.clear()
+    _link._on_signal(term, None)
+    assert killed == [term]
