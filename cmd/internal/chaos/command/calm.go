@@ -215,8 +215,7 @@ func (k *calmJob) attempts(ctx context.Context, attempts []*chaos.Attempt, place
 		saved := map[int64]string{} // by version
 		for _, f := range found {
 			own := slices.Contains(l.SavedAs, f.Name)
-			last := starts[f.Version] && f.Version > l.From && i+1 < len(attempts) // it was killed before it could say so
-			if f.Complete && (own || last) {
+			if f.Complete && (own || unclaimed(attempts, f.Name) && lastBefore(attempts, i, f.Version)) {
 				saved[f.Version] = checkpoint.Join(place, f.Name)
 			}
 		}
@@ -225,6 +224,28 @@ func (k *calmJob) attempts(ctx context.Context, attempts []*chaos.Attempt, place
 		}
 	}
 	return nil
+}
+
+// unclaimed says that no attempt has said that it has written a checkpoint: it was killed before it could.
+func unclaimed(attempts []*chaos.Attempt, name string) bool {
+	return !slices.ContainsFunc(attempts, func(l *chaos.Attempt) bool { return slices.Contains(l.SavedAs, name) })
+}
+
+// lastBefore says that attempts[i] is the last one that came to a version with which a later one begins. Others may have come there before, and have begun anew.
+func lastBefore(attempts []*chaos.Attempt, i int, version int64) bool {
+	came := func(l *chaos.Attempt) bool { return l.From < version && version <= l.Version }
+	if !came(attempts[i]) {
+		return false
+	}
+	for _, l := range attempts[i+1:] {
+		if len(l.Updates) > 0 && l.From == version {
+			return true
+		}
+		if came(l) {
+			return false
+		}
+	}
+	return false
 }
 
 // attempt makes the updates of one attempt. It keeps the states at versions that others begin with, and compares those that were saved.
