@@ -26,7 +26,7 @@ type publishedPack struct{ Server, Worker int }
 //   - the server that comes to the end of the workers is left out of the result.
 //
 // Place has none of these: it pairs servers with workers of other jobs by
-// maximum-weight matching, and places everybody.
+// maximum-weight matching, and places every job.
 func published(jobs []publishedTask) (packs []publishedPack) {
 	servers, workers := slices.Clone(jobs), slices.Clone(jobs)
 	slices.SortStableFunc(servers, func(a, b publishedTask) int { return cmp.Compare(a.Idle, b.Idle) })
@@ -78,7 +78,7 @@ func packed(jobs []publishedTask) (packs []publishedPack) {
 type profile struct{ Active, GPU time.Duration }
 
 // pairs matches jobs for interleaving so that the sum of γ is as large as can be,
-// and returns that sum: mate[i] is whom i takes turns with, -1 for nobody. It is the artefact's
+// and returns that sum: mate[i] is the job that takes turns with job i, -1 if there is no such job. It is the artefact's
 // worker-worker packing (spec 7.1), with an exact matching: the published one compares floats
 // with == and does not end for many inputs.
 func pairs(jobs []profile) (mate []int, sum float64) {

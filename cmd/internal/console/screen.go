@@ -57,7 +57,7 @@ func NewScreen(job *settings.Job) *Screen {
 	}
 }
 
-// NewScreenOn is a screen on out: a table where out is a terminal, else a plain line from who each time.
+// NewScreenOn is a screen on out: a table where out is a terminal, else a plain line each time, with who in front.
 func NewScreenOn(out io.Writer, who string, every time.Duration) *Screen {
 	s := &Screen{w: out, who: who, every: every, plain: true}
 	if f, ok := out.(*os.File); ok {
@@ -164,8 +164,8 @@ func (s *Screen) Show(st coord.Status) {
 	s.line(s.who, text)
 }
 
-// extremes are who computes for the shortest and the longest time. In a queue of samples that says nothing of who is slow: rounds are as long as each
-// other, and who is fast takes more of them.
+// extremes are the workers with the shortest and the longest compute time. In a queue of samples these do not show which
+// worker is slow: rounds take the same time, and a fast worker takes more samples.
 func extremes(st coord.Status) string {
 	ws := slices.DeleteFunc(slices.Clone(st.Workers), func(w coord.WorkerStatus) bool { return w.Compute <= 0 || w.State == "absent" })
 	if p, err := modes.Parse(st.Mode, len(st.Workers)); err == nil && p.Queue > 0 || len(ws) == 0 {

@@ -45,7 +45,7 @@ func TestRefusalShows(t *testing.T) {
 	}
 }
 
-// Who computes for how long is said where that tells who is slow, which it does not in a queue of samples.
+// Compute times are shown where they tell which worker is slow, which they do not in a queue of samples.
 func TestExtremesShow(t *testing.T) {
 	st := coord.Status{Phase: "training", Workers: []coord.WorkerStatus{{Worker: 0, Compute: 0.02}, {Worker: 1, Compute: 0.01}, {Worker: 2, Compute: 0.015}}}
 	for mode, want := range map[string]string{"ssgd": "  compute 10.0ms (worker 1) to 20.0ms (worker 0)\n", "ssgd queue=8": "\n", "ssgd queue=8 shares=32,36,48": "\n", "ssgd shares=32,36,48": "(worker 0)\n"} {
@@ -87,7 +87,7 @@ func TestLinesAreOneLineEach(t *testing.T) {
 	}
 }
 
-// Who is slow is marked with the cause; how far the job is, when it ends, and its accuracy are there at 80 columns, however long the mode's name is.
+// A slow worker is marked with the cause; how far the job is, when it ends, and its accuracy are there at 80 columns, however long the mode's name is.
 func TestTableAt80Columns(t *testing.T) {
 	st := coord.Status{Phase: "training", Mode: "ssgd queue=8 shares=" + strings.Repeat("32,", 40) + "32", Version: 123456, Samples: 635000, Limit: 1000000, EpochSize: 100000,
 		Rate: 15211, Loss: 0.0013, TestAcc: 0.9975, Noise: coord.NoiseStatus{Scale: 31}}

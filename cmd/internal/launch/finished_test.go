@@ -9,14 +9,14 @@ import (
 	"star/internal/settings"
 )
 
-// A job has ended well when who coordinates says so, also where a server is late, and told to leave by a signal.
+// A job has ended well when the coordinating process reports it, also where a late server is ended by a signal.
 func TestLateServersOfAFinishedJob(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("needs sleep(1)")
 	}
 	for _, seats := range []int{0, 3} {
 		r := &Launch{job: &settings.Job{}, Options: Options{Screen: console.NewScreen(&settings.Job{})}, ended: make(chan exit), over: make(chan struct{})}
-		r.job.WorkerRestarts, r.left = 2, 1 // somebody has been started again: those that are left are told after a second
+		r.job.WorkerRestarts, r.left = 2, 1 // a worker was restarted: the processes that are left get the signal after a second
 		r.seats.count = seats
 		var children []*child
 		for rank := range max(1, seats) + 2 {

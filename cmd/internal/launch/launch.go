@@ -538,8 +538,8 @@ func (r *Launch) restart(e exit, children []*child, gains string) {
 	})
 }
 
-// shortLife is that of a process which has failed by itself, such as one whose host is down. Who is started again and lives no longer waits for twice as long
-// the next time, from a second to longestBackOff.
+// shortLife bounds the run time of a process that fails by itself soon after its start, for example because its host is
+// down. The wait before each further restart of such a process is doubled, from a second to longestBackOff.
 const (
 	shortLife      = 10 * time.Second
 	longestBackOff = 30 * time.Second
@@ -557,8 +557,8 @@ func (e exit) crashed() bool {
 // signalled says whether a signal has ended it.
 func (e exit) signalled() bool { return e.code() > 128 && e.code() <= 128+64 }
 
-// again is how often in a row a process has failed by itself soon after it was started, with the end e of one that lived for so long. The first time does not count,
-// and who was ended by a signal has not failed by itself.
+// again is how often in a row a process has failed by itself soon after it was started, with the end e of one that lived for the given time. The first failure
+// does not count, and a process that a signal ended has not failed by itself.
 func (e exit) again(lived time.Duration) int {
 	if e.signalled() || lived >= shortLife {
 		return 0
@@ -581,8 +581,8 @@ func (r *Launch) wait(ctx context.Context, children []*child, ended chan exit) e
 	var direct, soon, kill, verdict <-chan time.Time
 	var failed error
 	coordinated := 0  // with what a process that coordinates has failed
-	finished := false // somebody who coordinates has said so
-	var early []exit  // who failed when no training had been seen
+	finished := false // a coordinating process has reported the end of the job
+	var early []exit  // processes that failed before training was seen
 	var absent *child // the first that has ended without an error before that
 	var overdue <-chan time.Time
 	fails := func(e exit) {
@@ -656,9 +656,9 @@ func (r *Launch) wait(ctx context.Context, children []*child, ended chan exit) e
 				}
 			case e.role == "ps" && (e.rank == 0 || e.rank < r.seats.count):
 				finished = true
-				if ending(); kill == nil { // over; nobody else needs long
+				if ending(); kill == nil { // over; the other processes end soon
 					kill = time.After(Grace)
-					if r.left < r.job.WorkerRestarts { // who has just been started again looks for a coordinator
+					if r.left < r.job.WorkerRestarts { // a process that was just restarted looks for a coordinator
 						direct = time.After(time.Second)
 					}
 				}
@@ -699,11 +699,11 @@ func (r *Launch) wait(ctx context.Context, children []*child, ended chan exit) e
 			if errors.As(context.Cause(ctx), &s) {
 				sig, _ = s.Signal.(syscall.Signal)
 			}
-			// The coordinator ends the job for everybody, so that all leave for the
-			// same reason. Whoever is left a moment later is told directly.
+			// The coordinator ends the job for all processes, so that all leave for the
+			// same reason. Processes that are left a moment later get the signal directly.
 			how := "ending the job"
 			if r.job.Grace > 0 && r.training() {
-				how += fmt.Sprintf(", after a checkpoint (--Grace %v); once more: at once", r.job.Grace)
+				how += fmt.Sprintf(", after a checkpoint (--grace %v); once more: at once", r.job.Grace)
 			}
 			r.Screen.Say("run", fmt.Sprintf("%v: %s", sig, how))
 			failed = context.Cause(ctx)
@@ -787,7 +787,7 @@ func (r *Launch) Network() (transport.Network, error) {
 	return tcp, nil
 }
 
-// coordinator is the address of who coordinates, at the i-th try to find out who that is.
+// coordinator is the address to ask for the coordinating process at the i-th try.
 func (r *Launch) Coordinator(i int) string {
 	if r.seats.count > 0 {
 		return r.seats.addrs[i%r.seats.count]
@@ -847,7 +847,7 @@ func (r *Launch) report(failed error) error {
 	}
 	var result runlog.Result
 	err := json.Unmarshal(r.result.Bytes(), &result)
-	for i := range r.seats.results { // whoever coordinated last, and perhaps the one before, who was lost while it said so
+	for i := range r.seats.results { // the last coordinating process, and perhaps its predecessor, which was lost while it reported the end
 		if err != nil {
 			result = runlog.Result{}
 			err = json.Unmarshal(r.seats.results[i].Bytes(), &result)

@@ -91,7 +91,7 @@ func Checkpoints(job *settings.Job) string {
 }
 
 // mends says whether a failure may be gone when the job is begun again: not one of settings, data or members, which are found
-// before training, nor of the mathematics, nor what somebody wanted.
+// before training, nor of the mathematics, nor a request of the user.
 func mends(ctx context.Context, err error) bool {
 	var child *childError
 	if ctx.Err() != nil || !errors.As(err, &child) {

@@ -15,7 +15,7 @@ type seats struct {
 	addrs   []string // by rank
 	results []bytes.Buffer
 	lost    int
-	at      atomic.Int64 // who coordinates, as was seen last
+	at      atomic.Int64 // the process that was last seen to coordinate
 }
 
 // choose gives each one an address, the first one that which it has already.

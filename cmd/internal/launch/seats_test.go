@@ -13,7 +13,7 @@ import (
 	"star/cmd/tests/jobtest"
 )
 
-// Who fails by itself again soon after it was started waits for twice as long each time; who was killed, or has lived for some time, does not.
+// The restart of a process that fails by itself soon after its start waits twice as long each time. A process that was killed, or that ran for some time, is restarted without that wait.
 func TestBackOff(t *testing.T) {
 	exits := func(code int) error { return exec.Command("sh", "-c", fmt.Sprintf("exit %d", code)).Run() }
 	killed := exec.Command("sh", "-c", "kill -9 $$").Run()

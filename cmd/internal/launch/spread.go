@@ -45,7 +45,7 @@ type Spread struct {
 // leastPart is the part of a reckoned demand below which a job does not fit.
 const leastPart = 1. / 1024
 
-// halve makes half of a demand that nobody has measured: which host is how full
+// halve makes half of a demand that was not measured: which host is how full
 // beside the others stays the same. Memory is known, and stays.
 func (s *Spread) halve() {
 	s.part /= 2
@@ -80,7 +80,7 @@ func (s Site) Reach() string {
 	return s.Name
 }
 
-// guess is how long an iteration is taken to be, where nobody has said what a job
+// guess is how long an iteration is taken to be, where no setting says what a job
 // wants.
 const guess = time.Second
 
@@ -373,7 +373,7 @@ func (o *Orders) attach(cmd *exec.Cmd) error {
 }
 
 // signal passes a signal on. It reports false if the process that was started is to
-// get it itself: SIGKILL is for whoever carries the orders as well, and with that the orders end.
+// get it itself: SIGKILL also kills the process that carries the orders, and with that the orders end.
 func (o *Orders) signal(sig syscall.Signal) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -226,22 +226,23 @@ func (k *calmJob) attempts(ctx context.Context, attempts []*chaos.Attempt, place
 	return nil
 }
 
-// unclaimed says that no attempt has said that it has written a checkpoint: it was killed before it could.
+// unclaimed reports whether no attempt's log has a checkpoint: the attempt that wrote it was killed before it could log it.
 func unclaimed(attempts []*chaos.Attempt, name string) bool {
 	return !slices.ContainsFunc(attempts, func(l *chaos.Attempt) bool { return slices.Contains(l.SavedAs, name) })
 }
 
-// lastBefore says that attempts[i] is the last one that came to a version with which a later one begins. Others may have come there before, and have begun anew.
+// lastBefore reports whether a later attempt begins with version, and attempts[i] is the last attempt before it that reached
+// version. Earlier attempts may have reached it too, if a later one started from the beginning.
 func lastBefore(attempts []*chaos.Attempt, i int, version int64) bool {
-	came := func(l *chaos.Attempt) bool { return l.From < version && version <= l.Version }
-	if !came(attempts[i]) {
+	reached := func(l *chaos.Attempt) bool { return l.From < version && version <= l.Version }
+	if !reached(attempts[i]) {
 		return false
 	}
 	for _, l := range attempts[i+1:] {
 		if len(l.Updates) > 0 && l.From == version {
 			return true
 		}
-		if came(l) {
+		if reached(l) {
 			return false
 		}
 	}
@@ -480,7 +481,7 @@ func (k *calmJob) weighted(ctx context.Context, u chaos.Update, members []*wante
 }
 
 // A worker that asks for parameters while updates go on may be sent other versions by one shard than by another: because it comes to the job (ps.Link.Pull), or
-// because its connection to a shard has ended, and it asks a copy that is further (ps.replicaSet). Nobody writes down which. They are looked for, for so long:
+// because its connection to a shard has ended, and it asks a copy that is further (ps.replicaSet). No log says which. They are looked for, for so long:
 const tornTime = 20 * time.Second
 
 // pastBytes bounds the memory of the parameters that are kept for that.

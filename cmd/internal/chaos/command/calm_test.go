@@ -180,22 +180,22 @@ func TestRingQueueIsOneProcess(t *testing.T) {
 	}
 }
 
-// A checkpoint of which no attempt says that it has written it is that of the last attempt that came so far, of several that began anew.
+// A checkpoint that no attempt has logged belongs to the last attempt that reached its version, where attempts started again from the beginning.
 func TestCheckpointsOfAttempts(t *testing.T) {
 	attempt := func(from, version int64, saved ...string) *chaos.Attempt {
 		return &chaos.Attempt{From: from, Version: version, SavedAs: saved, Updates: make([]chaos.Update, version-from)}
 	}
-	anew := []*chaos.Attempt{attempt(0, 200), attempt(0, 79, "ckpt-79"), attempt(79, 300)}
+	restarted := []*chaos.Attempt{attempt(0, 200), attempt(0, 79, "ckpt-79"), attempt(79, 300)}
 	for _, c := range []struct {
 		name     string
 		attempts []*chaos.Attempt
 		version  int64
 		want     []bool // of each attempt
 	}{
-		{"the second begins anew", anew, 79, []bool{false, true, false}},
-		{"none began there", anew, 78, []bool{false, false, false}},
-		{"one that made nothing lies between", []*chaos.Attempt{attempt(0, 50), attempt(0, 0), attempt(40, 90)}, 40, []bool{true, false, false}},
-		{"the first one's, and the second began there", []*chaos.Attempt{attempt(0, 50), attempt(40, 45), attempt(40, 90)}, 40, []bool{true, false, false}},
+		{"the second starts from the beginning", restarted, 79, []bool{false, true, false}},
+		{"no attempt starts at the version", restarted, 78, []bool{false, false, false}},
+		{"an attempt without updates lies between", []*chaos.Attempt{attempt(0, 50), attempt(0, 0), attempt(40, 90)}, 40, []bool{true, false, false}},
+		{"two attempts start at the version", []*chaos.Attempt{attempt(0, 50), attempt(40, 45), attempt(40, 90)}, 40, []bool{true, false, false}},
 	} {
 		for i, want := range c.want {
 			if got := lastBefore(c.attempts, i, c.version); got != want {
@@ -203,7 +203,7 @@ func TestCheckpointsOfAttempts(t *testing.T) {
 			}
 		}
 	}
-	if unclaimed(anew, "ckpt-79") || !unclaimed(anew, "ckpt-78") {
-		t.Error("checkpoints that are claimed")
+	if unclaimed(restarted, "ckpt-79") || !unclaimed(restarted, "ckpt-78") {
+		t.Error("ckpt-79 is logged by the second attempt, and ckpt-78 by none")
 	}
 }

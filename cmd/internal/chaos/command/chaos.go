@@ -157,7 +157,7 @@ in which coordinators are replaced too, over a network that loses, doubles and d
 	return cmd
 }
 
-// withShards is how many servers there are behind proxies: those with shards or copies of them, or who coordinates a ring alone.
+// withShards is how many servers there are behind proxies: those with shards or copies of them, or the process that coordinates a ring alone.
 func withShards(job *settings.Job) int {
 	if job.Arch == settings.AllReduce && job.Electors() > 0 {
 		return 0
@@ -168,7 +168,7 @@ func withShards(job *settings.Job) int {
 	return max(job.Shards, job.Replicas, 1)
 }
 
-// comesBack is after what time the place of a coordinator that was killed is surely taken: its loss is noticed, somebody else leads, misses it for three
+// comesBack is after what time the place of a coordinator that was killed is surely taken: its loss is noticed, another process leads, misses it for three
 // seconds more, and lets in the process that was started. 0: none is.
 func comesBack(job *settings.Job) time.Duration {
 	if job.WorkerRestarts == 0 {
@@ -450,7 +450,7 @@ func otherMode(job *settings.Job) string {
 	return "asgd"
 }
 
-// change has whoever coordinates change the mode, in the background. A job that is over, or has nobody who coordinates for a while, keeps the one that it has.
+// change asks the coordinating process for another mode, in the background. A job that is over, or has no coordinator for a while, keeps its mode.
 func (r *breaker) change(mode string) {
 	go func() {
 		network, err := r.Network()

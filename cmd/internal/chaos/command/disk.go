@@ -36,7 +36,7 @@ func newDisk(dir string) (*disk, error) {
 	return &disk{dir: dir, over: make(chan struct{})}, nil
 }
 
-// longestFull is how long we wait at most for somebody to notice that a disk is full.
+// longestFull is how long we wait at most until a process notices that a disk is full.
 const longestFull = 30 * time.Second
 
 // fill lets there be no room for a while, whatever is removed meanwhile; for longer where no checkpoint has failed yet. failures says how many have.
