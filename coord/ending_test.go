@@ -132,7 +132,7 @@ func TestWaitsForWhoWasNotTold(t *testing.T) {
 	for name, c := range map[string]struct {
 		comes bool
 		after time.Duration
-	}{"nobody has noticed": {false, session.Unreachable + absentGrace}, "one has": {true, time.Second + absentGrace}} {
+	}{"no member has noticed": {false, session.Unreachable + absentGrace}, "one has": {true, time.Second + absentGrace}} {
 		t.Run(name, func(t *testing.T) {
 			p := live(5, 40)
 			p.handover.End = &Ending{Reason: "finished"}

@@ -42,7 +42,7 @@ func TestNoiseScale(t *testing.T) {
 			for i := range 2 {
 				w.worker(i, func(f *fakeWorker) {
 					f.norm2, f.change = c.norm2, c.change
-					f.dies = func(phase string, r wire.Release) bool { // nobody; but the last batch is over
+					f.dies = func(phase string, r wire.Release) bool { // it stays; but the last batch is over
 						if r.Action == wire.Finish && i == 0 && phase == "evaluating" {
 							// Real workers wait for the parameters, and so for the shards' sums. These do
 							// not, but time passes only when nobody has anything left to say.

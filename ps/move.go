@@ -36,7 +36,7 @@ type successor struct {
 // leaving is what the owner of a shard knows of its move to elsewhere.
 type leaving struct {
 	hand      *wire.Hand // give; nil: it stays
-	successor *successor // who has come for it
+	successor *successor // the server that fetches it; nil: none has come
 	giver     *giver     // sends it; nil: not yet
 	gone      bool
 	unsaid    []wire.Stored // of gradients that came since: the successor says so, or we do if it stays

@@ -116,7 +116,7 @@ func spreadOut(ctx context.Context, j *settings.Job, own bool) (*launch.Spread, 
 	return launch.NewSpread(j, hosts, own)
 }
 
-// demonstrates says whether a job shows what STAR does, and is nobody's work: then it has a straggler. Who says what is trained, or where, wants that.
+// demonstrates says whether a job shows what STAR does, so that it gets a straggler: no setting says what is trained, or where.
 func demonstrates(job *settings.Job) bool {
 	for _, name := range []string{"dataset", "model", "hosts", "resume", "slow", "straggler-trace"} {
 		if job.Config.IsSet(name) {

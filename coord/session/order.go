@@ -14,7 +14,7 @@ import (
 // Kind says which of the fields is set; all others are zero.
 // What each says, and to whom:
 //
-//	release   go on: compute so many samples from a place in the stream, with parameters of a version; evaluate first; or stop
+//	release   go on: compute a number of samples from a place in the stream, with parameters of a version; evaluate first; or stop
 //	ring      members of all-reduce: form this ring, or ride with that member of it
 //	save      write your part of a checkpoint
 //	buffers   the average over all workers, which an evaluation asked for

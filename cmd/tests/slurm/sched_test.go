@@ -155,7 +155,7 @@ func (c *cluster) running(t *testing.T) string {
 	return c.run(t, "squeue", "--noheader", "--states=RUNNING", "--sort=i", "--format=%j %i")
 }
 
-// runs waits until Slurm says that so many workers of a job run, which may be later than the job does, and returns what it
+// runs waits until Slurm lists the given number of workers of a job as running, which may be later than the job does, and returns what it
 // lists.
 func (c *cluster) runs(t *testing.T, name string, workers int) (all string) {
 	c.until(t, fmt.Sprintf("Slurm runs %d workers of %s", workers, name), func() bool {
