@@ -1,13 +1,12 @@
 package main
 
 import (
-	"context"
+	"bufio"
+	"bytes"
 	"encoding/json"
 	"fmt"
-	"io"
 	"math"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -17,12 +16,14 @@ import (
 	"time"
 
 	"star"
+	"star/cmd/internal/cli"
 	"star/cmd/tests/jobtest"
 	"star/observe/explain"
 	"star/observe/web"
 	"star/observe/whatif"
 	"star/runlog"
 	"star/runlog/parts"
+	"star/sched/estimate"
 )
 
 // The job whose log has gaps makes rounds of ssgd, each of a second with an update at its end. Between two of its first
@@ -152,7 +153,7 @@ func TestCommandsSayWhatTheLogLacks(t *testing.T) {
 // contents reads a log, and passes its lines on.
 func contents(t *testing.T, path string, each ...func(runlog.Line) error) runlog.Contents {
 	t.Helper()
-	f, err := openRun(path)
+	f, err := cli.OpenRun(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -220,7 +221,11 @@ func TestAnswersOfALogThatLacksLines(t *testing.T) {
 		t.Errorf("what if: it took %v, simulated %v, %v", r.Took, again.Time, err)
 	}
 
-	epochs, err := runEpochs(log)
+	b, err := exec.Command(jobtest.Star(t), "sched", "estimate", log, "--times").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	epochs, err := estimate.ReadEpochTimes(bytes.NewReader(b))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -229,14 +234,16 @@ func TestAnswersOfALogThatLacksLines(t *testing.T) {
 			t.Fatalf("an epoch took %v s, want 10 (all: %v)", took, epochs[0].Epochs)
 		}
 	}
-	m := new(measured)
-	if err := m.read(log); err != nil {
-		t.Fatal(err)
+	var rows []struct {
+		Workers int
+		Rate    float64 `json:"samples_per_s"`
 	}
-	for _, g := range m.segments {
-		if rate := g.Samples / g.Seconds; math.Abs(rate/(gapWorkers*gapBatch)-1) > 0.01 {
-			t.Errorf("scaling: %v samples in %v s", g.Samples, g.Seconds)
-		}
+	b, err = exec.Command(jobtest.Star(t), "sched", "scaling", log, "--json").Output()
+	if err != nil || json.Unmarshal(b, &rows) != nil || len(rows) < gapWorkers {
+		t.Fatalf("star sched scaling: %v\n%s", err, b)
+	}
+	if r := rows[gapWorkers-1]; r.Workers != gapWorkers || math.Abs(r.Rate/(gapWorkers*gapBatch)-1) > 0.01 {
+		t.Errorf("scaling: %+v", r)
 	}
 }
 
@@ -244,15 +251,21 @@ func TestAnswersOfALogThatLacksLines(t *testing.T) {
 func TestPageOfALogThatLacksLines(t *testing.T) {
 	log := gapLog(t)
 	lost := contents(t, log).Missing
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	view := exec.CommandContext(t.Context(), jobtest.Star(t), "view", log, "--listen", "127.0.0.1:0")
+	out, err := view.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error)
-	go func() { done <- serveView(ctx, l, "127.0.0.1:0", log, io.Discard) }()
-	defer func() { cancel(); <-done }()
-	resp, err := http.Get("http://" + l.Addr().String() + "/view.json")
+	if err := view.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { view.Process.Kill(); view.Wait() }()
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	address, _, _ := strings.Cut(line, "/ shows ")
+	resp, err := http.Get(address + "/view.json")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,11 +5,16 @@ package main
 
 import (
 	"fmt"
-	"log/slog"
 
 	"github.com/spf13/cobra"
 
 	"star/cmd/internal/daemon"
+	"star/cmd/star/bench"
+	"star/cmd/star/observe"
+	"star/cmd/star/ops"
+	"star/cmd/star/plan"
+	"star/cmd/star/run"
+	"star/cmd/star/sched"
 	"star/internal/build"
 	"star/internal/settings"
 	"star/sched/service"
@@ -17,7 +22,7 @@ import (
 
 func main() {
 	service.Keep()
-	keepPod()
+	sched.KeepPod()
 	daemon.Main(root())
 }
 
@@ -42,7 +47,10 @@ func root() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.SetFlagErrorFunc(settings.FlagError)
-	cmd.AddCommand(runCommand(), ctlCommand(), benchCommand(), doctorCommand(), simCommand(), replayCommand(), planCommand(), placeCommand(), inventoryCommand(), matchCommand(), schedCommand(), explainCommand(), exportCommand(), viewCommand(), topCommand(), watchCommand(), reportCommand(), deciderCommand(), predictorCommand(), clusterCommand(), rankCommand(), limitsCommand(), traceCommand(), checkpointCommand(), certsCommand(), installCommand(), submitCommand(), evalCommand(), predictCommand(), versionCommand(), modelsCommand(), datasetsCommand(), daemon.Server("ps"), daemon.Worker("worker"), memberCommand(), daemon.Sampler(), movedCommand("chaos", "star-chaos"))
+	for _, group := range [][]*cobra.Command{run.Commands(), observe.Commands(), sched.Commands(), bench.Commands(), plan.Commands(), ops.Commands()} {
+		cmd.AddCommand(group...)
+	}
+	cmd.AddCommand(daemon.Server("ps"), daemon.Worker("worker"), daemon.Sampler(), movedCommand("chaos", "star-chaos"))
 	cmd.CompletionOptions.HiddenDefaultCmd = true
 	for _, c := range cmd.Commands() {
 		daemon.Complete(c)
@@ -58,22 +66,4 @@ func movedCommand(name, program string) *cobra.Command {
 			return &settings.UsageError{Msg: fmt.Sprintf("star %s: the program is %s, with the same flags; to get it, go install ./cmd/%[2]s in the source of STAR", name, program)}
 		},
 	}
-}
-
-// resolved reads a tool's settings. True: they were only to be printed (--print-config), and have been.
-func resolved(cmd *cobra.Command, s *settings.Set) (done bool, err error) {
-	if _, err := s.Resolve(settings.Sources{Environ: environ(), Others: settings.JobNames()}); err != nil {
-		return false, err
-	}
-	if s.PrintWanted() {
-		return true, s.Print(cmd.OutOrStdout())
-	}
-	for _, w := range s.Bared() {
-		if settings.LogsJSON(cmd) {
-			slog.New(slog.NewJSONHandler(cmd.ErrOrStderr(), nil)).Warn(w)
-		} else {
-			fmt.Fprintln(cmd.ErrOrStderr(), "star: warning: "+w)
-		}
-	}
-	return false, nil
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -62,6 +63,16 @@ func look(ctx context.Context, t *testing.T, script, url, about string, end func
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("the browser: %v\n%s", err, errs.String())
 	}
+}
+
+// summaryLine is the last line of a run log.
+func summaryLine(t *testing.T, r runlog.Result) string {
+	t.Helper()
+	b, err := json.Marshal(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return `{"type":"summary",` + string(b[1:])
 }
 
 // The page of a job that is over has no box without content: testdata/over.js. One job has made a single update and no evaluation, and

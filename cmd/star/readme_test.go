@@ -18,7 +18,9 @@ import (
 	"github.com/spf13/cobra"
 
 	chaos "star/cmd/internal/chaos/command"
+	"star/cmd/internal/cli"
 	"star/cmd/internal/daemon"
+	"star/cmd/star/ops"
 	"star/cmd/tests/jobtest"
 	"star/job"
 	"star/modes"
@@ -84,9 +86,9 @@ func command(line string) (program string, args []string) {
 // Every command that a page prints is understood by the program: its flags exist
 // and their values can be read.
 func TestDocumentedCommandsParse(t *testing.T) {
-	saved := environ
-	environ = func() []string { return nil }
-	defer func() { environ = saved }()
+	saved := cli.Environ
+	cli.Environ = func() []string { return nil }
+	defer func() { cli.Environ = saved }()
 	found := 0
 	for _, page := range tracked(t, "*.md") {
 		for _, line := range fenced(t, filepath.Join(repository, page)) {
@@ -150,7 +152,7 @@ func try(program string, args []string) error {
 			mode = words[1]
 		case len(words) == 3 && words[0] == "move":
 		case len(words) > 0 && words[0] == "set":
-			return checkVerb(words)
+			return ops.CheckVerb(words)
 		case len(words) != 1 || !slices.Contains([]string{"status", "checkpoint", "stop"}, words[0]):
 			return fmt.Errorf("no such command of star ctl: %q", rest)
 		}

@@ -1,0 +1,141 @@
+package observe
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"star/cmd/internal/cli"
+	"star/cmd/internal/daemon"
+	"star/internal/defaults"
+	"star/internal/settings"
+	"star/job/process"
+	"star/observe/web"
+	"star/runlog"
+	"star/runlog/parts"
+	"star/transport"
+)
+
+// oneLog wants one argument.
+func oneLog(name string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		if len(args) != 1 {
+			return &settings.UsageError{Msg: "star " + name + " needs one run log, or the folder of a job"}
+		}
+		return nil
+	}
+}
+
+func viewCommand() *cobra.Command {
+	s := new(settings.Set)
+	var listen string
+	settings.Var(s, &listen, "listen", "127.0.0.1:"+defaults.Metrics, "address of the page")
+	cmd := &cobra.Command{
+		Use:   "view RUNLOG",
+		Short: "Show a run, or a schedule, in a browser",
+		Long: `Serves the page of a job: who was slow, when, why and what it cost, the modes, the loss, the workers. The log may be that of a job that still runs: the
+page follows it. A running star-ps serves the same page at the address of --http.
+Of what star sched sim --events has written, or of a folder of star sched serve, it serves a page of who had which GPUs when.
+
+  star view star-out                    then open http://127.0.0.1:7071/
+  star view old.jsonl.gz --listen 127.0.0.1:0
+  star view events.csv`,
+		Args: oneLog("view"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if done, err := cli.Resolved(cmd, s); done || err != nil {
+				return err
+			}
+			ctx, cancel := process.Signals(context.Background())
+			defer cancel()
+			l, err := net.Listen(transport.ListenNetwork(listen), listen)
+			if err != nil {
+				return s.Invalid("listen", fmt.Errorf("%w: choose another one, as %s", err, net.JoinHostPort(settings.Home(), "0")))
+			}
+			if err := serveView(ctx, l, listen, args[0], cmd.OutOrStdout()); err != nil && ctx.Err() == nil {
+				return err
+			}
+			return nil
+		},
+	}
+	s.Bind(cmd)
+	return cmd
+}
+
+// serveView serves the page of a log until ctx is over.
+func serveView(ctx context.Context, l net.Listener, address, path string, out io.Writer) error {
+	defer l.Close()
+	if web.Exposed(l) {
+		fmt.Fprintln(os.Stderr, cli.Exposed)
+	}
+	if s, err := readSchedule(path); !errors.Is(err, errNoSchedule) {
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(out, "http://%s/ shows %s; Ctrl-C ends it\n", l.Addr(), path)
+		return cli.ServePage(ctx, l, address, web.NewSchedules(s).Handler(nil))
+	}
+	f, err := cli.OpenLog(path, parts.Follow)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	live := web.NewLive()
+	if f.Packed() {
+		if _, err := runlog.Read(f, f.Name(), live.Line); err != nil {
+			return err
+		}
+		live.Wake()
+	} else {
+		go live.Follow(ctx, f, f.Name(), nil) // what is wrong with it is on the page
+		live.AwaitRead(ctx)
+	}
+	fmt.Fprintf(out, "http://%s/ shows %s; Ctrl-C ends it\n", l.Addr(), f.Name())
+	return cli.ServePage(ctx, l, address, live.Handler(daemon.Downloads(f.Name())))
+}
+
+func reportCommand() *cobra.Command {
+	s := new(settings.Set)
+	cmd := &cobra.Command{
+		Use:   "report RUNLOG",
+		Short: "Write the page of a run, or of a schedule, as one file",
+		Long: `Writes what star view shows as one HTML file to standard output. It needs no server and no network: attach it to a ticket.
+
+  star report star-out > run.html`,
+		Args: oneLog("report"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if done, err := cli.Resolved(cmd, s); done || err != nil {
+				return err
+			}
+			if s, err := readSchedule(args[0]); !errors.Is(err, errNoSchedule) {
+				if err != nil {
+					return err
+				}
+				b := bufio.NewWriter(cmd.OutOrStdout())
+				return cmp.Or(web.ReportSchedules(b, s), b.Flush())
+			}
+			f, err := cli.OpenRun(args[0])
+			if err != nil {
+				return err
+			}
+			defer f.Close()
+			state := web.NewState()
+			if _, err := runlog.Read(f, f.Name(), state.Line); err != nil {
+				return err
+			}
+			b := bufio.NewWriter(cmd.OutOrStdout())
+			if err := web.Report(b, state); err != nil {
+				return err
+			}
+			return b.Flush()
+		},
+	}
+	s.Bind(cmd)
+	return cmd
+}

@@ -1,0 +1,9 @@
+package ops
+
+import (
+	"testing"
+
+	"star/cmd/tests/jobtest"
+)
+
+func TestMain(m *testing.M) { jobtest.Main(m) }

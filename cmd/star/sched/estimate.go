@@ -1,0 +1,188 @@
+package sched
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"star/cmd/internal/cli"
+	"star/internal/settings"
+	"star/job"
+	"star/sched/estimate"
+)
+
+func schedEstimateCommand() *cobra.Command {
+	var s settings.Set
+	epochs, first, truth := 0, .5, 0.
+	method, train, to, what, asJSON, times := "", "", "", "", false, false
+	settings.Var(&s, &train, "train", "", "trace of jobs whose durations are known, of which is learned")
+	settings.Var(&s, &to, "predict", "", "trace of jobs whose durations are to be predicted: it is written to standard output with them")
+	settings.Var(&s, &what, "what", "duration", "what is predicted: how long jobs take; or score, how much a neighbour on the same GPUs slows them (0 to 2), for lucid, by a pruned tree; or submissions, how many jobs and GPUs come in each ten minutes, for lucid, too", "duration", "score", "submissions")
+	settings.Var(&s, &method, "method", "ebm", "how: explainable boosting, gradient boosting, a pruned tree, or the user's earlier jobs", predictMethods...)
+	settings.Var(&s, &epochs, "epochs", 0, "how many epochs the whole job has")
+	settings.Var(&s, &first, "first", .5, "share of the measured epochs after which linear looks for the first time: a/b for a measurement of the shares a and b of the job")
+	settings.Var(&s, &truth, "truth", 0, "how long the job really takes, s: says how far the estimates are off")
+	settings.Var(&s, &times, "times", false, "write what was measured as AlloX's time writer does, a line for each log, and estimate nothing")
+	settings.Var(&s, &asJSON, "json", false, "the estimates as JSON on standard output")
+	cmd := &cobra.Command{
+		Use:   "estimate LOG...",
+		Short: "How long a job will take, from the times of its first epochs",
+		Long: `Reads run logs of STAR (the folder of a job, or a file .jsonl), or the output of jobs that ran for a few epochs with AlloX's time writer, and says how long the whole job
+will take by two methods: detailed knows the time of each epoch, and what comes before and after them; linear draws a line through two points.
+
+With --predict it learns of a trace how long jobs take, and writes another one with what it expects of these, in the columns by which lucid and qssf order jobs. Every column
+that both traces have is used, numbers and categories, and hour and weekday. Where durations are known it says on standard error how well they are predicted.
+
+  star sched estimate star-out --epochs 90
+  star sched estimate alexnet.log --epochs 500
+  star sched estimate --train august.csv --predict september.csv > jobs.csv
+  star sched estimate --train single_data.csv --predict trace.csv --what score > scored.csv
+  star sched estimate --train august.csv --predict september.csv --what submissions > throughput_pred.csv`,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if done, err := cli.Resolved(cmd, &s); done || err != nil {
+				return err
+			}
+			if train != "" || to != "" {
+				if err := validPredict(&s, args, train, to, what, method); err != nil {
+					return err
+				}
+				switch what {
+				case "score":
+					return predictScores(cmd.OutOrStdout(), cmd.ErrOrStderr(), train, to)
+				case "submissions":
+					return predictSubmissions(cmd.OutOrStdout(), cmd.ErrOrStderr(), train, to)
+				}
+				return predict(cmd.OutOrStdout(), cmd.ErrOrStderr(), method, train, to)
+			}
+			if err := refuse(&s, "is for --train and --predict: logs of one job have two methods, detailed and linear", "method", "what"); err != nil {
+				return err
+			}
+			if times {
+				if err := refuse(&s, "is for estimates: --times makes none", "epochs", "first", "truth", "json"); err != nil {
+					return err
+				}
+			}
+			switch {
+			case len(args) == 0:
+				return &settings.UsageError{Msg: cmd.CommandPath() + ": want one log or more"}
+			case times:
+				return writeTimes(cmd.OutOrStdout(), args)
+			case epochs < 1:
+				return s.Invalid("epochs", errors.New("how many epochs has the whole job? want one or more"))
+			case !(first > 0 && first < 1):
+				return s.Invalid("first", errors.New("want a share between 0 and 1"))
+			case !(truth >= 0) || math.IsInf(truth, 0):
+				return s.Invalid("truth", errors.New("want seconds of at least 0"))
+			}
+			e, err := estimateLogs(&s, args, epochs, first, truth)
+			if err == nil && asJSON {
+				return json.NewEncoder(cmd.OutOrStdout()).Encode(e)
+			} else if err == nil {
+				return e.table(cmd.OutOrStdout())
+			}
+			return err
+		},
+	}
+	s.Bind(cmd)
+	return cmd
+}
+
+// epochEstimates is what star sched estimate says of logs, and --json prints. Times are s.
+type epochEstimates struct {
+	Logs    []epochEstimate `json:"logs"`
+	Methods []epochMethod   `json:"methods,omitempty"` // with --truth
+}
+
+type epochEstimate struct {
+	Log      string   `json:"log"`
+	Epochs   int      `json:"measured_epochs"`
+	Detailed float64  `json:"detailed_s"`
+	Linear   *float64 `json:"linear_s"` // null: one epoch has no two points
+}
+
+type epochMethod struct {
+	Method  string   `json:"method"`
+	Bias    float64  `json:"mean_off_by"`        // as a share of the truth
+	Scatter *float64 `json:"standard_deviation"` // as a share of the mean; null: one estimate does not scatter
+}
+
+// writeTimes writes what logs measure as AlloX's time writer does.
+func writeTimes(w io.Writer, logs []string) error {
+	for _, name := range logs {
+		all, err := epochTimes(name)
+		if err != nil {
+			return err
+		}
+		for _, t := range all {
+			if _, err := fmt.Fprintln(w, t); err != nil {
+				return job.WriteError(err)
+			}
+		}
+	}
+	return nil
+}
+
+// estimateLogs reads logs, and estimates by both methods.
+func estimateLogs(s *settings.Set, logs []string, epochs int, first, truth float64) (e epochEstimates, err error) {
+	var detailed, linear []float64
+	for _, name := range logs {
+		all, err := epochTimes(name)
+		if err != nil {
+			return e, err
+		}
+		for _, t := range all {
+			if len(t.Epochs) > epochs {
+				return e, s.Invalid("epochs", fmt.Errorf("%s has %d: want those of the whole job", name, len(t.Epochs)))
+			}
+			one := epochEstimate{Log: name, Epochs: len(t.Epochs), Detailed: t.Detailed(epochs)}
+			detailed = append(detailed, one.Detailed)
+			if n := int(math.Round(first * float64(len(t.Epochs)))); n > 0 && n < len(t.Epochs) {
+				line := t.Linear(epochs, n)
+				one.Linear, linear = &line, append(linear, line)
+			}
+			e.Logs = append(e.Logs, one)
+		}
+	}
+	for _, m := range []struct {
+		name string
+		of   []float64
+	}{{"detailed", detailed}, {"linear", linear}} {
+		if truth > 0 && len(m.of) > 0 {
+			bias, sigma := estimate.Noise(m.of, truth)
+			one := epochMethod{Method: m.name, Bias: bias}
+			if len(m.of) > 1 {
+				one.Scatter = &sigma
+			}
+			e.Methods = append(e.Methods, one)
+		}
+	}
+	return e, nil
+}
+
+// table writes estimates for people.
+func (e epochEstimates) table(w io.Writer) error {
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	known := func(format string, v *float64, times float64) string {
+		if v == nil {
+			return "-"
+		}
+		return fmt.Sprintf(format, times**v)
+	}
+	fmt.Fprintln(tw, "log\tmeasured epochs\tdetailed s\tlinear s\t")
+	for _, l := range e.Logs {
+		fmt.Fprintf(tw, "%s\t%d\t%.1f\t%s\t\n", l.Log, l.Epochs, l.Detailed, known("%.1f", l.Linear, 1))
+	}
+	if len(e.Methods) > 0 {
+		fmt.Fprintln(tw, "\nmethod\tmean off by\tstandard deviation\t")
+	}
+	for _, m := range e.Methods {
+		fmt.Fprintf(tw, "%s\t%+.2f %%\t%s\t\n", m.Method, 100*m.Bias, known("%.2f %%", m.Scatter, 100))
+	}
+	return tw.Flush()
+}
