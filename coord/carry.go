@@ -79,7 +79,7 @@ func (c *Coordinator) issue(orders []engine.Ready) {
 	if released && c.replaceable() {
 		c.metadata = c.engine.Metadata(c.term())
 	}
-	c.together(func() {
+	c.out.Together(func() {
 		for i := range orders {
 			c.follow(&orders[i])
 		}

@@ -16,7 +16,7 @@
 //   - Nothing that a member says is believed that it cannot know, or that an honest program could not
 //     have measured (conduct.go). Who says such a thing goes, and the job goes on.
 //   - The loop never waits for a member, a disk or another process: messages go through bounded queues
-//     (outbox.go), checkpoints and pilots have goroutines of their own. The exceptions are the lease,
+//     (package outbox), checkpoints and pilots have goroutines of their own. The exceptions are the lease,
 //     where others may coordinate, and the run log, whose lines are written before what they say is
 //     done.
 //   - Every wait has a deadline and a name (missing), and is for something that is still to come: who
@@ -50,6 +50,7 @@ import (
 
 	"star"
 	"star/coord/engine"
+	"star/coord/outbox"
 	"star/coord/session"
 	"star/internal/exitcode"
 	"star/internal/flightrecorder"
@@ -82,7 +83,8 @@ type Coordinator struct {
 	connections
 
 	// Owned by Run from here on.
-	sending
+	out outbox.Sender // of all messages to members
+
 	timing
 	membership
 	placing
@@ -104,12 +106,6 @@ type connections struct {
 
 	life   context.Context // of the connections: it ends a moment after Run
 	hangUp context.CancelFunc
-}
-
-// sending is which messages are sent together.
-type sending struct {
-	gathers bool      // messages go to unsent
-	unsent  []*outbox // each once
 }
 
 // timing is the job's life, and what is to be said of it. Times are of this process's clock, except
@@ -350,8 +346,8 @@ func (c *Coordinator) Accept(conn transport.Conn, h wire.Hello, payload []byte) 
 		c.serveTool(conn)
 		return
 	}
-	box := newOutbox(conn, c.cfg.SendTimeout, c.log)
-	defer box.wait()
+	box := outbox.New(conn, c.cfg.SendTimeout, c.log)
+	defer box.Wait()
 	defer box.Close()
 	p := &peer{conn: box, role: h.Role, rank: h.Rank, hello: h}
 	if c.cfg.Commit != "" && h.Commit != c.cfg.Commit {
@@ -367,7 +363,7 @@ func (c *Coordinator) Accept(conn transport.Conn, h wire.Hello, payload []byte) 
 		e.peer = p
 		if err != nil {
 			e.kind, e.err = 0, err
-			if why := box.cause(); why != nil {
+			if why := box.Cause(); why != nil {
 				e.err = why
 			}
 		}

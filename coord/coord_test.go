@@ -19,6 +19,7 @@ import (
 	"star"
 	"star/coord/advice"
 	"star/coord/engine"
+	"star/coord/outbox"
 	"star/coord/session"
 	"star/internal/exactsum"
 	"star/internal/exitcode"
@@ -1330,7 +1331,7 @@ func TestStoodStill(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer l.Close()
-		p := &peer{conn: newOutbox(conn, time.Second, c.log), role: wire.RoleWorker, welcomed: true, heard: b}
+		p := &peer{conn: outbox.New(conn, time.Second, c.log), role: wire.RoleWorker, welcomed: true, heard: b}
 		c.workers[0] = p
 		for _, at := range []struct {
 			sec  int

@@ -7,6 +7,7 @@ import (
 
 	"star"
 	"star/coord/engine"
+	"star/coord/outbox"
 	"star/coord/session"
 	"star/internal/exactsum"
 	"star/internal/exitcode"
@@ -24,7 +25,7 @@ import (
 // peer is one member's connection. Before its Hello is accepted it is in no list; gone is set once,
 // and from then on nothing of it is heeded and nothing sent to it.
 type peer struct {
-	conn     *outbox
+	conn     *outbox.Conn
 	role     string
 	rank     int
 	hello    wire.Hello

@@ -20,35 +20,13 @@ import (
 // engine hears of it, everything that waited for them is looked at again, and the job ends only if
 // it cannot go on.
 
-// send sends one small message, behind those that wait. A peer that does not take it is closed; its
-// reader will say so. write puts one message into the peer's outbox, so nothing here waits for the
-// network. A peer that is nil or gone gets nothing, and nobody need ask before.
+// send sends one small message, behind those that wait. A peer that does not take it is closed, and
+// its reader returns the error. write puts one message into the peer's outbox, so nothing here waits
+// for the network. A peer that is nil or gone gets nothing, so callers need not check.
 func (c *Coordinator) send(p *peer, write func() error) {
-	if p == nil || p.gone {
-		return
+	if p != nil && !p.gone {
+		c.out.Send(p.conn, write)
 	}
-	switch err := write(); {
-	case err != nil:
-		p.conn.fail(err)
-	case !c.gathers:
-		p.conn.flush()
-	case !p.conn.unsent:
-		p.conn.unsent = true
-		c.unsent = append(c.unsent, p.conn)
-	}
-}
-
-// together sends what send says to members at once, so that many are written to on several processors.
-func (c *Coordinator) together(send func()) {
-	c.gathers = true
-	send()
-	c.gathers = false
-	for _, o := range c.unsent {
-		o.unsent = false
-	}
-	flushAll(c.unsent)
-	clear(c.unsent)
-	c.unsent = c.unsent[:0]
 }
 
 // drop ends the connection of a member that broke the protocol. The job goes on. It ends with exit
@@ -66,7 +44,7 @@ func (c *Coordinator) drop(p *peer, why error) error {
 func (c *Coordinator) part(p *peer, exit int, reason string) {
 	c.send(p, func() error { return transport.Send(p.conn, wire.Reject{Exit: exit, Reason: reason}, nil) })
 	p.parted = true
-	p.conn.endReads(time.Now().Add(time.Second))
+	p.conn.EndReads(time.Now().Add(time.Second))
 }
 
 // hangUp closes the connection of a peer that nobody has taken leave of.

@@ -254,7 +254,7 @@ func (c *Coordinator) pump() error {
 	if err := c.countNorms(); err != nil {
 		return err
 	}
-	c.together(func() {
+	c.out.Together(func() {
 		for o, ok := k.Due(); ok; o, ok = k.Due() {
 			c.progress = time.Now()
 			c.follow(&o)

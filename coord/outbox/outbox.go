@@ -1,9 +1,13 @@
-package coord
+// Package outbox sends messages over connections without ever waiting for the other side: each
+// connection has a bounded queue (Conn), and a Sender writes to many of them at once. It knows
+// messages only as bytes.
+//
+//	Sender.Send ──► queue of Conn ──► Flush: what the socket takes at once ──► deliver: the rest, in a goroutine
+package outbox
 
 import (
 	"fmt"
 	"log/slog"
-	"runtime"
 	"sync"
 	"time"
 
@@ -12,20 +16,20 @@ import (
 	"star/transport/wire"
 )
 
-// outbox is a member's connection with writes that never wait: WriteFrame appends a message to a
-// queue, and flush writes as much of it as the socket takes at once. A goroutine (deliver) sends the
-// rest in order until the queue is empty. So a member that does not read delays only itself, and one
+// Conn is a connection with writes that never wait: WriteFrame appends a message to a
+// queue, and Flush writes as much of it as the socket takes at once. A goroutine (deliver) sends the
+// rest in order until the queue is empty. So a peer that does not read delays only itself, and one
 // that does needs no goroutine.
 //
-// The queue is bounded. A member that lets it run full, or takes no message within patience, does not
+// The queue is bounded. A peer that lets it run full, or takes no message within patience, does not
 // read: its connection is closed, and its reader returns the error.
 // Any goroutine may write and flush; the owner of the connection reads. Payloads are not copied and
 // must not change after they were handed over; headers are copied.
-type outbox struct {
+type Conn struct {
 	transport.Conn
 	patience time.Duration // for one message, and a second for each MiB of its payload
 	log      *slog.Logger
-	unsent   bool // it is in Coordinator.unsent
+	unsent   bool // it is in Sender.unsent
 
 	delivering sync.WaitGroup
 
@@ -47,22 +51,23 @@ type letter struct {
 	sum     uint32
 }
 
-// outboxBytes is how much may wait before another message does not: thousands of messages of every
+// queueBytes is how much may wait before another message does not: thousands of messages of every
 // iteration, behind what the sockets hold. One message may be larger.
-const outboxBytes = 1 << 20
+const queueBytes = 1 << 20
 
-// newOutbox is a queue before conn. Who takes no message within patience is taken for gone.
-func newOutbox(conn transport.Conn, patience time.Duration, log *slog.Logger) *outbox {
-	return &outbox{Conn: conn, patience: patience, log: log}
+// New is a queue before conn. A peer that takes no message within patience is taken for gone: its
+// connection is closed.
+func New(conn transport.Conn, patience time.Duration, log *slog.Logger) *Conn {
+	return &Conn{Conn: conn, patience: patience, log: log}
 }
 
-// WriteFrame puts a message into the queue; flush sends it. header is copied; payload must not
+// WriteFrame puts a message into the queue; Flush sends it. header is copied; payload must not
 // change any more. The error is the reason why the connection is or should be closed. It does not
 // wait, and may be called from several goroutines.
-func (o *outbox) WriteFrame(k wire.Kind, header, payload []byte, sum uint32) error {
+func (o *Conn) WriteFrame(k wire.Kind, header, payload []byte, sum uint32) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.err == nil && o.waiting > outboxBytes {
+	if o.err == nil && o.waiting > queueBytes {
 		o.err = fmt.Errorf("it does not read: %d bytes of messages wait", o.waiting)
 	}
 	if o.err != nil {
@@ -74,9 +79,9 @@ func (o *outbox) WriteFrame(k wire.Kind, header, payload []byte, sum uint32) err
 	return nil
 }
 
-// flush sends what is in the queue as far as the socket takes it at once, and leaves the rest to
+// Flush sends what is in the queue as far as the socket takes it at once, and leaves the rest to
 // deliver. It does not wait.
-func (o *outbox) flush() {
+func (o *Conn) Flush() {
 	o.mu.Lock()
 	if o.blocked || o.closed {
 		o.mu.Unlock()
@@ -109,10 +114,10 @@ func (o *outbox) flush() {
 }
 
 // empty empties the queue, whose memory is used again but after a burst. The lock is held.
-func (o *outbox) empty() {
+func (o *Conn) empty() {
 	clear(o.queue) // payloads
 	o.queue, o.heads = o.queue[:0], o.heads[:0]
-	if cap(o.heads) > outboxBytes/8 {
+	if cap(o.heads) > queueBytes/8 {
 		o.queue, o.heads = nil, nil
 	}
 }
@@ -120,7 +125,7 @@ func (o *outbox) empty() {
 // deliver sends queue, whose headers are heads, and then what has come into the queue meanwhile,
 // until that is empty or the connection is closed. Each message has patience, and a second for each
 // MiB of it.
-func (o *outbox) deliver(queue []letter, heads []byte) {
+func (o *Conn) deliver(queue []letter, heads []byte) {
 	site := flightrecorder.Open("coordinator", "a member to take a message", "", "")
 	defer site.Close()
 	site.Say(o.Peer())
@@ -151,28 +156,9 @@ func (o *outbox) deliver(queue []letter, heads []byte) {
 	}
 }
 
-// flushAll flushes several outboxes, on as many processors as it is worth.
-func flushAll(boxes []*outbox) {
-	const each = 32 // some 200 µs of system calls
-	parts := min(runtime.GOMAXPROCS(0), len(boxes)/each)
-	for ; parts > 1; parts-- {
-		n := len(boxes) / parts
-		part := append([]*outbox(nil), boxes[:n]...)
-		boxes = boxes[n:]
-		go func() {
-			for _, o := range part {
-				o.flush()
-			}
-		}()
-	}
-	for _, o := range boxes {
-		o.flush()
-	}
-}
-
 // fail closes the connection because a message could not be sent, and says so once. The reader of
 // the connection gets an error by that, and asks for the cause.
-func (o *outbox) fail(err error) {
+func (o *Conn) fail(err error) {
 	o.mu.Lock()
 	if o.closed { // that is why
 		o.mu.Unlock()
@@ -186,15 +172,15 @@ func (o *outbox) fail(err error) {
 	o.Close()
 }
 
-// cause is why the connection was closed on our side; nil: it was not, or on purpose.
-func (o *outbox) cause() error {
+// Cause is why the connection was closed on our side; nil: it was not, or on purpose.
+func (o *Conn) Cause() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.err
 }
 
-// SetReadDeadline keeps to what endReads has said.
-func (o *outbox) SetReadDeadline(t time.Time) error {
+// SetReadDeadline keeps to what EndReads has said.
+func (o *Conn) SetReadDeadline(t time.Time) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if !o.deadline.IsZero() && (t.IsZero() || t.After(o.deadline)) {
@@ -203,9 +189,9 @@ func (o *outbox) SetReadDeadline(t time.Time) error {
 	return o.Conn.SetReadDeadline(t)
 }
 
-// endReads sets the last read deadline: no later one counts. The peer is told why it must go, and
-// its last words are read until then.
-func (o *outbox) endReads(t time.Time) {
+// EndReads sets the last read deadline: no later one counts. It is for a peer that was told to
+// leave: its last messages are read until then.
+func (o *Conn) EndReads(t time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.deadline.IsZero() || t.Before(o.deadline) {
@@ -214,13 +200,13 @@ func (o *outbox) endReads(t time.Time) {
 	}
 }
 
-// Close may be called twice, and by anybody. What waits is lost.
-func (o *outbox) Close() error {
+// Close may be called twice, and by any goroutine. What waits is lost.
+func (o *Conn) Close() error {
 	o.mu.Lock()
 	o.closed = true
 	o.mu.Unlock()
 	return o.Conn.Close()
 }
 
-// wait returns when nothing more is sent. It is called when the outbox was closed.
-func (o *outbox) wait() { o.delivering.Wait() }
+// Wait returns when nothing more is sent. It is called after Close.
+func (o *Conn) Wait() { o.delivering.Wait() }
