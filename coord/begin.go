@@ -50,7 +50,7 @@ func (c *Coordinator) tryStart() {
 	c.evalFrom(now.Used)
 	c.progress = time.Now()
 	c.nextSave = c.progress.Add(c.cfg.SaveEvery)
-	c.stats.begin(c.progress, now.Used)
+	c.stats.Begin(c.progress, now.Used)
 	c.tune()
 	if c.cfg.Pilot != nil {
 		c.startPilot()

@@ -140,7 +140,7 @@ func (c *Coordinator) fire(o *engine.Ready) {
 		c.norms[f.Seq] = &normSum{left: len(c.shards), said: make([]bool, len(c.shards)), report: f.Report, version: f.Version, noise: o.Noise, samples: f.Samples}
 	}
 	if len(f.Gradients) > 0 {
-		if c.stats.updates++; c.stats.updates == worthAfter {
+		if c.stats.Updates++; c.stats.Updates == worthAfter {
 			c.worth()
 		}
 	}
@@ -198,11 +198,11 @@ func (c *Coordinator) release(r wire.Release) {
 		return
 	}
 	c.mark(p, &r)
-	p.flight.release(time.Now(), r.Action == wire.Continue)
-	p.flight.delay = r.Delay
+	flight := &p.measured.Flight
+	flight.Release(time.Now(), r.Action == wire.Continue, r.Delay)
 	c.inflow(p)
-	if !p.flight.from.IsZero() && c.engine.Worker(r.Worker).Led && !c.beside(p) {
-		c.meter.add(span{p.flight.from.Sub(c.begun), p.flight.to.Sub(c.begun), min(p.last.NetOut, float64(4*c.hello.Params))}, c.cfg.Workers)
+	if !flight.From.IsZero() && c.engine.Worker(r.Worker).Led && !c.beside(p) {
+		c.meter.add(span{flight.From.Sub(c.begun), flight.To.Sub(c.begun), min(p.last.NetOut, float64(4*c.hello.Params))}, c.cfg.Workers)
 	}
 	c.send(p, func() error { return transport.Send(p.conn, r, c.metadata) })
 }

@@ -292,7 +292,7 @@ func (c *Coordinator) install(p modes.Plan, line runlog.Plan) error {
 	if !c.persistHandover(func(e *Handover) { e.Plan, e.Manual, e.Grows = p, c.manual, c.auto != nil }) {
 		return c.leaseLost
 	}
-	c.stats.switches++
+	c.stats.Switches++
 	c.refused = nil
 	if InStep(p) {
 		c.yield("another plan is installed: " + line.Why)

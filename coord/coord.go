@@ -50,6 +50,7 @@ import (
 
 	"star"
 	"star/coord/engine"
+	"star/coord/measure"
 	"star/coord/outbox"
 	"star/coord/session"
 	"star/internal/exitcode"
@@ -123,11 +124,11 @@ type timing struct {
 	idles    bool
 	ticked   time.Time
 	pinged   time.Time // the servers were, last
-	stats    statistics
+	stats    measure.Totals
 	result   runlog.Result
 	aside    int           // of the engine's list, named so far
 	line     runlog.Record // of arrived, which writes one at a time
-	memory   recollection
+	memory   measure.Memory
 }
 
 // membership is who has a part in the job. A worker is in workers from its enrolment, or, in a job
@@ -310,7 +311,7 @@ func New(cfg Config) (*Coordinator, error) {
 	c.joined, c.seen = make([]bool, cfg.Workers), make([]bool, cfg.Workers)
 	c.key, c.diverged = transport.NewKey(), map[int]string{}
 	c.norms, c.hosts, c.hashes = map[int64]*normSum{}, map[[2]int]bool{}, map[int64]map[int]int64{}
-	c.memory, c.poisonings, c.noise, c.given = newRecollection(cfg.Workers), poisonings, noise, cfg.Words
+	c.memory, c.poisonings, c.noise, c.given = measure.NewMemory(cfg.Workers), poisonings, noise, cfg.Words
 	return c, c.inherit()
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"star"
 	"star/coord/engine"
+	"star/coord/measure"
 	"star/coord/outbox"
 	"star/coord/session"
 	"star/internal/exactsum"
@@ -50,16 +51,7 @@ type peer struct {
 		leads bool
 	}
 
-	pulse
-}
-
-// pulse is what was measured of a member. Windows are means of the last iterations, in seconds.
-type pulse struct {
-	recent   window // of iterations
-	busy     window // of them, without waiting
-	own      window // of iterations: loading and computing
-	flight   flight
-	late     lateness
+	measured measure.Worker
 	copyRate float64 // of the last shard that moved here, bytes per second
 	load     hostLoad
 }
@@ -314,7 +306,7 @@ func (c *Coordinator) fromServer(p *peer, e event) error {
 			return c.drop(p, err)
 		}
 		if w := c.workers[e.stored.Worker]; w != nil {
-			w.flight.stored(time.Now())
+			w.measured.Flight.Stored(time.Now())
 			c.took(int(e.stored.Worker), p.rank)
 		}
 		return c.carry(orders)
@@ -435,7 +427,7 @@ func (c *Coordinator) arrived(p *peer, r star.Record) error {
 		return c.drop(p, err)
 	}
 	if c.sharded() {
-		r.Transit = p.flight.arrive(time.Now(), &r)
+		r.Transit = p.measured.Flight.Arrive(time.Now(), &r)
 	}
 	if r.Samples > 0 { // a ring member without samples computes nothing
 		at := c.elapsed()
@@ -444,8 +436,8 @@ func (c *Coordinator) arrived(p *peer, r star.Record) error {
 		if c.pilot != nil {
 			c.tell(at, c.line)
 		}
-		c.memory.add(&r)
-		c.stats.observe(&r)
+		c.memory.Add(&r)
+		c.stats.Observe(&r)
 		if c.auto != nil {
 			c.auto.observe(r)
 		}
@@ -454,9 +446,6 @@ func (c *Coordinator) arrived(p *peer, r star.Record) error {
 		}
 	}
 	p.last, p.pushed = r, time.Now()
-	p.late = lateness{released: p.flight.released, there: true}
-	p.recent.add(r.Iteration().Seconds())
-	p.own.add(r.Own().Seconds())
-	p.busy.add(c.arch.busy(r).Seconds())
+	p.measured.Arrived(&r, c.arch.busy(r))
 	return c.carry(orders)
 }

@@ -8,13 +8,12 @@ import (
 	"time"
 
 	"star/coord/advice"
-	"star/coord/engine"
 	"star/modes"
 	"star/runlog"
 	"star/transport/wire"
 )
 
-// hasty is a Pilot that has told what iterations may take, and leaves behind whoever takes longer.
+// hasty is a Pilot that says how long iterations may take, and leaves behind each worker that takes longer.
 type hasty struct {
 	deadlines []time.Duration
 	change    bool
@@ -93,24 +92,5 @@ func TestLate(t *testing.T) {
 				}
 			})
 		})
-	}
-}
-
-// A stall is worth a warning when it is longer than twice what any iteration may take.
-func TestStallAfter(t *testing.T) {
-	c := &Coordinator{arch: servers{}, cfg: Config{StallAfter: 15 * time.Second}, applying: applying{engine: &engine.Shards{}}}
-	for _, x := range []struct {
-		deadlines []time.Duration
-		want      time.Duration
-	}{
-		{nil, 15 * time.Second},
-		{[]time.Duration{time.Second, 0}, 15 * time.Second},
-		{[]time.Duration{time.Millisecond, 2 * time.Millisecond}, time.Second},
-		{[]time.Duration{time.Second, 3 * time.Second}, 6 * time.Second},
-		{[]time.Duration{time.Second, time.Minute}, 15 * time.Second},
-	} {
-		if c.deadlines = x.deadlines; c.stallAfter() != x.want {
-			t.Errorf("%v: %v, want %v", x.deadlines, c.stallAfter(), x.want)
-		}
 	}
 }

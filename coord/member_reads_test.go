@@ -52,7 +52,7 @@ func TestMemberThatDoesNotRead(t *testing.T) {
 				}
 				left := w.lines("leave")
 				if len(left) != 1 || left[0]["worker"] != 2.0 || !strings.Contains(left[0]["why"].(string), c.why) {
-					t.Errorf("who left: %v, want worker 2, because %s", left, c.why)
+					t.Errorf("left the job: %v, want worker 2, because %s", left, c.why)
 				}
 				if n := strings.Count(w.logs.String(), "send failed"); n != 1 {
 					t.Errorf("it is said %d times that nothing can be sent:\n%s", n, w.logs)

@@ -370,7 +370,7 @@ func (c *Coordinator) tryFinish() error {
 // for what that needs of the workers.
 func (c *Coordinator) evaluateLast(test bool) {
 	c.final = true
-	c.stats.stop(time.Now(), c.engine.State().Used)
+	c.stats.Stop(time.Now(), c.engine.State().Used)
 	c.startRound(test, true)
 	c.engine.Finish()
 	for _, w := range c.live() {
@@ -488,7 +488,7 @@ func (c *Coordinator) trySaved() {
 	c.cfg.RunLog.Flush() // if this process is killed, its log must have come at least as far as its checkpoints. An error is for tick
 	whole := Checkpoint{
 		ID: s.id, Generation: c.cfg.Generation, Progress: s.at, Enrolment: *c.enrolled, Model: c.hello.Model, ModelHash: c.hello.ModelHash,
-		Params: c.hello.Params, Buffers: c.buffers, Parts: s.parts, Residuals: s.rest.parts, Records: c.memory.records(),
+		Params: c.hello.Params, Buffers: c.buffers, Parts: s.parts, Residuals: s.rest.parts, Records: c.memory.Records(),
 	}
 	go func() {
 		w := &written{s: s}

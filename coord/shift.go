@@ -120,8 +120,8 @@ func (c *Coordinator) took(worker, server int) {
 // from the begin of the push to the last part that a server held, as the coordinator has heard of
 // it.
 func (c *Coordinator) inflow(p *peer) {
-	f := &p.flight
-	if !c.cfg.Shift || f.from.IsZero() || c.hello.Params == 0 {
+	f := &p.measured.Flight
+	if !c.cfg.Shift || f.From.IsZero() || c.hello.Params == 0 {
 		return
 	}
 	s := &c.shift
@@ -135,13 +135,13 @@ func (c *Coordinator) inflow(p *peer) {
 	}
 	for server, n := range bytes {
 		at := s.held[p.rank][server]
-		if c.site(c.servers[server]) == c.site(p) || !at.After(f.from) {
+		if c.site(c.servers[server]) == c.site(p) || !at.After(f.From) {
 			continue
 		}
 		if s.inlets[server] == nil {
 			s.inlets[server] = new(linkMeter)
 		}
-		s.inlets[server].add(span{f.from.Sub(c.begun), at.Sub(c.begun), n}, c.cfg.Workers)
+		s.inlets[server].add(span{f.From.Sub(c.begun), at.Sub(c.begun), n}, c.cfg.Workers)
 	}
 }
 

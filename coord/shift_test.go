@@ -23,7 +23,7 @@ func TestInflow(t *testing.T) {
 	push := func(i int, full time.Duration, sent float64) {
 		for w, p := range c.workers {
 			at := c.begun.Add(time.Duration(i) * time.Second)
-			p.flight.from, p.last.NetOut = at, sent
+			p.measured.Flight.From, p.last.NetOut = at, sent
 			c.shift.held = map[int]map[int]time.Time{w: {0: at.Add(full), 1: at.Add(full / 4)}}
 			c.inflow(p)
 		}
@@ -51,9 +51,9 @@ func TestInflow(t *testing.T) {
 	// A push of which a server's part was there before it began is another one's.
 	c.shift.forget(0)
 	c.shift.held = map[int]map[int]time.Time{1: {0: c.begun}}
-	c.workers[1].flight.from = c.begun.Add(time.Second)
+	c.workers[1].measured.Flight.From = c.begun.Add(time.Second)
 	c.inflow(c.workers[1])
-	c.workers[1].flight.from = time.Time{}
+	c.workers[1].measured.Flight.From = time.Time{}
 	c.inflow(c.workers[1])
 	if m := c.shift.inlets[0]; m != nil {
 		t.Errorf("%+v was measured of nothing", m)

@@ -97,64 +97,6 @@ type WorkerStatus struct {
 	Telemetry map[string]float64 `json:"telemetry,omitempty"` // of the last record, by name
 }
 
-// window is a mean over the last few values. Sixteen of them: enough to even out single ones, and
-// few enough to follow a change.
-type window struct {
-	vals [16]float64
-	n    int
-}
-
-// add takes a value in, in the place of the oldest.
-func (w *window) add(v float64) {
-	w.vals[w.n%len(w.vals)] = v
-	w.n++
-}
-
-// mean of the values that there are; 0 without any.
-func (w *window) mean() float64 {
-	k := min(w.n, len(w.vals))
-	if k == 0 {
-		return 0
-	}
-	var s float64
-	for _, v := range w.vals[:k] {
-		s += v
-	}
-	return s / float64(k)
-}
-
-// statistics are sums over the run. Bytes are those that workers say they have exchanged, both
-// directions together; samples are positions of the stream that were applied.
-type statistics struct {
-	updates  int64
-	switches int
-	bytes    float64
-	losses   window
-	start    time.Time
-	end      time.Time
-	from, to int64 // samples
-}
-
-// begin notes when the training begins, and behind how many samples; stop, where it ends.
-func (s *statistics) begin(now time.Time, samples int64) { s.start, s.from = now, samples }
-func (s *statistics) stop(now time.Time, samples int64)  { s.end, s.to = now, samples }
-
-// observe takes in what a record says of losses and of bytes.
-func (s *statistics) observe(r *star.Record) {
-	if !math.IsNaN(r.Loss) {
-		s.losses.add(r.Loss)
-	}
-	s.bytes += r.NetIn + r.NetOut
-}
-
-// rate is samples per second; 0 where no time has passed, because JSON has no NaN.
-func rate(samples int64, d time.Duration) float64 {
-	if d <= 0 {
-		return 0
-	}
-	return float64(samples) / d.Seconds()
-}
-
 // words is a plan as people read it: as somebody has given it, or, in a ring, by its riders; else
 // in its own. The plan in force is what counts; words are only taken where they mean the same.
 func (c *Coordinator) words(p modes.Plan) string {
@@ -179,38 +121,19 @@ func (c *Coordinator) words(p modes.Plan) string {
 func (c *Coordinator) summarise(err error) {
 	c.open()
 	r := &c.result
-	r.Workers, r.Shards, r.Switches = c.members(), len(c.shards), c.stats.switches
+	r.Workers, r.Shards, r.Switches = c.members(), len(c.shards), c.stats.Switches
 	r.Mode = c.words(c.cfg.Plan)
 	if err != nil {
 		r.Error = err.Error()
 	}
-	if c.stats.losses.n == 0 {
+	if c.stats.NoLoss() {
 		r.TrainLoss = runlog.Number(math.NaN())
 	}
 	if l := c.engine; l != nil {
-		now := l.State()
-		if c.stats.end.IsZero() {
-			c.stats.stop(time.Now(), now.Used)
-		}
 		r.Mode = c.words(l.Plan())
-		r.Updates, r.Samples, r.Wasted = c.stats.updates, now.Used-c.stats.from, now.Waste
 		c.putAside()
-		r.Wall = runlog.SecondsOf(c.stats.end.Sub(c.stats.start))
-		r.SamplesPerS = rate(c.stats.to-c.stats.from, c.stats.end.Sub(c.stats.start))
-		if c.stats.losses.n > 0 {
-			r.TrainLoss = runlog.Number(c.stats.losses.mean())
-		}
-		r.BytesSent = int64(c.stats.bytes)
-		r.Staleness.Histogram = l.Staleness()
-		var sum int64
-		for s, n := range l.Staleness() {
-			r.Steps += n
-			sum += s * n
-			r.Staleness.Max = max(r.Staleness.Max, s)
-		}
-		if r.Steps > 0 {
-			r.Staleness.Mean = float64(sum) / float64(r.Steps)
-		}
+		now := l.State()
+		c.stats.Result(r, time.Now(), now.Used, now.Waste, l.Staleness())
 	}
 	c.cfg.RunLog.Write(c.elapsed(), runlog.Summary{Result: *r})
 }
@@ -220,7 +143,7 @@ func (c *Coordinator) summarise(err error) {
 func (c *Coordinator) status() Status {
 	s := Status{
 		Job: c.cfg.Job, Phase: "joining", Waiting: c.missing(), Mode: c.words(c.cfg.Plan), Elapsed: c.elapsed().Seconds(),
-		Loss: runlog.Number(c.stats.losses.mean()), TestLoss: c.result.TestLoss, TestAcc: c.result.TestAccuracy, Switches: c.stats.switches,
+		Loss: runlog.Number(c.stats.Loss()), TestLoss: c.result.TestLoss, TestAcc: c.result.TestAccuracy, Switches: c.stats.Switches,
 		Auto: c.pilot != nil && !c.manual, Stragglers: c.stragglers(), Refused: c.refused,
 	}
 	s.Servers, s.Shards = c.placed()
@@ -233,11 +156,7 @@ func (c *Coordinator) status() Status {
 		now = l.State()
 		s.Phase, s.Mode, s.Version = "training", c.words(l.Plan()), now.Version
 		s.Samples, s.Limit, s.EpochSize, s.Params = now.Used, c.expected(), c.enrolled.Samples, c.hello.Params
-		end := c.stats.end
-		if end.IsZero() {
-			end = time.Now()
-		}
-		s.Rate = rate(now.Used-c.stats.from, end.Sub(c.stats.start))
+		s.Rate = c.stats.Rate(time.Now(), now.Used)
 		switch {
 		case c.ended:
 			s.Phase = "over"
@@ -262,9 +181,9 @@ func (c *Coordinator) scaling() modes.Scaling {
 	var own, iteration []time.Duration
 	var samples []int
 	for _, p := range c.workers {
-		if p != nil && p.recent.n > 0 {
-			own = append(own, time.Duration(p.own.mean()*float64(time.Second)))
-			iteration = append(iteration, time.Duration(p.recent.mean()*float64(time.Second)))
+		if p != nil && !p.measured.Recent.Empty() {
+			own = append(own, time.Duration(p.measured.Own.Mean()*float64(time.Second)))
+			iteration = append(iteration, time.Duration(p.measured.Recent.Mean()*float64(time.Second)))
 			samples = append(samples, p.last.Samples)
 		}
 	}
@@ -323,14 +242,14 @@ func (c *Coordinator) workerStatus(i int, now engine.State) WorkerStatus {
 				w.Slowdown, w.Cause = f, v.cause
 			}
 		}
-		w.Iteration, w.Busy = p.recent.mean(), p.busy.mean()
+		w.Iteration, w.Busy = p.measured.Recent.Mean(), p.measured.Busy.Mean()
 		w.Compute, w.Wait = p.last.Compute.Seconds(), p.last.Wait.Seconds()
 		if v := p.last.CPU; v-v == 0 {
 			w.CPU = v
 		}
 		w.Telemetry = named(&p.last.Telemetry)
 		if c.cfg.Shift {
-			w.Site, w.Own, w.NetIn, w.NetOut = c.site(p), p.own.mean(), p.last.NetIn, p.last.NetOut
+			w.Site, w.Own, w.NetIn, w.NetOut = c.site(p), p.measured.Own.Mean(), p.last.NetIn, p.last.NetOut
 		}
 		w.Stale = max(now.Version-a.Basis, 0) // a ring is released one round ahead
 		if c.pacer != nil {

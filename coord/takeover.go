@@ -422,8 +422,8 @@ func (c *Coordinator) resumeLog() {
 	}
 	c.cfg.RunLog.Write(c.elapsed(), runlog.Term{Term: c.term(), Version: now.Version, Seq: h.after.Seq, Samples: now.Used,
 		Waited: runlog.SecondsOf(time.Since(h.settled))})
-	c.stats.updates = now.Version - h.handover.From.Version
-	c.stats.begin(c.when(h.handover.Trains), h.handover.From.Samples)
+	c.stats.Updates = now.Version - h.handover.From.Version
+	c.stats.Begin(c.when(h.handover.Trains), h.handover.From.Samples)
 	h.history.Fires = nil
 }
 
