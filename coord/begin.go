@@ -7,6 +7,7 @@ import (
 
 	"star"
 	"star/coord/engine"
+	"star/coord/traffic"
 	"star/internal/poison"
 	"star/modes"
 	"star/runlog"
@@ -45,7 +46,7 @@ func (c *Coordinator) tryStart() {
 	c.engine = c.newEngine(absent)
 	now := c.engine.State()
 	if c.cfg.Pace && c.sharded() {
-		c.pacer = newPacer(c.cfg.Workers)
+		c.pacer = traffic.NewPacer(c.cfg.Workers)
 	}
 	c.evalFrom(now.Used)
 	c.progress = time.Now()

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"star/coord/engine"
+	"star/coord/traffic"
 	"star/modes"
 	"star/runlog"
 	"star/transport"
@@ -188,8 +189,8 @@ func (c *Coordinator) changeMode(spec, why string) (any, error) {
 			return nil, fmt.Errorf("mode auto: the job was not begun with --mode auto, nothing watches it")
 		}
 		c.manual, c.given = false, ""
-		if c.auto == nil && c.arch.planted() {
-			c.auto = newAutoTree(c.cfg.Tree, c.cfg.Workers)
+		if !c.auto.Enabled() && c.arch.planted() {
+			c.auto = traffic.NewTree(c.cfg.Tree, c.cfg.Workers, nil)
 		}
 		now := c.engine.Plan().String()
 		at := c.elapsed()
@@ -265,9 +266,8 @@ func mostKept(p modes.Plan) (most int) {
 // plant prepares an automatic tree, if p wants one: it comes when the load is known. A pilot's
 // plans get one without asking for it, where the architecture has trees.
 func (c *Coordinator) plant(p modes.Plan) modes.Plan {
-	if c.auto = nil; p.AutoTree || c.cfg.Pilot != nil && !c.manual && c.arch.planted() {
-		c.auto = newAutoTree(c.cfg.Tree, c.cfg.Workers)
-		c.auto.keeper.Resume(p.Parents) // that the coordinator before has built, if it has
+	if c.auto = (traffic.Tree{}); p.AutoTree || c.cfg.Pilot != nil && !c.manual && c.arch.planted() {
+		c.auto = traffic.NewTree(c.cfg.Tree, c.cfg.Workers, p.Parents)
 		p.AutoTree = false
 	}
 	return p
@@ -289,7 +289,7 @@ func (c *Coordinator) install(p modes.Plan, line runlog.Plan) error {
 	if p = c.graft(p); p.Equal(from) || c.stopping.frozen {
 		return nil
 	}
-	if !c.persistHandover(func(e *Handover) { e.Plan, e.Manual, e.Grows = p, c.manual, c.auto != nil }) {
+	if !c.persistHandover(func(e *Handover) { e.Plan, e.Manual, e.Grows = p, c.manual, c.auto.Enabled() }) {
 		return c.leaseLost
 	}
 	c.stats.Switches++

@@ -53,6 +53,7 @@ import (
 	"star/coord/measure"
 	"star/coord/outbox"
 	"star/coord/session"
+	"star/coord/traffic"
 	"star/internal/exitcode"
 	"star/internal/flightrecorder"
 	"star/internal/poison"
@@ -164,7 +165,7 @@ type placing struct {
 	moving   moving
 	meter    linkMeter
 	shift    shifting
-	pacer    *pacer // nil: pushes are not paced
+	pacer    traffic.Pacer
 }
 
 // applying is what makes updates, and what is said of them. engine is made when the training begins
@@ -174,7 +175,7 @@ type applying struct {
 	engine     engine.Engine // nil: the training has not begun
 	metadata   []byte        // that goes with releases of a ring, where others may take over
 	checks     validation
-	auto       *autoTree // nil: the plan's tree is as it is
+	auto       traffic.Tree // not enabled: the plan's tree stays as it is
 	norms      map[int64]*normSum
 	noise      *pgns.Estimator
 	poisonings []map[poison.Cause]int64 // gradients that were left out, by worker

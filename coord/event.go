@@ -438,12 +438,8 @@ func (c *Coordinator) arrived(p *peer, r star.Record) error {
 		}
 		c.memory.Add(&r)
 		c.stats.Observe(&r)
-		if c.auto != nil {
-			c.auto.observe(r)
-		}
-		if c.pacer != nil {
-			c.pacer.observe(&r)
-		}
+		c.auto.Observe(&r)
+		c.pacer.Observe(&r)
 	}
 	p.last, p.pushed = r, time.Now()
 	p.measured.Arrived(&r, c.arch.busy(r))

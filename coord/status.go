@@ -100,7 +100,7 @@ type WorkerStatus struct {
 // words is a plan as people read it: as somebody has given it, or, in a ring, by its riders; else
 // in its own. The plan in force is what counts; words are only taken where they mean the same.
 func (c *Coordinator) words(p modes.Plan) string {
-	if c.auto != nil && p.Parents == nil { // plant has taken the wish for a tree from it
+	if c.auto.Enabled() && p.Parents == nil { // plant has taken the wish for a tree from it
 		if asked, err := modes.Parse(c.given, c.cfg.Workers); err == nil {
 			p.AutoTree = asked.AutoTree
 		}
@@ -252,9 +252,7 @@ func (c *Coordinator) workerStatus(i int, now engine.State) WorkerStatus {
 			w.Site, w.Own, w.NetIn, w.NetOut = c.site(p), p.measured.Own.Mean(), p.last.NetIn, p.last.NetOut
 		}
 		w.Stale = max(now.Version-a.Basis, 0) // a ring is released one round ahead
-		if c.pacer != nil {
-			w.PushDelay = c.pacer.delays[i].Seconds()
-		}
+		w.PushDelay = c.pacer.Delay(i).Seconds()
 		if w.Iteration > 0 {
 			w.Rate = float64(p.last.Samples) / w.Iteration
 		}

@@ -469,7 +469,7 @@ func (c *Coordinator) found() bool {
 		e = *h.handover
 	}
 	if c.engine != nil {
-		e.Limit, e.Plan, e.Grows = c.engine.State().Limit, c.engine.Plan(), c.auto != nil
+		e.Limit, e.Plan, e.Grows = c.engine.State().Limit, c.engine.Plan(), c.auto.Enabled()
 		if e.Trains == 0 {
 			e.Trains = max(c.cfg.Lease.Clock(), 1)
 		}

@@ -45,7 +45,7 @@ func (m *Memory) Records() []star.Record {
 }
 
 // Recall keeps what the job before remembered of its workers, and returns it with times before the
-// beginning of this job. Ranks that this job of so many workers does not have are left out.
+// beginning of this job. Ranks that this job does not have are left out.
 func (m *Memory) Recall(before []star.Record, workers int) (known []star.Record) {
 	last := time.Duration(math.MinInt64)
 	for _, r := range before {
