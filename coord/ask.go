@@ -5,36 +5,59 @@ import (
 	"encoding/json"
 	"errors"
 
+	"star/coord/tool"
+	"star/transport"
 	"star/transport/wire"
 )
 
+// errOver answers a command that comes when the job is over.
+var errOver = errors.New("the job is over")
+
 // Ask carries out a command of star ctl from within the process: the same as over a connection. v,
-// if not nil, receives the answer. The error is what the coordinator says against it, that the job
-// is over, or the cause of ctx.
-//
-// It is for callers in this process; star ctl's questions come over connections and are answered by
-// the same code. It may be called from any goroutine but that of Run.
+// if not nil, receives the answer. The error is what is wrong with the command, that the job
+// is over, or the cause of ctx. It may be called from any goroutine but that of Run.
 func (c *Coordinator) Ask(ctx context.Context, v any, args ...string) error {
+	r, err := c.question(ctx, args)
+	switch {
+	case err != nil:
+		return err
+	case r.err != "":
+		return errors.New(r.err)
+	case v == nil:
+		return nil
+	}
+	return json.Unmarshal(r.json, v)
+}
+
+// question has the event loop carry out a command, and waits for the answer.
+func (c *Coordinator) question(ctx context.Context, args []string) (reply, error) {
 	answer := make(chan reply, 1)
 	select {
 	case c.events <- event{kind: wire.KindControl, seldom: &seldom{control: args, reply: answer}}:
 	case <-c.done:
-		return errors.New("the job is over")
+		return reply{}, errOver
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		return reply{}, context.Cause(ctx)
 	}
 	select {
 	case r := <-answer:
-		switch {
-		case r.err != "":
-			return errors.New(r.err)
-		case v == nil:
-			return nil
-		}
-		return json.Unmarshal(r.json, v)
+		return r, nil
 	case <-c.done:
-		return errors.New("the job is over")
+		return reply{}, errOver
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		return reply{}, context.Cause(ctx)
 	}
+}
+
+// serveTool answers a tool on the goroutine of its connection; only commands reach Run.
+func (c *Coordinator) serveTool(conn transport.Conn) {
+	s := tool.Server{Program: c.cfg.Program, Commit: c.cfg.Commit, Workers: c.cfg.Workers, SendTimeout: c.cfg.SendTimeout, Log: c.log}
+	s.Ask = func(args []string) ([]byte, string) {
+		r, err := c.question(context.Background(), args)
+		if err != nil {
+			return nil, err.Error()
+		}
+		return r.json, r.err
+	}
+	s.Serve(conn)
 }

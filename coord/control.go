@@ -4,101 +4,16 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
-	"os"
-	"runtime"
 	"strings"
-	"time"
 
 	"star/coord/engine"
 	"star/coord/traffic"
 	"star/modes"
 	"star/runlog"
-	"star/transport"
-	"star/transport/wire"
 )
 
-// What people ask a job, or tell it, while it runs: star ctl, star doctor, the page of the job. Questions
-// are answered on the goroutine of their connection as far as possible; commands go through the event
-// loop, one after the other with everything else, and are answered when they are done.
-
-// probe is what every Pong takes its bytes from; its length is the most that a Ping
-// may want. It is never written to.
-var probe [8 << 20]byte
-
-// serveTool answers star ctl and star doctor on a connection of their own. It runs on the
-// connection's goroutine; only commands reach Run. It ends with the connection, after five minutes
-// without a word, or with the first frame that no tool sends. A tool is told the program's version
-// and host at once, for star doctor to compare.
-func (c *Coordinator) serveTool(conn transport.Conn) {
-	host, _ := os.Hostname()
-	self, _ := json.Marshal(map[string]any{
-		"version": c.cfg.Program, "commit": c.cfg.Commit, "protocol": transport.Protocol, "host": host, "system": runtime.GOOS + "/" + runtime.GOARCH,
-	})
-	conn.SetWriteDeadline(time.Now().Add(c.cfg.SendTimeout))
-	if err := transport.Send(conn, wire.Welcome{Rank: -1, Workers: c.cfg.Workers}, self); err != nil {
-		return
-	}
-	for {
-		conn.SetReadDeadline(time.Now().Add(5 * time.Minute))
-		f, err := conn.Recv()
-		if err != nil {
-			return
-		}
-		conn.SetWriteDeadline(time.Now().Add(30 * time.Second))
-		switch f.Kind {
-		case wire.KindPing:
-			err = answerPing(conn, f)
-		case wire.KindControl:
-			err = c.answerControl(conn, f)
-		default:
-			err = fmt.Errorf("unexpected frame %v from a tool", f.Kind)
-		}
-		if err != nil {
-			c.log.Warn("closing the connection of a tool", "peer", conn.Peer(), "reason", err)
-			return
-		}
-	}
-}
-
-// answerPing answers a ping with as many bytes as it wants. More than the probe holds is an error,
-// which ends the connection: a stranger cannot have us send without bound.
-func answerPing(conn transport.Conn, f transport.Frame) error {
-	m, err := wire.ParsePing(f.Header)
-	if err != nil {
-		return err
-	}
-	if err := conn.Discard(); err != nil {
-		return err
-	}
-	if m.Want < 0 || m.Want > int64(len(probe)) {
-		return fmt.Errorf("a ping wants %d bytes, at most %d", m.Want, len(probe))
-	}
-	return transport.Send(conn, wire.Pong{Seq: m.Seq, Sent: m.Sent, Now: time.Now().UnixNano()}, probe[:m.Want])
-}
-
-// answerControl hands a command of star ctl to the event loop and sends what comes back. What the
-// command does wrong is in the Reply; an error is one of the connection. It runs in the
-// connection's goroutine, so it waits for the end of the job as well as for the answer.
-func (c *Coordinator) answerControl(conn transport.Conn, f transport.Frame) error {
-	m, err := wire.ParseControl(f.Header)
-	if err != nil {
-		return err
-	}
-	if err := conn.Discard(); err != nil {
-		return err
-	}
-	answer := make(chan reply, 1)
-	if !c.post(event{kind: wire.KindControl, seldom: &seldom{control: m.Args, reply: answer}}) {
-		return transport.Send(conn, wire.Reply{Err: "the job is over"}, nil)
-	}
-	select {
-	case r := <-answer:
-		conn.SetWriteDeadline(time.Now().Add(30 * time.Second)) // a move may have taken long
-		return transport.Send(conn, wire.Reply{Err: r.err}, r.json)
-	case <-c.done:
-		return transport.Send(conn, wire.Reply{Err: "the job is over"}, nil)
-	}
-}
+// Commands of star ctl and of the page of the job: they go through the event loop, one after the other
+// with everything else, and are answered when they are done. Package tool has their connections.
 
 // control carries out one command of star ctl. What is wrong with the command is in the reply, and
 // no error; an error ends the job. Of a move the reply comes when it has ended.
