@@ -54,7 +54,7 @@ func (c *Coordinator) carry(orders []engine.Ready) error {
 func (c *Coordinator) issue(orders []engine.Ready) {
 	c.record(orders)
 	orders = c.withhold(orders)
-	if c.hold(orders) {
+	if c.mover.Hold(time.Now(), orders) {
 		return
 	}
 	if len(orders) > 0 && !c.may() {
@@ -202,7 +202,7 @@ func (c *Coordinator) release(r wire.Release) {
 	flight.Release(time.Now(), r.Action == wire.Continue, r.Delay)
 	c.inflow(p)
 	if !flight.From.IsZero() && c.engine.Worker(r.Worker).Led && !c.beside(p) {
-		c.meter.add(span{flight.From.Sub(c.begun), flight.To.Sub(c.begun), min(p.last.NetOut, float64(4*c.hello.Params))}, c.cfg.Workers)
+		c.links.Pushed(flight.From.Sub(c.begun), flight.To.Sub(c.begun), min(p.last.NetOut, float64(4*c.hello.Params)), c.cfg.Workers)
 	}
 	c.send(p, func() error { return transport.Send(p.conn, r, c.metadata) })
 }

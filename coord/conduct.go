@@ -257,8 +257,8 @@ func (c *Coordinator) serverSays(p *peer, e *event) error {
 		return c.speaksFor(p, e.kind, e.held.Shard)
 	case wire.KindMoved:
 		m := &e.moved
-		if m.Move < 1 || m.Move > c.mover.id {
-			return fmt.Errorf("a move %d, of %d", m.Move, c.mover.id)
+		if m.Move < 1 || m.Move > c.mover.Last() {
+			return fmt.Errorf("a move %d, of %d", m.Move, c.mover.Last())
 		}
 		if c.engine != nil {
 			return c.past("a shard has moved", m.Version)

@@ -51,6 +51,7 @@ import (
 	"star"
 	"star/coord/engine"
 	"star/coord/measure"
+	"star/coord/moves"
 	"star/coord/outbox"
 	"star/coord/session"
 	"star/coord/traffic"
@@ -161,11 +162,12 @@ type placing struct {
 	hosts    map[[2]int]bool // by server and shard: it has it, had it, or is to get it
 	ready    []bool
 	copies   *copies // nil: each shard is in one place
-	mover    mover
-	moving   moving
-	meter    linkMeter
-	shift    shifting
+	mover    moves.Mover
+	links    moves.Links
+	shifts   moves.Shifts
 	pacer    traffic.Pacer
+
+	moveAsked chan<- reply // answered when the move of star ctl move ends
 }
 
 // applying is what makes updates, and what is said of them. engine is made when the training begins
@@ -313,6 +315,7 @@ func New(cfg Config) (*Coordinator, error) {
 	c.key, c.diverged = transport.NewKey(), map[int]string{}
 	c.norms, c.hosts, c.hashes = map[int64]*normSum{}, map[[2]int]bool{}, map[int64]map[int]int64{}
 	c.memory, c.poisonings, c.noise, c.given = measure.NewMemory(cfg.Workers), poisonings, noise, cfg.Words
+	c.links = moves.NewLinks(cfg.Shift)
 	return c, c.inherit()
 }
 

@@ -307,7 +307,7 @@ func (c *Coordinator) fromServer(p *peer, e event) error {
 		}
 		if w := c.workers[e.stored.Worker]; w != nil {
 			w.measured.Flight.Stored(time.Now())
-			c.took(int(e.stored.Worker), p.rank)
+			c.links.Stored(c.elapsed(), int(e.stored.Worker), p.rank)
 		}
 		return c.carry(orders)
 	case wire.KindNorm:
@@ -324,7 +324,7 @@ func (c *Coordinator) fromServer(p *peer, e event) error {
 			c.saved(e)
 		}
 	case wire.KindMoved:
-		return c.moved(p, e.moved)
+		return c.move(c.mover.Said(time.Now(), p.rank, e.moved, c.save != nil || c.short()))
 	case wire.KindHeld:
 		return c.held(p, e.held)
 	case wire.KindPoison:

@@ -162,7 +162,7 @@ func (c *Coordinator) short() bool { return !c.shortage.since.IsZero() }
 // awaits says whether the job goes on without any worker, because others may come. In an all-reduce
 // the parameters have gone with the last one.
 func (c *Coordinator) awaits() bool {
-	return c.engine.Survives() && (c.short() || c.least() > 0 && c.mover.holds() && c.engine.Unfinished())
+	return c.engine.Survives() && (c.short() || c.least() > 0 && c.mover.Holds() && c.engine.Unfinished())
 }
 
 // thin sees whether the job has as many workers as it wants, after one came or went. While a shard
@@ -175,7 +175,7 @@ func (c *Coordinator) thin() {
 	}
 	lacks := c.least() > 0 && c.engine != nil && !c.final && c.winding == nil && live < c.least() && c.engine.Unfinished()
 	switch {
-	case lacks == c.short() || c.mover.holds():
+	case lacks == c.short() || c.mover.Holds():
 	case lacks:
 		c.shortage.since = time.Now()
 		c.cfg.RunLog.Write(c.elapsed(), runlog.Short{Workers: live, Least: c.least()})

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"star"
-	"star/coord/engine"
 	"star/internal/exitcode"
 	"star/internal/poison"
 	"star/runlog"
@@ -130,10 +129,7 @@ func (c *Coordinator) lost(p *peer, why error) error {
 			}
 			if c.engine != nil && p.hello.Shards == 0 && p.rank != 0 { // a spare one
 				c.log.Warn("a server without shards is gone", "server", p.rank, "reason", why)
-				if c.mover.stage != moveIdle {
-					c.moving.why = fmt.Sprintf("server %d is lost: %v", p.rank, why)
-				}
-				return c.moveOn(c.mover.lost(p.rank))
+				return c.move(c.mover.Gone(p.rank, why))
 			}
 			return &Error{exitcode.Lost, fmt.Sprintf("server %d (%s) is lost: %v", p.rank, p.hello.Addr, why)}
 		}
@@ -186,10 +182,9 @@ func (c *Coordinator) strike(w star.Worker) {
 	if c.copies != nil {
 		c.copies.Strike(w)
 	}
-	for _, held := range [][]engine.Ready{c.moving.held, c.shortage.held} {
-		for i := range held {
-			held[i].Strike(w)
-		}
+	c.mover.Strike(w)
+	for i := range c.shortage.held {
+		c.shortage.held[i].Strike(w)
 	}
 }
 

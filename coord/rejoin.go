@@ -50,7 +50,7 @@ func (c *Coordinator) receive() {
 		if p.gone {
 			return true
 		}
-		if !p.welcomed && c.mover.stage == moveIdle && !c.final && c.winding == nil {
+		if _, moving := c.mover.Busy(); !p.welcomed && !moving && !c.final && c.winding == nil {
 			c.welcome(p)
 		}
 		if !c.joined[p.rank] || c.engine.Lingers(star.Worker(p.rank)) || c.final || c.winding != nil {

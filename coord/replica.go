@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"star/coord/engine"
+	"star/coord/moves"
 	"star/internal/exitcode"
 	"star/ps/replica"
 	"star/runlog"
@@ -310,14 +311,11 @@ func (c *Coordinator) countNorms() error {
 func (c *Coordinator) lostServer(p *peer, why error) error {
 	k := c.copies
 	c.log.Warn("a server is gone", "server", p.rank, "addr", p.hello.Addr, "reason", why)
-	if m := &c.mover; m.copies && m.stage == moveRouting && m.from == p.rank && k.Table.View(m.shard).Copies() == 2 {
+	if shard, to, passing := c.mover.Passing(p.rank); passing && k.Table.View(shard).Copies() == 2 {
 		// What it had still to pass on to the new copy is lost with it.
-		return &Error{exitcode.Lost, fmt.Sprintf("server %d (%s) is lost while server %d got a copy of shard %d, and nobody else has one: %v", p.rank, p.hello.Addr, m.to, m.shard, why)}
+		return &Error{exitcode.Lost, fmt.Sprintf("server %d (%s) is lost while server %d got a copy of shard %d, and nobody else has one: %v", p.rank, p.hello.Addr, to, shard, why)}
 	}
-	if c.mover.stage != moveIdle {
-		c.moving.why = fmt.Sprintf("server %d is lost: %v", p.rank, why)
-	}
-	if err := c.moveOn(c.mover.lost(p.rank)); err != nil {
+	if err := c.move(c.mover.Gone(p.rank, why)); err != nil {
 		return err
 	}
 	changes := k.Table.Lost(p.rank)
@@ -391,7 +389,8 @@ func (c *Coordinator) saveAgain(shard int) {
 // trains: it goes the way of a move (mover), except that the shard stays where it is, too.
 func (c *Coordinator) watchCopies(now time.Time) error {
 	k := c.copies
-	if k == nil || c.engine == nil || c.final || c.ended || c.short() || c.mover.stage != moveIdle || len(c.late) > 0 || now.Before(k.retry) {
+	_, moving := c.mover.Busy()
+	if k == nil || c.engine == nil || c.final || c.ended || c.short() || moving || len(c.late) > 0 || now.Before(k.retry) {
 		return nil
 	}
 	missing := k.Table.Short()
@@ -410,79 +409,70 @@ func (c *Coordinator) watchCopies(now time.Time) error {
 			continue
 		}
 		s := c.shards[shard]
-		c.moving = moving{
-			Move:  runlog.Move{Shard: shard, From: v.Primary, To: to, Bytes: 4 * (s.To - s.From)},
-			begun: now, limit: now.Add(moveTimeout(0)),
-		}
-		c.log.Info("a server gets a copy of a shard", "shard", shard, "from", v.Primary, "to", to, "bytes", c.moving.Bytes)
-		steps := c.mover.begin(shard, v.Primary, to)
-		c.mover.copies = true
-		return c.moveOn(steps)
+		s.Addr = c.servers[v.Primary].hello.Addr
+		j := moves.Job{ShardInfo: s, Source: v.Primary, Target: to, Copy: true}
+		c.log.Info("a server gets a copy of a shard", "shard", shard, "from", v.Primary, "to", to, "bytes", j.Bytes())
+		return c.move(c.mover.Begin(now, j))
 	}
 	return nil
 }
 
 // lendCopy begins to send a copy: from now on no gradient is whole without it. The copy is of the
-// state behind the last firing (from); what comes behind that it hears itself.
-func (c *Coordinator) lendCopy() error {
-	m := &c.mover
-	if _, err := c.copies.Table.Join(m.shard, m.to); err != nil {
+// state behind the last firing (from); it gets every later firing itself.
+func (c *Coordinator) lendCopy(e moves.Lend) error {
+	if _, err := c.copies.Table.Join(e.Shard, e.Server); err != nil {
 		return err
 	}
 	c.copies.from = c.engine.State().Seq
 	return nil
 }
 
-// shareCopy has a copy be one that counts. It has everything that the primary has, and hears of
-// everything that follows. A successor knows of it before anybody else. An error ends the job.
-func (c *Coordinator) shareCopy() error {
-	m := &c.mover
-	if _, err := c.copies.Table.Joined(m.shard, c.copies.from); err != nil {
+// shareCopy makes a copy one that counts. It has everything that the primary has, and gets everything
+// that follows. A successor knows of it before any member. An error ends the job.
+func (c *Coordinator) shareCopy(e moves.Share) error {
+	if _, err := c.copies.Table.Joined(e.Shard, c.copies.from); err != nil {
 		return err
 	}
 	if !c.persistCopies() {
 		return nil
 	}
-	c.servers[m.to].hello.Shards++
-	c.noteCopies(runlog.Replica{Shard: m.shard, Event: "copied", Server: m.to, Took: runlog.SecondsOf(time.Since(c.moving.begun))})
-	c.tellView(m.shard)
+	c.servers[e.Server].hello.Shards++
+	c.noteCopies(runlog.Replica{Shard: e.Shard, Event: "copied", Server: e.Server, Took: runlog.SecondsOf(e.Took)})
+	c.tellView(e.Shard)
 	return nil
 }
 
-// dropCopy gives up a copy that was being sent. It returns what waited for it.
-func (c *Coordinator) dropCopy() error {
-	return c.whole(c.mover.shard, c.copies.Table.GiveUp(c.mover.shard))
+// dropCopy gives up a copy that was being sent, and goes on with what waited for it.
+func (c *Coordinator) dropCopy(e moves.Uncopied) error {
+	c.endCopy(e.Shard, e.Server, e.Why)
+	return c.whole(e.Shard, c.copies.Table.GiveUp(e.Shard))
 }
 
 // unshareCopy takes back a copy that counts already, but may lack what the primary had still to
-// pass on. The server is told to forget it, and gradients that waited for its word are whole
-// without. Another copy is tried after copyPause.
-func (c *Coordinator) unshareCopy() error {
-	m, k := &c.mover, c.copies
-	to := c.servers[m.to]
-	if !k.Table.View(m.shard).Has(m.to) || to.gone {
+// pass on. The server is told to forget it, and gradients that waited for its message are whole
+// without it. Another copy is tried after copyPause.
+func (c *Coordinator) unshareCopy(e moves.Unshare) error {
+	k, to := c.copies, c.servers[e.Server]
+	if !k.Table.View(e.Shard).Has(e.Server) || to.gone {
 		return nil
 	}
-	whole := k.Table.Drop(m.shard, m.to)
+	whole := k.Table.Drop(e.Shard, e.Server)
 	if !c.persistCopies() {
 		return nil
 	}
 	to.hello.Shards--
-	s := c.shards[m.shard]
-	c.send(to, func() error {
-		return transport.Send(to.conn, wire.Adopt{Move: m.id, Stage: wire.Forget, Shard: m.shard, Addr: s.Addr, From: s.From, To: s.To}, nil)
-	})
-	c.endCopy(c.moving.why)
-	if !c.servers[m.from].gone {
-		c.tellView(m.shard)
+	c.forgetCopy(to, e.Shard)
+	c.endCopy(e.Shard, e.Server, e.Why)
+	if !c.servers[e.Source].gone {
+		c.tellView(e.Shard)
 	}
-	return c.whole(m.shard, whole)
+	return c.whole(e.Shard, whole)
 }
 
-// endCopy notes that a copy was not to be.
-func (c *Coordinator) endCopy(why string) {
+// endCopy notes that a server gets no copy.
+func (c *Coordinator) endCopy(shard, server int, why string) {
 	c.copies.retry = time.Now().Add(copyPause)
-	c.noteCopies(runlog.Replica{Shard: c.mover.shard, Event: "uncopied", Server: c.mover.to, Why: why})
+	c.noteCopies(runlog.Replica{Shard: shard, Event: "uncopied", Server: server, Why: why})
 }
 
 // copyPause is how long nothing is copied after it has failed.

@@ -85,7 +85,7 @@ func (c *Coordinator) takeOverCopies() error {
 		views[i].Term = max(views[i].Term, c.term()<<32) + 1
 	}
 	c.copies = newCopies(replica.NewTable(c.cfg.Replicas, views), len(views), 0)
-	c.mover.id = c.term() << 32 // what was said to the coordinator before is not for our moves
+	c.mover.After(c.term() << 32) // what was said to the coordinator before is not for our moves
 	return nil
 }
 
@@ -271,6 +271,6 @@ func (c *Coordinator) forgetExtras(p *peer, m wire.Standing) {
 func (c *Coordinator) forgetCopy(p *peer, shard int) {
 	s := c.shards[shard]
 	c.send(p, func() error {
-		return transport.Send(p.conn, wire.Adopt{Move: c.mover.id, Stage: wire.Forget, Shard: shard, Addr: s.Addr, From: s.From, To: s.To}, nil)
+		return transport.Send(p.conn, wire.Adopt{Move: c.mover.Last(), Stage: wire.Forget, Shard: shard, Addr: s.Addr, From: s.From, To: s.To}, nil)
 	})
 }

@@ -83,10 +83,10 @@ func (c *Coordinator) windOn() error {
 		return nil
 	case !c.engine.Survives():
 		return c.winding.err
-	case !c.engine.Settled() || c.mover.holds() || s != nil && (s.writing || c.sharded()):
+	case !c.engine.Settled() || c.mover.Holds() || s != nil && (s.writing || c.sharded()):
 		return nil
 	}
-	if err := c.dropMove("the job ends"); err != nil {
+	if err := c.move(c.mover.Drop("the job ends")); err != nil {
 		return err
 	}
 	c.save = nil // of a version that no worker makes

@@ -79,7 +79,7 @@ func (c *Coordinator) milestones() {
 // due says what begins now. Nothing begins while something of the kind is under way, a shard moves,
 // workers are too few, or the job ends.
 func (c *Coordinator) due() (eval, save bool) {
-	if c.round != nil || c.final || c.save != nil || c.mover.holds() || c.short() || c.stopping.cause != nil {
+	if c.round != nil || c.final || c.save != nil || c.mover.Holds() || c.short() || c.stopping.cause != nil {
 		return false, false
 	}
 	if !c.engine.Settled() {
@@ -356,10 +356,10 @@ func (c *Coordinator) tryFinish() error {
 		return nil
 	}
 	c.parkedInRound() // may end the round
-	if !c.engine.Drained() || c.round != nil || c.save != nil || c.mover.holds() || c.short() {
+	if !c.engine.Drained() || c.round != nil || c.save != nil || c.mover.Holds() || c.short() {
 		return nil
 	}
-	if err := c.dropMove("the job ends"); err != nil {
+	if err := c.move(c.mover.Drop("the job ends")); err != nil {
 		return err
 	}
 	c.evaluateLast(true)

@@ -1,19 +1,18 @@
 package coord
 
 import (
-	"log/slog"
 	"math"
 	"testing"
 	"time"
 
-	"star/runlog"
+	"star/coord/moves"
 	"star/transport/wire"
 )
 
 // What comes in at a server is measured by each worker's push, from its beginning until that server had it all, and only of workers on other
 // hosts. A shard that has moved begins anew.
 func TestInflow(t *testing.T) {
-	c := &Coordinator{arch: servers{}, cfg: Config{Shift: true, Workers: 2}, membership: membership{hello: wire.Hello{Params: 1000}}, timing: timing{begun: time.Unix(1000, 0)}, placing: placing{owner: []int{0, 1, 1}}}
+	c := &Coordinator{arch: servers{}, cfg: Config{Shift: true, Workers: 2}, membership: membership{hello: wire.Hello{Params: 1000}}, timing: timing{begun: time.Unix(1000, 0)}, placing: placing{owner: []int{0, 1, 1}, links: moves.NewLinks(true)}}
 	c.shards = []wire.ShardInfo{{Shard: 0, From: 0, To: 500}, {Shard: 1, From: 500, To: 700}, {Shard: 2, From: 700, To: 1000}}
 	c.servers = []*peer{{rank: 0, at: "a"}, {rank: 1, at: "b"}, {rank: 2, at: "c"}}
 	c.workers = []*peer{{rank: 0, at: "b"}, {rank: 1, at: "d"}}
@@ -24,7 +23,9 @@ func TestInflow(t *testing.T) {
 		for w, p := range c.workers {
 			at := c.begun.Add(time.Duration(i) * time.Second)
 			p.measured.Flight.From, p.last.NetOut = at, sent
-			c.shift.held = map[int]map[int]time.Time{w: {0: at.Add(full), 1: at.Add(full / 4)}}
+			for server, took := range []time.Duration{full, full / 4} {
+				c.links.Stored(at.Add(took).Sub(c.begun), w, server)
+			}
 			c.inflow(p)
 		}
 	}
@@ -41,7 +42,7 @@ func TestInflow(t *testing.T) {
 	if l := c.serverLoad(c.servers[2]); l != nil {
 		t.Errorf("a server that says nothing: %+v", l)
 	}
-	c.shift.forget(0)
+	c.links.Forget(0)
 	for i := range 4 {
 		push(4+i, 100*time.Millisecond, 1000) // compressed to a quarter
 	}
@@ -49,30 +50,13 @@ func TestInflow(t *testing.T) {
 		t.Errorf("compressed: %+v", l)
 	}
 	// A push of which a server's part was there before it began is another one's.
-	c.shift.forget(0)
-	c.shift.held = map[int]map[int]time.Time{1: {0: c.begun}}
+	c.links.Forget(0)
+	c.links.Stored(0, 1, 0)
 	c.workers[1].measured.Flight.From = c.begun.Add(time.Second)
 	c.inflow(c.workers[1])
 	c.workers[1].measured.Flight.From = time.Time{}
 	c.inflow(c.workers[1])
-	if m := c.shift.inlets[0]; m != nil {
-		t.Errorf("%+v was measured of nothing", m)
-	}
-}
-
-// Notes are kept for the status, the newest of them, and counted.
-func TestNotes(t *testing.T) {
-	c := &Coordinator{arch: servers{}, cfg: Config{Shift: true, RunLog: runlog.NewWriter(nil)}, log: slog.New(slog.DiscardHandler), timing: timing{begun: time.Now()}}
-	for i := range 5 {
-		c.noted(runlog.Shift{Event: "wanted", Shard: i})
-		c.noted(runlog.Shift{Event: "kept", Shard: i})
-	}
-	c.noted(runlog.Shift{Event: "back", Shard: 9})
-	s := c.shiftStatus()
-	if s.Wanted != 6 || len(s.Notes) != maxNotes || s.Notes[maxNotes-1].Shard != 9 || s.Notes[0].Shard != 1 {
-		t.Errorf("%+v", s)
-	}
-	if (&Coordinator{}).shiftStatus() != nil {
-		t.Error("a status of moves where there are none")
+	if l := c.serverLoad(c.servers[0]); l.Inflow != 0 {
+		t.Errorf("%v was measured of nothing", l.Inflow)
 	}
 }

@@ -129,7 +129,7 @@ func (c *Coordinator) halt() error {
 		return s.cause
 	case c.final || c.save != nil: // it will be saved, or is being
 		return nil
-	case c.settling() || c.mover.holds() || !c.engine.Settled():
+	case c.settling() || c.mover.Holds() || !c.engine.Settled():
 		return nil // where the parameters are, and of which version, is being found out
 	case !c.engine.Survives():
 		return s.cause

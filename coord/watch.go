@@ -216,8 +216,8 @@ func (c *Coordinator) missing() string {
 		if c.short() {
 			parts = append(parts, fmt.Sprintf("more workers: %d are there, of at least %d (--min-workers)", c.engine.Live(), c.least()))
 		}
-		if c.mover.holds() {
-			parts = append(parts, fmt.Sprintf("shard %d, which moves to server %d", c.mover.shard, c.mover.to))
+		if s := c.mover.Waits(); s != "" {
+			parts = append(parts, s)
 		}
 		if s := c.waitsForCopies(); s != "" {
 			parts = append(parts, s)

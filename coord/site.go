@@ -5,67 +5,14 @@ import (
 	"net"
 	"slices"
 	"strings"
-	"time"
 
 	"star/coord/engine"
 	"star/internal/exitcode"
 	"star/transport/wire"
 )
 
-// Where members are, as far as their addresses tell, and what the way to the shards carries. Both are
-// guesses: of hosts that share a link or a name, and of links that nobody has declared. What is built
+// The hosts of members, as far as their addresses show. They are guesses: hosts may share a link or a name. What is built
 // on them (trees, paced pushes, moves) is taken back when it does not pay.
-
-// linkMeter measures what the way to the shards carries, from pushes on their way: bytes over the
-// time in which at least one was. That is less than the links could do where single workers hold it
-// up, and never more. Rates are bytes per second in one direction; the coordinator sees pushes
-// only, and takes it that parameters come back as fast.
-type linkMeter struct {
-	spans []span // the last ones
-	next  int
-}
-
-// span is a push from its begin until every shard had it, since the run began.
-type span struct {
-	from, to time.Duration
-	bytes    float64
-}
-
-// metered is how many pushes of each worker count, and must be there.
-const metered = 4
-
-// add notes a push. Of all of them the last ones count, metered for each worker. One without bytes,
-// or that took no time, says nothing.
-func (m *linkMeter) add(s span, workers int) {
-	if s.to <= s.from || s.bytes <= 0 {
-		return
-	}
-	if len(m.spans) < metered*workers {
-		m.spans = append(m.spans, s)
-		return
-	}
-	m.spans[m.next%len(m.spans)] = s
-	m.next++
-}
-
-// rate is what passed in one direction, in bytes per second; 0: not known yet. workers is how many
-// push over the link. Overlapping pushes count their bytes each, and the time once.
-func (m *linkMeter) rate(workers int) float64 {
-	if len(m.spans) < metered*workers {
-		return 0
-	}
-	ss := slices.SortedFunc(slices.Values(m.spans), func(a, b span) int { return int(a.from - b.from) })
-	var busy, end time.Duration
-	var bytes float64
-	for _, s := range ss {
-		bytes += s.bytes
-		if s.to > end {
-			busy += s.to - max(s.from, end)
-			end = s.to
-		}
-	}
-	return bytes / busy.Seconds()
-}
 
 // site is the host of a peer, as far as it shows: processes with the same one share a link. It is
 // what the peer calls its host, and the address it comes from; our own host is one, whatever the
