@@ -90,7 +90,7 @@ func (c *Coordinator) abide(r *ruling) error {
 		return c.install(ch.Plan, runlog.Plan{Why: ch.Why, Predicted: runlog.Number(ch.Predicted), After: r.after})
 	case r.admissionRequest == c.asking, r.admissionRequest == c.permit && !r.ok:
 		c.asking, c.permit = nil, nil
-		if !InStep(c.engine.Plan()) && !c.manual && !c.final && !c.ended {
+		if !InStep(c.engine.Plan()) && !c.manual && !c.rounds.Final() && !c.ended {
 			home := modes.SSGD(c.cfg.Workers)
 			home.Shares = c.engine.Plan().Shares
 			if err := c.install(home, runlog.Plan{Why: "back to ssgd: " + r.why, Forced: true}); err != nil {

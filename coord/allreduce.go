@@ -66,33 +66,8 @@ func (c *Coordinator) announce(r engine.To[wire.Ring]) {
 // next ring is there. Those of the end stay: members of the next ring answer them.
 func (c *Coordinator) reformed() {
 	clear(c.hashes)
-	if r := c.round; r != nil && !r.final { // its members have given it up as well
-		c.round = nil
-		for _, p := range c.workers {
-			if p != nil {
-				p.evals = false
-			}
-		}
-		if r.test {
-			c.nextEval = max(c.engine.State().Used, 1)
-		}
-	}
-	if c.save != nil && !c.save.final && !c.save.writing {
-		c.save, c.saveNow = nil, true
-	}
-}
-
-// savedAt notes that a worker has written its part of a checkpoint: the parameters, where it has
-// some, or what its codec has left out. Of a codec the part number is above 0, also in a ring. An
-// error is a worker that nobody has asked: it goes.
-func (c *Coordinator) savedAt(p *peer, e event) error {
-	switch {
-	case c.sharded() || e.saved.Shard > 0:
-		return c.savedResidual(p, e)
-	case c.save != nil && c.save.saver == star.Worker(p.rank):
-		c.saved(e)
-	}
-	return nil // for a checkpoint that was given up
+	c.rounds.Restart(c.engine.State().Used)
+	c.saves.Restart()
 }
 
 // compared is how many members of a ring have said what the hash of the parameters is that they

@@ -7,6 +7,7 @@ import (
 
 	"star"
 	"star/coord/engine"
+	"star/coord/evaluate"
 	"star/coord/traffic"
 	"star/internal/poison"
 	"star/modes"
@@ -48,9 +49,11 @@ func (c *Coordinator) tryStart() {
 	if c.cfg.Pace && c.sharded() {
 		c.pacer = traffic.NewPacer(c.cfg.Workers)
 	}
+	c.rounds.Begin(evaluate.Model{Buffers: 4 * c.hello.Buffers, Layout: c.enrolled.Buffers, Tests: c.enrolled.Tests > 0})
+	c.saves.Begin(c.cfg.Save != nil, c.hello.Params)
 	c.evalFrom(now.Used)
 	c.progress = time.Now()
-	c.nextSave = c.progress.Add(c.cfg.SaveEvery)
+	c.saves.Every(c.cfg.SaveEvery, c.progress)
 	c.stats.Begin(c.progress, now.Used)
 	c.tune()
 	if c.cfg.Pilot != nil {
@@ -195,14 +198,6 @@ func (c *Coordinator) expected() int64 {
 		return limit
 	}
 	return c.end(engine.Round(c.cfg.Plan, c.cfg.Batch, c.cfg.first()))
-}
-
-// nextMultiple is the first multiple of step above n; 0 where step is 0.
-func nextMultiple(n, step int64) int64 {
-	if step <= 0 {
-		return 0
-	}
-	return (n/step + 1) * step
 }
 
 // live lists the workers that are there.

@@ -42,7 +42,7 @@ func (c *Coordinator) carry(orders []engine.Ready) error {
 			return err
 		}
 	}
-	c.average() // others may wait for buffers of a worker that waits now
+	c.perform(c.rounds.Average(facts{c})) // others may wait for buffers of a worker that waits now
 	return c.tryFinish()
 }
 
@@ -197,7 +197,7 @@ func (c *Coordinator) release(r wire.Release) {
 	if p == nil || p.gone || c.keeps(r) {
 		return
 	}
-	c.mark(p, &r)
+	c.rounds.Mark(&r)
 	flight := &p.measured.Flight
 	flight.Release(time.Now(), r.Action == wire.Continue, r.Delay)
 	c.inflow(p)

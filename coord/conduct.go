@@ -6,7 +6,6 @@ import (
 	"math"
 	"strings"
 	"time"
-	"unsafe"
 
 	"star"
 	"star/coord/engine"
@@ -127,12 +126,6 @@ func (c *Coordinator) workerSays(p *peer, e *event) error {
 	return nil
 }
 
-// floats is a payload of float32. The bytes stay where they are. They are aligned, because payloads
-// are read into memory of their own.
-func floats(b []byte) []float32 {
-	return unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/4)
-}
-
 // past says what is wrong with a version that is told of something that has happened. In a ring a
 // round that was granted may be told of before it is complete, so the newest is the newest that
 // anybody may have been given.
@@ -207,8 +200,8 @@ func (c *Coordinator) evaluable(e *wire.EvalResult) error {
 
 // asked says what is wrong with the number of an evaluation that somebody has made.
 func (c *Coordinator) asked(eval int64) error {
-	if c.takeover == nil && eval > c.rounds {
-		return fmt.Errorf("evaluation %d, and the last one was %d", eval, c.rounds)
+	if c.takeover == nil && eval > c.rounds.Number() {
+		return fmt.Errorf("evaluation %d, and the last one was %d", eval, c.rounds.Number())
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package coord
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"math"
@@ -206,7 +207,7 @@ func (h *hostile) treeWorker(rank int) {
 				session.Say(m, wire.Buffers{Worker: me, Eval: r.Eval}, transport.Floats([]float32{1, 3}))
 				for o := range orders {
 					if take(o); o.Kind == wire.KindBuffers {
-						if b := floats(o.Payload); len(b) != 2 || b[0] != 1 || b[1] != 3 {
+						if b := o.Payload; !bytes.Equal(b, transport.Floats([]float32{1, 3})) {
 							w.t.Errorf("worker %d: the average of buffers is %v", rank, b)
 						}
 						break

@@ -58,7 +58,7 @@ func (c *Coordinator) command(args []string) (any, error) {
 		if c.cfg.Save == nil {
 			return nil, fmt.Errorf("checkpoint: the job has no folder to write to (--out)")
 		}
-		c.saveNow = true
+		c.saves.Want()
 		c.milestones()
 		return map[string]any{"version": c.engine.State().Version}, nil
 	case verb == "stop" && len(rest) == 0:

@@ -50,6 +50,7 @@ import (
 
 	"star"
 	"star/coord/engine"
+	"star/coord/evaluate"
 	"star/coord/measure"
 	"star/coord/moves"
 	"star/coord/outbox"
@@ -200,21 +201,10 @@ type piloting struct {
 	deadlines []time.Duration // by rank; see Remark
 }
 
-// milestone is evaluations and checkpoints. At most one round and one checkpoint are under way at a
-// time; both may be.
+// milestone is evaluations and checkpoints.
 type milestone struct {
-	round    *round
-	rounds   int64
-	evalStep int64 // samples between evaluations
-	nextEval int64
-	nextSave time.Time
-	saveNow  bool // star ctl checkpoint
-	save     *saving
-	early    *leftovers // of the checkpoint that will begin when the present orders are out; nil: none will
-	complete string     // ID of the newest complete checkpoint of this attempt; empty: none
-	buffers  []float32  // last average
-	final    bool       // the final evaluation has begun
-	lastSave error      // of the checkpoint at the end
+	rounds evaluate.Rounds
+	saves  evaluate.Saves
 }
 
 // parting is the end of a job that was told to, or of this process in it.

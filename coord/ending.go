@@ -46,8 +46,9 @@ func (c *Coordinator) conclusion(ctx context.Context, err error) error {
 	exit, reason := codeOf(err), "finished"
 	if err != nil {
 		reason = err.Error()
-	} else if c.lastSave != nil {
-		err = &Error{exitcode.Failure, fmt.Sprintf("the job is done, but its last checkpoint could not be written: %v", c.lastSave)}
+	} else if failed := c.saves.Err(); failed != nil {
+		err = &Error{exitcode.Failure,
+			fmt.Sprintf("the job is done, but its last checkpoint could not be written: %v", failed)}
 	}
 	if c.replaceable() {
 		c.cfg.RunLog.Flush() // a successor writes nothing of what was before; close says what is wrong

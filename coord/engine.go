@@ -2,6 +2,7 @@ package coord
 
 import (
 	"star/coord/engine"
+	"star/coord/evaluate"
 	"star/modes"
 )
 
@@ -11,6 +12,9 @@ type (
 	Span     = engine.Span
 	Scale    = engine.Scale
 )
+
+// ResidualPart is a worker's file of what its codec has left out.
+type ResidualPart = evaluate.Residual
 
 // RingPlan says whether p can be done by all-reduce. The error says what a ring cannot do, and what
 // to take instead.

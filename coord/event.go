@@ -42,7 +42,6 @@ type peer struct {
 	leaving  time.Time // it said that it was told to end
 	leave    wire.Leave
 	retired  bool           // it has nothing more to compute, and left in good order or stays until the job is saved
-	evals    bool           // is to evaluate at its next release
 	codec    string         // of its gradients; empty: none
 	stand    *session.Stand // in a ring that was taken over; nil: it comes to the job
 	at       string         // site of it; empty: not looked up yet
@@ -321,10 +320,11 @@ func (c *Coordinator) fromServer(p *peer, e event) error {
 		return c.norm(p, e)
 	case wire.KindSaved:
 		if c.owner[e.saved.Shard] == p.rank {
-			c.saved(e)
+			c.perform(c.saves.Part(e.saved, e.payload))
+			c.trySaved()
 		}
 	case wire.KindMoved:
-		return c.move(c.mover.Said(time.Now(), p.rank, e.moved, c.save != nil || c.short()))
+		return c.move(c.mover.Said(time.Now(), p.rank, e.moved, c.saves.Open() || c.short()))
 	case wire.KindHeld:
 		return c.held(p, e.held)
 	case wire.KindPoison:
@@ -356,9 +356,14 @@ func (c *Coordinator) fromWorker(p *peer, e event) error {
 	case wire.KindArrive:
 		return c.arrived(p, e.arrive.Record)
 	case wire.KindBuffers:
-		return c.gather(p, e)
+		effects, err := c.rounds.Gather(e.buffers, e.payload, facts{c})
+		return c.judged(p, effects, err)
 	case wire.KindEvalResult:
-		return c.evaluated(p, e.eval)
+		effects, err := c.rounds.Result(e.eval)
+		if err := c.judged(p, effects, err); err != nil || len(effects) == 0 {
+			return err
+		}
+		return c.tryFinish()
 	case wire.KindFault:
 		says, orders, err := c.engine.Fault(e.fault)
 		if err == nil {

@@ -10,6 +10,7 @@ import (
 
 	"star"
 	"star/coord/engine"
+	"star/coord/evaluate"
 	"star/coord/session"
 	"star/internal/exitcode"
 	"star/modes"
@@ -516,16 +517,16 @@ func (c *Coordinator) welcome(p *peer) {
 		Rank: p.rank, Workers: c.cfg.Workers, Generation: c.cfg.Generation, Version: c.cfg.Resume.Version,
 		Seed: seed, Shards: c.shards, Elapsed: c.elapsed(), Term: c.term(), Batch: c.cfg.Batch, Optimizer: c.cfg.Optimizer,
 	}
-	buffers := c.resumed()
+	buffers := evaluate.Resumed(transport.Floats(c.cfg.Buffers), c.cfg.BufferLayout, c.enrolled.Buffers)
 	if c.engine != nil { // it comes back
 		w.Version, w.Step = c.engine.State().Version, c.engine.Worker(star.Worker(p.rank)).Step+1
-		if c.buffers != nil {
-			buffers = c.buffers
+		if b := c.rounds.Buffers(); b != nil {
+			buffers = transport.Floats(b)
 		}
 	}
 	c.arch.welcome(c, p, &w)
 	w.Pass = c.pass(p.rank, w.Step)
-	c.send(p, func() error { return transport.SendWelcome(p.conn, w, transport.Floats(buffers)) })
+	c.send(p, func() error { return transport.SendWelcome(p.conn, w, buffers) })
 	c.tellViews(p)
 }
 

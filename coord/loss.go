@@ -144,8 +144,8 @@ func (c *Coordinator) lost(p *peer, why error) error {
 		if c.winding != nil && !c.sharded() {
 			return c.winding.lost(p, why) // with the parameters
 		}
-		c.forgetInRound(p)
-		c.forgetResidual(star.Worker(p.rank))
+		c.perform(c.rounds.Leave(star.Worker(p.rank), facts{c}))
+		c.saves.Leave(star.Worker(p.rank))
 		c.trySaved()
 		return nil
 	}
@@ -160,10 +160,10 @@ func (c *Coordinator) lost(p *peer, why error) error {
 		}
 		return c.windOn()
 	}
-	if c.cfg.StopOnLoss && !c.final && !p.retired {
+	if c.cfg.StopOnLoss && !c.rounds.Final() && !p.retired {
 		return &Error{exitcode.Lost, fmt.Sprintf("worker %d is gone (--on-failure stop): %v", p.rank, why)}
 	}
-	if c.engine.Live() == 0 && (!c.final || !c.engine.Survives()) && !c.awaits() && c.stopping.cause == nil {
+	if c.engine.Live() == 0 && (!c.rounds.Final() || !c.engine.Survives()) && !c.awaits() && c.stopping.cause == nil {
 		err := &Error{exitcode.Lost, fmt.Sprintf("no worker is left; the last one: worker %d: %v", p.rank, why)}
 		if !c.engine.Survives() || c.cfg.Save == nil {
 			return err
@@ -218,13 +218,13 @@ func (c *Coordinator) removeWorker(p *peer, why string) {
 	c.tell(at, line)
 	c.log.Warn("a worker is gone", "worker", p.rank, "step", a.Step, "reason", transport.Brief(why))
 	orders := c.engine.Leave(star.Worker(p.rank))
-	c.forgetInRound(p)
-	c.forgetResidual(star.Worker(p.rank))
+	c.perform(c.rounds.Leave(star.Worker(p.rank), facts{c}))
+	c.saves.Leave(star.Worker(p.rank))
 	c.workers[p.rank] = nil
 	c.strike(star.Worker(p.rank))
 	c.thin()
 	c.issue(orders)
-	if c.save != nil && c.save.final && !c.save.writing && c.save.saver == star.Worker(p.rank) && c.engine.Live() > 0 {
+	if c.saves.Orphaned(star.Worker(p.rank)) && c.engine.Live() > 0 {
 		c.startSave()
 	}
 	c.trySaved() // it may have waited for this worker only

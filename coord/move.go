@@ -101,7 +101,7 @@ func (c *Coordinator) beginMove(e event) error {
 		err = errors.New("shards with copies (--replicas) stay where they are")
 	case busy:
 		err = fmt.Errorf("shard %d is moving: one at a time", moving)
-	case c.final || c.ended:
+	case c.rounds.Final() || c.ended:
 		err = errors.New("the job is about to end")
 	case c.short():
 		err = fmt.Errorf("the job waits for workers: %d are there, of at least %d (--min-workers)", c.engine.Live(), c.least())
@@ -160,7 +160,7 @@ func (c *Coordinator) watchMove(now time.Time) error {
 	if c.short() {
 		return c.move(c.mover.Drop("the job waits for workers"))
 	}
-	return c.move(c.mover.Tick(now, c.save != nil))
+	return c.move(c.mover.Tick(now, c.saves.Open()))
 }
 
 // move carries out what the mover decided. An error ends the job.

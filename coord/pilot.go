@@ -212,7 +212,7 @@ func (c *Coordinator) apply(s *pilotAction) error {
 // deaf is why nothing is made of a plan that the pilot wants, whatever it is; empty: it is heeded.
 func (c *Coordinator) deaf() string {
 	switch {
-	case c.final || c.ended:
+	case c.rounds.Final() || c.ended:
 		return isOver
 	case c.stopping.frozen:
 		return "the job is being saved, and ends"

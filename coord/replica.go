@@ -371,18 +371,10 @@ func (c *Coordinator) noteCopies(l runlog.Replica) {
 // finished. While the job trains the checkpoint fails instead, because the new primary may have
 // gone on to a later version; the next one is tried when it is due.
 func (c *Coordinator) saveAgain(shard int) {
-	s := c.save
-	if s == nil || s.writing || s.parts[shard] != nil {
-		return
+	if c.saves.Open() {
+		c.perform(c.saves.Moved(shard, c.owner[shard], c.engine.State().Seq))
+		c.trySaved()
 	}
-	if !s.final { // by now the copies are farther
-		c.saved(event{seldom: &seldom{saved: wire.Saved{Shard: shard, ID: s.id, Err: "its server was lost meanwhile; the next checkpoint will be of another one"}}})
-		return
-	}
-	p := c.servers[c.owner[shard]] // whatever else it has saved already it says again
-	c.send(p, func() error {
-		return transport.Send(p.conn, wire.Save{Seq: c.engine.State().Seq, Version: s.version, ID: s.id}, nil)
-	})
 }
 
 // watchCopies has a server get a copy where one is missing. One copy at a time, while the job
@@ -390,7 +382,7 @@ func (c *Coordinator) saveAgain(shard int) {
 func (c *Coordinator) watchCopies(now time.Time) error {
 	k := c.copies
 	_, moving := c.mover.Busy()
-	if k == nil || c.engine == nil || c.final || c.ended || c.short() || moving || len(c.late) > 0 || now.Before(k.retry) {
+	if k == nil || c.engine == nil || c.rounds.Final() || c.ended || c.short() || moving || len(c.late) > 0 || now.Before(k.retry) {
 		return nil
 	}
 	missing := k.Table.Short()
@@ -492,7 +484,7 @@ func (c *Coordinator) takeServer(p *peer) error {
 	if rank < 0 || rank >= len(c.servers) || !c.servers[rank].gone {
 		return fmt.Errorf("all %d servers of the job are there", len(c.servers))
 	}
-	if c.final || c.ended {
+	if c.rounds.Final() || c.ended {
 		return errors.New("the job ends")
 	}
 	p.rank, p.welcomed, p.hello.Shards = rank, true, 0

@@ -43,7 +43,7 @@ func (c *Coordinator) retire(p *peer, m wire.Leave) error {
 		err = &Error{exitcode.Lost, fmt.Sprintf("no worker is left; the last one: worker %d: %v", p.rank, why)}
 	}
 	others := slices.ContainsFunc(c.workers, func(o *peer) bool { return o != nil && o != p && !o.gone })
-	if m.Exit == exitcode.Usage && others && !c.final && c.stopping.cause == nil {
+	if m.Exit == exitcode.Usage && others && !c.rounds.Final() && c.stopping.cause == nil {
 		c.part(p, m.Exit, "the job ends")
 		p.retired = true // its loss is no other reason for the end
 		if e := c.lost(p, why); e != nil {
@@ -51,7 +51,7 @@ func (c *Coordinator) retire(p *peer, m wire.Leave) error {
 		}
 		return c.stop(err)
 	}
-	if others || c.final || c.winding != nil || c.stopping.cause != nil || m.Exit != 0 && m.Exit != exitcode.Usage && (c.cfg.StopOnLoss || c.least() > 0) {
+	if others || c.rounds.Final() || c.winding != nil || c.stopping.cause != nil || m.Exit != 0 && m.Exit != exitcode.Usage && (c.cfg.StopOnLoss || c.least() > 0) {
 		c.part(p, m.Exit, "the job goes on without this worker")
 		return c.lost(p, why)
 	}
@@ -77,28 +77,22 @@ func (c *Coordinator) windUp(err error, why string) error {
 // windOn goes on with that end, when nothing of the training is under way that comes to an end by
 // itself. An error ends the job.
 func (c *Coordinator) windOn() error {
-	s := c.save
 	switch {
-	case c.final:
+	case c.rounds.Final():
 		return nil
 	case !c.engine.Survives():
 		return c.winding.err
-	case !c.engine.Settled() || c.mover.Holds() || s != nil && (s.writing || c.sharded()):
+	case !c.engine.Settled() || c.mover.Holds() || c.saves.Writing() || c.saves.Open() && c.sharded():
 		return nil
 	}
 	if err := c.move(c.mover.Drop("the job ends")); err != nil {
 		return err
 	}
-	c.save = nil // of a version that no worker makes
-	c.round = nil
-	for _, p := range c.workers {
-		if p != nil {
-			p.evals = false
-		}
-	}
+	c.saves.Drop() // of a version that no worker makes
+	c.rounds.Drop()
 	c.engine.Abandon()
 	c.stopping.still, c.progress = true, time.Now()
 	c.evaluateLast(c.winding.err == nil)
-	c.tryRound()
+	c.perform(c.rounds.End())
 	return nil
 }

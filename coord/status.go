@@ -160,9 +160,9 @@ func (c *Coordinator) status() Status {
 		switch {
 		case c.ended:
 			s.Phase = "over"
-		case c.final && c.save != nil:
+		case c.rounds.Final() && c.saves.Open():
 			s.Phase = "saving"
-		case c.final:
+		case c.rounds.Final():
 			s.Phase = "evaluating"
 		}
 	}

@@ -127,7 +127,7 @@ func (c *Coordinator) halt() error {
 	case !now.Before(s.until):
 		c.log.Warn("the job ends without a checkpoint of its last updates: not within the grace (--grace)", "grace", c.cfg.Grace, "missing", c.missing())
 		return s.cause
-	case c.final || c.save != nil: // it will be saved, or is being
+	case c.rounds.Final() || c.saves.Open(): // it will be saved, or is being
 		return nil
 	case c.settling() || c.mover.Holds() || !c.engine.Settled():
 		return nil // where the parameters are, and of which version, is being found out
@@ -154,25 +154,19 @@ func (c *Coordinator) collected(now time.Time) bool {
 	s := &c.stopping
 	if s.asked.IsZero() {
 		s.asked = now
-		if c.round == nil {
-			c.startRound(false, false)
+		if !c.rounds.Open() {
+			c.rounds.Start(false, false, c.evaluators(false))
 		}
 		return false
 	}
-	r := c.round
-	if r == nil || r.averaged {
+	if c.rounds.Collected() {
 		return true
 	}
 	if now.Sub(s.asked) < c.cfg.Grace/2 {
 		return false
 	}
-	c.log.Warn("the checkpoint is without the buffers of workers that have not sent them", "workers", r.missing())
-	for w := range c.workers {
-		if p := c.workers[w]; p != nil && !r.buffered[star.Worker(w)] {
-			p.evals = false
-			c.forgetInRound(p)
-		}
-	}
+	c.log.Warn("the checkpoint is without the buffers of workers that have not sent them", "workers", c.rounds.Missing())
+	c.perform(c.rounds.Curtail(facts{c}))
 	return true
 }
 
@@ -197,7 +191,9 @@ func (c *Coordinator) leaving(p *peer, m wire.Leave) bool {
 		p.leaving, p.leave = time.Now(), m
 		c.musterIn(musterTime)
 		// Where it waits for others, perhaps in vain: they still work for that time.
-		c.saveNow = c.saveNow || !slices.ContainsFunc(c.workers, stays)
+		if !slices.ContainsFunc(c.workers, stays) {
+			c.saves.Want()
+		}
 	}
 	return true
 }

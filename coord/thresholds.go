@@ -102,7 +102,7 @@ func (c *Coordinator) putThresholds(values map[string]float64, why string) {
 			c.evalFrom(c.engine.State().Used)
 		case advice.CheckpointEvery:
 			c.cfg.SaveEvery = time.Duration(math.Round(v * float64(time.Second)))
-			c.nextSave = time.Now().Add(c.cfg.SaveEvery)
+			c.saves.Every(c.cfg.SaveEvery, time.Now())
 		}
 		at, line := c.elapsed(), runlog.Set{Name: t.Name, Value: runlog.Number(v), From: runlog.Number(from), Why: why}
 		c.cfg.RunLog.Write(at, line)
@@ -113,6 +113,5 @@ func (c *Coordinator) putThresholds(values map[string]float64, why string) {
 
 // evalFrom chooses when to evaluate next, after so many samples.
 func (c *Coordinator) evalFrom(used int64) {
-	c.evalStep = int64(math.Ceil(c.cfg.EvalEvery * float64(c.enrolled.Samples)))
-	c.nextEval = nextMultiple(used, c.evalStep)
+	c.rounds.Every(int64(math.Ceil(c.cfg.EvalEvery*float64(c.enrolled.Samples))), used)
 }

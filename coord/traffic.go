@@ -44,7 +44,7 @@ func (c *Coordinator) detach(d engine.To[wire.Detach]) {
 
 // growTree lets the tree follow the load. An error ends the job.
 func (c *Coordinator) growTree() error {
-	if !c.auto.Enabled() || c.engine == nil || c.final || !engine.Treeable(c.engine.Plan()) {
+	if !c.auto.Enabled() || c.engine == nil || c.rounds.Final() || !engine.Treeable(c.engine.Plan()) {
 		return nil
 	}
 	var members []traffic.Member
@@ -112,5 +112,5 @@ func (v pushers) Pushing(w star.Worker) bool {
 
 func (v pushers) Next(w star.Worker) bool {
 	q := v.c.workers[w]
-	return q != nil && !q.evals && !v.c.beside(q)
+	return q != nil && !v.c.rounds.Tells(star.Worker(q.rank)) && !v.c.beside(q)
 }

@@ -80,7 +80,7 @@ func (c *Coordinator) enrolValidator(p *peer) {
 	case v.peer != nil:
 		c.refuse(p, exitcode.Usage, "the job has a validator")
 		return
-	case c.final:
+	case c.rounds.Final():
 		c.refuse(p, exitcode.Restart, "the job ends; nothing is left to be judged")
 		return
 	}
@@ -143,7 +143,7 @@ func (c *Coordinator) lostValidator(p *peer, why error) error {
 		return nil
 	}
 	v.peer, v.joined, v.busy = nil, false, false
-	if c.final || c.engine == nil {
+	if c.rounds.Final() || c.engine == nil {
 		return nil // nothing is judged any more; or it may come back before the job begins
 	}
 	v.step++

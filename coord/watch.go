@@ -66,7 +66,8 @@ func (c *Coordinator) tick(now time.Time) error {
 	if err := c.watchSize(now); err != nil {
 		return err
 	}
-	c.watchResiduals(now)
+	c.perform(c.saves.Tick(now))
+	c.trySaved()
 	if err := c.muster(now); err != nil {
 		return err
 	}
@@ -208,10 +209,10 @@ func (c *Coordinator) missing() string {
 		parts = append(parts, list("workers", workers)...)
 		parts = append(parts, c.arch.lacks(c, linking)...)
 		parts = append(parts, list("the parameters of shards", shards)...)
-	} else if c.round != nil && c.final {
-		parts = append(parts, list("the evaluation of workers", c.round.missing())...)
-	} else if c.save != nil && c.final {
-		parts = append(parts, c.save.missing())
+	} else if c.rounds.Open() && c.rounds.Final() {
+		parts = append(parts, list("the evaluation of workers", c.rounds.Missing())...)
+	} else if c.saves.Open() && c.rounds.Final() {
+		parts = append(parts, c.saves.Missing())
 	} else {
 		if c.short() {
 			parts = append(parts, fmt.Sprintf("more workers: %d are there, of at least %d (--min-workers)", c.engine.Live(), c.least()))

@@ -3,6 +3,7 @@ package session
 import (
 	"encoding/json"
 
+	"star/internal/dtype"
 	"star/transport/wire"
 )
 
@@ -49,14 +50,8 @@ type Enrolment struct {
 	Stand *Stand `json:"stand,omitempty"`
 }
 
-// Tensor names one tensor inside a flat vector, in row-major order. Checkpoints and other programs use
-// that name. Offset is in words of 4 bytes, as package dtype lays tensors out.
-type Tensor struct {
-	Name   string `json:"name"`
-	Shape  []int  `json:"shape"`
-	Offset int    `json:"offset"`
-	DType  string `json:"dtype,omitempty"` // empty: F32. Parameters have no other
-}
+// Tensor names one tensor inside a flat vector.
+type Tensor = dtype.Tensor
 
 // Told is what a member was told to train, in the words of its settings. A field that was not given
 // has the default of its setting.

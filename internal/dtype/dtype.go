@@ -19,6 +19,29 @@ const F32 = "F32"
 // WordSize is the size of a word in bytes.
 const WordSize = 4
 
+// Tensor names one tensor inside a flat vector, in row-major order. Checkpoints and other programs use
+// that name. Offset is in words of 4 bytes, as this package lays tensors out.
+type Tensor struct {
+	Name   string `json:"name"`
+	Shape  []int  `json:"shape"`
+	Offset int    `json:"offset"`
+	DType  string `json:"dtype,omitempty"` // empty: F32. Parameters have no other
+}
+
+// Len is the number of elements.
+func (t *Tensor) Len() int {
+	n := 1
+	for _, k := range t.Shape {
+		n *= k
+	}
+	return n
+}
+
+// In is the tensor's part of the bytes of a vector.
+func (t *Tensor) In(vector []byte) []byte {
+	return vector[t.Offset*WordSize:][:t.Len()*Size(t.DType)]
+}
+
 type kind int8
 
 const (
