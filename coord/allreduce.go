@@ -1,7 +1,6 @@
 package coord
 
 import (
-	"fmt"
 	"strings"
 	"time"
 
@@ -65,74 +64,24 @@ func (c *Coordinator) announce(r engine.To[wire.Ring]) {
 // that were under way in it will never be whole, so they are given up, and begun again when the
 // next ring is there. Those of the end stay: members of the next ring answer them.
 func (c *Coordinator) reformed() {
-	clear(c.hashes)
+	c.hashes.Clear()
 	c.rounds.Restart(c.engine.State().Used)
 	c.saves.Restart()
 }
 
-// compared is how many members of a ring have said what the hash of the parameters is that they
-// evaluated: it was the same.
-func (c *Coordinator) compared(version int64) int {
-	return len(c.hashes[version])
-}
-
-// compare notes the hash of a member's parameters. All members have the same ones. Who has others
-// than most goes; where that cannot be told, the job ends.
-//
-// With n members, more than half of all must agree before anybody goes: as long as those who have
-// not spoken could change the majority, it waits. Two members that differ cannot tell who is right,
-// and the job ends with exit code 1, because it could go on with neither. Hashes of versions that
-// are older than the rounds under way are forgotten.
+// compare takes the hash of a member's parameters. A member that has others than most is dropped. An error ends the
+// job: it could go on with neither.
 func (c *Coordinator) compare(t wire.Tally) error {
-	for v := range c.hashes {
-		if v < t.Version-engine.RingAhead {
-			delete(c.hashes, v)
-		}
+	wrong, err := c.hashes.Compare(t, len(c.engine.Members()), engine.RingAhead)
+	if err != nil {
+		return &Error{exitcode.Failure, err.Error()}
 	}
-	said := c.hashes[t.Version]
-	if said == nil {
-		said = map[int]int64{}
-		c.hashes[t.Version] = said
-	}
-	said[int(t.Worker)] = t.Hash
-	members := map[int64][]int{}
-	most := t.Hash
-	for w, hash := range said {
-		if members[hash] = append(members[hash], w); len(members[hash]) > len(members[most]) {
-			most = hash
-		}
-	}
-	switch missing := len(c.engine.Members()) - len(said); {
-	case len(members) == 1:
-		return nil
-	case 2*len(members[most]) > len(said)+max(missing, 0):
-		for w, hash := range said {
-			if hash == most {
-				continue
+	for _, e := range wrong {
+		if p := c.workers[e.Worker]; p != nil && !p.gone {
+			if err := c.drop(p, e.Err); err != nil {
+				return err
 			}
-			delete(said, w)
-			if p := c.workers[w]; p != nil && !p.gone {
-				if err := c.drop(p, fmt.Errorf("its parameters of version %d have hash %08x, those of workers %v %08x: its processor computes differently, and cannot train with theirs with all-reduce",
-					t.Version, hash, members[most], most)); err != nil {
-					return err
-				}
-			}
-		}
-		return nil
-	case missing > 0:
-		return nil // they decide
-	}
-	for w, hash := range said {
-		if hash != t.Hash {
-			return &Error{exitcode.Failure, fmt.Sprintf("members of the ring have different parameters of version %d: worker %d has hash %08x, worker %d %08x; processors that compute differently cannot train together with all-reduce",
-				t.Version, w, hash, t.Worker, t.Hash)}
 		}
 	}
 	return nil
-}
-
-// evaluates says whether a worker takes part in an evaluation. In between only those that are
-// released again soon: who is parked would hear of it too late. At the end everybody is parked.
-func (c *Coordinator) evaluates(w star.Worker, final bool) bool {
-	return c.engine.Evaluates(w) && (final || !c.engine.Worker(w).Parked)
 }

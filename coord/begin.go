@@ -36,7 +36,7 @@ func (c *Coordinator) tryStart() {
 	if !c.trained() && !c.enough() || c.trained() && !c.gathered() {
 		return
 	}
-	if c.cfg.Validation != nil && !c.checks.joined {
+	if !c.checks.Ready() {
 		return
 	}
 	c.open()
@@ -50,7 +50,7 @@ func (c *Coordinator) tryStart() {
 		c.pacer = traffic.NewPacer(c.cfg.Workers)
 	}
 	c.rounds.Begin(evaluate.Model{Buffers: 4 * c.hello.Buffers, Layout: c.enrolled.Buffers, Tests: c.enrolled.Tests > 0})
-	c.saves.Begin(c.cfg.Save != nil, c.hello.Params)
+	c.saves.Begin(c.hello.Params)
 	c.evalFrom(now.Used)
 	c.progress = time.Now()
 	c.saves.Every(c.cfg.SaveEvery, c.progress)
@@ -73,7 +73,7 @@ func (c *Coordinator) tryStart() {
 	if c.takeover != nil {
 		c.putThresholds(c.takeover.handover.Set, "star ctl, before another process took the job over")
 	}
-	if c.cfg.Validation != nil { // the workers begin when there is something to hold their gradients against
+	if c.checks.On() { // the workers begin when there is something to hold their gradients against
 		c.validate()
 		return
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"star/coord/engine"
+	"star/coord/evaluate"
 	"star/internal/exitcode"
 	"star/runlog"
 	"star/transport"
@@ -137,7 +138,8 @@ func (c *Coordinator) fire(o *engine.Ready) {
 	}
 	c.received(len(f.Gradients))
 	if f.NormFirst || f.Report {
-		c.norms[f.Seq] = &normSum{left: len(c.shards), said: make([]bool, len(c.shards)), report: f.Report, version: f.Version, noise: o.Noise, samples: f.Samples}
+		n := evaluate.Norm{After: f.Report, Version: f.Version, Noise: o.Noise, Samples: f.Samples}
+		c.norms.Expect(f.Seq, len(c.shards), n)
 	}
 	if len(f.Gradients) > 0 {
 		if c.stats.Updates++; c.stats.Updates == worthAfter {

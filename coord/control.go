@@ -19,7 +19,7 @@ import (
 // no error; an error ends the job. Of a move the reply comes when it has ended.
 func (c *Coordinator) control(e event) error {
 	if len(e.control) > 0 && e.control[0] == "move" && c.engine != nil {
-		if c.cfg.Validation != nil {
+		if c.checks.On() {
 			e.reply <- reply{err: "shards do not move in a job with a validator (--baseline zeno++), which would not find them again"}
 			return nil
 		}
@@ -55,7 +55,7 @@ func (c *Coordinator) command(args []string) (any, error) {
 	case verb == "set":
 		return c.setThresholds(rest)
 	case verb == "checkpoint" && len(rest) == 0:
-		if c.cfg.Save == nil {
+		if !c.saves.On() {
 			return nil, fmt.Errorf("checkpoint: the job has no folder to write to (--out)")
 		}
 		c.saves.Want()

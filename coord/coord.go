@@ -172,19 +172,19 @@ type placing struct {
 }
 
 // applying is what makes updates, and what is said of them. engine is made when the training begins
-// and never again. Entries of norms wait for the shards' words of one firing each, and are gone
-// when all have spoken.
+// and never again.
 type applying struct {
 	engine     engine.Engine // nil: the training has not begun
 	metadata   []byte        // that goes with releases of a ring, where others may take over
-	checks     validation
+	checks     evaluate.Validator
+	validator  *peer        // nil: it is not there
 	auto       traffic.Tree // not enabled: the plan's tree stays as it is
-	norms      map[int64]*normSum
+	norms      evaluate.Norms
 	noise      *pgns.Estimator
 	poisonings []map[poison.Cause]int64 // gradients that were left out, by worker
 	sick       error                    // poison that ends the job
 	endBy      string                   // what says how long the job is (Adopted)
-	hashes     map[int64]map[int]int64  // all-reduce: of the parameters, by version and member
+	hashes     evaluate.Hashes
 }
 
 // piloting is who chooses the mode. The pilot itself runs in a goroutine of its own (pilotRunner);
@@ -303,7 +303,11 @@ func New(cfg Config) (*Coordinator, error) {
 	c.servers, c.workers = make([]*peer, cfg.Servers), make([]*peer, cfg.Workers)
 	c.joined, c.seen = make([]bool, cfg.Workers), make([]bool, cfg.Workers)
 	c.key, c.diverged = transport.NewKey(), map[int]string{}
-	c.norms, c.hosts, c.hashes = map[int64]*normSum{}, map[[2]int]bool{}, map[int64]map[int]int64{}
+	c.saves = evaluate.NewSaves(cfg.Save != nil)
+	c.norms, c.hosts, c.hashes = evaluate.NewNorms(cfg.Validation != nil), map[[2]int]bool{}, evaluate.Hashes{}
+	if cfg.Validation != nil {
+		c.checks = evaluate.NewValidator(cfg.Validation.Every)
+	}
 	c.memory, c.poisonings, c.noise, c.given = measure.NewMemory(cfg.Workers), poisonings, noise, cfg.Words
 	c.links = moves.NewLinks(cfg.Shift)
 	return c, c.inherit()
@@ -579,7 +583,7 @@ func (c *Coordinator) sharded() bool { return c.arch.sharded() }
 // Stop, servers get a Leave; with an exit code other than 0 all get a Reject, which has them end
 // with it. This process says the reason in full.
 func (c *Coordinator) finish(exit int, reason string) {
-	for _, p := range slices.Concat(c.workers, c.servers, c.late, []*peer{c.checks.peer}) {
+	for _, p := range slices.Concat(c.workers, c.servers, c.late, []*peer{c.validator}) {
 		if p == nil || p.gone || p.role == wire.RoleServer && p.rank < c.cfg.Coordinators {
 			continue
 		}

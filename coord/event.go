@@ -10,9 +10,7 @@ import (
 	"star/coord/measure"
 	"star/coord/outbox"
 	"star/coord/session"
-	"star/internal/exactsum"
 	"star/internal/exitcode"
-	"star/pgns"
 	"star/runlog"
 	"star/transport"
 	"star/transport/wire"
@@ -115,23 +113,6 @@ const kindPilotAction wire.Kind = 255
 type reply struct {
 	json []byte
 	err  string
-}
-
-// normSum is what shards say of the weighted sum of a firing. Before an update all shards must have
-// spoken, because the step depends on the norm (clipping, validation); after one it is only
-// measured (noise).
-type normSum struct {
-	left    int
-	said    []bool           // by shard: one that is told again counts once
-	report  bool             // after the update, in sum2
-	sum     exactsum.Squares // before it
-	sum2    float64
-	version int64
-	noise   pgns.Update
-	samples int64 // applied before
-
-	dots []float64 // by shard: products with the validation gradient
-	refs exactsum.Squares
 }
 
 // maxReport is the largest payload that a member may send to the coordinator.
@@ -293,7 +274,7 @@ func (c *Coordinator) fromServer(p *peer, e event) error {
 		if c.engine == nil {
 			return nil
 		}
-		if c.cfg.Validation != nil && int(e.stored.Worker) == len(c.workers) {
+		if c.checks.On() && int(e.stored.Worker) == len(c.workers) {
 			return c.referred(e.stored)
 		}
 		sums := c.wholeAt(p, e.stored)

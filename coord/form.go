@@ -216,7 +216,7 @@ func (c *Coordinator) supersede(p *peer) error {
 // told so, with the exit code that fits.
 func (c *Coordinator) admits(p *peer, e *session.Enrolment, vouched bool) (why string, ok bool) {
 	h := p.hello
-	if v := c.checks.peer; v != nil && v.hello.ModelHash != h.ModelHash {
+	if v := c.validator; v != nil && v.hello.ModelHash != h.ModelHash {
 		c.refuse(p, exitcode.Disagree, fmt.Sprintf("star-ps 0, which judges gradients, was told another model: %s has hash %s, the job's %s has hash %s (--model, --seed, --dataset)",
 			h.Model, h.ModelHash, v.hello.Model, v.hello.ModelHash))
 		return why, false

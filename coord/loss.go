@@ -165,7 +165,7 @@ func (c *Coordinator) lost(p *peer, why error) error {
 	}
 	if c.engine.Live() == 0 && (!c.rounds.Final() || !c.engine.Survives()) && !c.awaits() && c.stopping.cause == nil {
 		err := &Error{exitcode.Lost, fmt.Sprintf("no worker is left; the last one: worker %d: %v", p.rank, why)}
-		if !c.engine.Survives() || c.cfg.Save == nil {
+		if !c.engine.Survives() || !c.saves.On() {
 			return err
 		}
 		return c.windUp(err, err.Msg)

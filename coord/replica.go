@@ -285,7 +285,7 @@ func (c *Coordinator) countNorms() error {
 		}
 		delete(said, c.owner[shard])
 		seq := e.norm.Seq
-		if c.norms[seq] == nil || k.counted[seq][shard] {
+		if !c.norms.Expects(seq) || k.counted[seq][shard] {
 			continue
 		}
 		if k.counted[seq] == nil {

@@ -127,10 +127,11 @@ func (c *Coordinator) savedAlready() bool {
 	return true
 }
 
-// evaluators lists the workers that take part in an evaluation.
+// evaluators lists the workers that take part in an evaluation. Between updates these are the workers that are released
+// again soon: one that is parked would be told too late. At the end all are parked.
 func (c *Coordinator) evaluators(final bool) (ws []star.Worker) {
 	for _, w := range c.live() {
-		if c.evaluates(w, final) {
+		if c.engine.Evaluates(w) && (final || !c.engine.Worker(w).Parked) {
 			ws = append(ws, w)
 		}
 	}
@@ -153,7 +154,7 @@ func (c *Coordinator) evaluated(e evaluate.Ended) {
 	l := e.Line
 	if e.Measured {
 		c.result.Evaluated, c.result.TestLoss, c.result.TestAccuracy = l.Final, l.Loss, float64(l.Accuracy)
-		l.Samples, l.Alike = c.engine.State().Used, c.compared(l.To)
+		l.Samples, l.Alike = c.engine.State().Used, c.hashes.Alike(l.To)
 		c.cfg.RunLog.Write(c.elapsed(), l)
 		c.log.Info("evaluated", "version", l.To, "loss", round4(float64(l.Loss)), "accuracy", round4(float64(l.Accuracy)), "predictions", l.Count)
 	}
@@ -164,7 +165,7 @@ func (c *Coordinator) evaluated(e evaluate.Ended) {
 	case !l.Final:
 		c.trySaved() // there will be no buffers but those that it has
 		c.milestones()
-	case c.cfg.Save == nil || c.savedAlready():
+	case !c.saves.On() || c.savedAlready():
 		c.ended = true
 	default:
 		c.startSave()
@@ -180,7 +181,7 @@ func (c *Coordinator) tryFinish() error {
 	if c.winding != nil {
 		return c.windOn()
 	}
-	if c.engine == nil || c.rounds.Final() || c.cfg.Validation != nil && !c.checks.begun {
+	if c.engine == nil || c.rounds.Final() || !c.checks.Begun() {
 		return nil
 	}
 	c.perform(c.rounds.Parked(facts{c})) // may end the round

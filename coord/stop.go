@@ -104,7 +104,7 @@ func (c *Coordinator) stop(cause error) error {
 		return nil
 	}
 	s.cause, s.until = cause, time.Now().Add(c.cfg.Grace)
-	if c.engine == nil || c.cfg.Save == nil || c.cfg.Grace <= 0 {
+	if c.engine == nil || !c.saves.On() || c.cfg.Grace <= 0 {
 		s.done = true
 		return c.halt()
 	}

@@ -292,8 +292,8 @@ func TestTakeOverDecidesNorms(t *testing.T) {
 				}
 				exactly(t, limit, p.applied, a.used, b.used)
 				p.toldOnce(t, servers)
-				for seq := range w.c.norms {
-					if seq <= 3 {
+				for seq := int64(1); seq <= 3; seq++ {
+					if w.c.norms.Expects(seq) {
 						t.Errorf("it still waits for the norm of fire %d", seq)
 					}
 				}

@@ -3,6 +3,7 @@ package coord
 import (
 	"fmt"
 
+	"star/coord/evaluate"
 	"star/coord/failover"
 	"star/internal/exitcode"
 	"star/transport"
@@ -19,7 +20,7 @@ func (c *Coordinator) undecided(here []*failover.Report) (late map[int][]wire.Ap
 		if !c.cfg.Norm {
 			return nil, &Error{exitcode.Disagree, fmt.Sprintf("fire %d asks for the norm of the gradient first, and this process was started without (--clip)", f.Seq)}
 		}
-		c.norms[f.Seq] = &normSum{left: len(c.shards), said: make([]bool, len(c.shards)), version: f.Version}
+		c.norms.Expect(f.Seq, len(c.shards), evaluate.Norm{Version: f.Version})
 	}
 	return late, nil
 }

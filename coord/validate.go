@@ -6,7 +6,7 @@ import (
 	"math"
 
 	"star"
-	"star/internal/exactsum"
+	"star/coord/evaluate"
 	"star/internal/exitcode"
 	"star/runlog"
 	"star/transport"
@@ -51,33 +51,15 @@ type Verdict struct {
 	Factor       float64 // of the direction; 0: it is not applied
 }
 
-// validation is the state of it. Its gradient has three states: asked for (busy), with some shards
-// (stored, left), in use (version). The one before stays in use until the next one is.
-type validation struct {
-	peer     *peer
-	joined   bool
-	begun    bool // the workers have
-	busy     bool // it was released
-	step     int64
-	stored   []bool
-	left     int   // shards that do not hold it yet
-	basis    int64 // version that it was released with
-	version  int64 // of the gradient in use
-	received int   // gradients since
-	refused  int64
-	lost     bool // nothing is judged: the validator is gone, and no other one's gradient is in use
-}
-
 // enrolValidator takes the validator in, or refuses it: with exit code 78 where the job has none, 2
 // where it is there, 75 where the job ends. Its rank is the one behind those of the workers, by
 // which shards know its gradients.
 func (c *Coordinator) enrolValidator(p *peer) {
-	v := &c.checks
 	switch {
-	case c.cfg.Validation == nil:
+	case !c.checks.On():
 		c.refuse(p, exitcode.Disagree, "this job has no use for a validator (--baseline zeno++)")
 		return
-	case v.peer != nil:
+	case c.validator != nil:
 		c.refuse(p, exitcode.Usage, "the job has a validator")
 		return
 	case c.rounds.Final():
@@ -86,25 +68,25 @@ func (c *Coordinator) enrolValidator(p *peer) {
 	}
 	p.rank = len(c.workers)
 	p.conn.SetPeer(fmt.Sprintf("validator (%s)", p.conn.RemoteAddr()))
-	v.peer = p
+	c.validator = p
 	c.welcomeValidator()
 }
 
 // welcomeValidator lets it connect to the shards, once they are known. It is refused if its model
 // is another one than the workers': a product of their gradients would mean nothing.
 func (c *Coordinator) welcomeValidator() {
-	p := c.checks.peer
+	p := c.validator
 	if p == nil || p.gone || p.welcomed || !c.assigned {
 		return
 	}
 	if h := p.hello; h.ModelHash != c.hello.ModelHash || h.Params != c.hello.Params {
 		c.refuse(p, exitcode.Disagree, fmt.Sprintf("the validator has another model than the workers: %s with hash %s, the job's %s has hash %s (--model, --seed, --dataset, for star-ps too)",
 			h.Model, h.ModelHash, c.hello.Model, c.hello.ModelHash))
-		c.checks.peer = nil
+		c.validator = nil
 		return
 	}
 	p.welcomed = true
-	version, step := c.cfg.Resume.Version, c.checks.step
+	version, step := c.cfg.Resume.Version, c.checks.Step()
 	if c.engine != nil {
 		version = c.engine.State().Version
 	}
@@ -120,8 +102,8 @@ func (c *Coordinator) welcomeValidator() {
 // another one.
 func (c *Coordinator) fromValidator(p *peer, e event) error {
 	switch {
-	case e.kind == wire.KindJoined && p.welcomed && !c.checks.joined:
-		c.checks.joined = true
+	case e.kind == wire.KindJoined && p.welcomed && !c.checks.Joined():
+		c.checks.Join()
 		if c.engine == nil {
 			c.tryStart()
 			return nil
@@ -134,121 +116,77 @@ func (c *Coordinator) fromValidator(p *peer, e event) error {
 	}
 }
 
-// lostValidator goes on without one. What it had under way is void: shards drop what the old one
-// pushed when another one pushes, and the next one's gradients have other numbers.
+// lostValidator goes on without a validator. An error ends the job.
 func (c *Coordinator) lostValidator(p *peer, why error) error {
 	p.hangUp()
-	v := &c.checks
-	if p != v.peer {
+	if p != c.validator {
 		return nil
 	}
-	v.peer, v.joined, v.busy = nil, false, false
-	if c.rounds.Final() || c.engine == nil {
-		return nil // nothing is judged any more; or it may come back before the job begins
+	c.validator = nil
+	training := c.engine != nil && !c.rounds.Final()
+	first := c.checks.Lost(training)
+	if !training {
+		return nil
 	}
-	v.step++
-	v.lost = true
 	c.log.Warn("the validator is lost: gradients are applied without being judged until there is another one", "reason", why)
-	c.cfg.RunLog.Write(c.elapsed(), runlog.Validation{Seq: c.engine.State().Seq, Version: v.version, From: c.engine.State().Version, Lost: why.Error()})
-	if v.begun {
+	c.cfg.RunLog.Write(c.elapsed(), runlog.Validation{Seq: c.engine.State().Seq, Version: c.checks.Version(), From: c.engine.State().Version, Lost: why.Error()})
+	return c.letBegin(first)
+}
+
+// letBegin has workers begin, if they have not. An error ends the job.
+func (c *Coordinator) letBegin(first bool) error {
+	if !first {
 		return nil
 	}
-	v.begun = true
 	c.issue(c.engine.Begin())
 	return c.tryFinish()
 }
 
-// validate has the validator compute a gradient with the parameters as they are. It is asked like a
-// worker, by a release; it pulls that version, and pushes the gradient of step v.step.
+// validate tells the validator to compute a gradient with the parameters as they are. It is told like a
+// worker, by a release; it pulls that version, and pushes the gradient of the next step.
 func (c *Coordinator) validate() {
-	v := &c.checks
-	v.busy, v.received, v.basis = true, 0, c.engine.State().Version
-	v.stored, v.left = make([]bool, len(c.shards)), len(c.shards)
-	c.send(v.peer, func() error {
-		return transport.Send(v.peer.conn, wire.Release{Worker: star.Worker(v.peer.rank), Version: v.basis, Pull: true}, nil)
+	p, version := c.validator, c.engine.State().Version
+	c.checks.Ask(version, len(c.shards))
+	c.send(p, func() error {
+		return transport.Send(p.conn, wire.Release{Worker: star.Worker(p.rank), Version: version, Pull: true}, nil)
 	})
 }
 
 // received counts gradients, and asks for a new validation gradient when there were enough.
 func (c *Coordinator) received(n int) {
-	v := &c.checks
-	if c.cfg.Validation == nil {
-		return
-	}
-	v.received += n
-	if v.joined && !v.busy && v.received >= max(1, c.cfg.Validation.Every) {
+	if c.checks.Received(n) {
 		c.validate()
 	}
 }
 
-// referred notes that a shard holds the validator's gradient. When all do, they use it. One of an
-// earlier attempt, or that is told twice, changes nothing.
+// referred notes that a shard holds the validator's gradient. When all do, they use it.
 func (c *Coordinator) referred(m wire.Stored) error {
-	v := &c.checks
-	if !v.busy || m.Step != v.step || m.Shard < 0 || m.Shard >= len(v.stored) || v.stored[m.Shard] {
+	used, first := c.checks.Stored(m)
+	if !used {
 		return nil
 	}
-	v.stored[m.Shard] = true
-	if v.left--; v.left > 0 {
-		return nil
-	}
-	c.issue(c.engine.Refer(star.Worker(len(c.workers)), v.step))
+	c.issue(c.engine.Refer(star.Worker(len(c.workers)), m.Step))
 	now := c.engine.State()
-	c.cfg.RunLog.Write(c.elapsed(), runlog.Validation{Seq: now.Seq, Version: v.basis, From: now.Version})
-	v.busy, v.lost, v.version = false, false, v.basis
-	v.step++
-	if !v.begun {
-		v.begun = true
-		c.issue(c.engine.Begin())
-		return c.tryFinish()
-	}
+	c.cfg.RunLog.Write(c.elapsed(), runlog.Validation{Seq: now.Seq, Version: c.checks.Version(), From: now.Version})
 	c.received(0)
-	return nil
+	return c.letBegin(first)
 }
 
-// hold takes what a shard says of the validation gradient off the payload of its norm. Products are
-// kept by shard and added in that order, so that the sum does not depend on who spoke first; the
-// reference's norm is summed without rounding. An error: the server was started for another
-// baseline.
-func (n *normSum) hold(m wire.Norm, payload *[]byte, shards int) error {
-	b := *payload
-	if len(b) != 2*exactsum.SquaresLen || m.Shard < 0 || m.Shard >= shards {
-		return fmt.Errorf("norm of shard %d with %d bytes, expected %d: give every star-ps the same --baseline", m.Shard, len(b), 2*exactsum.SquaresLen)
-	}
-	ref, err := exactsum.ParseSquares(b[exactsum.SquaresLen:])
-	if err != nil {
-		return fmt.Errorf("norm of shard %d: of the validation gradient: %w", m.Shard, err)
-	}
-	if n.dots == nil {
-		n.dots = make([]float64, shards)
-	}
-	n.dots[m.Shard] = m.Sum2
-	n.refs.Merge(&ref)
-	*payload = b[:exactsum.SquaresLen]
-	return nil
-}
-
-// verdict judges an update of which all shards have spoken, and returns the factor of its
+// verdict judges an update of which all shards have reported, and returns the factor of its
 // direction. It is 1 while there is no validator. The judgement is in the run log.
-func (c *Coordinator) verdict(seq int64, n *normSum) float64 {
-	if c.checks.lost {
+func (c *Coordinator) verdict(seq int64, n *evaluate.Norm) float64 {
+	if !c.checks.Judges() {
 		return 1
 	}
-	weight, dot := 0.0, 0.0
-	for _, g := range n.noise.Gradients {
+	weight := 0.0
+	for _, g := range n.Noise.Gradients {
 		weight += g.Weight
 	}
-	for _, d := range n.dots { // in order of shard
-		dot += d
-	}
 	v := c.cfg.Validation.Judge(Evidence{
-		Dot: dot / weight, Norm: math.Sqrt(n.noise.Sum2) / weight, Ref: math.Sqrt(n.refs.Float64()), Samples: n.samples,
+		Dot: n.Dot / weight, Norm: math.Sqrt(n.Noise.Sum2) / weight, Ref: math.Sqrt(n.Ref2), Samples: n.Samples,
 	})
-	if v.Factor == 0 {
-		c.checks.refused++
-	}
-	c.cfg.RunLog.Write(c.elapsed(), runlog.Judgement{Seq: seq, Version: n.version, Score: runlog.Number(v.Score), Limit: runlog.Number(v.Limit),
-		Accepted: v.Factor != 0, Factor: runlog.Number(v.Factor), Behind: n.version - 1 - c.checks.version})
+	c.cfg.RunLog.Write(c.elapsed(), runlog.Judgement{Seq: seq, Version: n.Version, Score: runlog.Number(v.Score), Limit: runlog.Number(v.Limit),
+		Accepted: v.Factor != 0, Factor: runlog.Number(v.Factor), Behind: n.Version - 1 - c.checks.Version()})
 	return v.Factor
 }
 

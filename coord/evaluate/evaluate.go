@@ -1,6 +1,7 @@
-// Package evaluate holds what a job does beside its updates: evaluations ([Rounds]) and checkpoints ([Saves]). It is
-// pure: no I/O, no goroutine, no clock; the time is an argument. A coordinator (package coord) tells it what has
-// happened, and carries out the effects that each call returns, in their order.
+// Package evaluate holds what a job does beside its updates: evaluations ([Rounds]), checkpoints ([Saves]), and checks
+// of what is updated: norms ([Norms]), validation gradients ([Validator]), hashes of parameters ([Hashes]). It is pure:
+// no I/O, no goroutine, no clock; the time is an argument. A coordinator (package coord) tells it what has happened,
+// and carries out what each call returns, in that order.
 //
 // At most one evaluation and one checkpoint are under way at a time; both may be. An evaluation:
 //

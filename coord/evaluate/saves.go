@@ -88,9 +88,15 @@ type files struct {
 // parameters.
 const residualTime = 10 * time.Second
 
-// Begin is called when the training begins, with the number of parameters; on: the job writes checkpoints.
-func (s *Saves) Begin(on bool, params int64) {
-	s.on, s.patience = on, residualTime+time.Duration(params>>18)*time.Second
+// NewSaves makes the checkpoints of a job; on: it writes some.
+func NewSaves(on bool) Saves { return Saves{on: on} }
+
+// On reports whether the job writes checkpoints.
+func (s *Saves) On() bool { return s.on }
+
+// Begin is called when the training begins, with the number of parameters.
+func (s *Saves) Begin(params int64) {
+	s.patience = residualTime + time.Duration(params>>18)*time.Second
 }
 
 // Every chooses the time between two checkpoints, and when the next one begins. Zero: there is one at the end only.

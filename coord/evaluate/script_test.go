@@ -12,6 +12,7 @@ import (
 	"github.com/cockroachdb/datadriven"
 
 	"star"
+	"star/internal/exactsum"
 	"star/runlog"
 	"star/transport/wire"
 )
@@ -21,6 +22,9 @@ type job struct {
 	live, idle, parked []star.Worker
 	rounds             Rounds
 	saves              Saves
+	norms              Norms
+	validator          Validator
+	hashes             Hashes
 }
 
 func (j *job) Live() []star.Worker       { return j.live }
@@ -54,12 +58,21 @@ var begun = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 //	written at=6 err=TEXT
 //	want, due at=10, advance at=10, save-drop, save-restart, saves id=c1
 //
-//	leave w=1                                    of both
+//	norms judged                                 of norms: with those of a validation gradient
+//	expect seq=3 shards=2 version=4 after
+//	norm seq=3 shard=0 values=(1,2) ref=3 dot=2  the sums of squares of values and ref; cut: bytes are missing
+//
+//	validator every=4, join, ask version=1 shards=2, received n=3, stored step=0 shard=1,
+//	lost early, validated
+//
+//	hash w=(0,1) version=3 is=7 of=3             members of a ring of three report it
+//
+//	leave w=1                                    of rounds and saves
 //
 // go test ./coord/evaluate -run Scripts -rewrite writes the answers again: read the diff.
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
-		j := new(job)
+		j := &job{norms: NewNorms(false), hashes: Hashes{}}
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			return j.run(t, d)
 		})
@@ -176,7 +189,8 @@ func (j *job) run(t *testing.T, d *datadriven.TestData) string {
 		says("buffers %v: coming %v missing %v", r.Buffers(), coming, missing)
 
 	case "save-begin":
-		s.Begin(!d.HasArg("off"), number("params", 0))
+		*s = NewSaves(!d.HasArg("off"))
+		s.Begin(number("params", 0))
 		s.Every(time.Duration(number("every", 0))*time.Second, begun)
 	case "early":
 		does(s.Early(text("id"), number("version", 0), coded()))
@@ -212,6 +226,68 @@ func (j *job) run(t *testing.T, d *datadriven.TestData) string {
 				says("worker %d writes it, orphaned without it: %v", w, s.Orphaned(w))
 			}
 		}
+
+	case "norms":
+		j.norms = NewNorms(d.HasArg("judged"))
+	case "expect":
+		j.norms.Expect(number("seq", 0), int(number("shards", 1)), Norm{Version: number("version", 0), After: d.HasArg("after")})
+	case "norm":
+		m := wire.Norm{Seq: number("seq", 0), Shard: int(number("shard", 0)), Sum2: float64(number("dot", 0))}
+		if !j.norms.Expects(m.Seq) {
+			says("not expected")
+			break
+		}
+		var b []byte
+		for _, key := range []string{"values", "ref"} {
+			if d.HasArg(key) {
+				var s exactsum.Squares
+				s.Add(values(key))
+				b = s.AppendTo(b)
+			}
+		}
+		if d.HasArg("cut") {
+			b = b[:len(b)-1]
+		}
+		u, all, err := j.norms.Take(m, b)
+		switch {
+		case err != nil:
+			says("error: %v", err)
+		case all:
+			says("version %d, after %v: norm² %g, of the validation gradient %g, product %g", u.Version, u.After, u.Noise.Sum2, u.Ref2, u.Dot)
+		default:
+			says("-")
+		}
+
+	case "validator":
+		j.validator = NewValidator(int(number("every", 0)))
+	case "join":
+		j.validator.Join()
+	case "ask":
+		j.validator.Ask(number("version", 0), int(number("shards", 1)))
+	case "received":
+		says("asks: %v", j.validator.Received(int(number("n", 0))))
+	case "stored":
+		used, first := j.validator.Stored(wire.Stored{Shard: int(number("shard", 0)), Step: number("step", 0)})
+		says("in use: %v, workers begin: %v", used, first)
+	case "lost":
+		says("workers begin: %v", j.validator.Lost(!d.HasArg("early")))
+	case "validated":
+		v := &j.validator
+		says("on %v ready %v begun %v joined %v judges %v, step %d, version %d", v.On(), v.Ready(), v.Begun(), v.Joined(), v.Judges(), v.Step(), v.Version())
+
+	case "hash":
+		for _, w := range workers("w") {
+			wrong, err := j.hashes.Compare(wire.Tally{Worker: w, Version: number("version", 0), Hash: number("is", 0)}, int(number("of", 3)), 2)
+			for _, e := range wrong {
+				says("%s", words(e))
+			}
+			if err != nil {
+				says("error: %v", err)
+			}
+		}
+		says("alike: %d; %d versions", j.hashes.Alike(number("version", 0)), len(j.hashes))
+	case "clear":
+		j.hashes.Clear()
 
 	case "leave":
 		for _, w := range workers("w") {
