@@ -16,7 +16,6 @@ type elastic struct {
 	start    float64 // s without progress that a job's start, or its resume, takes
 	resize   float64 // s until more GPUs than before are of use
 	gpus     int
-	compat   Compat
 	runnable []*flex // admitted and not ended, in order of submission
 	policy   rounds
 	spans    []span  // what is free, of elasticFlow
@@ -113,7 +112,7 @@ func (e *elastic) up(s float64) float64 {
 
 // newElastic is the cluster, and the jobs that will come.
 func newElastic(jobs []*Job, c Cluster, o Options) (e *elastic, all []*flex) {
-	e = &elastic{now: -o.Slot, slot: o.Slot, start: o.Start, resize: cmp.Or(o.Resize, o.Start), gpus: c.Nodes * c.GPUs, compat: o.Compat, policy: planners[o.Policy], cluster: c, away: newAbsences(c.Away)}
+	e = &elastic{now: -o.Slot, slot: o.Slot, start: o.Start, resize: cmp.Or(o.Resize, o.Start), gpus: c.Nodes * c.GPUs, policy: planners[o.Policy], cluster: c, away: newAbsences(c.Away)}
 	if o.Horizon > 0 {
 		e.policy = newBounded(o.Policy == "ef-admission", e.gpus, int(math.Ceil(o.Horizon/o.Slot)))
 	}
@@ -134,7 +133,7 @@ func newElastic(jobs []*Job, c Cluster, o Options) (e *elastic, all []*flex) {
 func runElastic(jobs []*Job, c Cluster, o Options) []Outcome {
 	e, all := newElastic(jobs, c, o)
 	due := bySubmission(all)
-	next, wake, started, ended := never, never, 0, 0
+	next, wake, ended := never, never, 0
 	for event := 1; ; event++ {
 		if event%reporting == 0 && o.Progress != nil {
 			o.Progress(ended, len(jobs))
@@ -150,7 +149,7 @@ func runElastic(jobs []*Job, c Cluster, o Options) []Outcome {
 		if math.IsInf(min(at, gone), 1) {
 			break
 		}
-		if at < e.now+e.slot && (len(due)+started > 1 || e.compat&ElasticFlow == 0) { // it does not wait with one event alone
+		if at < e.now+e.slot {
 			at = min(e.now+e.slot, wake)
 		}
 		e.now = min(at, gone)
@@ -170,14 +169,11 @@ func runElastic(jobs []*Job, c Cluster, o Options) []Outcome {
 		}
 		e.round(new)
 		wake = e.policy.wake(e)
-		next, started = e.ends()
+		next = e.ends()
 	}
 	out := outcomes(all)
-	for i, f := range all {
+	for i := range all {
 		out[i].Job = jobs[i]
-		if e.compat&ElasticFlow != 0 && !f.Declined() { // it counts no preemption, and no waiting after the start
-			out[i].Queue, out[i].Preemptions = f.Start-f.Submit, 0
-		}
 	}
 	return out
 }
@@ -192,17 +188,14 @@ func (e *elastic) round(new []*flex) {
 	e.place()
 }
 
-// ends has jobs go on as was decided, and says when the first one ends, and how many have been started.
-func (e *elastic) ends() (next float64, started int) {
+// ends applies what was decided, and returns when the first job ends.
+func (e *elastic) ends() (next float64) {
 	next = never
 	for _, f := range e.runnable {
 		if f.n > 0 && math.IsNaN(f.Start) {
 			f.Start = e.now
 		}
 		f.has(e.now, float64(f.n))
-		if !math.IsNaN(f.Start) {
-			started++
-		}
 		if f.n == 0 {
 			f.lag = e.start
 		} else if f.was > 0 {
@@ -219,7 +212,7 @@ func (e *elastic) ends() (next float64, started int) {
 			f.Preemptions++
 		}
 	}
-	return next, started
+	return next
 }
 
 // advance brings all runnable jobs up to now, and ends those that are done.

@@ -205,14 +205,13 @@ func (o Options) simulation(jobs []*Job) simulation {
 
 // originals are the policies that each original's program has, but for AlloX's (mixedPolicies).
 var originals = map[Compat][]string{
-	ElasticFlow: {"edf"},
-	Lucid:       {"fifo", "sjf", "srtf", "srsf", "qssf", "tiresias", "lucid"},
-	Muri:        {"srtf", "srsf", "tiresias"},
+	Lucid: {"fifo", "sjf", "srtf", "srsf", "qssf", "tiresias", "lucid"},
+	Muri:  {"srtf", "srsf", "tiresias"},
 }
 
 // elsewhere are the policies that each original's program has, and that only the module star/sched/originals follows.
 var elsewhere = map[Compat][]string{
-	ElasticFlow: {"ef", "ef-admission", "edf-admission", "gandiva", "tiresias", "themis", "chronus"}, Muri: {"muri-s", "muri-l"}}
+	ElasticFlow: {"edf", "ef", "ef-admission", "edf-admission", "gandiva", "tiresias", "themis", "chronus"}, Muri: {"muri-s", "muri-l"}}
 
 // Heed is which of the options something is done of that decides as these say: of the policy itself, or of the others of its original, with which it is compared.
 type Heed struct {
@@ -227,7 +226,7 @@ func (o Options) Heeds(jobs []*Job) (h Heed) {
 	mixed := kind == ofMachines
 	h.Alpha, h.Profiling, h.Users = mixed, mixed, mixed
 	planned := slices.ContainsFunc(jobs, func(j *Job) bool { return j.Rates != nil })
-	h.Slot = kind == ofShares || o.Policy == "themis" || planned && slices.Contains(slices.Concat(originals[ElasticFlow], elsewhere[ElasticFlow]), o.Policy)
+	h.Slot = kind == ofShares || o.Policy == "themis" || planned && slices.Contains(elsewhere[ElasticFlow], o.Policy)
 	_, live := livePolicies[o.Policy]
 	h.Resize = live && !mixed && o.Compat == 0
 	h.Compat = o.Compat == AlloX && mixed || slices.Contains(originals[o.Compat], o.Policy)

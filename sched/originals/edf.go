@@ -9,9 +9,10 @@ import (
 	"star/sched"
 )
 
-// deadlines is a cluster under edf-admission: jobs with earlier deadlines get all GPUs that they can use, and a job is
-// declined while any would be late.
+// deadlines is a cluster under edf or edf-admission: jobs with earlier deadlines get all GPUs that they can use. With
+// admission a job is declined while any would be late, and rounds cost what they cost under ef.
 type deadlines struct {
+	admission bool
 	now, slot float64
 	gpus      int
 	groups    groups
@@ -76,8 +77,12 @@ func (d *deadlines) progress(at float64) {
 }
 
 // admit admits each arrival if no job would be late then, or if it is best effort. An admitted job is placed last. If
-// none is admitted, jobs are placed in the order of their deadlines from then on.
+// none is admitted, jobs are placed in the order of their deadlines from then on. Without admission it admits all.
 func (d *deadlines) admit(arrivals []*elastic) {
+	if !d.admission {
+		d.runnable, d.order = append(d.runnable, arrivals...), append(d.order, arrivals...)
+		return
+	}
 	before := len(d.runnable)
 	for _, j := range arrivals {
 		with := append(slices.Clone(d.runnable), j)
@@ -139,7 +144,8 @@ func (d *deadlines) late(jobs []*elastic) *elastic {
 	return nil
 }
 
-// place places all jobs that have GPUs, in the order that lasts, and says when they end.
+// place places all jobs that have GPUs, in the order that lasts, and says when they end. Without admission GPUs are
+// counted, not placed.
 func (d *deadlines) place() {
 	var run []*elastic
 	for _, j := range d.order {
@@ -147,10 +153,12 @@ func (d *deadlines) place() {
 			run = append(run, j)
 		}
 	}
-	if !d.seat(run) {
-		d.seat(slices.SortedStableFunc(slices.Values(run), func(a, b *elastic) int { return b.n - a.n })) // the largest first always fit
+	if d.admission {
+		if !d.seat(run) { // the largest first always fit
+			d.seat(slices.SortedStableFunc(slices.Values(run), func(a, b *elastic) int { return b.n - a.n }))
+		}
+		d.groups.charge(d.gpus, d.slot, run)
 	}
-	d.groups.charge(d.gpus, d.slot, run)
 	for _, j := range run {
 		j.end = d.now + j.over + math.Ceil(j.left/j.rate(j.n))
 	}
@@ -203,6 +211,9 @@ func (d *deadlines) seat(jobs []*elastic) bool {
 }
 
 func runDeadlines(outs []*sched.Outcome, c sched.Cluster, o Options) {
-	d := &deadlines{slot: o.Slot, gpus: c.Nodes * c.GPUs, nodes: c.Nodes, perNode: c.GPUs, groups: groups{known: map[group]bool{}}}
+	d := &deadlines{
+		admission: o.Policy == "edf-admission", slot: o.Slot, gpus: c.Nodes * c.GPUs, nodes: c.Nodes, perNode: c.GPUs,
+		groups: groups{known: map[group]bool{}},
+	}
 	d.run(elasticJobs(outs, c, func(j *sched.Job) int { return min(j.Batch, 64) }), o.Progress)
 }

@@ -165,8 +165,8 @@ func TestElasticFlow(t *testing.T) {
 	}
 }
 
-// TestElasticFlowTasks compares each job with what ElasticFlow's program made of it under the policies that run jobs for
-// their durations. Of Themis, whose best shares are not unique, its tables have ends with the least shares.
+// TestElasticFlowTasks compares each job with what ElasticFlow's program made of it under edf and the policies that run
+// jobs for their durations. Of Themis, whose best shares are not unique, its tables have ends with the least shares.
 func TestElasticFlowTasks(t *testing.T) {
 	dir := filepath.Join(reference(t), "elasticflow")
 	type figure struct {
@@ -176,6 +176,7 @@ func TestElasticFlowTasks(t *testing.T) {
 	fig8a, fig10, first := figure{"fig8a", "elasticVpollux_e.csv", "n16g4", "T4", 60}, figure{"fig10", "100jobs_1500lam.csv", "n16g8", "A100", 240}, figure{"195job", "195job.csv", "n16g8", "A100", 60}
 	few, many := figure{"fig11_0.1", "200jobs_900lam_0.1.csv", "n8g8", "A100", 240}, figure{"fig11_0.9", "200jobs_900lam_0.9.csv", "n8g8", "A100", 240}
 	large := figure{"fig8b_cluster01", "cluster01.csv.gz", "n64g8", "A100", 60}
+	small, medium := figure{"fig9_n8g8", "1000job_1500lam.csv", "n8g8", "A100", 240}, figure{"fig9_n16g8", "1000job_1500lam.csv", "n16g8", "A100", 240}
 	noSolver := fig8a
 	noSolver.name = "fig8a60"
 	for _, c := range []struct {
@@ -183,6 +184,7 @@ func TestElasticFlowTasks(t *testing.T) {
 		columns       []string
 		figures       []figure
 	}{
+		{"edf", "_edf.job.csv.gz", []string{"start_time", "end_time", "pending_time", "preempt"}, []figure{fig8a, small, medium, fig10, few, many, first, large}},
 		{"tiresias", "_dlas-gpu.job.csv.gz", []string{"start_time", "end_time", "pending_time", "preempt"}, []figure{fig8a, fig10, few, many, first, large}},
 		{"gandiva", "_gandiva.job.csv.gz", []string{"start_time", "end_time"}, []figure{fig10, first, few, fig8a, large}},
 		{"themis", "_themis.job.csv.gz", []string{"end_time"}, []figure{first, fig10, fig8a}},

@@ -12,9 +12,10 @@ import (
 
 // Options of a simulation.
 type Options struct {
-	Policy string  // one of Policies
-	Slot   float64 // s between rounds of ElasticFlow's policies, at least; whole
-	Turned bool    // ef and ef-admission give what is left over where GPU-seconds grow least
+	Program string  // one of Programs; "": the first of them that has the policy
+	Policy  string  // one of Policies
+	Slot    float64 // s between rounds of ElasticFlow's policies, at least; whole
+	Turned  bool    // ef and ef-admission give what is left over where GPU-seconds grow least
 
 	// Muri is what MuriTimes has read of the trace. Nil: times of jobs follow from their durations, rounded.
 	Muri map[string]MuriTime
@@ -23,48 +24,80 @@ type Options struct {
 	Progress func(ended, jobs int)
 }
 
-// policies are those that there are: how each simulates the jobs of a virtual cluster, in order of submission.
-var policies = map[string]func([]*sched.Outcome, sched.Cluster, Options){
-	"ef": runElasticFlow, "ef-admission": runElasticFlow, "edf-admission": runDeadlines,
-	"tiresias": runTiresias, "gandiva": runGandiva, "themis": runThemis, "chronus": runChronus, // as in ElasticFlow's program
-	"muri-s": runMuri, "muri-l": runMuri,
+// policy is what it must know of jobs, and how it simulates those of a virtual cluster, in order of submission.
+type policy struct {
+	kind kind
+	run  func([]*sched.Outcome, sched.Cluster, Options)
+}
+
+// policies are those of each program.
+var policies = map[string]map[string]policy{
+	"elasticflow": {
+		"edf": {ofShares, runDeadlines}, "edf-admission": {ofShares, runDeadlines},
+		"ef": {ofShares, runElasticFlow}, "ef-admission": {ofShares, runElasticFlow},
+		"tiresias": {ofTasks, runTiresias}, "gandiva": {ofTasks, runGandiva}, "themis": {ofTasks, runThemis},
+		"chronus": {ofTasks, runChronus},
+	},
+	"muri": {"muri-s": {ofStages, runMuri}, "muri-l": {ofStages, runMuri}},
 }
 
 // kind is what a policy must know of jobs.
 type kind int
 
 const (
-	ofShares kind = iota // ElasticFlow's: iterations, and how fast they are on how many GPUs
-	ofTasks              // ElasticFlow's: durations; jobs run on the GPUs that they ask for, which are counted, not placed
-	ofStages             // Muri's
+	ofShares kind = iota // iterations, and how fast they are on how many GPUs
+	ofTasks              // durations: jobs run on the GPUs that they ask for
+	ofStages             // iterations, and how long each uses which resource
 )
 
-func (o Options) kind() kind {
-	switch o.Policy {
-	case "muri-s", "muri-l":
-		return ofStages
-	case "tiresias", "gandiva", "themis", "chronus":
-		return ofTasks
-	}
-	return ofShares
+// Programs are the programs that are followed. Where several have a policy, the first of them has it if none is named.
+func Programs() []string { return []string{"elasticflow", "muri"} }
+
+// Has says whether a program has a policy.
+func Has(program, policy string) bool {
+	_, there := policies[program][policy]
+	return there
 }
 
-// Policies lists the names of policies.
-func Policies() (names []string) {
-	for n := range policies {
-		names = append(names, n)
+// policy is the one that the options name.
+func (o Options) policy() (p policy, err error) {
+	programs := []string{o.Program}
+	if o.Program == "" {
+		programs = Programs()
+	}
+	for _, program := range programs {
+		if p, there := policies[program][o.Policy]; there {
+			return p, nil
+		}
+	}
+	if names := Policies(programs...); len(names) > 0 {
+		return p, fmt.Errorf("there is no policy %q: want one of %s", o.Policy, strings.Join(names, ", "))
+	}
+	return p, fmt.Errorf("there is no program %q: want one of %s", o.Program, strings.Join(Programs(), ", "))
+}
+
+// Policies lists the names of the policies of programs, of all without any.
+func Policies(programs ...string) (names []string) {
+	if len(programs) == 0 {
+		programs = Programs()
+	}
+	for _, program := range programs {
+		for n := range policies[program] {
+			names = append(names, n)
+		}
 	}
 	slices.Sort(names)
-	return names
+	return slices.Compact(names)
 }
 
 // Check says why Run would simulate nothing: of which job something is not known that the policy must know, or what is
 // wrong with the cluster.
 func Check(jobs []*sched.Job, clusters map[string]sched.Cluster, o Options) error {
-	if policies[o.Policy] == nil {
-		return fmt.Errorf("there is no policy %q: want one of %s", o.Policy, strings.Join(Policies(), ", "))
+	policy, err := o.policy()
+	if err != nil {
+		return err
 	}
-	kind := o.kind()
+	kind := policy.kind
 	if kind != ofStages && (o.Slot < 1 || o.Slot != math.Trunc(o.Slot)) {
 		return fmt.Errorf("the slot is %v s: want whole seconds, and one at least", o.Slot)
 	}
@@ -74,7 +107,7 @@ func Check(jobs []*sched.Job, clusters map[string]sched.Cluster, o Options) erro
 			return fmt.Errorf("virtual cluster %q has slow nodes, nodes that go and come, or machines without GPUs, and %s's program knows of none", name, o.Policy)
 		case c.Nodes < 1 || c.GPUs < 1:
 			return fmt.Errorf("virtual cluster %q has no GPUs", name)
-		case kind == ofShares && c.GPUs&(c.GPUs-1) != 0:
+		case kind == ofShares && o.Policy != "edf" && c.GPUs&(c.GPUs-1) != 0:
 			return fmt.Errorf("virtual cluster %q has nodes of %d GPUs: ElasticFlow's program places jobs on nodes of 1, 2, 4, … GPUs", name, c.GPUs)
 		}
 	}
@@ -100,6 +133,10 @@ func Run(jobs []*sched.Job, clusters map[string]sched.Cluster, o Options) ([]sch
 	if err := Check(jobs, clusters, o); err != nil {
 		return nil, err
 	}
+	policy, err := o.policy()
+	if err != nil {
+		return nil, err
+	}
 	out := begin(jobs)
 	of := map[string][]*sched.Outcome{}
 	for i := range out {
@@ -107,7 +144,7 @@ func Run(jobs []*sched.Job, clusters map[string]sched.Cluster, o Options) ([]sch
 	}
 	for vc, outs := range of {
 		slices.SortStableFunc(outs, func(a, b *sched.Outcome) int { return cmp.Compare(a.Submit, b.Submit) })
-		policies[o.Policy](outs, clusters[vc], o)
+		policy.run(outs, clusters[vc], o)
 	}
 	return out, nil
 }

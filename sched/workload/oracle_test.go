@@ -205,49 +205,6 @@ func tables(t testing.TB, dir, gpu string) Throughputs {
 	return ths
 }
 
-// TestElasticFlowOracle compares each job with what ElasticFlow's simulator made of it.
-func TestElasticFlowOracle(t *testing.T) {
-	dir := filepath.Join(reference(t), "elasticflow")
-	for _, figure := range []struct {
-		name, trace, cluster, gpu string
-		slot                      float64
-	}{
-		{"fig8a", "elasticVpollux_e.csv", "n16g4", "T4", 60},
-		{"fig9_n8g8", "1000job_1500lam.csv", "n8g8", "A100", 240},
-		{"fig9_n16g8", "1000job_1500lam.csv", "n16g8", "A100", 240},
-		{"fig10", "100jobs_1500lam.csv", "n16g8", "A100", 240},
-		{"fig11_0.1", "200jobs_900lam_0.1.csv", "n8g8", "A100", 240},
-		{"fig11_0.9", "200jobs_900lam_0.9.csv", "n8g8", "A100", 240},
-		{"195job", "195job.csv", "n16g8", "A100", 60},
-		{"fig8b_cluster01", "cluster01.csv.gz", "n64g8", "A100", 60},
-	} {
-		jobs, cluster := elasticFlow(t, dir, figure.trace, figure.cluster, figure.gpu)
-		path := filepath.Join(dir, "results", figure.name+"_edf.job.csv.gz")
-		if _, err := os.Stat(path); err != nil {
-			continue
-		}
-		t.Run(figure.name+"/edf", func(t *testing.T) {
-			want := results(t, "job_id", path)
-			bad := 0
-			out, err := sched.Run(jobs, map[string]sched.Cluster{"": cluster}, sched.Options{Policy: "edf", Slot: figure.slot, Compat: sched.ElasticFlow})
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, o := range out {
-				w, accepted := want[o.ID]
-				if accepted == o.Declined() || accepted && (o.Start != w.number(t, "start_time") || o.End != w.number(t, "end_time") || o.Queue != w.number(t, "pending_time") || o.Preemptions != int(w.number(t, "preempt"))) {
-					if bad++; bad < 4 {
-						t.Errorf("job %s (%s, submitted %.0f, by %.0f): started %.0f, ended %.0f, waited %.0f, preempted %d %s; the original %v", o.ID, o.Model, o.Submit, o.Deadline, o.Start, o.End, o.Queue, o.Preemptions, o.Why, w)
-					}
-				}
-			}
-			if bad > 0 {
-				t.Errorf("%d of %d jobs differ", bad, len(jobs))
-			}
-		})
-	}
-}
-
 // TestChronusOracle compares how many jobs meet their deadlines under Chronus with what ElasticFlow's program made of them under its
 // own, which is another policy: the numbers are how many do, and how many have the same outcome there.
 func TestChronusOracle(t *testing.T) {

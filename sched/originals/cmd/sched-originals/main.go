@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -35,6 +36,7 @@ type simulation struct {
 	schedsim.Input
 	policies  []string
 	slot      time.Duration
+	compat    string
 	alpha     float64
 	profiling string
 	gain      string
@@ -50,6 +52,7 @@ func command(environ []string) *cobra.Command {
 	settings.Var(s, &p.Estimates, "estimates", "", "folder with what lucid needs: colocate_info.csv and *throughput_pred.csv")
 	settings.Var(s, &p.Queues, "queues", "", "file of AlloX with the order of the users' queues; without it: as they come")
 	settings.Var(s, &p.policies, "policy", []string{"ef-admission"}, "one or more of "+strings.Join(originals.Policies(), ", ")+"; or of those of star sched sim --compat, with the format that says whose program")
+	settings.Var(s, &p.compat, "compat", "", "whose program to follow; without it, that of the trace's format", "", "elasticflow", "lucid", "allox", "muri")
 	settings.Var(s, &p.alpha, "alpha", .1, "allox chooses among the jobs of this share of the users, of those that have had least")
 	settings.Var(s, &p.profiling, "profiling", "on", "on: jobs of the format allox start when parts of them have run on both kinds of machines", "on", "off")
 	settings.Var(s, &p.slot, "slot", 240*time.Second, "how far apart rounds of ElasticFlow's policies are, at least: whole seconds")
@@ -189,28 +192,38 @@ func (p *simulation) simulate(w, progress io.Writer, trace string) error {
 // run simulates under a policy.
 type run func(progress func(ended, jobs int)) ([]sched.Outcome, error)
 
-// own says whether a policy is one of this module: tiresias is also one of Lucid's and Muri's programs, which are in star/sched.
-func (p *simulation) own(policy string) bool {
-	return slices.Contains(originals.Policies(), policy) && !(policy == "tiresias" && (p.Format == "lucid" || p.Format == "muri"))
+// program says whose program has a policy: that of --compat; without it that of the trace's format, or else
+// ElasticFlow's or Muri's. "": none of them.
+func (p *simulation) program(policy string) string {
+	programs := []string{p.compat}
+	if p.compat == "" {
+		programs = []string{p.Format, "elasticflow", "muri"}
+	}
+	i := slices.IndexFunc(programs, func(program string) bool { return originals.Has(program, policy) })
+	if i < 0 || policy == "tiresias" && p.Format == "lucid" {
+		return ""
+	}
+	return programs[i]
 }
 
 // runs are those of the policies: of this module, or of star sched sim with the program of the trace's format.
 func (p *simulation) runs(jobs []*sched.Job, clusters map[string]sched.Cluster, o originals.Options) (runs []run, err error) {
 	for _, policy := range p.policies {
-		o.Policy = policy
-		if p.own(policy) {
+		o := o
+		o.Policy, o.Program = policy, p.program(policy)
+		if o.Program != "" && !(policy == "tiresias" && p.Format == "muri") {
 			if err := originals.Check(jobs, clusters, o); err != nil {
 				return nil, p.Set.Invalid("policy", err)
 			}
 			runs = append(runs, func(progress func(int, int)) ([]sched.Outcome, error) {
-				o := o
-				o.Policy, o.Progress = policy, progress
-				return originals.Run(jobs, clusters, o)
+				with := o
+				with.Progress = progress
+				return originals.Run(jobs, clusters, with)
 			})
 			continue
 		}
 		with := sched.Options{Policy: policy, Slot: o.Slot, Alpha: p.alpha, Profiling: p.profiling == "on"}
-		if with.Compat, err = sched.ParseCompat(p.Format); err != nil {
+		if with.Compat, err = sched.ParseCompat(cmp.Or(p.compat, p.Format)); err != nil {
 			return nil, p.Set.Invalid("policy", fmt.Errorf("%s is a policy of no program of the format %s: want one of %s, or the format elasticflow, lucid, muri or allox", policy, p.Format, strings.Join(originals.Policies(), ", ")))
 		}
 		if with.Profile, err = p.Profile(); err != nil {
