@@ -14,19 +14,13 @@ type Stages [4]float64
 // most is how many jobs share GPUs under Muri, one for each resource.
 const most = len(Stages{})
 
-// sharing is how many times longer an iteration of one to four jobs takes together than their stages say, in Muri's program.
+// sharing is how many times longer an iteration of one to four jobs takes together than their stages say: what Muri's
+// program takes, in parts of what it takes for a job alone.
 var sharing = [most]float64{1, 1.33 / 1.015, 1.5 / 1.015, 1.37 / 1.015}
-
-// alone is how much longer jobs run in Muri's program that share with nobody.
-const alone = 1.015
-
-// muriLimits is where Tiresias as in Muri splits its three queues, GPU-seconds.
-var muriLimits = []float64{3250, 7200}
 
 // staged is a job of which Muri's policies decide.
 type staged struct {
 	Outcome
-	seq      int
 	left     float64 // s of running alone
 	attained float64 // GPU-seconds
 	slow     float64 // s for each s of left; 0: it has no GPUs
@@ -34,9 +28,6 @@ type staged struct {
 	lost     float64 // s until it goes on
 	waiting  float64 // since when it has no GPUs
 	with     []*staged
-
-	level int     // queue of Tiresias
-	jump  float64 // when it goes to the next one
 }
 
 // together are jobs that take turns on the same GPUs.
@@ -49,12 +40,9 @@ type together struct {
 func (g *together) gpus() int { return g.jobs[0].GPUs }
 
 // slow is how many times longer than alone one of the jobs runs.
-func (g *together) slow(j *staged, compat Compat) float64 {
+func (g *together) slow(j *staged) float64 {
 	if len(g.jobs) > 1 {
 		return g.period * sharing[len(g.jobs)-1] * j.Iterations / j.Duration
-	}
-	if compat&Muri != 0 {
-		return alone
 	}
 	return 1
 }
@@ -111,7 +99,7 @@ func (g *together) busy() (sum float64) {
 func (g *together) helps() bool {
 	sum := 0.
 	for _, j := range g.jobs {
-		sum += 1 / g.slow(j, 0)
+		sum += 1 / g.slow(j)
 	}
 	return sum > 1
 }
@@ -177,25 +165,24 @@ func pairsOf(groups []*together) []pair {
 
 // interleaved is a cluster under a policy of Muri.
 type interleaved struct {
-	now, wake float64
-	gpus      int
-	policy    string
-	compat    Compat
-	jobs      []*staged // that have come and not ended; of tiresias, in the order of the queues
-	cluster   Cluster
-	away      *absences
+	now     float64
+	gpus    int
+	policy  string
+	jobs    []*staged // that have come and not ended
+	cluster Cluster
+	away    *absences
 }
 
-// interleave simulates jobs under muri-s or muri-l, or under srtf, srsf or tiresias as Muri's program has them. GPUs are counted, not placed.
-func interleave(jobs []*Job, c Cluster, policy string, compat Compat) []Outcome {
+// interleave simulates jobs under muri-s or muri-l. GPUs are counted, not placed.
+func interleave(jobs []*Job, c Cluster, policy string) []Outcome {
 	all := make([]*staged, len(jobs))
 	for i, j := range jobs {
-		all[i] = &staged{Outcome: begins(j), seq: i, left: j.Duration, waiting: j.Submit}
+		all[i] = &staged{Outcome: begins(j), left: j.Duration, waiting: j.Submit}
 	}
 	due := bySubmission(all)
-	e := &interleaved{gpus: c.Nodes * c.GPUs, policy: policy, compat: compat, wake: never, cluster: c, away: newAbsences(c.Away)}
+	e := &interleaved{gpus: c.Nodes * c.GPUs, policy: policy, cluster: c, away: newAbsences(c.Away)}
 	for {
-		next := e.wake
+		next := never
 		if len(due) > 0 {
 			next = min(next, due[0].Submit)
 		}
@@ -213,7 +200,7 @@ func interleave(jobs []*Job, c Cluster, policy string, compat Compat) []Outcome 
 		for _, j := range e.jobs {
 			e.progress(j, next)
 		}
-		e.now, e.wake = next, never
+		e.now = next
 		e.jobs = slices.DeleteFunc(e.jobs, func(j *staged) bool { return !math.IsNaN(j.End) })
 		e.come()
 		for ; len(due) > 0 && due[0].Submit <= next; due = due[1:] {
@@ -228,57 +215,29 @@ func interleave(jobs []*Job, c Cluster, policy string, compat Compat) []Outcome 
 	return outcomes(all)
 }
 
-// progress has a job run until a time. In Muri's program each event costs each job that goes on what restarts of all jobs of its group
-// take, or what has passed since the last event if that is less.
+// progress has a job run until a time.
 func (e *interleaved) progress(j *staged, to float64) {
 	if j.slow == 0 {
 		return
 	}
 	d := to - e.now
 	j.attained += d * float64(j.GPUs)
-	lost := j.lost
-	if e.compat&Muri != 0 {
-		lost = 0
-		for _, o := range j.with {
-			lost += o.Restart
-		}
-	}
 	switch {
 	case j.due <= to:
 		j.left, j.End = 0, to
 		j.has(to, 0)
-	case d > lost:
-		j.left -= (d - lost) / j.slow
+	case d > j.lost:
+		j.left -= (d - j.lost) / j.slow
 	}
 	j.lost = max(0, j.lost-d)
 }
 
-// decide gives the GPUs to groups of jobs, or to jobs, in order.
+// decide gives the GPUs to groups of jobs, in order: those of jobs that can have GPUs if all share them, then the others.
 func (e *interleaved) decide() {
-	var groups []*together
-	first := 0 // jobs that can have GPUs if all share them
-	switch e.policy {
-	case "muri-s", "muri-l":
-		e.sort(func(j *staged) float64 {
-			if e.policy == "muri-l" {
-				return j.attained
-			}
-			return j.left * j.guess() * float64(j.GPUs)
-		})
-		chosen := e.choose()
-		first = len(e.jobs)
-		rest, _ := singles(slices.DeleteFunc(slices.Clone(e.jobs), func(j *staged) bool { return slices.Contains(chosen, j) }))
-		groups = append(pack(chosen, e.gpus), rest...)
-	case "srtf":
-		e.sort(func(j *staged) float64 { return j.left * j.guess() })
-	case "srsf":
-		e.sort(func(j *staged) float64 { return j.left * j.guess() * float64(j.GPUs) })
-	case "tiresias":
-		e.demote()
-	}
-	for _, j := range e.jobs[first:] {
-		groups = append(groups, &together{jobs: []*staged{j}})
-	}
+	e.sort()
+	chosen := e.choose()
+	rest, _ := singles(slices.DeleteFunc(slices.Clone(e.jobs), func(j *staged) bool { return slices.Contains(chosen, j) }))
+	groups := append(pack(chosen, e.gpus), rest...)
 	free := e.gpus
 	had := map[*staged]float64{}
 	for _, j := range e.jobs {
@@ -304,14 +263,6 @@ func (e *interleaved) decide() {
 			j.waiting, j.with = e.now, nil
 		}
 	}
-	if e.policy == "tiresias" { // who runs is first from now on
-		e.sort(func(j *staged) float64 {
-			if j.slow > 0 {
-				return float64(2 * j.level)
-			}
-			return float64(2*j.level + 1)
-		})
-	}
 }
 
 // choose returns, in order, the jobs that can have GPUs if each group has as many jobs as it may. A job is passed over that would need a
@@ -332,45 +283,27 @@ func (e *interleaved) choose() (chosen []*staged) {
 	return chosen
 }
 
-func (e *interleaved) sort(key func(*staged) float64) {
+// sort sorts jobs by the GPU-seconds that are left of them, or that they have had.
+func (e *interleaved) sort() {
+	key := func(j *staged) float64 { return j.left * j.guess() * float64(j.GPUs) }
+	if e.policy == "muri-l" {
+		key = func(j *staged) float64 { return j.attained }
+	}
 	slices.SortStableFunc(e.jobs, func(a, b *staged) int { return cmp.Compare(key(a), key(b)) })
 }
 
-// run has a job run in a group. Who has run before, and not in this one, begins with a restart.
+// run has a job run in a group. A job that has run before, and not in this group, begins with a restart.
 func (e *interleaved) run(j *staged, g *together, ran bool) {
 	same := ran && len(g.jobs) == len(j.with) && !slices.ContainsFunc(g.jobs, func(o *staged) bool { return !slices.Contains(j.with, o) })
 	switch {
 	case math.IsNaN(j.Start):
 		j.Start = e.now
-	case !same && e.compat&Muri == 0:
+	case !same:
 		j.lost = j.Restart
 	}
 	if !ran {
 		j.Queue += e.now - j.waiting
 	}
-	j.with, j.slow = g.jobs, g.slow(j, e.compat)
+	j.with, j.slow = g.jobs, g.slow(j)
 	j.due = e.now + j.lost + j.left*j.slow
-	if e.policy == "tiresias" && j.level < len(muriLimits) {
-		if !ran || j.jump <= e.now {
-			j.jump = e.now + max(1, math.Ceil((muriLimits[j.level]-j.attained)/float64(j.GPUs)))
-		}
-		e.wake = min(e.wake, j.jump)
-	}
-}
-
-// demote moves jobs that have had enough to the end of the next queue.
-func (e *interleaved) demote() {
-	var moved []*staged
-	for _, j := range e.jobs {
-		level := j.level
-		for j.level < len(muriLimits) && j.attained >= muriLimits[j.level]-1e-9 {
-			j.level++
-		}
-		if j.level != level {
-			j.jump = 0
-			moved = append(moved, j)
-		}
-	}
-	e.jobs = append(slices.DeleteFunc(e.jobs, func(j *staged) bool { return slices.Contains(moved, j) }), moved...)
-	e.sort(func(j *staged) float64 { return float64(j.level) })
 }

@@ -146,7 +146,7 @@ func Run(jobs []*Job, clusters map[string]Cluster, o Options) ([]Outcome, error)
 		case ofMachines:
 			return either(of, c, o)
 		case ofStages:
-			return interleave(of, c, o.Policy, o.Compat)
+			return interleave(of, c, o.Policy)
 		case ofShares:
 			return runElastic(of, c, o)
 		}
@@ -191,7 +191,7 @@ const (
 func (o Options) simulation(jobs []*Job) simulation {
 	_, mixed := mixedPolicies[o.Policy]
 	switch start := policies[o.Policy]; {
-	case o.Policy == "muri-s", o.Policy == "muri-l", o.Compat&Muri != 0 && slices.Contains([]string{"srtf", "srsf", "tiresias"}, o.Policy):
+	case o.Policy == "muri-s", o.Policy == "muri-l":
 		return ofStages
 	case mixed && (start == nil || slices.ContainsFunc(jobs, func(j *Job) bool { return j.Either != nil })):
 		return ofMachines
@@ -206,12 +206,11 @@ func (o Options) simulation(jobs []*Job) simulation {
 // originals are the policies that each original's program has, but for AlloX's (mixedPolicies).
 var originals = map[Compat][]string{
 	Lucid: {"fifo", "sjf", "srtf", "srsf", "qssf", "tiresias", "lucid"},
-	Muri:  {"srtf", "srsf", "tiresias"},
 }
 
 // elsewhere are the policies that each original's program has, and that only the module star/sched/originals follows.
 var elsewhere = map[Compat][]string{
-	ElasticFlow: {"edf", "ef", "ef-admission", "edf-admission", "gandiva", "tiresias", "themis", "chronus"}, Muri: {"muri-s", "muri-l"}}
+	ElasticFlow: {"edf", "ef", "ef-admission", "edf-admission", "gandiva", "tiresias", "themis", "chronus"}, Muri: {"muri-s", "muri-l", "srtf", "srsf", "tiresias"}}
 
 // Heed is which of the options something is done of that decides as these say: of the policy itself, or of the others of its original, with which it is compared.
 type Heed struct {

@@ -78,6 +78,22 @@ func TestMuriExample(t *testing.T) {
 	}
 }
 
+// TestMuriSingleExample checks that each job that comes costs a 2 s, and that all run for 1.5 % longer. c never fits.
+func TestMuriSingleExample(t *testing.T) {
+	job := func(id string, submit float64, gpus int) *sched.Job {
+		return &sched.Job{ID: id, Submit: submit, GPUs: gpus, Duration: 100, Iterations: 20, Restart: 2, Stages: &sched.Stages{4, 1}}
+	}
+	jobs := []*sched.Job{job("a", 0, 2), job("b", 10, 2), job("c", 20, 4)}
+	out, err := Run(jobs, map[string]sched.Cluster{"": {Nodes: 1, GPUs: 2}}, Options{Program: "muri", Policy: "srtf"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := fmt.Sprintf("a %.2f b %.2f", 101.5+4, 101.5+4+101.5)
+	if got := fmt.Sprintf("a %.2f b %.2f", out[0].End, out[1].End); got != want || !out[2].Declined() {
+		t.Errorf("%s, c declined %v; want %s", got, out[2].Declined(), want)
+	}
+}
+
 // schedule is when each job starts and ends.
 func schedule(t *testing.T, jobs []*sched.Job, c sched.Cluster, o Options) string {
 	t.Helper()

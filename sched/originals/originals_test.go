@@ -4,6 +4,7 @@ import (
 	"compress/gzip"
 	"encoding/csv"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -217,9 +218,9 @@ func TestElasticFlowTasks(t *testing.T) {
 	}
 }
 
-// TestMuri compares each job with what Muri's program made of it, to the last bit.
-func TestMuri(t *testing.T) {
-	dir := filepath.Join(reference(t), "muri")
+// muriTrace reads the trace of Muri of which there are tables.
+func muriTrace(t *testing.T, dir string) ([]*sched.Job, map[string]sched.Cluster) {
+	t.Helper()
 	jobs, err := workload.MuriTrace(open(t, dir, "trace3_first200.csv"))
 	if err != nil {
 		t.Fatal(err)
@@ -228,6 +229,39 @@ func TestMuri(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return jobs, clusters
+}
+
+// TestMuriSingle compares each job with what Muri's program made of it under the policies without groups.
+func TestMuriSingle(t *testing.T) {
+	dir := filepath.Join(reference(t), "muri")
+	jobs, clusters := muriTrace(t, dir)
+	for policy, name := range map[string]string{"srtf": "shortest", "srsf": "shortest-gpu", "tiresias": "dlas-gpu"} {
+		want := columns(t, []string{"start_time", "end_time", "pending_time"}, dir, "results", name+".job.csv.gz")
+		out, err := Run(jobs, clusters, Options{Program: "muri", Policy: policy})
+		if err != nil {
+			t.Fatal(err)
+		}
+		bad := 0
+		for _, o := range out {
+			for i, got := range []float64{o.Start, o.End, o.Queue} {
+				if w := want[o.ID]; w == nil || math.Abs(got-w[i]) > 1e-6 {
+					if bad++; bad < 4 {
+						t.Errorf("%s: job %s starts at %v, ends at %v, waits %v; the original %v", policy, o.ID, o.Start, o.End, o.Queue, w)
+					}
+				}
+			}
+		}
+		if bad > 0 || len(out) != len(want) {
+			t.Errorf("%s: %d values of %d jobs differ; the original has %d jobs", policy, bad, len(out), len(want))
+		}
+	}
+}
+
+// TestMuri compares each job with what Muri's program made of it, to the last bit.
+func TestMuri(t *testing.T) {
+	dir := filepath.Join(reference(t), "muri")
+	jobs, clusters := muriTrace(t, dir)
 	known, err := MuriTimes(open(t, dir, "trace3_first200.csv"))
 	if err != nil {
 		t.Fatal(err)

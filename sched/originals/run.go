@@ -38,7 +38,10 @@ var policies = map[string]map[string]policy{
 		"tiresias": {ofTasks, runTiresias}, "gandiva": {ofTasks, runGandiva}, "themis": {ofTasks, runThemis},
 		"chronus": {ofTasks, runChronus},
 	},
-	"muri": {"muri-s": {ofStages, runMuri}, "muri-l": {ofStages, runMuri}},
+	"muri": {
+		"muri-s": {ofStages, runMuri}, "muri-l": {ofStages, runMuri},
+		"srtf": {ofStages, runLoners}, "srsf": {ofStages, runLoners}, "tiresias": {ofStages, runLoners},
+	},
 }
 
 // kind is what a policy must know of jobs.

@@ -2,46 +2,12 @@ package workload
 
 import (
 	"errors"
-	"math"
-	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
 
 	"star/sched"
 )
-
-// TestMuriOracle compares each job with what Muri's simulator made of it.
-func TestMuriOracle(t *testing.T) {
-	dir := filepath.Join(reference(t), "muri")
-	jobs, err := MuriTrace(open(t, dir, "trace3_first200.csv"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	vcs, err := Clusters(open(t, dir, "cluster_spec", "n8g8.csv"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for policy, name := range map[string]string{"srtf": "shortest", "srsf": "shortest-gpu", "tiresias": "dlas-gpu"} {
-		want := results(t, "job_id", dir, "results", name+".job.csv.gz")
-		out, err := sched.Run(jobs, vcs, sched.Options{Policy: policy, Compat: sched.Muri})
-		if err != nil {
-			t.Fatal(err)
-		}
-		bad := 0
-		for _, o := range out {
-			w := want[o.ID]
-			if start, end, queue := w.number(t, "start_time"), w.number(t, "end_time"), w.number(t, "pending_time"); math.Abs(o.Start-start) > 1e-6 || math.Abs(o.End-end) > 1e-6 || math.Abs(o.Queue-queue) > 1e-6 {
-				if bad++; bad < 4 {
-					t.Errorf("%s: job %s (%s on %d GPUs, submitted %.0f): started %v, ended %v, waited %v; the original %v, %v, %v", policy, o.ID, o.Model, o.GPUs, o.Submit, o.Start, o.End, o.Queue, start, end, queue)
-				}
-			}
-		}
-		if bad > 0 || len(out) != len(want) {
-			t.Errorf("%s: %d of %d jobs differ, the original has %d", policy, bad, len(out), len(want))
-		}
-	}
-}
 
 // TestMuriTrace reads times in ms, and knows what a restart takes on how many GPUs.
 func TestMuriTrace(t *testing.T) {

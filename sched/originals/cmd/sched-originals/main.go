@@ -200,7 +200,7 @@ func (p *simulation) program(policy string) string {
 		programs = []string{p.Format, "elasticflow", "muri"}
 	}
 	i := slices.IndexFunc(programs, func(program string) bool { return originals.Has(program, policy) })
-	if i < 0 || policy == "tiresias" && p.Format == "lucid" {
+	if i < 0 || p.Format == "lucid" && slices.Contains([]string{"srtf", "srsf", "tiresias"}, policy) {
 		return ""
 	}
 	return programs[i]
@@ -211,7 +211,7 @@ func (p *simulation) runs(jobs []*sched.Job, clusters map[string]sched.Cluster, 
 	for _, policy := range p.policies {
 		o := o
 		o.Policy, o.Program = policy, p.program(policy)
-		if o.Program != "" && !(policy == "tiresias" && p.Format == "muri") {
+		if o.Program != "" {
 			if err := originals.Check(jobs, clusters, o); err != nil {
 				return nil, p.Set.Invalid("policy", err)
 			}
