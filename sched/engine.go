@@ -21,7 +21,6 @@ type Task struct {
 	index   int     // in State.ends; -1: is not running
 	at      []Share
 	partner *Task // that has the same GPUs
-	joined  bool  // the partner had them first
 }
 
 // thought is Left, as a policy knows it.
@@ -38,11 +37,10 @@ type State struct {
 	Revoked []*Task // since the last decision: they had GPUs of nodes that have gone, and wait again
 	Cluster Cluster
 
-	compat Compat
-	nodes  *nodes
-	away   int // GPUs of nodes that are not there
-	ends   endings
-	wake   float64
+	nodes *nodes
+	away  int // GPUs of nodes that are not there
+	ends  endings
+	wake  float64
 
 	starting float64 // s without progress that a start takes
 }
@@ -100,7 +98,6 @@ func (s *State) Join(t, with *Task, speed, others float64) {
 	s.run(with, others)
 	s.start(t, with.at, speed)
 	t.partner, with.partner = with, t
-	t.joined, with.joined = true, false
 	t.has(s.Now, float64(t.GPUs)/2)
 	with.has(s.Now, float64(t.GPUs)/2)
 }
@@ -123,31 +120,14 @@ func (s *State) start(t *Task, at []Share, speed float64) {
 func (s *State) run(t *Task, speed float64) {
 	t.speed = speed
 	t.due = s.Cluster.Slow.end(t.at, s.Now, t.Left/speed)
-	if s.compat&Lucid != 0 { // it counts seconds down
-		t.due = s.Now
-		if speed == 1 {
-			t.due += math.Ceil(t.Left)
-		} else {
-			for left := t.Left; left > 0; left -= speed {
-				t.due++
-			}
-		}
-	}
 	heap.Fix(&s.ends, t.index)
 }
 
 // settle brings Left and Attained of a task up to now.
 func (s *State) settle(t *Task) {
 	if t.Running() {
-		d := s.Now - t.since
-		if s.compat&Lucid == 0 || t.speed == 1 {
-			t.Left -= s.Cluster.Slow.done(t.at, t.since, s.Now) * t.speed
-		} else {
-			for range int(d) {
-				t.Left -= t.speed
-			}
-		}
-		t.Attained += d * float64(t.GPUs)
+		t.Left -= s.Cluster.Slow.done(t.at, t.since, s.Now) * t.speed
+		t.Attained += (s.Now - t.since) * float64(t.GPUs)
 	}
 	t.since = s.Now
 }
@@ -158,19 +138,15 @@ func (s *State) stop(t *Task) {
 	heap.Remove(&s.ends, t.index)
 	t.speed = 0
 	t.has(s.Now, 0)
-	if p := t.partner; p != nil && p != t { // it keeps the GPUs
+	if p := t.partner; p != nil { // it keeps the GPUs
 		p.has(s.Now, float64(p.GPUs))
-		if p.joined && s.compat&Lucid != 0 { // it stays what it was, until its end
-			p.partner = p
-		} else {
-			s.settle(p)
-			s.run(p, 1)
-			p.partner = nil
-		}
+		s.settle(p)
+		s.run(p, 1)
+		p.partner = nil
 	} else {
 		s.nodes.give(t.at)
 	}
-	t.at, t.partner, t.joined = nil, nil, false
+	t.at, t.partner = nil, nil
 }
 
 // Preempt takes a task's GPUs, at the cost of some seconds of work that are to be done again.
@@ -184,26 +160,12 @@ func (s *State) Preempt(t *Task, cost float64) {
 // Decline refuses a task, and says why.
 func (s *State) Decline(t *Task, why string) { t.Why = why }
 
-// late is the delay with which an end is noticed, s: under Lucid's own policy and those that preempt Lucid's program sees it in the next second.
-func (s *State) late(p Policy) float64 {
-	switch p.(type) {
-	case *quota, *colocation:
-		if s.compat&Lucid != 0 {
-			return 1
-		}
-	}
-	return 0
-}
-
 // Simulate runs jobs in a cluster under a policy until all have ended or been declined. Jobs of one virtual cluster only; they are taken in order
 // of submission, those of the same time as they are listed. Outcomes are in the order of jobs.
-func Simulate(jobs []*Job, c Cluster, p Policy, compat Compat) []Outcome {
-	return simulate(jobs, c, p, Options{Compat: compat})
-}
+func Simulate(jobs []*Job, c Cluster, p Policy) []Outcome { return simulate(jobs, c, p, Options{}) }
 
-// simulate is Simulate with options: Compat, Start and Progress.
+// simulate is Simulate with options: Start, Placement and Progress.
 func simulate(jobs []*Job, c Cluster, p Policy, o Options) []Outcome {
-	compat := o.Compat
 	tasks := make([]*Task, len(jobs))
 	for i, j := range jobs {
 		tasks[i] = &Task{Outcome: begins(j), Left: j.Duration, index: -1, waiting: j.Submit}
@@ -212,9 +174,8 @@ func simulate(jobs []*Job, c Cluster, p Policy, o Options) []Outcome {
 	for i, t := range due {
 		t.seq = i
 	}
-	s := &State{Cluster: c, compat: compat, nodes: newNodes(c), wake: never, starting: o.Start}
+	s := &State{Cluster: c, nodes: newNodes(c), wake: never, starting: o.Start}
 	s.nodes.placement = o.Placement
-	late := s.late(p)
 	ended, away := 0, newAbsences(c.Away)
 	for event := 1; ; event++ {
 		if event%reporting == 0 && o.Progress != nil {
@@ -225,7 +186,7 @@ func simulate(jobs []*Job, c Cluster, p Policy, o Options) []Outcome {
 			next = min(next, due[0].Submit)
 		}
 		if len(s.ends) > 0 {
-			next = min(next, s.ends[0].due+late)
+			next = min(next, s.ends[0].due)
 		}
 		if ended < len(jobs) {
 			next = min(next, away.next())
@@ -235,7 +196,7 @@ func simulate(jobs []*Job, c Cluster, p Policy, o Options) []Outcome {
 		}
 		s.Now, s.wake = next, never
 		s.Arrived, s.Ended, s.Revoked = s.Arrived[:0], s.Ended[:0], s.Revoked[:0]
-		for len(s.ends) > 0 && s.ends[0].due+late <= next {
+		for len(s.ends) > 0 && s.ends[0].due <= next {
 			t := s.ends[0]
 			s.stop(t)
 			t.Left = 0

@@ -27,7 +27,7 @@ func ExampleSimulate() {
 	}
 	cluster := sched.Cluster{Nodes: 1, GPUs: 4}
 	for _, p := range []sched.Policy{sched.FIFO(), &fewest{}} {
-		out := sched.Simulate(jobs, cluster, p, 0)
+		out := sched.Simulate(jobs, cluster, p)
 		for _, o := range out {
 			fmt.Printf("%s starts at %v and ends at %v\n", o.ID, o.Start, o.End)
 		}

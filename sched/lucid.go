@@ -22,7 +22,7 @@ type Profile struct {
 	GPUs  []float64              // GPUs of these
 }
 
-// Numbers of Lucid's simulator.
+// Numbers of Lucid.
 const (
 	forecast    = 600.  // s of an entry of the forecasts
 	shareMemory = 24576 // MB of a GPU
@@ -48,14 +48,7 @@ func (p *Profile) mean(of []float64, now float64) (m float64) {
 func (j *Job) kind() Kind { return Kind{j.Model, j.Dataset, j.Batch, j.AMP} }
 
 // speeds is at what speeds two jobs run on the same GPUs. False: not known.
-func (p *Profile) speeds(a, b *Job, compat Compat) (of, other float64, ok bool) {
-	if compat&Lucid != 0 { // its table has other names for these
-		for _, m := range []string{"NeuMF", "ResNet50", "BERT", "Transformer"} {
-			if a.Model == m || b.Model == m {
-				return 1, 1, true
-			}
-		}
-	}
+func (p *Profile) speeds(a, b *Job) (of, other float64, ok bool) {
 	if s, ok := p.Pairs[[2]Kind{a.kind(), b.kind()}]; ok {
 		return s[0], s[1], true
 	}
@@ -69,13 +62,9 @@ type colocation struct {
 	waiting []*Task // by priority
 	running []*Task // in order of their starts
 
-	profiler *profiler // which has jobs first; nil: there is none, or it is that of Lucid's program
+	profiler *profiler // which has jobs first; nil: there is none
 	lends    bool      // a node to it
 	held     []*Task   // that it has
-
-	lent []float64 // of Lucid's program: when a node is lent to the profiler, and comes back, in turns
-	gone int       // how many of these times have passed
-	away bool      // a node is lent; none is if none was idle, and then none comes back
 }
 
 func priority(t *Task) float64 { return t.Estimate * float64(t.GPUs) }
@@ -84,7 +73,6 @@ func (l *colocation) Decide(s *State) {
 	for _, t := range slices.Concat(s.Ended, s.Revoked) {
 		l.running = slices.DeleteFunc(l.running, func(r *Task) bool { return r == t })
 	}
-	l.lend(s)
 	l.waiting = append(append(l.waiting, s.Revoked...), l.arrived(s)...)
 	slices.SortStableFunc(l.waiting, func(a, b *Task) int { return cmp.Compare(priority(a), priority(b)) })
 	sharing := l.mean(l.Jobs, s.Now-math.Mod(s.Now, 100)) > calm
@@ -133,7 +121,7 @@ func (l *colocation) join(s *State, t *Task) bool {
 		if r.partner != nil || r.GPUs != t.GPUs || r.Memory+t.Memory >= shareMemory || r.Score+t.Score > shareScore || priority(t) > 2*priority(r) {
 			continue
 		}
-		own, other, ok := l.speeds(t.Job, r.Job, s.compat)
+		own, other, ok := l.speeds(t.Job, r.Job)
 		if !ok {
 			continue
 		}
@@ -144,9 +132,8 @@ func (l *colocation) join(s *State, t *Task) bool {
 }
 
 // lenders says how many nodes which virtual clusters give the profiler, and which one gives another while it is short of them: the largest whose jobs all fit on
-// the others. Those of Lucid's program have names.
-func lenders(jobs []*Job, clusters map[string]Cluster, compat Compat) (lent map[string]int, more string) {
-	lent = map[string]int{}
+// the others.
+func lenders(jobs []*Job, clusters map[string]Cluster) (lent map[string]int, more string) {
 	largest := map[string]int{} // GPUs of a job that fits
 	for _, j := range jobs {
 		if c := clusters[j.VC]; j.GPUs <= c.Nodes*c.GPUs {
@@ -155,29 +142,23 @@ func lenders(jobs []*Job, clusters map[string]Cluster, compat Compat) (lent map[
 	}
 	nodes := 0
 	for _, vc := range slices.Sorted(maps.Keys(clusters)) {
-		if compat&Lucid != 0 && (vc == "vc8Gr" || vc == "vcefl") {
-			lent[vc] = 1
-		}
-		c := clusters[vc]
-		if c.Nodes > nodes && (compat&Lucid != 0 || largest[vc] <= (c.Nodes-2)*c.GPUs) {
+		if c := clusters[vc]; c.Nodes > nodes && largest[vc] <= (c.Nodes-2)*c.GPUs {
 			more, nodes = vc, c.Nodes
 		}
 	}
-	switch {
-	case len(lent) > 0:
-		return lent, "vcYVn"
-	case nodes > 3:
-		lent[more] = 2
-		return lent, more
+	if nodes > 3 {
+		return map[string]int{more: 2}, more
 	}
-	return lent, ""
+	return nil, ""
 }
 
 // lucid simulates jobs under Lucid: short ones end in the profiler, the others run in their virtual cluster, where they may share GPUs.
-func (p *Profile) lucid(jobs []*Job, clusters map[string]Cluster, compat Compat) []Outcome {
-	lent, lender := lenders(jobs, clusters, compat)
-	if len(lent) == 0 || compat&Lucid != 0 {
-		return p.lucidProgram(jobs, clusters, lent, lender, compat)
+func (p *Profile) lucid(jobs []*Job, clusters map[string]Cluster) []Outcome {
+	lent, lender := lenders(jobs, clusters)
+	if len(lent) == 0 { // no profiler
+		out := make([]Outcome, len(jobs))
+		apart(jobs, out, func(vc string, of []*Job) []Outcome { return Simulate(of, clusters[vc], &colocation{Profile: p}) })
+		return out
 	}
 	c := Cluster{Nodes: lent[lender], GPUs: clusters[lender].GPUs}
 	fits := func(j *Job) int { return (clusters[j.VC].Nodes - lent[j.VC]) * clusters[j.VC].GPUs }

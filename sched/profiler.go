@@ -7,7 +7,7 @@ import (
 )
 
 // profiler runs small jobs for a while in a cluster of its own, which virtual clusters lend it: what ends there is done, the others enter their virtual cluster when they leave.
-// It takes a third node from whoever lends while more than ten jobs wait for it, if one is idle there, and gives it back. Lucid's program differs (Profile.profile).
+// It takes a third node from the virtual cluster that lends while more than ten jobs wait for it, if one is idle there, and gives it back.
 type profiler struct {
 	*Profile
 	of    map[*Job]profiled // those that have begun
@@ -43,8 +43,8 @@ func (p *Profile) newProfiler(jobs []*Job, c Cluster, fits func(*Job) int) *prof
 	return r
 }
 
-// change is when the next job comes or leaves; never: none does.
-func (r *profiler) change() float64 {
+// next is when something happens; never: nothing does.
+func (r *profiler) next() float64 {
 	next := never
 	if len(r.due) > 0 {
 		next = r.due[0].Submit
@@ -52,12 +52,6 @@ func (r *profiler) change() float64 {
 	for _, x := range r.runs {
 		next = min(next, x.end)
 	}
-	return next
-}
-
-// next is when something happens; never: nothing does.
-func (r *profiler) next() float64 {
-	next := r.change()
 	if (r.more >= 0 || len(r.queue) > 10) && !math.IsInf(r.now, -1) {
 		next = min(next, r.now-math.Mod(r.now, 10)+10)
 	}
@@ -136,7 +130,7 @@ func (r *profiler) lucid(jobs []*Job, clusters map[string]Cluster, lent map[stri
 	simulate := func(vc string, of []*Job) []Outcome {
 		c := clusters[vc]
 		c.Nodes -= lent[vc]
-		part := Simulate(of, c, &colocation{Profile: r.Profile, profiler: r, lends: vc == lender}, 0)
+		part := Simulate(of, c, &colocation{Profile: r.Profile, profiler: r, lends: vc == lender})
 		for i, o := range part {
 			if x, ok := r.of[o.Job]; ok {
 				p := Outcome{Job: o.Job, Start: x.start, End: x.end, Queue: x.start - o.Submit}

@@ -17,9 +17,6 @@ func fits(want, most int) string {
 type queue struct {
 	key     func(*Task) float64
 	waiting byKey
-
-	byGPUs bool // Lucid's QSSF orders jobs that come while nobody waits by their GPUs, until its next second
-	crude  bool // they have been
 }
 
 type keyed struct {
@@ -50,30 +47,12 @@ func SJF() Policy { return &queue{key: func(t *Task) float64 { return t.Duration
 
 // QSSF starts the job first whose duration, as the user's earlier jobs let expect, times GPUs is least.
 func QSSF() Policy {
-	return &queue{key: func(t *Task) float64 { return t.History * float64(t.GPUs) }, byGPUs: true}
+	return &queue{key: func(t *Task) float64 { return t.History * float64(t.GPUs) }}
 }
 
 func (q *queue) Decide(s *State) {
-	if q.crude {
-		q.crude = false
-		for i, w := range q.waiting {
-			q.waiting[i].key = q.key(w.Task)
-		}
-		heap.Init(&q.waiting)
-	}
-	if q.byGPUs && s.compat&Lucid != 0 && len(q.waiting) == 0 && len(s.Arrived) > 1 {
-		q.crude = true
-		s.WakeAt(s.Now + 1)
-	}
-	for _, t := range s.Revoked {
+	for _, t := range slices.Concat(s.Revoked, s.Arrived) {
 		heap.Push(&q.waiting, keyed{t, q.key(t)})
-	}
-	for _, t := range s.Arrived {
-		k := q.key(t)
-		if q.crude {
-			k = float64(t.GPUs)
-		}
-		heap.Push(&q.waiting, keyed{t, k})
 	}
 	for len(q.waiting) > 0 && s.Start(q.waiting[0].Task) {
 		heap.Pop(&q.waiting)

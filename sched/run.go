@@ -137,7 +137,7 @@ func Run(jobs []*Job, clusters map[string]Cluster, o Options) ([]Outcome, error)
 		start = func() Policy { return Themis(o.Slot) }
 	}
 	if kind == ofProfiles {
-		return o.Profile.lucid(jobs, clusters, o.Compat), nil
+		return o.Profile.lucid(jobs, clusters), nil
 	}
 	out := make([]Outcome, len(jobs))
 	apart(jobs, out, func(vc string, of []*Job) []Outcome {
@@ -204,13 +204,12 @@ func (o Options) simulation(jobs []*Job) simulation {
 }
 
 // originals are the policies that each original's program has, but for AlloX's (mixedPolicies).
-var originals = map[Compat][]string{
-	Lucid: {"fifo", "sjf", "srtf", "srsf", "qssf", "tiresias", "lucid"},
-}
+var originals = map[Compat][]string{}
 
 // elsewhere are the policies that each original's program has, and that only the module star/sched/originals follows.
 var elsewhere = map[Compat][]string{
-	ElasticFlow: {"edf", "ef", "ef-admission", "edf-admission", "gandiva", "tiresias", "themis", "chronus"}, Muri: {"muri-s", "muri-l", "srtf", "srsf", "tiresias"}}
+	ElasticFlow: {"edf", "ef", "ef-admission", "edf-admission", "gandiva", "tiresias", "themis", "chronus"}, Muri: {"muri-s", "muri-l", "srtf", "srsf", "tiresias"},
+	Lucid: {"fifo", "sjf", "srtf", "srsf", "qssf", "tiresias", "lucid"}}
 
 // Heed is which of the options something is done of that decides as these say: of the policy itself, or of the others of its original, with which it is compared.
 type Heed struct {

@@ -55,7 +55,7 @@ func TestSharing(t *testing.T) {
 		first := &Job{ID: "first", Deadline: never, GPUs: 2, Duration: 1000, Estimate: 1000, Model: "m", Memory: 10000, Score: 1}
 		other := &Job{ID: "other", Submit: 10, Deadline: never, GPUs: 2, Duration: 100, Estimate: 1000, Model: "m", Memory: 10000, Score: 1}
 		c.change(other)
-		out := Simulate([]*Job{first, other}, Cluster{Nodes: 1, GPUs: 4}, &colocation{Profile: p}, 0)
+		out := Simulate([]*Job{first, other}, Cluster{Nodes: 1, GPUs: 4}, &colocation{Profile: p})
 		if shares := slices.ContainsFunc(out[0].Steps, func(s Step) bool { return s.GPUs == 1 }); shares != c.shares {
 			t.Errorf("%s: shares: %v", c.name, shares)
 		}
@@ -67,33 +67,9 @@ func TestSharing(t *testing.T) {
 	// While two jobs in ten minutes are forecast nobody shares, and a job that does not fit holds up those behind it.
 	p := &Profile{Pairs: map[[2]Kind][2]float64{{{}, {}}: {1, 1}}, Jobs: []float64{2, 2, 2}}
 	jobs := []*Job{{ID: "a", GPUs: 3, Duration: 50, Estimate: 1, Deadline: never}, {ID: "b", GPUs: 3, Duration: 50, Estimate: 2, Deadline: never}, {ID: "c", GPUs: 1, Duration: 50, Estimate: 30, Deadline: never}}
-	out := Simulate(jobs, Cluster{Nodes: 1, GPUs: 4}, &colocation{Profile: p}, 0)
+	out := Simulate(jobs, Cluster{Nodes: 1, GPUs: 4}, &colocation{Profile: p})
 	if out[1].Start != 50 || out[2].Start != 50 {
 		t.Errorf("without sharing: %v and %v, want 50", out[1].Start, out[2].Start)
-	}
-}
-
-// TestProfile has a cluster of one GPU that gets another node when more than ten wait, and gives it back when it is idle.
-func TestProfile(t *testing.T) {
-	var jobs []*Job
-	for i := range 14 {
-		jobs = append(jobs, &Job{ID: fmt.Sprint(i), Submit: 1, GPUs: 1, Duration: 50 + 300*float64(i%2)})
-	}
-	jobs = append(jobs, &Job{ID: "later", Submit: 4000, GPUs: 1, Duration: 1})
-	p := &Profile{GPUs: []float64{99, 41, 41, 41, 40, 40, 40, 40, 40, 40, 40}}
-	of, scaled := p.profile(jobs, Cluster{Nodes: 1, GPUs: 1}, true)
-	if r := of[jobs[0]]; r != (profiled{1, 51, true}) {
-		t.Errorf("the first one: %+v", r)
-	}
-	if r := of[jobs[1]]; r != (profiled{11, 211, false}) { // on the node that came at 10
-		t.Errorf("the second one: %+v", r)
-	}
-	// From 1200 on the five entries that follow have a mean of 40; before, of more.
-	if len(scaled) != 2 || scaled[0] != 10 || scaled[1] != 1800 {
-		t.Errorf("scaled at %v", scaled)
-	}
-	if _, scaled := p.profile(jobs, Cluster{Nodes: 1, GPUs: 1}, false); scaled != nil {
-		t.Errorf("it has been lent a node: %v", scaled)
 	}
 }
 
@@ -133,7 +109,7 @@ func TestSummary(t *testing.T) {
 	}
 }
 
-// Without a switch no virtual cluster is special by its name, and none lends what its largest job needs.
+// No virtual cluster is special by its name, and none lends what its largest job needs.
 func TestLenders(t *testing.T) {
 	of := func(nodes map[string]int) map[string]Cluster {
 		out := map[string]Cluster{}
@@ -145,25 +121,21 @@ func TestLenders(t *testing.T) {
 	named := map[string]int{"vc8Gr": 3, "vcefl": 4, "vcYVn": 6, "vcbig": 9}
 	large := func(vc string, gpus int) []*Job { return []*Job{{VC: vc, GPUs: 1}, {VC: vc, GPUs: gpus}} }
 	for _, c := range []struct {
-		nodes  map[string]int
-		jobs   []*Job
-		compat Compat
-		lent   string
-		more   string
+		nodes map[string]int
+		jobs  []*Job
+		lent  string
+		more  string
 	}{
-		{named, nil, 0, "map[vcbig:2]", "vcbig"},
-		{named, nil, Lucid, "map[vc8Gr:1 vcefl:1]", "vcYVn"},
-		{map[string]int{"a": 5, "b": 7}, nil, Lucid, "map[b:2]", "b"},
-		{map[string]int{"a": 2, "b": 3}, nil, 0, "map[]", ""},
-		{named, large("vcbig", 56), 0, "map[vcbig:2]", "vcbig"},
-		{named, large("vcbig", 57), 0, "map[vcYVn:2]", "vcYVn"},
-		{map[string]int{"": 5}, large("", 24), 0, "map[:2]", ""},
-		{map[string]int{"": 5}, large("", 25), 0, "map[]", ""},
-		{named, large("vcbig", 80), 0, "map[vcbig:2]", "vcbig"}, // it fits nowhere
-		{map[string]int{"a": 5, "b": 7}, large("b", 56), Lucid, "map[b:2]", "b"},
+		{named, nil, "map[vcbig:2]", "vcbig"},
+		{map[string]int{"a": 2, "b": 3}, nil, "map[]", ""},
+		{named, large("vcbig", 56), "map[vcbig:2]", "vcbig"},
+		{named, large("vcbig", 57), "map[vcYVn:2]", "vcYVn"},
+		{map[string]int{"": 5}, large("", 24), "map[:2]", ""},
+		{map[string]int{"": 5}, large("", 25), "map[]", ""},
+		{named, large("vcbig", 80), "map[vcbig:2]", "vcbig"}, // it fits nowhere
 	} {
-		if lent, more := lenders(c.jobs, of(c.nodes), c.compat); fmt.Sprint(lent) != c.lent || more != c.more {
-			t.Errorf("%v, compat %d: %v and %q, want %s and %q", c.nodes, c.compat, lent, more, c.lent, c.more)
+		if lent, more := lenders(c.jobs, of(c.nodes)); fmt.Sprint(lent) != c.lent || more != c.more {
+			t.Errorf("%v: %v and %q, want %s and %q", c.nodes, lent, more, c.lent, c.more)
 		}
 	}
 }

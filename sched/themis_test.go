@@ -8,7 +8,7 @@ import (
 // TestThemis has two jobs for one GPU: the one that is worse off, for how long it takes, runs first. It ends within a slot, and the other one begins again with the next.
 func TestThemis(t *testing.T) {
 	jobs := []*Job{{ID: "long", GPUs: 1, Duration: 1000, Deadline: never}, {ID: "short", Submit: 60, GPUs: 1, Duration: 100, Deadline: never}}
-	out := Simulate(jobs, Cluster{Nodes: 1, GPUs: 1}, Themis(60), 0)
+	out := Simulate(jobs, Cluster{Nodes: 1, GPUs: 1}, Themis(60))
 	if out[1].Start > 240 || out[1].End > 400 || out[0].End != 1120 {
 		t.Errorf("the long one ended at %v, the short one ran from %v to %v", out[0].End, out[1].Start, out[1].End)
 	}

@@ -9,7 +9,7 @@ import (
 
 func TestUse(t *testing.T) {
 	jobs := []*Job{{ID: "a", GPUs: 2, Duration: 10, Deadline: never}, {ID: "b", Submit: 4, GPUs: 2, Duration: 10, Deadline: never}, {ID: "c", GPUs: 9, Duration: 1, Deadline: never}}
-	out := Simulate(jobs, Cluster{Nodes: 1, GPUs: 2}, FIFO(), 0)
+	out := Simulate(jobs, Cluster{Nodes: 1, GPUs: 2}, FIFO())
 	u := Use(out, 4, 0) // 0 to 20 s
 	for i, want := range []struct{ waiting, used float64 }{{.2, 2}, {1, 2}, {0, 2}, {0, 2}} {
 		if math.Abs(u.Waiting[i]-want.waiting) > 1e-9 || math.Abs(u.Used[i]-want.used) > 1e-9 {
@@ -20,7 +20,7 @@ func TestUse(t *testing.T) {
 		t.Errorf("%+v %v", u, out[2].Steps)
 	}
 	none := []*Job{jobs[0], {ID: "none", Submit: 5, GPUs: 1, Deadline: never}} // it takes no time, and does not wait after its end
-	if u := Use(Simulate(none, Cluster{Nodes: 1, GPUs: 4}, FIFO(), 0), 2, 0); u.Waiting[1] != 0 {
+	if u := Use(Simulate(none, Cluster{Nodes: 1, GPUs: 4}, FIFO()), 2, 0); u.Waiting[1] != 0 {
 		t.Errorf("a job that has ended waits: %v", u.Waiting)
 	}
 	if u := Use(nil, 3, 0); len(u.Used) != 3 {

@@ -1,6 +1,6 @@
 // Package originals decides as the programs of published schedulers do, with what they have otherwise than they
 // describe: ElasticFlow's (edf, edf-admission, ef, ef-admission, tiresias, gandiva, themis, chronus) and Muri's (muri-s,
-// muri-l, srtf, srsf, tiresias). Each job starts and ends when it does there, to the last bit. Package star/sched has the policies that they
+// muri-l, srtf, srsf, tiresias) and Lucid's (fifo, sjf, srtf, srsf, qssf, tiresias, lucid). Each job starts and ends when it does there, to the last bit. Package star/sched has the policies that they
 // describe, and the simulations of the other programs.
 //
 // It is a module of its own because nothing in STAR needs it: it serves comparisons of schedulers.

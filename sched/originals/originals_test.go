@@ -54,6 +54,12 @@ func open(t testing.TB, path ...string) io.Reader {
 // columns are some columns of each job in an original's table.
 func columns(t testing.TB, names []string, path ...string) map[string][]float64 {
 	t.Helper()
+	return table(t, "job_id", names, path...)
+}
+
+// table is some columns of each line in a table, by the name in a column.
+func table(t testing.TB, id string, names []string, path ...string) map[string][]float64 {
+	t.Helper()
 	rows, err := csv.NewReader(open(t, path...)).ReadAll()
 	if err != nil {
 		t.Fatal(err)
@@ -70,7 +76,7 @@ func columns(t testing.TB, names []string, path ...string) map[string][]float64 
 				t.Fatal(err)
 			}
 		}
-		out[row[column["job_id"]]] = v
+		out[row[column[id]]] = v
 	}
 	return out
 }

@@ -2,6 +2,7 @@ package originals
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -19,6 +20,8 @@ type Options struct {
 
 	// Muri is what MuriTimes has read of the trace. Nil: times of jobs follow from their durations, rounded.
 	Muri map[string]MuriTime
+
+	Profile *sched.Profile // for lucid
 
 	// Progress, unless nil, is called now and then with how many of a virtual cluster's jobs have ended, of how many.
 	Progress func(ended, jobs int)
@@ -42,19 +45,25 @@ var policies = map[string]map[string]policy{
 		"muri-s": {ofStages, runMuri}, "muri-l": {ofStages, runMuri},
 		"srtf": {ofStages, runLoners}, "srsf": {ofStages, runLoners}, "tiresias": {ofStages, runLoners},
 	},
+	"lucid": {
+		"fifo": {ofTasks, runQueue}, "sjf": {ofTasks, runQueue}, "qssf": {ofTasks, runQueue},
+		"srtf": {ofTasks, runQuota}, "srsf": {ofTasks, runQuota}, "tiresias": {ofTasks, runQuota},
+		"lucid": {ofProfiles, nil}, // runLucid simulates all virtual clusters at once
+	},
 }
 
 // kind is what a policy must know of jobs.
 type kind int
 
 const (
-	ofShares kind = iota // iterations, and how fast they are on how many GPUs
-	ofTasks              // durations: jobs run on the GPUs that they ask for
-	ofStages             // iterations, and how long each uses which resource
+	ofShares   kind = iota // iterations, and how fast they are on how many GPUs
+	ofTasks                // durations: jobs run on the GPUs that they ask for
+	ofStages               // iterations, and how long each uses which resource
+	ofProfiles             // as ofTasks, and how fast jobs are that share GPUs
 )
 
 // Programs are the programs that are followed. Where several have a policy, the first of them has it if none is named.
-func Programs() []string { return []string{"elasticflow", "muri"} }
+func Programs() []string { return []string{"elasticflow", "muri", "lucid"} }
 
 // Has says whether a program has a policy.
 func Has(program, policy string) bool {
@@ -62,21 +71,21 @@ func Has(program, policy string) bool {
 	return there
 }
 
-// policy is the one that the options name.
-func (o Options) policy() (p policy, err error) {
+// policy is the one that the options name, and the program that has it.
+func (o Options) policy() (program string, p policy, err error) {
 	programs := []string{o.Program}
 	if o.Program == "" {
 		programs = Programs()
 	}
 	for _, program := range programs {
 		if p, there := policies[program][o.Policy]; there {
-			return p, nil
+			return program, p, nil
 		}
 	}
 	if names := Policies(programs...); len(names) > 0 {
-		return p, fmt.Errorf("there is no policy %q: want one of %s", o.Policy, strings.Join(names, ", "))
+		return "", p, fmt.Errorf("there is no policy %q: want one of %s", o.Policy, strings.Join(names, ", "))
 	}
-	return p, fmt.Errorf("there is no program %q: want one of %s", o.Program, strings.Join(Programs(), ", "))
+	return "", p, fmt.Errorf("there is no program %q: want one of %s", o.Program, strings.Join(Programs(), ", "))
 }
 
 // Policies lists the names of the policies of programs, of all without any.
@@ -96,12 +105,12 @@ func Policies(programs ...string) (names []string) {
 // Check says why Run would simulate nothing: of which job something is not known that the policy must know, or what is
 // wrong with the cluster.
 func Check(jobs []*sched.Job, clusters map[string]sched.Cluster, o Options) error {
-	policy, err := o.policy()
+	program, policy, err := o.policy()
 	if err != nil {
 		return err
 	}
 	kind := policy.kind
-	if kind != ofStages && (o.Slot < 1 || o.Slot != math.Trunc(o.Slot)) {
+	if program == "elasticflow" && (o.Slot < 1 || o.Slot != math.Trunc(o.Slot)) {
 		return fmt.Errorf("the slot is %v s: want whole seconds, and one at least", o.Slot)
 	}
 	for name, c := range clusters {
@@ -121,11 +130,24 @@ func Check(jobs []*sched.Job, clusters map[string]sched.Cluster, o Options) erro
 		switch {
 		case kind == ofShares && (j.Rates == nil || j.Iterations <= 0):
 			return fmt.Errorf("job %s: %s plans with iterations and throughputs, and it has none: give --throughputs and a trace of the format elasticflow, or the columns iterations, rates and batch", j.ID, o.Policy)
-		case kind == ofTasks && j.Duration == 0 && j.Rates != nil:
+		case (kind == ofTasks || kind == ofProfiles) && j.Duration == 0 && j.Rates != nil:
 			return fmt.Errorf("job %s: %s runs jobs for their duration, and it has none: give the column duration", j.ID, o.Policy)
 		case kind == ofStages && (j.Stages == nil || j.Duration <= 0 || j.Iterations <= 0):
 			return fmt.Errorf("job %s: %s needs to know its iterations and how long each uses each resource: give a trace of the format muri", j.ID, o.Policy)
 		}
+	}
+	predicted := map[string]struct {
+		column string
+		of     func(*sched.Job) float64
+	}{
+		"qssf":  {"history (lgb_priority)", func(j *sched.Job) float64 { return j.History }},
+		"lucid": {"estimate (ebm_priority)", func(j *sched.Job) float64 { return j.Estimate }},
+	}
+	if p, ok := predicted[o.Policy]; ok && !slices.ContainsFunc(jobs, func(j *sched.Job) bool { return p.of(j) != 0 }) {
+		return fmt.Errorf("%s orders jobs by a predicted duration, and no job has one: give the column %s", o.Policy, p.column)
+	}
+	if kind == ofProfiles && o.Profile == nil {
+		return errors.New("lucid needs to know how fast jobs are that share GPUs, and forecasts: give --estimates")
 	}
 	return nil
 }
@@ -136,17 +158,25 @@ func Run(jobs []*sched.Job, clusters map[string]sched.Cluster, o Options) ([]sch
 	if err := Check(jobs, clusters, o); err != nil {
 		return nil, err
 	}
-	policy, err := o.policy()
+	_, policy, err := o.policy()
 	if err != nil {
 		return nil, err
 	}
 	out := begin(jobs)
-	of := map[string][]*sched.Outcome{}
+	due := make([]*sched.Outcome, len(out)) // in order of submission
 	for i := range out {
-		of[out[i].VC] = append(of[out[i].VC], &out[i])
+		due[i] = &out[i]
+	}
+	slices.SortStableFunc(due, func(a, b *sched.Outcome) int { return cmp.Compare(a.Submit, b.Submit) })
+	if policy.kind == ofProfiles {
+		runLucid(due, clusters, o)
+		return out, nil
+	}
+	of := map[string][]*sched.Outcome{}
+	for _, o := range due {
+		of[o.VC] = append(of[o.VC], o)
 	}
 	for vc, outs := range of {
-		slices.SortStableFunc(outs, func(a, b *sched.Outcome) int { return cmp.Compare(a.Submit, b.Submit) })
 		policy.run(outs, clusters[vc], o)
 	}
 	return out, nil

@@ -25,7 +25,7 @@ func TestEvents(t *testing.T) {
 	}
 	var b bytes.Buffer
 	e := NewEvents(&b, nil)
-	outs := map[string][]sched.Outcome{"srtf": sched.Simulate(jobs, sched.Cluster{Nodes: 2, GPUs: 4}, sched.SRTF(), 0), "fifo": sched.Simulate(jobs, sched.Cluster{Nodes: 2, GPUs: 4}, sched.FIFO(), 0)}
+	outs := map[string][]sched.Outcome{"srtf": sched.Simulate(jobs, sched.Cluster{Nodes: 2, GPUs: 4}, sched.SRTF()), "fifo": sched.Simulate(jobs, sched.Cluster{Nodes: 2, GPUs: 4}, sched.FIFO())}
 	for _, p := range []string{"srtf", "fifo"} {
 		if err := e.Write(p, outs[p]); err != nil {
 			t.Fatal(err)
@@ -58,7 +58,7 @@ func TestEvents(t *testing.T) {
 // A job that took no time has an end, and no GPUs.
 func TestEventsOfNoTime(t *testing.T) {
 	var b bytes.Buffer
-	out := sched.Simulate([]*sched.Job{{ID: "none", Submit: 7, GPUs: 1, Deadline: never}}, sched.Cluster{Nodes: 1, GPUs: 4}, sched.FIFO(), 0)
+	out := sched.Simulate([]*sched.Job{{ID: "none", Submit: 7, GPUs: 1, Deadline: never}}, sched.Cluster{Nodes: 1, GPUs: 4}, sched.FIFO())
 	if err := NewEvents(&b, nil).Write("fifo", out); err != nil {
 		t.Fatal(err)
 	}

@@ -4,7 +4,6 @@ import (
 	"compress/gzip"
 	"encoding/csv"
 	"io"
-	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -76,103 +75,6 @@ func results(t *testing.T, id string, path ...string) map[string]result {
 		out[r[id]] = r
 	}
 	return out
-}
-
-// lucid reads Lucid's trace, with what it needs.
-func lucid(t *testing.T, dir string) ([]*sched.Job, map[string]sched.Cluster, *sched.Profile) {
-	t.Helper()
-	jobs, err := LucidTrace(open(t, dir, "trace_ordered.csv.gz"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	vcs, err := Clusters(open(t, dir, "vc_config.csv"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var p sched.Profile
-	if p.Pairs, err = ReadPairs(open(t, dir, "colocate_info.csv")); err != nil {
-		t.Fatal(err)
-	}
-	if err = ReadForecasts(open(t, dir, "Venus_throughput_pred.csv"), &p); err != nil {
-		t.Fatal(err)
-	}
-	return jobs, vcs, &p
-}
-
-// TestLucidOracle compares each job of twelve virtual clusters with what Lucid's simulator made of it.
-func TestLucidOracle(t *testing.T) {
-	dir := filepath.Join(reference(t), "lucid")
-	jobs, vcs, _ := lucid(t, dir)
-	for name, policy := range map[string]func() sched.Policy{"fifo": sched.FIFO, "sjf": sched.SJF, "qssf": sched.QSSF, "srtf": sched.SRTF, "tiresias": sched.Tiresias} {
-		t.Run(name, func(t *testing.T) {
-			want := results(t, "job_id", dir, "results", name+".csv.gz")
-			byVC := map[string][]*sched.Job{}
-			for _, j := range jobs {
-				byVC[j.VC] = append(byVC[j.VC], j)
-			}
-			bad, seen := 0, 0
-			for vc, js := range byVC {
-				for _, o := range sched.Simulate(js, vcs[vc], policy(), sched.Lucid) {
-					w, ok := want[o.ID]
-					if !ok {
-						continue
-					}
-					seen++
-					if o.Start != w.number(t, "start_time") || o.End != w.number(t, "end_time") || o.Queue != w.number(t, "queue") || o.Preemptions != int(w.number(t, "ckpt_times")) {
-						if bad++; bad < 5 {
-							t.Errorf("job %s of %s (%d GPUs, submitted %v, %v s): started %v, ended %v, waited %v, preempted %d; the original %v", o.ID, vc, o.GPUs, o.Submit, o.Duration, o.Start, o.End, o.Queue, o.Preemptions, w)
-						}
-					}
-				}
-			}
-			if bad > 0 || seen != len(want) {
-				t.Errorf("%d of %d jobs differ, %d were compared", bad, len(want), seen)
-			}
-		})
-	}
-}
-
-// TestLucidProfiledOracle does so with Lucid itself: its profiler, and jobs that share GPUs.
-func TestLucidProfiledOracle(t *testing.T) {
-	dir := filepath.Join(reference(t), "lucid")
-	jobs, vcs, p := lucid(t, dir)
-	want := results(t, "job_id", dir, "results", "lucid.csv.gz")
-	bad, seen := 0, 0
-	out, err := sched.Run(jobs, vcs, sched.Options{Policy: "lucid", Compat: sched.Lucid, Profile: p})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, o := range out {
-		w, ok := want[o.ID]
-		if !ok {
-			continue
-		}
-		seen++
-		if o.Start != w.number(t, "start_time") || o.End != w.number(t, "end_time") || o.Queue != w.number(t, "queue") {
-			if bad++; bad < 8 {
-				t.Errorf("job %s of %s (%d GPUs, submitted %.0f, %v s): started %.0f, ended %.0f, waited %v; the original %v", o.ID, o.VC, o.GPUs, o.Submit, o.Duration, o.Start, o.End, o.Queue, w)
-			}
-		}
-	}
-	if bad > 0 || seen != len(want) {
-		t.Errorf("%d of %d jobs differ, %d were compared", bad, len(want), seen)
-	}
-}
-
-// TestLucidMeans compares the means over all virtual clusters, also those of which there are no results of single jobs.
-func TestLucidMeans(t *testing.T) {
-	dir := filepath.Join(reference(t), "lucid")
-	jobs, vcs, p := lucid(t, dir)
-	for policy, w := range results(t, "policy", dir, "results", "policy_summary.csv") {
-		out, err := sched.Run(jobs, vcs, sched.Options{Policy: policy, Compat: sched.Lucid, Profile: p})
-		if err != nil {
-			t.Fatal(err)
-		}
-		s := sched.Summarize(out)
-		if math.Abs(s.JCT-w.number(t, "avg_jct")) > 1e-6 || math.Abs(s.Queue-w.number(t, "avg_queue")) > 1e-6 || float64(s.Preemptions) != w.number(t, "preemptions") {
-			t.Errorf("%s: mean JCT %v, queue %v, %d preemptions; the original %v", policy, s.JCT, s.Queue, s.Preemptions, w)
-		}
-	}
 }
 
 // elasticFlow reads a trace, with what it needs.

@@ -19,7 +19,7 @@ func TestWriteSchedule(t *testing.T) {
 	for i := range 80 {
 		jobs = append(jobs, &sched.Job{ID: "<" + string(rune('a'+i%26)) + "&" + strings.Repeat("x", i/26), Submit: float64(r.IntN(500)), GPUs: 1 + r.IntN(4), Duration: float64(1 + r.IntN(90)), Deadline: math.Inf(1)})
 	}
-	out := sched.Simulate(jobs, sched.Cluster{Nodes: 2, GPUs: 4}, sched.SRTF(), 0)
+	out := sched.Simulate(jobs, sched.Cluster{Nodes: 2, GPUs: 4}, sched.SRTF())
 	all, each := Allocate(out, 0)
 	if each != 1 {
 		t.Fatalf("%d rows for a GPU, want 1", each)

@@ -145,6 +145,9 @@ func (p *simulation) simulate(w, progress io.Writer, trace string) error {
 			return err
 		}
 	}
+	if o.Profile, err = p.Profile(); err != nil {
+		return err
+	}
 	runs, err := p.runs(jobs, clusters, o)
 	if err != nil {
 		return err
@@ -200,7 +203,7 @@ func (p *simulation) program(policy string) string {
 		programs = []string{p.Format, "elasticflow", "muri"}
 	}
 	i := slices.IndexFunc(programs, func(program string) bool { return originals.Has(program, policy) })
-	if i < 0 || p.Format == "lucid" && slices.Contains([]string{"srtf", "srsf", "tiresias"}, policy) {
+	if i < 0 {
 		return ""
 	}
 	return programs[i]
@@ -225,9 +228,6 @@ func (p *simulation) runs(jobs []*sched.Job, clusters map[string]sched.Cluster, 
 		with := sched.Options{Policy: policy, Slot: o.Slot, Alpha: p.alpha, Profiling: p.profiling == "on"}
 		if with.Compat, err = sched.ParseCompat(cmp.Or(p.compat, p.Format)); err != nil {
 			return nil, p.Set.Invalid("policy", fmt.Errorf("%s is a policy of no program of the format %s: want one of %s, or the format elasticflow, lucid, muri or allox", policy, p.Format, strings.Join(originals.Policies(), ", ")))
-		}
-		if with.Profile, err = p.Profile(); err != nil {
-			return nil, err
 		}
 		if with.Users, err = p.Users(jobs); err != nil {
 			return nil, err
