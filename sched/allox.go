@@ -21,9 +21,9 @@ type choice struct {
 	seconds float64
 }
 
-// choices are all jobs of users that wait on each kind of machine, the shortest first.
-func (e *mixed) choices(users []*owner) (all []choice) {
-	for _, u := range users {
+// choices are all jobs that wait, on each kind of machine, the shortest first.
+func (e *mixed) choices() (all []choice) {
+	for _, u := range e.owners {
 		for _, j := range u.ready {
 			for kind, s := range j.estimate {
 				if e.machines[kind] > 0 {
@@ -48,60 +48,36 @@ func (e *mixed) take(all []choice) {
 }
 
 // sjf starts what is shortest of all jobs on all free machines.
-func (e *mixed) sjf() { e.take(e.choices(e.owners)) }
+func (e *mixed) sjf() { e.take(e.choices()) }
 
 // patience is how long a job waits under alloxplus until it goes before all that have waited less, s.
 const patience = 500
 
-// alloxPlus is sjf, but who has waited long goes first.
+// alloxPlus is sjf, but a job that has waited long goes first.
 func (e *mixed) alloxPlus() {
 	late := func(c choice) int { return cmp.Compare(min(e.now-c.job.Submit, patience), patience) }
-	if e.compat&AlloX == 0 {
-		all := e.choices(e.owners)
-		slices.SortStableFunc(all, func(a, b choice) int { return late(b) - late(a) })
-		e.take(all)
-		return
-	}
-	// AlloX's simulator takes estimates that are less than a second apart for equal, and of equal jobs that of the user who has less. It asks again after each start.
-	for {
-		users := slices.Clone(e.owners)
-		slices.SortStableFunc(users, func(a, b *owner) int { return cmp.Compare(a.had, b.had) })
-		var all []choice
-		for _, u := range users {
-			for _, j := range u.ready {
-				for kind, s := range j.estimate {
-					all = append(all, choice{j, kind, s})
-				}
-			}
-		}
-		runSort(all, func(a, b choice) int { return cmp.Or(late(b)-late(a), int(a.seconds-b.seconds)) }, javaRuns)
-		i := slices.IndexFunc(all, func(c choice) bool { return e.has(c.kind) })
-		if i < 0 {
-			return
-		}
-		e.start(all[i].job, all[i].kind)
-	}
+	all := e.choices()
+	slices.SortStableFunc(all, func(a, b choice) int { return late(b) - late(a) })
+	e.take(all)
 }
 
-// srpt gives the machines to what is left of jobs, the shortest first, whoever has them now. What is left of a job is a share of it on either kind of
-// machine. In AlloX's simulator the order is that of whole jobs.
+// srpt gives the machines to what is left of jobs, the shortest first, also those that others have now. What is left of a
+// job is a share of it on either kind of machine.
 func (e *mixed) srpt() {
 	had := map[*single]int{}
 	e.running = slices.DeleteFunc(e.running, func(j *single) bool {
-		if j.batch != nil {
+		if j.of != nil {
 			return false
 		}
 		had[j] = j.kind
 		e.stop(j)
 		return true
 	})
-	all := e.choices(e.owners)
-	if e.compat&AlloX == 0 {
-		for i, c := range all {
-			all[i].seconds *= c.job.rest(c.kind)
-		}
-		slices.SortStableFunc(all, func(a, b choice) int { return cmp.Compare(a.seconds, b.seconds) })
+	all := e.choices()
+	for i, c := range all {
+		all[i].seconds *= c.job.rest(c.kind)
 	}
+	slices.SortStableFunc(all, func(a, b choice) int { return cmp.Compare(a.seconds, b.seconds) })
 	e.take(all)
 	for j, kind := range had {
 		if j.since != e.now || j.kind != kind || slices.Contains(j.user.ready, j) {
@@ -149,18 +125,13 @@ func (e *mixed) better(j *single) int {
 	return onGPU
 }
 
-// drf starts the shortest job of the user whose dominant share is least, on the kind of machine that suits it. In AlloX's simulator nobody else starts one while
-// that kind is taken, runs of parts count as well, and they are put in order like jobs: by how long they would take on the kind that suits them. Source: Ghodsi et al., Dominant Resource Fairness, NSDI 2011.
+// drf starts the shortest job of the user whose dominant share is least, on the kind of machine that suits it.
+//
+// Source: Ghodsi et al., Dominant Resource Fairness, NSDI 2011.
 func (e *mixed) drf() {
-	simulator := e.compat&AlloX != 0
-	for _, u := range e.owners {
-		if simulator {
-			u.sortRuns(func(r *single) float64 { return slices.Min(r.estimate[:]) })
-		}
-	}
 	e.poorest(e.dominant, func(u *owner) (best *single, kind int) {
 		for _, j := range u.ready {
-			if k := e.better(j); (e.has(k) || simulator) && (best == nil || j.estimate[k] < best.estimate[kind]) {
+			if k := e.better(j); e.has(k) && (best == nil || j.estimate[k] < best.estimate[kind]) {
 				best, kind = j, k
 			}
 		}
@@ -172,7 +143,7 @@ func (e *mixed) drf() {
 func (e *mixed) dominant(u *owner) float64 {
 	var n [kinds]int
 	for _, j := range e.running {
-		if j.user == u && (j.batch == nil || e.compat&AlloX != 0) {
+		if j.user == u && j.of == nil {
 			n[j.kind]++
 		}
 	}
@@ -195,66 +166,15 @@ func (e *mixed) drfFIFO() {
 
 // drfExtended is drf where both kinds of machines are one resource: a GPU is worth as many machines without as its jobs are faster there, on average.
 func (e *mixed) drfExtended() {
-	if e.compat&AlloX != 0 {
-		e.drfExtendedBlind()
-		return
-	}
 	e.poorest(func(u *owner) float64 {
 		sum := 0.
 		for _, j := range e.running {
-			if j.user == u && j.batch == nil {
+			if j.user == u && j.of == nil {
 				sum += j.estimate[onCPU] / max(j.estimate[j.kind], 1e-9)
 			}
 		}
 		return sum
 	}, e.anywhere)
-}
-
-// drfExtendedBlind is how AlloX's simulator does it: runs of parts count as what a user has, each machine with a GPU as much as jobs are faster there, and
-// the user who has least blocks the others. Who is looked at has its runs put in the order of how long they would take with a GPU, then, if it has a job
-// that does not get one, without. The job that starts without a GPU is the shortest one there, but runs for as long as the one that is shortest with a GPU.
-func (e *mixed) drfExtendedBlind() {
-	passed := map[*owner]bool{}
-	for {
-		var poor *owner
-		for _, u := range e.owners {
-			if !passed[u] && len(u.ready)+len(u.runs) > 0 && (poor == nil || e.virtual(u) < e.virtual(poor)) {
-				poor = u
-			}
-		}
-		if poor == nil {
-			return
-		}
-		on := func(kind int) func(*single) float64 { return func(j *single) float64 { return j.estimate[kind] } }
-		poor.sortRuns(on(onGPU))
-		j := poor.shortest(on(onGPU))
-		if j == nil {
-			passed[poor] = true
-			continue
-		}
-		if e.has(onGPU) {
-			e.start(j, onGPU)
-			continue
-		}
-		poor.sortRuns(on(onCPU))
-		if !e.has(onCPU) {
-			return
-		}
-		first := poor.shortest(on(onCPU))
-		e.start(first, onCPU)
-		first.due = e.now + e.whole(j.Either.Duration[onCPU])
-	}
-}
-
-// virtual is how many machines without a GPU a user has, with runs of parts, if one with a GPU counts as speedup of them.
-func (e *mixed) virtual(u *owner) (sum float64) {
-	worth := [kinds]float64{onGPU: e.speedup, onCPU: 1}
-	for _, j := range e.running {
-		if j.user == u {
-			sum += worth[j.kind]
-		}
-	}
-	return sum
 }
 
 // anywhere is the user's shortest job, with a GPU if one is free, else without.
@@ -273,7 +193,7 @@ func (e *mixed) equal() {
 	e.poorest(func(u *owner) float64 { return float64(u.using) }, func(u *owner) (*single, int) {
 		var n [kinds]int
 		for _, j := range e.running {
-			if j.user == u && j.batch == nil {
+			if j.user == u && j.of == nil {
 				n[j.kind]++
 			}
 		}
@@ -289,18 +209,13 @@ func (e *mixed) equal() {
 // matched is the most jobs that AlloX matches at once.
 const matched = 50
 
-// allox starts jobs so that the mean completion time is least, of the users that have had least: of a share alpha of those that have jobs waiting, and of twice
-// as many while none of their jobs can start. In AlloX's simulator a user whose last job starts still counts among these users until time goes on, and users
-// who have the same stay in the order that they had.
+// allox starts jobs so that the mean completion time is least, of the users that have had least: of a share alpha of those
+// that have jobs waiting, and of twice as many while none of their jobs can start.
 //
 // Source: Le et al., AlloX: Compute Allocation in Hybrid Clusters, EuroSys 2020.
 func (e *mixed) allox() {
-	var active []*owner
-	simulator := e.compat&AlloX != 0
 	for share := e.alpha; e.has(onGPU) || e.has(onCPU); {
-		if active == nil || !simulator {
-			active = slices.DeleteFunc(slices.Clone(e.owners), func(u *owner) bool { return len(u.ready) == 0 })
-		}
+		active := slices.DeleteFunc(slices.Clone(e.owners), func(u *owner) bool { return len(u.ready) == 0 })
 		if len(active) == 0 {
 			return
 		}
@@ -309,17 +224,10 @@ func (e *mixed) allox() {
 		for _, u := range active[:max(1, min(len(active), int(math.Ceil(share*float64(len(active))-1e-9))))] {
 			jobs = append(jobs, u.ready...)
 		}
-		var j *single
-		var kind int
-		switch {
-		case simulator:
-			j, kind = e.matchAsSimulator(inTurns(jobs))
-		case len(jobs) > matched:
-			j, kind = e.match(inTurns(jobs))
-		default:
-			j, kind = e.match(jobs)
+		if len(jobs) > matched {
+			jobs = inTurns(jobs)
 		}
-		if j != nil {
+		if j, kind := e.match(jobs); j != nil {
 			e.start(j, kind)
 			share = e.alpha
 		} else if share >= 1 {

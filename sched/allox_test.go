@@ -64,18 +64,14 @@ func TestAlloXIsBest(t *testing.T) {
 }
 
 // TestMixed: whatever the policy, all jobs end, none has taken less than it takes on the faster kind of machine, no more run than there are machines, and who is not
-// preempted runs for as long as it takes on one kind. In AlloX's simulator a job may run for as long as another one (drfext), or says only when it started last (srpt).
+// preempted runs for as long as it takes on one kind.
 func TestMixed(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for policy := range mixedPolicies {
 		for round := range 12 {
 			jobs := mixedJobs(r, 60, 12)
 			c := Cluster{Nodes: 2, GPUs: 1, Plain: round % 3}
-			compat := Compat(0)
-			if round%2 == 1 {
-				compat = AlloX
-			}
-			out, err := Run(jobs, map[string]Cluster{"": c}, Options{Policy: policy, Alpha: .5, Profiling: round%4 < 2, Compat: compat})
+			out, err := Run(jobs, map[string]Cluster{"": c}, Options{Policy: policy, Alpha: .5, Profiling: round%4 < 2})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -86,10 +82,6 @@ func TestMixed(t *testing.T) {
 			var changes []change
 			for _, o := range out {
 				d := o.Either.Duration
-				if (policy == "drfext" || policy == "srpt") && compat == AlloX && !math.IsNaN(o.End) {
-					changes = append(changes, change{o.Start, 1}, change{o.End, -1})
-					continue
-				}
 				if math.IsNaN(o.End) || o.End-o.Start < min(d[0], d[1])-1e-6 {
 					t.Fatalf("%s, round %d: job %s runs from %v to %v, and takes %v", policy, round, o.ID, o.Start, o.End, d)
 				}
@@ -109,7 +101,6 @@ func TestMixed(t *testing.T) {
 	}
 }
 
-// TestMixedErrors: what is not known is said.
 // TestEqualShareIsFixed: under es a user has its part of the machines of a kind at most, also while the other one has no jobs, and one machine at least.
 func TestEqualShareIsFixed(t *testing.T) {
 	for _, w := range []struct {
@@ -137,6 +128,7 @@ func TestEqualShareIsFixed(t *testing.T) {
 	}
 }
 
+// TestMixedErrors: what is not known is said.
 func TestMixedErrors(t *testing.T) {
 	one := map[string]Cluster{"": {Nodes: 1, GPUs: 1}}
 	if _, err := Run([]*Job{{ID: "7", GPUs: 1, Duration: 1}}, one, Options{Policy: "allox", Alpha: .1}); err == nil {
@@ -194,9 +186,6 @@ func TestAlloXAway(t *testing.T) {
 	}
 	if out[0].Start != 5+2+4 {
 		t.Errorf("a run is on a machine that goes: the job started at %v, want 11", out[0].Start)
-	}
-	if _, err := Run([]*Job{job}, map[string]Cluster{"": both}, Options{Policy: "sjf", Alpha: 1, Compat: AlloX}); err == nil {
-		t.Error("AlloX's program was simulated with machines that go")
 	}
 }
 

@@ -61,7 +61,7 @@ func (e *mixed) come() {
 			return hit
 		})
 		for _, j := range on {
-			if j.batch != nil {
+			if j.of != nil {
 				e.free[kind]++
 				j.user.runs = append(j.user.runs, j)
 				continue

@@ -30,10 +30,10 @@ type single struct {
 	expected float64        // when it ends by its estimate
 	waiting  float64        // since when it has no machine
 	charge   float64        // that its user pays while it runs
-	machine  int            // its number; of jobs that matchAsSimulator starts, and where nodes go and come
-	planned  float64        // when it and all jobs assigned to its machine then would have run there; of the same jobs
+	machine  int            // its number, where nodes go and come
 
-	batch *batch // of a run: whose runs must end before its jobs start
+	of   *single // of a run: whose part it is
+	runs int     // of a job: of its parts, that must end before it starts
 }
 
 // owner is the queue of a user.
@@ -51,16 +51,14 @@ type mixed struct {
 	machines [kinds]int
 	running  []*single
 	owners   []*owner
-	compat   Compat
 	alpha    float64
-	speedup  float64 // how much faster jobs are with a GPU, on average
-	away     *seats  // nil: all machines are always there
+	away     *seats // nil: all machines are always there
 }
 
 // either simulates jobs with Either on machines of two kinds. With profiling a job starts when parts of it have run on both kinds, which go before
 // all other jobs.
 func either(jobs []*Job, c Cluster, o Options) []Outcome {
-	e := &mixed{machines: [kinds]int{c.Nodes * c.GPUs, c.Plain}, compat: o.Compat, alpha: o.Alpha}
+	e := &mixed{machines: [kinds]int{c.Nodes * c.GPUs, c.Plain}, alpha: o.Alpha}
 	e.free = e.machines
 	if c.Away != nil {
 		e.away = &seats{newAbsences(c.Away), c}
@@ -83,7 +81,6 @@ func either(jobs []*Job, c Cluster, o Options) []Outcome {
 		for k, d := range j.Either.Duration {
 			all[i].estimate[k] = d * (1 + j.Either.Error[k])
 		}
-		e.speedup += j.Either.Duration[onCPU] / max(j.Either.Duration[onGPU], 1e-9) / float64(len(jobs))
 	}
 	due := bySubmission(all)
 	for {
@@ -102,28 +99,17 @@ func either(jobs []*Job, c Cluster, o Options) []Outcome {
 		}
 		e.end()
 		e.come()
-		var came batch
 		for ; len(due) > 0 && due[0].Submit <= e.now; due = due[1:] {
 			if o.Policy == "drffifo" && e.machines[onGPU] == 0 {
 				due[0].Why = "drffifo uses machines with GPUs only, and the cluster has none"
 				continue
 			}
-			came.jobs = append(came.jobs, due[0])
+			e.arrive(due[0], profiling)
 		}
-		e.arrive(&came, profiling)
-		if e.startRuns() {
-			mixedPolicies[o.Policy](e)
-		}
+		e.startRuns()
+		mixedPolicies[o.Policy](e)
 	}
 	return outcomes(all)
-}
-
-// whole is a time as AlloX's simulator has it, which looks once a second.
-func (e *mixed) whole(s float64) float64 {
-	if e.compat&AlloX != 0 {
-		return math.Ceil(s)
-	}
-	return s
 }
 
 // end frees the machines of those that have ended.
@@ -138,45 +124,35 @@ func (e *mixed) end() {
 	})
 	for _, j := range ended {
 		e.free[j.kind]++
-		if j.batch == nil {
+		if j.of == nil {
 			j.End = e.now
 			j.has(e.now, 0)
 			e.pay(j, -1)
-			continue
-		}
-		if j.batch.runs--; j.batch.runs == 0 {
-			for _, of := range j.batch.jobs {
-				of.user.ready = append(of.user.ready, of)
-			}
+		} else if j.of.runs--; j.of.runs == 0 {
+			j.user.ready = append(j.user.ready, j.of)
 		}
 	}
 }
 
-// pay counts what a job's user has. Sums of such shares are rounded, so that who has nothing has 0. In AlloX's simulator they are not, and users who have
-// nothing are in the order of what remained of their sums.
+// pay counts what a job's user has. Sums of such shares are rounded, so that a user that has nothing has 0.
 func (e *mixed) pay(j *single, times int) {
 	j.user.using += times
 	j.user.had += float64(times) * j.charge
-	if e.compat&AlloX == 0 {
-		j.user.had = math.Round(j.user.had*1e9) / 1e9
-	}
+	j.user.had = math.Round(j.user.had*1e9) / 1e9
 }
 
-// start gives a job a machine. AlloX's simulator says of a job only when it was given one last.
+// start gives a job a machine.
 func (e *mixed) start(j *single, kind int) {
-	if math.IsNaN(j.Start) || e.compat&AlloX != 0 {
+	if math.IsNaN(j.Start) {
 		j.Start = e.now
 	}
 	j.Queue += e.now - j.waiting
 	e.free[kind]--
 	j.has(e.now, 1)
 	j.kind, j.since = kind, e.now
-	j.due = e.now + e.whole(j.left[kind])
+	j.due = e.now + j.left[kind]
 	j.expected = e.now + j.rest(kind)*j.estimate[kind]
 	takes := j.estimate
-	if e.compat&AlloX != 0 {
-		takes = j.Either.Duration
-	}
 	j.charge = 1 / float64(e.machines[kind]) * (min(takes[onGPU], takes[onCPU]) / max(takes[kind], 1e-9))
 	e.pay(j, 1)
 	e.seat(j, kind)

@@ -203,13 +203,11 @@ func (o Options) simulation(jobs []*Job) simulation {
 	return ofTasks
 }
 
-// originals are the policies that each original's program has, but for AlloX's (mixedPolicies).
-var originals = map[Compat][]string{}
-
 // elsewhere are the policies that each original's program has, and that only the module star/sched/originals follows.
 var elsewhere = map[Compat][]string{
 	ElasticFlow: {"edf", "ef", "ef-admission", "edf-admission", "gandiva", "tiresias", "themis", "chronus"}, Muri: {"muri-s", "muri-l", "srtf", "srsf", "tiresias"},
-	Lucid: {"fifo", "sjf", "srtf", "srsf", "qssf", "tiresias", "lucid"}}
+	Lucid: {"fifo", "sjf", "srtf", "srsf", "qssf", "tiresias", "lucid"},
+	AlloX: {"allox", "alloxplus", "sjf", "srpt", "es", "drf", "drfext", "drffifo"}}
 
 // Heed is which of the options something is done of that decides as these say: of the policy itself, or of the others of its original, with which it is compared.
 type Heed struct {
@@ -227,7 +225,6 @@ func (o Options) Heeds(jobs []*Job) (h Heed) {
 	h.Slot = kind == ofShares || o.Policy == "themis" || planned && slices.Contains(elsewhere[ElasticFlow], o.Policy)
 	_, live := livePolicies[o.Policy]
 	h.Resize = live && !mixed && o.Compat == 0
-	h.Compat = o.Compat == AlloX && mixed || slices.Contains(originals[o.Compat], o.Policy)
 	return h
 }
 

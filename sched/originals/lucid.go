@@ -40,8 +40,8 @@ func newLucidCluster(c sched.Cluster) *lucidCluster {
 	return &lucidCluster{gpus: c.Nodes * c.GPUs, pool: newFreeGPUs(c), wake: math.Inf(1)}
 }
 
-// run simulates jobs, which are in order of submission, and calls decide when jobs have come or ended, or wake has come.
-// An end is noticed late seconds after it.
+// run simulates jobs, which are in order of submission, and calls decide when jobs have come or ended, or wake has
+// come. An end is noticed late seconds after it.
 func (v *lucidCluster) run(outs []*sched.Outcome, progress func(ended, jobs int), decide func()) {
 	due := make([]*lucidJob, len(outs))
 	for i, o := range outs {
@@ -77,7 +77,8 @@ func (v *lucidCluster) run(outs []*sched.Outcome, progress func(ended, jobs int)
 	}
 }
 
-// first is the job that ends first, of those that end at the same time the one that was submitted first. Nil: none runs.
+// first is the job that ends first, of those that end at the same time the one that was submitted first. Nil: none
+// runs.
 func (v *lucidCluster) first() (first *lucidJob) {
 	for _, t := range v.running {
 		if first == nil || t.due < first.due || t.due == first.due && t.seq < first.seq {
@@ -216,8 +217,8 @@ func (p *freeGPUs) drop(node int) bool {
 	return true
 }
 
-// consolidate finds GPUs on as few nodes as possible: what fits on one node goes where the fewest GPUs are left over; more
-// takes whole nodes, and the rest from the next one. Nil: it does not fit.
+// consolidate finds GPUs on as few nodes as possible: what fits on one node goes where the fewest GPUs are left over;
+// more takes whole nodes, and the rest from the next one. Nil: it does not fit.
 func (p *freeGPUs) consolidate(want int) (at []share) {
 	if want > p.total() {
 		return nil
@@ -381,8 +382,8 @@ func (s *quota) decide() {
 	}
 }
 
-// rank is jobs in the policy's order, those of the same rank as they are listed, or by submission where decisions have a
-// period.
+// rank is jobs in the policy's order, those of the same rank as they are listed, or by submission where decisions have
+// a period.
 func (s *quota) rank(jobs []*lucidJob) []*lucidJob {
 	by := map[*lucidJob]float64{}
 	for _, t := range jobs {

@@ -31,8 +31,8 @@ func lucidTrace(t *testing.T, dir string) ([]*sched.Job, map[string]sched.Cluste
 	return jobs, vcs, &p
 }
 
-// TestLucid compares each job of twelve virtual clusters with what Lucid's program made of it. Of lucid its table has no
-// preemptions, since there are none.
+// TestLucid compares each job of twelve virtual clusters with what Lucid's program made of it. Of lucid its table has
+// no preemptions, since there are none.
 func TestLucid(t *testing.T) {
 	dir := filepath.Join(reference(t), "lucid")
 	jobs, vcs, p := lucidTrace(t, dir)
@@ -75,14 +75,16 @@ func TestLucid(t *testing.T) {
 func TestLucidMeans(t *testing.T) {
 	dir := filepath.Join(reference(t), "lucid")
 	jobs, vcs, p := lucidTrace(t, dir)
-	for policy, w := range table(t, "policy", []string{"avg_jct", "avg_queue", "preemptions"}, dir, "results", "policy_summary.csv") {
+	names := []string{"avg_jct", "avg_queue", "preemptions"}
+	for policy, w := range table(t, "policy", names, dir, "results", "policy_summary.csv") {
 		out, err := Run(jobs, vcs, Options{Program: "lucid", Policy: policy, Profile: p})
 		if err != nil {
 			t.Fatal(err)
 		}
 		s := sched.Summarize(out)
 		if math.Abs(s.JCT-w[0]) > 1e-6 || math.Abs(s.Queue-w[1]) > 1e-6 || float64(s.Preemptions) != w[2] {
-			t.Errorf("%s: mean JCT %v, queue %v, %d preemptions; the original %v", policy, s.JCT, s.Queue, s.Preemptions, w)
+			t.Errorf("%s: mean JCT %v, queue %v, %d preemptions; the original %v",
+				policy, s.JCT, s.Queue, s.Preemptions, w)
 		}
 	}
 }
@@ -97,7 +99,8 @@ func TestLucidCluster(t *testing.T) {
 	}
 	vcs := map[string]sched.Cluster{"vchA3": {Nodes: 3, GPUs: 8}}
 	for _, policy := range []string{"fifo", "sjf", "srtf", "qssf", "tiresias"} {
-		want := columns(t, []string{policy + "_start", policy + "_end", policy + "_queue", policy + "_preemptions"}, name)
+		names := []string{policy + "_start", policy + "_end", policy + "_queue", policy + "_preemptions"}
+		want := columns(t, names, name)
 		out, err := Run(jobs, vcs, Options{Program: "lucid", Policy: policy})
 		if err != nil {
 			t.Fatal(err)
@@ -107,7 +110,8 @@ func TestLucidCluster(t *testing.T) {
 			for i, got := range []float64{o.Start, o.End, o.Queue, float64(o.Preemptions)} {
 				if w := want[o.ID]; got != w[i] {
 					if bad++; bad < 5 {
-						t.Errorf("%s, job %s: %v to %v, waits %v, %d preemptions; want %v", policy, o.ID, o.Start, o.End, o.Queue, o.Preemptions, w)
+						t.Errorf("%s, job %s: %v to %v, waits %v, %d preemptions; want %v",
+							policy, o.ID, o.Start, o.End, o.Queue, o.Preemptions, w)
 					}
 				}
 			}
@@ -118,7 +122,8 @@ func TestLucidCluster(t *testing.T) {
 	}
 }
 
-// TestProfile has a cluster of one GPU that gets another node when more than ten wait, and gives it back when it is idle.
+// TestProfile has a cluster of one GPU that gets another node when more than ten wait, and gives it back when it is
+// idle.
 func TestProfile(t *testing.T) {
 	var jobs []*sched.Job
 	for i := range 14 {

@@ -120,8 +120,8 @@ func (l *colocation) lend() {
 	}
 }
 
-// lenders says how many nodes which virtual clusters give the profiler, and which one gives another while it is short of
-// them: those that the program names, or else the largest.
+// lenders says how many nodes which virtual clusters give the profiler, and which one gives another while it is short
+// of them: those that the program names, or else the largest.
 func lenders(clusters map[string]sched.Cluster) (lent map[string]int, more string) {
 	lent = map[string]int{}
 	nodes := 0
@@ -149,9 +149,9 @@ type profiled struct {
 	done       bool // the job was so short that it ended there
 }
 
-// runLucid simulates the jobs of all virtual clusters, in order of submission. Those that are profiled run in their virtual
-// cluster meanwhile, and what they wait for the profiler counts as waiting. Where no virtual cluster lends nodes there is
-// no profiler.
+// runLucid simulates the jobs of all virtual clusters, in order of submission. Those that are profiled run in their
+// virtual cluster meanwhile, and what they wait for the profiler counts as waiting. Where no virtual cluster lends
+// nodes there is no profiler.
 func runLucid(outs []*sched.Outcome, clusters map[string]sched.Cluster, o Options) {
 	lent, lender := lenders(clusters)
 	var of map[*sched.Job]profiled
@@ -192,9 +192,11 @@ func runLucid(outs []*sched.Outcome, clusters map[string]sched.Cluster, o Option
 }
 
 // profile runs each job that is small enough for a while in a cluster of its own, those with the fewest GPUs first, and
-// says which ended there. Scaled has the times at which that cluster had a node more, and less, in turns, if it can have
-// one: it gets one while more than ten jobs wait.
-func profile(outs []*sched.Outcome, p *sched.Profile, c sched.Cluster, scales bool) (of map[*sched.Job]profiled, scaled []float64) {
+// says which ended there. Scaled has the times at which that cluster had a node more, and less, in turns, if it can
+// have one: it gets one while more than ten jobs wait.
+func profile(
+	outs []*sched.Outcome, p *sched.Profile, c sched.Cluster, scales bool,
+) (of map[*sched.Job]profiled, scaled []float64) {
 	type run struct {
 		at  []share
 		end float64

@@ -63,8 +63,8 @@ func runLoners(outs []*sched.Outcome, c sched.Cluster, o Options) {
 	}
 }
 
-// progress has a job run until a time. Each event costs each job what a restart takes, or what has passed since the last
-// event if that is less.
+// progress has a job run until a time. Each event costs each job what a restart takes, or what has passed since the
+// last event if that is less.
 func (m *loners) progress(j *lone, to float64) {
 	if !j.running {
 		return

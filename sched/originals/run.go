@@ -23,11 +23,17 @@ type Options struct {
 
 	Profile *sched.Profile // for lucid
 
+	// For AlloX's policies:
+	Alpha     float64  // allox chooses among the jobs of this share of the users, in (0, 1]
+	Profiling bool     // parts of each job run first, from which its durations are estimated
+	Users     []string // in whose order users are looked at; others come after them
+
 	// Progress, unless nil, is called now and then with how many of a virtual cluster's jobs have ended, of how many.
 	Progress func(ended, jobs int)
 }
 
-// policy is what it must know of jobs, and how it simulates those of a virtual cluster, in order of submission.
+// policy is what it must know of jobs, and how it simulates those of a virtual cluster: in order of submission, of
+// ofMachines in the order of the trace.
 type policy struct {
 	kind kind
 	run  func([]*sched.Outcome, sched.Cluster, Options)
@@ -50,6 +56,11 @@ var policies = map[string]map[string]policy{
 		"srtf": {ofTasks, runQuota}, "srsf": {ofTasks, runQuota}, "tiresias": {ofTasks, runQuota},
 		"lucid": {ofProfiles, nil}, // runLucid simulates all virtual clusters at once
 	},
+	"allox": {
+		"allox": {ofMachines, runMixed}, "alloxplus": {ofMachines, runMixed}, "sjf": {ofMachines, runMixed},
+		"srpt": {ofMachines, runMixed}, "es": {ofMachines, runMixed}, "drf": {ofMachines, runMixed},
+		"drfext": {ofMachines, runMixed}, "drffifo": {ofMachines, runMixed},
+	},
 }
 
 // kind is what a policy must know of jobs.
@@ -60,10 +71,11 @@ const (
 	ofTasks                // durations: jobs run on the GPUs that they ask for
 	ofStages               // iterations, and how long each uses which resource
 	ofProfiles             // as ofTasks, and how fast jobs are that share GPUs
+	ofMachines             // how long each takes on a machine with a GPU and on one without
 )
 
 // Programs are the programs that are followed. Where several have a policy, the first of them has it if none is named.
-func Programs() []string { return []string{"elasticflow", "muri", "lucid"} }
+func Programs() []string { return []string{"elasticflow", "muri", "lucid", "allox"} }
 
 // Has says whether a program has a policy.
 func Has(program, policy string) bool {
@@ -113,11 +125,14 @@ func Check(jobs []*sched.Job, clusters map[string]sched.Cluster, o Options) erro
 	if program == "elasticflow" && (o.Slot < 1 || o.Slot != math.Trunc(o.Slot)) {
 		return fmt.Errorf("the slot is %v s: want whole seconds, and one at least", o.Slot)
 	}
+	if kind == ofMachines && !(o.Alpha > 0 && o.Alpha <= 1) {
+		return fmt.Errorf("alpha is %v: want more than 0, and at most 1", o.Alpha)
+	}
 	for name, c := range clusters {
 		switch {
-		case c.Slow != nil || c.Away != nil || c.Plain > 0:
+		case c.Slow != nil || c.Away != nil || c.Plain > 0 && kind != ofMachines:
 			return fmt.Errorf("virtual cluster %q has slow nodes, nodes that go and come, or machines without GPUs, and %s's program knows of none", name, o.Policy)
-		case c.Nodes < 1 || c.GPUs < 1:
+		case (c.Nodes < 1 || c.GPUs < 1) && (kind != ofMachines || c.Plain < 1):
 			return fmt.Errorf("virtual cluster %q has no GPUs", name)
 		case kind == ofShares && o.Policy != "edf" && c.GPUs&(c.GPUs-1) != 0:
 			return fmt.Errorf("virtual cluster %q has nodes of %d GPUs: ElasticFlow's program places jobs on nodes of 1, 2, 4, … GPUs", name, c.GPUs)
@@ -132,6 +147,8 @@ func Check(jobs []*sched.Job, clusters map[string]sched.Cluster, o Options) erro
 			return fmt.Errorf("job %s: %s plans with iterations and throughputs, and it has none: give --throughputs and a trace of the format elasticflow, or the columns iterations, rates and batch", j.ID, o.Policy)
 		case (kind == ofTasks || kind == ofProfiles) && j.Duration == 0 && j.Rates != nil:
 			return fmt.Errorf("job %s: %s runs jobs for their duration, and it has none: give the column duration", j.ID, o.Policy)
+		case kind == ofMachines && j.Either == nil:
+			return fmt.Errorf("job %s: %s needs to know how long it takes with a GPU and without: give a trace of the format allox", j.ID, o.Policy)
 		case kind == ofStages && (j.Stages == nil || j.Duration <= 0 || j.Iterations <= 0):
 			return fmt.Errorf("job %s: %s needs to know its iterations and how long each uses each resource: give a trace of the format muri", j.ID, o.Policy)
 		}
@@ -163,11 +180,13 @@ func Run(jobs []*sched.Job, clusters map[string]sched.Cluster, o Options) ([]sch
 		return nil, err
 	}
 	out := begin(jobs)
-	due := make([]*sched.Outcome, len(out)) // in order of submission
+	due := make([]*sched.Outcome, len(out))
 	for i := range out {
 		due[i] = &out[i]
 	}
-	slices.SortStableFunc(due, func(a, b *sched.Outcome) int { return cmp.Compare(a.Submit, b.Submit) })
+	if policy.kind != ofMachines {
+		slices.SortStableFunc(due, func(a, b *sched.Outcome) int { return cmp.Compare(a.Submit, b.Submit) })
+	}
 	if policy.kind == ofProfiles {
 		runLucid(due, clusters, o)
 		return out, nil

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -51,8 +50,8 @@ func command(environ []string) *cobra.Command {
 	settings.Var(s, &p.Cluster, "cluster", "", "a cluster: nodes and GPUs of each, such as n16g8; machines with a GPU and without, such as 5gpu+5cpu; or a file of ElasticFlow or of Lucid (virtual clusters)")
 	settings.Var(s, &p.Estimates, "estimates", "", "folder with what lucid needs: colocate_info.csv and *throughput_pred.csv")
 	settings.Var(s, &p.Queues, "queues", "", "file of AlloX with the order of the users' queues; without it: as they come")
-	settings.Var(s, &p.policies, "policy", []string{"ef-admission"}, "one or more of "+strings.Join(originals.Policies(), ", ")+"; or of those of star sched sim --compat, with the format that says whose program")
-	settings.Var(s, &p.compat, "compat", "", "whose program to follow; without it, that of the trace's format", "", "elasticflow", "lucid", "allox", "muri")
+	settings.Var(s, &p.policies, "policy", []string{"ef-admission"}, "one or more of "+strings.Join(originals.Policies(), ", "))
+	settings.Var(s, &p.compat, "compat", "", "whose program to follow; without it, that of the trace's format", append([]string{""}, originals.Programs()...)...)
 	settings.Var(s, &p.alpha, "alpha", .1, "allox chooses among the jobs of this share of the users, of those that have had least")
 	settings.Var(s, &p.profiling, "profiling", "on", "on: jobs of the format allox start when parts of them have run on both kinds of machines", "on", "off")
 	settings.Var(s, &p.slot, "slot", 240*time.Second, "how far apart rounds of ElasticFlow's policies are, at least: whole seconds")
@@ -62,10 +61,11 @@ func command(environ []string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sched-originals TRACE",
 		Short: "Simulate a trace of jobs as the programs of published schedulers do",
-		Long: `Reads a trace of jobs and says when each would start and end under ElasticFlow's or Muri's program, job by job as there.
+		Long: `Reads a trace of jobs and says when each would start and end under the program of ElasticFlow, Muri, Lucid or AlloX, job by job as there.
 
   sched-originals trace.csv --format elasticflow --cluster n16g8.csv --throughputs throughputs_A100 --policy ef-admission --slot 240s
   sched-originals trace.csv --format muri --cluster n8g8 --policy muri-s --jobs out.csv
+  sched-originals trace.csv --format lucid --cluster vc_config.csv --policy srtf --jobs out.csv
 
 Files may be packed by gzip; the trace - is standard input. docs/scheduling-originals.md says what the programs have otherwise than star sched sim.`,
 		SilenceErrors: true, SilenceUsage: true,
@@ -139,18 +139,14 @@ func (p *simulation) simulate(w, progress io.Writer, trace string) error {
 			clusters[""] = c
 		}
 	}
-	o := originals.Options{Slot: p.slot.Seconds(), Turned: p.gain == "smallest"}
-	if p.Format == "muri" {
-		if err := schedsim.ReadInput(trace, func(r io.Reader) (err error) { o.Muri, err = originals.MuriTimes(r); return err }); err != nil {
-			return err
-		}
-	}
-	if o.Profile, err = p.Profile(); err != nil {
-		return err
-	}
-	runs, err := p.runs(jobs, clusters, o)
+	all, err := p.options(trace, jobs)
 	if err != nil {
 		return err
+	}
+	for _, o := range all { // before files are written, and before the first policy has taken its time
+		if err := originals.Check(jobs, clusters, o); err != nil {
+			return p.Set.Invalid("policy", err)
+		}
 	}
 	if err := schedsim.KeepInput(&p.Set, "jobs", p.jobs, map[string]string{"the trace": trace, "the file of --cluster": p.Cluster, "the file of --queues": p.Queues}); err != nil {
 		return err
@@ -165,15 +161,16 @@ func (p *simulation) simulate(w, progress io.Writer, trace string) error {
 		table = workload.NewOutcomes(f)
 	}
 	var summary schedsim.Summary
-	for i, policy := range p.policies {
+	for _, o := range all {
 		begin := time.Now()
-		out, err := runs[i](schedsim.Progress(progress, policy, time.Now))
+		o.Progress = schedsim.Progress(progress, o.Policy, time.Now)
+		out, err := originals.Run(jobs, clusters, o)
 		if err != nil {
 			return p.Set.Invalid("policy", err)
 		}
-		summary.Add(policy, out, time.Since(begin))
+		summary.Add(o.Policy, out, time.Since(begin))
 		if table != nil {
-			if err := table.Write(policy, out); err != nil {
+			if err := table.Write(o.Policy, out); err != nil {
 				return job.WriteError(fmt.Errorf("--jobs: %w", err))
 			}
 		}
@@ -192,58 +189,45 @@ func (p *simulation) simulate(w, progress io.Writer, trace string) error {
 	return summary.Table(w)
 }
 
-// run simulates under a policy.
-type run func(progress func(ended, jobs int)) ([]sched.Outcome, error)
-
 // program says whose program has a policy: that of --compat; without it that of the trace's format, or else
-// ElasticFlow's or Muri's. "": none of them.
-func (p *simulation) program(policy string) string {
+// ElasticFlow's or Muri's.
+func (p *simulation) program(policy string) (string, error) {
 	programs := []string{p.compat}
 	if p.compat == "" {
 		programs = []string{p.Format, "elasticflow", "muri"}
 	}
-	i := slices.IndexFunc(programs, func(program string) bool { return originals.Has(program, policy) })
-	if i < 0 {
-		return ""
+	for _, program := range programs {
+		if originals.Has(program, policy) {
+			return program, nil
+		}
 	}
-	return programs[i]
+	if whose := programs[0]; slices.Contains(originals.Programs(), whose) {
+		return "", fmt.Errorf("the program of %s has no policy %s: it has %s", whose, policy, strings.Join(originals.Policies(whose), ", "))
+	}
+	return "", fmt.Errorf("the format %s does not say whose policy %s is meant: give --compat %s", p.Format, policy, strings.Join(originals.Programs(), ", "))
 }
 
-// runs are those of the policies: of this module, or of star sched sim with the program of the trace's format.
-func (p *simulation) runs(jobs []*sched.Job, clusters map[string]sched.Cluster, o originals.Options) (runs []run, err error) {
-	for _, policy := range p.policies {
-		o := o
-		o.Policy, o.Program = policy, p.program(policy)
-		if o.Program != "" {
-			if err := originals.Check(jobs, clusters, o); err != nil {
-				return nil, p.Set.Invalid("policy", err)
-			}
-			runs = append(runs, func(progress func(int, int)) ([]sched.Outcome, error) {
-				with := o
-				with.Progress = progress
-				return originals.Run(jobs, clusters, with)
-			})
-			continue
-		}
-		with := sched.Options{Policy: policy, Slot: o.Slot, Alpha: p.alpha, Profiling: p.profiling == "on"}
-		if with.Compat, err = sched.ParseCompat(cmp.Or(p.compat, p.Format)); err != nil {
-			return nil, p.Set.Invalid("policy", fmt.Errorf("%s is a policy of no program of the format %s: want one of %s, or the format elasticflow, lucid, muri or allox", policy, p.Format, strings.Join(originals.Policies(), ", ")))
-		}
-		if with.Users, err = p.Users(jobs); err != nil {
+// options are those of each policy.
+func (p *simulation) options(trace string, jobs []*sched.Job) (all []originals.Options, err error) {
+	o := originals.Options{Slot: p.slot.Seconds(), Turned: p.gain == "smallest", Alpha: p.alpha, Profiling: p.profiling == "on"}
+	if p.Format == "muri" {
+		if err := schedsim.ReadInput(trace, func(r io.Reader) (err error) { o.Muri, err = originals.MuriTimes(r); return err }); err != nil {
 			return nil, err
 		}
-		if err := sched.Check(jobs, clusters, with); err != nil {
+	}
+	if o.Profile, err = p.Profile(); err != nil {
+		return nil, err
+	}
+	if o.Users, err = p.Users(jobs); err != nil {
+		return nil, err
+	}
+	for _, o.Policy = range p.policies {
+		if o.Program, err = p.program(o.Policy); err != nil {
 			return nil, p.Set.Invalid("policy", err)
 		}
-		if !with.Heeds(jobs).Compat {
-			return nil, p.Set.Invalid("policy", fmt.Errorf("the program of the format %s has no policy %s: give a trace of its format, or take star sched sim", p.Format, policy))
-		}
-		runs = append(runs, func(progress func(int, int)) ([]sched.Outcome, error) {
-			with.Progress = progress
-			return sched.Run(jobs, clusters, with)
-		})
+		all = append(all, o)
 	}
-	return runs, nil
+	return all, nil
 }
 
 // keep writes what there is to read to a file.

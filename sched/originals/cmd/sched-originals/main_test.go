@@ -87,7 +87,7 @@ func TestWrong(t *testing.T) {
 	}{
 		{"", "want one trace of jobs, got 0 arguments", exitcode.Usage},
 		{"muri.csv --format muri --cluster n1g2 --policy ef", "job 0: ef plans with iterations and throughputs", exitcode.Usage},
-		{"muri.csv --format muri --cluster n1g2 --policy fifo", "has no policy fifo", exitcode.Usage},
+		{"muri.csv --format muri --cluster n1g2 --policy fifo", "the program of muri has no policy fifo: it has muri-l, muri-s, srsf, srtf, tiresias", exitcode.Usage},
 		{"muri.csv --format muri --cluster n1g2 --policy muri-s,muri-s", "muri-s is there twice", exitcode.Usage},
 		{"muri.csv --format muri --cluster n1g2 --policy muri-s --jobs - --json", "leave out --json", exitcode.Usage},
 		{"muri.csv --format muri --cluster n1g2 --policy muri-s --jobs muri.csv", "would be lost", exitcode.Usage},

@@ -1,4 +1,4 @@
-package sched
+package originals
 
 import (
 	"fmt"
@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"star/blossom"
+	"star/sched"
 )
 
 // TestHungarian: assignments cost what those of another method cost, no more.
@@ -52,7 +53,7 @@ func TestHungarian(t *testing.T) {
 func TestHashOrder(t *testing.T) {
 	jobs := func(ids ...int) (all []*single) {
 		for _, id := range ids {
-			all = append(all, &single{Outcome: Outcome{Job: &Job{ID: fmt.Sprint(id)}}})
+			all = append(all, &single{Outcome: &sched.Outcome{Job: &sched.Job{ID: fmt.Sprint(id)}}})
 		}
 		return all
 	}
@@ -71,7 +72,8 @@ func TestHashOrder(t *testing.T) {
 	}
 }
 
-// TestHungarianIsPlain: of equally good assignments it is the one that the method comes to where each column has a price of its own.
+// TestHungarianIsPlain: of equally good assignments it is the one that the method comes to where each column has a
+// price of its own.
 func TestHungarianIsPlain(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 8))
 	for round := range 400 {
@@ -94,7 +96,8 @@ func TestHungarianIsPlain(t *testing.T) {
 		}
 		for i, j := range plainHungarian(plain, columns) {
 			if got := hungarian(clones(cost), columns)[i]; got != j && (got < columns || j < columns) {
-				t.Fatalf("round %d, %d columns, %d machines: row %d has column %d, want %d", round, columns, machines, i, got, j)
+				t.Fatalf("round %d, %d columns, %d machines: row %d has column %d, want %d",
+					round, columns, machines, i, got, j)
 			}
 		}
 	}
@@ -110,7 +113,10 @@ func clones(rows [][]float64) (all [][]float64) {
 // plainHungarian is hungarian with a price for each column.
 func plainHungarian(cost [][]float64, columns int) []int {
 	n := len(cost)
-	h := &plainLabels{cost: cost, columns: columns, row: make([]float64, n), column: make([]float64, n), has: make([]int, n), of: make([]int, n)}
+	h := &plainLabels{
+		cost: cost, columns: columns,
+		row: make([]float64, n), column: make([]float64, n), has: make([]int, n), of: make([]int, n),
+	}
 	if columns == n {
 		for _, c := range cost {
 			least := slices.Min(c)

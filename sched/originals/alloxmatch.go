@@ -1,4 +1,4 @@
-package sched
+package originals
 
 import (
 	"cmp"
@@ -7,12 +7,16 @@ import (
 	"strconv"
 )
 
-// matchAsSimulator is match as AlloX's simulator does it, whose choice among equally good ones is known: machines have numbers, those with a GPU the
-// lowest; jobs are in the order of a hash table of their ids; of machines that are free the one with the highest number starts its first job.
-// Runs of parts have the free machines with the lowest numbers, each as if it were free at once, but nothing starts there.
-// The machine of a job that starts is taken, until the job ends, for as long as all jobs would take that are assigned to it now, also those that start elsewhere later.
-// Sums are rounded as there, since what is equal but for the rounding is not equal there.
-func (e *mixed) matchAsSimulator(jobs []*single) (first *single, kind int) {
+// match assigns jobs to places on machines, of which a machine's k-th from the last one counts k times the duration of
+// its job, since k jobs wait for that, and says which job is the first one of a machine that is free. Nil: none is.
+//
+// Of equally good assignments it has the simulator's: machines have numbers, those with a GPU the lowest; jobs are in
+// the order of a hash table of their ids; of machines that are free the one with the highest number starts its first
+// job. Runs of parts have the free machines with the lowest numbers, each as if it were free at once, but nothing
+// starts there. The machine of a job that starts is taken, until the job ends, for as long as all jobs would take that
+// are assigned to it now, also those that start elsewhere later. Sums are rounded as there, since what is equal but for
+// the rounding is not equal there.
+func (e *mixed) match(jobs []*single) (first *single, kind int) {
 	jobs = inHashOrder(jobs)
 	type machine struct {
 		kind int
@@ -44,7 +48,7 @@ func (e *mixed) matchAsSimulator(jobs []*single) (first *single, kind int) {
 	for i := range cost {
 		m := machines[i%len(machines)]
 		for _, j := range jobs {
-			cost[i] = append(cost[i], (m.from-j.Submit)+float64(float64(i/len(machines)+1)*j.estimate[m.kind])) // the conversion keeps both sums from being fused into one rounding
+			cost[i] = append(cost[i], (m.from-j.Submit)+float64(float64(i/len(machines)+1)*j.estimate[m.kind]))
 		}
 	}
 	best, last := -1, 0
@@ -67,8 +71,8 @@ func (e *mixed) matchAsSimulator(jobs []*single) (first *single, kind int) {
 	return first, machines[best].kind
 }
 
-// inHashOrder puts jobs in the order of a table of at least 16 chains, a power of two, that is at most three quarters full: by the remainders of their ids,
-// and of ids that are no numbers of their places.
+// inHashOrder puts jobs in the order of a table of at least 16 chains, a power of two, that is at most three quarters
+// full: by the remainders of their ids, and of ids that are no numbers of their places.
 func inHashOrder(jobs []*single) []*single {
 	chains := uint32(16)
 	for 4*len(jobs) > 3*int(chains) {
@@ -88,17 +92,22 @@ func inHashOrder(jobs []*single) []*single {
 	return jobs
 }
 
-// hungarian assigns rows to columns, of which there are as many as rows: the first ones have costs, all others cost 0. It says which column each row has.
+// hungarian assigns rows to columns, of which there are as many as rows: the first ones have costs, all others cost 0.
+// It returns the column of each row.
 //
-// Where several assignments are best it is the one that the Hungarian method comes to from these rows in this order: rows take the first column that costs
-// them no more than the cheapest cell of the column, and each row that is left over finds the shortest alternating path to a column, the first of equal ones.
-// Columns without costs are never told apart but by their order, so that one price and one slack do for all of them; with m columns that have costs and n rows it
-// takes O(n m²).
+// Where several assignments are best it is the one that the Hungarian method finds from these rows in this order: rows
+// take the first column that costs them no more than the cheapest cell of the column, and each row that is left over
+// finds the shortest alternating path to a column, the first of equal ones. Columns without costs differ in their order
+// alone, so that one price and one slack do for all of them; with m columns that have costs and n rows it takes O(n
+// m²).
 //
-// Source: H. W. Kuhn: The Hungarian Method for the Assignment Problem. Naval Research Logistics Quarterly 2, 1955, with slacks.
+// Source: H. W. Kuhn: The Hungarian Method for the Assignment Problem. Naval Research Logistics Quarterly 2, 1955, with
+// slacks.
 func hungarian(cost [][]float64, columns int) []int {
 	n := len(cost)
-	h := &labels{cost: cost, row: make([]float64, n), column: make([]float64, columns), has: make([]int, n), of: make([]int, n)}
+	h := &labels{
+		cost: cost, row: make([]float64, n), column: make([]float64, columns), has: make([]int, n), of: make([]int, n),
+	}
 	if columns == n {
 		for _, c := range cost {
 			least := slices.Min(c)
@@ -154,7 +163,8 @@ func (h *labels) augment(start int) {
 	for j := range parent {
 		parent[j] = -1
 	}
-	others, otherSlack, otherBy := columns, math.Inf(1), -1 // the other columns are reached in their order, at the same slack
+	// The other columns are reached in their order, at the same slack.
+	others, otherSlack, otherBy := columns, math.Inf(1), -1
 	for j := range slack {
 		slack[j] = math.Inf(1)
 	}

@@ -1,7 +1,8 @@
-package sched
+package originals
 
-// runSort sorts as Java sorts lists, in which AlloX's simulator is written: an order with cycles, as one has that takes for equal what is nearly equal, comes to what it does by which pairs
-// are compared. Runs that are in order are made at least half of least long by binary insertion, and merged; what is shorter than least is one run.
+// runSort sorts as Java sorts lists, in which AlloX's simulator is written. What an order with cycles leads to, such as
+// one that takes for equal what is nearly equal, depends on which pairs are compared. Runs that are in order are made
+// at least half of least long by binary insertion, and merged; what is shorter than least is one run.
 //
 // Source: T. Peters' description of Python's list sort, with the limits of Java's: least is 32 there, 64 in Python.
 func runSort[T any](a []T, cmp func(a, b T) int, least int) {
@@ -32,7 +33,8 @@ func runSort[T any](a []T, cmp func(a, b T) int, least int) {
 // javaRuns is how long a list is that Java sorts in more than one run.
 const javaRuns = 32
 
-// often is how many elements of one run must come before the next one of the other for it to be looked for by galloping.
+// often is how many elements of one run must come before the next one of the other for it to be looked for by
+// galloping.
 const often = 7
 
 type runs[T any] struct {
@@ -75,7 +77,7 @@ func (r *runs[T]) ordered(a []T) int {
 	return n
 }
 
-// insert has all of a in order, of which the first n are.
+// insert sorts a, of which the first n are in order.
 func (r *runs[T]) insert(a []T, n int) {
 	for ; n < len(a); n++ {
 		x, low, high := a[n], 0, n
@@ -91,7 +93,8 @@ func (r *runs[T]) insert(a []T, n int) {
 	}
 }
 
-// before is how many of a are before key, and with equal also those that are as much. It is looked for in steps that double, from the first or the last of a.
+// before is how many of a are before key, and with equal also those that are as much. It is looked for in steps that
+// double, from the first or the last of a.
 func (r *runs[T]) before(key T, a []T, equal, fromEnd bool) int {
 	is := func(x T) bool {
 		c := r.cmp(key, x)
