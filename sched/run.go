@@ -12,7 +12,6 @@ import (
 type Options struct {
 	Policy  string  // one of Policies
 	Slot    float64 // s between rounds of policies that plan, at least
-	Compat  Compat  // whose program to follow
 	Horizon float64 // s for which ef and ef-admission plan ahead, each job once; 0: without bound, all jobs at each decision
 	Start   float64 // s without progress that a job's start, or its resume, takes, under policies that a service has (LivePolicies)
 	Resize  float64 // s until more GPUs of a job that runs are of use, under those of them that plan; 0: Start
@@ -79,30 +78,27 @@ func Check(jobs []*Job, clusters map[string]Cluster, o Options) error {
 	if p, ok := predicted[o.Policy]; ok && !slices.ContainsFunc(jobs, func(j *Job) bool { return p.of(j) != 0 }) {
 		return fmt.Errorf("%s orders jobs by a predicted duration, and no job has one: give the column %s, which star sched estimate --predict writes", o.Policy, p.column)
 	}
-	if slices.Contains(elsewhere[o.Compat], o.Policy) {
-		return fmt.Errorf("%s as in the original's program is not in this one: sched-originals has it, with the same settings (docs/scheduling-originals.md)", o.Policy)
-	}
 	kind := o.simulation(jobs)
 	if kind == ofMachines && !(o.Alpha > 0 && o.Alpha <= 1) {
 		return fmt.Errorf("alpha is %v: want more than 0, and at most 1", o.Alpha)
 	}
-	if _, ok := livePolicies[o.Policy]; o.Start != 0 && (!ok || o.Compat != 0 || kind == ofMachines) {
-		return fmt.Errorf("what a start takes is known to %s alone, without compat and with one kind of machines: leave it out", strings.Join(LivePolicies(), ", "))
+	if _, ok := livePolicies[o.Policy]; o.Start != 0 && (!ok || kind == ofMachines) {
+		return fmt.Errorf("what a start takes is known to %s alone, with one kind of machines: leave it out", strings.Join(LivePolicies(), ", "))
 	}
-	if o.Horizon != 0 && (!isElasticFlow(o.Policy) || o.Start != 0 || o.Compat != 0) {
-		return errors.New("a horizon bounds what ef and ef-admission plan, where starts take no time and without compat: leave it out")
+	if o.Horizon != 0 && (!isElasticFlow(o.Policy) || o.Start != 0) {
+		return errors.New("a horizon bounds what ef and ef-admission plan, where starts take no time: leave it out")
 	}
-	if o.Placement != Consolidated && (o.Compat != 0 || kind != ofTasks) {
-		return fmt.Errorf("%s knows no other placement than consolidated: it counts GPUs, or places jobs as its program does: leave it out", o.Policy)
+	if o.Placement != Consolidated && kind != ofTasks {
+		return fmt.Errorf("%s knows no other placement than consolidated: it counts GPUs, or places jobs by a rule of its own: leave it out", o.Policy)
 	}
-	if o.Compat != 0 || o.Horizon != 0 || kind == ofStages || kind == ofMachines {
+	if o.Horizon != 0 || kind == ofStages || kind == ofMachines {
 		for _, c := range clusters {
 			what := "slow nodes"
 			if c.Slow == nil {
 				what = "nodes that go and come"
 			}
-			if c.Slow != nil || c.Away != nil && (o.Compat != 0 || o.Horizon != 0) {
-				return fmt.Errorf("%s cannot be simulated with %s: it only counts GPUs, keeps to a horizon, or follows a program that knows of none", o.Policy, what)
+			if c.Slow != nil || c.Away != nil && o.Horizon != 0 {
+				return fmt.Errorf("%s cannot be simulated with %s: it only counts GPUs, or keeps to a horizon", o.Policy, what)
 			}
 		}
 	}
@@ -203,28 +199,21 @@ func (o Options) simulation(jobs []*Job) simulation {
 	return ofTasks
 }
 
-// elsewhere are the policies that each original's program has, and that only the module star/sched/originals follows.
-var elsewhere = map[Compat][]string{
-	ElasticFlow: {"edf", "ef", "ef-admission", "edf-admission", "gandiva", "tiresias", "themis", "chronus"}, Muri: {"muri-s", "muri-l", "srtf", "srsf", "tiresias"},
-	Lucid: {"fifo", "sjf", "srtf", "srsf", "qssf", "tiresias", "lucid"},
-	AlloX: {"allox", "alloxplus", "sjf", "srpt", "es", "drf", "drfext", "drffifo"}}
-
-// Heed is which of the options something is done of that decides as these say: of the policy itself, or of the others of its original, with which it is compared.
+// Heed is which of the options change what a policy does, or what the others of its paper do, with which it is compared.
 type Heed struct {
 	Alpha, Profiling, Users bool
 	Slot, Resize            bool
-	Compat                  bool
 }
 
-// Heeds says which options a policy heeds for these jobs.
+// Heeds says which options those are for these jobs.
 func (o Options) Heeds(jobs []*Job) (h Heed) {
 	kind := o.simulation(jobs)
 	mixed := kind == ofMachines
 	h.Alpha, h.Profiling, h.Users = mixed, mixed, mixed
 	planned := slices.ContainsFunc(jobs, func(j *Job) bool { return j.Rates != nil })
-	h.Slot = kind == ofShares || o.Policy == "themis" || planned && slices.Contains(elsewhere[ElasticFlow], o.Policy)
+	h.Slot = kind == ofShares || o.Policy == "themis" || planned && slices.Contains([]string{"tiresias", "gandiva", "chronus"}, o.Policy)
 	_, live := livePolicies[o.Policy]
-	h.Resize = live && !mixed && o.Compat == 0
+	h.Resize = live && !mixed
 	return h
 }
 

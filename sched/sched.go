@@ -2,17 +2,17 @@
 // time) and acts on it by starting, resizing, preempting, joining and declining jobs. The simulator in this package and a live service
 // call the same policies.
 //
-// There are four simulations, by what a policy decides: which jobs run on the GPUs that they ask for (State, engine.go), on how many a job runs (elastic.go), which jobs take
-// turns on the same GPUs (muri.go), and on which of two kinds of machines a job runs (machines.go). Files that end in program.go or simulator.go follow an original's program.
+// There are four simulations, by what a policy decides: which jobs run on the GPUs that they ask for (State, engine.go),
+// on how many a job runs (elastic.go), which jobs take turns on the same GPUs (muri.go), and on which of two kinds of
+// machines a job runs (machines.go).
 //
 // Sources: ElasticFlow (Gu et al., ASPLOS 2023), Lucid (Hu et al., ASPLOS 2023), Tiresias (Gu et al., NSDI 2019), AlloX (Le et al., EuroSys
-// 2020), Muri (Zhao et al., SIGCOMM 2022), Gandiva (Xiao et al., OSDI 2018), Themis (Mahajan et al., NSDI 2020), Chronus (Gao et al., SoCC 2021), Pollux (Qiao et al., OSDI 2021). What their programs do beyond what they describe is a named switch (Compat), off by default.
+// 2020), Muri (Zhao et al., SIGCOMM 2022), Gandiva (Xiao et al., OSDI 2018), Themis (Mahajan et al., NSDI 2020), Chronus (Gao et al., SoCC 2021), Pollux (Qiao et al., OSDI 2021). The module star/sched/originals has what their programs do otherwise than they describe.
 //
 // Times are seconds of the trace's clock.
 package sched
 
 import (
-	"fmt"
 	"math"
 )
 
@@ -97,26 +97,6 @@ func (o *Outcome) JCT() float64 { return o.End - o.Submit }
 
 // Met says whether the job ended by its deadline. A job that has none and ended has met it.
 func (o *Outcome) Met() bool { return o.End <= o.Deadline }
-
-// Compat is a set of originals whose programs are followed where they differ from what they describe.
-type Compat uint
-
-// The originals.
-const (
-	ElasticFlow Compat = 1 << iota
-	Lucid
-	AlloX
-	Muri
-)
-
-// ParseCompat reads the name of an original, or "".
-func ParseCompat(name string) (Compat, error) {
-	c, ok := map[string]Compat{"": 0, "elasticflow": ElasticFlow, "lucid": Lucid, "allox": AlloX, "muri": Muri}[name]
-	if !ok {
-		return 0, fmt.Errorf("no original is called %q: want elasticflow, lucid, allox or muri", name)
-	}
-	return c, nil
-}
 
 // Cluster is the machines that jobs share.
 type Cluster struct {

@@ -21,7 +21,7 @@ func (p *schedSim) noteUnused(w io.Writer, jobs []*sched.Job, o sched.Options) {
 	for _, o.Policy = range p.policies {
 		h := o.Heeds(jobs)
 		all.Alpha, all.Profiling, all.Users = all.Alpha || h.Alpha, all.Profiling || h.Profiling, all.Users || h.Users
-		all.Slot, all.Resize, all.Compat = all.Slot || h.Slot, all.Resize || h.Resize, all.Compat || h.Compat
+		all.Slot, all.Resize = all.Slot || h.Slot, all.Resize || h.Resize
 		estimates = estimates || o.Policy == "lucid"
 	}
 	who, do := strings.Join(p.policies, ", "), "do"
@@ -37,9 +37,8 @@ func (p *schedSim) noteUnused(w io.Writer, jobs []*sched.Job, o sched.Options) {
 		{"profiling", "whether parts of jobs run first: it is for " + allox, all.Profiling},
 		{"queues", "the order of the users' queues: it is for " + allox, all.Users},
 		{"slot", "how far apart rounds of policies are that plan: it is for edf, edf-admission, ef, ef-admission, pollux, star, themis, and for the others of ElasticFlow with its format", all.Slot},
-		{"resize", "until more GPUs are of use: it is for " + strings.Join(sched.LivePolicies(), ", ") + ", without --compat and with one kind of machines", all.Resize},
+		{"resize", "until more GPUs are of use: it is for " + strings.Join(sched.LivePolicies(), ", ") + ", with one kind of machines", all.Resize},
 		{"estimates", "what lucid knows of jobs that share GPUs: it is for lucid, and for the format lucid", estimates},
-		{"compat", "to follow an original's program: " + p.compat + "'s has other policies", all.Compat || o.Compat == 0},
 	} {
 		if schedsim.Flagged(&p.Set, c.name) && !c.heeded {
 			fmt.Fprintf(w, "note: %s %s nothing with --%s, which says %s\n", who, do, c.name, c.of)

@@ -74,7 +74,7 @@ func schedSimCommand() *cobra.Command {
 	settings.Var(s, &p.start, "start", 0, "what a start, or a resume, takes in which a job makes no progress; of policies that star sched serve has")
 	settings.Var(s, &p.resize, "resize", 0, "until more GPUs of a job that runs are of use; 0: as long as --start")
 	settings.Var(s, &p.horizon, "horizon", 0, "how far ef and ef-admission plan ahead, each job once, for large traces; 0: all jobs at each decision, without bound")
-	settings.Var(s, &p.compat, "compat", "", "follow an original's program where it differs from what it describes", "", "elasticflow", "lucid", "allox", "muri")
+	settings.Var(s, &p.compat, "compat", "", "removed: sched-originals follows the programs of the originals, with the same settings", "", "elasticflow", "lucid", "allox", "muri")
 	settings.Var(s, &p.placement, "placement", "consolidated", "which GPUs a job gets: consolidated, as few nodes as possible, and the fewest GPUs left over; first-fit, the first nodes; buddy, blocks of powers of two", "consolidated", "first-fit", "buddy")
 	settings.Var(s, &p.slow, "slow", "", "when which nodes are slow: a CSV file with node, from, to (s) and factor (how many times longer all takes there), or seed:N for random times")
 	settings.Var(s, &p.slowMode, "slow-mode", "wait", "what a slow node does to a job: wait, all its GPUs are as slow; queue, they take batches from one queue, as in STAR's mode ssgd queue=N", "wait", "queue")
@@ -95,7 +95,7 @@ With several policies each is compared with the first one: "JCT ratio" is its co
 The policy pollux is our own reading of its paper, and was not checked against its program; star is our own policy (docs/scheduling.md).
 
   star sched sim jobs.csv --cluster n16g8 --policy fifo,srtf,tiresias
-  star sched sim trace.csv --format lucid --cluster vc_config.csv --policy srtf --compat lucid --jobs out.csv
+  star sched sim trace.csv --format lucid --cluster vc_config.csv --policy srtf --jobs out.csv
   star sched sim jobs_input.txt --format allox --cluster 5gpu+5cpu --policy allox,sjf,srpt --alpha 0.3
   star sched sim trace.csv --format elasticflow --cluster n16g8.csv --throughputs throughputs_A100 --policy edf --slot 240s
 
@@ -238,8 +238,8 @@ func meantPolicy(name string) string {
 
 // read reads what is simulated: jobs, machines, and options but for the policy.
 func (p *schedSim) read(trace string) (jobs []*sched.Job, vcs map[string]sched.Cluster, o sched.Options, err error) {
-	if o.Compat, err = sched.ParseCompat(p.compat); err != nil {
-		return nil, nil, o, p.Set.Invalid("compat", err)
+	if p.compat != "" {
+		return nil, nil, o, p.Set.Invalid("compat", fmt.Errorf("another command follows this program, with the same settings: go run ./sched/originals/cmd/sched-originals TRACE --compat %s --policy %s (docs/scheduling-originals.md)", p.compat, strings.Join(p.policies, ",")))
 	}
 	if o.Placement, err = sched.ParsePlacement(p.placement); err != nil {
 		return nil, nil, o, p.Set.Invalid("placement", err)

@@ -9,6 +9,7 @@ import (
 
 	"star/internal/exitcode"
 	"star/job"
+	"star/sched/originals"
 )
 
 // simulated runs the command on files, in a folder of their own.
@@ -46,6 +47,15 @@ E,200,200,small,420,4,1,200,0
 0,1,0,1000,vgg16,100000,100,60,20,10
 1,1,0,900,resnet18,90000,100,20,60,10
 `,
+	"lucid.csv": `job_id,user,vc,gpu_num,submit_time,duration,model,dataset,batchsize,amp,gmem,sharescore,ebm_priority,lgb_priority
+0,u,,1,0,300,m,d,8,0,100,0,300,300
+1,v,,1,10,90,m,d,8,0,100,0,80,120
+`,
+	"est/colocate_info.csv":       "model1,dataset1,batchsize1,amp1,speed1,model2,dataset2,batchsize2,amp2,speed2\nm,d,8,0,.8,m,d,8,0,.9\n",
+	"est/all_throughput_pred.csv": "time,pred_gpu_job,pred_gpu_num\n1970-01-01 00:00:00,9,9\n",
+	"allox.txt":                   "# 0\n1 0 1 0 u\nstage -1 32 16 200 1 2 50 1 0 0\n0\n# 1\n1 1 1 0 v\nstage -1 32 16 90 1 2 80 1 0 0\n0\n",
+	"queues.txt":                  "# 0\nu 0.0\n1.0\n-1.0\n# 1\nv 0.0\n1.0\n-1.0\n",
+	"star.csv":                    "job_id,submit,gpus,duration\na,0,1,100\nb,5,1,50\n",
 }
 
 // The table of jobs is that of star sched sim, and the summary says how many jobs met their deadlines.
@@ -71,10 +81,30 @@ E,200,242,366,166,42,0,false,true,1,,ef-admission,
 	if got, err := simulated(t, small, append(args[:len(args)-3:len(args)-3], "tiresias,gandiva,themis,chronus", "--slot", "60s")...); err != nil || strings.Count(got, "\n") != 5 {
 		t.Errorf("%s, %v", got, err)
 	}
-	for _, policies := range []string{"muri-s,muri-l", "srtf", "tiresias"} {
-		if got, err := simulated(t, small, "muri.csv", "--format", "muri", "--cluster", "n1g2", "--policy", policies); err != nil || strings.Count(got, "\n") != 2+strings.Count(policies, ",") {
-			t.Errorf("%s: %s, %v", policies, got, err)
+}
+
+// TestPrograms runs every policy of every program with the settings that it has in star sched sim. The trace's format says
+// whose policy is meant, or --compat.
+func TestPrograms(t *testing.T) {
+	for program, args := range map[string]string{
+		"elasticflow": "trace.csv --format elasticflow --cluster n2g2 --throughputs tables --slot 60s",
+		"muri":        "muri.csv --format muri --cluster n1g2",
+		"lucid":       "lucid.csv --format lucid --cluster n1g2 --estimates est",
+		"allox":       "allox.txt --format allox --cluster 1gpu+1cpu --queues queues.txt --alpha 0.3 --profiling off",
+	} {
+		policies := originals.Policies(program)
+		got, err := simulated(t, small, append(strings.Fields(args), "--policy", strings.Join(policies, ","), "--jobs", "out.csv", "--json")...)
+		if err != nil || strings.Count(got, `"policy":`) != len(policies) {
+			t.Errorf("%s: %s, %v", program, got, err)
 		}
+	}
+	got, err := simulated(t, small, strings.Fields("star.csv --cluster n1g1 --compat lucid --policy srtf --jobs -")...)
+	const want = `job_id,submit,start,end,jct,queue,preemptions,declined,met_deadline,gpus,vc,policy,why
+a,0,0,192,192,51,1,false,true,1,,srtf,
+b,5,5,56,51,0,0,false,true,1,,srtf,
+`
+	if err != nil || got != want {
+		t.Errorf("%s, %v\nwant\n%s", got, err, want)
 	}
 }
 
@@ -88,6 +118,9 @@ func TestWrong(t *testing.T) {
 		{"", "want one trace of jobs, got 0 arguments", exitcode.Usage},
 		{"muri.csv --format muri --cluster n1g2 --policy ef", "job 0: ef plans with iterations and throughputs", exitcode.Usage},
 		{"muri.csv --format muri --cluster n1g2 --policy fifo", "the program of muri has no policy fifo: it has muri-l, muri-s, srsf, srtf, tiresias", exitcode.Usage},
+		{"star.csv --cluster n1g2 --policy fifo", "the format star does not say whose policy fifo is meant: give --compat elasticflow, muri, lucid, allox", exitcode.Usage},
+		{"lucid.csv --format lucid --cluster n1g2 --policy lucid", "give --estimates", exitcode.Usage},
+		{"star.csv --cluster n1g2 --compat allox --policy sjf", "job a: sjf needs to know how long it takes with a GPU and without", exitcode.Usage},
 		{"muri.csv --format muri --cluster n1g2 --policy muri-s,muri-s", "muri-s is there twice", exitcode.Usage},
 		{"muri.csv --format muri --cluster n1g2 --policy muri-s --jobs - --json", "leave out --json", exitcode.Usage},
 		{"muri.csv --format muri --cluster n1g2 --policy muri-s --jobs muri.csv", "would be lost", exitcode.Usage},
