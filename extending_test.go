@@ -50,7 +50,8 @@ func isModule(dir string) bool {
 	return err == nil
 }
 
-// TestWhereSomethingNewGoes compares the table of CONTRIBUTING.md with where the things that it names are in this module.
+// TestWhereSomethingNewGoes compares the table of CONTRIBUTING.md with where the things that it names are in this
+// module.
 func TestWhereSomethingNewGoes(t *testing.T) {
 	page, err := os.ReadFile("CONTRIBUTING.md")
 	if err != nil {
@@ -93,7 +94,8 @@ func TestWhereSomethingNewGoes(t *testing.T) {
 		switch name := d.Name(); {
 		case err != nil:
 			return err
-		case d.IsDir() && path != "." && (strings.HasPrefix(name, ".") || name == "testdata" || name == "shared" || isModule(path)):
+		case d.IsDir() && path != "." &&
+			(strings.HasPrefix(name, ".") || name == "testdata" || name == "shared" || isModule(path)):
 			return fs.SkipDir
 		case d.IsDir() || !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go"):
 			return nil

@@ -61,8 +61,8 @@ func (e *mixed) alloxPlus() {
 	e.take(all)
 }
 
-// srpt gives the machines to what is left of jobs, the shortest first, also those that others have now. What is left of a
-// job is a share of it on either kind of machine.
+// srpt gives the machines to what is left of jobs, the shortest first, also those that others have now. What is left of
+// a job is a share of it on either kind of machine.
 func (e *mixed) srpt() {
 	had := map[*single]int{}
 	e.running = slices.DeleteFunc(e.running, func(j *single) bool {
@@ -125,7 +125,7 @@ func (e *mixed) better(j *single) int {
 	return onGPU
 }
 
-// drf starts the shortest job of the user whose dominant share is least, on the kind of machine that suits it.
+// drf starts the shortest job of the user with the least dominant share, on the kind of machine that suits it.
 //
 // Source: Ghodsi et al., Dominant Resource Fairness, NSDI 2011.
 func (e *mixed) drf() {
@@ -209,8 +209,8 @@ func (e *mixed) equal() {
 // matched is the most jobs that AlloX matches at once.
 const matched = 50
 
-// allox starts jobs so that the mean completion time is least, of the users that have had least: of a share alpha of those
-// that have jobs waiting, and of twice as many while none of their jobs can start.
+// allox starts jobs so that the mean completion time is least, of the users that have had least: of a share alpha of
+// those that have jobs waiting, and of twice as many while none of their jobs can start.
 //
 // Source: Le et al., AlloX: Compute Allocation in Hybrid Clusters, EuroSys 2020.
 func (e *mixed) allox() {

@@ -52,7 +52,8 @@ func TestAway(t *testing.T) {
 		}
 	}
 	ahead := Options{Policy: "ef", Horizon: 600, Slot: 60}
-	if _, err := Run([]*Job{job}, map[string]Cluster{"": {Nodes: 1, GPUs: 2, Away: mustAway(t, Absence{0, 50, 60})}}, ahead); err == nil {
+	goes := Cluster{Nodes: 1, GPUs: 2, Away: mustAway(t, Absence{0, 50, 60})}
+	if _, err := Run([]*Job{job}, map[string]Cluster{"": goes}, ahead); err == nil {
 		t.Errorf("%+v was simulated with nodes that go", ahead)
 	}
 	for _, wrong := range [][]Absence{{{0, 50, 40}}, {{0, 50, 90}, {0, 60, 70}}} {

@@ -112,7 +112,10 @@ func (e *elastic) up(s float64) float64 {
 
 // newElastic is the cluster, and the jobs that will come.
 func newElastic(jobs []*Job, c Cluster, o Options) (e *elastic, all []*flex) {
-	e = &elastic{now: -o.Slot, slot: o.Slot, start: o.Start, resize: cmp.Or(o.Resize, o.Start), gpus: c.Nodes * c.GPUs, policy: planners[o.Policy], cluster: c, away: newAbsences(c.Away)}
+	e = &elastic{
+		now: -o.Slot, slot: o.Slot, start: o.Start, resize: cmp.Or(o.Resize, o.Start), gpus: c.Nodes * c.GPUs,
+		policy: planners[o.Policy], cluster: c, away: newAbsences(c.Away),
+	}
 	if o.Horizon > 0 {
 		e.policy = newBounded(o.Policy == "ef-admission", e.gpus, int(math.Ceil(o.Horizon/o.Slot)))
 	}

@@ -62,7 +62,7 @@ type colocation struct {
 	waiting []*Task // by priority
 	running []*Task // in order of their starts
 
-	profiler *profiler // which has jobs first; nil: there is none
+	profiler *profiler // nil: jobs are not profiled
 	lends    bool      // a node to it
 	held     []*Task   // that it has
 }
@@ -157,7 +157,9 @@ func (p *Profile) lucid(jobs []*Job, clusters map[string]Cluster) []Outcome {
 	lent, lender := lenders(jobs, clusters)
 	if len(lent) == 0 { // no profiler
 		out := make([]Outcome, len(jobs))
-		apart(jobs, out, func(vc string, of []*Job) []Outcome { return Simulate(of, clusters[vc], &colocation{Profile: p}) })
+		apart(jobs, out, func(vc string, of []*Job) []Outcome {
+			return Simulate(of, clusters[vc], &colocation{Profile: p})
+		})
 		return out
 	}
 	c := Cluster{Nodes: lent[lender], GPUs: clusters[lender].GPUs}

@@ -32,7 +32,7 @@ type single struct {
 	charge   float64        // that its user pays while it runs
 	machine  int            // its number, where nodes go and come
 
-	of   *single // of a run: whose part it is
+	of   *single // of a run: the job that it is a part of
 	runs int     // of a job: of its parts, that must end before it starts
 }
 

@@ -232,11 +232,14 @@ func (e *interleaved) progress(j *staged, to float64) {
 	j.lost = max(0, j.lost-d)
 }
 
-// decide gives the GPUs to groups of jobs, in order: those of jobs that can have GPUs if all share them, then the others.
+// decide gives the GPUs to groups of jobs, in order: those of jobs that can have GPUs if all share them, then the
+// others.
 func (e *interleaved) decide() {
 	e.sort()
 	chosen := e.choose()
-	rest, _ := singles(slices.DeleteFunc(slices.Clone(e.jobs), func(j *staged) bool { return slices.Contains(chosen, j) }))
+	rest, _ := singles(slices.DeleteFunc(slices.Clone(e.jobs), func(j *staged) bool {
+		return slices.Contains(chosen, j)
+	}))
 	groups := append(pack(chosen, e.gpus), rest...)
 	free := e.gpus
 	had := map[*staged]float64{}

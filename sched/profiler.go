@@ -7,7 +7,8 @@ import (
 )
 
 // profiler runs small jobs for a while in a cluster of its own, which virtual clusters lend it: what ends there is done, the others enter their virtual cluster when they leave.
-// It takes a third node from the virtual cluster that lends while more than ten jobs wait for it, if one is idle there, and gives it back.
+// It takes a third node from the virtual cluster that lends while more than ten jobs wait for it, if one is idle there,
+// and gives it back.
 type profiler struct {
 	*Profile
 	of    map[*Job]profiled // those that have begun

@@ -83,13 +83,15 @@ func Check(jobs []*Job, clusters map[string]Cluster, o Options) error {
 		return fmt.Errorf("alpha is %v: want more than 0, and at most 1", o.Alpha)
 	}
 	if _, ok := livePolicies[o.Policy]; o.Start != 0 && (!ok || kind == ofMachines) {
-		return fmt.Errorf("what a start takes is known to %s alone, with one kind of machines: leave it out", strings.Join(LivePolicies(), ", "))
+		return fmt.Errorf("what a start takes is known to %s alone, with one kind of machines: leave it out",
+			strings.Join(LivePolicies(), ", "))
 	}
 	if o.Horizon != 0 && (!isElasticFlow(o.Policy) || o.Start != 0) {
 		return errors.New("a horizon bounds what ef and ef-admission plan, where starts take no time: leave it out")
 	}
 	if o.Placement != Consolidated && kind != ofTasks {
-		return fmt.Errorf("%s knows no other placement than consolidated: it counts GPUs, or places jobs by a rule of its own: leave it out", o.Policy)
+		return fmt.Errorf("%s knows no other placement than consolidated: it counts GPUs, or has a rule of its own: leave it out",
+			o.Policy)
 	}
 	if o.Horizon != 0 || kind == ofStages || kind == ofMachines {
 		for _, c := range clusters {
@@ -199,7 +201,7 @@ func (o Options) simulation(jobs []*Job) simulation {
 	return ofTasks
 }
 
-// Heed is which of the options change what a policy does, or what the others of its paper do, with which it is compared.
+// Heed is which of the options change what a policy does, or what the others do with which its paper compares it.
 type Heed struct {
 	Alpha, Profiling, Users bool
 	Slot, Resize            bool
@@ -211,7 +213,8 @@ func (o Options) Heeds(jobs []*Job) (h Heed) {
 	mixed := kind == ofMachines
 	h.Alpha, h.Profiling, h.Users = mixed, mixed, mixed
 	planned := slices.ContainsFunc(jobs, func(j *Job) bool { return j.Rates != nil })
-	h.Slot = kind == ofShares || o.Policy == "themis" || planned && slices.Contains([]string{"tiresias", "gandiva", "chronus"}, o.Policy)
+	compared := planned && slices.Contains([]string{"tiresias", "gandiva", "chronus"}, o.Policy)
+	h.Slot = kind == ofShares || o.Policy == "themis" || compared
 	_, live := livePolicies[o.Policy]
 	h.Resize = live && !mixed
 	return h

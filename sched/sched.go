@@ -7,7 +7,8 @@
 // machines a job runs (machines.go).
 //
 // Sources: ElasticFlow (Gu et al., ASPLOS 2023), Lucid (Hu et al., ASPLOS 2023), Tiresias (Gu et al., NSDI 2019), AlloX (Le et al., EuroSys
-// 2020), Muri (Zhao et al., SIGCOMM 2022), Gandiva (Xiao et al., OSDI 2018), Themis (Mahajan et al., NSDI 2020), Chronus (Gao et al., SoCC 2021), Pollux (Qiao et al., OSDI 2021). The module star/sched/originals has what their programs do otherwise than they describe.
+// 2020), Muri (Zhao et al., SIGCOMM 2022), Gandiva (Xiao et al., OSDI 2018), Themis (Mahajan et al., NSDI 2020), Chronus (Gao et al., SoCC 2021), Pollux (Qiao et al., OSDI 2021).
+// The module star/sched/originals has what their programs do otherwise than they describe.
 //
 // Times are seconds of the trace's clock.
 package sched

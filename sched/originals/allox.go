@@ -30,7 +30,7 @@ type single struct {
 	machine  int            // its number, of jobs that match starts
 	planned  float64        // when it and all jobs assigned to its machine then would have run there; of the same jobs
 
-	batch *batch // of a run: whose runs must end before its jobs start
+	batch *batch // of a run: its jobs start when all of its runs have ended
 }
 
 // owner is the queue of a user.

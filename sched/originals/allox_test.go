@@ -93,7 +93,8 @@ func TestMixed(t *testing.T) {
 			now := 0
 			for i := range 60 {
 				now += r.IntN(13)
-				user, e := fmt.Sprint(r.IntN(3)), &sched.Either{Duration: [2]float64{float64(1 + r.IntN(40)), float64(1 + r.IntN(80))}}
+				user := fmt.Sprint(r.IntN(3))
+				e := &sched.Either{Duration: [2]float64{float64(1 + r.IntN(40)), float64(1 + r.IntN(80))}}
 				jobs = append(jobs, &sched.Job{ID: fmt.Sprint(i), User: user, Submit: float64(now), GPUs: 1, Either: e})
 			}
 			c := sched.Cluster{Nodes: 2, GPUs: 1, Plain: round % 3}

@@ -118,9 +118,9 @@ func (e *mixed) better(j *single) int {
 	return onGPU
 }
 
-// drf starts the shortest job of the user whose dominant share is least, on the kind of machine that suits it. No other
-// user starts one while that kind is taken. Runs of parts are put in order like jobs: by how long they would take on
-// the kind that suits them.
+// drf starts the shortest job of the user with the least dominant share, on the kind of machine that suits it. No other
+// user starts one while that kind is taken. Runs of parts are put in order like jobs: by how long they would take on the
+// kind that suits them.
 func (e *mixed) drf() {
 	for _, u := range e.owners {
 		u.sortRuns(func(r *single) float64 { return slices.Min(r.estimate[:]) })
@@ -231,8 +231,8 @@ func (e *mixed) equal() {
 }
 
 // allox starts jobs so that the mean completion time is least, of the users that have had least: of a share alpha of
-// those that have jobs waiting, and of twice as many while none of their jobs can start. A user whose last job starts
-// counts among these users until time goes on, and users that have the same stay in the order that they had.
+// those that have jobs waiting, and of twice as many while none of their jobs can start. Until time goes on, a user that
+// has no more jobs waiting stays among these users, and users that have the same stay in the order that they had.
 func (e *mixed) allox() {
 	var active []*owner
 	for share := e.alpha; e.has(onGPU) || e.has(onCPU); {

@@ -81,7 +81,9 @@ func TestMuriExample(t *testing.T) {
 // TestMuriSingleExample checks that each job that comes costs a 2 s, and that all run for 1.5 % longer. c never fits.
 func TestMuriSingleExample(t *testing.T) {
 	job := func(id string, submit float64, gpus int) *sched.Job {
-		return &sched.Job{ID: id, Submit: submit, GPUs: gpus, Duration: 100, Iterations: 20, Restart: 2, Stages: &sched.Stages{4, 1}}
+		j := &sched.Job{ID: id, Submit: submit, GPUs: gpus, Duration: 100, Iterations: 20, Restart: 2}
+		j.Stages = &sched.Stages{4, 1}
+		return j
 	}
 	jobs := []*sched.Job{job("a", 0, 2), job("b", 10, 2), job("c", 20, 4)}
 	out, err := Run(jobs, map[string]sched.Cluster{"": {Nodes: 1, GPUs: 2}}, Options{Program: "muri", Policy: "srtf"})

@@ -14,7 +14,7 @@ const (
 	forecast    = 600.  // s of an entry of the forecasts
 	shareMemory = 24576 // MB of a GPU
 	shareScore  = 2     // of two jobs together
-	calm        = 2     // jobs in ten minutes: up to so many no jobs share GPUs
+	calm        = 2     // jobs in ten minutes: no jobs share GPUs while no more are forecast
 	profileTime = 200.  // s
 	profileGPUs = 8     // a job with more is not profiled, and does not share GPUs
 )

@@ -21,3 +21,13 @@ func BenchmarkElasticFlow(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkMuri simulates muri-s on the first 200 jobs of Muri's trace, on 64 GPUs.
+func BenchmarkMuri(b *testing.B) {
+	jobs, clusters := muriTrace(b, filepath.Join(reference(b), "muri"))
+	for b.Loop() {
+		if _, err := Run(jobs, clusters, Options{Policy: "muri-s"}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -173,7 +173,7 @@ func TestElasticFlow(t *testing.T) {
 }
 
 // TestElasticFlowTasks compares each job with what ElasticFlow's program made of it under edf and the policies that run
-// jobs for their durations. Of Themis, whose best shares are not unique, its tables have ends with the least shares.
+// jobs for their durations. The best shares of Themis are not unique: its tables have ends with the least shares.
 func TestElasticFlowTasks(t *testing.T) {
 	dir := filepath.Join(reference(t), "elasticflow")
 	type figure struct {
@@ -183,7 +183,8 @@ func TestElasticFlowTasks(t *testing.T) {
 	fig8a, fig10, first := figure{"fig8a", "elasticVpollux_e.csv", "n16g4", "T4", 60}, figure{"fig10", "100jobs_1500lam.csv", "n16g8", "A100", 240}, figure{"195job", "195job.csv", "n16g8", "A100", 60}
 	few, many := figure{"fig11_0.1", "200jobs_900lam_0.1.csv", "n8g8", "A100", 240}, figure{"fig11_0.9", "200jobs_900lam_0.9.csv", "n8g8", "A100", 240}
 	large := figure{"fig8b_cluster01", "cluster01.csv.gz", "n64g8", "A100", 60}
-	small, medium := figure{"fig9_n8g8", "1000job_1500lam.csv", "n8g8", "A100", 240}, figure{"fig9_n16g8", "1000job_1500lam.csv", "n16g8", "A100", 240}
+	small := figure{"fig9_n8g8", "1000job_1500lam.csv", "n8g8", "A100", 240}
+	medium := figure{"fig9_n16g8", "1000job_1500lam.csv", "n16g8", "A100", 240}
 	noSolver := fig8a
 	noSolver.name = "fig8a60"
 	for _, c := range []struct {
@@ -191,7 +192,8 @@ func TestElasticFlowTasks(t *testing.T) {
 		columns       []string
 		figures       []figure
 	}{
-		{"edf", "_edf.job.csv.gz", []string{"start_time", "end_time", "pending_time", "preempt"}, []figure{fig8a, small, medium, fig10, few, many, first, large}},
+		{"edf", "_edf.job.csv.gz", []string{"start_time", "end_time", "pending_time", "preempt"},
+			[]figure{fig8a, small, medium, fig10, few, many, first, large}},
 		{"tiresias", "_dlas-gpu.job.csv.gz", []string{"start_time", "end_time", "pending_time", "preempt"}, []figure{fig8a, fig10, few, many, first, large}},
 		{"gandiva", "_gandiva.job.csv.gz", []string{"start_time", "end_time"}, []figure{fig10, first, few, fig8a, large}},
 		{"themis", "_themis.job.csv.gz", []string{"end_time"}, []figure{first, fig10, fig8a}},
@@ -225,7 +227,7 @@ func TestElasticFlowTasks(t *testing.T) {
 }
 
 // muriTrace reads the trace of Muri of which there are tables.
-func muriTrace(t *testing.T, dir string) ([]*sched.Job, map[string]sched.Cluster) {
+func muriTrace(t testing.TB, dir string) ([]*sched.Job, map[string]sched.Cluster) {
 	t.Helper()
 	jobs, err := workload.MuriTrace(open(t, dir, "trace3_first200.csv"))
 	if err != nil {
@@ -253,7 +255,8 @@ func TestMuriSingle(t *testing.T) {
 			for i, got := range []float64{o.Start, o.End, o.Queue} {
 				if w := want[o.ID]; w == nil || math.Abs(got-w[i]) > 1e-6 {
 					if bad++; bad < 4 {
-						t.Errorf("%s: job %s starts at %v, ends at %v, waits %v; the original %v", policy, o.ID, o.Start, o.End, o.Queue, w)
+						t.Errorf("%s: job %s starts at %v, ends at %v, waits %v; the original %v",
+							policy, o.ID, o.Start, o.End, o.Queue, w)
 					}
 				}
 			}

@@ -26,7 +26,7 @@ type Options struct {
 	// For AlloX's policies:
 	Alpha     float64  // allox chooses among the jobs of this share of the users, in (0, 1]
 	Profiling bool     // parts of each job run first, from which its durations are estimated
-	Users     []string // in whose order users are looked at; others come after them
+	Users     []string // in the order in which they are looked at; others come after them
 
 	// Progress, unless nil, is called now and then with how many of a virtual cluster's jobs have ended, of how many.
 	Progress func(ended, jobs int)
@@ -148,7 +148,8 @@ func Check(jobs []*sched.Job, clusters map[string]sched.Cluster, o Options) erro
 		case (kind == ofTasks || kind == ofProfiles) && j.Duration == 0 && j.Rates != nil:
 			return fmt.Errorf("job %s: %s runs jobs for their duration, and it has none: give the column duration", j.ID, o.Policy)
 		case kind == ofMachines && j.Either == nil:
-			return fmt.Errorf("job %s: %s needs to know how long it takes with a GPU and without: give a trace of the format allox", j.ID, o.Policy)
+			return fmt.Errorf("job %s: %s needs to know how long it takes with a GPU and without: give a trace of the format allox",
+				j.ID, o.Policy)
 		case kind == ofStages && (j.Stages == nil || j.Duration <= 0 || j.Iterations <= 0):
 			return fmt.Errorf("job %s: %s needs to know its iterations and how long each uses each resource: give a trace of the format muri", j.ID, o.Policy)
 		}
@@ -161,7 +162,8 @@ func Check(jobs []*sched.Job, clusters map[string]sched.Cluster, o Options) erro
 		"lucid": {"estimate (ebm_priority)", func(j *sched.Job) float64 { return j.Estimate }},
 	}
 	if p, ok := predicted[o.Policy]; ok && !slices.ContainsFunc(jobs, func(j *sched.Job) bool { return p.of(j) != 0 }) {
-		return fmt.Errorf("%s orders jobs by a predicted duration, and no job has one: give the column %s", o.Policy, p.column)
+		return fmt.Errorf("%s orders jobs by a predicted duration, and no job has one: give the column %s",
+			o.Policy, p.column)
 	}
 	if kind == ofProfiles && o.Profile == nil {
 		return errors.New("lucid needs to know how fast jobs are that share GPUs, and forecasts: give --estimates")

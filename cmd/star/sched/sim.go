@@ -74,7 +74,8 @@ func schedSimCommand() *cobra.Command {
 	settings.Var(s, &p.start, "start", 0, "what a start, or a resume, takes in which a job makes no progress; of policies that star sched serve has")
 	settings.Var(s, &p.resize, "resize", 0, "until more GPUs of a job that runs are of use; 0: as long as --start")
 	settings.Var(s, &p.horizon, "horizon", 0, "how far ef and ef-admission plan ahead, each job once, for large traces; 0: all jobs at each decision, without bound")
-	settings.Var(s, &p.compat, "compat", "", "removed: sched-originals follows the programs of the originals, with the same settings", "", "elasticflow", "lucid", "allox", "muri")
+	settings.Var(s, &p.compat, "compat", "", "removed: sched-originals follows the programs of the originals, with the same settings",
+		"", "elasticflow", "lucid", "allox", "muri")
 	settings.Var(s, &p.placement, "placement", "consolidated", "which GPUs a job gets: consolidated, as few nodes as possible, and the fewest GPUs left over; first-fit, the first nodes; buddy, blocks of powers of two", "consolidated", "first-fit", "buddy")
 	settings.Var(s, &p.slow, "slow", "", "when which nodes are slow: a CSV file with node, from, to (s) and factor (how many times longer all takes there), or seed:N for random times")
 	settings.Var(s, &p.slowMode, "slow-mode", "wait", "what a slow node does to a job: wait, all its GPUs are as slow; queue, they take batches from one queue, as in STAR's mode ssgd queue=N", "wait", "queue")
@@ -239,7 +240,9 @@ func meantPolicy(name string) string {
 // read reads what is simulated: jobs, machines, and options but for the policy.
 func (p *schedSim) read(trace string) (jobs []*sched.Job, vcs map[string]sched.Cluster, o sched.Options, err error) {
 	if p.compat != "" {
-		return nil, nil, o, p.Set.Invalid("compat", fmt.Errorf("another command follows this program, with the same settings: go run ./sched/originals/cmd/sched-originals TRACE --compat %s --policy %s (docs/scheduling-originals.md)", p.compat, strings.Join(p.policies, ",")))
+		return nil, nil, o, p.Set.Invalid("compat", fmt.Errorf("another command follows this program, with the same settings: "+
+			"go run ./sched/originals/cmd/sched-originals TRACE --compat %s --policy %s (docs/scheduling-originals.md)",
+			p.compat, strings.Join(p.policies, ",")))
 	}
 	if o.Placement, err = sched.ParsePlacement(p.placement); err != nil {
 		return nil, nil, o, p.Set.Invalid("placement", err)

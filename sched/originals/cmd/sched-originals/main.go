@@ -50,8 +50,10 @@ func command(environ []string) *cobra.Command {
 	settings.Var(s, &p.Cluster, "cluster", "", "a cluster: nodes and GPUs of each, such as n16g8; machines with a GPU and without, such as 5gpu+5cpu; or a file of ElasticFlow or of Lucid (virtual clusters)")
 	settings.Var(s, &p.Estimates, "estimates", "", "folder with what lucid needs: colocate_info.csv and *throughput_pred.csv")
 	settings.Var(s, &p.Queues, "queues", "", "file of AlloX with the order of the users' queues; without it: as they come")
-	settings.Var(s, &p.policies, "policy", []string{"ef-admission"}, "one or more of "+strings.Join(originals.Policies(), ", "))
-	settings.Var(s, &p.compat, "compat", "", "whose program to follow; without it, that of the trace's format", append([]string{""}, originals.Programs()...)...)
+	settings.Var(s, &p.policies, "policy", []string{"ef-admission"},
+		"one or more of "+strings.Join(originals.Policies(), ", "))
+	settings.Var(s, &p.compat, "compat", "", "the program to follow; without it, that of the trace's format",
+		append([]string{""}, originals.Programs()...)...)
 	settings.Var(s, &p.alpha, "alpha", .1, "allox chooses among the jobs of this share of the users, of those that have had least")
 	settings.Var(s, &p.profiling, "profiling", "on", "on: jobs of the format allox start when parts of them have run on both kinds of machines", "on", "off")
 	settings.Var(s, &p.slot, "slot", 240*time.Second, "how far apart rounds of ElasticFlow's policies are, at least: whole seconds")
@@ -61,7 +63,8 @@ func command(environ []string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sched-originals TRACE",
 		Short: "Simulate a trace of jobs as the programs of published schedulers do",
-		Long: `Reads a trace of jobs and says when each would start and end under the program of ElasticFlow, Muri, Lucid or AlloX, job by job as there.
+		Long: `Reads a trace of jobs and says when each would start and end under the program of ElasticFlow, Muri, Lucid or AlloX,
+job by job as there.
 
   sched-originals trace.csv --format elasticflow --cluster n16g8.csv --throughputs throughputs_A100 --policy ef-admission --slot 240s
   sched-originals trace.csv --format muri --cluster n8g8 --policy muri-s --jobs out.csv
@@ -189,7 +192,7 @@ func (p *simulation) simulate(w, progress io.Writer, trace string) error {
 	return summary.Table(w)
 }
 
-// program says whose program has a policy: that of --compat; without it that of the trace's format, or else
+// program returns the program that has a policy: that of --compat; without it that of the trace's format, or else
 // ElasticFlow's or Muri's.
 func (p *simulation) program(policy string) (string, error) {
 	programs := []string{p.compat}
@@ -201,17 +204,22 @@ func (p *simulation) program(policy string) (string, error) {
 			return program, nil
 		}
 	}
-	if whose := programs[0]; slices.Contains(originals.Programs(), whose) {
-		return "", fmt.Errorf("the program of %s has no policy %s: it has %s", whose, policy, strings.Join(originals.Policies(whose), ", "))
+	if named := programs[0]; slices.Contains(originals.Programs(), named) {
+		has := strings.Join(originals.Policies(named), ", ")
+		return "", fmt.Errorf("the program of %s has no policy %s: it has %s", named, policy, has)
 	}
-	return "", fmt.Errorf("the format %s does not say whose policy %s is meant: give --compat %s", p.Format, policy, strings.Join(originals.Programs(), ", "))
+	all := strings.Join(originals.Programs(), ", ")
+	return "", fmt.Errorf("the format %s names no program with a policy %s: give --compat %s", p.Format, policy, all)
 }
 
 // options are those of each policy.
 func (p *simulation) options(trace string, jobs []*sched.Job) (all []originals.Options, err error) {
-	o := originals.Options{Slot: p.slot.Seconds(), Turned: p.gain == "smallest", Alpha: p.alpha, Profiling: p.profiling == "on"}
+	o := originals.Options{
+		Slot: p.slot.Seconds(), Turned: p.gain == "smallest", Alpha: p.alpha, Profiling: p.profiling == "on",
+	}
 	if p.Format == "muri" {
-		if err := schedsim.ReadInput(trace, func(r io.Reader) (err error) { o.Muri, err = originals.MuriTimes(r); return err }); err != nil {
+		read := func(r io.Reader) (err error) { o.Muri, err = originals.MuriTimes(r); return err }
+		if err := schedsim.ReadInput(trace, read); err != nil {
 			return nil, err
 		}
 	}

@@ -84,7 +84,7 @@ E,200,242,366,166,42,0,false,true,1,,ef-admission,
 }
 
 // TestPrograms runs every policy of every program with the settings that it has in star sched sim. The trace's format says
-// whose policy is meant, or --compat.
+// which program is meant, or --compat.
 func TestPrograms(t *testing.T) {
 	for program, args := range map[string]string{
 		"elasticflow": "trace.csv --format elasticflow --cluster n2g2 --throughputs tables --slot 60s",
@@ -93,7 +93,8 @@ func TestPrograms(t *testing.T) {
 		"allox":       "allox.txt --format allox --cluster 1gpu+1cpu --queues queues.txt --alpha 0.3 --profiling off",
 	} {
 		policies := originals.Policies(program)
-		got, err := simulated(t, small, append(strings.Fields(args), "--policy", strings.Join(policies, ","), "--jobs", "out.csv", "--json")...)
+		args := append(strings.Fields(args), "--policy", strings.Join(policies, ","), "--jobs", "out.csv", "--json")
+		got, err := simulated(t, small, args...)
 		if err != nil || strings.Count(got, `"policy":`) != len(policies) {
 			t.Errorf("%s: %s, %v", program, got, err)
 		}
@@ -118,7 +119,7 @@ func TestWrong(t *testing.T) {
 		{"", "want one trace of jobs, got 0 arguments", exitcode.Usage},
 		{"muri.csv --format muri --cluster n1g2 --policy ef", "job 0: ef plans with iterations and throughputs", exitcode.Usage},
 		{"muri.csv --format muri --cluster n1g2 --policy fifo", "the program of muri has no policy fifo: it has muri-l, muri-s, srsf, srtf, tiresias", exitcode.Usage},
-		{"star.csv --cluster n1g2 --policy fifo", "the format star does not say whose policy fifo is meant: give --compat elasticflow, muri, lucid, allox", exitcode.Usage},
+		{"star.csv --cluster n1g2 --policy fifo", "the format star names no program with a policy fifo: give --compat elasticflow, muri, lucid, allox", exitcode.Usage},
 		{"lucid.csv --format lucid --cluster n1g2 --policy lucid", "give --estimates", exitcode.Usage},
 		{"star.csv --cluster n1g2 --compat allox --policy sjf", "job a: sjf needs to know how long it takes with a GPU and without", exitcode.Usage},
 		{"muri.csv --format muri --cluster n1g2 --policy muri-s,muri-s", "muri-s is there twice", exitcode.Usage},
