@@ -41,6 +41,9 @@ func (c *Coordinator) tryStart() {
 	}
 	c.open()
 	absent := c.apart()
+	if c.cfg.Pilot == nil { // a pilot reads every record, and a replay of its decisions reads them in the log
+		c.cfg.RunLog.Sample(c.cfg.Workers)
+	}
 	if c.allAlike() {
 		c.cfg.Pilot = nil // there is nothing to choose (exchanges)
 	}

@@ -2,7 +2,7 @@ package runlog
 
 // A line's type of each entry. Its order is that of docs/files.md.
 var kinds = []Entry{
-	Start{}, Join{}, Train{}, Record{}, Fire{}, Noise{}, Poison{}, Compression{}, Plan{}, Unheeded{}, Heard{}, Late{}, Admission{}, Verdict{}, Gain{}, Set{}, Predictor{},
+	Start{}, Join{}, Train{}, Record{}, Sampled{}, Fire{}, Noise{}, Poison{}, Compression{}, Plan{}, Unheeded{}, Heard{}, Late{}, Admission{}, Verdict{}, Gain{}, Set{}, Predictor{},
 	Leave{}, Aside{}, Eval{}, Checkpoint{}, Memory{}, Pace{}, Move{}, Replica{}, Shift{}, Validation{}, Judgement{}, Short{}, Enough{}, Term{}, Recall{}, Gap{}, Stop{}, Summary{},
 }
 
@@ -10,6 +10,7 @@ func (Start) kind() string       { return "start" }
 func (Join) kind() string        { return "join" }
 func (Train) kind() string       { return "train" }
 func (Record) kind() string      { return "record" }
+func (Sampled) kind() string     { return "sampled" }
 func (Fire) kind() string        { return "fire" }
 func (Noise) kind() string       { return "noise" }
 func (Poison) kind() string      { return "poison" }

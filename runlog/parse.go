@@ -28,6 +28,7 @@ var none = Seconds(math.NaN())
 type reader struct {
 	workers int // of the job; -1: not known yet
 	sequence
+	sampled
 }
 
 // unknownKind is a line of a type that this program does not know.
@@ -66,6 +67,10 @@ func (p *reader) fill(l *Line, of shape, x text) (err error) {
 	case Record:
 		if err == nil {
 			err = p.rank("record", "worker", e.Worker)
+		}
+		if err == nil && p.workers >= sampleFrom {
+			p.complete(&e)
+			l.Entry = e
 		}
 	case Fire:
 		err = p.ranks(&e)
@@ -107,6 +112,8 @@ func (p *reader) follow(l Line) error {
 		}
 	case Record:
 		return p.record(&e, l.Number)
+	case Sampled:
+		p.every = e.Every
 	case Fire:
 		if len(e.Workers) != len(e.Staleness) {
 			return fmt.Errorf("%d workers and %d values of staleness", len(e.Workers), len(e.Staleness))

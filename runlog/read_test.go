@@ -53,6 +53,7 @@ func entries() []Line {
 		{T: s / 2, Entry: Memory{[]star.Record{before}}},
 		{T: s, Entry: Record{rec, -1, nil}},
 		{T: s, Entry: Record{star.Record{Worker: 1, Loss: math.NaN(), Norm2: 2, CPU: 0.5, NetIn: 1, NetOut: 2}, 8, []int64{24, 4, 32, 2}}},
+		{T: s, Entry: Sampled{4, 1600}},
 		{T: 2 * s, Entry: Fire{1, 5, []star.Worker{0, 2}, []int64{0, 1}, []star.Worker{2}, []star.Worker{1}, []int64{0, 8, 8, 8}, []int64{0, 40, 2}, 16, 24}},
 		{T: 2 * s, Entry: Fire{2, 5, nil, nil, nil, []star.Worker{1}, nil, nil, 16, 0}},
 		{T: 2 * s, Entry: Noise{5, of(math.NaN()), 2, true, 3, 0.5, 4}},

@@ -17,6 +17,8 @@ type Writer struct {
 
 	lines  int
 	beside func(Line)
+
+	sampling sampling
 }
 
 // NewWriter writes to w; a nil w makes a log that forgets.
@@ -45,12 +47,25 @@ func (w *Writer) Write(t time.Duration, e Entry) {
 	w.tell(t, e)
 }
 
+// Sample lets the writer leave metrics out of records where there are many (Sampled), in a job of that many workers.
+func (w *Writer) Sample(workers int) {
+	w.sampling = sampling{on: workers >= sampleFrom, every: 1}
+}
+
 // Record writes a record without allocating. More of it is not kept.
 func (w *Writer) Record(t time.Duration, r *Record) {
 	if w.w == nil || w.err != nil {
 		return
 	}
+	if w.sampling.on {
+		if changed, rate := w.sampling.count(t); changed {
+			w.Write(t, Sampled{Every: w.sampling.every, Rate: rate})
+		}
+	}
 	w.rec.set(r)
+	if !full(w.sampling.every, r.Worker, r.Step) {
+		w.rec.Telemetry = telemetry(brief(&r.Telemetry))
+	}
 	w.text = append(w.rec.appendTo(w.text[:0], t.Seconds()), '\n')
 	_, w.err = w.w.Write(w.text)
 	w.tell(t, r)

@@ -1,0 +1,30 @@
+package coord
+
+import (
+	"testing"
+	"time"
+)
+
+// A crowd's run log is sampled. That of a job with a pilot is not: a replay reads in it every record that the pilot was told.
+func TestRecordsForAPilotAreNotSampled(t *testing.T) {
+	for _, piloted := range []bool{false, true} {
+		const workers = 64
+		cfg := Config{Workers: workers, Steps: 60}
+		if piloted {
+			cfg.Pilot = new(script)
+		}
+		play(t, cfg, func(w *world) {
+			w.server(0, 1, false)
+			for rank := range workers {
+				w.worker(rank, func(f *fakeWorker) { f.pace /= 20 })
+			}
+			w.finished(time.Hour)
+			if n := len(w.lines("sampled")); (n > 0) == piloted {
+				t.Errorf("with a pilot %v: %d lines of type sampled", piloted, n)
+			}
+			if n := len(w.lines("record")); n != workers*60 {
+				t.Errorf("%d records, want %d", n, workers*60)
+			}
+		})
+	}
+}
