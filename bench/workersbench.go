@@ -44,6 +44,7 @@ type WorkersConfig struct {
 	Turns     int                                                         // of each program
 	Telemetry bool                                                        // records hold all metrics
 	Scrape    time.Duration                                               // how often /metrics of the coordinator is asked; zero: at the end only
+	LogMax    int                                                         // MiB, as --log-max of the coordinator; zero: no bound
 	Reserve   func(host string, taken ...string) (addr string, err error) // an address on which no process listens
 	Log       io.Writer                                                   // gets a line for each sample; nil: none
 }
@@ -198,7 +199,8 @@ func crowdJob(ctx context.Context, program string, n int, cfg WorkersConfig) (r 
 	start := func(more ...string) (*child, error) {
 		return startChild(ctx, append(job[:len(job):len(job)], more...)...)
 	}
-	coordinator, err := start("--rank", "0", "--shards", "0", "--listen", addrs[0], "--http", addrs[1], "--out", filepath.Join(dir, "0"))
+	coordinator, err := start("--rank", "0", "--shards", "0", "--listen", addrs[0], "--http", addrs[1], "--out", filepath.Join(dir, "0"),
+		"--log-max", strconv.Itoa(cfg.LogMax))
 	if err != nil {
 		return r, err
 	}
@@ -259,11 +261,10 @@ func crowdJob(ctx context.Context, program string, n int, cfg WorkersConfig) (r 
 		if err != nil {
 			return s, err
 		}
-		i, err := os.Stat(filepath.Join(dir, "0", "run.jsonl"))
-		if err != nil {
+		if s.LogBytes, err = logBytes(filepath.Join(dir, "0", "run.jsonl")); err != nil {
 			return s, err
 		}
-		s.Memory, s.Descriptors, s.LogBytes = m.RSS, int(fds), i.Size()
+		s.Memory, s.Descriptors = m.RSS, int(fds)
 		if ask { // after the rest, which the question would be part of
 			var e error
 			if s.Goroutines, e = goroutines(ctx, addrs[1]); e != nil && cfg.Log != nil {
@@ -342,6 +343,24 @@ func crowdJob(ctx context.Context, program string, n int, cfg WorkersConfig) (r 
 		}
 	}
 	return r, nil
+}
+
+// logBytes is what a run log takes with all of its parts.
+func logBytes(path string) (sum int64, err error) {
+	files, err := filepath.Glob(path + "*")
+	if err != nil {
+		return 0, err
+	}
+	for _, f := range files {
+		i, err := os.Stat(f)
+		switch {
+		case err == nil:
+			sum += i.Size()
+		case !errors.Is(err, os.ErrNotExist): // a part that was replaced meanwhile
+			return 0, err
+		}
+	}
+	return sum, nil
 }
 
 // listens waits until a process listens at an address.

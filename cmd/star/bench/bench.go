@@ -433,7 +433,11 @@ func benchWorkers() *cobra.Command {
 	settings.Var(&s.set, &cfg.Turns, "turns", 1, "turns of each program")
 	settings.Var(&s.set, &cfg.Telemetry, "telemetry", true, "records hold all metrics of process, host and GPU")
 	settings.Var(&s.set, &cfg.Scrape, "scrape", 0, "how often the coordinator's /metrics is asked, as Prometheus does; 0: at the end only")
+	settings.Var(&s.set, &cfg.LogMax, "log-max", 0, "MiB that the coordinator's run log may take, as --log-max of a job; 0: no bound")
 	s.check = func() error {
+		if cfg.LogMax < 0 {
+			return s.set.Invalid("log-max", fmt.Errorf("%d: want at least 0", cfg.LogMax))
+		}
 		for name, n := range map[string]int{"shards": cfg.Shards, "params": cfg.Params, "updates": cfg.Updates, "turns": cfg.Turns} {
 			if n < 1 {
 				return s.set.Invalid(name, fmt.Errorf("%d: want at least 1", n))
