@@ -9,6 +9,7 @@ import (
 
 	"star"
 	"star/modes"
+	"star/modes/auto"
 )
 
 // DecideConfig says what Decide measures.
@@ -27,7 +28,7 @@ type DecideResult struct {
 	Plan    string  `json:"plan"` // that it came to
 }
 
-// Decide measures what a decision of --mode auto takes: modes.Controller.Decide, with the last 32 iterations of every worker, each
+// Decide measures what a decision of --mode auto takes: auto.Controller.Decide, with the last 32 iterations of every worker, each
 // candidate priced by playing them through the barrier. One worker in sixteen takes twice as long, everybody's times vary by 5 %, and
 // each decision has a new iteration of everybody to go by.
 func Decide(ctx context.Context, cfg DecideConfig) ([]DecideResult, error) {
@@ -36,7 +37,7 @@ func Decide(ctx context.Context, cfg DecideConfig) ([]DecideResult, error) {
 	}
 	var results []DecideResult
 	for _, n := range cfg.Workers {
-		c, err := modes.NewController(modes.ControllerConfig{Workers: n, Batch: 128}, modes.SSGD(n))
+		c, err := auto.New(auto.Config{Workers: n, Batch: 128}, modes.SSGD(n))
 		if err != nil {
 			return nil, err
 		}

@@ -9,7 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"star/modes"
+	"star/modes/auto"
+	"star/modes/price"
 	"star/sim"
 	"star/train/optim"
 )
@@ -98,7 +99,7 @@ func (r lossRun) run(b *testing.B) *lossWatch {
 		b.Fatal(err)
 	}
 	if r.untold {
-		if c.Pilot, err = sim.NewAuto(modes.ControllerConfig{Workers: n, Batch: r.batch}, c.Plan); err != nil {
+		if c.Pilot, err = sim.NewAuto(auto.Config{Workers: n, Batch: r.batch}, c.Plan); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -161,7 +162,7 @@ func BenchmarkMomentum(b *testing.B) {
 							nu, k := 0.0, 0.0
 							for _, w := range ws {
 								for i := 4; i < len(w.theta) && float64(i) < looks; i++ {
-									nu, k = nu+modes.Steepness(w.theta[i], w.scales[i], 8*16, mu), k+1
+									nu, k = nu+price.Steepness(w.theta[i], w.scales[i], 8*16, mu), k+1
 								}
 							}
 							b.ReportMetric(nu/k, "ν")

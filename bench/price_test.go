@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"star/modes"
+	"star/modes/price"
 	"star/train/optim"
 )
 
@@ -126,7 +127,7 @@ func BenchmarkPrice(b *testing.B) {
 						for _, w := range ref {
 							for i := 4; i < len(w.theta); i++ {
 								theta, scale, count = theta+w.theta[i], scale+w.scales[i], count+1
-								nu += modes.Steepness(w.theta[i], w.scales[i], n*batch, own.Memory())
+								nu += price.Steepness(w.theta[i], w.scales[i], n*batch, own.Memory())
 							}
 						}
 						theta, nu, scale = theta/count, nu/count, scale/count
@@ -143,16 +144,16 @@ func BenchmarkPrice(b *testing.B) {
 								b.Fatal(err)
 							}
 							said := func(nu float64) float64 {
-								f := modes.Forecast{Times: times, Batch: batch, Noise: scale, Steepness: nu}
-								a, err := p.Price(f)
+								f := price.Forecast{Times: times, Batch: batch, Noise: scale, Steepness: nu}
+								a, err := price.Of(p, f)
 								if err != nil {
 									b.Fatal(err)
 								}
-								s, err := modes.SSGD(n).Price(f)
+								s, err := price.Of(modes.SSGD(n), f)
 								if err != nil {
 									b.Fatal(err)
 								}
-								pace, err := p.Pace(times)
+								pace, err := price.PaceOf(p, times)
 								if err != nil {
 									b.Fatal(err)
 								}

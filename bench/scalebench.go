@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"star/modes"
+	"star/modes/auto"
 	"star/sim"
 )
 
@@ -76,7 +77,7 @@ func scaleOne(n int, mode string, cfg ScaleConfig) (ScaleResult, error) {
 	var err error
 	switch mode {
 	case "auto":
-		c.Pilot, err = sim.NewAuto(modes.ControllerConfig{Workers: n, Batch: batch}, c.Plan)
+		c.Pilot, err = sim.NewAuto(auto.Config{Workers: n, Batch: batch}, c.Plan)
 	case "x=half":
 		c.Plan = modes.XOrder(n, n/2)
 	case "groups=half":

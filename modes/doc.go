@@ -13,9 +13,12 @@
 // servers; a report counts as all the gradients in it. [TreeRule] builds one of measured
 // load.
 //
+// What a plan costs says package price, which plan a job should have package auto, and
+// package baseline has the schemes of other papers.
+//
 // There is one Barrier per job, not one per shard. Shards that chose for
-// themselves could choose differently, and then everybody would wait for
-// somebody.
+// themselves could choose differently, and then workers would wait for each other
+// without end.
 //
 // The package does no I/O, starts no goroutine, reads no clock and holds no
 // lock. Time enters as data, so the same code runs under the coordinator and
@@ -24,7 +27,7 @@
 // What will bite: the slices in a [Firing] are reused by the next call on the
 // Barrier. And x-order waits: a worker that has arrived computes nothing until
 // it is released, so an update takes x different workers and the rate of updates
-// is not x-th order statistic arithmetic. [Plan.Pace] simulates it.
+// is not x-th order statistic arithmetic. Package price simulates it.
 //
 // References:
 //   - S. Dutta et al.: Slow and Stale Gradients Can Win the Race. AISTATS 2018 (K-async SGD is x-order).

@@ -158,7 +158,7 @@ func (m *naive) join(w star.Worker) []Firing {
 }
 
 func (m *naive) install(p Plan) []Firing {
-	if p.sameGroups(m.plan) && p.MaxLead == m.plan.MaxLead && sameSet(p.Excluded, m.plan.Excluded) {
+	if p.SameGroups(m.plan) && p.MaxLead == m.plan.MaxLead && sameSet(p.Excluded, m.plan.Excluded) {
 		return nil
 	}
 	back := func(w star.Worker) bool { return !slices.Contains(p.Excluded, w) }

@@ -91,11 +91,8 @@ func (p Plan) Part(w star.Worker, def int) int {
 	return max(1, (p.Share(w, def)+p.Queue/2)/max(1, p.Queue))
 }
 
-// QueueParts is into how many parts auto cuts a share for a queue of samples.
-const QueueParts = 8
-
-// maxQueue is the most parts that a share is cut into: each costs a message.
-const maxQueue = 1 << 10
+// MaxQueue is the most parts that a share is cut into: each costs a message.
+const MaxQueue = 1 << 10
 
 // NoDeadline is a ComputeDeadline that stops nobody: a worker computes all parts, unless it is told to stop.
 const NoDeadline = 24 * 365 * time.Hour
@@ -189,7 +186,7 @@ func (p Plan) Validate(n int) error {
 			switch {
 			case g.Quorum < 1 || g.Quorum > maxBatches:
 				return fmt.Errorf("modes: group %d: quorum %d is not in 1..%d", i, g.Quorum, maxBatches)
-			case len(g.Riders) > 0 || p.MaxLead > 0 || p.Local > 0 || p.AutoTree || p.hasTree():
+			case len(g.Riders) > 0 || p.MaxLead > 0 || p.Local > 0 || p.AutoTree || p.HasTree():
 				return fmt.Errorf("modes: group %d: members that go on at once have no riders, no tree, and go with neither ahead nor local", i)
 			}
 		} else if g.Quorum < 1 || g.Quorum > len(g.Members) {
@@ -251,12 +248,12 @@ func (p Plan) Validate(n int) error {
 
 // validateSteps checks what p says of iterations.
 func (p Plan) validateSteps() error {
-	tree := p.AutoTree || p.hasTree()
+	tree := p.AutoTree || p.HasTree()
 	switch {
 	case p.MaxLead < 0 || p.Local < 0 || p.Micro < 0 || p.ComputeDeadline < 0 || p.Queue < 0:
 		return fmt.Errorf("modes: ahead %d, local %d, micro %d, cap %v and queue %d: none may be negative", p.MaxLead-1, p.Local, p.Micro, p.ComputeDeadline, p.Queue)
-	case p.Queue > maxQueue:
-		return fmt.Errorf("modes: queue %d is beyond every use: at most %d parts of a share", p.Queue, maxQueue)
+	case p.Queue > MaxQueue:
+		return fmt.Errorf("modes: queue %d is beyond every use: at most %d parts of a share", p.Queue, MaxQueue)
 	case p.MaxLead > 1<<30 || p.Local > 1<<20 || p.Micro > 1<<20:
 		return fmt.Errorf("modes: ahead %d, local %d or micro %d is beyond every use: at most %d, %d and %d", p.MaxLead-1, p.Local, p.Micro, 1<<30-1, 1<<20, 1<<20)
 	case (p.Micro > 0) != (p.ComputeDeadline > 0):
@@ -285,7 +282,7 @@ func (p Plan) validateSteps() error {
 
 // sameBarrier says whether a [Barrier] does the same with p and q.
 func (p Plan) sameBarrier(q Plan) bool {
-	return p.sameGroups(q) && p.MaxLead == q.MaxLead && sameSet(p.Excluded, q.Excluded)
+	return p.SameGroups(q) && p.MaxLead == q.MaxLead && sameSet(p.Excluded, q.Excluded)
 }
 
 // Share is the size of w's mini-batch in samples; def where p says nothing.
@@ -318,7 +315,8 @@ func (p Plan) Equal(q Plan) bool {
 	return p.sameBarrier(q) && p.Local == q.Local && p.Micro == q.Micro && p.ComputeDeadline == q.ComputeDeadline && p.Queue == q.Queue && p.sameTree(q) && p.AutoTree == q.AutoTree && (p.Shares == nil) == (q.Shares == nil) && slices.Equal(p.Shares, q.Shares)
 }
 
-func (p Plan) sameGroups(q Plan) bool {
+// SameGroups reports whether p and q have the same groups in the same order.
+func (p Plan) SameGroups(q Plan) bool {
 	return slices.EqualFunc(p.Groups, q.Groups, func(a, b Group) bool {
 		return a.Quorum == b.Quorum && a.DropLate == b.DropLate && a.NonBlocking == b.NonBlocking &&
 			sameSet(a.Members, b.Members) && sameSet(a.Riders, b.Riders)
@@ -366,11 +364,11 @@ func (p Plan) Workers() int {
 // String is p in the grammar of [Parse]: for a valid plan of n workers,
 // Parse(p.String(), n) equals p.
 func (p Plan) String() string {
-	s := p.name()
+	s := p.Name()
 	switch {
 	case p.AutoTree:
 		s += " tree=auto"
-	case p.hasTree():
+	case p.HasTree():
 		var b strings.Builder
 		b.WriteString(s + " tree=")
 		writeTree(&b, p.Parents)
@@ -394,8 +392,8 @@ func (p Plan) shares() string {
 	return string(b)
 }
 
-// name is p without shares and tree.
-func (p Plan) name() string { return p.mode() + p.steps() }
+// Name is p without shares and tree.
+func (p Plan) Name() string { return p.mode() + p.steps() }
 
 // steps is what p says of iterations, as words behind the mode.
 func (p Plan) steps() string {
@@ -447,7 +445,7 @@ func (p Plan) Words(given string) string {
 
 func (p Plan) isSSP() bool {
 	n := p.Workers()
-	return p.MaxLead > 0 && n > 1 && p.sameGroups(ASGD(n))
+	return p.MaxLead > 0 && n > 1 && p.SameGroups(ASGD(n))
 }
 
 func (p Plan) mode() string {
@@ -455,20 +453,20 @@ func (p Plan) mode() string {
 	if p.isSSP() {
 		return "ssp=" + strconv.Itoa(p.MaxLead-1)
 	}
-	if p.sameGroups(ASGD(n)) && n > 1 {
+	if p.SameGroups(ASGD(n)) && n > 1 {
 		return "asgd"
 	}
 	if len(p.Groups) == 1 {
 		switch q := p.Groups[0].Quorum; {
-		case p.sameGroups(SSGD(n)):
+		case p.SameGroups(SSGD(n)):
 			return "ssgd"
-		case p.sameGroups(XOrder(n, q)):
+		case p.SameGroups(XOrder(n, q)):
 			return "x=" + strconv.Itoa(q)
-		case p.sameGroups(Backup(n, n-q)):
+		case p.SameGroups(Backup(n, n-q)):
 			return "backup=" + strconv.Itoa(n-q)
-		case p.sameGroups(Batches(n, q, true)):
+		case p.SameGroups(Batches(n, q, true)):
 			return "kbatch=" + strconv.Itoa(q)
-		case p.sameGroups(Batches(n, q, false)):
+		case p.SameGroups(Batches(n, q, false)):
 			return "kbatch-async=" + strconv.Itoa(q)
 		}
 	}
@@ -678,7 +676,7 @@ func (p *Plan) parseSteps(f string, n int) (known bool, err error) {
 	case "micro":
 		return true, number(&p.Micro, 1, 1<<20, 0)
 	case "queue":
-		return true, number(&p.Queue, 1, maxQueue, 0)
+		return true, number(&p.Queue, 1, MaxQueue, 0)
 	case "cap":
 		d, err := NoDeadline, error(nil)
 		if value != "none" {
@@ -757,3 +755,12 @@ func clip(s string) string {
 	}
 	return s
 }
+
+// SameKind says whether what a controller learned of p holds for q: they differ at most in the sizes of shares and in the
+// number of local steps.
+func (p Plan) SameKind(q Plan) bool {
+	return p.sameBarrier(q) && p.sameTree(q) && (p.Shares == nil) == (q.Shares == nil) && (p.Queue == 0) == (q.Queue == 0) && (p.Local == 0) == (q.Local == 0)
+}
+
+// MaxBatch is the largest share of one worker that is reckoned with: more would be beyond all memories, and rounds of many such workers beyond the numbers that are counted exactly.
+const MaxBatch = 1 << 30

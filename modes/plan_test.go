@@ -274,3 +274,12 @@ func TestWords(t *testing.T) {
 		}
 	}
 }
+
+// A queue is of one group and nothing else.
+func TestQueueAlone(t *testing.T) {
+	for _, s := range []string{"asgd queue=4", "x=2 queue=4", "groups=0,1+2 queue=4", "backup=1 queue=4", "groups=0,1 held=2 queue=4", "ssgd local=2 queue=4", "ssgd micro=2 cap=none queue=4", "ssgd tree=auto queue=4"} {
+		if _, err := Parse(s, 3); err == nil || !strings.Contains(err.Error(), "it goes with shares, and with nothing else") {
+			t.Errorf("Parse(%q): %v", s, err)
+		}
+	}
+}

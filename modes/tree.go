@@ -40,29 +40,15 @@ func (p Plan) Reports(n int) int {
 	return k
 }
 
-// roots are the ends of every worker's way up; nil where nobody has a parent. The
-// tree must have no cycle.
-func (p Plan) roots() []star.Worker {
-	if !p.hasTree() {
-		return nil
-	}
-	top := ranks(len(p.Parents))
-	for w := range top {
-		for p.Parents[top[w]] != Direct {
-			top[w] = p.Parents[top[w]]
-		}
-	}
-	return top
-}
-
-func (p Plan) hasTree() bool {
+// HasTree reports whether a worker of p has a parent.
+func (p Plan) HasTree() bool {
 	return slices.ContainsFunc(p.Parents, func(w star.Worker) bool { return w != Direct })
 }
 
 // sameTree says whether every worker has the same parent in p and q.
 func (p Plan) sameTree(q Plan) bool {
-	if !p.hasTree() || !q.hasTree() {
-		return p.hasTree() == q.hasTree()
+	if !p.HasTree() || !q.HasTree() {
+		return p.HasTree() == q.HasTree()
 	}
 	return slices.Equal(p.Parents, q.Parents)
 }

@@ -161,31 +161,6 @@ func TestEqualTrees(t *testing.T) {
 	}
 }
 
-// A worker waits for the others of its report: x = 1 over pairs is as slow as the slower
-// of each.
-func TestPaceOfTrees(t *testing.T) {
-	for _, c := range []struct {
-		mode     string
-		times    []time.Duration
-		interval time.Duration
-		grads    float64
-	}{
-		{"tree=0(1),2(3)", ms(100, 200, 300, 400), 400 * time.Millisecond, 4},
-		{"x=1 tree=0(1),2(3)", ms(100, 200, 300, 400), 133333 * time.Microsecond, 2}, // 1/(1/200 + 1/400)
-		{"groups=0,1/2,3 tree=0(1)", ms(100, 200, 300, 400), 133333 * time.Microsecond, 2},
-		{"x=1 tree=0(1)", ms(100, 200, 400), 133333 * time.Microsecond, 5. / 3},
-	} {
-		p, err := Parse(c.mode, len(c.times))
-		if err != nil {
-			t.Fatal(err)
-		}
-		got := pace(t, p, c.times)
-		if !near(got.Interval.Seconds(), c.interval.Seconds(), 0.01) || !near(got.Gradients, c.grads, 0.01) {
-			t.Errorf("%s: %v with %.3f gradients, want %v with %.3f", c.mode, got.Interval, got.Gradients, c.interval, c.grads)
-		}
-	}
-}
-
 func drawLoad(t *rapid.T) TreeLoad {
 	n := rapid.IntRange(1, 40).Draw(t, "n")
 	return TreeLoad{

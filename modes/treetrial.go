@@ -9,7 +9,7 @@ import (
 	"star"
 )
 
-// A tree is on trial like every change of plan (Controller), by what is seen of both sides: it is not priced, because a price would rest on the
+// A tree is on trial like every change of plan (package auto), by what is seen of both sides: it is not priced, because a price would rest on the
 // capacity, and that is what may be wrong.
 //
 //	looks under one plan ──► a tree comes, or another, or goes ──► as many looks ──► it stays
@@ -77,7 +77,7 @@ func (k *TreeKeeper) Seen(at time.Duration, samples, version int64, mode string)
 		return nil, ""
 	}
 	s.trial = nil
-	now := median(s.paces)
+	now := s.pace()
 	gain := 1 - t.before/now
 	v = &Verdict{Predicted: math.NaN(), Seen: gain, Reverted: gain < treeGain}
 	if k.parents == nil {
@@ -93,6 +93,9 @@ func (k *TreeKeeper) Seen(at time.Duration, samples, version int64, mode string)
 	s.times = min(s.times+1, 6)
 	return v, fmt.Sprintf("it was to gain, but %.3g samples/s are seen, %.3g before", now, t.before)
 }
+
+// pace is the median of the last looks, of which there are treeLooks.
+func (s *treeView) pace() float64 { return slices.Sorted(slices.Values(s.paces))[treeLooks/2] }
 
 // back takes the tree before the one on trial.
 func (k *TreeKeeper) back() {
@@ -112,6 +115,13 @@ func (k *TreeKeeper) try(from []star.Worker) {
 	if len(s.paces) < treeLooks {
 		return // nobody has looked
 	}
-	s.trial = &treeTrial{from: slices.Clone(from), before: median(s.paces)}
+	s.trial = &treeTrial{from: slices.Clone(from), before: s.pace()}
 	s.paces, s.skip = nil, treeSettle
+}
+
+// Verdict is what became of a change of plan.
+type Verdict struct {
+	Plan            Plan    // that was on trial
+	Predicted, Seen float64 // parts of the cost that it was to save, and did
+	Reverted        bool
 }

@@ -3,7 +3,6 @@ package modes
 import (
 	"strings"
 	"testing"
-	"time"
 )
 
 func TestWithWholeBatches(t *testing.T) {
@@ -30,28 +29,6 @@ func TestWithWholeBatches(t *testing.T) {
 			}
 		case err != nil || q.String() != c.want:
 			t.Errorf("%s: %v, %v; want %s", c.in, q, err, c.want)
-		}
-	}
-}
-
-// TestCandidatesOfWholeBatches: without a queue, and with shares of at most a batch, no candidate cuts or resizes a batch, however slow a worker is.
-func TestCandidatesOfWholeBatches(t *testing.T) {
-	for _, ring := range []bool{false, true} {
-		for _, slow := range []time.Duration{1, 2, 3, 10} {
-			ms := time.Millisecond
-			f := Forecast{Times: []time.Duration{100 * ms, 110 * ms, 120 * ms, 100 * slow * ms}, Batch: 32, MaxShare: 32, Noise: 1000, Ring: ring, Local: 8}
-			cs, err := Candidates(f)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if len(cs) < 2 {
-				t.Errorf("ring %v, %vx slower: %d candidates", ring, int(slow), len(cs))
-			}
-			for _, c := range cs {
-				if q, err := c.Plan.WithWholeBatches(32); err != nil || !q.Equal(c.Plan) {
-					t.Errorf("ring %v, %vx slower: candidate %v: %v", ring, int(slow), c.Plan, err)
-				}
-			}
 		}
 	}
 }

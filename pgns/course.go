@@ -2,7 +2,7 @@ package pgns
 
 import "math"
 
-// Course measures θ (see modes.Forecast) where everybody waits for everybody, before any gradient is stale: by how much of itself an update
+// Course measures θ (see price.Forecast) where everybody waits for everybody, before any gradient is stale: by how much of itself an update
 // would bring less if it came a round late. Gradients of one update are of the same parameters, and so are their workers' next ones, d rounds of
 // samples later. With ḡ and ḡ′ their means, |G|² by (21) of the first,
 //

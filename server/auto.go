@@ -11,6 +11,8 @@ import (
 	"star/job"
 	"star/job/process"
 	"star/modes"
+	"star/modes/auto"
+	"star/modes/price"
 	"star/straggler"
 )
 
@@ -58,12 +60,12 @@ func newPilot(j *Config) (*pilot.Pilot, error) {
 		plan.Shares = j.Shares
 	}
 	c := pilot.Config{Workers: j.Ranks(), Batch: j.Batch, Plan: plan, Ring: j.Arch == job.AllReduce, RiderWait: j.RiderWait,
-		LinkRate: 1e6 * j.PSBandwidth, Momentum: process.Optimizer(&j.Job).Memory(), Velocities: process.Optimizer(&j.Job).Velocities(), Adaptive: process.Optimizer(&j.Job).Adaptive(), Queue: min(modes.QueueParts, j.Batch)}
+		LinkRate: 1e6 * j.PSBandwidth, Momentum: process.Optimizer(&j.Job).Memory(), Velocities: process.Optimizer(&j.Job).Velocities(), Adaptive: process.Optimizer(&j.Job).Adaptive(), Queue: min(auto.QueueParts, j.Batch)}
 	if j.Whole {
 		c.Queue, c.MaxShare = 0, j.Batch
 	}
 	if process.MayStride(&j.Job) == nil {
-		c.Local = modes.MostLocal
+		c.Local = auto.MostLocal
 	}
 	switch j.Predictor {
 	case "", PredictorNone:
@@ -83,7 +85,7 @@ func newPilot(j *Config) (*pilot.Pilot, error) {
 		if err != nil {
 			return nil, job.FileError(fmt.Errorf("--decider: %w", err), fs.ErrNotExist)
 		}
-		d, err := modes.ParseLearned(b)
+		d, err := price.ParseLearned(b)
 		if err != nil {
 			c.Notices = append(c.Notices, fmt.Sprintf("--decider %s is not used: %v; plans are priced over what is seen", j.Decider, err))
 		} else {

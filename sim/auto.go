@@ -6,12 +6,13 @@ import (
 
 	"star"
 	"star/modes"
+	"star/modes/auto"
 	"star/pgns"
 )
 
 // Auto is the Pilot of --mode auto: the production controller, with the production estimator of the noise scale.
 type Auto struct {
-	controller *modes.Controller
+	controller *auto.Controller
 	noise      *Noise
 	workers    []star.Worker
 	watch      []flight
@@ -126,8 +127,8 @@ func (n *Noise) Moments() (grad2 float64, mixed bool) { return n.grad2, n.mixed 
 func (n *Noise) Bound() (theta, most float64, ok bool) { return n.course.Bound() }
 
 // NewAuto makes one for a cluster whose job begins with the given plan.
-func NewAuto(c modes.ControllerConfig, plan modes.Plan) (*Auto, error) {
-	controller, err := modes.NewController(c, plan)
+func NewAuto(c auto.Config, plan modes.Plan) (*Auto, error) {
+	controller, err := auto.New(c, plan)
 	if err != nil {
 		return nil, err
 	}

@@ -8,6 +8,7 @@ import (
 
 	"star"
 	"star/modes"
+	"star/modes/auto"
 	"star/modes/baseline"
 	"star/ps/rule"
 	"star/train/optim"
@@ -163,12 +164,12 @@ func (c *Config) steer(ring bool, own optim.Config) error {
 	if q, ok := c.Learner.(*Quadratic); ok {
 		own = q.optimizer()
 	}
-	config := modes.ControllerConfig{Workers: n, Batch: c.Batch, Ring: ring, Momentum: own.Memory(), Velocities: own.Velocities(), Adaptive: own.Adaptive(), Queue: min(modes.QueueParts, c.Batch)}
+	config := auto.Config{Workers: n, Batch: c.Batch, Ring: ring, Momentum: own.Memory(), Velocities: own.Velocities(), Adaptive: own.Adaptive(), Queue: min(auto.QueueParts, c.Batch)}
 	if c.Ring != nil {
 		config.Own = star.Record.Own
 	}
 	if t, ok := c.Learner.(*Trained); ok && t.Stride != nil && !ring { // members of a ring do not tell the exchange from waiting
-		config.Local = modes.MostLocal
+		config.Local = auto.MostLocal
 	}
 	auto, err := NewAuto(config, c.Plan)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 
 	"star"
 	"star/modes"
+	"star/modes/price"
 )
 
 // Iteration is one of a recorded worker, from its release to the arrival of its gradient.
@@ -113,13 +114,15 @@ func (s *Script) Decide(at time.Duration) (p modes.Plan, why string, change bool
 	return p, why, change
 }
 
-// Priced counts progress as modes are priced (modes.Price), in updates of SSGD by a cluster with so many samples in a round, whatever the cluster: the progress of clusters of different sizes can
-// be compared. As a plan's price is one of means, what an update costs for its size and its staleness is that of the means of the last 32 rounds of samples: as many as the controller remembers. Make one with [NewPriced].
+// Priced counts progress as modes are priced (price.Price), in updates of SSGD by a cluster with a fixed number of samples
+// in a round, whatever the cluster: the progress of clusters of different sizes can be compared. A plan's price is one of
+// means, so the cost of an update's size and staleness is that of the means of the last 32 rounds of samples: as many as
+// the controller remembers. Make one with [NewPriced].
 type Priced struct {
 	round            int
 	noise, steepness float64
 
-	price    modes.Price
+	price    price.Price
 	samples  float64   // of a round of the cluster
 	unit     float64   // exact updates in one of SSGD
 	first    int64     // version of applied[0]
@@ -130,9 +133,10 @@ type Priced struct {
 	weight, size, behind float64
 }
 
-// NewPriced makes one. noise is φ in samples, steepness that of modes.Forecast: modes.PriorSteepness of the optimiser's memory where it was not measured.
+// NewPriced makes one. noise is φ in samples, steepness that of price.Forecast: price.PriorSteepness of the optimiser's
+// memory if it was not measured.
 func NewPriced(round int, noise, steepness float64) (*Priced, error) {
-	_, err := modes.NewPrice(round, noise, 0, steepness)
+	_, err := price.New(round, noise, 0, steepness)
 	return &Priced{round: round, noise: noise, steepness: steepness, unit: 1 + noise/float64(round)}, err
 }
 
@@ -140,7 +144,7 @@ func NewPriced(round int, noise, steepness float64) (*Priced, error) {
 func (p *Priced) Begin(_, round int) {
 	*p = Priced{round: p.round, noise: p.noise, steepness: p.steepness, unit: p.unit, samples: float64(round)}
 	var err error
-	if p.price, err = modes.NewPrice(round, p.noise, 0, p.steepness); err != nil {
+	if p.price, err = price.New(round, p.noise, 0, p.steepness); err != nil {
 		panic(err) // NewPriced has checked all but the round, and a cluster without samples does not run
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"star"
 	"star/modes"
+	"star/modes/price"
 )
 
 func TestObserved(t *testing.T) {
@@ -82,7 +83,7 @@ func TestPricedAsModesAre(t *testing.T) {
 		n := len(times)
 		for _, momentum := range []float64{0, 0.5, 0.9} {
 			for _, noise := range []float64{0, 60, 3000} {
-				f := modes.Forecast{Times: times, Batch: batch, Noise: noise, Steepness: modes.PriorSteepness(momentum)}
+				f := price.Forecast{Times: times, Batch: batch, Noise: noise, Steepness: price.PriorSteepness(momentum)}
 				seen := func(p modes.Plan) float64 {
 					l, err := NewPriced(n*batch, noise, f.Steepness)
 					if err != nil {
@@ -95,7 +96,7 @@ func TestPricedAsModesAre(t *testing.T) {
 					return r.Time.Seconds()
 				}
 				cost := func(p modes.Plan) float64 {
-					c, err := p.Price(f)
+					c, err := price.Of(p, f)
 					if err != nil {
 						t.Fatal(err)
 					}

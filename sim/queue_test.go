@@ -8,6 +8,7 @@ import (
 
 	"star"
 	"star/modes"
+	"star/modes/price"
 	"star/transport/wire"
 )
 
@@ -46,7 +47,7 @@ func TestPartsOfPieces(t *testing.T) {
 // The pace of a queue is that by which modes prices it: with workers that always take the same time, each round is the one that is played there.
 func TestQueuePace(t *testing.T) {
 	times := []time.Duration{100 * ms, 130 * ms, 70 * ms, 300 * ms}
-	want, err := queued(4, 8).Pace(times)
+	want, err := price.PaceOf(queued(4, 8), times)
 	if err != nil {
 		t.Fatal(err)
 	}

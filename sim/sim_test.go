@@ -12,6 +12,7 @@ import (
 
 	"star"
 	"star/modes"
+	"star/modes/price"
 )
 
 const ms = time.Millisecond
@@ -36,7 +37,7 @@ func TestPaceAgrees(t *testing.T) {
 			p = modes.ASGD(n)
 		}
 		const updates = 300
-		want, err := p.Simulate(times, 0, updates)
+		want, err := price.Simulate(p, times, 0, updates)
 		if err != nil {
 			t.Fatal(err)
 		}

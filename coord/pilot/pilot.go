@@ -1,5 +1,5 @@
 // Package pilot puts together what --mode auto is: who is slow (straggler), what iterations will take (a contest of
-// predictors), and what to do about it (modes.Controller). It hears what the run log hears, from a running job or from a log.
+// predictors), and what to do about it (auto.Controller). It hears what the run log hears, from a running job or from a log.
 package pilot
 
 import (
@@ -11,6 +11,8 @@ import (
 	"star"
 	"star/coord/advice"
 	"star/modes"
+	"star/modes/auto"
+	"star/modes/price"
 	"star/pgns"
 	"star/runlog"
 	"star/straggler"
@@ -23,15 +25,15 @@ type Config struct {
 	Plan       modes.Plan    // that the job begins with
 	Ring       bool          // all-reduce
 	RiderWait  time.Duration // of the ring
-	Queue      int           // see modes.Forecast
-	MaxShare   int           // see modes.Forecast
-	Local      int           // see modes.Forecast
-	LinkRate   float64       // see modes.Forecast
-	Momentum   float64       // of the optimiser: see modes.ControllerConfig
-	Velocities float64       // see modes.ControllerConfig
-	Adaptive   bool          // see modes.ControllerConfig
-	Gain       float64       // see modes.ControllerConfig
-	Dwell      int           // see modes.ControllerConfig
+	Queue      int           // see price.Forecast
+	MaxShare   int           // see price.Forecast
+	Local      int           // see price.Forecast
+	LinkRate   float64       // see price.Forecast
+	Momentum   float64       // of the optimiser: see auto.Config
+	Velocities float64       // see auto.Config
+	Adaptive   bool          // see auto.Config
+	Gain       float64       // see auto.Config
+	Dwell      int           // see auto.Config
 
 	// Model is a trained predictor that takes part in the contest; nil: none.
 	Model *straggler.Model
@@ -41,7 +43,7 @@ type Config struct {
 	Online func(lesson int) straggler.Source
 
 	// Decider chooses among plans; nil: the cheapest.
-	Decider modes.Decider
+	Decider price.Decider
 
 	// Notices are what the pilot was to have, and has to do without, and why.
 	Notices []string
@@ -50,7 +52,7 @@ type Config struct {
 // Pilot implements coord.Pilot.
 type Pilot struct {
 	cfg        Config
-	controller *modes.Controller
+	controller *auto.Controller
 	timer      straggler.Timer
 	detector   *straggler.Detector
 	contest    *straggler.Contest
@@ -114,7 +116,7 @@ func (p *Pilot) Thresholds() map[string]float64 {
 func (p *Pilot) begin(timer straggler.Timer, params int64) (err error) {
 	c := p.cfg
 	p.timer = timer
-	p.controller, err = modes.NewController(modes.ControllerConfig{
+	p.controller, err = auto.New(auto.Config{
 		Workers: c.Workers, Batch: c.Batch, Decider: c.Decider, Predictor: p.contest, Own: timer, Momentum: c.Momentum, Velocities: c.Velocities, Adaptive: c.Adaptive,
 		Ring: c.Ring, RiderWait: c.RiderWait, Queue: c.Queue, MaxShare: c.MaxShare, Local: c.Local, LinkBytes: 4 * params, LinkRate: c.LinkRate, Gain: c.Gain, Dwell: c.Dwell,
 	}, c.Plan)

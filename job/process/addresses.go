@@ -9,6 +9,7 @@ import (
 
 	"star/cluster/resource"
 	"star/modes"
+	"star/modes/price"
 )
 
 // Addresses are those of a host besides loopback.
@@ -59,7 +60,7 @@ func LoadOf(p modes.Plan, times []time.Duration) (resource.Load, error) {
 			times[w] = slowest
 		}
 	}
-	pace, err := p.Pace(times)
+	pace, err := price.PaceOf(p, times)
 	if err != nil {
 		return resource.Load{}, err
 	}

@@ -24,6 +24,7 @@ import (
 	"star/job"
 	"star/job/process"
 	"star/modes"
+	"star/modes/price"
 	"star/transport"
 	"star/transport/wire"
 )
@@ -311,9 +312,9 @@ func (t *Session) cost(p modes.Plan) (extra wire.Amounts, lag time.Duration, err
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	times := t.status.Times()
-	f := modes.Forecast{Times: times, Batch: t.job.Batch, Ring: t.job.Arch == job.AllReduce, RiderWait: t.job.RiderWait}
+	f := price.Forecast{Times: times, Batch: t.job.Batch, Ring: t.job.Arch == job.AllReduce, RiderWait: t.job.RiderWait}
 	load := func(p modes.Plan) (resource.Load, error) {
-		c, err := p.Price(f)
+		c, err := price.Of(p, f)
 		if err != nil {
 			return resource.Load{}, err
 		}
@@ -352,7 +353,7 @@ func (t *Session) cost(p modes.Plan) (extra wire.Amounts, lag time.Duration, err
 
 // beyond is the part of a load that comes from workers on other hosts than this one: only their gradients take something of its link.
 func (t *Session) beyond(p modes.Plan, l resource.Load, times []time.Duration) (resource.Load, error) {
-	pace, err := p.Pace(times)
+	pace, err := price.PaceOf(p, times)
 	if err != nil {
 		return resource.Load{}, err
 	}

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"star"
-	"star/modes"
+	"star/modes/price"
 	"star/runlog"
 	"star/sim"
 	"star/train/optim"
@@ -156,7 +156,7 @@ func (h *history) candidates() []string {
 func (h *history) gain(seen, quiet sim.Observed, name string, steps int, noise float64) float64 {
 	times := make([]float64, 2)
 	for i, m := range []string{"ssgd", name} {
-		l, err := sim.NewPriced(h.n*h.batch, noise, modes.PriorSteepness(h.momentum))
+		l, err := sim.NewPriced(h.n*h.batch, noise, price.PriorSteepness(h.momentum))
 		if err != nil {
 			return math.Inf(-1)
 		}

@@ -13,6 +13,8 @@ import (
 
 	"star"
 	"star/modes"
+	"star/modes/auto"
+	"star/modes/price"
 	"star/runlog"
 	"star/sim"
 	"star/train/optim"
@@ -43,7 +45,7 @@ type Run struct {
 	Missing runlog.Missing
 
 	iterations [][]sim.Iteration
-	parts      *modes.PartCosts
+	parts      *auto.PartCosts
 	left       map[star.Worker]int // the line in which a worker left, or that says that it is not there yet
 	absent     map[star.Worker]bool
 	fires      []fire
@@ -114,7 +116,7 @@ func (r *Reader) Add(l runlog.Line) error {
 			return fail("plan: %w", err)
 		}
 		n := e.Workers
-		r.run.parts = modes.NewPartCosts(n, r.run.Batch)
+		r.run.parts = auto.NewPartCosts(n, r.run.Batch)
 		r.run.Workers, r.run.Plan, r.run.Round = n, p, n*r.run.Batch
 		r.run.iterations, r.last, r.step, r.line = make([][]sim.Iteration, n), make([]time.Duration, n), make([]int64, n), make([]int, n)
 		r.size = make([]int, n)
@@ -304,7 +306,7 @@ func (r *Run) Times(without []star.Worker) (sim.Times, error) {
 
 // Learner is what makes progress of updates: in updates of SSGD with everybody, by the price of modes (docs/modes.md) for the run's own optimiser.
 func (r *Run) Learner(noise float64) (*sim.Priced, error) {
-	return sim.NewPriced(r.Round, noise, modes.PriorSteepness(r.Optimizer.Memory()))
+	return sim.NewPriced(r.Round, noise, price.PriorSteepness(r.Optimizer.Memory()))
 }
 
 // Progress is what the run itself achieved.

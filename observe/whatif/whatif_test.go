@@ -10,6 +10,7 @@ import (
 
 	"star"
 	"star/modes"
+	"star/modes/price"
 	"star/runlog"
 	"star/sim"
 )
@@ -175,7 +176,7 @@ func TestPriceOfTheOptimiser(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		f := modes.Forecast{Times: took, Batch: 10, Noise: noise, Steepness: modes.PriorSteepness(x.momentum)}
+		f := price.Forecast{Times: took, Batch: 10, Noise: noise, Steepness: price.PriorSteepness(x.momentum)}
 		cost := func(p modes.Plan) (seen, priced float64) {
 			learner, err := r.Learner(noise)
 			if err != nil {
@@ -185,7 +186,7 @@ func TestPriceOfTheOptimiser(t *testing.T) {
 			if err != nil || !res.Reached {
 				t.Fatal(res, err)
 			}
-			c, err := p.Price(f)
+			c, err := price.Of(p, f)
 			if err != nil {
 				t.Fatal(err)
 			}

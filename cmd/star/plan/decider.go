@@ -19,6 +19,7 @@ import (
 	"star/cmd/internal/cli"
 	"star/internal/settings"
 	"star/modes"
+	"star/modes/price"
 	"star/runlog"
 	"star/sim"
 )
@@ -94,8 +95,8 @@ heuristic and SSGD. A decider that is not better than the price is of no use: lo
 
 // scene is a simulated cluster with what modes took on it.
 type scene struct {
-	f     modes.Forecast
-	plans []modes.Candidate
+	f     price.Forecast
+	plans []price.Candidate
 	took  []float64 // of ssgd
 }
 
@@ -131,7 +132,7 @@ func play(seed uint64, k int) (sc scene, reached bool, err error) {
 	sigma, rate := math.Pow(10, -1+2*rng.Float64()), math.Pow(10, -1.5+1.5*rng.Float64())
 	q := sim.NewQuadratic(20, condition, sigma, rate, 0)
 	q.Begin(n, n*batch)
-	sc.f = modes.Forecast{Times: u.mean, Batch: batch, Noise: q.Noise()}
+	sc.f = price.Forecast{Times: u.mean, Batch: batch, Noise: q.Noise()}
 	take := func(p modes.Plan) (s float64, ok bool, err error) {
 		const runs = 2
 		for i := range uint64(runs) {
@@ -150,20 +151,20 @@ func play(seed uint64, k int) (sc scene, reached bool, err error) {
 	if err != nil || !reached {
 		return sc, false, err
 	}
-	cs, err := modes.Candidates(sc.f)
+	cs, err := price.Candidates(sc.f)
 	if err != nil {
 		return sc, false, err
 	}
 	for _, c := range cs {
 		x := c.X
-		if c.Kind == modes.KindRing {
+		if c.Kind == price.KindRing {
 			x = len(c.Plan.Groups[0].Riders)
 		}
-		if c.Plan.Shares != nil || c.Kind == modes.KindStatic && x != n-1 && x != n/2 && x != 2 || c.Kind == modes.KindRing && x > 2 {
+		if c.Plan.Shares != nil || c.Kind == price.KindStatic && x != n-1 && x != n/2 && x != 2 || c.Kind == price.KindRing && x > 2 {
 			continue
 		}
 		t, ok, err := 1.0, true, error(nil)
-		if c.Kind != modes.KindSSGD {
+		if c.Kind != price.KindSSGD {
 			t, ok, err = take(c.Plan)
 			t /= ssgd
 		}
@@ -180,7 +181,7 @@ func play(seed uint64, k int) (sc scene, reached bool, err error) {
 
 func trainDecider(logs []string, out string, scenes int, seed uint64, ridge float64) (*deciderReport, error) {
 	r := &deciderReport{File: out}
-	var lessons []modes.Lesson
+	var lessons []price.Lesson
 	for _, path := range logs {
 		ls, err := recordedLessons(path)
 		if err != nil {
@@ -201,13 +202,13 @@ func trainDecider(logs []string, out string, scenes int, seed uint64, ridge floa
 			held = append(held, sc)
 		default:
 			for i, c := range sc.plans {
-				if c.Kind != modes.KindSSGD {
-					lessons = append(lessons, modes.Lesson{Forecast: sc.f, Plan: c.Plan, Ratio: sc.took[i]})
+				if c.Kind != price.KindSSGD {
+					lessons = append(lessons, price.Lesson{Forecast: sc.f, Plan: c.Plan, Ratio: sc.took[i]})
 				}
 			}
 		}
 	}
-	d, err := modes.Learn(lessons, ridge)
+	d, err := price.Learn(lessons, ridge)
 	if err != nil {
 		return nil, &settings.UsageError{Msg: err.Error()}
 	}
@@ -227,12 +228,12 @@ func trainDecider(logs []string, out string, scenes int, seed uint64, ridge floa
 }
 
 // compare runs all choices on held-out scenes.
-func (r *deciderReport) compare(d *modes.Learned, held []scene) error {
+func (r *deciderReport) compare(d *price.Learned, held []scene) error {
 	var squares [2]float64
 	count := 0
 	for _, sc := range held {
 		tried := func(p modes.Plan) int {
-			return slices.IndexFunc(sc.plans, func(c modes.Candidate) bool { return c.Plan.Equal(p) })
+			return slices.IndexFunc(sc.plans, func(c price.Candidate) bool { return c.Plan.Equal(p) })
 		}
 		best := slices.Min(sc.took)
 		note := func(to *[2]float64, i int) {
@@ -243,7 +244,7 @@ func (r *deciderReport) compare(d *modes.Learned, held []scene) error {
 		cheap := 0 // plans are in order of cost
 		note(&r.Cheapest, cheap)
 		note(&r.SSGD, tried(modes.SSGD(len(sc.f.Times))))
-		c, _, why, err := d.Choose(sc.f, func(c modes.Candidate) bool { return tried(c.Plan) >= 0 })
+		c, _, why, err := d.Choose(sc.f, func(c price.Candidate) bool { return tried(c.Plan) >= 0 })
 		switch {
 		case err != nil:
 			return err
@@ -253,24 +254,24 @@ func (r *deciderReport) compare(d *modes.Learned, held []scene) error {
 		default:
 			note(&r.Learned, tried(c.Plan))
 		}
-		pub, err := modes.Publish(sc.f)
+		pub, err := price.Publish(sc.f)
 		if err != nil {
 			return err
 		}
 		// Of what was tried, the one nearest to what the published heuristic wants.
 		x, at := pub.X, 0
 		for i, c := range sc.plans {
-			if (c.Kind == modes.KindStatic || c.Kind == modes.KindASGD || c.Kind == modes.KindSSGD) &&
+			if (c.Kind == price.KindStatic || c.Kind == price.KindASGD || c.Kind == price.KindSSGD) &&
 				(sc.plans[at].X == 0 || abs(c.X-x) < abs(sc.plans[at].X-x)) {
 				at = i
 			}
 		}
 		note(&r.Published, at)
 		for i, c := range sc.plans {
-			if c.Kind == modes.KindSSGD {
+			if c.Kind == price.KindSSGD {
 				continue
 			}
-			_, ratio, why, err := d.Choose(sc.f, func(e modes.Candidate) bool { return e.Plan.Equal(c.Plan) })
+			_, ratio, why, err := d.Choose(sc.f, func(e price.Candidate) bool { return e.Plan.Equal(c.Plan) })
 			if err != nil {
 				return err
 			}
@@ -310,7 +311,7 @@ func (r *deciderReport) print(w io.Writer) {
 
 // recordedLessons reads what modes cost in a recorded run: of each plan that was there for
 // 30 updates, the samples applied in a second, against those that its price assumes.
-func recordedLessons(path string) ([]modes.Lesson, error) {
+func recordedLessons(path string) ([]price.Lesson, error) {
 	f, err := cli.OpenRun(path)
 	if err != nil {
 		return nil, err
@@ -347,7 +348,7 @@ type segment struct {
 	t0, t1  time.Duration // of the first and the last update
 	s0, s1  int64         // samples applied then
 
-	lessons []modes.Lesson
+	lessons []price.Lesson
 }
 
 // line takes a line in. An error: the job has more workers than a plan can be found for, or a plan cannot be read.
@@ -395,20 +396,20 @@ func (s *segment) end() error {
 	if s.fires < 30 || s.t1 <= s.t0 || s.plan.Equal(ssgd) || slices.ContainsFunc(s.times, func(ts []float64) bool { return len(ts) == 0 }) {
 		return nil
 	}
-	fc := modes.Forecast{Batch: int(max(mid(s.samples), 1)), Noise: s.noise, Shares: s.plan.Shares, Phase: min(float64(s.s1)/float64(max(s.limit, 1)), 1)}
+	fc := price.Forecast{Batch: int(max(mid(s.samples), 1)), Noise: s.noise, Shares: s.plan.Shares, Phase: min(float64(s.s1)/float64(max(s.limit, 1)), 1)}
 	for _, ts := range s.times {
 		fc.Times = append(fc.Times, time.Duration(mid(ts)*float64(time.Second)))
 	}
-	c, err := s.plan.Price(fc)
+	c, err := price.Of(s.plan, fc)
 	if err != nil {
 		return err
 	}
-	base, err := ssgd.Price(fc)
+	base, err := price.Of(ssgd, fc)
 	if err != nil {
 		return err
 	}
 	seen := float64(s.s1-s.s0) / (s.t1 - s.t0).Seconds()
-	s.lessons = append(s.lessons, modes.Lesson{Forecast: fc, Plan: s.plan, Ratio: c.Cost.Seconds() / base.Cost.Seconds() * c.Rate() / seen})
+	s.lessons = append(s.lessons, price.Lesson{Forecast: fc, Plan: s.plan, Ratio: c.Cost.Seconds() / base.Cost.Seconds() * c.Rate() / seen})
 	return nil
 }
 

@@ -18,6 +18,7 @@ import (
 	"star/job"
 	"star/job/process"
 	"star/modes"
+	"star/modes/price"
 	"star/pgns"
 )
 
@@ -93,7 +94,7 @@ func planCommand() *cobra.Command {
 	settings.Var(s, &p.noise, "noise-scale", 0.0, "gradient noise scale, in samples")
 	settings.Var(s, &p.table, "noise-table", "", "CSV file with the columns batch, epoch, grad_sqr, grad_var: where to take the noise scale from instead")
 	settings.Var(s, &p.epoch, "epoch", 0.0, "with --noise-table: the epoch")
-	settings.Var(s, &p.rate, "rate", modes.PriorRate, "learning rate as a part of the one that would be best for SSGD: the price of staleness, 0 to 1")
+	settings.Var(s, &p.rate, "rate", price.PriorRate, "learning rate as a part of the one that would be best for SSGD: the price of staleness, 0 to 1")
 	settings.Var(s, &p.momentum, "momentum", 0.0, "momentum of the job's optimiser, β₁ of Adam: it makes staleness dear")
 	settings.Var(s, &p.arch, "arch", "ps", "architecture", "ps", "allreduce")
 	settings.Var(s, &p.wait, "rider-wait", time.Duration(0), "with --arch allreduce: how long a ring waits for riders")
@@ -160,7 +161,7 @@ func (p *planFlags) durations(name string, texts []string) ([]time.Duration, err
 }
 
 // forecast makes the settings a forecast.
-func (p *planFlags) forecast() (f modes.Forecast, err error) {
+func (p *planFlags) forecast() (f price.Forecast, err error) {
 	if f.Times, err = p.durations("times", p.times); err != nil {
 		return f, err
 	}
@@ -181,7 +182,7 @@ func (p *planFlags) forecast() (f modes.Forecast, err error) {
 		if c < 0 || c > f.Times[i] {
 			return f, p.set.Invalid("compute", fmt.Errorf("worker %d computes %v of %v", i, c, f.Times[i]))
 		}
-		f.Fits = append(f.Fits, modes.Fit{Fixed: (f.Times[i] - c).Seconds(), PerSample: c.Seconds() / float64(p.batch)})
+		f.Fits = append(f.Fits, price.Fit{Fixed: (f.Times[i] - c).Seconds(), PerSample: c.Seconds() / float64(p.batch)})
 	}
 	if !(p.rate > 0 && p.rate <= 1) {
 		return f, p.set.Invalid("rate", fmt.Errorf("want more than 0 and at most 1"))
@@ -189,7 +190,7 @@ func (p *planFlags) forecast() (f modes.Forecast, err error) {
 	if !(p.momentum >= 0 && p.momentum < 1) {
 		return f, p.set.Invalid("momentum", fmt.Errorf("want at least 0 and less than 1"))
 	}
-	f.Steepness = modes.PriorSteepness(p.momentum)
+	f.Steepness = price.PriorSteepness(p.momentum)
 	if !(p.link >= 0) || !(p.bytes >= 0 && p.bytes < 1e15) {
 		return f, p.set.Invalid("link", fmt.Errorf("--link and --gradient-bytes must not be negative"))
 	}
@@ -223,7 +224,7 @@ func (p *planFlags) forecast() (f modes.Forecast, err error) {
 }
 
 // watch is the host of the servers, in SSGD and alone; nil: it has no limit.
-func (p *planFlags) watch(f modes.Forecast) (*resource.Watch, error) {
+func (p *planFlags) watch(f price.Forecast) (*resource.Watch, error) {
 	for name, v := range map[string]float64{"capacity-cpu": p.cores, "capacity-net": p.net} {
 		if !(v >= 0 && v <= 1e12) {
 			return nil, p.set.Invalid(name, fmt.Errorf("want 0 to 1e12"))
@@ -268,7 +269,7 @@ func (p *planFlags) watch(f modes.Forecast) (*resource.Watch, error) {
 }
 
 // affordable takes back a choice that the servers' host cannot afford, for the cheapest that it can, and says so of each candidate.
-func (p *planFlags) affordable(f modes.Forecast, cs []modes.Candidate, r *planResult, d modes.Decision) (modes.Decision, error) {
+func (p *planFlags) affordable(f price.Forecast, cs []price.Candidate, r *planResult, d price.Decision) (price.Decision, error) {
 	w, err := p.watch(f)
 	if w == nil || err != nil {
 		return d, err
@@ -293,7 +294,7 @@ func (p *planFlags) affordable(f modes.Forecast, cs []modes.Candidate, r *planRe
 	if why == "" || best < 0 {
 		return d, nil
 	}
-	return modes.Decision{Plan: cs[best].Plan, Cost: cs[best].Cost, Why: fmt.Sprintf("%v would be chosen (%s), but %s; %v is the cheapest that the host can afford", d.Plan, d.Why, why, cs[best].Plan)}, nil
+	return price.Decision{Plan: cs[best].Plan, Cost: cs[best].Cost, Why: fmt.Sprintf("%v would be chosen (%s), but %s; %v is the cheapest that the host can afford", d.Plan, d.Why, why, cs[best].Plan)}, nil
 }
 
 // mostNoise is the largest noise scale, in samples.
@@ -307,7 +308,7 @@ func (p *planFlags) plan() (*planResult, error) {
 	if err != nil {
 		return nil, err
 	}
-	cs, err := modes.Candidates(f)
+	cs, err := price.Candidates(f)
 	if err != nil {
 		return nil, &settings.UsageError{Msg: err.Error()}
 	}
@@ -316,8 +317,8 @@ func (p *planFlags) plan() (*planResult, error) {
 		if err != nil {
 			return nil, p.set.Invalid("also", err)
 		}
-		if !slices.ContainsFunc(cs, func(c modes.Candidate) bool { return c.Plan.Equal(plan) }) {
-			c, err := plan.Price(f)
+		if !slices.ContainsFunc(cs, func(c price.Candidate) bool { return c.Plan.Equal(plan) }) {
+			c, err := price.Of(plan, f)
 			if err != nil {
 				return nil, p.set.Invalid("also", err)
 			}
@@ -328,10 +329,10 @@ func (p *planFlags) plan() (*planResult, error) {
 	for _, c := range cs {
 		r.Candidates = append(r.Candidates, planLine(c))
 	}
-	var d modes.Decision
+	var d price.Decision
 	switch p.heuristic {
 	case "paper":
-		pub, err := modes.Publish(f)
+		pub, err := price.Publish(f)
 		if err != nil {
 			return nil, &settings.UsageError{Msg: err.Error()}
 		}
@@ -350,17 +351,17 @@ func (p *planFlags) plan() (*planResult, error) {
 		}
 		text, err := os.ReadFile(p.model)
 		if err != nil {
-			return nil, job.FileError(err, modes.ErrLearned)
+			return nil, job.FileError(err, price.ErrLearned)
 		}
-		l, err := modes.ParseLearned(text)
+		l, err := price.ParseLearned(text)
 		if err != nil {
-			return nil, job.FileError(fmt.Errorf("%s: %w", p.model, err), modes.ErrLearned)
+			return nil, job.FileError(fmt.Errorf("%s: %w", p.model, err), price.ErrLearned)
 		}
 		if d, err = l.Decide(f); err != nil {
 			return nil, err
 		}
 	default:
-		if d, err = (modes.Cheapest{}).Decide(f); err != nil {
+		if d, err = (price.Cheapest{}).Decide(f); err != nil {
 			return nil, err
 		}
 	}
@@ -371,7 +372,7 @@ func (p *planFlags) plan() (*planResult, error) {
 	return r, nil
 }
 
-func planLine(c modes.Candidate) planCandidate {
+func planLine(c price.Candidate) planCandidate {
 	l := planCandidate{
 		Plan: c.Plan.String(), Kind: c.Kind, X: c.X, Shares: c.Plan.Shares, Interval: c.Interval.Seconds(), Staleness: c.Staleness,
 		Samples: c.Samples, Updates: c.Updates, Penalty: c.Penalty, Cost: c.Cost.Seconds(), Guess: c.Guess,

@@ -26,6 +26,7 @@ import (
 	"star/job"
 	"star/job/process"
 	"star/modes"
+	"star/modes/price"
 	"star/observe/whatif"
 	"star/runlog"
 	"star/sim"
@@ -206,7 +207,7 @@ func whatIf(cmd *cobra.Command, s *settings.Set, o *whatIfOptions, methods []str
 			optimizer = optim.Config{Name: optim.Momentum, Momentum: o.momentum}
 		}
 		learner = func(noise float64) (*sim.Priced, error) {
-			return sim.NewPriced(t.Workers*out.Batch, noise, modes.PriorSteepness(o.momentum))
+			return sim.NewPriced(t.Workers*out.Batch, noise, price.PriorSteepness(o.momentum))
 		}
 		progress = func(float64) (float64, error) { return float64(t.Steps), nil }
 		again = func() (time.Duration, error) {
@@ -222,7 +223,7 @@ func whatIf(cmd *cobra.Command, s *settings.Set, o *whatIfOptions, methods []str
 		}
 	}
 	out.Noise = cmp.Or(o.noise, out.Noise, 1000)
-	out.Memory, out.Steep = optimizer.Memory(), modes.PriorSteepness(optimizer.Memory())
+	out.Memory, out.Steep = optimizer.Memory(), price.PriorSteepness(optimizer.Memory())
 	without, err := workersOf(s, "without", o.without, out.Workers)
 	if err != nil {
 		return err

@@ -1,0 +1,691 @@
+package auto
+
+import (
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"star"
+	"star/modes"
+	"star/modes/price"
+)
+
+// Who took much longer than the others for the first iteration, and has taken longer than they for the second by now, need not be waited for.
+func TestLagging(t *testing.T) {
+	const ms = time.Millisecond
+	for _, c := range []struct {
+		name          string
+		first, second time.Duration // of worker 2; the others take 600 ms
+		others        int           // who have arrived for the second time
+		at            time.Duration // after the first update
+		changes       bool
+	}{
+		{"slow twice", 1800 * ms, 0, 3, 1001 * ms, true},
+		{"slow twice, but caches still warm up", 1800 * ms, 0, 3, 999 * ms, false},
+		{"slow the first time", 1800 * ms, 600 * ms, 3, 1001 * ms, false},
+		{"slow the second time", 600 * ms, 0, 3, 1001 * ms, false},
+		{"most are not there either", 1800 * ms, 0, 1, 1001 * ms, false},
+	} {
+		const n, batch = 4, 64
+		k, err := New(Config{Workers: n, Batch: batch}, modes.SSGD(n))
+		if err != nil {
+			t.Fatal(err)
+		}
+		record := func(w star.Worker, step int64, took time.Duration) {
+			k.Observe(star.Record{Worker: w, Step: step, Basis: step, Compute: took, Samples: batch})
+		}
+		for w := range star.Worker(n) {
+			took := 600 * ms
+			if w == 2 {
+				took = c.first
+			}
+			record(w, 0, took)
+		}
+		k.Fired(c.first, []star.Worker{0, 1, 2, 3}, n*batch)
+		for _, w := range []star.Worker{1, 2} {
+			if d, ok := k.Deadline(w); !ok || d != time.Second {
+				t.Errorf("%s: worker %d has a deadline of %v, %v", c.name, w, d, ok)
+			}
+		}
+		for _, w := range []star.Worker{0, 1, 3}[:c.others] {
+			record(w, 1, 600*ms)
+		}
+		if c.second > 0 {
+			record(2, 1, c.second)
+			k.Fired(c.first+c.second, []star.Worker{0, 1, 2, 3}, n*batch)
+		}
+		d, change := k.Decide(c.first + c.at)
+		if change != c.changes {
+			t.Errorf("%s: a change: %v (%s)", c.name, change, d.Why)
+		}
+		if change && d.Gain < 0.4 {
+			t.Errorf("%s: gain %v", c.name, d.Gain)
+		}
+	}
+}
+
+// A round of SSGD that somebody holds up is left for x-order without them, which needs no more than that the deadline is over; and what was chosen blind is left for better ones without a dwell.
+func TestEscape(t *testing.T) {
+	const n, batch, ms = 8, 64, time.Millisecond
+	for _, c := range []struct {
+		name     string
+		rounds   int           // of 600 ms before
+		late     []star.Worker // in the next one, after which nothing is known of them
+		missed   int           // deadlines
+		busy     float64       // of processors
+		cfg      Config
+		momentum float64
+		after    time.Duration // since the release
+		want     string        // "": SSGD stays
+	}{
+		{name: "one, in the second round", rounds: 1, late: []star.Worker{2}, missed: 1, after: 1000 * ms, want: "x=7"},
+		{name: "before caches are warm", rounds: 1, late: []star.Worker{2}, missed: 1, after: 999 * ms},
+		{name: "one, later", rounds: 10, late: []star.Worker{2}, missed: 1, after: 900 * ms, want: "x=7"},
+		{name: "two", rounds: 10, late: []star.Worker{2, 5}, missed: 1, after: 900 * ms, want: "x=6"},
+		{name: "three, which is the network's slowness", rounds: 10, late: []star.Worker{2, 5, 6}, missed: 1, after: 900 * ms},
+		{name: "three, for so long that all plans are compared again, by what was seen", rounds: 10, late: []star.Worker{2, 5, 6}, missed: 1, after: 1300 * ms},
+		{name: "a little, with a short deadline", rounds: 10, late: []star.Worker{2}, missed: 1, after: 620 * ms, want: "x=7"},
+		{name: "nobody", rounds: 10, after: 900 * ms},
+		{name: "a hiccup after a long calm", rounds: 40, late: []star.Worker{2}, missed: 1, after: 900 * ms},
+		{name: "more than a hiccup", rounds: 40, late: []star.Worker{2}, missed: 2, after: 1800 * ms, want: "x=7"},
+		{name: "on full processors", rounds: 1, late: []star.Worker{2}, missed: 1, busy: 0.9, after: 1000 * ms},
+		{name: "on idle ones", rounds: 3, late: []star.Worker{2}, missed: 1, busy: 0.3, after: 1000 * ms, want: "x=7"},
+		{name: "in a ring", rounds: 10, late: []star.Worker{2}, missed: 1, cfg: Config{Ring: true}, after: 900 * ms},
+		{name: "with a decider", rounds: 10, late: []star.Worker{2}, missed: 1, cfg: Config{Decider: price.Cheapest{}}, after: 900 * ms},
+		{name: "with momentum", rounds: 10, late: []star.Worker{2}, missed: 1, cfg: Config{Momentum: 0.9}, after: 900 * ms, want: "x=7"},
+	} {
+		c.cfg.Workers, c.cfg.Batch, c.cfg.Queue = n, batch, QueueParts
+		k, err := New(c.cfg, modes.SSGD(n))
+		if err != nil {
+			t.Fatal(err)
+		}
+		at, step := time.Duration(0), int64(0)
+		record := func(w star.Worker, took time.Duration) {
+			r := star.Record{Worker: w, Step: step, Basis: step, Compute: took, Samples: batch}
+			r.Telemetry.Set(star.HostCPU, c.busy)
+			k.Observe(r)
+		}
+		all := []star.Worker{0, 1, 2, 3, 4, 5, 6, 7}
+		for range c.rounds {
+			for _, w := range all {
+				record(w, 600*ms)
+			}
+			at += 600 * ms
+			step++
+			k.Fired(at, all, n*batch)
+			if d, change := k.Decide(at); change {
+				t.Fatalf("%s: %v before anybody is late", c.name, d)
+			}
+		}
+		for _, w := range all {
+			if !slices.Contains(c.late, w) {
+				record(w, 600*ms)
+			}
+		}
+		for _, after := range []time.Duration{605 * ms, 610 * ms} {
+			if d, change := k.Decide(at + after); change {
+				t.Errorf("%s: %v before the deadline", c.name, d)
+			}
+		}
+		for range c.missed {
+			for _, w := range c.late {
+				k.Late(w)
+			}
+		}
+		if f, h, ok := k.look(at + c.after); ok { // what it supposes of the late ones stays its own
+			times, seen, probe := slices.Clone(f.Times), slices.Clone(h), *k
+			probe.escape(at+c.after, h, f)
+			if !slices.Equal(f.Times, times) || !slices.EqualFunc(h, seen, slices.Equal[[]time.Duration]) {
+				t.Errorf("%s: escape has changed what is known", c.name)
+			}
+		}
+		d, change := k.Decide(at + c.after)
+		if change != (c.want != "") || change && d.Plan.String() != c.want {
+			t.Errorf("%s: %v, %v, want %q", c.name, d.Plan, change, c.want)
+		}
+		if !change {
+			continue
+		}
+		if !k.fled || k.Plan().String() != c.want || d.Gain < 0.3 {
+			t.Errorf("%s: %+v", c.name, d)
+		}
+		k.Installed(at, modes.SSGD(n))
+		if k.fled {
+			t.Errorf("%s: a plan of somebody else's is taken for its own", c.name)
+		}
+	}
+}
+
+// What escape has chosen is left without a dwell, and for a queue before everybody was seen five times; another plan is not.
+func TestEscapeIsNotForGood(t *testing.T) {
+	const n, batch, ms = 8, 64, time.Millisecond
+	for _, fled := range []bool{true, false} {
+		k, err := New(Config{Workers: n, Batch: batch, Queue: QueueParts}, modes.SSGD(n))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := []star.Worker{0, 1, 2, 3, 4, 5, 6, 7}
+		at := time.Duration(0)
+		for step := range int64(3) {
+			for _, w := range all {
+				took := 600 * ms
+				if step > 0 && (w == 2 || w == 5) { // not from the beginning
+					took *= 3
+				}
+				k.Observe(star.Record{Worker: w, Step: step, Basis: step, Compute: took, Samples: batch})
+			}
+			at += 1800 * ms
+			k.Fired(at, all, n*batch)
+		}
+		k.plan, k.fled, k.since, k.pace = modes.XOrder(n, 7), fled, at, 1800*ms
+		changed := ""
+		for range 4 { // no more is seen
+			at += 600 * ms
+			if d, change := k.Decide(at); change {
+				changed = kindOfPlan(t, d.Plan)
+				break
+			}
+		}
+		if want := map[bool]string{true: price.KindQueue}[fled]; changed != want {
+			t.Errorf("fled %v: a change to %q, want %q", fled, changed, want)
+		}
+	}
+}
+
+// Lateness is of one iteration, and where somebody was slow in the first one, too, all plans are compared instead.
+func TestLateness(t *testing.T) {
+	const n, batch, ms = 8, 64, time.Millisecond
+	k, err := New(Config{Workers: n, Batch: batch}, modes.SSGD(n))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := []star.Worker{0, 1, 2, 3, 4, 5, 6, 7}
+	record := func(w star.Worker, step int64, took time.Duration) {
+		k.Observe(star.Record{Worker: w, Step: step, Basis: step, Compute: took, Samples: batch})
+	}
+	for _, w := range all {
+		took := 600 * ms
+		if w == 3 || w == 5 {
+			took *= 2
+		}
+		record(w, 0, took)
+	}
+	k.Late(0)
+	k.Fired(1200*ms, all, n*batch)
+	if k.workers[0].late != 0 {
+		t.Error("late before it was released")
+	}
+	k.Late(0)
+	for _, w := range all {
+		if w != 3 && w != 5 {
+			record(w, 1, 600*ms)
+		}
+	}
+	if k.workers[0].late != 0 {
+		t.Error("late although its gradient is there")
+	}
+	k.Late(3)
+	k.Late(5)
+	if d, change := k.Decide(2300 * ms); !change || strings.Contains(d.Why, "as it seems") { // which escape says
+		t.Errorf("two that were slow twice: changed %v to %v", change, d)
+	}
+}
+
+// What gradients that are not stale say of staleness can make it cheaper, and not dearer.
+func TestBound(t *testing.T) {
+	for _, c := range []struct {
+		bound, measured, prior, least, want float64
+	}{
+		{0, 0, price.PriorRate, price.MinRate, price.PriorRate},
+		{0, 0.3, price.PriorRate, price.MinRate, 0.3},
+		{0.05, 0, price.PriorRate, price.MinRate, 0.05},
+		{0.05, 0.3, price.PriorRate, price.MinRate, 0.05},
+		{0.5, 0, price.PriorRate, price.MinRate, price.PriorRate},
+		{0.5, 0.3, price.PriorRate, price.MinRate, 0.3},
+		{0.001, 0, price.PriorRate, price.MinRate, price.MinRate},
+		{-1, 0, price.PriorRate, price.MinRate, price.PriorRate},
+		{math.NaN(), 0.3, price.PriorRate, price.MinRate, 0.3},
+		{math.Inf(1), 0, price.CautiousRate, price.PriorRate, price.CautiousRate},
+		{0.03, 0, price.CautiousRate, price.PriorRate, price.PriorRate},
+		{0.03, 0.05, price.CautiousRate, price.PriorRate, 0.05},
+		{0.15, 0, price.CautiousRate, price.PriorRate, 0.15},
+	} {
+		k, err := New(Config{Workers: 2, Batch: 1}, modes.SSGD(2))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.bound != 0 {
+			k.Bound(c.bound, c.bound)
+		}
+		if got := k.bounded(c.measured, c.prior, c.least); got != c.want {
+			t.Errorf("bound %v, measured %v, prior %v: %v, want %v", c.bound, c.measured, c.prior, got, c.want)
+		}
+	}
+}
+
+// As long as little was seen a plan for one worker is not trusted to fit the next one, too: whoever comes is better. Whether to leave SSGD does not depend on that.
+func TestFearsTurnsEarly(t *testing.T) {
+	const n, batch = 8, 64
+	for _, ring := range []bool{false, true} {
+		early, late := modes.Plan{}, modes.Plan{}
+		for _, rounds := range []int{2, 500} {
+			k, err := New(Config{Workers: n, Batch: batch, Ring: ring}, modes.SSGD(n))
+			if err != nil {
+				t.Fatal(err)
+			}
+			k.slow = 7
+			f := price.Forecast{Batch: batch, Fits: make([]price.Fit, n), Ring: ring}
+			var h price.History
+			for w := range n {
+				d := 600*time.Millisecond + time.Duration(w)*time.Millisecond
+				if w == 7 {
+					d = 1800 * time.Millisecond
+				}
+				f.Times = append(f.Times, d)
+				h = append(h, []time.Duration{d})
+			}
+			home, err := price.Over(modes.SSGD(n), h, f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			d, err := k.choose(time.Duration(rounds)*1800*time.Millisecond, h, f, home, rounds >= needed, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d.Cost > home.Cost/2 {
+				t.Errorf("ring %v, after %d rounds: %v", ring, rounds, d.Why)
+			}
+			early, late = late, d.Plan
+		}
+		switch {
+		case ring && (kindOfPlan(t, early) != price.KindRing || kindOfPlan(t, late) != price.KindRing):
+			t.Errorf("a ring: %v, then %v", early, late)
+		case !ring && kindOfPlan(t, early) != price.KindASGD && kindOfPlan(t, early) != price.KindStatic:
+			t.Errorf("early: %v is for one worker", early)
+		case !ring && (kindOfPlan(t, late) == price.KindASGD || kindOfPlan(t, late) == price.KindStatic):
+			t.Errorf("late: %v is not for the worker that has always been the slow one", late)
+		}
+	}
+}
+
+// A correction is for plans of its kind and for its time; a trial of few rounds, or one that its rounds do not rule out, makes none, and the next trial of the kind replaces it.
+func TestCorrections(t *testing.T) {
+	const n, batch = 4, 64
+	k, err := New(Config{Workers: n, Batch: batch}, modes.ASGD(n))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := price.Forecast{Batch: batch, Fits: make([]price.Fit, n)}
+	h := price.History{{time.Second}, {time.Second}, {time.Second}, {3 * time.Second}}
+	ratio := func(at time.Duration, p modes.Plan) float64 {
+		was, err := price.Over(p, h, f)
+		now, err2 := k.priceOver(at, p, h, f)
+		if err != nil || err2 != nil {
+			t.Fatal(err, err2)
+		}
+		if a, b := now.Rate()/was.Rate(), k.cautious(f, was)/k.cautious(f, now); math.Abs(a-b) > 1e-6 {
+			t.Errorf("of the rate %v, of the cautious cost %v", a, b)
+		}
+		return was.Cost.Seconds() / now.Cost.Seconds()
+	}
+	for _, c := range []struct {
+		rate   float64
+		rounds []float64
+		want   float64
+	}{
+		{0.8, []float64{1, 1, 1, 1}, 1}, // few
+		{0.8, []float64{1, 1, 1, 1, 1}, 0.8},
+		{1.25, []float64{1, 1, 1, 1, 1}, 1.25},
+		{0.8, []float64{0.9, 1, 1.1, 0.9, 1.1}, 0.8 * (1 + 2*0.1/math.Sqrt(5))},
+		{1.25, []float64{0.9, 1, 1.1, 0.9, 1.1}, 1.25 * (1 - 2*0.1/math.Sqrt(5))},
+		{0.95, []float64{0.9, 1, 1.1, 0.9, 1.1}, 1},
+		{1.05, []float64{0.9, 1, 1.1, 0.9, 1.1}, 1},
+	} {
+		k.correct(100*time.Second, &trial{begun: 90 * time.Second, rounds: c.rounds}, c.rate)
+		for at, want := range map[time.Duration]float64{100 * time.Second: c.want, 199 * time.Second: c.want, 200 * time.Second: 1} {
+			if got := ratio(at, modes.ASGD(n)); math.Abs(got-want) > 1e-6 {
+				t.Errorf("%+v: at %v %v of the rate, want %v", c, at, got, want)
+			}
+		}
+		if got := ratio(100*time.Second, modes.XOrder(n, 2)); got != 1 {
+			t.Errorf("%+v: another plan has %v of its rate", c, got)
+		}
+	}
+	if len(k.corrections) > 1 {
+		t.Errorf("%d corrections of one plan", len(k.corrections))
+	}
+}
+
+// No plan is made for the workers that were slow before everybody was seen often enough and one of them was slow for a dwell; but riders in a ring.
+func TestNoPlanForOneWorkerEarly(t *testing.T) {
+	const n, batch, now = 8, 64, 900 * time.Second
+	for _, c := range []struct {
+		name  string
+		ring  bool
+		queue int
+		slow  star.Worker
+		since time.Duration // when it became slow
+		sure  bool
+		want  bool // the plan is for workers
+	}{
+		{"not seen often", false, 0, 7, 0, false, false},
+		{"nobody is suspected", false, 0, -1, 0, true, false},
+		{"not for long", false, 0, 7, now - 17*time.Second, true, false},
+		{"for a dwell", false, 0, 7, now - 18*time.Second, true, true},
+		{"a ring", true, 0, -1, 0, false, true},
+	} {
+		k, err := New(Config{Workers: n, Batch: batch, Ring: c.ring, Queue: c.queue}, modes.SSGD(n))
+		if err != nil {
+			t.Fatal(err)
+		}
+		k.slow, k.slowSince = c.slow, c.since
+		f := price.Forecast{Batch: batch, Fits: make([]price.Fit, n), Ring: c.ring, Queue: c.queue}
+		var h price.History
+		for w := range n {
+			d := 600*time.Millisecond + time.Duration(w)*time.Millisecond
+			if w == 7 {
+				d = 1800 * time.Millisecond
+			}
+			f.Times, h = append(f.Times, d), append(h, []time.Duration{d})
+		}
+		home, err := price.Over(modes.SSGD(n), h, f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, err := k.choose(now, h, f, home, c.sure, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		kind := kindOfPlan(t, d.Plan)
+		if got := d.Plan.Shares != nil || kind == price.KindGroups || kind == price.KindRing; got != c.want || d.Cost >= home.Cost {
+			t.Errorf("%s: %v (%s)", c.name, d.Plan, d.Why)
+		}
+	}
+}
+
+// With momentum the steepness begins with the prior, stays there while the measurement allows it, and else follows what is surely so, by half at each measurement; what is told twice counts once. Bounds of θ are
+// those of (30), and drift makes nothing cheaper than the prior.
+func TestSteepnessFollows(t *testing.T) {
+	const mu, round = 0.9, 128
+	prior := price.PriorSteepness(mu)
+	theta := func(nu, noise float64) float64 { return nu * (1 - mu) * (1/(1+mu) + noise/round) } // (30)
+	for _, c := range []struct {
+		name        string
+		least, most float64 // ν that is measured
+		after       int     // measurements
+		want        float64
+	}{
+		{"nothing is known", 0, 0, 0, prior},
+		{"the prior may be", 1, 30, 500, prior},
+		{"it is less", 0, 2, 500, 2},
+		{"it is less, as one measurement has it", 0, 2, 1, math.Sqrt(2 * prior)},
+		{"it is more", 25, 30, 500, 25},
+		{"beyond what SSGD bears", 100, 200, 500, 38},
+		{"exact gradients that do not change", 0, 0, 2000, 0.02},
+	} {
+		for _, noise := range []float64{0, 64, 1000} {
+			k, err := New(Config{Workers: 4, Batch: round / 4, Momentum: mu}, modes.SSGD(4))
+			if err != nil {
+				t.Fatal(err)
+			}
+			k.Noise(noise)
+			for i := range c.after {
+				most := theta(c.most, noise) + 1e-12*float64(i%2) // each is another measurement
+				k.Bound(theta(c.least, noise), most)
+				k.Bound(theta(c.least, noise), most)
+			}
+			if math.Abs(k.steep/c.want-1) > 1e-3 {
+				t.Errorf("%s, noise %v: ν %.4f, want %.4f", c.name, noise, k.steep, c.want)
+			}
+			if c.after > 0 {
+				if want := max(min(c.most, 38)*(1+noise/round), price.MinRate); math.Abs(k.bound/want-1) > 1e-6 {
+					t.Errorf("%s, noise %v: θ is at most %.4f, want %.4f", c.name, noise, k.bound, want)
+				}
+			}
+		}
+	}
+	for _, mu := range []float64{0, .9} {
+		k, err := New(Config{Workers: 4, Batch: 32, Momentum: mu}, modes.SSGD(4))
+		if err != nil {
+			t.Fatal(err)
+		}
+		k.Drift(0.001, 1e6)
+		if want := map[float64]float64{0: price.MinRate, .9: price.PriorRate}[mu]; math.Abs(k.rate-want) > 1e-3 {
+			t.Errorf("momentum %v: drift makes θ %.3f, want %.3f", mu, k.rate, want)
+		}
+	}
+	if _, err := New(Config{Workers: 4, Batch: 32, Momentum: 1}, modes.SSGD(4)); err == nil {
+		t.Error("a controller of a job whose updates never fade")
+	}
+}
+
+// After the loss has grown in a plan, it is left alone, and staleness is held to be four times as dear, each time again.
+func TestRecoil(t *testing.T) {
+	k, err := New(Config{Workers: 4, Batch: 32, Momentum: .9}, modes.SSGD(4))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for w := range k.workers {
+		for range needed + 1 {
+			k.Observe(star.Record{Worker: star.Worker(w), Samples: 32, Compute: time.Second, Loss: 1})
+		}
+	}
+	dear := 1.0
+	for i := range 6 {
+		k.plan, k.since = modes.ASGD(4), time.Minute
+		d, change := k.recoil(2 * time.Minute)
+		if dear = min(4*dear, 256); !change || !d.Plan.Equal(modes.SSGD(4)) || !k.isBanned(3*time.Minute, modes.ASGD(4)) {
+			t.Fatalf("%d: %v, %v", i, d, change)
+		}
+		f, _, ok := k.Forecast(2 * time.Minute)
+		if !ok || f.Steepness != dear*price.PriorSteepness(.9) || f.Rate != min(dear*price.PriorRate, price.MaxRate) {
+			t.Errorf("%d: steepness %v, rate %v; want %v times the priors", i, f.Steepness, f.Rate, dear)
+		}
+	}
+}
+
+// In SSGD there is nothing to go back from: a loss that grows there says nothing of staleness.
+func TestGrowingLossInSSGD(t *testing.T) {
+	k, err := New(Config{Workers: 2, Batch: 32}, modes.SSGD(2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	loss := func(rounds int, loss float64) {
+		for range rounds {
+			for w := range 2 {
+				k.Observe(star.Record{Worker: star.Worker(w), Samples: 32, Compute: time.Second, Loss: loss})
+			}
+			if d, change := k.Decide(time.Hour); change {
+				t.Fatal(d)
+			}
+		}
+	}
+	loss(20, 1)
+	k.loss.changed()
+	loss(20, 5)
+	if k.lossPenalty > 0 || k.doubt {
+		t.Error("staleness is held to be dearer")
+	}
+}
+
+// A controller that is sure and content looks again after eight rounds, and at once when somebody's times change or somebody is overdue.
+func TestContentIsNotAskedAgain(t *testing.T) {
+	const n = 4
+	for _, c := range []struct {
+		name  string
+		last  time.Duration // of worker 3, in the rounds that count
+		late  time.Duration // of the decision after the last update
+		least int           // looks in 32 rounds
+		most  int
+	}{
+		{"nothing changes", 100 * time.Millisecond, 0, 4, 6},
+		{"it becomes slow", 190 * time.Millisecond, 0, 7, 32},
+		{"it is overdue", 100 * time.Millisecond, 150 * time.Millisecond, 25, 32},
+	} {
+		k, err := New(Config{Workers: n, Batch: 32}, modes.SSGD(n))
+		if err != nil {
+			t.Fatal(err)
+		}
+		at, looks, seen := time.Duration(0), 0, time.Duration(-1)
+		for round := range 64 {
+			took := time.Duration(0)
+			for w := range n {
+				own := 100*time.Millisecond + time.Duration(w+round%3)*time.Microsecond
+				if w == 3 && round >= 32 {
+					own = c.last
+				}
+				took = max(took, own)
+				k.Observe(star.Record{Worker: star.Worker(w), Step: int64(round), Samples: 32, Compute: own})
+			}
+			at += took
+			k.Fired(at, []star.Worker{0, 1, 2, 3}, n*32)
+			k.Decide(at + c.late)
+			if k.lookedAt != seen && round >= 32 {
+				looks++
+			}
+			seen = k.lookedAt
+			at += c.late
+		}
+		if looks < c.least || looks > c.most {
+			t.Errorf("%s: looked %d times in 32 rounds, want %d to %d", c.name, looks, c.least, c.most)
+		}
+	}
+}
+
+// Now this one is slow, now that one: once two rounds were seen after the first, a queue is taken where it saves much, and no other plan. Where nobody is slow nothing is.
+func TestQueueIsTakenEarly(t *testing.T) {
+	const n, batch, ms = 8, 64, time.Millisecond
+	for _, c := range []struct {
+		name   string
+		slow   [4]star.Worker // of each round, -1: nobody
+		queue  int
+		rounds int // after which the plan changes; 0: never
+	}{
+		{"by turns", [4]star.Worker{1, 4, 6, 2}, QueueParts, 3},
+		{"by turns, but no queue", [4]star.Worker{1, 4, 6, 2}, 0, 0},
+		{"nobody", [4]star.Worker{-1, -1, -1, -1}, QueueParts, 0},
+		{"in the first round", [4]star.Worker{3, -1, -1, -1}, QueueParts, 0},
+	} {
+		k, err := New(Config{Workers: n, Batch: batch, Queue: c.queue}, modes.SSGD(n))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := make([]star.Worker, n)
+		at, changed := time.Duration(0), 0
+		for r, slow := range c.slow {
+			most := 0 * ms
+			for w := range star.Worker(n) {
+				all[w] = w
+				took := time.Duration(600+w) * ms
+				if w == slow {
+					took *= 3
+				}
+				most = max(most, took)
+				k.Observe(star.Record{Worker: w, Step: int64(r), Basis: int64(r), Compute: took, Samples: batch})
+			}
+			at += most
+			k.Fired(at, all, n*batch)
+			if d, change := k.Decide(at); change {
+				if changed = r + 1; kindOfPlan(t, d.Plan) != price.KindQueue {
+					t.Errorf("%s: %v (%s)", c.name, d.Plan, d.Why)
+				}
+				break
+			}
+		}
+		if changed != c.rounds {
+			t.Errorf("%s: a change after %d rounds, want %d", c.name, changed, c.rounds)
+		}
+	}
+}
+
+// Where exchanges are most of all iterations, local steps are taken once one of each worker is remembered.
+func TestLocalStepsAreTakenEarly(t *testing.T) {
+	const n, batch, ms = 8, 64, time.Millisecond
+	for _, c := range []struct {
+		push   time.Duration // of 600 ms
+		local  int
+		rounds int // after which the plan changes; 0: never
+	}{{480 * ms, MostLocal, 3}, {480 * ms, 0, 0}, {240 * ms, MostLocal, 0}} {
+		k, err := New(Config{Workers: n, Batch: batch, Queue: QueueParts, Local: c.local}, modes.SSGD(n))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := make([]star.Worker, n)
+		at, changed := time.Duration(0), 0
+		for r := range 6 {
+			at += 600 * ms
+			for w := range star.Worker(n) {
+				all[w] = w
+				k.Observe(star.Record{Worker: w, Step: int64(r), Basis: int64(r), Compute: 600*ms - c.push, Push: c.push, Samples: batch})
+			}
+			d, change := k.Decide(at) // the update waits for this
+			if !change {
+				k.Fired(at, all, n*batch)
+				continue
+			}
+			if changed = r + 1; kindOfPlan(t, d.Plan) != price.KindLocal {
+				t.Errorf("%+v: %v (%s)", c, d.Plan, d.Why)
+			}
+			break
+		}
+		if changed != c.rounds {
+			t.Errorf("%+v: a change after %d rounds, want %d", c, changed, c.rounds)
+		}
+	}
+}
+
+// What was chosen while somebody's second iteration had not ended is replaced by local steps, without a dwell, once it has ended and says that exchanges dominate.
+func TestLaggingIsNotForGood(t *testing.T) {
+	const n, batch, ms = 8, 64, time.Millisecond
+	k, err := New(Config{Workers: n, Batch: batch, Queue: QueueParts, Local: MostLocal}, modes.SSGD(n))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := make([]star.Worker, n)
+	for w := range star.Worker(n) {
+		all[w] = w
+	}
+	round := func(step int64, at time.Duration, ws []star.Worker) {
+		for _, w := range ws {
+			push := 540 * ms
+			if w == 2 {
+				push *= 2
+			}
+			k.Observe(star.Record{Worker: w, Step: step, Basis: step, Compute: 60 * ms, Push: push, Samples: batch})
+		}
+	}
+	round(0, 0, all)
+	k.Fired(1140*ms, all, n*batch)
+	round(1, 0, []star.Worker{0, 1, 3, 4, 5, 6, 7})
+	d, change := k.Decide(2141 * ms)
+	if !change || !k.fled {
+		t.Fatalf("changed %v to %v, blind %v", change, d.Plan, k.fled)
+	}
+	round(1, 0, []star.Worker{2})
+	k.Fired(2280*ms, all, n*batch)
+	for at := 2300 * ms; at < 4*time.Second; at += 300 * ms {
+		if d, change := k.Decide(at); change {
+			if kindOfPlan(t, d.Plan) != price.KindLocal || k.fled {
+				t.Errorf("at %v %v, blind %v", at, d.Plan, k.fled)
+			}
+			return
+		}
+	}
+	t.Error("no local steps")
+}
+
+// With Adam what is measured of the steepness is not believed.
+func TestSteepnessOfAdam(t *testing.T) {
+	for _, adaptive := range []bool{false, true} {
+		k, err := New(Config{Workers: 2, Batch: 1, Momentum: 0.9, Adaptive: adaptive}, modes.SSGD(2))
+		if err != nil {
+			t.Fatal(err)
+		}
+		k.Bound(0.01, 0.02)
+		if prior := price.PriorSteepness(0.9); (k.steep == prior) != adaptive {
+			t.Errorf("adaptive %v: ν %v after a measurement, before %v", adaptive, k.steep, prior)
+		}
+	}
+}

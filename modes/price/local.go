@@ -1,0 +1,83 @@
+package price
+
+import (
+	"star"
+	"star/modes"
+)
+
+// dominates is the part of an iteration from which on what does not depend on its samples is more than what does.
+const dominates = 0.5
+
+// together is what is left of the worth of samples that are computed in steps of each worker's own, so many between two exchanges. After k of them the parameters of a worker are apart from the mean of all by
+// the noise of its own gradients, a walk whose squared length is η²·k·trΣ/b·(1 − 1/N), and its gradient differs from the one that is wanted, squared and as a part of it, by v²·k·(φ/b)·(1 − 1/N). An update shrinks by the mean of that
+// over k = 0 … H − 1 (as in the analysis of Stich 2019, with terms of its own; equation 38 of docs/modes.md).
+func (p Price) together(steps, workers int) float64 {
+	if steps < 2 {
+		return 1
+	}
+	apart := p.walk * float64(steps-1) / 2 * float64(workers-1) // φ/b·(1 − 1/N) = φ/B·(N − 1)
+	return max(1-apart, floor)
+}
+
+// localFlow is the flow of a plan with local steps where everybody always takes the same time (equation 37): the steps of all, and one exchange.
+func (q *problem) localFlow(p modes.Plan) flow {
+	return q.playLocal(p, 1, func(i int, _ star.Worker, _ int) float64 { return q.t[i] })
+}
+
+// replayLocal is the flow of p over h. The k-th round is of everybody's next iterations: what in each of them is computed, and what the last one takes beside that.
+func (q *problem) replayLocal(p modes.Plan, h History) flow {
+	longest := Remembered
+	for _, w := range q.ws {
+		longest = max(longest, len(h[w]))
+	}
+	if n := len(q.ws); n*longest > played {
+		longest = max(played/n, 8)
+	}
+	return q.playLocal(p, longest, func(_ int, w star.Worker, k int) float64 { return h[w][k%len(h[w])].Seconds() })
+}
+
+// playLocal plays so many rounds of p, in which iteration k of the worker in place i takes times(i, w, k) with an equal share.
+func (q *problem) playLocal(p modes.Plan, rounds int, times func(i int, w star.Worker, k int) float64) flow {
+	took, total := 0.0, 0.0
+	for _, w := range q.ws {
+		total += float64(p.Share(w, q.f.Batch))
+	}
+	for r := range rounds {
+		slowest := 0.0
+		for i, w := range q.ws {
+			fit, b, t := q.fit[i], float64(p.Share(w, q.f.Batch)), 0.0
+			for k := range p.Local {
+				part := times(i, w, r*p.Local+k) / (fit.Fixed + fit.PerSample*q.b)
+				if t += part * fit.PerSample * b; k == p.Local-1 {
+					t += part * fit.Fixed
+				}
+			}
+			slowest = max(slowest, t)
+		}
+		took += slowest
+	}
+	f := float64(rounds) / max(took, 1e-9)
+	return flow{rate: total * float64(p.Local) * f, updates: f, own: total, local: p.Local}
+}
+
+// local prices steps of the workers' own, 2, 4, … of them between two exchanges, where exchanges are measured and take most of an iteration.
+func (s *search) local() {
+	if s.f.Local < 2 || len(s.ws) < 2 {
+		return
+	}
+	exchange, whole := 0.0, 0.0
+	for i, fit := range s.fit {
+		if s.guess[i] {
+			return
+		}
+		exchange, whole = exchange+fit.Fixed, whole+s.t[i]
+	}
+	if exchange < dominates*whole {
+		return
+	}
+	for steps := 2; steps <= s.f.Local; steps *= 2 {
+		plan := modes.SSGD(s.n)
+		plan.Local = steps
+		s.add(s.candidate(KindLocal, plan, s.localFlow(plan)))
+	}
+}

@@ -1,0 +1,65 @@
+package price
+
+import (
+	"fmt"
+	"math"
+)
+
+// Price is what samples are worth to a job, by equations 22 to 25 and 31 of docs/modes.md: the one price that candidates, the controller and what is asked of
+// recorded runs go by. Make one with [New].
+type Price struct {
+	B, φ, y, e float64 // samples of a round; noise scale; φ/B; θ/(1 + φ/B)
+	ν          float64 // steepness
+	walk       float64 // v²·φ/B of (38), of gradients as they are
+	unit       float64 // what one unit of cost takes at SSGD's efficiency
+	best       float64 // efficiency of SSGD
+}
+
+// New is the price in a job with round samples in a full round. noise, rate and steepness are as in a [Forecast].
+func New(round int, noise, rate, steepness float64) (Price, error) {
+	if err := worthless(noise, rate, steepness); err != nil {
+		return Price{}, fmt.Errorf("modes: a price with %w", err)
+	}
+	if round < 1 {
+		return Price{}, fmt.Errorf("modes: a price with a round of %d samples: at least 1 is needed", round)
+	}
+	return priceOf(float64(round), noise, rate, steepness, 0), nil
+}
+
+// worthless names what no price can be made of.
+func worthless(noise, rate, steepness float64) error {
+	switch {
+	case !(noise >= 0) || math.IsInf(noise, 1):
+		return fmt.Errorf("noise scale %v: want a number of at least 0", noise)
+	case !(rate >= 0 && rate <= MaxRate):
+		return fmt.Errorf("rate %v: want 0 to 1", rate)
+	case !(steepness >= 0) || math.IsInf(steepness, 1):
+		return fmt.Errorf("steepness %v: want a number of at least 0", steepness)
+	}
+	return nil
+}
+
+// priceOf is NewPrice where each worker has a velocity of momentum μ; 0: none has.
+func priceOf(round, noise, θ, ν, μ float64) Price {
+	if θ == 0 {
+		θ = PriorRate
+	}
+	// What is measured of stale gradients says little of how far workers go apart by themselves.
+	v, seen := max(θ, CautiousRate)/(1+noise/round), seenNoise(noise, μ)
+	p := Price{B: round, φ: seen, y: seen / round, ν: ν, walk: v * v * noise / round}
+	p.e = θ / (1 + p.y)
+	p.best = 1 - θ/2
+	p.unit = p.B * (1 + p.y) * p.best
+	return p
+}
+
+// kept is the bracket of (24): what is left of a gradient's worth in updates of so many samples, own, that were read so many rounds behind.
+func (p Price) kept(own, behind float64) float64 {
+	return max(1-p.e*((own+p.φ)/(2*p.B)+behind), floor*p.best)
+}
+
+// Worth is the progress of so many samples, in exact updates of SSGD, where the update that a sample is in has own samples on average, and behind rounds of samples
+// were applied between reading and applying. Of plans own is E S²/E S. It is the samples by the cost of a plan that applies one sample in a second; one update of SSGD is worth 1/(1 + φ/B).
+func (p Price) Worth(samples, own, behind float64) float64 {
+	return samples * p.kept(own, behind) / (p.unit * p.strain(behind))
+}
