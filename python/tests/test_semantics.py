@@ -1136,6 +1136,33 @@ def test_other_values(agent: Any, do: str, last: bool) -> None:
     assert steps == 1 and e.value.code == 2
 
 
+@pytest.mark.parametrize("shape", [(3, 2), (2,), (1,), (), (0,)], ids=str)
+@pytest.mark.parametrize("other", [(3, 2), (1,), ()], ids=str)
+def test_another_object(shape: Any, other: Any) -> None:
+    """Another tensor in the place of one is seen, also with equal values, and so is a change behind what was not a tensor before."""
+    model = nn.Module()
+    model.p, model.q = nn.Parameter(torch.ones(shape)), nn.Parameter(torch.ones(2))
+    model.register_parameter("none", None)
+    tensors = _tensors.Tensors(model, [model.p], [model.q], True)
+    tensors.watching = True
+    assert tensors.changes() is None
+    model.none = nn.Parameter(torch.ones(other))  # the job does not have it
+    for _ in range(2):
+        assert tensors.changes() is None
+        tensors.settle()
+    assert tensors.known
+    first = model.p
+    for p in (nn.Parameter(torch.ones(shape)), nn.Parameter(torch.ones(other)), None):
+        model.p = p
+        assert tensors.changes() == ([0], [], [])
+        model.p = first
+        assert tensors.changes() is None
+        tensors.settle()
+    with torch.no_grad():
+        model.p.add_(1)
+    assert tensors.changes() == ([], [], [0])
+
+
 def test_renormalised(agent: Any) -> None:
     """An embedding that changes its weight in forward."""
     agent(BATCHES)
