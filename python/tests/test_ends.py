@@ -104,6 +104,17 @@ def test_an_exit_code_is_a_failure(job: Any, flags: Any) -> None:
     assert "the script ended with sys.exit(3)" in result(job)["error"] and job.checkpoint()
 
 
+@pytest.mark.parametrize("flags", [(), RING], ids=["servers", "ring"])
+@pytest.mark.parametrize("step", ["pass", "if n == 20: return"], ids=["complete", "left"])
+def test_code_behind_the_loop(star: str, tmp_path: Any, flags: Any, step: str) -> None:
+    """It may take longer than processes have to end, and its exit code is that of star run. The job is complete, with its checkpoint."""
+    behind = "import os, time; time.sleep(10); open('behind%d' % star.rank(), 'w').close()\nif star.rank() == 1 or n == 20: raise SystemExit(3)\n"
+    (tmp_path / "train.py").write_text(SCRIPT % {"step": step, "before": "", "loader": "", "own": bool(flags)} + behind)
+    p = launch(star, tmp_path, [*flags, "--epochs", "2", "--out", "out"], "train.py")
+    assert p.returncode == 3 and "trained" in p.stdout and "ended with exit code 3" in p.stderr, p.stdout + p.stderr
+    assert (tmp_path / "behind0").exists() and (tmp_path / "behind1").exists() and list((tmp_path / "out" / "checkpoints").iterdir())
+
+
 def test_a_loop_that_waits_for_more_batches(job: Any) -> None:
     """while n < steps: for batch in loader, where the job has fewer steps, ends with an error. The job is complete."""
     ps = job.start("--epochs", "1", "--mode", "ssgd")

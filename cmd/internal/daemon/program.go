@@ -153,7 +153,7 @@ func (p *program) why(err error) error {
 	return lost
 }
 
-// patience is how long a program may take to end when its agent has nothing more for it.
+// patience is how long a program may take to end when its agent has nothing more for it because of an error. What a script does behind its loop takes as long as it takes.
 const patience = 10 * time.Minute
 
 // ended waits for the end of the program, if we have started it; err is why.
@@ -163,8 +163,12 @@ func (p *program) ended(err error) error {
 		select {
 		case <-p.done:
 		case <-time.After(patience):
-			p.log.Warn("the program does not end: it is killed", "pid", p.cmd.Process.Pid, "after", patience)
-			p.cmd.Process.Kill()
+			if err == nil {
+				p.log.Warn("the job is over, and the program still runs", "pid", p.cmd.Process.Pid, "after", patience)
+			} else {
+				p.log.Warn("the program does not end: it is killed", "pid", p.cmd.Process.Pid, "after", patience)
+				p.cmd.Process.Kill()
+			}
 			<-p.done
 		}
 	}

@@ -1,7 +1,11 @@
 package launch
 
 import (
+	"errors"
+	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"testing"
 
@@ -33,5 +37,47 @@ func TestLateServersOfAFinishedJob(t *testing.T) {
 		if err := r.wait(t.Context(), children, r.ended); err != nil {
 			t.Errorf("%d may coordinate: %v", seats, err)
 		}
+	}
+}
+
+// The caller's command may do what it wants behind its loop when the job is over, and its exit code is that of star run. A worker that has not ended in good order is killed.
+func TestCommandsGoOnBehindTheJob(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("needs sh(1)")
+	}
+	t.Parallel()
+	for _, c := range []struct {
+		format, says string
+		code         int
+		goesOn       bool
+	}{
+		{"text", "finished steps=20 to_shards=3824", 0, true},
+		{"JSON", `{"level":"INFO","msg":"finished","role":"worker","rank":0,"steps":20}`, 3, true},
+		{"neither", "epoch 3", 3, false},
+	} {
+		t.Run(c.format, func(t *testing.T) {
+			t.Parallel()
+			r := &Launch{job: &settings.Job{}, Options: Options{Screen: console.NewScreen(&settings.Job{})}, ended: make(chan exit), over: make(chan struct{})}
+			r.job.WorkerRestarts, r.left = 2, 1 // a worker was restarted: idle processes get a signal after a second
+			wrote := filepath.Join(t.TempDir(), "wrote")
+			children := []*child{
+				{name: "ps 0", role: "ps", cmd: exec.Command("true")},
+				{name: "worker 0", role: "worker", own: true, cmd: exec.Command("sh", "-c", `echo "$SAYS" >&2; sleep 10; : > "$WROTE"; exit "$CODE"`)},
+			}
+			children[1].cmd.Env = append(os.Environ(), "SAYS="+c.says, "WROTE="+wrote, fmt.Sprint("CODE=", c.code))
+			for _, c := range children {
+				if err := r.start(c, r.ended); err != nil {
+					t.Fatal(err)
+				}
+			}
+			err := r.wait(t.Context(), children, r.ended)
+			var failed *childError
+			if errors.As(err, &failed) != (c.goesOn && c.code != 0) || failed != nil && (failed.ExitCode() != c.code || mends(t.Context(), err)) {
+				t.Errorf("%v", err)
+			}
+			if _, err := os.Stat(wrote); (err == nil) != c.goesOn {
+				t.Errorf("what is behind the loop: %v", err)
+			}
+		})
 	}
 }

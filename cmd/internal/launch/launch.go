@@ -171,12 +171,18 @@ func (e exit) failure() *childError {
 	return f
 }
 
+// failedBehind says whether the caller's command failed after its worker had ended in good order.
+func (e exit) failedBehind() bool {
+	return e.own && e.code() != 0 && !e.signalled() && e.says.finished()
+}
+
 // childError is the failure of a child that ends the job.
 type childError struct {
 	name, how string
 	code      int
 	why       string // empty: it has not said
 	job       bool   // the job has ended with that code, by what the coordinator says
+	complete  bool   // the job is complete: it has its result and its checkpoint
 }
 
 func (e *childError) Error() string {
@@ -580,10 +586,11 @@ func (r *Launch) wait(ctx context.Context, children []*child, ended chan exit) e
 	done := ctx.Done()
 	var direct, soon, kill, verdict <-chan time.Time
 	var failed error
-	coordinated := 0  // with what a process that coordinates has failed
-	finished := false // a coordinating process has reported the end of the job
-	var early []exit  // processes that failed before training was seen
-	var absent *child // the first that has ended without an error before that
+	var behind *childError // the first command of the caller that failed after its worker had ended in good order
+	coordinated := 0       // with what a process that coordinates has failed
+	finished := false      // a coordinating process has reported the end of the job
+	var early []exit       // processes that failed before training was seen
+	var absent *child      // the first that has ended without an error before that
 	var overdue <-chan time.Time
 	fails := func(e exit) {
 		if early = append(early, e); verdict == nil {
@@ -604,6 +611,17 @@ func (r *Launch) wait(ctx context.Context, children []*child, ended chan exit) e
 			soon, kill = time.After(d), time.After(d+Grace)
 		}
 	}
+	// A complete job leaves the caller's command the time that the code behind its loop takes.
+	works := func(c *child) bool { return finished && failed == nil && c.own && !c.over && c.says.finished() }
+	idle := func() []*child { return slices.DeleteFunc(slices.Clone(children), works) }
+	busy := func() (names []string) {
+		for _, c := range children {
+			if works(c) {
+				names = append(names, c.name)
+			}
+		}
+		return names
+	}
 	for left > 0 {
 		select {
 		case e := <-ended:
@@ -611,6 +629,10 @@ func (r *Launch) wait(ctx context.Context, children []*child, ended chan exit) e
 			e.over = true
 			r.spot.ended(e)
 			switch {
+			case e.failedBehind():
+				if behind == nil {
+					behind = e.failure()
+				}
 			case e.told.Load() && e.code() != 0 && kill == nil && !finished:
 				if r.replace(e, children) {
 					left++
@@ -715,11 +737,18 @@ func (r *Launch) wait(ctx context.Context, children []*child, ended chan exit) e
 			signal(children[:r.seats.count], r.seats.ends(syscall.SIGTERM))
 			signal(children[r.seats.count:], syscall.SIGTERM)
 		case <-direct:
-			signal(children, syscall.SIGTERM)
+			signal(idle(), syscall.SIGTERM)
 		case <-kill:
-			signal(children, syscall.SIGKILL)
+			signal(idle(), syscall.SIGKILL)
 			kill = time.After(time.Hour) // nothing survives SIGKILL
+			if names := busy(); len(names) > 0 {
+				r.Screen.Say("run", "the job is over, and code behind the training loop still runs: "+strings.Join(names, ", "))
+			}
 		}
+	}
+	if failed == nil && behind != nil {
+		behind.complete = true
+		return behind
 	}
 	if f, ok := failed.(*childError); ok {
 		f.job = f.code == coordinated

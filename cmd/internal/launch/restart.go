@@ -94,7 +94,7 @@ func Checkpoints(job *settings.Job) string {
 // before training, nor of the mathematics, nor a request of the user.
 func mends(ctx context.Context, err error) bool {
 	var child *childError
-	if ctx.Err() != nil || !errors.As(err, &child) {
+	if ctx.Err() != nil || !errors.As(err, &child) || child.complete {
 		return false
 	}
 	switch child.code {

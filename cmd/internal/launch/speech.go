@@ -15,6 +15,7 @@ import (
 type speech struct {
 	mu   sync.Mutex
 	last string
+	done bool // a worker has logged that it finished
 }
 
 // tracebackTime is how long the rest of a traceback is waited for. Python writes it in one go.
@@ -49,6 +50,7 @@ func (s *speech) read(from io.Reader, say func(block []string)) {
 		if line := strings.TrimRight(begun, "\n"); line != "" {
 			s.mu.Lock()
 			s.last = line
+			s.done = s.done || finishes(line)
 			s.mu.Unlock()
 			begins := strings.HasPrefix(line, "Traceback (most recent call last)")
 			inside := len(block) > 0 && strings.HasPrefix(line, " ")
@@ -64,6 +66,22 @@ func (s *speech) read(from io.Reader, say func(block []string)) {
 			return
 		}
 	}
+}
+
+// finishes says whether a line is that of a worker which has ended in good order, as text or JSON.
+func finishes(line string) bool {
+	if strings.HasPrefix(line, "finished steps=") {
+		return true
+	}
+	var parsed struct{ Msg, Role string }
+	return strings.HasPrefix(line, "{") && json.Unmarshal([]byte(line), &parsed) == nil && parsed.Msg == "finished" && parsed.Role == "worker"
+}
+
+// finished says whether the child has printed that its worker ended in good order.
+func (s *speech) finished() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.done
 }
 
 // words is the last line that the child has printed, without what names the program. Of a line in JSON it is the message.
