@@ -39,10 +39,47 @@ type Screen struct {
 	waits  string // what the last plain line said that the job waits for
 
 	tracebacks map[string]string // the process that printed each one first
+	reasons    map[string]bool   // beginnings of long reasons that are in a line already
 }
 
 // tracebacksKept bounds how many tracebacks are remembered: programs that go on may print any number.
 const tracebacksKept = 100
+
+// reasonStart is how many bytes of a reason tell it from others. Shorter ones are printed each time.
+const reasonStart = 80
+
+// brief is a line whose reason, which begins behind a colon, is left out if it was printed before, by whatever process.
+// Processes end one after the other for the reason of the first one.
+func (s *Screen) brief(line string) string {
+	var starts []string
+	for i := 0; ; {
+		n := strings.Index(line[i:], ": ")
+		if n < 0 {
+			break
+		}
+		i += n + len(": ")
+		if len(line)-i < reasonStart {
+			break
+		}
+		start := line[i : i+reasonStart]
+		if s.reasons[start] {
+			return line[:i] + "… (as above)"
+		}
+		starts = append(starts, start)
+	}
+	for _, start := range starts {
+		if s.reasons == nil {
+			s.reasons = make(map[string]bool)
+		}
+		if len(s.reasons) < reasonsKept {
+			s.reasons[start] = true
+		}
+	}
+	return line
+}
+
+// reasonsKept bounds how many reasons are remembered.
+const reasonsKept = 1000
 
 // NewScreen is a screen on standard error, as --progress and --log-format say.
 func NewScreen(job *settings.Job) *Screen {
@@ -89,10 +126,11 @@ func (s *Screen) Say(who, line string) {
 func (s *Screen) Relay(who string, block []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	repeated := false
 	if key := strings.Join(block, "\n"); len(block) > 1 {
 		switch first, ok := s.tracebacks[key]; {
 		case ok && first != who:
-			block = []string{fmt.Sprintf("%s (the traceback is that of %s)", block[len(block)-1], first)}
+			block, repeated = []string{fmt.Sprintf("%s (the traceback is that of %s)", s.brief(block[len(block)-1]), first)}, true
 		case s.tracebacks == nil:
 			s.tracebacks = map[string]string{key: who}
 		case len(s.tracebacks) < tracebacksKept:
@@ -100,6 +138,10 @@ func (s *Screen) Relay(who string, block []string) {
 		}
 	}
 	s.erase()
+	last := len(block) - 1
+	if text := s.brief(block[last]); last == 0 && !s.json && (repeated || strings.HasPrefix(who, "ps ") || strings.HasPrefix(text, "star: ")) {
+		block[last] = text // what a program prints by itself stays as it is
+	}
 	for _, text := range block {
 		s.line(who, text)
 	}

@@ -115,3 +115,27 @@ func TestTableAt80Columns(t *testing.T) {
 		}
 	}
 }
+
+// The reason that ends one process after the other is printed in full once, beside the traceback of the program; what programs print otherwise stays as it is.
+func TestReasonsOnce(t *testing.T) {
+	why := "the settings of the optimizer were changed after the first batch, from [{'lr': 0.1}] to [{'lr': 0.025}]"
+	var out bytes.Buffer
+	s := &Screen{w: &out}
+	s.Relay("ps 0", []string{"training workers=2"})
+	s.Relay("worker 0", []string{"Traceback (most recent call last):", "  File", "StarError: " + why})
+	s.Relay("ps 0", []string{`WARN a worker is gone worker=0 reason="left: the program failed: ` + why + `"`})
+	s.Relay("worker 0", []string{"star: the program failed: " + why})
+	s.Relay("worker 1", []string{"Traceback (most recent call last):", "  File", "StarError: " + why})
+	s.Relay("worker 1", []string{"my log: " + why})
+	want := `ps 0     | training workers=2
+worker 0 | Traceback (most recent call last):
+worker 0 |   File
+worker 0 | StarError: ` + why + `
+ps 0     | WARN a worker is gone worker=0 reason="left: the program failed: … (as above)
+worker 0 | star: the program failed: … (as above)
+worker 1 | StarError: … (as above) (the traceback is that of worker 0)
+worker 1 | my log: ` + why + "\n"
+	if out.String() != want {
+		t.Errorf("%s, want\n%s", &out, want)
+	}
+}
