@@ -49,6 +49,7 @@ import (
 	"time"
 
 	"star"
+	"star/coord/advisor"
 	"star/coord/engine"
 	"star/coord/evaluate"
 	"star/coord/measure"
@@ -187,16 +188,16 @@ type applying struct {
 	hashes     evaluate.Hashes
 }
 
-// piloting is who chooses the mode. The pilot itself runs in a goroutine of its own (pilotRunner);
+// piloting is what chooses the mode. The pilot itself runs in a goroutine of its own (package advisor);
 // what it wants comes as an event.
 type piloting struct {
-	given    string // the mode as somebody has given it; empty: nobody has, or a pilot chooses
-	pilot    *pilotRunner
+	given    string            // the mode as it was given; empty: it was not, or a pilot chooses
+	pilot    *advisor.Runner   // nil: no pilot
 	manual   bool              // star ctl mode: the pilot is not heeded
 	asking   *admissionRequest // of the pilot, not answered yet
 	permit   *admissionRequest // that was granted, and is in force
 	refused  *Refusal          // nil: nothing; never changed once it is here
-	verdicts []workerVerdict   // of the pilot, on workers that are slow now
+	verdicts advisor.Verdicts  // of the pilot, on workers that are slow now
 
 	deadlines []time.Duration // by rank; see Remark
 }

@@ -419,7 +419,7 @@ func (c *Coordinator) arrived(p *peer, r star.Record) error {
 		at := c.elapsed()
 		c.line = runlog.Record{Record: r, Start: batch.Start, More: flat(batch.More)}
 		c.cfg.RunLog.Record(at, &c.line)
-		if c.pilot != nil {
+		if c.pilot.Running() { // the conversion to runlog.Entry allocates
 			c.tell(at, c.line)
 		}
 		c.memory.Add(&r)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"reflect"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"star/coord/advice"
+	"star/coord/advisor"
 	"star/modes"
 	"star/runlog"
 )
@@ -220,10 +222,20 @@ func TestEveryDecisionIsLogged(t *testing.T) {
 	}
 }
 
-// What the pilot has said and nobody has looked at when the job ends is in the log, too.
+// What the pilot has said, and what was not done of it when the job ends, is in the log, too.
 func TestLastWords(t *testing.T) {
 	var text syncBuffer
-	c := &Coordinator{timing: timing{begun: time.Now()}, connections: connections{events: make(chan event, 2)}, piloting: piloting{pilot: &pilotRunner{heard: 7}}, log: slog.New(slog.DiscardHandler)}
+	c := &Coordinator{timing: timing{begun: time.Now()}, connections: connections{events: make(chan event, 2), done: make(chan struct{})}, log: slog.New(slog.DiscardHandler)}
+	defer close(c.done)
+	c.pilot = advisor.Start(&script{}, c.done, func(advisor.Word) bool { return true })
+	for range 7 {
+		c.tell(0, runlog.Record{})
+	}
+	for end := time.Now().Add(time.Minute); c.pilot.Heard() < 7; runtime.Gosched() {
+		if time.Now().After(end) {
+			t.Fatalf("%d of 7 lines were heard", c.pilot.Heard())
+		}
+	}
 	c.cfg.RunLog = runlog.NewWriter(&text)
 	c.events <- event{kind: kindPilotAction, seldom: &seldom{action: &pilotAction{Remark: advice.Remark{Text: "all is well"}, after: 3}}}
 	c.events <- event{kind: kindPilotAction, seldom: &seldom{action: &pilotAction{Remark: wants(modes.ASGD(2)), after: 5}}}

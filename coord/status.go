@@ -144,7 +144,7 @@ func (c *Coordinator) status() Status {
 	s := Status{
 		Job: c.cfg.Job, Phase: "joining", Waiting: c.missing(), Mode: c.words(c.cfg.Plan), Elapsed: c.elapsed().Seconds(),
 		Loss: runlog.Number(c.stats.Loss()), TestLoss: c.result.TestLoss, TestAcc: c.result.TestAccuracy, Switches: c.stats.Switches,
-		Auto: c.pilot != nil && !c.manual, Stragglers: c.stragglers(), Refused: c.refused,
+		Auto: c.pilot.Running() && !c.manual, Stragglers: c.verdicts.Texts(), Refused: c.refused,
 	}
 	s.Servers, s.Shards = c.placed()
 	s.Shift = c.shiftStatus()
@@ -237,11 +237,7 @@ func (c *Coordinator) workerStatus(i int, now engine.State) WorkerStatus {
 		case a.Waiting:
 			w.State = "waiting"
 		}
-		for _, v := range c.verdicts {
-			if f := v.factor.Value(); int(v.worker) == i && !math.IsNaN(f) {
-				w.Slowdown, w.Cause = f, v.cause
-			}
-		}
+		w.Slowdown, w.Cause = c.verdicts.Of(star.Worker(i))
 		w.Iteration, w.Busy = p.measured.Recent.Mean(), p.measured.Busy.Mean()
 		w.Compute, w.Wait = p.last.Compute.Seconds(), p.last.Wait.Seconds()
 		if v := p.last.CPU; v-v == 0 {

@@ -64,7 +64,7 @@ func (c *Coordinator) growTree() error {
 	}
 	plan = plan.Clone()
 	plan.Parents = c.auto.Parents()
-	return c.install(plan, runlog.Plan{Why: "tree=auto: " + why, Forced: c.pilot != nil})
+	return c.install(plan, runlog.Plan{Why: "tree=auto: " + why, Forced: c.pilot.Running()})
 }
 
 // graft puts the tree that there is now into a plan that says nothing of trees. Plans in which no
