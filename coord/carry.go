@@ -65,7 +65,7 @@ func (c *Coordinator) issue(orders []engine.Ready) {
 	// led to these orders is on record, the orders are with the shards. Where members remember what
 	// is complete, it is on record before they do.
 	c.onRecord(orders)
-	if c.copies != nil {
+	if c.copies.On() {
 		c.chain(orders)
 		return
 	}
@@ -118,7 +118,7 @@ func (c *Coordinator) follow(o *engine.Ready) {
 	}
 	c.pace(o.Releases)
 	for _, r := range o.Releases {
-		c.release(r)
+		c.sendRelease(r)
 	}
 }
 
@@ -190,13 +190,19 @@ func (c *Coordinator) recordFire(o *engine.Ready) {
 	c.tell(at, e)
 }
 
-// release sends a worker on. One that is gone is passed over, and one that is to wait for the
-// releases before it (keeps) hears of it later. The push that led to it measures the link, if it
+// release sends a worker on, behind the orders that wait for copies.
+func (c *Coordinator) release(r wire.Release) {
+	if !c.copies.Keep(r) {
+		c.sendRelease(r)
+	}
+}
+
+// sendRelease sends a worker on. One that is gone is passed over. The push that led to it measures the link, if it
 // went over one. The bytes are those that the worker says it has sent, no more than the parameters:
 // what else it sends goes elsewhere.
-func (c *Coordinator) release(r wire.Release) {
+func (c *Coordinator) sendRelease(r wire.Release) {
 	p := c.workers[r.Worker]
-	if p == nil || p.gone || c.keeps(r) {
+	if p == nil || p.gone {
 		return
 	}
 	c.rounds.Mark(&r)

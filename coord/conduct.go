@@ -271,7 +271,7 @@ func (c *Coordinator) speaksFor(p *peer, kind wire.Kind, shard int) error {
 	if shard < 0 || shard >= len(c.shards) {
 		return fmt.Errorf("%v of shard %d, of %d", kind, shard, len(c.shards))
 	}
-	if !c.hosts[[2]int{p.rank, shard}] && (c.copies == nil || !c.replaceable()) {
+	if !c.hosts[[2]int{p.rank, shard}] && (!c.copies.On() || !c.replaceable()) {
 		return fmt.Errorf("%v of shard %d, which it has not", kind, shard)
 	}
 	return nil

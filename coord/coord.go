@@ -50,6 +50,7 @@ import (
 
 	"star"
 	"star/coord/advisor"
+	"star/coord/copies"
 	"star/coord/engine"
 	"star/coord/evaluate"
 	"star/coord/measure"
@@ -163,7 +164,7 @@ type placing struct {
 	owner    []int           // by shard: the rank of the server that has it
 	hosts    map[[2]int]bool // by server and shard: it has it, had it, or is to get it
 	ready    []bool
-	copies   *copies // nil: each shard is in one place
+	copies   copies.Copies
 	mover    moves.Mover
 	links    moves.Links
 	shifts   moves.Shifts

@@ -268,7 +268,8 @@ func (c *Coordinator) fromServer(p *peer, e event) error {
 			}
 			return why
 		}
-		c.ready[e.ready.Shard] = c.readyAt(p, e.ready.Shard)
+		c.copies.Loaded(p.rank, e.ready.Shard, true)
+		c.ready[e.ready.Shard] = c.copies.Ready(e.ready.Shard)
 		c.tryStart()
 	case wire.KindStored:
 		if c.engine == nil {
@@ -277,7 +278,7 @@ func (c *Coordinator) fromServer(p *peer, e event) error {
 		if c.checks.On() && int(e.stored.Worker) == len(c.workers) {
 			return c.referred(e.stored)
 		}
-		sums := c.wholeAt(p, e.stored)
+		sums := c.copies.Stored(p.rank, e.stored)
 		if sums == nil {
 			return nil
 		}
@@ -286,12 +287,13 @@ func (c *Coordinator) fromServer(p *peer, e event) error {
 			return c.drop(p, err)
 		}
 		if w := c.workers[e.stored.Worker]; w != nil {
-			w.measured.Flight.Stored(time.Now())
-			c.links.Stored(c.elapsed(), int(e.stored.Worker), p.rank)
+			now := time.Now()
+			w.measured.Flight.Stored(now)
+			c.links.Stored(now.Sub(c.begun), int(e.stored.Worker), p.rank)
 		}
 		return c.carry(orders)
 	case wire.KindNorm:
-		if c.copies != nil {
+		if c.copies.On() {
 			return c.normAt(p, e)
 		}
 		if c.settling() {
@@ -309,7 +311,7 @@ func (c *Coordinator) fromServer(p *peer, e event) error {
 	case wire.KindHeld:
 		return c.held(p, e.held)
 	case wire.KindPoison:
-		if !c.answersFor(p, e.poison.Shard) {
+		if !c.copies.Answers(p.rank, e.poison.Shard) {
 			return nil // another copy says it too
 		}
 		return c.toldPoison(p, e.poison)

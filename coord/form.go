@@ -9,6 +9,7 @@ import (
 	"net"
 
 	"star"
+	"star/coord/copies"
 	"star/coord/engine"
 	"star/coord/evaluate"
 	"star/coord/session"
@@ -68,7 +69,7 @@ func (c *Coordinator) enrolServer(p *peer) {
 	if c.reseat(p) {
 		return
 	}
-	if c.engine != nil && c.copies != nil {
+	if c.engine != nil && c.copies.On() {
 		if err := c.takeServer(p); err != nil {
 			c.refuse(p, exitcode.Restart, err.Error())
 		}
@@ -397,7 +398,7 @@ func (c *Coordinator) beginAnew() {
 	if !c.assigned {
 		return
 	}
-	c.assigned, c.seeder, c.shards, c.owner, c.ready, c.copies = false, nil, nil, nil, nil, nil
+	c.assigned, c.seeder, c.shards, c.owner, c.ready, c.copies = false, nil, nil, nil, nil, copies.Copies{}
 	for rank, s := range c.servers {
 		if s != nil && !s.gone {
 			c.part(s, exitcode.Restart, "the job begins anew, with other workers")
@@ -449,7 +450,8 @@ func (c *Coordinator) tryAssign() {
 		}
 		s.hello.Shards = len(c.shards) - first
 	}
-	if err := c.placeCopies(); err != nil {
+	var err error
+	if c.copies, err = copies.Place(c.cfg.Replicas, c.places(true), c.owner); err != nil {
 		c.sick = err // there are servers enough (New)
 		return
 	}

@@ -110,11 +110,11 @@ func (c *Coordinator) lost(p *peer, why error) error {
 				c.disclaim(p.rank)
 				return nil
 			}
-			if c.replaceable() && p.hello.Shards == 0 && (c.copies == nil || c.engine == nil || p.rank < c.cfg.Coordinators) { // another one that may coordinate
+			if c.replaceable() && p.hello.Shards == 0 && (!c.copies.On() || c.engine == nil || p.rank < c.cfg.Coordinators) { // another one that may coordinate
 				c.log.Warn("a server without shards is gone", "server", p.rank, "reason", why)
 				return nil
 			}
-			if c.copies != nil && (c.engine != nil || c.trained() && c.assigned) && (p.rank != 0 || c.replaceable()) {
+			if c.copies.On() && (c.engine != nil || c.trained() && c.assigned) && (p.rank != 0 || c.replaceable()) {
 				return c.lostServer(p, why)
 			}
 			if c.engine == nil && c.spared(p) {
@@ -122,7 +122,7 @@ func (c *Coordinator) lost(p *peer, why error) error {
 					return err
 				}
 				for shard := range c.ready {
-					c.ready[shard] = c.readyAll(shard)
+					c.ready[shard] = c.copies.Ready(shard)
 				}
 				c.tryStart()
 				return nil
@@ -179,9 +179,7 @@ func (c *Coordinator) lost(p *peer, why error) error {
 // strike takes what w is told out of everything that waits: for copies, for the end of a move, for
 // others to come. Otherwise who comes in its place would be told it.
 func (c *Coordinator) strike(w star.Worker) {
-	if c.copies != nil {
-		c.copies.Strike(w)
-	}
+	c.copies.Strike(w)
 	c.mover.Strike(w)
 	for i := range c.shortage.held {
 		c.shortage.held[i].Strike(w)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"star"
+	"star/coord/copies"
 	"star/coord/moves"
 	"star/internal/exitcode"
 	"star/runlog"
@@ -73,9 +74,9 @@ func (c *Coordinator) placed() (servers []ServerStatus, shards []ShardStatus) {
 	moving, busy := c.mover.Busy()
 	for i, s := range c.shards {
 		shards = append(shards, ShardStatus{Shard: i, Server: c.owner[i], Bytes: 4 * (s.To - s.From), Moving: busy && moving == i})
-		if c.copies != nil {
-			v, st := c.copies.Table.View(i), &shards[i]
-			st.Term, st.Followers, st.Replicas = v.Term, v.Followers, c.copies.Table.Want()
+		if c.copies.On() {
+			v, st := c.copies.View(i), &shards[i]
+			st.Term, st.Followers, st.Replicas = v.Term, v.Followers, c.copies.Want()
 		}
 		for j := range servers {
 			if servers[j].Server == c.owner[i] {
@@ -97,7 +98,7 @@ func (c *Coordinator) beginMove(e event) error {
 		err = errors.New("an all-reduce has no shards")
 	case c.replaceable():
 		err = errors.New("in a job with --coordinators shards stay where they are")
-	case c.copies != nil:
+	case c.copies.On():
 		err = errors.New("shards with copies (--replicas) stay where they are")
 	case busy:
 		err = fmt.Errorf("shard %d is moving: one at a time", moving)
@@ -154,8 +155,8 @@ func (c *Coordinator) moveArgs(args []string) (shard, to int, err error) {
 	return shard, to, nil
 }
 
-// watchMove ends a move that takes too long, and goes on with one that waited. A job that waits for workers moves nothing:
-// its orders are kept until workers come, and these are not told where shards are while one moves.
+// watchMove ends a move that takes too long, and goes on with one that waited. A job that waits for workers moves
+// nothing: its orders are kept until workers come, and these are not told where shards are while one moves.
 func (c *Coordinator) watchMove(now time.Time) error {
 	if c.short() {
 		return c.move(c.mover.Drop("the job waits for workers"))
@@ -199,13 +200,18 @@ func (c *Coordinator) move(effects []moves.Effect) error {
 		case moves.Lost:
 			err = &Error{exitcode.Lost, e.Why}
 		case moves.Lend:
-			err = c.lendCopy(e)
+			err = c.copies.Lend(e.Shard, e.Server, c.engine.State().Seq)
 		case moves.Share:
-			err = c.shareCopy(e)
+			var effects []copies.Effect
+			if effects, err = c.copies.Share(e.Shard, e.Server, e.Took); err == nil {
+				err = c.copied(effects)
+			}
 		case moves.Unshare:
-			err = c.unshareCopy(e)
+			if !c.servers[e.Server].gone {
+				err = c.copied(c.copies.Unshare(time.Now(), e.Shard, e.Server, e.Why, c.servers[e.Source].gone))
+			}
 		case moves.Uncopied:
-			err = c.dropCopy(e)
+			err = c.copied(c.copies.Uncopied(time.Now(), e.Shard, e.Server, e.Why))
 		}
 		if err != nil {
 			return err

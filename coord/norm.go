@@ -11,7 +11,7 @@ import (
 )
 
 // norm adds a shard's part of a norm; the last one lets the update happen. An error: the report cannot be read, and the
-// server is dropped. With copies it is called for the primary's report only (countNorms).
+// server is dropped. With copies it is called for the report of the primary only (pump).
 func (c *Coordinator) norm(p *peer, e event) error {
 	seq := e.norm.Seq
 	if !c.norms.Expects(seq) {

@@ -2,68 +2,28 @@ package coord
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 	"time"
 
+	"star/coord/copies"
 	"star/coord/engine"
 	"star/internal/exitcode"
-	"star/ps/replica"
-	"star/runlog"
 	"star/transport"
 	"star/transport/wire"
 )
 
-// Where shards have copies and several processes may coordinate, another process takes both over:
-// who holds a copy of what, and the firings that some copies hold and others do not.
-// docs/decisions/0012-who-coordinates.md says why that is safe.
-//
-// Who holds a copy is agreed on before it is in force (Handover.Views). So whoever takes over knows
-// of every shard who could still do something for an earlier coordinator: an update counts when all
-// of the view hold it. One of them that stands to us is enough for the earlier one to get nothing
-// done any more, and knows all that was acknowledged. Who does not come is taken out of the view,
-// which is agreed on, too.
-
-// replicaReports are what copies say that they hold: by server and shard the last firing.
-type replicaReports map[[2]int]int64
+// Where shards have copies and several processes may coordinate, another process takes both over: the views, and the
+// firings that some copies hold and others do not. Package copies decides (recover.go).
 
 // absentServers is how long a successor waits, since the first server came, for others whose shards
 // have copies elsewhere.
 const absentServers = 3 * time.Second
 
-// newCopies begins the account of copies.
-func newCopies(t *replica.Table, shards int, told int64) *copies {
-	k := &copies{Copies: engine.NewCopies(t, told), counted: map[int64]map[int]bool{}}
-	for range shards {
-		k.ready = append(k.ready, map[int]bool{})
-		k.norms = append(k.norms, map[int]event{})
-	}
-	return k
-}
-
-// seats writes down who has what. Seats counts copies, too. It changes e only.
+// seats writes down which server has what. Seats counts copies, too. It changes e only.
 func (c *Coordinator) seats(e *Handover) {
-	e.Seats, e.Views = map[int]int{}, nil
-	for _, s := range c.owner {
-		e.Seats[s]++
-	}
-	if c.copies == nil {
-		return
-	}
-	e.Seats = map[int]int{}
-	for shard := range c.shards {
-		v := c.copies.Table.View(shard)
-		e.Views = append(e.Views, v)
-		for _, s := range holders(v) {
-			e.Seats[s]++
-		}
-	}
+	e.Seats, e.Views = c.copies.Counts(c.owner), c.copies.Views()
 }
 
-// holders are the servers of a view, the primary first.
-func holders(v replica.View) []int { return append([]int{v.Primary}, v.Followers...) }
-
-// persistCopies has a successor know who holds what from now on, before anybody else is told. It
+// persistCopies tells a successor which servers hold what from now on, before any member is told. It
 // reports false when the lease is lost.
 func (c *Coordinator) persistCopies() bool { return c.persistHandover(c.seats) }
 
@@ -77,14 +37,7 @@ func (c *Coordinator) takeOverCopies() error {
 	if len(h.handover.Views) != len(c.shards) {
 		return fmt.Errorf("coord: what the coordinator before has left names %d shards, and who holds %d", len(c.shards), len(h.handover.Views))
 	}
-	h.copies, h.views = replicaReports{}, h.handover.Views
-	// Not those of the next view, which depends on who comes; but a job that has not begun to train
-	// needs them all.
-	views := slices.Clone(h.handover.Views)
-	for i := range views {
-		views[i].Term = max(views[i].Term, c.term()<<32) + 1
-	}
-	c.copies = newCopies(replica.NewTable(c.cfg.Replicas, views), len(views), 0)
+	c.copies = copies.Inherit(c.cfg.Replicas, h.handover.Views, c.term())
 	c.mover.After(c.term() << 32) // what was said to the coordinator before is not for our moves
 	return nil
 }
@@ -114,8 +67,8 @@ func (c *Coordinator) claimed(p *peer, m wire.Standing) error {
 		if s.Shard >= len(c.shards) {
 			return &Error{exitcode.Disagree, fmt.Sprintf("server %d has shard %d, of %d", p.rank, s.Shard, len(c.shards))}
 		}
-		c.copies.ready[s.Shard][p.rank] = s.Version >= 0
-		c.ready[s.Shard] = c.readyAll(s.Shard)
+		c.copies.Loaded(p.rank, s.Shard, s.Version >= 0)
+		c.ready[s.Shard] = c.copies.Ready(s.Shard)
 	}
 	if c.takeover.came.IsZero() {
 		c.takeover.came = time.Now()
@@ -123,27 +76,11 @@ func (c *Coordinator) claimed(p *peer, m wire.Standing) error {
 	return nil
 }
 
-// readyAll says whether every copy of a shard has its parameters.
-func (c *Coordinator) readyAll(shard int) bool {
-	return !slices.ContainsFunc(holders(c.copies.Table.View(shard)), func(s int) bool { return !c.copies.ready[shard][s] })
-}
-
 // goesWithout says whether a server that does not come is not waited for any more: every shard has
 // a copy elsewhere.
 func (c *Coordinator) goesWithout(rank int) bool {
 	h := c.takeover
-	if c.copies == nil || !c.trained() || h.came.IsZero() || time.Since(h.came) < absentServers {
-		return false
-	}
-	for shard, v := range h.handover.Views {
-		if !slices.ContainsFunc(holders(v), func(s int) bool {
-			_, ok := h.copies[[2]int{s, shard}]
-			return ok && s != rank && c.here(s)
-		}) {
-			return false
-		}
-	}
-	return true
+	return c.trained() && !h.came.IsZero() && time.Since(h.came) >= absentServers && c.copies.Elsewhere(rank, c.here)
 }
 
 // disclaim forgets what a server has said, whose connection has ended.
@@ -152,7 +89,7 @@ func (c *Coordinator) disclaim(rank int) {
 		return
 	}
 	c.takeover.reports[rank] = nil
-	maps.DeleteFunc(c.takeover.copies, func(at [2]int, _ int64) bool { return at[0] == rank })
+	c.copies.Disclaim(rank)
 }
 
 // here says whether a server stands to us.
@@ -160,36 +97,24 @@ func (c *Coordinator) here(rank int) bool {
 	return c.takeover.reports[rank] != nil && c.servers[rank] != nil && !c.servers[rank].gone
 }
 
-// recoverCopies makes the table from what copies claim, and says how far the history goes. Only
-// claims of servers that were in the view which was agreed on count. An error ends the job, exit
-// code 69: no shard's history can be put together of those who are here.
-func (c *Coordinator) recoverCopies() error {
+// recoverCopies makes the views from what copies claim, and says how far the history goes. An error ends the job, exit
+// code 69: of a shard no copy is there.
+func (c *Coordinator) recoverCopies() (err error) {
 	h := c.takeover
 	if !c.trained() {
 		return nil
 	}
-	var cs []replica.Claim
-	for at, seq := range h.copies {
-		if v := h.handover.Views[at[1]]; c.here(at[0]) && v.Has(at[0]) {
-			cs = append(cs, replica.Claim{Server: at[0], Shard: at[1], View: v, Seq: seq})
-		}
-	}
-	t, from, to, err := replica.Recover(c.term(), c.cfg.Replicas, len(c.shards), cs)
-	if err != nil {
+	if h.from, h.history.Seq, err = c.copies.Recover(c.term(), c.here); err != nil {
 		return &Error{exitcode.Lost, err.Error()}
 	}
-	before := c.copies
-	c.copies = newCopies(t, len(c.shards), from)
-	c.copies.ready, c.copies.norms = before.ready, before.norms
-	h.from, h.history.Seq = from, to
 	return nil
 }
 
-// reinstate has everybody know who holds what, and offers firings again that some copies may not
+// reinstate tells all members which servers hold what, and offers firings again that some copies may not
 // hold. It reports false when the lease is lost. Copies that are in no view any more are forgotten;
-// views that have changed are agreed on before anybody hears of them. Errors are those of settle.
+// views that have changed are agreed on before any member is told. Errors are those of settle.
 func (c *Coordinator) reinstate() (bool, error) {
-	h, k := c.takeover, c.copies
+	h := c.takeover
 	for rank, p := range c.servers {
 		if p != nil && !c.here(rank) && h.handover.Seats[rank] > 0 {
 			c.log.Warn("a server has not come to this coordinator: the job goes on with the copies that others have", "server", rank)
@@ -206,8 +131,7 @@ func (c *Coordinator) reinstate() (bool, error) {
 			}
 		}
 	}
-	for shard := range c.shards {
-		v := k.Table.View(shard)
+	for shard, v := range c.copies.Views() {
 		c.owner[shard], c.shards[shard].Addr = v.Primary, c.servers[v.Primary].hello.Addr
 	}
 	c.handover = *h.handover
@@ -224,23 +148,15 @@ func (c *Coordinator) reinstate() (bool, error) {
 			c.ready[shard] = true
 		}
 	}
-	for at := range h.copies {
-		if c.here(at[0]) && !k.Table.View(at[1]).Has(at[0]) {
-			c.forgetCopy(c.servers[at[0]], at[1])
-		}
+	if err := c.copied(c.copies.Extras(c.here)); err != nil {
+		return false, err
 	}
 	if !c.trained() {
 		return true, nil
 	}
 	for _, rank := range missing {
-		for shard, v := range h.views {
-			if v.Has(rank) {
-				event := "lost"
-				if v.Primary == rank {
-					event = "promoted"
-				}
-				c.noteCopies(runlog.Replica{Shard: shard, Event: event, Server: rank, Why: "it did not come to the coordinator that took over"})
-			}
+		if err := c.copied(c.copies.Missed(rank)); err != nil {
+			return false, err
 		}
 	}
 	fires, err := h.history.Behind(h.from, "some copies lack")
@@ -257,17 +173,16 @@ func (c *Coordinator) reinstate() (bool, error) {
 	return true, c.pump()
 }
 
-// forgetExtras has a server that comes back drop the copies that it has and that are not counted on
-// any more.
+// forgetExtras makes a server that comes back drop the copies that it has and that are in no view any more.
 func (c *Coordinator) forgetExtras(p *peer, m wire.Standing) {
 	for _, s := range m.Shards {
-		if s.Shard < len(c.shards) && !c.copies.Table.View(s.Shard).Has(p.rank) {
+		if s.Shard < len(c.shards) && !c.copies.View(s.Shard).Has(p.rank) {
 			c.forgetCopy(p, s.Shard)
 		}
 	}
 }
 
-// forgetCopy has a server give up a copy that no view has any more.
+// forgetCopy makes a server give up a copy that is in no view any more.
 func (c *Coordinator) forgetCopy(p *peer, shard int) {
 	s := c.shards[shard]
 	c.send(p, func() error {

@@ -11,8 +11,8 @@ import (
 	"star/transport/wire"
 )
 
-// The hosts of members, as far as their addresses show. They are guesses: hosts may share a link or a name. What is built
-// on them (trees, paced pushes, moves) is taken back when it does not pay.
+// The hosts of members, as far as their addresses show. They are guesses: hosts may share a link or a name. What is
+// built on them (trees, paced pushes, moves) is taken back when it does not pay.
 
 // site is the host of a peer, as far as it shows: processes with the same one share a link. It is
 // what the peer calls its host, and the address it comes from; our own host is one, whatever the

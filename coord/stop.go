@@ -292,17 +292,12 @@ func (c *Coordinator) deserted(now time.Time) string {
 		switch {
 		case rank < c.cfg.Coordinators && (stays(p) || c.expects(p, now)):
 			seats++
-		case rank >= c.cfg.Coordinators && going(p) && p.hello.Shards > 0 && c.copies == nil:
+		case rank >= c.cfg.Coordinators && going(p) && p.hello.Shards > 0 && !c.copies.On():
 			return fmt.Sprintf("server %d was told to end, which has shards: %s", rank, p.leave.Reason)
 		}
 	}
-	if c.copies != nil && slices.ContainsFunc(c.servers, going) {
-		for shard := range c.shards {
-			v := c.copies.Table.View(shard)
-			if !slices.ContainsFunc(append([]int{v.Primary}, v.Followers...), func(s int) bool { return stays(c.servers[s]) }) {
-				return fmt.Sprintf("every server that has shard %d was told to end", shard)
-			}
-		}
+	if shard, without := c.copies.Without(func(s int) bool { return !stays(c.servers[s]) }); without && slices.ContainsFunc(c.servers, going) {
+		return fmt.Sprintf("every server that has shard %d was told to end", shard)
 	}
 	if k := c.cfg.Coordinators; k > 0 {
 		if c.leaves.yield != nil {

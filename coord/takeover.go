@@ -130,12 +130,10 @@ type takeover struct {
 	after    engine.Snapshot // from which the engine goes on
 	before   []int64         // by worker: the step of the last Fire, of what is not thrown away
 	norms    []heard         // by servers that stand already; at most two of each of their shards
-	copies   replicaReports  // of copies
 	came     time.Time       // the first server
 	from     int64           // the last firing that every copy holds
 
-	views []replica.View       // as the coordinator before has left them
-	ring  *engine.RingMetadata // all-reduce: the newest that anybody has; nil: nobody has one
+	ring *engine.RingMetadata // all-reduce: the newest that a worker has; nil: none has one
 }
 
 // heard is what a server has said.
@@ -201,13 +199,13 @@ func (c *Coordinator) reseat(p *peer) bool {
 	if c.takeover != nil {
 		shards = c.takeover.handover.Seats[p.rank]
 	}
-	if c.copies != nil && !c.settling() {
+	if c.copies.On() && !c.settling() {
 		shards = 0 // whatever it had others have, or nobody
 	}
 	old := c.servers[p.rank]
 	fresh := p.hello.Params == 0 // it was assigned nothing yet, and may not know of the job at all
 	switch {
-	case c.copies != nil && c.returning(p, fresh):
+	case c.copies.On() && c.returning(p, fresh):
 		return true
 	case shards > 0 && fresh && c.trained():
 		return false
@@ -259,7 +257,7 @@ func (c *Coordinator) stood(p *peer, m wire.Standing, list []byte) error {
 		return c.drop(p, fmt.Errorf("it stands to a coordinator of term %d, not %d", m.Term, c.term()))
 	}
 	p.unsaid = false
-	if c.copies != nil && !c.settling() {
+	if c.copies.On() && !c.settling() {
 		c.forgetExtras(p, m)
 		return nil
 	}
@@ -279,7 +277,7 @@ func (c *Coordinator) stood(p *peer, m wire.Standing, list []byte) error {
 		st.Fires[f.Seq] = failover.Fire{Header: header, Metadata: note}
 		list = rest
 	}
-	if c.copies != nil {
+	if c.copies.On() {
 		if err := c.claimed(p, m); err != nil {
 			return err
 		}
@@ -318,7 +316,7 @@ func (c *Coordinator) settle() error {
 		}
 	}
 	h.history = failover.Of(here)
-	if c.copies != nil {
+	if c.copies.On() {
 		if err := c.recoverCopies(); err != nil {
 			return err
 		}
@@ -331,7 +329,7 @@ func (c *Coordinator) settle() error {
 	if err != nil {
 		return err
 	}
-	if c.copies != nil {
+	if c.copies.On() {
 		if ok, err := c.reinstate(); err != nil || !ok {
 			return err
 		}

@@ -77,7 +77,7 @@ func (c *Coordinator) tick(now time.Time) error {
 	if c.takeover != nil && c.engine == nil && !c.settling() {
 		c.tryStart()
 	}
-	if c.copies != nil && c.settling() { // some may not come
+	if c.copies.On() && c.settling() { // some may not come
 		if err := c.settle(); err != nil {
 			return err
 		}
@@ -220,7 +220,7 @@ func (c *Coordinator) missing() string {
 		if s := c.mover.Waits(); s != "" {
 			parts = append(parts, s)
 		}
-		if s := c.waitsForCopies(); s != "" {
+		if s := c.copies.Waits(); s != "" {
 			parts = append(parts, s)
 		}
 		for _, w := range c.engine.Lacking() {

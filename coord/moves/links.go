@@ -8,9 +8,9 @@ import (
 	"star/runlog"
 )
 
-// Links is what was measured of the links to the servers, from the pushes that go over them. The zero value measures the
-// way to the shards as a whole; NewLinks makes one that measures the way to each server, too, which is needed only for
-// shards that move by themselves.
+// Links is what was measured of the links to the servers, from the pushes that go over them. The zero value measures
+// the way to the shards as a whole; NewLinks makes one that measures the way to each server, too, which is needed only
+// for shards that move by themselves.
 type Links struct {
 	way    meter
 	inlets map[int]*meter                // by server: gradients of workers on other hosts; nil: not measured
@@ -29,13 +29,14 @@ func NewLinks(inlets bool) Links {
 // Inlets says whether the way to each server is measured.
 func (l *Links) Inlets() bool { return l.inlets != nil }
 
-// Pushed takes a push to all shards. Times are since the run began. workers is how many ranks the job has, here and below.
+// Pushed takes a push to all shards. Times are since the run began. workers is how many ranks the job has, here and in
+// Arrived.
 func (l *Links) Pushed(from, to time.Duration, bytes float64, workers int) {
 	l.way.add(span{from, to, bytes}, workers)
 }
 
-// Rate is what the way to the shards carries in one direction, in bytes per second; 0: not known yet. workers is how many
-// push over it.
+// Rate is what the way to the shards carries in one direction, in bytes per second; 0: not known yet. workers is how
+// many push over it.
 func (l *Links) Rate(workers int) float64 { return l.way.rate(workers) }
 
 // Stored notes that a server holds its part of a worker's gradient.
@@ -49,8 +50,8 @@ func (l *Links) Stored(at time.Duration, worker, server int) {
 	l.held[worker][server] = at
 }
 
-// Arrived takes that push of a worker at each server on another host, by how many bytes go there. It lasted from the time
-// given to the last part that the server held.
+// Arrived takes that push of a worker at each server on another host, by how many bytes go there. It lasted from the
+// time given to the last part that the server held.
 func (l *Links) Arrived(worker int, from time.Duration, bytes map[int]float64, workers int) {
 	for server, n := range bytes {
 		at := l.held[worker][server]
@@ -100,7 +101,7 @@ type span struct {
 // metered is how many pushes of each worker count, and are needed for a rate.
 const metered = 4
 
-// add notes a push. The last ones count, metered for each worker. A push without bytes, or without duration, is left out.
+// add notes a push. The last ones count, metered for each worker. A push without bytes or without duration is left out.
 func (m *meter) add(s span, workers int) {
 	if s.to <= s.from || s.bytes <= 0 {
 		return

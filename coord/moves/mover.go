@@ -1,19 +1,19 @@
-// Package moves decides what happens while a shard goes from one server to another, and measures what the links to the
-// servers carry, which is what moves are decided by. It is pure: no I/O, no clock, no goroutine. The coordinator tells a
-// [Mover] of each event and carries out the [Effect] values that it returns, in their order.
+// Package moves decides what happens while a shard goes from one server to another, and measures what the links to
+// the servers carry, which is what moves are decided by. It is pure: no I/O, no clock, no goroutine. The coordinator
+// tells a [Mover] of each event and carries out the [Effect] values that it returns, in their order.
 //
 //	       Begin            Prepared, and no checkpoint          Loaded              Complete
 //	idle ─────────► preparing ───────────────────────► copying ────────► routing ───────────► idle
 //	  ▲                 │ failed, late, a server lost      │                 │ a server lost
 //	  └─────────────────┴──────────────────────────────────┘                 └──────────────► lost
 //
-// Until routing, the old server has the whole shard, so a failure at the new server ends the move and nothing else. While
-// copying, no update is made: orders are held (Hold), and go to the server that has the shard afterwards (Take). A shard
-// that is lost in routing is lost for the job.
+// Until routing, the old server has the whole shard, so a failure at the new server ends the move and nothing else.
+// While copying, no update is made: orders are held (Hold), and go to the server that has the shard afterwards
+// (Take). A shard that is lost in routing is lost for the job.
 //
-// A copy of a shard ([Job.Copy]) goes the same way and the shard stays where it is, too. The new server counts as soon as
-// it has loaded its copy, and in routing it gets what workers still push to the old server only. A failure then takes the
-// copy back ([Unshare]).
+// A copy of a shard ([Job.Copy]) goes the same way and the shard stays where it is, too. The new server counts as
+// soon as it has loaded its copy, and in routing it gets what workers still push to the old server only. A failure
+// then takes the copy back ([Unshare]).
 package moves
 
 import (
@@ -50,7 +50,8 @@ const (
 	routing
 )
 
-// Job is one move: the shard, with its elements and the address of the server that has it, and the ranks of both servers.
+// Job is one move: the shard, with its elements and the address of the server that has it, and the ranks of both
+// servers.
 type Job struct {
 	wire.ShardInfo
 	Source, Target int
@@ -136,8 +137,9 @@ func (m *Mover) Begin(now time.Time, j Job) []Effect {
 	return []Effect{m.adopt(wire.Prepare)}
 }
 
-// Said takes a message of a server about a move. What concerns another move than the present one changes nothing. saving
-// says whether the state must not be sent now, because a checkpoint is being written or the job waits for workers.
+// Said takes a message of a server about a move. What concerns another move than the present one changes nothing.
+// saving says whether the state must not be sent now, because a checkpoint is being written or the job waits for
+// workers.
 func (m *Mover) Said(now time.Time, server int, msg wire.Moved, saving bool) []Effect {
 	if m.stage == idle || server != m.job.Target || msg.Move != m.id {
 		return nil
@@ -191,8 +193,8 @@ func (m *Mover) loaded(now time.Time) []Effect {
 		Route{shard, to}, Ended{m.line}, Resume{}}
 }
 
-// Tick goes on with a move that waited for a checkpoint, and ends one that takes too long. In routing there is no limit:
-// the source is needed like any server.
+// Tick goes on with a move that waited for a checkpoint, and ends one that takes too long. In routing there is no
+// limit: the source is needed like any server.
 func (m *Mover) Tick(now time.Time, saving bool) []Effect {
 	if (m.stage == preparing || m.stage == copying) && now.After(m.limit) {
 		return m.fail(fmt.Sprintf("server %d: nothing was heard of it in time", m.job.Target))

@@ -1,0 +1,111 @@
+package copies
+
+import (
+	"slices"
+
+	"star/coord/engine"
+	"star/ps/replica"
+	"star/runlog"
+)
+
+// A process that takes the job over begins with the views that the coordinator before has left (Inherit), hears what
+// servers claim to hold (Claim), and makes views of those that are there (Recover). An update counts when all of a view
+// hold it. So one server of the view that reports to this process is enough for the coordinator before to complete no
+// more updates, and it knows all that were complete. A server that does not come is taken out of the view.
+
+// Inherit begins with the views that the coordinator before has left.
+func Inherit(want int, views []replica.View, term int64) Copies {
+	// The terms are not those of the next views, which depend on the servers that come; but a job that has not begun to
+	// train needs them all.
+	own := slices.Clone(views)
+	for i := range own {
+		own[i].Term = max(own[i].Term, term<<32) + 1
+	}
+	k := begin(replica.NewTable(want, own), len(own))
+	k.left, k.claims = views, map[[2]int]int64{}
+	return k
+}
+
+// Claim takes the last firing that a server says it holds of a shard. Disclaim forgets all claims of a server, because
+// its connection has ended.
+func (k *Copies) Claim(server, shard int, seq int64) { k.claims[[2]int{server, shard}] = seq }
+
+func (k *Copies) Disclaim(server int) {
+	for shard := range k.shards {
+		delete(k.claims, [2]int{server, shard})
+	}
+}
+
+// Elsewhere says whether of each shard another server that is there claims a copy.
+func (k *Copies) Elsewhere(server int, here func(server int) bool) bool {
+	for shard, v := range k.left {
+		if !slices.ContainsFunc(Holders(v), func(s int) bool {
+			_, claims := k.claims[[2]int{s, shard}]
+			return claims && s != server && here(s)
+		}) {
+			return false
+		}
+	}
+	return k.On()
+}
+
+// Recover makes the views from what servers that are there claim. Only servers of a view that was agreed on count.
+// Firings behind from, up to to, are to be offered again. An error: of one shard no copy is there.
+func (k *Copies) Recover(term int64, here func(server int) bool) (from, to int64, err error) {
+	var claims []replica.Claim
+	for at, seq := range k.claims {
+		if here(at[0]) {
+			claims = append(claims, replica.Claim{Server: at[0], Shard: at[1], View: k.left[at[1]], Seq: seq})
+		}
+	}
+	t, from, to, err := replica.Recover(term, k.Want(), len(k.shards), claims)
+	if err != nil {
+		return 0, 0, err
+	}
+	k.table, k.orders = t, *engine.NewCopies(t, from)
+	return from, to, nil
+}
+
+// Extras are the claims of servers that are there and in no view any more, in order.
+func (k *Copies) Extras(here func(server int) bool) (effects []Effect) {
+	for at := range k.claims {
+		if here(at[0]) && !k.View(at[1]).Has(at[0]) {
+			effects = append(effects, Forget{at[0], at[1]})
+		}
+	}
+	slices.SortFunc(effects, func(a, b Effect) int {
+		x, y := a.(Forget), b.(Forget)
+		return slices.Compare([]int{x.Server, x.Shard}, []int{y.Server, y.Shard})
+	})
+	return effects
+}
+
+// Missed has the lines on a server that held copies and has not come.
+func (k *Copies) Missed(server int) (effects []Effect) {
+	for shard, v := range k.left {
+		if v.Has(server) {
+			event := "lost"
+			if v.Primary == server {
+				event = "promoted"
+			}
+			effects = append(effects, k.note(runlog.Replica{Shard: shard, Event: event, Server: server, Why: "it did not come to the coordinator that took over"}))
+		}
+	}
+	return effects
+}
+
+// Counts is how many copies each server has. Without copies it is how many shards, of which owner names the servers.
+func (k *Copies) Counts(owner []int) map[int]int {
+	counts := map[int]int{}
+	if !k.On() {
+		for _, s := range owner {
+			counts[s]++
+		}
+	}
+	for _, v := range k.Views() {
+		for _, s := range Holders(v) {
+			counts[s]++
+		}
+	}
+	return counts
+}
