@@ -104,8 +104,8 @@ func TestCommonSlowness(t *testing.T) {
 // oldest is when the first began of the iterations that k remembers.
 func oldest(k *Controller) float64 {
 	first := math.Inf(1)
-	for w := range k.workers {
-		first = min(first, k.workers[w].begins.inOrder()[0])
+	for w := range k.obs.workers {
+		first = min(first, k.obs.workers[w].begins.inOrder()[0])
 	}
 	return first
 }
@@ -141,7 +141,7 @@ func TestTrialIsWhole(t *testing.T) {
 		}
 	}
 	rounds(8, 2)
-	k.trial = &trial{from: modes.SSGD(n), predicted: 0.6, begun: now + 1, had: make([][]iteration, n)}
+	k.trials.running = &trial{from: modes.SSGD(n), predicted: 0.6, begun: now + 1, had: make([][]iteration, n)}
 	rounds(1, 2) // has begun before
 	took, ssgd = 0, 0
 	rounds(5, 2)

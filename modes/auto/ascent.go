@@ -5,8 +5,9 @@ import (
 	"slices"
 )
 
-// ascent follows the training loss in rounds, as many gradients as there are workers, and notices where it grows after a change of plan. Prices rest on what a quadratic does, and on what was measured;
-// a loss that grows says that they were wrong, whatever the reason.
+// ascent follows the training loss in rounds, as many gradients as there are workers, and detects growth after a change
+// of plan. Prices rest on what a quadratic does, and on measurements; a loss that grows says that they were wrong,
+// whatever the reason.
 type ascent struct {
 	sum    float64
 	n      int
@@ -18,9 +19,9 @@ type ascent struct {
 }
 
 const (
-	ascend = 5   // rounds in a row after it that are no chance
-	taller = 1.5 // than the median before
-	little = 0.1 // of the first loss: below it, as at the end of training, a loss may be ten times what it was, and be so again soon
+	ascend = 5   // rounds in a row that are not chance
+	taller = 1.5 // factor to the median before
+	little = 0.1 // of the first loss: below it, as at the end of training, a loss may vary by a factor of ten
 )
 
 // observe takes in the loss of a gradient, one of so many workers.

@@ -1,9 +1,10 @@
 package auto
 
 import (
+	"time"
+
 	"star"
 	"star/modes/price"
-	"time"
 )
 
 // Config says how a Controller decides. Zero fields mean what their comments say.
@@ -23,13 +24,16 @@ type Config struct {
 	// Own is the time of a record that the worker needs itself. Nil: [star.Record.Busy].
 	Own func(star.Record) time.Duration
 
-	// Momentum is the optimiser's: how much of its last step is in the next one; β₁ of Adam. It makes staleness dear ([price.Steepness]).
+	// Momentum is the optimiser's: how much of its last step is in the next one; β₁ of Adam. It makes staleness dear
+	// ([price.Steepness]).
 	Momentum float64
 
-	// Adaptive says that the length of steps does not follow that of gradients, as with Adam: what gradients tell of the steepness is no measure of what staleness costs, and it stays [price.PriorSteepness].
+	// Adaptive says that the length of steps does not follow that of gradients, as with Adam: what gradients tell of the
+	// steepness does not measure what staleness costs, and it stays [price.PriorSteepness].
 	Adaptive bool
 
-	// Velocities is the momentum where each worker has a velocity of its own (DANA, whose Momentum is 0): see [price.VelocityRate]. 0: they have none.
+	// Velocities is the momentum where each worker has a velocity of its own (DANA, with Momentum 0): see
+	// [price.VelocityRate]. 0: they have none.
 	Velocities float64
 
 	Ring      bool // only plans of one ring
@@ -63,10 +67,11 @@ type Predictor interface {
 	Predict() []time.Duration
 }
 
-// QueueParts is into how many parts auto cuts a share for a queue of samples.
+// QueueParts is the number of parts into which auto cuts a share for a queue of samples.
 const QueueParts = 8
 
-// MostLocal is how many steps a worker makes by itself at most where STAR chooses. What they cost grows with their number, and exchanges that take nine tenths of an iteration are a third of what 16 steps and one of them take.
+// MostLocal is the most steps that auto lets a worker make by itself. Their cost grows with their number, and an
+// exchange of nine tenths of an iteration is a third of the time of 16 steps and one exchange.
 const MostLocal = 16
 
 // leastSteepness is a hundredth of what SGD without momentum bears (28): below it a measured steepness says nothing.

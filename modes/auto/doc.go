@@ -19,5 +19,7 @@
 //   - SSGD is left only for a plan that is cheaper also if staleness costs as much as [price.CautiousRate] says.
 //   - Decisions follow from the calls and their times alone: a run log replays to the same decisions.
 //
-// The package does no I/O, starts no goroutine, reads no clock and holds no lock.
+// Each part owns what it knows: observations (observe.go), what updates are worth (worth.go), the loss (ascent.go), the
+// slow worker (suspect.go), trials (trial.go), the return to SSGD (home.go), the plan in force and the last look
+// (decide.go). The package does no I/O, starts no goroutine, reads no clock and holds no lock.
 package auto

@@ -36,8 +36,9 @@ func fitOf(samples, times, compute []float64) price.Fit {
 	return price.Fit{Fixed: fixed, PerSample: slope}
 }
 
-// fitOfDrawn is fitOf where workers have taken as many samples as their speed allowed (Plan.Queue): all times are those of a round then, and
-// samples differ because speeds do. What the computation took for each sample is what depends on them.
+// fitOfDrawn is fitOf where workers have taken as many samples as their speed allowed (Plan.Queue): then all times are
+// those of a round, and samples differ because speeds do. The time of the computation per sample is what depends on
+// them.
 func fitOfDrawn(samples, times, compute []float64) price.Fit {
 	each, rest := make([]float64, len(samples)), make([]float64, len(samples))
 	for i := range samples {
@@ -56,5 +57,6 @@ func fitOfParts(q, batch float64, samples, parts, times, compute []float64) pric
 	return price.Fit{Fixed: median(rest) + q*whole, PerSample: (1 - q) * whole / batch, Part: q * whole}
 }
 
-// load is the right side of (40) in shares of batch samples: how many times Y so many samples in so many parts take.
+// load is the right side of (40) in shares of batch samples: how many times Y the given samples in the given parts
+// take.
 func load(q, samples, parts, batch float64) float64 { return q*parts + (1-q)*samples/batch }

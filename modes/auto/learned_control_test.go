@@ -3,14 +3,15 @@ package auto_test
 import (
 	"math"
 	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
 	"star"
 	"star/modes"
 	"star/modes/auto"
 	"star/modes/price"
 	"star/sim"
-	"strings"
-	"testing"
-	"time"
 )
 
 // A controller goes by what was learned, and outside of that by prices, and says which.

@@ -33,11 +33,11 @@ func TestSuspect(t *testing.T) {
 			if who >= 0 {
 				times[who] = 200
 			}
-			k.suspect(time.Duration(i)*time.Second, times)
+			k.suspect.follow(time.Duration(i)*time.Second, times)
 			last = who
 		}
-		if k.moves != c.moves || k.slow != star.Worker(last) || k.slowSince != time.Duration(c.since)*time.Second {
-			t.Errorf("%v: %d moves, worker %d since %v; want %d, %d, %ds", c.turns, k.moves, k.slow, k.slowSince, c.moves, last, c.since)
+		if k.suspect.moves != c.moves || k.suspect.worker != star.Worker(last) || k.suspect.since != time.Duration(c.since)*time.Second {
+			t.Errorf("%v: %d moves, worker %d since %v; want %d, %d, %ds", c.turns, k.suspect.moves, k.suspect.worker, k.suspect.since, c.moves, last, c.since)
 		}
 	}
 }
@@ -62,10 +62,10 @@ func TestSuspectsAlike(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i, times := range c.turns {
-			k.suspect(time.Duration(i)*time.Second, times)
+			k.suspect.follow(time.Duration(i)*time.Second, times)
 		}
-		if k.slow != c.slow || k.moves != c.moves {
-			t.Errorf("%s: worker %d after %d moves; want %d, %d", c.name, k.slow, k.moves, c.slow, c.moves)
+		if k.suspect.worker != c.slow || k.suspect.moves != c.moves {
+			t.Errorf("%s: worker %d after %d moves; want %d, %d", c.name, k.suspect.worker, k.suspect.moves, c.slow, c.moves)
 		}
 	}
 }
@@ -99,7 +99,7 @@ func TestPriceMoving(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			k.moves, k.slow = moves, 2
+			k.suspect.moves, k.suspect.worker = moves, 2
 			const at = 60 * time.Second // twenty dwells of ten rounds of 300 ms
 			got, feared, err := k.priceMoving(at, c.plan, h, f)
 			if err != nil {

@@ -251,7 +251,7 @@ func TestTrialsBesideTrials(t *testing.T) {
 			}
 		}
 		rounds(8)
-		k.trial = &trial{from: from, predicted: 0.1, begun: now + 1, had: make([][]iteration, n)}
+		k.trials.running = &trial{from: from, predicted: 0.1, begun: now + 1, had: make([][]iteration, n)}
 		rounds(12)
 		f, h, _ := k.Forecast(now)
 		before, err := price.Over(from, h, f)
@@ -259,7 +259,7 @@ func TestTrialsBesideTrials(t *testing.T) {
 			t.Fatal(err)
 		}
 		if took := before.Interval; c.exchange > 0 {
-			k.corrections = []correction{{from, took.Seconds() / (took + 50*time.Millisecond).Seconds(), now + time.Hour}}
+			k.trials.corrections = []correction{{from, took.Seconds() / (took + 50*time.Millisecond).Seconds(), now + time.Hour}}
 		}
 		if d, change := k.judge(now, h, f); change != c.reverted {
 			t.Errorf("exchanges of %v: reverted: %v %s", c.exchange, change, d.Why)

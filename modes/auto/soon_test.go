@@ -148,11 +148,11 @@ func TestEscape(t *testing.T) {
 		if !change {
 			continue
 		}
-		if !k.fled || k.Plan().String() != c.want || d.Gain < 0.3 {
+		if !k.current.fled || k.Plan().String() != c.want || d.Gain < 0.3 {
 			t.Errorf("%s: %+v", c.name, d)
 		}
 		k.Installed(at, modes.SSGD(n))
-		if k.fled {
+		if k.current.fled {
 			t.Errorf("%s: a plan of somebody else's is taken for its own", c.name)
 		}
 	}
@@ -179,7 +179,7 @@ func TestEscapeIsNotForGood(t *testing.T) {
 			at += 1800 * ms
 			k.Fired(at, all, n*batch)
 		}
-		k.plan, k.fled, k.since, k.pace = modes.XOrder(n, 7), fled, at, 1800*ms
+		k.current.plan, k.current.fled, k.current.since, k.current.pace = modes.XOrder(n, 7), fled, at, 1800*ms
 		changed := ""
 		for range 4 { // no more is seen
 			at += 600 * ms
@@ -214,7 +214,7 @@ func TestLateness(t *testing.T) {
 	}
 	k.Late(0)
 	k.Fired(1200*ms, all, n*batch)
-	if k.workers[0].late != 0 {
+	if k.obs.workers[0].late != 0 {
 		t.Error("late before it was released")
 	}
 	k.Late(0)
@@ -223,7 +223,7 @@ func TestLateness(t *testing.T) {
 			record(w, 1, 600*ms)
 		}
 	}
-	if k.workers[0].late != 0 {
+	if k.obs.workers[0].late != 0 {
 		t.Error("late although its gradient is there")
 	}
 	k.Late(3)
@@ -259,7 +259,7 @@ func TestBound(t *testing.T) {
 		if c.bound != 0 {
 			k.Bound(c.bound, c.bound)
 		}
-		if got := k.bounded(c.measured, c.prior, c.least); got != c.want {
+		if got := k.worth.bounded(c.measured, c.prior, c.least); got != c.want {
 			t.Errorf("bound %v, measured %v, prior %v: %v, want %v", c.bound, c.measured, c.prior, got, c.want)
 		}
 	}
@@ -275,7 +275,7 @@ func TestFearsTurnsEarly(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			k.slow = 7
+			k.suspect.worker = 7
 			f := price.Forecast{Batch: batch, Fits: make([]price.Fit, n), Ring: ring}
 			var h price.History
 			for w := range n {
@@ -321,11 +321,11 @@ func TestCorrections(t *testing.T) {
 	h := price.History{{time.Second}, {time.Second}, {time.Second}, {3 * time.Second}}
 	ratio := func(at time.Duration, p modes.Plan) float64 {
 		was, err := price.Over(p, h, f)
-		now, err2 := k.priceOver(at, p, h, f)
+		now, err2 := k.trials.over(at, p, h, f)
 		if err != nil || err2 != nil {
 			t.Fatal(err, err2)
 		}
-		if a, b := now.Rate()/was.Rate(), k.cautious(f, was)/k.cautious(f, now); math.Abs(a-b) > 1e-6 {
+		if a, b := now.Rate()/was.Rate(), k.worth.cautious(f, was)/k.worth.cautious(f, now); math.Abs(a-b) > 1e-6 {
 			t.Errorf("of the rate %v, of the cautious cost %v", a, b)
 		}
 		return was.Cost.Seconds() / now.Cost.Seconds()
@@ -343,7 +343,7 @@ func TestCorrections(t *testing.T) {
 		{0.95, []float64{0.9, 1, 1.1, 0.9, 1.1}, 1},
 		{1.05, []float64{0.9, 1, 1.1, 0.9, 1.1}, 1},
 	} {
-		k.correct(100*time.Second, &trial{begun: 90 * time.Second, rounds: c.rounds}, c.rate)
+		k.trials.correct(100*time.Second, k.current.plan, &trial{begun: 90 * time.Second, rounds: c.rounds}, c.rate)
 		for at, want := range map[time.Duration]float64{100 * time.Second: c.want, 199 * time.Second: c.want, 200 * time.Second: 1} {
 			if got := ratio(at, modes.ASGD(n)); math.Abs(got-want) > 1e-6 {
 				t.Errorf("%+v: at %v %v of the rate, want %v", c, at, got, want)
@@ -353,8 +353,8 @@ func TestCorrections(t *testing.T) {
 			t.Errorf("%+v: another plan has %v of its rate", c, got)
 		}
 	}
-	if len(k.corrections) > 1 {
-		t.Errorf("%d corrections of one plan", len(k.corrections))
+	if len(k.trials.corrections) > 1 {
+		t.Errorf("%d corrections of one plan", len(k.trials.corrections))
 	}
 }
 
@@ -380,7 +380,7 @@ func TestNoPlanForOneWorkerEarly(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		k.slow, k.slowSince = c.slow, c.since
+		k.suspect.worker, k.suspect.since = c.slow, c.since
 		f := price.Forecast{Batch: batch, Fits: make([]price.Fit, n), Ring: c.ring, Queue: c.queue}
 		var h price.History
 		for w := range n {
@@ -436,12 +436,12 @@ func TestSteepnessFollows(t *testing.T) {
 				k.Bound(theta(c.least, noise), most)
 				k.Bound(theta(c.least, noise), most)
 			}
-			if math.Abs(k.steep/c.want-1) > 1e-3 {
-				t.Errorf("%s, noise %v: ν %.4f, want %.4f", c.name, noise, k.steep, c.want)
+			if math.Abs(k.worth.steep/c.want-1) > 1e-3 {
+				t.Errorf("%s, noise %v: ν %.4f, want %.4f", c.name, noise, k.worth.steep, c.want)
 			}
 			if c.after > 0 {
-				if want := max(min(c.most, 38)*(1+noise/round), price.MinRate); math.Abs(k.bound/want-1) > 1e-6 {
-					t.Errorf("%s, noise %v: θ is at most %.4f, want %.4f", c.name, noise, k.bound, want)
+				if want := max(min(c.most, 38)*(1+noise/round), price.MinRate); math.Abs(k.worth.bound/want-1) > 1e-6 {
+					t.Errorf("%s, noise %v: θ is at most %.4f, want %.4f", c.name, noise, k.worth.bound, want)
 				}
 			}
 		}
@@ -452,8 +452,8 @@ func TestSteepnessFollows(t *testing.T) {
 			t.Fatal(err)
 		}
 		k.Drift(0.001, 1e6)
-		if want := map[float64]float64{0: price.MinRate, .9: price.PriorRate}[mu]; math.Abs(k.rate-want) > 1e-3 {
-			t.Errorf("momentum %v: drift makes θ %.3f, want %.3f", mu, k.rate, want)
+		if want := map[float64]float64{0: price.MinRate, .9: price.PriorRate}[mu]; math.Abs(k.worth.rate-want) > 1e-3 {
+			t.Errorf("momentum %v: drift makes θ %.3f, want %.3f", mu, k.worth.rate, want)
 		}
 	}
 	if _, err := New(Config{Workers: 4, Batch: 32, Momentum: 1}, modes.SSGD(4)); err == nil {
@@ -467,16 +467,16 @@ func TestRecoil(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for w := range k.workers {
+	for w := range k.obs.workers {
 		for range needed + 1 {
 			k.Observe(star.Record{Worker: star.Worker(w), Samples: 32, Compute: time.Second, Loss: 1})
 		}
 	}
 	dear := 1.0
 	for i := range 6 {
-		k.plan, k.since = modes.ASGD(4), time.Minute
+		k.current.plan, k.current.since = modes.ASGD(4), time.Minute
 		d, change := k.recoil(2 * time.Minute)
-		if dear = min(4*dear, 256); !change || !d.Plan.Equal(modes.SSGD(4)) || !k.isBanned(3*time.Minute, modes.ASGD(4)) {
+		if dear = min(4*dear, 256); !change || !d.Plan.Equal(modes.SSGD(4)) || !k.trials.isBanned(3*time.Minute, modes.ASGD(4)) {
 			t.Fatalf("%d: %v, %v", i, d, change)
 		}
 		f, _, ok := k.Forecast(2 * time.Minute)
@@ -505,7 +505,7 @@ func TestGrowingLossInSSGD(t *testing.T) {
 	loss(20, 1)
 	k.loss.changed()
 	loss(20, 5)
-	if k.lossPenalty > 0 || k.doubt {
+	if k.worth.penalty > 0 || k.last.doubt {
 		t.Error("staleness is held to be dearer")
 	}
 }
@@ -542,10 +542,10 @@ func TestContentIsNotAskedAgain(t *testing.T) {
 			at += took
 			k.Fired(at, []star.Worker{0, 1, 2, 3}, n*32)
 			k.Decide(at + c.late)
-			if k.lookedAt != seen && round >= 32 {
+			if k.last.at != seen && round >= 32 {
 				looks++
 			}
-			seen = k.lookedAt
+			seen = k.last.at
 			at += c.late
 		}
 		if looks < c.least || looks > c.most {
@@ -660,15 +660,15 @@ func TestLaggingIsNotForGood(t *testing.T) {
 	k.Fired(1140*ms, all, n*batch)
 	round(1, 0, []star.Worker{0, 1, 3, 4, 5, 6, 7})
 	d, change := k.Decide(2141 * ms)
-	if !change || !k.fled {
-		t.Fatalf("changed %v to %v, blind %v", change, d.Plan, k.fled)
+	if !change || !k.current.fled {
+		t.Fatalf("changed %v to %v, blind %v", change, d.Plan, k.current.fled)
 	}
 	round(1, 0, []star.Worker{2})
 	k.Fired(2280*ms, all, n*batch)
 	for at := 2300 * ms; at < 4*time.Second; at += 300 * ms {
 		if d, change := k.Decide(at); change {
-			if kindOfPlan(t, d.Plan) != price.KindLocal || k.fled {
-				t.Errorf("at %v %v, blind %v", at, d.Plan, k.fled)
+			if kindOfPlan(t, d.Plan) != price.KindLocal || k.current.fled {
+				t.Errorf("at %v %v, blind %v", at, d.Plan, k.current.fled)
 			}
 			return
 		}
@@ -684,8 +684,8 @@ func TestSteepnessOfAdam(t *testing.T) {
 			t.Fatal(err)
 		}
 		k.Bound(0.01, 0.02)
-		if prior := price.PriorSteepness(0.9); (k.steep == prior) != adaptive {
-			t.Errorf("adaptive %v: ν %v after a measurement, before %v", adaptive, k.steep, prior)
+		if prior := price.PriorSteepness(0.9); (k.worth.steep == prior) != adaptive {
+			t.Errorf("adaptive %v: ν %v after a measurement, before %v", adaptive, k.worth.steep, prior)
 		}
 	}
 }

@@ -1,12 +1,13 @@
 package auto_test
 
 import (
+	"testing"
+	"time"
+
 	"star"
 	"star/modes"
 	"star/modes/auto"
 	"star/sim"
-	"testing"
-	"time"
 )
 
 // Where workers have velocities of their own, noise hides less of what staleness costs, and what SSGD's gradients say of θ does not make it cheaper: a queue of samples, in which nothing is stale, is taken

@@ -9,11 +9,12 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"star"
-	"star/modes"
 	"time"
 
 	"gonum.org/v1/gonum/mat"
+
+	"star"
+	"star/modes"
 )
 
 // Learned is a Decider that has learned what plans cost: a regression of the logarithm of a

@@ -2,9 +2,10 @@ package price_test
 
 import (
 	"fmt"
+	"time"
+
 	"star/modes"
 	"star/modes/price"
-	"time"
 )
 
 // One of eight workers is twice as slow as the rest. Waiting for any seven lets

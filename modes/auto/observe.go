@@ -1,0 +1,339 @@
+package auto
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"star"
+	"star/modes"
+	"star/modes/price"
+)
+
+const (
+	pooled  = 8   // records of a worker up to which those that are alike stand in for it
+	needed  = 5   // valid records of a worker before anything is decided
+	hasty   = 2   // valid records that are enough where it is obvious which worker is slow
+	invalid = 3   // invalid records in a row after which no record is believed
+	shifted = 6   // iterations in a row that make a new level
+	leapt   = 3   // iterations in a row that make a new level where each takes half more than the median
+	apart   = 1.2 // factor by which levels differ
+
+	// full is the share of a host's processors that is busy when there is no more to be had of them: what is left goes
+	// to context switches, and into more updates. Four workers on two processors have 0.85 in SSGD, and no mode makes
+	// them faster.
+	full = 0.75
+)
+
+// observations is which workers there are, and what their records have shown.
+type observations struct {
+	batch   int // samples of an equal share
+	workers []watched
+	parts   *PartCosts
+	gone    int // workers that have left
+
+	started bool          // there was an update
+	begun   time.Duration // the first update
+
+	overdue bool // a worker computes for longer than in any iteration that is remembered
+	blind   bool // a worker is taken to be slow before its second iteration has ended
+
+	// queued says that workers have taken samples from a queue: their number follows from the times, and times do not
+	// follow from their number.
+	queued bool
+}
+
+func newObservations(workers, batch int) observations {
+	obs := observations{batch: batch, workers: make([]watched, workers), parts: NewPartCosts(workers, batch)}
+	for w := range obs.workers {
+		obs.workers[w].computes = true
+	}
+	return obs
+}
+
+// watched is what the Controller knows of a worker.
+type watched struct {
+	gone     bool
+	times    ring   // seconds
+	compute  ring   // seconds, of the same iterations
+	samples  ring   // of the same iterations
+	parts    ring   // in which these were computed
+	begins   ring   // when they began, seconds
+	busy     ring   // share of its host's processors that was busy during them; 0: not known
+	seen     int64  // valid records
+	bad      int    // invalid records in a row
+	why      string // what was wrong with the last invalid record
+	released time.Duration
+	computes bool
+	late     int // deadlines that are over, of the iteration that it is at
+	leaps    int // records in a row that took half more than the median
+	far      int // records in a row far above the median; negative: below
+
+	// first is what the first iteration took, which is not remembered. 0: none yet, or it was not of an equal share.
+	first float64
+}
+
+// shift looks whether t belongs to a new level: several iterations in a row far above the median of those that are
+// remembered, or far below it, as hardly ever happens to a worker that is slow now and then. Then all before them is
+// forgotten.
+//
+// Iterations count as if each had been of as many samples as this one: from a queue a slow worker takes fewer samples,
+// and as much time as all.
+func (w *watched) shift(t, samples float64) {
+	if len(w.times.vals) < needed {
+		return
+	}
+	same := slices.Clone(w.times.vals)
+	for i, k := range w.samples.vals {
+		same[i] += w.compute.vals[i] * (samples/k - 1)
+	}
+	m := median(same)
+	switch {
+	case t > apart*m:
+		w.far = max(w.far, 0) + 1
+	case t*apart < m:
+		w.far = min(w.far, 0) - 1
+	default:
+		w.far = 0
+	}
+	if t > 1.5*m {
+		w.leaps++
+	} else {
+		w.leaps = 0
+	}
+	if w.far >= shifted || -w.far >= shifted || w.leaps >= leapt {
+		keep := shifted - 1
+		if w.leaps >= leapt {
+			keep = leapt - 1
+		}
+		w.far, w.leaps = 0, 0
+		for _, r := range []*ring{&w.times, &w.compute, &w.samples, &w.parts, &w.begins, &w.busy} {
+			r.keep(keep)
+		}
+	}
+}
+
+// living is how many workers there are, at least one.
+func (obs *observations) living() int { return max(len(obs.workers)-obs.gone, 1) }
+
+// round is the samples of a round of all.
+func (obs *observations) round() int { return obs.living() * obs.batch }
+
+// Leave tells that a worker is gone.
+func (c *Controller) Leave(w star.Worker) {
+	if !c.obs.workers[w].gone {
+		c.obs.gone++
+	}
+	c.obs.workers[w].gone, c.obs.workers[w].computes = true, false
+}
+
+// Join tells that a worker is back, and computes since then.
+func (c *Controller) Join(at time.Duration, w star.Worker) {
+	if c.obs.workers[w].gone {
+		c.obs.gone--
+	}
+	c.obs.workers[w] = watched{computes: true, released: at}
+	c.obs.parts.forget(w)
+}
+
+// Observe takes in the record of a gradient that has arrived.
+func (c *Controller) Observe(r star.Record) {
+	if r.Worker < 0 || int(r.Worker) >= len(c.obs.workers) {
+		return
+	}
+	w := &c.obs.workers[r.Worker]
+	w.computes, w.late = false, 0
+	t := c.cfg.Own(r)
+	switch {
+	case r.Load < 0 || r.Compute < 0 || r.Push < 0 || r.Pull < 0 || r.Injected < 0:
+		w.bad, w.why = w.bad+1, fmt.Sprintf("a negative time in step %d", r.Step)
+	case t <= 0 || t > price.MaxTime:
+		w.bad, w.why = w.bad+1, fmt.Sprintf("step %d took %v", r.Step, t)
+	case r.Samples < 1:
+		w.bad, w.why = w.bad+1, fmt.Sprintf("step %d had %d samples", r.Step, r.Samples)
+	default:
+		w.bad = 0
+		if c.loss.observe(r.Loss, c.obs.living()); c.loss.grows() && !c.current.plan.Equal(modes.SSGD(len(c.obs.workers))) {
+			c.last.doubt = true
+		}
+		if w.seen++; w.seen == 1 {
+			if w.first = t.Seconds(); r.Samples != c.cfg.Batch {
+				w.first = 0
+			}
+			return // the first iteration includes one-time costs
+		}
+		parts, ok := r.Telemetry.Get(star.Parts)
+		if ok {
+			c.obs.parts.Observe(r.Worker, float64(r.Samples), parts, (r.Load + r.Compute).Seconds())
+		} else {
+			parts = 1
+		}
+		if c.trials.running != nil && w.released >= c.trials.running.begun {
+			c.trials.running.had[r.Worker] = append(c.trials.running.had[r.Worker], iteration{w.released.Seconds(), t.Seconds(), r.Samples, parts})
+		}
+		w.shift(t.Seconds(), float64(r.Samples))
+		w.times.add(t.Seconds())
+		w.compute.add((r.Load + r.Compute).Seconds())
+		w.samples.add(float64(r.Samples))
+		w.parts.add(parts)
+		w.begins.add(w.released.Seconds())
+		busy, ok := r.Telemetry.Get(star.HostCPU)
+		if !ok || !(busy >= 0 && busy <= 1) {
+			busy = 0
+		}
+		w.busy.add(busy)
+		if c.cfg.Predictor != nil {
+			c.cfg.Predictor.Observe(r)
+		}
+	}
+	c.last.doubt = c.last.doubt || w.bad >= invalid
+}
+
+// Late tells that the deadline of w has passed without its gradient, or twice the deadline, and so on.
+func (c *Controller) Late(w star.Worker) {
+	if c.obs.workers[w].computes {
+		c.obs.workers[w].late++
+		c.last.late = true
+	}
+}
+
+// Fired tells of an update: which workers' gradients were applied, and over how many samples. These workers are
+// released.
+func (c *Controller) Fired(at time.Duration, ws []star.Worker, samples int) {
+	if !c.obs.started {
+		c.obs.begun, c.obs.started = at, true
+	}
+	for _, w := range ws {
+		if int(w) < len(c.obs.workers) && !c.obs.workers[w].gone {
+			c.obs.workers[w].released, c.obs.workers[w].computes, c.obs.workers[w].late = at, true, 0
+		}
+	}
+	if t := c.trials.running; t != nil && at > t.begun {
+		t.fired(at, samples, c.obs.round())
+	}
+}
+
+// young reports whether no worker was seen often.
+func (obs *observations) young() bool {
+	for i := range obs.workers {
+		if w := &obs.workers[i]; !w.gone && w.seen > pooled {
+			return false
+		}
+	}
+	return true
+}
+
+// lags reports whether w, of which one iteration has arrived, took half longer than most for it, and has by now taken
+// half longer than most for the second: that is known before the second one ends.
+func (obs *observations) lags(at time.Duration, w *watched) bool {
+	if w.seen == 1 && w.late > 0 {
+		return true
+	}
+	if w.seen != 1 || !w.computes || w.first <= 1.5*obs.firsts() {
+		return false
+	}
+	var others []float64
+	for i := range obs.workers {
+		if o := &obs.workers[i]; !o.gone && o != w && len(o.times.vals) > 0 {
+			others = append(others, o.times.vals[len(o.times.vals)-1])
+		}
+	}
+	return 2*len(others) >= len(obs.workers) && (at-w.released).Seconds() > 1.5*median(others)
+}
+
+// firsts is the median of what the first iterations took.
+func (obs *observations) firsts() float64 {
+	var vs []float64
+	for i := range obs.workers {
+		if w := &obs.workers[i]; !w.gone && w.seen > 0 {
+			vs = append(vs, w.first)
+		}
+	}
+	return median(vs)
+}
+
+// sure reports whether enough was seen of every worker.
+func (obs *observations) sure(h price.History, f price.Forecast) bool {
+	for w := range h {
+		if f.Times[w] > 0 && obs.workers[w].seen < needed {
+			return false
+		}
+	}
+	return true
+}
+
+// obvious reports whether a worker took clearly longer than most, by half, in each iteration that was seen of it, the
+// first one included. Most workers do so once now and then, and hardly twice in a row.
+func (obs *observations) obvious(f price.Forecast) bool {
+	var living []float64
+	for _, t := range f.Times {
+		if t > 0 {
+			living = append(living, t.Seconds())
+		}
+	}
+	m, first := median(living), obs.firsts()
+	for i := range obs.workers {
+		w := &obs.workers[i]
+		if !w.gone && w.first > 1.5*first && (len(w.times.vals) == 0 || slices.Min(w.times.vals) > 1.5*m) { // without any it lags
+			return true
+		}
+	}
+	return false
+}
+
+// crowded reports whether the processors of most workers' hosts are full: 0.75 of them or more are busy, over the
+// iterations that are remembered. Workers that share processors slow each other down in turn, and more so in a plan in
+// which they wait less: their times under one plan do not predict those under another. Only workers with at least least
+// such iterations count.
+func (obs *observations) crowded(least float64) bool {
+	var shares []float64
+	for i := range obs.workers {
+		sum, known := 0.0, 0.0
+		for _, b := range obs.workers[i].busy.vals {
+			if b > 0 {
+				sum, known = sum+b, known+1
+			}
+		}
+		if !obs.workers[i].gone && known >= least {
+			shares = append(shares, sum/known)
+		}
+	}
+	return median(shares) >= full
+}
+
+// Deadline is how long an iteration of w may take before it is out of the ordinary: beyond the median by ten times the
+// spread (1.4826·MAD, which is the standard deviation of normal values), and beyond all that was seen lately by half.
+// ok: enough was seen.
+func (c *Controller) Deadline(w star.Worker) (d time.Duration, ok bool) {
+	vs := c.obs.workers[w].times.vals
+	if len(vs) < needed {
+		// A worker that took long for its first iteration is looked at again when it has taken long for the second.
+		o := &c.obs.workers[w]
+		switch {
+		case o.seen == 0 || o.gone || !c.obs.started:
+			return 0, false
+		case o.seen == 1 && o.first > 1.5*c.obs.firsts():
+			return max(price.Seconds(1.5*c.obs.firsts()), c.obs.begun+settling-o.released), true
+		}
+		// No other worker is waited for without a deadline either while little is known.
+		longest := c.obs.firsts()
+		for _, v := range vs {
+			longest = max(longest, v)
+		}
+		return max(price.Seconds(1.5*longest), c.obs.begun+settling-o.released), true
+	}
+	if k := c.obs.workers[w]; c.current.plan.Local > 0 { // scaled to the samples of an iteration with local steps
+		vs = slices.Clone(vs)
+		fit := fitOf(k.samples.vals, k.times.vals, k.compute.vals)
+		for i := range vs {
+			vs[i] *= fit.Of(c.load(w)) / fit.Of(k.samples.vals[i])
+		}
+	}
+	m := median(vs)
+	dev := make([]float64, len(vs))
+	for i, v := range vs {
+		dev[i] = math.Abs(v - m)
+	}
+	return price.Seconds(max(m+10*1.4826*median(dev), 1.5*slices.Max(vs))), true
+}
