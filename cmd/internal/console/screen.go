@@ -48,7 +48,7 @@ const tracebacksKept = 100
 // reasonStart is how many bytes of a reason tell it from others. Shorter ones are printed each time.
 const reasonStart = 80
 
-// brief is a line whose reason, which begins behind a colon, is left out if it was printed before, by whatever process.
+// brief leaves out the reason of a line, which begins behind a colon, if a process has printed it before.
 // Processes end one after the other for the reason of the first one.
 func (s *Screen) brief(line string) string {
 	var starts []string

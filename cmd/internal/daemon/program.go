@@ -153,7 +153,8 @@ func (p *program) why(err error) error {
 	return lost
 }
 
-// patience is how long a program may take to end when its agent has nothing more for it because of an error. What a script does behind its loop takes as long as it takes.
+// patience is how long a program may take to end when its agent has nothing more for it because of an error.
+// What a script does behind its loop takes as long as it takes.
 const patience = 10 * time.Minute
 
 // ended waits for the end of the program, if we have started it; err is why.

@@ -40,7 +40,8 @@ func TestLateServersOfAFinishedJob(t *testing.T) {
 	}
 }
 
-// The caller's command may do what it wants behind its loop when the job is over, and its exit code is that of star run. A worker that has not ended in good order is killed.
+// The caller's command may do what it wants behind its loop when the job is over, and its exit code is that of star run.
+// A worker that has not ended in good order is killed.
 func TestCommandsGoOnBehindTheJob(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("needs sh(1)")
