@@ -13,7 +13,7 @@ import (
 // What the pilot says, and what is done of it. Package advisor runs it; what it says comes as events.
 
 // Pilot watches a job and changes its plan (--mode auto).
-type Pilot = advisor.Pilot
+type Pilot = advice.Pilot
 
 // pilotAction is a Remark with the number of lines that were told before it, or what has come of a
 // Study, or the answer of the Admission, or the end of a checkpoint.

@@ -1,4 +1,4 @@
-// Package advice is what whoever chooses the plan of a job (coord.Pilot) may say to its coordinator.
+// Package advice is how a [Pilot], which chooses the plan of a job, speaks with the coordinator.
 package advice
 
 import (
@@ -7,6 +7,15 @@ import (
 	"star/modes"
 	"star/runlog"
 )
+
+// Pilot watches a job and changes its plan (--mode auto). It gets the lines of the run log, in the same order and with the
+// same times, so that a log replays to the same decisions. It is used by one goroutine, which is not the coordinator's: an
+// update never waits for it.
+type Pilot interface {
+	// Tell passes on a line: RunTrain, RunRecord, RunFire, RunNoise, RunPlan, RunLate,
+	// RunAdmission, RunPredictor or RunMember. The remarks are valid until the next call.
+	Tell(l runlog.Line) []Remark
+}
 
 // Remark is what a Pilot has to say. One of its fields is set.
 type Remark struct {

@@ -11,15 +11,6 @@ import (
 	"star/runlog"
 )
 
-// Pilot watches a job and changes its plan (--mode auto). It is told what the run log is told, in
-// the same order and with the same times, so that a log replays to the same decisions. It is used
-// by one goroutine, which is not the coordinator's: an update never waits for it.
-type Pilot interface {
-	// Tell passes on a line: RunTrain, RunRecord, RunFire, RunNoise, RunPlan, RunLate,
-	// RunAdmission, RunPredictor or RunMember. What it returns is valid until the next call.
-	Tell(l runlog.Line) []advice.Remark
-}
-
 // studyShare is the part of the time in which a Study is worked at, of one processor.
 const studyShare = 0.02
 
@@ -42,7 +33,7 @@ type Word struct {
 //
 // A nil Runner is that of a job without a pilot: it takes lines and does nothing.
 type Runner struct {
-	pilot Pilot
+	pilot advice.Pilot
 	done  <-chan struct{}
 	say   func(Word) bool
 
@@ -55,7 +46,7 @@ type Runner struct {
 // Start starts the goroutine, which ends when done is closed. say is called by it and by those of
 // studies, with each word of the pilot; it returns false when nothing more is heard. Lines wait
 // without bound: a pilot that is slow decides late, and nothing else is held up by it.
-func Start(pilot Pilot, done <-chan struct{}, say func(Word) bool) *Runner {
+func Start(pilot advice.Pilot, done <-chan struct{}, say func(Word) bool) *Runner {
 	r := &Runner{pilot: pilot, done: done, say: say, wake: make(chan struct{}, 1)}
 	go r.run()
 	return r
