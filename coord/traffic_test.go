@@ -7,7 +7,7 @@ import (
 	"star/modes"
 )
 
-// A job that waits for a tree says so in the words that it was given, before there is one and when there is none any more.
+// A job that waits for a tree logs the reason that it was given, before it has one and after the tree is gone.
 func TestWordsOfAutomaticTrees(t *testing.T) {
 	for given, want := range map[string][2]string{
 		"tree=auto":      {"tree=auto", "ssgd tree=0(1-3)"},

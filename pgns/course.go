@@ -2,9 +2,9 @@ package pgns
 
 import "math"
 
-// Course measures θ (see price.Forecast) where everybody waits for everybody, before any gradient is stale: by how much of itself an update
-// would bring less if it came a round late. Gradients of one update are of the same parameters, and so are their workers' next ones, d rounds of
-// samples later. With ḡ and ḡ′ their means, |G|² by (21) of the first,
+// Course measures θ (see price.Forecast) while all workers wait for each other, before any gradient is stale: the part of
+// its effect that an update would lose if it came a round late. The gradients of one update are of the same parameters,
+// and so are the next ones of its workers, d rounds of samples later. With ḡ and ḡ′ their means, |G|² by (21) of the first,
 //
 //	θ̂ = Σ (|G|² − ḡ·ḡ′)/d / Σ |G|²                                          (27)
 //

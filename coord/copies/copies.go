@@ -143,7 +143,7 @@ func (k *Copies) Want() int                   { return k.table.Want() }
 // Holders are the servers of a view, the primary first.
 func Holders(v replica.View) []int { return append([]int{v.Primary}, v.Followers...) }
 
-// Without names a shard of which all holders are gone, or going. It reports false when there is none.
+// Without returns a shard all of whose holders are gone or leave, and false if each shard has a holder.
 func (k *Copies) Without(going func(server int) bool) (shard int, without bool) {
 	shard = slices.IndexFunc(k.Views(), func(v replica.View) bool {
 		return !slices.ContainsFunc(Holders(v), func(s int) bool { return !going(s) })

@@ -267,7 +267,8 @@ func TestTrialsBesideTrials(t *testing.T) {
 	}
 }
 
-// Under a queue everybody takes the same time, and the slow one has fewer samples. That a share of it would take longer is still seen.
+// Under a queue all workers take the same time, and the slow one gets fewer samples. That it would take longer for a share
+// is still seen.
 func TestQueueFits(t *testing.T) {
 	plan := modes.SSGD(3)
 	plan.Queue = 8

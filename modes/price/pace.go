@@ -124,7 +124,7 @@ func closedForm(p modes.Plan, times []time.Duration) (Pace, bool) {
 	spread := 0.0
 	for _, g := range p.Groups {
 		all := g.Quorum == len(g.Members)
-		if p.HasTree() && !all { // whoever is in a tree waits for the others in it
+		if p.HasTree() && !all { // workers of a tree wait for each other
 			return Pace{}, false
 		}
 		if len(g.Riders) > 0 || g.NonBlocking || !all && g.DropLate {

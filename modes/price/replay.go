@@ -15,10 +15,10 @@ type History [][]time.Duration
 // played is how many iterations, of all workers, a price is played over at most, but for 8 of each.
 const played = 512 * Remembered
 
-// Over is the price of p when the iterations of a History come again, each worker's in their order, over and over: the
-// [modes.Barrier] in virtual time. Unlike [Of], which has everybody always take the same time, it sees what a
-// plan makes of iterations that are slow now and then: SSGD waits for each one of them, whoever it is of. Fits of f say what shares
-// change. It runs until every worker has had as many iterations as the longest history has, after as many updates for a start.
+// Over is the price of p when the iterations of a History repeat, those of each worker in their order: it runs the
+// [modes.Barrier] in virtual time. Unlike [Of], in which a worker always takes the same time, it includes iterations that
+// are slow now and then: SSGD waits for each of them. Fits of f say what shares change. It runs until every worker has had
+// as many iterations as the longest history has, after the same number of updates to begin with.
 //
 // Living are the workers with a history; at least one is needed.
 func Over(p modes.Plan, h History, f Forecast) (Candidate, error) {
