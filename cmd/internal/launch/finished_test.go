@@ -82,3 +82,27 @@ func TestCommandsGoOnBehindTheJob(t *testing.T) {
 		})
 	}
 }
+
+// A job that fails before its first update ends with the reason of its coordinator, also where a server that the
+// coordinator has ended exits first.
+func TestCoordinatorSaysWhyAJobFailed(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("needs sh(1)")
+	}
+	job := &settings.Job{Shards: 2}
+	r := &Launch{job: job, Options: Options{Screen: console.NewScreen(job)}, ended: make(chan exit), over: make(chan struct{})}
+	children := []*child{
+		{name: "ps 0", role: "ps", cmd: exec.Command("sh", "-c",
+			`trap 'echo "star: worker 1 failed" >&2; exit 2' TERM; while :; do sleep 0.1; done`)},
+		{name: "ps 1", role: "ps", rank: 1, cmd: exec.Command("sh", "-c",
+			`echo "star: ended by the coordinator" >&2; exit 2`)},
+	}
+	for _, c := range children {
+		if err := r.start(c, r.ended); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := r.wait(t.Context(), children, r.ended); err == nil || err.Error() != "ps 0 ended with exit code 2: worker 1 failed" {
+		t.Errorf("%v", err)
+	}
+}

@@ -665,7 +665,11 @@ func (r *Launch) wait(ctx context.Context, children []*child, ended chan exit) e
 					coordinated = e.code()
 				}
 				switch {
-				case failed != nil && kill != nil: // there is a cause
+				case failed != nil && kill != nil:
+					// There is a cause. The coordinator knows more about it than a process that it has ended with that code.
+					if f, ok := failed.(*childError); ok && f.code == coordinated && e.code() == coordinated {
+						failed = e.failure()
+					}
 				case absent != nil && e.code() == exitcode.Lost && !r.training(): // the coordinator has waited as long as we
 					failed = &absentError{absent.name, r.job.JoinTimeout}
 				default:
