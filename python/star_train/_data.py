@@ -8,7 +8,7 @@ import inspect
 import operator
 import time
 import warnings
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple, cast
+from typing import Any, Callable, Dict, Generator, Iterator, List, NamedTuple, Optional, Tuple, cast
 
 import torch
 import torch.utils.data as tud
@@ -17,6 +17,8 @@ from . import _job, _link
 from ._link import StarError
 
 Evaluation = Callable[[Any], Tuple[float, int, int]]
+
+_OVER = "the job is over, and star.loader has no more batches: end the loop here, or give the job as many epochs or steps as the script wants (--epochs, --steps)"
 
 
 class Loader:
@@ -55,7 +57,8 @@ class Loader:
             return self._given - (s.step != 0) + -(-left // (max(s.count, 1) * n))
         return -(-self.samples // (self.batch_size * n))
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Generator[Any, None, Optional[str]]:
+        """Gives the batches of the next epoch. What it returns is the text of the StopIteration that next() raises."""
         s = _job.session
         assert s is not None
         s.begin()
@@ -71,7 +74,7 @@ class Loader:
         while not s.over:
             position, indices = s.give()
             if position // n > self.epoch:
-                return  # it is the first of the next epoch
+                return None  # it is the first of the next epoch
             before = s.step
             self._given += 1
             for k, (part, weight) in enumerate(self.parts(indices)):
@@ -87,6 +90,7 @@ class Loader:
                 raise StarError(
                     "a batch was taken from star.loader before opt.step() of the one before: each batch makes one step (star.loader(accumulate=N) makes one of N)", _link.EXIT_USAGE
                 )
+        return _OVER
 
     def _idle(self) -> None:
         """Ends a script that asks for batches without end (``while n < steps: for batch in loader``), but not a loop over many epochs that the job does not have."""

@@ -977,6 +977,27 @@ def test_look_ahead(agent: Any) -> None:
     assert len(a.gradients) == 8
 
 
+def test_next_after_the_end(agent: Any) -> None:
+    """A script that takes its batches by next() is told that the job is over; the end of an epoch is DataLoader's."""
+    agent(BATCHES * 2)
+    model = small()
+    opt = attached(model)
+    loader = star.loader(Data(), 16)
+    ends: List[str] = []
+    batches = iter(loader)
+    while len(ends) < 3:
+        try:
+            x, y = next(batches)
+        except StopIteration as e:
+            ends.append(str(e))
+            batches = iter(loader)
+        else:
+            opt.zero_grad()
+            ce(model, x, y).backward()
+            opt.step()
+    assert not ends[0] and all("the job is over" in e for e in ends[1:]), ends
+
+
 def test_attributes(agent: Any) -> None:
     """The loader has what a DataLoader has; a batch_size of None, of numpy and as the third argument."""
     agent(BATCHES)
