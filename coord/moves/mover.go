@@ -219,6 +219,9 @@ func (m *Mover) Drop(why string) []Effect {
 }
 
 // fail ends a move. Of a copy in routing the target counts already, so it is taken back; a shard in routing is lost.
+//
+// Resume comes before Uncopied, which makes gradients whole that lacked only the target's slice: their orders come after
+// those that were held and have lower numbers.
 func (m *Mover) fail(why string) []Effect {
 	shard, to, failed := m.job.Shard, m.job.Target, m.stage
 	m.stage = idle
@@ -230,6 +233,8 @@ func (m *Mover) fail(why string) []Effect {
 	switch {
 	case failed == preparing:
 		return []Effect{m.adopt(wire.Forget), end}
+	case failed == copying && m.job.Copy:
+		return []Effect{m.adopt(wire.Forget), m.hand(wire.Keep), Resume{}, end}
 	case failed == copying:
 		return []Effect{m.adopt(wire.Forget), m.hand(wire.Keep), end, Resume{}}
 	case m.job.Copy:
