@@ -52,7 +52,7 @@ func (c *Coordinator) ask(ch *advice.Change, after int64) {
 	}
 	c.asking, c.permit = q, nil
 	c.cfg.Admission.Ask(q.change.Plan, func(ok bool, why string) {
-		c.post(event{kind: kindPilotAction, seldom: &seldom{action: &pilotAction{ruling: &ruling{q, ok, why}}}})
+		c.post(inside(kindPilotAction, internal{action: &pilotAction{ruling: &ruling{q, ok, why}}}))
 	})
 }
 

@@ -33,7 +33,7 @@ func (c *Coordinator) Ask(ctx context.Context, v any, args ...string) error {
 func (c *Coordinator) question(ctx context.Context, args []string) (reply, error) {
 	answer := make(chan reply, 1)
 	select {
-	case c.events <- event{kind: wire.KindControl, seldom: &seldom{control: args, reply: answer}}:
+	case c.events <- inside(wire.KindControl, internal{control: args, reply: answer}):
 	case <-c.done:
 		return reply{}, errOver
 	case <-ctx.Done():

@@ -8,13 +8,13 @@
 //
 // What goes on in it, from a word of a member to what is said because of it:
 //
-//	frame ──► reader: parsed ──► event ──► loop: well-formed? ──► engine ──► Ready ──► run log, pilot
-//	                                                                           └────► outboxes ──► members
+//	frame ──► reader: parsed ──► event ──► loop: checked ──► engine ──► Ready ──► run log, pilot
+//	                                                                      └────► outboxes ──► members
 //
 // What holds, whatever members say:
 //
-//   - Nothing that a member says is believed that it cannot know, or that an honest program could not
-//     have measured (conduct.go). Who says such a thing goes, and the job goes on.
+//   - A member that says what it cannot know, or what an honest program could not have measured, is
+//     disconnected (package said), and the job goes on.
 //   - The loop never waits for a member, a disk or another process: messages go through bounded queues
 //     (package outbox), checkpoints and pilots have goroutines of their own. The exceptions are the lease,
 //     where others may coordinate, and the run log, whose lines are written before what they say is
@@ -56,6 +56,7 @@ import (
 	"star/coord/measure"
 	"star/coord/moves"
 	"star/coord/outbox"
+	"star/coord/said"
 	"star/coord/session"
 	"star/coord/traffic"
 	"star/internal/exitcode"
@@ -355,15 +356,16 @@ func (c *Coordinator) Accept(conn transport.Conn, h wire.Hello, payload []byte) 
 		c.log.Info("a member was built from another commit", "member", fmt.Sprintf("%s %d", h.Role, h.Rank), "peer", conn.RemoteAddr(), "version", h.Version,
 			"commit", cmp.Or(h.Commit, "not sent"), "own", c.cfg.Commit)
 	}
-	if !c.post(event{peer: p, kind: wire.KindHello, payload: payload, seldom: &seldom{hello: h}}) {
+	first := said.Message{Kind: wire.KindHello, Payload: payload, Seldom: &said.Seldom{Hello: h}}
+	if !c.post(event{peer: p, Message: first}) {
 		c.turnAway(conn)
 		return
 	}
 	for {
-		e, err := c.read(box)
-		e.peer = p
+		m, err := said.Read(box)
+		e := event{peer: p, Message: m}
 		if err != nil {
-			e.kind, e.err = 0, err
+			e.Kind, e.err = 0, err
 			if why := box.Cause(); why != nil {
 				e.err = why
 			}

@@ -12,7 +12,8 @@ import (
 )
 
 // TestServerDiesWhileItGetsACopy loses the target of a copy while an order is held and another gradient lacks only the
-// target's slice. The loss makes that gradient whole. Its firing must come after the held one, which has a lower number.
+// target's slice. The loss makes that gradient whole. Its firing must come after the held one, which has a lower
+// number.
 func TestServerDiesWhileItGetsACopy(t *testing.T) {
 	play(t, Config{Workers: 2, Servers: 2, Replicas: 2, Plan: modes.ASGD(2), Steps: 30}, func(w *world) {
 		source := w.server(0, 1, false)

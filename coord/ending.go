@@ -93,10 +93,11 @@ func (c *Coordinator) conclude(ctx context.Context) error {
 		case ev := <-c.events:
 			p := ev.peer
 			switch {
-			case ev.kind == wire.KindControl:
+			case ev.Kind == wire.KindControl:
 				ev.reply <- reply{err: "the job is over"}
 			case p == nil || p.gone:
-			case ev.kind == wire.KindHello && ev.hello.Job == c.cfg.Job && p.role == wire.RoleServer && p.rank < c.cfg.Coordinators:
+			case ev.Kind == wire.KindHello && ev.Hello.Job == c.cfg.Job &&
+				p.role == wire.RoleServer && p.rank < c.cfg.Coordinators:
 				// What it is to hear is heard by all of those at once. It has noticed that the
 				// coordinator before is lost, and so have the others.
 				if !noticed {
@@ -106,7 +107,7 @@ func (c *Coordinator) conclude(ctx context.Context) error {
 				c.send(p, func() error {
 					return transport.Send(p.conn, wire.Welcome{Rank: p.rank, Workers: c.cfg.Workers, Elapsed: c.elapsed(), Term: c.term()}, nil)
 				})
-			case ev.kind == wire.KindHello && ev.hello.Job == c.cfg.Job:
+			case ev.Kind == wire.KindHello && ev.Hello.Job == c.cfg.Job:
 				if p.role == wire.RoleServer {
 					delete(awaited, [2]int{1, p.rank})
 				} else {

@@ -3,12 +3,14 @@ package coord
 import (
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"star"
 	"star/coord/engine"
 	"star/coord/measure"
 	"star/coord/outbox"
+	"star/coord/said"
 	"star/coord/session"
 	"star/internal/exitcode"
 	"star/runlog"
@@ -16,10 +18,9 @@ import (
 	"star/transport/wire"
 )
 
-// What members say. Each connection has a reader (Accept), which takes a frame, parses it (read), and
-// hands it to the loop (post); the loop holds it against what its sender can know (wellFormed, in
-// conduct.go), and does what it asks for (fromServer, fromWorker). Parsing is done by many goroutines
-// at once, deciding by one.
+// What members say. Each connection has a reader (Accept), which takes a frame, parses it (said.Read) and hands it to
+// the loop (post). The loop checks it (said.Check) and does what it asks for (fromServer, fromWorker). Many goroutines
+// parse at once; one decides.
 
 // peer is one member's connection. Before its Hello is accepted it is in no list; gone is set once,
 // and from then on nothing of it is heeded and nothing sent to it.
@@ -53,56 +54,26 @@ type peer struct {
 	load     hostLoad
 }
 
-// event is one thing that a connection said. kind 0: it ended. What is said in every iteration of
-// every worker has a field of its own, so that it is handed over without an allocation; everything
-// else is in seldom, so that events stay small: they are copied several times, and wait in a queue
-// of thousands.
+// event is a message of a connection, or what another goroutine of this process has for the loop. Kind 0: the
+// connection ended, with err.
 type event struct {
-	peer     *peer
-	kind     wire.Kind
-	err      error
-	payload  []byte
-	arrive   wire.Arrive
-	stored   wire.Stored
-	norm     wire.Norm
-	tally    wire.Tally
-	computed wire.Computed
-	*seldom  // nil where kind is one of the above, or 0
+	peer *peer
+	err  error
+	said.Message
+	*internal // nil: it came over a connection
 }
 
-// seldom is what an event of another kind holds: one field of it.
-type seldom struct {
-	hello   wire.Hello
-	ready   wire.Ready
-	joined  wire.Joined
-	saved   wire.Saved
-	buffers wire.Buffers
-	halt    wire.Halt
-	eval    wire.EvalResult
-	leave   wire.Leave
-	formed  wire.Formed
-	bundle  wire.Bundle
-	fault   wire.Fault
-	codec   wire.Compression
-	poison  wire.Poison
-	moved   wire.Moved
-	held    wire.Held
-	control []string
+// internal is what a goroutine of this process has for the loop.
+type internal struct {
+	control []string // a command
 	reply   chan<- reply
 	action  *pilotAction
-	enlist  wire.Enlist
-	usage   wire.Usage
-	report  wire.Standing
 	note    *runlog.Shift
 }
 
-// often says whether what a frame of kind k holds is not in seldom.
-func often(k wire.Kind) bool {
-	switch k {
-	case wire.KindArrive, wire.KindStored, wire.KindNorm, wire.KindTally, wire.KindComputed, wire.KindPing, wire.KindPong:
-		return true
-	}
-	return false
+// inside is an event of this process.
+func inside(k wire.Kind, in internal) event {
+	return event{Message: said.Message{Kind: k}, internal: &in}
 }
 
 // kindPilotAction marks an event of the pilot. No frame has it. It is for what other goroutines of
@@ -115,101 +86,13 @@ type reply struct {
 	err  string
 }
 
-// maxReport is the largest payload that a member may send to the coordinator.
-const (
-	reportTime = 30 * time.Second // for one, and a second for each MiB
-	maxReport  = 64 << 20         // bytes: Model.Buffers of the largest model, norm bins, part descriptions
-)
-
-// read takes one frame of a member and parses it, off the event loop. A frame that members do not send, a
-// payload where none belongs, and one above maxReport are errors, as is one that does not come in time: the
-// connection is at an end then.
-func (c *Coordinator) read(conn transport.Conn) (e event, err error) {
-	f, err := conn.Recv()
-	if err != nil {
-		return e, err
-	}
-	if e.kind = f.Kind; !often(f.Kind) {
-		e.seldom = new(seldom)
-	}
-	switch f.Kind {
-	case wire.KindArrive:
-		e.arrive, err = wire.ParseArrive(f.Header)
-	case wire.KindStored:
-		e.stored, err = wire.ParseStored(f.Header)
-	case wire.KindReady:
-		e.ready, err = wire.ParseReady(f.Header)
-	case wire.KindJoined:
-		e.joined, err = wire.ParseJoined(f.Header)
-	case wire.KindNorm:
-		e.norm, err = wire.ParseNorm(f.Header)
-	case wire.KindSaved:
-		e.saved, err = wire.ParseSaved(f.Header)
-	case wire.KindBuffers:
-		e.buffers, err = wire.ParseBuffers(f.Header)
-	case wire.KindEvalResult:
-		e.eval, err = wire.ParseEvalResult(f.Header)
-	case wire.KindLeave:
-		e.leave, err = wire.ParseLeave(f.Header)
-	case wire.KindFormed:
-		e.formed, err = wire.ParseFormed(f.Header)
-	case wire.KindTally:
-		e.tally, err = wire.ParseTally(f.Header)
-	case wire.KindComputed:
-		e.computed, err = wire.ParseComputed(f.Header)
-	case wire.KindFault:
-		e.fault, err = wire.ParseFault(f.Header)
-	case wire.KindCompression:
-		e.codec, err = wire.ParseCompression(f.Header)
-	case wire.KindPoison:
-		e.poison, err = wire.ParsePoison(f.Header)
-	case wire.KindBundle:
-		e.bundle, err = wire.ParseBundle(f.Header)
-	case wire.KindMoved:
-		e.moved, err = wire.ParseMoved(f.Header)
-	case wire.KindHeld:
-		e.held, err = wire.ParseHeld(f.Header)
-	case wire.KindEnlist:
-		e.enlist, err = wire.ParseEnlist(f.Header)
-	case wire.KindUsage:
-		e.usage, err = wire.ParseUsage(f.Header)
-	case wire.KindStanding:
-		e.report, err = wire.ParseStanding(f.Header)
-	case wire.KindHalt:
-		e.halt, err = wire.ParseHalt(f.Header)
-	case wire.KindPing:
-		_, err = wire.ParsePing(f.Header)
-	case wire.KindPong:
-		_, err = wire.ParsePong(f.Header)
-	default:
-		err = fmt.Errorf("unexpected frame %v", f.Kind)
-	}
-	if err != nil || f.Size == 0 {
-		return e, err
-	}
-	switch f.Kind {
-	case wire.KindNorm, wire.KindSaved, wire.KindBuffers, wire.KindStanding:
-	default:
-		return e, fmt.Errorf("frame %v has a payload of %d bytes, expected none", f.Kind, f.Size)
-	}
-	if f.Size > maxReport {
-		return e, fmt.Errorf("frame %v has a payload of %d bytes, at most %d", f.Kind, f.Size, maxReport)
-	}
-	conn.SetReadDeadline(time.Now().Add(reportTime + time.Duration(f.Size>>20)*time.Second))
-	e.payload, err = transport.ReadAll(conn, f)
-	if err == nil {
-		err = conn.SetReadDeadline(time.Time{})
-	}
-	return e, err
-}
-
 // handle does what an event asks for. An error ends the job; a member that did something wrong is
 // dropped, which is one only where the job cannot go on without it. Every word of a member counts
 // as a sign of life. What comes from one that is gone is passed over, because it may have been read
 // before that was known.
 func (c *Coordinator) handle(e event) error {
 	p := e.peer
-	switch e.kind {
+	switch e.Kind {
 	case wire.KindControl:
 		return c.control(e)
 	case kindPilotAction:
@@ -222,24 +105,25 @@ func (c *Coordinator) handle(e event) error {
 		return nil
 	}
 	p.heard = time.Now()
-	if c.ignores(e.kind) {
+	if c.ignores(e.Kind) {
 		return nil
 	}
-	switch e.kind {
+	switch e.Kind {
 	case 0:
 		c.blame(p, false, e.err)
 		return c.lost(p, e.err)
 	case wire.KindHello:
-		return c.enrol(p, e.payload)
+		return c.enrol(p, e.Payload)
 	case wire.KindPing:
 		c.send(p, func() error { return transport.Send(p.conn, wire.Pong{Now: time.Now().UnixNano()}, nil) })
 		return nil
 	case wire.KindPong:
 		return nil // it was heard
 	case wire.KindLeave:
-		return c.left(p, e.leave)
+		return c.left(p, e.Leave)
 	}
-	if err := c.wellFormed(p, &e); err != nil {
+	v := c.view(p.heard)
+	if err := said.Check(&e.Message, c.speaker(p), &v); err != nil {
 		return c.drop(p, err)
 	}
 	switch p.role {
@@ -251,45 +135,72 @@ func (c *Coordinator) handle(e event) error {
 	return c.fromWorker(p, e)
 }
 
+// speaker is what is known of the sender of a message.
+func (c *Coordinator) speaker(p *peer) said.Speaker {
+	s := said.Speaker{Role: p.role, Rank: p.rank, Welcomed: p.welcomed, Codec: p.codec}
+	if p.role == wire.RoleWorker {
+		s.Joined, s.Late = p.welcomed && c.joined[p.rank], c.isLate(p)
+	}
+	return s
+}
+
+// view is what is known of the job when a message is handled.
+func (c *Coordinator) view(now time.Time) said.View {
+	v := said.View{
+		Elapsed: now.Sub(c.begun), Engine: c.engine, Resumed: c.cfg.Resume.Version,
+		Workers: c.cfg.Workers, Params: c.hello.Params, Buffers: c.hello.Buffers, Tests: 1,
+		Shards: c.shards, Hosts: c.hosts, Copies: c.copies.On(), Replaceable: c.replaceable(),
+		Move: c.mover.Last(), Eval: c.rounds.Number(),
+	}
+	if c.enrolled != nil {
+		v.Tests = max(c.enrolled.Tests, c.enrolled.Samples, 1)
+	}
+	if c.takeover != nil { // the coordinator before may have begun later evaluations
+		v.Eval = math.MaxInt64
+	}
+	return v
+}
+
 // fromServer does what a server's frame asks for. Whether the word of a copy counts is decided here
 // or in what it calls: only one copy of a shard speaks for it. The event was found well-formed. An
 // error ends the job; a server that is wrong is dropped, which ends the job where it has shards
 // that nobody else has.
 func (c *Coordinator) fromServer(p *peer, e event) error {
-	switch e.kind {
+	switch e.Kind {
 	case wire.KindReady:
 		if c.engine != nil {
 			return nil // of a copy that comes later
 		}
-		if c.hosts[[2]int{p.rank, e.ready.Shard}] && e.ready.Version != c.cfg.Resume.Version {
-			why := &Error{exitcode.Disagree, fmt.Sprintf("shard %d is at version %d, the job resumes at %d", e.ready.Shard, e.ready.Version, c.cfg.Resume.Version)}
+		if c.hosts[[2]int{p.rank, e.Ready.Shard}] && e.Ready.Version != c.cfg.Resume.Version {
+			why := &Error{exitcode.Disagree, fmt.Sprintf("shard %d is at version %d, the job resumes at %d",
+				e.Ready.Shard, e.Ready.Version, c.cfg.Resume.Version)}
 			if c.spared(p) {
 				return c.drop(p, why)
 			}
 			return why
 		}
-		c.copies.Loaded(p.rank, e.ready.Shard, true)
-		c.ready[e.ready.Shard] = c.copies.Ready(e.ready.Shard)
+		c.copies.Loaded(p.rank, e.Ready.Shard, true)
+		c.ready[e.Ready.Shard] = c.copies.Ready(e.Ready.Shard)
 		c.tryStart()
 	case wire.KindStored:
 		if c.engine == nil {
 			return nil
 		}
-		if c.checks.On() && int(e.stored.Worker) == len(c.workers) {
-			return c.referred(e.stored)
+		if c.checks.On() && int(e.Stored.Worker) == len(c.workers) {
+			return c.referred(e.Stored)
 		}
-		sums := c.copies.Stored(p.rank, e.stored)
+		sums := c.copies.Stored(p.rank, e.Stored)
 		if sums == nil {
 			return nil
 		}
-		orders, err := c.engine.Stored(e.stored.Shard, e.stored.Worker, e.stored.Step, sums...)
+		orders, err := c.engine.Stored(e.Stored.Shard, e.Stored.Worker, e.Stored.Step, sums...)
 		if err != nil {
 			return c.drop(p, err)
 		}
-		if w := c.workers[e.stored.Worker]; w != nil {
+		if w := c.workers[e.Stored.Worker]; w != nil {
 			now := time.Now()
 			w.measured.Flight.Stored(now)
-			c.links.Stored(now.Sub(c.begun), int(e.stored.Worker), p.rank)
+			c.links.Stored(now.Sub(c.begun), int(e.Stored.Worker), p.rank)
 		}
 		return c.carry(orders)
 	case wire.KindNorm:
@@ -302,27 +213,27 @@ func (c *Coordinator) fromServer(p *peer, e event) error {
 		}
 		return c.norm(p, e)
 	case wire.KindSaved:
-		if c.owner[e.saved.Shard] == p.rank {
-			c.perform(c.saves.Part(e.saved, e.payload))
+		if c.owner[e.Saved.Shard] == p.rank {
+			c.perform(c.saves.Part(e.Saved, e.Payload))
 			c.trySaved()
 		}
 	case wire.KindMoved:
-		return c.move(c.mover.Said(time.Now(), p.rank, e.moved, c.saves.Open() || c.short()))
+		return c.move(c.mover.Said(time.Now(), p.rank, e.Moved, c.saves.Open() || c.short()))
 	case wire.KindHeld:
-		return c.held(p, e.held)
+		return c.held(p, e.Held)
 	case wire.KindPoison:
-		if !c.copies.Answers(p.rank, e.poison.Shard) {
+		if !c.copies.Answers(p.rank, e.Poison.Shard) {
 			return nil // another copy says it too
 		}
-		return c.toldPoison(p, e.poison)
+		return c.toldPoison(p, e.Poison)
 	case wire.KindEnlist:
-		p.load.enlist = e.enlist
+		p.load.enlist = e.Enlist
 	case wire.KindUsage:
-		p.load.usage, p.load.heard = e.usage, true
+		p.load.usage, p.load.heard = e.Usage, true
 	case wire.KindStanding:
-		return c.stood(p, e.report, e.payload)
+		return c.stood(p, e.Standing, e.Payload)
 	default:
-		return c.drop(p, fmt.Errorf("unexpected frame %v from a server", e.kind))
+		return c.drop(p, fmt.Errorf("unexpected frame %v from a server", e.Kind))
 	}
 	return nil
 }
@@ -331,57 +242,59 @@ func (c *Coordinator) fromServer(p *peer, e event) error {
 // costs the worker its place, and the job goes on if the engine can. The event was found
 // well-formed. An error ends the job.
 func (c *Coordinator) fromWorker(p *peer, e event) error {
-	switch e.kind {
+	switch e.Kind {
 	case wire.KindJoined:
 		c.joined[p.rank] = true
 		c.tryStart()
 		c.receive()
 	case wire.KindArrive:
-		return c.arrived(p, e.arrive.Record)
+		return c.arrived(p, e.Arrive.Record)
 	case wire.KindBuffers:
-		effects, err := c.rounds.Gather(e.buffers, e.payload, facts{c})
+		effects, err := c.rounds.Gather(e.Buffers, e.Payload, facts{c})
 		return c.judged(p, effects, err)
 	case wire.KindEvalResult:
-		effects, err := c.rounds.Result(e.eval)
+		effects, err := c.rounds.Result(e.EvalResult)
 		if err := c.judged(p, effects, err); err != nil || len(effects) == 0 {
 			return err
 		}
 		return c.tryFinish()
 	case wire.KindFault:
-		says, orders, err := c.engine.Fault(e.fault)
+		says, orders, err := c.engine.Fault(e.Fault)
 		if err == nil {
-			c.log.Warn(says.What, "at", p.conn.Peer(), says.Unit, e.fault.Generation, says.Whom, e.fault.Suspect, "reason", e.fault.Reason)
+			c.log.Warn(says.What, "at", p.conn.Peer(),
+				says.Unit, e.Fault.Generation, says.Whom, e.Fault.Suspect, "reason", e.Fault.Reason)
 		}
 		return c.decided(p, orders, err)
 	case wire.KindSaved:
 		return c.savedAt(p, e)
 	case wire.KindComputed:
 		c.progress = time.Now()
-		orders, err := c.engine.Computed(e.computed)
+		orders, err := c.engine.Computed(e.Computed)
 		return c.decided(p, orders, err)
 	case wire.KindFormed:
-		orders, err := c.engine.Formed(e.formed)
+		orders, err := c.engine.Formed(e.Formed)
 		return c.decided(p, orders, err)
 	case wire.KindTally:
-		orders, err := c.engine.Tally(e.tally)
-		if err == nil && e.tally.Hash != 0 {
-			return c.compare(e.tally)
+		orders, err := c.engine.Tally(e.Tally)
+		if err == nil && e.Tally.Hash != 0 {
+			return c.compare(e.Tally)
 		}
 		return c.decided(p, orders, err)
 	case wire.KindBundle:
-		orders, err := c.engine.Reported(e.bundle)
+		orders, err := c.engine.Reported(e.Bundle)
 		return c.decided(p, orders, err)
 	case wire.KindPoison:
-		return c.toldPoison(p, e.poison)
+		return c.toldPoison(p, e.Poison)
 	case wire.KindHalt:
-		if _, err := c.stopStream(fmt.Sprintf("worker %d: %s", p.rank, e.halt.Reason)); err != nil {
+		if _, err := c.stopStream(fmt.Sprintf("worker %d: %s", p.rank, e.Halt.Reason)); err != nil {
 			return err
 		}
 		return c.tryFinish()
 	case wire.KindCompression:
-		c.cfg.RunLog.Write(c.elapsed(), runlog.Compression{Worker: star.Worker(p.rank), Version: e.codec.Version, Codec: e.codec.Codec, Why: e.codec.Why})
+		c.cfg.RunLog.Write(c.elapsed(), runlog.Compression{Worker: star.Worker(p.rank),
+			Version: e.Compression.Version, Codec: e.Compression.Codec, Why: e.Compression.Why})
 	default:
-		return c.drop(p, fmt.Errorf("unexpected frame %v from a worker", e.kind))
+		return c.drop(p, fmt.Errorf("unexpected frame %v from a worker", e.Kind))
 	}
 	return nil
 }

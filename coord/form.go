@@ -12,6 +12,7 @@ import (
 	"star/coord/copies"
 	"star/coord/engine"
 	"star/coord/evaluate"
+	"star/coord/said"
 	"star/coord/session"
 	"star/internal/exitcode"
 	"star/modes"
@@ -246,8 +247,8 @@ func (c *Coordinator) admits(p *peer, e *session.Enrolment, vouched bool) (why s
 		c.refuse(p, exitcode.Usage, fmt.Sprintf("a model of %d parameters is too large for the servers of this job, which have memory for %d: more star-ps (--servers), or a smaller model",
 			h.Params, c.cfg.MaxParams))
 		return why, false
-	case h.Buffers < 0 || h.Buffers > maxReport/4:
-		c.refuse(p, exitcode.Usage, fmt.Sprintf("a model with %d buffers, expected 0 to %d", h.Buffers, maxReport/4))
+	case h.Buffers < 0 || h.Buffers > said.MaxPayload/4:
+		c.refuse(p, exitcode.Usage, fmt.Sprintf("a model with %d buffers, expected 0 to %d", h.Buffers, said.MaxPayload/4))
 		return why, false
 	}
 	return why, true

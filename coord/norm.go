@@ -13,14 +13,14 @@ import (
 // norm adds a shard's part of a norm; the last one lets the update happen. An error: the report cannot be read, and the
 // server is dropped. With copies it is called for the report of the primary only (pump).
 func (c *Coordinator) norm(p *peer, e event) error {
-	seq := e.norm.Seq
+	seq := e.Norm.Seq
 	if !c.norms.Expects(seq) {
 		if c.takeover != nil && seq <= c.takeover.history.Seq {
 			return nil // the coordinator before asked for it, or it is repeated
 		}
 		return c.drop(p, fmt.Errorf("a norm for fire %d, which asked for none", seq))
 	}
-	u, whole, err := c.norms.Take(e.norm, e.payload)
+	u, whole, err := c.norms.Take(e.Norm, e.Payload)
 	switch {
 	case err != nil:
 		return c.drop(p, err)

@@ -28,7 +28,8 @@ type pilotAction struct {
 // startPilot starts the pilot's goroutine, which ends with the coordinator.
 func (c *Coordinator) startPilot() {
 	c.pilot = advisor.Start(c.cfg.Pilot, c.done, func(w advisor.Word) bool {
-		return c.post(event{kind: kindPilotAction, seldom: &seldom{action: &pilotAction{Remark: w.Remark, after: w.After, learned: w.Learned}}})
+		a := &pilotAction{Remark: w.Remark, after: w.After, learned: w.Learned}
+		return c.post(inside(kindPilotAction, internal{action: a}))
 	})
 }
 
@@ -44,7 +45,7 @@ func (c *Coordinator) lastWords() {
 	for {
 		select {
 		case e := <-c.events:
-			if e.kind == kindPilotAction && e.action.Change != nil {
+			if e.Kind == kindPilotAction && e.action.Change != nil {
 				c.notApplied(e.action.Change, e.action.after, isOver)
 			}
 		default:

@@ -237,8 +237,9 @@ func TestLastWords(t *testing.T) {
 		}
 	}
 	c.cfg.RunLog = runlog.NewWriter(&text)
-	c.events <- event{kind: kindPilotAction, seldom: &seldom{action: &pilotAction{Remark: advice.Remark{Text: "all is well"}, after: 3}}}
-	c.events <- event{kind: kindPilotAction, seldom: &seldom{action: &pilotAction{Remark: wants(modes.ASGD(2)), after: 5}}}
+	remark := &pilotAction{Remark: advice.Remark{Text: "all is well"}, after: 3}
+	c.events <- inside(kindPilotAction, internal{action: remark})
+	c.events <- inside(kindPilotAction, internal{action: &pilotAction{Remark: wants(modes.ASGD(2)), after: 5}})
 	c.lastWords()
 	c.cfg.RunLog.Flush()
 	var got []any

@@ -64,9 +64,8 @@ func (c *Coordinator) poisoned(w star.Worker, step int64, cause poison.Cause, va
 
 // toldPoison takes in what a worker says of itself or a rider, or a server of a worker's direction.
 //
-// Whose word it is was checked before (wellFormed). With --poison fatal the error ends the job;
-// else the gradient was left out by whoever has found it, and here it is only counted and written
-// down.
+// The sender was checked before (said.Check). With --poison fatal the error ends the job; else the
+// member that found the gradient has left it out, and here it is only counted and written down.
 func (c *Coordinator) toldPoison(p *peer, m wire.Poison) error {
 	cause, ok := poison.Parse(m.Cause)
 	switch {

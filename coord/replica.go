@@ -11,6 +11,7 @@ import (
 	"star/coord/copies"
 	"star/coord/engine"
 	"star/coord/moves"
+	"star/coord/said"
 	"star/internal/exitcode"
 	"star/ps/replica"
 	"star/runlog"
@@ -116,10 +117,10 @@ func (c *Coordinator) held(p *peer, m wire.Held) error {
 
 // normAt takes what a copy says of a firing.
 func (c *Coordinator) normAt(p *peer, e event) error {
-	if !c.copies.Has(e.norm.Shard) {
-		return c.drop(p, fmt.Errorf("a norm of shard %d, of %d", e.norm.Shard, len(c.shards)))
+	if !c.copies.Has(e.Norm.Shard) {
+		return c.drop(p, fmt.Errorf("a norm of shard %d, of %d", e.Norm.Shard, len(c.shards)))
 	}
-	c.copies.Said(copies.Norm{Server: p.rank, Norm: e.norm, Payload: e.payload})
+	c.copies.Said(copies.Norm{Server: p.rank, Norm: e.Norm, Payload: e.Payload})
 	return c.pump()
 }
 
@@ -154,7 +155,7 @@ func (c *Coordinator) pump() error {
 				c.fire(e.Ready)
 			case copies.Norm:
 				if c.norms.Expects(e.Seq) { // else it reports it again
-					err = c.norm(c.servers[e.Server], event{norm: e.Norm, payload: e.Payload})
+					err = c.norm(c.servers[e.Server], event{Message: said.Message{Norm: e.Norm, Payload: e.Payload}})
 				}
 			case copies.Follow:
 				c.progress = time.Now()

@@ -72,8 +72,8 @@ func (w *world) codecWorker(rank int, answer func(m *session.Member, s wire.Save
 	return k
 }
 
-// said is the answer of a worker that has saved.
-func said(desc string, err string) func(m *session.Member, s wire.Save) bool {
+// answers is how a worker reports its part of a checkpoint.
+func answers(desc string, err string) func(m *session.Member, s wire.Save) bool {
 	return func(m *session.Member, s wire.Save) bool {
 		session.Say(m, wire.Saved{Shard: 1, ID: s.ID, Err: err}, []byte(desc))
 		return true
@@ -85,9 +85,9 @@ func TestCheckpointHasResiduals(t *testing.T) {
 	var all []Checkpoint
 	play(t, Config{Workers: 3, Steps: 4, SaveEvery: 1500 * time.Millisecond, Save: func(c Checkpoint) (string, error) { all = append(all, c); return c.ID, nil }}, func(w *world) {
 		w.server(0, 2, false)
-		k := w.codecWorker(2, said(`"two"`, ""))
+		k := w.codecWorker(2, answers(`"two"`, ""))
 		w.worker(1)
-		w.codecWorker(0, said(`"zero"`, ""))
+		w.codecWorker(0, answers(`"zero"`, ""))
 		w.finished(time.Minute)
 		if w.err != nil {
 			t.Fatal(w.err)
@@ -121,9 +121,9 @@ func TestCheckpointWithoutResiduals(t *testing.T) {
 		log    string
 	}{
 		{"silent", func(*session.Member, wire.Save) bool { return true }, "who have not answered"},
-		{"fails", said("", "no space left"), "no space left"},
-		{"has nothing", said("", ""), ""},
-		{"says no JSON", said("{", ""), ""},
+		{"fails", answers("", "no space left"), "no space left"},
+		{"has nothing", answers("", ""), ""},
+		{"says no JSON", answers("{", ""), ""},
 		{"dies", func(*session.Member, wire.Save) bool { return false }, "a worker is gone"},
 		{"of another checkpoint", func(m *session.Member, s wire.Save) bool {
 			session.Say(m, wire.Saved{Shard: 1, ID: "another"}, []byte(`"it"`))
@@ -134,7 +134,7 @@ func TestCheckpointWithoutResiduals(t *testing.T) {
 			var all []Checkpoint
 			play(t, Config{Workers: 2, Steps: 30, SaveEvery: 1500 * time.Millisecond, Save: func(c Checkpoint) (string, error) { all = append(all, c); return c.ID, nil }}, func(w *world) {
 				w.server(0, 1, false)
-				w.codecWorker(0, said(`"zero"`, ""))
+				w.codecWorker(0, answers(`"zero"`, ""))
 				w.codecWorker(1, c.answer)
 				w.finished(2 * time.Minute)
 				if w.err != nil || len(all) < 2 || w.result.CheckpointError != "" {

@@ -245,13 +245,13 @@ func (c *Coordinator) coded() (out []evaluate.Coded) {
 func (c *Coordinator) savedAt(p *peer, e event) error {
 	w := star.Worker(p.rank)
 	switch {
-	case c.sharded() || e.saved.Shard > 0:
+	case c.sharded() || e.Saved.Shard > 0:
 		if p.codec == "" {
 			return c.drop(p, errors.New("a part of a checkpoint that nobody has asked it for"))
 		}
-		c.perform(c.saves.Residual(w, e.saved, e.payload))
+		c.perform(c.saves.Residual(w, e.Saved, e.Payload))
 	case c.saves.Writer(w):
-		c.perform(c.saves.Part(e.saved, e.payload))
+		c.perform(c.saves.Part(e.Saved, e.Payload))
 	}
 	c.trySaved()
 	return nil
@@ -275,7 +275,9 @@ func (c *Coordinator) trySaved() {
 // should wait for their next batch, so a goroutine of its own does it.
 func (c *Coordinator) write(e evaluate.Write) {
 	w := &written{id: e.ID, err: e.Err}
-	done := func() { c.post(event{kind: kindPilotAction, seldom: &seldom{action: &pilotAction{written: w}}}) }
+	done := func() {
+		c.post(inside(kindPilotAction, internal{action: &pilotAction{written: w}}))
+	}
 	if e.Err != nil {
 		go func() {
 			if !c.completed(w) && c.cfg.Discard != nil {

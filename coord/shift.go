@@ -51,7 +51,7 @@ const kindNote wire.Kind = 254
 // moment.
 func (c *Coordinator) Note(ctx context.Context, n runlog.Shift) error {
 	select {
-	case c.events <- event{kind: kindNote, seldom: &seldom{note: &n}}:
+	case c.events <- inside(kindNote, internal{note: &n}):
 		return nil
 	case <-c.done:
 		return errors.New("the job is over")

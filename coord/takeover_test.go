@@ -500,7 +500,7 @@ func TestDeposed(t *testing.T) {
 		"no lease":   func(_ *world, d *testLease) { d.set(gone, nil) },
 		"nobody agrees": func(w *world, d *testLease) {
 			d.set(nil, gone)
-			w.c.post(event{kind: wire.KindControl, seldom: &seldom{control: []string{"mode", "asgd"}, reply: make(chan reply, 1)}})
+			w.c.post(inside(wire.KindControl, internal{control: []string{"mode", "asgd"}, reply: make(chan reply, 1)}))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -102,7 +102,7 @@ func (c *Coordinator) welcomeValidator() {
 // another one.
 func (c *Coordinator) fromValidator(p *peer, e event) error {
 	switch {
-	case e.kind == wire.KindJoined && p.welcomed && !c.checks.Joined():
+	case e.Kind == wire.KindJoined && p.welcomed && !c.checks.Joined():
 		c.checks.Join()
 		if c.engine == nil {
 			c.tryStart()
@@ -112,7 +112,7 @@ func (c *Coordinator) fromValidator(p *peer, e event) error {
 		c.validate()
 		return nil
 	default:
-		return c.drop(p, fmt.Errorf("unexpected frame %v from a validator", e.kind))
+		return c.drop(p, fmt.Errorf("unexpected frame %v from a validator", e.Kind))
 	}
 }
 

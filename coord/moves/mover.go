@@ -220,8 +220,8 @@ func (m *Mover) Drop(why string) []Effect {
 
 // fail ends a move. Of a copy in routing the target counts already, so it is taken back; a shard in routing is lost.
 //
-// Resume comes before Uncopied, which makes gradients whole that lacked only the target's slice: their orders come after
-// those that were held and have lower numbers.
+// Resume comes before Uncopied, which makes gradients whole that lacked only the target's slice: their orders come
+// after those that were held and have lower numbers.
 func (m *Mover) fail(why string) []Effect {
 	shard, to, failed := m.job.Shard, m.job.Target, m.stage
 	m.stage = idle
