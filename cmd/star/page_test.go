@@ -75,8 +75,8 @@ func summaryLine(t *testing.T, r runlog.Result) string {
 	return `{"type":"summary",` + string(b[1:])
 }
 
-// The page of a job that is over has no box without content: testdata/over.js. One job has made a single update and no evaluation, and
-// one has failed before.
+// The page of a job that is over has no box without content: testdata/over.js. One job has made a single update and no evaluation,
+// one has failed before, and one was only watched.
 func TestPageOfAJobThatIsOver(t *testing.T) {
 	t.Parallel()
 	browser(t)
@@ -90,6 +90,11 @@ func TestPageOfAJobThatIsOver(t *testing.T) {
 ` + summaryLine(t, runlog.Result{Arch: "ps", Model: "m", Dataset: "d", Mode: "ssgd", Workers: 2, Steps: 2, Updates: 1, Samples: 20, SamplesPerS: 40}) + "\n",
 		"failed": start + `{"type":"leave","t":1.2,"worker":0,"peer":"a","why":"left: no disk","start":0,"count":10}
 ` + summaryLine(t, runlog.Result{Arch: "ps", Model: "m", Dataset: "d", Mode: "ssgd", Workers: 2, Error: "no disk"}) + "\n",
+		"watched": `{"type":"start","format":1,"program":"star 0.1.0","job":"j","config":{"arch":"allreduce","watched":"one process"}}
+{"type":"train","t":1,"workers":1,"model":"m","data":"d","version":0,"plan":"ssgd"}
+{"type":"record","t":1.5,"worker":0,"step":0,"basis":0,"at":1.5,"compute":0.5,"wait":0,"samples":10,"loss":2.25}
+{"type":"fire","t":1.5,"seq":1,"version":1,"workers":[0],"staleness":[0],"samples":10}
+` + summaryLine(t, runlog.Result{Arch: "allreduce", Model: "m", Dataset: "d", Mode: "ssgd", Workers: 1, Steps: 1, Updates: 1, Samples: 10, SamplesPerS: 20}) + "\n",
 	} {
 		path := filepath.Join(t.TempDir(), "run.jsonl")
 		if err := os.WriteFile(path, []byte(log), 0o644); err != nil {
@@ -103,7 +108,11 @@ func TestPageOfAJobThatIsOver(t *testing.T) {
 			t.Fatal(err)
 		}
 		jobtest.WaitFor(t, addr)
-		look(ctx, t, "over.js", "http://"+addr+"/", about, nil)
+		state := "ended"
+		if about == "failed" {
+			state = about
+		}
+		look(ctx, t, "over.js", "http://"+addr+"/", state, nil)
 		cancel()
 		view.Wait() // the signal has ended it
 	}

@@ -20,6 +20,7 @@ import (
 type State struct {
 	start    runlog.Start
 	ring     bool
+	watched  bool // the job is not STAR's: it has no known end and no checkpoints
 	train    *runlog.Train
 	end      *runlog.Result
 	now      time.Duration
@@ -127,9 +128,9 @@ func (s *State) Line(l runlog.Line) error {
 	switch e := l.Entry.(type) {
 	case runlog.Start:
 		s.start = e
-		var c struct{ Arch, Mode string }
+		var c struct{ Arch, Mode, Watched string }
 		json.Unmarshal(e.Config, &c) // what it does not say is the default
-		s.ring, s.own = c.Arch == "allreduce", c.Mode == "auto"
+		s.ring, s.own, s.watched = c.Arch == "allreduce", c.Mode == "auto", c.Watched != ""
 	case runlog.Train:
 		s.train, s.began = &e, l.T
 		s.workers = append(s.workers, make([]worker, max(e.Workers-len(s.workers), 0))...)

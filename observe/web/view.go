@@ -26,7 +26,8 @@ type View struct {
 	Now      float64        `json:"now"`
 	From     float64        `json:"from"` // the training
 	Samples  int64          `json:"samples"`
-	Limit    int64          `json:"limit"` // samples at the end of the job
+	Limit    int64          `json:"limit"`             // samples at the end of the job
+	Watched  bool           `json:"watched,omitempty"` // the job is not STAR's: it has no known end and no checkpoints
 	Updates  int64          `json:"updates"`
 	Mode     string         `json:"mode"`
 	Rate     runlog.Number  `json:"rate"` // samples per second, lately
@@ -144,6 +145,7 @@ func (s *State) View() View {
 	if s.ring {
 		v.Arch = "all-reduce"
 	}
+	v.Watched = s.watched
 	v.Headline, v.Bad = s.headline()
 	v.Lacks = s.missing.Means("samples and updates are counted, the rate of that time is its mean, and the rest leaves it out")
 	v.Status = s.status()

@@ -80,7 +80,20 @@ func script(t *testing.T, entries ...runlog.Entry) *State {
 	return s
 }
 
-// The headline says who is slow, and what it costs.
+// The view of a job that star only watches says so.
+func TestViewOfAWatchedJob(t *testing.T) {
+	for config, want := range map[string]bool{"{}": false, `{"watched":"torchrun"}`: true} {
+		s := NewState()
+		if err := s.Line(runlog.Line{Number: 1, Entry: runlog.Start{Job: "j", Config: json.RawMessage(config)}}); err != nil {
+			t.Fatal(err)
+		}
+		if got := s.View().Watched; got != want {
+			t.Errorf("%s: watched %v", config, got)
+		}
+	}
+}
+
+// The headline says which worker is slow, and what it costs.
 func TestHeadline(t *testing.T) {
 	train := runlog.Train{Workers: 3, Plan: "ssgd", Limit: 100}
 	record := func(w star.Worker, step int64, compute, wait time.Duration) runlog.Record {

@@ -19,6 +19,8 @@ browse(async (page, state) => {
     }
     for (const c of document.querySelectorAll(".chart")) if (seen(c) && !c.querySelector("canvas")) found.push("chart " + c.id);
     for (const v of document.querySelectorAll(".u-legend .u-value")) if (seen(v) && nothing(v.textContent)) found.push("legend " + v.closest(".u-series").textContent);
+    const watched = ![...document.querySelectorAll("#stats > div")].some(d => d.firstChild.textContent === "progress");
+    for (const id of ["progress", "t-saves", "t-shards"]) if (watched && seen(document.getElementById(id))) found.push(`${id} of a job that star only watches`);
     if (nothing(document.getElementById("under").textContent)) found.push("line under the timeline");
     return found;
   });

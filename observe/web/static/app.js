@@ -180,7 +180,7 @@
   function fill(id, heads, rows, empty) {
     const keep = heads.map((_, i) => !over() || !rows.length || rows.some(r => r.cells[i] !== "" && r.cells[i] !== "–"));
     table(id, heads.filter((_, i) => keep[i]), rows.map(r => ({ ...r, cells: r.cells.filter((_, i) => keep[i]) })), empty);
-    $(id).closest(".pair > div, section").hidden = over() && !rows.length && !empty;
+    $(id).closest(".pair > div, section").hidden = (over() || view.watched) && !rows.length && !empty;
   }
 
   function show(v) {
@@ -198,12 +198,14 @@
     $("headline").className = v.bad ? "bad" : "";
     text("lacks", v.lacks || "");
     text("notes", v.notes && v.notes.length ? "On purpose: " + v.notes.join("; ") : "");
+    $("progress").hidden = Boolean(v.watched);
     $("progress").value = v.limit ? v.samples / v.limit : 0;
     const is = [
       ["progress", v.limit ? percent(v.samples / v.limit) : "–"], ["left", v.status === "running" ? duration(v.left) : "–"], ["elapsed", seconds(v.now - v.from)], ["mode", v.mode || "–"],
       ["samples/s", number(v.rate)], ["training loss", number(v.loss)], ["accuracy", percent(v.accuracy, 2)], ["updates", number(v.updates)],
     ];
-    stats(over() ? is.filter(([, value]) => value !== "–") : is);
+    const said = is.filter(([name]) => !v.watched || name !== "progress" && name !== "left");
+    stats(over() ? said.filter(([, value]) => value !== "–") : said);
     clearTimeout(later);
     const wait = drawn + 900 - performance.now(); // views come twice a second
     if (wait > 0 && v.status === "running") later = setTimeout(showRest, wait + 500); // if no other view comes
@@ -232,12 +234,12 @@
     fill("t-modes", [["at"], ["mode"], ["gain predicted", "n"], ["seen", "n"], ["because", "text"]], v.modes.slice().reverse().map(m => ({
       cells: [at(m.at), m.plan, percent(m.predicted_gain), percent(m.seen_gain) + (m.reverted ? ", taken back" : ""), m.why],
     })), over() ? "" : "not yet");
-    text("coordinator", v.term ? `The coordinator's term is ${v.term}.` : "One process coordinates.");
+    text("coordinator", v.watched ? "" : v.term ? `The coordinator's term is ${v.term}.` : "One process coordinates.");
     fill("t-shards", [["shard", "n"], ["answers"], ["copies"], ["of", "n"]], v.shards.map(s => ({
       cls: s.followers.length + 1 < s.of ? "bad" : "",
       cells: [String(s.shard), "server " + s.primary, s.followers.length ? "servers " + s.followers.join(", ") : "none", String(s.of)],
-    })), over() && !v.term ? "" : v.shards_of ? "No copy of a shard was made or lost." : "Workers hold the parameters.");
-    fill("t-saves", [["at"], ["version", "n"], ["folder", "text"]], v.checkpoints.slice().reverse().map(c => ({ cls: c.error ? "bad" : "", cells: [at(c.at), String(c.version), c.error || c.id] })), over() ? "none was written" : "none yet");
+    })), v.watched || over() && !v.term ? "" : v.shards_of ? "No copy of a shard was made or lost." : "Workers hold the parameters.");
+    fill("t-saves", [["at"], ["version", "n"], ["folder", "text"]], v.checkpoints.slice().reverse().map(c => ({ cls: c.error ? "bad" : "", cells: [at(c.at), String(c.version), c.error || c.id] })), v.watched ? "" : over() ? "none was written" : "none yet");
     fill("t-events", [["at"], ["what", "text"]], v.events.slice().reverse().map(e => ({ cells: [at(e.at), e.says] })), over() ? "" : "nothing else");
   }
 
