@@ -2,11 +2,12 @@
 // the sample stream, turns arrivals into Fires for the shards and Releases for the
 // workers, and writes the run log.
 //
-// There is one Coordinator for a job. Its decisions are made by the scheduler, which is
-// pure; everything that touches sockets and clocks is in this package. One goroutine (Run) owns all of it; a reader goroutine for each
-// connection turns frames into events.
+// There is one Coordinator for a job. Pure packages make its decisions: engine, and evaluate, moves, copies and traffic,
+// whose effects are carried out here (docs/decisions/0026-parts-of-the-coordinator.md). Everything that touches sockets
+// and clocks is in this package. One goroutine (Run) owns all of it; a reader goroutine for each connection turns frames
+// into events.
 //
-// What goes on in it, from a word of a member to what is said because of it:
+// From a message of a member to what follows from it:
 //
 //	frame ──► reader: parsed ──► event ──► loop: checked ──► engine ──► Ready ──► run log, pilot
 //	                                                                      └────► outboxes ──► members
