@@ -91,7 +91,7 @@ func TestPageOfAJobThatIsOver(t *testing.T) {
 		"failed": start + `{"type":"leave","t":1.2,"worker":0,"peer":"a","why":"left: no disk","start":0,"count":10}
 ` + summaryLine(t, runlog.Result{Arch: "ps", Model: "m", Dataset: "d", Mode: "ssgd", Workers: 2, Error: "no disk"}) + "\n",
 		"watched": `{"type":"start","format":1,"program":"star 0.1.0","job":"j","config":{"arch":"allreduce","watched":"one process"}}
-{"type":"train","t":1,"workers":1,"model":"m","data":"d","version":0,"plan":"ssgd"}
+{"type":"train","t":1,"workers":1,"shards":0,"model":"m","data":"d","limit":0,"version":0,"plan":"ssgd"}
 {"type":"record","t":1.5,"worker":0,"step":0,"basis":0,"at":1.5,"compute":0.5,"wait":0,"samples":10,"loss":2.25}
 {"type":"fire","t":1.5,"seq":1,"version":1,"workers":[0],"staleness":[0],"samples":10}
 ` + summaryLine(t, runlog.Result{Arch: "allreduce", Model: "m", Dataset: "d", Mode: "ssgd", Workers: 1, Steps: 1, Updates: 1, Samples: 10, SamplesPerS: 20}) + "\n",
