@@ -213,7 +213,7 @@ func (c *Coordinator) lostServer(p *peer, why error) error {
 	c.log.Warn("a server is gone", "server", p.rank, "addr", p.hello.Addr, "reason", why)
 	if shard, to, passing := c.mover.Passing(p.rank); passing && c.copies.View(shard).Copies() == 2 {
 		// What it had still to pass on to the new copy is lost with it.
-		return &Error{exitcode.Lost, fmt.Sprintf("server %d (%s) is lost while server %d got a copy of shard %d, and nobody else has one: %v", p.rank, p.hello.Addr, to, shard, why)}
+		return &Error{exitcode.Lost, fmt.Sprintf("server %d (%s) is lost while server %d got a copy of shard %d, and no other server has one: %v", p.rank, p.hello.Addr, to, shard, why)}
 	}
 	if err := c.move(c.mover.Gone(p.rank, why)); err != nil {
 		return err

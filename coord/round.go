@@ -247,7 +247,7 @@ func (c *Coordinator) savedAt(p *peer, e event) error {
 	switch {
 	case c.sharded() || e.Saved.Shard > 0:
 		if p.codec == "" {
-			return c.drop(p, errors.New("a part of a checkpoint that nobody has asked it for"))
+			return c.drop(p, errors.New("a part of a checkpoint that it was not asked for"))
 		}
 		c.perform(c.saves.Residual(w, e.Saved, e.Payload))
 	case c.saves.Writer(w):

@@ -56,7 +56,7 @@ type LeaderLease interface {
 	SetNote(note []byte) error
 }
 
-// alone is the lease of a process that nobody else can replace: an election of one. There is no
+// alone is the lease of a process that no other one can replace: an election of one. There is no
 // successor, and nothing to note for one.
 type alone struct{}
 

@@ -287,7 +287,7 @@ func (v *View) server(rank int, e *Message) error {
 		}
 	case wire.KindStanding:
 		if !v.Replaceable {
-			return errors.New("it stands to a coordinator that nobody else can replace")
+			return errors.New("it stands to a coordinator that no other process can replace")
 		}
 	}
 	return nil

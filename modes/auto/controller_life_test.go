@@ -111,7 +111,7 @@ func (l *life) goes(p modes.Plan) {
 func (l *life) home() time.Duration {
 	l.Helper()
 	d, s := l.until()
-	if !strings.HasPrefix(s, "ssgd ssgd: nobody is slow any more") {
+	if !strings.HasPrefix(s, "ssgd ssgd: no worker is slow any more") {
 		l.Fatalf("after %v: %s", d, s)
 	}
 	return d
@@ -475,7 +475,7 @@ func TestPricesAreCorrected(t *testing.T) {
 		home := false
 		for range 100 {
 			s := l.round()
-			home = home || strings.HasPrefix(s, "ssgd ssgd: nobody is slow any more")
+			home = home || strings.HasPrefix(s, "ssgd ssgd: no worker is slow any more")
 		}
 		if home != c.home {
 			t.Errorf("%s: SSGD is back: %v", c.name, home)

@@ -134,7 +134,7 @@ func (c *Controller) Decide(at time.Duration) (d price.Decision, change bool) {
 		if c.home.early(at, slowest, c.dwell(slowest), c.worth.cautious(f, home), c.worth.cautious(f, present)) {
 			return price.Decision{}, false
 		}
-		best = price.Decision{Plan: ssgd, Cost: home.Cost, Why: fmt.Sprintf("ssgd: nobody is slow any more, %v is not cheaper", c.current.plan.Name())}
+		best = price.Decision{Plan: ssgd, Cost: home.Cost, Why: fmt.Sprintf("ssgd: no worker is slow any more, %v is not cheaper", c.current.plan.Name())}
 	default:
 		c.current.wants, c.home.since, c.last.content = 0, 0, sure
 		return price.Decision{}, false

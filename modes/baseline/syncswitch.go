@@ -208,7 +208,7 @@ func (s *switcher) Fired(u Update) (Decision, bool) {
 		return Decision{s.loose.Clone(), fmt.Sprintf("Sync-Switch, greedy: worker %s is slow, ASP until it is not", list(slow))}, true
 	case len(slow) == 0 && s.asp:
 		s.asp = false
-		return Decision{modes.SSGD(s.workers), "Sync-Switch, greedy: nobody is slow any more, back to BSP"}, true
+		return Decision{modes.SSGD(s.workers), "Sync-Switch, greedy: no worker is slow any more, back to BSP"}, true
 	}
 	return Decision{}, false
 }
