@@ -1,0 +1,191 @@
+package star_test
+
+import (
+	"flag"
+	"fmt"
+	"go/scanner"
+	"go/token"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+var rewriteWords = flag.Bool("rewrite-words", false, "write testdata/words.txt")
+
+// unplain are words that CONTRIBUTING.md replaces: "who" for a process, private idioms, and household metaphors.
+var unplain = func() map[string]bool {
+	all := map[string]bool{}
+	for phrase := range strings.SplitSeq("who,whom,whose,whoever,nobody,everybody,somebody,"+
+		"is none,are none,of which,so many,is there,goes with,stands,a word of,is heard,is told,are told,held against,anew,"+
+		"comes to,what bites,beyond every use,"+
+		"door,doors,hall,halls,council,councils,seat,seats,ear,ears,sitting,sittings,estate,estates,guest,guests,"+
+		"neighbour,neighbours,heir,heirs", ",") {
+		all[phrase] = true
+	}
+	return all
+}()
+
+// unplainWords returns the lines of text that have one, and which. Python's None is another word than "none".
+func unplainWords(text []byte) (lines []int, found []string) {
+	var last, before string // the two words before
+	line := 1
+	for i := 0; i < len(text); {
+		if text[i] == '\n' {
+			line++
+		}
+		if !letter(text[i]) {
+			i++
+			continue
+		}
+		begin := i
+		for i < len(text) && letter(text[i]) {
+			i++
+		}
+		word := string(text[begin:i])
+		if word != "None" {
+			word = strings.ToLower(word)
+		}
+		for _, phrase := range []string{word, last + " " + word, before + " " + last + " " + word} {
+			if unplain[phrase] {
+				lines, found = append(lines, line), append(found, phrase)
+			}
+		}
+		before, last = last, word
+	}
+	return lines, found
+}
+
+func letter(b byte) bool { return 'a' <= b|0x20 && b|0x20 <= 'z' }
+
+// TestPlainEnglish counts those words in product code, Python, scripts and pages, by folder.
+// testdata/words.txt has the folders that still contain some. Their numbers may only fall:
+// after a change that removes words, run go test . -run PlainEnglish -rewrite-words.
+func TestPlainEnglish(t *testing.T) {
+	found := map[string]int{}
+	where := map[string][]string{}
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && slices.Contains([]string{"testdata", "bin", "dist", ".git", "node_modules", "__pycache__", "star-out"}, d.Name()) {
+			return filepath.SkipDir
+		}
+		room := filepath.Dir(path)
+		lines, words := unplainWords(prose(path))
+		found[room] += len(words)
+		for i, word := range words {
+			where[room] = append(where[room], fmt.Sprintf("%s:%d: %s", path, lines[i], word))
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	maps.DeleteFunc(found, func(_ string, n int) bool { return n == 0 })
+	const record = "testdata/words.txt"
+	if *rewriteWords {
+		var b strings.Builder
+		for _, room := range slices.Sorted(maps.Keys(found)) {
+			fmt.Fprintln(&b, room, found[room])
+		}
+		if err := os.WriteFile(record, []byte(b.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	b, err := os.ReadFile(record)
+	if err != nil {
+		t.Fatal(err)
+	}
+	allowed := map[string]int{}
+	for line := range strings.Lines(string(b)) {
+		var room string
+		var n int
+		if _, err := fmt.Sscan(line, &room, &n); err != nil {
+			t.Fatalf("%s: %q: want a folder and a number", record, line)
+		}
+		allowed[room] = n
+	}
+	for _, room := range slices.Sorted(maps.Keys(found)) {
+		if found[room] > allowed[room] {
+			t.Errorf("%s has %d words that CONTRIBUTING.md replaces, %d are allowed:\n%s",
+				room, found[room], allowed[room], strings.Join(where[room], "\n"))
+		}
+	}
+	for _, room := range slices.Sorted(maps.Keys(allowed)) {
+		if found[room] < allowed[room] {
+			t.Errorf("%s has %d such words and %s allows %d: run go test . -run PlainEnglish -rewrite-words", room, found[room], record, allowed[room])
+		}
+	}
+}
+
+// prose returns what a person reads of a file, with its line breaks: of Go the comments, strings and names
+// (with spaces between the words of a name), of Python, scripts and pages everything, of other files nothing.
+func prose(path string) []byte {
+	switch filepath.Ext(path) {
+	case ".go":
+		if strings.HasSuffix(path, "_test.go") {
+			return nil
+		}
+	case ".py", ".md", ".sh", ".js", ".html":
+		b, _ := os.ReadFile(path)
+		return b
+	default:
+		return nil
+	}
+	source, err := os.ReadFile(path)
+	if err != nil {
+		return nil
+	}
+	text := make([]byte, 0, len(source))
+	files := token.NewFileSet()
+	file := files.AddFile(path, -1, len(source))
+	var s scanner.Scanner
+	s.Init(file, source, nil, scanner.ScanComments)
+	for line := 1; ; {
+		pos, kind, literal := s.Scan()
+		if kind == token.EOF {
+			return text
+		}
+		for at := file.Line(pos); line < at; line++ {
+			text = append(text, '\n')
+		}
+		switch kind {
+		case token.IDENT:
+			literal = wordsOf.ReplaceAllString(literal, "$1 $2")
+		case token.COMMENT, token.STRING:
+		default:
+			continue
+		}
+		line += strings.Count(literal, "\n")
+		text = append(append(text, literal...), ' ')
+	}
+}
+
+var wordsOf = regexp.MustCompile(`([a-z0-9])([A-Z])`)
+
+func TestUnplainWords(t *testing.T) {
+	lines, found := unplainWords([]byte("Nobody is None\nor is\nnone; what bites, whoever"))
+	if want := []int{1, 3, 3, 3}; !slices.Equal(lines, want) {
+		t.Errorf("lines %v, want %v", lines, want)
+	}
+	if want := []string{"nobody", "is none", "what bites", "whoever"}; !slices.Equal(found, want) {
+		t.Errorf("found %q, want %q", found, want)
+	}
+}
+
+func TestProse(t *testing.T) {
+	source := "package p\n\n// nobody reads\nvar errNobody = `so\nmany` // is none\n"
+	path := filepath.Join(t.TempDir(), "p.go")
+	if err := os.WriteFile(path, []byte(source), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := string(prose(path)), "p \n\n// nobody reads \nerr Nobody `so\nmany` // is none "; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
