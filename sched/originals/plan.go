@@ -76,7 +76,6 @@ func (p *plan) now() int { return p.steps[0].gpus }
 type planner struct {
 	now, slot float64
 	gpus      int
-	gets      []int // memory of a draft
 }
 
 // align is the first of the times now, now + slot, … that is not before t, or the last one before now.
@@ -93,28 +92,22 @@ type draft struct {
 	due   float64  // the deadline, aligned
 	free  timeline // before the plan
 	rest  timeline // what the plan leaves
-	gets  []int    // in each step of rest, as far as the plan has come; none: the step before goes on
-	steps timeline // whose memory the plan gets
+	steps timeline // of the plan, as far as it is made: without steps that equal the one before
 	todo  float64  // iterations that are not planned yet
 }
-
-const none = -1
 
 // plan plans a job into what is free, and returns what the plan leaves, not merged. With first > 0 the job has so many
 // GPUs now, and free has its earlier plan given back. The results are in the memory of steps and rest, and free is not
 // changed.
 func (p *planner) plan(w *work, free timeline, first int, steps, rest timeline) (plan, timeline) {
-	d := &draft{work: w, planner: p, due: p.align(w.deadline), free: free, rest: append(rest[:0], free...), steps: steps, todo: w.left}
+	d := &draft{work: w, planner: p, due: p.align(w.deadline), free: free, rest: append(rest[:0], free...), steps: steps[:0], todo: w.left}
+	last := 0 // steps before this one begin before the deadline
 	if d.due >= p.now {
-		d.rest.cut(d.due)
+		last = d.rest.cut(d.due)
 	}
-	for p.gets = p.gets[:0]; len(p.gets) < len(d.rest); {
-		p.gets = append(p.gets, none)
-	}
-	d.gets = p.gets
-	d.gets[0] = first
-	from := p.now
+	begin := 0
 	if first > 0 {
+		d.get(0, first)
 		next := d.due
 		if len(free) > 1 {
 			next = free[1].at
@@ -125,12 +118,14 @@ func (p *planner) plan(w *work, free timeline, first int, steps, rest timeline) 
 			return d.ends(real, end)
 		}
 		d.todo -= d.done(first, d.until(next)-p.now)
-		from = next
-	}
-	begin, _ := d.rest.find(from)
-	last, _ := d.rest.find(d.due) // steps before this one begin before the deadline
-	for i := 1; i < last; i++ {
-		d.gets[i] = 0
+		switch {
+		case len(free) == 1:
+			begin = last
+		case d.rest[1].at == next:
+			begin = 1
+		default:
+			begin = 2
+		}
 	}
 	share := 0
 	for _, level := range w.levels {
@@ -182,6 +177,9 @@ func (d *draft) inTime(begin, i, last, before, level int) (real, end float64, do
 		share = min(share, d.fit(d.rest[k].gpus))
 		left := d.todo
 		if work := d.give(k, share, d.until(d.rest[k+1].at)); k >= i && share > 0 && work >= left {
+			if k+1 < last {
+				d.get(k+1, 0)
+			}
 			real = at + math.Ceil(left/d.rate(share))
 			return real, align(at, real, d.slot), true
 		}
@@ -203,41 +201,44 @@ func (d *draft) late(i, first int) (plan, timeline) {
 	if first == 0 {
 		share = d.fit(d.gpus)
 	}
-	d.gets[i] = share
+	d.get(i, share)
 	real := math.Ceil(last.at + d.todo/d.rate(share))
 	last.gpus = d.gpus - share
-	made := d.made(real, d.align(real))
-	d.rest.put(made.end, d.gpus)
-	return made, d.rest
+	end := d.align(real)
+	d.rest.put(end, d.gpus)
+	return plan{d.steps, real, end}, d.rest
 }
 
 // give gives the job GPUs in a step that lasts until a time, and returns what work that is.
 func (d *draft) give(i, gpus int, until float64) float64 {
 	s := &d.rest[i]
 	s.gpus -= gpus
-	d.gets[i] = gpus
+	d.get(i, gpus)
 	work := d.done(gpus, until-s.at)
 	d.todo -= work
 	return work
 }
 
-// ends is the finished plan.
-func (d *draft) ends(real, end float64) (plan, timeline) {
-	made := d.made(real, end)
-	if !d.free.has(end) {
-		d.rest.put(end, d.free.before(end))
+// get notes how many GPUs the job gets in a step, in order of the steps. The first step may be noted again.
+func (d *draft) get(i, gpus int) {
+	if i == 0 {
+		d.steps = d.steps[:0]
 	}
-	return made, d.rest
+	if n := len(d.steps); n == 0 || d.steps[n-1].gpus != gpus {
+		d.steps = append(d.steps, step{d.rest[i].at, gpus})
+	}
 }
 
-func (d *draft) made(real, end float64) plan {
-	steps := d.steps[:0]
-	for i, gpus := range d.gets {
-		if gpus != none && (len(steps) == 0 || steps[len(steps)-1].gpus != gpus) {
-			steps = append(steps, step{d.rest[i].at, gpus})
+// ends is the finished plan.
+func (d *draft) ends(real, end float64) (plan, timeline) {
+	if i, found := d.free.find(end); !found {
+		gpus := 0
+		if i > 0 {
+			gpus = d.free[i-1].gpus
 		}
+		d.rest.put(end, gpus)
 	}
-	return plan{steps, real, end}
+	return plan{d.steps, real, end}, d.rest
 }
 
 // all plans jobs in order into all GPUs, and returns what they leave.
@@ -279,7 +280,10 @@ func (g *givenBack) next() float64 {
 	} else if g.k < len(g.plan.steps) {
 		p = g.plan.end
 	}
-	at := min(of, p)
+	at := of
+	if p < of {
+		at = p
+	}
 	if of == at && g.i+1 < len(g.free) {
 		g.i++
 	}

@@ -12,30 +12,16 @@ type step struct {
 type timeline []step
 
 // find is the place of the step at a time, or of the first one after it.
-func (l timeline) find(at float64) (i int, there bool) {
-	return slices.BinarySearchFunc(l, at, func(s step, at float64) int {
-		switch {
-		case s.at < at:
-			return -1
-		case s.at > at:
-			return 1
+func (l timeline) find(at float64) (i int, found bool) {
+	i, end := 0, len(l)
+	for i < end {
+		if middle := (i + end) / 2; l[middle].at < at {
+			i = middle + 1
+		} else {
+			end = middle
 		}
-		return 0
-	})
-}
-
-// has says whether there is a step at a time.
-func (l timeline) has(at float64) bool {
-	_, there := l.find(at)
-	return there
-}
-
-// before is the number of GPUs of the last step before a time, 0 before the first.
-func (l timeline) before(at float64) int {
-	if i, _ := l.find(at); i > 0 {
-		return l[i-1].gpus
 	}
-	return 0
+	return i, i < len(l) && l[i].at == at
 }
 
 // put sets the number of GPUs of the step at a time, and makes a missing step.
@@ -48,15 +34,17 @@ func (l *timeline) put(at float64, gpus int) {
 	}
 }
 
-// cut makes a step at a time with the number of GPUs before it, unless there is one.
-func (l *timeline) cut(at float64) {
-	if i, there := l.find(at); !there {
+// cut makes a step at a time with the number of GPUs before it, unless there is one, and returns its place.
+func (l *timeline) cut(at float64) int {
+	i, found := l.find(at)
+	if !found {
 		gpus := 0
 		if i > 0 {
 			gpus = (*l)[i-1].gpus
 		}
 		*l = slices.Insert(*l, i, step{at, gpus})
 	}
+	return i
 }
 
 // merged is l without the steps that have as many GPUs as the one before. It reuses l's memory.
