@@ -140,7 +140,7 @@ func reaches(ws []*lossWatch, loss float64) (looks, seconds float64) {
 	return math.NaN(), math.NaN()
 }
 
-// BenchmarkMomentum is what docs/modes.md says of momentum 0.9: rounds of samples and seconds of virtual time to a loss of 0.25 on the test samples, by mode and learning rate, of 8 workers with
+// BenchmarkMomentum is what docs/theory.md says of momentum 0.9: rounds of samples and seconds of virtual time to a loss of 0.25 on the test samples, by mode and learning rate, of 8 workers with
 // mini-batches of 16, one of which is 3 times as slow; and ν in SSGD, by the bound of (27), the mean of the 50th round to that at which it is there.
 // One iteration (-benchtime 1x) is all of it.
 func BenchmarkMomentum(b *testing.B) {

@@ -20,7 +20,7 @@ type ResidualPart = evaluate.Residual
 // to take instead.
 func RingPlan(p modes.Plan) error { return engine.RingPlan(p) }
 
-// Scales of the update rule (docs/modes.md).
+// Scales of the update rule (docs/theory.md).
 const (
 	ScaleRound  = engine.ScaleRound
 	ScaleFiring = engine.ScaleFiring

@@ -31,7 +31,7 @@
 // measured nothing yet.
 //
 // The package is pure: no I/O, no clock, no randomness. Types are used by one
-// goroutine at a time. docs/modes.md has the derivations.
+// goroutine at a time. docs/theory.md has the derivations.
 //
 // References:
 //   - S. McCandlish, J. Kaplan, D. Amodei, OpenAI Dota Team: An Empirical Model of Large-Batch Training. arXiv 1812.06162, 2018.

@@ -13,7 +13,7 @@ import (
 //	(1 + φ/B) / (1 + φ/S) / (1 + κ·s)
 //
 // with B the samples of a full round, so that one update of SSGD is the unit. 1 + φ/S is the number of updates for a
-// fixed amount of progress (McCandlish et al. 2018, appendix D; φ in samples), 1 + κ·s what staleness costs (docs/modes.md).
+// fixed amount of progress (McCandlish et al. 2018, appendix D; φ in samples), 1 + κ·s what staleness costs (docs/theory.md).
 type Tally struct {
 	Noise float64 // φ, samples
 	Kappa float64 // κ, per update of staleness

@@ -11,7 +11,7 @@ import (
 	"star/transport/wire"
 )
 
-// Scale says what c is in the update rule w ← w − η·Σ cᵢ·gᵢ (docs/modes.md).
+// Scale says what c is in the update rule w ← w − η·Σ cᵢ·gᵢ (docs/theory.md).
 type Scale string
 
 const (

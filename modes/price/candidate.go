@@ -33,7 +33,7 @@ const (
 // Updates is 1 + φ/S with S the samples of an update: how many updates the noise makes
 // necessary, were each at its own best learning rate. Penalty is what staleness and a
 // learning rate that is not the update's best cost; of SSGD it is 1. So the cost of
-// SSGD is max τ·(1 + φ/B). docs/modes.md derives it.
+// SSGD is max τ·(1 + φ/B). docs/theory.md derives it.
 type Candidate struct {
 	Kind      string
 	Plan      modes.Plan

@@ -9,7 +9,7 @@
 //   - The cost of SSGD with equal shares is max τ·(1 + φ/B), whatever staleness costs.
 //   - No plan applies more samples per second than the workers compute when they never wait.
 //   - A plan with shares that rest on a guess is charged for it ([GuessCharge]).
-//   - All prices go by the same few numbers of the job ([Price]); docs/modes.md derives them.
+//   - All prices go by the same few numbers of the job ([Price]); docs/theory.md derives them.
 //
 // The package does no I/O, starts no goroutine, reads no clock and holds no lock.
 package price

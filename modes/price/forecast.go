@@ -77,12 +77,12 @@ const (
 	// quadratics whose curvatures lie orders of magnitude apart: progress is made where
 	// the curvature is small, and a rate that the largest curvature allows is far from the
 	// best one there (TestCostIsSeen). Three networks at the best rates of SSGD need 5 to 6 %
-	// more samples with ASGD, which is as much (docs/modes.md, Price).
+	// more samples with ASGD, which is as much (docs/theory.md, Price).
 	PriorRate = 0.1
 
 	// CautiousRate is θ for leaving SSGD where staleness was not measured: what ASGD
 	// costs a network that is trained at the best rate of SSGD, at most (about a tenth more
-	// samples: docs/modes.md, Price).
+	// samples: docs/theory.md, Price).
 	CautiousRate = 0.2
 
 	// minRate and maxRate bound θ: below, staleness would be free; above, SSGD itself
@@ -91,7 +91,7 @@ const (
 
 	// measuredRate is the most that a measured drift can make θ. The scatter of gradients shows the steepest
 	// directions, progress is made in the others: what SSGD's own best rate, θ = 1 by (24), really costs
-	// asynchronous updates of a network is what (24) says of θ = 0.19 (docs/modes.md).
+	// asynchronous updates of a network is what (24) says of θ = 0.19 (docs/theory.md).
 	measuredRate = 0.35
 
 	// SplitPrior is the part of an iteration that does not depend on its samples, where

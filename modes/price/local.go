@@ -10,7 +10,7 @@ const dominates = 0.5
 
 // together is what is left of the worth of samples that are computed in steps of each worker's own, so many between two exchanges. After k of them the parameters of a worker are apart from the mean of all by
 // the noise of its own gradients, a walk whose squared length is η²·k·trΣ/b·(1 − 1/N), and its gradient differs from the one that is wanted, squared and as a part of it, by v²·k·(φ/b)·(1 − 1/N). An update shrinks by the mean of that
-// over k = 0 … H − 1 (as in the analysis of Stich 2019, with terms of its own; equation 38 of docs/modes.md).
+// over k = 0 … H − 1 (as in the analysis of Stich 2019, with terms of its own; equation 38 of docs/theory.md).
 func (p Price) together(steps, workers int) float64 {
 	if steps < 2 {
 		return 1

@@ -13,10 +13,10 @@ package price
 //
 //	ν = 1/d                                                                   (29)
 //
-// whatever μ is. So without momentum staleness costs nothing that SSGD could have had, and with it what momentum brought is lost. docs/modes.md has the limits of plans, what networks make of
+// whatever μ is. So without momentum staleness costs nothing that SSGD could have had, and with it what momentum brought is lost. docs/theory.md has the limits of plans, what networks make of
 // it, and why memory in samples in place of updates is no remedy.
 
-// bearable is the ν·d up to which a plan costs no more: networks are trained on where they are less steep. It is measured (docs/modes.md).
+// bearable is the ν·d up to which a plan costs no more: networks are trained on where they are less steep. It is measured (docs/theory.md).
 const bearable = 4
 
 // PriorSteepness is ν where it was not measured: a third of (28), and 0 without momentum.
@@ -45,7 +45,7 @@ func Steepness(theta, noise float64, round int, momentum float64) float64 {
 func (p Price) strain(behind float64) float64 { return max(1, p.ν*behind/bearable) }
 
 // VelocityRate is θ where each worker has a velocity of its own. What gradients tell of θ, by their drift or in SSGD (27), is no measure of it there: with memory consecutive gradients are alike (30). So it is what
-// five networks need under ASGD of the samples of SSGD (docs/modes.md, Momentum of each worker).
+// five networks need under ASGD of the samples of SSGD (docs/theory.md, Momentum of each worker).
 const VelocityRate = 0.3
 
 // seenNoise is the noise scale of a direction that remembers with momentum μ: the sum over gradients weighted by μ⁰, μ¹, …, whose squares are 1/(1 − μ²) of one where its square is 1/(1 − μ)².

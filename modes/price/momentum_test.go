@@ -127,7 +127,7 @@ func most(v []float64) (m float64) {
 	return m
 }
 
-// What plans bear: SSGD (28), others between (29) and a third more than that where they are a quarter of a round late or more. The table in docs/modes.md.
+// What plans bear: SSGD (28), others between (29) and a third more than that where they are a quarter of a round late or more. The table in docs/theory.md.
 func TestEdges(t *testing.T) {
 	const n = 8
 	times := make([]time.Duration, n)
@@ -246,7 +246,7 @@ func TestGroupsUnderStrain(t *testing.T) {
 	}
 }
 
-// (31) beside what LeNet paid at three learning rates (docs/modes.md): within a quarter below and a third above, where it is known.
+// (31) beside what LeNet paid at three learning rates (docs/theory.md): within a quarter below and a third above, where it is known.
 func TestStrain(t *testing.T) {
 	const n, batch = 8, 16
 	same := make([]time.Duration, n)

@@ -58,7 +58,7 @@ const MaxTime = 100 * 24 * time.Hour
 // Since a worker always computes or waits, the versions that pass during all
 // iterations of N workers are N per update, whatever the plan; with G gradients
 // in an update and none dropped, the mean staleness is N/G − 1. These are
-// equations 5 to 7 and 9 of docs/modes.md.
+// equations 5 to 7 and 9 of docs/theory.md.
 func PaceOf(p modes.Plan, times []time.Duration) (Pace, error) {
 	if err := checkTimes(p, times); err != nil {
 		return Pace{}, err

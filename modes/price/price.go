@@ -5,7 +5,7 @@ import (
 	"math"
 )
 
-// Price is what samples are worth to a job, by equations 22 to 25 and 31 of docs/modes.md: the one price that candidates, the controller and what is asked of
+// Price is what samples are worth to a job, by equations 22 to 25 and 31 of docs/theory.md: the one price that candidates, the controller and what is asked of
 // recorded runs go by. Make one with [New].
 type Price struct {
 	B, φ, y, e float64 // samples of a round; noise scale; φ/B; θ/(1 + φ/B)

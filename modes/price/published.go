@@ -11,7 +11,7 @@ import (
 
 // Published is the choice of mode as in the public artefact of STAR, with the defects that
 // keep it from running repaired: for comparison. Its interval of x-order is wrong and it knows
-// no staleness; docs/modes.md says more. The rooms that the artefact has for several choices
+// no staleness; docs/theory.md says more. The rooms that the artefact has for several choices
 // are the fields.
 type Published struct {
 	Static  []float64 // T_x for x = 1..N, seconds

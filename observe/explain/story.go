@@ -9,7 +9,7 @@
 // who left. Where the job says what it saw (lines of type gain), that is told.
 //
 // What bites: the rate of samples is not the progress. A mode with stale gradients or small
-// updates gets less out of each sample (docs/modes.md), which a gain seen here leaves out.
+// updates gets less out of each sample (docs/theory.md), which a gain seen here leaves out.
 //
 // The story is pure: no files, no clock. [Story.Text], [Story.Entries] and [Story.Picture] show it.
 package explain

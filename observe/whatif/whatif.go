@@ -304,7 +304,7 @@ func (r *Run) Times(without []star.Worker) (sim.Times, error) {
 	return o, nil
 }
 
-// Learner is what makes progress of updates: in updates of SSGD with everybody, by the price of modes (docs/modes.md) for the run's own optimiser.
+// Learner is what makes progress of updates: in updates of SSGD with everybody, by the price of modes (docs/theory.md) for the run's own optimiser.
 func (r *Run) Learner(noise float64) (*sim.Priced, error) {
 	return sim.NewPriced(r.Round, noise, price.PriorSteepness(r.Optimizer.Memory()))
 }

@@ -117,7 +117,7 @@ func planCommand() *cobra.Command {
   star plan --times 600ms,600ms,600ms,1200ms --batch 128 --noise-scale 480 --heuristic paper
   star plan --worth star-out      whether the workers of a job are faster together than one alone
 
-Costs are times for the progress of one update with an exact gradient, by SSGD; docs/modes.md derives them.`,
+Costs are times for the progress of one update with an exact gradient, by SSGD; docs/theory.md derives them.`,
 		Args: settings.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if done, err := cli.Resolved(cmd, s); done || err != nil {

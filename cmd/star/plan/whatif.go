@@ -64,7 +64,7 @@ type whatIfJSON struct {
 	Batch   int      `json:"batch"`
 	Noise   float64  `json:"noise_scale"`
 	Memory  float64  `json:"momentum"`  // of the optimiser, β₁ of Adam
-	Steep   float64  `json:"steepness"` // what that makes staleness cost (docs/modes.md)
+	Steep   float64  `json:"steepness"` // what that makes staleness cost (docs/theory.md)
 	Latency float64  `json:"latency_s"`
 	Cut     bool     `json:"cut"`
 	Notices []string `json:"notices,omitempty"`

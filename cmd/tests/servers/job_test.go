@@ -20,7 +20,7 @@ import (
 	"star/cmd/tests/jobtest"
 )
 
-// Four workers in SSGD do what one does with the whole batch: docs/modes.md, the
+// Four workers in SSGD do what one does with the whole batch: docs/theory.md, the
 // update rule. The sums are taken in another order, so the bits differ a little; at twice the
 // rate that turns a ReLU within 50 steps, with Nesterov's momentum alone, too.
 func TestSSGDIsOneProcessOnTheWholeBatch(t *testing.T) {

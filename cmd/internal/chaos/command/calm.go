@@ -26,7 +26,7 @@ import (
 
 // What star-chaos has broken is compared with a job to which nothing happened and which made the same updates: the run log says which gradients are in each of
 // them, of which samples and with which parameters, so that one process can compute them again, one after the other. What a gradient counts for follows from
-// docs/modes.md, not from the log.
+// docs/theory.md, not from the log.
 //
 // Where gradients come to the shards one by one, as they are, everything is equal to the bit: what each worker has said of its gradient (loss and norm), and
 // parameters and optimiser in every checkpoint. A tree or a ring adds gradients up on their way in another order, and a codec changes them: then parameters may
