@@ -9,7 +9,7 @@
 // Package star/sched has the policies that they describe.
 //
 // It is a module of its own because nothing in STAR needs it: it serves comparisons of schedulers.
-// docs/scheduling-originals.md says what the programs have otherwise, and what that does to their results.
+// sched/originals/README.md says what the programs have otherwise, and what that does to their results.
 //
 // Floating-point numbers are never fused: products are converted to float64 before they are added to something, so that
 // the results are the same on every processor.

@@ -241,7 +241,7 @@ func meantPolicy(name string) string {
 func (p *schedSim) read(trace string) (jobs []*sched.Job, vcs map[string]sched.Cluster, o sched.Options, err error) {
 	if p.compat != "" {
 		return nil, nil, o, p.Set.Invalid("compat", fmt.Errorf("another command follows this program, with the same settings: "+
-			"go run ./sched/originals/cmd/sched-originals TRACE --compat %s --policy %s (docs/scheduling-originals.md)",
+			"go run ./sched/originals/cmd/sched-originals TRACE --compat %s --policy %s (sched/originals/README.md)",
 			p.compat, strings.Join(p.policies, ",")))
 	}
 	if o.Placement, err = sched.ParsePlacement(p.placement); err != nil {

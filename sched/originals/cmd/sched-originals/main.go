@@ -70,7 +70,7 @@ job by job as there.
   sched-originals trace.csv --format muri --cluster n8g8 --policy muri-s --jobs out.csv
   sched-originals trace.csv --format lucid --cluster vc_config.csv --policy srtf --jobs out.csv
 
-Files may be packed by gzip; the trace - is standard input. docs/scheduling-originals.md says what the programs have otherwise than star sched sim.`,
+Files may be packed by gzip; the trace - is standard input. sched/originals/README.md says what the programs have otherwise than star sched sim.`,
 		SilenceErrors: true, SilenceUsage: true,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 {
