@@ -60,7 +60,7 @@ type Engine interface {
 	Arrive(r star.Record, coded bool) (Batch, []Ready, error)
 
 	// Computed takes how many samples of its batch a worker has computed, where plans have parts or a
-	// queue. The numbers of a round must rise. An error: nobody asked for it, or the worker was given
+	// queue. The numbers of a round must rise. An error: it was not asked for, or the worker was given
 	// fewer samples.
 	Computed(m wire.Computed) ([]Ready, error)
 
@@ -200,7 +200,7 @@ type Reader interface {
 	Residual(w star.Worker) (seq int64, weight float64)
 }
 
-// Config is what an engine begins with.
+// Config is the settings and the start of an engine.
 type Config struct {
 	Plan    modes.Plan
 	Workers int // ranks
@@ -211,28 +211,27 @@ type Config struct {
 
 	Ring *RingConfig // for [NewRing], which needs it; [NewShards] has no use for it
 
-	From   Progress      // where a checkpoint left off
-	After  *Snapshot     // where another engine left off; nil: none did
-	Absent []star.Worker // ranks that nobody has
+	From   Progress      // where a checkpoint ended
+	After  *Snapshot     // where another engine ended; nil: the job is new, or begins with a checkpoint
+	Absent []star.Worker // ranks without a worker
 
 	Scale        Scale  // zero means ScaleRound
-	Planned      int    // workers that ScaleWorkers goes by
-	Norm         bool   // Fires ask for the norm first
-	Report       bool   // Fires ask how long the sum was
-	Cancel       bool   // who is too late for an update is to stop computing for it
+	Planned      int    // workers that ScaleWorkers counts
+	Norm         bool   // shards report the norm of the sum before they apply it
+	Report       bool   // shards report the norm of the sum after they applied it
+	Cancel       bool   // a worker that is too late for an update is told to stop computing for it
 	Whole        bool   // a program computes with whole batches: a rest of one sample goes with the batch before it
-	Strides      bool   // what workers hand over after steps of their own is for a rule that can go on from there (rule.Strider)
-	Follow       bool   // with Strides: such plans may come at any time, and workers are told to keep the parameters that their own steps go on from
-	Guard        bool   // gradients that do not belong are left out (package poison), and what workers say of lengths is checked
-	WithMetadata bool   // Fires go with what a successor must know
-	Reachable    []bool // by worker: others can reach it in trees; nil: nobody can be reached
+	Strides      bool   // the rule can apply what workers push after local steps (rule.Strider)
+	Follow       bool   // with Strides: a plan with local steps may come at any time, so workers keep the parameters that such steps start from
+	Guard        bool   // poisoned gradients are left out (package poison), and the norms that workers report are checked
+	WithMetadata bool   // Fires carry Ready.Metadata for a successor
+	Reachable    []bool // by worker: others can reach it in trees; nil: no worker can be reached
 
-	// MaxParams is the elements of a gradient. What members say of lengths can be no more than that
-	// many of the largest float32.
+	// MaxParams is the number of elements of a gradient. It bounds the norms that members may report.
 	MaxParams int64
 }
 
-// RingConfig is what there is to say of rings.
+// RingConfig is the settings of rings.
 type RingConfig struct {
 	Wait       time.Duration // for riders
 	MaxStale   int64         // riders' gradients that are older are dropped; 0: none
@@ -242,24 +241,27 @@ type RingConfig struct {
 // Ready is one consequence: a Fire for every shard (if it has a Seq), then the messages and
 // Releases that follow from it.
 //
-// What is said to one worker must come to it in this order: Detached, Rings, Branches, Closes, Cancels,
-// Releases. What is said in one Ready comes before what is said in the next. With copies of shards all of
-// that waits for the Fire ([Copies]).
+// Messages to one worker must reach it in this order: Detached, Rings, Branches, Closes, Cancels,
+// Releases; those of one Ready before those of the next. With copies of shards all of them wait for the
+// Fire ([Copies]).
 type Ready struct {
 	Fire     wire.Fire
 	Members  []wire.Gradient // the Fire's Gradients one by one, by rank: with a tree it names reports
 	Dropped  []wire.Gradient // likewise
-	Poison   []Poisoned      // of members: left out
+	Poison   []Poisoned      // of members whose gradients are left out
 	Stale    []int64         // of members, in updates
 	Pieces   []Span          // of members, of the stream of samples: with all-reduce, and in updates with reports of a tree
-	More     []int64         // of members of a ring, with a queue: what they have in other places: whose of pieces, where it begins, how many samples
-	Round    int             // samples of a round of all workers, where the run log is to have it
+	Round    int             // samples of a round of all workers, where the run log needs it
 	Noise    pgns.Update     // of members, but for Sum2
 	Pair     pgns.Update     // of the only member's last two gradients; none: no Gradients
 	Used     int64           // samples applied, after the Fire
-	Silent   bool            // the Fire is of no update, and of no worker
-	Recorded bool            // it is in the run log: for whoever does what is said here
-	Metadata []byte          // for who takes the job over, with the Fire
+	Silent   bool            // the Fire makes no update and concerns no worker
+	Recorded bool            // it is in the run log: the caller sets it
+	Metadata []byte          // for a successor, sent with the Fire
+
+	// More lists, in a ring with a queue, the samples that do not follow on the member's piece: three
+	// numbers each, the index in Pieces, the position, the number of samples.
+	More []int64
 
 	Detached []To[wire.Detach]
 	Rings    []To[wire.Ring] // before the releases
@@ -268,11 +270,11 @@ type Ready struct {
 	Closes   []To[wire.Close]
 	Releases []wire.Release
 
-	// Evict names who is to leave. A Ready that has it has nothing else.
+	// Evict names the member that must leave. A Ready with it has no other content.
 	Evict *Eviction
 }
 
-// Strike takes what w is told out: it is gone, and who comes in its place must not be taken for it.
+// Strike removes all messages to w, which has left: its successor must not get them.
 func (o *Ready) Strike(w star.Worker) {
 	o.Releases = without(o.Releases, func(r wire.Release) bool { return r.Worker == w })
 	o.Cancels = without(o.Cancels, func(m wire.Cancel) bool { return m.Worker == w })
@@ -282,62 +284,62 @@ func (o *Ready) Strike(w star.Worker) {
 	o.Rings = without(o.Rings, func(r To[wire.Ring]) bool { return r.Worker == w })
 }
 
-// without is s without those of which f says so. s stays as it is: others may have it.
+// without is s without the elements for which f is true. It does not change s, which may be shared.
 func without[T any](s []T, f func(T) bool) []T {
 	return slices.DeleteFunc(slices.Clone(s), f)
 }
 
-// To is a message and whom to tell.
+// To is a message and its receiver.
 type To[M any] struct {
 	Worker star.Worker
 	Msg    M
 }
 
-// Eviction is a member that is to leave.
+// Eviction is a member that must leave.
 type Eviction struct {
 	Server bool // else a worker
 	Rank   int
 	Why    error
 
-	// Again says that it may come again; else what it said was not so.
+	// Again says that it may join again; else it reported something false.
 	Again bool
 }
 
-// Poisoned is a gradient that does not belong.
+// Poisoned is a gradient that is left out of its update.
 type Poisoned struct {
 	Worker star.Worker
 	Step   int64
 	Cause  poison.Cause
-	Factor float64 // exploding: how many times the median its norm is
+	Factor float64 // exploding: its norm divided by the median
 	Shards []int   // not finite: where
 }
 
-// Batch is what a gradient was computed over.
+// Batch is the samples of a gradient.
 type Batch struct {
-	Start int64  // of the stream; -1: the update will say
+	Start int64  // position in the stream; -1: known with the update
 	More  []Span // what does not follow on Start
 }
 
-// Failure is a fault in words.
+// Failure is a fault in words for the log.
 type Failure struct{ What, Unit, Whom string }
 
-// Told is what members have told who goes on in the place of another engine.
+// Told is what members have told the successor of another engine.
 type Told struct {
 	Before  []int64       // by worker: the steps of the last Fire; batches handed out since are to be thrown away
-	With    []star.Worker // have the parameters: a ring
+	With    []star.Worker // workers of a ring that have the parameters
 	Tallies []wire.Tally  // of the last versions that workers of a ring have made
 }
 
-// Cut is a checkpoint that begins.
+// Cut says which version a new checkpoint is of.
 type Cut struct {
 	Version, Seq int64
-	Writer       star.Worker // has the parameters; -1: every shard writes its own
+	Writer       star.Worker // the worker that writes the parameters; -1: each shard writes its own
 }
 
 // State is an engine in numbers.
 type State struct {
 	Version int64 // of the parameters
-	Next    int64 // the newest version that anybody may have been given; a checkpoint that begins now is of it
+	Next    int64 // the newest version that a worker may have been given, and that of a checkpoint that begins now
 	Seq     int64 // of the last Fire
 
 	Cursor int64 // next position of the sample stream
@@ -366,15 +368,15 @@ type Worker struct {
 	Count       int   // samples of it
 }
 
-// LostError says that the job cannot go on: something is gone that nobody else has. Msg says what to
-// resume from. The engine is of no use afterwards.
+// LostError says that the job cannot go on: something is lost that no other member has. Msg says what
+// to resume from. The engine must not be used afterwards.
 type LostError struct{ Msg string }
 
 // Error is Msg, which says what is lost and what helps.
 func (e *LostError) Error() string { return e.Msg }
 
-// Round is the samples of one iteration of the first n ranks under a plan: B of the update rule, if
-// these are there.
+// Round is the samples of one iteration of the first n ranks under a plan: B of the update rule when
+// these are the live workers.
 func Round(p modes.Plan, batch, n int) (b int64) {
 	if p.Shares == nil {
 		return int64(n) * int64(batch)
@@ -408,14 +410,14 @@ func (l *scheduler) Flipped(w star.Worker, over bool) (step int64, news bool) {
 // stop hands out no more of the stream.
 func (l *scheduler) stop() { l.limit = min(l.limit, l.cursor) }
 
-// Worker is what the engine knows of w.
+// Worker is the state of w.
 func (l *scheduler) Worker(w star.Worker) Worker {
 	a := &l.states[w]
 	return Worker{Live: a.live, Parked: a.parked, Stopped: a.stopped, Waiting: a.waiting, Led: a.led, Step: a.step, Basis: a.basis,
 		Start: a.start, Count: a.whole()}
 }
 
-// Steps are those of all workers; -1: nobody has had the rank.
+// Steps are those of all workers; -1: the rank was never used.
 func (l *scheduler) Steps() (steps []int64) {
 	for i := range l.states {
 		steps = append(steps, l.states[i].step)
@@ -423,7 +425,7 @@ func (l *scheduler) Steps() (steps []int64) {
 	return steps
 }
 
-// schedulerOf makes what both engines keep.
+// schedulerOf is the common part of both engines.
 func schedulerOf(c Config) scheduler {
 	l := scheduler{
 		plan: c.Plan, batch: c.Batch, limit: c.Limit, halts: c.Cancel, whole: c.Whole, states: make([]workerState, c.Workers), staleness: map[int64]int64{},
@@ -441,7 +443,7 @@ func schedulerOf(c Config) scheduler {
 		for w := range l.states {
 			a := &l.states[w]
 			if a.step = s.Steps[w]; a.live {
-				a.step++ // what shards say of the step before is not meant
+				a.step++ // late messages about the step before do not match
 			}
 		}
 	}

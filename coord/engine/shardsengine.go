@@ -16,7 +16,7 @@ func (l *Shards) Fault(m wire.Fault) (Failure, []Ready, error) {
 	return Failure{"a worker cannot reach its parent in the tree", "step", "parent"}, l.unreachable(m.Worker, m.Generation), nil
 }
 
-// Refer has shards use what a member that is no worker has pushed.
+// Refer has shards use what a member that is not a worker has pushed.
 func (l *Shards) Refer(w star.Worker, step int64) []Ready {
 	l.out = l.out[:0]
 	l.throwAwayStep(w, step)

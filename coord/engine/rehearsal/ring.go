@@ -383,7 +383,7 @@ func (s *Ring) TakeOver() {
 		}
 	}
 	if len(t.With) == 0 {
-		s.Lost("nobody who is left has the parameters")
+		s.Lost("no remaining member has the parameters")
 	}
 	for v := range s.counted { // who had it is gone
 		if v > newest {
