@@ -59,7 +59,7 @@ func (c *Coordinator) ask(ch *advice.Change, after int64) {
 // ruled writes an answer into the run log, and tells the pilot.
 func (c *Coordinator) ruled(q *admissionRequest, ok bool, why string) {
 	at := c.elapsed()
-	l := runlog.Admission{Plan: q.change.Plan.String(), Granted: ok, Now: c.engine.Plan().String(), Why: why, After: q.after}
+	l := runlog.Admission{Plan: q.change.Plan.String(), Granted: ok, Now: c.engine.View().Plan.String(), Why: why, After: q.after}
 	c.cfg.RunLog.Write(at, l)
 	c.tell(at, l)
 	c.log.Info("admission", "mode", l.Plan, "granted", ok, "why", why)
@@ -90,9 +90,9 @@ func (c *Coordinator) abide(r *ruling) error {
 		return c.install(ch.Plan, runlog.Plan{Why: ch.Why, Predicted: runlog.Number(ch.Predicted), After: r.after})
 	case r.admissionRequest == c.asking, r.admissionRequest == c.permit && !r.ok:
 		c.asking, c.permit = nil, nil
-		if !InStep(c.engine.Plan()) && !c.manual && !c.rounds.Final() && !c.ended {
+		if !InStep(c.engine.View().Plan) && !c.manual && !c.rounds.Final() && !c.ended {
 			home := modes.SSGD(c.cfg.Workers)
-			home.Shares = c.engine.Plan().Shares
+			home.Shares = c.engine.View().Plan.Shares
 			if err := c.install(home, runlog.Plan{Why: "back to ssgd: " + r.why, Forced: true}); err != nil {
 				return err
 			}

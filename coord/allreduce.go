@@ -65,14 +65,14 @@ func (c *Coordinator) announce(r engine.To[wire.Ring]) {
 // next ring is there. Those of the end stay: members of the next ring answer them.
 func (c *Coordinator) reformed() {
 	c.hashes.Clear()
-	c.rounds.Restart(c.engine.State().Used)
+	c.rounds.Restart(c.engine.View().Used)
 	c.saves.Restart()
 }
 
 // compare takes the hash of a member's parameters. A member that has others than most is dropped. An error ends the
 // job: it could go on with neither.
 func (c *Coordinator) compare(t wire.Tally) error {
-	wrong, err := c.hashes.Compare(t, len(c.engine.Members()), engine.RingAhead)
+	wrong, err := c.hashes.Compare(t, len(c.engine.View().Members), engine.RingAhead)
 	if err != nil {
 		return &Error{exitcode.Failure, err.Error()}
 	}

@@ -10,6 +10,7 @@ import (
 	"star"
 	"star/coord/engine"
 	"star/coord/failover"
+	"star/coord/said"
 	"star/coord/session"
 	"star/modes"
 	"star/transport/wire"
@@ -71,6 +72,10 @@ type architecture interface {
 	// engine makes the engine of the job: g with what is of this architecture alone.
 	engine(c *Coordinator, g engine.Config) engine.Engine
 
+	// reported has the engine take a frame of a worker that only members of this architecture send. Any
+	// other frame is an error.
+	reported(g engine.Engine, m *said.Message) ([]engine.Ready, error)
+
 	// lacks is what a job that has not begun waits for, of workers that were welcomed and have not joined.
 	lacks(c *Coordinator, linking []int) []string
 }
@@ -93,6 +98,9 @@ const (
 func errArchitecture(job, worker string) error {
 	return fmt.Errorf("the job's architecture is %s, the worker's %s (--arch)", job, worker)
 }
+
+// errUnexpected is for a frame that workers of this job do not send.
+func errUnexpected(k wire.Kind) error { return fmt.Errorf("unexpected frame %v from a worker", k) }
 
 // servers is a job whose parameters are with parameter servers.
 type servers struct{}
@@ -144,6 +152,13 @@ func (servers) engine(c *Coordinator, g engine.Config) engine.Engine {
 		g.Reachable[w] = p != nil && c.takesOthers(p)
 	}
 	return engine.NewShards(g)
+}
+
+func (servers) reported(g engine.Engine, m *said.Message) ([]engine.Ready, error) {
+	if m.Kind == wire.KindBundle {
+		return g.(engine.ShardEngine).Reported(m.Bundle)
+	}
+	return nil, errUnexpected(m.Kind)
 }
 
 func (servers) lacks(_ *Coordinator, linking []int) []string {
@@ -253,6 +268,16 @@ func (ring) resume(c *Coordinator) {
 func (r ring) engine(c *Coordinator, g engine.Config) engine.Engine {
 	g.Ring = &engine.RingConfig{Wait: r.Wait, MaxStale: r.MaxStale, Generation: engine.GenerationsOf(c.term())}
 	return engine.NewRing(g)
+}
+
+func (ring) reported(g engine.Engine, m *said.Message) ([]engine.Ready, error) {
+	switch m.Kind {
+	case wire.KindFormed:
+		return g.(engine.RingEngine).Formed(m.Formed)
+	case wire.KindTally:
+		return g.(engine.RingEngine).Tally(m.Tally)
+	}
+	return nil, errUnexpected(m.Kind)
 }
 
 func (ring) lacks(c *Coordinator, linking []int) []string {

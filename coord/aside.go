@@ -30,7 +30,7 @@ func (c *Coordinator) blame(p *peer, failed bool, why error) {
 
 // putAside names what the engine has put aside since the last call: it killed two workers.
 func (c *Coordinator) putAside() {
-	list := c.engine.Aside()
+	list := c.engine.View().Aside
 	for _, a := range list[c.aside:] {
 		c.result.Aside += int64(a.Count)
 		c.cfg.RunLog.Write(c.elapsed(), runlog.Aside{Start: a.Start, Count: a.Count, Workers: a.Workers, Why: a.Why})

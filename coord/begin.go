@@ -48,7 +48,7 @@ func (c *Coordinator) tryStart() {
 		c.cfg.Pilot = nil // there is nothing to choose (exchanges)
 	}
 	c.engine = c.newEngine(absent)
-	now := c.engine.State()
+	now := c.engine.View()
 	if c.cfg.Pace && c.sharded() {
 		c.pacer = traffic.NewPacer(c.cfg.Workers)
 	}
@@ -69,7 +69,7 @@ func (c *Coordinator) tryStart() {
 	}
 	c.cfg.RunLog.Write(at, line)
 	c.tell(at, line)
-	c.log.Info("training", "workers", c.engine.Live(), "shards", len(c.shards), "parameters", c.hello.Params,
+	c.log.Info("training", "workers", c.engine.View().Live(), "shards", len(c.shards), "parameters", c.hello.Params,
 		"model", c.hello.Model, "data", c.enrolled.Data, "mode", c.words(c.cfg.Plan))
 	c.caution()
 	c.remember(at)
@@ -86,15 +86,14 @@ func (c *Coordinator) tryStart() {
 	if c.trained() {
 		c.resumeLog()
 	}
+	var told *engine.Told
 	if c.trained() {
-		t := engine.Told{Before: c.takeover.before, With: c.withParameters()}
-		for _, w := range t.With {
-			t.Tallies = append(t.Tallies, c.workers[w].stand.Told...)
+		told = &engine.Told{Before: c.takeover.before, With: c.withParameters()}
+		for _, w := range told.With {
+			told.Tallies = append(told.Tallies, c.workers[w].stand.Told...)
 		}
-		c.issue(c.engine.Resume(t))
-	} else {
-		c.issue(c.engine.Begin())
 	}
+	c.issue(c.engine.Begin(told))
 	c.tryFinish() // a job that resumes may have nothing left to do
 }
 
@@ -128,7 +127,7 @@ func (c *Coordinator) caution() {
 		c.log.Warn(text)
 		c.result.Notes = append(c.result.Notes, text)
 	}
-	l, plan := c.engine.State(), c.engine.Plan()
+	l := c.engine.View()
 	if l.Used >= l.Limit {
 		note("nothing is left to train: %d samples are applied, and the job ends at %d (--epochs, --samples, --steps); what is there is evaluated", l.Used, l.Limit)
 		return
@@ -137,8 +136,8 @@ func (c *Coordinator) caution() {
 	if int64(c.cfg.Batch) > c.enrolled.Samples {
 		note("a mini-batch of %d samples (--batch) is more than the data set has, %d: samples are in it several times", c.cfg.Batch, c.enrolled.Samples)
 	}
-	round, how := engine.Round(plan, c.cfg.Batch, c.cfg.first()), "--batch"
-	if k := plan.Local; k > 1 {
+	round, how := engine.Round(l.Plan, c.cfg.Batch, c.cfg.first()), "--batch"
+	if k := l.Plan.Local; k > 1 {
 		round, how = round*int64(k), fmt.Sprintf("%d steps of each worker by itself, as --baseline says, and --batch", k)
 	}
 	if n := l.Limit / round; n < fewRounds && (c.cfg.Steps == 0 || n != c.cfg.Steps) {
@@ -197,7 +196,7 @@ func (c *Coordinator) limit(p modes.Plan) int64 {
 // expected is the samples of the whole job, as far as anybody knows: of a job without a limit, what
 // the configuration says of its end.
 func (c *Coordinator) expected() int64 {
-	if limit := c.engine.State().Limit; limit < math.MaxInt64 {
+	if limit := c.engine.View().Limit; limit < math.MaxInt64 {
 		return limit
 	}
 	return c.end(engine.Round(c.cfg.Plan, c.cfg.Batch, c.cfg.first()))

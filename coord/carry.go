@@ -77,8 +77,8 @@ func (c *Coordinator) issue(orders []engine.Ready) {
 		released = released || len(orders[i].Releases) > 0
 	}
 	c.onRecord(orders)
-	if released && c.replaceable() {
-		c.metadata = c.engine.Metadata(c.term())
+	if ring, ok := c.engine.(engine.RingEngine); ok && released && c.replaceable() {
+		c.metadata = ring.Metadata(c.term())
 	}
 	c.out.Together(func() {
 		for i := range orders {
@@ -209,7 +209,7 @@ func (c *Coordinator) sendRelease(r wire.Release) {
 	flight := &p.measured.Flight
 	flight.Release(time.Now(), r.Action == wire.Continue, r.Delay)
 	c.inflow(p)
-	if !flight.From.IsZero() && c.engine.Worker(r.Worker).Led && !c.beside(p) {
+	if !flight.From.IsZero() && c.engine.View().Worker(r.Worker).Led && !c.beside(p) {
 		c.links.Pushed(flight.From.Sub(c.begun), flight.To.Sub(c.begun), min(p.last.NetOut, float64(4*c.hello.Params)), c.cfg.Workers)
 	}
 	c.send(p, func() error { return transport.Send(p.conn, r, c.metadata) })

@@ -436,8 +436,8 @@ func TestOneWordTooMany(t *testing.T) {
 			session.Say(r.m, wire.Arrive{Record: star.Record{Worker: r.rank, Step: r.step, Basis: h.status().Version + 1, Samples: r.rel.Count, Loss: 1, Norm2: 4}}, nil)
 		}},
 		"another one's report": {"tree=0(1,2(3))", "released", func(h *hostile, r *rogue) {
-			step := h.c.engine.Worker(0).Step
-			session.Say(r.m, wire.Bundle{Worker: 0, Step: step, Members: []wire.Share{{Worker: 0, Step: step, Samples: h.c.engine.Worker(0).Count}}}, nil)
+			step := h.c.engine.View().Worker(0).Step
+			session.Say(r.m, wire.Bundle{Worker: 0, Step: step, Members: []wire.Share{{Worker: 0, Step: step, Samples: h.c.engine.View().Worker(0).Count}}}, nil)
 		}},
 		"the next evaluation": {"ssgd", "evaluating", func(h *hostile, r *rogue) {
 			session.Say(r.m, wire.EvalResult{Worker: r.rank, Eval: r.rel.Eval + 1, Version: r.rel.Version, LossSum: 1, Count: 1}, nil)

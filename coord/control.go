@@ -60,7 +60,7 @@ func (c *Coordinator) command(args []string) (any, error) {
 		}
 		c.saves.Want()
 		c.milestones()
-		return map[string]any{"version": c.engine.State().Version}, nil
+		return map[string]any{"version": c.engine.View().Version}, nil
 	case verb == "stop" && len(rest) == 0:
 		limit, err := c.stopStream("star ctl")
 		if err != nil {
@@ -74,11 +74,11 @@ func (c *Coordinator) command(args []string) (any, error) {
 // stopStream has nothing more of the stream handed out, so that the job ends when what is out was
 // used. by says who wants that. The error is that the lease is lost.
 func (c *Coordinator) stopStream(by string) (limit int64, err error) {
-	limit = c.engine.State().Cursor
+	limit = c.engine.View().Cursor
 	if !c.persistHandover(func(e *Handover) { e.Limit = limit }) {
 		return 0, c.leaseLost
 	}
-	c.engine.Stop()
+	c.engine.End(engine.Stop)
 	c.result.Ended = by
 	c.cfg.RunLog.Write(c.elapsed(), runlog.Stop{Limit: limit, Why: by})
 	c.log.Info("stopping", "at_samples", limit, "why", by)
@@ -107,13 +107,13 @@ func (c *Coordinator) changeMode(spec, why string) (any, error) {
 		if !c.auto.Enabled() && c.arch.planted() {
 			c.auto = traffic.NewTree(c.cfg.Tree, c.cfg.Workers, nil)
 		}
-		now := c.engine.Plan().String()
+		now := c.engine.View().Plan.String()
 		at := c.elapsed()
 		line := runlog.Plan{Plan: now, From: now, Why: why + " mode auto", Predicted: runlog.Number(math.NaN())}
 		c.cfg.RunLog.Write(at, line)
 		c.tell(at, line)
-		words := c.words(c.engine.Plan())
-		return modeChange{From: words, To: words, Version: c.engine.State().Version}, nil
+		words := c.words(c.engine.View().Plan)
+		return modeChange{From: words, To: words, Version: c.engine.View().Version}, nil
 	}
 	p, err := modes.Parse(spec, c.cfg.Workers)
 	if err != nil {
@@ -130,7 +130,7 @@ func (c *Coordinator) changeMode(spec, why string) (any, error) {
 	if err := c.exchanges(p); err != nil {
 		return nil, err
 	}
-	if err := c.engine.Fits(p); err != nil {
+	if err := c.arch.fits(p); err != nil {
 		return nil, err
 	}
 	for w, q := range c.workers {
@@ -145,7 +145,7 @@ func (c *Coordinator) changeMode(spec, why string) (any, error) {
 			return nil, err
 		}
 	}
-	from := c.engine.Plan()
+	from := c.engine.View().Plan
 	if p.Shares == nil {
 		p.Shares = from.Shares
 	}
@@ -162,7 +162,7 @@ func (c *Coordinator) changeMode(spec, why string) (any, error) {
 	}
 	before := c.words(from)
 	c.given = spec
-	answer := modeChange{From: before, To: c.words(p), Version: c.engine.State().Version}
+	answer := modeChange{From: before, To: c.words(p), Version: c.engine.View().Version}
 	c.manual = true
 	p = c.plant(p)
 	return answer, c.adopt(p, why)
@@ -200,7 +200,7 @@ func (c *Coordinator) adopt(p modes.Plan, why string) error {
 // knows of the plan before it is in force. Who waits under the old plan is used as it is by the new
 // one (engine.Install).
 func (c *Coordinator) install(p modes.Plan, line runlog.Plan) error {
-	from := c.engine.Plan()
+	from := c.engine.View().Plan
 	if p = c.graft(p); p.Equal(from) || c.stopping.frozen {
 		return nil
 	}

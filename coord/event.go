@@ -183,7 +183,8 @@ func (c *Coordinator) fromServer(p *peer, e event) error {
 		c.ready[e.Ready.Shard] = c.copies.Ready(e.Ready.Shard)
 		c.tryStart()
 	case wire.KindStored:
-		if c.engine == nil {
+		shards, ok := c.engine.(engine.ShardEngine)
+		if !ok { // the training has not begun: said.Check refuses the frame in a job without shards
 			return nil
 		}
 		if c.checks.On() && int(e.Stored.Worker) == len(c.workers) {
@@ -193,7 +194,7 @@ func (c *Coordinator) fromServer(p *peer, e event) error {
 		if sums == nil {
 			return nil
 		}
-		orders, err := c.engine.Stored(e.Stored.Shard, e.Stored.Worker, e.Stored.Step, sums...)
+		orders, err := shards.Stored(e.Stored.Shard, e.Stored.Worker, e.Stored.Step, sums...)
 		if err != nil {
 			return c.drop(p, err)
 		}
@@ -271,18 +272,6 @@ func (c *Coordinator) fromWorker(p *peer, e event) error {
 		c.progress = time.Now()
 		orders, err := c.engine.Computed(e.Computed)
 		return c.decided(p, orders, err)
-	case wire.KindFormed:
-		orders, err := c.engine.Formed(e.Formed)
-		return c.decided(p, orders, err)
-	case wire.KindTally:
-		orders, err := c.engine.Tally(e.Tally)
-		if err == nil && e.Tally.Hash != 0 {
-			return c.compare(e.Tally)
-		}
-		return c.decided(p, orders, err)
-	case wire.KindBundle:
-		orders, err := c.engine.Reported(e.Bundle)
-		return c.decided(p, orders, err)
 	case wire.KindPoison:
 		return c.toldPoison(p, e.Poison)
 	case wire.KindHalt:
@@ -294,7 +283,11 @@ func (c *Coordinator) fromWorker(p *peer, e event) error {
 		c.cfg.RunLog.Write(c.elapsed(), runlog.Compression{Worker: star.Worker(p.rank),
 			Version: e.Compression.Version, Codec: e.Compression.Codec, Why: e.Compression.Why})
 	default:
-		return c.drop(p, fmt.Errorf("unexpected frame %v from a worker", e.Kind))
+		orders, err := c.arch.reported(c.engine, &e.Message)
+		if err == nil && e.Kind == wire.KindTally && e.Tally.Hash != 0 {
+			return c.compare(e.Tally)
+		}
+		return c.decided(p, orders, err)
 	}
 	return nil
 }

@@ -522,7 +522,7 @@ func (c *Coordinator) welcome(p *peer) {
 	}
 	buffers := evaluate.Resumed(transport.Floats(c.cfg.Buffers), c.cfg.BufferLayout, c.enrolled.Buffers)
 	if c.engine != nil { // it comes back
-		w.Version, w.Step = c.engine.State().Version, c.engine.Worker(star.Worker(p.rank)).Step+1
+		w.Version, w.Step = c.engine.View().Version, c.engine.View().Worker(star.Worker(p.rank)).Step+1
 		if b := c.rounds.Buffers(); b != nil {
 			buffers = transport.Floats(b)
 		}

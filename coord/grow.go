@@ -124,7 +124,7 @@ func (c *Coordinator) sized(p modes.Plan) modes.Plan {
 func (c *Coordinator) resized(p modes.Plan) modes.Plan {
 	live := 0
 	for _, w := range p.Groups[0].Members {
-		if c.engine == nil && c.joined[w] || c.engine != nil && c.engine.Worker(w).Live {
+		if c.engine == nil && c.joined[w] || c.engine != nil && c.engine.View().Worker(w).Live {
 			live++
 		}
 	}
@@ -136,7 +136,7 @@ func (c *Coordinator) resized(p modes.Plan) modes.Plan {
 // resize follows a change of the workers with the quorum, where it depends on them. It is a change
 // of plan like any other, with a line of the run log.
 func (c *Coordinator) resize() error {
-	plan, live := c.engine.Plan(), c.engine.Live()
+	plan, live := c.engine.View().Plan, c.engine.View().Live()
 	if c.spares == 0 || len(plan.Groups) != 1 || plan.Groups[0].NonBlocking || live == 0 {
 		return nil
 	}
@@ -162,7 +162,7 @@ func (c *Coordinator) short() bool { return !c.shortage.since.IsZero() }
 // awaits says whether the job goes on without any worker, because others may come. In an all-reduce
 // the parameters have gone with the last one.
 func (c *Coordinator) awaits() bool {
-	return c.engine.Survives() && (c.short() || c.least() > 0 && c.mover.Holds() && c.engine.Unfinished())
+	return c.engine.View().Survives() && (c.short() || c.least() > 0 && c.mover.Holds() && c.engine.View().Unfinished())
 }
 
 // thin sees whether the job has as many workers as it wants, after one came or went. While a shard
@@ -171,9 +171,9 @@ func (c *Coordinator) awaits() bool {
 func (c *Coordinator) thin() {
 	live := 0
 	if c.engine != nil {
-		live = c.engine.Live()
+		live = c.engine.View().Live()
 	}
-	lacks := c.least() > 0 && c.engine != nil && !c.rounds.Final() && c.winding == nil && live < c.least() && c.engine.Unfinished()
+	lacks := c.least() > 0 && c.engine != nil && !c.rounds.Final() && c.winding == nil && live < c.least() && c.engine.View().Unfinished()
 	switch {
 	case lacks == c.short() || c.mover.Holds():
 	case lacks:
@@ -225,7 +225,7 @@ func (c *Coordinator) watchSize(now time.Time) error {
 	if now.Sub(c.shortage.since) < c.cfg.JoinTimeout {
 		return nil
 	}
-	text := fmt.Sprintf("only %d workers are left, of at least %d (--min-workers), and none has joined for %v (--join-timeout): resume from a checkpoint", c.engine.Live(), c.least(), c.cfg.JoinTimeout)
+	text := fmt.Sprintf("only %d workers are left, of at least %d (--min-workers), and none has joined for %v (--join-timeout): resume from a checkpoint", c.engine.View().Live(), c.least(), c.cfg.JoinTimeout)
 	if c.shortage.last != "" {
 		text += "; the last loss: " + c.shortage.last
 	}

@@ -40,7 +40,7 @@ func (c *Coordinator) overdue(now time.Time) (next time.Duration) {
 			line := runlog.Late{Worker: star.Worker(w), Waited: runlog.SecondsOf(waited), Deadline: runlog.SecondsOf(limit)}
 			c.cfg.RunLog.Write(at, line)
 			c.tell(at, line)
-			c.log.Info("late", "worker", w, "since", waited.Round(time.Millisecond), "deadline", limit.Round(time.Millisecond), "mode", c.engine.Plan().String())
+			c.log.Info("late", "worker", w, "since", waited.Round(time.Millisecond), "deadline", limit.Round(time.Millisecond), "mode", c.engine.View().Plan.String())
 		}
 		next = min(next, after)
 	}

@@ -83,7 +83,7 @@ func (c *Coordinator) left(p *peer, m wire.Leave) error {
 	// One that is alone with that is broken, or lies.
 	c.diverged[p.rank] = fmt.Sprintf("worker %d: %s", p.rank, m.Reason)
 	err := c.lost(p, why)
-	if c.cfg.Poison == poison.Fatal || c.cfg.StopOnLoss || len(c.diverged) > c.engine.Live() {
+	if c.cfg.Poison == poison.Fatal || c.cfg.StopOnLoss || len(c.diverged) > c.engine.View().Live() {
 		return &Error{exitcode.Diverged, c.diverged[p.rank]}
 	}
 	return err
@@ -155,7 +155,7 @@ func (c *Coordinator) lost(p *peer, why error) error {
 	}
 	c.enlisted()
 	if c.winding != nil {
-		if !c.engine.Survives() {
+		if !c.engine.View().Survives() {
 			return c.winding.lost(p, why)
 		}
 		return c.windOn()
@@ -163,9 +163,9 @@ func (c *Coordinator) lost(p *peer, why error) error {
 	if c.cfg.StopOnLoss && !c.rounds.Final() && !p.retired {
 		return &Error{exitcode.Lost, fmt.Sprintf("worker %d is gone (--on-failure stop): %v", p.rank, why)}
 	}
-	if c.engine.Live() == 0 && (!c.rounds.Final() || !c.engine.Survives()) && !c.awaits() && c.stopping.cause == nil {
+	if c.engine.View().Live() == 0 && (!c.rounds.Final() || !c.engine.View().Survives()) && !c.awaits() && c.stopping.cause == nil {
 		err := &Error{exitcode.Lost, fmt.Sprintf("no worker is left; the last one: worker %d: %v", p.rank, why)}
-		if !c.engine.Survives() || !c.saves.On() {
+		if !c.engine.View().Survives() || !c.saves.On() {
 			return err
 		}
 		return c.windUp(err, err.Msg)
@@ -206,7 +206,7 @@ func (c *Coordinator) removeWorker(p *peer, why string) {
 		return
 	}
 	c.shortage.last = fmt.Sprintf("worker %d: %s", p.rank, transport.Brief(why))
-	a := c.engine.Worker(star.Worker(p.rank))
+	a := c.engine.View().Worker(star.Worker(p.rank))
 	at := c.elapsed()
 	line := runlog.Leave{Worker: star.Worker(p.rank), Peer: p.conn.Peer(), Why: why}
 	if !a.Parked {
@@ -222,7 +222,7 @@ func (c *Coordinator) removeWorker(p *peer, why string) {
 	c.strike(star.Worker(p.rank))
 	c.thin()
 	c.issue(orders)
-	if c.saves.Orphaned(star.Worker(p.rank)) && c.engine.Live() > 0 {
+	if c.saves.Orphaned(star.Worker(p.rank)) && c.engine.View().Live() > 0 {
 		c.startSave()
 	}
 	c.trySaved() // it may have waited for this worker only

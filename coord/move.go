@@ -105,7 +105,7 @@ func (c *Coordinator) beginMove(e event) error {
 	case c.rounds.Final() || c.ended:
 		err = errors.New("the job is about to end")
 	case c.short():
-		err = fmt.Errorf("the job waits for workers: %d are there, of at least %d (--min-workers)", c.engine.Live(), c.least())
+		err = fmt.Errorf("the job waits for workers: %d are there, of at least %d (--min-workers)", c.engine.View().Live(), c.least())
 	case len(c.late) > 0:
 		err = fmt.Errorf("worker %d is coming to the job: try again in a moment", c.late[0].rank)
 	case c.owner[shard] == to:
@@ -177,7 +177,7 @@ func (c *Coordinator) move(effects []moves.Effect) error {
 			c.send(p, func() error { return transport.Send(p.conn, e.Adopt, nil) })
 		case moves.Hand:
 			p := c.servers[e.Server]
-			e.Seq = c.engine.State().Seq
+			e.Seq = c.engine.View().Seq
 			c.send(p, func() error { return transport.Send(p.conn, e.Hand, nil) })
 		case moves.Place:
 			p := c.servers[e.Server]
@@ -200,7 +200,7 @@ func (c *Coordinator) move(effects []moves.Effect) error {
 		case moves.Lost:
 			err = &Error{exitcode.Lost, e.Why}
 		case moves.Lend:
-			err = c.copies.Lend(e.Shard, e.Server, c.engine.State().Seq)
+			err = c.copies.Lend(e.Shard, e.Server, c.engine.View().Seq)
 		case moves.Share:
 			var effects []copies.Effect
 			if effects, err = c.copies.Share(e.Shard, e.Server, e.Took); err == nil {

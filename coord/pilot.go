@@ -136,7 +136,7 @@ func (c *Coordinator) change(ch *advice.Change, after int64) error {
 			p, err = c.uncut(p)
 		}
 		if err == nil {
-			err = c.engine.Fits(p)
+			err = c.arch.fits(p)
 		}
 		if err != nil {
 			because = err.Error()
@@ -153,7 +153,7 @@ func (c *Coordinator) change(ch *advice.Change, after int64) error {
 		}
 		c.spare()
 	}
-	if c.graft(p).Equal(c.engine.Plan()) {
+	if c.graft(p).Equal(c.engine.View().Plan) {
 		c.notApplied(ch, after, "it is in force")
 		return nil
 	}

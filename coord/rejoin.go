@@ -53,7 +53,7 @@ func (c *Coordinator) receive() {
 		if _, moving := c.mover.Busy(); !p.welcomed && !moving && !c.rounds.Final() && c.winding == nil {
 			c.welcome(p)
 		}
-		if !c.joined[p.rank] || c.engine.Lingers(star.Worker(p.rank)) || c.rounds.Final() || c.winding != nil {
+		if !c.joined[p.rank] || c.engine.View().Lingers(star.Worker(p.rank)) || c.rounds.Final() || c.winding != nil {
 			return false
 		}
 		c.enter(p)
@@ -71,7 +71,7 @@ func (c *Coordinator) enter(p *peer) {
 	c.cfg.RunLog.Write(at, line)
 	orders := c.engine.Join(w, c.takesOthers(p))
 	c.tell(at, line)
-	c.log.Info(map[bool]string{true: "a worker is back", false: "a worker has joined"}[c.seen[w]], "worker", p.rank, "step", c.engine.Worker(w).Step, "version", c.engine.State().Version)
+	c.log.Info(map[bool]string{true: "a worker is back", false: "a worker has joined"}[c.seen[w]], "worker", p.rank, "step", c.engine.View().Worker(w).Step, "version", c.engine.View().Version)
 	c.seen[w] = true
 	delete(c.diverged, p.rank)
 	c.thin()

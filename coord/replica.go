@@ -185,7 +185,7 @@ func (c *Coordinator) copied(effects []copies.Effect) error {
 		case copies.SaveAgain:
 			c.saveAgain(e.Shard)
 		case copies.Whole: // as if its last copy had just said so
-			orders, err := c.engine.Stored(e.Shard, e.Worker, e.Step, e.Sums...)
+			orders, err := c.engine.(engine.ShardEngine).Stored(e.Shard, e.Worker, e.Step, e.Sums...)
 			if err == nil {
 				err = c.carry(orders)
 			}
@@ -251,7 +251,7 @@ func (c *Coordinator) noteCopies(l runlog.Replica) {
 // gone on to a later version; the next one is tried when it is due.
 func (c *Coordinator) saveAgain(shard int) {
 	if c.saves.Open() {
-		c.perform(c.saves.Moved(shard, c.owner[shard], c.engine.State().Seq))
+		c.perform(c.saves.Moved(shard, c.owner[shard], c.engine.View().Seq))
 		c.trySaved()
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"star/coord/engine"
 	"star/internal/exitcode"
 	"star/runlog"
 	"star/transport"
@@ -68,8 +69,8 @@ func (c *Coordinator) windUp(err error, why string) error {
 	if err == nil {
 		c.result.Ended = why
 	}
-	c.cfg.RunLog.Write(c.elapsed(), runlog.Stop{Limit: c.engine.State().Used, Why: why})
-	c.log.Info("ending the job", "at_samples", c.engine.State().Used, "why", transport.Brief(why))
+	c.cfg.RunLog.Write(c.elapsed(), runlog.Stop{Limit: c.engine.View().Used, Why: why})
+	c.log.Info("ending the job", "at_samples", c.engine.View().Used, "why", transport.Brief(why))
 	c.thin() // an update that waited for others to come is made
 	return c.windOn()
 }
@@ -80,9 +81,9 @@ func (c *Coordinator) windOn() error {
 	switch {
 	case c.rounds.Final():
 		return nil
-	case !c.engine.Survives():
+	case !c.engine.View().Survives():
 		return c.winding.err
-	case !c.engine.Settled() || c.mover.Holds() || c.saves.Writing() || c.saves.Open() && c.sharded():
+	case !c.engine.View().Settled || c.mover.Holds() || c.saves.Writing() || c.saves.Open() && c.sharded():
 		return nil
 	}
 	if err := c.move(c.mover.Drop("the job ends")); err != nil {
@@ -90,7 +91,7 @@ func (c *Coordinator) windOn() error {
 	}
 	c.saves.Drop() // of a version that no worker makes
 	c.rounds.Drop()
-	c.engine.Abandon()
+	c.engine.End(engine.Abandon)
 	c.stopping.still, c.progress = true, time.Now()
 	c.evaluateLast(c.winding.err == nil)
 	c.perform(c.rounds.End())

@@ -88,8 +88,8 @@ func TestRingTakeOver(t *testing.T) {
 		if used != 100 {
 			t.Errorf("%d samples are applied in the end", used)
 		}
-		exactly(t, 100, []Span{{Start: 0, Count: int(r.State().Used)}}, pieces) // the first round had those
-		if term := w.lines("term"); len(term) != 1 || term[0]["version"].(float64) != 1 || term[0]["samples"].(float64) != float64(r.State().Used) {
+		exactly(t, 100, []Span{{Start: 0, Count: int(r.View().Used)}}, pieces) // the first round had those
+		if term := w.lines("term"); len(term) != 1 || term[0]["version"].(float64) != 1 || term[0]["samples"].(float64) != float64(r.View().Used) {
 			t.Errorf("the log says of the leadership %v", term)
 		}
 	})
@@ -202,7 +202,7 @@ func TestRingTakeOverWithALeaverFirst(t *testing.T) {
 // ridden is the metadata of a ring of members 0 and 1 and rider 2 that has made a round. Two rounds and the rider's batch are under way.
 func ridden(t *testing.T) (engine.Engine, []byte) {
 	r := engine.NewRing(engine.Config{Plan: modes.Ring(3, 2), Workers: 3, Batch: 4, Limit: 100, MaxParams: 100, Ring: new(engine.RingConfig)})
-	r.Begin()
+	r.Begin(nil)
 	for w := range star.Worker(2) {
 		if _, err := r.Tally(wire.Tally{Worker: w, Generation: 1, Version: 1}); err != nil {
 			t.Fatal(err)

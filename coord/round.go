@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"star"
+	"star/coord/engine"
 	"star/coord/evaluate"
 	"star/transport"
 	"star/transport/wire"
@@ -22,12 +23,12 @@ type facts struct{ *Coordinator }
 func (f facts) Live() []star.Worker { return f.live() }
 
 func (f facts) Idle(w star.Worker) bool {
-	a := f.engine.Worker(w)
+	a := f.engine.View().Worker(w)
 	return a.Waiting || a.Parked || a.Stopped
 }
 
 func (f facts) Parked(w star.Worker) bool {
-	a := f.engine.Worker(w)
+	a := f.engine.View().Worker(w)
 	return a.Parked && !a.Stopped
 }
 
@@ -83,7 +84,7 @@ func (c *Coordinator) perform(effects []evaluate.Effect) {
 func (c *Coordinator) milestones() {
 	eval, save := c.due()
 	if eval {
-		c.rounds.Advance(c.engine.State().Used)
+		c.rounds.Advance(c.engine.View().Used)
 	}
 	if save {
 		c.saves.Advance(time.Now())
@@ -103,11 +104,11 @@ func (c *Coordinator) due() (eval, save bool) {
 	if c.rounds.Open() || c.rounds.Final() || c.saves.Open() || c.mover.Holds() || c.short() || c.stopping.cause != nil {
 		return false, false
 	}
-	now := c.engine.State()
+	now := c.engine.View()
 	switch {
-	case !c.engine.Settled(): // which version the ring has is not known yet
+	case !c.engine.View().Settled: // which version the ring has is not known yet
 		return false, false
-	case now.Used >= now.Limit || c.engine.Drained(): // drained sooner where gradients were dropped
+	case now.Used >= now.Limit || c.engine.View().Drained(): // drained sooner where gradients were dropped
 		return false, false // the end evaluates and saves anyway
 	}
 	return c.rounds.Due(now.Used), !now.Midway && c.saves.Due(time.Now())
@@ -119,7 +120,7 @@ func (c *Coordinator) saveID(version int64) string { return c.cfg.Name(version, 
 // savedAlready reports whether a checkpoint made now would be one that is complete: no
 // update was made since. It is not written over, so the earlier one counts.
 func (c *Coordinator) savedAlready() bool {
-	v := c.engine.State().Next
+	v := c.engine.View().Next
 	if !c.saves.Complete(c.saveID(v)) {
 		return false
 	}
@@ -131,7 +132,7 @@ func (c *Coordinator) savedAlready() bool {
 // again soon: one that is parked would be told too late. At the end all are parked.
 func (c *Coordinator) evaluators(final bool) (ws []star.Worker) {
 	for _, w := range c.live() {
-		if c.engine.Evaluates(w) && (final || !c.engine.Worker(w).Parked) {
+		if a := c.engine.View().Worker(w); a.Evaluates && (final || !a.Parked) {
 			ws = append(ws, w)
 		}
 	}
@@ -154,7 +155,7 @@ func (c *Coordinator) evaluated(e evaluate.Ended) {
 	l := e.Line
 	if e.Measured {
 		c.result.Evaluated, c.result.TestLoss, c.result.TestAccuracy = l.Final, l.Loss, float64(l.Accuracy)
-		l.Samples, l.Alike = c.engine.State().Used, c.hashes.Alike(l.To)
+		l.Samples, l.Alike = c.engine.View().Used, c.hashes.Alike(l.To)
 		c.cfg.RunLog.Write(c.elapsed(), l)
 		c.log.Info("evaluated", "version", l.To, "loss", round4(float64(l.Loss)), "accuracy", round4(float64(l.Accuracy)), "predictions", l.Count)
 	}
@@ -185,7 +186,7 @@ func (c *Coordinator) tryFinish() error {
 		return nil
 	}
 	c.perform(c.rounds.Parked(facts{c})) // may end the round
-	if !c.engine.Drained() || c.rounds.Open() || c.saves.Open() || c.mover.Holds() || c.short() {
+	if !c.engine.View().Drained() || c.rounds.Open() || c.saves.Open() || c.mover.Holds() || c.short() {
 		return nil
 	}
 	if err := c.move(c.mover.Drop("the job ends")); err != nil {
@@ -198,11 +199,11 @@ func (c *Coordinator) tryFinish() error {
 // evaluateLast begins the evaluation after which the last checkpoint comes, or, without a test, asks workers for what
 // that checkpoint needs.
 func (c *Coordinator) evaluateLast(test bool) {
-	c.stats.Stop(time.Now(), c.engine.State().Used)
+	c.stats.Stop(time.Now(), c.engine.View().Used)
 	c.rounds.Start(test, true, c.evaluators(true))
-	c.engine.Finish()
+	c.engine.End(engine.Finish)
 	for _, w := range c.evaluators(true) {
-		c.release(wire.Release{Worker: w, Version: c.engine.State().Version, Action: wire.Finish, Pull: len(c.shards) > 0})
+		c.release(wire.Release{Worker: w, Version: c.engine.View().Version, Action: wire.Finish, Pull: len(c.shards) > 0})
 	}
 }
 
@@ -223,7 +224,7 @@ func (c *Coordinator) freezeFirst() {
 		return
 	}
 	if _, save := c.due(); save {
-		v := c.engine.State().Version
+		v := c.engine.View().Version
 		c.perform(c.saves.Early(c.saveID(v), v, c.coded()))
 	}
 }
@@ -232,7 +233,7 @@ func (c *Coordinator) freezeFirst() {
 func (c *Coordinator) coded() (out []evaluate.Coded) {
 	for _, w := range c.live() {
 		if p := c.workers[w]; p.codec != "" && c.joined[w] {
-			seq, weight := c.engine.Residual(w)
+			seq, weight := c.engine.View().Residual(w)
 			out = append(out, evaluate.Coded{Worker: w, Seq: seq, Weight: weight})
 		}
 	}
@@ -262,7 +263,7 @@ func (c *Coordinator) trySaved() {
 	if !c.saves.Open() {
 		return
 	}
-	_, made := c.engine.Saved() // else others are still making this version
+	made := c.engine.View().Saved != nil // else others are still making this version
 	coming, missing := c.rounds.Lacks()
 	var err error
 	if missing {
@@ -288,7 +289,7 @@ func (c *Coordinator) write(e evaluate.Write) {
 		return
 	}
 	c.cfg.RunLog.Flush() // if this process is killed, its log must have come at least as far as its checkpoints. An error is for tick
-	at, _ := c.engine.Saved()
+	at := *c.engine.View().Saved
 	whole := Checkpoint{
 		ID: e.ID, Generation: c.cfg.Generation, Progress: at, Enrolment: *c.enrolled, Model: c.hello.Model, ModelHash: c.hello.ModelHash,
 		Params: c.hello.Params, Buffers: c.rounds.Buffers(), Parts: e.Parts, Residuals: e.Residuals, Records: c.memory.Records(),

@@ -130,10 +130,10 @@ func (c *Coordinator) summarise(err error) {
 		r.TrainLoss = runlog.Number(math.NaN())
 	}
 	if l := c.engine; l != nil {
-		r.Mode = c.words(l.Plan())
+		r.Mode = c.words(l.View().Plan)
 		c.putAside()
-		now := l.State()
-		c.stats.Result(r, time.Now(), now.Used, now.Waste, l.Staleness())
+		now := l.View()
+		c.stats.Result(r, time.Now(), now.Used, now.Waste, now.Staleness)
 	}
 	c.cfg.RunLog.Write(c.elapsed(), runlog.Summary{Result: *r})
 }
@@ -151,10 +151,10 @@ func (c *Coordinator) status() Status {
 	n := c.noise.Noise()
 	s.Noise = NoiseStatus{Scale: n.Scale, Grad2: n.Grad2, Var: n.Var, Mixed: n.Mixed, Observations: n.Observations}
 	l := c.engine
-	var now engine.State
+	var now engine.View
 	if l != nil {
-		now = l.State()
-		s.Phase, s.Mode, s.Version = "training", c.words(l.Plan()), now.Version
+		now = l.View()
+		s.Phase, s.Mode, s.Version = "training", c.words(now.Plan), now.Version
 		s.Samples, s.Limit, s.EpochSize, s.Params = now.Used, c.expected(), c.enrolled.Samples, c.hello.Params
 		s.Rate = c.stats.Rate(time.Now(), now.Used)
 		switch {
@@ -171,7 +171,7 @@ func (c *Coordinator) status() Status {
 		s.Short = c.least()
 	}
 	for i := range c.workers {
-		s.Workers = append(s.Workers, c.workerStatus(i, now))
+		s.Workers = append(s.Workers, c.workerStatus(i, now.State))
 	}
 	return s
 }
@@ -220,7 +220,7 @@ func (c *Coordinator) workerStatus(i int, now engine.State) WorkerStatus {
 		w.Peer, w.State = p.conn.RemoteAddr(), "joining"
 	}
 	if p != nil && l != nil {
-		a := l.Worker(star.Worker(i))
+		a := l.View().Worker(star.Worker(i))
 		w.Step = a.Step
 		for cause, n := range c.poisonings[i] {
 			if w.Poison == nil {

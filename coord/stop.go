@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"star"
+	"star/coord/engine"
 	"star/internal/exitcode"
 	"star/runlog"
 	"star/transport"
@@ -109,7 +110,7 @@ func (c *Coordinator) stop(cause error) error {
 		return c.halt()
 	}
 	c.log.Info("ending the job, after a checkpoint", "why", transport.Brief(cause.Error()), "grace", c.cfg.Grace)
-	c.cfg.RunLog.Write(c.elapsed(), runlog.Stop{Limit: c.engine.State().Used, Why: cause.Error()})
+	c.cfg.RunLog.Write(c.elapsed(), runlog.Stop{Limit: c.engine.View().Used, Why: cause.Error()})
 	return c.halt()
 }
 
@@ -129,9 +130,9 @@ func (c *Coordinator) halt() error {
 		return s.cause
 	case c.rounds.Final() || c.saves.Open(): // it will be saved, or is being
 		return nil
-	case c.settling() || c.mover.Holds() || !c.engine.Settled():
+	case c.settling() || c.mover.Holds() || !c.engine.View().Settled:
 		return nil // where the parameters are, and of which version, is being found out
-	case !c.engine.Survives():
+	case !c.engine.View().Survives():
 		return s.cause
 	case !s.frozen && c.savedAlready():
 		return s.cause
@@ -139,9 +140,9 @@ func (c *Coordinator) halt() error {
 		return nil
 	}
 	if !s.frozen {
-		s.frozen, s.still = true, c.engine.Freeze()
+		s.frozen, s.still = true, c.engine.End(engine.Freeze)
 	}
-	if c.engine.State().Midway {
+	if c.engine.View().Midway {
 		return nil // the updates of the last batches are made first
 	}
 	c.startSave()
@@ -241,19 +242,19 @@ func (c *Coordinator) expects(p *peer, now time.Time) bool {
 // last. The others are let go, so that others can come in their places and get the parameters from
 // this one.
 func (c *Coordinator) retains(p *peer) bool {
-	if c.sharded() || c.cfg.Coordinators == 0 || p.role != wire.RoleWorker || !slices.Contains(c.engine.Members(), star.Worker(p.rank)) {
+	if c.sharded() || c.cfg.Coordinators == 0 || p.role != wire.RoleWorker || !slices.Contains(c.engine.View().Members, star.Worker(p.rank)) {
 		return false
 	}
 	later := func(o *peer) bool {
 		return o.leaving.IsZero() || o.leaving.After(p.leaving) || o.leaving.Equal(p.leaving) && o.rank > p.rank
 	}
-	holds := func(w int) bool { return c.engine.Worker(star.Worker(w)).Holds }
+	holds := func(w int) bool { return c.engine.View().Worker(star.Worker(w)).Holds }
 	for w, o := range c.workers {
 		if o != nil && o != p && !o.gone && holds(w) && later(o) {
 			return false
 		}
 	}
-	return !c.engine.Settled() || holds(p.rank)
+	return !c.engine.View().Settled || holds(p.rank)
 }
 
 // deserted is why the job cannot go on without those who were told to end. Empty: it can.

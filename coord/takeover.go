@@ -414,7 +414,7 @@ func (c *Coordinator) gathered() bool {
 // last updates comes first (runlog.Recall), because the coordinator before may have been lost
 // before it wrote them down.
 func (c *Coordinator) resumeLog() {
-	h, now := c.takeover, c.engine.State()
+	h, now := c.takeover, c.engine.View()
 	for _, l := range h.history.Lines() {
 		c.cfg.RunLog.Write(c.elapsed(), l)
 	}
@@ -467,7 +467,8 @@ func (c *Coordinator) found() bool {
 		e = *h.handover
 	}
 	if c.engine != nil {
-		e.Limit, e.Plan, e.Grows = c.engine.State().Limit, c.engine.Plan(), c.auto.Enabled()
+		now := c.engine.View()
+		e.Limit, e.Plan, e.Grows = now.Limit, now.Plan, c.auto.Enabled()
 		if e.Trains == 0 {
 			e.Trains = max(c.cfg.Lease.Clock(), 1)
 		}
@@ -488,8 +489,8 @@ func (e *Handover) enlist(g engine.Engine) {
 	if g == nil {
 		return
 	}
-	for w, step := range g.Steps() {
-		if g.Worker(star.Worker(w)).Live {
+	for w, step := range g.View().Steps() {
+		if g.View().Worker(star.Worker(w)).Live {
 			e.Workers = append(e.Workers, star.Worker(w))
 		}
 		e.Steps = append(e.Steps, step)

@@ -149,7 +149,7 @@ func live(rounds, limit int64, change ...func(*engine.Config)) past {
 			}
 		}
 	}
-	take(l.Begin())
+	take(l.Begin(nil))
 	for step := range rounds {
 		for w := range star.Worker(2) {
 			for shard := range 2 {

@@ -99,7 +99,7 @@ func (c *Coordinator) putThresholds(values map[string]float64, why string) {
 		switch t.Name {
 		case advice.EvalEvery:
 			c.cfg.EvalEvery = v
-			c.evalFrom(c.engine.State().Used)
+			c.evalFrom(c.engine.View().Used)
 		case advice.CheckpointEvery:
 			c.cfg.SaveEvery = time.Duration(math.Round(v * float64(time.Second)))
 			c.saves.Every(c.cfg.SaveEvery, time.Now())

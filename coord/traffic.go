@@ -44,16 +44,16 @@ func (c *Coordinator) detach(d engine.To[wire.Detach]) {
 
 // growTree lets the tree follow the load. An error ends the job.
 func (c *Coordinator) growTree() error {
-	if !c.auto.Enabled() || c.engine == nil || c.rounds.Final() || !engine.Treeable(c.engine.Plan()) {
+	if !c.auto.Enabled() || c.engine == nil || c.rounds.Final() || !engine.Treeable(c.engine.View().Plan) {
 		return nil
 	}
 	var members []traffic.Member
 	for w, p := range c.workers {
 		if p != nil && !p.gone {
-			members = append(members, traffic.Member{Worker: w, Host: c.site(p), Beside: c.beside(p), Reachable: c.engine.Worker(star.Worker(w)).Reachable})
+			members = append(members, traffic.Member{Worker: w, Host: c.site(p), Beside: c.beside(p), Reachable: c.engine.View().Worker(star.Worker(w)).Reachable})
 		}
 	}
-	plan, now := c.engine.Plan(), c.engine.State()
+	plan, now := c.engine.View().Plan, c.engine.View()
 	seen, why := c.auto.Look(c.elapsed(), now.Used, now.Version, plan, members, 4*c.hello.Params, c.links.Rate)
 	if v := seen; v != nil {
 		c.cfg.RunLog.Write(c.elapsed(), runlog.Gain{Plan: plan.String(), Predicted: runlog.Number(v.Predicted), Seen: runlog.Number(v.Seen), Reverted: v.Reverted})
@@ -89,7 +89,7 @@ func (c *Coordinator) watchLink() {
 			far = append(far, w)
 		}
 	}
-	if on, changed, why := c.pacer.Look(far, c.links.Rate(len(far)), float64(4*c.hello.Params), c.engine.Plan()); changed {
+	if on, changed, why := c.pacer.Look(far, c.links.Rate(len(far)), float64(4*c.hello.Params), c.engine.View().Plan); changed {
 		c.cfg.RunLog.Write(c.elapsed(), runlog.Pace{On: on, Why: why})
 		c.log.Info("pushes", "paced", on, "why", why)
 	}
@@ -98,7 +98,7 @@ func (c *Coordinator) watchLink() {
 // pace says in releases how long their pushes wait.
 func (c *Coordinator) pace(rs []wire.Release) {
 	if c.pacer.Paces() {
-		c.pacer.Pace(c.elapsed(), rs, c.engine.Plan(), pushers{c})
+		c.pacer.Pace(c.elapsed(), rs, c.engine.View().Plan, pushers{c})
 	}
 }
 
@@ -106,7 +106,7 @@ func (c *Coordinator) pace(rs []wire.Release) {
 type pushers struct{ c *Coordinator }
 
 func (v pushers) Pushing(w star.Worker) bool {
-	q, a := v.c.workers[w], v.c.engine.Worker(w)
+	q, a := v.c.workers[w], v.c.engine.View().Worker(w)
 	return q != nil && !q.gone && !a.Parked && !a.Waiting && !v.c.beside(q)
 }
 

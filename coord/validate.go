@@ -6,6 +6,7 @@ import (
 	"math"
 
 	"star"
+	"star/coord/engine"
 	"star/coord/evaluate"
 	"star/internal/exitcode"
 	"star/runlog"
@@ -88,7 +89,7 @@ func (c *Coordinator) welcomeValidator() {
 	p.welcomed = true
 	version, step := c.cfg.Resume.Version, c.checks.Step()
 	if c.engine != nil {
-		version = c.engine.State().Version
+		version = c.engine.View().Version
 	}
 	c.send(p, func() error {
 		return transport.Send(p.conn, wire.Welcome{
@@ -129,7 +130,7 @@ func (c *Coordinator) lostValidator(p *peer, why error) error {
 		return nil
 	}
 	c.log.Warn("the validator is lost: gradients are applied without being judged until there is another one", "reason", why)
-	c.cfg.RunLog.Write(c.elapsed(), runlog.Validation{Seq: c.engine.State().Seq, Version: c.checks.Version(), From: c.engine.State().Version, Lost: why.Error()})
+	c.cfg.RunLog.Write(c.elapsed(), runlog.Validation{Seq: c.engine.View().Seq, Version: c.checks.Version(), From: c.engine.View().Version, Lost: why.Error()})
 	return c.letBegin(first)
 }
 
@@ -138,14 +139,14 @@ func (c *Coordinator) letBegin(first bool) error {
 	if !first {
 		return nil
 	}
-	c.issue(c.engine.Begin())
+	c.issue(c.engine.Begin(nil))
 	return c.tryFinish()
 }
 
 // validate tells the validator to compute a gradient with the parameters as they are. It is told like a
 // worker, by a release; it pulls that version, and pushes the gradient of the next step.
 func (c *Coordinator) validate() {
-	p, version := c.validator, c.engine.State().Version
+	p, version := c.validator, c.engine.View().Version
 	c.checks.Ask(version, len(c.shards))
 	c.send(p, func() error {
 		return transport.Send(p.conn, wire.Release{Worker: star.Worker(p.rank), Version: version, Pull: true}, nil)
@@ -165,8 +166,8 @@ func (c *Coordinator) referred(m wire.Stored) error {
 	if !used {
 		return nil
 	}
-	c.issue(c.engine.Refer(star.Worker(len(c.workers)), m.Step))
-	now := c.engine.State()
+	c.issue(c.engine.(engine.ShardEngine).Refer(star.Worker(len(c.workers)), m.Step))
+	now := c.engine.View()
 	c.cfg.RunLog.Write(c.elapsed(), runlog.Validation{Seq: now.Seq, Version: c.checks.Version(), From: now.Version})
 	c.received(0)
 	return c.letBegin(first)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"star"
+	"star/coord/engine"
 	"star/coord/session"
 	"star/internal/exitcode"
 	"star/transport"
@@ -45,9 +46,12 @@ func (c *Coordinator) tick(now time.Time) error {
 		}
 	}
 	if c.engine != nil {
-		orders, err := c.engine.Tick()
-		if err != nil {
-			return c.broken(nil, err)
+		var orders []engine.Ready
+		if ring, ok := c.engine.(engine.RingEngine); ok {
+			var err error
+			if orders, err = ring.Tick(); err != nil {
+				return c.broken(nil, err)
+			}
 		}
 		if err := c.carry(orders); err != nil {
 			return err
@@ -102,7 +106,7 @@ func (c *Coordinator) noteIdle(now time.Time) {
 	}
 	version := int64(-1)
 	if c.engine != nil {
-		version = c.engine.State().Version
+		version = c.engine.View().Version
 	}
 	c.idle.Say("missing: " + c.missing())
 	if !c.idles {
@@ -138,11 +142,11 @@ func (c *Coordinator) judge(p *peer, now time.Time) error {
 	var why error
 	if now.Sub(p.heard) > c.cfg.DeadAfter {
 		why = fmt.Errorf("not heard of for %v (--dead-after)", c.cfg.DeadAfter)
-	} else if p.role == wire.RoleWorker && c.engine != nil && !c.isLate(p) {
+	} else if shards, ok := c.engine.(engine.ShardEngine); ok && p.role == wire.RoleWorker && !c.isLate(p) {
 		w := star.Worker(p.rank)
-		if lack := c.engine.Owes(w); lack != nil && now.Sub(p.pushed) > c.storeTimeout() {
+		if lack := shards.Owes(w); lack != nil && now.Sub(p.pushed) > c.storeTimeout() {
 			why = fmt.Errorf("said %v ago that it had pushed the gradient of step %d, but shards %v do not hold it",
-				now.Sub(p.pushed).Round(time.Second), c.engine.Worker(w).Step, lack)
+				now.Sub(p.pushed).Round(time.Second), c.engine.View().Worker(w).Step, lack)
 		}
 	}
 	if why == nil {
@@ -215,7 +219,7 @@ func (c *Coordinator) missing() string {
 		parts = append(parts, c.saves.Missing())
 	} else {
 		if c.short() {
-			parts = append(parts, fmt.Sprintf("more workers: %d are there, of at least %d (--min-workers)", c.engine.Live(), c.least()))
+			parts = append(parts, fmt.Sprintf("more workers: %d are there, of at least %d (--min-workers)", c.engine.View().Live(), c.least()))
 		}
 		if s := c.mover.Waits(); s != "" {
 			parts = append(parts, s)
@@ -223,8 +227,8 @@ func (c *Coordinator) missing() string {
 		if s := c.copies.Waits(); s != "" {
 			parts = append(parts, s)
 		}
-		for _, w := range c.engine.Lacking() {
-			parts = append(parts, c.engine.HoldsUp(w))
+		for _, w := range c.engine.View().Lacking() {
+			parts = append(parts, c.engine.View().HoldsUp(w))
 		}
 	}
 	if len(parts) == 0 {

@@ -83,7 +83,7 @@ func (r *run) startRounds() error {
 	for w := range o.at {
 		o.at[w].seats = map[star.Worker]seat{}
 	}
-	return o.carry(0, o.e.Begin(), nil)
+	return o.carry(0, o.e.Begin(nil), nil)
 }
 
 // carry does what the engine has ready.

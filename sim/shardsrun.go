@@ -57,7 +57,7 @@ func (r *run) startShards() error {
 
 // begin has everybody begin. Who has come back before that is there.
 func (s *shardsRun) begin(at time.Duration) error {
-	if err := s.carry(at, at, s.e.Begin(), nil); err != nil {
+	if err := s.carry(at, at, s.e.Begin(nil), nil); err != nil {
 		return err
 	}
 	for w := range s.workers {

@@ -22,32 +22,35 @@ func TestAbandon(t *testing.T) {
 			var e engine.Engine = engine.NewRing(c)
 			if arch == 0 {
 				e = engine.NewShards(c)
-			} else if e.Fits(plan) != nil {
+			} else if engine.RingPlan(plan) != nil {
 				continue
 			}
-			e.Begin()
+			e.Begin(nil)
 			if arch == 0 {
 				for w := range star.Worker(2) { // the third is behind
-					k := e.Worker(w)
-					e.Stored(0, w, k.Step)
+					k := e.View().Worker(w)
+					e.(engine.ShardEngine).Stored(0, w, k.Step)
 					if _, _, err := e.Arrive(star.Record{Worker: w, Step: k.Step, Samples: k.Count}, false); err != nil {
 						t.Fatal(err)
 					}
 				}
 			}
-			if e.Drained() {
+			if e.View().Drained() {
 				t.Fatalf("%s: nothing is under way", name)
 			}
-			e.Abandon()
-			e.Finish()
+			e.End(engine.Abandon)
+			e.End(engine.Finish)
 			e.Save()
-			p, ok := e.Saved()
+			p := e.View().Saved
+			if p == nil {
+				t.Fatalf("%s, architecture %d: it is not known what the checkpoint must contain", name, arch)
+			}
 			sum := p.Samples
 			for _, s := range p.Redo {
 				sum += int64(s.Count)
 			}
-			if !ok || !e.Drained() || sum != p.Cursor || p.Cursor == 0 || e.Live() != 3 {
-				t.Errorf("%s, architecture %d: %+v, %v, drained %v, %d live", name, arch, p, ok, e.Drained(), e.Live())
+			if !e.View().Drained() || sum != p.Cursor || p.Cursor == 0 || e.View().Live() != 3 {
+				t.Errorf("%s, architecture %d: %+v, drained %v, %d live", name, arch, *p, e.View().Drained(), e.View().Live())
 			}
 		}
 	}
@@ -58,10 +61,10 @@ func TestAbandonBeforeTheCursor(t *testing.T) {
 	from := engine.Progress{Version: 3, Samples: 80, Cursor: 110, Redo: []engine.Span{{Start: 60, Count: 20}, {Start: 100, Count: 10}}}
 	c := engine.Config{Plan: modes.SSGD(2), Workers: 2, Shards: 1, Batch: 8, Limit: 100, MaxParams: 10, Ring: new(engine.RingConfig), From: from}
 	for _, e := range []engine.Engine{engine.NewShards(c), engine.NewRing(c)} {
-		e.Begin()
-		e.Abandon()
+		e.Begin(nil)
+		e.End(engine.Abandon)
 		e.Save()
-		p, _ := e.Saved()
+		p := *e.View().Saved
 		sum := p.Samples
 		for _, s := range p.Redo {
 			sum += int64(s.Count)
@@ -83,7 +86,7 @@ func TestNoRestOfOne(t *testing.T) {
 	} {
 		e := engine.NewShards(engine.Config{Plan: modes.SSGD(1), Workers: 1, Shards: 1, Batch: c.batch, Limit: c.limit, Whole: true})
 		var got []int
-		orders := e.Begin()
+		orders := e.Begin(nil)
 		for at := int64(0); len(orders) > 0 && len(got) < 10; {
 			rs := orders[len(orders)-1].Releases
 			if len(rs) == 0 {
@@ -99,7 +102,7 @@ func TestNoRestOfOne(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if !slices.Equal(got, c.want) || e.State().Used != c.limit {
+		if !slices.Equal(got, c.want) || e.View().Used != c.limit {
 			t.Errorf("%d samples in batches of %d: %v, want %v", c.limit, c.batch, got, c.want)
 		}
 	}

@@ -66,9 +66,6 @@ func (l *scheduler) again(spans ...Span) {
 	l.redo = append(l.redo, spans...)
 }
 
-// Aside lists what was put aside, the newest last. Samples of it count as dropped (State.Waste).
-func (l *scheduler) Aside() []Aside { return l.aside }
-
 // Blame notes that w died while it was computing its batch: Leave, or Abandon, comes next.
 func (l *Shards) Blame(w star.Worker, failed bool, why string) {
 	if a := &l.states[w]; a.live && !a.parked && !a.arrived {

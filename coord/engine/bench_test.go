@@ -13,8 +13,8 @@ import (
 func BenchmarkUpdate(b *testing.B) {
 	for name, plan := range map[string]modes.Plan{"ssgd": modes.SSGD(8), "asgd": modes.ASGD(8)} {
 		b.Run(name, func(b *testing.B) {
-			var e Engine = NewShards(Config{Plan: plan, Workers: 8, Shards: 2, Batch: 4, Limit: 1 << 60})
-			e.Begin()
+			var e ShardEngine = NewShards(Config{Plan: plan, Workers: 8, Shards: 2, Batch: 4, Limit: 1 << 60})
+			e.Begin(nil)
 			sums := []replica.Sum{{Sum2: 1}}
 			b.ReportAllocs()
 			for step := int64(0); b.Loop(); step++ {
@@ -35,7 +35,7 @@ func BenchmarkScale(b *testing.B) {
 		for name, plan := range map[string]modes.Plan{"half": modes.XOrder(n, n/2), "asgd": modes.ASGD(n)} {
 			b.Run(fmt.Sprint(name, "/", n), func(b *testing.B) {
 				e := NewShards(Config{Plan: plan, Workers: n, Batch: 4, Limit: 1 << 60})
-				e.Begin()
+				e.Begin(nil)
 				b.ReportAllocs()
 				w := 0
 				for b.Loop() {

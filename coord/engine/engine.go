@@ -1,38 +1,41 @@
-// Package engine decides what becomes of what the members of a job report: which gradients make an
-// update, who goes on with which samples, what a checkpoint must remember, who is to leave. It is
-// pure: no I/O, no clock, no goroutine, no randomness. A coordinator (package coord) tells it what
-// has happened and does what it says; a simulator may do the same in virtual time.
+// Package engine decides what follows from the reports of a job's members: which gradients make an
+// update, which samples each worker gets next, what a checkpoint must contain, which member must
+// leave. It is pure: no I/O, no clock, no goroutine, no randomness. A coordinator (package coord)
+// reports events to it and carries out its answers; a simulator can do the same in virtual time.
 //
 // There are two engines. [Shards] is for parameter servers: a gradient has arrived when its worker
-// has said so and every shard holds it, and the job's one modes.Barrier turns arrivals into
-// updates. Trees (groups that report once) are decisions inside it. [Ring] is for all-reduce:
-// rounds are granted one ahead, closed where the plan has members compute in parts, and complete
-// when every member has told that it made the version.
+// has reported it and every shard holds it, and the job's one modes.Barrier turns arrivals into
+// updates. Trees (groups that report once) are decided inside it. [Ring] is for all-reduce: rounds
+// are granted one ahead, closed where the plan has members compute in parts, and complete when
+// every member has reported that it made the version. [Engine] is what both can do, [ShardEngine]
+// and [RingEngine] are what only one of them can, and [View] is what can be read of each.
 //
-// An engine is told of one thing at a time, and answers with what is ready ([Ready]), in the order
-// in which it is to be done. The slice that it returns, and nothing else of it, is used again by
-// the next call. Only one goroutine may use an engine.
+// An engine takes one event at a time and answers with what is ready ([Ready]), in the order in
+// which the caller must carry it out. The next call reuses the returned slice, but nothing that its
+// elements point to. Only one goroutine may use an engine.
 //
-// What holds between two calls, whatever was reported:
+// Invariants between two calls, whatever was reported:
 //
-//   - Each position of the sample stream before the cursor is in one place: applied, dropped, to be handed out again, in the batch of one worker, or in a gradient that is
-//     kept. [Engine.Save] and [Engine.Snapshot] have the last three as Redo, so nothing is lost or applied twice by who goes on from there.
-//   - Fires are numbered from 1 on without gaps, over all engines of a job. The versions of updates are, too, from that of the beginning on.
+//   - Each position of the sample stream before the cursor is in exactly one place: applied, dropped,
+//     waiting to be handed out again, in the batch of one worker, or in a kept gradient. [Engine.Save]
+//     and a [Snapshot] contain the last three as Redo, so a successor neither loses a sample nor
+//     applies it twice.
+//   - Fires are numbered from 1 without gaps, over all engines of a job. So are the versions of updates,
+//     from the version of the beginning.
 //   - A Fire names only gradients that every shard holds in full, as far as the engine was told.
-//   - The same calls give the same answers: sums and batches go by rank, not by who came first, and nothing goes by the order of a map.
+//   - The same calls give the same answers: sums and batches go by rank, not by arrival, and nothing
+//     depends on the order of a map.
 //
 // Samples are counted, not bytes; positions of the stream begin at 0; ranks of workers are 0 to
-// Config.Workers − 1, and a caller has checked them. Norms are squared, of the gradient as its
-// worker has it (before a codec). Durations that a plan has are handed on and not waited for.
+// Config.Workers − 1, and the caller has checked them. Norms are squared, of the gradient as its
+// worker has it (before a codec). The engine passes durations of a plan on and does not wait.
 //
-// What will bite: who reports a gradient twice, or one that it was not released for, has broken the
-// protocol. The error says how; nothing has changed then, and who said it should go. An error of
-// the type *LostError ends the job.
+// A worker that reports a gradient twice, or one that it was not released for, breaks the protocol.
+// The error says how; the state is unchanged, and the caller should disconnect the sender. An error
+// of the type *LostError ends the job.
 package engine
 
 import (
-	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -44,150 +47,160 @@ import (
 	"star/transport/wire"
 )
 
-// Engine decides what becomes of what members report. docs/architecture.md says what a coordinator makes of it.
+// Engine is what both engines can do. docs/architecture.md says what a coordinator makes of it.
 type Engine interface {
-	// Begin releases every worker that is there. It is called once, before anything else but
-	// Snapshot; a job that is taken over begins with Resume instead.
-	Begin() []Ready
+	// Begin releases every live worker. It is called once, before anything else but View. t is what
+	// members have told a coordinator that goes on from Config.After; nil: the job is new.
+	Begin(t *Told) []Ready
 
-	// Resume goes on from Config.After, with what members have told of what happened behind it.
-	// Instead of Begin.
-	Resume(t Told) []Ready
-
-	// Arrive is told of a worker's gradient. The Batch says over which samples it was computed. An
-	// error: the worker was not released for that step, has said so before, or has computed other
-	// samples than it was given; it has broken the protocol, and should go. coded: it goes through
-	// a codec, so that shards measure something else than its worker.
+	// Arrive takes the record of a worker's gradient. The Batch says over which samples it was
+	// computed. coded: it goes through a codec, so shards measure something else than its worker. An
+	// error: the worker was not released for that step, reported it before, or computed other samples
+	// than it was given.
 	Arrive(r star.Record, coded bool) (Batch, []Ready, error)
 
-	// Stored is told that a shard holds the gradient of worker w's step. sums is what its copies
-	// say of the slice.
-	Stored(shard int, w star.Worker, step int64, sums ...replica.Sum) ([]Ready, error)
-
-	// Computed is told how much of its batch a worker has, in samples, where plans have parts or a
-	// queue. Each word of a round must be of more than the one before. An error: nobody asked for
-	// it, or it is more than the worker was given.
+	// Computed takes how many samples of its batch a worker has computed, where plans have parts or a
+	// queue. The numbers of a round must rise. An error: it was not asked for, or the worker was given
+	// fewer samples.
 	Computed(m wire.Computed) ([]Ready, error)
 
-	// Reported is told what is in the report of a tree, before its top's Arrive. An error: the
-	// worker is not at the top of one, or names a gradient that is none of its own.
+	// Fault notes that a worker cannot reach another one: its parent in a tree, or a member of its
+	// ring. An error: it suspects itself, or names a step or ring that is still to come.
+	Fault(m wire.Fault) (Failure, []Ready, error)
+
+	// Flipped notes that a worker's gradients point against all others (over: no longer). It returns
+	// the worker's step, and whether that is news.
+	Flipped(w star.Worker, over bool) (step int64, news bool)
+
+	// Join takes in a worker that is new or had left. reachable: others can reach it in trees. A new
+	// worker's steps start after its predecessor's, so late messages cannot be mistaken for its own.
+	Join(w star.Worker, reachable bool) []Ready
+
+	// Leave removes a worker. Its unfinished samples are the next that are handed out, and shards drop
+	// what they hold of it.
+	Leave(w star.Worker) []Ready
+
+	// Blame notes that w died while it was computing: failed, its program did; else its connection
+	// ended. Leave, or End with Abandon, comes next. Samples that have killed two workers are not
+	// handed out again (View.Aside).
+	Blame(w star.Worker, failed bool, why string)
+
+	// Install changes the plan, which TreePlan or RingPlan has accepted. No waiting worker is
+	// stranded: batches that are out are used as they are.
+	Install(p modes.Plan) []Ready
+
+	// End takes the training to a stage of its end. still: what arrives from now on changes nothing.
+	// Where Freeze is not still, granted rounds are finished, and it is when Drained.
+	End(s Stage) (still bool)
+
+	// Save begins a checkpoint. View.Saved is what it must contain, once that is known. A checkpoint
+	// that begins before that replaces it. Gradients in the version of the Cut count as applied; all
+	// other samples that were handed out are in Progress.Redo.
+	Save() Cut
+
+	// View is the present state. It allocates nothing.
+	View() View
+}
+
+// ShardEngine is what only an engine of parameter servers can do.
+type ShardEngine interface {
+	Engine
+
+	// Stored notes that a shard holds the gradient of worker w's step. sums is what its copies report
+	// of the slice.
+	Stored(shard int, w star.Worker, step int64, sums ...replica.Sum) ([]Ready, error)
+
+	// Reported takes the content of a tree's report, before the Arrive of its top. An error: the
+	// worker is not the top of a tree, or names a gradient that is not in its group.
 	Reported(m wire.Bundle) ([]Ready, error)
 
-	// Formed is told that a member stands in a new ring, and Tally that it has made a version. A
-	// Tally with a hash says nothing else. What is said of a ring or round that was given up
-	// changes nothing and is no error. An error: a ring, round or batch that there was none of; a
-	// *LostError of Formed: nobody is left who has the newest complete version.
+	// Refer has shards use what a member that is not a worker has pushed, from this place in the
+	// history on.
+	Refer(w star.Worker, step int64) []Ready
+
+	// Owes lists the shards that lack a gradient whose worker has reported that it pushed it.
+	Owes(w star.Worker) []int
+}
+
+// RingEngine is what only an engine of all-reduce can do.
+type RingEngine interface {
+	Engine
+
+	// Formed notes that a member has formed a new ring, and Tally that it has made a version. A Tally
+	// with a hash has no other content. Reports of an abandoned ring or round change nothing and are
+	// no error. An error: an unknown ring, round or batch; a *LostError of Formed: no member has the
+	// newest complete version.
 	Formed(m wire.Formed) ([]Ready, error)
 	Tally(m wire.Tally) ([]Ready, error)
 
-	// Fault is told that a worker cannot reach another one: its parent in a tree, or somebody in
-	// its ring. An error: it suspects itself, or is of what is still to come.
-	Fault(m wire.Fault) (Failure, []Ready, error)
-
-	// Flipped is told that a worker's gradients point against all others, or do no more. It says in
-	// which step, and whether that is news.
-	Flipped(w star.Worker, over bool) (step int64, news bool)
-
-	// Join has a worker in that was not there, or had left. reachable: others can reach it in
-	// trees. Leave forgets one.
-	// Who comes has steps from behind those of whoever had the rank before, so that what is still said
-	// of the one is not taken for the other. What somebody who leaves has not finished is the next
-	// that is handed out, and shards throw away what they hold of it.
-	Join(w star.Worker, reachable bool) []Ready
-	Leave(w star.Worker) []Ready
-
-	// Blame is told that w died while it was computing: failed, its program did; else its connection ended.
-	// Leave or Abandon comes next. What has killed two workers is not handed out again: Aside lists it,
-	// the newest last, as soon as it is known that it is not applied. It counts as State.Waste.
-	Blame(w star.Worker, failed bool, why string)
-	Aside() []Aside
-
-	// Install changes the plan. Nobody who waits is stranded: batches that are out are used as they
-	// are. Fits says what is wrong with one; Install must not be told of such.
-	Install(p modes.Plan) []Ready
-	Fits(p modes.Plan) error
-
-	// Tick is told now and then that time has passed: what has failed has had a moment to show
-	// itself. A *LostError: a ring has failed again and again and cannot be mended.
+	// Tick is called from time to time, so that connections of dead members have had time to end
+	// before a failed ring is formed again. A *LostError: a ring has failed too often.
 	Tick() ([]Ready, error)
 
-	// Refer has shards use what a member that is no worker has pushed, from this place in the history on.
-	Refer(w star.Worker, step int64) []Ready
-
-	// Stop hands out no more of the stream than it has, and returns where that ends, in samples.
-	// What is to be done again still is.
-	Stop() (limit int64)
-
-	// Freeze has nothing begun any more. It reports whether nothing is finished, either: what comes
-	// in from now on changes nothing.
-	// Where it does not, rounds that were granted are still made, and it is frozen when Drained.
-	Freeze() bool
-
-	// Abandon gives up what is under way: batches that are out count as not done (Progress.Redo), and
-	// nothing is handed out any more. Those who are members stay, and wait for the end. It is Settled
-	// before, and Drained afterwards.
-	Abandon()
-
-	// Finish ends the training: nothing is under way, and nobody begins anything.
-	// Who leaves afterwards is only forgotten.
-	Finish()
-
-	// Save begins a checkpoint. Saved is what it must remember, once that is known: ok.
-	// One that begins before another is known takes its place. What is in the version of the Cut counts
-	// as applied, everything else that was handed out is in Progress.Redo.
-	Save() Cut
-	Saved() (p Progress, ok bool)
-
-	// Residual is what goes with the file of what a worker's codec has left out: the number for its
-	// Save, and c of the update rule for its gradients.
-	Residual(w star.Worker) (seq int64, weight float64)
-
-	// Snapshot is from what another engine of this kind can go on (Config.After). Metadata is it in
-	// bytes, where workers are to keep it for a coordinator of a later term; nil where shards do,
-	// with Ready.Metadata.
-	Snapshot() Snapshot
+	// Metadata is a Snapshot in bytes. Workers keep it for a coordinator of a later term, as shards
+	// keep Ready.Metadata.
 	Metadata(term int64) []byte
 
-	// Plan is in force; State and Worker say what is so.
-	Plan() modes.Plan
-	State() State
-	Worker(w star.Worker) Worker
-	Steps() []int64             // by worker; -1: nobody has had the rank
-	Staleness() map[int64]int64 // how many gradients were applied how many updates late
-
-	// Live counts the members.
-	Live() int
-
-	// Drained reports whether nothing is on its way; Unfinished, whether there is, or may again be,
-	// something to compute.
-	Drained() bool
-	Unfinished() bool
-
-	// Settled reports whether it is known which version the parameters have.
-	Settled() bool
-
-	// Survives reports whether the parameters are somewhere even if no worker is.
-	Survives() bool
-
-	// Lacking lists the workers that everybody waits for, HoldsUp says what is missing of one.
-	Lacking() []star.Worker
-	HoldsUp(w star.Worker) string
-
-	// Owes lists the shards that lack a gradient of which its worker has said that it got it there.
-	Owes(w star.Worker) []int
-
-	// Lingers says whether something of an earlier attempt of w is still on its way, for which who
-	// comes in its place must wait.
-	Lingers(w star.Worker) bool
-
-	// Evaluates says whether w takes part in evaluations; Members lists those whose parameters must
-	// be alike; Carries, whether one of them speaks for a rider.
-	Evaluates(w star.Worker) bool
-	Members() []star.Worker
+	// Carries reports whether a member adds the gradients of a rider.
 	Carries(member, rider star.Worker) bool
 }
 
-// Config is what an engine begins with.
+// Stage is a stage of the end of a job.
+type Stage int
+
+const (
+	Stop    Stage = iota // hand out no new samples: View.Limit is where the stream ends. Redo still is.
+	Freeze               // begin nothing
+	Abandon              // give up what is under way: all samples that are out are Redo. Members stay. View.Settled must hold
+	Finish               // nothing is under way, and nothing begins; a worker that leaves is only forgotten
+)
+
+// View is what can be read of an engine, as it was when View was called. Its slices and its map are
+// the engine's own: read them before the next call, and do not change them.
+type View struct {
+	State
+	Plan      modes.Plan      // in force
+	Settled   bool            // it is known which version the parameters have
+	Members   []star.Worker   // of the ring in force: they have equal parameters
+	Saved     *Progress       // what the last checkpoint must contain; nil: not known yet
+	Aside     []Aside         // not handed out again, newest last, once it is known that it is not applied; part of State.Waste
+	Staleness map[int64]int64 // number of applied gradients by updates between read and applied
+
+	Reader
+
+	again bool // samples wait to be handed out again
+}
+
+// Unfinished reports whether there is, or may again be, something to compute.
+func (v View) Unfinished() bool { return v.again || v.Cursor < v.Limit || !v.Drained() }
+
+// Reader answers questions that need an argument or a look at all workers. It reads the engine as
+// it is when it is asked.
+type Reader interface {
+	Worker(w star.Worker) Worker
+	Steps() []int64 // by worker; -1: the rank was never used
+	Live() int      // number of members
+
+	// Drained reports whether nothing is on its way.
+	Drained() bool
+
+	// Survives reports whether the parameters exist outside the workers that have left.
+	Survives() bool
+
+	// Lacking lists the workers that the others wait for, and HoldsUp says what is missing of one.
+	Lacking() []star.Worker
+	HoldsUp(w star.Worker) string
+
+	// Lingers reports whether something of an earlier attempt of w is still on its way. A successor
+	// can join only when it is settled.
+	Lingers(w star.Worker) bool
+
+	// Residual is what the file of a worker's codec is written with: the number for its Save, and the
+	// weight of its gradients in the update rule.
+	Residual(w star.Worker) (seq int64, weight float64)
+}
+
+// Config is the settings and the start of an engine.
 type Config struct {
 	Plan    modes.Plan
 	Workers int // ranks
@@ -198,28 +211,27 @@ type Config struct {
 
 	Ring *RingConfig // for [NewRing], which needs it; [NewShards] has no use for it
 
-	From   Progress      // where a checkpoint left off
-	After  *Snapshot     // where another engine left off; nil: none did
-	Absent []star.Worker // ranks that nobody has
+	From   Progress      // where a checkpoint ended
+	After  *Snapshot     // where another engine ended; nil: the job is new, or begins with a checkpoint
+	Absent []star.Worker // ranks without a worker
 
 	Scale        Scale  // zero means ScaleRound
-	Planned      int    // workers that ScaleWorkers goes by
-	Norm         bool   // Fires ask for the norm first
-	Report       bool   // Fires ask how long the sum was
-	Cancel       bool   // who is too late for an update is to stop computing for it
+	Planned      int    // workers that ScaleWorkers counts
+	Norm         bool   // shards report the norm of the sum before they apply it
+	Report       bool   // shards report the norm of the sum after they applied it
+	Cancel       bool   // a worker that is too late for an update is told to stop computing for it
 	Whole        bool   // a program computes with whole batches: a rest of one sample goes with the batch before it
-	Strides      bool   // what workers hand over after steps of their own is for a rule that can go on from there (rule.Strider)
-	Follow       bool   // with Strides: such plans may come at any time, and workers are told to keep the parameters that their own steps go on from
-	Guard        bool   // gradients that do not belong are left out (package poison), and what workers say of lengths is checked
-	WithMetadata bool   // Fires go with what a successor must know
-	Reachable    []bool // by worker: others can reach it in trees; nil: nobody can be reached
+	Strides      bool   // the rule can apply what workers push after local steps (rule.Strider)
+	Follow       bool   // with Strides: a plan with local steps may come at any time, so workers keep the parameters that such steps start from
+	Guard        bool   // poisoned gradients are left out (package poison), and the norms that workers report are checked
+	WithMetadata bool   // Fires carry Ready.Metadata for a successor
+	Reachable    []bool // by worker: others can reach it in trees; nil: no worker can be reached
 
-	// MaxParams is the elements of a gradient. What members say of lengths can be no more than that
-	// many of the largest float32.
+	// MaxParams is the number of elements of a gradient. It bounds the norms that members may report.
 	MaxParams int64
 }
 
-// RingConfig is what there is to say of rings.
+// RingConfig is the settings of rings.
 type RingConfig struct {
 	Wait       time.Duration // for riders
 	MaxStale   int64         // riders' gradients that are older are dropped; 0: none
@@ -229,24 +241,27 @@ type RingConfig struct {
 // Ready is one consequence: a Fire for every shard (if it has a Seq), then the messages and
 // Releases that follow from it.
 //
-// What is said to one worker must come to it in this order: Detached, Rings, Branches, Closes, Cancels,
-// Releases. What is said in one Ready comes before what is said in the next. With copies of shards all of
-// that waits for the Fire ([Copies]).
+// Messages to one worker must reach it in this order: Detached, Rings, Branches, Closes, Cancels,
+// Releases; those of one Ready before those of the next. With copies of shards all of them wait for the
+// Fire ([Copies]).
 type Ready struct {
 	Fire     wire.Fire
 	Members  []wire.Gradient // the Fire's Gradients one by one, by rank: with a tree it names reports
 	Dropped  []wire.Gradient // likewise
-	Poison   []Poisoned      // of members: left out
+	Poison   []Poisoned      // of members whose gradients are left out
 	Stale    []int64         // of members, in updates
 	Pieces   []Span          // of members, of the stream of samples: with all-reduce, and in updates with reports of a tree
-	More     []int64         // of members of a ring, with a queue: what they have in other places: whose of pieces, where it begins, how many samples
-	Round    int             // samples of a round of all workers, where the run log is to have it
+	Round    int             // samples of a round of all workers, where the run log needs it
 	Noise    pgns.Update     // of members, but for Sum2
 	Pair     pgns.Update     // of the only member's last two gradients; none: no Gradients
 	Used     int64           // samples applied, after the Fire
-	Silent   bool            // the Fire is of no update, and of no worker
-	Recorded bool            // it is in the run log: for whoever does what is said here
-	Metadata []byte          // for who takes the job over, with the Fire
+	Silent   bool            // the Fire makes no update and concerns no worker
+	Recorded bool            // it is in the run log: the caller sets it
+	Metadata []byte          // for a successor, sent with the Fire
+
+	// More lists, in a ring with a queue, the samples that do not follow on the member's piece: three
+	// numbers each, the index in Pieces, the position, the number of samples.
+	More []int64
 
 	Detached []To[wire.Detach]
 	Rings    []To[wire.Ring] // before the releases
@@ -255,11 +270,11 @@ type Ready struct {
 	Closes   []To[wire.Close]
 	Releases []wire.Release
 
-	// Evict names who is to leave. A Ready that has it has nothing else.
+	// Evict names the member that must leave. A Ready with it has no other content.
 	Evict *Eviction
 }
 
-// Strike takes what w is told out: it is gone, and who comes in its place must not be taken for it.
+// Strike removes all messages to w, which has left: its successor must not get them.
 func (o *Ready) Strike(w star.Worker) {
 	o.Releases = without(o.Releases, func(r wire.Release) bool { return r.Worker == w })
 	o.Cancels = without(o.Cancels, func(m wire.Cancel) bool { return m.Worker == w })
@@ -269,69 +284,68 @@ func (o *Ready) Strike(w star.Worker) {
 	o.Rings = without(o.Rings, func(r To[wire.Ring]) bool { return r.Worker == w })
 }
 
-// without is s without those of which f says so. s stays as it is: others may have it.
+// without is s without the elements for which f is true. It does not change s, which may be shared.
 func without[T any](s []T, f func(T) bool) []T {
 	return slices.DeleteFunc(slices.Clone(s), f)
 }
 
-// To is a message and whom to tell.
+// To is a message and its receiver.
 type To[M any] struct {
 	Worker star.Worker
 	Msg    M
 }
 
-// Eviction is a member that is to leave.
+// Eviction is a member that must leave.
 type Eviction struct {
 	Server bool // else a worker
 	Rank   int
 	Why    error
 
-	// Again says that it may come again; else what it said was not so.
+	// Again says that it may join again; else it reported something false.
 	Again bool
 }
 
-// Poisoned is a gradient that does not belong.
+// Poisoned is a gradient that is left out of its update.
 type Poisoned struct {
 	Worker star.Worker
 	Step   int64
 	Cause  poison.Cause
-	Factor float64 // exploding: how many times the median its norm is
+	Factor float64 // exploding: its norm divided by the median
 	Shards []int   // not finite: where
 }
 
-// Batch is what a gradient was computed over.
+// Batch is the samples of a gradient.
 type Batch struct {
-	Start int64  // of the stream; -1: the update will say
+	Start int64  // position in the stream; -1: known with the update
 	More  []Span // what does not follow on Start
 }
 
-// Failure is a fault in words.
+// Failure is a fault in words for the log.
 type Failure struct{ What, Unit, Whom string }
 
-// Told is what members have told who goes on in the place of another engine.
+// Told is what members have told the successor of another engine.
 type Told struct {
 	Before  []int64       // by worker: the steps of the last Fire; batches handed out since are to be thrown away
-	With    []star.Worker // have the parameters: a ring
+	With    []star.Worker // workers of a ring that have the parameters
 	Tallies []wire.Tally  // of the last versions that workers of a ring have made
 }
 
-// Cut is a checkpoint that begins.
+// Cut says which version a new checkpoint is of.
 type Cut struct {
 	Version, Seq int64
-	Writer       star.Worker // has the parameters; -1: every shard writes its own
+	Writer       star.Worker // the worker that writes the parameters; -1: each shard writes its own
 }
 
 // State is an engine in numbers.
 type State struct {
 	Version int64 // of the parameters
-	Next    int64 // the newest version that anybody may have been given; a checkpoint that begins now is of it
+	Next    int64 // the newest version that a worker may have been given, and that of a checkpoint that begins now
 	Seq     int64 // of the last Fire
 
 	Cursor int64 // next position of the sample stream
 	Limit  int64 // end of it
 	Used   int64 // samples that were applied
 	Waste  int64 // and dropped
-	Round  int64 // samples of one iteration of all live workers: B of the update rule
 
 	// Midway says that Next is between two updates of the same batches (Config.Turns). A checkpoint
 	// of it cannot be resumed.
@@ -347,27 +361,22 @@ type Worker struct {
 	Led       bool // its last report was its own
 	Reachable bool // it can be in trees
 	Holds     bool // it is a member of the ring in force, and has the parameters
+	Evaluates bool // it takes part in evaluations: riders do not, the others would wait for stragglers
 
 	Step, Basis int64
 	Start       int64 // of its batch
 	Count       int   // samples of it
 }
 
-// LostError says that the job cannot go on: something is gone that nobody else has. Msg says what to
-// resume from. The engine is of no use afterwards.
+// LostError says that the job cannot go on: something is lost that no other member has. Msg says what
+// to resume from. The engine must not be used afterwards.
 type LostError struct{ Msg string }
 
 // Error is Msg, which says what is lost and what helps.
 func (e *LostError) Error() string { return e.Msg }
 
-// errNot is for what members of this engine's jobs never say.
-var errNot = errors.New("nobody in this job says that")
-
-// unexpected is the error for a message that an engine has no use for.
-func unexpected(k wire.Kind) error { return fmt.Errorf("unexpected frame %v from a worker", k) }
-
-// Round is the samples of one iteration of the first n ranks under a plan: B of the update rule, if
-// these are there.
+// Round is the samples of one iteration of the first n ranks under a plan: B of the update rule when
+// these are the live workers.
 func Round(p modes.Plan, batch, n int) (b int64) {
 	if p.Shares == nil {
 		return int64(n) * int64(batch)
@@ -378,30 +387,37 @@ func Round(p modes.Plan, batch, n int) (b int64) {
 	return b
 }
 
-// Plan is the plan in force.
-func (l *scheduler) Plan() modes.Plan { return l.plan }
-
-// Staleness counts gradients by how many updates passed between the version that they were computed
-// on and theirs.
-func (l *scheduler) Staleness() map[int64]int64 { return l.staleness }
+// view is the part of a View that both engines have. n is the version of the parameters, and next
+// the newest that a worker may have been given.
+func (l *scheduler) view(n, next int64) View {
+	return View{
+		State: State{Version: n, Next: next, Seq: l.seq, Cursor: l.cursor, Limit: l.limit, Used: l.used, Waste: l.waste},
+		Plan:  l.plan, Settled: true, Saved: l.kept, Aside: l.aside, Staleness: l.staleness, again: len(l.redo) > 0,
+	}
+}
 
 // Live counts the members.
 func (l *scheduler) Live() int { return l.live() }
 
-// Stop hands out no more of the stream.
-func (l *scheduler) Stop() int64 {
-	l.limit = min(l.limit, l.cursor)
-	return l.limit
+// Flipped notes which way a worker's gradients point.
+func (l *scheduler) Flipped(w star.Worker, over bool) (step int64, news bool) {
+	a := &l.states[w]
+	news = a.flipped == over
+	a.flipped = !over
+	return a.step, news
 }
 
-// Worker is what the engine knows of w.
+// stop hands out no more of the stream.
+func (l *scheduler) stop() { l.limit = min(l.limit, l.cursor) }
+
+// Worker is the state of w.
 func (l *scheduler) Worker(w star.Worker) Worker {
 	a := &l.states[w]
 	return Worker{Live: a.live, Parked: a.parked, Stopped: a.stopped, Waiting: a.waiting, Led: a.led, Step: a.step, Basis: a.basis,
 		Start: a.start, Count: a.whole()}
 }
 
-// Steps are those of all workers; -1: nobody has had the rank.
+// Steps are those of all workers; -1: the rank was never used.
 func (l *scheduler) Steps() (steps []int64) {
 	for i := range l.states {
 		steps = append(steps, l.states[i].step)
@@ -409,15 +425,7 @@ func (l *scheduler) Steps() (steps []int64) {
 	return steps
 }
 
-// Saved is what the checkpoint that was begun last must remember.
-func (l *scheduler) Saved() (Progress, bool) {
-	if l.kept == nil {
-		return Progress{}, false
-	}
-	return *l.kept, true
-}
-
-// schedulerOf makes what both engines keep.
+// schedulerOf is the common part of both engines.
 func schedulerOf(c Config) scheduler {
 	l := scheduler{
 		plan: c.Plan, batch: c.Batch, limit: c.Limit, halts: c.Cancel, whole: c.Whole, states: make([]workerState, c.Workers), staleness: map[int64]int64{},
@@ -435,7 +443,7 @@ func schedulerOf(c Config) scheduler {
 		for w := range l.states {
 			a := &l.states[w]
 			if a.step = s.Steps[w]; a.live {
-				a.step++ // what shards say of the step before is not meant
+				a.step++ // late messages about the step before do not match
 			}
 		}
 	}

@@ -40,7 +40,7 @@ func TestEverySampleOnceWhoeverComes(t *testing.T) {
 				r.steps[w] = 0
 			}
 		}
-		r.carry(r.l.Begin())
+		r.carry(r.l.Begin(nil))
 		joins := 0
 		come := func(w star.Worker) {
 			there[w] = true
@@ -53,7 +53,7 @@ func TestEverySampleOnceWhoeverComes(t *testing.T) {
 			r.steps[w], r.threw[w] = a.step, false
 			r.carry(os)
 		}
-		for r.l.Unfinished() {
+		for r.l.View().Unfinished() {
 			var ws, idle []star.Worker
 			for w := range star.Worker(n) {
 				if _, busy := r.out[w]; busy {

@@ -17,7 +17,7 @@ import (
 func scale(workers, shards int) *Shards {
 	l := newShards(modes.SSGD(workers), workers, shards, 4, 1<<20)
 	l.guard, l.weighs = new(poison.Norms), true
-	l.Begin()
+	l.Begin(nil)
 	return l
 }
 
@@ -166,7 +166,7 @@ func TestMoreBelowThanCanBeNamed(t *testing.T) {
 		l.reachable[w] = true
 	}
 	branches, named := 0, map[star.Worker]bool{}
-	for _, o := range l.Begin() {
+	for _, o := range l.Begin(nil) {
 		for _, b := range o.Branches {
 			branches++
 			if len(b.Below) > wire.MaxBelow || len(b.Children) > 0 && len(b.Below) == 0 {

@@ -20,7 +20,7 @@ func TestNoiseOfARing(t *testing.T) {
 	}
 	l := newShards(plan, 3, 0, 4, 1000)
 	r := newRing(l, wire.Ring{})
-	r.Begin()
+	r.Begin(nil)
 	record := func(w int, version int64, norm2 float64) {
 		rec := recordOf(w, version)
 		rec.Norm2 = norm2
@@ -65,7 +65,7 @@ func TestNoiseOfARing(t *testing.T) {
 func TestNoiseOfALoneMember(t *testing.T) {
 	l := newShards(modes.SSGD(1), 1, 0, 4, 1000)
 	r := newRing(l, wire.Ring{})
-	r.Begin()
+	r.Begin(nil)
 	for version := int64(1); version < 4; version++ {
 		rec := recordOf(0, version-1)
 		rec.Step, rec.Norm2 = version-1, 10+float64(version)
@@ -128,7 +128,7 @@ func TestPairOfAnAccount(t *testing.T) {
 // How far a gradient is behind counts the samples that were applied since its release.
 func TestBehind(t *testing.T) {
 	l := newShards(modes.ASGD(2), 2, 0, 4, 1000)
-	l.Begin()
+	l.Begin(nil)
 	arrive := func(w star.Worker) float64 {
 		orders, err := l.arrive(w, l.states[w].step, 4)
 		if err != nil || len(orders) != 1 {

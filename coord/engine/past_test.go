@@ -24,7 +24,10 @@ func TestResumePastItsEnd(t *testing.T) {
 	} {
 		for _, arch := range []string{"shards", "ring"} {
 			plan, cfg := modes.ASGD(2), Config{Workers: 2, Shards: 1, Batch: 4, Limit: c.limit, From: c.from, MaxParams: 1 << 30}
-			var e Engine
+			var e interface {
+				Engine
+				Snapshot() Snapshot
+			}
 			if cfg.Plan = plan; arch == "ring" {
 				cfg.Plan, cfg.Shards, cfg.Ring = modes.SSGD(2), 0, &RingConfig{}
 				e = NewRing(cfg)
@@ -32,7 +35,7 @@ func TestResumePastItsEnd(t *testing.T) {
 				e = NewShards(cfg)
 			}
 			var handed []Span
-			for _, o := range e.Begin() {
+			for _, o := range e.Begin(nil) {
 				for _, r := range o.Releases {
 					if r.Count > 0 {
 						handed = append(handed, Span{r.Start, r.Count})
@@ -42,7 +45,7 @@ func TestResumePastItsEnd(t *testing.T) {
 			if arch == "shards" && !slices.Equal(handed, c.handed) {
 				t.Errorf("%s, %s: %v are handed out, want %v", c.name, arch, handed, c.handed)
 			}
-			if c.handed == nil && (len(handed) > 0 || !e.Drained() && arch == "shards") {
+			if c.handed == nil && (len(handed) > 0 || !e.View().Drained() && arch == "shards") {
 				t.Errorf("%s, %s: %v are handed out", c.name, arch, handed)
 			}
 			if r, ok := e.(*Ring); ok {

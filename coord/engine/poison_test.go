@@ -21,7 +21,7 @@ type lengths struct {
 func newLengths(t *testing.T, n int) *lengths {
 	r := &lengths{t: t, l: newShards(modes.SSGD(n), n, 2, 4, 1<<20)}
 	r.l.guard, r.l.report = new(poison.Norms), true
-	r.l.Begin()
+	r.l.Begin(nil)
 	return r
 }
 
@@ -143,7 +143,7 @@ func TestPoisonOfKeptGradients(t *testing.T) {
 				}
 				l := newShards(plan, 2, 1, 4, 1<<20)
 				l.guard, l.report = new(poison.Norms), true
-				l.Begin()
+				l.Begin(nil)
 				steps := map[star.Worker]int64{}
 				late := func(w star.Worker) bool { // K-batch-sync drops what was computed on an older version
 					return mode == "kbatch=3" && l.states[w].basis < l.barrier.Version()
@@ -230,7 +230,7 @@ func TestPoisonOff(t *testing.T) {
 func TestPairAfterPoison(t *testing.T) {
 	l := newShards(modes.ASGD(1), 1, 1, 4, 1<<20)
 	l.guard = new(poison.Norms)
-	l.Begin()
+	l.Begin(nil)
 	pairs := 0
 	for step := range int64(20) {
 		sum := 1.0

@@ -100,7 +100,7 @@ func TestQueueOnce(t *testing.T) {
 				}
 			}
 		}
-		carry(l.Begin())
+		carry(l.Begin(nil))
 		for turn := 0; !l.Drained(); turn++ {
 			if turn > 20_000 {
 				t.Fatalf("%v: still not at the end", l.plan)
@@ -143,7 +143,7 @@ func TestQueueOnce(t *testing.T) {
 				l = next
 				clear(out)
 				clear(sent)
-				carry(l.Begin())
+				carry(l.Begin(nil))
 			default:
 				if q.part > 0 {
 					q.done = min(q.done+q.part, q.whole())
@@ -193,7 +193,7 @@ func TestQueueStops(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := newShards(plan, 3, 0, 8, 1000)
-	l.Begin()
+	l.Begin(nil)
 	told := 0
 	for k := 1; k <= 10; k++ { // 6 samples are begun, and each part of worker 0, then of worker 1, begins 2 more
 		m := wire.Computed{Worker: 0, Samples: 2 * k}
@@ -276,9 +276,9 @@ func TestQueueAllowsForWords(t *testing.T) {
 			r = newRing(l, wire.Ring{})
 		}
 		if r == nil {
-			l.Begin()
+			l.Begin(nil)
 		} else {
-			r.Begin()
+			r.Begin(nil)
 		}
 		sum, longest := 0, 0
 		for k := range rounds {

@@ -56,7 +56,7 @@ func TestShardsGoOn(t *testing.T) {
 		steps[w]++
 		carry(os)
 	}
-	carry(l.Begin())
+	carry(l.Begin(nil))
 	for _, w := range []star.Worker{0, 1, 2, 0, 1} {
 		push(l, w)
 	}
@@ -70,7 +70,7 @@ func TestShardsGoOn(t *testing.T) {
 	after.Steps[0]++
 	c.After, c.Absent = &after, []star.Worker{2}
 	handover := NewShards(c)
-	carry(handover.Resume(Told{Before: m.Steps}))
+	carry(handover.Begin(&Told{Before: m.Steps}))
 	if got := fmt.Sprint(dropped); got != "[3:0.2 4:0.3 5:1.1 6:2.1]" {
 		t.Errorf("shards drop %v", got)
 	}

@@ -131,8 +131,11 @@ func NewRing(c Config) *Ring {
 	return r
 }
 
-// Begin forms the first ring and grants its rounds.
-func (r *Ring) Begin() []Ready {
+// Begin forms the first ring and grants its rounds, or goes on with what members have told (t).
+func (r *Ring) Begin(t *Told) []Ready {
+	if t != nil {
+		return r.resume(t)
+	}
 	r.out = r.out[:0]
 	r.next = r.version
 	r.now = r.formation(r.next)

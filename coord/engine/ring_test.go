@@ -41,7 +41,7 @@ func TestRingGrants(t *testing.T) {
 		return show(orders)
 	}
 	for _, c := range []struct{ got, want string }{
-		{show(r.Begin()), "ring1→0 ring1→1 ring1→2 0@0:0+10/30 1@0:10+10/30 2@0:20+10/30 ring1→3 3@0:30+10/0 0@1:40+10/30 1@1:50+10/30 2@1:60+10/30"},
+		{show(r.Begin(nil)), "ring1→0 ring1→1 ring1→2 0@0:0+10/30 1@0:10+10/30 2@0:20+10/30 ring1→3 3@0:30+10/0 0@1:40+10/30 1@1:50+10/30 2@1:60+10/30"},
 		{made(0, 1), ""},
 		{made(2, 1), ""},
 		{made(0, 2), ""},
@@ -82,7 +82,7 @@ func TestHowStaleRidersAre(t *testing.T) {
 	} {
 		l := newShards(modes.Ring(3, 2), 3, 0, 10, 1000)
 		r := newRing(l, wire.Ring{})
-		r.Begin()
+		r.Begin(nil)
 		rides := func(basis int64) {
 			if e := r.riderBatches[2]; basis >= 0 {
 				r.arrive(star.Record{Worker: 2, Step: r.states[2].step, Basis: basis, Samples: e.Count})
@@ -117,7 +117,7 @@ func TestHowStaleRidersAre(t *testing.T) {
 func TestRidersKeepTheirBatches(t *testing.T) {
 	l := newShards(modes.Ring(6, 3, 4, 5), 6, 0, 10, 1000)
 	r := newRing(l, wire.Ring{})
-	r.Begin()
+	r.Begin(nil)
 	batch := func(w star.Worker) int64 { return r.riderBatches[w].Start }
 	three, four, five := batch(3), batch(4), batch(5)
 	r.Install(modes.Ring(6, 0, 3, 4)) // 5 joins the ring, 0 leaves it
@@ -159,7 +159,7 @@ func TestRingQueueEnds(t *testing.T) {
 	}
 	l := newShards(plan, n, 0, batch, limit)
 	r := newRing(l, wire.Ring{})
-	r.Begin()
+	r.Begin(nil)
 	var sizes []int
 	for len(r.rounds) > 0 {
 		rd := &r.rounds[0]
@@ -226,7 +226,7 @@ func TestRingPlan(t *testing.T) {
 func TestRingFaults(t *testing.T) {
 	l := newShards(modes.SSGD(3), 3, 0, 10, 1000)
 	r := newRing(l, wire.Ring{})
-	r.Begin()
+	r.Begin(nil)
 	for try := 1; ; try++ {
 		r.failed(0, r.now.generation-1, 2, "of a ring before this one") // the first time there is none
 		r.failed(0, r.now.generation, -1, "nobody knows why")
@@ -253,7 +253,7 @@ func TestRingFaults(t *testing.T) {
 	}
 	l = newShards(modes.SSGD(3), 3, 0, 10, 1000)
 	r = newRing(l, wire.Ring{})
-	r.Begin()
+	r.Begin(nil)
 	r.failed(0, 1, 2, "no link to 2")
 	r.mend()
 	r.failed(0, r.now.generation, 2, "no link to 2")
@@ -276,7 +276,7 @@ func TestRingOutcast(t *testing.T) {
 	} {
 		l := newShards(modes.SSGD(4), 4, 0, 10, 1000)
 		r := newRing(l, wire.Ring{})
-		r.Begin()
+		r.Begin(nil)
 		out := star.Worker(-1)
 		for _, names := range c.rings {
 			if out >= 0 {
@@ -313,7 +313,7 @@ func TestClosedRounds(t *testing.T) {
 		l := newShards(p, 3, 0, 10, 60)
 		l.halts = c.corrects
 		r := newRing(l, wire.Ring{})
-		r.Begin()
+		r.Begin(nil)
 		say := func(w star.Worker, version int64, samples int) []Ready {
 			t.Helper()
 			o, err := r.Computed(wire.Computed{Worker: w, Generation: r.generation, Version: version, Samples: samples})
@@ -356,7 +356,7 @@ func TestClosedRounds(t *testing.T) {
 	p.Micro, p.ComputeDeadline = 5, time.Hour
 	l := newShards(p, 2, 0, 10, 60)
 	r := newRing(l, wire.Ring{})
-	r.Begin()
+	r.Begin(nil)
 	for _, m := range []wire.Computed{{Worker: 0, Samples: 11}, {Worker: 0, Samples: 0}, {Worker: 5, Samples: 10}} {
 		m.Generation = r.generation
 		if _, err := r.Computed(m); err == nil {
@@ -381,7 +381,7 @@ func TestLateOfAnotherRing(t *testing.T) {
 	p.Micro, p.ComputeDeadline = 5, time.Hour
 	l := newShards(p, 3, 0, 10, 1000)
 	r := newRing(l, wire.Ring{})
-	r.Begin()
+	r.Begin(nil)
 	old := r.generation
 	say := func(generation int64, version int64, ws ...star.Worker) (last []Ready) {
 		t.Helper()
@@ -419,7 +419,7 @@ func TestRoundsOfParts(t *testing.T) {
 	p.Micro, p.ComputeDeadline = 5, time.Hour
 	l := newShards(p, 2, 0, 10, 20)
 	r := newRing(l, wire.Ring{})
-	r.Begin()
+	r.Begin(nil)
 	for w, have := range []int{10, 4} {
 		if _, err := r.Computed(wire.Computed{Worker: star.Worker(w), Generation: r.generation, Samples: have}); err != nil {
 			t.Fatal(err)

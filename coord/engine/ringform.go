@@ -180,12 +180,12 @@ func (r *Ring) Formed(m wire.Formed) ([]Ready, error) {
 		return nil, nil
 	}
 	if version = r.agreed(); version < r.version {
-		return nil, &LostError{fmt.Sprintf("nobody is left who has version %d of the parameters: the newest is %d; resume from a checkpoint", r.version, version)}
+		return nil, &LostError{fmt.Sprintf("no member is left that has version %d of the parameters: the newest is %d; resume from a checkpoint", r.version, version)}
 	}
 	// Rounds below what somebody has are complete: all that is in them came from an exchange of all members.
 	for r.version < version {
 		if rd := &r.rounds[0]; !rd.fits(&rd.totals) {
-			return nil, &LostError{fmt.Sprintf("nobody who is left says which samples are in version %d of the parameters; resume from a checkpoint", r.version+1)}
+			return nil, &LostError{fmt.Sprintf("no remaining member reports which samples are in version %d of the parameters; resume from a checkpoint", r.version+1)}
 		}
 		r.complete()
 	}

@@ -13,12 +13,12 @@ import (
 func TestNothingBeginsWhileARingForms(t *testing.T) {
 	l := newShards(modes.SSGD(3), 3, 0, 4, 100)
 	r := newRing(l, wire.Ring{})
-	r.Begin()
-	if !r.Settled() {
+	r.Begin(nil)
+	if !r.View().Settled {
 		t.Error("no checkpoint may begin")
 	}
 	r.Leave(2)
-	if r.Settled() || len(r.forming) != 2 {
+	if r.View().Settled || len(r.forming) != 2 {
 		t.Errorf("a checkpoint may begin while the ring waits for %v", r.forming)
 	}
 	for w := range star.Worker(2) {
@@ -26,7 +26,7 @@ func TestNothingBeginsWhileARingForms(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if !r.Settled() {
+	if !r.View().Settled {
 		t.Error("no checkpoint may begin when the ring is formed")
 	}
 }
@@ -50,7 +50,7 @@ func TestRingTakesWhoComes(t *testing.T) {
 	l := newShards(modes.SSGD(3), 3, 0, 10, 1000)
 	r := newRing(l, wire.Ring{})
 	r.absent(2)
-	r.Begin()
+	r.Begin(nil)
 	os := r.Join(2, true)
 	told := map[star.Worker]wire.Ring{}
 	for _, o := range os {
@@ -78,7 +78,7 @@ func TestRingIsDoneWhenSomebodyComes(t *testing.T) {
 	l := newShards(modes.SSGD(3), 3, 0, 10, 40)
 	r := newRing(l, wire.Ring{})
 	r.absent(2)
-	r.Begin() // two rounds of two
+	r.Begin(nil) // two rounds of two
 	if os := r.Join(2, true); len(os) > 0 || r.staged != nil || !r.states[2].live {
 		t.Errorf("%+v, staged %+v, live %v", os, r.staged, r.states[2].live)
 	}
@@ -94,7 +94,7 @@ func TestRingIsDoneWhenSomebodyComes(t *testing.T) {
 func TestRankOfTheGoneIsFreeLater(t *testing.T) {
 	l := newShards(modes.Ring(4, 3), 4, 0, 10, 1000)
 	r := newRing(l, wire.Ring{})
-	r.Begin()
+	r.Begin(nil)
 	r.Leave(1)
 	if os := r.Join(1, true); !r.Lingers(1) || len(os) > 0 || r.states[1].live {
 		t.Errorf("worker 1 is back before the others have formed a ring without it: %+v", os)

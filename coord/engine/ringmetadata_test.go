@@ -16,7 +16,7 @@ import (
 func ridden(t *testing.T) (*Ring, []byte) {
 	l := newShards(modes.Ring(3, 2), 3, 0, 4, 100)
 	r := newRing(l, wire.Ring{})
-	r.Begin()
+	r.Begin(nil)
 	made(t, r, 1, 0, 1)
 	if len(r.rounds) != 2 || len(r.riderBatches) != 1 {
 		t.Fatalf("rounds %+v, batches of riders %+v", r.rounds, r.riderBatches)
@@ -205,7 +205,7 @@ func TestErrandOfAnother(t *testing.T) {
 			plan.Shares = []int{4, 4, c.share, 4}
 			l := newShards(plan, 4, 0, 4, 100)
 			r := newRing(l, wire.Ring{})
-			r.Begin()
+			r.Begin(nil)
 			left, brought := r.riderBatches[3].Span, []wire.Gradient{{Worker: 2, Step: r.riderBatches[2].Start, Weight: float32(c.share) / float32(r.now.of)}}
 			r.Leave(3) // the ring without it begins with round 2
 			made(t, r, 1, 0, 1)
@@ -227,7 +227,7 @@ func TestErrandOfAnother(t *testing.T) {
 				Carried: []wire.Gradient{{Worker: 2, Step: again.Start, Weight: float32(c.share) / float32(r.now.of)}}})
 
 			handover := NewRing(Config{Plan: plan, Workers: 4, Batch: 4, Limit: 100, After: &m.Snapshot, Absent: []star.Worker{2, 3}, Ring: &RingConfig{Generation: GenerationsOf(2)}})
-			handover.Resume(Told{With: []star.Worker{0, 1}, Tallies: told})
+			handover.Begin(&Told{With: []star.Worker{0, 1}, Tallies: told})
 			var pieces []Span
 			for w := range star.Worker(2) {
 				orders, err := handover.form(w, handover.now.generation, c.reached)

@@ -24,7 +24,7 @@ func RingPlan(p modes.Plan) error {
 	}
 	g := p.Groups[0]
 	if g.NonBlocking {
-		return fmt.Errorf("mode %v: in an all-reduce nobody goes on before the round is made: kbatch is for parameter servers (--arch ps)", p)
+		return fmt.Errorf("mode %v: in an all-reduce no worker goes on before the round is made: kbatch is for parameter servers (--arch ps)", p)
 	}
 	if p.Micro == 0 && (g.Quorum != len(g.Members) || g.DropLate) {
 		return fmt.Errorf("mode %v: %w", p, errRing)

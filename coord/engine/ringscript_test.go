@@ -95,7 +95,7 @@ func (s *ringScript) run(t *testing.T, d *datadriven.TestData) string {
 			Absent: workers("absent"), Ring: new(RingConfig)}
 		s.c.Plan = plan()
 		s.r = NewRing(s.c)
-		says(s.r.Begin(), nil)
+		says(s.r.Begin(nil), nil)
 	case "install":
 		says(s.r.Install(plan()), nil)
 	case "tally":
@@ -150,7 +150,8 @@ func (s *ringScript) run(t *testing.T, d *datadriven.TestData) string {
 		c := s.r.Save()
 		fmt.Fprintf(&out, "worker %d writes version %d\n", c.Writer, c.Version)
 	case "stop":
-		fmt.Fprintf(&out, "ends at %d\n", s.r.Stop())
+		s.r.End(Stop)
+		fmt.Fprintf(&out, "ends at %d\n", s.r.limit)
 	case "takeover":
 		s.term++
 		m, err := ParseRingMetadata(s.metadata, s.c.Workers)
@@ -167,14 +168,14 @@ func (s *ringScript) run(t *testing.T, d *datadriven.TestData) string {
 			}
 		}
 		s.r = NewRing(c)
-		says(s.r.Resume(Told{With: with, Tallies: s.tells}), nil)
+		says(s.r.Begin(&Told{With: with, Tallies: s.tells}), nil)
 	case "waits":
-		fmt.Fprintf(&out, "for workers %v; version %d, %d samples applied, %d dropped; settled: %v, drained: %v\n", s.r.Lacking(), s.r.version, s.r.used, s.r.waste, s.r.Settled(), s.r.Drained())
+		fmt.Fprintf(&out, "for workers %v; version %d, %d samples applied, %d dropped; settled: %v, drained: %v\n", s.r.Lacking(), s.r.version, s.r.used, s.r.waste, s.r.View().Settled, s.r.Drained())
 		fmt.Fprintf(&out, "to be done again: %v\n", s.r.progress().Redo)
-		for _, a := range s.r.Aside() {
+		for _, a := range s.r.aside {
 			fmt.Fprintf(&out, "put aside: %v of %v: %s\n", a.Span, a.Workers, a.Why)
 		}
-		if p, ok := s.r.Saved(); ok {
+		if p := s.r.kept; p != nil {
 			fmt.Fprintf(&out, "the checkpoint remembers version %d, %d samples, cursor %d, redo %v\n", p.Version, p.Samples, p.Cursor, p.Redo)
 		}
 	default:

@@ -59,7 +59,7 @@ func TestSchemesOnARing(t *testing.T) {
 				t.Fatalf("%s: the job never ends", text)
 			}
 			rapid.SampledFrom(can).Draw(t, "what").Do()
-			now := s.Engine.State()
+			now := s.Engine.View()
 			if m.Scheme == nil || now.Version == version {
 				continue
 			}
@@ -77,7 +77,7 @@ func TestSchemesOnARing(t *testing.T) {
 				s.Install(d.Plan)
 			}
 		}
-		if s.Engine.State().Version == 0 {
+		if s.Engine.View().Version == 0 {
 			t.Fatalf("%s: the job ends without an update", text)
 		}
 		s.Check()
@@ -129,7 +129,7 @@ func TestCancels(t *testing.T) {
 				}
 			}
 		}
-		carry(l.Begin())
+		carry(l.Begin(nil))
 		for len(out) > 0 {
 			var ws []star.Worker
 			for w := range star.Worker(n) {
@@ -152,7 +152,7 @@ func TestCancels(t *testing.T) {
 			}
 			carry(os)
 		}
-		if st := l.State(); !l.Drained() || st.Used+st.Waste != limit || version == 0 {
+		if st := l.View(); !l.Drained() || st.Used+st.Waste != limit || version == 0 {
 			t.Fatalf("%s: %d updates, %d samples used and %d not, of %d", text, version, st.Used, st.Waste, limit)
 		}
 	})

@@ -75,7 +75,7 @@ func TestSchedulerScripts(t *testing.T) {
 				for w := range l.reachable {
 					l.reachable[w] = !slices.Contains(workers("closed"), star.Worker(w))
 				}
-				says(l.Begin(), nil)
+				says(l.Begin(nil), nil)
 			case "install":
 				p, err := modes.Parse(d.Input, len(l.states))
 				if err != nil {
@@ -126,7 +126,7 @@ func TestSchedulerScripts(t *testing.T) {
 					out.WriteByte('\n')
 				}
 				fmt.Fprintf(&out, "to be done again: %v\n", l.progress().Redo)
-				for _, a := range l.Aside() {
+				for _, a := range l.View().Aside {
 					fmt.Fprintf(&out, "put aside: %v of %v: %s; %d dropped in all\n", a.Span, a.Workers, a.Why, l.waste)
 				}
 			default:

@@ -47,7 +47,7 @@ type Shards struct {
 	freed []star.Worker // reused
 }
 
-var _ Engine = (*Shards)(nil)
+var _ ShardEngine = (*Shards)(nil)
 
 // NewShards is an engine of parameter servers.
 func NewShards(c Config) *Shards {
@@ -83,16 +83,13 @@ func (l *Shards) progress() Progress {
 	return p
 }
 
-// Begin releases every worker with the present version.
-func (l *Shards) Begin() []Ready {
+// Begin releases every worker with the present version. Of a job that goes on (t), shards first drop
+// what was stored and not fired.
+func (l *Shards) Begin(t *Told) []Ready {
 	l.out = l.out[:0]
-	return l.begin()
-}
-
-// Resume has shards drop what was stored and not fired, and begins.
-func (l *Shards) Resume(t Told) []Ready {
-	l.out = l.out[:0]
-	l.clearStore(t.Before, l.after.Steps)
+	if t != nil {
+		l.clearStore(t.Before, l.after.Steps)
+	}
 	return l.begin()
 }
 

@@ -40,7 +40,7 @@ func newRig(t failer, plan modes.Plan, n, shards, batch int, limit int64) *rig {
 	r := &rig{t: t, l: newShards(plan, n, shards, batch, limit), shards: shards,
 		out: map[star.Worker]wire.Release{}, used: map[int64]int{}, lost: map[int64]int{}, threw: map[star.Worker]bool{},
 		given: map[[2]int64]Span{}, steps: map[star.Worker]int64{}}
-	r.carry(r.l.Begin())
+	r.carry(r.l.Begin(nil))
 	return r
 }
 
@@ -261,7 +261,7 @@ func TestEverySampleOnce(t *testing.T) {
 		if !r.l.Drained() {
 			t.Fatal("nobody computes, but the engine is not drained")
 		}
-		for _, a := range r.l.Aside() {
+		for _, a := range r.l.View().Aside {
 			for q := range int64(a.Count) {
 				r.lost[a.Start+q]++
 			}
@@ -288,7 +288,7 @@ func ranks(n int) []int {
 // A firing waits for the last shard, not for the worker's word.
 func TestArrivedMeansStored(t *testing.T) {
 	l := newShards(modes.ASGD(2), 2, 2, 4, 100)
-	l.Begin()
+	l.Begin(nil)
 	for _, step := range []struct {
 		do   func() ([]Ready, error)
 		want int
@@ -321,7 +321,7 @@ func TestRefusedArrivals(t *testing.T) {
 		"of whom": func(l *Shards) error { _, err := l.Stored(0, 9, 0, one); return err },
 	} {
 		l := newShards(modes.SSGD(2), 2, 1, 4, 100)
-		l.Begin()
+		l.Begin(nil)
 		if do(l) == nil {
 			t.Errorf("%s: accepted", name)
 		}
@@ -337,7 +337,7 @@ func TestWeights(t *testing.T) {
 	}{{ScaleRound, 3. / 8}, {ScaleFiring, 1}, {ScaleDamped, 3. / 8 / 2}} {
 		l := newShards(plan, 4, 0, 9, 100)
 		l.scale = c.scale
-		l.Begin()
+		l.Begin(nil)
 		l.arrive(0, 0, 1) // version 1
 		os, err := l.arrive(2, 0, 3)
 		if err != nil || len(os) != 1 {
@@ -354,7 +354,7 @@ func TestWeightsOfFewer(t *testing.T) {
 	for scale, want := range map[Scale][2]float32{ScaleRound: {1. / 4, 1. / 2}, ScaleWorkers: {1. / 3, 1. / 3}} {
 		l := newShards(modes.ASGD(4), 4, 0, 9, 1000)
 		l.scale, l.planned = scale, 3
-		l.Begin()
+		l.Begin(nil)
 		for i, leave := range []bool{false, true} {
 			if leave {
 				l.Leave(2)
@@ -374,7 +374,7 @@ func TestWeightsOfFewer(t *testing.T) {
 // A checkpoint remembers the batches that are out.
 func TestProgressRemembersWhatIsOut(t *testing.T) {
 	l := newShards(modes.ASGD(2), 2, 0, 4, 100)
-	l.Begin()
+	l.Begin(nil)
 	l.arrive(1, 0, 4)
 	p := l.progress()
 	want := []Span{{0, 4}, {8, 4}}
@@ -382,7 +382,7 @@ func TestProgressRemembersWhatIsOut(t *testing.T) {
 		t.Errorf("progress %+v, want version 1, 4 samples, cursor 12, redo %v", p, want)
 	}
 	waits := newShards(modes.SSGD(3), 3, 0, 4, 100)
-	waits.Begin()
+	waits.Begin(nil)
 	waits.arrive(0, 0, 4) // waits for the others
 	waits.Leave(2)
 	if p, want := waits.progress(), []Span{{0, 4}, {4, 4}, {8, 4}}; !slices.Equal(p.Redo, want) {
@@ -391,7 +391,7 @@ func TestProgressRemembersWhatIsOut(t *testing.T) {
 	m := newShards(modes.ASGD(2), 2, 0, 4, 100)
 	m.resume(p)
 	var got []int64
-	for _, r := range m.Begin()[0].Releases {
+	for _, r := range m.Begin(nil)[0].Releases {
 		got = append(got, r.Start)
 	}
 	if !slices.Equal(got, []int64{0, 8}) || m.barrier.Version() != 1 {
@@ -402,7 +402,7 @@ func TestProgressRemembersWhatIsOut(t *testing.T) {
 // Batches go by rank, whoever came first.
 func TestBatchesByRank(t *testing.T) {
 	l := newShards(modes.SSGD(3), 3, 0, 4, 100)
-	l.Begin()
+	l.Begin(nil)
 	l.arrive(2, 0, 4)
 	l.arrive(0, 0, 4)
 	os, err := l.arrive(1, 0, 4)
@@ -419,7 +419,7 @@ func TestBatchesByRank(t *testing.T) {
 // A plan with other shares is another round.
 func TestRoundOfShares(t *testing.T) {
 	l := newShards(modes.SSGD(2), 2, 1, 4, 100)
-	l.Begin()
+	l.Begin(nil)
 	counted(t, l)
 	p := modes.SSGD(2)
 	p.Shares = []int{3, 6}

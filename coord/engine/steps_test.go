@@ -55,7 +55,7 @@ func TestStepsComeToTheEnd(t *testing.T) {
 				}
 			}
 		}
-		carry(l.Begin())
+		carry(l.Begin(nil))
 		for turn := 0; !l.Drained(); turn++ {
 			if turn > 2000 {
 				t.Fatalf("%v: still not at the end", l.plan)
@@ -117,7 +117,7 @@ func TestWeightsOfSteps(t *testing.T) {
 			}
 		}
 	}
-	l.Begin()
+	l.Begin(nil)
 	step(0, 0, 40)
 	l.Install(plan("ssgd local=2"))
 	step(1, 0, 40)
@@ -129,7 +129,7 @@ func TestWeightsOfSteps(t *testing.T) {
 		}
 	}
 	l = newShards(plan("ssgd micro=5 cap=1s"), 2, 0, 10, 1000)
-	l.Begin()
+	l.Begin(nil)
 	got = nil
 	step(0, 0, 10)
 	step(1, 0, 4)
@@ -163,7 +163,7 @@ func TestOwnStepsMayFollow(t *testing.T) {
 			t.Fatal(err)
 		}
 		l := NewShards(Config{Plan: p, Workers: 2, Batch: 10, Limit: 1000, Strides: c.strides, Follow: c.follow})
-		r := l.Begin()[0].Releases[0]
+		r := l.Begin(nil)[0].Releases[0]
 		if r.Local != c.local || r.Count != c.count {
 			t.Errorf("%+v: released with local %d, %d samples", c, r.Local, r.Count)
 		}

@@ -360,7 +360,7 @@ func TestTreeModel(t *testing.T) {
 		for range o.shards {
 			o.holds = append(o.holds, map[sheet]bool{})
 		}
-		o.carry(o.l.Begin())
+		o.carry(o.l.Begin(nil))
 		alive := n
 		for {
 			type act struct {

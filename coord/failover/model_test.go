@@ -110,7 +110,7 @@ func (j *job) takeOver() {
 	c := j.config
 	c.After = &after
 	j.e = engine.NewShards(c)
-	j.does(j.e.Resume(engine.Told{Before: before}))
+	j.does(j.e.Begin(&engine.Told{Before: before}))
 	j.noted = j.e.Steps()
 }
 
@@ -152,7 +152,7 @@ func TestEverySampleOnce(t *testing.T) {
 		shards := rapid.IntRange(1, 2).Draw(t, "shards")
 		j := &job{t: t, config: engine.Config{Plan: p, Workers: n, Shards: shards, Batch: 3, Limit: 60, WithMetadata: true}, spans: map[[2]int64]engine.Span{}}
 		j.e = engine.NewShards(j.config)
-		j.does(j.e.Begin())
+		j.does(j.e.Begin(nil))
 		j.noted = j.e.Steps()
 		for i := 0; !j.e.Drained(); i++ {
 			if i > 10000 {
@@ -244,7 +244,7 @@ func TestLinesOfATree(t *testing.T) {
 		t.Fatal(err)
 	}
 	e := engine.NewShards(engine.Config{Plan: p, Workers: 2, Shards: 1, Batch: 3, Limit: 60, WithMetadata: true, Reachable: []bool{true, true}})
-	e.Begin()
+	e.Begin(nil)
 	if _, err := e.Reported(wire.Bundle{Worker: 0, Members: []wire.Share{{Worker: 0, Samples: 3}, {Worker: 1, Samples: 3}}}); err != nil {
 		t.Fatal(err)
 	}

@@ -49,9 +49,7 @@ type View struct {
 
 // Engine is the part of the engine that messages are compared with.
 type Engine interface {
-	State() engine.State
-	Worker(w star.Worker) engine.Worker
-	Carries(member, rider star.Worker) bool
+	View() engine.View
 }
 
 // Check says why a member may not say m; nil: it may. The error is for the log and for the member, which ends with exit
@@ -138,12 +136,12 @@ func (v *View) worker(from *Speaker, e *Message) error {
 	case wire.KindPoison:
 		m := &e.Poison
 		switch own := int(m.Worker) == from.Rank; {
-		case !own && !v.Engine.Carries(star.Worker(from.Rank), m.Worker):
+		case !own && !v.carries(star.Worker(from.Rank), m.Worker):
 			return fmt.Errorf("poison of worker %d, for which it does not speak", m.Worker)
 		case m.Shard != -1:
 			return fmt.Errorf("poison of shard %d, which a worker has not", m.Shard)
-		case own && m.Step > v.Engine.Worker(m.Worker).Step+engine.RingAhead:
-			return fmt.Errorf("poison of step %d, and it is at step %d", m.Step, v.Engine.Worker(m.Worker).Step)
+		case own && m.Step > v.Engine.View().Worker(m.Worker).Step+engine.RingAhead:
+			return fmt.Errorf("poison of step %d, and it is at step %d", m.Step, v.Engine.View().Worker(m.Worker).Step)
 		case math.Abs(m.Value) > largest32:
 			return fmt.Errorf("poison of the value %g", m.Value)
 		}
@@ -151,12 +149,20 @@ func (v *View) worker(from *Speaker, e *Message) error {
 	return nil
 }
 
+// carries reports whether a member of a ring adds the gradients of a rider.
+func (v *View) carries(member, rider star.Worker) bool {
+	ring, ok := v.Engine.(interface {
+		Carries(member, rider star.Worker) bool
+	})
+	return ok && ring.Carries(member, rider)
+}
+
 // past rejects the report of an event at a version that is still to come. A member of a ring may report a round that
 // was granted before it is complete, so the newest version is the newest that any worker may have been given.
 func (v *View) past(what string, version int64) error {
 	newest := v.Resumed
 	if v.Engine != nil {
-		newest = v.Engine.State().Next
+		newest = v.Engine.View().Next
 	}
 	if version > newest {
 		return fmt.Errorf("%s at version %d of the parameters, and the newest is %d", what, version, newest)
@@ -252,7 +258,7 @@ func (v *View) server(rank int, e *Message) error {
 			return fmt.Errorf("a slice of %d elements with the squared norm %g", s.To-s.From, m.Sum2)
 		}
 		if v.Engine != nil && int(m.Worker) < v.Workers {
-			if step := v.Engine.Worker(m.Worker).Step; m.Step > step+1 {
+			if step := v.Engine.View().Worker(m.Worker).Step; m.Step > step+1 {
 				return fmt.Errorf("holds step %d of worker %d, which is at step %d", m.Step, m.Worker, step)
 			}
 		}
@@ -264,8 +270,8 @@ func (v *View) server(rank int, e *Message) error {
 		if math.Abs(m.Sum2) > float64(v.Params)*largest32 && !math.IsInf(m.Sum2, 0) {
 			return fmt.Errorf("a norm with the square %g", m.Sum2)
 		}
-		if v.Engine != nil && m.Seq > v.Engine.State().Seq {
-			return fmt.Errorf("a norm for fire %d, and the last one is %d", m.Seq, v.Engine.State().Seq)
+		if v.Engine != nil && m.Seq > v.Engine.View().Seq {
+			return fmt.Errorf("a norm for fire %d, and the last one is %d", m.Seq, v.Engine.View().Seq)
 		}
 	case wire.KindSaved:
 		return v.speaksFor(rank, e.Kind, e.Saved.Shard)

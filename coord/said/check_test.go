@@ -12,16 +12,18 @@ import (
 
 // training is an engine at version 7, of which version 8 was given out. Worker w is at step w. Worker 1 is a rider of
 // worker 0.
-type training struct{}
+type training struct{ engine.Reader }
 
-func (training) State() engine.State                    { return engine.State{Version: 7, Next: 8, Seq: 9} }
-func (training) Worker(w star.Worker) engine.Worker     { return engine.Worker{Step: int64(w)} }
-func (training) Carries(member, rider star.Worker) bool { return member == 0 && rider == 1 }
+func (t *training) View() engine.View {
+	return engine.View{State: engine.State{Version: 7, Next: 8, Seq: 9}, Reader: t}
+}
+func (*training) Worker(w star.Worker) engine.Worker     { return engine.Worker{Step: int64(w)} }
+func (*training) Carries(member, rider star.Worker) bool { return member == 0 && rider == 1 }
 
 // job has two servers, each with a shard of ten elements, and runs for a minute.
 func job() View {
 	return View{
-		Elapsed: time.Minute, Engine: training{}, Workers: 4, Params: 20, Tests: 2,
+		Elapsed: time.Minute, Engine: &training{}, Workers: 4, Params: 20, Tests: 2,
 		Shards: []wire.ShardInfo{{Shard: 0, From: 0, To: 10}, {Shard: 1, From: 10, To: 20}},
 		Hosts:  map[[2]int]bool{{0, 0}: true, {1, 1}: true},
 		Move:   3, Eval: 5,

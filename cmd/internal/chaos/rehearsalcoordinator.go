@@ -91,8 +91,8 @@ func (w *stage) carry(os []engine.Ready, err error) {
 	if len(os) > 0 {
 		w.pump()
 	}
-	if c.e.State().Seq != int64(len(c.fires)) {
-		broken("%d firings, and the engine has made %d", len(c.fires), c.e.State().Seq)
+	if c.e.View().Seq != int64(len(c.fires)) {
+		broken("%d firings, and the engine has made %d", len(c.fires), c.e.View().Seq)
 	}
 }
 
@@ -419,5 +419,5 @@ func (w *stage) replace() {
 		w.tell(shard)
 	}
 	w.handover.steps = w.c.e.Steps()
-	w.carry(w.c.e.Resume(engine.Told{Before: before}), nil)
+	w.carry(w.c.e.Begin(&engine.Told{Before: before}), nil)
 }

@@ -68,7 +68,7 @@ func (w *arena) begin() {
 		Lost: func(why string) { broken("%s", why) }})
 }
 
-func (w *arena) version() int64 { return w.ring.Engine.State().Version }
+func (w *arena) version() int64 { return w.ring.Engine.View().Version }
 
 func (w *arena) over() bool { return w.ring.Over() && len(w.ring.Acts()) == 0 }
 

@@ -254,7 +254,7 @@ func newStage(r Rehearsal, c *clock) *stage {
 
 func (w *stage) next() {}
 
-func (w *stage) version() int64 { return w.c.e.State().Version }
+func (w *stage) version() int64 { return w.c.e.View().Version }
 
 func (w *stage) begin() {
 	hosts := make([]replica.Server, w.Servers)
@@ -285,7 +285,7 @@ func (w *stage) begin() {
 	w.handover.plan = w.plan
 	w.coordinate(0, engine.NewCopies(replica.NewTable(w.Copies, views), 0), nil)
 	w.handover.steps = w.c.e.Steps()
-	w.carry(w.c.e.Begin(), nil)
+	w.carry(w.c.e.Begin(nil), nil)
 	var tick func()
 	tick = func() {
 		w.pump()
@@ -314,7 +314,7 @@ func pick[T any](rnd *rand.Rand, list []T) T { return list[rnd.IntN(len(list))] 
 // over says whether the job is through.
 func (w *stage) over() bool {
 	_, waits := w.c.Waits()
-	return !waits && !w.c.e.Unfinished()
+	return !waits && !w.c.e.View().Unfinished()
 }
 
 // suffer inflicts a fault.
@@ -404,11 +404,11 @@ func (w *stage) spare(s int) bool {
 
 // stuck says who hangs.
 func (w *stage) stuck() {
-	st := w.c.e.State()
+	st := w.c.e.View()
 	for i, k := range w.workers {
 		if a := w.c.e.Worker(star.Worker(i)); !a.Parked {
 			broken("a stall under %s: worker %d is in step %d since long, of version %d, with versions %v; the engine has it at step %d, of version %d; %d firings, %d acknowledged, %d of %d samples",
-				w.c.e.Plan(), i, k.step, k.batch.Version, k.read, a.Step, a.Basis, st.Seq, w.c.Table.Acked(), st.Used, w.samples())
+				w.c.e.View().Plan, i, k.step, k.batch.Version, k.read, a.Step, a.Basis, st.Seq, w.c.Table.Acked(), st.Used, w.samples())
 		}
 	}
 	broken("a stall: %d firings, %d acknowledged", st.Seq, w.c.Table.Acked())

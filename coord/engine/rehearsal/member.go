@@ -294,10 +294,10 @@ func (s *Ring) form(w *member) {
 		s.formed[w.ring.Generation] = root
 	}
 	if root.version < 0 && !s.deaths {
-		s.Broken("ring %d has nobody with the parameters, and nobody has died: %+v", w.ring.Generation, w.ring)
+		s.Broken("ring %d has no member with the parameters, and none has died: %+v", w.ring.Generation, w.ring)
 	}
 	if root.version < 0 {
-		s.Lost("nobody who is left has the parameters")
+		s.Lost("no remaining member has the parameters")
 	}
 	if w.ring.From >= 0 && root.version != w.ring.From {
 		s.Broken("ring %d was to begin at version %d; its members have %d", w.ring.Generation, w.ring.From, root.version)

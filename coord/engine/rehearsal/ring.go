@@ -104,7 +104,7 @@ func NewRing(c Config) *Ring {
 	for w := range c.Workers {
 		s.members = append(s.members, &member{id: star.Worker(w), alive: !slices.Contains(c.Absent, star.Worker(w)), brought: map[star.Worker]*brought{}})
 	}
-	s.do(s.Engine.Begin())
+	s.do(s.Engine.Begin(nil))
 	return s
 }
 
@@ -261,7 +261,7 @@ func (s *Ring) fails(err error, format string, a ...any) {
 		s.Broken("the engine takes it for a mistake that "+format+": %v", append(a, err)...)
 	default:
 		for _, o := range s.members {
-			if o.alive && !o.forming && o.version >= s.Engine.State().Version {
+			if o.alive && !o.forming && o.version >= s.Engine.View().Version {
 				s.Broken("worker %d has version %d: %v", o.id, o.version, err)
 			}
 		}
@@ -298,7 +298,7 @@ func (s *Ring) Busy(w star.Worker) bool {
 // give them up. None is where a plan wants a ring of one member.
 func (s *Ring) Spare(w star.Worker) bool {
 	for _, o := range s.members {
-		if o.id != w && o.alive && o.version >= s.Engine.State().Version && o.stays() {
+		if o.id != w && o.alive && o.version >= s.Engine.View().Version && o.stays() {
 			return true
 		}
 	}
@@ -365,7 +365,7 @@ func (s *Ring) TakeOver() {
 	}
 	s.term++
 	c := s.Config.Config
-	c.Plan, c.Limit, c.After, c.Absent = s.Engine.Plan(), s.Engine.State().Limit, &m.Snapshot, nil
+	c.Plan, c.Limit, c.After, c.Absent = s.Engine.View().Plan, s.Engine.View().Limit, &m.Snapshot, nil
 	of := *c.Ring
 	of.Generation = engine.GenerationsOf(s.term)
 	c.Ring = &of
@@ -383,7 +383,7 @@ func (s *Ring) TakeOver() {
 		}
 	}
 	if len(t.With) == 0 {
-		s.Lost("nobody who is left has the parameters")
+		s.Lost("no remaining member has the parameters")
 	}
 	for v := range s.counted { // who had it is gone
 		if v > newest {
@@ -392,20 +392,21 @@ func (s *Ring) TakeOver() {
 	}
 	s.faulty = false
 	s.Engine = engine.NewRing(c)
-	s.do(s.Engine.Resume(t))
+	s.do(s.Engine.Begin(&t))
 }
 
 // Over says whether nothing is under way or left.
-func (s *Ring) Over() bool { return s.Engine.Drained() && !s.Engine.Unfinished() }
+func (s *Ring) Over() bool { return s.Engine.Drained() && !s.Engine.View().Unfinished() }
 
 // Check looks at a job in which nothing can happen any more.
 func (s *Ring) Check() {
-	st, in := s.Engine.State(), s.Engine.Members()
+	st := s.Engine.View()
+	in := st.Members
 	if !s.Engine.Drained() {
 		s.Broken("the job hangs at version %d, with %d of %d samples: it waits for %v", st.Version, st.Used, st.Limit, s.Engine.Lacking())
 	}
 	aside := map[int64]bool{}
-	for _, a := range s.Engine.Aside() {
+	for _, a := range s.Engine.View().Aside {
 		for i := range a.Count {
 			aside[a.Start+int64(i)] = true
 		}
