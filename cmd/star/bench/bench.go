@@ -503,7 +503,7 @@ func (r stepReport) measures() []bench.Measure {
 	ms := append(bench.ComputeMeasures(r.Compute), bench.ExchangeMeasures(r.Exchange)...)
 	for _, o := range r.Overhead {
 		name := fmt.Sprintf("%s, %d workers, %d shards", o.Model, o.Ranks, o.Shards)
-		ms = append(ms, bench.Measure{Name: name + ", job", Value: o.Step, Unit: "s"}, bench.Measure{Name: name + ", bare job", Value: o.Bare, Unit: "s"})
+		ms = append(ms, bench.Measure{Name: name + ", job", Value: o.Step}, bench.Measure{Name: name + ", bare job", Value: o.Bare})
 	}
 	return ms
 }
