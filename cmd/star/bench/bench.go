@@ -73,9 +73,6 @@ func (s *suite) command(use, short, long string, measure func(ctx context.Contex
 	cmd := &cobra.Command{
 		Use: use, Short: short, Long: long, Args: settings.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if done, err := cli.Resolved(cmd, &s.set); done || err != nil {
-				return err
-			}
 			if s.check != nil {
 				if err := s.check(); err != nil {
 					return err
@@ -106,7 +103,7 @@ func (s *suite) command(use, short, long string, measure func(ctx context.Contex
 			return s.finish(rest, result)
 		},
 	}
-	s.set.Bind(cmd)
+	cli.Bind(cmd, &s.set)
 	return cmd
 }
 

@@ -124,9 +124,6 @@ it had so many, or, for numbers that it never had, by a line through the others.
   star sched scaling star-out`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if done, err := cli.Resolved(cmd, &s); done || err != nil {
-				return err
-			}
 			if len(args) == 0 {
 				return &settings.UsageError{Msg: cmd.CommandPath() + ": want one run log or more, or folders of jobs"}
 			}
@@ -149,7 +146,7 @@ it had so many, or, for numbers that it never had, by a line through the others.
 			return r.assumed(cmd.OutOrStdout(), curve)
 		},
 	}
-	s.Bind(cmd)
+	cli.Bind(cmd, &s)
 	return cmd
 }
 
