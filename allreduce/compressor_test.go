@@ -99,7 +99,7 @@ func normal(rnd *rand.Rand, n int) []float32 {
 func naive(name string, vs, es [][]float32) []float32 {
 	n, length := len(vs), len(vs[0])
 	codec := func(rank int) compress.Codec {
-		c, err := compress.Parse(name, 0)
+		c, err := compress.New(name, compress.Slice{}, 0)
 		if err != nil {
 			panic(err)
 		}

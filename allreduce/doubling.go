@@ -6,13 +6,13 @@ import "math/bits"
 // n = p + rem, p a power of two, each even rank below 2·rem gives its vector to
 // the odd one above it, which takes part for both and hands the result back.
 type fold struct {
-	n, p, rem int
-	rank      int
-	id        int // among the p, or None for an even rank below 2·rem
+	p, rem int
+	rank   int
+	id     int // among the p, or None for an even rank below 2·rem
 }
 
 func foldOf(n, rank int) fold {
-	f := fold{n: n, p: 1 << (bits.Len(uint(n)) - 1), rank: rank}
+	f := fold{p: 1 << (bits.Len(uint(n)) - 1), rank: rank}
 	f.rem = n - f.p
 	switch {
 	case rank >= 2*f.rem:

@@ -292,7 +292,6 @@ type exchanger interface {
 	begin(ctx context.Context, from, to int) error
 	finish(ctx context.Context) error
 	cpu() float64 // seconds, of processes beside this one
-	close() error
 }
 
 // runExchange is one rank of Exchanges. g is a group of all ranks.
@@ -472,7 +471,6 @@ type nobody struct{}
 func (nobody) begin(context.Context, int, int) error { return nil }
 func (nobody) finish(context.Context) error          { return nil }
 func (nobody) cpu() float64                          { return 0 }
-func (nobody) close() error                          { return nil }
 
 // ourExchanger is allreduce.
 type ourExchanger struct {

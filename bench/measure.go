@@ -13,10 +13,9 @@ import (
 
 // Measure is one number of a result, in a form in which results of all benchmarks can be compared and drawn. Less is better.
 type Measure struct {
-	Name      string  // what it is, the same in every run of the benchmark
-	Value     float64 // in Unit
+	Name      string // what it is, the same in every run of the benchmark
+	Value     float64
 	Low, High float64 // where it lies mostly: p10 to p90, or a 95 % confidence interval. Both zero: not known
-	Unit      string  // s, or empty
 
 	// Series and X place it in a plot: a line over X. X zero: in a plot of names.
 	Series string
@@ -104,8 +103,8 @@ func ReadMeasures(path string, result any, measures func() []Measure) ([]Measure
 // DecideMeasures are the numbers of Decide. A median is taken to lie mostly as far below as the p90 is above, as a factor.
 func DecideMeasures(rs []DecideResult) (ms []Measure) {
 	for _, r := range rs {
-		ms = append(ms, Measure{Name: fmt.Sprintf("%d workers, median", r.Workers), Value: r.Median, High: r.P90, Low: r.Median * r.Median / max(r.P90, r.Median), Unit: "s", Series: "median", X: float64(r.Workers)},
-			Measure{Name: fmt.Sprintf("%d workers, p90", r.Workers), Value: r.P90, Low: r.Median, High: max(r.Max, r.P90), Unit: "s", Series: "p90", X: float64(r.Workers)})
+		ms = append(ms, Measure{Name: fmt.Sprintf("%d workers, median", r.Workers), Value: r.Median, High: r.P90, Low: r.Median * r.Median / max(r.P90, r.Median), Series: "median", X: float64(r.Workers)},
+			Measure{Name: fmt.Sprintf("%d workers, p90", r.Workers), Value: r.P90, Low: r.Median, High: max(r.Max, r.P90), Series: "p90", X: float64(r.Workers)})
 	}
 	return ms
 }
@@ -113,7 +112,7 @@ func DecideMeasures(rs []DecideResult) (ms []Measure) {
 // ScaleMeasures are the numbers of Scale.
 func ScaleMeasures(rs []ScaleResult) (ms []Measure) {
 	for _, r := range rs {
-		ms = append(ms, Measure{Name: fmt.Sprintf("%s, %d workers: a gradient", r.Mode, r.Workers), Value: r.Gradient, Unit: "s", Series: r.Mode, X: float64(r.Workers)})
+		ms = append(ms, Measure{Name: fmt.Sprintf("%s, %d workers: a gradient", r.Mode, r.Workers), Value: r.Gradient, Series: r.Mode, X: float64(r.Workers)})
 	}
 	return ms
 }
@@ -121,7 +120,7 @@ func ScaleMeasures(rs []ScaleResult) (ms []Measure) {
 // MatchMeasures are the numbers of Match.
 func MatchMeasures(rs []MatchResult) (ms []Measure) {
 	for _, r := range rs {
-		ms = append(ms, Measure{Name: fmt.Sprintf("%s, %d vertices, %s", r.Graph, r.Vertices, r.Algorithm), Value: r.Median, Low: r.P10, High: r.P90, Unit: "s",
+		ms = append(ms, Measure{Name: fmt.Sprintf("%s, %d vertices, %s", r.Graph, r.Vertices, r.Algorithm), Value: r.Median, Low: r.P10, High: r.P90,
 			Series: r.Graph + ", " + r.Algorithm, X: float64(r.Vertices)})
 	}
 	return ms
@@ -130,7 +129,7 @@ func MatchMeasures(rs []MatchResult) (ms []Measure) {
 // CoordMeasures are the numbers of Coord.
 func CoordMeasures(rs []CoordResult) (ms []Measure) {
 	for _, r := range rs {
-		ms = append(ms, Measure{Name: fmt.Sprintf("%s, %d workers", r.Mode, r.Ranks), Value: r.Median, Low: r.P10, High: r.P90, Unit: "s", Series: r.Mode, X: float64(r.Ranks)})
+		ms = append(ms, Measure{Name: fmt.Sprintf("%s, %d workers", r.Mode, r.Ranks), Value: r.Median, Low: r.P10, High: r.P90, Series: r.Mode, X: float64(r.Ranks)})
 	}
 	return ms
 }
@@ -138,9 +137,9 @@ func CoordMeasures(rs []CoordResult) (ms []Measure) {
 // ComputeMeasures are the numbers of Steps.
 func ComputeMeasures(rs []StepResult) (ms []Measure) {
 	for _, r := range rs {
-		ms = append(ms, Measure{Name: fmt.Sprintf("%s, batch %d", r.Model, r.Batch), Value: r.CPU, Unit: "s"})
+		ms = append(ms, Measure{Name: fmt.Sprintf("%s, batch %d", r.Model, r.Batch), Value: r.CPU})
 		if r.Peer != "" {
-			ms = append(ms, Measure{Name: fmt.Sprintf("%s, batch %d, %s", r.Model, r.Batch, r.Peer), Value: r.PeerCPU, Unit: "s"})
+			ms = append(ms, Measure{Name: fmt.Sprintf("%s, batch %d, %s", r.Model, r.Batch, r.Peer), Value: r.PeerCPU})
 		}
 	}
 	return ms
@@ -149,12 +148,12 @@ func ComputeMeasures(rs []StepResult) (ms []Measure) {
 // ExchangeMeasures are the numbers of Exchanges.
 func ExchangeMeasures(rs []ExchangeResult) (ms []Measure) {
 	for _, r := range rs {
-		ms = append(ms, Measure{Name: fmt.Sprintf("%s, %d ranks, %s %s", r.Model, r.Ranks, r.Exchange, cmp.Or(r.Transport, "-")), Value: r.Median, Low: r.P10, High: r.P90, Unit: "s"})
+		ms = append(ms, Measure{Name: fmt.Sprintf("%s, %d ranks, %s %s", r.Model, r.Ranks, r.Exchange, cmp.Or(r.Transport, "-")), Value: r.Median, Low: r.P10, High: r.P90})
 	}
 	return ms
 }
 
 // measure is the row as a number with its scatter.
 func (r Row) measure() Measure {
-	return Measure{Name: fmt.Sprintf("%d ranks, %d bytes, %s %s", r.Ranks, r.Bytes, r.Transport, r.Algorithm), Value: r.Median, Low: r.P10, High: r.P90, Unit: "s"}
+	return Measure{Name: fmt.Sprintf("%d ranks, %d bytes, %s %s", r.Ranks, r.Bytes, r.Transport, r.Algorithm), Value: r.Median, Low: r.P10, High: r.P90}
 }

@@ -81,7 +81,7 @@ func TTAMeasures(rs []TTAResult) (ms []Measure) {
 		if math.IsInf(g.Mean, 1) {
 			continue
 		}
-		m := Measure{Name: fmt.Sprintf("%s, %s, %s, %s", g.Task, g.Arch, g.Scenario, g.Method), Value: g.Mean, Unit: "s"}
+		m := Measure{Name: fmt.Sprintf("%s, %s, %s, %s", g.Task, g.Arch, g.Scenario, g.Method), Value: g.Mean}
 		if !math.IsNaN(g.Half) {
 			m.Low, m.High = max(0, g.Mean-g.Half), g.Mean+g.Half
 		}

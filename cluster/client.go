@@ -67,8 +67,7 @@ type Client struct {
 	said   wire.Enlist
 
 	ids   int64
-	claim *claim // what is wanted or granted; nil: nothing
-	order wire.Order
+	claim *claim        // what is wanted or granted; nil: nothing
 	delay time.Duration // in force
 
 	asking *flightrecorder.Site // for the answer to a question
@@ -428,7 +427,6 @@ func (c *Client) obey(o wire.Order) {
 	if o.Lease > 0 {
 		c.lease = o.Lease
 	}
-	c.order = o
 	if o.ID == 0 {
 		return
 	}

@@ -143,10 +143,6 @@ func (b *Barrier) Plan() Plan { return b.plan }
 // version that the Barrier began with.
 func (b *Barrier) Version() int64 { return b.version }
 
-// Basis is the version with which w was released last, which is the version it
-// computes its gradient on.
-func (b *Barrier) Basis(w star.Worker) int64 { return b.at[w].basis }
-
 // Live says whether w is computing or waiting.
 func (b *Barrier) Live(w star.Worker) bool { return !b.at[w].gone }
 
@@ -176,10 +172,6 @@ func (b *Barrier) Waiting() []star.Worker {
 	slices.SortFunc(ws, func(v, w star.Worker) int { return int(b.at[v].arrival - b.at[w].arrival) })
 	return ws
 }
-
-// Stopped says whether w is ahead of the slowest by as much as the plan allows, and waits
-// for it without a gradient.
-func (b *Barrier) Stopped(w star.Worker) bool { return b.at[w].stopped }
 
 // Missing lists, by rank, whom the waiting workers wait for: the living members
 // that have not arrived, of each group in which somebody waits. With a quorum

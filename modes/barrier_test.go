@@ -41,13 +41,13 @@ func TestMistakesOfTheCallerPanic(t *testing.T) {
 // A job that resumes counts on from the checkpoint's version.
 func TestVersionGoesOn(t *testing.T) {
 	b := NewBarrier(Backup(2, 1), 2, 41)
-	if b.Version() != 41 || b.Basis(1) != 41 {
-		t.Errorf("version %d, basis %d", b.Version(), b.Basis(1))
+	if b.Version() != 41 || b.at[1].basis != 41 {
+		t.Errorf("version %d, basis %d", b.Version(), b.at[1].basis)
 	}
-	if f := b.Arrive(0); len(f) != 1 || f[0].Version != 42 || b.Basis(0) != 42 || b.Basis(1) != 41 {
-		t.Errorf("first update: %v, bases %d and %d", f, b.Basis(0), b.Basis(1))
+	if f := b.Arrive(0); len(f) != 1 || f[0].Version != 42 || b.at[0].basis != 42 || b.at[1].basis != 41 {
+		t.Errorf("first update: %v, bases %d and %d", f, b.at[0].basis, b.at[1].basis)
 	}
-	if f := b.Arrive(1); len(f) != 1 || len(f[0].Dropped) != 1 || f[0].Version != 42 || b.Basis(1) != 42 {
+	if f := b.Arrive(1); len(f) != 1 || len(f[0].Dropped) != 1 || f[0].Version != 42 || b.at[1].basis != 42 {
 		t.Errorf("late: %v", f)
 	}
 }

@@ -380,11 +380,11 @@ func TestBarrierAgainstModel(t *testing.T) {
 					t.Fatalf("v%d, %v wait; the model is at v%d, %v wait", b.Version(), b.Waiting(), m.version, m.waiting)
 				}
 				for _, w := range ranks(n) {
-					if b.Stopped(w) != m.stopped[w] {
-						t.Fatalf("worker %d: stopped %v; the model: %v", w, b.Stopped(w), m.stopped[w])
+					if b.at[w].stopped != m.stopped[w] {
+						t.Fatalf("worker %d: stopped %v; the model: %v", w, b.at[w].stopped, m.stopped[w])
 					}
-					if b.Live(w) == m.gone[w] || b.Live(w) && b.Basis(w) != m.basis[w] {
-						t.Fatalf("worker %d: live %v on v%d; the model: %v, v%d", w, b.Live(w), b.Basis(w), !m.gone[w], m.basis[w])
+					if b.Live(w) == m.gone[w] || b.Live(w) && b.at[w].basis != m.basis[w] {
+						t.Fatalf("worker %d: live %v on v%d; the model: %v, v%d", w, b.Live(w), b.at[w].basis, !m.gone[w], m.basis[w])
 					}
 				}
 			},
@@ -416,14 +416,14 @@ func TestNobodyIsStranded(t *testing.T) {
 		}
 		for range 3 {
 			for _, w := range rapid.Permutation(ranks(n)).Draw(t, "order") {
-				if b.Live(w) && !b.Stopped(w) && !slices.Contains(b.Waiting(), w) {
+				if b.Live(w) && !b.at[w].stopped && !slices.Contains(b.Waiting(), w) {
 					b.Arrive(w)
 				}
 			}
 			if rapid.Bool().Draw(t, "change") {
 				b.Install(drawPlan(t, n))
 			}
-			stopped := func() bool { return slices.ContainsFunc(ranks(n), b.Stopped) }
+			stopped := func() bool { return slices.ContainsFunc(ranks(n), func(w star.Worker) bool { return b.at[w].stopped }) }
 			held := func(w star.Worker) bool { return slices.Contains(b.Plan().Excluded, w) }
 			for stopped() || slices.ContainsFunc(b.Waiting(), func(w star.Worker) bool { return !held(w) }) {
 				// Those that computed on arrive too, until all that live wait at once.
@@ -432,7 +432,7 @@ func TestNobodyIsStranded(t *testing.T) {
 					t.Fatalf("%v: %v wait for nobody", b.Plan(), b.Waiting())
 				}
 				for _, w := range missing {
-					if b.Live(w) && !b.Stopped(w) && !slices.Contains(b.Waiting(), w) {
+					if b.Live(w) && !b.at[w].stopped && !slices.Contains(b.Waiting(), w) {
 						b.Arrive(w)
 					}
 				}
@@ -448,7 +448,7 @@ func TestNobodyIsStranded(t *testing.T) {
 // wants the same firings.
 func sameLives(t *rapid.T, n int, a, b *Barrier) {
 	for range 60 {
-		free := slices.DeleteFunc(ranks(n), func(w star.Worker) bool { return slices.Contains(a.Waiting(), w) || a.Stopped(w) || !a.Live(w) })
+		free := slices.DeleteFunc(ranks(n), func(w star.Worker) bool { return slices.Contains(a.Waiting(), w) || a.at[w].stopped || !a.Live(w) })
 		if len(free) == 0 {
 			return // all have left
 		}
@@ -501,7 +501,7 @@ func TestPermutation(t *testing.T) {
 		}
 		a, b := NewBarrier(p, n, 0), NewBarrier(q, n, 0)
 		for range 60 {
-			free := slices.DeleteFunc(ranks(n), func(w star.Worker) bool { return slices.Contains(a.Waiting(), w) || a.Stopped(w) })
+			free := slices.DeleteFunc(ranks(n), func(w star.Worker) bool { return slices.Contains(a.Waiting(), w) || a.at[w].stopped })
 			w := rapid.SampledFrom(free).Draw(t, "w")
 			want := a.Arrive(w)
 			for i := range want {

@@ -16,15 +16,6 @@ import (
 // Direct is the parent of a worker that reports to the parameter servers itself.
 const Direct star.Worker = -1
 
-// Parent is the worker that adds w's gradient to its own and hands both on, or
-// [Direct].
-func (p Plan) Parent(w star.Worker) star.Worker {
-	if p.Parents == nil {
-		return Direct
-	}
-	return p.Parents[w]
-}
-
 // Reports is how many gradients the parameter servers receive for one of every
 // worker 0..n-1: those that have no parent.
 func (p Plan) Reports(n int) int {

@@ -69,6 +69,7 @@ func TestPublishedInterpolation(t *testing.T) {
 	}
 }
 
+// As many updates of so many samples make the progress of one with an exact gradient: 1 + φ/B (McCandlish et al., appendix D; Pollux, section 3.1).
 func TestPublishedUpdates(t *testing.T) {
 	for _, c := range []struct {
 		current       float64
@@ -83,7 +84,7 @@ func TestPublishedUpdates(t *testing.T) {
 		{896, 0, 128, 34.54923442796878},
 	} {
 		m, err := at(t, "A", c.epoch).Interpolate(c.current, float64(c.epoch))
-		if got := Updates(m.Var/m.Grad2, c.samples); err != nil || !near(got, c.want, 1e-9) {
+		if got := 1 + m.Var/m.Grad2/c.samples; err != nil || !near(got, c.want, 1e-9) {
 			t.Errorf("batch %v, epoch %d, %v samples: %v updates, want %v (%v)", c.current, c.epoch, c.samples, got, c.want, err)
 		}
 	}

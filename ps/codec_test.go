@@ -308,7 +308,7 @@ func TestPackerChangesCodec(t *testing.T) {
 // A connection's memory follows the codec, not what a frame claims.
 func TestUnpackerRoom(t *testing.T) {
 	const n = 1000
-	fresh := func(name string) (compress.Codec, error) { return compress.Parse(name, 0) }
+	fresh := func(name string) (compress.Codec, error) { return compress.New(name, compress.Slice{}, 0) }
 	var u unpacker
 	for _, c := range []struct {
 		codec string

@@ -60,7 +60,7 @@ func TestHostileWorkers(t *testing.T) {
 					transport.Send(c, m, payload)
 					time.Sleep(2 * time.Second)
 					c.Close()
-					if v := j.server.Stats()[0].Version; v < int64(i) {
+					if v := j.server.hosted()[0].version.Load(); v < int64(i) {
 						t.Fatalf("after %s the shard is at version %d, and %d updates were due", names[i], v, i)
 					}
 				}
@@ -91,7 +91,7 @@ func TestInitThatIsNotFinite(t *testing.T) {
 				if _, err := c.Recv(); err == nil || strings.Contains(err.Error(), "timeout") {
 					t.Errorf("the connection goes on: %v", err)
 				}
-				if v := j.server.Stats()[0].Version; v >= 0 {
+				if v := j.server.hosted()[0].version.Load(); v >= 0 {
 					t.Errorf("the shard is at version %d", v)
 				}
 				j.stop()

@@ -66,7 +66,7 @@ func newCluster(t *rapid.T, params []float32, k int, rule func(n int) rule.Rule)
 	}
 	c := &cluster{t: t, ranges: ranges}
 	for _, r := range ranges {
-		s := NewShard(int(r.Len()), rule(int(r.Len())), &heap{reading: rapid.Bool().Draw(t, "reading")})
+		s := NewShard(int(r.To-r.From), rule(int(r.To-r.From)), &heap{reading: rapid.Bool().Draw(t, "reading")})
 		s.Load(slices.Clone(params[r.From:r.To]), 0)
 		c.shards = append(c.shards, s)
 	}

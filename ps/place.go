@@ -5,9 +5,6 @@ import "fmt"
 // Range is a part of the flat vector: elements [From, To).
 type Range struct{ From, To int64 }
 
-// Len is the number of elements.
-func (r Range) Len() int64 { return r.To - r.From }
-
 // Split cuts a vector of n elements into k ranges whose lengths differ by at
 // most one element. Tensors are cut where the arithmetic says: whole tensors
 // leave shards unequal (ResNet-20 on 8 shards: 36864 to 28464 elements).

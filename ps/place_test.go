@@ -22,8 +22,8 @@ func TestSplit(t *testing.T) {
 			if r.From != at {
 				t.Fatalf("range %d begins at %d, want %d", i, r.From, at)
 			}
-			if d := r.Len() - n/int64(k); d < 0 || d > 1 {
-				t.Fatalf("range %d has %d elements of %d/%d", i, r.Len(), n, k)
+			if d := r.To - r.From - n/int64(k); d < 0 || d > 1 {
+				t.Fatalf("range %d has %d elements of %d/%d", i, r.To-r.From, n, k)
 			}
 			at = r.To
 		}

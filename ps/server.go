@@ -1292,27 +1292,3 @@ func (s *Server) measure(vec []float32) float64 {
 	}
 	return kernel.SumSq(vec)
 }
-
-// Stats is the state of one shard, for metrics.
-type Stats struct {
-	Shard   int
-	Version int64 // -1: no parameters yet
-	Vectors int   // of the shard's length that exist, without the rule's state
-}
-
-// Stats returns the state of every shard of this server, nil before the Assign.
-func (s *Server) Stats() []Stats {
-	select {
-	case <-s.assigned:
-	default:
-		return nil
-	}
-	hosts := s.hosted()
-	st := make([]Stats, len(hosts))
-	for i, h := range hosts {
-		h.mem.mu.Lock()
-		st[i] = Stats{Shard: h.info.Shard, Version: h.version.Load(), Vectors: h.mem.made}
-		h.mem.mu.Unlock()
-	}
-	return st
-}

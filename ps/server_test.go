@@ -107,9 +107,9 @@ func TestNoTornReads(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		for _, st := range j.server.Stats() {
-			if st.Vectors > workers+2 {
-				t.Errorf("shard %d made %d vectors, at most %d are allowed", st.Shard, st.Vectors, workers+2)
+		for _, h := range j.server.hosted() {
+			if h.mem.made > workers+2 {
+				t.Errorf("shard %d made %d vectors, at most %d are allowed", h.info.Shard, h.mem.made, workers+2)
 			}
 		}
 		if err := j.stop(); err != nil {

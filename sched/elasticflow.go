@@ -16,8 +16,7 @@ type piece struct {
 // plan is what a job gets from now on, until it is done.
 type plan struct {
 	pieces []piece
-	missed bool    // it is done after its deadline
-	done   float64 // when, s
+	missed bool // it is done after its deadline
 }
 
 // gpuTime is in GPU-seconds.
@@ -329,7 +328,7 @@ func (e *elastic) walk(f *flex, in []span, from int, pieces []piece, on func(i i
 				lag += e.more(f, had, n)
 			}
 			if done := x.from + e.up(lag+left/f.rate(n)); done <= x.to {
-				p.missed, p.done = done > f.Deadline, done
+				p.missed = done > f.Deadline
 				x.to = min(x.to, e.aligned(done))
 				p.pieces = append(p.pieces, x)
 				return p
@@ -344,6 +343,6 @@ func (e *elastic) walk(f *flex, in []span, from int, pieces []piece, on func(i i
 			p.pieces = append(p.pieces, x)
 		}
 	}
-	p.missed, p.done = !math.IsInf(f.Deadline, 1), never // nodes are away without which it cannot run
+	p.missed = !math.IsInf(f.Deadline, 1) // nodes are away without which it cannot run
 	return p
 }

@@ -47,7 +47,7 @@ func BenchmarkTrain(b *testing.B) {
 	b.Run("ours-float64", func(b *testing.B) { benchTrain[float64](b, steps, rows) })
 	b.Run("gorgonia-float64", func(b *testing.B) {
 		params := make([]float64, runTime.Params())
-		fill(params, runTime.Tensors())
+		fill(params, runTime.tensors())
 		x, want := waves[float64](math.Cos, steps, rows, 2), waves[float64](math.Sin, steps, rows, 3)
 		g, ps, _, _, grads := gorgoniaGraph(b, runTime, params, x, want, steps, rows)
 		vm := G.NewTapeMachine(g, G.BindDualValues(ps...))
@@ -65,7 +65,7 @@ func BenchmarkTrain(b *testing.B) {
 
 func benchTrain[T Float](b *testing.B, steps, rows int) {
 	n := NewNet[T](runTime)
-	fill(n.Params, runTime.Tensors())
+	fill(n.Params, runTime.tensors())
 	x, want := waves[T](math.Cos, steps, rows, 2), waves[T](math.Sin, steps, rows, 3)
 	d := make([]T, len(want))
 	var opt Adam[T]
@@ -81,7 +81,7 @@ func benchTrain[T Float](b *testing.B, steps, rows int) {
 // The roll-out that the issue of overhead is about: 30 steps ahead for 8 workers, the artefact's network.
 func BenchmarkRollOut(b *testing.B) {
 	n := NewNet[float32](runTime)
-	fill(n.Params, runTime.Tensors())
+	fill(n.Params, runTime.tensors())
 	b.Run("step", func(b *testing.B) { // from kept states: what the program does
 		s, keep := n.NewState(8), n.NewState(8)
 		x := make([]float32, 16)
@@ -99,7 +99,7 @@ func BenchmarkRollOut(b *testing.B) {
 	b.Run("window", func(b *testing.B) { // the artefact's way
 		x := waves[float32](math.Cos, 25, 8, 2)
 		for b.Loop() {
-			n.RollWindow(x, 25, 8, 30)
+			rollWindow(n, x, 25, 8, 30)
 		}
 	})
 }

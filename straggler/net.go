@@ -45,14 +45,6 @@ func (s Shape) check() error {
 	return nil
 }
 
-// Outputs is the number of values for each step: the resources, then the time.
-func (s Shape) Outputs() int {
-	if len(s.Head) == 0 {
-		return s.Resources
-	}
-	return s.Resources + 1
-}
-
 func (s Shape) head() MLP { return MLP{Widths: append([]int{s.Resources}, s.Head...)} }
 
 // Params is the number of parameters.
@@ -72,24 +64,6 @@ func (s Shape) in(layer int) int {
 		return s.Inputs
 	}
 	return s.Hidden
-}
-
-// Tensors are the lengths of the parameter tensors in their order, which is
-// PyTorch's: for each LSTM layer W_ih, W_hh, b_ih, b_hh (gates in the order i, f, g,
-// o), then matrix and bias of each linear layer.
-func (s Shape) Tensors() []int {
-	var ns []int
-	for l := range s.Layers {
-		ns = append(ns, 4*s.Hidden*s.in(l), 4*s.Hidden*s.Hidden, 4*s.Hidden, 4*s.Hidden)
-	}
-	ns = append(ns, s.Resources*s.Hidden, s.Resources)
-	if len(s.Head) > 0 {
-		w := s.head().Widths
-		for i := 1; i < len(w); i++ {
-			ns = append(ns, w[i]*w[i-1], w[i])
-		}
-	}
-	return ns
 }
 
 // lstm is one layer at work.
@@ -349,28 +323,4 @@ func (n *Net[T]) Step(s *State[T], x []T, rows int) []T {
 	n.y = sized(n.y, rows*(k+1))
 	join(n.y, n.r, n.head.forward(n.r, rows), k)
 	return n.y
-}
-
-// RollWindow is the artefact's roll-out: steps times the whole window x [length × rows ×
-// Inputs] goes through the network from the zero state, the predicted inputs
-// of its last step are appended and the oldest are dropped. It returns the times
-// [steps × rows]. It changes x. Inputs and Resources must be the same number.
-//
-// It costs steps·length cells, Step from a kept state steps only; the forecasts
-// that the program uses are made with Step.
-func (n *Net[T]) RollWindow(x []T, length, rows, steps int) []T {
-	k := n.Shape.Inputs
-	if k != n.Shape.Resources || n.head == nil {
-		panic("straggler: a roll-out needs a network that predicts its inputs and a time")
-	}
-	times := make([]T, 0, steps*rows)
-	for range steps {
-		y := n.Forward(x, length, rows)[(length-1)*rows*(k+1):]
-		copy(x, x[rows*k:])
-		for r := range rows {
-			copy(x[((length-1)*rows+r)*k:], y[r*(k+1):r*(k+1)+k])
-			times = append(times, y[r*(k+1)+k])
-		}
-	}
-	return times
 }

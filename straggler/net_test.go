@@ -25,7 +25,7 @@ func TestGradientsByDifferences(t *testing.T) {
 			n.Params[i] = 0.5 * math.Sin(1.7*float64(i)+0.3)
 		}
 		const steps, rows = 6, 3
-		x, want := waves[float64](math.Cos, steps, rows, s.Inputs), waves[float64](math.Sin, steps, rows, s.Outputs())
+		x, want := waves[float64](math.Cos, steps, rows, s.Inputs), waves[float64](math.Sin, steps, rows, s.outputs())
 		d := make([]float64, len(want))
 		lossAt(n, x, want, d, steps, rows)
 		n.Backward(d)
@@ -47,7 +47,7 @@ func TestGradientsByDifferences(t *testing.T) {
 // Backward accumulates.
 func TestGradientsAddUp(t *testing.T) {
 	n := NewNet[float64](tiny)
-	fill(n.Params, tiny.Tensors())
+	fill(n.Params, tiny.tensors())
 	x, want := waves[float64](math.Cos, 4, 2, 3), waves[float64](math.Sin, 4, 2, 4)
 	d := make([]float64, len(want))
 	lossAt(n, x, want, d, 4, 2)
@@ -65,8 +65,8 @@ func TestAgreesWithGorgonia(t *testing.T) {
 	s := Shape{Inputs: 2, Hidden: 6, Layers: 2, Resources: 2, Head: []int{8, 5, 1}}
 	const steps, rows = 5, 3
 	n := NewNet[float64](s)
-	fill(n.Params, s.Tensors())
-	x, want := waves[float64](math.Cos, steps, rows, s.Inputs), waves[float64](math.Sin, steps, rows, s.Outputs())
+	fill(n.Params, s.tensors())
+	x, want := waves[float64](math.Cos, steps, rows, s.Inputs), waves[float64](math.Sin, steps, rows, s.outputs())
 	d := make([]float64, len(want))
 	loss := lossAt(n, x, want, d, steps, rows)
 	n.Backward(d)
@@ -137,7 +137,7 @@ func gorgoniaGraph(tb testing.TB, s Shape, params, x, want []float64, steps, row
 		c[l] = constant(fmt.Sprint("c", l), make([]float64, rows*s.Hidden), rows, s.Hidden)
 	}
 	var total *G.Node
-	k, in := s.Outputs(), s.Inputs
+	k, in := s.outputs(), s.Inputs
 	for t := range steps {
 		v := constant(fmt.Sprint("x", t), x[t*rows*in:(t+1)*rows*in], rows, in)
 		for l, p := range layers {
@@ -184,12 +184,12 @@ func gorgoniaGraph(tb testing.TB, s Shape, params, x, want []float64, steps, row
 func TestStepIsForward(t *testing.T) {
 	const steps, rows = 9, 4
 	wide, narrow := NewNet[float64](tiny), NewNet[float32](tiny)
-	fill(wide.Params, tiny.Tensors())
-	fill(narrow.Params, tiny.Tensors())
+	fill(wide.Params, tiny.tensors())
+	fill(narrow.Params, tiny.tensors())
 	x, x32 := waves[float64](math.Cos, steps, rows, 3), waves[float32](math.Cos, steps, rows, 3)
 	all := append([]float64(nil), wide.Forward(x, steps, rows)...)
 	s, s32 := wide.NewState(rows), narrow.NewState(rows)
-	k := rows * tiny.Outputs()
+	k := rows * tiny.outputs()
 	for i := range steps {
 		y := wide.Step(s, x[i*rows*3:(i+1)*rows*3], rows)
 		y32 := narrow.Step(s32, x32[i*rows*3:(i+1)*rows*3], rows)
@@ -210,4 +210,30 @@ func TestShapeRefuses(t *testing.T) {
 			t.Errorf("%+v passes", s)
 		}
 	}
+}
+
+// outputs is the number of values for each step: the resources, then the time.
+func (s Shape) outputs() int {
+	if len(s.Head) == 0 {
+		return s.Resources
+	}
+	return s.Resources + 1
+}
+
+// tensors are the lengths of the parameter tensors in their order, which is
+// PyTorch's: for each LSTM layer W_ih, W_hh, b_ih, b_hh (gates in the order i, f, g,
+// o), then matrix and bias of each linear layer.
+func (s Shape) tensors() []int {
+	var ns []int
+	for l := range s.Layers {
+		ns = append(ns, 4*s.Hidden*s.in(l), 4*s.Hidden*s.Hidden, 4*s.Hidden, 4*s.Hidden)
+	}
+	ns = append(ns, s.Resources*s.Hidden, s.Resources)
+	if len(s.Head) > 0 {
+		w := s.head().Widths
+		for i := 1; i < len(w); i++ {
+			ns = append(ns, w[i]*w[i-1], w[i])
+		}
+	}
+	return ns
 }

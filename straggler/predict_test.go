@@ -190,7 +190,7 @@ func TestAligned(t *testing.T) {
 func someModel() *Model {
 	s := Shape{Inputs: 2, Hidden: 3, Layers: 1, Resources: 2, Head: []int{4, 1}}
 	m := &Model{Shape: s, Features: Times, Scale: Scale{[]float64{1, 2, 3}, []float64{1, 0, 2}}, Rows: 7, Error: 0.5, Params: make([]float32, s.Params())}
-	fill(m.Params, s.Tensors())
+	fill(m.Params, s.tensors())
 	return m
 }
 

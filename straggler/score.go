@@ -41,6 +41,3 @@ func (c *Confusion) Recall() float64 { return ratio(c.TruePositive, c.FalseNegat
 // FalsePositiveRate is the share of the others that were predicted to be
 // stragglers: FP/(FP+TN).
 func (c *Confusion) FalsePositiveRate() float64 { return ratio(c.FalsePositive, c.TrueNegative) }
-
-// FalseNegativeRate is the share of stragglers that were not predicted: FN/(FN+TP).
-func (c *Confusion) FalseNegativeRate() float64 { return ratio(c.FalseNegative, c.TruePositive) }

@@ -32,7 +32,6 @@ import (
 // held while something is sent or read.
 type childRelay struct {
 	addr   string
-	log    *slog.Logger
 	stop   context.CancelFunc
 	served sync.WaitGroup
 
@@ -94,7 +93,7 @@ func newChildRelay(job *job.Job, tcp *transport.TCP, all *process.Links, log *sl
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	d := &childRelay{
-		addr: l.Addr(), log: log, stop: stop, version: -1,
+		addr: l.Addr(), stop: stop, version: -1,
 		turned: make(chan struct{}), bundles: map[wire.Child]*bundle{}, news: make(chan struct{}, 1),
 	}
 	cfg := tcp.Config

@@ -25,7 +25,6 @@ import (
 // later one is kept.
 type riderRelay struct {
 	addr   string
-	log    *slog.Logger
 	stop   context.CancelFunc
 	served sync.WaitGroup
 
@@ -65,7 +64,7 @@ type riderGrad struct {
 // exit code 78.
 func newRiderRelay(l transport.Listener, cfg transport.Config, job string, log *slog.Logger) *riderRelay {
 	ctx, stop := context.WithCancel(context.Background())
-	d := &riderRelay{addr: l.Addr(), log: log, stop: stop, version: -1, seats: map[star.Worker]*seat{}, news: make(chan struct{}, 1)}
+	d := &riderRelay{addr: l.Addr(), stop: stop, version: -1, seats: map[star.Worker]*seat{}, news: make(chan struct{}, 1)}
 	cfg.Log = log
 	d.served.Go(func() {
 		transport.Serve(ctx, l, cfg, func(c transport.Conn, h wire.Hello, _ []byte) {

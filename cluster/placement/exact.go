@@ -23,8 +23,7 @@ type brancher struct {
 
 // slot is one host during the search.
 type slot struct {
-	on  []int
-	use float64 // least load that it will have
+	on []int
 }
 
 // branch looks for the placement of the tasks with the smallest maximum load that
@@ -76,7 +75,6 @@ func (p *problem) branch(tasks []int, known *state, nodes int) (s *state, done b
 		if f.over > 0 {
 			return nil, true // what others use is too much already
 		}
-		b.s[h].use = f.load
 	}
 	b.descend(0)
 	if b.found != nil {

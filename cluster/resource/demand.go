@@ -14,24 +14,12 @@ type Load struct {
 	Gradients float64 // that arrive, per second
 }
 
-// Scale is what a mode with a rate of updates costs beyond SSGD, where extra is what ASGD costs beyond it:
-//
-//	extra_x = extra_1·(f_x − f_N)/(f_1 − f_N)
-//
-// with the rates of updates f of the mode, of SSGD and of ASGD; nothing for a mode that is not faster than SSGD.
-func Scale(extra Usage, rate, ssgd, asgd float64) Usage {
-	if asgd <= ssgd || rate <= ssgd {
-		return Usage{}
-	}
-	return extra.Times((rate - ssgd) / (asgd - ssgd))
-}
-
 // Demand is what a job takes of the host of a server, as a function of the load:
 //
 //	usage = Base + PerUpdate·updates + PerGradient·gradients
 //
-// Where all is in PerUpdate what a mode costs beyond SSGD is [Scale]. But every gradient and the parameters that answer it are
-// bytes to be moved and added, whatever makes an update of them; only the step of the optimiser is once for each update.
+// Every gradient and the parameters that answer it are bytes to be moved and added, whatever makes an update of them; only
+// the step of the optimiser is once for each update.
 type Demand struct{ Base, PerUpdate, PerGradient Usage }
 
 // At is the usage under a load.

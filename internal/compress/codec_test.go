@@ -44,7 +44,7 @@ var special = []float32{0, float32(math.Copysign(0, -1)), inf, -inf, float32(mat
 func codecs(t testing.TB, n int) []Codec {
 	var cs []Codec
 	for _, name := range append(Names()[:len(Entries)-1], "topk=3", "topk=0.4") {
-		c, err := Parse(name, 7)
+		c, err := New(name, Slice{}, 7)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -55,7 +55,7 @@ func codecs(t testing.TB, n int) []Codec {
 		rows := n / 6 / 2
 		ms = []Matrix{{3, rows, 6}, {3 + 6*rows, (n - 3 - 6*rows) / 9, 9}}
 	}
-	p, err := NewPowerSGD(n, ms, 2, 7)
+	p, err := newPowerSGD(n, ms, 2, 7)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,11 +167,11 @@ func TestNonFiniteStaysVisible(t *testing.T) {
 
 func TestParse(t *testing.T) {
 	for _, name := range append(Names()[:len(Entries)-1], "topk=0.001", "topk=77") {
-		c, err := Parse(name, 1)
+		c, err := New(name, Slice{}, 1)
 		if err != nil {
-			t.Errorf("Parse(%q): %v", name, err)
+			t.Errorf("New(%q): %v", name, err)
 		} else if c.Name() != name {
-			t.Errorf("Parse(%q).Name() = %q", name, c.Name())
+			t.Errorf("New(%q).Name() = %q", name, c.Name())
 		}
 	}
 	for name, say := range map[string]string{
@@ -188,8 +188,8 @@ func TestParse(t *testing.T) {
 		"fp16=3":      "unknown codec",
 		"topk=1e-400": "neither a share",
 	} {
-		if c, err := Parse(name, 1); err == nil || !strings.Contains(err.Error(), say) {
-			t.Errorf("Parse(%q) = %v, %v; want an error with %q", name, c, err, say)
+		if c, err := New(name, Slice{}, 1); err == nil || !strings.Contains(err.Error(), say) {
+			t.Errorf("New(%q) = %v, %v; want an error with %q", name, c, err, say)
 		}
 	}
 	for _, name := range append(Names(), "powersgd=64", "auto") {

@@ -12,14 +12,14 @@ var benchSizes = []int{1 << 16, 1 << 22}
 func benchCodecs(b *testing.B, n int) []Codec {
 	var cs []Codec
 	for _, name := range []string{"none", "fp16", "bf16", "int8", "int8-stochastic", "topk=0.001", "topk=0.01", "topk=0.1"} {
-		c, err := Parse(name, 1)
+		c, err := New(name, Slice{}, 1)
 		if err != nil {
 			b.Fatal(err)
 		}
 		cs = append(cs, c)
 	}
 	for _, rank := range []int{1, 4} {
-		c, err := NewPowerSGD(n, []Matrix{{0, n / 1024, 1024}}, rank, 1)
+		c, err := newPowerSGD(n, []Matrix{{0, n / 1024, 1024}}, rank, 1)
 		if err != nil {
 			b.Fatal(err)
 		}

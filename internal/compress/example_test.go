@@ -8,7 +8,7 @@ import (
 
 // A worker sends the largest tenth of each gradient and keeps the rest for later.
 func ExampleFeedback() {
-	codec, err := compress.Parse("topk=0.1", 1)
+	codec, err := compress.New("topk=0.1", compress.Slice{}, 1)
 	if err != nil {
 		fmt.Println(err)
 		return

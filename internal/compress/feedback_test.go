@@ -46,8 +46,8 @@ func TestNothingIsLost(t *testing.T) {
 func TestFeedbackInPieces(t *testing.T) {
 	const n = 3*4096 + 100
 	for _, name := range []string{"none", "fp16", "bf16", "int8", "int8-stochastic"} {
-		c, _ := Parse(name, 3)
-		d, _ := Parse(name, 3)
+		c, _ := New(name, Slice{}, 3)
+		d, _ := New(name, Slice{}, 3)
 		f, e := NewFeedback(c, n), make([]float32, n)
 		for s := range uint64(3) {
 			g := randoms(n, s)

@@ -143,7 +143,7 @@ func FuzzPowerSGD(f *testing.F) {
 		if n >= 48 {
 			ms = []Matrix{{2, n / 8, 7}}
 		}
-		c, err := NewPowerSGD(n, ms, 2, 1)
+		c, err := newPowerSGD(n, ms, 2, 1)
 		if err != nil {
 			panic(err)
 		}
@@ -167,11 +167,11 @@ func FuzzParse(f *testing.F) {
 		if err := Check(name); err != nil && len(err.Error()) == 0 {
 			t.Fatal("an error without words")
 		}
-		c, err := Parse(name, 1)
+		c, err := New(name, Slice{}, 1)
 		if err != nil {
 			return
 		}
-		if d, err := Parse(c.Name(), 1); err != nil || d.Name() != c.Name() {
+		if d, err := New(c.Name(), Slice{}, 1); err != nil || d.Name() != c.Name() {
 			t.Fatalf("%q gives %q, which gives %v", name, c.Name(), err)
 		}
 		decoded(t, c, randoms(50, 1))

@@ -19,7 +19,7 @@ func TestMemoryGoesOn(t *testing.T) {
 		"int8-stochastic": func() Codec { return NewStochasticInt8(7) },
 		"topk":            func() Codec { return NewTopShare(0.02) },
 		"powersgd": func() Codec {
-			c, err := NewPowerSGD(n, ms, 2, 7)
+			c, err := newPowerSGD(n, ms, 2, 7)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -65,7 +65,7 @@ func TestMemoryGoesOn(t *testing.T) {
 
 // A memory that does not fit is refused by name, and leaves the start as it was.
 func TestRecallRefuses(t *testing.T) {
-	c, err := NewPowerSGD(2000, []Matrix{{0, 40, 50}}, 2, 7)
+	c, err := newPowerSGD(2000, []Matrix{{0, 40, 50}}, 2, 7)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +88,7 @@ func TestAveragerGoesOn(t *testing.T) {
 	ms := []Matrix{{0, 40, 50}}
 	make2 := func() (as [2]*Averager) {
 		for i := range as {
-			a, err := NewAverager(n, ms, 2, 9)
+			a, err := newAverager(n, ms, 2, 9)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -267,16 +267,6 @@ func (c *PowerSGD) remember() Memory { return Memory{Warm: append([]float32(nil)
 
 func (c *PowerSGD) recall(m Memory) error { return c.l.recall(m.Warm) }
 
-// NewPowerSGD is for slices of n values that contain the given matrices, in order
-// ([Matrices]). Sender and receiver need the same arguments but for the seed.
-func NewPowerSGD(n int, matrices []Matrix, rank int, seed uint64) (*PowerSGD, error) {
-	l, err := newLowRank(n, matrices, rank, seed)
-	if err != nil {
-		return nil, err
-	}
-	return &PowerSGD{l}, nil
-}
-
 // Name is powersgd=R.
 func (c *PowerSGD) Name() string { return "powersgd=" + strconv.Itoa(c.l.rank) }
 
@@ -396,12 +386,6 @@ type Averager struct {
 	phase    int
 }
 
-// NewAverager is for vectors of n values that contain the given matrices, in
-// order ([Matrices]). All workers need the same arguments, the seed included.
-func NewAverager(n int, matrices []Matrix, rank int, seed uint64) (*Averager, error) {
-	return AveragerOver(make([]float32, n), matrices, rank, seed)
-}
-
 // AveragerOver gives an Averager for vectors of the residual's length, which keeps
 // there what is left out, and begins with what is there.
 func AveragerOver(residual []float32, matrices []Matrix, rank int, seed uint64) (*Averager, error) {
@@ -474,19 +458,6 @@ func (a *Averager) Reconstruct(dst []float32) {
 	for _, s := range l.raw {
 		rest = rest[copy(dst[s.from:s.to], rest):]
 		clear(a.residual[s.from:s.to])
-	}
-	if !kernel.Finite(a.residual) {
-		zeroNonFinite(a.residual)
-	}
-}
-
-// Abort ends a round in which averaging failed. The gradient stays in the
-// residual and goes out with the next round; a round with a nil gradient repeats
-// the one that failed.
-func (a *Averager) Abort() {
-	a.phase = 0
-	for i := range a.l.ms {
-		a.l.ms[i].restart()
 	}
 	if !kernel.Finite(a.residual) {
 		zeroNonFinite(a.residual)

@@ -74,11 +74,11 @@ func TestLowRankRefuses(t *testing.T) {
 		{"matrix 0", []Matrix{{1001, 1, 1}}, 1},
 		{"matrix 1", []Matrix{{0, 20, 20}, {399, 20, 20}}, 1},
 	} {
-		if _, err := NewPowerSGD(1000, c.ms, c.rank, 1); err == nil || !strings.Contains(err.Error(), c.say) {
+		if _, err := newPowerSGD(1000, c.ms, c.rank, 1); err == nil || !strings.Contains(err.Error(), c.say) {
 			t.Errorf("rank %d of %v: error %v, want %q", c.rank, c.ms, err, c.say)
 		}
-		if _, err := NewAverager(1000, c.ms, c.rank, 1); err == nil {
-			t.Errorf("rank %d of %v: NewAverager gives no error", c.rank, c.ms)
+		if _, err := newAverager(1000, c.ms, c.rank, 1); err == nil {
+			t.Errorf("rank %d of %v: newAverager gives no error", c.rank, c.ms)
 		}
 	}
 }
@@ -93,7 +93,7 @@ func TestLowRankIsExact(t *testing.T) {
 			}
 			v := slices.Concat(randoms(7, 1), product(40, 30, of, 0, 3), randoms(5, 2), product(50, 2000, of, 0, 9), randoms(3, 4))
 			ms := []Matrix{{7, 40, 30}, {1212, 50, 2000}}
-			c, err := NewPowerSGD(len(v), ms, rank, 1)
+			c, err := newPowerSGD(len(v), ms, rank, 1)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -134,7 +134,7 @@ func TestPowerIterationFindsTheBest(t *testing.T) {
 		best += s * s
 	}
 	best = math.Sqrt(best)
-	c, err := NewPowerSGD(len(v), []Matrix{{0, rows, cols}}, rank, 1)
+	c, err := newPowerSGD(len(v), []Matrix{{0, rows, cols}}, rank, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -236,7 +236,7 @@ func averagers(t testing.TB, workers, n int, ms []Matrix, rank int) []*Averager 
 	as := make([]*Averager, workers)
 	for w := range as {
 		var err error
-		if as[w], err = NewAverager(n, ms, rank, 42); err != nil {
+		if as[w], err = newAverager(n, ms, rank, 42); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -349,28 +349,6 @@ func TestAveragerOutlivesNaN(t *testing.T) {
 	}
 }
 
-// TestAveragerAbort: a round that failed is repeated with what it was given.
-func TestAveragerAbort(t *testing.T) {
-	const n = 20 * 20
-	ms := []Matrix{{0, 20, 20}}
-	g := product(20, 20, 2, 0, 1)
-	for phase := range 2 {
-		as := averagers(t, 1, n, ms, 2)
-		p := as[0].Project(g)
-		if phase == 1 {
-			p = as[0].Refine()
-		}
-		for i := range p {
-			p[i] = float32(math.NaN()) // half averaged
-		}
-		as[0].Abort()
-		out := exchange(as, [][]float32{nil})[0]
-		if d := difference(out, g); !(d <= 1e-5*norm(g)) {
-			t.Errorf("aborted after step %d: the next round gives something else, off by %v of %v", phase+1, d, norm(g))
-		}
-	}
-}
-
 func TestAveragerOrder(t *testing.T) {
 	for name, wrong := range map[string]func(a *Averager){
 		"Refine":             func(a *Averager) { a.Refine() },
@@ -440,4 +418,15 @@ func TestLowRankTrains(t *testing.T) {
 	if left := difference(w, target) / norm(target); !(left <= 0.1) {
 		t.Errorf("after %d steps %.3f of the distance is left", steps, left)
 	}
+}
+
+// newPowerSGD is for slices of n values that contain the given matrices, in order.
+func newPowerSGD(n int, matrices []Matrix, rank int, seed uint64) (*PowerSGD, error) {
+	l, err := newLowRank(n, matrices, rank, seed)
+	return &PowerSGD{l}, err
+}
+
+// newAverager is AveragerOver with a residual of zeros.
+func newAverager(n int, matrices []Matrix, rank int, seed uint64) (*Averager, error) {
+	return AveragerOver(make([]float32, n), matrices, rank, seed)
 }

@@ -110,9 +110,6 @@ func New(name string, of Slice, seed uint64) (Codec, error) {
 	return s.New(of, seed)
 }
 
-// Parse is [New] for codecs that serve any slice: all but powersgd.
-func Parse(name string, seed uint64) (Codec, error) { return New(name, Slice{}, seed) }
-
 // Auto is the name of no codec: in a setting it leaves the choice to [Choose].
 const Auto = "auto"
 

@@ -70,7 +70,6 @@ type Sources struct {
 
 // flagState is what Bind declared on the command.
 type flagState struct {
-	set    *pflag.FlagSet
 	config string
 	print  bool
 	given  map[string][]string // flags in the order they were given
@@ -98,7 +97,6 @@ func (s *Set) Bind(cmd *cobra.Command) {
 	}
 	fs.StringVar(&s.flags.config, configFlag, "", "file of settings, YAML (also STAR_CONFIG)")
 	fs.BoolVar(&s.flags.print, printFlag, false, "print every setting with its origin, and exit")
-	s.flags.set = fs
 	cmd.SetFlagErrorFunc(FlagError)
 }
 
@@ -257,9 +255,6 @@ func LogsJSON(cmd *cobra.Command) bool {
 	}
 	return r.it.text() == "json"
 }
-
-// Config is the file that --config named, or empty.
-func (s *Set) Config() string { return s.flags.config }
 
 // PrintWanted reports whether --print-config was given.
 func (s *Set) PrintWanted() bool { return s.flags.print }

@@ -36,7 +36,6 @@ type Session struct {
 	sampler *host.Sampler
 	traffic func() (sent, received int64) // of this process; nil: not known
 	client  *cluster.Client
-	limits  *actuate.Governor
 	enlist  wire.Enlist
 
 	mu          sync.Mutex
@@ -94,7 +93,7 @@ func Enter(c SessionConfig) (*Session, error) {
 	if on == "" {
 		on = process.Hostname()
 	}
-	t := &Session{job: j, log: log, traffic: c.Traffic, limits: limits, coordinator: c.Coordinator, sampler: host.Start(host.Config{}), ended: make(chan struct{})}
+	t := &Session{job: j, log: log, traffic: c.Traffic, coordinator: c.Coordinator, sampler: host.Start(host.Config{}), ended: make(chan struct{})}
 	t.enlist = wire.Enlist{
 		Job: j.Name, Rank: c.Rank, Host: on, Model: c.Model, Workers: j.Workers, Servers: j.Servers, Actuator: j.Actuator,
 		Fixed: c.Fixed, Capacity: wire.Amounts{CPU: float64(runtime.NumCPU())},

@@ -49,7 +49,7 @@ func (c *current) set(at time.Duration, p modes.Plan) {
 // New starts with a plan that was installed at time 0.
 func New(cfg Config, plan modes.Plan) (*Controller, error) {
 	if cfg.Batch < 1 {
-		return nil, fmt.Errorf("modes: a controller with a batch of %d samples: at least 1 is needed", cfg.Batch)
+		return nil, fmt.Errorf("auto: a controller with a batch of %d samples: at least 1 is needed", cfg.Batch)
 	}
 	if err := plan.Validate(cfg.Workers); err != nil {
 		return nil, err
@@ -58,7 +58,7 @@ func New(cfg Config, plan modes.Plan) (*Controller, error) {
 		cfg.Gain = 0.07
 	}
 	if !(cfg.Gain > 0 && cfg.Gain < 1) || cfg.Dwell < 0 || cfg.Confirm < 0 {
-		return nil, fmt.Errorf("modes: a controller with gain %v, dwell %d, confirm %d: want a gain between 0 and 1, and no negative numbers", cfg.Gain, cfg.Dwell, cfg.Confirm)
+		return nil, fmt.Errorf("auto: a controller with gain %v, dwell %d, confirm %d: want a gain between 0 and 1, and no negative numbers", cfg.Gain, cfg.Dwell, cfg.Confirm)
 	}
 	if cfg.Dwell == 0 {
 		cfg.Dwell = 10
@@ -70,10 +70,10 @@ func New(cfg Config, plan modes.Plan) (*Controller, error) {
 		cfg.Own = star.Record.Busy
 	}
 	if !(cfg.Momentum >= 0 && cfg.Momentum < 1) {
-		return nil, fmt.Errorf("modes: a controller of a job with momentum %v: want at least 0 and less than 1", cfg.Momentum)
+		return nil, fmt.Errorf("auto: a controller of a job with momentum %v: want at least 0 and less than 1", cfg.Momentum)
 	}
 	if !(cfg.Velocities >= 0 && cfg.Velocities < 1) {
-		return nil, fmt.Errorf("modes: a controller of a job with velocities of momentum %v: want at least 0 and less than 1", cfg.Velocities)
+		return nil, fmt.Errorf("auto: a controller of a job with velocities of momentum %v: want at least 0 and less than 1", cfg.Velocities)
 	}
 	return &Controller{
 		cfg: cfg, obs: newObservations(cfg.Workers, cfg.Batch), worth: newWorth(cfg), suspect: suspect{worker: -1, last: -1},

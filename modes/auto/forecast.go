@@ -9,16 +9,8 @@ import (
 	"star/modes/price"
 )
 
-// Forecast is what the Controller expects now. ok: enough is known of every worker.
-func (c *Controller) Forecast(at time.Duration) (f price.Forecast, h price.History, ok bool) {
-	if f, h, ok = c.look(at); ok && !c.obs.young() {
-		align(h, c.obs.begins(h))
-	}
-	return f, h, ok
-}
-
-// look is Forecast with a history that is not aligned yet, unless all workers are young: most looks at the averages
-// change nothing.
+// look is what the Controller expects now, with a history that is not aligned yet, unless all workers are young: most
+// looks at the averages change nothing. ok: enough is known of every worker.
 func (c *Controller) look(at time.Duration) (f price.Forecast, h price.History, ok bool) {
 	n := len(c.obs.workers)
 	h = make(price.History, n)

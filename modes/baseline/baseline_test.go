@@ -229,32 +229,32 @@ func TestTuner(t *testing.T) {
 	moves := map[int][]int{5: {133, 128, 128, 123}, 10: {133, 133, 128, 118}, 15: {133, 133, 133, 113}, 20: {138, 133, 133, 108}}
 	times := func() []time.Duration {
 		var ts []time.Duration
-		for i, b := range tu.Shares() {
+		for i, b := range tu.shares {
 			ts = append(ts, time.Duration(max(50, slope[i]*b+10)))
 		}
 		return ts
 	}
 	k := 0
-	for !tu.Holds() && k < 1000 {
+	for !tu.holds && k < 1000 {
 		k += tu.Window()
 		tu.Step(times())
-		if want, ok := moves[k]; ok && !slices.Equal(tu.Shares(), want) {
-			t.Errorf("iteration %d: %v, want %v", k, tu.Shares(), want)
+		if want, ok := moves[k]; ok && !slices.Equal(tu.shares, want) {
+			t.Errorf("iteration %d: %v, want %v", k, tu.shares, want)
 		}
 	}
-	if want := []int{146, 147, 146, 73}; k != 170 || !slices.Equal(tu.Shares(), want) {
-		t.Errorf("stops at %d with %v, want 170 with %v", k, tu.Shares(), want)
+	if want := []int{146, 147, 146, 73}; k != 170 || !slices.Equal(tu.shares, want) {
+		t.Errorf("stops at %d with %v, want 170 with %v", k, tu.shares, want)
 	}
 	if got := fmt.Sprint(times()); got != "[156ns 157ns 156ns 156ns]" {
 		t.Errorf("times %s", got)
 	}
 	// Another worker becomes slow: after two windows it begins anew.
 	slope[0] = 3
-	if tu.Step(times()) || !tu.Holds() {
+	if tu.Step(times()) || !tu.holds {
 		t.Error("one bad window is enough")
 	}
-	if !tu.Step(times()) || tu.Holds() || tu.Window() != 5 || tu.Shares()[0] != 141 {
-		t.Errorf("after two bad windows: %v, window %d, holds %v", tu.Shares(), tu.Window(), tu.Holds())
+	if !tu.Step(times()) || tu.holds || tu.Window() != 5 || tu.shares[0] != 141 {
+		t.Errorf("after two bad windows: %v, window %d, holds %v", tu.shares, tu.Window(), tu.holds)
 	}
 }
 

@@ -311,14 +311,8 @@ func NewTuner(shares []int, least int, most []int, delta, window int) *Tuner {
 	return &Tuner{shares: slices.Clone(shares), least: least, most: slices.Clone(most), delta: delta, window: window, delta0: delta, win0: window, from: -1}
 }
 
-// Shares of the workers. Not to be written to.
-func (t *Tuner) Shares() []int { return t.shares }
-
 // Window is how many iterations to average before the next call of Step.
 func (t *Tuner) Window() int { return t.window }
-
-// Holds says whether nothing is moved any more.
-func (t *Tuner) Holds() bool { return t.holds }
 
 // Step takes the mean compute times of a window and reports whether it moved samples. A time that is not positive is of a worker that
 // is gone: it takes no part.

@@ -134,32 +134,32 @@ type problem struct {
 	Price
 }
 
-var errNobody = errors.New("modes: a forecast without a living worker")
+var errNobody = errors.New("price: a forecast without a living worker")
 
 // problem checks f and puts it in order.
 func (f *Forecast) problem() (*problem, error) {
 	n := len(f.Times)
 	if err := worthless(f.Noise, f.Rate, f.Steepness); err != nil {
-		return nil, fmt.Errorf("modes: a forecast with %w", err)
+		return nil, fmt.Errorf("price: a forecast with %w", err)
 	}
 	switch {
 	case f.Batch < 1 || f.Batch > modes.MaxBatch:
-		return nil, fmt.Errorf("modes: a forecast with a batch of %d samples: want 1 to %d", f.Batch, modes.MaxBatch)
+		return nil, fmt.Errorf("price: a forecast with a batch of %d samples: want 1 to %d", f.Batch, modes.MaxBatch)
 	case f.MaxShare < 0 || f.MaxShare > 2*modes.MaxBatch:
-		return nil, fmt.Errorf("modes: a forecast whose workers have at most %d samples: want 1 to %d", f.MaxShare, 2*modes.MaxBatch)
+		return nil, fmt.Errorf("price: a forecast whose workers have at most %d samples: want 1 to %d", f.MaxShare, 2*modes.MaxBatch)
 	case f.Shares != nil && len(f.Shares) != n || f.Fits != nil && len(f.Fits) != n:
-		return nil, fmt.Errorf("modes: a forecast of %d times, %d shares and %d fits: want one of each for every worker, or none", n, len(f.Shares), len(f.Fits))
+		return nil, fmt.Errorf("price: a forecast of %d times, %d shares and %d fits: want one of each for every worker, or none", n, len(f.Shares), len(f.Fits))
 	case f.Queue < 0 || f.Queue > modes.MaxQueue:
-		return nil, fmt.Errorf("modes: a forecast with a queue of %d parts of a share: want 0 to %d", f.Queue, modes.MaxQueue)
+		return nil, fmt.Errorf("price: a forecast with a queue of %d parts of a share: want 0 to %d", f.Queue, modes.MaxQueue)
 	case f.Local < 0 || f.Local > 1<<20:
-		return nil, fmt.Errorf("modes: a forecast with %d local steps: want 0 to %d", f.Local, 1<<20)
+		return nil, fmt.Errorf("price: a forecast with %d local steps: want 0 to %d", f.Local, 1<<20)
 	case f.RiderWait < 0 || !(f.LinkRate >= 0) || f.LinkBytes < 0:
-		return nil, errors.New("modes: a forecast with a negative wait or link")
+		return nil, errors.New("price: a forecast with a negative wait or link")
 	}
 	p := &problem{f: f, n: n, b: float64(f.Batch)}
 	for w, t := range f.Times {
 		if t < 0 || t > MaxTime {
-			return nil, fmt.Errorf("modes: the forecast says that worker %d takes %v for an iteration: want at most %v, or 0 if it is gone", w, t, MaxTime)
+			return nil, fmt.Errorf("price: the forecast says that worker %d takes %v for an iteration: want at most %v, or 0 if it is gone", w, t, MaxTime)
 		}
 		if t == 0 {
 			p.gone = append(p.gone, star.Worker(w))
@@ -168,14 +168,14 @@ func (f *Forecast) problem() (*problem, error) {
 		b, s := p.b, t.Seconds()
 		if f.Shares != nil {
 			if b = float64(f.Shares[w]); b < 1 || b > 2*modes.MaxBatch {
-				return nil, fmt.Errorf("modes: worker %d has a share of %d samples: want 1 to %d", w, f.Shares[w], 2*modes.MaxBatch)
+				return nil, fmt.Errorf("price: worker %d has a share of %d samples: want 1 to %d", w, f.Shares[w], 2*modes.MaxBatch)
 			}
 		}
 		fit, guess := Fit{Fixed: SplitPrior * s, PerSample: (1 - SplitPrior) * s / b}, true
 		if f.Fits != nil && f.Fits[w] != (Fit{}) {
 			g := f.Fits[w]
 			if !(g.Fixed >= 0 && g.PerSample >= 0 && g.Part >= 0 && g.Part <= g.Fixed) || math.IsInf(g.Fixed+g.PerSample, 0) {
-				return nil, fmt.Errorf("modes: worker %d: fit %+v is not of positive numbers, or a part takes more than what is fixed", w, g)
+				return nil, fmt.Errorf("price: worker %d: fit %+v is not of positive numbers, or a part takes more than what is fixed", w, g)
 			}
 			// The forecast's time counts; the fit says how it splits.
 			if sum := g.Fixed + g.PerSample*b; sum > 0 {

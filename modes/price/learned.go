@@ -63,30 +63,30 @@ func (p *problem) features(c Candidate) []float64 {
 // ridge is positive; 1 is a fair choice.
 func Learn(lessons []Lesson, ridge float64) (*Learned, error) {
 	if !(ridge > 0) || math.IsInf(ridge, 1) {
-		return nil, fmt.Errorf("modes: learn with ridge %v: want a positive number", ridge)
+		return nil, fmt.Errorf("price: learn with ridge %v: want a positive number", ridge)
 	}
 	var xs [][]float64
 	var ys []float64
 	for i, l := range lessons {
 		if !(l.Ratio > 0) || math.IsInf(l.Ratio, 1) {
-			return nil, fmt.Errorf("modes: lesson %d: %v costs %v of ssgd: want a positive number", i, l.Plan, l.Ratio)
+			return nil, fmt.Errorf("price: lesson %d: %v costs %v of ssgd: want a positive number", i, l.Plan, l.Ratio)
 		}
 		p, err := l.Forecast.problem()
 		if err != nil {
-			return nil, fmt.Errorf("modes: lesson %d: %w", i, err)
+			return nil, fmt.Errorf("price: lesson %d: %w", i, err)
 		}
 		c, err := priceAny(l.Plan, l.Forecast)
 		if err != nil {
-			return nil, fmt.Errorf("modes: lesson %d: %w", i, err)
+			return nil, fmt.Errorf("price: lesson %d: %w", i, err)
 		}
 		xs, ys = append(xs, p.features(c)), append(ys, math.Log(l.Ratio/p.strain(c.flow.behind)))
 	}
 	if len(xs) == 0 {
-		return nil, errors.New("modes: nothing to learn from: no lessons")
+		return nil, errors.New("price: nothing to learn from: no lessons")
 	}
 	k, m := len(xs[0]), float64(len(xs))
 	if len(xs) < 4*k {
-		return nil, fmt.Errorf("modes: %d lessons for %d features: at least %d are needed", len(xs), k, 4*k)
+		return nil, fmt.Errorf("price: %d lessons for %d features: at least %d are needed", len(xs), k, 4*k)
 	}
 	d := &Learned{Weights: make([]float64, k+1), Mean: make([]float64, k), Scale: make([]float64, k), Low: slices.Clone(xs[0]), High: slices.Clone(xs[0]), Samples: len(xs)}
 	for _, x := range xs {
@@ -125,10 +125,10 @@ func Learn(lessons []Lesson, ridge float64) (*Learned, error) {
 	var chol mat.Cholesky
 	var w mat.VecDense
 	if !chol.Factorize(a) {
-		return nil, errors.New("modes: the lessons' features depend on each other: give a larger ridge")
+		return nil, errors.New("price: the lessons' features depend on each other: give a larger ridge")
 	}
 	if err := chol.SolveVecTo(&w, b); err != nil {
-		return nil, fmt.Errorf("modes: learn: %w", err)
+		return nil, fmt.Errorf("price: learn: %w", err)
 	}
 	copy(d.Weights, w.RawVector().Data)
 	d.Weights[k] = mean

@@ -88,10 +88,10 @@ func Simulate(p modes.Plan, times []time.Duration, skip, updates int) (Pace, err
 		return Pace{}, err
 	}
 	if skip < 0 || updates < 1 {
-		return Pace{}, fmt.Errorf("modes: simulate %d updates after %d: at least one after at least none", updates, skip)
+		return Pace{}, fmt.Errorf("price: simulate %d updates after %d: at least one after at least none", updates, skip)
 	}
 	if skip > mostUpdates || updates > mostUpdates-skip {
-		return Pace{}, fmt.Errorf("modes: simulate %d updates after %d: at most %d in all", updates, skip, int(mostUpdates))
+		return Pace{}, fmt.Errorf("price: simulate %d updates after %d: at most %d in all", updates, skip, int(mostUpdates))
 	}
 	if p.Queue > 0 { // each of its rounds is the same
 		return queuePace(p, times), nil
@@ -105,7 +105,7 @@ func checkTimes(p modes.Plan, times []time.Duration) error {
 	}
 	for w, t := range times {
 		if t <= 0 || t > MaxTime {
-			return fmt.Errorf("modes: worker %d takes %v for an iteration: want more than 0 and at most %v", w, t, MaxTime)
+			return fmt.Errorf("price: worker %d takes %v for an iteration: want more than 0 and at most %v", w, t, MaxTime)
 		}
 	}
 	return nil
@@ -205,7 +205,7 @@ func simulate(p modes.Plan, times []time.Duration, skip int, done func(updates, 
 	for {
 		e := q.next()
 		if e.at > farthest {
-			return Pace{}, fmt.Errorf("modes: simulate: after %d updates %v have passed, and more does not fit: want fewer updates, or shorter iterations", skipped+updates, e.at)
+			return Pace{}, fmt.Errorf("price: simulate: after %d updates %v have passed, and more does not fit: want fewer updates, or shorter iterations", skipped+updates, e.at)
 		}
 		measuring := skipped == skip
 		if measuring {

@@ -18,10 +18,10 @@ type Price struct {
 // New is the price in a job with round samples in a full round. noise, rate and steepness are as in a [Forecast].
 func New(round int, noise, rate, steepness float64) (Price, error) {
 	if err := worthless(noise, rate, steepness); err != nil {
-		return Price{}, fmt.Errorf("modes: a price with %w", err)
+		return Price{}, fmt.Errorf("price: a price with %w", err)
 	}
 	if round < 1 {
-		return Price{}, fmt.Errorf("modes: a price with a round of %d samples: at least 1 is needed", round)
+		return Price{}, fmt.Errorf("price: a price with a round of %d samples: at least 1 is needed", round)
 	}
 	return priceOf(float64(round), noise, rate, steepness, 0), nil
 }

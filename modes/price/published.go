@@ -38,7 +38,7 @@ func Publish(f Forecast) (Published, error) {
 		return Published{}, err
 	}
 	if len(p.gone) > 0 {
-		return Published{}, fmt.Errorf("modes: the published heuristic knows of no worker that is gone, such as %d", p.gone[0])
+		return Published{}, fmt.Errorf("price: the published heuristic knows of no worker that is gone, such as %d", p.gone[0])
 	}
 	n, t := len(p.t), p.t
 	updates := func(x int) float64 { return 1 + p.φ/(float64(x)*p.b) }

@@ -26,7 +26,7 @@ func Over(p modes.Plan, h History, f Forecast) (Candidate, error) {
 	for w, ts := range h {
 		for _, t := range ts {
 			if t <= 0 || t > MaxTime {
-				return Candidate{}, fmt.Errorf("modes: the history says that worker %d took %v for an iteration: want more than 0 and at most %v", w, t, MaxTime)
+				return Candidate{}, fmt.Errorf("price: the history says that worker %d took %v for an iteration: want more than 0 and at most %v", w, t, MaxTime)
 			}
 			f.Times[w] += t / time.Duration(len(ts))
 		}

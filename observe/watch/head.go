@@ -45,7 +45,6 @@ type Head struct {
 	lost     time.Duration                  // by slow ranks, of all steps
 	began    time.Duration                  // the first update
 	ended    bool
-	taken    int64
 }
 
 // rank is one that has said hello.
@@ -141,7 +140,6 @@ func (h *Head) step(r Row, at time.Duration) {
 		h.once("rank %d says that it has made step %d, which cannot be: this is not used", r.Rank, r.Step)
 		return
 	}
-	h.taken++
 	r.Step += h.offset
 	of := h.steps[r.Step]
 	if of == nil {

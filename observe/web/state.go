@@ -51,7 +51,6 @@ type worker struct {
 	peer                      string
 	never, left               bool
 	step                      int64
-	last                      time.Duration
 	load, compute, net, waits average
 	wait                      time.Duration // all of it
 }
@@ -72,7 +71,7 @@ func (a *average) add(d time.Duration) {
 
 type mode struct {
 	at              time.Duration
-	plan, from, why string
+	plan, why       string
 	predicted, seen float64
 	reverted        bool
 }
@@ -170,7 +169,7 @@ func (s *State) Line(l runlog.Line) error {
 		s.verdict(l.T, e)
 	case runlog.Plan:
 		s.queue(e.Plan)
-		s.modes = last(append(s.modes, mode{at: l.T, plan: e.Plan, from: e.From, why: e.Why, predicted: float64(e.Predicted), seen: math.NaN()}), mostChanges)
+		s.modes = last(append(s.modes, mode{at: l.T, plan: e.Plan, why: e.Why, predicted: float64(e.Predicted), seen: math.NaN()}), mostChanges)
 	case runlog.Set:
 		s.detector.Set(e.Name, float64(e.Value))
 		s.happen(l.T, "%s: %s is %v now", e.Why, e.Name, float64(e.Value))
@@ -285,7 +284,7 @@ func (s *State) record(at time.Duration, r *star.Record) {
 	if s.ring { // nobody can exchange alone
 		own, wait, net = r.Own(), r.Wait+r.Push, 0
 	}
-	w.step, w.last, w.wait = r.Step, at, w.wait+wait
+	w.step, w.wait = r.Step, w.wait+wait
 	w.load.add(r.Load)
 	w.compute.add(r.Compute)
 	w.net.add(net)

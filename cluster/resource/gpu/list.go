@@ -28,14 +28,6 @@ type Device struct {
 	Memory float64 `json:"memory"`           // bytes; 0: not known
 }
 
-// Part is how much of a GPU the device is: 1, or 3/7.
-func (d Device) Part() float64 {
-	if d.Of <= 0 || d.Slices <= 0 {
-		return 1
-	}
-	return min(1, float64(d.Slices)/float64(d.Of))
-}
-
 // listing is what the process that lists GPUs prints.
 type listing struct {
 	Devices []Device `json:"devices"`

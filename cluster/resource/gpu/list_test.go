@@ -79,11 +79,3 @@ func TestListSMI(t *testing.T) {
 		t.Errorf("a driver, and nobody to ask it: %v", ds)
 	}
 }
-
-func TestPart(t *testing.T) {
-	for d, want := range map[Device]float64{{}: 1, {Slices: 3, Of: 7}: 3. / 7, {Slices: 8, Of: 4}: 1, {Slices: 2}: 1} {
-		if got := d.Part(); got != want {
-			t.Errorf("%+v is %v, want %v", d, got, want)
-		}
-	}
-}

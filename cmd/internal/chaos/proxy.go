@@ -14,7 +14,6 @@ type Proxy struct {
 	target atomic.Pointer[string]
 	rate   atomic.Int64  // bytes per second in each direction of each connection; 0: as fast as it goes
 	bits   atomic.Int32  // still to be turned over
-	turned atomic.Int64  // so far
 	open   chan struct{} // closed: what comes is passed on
 	mu     sync.Mutex
 	ends   map[net.Conn]net.Conn // both ends of each connection, once each
@@ -144,7 +143,6 @@ func (p *Proxy) pass(dst, src net.Conn) {
 				for i := max(0, min(n/2, n-4)); i < min(n, n/2+4); i++ {
 					buf[i] ^= 1 << 6
 				}
-				p.turned.Add(1)
 			}
 			if r := p.rate.Load(); r > 0 {
 				time.Sleep(time.Duration(float64(n) / float64(r) * float64(time.Second)))
@@ -197,9 +195,6 @@ func (p *Proxy) Slow(rate int64) { p.rate.Store(rate) }
 // Corrupt turns over a bit of each of four bytes of what is passed on next: one of them is the exponent's highest if that is a float32, so that it is not nothing
 // to a zero. CRC-32 finds whatever lies within 32 bits.
 func (p *Proxy) Corrupt() { p.bits.Add(1) }
-
-// Turned is how often that was done.
-func (p *Proxy) Turned() int64 { return p.turned.Load() }
 
 // Close ends it and all connections.
 func (p *Proxy) Close() {

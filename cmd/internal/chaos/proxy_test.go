@@ -72,8 +72,8 @@ func TestProxy(t *testing.T) {
 	for i := range got {
 		wrong += bits.OnesCount8(got[i] ^ said[i])
 	}
-	if err != nil || wrong != 4 || p.Turned() != 1 {
-		t.Errorf("%d bits are turned over, it says %d; %v", wrong, p.Turned(), err)
+	if err != nil || wrong != 4 {
+		t.Errorf("%d bits are turned over; %v", wrong, err)
 	}
 	if got, err := ask(c, long); err != nil || !bytes.Equal(got, said) {
 		t.Errorf("the bit after that one is wrong, too: %v", err)

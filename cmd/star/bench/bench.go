@@ -73,9 +73,6 @@ func (s *suite) command(use, short, long string, measure func(ctx context.Contex
 	cmd := &cobra.Command{
 		Use: use, Short: short, Long: long, Args: settings.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if done, err := cli.Resolved(cmd, &s.set); done || err != nil {
-				return err
-			}
 			if s.check != nil {
 				if err := s.check(); err != nil {
 					return err
@@ -106,7 +103,7 @@ func (s *suite) command(use, short, long string, measure func(ctx context.Contex
 			return s.finish(rest, result)
 		},
 	}
-	s.set.Bind(cmd)
+	cli.Bind(cmd, &s.set)
 	return cmd
 }
 
@@ -503,7 +500,7 @@ func (r stepReport) measures() []bench.Measure {
 	ms := append(bench.ComputeMeasures(r.Compute), bench.ExchangeMeasures(r.Exchange)...)
 	for _, o := range r.Overhead {
 		name := fmt.Sprintf("%s, %d workers, %d shards", o.Model, o.Ranks, o.Shards)
-		ms = append(ms, bench.Measure{Name: name + ", job", Value: o.Step, Unit: "s"}, bench.Measure{Name: name + ", bare job", Value: o.Bare, Unit: "s"})
+		ms = append(ms, bench.Measure{Name: name + ", job", Value: o.Step}, bench.Measure{Name: name + ", bare job", Value: o.Bare})
 	}
 	return ms
 }

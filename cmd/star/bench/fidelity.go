@@ -77,9 +77,6 @@ each worker). bench/fidelity.sh makes the runs.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if done, err := cli.Resolved(cmd, s); done || err != nil {
-				return err
-			}
 			rows := []fidelityRow{}
 			for _, path := range args {
 				r, err := fidelity(cmd.Context(), path)
@@ -101,7 +98,7 @@ each worker). bench/fidelity.sh makes the runs.`,
 			return w.Flush()
 		},
 	}
-	s.Bind(cmd)
+	cli.Bind(cmd, s)
 	return cmd
 }
 

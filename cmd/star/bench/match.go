@@ -55,9 +55,6 @@ Integers up to 2^52 are exact (docs/matching.md); the result has been checked ag
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if done, err := cli.Resolved(cmd, s); done || err != nil {
-				return err
-			}
 			var options blossom.Option
 			if most {
 				options |= blossom.MaxCardinality
@@ -71,7 +68,7 @@ Integers up to 2^52 are exact (docs/matching.md); the result has been checked ag
 			return match(cmd.InOrStdin(), cmd.OutOrStdout(), args, options, asJSON)
 		},
 	}
-	s.Bind(cmd)
+	cli.Bind(cmd, s)
 	return cmd
 }
 

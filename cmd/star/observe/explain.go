@@ -42,9 +42,6 @@ why, what was done about it, and what that brought.
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if done, err := cli.Resolved(cmd, s); done || err != nil {
-				return err
-			}
 			var format string
 			if picture != "" {
 				var err error
@@ -76,7 +73,7 @@ why, what was done about it, and what that brought.
 			return story.Text(cmd.OutOrStdout(), view())
 		},
 	}
-	s.Bind(cmd)
+	cli.Bind(cmd, s)
 	return cmd
 }
 

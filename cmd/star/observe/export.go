@@ -44,13 +44,10 @@ func exportCommand() *cobra.Command {
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if done, err := cli.Resolved(cmd, s); done || err != nil {
-				return err
-			}
 			return o.write(cmd.OutOrStdout(), args[0])
 		},
 	}
-	s.Bind(cmd)
+	cli.Bind(cmd, s)
 	return cmd
 }
 

@@ -50,9 +50,6 @@ func topCommand() *cobra.Command {
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if done, err := cli.Resolved(cmd, s); done || err != nil {
-				return err
-			}
 			if every < 50*time.Millisecond {
 				return s.Invalid("every", errors.New("want at least 50ms"))
 			}
@@ -82,7 +79,7 @@ func topCommand() *cobra.Command {
 			}, every, cmd.OutOrStdout(), asJSON)
 		},
 	}
-	s.Bind(cmd)
+	cli.Bind(cmd, s)
 	return cmd
 }
 

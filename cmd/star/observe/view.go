@@ -49,9 +49,6 @@ Of what star sched sim --events has written, or of a folder of star sched serve,
   star view events.csv`,
 		Args: oneLog("view"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if done, err := cli.Resolved(cmd, s); done || err != nil {
-				return err
-			}
 			ctx, cancel := process.Signals(context.Background())
 			defer cancel()
 			l, err := net.Listen(transport.ListenNetwork(listen), listen)
@@ -64,7 +61,7 @@ Of what star sched sim --events has written, or of a folder of star sched serve,
 			return nil
 		},
 	}
-	s.Bind(cmd)
+	cli.Bind(cmd, s)
 	return cmd
 }
 
@@ -110,9 +107,6 @@ func reportCommand() *cobra.Command {
   star report star-out > run.html`,
 		Args: oneLog("report"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if done, err := cli.Resolved(cmd, s); done || err != nil {
-				return err
-			}
 			if s, err := readSchedule(args[0]); !errors.Is(err, errNoSchedule) {
 				if err != nil {
 					return err
@@ -136,6 +130,6 @@ func reportCommand() *cobra.Command {
 			return b.Flush()
 		},
 	}
-	s.Bind(cmd)
+	cli.Bind(cmd, s)
 	return cmd
 }

@@ -73,13 +73,10 @@ when, why, what that costs, and what STAR's modes would save, and writes an ordi
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if done, err := cli.Resolved(cmd, s); done || err != nil {
-				return err
-			}
 			return w.run(args)
 		},
 	}
-	s.Bind(cmd)
+	cli.Bind(cmd, s)
 	return cmd
 }
 

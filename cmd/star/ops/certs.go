@@ -50,9 +50,6 @@ already signs again, so hosts can be added; no file is written over.
 
 Whoever has ca.key can make members: it stays on this machine. For more than tests, take your own authority.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if done, err := cli.Resolved(cmd, s); done || err != nil {
-				return err
-			}
 			if len(args) < 2 {
 				return &settings.UsageError{Msg: "star certs: want a folder and at least one host: star certs DIR HOST …"}
 			}
@@ -66,7 +63,7 @@ Whoever has ca.key can make members: it stays on this machine. For more than tes
 			return err
 		},
 	}
-	s.Bind(cmd)
+	cli.Bind(cmd, s)
 	return cmd
 }
 

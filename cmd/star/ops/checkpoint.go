@@ -67,9 +67,6 @@ func checkpointLs() *cobra.Command {
 		Long:  "Reads manifests only: star checkpoint verify reads every byte. Without PLACE: star-out.",
 		Args:  atMost(1, "one place"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if done, err := cli.Resolved(cmd, &s); done || err != nil {
-				return err
-			}
 			all, err := cli.LookAt(placeArg(args), checkpoint.Describe)
 			if err != nil {
 				return err
@@ -77,7 +74,7 @@ func checkpointLs() *cobra.Command {
 			return show(cmd.OutOrStdout(), all, asJSON)
 		},
 	}
-	s.Bind(cmd)
+	cli.Bind(cmd, &s)
 	return cmd
 }
 
@@ -92,9 +89,6 @@ func checkpointVerify() *cobra.Command {
 what a crash left, or being written: they are listed, and are no failure. Without PLACE: star-out.`,
 		Args: atMost(1, "one place"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if done, err := cli.Resolved(cmd, &s); done || err != nil {
-				return err
-			}
 			var bad error
 			all, err := cli.LookAt(placeArg(args), func(path string) (checkpoint.Manifest, error) {
 				c, err := checkpoint.Open(path)
@@ -127,7 +121,7 @@ what a crash left, or being written: they are listed, and are no failure. Withou
 			return bad
 		},
 	}
-	s.Bind(cmd)
+	cli.Bind(cmd, &s)
 	return cmd
 }
 
@@ -201,9 +195,6 @@ begins with: version 1, no samples used, the optimiser new.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if done, err := cli.Resolved(cmd, &c.set); done || err != nil {
-				return err
-			}
 			from, to := args[0], args[1]
 			if strings.HasSuffix(base(from), ".safetensors") {
 				return c.load(cmd.OutOrStdout(), from, to)
@@ -211,7 +202,7 @@ begins with: version 1, no samples used, the optimiser new.`,
 			return c.export(cmd.OutOrStdout(), from, to)
 		},
 	}
-	c.set.Bind(cmd)
+	cli.Bind(cmd, &c.set)
 	return cmd
 }
 

@@ -98,9 +98,6 @@ func clusterServe() *cobra.Command {
 other (exit code 78). Nothing is lost when it stops: jobs go back to SSGD, and enter again when it is there again.`,
 		Args: settings.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if done, err := cli.Resolved(cmd, s); done || err != nil {
-				return err
-			}
 			if lease < time.Second {
 				return s.Invalid("lease", fmt.Errorf("must be at least 1s"))
 			}
@@ -150,7 +147,7 @@ other (exit code 78). Nothing is lost when it stops: jobs go back to SSGD, and e
 			return svc.Serve(ctx, l, network, string(f.token), members)
 		},
 	}
-	s.Bind(cmd)
+	cli.Bind(cmd, s)
 	return cmd
 }
 
@@ -183,9 +180,6 @@ func clusterStatus() *cobra.Command {
 		Short: "Hosts, jobs, grants and delays of a cluster",
 		Args:  settings.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if done, err := cli.Resolved(cmd, s); done || err != nil {
-				return err
-			}
 			log := options.Logger(&settings.Job{LogLevel: "error", LogFormat: "text"}, os.Stderr)
 			name, find, err := tenant.Locate(f.name, f.join, f.key, f.insecure, log)
 			if err != nil {
@@ -214,7 +208,7 @@ func clusterStatus() *cobra.Command {
 			return printCluster(out, st)
 		},
 	}
-	s.Bind(cmd)
+	cli.Bind(cmd, s)
 	return cmd
 }
 

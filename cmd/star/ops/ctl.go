@@ -57,9 +57,6 @@ func ctlCommand() *cobra.Command {
 
   star ctl --dir star-sched --job lenet status     the same of a job of star sched serve`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if done, err := cli.Resolved(cmd, set); done || err != nil {
-				return err
-			}
 			if err := CheckVerb(args); err != nil {
 				return err
 			}
@@ -91,7 +88,7 @@ func ctlCommand() *cobra.Command {
 			return printAnswer(cmd.OutOrStdout(), args, answer, asJSON)
 		},
 	}
-	set.Bind(cmd)
+	cli.Bind(cmd, set)
 	return cmd
 }
 

@@ -48,9 +48,6 @@ func doctorCommand() *cobra.Command {
 other hosts also at clocks, versions, latency and bandwidth between them and this one; a running star-ps answers,
 or star doctor --serve :7070 over there. Exits with 1 if a check failed.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if done, err := cli.Resolved(cmd, s); done || err != nil {
-				return err
-			}
 			ctx, cancel := process.Signals(context.Background())
 			defer cancel()
 			tcp := transport.NewTCP(transport.Config{Token: string(token), Insecure: insecure, CongestionControl: cfg.Congestion})
@@ -96,6 +93,6 @@ or star doctor --serve :7070 over there. Exits with 1 if a check failed.`,
 			return &illError{n}
 		},
 	}
-	s.Bind(cmd)
+	cli.Bind(cmd, s)
 	return cmd
 }

@@ -66,9 +66,6 @@ With a command, such as that of star run, what it starts (a script with star.eva
 			return atMost(1, "one place")(cmd, places)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if done, err := cli.Resolved(cmd, &j.set); done || err != nil {
-				return err
-			}
 			args, command := apart(cmd, args)
 			if len(command) > 0 {
 				return j.ofProgram(placeArg(args), command, cmd.OutOrStdout())
@@ -78,7 +75,7 @@ With a command, such as that of star run, what it starts (a script with star.eva
 			})
 		},
 	}
-	j.set.Bind(cmd)
+	cli.Bind(cmd, &j.set)
 	return cmd
 }
 
@@ -108,9 +105,6 @@ one), its label, the predicted class, and the probability of that. With --all th
 ` + ofPlace,
 		Args: atMost(1, "one place"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if done, err := cli.Resolved(cmd, &j.set); done || err != nil {
-				return err
-			}
 			return j.run(placeArg(args), func(ctx context.Context, _ *checkpoint.Checkpoint, model train.Model, set data.Dataset) error {
 				if j.out == "" {
 					return j.predict(ctx, cmd.OutOrStdout(), model, set)
@@ -127,7 +121,7 @@ one), its label, the predicted class, and the probability of that. With --all th
 			})
 		},
 	}
-	j.set.Bind(cmd)
+	cli.Bind(cmd, &j.set)
 	return cmd
 }
 

@@ -22,9 +22,6 @@ func installCommand() *cobra.Command {
 An init container with STAR's image does so for a container with an image of your own, which runs DIR/star worker -- python train.py.
 What was there before is replaced at once: a process that runs it goes on.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if done, err := cli.Resolved(cmd, s); done || err != nil {
-				return err
-			}
 			if len(args) != 1 {
 				return &settings.UsageError{Msg: "star install: want one folder: star install DIR"}
 			}
@@ -48,7 +45,7 @@ What was there before is replaced at once: a process that runs it goes on.`,
 			return nil
 		},
 	}
-	s.Bind(cmd)
+	cli.Bind(cmd, s)
 	return cmd
 }
 

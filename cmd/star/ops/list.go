@@ -24,9 +24,6 @@ func listed(use, short, long string, value func() any, text func(w io.Writer)) *
 		Use: use, Short: short, Long: long,
 		Args: settings.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if done, err := cli.Resolved(cmd, &s); done || err != nil {
-				return err
-			}
 			if asJSON {
 				return json.NewEncoder(cmd.OutOrStdout()).Encode(value())
 			}
@@ -35,7 +32,7 @@ func listed(use, short, long string, value func() any, text func(w io.Writer)) *
 			return w.Flush()
 		},
 	}
-	s.Bind(cmd)
+	cli.Bind(cmd, &s)
 	return cmd
 }
 

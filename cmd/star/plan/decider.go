@@ -56,12 +56,10 @@ func deciderCommand() *cobra.Command {
 	var out string
 	var scenes int
 	var seed uint64
-	var ridge float64
 	var asJSON bool
 	settings.Var(s, &out, "out", "decider.json", "where to write it")
 	settings.Var(s, &scenes, "simulated", 300, "simulated clusters to learn from, a quarter of which are held out to compare on")
 	settings.Var(s, &seed, "seed", 1, "of the simulated clusters")
-	settings.Var(s, &ridge, "ridge", 1.0, "how much small weights are preferred")
 	settings.Var(s, &asJSON, "json", false, "the report as JSON on standard output")
 	train := &cobra.Command{
 		Use:   "train [RUNLOG …]",
@@ -70,13 +68,10 @@ func deciderCommand() *cobra.Command {
 run logs in which the mode was changed. Writes a file for star plan --decider, and compares it on held-out clusters with the price, the published
 heuristic and SSGD. A decider that is not better than the price is of no use: look at the report.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if done, err := cli.Resolved(cmd, s); done || err != nil {
-				return err
-			}
 			if scenes < 0 || scenes > 100_000 {
 				return s.Invalid("simulated", fmt.Errorf("want 0 to 100000"))
 			}
-			r, err := trainDecider(args, out, scenes, seed, ridge)
+			r, err := trainDecider(args, out, scenes, seed)
 			if err != nil {
 				return err
 			}
@@ -88,7 +83,7 @@ heuristic and SSGD. A decider that is not better than the price is of no use: lo
 			return tw.Flush()
 		},
 	}
-	s.Bind(train)
+	cli.Bind(train, s)
 	cmd.AddCommand(train)
 	return cmd
 }
@@ -179,7 +174,7 @@ func play(seed uint64, k int) (sc scene, reached bool, err error) {
 	return sc, true, nil
 }
 
-func trainDecider(logs []string, out string, scenes int, seed uint64, ridge float64) (*deciderReport, error) {
+func trainDecider(logs []string, out string, scenes int, seed uint64) (*deciderReport, error) {
 	r := &deciderReport{File: out}
 	var lessons []price.Lesson
 	for _, path := range logs {
@@ -208,7 +203,7 @@ func trainDecider(logs []string, out string, scenes int, seed uint64, ridge floa
 			}
 		}
 	}
-	d, err := price.Learn(lessons, ridge)
+	d, err := price.Learn(lessons, 1)
 	if err != nil {
 		return nil, &settings.UsageError{Msg: err.Error()}
 	}

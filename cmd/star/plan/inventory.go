@@ -31,9 +31,6 @@ CUDA_VISIBLE_DEVICES where that is set.
   ssh gpu7 star inventory --name gpu7`,
 		Args: settings.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if done, err := cli.Resolved(cmd, s); done || err != nil {
-				return err
-			}
 			f := inventory.Detect(link)
 			if name != "" {
 				f.Name = name
@@ -55,6 +52,6 @@ CUDA_VISIBLE_DEVICES where that is set.
 			return err
 		},
 	}
-	s.Bind(cmd)
+	cli.Bind(cmd, s)
 	return cmd
 }

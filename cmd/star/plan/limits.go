@@ -67,9 +67,6 @@ Those that are killed leave both behind.
   star limits undo            undo those whose owners are gone, as every star-ps and star-worker does when it starts
   star limits undo NAME…      undo these, even if the owner lives`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if done, err := cli.Resolved(cmd, set); done || err != nil {
-				return err
-			}
 			store := actuate.OpenStore(dir)
 			switch {
 			case len(args) == 1 && args[0] == "ls":
@@ -80,7 +77,7 @@ Those that are killed leave both behind.
 			return &settings.UsageError{Msg: fmt.Sprintf("star limits: %q is no command; one of: ls, undo, undo NAME…", strings.Join(args, " "))}
 		},
 	}
-	set.Bind(cmd)
+	cli.Bind(cmd, set)
 	return cmd
 }
 

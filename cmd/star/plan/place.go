@@ -115,9 +115,6 @@ and the fullest processor or link is as empty as can be. docs/placement.md has t
 
 Exit code 1 if a job does not fit; what misses is printed beside the others' places.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if done, err := cli.Resolved(cmd, s); done || err != nil {
-				return err
-			}
 			if p.describe {
 				if len(args) == 0 || p.from != "" || p.asJSON {
 					return &settings.UsageError{Msg: cmd.CommandPath() + " --describe: want run logs, and neither --from nor --json: what it prints is YAML"}
@@ -141,7 +138,7 @@ Exit code 1 if a job does not fit; what misses is printed beside the others' pla
 			return p.place(cmd.Context(), cmd.OutOrStdout(), hosts, jobs)
 		},
 	}
-	s.Bind(cmd)
+	cli.Bind(cmd, s)
 	return cmd
 }
 

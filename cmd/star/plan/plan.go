@@ -120,9 +120,6 @@ func planCommand() *cobra.Command {
 Costs are times for the progress of one update with an exact gradient, by SSGD; docs/theory.md derives them.`,
 		Args: settings.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if done, err := cli.Resolved(cmd, s); done || err != nil {
-				return err
-			}
 			if p.worth != "" {
 				return worthOf(cmd.OutOrStdout(), p.worth, p.asJSON)
 			}
@@ -140,7 +137,7 @@ Costs are times for the progress of one update with an exact gradient, by SSGD; 
 			return tw.Flush()
 		},
 	}
-	s.Bind(cmd)
+	cli.Bind(cmd, s)
 	return cmd
 }
 

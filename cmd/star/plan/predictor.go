@@ -119,23 +119,20 @@ func (t *training) bind(cmd *cobra.Command) {
 	settings.Var(&t.set, &t.epochs, "epochs", 40, "passes over the data at most; it ends sooner when that does not help")
 	settings.Var(&t.set, &t.seed, "seed", 1, "of the first parameters and the order")
 	settings.Var(&t.set, &t.asJSON, "json", false, "the result as JSON on standard output")
-	t.set.Bind(cmd)
+	cli.Bind(cmd, &t.set)
 }
 
-// ready reads the settings; false: there is nothing more to do.
-func (t *training) ready(cmd *cobra.Command) (bool, error) {
-	if done, err := cli.Resolved(cmd, &t.set); done || err != nil {
-		return false, err
-	}
+// check says which setting is out of its range.
+func (t *training) check() error {
 	switch {
 	case t.hidden < 1 || t.hidden > 4096:
-		return false, t.set.Invalid("hidden", fmt.Errorf("%d is not in 1..4096", t.hidden))
+		return t.set.Invalid("hidden", fmt.Errorf("%d is not in 1..4096", t.hidden))
 	case t.epochs < 1:
-		return false, t.set.Invalid("epochs", fmt.Errorf("%d is not at least 1", t.epochs))
+		return t.set.Invalid("epochs", fmt.Errorf("%d is not at least 1", t.epochs))
 	case !(t.split > 0) || t.split >= 1:
-		return false, t.set.Invalid("split", fmt.Errorf("%v is not between 0 and 1", t.split))
+		return t.set.Invalid("split", fmt.Errorf("%v is not between 0 and 1", t.split))
 	}
-	return true, nil
+	return nil
 }
 
 // train trains on the first part of each job.
@@ -184,7 +181,7 @@ func predictorTrain() *cobra.Command {
 the model. Inputs are CPU share, bytes per second and times; from traces times only. The same files and seed give the same model.`,
 		Args: needFiles("star predictor train"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if ok, err := t.ready(cmd); !ok {
+			if err := t.check(); err != nil {
 				return err
 			}
 			jobs, err := openAll(args)
@@ -249,7 +246,7 @@ func predictorReport() *cobra.Command {
 in the next iteration; whether there will be any, as the STAR artefact asks; and how many iterations before a worker became one it had been said.`,
 		Args: needFiles("star predictor report"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if ok, err := t.ready(cmd); !ok {
+			if err := t.check(); err != nil {
 				return err
 			}
 			if !(ratio > 0) || ratio > 100 {
@@ -351,9 +348,6 @@ func predictorVerdicts() *cobra.Command {
 		Long:  "Shows the records of run logs to the detector and prints what it says of them, one line for each change.",
 		Args:  needFiles("star predictor verdicts"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if done, err := cli.Resolved(cmd, s); done || err != nil {
-				return err
-			}
 			if !(ratio > 0) || ratio > 100 {
 				return s.Invalid("ratio", fmt.Errorf("%v is not above 0 and at most 100", ratio))
 			}
@@ -388,6 +382,6 @@ func predictorVerdicts() *cobra.Command {
 			return nil
 		},
 	}
-	s.Bind(cmd)
+	cli.Bind(cmd, s)
 	return cmd
 }

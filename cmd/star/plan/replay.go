@@ -65,9 +65,6 @@ the kind of processor that it ran on.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if done, err := cli.Resolved(cmd, s); done || err != nil {
-				return err
-			}
 			r, err := replay(args[0])
 			if err != nil {
 				return err
@@ -111,7 +108,7 @@ the kind of processor that it ran on.`,
 			return nil
 		},
 	}
-	s.Bind(cmd)
+	cli.Bind(cmd, s)
 	return cmd
 }
 

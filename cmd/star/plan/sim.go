@@ -117,9 +117,6 @@ With --from it is the cluster of a recorded job: what each worker took in each s
   star sim --from star-out --without w3 --mode x=7,auto`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if done, err := cli.Resolved(cmd, s); done || err != nil {
-				return err
-			}
 			if (len(args) == 0) == (len(past.from) == 0) {
 				return &settings.UsageError{Msg: "star sim needs a scenario file, or --from and a log"}
 			}
@@ -146,7 +143,7 @@ With --from it is the cluster of a recorded job: what each worker took in each s
 			return nil
 		},
 	}
-	s.Bind(cmd)
+	cli.Bind(cmd, s)
 	return cmd
 }
 

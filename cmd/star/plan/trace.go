@@ -258,9 +258,6 @@ ran. Or what the flight recorder of NCCL or Gloo has written, a file of each ran
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if done, err := cli.Resolved(cmd, s); done || err != nil {
-				return err
-			}
 			t, notices, err := in.read(s, args)
 			for _, n := range notices {
 				fmt.Fprintln(cmd.ErrOrStderr(), n)
@@ -286,7 +283,7 @@ ran. Or what the flight recorder of NCCL or Gloo has written, a file of each ran
 			return err
 		},
 	}
-	s.Bind(cmd)
+	cli.Bind(cmd, s)
 	return cmd
 }
 
@@ -370,16 +367,13 @@ time of their type: what-if analysis as in Lin et al., OSDI 2025. docs/whatif.md
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if done, err := cli.Resolved(cmd, s); done || err != nil {
-				return err
-			}
 			if !(tolerance > 0) || tolerance > 1 {
 				return s.Invalid("tolerance", fmt.Errorf("%v is not above 0 and at most 1", tolerance))
 			}
 			return attribute(cmd, args[0], meta, against, tolerance, asJSON)
 		},
 	}
-	s.Bind(cmd)
+	cli.Bind(cmd, s)
 	return cmd
 }
 

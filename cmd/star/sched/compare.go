@@ -79,9 +79,6 @@ Files may be packed by gzip.`,
 			return wantArgs(cmd, args, 1, 2, "one table of jobs or two")
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if done, err := cli.Resolved(cmd, &s); done || err != nil {
-				return err
-			}
 			if jobs == "-" && asJSON {
 				return &settings.UsageError{Msg: "--jobs - writes the jobs in the place of the comparison: leave out --json, or give a file to --jobs"}
 			}
@@ -111,7 +108,7 @@ Files may be packed by gzip.`,
 			return printPairs(w, pairs)
 		},
 	}
-	s.Bind(cmd)
+	cli.Bind(cmd, &s)
 	return cmd
 }
 

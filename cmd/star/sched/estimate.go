@@ -45,9 +45,6 @@ that both traces have is used, numbers and categories, and hour and weekday. Whe
   star sched estimate --train august.csv --predict september.csv --what submissions > throughput_pred.csv`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if done, err := cli.Resolved(cmd, &s); done || err != nil {
-				return err
-			}
 			if train != "" || to != "" {
 				if err := validPredict(&s, args, train, to, what, method); err != nil {
 					return err
@@ -89,7 +86,7 @@ that both traces have is used, numbers and categories, and hour and weekday. Whe
 			return err
 		},
 	}
-	s.Bind(cmd)
+	cli.Bind(cmd, &s)
 	return cmd
 }
 

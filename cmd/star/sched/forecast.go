@@ -63,16 +63,13 @@ many workers comes from its run logs (star sched scaling), with their uncertaint
   star sched market forecast --samples 5000000 --rates 1:600,4:2300 --workers 4 --revoke k80:replace=2m --price .2556 --price-demand .723`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if done, err := cli.Resolved(cmd, s); done || err != nil {
-				return err
-			}
 			if err := f.prepare(args); err != nil {
 				return err
 			}
 			return f.print(cmd.OutOrStdout())
 		},
 	}
-	s.Bind(cmd)
+	cli.Bind(cmd, s)
 	return cmd
 }
 

@@ -40,9 +40,6 @@ Helios and Microsoft's Philly report, or like those of AlloX, in its format.
   star sched gen --throughputs throughputs_A100 --compat elasticflow --jobs 1000 --every 25m --seed 0 > trace.csv`,
 		Args: settings.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if done, err := cli.Resolved(cmd, s); done || err != nil {
-				return err
-			}
 			switch {
 			case g.Jobs < 1:
 				return s.Invalid("jobs", errors.New("want one or more"))
@@ -84,6 +81,6 @@ Helios and Microsoft's Philly report, or like those of AlloX, in its format.
 			}
 		},
 	}
-	s.Bind(cmd)
+	cli.Bind(cmd, s)
 	return cmd
 }

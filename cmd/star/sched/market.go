@@ -83,9 +83,6 @@ runs took and what they cost, what revocations cost them, and how long machines 
   star sched market report transient-deep-learning`,
 		Args: func(cmd *cobra.Command, args []string) error { return wantArgs(cmd, args, 1, 1, "one folder") },
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if done, err := cli.Resolved(cmd, &s); done || err != nil {
-				return err
-			}
 			if plot == "-" {
 				return s.Invalid("plot", errPicturesFolder)
 			}
@@ -108,7 +105,7 @@ runs took and what they cost, what revocations cost them, and how long machines 
 			return r.print(cmd.OutOrStdout(), study)
 		},
 	}
-	s.Bind(report)
+	cli.Bind(report, &s)
 	cmd.AddCommand(report, schedForecastCommand())
 	return cmd
 }

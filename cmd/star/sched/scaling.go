@@ -34,7 +34,6 @@ type measured struct {
 	replace time.Duration // of the job's --revoke
 	since   time.Duration // of the present segment
 	from    int64         // its first sample
-	last    time.Duration // of the last update
 	samples int64         // of that
 	begun   bool
 }
@@ -57,7 +56,7 @@ func (r *measured) line(l runlog.Line) {
 			}
 		}
 	case runlog.Train:
-		r.begun, r.limit, r.since, r.last, r.samples = true, e.Limit, l.T, l.T, 0
+		r.begun, r.limit, r.since, r.samples = true, e.Limit, l.T, 0
 		for w := range e.Workers {
 			if !slices.Contains(e.Absent, nouns.Worker(w)) {
 				r.there[nouns.Worker(w)] = true
@@ -81,7 +80,7 @@ func (r *measured) line(l runlog.Line) {
 		if r.from < 0 { // of a job that resumes, too, the first update counts for nothing
 			r.from, r.since = e.Samples, l.T
 		}
-		r.last, r.samples = l.T, e.Samples
+		r.samples = e.Samples
 		if l.T-r.since >= window {
 			r.cut(l.T)
 		}
@@ -125,9 +124,6 @@ it had so many, or, for numbers that it never had, by a line through the others.
   star sched scaling star-out`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if done, err := cli.Resolved(cmd, &s); done || err != nil {
-				return err
-			}
 			if len(args) == 0 {
 				return &settings.UsageError{Msg: cmd.CommandPath() + ": want one run log or more, or folders of jobs"}
 			}
@@ -150,7 +146,7 @@ it had so many, or, for numbers that it never had, by a line through the others.
 			return r.assumed(cmd.OutOrStdout(), curve)
 		},
 	}
-	s.Bind(cmd)
+	cli.Bind(cmd, &s)
 	return cmd
 }
 

@@ -91,9 +91,6 @@ func schedServeCommand() *cobra.Command {
 docs/scheduling.md has the file of a job, and what happens when something is gone.`,
 		Args: settings.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if done, err := cli.Resolved(cmd, s); done || err != nil {
-				return err
-			}
 			if policy == "elasticflow" {
 				policy = "ef-admission"
 			}
@@ -142,7 +139,7 @@ docs/scheduling.md has the file of a job, and what happens when something is gon
 			return serveSched(ctx, s, o, l, page)
 		},
 	}
-	s.Bind(cmd)
+	cli.Bind(cmd, s)
 	return cmd
 }
 
@@ -321,16 +318,13 @@ func schedSubmitCommand() *cobra.Command {
 docs/scheduling.md has all keys.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if done, err := cli.Resolved(cmd, s); done || err != nil {
-				return err
-			}
 			if err := wantArgs(cmd, args, 1, 1, "one file of a job"); err != nil {
 				return err
 			}
 			return submitTo(cmd, s, dir, args[0], name, deadline)
 		},
 	}
-	s.Bind(cmd)
+	cli.Bind(cmd, s)
 	return cmd
 }
 
@@ -383,9 +377,6 @@ func schedCancelCommand() *cobra.Command {
 		Short: "End a job of star sched serve: it saves a checkpoint, and does not go on",
 		Args:  cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if done, err := cli.Resolved(cmd, s); done || err != nil {
-				return err
-			}
 			if err := wantArgs(cmd, args, 1, 1, "the name of one job"); err != nil {
 				return err
 			}
@@ -394,7 +385,7 @@ func schedCancelCommand() *cobra.Command {
 			return service.Cancel(ctx, dir, args[0])
 		},
 	}
-	s.Bind(cmd)
+	cli.Bind(cmd, s)
 	return cmd
 }
 
@@ -410,9 +401,6 @@ func schedStatusCommand() *cobra.Command {
 		Short: "Hosts and jobs of star sched serve, and why each has the workers that it has",
 		Args:  settings.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if done, err := cli.Resolved(cmd, s); done || err != nil {
-				return err
-			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), answerTime)
 			defer cancel()
 			st, err := service.Ask(ctx, dir)
@@ -435,7 +423,7 @@ func schedStatusCommand() *cobra.Command {
 			return printSched(cmd.OutOrStdout(), st, time.Now())
 		},
 	}
-	s.Bind(cmd)
+	cli.Bind(cmd, s)
 	return cmd
 }
 

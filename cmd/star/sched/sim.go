@@ -103,13 +103,10 @@ The policy pollux is our own reading of its paper, and was not checked against i
 Files may be packed by gzip; the trace - is standard input.`,
 		Args: oneTrace,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if done, err := cli.Resolved(cmd, s); done || err != nil {
-				return err
-			}
 			return p.sim(cmd.OutOrStdout(), cmd.ErrOrStderr(), args[0])
 		},
 	}
-	s.Bind(cmd)
+	cli.Bind(cmd, s)
 	return cmd
 }
 
@@ -123,9 +120,6 @@ func schedImportCommand() *cobra.Command {
 		Long:  "Reads a trace of jobs and writes it to standard output as CSV: job_id, vc, submit, gpus, duration, deadline, estimate, history, in seconds,\nand columns for all else that the trace says of jobs, so that every policy decides as with the trace itself.",
 		Args:  oneTrace,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if done, err := cli.Resolved(cmd, s); done || err != nil {
-				return err
-			}
 			jobs, err := p.Trace(args[0])
 			if err != nil {
 				return err
@@ -134,7 +128,7 @@ func schedImportCommand() *cobra.Command {
 			return job.WriteError(workload.Write(cmd.OutOrStdout(), jobs))
 		},
 	}
-	s.Bind(cmd)
+	cli.Bind(cmd, s)
 	return cmd
 }
 

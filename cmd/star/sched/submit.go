@@ -69,9 +69,6 @@ Settings of the job follow as SETTING=VALUE; a command behind -- is the worker.
   star submit --engine k8s --kind jobset --image registry.example/star:1 --worker-image registry.example/torch:2 -- python train.py`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if done, err := cli.Resolved(cmd, s); done || err != nil {
-				return err
-			}
 			if !s.IsSet("engine") && cmd.ArgsLenAtDash() < 0 && slices.ContainsFunc(args, isJobFile) {
 				b.engine = "star"
 			}
@@ -110,7 +107,7 @@ Settings of the job follow as SETTING=VALUE; a command behind -- is the worker.
 			return b.apply(text, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	s.Bind(cmd)
+	cli.Bind(cmd, s)
 	return cmd
 }
 

@@ -58,6 +58,27 @@ func (g *gen) tileHead(name string, r int) {
 	g.o("MOVQ tile_bias(DI), R13")
 }
 
+// tileBias has the sums begin with the bias, or with zeros, which clear makes, and begins the loop.
+func (g *gen) tileBias(r, v int, clear string, acc func(i, j int) string) {
+	g.o("TESTQ R13, R13")
+	g.o("JZ zero")
+	for i := range r {
+		for j := range v {
+			g.o("VBROADCASTSS %d(R13), %s", 4*i, acc(i, j))
+		}
+	}
+	g.o("JMP loop")
+	g.p("zero:")
+	for i := range r {
+		for j := range v {
+			g.o("%[1]s %[2]s, %[2]s, %[2]s", clear, acc(i, j))
+		}
+	}
+	g.p("loop:")
+	g.o("MOVQ (DX), R12")
+	g.o("ADDQ SI, R12")
+}
+
 func (g *gen) tileStep(r int) {
 	g.o("ADDQ R9, AX")
 	if r > 4 {
@@ -85,23 +106,7 @@ func (g *gen) tile512(r, v int, reg string) {
 	g.o("KMOVW R12, K1")
 	g.o("MOVL tile_tail(DI), R12")
 	g.o("KMOVW R12, K2")
-	g.o("TESTQ R13, R13")
-	g.o("JZ zero")
-	for i := range r {
-		for j := range v {
-			g.o("VBROADCASTSS %d(R13), %s", 4*i, acc(i, j))
-		}
-	}
-	g.o("JMP loop")
-	g.p("zero:")
-	for i := range r {
-		for j := range v {
-			g.o("VPXORD %[1]s, %[1]s, %[1]s", acc(i, j))
-		}
-	}
-	g.p("loop:")
-	g.o("MOVQ (DX), R12")
-	g.o("ADDQ SI, R12")
+	g.tileBias(r, v, "VPXORD", acc)
 	for j := range v {
 		g.o("VMOVUPS.Z %s, %s, %s%d", vecAt("R12", j), mask(j), reg, 24+j)
 	}
@@ -178,23 +183,7 @@ func (g *gen) tile256(r, v int, masked bool) {
 		g.o("MOVQ tile_lanes(DI), R12")
 		g.o("VMOVDQU (R12), Y15")
 	}
-	g.o("TESTQ R13, R13")
-	g.o("JZ zero")
-	for i := range r {
-		for j := range v {
-			g.o("VBROADCASTSS %d(R13), %s", 4*i, acc(i, j))
-		}
-	}
-	g.o("JMP loop")
-	g.p("zero:")
-	for i := range r {
-		for j := range v {
-			g.o("VXORPS %[1]s, %[1]s, %[1]s", acc(i, j))
-		}
-	}
-	g.p("loop:")
-	g.o("MOVQ (DX), R12")
-	g.o("ADDQ SI, R12")
+	g.tileBias(r, v, "VXORPS", acc)
 	for j := range v {
 		load(vecAt("R12", j), fmt.Sprintf("Y%d", 12+j), j)
 	}
