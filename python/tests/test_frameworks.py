@@ -63,7 +63,7 @@ class Module(lightning.LightningModule):
 
 m = Module()
 early = [lightning.pytorch.callbacks.EarlyStopping("loss", min_delta=10.0, patience=1)] if kind == "early" else []
-quiet = dict(accelerator="cpu", accumulate_grad_batches=accumulate, num_sanity_val_steps=0, logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
+quiet = dict(accelerator="cpu", accumulate_grad_batches=accumulate, num_sanity_val_steps=0, logger=False, enable_checkpointing=kind == "save", enable_progress_bar=False, enable_model_summary=False)
 trainer = lightning.Trainer(strategy=StarStrategy(), max_epochs=EPOCHS, callbacks=early, **quiet)
 load = lambda shuffle: torch.utils.data.DataLoader(Data(), batch_size=batch, shuffle=shuffle, drop_last=kind == "drop")
 if kind == "checkpoint":
@@ -143,6 +143,15 @@ def test_lightning_refuses(job: Any, kind: str, says: str) -> None:
     job.start("--mode", "ssgd", workers=1)
     w = job.worker(job.script(LIGHTNING), kind, "48", "1")
     assert w.wait() != 0 and says in w.log, w.log
+
+
+def test_lightning_saves(job: Any) -> None:
+    """Worker 0 saves Lightning's checkpoint, the last one when the job is over, and the others end well beside it."""
+    libraries("lightning")
+    ps = job.start("--mode", "ssgd")
+    job.finish(ps, *(job.worker(job.script(LIGHTNING), "save", "48", "1") for _ in range(2)))
+    (saved,) = (job.folder / "checkpoints").glob("*.ckpt")
+    assert torch.load(saved, weights_only=False)["optimizer_states"][0]["state"], saved
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch sees no GPU here"))])
