@@ -25,7 +25,7 @@ var rooms = []struct {
 	{"star/cmd/internal/chaos", "star star/coord/failover star/coord/engine star/coord/engine/rehearsal star/modes star/ps/replica star/runlog star/runlog/parts star/transport/wire", "", "breaks jobs on purpose"},
 	{"star/cmd/internal/chaos/command", "*", "", "wiring"},
 	{"star/cmd/internal/cli", "star/cluster/inventory star/internal/exitcode star/internal/settings star/job star/job/process star/modes/baseline star/observe/web star/runlog star/runlog/parts star/sched/service star/train/checkpoint star/transport star/worker/launch", "", "what the groups of commands of star share"},
-	{"star/cmd/internal/console", "star/coord star/internal/exitcode star/internal/settings star/job star/modes star/runlog star/transport star/transport/wire", "", "what tools ask of a running job, and show"},
+	{"star/cmd/internal/console", "star/coord star/internal/exitcode star/internal/settings star/job star/job/options star/modes star/runlog star/transport star/transport/wire", "", "what tools ask of a running job, and show"},
 	{"star/cmd/internal/daemon", "*", "", "wiring"},
 	{"star/cmd/internal/launch", "*", "", "wiring"},
 	{"star/cmd/internal/node", "*", "", "wiring"},

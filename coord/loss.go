@@ -214,7 +214,7 @@ func (c *Coordinator) removeWorker(p *peer, why string) {
 	}
 	c.cfg.RunLog.Write(at, line)
 	c.tell(at, line)
-	c.log.Warn("a worker is gone", "worker", p.rank, "step", a.Step, "reason", transport.Brief(why))
+	c.log.Warn("a worker is gone", "worker", p.rank, "step", a.Step, "reason", transport.OneLine(why)) // in full: it may be what ends the job
 	orders := c.engine.Leave(star.Worker(p.rank))
 	c.perform(c.rounds.Leave(star.Worker(p.rank), facts{c}))
 	c.saves.Leave(star.Worker(p.rank))

@@ -17,8 +17,21 @@ import (
 	"star/job/process"
 )
 
+// told has the reasons that this process has printed. All its loggers write to one log.
+var told Reasons
+
+// LastLine is what a process says when it ends: without the reason, if its log has that already.
+// star run shows, as the reason of the job, the last line of a process that it has started: that one is whole.
+func LastLine(text string) string {
+	if os.Getenv(process.LaunchedVariable) != "" {
+		return text
+	}
+	return told.Once(text)
+}
+
 // Logger writes to w as the settings say: text on a terminal, JSON otherwise. In
 // text, lines of star run's children leave out what star run puts before them.
+// A long reason is printed in full once.
 func Logger(job *settings.Job, w *os.File, attrs ...any) *slog.Logger {
 	var level slog.Level
 	level.UnmarshalText([]byte(job.LogLevel)) // Validate has checked it
@@ -44,6 +57,12 @@ func plainJSON(_ []string, a slog.Attr) slog.Attr {
 		if x := a.Value.Float64(); math.IsNaN(x) || math.IsInf(x, 0) {
 			a.Value = slog.StringValue(strconv.FormatFloat(x, 'g', -1, 64))
 		}
+	case slog.KindString:
+		a.Value = slog.StringValue(told.Once(a.Value.String()))
+	case slog.KindAny:
+		if err, ok := a.Value.Any().(error); ok {
+			a.Value = slog.StringValue(told.Once(err.Error()))
+		}
 	}
 	return a
 }
@@ -68,7 +87,7 @@ func (h *lines) Handle(_ context.Context, r slog.Record) error {
 	if r.Level != slog.LevelInfo {
 		b.WriteString(r.Level.String() + " ")
 	}
-	b.WriteString(strings.ReplaceAll(Printable(r.Message), "\n", " "))
+	b.WriteString(strings.ReplaceAll(Printable(told.Once(r.Message)), "\n", " "))
 	b.WriteString(h.attrs)
 	r.Attrs(func(a slog.Attr) bool {
 		appendAttr(&b, "", a)
@@ -115,7 +134,7 @@ func appendAttr(b *strings.Builder, prefix string, a slog.Attr) {
 		}
 		return
 	}
-	text := v.String()
+	text := told.Once(v.String())
 	if v.Kind() == slog.KindFloat64 {
 		text = strconv.FormatFloat(v.Float64(), 'g', 5, 64)
 	}

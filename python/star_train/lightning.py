@@ -90,6 +90,10 @@ class StarStrategy(SingleDeviceStrategy):
             trainer.should_stop = trainer.should_stop or self._batches.loader.over()
         return out
 
+    def optimizer_state(self, optimizer: Any) -> Dict[str, Any]:
+        """Only worker 0 saves it, and when the job is over only that one can have it."""
+        return super().optimizer_state(optimizer) if self.is_global_zero else {}
+
     @property
     def is_global_zero(self) -> bool:
         return self.global_rank == 0

@@ -162,6 +162,7 @@ def test_misuse_ends_the_job(job: Any, flags: Any) -> None:
     workers = [job.worker(s, flags=[*flags, "--out", str(job.out)]) for _ in range(2)]
     assert [p.wait() for p in (ps, *workers)] == [2, 2, 2], ps.log
     assert "worker 0: the program failed: the settings of the optimizer were changed" in result(job)["error"]
+    assert ps.log.count("the settings of the optimizer were changed") == 1 and "(as above)" in ps.log, ps.log
     assert job.checkpoint()
 
 

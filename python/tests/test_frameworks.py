@@ -15,8 +15,8 @@ COMMON = """
 import sys
 import torch, torch.nn as nn, torch.nn.functional as F
 
-N, EPOCHS = 96, 6
 kind, batch, accumulate = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+N, EPOCHS = 97 if kind in ("rest", "drop") else 96, 6
 
 class Data(torch.utils.data.Dataset):
     def __init__(self):
@@ -29,7 +29,7 @@ class Data(torch.utils.data.Dataset):
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
-        self.net = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3))
+        self.net = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16) if N == 97 else nn.Tanh(), nn.Linear(16, 3))
     def forward(self, x, labels):
         out = self.net(x)
         return {"loss": F.cross_entropy(out, labels), "logits": out}
@@ -63,9 +63,9 @@ class Module(lightning.LightningModule):
 
 m = Module()
 early = [lightning.pytorch.callbacks.EarlyStopping("loss", min_delta=10.0, patience=1)] if kind == "early" else []
-quiet = dict(accelerator="cpu", accumulate_grad_batches=accumulate, num_sanity_val_steps=0, logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
+quiet = dict(accelerator="cpu", accumulate_grad_batches=accumulate, num_sanity_val_steps=0, logger=False, enable_checkpointing=kind == "save", enable_progress_bar=False, enable_model_summary=False)
 trainer = lightning.Trainer(strategy=StarStrategy(), max_epochs=EPOCHS, callbacks=early, **quiet)
-load = lambda shuffle: torch.utils.data.DataLoader(Data(), batch_size=batch, shuffle=shuffle)
+load = lambda shuffle: torch.utils.data.DataLoader(Data(), batch_size=batch, shuffle=shuffle, drop_last=kind == "drop")
 if kind == "checkpoint":
     alone = lightning.Trainer(max_epochs=1, **quiet)
     alone.fit(Module(), load(True))
@@ -85,7 +85,7 @@ from star_train.huggingface import Trainer
 
 args = TrainingArguments("hf", num_train_epochs=EPOCHS, per_device_train_batch_size=batch, gradient_accumulation_steps=accumulate, learning_rate=0.03, weight_decay=0.01,
                          max_grad_norm=0, max_steps=-1 if kind != "steps" else EPOCHS * N // batch // accumulate, eval_strategy="epoch", save_strategy="epoch", save_total_limit=1, metric_for_best_model="eval_loss",
-                         logging_steps=1, use_cpu=True, report_to=[], disable_tqdm=True, dataloader_num_workers=1 if kind == "loaders" else 0)
+                         logging_steps=1, use_cpu=True, report_to=[], disable_tqdm=True, dataloader_num_workers=1 if kind == "loaders" else 0, dataloader_drop_last=kind == "drop")
 seen = []
 class Watch(TrainerCallback):
     def on_evaluate(self, args, state, control, **kwargs):
@@ -145,6 +145,15 @@ def test_lightning_refuses(job: Any, kind: str, says: str) -> None:
     assert w.wait() != 0 and says in w.log, w.log
 
 
+def test_lightning_saves(job: Any) -> None:
+    """Worker 0 saves Lightning's checkpoint, the last one when the job is over, and the others end well beside it."""
+    libraries("lightning")
+    ps = job.start("--mode", "ssgd")
+    job.finish(ps, *(job.worker(job.script(LIGHTNING), "save", "48", "1") for _ in range(2)))
+    (saved,) = (job.folder / "checkpoints").glob("*.ckpt")
+    assert torch.load(saved, weights_only=False)["optimizer_states"][0]["state"], saved
+
+
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch sees no GPU here"))])
 @pytest.mark.parametrize("kind, accumulate", [("loaders", 1), ("steps", 2)])
 def test_trainer(job: Any, kind: str, accumulate: int, device: str) -> None:
@@ -194,6 +203,18 @@ def test_epochs_without_batches(job: Any, text: str, names: Any) -> None:
     job.finish(ps, *ws)
     r = job.lines("summary")[-1]
     assert r["samples"] == 96 * 6 and r["steps"] == 12 and "a worker is gone" not in ps.log, (r, ps.log)
+
+
+@FRAMEWORKS
+@pytest.mark.parametrize("kind, samples, updates", [("drop", 96, 6), ("rest", 97, 6)])
+def test_drop_last(job: Any, text: str, names: Any, kind: str, samples: int, updates: int) -> None:
+    """97 samples in batches of 8: drop_last leaves out the last one, with which BatchNorm could do nothing; else it is part of another batch."""
+    libraries(*names)
+    ps = job.start("--mode", "ssgd", "--epochs", "1")
+    ws = [job.worker(job.script(text), kind, "8", "1") for _ in range(2)]
+    job.finish(ps, *ws)
+    r = job.lines("summary")[-1]
+    assert (r["samples"], r["updates"]) == (samples, updates) and "a worker is gone" not in ps.log and job.checkpoint(), (r, ps.log)
 
 
 @FRAMEWORKS

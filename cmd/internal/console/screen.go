@@ -15,6 +15,7 @@ import (
 
 	"star/coord"
 	"star/internal/settings"
+	"star/job/options"
 	"star/modes"
 )
 
@@ -39,47 +40,34 @@ type Screen struct {
 	waits  string // what the last plain line said that the job waits for
 
 	tracebacks map[string]string // the process that printed each one first
-	reasons    map[string]bool   // beginnings of long reasons that are in a line already
+	reasons    options.Reasons   // those that are in a line already
 }
 
 // tracebacksKept bounds how many tracebacks are remembered: programs that go on may print any number.
 const tracebacksKept = 100
 
-// reasonStart is how many bytes of a reason tell it from others. Shorter ones are printed each time.
-const reasonStart = 80
+// reasonLength is how many bytes of a reason tell it from others: what follows one in a line of text differs.
+const reasonLength = 80
 
-// brief leaves out the reason of a line, which begins behind a colon, if a process has printed it before.
-// Processes end one after the other for the reason of the first one.
+// brief is a line without the reason that a process has printed before. Processes end one after the other for the reason of the first one.
 func (s *Screen) brief(line string) string {
-	var starts []string
-	for i := 0; ; {
-		n := strings.Index(line[i:], ": ")
-		if n < 0 {
-			break
-		}
-		i += n + len(": ")
-		if len(line)-i < reasonStart {
-			break
-		}
-		start := line[i : i+reasonStart]
-		if s.reasons[start] {
-			return line[:i] + "… (as above)"
-		}
-		starts = append(starts, start)
+	s.reasons.Length = reasonLength
+	var fields map[string]json.RawMessage
+	if !s.json || json.Unmarshal([]byte(line), &fields) != nil {
+		return s.reasons.Once(line)
 	}
-	for _, start := range starts {
-		if s.reasons == nil {
-			s.reasons = make(map[string]bool)
+	for _, key := range []string{"msg", "reason", "why", "error", "err"} {
+		var text string
+		if json.Unmarshal(fields[key], &text) != nil {
+			continue
 		}
-		if len(s.reasons) < reasonsKept {
-			s.reasons[start] = true
+		if brief := s.reasons.Once(text); brief != text {
+			raw, _ := json.Marshal(brief)
+			line = strings.Replace(line, string(fields[key]), string(raw), 1)
 		}
 	}
 	return line
 }
-
-// reasonsKept bounds how many reasons are remembered.
-const reasonsKept = 1000
 
 // NewScreen is a screen on standard error, as --progress and --log-format say.
 func NewScreen(job *settings.Job) *Screen {
@@ -139,13 +127,19 @@ func (s *Screen) Relay(who string, block []string) {
 	}
 	s.erase()
 	last := len(block) - 1
-	if text := s.brief(block[last]); last == 0 && !s.json && (repeated || strings.HasPrefix(who, "ps ") || strings.HasPrefix(text, "star: ")) {
+	if text := s.brief(block[last]); last == 0 && (repeated || strings.HasPrefix(who, "ps ") || strings.HasPrefix(text, "star: ") || s.json && lastLine(text)) {
 		block[last] = text // what a program prints by itself stays as it is
 	}
 	for _, text := range block {
 		s.line(who, text)
 	}
 	s.draw()
+}
+
+// lastLine says whether a line in JSON is the last one of a process of STAR.
+func lastLine(text string) bool {
+	var line struct{ Msg string }
+	return json.Unmarshal([]byte(text), &line) == nil && strings.HasPrefix(line.Msg, "star: ")
 }
 
 // line writes one line of a process: with --log-format json as JSON, which the lines of processes

@@ -2,6 +2,7 @@ package console
 
 import (
 	"bytes"
+	"encoding/json"
 	"slices"
 	"strings"
 	"testing"
@@ -135,6 +136,27 @@ ps 0     | WARN a worker is gone worker=0 reason="left: the program failed: … 
 worker 0 | star: the program failed: … (as above)
 worker 1 | StarError: … (as above) (the traceback is that of worker 0)
 worker 1 | my log: ` + why + "\n"
+	if out.String() != want {
+		t.Errorf("%s, want\n%s", &out, want)
+	}
+}
+
+// In JSON, too, and each line is still JSON. A line of a script stays as it is, whatever it looks like.
+func TestReasonsOnceInJSON(t *testing.T) {
+	why := "the settings of the optimizer were changed after the first batch, from [{'lr': 0.1}] to [{'lr': \"0.025\"}]"
+	quoted, _ := json.Marshal(why)
+	inner := strings.Trim(string(quoted), `"`)
+	var out bytes.Buffer
+	s := &Screen{w: &out, json: true}
+	s.Relay("worker 0", []string{"Traceback (most recent call last):", "  File", "StarError: " + why})
+	out.Reset()
+	s.Relay("ps 0", []string{`{"msg":"a worker is gone","worker":0,"reason":"left: the program failed: ` + inner + `","step":3}`})
+	s.Relay("worker 0", []string{`{"level":"ERROR","msg":"star: the program failed: ` + inner + `","exit":2}`})
+	s.Relay("worker 1", []string{`{"msg":"mine","reason":"it: ` + inner + `"}`})
+	want := `{"msg":"a worker is gone","worker":0,"reason":"left: the program failed: … (as above)","step":3}
+{"level":"ERROR","msg":"star: the program failed: … (as above)","exit":2}
+{"msg":"mine","reason":"it: ` + inner + `"}
+`
 	if out.String() != want {
 		t.Errorf("%s, want\n%s", &out, want)
 	}

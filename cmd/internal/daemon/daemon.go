@@ -41,6 +41,7 @@ func run(cmd *cobra.Command) (code int) {
 		if !strings.HasPrefix(says, cmd.Name()+":") && !strings.HasPrefix(says, cmd.Name()+" ") { // star run: …
 			says = cmd.Name() + ": " + says
 		}
+		says = options.LastLine(says)
 		if settings.LogsJSON(ran) { // as all lines before it
 			slog.New(slog.NewJSONHandler(os.Stderr, nil)).Error(says, "exit", job.ExitCode(err))
 		} else {
