@@ -55,6 +55,7 @@ import (
 	"star/coord/engine"
 	"star/coord/evaluate"
 	"star/coord/measure"
+	"star/coord/membership"
 	"star/coord/moves"
 	"star/coord/outbox"
 	"star/coord/said"
@@ -94,7 +95,7 @@ type Coordinator struct {
 	out outbox.Sender // of all messages to members
 
 	timing
-	membership
+	assembly
 	placing
 	applying
 	piloting
@@ -138,10 +139,10 @@ type timing struct {
 	memory   measure.Memory
 }
 
-// membership is who has a part in the job. A worker is in workers from its enrolment, or, in a job
+// assembly is who has a part in the job. A worker is in workers from its enrolment, or, in a job
 // that has begun, from the moment in which it gets a part; until then it is in late. A rank of
 // workers that is nil can be given away.
-type membership struct {
+type assembly struct {
 	servers  []*peer // by rank
 	workers  []*peer // by rank; nil: not there
 	late     []*peer // workers that came when the job had begun, until they have a part in it
@@ -149,9 +150,8 @@ type membership struct {
 	joined   []bool
 	spares   int // workers that an update goes without, where the plan says so (sized)
 	shortage shortage
-	enrolled *session.Enrolment
-	hello    wire.Hello // the first worker's
-	own      []net.IP   // of this host; nil: not looked up yet
+	terms    membership.Terms
+	own      []net.IP // of this host; nil: not looked up yet
 	seeder   *peer
 	key      string         // makes the passes that workers show to shards
 	passes   int64          // passes that were made here
@@ -557,9 +557,9 @@ func (c *Coordinator) open() {
 	}
 	c.opened = true
 	settings := c.cfg.Settings
-	if c.enrolled != nil && c.cfg.Trains != nil {
+	if c.terms.Known() && c.cfg.Trains != nil {
 		var t session.Told
-		t, settings = c.cfg.Trains(c.hello, *c.enrolled)
+		t, settings = c.cfg.Trains(*c.terms.Hello(), *c.terms.Enrolled())
 		c.result.Model, c.result.Dataset, c.result.Seed = t.Model, t.Dataset, t.Seed
 	}
 	c.cfg.RunLog.Write(0, runlog.Start{

@@ -148,12 +148,12 @@ func (c *Coordinator) speaker(p *peer) said.Speaker {
 func (c *Coordinator) view(now time.Time) said.View {
 	v := said.View{
 		Elapsed: now.Sub(c.begun), Engine: c.engine, Resumed: c.cfg.Resume.Version,
-		Workers: c.cfg.Workers, Params: c.hello.Params, Buffers: c.hello.Buffers, Tests: 1,
+		Workers: c.cfg.Workers, Params: c.terms.Hello().Params, Buffers: c.terms.Hello().Buffers, Tests: 1,
 		Shards: c.shards, Hosts: c.hosts, Copies: c.copies.On(), Replaceable: c.replaceable(),
 		Move: c.mover.Last(), Eval: c.rounds.Number(),
 	}
-	if c.enrolled != nil {
-		v.Tests = max(c.enrolled.Tests, c.enrolled.Samples, 1)
+	if c.terms.Known() {
+		v.Tests = max(c.terms.Enrolled().Tests, c.terms.Enrolled().Samples, 1)
 	}
 	if c.takeover != nil { // the coordinator before may have begun later evaluations
 		v.Eval = math.MaxInt64

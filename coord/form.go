@@ -1,7 +1,6 @@
 package coord
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -12,10 +11,8 @@ import (
 	"star/coord/copies"
 	"star/coord/engine"
 	"star/coord/evaluate"
-	"star/coord/said"
-	"star/coord/session"
+	"star/coord/membership"
 	"star/internal/exitcode"
-	"star/modes"
 	"star/transport"
 	"star/transport/wire"
 )
@@ -139,7 +136,7 @@ func freeRank(want int, members []*peer, what string) (int, error) {
 // rank comes back into it.
 func (c *Coordinator) enrolWorker(p *peer, payload []byte) {
 	h := p.hello
-	e, err := parseEnrolment(h, payload)
+	e, err := membership.ParseEnrolment(h, payload)
 	if err != nil {
 		c.refuse(p, exitcode.Disagree, err.Error())
 		return
@@ -151,8 +148,13 @@ func (c *Coordinator) enrolWorker(p *peer, payload []byte) {
 			return
 		}
 	}
-	why, ok := c.admits(p, &e, vouched)
-	if !ok {
+	var judge *wire.Hello
+	if c.validator != nil {
+		judge = &c.validator.hello
+	}
+	why, no := c.terms.Check(c.rules(), judge, &h, &e, c.yields(vouched))
+	if no != nil {
+		c.refuse(p, no.Exit, no.Reason)
 		return
 	}
 	p.codec, e.Codec = e.Codec, ""
@@ -190,8 +192,8 @@ func (c *Coordinator) enrolWorker(p *peer, payload []byte) {
 	p.conn.SetPeer(fmt.Sprintf("worker %d (%s)", rank, p.conn.RemoteAddr()))
 	c.workers[rank] = p
 	p.came, p.vouched = c.elapsed(), vouched
-	if c.enrolled == nil {
-		c.enrolled, c.hello = &e, h
+	if !c.terms.Known() {
+		c.terms.Set(h, e)
 	}
 	c.tryAssign()
 	if c.assigned {
@@ -213,113 +215,17 @@ func (c *Coordinator) supersede(p *peer) error {
 	return nil
 }
 
-// admits refuses a worker that cannot have a part in the job, whatever its rank. why is how one
-// that may differs from those that enrolled before: these make way for it. Where ok is false it was
-// told so, with the exit code that fits.
-func (c *Coordinator) admits(p *peer, e *session.Enrolment, vouched bool) (why string, ok bool) {
-	h := p.hello
-	if v := c.validator; v != nil && v.hello.ModelHash != h.ModelHash {
-		c.refuse(p, exitcode.Disagree, fmt.Sprintf("star-ps 0, which judges gradients, was told another model: %s has hash %s, the job's %s has hash %s (--model, --seed, --dataset)",
-			h.Model, h.ModelHash, v.hello.Model, v.hello.ModelHash))
-		return why, false
-	}
-	why = c.differs(h, *e)
-	if why != "" && !c.yields(vouched) {
-		c.refuse(p, exitcode.Disagree, why)
-		return why, false
-	}
-	if c.cfg.ResumeHash != "" && h.ModelHash != c.cfg.ResumeHash && (c.cfg.ResumePlain == "" || h.ModelHash != c.cfg.ResumePlain) {
-		c.refuse(p, exitcode.Disagree, fmt.Sprintf("the checkpoint is of another model: it has hash %s, the worker's %s has hash %s",
-			c.cfg.ResumeHash, h.Model, h.ModelHash))
-		return why, false
-	}
-	if c.cfg.ResumeData != nil {
-		if why := otherData(e, c.cfg.ResumeData); why != "" {
-			c.refuse(p, exitcode.Disagree, "the checkpoint is of another data set: the worker has "+why+"; --resume-other-data goes on with it all the same")
-			return why, false
-		}
-	}
-	switch {
-	case h.Params < 1 || e.Samples < 1:
-		c.refuse(p, exitcode.Usage, fmt.Sprintf("a worker with %d parameters and %d samples cannot train", h.Params, e.Samples))
-		return why, false
-	case c.cfg.MaxParams > 0 && h.Params > c.cfg.MaxParams:
-		c.refuse(p, exitcode.Usage, fmt.Sprintf("a model of %d parameters is too large for the servers of this job, which have memory for %d: more star-ps (--servers), or a smaller model",
-			h.Params, c.cfg.MaxParams))
-		return why, false
-	case h.Buffers < 0 || h.Buffers > said.MaxPayload/4:
-		c.refuse(p, exitcode.Usage, fmt.Sprintf("a model with %d buffers, expected 0 to %d", h.Buffers, said.MaxPayload/4))
-		return why, false
-	}
-	return why, true
-}
-
-// differs says how a worker differs from those that have enrolled before; empty: not at all. The
-// text names both sides and, as far as that shows, the setting or the tensor that makes the
-// difference: whoever reads it sees one process only.
-func (c *Coordinator) differs(h wire.Hello, e session.Enrolment) string {
-	first := c.enrolled
-	if first == nil {
-		return ""
-	}
-	told := ""
-	if e.Told != nil && first.Told != nil && *e.Told != *first.Told {
-		mine, theirs := *e.Told, *first.Told
-		mine.Batch, theirs.Batch = 0, 0
-		if mine != theirs {
-			told = fmt.Sprintf("; it was told --model %s --dataset %s --seed %d, the job's workers --model %s --dataset %s --seed %d: those that star-ps is told it holds everybody to, else the first worker's count",
-				mine.Model, mine.Dataset, mine.Seed, theirs.Model, theirs.Dataset, theirs.Seed)
-		}
-	}
-	switch {
-	case h.ModelHash != c.hello.ModelHash:
-		if told == "" {
-			told = otherTensor(&e, first)
-		}
-		if told == "" && h.Model == c.hello.Model {
-			told = "; they look alike, so it is the seed or a setting (--seed, --model)"
-		}
-		return fmt.Sprintf("workers train different models: %s has hash %s, the job's %s has hash %s%s",
-			h.Model, h.ModelHash, c.hello.Model, c.hello.ModelHash, told)
-	case h.Params != c.hello.Params || h.Buffers != c.hello.Buffers || otherOf(e.Buffers, first.Buffers) != "":
-		return fmt.Sprintf("workers disagree on the size of the model: %d parameters and %d words of buffers, the job has %d and %d%s%s",
-			h.Params, h.Buffers, c.hello.Params, c.hello.Buffers, otherTensor(&e, first), told)
-	}
-	if why := otherData(&e, first); why != "" {
-		return "workers disagree on the data: this one has " + why + told
-	}
-	if e.Batch != first.Batch || e.Epochs != first.Epochs {
-		return fmt.Sprintf("workers disagree on the job: the program of this one has batches of %d samples and %v epochs, that of the first one %d and %v; 0 is none", e.Batch, e.Epochs, first.Batch, first.Epochs)
-	}
-	if e.Whole != first.Whole {
-		return "workers disagree on whether batches may be cut: the programs of this one and of the first one differ in star.loader(divisible=…)"
-	}
-	if e.DropLast != first.DropLast {
-		return "workers disagree on the end of the job: the programs of this one and of the first one differ in star.loader(drop_last=…)"
-	}
-	if e.Exchange != first.Exchange {
-		return "workers disagree on the job: the programs of some have their gradients exchanged (star.ddp_hook), those of others have not"
-	}
-	if e.Turns != first.Turns {
-		return fmt.Sprintf("workers disagree on the job: the program of this one makes %d updates of each batch, that of the first one %d (star.attach)", max(e.Turns, 1), max(first.Turns, 1))
-	}
-	if !bytes.Equal(e.Optimizer, first.Optimizer) {
-		return fmt.Sprintf("workers disagree on the optimiser: this one says %.300s, the job's first one %.300s", e.Optimizer, first.Optimizer)
-	}
-	return ""
-}
-
 // takeOver takes from the workers what nobody has told the job. It comes before shards are
 // assigned, so that those make the updates that the workers want. What was given to the job counts
 // more (Adopted has zeros there).
 func (c *Coordinator) takeOver() error {
-	if err := cmp.Or(c.turns(), c.exchanges(c.cfg.Plan)); err != nil {
+	if err := cmp.Or(c.terms.Turns(c.sharded(), c.cfg.Resume.Version), c.terms.Permit(c.cfg.Plan, c.cfg.Workers)); err != nil {
 		return &Error{exitcode.Disagree, err.Error()}
 	}
 	if c.cfg.Adopt == nil {
 		return nil
 	}
-	a, err := c.cfg.Adopt(*c.enrolled)
+	a, err := c.cfg.Adopt(*c.terms.Enrolled())
 	if err != nil {
 		return err
 	}
@@ -339,33 +245,11 @@ func (c *Coordinator) takeOver() error {
 	return nil
 }
 
-// exchanges says why the rounds of p are not those that programs want: whose gradients are exchanged
-// (session.Enrolment.Exchange), or that make several updates of a batch (Turns). Each is the mean over all workers.
-func (c *Coordinator) exchanges(p modes.Plan) error {
-	if !c.allAlike() || p.Equal(modes.SSGD(c.cfg.Workers)) {
-		return nil
+// rules is what every worker is checked against.
+func (c *Coordinator) rules() *membership.Rules {
+	return &membership.Rules{
+		ResumeHash: c.cfg.ResumeHash, ResumePlain: c.cfg.ResumePlain, ResumeData: c.cfg.ResumeData, MaxParams: c.cfg.MaxParams,
 	}
-	if !c.enrolled.Exchange {
-		return fmt.Errorf("mode %v: the program of the workers makes %d updates of each batch (star.attach with several optimizers), all workers the same ones: give --mode ssgd or auto, without --shares", p, c.enrolled.Turns)
-	}
-	return fmt.Errorf("mode %v: the program of the workers has the mean of all their gradients made in each step (star.ddp_hook): give --mode ssgd or auto, without --shares", p)
-}
-
-// allAlike says whether the program wants each update to be the mean over all workers.
-func (c *Coordinator) allAlike() bool { return c.enrolled.Exchange || c.enrolled.Turns > 1 }
-
-// turns says why a job cannot make several updates of a batch.
-func (c *Coordinator) turns() error {
-	k := int64(c.enrolled.Turns)
-	switch {
-	case k < 2:
-		return nil
-	case c.arch.sharded():
-		return fmt.Errorf("the program of the workers makes %d updates of each batch (star.attach with several optimizers), which is for --arch allreduce", k)
-	case c.cfg.Resume.Version%k != 0:
-		return fmt.Errorf("the checkpoint is of version %d, and the program makes %d updates of each batch: it is of a job that made another number, or that ended within a batch. Resume from another one", c.cfg.Resume.Version, k)
-	}
-	return nil
 }
 
 // yields says whether those who have enrolled make way for a worker that differs from them: before
@@ -390,12 +274,12 @@ func (c *Coordinator) beginAnew() {
 	for _, p := range c.workers {
 		if p != nil {
 			c.refuse(p, exitcode.Disagree, fmt.Sprintf("the job trains something else than %s with hash %s on %s: a worker has come that was told what star-ps was told (--model, --dataset, --seed)",
-				c.hello.Model, c.hello.ModelHash, c.enrolled.Data))
+				c.terms.Hello().Model, c.terms.Hello().ModelHash, c.terms.Enrolled().Data))
 			c.removeWorker(p, "it trains something else")
 		}
 	}
-	c.log.Warn("begins anew: who enrolled before trains something else", "model", c.hello.Model, "data", c.enrolled.Data)
-	c.enrolled, c.hello = nil, wire.Hello{}
+	c.log.Warn("begins anew: who enrolled before trains something else", "model", c.terms.Hello().Model, "data", c.terms.Enrolled().Data)
+	c.terms = membership.Terms{}
 	if !c.assigned {
 		return
 	}
@@ -416,7 +300,7 @@ func (c *Coordinator) beginAnew() {
 // all-reduce there are none to cut, and workers are welcomed at once. A successor has been left who
 // has what, so it assigns nothing.
 func (c *Coordinator) tryAssign() {
-	if c.assigned || c.enrolled == nil || c.takeover != nil {
+	if c.assigned || !c.terms.Known() || c.takeover != nil {
 		return
 	}
 	k := 0
@@ -426,7 +310,7 @@ func (c *Coordinator) tryAssign() {
 		}
 		k += s.hello.Shards
 	}
-	n := c.hello.Params
+	n := c.terms.Hello().Params
 	if int64(k) > n {
 		k = int(n) // more shards than parameters: the last ones hold nothing
 	}
@@ -434,7 +318,7 @@ func (c *Coordinator) tryAssign() {
 		c.sick = err
 		return
 	}
-	layout, _ := json.Marshal(c.enrolled)
+	layout, _ := json.Marshal(c.terms.Enrolled())
 	next := 0
 	for rank, s := range c.servers {
 		first := len(c.shards)
@@ -520,7 +404,7 @@ func (c *Coordinator) welcome(p *peer) {
 		Rank: p.rank, Workers: c.cfg.Workers, Generation: c.cfg.Generation, Version: c.cfg.Resume.Version,
 		Seed: seed, Shards: c.shards, Elapsed: c.elapsed(), Term: c.term(), Batch: c.cfg.Batch, Optimizer: c.cfg.Optimizer,
 	}
-	buffers := evaluate.Resumed(transport.Floats(c.cfg.Buffers), c.cfg.BufferLayout, c.enrolled.Buffers)
+	buffers := evaluate.Resumed(transport.Floats(c.cfg.Buffers), c.cfg.BufferLayout, c.terms.Enrolled().Buffers)
 	if c.engine != nil { // it comes back
 		w.Version, w.Step = c.engine.State().Version, c.engine.Worker(star.Worker(p.rank)).Step+1
 		if b := c.rounds.Buffers(); b != nil {

@@ -6,13 +6,15 @@ import (
 	"time"
 
 	"star/coord/moves"
+	"star/coord/session"
 	"star/transport/wire"
 )
 
 // What comes in at a server is measured by each worker's push, from its beginning until that server had it all, and only of workers on other
 // hosts. A shard that has moved begins anew.
 func TestInflow(t *testing.T) {
-	c := &Coordinator{arch: servers{}, cfg: Config{Shift: true, Workers: 2}, membership: membership{hello: wire.Hello{Params: 1000}}, timing: timing{begun: time.Unix(1000, 0)}, placing: placing{owner: []int{0, 1, 1}, links: moves.NewLinks(true)}}
+	c := &Coordinator{arch: servers{}, cfg: Config{Shift: true, Workers: 2}, timing: timing{begun: time.Unix(1000, 0)}, placing: placing{owner: []int{0, 1, 1}, links: moves.NewLinks(true)}}
+	c.terms.Set(wire.Hello{Params: 1000}, session.Enrolment{})
 	c.shards = []wire.ShardInfo{{Shard: 0, From: 0, To: 500}, {Shard: 1, From: 500, To: 700}, {Shard: 2, From: 700, To: 1000}}
 	c.servers = []*peer{{rank: 0, at: "a"}, {rank: 1, at: "b"}, {rank: 2, at: "c"}}
 	c.workers = []*peer{{rank: 0, at: "b"}, {rank: 1, at: "d"}}

@@ -155,7 +155,7 @@ func (c *Coordinator) status() Status {
 	if l != nil {
 		now = l.State()
 		s.Phase, s.Mode, s.Version = "training", c.words(l.Plan()), now.Version
-		s.Samples, s.Limit, s.EpochSize, s.Params = now.Used, c.expected(), c.enrolled.Samples, c.hello.Params
+		s.Samples, s.Limit, s.EpochSize, s.Params = now.Used, c.expected(), c.terms.Enrolled().Samples, c.terms.Hello().Params
 		s.Rate = c.stats.Rate(time.Now(), now.Used)
 		switch {
 		case c.ended:

@@ -168,9 +168,8 @@ func (c *Coordinator) inherit() error {
 	if e.Trains > 0 { // workers have what they need
 		c.cfg.ResumeHash, c.cfg.ResumeData, c.cfg.Buffers = "", nil, nil
 	}
-	enrolment := e.Enrolment
-	c.enrolled, c.key = &enrolment, e.Key
-	c.hello = wire.Hello{Model: e.Model, ModelHash: e.ModelHash, Params: e.Params, Buffers: e.Buffers}
+	c.key = e.Key
+	c.terms.Set(wire.Hello{Model: e.Model, ModelHash: e.ModelHash, Params: e.Params, Buffers: e.Buffers}, e.Enrolment)
 	c.shards, c.owner = e.Shards, e.Owner
 	c.ready = make([]bool, len(e.Shards))
 	for shard, owner := range e.Owner {
@@ -230,9 +229,9 @@ func (c *Coordinator) reseat(p *peer) bool {
 			own = append(own, s)
 		}
 	}
-	layout, _ := json.Marshal(c.enrolled)
+	layout, _ := json.Marshal(c.terms.Enrolled())
 	c.send(p, func() error {
-		return transport.Send(p.conn, wire.Assign{Shards: own, Of: len(c.shards), Params: c.hello.Params, Workers: c.cfg.Workers, Generation: c.cfg.Generation, Key: c.key}, layout)
+		return transport.Send(p.conn, wire.Assign{Shards: own, Of: len(c.shards), Params: c.terms.Hello().Params, Workers: c.cfg.Workers, Generation: c.cfg.Generation, Key: c.key}, layout)
 	})
 	if c.settling() && shards > 0 {
 		c.takeover.reports[p.rank] = &failover.Report{}
@@ -460,7 +459,7 @@ func (c *Coordinator) found() bool {
 	}
 	e := Handover{
 		Begun: c.cfg.Lease.Clock() - time.Since(c.begun), Generation: c.cfg.Generation, From: c.cfg.Resume, Plan: c.cfg.Plan, Manual: c.manual,
-		Model: c.hello.Model, ModelHash: c.hello.ModelHash, Params: c.hello.Params, Buffers: c.hello.Buffers, Enrolment: *c.enrolled,
+		Model: c.terms.Hello().Model, ModelHash: c.terms.Hello().ModelHash, Params: c.terms.Hello().Params, Buffers: c.terms.Hello().Buffers, Enrolment: *c.terms.Enrolled(),
 		Shards: c.shards, Owner: c.owner, Ring: !c.sharded(), Key: c.key,
 	}
 	if h := c.takeover; h != nil {

@@ -79,9 +79,8 @@ func (c *Coordinator) welcomeValidator() {
 	if p == nil || p.gone || p.welcomed || !c.assigned {
 		return
 	}
-	if h := p.hello; h.ModelHash != c.hello.ModelHash || h.Params != c.hello.Params {
-		c.refuse(p, exitcode.Disagree, fmt.Sprintf("the validator has another model than the workers: %s with hash %s, the job's %s has hash %s (--model, --seed, --dataset, for star-ps too)",
-			h.Model, h.ModelHash, c.hello.Model, c.hello.ModelHash))
+	if no := c.terms.Judge(&p.hello); no != nil {
+		c.refuse(p, no.Exit, no.Reason)
 		c.validator = nil
 		return
 	}

@@ -158,7 +158,7 @@ func (c *Coordinator) storeTimeout() time.Duration {
 	if c.cfg.StoreTimeout > 0 {
 		return c.cfg.StoreTimeout
 	}
-	return time.Minute + time.Duration(c.hello.Params>>18)*time.Second
+	return time.Minute + time.Duration(c.terms.Hello().Params>>18)*time.Second
 }
 
 // what is the peer's role in words.
