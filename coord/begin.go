@@ -33,7 +33,7 @@ func (c *Coordinator) tryStart() {
 			return
 		}
 	}
-	if !c.trained() && !c.enough() || c.trained() && !c.gathered() {
+	if !c.trained() && !c.members.Enough() || c.trained() && !c.gathered() {
 		return
 	}
 	if !c.checks.Ready() {
@@ -44,7 +44,7 @@ func (c *Coordinator) tryStart() {
 	if c.cfg.Pilot == nil { // a pilot reads every record, and a replay of its decisions reads them in the log
 		c.cfg.RunLog.Sample(c.cfg.Workers)
 	}
-	if c.terms.AllAlike() {
+	if c.members.Terms.AllAlike() {
 		c.cfg.Pilot = nil // there is nothing to choose (exchanges)
 	}
 	c.engine = c.newEngine(absent)
@@ -52,8 +52,8 @@ func (c *Coordinator) tryStart() {
 	if c.cfg.Pace && c.sharded() {
 		c.pacer = traffic.NewPacer(c.cfg.Workers)
 	}
-	c.rounds.Begin(evaluate.Model{Buffers: 4 * c.terms.Hello().Buffers, Layout: c.terms.Enrolled().Buffers, Tests: c.terms.Enrolled().Tests > 0})
-	c.saves.Begin(c.terms.Hello().Params)
+	c.rounds.Begin(evaluate.Model{Buffers: 4 * c.members.Terms.Hello().Buffers, Layout: c.members.Terms.Enrolled().Buffers, Tests: c.members.Terms.Enrolled().Tests > 0})
+	c.saves.Begin(c.members.Terms.Hello().Params)
 	c.evalFrom(now.Used)
 	c.progress = time.Now()
 	c.saves.Every(c.cfg.SaveEvery, c.progress)
@@ -64,13 +64,13 @@ func (c *Coordinator) tryStart() {
 	}
 	at := c.elapsed()
 	line := runlog.Train{Workers: c.cfg.Workers, Shards: len(c.shards),
-		Model: c.terms.Hello().Model, ModelHash: c.terms.Hello().ModelHash, Params: c.terms.Hello().Params, Data: c.terms.Enrolled().Data,
-		Epoch: c.terms.Enrolled().Samples, Limit: c.expected(), Version: now.Version, Plan: c.cfg.Plan.String(), Absent: absent,
+		Model: c.members.Terms.Hello().Model, ModelHash: c.members.Terms.Hello().ModelHash, Params: c.members.Terms.Hello().Params, Data: c.members.Terms.Enrolled().Data,
+		Epoch: c.members.Terms.Enrolled().Samples, Limit: c.expected(), Version: now.Version, Plan: c.cfg.Plan.String(), Absent: absent,
 	}
 	c.cfg.RunLog.Write(at, line)
 	c.tell(at, line)
-	c.log.Info("training", "workers", c.engine.Live(), "shards", len(c.shards), "parameters", c.terms.Hello().Params,
-		"model", c.terms.Hello().Model, "data", c.terms.Enrolled().Data, "mode", c.words(c.cfg.Plan))
+	c.log.Info("training", "workers", c.engine.Live(), "shards", len(c.shards), "parameters", c.members.Terms.Hello().Params,
+		"model", c.members.Terms.Hello().Model, "data", c.members.Terms.Enrolled().Data, "mode", c.words(c.cfg.Plan))
 	c.caution()
 	c.remember(at)
 	if c.takeover != nil {
@@ -104,9 +104,9 @@ func (c *Coordinator) tryStart() {
 func (c *Coordinator) newEngine(absent []star.Worker) engine.Engine {
 	plan := c.plant(c.cfg.Plan)
 	g := engine.Config{
-		Workers: c.cfg.Workers, Shards: len(c.shards), Batch: c.cfg.Batch, Turns: c.terms.Enrolled().Turns, Limit: c.limit(plan),
-		Plan: c.sized(plan), Absent: absent, Scale: c.cfg.Scale, Planned: c.cfg.first(), Norm: c.cfg.Norm, Report: !c.cfg.Lossy, Cancel: c.cfg.Cancel, Whole: c.cfg.WholeBatches, Strides: c.cfg.Strides, Follow: c.cfg.Pilot != nil,
-		Guard: c.cfg.Poison != poison.Off, WithMetadata: c.replaceable(), MaxParams: c.terms.Hello().Params,
+		Workers: c.cfg.Workers, Shards: len(c.shards), Batch: c.cfg.Batch, Turns: c.members.Terms.Enrolled().Turns, Limit: c.limit(plan),
+		Plan: c.members.Quorum.Set(plan, c.cfg.size().Grows(), c.lives), Absent: absent, Scale: c.cfg.Scale, Planned: c.cfg.first(), Norm: c.cfg.Norm, Report: !c.cfg.Lossy, Cancel: c.cfg.Cancel, Whole: c.cfg.WholeBatches, Strides: c.cfg.Strides, Follow: c.cfg.Pilot != nil,
+		Guard: c.cfg.Poison != poison.Off, WithMetadata: c.replaceable(), MaxParams: c.members.Terms.Hello().Params,
 	}
 	c.arch.resume(c)
 	g.From = c.cfg.Resume
@@ -134,8 +134,8 @@ func (c *Coordinator) caution() {
 		return
 	}
 	c.length(l.Limit, note)
-	if int64(c.cfg.Batch) > c.terms.Enrolled().Samples {
-		note("a mini-batch of %d samples (--batch) is more than the data set has, %d: samples are in it several times", c.cfg.Batch, c.terms.Enrolled().Samples)
+	if int64(c.cfg.Batch) > c.members.Terms.Enrolled().Samples {
+		note("a mini-batch of %d samples (--batch) is more than the data set has, %d: samples are in it several times", c.cfg.Batch, c.members.Terms.Enrolled().Samples)
 	}
 	round, how := engine.Round(plan, c.cfg.Batch, c.cfg.first()), "--batch"
 	if k := plan.Local; k > 1 {
@@ -150,12 +150,12 @@ func (c *Coordinator) caution() {
 // longer or shorter: a loop that counts for itself does not know. It is a note where nothing says
 // how long the job is, or where the program says otherwise.
 func (c *Coordinator) length(limit int64, note func(format string, args ...any)) {
-	if c.cfg.Adopt == nil || c.terms.Enrolled().Batch == 0 || limit == math.MaxInt64 { // a model of ours, or a program that ends the job itself
+	if c.cfg.Adopt == nil || c.members.Terms.Enrolled().Batch == 0 || limit == math.MaxInt64 { // a model of ours, or a program that ends the job itself
 		return
 	}
 	const loops = "then the loops over star.loader get no more batches; if all loops end before, the job ends with them"
-	epochs, program := float64(limit)/float64(c.terms.Enrolled().Samples), c.terms.Enrolled().Epochs
-	near := float64(c.cfg.Batch*c.cfg.Workers) / float64(c.terms.Enrolled().Samples)
+	epochs, program := float64(limit)/float64(c.members.Terms.Enrolled().Samples), c.members.Terms.Enrolled().Epochs
+	near := float64(c.cfg.Batch*c.cfg.Workers) / float64(c.members.Terms.Enrolled().Samples)
 	switch {
 	case c.endBy == "":
 		note("the job makes %.4g epochs, a default: neither star.loader(epochs=…) nor --epochs, --steps or --samples says how many; %s", epochs, loops)
@@ -174,12 +174,12 @@ const fewRounds = 10
 // with.
 func (c *Coordinator) end(round int64) int64 {
 	end := int64(math.MaxInt64)
-	for _, e := range []float64{float64(c.cfg.Samples), c.cfg.Epochs * float64(c.terms.Enrolled().Samples), float64(c.cfg.Steps) * float64(round)} {
+	for _, e := range []float64{float64(c.cfg.Samples), c.cfg.Epochs * float64(c.members.Terms.Enrolled().Samples), float64(c.cfg.Steps) * float64(round)} {
 		if e > 0 && e < math.MaxInt64 {
 			end = min(end, int64(math.Ceil(e)))
 		}
 	}
-	if c.terms.Enrolled().DropLast && c.cfg.Plan.Shares == nil && end < math.MaxInt64 {
+	if c.members.Terms.Enrolled().DropLast && c.cfg.Plan.Shares == nil && end < math.MaxInt64 {
 		end -= end % int64(c.cfg.Batch)
 	}
 	return end
@@ -188,7 +188,7 @@ func (c *Coordinator) end(round int64) int64 {
 // limit is the samples at which the engine ends a job under a plan. Programs whose gradients are
 // exchanged end it themselves.
 func (c *Coordinator) limit(p modes.Plan) int64 {
-	if c.terms.Enrolled().Exchange {
+	if c.members.Terms.Enrolled().Exchange {
 		return math.MaxInt64
 	}
 	return c.end(engine.Round(p, c.cfg.Batch, c.cfg.first()))

@@ -127,7 +127,7 @@ func (c *Coordinator) changeMode(spec, why string) (any, error) {
 	if p, err = c.uncut(p); err != nil {
 		return nil, fmt.Errorf("mode %s: %w: set star.loader(divisible=True) in the program, or --whole-batches=false", spec, err)
 	}
-	if err := c.terms.Permit(p, c.cfg.Workers); err != nil {
+	if err := c.members.Terms.Permit(p, c.cfg.Workers); err != nil {
 		return nil, err
 	}
 	if err := c.engine.Fits(p); err != nil {

@@ -94,8 +94,14 @@ type Coordinator struct {
 	// Owned by Run from here on.
 	out outbox.Sender // of all messages to members
 
+	// The connections of members, by rank; package membership says who they are. A worker is in workers from its
+	// enrolment, or, in a job that has begun, from when it gets a part in it; until then it is in late.
+	servers, workers []*peer
+	late             []*peer
+	members          membership.Members
+	own              []net.IP // of this host; nil: not looked up yet
+
 	timing
-	assembly
 	placing
 	applying
 	piloting
@@ -137,25 +143,6 @@ type timing struct {
 	aside    int           // of the engine's list, named so far
 	line     runlog.Record // of arrived, which writes one at a time
 	memory   measure.Memory
-}
-
-// assembly is who has a part in the job. A worker is in workers from its enrolment, or, in a job
-// that has begun, from the moment in which it gets a part; until then it is in late. A rank of
-// workers that is nil can be given away.
-type assembly struct {
-	servers  []*peer // by rank
-	workers  []*peer // by rank; nil: not there
-	late     []*peer // workers that came when the job had begun, until they have a part in it
-	seen     []bool  // by rank: somebody has had a part in the job
-	joined   []bool
-	spares   int // workers that an update goes without, where the plan says so (sized)
-	shortage shortage
-	terms    membership.Terms
-	own      []net.IP // of this host; nil: not looked up yet
-	seeder   *peer
-	key      string         // makes the passes that workers show to shards
-	passes   int64          // passes that were made here
-	diverged map[int]string // why, of workers that have left because their numbers are none
 }
 
 // placing is where the shards are, and how gradients come to them. In an all-reduce there are no
@@ -246,8 +233,8 @@ func New(cfg Config) (*Coordinator, error) {
 	if err := arch.check(&cfg); err != nil {
 		return nil, &Error{exitcode.Usage, err.Error()}
 	}
-	if err := cfg.checkSize(); err != nil {
-		return nil, &Error{exitcode.Usage, err.Error()}
+	if err := cfg.size().Check(); err != nil {
+		return nil, &Error{exitcode.Usage, "coord: " + err.Error()}
 	}
 	if cfg.Batch < 1 {
 		return nil, &Error{exitcode.Usage, fmt.Sprintf("coord: a batch needs at least 1 sample, not %d", cfg.Batch)}
@@ -305,8 +292,8 @@ func New(cfg Config) (*Coordinator, error) {
 	c.done, c.notices = make(chan struct{}), make(chan notice, 1)
 	c.life, c.hangUp = life, hangUp
 	c.servers, c.workers = make([]*peer, cfg.Servers), make([]*peer, cfg.Workers)
-	c.joined, c.seen = make([]bool, cfg.Workers), make([]bool, cfg.Workers)
-	c.key, c.diverged = transport.NewKey(), map[int]string{}
+	c.members = membership.New(cfg.size(), transport.NewKey())
+	c.members.Shortage = membership.NewShortage(c.least(), cfg.JoinTimeout)
 	c.saves = evaluate.NewSaves(cfg.Save != nil)
 	c.norms, c.hosts, c.hashes = evaluate.NewNorms(cfg.Validation != nil), map[[2]int]bool{}, evaluate.Hashes{}
 	if cfg.Validation != nil {
@@ -557,9 +544,9 @@ func (c *Coordinator) open() {
 	}
 	c.opened = true
 	settings := c.cfg.Settings
-	if c.terms.Known() && c.cfg.Trains != nil {
+	if c.members.Terms.Known() && c.cfg.Trains != nil {
 		var t session.Told
-		t, settings = c.cfg.Trains(*c.terms.Hello(), *c.terms.Enrolled())
+		t, settings = c.cfg.Trains(*c.members.Terms.Hello(), *c.members.Terms.Enrolled())
 		c.result.Model, c.result.Dataset, c.result.Seed = t.Model, t.Dataset, t.Seed
 	}
 	c.cfg.RunLog.Write(0, runlog.Start{
@@ -567,8 +554,8 @@ func (c *Coordinator) open() {
 		Notes: c.cfg.Notes, Config: settings,
 	})
 	for rank, p := range c.workers {
-		if c.joined[rank] { // else it takes no part yet
-			c.cfg.RunLog.Write(p.came, runlog.Join{Worker: star.Worker(rank), Peer: p.conn.RemoteAddr()})
+		if c.members.Joined(rank) { // else it takes no part yet
+			c.cfg.RunLog.Write(c.members.Came(rank), runlog.Join{Worker: star.Worker(rank), Peer: p.conn.RemoteAddr()})
 		}
 	}
 	for _, l := range c.unopened {

@@ -1984,7 +1984,7 @@ func TestEndOfHugeNumbers(t *testing.T) {
 		{Config{Epochs: 0.51}, 21},
 	} {
 		k := &Coordinator{arch: servers{}, cfg: c.cfg}
-		k.terms.Set(wire.Hello{}, enrolment)
+		k.members.Terms.Set(wire.Hello{}, enrolment)
 		if got := k.end(8); got != c.want {
 			t.Errorf("%+v ends at %d, want %d", c.cfg, got, c.want)
 		}

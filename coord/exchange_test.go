@@ -17,7 +17,7 @@ import (
 func TestExchange(t *testing.T) {
 	for _, exchange := range []bool{true, false} {
 		c := &Coordinator{cfg: Config{Workers: 2, Batch: 4, Steps: 3, Plan: modes.SSGD(2)}}
-		c.terms.Set(wire.Hello{}, session.Enrolment{Samples: 40, Exchange: exchange})
+		c.members.Terms.Set(wire.Hello{}, session.Enrolment{Samples: 40, Exchange: exchange})
 		limit, want := c.limit(c.cfg.Plan), int64(24)
 		if exchange {
 			want = math.MaxInt64
@@ -34,13 +34,13 @@ func TestExchange(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := c.terms.Permit(p, c.cfg.Workers); (err != nil) != (exchange && spec != "ssgd") || err != nil && !strings.Contains(err.Error(), "give --mode ssgd or auto") {
+			if err := c.members.Terms.Permit(p, c.cfg.Workers); (err != nil) != (exchange && spec != "ssgd") || err != nil && !strings.Contains(err.Error(), "give --mode ssgd or auto") {
 				t.Errorf("exchange=%v: mode %s: %v", exchange, spec, err)
 			}
 		}
 		p := modes.SSGD(2)
 		p.Shares = []int{2, 6}
-		if err := c.terms.Permit(p, c.cfg.Workers); (err != nil) != exchange {
+		if err := c.members.Terms.Permit(p, c.cfg.Workers); (err != nil) != exchange {
 			t.Errorf("exchange=%v: shares: %v", exchange, err)
 		}
 	}
@@ -50,7 +50,7 @@ func TestExchange(t *testing.T) {
 func TestTurns(t *testing.T) {
 	for _, turns := range []int{0, 1, 2} {
 		c := &Coordinator{cfg: Config{Workers: 2, Batch: 4, Steps: 3, Plan: modes.SSGD(2)}, arch: ring{&RingConfig{}}}
-		c.terms.Set(wire.Hello{}, session.Enrolment{Samples: 40, Turns: turns})
+		c.members.Terms.Set(wire.Hello{}, session.Enrolment{Samples: 40, Turns: turns})
 		several := turns > 1
 		if got := c.limit(c.cfg.Plan); got != 24 {
 			t.Errorf("%d turns: three steps end at %d samples, want 24", turns, got)
@@ -60,23 +60,23 @@ func TestTurns(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := c.terms.Permit(p, c.cfg.Workers); (err != nil) != (several && spec != "ssgd") || err != nil && !strings.Contains(err.Error(), "give --mode ssgd or auto") {
+			if err := c.members.Terms.Permit(p, c.cfg.Workers); (err != nil) != (several && spec != "ssgd") || err != nil && !strings.Contains(err.Error(), "give --mode ssgd or auto") {
 				t.Errorf("%d turns: mode %s: %v", turns, spec, err)
 			}
 		}
 		for version := range int64(4) {
 			c.cfg.Resume.Version = version
-			if err := c.terms.Turns(c.sharded(), c.cfg.Resume.Version); (err != nil) != (several && version%2 != 0) {
+			if err := c.members.Terms.Turns(c.sharded(), c.cfg.Resume.Version); (err != nil) != (several && version%2 != 0) {
 				t.Errorf("%d turns, resumed at version %d: %v", turns, version, err)
 			}
 		}
 		c.cfg.Resume.Version, c.arch = 0, servers{}
-		if err := c.terms.Turns(c.sharded(), c.cfg.Resume.Version); (err != nil) != several {
+		if err := c.members.Terms.Turns(c.sharded(), c.cfg.Resume.Version); (err != nil) != several {
 			t.Errorf("%d turns with servers: %v", turns, err)
 		}
-		other := *c.terms.Enrolled()
+		other := *c.members.Terms.Enrolled()
 		other.Turns = 3
-		if why, _ := c.terms.Check(new(membership.Rules), nil, c.terms.Hello(), &other, true); !strings.Contains(why, "3 updates of each batch") {
+		if why, _ := c.members.Terms.Check(new(membership.Rules), nil, c.members.Terms.Hello(), &other, true); !strings.Contains(why, "3 updates of each batch") {
 			t.Errorf("%d turns: a worker with 3: %q", turns, why)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 
 	"star"
 	"star/coord/copies"
@@ -73,10 +74,16 @@ func (c *Coordinator) enrolServer(p *peer) {
 		}
 		return
 	}
-	rank, err := freeRank(p.rank, c.servers, "server")
+	rank, no := membership.FreeRank("server", p.rank, len(c.servers), func(rank int) (string, bool) {
+		s := c.servers[rank]
+		if s == nil || s.conn == nil {
+			return "", s != nil
+		}
+		return s.conn.RemoteAddr(), true
+	})
 	switch {
-	case err != nil:
-		c.refuse(p, exitcode.Usage, err.Error())
+	case no != nil:
+		c.refuse(p, no.Exit, no.Reason)
 		return
 	case c.assigned:
 		c.refuse(p, exitcode.Restart, "the job has begun; a server cannot be replaced in it")
@@ -93,7 +100,8 @@ func (c *Coordinator) enrolServer(p *peer) {
 		return
 	}
 	p.rank = rank
-	if host, _, err := net.SplitHostPort(p.conn.RemoteAddr()); err == nil && net.ParseIP(host) != nil && c.site(p) != here && leadsBack(h.Addr) {
+	if c.place(p).Misled(p.conn.RemoteAddr()) {
+		host, _, _ := net.SplitHostPort(p.conn.RemoteAddr())
 		c.refuse(p, exitcode.Usage, fmt.Sprintf("star-ps %d is at %s, and says that it is reached at %s, which from other hosts leads to themselves: give it --advertise HOST:PORT, and --listen beyond loopback",
 			rank, host, h.Addr))
 		return
@@ -109,26 +117,6 @@ func (c *Coordinator) enrolServer(p *peer) {
 
 // maxShards of a job: so many fit into a Welcome (docs/protocol.md).
 const maxShards = 1024
-
-// freeRank is the rank of a new member: the one it asks for, or the lowest free one. want is −1
-// where any will do. The error is what it is refused with.
-func freeRank(want int, members []*peer, what string) (int, error) {
-	if want < -1 || want >= len(members) {
-		return 0, fmt.Errorf("%s rank %d is out of range: the job has %d %ss, ranks 0 to %d", what, want, len(members), what, len(members)-1)
-	}
-	if want >= 0 {
-		if other := members[want]; other != nil {
-			return 0, fmt.Errorf("%s rank %d is taken by %s: give every %s a rank of its own (--rank)", what, want, other.conn.RemoteAddr(), what)
-		}
-		return want, nil
-	}
-	for i, m := range members {
-		if m == nil {
-			return i, nil
-		}
-	}
-	return 0, fmt.Errorf("all %d %ss of the job are there already", len(members), what)
-}
 
 // enrolWorker gives a worker a rank, or refuses it: with exit code 78 where it trains something
 // else than the job, 2 where its rank is wrong, 75 where a rank may become free, because its
@@ -152,7 +140,7 @@ func (c *Coordinator) enrolWorker(p *peer, payload []byte) {
 	if c.validator != nil {
 		judge = &c.validator.hello
 	}
-	why, no := c.terms.Check(c.rules(), judge, &h, &e, c.yields(vouched))
+	why, no := c.members.Terms.Check(c.rules(), judge, &h, &e, c.yields(vouched))
 	if no != nil {
 		c.refuse(p, no.Exit, no.Reason)
 		return
@@ -165,19 +153,19 @@ func (c *Coordinator) enrolWorker(p *peer, payload []byte) {
 	if why != "" {
 		c.beginAnew()
 	}
-	rank, err := freeRank(p.rank, c.taken(), "worker")
-	if err != nil {
-		exit := exitcode.Usage
-		if (c.engine != nil || c.takeover != nil) && p.rank < len(c.workers) { // its earlier attempt, or try, may be gone, and nobody has noticed yet
-			exit = exitcode.Restart
-		}
-		c.refuse(p, exit, err.Error())
+	rank, no := c.members.Rank(p.rank, c.engine != nil || c.takeover != nil)
+	if no != nil {
+		c.refuse(p, no.Exit, no.Reason)
 		return
 	}
+	holder := membership.Member{Addr: p.conn.RemoteAddr(), Process: h.Process, Vouched: vouched, Came: c.elapsed()}
 	if c.engine != nil {
-		if err := c.returns(p, rank); err != nil {
-			c.refuse(p, exitcode.Restart, err.Error())
+		if c.ends() {
+			c.refuse(p, exitcode.Restart, "the job ends")
+			return
 		}
+		c.members.Take(rank, holder)
+		c.returns(p, rank)
 		return
 	}
 	if err := engine.TreeNeeds(c.cfg.Plan, rank, h); err != nil {
@@ -191,9 +179,9 @@ func (c *Coordinator) enrolWorker(p *peer, payload []byte) {
 	p.rank = rank
 	p.conn.SetPeer(fmt.Sprintf("worker %d (%s)", rank, p.conn.RemoteAddr()))
 	c.workers[rank] = p
-	p.came, p.vouched = c.elapsed(), vouched
-	if !c.terms.Known() {
-		c.terms.Set(h, e)
+	c.members.Take(rank, holder)
+	if !c.members.Terms.Known() {
+		c.members.Terms.Set(h, e)
 	}
 	c.tryAssign()
 	if c.assigned {
@@ -204,13 +192,8 @@ func (c *Coordinator) enrolWorker(p *peer, payload []byte) {
 // supersede takes out an earlier attempt of the process that p is, which has hung up, or could not
 // use its Welcome, before that was noticed here. An error is that of lost.
 func (c *Coordinator) supersede(p *peer) error {
-	if p.hello.Process == "" {
-		return nil
-	}
-	for _, old := range c.taken() {
-		if old != nil && old != p && old.hello.Process == p.hello.Process {
-			return c.lost(old, errors.New("the same process has come again"))
-		}
+	if rank, found := c.members.Before(p.hello.Process); found {
+		return c.lost(c.holder(rank), errors.New("the same process has come again"))
 	}
 	return nil
 }
@@ -219,13 +202,13 @@ func (c *Coordinator) supersede(p *peer) error {
 // assigned, so that those make the updates that the workers want. What was given to the job counts
 // more (Adopted has zeros there).
 func (c *Coordinator) takeOver() error {
-	if err := cmp.Or(c.terms.Turns(c.sharded(), c.cfg.Resume.Version), c.terms.Permit(c.cfg.Plan, c.cfg.Workers)); err != nil {
+	if err := cmp.Or(c.members.Terms.Turns(c.sharded(), c.cfg.Resume.Version), c.members.Terms.Permit(c.cfg.Plan, c.cfg.Workers)); err != nil {
 		return &Error{exitcode.Disagree, err.Error()}
 	}
 	if c.cfg.Adopt == nil {
 		return nil
 	}
-	a, err := c.cfg.Adopt(*c.terms.Enrolled())
+	a, err := c.cfg.Adopt(*c.members.Terms.Enrolled())
 	if err != nil {
 		return err
 	}
@@ -252,19 +235,9 @@ func (c *Coordinator) rules() *membership.Rules {
 	}
 }
 
-// yields says whether those who have enrolled make way for a worker that differs from them: before
-// the training begins, where nobody of them is left, or what they train nobody vouches for, and
-// somebody does for what it trains.
+// yields says whether the workers that have enrolled make way for one that differs from them.
 func (c *Coordinator) yields(vouched bool) bool {
-	if c.engine != nil || c.takeover != nil || c.cfg.Validation != nil {
-		return false
-	}
-	for _, p := range c.workers {
-		if p != nil && (p.vouched || !vouched) {
-			return false
-		}
-	}
-	return true
+	return c.takeover == nil && c.cfg.Validation == nil && c.members.Yields(vouched)
 }
 
 // beginAnew forgets those who have enrolled, and what was assigned for them: servers are told to
@@ -274,16 +247,16 @@ func (c *Coordinator) beginAnew() {
 	for _, p := range c.workers {
 		if p != nil {
 			c.refuse(p, exitcode.Disagree, fmt.Sprintf("the job trains something else than %s with hash %s on %s: a worker has come that was told what star-ps was told (--model, --dataset, --seed)",
-				c.terms.Hello().Model, c.terms.Hello().ModelHash, c.terms.Enrolled().Data))
+				c.members.Terms.Hello().Model, c.members.Terms.Hello().ModelHash, c.members.Terms.Enrolled().Data))
 			c.removeWorker(p, "it trains something else")
 		}
 	}
-	c.log.Warn("begins anew: who enrolled before trains something else", "model", c.terms.Hello().Model, "data", c.terms.Enrolled().Data)
-	c.terms = membership.Terms{}
+	c.log.Warn("begins anew: who enrolled before trains something else", "model", c.members.Terms.Hello().Model, "data", c.members.Terms.Enrolled().Data)
+	c.members.Terms = membership.Terms{}
 	if !c.assigned {
 		return
 	}
-	c.assigned, c.seeder, c.shards, c.owner, c.ready, c.copies = false, nil, nil, nil, nil, copies.Copies{}
+	c.assigned, c.shards, c.owner, c.ready, c.copies = false, nil, nil, nil, copies.Copies{}
 	for rank, s := range c.servers {
 		if s != nil && !s.gone {
 			c.part(s, exitcode.Restart, "the job begins anew, with other workers")
@@ -300,7 +273,7 @@ func (c *Coordinator) beginAnew() {
 // all-reduce there are none to cut, and workers are welcomed at once. A successor has been left who
 // has what, so it assigns nothing.
 func (c *Coordinator) tryAssign() {
-	if c.assigned || !c.terms.Known() || c.takeover != nil {
+	if c.assigned || !c.members.Terms.Known() || c.takeover != nil {
 		return
 	}
 	k := 0
@@ -310,7 +283,7 @@ func (c *Coordinator) tryAssign() {
 		}
 		k += s.hello.Shards
 	}
-	n := c.terms.Hello().Params
+	n := c.members.Terms.Hello().Params
 	if int64(k) > n {
 		k = int(n) // more shards than parameters: the last ones hold nothing
 	}
@@ -318,7 +291,7 @@ func (c *Coordinator) tryAssign() {
 		c.sick = err
 		return
 	}
-	layout, _ := json.Marshal(c.terms.Enrolled())
+	layout, _ := json.Marshal(c.members.Terms.Enrolled())
 	next := 0
 	for rank, s := range c.servers {
 		first := len(c.shards)
@@ -352,7 +325,7 @@ func (c *Coordinator) tryAssign() {
 			}
 		}
 		c.send(s, func() error {
-			return transport.Send(s.conn, wire.Assign{Shards: own, Of: k, Params: n, Workers: c.cfg.Workers, Generation: c.cfg.Generation, Key: c.key}, layout)
+			return transport.Send(s.conn, wire.Assign{Shards: own, Of: k, Params: n, Workers: c.cfg.Workers, Generation: c.cfg.Generation, Key: c.members.Key()}, layout)
 		})
 	}
 	c.ready = make([]bool, k)
@@ -377,7 +350,8 @@ func (c *Coordinator) welcome(p *peer) {
 	}
 	for _, s := range c.servers {
 		if s != nil && s.hello.Shards > 0 {
-			if why := c.reaches(p, s); why != "" {
+			if !c.place(p).Reaches(c.place(s)) {
+				why := c.place(s).Unreachable(fmt.Sprintf("star-ps %d", s.rank))
 				c.refuse(p, exitcode.Disagree, why)
 				c.removeWorker(p, why)
 				return
@@ -390,21 +364,12 @@ func (c *Coordinator) welcome(p *peer) {
 		return
 	}
 	p.welcomed = true
-	seed := false
-	if c.seeder == nil && c.cfg.Resume.Version == 0 && len(c.shards) > 0 {
-		all := true
-		for _, ok := range c.ready {
-			all = all && ok
-		}
-		if !all {
-			c.seeder, seed = p, true
-		}
-	}
+	seed := c.cfg.Resume.Version == 0 && slices.Contains(c.ready, false) && c.members.Seed(p.rank)
 	w := wire.Welcome{
 		Rank: p.rank, Workers: c.cfg.Workers, Generation: c.cfg.Generation, Version: c.cfg.Resume.Version,
 		Seed: seed, Shards: c.shards, Elapsed: c.elapsed(), Term: c.term(), Batch: c.cfg.Batch, Optimizer: c.cfg.Optimizer,
 	}
-	buffers := evaluate.Resumed(transport.Floats(c.cfg.Buffers), c.cfg.BufferLayout, c.terms.Enrolled().Buffers)
+	buffers := evaluate.Resumed(transport.Floats(c.cfg.Buffers), c.cfg.BufferLayout, c.members.Terms.Enrolled().Buffers)
 	if c.engine != nil { // it comes back
 		w.Version, w.Step = c.engine.State().Version, c.engine.Worker(star.Worker(p.rank)).Step+1
 		if b := c.rounds.Buffers(); b != nil {
@@ -412,16 +377,7 @@ func (c *Coordinator) welcome(p *peer) {
 		}
 	}
 	c.arch.welcome(c, p, &w)
-	w.Pass = c.pass(p.rank, w.Step)
+	w.Pass = c.members.Pass(p.rank, c.term(), w.Step)
 	c.send(p, func() error { return transport.SendWelcome(p.conn, w, buffers) })
 	c.tellViews(p)
-}
-
-// pass makes what the worker that is welcomed with a rank now shows to shards. Its number is higher
-// than those before it, also those of coordinators before. Shards let in who shows one, and of two
-// for the same rank only the higher one: what an earlier attempt of a worker still sends is
-// refused.
-func (c *Coordinator) pass(rank int, step int64) string {
-	c.passes++
-	return transport.Pass(c.key, wire.RoleWorker, rank, transport.Attempt{Number: c.term()<<32 + c.passes, Step: step})
 }

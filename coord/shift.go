@@ -79,10 +79,10 @@ func (c *Coordinator) shiftStatus() *ShiftStatus {
 // inflow measures how the push of a worker that is released came in at each server on another host.
 func (c *Coordinator) inflow(p *peer) {
 	f := &p.measured.Flight
-	if !c.links.Inlets() || f.From.IsZero() || c.terms.Hello().Params == 0 {
+	if !c.links.Inlets() || f.From.IsZero() || c.members.Terms.Hello().Params == 0 {
 		return
 	}
-	part := min(p.last.NetOut/float64(4*c.terms.Hello().Params), 1) // gradients may be compressed
+	part := min(p.last.NetOut/float64(4*c.members.Terms.Hello().Params), 1) // gradients may be compressed
 	bytes := map[int]float64{}
 	for i, owner := range c.owner {
 		if c.site(c.servers[owner]) != c.site(p) {

@@ -121,7 +121,7 @@ func (c *Coordinator) words(p modes.Plan) string {
 func (c *Coordinator) summarise(err error) {
 	c.open()
 	r := &c.result
-	r.Workers, r.Shards, r.Switches = c.members(), len(c.shards), c.stats.Switches
+	r.Workers, r.Shards, r.Switches = c.members.Count(), len(c.shards), c.stats.Switches
 	r.Mode = c.words(c.cfg.Plan)
 	if err != nil {
 		r.Error = err.Error()
@@ -155,7 +155,7 @@ func (c *Coordinator) status() Status {
 	if l != nil {
 		now = l.State()
 		s.Phase, s.Mode, s.Version = "training", c.words(l.Plan()), now.Version
-		s.Samples, s.Limit, s.EpochSize, s.Params = now.Used, c.expected(), c.terms.Enrolled().Samples, c.terms.Hello().Params
+		s.Samples, s.Limit, s.EpochSize, s.Params = now.Used, c.expected(), c.members.Terms.Enrolled().Samples, c.members.Terms.Hello().Params
 		s.Rate = c.stats.Rate(time.Now(), now.Used)
 		switch {
 		case c.ended:
@@ -195,8 +195,8 @@ const worthAfter = 50
 
 // worth says it.
 func (c *Coordinator) worth() {
-	if s := c.scaling(); s.Ideal > 0 && !s.Worth() && c.members() > 1 {
-		c.log.Info("one worker alone would be as fast", "workers", c.members(), "samples_per_s", int64(s.All), "alone", int64(s.Alone), "scaling_efficiency", round4(s.Efficiency()),
+	if s := c.scaling(); s.Ideal > 0 && !s.Worth() && c.members.Count() > 1 {
+		c.log.Info("one worker alone would be as fast", "workers", c.members.Count(), "samples_per_s", int64(s.All), "alone", int64(s.Alone), "scaling_efficiency", round4(s.Efficiency()),
 			"hint", "fewer workers, larger batches (--batch), --compress, or a faster link")
 	}
 }
@@ -208,7 +208,7 @@ func (c *Coordinator) workerStatus(i int, now engine.State) WorkerStatus {
 	w := WorkerStatus{Worker: i, State: "absent"}
 	switch {
 	case p == nil && l != nil:
-		if c.seen[i] {
+		if c.members.Seen(i) {
 			w.State = "gone"
 		}
 		for _, q := range c.late {

@@ -168,8 +168,8 @@ func (c *Coordinator) inherit() error {
 	if e.Trains > 0 { // workers have what they need
 		c.cfg.ResumeHash, c.cfg.ResumeData, c.cfg.Buffers = "", nil, nil
 	}
-	c.key = e.Key
-	c.terms.Set(wire.Hello{Model: e.Model, ModelHash: e.ModelHash, Params: e.Params, Buffers: e.Buffers}, e.Enrolment)
+	c.members.Inherit(e.Key)
+	c.members.Terms.Set(wire.Hello{Model: e.Model, ModelHash: e.ModelHash, Params: e.Params, Buffers: e.Buffers}, e.Enrolment)
 	c.shards, c.owner = e.Shards, e.Owner
 	c.ready = make([]bool, len(e.Shards))
 	for shard, owner := range e.Owner {
@@ -229,9 +229,9 @@ func (c *Coordinator) reseat(p *peer) bool {
 			own = append(own, s)
 		}
 	}
-	layout, _ := json.Marshal(c.terms.Enrolled())
+	layout, _ := json.Marshal(c.members.Terms.Enrolled())
 	c.send(p, func() error {
-		return transport.Send(p.conn, wire.Assign{Shards: own, Of: len(c.shards), Params: c.terms.Hello().Params, Workers: c.cfg.Workers, Generation: c.cfg.Generation, Key: c.key}, layout)
+		return transport.Send(p.conn, wire.Assign{Shards: own, Of: len(c.shards), Params: c.members.Terms.Hello().Params, Workers: c.cfg.Workers, Generation: c.cfg.Generation, Key: c.members.Key()}, layout)
 	})
 	if c.settling() && shards > 0 {
 		c.takeover.reports[p.rank] = &failover.Report{}
@@ -398,7 +398,7 @@ func (c *Coordinator) gathered() bool {
 	n := 0
 	for w, p := range c.workers {
 		switch {
-		case c.joined[w]:
+		case c.members.Joined(w):
 			n++
 		case p != nil:
 			return false // on its way
@@ -459,8 +459,8 @@ func (c *Coordinator) found() bool {
 	}
 	e := Handover{
 		Begun: c.cfg.Lease.Clock() - time.Since(c.begun), Generation: c.cfg.Generation, From: c.cfg.Resume, Plan: c.cfg.Plan, Manual: c.manual,
-		Model: c.terms.Hello().Model, ModelHash: c.terms.Hello().ModelHash, Params: c.terms.Hello().Params, Buffers: c.terms.Hello().Buffers, Enrolment: *c.terms.Enrolled(),
-		Shards: c.shards, Owner: c.owner, Ring: !c.sharded(), Key: c.key,
+		Model: c.members.Terms.Hello().Model, ModelHash: c.members.Terms.Hello().ModelHash, Params: c.members.Terms.Hello().Params, Buffers: c.members.Terms.Hello().Buffers, Enrolment: *c.members.Terms.Enrolled(),
+		Shards: c.shards, Owner: c.owner, Ring: !c.sharded(), Key: c.members.Key(),
 	}
 	if h := c.takeover; h != nil {
 		e = *h.handover

@@ -113,5 +113,5 @@ func (c *Coordinator) putThresholds(values map[string]float64, why string) {
 
 // evalFrom chooses when to evaluate next, after so many samples.
 func (c *Coordinator) evalFrom(used int64) {
-	c.rounds.Every(int64(math.Ceil(c.cfg.EvalEvery*float64(c.terms.Enrolled().Samples))), used)
+	c.rounds.Every(int64(math.Ceil(c.cfg.EvalEvery*float64(c.members.Terms.Enrolled().Samples))), used)
 }

@@ -79,7 +79,7 @@ func (c *Coordinator) welcomeValidator() {
 	if p == nil || p.gone || p.welcomed || !c.assigned {
 		return
 	}
-	if no := c.terms.Judge(&p.hello); no != nil {
+	if no := c.members.Terms.Judge(&p.hello); no != nil {
 		c.refuse(p, no.Exit, no.Reason)
 		c.validator = nil
 		return
@@ -91,7 +91,7 @@ func (c *Coordinator) welcomeValidator() {
 	}
 	c.send(p, func() error {
 		return transport.Send(p.conn, wire.Welcome{
-			Rank: p.rank, Workers: c.cfg.Workers, Generation: c.cfg.Generation, Version: version, Step: step, Shards: c.shards, Elapsed: c.elapsed(), Pass: c.pass(p.rank, step),
+			Rank: p.rank, Workers: c.cfg.Workers, Generation: c.cfg.Generation, Version: version, Step: step, Shards: c.shards, Elapsed: c.elapsed(), Pass: c.members.Pass(p.rank, c.term(), step),
 		}, nil)
 	})
 }

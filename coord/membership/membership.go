@@ -1,16 +1,35 @@
-// Package membership decides who takes part in a job. It is pure: no I/O, no clock, no goroutine; times are arguments.
-// The coordinator (package coord) has the connections, tells this package what happened to them, and carries out what
-// each call returns.
+// Package membership decides who takes part in a job: what members must agree on ([Terms]), which worker has which rank
+// ([Members]), whether the job has enough workers ([Shortage]), and where members are ([Place]). It is pure: no I/O, no
+// clock, no goroutine; times are arguments. The coordinator (package coord) has the connections by rank, tells this
+// package what happened to them, and carries out what each call returns.
+//
+// A rank:
+//
+//	       Take                 Join               Begin
+//	free ─────────► enrolled ──────────► joined ──────────► training ──┐
+//	  ▲ │                │ Begin                               ▲       │
+//	  │ │ Take           ▼                Join                 │ Enter │
+//	  │ └────────────► late ─────────────────────► ready ──────┘       │
+//	  │  after Begin     │                           │                 │
+//	  └──────────────────┴─────────── Leave ─────────┴─────────────────┘
+//
+// What holds:
+//
+//   - A rank belongs to one worker at a time, and no worker changes its rank.
+//   - A worker trains only after it has joined: it has reached every shard, or has a place in the ring.
+//   - All workers that have ranks agree with the terms. The terms change only before the training begins.
+//   - Orders that a shortage has held are given once, in their order, and never to another worker than they were for.
+//   - The zero value of Shortage is a job that waits for no workers, and that of Quorum a plan that stays as it is.
 package membership
 
 import (
-	"bytes"
 	"fmt"
+	"slices"
+	"time"
 
-	"star/coord/said"
-	"star/coord/session"
+	"star"
 	"star/internal/exitcode"
-	"star/modes"
+	"star/transport"
 	"star/transport/wire"
 )
 
@@ -24,159 +43,259 @@ func refuse(exit int, format string, args ...any) *Refusal {
 	return &Refusal{exit, fmt.Sprintf(format, args...)}
 }
 
-// Rules is what the configuration asks of the model and the data of every worker.
-type Rules struct {
-	// ResumeHash is the hash of the model in the checkpoint, and ResumePlain that of the same model without what
-	// wrappers added to names. Empty: the job resumes from no checkpoint; there is no other hash.
-	ResumeHash, ResumePlain string
-
-	// ResumeData is the data set of the checkpoint. Nil: unknown, or another one is permitted.
-	ResumeData *session.Enrolment
-
-	// MaxParams is the most parameters that the servers have memory for. Zero: no limit but the protocol's.
-	MaxParams int64
+// Size is how many workers the job has.
+type Size struct {
+	Workers int // ranks: the most workers at one time
+	First   int // workers that the job should begin with
+	Least   int // workers with which it begins without waiting for First; zero: it waits
 }
 
-// Terms is what the job trains: the Hello and the enrolment of its first worker. All other workers must agree with
-// them. The zero value is a job that no worker has enrolled in yet.
-type Terms struct {
-	hello wire.Hello
-	first *session.Enrolment
-}
-
-// Set makes h and e the terms.
-func (t *Terms) Set(h wire.Hello, e session.Enrolment) { t.hello, t.first = h, &e }
-
-// Known says whether a worker has enrolled.
-func (t *Terms) Known() bool { return t.first != nil }
-
-// Hello is that of the first worker. It is zero while the terms are unknown.
-func (t *Terms) Hello() *wire.Hello { return &t.hello }
-
-// Enrolled is the enrolment of the first worker. It is nil while the terms are unknown.
-func (t *Terms) Enrolled() *session.Enrolment { return t.first }
-
-// Check says whether a worker with this Hello and enrolment may take part, whatever its rank.
-//
-// differs is how the worker differs from the terms; empty: it agrees. A worker that differs is refused unless
-// replaces says that the workers before it make way for it (Roster.Yields). judge is the Hello of the validator; nil:
-// there is none.
-func (t *Terms) Check(r *Rules, judge *wire.Hello, h *wire.Hello, e *session.Enrolment, replaces bool) (differs string, no *Refusal) {
-	if judge != nil && judge.ModelHash != h.ModelHash {
-		return "", refuse(exitcode.Disagree, "star-ps 0, which judges gradients, was told another model: %s has hash %s, the job's %s has hash %s (--model, --seed, --dataset)",
-			h.Model, h.ModelHash, judge.Model, judge.ModelHash)
-	}
-	differs = t.differs(h, e)
-	if differs != "" && !replaces {
-		return differs, &Refusal{exitcode.Disagree, differs}
-	}
-	if r.ResumeHash != "" && h.ModelHash != r.ResumeHash && (r.ResumePlain == "" || h.ModelHash != r.ResumePlain) {
-		return differs, refuse(exitcode.Disagree, "the checkpoint is of another model: it has hash %s, the worker's %s has hash %s",
-			r.ResumeHash, h.Model, h.ModelHash)
-	}
-	if r.ResumeData != nil {
-		if why := otherData(e, r.ResumeData); why != "" {
-			return differs, refuse(exitcode.Disagree, "the checkpoint is of another data set: the worker has %s; --resume-other-data goes on with it all the same", why)
-		}
-	}
+// Check says which of the numbers cannot be.
+func (s Size) Check() error {
 	switch {
-	case h.Params < 1 || e.Samples < 1:
-		no = refuse(exitcode.Usage, "a worker with %d parameters and %d samples cannot train", h.Params, e.Samples)
-	case r.MaxParams > 0 && h.Params > r.MaxParams:
-		no = refuse(exitcode.Usage, "a model of %d parameters is too large for the servers of this job, which have memory for %d: more star-ps (--servers), or a smaller model",
-			h.Params, r.MaxParams)
-	case h.Buffers < 0 || h.Buffers > said.MaxPayload/4:
-		no = refuse(exitcode.Usage, "a model with %d buffers, expected 0 to %d", h.Buffers, said.MaxPayload/4)
-	}
-	return differs, no
-}
-
-// Judge says whether a validator with this Hello computes gradients of the job's model: a product of gradients of
-// different models would mean nothing.
-func (t *Terms) Judge(h *wire.Hello) *Refusal {
-	if h.ModelHash == t.hello.ModelHash && h.Params == t.hello.Params {
-		return nil
-	}
-	return refuse(exitcode.Disagree, "the validator has another model than the workers: %s with hash %s, the job's %s has hash %s (--model, --seed, --dataset, for star-ps too)",
-		h.Model, h.ModelHash, t.hello.Model, t.hello.ModelHash)
-}
-
-// differs says how a worker differs from the terms; empty: not at all. The text names both sides and, where it can be
-// found, the setting or the tensor that makes the difference, because the reader sees one process only.
-func (t *Terms) differs(h *wire.Hello, e *session.Enrolment) string {
-	first := t.first
-	if first == nil {
-		return ""
-	}
-	told := ""
-	if e.Told != nil && first.Told != nil && *e.Told != *first.Told {
-		mine, theirs := *e.Told, *first.Told
-		mine.Batch, theirs.Batch = 0, 0
-		if mine != theirs {
-			told = fmt.Sprintf("; it was told --model %s --dataset %s --seed %d, the job's workers --model %s --dataset %s --seed %d: those that star-ps is told it holds everybody to, else the first worker's count",
-				mine.Model, mine.Dataset, mine.Seed, theirs.Model, theirs.Dataset, theirs.Seed)
-		}
-	}
-	switch {
-	case h.ModelHash != t.hello.ModelHash:
-		if told == "" {
-			told = otherTensor(e, first)
-		}
-		if told == "" && h.Model == t.hello.Model {
-			told = "; they look alike, so it is the seed or a setting (--seed, --model)"
-		}
-		return fmt.Sprintf("workers train different models: %s has hash %s, the job's %s has hash %s%s",
-			h.Model, h.ModelHash, t.hello.Model, t.hello.ModelHash, told)
-	case h.Params != t.hello.Params || h.Buffers != t.hello.Buffers || otherOf(e.Buffers, first.Buffers) != "":
-		return fmt.Sprintf("workers disagree on the size of the model: %d parameters and %d words of buffers, the job has %d and %d%s%s",
-			h.Params, h.Buffers, t.hello.Params, t.hello.Buffers, otherTensor(e, first), told)
-	}
-	if why := otherData(e, first); why != "" {
-		return "workers disagree on the data: this one has " + why + told
-	}
-	switch {
-	case e.Batch != first.Batch || e.Epochs != first.Epochs:
-		return fmt.Sprintf("workers disagree on the job: the program of this one has batches of %d samples and %v epochs, that of the first one %d and %v; 0 is none", e.Batch, e.Epochs, first.Batch, first.Epochs)
-	case e.Whole != first.Whole:
-		return "workers disagree on whether batches may be cut: the programs of this one and of the first one differ in star.loader(divisible=…)"
-	case e.DropLast != first.DropLast:
-		return "workers disagree on the end of the job: the programs of this one and of the first one differ in star.loader(drop_last=…)"
-	case e.Exchange != first.Exchange:
-		return "workers disagree on the job: the programs of some have their gradients exchanged (star.ddp_hook), those of others have not"
-	case e.Turns != first.Turns:
-		return fmt.Sprintf("workers disagree on the job: the program of this one makes %d updates of each batch, that of the first one %d (star.attach)", max(e.Turns, 1), max(first.Turns, 1))
-	case !bytes.Equal(e.Optimizer, first.Optimizer):
-		return fmt.Sprintf("workers disagree on the optimiser: this one says %.300s, the job's first one %.300s", e.Optimizer, first.Optimizer)
-	}
-	return ""
-}
-
-// AllAlike says whether the program wants each update to be the mean over all workers.
-func (t *Terms) AllAlike() bool { return t.first.Exchange || t.first.Turns > 1 }
-
-// Permit says why the updates of p are not those that the program wants: one whose gradients are exchanged
-// (session.Enrolment.Exchange), or that makes several updates of a batch (Turns).
-func (t *Terms) Permit(p modes.Plan, workers int) error {
-	if !t.AllAlike() || p.Equal(modes.SSGD(workers)) {
-		return nil
-	}
-	if !t.first.Exchange {
-		return fmt.Errorf("mode %v: the program of the workers makes %d updates of each batch (star.attach with several optimizers), all workers the same ones: give --mode ssgd or auto, without --shares", p, t.first.Turns)
-	}
-	return fmt.Errorf("mode %v: the program of the workers has the mean of all their gradients made in each step (star.ddp_hook): give --mode ssgd or auto, without --shares", p)
-}
-
-// Turns says why the job cannot make several updates of a batch. sharded says that servers make the updates, and
-// version is that of the checkpoint.
-func (t *Terms) Turns(sharded bool, version int64) error {
-	k := int64(t.first.Turns)
-	switch {
-	case k < 2:
-		return nil
-	case sharded:
-		return fmt.Errorf("the program of the workers makes %d updates of each batch (star.attach with several optimizers), which is for --arch allreduce", k)
-	case version%k != 0:
-		return fmt.Errorf("the checkpoint is of version %d, and the program makes %d updates of each batch: it is of a job that made another number, or that ended within a batch. Resume from another one", version, k)
+	case s.First < 0 || s.First > s.Workers:
+		return fmt.Errorf("a job that begins with %d workers and has at most %d: begin with 1 to %d", s.First, s.Workers, s.Workers)
+	case s.Least < 0 || s.Least > s.First:
+		return fmt.Errorf("a job of at least %d workers that is meant to begin with %d: at least 0 to %d", s.Least, s.First, s.First)
 	}
 	return nil
+}
+
+// Grows says whether workers may come that the job does not begin with, or it may begin or wait with fewer.
+func (s Size) Grows() bool { return s.First < s.Workers || s.Least > 0 }
+
+// Needed is how many joined workers the training begins with.
+func (s Size) Needed() int {
+	if s.Least > 0 {
+		return s.Least
+	}
+	return s.First
+}
+
+// Member is one attempt of a process to be the worker of a rank.
+type Member struct {
+	Addr    string        // from which it connects
+	Process string        // which process it is; empty: unknown
+	Vouched bool          // the servers were told to train what it trains
+	Came    time.Duration // since the run began
+}
+
+// Members is which worker has each rank, and what the job knows of all of them.
+type Members struct {
+	Terms    Terms
+	Shortage Shortage
+	Quorum   Quorum
+
+	size     Size
+	ranks    []rank
+	begun    bool
+	seeder   int            // the rank that sends the first parameters; -1: none
+	diverged map[int]string // why, by rank, of workers that left because their training has diverged
+	key      string         // makes passes
+	passes   int64          // that were made here
+}
+
+type rank struct {
+	holder Member
+	state  state
+	seen   bool // a worker has trained with it
+}
+
+type state uint8
+
+const (
+	free state = iota
+	enrolled
+	joined
+	training
+	late  // it came after Begin
+	ready // late, and joined
+)
+
+// New is a job without workers. key makes passes (transport.NewKey).
+func New(s Size, key string) Members {
+	return Members{size: s, ranks: make([]rank, s.Workers), seeder: -1, diverged: map[int]string{}, key: key}
+}
+
+// Key is that of New or Inherit.
+func (m *Members) Key() string { return m.key }
+
+// Inherit goes on with the key of the coordinator before.
+func (m *Members) Inherit(key string) { m.key = key }
+
+// Rank is the rank of a new worker: the one that it wants, or the lowest free one if it wants -1. again says that a
+// rank that is taken may become free in a moment, because the attempt that has it may have ended unnoticed.
+func (m *Members) Rank(want int, again bool) (int, *Refusal) {
+	n, no := FreeRank("worker", want, len(m.ranks), func(w int) (string, bool) {
+		return m.ranks[w].holder.Addr, m.ranks[w].state != free
+	})
+	if no != nil && again && want < len(m.ranks) {
+		no.Exit = exitcode.Restart
+	}
+	return n, no
+}
+
+// FreeRank is the rank of a new member of a role, of n: the one that it wants, or the lowest free one if it wants -1.
+// holder says whether a rank is taken, and by which address.
+func FreeRank(role string, want, n int, holder func(int) (addr string, taken bool)) (int, *Refusal) {
+	if want < -1 || want >= n {
+		return 0, refuse(exitcode.Usage, "%s rank %d is out of range: the job has %d %ss, ranks 0 to %d", role, want, n, role, n-1)
+	}
+	if want >= 0 {
+		if addr, taken := holder(want); taken {
+			return 0, refuse(exitcode.Usage, "%s rank %d is taken by %s: give every %s a rank of its own (--rank)", role, want, addr, role)
+		}
+		return want, nil
+	}
+	for i := range n {
+		if _, taken := holder(i); !taken {
+			return i, nil
+		}
+	}
+	return 0, refuse(exitcode.Usage, "all %d %ss of the job are there already", n, role)
+}
+
+// Before finds the rank of an earlier attempt of a process, which has ended without the coordinator having noticed.
+func (m *Members) Before(process string) (w int, found bool) {
+	w = slices.IndexFunc(m.ranks, func(r rank) bool {
+		return process != "" && r.state != free && r.holder.Process == process
+	})
+	return w, w >= 0
+}
+
+// Yields says whether the workers that have enrolled make way for one that differs from them: it is vouched for and
+// none of them is, or none of them is left. It is false once the training has begun.
+func (m *Members) Yields(vouched bool) bool {
+	return !m.begun && !slices.ContainsFunc(m.ranks, func(r rank) bool { return r.state != free && (r.holder.Vouched || !vouched) })
+}
+
+// Take gives a free rank to a worker.
+func (m *Members) Take(w int, holder Member) {
+	m.ranks[w].holder, m.ranks[w].state = holder, enrolled
+	if m.begun {
+		m.ranks[w].state = late
+	}
+}
+
+// Join notes that the worker of a rank has joined.
+func (m *Members) Join(w int) {
+	switch r := &m.ranks[w]; r.state {
+	case enrolled:
+		r.state = joined
+	case late:
+		r.state = ready
+	}
+}
+
+// Joined says whether the worker of a rank has joined.
+func (m *Members) Joined(w int) bool {
+	s := m.ranks[w].state
+	return s == joined || s == training || s == ready
+}
+
+// Came is when the worker of a rank did.
+func (m *Members) Came(w int) time.Duration { return m.ranks[w].holder.Came }
+
+// Seen says whether a worker has trained with a rank.
+func (m *Members) Seen(w int) bool { return m.ranks[w].seen }
+
+// Late says whether the worker of a rank came after the training had begun and does not train yet.
+func (m *Members) Late(w int) bool { return m.ranks[w].state == late || m.ranks[w].state == ready }
+
+// Enough says whether as many workers have joined as the training begins with.
+func (m *Members) Enough() bool {
+	n := 0
+	for w := range m.ranks {
+		if m.Joined(w) {
+			n++
+		}
+	}
+	return n >= m.size.Needed()
+}
+
+// Wanting is how many workers are still to enrol before the training begins.
+func (m *Members) Wanting() int {
+	n := m.size.Needed()
+	for _, r := range m.ranks {
+		if r.state != free {
+			n--
+		}
+	}
+	return max(n, 0)
+}
+
+// Begin begins the training with the workers that have joined. The others are late; absent are the ranks of all that
+// do not train.
+func (m *Members) Begin() (absent []star.Worker) {
+	m.begun = true
+	for w := range m.ranks {
+		switch r := &m.ranks[w]; r.state {
+		case joined:
+			r.state, r.seen = training, true
+			continue
+		case enrolled:
+			r.state = late
+		}
+		absent = append(absent, star.Worker(w))
+	}
+	return absent
+}
+
+// Enter has a worker that is ready train. again says that a worker has trained with its rank before.
+func (m *Members) Enter(w int) (again bool) {
+	r := &m.ranks[w]
+	again, r.state, r.seen = r.seen, training, true
+	delete(m.diverged, w)
+	return again
+}
+
+// Leave makes a rank free.
+func (m *Members) Leave(w int) {
+	m.ranks[w].holder, m.ranks[w].state = Member{}, free
+	if m.seeder == w {
+		m.seeder = -1
+	}
+}
+
+// Count is how many ranks workers have trained with, or, before the training, how many workers it should begin with.
+func (m *Members) Count() int {
+	if !m.begun {
+		return m.size.First
+	}
+	n := 0
+	for _, r := range m.ranks {
+		if r.seen {
+			n++
+		}
+	}
+	return n
+}
+
+// Seed says whether this worker is to send the first parameters to the shards. It is the first one of which that is
+// asked, until it leaves.
+func (m *Members) Seed(w int) bool {
+	if m.seeder >= 0 {
+		return false
+	}
+	m.seeder = w
+	return true
+}
+
+// Diverge notes that a worker left because its training has diverged, and returns the reason with its name.
+func (m *Members) Diverge(w int, reason string) (why string) {
+	why = fmt.Sprintf("worker %d: %s", w, reason)
+	m.diverged[w] = why
+	return why
+}
+
+// Diverged says whether more workers have left because their training has diverged than there are now. Where the
+// parameters are not finite each worker notices in its next iteration; one that is alone with that is broken.
+func (m *Members) Diverged(live int) bool { return len(m.diverged) > live }
+
+// Pass makes what the worker that is welcomed with a rank shows to shards. Its number is higher than those before it,
+// also of coordinators before, and shards accept only the highest of a rank, so what an earlier attempt still sends is
+// refused.
+func (m *Members) Pass(w int, term, step int64) string {
+	m.passes++
+	return transport.Pass(m.key, wire.RoleWorker, w, transport.Attempt{Number: term<<32 + m.passes, Step: step})
 }
