@@ -208,9 +208,9 @@ func (c *Coordinator) install(p modes.Plan, line runlog.Plan) error {
 		return c.leaseLost
 	}
 	c.stats.Switches++
-	c.refused = nil
+	c.permits.Forget()
 	if InStep(p) {
-		c.yield("another plan is installed: " + line.Why)
+		c.permitted(c.permits.Yield("another plan is installed: " + line.Why))
 	}
 	at := c.elapsed()
 	line.Plan, line.From = p.String(), from.String()

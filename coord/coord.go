@@ -181,13 +181,11 @@ type applying struct {
 // piloting is what chooses the mode. The pilot itself runs in a goroutine of its own (package advisor);
 // what it wants comes as an event.
 type piloting struct {
-	given    string            // the mode as it was given; empty: it was not, or a pilot chooses
-	pilot    *advisor.Runner   // nil: no pilot
-	manual   bool              // star ctl mode: the pilot is not heeded
-	asking   *admissionRequest // of the pilot, not answered yet
-	permit   *admissionRequest // that was granted, and is in force
-	refused  *Refusal          // nil: nothing; never changed once it is here
-	verdicts advisor.Verdicts  // of the pilot, on workers that are slow now
+	given    string           // the mode as it was given; empty: it was not, or a pilot chooses
+	pilot    *advisor.Runner  // nil: no pilot
+	manual   bool             // star ctl mode: the pilot is not heeded
+	permits  advisor.Permits  // of plans that need one
+	verdicts advisor.Verdicts // of the pilot, on workers that are slow now
 
 	deadlines []time.Duration // by rank; see Remark
 }
@@ -209,10 +207,10 @@ type parting struct {
 // leadership is what there is where others may coordinate. In a job that nobody else can coordinate
 // the lease is always ours (alone), and nothing is noted.
 type leadership struct {
-	takeover   *takeover          // nil: the job has begun here
-	handover   Handover           // for a successor, with a LeaderLease
-	thresholds map[string]float64 // in force, by name (thresholds.go)
-	leaseLost  error              // why the lease is lost
+	takeover   *takeover // nil: the job has begun here
+	handover   Handover  // for a successor, with a LeaderLease
+	thresholds advisor.Thresholds
+	leaseLost  error // why the lease is lost
 }
 
 // New makes the coordinator of one job. What cannot be of a Config is an *Error with exitcode.Usage

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"star"
+	"star/coord/advisor"
 	"star/coord/engine"
 	"star/modes"
 	"star/runlog"
@@ -51,13 +52,8 @@ type Status struct {
 	Shards  []ShardStatus  `json:"shards,omitempty"`
 }
 
-// Refusal is a mode that the pilot has asked for and was refused, or that was taken back, until the
-// mode changes or it asks for another one.
-type Refusal struct {
-	Mode string  `json:"mode"`
-	Why  string  `json:"why"`
-	At   float64 `json:"at_s"` // since the run began
-}
+// Refusal is a mode that the pilot has asked for and was refused.
+type Refusal = advisor.Refusal
 
 // NoiseStatus is how noisy gradients are: see package pgns.
 type NoiseStatus struct {
@@ -144,7 +140,7 @@ func (c *Coordinator) status() Status {
 	s := Status{
 		Job: c.cfg.Job, Phase: "joining", Waiting: c.missing(), Mode: c.words(c.cfg.Plan), Elapsed: c.elapsed().Seconds(),
 		Loss: runlog.Number(c.stats.Loss()), TestLoss: c.result.TestLoss, TestAcc: c.result.TestAccuracy, Switches: c.stats.Switches,
-		Auto: c.pilot.Running() && !c.manual, Stragglers: c.verdicts.Texts(), Refused: c.refused,
+		Auto: c.pilot.Running() && !c.manual, Stragglers: c.verdicts.Texts(), Refused: c.permits.Refused(),
 	}
 	s.Servers, s.Shards = c.placed()
 	s.Shift = c.shiftStatus()
