@@ -1,8 +1,6 @@
 package coord
 
 import (
-	"time"
-
 	"star/coord/advice"
 	"star/coord/advisor"
 	"star/modes"
@@ -67,16 +65,4 @@ func (c *Coordinator) permitted(effects []advisor.Effect) error {
 		}
 	}
 	return nil
-}
-
-// Times are what an iteration takes each worker itself, without waiting for others; 0: not known,
-// or gone. By rank. They are means of the last iterations.
-func (s *Status) Times() []time.Duration {
-	ts := make([]time.Duration, len(s.Workers))
-	for i, w := range s.Workers {
-		if w.State != "absent" && w.State != "gone" {
-			ts[i] = time.Duration(w.Busy * float64(time.Second))
-		}
-	}
-	return ts
 }

@@ -1,16 +1,14 @@
 package coord
 
 import (
-	"fmt"
-	"math"
 	"time"
 
 	"star"
 	"star/coord/engine"
 	"star/coord/evaluate"
+	"star/coord/length"
 	"star/coord/traffic"
 	"star/internal/poison"
-	"star/modes"
 	"star/runlog"
 )
 
@@ -104,7 +102,7 @@ func (c *Coordinator) tryStart() {
 func (c *Coordinator) newEngine(absent []star.Worker) engine.Engine {
 	plan := c.plant(c.cfg.Plan)
 	g := engine.Config{
-		Workers: c.cfg.Workers, Shards: len(c.shards), Batch: c.cfg.Batch, Turns: c.members.Terms.Enrolled().Turns, Limit: c.limit(plan),
+		Workers: c.cfg.Workers, Shards: len(c.shards), Batch: c.cfg.Batch, Turns: c.members.Terms.Enrolled().Turns, Limit: c.job().Limit(plan),
 		Plan: c.members.Quorum.Set(plan, c.cfg.size().Grows(), c.lives), Absent: absent, Scale: c.cfg.Scale, Planned: c.cfg.first(), Norm: c.cfg.Norm, Report: !c.cfg.Lossy, Cancel: c.cfg.Cancel, Whole: c.cfg.WholeBatches, Strides: c.cfg.Strides, Follow: c.cfg.Pilot != nil,
 		Guard: c.cfg.Poison != poison.Off, WithMetadata: c.replaceable(), MaxParams: c.members.Terms.Hello().Params,
 	}
@@ -116,92 +114,31 @@ func (c *Coordinator) newEngine(absent []star.Worker) engine.Engine {
 	return c.arch.engine(c, g)
 }
 
-// caution says of a job that begins what the numbers of its result will not say: that little or
-// nothing is left to train, and why. It goes to the log and into the notes of the result, because
-// the numbers alone would look like those of a good run.
+// caution notes of a job that begins what the numbers of its result will not say, in the log and in the result.
 func (c *Coordinator) caution() {
 	if c.trained() {
 		return // it was said when it began
 	}
-	note := func(format string, args ...any) {
-		text := fmt.Sprintf(format, args...)
+	j, now := c.job(), c.engine.State()
+	if epochs, ok := j.Set(now.Used, now.Limit); ok {
+		c.log.Info("job length set", "epochs", epochs, "by", j.By, "at_the_end", length.Loops)
+	}
+	for _, text := range j.Notes(now.Used, now.Limit, c.engine.Plan()) {
 		c.log.Warn(text)
 		c.result.Notes = append(c.result.Notes, text)
 	}
-	l, plan := c.engine.State(), c.engine.Plan()
-	if l.Used >= l.Limit {
-		note("nothing is left to train: %d samples are applied, and the job ends at %d (--epochs, --samples, --steps); what is there is evaluated", l.Used, l.Limit)
-		return
-	}
-	c.length(l.Limit, note)
-	if int64(c.cfg.Batch) > c.members.Terms.Enrolled().Samples {
-		note("a mini-batch of %d samples (--batch) is more than the data set has, %d: samples are in it several times", c.cfg.Batch, c.members.Terms.Enrolled().Samples)
-	}
-	round, how := engine.Round(plan, c.cfg.Batch, c.cfg.first()), "--batch"
-	if k := plan.Local; k > 1 {
-		round, how = round*int64(k), fmt.Sprintf("%d steps of each worker by itself, as --baseline says, and --batch", k)
-	}
-	if n := l.Limit / round; n < fewRounds && (c.cfg.Steps == 0 || n != c.cfg.Steps) {
-		note("the job is over after %.2g rounds: in a round the workers take %d samples (%s), and the job ends at %d (--epochs, --samples, --steps)", float64(l.Limit)/float64(round), round, how, l.Limit)
+}
+
+// job is what the length of the job depends on.
+func (c *Coordinator) job() *length.Job {
+	return &length.Job{
+		Samples: c.cfg.Samples, Epochs: c.cfg.Epochs, Steps: c.cfg.Steps, By: c.endBy, Batch: c.cfg.Batch, Workers: c.cfg.Workers,
+		First: c.cfg.first(), Plan: c.cfg.Plan, Enrolled: c.members.Terms.Enrolled(), Programs: c.cfg.Adopt != nil,
 	}
 }
 
-// length says of a job of programs how long it is, what says so, and what becomes of a loop that is
-// longer or shorter: a loop that counts for itself does not know. It is a note where nothing says
-// how long the job is, or where the program says otherwise.
-func (c *Coordinator) length(limit int64, note func(format string, args ...any)) {
-	if c.cfg.Adopt == nil || c.members.Terms.Enrolled().Batch == 0 || limit == math.MaxInt64 { // a model of ours, or a program that ends the job itself
-		return
-	}
-	const loops = "then the loops over star.loader get no more batches; if all loops end before, the job ends with them"
-	epochs, program := float64(limit)/float64(c.members.Terms.Enrolled().Samples), c.members.Terms.Enrolled().Epochs
-	near := float64(c.cfg.Batch*c.cfg.Workers) / float64(c.members.Terms.Enrolled().Samples)
-	switch {
-	case c.endBy == "":
-		note("the job makes %.4g epochs, a default: neither star.loader(epochs=…) nor --epochs, --steps or --samples says how many; %s", epochs, loops)
-	case program > 0 && math.Abs(epochs-program) > near:
-		note("the job makes %.4g epochs (%s), and the program says %.4g (star.loader); %s", epochs, c.endBy, program, loops)
-	default:
-		c.log.Info("job length set", "epochs", epochs, "by", c.endBy, "at_the_end", loops)
-	}
-}
-
-// fewRounds are so few that next to nothing is learned in them. Who asks for them by --steps knows.
-const fewRounds = 10
-
-// end is the first of the ends that the configuration names, in samples. It is rounded up to a
-// whole sample, or down to a whole batch where programs leave out an incomplete one. round is the samples of one iteration of all workers that the job is meant to begin
-// with.
-func (c *Coordinator) end(round int64) int64 {
-	end := int64(math.MaxInt64)
-	for _, e := range []float64{float64(c.cfg.Samples), c.cfg.Epochs * float64(c.members.Terms.Enrolled().Samples), float64(c.cfg.Steps) * float64(round)} {
-		if e > 0 && e < math.MaxInt64 {
-			end = min(end, int64(math.Ceil(e)))
-		}
-	}
-	if c.members.Terms.Enrolled().DropLast && c.cfg.Plan.Shares == nil && end < math.MaxInt64 {
-		end -= end % int64(c.cfg.Batch)
-	}
-	return end
-}
-
-// limit is the samples at which the engine ends a job under a plan. Programs whose gradients are
-// exchanged end it themselves.
-func (c *Coordinator) limit(p modes.Plan) int64 {
-	if c.members.Terms.Enrolled().Exchange {
-		return math.MaxInt64
-	}
-	return c.end(engine.Round(p, c.cfg.Batch, c.cfg.first()))
-}
-
-// expected is the samples of the whole job, as far as anybody knows: of a job without a limit, what
-// the configuration says of its end.
-func (c *Coordinator) expected() int64 {
-	if limit := c.engine.State().Limit; limit < math.MaxInt64 {
-		return limit
-	}
-	return c.end(engine.Round(c.cfg.Plan, c.cfg.Batch, c.cfg.first()))
-}
+// expected is the samples of the whole job, as far as they are known.
+func (c *Coordinator) expected() int64 { return c.job().Expected(c.engine.State().Limit) }
 
 // live lists the workers that are there.
 func (c *Coordinator) live() []star.Worker {

@@ -1985,7 +1985,7 @@ func TestEndOfHugeNumbers(t *testing.T) {
 	} {
 		k := &Coordinator{arch: servers{}, cfg: c.cfg}
 		k.members.Terms.Set(wire.Hello{}, enrolment)
-		if got := k.end(8); got != c.want {
+		if got := k.job().End(8); got != c.want {
 			t.Errorf("%+v ends at %d, want %d", c.cfg, got, c.want)
 		}
 	}

@@ -18,7 +18,7 @@ func TestExchange(t *testing.T) {
 	for _, exchange := range []bool{true, false} {
 		c := &Coordinator{cfg: Config{Workers: 2, Batch: 4, Steps: 3, Plan: modes.SSGD(2)}}
 		c.members.Terms.Set(wire.Hello{}, session.Enrolment{Samples: 40, Exchange: exchange})
-		limit, want := c.limit(c.cfg.Plan), int64(24)
+		limit, want := c.job().Limit(c.cfg.Plan), int64(24)
 		if exchange {
 			want = math.MaxInt64
 		}
@@ -52,7 +52,7 @@ func TestTurns(t *testing.T) {
 		c := &Coordinator{cfg: Config{Workers: 2, Batch: 4, Steps: 3, Plan: modes.SSGD(2)}, arch: ring{&RingConfig{}}}
 		c.members.Terms.Set(wire.Hello{}, session.Enrolment{Samples: 40, Turns: turns})
 		several := turns > 1
-		if got := c.limit(c.cfg.Plan); got != 24 {
+		if got := c.job().Limit(c.cfg.Plan); got != 24 {
 			t.Errorf("%d turns: three steps end at %d samples, want 24", turns, got)
 		}
 		for _, spec := range []string{"ssgd", "x=1 micro=2 cap=1s", "ring-minus=1", "ssgd queue=8"} {

@@ -28,36 +28,6 @@ func (c *Coordinator) Move(ctx context.Context, shard, server int) (runlog.Move,
 	return m, err
 }
 
-// ShardStatus says where a shard is. Server is the one that it is at now, also while it moves; with
-// copies it is the primary.
-type ShardStatus struct {
-	Shard  int   `json:"shard"`
-	Server int   `json:"server"` // its rank
-	Bytes  int64 `json:"bytes"`  // of its parameters
-	Moving bool  `json:"moving,omitempty"`
-
-	// With copies (Config.Replicas): the term of its view, and who else holds it, in order of succession.
-	Term      int64 `json:"term,omitempty"`
-	Followers []int `json:"followers,omitempty"`
-	Replicas  int   `json:"replicas,omitempty"` // that there are to be
-}
-
-// ServerStatus is one star-ps process.
-type ServerStatus struct {
-	Server int    `json:"server"` // its rank
-	Host   string `json:"host"`
-	Addr   string `json:"addr"`
-	Shards int    `json:"shards"`
-	Gone   bool   `json:"gone,omitempty"`
-
-	// CopyRate is what the last shard that moved here came with, in bytes per second; 0: none
-	// did.
-	CopyRate float64 `json:"copy_Bps,omitempty"`
-
-	Site string      `json:"site,omitempty"` // with --move-shards auto: its host, as workers name theirs
-	Load *ServerLoad `json:"load,omitempty"` // likewise, of a server that says so
-}
-
 // placed lists servers and shards. For the status: a server that has not come is not among them,
 // one that is gone is.
 func (c *Coordinator) placed() (servers []ServerStatus, shards []ShardStatus) {

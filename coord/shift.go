@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 
-	"star/coord/moves"
 	"star/runlog"
 	"star/transport/wire"
 )
@@ -15,32 +14,6 @@ type hostLoad struct {
 	usage  wire.Usage
 	heard  bool
 }
-
-// ServerLoad is what a server uses and what its host has: processors and bytes per second. A
-// capacity of 0 is not known.
-type ServerLoad struct {
-	Host string `json:"host"` // as the server calls it
-
-	CPU    float64 `json:"cpu"`
-	NetIn  float64 `json:"net_in"` // from and to other hosts
-	NetOut float64 `json:"net_out"`
-
-	HostCPU    float64 `json:"host_cpu"` // everybody there
-	HostNetIn  float64 `json:"host_net_in"`
-	HostNetOut float64 `json:"host_net_out"`
-
-	Cores   float64 `json:"capacity_cpu"`
-	LinkIn  float64 `json:"capacity_net_in"`
-	LinkOut float64 `json:"capacity_net_out"`
-	Free    int64   `json:"memory_free"` // bytes
-
-	// Inflow is at which rate gradients of workers on other hosts come in while at least one does;
-	// 0: not known.
-	Inflow float64 `json:"inflow_Bps"`
-}
-
-// ShiftStatus is what became of moves by themselves.
-type ShiftStatus = moves.Shifts
 
 // kindNote marks an event of whoever moves shards. No frame has it.
 const kindNote wire.Kind = 254
