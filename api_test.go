@@ -24,10 +24,9 @@ var public = []string{"star/worker", "star/server", "star/worker/launch", "star/
 
 // lent are rooms that are not public, whose types the API of a public package has nevertheless, and why.
 var lent = map[string]string{
-	"star/coord":                    "errors of a job's end, and who permits a plan",
+	"star/coord":                    "what a job says of itself: Status, errors of a job's end",
 	"star/coord/advice":             "what a pilot answers (server.Pilot)",
 	"star/coord/session":            "what a member was told to train (Told)",
-	"star/coord/view":               "what a job says of itself: Status",
 	"star/modes/baseline":           "schemes of other papers",
 	"star/cluster/resource/actuate": "the limits of a process that enters a cluster (worker.Tenant)",
 	"star/runlog":                   "the result of a job, and lines of its log",

@@ -3,7 +3,6 @@ package coord
 import (
 	"errors"
 	"fmt"
-	"math"
 
 	"star"
 	"star/coord/evaluate"
@@ -36,20 +35,11 @@ type Validation struct {
 	Judge func(Evidence) Verdict
 }
 
-// Evidence is what is known of an update before it is applied. Vectors are means, not sums, so that
-// nothing depends on how many gradients an update has.
-type Evidence struct {
-	Dot     float64 // product of the validation gradient and the mean gradient of the update
-	Norm    float64 // of that mean
-	Ref     float64 // norm of the validation gradient
-	Samples int64   // applied before
-}
-
-// Verdict is what becomes of it.
-type Verdict struct {
-	Score, Limit float64
-	Factor       float64 // of the direction; 0: it is not applied
-}
+// Evidence and Verdict are what Validation.Judge gets and returns.
+type (
+	Evidence = evaluate.Evidence
+	Verdict  = evaluate.Verdict
+)
 
 // enrolValidator takes the validator in, or refuses it: with exit code 78 where the job has none, 2
 // where it is there, 75 where the job ends. Its rank is the one behind those of the workers, by
@@ -177,13 +167,7 @@ func (c *Coordinator) verdict(seq int64, n *evaluate.Norm) float64 {
 	if !c.checks.Judges() {
 		return 1
 	}
-	weight := 0.0
-	for _, g := range n.Noise.Gradients {
-		weight += g.Weight
-	}
-	v := c.cfg.Validation.Judge(Evidence{
-		Dot: n.Dot / weight, Norm: math.Sqrt(n.Noise.Sum2) / weight, Ref: math.Sqrt(n.Ref2), Samples: n.Samples,
-	})
+	v := c.cfg.Validation.Judge(n.Evidence())
 	c.cfg.RunLog.Write(c.elapsed(), runlog.Judgement{Seq: seq, Version: n.Version, Score: runlog.Number(v.Score), Limit: runlog.Number(v.Limit),
 		Accepted: v.Factor != 0, Factor: runlog.Number(v.Factor), Behind: n.Version - 1 - c.checks.Version()})
 	return v.Factor
