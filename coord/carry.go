@@ -54,7 +54,7 @@ func (c *Coordinator) carry(orders []engine.Ready) error {
 // two go through the chain, which waits for followers.
 func (c *Coordinator) issue(orders []engine.Ready) {
 	c.record(orders)
-	orders = c.withhold(orders)
+	orders = c.members.Shortage.Hold(orders)
 	if c.mover.Hold(time.Now(), orders) {
 		return
 	}
@@ -210,7 +210,7 @@ func (c *Coordinator) sendRelease(r wire.Release) {
 	flight.Release(time.Now(), r.Action == wire.Continue, r.Delay)
 	c.inflow(p)
 	if !flight.From.IsZero() && c.engine.View().Worker(r.Worker).Led && !c.beside(p) {
-		c.links.Pushed(flight.From.Sub(c.begun), flight.To.Sub(c.begun), min(p.last.NetOut, float64(4*c.hello.Params)), c.cfg.Workers)
+		c.links.Pushed(flight.From.Sub(c.begun), flight.To.Sub(c.begun), min(p.last.NetOut, float64(4*c.members.Terms.Hello().Params)), c.cfg.Workers)
 	}
 	c.send(p, func() error { return transport.Send(p.conn, r, c.metadata) })
 }

@@ -127,7 +127,7 @@ func (c *Coordinator) changeMode(spec, why string) (any, error) {
 	if p, err = c.uncut(p); err != nil {
 		return nil, fmt.Errorf("mode %s: %w: set star.loader(divisible=True) in the program, or --whole-batches=false", spec, err)
 	}
-	if err := c.exchanges(p); err != nil {
+	if err := c.members.Terms.Permit(p, c.cfg.Workers); err != nil {
 		return nil, err
 	}
 	if err := c.arch.fits(p); err != nil {
@@ -208,9 +208,9 @@ func (c *Coordinator) install(p modes.Plan, line runlog.Plan) error {
 		return c.leaseLost
 	}
 	c.stats.Switches++
-	c.refused = nil
+	c.permits.Forget()
 	if InStep(p) {
-		c.yield("another plan is installed: " + line.Why)
+		c.permitted(c.permits.Yield("another plan is installed: " + line.Why))
 	}
 	at := c.elapsed()
 	line.Plan, line.From = p.String(), from.String()

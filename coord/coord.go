@@ -55,6 +55,7 @@ import (
 	"star/coord/engine"
 	"star/coord/evaluate"
 	"star/coord/measure"
+	"star/coord/membership"
 	"star/coord/moves"
 	"star/coord/outbox"
 	"star/coord/said"
@@ -93,8 +94,14 @@ type Coordinator struct {
 	// Owned by Run from here on.
 	out outbox.Sender // of all messages to members
 
+	// The connections of members, by rank; package membership says who they are. A worker is in workers from its
+	// enrolment, or, in a job that has begun, from when it gets a part in it; until then it is in late.
+	servers, workers []*peer
+	late             []*peer
+	members          membership.Members
+	own              []net.IP // of this host; nil: not looked up yet
+
 	timing
-	membership
 	placing
 	applying
 	piloting
@@ -138,26 +145,6 @@ type timing struct {
 	memory   measure.Memory
 }
 
-// membership is who has a part in the job. A worker is in workers from its enrolment, or, in a job
-// that has begun, from the moment in which it gets a part; until then it is in late. A rank of
-// workers that is nil can be given away.
-type membership struct {
-	servers  []*peer // by rank
-	workers  []*peer // by rank; nil: not there
-	late     []*peer // workers that came when the job had begun, until they have a part in it
-	seen     []bool  // by rank: somebody has had a part in the job
-	joined   []bool
-	spares   int // workers that an update goes without, where the plan says so (sized)
-	shortage shortage
-	enrolled *session.Enrolment
-	hello    wire.Hello // the first worker's
-	own      []net.IP   // of this host; nil: not looked up yet
-	seeder   *peer
-	key      string         // makes the passes that workers show to shards
-	passes   int64          // passes that were made here
-	diverged map[int]string // why, of workers that have left because their numbers are none
-}
-
 // placing is where the shards are, and how gradients come to them. In an all-reduce there are no
 // shards, and only assigned is of use.
 type placing struct {
@@ -194,13 +181,11 @@ type applying struct {
 // piloting is what chooses the mode. The pilot itself runs in a goroutine of its own (package advisor);
 // what it wants comes as an event.
 type piloting struct {
-	given    string            // the mode as it was given; empty: it was not, or a pilot chooses
-	pilot    *advisor.Runner   // nil: no pilot
-	manual   bool              // star ctl mode: the pilot is not heeded
-	asking   *admissionRequest // of the pilot, not answered yet
-	permit   *admissionRequest // that was granted, and is in force
-	refused  *Refusal          // nil: nothing; never changed once it is here
-	verdicts advisor.Verdicts  // of the pilot, on workers that are slow now
+	given    string           // the mode as it was given; empty: it was not, or a pilot chooses
+	pilot    *advisor.Runner  // nil: no pilot
+	manual   bool             // star ctl mode: the pilot is not heeded
+	permits  advisor.Permits  // of plans that need one
+	verdicts advisor.Verdicts // of the pilot, on workers that are slow now
 
 	deadlines []time.Duration // by rank; see Remark
 }
@@ -222,10 +207,10 @@ type parting struct {
 // leadership is what there is where others may coordinate. In a job that nobody else can coordinate
 // the lease is always ours (alone), and nothing is noted.
 type leadership struct {
-	takeover   *takeover          // nil: the job has begun here
-	handover   Handover           // for a successor, with a LeaderLease
-	thresholds map[string]float64 // in force, by name (thresholds.go)
-	leaseLost  error              // why the lease is lost
+	takeover   *takeover // nil: the job has begun here
+	handover   Handover  // for a successor, with a LeaderLease
+	thresholds advisor.Thresholds
+	leaseLost  error // why the lease is lost
 }
 
 // New makes the coordinator of one job. What cannot be of a Config is an *Error with exitcode.Usage
@@ -246,8 +231,8 @@ func New(cfg Config) (*Coordinator, error) {
 	if err := arch.check(&cfg); err != nil {
 		return nil, &Error{exitcode.Usage, err.Error()}
 	}
-	if err := cfg.checkSize(); err != nil {
-		return nil, &Error{exitcode.Usage, err.Error()}
+	if err := cfg.size().Check(); err != nil {
+		return nil, &Error{exitcode.Usage, "coord: " + err.Error()}
 	}
 	if cfg.Batch < 1 {
 		return nil, &Error{exitcode.Usage, fmt.Sprintf("coord: a batch needs at least 1 sample, not %d", cfg.Batch)}
@@ -305,8 +290,8 @@ func New(cfg Config) (*Coordinator, error) {
 	c.done, c.notices = make(chan struct{}), make(chan notice, 1)
 	c.life, c.hangUp = life, hangUp
 	c.servers, c.workers = make([]*peer, cfg.Servers), make([]*peer, cfg.Workers)
-	c.joined, c.seen = make([]bool, cfg.Workers), make([]bool, cfg.Workers)
-	c.key, c.diverged = transport.NewKey(), map[int]string{}
+	c.members = membership.New(cfg.size(), transport.NewKey())
+	c.members.Shortage = membership.NewShortage(c.least(), cfg.JoinTimeout)
 	c.saves = evaluate.NewSaves(cfg.Save != nil)
 	c.norms, c.hosts, c.hashes = evaluate.NewNorms(cfg.Validation != nil), map[[2]int]bool{}, evaluate.Hashes{}
 	if cfg.Validation != nil {
@@ -557,9 +542,9 @@ func (c *Coordinator) open() {
 	}
 	c.opened = true
 	settings := c.cfg.Settings
-	if c.enrolled != nil && c.cfg.Trains != nil {
+	if c.members.Terms.Known() && c.cfg.Trains != nil {
 		var t session.Told
-		t, settings = c.cfg.Trains(c.hello, *c.enrolled)
+		t, settings = c.cfg.Trains(*c.members.Terms.Hello(), *c.members.Terms.Enrolled())
 		c.result.Model, c.result.Dataset, c.result.Seed = t.Model, t.Dataset, t.Seed
 	}
 	c.cfg.RunLog.Write(0, runlog.Start{
@@ -567,8 +552,8 @@ func (c *Coordinator) open() {
 		Notes: c.cfg.Notes, Config: settings,
 	})
 	for rank, p := range c.workers {
-		if c.joined[rank] { // else it takes no part yet
-			c.cfg.RunLog.Write(p.came, runlog.Join{Worker: star.Worker(rank), Peer: p.conn.RemoteAddr()})
+		if c.members.Joined(rank) { // else it takes no part yet
+			c.cfg.RunLog.Write(c.members.Came(rank), runlog.Join{Worker: star.Worker(rank), Peer: p.conn.RemoteAddr()})
 		}
 	}
 	for _, l := range c.unopened {

@@ -1983,8 +1983,9 @@ func TestEndOfHugeNumbers(t *testing.T) {
 		{Config{Samples: 7, Steps: 3}, 7},
 		{Config{Epochs: 0.51}, 21},
 	} {
-		k := &Coordinator{arch: servers{}, cfg: c.cfg, membership: membership{enrolled: &enrolment}}
-		if got := k.end(8); got != c.want {
+		k := &Coordinator{arch: servers{}, cfg: c.cfg}
+		k.members.Terms.Set(wire.Hello{}, enrolment)
+		if got := k.job().End(8); got != c.want {
 			t.Errorf("%+v ends at %d, want %d", c.cfg, got, c.want)
 		}
 	}

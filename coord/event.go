@@ -9,6 +9,7 @@ import (
 	"star"
 	"star/coord/engine"
 	"star/coord/measure"
+	"star/coord/membership"
 	"star/coord/outbox"
 	"star/coord/said"
 	"star/coord/session"
@@ -29,8 +30,6 @@ type peer struct {
 	role     string
 	rank     int
 	hello    wire.Hello
-	came     time.Duration // since the run began
-	vouched  bool          // Config.Fits says so
 	heard    time.Time
 	pushed   time.Time // it said so of its last gradient
 	last     star.Record
@@ -40,14 +39,10 @@ type peer struct {
 	parted   bool      // was told why: its reader will close the connection
 	leaving  time.Time // it said that it was told to end
 	leave    wire.Leave
-	retired  bool           // it has nothing more to compute, and left in good order or stays until the job is saved
-	codec    string         // of its gradients; empty: none
-	stand    *session.Stand // in a ring that was taken over; nil: it comes to the job
-	at       string         // site of it; empty: not looked up yet
-	back     struct {
-		addr  string // of hello, when leads was found
-		leads bool
-	}
+	retired  bool              // it has nothing more to compute, and left in good order or stays until the job is saved
+	codec    string            // of its gradients; empty: none
+	stand    *session.Stand    // in a ring that was taken over; nil: it comes to the job
+	place    *membership.Place // nil: not looked up yet
 
 	measured measure.Worker
 	copyRate float64 // of the last shard that moved here, bytes per second
@@ -139,7 +134,7 @@ func (c *Coordinator) handle(e event) error {
 func (c *Coordinator) speaker(p *peer) said.Speaker {
 	s := said.Speaker{Role: p.role, Rank: p.rank, Welcomed: p.welcomed, Codec: p.codec}
 	if p.role == wire.RoleWorker {
-		s.Joined, s.Late = p.welcomed && c.joined[p.rank], c.isLate(p)
+		s.Joined, s.Late = p.welcomed && c.members.Joined(p.rank), c.isLate(p)
 	}
 	return s
 }
@@ -148,12 +143,12 @@ func (c *Coordinator) speaker(p *peer) said.Speaker {
 func (c *Coordinator) view(now time.Time) said.View {
 	v := said.View{
 		Elapsed: now.Sub(c.begun), Engine: c.engine, Resumed: c.cfg.Resume.Version,
-		Workers: c.cfg.Workers, Params: c.hello.Params, Buffers: c.hello.Buffers, Tests: 1,
+		Workers: c.cfg.Workers, Params: c.members.Terms.Hello().Params, Buffers: c.members.Terms.Hello().Buffers, Tests: 1,
 		Shards: c.shards, Hosts: c.hosts, Copies: c.copies.On(), Replaceable: c.replaceable(),
 		Move: c.mover.Last(), Eval: c.rounds.Number(),
 	}
-	if c.enrolled != nil {
-		v.Tests = max(c.enrolled.Tests, c.enrolled.Samples, 1)
+	if c.members.Terms.Known() {
+		v.Tests = max(c.members.Terms.Enrolled().Tests, c.members.Terms.Enrolled().Samples, 1)
 	}
 	if c.takeover != nil { // the coordinator before may have begun later evaluations
 		v.Eval = math.MaxInt64
@@ -245,7 +240,7 @@ func (c *Coordinator) fromServer(p *peer, e event) error {
 func (c *Coordinator) fromWorker(p *peer, e event) error {
 	switch e.Kind {
 	case wire.KindJoined:
-		c.joined[p.rank] = true
+		c.members.Join(p.rank)
 		c.tryStart()
 		c.receive()
 	case wire.KindArrive:

@@ -6,8 +6,10 @@ import (
 	"testing"
 
 	"star/coord/engine"
+	"star/coord/membership"
 	"star/coord/session"
 	"star/modes"
+	"star/transport/wire"
 )
 
 // Programs whose gradients are exchanged end the job themselves: what the configuration says of its
@@ -15,8 +17,8 @@ import (
 func TestExchange(t *testing.T) {
 	for _, exchange := range []bool{true, false} {
 		c := &Coordinator{cfg: Config{Workers: 2, Batch: 4, Steps: 3, Plan: modes.SSGD(2)}}
-		c.enrolled = &session.Enrolment{Samples: 40, Exchange: exchange}
-		limit, want := c.limit(c.cfg.Plan), int64(24)
+		c.members.Terms.Set(wire.Hello{}, session.Enrolment{Samples: 40, Exchange: exchange})
+		limit, want := c.job().Limit(c.cfg.Plan), int64(24)
 		if exchange {
 			want = math.MaxInt64
 		}
@@ -32,13 +34,13 @@ func TestExchange(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := c.exchanges(p); (err != nil) != (exchange && spec != "ssgd") || err != nil && !strings.Contains(err.Error(), "give --mode ssgd or auto") {
+			if err := c.members.Terms.Permit(p, c.cfg.Workers); (err != nil) != (exchange && spec != "ssgd") || err != nil && !strings.Contains(err.Error(), "give --mode ssgd or auto") {
 				t.Errorf("exchange=%v: mode %s: %v", exchange, spec, err)
 			}
 		}
 		p := modes.SSGD(2)
 		p.Shares = []int{2, 6}
-		if err := c.exchanges(p); (err != nil) != exchange {
+		if err := c.members.Terms.Permit(p, c.cfg.Workers); (err != nil) != exchange {
 			t.Errorf("exchange=%v: shares: %v", exchange, err)
 		}
 	}
@@ -48,9 +50,9 @@ func TestExchange(t *testing.T) {
 func TestTurns(t *testing.T) {
 	for _, turns := range []int{0, 1, 2} {
 		c := &Coordinator{cfg: Config{Workers: 2, Batch: 4, Steps: 3, Plan: modes.SSGD(2)}, arch: ring{&RingConfig{}}}
-		c.enrolled = &session.Enrolment{Samples: 40, Turns: turns}
+		c.members.Terms.Set(wire.Hello{}, session.Enrolment{Samples: 40, Turns: turns})
 		several := turns > 1
-		if got := c.limit(c.cfg.Plan); got != 24 {
+		if got := c.job().Limit(c.cfg.Plan); got != 24 {
 			t.Errorf("%d turns: three steps end at %d samples, want 24", turns, got)
 		}
 		for _, spec := range []string{"ssgd", "x=1 micro=2 cap=1s", "ring-minus=1", "ssgd queue=8"} {
@@ -58,23 +60,23 @@ func TestTurns(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := c.exchanges(p); (err != nil) != (several && spec != "ssgd") || err != nil && !strings.Contains(err.Error(), "give --mode ssgd or auto") {
+			if err := c.members.Terms.Permit(p, c.cfg.Workers); (err != nil) != (several && spec != "ssgd") || err != nil && !strings.Contains(err.Error(), "give --mode ssgd or auto") {
 				t.Errorf("%d turns: mode %s: %v", turns, spec, err)
 			}
 		}
 		for version := range int64(4) {
 			c.cfg.Resume.Version = version
-			if err := c.turns(); (err != nil) != (several && version%2 != 0) {
+			if err := c.members.Terms.Turns(c.sharded(), c.cfg.Resume.Version); (err != nil) != (several && version%2 != 0) {
 				t.Errorf("%d turns, resumed at version %d: %v", turns, version, err)
 			}
 		}
 		c.cfg.Resume.Version, c.arch = 0, servers{}
-		if err := c.turns(); (err != nil) != several {
+		if err := c.members.Terms.Turns(c.sharded(), c.cfg.Resume.Version); (err != nil) != several {
 			t.Errorf("%d turns with servers: %v", turns, err)
 		}
-		other := *c.enrolled
+		other := *c.members.Terms.Enrolled()
 		other.Turns = 3
-		if why := c.differs(c.hello, other); !strings.Contains(why, "3 updates of each batch") {
+		if why, _ := c.members.Terms.Check(new(membership.Rules), nil, c.members.Terms.Hello(), &other, true); !strings.Contains(why, "3 updates of each batch") {
 			t.Errorf("%d turns: a worker with 3: %q", turns, why)
 		}
 	}

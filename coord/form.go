@@ -1,21 +1,19 @@
 package coord
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 
 	"star"
 	"star/coord/copies"
 	"star/coord/engine"
 	"star/coord/evaluate"
-	"star/coord/said"
-	"star/coord/session"
+	"star/coord/membership"
 	"star/internal/exitcode"
-	"star/modes"
 	"star/transport"
 	"star/transport/wire"
 )
@@ -76,10 +74,16 @@ func (c *Coordinator) enrolServer(p *peer) {
 		}
 		return
 	}
-	rank, err := freeRank(p.rank, c.servers, "server")
+	rank, no := membership.FreeRank("server", p.rank, len(c.servers), func(rank int) (string, bool) {
+		s := c.servers[rank]
+		if s == nil || s.conn == nil {
+			return "", s != nil
+		}
+		return s.conn.RemoteAddr(), true
+	})
 	switch {
-	case err != nil:
-		c.refuse(p, exitcode.Usage, err.Error())
+	case no != nil:
+		c.refuse(p, no.Exit, no.Reason)
 		return
 	case c.assigned:
 		c.refuse(p, exitcode.Restart, "the job has begun; a server cannot be replaced in it")
@@ -96,7 +100,8 @@ func (c *Coordinator) enrolServer(p *peer) {
 		return
 	}
 	p.rank = rank
-	if host, _, err := net.SplitHostPort(p.conn.RemoteAddr()); err == nil && net.ParseIP(host) != nil && c.site(p) != here && leadsBack(h.Addr) {
+	if c.place(p).Misled(p.conn.RemoteAddr()) {
+		host, _, _ := net.SplitHostPort(p.conn.RemoteAddr())
 		c.refuse(p, exitcode.Usage, fmt.Sprintf("star-ps %d is at %s, and says that it is reached at %s, which from other hosts leads to themselves: give it --advertise HOST:PORT, and --listen beyond loopback",
 			rank, host, h.Addr))
 		return
@@ -113,33 +118,13 @@ func (c *Coordinator) enrolServer(p *peer) {
 // maxShards of a job: so many fit into a Welcome (docs/protocol.md).
 const maxShards = 1024
 
-// freeRank is the rank of a new member: the one it asks for, or the lowest free one. want is −1
-// where any will do. The error is what it is refused with.
-func freeRank(want int, members []*peer, what string) (int, error) {
-	if want < -1 || want >= len(members) {
-		return 0, fmt.Errorf("%s rank %d is out of range: the job has %d %ss, ranks 0 to %d", what, want, len(members), what, len(members)-1)
-	}
-	if want >= 0 {
-		if other := members[want]; other != nil {
-			return 0, fmt.Errorf("%s rank %d is taken by %s: give every %s a rank of its own (--rank)", what, want, other.conn.RemoteAddr(), what)
-		}
-		return want, nil
-	}
-	for i, m := range members {
-		if m == nil {
-			return i, nil
-		}
-	}
-	return 0, fmt.Errorf("all %d %ss of the job are there already", len(members), what)
-}
-
 // enrolWorker gives a worker a rank, or refuses it: with exit code 78 where it trains something
 // else than the job, 2 where its rank is wrong, 75 where a rank may become free, because its
 // earlier attempt is gone and nobody has noticed yet. Once the job has begun, one that may have the
 // rank comes back into it.
 func (c *Coordinator) enrolWorker(p *peer, payload []byte) {
 	h := p.hello
-	e, err := parseEnrolment(h, payload)
+	e, err := membership.ParseEnrolment(h, payload)
 	if err != nil {
 		c.refuse(p, exitcode.Disagree, err.Error())
 		return
@@ -151,8 +136,13 @@ func (c *Coordinator) enrolWorker(p *peer, payload []byte) {
 			return
 		}
 	}
-	why, ok := c.admits(p, &e, vouched)
-	if !ok {
+	var judge *wire.Hello
+	if c.validator != nil {
+		judge = &c.validator.hello
+	}
+	why, no := c.members.Terms.Check(c.rules(), judge, &h, &e, c.yields(vouched))
+	if no != nil {
+		c.refuse(p, no.Exit, no.Reason)
 		return
 	}
 	p.codec, e.Codec = e.Codec, ""
@@ -163,19 +153,19 @@ func (c *Coordinator) enrolWorker(p *peer, payload []byte) {
 	if why != "" {
 		c.beginAnew()
 	}
-	rank, err := freeRank(p.rank, c.taken(), "worker")
-	if err != nil {
-		exit := exitcode.Usage
-		if (c.engine != nil || c.takeover != nil) && p.rank < len(c.workers) { // its earlier attempt, or try, may be gone, and nobody has noticed yet
-			exit = exitcode.Restart
-		}
-		c.refuse(p, exit, err.Error())
+	rank, no := c.members.Rank(p.rank, c.engine != nil || c.takeover != nil)
+	if no != nil {
+		c.refuse(p, no.Exit, no.Reason)
 		return
 	}
+	holder := membership.Member{Addr: p.conn.RemoteAddr(), Process: h.Process, Vouched: vouched, Came: c.elapsed()}
 	if c.engine != nil {
-		if err := c.returns(p, rank); err != nil {
-			c.refuse(p, exitcode.Restart, err.Error())
+		if c.ends() {
+			c.refuse(p, exitcode.Restart, "the job ends")
+			return
 		}
+		c.members.Take(rank, holder)
+		c.returns(p, rank)
 		return
 	}
 	if err := engine.TreeNeeds(c.cfg.Plan, rank, h); err != nil {
@@ -189,9 +179,9 @@ func (c *Coordinator) enrolWorker(p *peer, payload []byte) {
 	p.rank = rank
 	p.conn.SetPeer(fmt.Sprintf("worker %d (%s)", rank, p.conn.RemoteAddr()))
 	c.workers[rank] = p
-	p.came, p.vouched = c.elapsed(), vouched
-	if c.enrolled == nil {
-		c.enrolled, c.hello = &e, h
+	c.members.Take(rank, holder)
+	if !c.members.Terms.Known() {
+		c.members.Terms.Set(h, e)
 	}
 	c.tryAssign()
 	if c.assigned {
@@ -202,124 +192,23 @@ func (c *Coordinator) enrolWorker(p *peer, payload []byte) {
 // supersede takes out an earlier attempt of the process that p is, which has hung up, or could not
 // use its Welcome, before that was noticed here. An error is that of lost.
 func (c *Coordinator) supersede(p *peer) error {
-	if p.hello.Process == "" {
-		return nil
-	}
-	for _, old := range c.taken() {
-		if old != nil && old != p && old.hello.Process == p.hello.Process {
-			return c.lost(old, errors.New("the same process has come again"))
-		}
+	if rank, found := c.members.Before(p.hello.Process); found {
+		return c.lost(c.holder(rank), errors.New("the same process has come again"))
 	}
 	return nil
-}
-
-// admits refuses a worker that cannot have a part in the job, whatever its rank. why is how one
-// that may differs from those that enrolled before: these make way for it. Where ok is false it was
-// told so, with the exit code that fits.
-func (c *Coordinator) admits(p *peer, e *session.Enrolment, vouched bool) (why string, ok bool) {
-	h := p.hello
-	if v := c.validator; v != nil && v.hello.ModelHash != h.ModelHash {
-		c.refuse(p, exitcode.Disagree, fmt.Sprintf("star-ps 0, which judges gradients, was told another model: %s has hash %s, the job's %s has hash %s (--model, --seed, --dataset)",
-			h.Model, h.ModelHash, v.hello.Model, v.hello.ModelHash))
-		return why, false
-	}
-	why = c.differs(h, *e)
-	if why != "" && !c.yields(vouched) {
-		c.refuse(p, exitcode.Disagree, why)
-		return why, false
-	}
-	if c.cfg.ResumeHash != "" && h.ModelHash != c.cfg.ResumeHash && (c.cfg.ResumePlain == "" || h.ModelHash != c.cfg.ResumePlain) {
-		c.refuse(p, exitcode.Disagree, fmt.Sprintf("the checkpoint is of another model: it has hash %s, the worker's %s has hash %s",
-			c.cfg.ResumeHash, h.Model, h.ModelHash))
-		return why, false
-	}
-	if c.cfg.ResumeData != nil {
-		if why := otherData(e, c.cfg.ResumeData); why != "" {
-			c.refuse(p, exitcode.Disagree, "the checkpoint is of another data set: the worker has "+why+"; --resume-other-data goes on with it all the same")
-			return why, false
-		}
-	}
-	switch {
-	case h.Params < 1 || e.Samples < 1:
-		c.refuse(p, exitcode.Usage, fmt.Sprintf("a worker with %d parameters and %d samples cannot train", h.Params, e.Samples))
-		return why, false
-	case c.cfg.MaxParams > 0 && h.Params > c.cfg.MaxParams:
-		c.refuse(p, exitcode.Usage, fmt.Sprintf("a model of %d parameters is too large for the servers of this job, which have memory for %d: more star-ps (--servers), or a smaller model",
-			h.Params, c.cfg.MaxParams))
-		return why, false
-	case h.Buffers < 0 || h.Buffers > said.MaxPayload/4:
-		c.refuse(p, exitcode.Usage, fmt.Sprintf("a model with %d buffers, expected 0 to %d", h.Buffers, said.MaxPayload/4))
-		return why, false
-	}
-	return why, true
-}
-
-// differs says how a worker differs from those that have enrolled before; empty: not at all. The
-// text names both sides and, as far as that shows, the setting or the tensor that makes the
-// difference: whoever reads it sees one process only.
-func (c *Coordinator) differs(h wire.Hello, e session.Enrolment) string {
-	first := c.enrolled
-	if first == nil {
-		return ""
-	}
-	told := ""
-	if e.Told != nil && first.Told != nil && *e.Told != *first.Told {
-		mine, theirs := *e.Told, *first.Told
-		mine.Batch, theirs.Batch = 0, 0
-		if mine != theirs {
-			told = fmt.Sprintf("; it was told --model %s --dataset %s --seed %d, the job's workers --model %s --dataset %s --seed %d: those that star-ps is told it holds everybody to, else the first worker's count",
-				mine.Model, mine.Dataset, mine.Seed, theirs.Model, theirs.Dataset, theirs.Seed)
-		}
-	}
-	switch {
-	case h.ModelHash != c.hello.ModelHash:
-		if told == "" {
-			told = otherTensor(&e, first)
-		}
-		if told == "" && h.Model == c.hello.Model {
-			told = "; they look alike, so it is the seed or a setting (--seed, --model)"
-		}
-		return fmt.Sprintf("workers train different models: %s has hash %s, the job's %s has hash %s%s",
-			h.Model, h.ModelHash, c.hello.Model, c.hello.ModelHash, told)
-	case h.Params != c.hello.Params || h.Buffers != c.hello.Buffers || otherOf(e.Buffers, first.Buffers) != "":
-		return fmt.Sprintf("workers disagree on the size of the model: %d parameters and %d words of buffers, the job has %d and %d%s%s",
-			h.Params, h.Buffers, c.hello.Params, c.hello.Buffers, otherTensor(&e, first), told)
-	}
-	if why := otherData(&e, first); why != "" {
-		return "workers disagree on the data: this one has " + why + told
-	}
-	if e.Batch != first.Batch || e.Epochs != first.Epochs {
-		return fmt.Sprintf("workers disagree on the job: the program of this one has batches of %d samples and %v epochs, that of the first one %d and %v; 0 is none", e.Batch, e.Epochs, first.Batch, first.Epochs)
-	}
-	if e.Whole != first.Whole {
-		return "workers disagree on whether batches may be cut: the programs of this one and of the first one differ in star.loader(divisible=…)"
-	}
-	if e.DropLast != first.DropLast {
-		return "workers disagree on the end of the job: the programs of this one and of the first one differ in star.loader(drop_last=…)"
-	}
-	if e.Exchange != first.Exchange {
-		return "workers disagree on the job: the programs of some have their gradients exchanged (star.ddp_hook), those of others have not"
-	}
-	if e.Turns != first.Turns {
-		return fmt.Sprintf("workers disagree on the job: the program of this one makes %d updates of each batch, that of the first one %d (star.attach)", max(e.Turns, 1), max(first.Turns, 1))
-	}
-	if !bytes.Equal(e.Optimizer, first.Optimizer) {
-		return fmt.Sprintf("workers disagree on the optimiser: this one says %.300s, the job's first one %.300s", e.Optimizer, first.Optimizer)
-	}
-	return ""
 }
 
 // takeOver takes from the workers what nobody has told the job. It comes before shards are
 // assigned, so that those make the updates that the workers want. What was given to the job counts
 // more (Adopted has zeros there).
 func (c *Coordinator) takeOver() error {
-	if err := cmp.Or(c.turns(), c.exchanges(c.cfg.Plan)); err != nil {
+	if err := cmp.Or(c.members.Terms.Turns(c.sharded(), c.cfg.Resume.Version), c.members.Terms.Permit(c.cfg.Plan, c.cfg.Workers)); err != nil {
 		return &Error{exitcode.Disagree, err.Error()}
 	}
 	if c.cfg.Adopt == nil {
 		return nil
 	}
-	a, err := c.cfg.Adopt(*c.enrolled)
+	a, err := c.cfg.Adopt(*c.members.Terms.Enrolled())
 	if err != nil {
 		return err
 	}
@@ -339,48 +228,16 @@ func (c *Coordinator) takeOver() error {
 	return nil
 }
 
-// exchanges says why the rounds of p are not those that programs want: whose gradients are exchanged
-// (session.Enrolment.Exchange), or that make several updates of a batch (Turns). Each is the mean over all workers.
-func (c *Coordinator) exchanges(p modes.Plan) error {
-	if !c.allAlike() || p.Equal(modes.SSGD(c.cfg.Workers)) {
-		return nil
+// rules is what every worker is checked against.
+func (c *Coordinator) rules() *membership.Rules {
+	return &membership.Rules{
+		ResumeHash: c.cfg.ResumeHash, ResumePlain: c.cfg.ResumePlain, ResumeData: c.cfg.ResumeData, MaxParams: c.cfg.MaxParams,
 	}
-	if !c.enrolled.Exchange {
-		return fmt.Errorf("mode %v: the program of the workers makes %d updates of each batch (star.attach with several optimizers), all workers the same ones: give --mode ssgd or auto, without --shares", p, c.enrolled.Turns)
-	}
-	return fmt.Errorf("mode %v: the program of the workers has the mean of all their gradients made in each step (star.ddp_hook): give --mode ssgd or auto, without --shares", p)
 }
 
-// allAlike says whether the program wants each update to be the mean over all workers.
-func (c *Coordinator) allAlike() bool { return c.enrolled.Exchange || c.enrolled.Turns > 1 }
-
-// turns says why a job cannot make several updates of a batch.
-func (c *Coordinator) turns() error {
-	k := int64(c.enrolled.Turns)
-	switch {
-	case k < 2:
-		return nil
-	case c.arch.sharded():
-		return fmt.Errorf("the program of the workers makes %d updates of each batch (star.attach with several optimizers), which is for --arch allreduce", k)
-	case c.cfg.Resume.Version%k != 0:
-		return fmt.Errorf("the checkpoint is of version %d, and the program makes %d updates of each batch: it is of a job that made another number, or that ended within a batch. Resume from another one", c.cfg.Resume.Version, k)
-	}
-	return nil
-}
-
-// yields says whether those who have enrolled make way for a worker that differs from them: before
-// the training begins, where nobody of them is left, or what they train nobody vouches for, and
-// somebody does for what it trains.
+// yields says whether the workers that have enrolled make way for one that differs from them.
 func (c *Coordinator) yields(vouched bool) bool {
-	if c.engine != nil || c.takeover != nil || c.cfg.Validation != nil {
-		return false
-	}
-	for _, p := range c.workers {
-		if p != nil && (p.vouched || !vouched) {
-			return false
-		}
-	}
-	return true
+	return c.takeover == nil && c.cfg.Validation == nil && c.members.Yields(vouched)
 }
 
 // beginAnew forgets those who have enrolled, and what was assigned for them: servers are told to
@@ -390,16 +247,16 @@ func (c *Coordinator) beginAnew() {
 	for _, p := range c.workers {
 		if p != nil {
 			c.refuse(p, exitcode.Disagree, fmt.Sprintf("the job trains something else than %s with hash %s on %s: a worker has come that was told what star-ps was told (--model, --dataset, --seed)",
-				c.hello.Model, c.hello.ModelHash, c.enrolled.Data))
+				c.members.Terms.Hello().Model, c.members.Terms.Hello().ModelHash, c.members.Terms.Enrolled().Data))
 			c.removeWorker(p, "it trains something else")
 		}
 	}
-	c.log.Warn("begins anew: who enrolled before trains something else", "model", c.hello.Model, "data", c.enrolled.Data)
-	c.enrolled, c.hello = nil, wire.Hello{}
+	c.log.Warn("begins anew: who enrolled before trains something else", "model", c.members.Terms.Hello().Model, "data", c.members.Terms.Enrolled().Data)
+	c.members.Terms = membership.Terms{}
 	if !c.assigned {
 		return
 	}
-	c.assigned, c.seeder, c.shards, c.owner, c.ready, c.copies = false, nil, nil, nil, nil, copies.Copies{}
+	c.assigned, c.shards, c.owner, c.ready, c.copies = false, nil, nil, nil, copies.Copies{}
 	for rank, s := range c.servers {
 		if s != nil && !s.gone {
 			c.part(s, exitcode.Restart, "the job begins anew, with other workers")
@@ -416,7 +273,7 @@ func (c *Coordinator) beginAnew() {
 // all-reduce there are none to cut, and workers are welcomed at once. A successor has been left who
 // has what, so it assigns nothing.
 func (c *Coordinator) tryAssign() {
-	if c.assigned || c.enrolled == nil || c.takeover != nil {
+	if c.assigned || !c.members.Terms.Known() || c.takeover != nil {
 		return
 	}
 	k := 0
@@ -426,7 +283,7 @@ func (c *Coordinator) tryAssign() {
 		}
 		k += s.hello.Shards
 	}
-	n := c.hello.Params
+	n := c.members.Terms.Hello().Params
 	if int64(k) > n {
 		k = int(n) // more shards than parameters: the last ones hold nothing
 	}
@@ -434,7 +291,7 @@ func (c *Coordinator) tryAssign() {
 		c.sick = err
 		return
 	}
-	layout, _ := json.Marshal(c.enrolled)
+	layout, _ := json.Marshal(c.members.Terms.Enrolled())
 	next := 0
 	for rank, s := range c.servers {
 		first := len(c.shards)
@@ -468,7 +325,7 @@ func (c *Coordinator) tryAssign() {
 			}
 		}
 		c.send(s, func() error {
-			return transport.Send(s.conn, wire.Assign{Shards: own, Of: k, Params: n, Workers: c.cfg.Workers, Generation: c.cfg.Generation, Key: c.key}, layout)
+			return transport.Send(s.conn, wire.Assign{Shards: own, Of: k, Params: n, Workers: c.cfg.Workers, Generation: c.cfg.Generation, Key: c.members.Key()}, layout)
 		})
 	}
 	c.ready = make([]bool, k)
@@ -493,7 +350,8 @@ func (c *Coordinator) welcome(p *peer) {
 	}
 	for _, s := range c.servers {
 		if s != nil && s.hello.Shards > 0 {
-			if why := c.reaches(p, s); why != "" {
+			if !c.place(p).Reaches(c.place(s)) {
+				why := c.place(s).Unreachable(fmt.Sprintf("star-ps %d", s.rank))
 				c.refuse(p, exitcode.Disagree, why)
 				c.removeWorker(p, why)
 				return
@@ -506,21 +364,12 @@ func (c *Coordinator) welcome(p *peer) {
 		return
 	}
 	p.welcomed = true
-	seed := false
-	if c.seeder == nil && c.cfg.Resume.Version == 0 && len(c.shards) > 0 {
-		all := true
-		for _, ok := range c.ready {
-			all = all && ok
-		}
-		if !all {
-			c.seeder, seed = p, true
-		}
-	}
+	seed := c.cfg.Resume.Version == 0 && slices.Contains(c.ready, false) && c.members.Seed(p.rank)
 	w := wire.Welcome{
 		Rank: p.rank, Workers: c.cfg.Workers, Generation: c.cfg.Generation, Version: c.cfg.Resume.Version,
 		Seed: seed, Shards: c.shards, Elapsed: c.elapsed(), Term: c.term(), Batch: c.cfg.Batch, Optimizer: c.cfg.Optimizer,
 	}
-	buffers := evaluate.Resumed(transport.Floats(c.cfg.Buffers), c.cfg.BufferLayout, c.enrolled.Buffers)
+	buffers := evaluate.Resumed(transport.Floats(c.cfg.Buffers), c.cfg.BufferLayout, c.members.Terms.Enrolled().Buffers)
 	if c.engine != nil { // it comes back
 		w.Version, w.Step = c.engine.View().Version, c.engine.View().Worker(star.Worker(p.rank)).Step+1
 		if b := c.rounds.Buffers(); b != nil {
@@ -528,16 +377,7 @@ func (c *Coordinator) welcome(p *peer) {
 		}
 	}
 	c.arch.welcome(c, p, &w)
-	w.Pass = c.pass(p.rank, w.Step)
+	w.Pass = c.members.Pass(p.rank, c.term(), w.Step)
 	c.send(p, func() error { return transport.SendWelcome(p.conn, w, buffers) })
 	c.tellViews(p)
-}
-
-// pass makes what the worker that is welcomed with a rank now shows to shards. Its number is higher
-// than those before it, also those of coordinators before. Shards let in who shows one, and of two
-// for the same rank only the higher one: what an earlier attempt of a worker still sends is
-// refused.
-func (c *Coordinator) pass(rank int, step int64) string {
-	c.passes++
-	return transport.Pass(c.key, wire.RoleWorker, rank, transport.Attempt{Number: c.term()<<32 + c.passes, Step: step})
 }

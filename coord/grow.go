@@ -1,13 +1,12 @@
 package coord
 
 import (
-	"fmt"
+	"cmp"
 	"time"
 
 	"star"
-	"star/coord/engine"
+	"star/coord/membership"
 	"star/internal/exitcode"
-	"star/modes"
 	"star/runlog"
 )
 
@@ -16,57 +15,23 @@ import (
 // and who comes later takes the lowest of the free ranks (rejoin.go). A rank is never given to two
 // at once, and nobody changes rank.
 
-// first is with how many workers the job is meant to begin.
-func (c *Config) first() int {
-	if c.First > 0 {
-		return c.First
-	}
-	return c.Workers
+// size is how many workers the job has.
+func (c *Config) size() membership.Size {
+	return membership.Size{Workers: c.Workers, First: cmp.Or(c.First, c.Workers), Least: c.Least}
 }
 
-// grows says whether workers may come that the job does not begin with, or it may begin or wait with fewer.
-func (c *Config) grows() bool { return c.first() < c.Workers || c.Least > 0 }
+// first is with how many workers the job is meant to begin.
+func (c *Config) first() int { return c.size().First }
 
 // least is the architecture's: how many workers there must be for the training to go on.
 func (c *Coordinator) least() int { return c.arch.least(&c.cfg) }
 
-// checkSize says what is wrong with the numbers of workers. The errors name the numbers, and say
-// from where to where they may be.
-func (c *Config) checkSize() error {
-	switch {
-	case c.First < 0 || c.First > c.Workers:
-		return fmt.Errorf("coord: a job that begins with %d workers and has at most %d: begin with 1 to %d", c.First, c.Workers, c.Workers)
-	case c.Least < 0 || c.Least > c.first():
-		return fmt.Errorf("coord: a job of at least %d workers that is meant to begin with %d: at least 0 to %d", c.Least, c.first(), c.first())
-	}
-	return nil
-}
-
-// enough says whether the training can begin: everybody is there, or as many as Config.Least wants.
-// Only those count that have reached every shard, or stand in the ring (Joined).
-func (c *Coordinator) enough() bool {
-	n := 0
-	for _, ok := range c.joined {
-		if ok {
-			n++
-		}
-	}
-	if c.cfg.Least > 0 {
-		return n >= c.cfg.Least
-	}
-	return n >= c.cfg.first()
-}
-
-// apart takes those who are not there yet, or have not reached every shard, out of a training that
-// begins. They come to it like everybody who is late. It returns the ranks that nobody has. After
-// this a worker is in exactly one of workers and late.
+// apart takes workers that have not joined out of a training that begins. They come to it as late ones. After this a
+// worker is in exactly one of workers and late.
 func (c *Coordinator) apart() (absent []star.Worker) {
-	for w, p := range c.workers {
-		if c.joined[w] {
-			c.seen[w] = true
-			continue
-		}
-		absent = append(absent, star.Worker(w))
+	absent = c.members.Begin()
+	for _, w := range absent {
+		p := c.workers[w]
 		if c.workers[w] = nil; p != nil && !p.gone {
 			c.late = append(c.late, p)
 		}
@@ -74,90 +39,26 @@ func (c *Coordinator) apart() (absent []star.Worker) {
 	return absent
 }
 
-// members counts the ranks that somebody has had a part in the job with. Before the training begins
-// it is how many the job is meant to begin with.
-func (c *Coordinator) members() int {
-	n := 0
-	for _, ok := range c.seen {
-		if ok {
-			n++
-		}
-	}
+// lives says whether a worker takes part in updates, or will when the training begins.
+func (c *Coordinator) lives(w star.Worker) bool {
 	if c.engine == nil {
-		return c.cfg.first()
+		return c.members.Joined(int(w))
 	}
-	return n
-}
-
-// wanting says how many workers the training waits for before it begins. Who has come counts,
-// joined or not: of those missing names what is lacking.
-func (c *Coordinator) wanting() []string {
-	n := c.cfg.first()
-	if c.cfg.Least > 0 {
-		n = c.cfg.Least
-	}
-	for _, p := range c.workers {
-		if p != nil {
-			n--
-		}
-	}
-	if n <= 0 {
-		return nil
-	}
-	return []string{fmt.Sprintf("%d more workers", n)}
-}
-
-// sized is a plan that says how many workers an update goes without (backup=B of modes.Parse) with
-// that number taken from the workers that are there, not from all ranks. Other plans are as they
-// were: a barrier never waits for more than those who live.
-func (c *Coordinator) sized(p modes.Plan) modes.Plan {
-	c.spares = 0
-	if !c.cfg.grows() || len(p.Groups) != 1 || !p.Groups[0].DropLate || p.Groups[0].NonBlocking || len(p.Groups[0].Riders) > 0 {
-		return p
-	}
-	c.spares = len(p.Groups[0].Members) - p.Groups[0].Quorum
-	return c.resized(p)
-}
-
-// resized is p with the quorum that goes with the members that live now. One gradient at least
-// makes an update. p itself stays as it is.
-func (c *Coordinator) resized(p modes.Plan) modes.Plan {
-	live := 0
-	for _, w := range p.Groups[0].Members {
-		if c.engine == nil && c.joined[w] || c.engine != nil && c.engine.View().Worker(w).Live {
-			live++
-		}
-	}
-	p = p.Clone()
-	p.Groups[0].Quorum = max(1, live-c.spares)
-	return p
+	return c.engine.View().Worker(w).Live
 }
 
 // resize follows a change of the workers with the quorum, where it depends on them. It is a change
 // of plan like any other, with a line of the run log.
 func (c *Coordinator) resize() error {
-	plan, live := c.engine.View().Plan, c.engine.View().Live()
-	if c.spares == 0 || len(plan.Groups) != 1 || plan.Groups[0].NonBlocking || live == 0 {
+	p, why := c.members.Quorum.Change(c.engine.View().Plan, c.engine.View().Live(), c.lives)
+	if why == "" {
 		return nil
 	}
-	p := c.resized(plan)
-	if p.Groups[0].Quorum == plan.Groups[0].Quorum {
-		return nil
-	}
-	return c.install(p, runlog.Plan{Why: fmt.Sprintf("%d workers are there: an update goes without %d of them", live, min(c.spares, live-1))})
-}
-
-// shortage is a job that has fewer workers than it wants (Config.Least): what the scheduler orders
-// is kept until others have come. Updates that were due are made when they have come: nothing that
-// the engine has decided is taken back.
-type shortage struct {
-	since time.Time // zero: there are enough
-	held  []engine.Ready
-	last  string // the worker that was lost last, and why; empty: none since there were enough
+	return c.install(p, runlog.Plan{Why: why})
 }
 
 // short says whether the job waits for workers to come.
-func (c *Coordinator) short() bool { return !c.shortage.since.IsZero() }
+func (c *Coordinator) short() bool { return c.members.Shortage.On() }
 
 // awaits says whether the job goes on without any worker, because others may come. In an all-reduce
 // the parameters have gone with the last one.
@@ -165,69 +66,37 @@ func (c *Coordinator) awaits() bool {
 	return c.engine.View().Survives() && (c.short() || c.least() > 0 && c.mover.Holds() && c.engine.View().Unfinished())
 }
 
-// thin sees whether the job has as many workers as it wants, after one came or went. While a shard
-// moves, the end of the move sees to it. The engine goes on as if nothing were; what it orders is
-// kept (withhold), and carried out all at once when there are enough.
+// thin sees whether the job has as many workers as it needs, after one came or went. While a shard moves, the end of
+// the move does that. The engine goes on; what it orders meanwhile is held, and carried out when there are enough.
 func (c *Coordinator) thin() {
-	live := 0
-	if c.engine != nil {
-		live = c.engine.View().Live()
+	if c.engine == nil || c.mover.Holds() {
+		return
 	}
-	lacks := c.least() > 0 && c.engine != nil && !c.rounds.Final() && c.winding == nil && live < c.least() && c.engine.View().Unfinished()
-	switch {
-	case lacks == c.short() || c.mover.Holds():
-	case lacks:
-		c.shortage.since = time.Now()
-		c.cfg.RunLog.Write(c.elapsed(), runlog.Short{Workers: live, Least: c.least()})
-		c.log.Warn("waiting for workers", "there", live, "at_least", c.least(), "for", c.cfg.JoinTimeout)
-	default:
-		held, since := c.shortage.held, c.shortage.since
-		c.shortage, c.progress = shortage{}, time.Now()
-		c.cfg.RunLog.Write(c.elapsed(), runlog.Enough{Workers: live, Least: c.least()})
-		c.log.Info("there are enough workers again", "there", live, "waited", time.Since(since).Round(time.Millisecond))
-		c.issue(held)
+	s, live := &c.members.Shortage, c.engine.View().Live()
+	trains := !c.rounds.Final() && c.winding == nil && c.engine.View().Unfinished()
+	switch change, waited := s.Look(time.Now(), live, trains); change {
+	case membership.Short:
+		c.cfg.RunLog.Write(c.elapsed(), runlog.Short{Workers: live, Least: s.Least()})
+		c.log.Warn("waiting for workers", "there", live, "at_least", s.Least(), "for", s.Limit())
+	case membership.Enough:
+		c.progress = time.Now()
+		c.cfg.RunLog.Write(c.elapsed(), runlog.Enough{Workers: live, Least: s.Least()})
+		c.log.Info("there are enough workers again", "there", live, "waited", waited.Round(time.Millisecond))
+		c.issue(s.Take())
 	}
 }
 
-// withhold keeps orders while there are too few workers, and returns those that are to be carried
-// out all the same: a ring that has lost somebody is formed by the others at once, because its
-// members are in the middle of a round that will never end. What was kept for the ring before it is
-// void, but for the lines of the run log.
-func (c *Coordinator) withhold(orders []engine.Ready) []engine.Ready {
-	if !c.short() {
-		return orders
-	}
-	s := &c.shortage
-	var now []engine.Ready
-	for _, o := range orders {
-		if len(o.Rings) > 0 && o.Rings[0].Msg.Now {
-			for i := range s.held {
-				s.held[i].Rings, s.held[i].Releases, s.held[i].Closes = nil, nil, nil
-			}
-			now = append(now, engine.Ready{Rings: o.Rings})
-			o.Rings = nil
-		}
-		s.held = append(s.held, o)
-	}
-	return now
-}
-
-// watchSize ends a job that has waited for workers for too long. The error has exit code 69 and
-// says from what to go on: the time is JoinTimeout, as at the beginning.
+// watchSize ends a job that has waited for workers for too long, with exit code 69.
 func (c *Coordinator) watchSize(now time.Time) error {
-	if !c.cfg.grows() && c.least() == 0 || c.engine == nil {
+	if !c.cfg.size().Grows() && c.least() == 0 || c.engine == nil {
 		return nil
 	}
 	c.thin()
 	if !c.short() {
 		return c.tryFinish()
 	}
-	if now.Sub(c.shortage.since) < c.cfg.JoinTimeout {
-		return nil
+	if why := c.members.Shortage.Over(now, c.engine.View().Live()); why != "" {
+		return &Error{exitcode.Lost, why}
 	}
-	text := fmt.Sprintf("only %d workers are left, of at least %d (--min-workers), and none has joined for %v (--join-timeout): resume from a checkpoint", c.engine.View().Live(), c.least(), c.cfg.JoinTimeout)
-	if c.shortage.last != "" {
-		text += "; the last loss: " + c.shortage.last
-	}
-	return &Error{exitcode.Lost, text}
+	return nil
 }

@@ -79,12 +79,10 @@ func (c *Coordinator) left(p *peer, m wire.Leave) error {
 	if m.Exit != exitcode.Diverged || p.role != wire.RoleWorker || c.engine == nil || c.isLate(p) {
 		return c.lost(p, why)
 	}
-	// Where the parameters are no numbers any more, every worker finds out in its next iteration.
-	// One that is alone with that is broken, or lies.
-	c.diverged[p.rank] = fmt.Sprintf("worker %d: %s", p.rank, m.Reason)
+	reason := c.members.Diverge(p.rank, m.Reason)
 	err := c.lost(p, why)
-	if c.cfg.Poison == poison.Fatal || c.cfg.StopOnLoss || len(c.diverged) > c.engine.View().Live() {
-		return &Error{exitcode.Diverged, c.diverged[p.rank]}
+	if c.cfg.Poison == poison.Fatal || c.cfg.StopOnLoss || c.members.Diverged(c.engine.View().Live()) {
+		return &Error{exitcode.Diverged, reason}
 	}
 	return err
 }
@@ -181,9 +179,7 @@ func (c *Coordinator) lost(p *peer, why error) error {
 func (c *Coordinator) strike(w star.Worker) {
 	c.copies.Strike(w)
 	c.mover.Strike(w)
-	for i := range c.shortage.held {
-		c.shortage.held[i].Strike(w)
-	}
+	c.members.Shortage.Strike(w)
 }
 
 // removeWorker takes a worker out of the job. Before the start its rank becomes free, and the run
@@ -193,19 +189,19 @@ func (c *Coordinator) strike(w star.Worker) {
 // struck out, so that a later attempt with the same rank does not get it.
 func (c *Coordinator) removeWorker(p *peer, why string) {
 	p.hangUp()
+	if c.isLate(p) {
+		c.members.Leave(p.rank)
+	}
 	if p.rank < 0 || p.rank >= len(c.workers) || c.workers[p.rank] != p {
 		return
 	}
-	c.joined[p.rank] = false
-	if c.seeder == p {
-		c.seeder = nil
-	}
+	c.members.Leave(p.rank)
 	if c.engine == nil {
 		c.workers[p.rank] = nil // its rank is free again
 		c.log.Warn("a worker is gone before the start", "worker", p.rank, "reason", transport.Brief(why))
 		return
 	}
-	c.shortage.last = fmt.Sprintf("worker %d: %s", p.rank, transport.Brief(why))
+	c.members.Shortage.Lost(p.rank, transport.Brief(why))
 	a := c.engine.View().Worker(star.Worker(p.rank))
 	at := c.elapsed()
 	line := runlog.Leave{Worker: star.Worker(p.rank), Peer: p.conn.Peer(), Why: why}

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"strconv"
 	"time"
 
@@ -26,36 +25,6 @@ func (c *Coordinator) Move(ctx context.Context, shard, server int) (runlog.Move,
 	var m runlog.Move
 	err := c.Ask(ctx, &m, "move", strconv.Itoa(shard), strconv.Itoa(server))
 	return m, err
-}
-
-// ShardStatus says where a shard is. Server is the one that it is at now, also while it moves; with
-// copies it is the primary.
-type ShardStatus struct {
-	Shard  int   `json:"shard"`
-	Server int   `json:"server"` // its rank
-	Bytes  int64 `json:"bytes"`  // of its parameters
-	Moving bool  `json:"moving,omitempty"`
-
-	// With copies (Config.Replicas): the term of its view, and who else holds it, in order of succession.
-	Term      int64 `json:"term,omitempty"`
-	Followers []int `json:"followers,omitempty"`
-	Replicas  int   `json:"replicas,omitempty"` // that there are to be
-}
-
-// ServerStatus is one star-ps process.
-type ServerStatus struct {
-	Server int    `json:"server"` // its rank
-	Host   string `json:"host"`
-	Addr   string `json:"addr"`
-	Shards int    `json:"shards"`
-	Gone   bool   `json:"gone,omitempty"`
-
-	// CopyRate is what the last shard that moved here came with, in bytes per second; 0: none
-	// did.
-	CopyRate float64 `json:"copy_Bps,omitempty"`
-
-	Site string      `json:"site,omitempty"` // with --move-shards auto: its host, as workers name theirs
-	Load *ServerLoad `json:"load,omitempty"` // likewise, of a server that says so
 }
 
 // placed lists servers and shards. For the status: a server that has not come is not among them,
@@ -90,7 +59,11 @@ func (c *Coordinator) placed() (servers []ServerStatus, shards []ShardStatus) {
 // beginMove carries out star ctl move. The answer comes when the move has ended. What is against it
 // is in the reply. An error ends the job.
 func (c *Coordinator) beginMove(e event) error {
-	shard, to, err := c.moveArgs(e.control[1:])
+	servers := make([]moves.Server, len(c.servers))
+	for i, p := range c.servers {
+		servers[i] = moves.Server{Host: p.hello.Host, Addr: p.hello.Addr, Gone: p.gone}
+	}
+	shard, to, err := moves.Parse(e.control[1:], len(c.shards), servers)
 	moving, busy := c.mover.Busy()
 	switch {
 	case err != nil:
@@ -121,38 +94,6 @@ func (c *Coordinator) beginMove(e event) error {
 	c.moveAsked = e.reply
 	c.log.Info("a shard moves", "shard", shard, "from", from, "to", to, "bytes", j.Bytes())
 	return c.move(c.mover.Begin(time.Now(), j))
-}
-
-// moveArgs reads SHARD and the rank, the host or the address of a server. A host counts only if one
-// server is there. Errors say what there is to choose from.
-func (c *Coordinator) moveArgs(args []string) (shard, to int, err error) {
-	if len(args) != 2 {
-		return 0, 0, errors.New("want SHARD SERVER: a shard's number, and the rank, the host or the address of a star-ps")
-	}
-	shard, err = strconv.Atoi(args[0])
-	if err != nil || shard < 0 || shard >= len(c.shards) {
-		return 0, 0, fmt.Errorf("shard %q is not one of 0 to %d", args[0], len(c.shards)-1)
-	}
-	if to, err = strconv.Atoi(args[1]); err != nil {
-		var at []int
-		for i, s := range c.servers {
-			host, _, _ := net.SplitHostPort(s.hello.Addr)
-			if args[1] == s.hello.Host || args[1] == host || args[1] == s.hello.Addr {
-				at = append(at, i)
-			}
-		}
-		if len(at) != 1 {
-			return 0, 0, fmt.Errorf("%d servers are at %q (%v): give the rank of one", len(at), args[1], at)
-		}
-		to = at[0]
-	}
-	if to < 0 || to >= len(c.servers) {
-		return 0, 0, fmt.Errorf("server %d is not one of 0 to %d", to, len(c.servers)-1)
-	}
-	if c.servers[to].gone {
-		return 0, 0, fmt.Errorf("server %d is gone", to)
-	}
-	return shard, to, nil
 }
 
 // watchMove ends a move that takes too long, and goes on with one that waited. A job that waits for workers moves

@@ -22,10 +22,10 @@ func TestPassesOfLives(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if first.key == "" || first.key == other.key {
-		t.Fatalf("keys %q and %q", first.key, other.key)
+	if first.members.Key() == "" || first.members.Key() == other.members.Key() {
+		t.Fatalf("keys %q and %q", first.members.Key(), other.members.Key())
 	}
-	note, err := json.Marshal(Handover{Plan: modes.SSGD(2), Shards: []wire.ShardInfo{{To: 10}}, Owner: []int{0}, Key: first.key})
+	note, err := json.Marshal(Handover{Plan: modes.SSGD(2), Shards: []wire.ShardInfo{{To: 10}}, Owner: []int{0}, Key: first.members.Key()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,8 +38,8 @@ func TestPassesOfLives(t *testing.T) {
 		t.Fatal(err)
 	}
 	last := int64(-1)
-	for i, p := range []string{first.pass(1, 0), first.pass(1, 7), second.pass(1, 8), second.pass(1, 9)} {
-		attempt, ok := transport.CheckPass(first.key, wire.RoleWorker, 1, p)
+	for i, p := range []string{first.members.Pass(1, first.term(), 0), first.members.Pass(1, first.term(), 7), second.members.Pass(1, second.term(), 8), second.members.Pass(1, second.term(), 9)} {
+		attempt, ok := transport.CheckPass(first.members.Key(), wire.RoleWorker, 1, p)
 		if !ok || attempt.Number <= last || attempt.Step != []int64{0, 7, 8, 9}[i] {
 			t.Errorf("pass %d: %v, %+v, after %d", i, ok, attempt, last)
 		}

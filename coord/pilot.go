@@ -21,7 +21,7 @@ type pilotAction struct {
 	advice.Remark
 	after   int64
 	learned *runlog.Predictor
-	ruling  *ruling
+	ruling  *advisor.Ruling
 	written *written
 }
 
@@ -41,7 +41,7 @@ func (c *Coordinator) lastWords() {
 		return
 	}
 	heard := c.pilot.Heard() // first: what was said up to there is in events, or done
-	c.yield(isOver)
+	c.permitted(c.permits.Yield(isOver))
 	for {
 		select {
 		case e := <-c.events:
@@ -76,7 +76,7 @@ func (c *Coordinator) apply(s *pilotAction) error {
 	case s.written != nil:
 		return c.saidWritten(s.written)
 	case s.ruling != nil:
-		return c.abide(s.ruling)
+		return c.permitted(c.permits.Rule(*s.ruling, c.deaf()))
 	case s.learned != nil:
 		r := s.learned
 		c.cfg.RunLog.Write(at, *r)
@@ -151,7 +151,8 @@ func (c *Coordinator) change(ch *advice.Change, after int64) error {
 			c.ask(ch, after)
 			return nil
 		}
-		c.spare()
+		c.permits.Forget()
+		c.permitted(c.permits.Yield("the pilot has changed its mind"))
 	}
 	if c.graft(p).Equal(c.engine.View().Plan) {
 		c.notApplied(ch, after, "it is in force")

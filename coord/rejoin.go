@@ -1,7 +1,6 @@
 package coord
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 
@@ -9,34 +8,26 @@ import (
 	"star/runlog"
 )
 
-// returns takes in a worker whose rank nobody has any more in a job that has begun. Until its
-// Joined it is nothing but a connection. It returns why it may not. It is refused with exit code
-// 75: a moment later the job may be over, or have room.
-func (c *Coordinator) returns(p *peer, rank int) error {
-	if c.rounds.Final() || c.ended || c.winding != nil {
-		return errors.New("the job ends")
-	}
+// ends says whether the job is about to end, so that no member can come to it.
+func (c *Coordinator) ends() bool { return c.rounds.Final() || c.ended || c.winding != nil }
+
+// returns lets a worker come to a job that has begun. Until it has joined it is only a connection.
+func (c *Coordinator) returns(p *peer, rank int) {
 	p.rank = rank
 	p.conn.SetPeer(fmt.Sprintf("worker %d (%s)", rank, p.conn.RemoteAddr()))
 	c.late = append(c.late, p)
 	c.log.Info("a worker comes to the job", "worker", rank, "peer", p.conn.RemoteAddr())
 	c.receive()
-	return nil
 }
 
-// taken are the workers by rank, with those that are coming. A rank that somebody is on the way to
-// is not given to another one.
-func (c *Coordinator) taken() []*peer {
-	if len(c.late) == 0 {
-		return c.workers
-	}
-	all := slices.Clone(c.workers)
+// holder is the connection of the worker that has a rank; nil: the rank is free.
+func (c *Coordinator) holder(rank int) *peer {
 	for _, p := range c.late {
-		if !p.gone {
-			all[p.rank] = p
+		if p.rank == rank && !p.gone {
+			return p
 		}
 	}
-	return all
+	return c.workers[rank]
 }
 
 // isLate says whether p has come to a job that has begun, and has no part in it yet.
@@ -53,7 +44,7 @@ func (c *Coordinator) receive() {
 		if _, moving := c.mover.Busy(); !p.welcomed && !moving && !c.rounds.Final() && c.winding == nil {
 			c.welcome(p)
 		}
-		if !c.joined[p.rank] || c.engine.View().Lingers(star.Worker(p.rank)) || c.rounds.Final() || c.winding != nil {
+		if !c.members.Joined(p.rank) || c.engine.View().Lingers(star.Worker(p.rank)) || c.rounds.Final() || c.winding != nil {
 			return false
 		}
 		c.enter(p)
@@ -71,9 +62,8 @@ func (c *Coordinator) enter(p *peer) {
 	c.cfg.RunLog.Write(at, line)
 	orders := c.engine.Join(w, c.takesOthers(p))
 	c.tell(at, line)
-	c.log.Info(map[bool]string{true: "a worker is back", false: "a worker has joined"}[c.seen[w]], "worker", p.rank, "step", c.engine.View().Worker(w).Step, "version", c.engine.View().Version)
-	c.seen[w] = true
-	delete(c.diverged, p.rank)
+	again := c.members.Enter(p.rank)
+	c.log.Info(map[bool]string{true: "a worker is back", false: "a worker has joined"}[again], "worker", p.rank, "step", c.engine.View().Worker(w).Step, "version", c.engine.View().Version)
 	c.thin()
 	c.enlisted()
 	c.issue(orders)
@@ -85,7 +75,7 @@ func (c *Coordinator) enter(p *peer) {
 // lostLate is a worker that went before it had a part in the job.
 func (c *Coordinator) lostLate(p *peer, why error) {
 	p.hangUp()
-	c.joined[p.rank] = false
+	c.members.Leave(p.rank)
 	c.log.Warn("a worker that came to the job is gone again", "worker", p.rank, "reason", why)
 	c.receive()
 }

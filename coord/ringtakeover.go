@@ -14,7 +14,7 @@ func (c *Coordinator) withParameters() (ws []star.Worker) {
 		complete = m.Version
 	}
 	for w, p := range c.workers {
-		if p != nil && c.joined[w] && p.stand != nil && p.stand.Version >= complete {
+		if p != nil && c.members.Joined(w) && p.stand != nil && p.stand.Version >= complete {
 			ws = append(ws, star.Worker(w))
 		}
 	}

@@ -90,7 +90,7 @@ func (c *Coordinator) milestones() {
 		c.saves.Advance(time.Now())
 		save = !c.savedAlready()
 	}
-	if eval || save && c.hello.Buffers > 0 {
+	if eval || save && c.members.Terms.Hello().Buffers > 0 {
 		c.rounds.Start(eval, false, c.evaluators(false))
 	}
 	if save {
@@ -232,7 +232,7 @@ func (c *Coordinator) freezeFirst() {
 // coded lists the workers with codecs. The others have left nothing out, and write no files.
 func (c *Coordinator) coded() (out []evaluate.Coded) {
 	for _, w := range c.live() {
-		if p := c.workers[w]; p.codec != "" && c.joined[w] {
+		if p := c.workers[w]; p.codec != "" && c.members.Joined(int(w)) {
 			seq, weight := c.engine.View().Residual(w)
 			out = append(out, evaluate.Coded{Worker: w, Seq: seq, Weight: weight})
 		}
@@ -291,8 +291,8 @@ func (c *Coordinator) write(e evaluate.Write) {
 	c.cfg.RunLog.Flush() // if this process is killed, its log must have come at least as far as its checkpoints. An error is for tick
 	at := *c.engine.View().Saved
 	whole := Checkpoint{
-		ID: e.ID, Generation: c.cfg.Generation, Progress: at, Enrolment: *c.enrolled, Model: c.hello.Model, ModelHash: c.hello.ModelHash,
-		Params: c.hello.Params, Buffers: c.rounds.Buffers(), Parts: e.Parts, Residuals: e.Residuals, Records: c.memory.Records(),
+		ID: e.ID, Generation: c.cfg.Generation, Progress: at, Enrolment: *c.members.Terms.Enrolled(), Model: c.members.Terms.Hello().Model, ModelHash: c.members.Terms.Hello().ModelHash,
+		Params: c.members.Terms.Hello().Params, Buffers: c.rounds.Buffers(), Parts: e.Parts, Residuals: e.Residuals, Records: c.memory.Records(),
 	}
 	go func() {
 		if w.path, w.err = c.cfg.Save(whole); w.err != nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 
-	"star/coord/moves"
 	"star/runlog"
 	"star/transport/wire"
 )
@@ -15,32 +14,6 @@ type hostLoad struct {
 	usage  wire.Usage
 	heard  bool
 }
-
-// ServerLoad is what a server uses and what its host has: processors and bytes per second. A
-// capacity of 0 is not known.
-type ServerLoad struct {
-	Host string `json:"host"` // as the server calls it
-
-	CPU    float64 `json:"cpu"`
-	NetIn  float64 `json:"net_in"` // from and to other hosts
-	NetOut float64 `json:"net_out"`
-
-	HostCPU    float64 `json:"host_cpu"` // everybody there
-	HostNetIn  float64 `json:"host_net_in"`
-	HostNetOut float64 `json:"host_net_out"`
-
-	Cores   float64 `json:"capacity_cpu"`
-	LinkIn  float64 `json:"capacity_net_in"`
-	LinkOut float64 `json:"capacity_net_out"`
-	Free    int64   `json:"memory_free"` // bytes
-
-	// Inflow is at which rate gradients of workers on other hosts come in while at least one does;
-	// 0: not known.
-	Inflow float64 `json:"inflow_Bps"`
-}
-
-// ShiftStatus is what became of moves by themselves.
-type ShiftStatus = moves.Shifts
 
 // kindNote marks an event of whoever moves shards. No frame has it.
 const kindNote wire.Kind = 254
@@ -79,10 +52,10 @@ func (c *Coordinator) shiftStatus() *ShiftStatus {
 // inflow measures how the push of a worker that is released came in at each server on another host.
 func (c *Coordinator) inflow(p *peer) {
 	f := &p.measured.Flight
-	if !c.links.Inlets() || f.From.IsZero() || c.hello.Params == 0 {
+	if !c.links.Inlets() || f.From.IsZero() || c.members.Terms.Hello().Params == 0 {
 		return
 	}
-	part := min(p.last.NetOut/float64(4*c.hello.Params), 1) // gradients may be compressed
+	part := min(p.last.NetOut/float64(4*c.members.Terms.Hello().Params), 1) // gradients may be compressed
 	bytes := map[int]float64{}
 	for i, owner := range c.owner {
 		if c.site(c.servers[owner]) != c.site(p) {

@@ -5,19 +5,22 @@ import (
 	"testing"
 	"time"
 
+	"star/coord/membership"
 	"star/coord/moves"
+	"star/coord/session"
 	"star/transport/wire"
 )
 
 // What comes in at a server is measured by each worker's push, from its beginning until that server had it all, and only of workers on other
 // hosts. A shard that has moved begins anew.
 func TestInflow(t *testing.T) {
-	c := &Coordinator{arch: servers{}, cfg: Config{Shift: true, Workers: 2}, membership: membership{hello: wire.Hello{Params: 1000}}, timing: timing{begun: time.Unix(1000, 0)}, placing: placing{owner: []int{0, 1, 1}, links: moves.NewLinks(true)}}
+	c := &Coordinator{arch: servers{}, cfg: Config{Shift: true, Workers: 2}, timing: timing{begun: time.Unix(1000, 0)}, placing: placing{owner: []int{0, 1, 1}, links: moves.NewLinks(true)}}
+	c.members.Terms.Set(wire.Hello{Params: 1000}, session.Enrolment{})
 	c.shards = []wire.ShardInfo{{Shard: 0, From: 0, To: 500}, {Shard: 1, From: 500, To: 700}, {Shard: 2, From: 700, To: 1000}}
-	c.servers = []*peer{{rank: 0, at: "a"}, {rank: 1, at: "b"}, {rank: 2, at: "c"}}
-	c.workers = []*peer{{rank: 0, at: "b"}, {rank: 1, at: "d"}}
+	c.servers = []*peer{{rank: 0, place: &membership.Place{Site: "a"}}, {rank: 1, place: &membership.Place{Site: "b"}}, {rank: 2, place: &membership.Place{Site: "c"}}}
+	c.workers = []*peer{{rank: 0, place: &membership.Place{Site: "b"}}, {rank: 1, place: &membership.Place{Site: "d"}}}
 	for _, s := range c.servers[:2] {
-		s.load = hostLoad{heard: true, enlist: wire.Enlist{Host: "host " + s.at, Capacity: wire.Amounts{CPU: 4, In: 1e9}}, usage: wire.Usage{Own: wire.Amounts{CPU: 0.5}, Free: 7}}
+		s.load = hostLoad{heard: true, enlist: wire.Enlist{Host: "host " + s.place.Site, Capacity: wire.Amounts{CPU: 4, In: 1e9}}, usage: wire.Usage{Own: wire.Amounts{CPU: 0.5}, Free: 7}}
 	}
 	push := func(i int, full time.Duration, sent float64) {
 		for w, p := range c.workers {
@@ -35,7 +38,7 @@ func TestInflow(t *testing.T) {
 	// Server 0: both workers, 2000 bytes each at once in 100 ms. Server 1: worker 1 alone, 2000 bytes in 25 ms.
 	for server, want := range []float64{40e3, 80e3} {
 		l := c.serverLoad(c.servers[server])
-		if math.Abs(l.Inflow-want) > 1e-6*want || l.Host != "host "+c.servers[server].at || l.Cores != 4 || l.LinkIn != 1e9 || l.CPU != 0.5 || l.Free != 7 {
+		if math.Abs(l.Inflow-want) > 1e-6*want || l.Host != "host "+c.servers[server].place.Site || l.Cores != 4 || l.LinkIn != 1e9 || l.CPU != 0.5 || l.Free != 7 {
 			t.Errorf("server %d: %+v, want %v", server, l, want)
 		}
 	}

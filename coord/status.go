@@ -5,7 +5,10 @@ import (
 	"time"
 
 	"star"
+	"star/coord/advisor"
 	"star/coord/engine"
+	"star/coord/moves"
+	"star/coord/view"
 	"star/modes"
 	"star/runlog"
 )
@@ -13,89 +16,17 @@ import (
 // The job in numbers: as it is now (Status), and what it has come to (runlog.Result). Both are made of
 // what the coordinator knows anyway; nothing is asked of members for them.
 
-// Status is the job now: the answer to `star ctl status`. Field names are those of the JSON, and
-// stay. Seconds, samples and bytes; what is not known is 0 or null.
-// Phases follow one another: joining until the training begins, training, evaluating and saving at the
-// end, over. Waiting names whom everybody waits for now, in words; "nobody" where nobody is waited for.
-// A job that was taken over counts from its first coordinator's beginning.
-type Status struct {
-	Job       string        `json:"job"`
-	Phase     string        `json:"phase"` // joining, training, evaluating, saving, over
-	Waiting   string        `json:"waiting_for"`
-	Mode      string        `json:"mode"`
-	Version   int64         `json:"version"`
-	Samples   int64         `json:"samples"`
-	Limit     int64         `json:"limit"`
-	Params    int64         `json:"params"`
-	EpochSize int64         `json:"epoch_size"`
-	Elapsed   float64       `json:"elapsed_s"`
-	Loss      runlog.Number `json:"train_loss"`
-	TestLoss  runlog.Number `json:"test_loss"`
-	TestAcc   float64       `json:"test_accuracy"`
-	Rate      float64       `json:"samples_per_s"`
-	Switches  int           `json:"switches"`
-
-	// Efficiency is how fast the workers are, in samples, as a part of what they would be if nobody
-	// exchanged or waited; 0: not known.
-	Efficiency float64 `json:"scaling_efficiency,omitempty"`
-
-	Short      int      `json:"short,omitempty"`      // it waits, because it has fewer workers than these; 0: it does not
-	Auto       bool     `json:"auto"`                 // a pilot changes the mode
-	Stragglers []string `json:"stragglers,omitempty"` // what it says of slow workers
-	Refused    *Refusal `json:"refused,omitempty"`    // what it wants, and may not; nil: nothing
-
-	Noise   NoiseStatus    `json:"noise"`
-	Workers []WorkerStatus `json:"workers"`
-	Servers []ServerStatus `json:"servers"`
-	Shift   *ShiftStatus   `json:"move_shards,omitempty"` // with --move-shards auto
-	Shards  []ShardStatus  `json:"shards,omitempty"`
-}
-
-// Refusal is a mode that the pilot has asked for and was refused, or that was taken back, until the
-// mode changes or it asks for another one.
-type Refusal struct {
-	Mode string  `json:"mode"`
-	Why  string  `json:"why"`
-	At   float64 `json:"at_s"` // since the run began
-}
-
-// NoiseStatus is how noisy gradients are: see package pgns.
-type NoiseStatus struct {
-	Scale        float64 `json:"scale"` // φ in samples; 0: not known
-	Grad2        float64 `json:"grad2"`
-	Var          float64 `json:"var"`
-	Mixed        bool    `json:"mixed"` // of gradients of different versions: too much
-	Observations int64   `json:"observations"`
-}
-
-// WorkerStatus is one line of the live table. Times are in seconds: Iteration, Busy and Own are means over the last iterations, Compute and Wait are the last one's.
-// States: absent (nobody has had the rank), joining, computing, waiting (its gradient is there, and the
-// update is not), parked (no batch is left for it), gone. What a worker has not measured is 0.
-type WorkerStatus struct {
-	Worker    int     `json:"worker"`
-	Peer      string  `json:"peer"`
-	State     string  `json:"state"` // absent, joining, computing, waiting, parked, gone
-	Step      int64   `json:"step"`
-	Iteration float64 `json:"iteration_s"`
-	Busy      float64 `json:"busy_s"` // of it, without waiting for others
-	Compute   float64 `json:"compute_s"`
-	Wait      float64 `json:"wait_s"`
-	CPU       float64 `json:"cpu"` // processor time of the process for each second of the last iteration
-	Rate      float64 `json:"samples_per_s"`
-	Stale     int64   `json:"staleness"`
-	PushDelay float64 `json:"push_delay_s,omitempty"` // how long its next push waits for others
-	Slowdown  float64 `json:"slowdown,omitempty"`     // own time over that of the fast ones; 0: the pilot does not call it slow, or there is none
-	Cause     string  `json:"cause,omitempty"`        // why it is slow
-
-	Poison map[string]int64 `json:"poison,omitempty"` // gradients that were left out, by cause
-
-	Site   string  `json:"site,omitempty"`    // its host, as servers name theirs
-	Own    float64 `json:"own_s,omitempty"`   // loading and computing, of an iteration
-	NetIn  float64 `json:"net_in,omitempty"`  // bytes of parameters of its last iteration
-	NetOut float64 `json:"net_out,omitempty"` // and of its gradient
-
-	Telemetry map[string]float64 `json:"telemetry,omitempty"` // of the last record, by name
-}
+// What the status is made of (package view).
+type (
+	Status       = view.Status
+	Refusal      = advisor.Refusal
+	NoiseStatus  = view.NoiseStatus
+	WorkerStatus = view.WorkerStatus
+	ServerStatus = view.ServerStatus
+	ShardStatus  = view.ShardStatus
+	ServerLoad   = view.ServerLoad
+	ShiftStatus  = moves.Shifts
+)
 
 // words is a plan as people read it: as somebody has given it, or, in a ring, by its riders; else
 // in its own. The plan in force is what counts; words are only taken where they mean the same.
@@ -121,7 +52,7 @@ func (c *Coordinator) words(p modes.Plan) string {
 func (c *Coordinator) summarise(err error) {
 	c.open()
 	r := &c.result
-	r.Workers, r.Shards, r.Switches = c.members(), len(c.shards), c.stats.Switches
+	r.Workers, r.Shards, r.Switches = c.members.Count(), len(c.shards), c.stats.Switches
 	r.Mode = c.words(c.cfg.Plan)
 	if err != nil {
 		r.Error = err.Error()
@@ -144,7 +75,7 @@ func (c *Coordinator) status() Status {
 	s := Status{
 		Job: c.cfg.Job, Phase: "joining", Waiting: c.missing(), Mode: c.words(c.cfg.Plan), Elapsed: c.elapsed().Seconds(),
 		Loss: runlog.Number(c.stats.Loss()), TestLoss: c.result.TestLoss, TestAcc: c.result.TestAccuracy, Switches: c.stats.Switches,
-		Auto: c.pilot.Running() && !c.manual, Stragglers: c.verdicts.Texts(), Refused: c.refused,
+		Auto: c.pilot.Running() && !c.manual, Stragglers: c.verdicts.Texts(), Refused: c.permits.Refused(),
 	}
 	s.Servers, s.Shards = c.placed()
 	s.Shift = c.shiftStatus()
@@ -154,17 +85,10 @@ func (c *Coordinator) status() Status {
 	var now engine.View
 	if l != nil {
 		now = l.View()
-		s.Phase, s.Mode, s.Version = "training", c.words(now.Plan), now.Version
-		s.Samples, s.Limit, s.EpochSize, s.Params = now.Used, c.expected(), c.enrolled.Samples, c.hello.Params
+		s.Phase = view.Phase(c.ended, c.rounds.Final(), c.saves.Open())
+		s.Mode, s.Version = c.words(l.View().Plan), now.Version
+		s.Samples, s.Limit, s.EpochSize, s.Params = now.Used, c.expected(), c.members.Terms.Enrolled().Samples, c.members.Terms.Hello().Params
 		s.Rate = c.stats.Rate(time.Now(), now.Used)
-		switch {
-		case c.ended:
-			s.Phase = "over"
-		case c.rounds.Final() && c.saves.Open():
-			s.Phase = "saving"
-		case c.rounds.Final():
-			s.Phase = "evaluating"
-		}
 	}
 	s.Efficiency = c.scaling().Efficiency()
 	if c.short() {
@@ -195,8 +119,8 @@ const worthAfter = 50
 
 // worth says it.
 func (c *Coordinator) worth() {
-	if s := c.scaling(); s.Ideal > 0 && !s.Worth() && c.members() > 1 {
-		c.log.Info("one worker alone would be as fast", "workers", c.members(), "samples_per_s", int64(s.All), "alone", int64(s.Alone), "scaling_efficiency", round4(s.Efficiency()),
+	if s := c.scaling(); s.Ideal > 0 && !s.Worth() && c.members.Count() > 1 {
+		c.log.Info("one worker alone would be as fast", "workers", c.members.Count(), "samples_per_s", int64(s.All), "alone", int64(s.Alone), "scaling_efficiency", round4(s.Efficiency()),
 			"hint", "fewer workers, larger batches (--batch), --compress, or a faster link")
 	}
 }
@@ -208,7 +132,7 @@ func (c *Coordinator) workerStatus(i int, now engine.State) WorkerStatus {
 	w := WorkerStatus{Worker: i, State: "absent"}
 	switch {
 	case p == nil && l != nil:
-		if c.seen[i] {
+		if c.members.Seen(i) {
 			w.State = "gone"
 		}
 		for _, q := range c.late {
@@ -221,51 +145,21 @@ func (c *Coordinator) workerStatus(i int, now engine.State) WorkerStatus {
 	}
 	if p != nil && l != nil {
 		a := l.View().Worker(star.Worker(i))
-		w.Step = a.Step
+		t := view.Training{
+			Stopped: a.Stopped, Parked: a.Parked, Waiting: a.Waiting, Step: a.Step, Basis: a.Basis, Version: now.Version,
+			Measured: &p.measured, Last: &p.last, PushDelay: c.pacer.Delay(i),
+		}
 		for cause, n := range c.poisonings[i] {
-			if w.Poison == nil {
-				w.Poison = map[string]int64{}
+			if t.Poison == nil {
+				t.Poison = map[string]int64{}
 			}
-			w.Poison[cause.String()] = n
+			t.Poison[cause.String()] = n
 		}
-		w.State = "computing"
-		switch {
-		case a.Stopped:
-			w.State = "waiting"
-		case a.Parked:
-			w.State = "parked"
-		case a.Waiting:
-			w.State = "waiting"
-		}
+		w.Trains(&t)
 		w.Slowdown, w.Cause = c.verdicts.Of(star.Worker(i))
-		w.Iteration, w.Busy = p.measured.Recent.Mean(), p.measured.Busy.Mean()
-		w.Compute, w.Wait = p.last.Compute.Seconds(), p.last.Wait.Seconds()
-		if v := p.last.CPU; v-v == 0 {
-			w.CPU = v
-		}
-		w.Telemetry = named(&p.last.Telemetry)
 		if c.cfg.Shift {
-			w.Site, w.Own, w.NetIn, w.NetOut = c.site(p), p.measured.Own.Mean(), p.last.NetIn, p.last.NetOut
-		}
-		w.Stale = max(now.Version-a.Basis, 0) // a ring is released one round ahead
-		w.PushDelay = c.pacer.Delay(i).Seconds()
-		if w.Iteration > 0 {
-			w.Rate = float64(p.last.Samples) / w.Iteration
+			w.Located(c.site(p), &t)
 		}
 	}
 	return w
-}
-
-// named are the metrics that were measured, by name; nil if there are none.
-func named(t *star.Telemetry) map[string]float64 {
-	if t.Seen == 0 {
-		return nil
-	}
-	m := map[string]float64{}
-	for k := range star.NumMetrics {
-		if v, ok := t.Get(k); ok {
-			m[k.String()] = v
-		}
-	}
-	return m
 }

@@ -136,7 +136,7 @@ func (c *Coordinator) halt() error {
 		return s.cause
 	case !s.frozen && c.savedAlready():
 		return s.cause
-	case c.hello.Buffers > 0 && !s.frozen && !c.collected(now):
+	case c.members.Terms.Hello().Buffers > 0 && !s.frozen && !c.collected(now):
 		return nil
 	}
 	if !s.frozen {

@@ -168,9 +168,8 @@ func (c *Coordinator) inherit() error {
 	if e.Trains > 0 { // workers have what they need
 		c.cfg.ResumeHash, c.cfg.ResumeData, c.cfg.Buffers = "", nil, nil
 	}
-	enrolment := e.Enrolment
-	c.enrolled, c.key = &enrolment, e.Key
-	c.hello = wire.Hello{Model: e.Model, ModelHash: e.ModelHash, Params: e.Params, Buffers: e.Buffers}
+	c.members.Inherit(e.Key)
+	c.members.Terms.Set(wire.Hello{Model: e.Model, ModelHash: e.ModelHash, Params: e.Params, Buffers: e.Buffers}, e.Enrolment)
 	c.shards, c.owner = e.Shards, e.Owner
 	c.ready = make([]bool, len(e.Shards))
 	for shard, owner := range e.Owner {
@@ -230,9 +229,9 @@ func (c *Coordinator) reseat(p *peer) bool {
 			own = append(own, s)
 		}
 	}
-	layout, _ := json.Marshal(c.enrolled)
+	layout, _ := json.Marshal(c.members.Terms.Enrolled())
 	c.send(p, func() error {
-		return transport.Send(p.conn, wire.Assign{Shards: own, Of: len(c.shards), Params: c.hello.Params, Workers: c.cfg.Workers, Generation: c.cfg.Generation, Key: c.key}, layout)
+		return transport.Send(p.conn, wire.Assign{Shards: own, Of: len(c.shards), Params: c.members.Terms.Hello().Params, Workers: c.cfg.Workers, Generation: c.cfg.Generation, Key: c.members.Key()}, layout)
 	})
 	if c.settling() && shards > 0 {
 		c.takeover.reports[p.rank] = &failover.Report{}
@@ -399,7 +398,7 @@ func (c *Coordinator) gathered() bool {
 	n := 0
 	for w, p := range c.workers {
 		switch {
-		case c.joined[w]:
+		case c.members.Joined(w):
 			n++
 		case p != nil:
 			return false // on its way
@@ -460,8 +459,8 @@ func (c *Coordinator) found() bool {
 	}
 	e := Handover{
 		Begun: c.cfg.Lease.Clock() - time.Since(c.begun), Generation: c.cfg.Generation, From: c.cfg.Resume, Plan: c.cfg.Plan, Manual: c.manual,
-		Model: c.hello.Model, ModelHash: c.hello.ModelHash, Params: c.hello.Params, Buffers: c.hello.Buffers, Enrolment: *c.enrolled,
-		Shards: c.shards, Owner: c.owner, Ring: !c.sharded(), Key: c.key,
+		Model: c.members.Terms.Hello().Model, ModelHash: c.members.Terms.Hello().ModelHash, Params: c.members.Terms.Hello().Params, Buffers: c.members.Terms.Hello().Buffers, Enrolment: *c.members.Terms.Enrolled(),
+		Shards: c.shards, Owner: c.owner, Ring: !c.sharded(), Key: c.members.Key(),
 	}
 	if h := c.takeover; h != nil {
 		e = *h.handover

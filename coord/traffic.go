@@ -54,7 +54,7 @@ func (c *Coordinator) growTree() error {
 		}
 	}
 	plan, now := c.engine.View().Plan, c.engine.View()
-	seen, why := c.auto.Look(c.elapsed(), now.Used, now.Version, plan, members, 4*c.hello.Params, c.links.Rate)
+	seen, why := c.auto.Look(c.elapsed(), now.Used, now.Version, plan, members, 4*c.members.Terms.Hello().Params, c.links.Rate)
 	if v := seen; v != nil {
 		c.cfg.RunLog.Write(c.elapsed(), runlog.Gain{Plan: plan.String(), Predicted: runlog.Number(v.Predicted), Seen: runlog.Number(v.Seen), Reverted: v.Reverted})
 		c.log.Info("gain", "mode", plan.String(), "seen", round4(v.Seen), "reverted", v.Reverted)
@@ -89,7 +89,7 @@ func (c *Coordinator) watchLink() {
 			far = append(far, w)
 		}
 	}
-	if on, changed, why := c.pacer.Look(far, c.links.Rate(len(far)), float64(4*c.hello.Params), c.engine.View().Plan); changed {
+	if on, changed, why := c.pacer.Look(far, c.links.Rate(len(far)), float64(4*c.members.Terms.Hello().Params), c.engine.View().Plan); changed {
 		c.cfg.RunLog.Write(c.elapsed(), runlog.Pace{On: on, Why: why})
 		c.log.Info("pushes", "paced", on, "why", why)
 	}

@@ -3,7 +3,6 @@ package coord
 import (
 	"errors"
 	"fmt"
-	"math"
 
 	"star"
 	"star/coord/engine"
@@ -37,20 +36,11 @@ type Validation struct {
 	Judge func(Evidence) Verdict
 }
 
-// Evidence is what is known of an update before it is applied. Vectors are means, not sums, so that
-// nothing depends on how many gradients an update has.
-type Evidence struct {
-	Dot     float64 // product of the validation gradient and the mean gradient of the update
-	Norm    float64 // of that mean
-	Ref     float64 // norm of the validation gradient
-	Samples int64   // applied before
-}
-
-// Verdict is what becomes of it.
-type Verdict struct {
-	Score, Limit float64
-	Factor       float64 // of the direction; 0: it is not applied
-}
+// Evidence and Verdict are what Validation.Judge gets and returns.
+type (
+	Evidence = evaluate.Evidence
+	Verdict  = evaluate.Verdict
+)
 
 // enrolValidator takes the validator in, or refuses it: with exit code 78 where the job has none, 2
 // where it is there, 75 where the job ends. Its rank is the one behind those of the workers, by
@@ -80,9 +70,8 @@ func (c *Coordinator) welcomeValidator() {
 	if p == nil || p.gone || p.welcomed || !c.assigned {
 		return
 	}
-	if h := p.hello; h.ModelHash != c.hello.ModelHash || h.Params != c.hello.Params {
-		c.refuse(p, exitcode.Disagree, fmt.Sprintf("the validator has another model than the workers: %s with hash %s, the job's %s has hash %s (--model, --seed, --dataset, for star-ps too)",
-			h.Model, h.ModelHash, c.hello.Model, c.hello.ModelHash))
+	if no := c.members.Terms.Judge(&p.hello); no != nil {
+		c.refuse(p, no.Exit, no.Reason)
 		c.validator = nil
 		return
 	}
@@ -93,7 +82,7 @@ func (c *Coordinator) welcomeValidator() {
 	}
 	c.send(p, func() error {
 		return transport.Send(p.conn, wire.Welcome{
-			Rank: p.rank, Workers: c.cfg.Workers, Generation: c.cfg.Generation, Version: version, Step: step, Shards: c.shards, Elapsed: c.elapsed(), Pass: c.pass(p.rank, step),
+			Rank: p.rank, Workers: c.cfg.Workers, Generation: c.cfg.Generation, Version: version, Step: step, Shards: c.shards, Elapsed: c.elapsed(), Pass: c.members.Pass(p.rank, c.term(), step),
 		}, nil)
 	})
 }
@@ -179,13 +168,7 @@ func (c *Coordinator) verdict(seq int64, n *evaluate.Norm) float64 {
 	if !c.checks.Judges() {
 		return 1
 	}
-	weight := 0.0
-	for _, g := range n.Noise.Gradients {
-		weight += g.Weight
-	}
-	v := c.cfg.Validation.Judge(Evidence{
-		Dot: n.Dot / weight, Norm: math.Sqrt(n.Noise.Sum2) / weight, Ref: math.Sqrt(n.Ref2), Samples: n.Samples,
-	})
+	v := c.cfg.Validation.Judge(n.Evidence())
 	c.cfg.RunLog.Write(c.elapsed(), runlog.Judgement{Seq: seq, Version: n.Version, Score: runlog.Number(v.Score), Limit: runlog.Number(v.Limit),
 		Accepted: v.Factor != 0, Factor: runlog.Number(v.Factor), Behind: n.Version - 1 - c.checks.Version()})
 	return v.Factor

@@ -162,7 +162,7 @@ func (c *Coordinator) storeTimeout() time.Duration {
 	if c.cfg.StoreTimeout > 0 {
 		return c.cfg.StoreTimeout
 	}
-	return time.Minute + time.Duration(c.hello.Params>>18)*time.Second
+	return time.Minute + time.Duration(c.members.Terms.Hello().Params>>18)*time.Second
 }
 
 // what is the peer's role in words.
@@ -196,7 +196,7 @@ func (c *Coordinator) missing() string {
 			switch {
 			case w == nil:
 				workers = append(workers, i)
-			case w.welcomed && !c.joined[i]:
+			case w.welcomed && !c.members.Joined(i):
 				linking = append(linking, i)
 			}
 		}
@@ -206,9 +206,11 @@ func (c *Coordinator) missing() string {
 			}
 		}
 		parts = append(parts, list("servers", servers)...)
-		if c.cfg.grows() {
+		if c.cfg.size().Grows() {
 			workers = nil
-			parts = append(parts, c.wanting()...)
+			if n := c.members.Wanting(); n > 0 {
+				parts = append(parts, fmt.Sprintf("%d more workers", n))
+			}
 		}
 		parts = append(parts, list("workers", workers)...)
 		parts = append(parts, c.arch.lacks(c, linking)...)

@@ -1,6 +1,7 @@
 // Package advisor is the coordinator's side of a pilot. Lines of the run log go to the pilot in their
 // order, through a queue that the coordinator never waits for; what it says comes back with the number
-// of lines that it had been told by then (Runner). Verdicts keeps what it says of slow workers.
+// of lines that it had been told by then ([Runner]). [Verdicts] keeps what it says of slow workers, [Permits] which of
+// its plans are permitted, and [Thresholds] the numbers by which it and the job decide; these three are pure.
 package advisor
 
 import (

@@ -2,6 +2,7 @@ package evaluate
 
 import (
 	"fmt"
+	"math"
 
 	"star/internal/exactsum"
 	"star/pgns"
@@ -96,4 +97,28 @@ func (s *sum) add(m wire.Norm, b []byte, judged bool) error {
 	s.norm2.Merge(&part)
 	s.ref2.Merge(&ref)
 	return nil
+}
+
+// Evidence is what is known of an update before it is applied. Vectors are means, not sums, so that
+// nothing depends on how many gradients an update has.
+type Evidence struct {
+	Dot     float64 // product of the validation gradient and the mean gradient of the update
+	Norm    float64 // of that mean
+	Ref     float64 // norm of the validation gradient
+	Samples int64   // applied before
+}
+
+// Verdict is what becomes of it.
+type Verdict struct {
+	Score, Limit float64
+	Factor       float64 // of the direction; 0: it is not applied
+}
+
+// Evidence is what is known of the update.
+func (n *Norm) Evidence() Evidence {
+	weight := 0.0
+	for _, g := range n.Noise.Gradients {
+		weight += g.Weight
+	}
+	return Evidence{Dot: n.Dot / weight, Norm: math.Sqrt(n.Noise.Sum2) / weight, Ref: math.Sqrt(n.Ref2), Samples: n.Samples}
 }

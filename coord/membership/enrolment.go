@@ -1,4 +1,4 @@
-package coord
+package membership
 
 import (
 	"cmp"
@@ -12,10 +12,10 @@ import (
 	"star/transport/wire"
 )
 
-// parseEnrolment reads the payload of a worker's Hello h, and holds it against what that says. The
+// ParseEnrolment reads the payload of a worker's Hello h, and holds it against what that says. The
 // layout of a first worker reaches all servers, the writer of checkpoints and the codecs, so what
 // it claims is checked here, once. An error is what the worker is refused with, exit code 78.
-func parseEnrolment(h wire.Hello, payload []byte) (session.Enrolment, error) {
+func ParseEnrolment(h wire.Hello, payload []byte) (session.Enrolment, error) {
 	var e session.Enrolment
 	if err := json.Unmarshal(payload, &e); err != nil {
 		return session.Enrolment{}, fmt.Errorf("the enrolment of the worker is not the JSON it should be: %w", err)

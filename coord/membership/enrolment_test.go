@@ -1,4 +1,4 @@
-package coord
+package membership
 
 import (
 	"encoding/json"
@@ -28,7 +28,7 @@ func TestParseEnrolment(t *testing.T) {
 		{"more, hidden by a nought", `{"layout":[{"name":"a","shape":[4294967296,4294967296,0],"offset":0}]}`, "cannot have the shape"},
 		{"buffers", `{"buffers":[{"name":"m","shape":[2],"offset":0}]}`, "3 buffers: its tensors have 2"},
 	} {
-		_, err := parseEnrolment(h, []byte(c.text))
+		_, err := ParseEnrolment(h, []byte(c.text))
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", c.name, err, c.want)
 		}
@@ -43,7 +43,7 @@ func FuzzEnrolment(f *testing.F) {
 	f.Add(int64(7), int64(0), []byte(`{"layout":[{"name":"a","shape":[0,9223372036854775807],"offset":0},{"shape":[7],"offset":0}]}`))
 	f.Fuzz(func(t *testing.T, params, buffers int64, text []byte) {
 		h := wire.Hello{Params: params, Buffers: buffers}
-		e, err := parseEnrolment(h, text)
+		e, err := ParseEnrolment(h, text)
 		if err != nil {
 			return
 		}
@@ -70,7 +70,7 @@ func FuzzEnrolment(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		again, err := parseEnrolment(h, once)
+		again, err := ParseEnrolment(h, once)
 		if err != nil {
 			t.Fatalf("%s is taken, but passed on as %s: %v", text, once, err)
 		}
