@@ -22,7 +22,7 @@ import (
 //
 // It may be called whenever something has changed; it begins once. A job that begins has all shards
 // filled and as many workers as it wants; one that was taken over has everybody there who had a
-// part in it, or has waited for them (gathered). With a validator the workers begin when its first
+// part in it, or has waited for them (takeover.Gathered). With a validator the workers begin when its first
 // gradient is in use.
 func (c *Coordinator) tryStart() {
 	if !c.assigned || c.engine != nil {
@@ -33,7 +33,7 @@ func (c *Coordinator) tryStart() {
 			return
 		}
 	}
-	if !c.trained() && !c.enough() || c.trained() && !c.gathered() {
+	if !c.takeover.Trained() && !c.enough() || c.takeover.Trained() && !c.takeover.Gathered(time.Now(), c.cfg.Least, c.present()) {
 		return
 	}
 	if !c.checks.Ready() {
@@ -73,8 +73,8 @@ func (c *Coordinator) tryStart() {
 		"model", c.hello.Model, "data", c.enrolled.Data, "mode", c.words(c.cfg.Plan))
 	c.caution()
 	c.remember(at)
-	if c.takeover != nil {
-		c.putThresholds(c.takeover.handover.Set, "star ctl, before another process took the job over")
+	if c.takeover.On() {
+		c.putThresholds(c.takeover.Left().Set, "star ctl, before another process took the job over")
 	}
 	if c.checks.On() { // the workers begin when there is something to hold their gradients against
 		c.validate()
@@ -83,15 +83,9 @@ func (c *Coordinator) tryStart() {
 	if !c.found() {
 		return
 	}
-	if c.trained() {
+	if c.takeover.Trained() {
 		c.resumeLog()
-	}
-	if c.trained() {
-		t := engine.Told{Before: c.takeover.before, With: c.withParameters()}
-		for _, w := range t.With {
-			t.Tallies = append(t.Tallies, c.workers[w].stand.Told...)
-		}
-		c.issue(c.engine.Resume(t))
+		c.issue(c.engine.Resume(c.takeover.Told(c.present())))
 	} else {
 		c.issue(c.engine.Begin())
 	}
@@ -108,11 +102,11 @@ func (c *Coordinator) newEngine(absent []star.Worker) engine.Engine {
 		Plan: c.sized(plan), Absent: absent, Scale: c.cfg.Scale, Planned: c.cfg.first(), Norm: c.cfg.Norm, Report: !c.cfg.Lossy, Cancel: c.cfg.Cancel, Whole: c.cfg.WholeBatches, Strides: c.cfg.Strides, Follow: c.cfg.Pilot != nil,
 		Guard: c.cfg.Poison != poison.Off, WithMetadata: c.replaceable(), MaxParams: c.hello.Params,
 	}
-	c.arch.resume(c)
-	g.From = c.cfg.Resume
-	if c.trained() {
-		g.After, g.Limit = &c.takeover.after, c.takeover.handover.Limit
+	if c.takeover.Trained() {
+		g.After, g.Limit = c.takeover.Resume()
+		c.cfg.Resume = g.After.Progress
 	}
+	g.From = c.cfg.Resume
 	return c.arch.engine(c, g)
 }
 
@@ -120,7 +114,7 @@ func (c *Coordinator) newEngine(absent []star.Worker) engine.Engine {
 // nothing is left to train, and why. It goes to the log and into the notes of the result, because
 // the numbers alone would look like those of a good run.
 func (c *Coordinator) caution() {
-	if c.trained() {
+	if c.takeover.Trained() {
 		return // it was said when it began
 	}
 	note := func(format string, args ...any) {

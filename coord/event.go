@@ -11,7 +11,7 @@ import (
 	"star/coord/measure"
 	"star/coord/outbox"
 	"star/coord/said"
-	"star/coord/session"
+	"star/coord/takeover"
 	"star/internal/exitcode"
 	"star/runlog"
 	"star/transport"
@@ -40,10 +40,9 @@ type peer struct {
 	parted   bool      // was told why: its reader will close the connection
 	leaving  time.Time // it said that it was told to end
 	leave    wire.Leave
-	retired  bool           // it has nothing more to compute, and left in good order or stays until the job is saved
-	codec    string         // of its gradients; empty: none
-	stand    *session.Stand // in a ring that was taken over; nil: it comes to the job
-	at       string         // site of it; empty: not looked up yet
+	retired  bool   // it has nothing more to compute, and left in good order or stays until the job is saved
+	codec    string // of its gradients; empty: none
+	at       string // site of it; empty: not looked up yet
 	back     struct {
 		addr  string // of hello, when leads was found
 		leads bool
@@ -155,7 +154,7 @@ func (c *Coordinator) view(now time.Time) said.View {
 	if c.enrolled != nil {
 		v.Tests = max(c.enrolled.Tests, c.enrolled.Samples, 1)
 	}
-	if c.takeover != nil { // the coordinator before may have begun later evaluations
+	if c.takeover.On() { // the coordinator before may have begun later evaluations
 		v.Eval = math.MaxInt64
 	}
 	return v
@@ -207,8 +206,8 @@ func (c *Coordinator) fromServer(p *peer, e event) error {
 		if c.copies.On() {
 			return c.normAt(p, e)
 		}
-		if c.settling() {
-			c.takeover.norms = append(c.takeover.norms, heard{p, e})
+		if c.takeover.Settling() {
+			c.takeover.Keep(takeover.Norm{Server: p.rank, Norm: e.Norm, Payload: e.Payload})
 			return nil
 		}
 		return c.norm(p, e)

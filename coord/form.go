@@ -14,6 +14,7 @@ import (
 	"star/coord/evaluate"
 	"star/coord/said"
 	"star/coord/session"
+	"star/coord/takeover"
 	"star/internal/exitcode"
 	"star/modes"
 	"star/transport"
@@ -145,7 +146,7 @@ func (c *Coordinator) enrolWorker(p *peer, payload []byte) {
 		return
 	}
 	vouched := false
-	if c.cfg.Fits != nil && c.takeover == nil { // what was left says what the job trains
+	if c.cfg.Fits != nil && !c.takeover.On() { // what was left says what the job trains
 		if vouched, err = c.cfg.Fits(h, e); err != nil {
 			c.refuse(p, exitcode.Disagree, err.Error())
 			return
@@ -166,7 +167,7 @@ func (c *Coordinator) enrolWorker(p *peer, payload []byte) {
 	rank, err := freeRank(p.rank, c.taken(), "worker")
 	if err != nil {
 		exit := exitcode.Usage
-		if (c.engine != nil || c.takeover != nil) && p.rank < len(c.workers) { // its earlier attempt, or try, may be gone, and nobody has noticed yet
+		if (c.engine != nil || c.takeover.On()) && p.rank < len(c.workers) { // its earlier attempt, or try, may be gone, and nobody has noticed yet
 			exit = exitcode.Restart
 		}
 		c.refuse(p, exit, err.Error())
@@ -182,7 +183,7 @@ func (c *Coordinator) enrolWorker(p *peer, payload []byte) {
 		c.refuse(p, exitcode.Usage, err.Error())
 		return
 	}
-	if err := c.arch.stands(c, p, e.Stand); err != nil {
+	if err := c.takeover.Stand(star.Worker(rank), (*takeover.Stand)(e.Stand)); err != nil {
 		c.refuse(p, exitcode.Disagree, err.Error())
 		return
 	}
@@ -327,7 +328,7 @@ func (c *Coordinator) takeOver() error {
 	c.cfg.Optimizer = cmp.Or(a.Optimizer, c.cfg.Optimizer)
 	c.endBy = a.EndBy
 	c.cfg.WholeBatches = a.Whole
-	if a.Plan != nil && c.takeover == nil {
+	if a.Plan != nil && !c.takeover.On() {
 		c.cfg.Plan = *a.Plan
 	}
 	if a.Pilot != nil {
@@ -372,7 +373,7 @@ func (c *Coordinator) turns() error {
 // the training begins, where nobody of them is left, or what they train nobody vouches for, and
 // somebody does for what it trains.
 func (c *Coordinator) yields(vouched bool) bool {
-	if c.engine != nil || c.takeover != nil || c.cfg.Validation != nil {
+	if c.engine != nil || c.takeover.On() || c.cfg.Validation != nil {
 		return false
 	}
 	for _, p := range c.workers {
@@ -416,7 +417,7 @@ func (c *Coordinator) beginAnew() {
 // all-reduce there are none to cut, and workers are welcomed at once. A successor has been left who
 // has what, so it assigns nothing.
 func (c *Coordinator) tryAssign() {
-	if c.assigned || c.enrolled == nil || c.takeover != nil {
+	if c.assigned || c.enrolled == nil || c.takeover.On() {
 		return
 	}
 	k := 0
@@ -527,7 +528,7 @@ func (c *Coordinator) welcome(p *peer) {
 			buffers = transport.Floats(b)
 		}
 	}
-	c.arch.welcome(c, p, &w)
+	c.takeover.Welcome(star.Worker(p.rank), c.engine != nil, &w)
 	w.Pass = c.pass(p.rank, w.Step)
 	c.send(p, func() error { return transport.SendWelcome(p.conn, w, buffers) })
 	c.tellViews(p)
