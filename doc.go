@@ -101,7 +101,7 @@
 //	job         PUBLIC: the nouns of a job, and what workers and servers do alike
 //	sim         virtual time; recorded traces
 //	cluster     hosts that jobs share: the ledger, placement, samplers, actuators, gossip
-//	coord       the coordinator: shell, engine, pilot, election, failover; session is a member's side
+//	coord       the coordinator: shell, engine, pilot, election, takeover; session is a member's side
 //	modes       Plan, Barrier, prices and forecasts; baseline has the schemes of other papers
 //	ps          parameter servers: the shard, its server, the worker's link, update rules, copies
 //	allreduce   schedules and their executor

@@ -22,7 +22,7 @@ var rooms = []struct {
 	not   string // other packages
 	why   string
 }{
-	{"star/cmd/internal/chaos", "star star/coord/failover star/coord/engine star/coord/engine/rehearsal star/modes star/ps/replica star/runlog star/runlog/parts star/transport/wire", "", "breaks jobs on purpose"},
+	{"star/cmd/internal/chaos", "star star/coord/takeover star/coord/engine star/coord/engine/rehearsal star/modes star/ps/replica star/runlog star/runlog/parts star/transport/wire", "", "breaks jobs on purpose"},
 	{"star/cmd/internal/chaos/command", "*", "", "wiring"},
 	{"star/cmd/internal/cli", "star/cluster/inventory star/internal/exitcode star/internal/settings star/job star/job/process star/modes/baseline star/observe/web star/runlog star/runlog/parts star/sched/service star/train/checkpoint star/transport star/worker/launch", "", "what the groups of commands of star share"},
 	{"star/cmd/internal/console", "star/coord star/internal/exitcode star/internal/settings star/job star/job/options star/modes star/runlog star/transport star/transport/wire", "", "what tools ask of a running job, and show"},
@@ -86,7 +86,7 @@ var rooms = []struct {
 	{"star/cluster/resource/actuate", "", "", "limits a process; knows nothing of why"},
 	{"star/cluster/resource/gpu", "star", "net", "looks at the GPU, from a process of its own"},
 	{"star/cluster/resource/host", "star", "", "looks at the host; knows nothing of what follows from it"},
-	{"star/coord", "star star/internal/exitcode star/coord/advice star/coord/advisor star/coord/copies star/coord/evaluate star/coord/failover star/coord/engine star/coord/length star/coord/measure star/coord/membership star/coord/moves star/coord/outbox star/coord/said star/coord/session star/coord/tool star/coord/traffic star/coord/view star/modes star/transport star/transport/wire star/pgns star/internal/poison star/ps/replica star/runlog star/internal/flightrecorder", "", "the control plane knows neither models nor shards"},
+	{"star/coord", "star star/internal/exitcode star/coord/advice star/coord/advisor star/coord/copies star/coord/evaluate star/coord/engine star/coord/length star/coord/measure star/coord/membership star/coord/moves star/coord/outbox star/coord/said star/coord/session star/coord/takeover star/coord/tool star/coord/traffic star/coord/view star/modes star/transport star/transport/wire star/pgns star/internal/poison star/ps/replica star/runlog star/internal/flightrecorder", "", "the control plane knows neither models nor shards"},
 	{"star/coord/advice", "star/modes star/runlog", "net os sync context math/rand math/rand/v2", "pure: values"},
 	{"star/coord/advisor", "star star/coord/advice star/runlog", "net os context math/rand math/rand/v2", "a goroutine and its queue: knows no job"},
 	{"star/coord/copies", "star star/coord/engine star/ps/replica star/runlog star/transport/wire", "net os sync context math/rand math/rand/v2", "pure: what becomes of copies follows from what servers say"},
@@ -94,7 +94,6 @@ var rooms = []struct {
 	{"star/coord/engine", "star star/modes star/pgns star/internal/poison star/ps/replica star/transport/wire", "net os sync context math/rand math/rand/v2", "pure: the coordinator and the simulator do what it decides"},
 	{"star/coord/engine/rehearsal", "star star/coord/engine star/modes star/transport/wire", "net os sync context time math/rand math/rand/v2", "pure: its caller says what happens next"},
 	{"star/coord/evaluate", "star star/internal/dtype star/internal/exactsum star/pgns star/runlog star/transport/wire", "net os sync context math/rand math/rand/v2", "pure: what becomes of evaluations, checkpoints and checks follows from what members report"},
-	{"star/coord/failover", "star/coord/engine star/runlog star/transport/wire", "net os sync context time math/rand math/rand/v2", "pure: from where another coordinator goes on follows from what members report"},
 	{"star/coord/length", "star/coord/engine star/coord/session star/modes", "net os sync context time math/rand math/rand/v2", "pure: how long a job is follows from what its settings and programs say"},
 	{"star/coord/measure", "star star/runlog", "net os sync context math/rand math/rand/v2", "pure: its caller says what the time is"},
 	{"star/coord/membership", "star star/coord/engine star/coord/said star/coord/session star/internal/dtype star/internal/exitcode star/modes star/transport star/transport/wire", "os sync context math/rand math/rand/v2", "pure: who takes part in a job follows from what members say"},
@@ -103,6 +102,7 @@ var rooms = []struct {
 	{"star/coord/pilot", "star star/coord/advice star/modes star/modes/auto star/modes/price star/modes/baseline star/pgns star/runlog star/straggler", "net os sync context math/rand math/rand/v2", "pure: a log replays to the same decisions"},
 	{"star/coord/said", "star star/coord/engine star/transport star/transport/wire", "os sync context math/rand math/rand/v2", "reads and checks messages: its caller says what the job is like"},
 	{"star/coord/session", "star star/internal/dtype star/internal/exitcode star/transport star/transport/wire star/internal/flightrecorder", "", "a member's side of its connection: knows no coordinator"},
+	{"star/coord/takeover", "star star/coord/engine star/modes star/ps/replica star/runlog star/transport/wire", "net os sync context math/rand math/rand/v2", "pure: how another coordinator goes on follows from what members report"},
 	{"star/coord/tool", "star/transport star/transport/wire", "", "answers tools: knows no job"},
 	{"star/coord/traffic", "star star/modes star/transport/wire", "net os sync context math/rand math/rand/v2", "pure: its caller says what the time is, and where workers are"},
 	{"star/coord/view", "star star/coord/advisor star/coord/measure star/coord/moves star/runlog", "net os sync context math/rand math/rand/v2", "pure: the status follows from what the coordinator knows"},

@@ -3,13 +3,11 @@ package coord
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
 	"star"
 	"star/coord/engine"
-	"star/coord/failover"
 	"star/coord/said"
 	"star/coord/session"
 	"star/modes"
@@ -17,10 +15,8 @@ import (
 )
 
 // architecture is everything in which a job of parameter servers and one of all-reduce are
-// different for the coordinator. What its engine decides is the engine's; what is left is who has
-// the parameters (before there is an engine, and when another process takes the job over), and what
-// members are told and must say of themselves. There are two, servers and ring, and New chooses:
-// nothing else asks which one it is.
+// different for the coordinator. What its engine decides is the engine's; what is left is what
+// members are told and must say of themselves. There are two, servers and ring, and New chooses.
 //
 // Methods that have the coordinator may use and change what Run owns.
 type architecture interface {
@@ -51,23 +47,6 @@ type architecture interface {
 
 	// busy is how long a worker had something to do in an iteration.
 	busy(r star.Record) time.Duration
-
-	// inherit begins with a job that another coordinator has left.
-	inherit(c *Coordinator)
-
-	// stands takes in how far a worker has come that joins a successor (nil: it does not say), and
-	// gathers says whether those are there, of members that have joined or reported, whose
-	// parameters the training can go on with. An error of stands: what the worker says cannot be.
-	stands(c *Coordinator, p *peer, s *session.Stand) error
-	gathers(c *Coordinator) bool
-
-	// welcome puts into w from where a worker goes on, where that is not what the engine or a
-	// checkpoint says.
-	welcome(c *Coordinator, p *peer, w *wire.Welcome)
-
-	// resume has From and After of a job that is taken over be known. It is called before the
-	// engine is made.
-	resume(c *Coordinator)
 
 	// engine makes the engine of the job: g with what is of this architecture alone.
 	engine(c *Coordinator, g engine.Config) engine.Engine
@@ -133,17 +112,6 @@ func (servers) least(cfg *Config) int {
 		return max(cfg.Least, 1)
 	}
 	return cfg.Least
-}
-
-func (servers) inherit(*Coordinator)                             {}
-func (servers) stands(*Coordinator, *peer, *session.Stand) error { return nil }
-func (servers) gathers(*Coordinator) bool                        { return true } // settling waits for the shards
-func (servers) resume(*Coordinator)                              {}
-
-func (servers) welcome(c *Coordinator, p *peer, w *wire.Welcome) {
-	if c.takeover != nil && c.engine == nil {
-		w.Step = c.takeover.after.Steps[p.rank] + 1
-	}
 }
 
 func (servers) engine(c *Coordinator, g engine.Config) engine.Engine {
@@ -218,53 +186,6 @@ func (ring) spec(p modes.Plan) string {
 	return "ring-minus=" + strings.Join(riders, ",")
 }
 
-// None of the servers has shards; they may come.
-func (ring) inherit(c *Coordinator) {
-	c.assigned = true
-	for rank := range c.servers {
-		c.servers[rank] = c.nobody(rank)
-	}
-}
-
-// Once the training goes on it is too late for that: who comes then gets the parameters from
-// others.
-func (ring) stands(c *Coordinator, p *peer, s *session.Stand) error {
-	if !c.trained() || c.engine != nil || s == nil {
-		return nil
-	}
-	var err error
-	if c.takeover.ring, err = failover.Newest(c.takeover.ring, s.Metadata, c.cfg.Workers); err == nil {
-		p.stand = s
-	}
-	return err
-}
-
-// The time for others to come begins with the first.
-func (ring) gathers(c *Coordinator) bool {
-	if c.takeover.settled.IsZero() && slices.ContainsFunc(c.workers, func(p *peer) bool { return p != nil }) {
-		c.takeover.settled = time.Now()
-	}
-	return len(c.withParameters()) > 0
-}
-
-// Seed says to a worker of a ring that its parameters count. One that says nothing of itself is
-// told a version and a step above 0, by which it knows that the parameters come from the others.
-func (ring) welcome(c *Coordinator, p *peer, w *wire.Welcome) {
-	if !c.trained() {
-		return
-	}
-	if p.stand != nil {
-		w.Seed, w.Version, w.Step = true, p.stand.Version, p.stand.Step
-	}
-	w.Version, w.Step = max(w.Version, 1), max(w.Step, 1) // the ring is beyond every checkpoint
-}
-
-func (ring) resume(c *Coordinator) {
-	if c.trained() {
-		c.recollect()
-	}
-}
-
 func (r ring) engine(c *Coordinator, g engine.Config) engine.Engine {
 	g.Ring = &engine.RingConfig{Wait: r.Wait, MaxStale: r.MaxStale, Generation: engine.GenerationsOf(c.term())}
 	return engine.NewRing(g)
@@ -282,7 +203,7 @@ func (ring) reported(g engine.Engine, m *said.Message) ([]engine.Ready, error) {
 
 func (ring) lacks(c *Coordinator, linking []int) []string {
 	parts := list("the word that they have joined of workers", linking)
-	if c.trained() && len(c.withParameters()) == 0 {
+	if c.takeover.Trained() && len(c.takeover.With(c.present())) == 0 {
 		parts = append(parts, "a worker that has the parameters")
 	}
 	return parts

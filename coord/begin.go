@@ -20,7 +20,7 @@ import (
 //
 // It may be called whenever something has changed; it begins once. A job that begins has all shards
 // filled and as many workers as it wants; one that was taken over has everybody there who had a
-// part in it, or has waited for them (gathered). With a validator the workers begin when its first
+// part in it, or has waited for them (takeover.Gathered). With a validator the workers begin when its first
 // gradient is in use.
 func (c *Coordinator) tryStart() {
 	if !c.assigned || c.engine != nil {
@@ -31,7 +31,7 @@ func (c *Coordinator) tryStart() {
 			return
 		}
 	}
-	if !c.trained() && !c.members.Enough() || c.trained() && !c.gathered() {
+	if !c.takeover.Trained() && !c.members.Enough() || c.takeover.Trained() && !c.takeover.Gathered(time.Now(), c.cfg.Least, c.present()) {
 		return
 	}
 	if !c.checks.Ready() {
@@ -71,8 +71,8 @@ func (c *Coordinator) tryStart() {
 		"model", c.members.Terms.Hello().Model, "data", c.members.Terms.Enrolled().Data, "mode", c.words(c.cfg.Plan))
 	c.caution()
 	c.remember(at)
-	if c.takeover != nil {
-		c.putThresholds(c.takeover.handover.Set, "star ctl, before another process took the job over")
+	if c.takeover.On() {
+		c.putThresholds(c.takeover.Left().Set, "star ctl, before another process took the job over")
 	}
 	if c.checks.On() { // the workers begin when there is something to hold their gradients against
 		c.validate()
@@ -81,15 +81,11 @@ func (c *Coordinator) tryStart() {
 	if !c.found() {
 		return
 	}
-	if c.trained() {
-		c.resumeLog()
-	}
 	var told *engine.Told
-	if c.trained() {
-		told = &engine.Told{Before: c.takeover.before, With: c.withParameters()}
-		for _, w := range told.With {
-			told.Tallies = append(told.Tallies, c.workers[w].stand.Told...)
-		}
+	if c.takeover.Trained() {
+		c.resumeLog()
+		t := c.takeover.Told(c.present())
+		told = &t
 	}
 	c.issue(c.engine.Begin(told))
 	c.tryFinish() // a job that resumes may have nothing left to do
@@ -105,17 +101,17 @@ func (c *Coordinator) newEngine(absent []star.Worker) engine.Engine {
 		Plan: c.members.Quorum.Set(plan, c.cfg.size().Grows(), c.lives), Absent: absent, Scale: c.cfg.Scale, Planned: c.cfg.first(), Norm: c.cfg.Norm, Report: !c.cfg.Lossy, Cancel: c.cfg.Cancel, Whole: c.cfg.WholeBatches, Strides: c.cfg.Strides, Follow: c.cfg.Pilot != nil,
 		Guard: c.cfg.Poison != poison.Off, WithMetadata: c.replaceable(), MaxParams: c.members.Terms.Hello().Params,
 	}
-	c.arch.resume(c)
-	g.From = c.cfg.Resume
-	if c.trained() {
-		g.After, g.Limit = &c.takeover.after, c.takeover.handover.Limit
+	if c.takeover.Trained() {
+		g.After, g.Limit = c.takeover.Resume()
+		c.cfg.Resume = g.After.Progress
 	}
+	g.From = c.cfg.Resume
 	return c.arch.engine(c, g)
 }
 
 // caution notes of a job that begins what the numbers of its result will not say, in the log and in the result.
 func (c *Coordinator) caution() {
-	if c.trained() {
+	if c.takeover.Trained() {
 		return // it was said when it began
 	}
 	j, now := c.job(), c.engine.View()

@@ -60,6 +60,7 @@ import (
 	"star/coord/outbox"
 	"star/coord/said"
 	"star/coord/session"
+	"star/coord/takeover"
 	"star/coord/traffic"
 	"star/internal/exitcode"
 	"star/internal/flightrecorder"
@@ -207,8 +208,8 @@ type parting struct {
 // leadership is what there is where others may coordinate. In a job that nobody else can coordinate
 // the lease is always ours (alone), and nothing is noted.
 type leadership struct {
-	takeover   *takeover // nil: the job has begun here
-	handover   Handover  // for a successor, with a LeaderLease
+	takeover   takeover.Takeover
+	handover   Handover // for a successor, with a LeaderLease
 	thresholds advisor.Thresholds
 	leaseLost  error // why the lease is lost
 }
@@ -410,14 +411,14 @@ const settle = 2 * time.Second
 func (c *Coordinator) Run(ctx context.Context) (runlog.Result, error) {
 	c.begun = time.Now()
 	c.progress, c.started = c.begun, c.begun.UTC()
-	if c.takeover != nil {
-		c.begun = c.when(c.takeover.handover.Begun)
+	if c.takeover.On() {
+		c.begun = c.when(c.takeover.Left().Begun)
 	}
 	c.result = c.cfg.Result
 	c.idle = flightrecorder.Open("coordinator", "the update after version", "", "who is missing comes, or is silent for --dead-after")
 	defer c.idle.Close()
 	var err error
-	if c.takeover != nil && c.takeover.handover.End != nil {
+	if c.takeover.Over() != nil {
 		err = c.conclude(ctx)
 	} else {
 		err = c.loop(ctx)
@@ -479,7 +480,7 @@ func (c *Coordinator) loop(ctx context.Context) error {
 		case <-join.C:
 			switch {
 			case c.engine != nil:
-			case c.cfg.Attended && c.takeover == nil:
+			case c.cfg.Attended && !c.takeover.On():
 				c.log.Info("still waiting", "missing", c.missing(), "since", patience)
 				join.Reset(patience)
 				patience *= 2

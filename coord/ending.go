@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"star/coord/takeover"
 	"star/internal/exitcode"
-	"star/runlog"
 	"star/transport"
 	"star/transport/wire"
 )
@@ -15,15 +15,6 @@ import (
 // Where others may coordinate, they agree on how a job has ended before anybody is told. So whoever
 // is lost afterwards, another one knows the result, and tells those who have not heard of it: they
 // have lost their coordinator, and look for the next one.
-
-// Ending is how a job has ended. It is part of the Handover, so it is JSON, and small.
-type Ending struct {
-	Exit   int // that members are told; 0: the job is done
-	Reason string
-	Result runlog.Result
-	Code   int    // with which the coordinator ends; it may have an error that is not the members'
-	Error  string // empty: none
-}
 
 // codeOf is the exit code that fits an error. 0 without an error, and exit code 1 for one that says
 // nothing of it.
@@ -72,7 +63,7 @@ func (c *Coordinator) conclusion(ctx context.Context, err error) error {
 // is lost; those that may coordinate are welcomed, because the agreement itself tells them. It
 // returns what the coordinator before ended with.
 func (c *Coordinator) conclude(ctx context.Context) error {
-	e := c.takeover.handover
+	e := c.takeover.Left()
 	end := e.End
 	c.result = end.Result
 	c.log.Info("the job was over when its coordinator was lost", "term", c.term(), "exit", end.Exit, "reason", end.Reason)
@@ -83,7 +74,7 @@ func (c *Coordinator) conclude(ctx context.Context) error {
 	for s := range e.Seats {
 		awaited[[2]int{1, s}] = true
 	}
-	limit := time.NewTimer(c.cfg.Unreachable + absentGrace)
+	limit := time.NewTimer(c.cfg.Unreachable + takeover.AbsentWorkers)
 	defer limit.Stop()
 	noticed := false
 	for len(awaited) > 0 {
@@ -102,7 +93,7 @@ func (c *Coordinator) conclude(ctx context.Context) error {
 				// coordinator before is lost, and so have the others.
 				if !noticed {
 					noticed = true
-					limit.Reset(absentGrace)
+					limit.Reset(takeover.AbsentWorkers)
 				}
 				c.send(p, func() error {
 					return transport.Send(p.conn, wire.Welcome{Rank: p.rank, Workers: c.cfg.Workers, Elapsed: c.elapsed(), Term: c.term()}, nil)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"star/coord/session"
+	"star/coord/takeover"
 	"star/internal/exitcode"
 	"star/runlog"
 	"star/transport"
@@ -86,7 +87,7 @@ func TestTakeOverAfterTheEnd(t *testing.T) {
 			p := live(5, 40)
 			p.handover.End, p.handover.Seats = &c.end, map[int]int{1: 1}
 			if c.end.Result.Samples == 0 {
-				p.handover = Handover{End: &c.end}
+				p.handover = Handover{Handover: takeover.Handover{End: &c.end}}
 			}
 			play(t, Config{Workers: 2, Servers: 3, Steps: 5, Coordinators: 1, Lease: newTestLease(2), Handover: &p.handover}, func(w *world) {
 				begun := time.Now()
@@ -111,7 +112,7 @@ func TestTakeOverAfterTheEnd(t *testing.T) {
 					told(w.t, c.end, err)
 				}
 				w.finished(time.Minute)
-				if took := time.Since(begun); took > session.Unreachable+absentGrace {
+				if took := time.Since(begun); took > session.Unreachable+takeover.AbsentWorkers {
 					t.Errorf("it ended after %v", took)
 				}
 				if w.result.Samples != c.end.Result.Samples {
@@ -132,7 +133,7 @@ func TestWaitsForWhoWasNotTold(t *testing.T) {
 	for name, c := range map[string]struct {
 		comes bool
 		after time.Duration
-	}{"no member has noticed": {false, session.Unreachable + absentGrace}, "one has": {true, time.Second + absentGrace}} {
+	}{"no member has noticed": {false, session.Unreachable + takeover.AbsentWorkers}, "one has": {true, time.Second + takeover.AbsentWorkers}} {
 		t.Run(name, func(t *testing.T) {
 			p := live(5, 40)
 			p.handover.End = &Ending{Reason: "finished"}

@@ -12,7 +12,7 @@ import (
 	"star/coord/membership"
 	"star/coord/outbox"
 	"star/coord/said"
-	"star/coord/session"
+	"star/coord/takeover"
 	"star/internal/exitcode"
 	"star/runlog"
 	"star/transport"
@@ -41,7 +41,6 @@ type peer struct {
 	leave    wire.Leave
 	retired  bool              // it has nothing more to compute, and left in good order or stays until the job is saved
 	codec    string            // of its gradients; empty: none
-	stand    *session.Stand    // in a ring that was taken over; nil: it comes to the job
 	place    *membership.Place // nil: not looked up yet
 
 	measured measure.Worker
@@ -150,7 +149,7 @@ func (c *Coordinator) view(now time.Time) said.View {
 	if c.members.Terms.Known() {
 		v.Tests = max(c.members.Terms.Enrolled().Tests, c.members.Terms.Enrolled().Samples, 1)
 	}
-	if c.takeover != nil { // the coordinator before may have begun later evaluations
+	if c.takeover.On() { // the coordinator before may have begun later evaluations
 		v.Eval = math.MaxInt64
 	}
 	return v
@@ -203,8 +202,8 @@ func (c *Coordinator) fromServer(p *peer, e event) error {
 		if c.copies.On() {
 			return c.normAt(p, e)
 		}
-		if c.settling() {
-			c.takeover.norms = append(c.takeover.norms, heard{p, e})
+		if c.takeover.Settling() {
+			c.takeover.Keep(takeover.Norm{Server: p.rank, Norm: e.Norm, Payload: e.Payload})
 			return nil
 		}
 		return c.norm(p, e)

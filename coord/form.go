@@ -13,6 +13,7 @@ import (
 	"star/coord/engine"
 	"star/coord/evaluate"
 	"star/coord/membership"
+	"star/coord/takeover"
 	"star/internal/exitcode"
 	"star/transport"
 	"star/transport/wire"
@@ -130,7 +131,7 @@ func (c *Coordinator) enrolWorker(p *peer, payload []byte) {
 		return
 	}
 	vouched := false
-	if c.cfg.Fits != nil && c.takeover == nil { // what was left says what the job trains
+	if c.cfg.Fits != nil && !c.takeover.On() { // what was left says what the job trains
 		if vouched, err = c.cfg.Fits(h, e); err != nil {
 			c.refuse(p, exitcode.Disagree, err.Error())
 			return
@@ -153,7 +154,7 @@ func (c *Coordinator) enrolWorker(p *peer, payload []byte) {
 	if why != "" {
 		c.beginAnew()
 	}
-	rank, no := c.members.Rank(p.rank, c.engine != nil || c.takeover != nil)
+	rank, no := c.members.Rank(p.rank, c.engine != nil || c.takeover.On())
 	if no != nil {
 		c.refuse(p, no.Exit, no.Reason)
 		return
@@ -172,7 +173,7 @@ func (c *Coordinator) enrolWorker(p *peer, payload []byte) {
 		c.refuse(p, exitcode.Usage, err.Error())
 		return
 	}
-	if err := c.arch.stands(c, p, e.Stand); err != nil {
+	if err := c.takeover.Stand(star.Worker(rank), (*takeover.Stand)(e.Stand)); err != nil {
 		c.refuse(p, exitcode.Disagree, err.Error())
 		return
 	}
@@ -216,7 +217,7 @@ func (c *Coordinator) takeOver() error {
 	c.cfg.Optimizer = cmp.Or(a.Optimizer, c.cfg.Optimizer)
 	c.endBy = a.EndBy
 	c.cfg.WholeBatches = a.Whole
-	if a.Plan != nil && c.takeover == nil {
+	if a.Plan != nil && !c.takeover.On() {
 		c.cfg.Plan = *a.Plan
 	}
 	if a.Pilot != nil {
@@ -237,7 +238,7 @@ func (c *Coordinator) rules() *membership.Rules {
 
 // yields says whether the workers that have enrolled make way for one that differs from them.
 func (c *Coordinator) yields(vouched bool) bool {
-	return c.takeover == nil && c.cfg.Validation == nil && c.members.Yields(vouched)
+	return !c.takeover.On() && c.cfg.Validation == nil && c.members.Yields(vouched)
 }
 
 // beginAnew forgets those who have enrolled, and what was assigned for them: servers are told to
@@ -273,7 +274,7 @@ func (c *Coordinator) beginAnew() {
 // all-reduce there are none to cut, and workers are welcomed at once. A successor has been left who
 // has what, so it assigns nothing.
 func (c *Coordinator) tryAssign() {
-	if c.assigned || !c.members.Terms.Known() || c.takeover != nil {
+	if c.assigned || !c.members.Terms.Known() || c.takeover.On() {
 		return
 	}
 	k := 0
@@ -376,7 +377,7 @@ func (c *Coordinator) welcome(p *peer) {
 			buffers = transport.Floats(b)
 		}
 	}
-	c.arch.welcome(c, p, &w)
+	c.takeover.Welcome(star.Worker(p.rank), c.engine != nil, &w)
 	w.Pass = c.members.Pass(p.rank, c.term(), w.Step)
 	c.send(p, func() error { return transport.SendWelcome(p.conn, w, buffers) })
 	c.tellViews(p)

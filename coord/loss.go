@@ -105,14 +105,14 @@ func (c *Coordinator) lost(p *peer, why error) error {
 		if p.rank >= 0 && p.rank < len(c.servers) && c.servers[p.rank] == p {
 			if c.engine == nil && !c.assigned {
 				c.servers[p.rank] = nil // it may come back
-				c.disclaim(p.rank)
+				c.forget(p.rank)
 				return nil
 			}
 			if c.replaceable() && p.hello.Shards == 0 && (!c.copies.On() || c.engine == nil || p.rank < c.cfg.Coordinators) { // another one that may coordinate
 				c.log.Warn("a server without shards is gone", "server", p.rank, "reason", why)
 				return nil
 			}
-			if c.copies.On() && (c.engine != nil || c.trained() && c.assigned) && (p.rank != 0 || c.replaceable()) {
+			if c.copies.On() && (c.engine != nil || c.takeover.Trained() && c.assigned) && (p.rank != 0 || c.replaceable()) {
 				return c.lostServer(p, why)
 			}
 			if c.engine == nil && c.spared(p) {

@@ -15,7 +15,7 @@ import (
 func (c *Coordinator) norm(p *peer, e event) error {
 	seq := e.Norm.Seq
 	if !c.norms.Expects(seq) {
-		if c.takeover != nil && seq <= c.takeover.history.Seq {
+		if c.takeover.Fired(seq) {
 			return nil // the coordinator before asked for it, or it is repeated
 		}
 		return c.drop(p, fmt.Errorf("a norm for fire %d, which asked for none", seq))

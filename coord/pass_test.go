@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"testing"
 
+	"star/coord/takeover"
 	"star/modes"
 	"star/transport"
 	"star/transport/wire"
@@ -25,7 +26,7 @@ func TestPassesOfLives(t *testing.T) {
 	if first.members.Key() == "" || first.members.Key() == other.members.Key() {
 		t.Fatalf("keys %q and %q", first.members.Key(), other.members.Key())
 	}
-	note, err := json.Marshal(Handover{Plan: modes.SSGD(2), Shards: []wire.ShardInfo{{To: 10}}, Owner: []int{0}, Key: first.members.Key()})
+	note, err := json.Marshal(Handover{Handover: takeover.Handover{Plan: modes.SSGD(2), Shards: []wire.ShardInfo{{To: 10}}, Owner: []int{0}, Key: first.members.Key()}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -99,7 +99,7 @@ func (c *Coordinator) tellViews(p *peer) {
 // spared says whether the job can begin without a server that has its shards already: others have
 // the parameters of each of them.
 func (c *Coordinator) spared(p *peer) bool {
-	return c.takeover == nil && (p.rank != 0 || c.replaceable()) && c.copies.Spares(p.rank, func(s int) bool { return c.servers[s].gone })
+	return !c.takeover.On() && (p.rank != 0 || c.replaceable()) && c.copies.Spares(p.rank, func(s int) bool { return c.servers[s].gone })
 }
 
 // held takes that a copy holds firings. In a job that is taken over it is a claim, and the server's report follows.
@@ -107,7 +107,7 @@ func (c *Coordinator) held(p *peer, m wire.Held) error {
 	switch {
 	case !c.copies.Has(m.Shard):
 		return c.drop(p, fmt.Errorf("held of shard %d, which has no copies", m.Shard))
-	case c.settling():
+	case c.takeover.Settling():
 		c.copies.Claim(p.rank, m.Shard, m.Seq)
 		return nil
 	}
@@ -240,7 +240,7 @@ func (c *Coordinator) noteCopies(l runlog.Replica) {
 	switch {
 	case c.opened:
 		c.cfg.RunLog.Write(c.elapsed(), l)
-	case c.takeover != nil: // else all members get the present views when the training begins
+	case c.takeover.On(): // else all members get the present views when the training begins
 		c.unopened = append(c.unopened, runlog.Line{T: c.elapsed(), Entry: l})
 	}
 	c.log.Info("copies of a shard", "shard", l.Shard, "event", l.Event, "server", l.Server, "term", l.Term, "primary", l.Primary, "copies", 1+len(l.Followers), "of", l.Of)

@@ -2,10 +2,8 @@ package coord
 
 import (
 	"fmt"
-	"time"
 
 	"star/coord/copies"
-	"star/coord/engine"
 	"star/internal/exitcode"
 	"star/transport"
 	"star/transport/wire"
@@ -13,10 +11,6 @@ import (
 
 // Where shards have copies and several processes may coordinate, another process takes both over: the views, and the
 // firings that some copies hold and others do not. Package copies decides (recover.go).
-
-// absentServers is how long a successor waits, since the first server came, for others whose shards
-// have copies elsewhere.
-const absentServers = 3 * time.Second
 
 // seats writes down which server has what. Seats counts copies, too. It changes e only.
 func (c *Coordinator) seats(e *Handover) {
@@ -30,14 +24,14 @@ func (c *Coordinator) persistCopies() bool { return c.persistHandover(c.seats) }
 // takeOverCopies begins with the views that the coordinator before has left. The error is one of
 // New.
 func (c *Coordinator) takeOverCopies() error {
-	h := c.takeover
+	left := c.takeover.Left()
 	if c.cfg.Replicas < 2 {
 		return nil
 	}
-	if len(h.handover.Views) != len(c.shards) {
-		return fmt.Errorf("coord: what the coordinator before has left names %d shards, and who holds %d", len(c.shards), len(h.handover.Views))
+	if len(left.Views) != len(c.shards) {
+		return fmt.Errorf("coord: what the coordinator before has left names %d shards, and who holds %d", len(c.shards), len(left.Views))
 	}
-	c.copies = copies.Inherit(c.cfg.Replicas, h.handover.Views, c.term())
+	c.copies = copies.Inherit(c.cfg.Replicas, left.Views, c.term())
 	c.mover.After(c.term() << 32) // what was said to the coordinator before is not for our moves
 	return nil
 }
@@ -47,10 +41,10 @@ func (c *Coordinator) takeOverCopies() error {
 func (c *Coordinator) returning(p *peer, fresh bool) bool {
 	old := c.servers[p.rank]
 	switch {
-	case c.settling() && fresh && c.trained() && c.takeover.handover.Seats[p.rank] > 0:
+	case c.takeover.Settling() && fresh && c.takeover.Trained() && c.takeover.Seats(p.rank) > 0:
 		c.refuse(p, exitcode.Restart, "another process takes the job over now; start this one again in a moment")
 		return true
-	case !c.settling() && old != nil && old != p && !old.gone && old.hello.Shards > 0 && c.engine != nil:
+	case !c.takeover.Settling() && old != nil && old != p && !old.gone && old.hello.Shards > 0 && c.engine != nil:
 		old.hangUp()
 		if err := c.lostServer(old, fmt.Errorf("it came again, as %s", p.conn.RemoteAddr())); err != nil {
 			c.sick = err
@@ -59,118 +53,43 @@ func (c *Coordinator) returning(p *peer, fresh bool) bool {
 	return false
 }
 
-// claimed takes in what a server says that its copies hold: its claims came before. The first of
-// them begins the time that others have to come (absentServers). An error: it has a shard that the
-// job has not.
-func (c *Coordinator) claimed(p *peer, m wire.Standing) error {
-	for _, s := range m.Shards {
-		if s.Shard >= len(c.shards) {
-			return &Error{exitcode.Disagree, fmt.Sprintf("server %d has shard %d, of %d", p.rank, s.Shard, len(c.shards))}
-		}
-		c.copies.Loaded(p.rank, s.Shard, s.Version >= 0)
-		c.ready[s.Shard] = c.copies.Ready(s.Shard)
-	}
-	if c.takeover.came.IsZero() {
-		c.takeover.came = time.Now()
-	}
-	return nil
-}
-
-// goesWithout says whether a server that does not come is not waited for any more: every shard has
-// a copy elsewhere.
-func (c *Coordinator) goesWithout(rank int) bool {
-	h := c.takeover
-	return c.trained() && !h.came.IsZero() && time.Since(h.came) >= absentServers && c.copies.Elsewhere(rank, c.here)
-}
-
-// disclaim forgets what a server has said, whose connection has ended.
-func (c *Coordinator) disclaim(rank int) {
-	if !c.settling() {
-		return
-	}
-	c.takeover.reports[rank] = nil
-	c.copies.Disclaim(rank)
-}
-
-// here says whether a server stands to us.
-func (c *Coordinator) here(rank int) bool {
-	return c.takeover.reports[rank] != nil && c.servers[rank] != nil && !c.servers[rank].gone
-}
-
-// recoverCopies makes the views from what copies claim, and says how far the history goes. An error ends the job, exit
-// code 69: of a shard no copy is there.
-func (c *Coordinator) recoverCopies() (err error) {
-	h := c.takeover
-	if !c.trained() {
-		return nil
-	}
-	if h.from, h.history.Seq, err = c.copies.Recover(c.term(), c.here); err != nil {
-		return &Error{exitcode.Lost, err.Error()}
-	}
-	return nil
-}
-
-// reinstate tells all members which servers hold what, and offers firings again that some copies may not
-// hold. It reports false when the lease is lost. Copies that are in no view any more are forgotten;
-// views that have changed are agreed on before any member is told. Errors are those of settle.
-func (c *Coordinator) reinstate() (bool, error) {
-	h := c.takeover
-	for rank, p := range c.servers {
-		if p != nil && !c.here(rank) && h.handover.Seats[rank] > 0 {
+// reinstate tells members which servers hold what, by what servers claim. Views are agreed on before any member is told
+// (leaseLost: they were not). Copies that are in no view any more are forgotten. missing are the servers that had copies
+// and have not come.
+func (c *Coordinator) reinstate(missing []int) error {
+	for _, rank := range missing {
+		if p := c.servers[rank]; p != nil {
 			c.log.Warn("a server has not come to this coordinator: the job goes on with the copies that others have", "server", rank)
 			p.hangUp()
-			c.servers[rank] = nil
 		}
+		c.servers[rank] = nil
 	}
-	var missing []int
 	for rank, p := range c.servers {
 		if p == nil {
-			c.servers[rank] = c.nobody(rank)
-			if h.handover.Seats[rank] > 0 {
-				missing = append(missing, rank)
-			}
+			c.servers[rank] = absentServer(rank)
 		}
 	}
 	for shard, v := range c.copies.Views() {
 		c.owner[shard], c.shards[shard].Addr = v.Primary, c.servers[v.Primary].hello.Addr
 	}
-	c.handover = *h.handover
+	left := c.takeover.Left()
+	c.handover = Handover{*left, *c.members.Terms.Enrolled()}
 	if !c.persistCopies() {
-		return false, nil
+		return nil
 	}
-	h.handover.Seats, h.handover.Views = c.handover.Seats, c.handover.Views
+	left.Seats, left.Views = c.handover.Seats, c.handover.Views
 	for rank, p := range c.servers {
-		p.hello.Shards = h.handover.Seats[rank]
+		p.hello.Shards = left.Seats[rank]
 	}
 	for shard := range c.shards {
 		c.tellServers(shard)
-		if c.trained() {
-			c.ready[shard] = true
-		}
+		c.ready[shard] = c.ready[shard] || c.takeover.Trained()
 	}
-	if err := c.copied(c.copies.Extras(c.here)); err != nil {
-		return false, err
-	}
-	if !c.trained() {
-		return true, nil
-	}
+	effects := c.copies.Extras(c.takeover.Here)
 	for _, rank := range missing {
-		if err := c.copied(c.copies.Missed(rank)); err != nil {
-			return false, err
-		}
+		effects = append(effects, c.copies.Missed(rank)...)
 	}
-	fires, err := h.history.Behind(h.from, "some copies lack")
-	if err != nil {
-		return false, unrecoverable(err)
-	}
-	for i, f := range fires {
-		o := engine.Ready{Silent: true, Metadata: f.Metadata}
-		if err := o.Fire.Parse(f.Header); err != nil {
-			return false, &Error{exitcode.Disagree, fmt.Sprintf("fire %d: %v", h.from+1+int64(i), err)}
-		}
-		c.offer(&o)
-	}
-	return true, c.pump()
+	return c.copied(effects)
 }
 
 // forgetExtras makes a server that comes back drop the copies that it has and that are in no view any more.

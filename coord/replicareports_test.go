@@ -12,6 +12,7 @@ import (
 
 	"star/coord/engine"
 	"star/coord/session"
+	"star/coord/takeover"
 	"star/internal/exitcode"
 	"star/ps/replica"
 	"star/runlog"
@@ -155,7 +156,7 @@ func TestTakeOverWithoutAServer(t *testing.T) {
 			begun := time.Now()
 			b := w.stakes(p, 1, 1, [2]int64{3, 2})
 			x, y := w.worker(0), w.worker(1)
-			time.Sleep(absentServers - time.Second)
+			time.Sleep(takeover.AbsentServers - time.Second)
 			synctest.Wait()
 			if len(b.seen()) > 0 {
 				t.Errorf("something is fired after %v", time.Since(begun))

@@ -10,6 +10,7 @@ import (
 	"star"
 	"star/coord/engine"
 	"star/coord/session"
+	"star/coord/takeover"
 	"star/internal/exitcode"
 	"star/modes"
 	"star/transport"
@@ -20,10 +21,10 @@ import (
 // from the others.
 func TestRingTakeOver(t *testing.T) {
 	r, text := ridden(t)
-	handover := Handover{
+	handover := Handover{Handover: takeover.Handover{
 		Begun: time.Hour - time.Minute, Trains: time.Hour - 50*time.Second, Generation: 3, Limit: 100, Plan: modes.SSGD(4), Workers: []star.Worker{0, 1, 2},
-		Model: "m", ModelHash: "cafe", Params: 100, Enrolment: enrolment, Ring: true,
-	}
+		Model: "m", ModelHash: "cafe", Params: 100, Ring: true,
+	}, Enrolment: enrolment}
 	m, err := engine.ParseRingMetadata(text, 3)
 	if err != nil {
 		t.Fatal(err)
@@ -97,10 +98,10 @@ func TestRingTakeOver(t *testing.T) {
 
 // What cannot be taken up is refused, and without anybody who has the parameters the job does not go on.
 func TestRingTakeOverRefuses(t *testing.T) {
-	handover := Handover{
+	handover := Handover{Handover: takeover.Handover{
 		Begun: time.Hour - time.Minute, Trains: time.Hour - 50*time.Second, Generation: 3, Limit: 100, Plan: modes.SSGD(2), Workers: []star.Worker{0, 1},
-		Model: "m", ModelHash: "cafe", Params: 100, Enrolment: enrolment, Ring: true,
-	}
+		Model: "m", ModelHash: "cafe", Params: 100, Ring: true,
+	}, Enrolment: enrolment}
 	ring := &RingConfig{Rule: "sgd"}
 	if _, err := New(Config{Job: "job", Workers: 2, Batch: 4, Steps: 5, Lease: newTestLease(2), Handover: &handover}); err == nil || !strings.Contains(err.Error(), "--arch") {
 		t.Errorf("parameter servers go on with a ring: %v", err)
@@ -127,10 +128,10 @@ func TestRingTakeOverRefuses(t *testing.T) {
 
 // Who was told to end while nobody coordinated, and has the parameters, is kept by the next coordinator until somebody else has them.
 func TestRingTakeOverFromWhoLeaves(t *testing.T) {
-	handover := Handover{
+	handover := Handover{Handover: takeover.Handover{
 		Begun: time.Hour - time.Minute, Trains: time.Hour - 50*time.Second, Generation: 3, Limit: 160, Plan: modes.SSGD(2), Workers: []star.Worker{0, 1},
-		Model: "m", ModelHash: "cafe", Params: 100, Enrolment: enrolment, Ring: true,
-	}
+		Model: "m", ModelHash: "cafe", Params: 100, Ring: true,
+	}, Enrolment: enrolment}
 	const metadata = `{"term":1,"count":1,"Version":5,"Samples":40,"Cursor":40,"seq":5,"steps":[4,4],"rounds":[]}`
 	cfg := Config{Workers: 2, Steps: 20, Ring: &RingConfig{Rule: "sgd"}, Lease: newTestLease(2), Handover: &handover, Coordinators: 1, JoinTimeout: time.Minute, Grace: 20 * time.Second, Save: keeper(new([]Checkpoint))}
 	play(t, cfg, func(w *world) {
@@ -161,10 +162,10 @@ func TestRingTakeOverFromWhoLeaves(t *testing.T) {
 
 // A server that was told to end comes to the next coordinator before the other servers do: they are not taken for gone, until they might have come.
 func TestRingTakeOverWithALeaverFirst(t *testing.T) {
-	handover := Handover{
+	handover := Handover{Handover: takeover.Handover{
 		Begun: time.Hour - time.Minute, Trains: time.Hour - 50*time.Second, Generation: 3, Limit: 4000, Plan: modes.SSGD(2), Workers: []star.Worker{0, 1},
-		Model: "m", ModelHash: "cafe", Params: 100, Enrolment: enrolment, Ring: true,
-	}
+		Model: "m", ModelHash: "cafe", Params: 100, Ring: true,
+	}, Enrolment: enrolment}
 	const metadata = `{"term":1,"count":1,"Version":5,"Samples":40,"Cursor":40,"seq":5,"steps":[4,4],"rounds":[]}`
 	for name, c := range map[string]struct {
 		before time.Duration // the server is told

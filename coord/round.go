@@ -305,7 +305,7 @@ func (c *Coordinator) write(e evaluate.Write) {
 // completed reports whether the coordinator before has completed the checkpoint that could not be
 // written: it is not written over, and one of the same version and life is as good.
 func (c *Coordinator) completed(w *written) bool {
-	if c.takeover == nil || c.cfg.Saved == nil {
+	if !c.takeover.On() || c.cfg.Saved == nil {
 		return false
 	}
 	path, ok := c.cfg.Saved(w.id)

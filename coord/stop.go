@@ -82,7 +82,7 @@ func (c *Coordinator) noticed(n notice) error {
 		return c.muster(time.Now())
 	case n.yield == nil:
 		return c.stop(n.cause)
-	case c.engine == nil && c.takeover == nil || c.cfg.Grace <= 0:
+	case c.engine == nil && !c.takeover.On() || c.cfg.Grace <= 0:
 		close(n.yield)
 		return nil
 	}
@@ -130,7 +130,7 @@ func (c *Coordinator) halt() error {
 		return s.cause
 	case c.rounds.Final() || c.saves.Open(): // it will be saved, or is being
 		return nil
-	case c.settling() || c.mover.Holds() || !c.engine.View().Settled:
+	case c.takeover.Settling() || c.mover.Holds() || !c.engine.View().Settled:
 		return nil // where the parameters are, and of which version, is being found out
 	case !c.engine.View().Survives():
 		return s.cause
@@ -184,7 +184,7 @@ func (c *Coordinator) ignores(k wire.Kind) bool {
 // once. That is so for one that ends by itself (an exit code below those of signals), before the
 // training, or without a grace.
 func (c *Coordinator) leaving(p *peer, m wire.Leave) bool {
-	begins := c.engine == nil && c.trained() && !c.sharded() // nobody else may have the parameters
+	begins := c.engine == nil && c.takeover.Trained() && !c.sharded() // nobody else may have the parameters
 	if m.Exit <= signalled || c.cfg.Grace <= 0 || c.engine == nil && !begins || p.role == wire.RoleValidator || c.isLate(p) {
 		return false
 	}
@@ -234,7 +234,7 @@ func stays(p *peer) bool { return p != nil && !p.gone && p.leaving.IsZero() }
 // expects says whether a server that has not come may still do: to one that has taken the job over,
 // which most of those that may coordinate have just chosen.
 func (c *Coordinator) expects(p *peer, now time.Time) bool {
-	return c.takeover != nil && (p == nil || p.conn == nil) && now.Sub(c.takeover.begun) < c.cfg.DeadAfter
+	return (p == nil || p.conn == nil) && c.takeover.Young(now, c.cfg.DeadAfter)
 }
 
 // retains says whether a member of a ring that others may coordinate stays though it was told to

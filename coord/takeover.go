@@ -4,37 +4,26 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"star"
 	"star/coord/engine"
-	"star/coord/failover"
+	"star/coord/evaluate"
+	"star/coord/said"
 	"star/coord/session"
+	"star/coord/takeover"
 	"star/internal/exitcode"
-	"star/modes"
-	"star/ps/replica"
 	"star/runlog"
 	"star/transport"
 	"star/transport/wire"
 )
 
-// A job may have several processes that can coordinate it (package election). One does; when it is gone, another one takes the job over, with
-// a new Coordinator:
+// A job may have several processes that can coordinate it (package election). One does. When it is lost, another one
+// takes the job over, with a new Coordinator:
 //
-//	New(Config.Handover) ──► every server with shards stands to us ──► settle ──► workers join ──► start
+//	New(Config.Handover) ──► every server with shards has reported ──► settle ──► workers join ──► start
 //
-// What it begins with has three sources.
-//
-//   - The Handover: what hardly ever changes, such as the plan and who has which shard. The coordinators agree on it before it is in force
-//     (LeaderLease.SetNote).
-//   - The Fires that servers have been given (wire.Standing). The last one that any of them has is the end of the history; who lacks
-//     some of them is given them now. All gradients that they name are stored everywhere, because only such are fired.
-//   - The metadata that goes with each Fire: which samples are applied after it, and how far workers have come.
-//
-// What was released and not fired is handed out again. So every sample counts once, and an update that was made stays made.
-//
-// Why two coordinators never both make an update is said in ps/attach.go and in docs/decisions/0012-who-coordinates.md.
+// Package takeover decides; here are the messages and the lease.
 
 // LeaderLease is the right to coordinate the job. Its methods are called by the goroutine of Run;
 // Hold and SetNote may wait for other processes. Package election has the one of several processes.
@@ -72,42 +61,17 @@ func (c *Coordinator) replaceable() bool { return c.cfg.Lease != LeaderLease(alo
 // ErrLeaseLost says that Run ended because another process coordinates the job now. The job goes on.
 var ErrLeaseLost = errors.New("another process coordinates the job now")
 
-// Handover is what a successor must know that is not in the Fires. It is small, because all
-// coordinators agree on each change of it, and JSON, so that fields may be added. Times are by
-// LeaderLease.Clock, which all of them share.
-// What a successor finds out by itself is not in it: which updates were made (servers tell), which
-// samples are applied (metadata), who is there (members come). What is in it changes rarely: when
-// shards are assigned, the training begins, a worker comes or goes, somebody changes the plan or a
-// threshold, a copy comes to count, and at the end.
+// Handover is what a successor must know that is not in the Fires (package takeover), and what workers enrolled with.
 type Handover struct {
-	Begun      time.Duration // when the run did, by LeaderLease.Clock
-	Trains     time.Duration // since when it trains; 0: shards are assigned, and the training has not begun
-	Generation int64
-	From       Progress // where the training began
-	Limit      int64    // where the stream ends, in samples
-	Plan       modes.Plan
-	Manual     bool               // the pilot is not heeded
-	Set        map[string]float64 `json:",omitempty"` // thresholds that star ctl set has changed
-	Grows      bool               `json:",omitempty"` // a tree that follows the load is wanted
-	Workers    []star.Worker
-	Steps      []int64 `json:",omitempty"` // by worker, the step in hand when Workers were noted; -1: nobody has had the rank
-	Model      string
-	ModelHash  string
-	Params     int64
-	Buffers    int64
-	Key        string `json:",omitempty"` // of the passes that workers have; empty: shards want none
-	Enrolment  session.Enrolment
-	Shards     []wire.ShardInfo
-	Owner      []int       // by shard: the rank of the server that has it
-	Seats      map[int]int // by rank of a server that has shards: how many
-	End        *Ending     // the job is over; nil: it is not
-	Ring       bool        `json:",omitempty"` // all-reduce: there are no shards
-
-	Views []replica.View `json:",omitempty"` // by shard: who holds its copies, where it has some
+	takeover.Handover
+	Enrolment session.Enrolment
 }
 
-// ParseHandover reads what a coordinator has noted. What is no JSON, or names no shards and no end,
-// is an error. Fields of later versions are passed over.
+// Ending is how a job has ended.
+type Ending = takeover.Ending
+
+// ParseHandover reads what a coordinator has noted. What is no JSON, or names neither shards nor an end, is an error.
+// Fields of later versions are ignored.
 func ParseHandover(note []byte) (*Handover, error) {
 	e := new(Handover)
 	if err := json.Unmarshal(note, e); err != nil {
@@ -119,41 +83,16 @@ func ParseHandover(note []byte) (*Handover, error) {
 	return e, nil
 }
 
-// succession is what a coordinator that takes over knows until the training goes on. It is nil in a
-// job that begins here; handover and history stay of use afterwards, the rest is for settle.
-type takeover struct {
-	handover *Handover
-	begun    time.Time          // here
-	reports  []*failover.Report // by rank of the server
-	settled  time.Time          // when all servers stood; zero: some do not
-	history  failover.History
-	after    engine.Snapshot // from which the engine goes on
-	before   []int64         // by worker: the step of the last Fire, of what is not thrown away
-	norms    []heard         // by servers that stand already; at most two of each of their shards
-	came     time.Time       // the first server
-	from     int64           // the last firing that every copy holds
-
-	ring *engine.RingMetadata // all-reduce: the newest that a worker has; nil: none has one
-}
-
-// heard is what a server has said.
-type heard struct {
-	by *peer
-	event
-}
-
-// absentGrace is how long a successor waits for workers that had a part in the job and do not come.
-// Those that are slow come at once, and are waited for.
-const absentGrace = 3 * time.Second
-
 // inherit begins with what the coordinator before has left. The errors are those of New.
 func (c *Coordinator) inherit() error {
 	e := c.cfg.Handover
 	if e == nil {
 		return nil
 	}
+	c.takeover = takeover.Inherit(time.Now(), &e.Handover, takeover.Job{
+		Term: c.term(), Servers: len(c.servers), Workers: c.cfg.Workers, Clips: c.cfg.Norm, Copies: &c.copies,
+	})
 	if e.End != nil {
-		c.takeover = &takeover{handover: e}
 		return nil
 	}
 	if e.Ring == c.sharded() {
@@ -162,7 +101,6 @@ func (c *Coordinator) inherit() error {
 	if err := e.Plan.Validate(c.cfg.Workers); err != nil {
 		return fmt.Errorf("coord: the plan that was left: %w", err)
 	}
-	c.takeover = &takeover{handover: e, begun: time.Now(), reports: make([]*failover.Report, len(c.servers))}
 	c.cfg.Plan, c.cfg.Generation, c.manual = e.Plan, e.Generation, e.Manual
 	c.cfg.Plan.AutoTree = c.cfg.Plan.AutoTree || e.Grows
 	if e.Trains > 0 { // workers have what they need
@@ -175,30 +113,24 @@ func (c *Coordinator) inherit() error {
 	for shard, owner := range e.Owner {
 		c.hosts[[2]int{owner, shard}] = true
 	}
-	c.arch.inherit(c)
+	if e.Ring { // no server has shards; all may come
+		c.assigned = true
+		for rank := range c.servers {
+			c.servers[rank] = absentServer(rank)
+		}
+	}
 	return c.takeOverCopies()
-}
-
-// trained says whether the training had begun when the job was taken over.
-func (c *Coordinator) trained() bool { return c.takeover != nil && c.takeover.handover.Trains > 0 }
-
-// succeeds says whether servers are still to say how far they have come.
-func (c *Coordinator) settling() bool {
-	return c.takeover != nil && c.takeover.settled.IsZero() && c.sharded()
 }
 
 // reseat takes in a server in a job that has others who may coordinate: one that comes to a new
 // coordinator, or one without shards whose connection had ended. It reports false when it is not
 // for this to decide.
 func (c *Coordinator) reseat(p *peer) bool {
-	if !c.replaceable() || p.rank < 0 || p.rank >= len(c.servers) || c.takeover == nil && !c.assigned {
+	if !c.replaceable() || p.rank < 0 || p.rank >= len(c.servers) || !c.takeover.On() && !c.assigned {
 		return false
 	}
-	shards := 0
-	if c.takeover != nil {
-		shards = c.takeover.handover.Seats[p.rank]
-	}
-	if c.copies.On() && !c.settling() {
+	shards := c.takeover.Seats(p.rank)
+	if c.copies.On() && !c.takeover.Settling() {
 		shards = 0 // whatever it had others have, or nobody
 	}
 	old := c.servers[p.rank]
@@ -206,13 +138,14 @@ func (c *Coordinator) reseat(p *peer) bool {
 	switch {
 	case c.copies.On() && c.returning(p, fresh):
 		return true
-	case shards > 0 && fresh && c.trained():
+	case shards > 0 && fresh && c.takeover.Trained():
 		return false
-	case !c.settling() && (shards > 0 || old != nil && old.hello.Shards > 0):
+	case !c.takeover.Settling() && (shards > 0 || old != nil && old.hello.Shards > 0):
 		return false
 	case old != nil && old != p && !old.gone:
 		old.hangUp()
 	}
+	c.forget(p.rank)
 	p.hello.Shards = shards
 	p.conn.SetPeer(fmt.Sprintf("server %d (%s)", p.rank, p.conn.RemoteAddr()))
 	c.servers[p.rank], p.welcomed = p, true
@@ -233,8 +166,8 @@ func (c *Coordinator) reseat(p *peer) bool {
 	c.send(p, func() error {
 		return transport.Send(p.conn, wire.Assign{Shards: own, Of: len(c.shards), Params: c.members.Terms.Hello().Params, Workers: c.cfg.Workers, Generation: c.cfg.Generation, Key: c.members.Key()}, layout)
 	})
-	if c.settling() && shards > 0 {
-		c.takeover.reports[p.rank] = &failover.Report{}
+	if c.takeover.Settling() && shards > 0 {
+		c.takeover.Fresh(p.rank)
 		if err := c.settle(); err != nil {
 			c.sick = err
 		}
@@ -245,25 +178,21 @@ func (c *Coordinator) reseat(p *peer) bool {
 // term is that of this leadership; 0 where nobody else can coordinate.
 func (c *Coordinator) term() int64 { return c.cfg.Lease.Term() }
 
-// stood takes in what a server has been given.
-//
-// list is the Fires that it still has, each as a frame with its metadata. A Standing that cannot be
-// read costs the server its connection; one that contradicts what the coordinator before has left
-// ends the job, with exit code 78 where it has other shards than were noted, 69 where some are
-// missing.
+// stood takes what a server was given: the Fires that it still has, each as a frame with its metadata. A Standing that
+// cannot be read costs the server its connection; one that contradicts what the coordinator before has left ends the job.
 func (c *Coordinator) stood(p *peer, m wire.Standing, list []byte) error {
 	if m.Term != c.term() {
-		return c.drop(p, fmt.Errorf("it stands to a coordinator of term %d, not %d", m.Term, c.term()))
+		return c.drop(p, fmt.Errorf("it reported to a coordinator of term %d, not %d", m.Term, c.term()))
 	}
 	p.unsaid = false
-	if c.copies.On() && !c.settling() {
+	if c.copies.On() && !c.takeover.Settling() {
 		c.forgetExtras(p, m)
 		return nil
 	}
-	if !c.settling() || p.hello.Shards == 0 {
+	if !c.takeover.Settling() || p.hello.Shards == 0 {
 		return nil
 	}
-	st := &failover.Report{Standing: m, Fires: map[int64]failover.Fire{}}
+	r := &takeover.Report{Standing: m, Fires: map[int64]takeover.Fire{}}
 	for len(list) > 0 {
 		header, note, rest, err := transport.CutFrame(list)
 		if err != nil {
@@ -273,105 +202,77 @@ func (c *Coordinator) stood(p *peer, m wire.Standing, list []byte) error {
 		if err != nil {
 			return c.drop(p, err)
 		}
-		st.Fires[f.Seq] = failover.Fire{Header: header, Metadata: note}
+		r.Fires[f.Seq] = takeover.Fire{Header: header, Metadata: note}
 		list = rest
 	}
-	if c.copies.On() {
-		if err := c.claimed(p, m); err != nil {
-			return err
-		}
-		c.takeover.reports[p.rank] = st
-		return c.settle()
+	if err := c.takeover.Reported(time.Now(), p.rank, r); err != nil {
+		return unrecoverable(err)
 	}
 	for _, s := range m.Shards {
-		if s.Shard >= len(c.owner) || c.owner[s.Shard] != p.rank || s.Version < 0 && c.trained() {
-			return &Error{exitcode.Disagree, fmt.Sprintf("server %d has shard %d at version %d, which is not what the coordinator before has left", p.rank, s.Shard, s.Version)}
-		}
-	}
-	if len(m.Shards) != p.hello.Shards {
-		return &Error{exitcode.Lost, fmt.Sprintf("server %d has %d of its %d shards", p.rank, len(m.Shards), p.hello.Shards)}
-	}
-	for _, s := range m.Shards {
+		c.copies.Loaded(p.rank, s.Shard, s.Version >= 0)
 		c.ready[s.Shard] = s.Version >= 0
+		if c.copies.On() {
+			c.ready[s.Shard] = c.copies.Ready(s.Shard)
+		}
 	}
-	c.takeover.reports[p.rank] = st
 	return c.settle()
 }
 
-// settle brings all servers to the same end of the history, once all with shards stand to us.
-//
-// Nothing happens until all have come that are needed. Then, in this order: the end of the history
-// is found (package failover), Fires that some lack are sent to them, norms of Fires that are
-// decided anew are waited for, and workers are welcomed. An error ends the job: a gap in the
-// history is a loss (69), a contradiction a disagreement (78).
+// settle carries out what brings all servers to the same end of the history. It does nothing while some have still to
+// report. An error ends the job: exit code 69 where a part of the history is lost, 78 where reports contradict each
+// other.
 func (c *Coordinator) settle() error {
-	h := c.takeover
-	here := make([]*failover.Report, len(h.reports))
-	for rank := range h.handover.Seats {
-		if rank < len(c.servers) && c.here(rank) {
-			here[rank] = h.reports[rank]
-		} else if !c.goesWithout(rank) {
-			return nil
-		}
-	}
-	h.history = failover.Of(here)
-	if c.copies.On() {
-		if err := c.recoverCopies(); err != nil {
-			return err
-		}
-	}
-	var err error
-	if h.after, h.before, err = h.history.End(h.handover.From, h.handover.Steps, c.cfg.Workers); err != nil {
+	effects, err := c.takeover.Settle(time.Now())
+	if err != nil {
 		return unrecoverable(err)
 	}
-	late, err := c.undecided(here)
-	if err != nil {
-		return err
-	}
-	if c.copies.On() {
-		if ok, err := c.reinstate(); err != nil || !ok {
+	for _, e := range effects {
+		switch e := e.(type) {
+		case takeover.Expect:
+			c.norms.Expect(e.Seq, len(c.shards), evaluate.Norm{Version: e.Version})
+		case takeover.Agree:
+			err = c.reinstate(e.Missing)
+		case takeover.Offer:
+			c.chain(e.Fires)
+			err = c.sick
+		case takeover.Give:
+			p := c.servers[e.Server]
+			c.send(p, func() error {
+				return p.conn.WriteFrame(wire.KindFire, e.Header, e.Metadata, transport.Sum(e.Metadata))
+			})
+		case takeover.Pass:
+			p := c.servers[e.Server]
+			c.send(p, func() error { return transport.Send(p.conn, e.Apply, nil) })
+		case takeover.Count:
+			if p := c.servers[e.Server]; !p.gone {
+				err = c.norm(p, event{Message: said.Message{Norm: e.Norm.Norm, Payload: e.Payload}})
+			}
+		case takeover.Settled:
+			c.letIn(&e.Snapshot)
+		}
+		if err != nil || c.leaseLost != nil {
 			return err
 		}
-	} else if err := c.catchUp(); err != nil {
-		return err
 	}
-	if err := c.decide(late); err != nil {
-		return err
-	}
+	return nil
+}
+
+// letIn begins to let workers in, behind the end of the history.
+func (c *Coordinator) letIn(after *engine.Snapshot) {
 	for rank, p := range c.servers {
 		if p == nil { // it had no shards, or others have them, and it may come later
-			c.servers[rank] = c.nobody(rank)
+			c.servers[rank] = absentServer(rank)
 		}
 	}
-	c.cfg.Resume = h.after.Progress
-	h.settled, c.assigned, c.progress = time.Now(), true, time.Now()
-	c.log.Info("every server stands to this coordinator", "term", c.term(), "fires", h.after.Seq, "version", h.after.Version, "samples", h.after.Samples)
+	c.cfg.Resume = after.Progress
+	c.assigned, c.progress = true, time.Now()
+	c.log.Info("every server stands to this coordinator", "term", c.term(), "fires", after.Seq, "version", after.Version, "samples", after.Samples)
 	for _, w := range c.workers {
 		if w != nil {
 			c.welcome(w)
 		}
 	}
 	c.tryStart()
-	return nil
-}
-
-// catchUp has every server know the Fires that it lacks. They go in order, before anything that is
-// new. An error: nobody has one of them any more.
-func (c *Coordinator) catchUp() error {
-	h := c.takeover
-	for rank := range h.handover.Seats {
-		p := c.servers[rank]
-		fires, err := h.history.Behind(h.reports[rank].Seq, fmt.Sprintf("server %d lacks", rank))
-		if err != nil {
-			return unrecoverable(err)
-		}
-		for _, f := range fires {
-			c.send(p, func() error {
-				return p.conn.WriteFrame(wire.KindFire, f.Header, f.Metadata, transport.Sum(f.Metadata))
-			})
-		}
-	}
-	return nil
 }
 
 // unrecoverable is how a job ends that nobody can take over.
@@ -382,46 +283,45 @@ func unrecoverable(err error) error {
 	return &Error{exitcode.Disagree, err.Error()}
 }
 
-// nobody is a server that is gone, or has not come.
-func (c *Coordinator) nobody(rank int) *peer {
+// absentServer stands for a server that is lost, or has not come.
+func absentServer(rank int) *peer {
 	return &peer{role: wire.RoleServer, rank: rank, hello: wire.Hello{Rank: rank}, gone: true}
 }
 
-// gathered says whether a training that was taken over can go on: everybody who had a part in it is
-// there again, or was waited for. Those on the way are waited for without end (they are joined, or
-// lost); those that have not shown up for absentGrace.
-func (c *Coordinator) gathered() bool {
-	h := c.takeover
-	if c.settling() || !c.arch.gathers(c) {
-		return false
-	}
-	n := 0
+// forget takes that the connection of a server has ended: what it reported to a successor counts no more.
+func (c *Coordinator) forget(rank int) {
+	c.takeover.Forget(rank)
+	c.copies.Disclaim(rank)
+}
+
+// present says which workers have come.
+func (c *Coordinator) present() []takeover.Presence {
+	out := make([]takeover.Presence, len(c.workers))
 	for w, p := range c.workers {
 		switch {
 		case c.members.Joined(w):
-			n++
+			out[w] = takeover.Joined
 		case p != nil:
-			return false // on its way
-		case slices.Contains(h.handover.Workers, star.Worker(w)) && time.Since(h.settled) < absentGrace:
-			return false
+			out[w] = takeover.Linking
 		}
 	}
-	return n > 0 && n >= c.cfg.Least
+	return out
 }
 
 // resumeLog writes what a successor's log begins with. What servers and members have told of the
 // last updates comes first (runlog.Recall), because the coordinator before may have been lost
 // before it wrote them down.
 func (c *Coordinator) resumeLog() {
-	h, now := c.takeover, c.engine.View()
-	for _, l := range h.history.Lines() {
+	left, now := c.takeover.Left(), c.engine.View()
+	if left.Ring {
+		c.log.Info("resumed the ring", "term", c.term(), "version", c.cfg.Resume.Version, "samples", c.cfg.Resume.Samples)
+	}
+	for _, l := range c.takeover.Recalls() {
 		c.cfg.RunLog.Write(c.elapsed(), l)
 	}
-	c.cfg.RunLog.Write(c.elapsed(), runlog.Term{Term: c.term(), Version: now.Version, Seq: h.after.Seq, Samples: now.Used,
-		Waited: runlog.SecondsOf(time.Since(h.settled))})
-	c.stats.Updates = now.Version - h.handover.From.Version
-	c.stats.Begin(c.when(h.handover.Trains), h.handover.From.Samples)
-	h.history.Fires = nil
+	c.cfg.RunLog.Write(c.elapsed(), c.takeover.Term(time.Now(), now.Version, now.Used))
+	c.stats.Updates = now.Version - left.From.Version
+	c.stats.Begin(c.when(left.Trains), left.From.Samples)
 }
 
 // when is the moment that another coordinator has noted by the lease's clock.
@@ -457,13 +357,13 @@ func (c *Coordinator) found() bool {
 	if !c.replaceable() {
 		return true
 	}
-	e := Handover{
+	e := Handover{Handover: takeover.Handover{
 		Begun: c.cfg.Lease.Clock() - time.Since(c.begun), Generation: c.cfg.Generation, From: c.cfg.Resume, Plan: c.cfg.Plan, Manual: c.manual,
-		Model: c.members.Terms.Hello().Model, ModelHash: c.members.Terms.Hello().ModelHash, Params: c.members.Terms.Hello().Params, Buffers: c.members.Terms.Hello().Buffers, Enrolment: *c.members.Terms.Enrolled(),
+		Model: c.members.Terms.Hello().Model, ModelHash: c.members.Terms.Hello().ModelHash, Params: c.members.Terms.Hello().Params, Buffers: c.members.Terms.Hello().Buffers,
 		Shards: c.shards, Owner: c.owner, Ring: !c.sharded(), Key: c.members.Key(),
-	}
-	if h := c.takeover; h != nil {
-		e = *h.handover
+	}, Enrolment: *c.members.Terms.Enrolled()}
+	if c.takeover.On() {
+		e.Handover = *c.takeover.Left()
 	}
 	if c.engine != nil {
 		now := c.engine.View()
@@ -473,26 +373,20 @@ func (c *Coordinator) found() bool {
 		}
 	}
 	c.seats(&e)
-	e.enlist(c.engine)
+	c.enlist(&e)
 	c.handover = e
 	return c.persistHandover(func(*Handover) {})
 }
 
-// enlisted has a successor know who has a part in the job.
-func (c *Coordinator) enlisted() { c.persistHandover(func(e *Handover) { e.enlist(c.engine) }) }
+// enlisted has a successor know which workers take part.
+func (c *Coordinator) enlisted() { c.persistHandover(c.enlist) }
 
-// enlist notes who has a part in the job, and which step is not to be used again. g is nil before
-// the training begins.
-func (e *Handover) enlist(g engine.Engine) {
+// enlist notes which workers take part. Before the training begins there are none.
+func (c *Coordinator) enlist(e *Handover) {
 	e.Workers, e.Steps = nil, nil
-	if g == nil {
-		return
-	}
-	for w, step := range g.View().Steps() {
-		if g.View().Worker(star.Worker(w)).Live {
-			e.Workers = append(e.Workers, star.Worker(w))
-		}
-		e.Steps = append(e.Steps, step)
+	if c.engine != nil {
+		v := c.engine.View()
+		e.Enlist(v.Steps(), func(w star.Worker) bool { return v.Worker(w).Live })
 	}
 }
 

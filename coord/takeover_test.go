@@ -16,6 +16,7 @@ import (
 	"star"
 	"star/coord/engine"
 	"star/coord/session"
+	"star/coord/takeover"
 	"star/internal/exitcode"
 	"star/modes"
 	"star/ps/replica"
@@ -163,11 +164,11 @@ func live(rounds, limit int64, change ...func(*engine.Config)) past {
 			take(o)
 		}
 	}
-	p.handover = Handover{
+	p.handover = Handover{Handover: takeover.Handover{
 		Begun: time.Hour - time.Minute, Trains: time.Hour - 50*time.Second, Generation: 3, Limit: limit, Plan: modes.SSGD(2), Workers: []star.Worker{0, 1}, Steps: []int64{0, 0},
-		Model: "m", ModelHash: "cafe", Params: 100, Enrolment: enrolment, Owner: []int{0, 1}, Seats: map[int]int{0: 1, 1: 1},
+		Model: "m", ModelHash: "cafe", Params: 100, Owner: []int{0, 1}, Seats: map[int]int{0: 1, 1: 1},
 		Shards: []wire.ShardInfo{{Shard: 0, Addr: "s0", From: 0, To: 50}, {Shard: 1, Addr: "s1", From: 50, To: 100}},
-	}
+	}, Enrolment: enrolment}
 	return p
 }
 
@@ -360,7 +361,7 @@ func TestTakeOverAtTheEdges(t *testing.T) {
 				t.Fatal(w.err)
 			}
 			exactly(t, 40, p.applied, a.used)
-			if first := w.lines("fire")[0]["t"].(float64) - 60; first > (absentGrace + 4*time.Second).Seconds() {
+			if first := w.lines("fire")[0]["t"].(float64) - 60; first > (takeover.AbsentWorkers + 4*time.Second).Seconds() {
 				t.Errorf("the first update came after %v s (%v in all)", first, time.Since(begun))
 			}
 		})
@@ -484,7 +485,7 @@ func TestFreshServerInATakenJob(t *testing.T) {
 	play(t, Config{Workers: 2, Servers: 2, Steps: 5, Lease: newTestLease(2), Handover: &p.handover}, func(w *world) {
 		_, err := session.Join(w.t.Context(), session.MemberConfig{Network: w.net, Addr: "coord", JoinTimeout: time.Second, Hello: wire.Hello{
 			Service: wire.ServiceCoord, Role: wire.RoleServer, Job: "job", Rank: 1, Shards: 1, Addr: "s"}})
-		if err == nil && w.c.takeover.reports[1] != nil {
+		if err == nil && w.c.takeover.Here(1) {
 			t.Error("it stands for the shard that it does not have")
 		}
 		w.end(errors.New("enough"))

@@ -78,10 +78,10 @@ func (c *Coordinator) tick(now time.Time) error {
 	if err := c.halt(); err != nil {
 		return err
 	}
-	if c.takeover != nil && c.engine == nil && !c.settling() {
+	if c.takeover.On() && c.engine == nil && !c.takeover.Settling() {
 		c.tryStart()
 	}
-	if c.copies.On() && c.settling() { // some may not come
+	if c.copies.On() && c.takeover.Settling() { // some may not come
 		if err := c.settle(); err != nil {
 			return err
 		}
@@ -136,7 +136,7 @@ func (c *Coordinator) judge(p *peer, now time.Time) error {
 	if p == nil || p.gone || !p.welcomed {
 		return nil
 	}
-	if p.role == wire.RoleServer && (c.engine == nil && !(c.trained() && c.assigned) || p.hello.Shards == 0) {
+	if p.role == wire.RoleServer && (c.engine == nil && !(c.takeover.Trained() && c.assigned) || p.hello.Shards == 0) {
 		return nil // reads its checkpoint, or has no part in the job
 	}
 	var why error
@@ -188,7 +188,7 @@ func (c *Coordinator) missing() string {
 	if c.engine == nil {
 		var servers, workers, shards, linking []int
 		for i, s := range c.servers {
-			if s == nil && (c.takeover == nil || c.takeover.handover.Seats[i] > 0) {
+			if s == nil && c.takeover.Needs(i) {
 				servers = append(servers, i)
 			}
 		}

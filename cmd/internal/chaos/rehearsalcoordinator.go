@@ -8,7 +8,7 @@ import (
 
 	"star"
 	"star/coord/engine"
-	"star/coord/failover"
+	"star/coord/takeover"
 	"star/modes"
 	"star/ps/replica"
 	"star/transport/wire"
@@ -371,21 +371,21 @@ func (w *stage) join() {
 func (w *stage) replace() {
 	gen := w.c.gen + 1
 	var claims []replica.Claim
-	reports := make([]*failover.Report, len(w.servers))
+	reports := make([]*takeover.Report, len(w.servers))
 	for s, o := range w.servers {
 		if !o.alive {
 			continue
 		}
-		reports[s] = &failover.Report{Fires: map[int64]failover.Fire{}}
+		reports[s] = &takeover.Report{Fires: map[int64]takeover.Fire{}}
 		for _, shard := range slices.Sorted(maps.Keys(o.copies)) {
 			h := o.copies[shard]
 			claims = append(claims, h.Claim(gen, shard))
 			for _, f := range h.log {
-				reports[s].Fires[f.Seq] = failover.Fire{Header: f.header, Metadata: f.note}
+				reports[s].Fires[f.Seq] = takeover.Fire{Header: f.header, Metadata: f.note}
 			}
 		}
 	}
-	history := failover.Of(reports)
+	history := takeover.Of(reports)
 	table, from, to, err := replica.Recover(gen, w.Copies, w.Shards, claims)
 	if err != nil || from > to {
 		broken("nobody can take over, from firing %d to %d: %v", from, to, err)

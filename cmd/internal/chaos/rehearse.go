@@ -25,7 +25,7 @@ var RehearsalKinds = append(slices.DeleteFunc(slices.Clone(Kinds), func(k Kind) 
 var rehearsedModes = []string{"asgd", "ssgd", "x=2", "backup=1", "groups=0,1/2"}
 
 // Rehearsal is a job in virtual time. The code of real jobs decides: with servers engine.Shards, in one of several modes, engine.Copies says when anybody is told, package
-// replica who holds what, and package failover from where another coordinator goes on; in a ring engine.Ring. Messages of the network of servers are lost, doubled, late and overtaken.
+// replica who holds what, and package takeover from where another coordinator goes on; in a ring engine.Ring. Messages of the network of servers are lost, doubled, late and overtaken.
 // Zero fields mean what their comments say.
 type Rehearsal struct {
 	Seed    uint64

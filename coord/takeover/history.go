@@ -1,15 +1,4 @@
-// Package failover says from where the coordinator of a job goes on that takes it over: an [engine.Snapshot], and what of the history who must still be
-// told. It knows no connection and asks nobody; coord collects what members report, and does what is said here.
-//
-//	parameter servers:  reports of servers ──► History ──► End ──► Snapshot; Lacks, Undecided: what servers are to be told
-//	all-reduce:         what workers keep ──► Newest ──► Snapshot
-//
-// With parameter servers the history is the Fires that servers were given. The last one that any of them has is its end; who lacks some is given them. All gradients
-// that a Fire names are stored everywhere, because only such are fired. What is applied after a Fire, and how far workers have come, is said by the metadata
-// that goes with it, from the servers to whoever asks. What was released and not fired is handed out again.
-//
-// Why two coordinators never both make an update is said in docs/decisions/0012-who-coordinates.md.
-package failover
+package takeover
 
 import (
 	"fmt"
@@ -20,6 +9,11 @@ import (
 	"star/runlog"
 	"star/transport/wire"
 )
+
+// With parameter servers the history is the Fires that servers were given. The last one that any server has is its end;
+// the servers that lack some of them are given these. All gradients that a Fire names are stored everywhere, because
+// only such are fired. What is applied after a Fire, and how far workers have come, is in the metadata that goes with
+// it. What was released and not fired is handed out again.
 
 // Fire is one Fire as a server has kept it.
 type Fire struct{ Header, Metadata []byte }
