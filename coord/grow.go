@@ -173,7 +173,7 @@ func (c *Coordinator) thin() {
 	if c.engine != nil {
 		live = c.engine.Live()
 	}
-	lacks := c.least() > 0 && c.engine != nil && !c.rounds.Final() && c.winding == nil && live < c.least() && c.engine.Unfinished()
+	lacks := c.least() > 0 && c.engine != nil && !c.rounds.Final() && !c.stopping.Wound() && live < c.least() && c.engine.Unfinished()
 	switch {
 	case lacks == c.short() || c.mover.Holds():
 	case lacks:

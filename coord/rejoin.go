@@ -13,7 +13,7 @@ import (
 // Joined it is nothing but a connection. It returns why it may not. It is refused with exit code
 // 75: a moment later the job may be over, or have room.
 func (c *Coordinator) returns(p *peer, rank int) error {
-	if c.rounds.Final() || c.ended || c.winding != nil {
+	if c.rounds.Final() || c.ended || c.stopping.Wound() {
 		return errors.New("the job ends")
 	}
 	p.rank = rank
@@ -50,10 +50,10 @@ func (c *Coordinator) receive() {
 		if p.gone {
 			return true
 		}
-		if _, moving := c.mover.Busy(); !p.welcomed && !moving && !c.rounds.Final() && c.winding == nil {
+		if _, moving := c.mover.Busy(); !p.welcomed && !moving && !c.rounds.Final() && !c.stopping.Wound() {
 			c.welcome(p)
 		}
-		if !c.joined[p.rank] || c.engine.Lingers(star.Worker(p.rank)) || c.rounds.Final() || c.winding != nil {
+		if !c.joined[p.rank] || c.engine.Lingers(star.Worker(p.rank)) || c.rounds.Final() || c.stopping.Wound() {
 			return false
 		}
 		c.enter(p)
