@@ -2,6 +2,7 @@ package coord
 
 import (
 	"star"
+	"star/coord/ending"
 	"star/internal/exitcode"
 	"star/runlog"
 	"star/transport/wire"
@@ -14,13 +15,13 @@ func failed(exit int) bool {
 	case exitcode.OK, exitcode.Usage, exitcode.Lost, exitcode.Restart, exitcode.Refused, exitcode.Disagree:
 		return false
 	}
-	return exit <= signalled
+	return exit <= ending.Signalled
 }
 
 // blame tells the engine that a worker has died while it was computing, and not because it was told to go.
 // failed: its program did; else its connection ended.
 func (c *Coordinator) blame(p *peer, failed bool, why error) {
-	if p.role != wire.RoleWorker || c.engine == nil || c.isLate(p) || c.stopping.still || p.parted || p.retired || !p.leaving.IsZero() {
+	if p.role != wire.RoleWorker || c.engine == nil || c.isLate(p) || c.stopping.Still() || p.parted || p.retired || !p.leaving.IsZero() {
 		return
 	}
 	if p.rank >= 0 && p.rank < len(c.workers) && c.workers[p.rank] == p {

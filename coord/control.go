@@ -201,7 +201,7 @@ func (c *Coordinator) adopt(p modes.Plan, why string) error {
 // one (engine.Install).
 func (c *Coordinator) install(p modes.Plan, line runlog.Plan) error {
 	from := c.engine.View().Plan
-	if p = c.graft(p); p.Equal(from) || c.stopping.frozen {
+	if p = c.graft(p); p.Equal(from) || c.stopping.Frozen() {
 		return nil
 	}
 	if !c.persistHandover(func(e *Handover) { e.Plan, e.Manual, e.Grows = p, c.manual, c.auto.Enabled() }) {

@@ -52,6 +52,7 @@ import (
 	"star"
 	"star/coord/advisor"
 	"star/coord/copies"
+	"star/coord/ending"
 	"star/coord/engine"
 	"star/coord/evaluate"
 	"star/coord/measure"
@@ -199,10 +200,8 @@ type milestone struct {
 
 // parting is the end of a job that was told to, or of this process in it.
 type parting struct {
-	stopping stopping
-	winding  *winding // nil: there are workers
-	leaves   notice   // that this process is to end, and others may coordinate
-	leavesAt time.Time
+	stopping ending.End
+	yielded  chan<- struct{} // closed when others can go on with the job
 }
 
 // leadership is what there is where others may coordinate. In a job that nobody else can coordinate
@@ -491,10 +490,7 @@ func (c *Coordinator) loop(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 	}
-	if c.winding != nil {
-		return c.winding.err
-	}
-	return nil
+	return c.stopping.With()
 }
 
 // handleSome does what an event asks for, and those behind it that are there already: to look at one
@@ -524,8 +520,8 @@ func (c *Coordinator) ending(ctx context.Context, err error) error {
 		}
 	default:
 	}
-	if c.stopping.cause != nil && !errors.Is(err, ErrLeaseLost) {
-		return c.stopping.cause
+	if c.stopping.Cause() != nil && !errors.Is(err, ErrLeaseLost) {
+		return c.stopping.Cause()
 	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"star/coord/ending"
 	"star/coord/takeover"
 	"star/internal/exitcode"
 	"star/transport"
@@ -67,17 +68,8 @@ func (c *Coordinator) conclude(ctx context.Context) error {
 	end := e.End
 	c.result = end.Result
 	c.log.Info("the job was over when its coordinator was lost", "term", c.term(), "exit", end.Exit, "reason", end.Reason)
-	awaited := map[[2]int]bool{} // worker or server, and rank
-	for _, w := range e.Workers {
-		awaited[[2]int{0, int(w)}] = true
-	}
-	for s := range e.Seats {
-		awaited[[2]int{1, s}] = true
-	}
-	limit := time.NewTimer(c.cfg.Unreachable + takeover.AbsentWorkers)
-	defer limit.Stop()
-	noticed := false
-	for len(awaited) > 0 {
+	rest := ending.NewFarewell(time.Now(), e.Workers, e.Seats, c.cfg.Unreachable, takeover.AbsentWorkers)
+	for !rest.Over(time.Now()) {
 		select {
 		case <-c.over():
 			return ErrLeaseLost
@@ -86,31 +78,20 @@ func (c *Coordinator) conclude(ctx context.Context) error {
 			switch {
 			case ev.Kind == wire.KindControl:
 				ev.reply <- reply{err: "the job is over"}
-			case p == nil || p.gone:
-			case ev.Kind == wire.KindHello && ev.Hello.Job == c.cfg.Job &&
-				p.role == wire.RoleServer && p.rank < c.cfg.Coordinators:
-				// What it is to hear is heard by all of those at once. It has noticed that the
-				// coordinator before is lost, and so have the others.
-				if !noticed {
-					noticed = true
-					limit.Reset(takeover.AbsentWorkers)
-				}
+			case p == nil || p.gone || ev.Kind != wire.KindHello || ev.Hello.Job != c.cfg.Job:
+			case p.role == wire.RoleServer && p.rank < c.cfg.Coordinators: // the agreement tells it how the job has ended
+				rest.Noticed(time.Now())
 				c.send(p, func() error {
 					return transport.Send(p.conn, wire.Welcome{Rank: p.rank, Workers: c.cfg.Workers, Elapsed: c.elapsed(), Term: c.term()}, nil)
 				})
-			case ev.Kind == wire.KindHello && ev.Hello.Job == c.cfg.Job:
-				if p.role == wire.RoleServer {
-					delete(awaited, [2]int{1, p.rank})
-				} else {
-					delete(awaited, [2]int{0, p.rank})
-				}
+			default:
+				rest.Came(p.role == wire.RoleServer, p.rank)
 				c.part(p, end.Exit, end.Reason)
 				p.gone = true
 			}
-		case <-limit.C:
-			clear(awaited)
+		case <-time.After(time.Until(rest.Until())):
 		case <-ctx.Done():
-			clear(awaited)
+			rest = ending.Farewell{}
 		}
 	}
 	if end.Error != "" {

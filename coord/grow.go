@@ -73,7 +73,7 @@ func (c *Coordinator) thin() {
 		return
 	}
 	s, live := &c.members.Shortage, c.engine.View().Live()
-	trains := !c.rounds.Final() && c.winding == nil && c.engine.View().Unfinished()
+	trains := !c.rounds.Final() && !c.stopping.Wound() && c.engine.View().Unfinished()
 	switch change, waited := s.Look(time.Now(), live, trains); change {
 	case membership.Short:
 		c.cfg.RunLog.Write(c.elapsed(), runlog.Short{Workers: live, Least: s.Least()})

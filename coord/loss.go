@@ -137,10 +137,10 @@ func (c *Coordinator) lost(p *peer, why error) error {
 		c.lostLate(p, why)
 		return nil
 	}
-	if c.stopping.still { // its gradient would not count any more
+	if c.stopping.Still() { // its gradient would not count any more
 		p.hangUp()
-		if c.winding != nil && !c.sharded() {
-			return c.winding.lost(p, why) // with the parameters
+		if c.stopping.Wound() && !c.sharded() {
+			return c.lostParameters(p, why) // with the parameters
 		}
 		c.perform(c.rounds.Leave(star.Worker(p.rank), facts{c}))
 		c.saves.Leave(star.Worker(p.rank))
@@ -152,16 +152,16 @@ func (c *Coordinator) lost(p *peer, why error) error {
 		return nil
 	}
 	c.enlisted()
-	if c.winding != nil {
+	if c.stopping.Wound() {
 		if !c.engine.View().Survives() {
-			return c.winding.lost(p, why)
+			return c.lostParameters(p, why)
 		}
 		return c.windOn()
 	}
 	if c.cfg.StopOnLoss && !c.rounds.Final() && !p.retired {
 		return &Error{exitcode.Lost, fmt.Sprintf("worker %d is gone (--on-failure stop): %v", p.rank, why)}
 	}
-	if c.engine.View().Live() == 0 && (!c.rounds.Final() || !c.engine.View().Survives()) && !c.awaits() && c.stopping.cause == nil {
+	if c.engine.View().Live() == 0 && (!c.rounds.Final() || !c.engine.View().Survives()) && !c.awaits() && c.stopping.Cause() == nil {
 		err := &Error{exitcode.Lost, fmt.Sprintf("no worker is left; the last one: worker %d: %v", p.rank, why)}
 		if !c.engine.View().Survives() || !c.saves.On() {
 			return err

@@ -108,7 +108,7 @@ func (c *Coordinator) deaf() string {
 	switch {
 	case c.rounds.Final() || c.ended:
 		return isOver
-	case c.stopping.frozen:
+	case c.stopping.Frozen():
 		return "the job is being saved, and ends"
 	case c.manual:
 		return "star ctl mode has set another one"

@@ -9,7 +9,7 @@ import (
 )
 
 // ends says whether the job is about to end, so that no member can come to it.
-func (c *Coordinator) ends() bool { return c.rounds.Final() || c.ended || c.winding != nil }
+func (c *Coordinator) ends() bool { return c.rounds.Final() || c.ended || c.stopping.Wound() }
 
 // returns lets a worker come to a job that has begun. Until it has joined it is only a connection.
 func (c *Coordinator) returns(p *peer, rank int) {
@@ -41,10 +41,10 @@ func (c *Coordinator) receive() {
 		if p.gone {
 			return true
 		}
-		if _, moving := c.mover.Busy(); !p.welcomed && !moving && !c.rounds.Final() && c.winding == nil {
+		if _, moving := c.mover.Busy(); !p.welcomed && !moving && !c.rounds.Final() && !c.stopping.Wound() {
 			c.welcome(p)
 		}
-		if !c.members.Joined(p.rank) || c.engine.View().Lingers(star.Worker(p.rank)) || c.rounds.Final() || c.winding != nil {
+		if !c.members.Joined(p.rank) || c.engine.View().Lingers(star.Worker(p.rank)) || c.rounds.Final() || c.stopping.Wound() {
 			return false
 		}
 		c.enter(p)

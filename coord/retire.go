@@ -12,16 +12,13 @@ import (
 	"star/transport/wire"
 )
 
-// winding is a job that ends because no worker has anything more to compute. What the last one had in
-// hand is given up; the parameters are evaluated, if that worker left in good order, and saved.
-type winding struct {
-	err error // with which the job ends; nil: the last worker left in good order
-}
+// A job ends when no worker has anything more to compute. What the last one had in hand is given up; the parameters are
+// evaluated, if that worker left in good order, and saved.
 
-// lost is what the job ends with if its parameters are lost as well.
-func (w *winding) lost(p *peer, why error) error {
-	if w.err != nil {
-		return w.err
+// lostParameters is what such a job ends with if its parameters are lost as well.
+func (c *Coordinator) lostParameters(p *peer, why error) error {
+	if err := c.stopping.With(); err != nil {
+		return err
 	}
 	return &Error{exitcode.Lost, fmt.Sprintf("no worker is left; the last one: worker %d: %v", p.rank, why)}
 }
@@ -44,7 +41,7 @@ func (c *Coordinator) retire(p *peer, m wire.Leave) error {
 		err = &Error{exitcode.Lost, fmt.Sprintf("no worker is left; the last one: worker %d: %v", p.rank, why)}
 	}
 	others := slices.ContainsFunc(c.workers, func(o *peer) bool { return o != nil && o != p && !o.gone })
-	if m.Exit == exitcode.Usage && others && !c.rounds.Final() && c.stopping.cause == nil {
+	if m.Exit == exitcode.Usage && others && !c.rounds.Final() && c.stopping.Cause() == nil {
 		c.part(p, m.Exit, "the job ends")
 		p.retired = true // its loss is no other reason for the end
 		if e := c.lost(p, why); e != nil {
@@ -52,7 +49,7 @@ func (c *Coordinator) retire(p *peer, m wire.Leave) error {
 		}
 		return c.stop(err)
 	}
-	if others || c.rounds.Final() || c.winding != nil || c.stopping.cause != nil || m.Exit != 0 && m.Exit != exitcode.Usage && (c.cfg.StopOnLoss || c.least() > 0) {
+	if others || c.rounds.Final() || c.stopping.Wound() || c.stopping.Cause() != nil || m.Exit != 0 && m.Exit != exitcode.Usage && (c.cfg.StopOnLoss || c.least() > 0) {
 		c.part(p, m.Exit, "the job goes on without this worker")
 		return c.lost(p, why)
 	}
@@ -65,7 +62,7 @@ func (c *Coordinator) retire(p *peer, m wire.Leave) error {
 
 // windUp begins the end of a job without workers, with err.
 func (c *Coordinator) windUp(err error, why string) error {
-	c.winding = &winding{err}
+	c.stopping.Wind(err)
 	if err == nil {
 		c.result.Ended = why
 	}
@@ -82,7 +79,7 @@ func (c *Coordinator) windOn() error {
 	case c.rounds.Final():
 		return nil
 	case !c.engine.View().Survives():
-		return c.winding.err
+		return c.stopping.With()
 	case !c.engine.View().Settled || c.mover.Holds() || c.saves.Writing() || c.saves.Open() && c.sharded():
 		return nil
 	}
@@ -92,8 +89,9 @@ func (c *Coordinator) windOn() error {
 	c.saves.Drop() // of a version that no worker makes
 	c.rounds.Drop()
 	c.engine.End(engine.Abandon)
-	c.stopping.still, c.progress = true, time.Now()
-	c.evaluateLast(c.winding.err == nil)
+	c.stopping.Abandon()
+	c.progress = time.Now()
+	c.evaluateLast(c.stopping.With() == nil)
 	c.perform(c.rounds.End())
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"star"
+	"star/coord/ending"
 	"star/coord/engine"
 	"star/coord/session"
 	"star/coord/takeover"
@@ -183,7 +184,7 @@ func TestRingTakeOverWithALeaverFirst(t *testing.T) {
 				first := w.server(0, 0, false)
 				time.Sleep(c.before)
 				first.m.Leave(143, "SIGTERM")
-				time.Sleep(2 * musterTime)
+				time.Sleep(2 * ending.MusterTime)
 				if c.ends {
 					w.finished(time.Minute)
 					w.failed(exitcode.Lost, "too many of those that may coordinate were told to end: 0 of 3 would stay")

@@ -101,7 +101,7 @@ func (c *Coordinator) milestones() {
 // due reports what begins now. Nothing begins while something of the kind is under way, a shard moves,
 // workers are too few, or the job ends.
 func (c *Coordinator) due() (eval, save bool) {
-	if c.rounds.Open() || c.rounds.Final() || c.saves.Open() || c.mover.Holds() || c.short() || c.stopping.cause != nil {
+	if c.rounds.Open() || c.rounds.Final() || c.saves.Open() || c.mover.Holds() || c.short() || c.stopping.Cause() != nil {
 		return false, false
 	}
 	now := c.engine.View()
@@ -176,10 +176,10 @@ func (c *Coordinator) evaluated(e evaluate.Ended) {
 // tryFinish begins the final evaluation when no gradient is on its way any more. Each worker that has parameters is
 // asked, whether it waits or not, and a checkpoint follows the answers. An error ends the job.
 func (c *Coordinator) tryFinish() error {
-	if c.stopping.cause != nil && !c.rounds.Final() {
+	if c.stopping.Cause() != nil && !c.rounds.Final() {
 		return c.halt()
 	}
-	if c.winding != nil {
+	if c.stopping.Wound() {
 		return c.windOn()
 	}
 	if c.engine == nil || c.rounds.Final() || !c.checks.Begun() {
@@ -328,8 +328,8 @@ func (c *Coordinator) saidWritten(w *written) error {
 	switch {
 	case c.ended:
 		return nil
-	case c.stopping.frozen:
-		c.stopping.done = true
+	case c.stopping.Frozen():
+		c.stopping.Saved()
 		return c.halt()
 	}
 	c.milestones()

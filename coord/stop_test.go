@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"star/coord/ending"
 	"star/coord/session"
 	"star/internal/exitcode"
 	"star/modes"
@@ -168,7 +169,7 @@ func TestMuster(t *testing.T) {
 					}
 					return
 				}
-				time.Sleep(musterTime / 2)
+				time.Sleep(ending.MusterTime / 2)
 				if left := len(w.lines("leave")) > 0; left != c.cfg.LeaveAtOnce {
 					t.Errorf("before the others could have been told it was let go: %v", left)
 				}
