@@ -89,14 +89,14 @@ func (s *Server) view(m wire.View) error {
 }
 
 // answers reports whether this copy sends parameters to workers.
-func (h *host) answers() bool { return !h.copying.Seated() || h.copying.Primary() }
+func (h *host) answers() bool { return !h.copying.HasView() || h.copying.Primary() }
 
 // applyView handles a view on the owner's goroutine, and then the inputs that
 // were waiting for it.
 func (h *host) applyView(v replica.View) error {
 	c := &h.copying
 	answered := h.answers()
-	if !c.Seated() {
+	if !c.HasView() {
 		c.Copy = replica.NewCopy(h.s.self(), v, h.shard.last)
 		c.steps = make([]int64, len(h.conns))
 		for w := range c.steps {
@@ -151,7 +151,7 @@ func (h *host) defers(m input) bool {
 			return true
 		}
 	case inComing, inPush, inPull, inInit:
-		if !c.Seated() || c.Write(m.conn.term) == replica.Yes && !queued(c.early, m.conn) {
+		if !c.HasView() || c.Write(m.conn.term) == replica.Yes && !queued(c.early, m.conn) {
 			return false
 		}
 	default:
@@ -235,7 +235,7 @@ func (h *host) claim(term int64) replica.Claim {
 // again reports whether a gradient was stored before. It can come twice: from
 // its worker and from another server.
 func (h *host) again(g rule.Gradient) bool {
-	return h.copying.Seated() && g.Step <= h.copying.steps[g.Worker]
+	return h.copying.HasView() && g.Step <= h.copying.steps[g.Worker]
 }
 
 // store stores a gradient. After an error the same step may come again.
@@ -243,7 +243,7 @@ func (h *host) store(g rule.Gradient) error {
 	if err := h.shard.Push(g); err != nil {
 		return err
 	}
-	if h.copying.Seated() {
+	if h.copying.HasView() {
 		h.copying.steps[g.Worker] = g.Step
 	}
 	return nil
@@ -253,7 +253,7 @@ func (h *host) store(g rule.Gradient) error {
 // holds it.
 func (h *host) fire(f *wire.Fire, ahead bool, term int64) error {
 	c := &h.copying
-	if !c.Seated() {
+	if !c.HasView() {
 		return h.shard.Fire(f)
 	}
 	// Followers get a firing ahead of primaries, so that a primary never makes

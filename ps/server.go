@@ -772,7 +772,7 @@ func (h *host) handle(m input) error {
 	case inApply:
 		return h.shard.Apply(m.seq, m.norm, m.factor)
 	case inSave:
-		if !h.answers() || h.copying.Seated() && h.copying.saved == m.save.ID {
+		if !h.answers() || h.copying.HasView() && h.copying.saved == m.save.ID {
 			return nil
 		}
 		h.copying.saved = m.save.ID
@@ -799,7 +799,7 @@ func (h *host) join(c *conn) {
 		c.end(errReplaced)
 		return
 	}
-	if c.attempt.Number > h.attempts[w] && h.copying.Seated() {
+	if c.attempt.Number > h.attempts[w] && h.copying.HasView() {
 		// Skips what earlier attempts have sent.
 		h.copying.steps[w] = c.attempt.Step - 1
 	}
@@ -817,7 +817,7 @@ func (h *host) join(c *conn) {
 func (h *host) expectGradient(m input) {
 	w := m.grad.Worker
 	// A step that was stored already comes a second time and needs no room.
-	if h.conns[w] == m.conn && !(h.copying.Seated() && m.grad.Step <= h.copying.steps[w]) {
+	if h.conns[w] == m.conn && !(h.copying.HasView() && m.grad.Step <= h.copying.steps[w]) {
 		h.dropStale(m.conn)
 	}
 }
