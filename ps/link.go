@@ -648,7 +648,7 @@ func (l *Link) State(ctx context.Context) (st rule.State, err error) {
 		// The reader replaces recalled with each slot that arrives.
 		got := p.recalled.Load()
 		for got == nil || len(got.Slots) < got.slots {
-			l.waiting.Whom(p.info.Shard)
+			l.waiting.SetPeers(p.info.Shard)
 			select {
 			case <-l.news:
 				got = p.recalled.Load()
@@ -779,7 +779,7 @@ func (l *Link) wait(ctx context.Context, version int64) (lo, hi int64, err error
 			}
 			continue
 		}
-		l.waiting.Whom(missing.info.Shard)
+		l.waiting.SetPeers(missing.info.Shard)
 		select {
 		case <-l.news:
 		case <-l.dead:

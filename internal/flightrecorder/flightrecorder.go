@@ -86,12 +86,12 @@ func (s *Site) Begin(step int64, limit time.Duration, whom ...int) {
 	}
 	s.step.Store(step)
 	s.limit.Store(int64(limit))
-	s.Whom(whom...)
+	s.SetPeers(whom...)
 	s.since.Store(cmp.Or(int64(time.Since(epoch)), 1))
 }
 
-// Whom changes whom the wait is for.
-func (s *Site) Whom(whom ...int) {
+// SetPeers changes whom the wait is for.
+func (s *Site) SetPeers(whom ...int) {
 	if s == nil {
 		return
 	}
