@@ -2,7 +2,7 @@ package blossom
 
 import "fmt"
 
-// BMatch finds a maximum-weight b-matching: edges, each at most once, of which
+// BMatch finds a maximum-weight b-matching: edges, each at most once, such that
 // each vertex v is in at most capacity[v]. chosen are their places in edges, in
 // order. Options are those of [Match]; with Perfect each vertex is in exactly
 // capacity[v] edges. Weights are rounded as by Match, with the most edges that a solution may have

@@ -166,6 +166,6 @@ func (t *Table) Scale(batch, epoch float64) (float64, error) {
 	return phi(end) * math.Pow(batch/float64(end), power), nil
 }
 
-// Updates is how many updates of so many samples make the progress of one with
+// Updates is how many updates of that many samples make the progress of one with
 // an exact gradient: 1 + φ/B (McCandlish et al., appendix D; Pollux, section 3.1).
 func Updates(scale, samples float64) float64 { return 1 + scale/samples }
