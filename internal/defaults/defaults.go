@@ -4,7 +4,7 @@ package defaults
 
 import "time"
 
-// Values that nobody has given.
+// Values of unset settings.
 const (
 	Port    = "7070" // where star-ps listens and workers look for it
 	Address = "127.0.0.1:" + Port

@@ -49,7 +49,7 @@ func TestWaits(t *testing.T) {
 		many.Close()
 		b.Reset()
 		Write(&b, 10)
-		if b.String() != "nobody waits\n" {
+		if b.String() != "no goroutine waits\n" {
 			t.Errorf("got\n%s", b.String())
 		}
 		var none *Site

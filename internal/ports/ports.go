@@ -35,7 +35,7 @@ func Reserve(host string, taken ...string) (addr string, err error) {
 	return Listens(net.JoinHostPort(host, "0"))
 }
 
-// Listens says where one can listen: nobody does now.
+// Listens reports whether one can listen there: no process does now.
 func Listens(at string) (addr string, err error) {
 	l, err := net.Listen("tcp", at)
 	if err != nil {
