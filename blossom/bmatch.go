@@ -9,7 +9,7 @@ import "fmt"
 // in the place of n/2.
 //
 // It is the matching of a larger graph (Tutte 1954): each vertex becomes
-// capacity[v] copies, each edge a pair of joined vertices, one of which is joined to the copies
+// capacity[v] copies, each edge a pair of joined vertices, one joined to the copies
 // of u and the other to those of v, all with the edge's weight. An edge
 // is chosen if both of its vertices are matched with copies, which weighs
 // twice as much as the pair by itself. With c(v) = min(capacity[v], degree of v) and m edges that graph

@@ -161,7 +161,8 @@ func most(a, b uint64) uint64 {
 	return sum
 }
 
-// nested are blossoms of which any two that share a vertex contain one another. The vertices of each stand together in an order of all.
+// nested are blossoms: of any two that share a vertex, one contains the other. The vertices of each are
+// adjacent in one order of all vertices.
 type nested struct {
 	at     []int   // by vertex: its place in that order
 	chains [][]set // by vertex: the blossoms around it, the smallest first

@@ -479,9 +479,9 @@ func (s *solver) child(b, v int32) int {
 	panic("blossom: a child that its parent does not know")
 }
 
-// around is the neighbour of child k in the direction in which a path of an even
+// around is the child next to child k in the direction in which a path of an even
 // number of edges leads from k to the base, and the edge to it: p in k, q in the
-// neighbour. Children 1 and 2, 3 and 4, … are matched with each other, so that
+// next child. Children 1 and 2, 3 and 4, … are matched with each other, so that
 // the first edge is matched.
 func (s *solver) around(b int32, k int, forwards bool) (int, link) {
 	links := s.links[b-int32(s.n)]

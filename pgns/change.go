@@ -27,7 +27,7 @@ type Change struct {
 	length int // of the last gradient; 0: there was none
 }
 
-// Next takes in a gradient, of which it keeps what it needs. ok is false without one
+// Next takes in a gradient and copies what it needs. ok is false without one
 // of that length before. It does not allocate but for the first gradient of a length.
 func (c *Change) Next(g []float32) (diff2 float64, ok bool) {
 	k := stride(len(g))

@@ -702,7 +702,7 @@ func (f *replicaSet) renew(err error) error {
 		default:
 		}
 		l, turned := f.primary()
-		// Another connection to the primary is there: read from it.
+		// There is another connection to the primary: read from it.
 		if l != nil && l != f.reads {
 			return nil
 		}

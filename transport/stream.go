@@ -31,7 +31,7 @@ const (
 	small = 4 << 10
 )
 
-// Error is what a Conn returns: what it was doing, with whom, and what went
+// Error is what a Conn returns: the operation, the peer, and what went
 // wrong.
 type Error struct {
 	Op   string // dial, recv, read, write, …

@@ -68,7 +68,7 @@ func reduce(rest *[64]byte) uint32 {
 	return ^reg
 }
 
-// step is the number of elements of which squares.more must be given a multiple, except in its last
+// squares.more must be given a multiple of step elements, except in its last
 // call.
 func (q *squares) step() int {
 	if wide {

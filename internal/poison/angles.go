@@ -12,7 +12,7 @@ const (
 	sampleBlock = 64
 	sampleLeast = 512  // of shorter vectors all are taken
 	sampleMost  = 4096 // coordinates
-	samplePart  = 8    // else one of so many
+	samplePart  = 8    // else one of this many
 )
 
 // Sampler copies the same coordinates out of several vectors of one length.
@@ -140,7 +140,7 @@ func (s *Signs) judge(floor func(k int) float64) (changed bool, mean float64) {
 }
 
 // Floor is how far below zero the mean cosine of two sound gradients can lie: that over own samples with that over others
-// samples, all drawn from a set of so many samples without one of them twice, as the batches of an epoch are. At a
+// samples, all drawn from a set of that many samples without one of them twice, as the batches of an epoch are. At a
 // stationary point the gradients of all samples add up to zero, so what one batch has, the others lack:
 //
 //	cos = −√(own·others / ((all−own)·(all−others)))
