@@ -60,7 +60,7 @@ func (r Record) Iteration() time.Duration {
 }
 
 // Busy is the time that the worker itself took for the iteration: all of it but the
-// wait for others. In an all-reduce, where nobody can exchange alone, Push is a wait
+// wait for others. In an all-reduce, where no worker can exchange alone, Push is a wait
 // for others too; ask Own there.
 func (r Record) Busy() time.Duration { return r.Load + r.Compute + r.Push + r.Transit + r.Pull }
 

@@ -15,7 +15,7 @@ const (
 	Quota                      // processors that the control group may use; absent: no quota
 	Stalled                    // share of time in which a heartbeat inside the process was overdue
 	Steal                      // share of the host's processor time that its hypervisor gave to others
-	HostCPU                    // share of the host's processor time that somebody used
+	HostCPU                    // share of the host's processor time in use
 	HostLoad                   // runnable threads of the host, per processor (mean of 1 min)
 	IOWait                     // share of the host's processor time that was idle for disks
 	CPUPressure                // share of time in which some thread of the host waited for a processor
@@ -34,7 +34,7 @@ const (
 	GPULinkIn                  // bytes per second into the GPU over PCIe
 	GPULinkOut                 // bytes per second out of the GPU over PCIe
 	GPULinkShare               // width of the PCIe link now, as a share of what GPU and slot can do
-	Paused                     // seconds of Wait in which the worker paused because it was told to
+	Paused                     // seconds of Wait in which the worker paused as ordered
 	GradChange                 // |g − g′|², g′ the worker's gradient before: of a sample of coordinates (pgns.Change)
 	FarIn                      // bytes from other hosts since the worker's last record; of a ring in a cluster
 	FarOut                     // bytes to other hosts, likewise
@@ -84,7 +84,7 @@ func (t *Telemetry) Get(m Metric) (v float64, ok bool) {
 	return float64(t.Values[m]), true
 }
 
-// Set stores a measurement. What is not finite is none.
+// Set stores a measurement. A value that is not finite is ignored.
 func (t *Telemetry) Set(m Metric, v float64) {
 	if f := float32(v); f-f == 0 {
 		t.Seen |= 1 << m

@@ -9,66 +9,83 @@ import (
 
 // Values of Config.Checksum.
 const (
-	ChecksumFar = ""    // between hosts
-	ChecksumAll = "on"  // on all TCP connections
+	ChecksumFar = "" // between hosts
+	// on all TCP connections.
+	ChecksumAll = "on"
 	ChecksumOff = "off" // nowhere
 )
 
-// checked is a link whose bytes travel in parcels with a sum: eight bytes, little-endian, which are a word of size and a CRC-32 (IEEE 802.3) of what follows. The word has the
-// number of bytes that follow in its lower 17 bits, and in the others the complement of the lower 15: one that is damaged must not make the receiver wait for what does not come.
-// Bit 15 has no complement: where it was turned on in the size of a small parcel, the receiver waits for 32 KiB more, and finds the damage when they have come, or by its time limit.
-// Nothing is shown of a parcel before all of it has come and the sum is right. TCP's own sum has 16 bits, and finds all but one in some millions to billions of damaged packets
-// (J. Stone, C. Partridge: When the CRC and TCP Checksum Disagree. SIGCOMM 2000).
+// checked is a link that sends bytes in parcels with a checksum. The head of a
+// parcel is eight bytes, little-endian: a size word and a CRC-32 (IEEE 802.3)
+// of the bytes that follow. The size word has the number of bytes in its lower
+// 17 bits, and the complement of the lower 15 in the others: a damaged size
+// must not make the receiver wait for bytes that do not come. Bit 15 has no
+// complement. If it was set in the size of a small parcel, the receiver waits
+// for 32 KiB more, and finds the damage when they have come, or at its timeout.
+// No byte of a parcel is used before all of it has come and the checksum is
+// right. TCP's own checksum has 16 bits and misses one in some millions to
+// billions of damaged packets (J. Stone, C. Partridge: When the CRC and TCP
+// Checksum Disagree. SIGCOMM 2000).
 type checked struct {
 	link
 
-	// Sending: of the parcel that has begun, what is left of its head, and of its bytes; then the heads of those behind it.
+	// Sending: the rest of the current parcel's head and bytes, then the heads
+	// of the parcels after it.
 	head  [parcelHead]byte
 	begun []byte
 	owed  int
 	next  [][parcelHead]byte
 	out   [][]byte
 
-	// Receiving. in[r:m] is right and unread; in[m:w] has come, and begins with the head of a parcel.
+	// Receiving: in[r:m] is verified and unread; in[m:w] has come and begins
+	// with the head of a parcel.
 	in      []byte
 	r, m, w int
-	err     error // a wrong sum
+	err     error // a wrong checksum
 
-	// Of a parcel whose bytes go where they belong, past in: where that is, and how many have come. Its head is at m, and nothing behind it.
+	// For a parcel that is read past in, directly into its place: the place,
+	// and how many bytes have come. Its head is at m, with nothing after it.
 	whole []byte
 	got   int
 }
 
 const (
 	parcelHead = 8
-	parcelMost = 64 << 10 // bytes in one
+	// parcelMost is the most bytes in a parcel.
+	parcelMost = 64 << 10
 	sizeBits   = 17
 
-	// checkedRoom is the bytes that are received at once, and a parcel of which not all has come: they stay in the second-level cache until they are summed and used.
+	// checkedRoom is the bytes received at once, and an incomplete parcel: they
+	// stay in the second-level cache until they are verified and used.
 	checkedRoom = 2*parcelMost + parcelHead + parcelMost
 
-	// behind is how much of what follows is received with a parcel that goes past the buffer: the head of the next one, and little that must be copied.
+	// behind is how much of the following bytes is received with a parcel that
+	// bypasses the buffer: the head of the next one, and little that must be
+	// copied.
 	behind = 1 << 10
 )
 
 func sizeWord(n int) uint32 { return uint32(n) | ^uint32(n)<<sizeBits }
 
-// errDamaged: what has come is not what was sent.
+// errDamaged reports that received bytes differ from those sent.
 type errDamaged struct{ what string }
 
-func (e errDamaged) Error() string { return "what has come over the network is damaged: " + e.what }
+func (e errDamaged) Error() string { return "received bytes are damaged: " + e.what }
 
 func newChecked(l link) *checked { return &checked{link: l} }
 
-// sumsAhead is how many parcels are summed before the first of them is sent, all in one call.
+// sumsAhead is how many parcels are summed before the first of them is sent,
+// all in one call.
 const sumsAhead = 8
 
-// send sends parcels; what follows what it has taken must follow in the next call, too.
+// send sends parcels. What follows the bytes that it has taken must follow in
+// the next call, too.
 func (c *checked) send(b []byte) (int, error) {
 	sent := 0
 	for sent < len(b) {
 		c.out = c.out[:0]
-		heads, planned := 0, 0 // parcels beyond the one that has begun, and bytes of b
+		// Parcels after the current one, and bytes of b.
+		heads, planned := 0, 0
 		if len(c.begun) > 0 {
 			c.out = append(c.out, c.begun)
 		}
@@ -99,7 +116,7 @@ func (c *checked) send(b []byte) (int, error) {
 	return sent, nil
 }
 
-// parcelOf is the head of a parcel of b.
+// parcelOf returns the head of a parcel of b.
 func parcelOf(b []byte) (head [parcelHead]byte) {
 	binary.LittleEndian.PutUint32(head[:], sizeWord(len(b)))
 	binary.LittleEndian.PutUint32(head[4:], transport.Sum(b))
@@ -110,7 +127,7 @@ func sizeOf(head [parcelHead]byte) int {
 	return int(binary.LittleEndian.Uint32(head[:]) & (1<<sizeBits - 1))
 }
 
-// sendAll sends the pieces of out, as much as there is room for.
+// sendAll sends the pieces of out, as far as there is room.
 func (c *checked) sendAll() (n int, err error) {
 	if t, ok := c.link.(interface{ sendPieces([][]byte) (int, error) }); ok {
 		return t.sendPieces(c.out)
@@ -124,7 +141,8 @@ func (c *checked) sendAll() (n int, err error) {
 	return n, nil
 }
 
-// account notes that n bytes have left, of what had begun and then of the parcels in next, and returns how many of them are not heads.
+// account records that n bytes were sent, of the current parcel and then of
+// those in next, and returns how many of them are not heads.
 func (c *checked) account(n int) (taken int) {
 	k := min(n, len(c.begun))
 	c.begun, n = c.begun[k:], n-k
@@ -142,7 +160,8 @@ func (c *checked) account(n int) (taken int) {
 	}
 }
 
-// parcel is the size of the next parcel, if its head is there, and how many of its bytes are in the buffer.
+// parcel returns the size of the next parcel, if its head has come, and how
+// many of its bytes are in the buffer.
 func (c *checked) parcel() (size, have int, err error) {
 	if c.w-c.m < parcelHead {
 		return 0, 0, nil
@@ -155,7 +174,7 @@ func (c *checked) parcel() (size, have int, err error) {
 	return size, min(size, c.w-c.m-parcelHead), c.err
 }
 
-// check holds what a parcel brought against the sum in its head, at m.
+// check compares the bytes of a parcel with the checksum in its head, at m.
 func (c *checked) check(body []byte) error {
 	if sum, want := transport.Sum(body), binary.LittleEndian.Uint32(c.in[c.m+4:]); sum != want {
 		c.err = errDamaged{fmt.Sprintf("CRC-32 %#08x of %d bytes, %#08x was sent", sum, len(body), want)}
@@ -163,12 +182,13 @@ func (c *checked) check(body []byte) error {
 	return c.err
 }
 
-// receive reads into the buffer, which has room for need bytes from m on.
+// receive reads into the buffer, with room for need bytes from m on.
 func (c *checked) receive(need int) (int, error) {
 	if c.in == nil {
 		c.in = make([]byte, checkedRoom)
 	}
-	if c.m+need > len(c.in) || len(c.in)-c.w < direct { // from the start there is room
+	// There is room from the start.
+	if c.m+need > len(c.in) || len(c.in)-c.w < direct {
 		c.w = copy(c.in, c.in[c.r:c.w])
 		c.m -= c.r
 		c.r = 0
@@ -178,9 +198,11 @@ func (c *checked) receive(need int) (int, error) {
 	return n, err
 }
 
-// fill makes the next parcel right and unread, behind what is left of the one before. It reports whether all of it is there.
+// fill verifies the next parcel, so that it is unread after the rest of the one
+// before. It reports whether the whole parcel has come.
 func (c *checked) fill() (bool, error) {
-	if c.whole != nil { // somebody else wants it
+	// It is being read past the buffer.
+	if c.whole != nil {
 		c.w += copy(c.in[c.w:], c.whole[:c.got])
 		c.whole = nil
 	}
@@ -204,12 +226,15 @@ func (c *checked) fill() (bool, error) {
 	if err := c.check(c.in[at : at+size]); err != nil {
 		return false, err
 	}
-	left := copy(c.in[at-(c.m-c.r):at], c.in[c.r:c.m]) // the beginning of an element, over the head
+	// The beginning of an element, over the head.
+	left := copy(c.in[at-(c.m-c.r):at], c.in[c.r:c.m])
 	c.r, c.m = at-left, at+size
 	return true, nil
 }
 
-// past reads a parcel to where it belongs, without a copy of most of it, if dst has room for all of it. It returns the bytes of it that are right: all or none.
+// past reads a parcel directly into place, without copying most of it, if dst
+// has room for all of it. It returns how many verified bytes it holds: all or
+// none.
 func (c *checked) past(dst []byte) (n int, ok bool, err error) {
 	t, can := c.link.(interface {
 		readTwo(a, b []byte) (int, error)
@@ -222,7 +247,8 @@ func (c *checked) past(dst []byte) (n int, ok bool, err error) {
 		return 0, false, err
 	}
 	if c.whole == nil {
-		if c.m > 0 { // room for what follows
+		// Makes room for what follows.
+		if c.m > 0 {
 			c.w = copy(c.in, c.in[c.m:c.w])
 			c.r, c.m = 0, 0
 		}
@@ -238,7 +264,8 @@ func (c *checked) past(dst []byte) (n int, ok bool, err error) {
 			return 0, true, err
 		}
 	}
-	next := c.got - size // bytes of what follows
+	// Bytes of what follows.
+	next := c.got - size
 	c.whole = nil
 	if err := c.check(dst[:size]); err != nil {
 		return 0, true, err
@@ -274,7 +301,8 @@ func (c *checked) read(dst []byte) (int, error) {
 		}
 		if n == 0 || err != nil {
 			if got > 0 {
-				err = nil // it comes again
+				// It is returned again.
+				err = nil
 			}
 			return got, err
 		}
@@ -288,7 +316,7 @@ func (c *checked) resize(segment int) {
 	}
 }
 
-// check has links checked where Config says so, which is the same at both ends.
+// check adds checksums to links as Config says, which is the same at both ends.
 func (g *Group) check() {
 	if g.cfg.TLS != nil || g.cfg.Checksum == ChecksumOff {
 		return

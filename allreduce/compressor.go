@@ -14,31 +14,33 @@ import (
 	"star/internal/kernel"
 )
 
-// CompressorConfig says what a Compressor is for. Len, Codec, Tensors and Seed must be
-// the same on all ranks.
+// CompressorConfig configures a Compressor. Len, Codec, Tensors and Seed must
+// be equal on all ranks.
 type CompressorConfig struct {
-	// Len is the elements of the whole vector.
+	// Len is the number of elements of the whole vector.
 	Len int
 
-	// Codec is a name of compress.New, or auto, which measures the
-	// links of the group and chooses none, fp16 or int8.
+	// Codec is a name of compress.New, or auto, which measures the links of the
+	// group and chooses none, fp16 or int8.
 	Codec string
 
-	// Tensors lie in the vector; powersgd needs them.
+	// Tensors describes the vector; powersgd needs it.
 	Tensors []compress.Tensor
 
 	// Seed is for random numbers.
 	Seed uint64
 }
 
-// Compressor adds up vectors over the ranks of a group in fewer bytes, and keeps what
-// is left out for the next time (error feedback): a residual of the vector's length. In
-// exact arithmetic the sum of what all calls returned and of the residuals of all
-// ranks is the sum of all vectors that were given. All ranks get the same bits.
+// Compressor adds up vectors across the ranks of a group in fewer bytes, and
+// adds what was left out to the next vector (error feedback): a residual as
+// long as the vector. In exact arithmetic the sum of all returned vectors and
+// of the residuals of all ranks is the sum of all given vectors. All ranks get
+// the same bits.
 //
-// Codecs that can be cut (fp16, bf16, int8, int8-stochastic) take two steps, as the
-// compressed all-reduce of 1-bit Adam (H. Tang et al.: 1-bit Adam. ICML 2021, section
-// 5), which is DoubleSqueeze (H. Tang et al., ICML 2019) without a server:
+// Codecs that can be cut (fp16, bf16, int8, int8-stochastic) take two steps, as
+// the compressed all-reduce of 1-bit Adam (H. Tang et al.: 1-bit Adam. ICML
+// 2021, section 5), which is DoubleSqueeze (H. Tang et al., ICML 2019) without
+// a server:
 //
 //	rank r has v, residual e;  b(j): block j of n, one for each rank
 //	m = C(v + e);  e ← v + e − m             block j of m goes to rank j
@@ -46,55 +48,69 @@ type CompressorConfig struct {
 //	t = C(s);  e(b(r)) ← e(b(r)) + s − t     t goes to all ranks
 //	v ← t of all ranks
 //
-// So every value is rounded twice, whatever the number of ranks, where an all-reduce of
-// halves rounds after each addition; both errors are kept, the second one by
-// the rank that made it; and a rank sends 2(n−1)/n of an encoded vector.
+// So every value is rounded twice, whatever the number of ranks, while an
+// all-reduce of 16-bit floats rounds after each addition. Both errors are kept,
+// the second one by the rank that made it. A rank sends 2(n−1)/n of an encoded
+// vector.
 //
-// topk is not encoded again, since what it leaves out of a sum that is sparse already
-// would be most of it: each rank sends its message to all, and adds up those of all
-// in order of rank. It sends n−1 messages. powersgd is compress.Averager, with an
-// all-reduce after each of its two steps.
+// topk does not encode the sum again: what it would leave out of a sum that is
+// sparse already would be most of it. Each rank sends its message to all and
+// adds up the messages in order of rank. It sends n−1 messages. powersgd is
+// compress.Averager, with an all-reduce after each of its two steps.
 //
-// A Compressor may outlive groups. It is for one goroutine at a time.
+// A Compressor may be used with one group after another. It is for one
+// goroutine at a time.
+//
+//	NewCompressor ──Join──► ready ──AllReduce, for each piece──► round ──Keep──► ready
+//	                          ▲                                    │ error
+//	                          └──Join◄── Undo or Keep ◄────────────┘
 type Compressor struct {
-	cfg   CompressorConfig
-	tuner *choice // nil: the codec stays
+	cfg CompressorConfig
+	// tuner is nil if the codec is fixed.
+	tuner *choice
 
-	g     *Group
-	name  string // of the codec in use
-	spec  compress.Spec
-	codec compress.Codec // nil: spec averages
-	plain bool           // none
+	g *Group
+	// Of the codec in use.
+	name string
+	spec compress.Spec
+	// codec is nil if spec averages.
+	codec compress.Codec
+	plain bool // codec none
 
 	residual []float32
-	before   []float32 // what residual was before the calls that were not kept
-	recent   []extent  // of these calls
+	// before is the residual before the calls since the last Keep.
+	before []float32
+	// recent has the pieces of these calls.
+	recent []extent
 
 	parts map[extent]*part
 	buf   []byte
 
-	warm   map[extent]compress.Memory // of powersgd, by Recall
-	drawn  uint64                     // of int8-stochastic, likewise
+	// warm is for powersgd, drawn for int8-stochastic; both are set by Recall.
+	warm   map[extent]compress.Memory
+	drawn  uint64
 	joined bool
 }
 
-// extent is the elements from to to of a vector.
+// extent is elements from to to of a vector.
 type extent struct{ from, to int }
 
-// part is what is made once for one piece of the vector.
+// part is what is allocated once for one piece of the vector.
 type part struct {
-	flushed bool // none: what was left out has been sent
+	// flushed, with none: the residual was sent.
+	flushed bool
 
 	feedback *compress.Feedback
-	// Of codecs that can be cut: where the elements of blocks begin, the sum of ours, and
-	// what encodes it.
+	// For codecs that can be cut: the borders of blocks, the sum of this rank's
+	// block, and its encoder.
 	elements []int
 	sum      []float32
 	second   *compress.Feedback
 	delivery *delivery
 	collect  *collection
 
-	own   []byte  // of topk: our message
+	// For topk: this rank's message.
+	own   []byte
 	sizes []int64 // of all messages
 	bytes []int
 
@@ -104,7 +120,7 @@ type part struct {
 // NewCompressor checks the configuration.
 func NewCompressor(cfg CompressorConfig) (*Compressor, error) {
 	if cfg.Len < 1 || cfg.Len > compress.MaxLen {
-		return nil, fmt.Errorf("allreduce: compressor: a vector of %d elements; 1 to %d are possible", cfg.Len, compress.MaxLen)
+		return nil, fmt.Errorf("allreduce: compressor: the vector has %d elements; use 1 to %d", cfg.Len, compress.MaxLen)
 	}
 	if err := compress.Check(cfg.Codec); err != nil {
 		return nil, fmt.Errorf("allreduce: compressor: %w", err)
@@ -127,14 +143,14 @@ func NewCompressor(cfg CompressorConfig) (*Compressor, error) {
 // Codec is the name of the codec in use; empty before Join.
 func (c *Compressor) Codec() string { return c.name }
 
-// Residual is what was left out so far. The slice is shared: it is valid until the next
-// call.
+// Residual returns what was left out so far. The slice is shared and valid
+// until the next call.
 func (c *Compressor) Residual() []float32 { return c.residual }
 
-// Join has the following calls use g. All ranks of g must call it at the same time.
-// They compare what they were configured with, and with auto measure and choose. What was
-// left out in other groups goes out in this one. After an error g is as before, unless the
-// error is an *Error.
+// Join makes the following calls use g. All ranks of g must call it at the same
+// time. They compare their configurations and, with auto, measure and choose a
+// codec. The residual from other groups is sent in this one. After an error g
+// is unchanged, unless the error is an *Error.
 func (c *Compressor) Join(ctx context.Context, g *Group) (Decision, error) {
 	c.g, c.parts = nil, map[extent]*part{}
 	if err := c.compare(ctx, g); err != nil {
@@ -151,9 +167,10 @@ func (c *Compressor) Join(ctx context.Context, g *Group) (Decision, error) {
 	return c.Choose(ctx)
 }
 
-// compare has all ranks see whether they mean the same.
+// compare checks that all ranks have the same configuration.
 func (c *Compressor) compare(ctx context.Context, g *Group) error {
-	const words = 10 // for each rank: length, hash of shapes, name of the codec
+	// For each rank: length, hash of shapes, name of the codec.
+	const words = 10
 	var name [8 * (words - 2)]byte
 	copy(name[:], c.cfg.Codec)
 	shapes := fnv.New64a()
@@ -196,7 +213,7 @@ func (c *Compressor) use(name string) (err error) {
 	if c.spec, err = compress.ParseSpec(name); err != nil || c.spec.Averages() {
 		return err
 	}
-	// Ranks that rounded alike would add up their errors.
+	// Ranks with equal random numbers would add up their rounding errors.
 	seed := c.cfg.Seed + uint64(c.g.rank+1)*0x9e3779b97f4a7c15
 	if c.codec, err = c.spec.New(compress.Slice{}, seed); err == nil {
 		err = compress.Recall(c.codec, compress.Memory{Drawn: c.drawn})
@@ -204,17 +221,17 @@ func (c *Compressor) use(name string) (err error) {
 	return err
 }
 
-// AllReduce makes v the sum of the v of all ranks, as far as the codec can. v is the
-// piece of the whole vector that begins at element from; every rank gives the same
-// pieces in the same order; who gives a piece again has used what it was given (Keep).
-// After an error v is spoilt, and Undo or Keep and then Join are next.
+// AllReduce makes v the sum of the v of all ranks, as far as the codec can. v
+// is the piece of the whole vector that begins at element from. Every rank
+// gives the same pieces in the same order. To give a piece again, first call
+// Keep. After an error v is undefined; call Undo or Keep, then Join.
 func (c *Compressor) AllReduce(ctx context.Context, v []float32, from int) error {
 	at := extent{from, from + len(v)}
 	switch {
 	case c.g == nil:
-		return errors.New("allreduce: compressor: it has joined no group")
+		return errors.New("allreduce: compressor: call Join first")
 	case from < 0 || at.to > c.cfg.Len:
-		return fmt.Errorf("allreduce: compressor: elements %d to %d of a vector of %d", at.from, at.to, c.cfg.Len)
+		return fmt.Errorf("allreduce: compressor: elements %d to %d are not in the vector of %d", at.from, at.to, c.cfg.Len)
 	case len(v) == 0:
 		return nil
 	}
@@ -249,7 +266,7 @@ func (c *Compressor) AllReduce(ctx context.Context, v []float32, from int) error
 	return c.gather(ctx, p, v)
 }
 
-// part prepares for a piece of the vector.
+// part prepares a piece of the vector.
 func (c *Compressor) part(at extent) (*part, error) {
 	n, p := len(c.g.peers), new(part)
 	if n == 1 || c.plain {
@@ -260,7 +277,8 @@ func (c *Compressor) part(at extent) (*part, error) {
 		ms := compress.Matrices(c.cfg.Tensors, at.from, at.to)
 		a, err := c.spec.Averager(e, ms, c.cfg.Seed+uint64(at.from))
 		if m, ok := c.warm[at]; ok && err == nil {
-			_ = a.Recall(m) // all have the same: one that does not fit has all begin anew
+			// All have the same: if it does not fit, all start without memory.
+			_ = a.Recall(m)
 		}
 		p.averager = a
 		return p, err
@@ -303,7 +321,8 @@ func (c *Compressor) twice(ctx context.Context, p *part, v, e []float32) error {
 	own := c.buf[cuts[me]:cuts[me+1]]
 	clear(p.sum)
 	for r := range n {
-		theirs := own // as the others see it
+		// As the others decode it.
+		theirs := own
 		if r != me {
 			theirs = c.buf[cuts[n+r]:cuts[n+r+1]]
 		}
@@ -334,7 +353,7 @@ func (c *Compressor) gather(ctx context.Context, p *part, v []float32) error {
 	most := int64(c.codec.MaxBytes(len(v)))
 	for r, size := range p.sizes {
 		if size < 1 || size > most {
-			return g.spoil(r, fmt.Errorf("a message of %d bytes, but %s makes 1 to %d of %d values", size, c.name, most, len(v)))
+			return g.spoil(r, fmt.Errorf("its message has %d bytes, but %s makes 1 to %d of %d values", size, c.name, most, len(v)))
 		}
 		p.bytes[r] = int(size)
 	}
@@ -357,18 +376,20 @@ func (c *Compressor) gather(ctx context.Context, p *part, v []float32) error {
 // lowRank is a round of PowerSGD.
 func (c *Compressor) lowRank(ctx context.Context, a *compress.Averager, v []float32) error {
 	if err := c.g.AllReduce(ctx, Sum, a.Project(v)); err != nil {
-		return err // nobody can have finished this without us: Undo is next
+		// No rank can have finished this without us: Undo is next.
+		return err
 	}
 	err := c.g.AllReduce(ctx, Sum, a.Refine())
-	a.Reconstruct(v) // what we have left out does not depend on the others' share
+	// Our residual does not depend on the others' share.
+	a.Reconstruct(v)
 	return err
 }
 
-// Keep says that what the calls since the last Keep or Undo have made was used.
+// Keep confirms that the results since the last Keep or Undo were used.
 func (c *Compressor) Keep() { c.recent = c.recent[:0] }
 
-// Undo says that it was not, on any rank, and that the same will be given again: the
-// residual becomes what it was. Join is next.
+// Undo reverts the residual: the results since the last Keep were used on no
+// rank, and the same vectors will be given again. Join is next.
 func (c *Compressor) Undo() {
 	for _, at := range slices.Backward(c.recent) {
 		copy(c.residual[at.from:at.to], c.before[at.from:at.to])
@@ -377,7 +398,7 @@ func (c *Compressor) Undo() {
 	c.g, c.parts = nil, map[extent]*part{}
 }
 
-// Decision is which codec a Compressor uses from now on.
+// Decision is the codec that a Compressor uses from now on.
 type Decision struct {
 	Codec string
 	Why   string
@@ -386,8 +407,9 @@ type Decision struct {
 // choice is the policy auto.
 type choice struct {
 	candidates []compress.Candidate
-	current    int // of candidates; -1: none
-	decided    bool
+	// current is an index of candidates; -1: none.
+	current int
+	decided bool
 }
 
 func newChoice(n int) *choice {
@@ -395,14 +417,14 @@ func newChoice(n int) *choice {
 	return &choice{candidates: compress.Gauge(n, compress.Typical(), func() float64 { return time.Since(begun).Seconds() })}
 }
 
-// Choose measures the links of the group again, if the codec is auto. All ranks must
-// call it at the same time; rank 0 decides. A codec in use is changed if it would not be
-// chosen at the measured speed, nor at a quarter more or a fifth less.
+// Choose measures the links of the group again, if the codec is auto. All ranks
+// must call it at the same time; rank 0 decides. The codec changes if it would
+// not be chosen at the measured speed, nor at a quarter more or a fifth less.
 func (c *Compressor) Choose(ctx context.Context) (Decision, error) {
 	g, t := c.g, c.tuner
 	switch {
 	case g == nil:
-		return Decision{}, errors.New("allreduce: compressor: it has joined no group")
+		return Decision{}, errors.New("allreduce: compressor: call Join first")
 	case t == nil:
 		return Decision{c.name, "configured"}, nil
 	}
@@ -432,12 +454,12 @@ func (c *Compressor) Choose(ctx context.Context) (Decision, error) {
 	return Decision{name, why}, c.use(name)
 }
 
-// pick is this rank's choice; all ranks take part in the measurement.
+// pick returns this rank's choice; all ranks take part in the measurement.
 func (c *Compressor) pick(ctx context.Context) (int, string, error) {
 	g, t := c.g, c.tuner
 	none := compress.Float32{}.Name()
 	if len(g.peers) == 1 {
-		return -1, none + ": there is nobody to send to", nil
+		return -1, none + ": the group has one rank", nil
 	}
 	remote := []int64{0}
 	for kind := range g.Transports() {
@@ -449,7 +471,7 @@ func (c *Compressor) pick(ctx context.Context) (int, string, error) {
 		return 0, "", err
 	}
 	if remote[0] == 0 {
-		return -1, none + ": all ranks are on one host, where bytes cost no more than the work of a codec", nil
+		return -1, none + ": all ranks are on one host, where sending bytes costs no more than a codec", nil
 	}
 	bps, err := g.speed(ctx, 4*int64(c.cfg.Len))
 	if err != nil {
@@ -459,10 +481,12 @@ func (c *Compressor) pick(ctx context.Context) (int, string, error) {
 	return pick, why, nil
 }
 
-// at is the candidate for vectors of n values on links of bps bytes per second, or -1.
+// at returns the candidate for vectors of n values on links of bps bytes per
+// second, or -1.
 func (t *choice) at(bps float64, ranks, n int) (pick int, why string) {
 	share := 1 / float64(ranks)
-	// Of two encodings the second one is of a block; both decode as much as there is.
+	// The second of the two encodings is of a block only; both decode a whole
+	// vector.
 	candidates := slices.Clone(t.candidates)
 	for i := range candidates {
 		candidates[i].Encode /= 1 + share
@@ -482,13 +506,14 @@ func (t *choice) at(bps float64, ranks, n int) (pick int, why string) {
 	return pick, why
 }
 
-// speed measures how many bytes per second a rank sends in an all-reduce of a long
-// vector of at most most bytes: the same number on all ranks. It takes 0.1 s, or the time
-// of four all-reduces of 64 KiB.
+// speed measures how many bytes per second a rank sends in an all-reduce of a
+// long vector of at most most bytes: the same number on all ranks. It takes 0.1
+// s, or the time of four all-reduces of 64 KiB.
 func (g *Group) speed(ctx context.Context, most int64) (float64, error) {
 	const (
-		least  = 64 << 10
-		enough = 0.02 // seconds: well above what a burst and the clock hide
+		least = 64 << 10
+		// Seconds: well above bursts and the resolution of the clock.
+		enough = 0.02
 	)
 	most = min(max(most, least), 64<<20)
 	v := make([]float32, most/4)
@@ -506,7 +531,8 @@ func (g *Group) speed(ctx context.Context, most int64) (float64, error) {
 	}
 	var empty, took float64
 	var err error
-	for range 2 { // the first one warms up
+	// The first one warms up.
+	for range 2 {
 		if empty, err = once(1); err != nil {
 			return 0, err
 		}
@@ -531,8 +557,8 @@ func (g *Group) speed(ctx context.Context, most int64) (float64, error) {
 	return bandwidth(size, len(g.peers), times[1], empty), nil
 }
 
-// bandwidth is how many bytes per second a rank sends in an all-reduce of size bytes that
-// takes so many seconds: what an empty one takes is not the bytes'.
+// bandwidth returns how many bytes per second a rank sends in an all-reduce of
+// size bytes. The time of an empty one is subtracted.
 func bandwidth(size int64, ranks int, seconds, empty float64) float64 {
 	n := float64(ranks)
 	return 2 * (n - 1) / n * float64(size) / math.Max(seconds-empty, seconds/10)

@@ -9,12 +9,16 @@ import (
 	"time"
 )
 
-// Beside the links for vectors, every rank has one to rank 0 for trouble. In a
-// ring, a rank that hangs makes every rank wait for its neighbour; only together
-// can they say who it is. So who runs out of patience says so, rank 0 asks
-// everybody, and who does not answer is at fault. Rank 0's verdict goes to all.
+// Beside the links for vectors, every rank has one to rank 0 for failures. In a
+// ring, one stalled rank makes every rank wait for its predecessor; only
+// together can they find it. So a rank that times out complains to rank 0, rank
+// 0 queries every rank, and one that does not answer is at fault. Rank 0 sends
+// its verdict to all.
+//
+//	running ──timeout──► complained ──verdict, or no answer──► failed
+//	   └─query from rank 0─► answers "waiting", and goes on
 
-// notice is a message about trouble.
+// notice is a message about a failure.
 type notice struct {
 	kind  noticeKind
 	fault Error
@@ -23,15 +27,21 @@ type notice struct {
 type noticeKind uint8
 
 const (
-	noticeComplaint noticeKind = 1 + iota // to rank 0: something is broken
-	noticeWaiting                         // to rank 0: nothing moves; also the answer to noticeQuery
-	noticeQuery                           // from rank 0: what are you waiting for?
-	noticeVerdict                         // from rank 0: this is why we fail
-	noticeBye                             // the sender closes in good order
+	// To rank 0: something is broken.
+	noticeComplaint noticeKind = 1 + iota
+	// To rank 0: no byte moves. Also the answer to noticeQuery.
+	noticeWaiting
+	// From rank 0: which rank do you wait for?
+	noticeQuery
+	// From rank 0: the reason why the group fails.
+	noticeVerdict
+	// The sender closes in good order.
+	noticeBye
 )
 
 // A notice has a fixed size: kind and length of texts, rank, step, steps, done,
-// total, then the two texts, and a CRC-32 (IEEE 802.3) of all that: a damaged verdict would blame somebody else.
+// total, then the two texts, and a CRC-32 (IEEE 802.3) of all that: a damaged
+// verdict would blame another rank.
 const (
 	noticeSize   = 768
 	noticeFields = 4 + 4 + 4 + 4 + 8 + 8
@@ -57,7 +67,8 @@ func (m notice) bytes() []byte {
 	binary.LittleEndian.PutUint64(b[16:], uint64(m.fault.Done))
 	binary.LittleEndian.PutUint64(b[24:], uint64(m.fault.Total))
 	b = append(append(b, op...), why...)
-	b = b[:noticeSize-noticeSum] // what is behind the texts is zero
+	// Zero after the texts.
+	b = b[:noticeSize-noticeSum]
 	return binary.LittleEndian.AppendUint32(b, crc32.ChecksumIEEE(b))
 }
 
@@ -67,7 +78,7 @@ func parseNotice(b []byte) (notice, error) {
 	}
 	b, sum := b[:noticeSize-noticeSum], binary.LittleEndian.Uint32(b[noticeSize-noticeSum:])
 	if crc32.ChecksumIEEE(b) != sum {
-		return notice{}, errDamaged{"the sum of a notice is wrong"}
+		return notice{}, errDamaged{"the checksum of a notice is wrong"}
 	}
 	op, why := b[noticeFields:][:b[2]], b[noticeFields+int(b[2]):]
 	return notice{noticeKind(b[1]), Error{
@@ -81,7 +92,7 @@ func parseNotice(b []byte) (notice, error) {
 	}}, nil
 }
 
-// controlLink is a control link and what has come of its next notice.
+// controlLink is a control link and the received part of its next notice.
 type controlLink struct {
 	link link
 	buf  [noticeSize]byte
@@ -91,7 +102,7 @@ type controlLink struct {
 
 func (w *controlLink) send(m notice) {
 	b := m.bytes()
-	// A notice is small and rare: a link that has no room for it has been broken
+	// A notice is small and rare: a link without room for it has been broken
 	// for long.
 	for try := 0; len(b) > 0 && try < 100; try++ {
 		n, err := w.link.send(b)
@@ -104,7 +115,7 @@ func (w *controlLink) send(m notice) {
 	}
 }
 
-// poll says whether a whole notice has come.
+// poll reports whether a whole notice has come.
 func (w *controlLink) poll() (bool, error) {
 	for w.n < noticeSize {
 		n, err := w.link.read(w.buf[w.n:])
@@ -116,13 +127,13 @@ func (w *controlLink) poll() (bool, error) {
 	return true, nil
 }
 
-// take is the notice that has come.
+// take returns the notice that has come.
 func (w *controlLink) take() (notice, error) {
 	w.n = 0
 	return parseNotice(w.buf[:])
 }
 
-// next is the next notice; ok is false when there is none yet.
+// next returns the next notice; ok is false if none has come.
 func (w *controlLink) next() (m notice, ok bool, err error) {
 	if ok, err = w.poll(); ok {
 		m, err = w.take()
@@ -136,7 +147,7 @@ func (g *Group) drop(i int) {
 	g.control[i] = nil
 }
 
-// at0 is the rank at the other end of control link i.
+// at0 returns the rank at the other end of control link i.
 func (g *Group) at0(i int) int {
 	if g.rank == 0 {
 		return i
@@ -152,12 +163,12 @@ func (g *Group) tell(m notice) {
 	}
 }
 
-// here is err at no place of the operation.
+// here returns err without a position in the operation.
 func (g *Group) here(rank int, err error) *Error {
 	return &Error{Rank: rank, Operation: g.now.operation.String(), Err: err}
 }
 
-// listen reads notices. It returns the reason to fail, if there is one.
+// listen reads notices. It returns the reason to fail, or nil.
 func (g *Group) listen() error {
 	for i, c := range g.control {
 		if c == nil {
@@ -181,7 +192,7 @@ func (g *Group) listen() error {
 		case m.kind == noticeBye:
 			c.bye = true
 		case m.kind == noticeVerdict:
-			return g.told(m.fault, None)
+			return g.adopt(m.fault, None)
 		case m.kind == noticeComplaint:
 			return g.report(&m.fault)
 		case m.kind == noticeWaiting:
@@ -195,8 +206,8 @@ func (g *Group) listen() error {
 	return nil
 }
 
-// told is a verdict, in our own words where we know better.
-func (g *Group) told(e Error, mine int) *Error {
+// adopt returns a verdict, in this rank's own words if it knows more.
+func (g *Group) adopt(e Error, mine int) *Error {
 	for i := range g.now.prog.lanes {
 		if l := &g.now.prog.lanes[i]; l.peer == e.Rank && l.peer != mine {
 			return g.at(l, e.Err)
@@ -205,7 +216,7 @@ func (g *Group) told(e Error, mine int) *Error {
 	return &e
 }
 
-// report fails with e, and lets the others know.
+// report fails with e and informs the other ranks.
 func (g *Group) report(e *Error) error {
 	if g.rank == 0 {
 		g.tell(notice{noticeVerdict, *e})
@@ -215,7 +226,7 @@ func (g *Group) report(e *Error) error {
 	return g.verdict(e)
 }
 
-// abandon fails because this rank does not want to go on.
+// abandon fails because this rank gives up.
 func (g *Group) abandon(err error) error {
 	kind := noticeComplaint
 	if g.rank == 0 {
@@ -225,7 +236,7 @@ func (g *Group) abandon(err error) error {
 	return g.waitingFor(err)
 }
 
-// expired fails because nothing has moved for too long.
+// expired fails because no byte has moved for too long.
 func (g *Group) expired() error {
 	e := g.waitingFor(timedOut(g.timeout))
 	if g.rank == 0 {
@@ -235,14 +246,14 @@ func (g *Group) expired() error {
 	return g.verdict(e)
 }
 
-// Times to settle who is at fault. A rank that is alive and in the operation answers
-// within napTime.
+// Limits for finding the rank at fault. A rank that is alive and in the
+// operation answers within napTime.
 const (
 	answerTime  = 500 * time.Millisecond
 	verdictTime = 2 * answerTime
 )
 
-// verdict waits for rank 0's word about e, and returns e where there is none.
+// verdict waits for rank 0's verdict about e, and returns e if none comes.
 func (g *Group) verdict(e *Error) error {
 	end := time.Now().Add(verdictTime)
 	for c := g.control[0]; c != nil; {
@@ -253,15 +264,16 @@ func (g *Group) verdict(e *Error) error {
 			if c.bye {
 				return e
 			}
-			// It would have said why, had it left alive: the others left because of it.
-			return g.told(*g.here(0, errGone), None)
+			// A rank that leaves in good order says so: the others left because
+			// of it.
+			return g.adopt(*g.here(0, errGone), None)
 		case ok && m.kind == noticeBye:
 			c.bye = true
 		case ok && m.kind == noticeVerdict:
 			if m.fault.Rank == e.Rank && !errors.Is(e.Err, errTimeout) {
 				return e
 			}
-			return g.told(m.fault, g.rank)
+			return g.adopt(m.fault, g.rank)
 		case ok:
 			continue
 		}
@@ -277,18 +289,19 @@ func (g *Group) verdict(e *Error) error {
 	return e
 }
 
-// judge is rank 0's way to find who holds everybody up. mine is what rank 0 waits
-// for; the rank of control link from has told what it waits for.
-func (g *Group) judge(mine *Error, from int, told *Error) error {
+// judge runs on rank 0 and finds the rank that delays all others. mine is what
+// rank 0 waits for; the rank of control link from has reported what it waits
+// for.
+func (g *Group) judge(mine *Error, from int, reported *Error) error {
 	waits := make([]*Error, len(g.peers))
 	waits[0] = mine
-	if told != nil {
-		waits[from] = told
+	if reported != nil {
+		waits[from] = reported
 	}
 	g.tell(notice{kind: noticeQuery, fault: *mine})
 	fail := func(e *Error) error {
 		g.tell(notice{noticeVerdict, *e})
-		return g.told(*e, g.rank)
+		return g.adopt(*e, g.rank)
 	}
 	for end := time.Now().Add(answerTime); ; {
 		silent := None

@@ -12,16 +12,21 @@ import (
 type Algorithm uint8
 
 const (
-	AlgorithmAuto              Algorithm = iota // by Model
-	AlgorithmRing                               // Ring, and the only one of ReduceScatter and AllGather
-	AlgorithmDoubling                           // RecursiveDoubling
-	AlgorithmHalving                            // HalvingDoubling
-	AlgorithmTree                               // BinomialTree, and that of short Broadcasts and Reduces
-	AlgorithmDoubleTree                         // DoubleTree
-	AlgorithmHierarchy                          // Hierarchy, for hosts with several ranks
-	AlgorithmHierarchyDoubling                  // HierarchyDoubling
-	AlgorithmLine                               // LineBroadcast, LineReduce
-	AlgorithmDissemination                      // Barrier
+	// AlgorithmAuto chooses by Model.
+	AlgorithmAuto Algorithm = iota
+	// AlgorithmRing is Ring, the only one of ReduceScatter and AllGather.
+	AlgorithmRing
+	AlgorithmDoubling // RecursiveDoubling
+	AlgorithmHalving  // HalvingDoubling
+	// AlgorithmTree is BinomialTree, also used for short Broadcasts and
+	// Reduces.
+	AlgorithmTree
+	AlgorithmDoubleTree // DoubleTree
+	// AlgorithmHierarchy is Hierarchy, for hosts with several ranks.
+	AlgorithmHierarchy
+	AlgorithmHierarchyDoubling // HierarchyDoubling
+	AlgorithmLine              // LineBroadcast, LineReduce
+	AlgorithmDissemination     // Barrier
 )
 
 var algorithmNames = []string{"auto", "ring", "doubling", "halving", "tree", "double-tree", "hierarchy", "hierarchy-doubling", "line", "dissemination"}
@@ -29,8 +34,8 @@ var algorithmNames = []string{"auto", "ring", "doubling", "halving", "tree", "do
 // lastAllReduce is the last algorithm that Config.Algorithm may name.
 const lastAllReduce = AlgorithmHierarchyDoubling
 
-// allReduceAlgorithms are those that AllReduce can choose from, cheapest first
-// where prices are equal.
+// allReduceAlgorithms are those that AllReduce can choose from, in order of
+// preference at equal cost.
 var allReduceAlgorithms = []Algorithm{AlgorithmDoubling, AlgorithmHalving, AlgorithmRing, AlgorithmTree, AlgorithmDoubleTree}
 
 func (a Algorithm) String() string {
@@ -40,53 +45,56 @@ func (a Algorithm) String() string {
 	return fmt.Sprintf("algorithm %d", uint8(a))
 }
 
-// MarshalText is the algorithm's name.
+// MarshalText returns the algorithm's name.
 func (a Algorithm) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
 
-// UnmarshalText reads the name of an algorithm of AllReduce, or auto.
+// UnmarshalText parses the name of an algorithm of AllReduce, or auto.
 func (a *Algorithm) UnmarshalText(b []byte) error {
 	i := slices.Index(algorithmNames[:lastAllReduce+1], string(b))
 	if i < 0 {
-		return fmt.Errorf("allreduce: no algorithm %q: there are %v", b, algorithmNames[:lastAllReduce+1])
+		return fmt.Errorf("allreduce: unknown algorithm %q; use one of %v", b, algorithmNames[:lastAllReduce+1])
 	}
 	*a = Algorithm(i)
 	return nil
 }
 
-// Model prices algorithms. The time of a message of S bytes is Alpha + S·Beta, and
-// adding it up S·Gamma (the α-β-γ model of R. Hockney, Parallel Computing 20(3),
-// 1994, and R. Thakur et al. 2005). Where Samples has measurements for the number
-// of ranks and their links, they count instead.
+// Model predicts the cost of algorithms. A message of S bytes takes Alpha +
+// S·Beta seconds, and adding it up S·Gamma (the α-β-γ model of R. Hockney,
+// Parallel Computing 20(3), 1994, and R. Thakur et al. 2005). Samples for the
+// same number of ranks and links take precedence.
 type Model struct {
 	Alpha float64 `json:"alpha_s"`
 	Beta  float64 `json:"beta_s_per_B"`
 	Gamma float64 `json:"gamma_s_per_B"`
 
-	// TCP is what TCP sockets get where Config leaves it open. Nil: nothing measured.
+	// TCP has the options for sockets that Config leaves unset. Nil: none
+	// measured.
 	TCP *TCPOptions `json:"tcp,omitempty"`
 
 	// Samples are measured times of AllReduce.
 	Samples []Sample `json:"samples,omitempty"`
 }
 
-// Sample is how long an AllReduce took.
+// Sample is the measured time of one AllReduce.
 type Sample struct {
-	Ranks     int       `json:"ranks"`
-	Transport string    `json:"transport,omitempty"` // tcp, unix, shm; empty: any
+	Ranks int `json:"ranks"`
+	// Transport is tcp, unix or shm; empty: any.
+	Transport string    `json:"transport,omitempty"`
 	Bytes     int64     `json:"bytes"`
 	Algorithm Algorithm `json:"algorithm"`
-	Segment   int       `json:"segment_B,omitempty"` // 0: the link's own
-	Seconds   float64   `json:"median_s"`
+	// Segment is in bytes; 0: the link's own.
+	Segment int     `json:"segment_B,omitempty"`
+	Seconds float64 `json:"median_s"`
 }
 
-// TCPOptions are of Config, by the same names.
+// TCPOptions are options of Config, with the same names.
 type TCPOptions struct {
 	Congestion    string `json:"congestion,omitempty"`
 	SendBuffer    int    `json:"send_buffer_B,omitempty"`
 	ReceiveBuffer int    `json:"receive_buffer_B,omitempty"`
 }
 
-// over is the part of m for ranks that are linked by kind.
+// over returns the part of m for ranks that are linked by kind.
 func (m *Model) over(kind string) *Model {
 	part := *m
 	part.Samples = nil
@@ -98,7 +106,8 @@ func (m *Model) over(kind string) *Model {
 	return &part
 }
 
-// segment is that of the sample whose size is nearest, by ratio; 0: none was measured.
+// segment returns that of the sample with the nearest size, by ratio; 0: none
+// was measured.
 func (m *Model) segment(a Algorithm, n int, size int64) int {
 	best, segment := math.Inf(1), 0
 	for i := range m.Samples {
@@ -113,11 +122,12 @@ func (m *Model) segment(a Algorithm, n int, size int64) int {
 	return segment
 }
 
-// DefaultModel is for processes on one host, measured on four cores of an AMD EPYC
-// (2026): 12 µs for a message, 3 GB/s to send and receive it, 20 GB/s to add it up.
+// DefaultModel is for processes on one host, measured on four cores of an AMD
+// EPYC (2026): 12 µs for a message, 3 GB/s to send and receive it, 20 GB/s to
+// add it up.
 func DefaultModel() *Model { return &Model{Alpha: 12e-6, Beta: 1 / 3e9, Gamma: 1 / 20e9} }
 
-// Seconds is the price of an AllReduce of size bytes by n ranks.
+// Seconds predicts the time of an AllReduce of size bytes by n ranks.
 func (m *Model) Seconds(a Algorithm, n int, size int64) float64 {
 	if n < 2 {
 		return 0
@@ -129,12 +139,13 @@ func (m *Model) Seconds(a Algorithm, n int, size int64) float64 {
 	floor := float64(bits.Len(uint(n)) - 1)
 	ceil := float64(bits.Len(uint(n - 1)))
 	message := m.Alpha + s*m.Beta
-	fold := 0.0 // before and after, where n is no power of two
+	// The steps before and after, if n is not a power of two.
+	fold := 0.0
 	if n&(n-1) != 0 {
 		fold = 2*message + s*m.Gamma
 	}
-	// What each rank must send, receive and add at least, for any algorithm that
-	// divides the work evenly.
+	// Any algorithm that divides the work evenly must send, receive and add at
+	// least this much per rank.
 	even := (ranks - 1) / ranks * s * (2*m.Beta + m.Gamma)
 	switch a {
 	case AlgorithmDoubling:
@@ -147,7 +158,7 @@ func (m *Model) Seconds(a Algorithm, n int, size int64) float64 {
 	case AlgorithmTree:
 		return ceil * (2*message + s*m.Gamma)
 	case AlgorithmDoubleTree:
-		// Pipelined in segments, of which 2·ceil steps are on the way at once.
+		// Pipelined in segments: 2·ceil steps are in progress at once.
 		seg := min(s, socketSegment)
 		return 4*ceil*m.Alpha + (s+2*ceil*seg)*(2*m.Beta+m.Gamma)
 	}
@@ -183,8 +194,9 @@ func (m *Model) measured(a Algorithm, n int, size int64) (float64, bool) {
 	return lo.Seconds * math.Pow(hi.Seconds/lo.Seconds, x), true
 }
 
-// Choose is the cheapest algorithm of AllReduce for size bytes and n ranks: of those that were
-// measured with so many ranks, if any, because a formula's price and a measured one do not compare.
+// Choose returns the fastest algorithm of AllReduce for size bytes and n ranks.
+// If some were measured with n ranks it chooses among those, since predicted
+// and measured times are not comparable.
 func (m *Model) Choose(n int, size int64) Algorithm {
 	best, price := AlgorithmAuto, math.Inf(1)
 	for _, a := range allReduceAlgorithms {
@@ -204,7 +216,7 @@ func (m *Model) Choose(n int, size int64) Algorithm {
 	return best
 }
 
-// choose is the algorithm of an operation on size bytes.
+// choose returns the algorithm of an operation on size bytes.
 func (g *Group) choose(c call, size int) Algorithm {
 	switch c {
 	case callReduceScatter, callAllGather, callDeliver, callCollect:
@@ -235,7 +247,7 @@ func (g *Group) choose(c call, size int) Algorithm {
 	return a
 }
 
-// sizedAlgorithm remembers a choice.
+// sizedAlgorithm caches a choice.
 type sizedAlgorithm struct {
 	size      int
 	algorithm Algorithm
@@ -243,13 +255,13 @@ type sizedAlgorithm struct {
 	ok        bool
 }
 
-// over notes by what the ranks are linked, on which prices depend.
+// over selects the part of the model for the links that connect the ranks.
 func (g *Group) over(kind string) {
 	g.kind, g.prices, g.chosen = kind, g.model.over(kind), sizedAlgorithm{}
 }
 
-// cut makes the segments of links those that were measured for the AllReduce that was
-// chosen last, where Config leaves them open. They need not be the same on all ranks.
+// cut applies the measured segments of the last chosen AllReduce to the links,
+// if Config leaves them unset. Ranks may differ in it.
 func (g *Group) cut() {
 	segment := 0
 	if g.cfg.Segment == 0 {
@@ -269,5 +281,5 @@ func (g *Group) cut() {
 	}
 }
 
-// Algorithm is what AllReduce uses for a vector of that many bytes.
+// Algorithm returns what AllReduce uses for a vector of that many bytes.
 func (g *Group) Algorithm(size int64) Algorithm { return g.choose(callAllReduce, int(size)) }

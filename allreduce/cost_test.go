@@ -214,9 +214,9 @@ func TestModelFile(t *testing.T) {
 	}
 	good := `{"format":"` + modelFormat + `",`
 	for text, want := range map[string]string{
-		"": "ends too early", "{": "ends too early", "[]": "cannot unmarshal", "{}": `format is ""`, `{"format":"x 2"}`: `format is "x 2"`,
+		"": "unexpected end", "{": "unexpected end", "[]": "cannot unmarshal", "{}": `format is ""`, `{"format":"x 2"}`: `format is "x 2"`,
 		good + `"alpha_s":-1}`: "alpha -1", good + `"samples":[{"ranks":2,"bytes":4,"algorithm":"magic","median_s":1}]}`: `"magic"`,
-		good + `"samples":[{"ranks":2,"bytes":4,"algorithm":"ring"}]}`: "sample 0", good + `"colour":1}`: "colour", good + `"alpha_s":1} 2`: "follows",
+		good + `"samples":[{"ranks":2,"bytes":4,"algorithm":"ring"}]}`: "sample 0", good + `"colour":1}`: "colour", good + `"alpha_s":1} 2`: "trailing data",
 		good + `"samples":[{"ranks":2,"bytes":4,"algorithm":"ring","median_s":1,"segment_B":12}]}`: "segments of 12",
 		good + `"tcp":{"send_buffer_B":1000000000000}}`:                                            "buffers of 1000000000000", good + `"tcp":{"congestion":"longer than any name"}}`: "15 characters",
 	} {

@@ -6,12 +6,12 @@ import (
 	"slices"
 )
 
-// AllToAll brings block j of each rank i to rank j, as its block n+i, in n-1 steps:
-// of 2n blocks the first n are what a rank has for the others, the rest what the
-// others have for it. Block n+rank is not written.
+// AllToAll sends block j of each rank i to rank j, where it is block n+i, in
+// n-1 steps. Of 2n blocks the first n are what a rank sends, the rest what it
+// receives. Block n+rank is not written.
 //
-// In step t rank r sends to r+t+1 and receives from r-t-1, modulo n, so that in each
-// step everybody sends to one rank and receives from one.
+// In step t rank r sends to r+t+1 and receives from r-t-1, modulo n. So in each
+// step every rank sends to one rank and receives from one.
 func AllToAll(n, rank int) Schedule {
 	checkRank("AllToAll", n, rank)
 	s := Schedule{Blocks: 2 * n, Steps: n - 1}
@@ -25,12 +25,14 @@ func AllToAll(n, rank int) Schedule {
 	return s
 }
 
-// delivery is an all-to-all of bytes in blocks of different sizes. sizes[r] is the
-// bytes of block r on all ranks: those that go to rank r.
+// delivery is an all-to-all of bytes in blocks of different sizes. sizes[r] is
+// the size of block r on all ranks, the one that goes to rank r.
 type delivery struct {
 	steps programSteps
-	cuts  []int // where blocks begin and end
-	total int   // bytes that each rank has for all
+	// cuts are the borders of blocks.
+	cuts []int
+	// total is how many bytes each rank has for all.
+	total int
 }
 
 func newDelivery(n, rank int, sizes []int) *delivery {
@@ -48,10 +50,10 @@ func newDelivery(n, rank int, sizes []int) *delivery {
 	return d
 }
 
-// size is the bytes of the vector of a delivery.
+// size returns the bytes of a delivery's vector.
 func (d *delivery) size() int { return d.cuts[len(d.cuts)-1] }
 
-// run runs the delivery on buf, of size bytes.
+// run executes the delivery on buf, of size bytes.
 func (d *delivery) run(ctx context.Context, g *Group, buf []byte) error {
 	g.arranged = d.steps
 	return g.run(ctx, operation{call: callDeliver, count: d.total}, buf[:d.size()])
@@ -77,7 +79,8 @@ func (c *collection) cut(sizes []int) {
 	}
 }
 
-// resize changes the sizes of the blocks, none of which is empty or was.
+// resize changes the sizes of the blocks. No block may be empty, before or
+// after.
 func (c *collection) resize(sizes []int) {
 	c.cut(sizes)
 	c.steps.resize(c.schedule, c.cuts)
@@ -85,14 +88,14 @@ func (c *collection) resize(sizes []int) {
 
 func (c *collection) size() int { return c.cuts[len(c.cuts)-1] }
 
-// run brings block r of rank r's buf to all ranks.
+// run sends block r of rank r's buf to all ranks.
 func (c *collection) run(ctx context.Context, g *Group, buf []byte) error {
 	g.arranged = c.steps
 	return g.run(ctx, operation{call: callCollect, count: c.size()}, buf[:c.size()])
 }
 
-// spoil makes g useless between two operations, because of what rank has sent, and
-// lets the others know.
+// spoil makes g unusable between two operations, because of what rank has sent,
+// and informs the other ranks.
 func (g *Group) spoil(rank int, err error) error {
 	select {
 	case g.busy <- struct{}{}:
@@ -111,7 +114,8 @@ func (g *Group) spoil(rank int, err error) error {
 	return g.err
 }
 
-// room is b with a length of n, in fresh memory where b has less, with a little to grow.
+// room returns b with length n, in new memory if b is too short, with a little
+// capacity to grow.
 func room(b []byte, n int) []byte {
 	if cap(b) < n {
 		return slices.Grow([]byte(nil), n+n/8)[:n]

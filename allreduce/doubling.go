@@ -2,13 +2,14 @@ package allreduce
 
 import "math/bits"
 
-// fold is how schedules for powers of two serve other numbers of ranks. With
-// n = p + rem, p a power of two, each even rank below 2·rem gives its vector to
-// the odd one above it, which takes part for both and hands the result back.
+// fold adapts schedules for powers of two to other numbers of ranks. With n = p
+// + rem, p a power of two, each even rank below 2·rem gives its vector to the
+// odd one above it, which participates for both and returns the result.
 type fold struct {
 	p, rem int
 	rank   int
-	id     int // among the p, or None for an even rank below 2·rem
+	// Among the p, or None for an even rank below 2·rem.
+	id int
 }
 
 func foldOf(n, rank int) fold {
@@ -25,7 +26,7 @@ func foldOf(n, rank int) fold {
 	return f
 }
 
-// real is the rank of participant id.
+// real returns the rank of participant id.
 func (f fold) real(id int) int {
 	if id < f.rem {
 		return 2*id + 1
@@ -33,7 +34,7 @@ func (f fold) real(id int) int {
 	return id + f.rem
 }
 
-// in appends the hand-over before, and returns the next step.
+// in appends the transfers before the schedule and returns the next step.
 func (f fold) in(s *Schedule, all Span) int {
 	if f.rem == 0 {
 		return 0
@@ -48,7 +49,7 @@ func (f fold) in(s *Schedule, all Span) int {
 	return 1
 }
 
-// out appends the hand-over after, and returns the next step.
+// out appends the transfers after the schedule and returns the next step.
 func (f fold) out(s *Schedule, all Span, step int) int {
 	if f.rem == 0 {
 		return step
@@ -64,8 +65,8 @@ func (f fold) out(s *Schedule, all Span, step int) int {
 }
 
 // RecursiveDoubling is the all-reduce in which pairs at distance 1, 2, 4, …
-// exchange whole vectors: log2(n) steps, two more where n is no power of two. It
-// has the fewest steps and sends the most.
+// exchange whole vectors: log2(n) steps, two more if n is not a power of two.
+// It has the fewest steps and sends the most bytes.
 func RecursiveDoubling(n, rank int) Schedule {
 	checkRank("RecursiveDoubling", n, rank)
 	s := Schedule{Blocks: 1}
@@ -82,10 +83,10 @@ func RecursiveDoubling(n, rank int) Schedule {
 	return s
 }
 
-// HalvingDoubling is Rabenseifner's all-reduce: pairs at distance p/2, p/4, …, 1
-// exchange halves of what they are still adding up, then the way back: 2·log2(n)
-// steps, two more where n is no power of two. It sends as little as the ring in
-// fewer steps, but of unequal sizes.
+// HalvingDoubling is Rabenseifner's all-reduce. Pairs at distance p/2, p/4, …,
+// 1 exchange halves of what they are still adding up, then reverse: 2·log2(n)
+// steps, two more if n is not a power of two. It sends as few bytes as the ring
+// in fewer steps of unequal sizes.
 func HalvingDoubling(n, rank int) Schedule {
 	checkRank("HalvingDoubling", n, rank)
 	f := foldOf(n, rank)
@@ -119,8 +120,9 @@ func HalvingDoubling(n, rank int) Schedule {
 	return s
 }
 
-// Dissemination ends on no rank before it has begun on all: in step k, rank r tells
-// r+2^k and hears from r-2^k, in ceil(log2 n) steps. What is sent has no meaning.
+// Dissemination is a barrier: it ends on no rank before it has begun on all. In
+// step k, rank r sends to r+2^k and receives from r-2^k, in ceil(log2 n) steps.
+// The bytes have no meaning.
 func Dissemination(n, rank int) Schedule {
 	checkRank("Dissemination", n, rank)
 	s := Schedule{Blocks: 1}

@@ -7,16 +7,20 @@ import (
 	"time"
 )
 
-// Error is why a group has failed. Every rank of the group returns one, and they
-// name the same rank wherever the ranks could still talk about it.
+// Error is why a group has failed. Every rank of the group returns one. They
+// name the same rank if the ranks could still communicate.
 type Error struct {
-	Rank      int    // whose fault it is, or None
-	Operation string // kind, number, type and size
-	Step      int    // where the transfers with Rank were, of Steps
-	Steps     int
-	Done      int64 // bytes exchanged with Rank, of Total
-	Total     int64
-	Err       error
+	// Rank is the one at fault, or None.
+	Rank int
+	// Operation has kind, number, type and size.
+	Operation string
+	// Step is the step, of Steps, of the transfers with Rank.
+	Step  int
+	Steps int
+	// Bytes exchanged with Rank, of Total.
+	Done  int64
+	Total int64
+	Err   error
 }
 
 func (e *Error) Error() string {
@@ -33,7 +37,7 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// Timeout: waiting had no end.
+// Timeout reports that a wait exceeded its limit.
 func (e *Error) Timeout() bool {
 	var late net.Error
 	return errors.Is(e.Err, errTimeout) || errors.Is(e.Err, errSilent) || errors.As(e.Err, &late) && late.Timeout()
@@ -44,7 +48,7 @@ var (
 	errClosed  = errors.New("the group was closed during the operation")
 	errTimeout = errors.New("no byte has moved")
 	errSilent  = errors.New("nothing comes back from its host: the way to it is cut, or the host is off")
-	errSpoilt  = errors.New("the group has failed before and cannot be used any more; form another one with the next generation")
+	errSpoilt  = errors.New("the group has failed before; form another one with the next generation")
 	errBusy    = errors.New("another operation of this group is running; a Group is for one goroutine at a time")
 )
 

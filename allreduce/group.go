@@ -14,96 +14,111 @@ import (
 	"star/internal/flightrecorder"
 )
 
-// Config says who this rank is and how it reaches the others. Rank, Size and
-// Rendezvous (or Listener) must be set; zero works for the rest. Fields marked
-// (all) must be the same on all ranks.
+// Config identifies this rank and says how it reaches the others. Rank, Size
+// and Rendezvous (or Listener) must be set; the other fields may be zero.
+// Fields marked (all) must be equal on all ranks.
 type Config struct {
 	Rank int
-	Size int // number of ranks (all)
+	// Number of ranks (all).
+	Size int
 
-	// Rendezvous is host:port of rank 0, which listens there until all ranks have
-	// come. The others try until the context of Dial ends.
+	// Rendezvous is host:port of rank 0, which listens there until all ranks
+	// have connected. The other ranks retry until the context of Dial ends.
 	Rendezvous string
 
-	// Listener, on rank 0, is used in place of listening at Rendezvous. Dial closes it.
+	// Listener, on rank 0, replaces listening at Rendezvous. Dial closes it.
 	Listener net.Listener
 
-	// Dial, if not nil, makes connections to other ranks in the place of a net.Dialer: what is to stand between them.
+	// Dial, if not nil, connects to other ranks instead of a net.Dialer, for
+	// example through a proxy.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 
-	// Host is the address at which this rank listens, and the others reach it. Empty means the one
-	// from which it reaches rank 0. A rank that listens on every interface (0.0.0.0, ::) is reached
-	// there, too, or where that is loopback at rank 0's host, as each of the others knows it.
+	// Host is the address at which this rank listens and the others connect.
+	// Empty means the one from which it reaches rank 0. A rank that listens on
+	// every interface (0.0.0.0, ::) is reached at that address too or, if that
+	// is loopback at rank 0's host, at the address that each of the others
+	// knows.
 	Host string
 
-	Job        string // name; ranks of other jobs are refused (all)
-	Token      string // shared secret; it travels in the clear unless TLS is on (all)
-	Generation uint32 // of the group: ranks of another one are refused (all)
+	// Job is a name; ranks of other jobs are refused. (all)
+	Job string
+	// Token is a shared secret, sent in clear text unless TLS is on. (all)
+	Token string
+	// Generation is that of the group: ranks of another one are refused. (all)
+	Generation uint32
 
-	// TLS, if not nil, protects everything (all). It goes without raw sockets and
-	// shared memory, so it is slower.
+	// TLS, if not nil, protects all connections (all). It excludes raw sockets
+	// and shared memory, so it is slower.
 	TLS *tls.Config
 
-	// Insecure allows to listen beyond loopback with neither TLS nor a Token.
+	// Insecure permits listening beyond loopback with neither TLS nor a Token.
 	Insecure bool
 
-	// Transport is tcp, unix (ranks on one host) or shm (the same, through shared
-	// memory). Empty means for each pair the fastest that works. (all)
+	// Transport is tcp, unix (ranks on one host) or shm (the same, through
+	// shared memory). Empty means the fastest that works, for each pair. (all)
 	Transport string
 
-	// Congestion is TCP's congestion control, see transport.Config. SendBuffer and
-	// ReceiveBuffer are bytes of sockets' buffers; zero means 1 MiB, negative the
-	// kernel's own choice. What is left open is as Model.TCP says, if it does.
+	// Congestion is TCP's congestion control, see transport.Config. SendBuffer
+	// and ReceiveBuffer are sizes of socket buffers in bytes; zero means 1 MiB,
+	// negative the kernel's choice. Model.TCP has precedence for unset values.
 	Congestion                string
 	SendBuffer, ReceiveBuffer int
 
-	// HostID says which ranks share a host: those with the same one. Empty means what the
-	// kernel says: the same boot and network namespace. It decides how AllReduce travels
-	// (AlgorithmHierarchy) and between whom shared memory is tried.
+	// HostID is equal for ranks that share a host. Empty means the kernel's:
+	// the same boot and network namespace. It decides on AlgorithmHierarchy and
+	// on which pairs try shared memory.
 	HostID string
 
-	// Checksum says over which TCP connections bytes travel with a CRC-32, so that what was damaged on the way is found before it is used:
-	// ChecksumFar, ChecksumAll or ChecksumOff. With TLS it has no effect: that finds all damage. (all)
+	// Checksum selects the TCP connections with a CRC-32, so that damaged bytes
+	// are found before they are used: ChecksumFar, ChecksumAll or ChecksumOff.
+	// It has no effect with TLS, which detects all damage. (all)
 	Checksum string
 
-	// ZeroCopy says which vectors other ranks take from this one's memory, without a copy on this side: over TCP where the kernel can (Linux 5.7), and nothing stands between: no TLS, no checksum, not more than one
-	// connection; through shared memory where processes may read each other. ZeroCopyLong, ZeroCopyAll or ZeroCopyOff. An operation then ends when the other ranks have received what this one sends. What
-	// is written to a vector after an operation that has failed stays unseen by them if it is ordinary memory, as make returns it.
+	// ZeroCopy selects the vectors that other ranks receive from this rank's
+	// memory without a copy on this side: ZeroCopyLong, ZeroCopyAll or
+	// ZeroCopyOff. Over TCP it needs Linux 5.7, no TLS, no checksum and one
+	// connection; through shared memory, processes that may read each other's.
+	// An operation then ends when the other ranks have received what this one
+	// sends. After a failed operation they do not see later writes to the
+	// vector, if it is ordinary memory, as make returns it.
 	ZeroCopy string
 
-	// Connections is the TCP connections between two ranks. Zero means 1: more help only where a
-	// network gives each connection a part of what it carries. (all)
+	// Connections is the number of TCP connections between two ranks. Zero
+	// means 1. More help only if a network limits the rate of each connection.
+	// (all)
 	Connections int
 
-	// Algorithm of AllReduce. Zero means by Model and, where several hosts have several ranks, by
-	// where ranks are. (all)
+	// Algorithm of AllReduce. Zero means by Model and, if several hosts have
+	// several ranks, by the placement of ranks. (all)
 	Algorithm Algorithm
 
-	// Segment is the bytes after which a rank passes on what it has received
-	// of a block. Zero means by Model, and what that has not measured 512 KiB for
-	// sockets and 256 KiB for shared memory.
+	// Segment is after how many received bytes of a block a rank passes them
+	// on. Zero means by Model and, without a measurement, 512 KiB for sockets
+	// and 256 KiB for shared memory.
 	Segment int
 
-	// Model says which algorithm is the fastest. Rank 0's counts, the others get
-	// it from there. Nil means DefaultModel. Tune measures one.
+	// Model predicts which algorithm is the fastest. Rank 0's counts; it sends
+	// it to the others. Nil means DefaultModel. Tune measures one.
 	Model *Model
 
-	// Poll waits by asking again and again instead of sleeping: it saves
-	// the time of waking up and costs a whole processor. Dial refuses it where
-	// a host has more ranks than processors.
+	// Poll waits by polling instead of sleeping: it saves the time to wake up
+	// and uses a whole processor. Dial refuses it on a host with more ranks
+	// than processors.
 	Poll bool
 
-	// Timeout is how long no byte may move in an operation. Zero means 30 s.
+	// Timeout is how long an operation may go without moving a byte. Zero means
+	// 30 s.
 	Timeout time.Duration
 
-	// DialTimeout bounds Dial if its context has no end. Zero means 1 minute.
+	// DialTimeout bounds Dial if its context has no deadline. Zero means 1
+	// minute.
 	DialTimeout time.Duration
 
-	// ReachTimeout is how long rank 0 may be out of reach before Dial gives up, for where it is known to listen
-	// already. Zero: no longer than DialTimeout.
+	// ReachTimeout is how long rank 0 may be unreachable before Dial gives up,
+	// for a rank 0 that is known to listen already. Zero: DialTimeout.
 	ReachTimeout time.Duration
 
-	// Log receives what has been chosen. Nil means slog.Default().
+	// Log receives what was chosen. Nil means slog.Default().
 	Log *slog.Logger
 }
 
@@ -114,42 +129,59 @@ func (c *Config) log() *slog.Logger {
 	return slog.Default()
 }
 
-// Group is this rank's end of the connections between all ranks. It is for one
-// goroutine at a time, but for Close.
+// Group is this rank's end of the connections between all ranks. Except for
+// Close, one goroutine at a time may use it.
 type Group struct {
-	cfg      Config
-	rank     int
-	peers    []peer         // by rank; no link to ourselves
-	control  []*controlLink // rank 0: by rank; others: the one to rank 0
-	waiter   waiter
-	model    *Model
-	prices   *Model // the part of model that is for this group
-	kind     string // of all links, as all ranks know it; tcp where they differ
-	segment  int    // of the operation; 0: each link's own
-	timeout  time.Duration
-	hosts    []int   // of ranks: numbers
-	placed   *placed // nil unless several hosts have several ranks
+	cfg  Config
+	rank int
+	// peers is by rank; this rank's own has no link.
+	peers []peer
+	// control is by rank on rank 0; the others have the link to rank 0 only.
+	control []*controlLink
+	waiter  waiter
+	model   *Model
+	// prices is the part of model that applies to this group.
+	prices *Model
+	// kind is that of all links, as all ranks know it; tcp if they differ.
+	kind string
+	// Of the operation; 0: each link's own.
+	segment int
+	timeout time.Duration
+	// Host numbers, by rank.
+	hosts []int
+	// placed is nil unless several hosts have several ranks.
+	placed   *placed
 	patience patience
-	crowded  bool // more ranks than processors
+	// More ranks than processors.
+	crowded bool
 
 	closing atomic.Bool
-	busy    chan struct{} // full while an operation is running
-	err     error         // why the group is useless
-	closed  bool
+	// busy is full while an operation is running.
+	busy chan struct{}
+	// err is why the group is unusable.
+	err    error
+	closed bool
 
-	site   *flightrecorder.Site
-	sleeps bool // in the operation that runs
+	site *flightrecorder.Site
+	// In the running operation.
+	sleeps bool
 
-	number   uint64 // of the last operation
-	now      run
-	moved    time.Time // when bytes moved last, or a little before
-	breath   time.Time // when the goroutine went through Go's scheduler last, at the latest
-	done     []bool    // by lane
-	asks     []ask     // by lane
+	// Of the last operation.
+	number uint64
+	now    run
+	// moved is when bytes moved last, or a little before.
+	moved time.Time
+	// breath is when the goroutine last went through Go's scheduler, or later.
+	breath   time.Time
+	done     []bool // by lane
+	asks     []ask  // by lane
 	programs map[programKey]programSteps
-	arranged programSteps   // of the delivery or collection that begins
-	chosen   sizedAlgorithm // for the size of the last AllReduce
-	token    [8]byte        // what barriers send
+	// arranged is the program of the delivery or collection that begins.
+	arranged programSteps
+	// chosen is for the size of the last AllReduce.
+	chosen sizedAlgorithm
+	// token is what barriers send.
+	token [8]byte
 
 	sent, received       atomic.Int64 // see Traffic
 	sentFar, receivedFar atomic.Int64 // see TrafficFar
@@ -169,7 +201,7 @@ type programSteps struct {
 	steps int
 }
 
-// maxPrograms bounds the programs that are kept: a training job has a few sizes.
+// maxPrograms bounds the cached programs: a training job has a few sizes.
 const maxPrograms = 256
 
 // newGroup makes a group of connected links.
@@ -200,9 +232,9 @@ func newGroup(cfg Config, peers []peer, control []*controlLink, w waiter) *Group
 	return g
 }
 
-// Measured on four cores of an AMD EPYC: a socket costs less for each byte the more is
-// moved at once, until the second-level cache is full. Memory has no such price, and
-// what has just been received is passed on while it is warm.
+// Measured on four cores of an AMD EPYC: a socket takes less time per byte the
+// more is moved at once, until the second-level cache is full. Shared memory
+// does not, and what was just received is passed on while it is in the cache.
 const (
 	socketSegment = 512 << 10
 	sharedSegment = 256 << 10
@@ -218,13 +250,14 @@ func segmentFor(c *Config, kind string) int {
 	return socketSegment
 }
 
-// Rank is this rank.
+// Rank returns this rank.
 func (g *Group) Rank() int { return g.rank }
 
-// Size is the number of ranks.
+// Size returns the number of ranks.
 func (g *Group) Size() int { return len(g.peers) }
 
-// Hosts is the number of ranks on each host, in order of their first ranks.
+// Hosts returns the number of ranks on each host, in order of their first
+// ranks.
 func (g *Group) Hosts() []int {
 	var counts []int
 	for _, ranks := range groupByHost(g.hosts) {
@@ -244,21 +277,23 @@ func (g *Group) Transports() map[string]int {
 	return m
 }
 
-// Traffic is bytes of vectors that this rank has sent and received since Dial, over links
-// of all kinds. Headers are not counted, and neither is what is outside operations.
+// Traffic is the bytes of vectors that this rank has sent and received since
+// Dial, over links of all kinds. It does not count headers, nor messages outside
+// operations.
 type Traffic struct{ Sent, Received int64 }
 
 // Traffic may be called from any goroutine, also during an operation.
 func (g *Group) Traffic() Traffic { return Traffic{g.sent.Load(), g.received.Load()} }
 
-// TrafficFar is the part of Traffic with ranks on other hosts, as far as hosts are known (Config.HostID).
+// TrafficFar is the part of Traffic with ranks on other hosts, by
+// Config.HostID.
 func (g *Group) TrafficFar() Traffic { return Traffic{g.sentFar.Load(), g.receivedFar.Load()} }
 
-// far says whether a rank is on another host.
+// far reports whether a rank is on another host.
 func (g *Group) far(rank int) bool { return g.hosts == nil || g.hosts[rank] != g.hosts[g.rank] }
 
-// Close ends the connections. It may be called twice and from any goroutine; an
-// operation that is running fails.
+// Close ends the connections. It may be called twice and from any goroutine; a
+// running operation fails.
 func (g *Group) Close() error {
 	g.closing.Store(true)
 	g.busy <- struct{}{}
@@ -284,8 +319,8 @@ func (g *Group) Close() error {
 }
 
 // AllReduce combines the vectors v of all ranks and leaves the result in all of
-// them, the same bits everywhere. Mean divides the sum by the number of ranks. All
-// vectors must have the same length.
+// them, with the same bits everywhere. Mean divides the sum by the number of
+// ranks. All vectors must have the same length.
 func (g *Group) AllReduce(ctx context.Context, op Op, v []float32) error {
 	return AllReduce(ctx, g, op, v)
 }
@@ -295,24 +330,25 @@ func AllReduce[T Element](ctx context.Context, g *Group, op Op, v []T) error {
 	return collective(ctx, g, callAllReduce, op, 0, v)
 }
 
-// ReduceScatter combines the vectors v of all ranks and leaves block r of
-// the result on rank r. The other blocks are spoilt. Block says where blocks are.
+// ReduceScatter combines the vectors v of all ranks and leaves block r of the
+// result on rank r. The other blocks are undefined. Block returns the borders
+// of blocks.
 func ReduceScatter[T Element](ctx context.Context, g *Group, op Op, v []T) error {
 	return collective(ctx, g, callReduceScatter, op, 0, v)
 }
 
-// AllGather brings block r of rank r's vector to all ranks.
+// AllGather sends block r of rank r's vector to all ranks.
 func AllGather[T Element](ctx context.Context, g *Group, v []T) error {
 	return collective(ctx, g, callAllGather, Sum, 0, v)
 }
 
-// Broadcast brings root's vector to all ranks.
+// Broadcast sends root's vector to all ranks.
 func Broadcast[T Element](ctx context.Context, g *Group, root int, v []T) error {
 	return collective(ctx, g, callBroadcast, Sum, root, v)
 }
 
 // Reduce combines the vectors of all ranks and leaves the result on root. The
-// other vectors are spoilt.
+// other vectors are undefined.
 func Reduce[T Element](ctx context.Context, g *Group, op Op, root int, v []T) error {
 	return collective(ctx, g, callReduce, op, root, v)
 }
@@ -326,7 +362,7 @@ func collective[T Element](ctx context.Context, g *Group, c call, op Op, root in
 	return g.run(ctx, operation{call: c, op: op, typ: typeOf[T](), root: root, count: len(v)}, bytesOf(v))
 }
 
-// run runs one operation on the memory of a vector.
+// run executes one operation on the memory of a vector.
 func (g *Group) run(ctx context.Context, o operation, buf []byte) error {
 	select {
 	case g.busy <- struct{}{}:
@@ -335,10 +371,10 @@ func (g *Group) run(ctx context.Context, o operation, buf []byte) error {
 	}
 	defer func() { <-g.busy }()
 	if o.op >= numOps {
-		return fmt.Errorf("allreduce: %v: there is no %v", o.call, o.op)
+		return fmt.Errorf("allreduce: %v: unknown operator %v", o.call, o.op)
 	}
 	if o.root < 0 || o.root >= len(g.peers) {
-		return fmt.Errorf("allreduce: %v: no rank %d to be the root: there are %d", o.call, o.root, len(g.peers))
+		return fmt.Errorf("allreduce: %v: the root %d is not one of the %d ranks", o.call, o.root, len(g.peers))
 	}
 	if g.closed {
 		return fmt.Errorf("allreduce: %v: %w", o.call, net.ErrClosed)
@@ -390,7 +426,7 @@ func (g *Group) program(o operation) programSteps {
 	return p
 }
 
-// schedule is rank's part of an operation.
+// schedule returns rank's part of an operation.
 func schedule(c call, a Algorithm, hosts []int, rank, root int) Schedule {
 	n := len(hosts)
 	switch c {
@@ -433,26 +469,29 @@ func allReduceSchedule(a Algorithm, hosts []int, rank int) Schedule {
 	return Ring(n, rank)
 }
 
-// mostPatience is the longest time that an idle rank looks again before it sleeps. It must
-// be longer than waking up takes, which is 10 to 50 µs: otherwise one rank that
-// has slept makes its peer go to sleep, and so on for ever. And who wakes is often put on the processor
-// of the rank that has woken it, where both then wait for each other: it pays to be
-// awake a while longer, if processors are free.
+// mostPatience is the longest time that an idle rank polls before it sleeps. It
+// must exceed the time to wake up, 10 to 50 µs: otherwise one rank that has
+// slept makes its peer sleep, and so on forever. Also, the kernel often puts a
+// woken rank on the processor of the rank that woke it, where both wait for
+// each other. If processors are free, it pays to stay awake longer.
 const mostPatience = 400 * time.Microsecond
 
-// crowdedPatience is that of a rank which shares its processor, where so many ranks share so many processors: k for each. Each look lets others run, so a rank has its turn after k-1 others, and what it waits for
-// may need as many turns of its own. With 100 µs, whatever k was, ranks mostly slept: 4 ranks on two processors took 790 µs for 1 MiB over TCP, now 600; 8 ranks 2.1 ms, now 1.6 (shared memory 1.5 and 1.0).
-// Steps of training take as long as before.
+// crowdedPatience is that of ranks that share processors, k for each. Each poll
+// yields, so a rank has its turn after k-1 others, and what it waits for may
+// need as many turns of its own. With 100 µs for every k, ranks mostly slept: 4
+// ranks on two processors took 790 µs for 1 MiB over TCP, now 600; 8 ranks 2.1
+// ms, now 1.6 (shared memory 1.5 and 1.0). Training steps take as long as
+// before.
 func crowdedPatience(ranks, processors int) time.Duration {
 	k := max(2, (ranks+processors-1)/processors)
 	return min(2*time.Millisecond, time.Duration(k*(k-1))*100*time.Microsecond)
 }
 
-// crowd says whether so many ranks must share the processors of a host: who waits
-// then lets others run each time that it has looked in vain.
+// crowd records that the ranks of a host outnumber its processors: a waiting
+// rank then yields after each unsuccessful poll.
 func crowd(ranksHere int) bool {
 	return ranksHere > processors()
 }
 
-// processors is how many this process may use at once.
+// processors returns how many this process may use at once.
 func processors() int { return min(runtime.NumCPU(), runtime.GOMAXPROCS(0)) }

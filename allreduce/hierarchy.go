@@ -6,18 +6,20 @@ import (
 	"slices"
 )
 
-// Hierarchy is the all-reduce for hosts with several ranks each: hosts[r] is the host of
-// rank r, 0, 1, …. Between hosts a vector travels once per host and not once per rank.
+// Hierarchy is the all-reduce for hosts with several ranks each: hosts[r] is
+// the host of rank r, 0, 1, …. Between hosts a vector travels once per host
+// instead of once per rank.
 //
-// The vector is cut into as many parts as the smallest host has ranks, and
-// part j has a leader on every host: its j-th rank. First the ranks of a host give their
-// leaders their parts to add up; then the leaders of a part run a ring (Ring) among
-// themselves, all parts at once; then leaders hand out what they have. With one rank on the
-// smallest host that is: reduce to a leader, all-reduce among leaders, broadcast.
+// The vector has as many parts as the smallest host has ranks. Part j has a
+// leader on every host: its j-th rank. First the ranks of a host send their
+// parts to the leaders, which add them up. Then the leaders of each part run a
+// ring (Ring), all parts at once. Then the leaders send out the results. With
+// one rank on the smallest host that is: reduce to a leader, all-reduce among
+// leaders, broadcast.
 func Hierarchy(hosts []int, rank int) Schedule { return hierarchy(hosts, rank, Ring) }
 
-// HierarchyDoubling is Hierarchy with RecursiveDoubling between leaders: fewer steps, for
-// short vectors.
+// HierarchyDoubling is Hierarchy with RecursiveDoubling between leaders: fewer
+// steps, for short vectors.
 func HierarchyDoubling(hosts []int, rank int) Schedule {
 	return hierarchy(hosts, rank, RecursiveDoubling)
 }
@@ -40,7 +42,8 @@ func hierarchy(hosts []int, rank int, between func(n, rank int) Schedule) Schedu
 		for t := 1; t < k; t++ {
 			to, from := (i+t)%k, (i-t+k)%k
 			m := Move{Step: step + t - 1, To: None, From: None, Add: up, Last: up && t == k-1 && len(h) == 1}
-			// Up, one sends a leader's part to it; down, a leader sends its own.
+			// Upwards, a rank sends a leader's part to it; downwards, a leader
+			// sends its own.
 			if sends := to; up && sends < parts {
 				m.To, m.Send = mine[to], part(sends)
 			} else if !up && i < parts {
@@ -76,7 +79,7 @@ func hierarchy(hosts []int, rank int, between func(n, rank int) Schedule) Schedu
 	return s
 }
 
-// groupByHost is the ranks of each host, in order.
+// groupByHost returns the ranks of each host, in order.
 func groupByHost(hosts []int) [][]int {
 	n := 0
 	for _, h := range hosts {
@@ -94,7 +97,7 @@ func groupByHost(hosts []int) [][]int {
 	return g
 }
 
-// numberHosts numbers hosts in the order in which they come. An empty name is a host of
+// numberHosts numbers hosts in order of appearance. An empty name is a host of
 // its own.
 func numberHosts(names []string) []int {
 	hosts := make([]int, len(names))
@@ -114,21 +117,21 @@ func numberHosts(names []string) []int {
 	return hosts
 }
 
-// sharedHosts says whether ranks are on several hosts, and some on the same.
+// sharedHosts reports whether there are several hosts, some with several ranks.
 func sharedHosts(hosts []int) bool {
 	n := 1 + slices.Max(hosts)
 	return n > 1 && n < len(hosts)
 }
 
-// load is what an all-reduce asks of hosts whose ranks share one way to the others. Steps that
-// leave a host cost more than those that do not; bytes of the busiest host, and of the
-// busiest rank inside a host, are fractions of the vector.
+// load is what an all-reduce demands of hosts with ranks that share one network
+// link. Steps between hosts take longer than those inside. Bytes of the busiest
+// host, and of the busiest rank inside a host, are fractions of the vector.
 type load struct {
 	remoteSteps, localSteps int
 	remote, local, added    float64
 }
 
-// loadOf is the load of the schedules of all ranks, by ranks.
+// loadOf returns the load of the schedules of all ranks, by rank.
 func loadOf(all []Schedule, hosts []int) load {
 	var l load
 	remote := make([]bool, all[0].Steps)
@@ -166,29 +169,29 @@ func loadOf(all []Schedule, hosts []int) load {
 	return l
 }
 
-// Between ranks of one host, through shared memory, a message costs an eighth of one through TCP and
-// a byte a quarter (docs/allreduce.md).
+// Between ranks of one host, through shared memory, a message costs an eighth
+// of one through TCP and a byte a quarter (docs/allreduce.md).
 const (
 	localAlpha = 1.0 / 8
 	localBeta  = 1.0 / 4
 )
 
-// seconds is the price of l by m, for size bytes.
+// seconds predicts the time of l with m, for size bytes.
 func (l load) seconds(m *Model, size int64) float64 {
 	s := float64(size)
 	return m.Alpha*(float64(l.remoteSteps)+localAlpha*float64(l.localSteps)) +
 		s*(m.Beta*(2*l.remote+2*localBeta*l.local)+m.Gamma*l.added)
 }
 
-// placed prices algorithms for ranks on several hosts, some of them on the same. It is made
-// once for a group.
+// placed predicts the cost of algorithms for ranks on several hosts, some of
+// them on the same. It is made once for a group.
 type placed struct {
 	hosts []int
 	loads map[Algorithm]load
 }
 
-// mostPlaced bounds the ranks whose schedules are counted: more are told apart by the number of
-// bytes only, which favours the hierarchy.
+// mostPlaced bounds the ranks for which schedules are counted. Beyond it only
+// bytes are compared, which favours the hierarchy.
 const mostPlaced = 256
 
 func newPlaced(hosts []int) *placed {
@@ -206,12 +209,13 @@ func newPlaced(hosts []int) *placed {
 	return p
 }
 
-// choose is the cheapest algorithm for size bytes. What m has measured for so many ranks
-// counts for what it has measured.
+// choose returns the fastest algorithm for size bytes. Measurements of m with
+// this number of ranks have precedence for the algorithms that they cover.
 func (p *placed) choose(m *Model, size int64) Algorithm {
 	best, price := AlgorithmHierarchy, 0.0
 	first := true
-	// Samples of this number of ranks may be from another placement; not if they have the hierarchy.
+	// Samples of this number of ranks may be from another placement, unless
+	// they have the hierarchy.
 	_, sampled := m.measured(AlgorithmHierarchy, len(p.hosts), size)
 	// In one order on all ranks, so that all choose the same.
 	as := make([]Algorithm, 0, len(p.loads))
@@ -231,8 +235,8 @@ func (p *placed) choose(m *Model, size int64) Algorithm {
 	return best
 }
 
-// sit notes where ranks are.
-func (g *Group) sit(places []place) {
+// setHosts records where ranks are.
+func (g *Group) setHosts(places []place) {
 	names := make([]string, len(places))
 	for r, p := range places {
 		names[r] = p.Host
@@ -244,7 +248,8 @@ func (g *Group) sit(places []place) {
 	g.chosen = sizedAlgorithm{}
 }
 
-// algorithms says for the log what AllReduce uses for short and long vectors.
+// algorithms describes, for the log, what AllReduce uses for short and long
+// vectors.
 func (g *Group) algorithms() string {
 	if len(g.peers) == 1 {
 		return "none"

@@ -1,8 +1,8 @@
 package allreduce
 
-// LineBroadcast brings root's vector to all ranks, each passing it on to the
-// next, in n-1 steps. Pipelined, it is the fastest for long vectors: each rank sends
-// them once.
+// LineBroadcast sends root's vector to all ranks, each passing it on to the
+// next, in n-1 steps. Pipelined, it is the fastest for long vectors: each rank
+// sends them once.
 func LineBroadcast(n, rank, root int) Schedule {
 	checkRank("LineBroadcast", n, rank)
 	checkRank("LineBroadcast: root", n, root)
@@ -18,8 +18,8 @@ func LineBroadcast(n, rank, root int) Schedule {
 }
 
 // LineReduce adds all vectors up on root, each rank adding its own to what the
-// one before it has, in n-1 steps. Pipelined, it is the fastest for long vectors. The
-// vectors of other ranks are spoilt.
+// one before it has, in n-1 steps. Pipelined, it is the fastest for long
+// vectors. The vectors of other ranks are undefined afterwards.
 func LineReduce(n, rank, root int) Schedule {
 	checkRank("LineReduce", n, rank)
 	checkRank("LineReduce: root", n, root)

@@ -4,92 +4,94 @@ import (
 	"time"
 )
 
-// link carries bytes both ways between two ranks, and never waits. It is for one
-// goroutine. An error is for good; io.EOF: the other end is gone.
+// link carries bytes both ways between two ranks and never blocks. It is for
+// one goroutine. Its errors are permanent; io.EOF: the other end is gone.
 type link interface {
-	// send takes as many bytes of b as it can at once, maybe none.
+	// send takes as many bytes of b as it can at once, possibly none.
 	send(b []byte) (int, error)
 
-	// view shows received bytes that are still unread, in one piece: some of them, at
-	// least an element of size bytes if there is one. They are borrowed until the next
-	// call.
+	// view returns received unread bytes in one piece: some of them, at least
+	// an element of size bytes if one has come. They are borrowed until the
+	// next call.
 	view(size int) ([]byte, error)
 
-	// skip drops n bytes that view has shown.
+	// skip drops n bytes that view has returned.
 	skip(n int)
 
-	// read moves received bytes to dst, as many as there are.
+	// read moves available received bytes to dst.
 	read(dst []byte) (int, error)
 
-	// kind is how logs call it: tcp, unix, shm.
+	// kind is the name in logs: tcp, unix, shm.
 	kind() string
 
 	close()
 }
 
-// ask is a link that is waited for, and what for.
+// ask is a link that is waited for, with the awaited events.
 type ask struct {
 	link    link
 	in, out bool
 }
 
-// waiter waits until one of the links asked for can go on, or for d. It may
-// return early for no reason.
+// waiter waits until one of the links can continue, or for d. It may return
+// early.
 type waiter interface {
 	wait(asks []ask, d time.Duration)
 	close()
 }
 
-// peer is a link and where we are in its two streams.
+// peer is a link and the positions in its two streams.
 type peer struct {
 	link           link
 	sent, received int64
-	segment        int // bytes
+	segment        int // in bytes
 
-	// head is what has come of the next header, and the padding before it.
+	// head is the received part of the next header, and of the padding before
+	// it.
 	head  [vectorAlign - 1 + headerSize]byte
 	nhead int
 
-	// note is what has come of the receipt that is waited for.
+	// note is the received part of the awaited receipt.
 	note  [receiptSize]byte
 	nnote int
 
-	// staged are bytes, in stage, that must leave before all others.
+	// staged are bytes, in stage, that must be sent before all others.
 	staged []byte
 	stage  []byte
 }
 
-// stageSize is the most that is copied together with a header, to leave in one
-// packet.
+// stageSize is the most that is copied together with a header, to be sent in
+// one packet.
 const stageSize = 16 << 10
 
-// direct is how long a read must be to go past the buffer of a socket.
+// direct is the size from which a read bypasses the buffer of a socket.
 const direct = 32 << 10
 
 // align is what segments are multiples of: the largest element.
 const align = 8
 
-// vectorAlign is the alignment of vectors in a stream, a cache line. With it, an element never
-// lies across the end of a ring buffer, and ranks write lines as a whole.
+// vectorAlign is the alignment of vectors in a stream, a cache line. So an
+// element never crosses the end of a ring buffer, and ranks write whole lines.
 const vectorAlign = 64
 
-// padding is the zeros before the header of an operation that begins at position.
+// padding returns the number of zeros before the header of an operation at
+// position.
 func padding(position int64) int { return int(-(position + headerSize) & (vectorAlign - 1)) }
 
-// ring is a buffer whose size is a power of two, filled and emptied at positions
-// that only grow.
+// ring is a buffer with a size that is a power of two, filled and emptied at
+// positions that only grow.
 type ring struct {
 	buf  []byte
 	r, w uint64
 }
 
-// unread is the first piece of what is in the ring.
+// unread returns the first piece of the ring's contents.
 func (q *ring) unread() []byte {
 	i, n := q.r&uint64(len(q.buf)-1), q.w-q.r
 	return q.buf[i:min(i+n, uint64(len(q.buf)))]
 }
 
-// room is the first piece of what is free.
+// room returns the first piece of free space.
 func (q *ring) room() []byte {
 	i, n := q.w&uint64(len(q.buf)-1), uint64(len(q.buf))-(q.w-q.r)
 	return q.buf[i:min(i+n, uint64(len(q.buf)))]
@@ -97,18 +99,19 @@ func (q *ring) room() []byte {
 
 // Rings of shared memory.
 const (
-	// ringSize is the bytes of one direction. It is more than a second-level cache has room
-	// for beside other things: when the writer comes round, the reader's cache has
-	// given up the lines, and to take them back costs less. That made 1 MiB twice as fast
-	// as 256 KiB.
+	// ringSize is the bytes of one direction, more than a second-level cache
+	// holds beside other data. When the writer comes around, the reader's cache
+	// has dropped the lines, which is cheaper than taking them from it. 1 MiB
+	// was twice as fast as 256 KiB.
 	ringSize = 1 << 20
 
-	// smallRing is that of hosts with more than manyRanks ranks, each pair of which has two rings.
+	// smallRing is for hosts with more than manyRanks ranks: each pair has two
+	// rings.
 	smallRing = 256 << 10
 	manyRanks = 8
 )
 
-// ringFor is the bytes of a ring on a host with that many ranks.
+// ringFor returns the bytes of a ring on a host with that many ranks.
 func ringFor(ranksHere int) int {
 	if ranksHere > manyRanks {
 		return smallRing

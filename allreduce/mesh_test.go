@@ -24,13 +24,13 @@ func (c cut) Write(b []byte) (int, error) {
 // A rank that loses its way to another one while all connect leaves, and the others, who wait for its link, do not wait for as long as for somebody who
 // has not come: all try again, and form the group.
 func TestLostLinkWhileForming(t *testing.T) {
-	for name, cause := range map[string]string{"who is left sees it": "has left", "they wait for a while": "all ranks came"} {
+	for name, cause := range map[string]string{"who is left sees it": "has left", "they wait for a while": "all ranks reached rank 0"} {
 		t.Run(name, func(t *testing.T) { lostLink(t, cause) })
 	}
 }
 
 func lostLink(t *testing.T, cause string) {
-	if cause == "all ranks came" { // as with TLS
+	if cause == "all ranks reached rank 0" { // as with TLS
 		before, sees := meshTime, ended
 		meshTime, ended = 300*time.Millisecond, func(net.Conn) bool { return false }
 		defer func() { meshTime, ended = before, sees }()

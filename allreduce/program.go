@@ -1,42 +1,61 @@
 package allreduce
 
 // program is a schedule cut for one vector: transfers of byte ranges, and for
-// each what it must not overtake. It is run many times; pos, the lanes' cursors
-// and the flags are the state of the run in progress.
+// each the transfers that it must not overtake. It is run many times; pos, the
+// lanes' cursors and the flags are the state of the current run.
+//
+//	transfer:  pos == lo ──send or receive──► lo < pos < hi ──► pos == hi (done)
+//	lane:      header exchanged ──► transfers, in order ──► receipt, after zero-copy sends
+//
+// Invariants:
+//
+//   - Both ends of a lane have the same transfers in the same order.
+//   - A transfer never goes beyond limit: what it depends on has reached that
+//     byte.
+//   - No received byte is sent on before it is complete (added or copied).
 type program struct {
 	transfers []transfer
 	lanes     []lane
 }
 
-// transfer moves the bytes lo to hi of the vector to or from one peer, from the
-// front to the back. Those below pos are done.
+// transfer moves bytes lo to hi of the vector to or from one peer, front to
+// back. Those below pos are done.
 type transfer struct {
 	lo, hi, pos int
 	step        int
 	add, last   bool
-	zeroCopy    bool // of a send: nothing changes the bytes before the peer has received them, but for a result that they are part of
+	// zeroCopy, of a send: nothing changes the bytes before the peer has
+	// received them, except a result that includes them.
+	zeroCopy bool
 
-	// deps are earlier transfers that this one must not overtake where they overlap:
-	// a send waits for what is received into its range; a receive for that and for
-	// what is sent from its range.
+	// deps are earlier transfers that this one must not overtake where they
+	// overlap. A send waits for what is received into its range; a receive
+	// waits for that and for what is sent from its range.
 	deps []int32
 }
 
-// lane is the traffic with one peer: transfers in order of the schedule, which is
-// the same order on the other side.
+// lane is the traffic with one peer: transfers in order of the schedule, which
+// is the same order at the peer.
 type lane struct {
 	peer         int
 	sends, recvs []int32 // indices of transfers
-	sendsTo      bool    // the schedule sends to peer, be it nothing
-	recvsFrom    bool
+	// sendsTo: the schedule sends to peer, even if zero bytes.
+	sendsTo   bool
+	recvsFrom bool
 
 	// State of the run in progress.
-	sent, received int          // sends and recvs that are complete
-	headOut        bool         // our header has left
-	headIn         bool         // the peer's header has come and fits
-	zeroCopy       zeroCopyLink // where the peer is lent memory
-	awaits         bool         // a receipt from the peer
-	owes           bool         // a receipt to the peer
+	// Completed sends and recvs.
+	sent, received int
+	// The own header was sent.
+	headOut bool
+	// The peer's header has come and matches.
+	headIn bool
+	// Set if memory is lent to the peer.
+	zeroCopy zeroCopyLink
+	// A receipt from the peer.
+	awaits bool
+	// A receipt to the peer.
+	owes bool
 }
 
 // compile cuts s for a vector of count elements of size bytes.
@@ -49,10 +68,11 @@ func compile(s Schedule, ranks, count, size int) *program {
 	return arrange(s, ranks, cuts)
 }
 
-// arrange cuts s for blocks of any size: block b is the bytes cuts[b] to cuts[b+1].
+// arrange cuts s for blocks of any size: block b is bytes cuts[b] to cuts[b+1].
 func arrange(s Schedule, ranks int, cuts []int) *program {
 	p := new(program)
-	index := make([]int, ranks) // of the lane to a peer, plus one
+	// index has the lane of each peer, plus one.
+	index := make([]int, ranks)
 	laneTo := func(peer int) *lane {
 		if index[peer] == 0 {
 			p.lanes = append(p.lanes, lane{peer: peer})
@@ -60,8 +80,8 @@ func arrange(s Schedule, ranks int, cuts []int) *program {
 		}
 		return &p.lanes[index[peer]-1]
 	}
-	// The transfers that have touched a block since its last write, and that
-	// write. Ranges are whole blocks, so what touches a block touches all of it.
+	// The transfers that have accessed a block since its last write, and that
+	// write. Ranges are whole blocks, so an access concerns the whole block.
 	type touched struct {
 		write int32 // or None
 		reads []int32
@@ -124,15 +144,16 @@ func arrange(s Schedule, ranks int, cuts []int) *program {
 	return p
 }
 
-// resize changes the sizes of the blocks of s, none of which is empty or was when p was
-// arranged.
+// resize changes the sizes of the blocks of s. No block may be empty, now or
+// when p was arranged.
 func (p *program) resize(s Schedule, cuts []int) {
 	i := 0
 	set := func(sp Span) {
 		p.transfers[i].lo, p.transfers[i].hi = cuts[sp.Lo], cuts[sp.Hi]
 		i++
 	}
-	for _, m := range s.Moves { // in the order in which arrange has made them
+	// In the order in which arrange made them.
+	for _, m := range s.Moves {
 		if m.To != None {
 			set(m.Send)
 		}
@@ -154,7 +175,7 @@ func (p *program) reset() {
 	}
 }
 
-// zeroCopies says whether l has memory to lend: a whole page at least.
+// zeroCopies reports whether l has memory to lend: at least a whole page.
 func (p *program) zeroCopies(l *lane) bool {
 	for _, id := range l.sends {
 		if t := &p.transfers[id]; t.zeroCopy && t.hi-t.lo >= 2*pageSize {
@@ -164,7 +185,7 @@ func (p *program) zeroCopies(l *lane) bool {
 	return false
 }
 
-// limit is how far t may go now. It may be less than t.pos, or even t.lo.
+// limit returns how far t may go now. It may be less than t.pos, or even t.lo.
 func (p *program) limit(t *transfer) int {
 	limit := t.hi
 	for _, d := range t.deps {
@@ -175,7 +196,7 @@ func (p *program) limit(t *transfer) int {
 	return limit
 }
 
-// sending is the transfer that l sends now, and nil when it has sent all.
+// sending returns the current send transfer of l, nil when all are sent.
 func (p *program) sending(l *lane) *transfer {
 	if l.sent == len(l.sends) {
 		return nil
@@ -183,7 +204,8 @@ func (p *program) sending(l *lane) *transfer {
 	return &p.transfers[l.sends[l.sent]]
 }
 
-// receiving is the transfer that l receives now, and nil when it has received all.
+// receiving returns the current receive transfer of l, nil when all are
+// received.
 func (p *program) receiving(l *lane) *transfer {
 	if l.received == len(l.recvs) {
 		return nil

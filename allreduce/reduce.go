@@ -12,8 +12,9 @@ import (
 type Op uint8
 
 const (
-	Sum  Op = iota
-	Mean    // the sum, divided by the number of ranks at the end
+	Sum Op = iota
+	// Mean is the sum, divided by the number of ranks at the end.
+	Mean
 	Max
 	Min
 	numOps
@@ -64,7 +65,7 @@ func (t Type) String() string {
 	return fmt.Sprintf("type %d", uint8(t))
 }
 
-// Size is the bytes of an element.
+// Size returns the bytes of an element.
 func (t Type) Size() int {
 	switch t {
 	case Float16Type, BFloat16Type:
@@ -75,7 +76,7 @@ func (t Type) Size() int {
 	return 4
 }
 
-// Element is what vectors are made of.
+// Element is the constraint of vectors' elements.
 //
 // Integers wrap around; their mean is rounded towards zero. Sums of Float16 and
 // BFloat16 are rounded after each addition, and a Mean overflows if the sum does.
@@ -101,7 +102,7 @@ func typeOf[T Element]() Type {
 	return Int64Type
 }
 
-// bytesOf is a view of v's memory.
+// bytesOf returns a view of v's memory.
 func bytesOf[T Element](v []T) []byte {
 	if len(v) == 0 {
 		return nil
@@ -110,7 +111,7 @@ func bytesOf[T Element](v []T) []byte {
 }
 
 // elements is the inverse of bytesOf. b may begin at any address: the
-// processors that STAR runs on load unaligned.
+// processors that STAR runs on support unaligned loads.
 func elements[T Element](b []byte) []T {
 	if len(b) == 0 {
 		return nil
@@ -119,9 +120,9 @@ func elements[T Element](b []byte) []T {
 	return unsafe.Slice((*T)(unsafe.Pointer(&b[0])), len(b)/int(unsafe.Sizeof(zero)))
 }
 
-// combineInto folds the elements of src with those of dst, which is as long, into dst:
-// in assembly as far as that goes, see asmgen, and the rest in Go. Which part does an
-// element makes no difference to its bits.
+// combineInto combines the elements of src with those of dst, of the same
+// length, into dst: in assembly where possible (asmgen), the rest in Go. Both
+// produce the same bits.
 func combineInto(t Type, op Op, dst, src []byte) {
 	n := foldFast(t, op, dst, src[:len(dst)])
 	if n < len(dst) {
@@ -129,10 +130,10 @@ func combineInto(t Type, op Op, dst, src []byte) {
 	}
 }
 
-// combine folds the elements of src into dst, which is as long.
+// combine combines the elements of src into dst, of the same length.
 type combine func(dst, src []byte)
 
-// combines has Sum, Max and Min for each type; Mean adds like Sum.
+// combines has Sum, Max and Min for each type; Mean is a Sum until the end.
 var combines = [numTypes][numOps]combine{
 	Float32Type:  {Sum: addOf[float32], Mean: addOf[float32], Max: maxOf[float32], Min: minOf[float32]},
 	Float64Type:  {Sum: addOf[float64], Mean: addOf[float64], Max: maxOf[float64], Min: minOf[float64]},
@@ -197,7 +198,7 @@ func minOf[T plain](dst, src []byte) {
 	}
 }
 
-// half is a float of 16 bits: it is computed with as float32 and rounded.
+// half is a 16-bit float: computed as float32 and rounded.
 type half[T any] interface {
 	Float16 | BFloat16
 	Float32() float32
@@ -231,7 +232,8 @@ type Float16 uint16
 // BFloat16 is the upper half of a float32: 8 bits of exponent, 7 of fraction.
 type BFloat16 uint16
 
-// ToFloat16 rounds x to nearest, ties to even; beyond 65504 it is infinite.
+// ToFloat16 rounds x to nearest, ties to even; above 65504 it overflows to
+// infinity.
 func ToFloat16(x float32) Float16 {
 	b := math.Float32bits(x)
 	sign := uint16(b>>16) & 0x8000
@@ -239,20 +241,22 @@ func ToFloat16(x float32) Float16 {
 	switch {
 	case b > 0x7f800000:
 		return Float16(sign | 0x7e00 | uint16(b>>13)&0x1ff) // NaN, made quiet
-	case b >= 0x477ff000: // 65520: rounds to 2^16
+	case b >= 0x477ff000:
+		// 65520: rounds to 2^16.
 		return Float16(sign | 0x7c00)
 	case b >= 0x38800000: // normal: from 2^-14
 		b -= (127 - 15) << 23
 		return Float16(sign | uint16((b+0xfff+b>>13&1)>>13))
-	case b <= 0x33000000: // up to 2^-25: rounds to zero
+	case b <= 0x33000000:
+		// Up to 2^-25: rounds to zero.
 		return Float16(sign)
 	}
-	// Subnormal: the unit is 2^-24, and adding 2^-24·2^23 = 1/2 leaves the number of
-	// units in the fraction, rounded as we need it.
+	// Subnormal: the unit is 2^-24. Adding 2^-24·2^23 = 1/2 leaves the number
+	// of units in the fraction, correctly rounded.
 	return Float16(sign | uint16(math.Float32bits(math.Float32frombits(b)+0.5)))
 }
 
-// Float32 is h, exactly.
+// Float32 converts h exactly.
 func (h Float16) Float32() float32 {
 	sign := uint32(h&0x8000) << 16
 	exp, frac := uint32(h>>10&0x1f), uint32(h&0x3ff)
@@ -276,7 +280,7 @@ func ToBFloat16(x float32) BFloat16 {
 	return BFloat16((b + 0x7fff + b>>16&1) >> 16)
 }
 
-// Float32 is h, exactly.
+// Float32 converts h exactly.
 func (h BFloat16) Float32() float32 { return math.Float32frombits(uint32(h) << 16) }
 
 func (BFloat16) from(x float32) BFloat16 { return ToBFloat16(x) }

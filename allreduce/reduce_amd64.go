@@ -8,10 +8,10 @@ import (
 	"golang.org/x/sys/cpu"
 )
 
-// blockSize is the bytes that one turn of an assembly loop does.
+// blockSize is the bytes that one iteration of an assembly loop handles.
 const blockSize = 64
 
-// fast: the processor has what the assembly needs. Only tests change it.
+// fast: the processor supports the assembly. Only tests change it.
 var fast = cpu.X86.HasAVX2 && cpu.X86.HasF16C
 
 // Each function is called directly, so that its arguments stay on the stack.
@@ -72,8 +72,9 @@ func foldFast(t Type, op Op, dst, src []byte) (done int) {
 	return n
 }
 
-// divideFast divides as many bytes of b as it can. There is no assembly for int64, whose
-// quotients float64 cannot hold, and float32 is multiplied in package kernel.
+// divideFast divides as many bytes of b as it can. There is no assembly for
+// int64, because float64 cannot hold its quotients; float32 is multiplied in
+// package kernel.
 func divideFast(t Type, b []byte, by int) (done int) {
 	n := len(b) &^ (blockSize - 1)
 	if !fast || n == 0 {
@@ -95,8 +96,8 @@ func divideFast(t Type, b []byte, by int) (done int) {
 	return n
 }
 
-// copyPast copies src to dst, which is as long, past the caches: the processor does not have to get
-// dst's lines from where they are before it overwrites them.
+// copyPast copies src to dst, of the same length, bypassing the caches: the
+// processor need not fetch dst's lines before it overwrites them.
 func copyPast(dst, src []byte) {
 	src = src[:len(dst)]
 	// The assembly wants an address that is a multiple of 32.

@@ -26,8 +26,8 @@ import (
 	"star/transport"
 )
 
-// Protocol is the version of the handshake and of what follows it. All ranks must
-// speak the same one.
+// Protocol is the version of the handshake and of everything after it. All
+// ranks must have the same one.
 const Protocol = 6
 
 // MaxRanks bounds Config.Size.
@@ -35,56 +35,64 @@ const MaxRanks = 1024
 
 const (
 	handshakeTime = 5 * time.Second
-	maxGreeting   = 1 << 20 // bytes of a message of the handshake
+	// maxGreeting bounds a message of the handshake, in bytes.
+	maxGreeting = 1 << 20
 )
 
-// meshTime is how long ranks may take to connect with each other when all of them have come; a group of many takes longer. Tests change it.
+// meshTime is how long ranks may take to connect with each other after all have
+// reached rank 0. Large groups get longer. Tests change it.
 var meshTime = 10 * time.Second
 
-// greeting opens every connection: to rank 0 of the group, and between two ranks.
+// greeting opens every connection: to rank 0 of the group, and between two
+// ranks.
 type greeting struct {
 	Protocol   int
 	Job        string
 	Token      string
 	Generation uint32
 	Rank, Size int
-	For        string // group, or the kind of a link: tcp, unix, shm, stream
+	// Group, or the kind of a link: tcp, unix, shm, stream.
+	For string
 
-	// Connections between two ranks over TCP; this is number Part, from 0.
+	// Connections is the number of TCP connections between two ranks; this is
+	// number Part, from 0.
 	Connections, Part int
 
-	// Of a greeting for the group:
+	// For the group:
 	Place    place
 	Kind     string // Config.Transport
 	Checksum string // Config.Checksum
 }
 
-// place is where a rank is to be found.
+// place is where a rank can be reached.
 type place struct {
-	Addr  string // host:port
-	Local string // name of a Unix socket, where there is one
-	Host  string // the same on ranks that share a machine and its network, or empty
+	Addr string // host:port
+	// Local is the name of a Unix socket, if any.
+	Local string
+	// Host is equal on ranks that share a machine and its network, or empty.
+	Host  string
 	Cores int
 
-	// Kernel is the same on ranks that share processors, whatever Config.HostID says, or empty.
+	// Kernel is equal on ranks that share processors, whatever Config.HostID
+	// says, or empty.
 	Kernel string
 }
 
-// answer closes a handshake. A refusal says why.
+// answer closes a handshake. A refusal gives its reason.
 type answer struct {
 	Refused string
 	Places  []place `json:",omitempty"`
 	Model   *Model  `json:",omitempty"`
 }
 
-// refusal is a refusal by a peer: trying again is of no use.
+// refusal is a refusal by a peer. It is permanent.
 type refusal struct{ reason string }
 
 func (e *refusal) Error() string { return "refused: " + e.reason }
 
-// Dial forms the group: it returns when all ranks have come and all connections
-// stand, or when ctx ends. Rank 0 waits for the others at Rendezvous; they try to reach
-// it until then.
+// Dial forms the group. It returns when all ranks are connected with each
+// other, or when ctx ends. Rank 0 waits for the others at Rendezvous; they
+// retry until it listens there.
 func Dial(ctx context.Context, cfg Config) (*Group, error) {
 	if err := cfg.check(); err != nil {
 		return nil, fmt.Errorf("allreduce: rank %d of %d: %w", cfg.Rank, cfg.Size, err)
@@ -92,7 +100,7 @@ func Dial(ctx context.Context, cfg Config) (*Group, error) {
 	d := cmp.Or(cfg.DialTimeout, time.Minute)
 	if _, ok := ctx.Deadline(); !ok || cfg.DialTimeout > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, d, fmt.Errorf("not all ranks came within %v", d))
+		ctx, cancel = context.WithTimeoutCause(ctx, d, fmt.Errorf("not all ranks connected within %v", d))
 		defer cancel()
 	}
 	f := &forming{cfg: cfg, links: make([]link, cfg.Size), parts: make([][]link, cfg.Size), control: make([]net.Conn, cfg.Size)}
@@ -110,16 +118,18 @@ func Dial(ctx context.Context, cfg Config) (*Group, error) {
 		f.abort()
 		return nil, fmt.Errorf("allreduce: rank %d of %d: %w", cfg.Rank, cfg.Size, err)
 	}
-	cfg.log().Info("all-reduce group", "member", cfg.Rank, "members", cfg.Size, "generation", cfg.Generation, "links", g.Transports(), "hosts", g.Hosts(), "algorithms", g.algorithms(), "poll", cfg.Poll)
-	g.tellBlind()
+	cfg.log().Info("formed an all-reduce group", "member", cfg.Rank, "members", cfg.Size, "generation", cfg.Generation, "links", g.Transports(), "hosts", g.Hosts(), "algorithms", g.algorithms(), "poll", cfg.Poll)
+	g.logUnreadable()
 	return g, nil
 }
 
-// socketBuffer is the default of both socket buffers, in bytes: see docs/allreduce.md.
+// socketBuffer is the default of both socket buffers, in bytes: see
+// docs/allreduce.md.
 const socketBuffer = 1 << 20
 
-// measured takes what the model says of TCP where Config leaves it open. A name that this
-// machine does not know is passed over: the model may have been made on another one.
+// measured applies the model's TCP options where Config leaves them unset. It
+// ignores a name that this machine does not know: the model may be from another
+// one.
 func (f *forming) measured(m *Model) {
 	if m == nil || m.TCP == nil || f.cfg.TLS != nil {
 		return
@@ -131,7 +141,7 @@ func (f *forming) measured(m *Model) {
 		lc := net.ListenConfig{Control: f.tcp.Control}
 		l, err := lc.Listen(context.Background(), transport.ListenNetwork(":0"), ":0")
 		if err != nil {
-			f.cfg.log().Warn("all-reduce: passed over what the cost model says", "err", err)
+			f.cfg.log().Warn("ignored the cost model's TCP options", "err", err)
 			f.tcp.CongestionControl = ""
 			return
 		}
@@ -139,18 +149,19 @@ func (f *forming) measured(m *Model) {
 	}
 }
 
-// apply gives an accepted socket the options that the model of rank 0 says, which was not
-// known when its listener was made.
+// apply sets the options of rank 0's model on an accepted socket. They were
+// unknown when its listener was made.
 func (f *forming) apply(nc net.Conn) {
 	if sc, ok := nc.(syscall.Conn); ok && f.cfg.Model != nil && f.cfg.Model.TCP != nil {
 		if rc, err := sc.SyscallConn(); err == nil {
-			_ = f.tcp.Control("", "", rc) // it works as it is
+			// Best effort: the connection works without it.
+			_ = f.tcp.Control("", "", rc)
 		}
 	}
 }
 
-// common is by what the ranks are linked, as all of them can tell alike: the kind of
-// all links, or that of the slowest.
+// common returns the kind of all links, as every rank can compute it, or that
+// of the slowest.
 func (f *forming) common() string {
 	switch {
 	case f.plain:
@@ -184,7 +195,7 @@ func (c *Config) check() error {
 	case !slices.Contains([]string{"", "tcp", "unix", "shm"}, c.Transport):
 		return fmt.Errorf("Config.Transport is %q: it must be empty, tcp, unix or shm", c.Transport)
 	case c.TLS != nil && c.Transport != "" && c.Transport != "tcp":
-		return fmt.Errorf("Config.Transport is %q, but TLS goes over tcp only", c.Transport)
+		return fmt.Errorf("Config.Transport is %q, but TLS needs tcp", c.Transport)
 	case c.Algorithm > lastAllReduce:
 		return fmt.Errorf("Config.Algorithm is %v: it must be one of AllReduce", c.Algorithm)
 	case c.ZeroCopy != ZeroCopyLong && c.ZeroCopy != ZeroCopyAll && c.ZeroCopy != ZeroCopyOff:
@@ -203,21 +214,25 @@ func (c *Config) check() error {
 	return nil
 }
 
-// forming is a group in the making.
+// forming is a group that is being formed.
 type forming struct {
 	cfg   Config
 	tcp   *transport.TCP
 	plain bool // links are streams
 	ranks []place
 
-	strangers atomic.Int64 // that came
+	// Refused connections that were not ranks.
+	refused atomic.Int64
 
-	mu      sync.Mutex
-	over    bool
-	closers []io.Closer // listeners, and connections that are still shaking hands
-	links   []link      // by rank, when ready
-	parts   [][]link    // by rank and connection, of a link that is not ready
-	control []net.Conn  // by rank
+	mu   sync.Mutex
+	over bool
+	// closers are listeners, and connections in their handshake.
+	closers []io.Closer
+	// By rank, when ready.
+	links []link
+	// parts is by rank and connection, for links that are not ready.
+	parts   [][]link
+	control []net.Conn // by rank
 }
 
 // keep closes c when the forming ends or is aborted.
@@ -308,7 +323,9 @@ func (f *forming) form(ctx context.Context) (*Group, error) {
 	listeners = append(listeners, data)
 	_, port, _ := net.SplitHostPort(data.Addr().String())
 	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
-		host = "" // the others know by which address they have reached us, or rank 0 beside us
+		// The others use the address by which they reached this rank, or rank
+		// 0.
+		host = ""
 		if control != nil {
 			if from, _, err := net.SplitHostPort(control.LocalAddr().String()); err == nil && !net.ParseIP(from).IsLoopback() {
 				host = from
@@ -347,9 +364,10 @@ func (f *forming) form(ctx context.Context) (*Group, error) {
 	if err := f.mayPoll(); err != nil {
 		return nil, err
 	}
-	// All are there. Who does not connect now has lost the way to somebody, and tries again from the start, where the others must be, too.
+	// All ranks are known. A rank that cannot connect to some other now tries
+	// again from the start, and so must the others.
 	limit := meshTime + time.Duration(c.Size)*50*time.Millisecond
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("all ranks came, and their connections were not complete %v later: %w", limit, os.ErrDeadlineExceeded))
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("all ranks reached rank 0, but not each other %v later: %w", limit, os.ErrDeadlineExceeded))
 	defer cancel()
 	present, unwatch := f.watch(ctx)
 	err = because(present, f.mesh(present, listeners))
@@ -361,7 +379,7 @@ func (f *forming) form(ctx context.Context) (*Group, error) {
 	return g, because(ctx, err)
 }
 
-// because puts why ctx has ended, if it has, before an error.
+// because puts the cause of ctx's end, if it has ended, before an error.
 func because(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); err != nil && cause != nil {
 		return fmt.Errorf("%w: %w", cause, err)
@@ -382,7 +400,7 @@ func (f *forming) listen(ctx context.Context, addr string) (net.Listener, error)
 		}
 		for _, ip := range ips {
 			if !ip.IP.IsLoopback() {
-				return nil, fmt.Errorf("%v can be reached from other hosts, and anybody there could join: set TLS or Token, or accept it with Insecure", ip.IP)
+				return nil, fmt.Errorf("%v can be reached from other hosts, so any process there could join; set TLS or Token, or accept it with Insecure", ip.IP)
 			}
 		}
 	}
@@ -409,23 +427,30 @@ func (f *forming) dial(ctx context.Context, network, addr string) (net.Conn, err
 	return nc, nil
 }
 
-// Connections that have not said who they are: whoever reaches the port can open them, and say nothing.
+// Limits for connections without a greeting: any process that reaches the port
+// can open them.
 const (
-	maxPending   = 512
-	pendingGrace = 100 * time.Millisecond // a rank says it at once; it may be far away
-	maxGrumbles  = 20                     // lines for them in one forming
-	maxFailed    = 1000                   // accepts in a row, 5 ms apart: the listener is of no use
+	maxPending = 512
+	// A rank sends its greeting at once, but may be far away.
+	pendingGrace = 100 * time.Millisecond
+	// Log lines for them in one forming.
+	maxGrumbles = 20
+	// Failed accepts in a row, 5 ms apart, after which the listener is given
+	// up.
+	maxFailed = 1000
 )
 
-// accept calls handle for each connection that l accepts and that has said who it is, until l is closed. Those that have not by then are
-// closed, and nobody waits for them; of too many, the oldest is.
+// accept calls handle for each connection that l accepts and that has sent its
+// greeting, until l is closed. Connections without a greeting are closed then.
+// If there are too many of them, the oldest is closed.
 func (f *forming) accept(l net.Listener, handle func(net.Conn, greeting)) {
-	type guest struct {
+	type unnamed struct {
 		nc    net.Conn
 		since time.Time
 	}
 	var mu sync.Mutex
-	var pending []guest // in order of arrival
+	// In order of arrival.
+	var pending []unnamed
 	drop := func() {
 		if len(pending) > 0 {
 			pending[0].nc.Close()
@@ -435,7 +460,7 @@ func (f *forming) accept(l net.Listener, handle func(net.Conn, greeting)) {
 	leave := func(nc net.Conn) {
 		mu.Lock()
 		defer mu.Unlock()
-		pending = slices.DeleteFunc(pending, func(g guest) bool { return g.nc == nc })
+		pending = slices.DeleteFunc(pending, func(c unnamed) bool { return c.nc == nc })
 	}
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -452,7 +477,8 @@ func (f *forming) accept(l net.Listener, handle func(net.Conn, greeting)) {
 			mu.Unlock()
 			return
 		}
-		if err != nil { // out of descriptors, most often
+		// Usually out of file descriptors.
+		if err != nil {
 			drop()
 			mu.Unlock()
 			time.Sleep(5 * time.Millisecond)
@@ -469,7 +495,7 @@ func (f *forming) accept(l net.Listener, handle func(net.Conn, greeting)) {
 		if f.cfg.TLS != nil {
 			nc = tls.Server(nc, f.cfg.TLS)
 		}
-		pending = append(pending, guest{nc, time.Now()})
+		pending = append(pending, unnamed{nc, time.Now()})
 		mu.Unlock()
 		f.keep(nc)
 		wg.Go(func() {
@@ -480,8 +506,8 @@ func (f *forming) accept(l net.Listener, handle func(net.Conn, greeting)) {
 			if err != nil {
 				nc.Close()
 				f.release(nc)
-				if n := f.strangers.Add(1); n <= maxGrumbles {
-					f.cfg.log().Warn("all-reduce: no rank of ours", "from", nc.RemoteAddr(), "err", err)
+				if n := f.refused.Add(1); n <= maxGrumbles {
+					f.cfg.log().Warn("refused a connection that is not a rank", "from", nc.RemoteAddr(), "err", err)
 				}
 				return
 			}
@@ -490,7 +516,7 @@ func (f *forming) accept(l net.Listener, handle func(net.Conn, greeting)) {
 	}
 }
 
-// reach connects to rank 0, which may not be there yet.
+// reach connects to rank 0, which may not be listening yet.
 func (f *forming) reach(ctx context.Context) (net.Conn, error) {
 	b := backoff.NewExponentialBackOff()
 	b.InitialInterval, b.MaxInterval = 5*time.Millisecond, 500*time.Millisecond
@@ -503,7 +529,8 @@ func (f *forming) reach(ctx context.Context) (net.Conn, error) {
 	return nc, nil
 }
 
-// unreached: the group cannot be formed because of the way to a rank.
+// unreached reports that the group cannot be formed because a rank is
+// unreachable.
 func unreached(rank int, addr string, err error) *Error {
 	return &Error{Rank: rank, Operation: "connecting to " + addr, Err: err}
 }
@@ -513,7 +540,7 @@ func (f *forming) greet(what string) greeting {
 	return greeting{Protocol: Protocol, Job: c.Job, Token: c.Token, Generation: c.Generation, Rank: c.Rank, Size: c.Size, For: what, Kind: c.Transport, Checksum: c.Checksum, Connections: f.connections("tcp")}
 }
 
-// objection is why a greeting is refused, or empty.
+// objection returns why a greeting is refused, or empty.
 func (f *forming) objection(g *greeting) string {
 	c := &f.cfg
 	differ := func(what string, mine, theirs any) string {
@@ -546,7 +573,8 @@ func (f *forming) objection(g *greeting) string {
 	return ""
 }
 
-// gather waits for all ranks at the rendezvous and tells each where the others are.
+// gather waits for all ranks at the rendezvous and sends each the places of the
+// others.
 func (f *forming) gather(ctx context.Context, l net.Listener, here place, model *Model) ([]place, error) {
 	places := make([]place, f.cfg.Size)
 	places[0] = here
@@ -559,7 +587,7 @@ func (f *forming) gather(ctx context.Context, l net.Listener, here place, model 
 			mu.Lock()
 			why := f.objection(&g)
 			if why == "" && g.For != "group" {
-				why = "this is the rendezvous, which has no links"
+				why = "the rendezvous has no links"
 			}
 			if why == "" && f.control[g.Rank] != nil {
 				why = fmt.Sprintf("there is a rank %d already", g.Rank)
@@ -567,7 +595,7 @@ func (f *forming) gather(ctx context.Context, l net.Listener, here place, model 
 			if why != "" {
 				refused = why
 				mu.Unlock()
-				f.cfg.log().Warn("all-reduce: rank refused", "from", nc.RemoteAddr(), "member", g.Rank, "why", why)
+				f.cfg.log().Warn("refused a rank", "from", nc.RemoteAddr(), "member", g.Rank, "why", why)
 				_ = transmit(nc, answer{Refused: why})
 				nc.Close()
 				return
@@ -591,13 +619,13 @@ func (f *forming) gather(ctx context.Context, l net.Listener, here place, model 
 	case <-ctx.Done():
 		mu.Lock()
 		defer mu.Unlock()
-		var who []string
+		var missing []string
 		for r := 1; r < f.cfg.Size; r++ {
 			if f.control[r] == nil {
-				who = append(who, fmt.Sprint(r))
+				missing = append(missing, fmt.Sprint(r))
 			}
 		}
-		err := fmt.Errorf("waited for rank %s", strings.Join(who, ", "))
+		err := fmt.Errorf("waited for rank %s", strings.Join(missing, ", "))
 		if refused != "" {
 			err = fmt.Errorf("%w; last refused: %s", err, refused)
 		}
@@ -615,8 +643,10 @@ func (f *forming) gather(ctx context.Context, l net.Listener, here place, model 
 	return places, nil
 }
 
-// watch ends the context that it returns when the connection to rank 0, or of another rank to rank 0, ends: that rank has given up, and waits for all to
-// begin again. Whoever has TLS waits for meshTime instead. The function ends the watch.
+// watch returns a context that ends when the connection to rank 0, or of
+// another rank to rank 0, ends: that rank has given up, and waits for all to
+// begin again. With TLS the limit is meshTime instead. The returned function
+// ends the watch.
 func (f *forming) watch(ctx context.Context) (context.Context, func()) {
 	present, left := context.WithCancelCause(ctx)
 	var wg sync.WaitGroup
@@ -647,11 +677,13 @@ func (f *forming) watch(ctx context.Context) (context.Context, func()) {
 	}
 }
 
-// ended is whether a connection has; tests change it.
+// ended checks a connection; tests replace it.
 var ended = hasEnded
 
-// hasEnded waits until the peer closes the connection, or sends something, which it leaves there, or the read deadline passes. It reports whether it was closed, or is about to be:
-// who has all its connections already is in the first operation, and says there why it leaves.
+// hasEnded waits until the peer closes the connection, sends something (which
+// stays unread), or the read deadline passes. It reports whether it was closed,
+// or is about to be. A peer that sends has all its connections, is in its first
+// operation, and gives its reason there if it leaves.
 func hasEnded(nc net.Conn) bool {
 	sc, ok := nc.(syscall.Conn)
 	if !ok {
@@ -673,14 +705,14 @@ func hasEnded(nc net.Conn) bool {
 	return n <= 0 || n == len(b) && b[0] == noticeMagic && slices.Contains([]noticeKind{noticeComplaint, noticeVerdict, noticeBye}, noticeKind(b[1]))
 }
 
-// release takes c off the list of what shut closes.
+// release removes c from what shut closes.
 func (f *forming) release(c io.Closer) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.closers = slices.DeleteFunc(f.closers, func(k io.Closer) bool { return k == c })
 }
 
-// join makes us known to rank 0, and waits for the others.
+// join announces this rank to rank 0 and waits for the others.
 func (f *forming) join(nc net.Conn, here place) (answer, error) {
 	g := f.greet("group")
 	g.Place = here
@@ -720,7 +752,7 @@ func exchange(nc net.Conn, g greeting) (answer, error) {
 	return a, nil
 }
 
-// mayPoll refuses to poll where ranks would take processors from each other.
+// mayPoll refuses polling if ranks would take processors from each other.
 func (f *forming) mayPoll() error {
 	if n, cores := f.ranksHere(), f.ranks[f.cfg.Rank].Cores; f.cfg.Poll && n > cores {
 		return fmt.Errorf("Config.Poll with %d ranks on %d processors: ranks that wait would take the processors from those that work; switch Poll off", n, cores)
@@ -728,7 +760,7 @@ func (f *forming) mayPoll() error {
 	return nil
 }
 
-// ranksHere is the number of ranks on this host.
+// ranksHere returns the number of ranks on this host.
 func (f *forming) ranksHere() int {
 	n := 0
 	for r, p := range f.ranks {
@@ -739,7 +771,7 @@ func (f *forming) ranksHere() int {
 	return n
 }
 
-// mesh connects us with all other ranks: we dial those below us.
+// mesh connects this rank with all others: it dials those below it.
 func (f *forming) mesh(ctx context.Context, listeners []net.Listener) error {
 	type result struct {
 		rank int
@@ -764,7 +796,9 @@ func (f *forming) mesh(ctx context.Context, listeners []net.Listener) error {
 				k, err := f.link(nc, g.For, false)
 				if err != nil {
 					nc.Close()
-					return // the other side tries in another way, or says what is wrong
+					// The dialing rank tries another kind, or reports the
+					// error.
+					return
 				}
 				if f.complete(&g, k) {
 					results <- result{g.Rank, nil}
@@ -772,7 +806,7 @@ func (f *forming) mesh(ctx context.Context, listeners []net.Listener) error {
 			})
 		})
 	}
-	// At most this many at once: the listeners' queues are finite.
+	// Limited, since the listeners' queues are finite.
 	slots := make(chan struct{}, 16)
 	for r := range f.cfg.Rank {
 		wg.Go(func() {
@@ -796,13 +830,13 @@ func (f *forming) mesh(ctx context.Context, listeners []net.Listener) error {
 			waiting[r.rank] = false
 			err = r.err
 		case <-ctx.Done():
-			var who []string
+			var missing []string
 			for r := range f.cfg.Size {
 				if waiting[r] {
-					who = append(who, fmt.Sprint(r))
+					missing = append(missing, fmt.Sprint(r))
 				}
 			}
-			err = fmt.Errorf("no link to rank %s", strings.Join(who, ", "))
+			err = fmt.Errorf("no link to rank %s", strings.Join(missing, ", "))
 			for r := range f.cfg.Size {
 				if waiting[r] && errors.Is(context.Cause(ctx), os.ErrDeadlineExceeded) {
 					err = &Error{Rank: r, Operation: "connecting", Err: fmt.Errorf("%w: %w", err, os.ErrDeadlineExceeded)}
@@ -812,7 +846,7 @@ func (f *forming) mesh(ctx context.Context, listeners []net.Listener) error {
 		}
 	}
 	if err != nil {
-		f.shut() // ends dials that hang
+		f.shut() // ends blocked dials
 	}
 	for _, l := range listeners {
 		l.Close()
@@ -821,7 +855,7 @@ func (f *forming) mesh(ctx context.Context, listeners []net.Listener) error {
 	return err
 }
 
-// kinds is the ways to try to reach rank r, best first.
+// kinds returns the kinds of link to try with rank r, best first.
 func (f *forming) kinds(r int) ([]string, error) {
 	p, here := f.ranks[r], f.ranks[f.cfg.Rank]
 	local := p.Host != "" && p.Host == here.Host && p.Local != "" && here.Local != ""
@@ -865,7 +899,7 @@ func (f *forming) linkTo(ctx context.Context, r int) (link, error) {
 			k.close()
 		}
 		err = unreached(r, addr, err)
-		f.cfg.log().Debug("all-reduce: no link", "to", r, "kind", kind, "err", err)
+		f.cfg.log().Debug("could not make a link", "to", r, "kind", kind, "err", err)
 	}
 	return nil, err
 }
@@ -893,7 +927,7 @@ func (f *forming) connect(ctx context.Context, network, addr, kind string, part 
 // maxConnections bounds Config.Connections.
 const maxConnections = 16
 
-// connections is how many of that kind there are between two ranks.
+// connections returns how many of that kind are made between two ranks.
 func (f *forming) connections(kind string) int {
 	if kind == "tcp" && !f.plain {
 		return max(1, f.cfg.Connections)
@@ -901,14 +935,15 @@ func (f *forming) connections(kind string) int {
 	return 1
 }
 
-// complete notes a connection that another rank has made, and says whether it was the last one to
-// make a link.
+// complete records a connection that another rank has made, and reports whether
+// it was the last one of a link.
 func (f *forming) complete(g *greeting, k link) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	n := f.connections(g.For)
 	if len(f.parts[g.Rank]) != n {
-		f.parts[g.Rank] = make([]link, n) // the first of its kind
+		// The first of its kind.
+		f.parts[g.Rank] = make([]link, n)
 	}
 	parts := f.parts[g.Rank]
 	if f.over || parts[g.Part] != nil {
@@ -923,10 +958,10 @@ func (f *forming) complete(g *greeting, k link) bool {
 	return true
 }
 
-// link makes a link of a connection that has shaken hands.
+// link makes a link of a connection after its handshake.
 func (f *forming) link(nc net.Conn, kind string, dialled bool) (link, error) {
 	if kind == "stream" {
-		// It becomes a link when the waiter is there.
+		// It becomes a link once the waiter exists.
 		f.release(nc)
 		nc.SetDeadline(time.Time{})
 		return pending{nc}, nil
@@ -952,7 +987,7 @@ func (p pending) read([]byte) (int, error) { return 0, io.ErrClosedPipe }
 func (p pending) kind() string             { return "stream" }
 func (p pending) close()                   { p.nc.Close() }
 
-// group makes the group of what has been formed, and waits until all ranks have.
+// group makes the group and waits until all ranks have theirs.
 func (f *forming) group(ctx context.Context) (*Group, error) {
 	f.mu.Lock()
 	if f.over {
@@ -997,7 +1032,7 @@ func (f *forming) group(ctx context.Context) (*Group, error) {
 	f.mu.Unlock()
 	g := newGroup(f.cfg, peers, control, w)
 	g.over(f.common())
-	g.sit(f.ranks)
+	g.setHosts(f.ranks)
 	g.check()
 	g.patience.most = mostPatience
 	if g.crowded = crowd(f.ranksHere()); g.crowded {
@@ -1021,7 +1056,7 @@ func (f *forming) group(ctx context.Context) (*Group, error) {
 	return g, nil
 }
 
-// transmit writes v as JSON behind its length.
+// transmit writes v as JSON after its length.
 func transmit(w io.Writer, v any) error {
 	text, err := json.Marshal(v)
 	if err != nil {
@@ -1039,9 +1074,9 @@ func receive(r io.Reader, v any) error {
 	}
 	n := binary.LittleEndian.Uint32(prefix[4:])
 	if string(prefix[:4]) != "STAR" || n > maxGreeting {
-		return fmt.Errorf("no greeting of a STAR all-reduce, but % x", prefix)
+		return fmt.Errorf("not a greeting of a STAR all-reduce: % x", prefix)
 	}
-	// Memory grows with the bytes that come, not with what the prefix claims.
+	// Memory grows with the received bytes, not with what the prefix claims.
 	text, err := io.ReadAll(io.LimitReader(r, int64(n)))
 	if err == nil && len(text) < int(n) {
 		err = io.ErrUnexpectedEOF
@@ -1052,7 +1087,7 @@ func receive(r io.Reader, v any) error {
 	return json.Unmarshal(text, v)
 }
 
-// namespaceID tells network namespaces of a machine apart.
+// namespaceID distinguishes network namespaces of a machine.
 func namespaceID() string {
 	s, err := os.Readlink("/proc/self/ns/net")
 	if err != nil {

@@ -11,10 +11,13 @@ import (
 	"star/internal/kernel"
 )
 
-// What a rank's Compressor has left out belongs to the state of a job: a checkpoint has it, and a job that goes on begins with it.
+// A job's state includes what a rank's Compressor has left out: a checkpoint
+// saves it, and a resumed job begins with it.
 
-// Remember is what the encoders of this rank remember beside the residual: of powersgd the start of the next iteration, which is the same on
-// all ranks; of int8-stochastic how many random numbers it has drawn. Between rounds, after Keep. It is a copy.
+// Remember returns the state of this rank's encoders beside the residual: for
+// powersgd the start of the next iteration, equal on all ranks; for
+// int8-stochastic how many random numbers it has drawn. Call it between rounds,
+// after Keep. It is a copy.
 func (c *Compressor) Remember() (ps []compress.Piece) {
 	for at, p := range c.parts {
 		if p.averager != nil {
@@ -35,19 +38,21 @@ func (c *Compressor) Remember() (ps []compress.Piece) {
 	return ps
 }
 
-// Recall begins where another Compressor has been: fill sets what was left out, and pieces are what encoders of the same codec remembered; nil:
-// they begin anew. Before the first Join, which has the ranks see whether their memories are the same: where they are not, all begin anew.
+// Recall restores the state of another Compressor: fill sets the residual, and
+// pieces are the memories of encoders of the same codec; nil: they start
+// without memory. Call it before the first Join, in which the ranks compare
+// their memories; if they differ, all start without memory.
 func (c *Compressor) Recall(fill func(residual []float32) error, pieces []compress.Piece) error {
 	if c.g != nil || len(c.recent) > 0 {
-		return errors.New("allreduce: compressor: it has left something out already, and cannot begin with what another has")
+		return errors.New("allreduce: compressor: cannot recall a state: this compressor has one already")
 	}
 	err := fill(c.residual)
 	if err == nil && !kernel.Finite(c.residual) {
-		err = errors.New("it is not finite")
+		err = errors.New("the residual is not finite")
 	}
 	if err != nil {
 		clear(c.residual)
-		return fmt.Errorf("allreduce: compressor: what was left out: %w", err)
+		return fmt.Errorf("allreduce: compressor: cannot restore the residual: %w", err)
 	}
 	for _, p := range pieces {
 		switch {
@@ -63,7 +68,8 @@ func (c *Compressor) Recall(fill func(residual []float32) error, pieces []compre
 	return nil
 }
 
-// agreed drops what ranks do not all recall alike. Only the first group that forms can use it: later, each may have gone on.
+// agreed drops memories that differ between ranks. Only the first group can use
+// them: later, encoders may have continued.
 func (c *Compressor) agreed(ctx context.Context, g *Group) error {
 	if c.joined {
 		c.warm = nil

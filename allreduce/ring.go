@@ -1,12 +1,13 @@
 package allreduce
 
-// Ring is the all-reduce in which each rank speaks to its neighbours only, in
-// 2(n-1) steps of one n-th of the vector: a reduce-scatter, then an all-gather.
-// Each rank sends 2(n-1)/n of the vector, which is the least possible.
+// Ring is the all-reduce in which each rank communicates only with the next and
+// the previous one, in 2(n-1) steps of one n-th of the vector: a
+// reduce-scatter, then an all-gather. Each rank sends 2(n-1)/n of the vector,
+// the least possible.
 //
-// In step t of the first half rank r sends block r-t and adds what comes to block
-// r-t-1, all modulo n; in the second half it sends block r+1-t and replaces
-// block r-t.
+// In step t of the first half rank r sends block r-t and adds the received one
+// to block r-t-1, all modulo n. In the second half it sends block r+1-t and
+// replaces block r-t.
 func Ring(n, rank int) Schedule {
 	checkRank("Ring", n, rank)
 	s := Schedule{Blocks: n, Steps: 2 * (n - 1)}
@@ -15,8 +16,8 @@ func Ring(n, rank int) Schedule {
 	return s
 }
 
-// RingReduceScatter leaves block r of the sum on rank r, in n-1 steps around the
-// ring. The other blocks are spoilt.
+// RingReduceScatter leaves block r of the sum on rank r, in n-1 steps around
+// the ring. The other blocks are undefined afterwards.
 func RingReduceScatter(n, rank int) Schedule {
 	checkRank("RingReduceScatter", n, rank)
 	s := Schedule{Blocks: n, Steps: n - 1}
@@ -24,7 +25,8 @@ func RingReduceScatter(n, rank int) Schedule {
 	return s
 }
 
-// RingAllGather brings block r of rank r to all ranks, in n-1 steps around the ring.
+// RingAllGather sends block r of rank r to all ranks, in n-1 steps around the
+// ring.
 func RingAllGather(n, rank int) Schedule {
 	checkRank("RingAllGather", n, rank)
 	s := Schedule{Blocks: n, Steps: n - 1}
@@ -32,7 +34,8 @@ func RingAllGather(n, rank int) Schedule {
 	return s
 }
 
-// scatter adds up along the ring, from step on; rank r ends with block r+1+shift.
+// scatter adds up along the ring, from step on; rank r ends with block
+// r+1+shift.
 func (s *Schedule) scatter(n, rank, shift, step int) {
 	for t := range n - 1 {
 		send, recv := mod(rank+shift-t, n), mod(rank+shift-t-1, n)

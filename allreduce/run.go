@@ -18,8 +18,9 @@ type operation struct {
 	typ        Type
 	root       int
 	generation uint32
-	number     uint64 // of the group's operations, from 1
-	count      int    // elements
+	// Of the group's operations, from 1.
+	number uint64
+	count  int // elements
 }
 
 func (o operation) String() string {
@@ -40,7 +41,7 @@ func (o operation) String() string {
 	return fmt.Sprintf("%s (%s, %v)", s, what, o.algorithm)
 }
 
-// call is which collective operation.
+// call is a collective operation.
 type call uint8
 
 const (
@@ -62,13 +63,14 @@ func (c call) String() string {
 	return fmt.Sprintf("call %d", uint8(c))
 }
 
-// headerSize is the bytes that precede the first transfer to a peer in each
+// headerSize is the bytes before the first transfer to a peer in each
 // operation.
 const headerSize = 32
 
 const headerMagic = 0x52415453 // "STAR", little-endian
 
-// receiptWanted is a flag beside the call: the peer is to say when it has received everything.
+// receiptWanted is a flag beside the call: the peer must confirm that it has
+// received everything.
 const receiptWanted = 0x80
 
 func (o operation) appendTo(b []byte, receipt bool) []byte {
@@ -84,11 +86,11 @@ func (o operation) appendTo(b []byte, receipt bool) []byte {
 	return binary.LittleEndian.AppendUint64(b, uint64(o.count))
 }
 
-// parseOperation reads what appendTo wrote. Any 32 bytes that begin with the magic
-// parse: what they mean is compared, not used.
+// parseOperation reads what appendTo wrote. It accepts any 32 bytes that begin
+// with the magic; the caller compares the values.
 func parseOperation(b []byte) (o operation, receipt bool, err error) {
 	if m := binary.LittleEndian.Uint32(b); m != headerMagic {
-		return operation{}, false, fmt.Errorf("no header but %#08x where an operation must begin", m)
+		return operation{}, false, fmt.Errorf("%#08x is not the header of an operation", m)
 	}
 	return operation{
 		call: call(b[4] &^ receiptWanted), algorithm: Algorithm(b[5]), op: Op(b[6]), typ: Type(b[7]),
@@ -116,13 +118,13 @@ func (g *Group) mismatch(theirs operation) error {
 		errMismatch, g.now.operation, g.now.generation, theirs, theirs.generation)
 }
 
-// execute runs the program until this rank has sent and received all of it. What
-// it has sent may still be under way.
+// execute runs the program until this rank has sent and received all of it.
+// Sent bytes may not have arrived yet.
 func (g *Group) execute(ctx context.Context) error {
 	r := &g.now
 	r.prog.reset()
 	left := len(r.prog.lanes)
-	calls := g.kind != "shm" // into the kernel
+	calls := g.kind != "shm" // system calls
 	for i := range r.prog.lanes {
 		l := &r.prog.lanes[i]
 		if k := g.zeroCopyLink(g.peers[l.peer].link, r.buf); k != nil && r.prog.zeroCopies(l) {
@@ -166,7 +168,7 @@ func (g *Group) execute(ctx context.Context) error {
 				g.patience.paid(time.Since(g.moved))
 			}
 			idle, slept = 0, false
-			// Bad news must not wait until a long vector is through.
+			// Notices of trouble must not wait until a long vector has passed.
 			if passes++; passes%64 == 0 {
 				g.moved = time.Now()
 				if err := g.pause(ctx, r, true); err != nil {
@@ -178,7 +180,7 @@ func (g *Group) execute(ctx context.Context) error {
 		if left == 0 {
 			break
 		}
-		// Nothing can be done at once. Wait a moment in vain before going to sleep:
+		// Nothing can be done at once. Poll for a while before sleeping, since
 		// waking up costs more.
 		if idle == 0 {
 			g.moved = time.Now()
@@ -186,8 +188,9 @@ func (g *Group) execute(ctx context.Context) error {
 		}
 		idle++
 		if g.crowded && patience > 0 {
-			// Who is waited for may need this processor; seldom it is a goroutine of ours, and to
-			// ask the Go scheduler wakes another thread.
+			// The rank that we wait for may need this processor. Seldom it is a
+			// goroutine of this process, and calling Go's scheduler wakes
+			// another thread.
 			if yield(); idle%spinCheck == 0 {
 				runtime.Gosched()
 			}
@@ -211,8 +214,10 @@ func (g *Group) execute(ctx context.Context) error {
 	return nil
 }
 
-// breathEvery is how often a goroutine must go through Go's scheduler: one that has not for 10 ms, and is found in a system call, loses its processor (P), and Go's monitor then
-// looks every 20 µs, for milliseconds, who else must. Its thread needs 10 µs for that, of the same processor as the rank's.
+// breathEvery is how often a goroutine must go through Go's scheduler. If it
+// has not for 10 ms and is in a system call, it loses its processor (P), and
+// Go's monitor then looks every 20 µs, for milliseconds, for others. Its thread
+// needs 10 µs for that, of the rank's processor.
 const breathEvery = 5 * time.Millisecond
 
 // breathe goes through Go's scheduler.
@@ -221,7 +226,7 @@ func (g *Group) breathe() {
 	g.breath = g.moved // or later
 }
 
-// pause sleeps until something can be done, and looks for reasons to give up.
+// pause sleeps until something can be done, and checks for reasons to give up.
 func (g *Group) pause(ctx context.Context, r *run, awake bool) error {
 	if err := g.listen(); err != nil {
 		return err
@@ -265,20 +270,21 @@ func (g *Group) pause(ctx context.Context, r *run, awake bool) error {
 	return nil
 }
 
-// noteMissing says for whom we sleep: the first of those that owe us bytes, or have no room for ours.
+// noteMissing records which ranks we sleep for: the first of those that owe us
+// bytes, or have no room for ours.
 func (g *Group) noteMissing() {
 	for i := range g.now.prog.lanes {
 		if !g.done[i] && (g.asks[i].in || g.asks[i].out) {
-			g.site.Whom(g.now.prog.lanes[i].peer)
+			g.site.SetPeers(g.now.prog.lanes[i].peer)
 			return
 		}
 	}
-	g.site.Whom()
+	g.site.SetPeers()
 }
 
-// patience is how long an idle rank looks again and again before it sleeps. It
-// adapts: where looking does not pay, because ranks must share processors with
-// others, it shrinks; every now and then it is tried in full.
+// patience is how long an idle rank polls before it sleeps. It adapts: if
+// polling does not pay, because ranks share processors with others, it shrinks.
+// Occasionally the full time is tried.
 type patience struct {
 	most, now time.Duration
 	waits     uint
@@ -291,25 +297,27 @@ func (p *patience) next() time.Duration {
 	return p.now
 }
 
-// paid: what was waited for came while the rank looked, after d. So the next wait may be twice as long, whatever failed before: two ranks
-// that both sleep, and are late for each other because they must wake up first, are out of that with one look that lasts.
+// paid records that polling was successful after d. The next wait may then be
+// twice as long, whatever failed before: two ranks that both sleep, and delay
+// each other by waking up, recover with one long poll.
 func (p *patience) paid(d time.Duration) { p.now = min(p.most, max(2*p.now+8*time.Microsecond, 2*d)) }
 func (p *patience) failed()              { p.now /= 2 }
 
-// spinCheck is how many looks there are to one at the clock.
+// spinCheck is how many polls are made for each look at the clock.
 const spinCheck = 16
 
 const (
-	// napTime is the longest sleep: how late the end of a context is noticed.
+	// napTime is the longest sleep: the delay until the end of a context is
+	// noticed.
 	napTime = 20 * time.Millisecond
 
-	// strayAfter is when a waiting rank looks whether ranks that it expects nothing
-	// from are in another operation.
+	// strayAfter is when a waiting rank checks whether ranks from which it
+	// expects nothing are in another operation.
 	strayAfter = 10 * time.Millisecond
 )
 
-// push sends what it can to l's peer: at most a segment. progress: something has
-// left. want: the link has no room for what could leave.
+// push sends what it can to l's peer: at most a segment. progress: something
+// was sent. want: the link has no room for what could be sent.
 func (g *Group) push(l *lane) (progress, want bool, err error) {
 	r, p := &g.now, &g.peers[l.peer]
 	for {
@@ -326,7 +334,8 @@ func (g *Group) push(l *lane) (progress, want bool, err error) {
 		var limit int
 		if t != nil {
 			limit = r.prog.limit(t)
-			if limit < t.hi { // a whole segment, or wait for more
+			// A whole segment, or wait for more.
+			if limit < t.hi {
 				limit = max(t.pos, t.lo+(limit-t.lo)/p.segment*p.segment)
 			}
 			if limit <= t.pos {
@@ -366,7 +375,8 @@ func (l *lane) give(p *peer, t *transfer, buf []byte, end int) (int, error) {
 	if l.zeroCopy == nil || !t.zeroCopy {
 		return p.link.send(buf[t.pos:end])
 	}
-	if end < t.hi { // what is left of the last page will go with what follows
+	// The rest of the last page is sent with what follows.
+	if end < t.hi {
 		if head, pages := wholePages(buf[t.pos:end]); pages > 0 {
 			end = t.pos + head + pages
 		}
@@ -374,7 +384,7 @@ func (l *lane) give(p *peer, t *transfer, buf []byte, end int) (int, error) {
 	return l.zeroCopy.zeroCopySend(buf[t.pos:end])
 }
 
-// advance notes that n more bytes of t have been copied out of the vector.
+// advance records that n more bytes of t were copied out of the vector.
 func (g *Group) advance(l *lane, t *transfer, n int) {
 	g.sent.Add(int64(n))
 	if g.far(l.peer) {
@@ -385,7 +395,7 @@ func (g *Group) advance(l *lane, t *transfer, n int) {
 	}
 }
 
-// pull receives what there is from l's peer: at most a segment. want: more can
+// pull receives what has come from l's peer: at most a segment. want: more can
 // be received when it comes.
 func (g *Group) pull(l *lane) (progress, want bool, err error) {
 	r, p := &g.now, &g.peers[l.peer]
@@ -428,7 +438,8 @@ func (g *Group) pull(l *lane) (progress, want bool, err error) {
 				divide(r.typ, dst, len(g.peers))
 			}
 			p.link.skip(n)
-			err = nil // it comes again when what was received before is used up
+			// It is returned again when the received bytes are used.
+			err = nil
 		}
 	} else {
 		n, err = p.link.read(r.buf[t.pos:min(limit, t.pos+p.segment)])
@@ -461,8 +472,9 @@ func (p *peer) header() (o operation, receipt, ok bool, err error) {
 	return o, receipt, err == nil, err
 }
 
-// strays looks at the ranks from which nothing is expected: one that has begun
-// another operation under this one's number will never send what others wait for.
+// strays checks the ranks from which nothing is expected: one that has begun
+// another operation under this one's number will never send what others wait
+// for.
 func (g *Group) strays() error {
 	for rank := range g.peers {
 		p := &g.peers[rank]
@@ -489,7 +501,7 @@ func (p *program) laneOf(peer int) *lane {
 	return nil
 }
 
-// fault is what happens when the link of l fails.
+// fault handles the failure of l's link.
 func (g *Group) fault(l *lane, err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrClosedPipe) {
 		err = errGone
@@ -497,7 +509,7 @@ func (g *Group) fault(l *lane, err error) error {
 	return g.report(g.at(l, err))
 }
 
-// at is an error at the place where l is.
+// at returns an error with the position of l.
 func (g *Group) at(l *lane, err error) *Error {
 	e := &Error{Rank: l.peer, Operation: g.now.operation.String(), Steps: g.now.steps, Err: err}
 	for _, ids := range [][]int32{l.recvs, l.sends} {
@@ -516,9 +528,9 @@ func (g *Group) at(l *lane, err error) *Error {
 	return e
 }
 
-// waitingFor is err at the peer that holds us up.
+// waitingFor returns err with the position of the peer that we wait for.
 func (g *Group) waitingFor(err error) *Error {
-	// The first transfer in order of the schedule that could go on.
+	// The first transfer, in order of the schedule, that could continue.
 	var first *Error
 	for i := range g.now.prog.lanes {
 		l := &g.now.prog.lanes[i]

@@ -563,9 +563,9 @@ func TestBadArguments(t *testing.T) {
 		err  error
 		text string
 	}{
-		{g.AllReduce(ctx, numOps, nil), "no op"},
-		{Broadcast(ctx, g, 1, []int32{1}), "no rank 1"},
-		{Reduce(ctx, g, Sum, -1, []int32{1}), "no rank -1"},
+		{g.AllReduce(ctx, numOps, nil), "unknown operator"},
+		{Broadcast(ctx, g, 1, []int32{1}), "the root 1 is not"},
+		{Reduce(ctx, g, Sum, -1, []int32{1}), "the root -1 is not"},
 	} {
 		if c.err == nil || !strings.Contains(c.err.Error(), c.text) {
 			t.Errorf("got %v, want something about %q", c.err, c.text)
@@ -659,7 +659,7 @@ func TestTrafficFar(t *testing.T) {
 	groups := piped(4, Config{Algorithm: AlgorithmRing})
 	defer closeAll(groups)
 	for _, g := range groups {
-		g.sit([]place{{Host: "a"}, {Host: "a"}, {Host: "b"}, {Host: "b"}})
+		g.setHosts([]place{{Host: "a"}, {Host: "a"}, {Host: "b"}, {Host: "b"}})
 	}
 	if err := errors.Join(together(groups, func(g *Group) error { return g.AllReduce(t.Context(), Sum, make([]float32, 64)) })...); err != nil {
 		t.Fatal(err)

@@ -2,34 +2,35 @@ package allreduce
 
 import "math/bits"
 
-// None stands for no rank in Move.To and Move.From.
+// None is the absence of a rank in Move.To and Move.From.
 const None = -1
 
-// Span is the blocks Lo, Lo+1, …, Hi-1.
+// Span is blocks Lo, Lo+1, …, Hi-1.
 type Span struct{ Lo, Hi int }
 
 // Move is what one rank does in one step: it sends the blocks Send to To, and
 // receives the blocks Recv from From. Either may be None.
 type Move struct {
-	Step     int // both ends of a transfer have the same step
+	// Both ends of a transfer have the same step.
+	Step     int
 	To, From int
 	Send     Span
 	Recv     Span
 
-	// Add says that what is received is added to what is there. Otherwise it
-	// takes its place.
+	// Add: the received blocks are added to the present ones. Otherwise they
+	// replace them.
 	Add bool
 
-	// Last says that with this addition the blocks hold the contributions of all
-	// ranks: the sum may be divided.
+	// Last: after this addition the blocks have the contributions of all ranks,
+	// and the sum may be divided.
 	Last bool
 }
 
-// Schedule is one rank's part of a collective operation: a value, proved right
-// without a network. The vector is cut into Blocks blocks, see Block. Moves are in
+// Schedule is one rank's part of a collective operation: a value, verified
+// without a network. The vector has Blocks blocks, see Block. Moves are in
 // order of Step; within a step, in the order in which they take effect.
 //
-// A rank may run ahead of the others as far as what it needs has come: steps are
+// A rank may run ahead of the others as far as its inputs have come: steps are
 // an order, not a clock.
 type Schedule struct {
 	Blocks int
@@ -37,8 +38,8 @@ type Schedule struct {
 	Moves  []Move
 }
 
-// Block is where block i of n begins and ends in a vector of count elements.
-// Blocks differ by one element at most.
+// Block returns the borders of block i of n in a vector of count elements.
+// Blocks differ by at most one element.
 func Block(count, n, i int) (lo, hi int) {
 	cut := func(i int) int {
 		h, l := bits.Mul64(uint64(i), uint64(count))

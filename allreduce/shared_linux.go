@@ -12,26 +12,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// shared is a link through memory that two processes map: one ring for each direction.
-// A vector is copied once, into the ring, and added up from there; or it is lent, and the peer takes it
-// from this process (zerocopy_shared_linux.go). Who finds
-// nothing to do says so in the memory before going to sleep, and is woken by a byte
-// through the Unix socket, whose end also tells that the peer is gone.
+// shared is a link through memory that two processes map: one ring for each
+// direction. A vector is copied once, into the ring, and added up from there;
+// or it is lent, and the peer reads it from this process
+// (zerocopy_shared_linux.go). A rank with nothing to do says so in the memory
+// before it sleeps. It is woken by a byte through the Unix socket; that
+// socket's end also shows that the peer is gone.
 type shared struct {
-	bell     *socket
-	mem      []byte
-	in, out  oneWay
-	copier   copier
-	from     borrower
-	blind    error // why this process cannot read the peer's memory
-	readable bool  // the peer can read this process's
+	bell    *socket
+	mem     []byte
+	in, out oneWay
+	copier  copier
+	from    borrower
+	// Why this process cannot read the peer's memory.
+	blind error
+	// The peer can read this process's memory.
+	readable bool
 	misses   uint
-	rewinds  bool // what is sent into an empty ring begins at its front
-	dead     error
+	// rewinds: what is sent into an empty ring begins at its front.
+	rewinds bool
+	dead    error
 }
 
-// oneWay is one direction. All but buf is in shared memory, so the peer may have put
-// anything there.
+// oneWay is one direction. Everything except buf is in shared memory, so a
+// faulty peer may have written any values.
 type oneWay struct {
 	*oneWayState
 	buf []byte
@@ -39,13 +43,17 @@ type oneWay struct {
 
 // oneWayState has a cache line for what each side writes.
 type oneWayState struct {
-	written     atomic.Uint64 // bytes, since the beginning
-	offset      atomic.Uint64 // the byte that is at the front of the ring, or one before it in the same cache line; it changes only while the ring is empty
-	lent        atomic.Uint64 // loans, since the beginning
-	revoked     atomic.Uint32 // not zero: the writer uses the memory of its loans for other things
-	_           [36]byte
-	read        atomic.Uint64
-	taken       atomic.Uint64 // loans that were read to their ends
+	written atomic.Uint64 // bytes in total
+	// offset is the byte at the front of the ring, or one before it in the same
+	// cache line. It changes only while the ring is empty.
+	offset atomic.Uint64
+	lent   atomic.Uint64 // loans in total
+	// revoked is not zero when the writer has reused the memory of its loans.
+	revoked atomic.Uint32
+	_       [36]byte
+	read    atomic.Uint64
+	// Loans that were read to their ends.
+	taken       atomic.Uint64
 	_           [48]byte
 	readerWaits atomic.Uint32
 	_           [60]byte
@@ -58,16 +66,17 @@ type oneWayState struct {
 const _ = uint(stateSize/2 - unsafe.Sizeof(oneWayState{}))
 
 const (
-	// pieceSize is the most that is copied before the peer is told.
+	// pieceSize is the most that is copied before the peer is notified.
 	pieceSize = 32 << 10
 
-	// enoughRoom is what a writer that sleeps waits for.
+	// enoughRoom is what a sleeping writer waits for.
 	enoughRoom = smallRing / 4
 
 	stateSize = 4096
 )
 
-// newShared makes the memory and hands it to the peer, or takes it from there.
+// newShared creates the memory and passes it to the peer, or receives it from
+// there.
 func newShared(nc *net.UnixConn, dialled bool, ring int) (*shared, error) {
 	size := stateSize + 2*ring
 	var fd int
@@ -110,7 +119,7 @@ func newShared(nc *net.UnixConn, dialled bool, ring int) (*shared, error) {
 	return k, nil
 }
 
-// agree tells the peer yes or no, and hears the same from it.
+// agree sends the peer yes or no, and receives the same from it.
 func agree(nc *net.UnixConn, yes bool) (theirs bool, err error) {
 	b := []byte{0}
 	if yes {
@@ -141,8 +150,8 @@ func offerMemory(nc *net.UnixConn, size int) (int, error) {
 	return fd, nil
 }
 
-// takeMemory receives the memory. Sealed, it cannot shrink under our hands, which
-// would kill us with SIGBUS.
+// takeMemory receives the memory. It is sealed so that it cannot shrink, which
+// would kill this process with SIGBUS.
 func takeMemory(nc *net.UnixConn, size int) (int, error) {
 	var b [1]byte
 	oob := make([]byte, unix.CmsgSpace(4))
@@ -178,13 +187,13 @@ func takeMemory(nc *net.UnixConn, size int) (int, error) {
 var (
 	errCorrupt = errors.New("the shared memory is corrupt")
 
-	// errCut: to wait for the rest of the element is to wait for ever.
-	errCut = errors.New("an element lies in two parts of the shared memory: install the same release of STAR on all ranks")
+	// errCut: the rest of the element would never come.
+	errCut = errors.New("an element is in two parts of the shared memory; install the same release of STAR on all ranks")
 )
 
 func (h *oneWay) size() uint64 { return uint64(len(h.buf)) }
 
-// fill is the bytes in the ring.
+// fill returns the bytes in the ring.
 func (h *oneWay) fill() (uint64, error) {
 	n := h.written.Load() - h.read.Load()
 	if n > h.size() {
@@ -225,7 +234,7 @@ func (k *shared) wakeReader() {
 	}
 }
 
-// hasRoom says whether a writer of h that sleeps can go on.
+// hasRoom reports whether a sleeping writer of h can continue.
 func (h *oneWay) hasRoom() bool {
 	n, err := h.fill()
 	lent, lerr := h.pending()
@@ -238,34 +247,40 @@ func (k *shared) wakeWriter() {
 	}
 }
 
-// copier copies into a ring whose lines the reader has read last. An ordinary store must first get the
-// line from the reader's cache. That is cheap while both ranks run on cores that are near to
-// each other; where they are far (another die, or a virtual machine that was
-// moved), copying falls from 9 to under 2 GB/s, and storing past the caches, which the reader pays
-// for a little, is four times as fast over all. It cannot be known in advance and changes
-// while a job runs, so the copier measures.
+// copier copies into a ring with lines that the reader has read last. An
+// ordinary store must first get the line from the reader's cache. That is cheap
+// while both ranks run on near cores. On distant ones (another die, or a
+// virtual machine that was moved) copying falls from 9 to under 2 GB/s; then
+// stores that bypass the caches, which cost the reader a little, are four times
+// as fast overall. It cannot be known in advance and changes while a job runs,
+// so the copier measures.
 type copier struct {
-	past   bool // the caches
-	pieces uint // long ones, in all
-	slow   uint // how often plain copies were slow lately, up to sure
+	past bool // bypassing the caches
+	// Long ones, in total.
+	pieces uint
+	// slow is how often plain copies were slow recently, up to sure.
+	slow uint
 }
 
 const (
-	// longPiece is the least whose time says something.
+	// longPiece is the smallest piece with a meaningful time.
 	longPiece = 16 << 10
 
-	// slowNanos is for longPiece: 4 GB/s, between what was measured near (7 to 10) and
-	// far (under 2).
+	// slowNanos is for longPiece: 4 GB/s, between what was measured near (7 to
+	// 10) and far (under 2).
 	slowNanos = longPiece / 4
 
-	// sure is how many slow pieces more than fast ones change the way.
+	// sure is the excess of slow pieces over fast ones that switches the way of
+	// copying.
 	sure = 4
 
-	// timedNear and timedFar: one piece of so many is copied plainly with an eye on the clock.
+	// timedNear and timedFar: one in this many pieces is copied plainly and
+	// timed.
 	timedNear, timedFar = 4, 64
 )
 
-// timed says whether the next piece is timed: while it is not clear which way is better, every piece is timed.
+// timed reports whether the next piece is timed. Until it is clear which way is
+// better, every piece is.
 func (c *copier) timed() bool {
 	every := uint(timedNear)
 	switch {
@@ -296,11 +311,12 @@ func (c *copier) copy(dst, src []byte) {
 	c.note(time.Since(t), len(dst))
 }
 
-// note says that a plain copy of n bytes took so long.
+// note records that a plain copy of n bytes took a time.
 func (c *copier) note(d time.Duration, n int) {
 	slow := d.Nanoseconds()*longPiece > slowNanos*int64(n)
 	switch {
-	case c.past && !slow: // one fast copy is no accident, one slow copy may be
+	// One fast copy is no accident, one slow copy may be.
+	case c.past && !slow:
 		c.past, c.slow = false, 0
 	case !c.past && slow:
 		if c.slow++; c.slow == sure {
@@ -314,8 +330,8 @@ func (c *copier) note(d time.Duration, n int) {
 // ring wakes the peer. If the bell has no room, it has rung often enough.
 func (k *shared) ring() { _, _ = k.bell.send([]byte{0}) }
 
-// miss looks now and then whether the peer is still there. Its death is for those
-// who wait in vain: what it sent before is still good.
+// miss occasionally checks whether the peer is still alive. Its death concerns
+// only ranks that wait in vain: what it sent before is still valid.
 func (k *shared) miss() error {
 	if k.misses++; k.misses%1024 == 0 {
 		k.listen()
@@ -323,7 +339,7 @@ func (k *shared) miss() error {
 	return k.dead
 }
 
-// listen takes what the bell has rung.
+// listen reads what the bell has rung.
 func (k *shared) listen() {
 	var b [64]byte
 	for {
@@ -371,7 +387,8 @@ func (k *shared) view(size int) ([]byte, error) {
 	return k.in.buf[at:min(at+n, at+pieceSize, k.in.size())], nil
 }
 
-// late is err, but what was taken back is only not there: others say why.
+// late returns err; memory that was taken back is reported as absent only,
+// since another rank gives the reason.
 func (k *shared) late(err error) error {
 	if err == errRevoked {
 		return k.miss()
@@ -415,7 +432,8 @@ func (k *shared) read(dst []byte) (int, error) {
 	return got, nil
 }
 
-// arm says what we wait for, and whether it is there already.
+// arm announces what this rank waits for, and reports whether it has come
+// already.
 func (k *shared) arm(a ask) (ready bool) {
 	if a.in {
 		k.in.readerWaits.Store(1)
@@ -437,8 +455,11 @@ func (k *shared) disarm() {
 
 func (k *shared) kind() string { return "shm" }
 
-// rewind has this end use the front of its ring again and again, as long as the peer keeps up. Where ranks share processors the front stays in a cache of both; else the whole ring of each of
-// many pairs goes through it, in turns. Where they do not, lines that the reader's cache has given up cost less than those that must be taken from it (see ringSize).
+// rewind makes this end use the front of its ring repeatedly, as long as the
+// peer keeps up. If ranks share processors, the front stays in a cache of both;
+// otherwise the rings of many pairs would go through the cache in turns. If
+// they do not, lines that the reader's cache has dropped cost less than those
+// that must be taken from it (see ringSize).
 func (k *shared) rewind() { k.rewinds = true }
 
 func (k *shared) close() {

@@ -7,17 +7,21 @@ import (
 	"star/transport"
 )
 
-// A rank that computes reads nothing, and may do so for minutes; its host still acknowledges what comes. So silence is told apart from
-// slowness by what the kernel knows: bytes that were sent again and again, and not even once acknowledged. TCP's own end of such a
-// connection (user timeout) would also count a full window, which is what a rank that computes has.
+// A rank that computes reads nothing, possibly for minutes, but its host still
+// acknowledges bytes. So a lost host is distinguished from a slow rank by the
+// kernel's counts: bytes that were retransmitted repeatedly and never
+// acknowledged. TCP's own limit (user timeout) would also count a full window,
+// which a computing rank has.
 const (
-	// silentAfter is when a rank that waits asks the kernel. A lost packet is sent again after 0.2, 0.6, 1.4, 3 and 6.2 s.
+	// silentAfter is when a waiting rank asks the kernel. A lost packet is sent
+	// again after 0.2, 0.6, 1.4, 3 and 6.2 s.
 	silentAfter = 5 * time.Second
 
 	// silentTries is how often bytes were sent in vain by then.
 	silentTries = 5
 
-	// unreachable is how long a connection with small messages may be without an answer of the other host.
+	// unreachable is how long a connection with small messages may be without
+	// an answer of the other host.
 	unreachable = 7 * time.Second
 )
 
@@ -32,7 +36,8 @@ func (g *Group) silence() error {
 	return nil
 }
 
-// tries is how often what is on a link has been sent without an answer; 0 where that is not known.
+// tries returns how often the bytes of a link were sent without an answer; 0 if
+// unknown.
 func tries(l link) int {
 	switch l := l.(type) {
 	case *checked:
@@ -45,7 +50,7 @@ func tries(l link) int {
 	return 0
 }
 
-// tries is that of the connection below.
+// tries returns that of the connection below.
 func (s *stream) tries() int {
 	nc := s.conn
 	if t, ok := nc.(interface{ NetConn() net.Conn }); ok {
@@ -61,5 +66,7 @@ func (s *stream) tries() int {
 	return 0
 }
 
-// watched has a connection with small messages end when the other host does not answer.
-func watched(nc net.Conn) { _ = transport.UnreachableConn(nc, unreachable) } // without it, it is noticed later
+// watched ends a connection with small messages when the other host does not
+// answer.
+// Best effort: without it, the failure is noticed later.
+func watched(nc net.Conn) { _ = transport.UnreachableConn(nc, unreachable) }

@@ -15,11 +15,11 @@ import (
 )
 
 // rawSockets: links are raw sockets and shared memory. Go's own network poller
-// wakes a goroutine through the scheduler, which costs 10 to 20 µs; here the thread
-// itself sleeps in poll.
+// wakes a goroutine through the scheduler, which costs 10 to 20 µs; here the
+// thread itself sleeps in poll.
 const rawSockets = true
 
-// hostID is the same in processes that share a kernel and a network.
+// hostID is equal in processes that share a kernel and a network.
 func hostID() string {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	ns := namespaceID()
@@ -29,18 +29,18 @@ func hostID() string {
 	return strings.TrimSpace(string(boot)) + " " + ns
 }
 
-// rawLink takes the socket out of nc, and closes nc. size is the bytes that a socket receives at
-// once, or those of a ring of shared memory.
+// rawLink takes the socket out of nc, and closes nc. size is the bytes that a
+// socket receives at once, or the size of a ring of shared memory.
 func rawLink(nc net.Conn, kind string, dialled bool, size int) (link, error) {
 	sc, ok := nc.(syscall.Conn)
 	if !ok {
-		return nil, fmt.Errorf("%T is no socket", nc)
+		return nil, fmt.Errorf("%T is not a socket", nc)
 	}
 	var memory *shared
 	if kind == "shm" {
 		uc, ok := nc.(*net.UnixConn)
 		if !ok {
-			return nil, fmt.Errorf("shared memory is handed over through a Unix socket, not %T", nc)
+			return nil, fmt.Errorf("shared memory needs a Unix socket, not %T", nc)
 		}
 		var err error
 		if memory, err = newShared(uc, dialled, size); err != nil {
@@ -74,14 +74,18 @@ func yield() { _, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
 type socket struct {
 	fd   int
 	name string
-	err  error // why it is dead
+	// Why it is unusable.
+	err error
 
 	// in[r:w] is received and unread.
 	in   []byte
 	r, w int
-	size int // of in, which is made when it is needed: many links are never used
+	// size is that of in, which is allocated on first use: many links are never
+	// used.
+	size int
 
-	pipe *pipe // nil until something is lent
+	// pipe is nil until something is lent.
+	pipe *pipe
 
 	two [2][]byte    // of readTwo
 	iov []unix.Iovec // of pieces
@@ -105,7 +109,8 @@ func (s *socket) send(b []byte) (int, error) {
 	}
 }
 
-// pieces is writev or readv, with a vector that stays: the ones of package unix allocate one for each call.
+// pieces is writev or readv with a reused vector: those of package unix
+// allocate one for each call.
 func (s *socket) pieces(trap uintptr, pieces [][]byte) (int, error) {
 	s.iov = s.iov[:0]
 	for _, b := range pieces {
@@ -126,7 +131,7 @@ func (s *socket) pieces(trap uintptr, pieces [][]byte) (int, error) {
 	return int(n), nil
 }
 
-// sendPieces is send of several pieces, one after the other.
+// sendPieces is send for several pieces, one after the other.
 func (s *socket) sendPieces(pieces [][]byte) (int, error) {
 	for {
 		n, err := s.pieces(unix.SYS_WRITEV, pieces)
@@ -165,7 +170,8 @@ func (s *socket) receive(dst []byte) (int, error) {
 	}
 }
 
-// readTwo is a read into a and, where that is full, into b. Nothing may be unread in the buffer.
+// readTwo reads into a and, when that is full, into b. The buffer must be
+// empty.
 func (s *socket) readTwo(a, b []byte) (int, error) {
 	if s.err != nil {
 		return 0, s.err
@@ -208,7 +214,7 @@ func (s *socket) fill() error {
 	return err
 }
 
-// resize changes how much is received at once, where nothing is unread.
+// resize changes how much is received at once. The buffer must be empty.
 func (s *socket) resize(segment int) {
 	if s.r != s.w {
 		return
@@ -258,7 +264,7 @@ func (s *socket) close() {
 	}
 }
 
-// tries is how often bytes on their way have been sent without an answer.
+// tries returns how often sent bytes have been retransmitted without an answer.
 func (s *socket) tries() int {
 	if s.fd < 0 || s.name != "tcp" {
 		return 0
@@ -266,7 +272,8 @@ func (s *socket) tries() int {
 	return unanswered(s.fd)
 }
 
-// unanswered is how often the kernel has sent bytes of a TCP socket, or asked for room for them, since the other host answered last.
+// unanswered returns how often the kernel has sent bytes of a TCP socket, or
+// probed for room, since the other host answered last.
 func unanswered(fd int) int {
 	info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
 	if err != nil {
@@ -290,7 +297,8 @@ func (w *rawWaiter) wait(asks []ask, d time.Duration) {
 		if c, ok := a.link.(*checked); ok {
 			a.link = c.link
 		}
-		if s, ok := a.link.(*striped); ok { // the sockets whose turn it is
+		// The sockets that are next in turn.
+		if s, ok := a.link.(*striped); ok {
 			if a.in {
 				k, _ := s.turn(s.in)
 				w.fds = append(w.fds, unix.PollFd{Fd: int32(k.fd), Events: unix.POLLIN})
@@ -316,7 +324,8 @@ func (w *rawWaiter) wait(asks []ask, d time.Duration) {
 		}
 	}
 	if !ready {
-		// An error other than a signal's cannot happen, and would show in the links.
+		// An error other than a signal's is impossible, and would show in the
+		// links.
 		_, _ = unix.Poll(w.fds, int(max(1, d.Milliseconds())))
 	}
 	for _, a := range asks {

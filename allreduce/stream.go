@@ -6,16 +6,17 @@ import (
 	"time"
 )
 
-// stream is a link over any net.Conn: TLS, net.Pipe, or where raw sockets are
-// not to be had. Two goroutines move bytes between the connection and two
-// buffers, at the price of one more copy and of wake-ups.
+// stream is a link over any net.Conn: TLS, net.Pipe, or systems without raw
+// sockets. Two goroutines move bytes between the connection and two buffers, at
+// the price of one more copy and of wake-ups.
 type stream struct {
 	conn net.Conn
 	wake chan<- struct{}
 	wg   sync.WaitGroup
 
-	mu      sync.Mutex
-	changed sync.Cond // for the two goroutines
+	mu sync.Mutex
+	// For the two goroutines.
+	changed sync.Cond
 	in, out ring
 	inErr   error
 	outErr  error
@@ -43,7 +44,7 @@ func (s *stream) signal() {
 }
 
 // Each side of a ring works outside the lock on the piece that the other side
-// leaves alone, and takes the lock to move its own end.
+// does not access, and takes the lock to move its own end.
 
 func (s *stream) reader() {
 	for {
@@ -76,7 +77,8 @@ func (s *stream) writer() {
 		}
 		b := s.out.unread()
 		s.mu.Unlock()
-		if len(b) == 0 { // closed, and all is sent
+		// Closed, and all is sent.
+		if len(b) == 0 {
 			return
 		}
 		n, err := s.conn.Write(b)
@@ -134,7 +136,7 @@ func (s *stream) read(dst []byte) (int, error) {
 
 func (s *stream) kind() string { return "stream" }
 
-// close lets what was sent leave, for a second at most.
+// close sends what is buffered, for a second at most.
 func (s *stream) close() {
 	s.mu.Lock()
 	if s.closed {

@@ -1,16 +1,16 @@
 package allreduce
 
-// striped is a link over several sockets, for networks that give each connection only a part of
-// what they can carry. Stripes of the stream take turns: byte q goes over socket q/stripe mod
-// k. One is filled until its stripe is complete, so what is under way at once is
-// what all sockets' buffers hold.
+// striped is a link over several sockets, for networks that limit the rate of
+// each connection. Stripes of the stream take turns: byte q goes over socket
+// q/stripe mod k. A socket is filled until its stripe is complete, so the bytes
+// on their way are what all sockets' buffers hold.
 type striped struct {
 	links   []*socket
 	out, in uint64
 }
 
-// stripe is the bytes that go over one connection before it is the next one's turn: a
-// multiple of vectorAlign, so that no element is cut.
+// stripe is the bytes that go over one connection before the next one is used:
+// a multiple of vectorAlign, so that no element is cut.
 const stripe = 128 << 10
 
 // newLink makes one link of the connections between two ranks.
@@ -25,7 +25,8 @@ func newLink(parts []link) link {
 	return s
 }
 
-// turn is the socket whose turn it is at position, and what is left of its stripe.
+// turn returns the socket that is used at a position, and the rest of its
+// stripe.
 func (s *striped) turn(position uint64) (*socket, int) {
 	return s.links[position/stripe%uint64(len(s.links))], int(stripe - position%stripe)
 }
@@ -67,7 +68,8 @@ func (s *striped) read(dst []byte) (int, error) {
 		got += n
 		if n == 0 || err != nil {
 			if got > 0 {
-				err = nil // it comes again
+				// It is returned again.
+				err = nil
 			}
 			return got, err
 		}

@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// TreeReduce adds all vectors up on root, along a binomial tree, in ceil(log2 n)
-// steps. The vectors of other ranks are spoilt.
+// TreeReduce adds all vectors up on root, along a binomial tree, in ceil(log2
+// n) steps. The vectors of other ranks are undefined afterwards.
 func TreeReduce(n, rank, root int) Schedule {
 	checkRank("TreeReduce", n, rank)
 	checkRank("TreeReduce: root", n, root)
@@ -26,7 +26,7 @@ func TreeReduce(n, rank, root int) Schedule {
 	return s
 }
 
-// TreeBroadcast brings root's vector to all ranks, along a binomial tree, in
+// TreeBroadcast sends root's vector to all ranks, along a binomial tree, in
 // ceil(log2 n) steps.
 func TreeBroadcast(n, rank, root int) Schedule {
 	checkRank("TreeBroadcast", n, rank)
@@ -46,8 +46,9 @@ func reversed(up []Move, steps int) []Move {
 	return down
 }
 
-// BinomialTree is the all-reduce that adds up on rank 0 and hands out from there:
-// 2·ceil(log2 n) steps. It needs the fewest messages in all, n-1 each way.
+// BinomialTree is the all-reduce that adds up on rank 0 and broadcasts from
+// there: 2·ceil(log2 n) steps. It needs the fewest messages in total, n-1 each
+// way.
 func BinomialTree(n, rank int) Schedule {
 	checkRank("BinomialTree", n, rank)
 	s := TreeReduce(n, rank, 0)
@@ -59,15 +60,14 @@ func BinomialTree(n, rank int) Schedule {
 }
 
 // DoubleTree is the all-reduce over two binary trees, each for one half of the
-// vector, in which every rank (but rank 0 of an odd number) is a leaf of one tree
-// at least. Pipelined, it
-// moves a vector nearly as fast as the ring, in a number of steps that
-// grows with log n instead of n.
+// vector, in which every rank (except rank 0 of an odd number) is a leaf of at
+// least one tree. Pipelined, it moves a vector nearly as fast as the ring, in a
+// number of steps that grows with log n instead of n.
 func DoubleTree(n, rank int) Schedule {
 	checkRank("DoubleTree", n, rank)
 	first := binaryTree(n)
-	// The leaves of the first tree are its odd ranks. Turned round (n even) or moved
-	// by one (n odd), the even ones are leaves.
+	// The leaves of the first tree are its odd ranks. Reversed (n even) or
+	// shifted by one (n odd), the even ones are leaves.
 	second := func(v int) int { return n - 1 - v }
 	if n%2 == 1 {
 		second = func(v int) int { return (v + 1) % n }
@@ -102,10 +102,10 @@ func DoubleTree(n, rank int) Schedule {
 // edge: the child sends its subtree's sum to its parent in that step.
 type edge struct{ child, parent, step int }
 
-// binaryTree is the tree whose root is 0, with one child: the root of a search
-// tree over 1…n-1. There the odd numbers are leaves, since each subtree over lo+1…hi
-// is rooted at lo + the largest power of two that it has room for. A parent
-// hears from its children one after the other, so steps differ.
+// binaryTree is the tree with root 0, which has one child: the root of a search
+// tree over 1…n-1. Its leaves are the odd numbers, since each subtree over
+// lo+1…hi has its root at lo + the largest power of two that fits. A parent
+// receives from its children one after the other, so steps differ.
 func binaryTree(n int) []edge {
 	var edges []edge
 	// grow returns the root of the subtree over lo+1…hi and the first step in which it

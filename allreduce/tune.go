@@ -19,27 +19,27 @@ import (
 
 // TuneConfig says what Tune measures. The zero value works.
 type TuneConfig struct {
-	// Sizes is the bytes of vectors. Empty means 4, 1 Ki, 4 Ki, … 64 Mi.
+	// Sizes are bytes of vectors. Empty means 4, 1 Ki, 4 Ki, … 64 Mi.
 	Sizes []int64
 
-	// Algorithms of AllReduce. Empty means all; the hierarchical ones only where several
-	// hosts have several ranks.
+	// Algorithms of AllReduce. Empty means all; the hierarchical ones only if
+	// several hosts have several ranks.
 	Algorithms []Algorithm
 
-	// Segments, in bytes, to try with vectors that are longer. Empty means that of
+	// Segments, in bytes, to try with longer vectors. Empty means that of
 	// Config or, if that is zero, 128 Ki, 256 Ki, 512 Ki, 1 Mi.
 	Segments []int
 
-	// Runs is how often a long vector is summed; short ones are more often. Zero
-	// means 5.
+	// Runs is how often a long vector is summed; short ones are more often.
+	// Zero means 5.
 	Runs int
 }
 
-// Tune measures the algorithms of AllReduce between the ranks of g, all of which
-// must call it with the same cfg, and returns a Model with the results, the same
-// on all ranks, which g uses from now on. Measurements for other numbers of
-// ranks and other links are kept. Of the segments only the best one of each size and
-// algorithm is; what is far behind at its first run has no more of them.
+// Tune measures the algorithms of AllReduce between the ranks of g and returns
+// a Model with the results, equal on all ranks, which g uses from now on. All
+// ranks must call it with the same cfg. It keeps measurements for other numbers
+// of ranks and other links. It keeps only the best segment of each size and
+// algorithm, and stops measuring one that is far behind in its first run.
 func Tune(ctx context.Context, g *Group, cfg TuneConfig) (*Model, error) {
 	if len(cfg.Sizes) == 0 {
 		cfg.Sizes = []int64{4}
@@ -88,7 +88,8 @@ func Tune(ctx context.Context, g *Group, cfg TuneConfig) (*Model, error) {
 				for _, seg := range usefulSegments(cfg.Segments, size) {
 					g.cfg.Algorithm, g.cfg.Segment = a, seg
 					g.resegment()
-					// All ranks have the same times, so they make the same choices.
+					// All ranks have the same times, so they make the same
+					// choices.
 					t, err := g.measure(ctx, size, 1)
 					if err == nil && t < hopeless*best {
 						t, err = g.measure(ctx, size, cmp.Or(cfg.Runs, 5))
@@ -113,12 +114,12 @@ func Tune(ctx context.Context, g *Group, cfg TuneConfig) (*Model, error) {
 	return m, nil
 }
 
-// hopeless is how many times slower than the best one an algorithm is that is not
-// measured again.
+// hopeless is how many times slower than the best an algorithm must be to be
+// dropped after its first run.
 const hopeless = 2
 
-// usefulSegments are those that cut a vector of size bytes in more than one piece; 0, the
-// link's own, where none does.
+// usefulSegments are those that cut a vector of size bytes into more than one
+// piece; 0, the link's own, if none does.
 func usefulSegments(segments []int, size int64) []int {
 	var useful []int
 	for _, s := range segments {
@@ -132,18 +133,19 @@ func usefulSegments(segments []int, size int64) []int {
 	return useful
 }
 
-// resegment makes segments and algorithm what Config says now.
+// resegment resets segments and algorithm to those of Config.
 func (g *Group) resegment() {
 	g.chosen, g.segment = sizedAlgorithm{}, -1
 	g.cut()
 }
 
-// measure is the median time of an all-reduce of size bytes: of each run, that of
-// the slowest rank.
+// measure returns the median time of an all-reduce of size bytes: of each run,
+// that of the slowest rank.
 func (g *Group) measure(ctx context.Context, size int64, runs int) (float64, error) {
 	v := vector.Make[float32](int(size / 4))
 	inner := int(max(1, min(50, 256<<10/size)))
-	times := make([]float64, 1+runs) // the first one warms up
+	// The first one warms up.
+	times := make([]float64, 1+runs)
 	for i := range times {
 		if err := g.Barrier(ctx); err != nil {
 			return 0, err
@@ -164,9 +166,9 @@ func (g *Group) measure(ctx context.Context, size int64, runs int) (float64, err
 	return times[len(times)/2], nil
 }
 
-// fit derives the prices of one message, for numbers of ranks and sizes that have
-// not been measured: Alpha from the shortest vector, Beta from the longest, both by
-// the algorithm whose price has the fewest terms.
+// fit derives the costs of one message, for numbers of ranks and sizes that
+// were not measured: Alpha from the shortest vector, Beta from the longest,
+// both with the algorithm that has the fewest terms.
 func (m *Model) fit(ctx context.Context, g *Group) error {
 	gamma := []float64{adding(time.Now)}
 	if err := AllReduce(ctx, g, Max, gamma); err != nil {
@@ -195,8 +197,9 @@ func (m *Model) fit(ctx context.Context, g *Group) error {
 	return nil
 }
 
-// adding is what it takes to add up a byte, in seconds: the median of some runs, because the
-// processor may be somebody else's for longer than all of them take.
+// adding returns the seconds to add up a byte: the median of several runs,
+// because another process may use the processor for longer than all of them
+// take.
 func adding(now func() time.Time) float64 {
 	a, b := make([]float32, 1<<18), make([]float32, 1<<18)
 	times := make([]float64, 17)
@@ -209,7 +212,7 @@ func adding(now func() time.Time) float64 {
 	return times[len(times)/2] / (4 * float64(len(a)))
 }
 
-// Bounds of a model, which travels in greetings and makes buffers.
+// Bounds of a model, which is sent in greetings and sizes buffers.
 const (
 	maxSamples = 4096
 	maxSegment = 64 << 20
@@ -237,10 +240,10 @@ func (m *Model) check() error {
 	return nil
 }
 
-// ErrModel is in the errors about a file that holds no cost model.
-var ErrModel = errors.New("no cost model")
+// ErrModel is wrapped by errors about a file that is not a cost model.
+var ErrModel = errors.New("not a cost model")
 
-// modelFormat is the first field of a file. Another number is for other fields.
+// modelFormat is the first field of a file. Another number means other fields.
 const modelFormat = "star all-reduce model 1"
 
 type modelFile struct {
@@ -248,8 +251,8 @@ type modelFile struct {
 	*Model
 }
 
-// LoadModel reads a model that Save has written. The error is of os.ReadFile, or has
-// ErrModel in it.
+// LoadModel reads a model that Save has written. The error is that of
+// os.ReadFile, or wraps ErrModel.
 func LoadModel(path string) (*Model, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -262,14 +265,14 @@ func LoadModel(path string) (*Model, error) {
 		_, err = dec.Token()
 		switch {
 		case err == nil:
-			err = errors.New("something follows its end")
+			err = errors.New("trailing data")
 		case err == io.EOF:
 			err = nil
 		}
 	}
 	switch {
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		err = errors.New("it ends too early")
+		err = errors.New("unexpected end")
 	case err == nil && f.Format != modelFormat:
 		err = fmt.Errorf("format is %q, not %q", f.Format, modelFormat)
 	case err == nil:
@@ -281,7 +284,7 @@ func LoadModel(path string) (*Model, error) {
 	return f.Model, nil
 }
 
-// Save writes m as JSON. The file is complete or the old one.
+// Save writes m as JSON, atomically: the file is the new one or the old one.
 func (m *Model) Save(path string) error {
 	text, err := json.MarshalIndent(modelFile{modelFormat, m}, "", "  ")
 	if err != nil {

@@ -10,43 +10,55 @@ import (
 
 // Values of Config.ZeroCopy.
 const (
-	ZeroCopyLong = ""    // of vectors of 2 MiB and more
-	ZeroCopyAll  = "on"  // of all vectors
+	// Vectors of 2 MiB and more.
+	ZeroCopyLong = ""
+	ZeroCopyAll  = "on"  // all vectors
 	ZeroCopyOff  = "off" // never
 )
 
-// zeroCopyAbove is the bytes of a vector from which ZeroCopyLong lends. Between two cores 1 MiB takes a fifth longer when it is lent: a core that adds to what the
-// other one has read must first have the lines back. From what no longer fits into caches on, the copy that is saved is more.
+// zeroCopyAbove is the size in bytes from which ZeroCopyLong lends a vector.
+// Between two cores 1 MiB takes a fifth longer if it is lent: a core that adds
+// to what the other one has read must first get the lines back. For vectors
+// that do not fit into caches, the saved copy is worth more.
 const zeroCopyAbove = 2 << 20
 
-// pageSize is what memory is lent in.
+// pageSize is the unit of lent memory.
 var pageSize = os.Getpagesize()
 
-// wholePages says how many bytes of b are before its first whole page, at most all, and how many its whole pages have.
+// wholePages returns how many bytes of b are before its first whole page, at
+// most all, and how many its whole pages have.
 func wholePages(b []byte) (head, pages int) {
 	head = min(len(b), int(-uintptr(unsafe.Pointer(unsafe.SliceData(b)))&uintptr(pageSize-1)))
 	return head, (len(b) - head) &^ (pageSize - 1)
 }
 
-// zeroCopyLink is a link that can send without a copy: what it has taken is the sender's memory until the peer has received it. So
+// zeroCopyLink is a link that can send without a copy: the bytes that it has taken are in the
+// sender's memory until the peer has received them. So:
 //
-//   - a transfer lends only what nothing of the same operation changes before the peer has received it. A receive that takes the place of what was lent brings a result that the lent bytes are part
-//     of, so they have been received; one that adds to it may come before (program.go, and TestLentIsReceivedBeforeItIsOverwritten);
-//   - an operation ends when the peers have said that they have received everything: a receipt, which a flag of the header asks for;
-//   - one that fails takes the memory back before the caller gets it: the peer keeps the old pages, or gets nothing more.
+//   - A transfer lends only what no transfer of the same operation changes before the peer has
+//     received it. A receive that replaces lent bytes brings a result that includes them, so they
+//     were received. One that adds to them may come before (program.go, and
+//     TestLentIsReceivedBeforeItIsOverwritten).
+//   - An operation ends when the peers have confirmed that they have received everything: a
+//     receipt, which a flag of the header requests.
+//   - A failed operation takes the memory back before the caller gets it: the peer keeps the old
+//     pages, or gets nothing more.
 type zeroCopyLink interface {
-	// canZeroCopy says whether the link can send without a copy, gains whether that is faster for a vector of zeroCopyAbove or more.
+	// canZeroCopy reports whether the link can send without a copy; gains,
+	// whether that is faster for a vector of zeroCopyAbove or more.
 	canZeroCopy() bool
 	gains(vector []byte) bool
 
 	// zeroCopySend is send.
 	zeroCopySend(b []byte) (int, error)
 
-	// reclaim ends what was lent of b: what is written there from now on the peer does not get.
+	// reclaim takes back what was lent of b: the peer does not see later writes
+	// to it.
 	reclaim(b []byte) error
 }
 
-// zeroCopyLink is a link to which an operation on a vector may lend, or nil.
+// zeroCopyLink returns a link to which an operation on a vector may lend, or
+// nil.
 func (g *Group) zeroCopyLink(k link, vector []byte) zeroCopyLink {
 	l, ok := k.(zeroCopyLink)
 	if !ok || g.cfg.ZeroCopy == ZeroCopyOff || !l.canZeroCopy() {
@@ -58,8 +70,8 @@ func (g *Group) zeroCopyLink(k link, vector []byte) zeroCopyLink {
 	return l
 }
 
-// tellBlind logs why vectors of ranks on this host are copied twice.
-func (g *Group) tellBlind() {
+// logUnreadable logs why vectors of ranks on this host are copied twice.
+func (g *Group) logUnreadable() {
 	if g.cfg.ZeroCopy == ZeroCopyOff {
 		return
 	}
@@ -68,14 +80,16 @@ func (g *Group) tellBlind() {
 		if !ok {
 			continue
 		}
-		if err := k.unreadable(); err != nil { // of one it is of all, mostly
-			g.cfg.log().Info("all-reduce: memory of a rank on this host cannot be read from here; its vectors are copied twice", "member", r, "err", err)
+		// Usually the same for all.
+		if err := k.unreadable(); err != nil {
+			g.cfg.log().Info("could not read the memory of a rank on this host; its vectors are copied twice", "member", r, "err", err)
 			return
 		}
 	}
 }
 
-// A receipt ends what a rank sends in an operation to a peer that has asked for it.
+// A receipt ends what a rank sends in an operation to a peer that has requested
+// it.
 const (
 	receiptSize  = 8
 	receiptMagic = 0x56434552 // "RECV", little-endian
@@ -98,12 +112,13 @@ func (p *peer) receipt(o operation) (ok bool, err error) {
 	}
 	p.nnote = 0
 	if want := o.appendReceipt(nil); [receiptSize]byte(want) != p.note {
-		return false, fmt.Errorf("no receipt for operation %d but % x", o.number, p.note)
+		return false, fmt.Errorf("expected the receipt for operation %d, got % x", o.number, p.note)
 	}
 	return true, nil
 }
 
-// lent is what of a transfer the peer may be reading: the bytes that have left, and the rest of a page that has left in part.
+// lent returns the part of a transfer that the peer may be reading: the bytes
+// sent, and the rest of a page that was sent in part.
 func (t *transfer) lent(buf []byte) []byte {
 	if t.pos == t.lo {
 		return nil
@@ -112,7 +127,7 @@ func (t *transfer) lent(buf []byte) []byte {
 	return buf[t.lo : t.pos+rest]
 }
 
-// reclaim ends what an operation that has failed has lent.
+// reclaim takes back what a failed operation has lent.
 func (g *Group) reclaim() error {
 	var errs []error
 	for i := range g.now.prog.lanes {
@@ -127,7 +142,7 @@ func (g *Group) reclaim() error {
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("memory that other ranks may still receive from cannot be had back: %w", err)
+		return fmt.Errorf("cannot take back memory that other ranks may still read: %w", err)
 	}
 	return nil
 }

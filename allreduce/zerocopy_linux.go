@@ -11,11 +11,12 @@ import (
 // pipeSize is the bytes of the pipe through which pages go to a socket.
 const pipeSize = 256 << 10
 
-// pipe is the way from memory to a socket of pages in the place of copies.
+// pipe carries pages, instead of copies, from memory to a socket.
 type pipe struct {
 	in, out int // descriptors
 	size    int
-	held    int // bytes in it: those with which the next lend begins
+	// Bytes in it: those with which the next lend begins.
+	held int
 }
 
 func newPipe() (*pipe, error) {
@@ -25,7 +26,8 @@ func newPipe() (*pipe, error) {
 	}
 	p := &pipe{in: fds[1], out: fds[0]}
 	size, err := unix.FcntlInt(uintptr(p.in), unix.F_SETPIPE_SZ, pipeSize)
-	if err != nil { // this user has many large ones: the usual size will do
+	// This user has many large ones: the usual size is enough.
+	if err != nil {
 		size, err = unix.FcntlInt(uintptr(p.in), unix.F_GETPIPE_SZ, 0)
 	}
 	if err != nil {
@@ -41,7 +43,7 @@ func (p *pipe) close() {
 	unix.Close(p.out)
 }
 
-// fill puts whole pages of memory into the pipe, which is empty.
+// fill puts whole pages of memory into the empty pipe.
 func (p *pipe) fill(b []byte) error {
 	iov := unix.Iovec{Base: unsafe.SliceData(b)}
 	iov.SetLen(min(len(b), p.size))
@@ -58,7 +60,7 @@ func (p *pipe) fill(b []byte) error {
 	}
 }
 
-// drain gives fd what is in the pipe, as much as it takes at once.
+// drain gives fd the contents of the pipe, as much as it takes at once.
 func (p *pipe) drain(fd int) (int, error) {
 	for {
 		n, err := unix.Splice(p.out, nil, fd, nil, p.held, unix.SPLICE_F_NONBLOCK)
@@ -75,7 +77,8 @@ func (p *pipe) drain(fd int) (int, error) {
 	}
 }
 
-// kernelZeroCopy says whether this kernel lends memory to sockets and lets us take it back: vmsplice and mremap as Linux has them since 5.7.
+// kernelZeroCopy reports whether this kernel can lend memory to sockets and
+// return it: vmsplice and mremap as in Linux 5.7 and later.
 var kernelZeroCopy = sync.OnceValue(func() bool {
 	mem, err := unix.Mmap(-1, 0, pageSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 	if err != nil {
@@ -100,13 +103,16 @@ var kernelZeroCopy = sync.OnceValue(func() bool {
 func (s *socket) canZeroCopy() bool { return s.name == "tcp" && kernelZeroCopy() }
 func (s *socket) gains([]byte) bool { return true }
 
-// zeroCopySend is send, but where b has whole pages the socket gets the memory itself: the peer sees what is written there until it has received it.
-// After less than len(b) bytes were taken, the next lend must go on with the rest, or with more than that.
+// zeroCopySend is send, except that the socket gets whole pages of b
+// themselves: the peer sees writes to them until it has received them. If it
+// takes less than len(b) bytes, the next call must continue with the rest, or
+// with more than that.
 func (s *socket) zeroCopySend(b []byte) (int, error) {
 	if s.pipe == nil {
 		p, err := newPipe()
 		if err != nil {
-			return s.send(b) // this process has too many open files, or the user too many pipes
+			// This process has too many open files, or the user too many pipes.
+			return s.send(b)
 		}
 		s.pipe = p
 	}
@@ -121,7 +127,8 @@ func (s *socket) zeroCopySend(b []byte) (int, error) {
 			n, err = s.send(rest[:head])
 		} else if pages == 0 {
 			n, err = s.send(rest)
-		} else if s.pipe.fill(rest[:pages]) != nil { // this memory cannot be lent
+		} else if s.pipe.fill(rest[:pages]) != nil {
+			// This memory cannot be lent.
 			n, err = s.send(rest[:pages])
 		} else {
 			n, err = s.pipe.drain(s.fd)
@@ -136,8 +143,9 @@ func (s *socket) zeroCopySend(b []byte) (int, error) {
 
 func (s *socket) reclaim(b []byte) error { return reclaim(b) }
 
-// reclaim puts copies into the place of those whole pages of b that were lent, so that who has borrowed them keeps what is there now. Nobody else may
-// use b meanwhile. It is for private memory that no file backs, as the heap is.
+// reclaim replaces the whole pages of b that were lent by copies, so that the
+// receiver keeps the present contents. No other goroutine may use b meanwhile.
+// It is for private memory without a file behind it, as the heap is.
 func reclaim(b []byte) error {
 	head, pages := wholePages(b)
 	b = b[head:][:pages]
@@ -145,7 +153,8 @@ func reclaim(b []byte) error {
 		piece = min(piece, len(b))
 		at := unsafe.Pointer(unsafe.SliceData(b))
 		moved, err := unix.MremapPtr(at, uintptr(piece), nil, uintptr(piece), unix.MREMAP_MAYMOVE|unix.MREMAP_DONTUNMAP)
-		if err == unix.EFAULT && piece > pageSize { // more than one mapping
+		// More than one mapping.
+		if err == unix.EFAULT && piece > pageSize {
 			piece = max(pageSize, piece/2/pageSize*pageSize)
 			continue
 		}

@@ -15,25 +15,29 @@ import (
 	"star/internal/vector"
 )
 
-// A loan is a part of the stream that is not in the ring: the reader takes it from the writer's memory itself (process_vm_readv). It is copied once in place of twice.
+// A loan is a part of the stream that is not in the ring: the reader copies it
+// directly from the writer's memory (process_vm_readv), once instead of twice.
 type loan struct {
-	at      uint64 // the byte of the ring before which it comes
-	address uint64 // of the writer's process
+	// The byte of the ring that follows it.
+	at uint64
+	// In the writer's process.
+	address uint64
 	size    uint64 // bytes
 }
 
 const (
-	// maxLoans of one direction at a time.
+	// maxLoans bounds the loans of one direction at a time.
 	maxLoans = 64
 
-	// leastLoan is what is worth a system call.
+	// leastLoan is the least that is worth a system call.
 	leastLoan = 16 << 10
 
-	// borrowAtOnce is what is taken at once of what will be added up: it is read again at once, so it should be in a near cache then.
+	// borrowAtOnce is how much is read at once of what will be added up: it is
+	// used at once, so it should be in a near cache then.
 	borrowAtOnce = 128 << 10
 )
 
-// pending is the number of loans that are not taken.
+// pending returns the number of loans that were not read yet.
 func (h *oneWay) pending() (uint64, error) {
 	n := h.lent.Load() - h.taken.Load()
 	if n > maxLoans {
@@ -42,17 +46,20 @@ func (h *oneWay) pending() (uint64, error) {
 	return n, nil
 }
 
-// borrower is what a reader knows of the process that writes.
+// borrower is what a reader knows of the writing process.
 type borrower struct {
-	pid     int
-	begun   uint64 // bytes of the first loan that were used
-	held    []byte // of scratch: bytes of the first loan that were copied and are unused
+	pid int
+	// Used bytes of the first loan.
+	begun uint64
+	// held is of scratch: bytes of the first loan that were copied and are
+	// unused.
+	held    []byte
 	scratch []byte
 }
 
-var errRevoked = errors.New("what was lent has been taken back")
+var errRevoked = errors.New("the lent memory was taken back")
 
-// copy copies len(dst) bytes at an address of the other process.
+// copy copies len(dst) bytes from an address of the other process.
 func (b *borrower) copy(dst []byte, address uint64) error {
 	local := unix.Iovec{Base: unsafe.SliceData(dst)}
 	local.SetLen(len(dst))
@@ -67,10 +74,12 @@ func (b *borrower) copy(dst []byte, address uint64) error {
 	return os.NewSyscallError("process_vm_readv", err)
 }
 
-// loan is the one with which the stream goes on, and nil if the ring is next, with no more than n bytes. size is that of
-// the elements that are read.
+// loan returns the loan that is next in the stream, nil if the ring is next,
+// with at most n bytes. size is that of the elements to read.
 func (k *shared) loan(size int) (l *loan, n uint64, err error) {
-	if n, err = k.in.fill(); err != nil { // before the loans: who sees a byte sees the loans before it
+	// The ring before the loans: a reader that sees a byte also sees the loans
+	// before it.
+	if n, err = k.in.fill(); err != nil {
 		return nil, 0, err
 	}
 	m, err := k.in.pending()
@@ -91,10 +100,12 @@ func (k *shared) loan(size int) (l *loan, n uint64, err error) {
 	return l, 0, nil
 }
 
-// borrow copies what comes next of a loan to dst.
+// borrow copies the next bytes of a loan to dst.
 func (k *shared) borrow(l *loan, dst []byte) error {
 	err := k.from.copy(dst, l.address+k.from.begun)
-	// What was copied is what was lent if the writer had not taken it back by now, and still lives: before another process can have its number, the bell has ended.
+	// The copied bytes are the lent ones if the writer had not taken them back
+	// by now and is still alive: the bell ends before another process can get
+	// its number.
 	if k.in.revoked.Add(0) != 0 {
 		return errRevoked
 	}
@@ -117,16 +128,19 @@ func (k *shared) repay(n int) {
 
 func (k *shared) canZeroCopy() bool { return k.readable }
 
-// smallPages is the most of a vector in pages of 4 KiB that is worth being lent: for each of them the kernel reads what it knows of it, which is in caches or not.
+// smallPages is the most of a vector in 4 KiB pages that is worth lending: the
+// kernel reads its record of each page, from a cache or not.
 const smallPages = 16 << 20
 
 func (k *shared) gains(v []byte) bool { return len(v) <= smallPages || vector.Huge(v) }
 
-// zeroCopySend is send, but long parts of b stay where they are until the peer has received them.
+// zeroCopySend is send, except that long parts of b stay in place until the
+// peer has received them.
 //
-// A loan begins and ends at multiples of vectorAlign in the stream; what lies before and behind goes through the ring.
-// So places in the ring and in the stream agree modulo vectorAlign, as where nothing is lent, and neither the end of the
-// ring nor that of a loan cuts an element, of whatever type.
+// A loan begins and ends at multiples of vectorAlign in the stream; the bytes
+// before and after go through the ring. So positions in the ring and in the
+// stream agree modulo vectorAlign, as without loans, and neither the end of the
+// ring nor that of a loan cuts an element of any type.
 func (k *shared) zeroCopySend(b []byte) (int, error) {
 	head := int(-k.out.written.Load() & (vectorAlign - 1))
 	if len(b) < head+leastLoan {
@@ -155,7 +169,7 @@ func (k *shared) zeroCopySend(b []byte) (int, error) {
 
 func (k *shared) unreadable() error { return k.blind }
 
-// reclaim ends all loans: who has not received them never will.
+// reclaim ends all loans: a peer that has not received them will not.
 func (k *shared) reclaim([]byte) error {
 	if k.mem != nil {
 		k.out.revoked.Swap(1)
@@ -170,7 +184,8 @@ var beacon = func() *[16]byte {
 	return b
 }()
 
-// light tells the peer where the beacon is, and what it says, in the place of the first loan.
+// light sends the peer the beacon's address and contents, in place of the first
+// loan.
 func (k *shared) light() {
 	k.out.loans[0] = loan{
 		at:      binary.LittleEndian.Uint64(beacon[:]),
@@ -179,7 +194,9 @@ func (k *shared) light() {
 	}
 }
 
-// see says whether this process may read the peer's memory. It may not without the same user or CAP_SYS_PTRACE, where Yama keeps processes apart, or from another PID namespace.
+// see reports whether this process may read the peer's memory. It may not with
+// another user and no CAP_SYS_PTRACE, if Yama separates processes, or from
+// another PID namespace.
 func (k *shared) see(nc *net.UnixConn) error {
 	rc, err := nc.SyscallConn()
 	if err != nil {
@@ -199,7 +216,7 @@ func (k *shared) see(nc *net.UnixConn) error {
 	return k.lit()
 }
 
-// lit says whether the process that is taken for the peer has the peer's beacon.
+// lit checks that the process that is taken for the peer has the peer's beacon.
 func (k *shared) lit() error {
 	l := k.in.loans[0]
 	var b [16]byte

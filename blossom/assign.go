@@ -92,11 +92,11 @@ type paths struct {
 	row    []int     // that has a column; −1: it is free
 	from   []int     // row before a column on the shortest path to it that is known
 	length []float64 // of that path
-	left   []int     // columns whose path may still become shorter
-	seen   []int     // columns whose path is known to be the shortest, but for the last one
+	left   []int     // columns with a path that may still become shorter
+	seen   []int     // columns with the shortest path known, except for the last one
 }
 
-// search finds the shortest path from a row to a free column, and its length. −1: there is none.
+// search finds the shortest path from a row to a free column, and its length. −1: there is no path.
 func (s *paths) search(cost [][]float64, a *Assignment, i int) (end int, far float64) {
 	s.left, s.seen = s.left[:0], s.seen[:0]
 	for j := range s.row {

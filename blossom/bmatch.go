@@ -2,14 +2,14 @@ package blossom
 
 import "fmt"
 
-// BMatch finds a maximum-weight b-matching: edges, each at most once, of which
+// BMatch finds a maximum-weight b-matching: edges, each at most once, such that
 // each vertex v is in at most capacity[v]. chosen are their places in edges, in
 // order. Options are those of [Match]; with Perfect each vertex is in exactly
 // capacity[v] edges. Weights are rounded as by Match, with the most edges that a solution may have
 // in the place of n/2.
 //
 // It is the matching of a larger graph (Tutte 1954): each vertex becomes
-// capacity[v] copies, each edge a pair of joined vertices, one of which is joined to the copies
+// capacity[v] copies, each edge a pair of joined vertices, one joined to the copies
 // of u and the other to those of v, all with the edge's weight. An edge
 // is chosen if both of its vertices are matched with copies, which weighs
 // twice as much as the pair by itself. With c(v) = min(capacity[v], degree of v) and m edges that graph

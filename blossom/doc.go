@@ -1,5 +1,5 @@
 // Package blossom finds maximum-weight matchings in general graphs: a set of
-// edges, no two of which share a vertex, whose weights add up to the most. It
+// edges without a common vertex that has the largest total weight. It
 // knows nothing of what vertices and weights stand for.
 //
 // The method is the primal-dual one of Edmonds. A matching M is kept beside a
@@ -14,7 +14,7 @@
 // and every search mends it for one vertex: it grows a tree of alternating paths
 // from there, by shortest distance, as Dijkstra's algorithm does, until it comes
 // to a vertex without a mate or with u = 0, along the path to which M is turned
-// over. Odd cycles of the tree are shrunk to blossoms; blossoms whose z has
+// over. Odd cycles of the tree are shrunk to blossoms; blossoms with a z that has
 // become 0 are expanded.
 //
 // A search takes O(m log n), and the size of each blossom that it expands, so that

@@ -61,7 +61,7 @@ func (s *solver) dual() Dual {
 var ErrProof = errors.New("blossom: no proof")
 
 // Verify checks that m is a matching of the graph, and that m.Dual proves that
-// none is better by more than m.Gap. It knows nothing of how they were found and holds for any Matching, whoever made it: the
+// none is better by more than m.Gap. It knows nothing of how they were found and holds for any Matching, however it was made: the
 // sum of the prices (of a blossom: times the edges that it has room for) is at
 // least what any matching weighs, and exactly what m weighs (W. H. Cunningham, A. B.
 // Marsh III: A primal algorithm for optimum matching. Math. Programming Study 8,
@@ -161,7 +161,8 @@ func most(a, b uint64) uint64 {
 	return sum
 }
 
-// nested are blossoms of which any two that share a vertex contain one another. The vertices of each stand together in an order of all.
+// nested are blossoms: of any two that share a vertex, one contains the other. The vertices of each are
+// adjacent in one order of all vertices.
 type nested struct {
 	at     []int   // by vertex: its place in that order
 	chains [][]set // by vertex: the blossoms around it, the smallest first
@@ -173,7 +174,7 @@ type set struct {
 	price    uint64
 }
 
-// noBlossom stands for the index of a blossom where no blossom encloses a vertex or another blossom.
+// noBlossom is the index for a vertex or blossom without an enclosing blossom.
 const noBlossom = -1
 
 // nest finds the order; false: two of the blossoms cross.

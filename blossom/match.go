@@ -21,7 +21,7 @@ const (
 	// Without it an edge of negative weight is never chosen.
 	MaxCardinality Option = 1 << iota
 	// Perfect asks for the heaviest of the matchings that leave no vertex out, and
-	// for ErrNotPerfect where there is none.
+	// for ErrNotPerfect if no perfect one exists
 	Perfect
 	// Minimum asks for the lightest matching instead of the heaviest. By itself
 	// it chooses edges of negative weight only.
@@ -37,7 +37,8 @@ var ErrNotPerfect = errors.New("blossom: no perfect matching")
 
 // Matching is what Solve finds.
 type Matching struct {
-	// Mate is the other end of each vertex's edge, −1 where there is none.
+	// Mate is the other end of each vertex's edge, −1 without an edge.
+
 	Mate []int
 	// Weight is the sum of the weights of the edges chosen, in order of their
 	// first vertex.

@@ -5,7 +5,7 @@ import (
 	"math"
 )
 
-// none stands for no vertex, no node.
+// none is the absence of a vertex or node.
 const none int32 = -1
 
 // Labels of the nodes of a search's tree: outer ones (S) are at an even distance
@@ -64,10 +64,10 @@ type solver struct {
 	now       int64
 	from, to2 []int32 // by inner node: the edge of the tree that leads to it
 	tree      []int32 // nodes that were labelled; some are no longer
-	queue     []int32 // outer vertices whose edges are not yet looked at
+	queue     []int32 // outer vertices with edges that were not examined yet
 	best      []int64 // by vertex: least (u + off − cost) over edges to outer vertices i
 	bestFrom  []int32 // that i
-	touched   []int32 // vertices whose best is set
+	touched   []int32 // vertices that have a best edge
 	events    events
 	seen      []int32 // by node: the walk that has passed it
 	walk      int32
@@ -284,7 +284,7 @@ func (s *solver) makeOuter(x int32) {
 	s.becomeOuter(x, s.now)
 }
 
-// becomeOuter makes the vertices of x outer ones, whose stored duals change by d.
+// becomeOuter makes the vertices of x outer ones, and changes their stored duals by d.
 func (s *solver) becomeOuter(x int32, d int64) {
 	g := s.of(x)
 	g.label = outer
@@ -340,7 +340,7 @@ func (s *solver) scan(i int32) {
 				s.events.push(key, j, reach, s.bound)
 			}
 		default:
-			// It counts if j comes to be outside, and then has u(j) + now.
+			// It counts if j becomes an outer vertex, and then has u(j) + now.
 			if key+s.now < s.bound && x < s.best[j] {
 				s.note(i, j, x)
 			}
@@ -479,9 +479,9 @@ func (s *solver) child(b, v int32) int {
 	panic("blossom: a child that its parent does not know")
 }
 
-// around is the neighbour of child k in the direction in which a path of an even
+// around is the child next to child k in the direction in which a path of an even
 // number of edges leads from k to the base, and the edge to it: p in k, q in the
-// neighbour. Children 1 and 2, 3 and 4, … are matched with each other, so that
+// next child. Children 1 and 2, 3 and 4, … are matched with each other, so that
 // the first edge is matched.
 func (s *solver) around(b int32, k int, forwards bool) (int, link) {
 	links := s.links[b-int32(s.n)]
@@ -498,7 +498,7 @@ func (s *solver) around(b int32, k int, forwards bool) (int, link) {
 	return k, link{links[k].q, links[k].p}
 }
 
-// expand puts the children of the inner blossom b, whose dual is 0, in its place:
+// expand puts the children of the inner blossom b, with dual 0, in its place:
 // those on the path from where it was entered to its base stay in the tree.
 func (s *solver) expand(b int32) {
 	i, j := s.from[b], s.to2[b]

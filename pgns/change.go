@@ -3,8 +3,8 @@ package pgns
 // Sizes of a Change's sample.
 const (
 	changeLine  = 16  // coordinates that are taken together: a line of the cache
-	changeLines = 256 // of a vector that has more, about so many are taken,
-	changeMost  = 512 // but at least one of so many
+	changeLines = 256 // longer vectors are sampled, about this many lines,
+	changeMost  = 512 // but at least one of this many
 )
 
 // Change tells |g₂ − g₁|², how much one worker's gradient differs from its last one,
@@ -27,7 +27,7 @@ type Change struct {
 	length int // of the last gradient; 0: there was none
 }
 
-// Next takes in a gradient, of which it keeps what it needs. ok is false if there was none
+// Next takes in a gradient and copies what it needs. ok is false without one
 // of that length before. It does not allocate but for the first gradient of a length.
 func (c *Change) Next(g []float32) (diff2 float64, ok bool) {
 	k := stride(len(g))
@@ -62,7 +62,7 @@ func (c *Change) Next(g []float32) (diff2 float64, ok bool) {
 	return diff2, ok
 }
 
-// stride is k: of so many lines one is taken.
+// stride returns k: one in k lines is sampled.
 func stride(n int) int {
 	return min(max((n+changeLine-1)/changeLine/changeLines, 1), changeMost)
 }

@@ -9,7 +9,7 @@ import "math"
 //	θ̂ = Σ (|G|² − ḡ·ḡ′)/d / Σ |G|²                                          (27)
 //
 // over updates, the last ten or so of them counting. On a quadratic with v the part of itself by which the gradient changes in a round, E ḡ·ḡ′ =
-// |G|²·(1 − v) − v·trΣ/B, since the parameters have answered to the noise of ḡ; so θ̂ = v·(1 + φ/B), which is θ. The sum over workers of their own products stands for ḡ·ḡ′:
+// |G|²·(1 − v) − v·trΣ/B, since the parameters have answered to the noise of ḡ; so θ̂ = v·(1 + φ/B), which is θ. The sum over workers of their own products replaces ḡ·ḡ′:
 // Σ b·g·g′/B has the same mean, and needs only norms and differences that are known ([Change]).
 //
 // Of a model with many curvatures that is those of the steepest directions, in which least is left to gain. So it is a bound: staleness
@@ -18,7 +18,7 @@ type Course struct {
 	last    []leg
 	clean   [64]place // of versions, by version modulo 64
 	total   int64     // samples applied
-	pending int64     // version of the last clean update, whose moments are not known yet; 0: none
+	pending int64     // version of the last clean update with unknown moments; 0: none
 	basis   int64     // of it
 
 	n, nn      float64 // Σ w, Σ w²
@@ -44,7 +44,7 @@ type place struct {
 	known   bool // grad2
 }
 
-// NewCourse makes one for so many workers.
+// NewCourse makes a Course for a number of workers.
 func NewCourse(workers int) *Course { return &Course{last: make([]leg, workers)} }
 
 // Gradient tells of one that has arrived: its worker's step, the version that it is of, its samples, |g|², and |g − g′|², g′ being its worker's
@@ -93,7 +93,7 @@ func (c *Course) Fired(version int64, workers []int, round int) {
 			}
 		}
 	}
-	if c.at(version-1) == nil { // the first, or nobody has told of those between
+	if c.at(version-1) == nil { // the first, or those between were not reported
 		c.clean[(version-1)&63] = place{version: version, total: c.total}
 	}
 	c.total += int64(samples)

@@ -17,7 +17,7 @@ type Config struct {
 // 2015): the first value counts in full. An update of n gradients has n−1
 // degrees of freedom and counts as much.
 //
-// Updates whose gradients are of one version and of different versions are
+// Updates with gradients of one version and of different versions are
 // averaged apart. The first kind is used while there is any of it within memory.
 type Estimator struct {
 	theta float64
@@ -170,7 +170,7 @@ type Noise struct {
 	Refused      int64 // updates that said nothing
 }
 
-// MaxScale is the largest noise scale that is told: the average of |G|² is then
+// MaxScale is the largest noise scale that is reported: the average of |G|² is then
 // zero or negative, which means only that noise hides the gradient.
 const MaxScale = 1e7
 

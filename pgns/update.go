@@ -11,7 +11,7 @@ import (
 // Gradient is what an update knows of one of its gradients.
 type Gradient struct {
 	// Norm2 is |g|², the squared Euclidean norm of the mean gradient of a
-	// mini-batch of so many Samples.
+	// mini-batch of Samples samples.
 	Norm2   float64
 	Samples int
 
@@ -80,7 +80,7 @@ var (
 )
 
 // lengthSlack is the part of Σ c|g| that rounding may add to a length, or take off: of squared norms good to 10⁻⁵ (transport.ReadSquares), and of
-// sums of float32 vectors, whose elements are off by 2⁻²⁴ for each addend; ten times what that is for a hundred of them.
+// sums of float32 vectors, with elements that are off by 2⁻²⁴ for each addend; ten times what that is for a hundred of them.
 const lengthSlack = 1e-4
 
 // Moments estimates both moments, without bias where all gradients are of the

@@ -9,41 +9,50 @@ import (
 	"star/transport/wire"
 )
 
-// Gradients that are compressed on the way from the worker to the shard. A Push
-// names its codec. A shard decodes when the payload is complete, so that what a
-// [Shard] is given is float32 in any case; it has no opinion about codecs, and
-// each worker may use another one. Parameters come back as float32: what a worker
-// computes on is what the shard has.
+// Gradients may be compressed between worker and shard. A Push names its codec.
+// The shard decodes a payload when it is complete, so a [Shard] always gets
+// float32, and each worker may use another codec. Parameters are always sent as
+// float32: a worker computes on exactly what the shard has.
 
-// none is the codec that a Push need not name.
+// none is the codec that a Push does not name.
 var none = compress.Float32{}
 
-// newCodec makes the codec of a shard's slice from its name.
+// newCodec makes a codec for a shard's slice by name.
 func newCodec(name string, tensors []compress.Tensor, shard wire.ShardInfo, seed uint64) (compress.Codec, error) {
 	return compress.New(name, compress.Slice{From: int(shard.From), To: int(shard.To), Tensors: tensors}, seed)
 }
 
-// packer makes the messages of one worker for one shard, and remembers what they
-// left out. The zero packer sends gradients as they are.
+// packer encodes the gradients of one worker for one shard, and keeps what its
+// codec left out. The zero packer sends gradients unchanged.
+//
+//	idle ──pack──► in hand ──next pack: it was used──► in hand
+//	  ▲               │
+//	  └───giveBack────┘ its content is in the residual again
 type packer struct {
-	mu       sync.Mutex // held by each method
+	// mu is held by each method.
+	mu       sync.Mutex
 	feedback *compress.Feedback
-	name     string    // of its codec, for the Push
-	msg      []byte    // the last message; empty: there is none that could come back
-	last     bool      // msg holds all that was left out
-	step     int64     // of the last message
-	grad     []float32 // of the last message, the caller's
-	frozen   *frozen   // is being read; nil: nothing is
+	// name is the codec's, as a Push carries it.
+	name string
+	// msg is the last message; empty: nothing can be given back.
+	msg []byte
+	// last means that msg holds everything that was left out.
+	last bool
+	// step and grad are those of the last message; grad is the caller's.
+	step int64
+	grad []float32
+	// frozen is the residual being read by a checkpoint; nil: none is.
+	frozen *frozen
 }
 
-// reset sends gradients as they are from now on.
+// reset sends gradients unchanged from now on.
 func (k *packer) reset() {
 	k.thaw()
 	k.feedback, k.name, k.msg, k.last, k.grad = nil, "", nil, false, nil
 }
 
-// use changes the codec for slices of n values. What the one before left out
-// goes out with the next message.
+// use changes the codec for slices of n values. What the previous codec left
+// out is sent with the next message.
 func (k *packer) use(c compress.Codec, n int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -55,6 +64,7 @@ func (k *packer) use(c compress.Codec, n int) {
 		k.reset()
 		return
 	default:
+		// The residual begins with zeros.
 		k.feedback = compress.NewFeedback(c, n)
 	}
 	if most := c.MaxBytes(n); cap(k.msg) < most {
@@ -63,12 +73,14 @@ func (k *packer) use(c compress.Codec, n int) {
 	k.msg = k.msg[:0]
 }
 
-// pack encodes the grad of a step and says with what: the name is empty, and the payload grad
-// itself, without a codec. The payload is valid until the next call, and grad must stay as it is until then.
+// pack encodes the gradient of a step and returns the codec's name. Without a
+// codec the name is empty and the payload is grad itself. The payload is valid
+// until the next call; grad must not change until then.
 func (k *packer) pack(step int64, grad []float32) (codec string, payload []byte) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.last && len(k.msg) > 0 { // and it did not come back
+	// The last message emptied the residual and was not given back.
+	if k.last && len(k.msg) > 0 {
 		k.reset()
 	}
 	if k.feedback == nil {
@@ -84,7 +96,8 @@ func (k *packer) pack(step int64, grad []float32) (codec string, payload []byte)
 	return k.name, k.msg
 }
 
-// giveBack takes back the last message, whose gradient was dropped.
+// giveBack adds the last message to the residual again: its gradient was
+// dropped.
 func (k *packer) giveBack() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -93,20 +106,22 @@ func (k *packer) giveBack() {
 	}
 	k.thaw()
 	if err := k.feedback.Return(k.msg); err != nil {
-		panic("ps: " + err.Error()) // our own message
+		// It is our own message.
+		panic("ps: " + err.Error())
 	}
 	k.msg = k.msg[:0]
 }
 
-// unpacker decodes the gradients that come over one connection.
+// unpacker decodes the gradients of one connection.
 type unpacker struct {
 	name  string
 	codec compress.Codec
 	msg   []byte
 }
 
-// room is where a payload of that size for n values goes. Nothing is allocated
-// beyond what the codec of that name can make of n values.
+// room returns a buffer for a payload of the given size that encodes n values.
+// It allocates at most what the named codec can make of n values, whatever size
+// a frame claims.
 func (u *unpacker) room(name string, size int64, n int, fresh func(name string) (compress.Codec, error)) ([]byte, error) {
 	if u.codec == nil || u.name != name {
 		c, err := fresh(name)
@@ -115,6 +130,7 @@ func (u *unpacker) room(name string, size int64, n int, fresh func(name string) 
 		}
 		*u = unpacker{name: name, codec: c}
 	}
+	// The size comes from a peer: check it before reading.
 	most := u.codec.MaxBytes(n)
 	if size < 1 || size > int64(most) {
 		return nil, fmt.Errorf("%d bytes, but codec %s makes 1 to %d of the shard's %d elements", size, name, most, n)

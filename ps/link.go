@@ -22,125 +22,161 @@ import (
 	"star/transport/wire"
 )
 
-// LinkConfig says how a worker reaches its shards.
+// A Link connects one worker with all shards. Its caller pushes and waits; two
+// goroutines for each shard write and read.
+//
+//	Push ──► writers ──gradients──► shards
+//	Wait ◄── readers ◄──Params───── shards
+//
+// Invariants:
+//
+//   - A vector that a caller passed in is not read after the method has returned, except by a
+//     codec's residual and by replica sets (drop).
+//   - Readers write to Params only while due > 0, so never while the model computes.
+//   - The first error closes all connections (abort). Methods that wait return it.
+
+// LinkConfig configures a worker's connections to its shards.
 type LinkConfig struct {
 	Network transport.Network
 
-	// Shards are those of the Welcome: together they hold Params without gaps.
+	// Shards are those of the Welcome: they cover Params without gaps.
 	Shards []wire.ShardInfo
 
-	// Views say who holds copies of the shards; nil: each is in one place.
+	// Views name the servers that hold copies of the shards; nil: no shard has
+	// copies.
 	Views []wire.View
 
-	// Hello is what the worker says to each shard. Job, Token, Version, Host,
-	// Rank, Model and Pass are used; the rest Dial fills in.
+	// Hello is what the worker sends to each shard. Dial uses Job, Token,
+	// Version, Host, Rank, Model and Pass, and fills in the rest.
 	Hello wire.Hello
 
-	// Params is the worker's parameter vector. Between a Push or Pull and the
-	// end of the Wait after it, the link writes to it; at other times it only
-	// reads it, in Init.
+	// Params is the worker's parameter vector. The link writes to it between a
+	// Push or Pull and the end of the next Wait. At other times it only reads
+	// it, in Init.
 	Params []float32
 
-	// JoinTimeout bounds Dial: unresolved names, refused connections and shards
-	// without an assignment are tried again until then. Zero means 60 s.
+	// JoinTimeout bounds Dial, which retries unresolved names, refused
+	// connections and servers without an assignment. Zero means 60 s.
 	JoinTimeout time.Duration
 
-	// Stall is how long a shard may take for one message, or to answer, plus a
-	// second for each MiB. Zero means 30 s.
+	// Stall limits how long a shard may take for one message or an answer, plus
+	// a second for each MiB. Zero means 30 s.
 	Stall time.Duration
 
-	// Compress is the codec of the gradients: a name of compress.New,
-	// or auto, which measures the link and chooses none, fp16 or int8. What a
-	// codec leaves out is kept here and added to the next gradient: a vector of the
-	// length of Params. Empty means none.
+	// Compress is the codec of the gradients: a name of compress.New, or auto,
+	// which measures the link and chooses none, fp16 or int8. What a codec
+	// leaves out is kept in a vector as long as Params and added to the next
+	// gradient. Empty means none.
 	Compress string
 
-	// Tensors lie in Params; powersgd needs them.
+	// Tensors describes Params; powersgd needs it.
 	Tensors []compress.Tensor
 
-	// Workers is how many gradients a shard decodes in a round, which auto counts.
-	// Zero means 1.
+	// Workers is the number of gradients that a shard decodes in a round; auto
+	// uses it. Zero means 1.
 	Workers int
 
-	// Log gets a line when auto has chosen. Nil: slog.Default().
+	// Log gets a line for each choice of auto. Nil means slog.Default().
 	Log *slog.Logger
 
-	// Chosen, if not nil, is told the same, with the version of the gradient in hand, by
-	// the goroutine that pushes or dials.
+	// Chosen, if not nil, is called with each choice of auto and the version of
+	// the gradient in hand, by the goroutine that pushes or dials.
 	Chosen func(version int64, codec, why string)
 }
 
-// Link is a worker's connections to all shards. Its methods, except Traffic and Close,
-// are for one goroutine. After an error of any but Dial the link is useless and
-// should be closed.
+// Link is a worker's connections to all shards. Its methods, except Traffic and
+// Close, are for one goroutine. After an error of a method other than Dial the
+// link is unusable and should be closed.
 type Link struct {
 	worker  star.Worker
 	params  []float32
 	tensors []compress.Tensor
 	cfg     LinkConfig
-	peers   []*peer // changed under mu, by the link's own goroutine
-	stall   time.Duration
-	log     *slog.Logger
-	tuner   *tuner // nil: the codec stays
-	chosen  func(version int64, codec, why string)
+	// peers is changed under mu, by the link's own goroutine.
+	peers []*peer
+	stall time.Duration
+	log   *slog.Logger
+	// tuner is nil if the codec is fixed.
+	tuner  *tuner
+	chosen func(version int64, codec, why string)
 
-	news  chan struct{} // a token when a reader has something new
-	sent  chan error    // one result for each job of a writer
+	// news has a token when a reader has received something.
+	news chan struct{}
+	// sent has one result for each job of a writer.
+	sent  chan error
 	timer *time.Timer
 	wg    sync.WaitGroup
 
-	mu             sync.Mutex
-	before, gotten int64 // bytes sent and received by connections that are no more
+	mu sync.Mutex
+	// before and gotten count the bytes sent and received by closed
+	// connections.
+	before, gotten int64
 
+	// The flight recorder shows what the link's goroutine waits for.
 	pushing, waiting *flightrecorder.Site
 
-	once   sync.Once
-	dead   chan struct{} // closed when the link is useless
-	reason error         // why; read it after dead
+	once sync.Once
+	// dead is closed when the link is unusable; reason says why and may be read
+	// after that.
+	dead   chan struct{}
+	reason error
 }
 
 // peer is the link to one shard. A reader and a writer goroutine serve it.
 type peer struct {
-	l      *Link
-	conn   transport.Conn
-	info   wire.ShardInfo
-	params []float32 // view
+	l    *Link
+	conn transport.Conn
+	info wire.ShardInfo
+	// params is this shard's range of the Link's params.
+	params []float32
 	jobs   chan job
-	quit   chan struct{} // closed when the shard is elsewhere
-	asks   bool          // what another server owed us is to be asked of this one
-	pack   *packer       // the writer's during a Push, else the Link's
+	// quit is closed when the shard has moved to another server.
+	quit chan struct{}
+	// asks: pull from this server what the previous one owed us.
+	asks bool
+	// pack belongs to the writer during a Push, else to the Link.
+	pack *packer
 
-	// Of a push that is measured: when the shard had read the Ping before it, in ns
-	// of its clock, and how much later the one behind it (-1: not measured).
-	before int64 // the reader's
+	// Of a measured push: before is the shard's clock in ns when it read the
+	// Ping before it; the reader's. passed is how much later it read the Ping
+	// behind it, in ns, or -1 if that was not measured. size is the payload's;
+	// the writer's during a Push.
+	before int64
 	passed atomic.Int64
-	size   int64 // of its payload; the writer's during a Push
+	size   int64
 
-	// due is how many Params the shard owes us, version that of the last whole
-	// one (-1: none yet).
+	// due is the number of Params that the shard owes us, version that of the
+	// last complete one (-1: none yet).
 	due, version atomic.Int64
 
+	// recalled is what State has received so far.
 	recalled atomic.Pointer[recalled]
 }
 
+// job is one message that a writer sends: a Push, an Init, a Slot or a Pull, as
+// kind says.
 type job struct {
 	kind wire.Kind
 	push wire.Push
 	init wire.Init
 	slot string
-	asks bool // of a Pull: what the optimiser remembers
+	// asks makes a Pull ask for the optimiser's state.
+	asks bool
 	vec  []float32
-	time bool // measure
+	// time: measure the speed of this push.
+	time bool
 }
 
-// Dial connects to every shard.
+// Dial connects to every shard. It returns when all are connected, or with the
+// first error.
 func Dial(ctx context.Context, cfg LinkConfig) (*Link, error) {
 	infos := slices.Clone(cfg.Shards)
 	slices.SortFunc(infos, func(a, b wire.ShardInfo) int { return int(min(max(a.From-b.From, -1), 1)) })
+	// The shards must cover the parameters without gaps or overlaps.
 	at := int64(0)
 	for _, s := range infos {
 		if s.From != at || s.To <= s.From {
-			return nil, fmt.Errorf("ps: shard %d holds elements [%d,%d), expected them to begin at %d", s.Shard, s.From, s.To, at)
+			return nil, fmt.Errorf("ps: shard %d holds elements [%d,%d), but element %d is the next", s.Shard, s.From, s.To, at)
 		}
 		at = s.To
 	}
@@ -153,7 +189,7 @@ func Dial(ctx context.Context, cfg LinkConfig) (*Link, error) {
 		timer: time.NewTimer(time.Hour), cfg: cfg,
 	}
 	me := fmt.Sprintf("worker %d", cfg.Hello.Rank)
-	l.pushing = flightrecorder.Open(me, "its gradient to leave, of step", "shard", "")
+	l.pushing = flightrecorder.Open(me, "its gradient to be sent, of step", "shard", "")
 	l.waiting = flightrecorder.Open(me, "parameters of version", "shard", "")
 	if l.stall == 0 {
 		l.stall = 30 * time.Second
@@ -168,6 +204,8 @@ func Dial(ctx context.Context, cfg LinkConfig) (*Link, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("not reached within %v", timeout))
 	defer cancel()
 
+	// Connect to all shards at once. The first failure cancels the other
+	// attempts.
 	conns := make([]transport.Conn, len(infos))
 	errs := make([]error, len(infos))
 	var wg sync.WaitGroup
@@ -207,7 +245,8 @@ func Dial(ctx context.Context, cfg LinkConfig) (*Link, error) {
 	return l, nil
 }
 
-// first is the first error that is not the echo of another one.
+// first returns the first error that is not the cancellation caused by another
+// one.
 func first(errs []error) (err error) {
 	for _, e := range errs {
 		if e != nil && !errors.Is(e, context.Canceled) {
@@ -218,7 +257,7 @@ func first(errs []error) (err error) {
 	return err
 }
 
-// open connects to one shard, again and again while that may help.
+// open connects to one shard and retries errors that may be transient.
 func open(ctx context.Context, cfg LinkConfig, s wire.ShardInfo) (transport.Conn, error) {
 	hello := wire.Hello{
 		Service: wire.ServiceShard, Role: wire.RoleWorker,
@@ -226,12 +265,15 @@ func open(ctx context.Context, cfg LinkConfig, s wire.ShardInfo) (transport.Conn
 		Rank: cfg.Hello.Rank, Model: cfg.Hello.Model, ModelHash: cfg.Hello.ModelHash,
 		Shard: s.Shard, Params: int64(len(cfg.Params)), Pass: cfg.Hello.Pass,
 	}
-	pause := backoff.NewExponentialBackOff() // jittered: not all workers at once
+	// Jittered: workers do not retry all at once.
+	pause := backoff.NewExponentialBackOff()
 	pause.InitialInterval, pause.MaxInterval = 50*time.Millisecond, 3*time.Second
 	site := flightrecorder.Open(fmt.Sprintf("worker %d", cfg.Hello.Rank), "an answer", "shard", "")
 	defer site.Close()
 	site.Say(s.Addr)
-	end, _ := ctx.Deadline() // every caller sets one
+	// Every caller sets one.
+	end, _ := ctx.Deadline()
+	// A Reject other than Lost is permanent: another try gets the same answer.
 	site.Begin(-1, time.Until(end), s.Shard)
 	var last error
 	c, err := backoff.Retry(ctx, func() (transport.Conn, error) {
@@ -262,7 +304,8 @@ func open(ctx context.Context, cfg LinkConfig, s wire.ShardInfo) (transport.Conn
 	return nil, fmt.Errorf("ps: shard %d at %s: %w", s.Shard, s.Addr, err)
 }
 
-// abort makes the link useless for a reason.
+// abort makes the link unusable and closes its connections. Only the first
+// reason counts.
 func (l *Link) abort(reason error) {
 	l.once.Do(func() {
 		l.reason = reason
@@ -277,10 +320,11 @@ func (l *Link) abort(reason error) {
 	})
 }
 
-// Dead is closed when the link is of no more use, also while nobody calls it: a connection to a shard has ended. Err says why.
+// Dead is closed when a connection to a shard has ended and the link is
+// unusable, even if no method is running. Err returns the reason.
 func (l *Link) Dead() <-chan struct{} { return l.dead }
 
-// Err is why the link is Dead. Only then may it be called.
+// Err returns why the link is Dead. It may be called only after Dead is closed.
 func (l *Link) Err() error { return l.reason }
 
 // Close ends the connections and waits for the link's goroutines.
@@ -290,7 +334,7 @@ func (l *Link) Close() error {
 	return nil
 }
 
-// Traffic is the bytes sent to and received from all shards so far.
+// Traffic returns the bytes sent to and received from all shards so far.
 func (l *Link) Traffic() (sent, received int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -302,7 +346,8 @@ func (l *Link) Traffic() (sent, received int64) {
 	return sent, received
 }
 
-// DeliveryRate is the highest rate at which the kernel has seen bytes arrive at a shard: transport.DeliveryRate.
+// DeliveryRate returns the highest rate, in bytes per second, at which the
+// kernel has seen bytes arrive at a shard (transport.DeliveryRate).
 func (l *Link) DeliveryRate() float64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -313,7 +358,8 @@ func (l *Link) DeliveryRate() float64 {
 	return most
 }
 
-// TrafficWith is the bytes sent to and received from shards at addresses that count, since the links to them were made.
+// TrafficWith returns the bytes sent to and received from shards at addresses
+// that counts selects, since the connections to them were made.
 func (l *Link) TrafficWith(counts func(addr string) bool) (sent, received int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -326,12 +372,13 @@ func (l *Link) TrafficWith(counts func(addr string) bool) (sent, received int64)
 	return sent, received
 }
 
-// Route says that a shard is at another address now. What was pushed to the old one is
-// passed on. With pull, the next Wait asks the new one for whatever the old one still owed.
+// Route connects to a shard that has moved to addr. The old server passes on
+// what was pushed to it. With pull, the next Wait asks the new server for
+// whatever the old one still owed.
 func (l *Link) Route(ctx context.Context, shard int, addr string, pull bool) error {
 	i := slices.IndexFunc(l.peers, func(p *peer) bool { return p.info.Shard == shard })
 	if i < 0 {
-		return fmt.Errorf("ps: told where shard %d is, which the job does not have", shard)
+		return fmt.Errorf("ps: cannot route to shard %d: the job has no such shard", shard)
 	}
 	old := l.peers[i]
 	info := old.info
@@ -356,16 +403,19 @@ func (l *Link) Route(ctx context.Context, shard int, addr string, pull bool) err
 	l.wg.Go(p.read)
 	l.wg.Go(p.write)
 	select {
-	case <-l.dead: // perhaps before it could close the new connection
+	// abort may have run before the new connection was in peers.
+	case <-l.dead:
 		c.Close()
 		return l.reason
 	default:
 	}
-	l.log.Info("a shard has moved", "shard", shard, "to", addr)
+	l.log.Info("shard moved", "shard", shard, "to", addr)
 	p.asks = pull
 	return nil
 }
 
+// patience is how long a message with that many elements may take: Stall, and a
+// second for each MiB.
 func (l *Link) patience(elements int) time.Duration {
 	return l.stall + time.Duration(elements>>18)*time.Second
 }
@@ -373,8 +423,9 @@ func (l *Link) patience(elements int) time.Duration {
 // Init sends Params to the shards as the initial parameters.
 func (l *Link) Init(ctx context.Context) error { return l.InitState(ctx, rule.State{}) }
 
-// InitState is Init, with what an optimiser remembers that has made updates before: slots have the length of Params. A shard whose rule cannot go on from there
-// ends the link with a reject.
+// InitState is Init with the state of an optimiser that has already made
+// updates: its slots have the length of Params. A shard with a rule that cannot
+// continue from that state rejects the worker, which ends the link.
 func (l *Link) InitState(ctx context.Context, st rule.State) error {
 	for _, slot := range st.Slots {
 		if err := l.send(ctx, job{kind: wire.KindSlot, slot: slot.Name}, slot.Data); err != nil {
@@ -384,17 +435,20 @@ func (l *Link) InitState(ctx context.Context, st rule.State) error {
 	return l.send(ctx, job{kind: wire.KindInit, init: wire.Init{Rule: st.Name, Steps: st.Steps, Slots: len(st.Slots)}}, l.params)
 }
 
-// Push sends every shard its slice of grad, which is borrowed until Push
-// returns, with a codec until parameters follow (Freeze), and has the length of Params. The parameters that follow are written
-// to Params as they come; Wait says when they are complete.
+// Push sends every shard its slice of grad, which must be as long as Params.
+// grad is borrowed until Push returns, and with a codec until the next
+// parameters have come (Freeze). The parameters that follow are written to
+// Params as they come; Wait returns when they are complete.
 //
-// Push returns when the last byte has been handed to the network, not when it
-// has arrived.
+// Push returns when the last byte was handed to the network, not when it has
+// arrived.
 func (l *Link) Push(ctx context.Context, step, basis int64, samples int, grad []float32) error {
 	if len(grad) != len(l.params) {
-		panic("ps: a gradient of another length than the parameters")
+		panic("ps: the gradient is not as long as the parameters")
 	}
 	j := job{kind: wire.KindPush, push: wire.Push{Step: step, Basis: basis, Samples: samples}}
+	// The measurement of the last push is complete now: the caller has waited
+	// for its parameters.
 	if l.tuner != nil {
 		l.measured()
 		if j.time = l.tuner.measure(); !j.time {
@@ -406,23 +460,22 @@ func (l *Link) Push(ctx context.Context, step, basis int64, samples int, grad []
 	return l.send(ctx, j, grad)
 }
 
-// Dropped says that the gradient of the last Push was thrown away: what was sent
-// of it goes out with the next one. Without compression nothing is kept, and a
-// dropped gradient is lost.
+// Dropped reports that the gradient of the last Push was dropped. With a codec,
+// what was sent of it is added to the next one. Without a codec it is lost.
 func (l *Link) Dropped() {
 	for _, p := range l.peers {
 		p.pack.giveBack()
 	}
 }
 
-// compress does what the configuration says about codecs.
+// compress sets up the codec of the configuration.
 func (l *Link) compress(cfg LinkConfig) error {
 	switch cfg.Compress {
 	case "", none.Name():
 		return nil
 	case compress.Auto:
-		if !slices.ContainsFunc(l.peers, func(p *peer) bool { return !here(p.conn.RemoteAddr()) }) {
-			l.say(0, none.Name(), "every shard is on this host, where bytes cost no more than the work of a codec")
+		if !slices.ContainsFunc(l.peers, func(p *peer) bool { return !isLocal(p.conn.RemoteAddr()) }) {
+			l.say(0, none.Name(), "every shard is on this host, where sending bytes costs no more than a codec")
 			return nil
 		}
 		l.tuner = newTuner(len(l.params), cfg.Workers, compress.Gauge(len(l.params), compress.Typical(), since(time.Now())))
@@ -431,9 +484,11 @@ func (l *Link) compress(cfg LinkConfig) error {
 	return l.use(cfg.Compress)
 }
 
-// use has every shard's slice sent with the codec of that name from now on.
+// use sends every shard's slice with the named codec from now on.
 func (l *Link) use(name string) error {
 	for _, p := range l.peers {
+		// Each worker and shard draws its own random numbers, the same in every
+		// run.
 		seed := uint64(l.worker)<<32 | uint64(p.info.Shard)
 		c, err := newCodec(name, l.tensors, p.info, seed)
 		if err != nil {
@@ -444,8 +499,8 @@ func (l *Link) use(name string) error {
 	return nil
 }
 
-// measured takes the measurement of the last push, if there was one and every
-// answer is here.
+// measured gives the tuner the measurement of the last push, if every shard has
+// answered.
 func (l *Link) measured() {
 	var bytes, passed int64
 	n, all := 0, true
@@ -458,7 +513,8 @@ func (l *Link) measured() {
 	}
 }
 
-// tune chooses, at the end of a round of measurements.
+// tune changes the codec if the tuner chooses another one at the end of a
+// round.
 func (l *Link) tune(basis int64) error {
 	choice, ok := l.tuner.choose()
 	if !ok {
@@ -472,15 +528,16 @@ func (l *Link) tune(basis int64) error {
 	return l.use(name)
 }
 
-// say tells what auto has chosen.
+// say reports what auto has chosen.
 func (l *Link) say(version int64, codec, why string) {
-	l.log.Info("compression", "codec", codec, "why", why)
+	l.log.Info("chose a codec", "codec", codec, "why", why)
 	if l.chosen != nil {
 		l.chosen(version, codec, why)
 	}
 }
 
-// send gives j to every writer, with its slice of vec, and waits for all.
+// send gives j to every writer, with its slice of vec, and waits for all of
+// them.
 func (l *Link) send(ctx context.Context, j job, vec []float32) error {
 	l.drop()
 	n := 0
@@ -496,7 +553,7 @@ func (l *Link) send(ctx context.Context, j job, vec []float32) error {
 	return l.collect(ctx, n)
 }
 
-// drop forgets what was pushed last.
+// drop forgets the gradient that replica sets keep for retransmission.
 func (l *Link) drop() {
 	for _, p := range l.peers {
 		if f, ok := p.conn.(*replicaSet); ok {
@@ -505,9 +562,9 @@ func (l *Link) drop() {
 	}
 }
 
-// give hands j to the writer and returns how many results will follow: one, or
-// none if the link is dead. Nothing lies between the two, so a job that was
-// handed over is done.
+// give hands j to the writer and returns the number of results that will
+// follow: one, or zero if the link is dead. A job that was handed over always
+// has a result.
 func (p *peer) give(j job) int {
 	select {
 	case p.jobs <- j:
@@ -517,8 +574,8 @@ func (p *peer) give(j job) int {
 	}
 }
 
-// collect waits for n results of writers. The vectors they write are borrowed,
-// so it does not return before the last one.
+// collect waits for n results of writers. It does not return before the last
+// one, because writers borrow the caller's vectors.
 func (l *Link) collect(ctx context.Context, n int) error {
 	done := ctx.Done()
 	for n > 0 {
@@ -541,16 +598,17 @@ func (l *Link) collect(ctx context.Context, n int) error {
 	}
 }
 
-// Pull asks every shard for the parameters and waits until they have come and
-// are of that version or a later one. It returns the version they are of.
+// Pull asks every shard for the parameters and waits until all have come, with
+// the given version or a later one. It returns their version.
 //
-// While updates go on the shards may answer with different versions. Then Pull
-// asks those that are behind a few times more, and if they do not meet,
+// If updates go on meanwhile, shards may answer with different versions. Then
+// Pull asks the older ones up to three more times and, if they still differ,
 // returns the lowest.
 func (l *Link) Pull(ctx context.Context, version int64) (int64, error) {
 	n := 0
 	for _, p := range l.peers {
-		p.due.Store(1) // a shard that owed us something will not send it any more
+		// A shard that owed us parameters will not send them any more.
+		p.due.Store(1)
 		p.asks = false
 		n += p.give(job{kind: wire.KindPull})
 	}
@@ -558,6 +616,8 @@ func (l *Link) Pull(ctx context.Context, version int64) (int64, error) {
 		return 0, err
 	}
 	lo, hi, err := l.wait(ctx, version)
+	// Shards that answered with an older version than the newest are asked
+	// again.
 	for range 3 {
 		if err != nil || lo == hi {
 			break
@@ -567,7 +627,9 @@ func (l *Link) Pull(ctx context.Context, version int64) (int64, error) {
 	return lo, err
 }
 
-// State asks every shard what its optimiser remembers, in vectors of the length of Params. While updates go on shards may answer after different ones.
+// State asks every shard for its optimiser's state and returns it in vectors as
+// long as Params. If updates go on meanwhile, shards may answer after different
+// ones.
 func (l *Link) State(ctx context.Context) (st rule.State, err error) {
 	limit := l.patience(3 * len(l.params))
 	l.waiting.Begin(0, limit)
@@ -583,9 +645,10 @@ func (l *Link) State(ctx context.Context) (st rule.State, err error) {
 		return st, err
 	}
 	for i, p := range l.peers {
+		// The reader replaces recalled with each slot that arrives.
 		got := p.recalled.Load()
 		for got == nil || len(got.Slots) < got.slots {
-			l.waiting.Whom(p.info.Shard)
+			l.waiting.SetPeers(p.info.Shard)
 			select {
 			case <-l.news:
 				got = p.recalled.Load()
@@ -594,7 +657,7 @@ func (l *Link) State(ctx context.Context) (st rule.State, err error) {
 			case <-ctx.Done():
 				return st, context.Cause(ctx)
 			case <-l.timer.C:
-				return st, fmt.Errorf("ps: shard %d (%s) has not said in %v what its optimiser remembers", p.info.Shard, p.info.Addr, limit)
+				return st, fmt.Errorf("ps: shard %d (%s) did not send its optimiser's state within %v", p.info.Shard, p.info.Addr, limit)
 			}
 		}
 		if i == 0 {
@@ -604,7 +667,7 @@ func (l *Link) State(ctx context.Context) (st rule.State, err error) {
 			}
 		}
 		if len(got.Slots) != len(st.Slots) {
-			return st, fmt.Errorf("ps: shard %d (%s) remembers %d vectors, another one %d", p.info.Shard, p.info.Addr, len(got.Slots), len(st.Slots))
+			return st, fmt.Errorf("ps: the optimiser of shard %d (%s) has %d state vectors, that of another shard %d", p.info.Shard, p.info.Addr, len(got.Slots), len(st.Slots))
 		}
 		for k, slot := range got.Slots {
 			copy(st.Slots[k].Data[p.info.From:p.info.To], slot.Data)
@@ -614,13 +677,14 @@ func (l *Link) State(ctx context.Context) (st rule.State, err error) {
 	return st, nil
 }
 
-// recalled is what a shard has said so far of what its optimiser remembers: slots is how many vectors there are. It is replaced, never changed.
+// recalled is what a shard has sent so far of its optimiser's state; slots is
+// the number of vectors to come. It is replaced, never changed.
 type recalled struct {
 	rule.State
 	slots int
 }
 
-// recall takes a part of that, which the shard was asked for by State.
+// recall receives a part of the state that State asked for.
 func (p *peer) recall(f transport.Frame) error {
 	if f.Kind == wire.KindState {
 		m, err := wire.ParseState(f.Header)
@@ -628,7 +692,7 @@ func (p *peer) recall(f transport.Frame) error {
 			return err
 		}
 		if m.Shard != p.info.Shard || f.Size != 0 || m.Slots > maxInitSlots {
-			return fmt.Errorf("it says of shard %d that it remembers %d vectors, with %d bytes", m.Shard, m.Slots, f.Size)
+			return fmt.Errorf("it sent the state of shard %d with %d vectors and %d bytes, which is invalid", m.Shard, m.Slots, f.Size)
 		}
 		p.recalled.Store(&recalled{rule.State{Name: m.Rule, Steps: m.Steps}, m.Slots})
 		return nil
@@ -639,7 +703,7 @@ func (p *peer) recall(f transport.Frame) error {
 	}
 	was := p.recalled.Load()
 	if was == nil || len(was.Slots) == was.slots || m.Shard != p.info.Shard || f.Size != 4*int64(len(p.params)) {
-		return fmt.Errorf("it sent %d bytes of %q of shard %d, for which it was not asked", f.Size, m.Name, m.Shard)
+		return fmt.Errorf("it sent %d bytes of %q of shard %d, which this worker did not ask for", f.Size, m.Name, m.Shard)
 	}
 	if err := p.conn.SetReadDeadline(time.Now().Add(p.l.patience(len(p.params)))); err != nil {
 		return err
@@ -654,13 +718,13 @@ func (p *peer) recall(f transport.Frame) error {
 	return p.conn.SetReadDeadline(time.Time{})
 }
 
-// Wait waits until the parameters that a Push or Pull is owed have come, from
-// every shard, and are of that version or a later one. It returns the lowest
+// Wait waits until every shard has sent the parameters that it owes after a
+// Push or Pull, with the given version or a later one. It returns the lowest
 // version of a shard's slice.
 //
-// Shards send the same version, but a copy that is asked in the place of one whose
-// connection has ended sends its newest: in asynchronous modes slices may be of
-// different versions then, and are used so, as after Pull.
+// Shards normally send the same version. A copy that replaces one after a lost
+// connection sends its newest, so in asynchronous modes slices may have
+// different versions. They are used as they are, as after Pull.
 func (l *Link) Wait(ctx context.Context, version int64) (int64, error) {
 	for _, p := range l.peers {
 		if p.asks {
@@ -683,7 +747,8 @@ func (l *Link) wait(ctx context.Context, version int64) (lo, hi int64, err error
 	defer l.waiting.End()
 	l.timer.Reset(limit)
 	defer l.timer.Stop()
-	var pause *backoff.ExponentialBackOff // nil: nobody was asked again
+	// pause is nil until a shard was asked again.
+	var pause *backoff.ExponentialBackOff
 	for {
 		var missing, behind *peer
 		lo, hi = 1<<62, -1
@@ -703,7 +768,8 @@ func (l *Link) wait(ctx context.Context, version int64) (lo, hi int64, err error
 			return lo, hi, nil
 		}
 		if missing == nil {
-			// It answered before it had made the update. Ask again, not at once.
+			// It answered before it had made the update. Ask again after a
+			// pause.
 			if pause == nil {
 				pause = backoff.NewExponentialBackOff()
 				pause.InitialInterval, pause.MaxInterval, pause.Multiplier = time.Millisecond, 100*time.Millisecond, 2
@@ -713,7 +779,7 @@ func (l *Link) wait(ctx context.Context, version int64) (lo, hi int64, err error
 			}
 			continue
 		}
-		l.waiting.Whom(missing.info.Shard)
+		l.waiting.SetPeers(missing.info.Shard)
 		select {
 		case <-l.news:
 		case <-l.dead:
@@ -726,6 +792,7 @@ func (l *Link) wait(ctx context.Context, version int64) (lo, hi int64, err error
 	}
 }
 
+// again asks a shard for its parameters after a pause, unless end comes first.
 func (l *Link) again(ctx context.Context, p *peer, pause time.Duration, end time.Time) error {
 	if !time.Now().Add(pause).Before(end) {
 		return context.DeadlineExceeded
@@ -743,13 +810,13 @@ func (l *Link) again(ctx context.Context, p *peer, pause time.Duration, end time
 	return l.collect(ctx, p.give(job{kind: wire.KindPull}))
 }
 
-// late says for whom we waited, for what, and how long.
+// late returns an error that names the shard, the version and the time waited.
 func (l *Link) late(p *peer, version int64, since time.Time, err error) error {
 	return fmt.Errorf("ps: waited %v for version %d from shard %d (%s), which last sent version %d: %w",
 		time.Since(since).Round(time.Millisecond), version, p.info.Shard, p.info.Addr, p.version.Load(), err)
 }
 
-// write is the life of the goroutine that writes to a shard.
+// write runs in the goroutine that writes to a shard.
 func (p *peer) write() {
 	for {
 		select {
@@ -763,6 +830,7 @@ func (p *peer) write() {
 	}
 }
 
+// do sends one message. A Push is encoded first.
 func (p *peer) do(j job) error {
 	var payload []byte
 	if j.kind == wire.KindPush {
@@ -778,8 +846,9 @@ func (p *peer) do(j job) error {
 		if !j.time {
 			return transport.Send(p.conn, j.push, payload)
 		}
-		// The shard says when it read a Ping before and one behind it. Between them lies
-		// the time that the bytes took to pass, and nothing of the ways there and back.
+		// The shard reports when it read the Ping before the gradient and the
+		// one behind it. Their distance is the transmission time, without
+		// latency.
 		p.size = int64(len(payload))
 		if err := transport.Send(p.conn, wire.Ping{Seq: pingBefore}, nil); err != nil {
 			return err
@@ -802,12 +871,13 @@ func (p *peer) do(j job) error {
 	}
 }
 
-// read is the life of the goroutine that reads from a shard.
+// read runs in the goroutine that reads from a shard.
 func (p *peer) read() {
 	for {
 		if err := p.receive(); err != nil {
 			select {
-			case <-p.quit: // it is done with
+			case <-p.quit:
+				// The shard has moved.
 				return
 			default:
 			}
@@ -829,13 +899,13 @@ func (p *peer) read() {
 	}
 }
 
-// copied says whether the shard has copies.
+// copied reports whether the shard has copies.
 func (p *peer) copied() bool {
 	_, ok := p.conn.(*replicaSet)
 	return ok
 }
 
-// owed asks another primary for what the last one owed us.
+// owed asks a new primary for what the last one owed us.
 func (p *peer) owed(f *replicaSet) error {
 	if p.due.Load() <= 0 {
 		return nil
@@ -844,20 +914,20 @@ func (p *peer) owed(f *replicaSet) error {
 	return f.ask()
 }
 
-// Numbers of the Pings around a push that is measured.
+// Sequence numbers of the Pings around a measured push.
 const (
 	pingBefore = iota + 1
 	pingBehind
 )
 
-// answered takes the answer to a Ping.
+// answered handles the answer to a Ping.
 func (p *peer) answered(f transport.Frame) error {
 	m, err := wire.ParsePong(f.Header)
 	switch {
 	case err != nil:
 		return err
 	case f.Size != 0:
-		return fmt.Errorf("it answered a ping with %d bytes that nobody wanted", f.Size)
+		return fmt.Errorf("it answered a ping with a payload of %d bytes", f.Size)
 	case m.Seq == pingBefore:
 		p.before = m.Now
 	case m.Seq == pingBehind:
@@ -866,7 +936,7 @@ func (p *peer) answered(f transport.Frame) error {
 	return nil
 }
 
-// receive reads one message straight into its place.
+// receive reads one message. Parameters are read directly into place.
 func (p *peer) receive() error {
 	f, err := p.conn.Recv()
 	if err != nil {
@@ -896,9 +966,11 @@ func (p *peer) receive() error {
 	case f.Size != 4*int64(len(p.params)):
 		return fmt.Errorf("it sent %d bytes of parameters, expected %d", f.Size, 4*len(p.params))
 	case p.due.Load() <= 0 && p.copied():
-		return p.conn.Discard() // a new primary may send what it was asked for besides
+		// A new primary may send both what the last one owed and what it was
+		// asked for.
+		return p.conn.Discard()
 	case p.due.Load() <= 0:
-		// The model may be computing with them.
+		// The model may be computing with the current parameters.
 		return fmt.Errorf("it sent version %d of the parameters without being asked", m.Version)
 	}
 	if err := p.conn.SetReadDeadline(time.Now().Add(p.l.patience(len(p.params)))); err != nil {

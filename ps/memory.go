@@ -9,39 +9,55 @@ import (
 // memory is the Memory of one shard, shared by the goroutine that owns the
 // shard, the readers that fill gradients and the senders that read snapshots.
 //
-// It makes at most workers + 2 vectors in its life. Each is at any time one of:
-// the current parameters; free; being filled by a reader or holding a stored
-// gradient; an older snapshot that is still being sent. A worker whose snapshot
-// is being sent is not pushing, so workers + 2 always suffice, and readers leave
-// the last one to the owner, so that an update never waits for a peer.
+// It makes at most workers + 2 vectors. Each is at any time one of: the current
+// parameters; free; a gradient, being received or stored; an older snapshot
+// that is still being sent.
+//
+//	free ──gradient──► gradient ──Free──► free
+//	free ──Writable──► current ──Writable, still read──► old snapshot ──release──► free
+//
+// A worker that is still being sent a snapshot is not pushing, so workers + 2
+// always suffice. Readers leave the last free vector to the owner, so an update
+// never waits for a peer.
 type memory struct {
+	// n is the length of each vector, limit how many may exist.
 	n     int
 	limit int
 
-	mu   sync.Mutex
+	mu sync.Mutex
+	// made counts the vectors that exist; free are those not in use.
 	made int
 	free [][]float32
-	snap map[*float32]*snapshot // of every vector made, by its first element
-	cur  *snapshot              // the parameters, once there are any
-	old  *snapshot              // those before cur, while cur is made of them
+	// snap has every vector made, by the address of its first element.
+	snap map[*float32]*snapshot
+	// cur is the current parameters, nil before load.
+	cur *snapshot
+	// old is the version before cur, while cur is computed from it.
+	old *snapshot
 
-	lone [][]float32 // of copies that nobody reads any more
+	// private has buffers of clones that have been sent.
+	private [][]float32
 
-	// room has a token when a reader that found nothing may look again.
+	// room has a token when a reader that found no vector may try again.
 	room chan struct{}
 }
 
-// snapshot is a vector in its life as parameters.
+// snapshot is a vector that holds, or has held, parameters.
 type snapshot struct {
-	vec  []float32
-	refs int  // who reads it; guarded by memory.mu
-	lone bool // a copy for one reader
+	vec []float32
+	// refs counts its readers; guarded by memory.mu.
+	refs int
+	// private marks a copy for one reader.
+	private bool
 
-	once sync.Mutex // guards the two below
+	// once guards sum and has.
+	once sync.Mutex
 	sum  uint32
 	has  bool
 }
 
+// newMemory makes the memory of a shard of n elements. It allocates no vector
+// yet.
 func newMemory(n, workers int) *memory {
 	return &memory{
 		n:     n,
@@ -51,7 +67,8 @@ func newMemory(n, workers int) *memory {
 	}
 }
 
-// takeLocked returns a free vector, or makes one, if that leaves at least spare more.
+// takeLocked returns a free vector or makes one, if at least spare more remain
+// after that; else nil.
 func (m *memory) takeLocked(spare int) []float32 {
 	if len(m.free)+m.limit-m.made <= spare {
 		return nil
@@ -67,9 +84,9 @@ func (m *memory) takeLocked(spare int) []float32 {
 	return v
 }
 
-// gradient returns a vector for a reader to fill. It waits while there is none,
-// which lasts until some sender is done (a sender's deadline bounds it); nil
-// when done is closed first.
+// gradient returns a vector for a reader to fill. If all are in use it waits
+// for a sender to finish, which the sender's deadline bounds. It returns nil if
+// done is closed first.
 func (m *memory) gradient(done <-chan struct{}) []float32 {
 	for {
 		m.mu.Lock()
@@ -77,7 +94,8 @@ func (m *memory) gradient(done <-chan struct{}) []float32 {
 		again := v != nil && len(m.free)+m.limit-m.made > 1
 		m.mu.Unlock()
 		if again {
-			m.wake() // another reader may be waiting, and there is room for it
+			// Another reader may be waiting, and there is room for it.
+			m.wake()
 		}
 		if v != nil {
 			return v
@@ -90,6 +108,7 @@ func (m *memory) gradient(done <-chan struct{}) []float32 {
 	}
 }
 
+// wake lets one waiting reader try again.
 func (m *memory) wake() {
 	select {
 	case m.room <- struct{}{}:
@@ -106,17 +125,20 @@ func (m *memory) Free(v []float32) {
 	m.wake()
 }
 
-// Writable implements [Memory]. What it returns is current from now on.
+// Writable implements [Memory]. The vector that it returns is current from now
+// on.
 func (m *memory) Writable(params []float32) []float32 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	// A sender still reads the current version: the update must not write to
+	// it.
 	if m.cur.refs > 0 {
 		v := m.takeLocked(0)
 		if v == nil {
 			panic("ps: no vector for an update: the readers took the spare one")
 		}
-		// Its senders may be done before the update has read it all: then it must
-		// not become somebody's gradient.
+		// Its senders may finish before the update has read it all. Until
+		// Written it must not be reused for a gradient.
 		m.old = m.cur
 		m.old.refs++
 		m.cur = m.snap[&v[0]]
@@ -140,8 +162,8 @@ func (m *memory) load(params []float32) {
 	m.mu.Unlock()
 }
 
-// retain notes one more reader of the current parameters. Only the owner of the
-// shard calls it, so no update is under way.
+// retain adds a reader of the current parameters. Only the owner of the shard
+// calls it, so no update is in progress.
 func (m *memory) retain() *snapshot {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -149,20 +171,22 @@ func (m *memory) retain() *snapshot {
 	return m.cur
 }
 
-// clone is a copy of v for one reader, beside the vectors that are counted.
+// clone returns a copy of v for one reader. It is not counted against the
+// limit.
 func (m *memory) clone(v []float32) *snapshot {
-	s := &snapshot{refs: 1, lone: true}
+	s := &snapshot{refs: 1, private: true}
 	m.mu.Lock()
-	if k := len(m.lone) - 1; k >= 0 {
-		s.vec, m.lone = m.lone[k], m.lone[:k]
+	if k := len(m.private) - 1; k >= 0 {
+		s.vec, m.private = m.private[k], m.private[:k]
 	}
 	m.mu.Unlock()
 	s.vec = append(s.vec[:0], v...)
 	return s
 }
 
-// widen allows one vector more, for a reader that is not a worker: the writer
-// of a checkpoint. narrow takes it back and leaves a vector to the collector.
+// widen allows one more vector, for a reader that is not a worker: the writer
+// of a checkpoint. narrow reverts that and leaves a vector to the garbage
+// collector.
 func (m *memory) widen() {
 	m.mu.Lock()
 	m.limit++
@@ -170,6 +194,7 @@ func (m *memory) widen() {
 	m.wake()
 }
 
+// narrow reverts a widen.
 func (m *memory) narrow() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -177,7 +202,7 @@ func (m *memory) narrow() {
 	m.trimLocked()
 }
 
-// trimLocked lets go of vectors beyond the limit as they become free.
+// trimLocked drops free vectors beyond the limit.
 func (m *memory) trimLocked() {
 	for m.made > m.limit && len(m.free) > 0 {
 		k := len(m.free) - 1
@@ -188,15 +213,16 @@ func (m *memory) trimLocked() {
 	}
 }
 
-// release ends a retain.
+// release ends a retain or a clone.
 func (m *memory) release(s *snapshot) {
 	m.mu.Lock()
 	s.refs--
-	if s.lone {
-		m.lone = append(m.lone, s.vec)
+	if s.private {
+		m.private = append(m.private, s.vec)
 		m.mu.Unlock()
 		return
 	}
+	// The current version stays, even without readers.
 	free := s.refs == 0 && s != m.cur
 	if free {
 		m.free = append(m.free, s.vec)
@@ -208,8 +234,8 @@ func (m *memory) release(s *snapshot) {
 	}
 }
 
-// checksum is the payload checksum of s, computed once for all its receivers; false
-// if it is not known and shall not be computed.
+// checksum returns the payload checksum of s, computed once for all its
+// receivers; false if it is unknown and compute is false.
 func (s *snapshot) checksum(compute bool) (sum uint32, ok bool) {
 	s.once.Lock()
 	defer s.once.Unlock()
@@ -219,7 +245,7 @@ func (s *snapshot) checksum(compute bool) (sum uint32, ok bool) {
 	return s.sum, s.has
 }
 
-// summed notes the checksum of s, for whoever retains it to use.
+// summed records the checksum of s for its other readers.
 func (s *snapshot) summed(sum uint32) {
 	s.once.Lock()
 	defer s.once.Unlock()

@@ -15,10 +15,10 @@ import (
 	"star/transport/wire"
 )
 
-// A shard moves while the job runs: docs/protocol.md draws who says what. This file has the
-// two servers. The coordinator fires nothing between give and its decision, so the shard's state
-// lies still while it is sent from where it is: there is no copy of it, and nothing to be taken
-// back if the other server dies.
+// A shard moves while the job runs; docs/protocol.md has the messages. This
+// file has both servers. The coordinator fires nothing between give and its
+// decision, so the shard does not change while it is sent. It needs no copy,
+// and nothing has to be undone if the other server dies.
 //
 //	at the old server:  serves ──give──► still ──gone──► passes on ──no worker left──► closed
 //	                      ▲                └──keep──┐
@@ -26,25 +26,34 @@ import (
 //	at the new server:  prepares ──state, slots, pending──► loaded ──own──► serves
 //	                          └───────────────forget──────────┴──► closed
 
-// successor is the connection of the server to which a shard is to move.
+// successor is the connection of the server to which a shard moves.
 type successor struct {
 	transport.Conn
-	rank     int
-	welcomed chan struct{} // closed when it was told so
+	rank int
+	// welcomed is closed when the Welcome was sent.
+	welcomed chan struct{}
 }
 
-// leaving is what the owner of a shard knows of its move to elsewhere.
+// leaving is what a shard's owner knows of its move to another server.
 type leaving struct {
-	hand      *wire.Hand // give; nil: it stays
-	successor *successor // the server that fetches it; nil: none has come
-	giver     *giver     // sends it; nil: not yet
-	gone      bool
-	unsaid    []wire.Stored // of gradients that came since: the successor says so, or we do if it stays
-	retired   bool
-	lending   lending // a copy; else it moves
+	// hand is the order to give the shard; nil: it stays.
+	hand *wire.Hand
+	// successor is nil until the other server has connected.
+	successor *successor
+	// giver is nil until sending begins.
+	giver *giver
+	// gone: workers connect to the new server from now on. retired: the giver
+	// was told to finish.
+	gone bool
+	// unsaid has gradients stored since then: the successor reports them, or
+	// this server if the shard stays.
+	unsaid  []wire.Stored
+	retired bool
+	// lending is on if a copy is sent; else the shard moves.
+	lending lending
 }
 
-// stop ends the giver, who may be sending, or wait for more to send.
+// stop ends the giver, which may be sending or waiting for more to send.
 func (l *leaving) stop() {
 	if l.successor != nil {
 		l.successor.Close()
@@ -55,10 +64,11 @@ func (l *leaving) stop() {
 	if !l.retired {
 		close(l.giver.last)
 	}
-	<-l.giver.over // it reads what updates would change
+	// The giver reads what updates would change.
+	<-l.giver.over
 }
 
-// pass has a gradient that is stored sent to the successor.
+// pass sends a stored gradient to the successor.
 func (l *leaving) pass(g rule.Gradient) {
 	l.giver.pass(g)
 	if !l.gone {
@@ -70,17 +80,21 @@ func (l *leaving) pass(g rule.Gradient) {
 type giver struct {
 	h         *host
 	successor *successor
-	first     wire.State
-	snap      *snapshot
-	slots     []rule.Slot
-	queue     chan rule.Gradient
-	last      chan struct{} // closed: nothing more will come
-	over      chan struct{} // closed when it has ended
+	// first, snap and slots are the shard as of the order to give; queue has
+	// gradients that come later.
+	first wire.State
+	snap  *snapshot
+	slots []rule.Slot
+	queue chan rule.Gradient
+	// last is closed when nothing more will come.
+	last chan struct{}
+	// over is closed when the goroutine has ended.
+	over chan struct{}
 }
 
-// pass has a gradient sent. It waits while the successor is slow; a giver that has ended drops it.
-// Where the shard goes on with updates meanwhile (it lends a copy) they free what they have used, so
-// values of its own are sent.
+// pass queues a gradient for sending. It waits while the successor is slow; a
+// giver that has ended drops it. If the shard keeps making updates (it lends a
+// copy), they free the gradients that they have used, so pass sends a clone.
 func (g *giver) pass(w rule.Gradient) {
 	if g.h.leaves.lending.on {
 		w.Vec = slices.Clone(w.Vec)
@@ -91,7 +105,7 @@ func (g *giver) pass(w rule.Gradient) {
 	}
 }
 
-// host is the shard with that number that is here; nil: none is.
+// host returns the shard with that number, nil if it is not here.
 func (s *Server) host(shard int) *host {
 	for _, h := range s.hosted() {
 		if h.info.Shard == shard {
@@ -101,8 +115,9 @@ func (s *Server) host(shard int) *host {
 	return nil
 }
 
-// remove closes a shard that is not here any more. A copy that came while the coordinator was lost is removed by whoever is first, the one that fetches it or the next
-// coordinator's word to forget it.
+// remove closes a shard that has left. A copy that came while no coordinator
+// was attached may be removed twice: by its fetcher, and by the next
+// coordinator's Forget.
 func (s *Server) remove(h *host) {
 	s.mu.Lock()
 	here := slices.Contains(s.hosts, h)
@@ -113,11 +128,11 @@ func (s *Server) remove(h *host) {
 	}
 }
 
-// hand does what the coordinator says about a shard that leaves.
+// hand handles the coordinator's orders about a shard that leaves.
 func (s *Server) hand(m wire.Hand) error {
 	h := s.host(m.Shard)
 	if h == nil {
-		return fmt.Errorf("shard %d, which is not here, is to move", m.Shard)
+		return fmt.Errorf("cannot move shard %d: it is not here", m.Shard)
 	}
 	if m.Stage == wire.Gone {
 		h.serves = false
@@ -126,8 +141,8 @@ func (s *Server) hand(m wire.Hand) error {
 	return nil
 }
 
-// acceptHeir serves the connection of a server to which a shard of ours moves, until it
-// ends.
+// acceptSuccessor serves the connection of a server to which a shard moves,
+// until it ends.
 func (s *Server) acceptSuccessor(ctx context.Context, tc transport.Conn, hello wire.Hello) error {
 	timeout := time.NewTimer(s.stall)
 	defer timeout.Stop()
@@ -160,34 +175,37 @@ func (s *Server) acceptSuccessor(ctx context.Context, tc transport.Conn, hello w
 	defer s.wg.Done()
 	defer context.AfterFunc(s.ctx, func() { tc.Close() })()
 	tc.SetPeer(fmt.Sprintf("server %d (%s)", hello.Rank, tc.RemoteAddr()))
-	comes := &successor{tc, hello.Rank, make(chan struct{})}
-	if !h.put(input{kind: inSuccessor, successor: comes}) { // before it hears of it: the word to give follows from that
+	next := &successor{tc, hello.Rank, make(chan struct{})}
+	// The owner must know the successor before it hears of the Welcome, since
+	// the order to give follows from that.
+	if !h.put(input{kind: inSuccessor, successor: next}) {
 		return errStopped
 	}
 	tc.SetWriteDeadline(time.Now().Add(s.stall))
 	err := transport.Send(tc, wire.Welcome{Rank: hello.Rank, Workers: s.assign.Workers, Generation: s.assign.Generation}, nil)
-	close(comes.welcomed)
+	close(next.welcomed)
 	if err != nil {
 		return err
 	}
 	tc.SetReadDeadline(time.Time{})
-	f, err := tc.Recv() // it has nothing to say
+	f, err := tc.Recv() // it sends nothing
 	if err == nil {
 		err = fmt.Errorf("unexpected %v", f.Kind)
 	}
 	if !errors.Is(err, io.EOF) {
-		s.log.Debug("the connection of a server that came for a shard ended", "shard", hello.Shard, "server", hello.Rank, "reason", err)
+		s.log.Debug("connection of a shard's successor ended", "shard", hello.Shard, "server", hello.Rank, "reason", err)
 	}
 	return err
 }
 
-// moving does what concerns a move.
+// moving handles an input about a move.
 func (h *host) moving(m input) error {
 	l := &h.leaves
 	switch m.kind {
 	case inSuccessor:
 		if l.successor != nil && l.giver == nil {
-			l.successor.Close() // of a move that was given up
+			// Of a move that was given up.
+			l.successor.Close()
 		}
 		if l.giver != nil {
 			m.successor.Close()
@@ -208,12 +226,12 @@ func (h *host) moving(m input) error {
 			return h.keep()
 		case wire.Gone:
 			if l.giver == nil {
-				return errors.New("it is gone, but was not given")
+				return errors.New("cannot close it: it was not given")
 			}
 			l.gone, l.unsaid = true, nil
 		}
 	case inLoad:
-		h.attempted(m.attempts)
+		h.adoptAttempts(m.attempts)
 		h.mem.load(m.grad.Vec)
 		h.shard.LoadAt(m.grad.Vec, m.fire.Version, m.fire.Seq)
 		h.version.Store(m.fire.Version)
@@ -222,7 +240,7 @@ func (h *host) moving(m input) error {
 	case inLoaded:
 		return h.say(m.from, wire.Moved{Stage: wire.Loaded, Version: h.shard.Version()})
 	case inView:
-		return h.seat(m.view)
+		return h.applyView(m.view)
 	case inLate:
 		h.leaveBehind(m.conn)
 	case inClaim:
@@ -237,8 +255,8 @@ func (h *host) moving(m input) error {
 	return nil
 }
 
-// give sends the shard to its successor when both are due, and closes it when it is gone and
-// nobody needs it here any more.
+// give sends the shard to its successor when both are ready. It closes the
+// shard when it was given and no worker is connected to it any more.
 func (h *host) give() error {
 	l := &h.leaves
 	switch {
@@ -247,8 +265,9 @@ func (h *host) give() error {
 			return nil
 		}
 		if h.shard.Done() > l.hand.Seq {
-			return fmt.Errorf("to be given after firing %d, but %d firings are done", l.hand.Seq, h.shard.Done())
+			return fmt.Errorf("cannot give it after firing %d: firing %d is done already", l.hand.Seq, h.shard.Done())
 		}
+		// No update may change the shard while it is read for sending.
 		h.shard.Hold()
 		g := &giver{
 			h: h, successor: l.successor, snap: h.mem.retain(),
@@ -280,7 +299,8 @@ func (h *host) give() error {
 	case l.gone && !l.retired && !slices.ContainsFunc(h.conns, func(c *conn) bool { return c != nil }):
 		l.retired = true
 		close(l.giver.last)
-		h.s.wg.Go(func() { // it may still be sending
+		// The giver may still be sending.
+		h.s.wg.Go(func() {
 			<-l.giver.over
 			h.s.remove(h)
 		})
@@ -288,13 +308,15 @@ func (h *host) give() error {
 	return nil
 }
 
-// keep ends a move that is not to be: the shard goes on here.
+// keep ends a move that was given up: the shard continues here.
 func (h *host) keep() error {
 	l := &h.leaves
 	if l.gone {
-		return errors.New("it was given away, and is to be kept")
+		return errors.New("cannot keep it: it was given away")
 	}
 	l.stop()
+	// Resume updates, and report the gradients that the successor would have
+	// reported.
 	if g := l.giver; g != nil {
 		h.mem.release(g.snap)
 		h.shard.Resume()
@@ -309,16 +331,19 @@ func (h *host) keep() error {
 	return nil
 }
 
-// run sends the shard, and then what still comes.
+// run sends the shard, and then the gradients that still come.
 func (g *giver) run() {
 	defer close(g.over)
 	defer g.successor.Close()
-	<-g.successor.welcomed // it has been: the word to give follows from that
+	// The order to give follows from the Welcome.
+	<-g.successor.welcomed
 	if err := g.send(); err != nil {
-		g.h.s.log.Warn("could not send a shard to where it moves", "shard", g.h.info.Shard, "to", g.successor.Peer(), "err", err)
+		g.h.s.log.Warn("could not send a shard to its new server", "shard", g.h.info.Shard, "to", g.successor.Peer(), "err", err)
 	}
 }
 
+// send sends the state, the rule's slots and then gradients, in this order, and
+// Leave after the last one. receive expects this order.
 func (g *giver) send() error {
 	if err := giveVector(g, g.first, g.snap.vec); err != nil {
 		return err
@@ -342,7 +367,8 @@ func (g *giver) send() error {
 			return nil
 		case <-g.last:
 		}
-		for { // what came before the last
+		// Gradients that came before last was closed.
+		for {
 			select {
 			case w := <-g.queue:
 				if err := pass(w); err != nil {
@@ -352,11 +378,13 @@ func (g *giver) send() error {
 			default:
 			}
 			g.successor.SetWriteDeadline(time.Now().Add(g.h.s.stall))
-			return transport.Send(g.successor.Conn, wire.Leave{Worker: -1, Reason: "the shard is yours"}, nil)
+			return transport.Send(g.successor.Conn, wire.Leave{Worker: -1, Reason: "the shard is complete"}, nil)
 		}
 	}
 }
 
+// giveVector sends a message with a vector as its payload, within the server's
+// patience.
 func giveVector[M wire.Message](g *giver, m M, vec []float32) error {
 	if err := g.successor.SetWriteDeadline(time.Now().Add(g.h.s.patience(int64(4 * len(vec))))); err != nil {
 		return err
@@ -364,17 +392,20 @@ func giveVector[M wire.Message](g *giver, m M, vec []float32) error {
 	return transport.Send(g.successor.Conn, m, transport.Floats(vec))
 }
 
-// adoption is a shard that comes to this server.
+// adoption is a shard that moves to this server.
 type adoption struct {
 	wire.Adopt
 	cancel context.CancelCauseFunc
-	h      atomic.Pointer[host] // nil: not made yet
-	own    atomic.Bool
+	// h is nil until the host was made.
+	h atomic.Pointer[host]
+	// own: the coordinator has made this server the owner.
+	own atomic.Bool
 }
 
-var errForget = errors.New("the shard stays where it is")
+// errForget is the cause that ends a fetch after Forget.
+var errForget = errors.New("the move was given up")
 
-// adopt does what the coordinator says about a shard that comes.
+// adopt handles the coordinator's orders about a shard that moves here.
 func (s *Server) adopt(m wire.Adopt) error {
 	a := s.adoptions[m.Shard]
 	switch {
@@ -391,15 +422,16 @@ func (s *Server) adopt(m wire.Adopt) error {
 		s.wg.Go(func() { s.fetch(ctx, a) })
 	case a == nil || a.Move != m.Move:
 		if m.Stage == wire.Own {
-			return fmt.Errorf("shard %d is to be served here, but did not come", m.Shard)
+			return fmt.Errorf("cannot serve shard %d: it did not arrive", m.Shard)
 		}
-		if h := s.host(m.Shard); h != nil && m.Stage == wire.Forget && a == nil { // a copy that counted already
+		// A copy that counted already.
+		if h := s.host(m.Shard); h != nil && m.Stage == wire.Forget && a == nil {
 			s.remove(h)
 		}
 	case m.Stage == wire.Own:
 		h := a.h.Load()
 		if h == nil {
-			return fmt.Errorf("shard %d is to be served here, but did not come", m.Shard)
+			return fmt.Errorf("cannot serve shard %d: it did not arrive", m.Shard)
 		}
 		h.serves = true
 		a.own.Store(true)
@@ -411,8 +443,9 @@ func (s *Server) adopt(m wire.Adopt) error {
 	return nil
 }
 
-// attempted takes over whom the server that had the shard has seen, and ends connections of those who had their ranks before.
-func (h *host) attempted(attempts []int64) {
+// adoptAttempts takes over the workers' attempts that the previous server has
+// seen, and ends connections of older attempts.
+func (h *host) adoptAttempts(attempts []int64) {
 	for w := range min(len(attempts), len(h.attempts)) {
 		h.attempts[w] = max(h.attempts[w], attempts[w])
 		if c := h.conns[w]; c != nil && c.attempt.Number < h.attempts[w] {
@@ -421,9 +454,10 @@ func (h *host) attempted(attempts []int64) {
 	}
 }
 
-// say tells the coordinator how far a move is.
+// say reports the progress of a move to the coordinator.
 func (h *host) say(a *adoption, m wire.Moved) error { return a.say(h.coord, m) }
 
+// say is the part of host.say that needs no host.
 func (a *adoption) say(c *coordinator, m wire.Moved) error {
 	m.Move, m.Shard = a.Move, a.Shard
 	if err := tell(c, m, nil); err != nil {
@@ -432,7 +466,8 @@ func (a *adoption) say(c *coordinator, m wire.Moved) error {
 	return nil
 }
 
-// fetch gets a shard from the server that has it, and what that one passes on later.
+// fetch receives a shard, and the gradients that its previous server passes on
+// later.
 func (s *Server) fetch(ctx context.Context, a *adoption) {
 	defer a.cancel(nil)
 	stage, err := s.receive(ctx, a)
@@ -440,22 +475,23 @@ func (s *Server) fetch(ctx context.Context, a *adoption) {
 	case err == nil:
 		return
 	case ctx.Err() == nil:
-		s.log.Warn("the move of a shard to this server has failed", "shard", a.Shard, "from", a.Addr, "err", err)
-		a.say(s.coord, wire.Moved{Stage: stage, Err: err.Error()}) // an error shows where it is listened to
+		s.log.Warn("could not fetch a shard", "shard", a.Shard, "from", a.Addr, "err", err)
+		// The listener sees an error of the write.
+		a.say(s.coord, wire.Moved{Stage: stage, Err: err.Error()})
 	}
 	if h := a.h.Load(); h != nil && !a.own.Load() {
 		s.remove(h)
 	}
 }
 
-// receive does it, and returns how far it came.
+// receive does the work of fetch and returns how far it came.
 func (s *Server) receive(ctx context.Context, a *adoption) (wire.MovedStage, error) {
 	if s.cfg.Network == nil {
 		return wire.Prepared, errors.New("this server cannot reach others")
 	}
 	info := wire.ShardInfo{Shard: a.Shard, Addr: a.Addr, From: a.From, To: a.To}
 	if info.From < 0 || info.To <= info.From || info.To > s.assign.Params || s.host(a.Shard) != nil {
-		return wire.Prepared, fmt.Errorf("shard %d of elements [%d,%d) of %d cannot come here", a.Shard, a.From, a.To, s.assign.Params)
+		return wire.Prepared, fmt.Errorf("cannot adopt shard %d with elements [%d,%d) of %d", a.Shard, a.From, a.To, s.assign.Params)
 	}
 	r, err := s.cfg.NewRule(info)
 	if err != nil {
@@ -495,6 +531,7 @@ func (s *Server) receive(ctx context.Context, a *adoption) (wire.MovedStage, err
 		return wire.Loaded, err
 	}
 	for loaded := false; ; pending-- {
+		// All gradients that were stored at the old server are here.
 		if pending == 0 && !loaded {
 			h.put(input{kind: inLoaded, from: a})
 			loaded = true
@@ -510,7 +547,7 @@ func (s *Server) receive(ctx context.Context, a *adoption) (wire.MovedStage, err
 				return wire.Complete, err
 			}
 			if m.Shard != a.Shard || int(m.Worker) >= len(h.conns) || m.Codec != "" {
-				return wire.Complete, fmt.Errorf("a gradient of worker %d for shard %d, in %q", m.Worker, m.Shard, m.Codec)
+				return wire.Complete, fmt.Errorf("unexpected gradient of worker %d for shard %d with codec %q", m.Worker, m.Shard, m.Codec)
 			}
 			vec := h.mem.gradient(ctx.Done())
 			if vec == nil {
@@ -523,7 +560,7 @@ func (s *Server) receive(ctx context.Context, a *adoption) (wire.MovedStage, err
 			h.put(input{kind: inPassed, grad: rule.Gradient{Worker: m.Worker, Step: m.Step, Basis: m.Basis, Samples: m.Samples, Sum2: h.s.measure(vec), Vec: vec}})
 		case wire.KindLeave:
 			if !loaded {
-				return wire.Loaded, errors.New("the server that has it has left in the middle of it")
+				return wire.Loaded, errors.New("the server left before it had sent everything")
 			}
 			h.put(input{kind: inComplete, from: a})
 			return wire.Complete, nil
@@ -533,9 +570,11 @@ func (s *Server) receive(ctx context.Context, a *adoption) (wire.MovedStage, err
 	}
 }
 
-// load reads parameters and the state of the rule, and returns how many gradients follow.
+// load reads parameters and the rule's state, and returns how many gradients
+// follow.
 func (h *host) load(ctx context.Context, c transport.Conn) (pending int, err error) {
-	f, err := c.Recv() // without limit: the coordinator has one
+	// Without deadline: the coordinator has one.
+	f, err := c.Recv()
 	if err != nil {
 		return 0, err
 	}
@@ -576,7 +615,7 @@ func (h *host) load(ctx context.Context, c transport.Conn) (pending int, err err
 		if m.Name != slot.Name || len(slot.Data) != h.n {
 			return 0, fmt.Errorf("%q of the rule, expected %q", m.Name, slot.Name)
 		}
-		if err := h.read(c, f, slot.Data); err != nil { // where it belongs
+		if err := h.read(c, f, slot.Data); err != nil { // directly into place
 			return 0, err
 		}
 	}
@@ -603,14 +642,16 @@ func (h *host) read(c transport.Conn, f transport.Frame, vec []float32) error {
 	return c.SetReadDeadline(time.Time{})
 }
 
-// passed stores a gradient that the server that had the shard passes on.
+// passed stores a gradient that the previous server passed on.
 func (h *host) passed(g rule.Gradient) error {
+	// The worker may have sent it here, too.
 	if h.again(g) {
 		h.mem.Free(g.Vec)
 		return nil
 	}
 	if step, ok := h.shard.Pending(g.Worker); ok && step != g.Step {
-		h.shard.Forget(g.Worker) // of an earlier attempt of this worker
+		// Left by an earlier attempt of this worker.
+		h.shard.Forget(g.Worker)
 	}
 	if err := h.store(g); err != nil {
 		return err
@@ -619,6 +660,7 @@ func (h *host) passed(g rule.Gradient) error {
 	return h.tellStored(wire.Stored{Worker: g.Worker, Step: g.Step, Sum2: g.Sum2})
 }
 
+// tellStored reports a stored gradient to the coordinator.
 func (h *host) tellStored(m wire.Stored) error {
 	m.Shard = h.info.Shard
 	if err := tell(h.coord, m, nil); err != nil {

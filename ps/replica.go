@@ -10,29 +10,51 @@ import (
 	"star/transport/wire"
 )
 
-// A shard with copies (docs/decisions/0013-copies-of-a-shard.md). A copy is a shard like any other: it gets every gradient from its worker
-// and every firing from the coordinator. What differs is in this file: firings come to followers first, every copy says that it holds
-// them, only the primary answers workers, and a server that lends its shard goes on.
+// A copy of a shard (docs/decisions/0013-copies-of-a-shard.md) is a shard like
+// any other: it gets every gradient from its worker and every firing from the
+// coordinator. This file has what differs:
+//
+//   - Followers get firings first.
+//   - Every copy reports the firings that it holds.
+//   - Only the primary answers workers.
+//   - A server that lends its shard to a new copy keeps making updates.
+//
+// A new copy gets its contents while the shard is in use:
+//
+//	lending ──state sent──► shared ──every worker knows of the copy──► done
+//	   └──────Keep, Claim──────┴──► given up
+//
+// Until a worker knows of the new copy, the lender passes its gradients on. A
+// worker tells each copy the term of the view that it knows (wire.Turn); a copy
+// with a lower term keeps its messages back (defers).
 
-// copying is what the owner of a shard knows of its copies.
+// copying is what a shard's owner knows of the shard's copies.
 type copying struct {
+	// Copy decides, purely, which firings and views count.
 	replica.Copy
-	steps []int64 // by worker: the last one that was stored
-	early []input // of workers that know a higher term than we do
-	saved string  // the last checkpoint that was asked for
+	// steps has the last stored step of each worker.
+	steps []int64
+	// early has inputs of workers that know a higher term than this copy.
+	early []input
+	// saved is the ID of the last requested checkpoint.
+	saved string
 }
 
-// lending is a copy that another server is getting of this one.
+// lending is the state of sending a copy of this shard to another server.
 type lending struct {
-	on     bool
-	shared bool  // it has everything but what workers push that do not know of it
-	term   int64 // since when they do
+	on bool
+	// shared: the copy has everything, except what workers push that do not
+	// know of it yet.
+	shared bool
+	// term is the first in which workers know of it.
+	term int64
 }
 
-// self is the rank of this server.
+// self returns the rank of this server.
 func (s *Server) self() int { return s.cfg.Hello.Rank }
 
-// view takes from the coordinator who holds the copies of a shard. A copy that is not here yet is made: the job begins.
+// view handles the coordinator's list of the servers that hold copies of a
+// shard. When the job begins it makes a copy that is not here yet.
 func (s *Server) view(m wire.View) error {
 	v := replica.View{Term: m.Term, Primary: -1}
 	for i, h := range m.Holders {
@@ -43,9 +65,10 @@ func (s *Server) view(m wire.View) error {
 		v.Followers = append(v.Followers, h.Rank)
 	}
 	if !v.Has(s.self()) {
-		return fmt.Errorf("told of shard %d, which servers %v hold, and not this one, %d", m.Shard, append([]int{v.Primary}, v.Followers...), s.self())
+		return fmt.Errorf("got a view of shard %d with servers %v, not this one, %d", m.Shard, append([]int{v.Primary}, v.Followers...), s.self())
 	}
 	h := s.host(m.Shard)
+	// The job begins, and this server gets its first copy of the shard.
 	if h == nil {
 		var err error
 		info := wire.ShardInfo{Shard: m.Shard, Addr: m.Holders[0].Addr, From: m.From, To: m.To}
@@ -65,14 +88,15 @@ func (s *Server) view(m wire.View) error {
 	return nil
 }
 
-// answers says whether workers get parameters from here.
-func (h *host) answers() bool { return !h.copying.Seated() || h.copying.Primary() }
+// answers reports whether this copy sends parameters to workers.
+func (h *host) answers() bool { return !h.copying.HasView() || h.copying.Primary() }
 
-// seat takes a view from the coordinator.
-func (h *host) seat(v replica.View) error {
+// applyView handles a view on the owner's goroutine, and then the inputs that
+// were waiting for it.
+func (h *host) applyView(v replica.View) error {
 	c := &h.copying
 	answered := h.answers()
-	if !c.Seated() {
+	if !c.HasView() {
 		c.Copy = replica.NewCopy(h.s.self(), v, h.shard.last)
 		c.steps = make([]int64, len(h.conns))
 		for w := range c.steps {
@@ -84,11 +108,12 @@ func (h *host) seat(v replica.View) error {
 	} else if !c.Take(v) {
 		return nil
 	}
+	// A new primary answers the pulls that came while it was a follower.
 	if h.answers() && h.shard.Ready() {
 		h.answer()
 	}
 	if h.answers() && !answered {
-		h.s.log.Info("this server answers for a shard now", "shard", h.info.Shard, "term", v.Term, "version", h.shard.Version())
+		h.s.log.Info("became the primary of a shard", "shard", h.info.Shard, "term", v.Term, "version", h.shard.Version())
 	}
 	early := c.early
 	c.early = nil
@@ -100,7 +125,7 @@ func (h *host) seat(v replica.View) error {
 	return nil
 }
 
-// answer sends the parameters to those who have asked.
+// answer sends the parameters to workers that have pulled.
 func (h *host) answer() {
 	for _, c := range h.pulls {
 		if h.conns[c.worker] == c {
@@ -111,7 +136,9 @@ func (h *host) answer() {
 	h.pulls = nil
 }
 
-// defers keeps back what a worker sends that knows a higher term than we do: until the coordinator has told us of it, or for good.
+// defers keeps an input of a worker that knows a higher term, until the
+// coordinator has sent that term here. If it does not within the stall limit,
+// the connection ends.
 func (h *host) defers(m input) bool {
 	if m.conn == nil {
 		return false
@@ -124,12 +151,13 @@ func (h *host) defers(m input) bool {
 			return true
 		}
 	case inComing, inPush, inPull, inInit:
-		if !c.Seated() || c.Write(m.conn.term) == replica.Yes && !queued(c.early, m.conn) {
+		if !c.HasView() || c.Write(m.conn.term) == replica.Yes && !queued(c.early, m.conn) {
 			return false
 		}
 	default:
 		return false
 	}
+	// The limit counts from the connection's first input that is kept back.
 	if !queued(c.early, m.conn) {
 		conn := m.conn
 		time.AfterFunc(h.s.stall, func() { h.put(input{kind: inLate, conn: conn}) })
@@ -138,6 +166,7 @@ func (h *host) defers(m input) bool {
 	return true
 }
 
+// queued reports whether an input of c is being kept back.
 func queued(early []input, c *conn) bool {
 	for _, m := range early {
 		if m.conn == c {
@@ -147,7 +176,8 @@ func queued(early []input, c *conn) bool {
 	return false
 }
 
-// leaveBehind ends a connection whose worker knows a higher term than this server was ever told of.
+// leaveBehind ends a connection if its worker still knows a higher term than
+// this copy.
 func (h *host) leaveBehind(conn *conn) {
 	if !queued(h.copying.early, conn) {
 		return
@@ -161,11 +191,12 @@ func (h *host) leaveBehind(conn *conn) {
 		}
 	}
 	h.copying.early = kept
-	conn.end(fmt.Errorf("this copy of shard %d is of term %d and was left behind: its worker knows a higher one", h.info.Shard, h.copying.Term()))
+	conn.end(fmt.Errorf("this copy of shard %d is outdated: it has term %d, the worker a higher one", h.info.Shard, h.copying.Term()))
 }
 
-// claims is what the copies here say to another coordinator: which firings they hold, once all that the one before has said is done. What one of its
-// copies that was on its way to another server, or from there, comes to is decided anew.
+// claims returns the firings that the copies here hold, after all orders of the
+// previous coordinator were executed. It cancels moves of copies: the new
+// coordinator decides on them again.
 func (s *Server) claims(term int64) (cs []replica.Claim) {
 	if !s.cfg.Copies {
 		return nil
@@ -191,37 +222,42 @@ func (s *Server) claims(term int64) (cs []replica.Claim) {
 	return cs
 }
 
-// claim says what this copy holds to a coordinator of a term.
+// claim returns what this copy holds, for a coordinator of a term.
 func (h *host) claim(term int64) replica.Claim {
 	if h.leaves.lending.on {
 		h.unlend()
 	}
-	h.copying.saved = "" // whoever asked for it is gone
+	// The coordinator that asked for it is gone.
+	h.copying.saved = ""
 	return h.copying.Claim(term, h.info.Shard)
 }
 
-// again says whether a gradient was stored before. It can come twice: from its worker, and passed on.
+// again reports whether a gradient was stored before. It can come twice: from
+// its worker and from another server.
 func (h *host) again(g rule.Gradient) bool {
-	return h.copying.Seated() && g.Step <= h.copying.steps[g.Worker]
+	return h.copying.HasView() && g.Step <= h.copying.steps[g.Worker]
 }
 
-// store stores a gradient. One that cannot be stored may come again.
+// store stores a gradient. After an error the same step may come again.
 func (h *host) store(g rule.Gradient) error {
 	if err := h.shard.Push(g); err != nil {
 		return err
 	}
-	if h.copying.Seated() {
+	if h.copying.HasView() {
 		h.copying.steps[g.Worker] = g.Step
 	}
 	return nil
 }
 
-// fire takes a firing from a coordinator of a term, and says that it is held.
+// fire accepts a firing of a coordinator of a term and reports that this copy
+// holds it.
 func (h *host) fire(f *wire.Fire, ahead bool, term int64) error {
 	c := &h.copying
-	if !c.Seated() {
+	if !c.HasView() {
 		return h.shard.Fire(f)
 	}
+	// Followers get a firing ahead of primaries, so that a primary never makes
+	// an update that no follower knows.
 	to := replica.ToPrimaries
 	if ahead {
 		to = replica.ToFollowers
@@ -242,18 +278,19 @@ func (h *host) fire(f *wire.Fire, ahead bool, term int64) error {
 	return nil
 }
 
-// lend does what the coordinator says of a copy that another server is getting.
+// lend handles the coordinator's orders about a copy that is sent to another
+// server.
 func (h *host) lend(m wire.Hand) error {
 	l := &h.leaves
 	switch m.Stage {
 	case wire.Lend:
 		if l.giver != nil {
-			return errors.New("two copies of it are to be sent at once")
+			return errors.New("cannot lend it: another copy is being sent")
 		}
 		l.hand, l.lending = &m, lending{on: true}
 	case wire.Shared:
 		if l.giver == nil || !l.lending.on || l.lending.shared {
-			return errors.New("it has not sent the copy that is said to be there")
+			return errors.New("cannot share it: no copy of it was sent")
 		}
 		h.mem.release(l.giver.snap)
 		h.shard.Resume()
@@ -262,7 +299,7 @@ func (h *host) lend(m wire.Hand) error {
 	return nil
 }
 
-// unlend ends the lending of a copy that is not to be, or is gone.
+// unlend ends the lending of a copy that was given up or is gone.
 func (h *host) unlend() {
 	l := &h.leaves
 	l.stop()
@@ -273,12 +310,13 @@ func (h *host) unlend() {
 	*l = leaving{}
 }
 
-// passes says whether a gradient of that worker is to be passed on to who has a copy that the worker does not know of.
+// passes reports whether a gradient of that worker must be passed on to a copy
+// that the worker does not know of.
 func (l *leaving) passes(c *conn) bool {
 	return l.lending.on && l.giver != nil && !l.retired && (!l.lending.shared || c.term < l.lending.term)
 }
 
-// lent says whether no worker is left that does not know of the copy.
+// lent reports whether every worker knows of the new copy.
 func (h *host) lent() bool {
 	for _, c := range h.conns {
 		if c != nil && c.term < h.leaves.lending.term {

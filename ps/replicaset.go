@@ -15,8 +15,20 @@ import (
 	"star/transport/wire"
 )
 
-// replicaSet is a worker's connection to all copies of a shard, as one: what it pushes goes to every copy, what it reads comes from the primary.
-// While one copy is there, the loss of others is no error: the coordinator will say who is the primary (Link.Turn). One goroutine reads.
+// replicaSet is a worker's connection to all copies of a shard: a push goes to
+// every copy, and parameters are read from the primary. The loss of copies is
+// no error while one is left: the coordinator then announces the new primary
+// (Link.Turn). One goroutine reads.
+//
+//	connected ──connection ended──► suspect ──reconnected──► connected
+//	                                   ├──next view leaves it out──► dropped
+//	                                   └──still a holder, unreachable──► the set is useless
+//
+// Invariants:
+//
+//   - Every holder of the view gets every gradient, or the primary passes it on.
+//   - The gradient in hand is kept until its update has come, so that it can be sent again.
+//   - conns[0] is the primary's connection, if there is one.
 type replicaSet struct {
 	cfg    LinkConfig
 	info   wire.ShardInfo
@@ -24,71 +36,102 @@ type replicaSet struct {
 	stall  time.Duration
 	log    *slog.Logger
 
-	writing sync.Mutex // one frame at a time, and no other copies meanwhile
-	inHand  *frame     // what it has of the gradient is the caller's, until drop; the writer's
+	// writing is held for one frame at a time, and while conns change.
+	writing sync.Mutex
+	// inHand borrows the caller's gradient until drop; the writer's.
+	inHand *frame
 
-	mu     sync.Mutex
-	view   wire.View      // the newest that was heard of
-	conns  []*replicaConn // changed with both locks
-	turned chan struct{}  // closed, and replaced, when the primary is another one
-	sent   int64          // by connections that are no more
-	got    int64
-	write  time.Time // deadline
-	name   string
-	seek   context.CancelFunc // of the search for new copies; nil: none
+	mu sync.Mutex
+	// mu guards the fields up to seek, suspects, lost and probing. view is the
+	// newest one received.
+	view wire.View
+	// conns is changed with both locks held.
+	conns []*replicaConn
+	// turned is closed, and replaced, when the order of conns changes.
+	turned chan struct{}
+	// sent and got count the bytes of closed connections.
+	sent  int64
+	got   int64
+	write time.Time // the write deadline
+	name  string
+	// seek cancels the search for new copies; nil: none is running.
+	seek context.CancelFunc
 
-	reads  *replicaConn // from whom the last frame came; the reader's
-	broken error        // that connection is of no more use
+	// reads is the connection that the last frame came from, broken the error
+	// that makes it unusable; both are the reader's.
+	reads  *replicaConn
+	broken error
 
-	suspects []*replicaConn // whose connections have ended, and that are holders in every view since
-	useless  chan struct{}  // closed when lost is set
-	lost     error          // why this worker cannot go on with the shard
+	// suspects have lost their connections, but are holders in every view
+	// since.
+	suspects []*replicaConn
+	// useless is closed when lost is set.
+	useless chan struct{}
+	// lost is why this worker cannot continue with the shard.
+	lost error
 
-	ctx     context.Context // of searches for servers, until Close
-	stop    context.CancelFunc
-	dialing chan struct{}   // held by one search at a time: a server has one connection of each worker
-	probing context.Context // of a server whose connection has ended, until there is another view
+	// ctx is for searches, until Close.
+	ctx  context.Context
+	stop context.CancelFunc
+	// dialing is held by one search at a time: a server has one connection of
+	// each worker.
+	dialing chan struct{}
+	// probing is for reconnecting to suspects; it ends with the next view.
+	probing context.Context
 	probe   context.CancelFunc
 	done    chan struct{}
 	once    sync.Once
-	wg      sync.WaitGroup // grows under mu, or by what is in it, and not after done
+	// wg grows under mu, or by goroutines that it counts, and not after done.
+	wg sync.WaitGroup
 }
 
 // replicaConn is the connection to one copy.
 type replicaConn struct {
 	wire.Holder
 	conn transport.Conn
-	come chan arrival // what it sends first, or its end; nil: it was read
+	// come has the first message, or the connection's end; nil: it was read.
+	come chan arrival
 
-	made    time.Time
-	short   int  // connections before it that have ended at once
-	mending bool // it has ended, and somebody makes it anew; under the replicaSet's mu
-	out     bool // a view has left it out; under the replicaSet's mu
+	// made is when the connection was opened.
+	made time.Time
+	// short counts the connections before this one that ended at once.
+	short int
+	// Under the replicaSet's mu. mending: it has ended and is being replaced.
+	// out: a view has left it out.
+	mending bool
+	out     bool
 
-	mu  sync.Mutex
-	err error // why nothing is written to it any more
+	mu sync.Mutex
+	// err is why it is not written to any more.
+	err error
 }
 
+// arrival is the result of a read ahead of the reader (watch).
 type arrival struct {
 	frame transport.Frame
 	err   error
 }
 
-// Times of connections that are made again.
+// Limits of reconnecting.
 const (
-	suspicion = 2 * time.Second        // how long a server may take to answer, and the coordinator to say that it is gone, before it is asked once more
-	mendPause = 100 * time.Millisecond // so long its end may take to be known
-	mendMost  = 5                      // connections in a row that end at once
+	// suspicion is how long a server may take to answer, and the coordinator to
+	// announce its loss, before the next try.
+	suspicion = 2 * time.Second
+	// mendPause is the wait before the first try: the end of the server may
+	// become known.
+	mendPause = 100 * time.Millisecond
+	// mendMost connections in a row may end at once.
+	mendMost = 5
 )
 
-// frame is what a worker has pushed last, for as long as it is in hand: not every copy may have it.
+// frame is the last push, while it is in hand: some copies may not have it.
 type frame struct {
 	kind            wire.Kind
 	header, payload []byte
 	sum             uint32
 }
 
-// dialReplicaSet connects to all copies of a shard, by a view of who holds them.
+// dialReplicaSet connects to all copies of a shard, as v lists them.
 func dialReplicaSet(ctx context.Context, cfg LinkConfig, info wire.ShardInfo, v wire.View) (*replicaSet, error) {
 	f := &replicaSet{
 		cfg: cfg, info: info, worker: star.Worker(cfg.Hello.Rank), stall: cfg.Stall, log: cfg.Log, view: v,
@@ -120,7 +163,8 @@ func dialReplicaSet(ctx context.Context, cfg LinkConfig, info wire.ShardInfo, v 
 	return f, nil
 }
 
-// watch reads the first frame of a copy for whoever reads from it, so that the end of a connection is seen from which nobody reads.
+// watch reads the first frame of a copy ahead of the reader. So the end of a
+// connection is noticed even if the reader does not use it.
 func (f *replicaSet) watch(l *replicaConn) {
 	l.made, l.come = time.Now(), make(chan arrival, 1)
 	come := l.come
@@ -138,8 +182,10 @@ func (f *replicaSet) watch(l *replicaConn) {
 	})
 }
 
-// mend makes a connection to a copy anew that has ended, and sends what is in hand once more: it may not have arrived, and nobody else knows. If the server is gone
-// the coordinator says so soon, in a view without it. A server that nobody else misses, and that does not answer here, leaves this worker useless.
+// mend replaces a connection that has ended, and sends the frame in hand again:
+// it may not have arrived. If the server is gone, the coordinator soon sends a
+// view without it. If the server stays a holder but does not answer this
+// worker, the set becomes useless.
 func (f *replicaSet) mend(l *replicaConn, why error) {
 	f.mu.Lock()
 	known := l.mending || l.out
@@ -149,6 +195,8 @@ func (f *replicaSet) mend(l *replicaConn, why error) {
 	if known {
 		return
 	}
+	// A server that closes every new connection at once does not want this
+	// worker.
 	short := 0
 	if time.Since(l.made) < suspicion {
 		short = l.short + 1
@@ -170,24 +218,26 @@ func (f *replicaSet) mend(l *replicaConn, why error) {
 			return
 		}
 		if !time.Now().Before(end) {
-			f.abandon(l, fmt.Errorf("the connection to its copy at star-ps %d (%s) has ended, and cannot be made again: %w", l.Rank, l.Addr, why))
+			f.abandon(l, fmt.Errorf("cannot reconnect to its copy at star-ps %d (%s): %w", l.Rank, l.Addr, why))
 			return
 		}
 		pause = suspicion / 2
-		if err := f.connect(l, short); err != nil && !errors.Is(err, context.Canceled) { // by another view
+		// Canceled by another view.
+		if err := f.connect(l, short); err != nil && !errors.Is(err, context.Canceled) {
 			why = err
 		}
 	}
 }
 
-// miss notes that a copy is missed, unless it is a holder no more. The caller has mu.
+// miss adds a copy to the suspects, unless it is no holder any more. The caller
+// holds mu.
 func (f *replicaSet) miss(l *replicaConn) {
 	if !l.out && !slices.Contains(f.suspects, l) && slices.Contains(f.view.Holders, l.Holder) {
 		f.suspects = append(f.suspects, l)
 	}
 }
 
-// connect makes a connection anew.
+// connect makes a new connection to a suspect.
 func (f *replicaSet) connect(l *replicaConn, short int) error {
 	f.dialing <- struct{}{}
 	defer func() { <-f.dialing }()
@@ -208,7 +258,7 @@ func (f *replicaSet) connect(l *replicaConn, short int) error {
 	return err
 }
 
-// replace has a new connection in the place of one that has ended.
+// replace puts a new connection in the place of one that has ended.
 func (f *replicaSet) replace(old, l *replicaConn) {
 	f.writing.Lock()
 	defer f.writing.Unlock()
@@ -224,12 +274,13 @@ func (f *replicaSet) replace(old, l *replicaConn) {
 	f.order()
 	term := f.view.Term
 	f.mu.Unlock()
-	f.log.Warn("connected again to a copy of a shard", "shard", f.info.Shard, "server", l.Rank, "addr", l.Addr)
+	f.log.Warn("reconnected to a copy of a shard", "shard", f.info.Shard, "server", l.Rank, "addr", l.Addr)
 	f.tell(l, term)
 	f.repeat(l)
 }
 
-// tell tells one copy that each gradient goes to every holder of the view of a term. The caller has the lock of writers.
+// tell tells one copy the term of the view by which this worker sends its
+// gradients. The caller holds writing.
 func (f *replicaSet) tell(l *replicaConn, term int64) error {
 	l.conn.SetWriteDeadline(time.Now().Add(f.stall))
 	err := transport.Send(l.conn, wire.Turn{Shard: f.info.Shard, Worker: f.worker, Term: term}, nil)
@@ -239,7 +290,8 @@ func (f *replicaSet) tell(l *replicaConn, term int64) error {
 	return err
 }
 
-// repeat sends what is in hand to a copy whose connection was made again, which drops what it has already. The caller has the lock of writers.
+// repeat sends the frame in hand to a copy after reconnecting. The copy drops
+// it if it has it already. The caller holds writing.
 func (f *replicaSet) repeat(l *replicaConn) {
 	f.mu.Lock()
 	f.suspects = slices.DeleteFunc(f.suspects, func(o *replicaConn) bool { return o.Holder == l.Holder && o != l })
@@ -248,7 +300,7 @@ func (f *replicaSet) repeat(l *replicaConn) {
 	case h == nil || l.failed() != nil:
 	case h.kind == wire.KindInit || h.kind == wire.KindSlot:
 		f.mu.Lock()
-		f.giveUp(fmt.Errorf("the connection to its copy at star-ps %d (%s) has ended while it got the first parameters", l.Rank, l.Addr))
+		f.giveUp(fmt.Errorf("lost the connection to its copy at star-ps %d (%s) while sending the initial parameters", l.Rank, l.Addr))
 		f.mu.Unlock()
 	default:
 		l.conn.SetWriteDeadline(time.Now().Add(f.stall + time.Duration(len(h.payload)>>20)*time.Second))
@@ -258,14 +310,15 @@ func (f *replicaSet) repeat(l *replicaConn) {
 	}
 }
 
-// drop forgets what was pushed: every copy has it, or it is not wanted any more. Its memory is the caller's again.
+// drop forgets the frame in hand: every copy has it, or it is obsolete. Its
+// memory is the caller's again.
 func (f *replicaSet) drop() {
 	f.writing.Lock()
 	defer f.writing.Unlock()
 	f.inHand = nil
 }
 
-// waits says whether a copy is missed. The caller has mu.
+// waits reports whether l is still a suspect. The caller holds mu.
 func (f *replicaSet) waits(l *replicaConn) bool {
 	select {
 	case <-f.done:
@@ -277,14 +330,14 @@ func (f *replicaSet) waits(l *replicaConn) bool {
 	return slices.Contains(f.suspects, l)
 }
 
-// suspected says whether nothing has been said of a copy since its connection ended.
+// suspected is waits for a caller that does not hold mu.
 func (f *replicaSet) suspected(l *replicaConn) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.waits(l)
 }
 
-// abandon makes the replicaSet useless, unless the suspect has been left out meanwhile.
+// abandon makes the replicaSet useless, unless l has ceased to be a suspect.
 func (f *replicaSet) abandon(l *replicaConn, why error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -293,7 +346,7 @@ func (f *replicaSet) abandon(l *replicaConn, why error) {
 	}
 }
 
-// giveUp makes the replicaSet useless. The caller has mu.
+// giveUp makes the replicaSet useless. The caller holds mu.
 func (f *replicaSet) giveUp(why error) {
 	if f.lost != nil {
 		return
@@ -301,11 +354,13 @@ func (f *replicaSet) giveUp(why error) {
 	f.lost = why
 	close(f.useless)
 	for _, l := range f.conns {
-		l.fail(why) // whoever reads or writes learns of it
+		// Readers and writers see the error.
+		l.fail(why)
 	}
 }
 
-// dial connects to some copies. It returns those that it has reached even with an error.
+// dial connects to some copies. On an error it still returns those that it has
+// reached.
 func (f *replicaSet) dial(ctx context.Context, holders []wire.Holder) (conns []*replicaConn, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -330,7 +385,8 @@ func (f *replicaSet) dial(ctx context.Context, holders []wire.Holder) (conns []*
 	return conns, first(errs)
 }
 
-// say tells all copies that from here on each gradient goes to every holder of the view of a term. The caller has the lock of writers.
+// say tells all copies the term of the view by which this worker sends its
+// gradients. The caller holds writing.
 func (f *replicaSet) say(term int64) (err error) {
 	for _, l := range f.conns {
 		err = cmp.Or(f.tell(l, term), err)
@@ -338,7 +394,7 @@ func (f *replicaSet) say(term int64) (err error) {
 	return err
 }
 
-// fail notes that a copy cannot be written to.
+// fail closes a connection. Only the first error counts.
 func (l *replicaConn) fail(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -348,13 +404,15 @@ func (l *replicaConn) fail(err error) {
 	}
 }
 
+// failed returns the error after which the connection is not used any more, or
+// nil.
 func (l *replicaConn) failed() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.err
 }
 
-// turn takes what the coordinator says of the copies. It does not wait.
+// turn handles a new view. It does not block.
 func (f *replicaSet) turn(v wire.View) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -374,7 +432,9 @@ func (f *replicaSet) turn(v wire.View) {
 	for _, l := range f.conns {
 		if !slices.Contains(v.Holders, l.Holder) {
 			l.out = true
-			l.fail(errLeftOut) // a write that waits for it ends, and if its server is a holder again soon, that is another connection
+			// A blocked write ends. If the server soon is a holder again, that
+			// will be another connection.
+			l.fail(errLeftOut)
 		}
 	}
 	select {
@@ -390,12 +450,15 @@ func (f *replicaSet) turn(v wire.View) {
 	})
 }
 
-var errLeftOut = errors.New("it holds no copy any more")
+// errLeftOut is the error of connections to servers that a view has left out.
+var errLeftOut = errors.New("the server does not hold a copy any more")
 
-// follow has the copies of a view, and the primary first of all.
+// follow connects to the copies of a view and makes the primary the first.
 func (f *replicaSet) follow(ctx context.Context, v wire.View) {
 	f.dialing <- struct{}{}
 	defer func() { <-f.dialing }()
+	// First drop what the view leaves out, so that the primary is right at
+	// once; then connect to the rest.
 	missing := f.keep(v)
 	if missing == nil {
 		return
@@ -404,6 +467,7 @@ func (f *replicaSet) follow(ctx context.Context, v wire.View) {
 	f.writing.Lock()
 	defer f.writing.Unlock()
 	f.mu.Lock()
+	// Another view, or Close, may have come while dialing.
 	current := f.view.Term == v.Term
 	select {
 	case <-f.done:
@@ -422,7 +486,8 @@ func (f *replicaSet) follow(ctx context.Context, v wire.View) {
 	}
 	f.conns = append(f.conns, conns...)
 	f.order()
-	var mended []*replicaConn // that were holders before
+	// mended are new connections to servers that were holders before.
+	var mended []*replicaConn
 	for _, l := range conns {
 		if slices.ContainsFunc(f.suspects, func(o *replicaConn) bool { return o.Holder == l.Holder }) {
 			mended = append(mended, l)
@@ -430,7 +495,7 @@ func (f *replicaSet) follow(ctx context.Context, v wire.View) {
 	}
 	f.mu.Unlock()
 	if err != nil {
-		f.log.Warn("a copy of a shard cannot be reached; its primary passes on what it gets", "shard", f.info.Shard, "err", err)
+		f.log.Warn("could not reach a copy of a shard; its primary passes gradients on", "shard", f.info.Shard, "err", err)
 	} else {
 		f.say(v.Term)
 	}
@@ -439,7 +504,8 @@ func (f *replicaSet) follow(ctx context.Context, v wire.View) {
 	}
 }
 
-// keep drops the copies that are not in a view, and has the primary be the first. It returns those that are missing; nil: the view is old, or complete.
+// keep drops the connections to copies that are not in a view and reorders the
+// rest. It returns the missing holders; nil: the view is outdated or complete.
 func (f *replicaSet) keep(v wire.View) (missing []wire.Holder) {
 	f.writing.Lock()
 	defer f.writing.Unlock()
@@ -462,7 +528,7 @@ func (f *replicaSet) keep(v wire.View) (missing []wire.Holder) {
 	return missing
 }
 
-// remove closes connections that are of no more use. The caller has both locks.
+// remove closes the connections that out selects. The caller holds both locks.
 func (f *replicaSet) remove(out func(*replicaConn) bool) {
 	f.conns = slices.DeleteFunc(slices.Clone(f.conns), func(l *replicaConn) bool {
 		if !out(l) {
@@ -476,7 +542,8 @@ func (f *replicaSet) remove(out func(*replicaConn) bool) {
 	})
 }
 
-// order puts the primary first, and wakes who waits for it.
+// order puts the primary first and wakes waiting readers. The caller holds both
+// locks.
 func (f *replicaSet) order() {
 	slices.SortStableFunc(f.conns, func(a, b *replicaConn) int {
 		return f.place(a) - f.place(b)
@@ -485,11 +552,13 @@ func (f *replicaSet) order() {
 	f.turned = make(chan struct{})
 }
 
+// place is the position of a connection's server in the view.
 func (f *replicaSet) place(l *replicaConn) int {
 	return slices.Index(f.view.Holders, l.Holder)
 }
 
-// primary is the connection to the primary; nil: there is none now.
+// primary returns the connection to the primary, nil if it is not connected,
+// and a channel that is closed at the next change.
 func (f *replicaSet) primary() (l *replicaConn, turned <-chan struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -499,8 +568,9 @@ func (f *replicaSet) primary() (l *replicaConn, turned <-chan struct{}) {
 	return l, f.turned
 }
 
-// WriteFrame writes a gradient, or initial parameters, to every copy, and all else to the primary. Only if nobody is left it is an error: who
-// reads asks again.
+// WriteFrame writes a gradient or initial parameters to every copy, and other
+// messages to the primary. It fails only if no copy is left: the reader asks
+// again for what was lost.
 func (f *replicaSet) WriteFrame(k wire.Kind, header, payload []byte, sum uint32) error {
 	f.writing.Lock()
 	defer f.writing.Unlock()
@@ -527,7 +597,8 @@ func (f *replicaSet) WriteFrame(k wire.Kind, header, payload []byte, sum uint32)
 		return f.alive()
 	}
 	if f.inHand = (&frame{k, slices.Clone(header), payload, sum}); k != wire.KindPush {
-		f.inHand.payload = nil // parameters that come are written there
+		// Parameters that come are written there.
+		f.inHand.payload = nil
 	}
 	var others sync.WaitGroup
 	for i, l := range conns {
@@ -542,7 +613,7 @@ func (f *replicaSet) WriteFrame(k wire.Kind, header, payload []byte, sum uint32)
 	return f.alive()
 }
 
-// alive is an error if no copy is left.
+// alive returns an error if no copy is left.
 func (f *replicaSet) alive() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -556,7 +627,7 @@ func (f *replicaSet) alive() error {
 		}
 	}
 	if last == nil {
-		last = errors.New("none of those that hold it now has answered yet")
+		last = errors.New("no current holder has answered yet")
 	}
 	return fmt.Errorf("no copy of it can be reached: %w", last)
 }
@@ -569,7 +640,8 @@ func (f *replicaSet) note(err error) error {
 	return err
 }
 
-var errNoPrimary = errors.New("the primary is not reached yet")
+// errNoPrimary makes the reader wait for a primary (renew).
+var errNoPrimary = errors.New("the primary was not reached yet")
 
 // Recv reads from the primary.
 func (f *replicaSet) Recv() (transport.Frame, error) {
@@ -586,10 +658,14 @@ func (f *replicaSet) Recv() (transport.Frame, error) {
 	return m, f.note(err)
 }
 
+// ReadPayload reads the payload of the frame in hand.
 func (f *replicaSet) ReadPayload(dst []byte) error { return f.note(f.reads.conn.ReadPayload(dst)) }
-func (f *replicaSet) Discard() error               { return f.note(f.reads.conn.Discard()) }
 
-// SetReadDeadline is for the frame in hand.
+// Discard skips the payload of the frame in hand.
+func (f *replicaSet) Discard() error { return f.note(f.reads.conn.Discard()) }
+
+// SetReadDeadline sets the deadline of the connection that the frame in hand
+// comes from.
 func (f *replicaSet) SetReadDeadline(t time.Time) error {
 	if f.reads == nil {
 		return nil
@@ -597,7 +673,7 @@ func (f *replicaSet) SetReadDeadline(t time.Time) error {
 	return f.note(f.reads.conn.SetReadDeadline(t))
 }
 
-// ended has a connection made again that has ended.
+// ended starts the replacement of a connection that has ended.
 func (f *replicaSet) ended(l *replicaConn, why error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -608,8 +684,8 @@ func (f *replicaSet) ended(l *replicaConn, why error) {
 	}
 }
 
-// renew waits for another primary, after an error of whoever reads. It returns err, unless that was a broken connection and there is
-// another one.
+// renew waits for another primary after an error of the reader. It returns err
+// unless a connection broke and another primary is connected.
 func (f *replicaSet) renew(err error) error {
 	if f.broken == nil {
 		return err
@@ -626,6 +702,7 @@ func (f *replicaSet) renew(err error) error {
 		default:
 		}
 		l, turned := f.primary()
+		// There is another connection to the primary: read from it.
 		if l != nil && l != f.reads {
 			return nil
 		}
@@ -641,19 +718,20 @@ func (f *replicaSet) renew(err error) error {
 		case <-f.done:
 			return err
 		case <-timeout.C:
-			return fmt.Errorf("%w, and nobody took its place within %v", err, f.stall)
+			return fmt.Errorf("%w, and no other primary answered within %v", err, f.stall)
 		}
 	}
 }
 
-// alone says whether the view has one copy only.
+// alone reports whether the view has one copy only.
 func (f *replicaSet) alone() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return len(f.view.Holders) == 1
 }
 
-// ask asks the primary for the parameters, in the place of who was to send them.
+// ask pulls the parameters from the primary, in place of the copy that owed
+// them.
 func (f *replicaSet) ask() error {
 	f.SetWriteDeadline(time.Now().Add(f.stall))
 	return transport.Send(f, wire.Pull{Shard: f.info.Shard, Worker: f.worker}, nil)
@@ -667,10 +745,13 @@ func (f *replicaSet) SetWriteDeadline(t time.Time) error {
 	return nil
 }
 
-func (f *replicaSet) Peer() string     { return f.name }
+// Peer names the shard in errors.
+func (f *replicaSet) Peer() string { return f.name }
+
+// SetPeer changes that name.
 func (f *replicaSet) SetPeer(s string) { f.name = s }
 
-// RemoteAddr is that of the primary.
+// RemoteAddr returns the address of the primary's connection.
 func (f *replicaSet) RemoteAddr() string {
 	if l, _ := f.primary(); l != nil {
 		return l.conn.RemoteAddr()
@@ -678,7 +759,7 @@ func (f *replicaSet) RemoteAddr() string {
 	return ""
 }
 
-// Traffic is that with all copies.
+// Traffic returns the bytes sent to and received from all copies.
 func (f *replicaSet) Traffic() (sent, received int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -690,6 +771,7 @@ func (f *replicaSet) Traffic() (sent, received int64) {
 	return sent, received
 }
 
+// Close closes all connections and waits for the set's goroutines.
 func (f *replicaSet) Close() error {
 	f.once.Do(func() {
 		f.mu.Lock()
@@ -707,7 +789,8 @@ func (f *replicaSet) Close() error {
 	return nil
 }
 
-// Turn says who holds the copies of a shard now. It may be called from any goroutine, and does not wait.
+// Turn handles a view: the servers that hold copies of a shard. Any goroutine
+// may call it, and it does not block.
 func (l *Link) Turn(v wire.View) error {
 	for _, p := range l.peers {
 		if f, ok := p.conn.(*replicaSet); ok && p.info.Shard == v.Shard {
@@ -715,16 +798,17 @@ func (l *Link) Turn(v wire.View) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("ps: told of copies of shard %d, of which this process knows none: give every member the same --replicas", v.Shard)
+	return fmt.Errorf("ps: got a view of shard %d, which has no copies here; give every member the same --replicas", v.Shard)
 }
 
-// connect reaches a shard, or all its copies.
+// connect connects to a shard, or to all its copies.
 func connect(ctx context.Context, cfg LinkConfig, s wire.ShardInfo) (transport.Conn, error) {
 	for _, v := range cfg.Views {
 		if v.Shard == s.Shard {
 			f, err := dialReplicaSet(ctx, cfg, s, v)
 			if err != nil {
-				return nil, err // and no connection, not even one that is nil
+				// A nil replicaSet would be a Conn that is not nil.
+				return nil, err
 			}
 			return f, nil
 		}

@@ -482,33 +482,33 @@ func TestFanIsOfNoUse(t *testing.T) {
 	t.Run("its server is gone", func(t *testing.T) {
 		fans(t, func(t *testing.T, f *replicaSet, hs []*holder) {
 			hs[1].die()
-			useless(t, f, f.stall, f.stall+2*suspicion, "star-ps 1 (server-1) has ended, and cannot be made again")
+			useless(t, f, f.stall, f.stall+2*suspicion, "cannot reconnect to its copy at star-ps 1 (server-1)")
 		})
 	})
-	t.Run("it hangs up on everybody", func(t *testing.T) {
+	t.Run("it hangs up on every worker", func(t *testing.T) {
 		fans(t, func(t *testing.T, f *replicaSet, hs []*holder) {
 			hs[1].mu.Lock()
 			hs[1].rude = true
 			hs[1].mu.Unlock()
 			hs[1].hangUp()
-			useless(t, f, suspicion, suspicion+2*mendMost*mendPause, "star-ps 1 (server-1) has ended")
+			useless(t, f, suspicion, suspicion+2*mendMost*mendPause, "cannot reconnect to its copy at star-ps 1 (server-1)")
 		})
 	})
 	t.Run("one that came later", func(t *testing.T) {
 		fans(t, func(t *testing.T, f *replicaSet, hs []*holder) {
 			f.turn(view(2, hs[0], hs[2]))
 			hs[2].die()
-			useless(t, f, f.stall, f.stall+2*suspicion, "star-ps 2 (server-2) has ended")
+			useless(t, f, f.stall, f.stall+2*suspicion, "cannot reconnect to its copy at star-ps 2 (server-2)")
 		})
 	})
-	t.Run("it gets the first parameters", func(t *testing.T) {
+	t.Run("it gets the initial parameters", func(t *testing.T) {
 		fans(t, func(t *testing.T, f *replicaSet, hs []*holder) {
 			f.SetWriteDeadline(time.Now().Add(time.Second))
 			if err := transport.Send(f, wire.Init{Worker: 7}, []byte{1, 2, 3, 4}); err != nil {
 				t.Fatal(err)
 			}
 			hs[1].hangUp()
-			useless(t, f, 0, suspicion, "while it got the first parameters")
+			useless(t, f, 0, suspicion, "while sending the initial parameters")
 		})
 	})
 }
@@ -553,7 +553,7 @@ func TestFanGivesUp(t *testing.T) {
 			t.Errorf("without a copy: %v", err)
 		}
 		begun := time.Now()
-		if err := f.renew(lost); err == nil || !strings.Contains(err.Error(), "nobody took its place within 10s") {
+		if err := f.renew(lost); err == nil || !strings.Contains(err.Error(), "no other primary answered within 10s") {
 			t.Errorf("without a copy: %v", err)
 		}
 		if d := time.Since(begun); d != 10*time.Second {

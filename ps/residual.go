@@ -10,18 +10,22 @@ import (
 	"star/internal/kernel"
 )
 
-// What codecs have left out of a worker's gradients belongs to the state of a job: a checkpoint has it, and a job that goes on
-// begins with it.
+// A job's state includes what codecs have left out of a worker's gradients: a
+// checkpoint saves it, and a resumed job begins with it.
 
-// frozen is what a packer had left out at one moment. It is read from where it lies, beside the training; what is not read when it is
-// about to change is copied. So nothing waits for a disk, and a disk that is quicker than an iteration costs no memory.
+// frozen is the residual of a packer at one moment. It is read in place while
+// training goes on; the part that is unread when the residual is about to
+// change is copied. So training never waits for a disk, and a disk that is
+// faster than an iteration costs no memory.
 type frozen struct {
-	mu   sync.Mutex
-	rest []float32 // not read yet
-	own  bool      // rest is a copy
+	mu sync.Mutex
+	// rest is what was not read yet.
+	rest []float32
+	// own: rest is a copy.
+	own bool
 }
 
-// next reads what follows into dst, and says how much that was.
+// next copies the next values into dst and returns their number.
 func (f *frozen) next(dst []float32) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -32,8 +36,10 @@ func (f *frozen) next(dst []float32) int {
 	return n
 }
 
-// thaw lets what is being read change. The caller holds k.mu.
+// thaw copies the unread rest of frozen, so that the residual may change. The
+// caller holds k.mu.
 func (k *packer) thaw() {
+	// Nothing is being read.
 	if k.frozen == nil {
 		return
 	}
@@ -45,8 +51,10 @@ func (k *packer) thaw() {
 	k.frozen = nil
 }
 
-// freeze is what was left out when the gradients before a step had been used, and what the encoder remembers. The gradient of that step may
-// be on its way: then it is as if it had not been computed. back: the gradient before was thrown away, whether or not giveBack has heard of it.
+// freeze returns the residual as it was after the gradients before a step, and
+// the encoder's memory. If the gradient of that step is already on its way, the
+// result is as if it had not been computed. back: the gradient before was
+// dropped, even if giveBack was not called yet.
 func (k *packer) freeze(step int64, back bool) (f *frozen, codec string, m compress.Memory) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -61,16 +69,21 @@ func (k *packer) freeze(step int64, back bool) (f *frozen, codec string, m compr
 		k.frozen = &frozen{rest: e}
 		return k.frozen, codec, m
 	}
+	// The message in hand is part of the state: add it to a copy of the
+	// residual.
 	own := compress.FeedbackOver(k.feedback.Codec(), slices.Clone(e))
 	if err := own.Return(k.msg); err != nil {
-		panic("ps: " + err.Error()) // our own message
+		// It is our own message.
+		panic("ps: " + err.Error())
 	}
 	e = own.Residual()
 	if ahead {
-		// e' = e + g − m, and so e = e' + m − g but for roundings. What the encoder remembers is of one step later: that changes
-		// what goes out next, and no sum.
+		// e' = e + g − m, so e = e' + m − g up to rounding. The encoder's
+		// memory is of one step later: this changes the next message, but no
+		// sum.
 		for i, g := range k.grad {
-			if e[i] -= g; e[i]-e[i] != 0 { // g is not finite
+			// A gradient that is not finite leaves nothing to recover.
+			if e[i] -= g; e[i]-e[i] != 0 {
 				e[i] = 0
 			}
 		}
@@ -78,8 +91,9 @@ func (k *packer) freeze(step int64, back bool) (f *frozen, codec string, m compr
 	return &frozen{rest: e, own: true}, codec, m
 }
 
-// recall begins with what fill says was left out, and, where it is of this codec and slice, with what the encoder remembered. It is true
-// if that was so, or nothing was remembered. Without a codec all that was left out goes out with the next message, as it is.
+// recall sets the residual from fill and, if m is of this codec and slice, the
+// encoder's memory. It returns true if the encoder accepted m or m is nil.
+// Without a codec the whole residual is sent with the next message.
 func (k *packer) recall(n int, fill func(dst []float32) error, m *compress.Memory) (bool, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -91,25 +105,28 @@ func (k *packer) recall(n int, fill func(dst []float32) error, m *compress.Memor
 		return false, err
 	}
 	if !kernel.Finite(k.feedback.Residual()) {
-		return false, errors.New("it is not finite")
+		return false, errors.New("the residual is not finite")
 	}
 	return m == nil || compress.Recall(k.feedback.Codec(), *m) == nil, nil
 }
 
 // Residual is what a worker's codecs had left out at one moment (Link.Freeze).
 type Residual struct {
-	Codec  string           // its name
-	Pieces []compress.Piece // where an encoder remembers something
+	// Codec is its name.
+	Codec string
+	// Pieces are the memories of encoders that have one.
+	Pieces []compress.Piece
 	slices []slab
 }
 
-// slab is one shard's slice of it; without frozen: zeros.
+// slab is one shard's slice of a Residual; zeros if frozen is nil.
 type slab struct {
 	left int64
 	*frozen
 }
 
-// Next fills dst with the values that follow, of as many as there are parameters. Zeros follow those.
+// Next fills dst with the values that follow, in order of the parameters. After
+// the last one it fills with zeros.
 func (r *Residual) Next(dst []float32) {
 	for len(dst) > 0 && len(r.slices) > 0 {
 		s := &r.slices[0]
@@ -128,11 +145,14 @@ func (r *Residual) Next(dst []float32) {
 	clear(dst)
 }
 
-// Freeze is what codecs had left out when the gradients before a step had been used; nil: there is no codec. It is read with Next, beside
-// pushes. dropped: the gradient of the step before was thrown away, whether or not Dropped was called by now.
+// Freeze returns what codecs had left out when the gradients before a step had
+// been used; nil: no codec is used. It may be read with Next while pushes go
+// on. dropped: the gradient of the step before was dropped, even if Dropped was
+// not called yet.
 //
-// It may be called by another goroutine than the others, but not at the same time as Push with a later step: the parameters that
-// the step begins with must not have been waited for.
+// Another goroutine than that of the other methods may call it, but not
+// concurrently with a Push of a later step: call it before waiting for the
+// parameters that the step begins with.
 func (l *Link) Freeze(step int64, dropped bool) *Residual {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -153,9 +173,11 @@ func (l *Link) Freeze(step int64, dropped bool) *Residual {
 	return r
 }
 
-// Recall begins where another Link has been frozen: fill gives what was left out of the elements from from on, and pieces are what
-// encoders of the same codec remembered; nil: they begin anew. It is true if all encoders found theirs. Before the first Push. After an error
-// what was left out is arbitrary.
+// Recall restores the state of a Freeze. fill writes what was left out, for the
+// elements that begin at from. pieces are the memories of encoders of the same
+// codec; nil: encoders start without memory. whole is true if every encoder
+// found its memory. Call it before the first Push. After an error the residual
+// is undefined.
 func (l *Link) Recall(fill func(from int64, dst []float32) error, pieces []compress.Piece) (whole bool, err error) {
 	whole = true
 	for _, p := range l.peers {
@@ -167,7 +189,7 @@ func (l *Link) Recall(fill func(from int64, dst []float32) error, pieces []compr
 		}
 		ok, err := p.pack.recall(len(p.params), func(dst []float32) error { return fill(p.info.From, dst) }, m)
 		if err != nil {
-			return false, fmt.Errorf("ps: what was left out of shard %d: %w", p.info.Shard, err)
+			return false, fmt.Errorf("ps: cannot restore the compression residual of shard %d: %w", p.info.Shard, err)
 		}
 		whole = whole && ok
 	}

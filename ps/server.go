@@ -24,81 +24,112 @@ import (
 	"star/transport/wire"
 )
 
-// ServerConfig says how a Server does what an Assign tells it.
+// The goroutines of a Server, and what each owns:
+//
+//	coordinator ──► listener ─┐                    ┌─► coordinator (tell, under its lock)
+//	workers ──────► readers ──┼─ inbox ─► owner ───┤
+//	other servers ► fetch ────┘           (Shard)  └─► out ─► senders ─► workers
+//
+//   - The listener reads from the coordinator and never waits for a worker.
+//   - An owner runs one Shard (own). It never reads or writes a worker's
+//     connection, so a slow worker does not delay the others.
+//   - A reader receives one worker's messages, a sender writes to it (conn). Both
+//     end with the connection.
+//   - Vectors pass between them through memory: a reader fills one, the owner uses
+//     and frees it, a sender reads a retained snapshot.
+//
+// A server goes through these states:
+//
+//	NewServer ──Run──► serving ──Leave, a lost coordinator, an error──► stopping ──► Run returns
+//	                    │   ▲
+//	    connection lost └───┘ Again (attach.go)
+
+// ServerConfig configures a Server.
 type ServerConfig struct {
-	// Job is the name of the job. A worker that names another one is refused.
+	// Job is the name of the job. A worker of another job is refused.
 	Job string
 
 	// NewRule makes the rule of one shard. Required.
 	NewRule func(wire.ShardInfo) (rule.Rule, error)
 
-	// Load returns the parameters of a shard that resumes, and their version.
-	// It is called after NewRule. A nil function or a nil vector: the shard
+	// Load returns the parameters of a resumed shard and their version. It is
+	// called after NewRule. If the function or the vector is nil, the shard
 	// waits for a worker's Init.
 	Load func(wire.ShardInfo) (params []float32, version int64, err error)
 
-	// Save writes a shard's part of a checkpoint and describes it for the
-	// manifest. It is called in a goroutine of its own. Nil: a Save is answered
-	// with an error.
+	// Save writes a shard's part of a checkpoint and returns its description
+	// for the manifest. It is called in a goroutine of its own. Nil: every Save
+	// is answered with an error.
 	Save func(SaveRequest) (desc []byte, err error)
 
-	// Network and Hello are how this server reaches the one that has a shard which is to
-	// move here. Of Hello, Token, Version, Host and Rank are used. A nil Network: no shard
-	// can.
+	// Network and Hello are used to reach the server that has a shard which is
+	// to move here. Of Hello, Token, Version, Host and Rank are used. A nil
+	// Network: no shard can move here.
 	Network transport.Network
 	Hello   wire.Hello
 
-	// State shows what a rule remembers from update to update; the vectors are the rule's
-	// own. SetState makes a new rule remember it. A nil State: rules remember nothing.
+	// State returns what a rule keeps from update to update; the vectors are
+	// the rule's own. SetState restores it in a new rule. A nil State: rules
+	// keep nothing.
 	State    func(rule.Rule) rule.State
 	SetState func(rule.Rule, rule.State) error
 
-	// Begin makes a new rule remember what the optimiser of a worker's program does, by that one's names. An
-	// error is what the worker is rejected with.
+	// Begin restores in a new rule the state of the optimiser of a worker's
+	// program, under that optimiser's names. On an error the worker is rejected
+	// with its text.
 	Begin func(rule.Rule, rule.State) error
 
-	// Recall is what Begin would make another rule remember as this one does, in vectors of its own.
+	// Recall returns the state that Begin would restore, in vectors of its own.
 	Recall func(rule.Rule) (rule.State, error)
 
-	// Copies says that shards have copies: a worker may ask for one before the coordinator has told of it, and asks again.
+	// Copies says that shards have copies. A worker may then ask for one that
+	// the coordinator has not announced yet, and tries again.
 	Copies bool
 
-	// Validator says that one more than the workers connects, with the rank after the last: its
-	// gradients reach the rules as dropped ones (Salvager).
+	// Validator says that one process more than the workers connects, with the
+	// rank after the last. Its gradients reach the rules as dropped ones
+	// (Salvager).
 	Validator bool
 
-	// Store is how many gradients may wait for one update, where a worker goes on before the update
-	// is made (Shard.Store). Zero: one of each worker.
+	// Store is how many gradients may wait for one update where a worker
+	// continues before the update is made (Shard.Store). Zero: one of each
+	// worker.
 	Store int
 
-	// Measure has the squares of every gradient added up when it arrives: the coordinator is told (Stored), and finds those that
-	// are not finite or too long. It also has directions compared (Shard.Watch).
-	// Workers look at their own gradients; this is for what happens on the way, and for workers that are not trusted to.
+	// Measure computes the sum of squares of every gradient when it arrives and
+	// sends it to the coordinator (Stored), which finds gradients that are not
+	// finite or too long. It also compares directions (Shard.Watch). Workers
+	// check their own gradients; this detects damage on the way, and workers
+	// that are not trusted.
 	Measure bool
 
-	// Pause, if not nil, is called by each shard before each update, with its number. It may
-	// wait, at most until ctx is done; the shard makes no update meanwhile. It is left out when
-	// so many firings wait that the server could not listen to the coordinator.
+	// Pause, if not nil, is called by each shard before each update, with the
+	// shard's number. It may wait at most until ctx is done; the shard makes no
+	// update meanwhile. It is skipped when the queue of firings is full, since
+	// the server could not read from the coordinator.
 	Pause func(ctx context.Context, shard int)
 
-	// Report, if not nil, says who this process is and what it uses; the coordinator hears it every ReportEvery (zero: 1 s), and who it
-	// is when that has changed.
+	// Report, if not nil, returns the identity of this process and what it
+	// uses. The usage is sent to the coordinator every ReportEvery (zero: 1 s),
+	// the identity when it has changed.
 	Report      func() (wire.Enlist, wire.Usage)
 	ReportEvery time.Duration
 
-	// Again finds the next coordinator when one is lost. Nil: there is none, and the server ends.
+	// Again finds the next coordinator after one is lost. Nil: the server ends
+	// when it loses the coordinator.
 	Again Again
 
-	// Stall is how long a peer may take for a message, plus a second for each
-	// MiB of it. Zero means 30 s. There is no limit on the time between messages: slow
-	// is not dead.
+	// Stall limits how long a peer may take for a message, plus a second for
+	// each MiB of it. Zero means 30 s. The time between messages is not
+	// limited: a slow peer is not a dead one.
 	Stall time.Duration
 
-	// Log gets one line for every connection that ends badly. Nil: slog.Default().
+	// Log gets one line for every connection that ends with an error. Nil:
+	// slog.Default().
 	Log *slog.Logger
 }
 
-// SaveRequest asks for one shard's part of a checkpoint.
+// SaveRequest describes one shard's part of a checkpoint.
 type SaveRequest struct {
 	ID      string
 	Shard   wire.ShardInfo
@@ -108,8 +139,8 @@ type SaveRequest struct {
 	Params []float32
 
 	// Rule is the shard's rule; its state may be read until RuleDone is called
-	// or Save returns. Until then the shard makes no updates, so whoever copies the
-	// state or has written it calls RuleDone as soon as that is done.
+	// or Save returns. The shard makes no updates until then, so Save calls
+	// RuleDone as soon as it has copied or written the state.
 	Rule     rule.Rule
 	RuleDone func()
 }
@@ -121,27 +152,35 @@ type Server struct {
 	log   *slog.Logger
 	stall time.Duration
 
-	ctx  context.Context // of Run; ends with the reason
+	// ctx is that of Run. Its cause is the reason why the server stops.
+	ctx  context.Context
 	stop context.CancelCauseFunc
-	wg   sync.WaitGroup // everything that Run waits for
+	// wg counts everything that Run waits for.
+	wg sync.WaitGroup
 
 	tensors []compress.Tensor
 
 	fired atomic.Bool
 
-	mu       sync.Mutex
-	running  bool
-	over     bool
-	assigned chan struct{} // closed when the three below are set
+	mu      sync.Mutex
+	running bool
+	over    bool
+	// assigned is closed when assign, hosts and coord are set.
+	assigned chan struct{}
 	assign   wire.Assign
-	hosts    []*host // replaced, never written to
-	coord    *coordinator
+	// hosts is replaced, never written to.
+	hosts []*host
+	coord *coordinator
 
-	adoptions map[int]*adoption // by shard; the goroutine's that listens to the coordinator
+	// The fields below belong to the goroutine that reads from the coordinator.
 
-	// Likewise, of attach.go.
-	past *history // nil: there are no other coordinators
-	term int64    // the highest of a coordinator so far
+	// adoptions has the shards that are moving here, by number.
+	adoptions map[int]*adoption
+
+	// The rest is for attach.go. past is nil if no other process can
+	// coordinate. term is the highest of a coordinator so far.
+	past *history
+	term int64
 	note []byte
 	peek wire.Fire
 }
@@ -158,14 +197,15 @@ func NewServer(cfg ServerConfig) *Server {
 	return s
 }
 
-// Fired says whether the coordinator has ordered an update.
+// Fired reports whether the coordinator has ordered an update.
 func (s *Server) Fired() bool { return s.fired.Load() }
 
-// Describe says what tensors the parameters are made of, without which gradients
-// cannot come compressed by powersgd. Before Run.
+// Describe gives the tensors that the parameters consist of; powersgd needs
+// them. Call it before Run.
 func (s *Server) Describe(tensors []compress.Tensor) { s.tensors = tensors }
 
-// host is one shard in a server. The goroutine of own owns shard and conns.
+// host is one shard in a server. The goroutine that runs own owns shard and
+// conns. Other goroutines reach it only through inbox.
 type host struct {
 	s     *Server
 	info  wire.ShardInfo
@@ -175,28 +215,41 @@ type host struct {
 	mem   *memory
 	coord *coordinator
 
-	inbox   chan input
-	fires   chan *wire.Fire // free ones
-	version atomic.Int64    // -1: not ready
+	// inbox is read by the owner alone.
+	inbox chan input
+	// fires has unused firings.
+	fires chan *wire.Fire
+	// version is -1 until the shard is ready.
+	version atomic.Int64
 
-	conns    []*conn   // by worker
-	attempts []int64   // by worker: the highest number of a pass that was shown here, or where the shard came from
-	stored   []*conn   // who sent the gradient that is stored, by worker; nil: it was passed on
-	pulls    []*conn   // to be answered when there are parameters
-	norm     []byte    // payload of said
-	said     wire.Norm // the last one before an update
+	// By worker: its connection, the highest attempt that was seen here or
+	// where the shard came from, and the connection that sent the stored
+	// gradient (nil: another server passed it on).
+	conns    []*conn
+	attempts []int64
+	stored   []*conn
+	// pulls are answered when there are parameters.
+	pulls []*conn
+	// lastNorm is the Norm sent for the update in hand, norm its payload.
+	norm     []byte
+	lastNorm wire.Norm
 
-	copying copying // replica.go
+	copying copying // see replica.go
 
-	serves bool          // what the coordinator says is for this one; the listener's
-	quit   chan struct{} // closed when the shard is not here any more
-	leaves leaving       // the owner's
+	// serves: orders of the coordinator are for this shard. It belongs to the
+	// listener.
+	serves bool
+	// quit is closed when the shard has left this server.
+	quit   chan struct{}
+	leaves leaving // the owner's
 
-	disk chan struct{} // who saves has the one place in it: another coordinator may want the checkpoint that is being written
+	// disk has one place, held while a checkpoint is written: another
+	// coordinator may want the one that is being written.
+	disk chan struct{}
 }
 
-// input is what reaches a shard's owner. One channel carries all of it, so that
-// what one peer sent first is done first.
+// input is a message to a shard's owner. All of them come over one channel, so
+// messages of one peer are handled in order.
 type input struct {
 	kind      inputKind
 	conn      *conn
@@ -210,52 +263,79 @@ type input struct {
 	from      *adoption
 	successor *successor
 	view      replica.View
-	ahead     bool // a firing: for followers
-	giver     *giver
-	attempts  []int64
-	state     rule.State // of an Init
-	claim     chan<- replica.Claim
+	// ahead marks a firing for followers.
+	ahead    bool
+	giver    *giver
+	attempts []int64
+	// state is that of an Init.
+	state rule.State
+	claim chan<- replica.Claim
 }
 
+// inputKind says what an input is, and so which of its fields are set.
 type inputKind uint8
 
 const (
+	// A worker's connection begins.
 	inJoin inputKind = iota + 1
+	// A worker's connection has ended.
 	inGone
+	// A worker has sent the initial parameters (grad.Vec) and perhaps its
+	// optimiser's state.
 	inInit
+	// A worker asks for the optimiser's state.
 	inRecall
-	inComing // a gradient, the first one on its connection: its payload is still to be read
+	// The first gradient on a connection has begun; its payload was not read
+	// yet.
+	inComing
+	// A whole gradient has come.
 	inPush
+	// A worker asks for the parameters.
 	inPull
+	// The coordinator orders an update (fire); seq is the coordinator's term.
 	inFire
+	// The coordinator sends the norm of the whole direction of firing seq.
 	inApply
+	// The coordinator wants a checkpoint.
 	inSave
+	// The save in progress has read what updates change.
 	inResume
-	inSuccessor // move.go
-	inHand      // move.go
-	inLoad      // move.go
-	inPassed    // move.go
-	inLoaded    // move.go
-	inComplete  // move.go
-	inTurn      // replica.go
-	inView      // replica.go
-	inLate      // replica.go
-	inLent      // replica.go
-	inClaim     // replica.go
-	inRepeat    // for another coordinator: what was said to the one before, and not answered
+	// See move.go.
+	inSuccessor
+	inHand
+	inLoad
+	inPassed
+	inLoaded
+	inComplete
+	// See replica.go.
+	inTurn
+	inView
+	inLate
+	inLent
+	inClaim
+	// There is a new coordinator: send again what the previous one did not
+	// answer.
+	inRepeat
 )
 
-// coordinator is the connection to the coordinator, written to by all shards of
-// the process. The lock is a channel, because tests with fake time need to see
-// who waits.
+// coordinator is the connection to the coordinator. All shards of the process
+// write to it. The lock is a channel so that tests with fake time can see
+// blocked writers.
 type coordinator struct {
-	lock    chan struct{}
-	conn    transport.Conn // nil: there is none now
-	stall   time.Duration
-	live    atomic.Pointer[transport.Conn] // the last one, for who wants to close it
-	lasting bool                           // there will be another one: errors are the listener's
+	lock chan struct{}
+	// conn is nil while no coordinator is attached.
+	conn  transport.Conn
+	stall time.Duration
+	// live is the last connection, for closing it without the lock.
+	live atomic.Pointer[transport.Conn]
+	// reattaches: another coordinator will follow, and the listener handles
+	// errors of writes.
+	reattaches bool
 }
 
+// tell sends a message to the coordinator. Without a coordinator the message is
+// dropped: the next one asks for what it needs. Errors of a write are returned
+// only if no other coordinator can follow.
 func tell[M wire.Message](c *coordinator, m M, payload []byte) error {
 	c.lock <- struct{}{}
 	defer func() { <-c.lock }()
@@ -266,16 +346,17 @@ func tell[M wire.Message](c *coordinator, m M, payload []byte) error {
 	if err == nil {
 		err = transport.Send(c.conn, m, payload)
 	}
-	if err != nil && c.lasting {
-		c.conn.Close() // who listens notices
+	if err != nil && c.reattaches {
+		c.conn.Close() // the listener notices
 		return nil
 	}
 	return err
 }
 
-// Run hosts the shards of a until the coordinator says Leave (nil), the
-// connection to it is lost, it contradicts itself, or ctx ends. It owns the
-// connection meanwhile and closes it. Run may be called once.
+// Run hosts the shards of a. It returns nil when the coordinator sends Leave,
+// and an error when the connection to it is lost for good, its orders
+// contradict each other, or ctx ends. Run owns the connection and closes it. It
+// may be called once.
 func (s *Server) Run(ctx context.Context, coord transport.Conn, a wire.Assign) (err error) {
 	defer coord.Close()
 	if err := s.start(ctx, coord, a); err != nil {
@@ -297,33 +378,35 @@ func (s *Server) Run(ctx context.Context, coord transport.Conn, a wire.Assign) (
 		})
 	}
 	if s.cfg.Report != nil {
-		s.wg.Go(s.report)
+		s.wg.Go(s.reportUsage)
 	}
+	// The end of the context interrupts the read from the coordinator.
 	unwatch := context.AfterFunc(s.ctx, func() { (*s.coord.live.Load()).Close() })
 	defer unwatch()
 	err = s.follow(coord)
-	if s.ctx.Err() != nil { // the cause is what closed the connection
+	// The context's end closed the connection.
+	if s.ctx.Err() != nil {
 		return context.Cause(s.ctx)
 	}
 	return err
 }
 
-// report tells the coordinator now and then what this process uses.
-func (s *Server) report() {
+// reportUsage sends the coordinator what this process uses, every ReportEvery.
+func (s *Server) reportUsage() {
 	every := s.cfg.ReportEvery
 	if every <= 0 {
 		every = time.Second
 	}
 	tick := time.NewTicker(every)
 	defer tick.Stop()
-	var said wire.Enlist
+	var sent wire.Enlist
 	for {
-		who, use := s.cfg.Report()
-		if who != said {
-			said = who
-			if tell(s.coord, who, nil) != nil {
-				return // who listens notices
-			}
+		identity, use := s.cfg.Report()
+		if identity != sent {
+			sent = identity
+			if tell(s.coord, identity, nil) != nil {
+				return // the listener notices
+			} // the listener notices
 		}
 		if tell(s.coord, use, nil) != nil {
 			return
@@ -336,8 +419,10 @@ func (s *Server) report() {
 	}
 }
 
+// start makes the hosts of the assigned shards and releases the connections
+// that wait for them.
 func (s *Server) start(ctx context.Context, coord transport.Conn, a wire.Assign) error {
-	c := &coordinator{lock: make(chan struct{}, 1), conn: coord, stall: s.stall, lasting: s.cfg.Again != nil}
+	c := &coordinator{lock: make(chan struct{}, 1), conn: coord, stall: s.stall, reattaches: s.cfg.Again != nil}
 	c.live.Store(&coord)
 	if s.cfg.Again != nil {
 		s.past = newHistory(s.members(a.Workers), s.cfg.Store)
@@ -353,7 +438,7 @@ func (s *Server) start(ctx context.Context, coord transport.Conn, a wire.Assign)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.running {
-		return errors.New("ps: a second Run of one Server")
+		return errors.New("ps: Run was called twice")
 	}
 	s.running = true
 	s.ctx, s.stop = context.WithCancelCause(ctx)
@@ -362,10 +447,11 @@ func (s *Server) start(ctx context.Context, coord transport.Conn, a wire.Assign)
 	return nil
 }
 
-// makeHost makes the host of a shard that is not here yet, with what a checkpoint has of it.
+// makeHost makes the host of a new shard, with its parameters from the
+// checkpoint, if Load has them.
 func (s *Server) makeHost(info wire.ShardInfo, c *coordinator, a wire.Assign) (*host, error) {
 	if info.From < 0 || info.To <= info.From || info.To > a.Params || int64(int(info.To)) != info.To {
-		return nil, fmt.Errorf("ps: assigned shard %d: elements [%d,%d) of %d", info.Shard, info.From, info.To, a.Params)
+		return nil, fmt.Errorf("ps: cannot host shard %d: elements [%d,%d) are not a range of %d parameters", info.Shard, info.From, info.To, a.Params)
 	}
 	rule, err := s.cfg.NewRule(info)
 	if err != nil {
@@ -381,7 +467,7 @@ func (s *Server) makeHost(info wire.ShardInfo, c *coordinator, a wire.Assign) (*
 		}
 		if v != nil {
 			if len(v) != n {
-				return nil, fmt.Errorf("ps: shard %d: resumed with %d parameters, expected %d", info.Shard, len(v), n)
+				return nil, fmt.Errorf("ps: shard %d: the checkpoint has %d parameters, expected %d", info.Shard, len(v), n)
 			}
 			params := h.mem.gradient(nil)
 			copy(params, v)
@@ -393,11 +479,13 @@ func (s *Server) makeHost(info wire.ShardInfo, c *coordinator, a wire.Assign) (*
 	return h, nil
 }
 
+// newHost makes a host without parameters.
 func (s *Server) newHost(info wire.ShardInfo, rule rule.Rule, c *coordinator, workers int) *host {
 	n := int(info.To - info.From)
 	h := &host{
 		s: s, info: info, n: n, rule: rule, coord: c,
-		mem:      newMemory(n, s.members(workers)+2*s.cfg.Store), // of the next update, and of one that is being made
+		// For the next update and the current one.
+		mem:      newMemory(n, s.members(workers)+2*s.cfg.Store),
 		inbox:    make(chan input, 64),
 		fires:    make(chan *wire.Fire, 16),
 		conns:    make([]*conn, s.members(workers)),
@@ -418,7 +506,7 @@ func (s *Server) newHost(info wire.ShardInfo, rule rule.Rule, c *coordinator, wo
 	return h
 }
 
-// members is how many ranks there are: the workers, and the validator.
+// members returns the number of ranks: workers and validator.
 func (s *Server) members(workers int) int {
 	if s.cfg.Validator {
 		return workers + 1
@@ -426,14 +514,15 @@ func (s *Server) members(workers int) int {
 	return workers
 }
 
-// hosted is the shards that are here now.
+// hosted returns the shards that are here now.
 func (s *Server) hosted() []*host {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.hosts
 }
 
-// serving is those of them for which the coordinator's word is. Only the listener calls it.
+// serving yields the shards that the coordinator's orders are for. Only the
+// listener calls it.
 func (s *Server) serving(yield func(*host) bool) {
 	for _, h := range s.hosted() {
 		if h.serves && !yield(h) {
@@ -442,7 +531,8 @@ func (s *Server) serving(yield func(*host) bool) {
 	}
 }
 
-// listen does what the coordinator says.
+// listen executes the coordinator's orders until the connection ends or it
+// sends Leave.
 func (s *Server) listen(coord transport.Conn) error {
 	site := flightrecorder.Open("the shards of this process", "the coordinator", "", "it is silent for --dead-after")
 	defer site.Close()
@@ -451,7 +541,7 @@ func (s *Server) listen(coord transport.Conn) error {
 		f, err := coord.Recv()
 		site.End()
 		if err == nil {
-			err = s.ordered(coord, f)
+			err = s.record(coord, f)
 		}
 		if err != nil {
 			return &lostError{err}
@@ -540,7 +630,8 @@ func (s *Server) listen(coord transport.Conn) error {
 	}
 }
 
-// put hands m to the owner; false: the server is stopping.
+// put sends m to the owner. It returns false if the shard or the server is
+// stopping.
 func (h *host) put(m input) bool {
 	select {
 	case h.inbox <- m:
@@ -552,7 +643,7 @@ func (h *host) put(m input) bool {
 	}
 }
 
-// own is the life of the goroutine that owns the shard.
+// own runs in the goroutine that owns the shard.
 func (h *host) own() error {
 	if h.shard.Ready() {
 		if err := h.ready(); err != nil {
@@ -587,7 +678,7 @@ func (h *host) own() error {
 	}
 }
 
-// ready says that the shard has its parameters and answers those who asked.
+// ready announces that the shard has its parameters and answers waiting pulls.
 func (h *host) ready() error {
 	h.version.Store(h.shard.Version())
 	if err := tell(h.coord, wire.Ready{Shard: h.info.Shard, Version: h.shard.Version()}, nil); err != nil {
@@ -599,8 +690,8 @@ func (h *host) ready() error {
 	return nil
 }
 
-// handle does one input. Errors are those between shard and coordinator; a
-// worker's mistake ends its connection.
+// handle handles one input. It returns errors between shard and coordinator
+// only; an error of a worker ends that worker's connection.
 func (h *host) handle(m input) error {
 	if h.defers(m) {
 		return nil
@@ -609,7 +700,7 @@ func (h *host) handle(m input) error {
 	case inJoin:
 		h.join(m.conn)
 	case inGone:
-		// What it has stored stays: a firing that names it may be on the way.
+		// Its stored gradient stays: a firing that names it may be on the way.
 		if h.conns[m.conn.worker] == m.conn {
 			h.conns[m.conn.worker] = nil
 		}
@@ -630,13 +721,14 @@ func (h *host) handle(m input) error {
 			return nil
 		}
 		if m.state.Name != "" {
-			err := errors.New("an optimiser that remembers something, and rules of this server remember nothing")
+			err := errors.New("the program's optimiser has state, but rules of this server keep none")
 			if h.s.cfg.Begin != nil {
 				err = h.s.cfg.Begin(h.rule, m.state)
 			}
 			if err != nil {
 				h.mem.Free(m.grad.Vec)
-				transport.Send(m.conn, wire.Reject{Reason: err.Error(), Exit: exitcode.Usage}, nil) // it ends in any case
+				// The connection ends anyway.
+				transport.Send(m.conn, wire.Reject{Reason: err.Error(), Exit: exitcode.Usage}, nil)
 				m.conn.end(err)
 				return nil
 			}
@@ -645,12 +737,12 @@ func (h *host) handle(m input) error {
 		h.shard.Load(m.grad.Vec, 0)
 		return h.ready()
 	case inComing:
-		h.comes(m)
+		h.expectGradient(m)
 	case inPush:
 		return h.push(m)
 	case inRecall:
 		if h.s.cfg.Recall == nil || !h.shard.Ready() || !h.answers() {
-			m.conn.end(errors.New("asks what the optimiser remembers, which this shard cannot say"))
+			m.conn.end(errors.New("asked for the optimiser's state, which this shard cannot give"))
 			return nil
 		}
 		st, err := h.s.cfg.Recall(h.rule)
@@ -680,7 +772,7 @@ func (h *host) handle(m input) error {
 	case inApply:
 		return h.shard.Apply(m.seq, m.norm, m.factor)
 	case inSave:
-		if !h.answers() || h.copying.Seated() && h.copying.saved == m.save.ID {
+		if !h.answers() || h.copying.HasView() && h.copying.saved == m.save.ID {
 			return nil
 		}
 		h.copying.saved = m.save.ID
@@ -690,8 +782,8 @@ func (h *host) handle(m input) error {
 	case inResume:
 		h.shard.Resume()
 	case inRepeat:
-		if seq, ok := h.shard.Summed(); ok && seq == h.said.Seq {
-			return h.sayNorm()
+		if seq, ok := h.shard.Summed(); ok && seq == h.lastNorm.Seq {
+			return h.sendNorm()
 		}
 	default:
 		return h.moving(m)
@@ -699,42 +791,51 @@ func (h *host) handle(m input) error {
 	return nil
 }
 
-// join takes in a worker's connection, in the place of the one before.
+// join registers a worker's connection and ends the previous one. A connection
+// of an older attempt is refused.
 func (h *host) join(c *conn) {
 	w := c.worker
 	if c.attempt.Number < h.attempts[w] {
 		c.end(errReplaced)
 		return
 	}
-	if c.attempt.Number > h.attempts[w] && h.copying.Seated() {
-		h.copying.steps[w] = c.attempt.Step - 1 // whatever those before it have sent
+	if c.attempt.Number > h.attempts[w] && h.copying.HasView() {
+		// Skips what earlier attempts have sent.
+		h.copying.steps[w] = c.attempt.Step - 1
 	}
 	h.attempts[w] = c.attempt.Number
+	// A worker has one connection to a shard. The newest counts.
 	if old := h.conns[w]; old != nil {
 		old.end(errors.New("the worker has connected again"))
 	}
 	h.conns[w] = c
 }
 
-// comes makes room for the first gradient on a connection, which is read when there is some: after another coordinator has taken the job over there may be one of
-// an earlier connection that it does not know of.
-func (h *host) comes(m input) {
+// expectGradient makes room for the first gradient on a connection, before its
+// payload is read. After a change of coordinators the gradient of an earlier
+// connection may still be stored, which the new coordinator does not know.
+func (h *host) expectGradient(m input) {
 	w := m.grad.Worker
-	if h.conns[w] == m.conn && !(h.copying.Seated() && m.grad.Step <= h.copying.steps[w]) { // else it comes a second time
-		h.outlive(m.conn)
+	// A step that was stored already comes a second time and needs no room.
+	if h.conns[w] == m.conn && !(h.copying.HasView() && m.grad.Step <= h.copying.steps[w]) {
+		h.dropStale(m.conn)
 	}
 }
 
-// outlive forgets what an earlier attempt of a worker has left: by now the coordinator has either fired it or never will.
-func (h *host) outlive(c *conn) {
+// dropStale forgets what an earlier attempt of a worker has left. By now the
+// coordinator has either fired it or never will.
+func (h *host) dropStale(c *conn) {
 	if _, ok := h.shard.Pending(c.worker); ok && h.stored[c.worker] != c {
 		h.shard.Forget(c.worker)
 	}
 }
 
+// push stores a gradient and reports it to the coordinator. A gradient that
+// came before is ignored; one that the shard refuses ends the connection.
 func (h *host) push(m input) error {
 	w := m.grad.Worker
-	if h.conns[w] != m.conn { // replaced by a newer connection meanwhile
+	// Replaced by a newer connection.
+	if h.conns[w] != m.conn {
 		h.mem.Free(m.grad.Vec)
 		return nil
 	}
@@ -742,7 +843,7 @@ func (h *host) push(m input) error {
 		h.mem.Free(m.grad.Vec)
 		return nil
 	}
-	h.outlive(m.conn)
+	h.dropStale(m.conn)
 	if err := h.store(m.grad); err != nil {
 		h.mem.Free(m.grad.Vec)
 		m.conn.end(err)
@@ -758,13 +859,14 @@ func (h *host) push(m input) error {
 	return h.tellStored(wire.Stored{Worker: w, Step: m.grad.Step, Sum2: m.grad.Sum2})
 }
 
-// announce tells others what the shard did.
+// announce reports what the shard did to workers and coordinator.
 func (h *host) announce(ev Event) error {
 	switch ev.Kind {
 	case Updated:
 		h.version.Store(ev.Version)
 		for _, w := range ev.Workers {
-			// Whose gradient was passed on asks for them, perhaps already.
+			// A worker with a gradient that another server passed on pulls the
+			// parameters itself.
 			if int(w) < len(h.conns) && h.conns[w] != nil && h.stored[w] == h.conns[w] && h.answers() {
 				if own := h.shard.Model(w); own != nil {
 					h.deliver(h.conns[w], parcel{snap: h.mem.clone(own), version: ev.Version, alone: true})
@@ -783,11 +885,13 @@ func (h *host) announce(ev Event) error {
 		if ev.Ref != nil {
 			h.norm = ev.Ref.AppendTo(h.norm)
 		}
-		h.said = wire.Norm{Shard: h.info.Shard, Seq: ev.Seq, Sum2: ev.Dot}
-		return h.sayNorm()
+		h.lastNorm = wire.Norm{Shard: h.info.Shard, Seq: ev.Seq, Sum2: ev.Dot}
+		return h.sendNorm()
 	case SaveDue:
 		h.save(ev)
 	case Turned:
+		// The coordinator decides what happens to a worker with reversed
+		// gradients.
 		m := wire.Poison{Shard: h.info.Shard, Worker: ev.Workers[0], Cause: poison.Flipped.String(), Value: ev.Turn.Cosine, Over: !ev.Turn.Flipped}
 		if err := tell(h.coord, m, nil); err != nil {
 			return fmt.Errorf("lost the coordinator: %w", err)
@@ -796,20 +900,23 @@ func (h *host) announce(ev Event) error {
 	return nil
 }
 
-// sayNorm says what the sum of the update in hand is like, and that it waits for the norm of the whole.
-func (h *host) sayNorm() error {
-	if err := tell(h.coord, h.said, h.norm); err != nil {
+// sendNorm sends the squares of the summed direction; the update waits for the
+// norm of the whole.
+func (h *host) sendNorm() error {
+	if err := tell(h.coord, h.lastNorm, h.norm); err != nil {
 		return fmt.Errorf("lost the coordinator: %w", err)
 	}
 	return nil
 }
 
-// send has the current parameters sent to c; alone: to nobody else now.
+// send sends the current parameters to c. alone: to no other worker at the same
+// time.
 func (h *host) send(c *conn, alone bool) {
 	h.deliver(c, parcel{snap: h.mem.retain(), version: h.shard.Version(), alone: alone})
 }
 
-// deliver has c's sender send a parcel.
+// deliver queues a parcel for c's sender. A worker with a full queue is
+// disconnected.
 func (h *host) deliver(c *conn, p parcel) {
 	select {
 	case c.out <- p:
@@ -817,11 +924,12 @@ func (h *host) deliver(c *conn, p parcel) {
 		if p.snap != nil {
 			h.mem.release(p.snap)
 		}
-		c.end(errors.New("asks for parameters faster than it reads them"))
+		c.end(errors.New("asked for parameters faster than it reads them"))
 	}
 }
 
-// save runs the Save of the configuration beside the shard.
+// save runs the configured Save in a goroutine. The shard makes no updates
+// until the rule's state was read.
 func (h *host) save(ev Event) {
 	answer := func(desc []byte, err error) {
 		m := wire.Saved{Shard: h.info.Shard, ID: ev.Save.ID}
@@ -837,6 +945,8 @@ func (h *host) save(ev Event) {
 		return
 	}
 	h.shard.Hold()
+	// The checkpoint reads a version that must not be reused, beside those of
+	// the workers.
 	h.mem.widen()
 	snap := h.mem.retain()
 	h.s.wg.Go(func() {
@@ -860,32 +970,40 @@ type conn struct {
 	h      *host
 	worker star.Worker
 	out    chan parcel
-	done   chan struct{} // closed by end
+	// done is closed by end.
+	done chan struct{}
 
-	attempt transport.Attempt // of the worker's Welcome
-	term    int64             // of the view that the worker knows; the owner's
+	// attempt is that of the worker's Welcome.
+	attempt transport.Attempt
+	// term is that of the view that the worker knows; the owner's.
+	term int64
 
-	push   wire.Push   // the reader's, for the codec's name
-	pushed bool        // the reader's: a gradient has come
-	slots  []rule.Slot // the reader's: of an Init that is to come
-	pack   unpacker    // the reader's
+	// The fields below belong to the reader. push keeps the codec's name;
+	// pushed: a gradient has come; slots are those of an Init that follows.
+	push   wire.Push
+	pushed bool
+	slots  []rule.Slot
+	pack   unpacker
 
 	reading, sending *flightrecorder.Site
 
-	once   sync.Once
-	reason error // why it ended; read it after done
+	once sync.Once
+	// reason is why it ended; it may be read after done is closed.
+	reason error
 }
 
-// parcel is parameters to be sent, or, with no snap, the answer to a Ping.
+// parcel is what a sender writes: parameters if snap is set, the optimiser's
+// state if state is set, else a Pong.
 type parcel struct {
 	pong    wire.Pong
 	snap    *snapshot
-	state   *rule.State // what the optimiser remembers
+	state   *rule.State
 	version int64
-	alone   bool // nobody else is sent this version by the same firing
+	// alone: no other worker is sent this version by the same firing.
+	alone bool
 }
 
-// end closes the connection, once, for a reason.
+// end closes the connection. Only the first reason counts.
 func (c *conn) end(reason error) {
 	c.once.Do(func() {
 		c.reason = reason
@@ -894,10 +1012,10 @@ func (c *conn) end(reason error) {
 	})
 }
 
-// Accept serves a worker's connection to a shard until it ends. hello is what the
-// worker said; Accept answers it with Welcome or Reject. A connection that comes before
-// the Assign waits for it. What the worker does wrong ends this connection
-// only; the reason is logged and returned.
+// Accept serves a worker's connection to a shard until it ends. It answers
+// hello with Welcome or Reject. A connection that comes before the Assign waits
+// for it. An error of the worker ends only this connection; it is logged and
+// returned.
 func (s *Server) Accept(ctx context.Context, tc transport.Conn, hello wire.Hello) error {
 	defer tc.Close()
 	if hello.Role == wire.RoleServer {
@@ -937,11 +1055,11 @@ func (s *Server) Accept(ctx context.Context, tc transport.Conn, hello wire.Hello
 }
 
 var (
-	errStopped  = errors.New("the server stops")
-	errReplaced = errors.New("another process has been welcomed as this worker since")
+	errStopped  = errors.New("the server is stopping")
+	errReplaced = errors.New("another process has taken over this worker's rank")
 )
 
-// admit checks the Hello, answers it, and counts the connection.
+// admit checks and answers the Hello, and counts the connection in s.wg.
 func (s *Server) admit(ctx context.Context, tc transport.Conn, hello wire.Hello) (*conn, error) {
 	timeout := time.NewTimer(s.stall)
 	defer timeout.Stop()
@@ -987,11 +1105,13 @@ func (s *Server) admit(ctx context.Context, tc transport.Conn, hello wire.Hello)
 	}, nil
 }
 
+// check finds the host that a Hello asks for. attempt is what the worker's pass
+// proves.
 func (s *Server) check(hello wire.Hello) (h *host, attempt transport.Attempt, err error) {
 	attempt, ok := transport.CheckPass(s.assign.Key, wire.RoleWorker, hello.Rank, hello.Pass)
 	switch {
 	case hello.Service != wire.ServiceShard || hello.Role != wire.RoleWorker:
-		return nil, attempt, fmt.Errorf("a %s asked for service %q, and workers find shards here", hello.Role, hello.Service)
+		return nil, attempt, fmt.Errorf("a %s asked for service %q; this server offers shards to workers", hello.Role, hello.Service)
 	case hello.Job != s.cfg.Job:
 		return nil, attempt, fmt.Errorf("this is job %q, not %q", s.cfg.Job, hello.Job)
 	case hello.Rank < 0 || hello.Rank >= s.members(s.assign.Workers):
@@ -999,7 +1119,7 @@ func (s *Server) check(hello wire.Hello) (h *host, attempt transport.Attempt, er
 	case hello.Params != s.assign.Params:
 		return nil, attempt, fmt.Errorf("worker %d has %d parameters, the job has %d", hello.Rank, hello.Params, s.assign.Params)
 	case !ok:
-		return nil, attempt, fmt.Errorf("worker %d does not show the pass that the coordinator has given it: it is not that worker, or another release of STAR", hello.Rank)
+		return nil, attempt, fmt.Errorf("worker %d does not show the pass that the coordinator gave it: another process has this rank, or it is another release of STAR", hello.Rank)
 	}
 	if h = s.host(hello.Shard); h != nil {
 		return h, attempt, nil
@@ -1007,21 +1127,22 @@ func (s *Server) check(hello wire.Hello) (h *host, attempt transport.Attempt, er
 	return nil, attempt, fmt.Errorf("shard %d is %w", hello.Shard, errNotHere)
 }
 
+// errNotHere is temporary where shards have copies: the view may come later.
 var errNotHere = errors.New("not here")
 
-// refuse answers a Hello with the reason and returns it.
+// refuse sends a Reject and returns the reason.
 func (s *Server) refuse(tc transport.Conn, exit int, reason error) error {
 	err := tc.SetWriteDeadline(time.Now().Add(s.stall))
 	if err == nil {
 		err = transport.Send(tc, wire.Reject{Exit: exit, Reason: reason.Error()}, nil)
 	}
 	if err != nil {
-		return fmt.Errorf("%w (and could not say so: %v)", reason, err)
+		return fmt.Errorf("%w (and could not send the reject: %v)", reason, err)
 	}
 	return reason
 }
 
-// send is the life of the goroutine that writes to the worker.
+// send runs in the goroutine that writes to the worker.
 func (c *conn) send() {
 	for {
 		select {
@@ -1032,7 +1153,7 @@ func (c *conn) send() {
 					err = c.sendState(p)
 				}
 				if err != nil {
-					c.end(fmt.Errorf("sending what the optimiser remembers: %w", err))
+					c.end(fmt.Errorf("sending the optimiser's state: %w", err))
 					return
 				}
 				continue
@@ -1053,7 +1174,9 @@ func (c *conn) send() {
 				b := transport.Floats(p.snap.vec)
 				if sum, ok := p.snap.checksum(!p.alone); ok {
 					err = transport.SendSummed(c.Conn, m, b, sum)
-				} else { // summed on the way, while the bytes are in the cache
+				} else {
+					// The checksum is computed while the bytes are in the
+					// cache.
 					sum, err = transport.SendSum(c.Conn, m, b)
 					p.snap.summed(sum)
 				}
@@ -1070,7 +1193,8 @@ func (c *conn) send() {
 	}
 }
 
-// sendState writes what the optimiser of the shard remembers. Each message may take as long as parameters.
+// sendState sends the optimiser's state. Each message may take as long as
+// parameters.
 func (c *conn) sendState(p parcel) error {
 	shard, st := c.h.info.Shard, p.state
 	if err := transport.Send(c.Conn, wire.State{Shard: shard, Version: p.version, Rule: st.Name, Steps: st.Steps, Slots: len(st.Slots)}, nil); err != nil {
@@ -1087,13 +1211,13 @@ func (c *conn) sendState(p parcel) error {
 	return nil
 }
 
-// patience is how long a message with that many bytes of payload may take.
+// patience is how long a message with a payload of size bytes may take.
 func (s *Server) patience(size int64) time.Duration {
 	return s.stall + time.Duration(size>>20)*time.Second
 }
 
-// receive is the life of the goroutine that reads from the worker. It returns
-// why it ended.
+// receive runs in the goroutine that reads from the worker. It returns the
+// reason why the connection ended; io.EOF after a Leave.
 func (c *conn) receive() error {
 	for {
 		f, err := c.Recv()
@@ -1134,11 +1258,11 @@ func (c *conn) receive() error {
 			}
 			if s := kernel.SumSq(vec); s-s != 0 {
 				c.h.mem.Free(vec)
-				return fmt.Errorf("initial parameters that are not finite (their squares add up to %v)", s)
+				return fmt.Errorf("the initial parameters are not finite (sum of squares: %v)", s)
 			}
 			if m.Slots != len(c.slots) {
 				c.h.mem.Free(vec)
-				return fmt.Errorf("initial parameters with %d vectors of state, of which %d have come", m.Slots, len(c.slots))
+				return fmt.Errorf("the initial parameters announce %d vectors of state, but %d came", m.Slots, len(c.slots))
 			}
 			c.h.put(input{kind: inInit, conn: c, grad: rule.Gradient{Vec: vec}, state: rule.State{Name: m.Rule, Steps: m.Steps, Slots: c.slots}})
 			c.slots = nil
@@ -1151,16 +1275,17 @@ func (c *conn) receive() error {
 				return err
 			}
 			if len(c.slots) == maxInitSlots || c.pushed {
-				return fmt.Errorf("%q of the state of an optimiser, after %d vectors or a gradient", m.Name, len(c.slots))
+				return fmt.Errorf("unexpected optimiser state %q, after %d vectors or a gradient", m.Name, len(c.slots))
 			}
 			vec, _, err := c.vector(f)
 			if err != nil {
-				return fmt.Errorf("%q of the state of an optimiser: %w", m.Name, err)
+				return fmt.Errorf("optimiser state %q: %w", m.Name, err)
 			}
-			own := slices.Clone(vec) // what vector gives is for gradients
+			// vec must go back to the memory of gradients
+			own := slices.Clone(vec)
 			c.h.mem.Free(vec)
 			if s := kernel.SumSq(own); s-s != 0 {
-				return fmt.Errorf("%q of the state of an optimiser is not finite (its squares add up to %v)", m.Name, s)
+				return fmt.Errorf("optimiser state %q is not finite (sum of squares: %v)", m.Name, s)
 			}
 			c.slots = append(c.slots, rule.Slot{Name: m.Name, Data: own})
 		case wire.KindPull:
@@ -1190,7 +1315,7 @@ func (c *conn) receive() error {
 			select {
 			case c.out <- parcel{pong: wire.Pong{Seq: m.Seq, Sent: m.Sent, Now: time.Now().UnixNano()}}:
 			default:
-				return errors.New("pings faster than it reads the answers")
+				return errors.New("sent pings faster than it reads the answers")
 			}
 		case wire.KindTurn:
 			m, err := wire.ParseTurn(f.Header)
@@ -1209,10 +1334,11 @@ func (c *conn) receive() error {
 	}
 }
 
-// maxInitSlots is how many vectors an optimiser of a program may remember: Adam has two.
+// maxInitSlots is the largest number of state vectors of a program's optimiser:
+// Adam has two.
 const maxInitSlots = 2
 
-// mine checks that a message belongs on this connection.
+// mine checks that a message names the worker and shard of this connection.
 func (c *conn) mine(what string, w star.Worker, shard int) error {
 	if w != c.worker || shard != c.h.info.Shard {
 		return fmt.Errorf("%s of worker %d for shard %d on the connection of worker %d to shard %d",
@@ -1222,7 +1348,8 @@ func (c *conn) mine(what string, w star.Worker, shard int) error {
 }
 
 // vector reads the payload of f, which must be as long as the shard, into a
-// vector from memory, and measures it on the way. Nothing is allocated because a frame claims a size.
+// vector from memory and measures it on the way. A size that a frame claims
+// allocates nothing.
 func (c *conn) vector(f transport.Frame) (vec []float32, sum2 float64, err error) {
 	if want := 4 * int64(c.h.n); f.Size != want {
 		return nil, 0, fmt.Errorf("%d bytes, but the shard's %d elements are %d", f.Size, c.h.n, want)
@@ -1245,8 +1372,10 @@ func (c *conn) vector(f transport.Frame) (vec []float32, sum2 float64, err error
 	return vec, sum2, nil
 }
 
-// payload has read read the payload of f.
+// payload calls read for the payload of f, with a deadline.
 func (c *conn) payload(f transport.Frame, read func() error) error {
+	// Only the payload has a deadline: a peer may take any time between
+	// messages.
 	limit := c.h.s.patience(f.Size)
 	c.reading.Begin(-1, limit, int(c.worker))
 	defer c.reading.End()
@@ -1260,8 +1389,9 @@ func (c *conn) payload(f transport.Frame, read func() error) error {
 	return err
 }
 
-// gradient reads the payload of f and decodes it. Until it is complete it takes no
-// vector from memory. sum2 is the sum of squares, -1 if it is not measured.
+// gradient reads the payload of f and decodes it. It takes no vector from
+// memory before the payload is complete. sum2 is the sum of squares, or -1 if
+// it is not measured.
 func (c *conn) gradient(f transport.Frame, codec string) (vec []float32, sum2 float64, err error) {
 	if codec == "" || codec == none.Name() {
 		return c.vector(f)
@@ -1285,7 +1415,8 @@ func (c *conn) gradient(f transport.Frame, codec string) (vec []float32, sum2 fl
 	return vec, c.h.s.measure(vec), nil
 }
 
-// measure is the sum of squares of a gradient that has come otherwise than as it is; -1: it is not measured.
+// measure returns the sum of squares of a decoded or passed-on gradient, or -1
+// if it is not measured.
 func (s *Server) measure(vec []float32) float64 {
 	if !s.cfg.Measure {
 		return -1

@@ -13,133 +13,165 @@ import (
 	"star/transport/wire"
 )
 
-// Memory is where a Shard's vectors come from and go to. All have the length of
-// the shard.
+// Memory provides a Shard's vectors. All have the length of the shard.
 type Memory interface {
-	// Writable returns a vector that the next version of the parameters may be
-	// written to: params itself if nobody is reading it, else a spare one with
-	// any contents. Then params, which the next version is made of, stays as it
-	// is until Written.
+	// Writable returns a vector for the next version of the parameters: params
+	// itself if nothing reads it, else a spare one with undefined contents. In
+	// the latter case params, from which the next version is computed, must
+	// stay unchanged until Written.
 	Writable(params []float32) []float32
 
-	// Written says that the next version is complete.
+	// Written reports that the next version is complete.
 	Written()
 
-	// Free takes back the vector of a gradient that is used up or dropped.
+	// Free takes back the vector of a gradient that was used or dropped.
 	Free(vec []float32)
 }
 
-// EventKind says what happened in a Shard.
+// EventKind is a kind of Event.
 type EventKind uint8
 
 const (
-	// Updated: Params of Version are to be sent to Workers. It also follows a
-	// firing that only drops gradients or only releases workers.
+	// Updated: send Params of Version to Workers. It also follows a firing that
+	// only drops gradients or only releases workers.
 	Updated EventKind = iota + 1
 
-	// Summed: the coordinator wants Squares of the firing Seq, and the shard
-	// waits for the norm of the whole.
+	// Summed: the coordinator wants Squares of firing Seq, and the shard waits
+	// for the norm of the whole direction (Apply).
 	Summed
 
-	// SaveDue: Params of Version are to be saved as Save asks. Whoever
-	// saves something that updates change (the optimiser's state) holds the
-	// shard meanwhile.
+	// SaveDue: save Params of Version as Save asks. While the caller saves
+	// something that updates change (the optimiser's state), it holds the
+	// shard.
 	SaveDue
 
-	// Turned: the gradients of Workers[0] point against all others from now on, as Turn says, or no more.
-	// Only after Watch.
+	// Turned: the gradients of Workers[0] began to point against all others, or
+	// ceased to, as Turn says. Only after Watch.
 	Turned
 )
 
-// Event is something a Shard did that others must learn of.
+// Event is something that a Shard did and that others must learn of.
 type Event struct {
-	Kind    EventKind
-	Seq     int64 // the firing
+	Kind EventKind
+	// Seq is the number of the firing.
+	Seq     int64
 	Version int64
-	Params  []float32         // the shard's own: not to be written to
-	Workers []star.Worker     // valid until the next call of Next
-	Squares *exactsum.Squares // valid until the next call of Next
+	// Params is the shard's own and must not be written to.
+	Params []float32
+	// Workers and Squares are valid until the next call of Next.
+	Workers []star.Worker
+	Squares *exactsum.Squares
 	Save    wire.Save
 
-	// With a Rule that is a Scorer, Summed has what it says of the direction: valid until
-	// the next call of Next. Else Ref is nil.
+	// Dot and Ref are what a Rule that is a Scorer returned for the direction
+	// of Summed. Ref is valid until the next call of Next, and nil with other
+	// rules.
 	Dot float64
 	Ref *exactsum.Squares
 
-	// Report says that the firing asked for the sum of squares of the direction, which
-	// is Sum2.
+	// Report says that the firing asked for Sum2, the sum of squares of the
+	// direction.
 	Report bool
 	Sum2   float64
 
-	Turn poison.Turn // of Turned
+	Turn poison.Turn // for Turned
 }
 
 // Shard is the state machine of one range of the parameters.
 //
-//	Push, Fire, Apply, Save ──► queue ──► Next: Updated | Summed | SaveDue
+//	Push, Fire, Apply, Save ──► queue ──► Next: Updated | Summed | SaveDue | Turned
 //
-// Firings happen in order of their numbers, one for each call of Next, and
-// nothing happens outside of Next. So between two events the caller has time to
-// note that somebody reads Params. It does no I/O and knows no clock; it is used by one goroutine.
+//	firing:     queued ──Next──► done
+//	NormFirst:  queued ──Next: Summed──► waits for the norm ──Apply, Next──► done
+//	gradient:   stored ──Fire──► named ──Next: used or dropped──► freed
+//	                   └─Forget─────────────────────────────────► freed
+//
+// Invariants:
+//
+//   - Firings are executed in order of their numbers, one for each call of Next.
+//   - Parameters change only in Next. So between two events the caller can register a reader of
+//     Params.
+//   - A gradient that a queued firing names stays stored until that firing is executed.
+//   - Version counts the firings that have gradients, applied or not.
+//
+// It does no I/O and uses no clock. One goroutine uses it.
 //
 // Errors are mistakes of the sender. After an error of Push the gradient is the
-// caller's and the shard is as before. An error of Fire or Apply means that
-// this shard and the coordinator disagree about the past: the shard is of no
-// further use.
+// caller's and the shard is unchanged. After an error of Fire or Apply this
+// shard and the coordinator disagree about the past, and the shard is unusable.
 type Shard struct {
-	n       int
-	rule    rule.Rule
-	fused   rule.Fused    // rule, if it is one
-	settler rule.Settler  // rule, if it is one
-	owed    bool          // Settle, with gradients: before anything else is done
-	meter   rule.Measurer // rule, if it is one
-	witness rule.Witness  // rule, if it is one
-	salvage rule.Salvager // rule, if it is one
+	n    int
+	rule rule.Rule
+	// The optional interfaces that rule implements; else nil.
+	fused    rule.Fused
+	settler  rule.Settler
+	meter    rule.Measurer
+	witness  rule.Witness
+	salvage  rule.Salvager
+	personal rule.Personal
 
-	personal rule.Personal // rule, if it is one
-	mem      Memory
-	params   []float32 // nil: not ready
-	version  int64
+	// owed: call Settle with gradients before anything else.
+	owed bool
+	mem  Memory
+	// params is nil until the shard is ready.
+	params  []float32
+	version int64
 
-	pending [][]pending // by worker, oldest first
-	many    int         // gradients of one worker that may be stored; 0: 1
+	// pending is by worker, oldest first.
+	pending [][]pending
+	// perWorker is how many gradients of one worker may be stored; 0 means 1.
+	perWorker int
 
-	queue  []firing // queue[head:] is to be done
-	head   int
-	last   int64 // Seq of the last firing accepted
-	done   int64 // Seq of the last firing completed
-	target int64 // version after all accepted firings
+	// queue[head:] has the firings to execute.
+	queue []firing
+	head  int
+	// last is the Seq of the last firing accepted, done that of the last one
+	// completed.
+	last int64
+	done int64
+	// target is the version after all accepted firings.
+	target int64
 
+	// saves are the requested checkpoints. held: Next does nothing (Hold).
 	saves []wire.Save
 	held  bool
 
-	gradients []rule.Gradient // of the firing in hand
+	// gradients are those of the firing in hand.
+	gradients []rule.Gradient
 	workers   []star.Worker
 	squares   exactsum.Squares
 
-	angles  *poison.Angles // nil: directions are not compared
+	// angles is nil if directions are not compared.
+	angles  *poison.Angles
 	compare []poison.Gradient
-	turns   []poison.Turn // to be told
+	// turns are still to be reported.
+	turns []poison.Turn
 }
 
+// pending is a stored gradient.
 type pending struct {
 	rule.Gradient
-	named bool // a queued firing uses or drops it
+	// named: a queued firing uses or drops it.
+	named bool
 }
 
-// firing is an accepted Fire with what has become of it.
+// firing is an accepted Fire and its progress.
 type firing struct {
 	wire.Fire
-	dir    []float32 // the combined direction, with NormFirst
+	// dir is the combined direction, with NormFirst.
+	dir []float32
+	// normed: Apply has given the norm, which is norm.
 	normed bool
 	norm   float64
-	factor float32 // of the direction; 0: it is not applied
+	// factor multiplies the direction; 0: it is not applied.
+	factor float32
 }
 
-// NewShard makes a shard of n elements, at least one. It is not ready until Load.
+// NewShard makes a shard of n elements, at least one. It is not ready until
+// Load.
 func NewShard(n int, r rule.Rule, mem Memory) *Shard {
 	if n < 1 {
-		panic("ps: a shard of no elements")
+		panic("ps: a shard without elements")
 	}
 	fused, _ := r.(rule.Fused)
 	settler, _ := r.(rule.Settler)
@@ -150,35 +182,36 @@ func NewShard(n int, r rule.Rule, mem Memory) *Shard {
 	return &Shard{n: n, rule: r, fused: fused, settler: settler, meter: meter, witness: witness, salvage: salvage, personal: personal, mem: mem}
 }
 
-// Watch has the shard compare the directions of gradients that are applied together and are of one
-// version.
+// Watch makes the shard compare the directions of gradients of one version that
+// are applied together.
 func (s *Shard) Watch() { s.angles = new(poison.Angles) }
 
-// Load gives the shard its parameters. It keeps params.
+// Load gives the shard its parameters. It keeps params. It may be called once.
 func (s *Shard) Load(params []float32, version int64) {
 	if s.params != nil {
 		panic("ps: shard loaded twice")
 	}
 	if len(params) != s.n {
-		panic("ps: shard loaded with a vector of another length")
+		panic("ps: the parameters are not as long as the shard")
 	}
 	s.params, s.version, s.target = params, version, version
 }
 
-// LoadAt is Load for a shard that comes from elsewhere, where it has had the firings up to
-// seq.
+// LoadAt is Load for a shard from another server, which has executed the
+// firings up to seq.
 func (s *Shard) LoadAt(params []float32, version, seq int64) {
 	s.Load(params, version)
 	s.last, s.done = seq, seq
 }
 
-// Done is the number of the last firing that is completed.
+// Done returns the number of the last completed firing.
 func (s *Shard) Done() int64 { return s.done }
 
-// Idle says whether nothing is to be done: no firing, no checkpoint.
+// Idle reports whether no firing and no checkpoint is queued.
 func (s *Shard) Idle() bool { return s.head == len(s.queue) && len(s.saves) == 0 }
 
-// Waiting lists the gradients that are stored, by worker. Their vectors are the shard's.
+// Waiting returns the stored gradients, by worker. Their vectors are the
+// shard's.
 func (s *Shard) Waiting() []rule.Gradient {
 	var gs []rule.Gradient
 	for _, ps := range s.pending {
@@ -189,43 +222,48 @@ func (s *Shard) Waiting() []rule.Gradient {
 	return gs
 }
 
-// Ready says whether the shard has its parameters.
+// Ready reports whether the shard has its parameters.
 func (s *Shard) Ready() bool { return s.params != nil }
 
-// Version is the version of Params: how many updates made it.
+// Version is the number of updates that made Params.
 func (s *Shard) Version() int64 { return s.version }
 
-// Params is the vector as it is now, nil before Load. It is borrowed: the next
-// update writes to it unless Memory says otherwise.
+// Params returns the current vector, nil before Load. It is borrowed: the next
+// update writes to it unless Memory returns another one.
 func (s *Shard) Params() []float32 { return s.params }
 
-// Store lets each worker have so many gradients stored, for plans in which it goes on at once (modes.Group.Again). Before the first Push.
-func (s *Shard) Store(many int) { s.many = many }
+// Store sets how many gradients of one worker may be stored, for plans in which
+// a worker continues at once (modes.Group.Again). Call it before the first
+// Push.
+func (s *Shard) Store(perWorker int) { s.perWorker = perWorker }
 
-// Push stores a whole slice. It keeps g.Vec until the firing that names it is carried out. A
-// worker can have one gradient stored that no firing names, unless Store says otherwise: it waits for parameters before it
+// Push stores a gradient of the whole shard. It keeps g.Vec until the firing
+// that names it is executed. Unless Store allows more, a worker can have one
+// gradient stored that no firing names: it waits for parameters before it
 // computes the next one.
 func (s *Shard) Push(g rule.Gradient) error {
 	if s.params == nil {
-		return fmt.Errorf("ps: worker %d pushed a gradient before there were parameters", g.Worker)
+		return fmt.Errorf("ps: worker %d pushed a gradient before the shard had parameters", g.Worker)
 	}
 	if len(g.Vec) != s.n {
-		return fmt.Errorf("ps: worker %d pushed %d elements to a shard of %d", g.Worker, len(g.Vec), s.n)
+		return fmt.Errorf("ps: worker %d pushed a gradient of %d elements to a shard of %d", g.Worker, len(g.Vec), s.n)
 	}
 	if g.Worker < 0 {
-		return fmt.Errorf("ps: a gradient of worker %d", g.Worker)
+		return fmt.Errorf("ps: a gradient of worker %d, which is not a rank", g.Worker)
 	}
 	for int(g.Worker) >= len(s.pending) {
 		s.pending = append(s.pending, nil)
 	}
 	p := &s.pending[g.Worker]
-	waiting := 0 // for a firing; one that a queued firing names may still be there where a copy of the shard is behind the others
+	// Count those that no firing names. Where a copy of the shard is behind the
+	// others, one that a queued firing names may still be stored.
+	waiting := 0
 	for _, q := range *p {
 		if !q.named {
 			waiting++
 		}
 	}
-	if k := len(*p); waiting >= max(1, s.many) || k > 0 && g.Step <= (*p)[k-1].Step {
+	if k := len(*p); waiting >= max(1, s.perWorker) || k > 0 && g.Step <= (*p)[k-1].Step {
 		return fmt.Errorf("ps: worker %d pushed step %d while its step %d is still waiting for a firing",
 			g.Worker, g.Step, (*p)[k-1].Step)
 	}
@@ -233,7 +271,8 @@ func (s *Shard) Push(g rule.Gradient) error {
 	return nil
 }
 
-// Pending says whether a gradient of w is stored, and of which step: the last one, if there are several.
+// Pending returns the step of the last stored gradient of w; ok is false if
+// none is stored.
 func (s *Shard) Pending(w star.Worker) (step int64, ok bool) {
 	if w < 0 || int(w) >= len(s.pending) || len(s.pending[w]) == 0 {
 		return 0, false
@@ -241,7 +280,7 @@ func (s *Shard) Pending(w star.Worker) (step int64, ok bool) {
 	return s.pending[w][len(s.pending[w])-1].Step, true
 }
 
-// find is the stored gradient of a worker's step; nil: there is none.
+// find returns the stored gradient of a worker's step, or nil.
 func (s *Shard) find(w star.Worker, step int64) *pending {
 	if w < 0 || int(w) >= len(s.pending) {
 		return nil
@@ -254,15 +293,16 @@ func (s *Shard) find(w star.Worker, step int64) *pending {
 	return nil
 }
 
-// remove takes p, which find has found, out of store.
+// remove deletes the gradient of a worker's step from the store.
 func (s *Shard) remove(w star.Worker, step int64) {
 	s.pending[w] = slices.DeleteFunc(s.pending[w], func(p pending) bool { return p.Step == step })
 }
 
-// Forget drops the stored gradients of w, but those that a queued firing names.
+// Forget drops the stored gradients of w, except those that a queued firing
+// names.
 //
-// The end of a worker's connection is no reason to call it: the coordinator may
-// have fired that gradient before it knew, and the other shards will apply it.
+// Do not call it because a worker's connection ended: the coordinator may have
+// fired that gradient before it knew, and the other shards will apply it.
 func (s *Shard) Forget(w star.Worker) {
 	if w < 0 || int(w) >= len(s.pending) {
 		return
@@ -276,8 +316,8 @@ func (s *Shard) Forget(w star.Worker) {
 }
 
 // Fire accepts a firing. It copies f. Every gradient that f uses must be stored
-// here; one that it drops need not be (its worker may have died in the middle
-// of pushing it).
+// here. One that f drops need not be: its worker may have died while pushing
+// it.
 func (s *Shard) Fire(f *wire.Fire) error {
 	if s.params == nil {
 		return fmt.Errorf("ps: firing %d came before the parameters", f.Seq)
@@ -285,15 +325,16 @@ func (s *Shard) Fire(f *wire.Fire) error {
 	if f.Seq != s.last+1 {
 		return fmt.Errorf("ps: firing %d came after firing %d", f.Seq, s.last)
 	}
+	// A firing without gradients makes no version.
 	want := s.target
 	if len(f.Gradients) > 0 {
 		want++
 	}
 	if r, ok := s.rule.(rule.Strider); f.Local > 0 && (!ok || !r.Strides() || f.NormFirst) {
-		return fmt.Errorf("ps: firing %d is of %d steps that workers have made by themselves, of which the rule of this shard (%T) makes no update", f.Seq, f.Local, s.rule)
+		return fmt.Errorf("ps: firing %d combines %d local steps of workers, which the rule of this shard (%T) cannot", f.Seq, f.Local, s.rule)
 	}
 	if f.Version != want {
-		return fmt.Errorf("ps: firing %d of %d gradients makes version %d, but %d is due",
+		return fmt.Errorf("ps: firing %d of %d gradients makes version %d, expected %d",
 			f.Seq, len(f.Gradients), f.Version, want)
 	}
 	for _, g := range f.Gradients {
@@ -305,7 +346,7 @@ func (s *Shard) Fire(f *wire.Fire) error {
 		case p == nil:
 			return fmt.Errorf("ps: firing %d names step %d of worker %d, but step %d is stored here", f.Seq, g.Step, g.Worker, step)
 		case p.named:
-			return fmt.Errorf("ps: firing %d names step %d of worker %d a second time", f.Seq, g.Step, g.Worker)
+			return fmt.Errorf("ps: firing %d names step %d of worker %d, which a firing has named already", f.Seq, g.Step, g.Worker)
 		}
 		p.named = true
 	}
@@ -325,7 +366,7 @@ func (s *Shard) Fire(f *wire.Fire) error {
 	return nil
 }
 
-// enqueue returns a place at the end of the queue. Its slices are reused.
+// enqueue returns a place at the end of the queue. It reuses its slices.
 func (s *Shard) enqueue() *firing {
 	if s.head == len(s.queue) {
 		s.head, s.queue = 0, s.queue[:0]
@@ -338,7 +379,8 @@ func (s *Shard) enqueue() *firing {
 	return &s.queue[len(s.queue)-1]
 }
 
-// Model is what w is sent in the place of Params after an update with a gradient of it: valid until the next call of Next. Nil: Params.
+// Model returns what w is sent instead of Params after an update with its
+// gradient, valid until the next call of Next; nil: Params.
 func (s *Shard) Model(w star.Worker) []float32 {
 	if s.personal == nil {
 		return nil
@@ -346,16 +388,18 @@ func (s *Shard) Model(w star.Worker) []float32 {
 	return s.personal.Model(w)
 }
 
-// Read says that w is sent the parameters as they are now, other than by a firing.
+// Read tells the rule that w is sent the current parameters other than by a
+// firing.
 func (s *Shard) Read(w star.Worker) {
 	if s.witness != nil && s.params != nil {
 		s.witness.Sent(w, s.params)
 	}
 }
 
-// Apply gives the norm of the whole direction to a firing with NormFirst, and what the direction
-// is multiplied by before it is applied. With 0 the parameters stay as they are, and are a new version all the same.
-// Where others have summed the direction too, it may come before this shard has; then there is no Summed.
+// Apply gives a firing with NormFirst the norm of the whole direction and the
+// factor by which the direction is multiplied. With factor 0 the parameters
+// stay unchanged and still become a new version. It may come before this shard
+// has summed the direction, if other shards have; then there is no Summed.
 func (s *Shard) Apply(seq int64, norm, factor float64) error {
 	for i := range s.queue[s.head:] {
 		if f := &s.queue[s.head+i]; f.Seq == seq && f.NormFirst && !f.normed {
@@ -363,10 +407,11 @@ func (s *Shard) Apply(seq int64, norm, factor float64) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("ps: a norm for firing %d, which is not waiting for one (completed: %d)", seq, s.done)
+	return fmt.Errorf("ps: a norm came for firing %d, which does not wait for one (last completed: %d)", seq, s.done)
 }
 
-// Summed is the firing that waits for its norm: the last Summed was of it. It reports false when none does.
+// Summed returns the firing that waits for its norm, which is that of the last
+// Summed; ok is false if none does.
 func (s *Shard) Summed() (seq int64, ok bool) {
 	if s.head == len(s.queue) || s.queue[s.head].dir == nil || s.queue[s.head].normed {
 		return 0, false
@@ -374,7 +419,7 @@ func (s *Shard) Summed() (seq int64, ok bool) {
 	return s.queue[s.head].Seq, true
 }
 
-// Save asks for a SaveDue after the firing sv.Seq.
+// Save requests a SaveDue after firing sv.Seq.
 func (s *Shard) Save(sv wire.Save) error {
 	if sv.Seq < s.done || s.params == nil {
 		return fmt.Errorf("ps: checkpoint %s is of firing %d, but %d firings are done", sv.ID, sv.Seq, s.done)
@@ -383,15 +428,17 @@ func (s *Shard) Save(sv wire.Save) error {
 	return nil
 }
 
-// Hold stops Next until Resume: somebody reads what updates would change.
+// Hold stops Next until Resume, while the caller reads what updates would
+// change.
 func (s *Shard) Hold() { s.held = true }
 
 // Resume ends a Hold.
 func (s *Shard) Resume() { s.held = false }
 
-// Next does the next thing that is due and says what others must learn of it;
-// false: nothing is due.
+// Next executes the next thing that is due and returns its event. It returns
+// false if nothing is due.
 func (s *Shard) Next() (Event, bool) {
+	// The last firing was announced before its rule had finished: finish it.
 	if s.owed {
 		s.settler.Settle(s.gradients)
 		s.free(nil)
@@ -406,6 +453,7 @@ func (s *Shard) Next() (Event, bool) {
 	if s.held || s.params == nil {
 		return Event{}, false
 	}
+	// A checkpoint is due before the next firing changes the parameters.
 	for i, sv := range s.saves {
 		if sv.Seq <= s.done {
 			s.saves = append(s.saves[:i], s.saves[i+1:]...)
@@ -421,6 +469,7 @@ func (s *Shard) Next() (Event, bool) {
 	}
 	switch {
 	case len(f.Gradients) == 0:
+	// Workers made the update by local steps; the rule combines them.
 	case f.Local > 0:
 		s.take(f)
 		next := s.mem.Writable(s.params)
@@ -431,6 +480,7 @@ func (s *Shard) Next() (Event, bool) {
 		s.params = next
 		s.mem.Written()
 		s.free(nil)
+	// The rule writes the next version in one pass over memory.
 	case !f.NormFirst && s.fused != nil:
 		s.take(f)
 		next := s.mem.Writable(s.params)
@@ -442,8 +492,11 @@ func (s *Shard) Next() (Event, bool) {
 		if !s.owed {
 			s.free(nil)
 		}
+	// The norm is not needed, or is known already.
 	case !f.NormFirst, f.dir == nil && f.normed:
 		f.dir = s.combine(f)
+	// The norm of the whole is needed first: report this shard's squares and
+	// wait.
 	case f.dir == nil:
 		f.dir = s.combine(f)
 		s.squares = exactsum.Squares{}
@@ -453,9 +506,11 @@ func (s *Shard) Next() (Event, bool) {
 			ev.Dot, ev.Ref = scorer.Score(f.dir)
 		}
 		return ev, true
+	// The norm has not come yet.
 	case !f.normed:
 		return Event{}, false
 	}
+	// The update was rejected as a whole. Its version exists all the same.
 	if f.dir != nil && f.factor == 0 {
 		s.mem.Free(f.dir)
 		f.dir = nil
@@ -486,6 +541,8 @@ func (s *Shard) Next() (Event, bool) {
 	s.version, s.done = f.Version, f.Seq
 	s.head++
 	s.workers = s.workers[:0]
+	// Every worker with a gradient in the firing is released, unless it is
+	// Quiet.
 	for _, gs := range [2][]wire.Gradient{f.Gradients, f.Dropped} {
 		for _, g := range gs {
 			if !slices.Contains(f.Quiet, g.Worker) && (len(s.workers) == 0 || s.workers[len(s.workers)-1] != g.Worker) {
@@ -505,8 +562,8 @@ func (s *Shard) Next() (Event, bool) {
 	return ev, true
 }
 
-// combine takes the firing's gradients out of store and frees all vectors but
-// the one that holds the result.
+// combine takes the firing's gradients out of the store and frees all vectors
+// except the result.
 func (s *Shard) combine(f *firing) []float32 {
 	s.take(f)
 	dir := s.rule.Combine(s.params, s.version, s.gradients)
@@ -514,7 +571,7 @@ func (s *Shard) combine(f *firing) []float32 {
 	return dir
 }
 
-// take takes the firing's gradients out of store.
+// take moves the firing's gradients from the store to s.gradients.
 func (s *Shard) take(f *firing) {
 	s.gradients = s.gradients[:0]
 	for _, g := range f.Gradients {
@@ -529,7 +586,8 @@ func (s *Shard) take(f *firing) {
 	s.leaveOut()
 }
 
-// look compares the directions of the gradients of the newest version among those in hand.
+// look compares the directions of the gradients in hand that have the newest
+// basis.
 func (s *Shard) look() {
 	newest := s.gradients[0].Basis
 	for _, g := range s.gradients {
@@ -544,8 +602,9 @@ func (s *Shard) look() {
 	s.turns = append(s.turns, s.angles.Observe(s.compare)...)
 }
 
-// leaveOut takes gradients of weight 0 out of what is combined: what is not finite would be NaN even so. If
-// there is no other, one remains, which is made zero: the update is made all the same.
+// leaveOut removes gradients of weight 0, since a value that is not finite
+// times 0 is NaN. If all have weight 0, one remains and is cleared, so that the
+// update is still made.
 func (s *Shard) leaveOut() {
 	kept := s.gradients[:0]
 	for i, g := range s.gradients {
@@ -562,7 +621,7 @@ func (s *Shard) leaveOut() {
 	s.gradients = kept
 }
 
-// free frees the vectors of what was taken, but not keep.
+// free frees the vectors of s.gradients, except keep.
 func (s *Shard) free(keep []float32) {
 	for i, g := range s.gradients {
 		if keep == nil || &g.Vec[0] != &keep[0] {

@@ -35,7 +35,7 @@ func TestSeveralOfOneWorker(t *testing.T) {
 	if err := s.Fire(&wire.Fire{Seq: 1, Version: 1, Gradients: []wire.Gradient{{Worker: 1, Step: 0, Weight: 1}, {Worker: 0, Step: 7, Weight: 1}, {Worker: 1, Step: 2, Weight: 1}}}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Fire(&wire.Fire{Seq: 2, Version: 2, Gradients: []wire.Gradient{{Worker: 1, Step: 2, Weight: 1}}}); err == nil || !strings.Contains(err.Error(), "a second time") {
+	if err := s.Fire(&wire.Fire{Seq: 2, Version: 2, Gradients: []wire.Gradient{{Worker: 1, Step: 2, Weight: 1}}}); err == nil || !strings.Contains(err.Error(), "has named already") {
 		t.Errorf("step 2 twice: %v", err)
 	}
 	ev, ok := s.Next()

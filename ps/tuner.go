@@ -9,36 +9,45 @@ import (
 	"star/internal/compress"
 )
 
-// tuner chooses the codec of a worker's gradients by the measured speed of its
-// link: the policy auto. It is pure; the Link measures.
+// tuner chooses the codec of a worker's gradients from the measured speed of
+// its link (policy auto). It is pure; the Link measures.
 //
 //	push   0 1 | 2 3 4 5 6 | 7 …          200 … 204 | 205 …
 //	       cold  measured    choice         measured    choice
 //
-// The first choice is [compress.Choose]'s. After that a codec is changed when the
-// one in use would not be chosen at the measured speed, nor at a quarter more or
-// a fifth less: near a threshold it would come and go.
+// The first choice is [compress.Choose]'s. Later the codec is changed only if
+// it would be chosen neither at the measured speed nor at a quarter more or a
+// fifth less. Without that margin it would flip near a threshold.
 type tuner struct {
+	// n is the length of a gradient; workers share a receiver's decoding.
 	n, workers int
 	candidates []compress.Candidate
-	current    compress.Codec // nil: none
+	// current is nil without a codec.
+	current compress.Codec
 
+	// pushes counts all pushes; decided: a first choice was made.
 	pushes  int
 	decided bool
-	speeds  []float64 // of this round of measurements, bytes per second
+	// speeds are those of this round of measurements, in bytes per second.
+	speeds []float64
 }
 
 const (
-	coldPushes     = 2   // not measured: TCP has not found its speed
-	measuredPushes = 5   // of which the median counts
-	tunePeriod     = 200 // pushes from one round of measurements to the next
+	// The first pushes are not measured: TCP has not reached its speed.
+	coldPushes = 2
+	// The median of these counts.
+	measuredPushes = 5
+	// This many pushes lie between the starts of two rounds.
+	tunePeriod = 200
 )
 
+// newTuner makes the tuner of a gradient of n values that workers processes
+// send at the same time.
 func newTuner(n, workers int, candidates []compress.Candidate) *tuner {
 	return &tuner{n: n, workers: max(workers, 1), candidates: candidates}
 }
 
-// measure says whether the next push is to be measured. It counts the pushes.
+// measure counts a push and reports whether it is to be measured.
 func (t *tuner) measure() bool {
 	at := t.pushes % tunePeriod
 	t.pushes++
@@ -49,15 +58,16 @@ func (t *tuner) measure() bool {
 	return at >= first && at < first+measuredPushes
 }
 
-// sample adds a measurement. decoded is the time of passed that shards may have
-// spent decoding.
+// sample adds a measurement: bytes took passed, including at most decoded for
+// decoding by shards.
 func (t *tuner) sample(bytes int64, passed, decoded time.Duration) {
 	s := max(passed-decoded, passed/2).Seconds()
-	t.speeds = append(t.speeds, float64(bytes)/s) // +Inf where the clock did not move
+	// +Inf if the clock did not advance
+	t.speeds = append(t.speeds, float64(bytes)/s)
 }
 
-// choose ends a round of measurements; ok: the codec is another one than before,
-// or this was the first choice.
+// choose ends a round of measurements. ok: the codec changed, or this was the
+// first choice.
 func (t *tuner) choose() (c compress.Choice, ok bool) {
 	if len(t.speeds) == 0 {
 		return c, false
@@ -76,7 +86,7 @@ func (t *tuner) choose() (c compress.Choice, ok bool) {
 	return c, true
 }
 
-// decoding is how long a receiver takes for n values of the codec in use.
+// decoding returns how long a receiver decodes n values of the current codec.
 func (t *tuner) decoding(n int) time.Duration {
 	for _, c := range t.candidates {
 		if c.Codec == t.current && c.Decode > 0 {
@@ -86,13 +96,13 @@ func (t *tuner) decoding(n int) time.Duration {
 	return 0
 }
 
-// since is a clock for [compress.Gauge].
+// since returns a clock in seconds for [compress.Gauge].
 func since(begun time.Time) func() float64 {
 	return func() float64 { return time.Since(begun).Seconds() }
 }
 
-// here says whether an address is one of this host.
-func here(addr string) bool {
+// isLocal reports whether an address is one of this host.
+func isLocal(addr string) bool {
 	ap, err := netip.ParseAddrPort(addr)
 	if err != nil {
 		return false

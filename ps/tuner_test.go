@@ -109,12 +109,12 @@ func TestTunerTakesDecodingOff(t *testing.T) {
 	}
 }
 
-func TestHere(t *testing.T) {
+func TestIsLocal(t *testing.T) {
 	for addr, want := range map[string]bool{
 		"127.0.0.1:7070": true, "[::1]:7070": true, "[::ffff:127.0.0.1]:1": true, "192.0.2.7:7070": false, "ps": false, "": false, "host:7070": false,
 	} {
-		if got := here(addr); got != want {
-			t.Errorf("here(%q) = %v", addr, got)
+		if got := isLocal(addr); got != want {
+			t.Errorf("isLocal(%q) = %v", addr, got)
 		}
 	}
 }

@@ -22,7 +22,7 @@ const (
 	Data             // it waits for its data
 	NetworkOut       // its gradients take long
 	NetworkIn        // its parameters take long
-	Pauses           // it stands still now and then
+	Pauses           // it is suspended now and then
 	GPU              // the GPU is held back
 )
 
@@ -142,7 +142,7 @@ func (p *profile) beyond(m star.Metric, r float64) float64 {
 
 // harmful are the clocks-event reasons of NVML that slow a GPU down against its
 // will: power cap, hardware slowdown, sync boost, thermal limits, power brake. Idle
-// and clocks that somebody chose are none.
+// and clocks that were set on purpose do not count.
 const harmful = 0x4 | 0x8 | 0x10 | 0x20 | 0x40 | 0x80
 
 // reasons are their names.
@@ -164,7 +164,8 @@ type grounds struct {
 	last     int
 }
 
-// claim is a cause that may be, with what it explains of the lost time. Its evidence costs more than all the rest, and is asked for only when somebody is told.
+// claim is a possible cause and how much of the lost time it explains. Its evidence is expensive
+// and computed only when it is reported.
 type claim struct {
 	cause    Cause
 	explains float64

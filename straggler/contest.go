@@ -90,10 +90,10 @@ func (c *Contest) crown() {
 	}
 }
 
-// Champion is the entrant whose predictions are used.
+// Champion is the predictor that is used now.
 func (c *Contest) Champion() Entrant { return c.entrants[c.champion] }
 
-// String says who is used and why.
+// String names the predictor that is used, and why.
 func (c *Contest) String() string {
 	s := c.Champion().Name
 	for i, e := range c.entrants {

@@ -19,7 +19,7 @@ type Config struct {
 	Ratio float64
 
 	// Least is how much longer than the fast ones it must at least take: 2 ms; −1: any
-	// time. A scheduler that shares a processor takes a millisecond or some from whoever it
+	// time. A scheduler that shares a processor takes a millisecond or some from the process that it
 	// likes, which is much of an iteration of 5 ms.
 	Least time.Duration
 
@@ -180,7 +180,7 @@ type watch struct {
 	odd     uint64         // metrics that were reported
 
 	behind [views]evidence // that it is slower than the fast ones
-	pauses evidence        // that it stands still now and then, by how long its iterations are
+	pauses evidence        // that it is suspended now and then, by how long its iterations are
 	hit    int64           // the step that the latter last grew at
 	halts  evidence        // that it is stopped now and then, with Stops
 	halted rate            // iterations with a stop
@@ -230,7 +230,7 @@ type evidence struct {
 	from int64 // the step at which it began to grow: the likeliest beginning
 }
 
-// add takes in an observation whose probability is p, and would be q; it counts as so many.
+// add takes in an observation with probability p, or q if the worker is slow; it counts as n.
 func (e *evidence) add(step int64, p, q, weight, most float64) {
 	if e.sum == 0 {
 		e.from = step
@@ -441,7 +441,7 @@ func (d *Detector) Level(w star.Worker) time.Duration {
 	return time.Duration(d.workers[w].level * float64(time.Second))
 }
 
-// remember puts a record, the mean of n, into the window and takes the worker's levels anew.
+// remember puts a record, the mean of n, into the window and recomputes the worker's levels.
 func (d *Detector) remember(w *watch, r star.Record, n int) {
 	s := sample{step: r.Step, rec: r, n: float64(n)}
 	s.part = [parts]float64{load: r.Load.Seconds(), compute: r.Compute.Seconds()}
@@ -519,9 +519,10 @@ func (d *Detector) known(w *watch) bool { return !w.gone && len(w.window) >= min
 // crowd is how many workers are enough to make the level, and to know what is usual.
 const crowd = 16
 
-// refresh takes the reference anew: of the known workers the fastest, and all that take no more than Ratio
-// and Least longer on average, or whose distance may be chance (two standard errors). One alone would be the luckiest, and
-// all others slower by comparison. That is done twice for each record of everybody; in a large job a quarter makes the level.
+// refresh recomputes the reference: the fastest of the known workers, and all that take no more
+// than Ratio and Least longer on average, or that differ by chance (two standard errors). One
+// worker alone would be the luckiest, and all others slower by comparison. It runs twice for each
+// record of all workers; in a large job a quarter of them gives the level.
 func (d *Detector) refresh() {
 	if d.stale++; d.stale <= len(d.workers)/2 && len(d.ref.members) > 0 {
 		return
@@ -869,7 +870,8 @@ const lasts = 40
 // lasting is how many records in a row must speak for another cause.
 const lasting = 4
 
-// verdict describes a slow worker, and keeps its grounds; the evidence is found when somebody is told.
+// verdict describes a slow worker and keeps its grounds; the evidence is computed when it is
+// reported.
 func (d *Detector) verdict(w *watch, id star.Worker, step int64) Verdict {
 	v := Verdict{Worker: id, Step: step, Since: w.verdict.Since, Slowdown: 1}
 	if w.good.own > 0 {
@@ -885,7 +887,7 @@ func (d *Detector) verdict(w *watch, id star.Worker, step int64) Verdict {
 	return v
 }
 
-// told is the verdict with its evidence.
+// told returns the verdict with its evidence.
 func (w *watch) told() Verdict {
 	v := w.verdict
 	v.Evidence = w.grounds.evidence()

@@ -8,14 +8,14 @@ import (
 	"star"
 )
 
-// Feature is an input of the LSTM. Its name stands in model files.
+// Feature is an input of the LSTM. Its name is used in model files.
 type Feature string
 
 const (
 	FeatureCPU   Feature = "cpu"   // processor time per second of the iteration
 	FeatureNet   Feature = "net"   // bytes in and out per second of the iteration
 	FeatureTime  Feature = "time"  // logarithm of the own time over its level
-	FeaturePeers Feature = "peers" // logarithm of the median of everybody's last own times over the level
+	FeaturePeers Feature = "peers" // logarithm of the median of all workers' last own times over the level
 )
 
 // settle is the weight of the newest time in a worker's level, the moving average of
@@ -24,7 +24,7 @@ const (
 // holds at other speeds, too.
 const settle = 0.3
 
-// Resources are the artefact's inputs, as rates. Own and everybody's times are added:
+// Resources are the artefact's inputs, as rates. Own and all workers' times are added:
 // the best single predictor of a time is the time before.
 var Resources = []Feature{FeatureCPU, FeatureNet, FeatureTime, FeaturePeers}
 
@@ -43,7 +43,7 @@ func checkFeatures(fs []Feature) error {
 	return nil
 }
 
-// lens makes features of records. It remembers everybody's last time and level.
+// lens makes features of records. It remembers each worker's last time and level.
 type lens struct {
 	features []Feature
 	timer    Timer

@@ -13,7 +13,7 @@ type Shape struct {
 	Hidden    int
 	Layers    int
 	Resources int   // outputs of the linear layer
-	Head      []int // widths of the perceptron behind it, the last one 1; nil: there is none
+	Head      []int // widths of the perceptron after it, the last one 1; nil: no perceptron
 }
 
 // Limits of a shape: larger ones are slips, or a damaged file.
@@ -79,7 +79,7 @@ type lstm[T Float] struct {
 }
 
 // Net is a network with its parameters. Forward and Backward work on batches of
-// sequences; Step on one step of many sequences whose states the caller keeps.
+// sequences; Step on one step of many sequences with states that the caller keeps.
 type Net[T Float] struct {
 	Shape  Shape
 	Params []T
@@ -153,7 +153,7 @@ func join[T Float](out, res, time []T, k int) {
 	}
 }
 
-// Backward adds to Grads the gradient of a loss whose gradient with respect to the
+// Backward adds to Grads the gradient of a loss, given its gradient with respect to the
 // outputs of the last Forward is dout, which is not kept.
 func (n *Net[T]) Backward(dout []T) {
 	k, rows := n.Shape.Resources, n.steps*n.rows
@@ -228,7 +228,7 @@ func cell[T Float](ops arith[T], g, c0, c, tc, h []T, hidden int) {
 }
 
 // backward takes the gradient of the outputs and returns that of the inputs, or
-// nil if nobody wants it.
+// nil if it is not needed.
 func (l *lstm[T]) backward(ops arith[T], dout []T, steps, rows int, below bool) []T {
 	h, s := l.hidden, rows*l.hidden
 	l.dg = sized(l.dg, 4*steps*s)

@@ -59,7 +59,7 @@ func Aligned(records []star.Record, n int, timer Timer) [][]star.Record {
 	return out
 }
 
-// stragglers marks who is one, by the artefact's definition.
+// stragglers marks the stragglers, by the artefact's definition.
 func stragglers(times []time.Duration, ratio float64) (who []bool, any bool) {
 	who = make([]bool, len(times))
 	least := time.Duration(math.MaxInt64)
@@ -128,7 +128,7 @@ func Evaluate(steps [][]star.Record, from, horizon int, ratio float64, timer Tim
 			}
 			said[i] = append(said[i], fc)
 			if t > horizon {
-				said[i][t-horizon] = nil // nobody asks for it any more
+				said[i][t-horizon] = nil // not needed any more
 			}
 		}
 		before = truth

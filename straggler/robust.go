@@ -77,7 +77,7 @@ func mean(vs []float64) float64 {
 	return s / float64(len(vs))
 }
 
-// sorted are numbers in their order, of which one comes and another one goes.
+// sorted holds numbers in order, and replaces one at a time.
 type sorted []float64
 
 func (s *sorted) add(v float64) {

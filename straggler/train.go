@@ -106,7 +106,7 @@ type TrainConfig struct {
 	Random         Source  // initial parameters and the order of windows
 }
 
-// Trainer trains a network, a little at a time: whoever owns it decides when and how
+// Trainer trains a network, a little at a time: its owner decides when and how
 // much. Its result is the same for the same history and the same randomness.
 type Trainer struct {
 	cfg   TrainConfig

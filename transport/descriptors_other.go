@@ -2,5 +2,5 @@
 
 package transport
 
-// descriptors is how many files and connections this process may have open; 0: nobody knows.
+// descriptors returns how many files and connections this process may have open; 0: unknown.
 func descriptors() int { return 0 }

@@ -1,4 +1,4 @@
-// Package transport is the wire: frames, messages and connections.
+// Package transport is the wire protocol: frames, messages and connections.
 //
 // A frame is a fixed binary prefix with two checksums, a small msgpack header
 // (package transport/wire) and a raw payload. Payloads are gradients and parameters, little-
@@ -12,14 +12,12 @@
 //   - frame.go: the prefix, limits and checksums. Pure.
 //   - stream.go: a Conn over any stream.
 //   - tcp.go, tls.go, pipe.go: streams: TCP, TLS 1.3, and memory for tests.
-//   - handshake.go: Open, from the side that dials; Serve, from the side that
-//     listens.
+//   - handshake.go: Open, on the side that dials; Serve, on the side that listens.
 //
-// What will bite: a Conn has one writer at a time, and none of its methods but
-// Close, Traffic and Peer may be called from two goroutines at once, except one
-// reader beside one writer. A Frame's header is borrowed until the next Recv.
-// The payload of every frame must be read or discarded. A token travels in the
-// clear unless TLS is on.
+// Rules for callers: a Conn has one writer at a time, and one reader beside it.
+// Of its methods only Close, Traffic and Peer may be called concurrently. A Frame's
+// header is borrowed until the next Recv. The payload of every frame must be read or
+// discarded. A token is sent in clear text unless TLS is on.
 //
 // References:
 //   - CRC-32C: G. Castagnoli et al., Optimization of Cyclic Redundancy-Check

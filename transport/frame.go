@@ -12,7 +12,7 @@ import (
 	"star/transport/wire"
 )
 
-// Protocol is the version of the wire. Both ends must speak the same one.
+// Protocol is the version of the wire protocol. Both ends must have the same one.
 const Protocol = 1
 
 // A frame, little-endian:
@@ -26,11 +26,11 @@ const Protocol = 1
 //	12  payload   u64  bytes of the payload
 //	20  check     u32  CRC-32 of bytes 0 to 20, the header and the padding
 //	24  header, padding, payload
-//	..  sum       u32  CRC-32 of the payload; absent if there is none
+//	..  sum      u32     CRC-32 of the payload; absent without a payload
 //
-// The sum is behind the payload so that a sender sums and sends in one pass,
-// while the bytes are in the cache. The padding lets the payload begin at a
-// multiple of 64 bytes, which kernels copy faster: 5 to 10 % on loopback.
+// The checksum follows the payload so that a sender sums and sends in one pass, while the bytes are
+// in the cache. The padding aligns the payload to 64 bytes, which kernels copy faster: 5 to 10 % on
+// loopback.
 const (
 	prefixSize = 24
 	sumSize    = 4
@@ -39,7 +39,7 @@ const (
 
 const magic = "STAR"
 
-// What can be wrong with a frame.
+// Errors of frames.
 var (
 	ErrNotSTAR  = errors.New("this is not a STAR peer: the frame does not begin with \"STAR\"")
 	ErrChecksum = errors.New("checksum mismatch")
@@ -51,13 +51,14 @@ var (
 	ErrUnread   = errors.New("the payload of the last frame was neither read nor discarded")
 )
 
-// VersionError: the peer speaks another version of the protocol.
+// VersionError reports that the peer has another version of the protocol.
 type VersionError struct {
 	Ours, Theirs int
-	Reason       string // what the peer said about it, if it did
+	// Reason is what the peer said about it, if anything.
+	Reason string
 }
 
-// Error names both versions, and what to update.
+// Error names both versions and what to update.
 func (e *VersionError) Error() string {
 	s := fmt.Sprintf("protocol version %d here, %d there: install the same release of STAR on both", e.Ours, e.Theirs)
 	if e.Reason != "" {
@@ -69,8 +70,8 @@ func (e *VersionError) Error() string {
 // ExitCode is the exit code for members that disagree.
 func (e *VersionError) ExitCode() int { return exitcode.Disagree }
 
-// Limits bound the payload of a frame by its kind, in bytes. A frame that claims
-// more is refused before anything is read or allocated for it.
+// Limits bound the payload of a frame by its kind, in bytes. A frame that claims more is rejected
+// before anything is read or allocated for it.
 type Limits struct {
 	// Data bounds gradients, parameters and buffers. Zero means 4 GiB.
 	Data int64
@@ -80,7 +81,7 @@ type Limits struct {
 	Probe int64
 }
 
-// Payload is the limit of kind k.
+// Payload returns the limit of kind k.
 func (l Limits) Payload(k wire.Kind) int64 {
 	switch k.Payload() {
 	case wire.Data:
@@ -97,16 +98,16 @@ func (l Limits) Payload(k wire.Kind) int64 {
 	return 0
 }
 
-// Sum is the checksum of a payload: CRC-32 (IEEE 802.3), as in zlib and gzip.
-// The empty payload's is 0.
+// Sum returns the checksum of a payload: CRC-32 (IEEE 802.3), as in zlib and gzip. That of an empty
+// payload is 0.
 //
 // CRC-32C and XXH3 are not faster: docs/decisions/0023-one-kind-of-sum.md. Python has CRC-32 in its library.
 func Sum(b []byte) uint32 { return more(0, b) }
 
 var zeros [align]byte
 
-// appendFrame appends what comes before the payload. It pads where the payload
-// is so large that copying it matters.
+// appendFrame appends what precedes the payload. It pads if the payload is so large that copying it
+// matters.
 func appendFrame(dst []byte, k wire.Kind, header []byte, size int64) []byte {
 	pad := 0
 	if size > small {
@@ -132,22 +133,22 @@ type prefix struct {
 	check       uint32
 }
 
-// How records of TLS begin (RFC 8446, 5.1): an alert or a handshake, then the version.
+// The first bytes of a TLS record (RFC 8446, 5.1): an alert or a handshake, then the version.
 const (
 	recordAlert     = 21
 	recordHandshake = 22
 	recordMajor     = 3
 )
 
-// speaksTLS says that the peer speaks TLS and we do not.
+// speaksTLS reports that the peer uses TLS and this process does not.
 type speaksTLS struct{ error }
 
 func (e *speaksTLS) Unwrap() error { return e.error }
 
-// ExitCode is that of a member that is refused: without certificates no second try will be better.
+// ExitCode is that of a refused member: without certificates a retry cannot succeed.
 func (e *speaksTLS) ExitCode() int { return exitcode.Refused }
 
-// stranger says what else begins with b, of 4 bytes at least, than a frame.
+// stranger returns an error for bytes, at least 4, that are not a frame.
 func stranger(b []byte) error {
 	switch {
 	case string(b[:4]) == magic:
@@ -160,9 +161,8 @@ func stranger(b []byte) error {
 	return fmt.Errorf("%w but with %q", ErrNotSTAR, b[:4])
 }
 
-// parsePrefix checks what can be checked without the header. A Reject may be of
-// any version: its frame is the same in all of them, so that an old peer can
-// still be told why it is refused.
+// parsePrefix checks what can be checked without the header. A Reject may be of any version: its
+// frame is the same in all of them, so that an old peer can learn why it is refused.
 func parsePrefix(b *[prefixSize]byte, l Limits) (prefix, error) {
 	p := prefix{
 		version: int(b[4]),
@@ -198,7 +198,7 @@ func parsePrefix(b *[prefixSize]byte, l Limits) (prefix, error) {
 	return p, nil
 }
 
-// verify checks the sum over the prefix and what follows it, header and padding.
+// verify checks the checksum of the prefix, header and padding.
 func (p prefix) verify(b *[prefixSize]byte, follows []byte) error {
 	if got := more(more(0, b[:20]), follows); got != p.check {
 		return fmt.Errorf("%w: header of %v: computed %08x, the frame says %08x", ErrChecksum, p.kind, got, p.check)
@@ -206,11 +206,11 @@ func (p prefix) verify(b *[prefixSize]byte, follows []byte) error {
 	return nil
 }
 
-// The wire is little-endian, and so is every machine that STAR is built for.
-// Where it is not, this constant does not compile.
+// The wire is little-endian, as is every machine that STAR is built for. On others this constant
+// does not compile.
 const _ = uint(littleEndian) - 1
 
-// Floats is the wire form of v: a view of its memory, not a copy.
+// Floats returns v in wire form: a view of its memory, not a copy.
 func Floats(v []float32) []byte {
 	if len(v) == 0 {
 		return nil

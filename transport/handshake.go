@@ -22,15 +22,17 @@ import (
 	"star/transport/wire"
 )
 
-// RejectError: the peer has refused us, or ends the part that we had, and says why.
+// RejectError reports that the peer has refused this process, or ended its part in the job, with
+// the reason.
 type RejectError struct {
 	Peer   string
-	Exit   int // the exit code that fits
+	Exit   int // that fits the reason
 	Reason string
-	Ends   bool // we had a part
+	// Ends: this process had a part in the job.
+	Ends bool
 }
 
-// Error is the reason that the peer has given.
+// Error is the peer's reason.
 func (e *RejectError) Error() string {
 	if e.Ends {
 		return fmt.Sprintf("ended by %s: %s", cmp.Or(e.Peer, "the coordinator"), e.Reason)
@@ -38,12 +40,13 @@ func (e *RejectError) Error() string {
 	return fmt.Sprintf("transport: %s refuses: %s", cmp.Or(e.Peer, "the peer"), e.Reason)
 }
 
-// briefLength is how many bytes of a reason are in a line that only repeats it. Most reasons fit, with
-// their advice: a worker's user may see no other log. Of one that lists settings the beginning is left.
+// briefLength bounds the bytes of a reason in lines that only repeat it. Most reasons fit, with
+// their advice, since a worker's user may see no other log. Of a reason that lists settings the
+// beginning remains.
 const briefLength = 400
 
-// Brief is a reason as lines have it that say what follows from it elsewhere: one line of limited length.
-// The process that knows the reason says it in full.
+// Brief shortens a reason for lines about its consequences: one line of limited length. The process
+// that found the reason logs it in full.
 func Brief(reason string) string {
 	s := OneLine(reason)
 	if len(s) <= briefLength {
@@ -56,7 +59,7 @@ func Brief(reason string) string {
 	return strings.ToValidUTF8(s, "") + " …"
 }
 
-// OneLine is a reason in one line: of a traceback, which the program has printed, the last one.
+// OneLine returns a reason in one line: the last one of a traceback, which the program has printed.
 func OneLine(reason string) string {
 	lines := strings.Split(strings.TrimSpace(reason), "\n")
 	if len(lines) == 1 {
@@ -69,19 +72,20 @@ func OneLine(reason string) string {
 // ExitCode is the exit code that fits.
 func (e *RejectError) ExitCode() int { return e.Exit }
 
-// AnswerError: the peer's answer to a hello cannot be read. Another hello would be answered in the same way.
+// AnswerError reports that the peer's answer to a hello cannot be read. A retry would get the same
+// answer.
 type AnswerError struct{ Err error }
 
-// Error says what cannot be read.
+// Error names what cannot be read.
 func (e *AnswerError) Error() string {
 	return e.Err.Error() + ": install the same release of STAR on both sides"
 }
 
-// Unwrap gives what cannot be read, ExitCode that of members that disagree (78).
+// Unwrap returns the error of the read; ExitCode is that of members that disagree (78).
 func (e *AnswerError) Unwrap() error { return e.Err }
 func (e *AnswerError) ExitCode() int { return exitcode.Disagree }
 
-// tlsError: certificates do not fit.
+// tlsError reports certificates that do not match.
 type tlsError struct{ err error }
 
 func (e *tlsError) Error() string {
@@ -90,7 +94,7 @@ func (e *tlsError) Error() string {
 func (e *tlsError) Unwrap() error { return e.err }
 func (e *tlsError) ExitCode() int { return exitcode.Refused }
 
-// tlsReason says of an error that it is one of certificates, if it is.
+// tlsReason wraps an error that is about certificates, and returns others unchanged.
 func tlsReason(err error) error {
 	var alert tls.AlertError
 	var verify *tls.CertificateVerificationError
@@ -111,12 +115,11 @@ func tlsReason(err error) error {
 	return err
 }
 
-// Open dials addr, says Hello with its payload, and waits for the Welcome and
-// its payload. A refusal is a *RejectError, another protocol a *VersionError;
-// both have an ExitCode.
+// Open dials addr, sends the Hello with its payload, and waits for the Welcome and its payload. A
+// refusal is a *RejectError, another protocol a *VersionError; both have an ExitCode.
 //
-// The coordinator sends its Welcome only when the job is complete enough, so
-// ctx bounds the wait. If ctx has no deadline, one minute does.
+// The coordinator sends its Welcome only when enough members have joined, so ctx bounds the wait.
+// If ctx has no deadline, one minute does.
 func Open(ctx context.Context, n Network, addr string, h wire.Hello, payload []byte) (Conn, wire.Welcome, []byte, error) {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
@@ -150,16 +153,16 @@ func Open(ctx context.Context, n Network, addr string, h wire.Hello, payload []b
 	return c, w, text, nil
 }
 
-// isRefusal: the peer has answered, and the answer is no.
+// isRefusal reports whether the peer has answered with a refusal.
 func isRefusal(err error) bool {
 	var e interface{ ExitCode() int }
 	return errors.As(err, &e)
 }
 
-// welcome is the dialler's half of the handshake.
+// welcome is the dialling side's half of the handshake.
 func welcome(c Conn, h wire.Hello, payload []byte) (wire.Welcome, []byte, error) {
-	// A peer that refuses may stop reading before it has all of a long payload.
-	// Its reason is worth more than our broken pipe.
+	// A peer that refuses may stop reading before it has all of a long payload. Its reason is more
+	// useful than this side's broken pipe.
 	werr := Send(c, h, payload)
 	f, err := c.Recv()
 	if err != nil {
@@ -205,8 +208,8 @@ func welcome(c Conn, h wire.Hello, payload []byte) (wire.Welcome, []byte, error)
 
 func unreadable(c Conn, err error) error { return &AnswerError{&Error{"recv", c.Peer(), err}} }
 
-// SendWelcome sends w with the model's buffers as its payload; an optimizer that is too long for the
-// header goes behind them. Open takes it back. Errors are those of Send.
+// SendWelcome sends w with the model's buffers as its payload. An optimizer that is too long for
+// the header follows them; Open restores it. Errors are those of Send.
 func SendWelcome(c Conn, w wire.Welcome, buffers []byte) error {
 	if len(w.Optimizer) > wire.MaxOptimizer {
 		payload := append(slices.Clone(buffers), w.Optimizer...)
@@ -216,21 +219,19 @@ func SendWelcome(c Conn, w wire.Welcome, buffers []byte) error {
 	return Send(c, w, buffers)
 }
 
-// ReadHello reads the Hello that opens a connection, and its payload. Afterwards there is no
-// deadline. Errors are *Error: time is up, the connection has ended, or something else came than a
-// Hello.
+// ReadHello reads the Hello that opens a connection, and its payload. It leaves no deadline. Errors
+// are *Error: a timeout, an ended connection, or another message than a Hello.
 func ReadHello(c Conn, timeout time.Duration) (wire.Hello, []byte, error) {
 	return readHello(c, timeout, func(wire.Hello) error { return nil })
 }
 
-// readHello gives admit a look at the Hello before memory is spent on its
-// payload.
+// readHello lets admit check the Hello before memory is used for its payload.
 func readHello(c Conn, timeout time.Duration, admit func(wire.Hello) error) (wire.Hello, []byte, error) {
 	deadline := time.Now().Add(timeout)
 	if err := c.SetReadDeadline(deadline); err != nil {
 		return wire.Hello{}, nil, &Error{"recv", c.Peer(), err}
 	}
-	// With TLS we also write, before the first byte of ours is read.
+	// TLS also writes, before this side's first byte is read.
 	if err := c.SetWriteDeadline(deadline); err != nil {
 		return wire.Hello{}, nil, &Error{"recv", c.Peer(), err}
 	}
@@ -258,9 +259,8 @@ func readHello(c Conn, timeout time.Duration, admit func(wire.Hello) error) (wir
 	return h, text, c.SetReadDeadline(time.Time{})
 }
 
-// Refuse sends r and closes c so that the peer can read it: a socket that is
-// closed with bytes unread takes back what was sent last. It takes a second at
-// most.
+// Refuse sends r and closes c so that the peer can read it: closing a socket with unread bytes
+// discards what was sent last. It takes a second at most.
 func Refuse(c Conn, r wire.Reject) { part(c, r) }
 
 // part sends the last message of a connection and closes it.
@@ -277,7 +277,7 @@ func part[M wire.Message](c Conn, m M) {
 	}
 }
 
-// drain ends the sending side and drops what the peer still sends.
+// drain ends the sending side and discards what the peer still sends.
 func (c *netConn) drain() {
 	h, ok := c.nc.(interface{ CloseWrite() error })
 	if !ok || h.CloseWrite() != nil {
@@ -292,18 +292,15 @@ func (c *netConn) drain() {
 	}
 }
 
-// Serve accepts connections from l until ctx ends or l is closed, and calls
-// handle for each one that has said a proper Hello, with the Hello's payload.
-// Every handshake and every handle has its own goroutine; handle owns its
-// connection. Serve closes l and the connections that have not said Hello, and
-// returns when the last handle has returned: nil after ctx's end, else why l
-// failed.
+// Serve accepts connections from l until ctx ends or l is closed, and calls handle for each one
+// with a valid Hello, with the Hello's payload. Every handshake and every handle has its own
+// goroutine; handle owns its connection. Serve closes l and the connections without a Hello, and
+// returns when the last handle has returned: nil after ctx's end, else why l failed.
 //
-// A connection that says something else, or nothing in time, or the wrong
-// token, or speaks another protocol, is closed with a logged reason. When more
-// than MaxPending have not said Hello for a tenth of a second, one of the address with the most of them is
-// closed, the oldest: whoever says Hello at once is not kept waiting by
-// those who say nothing.
+// A connection with another first message, none in time, a wrong token or another protocol is
+// closed with a logged reason. If more than MaxPending have sent no Hello for a tenth of a second,
+// the oldest one of the address with the most of them is closed: a peer that sends its Hello at
+// once is not delayed by silent ones.
 func Serve(ctx context.Context, l Listener, cfg Config, handle func(Conn, wire.Hello, []byte)) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -321,9 +318,9 @@ func Serve(ctx context.Context, l Listener, cfg Config, handle func(Conn, wire.H
 			if errors.Is(err, net.ErrClosed) {
 				return err
 			}
-			// Out of file descriptors, most often: others must leave first.
+			// Usually out of file descriptors: other connections must end first.
 			again := pause.NextBackOff()
-			cfg.log().Warn("cannot accept a connection", "err", err, "retry_in", again)
+			cfg.log().Warn("could not accept a connection", "err", err, "retry_in", again)
 			select {
 			case <-time.After(again):
 			case <-ctx.Done():
@@ -334,7 +331,7 @@ func Serve(ctx context.Context, l Listener, cfg Config, handle func(Conn, wire.H
 		conn := pending.enter(ctx, c, c.RemoteAddr())
 		wg.Go(func() {
 			h, text, err := admit(ctx, c, &cfg)
-			if pending.leave(conn) { // perhaps between its Hello and here: it is closed, and its process comes again
+			if pending.leave(conn) { // perhaps between its Hello and here: it is closed, and its process retries
 				err = errCrowded
 			}
 			if err != nil {
@@ -346,13 +343,13 @@ func Serve(ctx context.Context, l Listener, cfg Config, handle func(Conn, wire.H
 	}
 }
 
-// errWantsTLS is for those who do not speak TLS to a process that does.
+// errWantsTLS is for peers without TLS at a process that requires it.
 var errWantsTLS = errors.New("the server wants TLS: start this process with the job's --tls-cert, --tls-key and --tls-ca")
 
-var errToken = errors.New("the token is wrong or missing: start this process with the job's --token")
+var errToken = errors.New("the token is wrong or missing; start this process with the job's --token")
 
-// admit is the listener's half of the handshake. It closes the connections that
-// it does not admit.
+// admit is the listening side's half of the handshake. It closes the connections that it does not
+// admit.
 func admit(ctx context.Context, c Conn, cfg *Config) (wire.Hello, []byte, error) {
 	stop := context.AfterFunc(ctx, func() { c.Close() })
 	h, text, err := readHello(c, cfg.handshakeTimeout(), func(h wire.Hello) error {
@@ -374,10 +371,10 @@ func admit(ctx context.Context, c Conn, cfg *Config) (wire.Hello, []byte, error)
 	var secure *speaksTLS
 	switch {
 	case errors.As(err, &secure):
-		Refuse(c, wire.Reject{Exit: exitcode.Refused, Reason: "the server does not speak TLS"}) // its reader sees that it does not
+		Refuse(c, wire.Reject{Exit: exitcode.Refused, Reason: "the server does not speak TLS"}) // the peer's reader then notices
 	case errors.As(err, &record) && record.Conn != nil && string(record.RecordHeader[:len(magic)]) == magic:
 		Refuse(NewConn(record.Conn, cfg.Limits), wire.Reject{Exit: exitcode.Refused, Reason: errWantsTLS.Error()})
-		err = errors.New("it speaks without TLS, which this process wants (--tls-cert)")
+		err = errors.New("it does not use TLS, which this process requires (--tls-cert)")
 	case errors.Is(err, errToken):
 		Refuse(c, wire.Reject{Exit: exitcode.Refused, Reason: errToken.Error()})
 	case errors.As(err, &version):
@@ -393,7 +390,7 @@ func admit(ctx context.Context, c Conn, cfg *Config) (wire.Hello, []byte, error)
 	return h, nil, err
 }
 
-// nameOf is how logs call the sender of h until somebody knows better.
+// nameOf is the name of h's sender in logs until SetPeer.
 func nameOf(h wire.Hello, addr string) string {
 	if h.Rank < 0 {
 		return h.Role + " at " + addr

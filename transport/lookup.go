@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// lookupTime is how long one lookup of a name may take before it is asked for again: a packet of a
-// name server that is lost is waited for 5 s (resolv.conf(5)), which is all that a tool has.
+// lookupTime is how long one lookup of a name may take before it is repeated: a resolver waits 5 s
+// for a lost packet (resolv.conf(5)), which is all the time that a tool has.
 const lookupTime = 1500 * time.Millisecond
 
-// Lookup finds the addresses of a host. A name server that does not answer is asked again until ctx
-// is over; an error before that says that there is no such name.
+// Lookup finds the addresses of a host. It repeats the query to a name server that does not answer
+// until ctx ends; an error before that says that the name does not exist.
 func Lookup(ctx context.Context, host string) (addrs []net.IPAddr, err error) {
 	for {
 		one, cancel := context.WithTimeout(ctx, lookupTime)

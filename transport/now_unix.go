@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// nowWriter writes to a TCP socket without waiting.
+// nowWriter writes to a TCP socket without blocking.
 type nowWriter struct {
 	raw syscall.RawConn
 	try func(fd uintptr) bool // writes b once
@@ -16,7 +16,7 @@ type nowWriter struct {
 	err error
 }
 
-// newNowWriter is nil where the connection is not plain TCP: TLS cannot stop within a record.
+// newNowWriter returns nil unless the connection is plain TCP: TLS cannot stop within a record.
 func newNowWriter(nc net.Conn) *nowWriter {
 	tcp, ok := nc.(*net.TCPConn)
 	if !ok {
@@ -31,7 +31,7 @@ func newNowWriter(nc net.Conn) *nowWriter {
 		for {
 			w.n, w.err = syscall.Write(int(fd), w.b)
 			if w.err != syscall.EINTR {
-				return true // also of EAGAIN: it does not wait
+				return true // also for EAGAIN: do not wait
 			}
 		}
 	}

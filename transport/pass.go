@@ -10,22 +10,22 @@ import (
 	"strings"
 )
 
-// With the token of a job a member could say hello to a shard in the name of another one. So the
-// coordinator draws a key, which it tells servers (Assign) and nobody else, and gives each worker a
-// pass with its Welcome, which shards want to see in its Hello: two numbers and a MAC of them, made
-// with the key. A later Welcome of the same rank has a higher number. So shards need not be told
-// who was welcomed, and who once had a rank can be told from who has it now.
+// With only the token of a job, a member could send a shard a hello in the name of another one. So
+// the coordinator draws a key, which it sends to servers only (Assign), and gives each worker a
+// pass with its Welcome, which shards require in its Hello: two numbers and their MAC under the
+// key. A later Welcome of the same rank has a higher number. So shards can distinguish the current
+// process of a rank from earlier ones without asking the coordinator.
 
 // NewKey draws the key of a job.
 func NewKey() string { return rand.Text() }
 
-// Attempt is one of those that have a rank one after the other.
+// Attempt is one of the processes that have had a rank, in order.
 type Attempt struct {
 	Number int64 // higher than those of all before it
 	Step   int64 // of its first gradient
 }
 
-// Pass makes the pass of an attempt of a member. Without a key there is none.
+// Pass makes the pass of an attempt of a member. Without a key it is empty.
 func Pass(key, role string, rank int, attempt Attempt) string {
 	if key == "" {
 		return ""
@@ -40,9 +40,9 @@ func seal(key, role string, rank int, attempt Attempt) string {
 	return hex.EncodeToString(m.Sum(nil)[:16])
 }
 
-// CheckPass says whether a pass was made with that key for that member, and for which of its
+// CheckPass reports whether a pass was made with that key for that member, and for which of its
 // attempts. The MACs are compared in constant time. Without a key, as from a coordinator of an
-// earlier version, every pass is good.
+// earlier version, every pass is valid.
 func CheckPass(key, role string, rank int, pass string) (attempt Attempt, ok bool) {
 	if key == "" {
 		return Attempt{}, true

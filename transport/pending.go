@@ -11,24 +11,25 @@ import (
 	"time"
 )
 
-var errCrowded = errors.New("it had not said hello, and others came: too many connections say nothing (Config.MaxPending)")
+var errCrowded = errors.New("no hello had come, and newer connections replaced it: too many without a hello (Config.MaxPending)")
 
-// pendingGrace is how long a connection may stand among the pending before another one may take its
-// place. Ends of a healthy handshake come much sooner; who is thrown out comes again.
+// pendingGrace is how long a connection may be pending before another one may replace it. A healthy
+// handshake ends much sooner; a process that is disconnected retries.
 const pendingGrace = 100 * time.Millisecond
 
-// pendingConns is where connections are until they have said Hello. It has room for most of
-// them; a further one takes the place of another.
+// pendingConns holds connections until they have sent a Hello. It has room for most of them; a
+// further one replaces another.
 type pendingConns struct {
 	most int
-	room chan struct{} // a token when somebody has left
+	// room has a token when a connection has left.
+	room chan struct{}
 
 	mu      sync.Mutex
 	conns   []*pendingConn // in order of arrival
 	perHost map[string]int
 }
 
-// pendingConn is a connection among the pending. Its fields are guarded by pendingConns.mu.
+// pendingConn is a pending connection. Its fields are guarded by pendingConns.mu.
 type pendingConn struct {
 	conn   io.Closer
 	host   string
@@ -36,14 +37,14 @@ type pendingConn struct {
 	thrown bool
 }
 
-// newPendingConns has room for so many connections that have not said Hello.
+// newPendingConns has room for a number of connections without a Hello.
 func newPendingConns(most int) *pendingConns {
 	return &pendingConns{most: most, room: make(chan struct{}, 1), perHost: map[string]int{}}
 }
 
-// enter takes in a connection, and throws another one out if there is no room: the oldest
-// of the host that has the most, when it has had pendingGrace. So a host that floods us closes its own
-// connections first, and where all come from one, those that have had the most time.
+// enter adds a connection. If there is no room it evicts another one: the oldest of the host that
+// has the most, after pendingGrace. So a flooding host closes its own connections first; if all are
+// from one host, the oldest are closed.
 func (h *pendingConns) enter(ctx context.Context, c io.Closer, addr string) *pendingConn {
 	g := &pendingConn{conn: c, host: hostOf(addr)}
 	for {
@@ -73,8 +74,8 @@ func (h *pendingConns) enter(ctx context.Context, c io.Closer, addr string) *pen
 	}
 }
 
-// makeRoom throws somebody out if no more connections may be pending, or says how long to wait
-// until that may be. The lock is held.
+// makeRoom evicts a connection if no more may be pending, or returns how long to wait until that is
+// allowed. The caller holds the lock.
 func (h *pendingConns) makeRoom(now time.Time) (wait time.Duration) {
 	if len(h.conns) < h.most {
 		return 0
@@ -94,7 +95,7 @@ func (h *pendingConns) makeRoom(now time.Time) (wait time.Duration) {
 	return 0
 }
 
-// leave takes a connection out, and says whether it was thrown out.
+// leave removes a connection, and reports whether it was evicted.
 func (h *pendingConns) leave(g *pendingConn) (thrown bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -108,7 +109,7 @@ func (h *pendingConns) leave(g *pendingConn) (thrown bool) {
 	return g.thrown
 }
 
-// remove forgets g, which is there. The lock is held.
+// remove forgets g, which is pending. The caller holds the lock.
 func (h *pendingConns) remove(g *pendingConn) {
 	i := slices.Index(h.conns, g)
 	h.conns = slices.Delete(h.conns, i, i+1)
@@ -117,7 +118,7 @@ func (h *pendingConns) remove(g *pendingConn) {
 	}
 }
 
-// hostOf is the address without the port; all of it where there is none.
+// hostOf returns the address without the port; all of it if it has none.
 func hostOf(addr string) string {
 	if host, _, err := net.SplitHostPort(addr); err == nil {
 		return host
@@ -125,8 +126,8 @@ func hostOf(addr string) string {
 	return addr
 }
 
-// Limit is l with room for that many connections at once. A further one takes the place of another,
-// by the rule of those that have not said Hello: the oldest of the host that has the most.
+// Limit returns l with room for that many connections at once. A further one replaces another, by
+// the rule for connections without a Hello: the oldest of the host that has the most.
 func Limit(l net.Listener, most int) net.Listener {
 	ctx, stop := context.WithCancel(context.Background())
 	return &limited{l, newPendingConns(most), ctx, stop}
@@ -139,7 +140,7 @@ type limited struct {
 	stop    context.CancelFunc
 }
 
-// Accept is the next connection for which there is room, which is made at the cost of another one.
+// Accept returns the next connection, and evicts another one if there is no room for it.
 func (l *limited) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
 	if err != nil {
@@ -165,15 +166,16 @@ func (v *visitor) Close() error {
 	return v.Conn.Close()
 }
 
-// Admit has a connection of a Limit that is one of ours count no more, so that no stranger takes its place.
+// Admit exempts a connection of a Limit from its count, once it has proved to be a member's, so
+// that it cannot be evicted.
 func Admit(c net.Conn) {
 	if v, ok := c.(*visitor); ok {
 		v.left()
 	}
 }
 
-// Portion is a part of the files and connections that this process may have open, at most so many:
-// what is taken by those who are nobody yet must not be missing for members of a job and for
+// Portion returns a part of the files and connections that this process may have open, at most the
+// given number: unauthenticated connections must leave enough for members of a job and for
 // checkpoints.
 func Portion(part, most int) int {
 	if n := descriptors(); n > 0 {
@@ -182,14 +184,13 @@ func Portion(part, most int) int {
 	return most
 }
 
-// limitedLog logs refused connections, but no more than a few in a second: who floods us
-// shall not fill the disk.
+// limitedLog logs refused connections, but only a few in a second: a flood must not fill the disk.
 type limitedLog struct {
 	log    *slog.Logger
 	budget Budget
 }
 
-// say logs a refused connection if the budget allows it; else it counts for the next line.
+// say logs a refused connection if the budget allows it; else the next line counts it.
 func (g *limitedLog) say(from string, err error) {
 	switch may, silent := g.budget.Spend(); {
 	case may && silent > 0:
@@ -199,7 +200,7 @@ func (g *limitedLog) say(from string, err error) {
 	}
 }
 
-// Budget is of lines about strangers. The zero value is a full one.
+// Budget limits lines about refused peers. The zero value is full.
 type Budget struct {
 	mu     sync.Mutex
 	left   float64
@@ -210,8 +211,8 @@ type Budget struct {
 // At most logBurst lines at once, and after that one each second.
 const logBurst = 20
 
-// Spend says whether a line may be written now, of logBurst that are refilled by one each second, and how many were
-// not since the last one.
+// Spend reports whether a line may be written now, from logBurst that refill by one each second,
+// and how many were suppressed since the last one.
 func (b *Budget) Spend() (may bool, silent int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

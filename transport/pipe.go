@@ -20,23 +20,23 @@ type Link struct {
 	Bandwidth int64         // bytes per second; 0: unlimited
 }
 
-// Pipe is a Network in memory, for tests. It waits on channels and timers only,
-// so that it works on the fake time of a testing/synctest bubble. An address is
-// any word; one that ends in ":0" is given a number. The zero Pipe is ready.
+// Pipe is a Network in memory, for tests. It waits on channels and timers only, so it works with
+// the fake time of a testing/synctest bubble. An address is any word; one that ends in ":0" is
+// given a number. The zero Pipe is ready.
 //
-// Bytes lie in segments of 16 KiB, at most 256 in each direction; behind them a
-// writer waits for its reader, as behind a socket's buffer.
+// Bytes are in segments of 16 KiB, at most 256 in each direction. A writer that is further ahead
+// waits for its reader, as with a socket's buffer.
 type Pipe struct {
-	Up     Link // from whoever dials
-	Down   Link // from whoever listens
+	Up     Link // from the dialling end
+	Down   Link // from the listening end
 	Limits Limits
 
 	once sync.Once
 	hub  *hub
 }
 
-// Via is another way into the same network: its Dial makes connections over
-// other links. A slow worker is one that dials through it.
+// Via returns another path into the same network: its Dial makes connections over other links. A
+// slow worker is one that dials through it.
 func (p *Pipe) Via(up, down Link) *Pipe {
 	return &Pipe{Up: up, Down: down, Limits: p.Limits, hub: p.root()}
 }
@@ -50,7 +50,7 @@ func (p *Pipe) root() *hub {
 	return p.hub
 }
 
-// hub knows who listens. Its lock is never held while waiting.
+// hub has the listeners. Its lock is never held while waiting.
 type hub struct {
 	mu        sync.Mutex
 	listeners map[string]*pipeListener
@@ -58,7 +58,8 @@ type hub struct {
 	dials     int
 }
 
-// Listen takes addr. Port 0 is any free one. An address that is taken is an *Error with EADDRINUSE.
+// Listen takes addr. Port 0 is any free one. If the address is taken, the error is an *Error with
+// EADDRINUSE.
 func (p *Pipe) Listen(addr string) (Listener, error) {
 	h := p.root()
 	h.mu.Lock()
@@ -75,8 +76,8 @@ func (p *Pipe) Listen(addr string) (Listener, error) {
 	return l, nil
 }
 
-// Dial connects to whoever listens at addr. Where nobody does it is an *Error with ECONNREFUSED; an
-// end of ctx while 128 others wait is one, too.
+// Dial connects to the listener at addr. Without one the error is an *Error with ECONNREFUSED; an
+// end of ctx while 128 others wait is an *Error, too.
 func (p *Pipe) Dial(ctx context.Context, addr string) (Conn, error) {
 	h := p.root()
 	h.mu.Lock()
@@ -110,8 +111,8 @@ type pipeListener struct {
 
 func (l *pipeListener) Addr() string { return l.addr }
 
-// Accept is the next connection. Its error is an *Error with net.ErrClosed; a closed listener hands
-// out nothing, not even what is in its queue.
+// Accept returns the next connection. Its error is an *Error with net.ErrClosed; a closed listener
+// returns no connection, not even from its queue.
 func (l *pipeListener) Accept() (Conn, error) {
 	select {
 	case <-l.done:
@@ -126,7 +127,7 @@ func (l *pipeListener) Accept() (Conn, error) {
 	}
 }
 
-// Close also closes the connections that nobody has accepted.
+// Close also closes the connections that were not accepted.
 func (l *pipeListener) Close() error {
 	l.once.Do(func() {
 		l.hub.mu.Lock()
@@ -147,7 +148,7 @@ func (l *pipeListener) Close() error {
 
 const segmentSize = 16 << 10
 
-// segment is bytes on their way, and when they arrive.
+// segment is bytes on their way, and the time of their arrival.
 type segment struct {
 	b    []byte
 	used int // bytes of b that have been read
@@ -160,17 +161,18 @@ type stream struct {
 	data  chan segment
 	spare chan []byte
 
-	ended    chan struct{} // closed when the writer has ended
-	endOnce  sync.Once
-	endAt    time.Time     // when the reader learns of it; set before ended is closed
+	ended   chan struct{} // closed when the writer has ended
+	endOnce sync.Once
+	// endAt is when the reader notices the end; set before ended is closed.
+	endAt    time.Time
 	gone     chan struct{} // closed when the reader has gone
 	goneOnce sync.Once
 
 	free time.Time // the writer's: when the link has sent all before
 }
 
-// newStream holds up to 256 segments of at most segmentSize bytes on their way; a writer that is further ahead
-// waits.
+// newStream holds up to 256 segments of at most segmentSize bytes on their way; a writer that is
+// further ahead waits.
 func newStream(l Link) *stream {
 	return &stream{
 		link:  l,
@@ -188,7 +190,7 @@ func (s *stream) end() {
 	})
 }
 
-// arrival books n bytes on the link.
+// arrival schedules n bytes on the link.
 func (s *stream) arrival(n int) time.Time {
 	if s.link == (Link{}) {
 		return time.Time{}
@@ -208,7 +210,7 @@ type pipeEnd struct {
 	out, in       *stream
 	local, remote pipeAddr
 
-	current segment // the reader's: begun, not yet used up
+	current segment // the reader's: not fully read yet
 
 	closed    chan struct{}
 	closeOnce sync.Once
@@ -234,13 +236,14 @@ func (e *pipeEnd) opError(op string, err error) error {
 	return &net.OpError{Op: op, Net: "pipe", Addr: e.remote, Err: err}
 }
 
-// Write copies b, in segments. The error is a *net.OpError: net.ErrClosed (this end), EPIPE (the other end has
-// gone, or CloseWrite was called), os.ErrDeadlineExceeded. How many bytes were taken before is counted.
+// Write copies b, in segments. The error is a *net.OpError: net.ErrClosed (this end), EPIPE (the
+// other end has gone, or CloseWrite was called), os.ErrDeadlineExceeded. It returns how many bytes
+// were taken before.
 func (e *pipeEnd) Write(b []byte) (int, error) {
 	n := 0
 	for len(b) > 0 {
-		// Of several ready cases select takes any. Ends go first, ours before
-		// the peer's.
+		// Of several ready cases select takes any. Check the ends first, this end's before the
+		// peer's.
 		if isClosed(e.closed) {
 			return n, e.opError("write", net.ErrClosed)
 		}
@@ -292,7 +295,8 @@ func (e *pipeEnd) hand(seg segment) error {
 	}
 }
 
-// blocked puts this end on the list of those who wait, until the function that it returns is called.
+// blocked registers a wait of this end with the flight recorder until the returned function is
+// called.
 func (e *pipeEnd) blocked(what string) (done func()) {
 	site := flightrecorder.Open("pipe "+string(e.local), what, "", "the other end moves or closes, or a deadline passes")
 	site.Say("other end: " + string(e.remote))
@@ -300,8 +304,8 @@ func (e *pipeEnd) blocked(what string) (done func()) {
 	return site.Close
 }
 
-// Read waits for the bytes as long as the link takes for them. At the end of what was written comes io.EOF;
-// other errors are *net.OpError: net.ErrClosed (this end), os.ErrDeadlineExceeded.
+// Read waits for bytes as long as the link delays them. After the last one it returns io.EOF; other
+// errors are *net.OpError: net.ErrClosed (this end), os.ErrDeadlineExceeded.
 func (e *pipeEnd) Read(b []byte) (int, error) {
 	if isClosed(e.closed) {
 		return 0, e.opError("read", net.ErrClosed)
@@ -387,8 +391,8 @@ func (e *pipeEnd) CloseWrite() error {
 	return nil
 }
 
-// Close ends both directions and wakes whoever waits at this end. What was written before reaches
-// the other end. It never fails.
+// Close ends both directions and ends waits at this end. What was written before reaches the other
+// end. It never fails.
 func (e *pipeEnd) Close() error {
 	e.closeOnce.Do(func() {
 		close(e.closed)
@@ -418,24 +422,25 @@ func (e *pipeEnd) setDeadline(d *deadline, t time.Time) error {
 	return nil
 }
 
-// deadline is a channel that is closed when a time has passed, and can be set
-// anew. A wait that began before a change ends by the new time only if that is
-// what closes the same channel, so set keeps the channel where it can.
+// deadline is a channel that is closed when a time has passed, and can be set again. A wait that
+// began before a change sees the new time only if that closes the same channel, so set keeps the
+// channel if it can.
 type deadline struct {
 	mu     sync.Mutex
 	timer  *time.Timer
 	passed chan struct{}
 }
 
-// wait is closed when the deadline is over.
+// wait returns a channel that is closed when the deadline has passed.
 func (d *deadline) wait() <-chan struct{} {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.passed
 }
 
-// set moves the deadline to t; the zero time is none. The timer's function and set never close the same channel
-// twice: a timer that cannot be stopped any more has closed it, or will, and is waited for.
+// set moves the deadline to t; the zero time means no deadline. The timer's function and set never
+// both close the channel: if the timer cannot be stopped any more, it has closed it, or will, and
+// set waits for that.
 func (d *deadline) set(t time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -463,7 +468,7 @@ func (d *deadline) set(t time.Time) {
 	}
 }
 
-// isClosed says whether a channel that nothing is sent over is closed.
+// isClosed reports whether a channel without sends is closed.
 func isClosed(c <-chan struct{}) bool {
 	select {
 	case <-c:

@@ -3,10 +3,10 @@ package transport
 import "math"
 
 // ReadSquares reads a payload of float32s into dst, as ReadPayload does, and returns the sum of
-// their squares, good to one part in 100,000 at least, and not finite only where an element is not.
-// They are added up together with the checksum, while the bytes are in the cache, in an order that
-// does not depend on how the bytes came. sumSq does it in float64, where the processor cannot do
-// both at once, for what is left over, and again for vectors that have squares beyond float32.
+// their squares, accurate to at least one part in 100,000, and not finite only if an element is
+// not. The sum is computed together with the checksum, while the bytes are in the cache, in an
+// order that does not depend on how the bytes came. sumSq does it in float64 where the processor
+// cannot do both at once, for the remainder, and again for vectors with squares beyond float32.
 // Errors are those of ReadPayload.
 func ReadSquares(c Conn, dst []float32, sumSq func([]float32) float64) (float64, error) {
 	w, ok := c.(*netConn)

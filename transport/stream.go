@@ -31,7 +31,7 @@ const (
 	small = 4 << 10
 )
 
-// Error is what a Conn returns: what it was doing, with whom, and what went
+// Error is what a Conn returns: the operation, the peer, and what went
 // wrong.
 type Error struct {
 	Op   string // dial, recv, read, write, …
@@ -52,14 +52,14 @@ func (e *Error) Unwrap() error { return e.Err }
 var headers = sync.Pool{New: func() any { b := make([]byte, 0, 512); return &b }}
 
 // Send sends m with its payload. payload may be empty, and is not used after the return. An error
-// is an *Error with the peer; the connection is of no more use then.
+// is an *Error with the peer; the connection is unusable then.
 func Send[M wire.Message](c Conn, m M, payload []byte) error {
 	_, err := SendSum(c, m, payload)
 	return err
 }
 
-// SendSum is Send that returns the Sum of the payload, computed on the way, for those
-// who send it again. Errors are those of Send.
+// SendSum is Send that also returns the Sum of the payload, computed on the way, for sending it
+// again. Errors are those of Send.
 func SendSum[M wire.Message](c Conn, m M, payload []byte) (sum uint32, err error) {
 	h := headers.Get().(*[]byte)
 	*h = m.AppendTo((*h)[:0])
@@ -73,8 +73,8 @@ func SendSum[M wire.Message](c Conn, m M, payload []byte) (sum uint32, err error
 	return sum, err
 }
 
-// SendSummed sends m with a payload whose Sum is known: one that goes to many
-// is summed once. Errors are those of Send.
+// SendSummed sends m with a payload and its known Sum: a payload for many peers is summed once.
+// Errors are those of Send.
 func SendSummed[M wire.Message](c Conn, m M, payload []byte, sum uint32) error {
 	h := headers.Get().(*[]byte)
 	*h = m.AppendTo((*h)[:0])
@@ -83,9 +83,10 @@ func SendSummed[M wire.Message](c Conn, m M, payload []byte, sum uint32) error {
 	return err
 }
 
-// WriteNow writes a frame if the connection takes it without waiting. Where it is not taken, wholly or in part, the next frame to be
-// written is the same one, by WriteFrame, which writes what is left of it. Only plain TCP takes anything, and only payloads up to 4 KiB. Errors
-// are those of WriteFrame; the rules for several goroutines, too.
+// WriteNow writes a frame if the connection takes it without blocking. If it was not taken, or only
+// in part, the next frame to be written must be the same one, by WriteFrame, which writes the rest.
+// Only plain TCP takes any bytes, and only payloads up to 4 KiB. Errors and the rules for
+// goroutines are those of WriteFrame.
 func WriteNow(c Conn, k wire.Kind, header, payload []byte, sum uint32) (taken bool, err error) {
 	if w, ok := c.(*netConn); ok {
 		return w.writeNow(k, header, payload, sum)
@@ -93,9 +94,9 @@ func WriteNow(c Conn, k wire.Kind, header, payload []byte, sum uint32) (taken bo
 	return false, nil
 }
 
-// ReadAll reads the payload of f into fresh memory. It is for texts: memory grows with the bytes
-// that come, not with what the frame claims. An end within it, a deadline and a wrong checksum are
-// an *Error.
+// ReadAll reads the payload of f into new memory. It is for texts: memory grows with the received
+// bytes, not with what the frame claims. A premature end, a deadline and a wrong checksum are an
+// *Error.
 func ReadAll(c Conn, f Frame) ([]byte, error) {
 	if w, ok := c.(*netConn); ok {
 		return w.readAll()
@@ -104,7 +105,7 @@ func ReadAll(c Conn, f Frame) ([]byte, error) {
 	return b, c.ReadPayload(b)
 }
 
-// NewConn makes a Conn of a stream. The zero Limits will do.
+// NewConn makes a Conn of a stream. The zero Limits are valid.
 func NewConn(nc net.Conn, l Limits) Conn {
 	c := &netConn{nc: nc, limits: l, buf: make([]byte, readAhead), out: make([]byte, 0, 512), now: newNowWriter(nc)}
 	c.remote = nc.RemoteAddr().String()
@@ -121,24 +122,26 @@ type netConn struct {
 
 	sent, received atomic.Int64
 
-	// The reader's.
-	buf    []byte
-	r, w   int // buf[r:w] has been read from nc and not yet been used
+	// The fields below belong to the reader.
+	buf []byte
+	// buf[r:w] was read from nc and not used yet.
+	r, w   int
 	prefix [prefixSize]byte
 	header []byte
 	kind   wire.Kind
 	size   int64 // of the last frame's payload
-	left   int64 // of it, not yet read
-	rerr   error // sticks
+	left   int64 // bytes of it that were not read
+	rerr   error // permanent
 
-	// The writer's.
-	out  []byte
-	now  *nowWriter // nil where WriteNow takes nothing
-	part int        // bytes of the next frame that writeNow has written
+	// The fields below belong to the writer.
+	out []byte
+	// now is nil if WriteNow takes nothing.
+	now  *nowWriter
+	part int // bytes of the next frame that writeNow has written
 	tail [sumSize]byte
 	vec  net.Buffers
 	vecs [3][]byte
-	werr error // sticks
+	werr error // permanent
 }
 
 func (c *netConn) Peer() string       { return *c.peer.Load() }
@@ -150,10 +153,10 @@ func (c *netConn) Traffic() (sent, received int64) { return c.sent.Load(), c.rec
 func (c *netConn) SetReadDeadline(t time.Time) error  { return c.nc.SetReadDeadline(t) }
 func (c *netConn) SetWriteDeadline(t time.Time) error { return c.nc.SetWriteDeadline(t) }
 
-// Close is no error when it is done twice. Under TLS it takes half a second at most.
+// Close may be called twice without an error. With TLS it takes half a second at most.
 func (c *netConn) Close() error {
 	if tc, ok := c.nc.(*tls.Conn); ok {
-		// TLS says goodbye, for which it gives a peer that does not read 5 s.
+		// crypto/tls sends a close message, for which it waits 5 s for a peer that does not read.
 		defer time.AfterFunc(time.Second/2, func() { tc.NetConn().Close() }).Stop()
 	}
 	err := c.nc.Close()
@@ -168,7 +171,7 @@ func (c *netConn) WriteFrame(k wire.Kind, header, payload []byte, sum uint32) er
 	return err
 }
 
-// writeFrame computes the sum on the way if it is not known, and returns it.
+// writeFrame computes the checksum on the way if it is unknown, and returns it.
 func (c *netConn) writeFrame(k wire.Kind, header, payload []byte, sum uint32, known bool) (uint32, error) {
 	if c.werr != nil {
 		return 0, c.werr
@@ -223,7 +226,7 @@ func (c *netConn) writeNow(k wire.Kind, header, payload []byte, sum uint32) (tak
 		return false, c.werr
 	}
 	if c.now == nil || len(payload) > small || len(header) > wire.MaxHeader || int64(len(payload)) > c.limits.Payload(k) {
-		return false, nil // WriteFrame says what is wrong
+		return false, nil // WriteFrame reports the error
 	}
 	c.out = appendFrame(c.out[:0], k, header, int64(len(payload)))
 	if len(payload) > 0 {
@@ -243,7 +246,7 @@ func (c *netConn) writeNow(k wire.Kind, header, payload []byte, sum uint32) (tak
 	return true, nil
 }
 
-// write writes up to three pieces in one system call where the stream can.
+// write writes up to three pieces in one system call if the stream can.
 func (c *netConn) write(head, body, tail []byte) error {
 	var n int64
 	var err error
@@ -265,13 +268,13 @@ func (c *netConn) write(head, body, tail []byte) error {
 	return err
 }
 
-// read is one read from the stream.
+// read makes one read of the stream.
 func (c *netConn) read(b []byte) (int, error) {
 	for range 100 {
 		n, err := c.nc.Read(b)
 		c.received.Add(int64(n))
 		if n > 0 {
-			return n, nil // the error, if any, comes again
+			return n, nil // the error, if any, is returned again
 		}
 		if err != nil {
 			return 0, err
@@ -280,7 +283,7 @@ func (c *netConn) read(b []byte) (int, error) {
 	return 0, io.ErrNoProgress
 }
 
-// need waits until n bytes lie in the buffer.
+// need waits until n bytes are in the buffer.
 func (c *netConn) need(n int) error {
 	if c.w-c.r >= n {
 		return nil
@@ -299,8 +302,8 @@ func (c *netConn) need(n int) error {
 	return nil
 }
 
-// full fills b, first from the buffer, then from the stream in chunks, and
-// returns the running sum.
+// full fills b, first from the buffer, then from the stream in chunks, and returns the running
+// checksum.
 func (c *netConn) full(b []byte, sum uint32) (uint32, error) {
 	n := copy(b, c.buf[c.r:c.w])
 	c.r += n
@@ -315,7 +318,7 @@ func (c *netConn) full(b []byte, sum uint32) (uint32, error) {
 	return sum, nil
 }
 
-// midway is the error of a stream that ended inside a frame.
+// midway returns the error of a stream that ended inside a frame.
 func midway(err error) error {
 	if err == io.EOF {
 		return io.ErrUnexpectedEOF
@@ -323,14 +326,14 @@ func midway(err error) error {
 	return err
 }
 
-// fail makes an error of the reader stick.
+// fail makes an error of the reader permanent.
 func (c *netConn) fail(op string, err error) error {
 	c.rerr = &Error{op, c.Peer(), err}
 	return c.rerr
 }
 
-// Recv returns an error that is io.EOF where the peer has closed the connection
-// between two frames, and io.ErrUnexpectedEOF where it was inside one.
+// Recv returns an error that is io.EOF if the peer has closed the connection between two frames,
+// and io.ErrUnexpectedEOF inside one.
 func (c *netConn) Recv() (Frame, error) {
 	if c.rerr != nil {
 		return Frame{}, c.rerr
@@ -355,7 +358,7 @@ func (c *netConn) Recv() (Frame, error) {
 	c.r += prefixSize
 	total := p.header + p.pad
 	for c.header = c.header[:0]; len(c.header) < total; {
-		// A long header grows with the bytes that come.
+		// The memory of a long header grows with the received bytes.
 		n := min(total-len(c.header), readAhead)
 		c.header = slices.Grow(c.header, n)
 		at := len(c.header)
@@ -388,7 +391,7 @@ func (c *netConn) short(b []byte) error {
 	return nil
 }
 
-// ReadPayload reads the payload of the frame whose header was read last; dst is as long as that says.
+// ReadPayload reads the payload of the last received frame; dst must have its size.
 func (c *netConn) ReadPayload(dst []byte) error {
 	if err := c.fits(len(dst)); err != nil {
 		return err
@@ -397,7 +400,7 @@ func (c *netConn) ReadPayload(dst []byte) error {
 	return c.ended(sum, err)
 }
 
-// fits says what is wrong with reading the payload into that many bytes.
+// fits returns an error unless the payload may be read into that many bytes.
 func (c *netConn) fits(room int) error {
 	if c.rerr != nil {
 		return c.rerr
@@ -409,7 +412,7 @@ func (c *netConn) fits(room int) error {
 	return nil
 }
 
-// ended is what becomes of a payload with that sum, or with an error on the way.
+// ended finishes a payload with that checksum, or with an error.
 func (c *netConn) ended(sum uint32, err error) error {
 	if err != nil {
 		return c.fail("read", fmt.Errorf("payload of %v: %w", c.kind, err))
@@ -418,7 +421,7 @@ func (c *netConn) ended(sum uint32, err error) error {
 	return c.checkSum(sum)
 }
 
-// checkSum reads the sum behind a payload and compares it with got.
+// checkSum reads the checksum after a payload and compares it with got.
 func (c *netConn) checkSum(got uint32) error {
 	if c.size == 0 {
 		return nil

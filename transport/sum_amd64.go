@@ -8,12 +8,12 @@ import (
 	"golang.org/x/sys/cpu"
 )
 
-// wide says whether the processor multiplies polynomials 512 bits at a time.
+// wide reports whether the processor multiplies polynomials 512 bits at a time.
 var wide = cpu.X86.HasAVX512F && cpu.X86.HasAVX512VPCLMULQDQ
 
-// half says whether it multiplies them 256 bits at a time: Zen 3, and Intel's processors for
-// desktops since 2021, which have no AVX-512. Package cpu looks for VPCLMULQDQ, bit 10, only where
-// that is there. AVX2 says that there is a leaf 7, and that the system saves the registers.
+// half reports whether it multiplies them 256 bits at a time: Zen 3, and Intel's desktop processors
+// since 2021, which have no AVX-512. Package cpu looks for VPCLMULQDQ, bit 10, only with AVX-512.
+// AVX2 implies that leaf 7 exists and that the system saves the registers.
 var half = cpu.X86.HasAVX2 && leaf7()>>10&1 == 1
 
 // leaf7 is ECX of CPUID's leaf 7, subleaf 0.
@@ -39,13 +39,12 @@ func foldSquares512(rest *[64]byte, sums *[16]float64, p *byte, n int, reg uint3
 // enough bytes for fold512 to pay.
 const enough = 8 << 10
 
-// more continues a sum.
+// more continues a checksum.
 //
-// The standard library folds everything into one register of 512 bits, so that
-// each multiplication waits for the one before it. Here are four side by side, which is
-// 1.7 times as fast while the bytes are in a cache (Zen 4: 54 GB/s). Gopal, Ozturk, Guilford, Wolrich,
-// Feghali, Dixon, Karakoyunlu: Fast CRC Computation for Generic Polynomials Using PCLMULQDQ
-// Instruction. Intel, 2009.
+// The standard library folds everything into one register of 512 bits, so each multiplication waits
+// for the one before it. Four registers side by side are 1.7 times as fast while the bytes are in a
+// cache (Zen 4: 54 GB/s). Gopal, Ozturk, Guilford, Wolrich, Feghali, Dixon, Karakoyunlu: Fast CRC
+// Computation for Generic Polynomials Using PCLMULQDQ Instruction. Intel, 2009.
 func more(sum uint32, b []byte) uint32 {
 	if (wide || half) && len(b) >= enough {
 		var rest [64]byte
@@ -60,7 +59,7 @@ func more(sum uint32, b []byte) uint32 {
 	return crc32.Update(sum, crc32.IEEETable, b)
 }
 
-// reduce makes a sum of what fold512 leaves.
+// reduce makes a checksum of what fold512 leaves.
 func reduce(rest *[64]byte) uint32 {
 	reg := uint32(0)
 	for _, v := range rest {
@@ -69,7 +68,8 @@ func reduce(rest *[64]byte) uint32 {
 	return ^reg
 }
 
-// step is of how many elements, or a multiple of them, squares.more can be told before the last.
+// squares.more must be given a multiple of step elements, except in its last
+// call.
 func (q *squares) step() int {
 	if wide {
 		return 64 * 64 // of foldSquares512

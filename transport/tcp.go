@@ -13,12 +13,11 @@ import (
 	"time"
 )
 
-// Config is how a process speaks to others. The zero value works, on loopback.
+// Config configures a process's connections. The zero value works, on loopback.
 type Config struct {
-	// CongestionControl names the algorithm of TCP sockets (Linux only). Empty
-	// means: the kernel's own, unless that is BBR, whose pacing costs 20 to 40 %
-	// on loopback and inside a rack; then cubic or else reno. "kernel" means the
-	// kernel's own in any case.
+	// CongestionControl names the algorithm of TCP sockets (Linux only). Empty means the kernel's
+	// own, unless that is BBR, because its pacing costs 20 to 40 % on loopback and inside a rack;
+	// then cubic or else reno. "kernel" always means the kernel's own.
 	CongestionControl string
 
 	// SendBuffer and ReceiveBuffer set the sockets' buffers, in bytes (Linux only). Zero
@@ -29,12 +28,12 @@ type Config struct {
 	// means 15 s; negative: no probes.
 	KeepAlive time.Duration
 
-	// HandshakeTimeout bounds the time from a connection's acceptance to its
-	// complete Hello, and that of dialling. Zero means 5 s.
+	// HandshakeTimeout bounds the time from a connection's acceptance to its complete Hello, and
+	// that of dialling. Zero means 5 s.
 	HandshakeTimeout time.Duration
 
-	// MaxPending bounds the connections that have not said Hello yet. A further one closes another.
-	// Zero means DefaultPending, or a quarter of the descriptors that this process may have, if that is less.
+	// MaxPending bounds the connections without a Hello. A further one replaces another. Zero means
+	// DefaultPending, or a quarter of the descriptors that this process may have, if that is less.
 	MaxPending int
 
 	// TLS, if not nil, is used on both sides. See TLSConfig.
@@ -43,7 +42,7 @@ type Config struct {
 	// Token, if not empty, must be in every Hello.
 	Token string
 
-	// Insecure allows to listen beyond loopback with neither TLS nor a Token.
+	// Insecure permits listening beyond loopback with neither TLS nor a Token.
 	Insecure bool
 
 	Limits Limits
@@ -52,7 +51,8 @@ type Config struct {
 	Log *slog.Logger
 }
 
-// DefaultPending is how many connections may not have said Hello yet, where the process does not know how many come at once.
+// DefaultPending is the number of connections that may be without a Hello, if the process does not
+// know how many come at once.
 const DefaultPending = 256
 
 // handshakeTimeout is how long a Hello, and TLS before it, may take.
@@ -67,16 +67,16 @@ func (c *Config) log() *slog.Logger {
 	return slog.Default()
 }
 
-// TCP is the network. Its connections are safe against a peer that lies, and
-// with TLS against one that listens.
+// TCP is the network. Its connections are safe against a malicious peer and, with TLS, against
+// eavesdropping.
 type TCP struct{ Config }
 
 // NewTCP makes a Network of TCP connections.
 func NewTCP(c Config) *TCP { return &TCP{c} }
 
-// Itself is the network by which a process reaches itself. With TLS it demands the very certificate
-// that this process shows: under which address it finds itself, such as 127.0.0.1, does not matter,
-// because who has the certificate's key is this process, or may be it.
+// Itself returns the network by which a process reaches itself. With TLS it requires the
+// certificate of this process, at any address, such as 127.0.0.1: a process with the certificate's
+// key is this one, or is equally trusted.
 func (t *TCP) Itself() *TCP {
 	if t.TLS == nil || len(t.TLS.Certificates) == 0 {
 		return t
@@ -98,8 +98,8 @@ func (t *TCP) keepAlive() net.KeepAliveConfig {
 	return net.KeepAliveConfig{Enable: d > 0, Idle: d, Interval: d, Count: 4}
 }
 
-// control sets the options that a socket must have before it connects or
-// listens. Accepted sockets inherit them.
+// control sets the options that a socket must have before it connects or listens. Accepted sockets
+// inherit them.
 func (t *TCP) control(_, _ string, rc syscall.RawConn) error {
 	var err error
 	if e := rc.Control(func(fd uintptr) { err = t.options(fd) }); e != nil {
@@ -108,9 +108,9 @@ func (t *TCP) control(_, _ string, rc syscall.RawConn) error {
 	return err
 }
 
-// Dial connects to addr, host:port, within the handshake timeout. With TLS it has shaken hands,
-// too. The error is an *Error with the address, and says in TLS's case whose certificate is not
-// good, and why.
+// Dial connects to addr, host:port, within the handshake timeout, including the handshake of TLS.
+// The error is an *Error with the address; with TLS it names the rejected certificate and the
+// reason.
 func (t *TCP) Dial(ctx context.Context, addr string) (Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, t.handshakeTimeout())
 	defer cancel()
@@ -134,8 +134,8 @@ func (t *TCP) Dial(ctx context.Context, addr string) (Conn, error) {
 }
 
 // Listen listens at addr, host:port. An empty host means every address of this machine; port 0
-// means any free one. The error is an *Error: the address is taken or none of this machine's, or
-// others could connect though there is neither TLS nor a token (Insecure).
+// means any free one. The error is an *Error: the address is taken or not of this machine, or other
+// hosts could connect though there is neither TLS nor a token (Insecure).
 func (t *TCP) Listen(addr string) (Listener, error) {
 	if err := t.mayListen(addr); err != nil {
 		return nil, &Error{"listen", addr, err}
@@ -151,8 +151,9 @@ func (t *TCP) Listen(addr string) (Listener, error) {
 	return &tcpListener{l, t}, nil
 }
 
-// ListenNetwork is the network that [net.Listen] needs for addr: tcp, or tcp6 for an empty host if this host has no IPv4
-// loopback address, where Go would listen at 0.0.0.0 alone. On other hosts Go's choice reaches both families.
+// ListenNetwork returns the network that [net.Listen] needs for addr: tcp, or tcp6 for an empty
+// host if this host has no IPv4 loopback address, where Go would listen at 0.0.0.0 alone. On other
+// hosts Go's choice reaches both families.
 func ListenNetwork(addr string) string {
 	if host, _, err := net.SplitHostPort(addr); err != nil || host != "" {
 		return "tcp"
@@ -187,7 +188,7 @@ func (t *TCP) mayListen(addr string) error {
 	}
 	for _, ip := range ips {
 		if !ip.IsLoopback() {
-			return fmt.Errorf("%v can be reached from other hosts, and anybody there could join the job: "+
+			return fmt.Errorf("%v can be reached from other hosts, so any process there could join the job; "+
 				"give --tls-cert, --tls-key and --tls-ca, or --token, or accept it with --insecure", ip)
 		}
 	}
@@ -201,7 +202,7 @@ type tcpListener struct {
 
 func (l *tcpListener) Addr() string { return l.Listener.Addr().String() }
 
-// Accept is the next connection, or an *Error with that of the socket.
+// Accept returns the next connection, or an *Error with that of the socket.
 func (l *tcpListener) Accept() (Conn, error) {
 	nc, err := l.Listener.Accept()
 	if err != nil {
@@ -209,7 +210,7 @@ func (l *tcpListener) Accept() (Conn, error) {
 	}
 	Retransmit(nc)
 	if l.t.TLS != nil {
-		// The handshake happens in the first Recv, off the accept loop.
+		// The handshake is made in the first Recv, outside the accept loop.
 		nc = tls.Server(nc, l.t.TLS)
 	}
 	return NewConn(nc, l.t.Limits), nil

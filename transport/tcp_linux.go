@@ -9,12 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// retransmitAtMost bounds the time between two retransmissions. Linux doubles it up to two minutes, so that a link that
-// was cut for seconds would stay unused for as long again after its repair.
+// retransmitAtMost bounds the time between two retransmissions. Linux doubles it up to two minutes,
+// so a link that was cut for seconds would stay unused for as long again after its repair.
 const retransmitAtMost = time.Second
 
-// giveUp is how long Linux retransmits with its own bound (tcp_retries2). It counts retransmissions, which would come to
-// 15 s with ours.
+// giveUp is how long Linux retransmits with its own bound (tcp_retries2). It counts
+// retransmissions, which would be 15 s with this bound.
 const giveUp = 15 * time.Minute
 
 // retransmit bounds the time between two retransmissions of a connection, on Linux 6.15 and later.
@@ -30,8 +30,8 @@ func retransmit(c *net.TCPConn) {
 	})
 }
 
-// options sets buffers (bytes) and congestion control of a socket. What was asked for and is not to
-// be had is an error; that BBR, which nobody asked for, cannot be changed is none.
+// options sets buffers (bytes) and congestion control of a socket. A requested option that cannot
+// be set is an error. Failing to replace BBR, which was not requested, is not.
 func (t *TCP) options(fd uintptr) error {
 	s := int(fd)
 	if t.SendBuffer > 0 {
@@ -63,7 +63,7 @@ func (t *TCP) options(fd uintptr) error {
 	return nil
 }
 
-// congestion is the algorithm of a socket.
+// congestion returns the algorithm of a socket.
 func congestion(fd int) (string, error) {
 	s, err := unix.GetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION)
 	return strings.TrimRight(s, "\x00"), err
@@ -83,8 +83,8 @@ func userTimeout(c *net.TCPConn, d time.Duration) error {
 	return err
 }
 
-// deliveryRate asks the kernel (tcp_rate.c: of the last sample that was not limited by the sender,
-// or of a higher one that was).
+// deliveryRate asks the kernel (tcp_rate.c: the last sample that was not limited by the sender, or
+// a higher one that was).
 func deliveryRate(c *net.TCPConn) float64 {
 	rc, err := c.SyscallConn()
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 
 func (t *TCP) options(uintptr) error {
 	if c := t.CongestionControl; c != "" && c != "kernel" {
-		return fmt.Errorf("congestion control %q: only Linux can choose it: leave it empty", c)
+		return fmt.Errorf("congestion control %q: only Linux supports it; leave it empty", c)
 	}
 	return nil
 }

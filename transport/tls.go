@@ -10,16 +10,16 @@ import (
 	"os"
 )
 
-// TLSConfig makes the configuration of both sides of mutual TLS 1.3: whoever
-// dials and whoever listens shows the certificate of file cert (with the key of
-// file key) and demands one that an authority of file ca has signed. All three
-// are PEM. The error names the setting that is missing, or the file and what is wrong with it.
+// TLSConfig makes the configuration of both sides of mutual TLS 1.3. Both ends present the
+// certificate of file cert (with the key of file key) and require one that an authority of file ca
+// has signed. All three are PEM. The error names the missing setting, or the file and what is wrong
+// with it.
 func TLSConfig(cert, key, ca string) (*tls.Config, error) {
 	for _, f := range []struct{ what, name, flag string }{
 		{"certificate", cert, "--tls-cert"}, {"key", key, "--tls-key"}, {"authority", ca, "--tls-ca"},
 	} {
 		if f.name == "" {
-			return nil, fmt.Errorf("transport: TLS needs a %s: give %s FILE (--tls-cert, --tls-key and --tls-ca go together)", f.what, f.flag)
+			return nil, fmt.Errorf("transport: TLS needs a %s; set %s FILE (--tls-cert, --tls-key and --tls-ca are needed together)", f.what, f.flag)
 		}
 	}
 	pair, err := tls.LoadX509KeyPair(cert, key)
@@ -43,10 +43,12 @@ func TLSConfig(cert, key, ca string) (*tls.Config, error) {
 	}, nil
 }
 
-// DialTLS is t, the configuration of a member, for a connection to addr, host:port. Whoever answers must show a certificate that an authority of t.RootCAs has
-// signed, for the host that is dialled or t.ServerName, or else one with the key of t's own certificate, for whatever name: where all processes of a job have one
-// certificate, as pods that mount one secret, their addresses are known to nobody when it is made, and who has its key is one of them. What verification there
-// is in t already (InsecureSkipVerify) stays as it is.
+// DialTLS returns t, the configuration of a member, for a connection to addr, host:port. The peer
+// must present a certificate that an authority of t.RootCAs has signed, for the dialled host or
+// t.ServerName, or else one with the key of t's own certificate, for any name. The latter is for
+// jobs in which all processes have one certificate, as pods that mount one secret: their addresses
+// are unknown when it is made, and a process with its key is one of them. InsecureSkipVerify in t
+// is kept.
 func DialTLS(t *tls.Config, addr string) *tls.Config {
 	c := t.Clone()
 	if c.ServerName == "" {
@@ -55,7 +57,7 @@ func DialTLS(t *tls.Config, addr string) *tls.Config {
 	if c.InsecureSkipVerify {
 		return c
 	}
-	c.InsecureSkipVerify = true // crypto/tls knows no exception from names: see below
+	c.InsecureSkipVerify = true // crypto/tls allows no exception from names: see below
 	c.VerifyConnection = func(s tls.ConnectionState) error {
 		if err := verifyPeer(c, s.PeerCertificates); err != nil {
 			return &tls.CertificateVerificationError{UnverifiedCertificates: s.PeerCertificates, Err: err}
@@ -68,7 +70,8 @@ func DialTLS(t *tls.Config, addr string) *tls.Config {
 	return c
 }
 
-// verifyPeer does for the certificates of who was dialled what crypto/tls does, but for the name of one that has our key.
+// verifyPeer does for the dialled peer's certificates what crypto/tls does, except for the name of
+// one with our key.
 func verifyPeer(c *tls.Config, certs []*x509.Certificate) error {
 	if len(certs) == 0 {
 		return errors.New("no certificate")
@@ -87,7 +90,8 @@ func verifyPeer(c *tls.Config, certs []*x509.Certificate) error {
 	return err
 }
 
-// ownKey says whether a certificate is for the key of c's own. That the peer has the key it has proved before anybody asks.
+// ownKey reports whether a certificate is for the key of c's own. The peer has proved before that
+// it has that key.
 func ownKey(c *tls.Config, peer *x509.Certificate) bool {
 	if len(c.Certificates) == 0 || len(c.Certificates[0].Certificate) == 0 {
 		return false

@@ -219,7 +219,7 @@ func (w *worker) collect(ctx context.Context) ([]*bundle, error) {
 		if len(missing) == 0 || w.commands.detached(w.me()) {
 			break
 		}
-		site.Whom(missing...)
+		site.SetPeers(missing...)
 		if err := w.commands.failed(); err != nil {
 			return nil, err
 		}

@@ -8,7 +8,7 @@ import (
 
 // Codec writes vectors as bytes and reads them.
 //
-// The format of a codec has no state: whoever knows the codec's name and the
+// The format of a codec has no state: a receiver that knows the codec's name and the
 // length of the vector can decode any one message. Encode may use scratch memory
 // and random numbers of the codec, so one goroutine at a time calls it; MaxBytes,
 // Decode and DecodeAdd may be called from many goroutines at once.
@@ -39,7 +39,7 @@ type Codec interface {
 	DecodeAdd(dst []float32, scale float32, src []byte) error
 }
 
-// concatenates is a codec of which the encoding of a vector is the encodings of
+// concatenates is a codec in which the encoding of a vector is the encodings of
 // its parts one after the other, if all parts but the last have a multiple of
 // unit values.
 type concatenates interface {
@@ -63,7 +63,7 @@ func wrongLength(codec string, got, n, want int) error {
 	return fmt.Errorf("compress: %s: %d bytes for %d values, expected %d; sender and receiver do not mean the same slice", codec, got, n, want)
 }
 
-// grow extends dst by n bytes, whose content is arbitrary.
+// grow extends dst by n bytes of undefined content.
 func grow(dst []byte, n int) (all, part []byte) {
 	at := len(dst)
 	if cap(dst)-at < n {

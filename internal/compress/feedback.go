@@ -26,7 +26,7 @@ type Feedback struct {
 func NewFeedback(c Codec, n int) *Feedback { return FeedbackOver(c, make([]float32, n)) }
 
 // FeedbackOver gives a Feedback that keeps what is left out in residual, and
-// begins with what is there: a part of a longer vector, for example.
+// begins with its present content: a part of a longer vector, for example.
 func FeedbackOver(c Codec, residual []float32) *Feedback {
 	f := &Feedback{residual: residual}
 	f.Use(c)
@@ -47,7 +47,7 @@ func (f *Feedback) Use(c Codec) {
 func (f *Feedback) Codec() Codec { return f.codec }
 
 // Encode appends grad and the residual to dst, encoded, and keeps the rest. grad
-// is not changed; nil stands for zeros: what was left out goes on its way
+// is not changed; nil means zeros: what was left out goes on its way
 // without a new gradient. Where the sum is NaN or Inf, or was encoded as such,
 // that is sent, and the residual becomes zero: one bad gradient does not spoil
 // the later ones.

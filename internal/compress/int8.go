@@ -102,7 +102,7 @@ func (c *Int8) Encode(dst []byte, src []float32) []byte {
 	return dst
 }
 
-// blockScale is the scale of a block whose largest magnitude has the bits a.
+// blockScale is the scale of a block with largest magnitude a, in bits.
 func blockScale(a uint32) float32 {
 	if a >= infBits {
 		return math.Float32frombits(nanScale)

@@ -7,7 +7,7 @@ import (
 )
 
 // Memory is what an encoder remembers from one vector to the next beside what it
-// has left out: who goes on with it sends the same bytes as who never stopped. Most codecs
+// has left out: an encoder that continues with it sends the same bytes as one that never stopped. Most codecs
 // remember nothing.
 type Memory struct {
 	Warm  []float32 // powersgd: Q of each matrix, from which the next iteration begins
@@ -20,7 +20,7 @@ type Piece struct {
 	Memory
 }
 
-// remembers is a codec whose encoder has a Memory.
+// remembers is a codec with an encoder that has a Memory.
 type remembers interface {
 	remember() Memory
 	recall(Memory) error
@@ -35,7 +35,7 @@ func Remember(c Codec) Memory {
 }
 
 // Recall gives c a memory. One that is not of a codec of this name for a slice of this length, or not finite, is an error, and
-// c begins anew.
+// c starts without memory.
 func Recall(c Codec, m Memory) error {
 	if r, ok := c.(remembers); ok {
 		return r.recall(m)

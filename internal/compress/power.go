@@ -114,7 +114,7 @@ func newLowRank(n int, matrices []Matrix, rank int, seed uint64) (*lowRank, erro
 	return l, nil
 }
 
-// restart draws the start of the power iteration anew. The numbers are uniform
+// restart draws the start of the power iteration again. The numbers are uniform
 // and not normal, as in the paper: any distribution with a density does, and
 // uniform ones have the same bits on every processor.
 func (m *factored) restart() {
@@ -387,7 +387,7 @@ type Averager struct {
 }
 
 // AveragerOver gives an Averager for vectors of the residual's length, which keeps
-// there what is left out, and begins with what is there.
+// there what is left out, and begins with its present content.
 func AveragerOver(residual []float32, matrices []Matrix, rank int, seed uint64) (*Averager, error) {
 	l, err := newLowRank(len(residual), matrices, rank, seed)
 	if err != nil {
@@ -404,7 +404,7 @@ func (a *Averager) step(name string, phase int) {
 }
 
 // Project begins a round with this worker's gradient, which it does not change.
-// A nil grad stands for zeros: what was left out goes on its way without a new
+// A nil grad means zeros: what was left out goes on its way without a new
 // gradient. The slice returned is to be averaged in place before Refine.
 func (a *Averager) Project(grad []float32) (p []float32) {
 	if grad != nil && len(grad) != a.l.n {
@@ -437,7 +437,7 @@ func (a *Averager) Refine() (q []float32) {
 // Reconstruct ends a round when q is averaged: it overwrites dst with the
 // approximate mean and keeps what this worker's share of it left out. A matrix
 // with NaN or Inf in it becomes NaN or Inf on all workers, and its residual and
-// its Q begin anew.
+// its Q are drawn again.
 func (a *Averager) Reconstruct(dst []float32) {
 	if len(dst) != a.l.n {
 		panic(fmt.Sprintf("compress: Averager: %d values given, made for %d", len(dst), a.l.n))

@@ -28,7 +28,7 @@ type TopK struct {
 	count int
 
 	found   []uint32  // positions that may be among the k largest
-	values  []float32 // what is there, close together
+	values  []float32 // the values, close together
 	sampled [maxSample]float32
 }
 
@@ -181,7 +181,7 @@ func (c *TopK) candidates(src []float32, k int) bool {
 	return len(c.found) >= k
 }
 
-// collect finds the values whose magnitude has bits of at least limit > 0.
+// collect finds the values with a magnitude of at least limit > 0, in bits.
 func (c *TopK) collect(src []float32, limit uint32) {
 	const stretch = 4096
 	c.found, c.values = c.found[:0], c.values[:0]
@@ -314,7 +314,7 @@ func (c *TopK) DecodeAdd(dst []float32, scale float32, src []byte) error {
 	return nil
 }
 
-// aboveGo writes first + i for each value of x whose magnitude has bits of at
+// aboveGo writes first + i for each value of x with a magnitude, in bits, of at
 // least limit and says how many. found has room for all of x.
 func aboveGo(found []uint32, x []float32, limit, first uint32) int {
 	m := 0

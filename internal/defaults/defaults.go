@@ -1,10 +1,10 @@
-// Package defaults has the values that settings have when nobody gives them, where flags (internal/settings) and what libraries make of a zero Config (member, server) must
-// agree. A default that only a flag has stands with the flag.
+// Package defaults has the values of unset settings, where flags (internal/settings) and what libraries make of a zero Config (member, server) must
+// agree. A default that only a flag has is defined with the flag.
 package defaults
 
 import "time"
 
-// Values that nobody has given.
+// Values of unset settings.
 const (
 	Port    = "7070" // where star-ps listens and workers look for it
 	Address = "127.0.0.1:" + Port

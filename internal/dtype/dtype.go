@@ -260,7 +260,7 @@ func narrow(v float64, digits, low, high int) uint16 {
 		return sign
 	}
 	exponent := max(math.Ilogb(v), low)
-	// Units in the last place: a sum that carries into the next exponent is right as it is, also where it comes to infinity.
+	// Units in the last place: a sum that carries into the next exponent is right as it is, also if it becomes infinity.
 	units := math.RoundToEven(math.Ldexp(v, digits-1-exponent))
 	if exponent > high {
 		return sign | infinite

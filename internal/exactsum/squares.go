@@ -20,7 +20,7 @@
 //	arXiv 1505.05571, 2015.
 //
 // An addition costs about as much as three passes over the vector; nothing here
-// is for sums whose last bits nobody compares.
+// is for sums with last bits that are not compared.
 package exactsum
 
 import (
@@ -180,7 +180,7 @@ func (s *Squares) Float64() float64 {
 	return math.Ldexp(float64(m), unit+64*top-int(lead))
 }
 
-// AppendTo appends the sum as SquaresLen bytes, little-endian: a word of flags
+// AppendTo appends the sum as SquaresLen bytes, little-endian: one word for flags
 // (1: an infinity was added, 2: a NaN), then ten words of the integer in units
 // of 2^-298, the lowest first.
 func (s *Squares) AppendTo(dst []byte) []byte {

@@ -1,12 +1,14 @@
-// Package flightrecorder knows who waits in this process: for what, for whom, since when and until when. It is for the moment in which
-// somebody asks why nothing happens (SIGQUIT, /debug/star).
+// Package flightrecorder lists the waits of this process: which goroutine waits, for what, for
+// which peer, since when and until when. It answers why nothing happens (SIGQUIT, /debug/star).
 //
-// Like the profiles of runtime/pprof there is one list for the process, because that is what is asked. Whoever waits again and again
-// opens a [Site] once, and says Begin and End around each wait; that costs a reading of the clock and some
-// stores, and no allocation, so it may stand where gradients pass. A nil Site is silent.
+// There is one list for the process, as with the profiles of runtime/pprof. A goroutine that waits
+// repeatedly opens a [Site] once, and calls Begin and End around each wait. That costs a reading of
+// the clock and some stores, and no allocation, so it may be used in the path of gradients. A nil
+// Site does nothing.
 //
-// A wait has one of three ends: what was waited for, its own limit, or somebody who watches over it. The last kind has no limit of its own,
-// because slow is not dead: its Guard says who ends it.
+// A wait ends in one of three ways: by what was waited for, by its own limit, or by a watchdog. A
+// wait of the last kind has no limit of its own, because slow is not dead: its Guard names the
+// watchdog.
 package flightrecorder
 
 import (
@@ -22,29 +24,32 @@ import (
 
 // Site is a place where one goroutine at a time waits.
 type Site struct {
-	owner string // who waits
-	what  string // for what
-	whom  string // what the numbers of Begin are: worker, shard, rank
-	guard string // who ends the wait if nothing comes, where it has no limit
+	// owner is the waiting goroutine, what is what it waits for, and unit says what the numbers of
+	// Begin are: worker, shard, rank.
+	owner string
+	what  string
+	unit  string
+	// guard names what ends a wait without a limit.
+	guard string
 
-	since  atomic.Int64 // nanoseconds after epoch; 0: nobody waits
+	since  atomic.Int64 // nanoseconds after epoch; 0: not waiting
 	limit  atomic.Int64 // nanoseconds; 0: the guard's
 	step   atomic.Int64
-	who    atomic.Uint64 // four numbers of 16 bits, plus 1
+	peers  atomic.Uint64 // up to four numbers of 16 bits, plus 1
 	detail atomic.Pointer[string]
 }
 
-// Wait is one wait, now.
+// Wait is one wait in progress.
 type Wait struct {
-	Owner  string        `json:"owner"`            // who waits
+	Owner  string        `json:"owner"`            // the waiting goroutine
 	For    string        `json:"for"`              // for what
 	Step   int64         `json:"step"`             // of what counts there: a step, a version, an operation; -1: none
-	Of     string        `json:"of,omitempty"`     // from whom
+	Of     string        `json:"of,omitempty"`     // the peers that it waits for
 	Since  time.Duration `json:"-"`                // how long already
 	Limit  time.Duration `json:"-"`                // how long at most; 0: see Guard
 	SinceS float64       `json:"since_s"`          // Since in seconds
 	LimitS float64       `json:"limit_s"`          // Limit in seconds; 0: see Guard
-	Guard  string        `json:"guard,omitempty"`  // who ends it, where it has no limit of its own
+	Guard  string        `json:"guard,omitempty"`  // what ends it, if it has no limit of its own
 	Detail string        `json:"detail,omitempty"` // what else is known
 }
 
@@ -53,10 +58,10 @@ var (
 	sites = map[*Site]bool{}
 )
 
-// Open makes a site: owner waits there for what; whom is what the numbers of Begin are. Where waits have no limit of their own, guard says
-// who ends them.
-func Open(owner, what, whom, guard string) *Site {
-	s := &Site{owner: owner, what: what, whom: whom, guard: guard}
+// Open makes a site: owner waits there for what. unit says what the numbers of Begin are. For waits
+// without a limit, guard names what ends them.
+func Open(owner, what, unit, guard string) *Site {
+	s := &Site{owner: owner, what: what, unit: unit, guard: guard}
 	mu.Lock()
 	defer mu.Unlock()
 	sites[s] = true
@@ -79,31 +84,32 @@ const most = 4
 // epoch is what waits are counted from, by the monotonic clock: the time of day may jump.
 var epoch = time.Now()
 
-// Begin says that a wait begins, for step (-1: none), for limit at most (0: see Open), and whom it is for.
-func (s *Site) Begin(step int64, limit time.Duration, whom ...int) {
+// Begin records that a wait begins, for step (-1: none), for limit at most (0: see Open), and for
+// which peers.
+func (s *Site) Begin(step int64, limit time.Duration, of ...int) {
 	if s == nil {
 		return
 	}
 	s.step.Store(step)
 	s.limit.Store(int64(limit))
-	s.Whom(whom...)
+	s.SetPeers(of...)
 	s.since.Store(cmp.Or(int64(time.Since(epoch)), 1))
 }
 
-// Whom changes whom the wait is for.
-func (s *Site) Whom(whom ...int) {
+// SetPeers changes the peers that the wait is for.
+func (s *Site) SetPeers(of ...int) {
 	if s == nil {
 		return
 	}
-	var who uint64
-	for i, w := range whom {
-		if i == most-1 && len(whom) > most {
-			who |= others << (16 * i)
+	var peers uint64
+	for i, w := range of {
+		if i == most-1 && len(of) > most {
+			peers |= others << (16 * i)
 			break
 		}
-		who |= uint64(uint16(w+1)) << (16 * i)
+		peers |= uint64(uint16(w+1)) << (16 * i)
 	}
-	s.who.Store(who)
+	s.peers.Store(peers)
 }
 
 const others = 0xffff
@@ -122,7 +128,7 @@ func (s *Site) End() {
 	}
 }
 
-// List is everybody who waits, the longest first.
+// List returns all waits in progress, the longest first.
 func List() []Wait {
 	now := time.Since(epoch)
 	mu.Lock()
@@ -159,23 +165,23 @@ func List() []Wait {
 	return ws
 }
 
-// names are those whom a wait is for.
+// names lists the peers that a wait is for.
 func (s *Site) names() string {
 	var names []string
-	for who := s.who.Load(); who != 0; who >>= 16 {
-		if who&0xffff == others {
+	for peers := s.peers.Load(); peers != 0; peers >>= 16 {
+		if peers&0xffff == others {
 			names = append(names, "others")
-		} else if who&0xffff != 0 {
-			names = append(names, fmt.Sprint(int(who&0xffff)-1))
+		} else if peers&0xffff != 0 {
+			names = append(names, fmt.Sprint(int(peers&0xffff)-1))
 		}
 	}
 	if len(names) == 0 {
 		return ""
 	}
-	return s.whom + " " + strings.Join(names, ", ")
+	return s.unit + " " + strings.Join(names, ", ")
 }
 
-// String is one line: owner, operation, step, whom it misses, since when, until when.
+// String is one line: owner, operation, step, missing peers, since when, until when.
 func (w Wait) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%-8s %s: waits for %s", short(w.Since), w.Owner, w.For)
@@ -207,7 +213,7 @@ func short(d time.Duration) string {
 	return d.Round(time.Second).String()
 }
 
-// Write writes everybody who waits, the longest first, at most that many lines.
+// Write writes the waits in progress, the longest first, at most that many lines.
 func Write(w io.Writer, lines int) error {
 	ws := List()
 	var b strings.Builder
@@ -219,7 +225,7 @@ func Write(w io.Writer, lines int) error {
 		fmt.Fprintln(&b, x)
 	}
 	if len(ws) == 0 {
-		b.WriteString("nobody waits\n")
+		b.WriteString("no goroutine waits\n")
 	}
 	_, err := io.WriteString(w, b.String())
 	return err

@@ -49,12 +49,12 @@ func TestWaits(t *testing.T) {
 		many.Close()
 		b.Reset()
 		Write(&b, 10)
-		if b.String() != "nobody waits\n" {
+		if b.String() != "no goroutine waits\n" {
 			t.Errorf("got\n%s", b.String())
 		}
 		var none *Site
 		none.Begin(1, 1, 1)
-		none.Whom(1)
+		none.SetPeers(1)
 		none.Say("x")
 		none.End()
 		none.Close()
@@ -85,7 +85,7 @@ func TestRace(t *testing.T) {
 func TestAllocations(t *testing.T) {
 	s := Open("x", "y", "worker", "")
 	defer s.Close()
-	if n := testing.AllocsPerRun(100, func() { s.Begin(1, time.Second, 1, 2, 3); s.Whom(2); s.End() }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { s.Begin(1, time.Second, 1, 2, 3); s.SetPeers(2); s.End() }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 }

@@ -194,7 +194,7 @@ func (s Conv) colGradWeight(dw, dy, x []float32) {
 	}
 }
 
-// im2col lays the windows of one image of the given channels out as columns, whose rows are ld elements apart: row
+// im2col lays the windows of one image of the given channels out as columns, with rows ld elements apart: row
 // (c·KH+kh)·KW+kw, column oh·OutW+ow of col is the pixel that weight (c, kh, kw) meets at output (oh, ow), or 0 in the
 // padding. s says the rest of the shape, with no stride and no dilation of 0; its N, In, Out and Groups are not used.
 func im2col(col []float32, ld int, x []float32, channels int, s Conv) {

@@ -8,7 +8,7 @@ import (
 // Loss is what SoftmaxXent found.
 type Loss struct {
 	Sum     float64 // of the cross-entropy over the counted rows, in nats
-	Correct int     // rows whose largest logit is the label's
+	Correct int     // rows with the largest logit at the label
 	Count   int     // rows that count: label not -1
 }
 

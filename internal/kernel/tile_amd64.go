@@ -37,7 +37,7 @@ type dots struct {
 	b              unsafe.Pointer
 	tap1, tap2     uintptr // from the first of the v operands to the others
 	vectors        int     // whole vectors in a row
-	tail           uint32  // lanes in use of the vector after them; 0: there is none
+	tail           uint32  // lanes in use of the vector after them; 0: no such vector
 	lanes          unsafe.Pointer
 	rows           int
 	arow, brow     uintptr // between rows
@@ -48,7 +48,7 @@ type dots struct {
 	//lint:ignore U1000 scratch of the assembly; they run past the end and must not be pointers
 	acur, bcur uintptr
 	c          unsafe.Pointer
-	crs        uintptr // between the rows of C; its columns are neighbours
+	crs        uintptr // between the rows of C; its columns are adjacent
 }
 
 // laneTable holds, from element 8−n on, a mask of n lanes for AVX2.
@@ -83,7 +83,7 @@ func widthFor(n int) width {
 	return zmm
 }
 
-// run computes t for r rows and v vectors, the last of which has n lanes in use.
+// run computes t for r rows and v vectors, and the last one has n lanes in use.
 func (t *tile) run(w width, r, v, n int) {
 	t.tail = 1<<n - 1
 	switch {

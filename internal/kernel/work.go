@@ -12,7 +12,7 @@ type work struct {
 	off  []int     // where the rows of an indirect operand begin
 }
 
-// works holds the scratch that nobody uses. Not a sync.Pool: that forgets at
+// works holds unused scratch memory. Not a sync.Pool: that forgets at
 // every second garbage collection, and the scratch of a convolution is megabytes.
 // As many calls at a time as there are places keep theirs; what finds no place is
 // left to the collector.

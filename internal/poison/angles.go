@@ -12,7 +12,7 @@ const (
 	sampleBlock = 64
 	sampleLeast = 512  // of shorter vectors all are taken
 	sampleMost  = 4096 // coordinates
-	samplePart  = 8    // else one of so many
+	samplePart  = 8    // else one of this many
 )
 
 // Sampler copies the same coordinates out of several vectors of one length.
@@ -140,7 +140,7 @@ func (s *Signs) judge(floor func(k int) float64) (changed bool, mean float64) {
 }
 
 // Floor is how far below zero the mean cosine of two sound gradients can lie: that over own samples with that over others
-// samples, all drawn from a set of so many samples without one of them twice, as the batches of an epoch are. At a
+// samples, all drawn from a set of that many samples without one of them twice, as the batches of an epoch are. At a
 // stationary point the gradients of all samples add up to zero, so what one batch has, the others lack:
 //
 //	cos = −√(own·others / ((all−own)·(all−others)))
@@ -163,7 +163,7 @@ func Floor(own, others, all int) float64 {
 // other a little (Floor), batches of nine times the size make a difference of three times.
 const alike = 3
 
-// Angles watches the directions of all workers whose gradients come together. The zero value has seen none.
+// Angles watches the directions of all workers with gradients that come together. The zero value has seen none.
 type Angles struct {
 	signs []Signs
 
@@ -174,7 +174,7 @@ type Angles struct {
 	turns   []Turn
 }
 
-// Turn is a worker whose gradients are reversed from now on, or no more.
+// Turn reports that a worker's gradients became reversed, or ceased to be.
 type Turn struct {
 	Worker  int
 	Flipped bool
@@ -190,7 +190,7 @@ type Gradient struct {
 	Void bool
 }
 
-// Observe takes in the gradients of one version, all of one length, and says whose direction has turned. Of fewer than three
+// Observe takes in the gradients of one version, all of one length, and returns the workers that have turned. Of fewer than three
 // that are not void it says nothing. The result is valid until the next call.
 func (a *Angles) Observe(gs []Gradient) []Turn {
 	a.turns = a.turns[:0]
@@ -268,7 +268,7 @@ func (a *Angles) against(worker, k int) float64 {
 	return max(0, -alike*(a.means[(n-1)/2]+a.means[n/2])/2)
 }
 
-// counts says whether a gradient is one of the others that a worker is held against.
+// counts reports whether a gradient is one of those that a worker is compared with.
 func (a *Angles) counts(g Gradient) bool { return !g.Void && !a.flipped(g.Worker) }
 
 func (a *Angles) flipped(w int) bool { return w < len(a.signs) && a.signs[w].flipped }

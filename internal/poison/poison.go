@@ -23,7 +23,7 @@
 // reversed. How much is allowed is reckoned from the numbers of samples where these are known, and else seen: a
 // worker must be three times as far below zero as the median of the others. A mean cosine of −ρ is found within k updates when ρ·√k > 7·s, with s the standard
 // deviation of the cosines: with ρ = 0.11 and s = 0.23, as of a softmax with batches of 8, in 220 updates; with ρ = 0.9 in 64. It takes three
-// workers to tell who: of two that disagree nobody knows which one is wrong.
+// workers to identify it: of two that disagree either may be wrong.
 //
 // The idea to hold gradients against robust statistics of the others is that of
 //
@@ -79,7 +79,7 @@ const Factor = 1000
 
 const (
 	normWindow = 64 // norms that the median is of
-	normLeast  = 16 // before there are so many, none is too long
+	normLeast  = 16 // before this many, none is too long
 )
 
 // Norms judges squared norms by a running median of those before. The zero value has seen none.

@@ -10,13 +10,13 @@ import (
 	"strconv"
 )
 
-// Systems give connections that go out, and listeners that want any port, those above: one that is free now may be taken by them before the process is there.
+// Systems give connections that go out, and listeners that want any port, those above: one that is free now may be taken by them before the process listens.
 const (
 	leastPort = 10000
 	mostPort  = 32767 // of Linux; others begin higher
 )
 
-// Reserve finds an address of a host of this machine on which nobody listens, which is not among those that are taken, and whose port systems give to nobody who does
+// Reserve finds an address of a host of this machine without a listener, which is not among those that are taken, and with a port that systems give to no process that does
 // not ask for it. Where there are no such ports, it is any free one.
 func Reserve(host string, taken ...string) (addr string, err error) {
 	most := mostPort
@@ -35,7 +35,7 @@ func Reserve(host string, taken ...string) (addr string, err error) {
 	return Listens(net.JoinHostPort(host, "0"))
 }
 
-// Listens says where one can listen: nobody does now.
+// Listens reports whether one can listen there: no process does now.
 func Listens(at string) (addr string, err error) {
 	l, err := net.Listen("tcp", at)
 	if err != nil {

@@ -1,5 +1,5 @@
 // Package unpack reads files that may be packed by gzip, with a bound on what comes out of them: a file of a megabyte can unpack to a
-// gigabyte, and whoever reads it keeps what it finds. Run logs, traces and data sets unpack to 3 to 30 times their size.
+// gigabyte, and its reader keeps what it finds. Run logs, traces and data sets unpack to 3 to 30 times their size.
 package unpack
 
 import (

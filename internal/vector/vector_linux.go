@@ -13,7 +13,7 @@ import (
 
 const settings = "/sys/kernel/mm/transparent_hugepage/"
 
-// mode says who gets huge pages: always, madvise, never; empty: there are none.
+// mode is the system's policy for huge pages: always, madvise, never; empty: no huge pages.
 var mode = sync.OnceValue(func() string {
 	b, _ := os.ReadFile(settings + "enabled")
 	_, chosen, _ := strings.Cut(string(b), "[")
@@ -70,7 +70,7 @@ func makeHuge[T any](n int) []T {
 	return v
 }
 
-// forget is called when nobody has the vector any more.
+// forget is called when the vector is not used any more.
 func forget(which uint64) {
 	made.Lock()
 	defer made.Unlock()

@@ -5,16 +5,19 @@ import (
 	"slices"
 )
 
-// Server is where a copy could be.
+// Server is a possible place of a copy.
 type Server struct {
-	Host   string
-	Spare  bool // it is there for what may happen: it gets a copy when no other will do
-	Gone   bool
-	Copies int // that it has
+	Host string
+	// Spare servers get a copy only if no other server can.
+	Spare bool
+	Gone  bool
+	// Copies is how many it has.
+	Copies int
 }
 
-// Place gives each shard, whose primary is known, as many followers as it takes to have want copies. A server holds one copy of a shard at
-// most. Copies of a shard are on different hosts where that can be; apart from that, servers get as many as each other.
+// Place gives each shard, with its known primary, enough followers for want copies. A server holds
+// at most one copy of a shard. Copies of a shard are on different hosts if possible; apart from
+// that, servers get equal numbers.
 func Place(want int, servers []Server, primaries []int) ([]View, error) {
 	servers = slices.Clone(servers)
 	views := make([]View, len(primaries))
@@ -26,7 +29,7 @@ func Place(want int, servers []Server, primaries []int) ([]View, error) {
 		for i := range views {
 			s, ok := Next(views[i], servers)
 			if !ok {
-				return nil, fmt.Errorf("replica: %d copies of every shard (--replicas) need as many star-ps, but there are %d: give --servers %d", want, len(servers), want)
+				return nil, fmt.Errorf("replica: %d copies of every shard (--replicas) need as many star-ps, but there are %d; set --servers %d", want, len(servers), want)
 			}
 			views[i].Followers = append(views[i].Followers, s)
 			servers[s].Copies++
@@ -35,12 +38,12 @@ func Place(want int, servers []Server, primaries []int) ([]View, error) {
 	return views, nil
 }
 
-// Next is the server that gets the next copy of a shard; false: every one has it.
+// Next returns the server that gets the next copy of a shard; false: every server has one.
 func Next(v View, servers []Server) (server int, ok bool) {
 	n := len(servers)
 	key := func(s int) []int {
 		near := slices.ContainsFunc(append([]int{v.Primary}, v.Followers...), func(o int) bool { return servers[o].Host == servers[s].Host })
-		// The neighbour last: not everybody's copies in one place.
+		// The next rank comes last, so that the copies of one server's shards spread over several.
 		return []int{one(near), one(servers[s].Spare), servers[s].Copies, (s - v.Primary + n) % n}
 	}
 	server = -1

@@ -12,45 +12,63 @@ import (
 //	vᵢ ← μ·vᵢ + gᵢ + λ·w           for each worker i of the update
 //	w  ← w − η·Σ cᵢ·(gᵢ + λ·w + μ·vᵢ)
 //
-// with λ the weight decay. A velocity fades with its own worker's gradients, so once in a round of all workers in whatever mode, where that of
-// [optim.Momentum] fades with every update: N times as fast in ASGD. And a worker that computes is not carried away meanwhile by what the others remember: their velocities move the parameters when
-// their own next gradients come. In SSGD Σ cᵢ·vᵢ is the velocity of [optim.Nesterov], and so is the update, but for roundings.
+// with λ the weight decay. A velocity decays with its own worker's gradients, once in a round of
+// all workers in every mode. The velocity of [optim.Momentum] decays with every update, in ASGD N
+// times as fast. While a worker computes, the velocities of other workers do not move the
+// parameters: each acts when its own worker's next gradient comes. In SSGD Σ cᵢ·vᵢ is the velocity
+// of [optim.Nesterov], and the update is the same up to rounding.
 //
-// Where no norm is asked for before an update, a shard sends its parameters off first and brings velocities up to date while they are on their way ([Settler]): workers wait for a vector more to be read for each gradient, not for one
-// to be written.
+// If the norm is not requested before an update, a shard sends its parameters first and updates
+// velocities while they are on their way ([Settler]). So workers wait for one more vector to be
+// read for each gradient, but not for one to be written.
 //
-// In an update of a whole round, whose weights come to 1 or more, only Σ cᵢ·vᵢ counts, so there workers have one velocity in common: a shard that makes such updates only holds one vector, and takes as long for them as with
-// [optim.Nesterov], of the same bits. A worker whose gradient is in an update of less begins with a copy of it. What is remembered moves the parameters by η·μ/(1−μ)·Σ cᵢ·vᵢ in all, before and after.
+// In an update of a whole round, with weights that sum to 1 or more, only Σ cᵢ·vᵢ counts, so
+// workers share one velocity. A shard that makes only such updates holds one vector and takes as
+// long as with [optim.Nesterov], with the same bits. A worker with a gradient in an update of less
+// than a round begins with a copy of the shared velocity. In both cases the velocities move the
+// parameters by η·μ/(1−μ)·Σ cᵢ·vᵢ in total.
 //
-// Gradients arrive as they were computed. What is measured of them (noise, poison, the norm that is clipped) and codecs know nothing of velocities. Clipping scales each gᵢ before it
-// enters its velocity, as it does in SSGD. A gradient that is dropped, or refused by a judge, leaves no trace. In a tree the report is its top's gradient.
+// Gradients arrive as they were computed. Codecs and measurements (noise, poison, the clipped norm)
+// do not depend on velocities. Clipping scales each gᵢ before it enters its velocity, as in SSGD. A
+// gradient that is dropped or rejected by a judge changes no velocity. In a tree the report is the
+// root's gradient.
 //
-// I. Hakimi, S. Barkai, M. Gabel, A. Schuster: Taming Momentum in a Distributed Asynchronous Environment. arXiv 1907.11612, 2019, algorithm 6 (DANA-Slim), with the velocities at the
-// parameter server: it holds a vector of its length more for each worker, and workers need know nothing of the rule. Their sum has weights 1 where ours has cᵢ.
+// I. Hakimi, S. Barkai, M. Gabel, A. Schuster: Taming Momentum in a Distributed Asynchronous
+// Environment. arXiv 1907.11612, 2019, algorithm 6 (DANA-Slim). Here the parameter server has the
+// velocities: it holds one more vector of its length for each worker, and workers do not depend on
+// the rule. Their sum has weights 1 where ours has cᵢ.
 //
 // [optim.Momentum]: https://pkg.go.dev/star/train/optim
 type WorkerMomentum struct {
-	Then     *Descent // of plain steps; it clips
-	Momentum float64  // μ, 0 ≤ μ < 1
-	Decay    float64  // λ
+	// Then makes plain steps; it clips.
+	Then *Descent
+	// μ, 0 ≤ μ < 1.
+	Momentum float64
+	Decay    float64 // λ
 
-	// Apart says that weights do not tell what part of a round an update is of: velocities are never in common.
+	// Apart says that weights do not give an update's share of a round: velocities are never
+	// shared.
 	Apart bool
 
-	velocity [][]float32 // by worker; nil: common
-	common   []float32   // nil: zero
-	united   united
-	ahead    bool       // the update in hand leaves velocities to Settle
-	hand     []Gradient // of a direction that Combine has made, until Step; Vec is in fresh
-	fresh    [][]float32
+	// velocity is by worker; nil: the worker uses common.
+	velocity [][]float32
+	// common is the shared velocity; nil: zero.
+	common []float32
+	united united
+	// ahead: the update in hand leaves velocities to Settle.
+	ahead bool
+	// hand has the gradients of a direction that Combine has made, until Step; their Vec is in
+	// fresh.
+	hand  []Gradient
+	fresh [][]float32
 }
 
-// NewWorkerMomentum makes the rule for so many workers.
+// NewWorkerMomentum makes the rule for a number of workers.
 func NewWorkerMomentum(then *Descent, workers int, momentum, decay float64) *WorkerMomentum {
 	return &WorkerMomentum{Then: then, Momentum: momentum, Decay: decay, velocity: make([][]float32, workers)}
 }
 
-// begin gives the workers of gs velocities of n elements.
+// begin gives the workers of gs their own velocities of n elements.
 func (r *WorkerMomentum) begin(gs []Gradient, n int) {
 	for _, g := range gs {
 		for int(g.Worker) >= len(r.velocity) {
@@ -63,10 +81,10 @@ func (r *WorkerMomentum) begin(gs []Gradient, n int) {
 	}
 }
 
-// whole says whether an update is of a whole round of samples, or more.
+// whole reports whether an update has the samples of a whole round or more.
 func (r *WorkerMomentum) whole(gs []Gradient) bool { return !r.Apart && weights(gs) > 1-1e-6 }
 
-// weights is what those of gs come to.
+// weights returns the sum of the weights of gs.
 func weights(gs []Gradient) (sum float64) {
 	for _, g := range gs {
 		sum += float64(g.Weight)
@@ -74,7 +92,7 @@ func weights(gs []Gradient) (sum float64) {
 	return sum
 }
 
-// unite makes the velocities, of n elements, of all workers of an update one: their mean.
+// unite replaces the velocities, of n elements, of all workers of an update by their mean.
 func (r *WorkerMomentum) unite(gs []Gradient, n int) {
 	if r.owned() {
 		r.begin(gs, n)
@@ -90,7 +108,7 @@ func (r *WorkerMomentum) unite(gs []Gradient, n int) {
 	}
 }
 
-// owned says whether any worker has a velocity of its own.
+// owned reports whether any worker has a velocity of its own.
 func (r *WorkerMomentum) owned() bool {
 	return slices.ContainsFunc(r.velocity, func(v []float32) bool { return v != nil })
 }
@@ -98,7 +116,8 @@ func (r *WorkerMomentum) owned() bool {
 // united is the optimiser of whole rounds: Nesterov's momentum.
 type united struct {
 	rule *WorkerMomentum
-	of   Optimizer // of all other updates
+	// of is the optimiser of all other updates.
+	of Optimizer
 }
 
 // Begin implements [RangeOptimizer].
@@ -120,7 +139,7 @@ func (u *united) StepRange(params, grad []float32, from int, lr float64) {
 	kernel.Momentum(params, grad, r.common[from:from+len(params)], float32(lr), float32(r.Momentum), 0, float32(r.Decay), true)
 }
 
-// round has update make one of gs, which are a whole round, of n elements.
+// round calls update for gs, which are a whole round of n elements, with the shared velocity.
 func (r *WorkerMomentum) round(gs []Gradient, n int, update func(*Descent)) {
 	r.unite(gs, n)
 	r.united = united{r, r.Then.Optimizer}
@@ -190,7 +209,8 @@ func (r *WorkerMomentum) Update(next, params []float32, version int64, gs []Grad
 // Strides implements [Strider].
 func (r *WorkerMomentum) Strides() bool { return r.Then.Strides() }
 
-// Stride implements [Strider]: velocities are the mean ones of the steps, in common after a whole round, else each worker's.
+// Stride implements [Strider]. After a whole round the velocities are the mean ones of the steps,
+// shared; otherwise each worker's.
 func (r *WorkerMomentum) Stride(params []float32, gs []Gradient, steps int, samples int64) {
 	gain, whole := float32(1/(1-r.Momentum)), r.whole(gs)
 	if !whole {
@@ -201,7 +221,8 @@ func (r *WorkerMomentum) Stride(params []float32, gs []Gradient, steps int, samp
 		}
 	}
 	r.Then.Stride(params, gs, steps, samples)
-	if whole { // the first vector is the sum of all
+	// The first vector has the sum.
+	if whole {
 		clear(r.velocity)
 		r.common = append(r.common[:0], gs[0].Vec...)
 		kernel.Scale(gain, r.common)
@@ -219,14 +240,15 @@ func (r *WorkerMomentum) Ahead(next, params []float32, version int64, gs []Gradi
 	return true
 }
 
-// Settle implements [Settler]: decay is in the gradients since Ahead.
+// Settle implements [Settler]. Weight decay was added to the gradients by Ahead.
 func (r *WorkerMomentum) Settle(gs []Gradient) {
 	for _, g := range gs {
 		kernel.Fade(r.velocity[g.Worker], g.Vec, float32(r.Momentum))
 	}
 }
 
-// repeated says whether a worker has several gradients in gs, which are sorted by worker: the second one finds the velocity that the first has left.
+// repeated reports whether a worker has several gradients in gs, which are sorted by worker. The
+// second one then finds the velocity that the first has left.
 func repeated(gs []Gradient) bool {
 	for i := range gs[1:] {
 		if gs[i].Worker == gs[i+1].Worker {
@@ -236,7 +258,8 @@ func repeated(gs []Gradient) bool {
 	return false
 }
 
-// accelerate makes the elements from at on of Σ cᵢ·gᵢ, sum, a direction, and brings velocities up to date. params and sum begin there, the vectors of gs at 0.
+// accelerate turns elements from at on of sum, which is Σ cᵢ·gᵢ, into a direction and updates
+// velocities. params and sum begin at that element, the vectors of gs at 0.
 func (r *WorkerMomentum) accelerate(sum, params []float32, gs []Gradient, at int) {
 	mu, decay, weights := float32(r.Momentum), float32(r.Decay), float32(0)
 	for _, g := range gs {
@@ -263,12 +286,13 @@ func (r *WorkerMomentum) Measure(on bool) { r.Then.Measure(on) }
 // Sum2 implements [Measurer]: of Σ cᵢ·gᵢ.
 func (r *WorkerMomentum) Sum2() float64 { return r.Then.Sum2() }
 
-// CommonVelocity is the slot of a velocity that all workers have in common. It is what [optim.Nesterov] remembers.
+// CommonVelocity is the name of the slot of the shared velocity, which is also that of
+// [optim.Nesterov].
 const CommonVelocity = "dana.velocity"
 
 const velocitySlot = "dana.velocity.%d"
 
-// Slots implements [Stateful]. Velocities that are all the same are one in common.
+// Slots implements [Stateful]. If all velocities are equal, it returns one shared velocity.
 func (r *WorkerMomentum) Slots(n int) []Slot {
 	out := make([]Slot, len(r.velocity))
 	for w, v := range r.velocity {
@@ -291,12 +315,12 @@ func (r *WorkerMomentum) Lasting(n int) []Slot {
 	return []Slot{{Name: CommonVelocity, Data: r.common}}
 }
 
-// SetSlots implements [Stateful]. What belongs to workers that the job has no more is left out.
+// SetSlots implements [Stateful]. It ignores velocities of workers that the job no longer has.
 func (r *WorkerMomentum) SetSlots(slots []Slot) error {
 	one := len(slots) > 0 && !slices.ContainsFunc(slots, func(s Slot) bool { return !slices.Equal(s.Data, slots[0].Data) })
 	for w, s := range slots {
 		if name := fmt.Sprintf(velocitySlot, w); s.Name != name && (s.Name != CommonVelocity || len(slots) > 1) {
-			return fmt.Errorf("ps: %q is no state of the optimiser dana: give every star-ps the same --optimizer and --baseline", s.Name)
+			return fmt.Errorf("ps: %q is not a state vector of the optimiser dana; give every star-ps the same --optimizer and --baseline", s.Name)
 		}
 	}
 	clear(r.velocity)

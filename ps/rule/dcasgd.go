@@ -7,38 +7,42 @@ import (
 	"star"
 )
 
-// DelayCompensated is DC-ASGD: before they are used, gradients are corrected for how far the
-// parameters have moved since their worker read them,
+// DelayCompensated is DC-ASGD. Before gradients are used, they are corrected for how far the
+// parameters have moved since the worker read them,
 //
 //	g ← g + λ·g⊙g⊙(w − w_bak(m))
 //
-// element by element, with w_bak(m) the parameters that worker m was sent last. The second term is
-// a Taylor expansion of the gradient at w, with the diagonal of g·gᵀ in the Hessian's place.
-// With Adaptive, λ is for each element
+// element by element, with w_bak(m) the parameters that worker m was sent last. The second term
+// comes from a Taylor expansion of the gradient at w, with the diagonal of g·gᵀ instead of the
+// Hessian. With Adaptive, λ differs by element:
 //
 //	λ = Lambda/√(MS + 1e-7)        MS ← Decay·MS + (1 − Decay)·g⊙g
 //
-// The corrected gradient goes to Then, where weights, clipping and the optimiser follow: momentum acts on
-// what is corrected, the paper has none. g is the mean over the worker's mini-batch, so that λ does not depend on the
-// weight of a gradient in an update.
+// The corrected gradient goes to Then, which applies weights, clipping and the optimiser. So
+// momentum acts on the corrected gradient; the paper has no momentum. g is the mean over the
+// worker's mini-batch, so λ does not depend on the weight of a gradient in an update.
 //
-// S. Zheng et al.: Asynchronous Stochastic Gradient Descent with Delay Compensation. ICML 2017, equations 10 and 14. The
-// implementation in MXNet keeps one copy for all workers; this is the paper's, with one for each: it costs a vector of the
-// shard's length per worker, and one more with Adaptive.
+// S. Zheng et al.: Asynchronous Stochastic Gradient Descent with Delay Compensation. ICML 2017,
+// equations 10 and 14. The implementation in MXNet keeps one copy for all workers. This is the
+// paper's, with one for each: it costs a vector of the shard's length per worker, and one more with
+// Adaptive.
 type DelayCompensated struct {
 	Then     *Descent
 	Lambda   float64
 	Adaptive bool
-	Decay    float64 // of MS, 0..1
+	// Of MS, in [0, 1].
+	Decay float64
 
-	sent [][]float32 // by worker: what it computes on; nil: it was sent nothing yet
-	ms   []float32   // nil: nothing was seen yet
+	// sent is by worker: the parameters that it computes on; nil: it was sent none yet.
+	sent [][]float32
+	// ms is nil before the first gradient.
+	ms []float32
 }
 
-// floor keeps the adaptive λ finite where a parameter has no gradient.
+// floor keeps the adaptive λ finite for a parameter without gradient.
 const floor = 1e-7 // DC-ASGD, section 5
 
-// NewDelayCompensated makes the rule of a shard of n elements for so many workers.
+// NewDelayCompensated makes the rule of a shard of n elements for a number of workers.
 func NewDelayCompensated(then *Descent, workers, n int, lambda, decay float64, adaptive bool) *DelayCompensated {
 	d := &DelayCompensated{Then: then, Lambda: lambda, Adaptive: adaptive, Decay: decay, sent: make([][]float32, workers)}
 	if adaptive {
@@ -76,7 +80,7 @@ func (d *DelayCompensated) correct(params []float32, gs []Gradient) {
 			if d.Adaptive {
 				lambda = float32(d.Lambda / math.Sqrt(float64(d.ms[i])+floor))
 			}
-			// Each product is rounded by itself, so that every processor computes the same.
+			// Each product is rounded by itself, so that every processor computes the same bits.
 			square := float32(x * x)
 			step := float32(square * (params[i] - back[i]))
 			g.Vec[i] = x + float32(lambda*step)
@@ -84,7 +88,7 @@ func (d *DelayCompensated) correct(params []float32, gs []Gradient) {
 	}
 }
 
-// average brings MS up to date.
+// average updates MS.
 func (d *DelayCompensated) average(g []float32) {
 	keep, take := float32(d.Decay), float32(1-d.Decay)
 	for i, x := range g {
@@ -115,7 +119,7 @@ func (d *DelayCompensated) Measure(on bool) { d.Then.Measure(on) }
 // Sum2 implements [Measurer].
 func (d *DelayCompensated) Sum2() float64 { return d.Then.Sum2() }
 
-// Slots implements [Stateful]. A worker that was sent nothing has NaN in its place.
+// Slots implements [Stateful]. The slot of a worker that was sent nothing has NaN.
 func (d *DelayCompensated) Slots(n int) []Slot {
 	var out []Slot
 	for w, v := range d.sent {
@@ -140,13 +144,13 @@ func (d *DelayCompensated) SetSlots(slots []Slot) error {
 		case s.Name == "dc-asgd.ms" && len(s.Data) == len(d.ms):
 			copy(d.ms, s.Data)
 		default:
-			return fmt.Errorf("ps: %q of %d elements is no state of dc-asgd with %d workers: give every star-ps the same --baseline", s.Name, len(s.Data), len(d.sent))
+			return fmt.Errorf("ps: %q of %d elements is not a state vector of dc-asgd with %d workers; give every star-ps the same --baseline", s.Name, len(s.Data), len(d.sent))
 		}
 	}
 	return nil
 }
 
-// Lasting implements [Stateful]: what workers were sent is of no use to those of another life.
+// Lasting implements [Stateful]: what workers were sent is useless after a restart of the job.
 func (d *DelayCompensated) Lasting(int) []Slot {
 	if !d.Adaptive {
 		return nil
@@ -156,7 +160,7 @@ func (d *DelayCompensated) Lasting(int) []Slot {
 
 func (r *DelayCompensated) inner() *Descent { return r.Then }
 
-// DelaySpec are the settings of a [DelayCompensated].
+// DelaySpec has the settings of a [DelayCompensated].
 type DelaySpec struct {
 	Lambda, Decay float64
 	Adaptive      bool

@@ -8,40 +8,46 @@ import (
 	"star/internal/kernel"
 )
 
-// Gossip is AD-PSGD: each worker has a model of its own, xᵢ. When its gradient arrives, which it computed on xᵢ as it was when it
-// was sent, the model is averaged with that of one other worker, and takes the step:
+// Gossip is AD-PSGD: each worker has its own model xᵢ. When a worker's gradient arrives, which it
+// computed on the xᵢ that it was sent, its model is averaged with that of one other worker and
+// makes the step:
 //
 //	xᵢ, xⱼ ← (xᵢ + xⱼ)/2        xᵢ ← xᵢ − η·gᵢ
 //
-// The models lie on the shards, which do firings one by one and in the same order everywhere: so averaging is atomic, cannot block, and pairs may be any.
-// The parameters of the shard are the mean of all models: what is evaluated in the end, and saved. Whoever asks for parameters, because it is new or comes
-// back, is sent that mean, which is its model from then on. Weights of gradients play no part. The step is plain SGD: there is one optimiser, without memory.
+// The models are on the shards, which execute firings one by one in the same order. So averaging is
+// atomic, cannot deadlock, and any pairs are possible. The shard's parameters are the mean of all
+// models; they are evaluated and saved. A worker that asks for parameters, because it is new or
+// comes back, is sent the mean, which becomes its model. Weights of gradients are ignored. The step
+// is plain SGD: there is one optimiser, without state.
 //
 // X. Lian, W. Zhang, C. Zhang, J. Liu: Asynchronous Decentralized Parallel Stochastic Gradient Descent. ICML 2018, algorithm 1.
 type Gossip struct {
 	Then  *Descent
 	Graph Graph
 
-	models [][]float32 // by worker; nil: none has moved from the parameters yet
+	// models is by worker; nil: equal to the parameters so far.
+	models [][]float32
 	n      int
-	dirs   []Gradient // of a Combine, for its Step
+	// dirs has the gradients of a Combine, for its Step.
+	dirs []Gradient
 }
 
-// Graph says who averages with whom.
+// Graph says which workers average with each other.
 type Graph string
 
 const (
-	Complete Graph = "complete" // anybody with anybody
-	Circle   Graph = "ring"     // the next or the one before, by rank
+	Complete Graph = "complete" // any pair
+	// The next or the previous one, by rank.
+	Circle Graph = "ring"
 )
 
-// NewGossip makes the rule of a shard of n elements for so many workers.
+// NewGossip makes the rule of a shard of n elements for a number of workers.
 func NewGossip(then *Descent, workers, n int, graph Graph) *Gossip {
 	return &Gossip{Then: then, Graph: graph, models: make([][]float32, workers), n: n}
 }
 
-// Partner is with whom worker w averages in the update that makes a version, of so many workers; itself where it is the only one. It follows from its
-// arguments alone, so all shards choose the same.
+// Partner returns the worker with which w averages in the update that makes a version; w itself if
+// it is the only worker. It depends only on its arguments, so all shards choose the same.
 func (g Graph) Partner(version int64, w star.Worker, workers int) star.Worker {
 	if workers < 2 {
 		return w
@@ -69,14 +75,14 @@ func (g *Gossip) Model(w star.Worker) []float32 {
 	return g.models[w]
 }
 
-// Sent implements [Witness]: who was sent the mean goes on from there.
+// Sent implements [Witness]: a worker that was sent the mean continues from it.
 func (g *Gossip) Sent(w star.Worker, params []float32) {
 	if w >= 0 && int(w) < len(g.models) {
 		g.models[w] = append(g.models[w][:0], params...)
 	}
 }
 
-// begin gives a model to who has none.
+// begin gives a model to each worker of gs that has none.
 func (g *Gossip) begin(params []float32) {
 	for w, m := range g.models {
 		if m == nil {
@@ -122,7 +128,8 @@ func (g *Gossip) Update(next, params []float32, version int64, gs []Gradient, sa
 	g.mean(next)
 }
 
-// Combine implements [Rule]. The direction is the sum of the gradients: it is only measured.
+// Combine implements [Rule]. The direction is the sum of the gradients; it is used only for
+// measuring.
 func (g *Gossip) Combine(params []float32, version int64, gs []Gradient) []float32 {
 	g.begin(params)
 	g.dirs = g.dirs[:0]
@@ -146,7 +153,7 @@ func (g *Gossip) Step(params, _ []float32, samples int64, norm float64) {
 	g.mean(params)
 }
 
-// Slots implements [Stateful]. A worker without a model has NaN in its place.
+// Slots implements [Stateful]. The slot of a worker without a model has NaN.
 func (g *Gossip) Slots(n int) []Slot {
 	var out []Slot
 	for w, m := range g.models {
@@ -164,7 +171,7 @@ func (g *Gossip) SetSlots(slots []Slot) error {
 	for _, s := range slots {
 		var w int
 		if _, err := fmt.Sscanf(s.Name, "ad-psgd.model.%d", &w); err != nil || w < 0 || w >= len(g.models) || len(s.Data) != g.n {
-			return fmt.Errorf("ps: %q of %d elements is no state of ad-psgd with %d workers: give every star-ps the same --baseline", s.Name, len(s.Data), len(g.models))
+			return fmt.Errorf("ps: %q of %d elements is not a state vector of ad-psgd with %d workers; give every star-ps the same --baseline", s.Name, len(s.Data), len(g.models))
 		}
 		if g.models[w] = nil; s.Data[0] == s.Data[0] {
 			g.Sent(star.Worker(w), s.Data)
@@ -173,12 +180,12 @@ func (g *Gossip) SetSlots(slots []Slot) error {
 	return nil
 }
 
-// Lasting implements [Stateful]: a job that goes on begins with the mean, everywhere.
+// Lasting implements [Stateful]: in a resumed job every worker begins with the mean.
 func (g *Gossip) Lasting(int) []Slot { return nil }
 
 func (r *Gossip) inner() *Descent { return r.Then }
 
-// GossipSpec are the settings of a [Gossip].
+// GossipSpec has the settings of a [Gossip].
 type GossipSpec struct{ Graph Graph }
 
 // Make implements [Spec].

@@ -6,32 +6,39 @@ import (
 	"star/internal/exactsum"
 )
 
-// LiveCompensated is the rule of LGC: an update is made of the first K of N gradients, and of what the others had of the round
-// before by the time that it was closed,
+// LiveCompensated is the rule of LGC: an update consists of the first K of N gradients, and of what
+// the other workers had computed in the round before when that round was closed,
 //
 //	u    = gF + comp
-//	comp = ((N − K)/N)·(gS − gF)       of the round before; 0 where nobody had anything
+//	comp = ((N − K)/N)·(gS − gF) of the round before; 0 if no other worker had computed anything
 //
-// with gF the mean over the K first and gS the mean over those of the others that had at least one block. So what two
-// consecutive updates apply of a round is the mean over all N, half of it late. u goes to Then: clipping and momentum act on it.
+// with gF the mean over the first K, and gS the mean over those of the others that had at least one
+// block. So two consecutive updates together apply the mean over all N of a round, half of it late.
+// u goes to Then, so clipping and momentum act on it.
 //
-// The weights of the gradients must be those of a mean ([star/coord.ScaleFiring]), the plan one that drops what is late, and the
-// Weight of a late gradient (N − K)/N. A late gradient is used if it is of the round before, else ignored: compensation is never
-// older than one round. With Sizes the factor is n_S/(n_F + n_S) and gS weighted by samples.
+// The weights of the gradients must be those of a mean (package coord), the plan one that drops
+// late gradients, and the Weight of a late gradient (N − K)/N. A late gradient is used if it is of
+// the round before, else ignored: compensation is never older than one round. With Sizes the factor
+// is n_S/(n_F + n_S), and gS is weighted by samples.
 //
-// It costs two vectors of the shard's length. It survives a move of the shard; in a new life of the job the first round has no compensation.
+// It costs two vectors of the shard's length. Its state moves with a shard; after a restart of the
+// job the first round has no compensation.
 //
 // J. Xu, S.-L. Huang, L. Song, T. Lan: Live Gradient Compensation for Evading Stragglers in Distributed Learning. INFOCOM 2021.
-// docs/baselines.md says what is theirs and what is ours.
+// docs/baselines.md lists the differences.
 type LiveCompensated struct {
 	Then  *Descent
 	Sizes bool
 
-	fast    []float32 // gF of the last round; empty: there was none
-	live    []float32 // Σ of late gradients
-	count   float64   // of them, or of their samples
-	factor  float64   // (N − K)/N
-	samples float64   // in fast
+	// fast is gF of the last round; empty: there was none.
+	fast []float32
+	// live is the sum of late gradients.
+	live []float32
+	// count is their number, or that of their samples.
+	count  float64
+	factor float64 // (N − K)/N
+	// samples counts those in fast.
+	samples float64
 
 	sum2    float64
 	measure bool
@@ -101,7 +108,7 @@ func (l *LiveCompensated) Measure(on bool) { l.measure = on }
 // Sum2 implements [Measurer]: of u.
 func (l *LiveCompensated) Sum2() float64 { return l.sum2 }
 
-// Slots implements [Stateful]. The scalars fill a vector of their own.
+// Slots implements [Stateful]. The scalars are in a vector of their own.
 func (l *LiveCompensated) Slots(n int) []Slot {
 	vec := func(v []float32) []float32 {
 		if len(v) == 0 {
@@ -129,12 +136,12 @@ func (l *LiveCompensated) Slots(n int) []Slot {
 // SetSlots implements [Stateful].
 func (l *LiveCompensated) SetSlots(slots []Slot) error {
 	if len(slots) == 0 {
-		return nil // a new life
+		return nil // restarted job
 	}
 	names := [...]string{"lgc.fast", "lgc.live", "lgc.count", "lgc.factor", "lgc.samples"}
 	for i, name := range names {
 		if len(slots) != len(names) || slots[i].Name != name {
-			return fmt.Errorf("ps: %d vectors of state from another rule than lgc: give every star-ps the same --baseline", len(slots))
+			return fmt.Errorf("ps: %d state vectors are from another rule than lgc; give every star-ps the same --baseline", len(slots))
 		}
 	}
 	l.fast, l.samples = nil, 0
@@ -149,8 +156,9 @@ func (l *LiveCompensated) SetSlots(slots []Slot) error {
 // Lasting implements [Stateful].
 func (l *LiveCompensated) Lasting(int) []Slot { return nil }
 
-// LiveTerm is what one member of an all-reduce adds to a round of LGC. One sum over all members then is u, exactly: each keeps
-// its own last gradient and whether it was among the first.
+// LiveTerm computes what one member of an all-reduce adds to a round of LGC. One sum over all
+// members is then exactly u. Each member keeps its own last gradient and whether it was among the
+// first.
 type LiveTerm struct {
 	last []float32
 	role role
@@ -159,18 +167,19 @@ type LiveTerm struct {
 type role uint8
 
 const (
-	idle role = iota // had no block done
+	idle role = iota // finished no block
 	fast
 	slow
 )
 
-// Term writes to dst what the member adds to this round's sum: of g if it is among the first in this round, and of its last
-// gradient. first says how many are, members how many there are, and lastFirst, lastLive how many were among the first in the round before,
-// and how many of the others had at least one block done.
+// Term writes to dst what the member adds to this round's sum: from g if it is among the first in
+// this round, and from its last gradient. first is how many are among the first, members how many
+// there are. lastFirst is how many were among the first in the round before, and lastLive how many
+// of the others had at least one block.
 //
 //	x = 1[F]·g/K + 1[last S]·g'·(N − K')/(N·|S'|) − 1[last F]·g'·(N − K')/(N·K')
 //
-// g nil: the member is not among the first in this round.
+// A nil g means that the member is not among the first in this round.
 func (t *LiveTerm) Term(dst, g []float32, members, first, lastFirst, lastLive int) {
 	clear(dst)
 	if g != nil {
@@ -192,7 +201,8 @@ func (t *LiveTerm) Term(dst, g []float32, members, first, lastFirst, lastLive in
 	}
 }
 
-// Keep notes what the member had in the round that is over: its gradient, or that of the blocks that were done. nil: none was.
+// Keep records what the member had in the round that has ended: its gradient, or that of the
+// finished blocks; nil: none.
 func (t *LiveTerm) Keep(g []float32, first bool) {
 	switch {
 	case g == nil:
@@ -208,10 +218,13 @@ func (t *LiveTerm) Keep(g []float32, first bool) {
 
 func (r *LiveCompensated) inner() *Descent { return r.Then }
 
-// LiveSpec are the settings of a [LiveCompensated]. A job with it has the weights of a mean of each update.
+// LiveSpec has the settings of a [LiveCompensated]. A job with it weights the gradients of each
+// update as a mean.
 type LiveSpec struct {
-	Sizes   bool
-	Planned bool // what a worker was stopped in is divided by all that was planned, not by what it has done
+	Sizes bool
+	// Planned divides the gradient of a stopped worker by the planned samples, not by those
+	// computed.
+	Planned bool
 }
 
 // Make implements [Spec].

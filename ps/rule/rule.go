@@ -12,10 +12,12 @@ import (
 
 // Gradient is one shard's slice of a worker's gradient.
 type Gradient struct {
-	Worker  star.Worker
-	Step    int64 // the worker's own count of iterations
-	Basis   int64 // version of the parameters it was computed on
-	Samples int   // size of its mini-batch
+	Worker star.Worker
+	// The worker's own count of iterations.
+	Step int64
+	// Version of the parameters it was computed on.
+	Basis   int64
+	Samples int // size of its mini-batch
 
 	// Weight is c of the update rule. The firing sets it; a Push ignores it.
 	Weight float32
@@ -41,7 +43,7 @@ type Rule interface {
 	Step(params, dir []float32, samples int64, norm float64)
 }
 
-// Fused is a Rule that can do both in one pass, when nobody asks for the norm in
+// Fused is a Rule that can do both in one pass, if the norm is not requested in
 // between.
 type Fused interface {
 	Rule
@@ -52,39 +54,41 @@ type Fused interface {
 	Update(next, params []float32, version int64, gs []Gradient, samples int64)
 }
 
-// Strider is a Rule that can move the parameters by what workers have done in steps of their own.
+// Strider is a Rule that can apply the results of workers' local steps.
 type Strider interface {
 	Rule
 
-	// Strides says whether it can: not with every optimiser, nor with clipping.
+	// Strides reports whether it can: not with every optimiser, nor with clipping.
 	Strides() bool
 
-	// Stride moves params by gs, each of which is what a [Solo] with a Gain hands over after so many steps. What the rule remembers of gradients becomes what these steps
-	// have come to. The vectors of gs may be overwritten.
+	// Stride moves params by gs. Each is what a [Solo] with a Gain hands over after that many
+	// steps. The rule's state becomes that of these steps. The vectors of gs may be overwritten.
 	Stride(params []float32, gs []Gradient, steps int, samples int64)
 }
 
-// Settler is a Fused rule that can leave to later what only the next update needs: what the shard does while parameters are on their way to workers, no worker waits for.
+// Settler is a Fused rule that can postpone what only the next update needs. The shard does that
+// work while parameters are on their way, so that no worker waits for it.
 type Settler interface {
 	Fused
 
-	// Ahead is Update, but for that. False: nothing is done yet, and Update must do it all. If true, Settle must follow before any other call, with the
-	// same gs, whose vectors nobody has changed since.
+	// Ahead is Update without the postponed work. If it returns false, nothing is done and Update
+	// must follow. If true, Settle must be called before any other method, with the same gs and
+	// unchanged vectors.
 	Ahead(next, params []float32, version int64, gs []Gradient, samples int64) bool
 
-	// Settle does what Ahead has left.
+	// Settle does what Ahead has postponed.
 	Settle(gs []Gradient)
 }
 
-// Measurer is a Rule that can say how long a direction is while it makes it.
+// Measurer is a Rule that can measure a direction while it makes it.
 type Measurer interface {
 	Rule
 
-	// Measure turns measuring on or off, for every Combine and Update from now on.
+	// Measure turns measuring on or off for every later Combine and Update.
 	Measure(on bool)
 
-	// Sum2 is the sum of squares of the last direction, before clipping. Its last
-	// bits depend on Threads.
+	// Sum2 returns the sum of squares of the last direction, before clipping. Its last bits depend
+	// on Threads.
 	Sum2() float64
 }
 
@@ -92,49 +96,50 @@ type Measurer interface {
 type Witness interface {
 	Rule
 
-	// Sent says that w is sent params, which are the shard's: valid until it returns.
+	// Sent reports that w is sent params, the shard's: valid until it returns.
 	Sent(w star.Worker, params []float32)
 }
 
-// Personal is a Rule under which workers have models of their own.
+// Personal is a Rule under which workers have their own models.
 type Personal interface {
 	Witness
 
-	// Model is what w is sent after an update with a gradient of it, in the parameters' place: valid until the next one. Nil: the
-	// parameters. Sent is not told of it.
+	// Model returns what w is sent instead of the parameters after an update with its gradient,
+	// valid until the next one; nil: the parameters. Sent is not called for it.
 	Model(w star.Worker) []float32
 }
 
-// Salvager is a Rule that has a use for gradients that firings drop.
+// Salvager is a Rule that uses gradients that firings drop.
 type Salvager interface {
 	Rule
 
-	// Late is told of one whose vector is stored here, in order of the firing. version is that of the
-	// parameters; the vector is valid until it returns.
+	// Late is called with each one that is stored here, in order of the firing. version is that of
+	// the parameters. The vector is valid until it returns.
 	Late(version int64, g Gradient)
 }
 
-// Scorer is a Rule whose directions are judged before they are applied, in firings with NormFirst: once for the whole
-// job, by what all shards say. Apply brings the verdict.
+// Scorer is a Rule with directions that are judged before they are applied, in firings with
+// NormFirst: once for the whole job, from the scores of all shards. Apply brings the verdict.
 type Scorer interface {
 	Rule
 
-	// Score is the product of dir and the reference that it is held against, and the reference's squares,
-	// valid until the next call.
+	// Score returns the product of dir and the reference gradient, and the squares of the
+	// reference, valid until the next call.
 	Score(dir []float32) (dot float64, ref *exactsum.Squares)
 }
 
-// Stateful is a Rule that remembers more than its optimiser does. n is the length of the shard.
+// Stateful is a Rule with more state than its optimiser's. n is the length of the shard.
 type Stateful interface {
 	Rule
 
-	// Slots show it, for a shard that moves: always as many, in the same order, each n long. The vectors may be the rule's own.
+	// Slots returns the state, for a shard that moves: always the same slots in the same order,
+	// each n long. The vectors may be the rule's own.
 	Slots(n int) []Slot
 
-	// Lasting are those of them that a checkpoint keeps.
+	// Lasting returns those that a checkpoint keeps.
 	Lasting(n int) []Slot
 
-	// SetSlots copies what either of these showed into the rule.
+	// SetSlots copies what Slots or Lasting returned into the rule.
 	SetSlots([]Slot) error
 }
 
@@ -144,7 +149,7 @@ type Optimizer interface {
 	Step(params, grad []float32, lr float64)
 }
 
-// RangeOptimizer is an Optimizer whose step can be made in parts, by several
+// RangeOptimizer is an Optimizer with a step that can be made in parts, by several
 // goroutines at once: Begin, then StepRange for every range once. grad and params
 // begin at element from.
 type RangeOptimizer interface {
@@ -153,15 +158,16 @@ type RangeOptimizer interface {
 	StepRange(params, grad []float32, from int, lr float64)
 }
 
-// StrideOptimizer is an Optimizer that can go on from what workers' own optimisers of the same settings have done, by the mean movement of a step.
+// StrideOptimizer is an Optimizer that can continue from what workers' optimisers of the same
+// settings have done, given the mean movement of a step.
 type StrideOptimizer interface {
 	Optimizer
 	Strides() bool
 	Stride(params, mean []float32, steps int, lr float64)
 }
 
-// Schedule is the learning rate after that many samples. Its clock is samples,
-// not updates, so that a change of mode does not change the schedule.
+// Schedule is the learning rate after a number of samples. Its clock is samples, not updates, so a
+// change of mode does not change the schedule.
 type Schedule interface {
 	At(samples int64) float64
 }
@@ -172,35 +178,36 @@ type Constant float64
 // At returns c.
 func (c Constant) At(int64) float64 { return float64(c) }
 
-// Descent is the usual Rule: the weighted sum of the gradients, clipped by its
-// global norm, goes to an optimiser. Long vectors are cut over goroutines, and
-// a RangeOptimizer works on a stretch of the sum while it is in the cache.
+// Descent is the usual Rule: the weighted sum of the gradients, clipped by its global norm, goes to
+// an optimiser. Long vectors are divided among goroutines. A RangeOptimizer works on a part of the
+// sum while it is in the cache.
 type Descent struct {
 	Optimizer Optimizer
 	Schedule  Schedule
 
-	// Clip is the largest norm of the weighted sum. A longer one is scaled down
-	// to it. Zero: no clipping. It takes effect in firings with NormFirst.
+	// Clip is the largest norm of the weighted sum. A longer one is scaled down to it. Zero: no
+	// clipping. It applies to firings with NormFirst.
 	Clip float64
 
-	// Threads is how many goroutines a long vector is cut over. Zero means 4, or
-	// as many as there are processors if those are fewer.
+	// Threads is among how many goroutines a long vector is divided. Zero means 4, or the number of
+	// processors if that is less.
 	Threads int
 
-	// The pass in hand, and the goroutines of one; here so that a pass allocates
-	// nothing.
-	pass  pass
-	one   [1]Gradient
-	part  int      // elements of a goroutine
-	parts []func() // of all goroutines but the caller's
+	// The pass in hand and its goroutines. They are fields so that a pass allocates nothing.
+	pass pass
+	one  [1]Gradient
+	// part is how many elements a goroutine handles; parts has all goroutines except the caller's.
+	part  int
+	parts []func()
 	wg    sync.WaitGroup
 
-	scratch [][]float32 // a stretch for each goroutine
-	sums    []squareSum // of each goroutine
+	// scratch is a part of the sum for each goroutine.
+	scratch [][]float32
+	sums    []squareSum // one for each goroutine
 	measure bool
 }
 
-// squareSum is a sum of squares, alone in its cache line.
+// squareSum is a sum of squares on its own cache line.
 type squareSum struct {
 	of float64
 	_  [7]float64
@@ -219,27 +226,29 @@ func (d *Descent) Sum2() float64 {
 }
 
 const (
-	// stretch is how many elements are summed and stepped at a time: 16 KiB,
-	// which stay in the first-level cache.
+	// stretch is how many elements are summed and stepped at a time: 16 KiB, which stay in the
+	// first-level cache.
 	stretch = 4096
 
-	// enough elements for a goroutine of their own: about 20 µs of work.
+	// enough elements justify a goroutine: about 20 µs of work.
 	enough = 128 << 10
 )
 
 // pass is one pass over the vectors of a firing.
 type pass struct {
-	gs           []Gradient
-	next, params []float32      // nil: only sum
+	gs []Gradient
+	// next is nil if the pass only sums.
+	next, params []float32
 	optimizer    RangeOptimizer // with next
 	lr           float64
-	made         bool            // gs is a direction that a pass before this one has made
-	own          *WorkerMomentum // nil: the sum is the direction
+	// made: gs is a direction that an earlier pass has made.
+	made bool
+	// own is nil if the sum is the direction.
+	own *WorkerMomentum
 }
 
-// over runs p over elements [from, to). A sum that nobody wants to keep is made
-// in scratch, so that it is never written to memory. sum2, if there is one, grows by the
-// squares of the sum.
+// over runs p over elements [from, to). A sum that is not needed later is made in scratch, so it is
+// never written to memory. If sum2 is not nil, it adds the squares of the sum to it.
 func (p *pass) over(from, to int, scratch []float32, sum2 *squareSum) {
 	for at := from; at < to; at += stretch {
 		end := min(at+stretch, to)
@@ -267,7 +276,7 @@ func (p *pass) over(from, to int, scratch []float32, sum2 *squareSum) {
 	}
 }
 
-// run runs d.pass over all elements, in as many goroutines as that is worth.
+// run runs d.pass over all elements, in as many goroutines as are worth it.
 func (d *Descent) run() {
 	n := len(d.pass.gs[0].Vec)
 	threads := d.Threads
@@ -289,7 +298,8 @@ func (d *Descent) run() {
 	if d.measuring() {
 		clear(d.sums)
 	}
-	d.part = (n/threads + stretch) / stretch * stretch // whole stretches, a little more than a share
+	// Whole stretches, a little more than a share.
+	d.part = (n/threads + stretch) / stretch * stretch
 	d.wg.Add(threads - 1)
 	for _, f := range d.parts[:threads-1] {
 		go f()
@@ -299,11 +309,11 @@ func (d *Descent) run() {
 	d.pass = pass{}
 }
 
-// measuring says whether the pass in hand makes a direction that is to be measured: the
-// Step of one that was made before does not.
+// measuring reports whether the pass in hand makes a direction to be measured. The Step of a
+// direction that was made before does not.
 func (d *Descent) measuring() bool { return d.measure && !d.pass.made }
 
-// sum is where goroutine i adds up what it measures; nil: nowhere.
+// sum returns where goroutine i adds its squares; nil if nothing is measured.
 func (d *Descent) sum(i int) *squareSum {
 	if !d.measuring() {
 		return nil
@@ -344,7 +354,7 @@ func (d *Descent) Stride(params []float32, gs []Gradient, steps int, samples int
 	d.Optimizer.(StrideOptimizer).Stride(params, d.Combine(params, 0, gs), steps, d.Schedule.At(samples))
 }
 
-// Step clips and hands over to the optimiser.
+// Step clips, then calls the optimiser.
 func (d *Descent) Step(params, dir []float32, samples int64, norm float64) {
 	weight := d.clip(norm)
 	lr := d.Schedule.At(samples)
@@ -361,11 +371,11 @@ func (d *Descent) Step(params, dir []float32, samples int64, norm float64) {
 	d.one[0] = Gradient{}
 }
 
-// clip is what a direction of that norm is multiplied by.
+// clip returns the factor for a direction of that norm.
 //
-// Pascanu, Mikolov, Bengio: On the difficulty of training recurrent neural
-// networks. ICML 2013, algorithm 1. A norm that is not finite is left alone:
-// it would turn the whole direction into NaN and hide which element was bad.
+// Pascanu, Mikolov, Bengio: On the difficulty of training recurrent neural networks. ICML 2013,
+// algorithm 1. A norm that is not finite changes nothing: it would turn the whole direction into
+// NaN and hide which element was bad.
 func (d *Descent) clip(norm float64) float32 {
 	if d.Clip > 0 && norm > d.Clip && !math.IsInf(norm, 1) {
 		return float32(d.Clip / norm)
@@ -373,20 +383,20 @@ func (d *Descent) clip(norm float64) float32 {
 	return 1
 }
 
-// State is what a rule remembers from update to update.
+// State is what a rule keeps from update to update.
 type State struct {
 	Name  string
 	Steps int64
 	Slots []Slot
 }
 
-// Slot is one vector of it, as long as the shard.
+// Slot is one vector of a State, as long as the shard.
 type Slot struct {
 	Name string
 	Data []float32
 }
 
-// Inner is the descent in r, whatever is around it; nil if there is none.
+// Inner returns the descent inside r; or nil.
 func Inner(r Rule) *Descent {
 	if around, ok := r.(interface{ inner() *Descent }); ok {
 		return around.inner()
@@ -396,8 +406,9 @@ func Inner(r Rule) *Descent {
 
 func (d *Descent) inner() *Descent { return d }
 
-// Spec is a rule as a baseline asks for it, before there is a shard: its settings.
+// Spec is a rule as a baseline requests it: its settings, before there is a shard.
 type Spec interface {
-	// Make makes the rule of a shard of n elements in a job of so many workers. then is what follows it.
+	// Make makes the rule of a shard of n elements in a job with a number of workers. then is the
+	// rule that follows it.
 	Make(then *Descent, workers, n int) Rule
 }

@@ -2,37 +2,50 @@ package rule
 
 import "star/internal/kernel"
 
-// Solo is a worker's side where it trains by itself from one release to the next and hands over how far it has come (local SGD,
-// DiLoCo, EASGD). It is used by one goroutine.
+// Solo is a worker's side of training by itself between two releases, after which it hands over how
+// far it has come (local SGD, DiLoCo, EASGD). One goroutine uses it.
 type Solo struct {
-	Make     func() (Optimizer, error) // the worker's own optimiser, without memory of the past
-	Schedule Schedule                  // its learning rate
+	// Make makes the worker's own optimiser, without state. Schedule is its learning rate.
+	Make     func() (Optimizer, error)
+	Schedule Schedule
 
-	// Pull is the part of its distance from the shards' parameters by which the worker moves towards them in each round, and they
-	// towards it (α of EASGD). 0: it starts each round from the shards' parameters.
+	// Pull is the part of its distance from the shards' parameters by which the worker moves
+	// towards them in each round, and they towards it (α of EASGD). 0: it starts each round from
+	// the shards' parameters.
 	Pull float64
 
-	// Reset makes the optimiser anew at each release.
+	// Reset makes a new optimiser at each release.
 	Reset bool
 
-	// Gain is not 0 where what is handed over is to be in the units of a gradient, for a [Strider]: the movement of a step, the mean of a round, by the learning rate and by Gain,
-	// the optimiser's ([optim.Config.Gain]). Without momentum that is the mean of the round's gradients.
+	// Gain is not 0 if what is handed over is to have the unit of a gradient, for a [Strider]: the
+	// movement of a step, as the mean of a round, divided by the learning rate and by Gain, the
+	// optimiser's ([optim.Config.Gain]). Without momentum that is the mean of the round's
+	// gradients.
 	//
 	// [optim.Config.Gain]: https://pkg.go.dev/star/train/optim#Config.Gain
 	Gain float64
 
-	opt   Optimizer
-	from  []float32 // the shards' parameters at the release
-	own   []float32 // with Pull: the worker's own parameters; nil before the first release
-	pull  []float32 // with Pull: d, by which it and the shards' parameters move towards each other
-	first bool      // no step of the round is made
-	begun bool      // params may differ from from
-	rates float64   // the sum of those of the round's steps
+	opt Optimizer
+	// from is the shards' parameters at the release.
+	from []float32
+	// own is the worker's parameters, with Pull; nil before the first release.
+	own []float32
+	// pull is d, by which the worker's and the shards' parameters move towards each other, with
+	// Pull.
+	pull []float32
+	// first: the round has made no step yet.
+	first bool
+	// begun: params may differ from from.
+	begun bool
+	// rates is the sum of the learning rates of the round's steps.
+	rates float64
 }
 
-// Follow has the worker's own steps go on from the step that the shards' parameters have made from before to now, at the learning rate of position at of the sample stream:
-// its velocity is how far they went, by the rate. Of heavy ball that is the shards' one, of Nesterov's it is that one step on. It comes before the first Begin; optimisers without a
-// velocity forget it.
+// Follow continues the worker's steps from the step that the shards' parameters have made from
+// before to now, at the learning rate of position at of the sample stream. The worker's velocity is
+// their movement divided by the rate: for heavy ball that is the shards' velocity, for Nesterov's
+// momentum it is that one a step later. Call it before the first Begin. Optimisers without a
+// velocity ignore it.
 func (s *Solo) Follow(before, now []float32, at int64) (err error) {
 	if s.opt, err = s.Make(); err != nil {
 		return err
@@ -47,11 +60,12 @@ func (s *Solo) Follow(before, now []float32, at int64) (err error) {
 		mean[i] = before[i] - p
 	}
 	kernel.Scale(float32(1/rate), mean)
-	o.Stride(mean, mean, 0, 0) // no steps: it moves nothing, and remembers mean·Gain
+	// No steps: it moves nothing and stores mean·Gain.
+	o.Stride(mean, mean, 0, 0)
 	return nil
 }
 
-// Begin takes the parameters of the shards, which are in params, and puts there those that the worker goes on with.
+// Begin takes the shards' parameters from params and writes those that the worker continues with.
 func (s *Solo) Begin(params []float32) (err error) {
 	s.from, s.first, s.begun, s.rates = append(s.from[:0], params...), true, true, 0
 	if s.Pull > 0 {
@@ -66,9 +80,10 @@ func (s *Solo) Begin(params []float32) (err error) {
 	return err
 }
 
-// Step trains a step on params with the gradient of a batch that begins at a position of the sample stream. In the first one of a round a
-// worker with a model of its own moves towards the shards' one, too: x ← x − η·g(x) − d with d = α·(x − c) (Zhang, Choromanska,
-// LeCun, NIPS 2015, algorithm 1).
+// Step makes one step on params with the gradient of a batch that begins at a position of the
+// sample stream. In the first one of a round a worker with its own model also moves towards the
+// shards' one: x ← x − η·g(x) − d with d = α·(x − c) (Zhang, Choromanska, LeCun, NIPS 2015,
+// algorithm 1).
 func (s *Solo) Step(params, grad []float32, at int64) {
 	first := s.first && s.Pull > 0
 	s.first = false
@@ -87,7 +102,7 @@ func (s *Solo) Step(params, grad []float32, at int64) {
 	}
 }
 
-// End writes to out what is handed over, for shards that subtract it. It comes after at least one Step.
+// End writes to out what is handed over; shards subtract it. Call it after at least one Step.
 func (s *Solo) End(params, out []float32) {
 	if s.Pull > 0 {
 		copy(s.own, params)
@@ -99,12 +114,14 @@ func (s *Solo) End(params, out []float32) {
 	for i, c := range s.from {
 		out[i] = c - params[i]
 	}
-	if s.Gain > 0 && s.rates > 0 { // at a rate of 0 nobody has moved
+	// At a rate of 0 no parameter has moved.
+	if s.Gain > 0 && s.rates > 0 {
 		kernel.Scale(float32(1/(s.rates*s.Gain)), out)
 	}
 }
 
-// Back puts the parameters of the last Begin into params, where nobody sends them again: once for each Begin.
+// Back puts the parameters of the last Begin into params, if shards do not send them again: once
+// for each Begin.
 func (s *Solo) Back(params []float32) {
 	if s.begun {
 		copy(params, s.from)
@@ -118,7 +135,8 @@ type Piece struct {
 	Count int
 }
 
-// Pieces divides a batch into k pieces, as equal as they can be, none of them empty: fewer where there are fewer samples.
+// Pieces divides a batch into k pieces of nearly equal size, none of them empty: fewer if there are
+// fewer samples.
 func Pieces(start int64, count, k int) []Piece {
 	k = min(k, count)
 	ps := make([]Piece, k)

@@ -7,27 +7,31 @@ import (
 	"star/internal/exactsum"
 )
 
-// ZenoForm says which of the published scores is meant. They decide differently; docs/baselines.md has the table.
+// ZenoForm selects one of the published scores. They decide differently; docs/baselines.md has the
+// table.
 type ZenoForm string
 
 const (
-	// ZenoPaper: the penalty is on the rescaled gradient, ε is a limit, η is the present one.
+	// ZenoPaper penalises the rescaled gradient; ε is a limit, and η the current learning rate.
 	ZenoPaper ZenoForm = "paper"
 
-	// ZenoCIFAR is the authors' program for CIFAR-10: the penalty is on the gradient as it came, ε counts η times, and
-	// η is that of the beginning.
+	// ZenoCIFAR is the authors' program for CIFAR-10. It penalises the gradient as it came; ε is
+	// multiplied by η, and η is the initial learning rate.
 	ZenoCIFAR ZenoForm = "cifar_code"
 
-	// ZenoLM is their program for language models: like ZenoCIFAR, but gradients are only ever made shorter, and ε counts once.
+	// ZenoLM is their program for language models. It is like ZenoCIFAR, but only shortens
+	// gradients, and ε is not multiplied.
 	ZenoLM ZenoForm = "lm_code"
 )
 
-// Zeno decides whether a gradient is to be applied, by Zeno++: with v the gradient of a trusted validation batch, g the candidate and g̃ = (|v|/|g|)·g,
+// Zeno decides by Zeno++ whether a gradient is applied. With v the gradient of a trusted validation
+// batch, g the candidate and g̃ = (|v|/|g|)·g:
 //
 //	score = η·⟨v, g̃⟩ − ρ·|g̃|²,    accepted if score ≥ −η·ε, and then w ← w − η·g̃
 //
-// C. Xie, S. Koyejo, I. Gupta: Zeno++: Robust Fully Asynchronous SGD. ICML 2020 (arXiv 1903.07020), algorithm 1. Norms and the product are over all
-// shards, so the judgement is passed once for the job, by the coordinator.
+// C. Xie, S. Koyejo, I. Gupta: Zeno++: Robust Fully Asynchronous SGD. ICML 2020 (arXiv 1903.07020),
+// algorithm 1. Norms and the product are over all shards, so the coordinator decides once for the
+// job.
 type Zeno struct {
 	Rho, Eps float64
 	Form     ZenoForm // empty means ZenoPaper
@@ -35,21 +39,24 @@ type Zeno struct {
 
 // Evidence is what is known of a candidate.
 type Evidence struct {
-	Dot   float64 // ⟨v, g⟩
-	Norm  float64 // |g|
-	Ref   float64 // |v|
-	Rate  float64 // η, now
-	First float64 // η at the beginning of the job
+	Dot  float64 // ⟨v, g⟩
+	Norm float64 // |g|
+	Ref  float64 // |v|
+	Rate float64 // η, now
+	// η at the beginning of the job.
+	First float64
 }
 
-// Verdict is what becomes of a candidate.
+// Verdict is the decision about a candidate.
 type Verdict struct {
-	Score, Limit float64 // accepted if Score ≥ Limit
+	// Accepted if Score ≥ Limit.
+	Score, Limit float64
 	Accept       bool
-	Factor       float64 // |g̃|/|g|; 0 where it is not accepted
+	// |g̃|/|g|; 0 if not accepted.
+	Factor float64
 }
 
-// Judge decides. A candidate that is zero or not finite, or a v that is, is never accepted.
+// Judge decides. It never accepts a candidate that is zero or not finite, nor anything if v is.
 func (z Zeno) Judge(e Evidence) Verdict {
 	factor := e.Ref / e.Norm
 	var v Verdict
@@ -61,7 +68,8 @@ func (z Zeno) Judge(e Evidence) Verdict {
 		v.Score = e.First*factor*e.Dot - z.Rho*e.Norm*e.Norm + z.Eps
 	default:
 		v.Score = e.Rate*factor*e.Dot - z.Rho*e.Ref*e.Ref
-		v.Limit = 0 - e.Rate*z.Eps // not -0 where ε is 0
+		// Avoids -0 if ε is 0.
+		v.Limit = 0 - e.Rate*z.Eps
 	}
 	v.Accept = v.Score >= v.Limit && e.Norm > 0 && e.Ref > 0 && finite(e.Norm) && finite(e.Ref)
 	if v.Accept {
@@ -72,13 +80,15 @@ func (z Zeno) Judge(e Evidence) Verdict {
 
 func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
 
-// Validated is the rule of a shard under [Zeno]: it keeps the shard's part of v, and says of a direction what the score needs.
-// v comes as the gradient of a worker that nobody waits for, Validator.
+// Validated is the rule of a shard under [Zeno]. It keeps the shard's part of v and computes what
+// the score needs of a direction. v comes as the gradient of an additional worker, the validator,
+// which no update waits for.
 type Validated struct {
 	Then      *Descent
 	Validator star.Worker
 
-	ref     []float32 // nil: none came yet
+	// ref is nil before the first one.
+	ref     []float32
 	squares exactsum.Squares
 }
 
@@ -99,7 +109,8 @@ func (v *Validated) set(vec []float32) {
 // Score implements [Scorer]. Without a v both are 0.
 func (v *Validated) Score(dir []float32) (dot float64, ref *exactsum.Squares) {
 	for i, x := range v.ref {
-		dot += float64(x) * float64(dir[i]) // exact, so only the sum rounds
+		// Exact: only the sum rounds.
+		dot += float64(x) * float64(dir[i])
 	}
 	return dot, &v.squares
 }
@@ -132,15 +143,17 @@ func (v *Validated) SetSlots(slots []Slot) error {
 	return nil
 }
 
-// Lasting implements [Stateful]: a job that goes on begins with a new v.
+// Lasting implements [Stateful]: a resumed job begins with a new v.
 func (v *Validated) Lasting(int) []Slot { return nil }
 
 func (r *Validated) inner() *Descent { return r.Then }
 
-// ZenoSpec are the settings of a [Validated]. A job with it has a validator, whose rank is the one after those of the workers.
+// ZenoSpec has the settings of a [Validated]. A job with it has a validator, with the rank after
+// those of the workers.
 type ZenoSpec struct {
 	Zeno
-	Every   int // gradients received between two of the validator's
+	// Every is the number of gradients received between two of the validator's.
+	Every   int
 	Samples int // of a validation batch
 }
 
