@@ -52,6 +52,9 @@ func NewPilot(job *Config) (Pilot, error) {
 	return p, nil
 }
 
+// A pilot is created for each leadership: a successor's pilot starts without the observations of the
+// one before (coordinatorOf).
+
 // newPilot is NewPilot with the concrete type.
 func newPilot(j *Config) (*pilot.Pilot, error) {
 	plan := modes.SSGD(j.Ranks())

@@ -20,6 +20,9 @@ func NewBaseline(job *job.Job) (baseline.Made, coord.Pilot, error) {
 	return m, pilot.NewBaseline(m.Scheme, m.Plan), nil
 }
 
+// A baseline consists of up to four parts (baseline.Made): a plan, a scheme that changes the plan, a
+// rule of the shards, and local steps of the workers.
+
 // baseline prepares --baseline. The baseline's plan applies from the start, and --mode is ignored.
 func (s *server) baseline() error {
 	job := s.job

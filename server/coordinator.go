@@ -34,6 +34,10 @@ func (s *server) logPath() string {
 	return filepath.Join(s.job.Out, fmt.Sprintf("run-term%d.jsonl", s.lease.Term()))
 }
 
+// The coordinator's configuration comes from three sources: the Config of this process, what prepare
+// has made of it (plan, baseline, pilot), and functions that ask the server when workers enrol or a
+// checkpoint is written (Fits, Trains, Adopt, Save). It never depends on the shards in this process.
+
 // coordinator creates the coordinator with its run log.
 //
 // It locks the folders first: a job must not touch the run log in another job's folder. An older run

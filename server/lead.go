@@ -124,6 +124,12 @@ func (l *leading) dispatch(accept context.Context) func(transport.Conn, wire.Hel
 	}
 }
 
+// Three things can end run, and each waits for the others:
+//
+//	hosted   the shards ended: with an error everything ends; otherwise a candidate stays (staysFor)
+//	over     the job is over, or this process may not coordinate any more
+//	idle     a candidate without shards has waited long enough
+//
 // run coordinates until the job is over, and until the other members know that. hosted receives the
 // result of what this process hosts; cancel ends ctx, also for that.
 //

@@ -32,6 +32,9 @@ type Outside interface {
 	Enter(t Tenant) (may coord.Admission, leave func(), err error)
 }
 
+// The server calls Check, then Meet before it accepts connections, then Enter once the coordinator of
+// this process exists.
+
 // Tenant is a server that enters a cluster.
 type Tenant struct {
 	Job     *job.Job

@@ -12,6 +12,9 @@ import (
 // pacer slows down the shards of this process: each pauses before each update. The time between two
 // updates of the first shard counts as the duration of an update.
 //
+// Invariant: first does not change once it is set, so at, cpu and sent always describe the cycle of
+// the same shard.
+//
 // The limits (actuate.Governor) are those of this process or of the cluster: the governor gets the
 // cost of an update, and determines the pause. Only one shard's cycle is observed, but CPU time and
 // bytes are those of the whole process, because all shards of a process make each update at about

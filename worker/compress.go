@@ -12,6 +12,10 @@ import (
 	"star/transport/wire"
 )
 
+// With --compress the gradients of a ring go through a Compressor: it encodes this member's part,
+// keeps the residual, and decodes the sum. After each round exactly one of Keep and Undo is called:
+// Keep when the version was made, Undo when the round is repeated (settle).
+
 // newCompressor returns the compressor of a ring's gradients; nil: they are not compressed. The seed
 // is the job's, the same on all members. An error is a *job.SettingError of --compress.
 func newCompressor(job *job.Job, model train.Model) (*allreduce.Compressor, error) {

@@ -19,6 +19,9 @@ type Outside interface {
 	Check(job *job.Job) error
 
 	// Meet joins the job's gossip, or only asks it for the coordinator and sets job.Coordinator. The
+	// Both services are optional: a job runs without them, and their failure does not end it.
+	// The worker calls Check, then Meet before it joins the job, then Enter once it has its rank.
+
 	// Gossip is nil for a worker that does not stay in it.
 	Meet(ctx context.Context, job *job.Job, log *slog.Logger) (Gossip, error)
 

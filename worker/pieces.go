@@ -147,12 +147,12 @@ func partsOf(rel wire.Release) []rule.Piece {
 	return out
 }
 
-// Batches are computed in pieces for four reasons: --mode with local steps (Local), partial batches
+// Batches are computed in pieces (pieces) for four reasons: --mode with local steps (Local), partial batches
 // (Micro, with the time limit Cap), a queue shared by all workers (Part), and a baseline of workers
 // that train by themselves. Everything else is computed whole by compute.
 
-// pieces computes a batch piece by piece: the local steps of a worker, or the parts of a batch, of
-// which it skips those that it has no time for. The result is in w.grad.
+// pieces computes a batch piece by piece: the local steps of a worker, or the parts of a batch. It
+// skips parts that it has no time for. The result is in w.grad.
 //
 // It stops between two pieces when no worker waits for more: its time is up (Cap), the update was
 // made without it, the round is closed, or the queue is empty. With a queue, each piece except the

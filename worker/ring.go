@@ -442,8 +442,8 @@ func (w *ringWorker) recalled(context.Context) (*train.Experience, error) {
 	return e, nil
 }
 
-// experience returns the state of the optimizer of a model that was trained before; nil: there is
-// none.
+// experience returns the state of the optimizer of a model that was trained before; nil: it was
+// not.
 func experience(ctx context.Context, m train.Model) (*train.Experience, error) {
 	if m, ok := m.(train.Experienced); ok {
 		return m.Experience(ctx)

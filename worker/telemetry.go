@@ -10,6 +10,10 @@ import (
 	"star/train"
 )
 
+// A step is measured in three places: the meter samples host and process during the computation
+// (measures.meter), the links count bytes (far), and the governor learns the use of resources, which
+// its limits bound (observe).
+
 // observe reports the resources of an iteration to the governor. Injected time is excluded: limits
 // concern what the process uses, and a worker that sleeps on purpose uses nothing.
 func (w *worker) observe(rec *star.Record) {
