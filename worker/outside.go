@@ -19,9 +19,6 @@ type Outside interface {
 	Check(job *job.Job) error
 
 	// Meet joins the job's gossip, or only asks it for the coordinator and sets job.Coordinator. The
-	// Both services are optional: a job runs without them, and their failure does not end it.
-	// The worker calls Check, then Meet before it joins the job, then Enter once it has its rank.
-
 	// Gossip is nil for a worker that does not stay in it.
 	Meet(ctx context.Context, job *job.Job, log *slog.Logger) (Gossip, error)
 
@@ -29,6 +26,9 @@ type Outside interface {
 	// the cluster has ordered.
 	Enter(t Tenant) (leave func(), err error)
 }
+
+// Both services are optional; a job that does not name them runs without them. The worker calls
+// Check, then Meet before it joins the job, then Enter once it has its rank.
 
 // Gossip is a worker's part in the gossip of its job.
 type Gossip interface {
