@@ -66,7 +66,7 @@ func (e *fileError) Unwrap() error { return e.error }
 // ExitCode is that of a file that is missing or corrupt, or cannot be written.
 func (e *fileError) ExitCode() int { return e.code }
 
-// DisagreeError says that settings do not fit what is there already.
+// DisagreeError: settings do not fit the job as it exists.
 type DisagreeError struct{ Err error }
 
 func (e *DisagreeError) Error() string { return e.Err.Error() }
@@ -81,7 +81,7 @@ type LostError struct{ Err error }
 func (e *LostError) Error() string { return "lost: " + e.Err.Error() }
 func (e *LostError) Unwrap() error { return e.Err }
 
-// ExitCode is that of a member whose shard is gone for good.
+// ExitCode is that of a member that has lost its shard for good.
 func (e *LostError) ExitCode() int { return exitcode.Lost }
 
 // NaNError says that a gradient was not finite.

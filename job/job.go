@@ -7,8 +7,8 @@
 // docs/configure.md explains: --join-timeout is JoinTimeout. Errors name settings as these
 // programs do.
 //
-// What bites: the zero value is not always the default of a setting. [Job.Defaults] says what it
-// means, and star/worker/launch makes a Job of the variables STAR_….
+// The zero value is not always the default of a setting: [Job.Defaults] says what it means, and
+// star/worker/launch makes a Job of the variables STAR_….
 package job
 
 import (
@@ -33,7 +33,8 @@ const Off = "off"
 // Auto is a value that the program chooses.
 const Auto = "auto"
 
-// Job is a job as one of its members knows it. Members that must agree on something and do not are refused by the coordinator.
+// Job is a job as one of its members knows it. Members that must agree on something and do not are refused by the
+// coordinator.
 type Job struct {
 	Name       string // members of other jobs are refused; empty: "star"
 	Arch       string // PS or AllReduce; empty: PS
@@ -52,8 +53,9 @@ type Job struct {
 	Host
 	Ring
 
-	// Given are the settings that somebody chose, by name, with where ("--rank", "STAR_RANK"). Others may be chosen by the
-	// program or by other members. Nil: those of which the value is not zero.
+	// Given are the settings that were set explicitly, by name, with their source ("--rank",
+	// "STAR_RANK"). The program or other members may choose the others. Nil: those with a value
+	// other than zero.
 	Given map[string]string
 
 	// Explain makes the error of a setting that cannot be used; nil: a *SettingError.
@@ -82,11 +84,13 @@ type Network struct {
 type Waits struct {
 	JoinTimeout time.Duration // for members that are missing at the start; 0: a minute
 	DeadAfter   time.Duration // for a heartbeat; 0: 15 s
-	Grace       time.Duration // for a checkpoint when the job is told to end; 0: none is made
+	// Grace is the time for a checkpoint when the job is stopped; 0: no checkpoint.
+	Grace time.Duration
 }
 
-// Rule is how updates are made of gradients. All members of a ring must have the same; with parameter servers it is theirs, and that of workers which
-// make steps of their own. Where Optimizer is empty and the numbers are 0, it is dana with a rate of 0.02 and a momentum of 0.9.
+// Rule is how updates are made of gradients. All members of a ring must have the same; with parameter servers it
+// is theirs, and that of workers which make steps of their own. Where Optimizer is empty and the numbers are 0, it
+// is dana with a rate of 0.02 and a momentum of 0.9.
 type Rule struct {
 	Optimizer   string
 	LR          float64
@@ -110,7 +114,7 @@ type Files struct {
 	Keep       int    // newest checkpoints that stay; 0: all
 }
 
-// Host is what a process is told of its host, and what it may take of it.
+// Host is the configuration of a process's host, and of what it may use.
 type Host struct {
 	HostID         string   // processes with the same one share a host; empty: as the kernel says
 	Threads        int      // of the arithmetic; 0: chosen by the program
@@ -200,7 +204,7 @@ func (j *Job) chosen() map[string]string {
 	return given
 }
 
-// IsSet says whether somebody chose a setting.
+// IsSet reports whether a setting was set explicitly.
 func (j *Job) IsSet(setting string) bool {
 	_, ok := j.Given[setting]
 	return ok

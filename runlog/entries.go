@@ -13,8 +13,9 @@ type Entry interface {
 	kind() string
 }
 
-// Fields are checked by their types when a log is read. A star.Worker is a rank of the job, and must be there. Seconds must be there, unless they may be left out
-// (omitempty), and are from 0 to 30 years. A Number that is not there is NaN. Further, check:"min=N": at least that, and it must be there, unless it may be left out;
+// Fields are checked by their types when a log is read. A star.Worker is a rank of the job, and must be there.
+// Seconds must be there, unless they may be left out (omitempty), and are from 0 to 30 years. A Number that is not
+// there is NaN. Further, check:"min=N": at least that, and it must be there, unless it may be left out;
 // check:"max=1"; check:"given": a text that is not empty.
 //
 // What docs/files.md says of lines and fields are the comments here.
@@ -30,13 +31,13 @@ type (
 		Config  json.RawMessage `json:"config"`               // every setting with its value, `model`, `dataset` and `seed` as the workers have them; durations in seconds, secrets blanked
 	}
 
-	// Join says that a worker was taken in. Who left before the training began is not in the log.
+	// Join says that a worker was admitted. A worker that left before the training started is not in the log.
 	Join struct {
 		Worker star.Worker `json:"worker"` // rank
 		Peer   string      `json:"peer"`   // its address
 	}
 
-	// Train says that everybody is there, or as many as `--min-workers` wants.
+	// Train says that the training starts: all workers have joined, or as many as `--min-workers` wants.
 	Train struct {
 		Workers   int           `json:"workers" check:"min=1"` // ranks, that is `--max-workers` where it is given
 		Shards    int           `json:"shards"`                // of the parameters; 0: all-reduce
@@ -48,7 +49,7 @@ type (
 		Limit     int64         `json:"limit" check:"min=0"`   // the end of the job, in samples
 		Version   int64         `json:"version" check:"min=0"` // 0, or that of the checkpoint
 		Plan      string        `json:"plan"`                  // the mode
-		Absent    []star.Worker `json:"absent,omitempty"`      // ranks that nobody has yet; absent if there are none
+		Absent    []star.Worker `json:"absent,omitempty"`      // ranks without a worker; absent if every rank has one
 	}
 
 	// Short says that the job has fewer workers than `--min-workers`, and waits.
@@ -60,21 +61,23 @@ type (
 	// Enough says that the job goes on. Fields as in `short`.
 	Enough Short
 
-	// Fire says that gradients became an update, or were dropped. Written when that is decided: what stands behind it happened later, also where the update waited, for copies, more workers or a shard that moves.
+	// Fire says that gradients became an update, or were dropped. Written when that is decided: later lines
+	// happened later, also if the update waited for copies, more workers or a shard that moves.
 	Fire struct {
 		Seq       int64         `json:"seq" check:"min=1"`     // counts firings from 1; those that only released a worker have no line
 		Version   int64         `json:"version" check:"min=0"` // of the parameters after it; unchanged if there were no gradients
-		Workers   []star.Worker `json:"workers"`               // whose gradients were applied; `null` if none
+		Workers   []star.Worker `json:"workers"`               // workers of the gradients that were applied; `null` if none
 		Staleness []int64       `json:"staleness"`             // of each of them, in the same order: updates between reading the parameters and this one
-		Reports   []star.Worker `json:"reports,omitempty"`     // with a tree: whose pushes the gradients were in; absent if each was in its worker's own
-		Dropped   []star.Worker `json:"dropped,omitempty"`     // whose gradients were thrown away; absent if none
-		Pieces    []int64       `json:"pieces,omitempty"`      // with all-reduce, and where a tree has made reports: of each of `workers`, where its samples begin in the stream of samples, and how many there are (0 in the later updates of a batch, where a program makes several); a worker whose ring failed behind the exchange, or that is gone when its parent hands its gradient on, has no record of it
-		More      []int64       `json:"more,omitempty"`        // with all-reduce and a queue: what workers have in other places of the stream, three numbers for each piece: whose it is (its place in `workers`), where it begins, how many samples; absent if there is none
+		Reports   []star.Worker `json:"reports,omitempty"`     // with a tree: workers that pushed the gradients; absent if each worker pushed its own
+		Dropped   []star.Worker `json:"dropped,omitempty"`     // workers of the gradients that were dropped; absent if none
+		Pieces    []int64       `json:"pieces,omitempty"`      // with all-reduce, and where a tree has made reports: of each of `workers`, where its samples begin in the stream of samples, and how many there are (0 in the later updates of a batch, where a program makes several); a worker has no record of it if its ring failed after the exchange, or if it was gone when its parent handed its gradient on
+		More      []int64       `json:"more,omitempty"`        // with all-reduce and a queue: what workers have in other places of the stream, three numbers for each piece: its worker (as a place in `workers`), where it begins, how many samples; absent without such pieces
 		Samples   int64         `json:"samples" check:"min=0"` // applied so far, this update included
-		Round     int           `json:"round,omitempty"`       // with all-reduce: the samples of a full round of the ring, of which each gradient's weight is its part
+		Round     int           `json:"round,omitempty"`       // with all-reduce: the samples of a full round of the ring; a gradient's weight is its samples divided by these
 	}
 
-	// Recall is an update that shards tell of when another process takes over: the coordinator before may have been lost before it wrote it down. Fields as in `fire`.
+	// Recall is an update that shards tell of when another process takes over: the coordinator before may have
+	// been lost before it wrote it down. Fields as in `fire`.
 	Recall struct {
 		Seq     int64         `json:"seq" check:"min=1"`
 		Version int64         `json:"version" check:"min=0"`
@@ -94,7 +97,9 @@ type (
 		Waited  Seconds `json:"waited"`             // for workers, once all servers had come
 	}
 
-	// Noise is what an update of several gradients says of their noise (not with compression other than `fp16` and `bf16`), or, where an update is of one gradient, what its worker's last two say (with any; from `grad_change` in `telemetry`).
+	// Noise is what an update of several gradients says of their noise (not with compression other than `fp16` and
+	// `bf16`), or, where an update is of one gradient, what its worker's last two say (with any; from
+	// `grad_change` in `telemetry`).
 	Noise struct {
 		Version  int64  `json:"version" check:"min=0"` // that the update made
 		Grad2    Number `json:"grad2"`                 // |G|² by this update alone; may be negative
@@ -116,7 +121,8 @@ type (
 		Policy string      `json:"policy"`              // `--poison`: `skip` or `fatal`
 	}
 
-	// Compression says that a worker sends gradients with another codec from now on (`--compress auto`), or, with all-reduce, the first member of a ring says what the ring uses.
+	// Compression says that a worker sends gradients with another codec from now on (`--compress auto`), or, with
+	// all-reduce, the first member of a ring says what the ring uses.
 	Compression struct {
 		Worker  star.Worker `json:"worker"`              // rank
 		Version int64       `json:"version"`             // of the parameters
@@ -128,9 +134,9 @@ type (
 	Plan struct {
 		Plan      string `json:"plan" check:"given"`                    // the new mode
 		From      string `json:"from" check:"given"`                    // the one before
-		Why       string `json:"why"`                                   // `star ctl`, what `tree=auto` goes by, or with `--mode auto` who is slow and what is expected of the change
+		Why       string `json:"why"`                                   // `star ctl`, what `tree=auto` goes by, or with `--mode auto` the slow workers and the predicted gain
 		Predicted Number `json:"predicted_gain,omitzero" check:"max=1"` // with `--mode auto`: the part of the cost (time for the same progress) that the change should save; else absent
-		After     int64  `json:"after,omitempty" check:"min=0"`         // with `--mode auto`: how many lines the pilot had been told when it decided, counting `train`, `record`, `fire`, `noise`, `plan`, `late`, `admission`, `predictor`, `set` and `leave`; else absent
+		After     int64  `json:"after,omitempty" check:"min=0"`         // with `--mode auto`: how many lines the pilot had read when it decided, counting `train`, `record`, `fire`, `noise`, `plan`, `late`, `admission`, `predictor`, `set` and `leave`; else absent
 		Forced    bool   `json:"forced,omitempty"`                      // `true`: back to SSGD because an admission was taken back; else absent
 	}
 
@@ -138,29 +144,33 @@ type (
 	Unheeded struct {
 		Plan    string `json:"plan" check:"given"`    // the mode
 		Why     string `json:"why"`                   // the pilot's reason
-		Because string `json:"because" check:"given"` // why not: the job is over, or is being saved; `star ctl mode` has set another one; it is in force; it is none that this job can run
-		After   int64  `json:"after" check:"min=1"`   // how many lines the pilot had been told when it decided
+		Because string `json:"because" check:"given"` // why not: the job is over, or is being saved; `star ctl mode` has set another one; it is in force; this job cannot run it
+		After   int64  `json:"after" check:"min=1"`   // how many lines the pilot had read when it decided
 	}
 
-	// Heard says, with `--mode auto`, when the job has ended, how far the pilot had been heard. The job does not wait for it at its end, so what it would have made of later lines came to nobody.
+	// Heard says, with `--mode auto`, when the job has ended, how far the pilot had read. The job does not wait
+	// for it at its end, so decisions from later lines were not used.
 	Heard struct {
-		After int64 `json:"after" check:"min=0"` // up to which of the lines that the pilot had been told
+		After int64 `json:"after" check:"min=0"` // the number of lines that the pilot had read
 	}
 
-	// Late says, with `--mode auto`, that a worker's gradient is not there although its iterations have never taken so long lately (`docs/modes.md`, *Controller*); said again after twice the time.
+	// Late says, with `--mode auto`, that a worker's gradient is not there although its iterations have never
+	// taken so long lately (`docs/modes.md`, *Controller*); said again after twice the time.
 	Late struct {
 		Worker   star.Worker `json:"worker"`   // rank
 		Waited   Seconds     `json:"waited"`   // since its release
 		Deadline Seconds     `json:"deadline"` // how long it may take
 	}
 
-	// Admission is, with `--mode auto` and parameter servers, the answer of the cluster's resource service, or without `--cluster` of a look at the servers' host, to a decision to leave SSGD; or an earlier yes is taken back.
+	// Admission is, with `--mode auto` and parameter servers, the answer of the cluster's resource service, or
+	// without `--cluster` of a look at the servers' host, to a decision to leave SSGD; or an earlier yes is taken
+	// back.
 	Admission struct {
 		Plan    string `json:"plan" check:"given"`  // the mode that was wanted
-		Granted bool   `json:"granted"`             // the answer; `false` where nobody answered
+		Granted bool   `json:"granted"`             // the answer; `false` without an answer
 		Now     string `json:"now" check:"given"`   // the mode in force when it came
 		Why     string `json:"why"`                 // the answer in words
-		After   int64  `json:"after" check:"min=1"` // how many lines the pilot had been told when it decided
+		After   int64  `json:"after" check:"min=1"` // how many lines the pilot had read when it decided
 	}
 
 	// Verdict says, with `--mode auto`, that a worker is slow, or no more (`docs/stragglers.md`).
@@ -175,7 +185,8 @@ type (
 		Evidence []Evidence  `json:"evidence"`                      // list of `{what, value, other, text}`: a quantity, of the worker and of those that are not slow (`null`: not measured), and in words
 	}
 
-	// Gain is, with `--mode auto`, and of automatic trees, what the last change brought, when it has been on trial for long enough.
+	// Gain is, with `--mode auto`, and of automatic trees, what the last change brought, when it has been on trial
+	// for long enough.
 	Gain struct {
 		Plan      string `json:"plan" check:"given"`           // the mode that was on trial
 		Predicted Number `json:"predicted_gain" check:"max=1"` // the part of the cost that it should save
@@ -191,14 +202,15 @@ type (
 		Why   string `json:"why"`                // `star ctl`
 	}
 
-	// Predictor says that a predictor has been trained beside the job (`--predictor online`) and takes part from here on.
+	// Predictor says that a predictor has been trained beside the job (`--predictor online`) and takes part from
+	// here on.
 	Predictor struct {
 		Records int64   `json:"trained_on" check:"min=1"` // records of the run when the training began
 		Rows    int     `json:"rows" check:"min=0"`       // the newest of these, from which it has learned
 		Epochs  int     `json:"epochs" check:"min=0"`     // passes over them
 		Error   Number  `json:"error"`                    // mean square, of rows that it was not trained on, in parts of the variance; `null`: the training failed, and nothing has changed
 		Took    Seconds `json:"took"`                     // with the rests
-		After   int64   `json:"after" check:"min=1"`      // how many lines the pilot had been told when it began
+		After   int64   `json:"after" check:"min=1"`      // how many lines the pilot had read when it began
 	}
 
 	// Leave says that a worker is gone.
@@ -229,7 +241,7 @@ type (
 		Accuracy Number `json:"accuracy" check:"max=1"` // share from 0 to 1
 		Count    int64  `json:"count"`                  // predictions (for text, tokens)
 		Final    bool   `json:"final,omitempty"`        // true for the last; else absent
-		Alike    int    `json:"alike,omitempty"`        // all-reduce: members whose parameters were compared before they evaluated, and are the same to the last bit (a member that has others than most goes; where there is no majority, the job ends); absent with parameter servers
+		Alike    int    `json:"alike,omitempty"`        // all-reduce: members with parameters that were compared before an evaluation and are equal bit for bit (a member that differs from the majority is removed; without a majority the job ends); absent with parameter servers
 	}
 
 	// Checkpoint says that one was written, or not.
@@ -240,7 +252,8 @@ type (
 		Err     string  `json:"error,omitempty"` // why not; absent if it was written
 	}
 
-	// Pace says that pushes wait for each other from now on, or no more. A worker's wait is `push_delay_s` in `star ctl status --json`, and in its records part of `wait`.
+	// Pace says that pushes wait for each other from now on, or no more. A worker's wait is `push_delay_s` in
+	// `star ctl status --json`, and in its records part of `wait`.
 	Pace struct {
 		On  bool   `json:"on"`  // they do
 		Why string `json:"why"` // in words
@@ -265,14 +278,15 @@ type (
 		Event     string  `json:"event"`                 // `promoted`: the primary `server` was lost, and a follower answers now; `lost`: a follower was; `copied`: `server` holds a copy now; `uncopied`: it was to, or did, and does not
 		Server    int     `json:"server" check:"min=0"`  // rank of the `star-ps` that it has happened to
 		Term      int64   `json:"term" check:"min=1"`    // of the shard, as it is now
-		Primary   int     `json:"primary" check:"min=0"` // rank of who answers now
+		Primary   int     `json:"primary" check:"min=0"` // rank of the server that answers now
 		Followers []int   `json:"followers"`             // ranks of the others that hold it now
 		Of        int     `json:"of"`                    // copies that there are to be
 		Took      Seconds `json:"took_s,omitempty"`      // copied: since it was begun
 		Why       string  `json:"why,omitempty"`         // in words; absent if there is nothing to say
 	}
 
-	// Shift says, with `--move-shards auto`, that a shard moves because that pays, or that it was looked whether it did. The move itself is the line `move` behind it.
+	// Shift says, with `--move-shards auto`, that a shard moves because that pays, or that it was looked whether
+	// it did. The move itself is the line `move` behind it.
 	Shift struct {
 		Event     string `json:"event"`               // `wanted`, `moved`, `failed`, `kept`, `back`: it did not pay, and goes back
 		Shard     int    `json:"shard" check:"min=0"` // its number
@@ -283,7 +297,8 @@ type (
 		Why       string `json:"why"`                 // in words
 	}
 
-	// Validation says, with `--baseline zeno++`, that the shards hold updates against another validation gradient from here on.
+	// Validation says, with `--baseline zeno++`, that the shards hold updates against another validation gradient
+	// from here on.
 	Validation struct {
 		Seq     int64  `json:"seq"`            // number of the fire with which they took it
 		Version int64  `json:"version"`        // of the parameters that it was computed with
@@ -302,7 +317,8 @@ type (
 		Behind   int64  `json:"behind"`   // versions between the validation gradient and the parameters
 	}
 
-	// Gap stands, with `--log-max`, for lines of type `record`, `fire` and `noise` that the bound had no room for: those of one part of the log, the oldest first: no such line is before it. All other lines are kept.
+	// Gap replaces, with `--log-max`, lines of type `record`, `fire` and `noise` that the bound had no room for:
+	// those of one part of the log, the oldest first: no such line is before it. All other lines are kept.
 	Gap struct {
 		Until   Seconds `json:"until"`                 // of the last of these lines; `t` is that of the first
 		Records int64   `json:"records" check:"min=0"` // lines of type `record`
@@ -312,9 +328,9 @@ type (
 		Samples int64   `json:"samples" check:"min=0"` // applied so far after it; 0 if there was none
 	}
 
-	// Stop says that the stream was ended, by `star ctl stop` or because the job was told to end (SIGINT, SIGTERM).
+	// Stop says that the stream was ended, by `star ctl stop` or because the job was stopped (SIGINT, SIGTERM).
 	Stop struct {
-		Limit int64  `json:"limit"` // nothing beyond so many samples is applied
+		Limit int64  `json:"limit"` // samples beyond this number are not applied
 		Why   string `json:"why"`   // in words
 	}
 )

@@ -6,9 +6,9 @@ import (
 	"slices"
 )
 
-// Factor is how many times as long as the others a worker took in one episode, from the first verdict that it is slow to the last one
-// before it has recovered: the median of what the verdicts say, in four digits, which bounds its memory however long the episode is.
-// star explain, the page, star top and star watch all say this one.
+// Factor is how many times as long as the others a worker took in one episode, from the first verdict that it is
+// slow to the last one before it has recovered: the median of what the verdicts say, in four digits, which bounds
+// its memory however long the episode is. star explain, the page, star top and star watch all say this one.
 type Factor struct {
 	said  []said // by value
 	count int
@@ -19,7 +19,8 @@ type said struct {
 	count int
 }
 
-// Add takes in the slowdown of one more verdict of the episode. One that is not known (NaN, or not above 0) changes nothing.
+// Add takes in the slowdown of one more verdict of the episode. One that is not known (NaN, or not above 0)
+// changes nothing.
 func (f *Factor) Add(slowdown float64) {
 	if !(slowdown > 0) || math.IsInf(slowdown, 0) {
 		return

@@ -7,10 +7,11 @@ import (
 	"star"
 )
 
-// The lines of which there are several for each update are encoded here, by hand and to the very bytes
-// that encoding/json makes of them: the coordinator writes them while shards and workers wait for it.
+// The lines that occur several times for each update are encoded here by hand, to the same bytes as
+// encoding/json: the coordinator writes them while shards and workers wait for it.
 
-// appender is an entry that encodes itself: its whole line but the end, of something t seconds after the coordinator began.
+// appender is an entry that encodes itself: its whole line but the end, of something t seconds after the
+// coordinator began.
 type appender interface {
 	appendTo(b []byte, t float64) []byte
 }

@@ -175,7 +175,8 @@ func (s Seconds) check(name string) error {
 
 // shape is how the lines of one type are read.
 type shape struct {
-	blank  reflect.Value // an entry of which nothing has been read
+	// blank is an entry before anything was parsed.
+	blank  reflect.Value
 	fields []field
 }
 

@@ -9,17 +9,19 @@ import (
 	"star"
 )
 
-// The lines that are encoded by hand (line.go) are read back here in the very form that they are written in, which takes a twentieth of the time of
-// encoding/json. A line in any other form, of another program, of a later version or damaged, is left to encoding/json, and so is everything that is wrong:
-// there is one place that says what.
+// The lines that are encoded by hand (line.go) are read back here in the very form that they are written in, which
+// takes a twentieth of the time of encoding/json. A line in any other form, of another program, of a later version
+// or damaged, is left to encoding/json, and so is everything that is wrong: there is one place that says what.
 
-// quick reads one line from left to right. It begins to fail with the first byte that is not as expected, and goes on failing.
+// quick reads one line from left to right. It begins to fail with the first byte that is not as expected, and goes
+// on failing.
 type quick struct {
 	b      []byte // what is left of the line
 	failed bool
 }
 
-// parseQuick reads a line of type record, fire or noise. It is not ok if the line is of another type, or not in the form of this package.
+// parseQuick reads a line of type record, fire or noise. It is not ok if the line is of another type, or not in
+// the form of this package.
 func parseQuick(b []byte) (e Entry, t Seconds, ok bool) {
 	q := quick{b: b}
 	if !q.skip(`{"type":"`) {
@@ -124,7 +126,7 @@ var metrics = func() (names [star.NumMetrics]string) {
 	return names
 }()
 
-// fire reads a Fire, whose ranks are to be checked by those that the job has.
+// fire parses a Fire. The caller checks its ranks.
 func (q *quick) fire() Fire {
 	var f Fire
 	q.want(`,"seq":`)
@@ -242,8 +244,9 @@ func (q *quick) float() float64 {
 	return x
 }
 
-// plainFloat reads the JSON number at the beginning of b, n bytes long, if its digits make a mantissa below 2^53 and its power of ten is at most 22: both are
-// exact then, and so their product or quotient is the nearest number (Clinger 1990). n is 0 if it is another number, or not one, or the last of b.
+// plainFloat reads the JSON number at the beginning of b, n bytes long, if its digits make a mantissa below 2^53
+// and its power of ten is at most 22: both are exact then, and so their product or quotient is the nearest number
+// (Clinger 1990). n is 0 if it is another number, or not one, or the last of b.
 func plainFloat(b []byte) (x float64, n int) {
 	negative := len(b) > 0 && b[0] == '-'
 	if negative {
@@ -325,7 +328,8 @@ var powers = [largest + 1]float64{
 	1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22,
 }
 
-// digits is where the whole part of the number at i ends: 0, or digits that do not begin with it, behind a minus or not.
+// digits is where the whole part of the number at i ends: 0, or digits that do not begin with it, behind a minus
+// or not.
 func (q *quick) digits(i int) int {
 	if i < len(q.b) && q.b[i] == '-' {
 		i++
@@ -336,7 +340,7 @@ func (q *quick) digits(i int) int {
 	return q.more(i)
 }
 
-// more is where the digits at i end, of which there is one at least.
+// more returns the end of the digits at i, the first of them was checked.
 func (q *quick) more(i int) int {
 	from := i
 	for i < len(q.b) && q.b[i]-'0' <= 9 {

@@ -45,7 +45,7 @@ type Missing struct {
 	Updates int64   `json:"updates"`
 }
 
-// Add takes in a gap, whose first line is of that time.
+// Add adds a gap; at is the time of its first line.
 func (m *Missing) Add(at time.Duration, g Gap) {
 	if *m == (Missing{}) {
 		m.From = SecondsOf(at)
@@ -80,10 +80,10 @@ func (e *Error) ExitCode() int { return exitcode.Corrupt }
 // MaxLine is the longest line, in bytes: the first one has the whole configuration.
 const MaxLine = 16 << 20
 
-// Read reads a run log, plain or gzip, and passes each line on, in the log's order, until one
-// of them is answered with an error, which it returns. Fields and types of lines that it does not know, as newer programs
-// write them, are passed over; so is the rest of a last line that was cut. All other
-// damage is an error of type *Error: what is missing, cannot be, or is there twice; name is the file's.
+// Read reads a run log, plain or gzip, and passes each line on, in the log's order, until each
+// returns an error, which Read returns. Unknown fields and types of lines, as newer programs write
+// them, are skipped; so is the rest of a last line that was cut. All other damage is an error of
+// type *Error: missing, invalid or duplicate data; name is the file's.
 func Read(r io.Reader, name string, each func(Line) error) (Contents, error) {
 	p := reader{workers: -1}
 	s := Contents{Unknown: map[string]int{}}
@@ -105,8 +105,9 @@ func Read(r io.Reader, name string, each func(Line) error) (Contents, error) {
 	return s, err
 }
 
-// scan passes every line that is a JSON object with a type on, and says how many lines
-// there were, and whether the last one was cut. Lines are decoded in several goroutines, which have ended when scan returns; each is called in the caller's.
+// scan passes every line that is a JSON object with a type on, and says how many lines there were, and whether the
+// last one was cut. Lines are decoded in several goroutines, which have ended when scan returns; each is called in
+// the caller's.
 func scan(r io.Reader, name string, each func(n int, x text) error) (lines int, cut bool, err error) {
 	br, err := unpack.Reader(r)
 	if err != nil {
@@ -149,7 +150,8 @@ func scan(r io.Reader, name string, each func(n int, x text) error) (lines int, 
 	return lines, false, nil
 }
 
-// blocks reads a log in blocks of whole lines, and has the next ones decoded while one is used. It is used by one goroutine.
+// blocks reads a log in blocks of whole lines, and has the next ones decoded while one is used. It is used by one
+// goroutine.
 type blocks struct {
 	r       io.Reader
 	err     error    // of reading, after the last block; never io.EOF

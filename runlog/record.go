@@ -31,9 +31,9 @@ type recordLine struct {
 	Wait     Seconds     `json:"wait"`               // of the iteration before: from the end of its push to the release, and in a tree the wait for children
 	Pull     Seconds     `json:"pull"`               // of the iteration before: from the release to the last byte of the parameters
 	Transit  Seconds     `json:"transit"`            // of the iteration before: from the end of its push until every shard held the gradient, by the coordinator's clock
-	Start    *int64      `json:"start,omitempty"`    // position of its first sample in the stream of samples, whose order is that of the seed; not with all-reduce
+	Start    *int64      `json:"start,omitempty"`    // position of its first sample in the stream of samples, in the order given by the seed; not with all-reduce
 	Samples  int         `json:"samples"`            // of the mini-batch
-	More     []int64     `json:"more,omitempty"`     // with a queue: where else in the stream samples of the gradient begin, and how many there are; the others of `samples` are at `start`; absent if there are none
+	More     []int64     `json:"more,omitempty"`     // with a queue: where else in the stream samples of the gradient begin, and how many there are; the others of `samples` are at `start`; absent if all samples are at `start`
 	Loss     Number      `json:"loss"`               // mean of the mini-batch
 	Norm2    Number      `json:"norm2"`              // squared Euclidean norm of the gradient, as its worker says; a word that is not so costs it its place (`docs/protocol.md`)
 	CPU      Number      `json:"cpu"`                // processor time of the process over the iteration, in processors
@@ -96,7 +96,7 @@ func (l *recordLine) set(r *Record) {
 	}
 }
 
-// parseRecord reads the line of a Record, whose rank may be any that a job can have.
+// parseRecord parses the line of a Record, with any rank that a job can have.
 func parseRecord(b []byte) (r Record, err error) {
 	l := recordLine{Worker: -1, Step: -1}
 	if err := json.Unmarshal(b, &l); err != nil {
@@ -130,7 +130,8 @@ func parseRecord(b []byte) (r Record, err error) {
 	return r, nil
 }
 
-// Memory is what a job that resumes remembers: the last iterations of each worker in the life before, as lines of type `record` with `at` before 0. Predictors begin with them.
+// Memory is what a job that resumes remembers: the last iterations of each worker in the life before, as lines of
+// type `record` with `at` before 0. Predictors begin with them.
 type Memory struct {
 	Records []star.Record `json:"records"` // the lines
 }

@@ -7,7 +7,12 @@ import (
 	"star"
 )
 
-// Sampled says that, until the next line of this type, records have all their metrics in one of `every` iterations of each worker: those whose `step` modulo `every` is the worker's rank modulo `every`. Other records have, beside times, loss, norm and traffic, the metrics `compute_cpu`, `throttled`, `stalled`, `parts`, `paused`, `far_in` and `far_out`. No record is left out. What reads a log takes the rest of the metrics of such a record from the worker's last full one. Records are sampled in jobs of 64 workers and more, where no controller and no baseline decides by them ([deploy.md](deploy.md#sampled-records)).
+// Sampled says that, until the next line of this type, records have all their metrics in one of `every` iterations
+// of each worker: those with `step` modulo `every` is the worker's rank modulo `every`. Other records have, beside
+// times, loss, norm and traffic, the metrics `compute_cpu`, `throttled`, `stalled`, `parts`, `paused`, `far_in`
+// and `far_out`. No record is left out. What reads a log takes the rest of the metrics of such a record from the
+// worker's last full one. Records are sampled in jobs of 64 workers and more, where no controller and no baseline
+// decides by them ([deploy.md](deploy.md#sampled-records)).
 type Sampled struct {
 	Every int64   `json:"every" check:"min=1"` // iterations of a worker for each full record; 1: all records are full again
 	Rate  float64 `json:"rate"`                // records in the last second, by which this was decided
@@ -20,8 +25,8 @@ const (
 	mostEvery  = 1024 // iterations
 )
 
-// always are the metrics that every record has, if they were measured: what verdicts and simulations depend on, and what is
-// of one iteration and not like that of the next.
+// always are the metrics that every record has, if they were measured: what verdicts and simulations depend on,
+// and what is of one iteration and not like that of the next.
 var always = [...]star.Metric{star.ComputeCPU, star.Throttled, star.Stalled, star.Parts, star.Paused, star.FarIn, star.FarOut}
 
 // sampling decides which records of a Writer are full.

@@ -27,8 +27,9 @@ func NewTail(r io.Reader, name string) *Tail {
 // Skip has Next pass over the first n lines of the log, which are known already.
 func (t *Tail) Skip(n int) { t.skip = n }
 
-// Next passes on what has been written since the last call, up to the last whole line. Lines of a type that this program does not know are passed over. Errors are those of
-// [Read], those of each, and those of reading; the first one stays.
+// Next passes on what has been written since the last call, up to the last whole line. Lines of a type that this
+// program does not know are passed over. Errors are those of [Read], those of each, and those of reading; the
+// first one stays.
 func (t *Tail) Next(each func(Line) error) error {
 	for t.err == nil {
 		have := len(t.buf)
@@ -78,8 +79,9 @@ func (t *Tail) lines(each func(Line) error) {
 	t.buf = t.buf[:copy(t.buf, rest)]
 }
 
-// ReadSummary reads the last line of a log that is not packed: what the job came to. ok is false where that is no Summary, because the job goes on, or its coordinator
-// was killed, and where it has more than 64 KiB. Errors are those of reading, and of a Summary that is damaged; name is the file's.
+// ReadSummary reads the last line of a log that is not packed: what the job came to. ok is false where that is no
+// Summary, because the job goes on, or its coordinator was killed, and where it has more than 64 KiB. Errors are
+// those of reading, and of a Summary that is damaged; name is the file's.
 func ReadSummary(r io.ReadSeeker, name string) (s Summary, ok bool, err error) {
 	const most = 64 << 10
 	size, err := r.Seek(0, io.SeekEnd)

@@ -6,7 +6,8 @@ import (
 	"io"
 )
 
-// Thin copies the lines of a part of a log, but for records, firings and noise: in the place of the first of them is a Gap.
+// Thin copies the lines of a part of a log, but for records, firings and noise: in the place of the first of them
+// is a Gap.
 func Thin(w io.Writer, r io.Reader) error {
 	var g Gap
 	var from Seconds

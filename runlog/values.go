@@ -10,7 +10,7 @@ import (
 // null.
 type Number float64
 
-// IsZero says that there is none: what omitzero leaves out.
+// IsZero reports that it has no value: omitzero then leaves it out.
 func (n Number) IsZero() bool { return math.IsNaN(float64(n)) }
 
 // MarshalJSON writes null for what is not finite.

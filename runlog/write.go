@@ -29,11 +29,12 @@ func NewWriter(w io.WriteCloser) *Writer {
 	return &Writer{w: bufio.NewWriterSize(w, 64<<10), c: w}
 }
 
-// Beside has each line told that is written from here on, for those in this process who need not read it again. A record is told as a *Record that holds, without More, until
-// each returns.
+// Beside has each function called with every line from here on, for readers in this process. A
+// record is passed as a *Record that is valid, without More, until each returns.
 func (w *Writer) Beside(each func(Line)) { w.beside = each }
 
-// Write writes the line of what happened t after the coordinator began; t of Start and Summary does not count. Records have a method of their own.
+// Write writes the line of what happened t after the coordinator began; t of Start and Summary does not count.
+// Records have a method of their own.
 func (w *Writer) Write(t time.Duration, e Entry) {
 	if w.w == nil || w.err != nil {
 		return

@@ -13,10 +13,9 @@ import (
 
 // takeOptimizer has the shards of this process make the updates that the workers want.
 //
-// text is coord.Config.Optimizer as the coordinator passes it on: JSON of optim.Config; empty
-// changes nothing. An error: it is no optimiser that this program has. It is called before shards
-// are made, in every process that hosts some, so that all make the same updates whichever of them
-// the workers have told.
+// text is coord.Config.Optimizer as the coordinator sends it: JSON of optim.Config; empty changes
+// nothing. An error: this program does not have that optimizer. It must be called before shards are
+// created, in every process that hosts some, so that all make the same updates.
 func (s *server) takeOptimizer(text json.RawMessage) error {
 	job := s.job.Job.Clone()
 	if err := process.Adopt(job, text); err != nil || len(job.Whole) == 0 {
@@ -30,9 +29,9 @@ func (s *server) takeOptimizer(text json.RawMessage) error {
 	return nil
 }
 
-// by is the configuration with what workers have said of themselves and nobody told the servers.
-// What was given to the servers counts more, setting by setting. An error: the workers' optimiser
-// is none that this program has.
+// by returns the configuration, with what the workers have enrolled where the servers were not
+// configured. A setting of the servers takes precedence. An error: this program does not have the
+// workers' optimizer.
 func (s *server) by(e session.Enrolment) (*Config, error) {
 	job := *s.job
 	job.Job = *s.job.Job.Clone()
@@ -51,9 +50,9 @@ func (s *server) by(e session.Enrolment) (*Config, error) {
 	return &job, nil
 }
 
-// adopt is what the job takes from its workers. It is asked when shards are about to be assigned.
-// The pilot is made anew where it was made for another batch or optimiser, because it prices plans
-// by both; nothing was told to it yet.
+// adopt returns what the job takes from its workers. It is called when shards are about to be
+// assigned. The pilot is created again if it was created for another batch or optimizer, because it
+// prices plans by both; it has seen nothing of the job yet.
 func (s *server) adopt(e session.Enrolment) (a coord.Adopted, err error) {
 	was := s.job
 	job, err := s.by(e)
@@ -78,8 +77,8 @@ func (s *server) adopt(e session.Enrolment) (a coord.Adopted, err error) {
 	return a, nil
 }
 
-// endBy is what says how long the job is: settings of the servers, else the program (star.loader).
-// Empty: nothing does.
+// endBy names what determines the length of the job: settings of the servers, or else the program
+// (star.loader); empty: nothing.
 func endBy(job *Config, e session.Enrolment) string {
 	var by []string
 	for _, name := range []string{"epochs", "samples", "steps"} {
@@ -93,12 +92,13 @@ func endBy(job *Config, e session.Enrolment) string {
 	return strings.Join(by, ", ")
 }
 
-// wholeBatches makes the plan that the job begins with one that neither cuts nor resizes mini-batches. Shares that were
-// given (Config.Shares) stay. Errors: the mode, or the baseline, cannot do without, exit code 2.
+// wholeBatches changes the initial plan to one that neither splits nor resizes mini-batches. Shares
+// that were given (Config.Shares) stay. Errors, with exit code 2: the mode or the baseline requires
+// it.
 func (s *server) wholeBatches(job *Config) error {
-	const advice = "the program has not said that its batches may be cut or resized: set star.loader(divisible=True) in it, or --whole-batches=false"
+	const advice = "the program does not allow its batches to be split or resized; set star.loader(divisible=True) in it, or --whole-batches=false"
 	if s.made.Resizes {
-		return job.Invalid("baseline", fmt.Errorf("%s gives workers batches of other sizes, and %s", job.Baseline, advice))
+		return job.Invalid("baseline", fmt.Errorf("%s resizes batches, and %s", job.Baseline, advice))
 	}
 	shares, setting := s.plan.Shares, "mode"
 	if job.Baseline != "" {
@@ -110,31 +110,31 @@ func (s *server) wholeBatches(job *Config) error {
 		return job.Invalid(setting, fmt.Errorf("%w: %s", err, advice))
 	}
 	if s.plan.Queue > 0 {
-		s.log.Warn("a queue hands out whole batches, as mode ssgd does", "mode", job.Mode, "reason", advice)
+		s.log.Warn("queue changed to whole batches, as in mode ssgd", "mode", job.Mode, "reason", advice)
 	}
 	s.plan = p
 	s.plan.Shares = shares
 	return nil
 }
 
-// ownSteps is what workers of job make steps of their own by (coord.Config.Optimizer). Empty in a
-// ring, whose members have the optimiser themselves, and where the optimiser is none that steps of
-// workers can be combined by, and no baseline says otherwise.
+// ownSteps returns the optimizer of the workers' local steps as JSON (coord.Config.Optimizer). It is
+// empty in a ring, where members have the optimizer themselves, and if this optimizer's local steps
+// cannot be combined and no baseline replaces it.
 func (s *server) ownSteps(j *job.Job) string {
 	if j.Arch == job.AllReduce || s.made.Local == nil && process.MayStride(j) != nil {
 		return ""
 	}
 	text, err := json.Marshal(process.Optimizer(j))
-	if err != nil { // it is no optimiser, which is said where it is made
+	if err != nil { // not a valid optimizer: reported where it is created
 		return ""
 	}
 	return string(text)
 }
 
-// ruleOf is the update rule of a ring whose workers enrol so.
+// ruleOf returns the update rule of a ring in which the first worker enrolled with e.
 func (s *server) ruleOf(e session.Enrolment) string {
 	job, err := s.by(e)
-	if err != nil { // then it is none that the worker can have, either
+	if err != nil { // invalid: the worker will fail with it, too
 		job = s.job
 	}
 	return process.RuleText(&job.Job)

@@ -28,7 +28,7 @@ func TestWholeBatches(t *testing.T) {
 		{name: "given shares", policy: Policy{Mode: "ssgd", Shares: []int{8, 4, 4}}, whole: true, plan: "ssgd shares=8,4,4"},
 		{name: "by setting", policy: Policy{Mode: "ssgd queue=8", Whole: true}, plan: "ssgd"},
 		{name: "parts", policy: Policy{Mode: "x=2 micro=4 cap=1s"}, whole: true, says: "micro=4 cuts mini-batches"},
-		{name: "baseline of shares", named: "lb-bsp", whole: true, says: "lb-bsp gives workers batches of other sizes"},
+		{name: "baseline of shares", named: "lb-bsp", whole: true, says: "lb-bsp resizes batches"},
 		{name: "baseline of parts", named: "dropcompute", whole: true, says: "cuts mini-batches"},
 		{name: "auto", policy: Policy{Mode: job.Auto}, whole: true, plan: "ssgd"},
 	} {

@@ -16,44 +16,46 @@ import (
 	"star/straggler"
 )
 
-// Values of --predictor that are no file.
+// Values of --predictor that are not files.
 const (
 	PredictorOnline = "online" // trained on the job's own records
 	PredictorNone   = "none"
 )
 
-// Pilot decides which mode an automatic job trains in.
+// Pilot chooses the mode of a job with --mode auto.
 type Pilot interface {
 	coord.Pilot
 
-	// Thresholds are the numbers that it decides by, by their names.
+	// Thresholds returns the thresholds of its decisions by name.
 	Thresholds() map[string]float64
 
-	// Notices say what of the Config could not be used.
+	// Notices say which parts of the Config could not be used.
 	Notices() []string
 }
 
-// NewPilot makes the pilot of a job. It looks at Workers, MaxWorkers, Batch, Shares, Whole, Arch,
+// NewPilot returns the pilot of a job. It reads Workers, MaxWorkers, Batch, Shares, Whole, Arch,
 // RiderWait, PSBandwidth, Optimizer, Momentum, Predictor, Decider, and Seed if the predictor is
-// trained online. An empty Predictor is none.
+// trained online. An empty Predictor means none.
 //
-// A file that is not there is an error, as of a name that was mistyped. One that is damaged, or of
-// another version or shape, is not used: the job goes on with what is left, which is among the
-// pilot's Notices.
+// A file that does not exist is an error, because its name was probably mistyped. A file that is
+// damaged, or of another version or shape, is not used: the job continues without it, and Notices
+// says so.
 //
-// A pilot decides from the lines of the run log that it is told and from nothing else, so one that
-// is made of the same Config decides the same from the same log (star replay). It is of one job and
-// used by one goroutine. What its links carry is PSBandwidth for all servers together, in 10⁶ bytes
-// per second; 0: that is learned from what is seen.
+// A pilot decides only from lines of the run log, so a pilot with the same Config decides the same
+// from the same log (star replay). It belongs to one job and one goroutine. PSBandwidth is the
+// capacity of all servers' links together, in 10⁶ bytes per second; 0: the pilot learns it.
 func NewPilot(job *Config) (Pilot, error) {
 	p, err := newPilot(job)
 	if err != nil {
-		return nil, err // not a Pilot that is a nil pointer
+		return nil, err // not a Pilot that holds a nil pointer
 	}
 	return p, nil
 }
 
-// newPilot is NewPilot.
+// A pilot is created for each leadership: a successor's pilot starts without the observations of the
+// one before (coordinatorOf).
+
+// newPilot is NewPilot with the concrete type.
 func newPilot(j *Config) (*pilot.Pilot, error) {
 	plan := modes.SSGD(j.Ranks())
 	if len(j.Shares) > 0 {
@@ -77,7 +79,7 @@ func newPilot(j *Config) (*pilot.Pilot, error) {
 			return nil, job.FileError(fmt.Errorf("--predictor: %w", err), fs.ErrNotExist)
 		}
 		if c.Model, err = straggler.ParseModel(b); err != nil {
-			c.Notices = append(c.Notices, fmt.Sprintf("--predictor %s is not used: %v; the moving average predicts", j.Predictor, err))
+			c.Notices = append(c.Notices, fmt.Sprintf("cannot use --predictor %s: %v; using the moving average", j.Predictor, err))
 		}
 	}
 	if j.Decider != "" {
@@ -87,7 +89,7 @@ func newPilot(j *Config) (*pilot.Pilot, error) {
 		}
 		d, err := price.ParseLearned(b)
 		if err != nil {
-			c.Notices = append(c.Notices, fmt.Sprintf("--decider %s is not used: %v; plans are priced over what is seen", j.Decider, err))
+			c.Notices = append(c.Notices, fmt.Sprintf("cannot use --decider %s: %v; using prices of plans", j.Decider, err))
 		} else {
 			c.Decider = d
 		}

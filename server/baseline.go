@@ -9,10 +9,9 @@ import (
 	"star/modes/baseline"
 )
 
-// NewBaseline makes what the job's baseline names, and the pilot that decides by its rules: nil
-// where the plan stays. It looks at Baseline, Arch, Workers and Batch. Without a baseline the Made
-// is zero. A baseline that there is none of, or that does not go with the job, is an error with
-// exit code 2.
+// NewBaseline returns the job's baseline, and the pilot that applies its rules; nil if its plan is
+// fixed. It reads Baseline, Arch, Workers and Batch. Without a baseline the Made is zero. An unknown
+// baseline, or one that does not fit the job, is an error with exit code 2.
 func NewBaseline(job *job.Job) (baseline.Made, coord.Pilot, error) {
 	m, err := process.MakeBaseline(job)
 	if err != nil || m.Scheme == nil {
@@ -21,8 +20,10 @@ func NewBaseline(job *job.Job) (baseline.Made, coord.Pilot, error) {
 	return m, pilot.NewBaseline(m.Scheme, m.Plan), nil
 }
 
-// baseline prepares what --baseline asks for. The baseline's plan is in force from the beginning,
-// and the mode that was given is not looked at.
+// A baseline consists of up to four parts (baseline.Made): a plan, a scheme that changes the plan, a
+// rule of the shards, and local steps of the workers.
+
+// baseline prepares --baseline. The baseline's plan applies from the start, and --mode is ignored.
 func (s *server) baseline() error {
 	job := s.job
 	made, pilot, err := NewBaseline(&job.Job)
@@ -33,10 +34,9 @@ func (s *server) baseline() error {
 	return nil
 }
 
-// keeps is how many gradients a plan's update may be made of, where workers go on before it is
-// made; 0: nobody does. So many gradients of one worker a shard must have room for
-// (ps.ServerConfig.Store). It is settled when the job begins: a later plan that needs more is
-// refused by the coordinator.
+// keeps returns how many gradients of one worker a shard must be able to store
+// (ps.ServerConfig.Store): the largest quorum of a group that does not block its workers; 0: all
+// block. It is fixed when the job starts: the coordinator rejects a later plan that needs more.
 func keeps(p modes.Plan) (most int) {
 	for _, g := range p.Groups {
 		if g.NonBlocking {

@@ -1,11 +1,11 @@
-// Package server is a star-ps as a library: it hosts shards of a job's parameters, and the process of
-// rank 0, or one of several that may, coordinates the job.
+// Package server is a star-ps as a library: it hosts shards of a job's parameters, and the process
+// of rank 0, or one elected from several, coordinates the job.
 //
-// A server need not know what is trained: the first worker says what the model is, how large,
-// and what it learns from. What a Config says of that is what workers are held to.
+// A server need not know what is trained: the first worker describes the model and the data. Workers
+// that differ from what a Config says of them are rejected.
 //
-// What bites: a server without shards that does not coordinate waits to be given some. Of the schemes
-// of other papers Zeno++ needs a model and data in the server (Config.Validation).
+// A server without shards that does not coordinate waits until it is assigned some. Among the
+// baselines, Zeno++ needs a model and data in the server (Config.Validation).
 package server
 
 import (
@@ -21,98 +21,120 @@ import (
 	"star/train"
 )
 
-// Config is a server, and the job that it coordinates.
+// Config configures a server, and the job that it coordinates.
 //
-// The zero value of a field means what its comment says, and complete fills it in; Run works on a
-// copy. Job has what workers are given alike (job.Job): whoever makes both of one value cannot
-// have them disagree. Durations are of the clock, samples of the stream, PSBandwidth is in 10⁶
-// bytes per second.
+// The zero value of a field means what its comment says; complete fills it in, and Run works on a
+// copy. Job has the settings that servers and workers share (job.Job): create both from one value so
+// that they agree. PSBandwidth is in 10⁶ bytes per second.
 type Config struct {
-	// Job is which job, and how this process takes part in it. Rank 0 coordinates, where there are
-	// no Coordinators.
+	// Job says which job, and how this process takes part in it. Without Coordinators, rank 0
+	// coordinates.
 	job.Job
 
-	Shards     int // of this process; 0: it coordinates only, or is a spare one
-	MinWorkers int // least; 0: the job begins with Workers and goes on while one is left
+	// Shards is the number of shards in this process; 0: it only coordinates, or is a spare server.
+	Shards int
+	// MinWorkers is the minimum to train with; 0: the job starts with Workers and continues while
+	// one is left.
+	MinWorkers int
 	Training
 	Policy
 
-	// Attended says that the training is waited for without a limit (coord.Config.Attended).
+	// Attended: the wait for the start of the training is not limited (coord.Config.Attended).
 	Attended bool
 
-	// Outside connects the server with what lies outside its job. Nil: the server takes part in no gossip and in no
-	// cluster, and a Job that wants it to is an error.
+	// Outside connects the server with services outside its job. Nil: no gossip and no cluster, and
+	// a Job that asks for one is an error.
 	Outside Outside
 
-	// Notes are for the run log.
+	// Notes are added to the run log.
 	Notes []string
 
-	// Settings is what the run log and checkpoints say of the configuration, as it is now, of a job
-	// that trains this: JSON, by the names of settings. Nil: the most important ones.
+	// Settings returns the configuration for the run log and checkpoints, of a job that trains trains:
+	// JSON by names of settings. Nil: the most important ones.
 	Settings func(now *Config, trains session.Told) (json.RawMessage, error)
 
-	// Validation makes the model and the data of validation gradients, for the baseline zeno++,
-	// which needs them.
+	// Validation returns the model and data of validation gradients, which the baseline zeno++
+	// needs.
 	Validation func() (Validation, error)
 
-	// Begun is told the coordinator, whenever this process is it, and nil when another one is; nil:
-	// nobody is told.
+	// Begun, if not nil, is called with the coordinator whenever this process becomes it, and with
+	// nil when another one takes over.
 	Begun func(*coord.Coordinator)
 
-	// Report takes what the job has come to, also one that failed, in the process that coordinates;
-	// nil: nobody does.
+	// Report, if not nil, receives the result of the job, also if it failed, in the process that
+	// coordinates.
 	Report func(runlog.Result) error
 
-	// Log takes what the server says; nil: nothing.
+	// Log receives the server's log; nil: no log.
 	Log *slog.Logger
 }
 
-// Training is what a job trains, as far as its servers are told, and for how long. Of Epochs,
-// Samples and Steps the one that is reached first ends the job; where none is given it ends after
-// ten epochs. No position of the stream from there on is handed out, and what was handed out before
+// Training is what a job trains, as far as its servers are configured, and for how long. The job
+// ends at the first of Epochs, Samples and Steps that is reached; without any of them after ten
+// epochs. No position of the stream beyond the end is handed out, and everything handed out before
 // is applied.
 type Training struct {
-	Model   string // in words; workers that were told another one are refused if it is among Given
-	Dataset string // likewise
+	// Model and Dataset describe what is trained. Workers configured with another one are rejected
+	// if it is among Given.
+	Model   string
+	Dataset string
 
-	Epochs  float64
-	Samples int64 // end after so many; 0: no such end
-	Steps   int64 // end after so many iterations of every worker; 0: no such end. Without any end: 10 epochs
+	Epochs float64
+	// Samples ends the job after as many samples; 0: not.
+	Samples int64
+	// Steps ends the job after as many iterations of every worker; 0: not.
+	Steps int64
 
-	EvalEvery       float64       // epochs between evaluations; 0: only at the end
-	LogMax          int64         // bytes that the run log may take; 0: no bound
-	CheckpointEvery time.Duration // 0: only at the end
-	ResumeOtherData bool          // a checkpoint of other data than the workers' may be gone on with
-	OnFailure       string        // when a worker is gone: shrink or stop; empty: shrink
-	LeaveAtOnce     bool          // who is told to end is let go at once
+	// EvalEvery is in epochs; 0: only at the end.
+	EvalEvery float64
+	// LogMax bounds the run log, in bytes; 0: no bound.
+	LogMax int64
+	// CheckpointEvery 0: only at the end.
+	CheckpointEvery time.Duration
+	// ResumeOtherData allows a checkpoint of other data than the workers'.
+	ResumeOtherData bool
+	// OnFailure says what happens when a worker is lost: shrink or stop; empty: shrink.
+	OnFailure string
+	// LeaveAtOnce releases a process that must stop without waiting for a checkpoint.
+	LeaveAtOnce bool
 }
 
-// Policy is which gradients make an update, and what is decided while the job runs. Words are those
-// of the settings (docs/configure.md).
+// Policy chooses which gradients make an update, and what the job decides while it runs. Values are
+// those of the settings (docs/configure.md).
 type Policy struct {
-	Mode        string  // job.Auto, ssgd, asgd, x=K …; empty: ssgd
-	Shares      []int   // samples of each worker's mini-batch; nil: Batch for each
-	Whole       bool    // plans neither cut nor resize a worker's mini-batch (setting whole-batches)
-	Predictor   string  // with job.Auto: PredictorOnline, PredictorNone or a file; empty: none
-	Decider     string  // with job.Auto: file of one; empty: plans are priced
-	PSBandwidth float64 // MB/s that the servers' links may carry for this job, both ways together; 0: not known
-	TreeFanIn   int     // most children of one worker in an automatic tree; 0: 8
-	PacePushes  string  // job.Auto or job.Off; empty: job.Auto
-	MoveShards  string  // likewise; empty: job.Off
+	// Mode is job.Auto, ssgd, asgd, x=K …; empty: ssgd.
+	Mode string
+	// Shares is the samples of each worker's mini-batch; nil: Batch for each.
+	Shares []int
+	// Whole: plans neither split nor resize a worker's mini-batch (setting whole-batches).
+	Whole bool
+	// Predictor is for job.Auto: PredictorOnline, PredictorNone or a file; empty: none.
+	Predictor string
+	// Decider is a file for job.Auto; empty: plans are priced.
+	Decider string
+	// PSBandwidth is the capacity of the servers' links for this job, both directions together, in
+	// MB/s; 0: not known.
+	PSBandwidth float64
+	// TreeFanIn is the maximum number of children in an automatic tree; 0: 8.
+	TreeFanIn int
+	// PacePushes is job.Auto or job.Off; empty: job.Auto.
+	PacePushes string
+	// MoveShards is job.Auto or job.Off; empty: job.Off.
+	MoveShards string
 }
 
-// Validation is a model and data of a server's own. Name and Hash must be those that workers say of
-// their model: the coordinator compares them as it does for workers, and refuses a validator of
-// another model.
+// Validation is a server's own model and data. Name and Hash must equal those of the workers' model:
+// the coordinator compares them as it does for workers, and rejects a validator with another model.
 type Validation struct {
-	Model      train.Model // closed at the end
-	Data       train.Data
-	Name, Hash string // as of the workers' model
+	// Model is closed at the end.
+	Model train.Model
+	Data  train.Data
+	// Name and Hash are those of the workers' model.
+	Name, Hash string
 }
 
-// complete fills in what is missing. What was given counts as given by "the configuration" where
-// the caller does not say where it is from (Given): workers that were told another model or data
-// set are refused then, as with settings.
+// complete fills in the defaults. Without Given, the fields that are set count as given by "the
+// configuration": workers with another model or data set are rejected then, as with settings.
 func (c *Config) complete() {
 	c.Job = *c.Job.Clone()
 	if c.Given == nil {
@@ -149,8 +171,8 @@ func (c *Config) complete() {
 	}
 }
 
-// important are the most important settings, by their names (docs/configure.md). They are what the
-// run log says where the caller gives no Settings. Times are in seconds.
+// important returns the most important settings by name (docs/configure.md), for the run log without
+// Config.Settings. Times are in seconds.
 func important(c *Config, t session.Told) (json.RawMessage, error) {
 	return json.Marshal(map[string]any{
 		"job": c.Name, "arch": c.Arch, "workers": c.Workers, "max-workers": c.MaxWorkers, "servers": c.Servers, "replicas": c.Replicas,

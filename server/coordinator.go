@@ -24,9 +24,9 @@ import (
 	"star/transport/wire"
 )
 
-// logPath is where this process writes its run log: a successor has one of its own, because who
-// coordinated before may not be gone. Both lie in the folder of the job, and star explain reads
-// them one after the other.
+// logPath is the path of this process's run log. A successor has its own, because the coordinator
+// before it may still be running. Both are in the folder of the job; star explain reads one after
+// the other.
 func (s *server) logPath() string {
 	if s.handover == nil {
 		return filepath.Join(s.job.Out, process.RunLogName)
@@ -34,12 +34,15 @@ func (s *server) logPath() string {
 	return filepath.Join(s.job.Out, fmt.Sprintf("run-term%d.jsonl", s.lease.Term()))
 }
 
-// coordinator makes the coordinator of rank 0, with its run log.
+// The coordinator's configuration comes from three sources: the Config of this process, what prepare
+// has made of it (plan, baseline, pilot), and functions that ask the server when workers enrol or a
+// checkpoint is written (Fits, Trains, Adopt, Save). It never depends on the shards in this process.
+
+// coordinator creates the coordinator with its run log.
 //
-// It takes the folders first: a job whose folder another one has must not touch the run log that is
-// there. A run log that is there is kept under another name. Errors: of the folder (a
-// *job.SettingError of --out or --checkpoint), of the checkpoint's contents, and what coord.New
-// says of a Config that cannot be.
+// It locks the folders first: a job must not touch the run log in another job's folder. An older run
+// log is renamed. Errors: of the folder (a *job.SettingError of --out or --checkpoint), of the
+// checkpoint's contents, and those of coord.New.
 func (s *server) coordinator() (*coord.Coordinator, error) {
 	j := s.job
 	config, err := s.trained(session.Told{Model: j.Model, Dataset: j.Dataset, Seed: j.Seed}, session.Enrolment{})
@@ -55,7 +58,7 @@ func (s *server) coordinator() (*coord.Coordinator, error) {
 		return nil, j.Invalid("out", err)
 	}
 	if kept != "" {
-		s.log.Info("kept the run log that was there", "as", kept)
+		s.log.Info("renamed the existing run log", "as", kept)
 	}
 	var log io.WriteCloser = file
 	if j.LogMax > 0 {
@@ -117,33 +120,32 @@ func (s *server) coordinator() (*coord.Coordinator, error) {
 	return coord.New(cfg)
 }
 
-// notes are what the run log says of the job at its beginning. They are what was done on purpose
-// (Config.Notes), the baseline with all its numbers, and what the pilot could not use; the last two
-// are said in this process's log, too.
+// notes returns the notes at the start of the run log: Config.Notes, the baseline with all its
+// parameters, and what the pilot could not use. The last two are also logged.
 func (s *server) notes() []string {
 	notes := slices.Clone(s.job.Notes)
 	if spec, err := baseline.Parse(s.job.Baseline); s.job.Baseline != "" && err == nil {
 		notes = append(notes, "baseline: "+spec.String())
 		if n := s.made.Notice; n != "" {
-			s.log.Warn("baseline", "says", spec.Entry.Name+": "+n)
+			s.log.Warn("baseline notice", "says", spec.Entry.Name+": "+n)
 			notes = append(notes, spec.Entry.Name+": "+n)
 		}
 	}
 	if s.pilot != nil {
 		for _, n := range s.pilot.Notices() {
-			s.log.Warn("auto", "says", n)
+			s.log.Warn("auto mode notice", "says", n)
 			notes = append(notes, n)
 		}
 	}
 	return notes
 }
 
-// goOn has the job go on from the checkpoint that it resumes from, if there is one.
+// goOn restores the job's progress from the checkpoint that it resumes from, if any.
 //
-// Parameters and the optimiser's state are not here: shards read their ranges themselves (shards),
-// and a ring's members theirs. What is here is the place in the stream, what of it is to be done
-// again, the buffers that workers begin with, and the workers' last iterations, so that the pilot
-// need not learn anew who is slow. An error: a file of the checkpoint is damaged.
+// Shards read parameters and optimizer state themselves (shards), and so do ring members. Here are
+// the position in the stream, the batches to be handed out again, the workers' buffers, and the
+// workers' last iterations, so that the pilot knows from the start which workers are slow. An error:
+// a file of the checkpoint is damaged.
 func (s *server) goOn(cfg *coord.Config) error {
 	if s.resume == nil {
 		return nil
@@ -176,8 +178,9 @@ func (s *server) goOn(cfg *coord.Config) error {
 	return nil
 }
 
-// plainHash is the hash of a checkpoint's model with names that are [checkpoint.Plain], if it was computed by another program, which says of it names and shapes; else
-// empty. Programs leave out what wrappers of PyTorch add to names, and earlier ones did not.
+// plainHash returns the hash of a checkpoint's model with names that are [checkpoint.Plain], if the
+// hash is one of names and shapes; otherwise empty. Today's programs leave out what PyTorch wrappers
+// add to names; earlier ones did not.
 func plainHash(m *checkpoint.Manifest) string {
 	layout, buffers := checkpoint.PlainLayout(m.Layout, m.BufferLayout)
 	was, wasBuffers := modelSpecs(m.Layout), modelSpecs(m.BufferLayout)
@@ -190,7 +193,7 @@ func plainHash(m *checkpoint.Manifest) string {
 	return ""
 }
 
-// modelSpecs are the tensors as a model has them.
+// modelSpecs converts specs of a checkpoint to those of a model.
 func modelSpecs(ts []checkpoint.TensorSpec) []train.TensorSpec {
 	out := make([]train.TensorSpec, len(ts))
 	for i, t := range ts {
@@ -199,9 +202,9 @@ func modelSpecs(ts []checkpoint.TensorSpec) []train.TensorSpec {
 	return out
 }
 
-// room is how many parameters the servers have memory for, if they are like this one: a shard needs
-// four times its slice at least, for the parameters, the next ones, a gradient and the optimiser.
-// 0: not known. In elements of float32, so four times four bytes for each.
+// room returns the number of parameters that the servers have memory for, if they are like this one;
+// 0: not known. A shard needs at least four times its slice: the parameters, the next ones, a
+// gradient and the optimizer's state, with four bytes for each element.
 func room(servers int) int64 {
 	v, err := mem.VirtualMemory()
 	if err != nil {

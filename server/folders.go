@@ -11,40 +11,43 @@ import (
 	"star/train/checkpoint"
 )
 
-// folderPatience is how long a process that was killed may take to be gone, and to leave its
-// folders. The system gives a lock back when the process is gone, and a killed process with much
-// memory is not gone at once.
+// folderPatience is how long to wait for the locks of a process that was killed. The system releases
+// them when the process has ended, which takes a moment if it has much memory.
 const folderPatience = 2 * time.Second
 
-// takeFolders takes the folders of the run log and of checkpoints for this job, so that no other
-// job writes into them while it lives, and removes what crashes have left among the checkpoints. A
-// process that takes the job over does without a folder that the one before still has.
+// Two folders belong to a job: --out with the run log, and the folder of checkpoints, which may be
+// the same or an object store. At most one job has a folder at a time. Within a job, only the process
+// that coordinates writes the run log; shards write their parts of a checkpoint without a lock, into
+// a folder named by the coordinator.
+
+// takeFolders locks the folders of the run log and of checkpoints, so that no other job writes into
+// them, and removes incomplete checkpoints of crashed jobs. A process that takes over the job
+// continues without the lock of a folder that the coordinator before it still holds.
 //
 // An error is a *job.SettingError of --out or --checkpoint: another job has the folder, or the
-// system does not let us. A folder whose file system knows no locks is used without one, with a
-// warning. Locks are held until leaveFolders.
+// system denies it. A file system without locks is used with a warning. Locks are held until
+// leaveFolders.
 func (s *server) takeFolders() error {
 	if len(s.locks) > 0 { // it has coordinated before
 		return nil
 	}
 	dir, err := s.lockFolders()
-	if err != nil || dir == "" || s.handover != nil { // others of the job may be writing there already
+	if err != nil || dir == "" || s.handover != nil { // other processes of the job may be writing there already
 		return err
 	}
 	removed, err := checkpoint.Sweep(dir)
 	for _, path := range removed {
-		s.log.Info("removed what a crash had left", "path", path)
+		s.log.Info("removed an incomplete checkpoint", "path", path)
 	}
 	if err != nil {
-		s.log.Warn("what crashes have left among the checkpoints is still there", "folder", dir, "reason", err)
+		s.log.Warn("could not remove incomplete checkpoints", "folder", dir, "reason", err)
 	}
 	return nil
 }
 
-// CheckFolders says whether a job on this host could have its folders, before any process of it
-// starts. The error names the setting, and who holds the folder or what the system says. It takes
-// the locks for a moment, and creates folders that are not there. Between it and Run another job
-// may take them: then Run says so.
+// CheckFolders checks whether a job on this host can lock its folders, before any of its processes
+// starts. The error names the setting, and the holder or the system's error. It takes the locks for
+// a moment, and creates missing folders. If another job takes them before Run, Run reports that.
 func CheckFolders(c Config) error {
 	c.complete()
 	s := &server{job: &c, log: slog.New(slog.DiscardHandler)}
@@ -53,9 +56,9 @@ func CheckFolders(c Config) error {
 	return err
 }
 
-// lockFolders takes the locks, and says where checkpoints are if that folder is locked. Empty: it
-// is none (an object store), or could not be locked; then nothing may be swept in it. Both folders
-// may be one, which is locked once.
+// lockFolders takes the locks, and returns the folder of checkpoints if it is locked. Empty: it is
+// not a folder (an object store), or could not be locked; then nothing may be removed in it. If both
+// folders are the same one, it is locked once.
 func (s *server) lockFolders() (dir string, err error) {
 	job := s.job
 	patience := folderPatience
@@ -70,9 +73,9 @@ func (s *server) lockFolders() (dir string, err error) {
 			s.locks = append(s.locks, l)
 			return true, nil
 		case errors.Is(err, errors.ErrUnsupported):
-			s.log.Warn("this folder cannot be locked: see to it yourself that no other job writes into it", "folder", dir, "reason", err)
+			s.log.Warn("could not lock the folder; make sure that no other job writes into it", "folder", dir, "reason", err)
 		case s.handover != nil && errors.As(err, new(*checkpoint.HeldError)):
-			s.log.Debug("who coordinated before still has the folder", "reason", err)
+			s.log.Debug("folder still locked by the coordinator before", "reason", err)
 		default:
 			return false, job.Invalid(name, err)
 		}
@@ -98,14 +101,14 @@ func (s *server) lockFolders() (dir string, err error) {
 	return dir, nil
 }
 
-// same says whether two paths are of one folder.
+// same reports whether two paths are the same folder.
 func same(a, b string) bool {
 	x, errX := os.Stat(a)
 	y, errY := os.Stat(b)
 	return errX == nil && errY == nil && os.SameFile(x, y)
 }
 
-// leaveFolders gives the folders to others.
+// leaveFolders releases the locks.
 func (s *server) leaveFolders() {
 	for _, l := range s.locks {
 		l.Release()

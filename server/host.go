@@ -16,48 +16,60 @@ import (
 	"star/transport/wire"
 )
 
-// host joins the coordinator and hosts what it assigns. A coordinator whose job begins anew, before
-// the first update, has it come again: then what it hosts is configured anew.
+// The life of a server that hosts shards:
 //
-// It returns when the job is over for this process: nil where the coordinator has said so. Errors:
-// *transport.RejectError (the coordinator refuses this server, or ends the job with an exit code),
-// *session.LostError (no process coordinates any more), and those of shards that cannot go on.
-// Connections for the shards come through dispatch.
+//	join ─▶ Welcome ─▶ Assignment ─▶ shards.Run ─▶ the job is over
+//	 ▲                     │              │
+//	 │ coordinator lost,   │              ├─ Restart before the first update: hostOnce returns again
+//	 └─ with --coordinators┘              └─ coordinator lost: again joins the next one, with the
+//	                                         shards unchanged
+//
+// Invariant: parameters are never dropped after the first update. A server that cannot keep them
+// ends, and with it the job, unless --replicas has copies.
+
+// host joins the coordinator and hosts the shards that it assigns. If the coordinator starts the job
+// again, before the first update, host joins again with a new configuration of shards.
+//
+// It returns when the job is over for this process: nil if the coordinator has said so. Errors:
+// *transport.RejectError (the coordinator rejects this server, or ends the job with an exit code),
+// *session.LostError (no process coordinates any more), and those of shards that failed. Connections
+// to the shards come through dispatch.
 func (s *server) host(ctx context.Context, tcp *transport.TCP, addr string) error {
 	for {
 		again, err := s.hostOnce(ctx, tcp, addr)
 		if !again || ctx.Err() != nil {
 			return err
 		}
-		s.log.Info("comes to the job again", "because", err)
+		s.log.Info("rejoining the job", "because", err)
 		s.hosting.Store(ps.NewServer(s.shards(tcp, addr)))
 	}
 }
 
-// hostOnce does it once. again: it was told to come again. Only before the first update: shards
-// that have made one hold what nobody else does, so they go on or the job ends.
+// hostOnce runs one attempt of host. again: the coordinator wants it to join again. That happens
+// only before the first update: later, shards have the only copy of their parameters, so they
+// continue or the job ends.
 func (s *server) hostOnce(ctx context.Context, tcp *transport.TCP, addr string) (again bool, err error) {
 	shards := s.hosting.Load()
 	var joined *session.Member
 	var assign wire.Assign
 	for {
 		var err error
-		if joined, err = s.join(s.told, tcp, addr, 0); errors.As(err, new(*session.OverError)) {
+		if joined, err = s.join(s.stopRequested, tcp, addr, 0); errors.As(err, new(*session.OverError)) {
 			s.log.Info(err.Error())
 			return false, nil
 		} else if err != nil {
 			return false, err
 		}
-		// The coordinator's own time-out comes first: it knows who is missing.
+		// The coordinator's own timeout comes first: it knows which members are missing.
 		limit := s.job.JoinTimeout + 5*time.Second
 		if s.job.Attended {
 			limit = 0
 		}
-		if assign, err = joined.Assignment(s.told, limit); err == nil {
+		if assign, err = joined.Assignment(s.stopRequested, limit); err == nil {
 			break
 		}
 		joined.Close()
-		if !s.lostEarly(s.told, err) {
+		if !s.lostEarly(s.stopRequested, err) {
 			return false, err
 		}
 	}
@@ -81,18 +93,18 @@ func (s *server) hostOnce(ctx context.Context, tcp *transport.TCP, addr string) 
 	return ok && told.Exit == exitcode.Restart && !shards.Fired(), err
 }
 
-// farewell has the coordinator know when this process is told to end, unless it is this process
-// that coordinates. The coordinator then takes a checkpoint, or has others take this server's part,
-// and lets it go; without a grace the connection just ends. stop has it forget about that, as
-// context.AfterFunc does.
+// farewell tells the coordinator when this process must stop, unless this process coordinates. The
+// coordinator then takes a checkpoint, or has other servers take over its shards, and releases it;
+// without a grace period the connection just ends. stop cancels that, like the result of
+// context.AfterFunc.
 func (s *server) farewell(m *session.Member) (stop func() bool) {
 	if s.job.Rank == 0 && len(s.job.Coordinators) == 0 {
 		return func() bool { return true }
 	}
-	return context.AfterFunc(s.told, func() {
-		why := context.Cause(s.told)
+	return context.AfterFunc(s.stopRequested, func() {
+		why := context.Cause(s.stopRequested)
 		if s.coordinates.Load() {
-			return // it hears of it otherwise
+			return // the stop is handled by coordinate
 		}
 		if err := m.Leave(job.ExitCode(why), why.Error()); err != nil || s.job.Grace <= 0 {
 			m.Close()
@@ -100,10 +112,10 @@ func (s *server) farewell(m *session.Member) (stop func() bool) {
 	})
 }
 
-// advertise is the address under which workers reach this process. Without --advertise it is that
-// of the interface that leads to the coordinator, whose name may not be known yet: an error. addr
-// is where it listens. An address without a host (":7070") means the coordinator's host as the one
-// who reads it knows it: what process 0 calls itself may mean nothing to workers.
+// advertise returns the address at which workers reach this process. Without --advertise it is that
+// of the interface that leads to the coordinator; an error means that the coordinator's name cannot
+// be resolved yet. addr is the listening address. An address without a host (":7070") means the
+// coordinator's host as the reader knows it: the own name of process 0 may mean nothing to workers.
 func (s *server) advertise(ctx context.Context, addr string) (string, error) {
 	if s.job.Advertise != "" {
 		return s.job.Advertise, nil
@@ -115,7 +127,7 @@ func (s *server) advertise(ctx context.Context, addr string) (string, error) {
 	return process.Reached(ctx, &s.job.Job, addr)
 }
 
-// reachable is a listening address as this machine itself reaches it.
+// reachable returns a listening address as this machine itself reaches it.
 func reachable(addr string) string {
 	host, port, err := gonet.SplitHostPort(addr)
 	if err != nil {
@@ -127,9 +139,9 @@ func reachable(addr string) string {
 	return addr
 }
 
-// again finds the coordinator after one was lost. It tries until the context of the shards ends;
-// ps.ErrOver says that the job has ended meanwhile. The number that goes with the connection is the
-// term of the coordinator that was found: orders of earlier ones are refused from then on.
+// again joins the next coordinator after one was lost. It tries until the context of the shards
+// ends; ps.ErrOver means that the job has ended meanwhile. The result's number is the term of the
+// new coordinator: orders of earlier terms are rejected from then on.
 func (s *server) again(tcp *transport.TCP, addr string) ps.Again {
 	return func(ctx context.Context, _ error) (transport.Conn, int64, error) {
 		m, err := s.join(ctx, tcp, addr, s.params)
@@ -145,10 +157,10 @@ func (s *server) again(tcp *transport.TCP, addr string) ps.Again {
 	}
 }
 
-// join says Hello to the coordinator. params is how many the job has, for a server that was
-// assigned its part; else 0. Process 0 reaches itself over this host, whatever the coordinator's
-// address says. Errors are those of session.Join: no coordinator answers within JoinTimeout, or the one that does
-// rejects this server.
+// join sends the Hello to the coordinator. params is the number of parameters of the job for a
+// server that has its assignment; otherwise 0. Process 0 reaches itself through this host, whatever
+// the coordinator's address is. Errors are those of session.Join: no coordinator answers within
+// JoinTimeout, or it rejects this server.
 func (s *server) join(ctx context.Context, tcp *transport.TCP, addr string, params int64) (*session.Member, error) {
 	j := s.job
 	to := j.Coordinator
@@ -168,9 +180,9 @@ func (s *server) join(ctx context.Context, tcp *transport.TCP, addr string, para
 	})
 }
 
-// lostEarly says whether a server has lost the coordinator before it was assigned its part, and
-// another one will do that. Only where several may coordinate. Otherwise the loss of the
-// coordinator is the end of the job.
+// lostEarly reports whether a server lost the coordinator before its assignment and another one may
+// make it, which requires --coordinators. Otherwise the loss of the coordinator is the end of the
+// job.
 func (s *server) lostEarly(ctx context.Context, err error) bool {
 	var lost *session.LostError
 	return len(s.job.Coordinators) > 0 && errors.As(err, &lost) && ctx.Err() == nil

@@ -20,18 +20,18 @@ import (
 	"star/transport/wire"
 )
 
-// candidate says whether this process may coordinate a job in which others may too.
+// candidate reports whether this process is one of the --coordinators.
 func (s *server) candidate() bool { return s.job.Rank < len(s.job.Coordinators) }
 
-// lease is a leadership, as the coordinator knows it; zero: nobody else may coordinate. It is
-// coord.LeaderLease: every order of the coordinator asks it first whether another process may have
-// taken its place (election.Leadership.Hold).
+// lease is a leadership for the coordinator (coord.LeaderLease): before every order it checks that
+// no other process may have taken over (election.Leadership.Hold). Zero: no other process may
+// coordinate.
 type lease struct{ *election.Leadership }
 
-// Term is the number of the leadership: of two the later one has the higher.
+// Term is the number of the leadership: a later one has a higher number.
 func (o lease) Term() int64 { return o.Leadership.Term }
 
-// close has the others know that the job is over.
+// close announces to the other candidates that the job is over.
 func (o lease) close() error {
 	if o.Leadership == nil {
 		return nil
@@ -39,26 +39,34 @@ func (o lease) close() error {
 	return o.Leadership.Close()
 }
 
-// leading is what a process has that coordinates the job: always, as the only one that may, or
-// whenever the servers that may have chosen it.
+// leading is the state of a process that may coordinate the job: always, as the only candidate, or
+// whenever the candidates have elected it.
 //
-// now is whom connections are given to: it is nil whenever another process coordinates, or nobody
-// does. It changes at the beginning and end of each leadership, while goroutines of connections
-// read it.
+//	follower ── elected (terms) ──▶ leader: coordinator created, now is set (lead)
+//	    ▲                               │
+//	    └── lease lost or handed over ──┤
+//	                                    └── job over: report, bye, close ──▶ every candidate ends
+//
+// Invariants: now is nil whenever this process does not coordinate. It changes at the start and end
+// of each leadership, while goroutines of connections read it. The result is reported before close,
+// so a crash in between repeats the report and never loses it.
 type leading struct {
 	*server
-	begun  func(*coord.Coordinator) // nil: nobody wants to know
+	// begun, if not nil, is called at the start and end of a leadership.
+	begun  func(*coord.Coordinator)
 	report func(runlog.Result) error
-	tcp    *transport.TCP // to this process
-	addr   string
+	// tcp connects to this process.
+	tcp  *transport.TCP
+	addr string
 
-	members *election.Member // of those that may coordinate, this one too; nil: it is the only one, or may not
+	// members is the election; nil: this process is the only candidate, or is not one.
+	members *election.Member
 	now     atomic.Pointer[coord.Coordinator]
 }
 
-// prepare makes the coordinator of a process that is the only one, before anybody can come to it,
-// or else what chooses one. Errors are those of coordinator, and of a list of --coordinators that
-// this process is not rightly in.
+// prepare creates the coordinator of an only candidate before any connection is accepted, or else
+// the election. Errors are those of coordinator, and of a list of --coordinators in which this
+// process does not appear correctly.
 func (l *leading) prepare(tcp *transport.TCP) (err error) {
 	j := l.job
 	switch {
@@ -80,19 +88,19 @@ func (l *leading) prepare(tcp *transport.TCP) (err error) {
 	return nil
 }
 
-// leads says whether this process coordinates, or may.
+// leads reports whether this process coordinates, or may.
 func (l *leading) leads() bool { return l.members != nil || l.now.Load() != nil }
 
-// dispatch is who gets a connection.
+// dispatch returns the handler of connections.
 //
-// A Hello says which service it wants: the coordinator, the election, or a shard. Where several may
-// coordinate, who asks one that does not is told where the coordinator is, or that it is not known;
-// who asks for what this process never has is refused with exit code 2. Each connection is served
-// in the goroutine of its own that transport.Serve has begun.
+// A Hello names a service: the coordinator, the election, or a shard. With several candidates, a
+// peer that asks a follower is referred to the leader, if known. A peer that asks for a service that
+// this process never has is rejected with exit code 2. Each connection is handled in its own
+// goroutine, which transport.Serve has started.
 func (l *leading) dispatch(accept context.Context) func(transport.Conn, wire.Hello, []byte) {
-	whose := "is star-ps 0 (--coordinator)"
+	coordinator := "is star-ps 0 (--coordinator)"
 	if len(l.job.Coordinators) > 0 {
-		whose = fmt.Sprintf("is one of %v (--coordinators)", l.job.Coordinators)
+		coordinator = fmt.Sprintf("is one of %v (--coordinators)", l.job.Coordinators)
 	}
 	return func(c transport.Conn, h wire.Hello, payload []byte) {
 		now := l.now.Load()
@@ -111,29 +119,35 @@ func (l *leading) dispatch(accept context.Context) func(transport.Conn, wire.Hel
 			l.hosting.Load().Accept(accept, c, h) // logs why it ended
 		default:
 			transport.Refuse(c, wire.Reject{Exit: exitcode.Usage,
-				Reason: fmt.Sprintf("%s is star-ps %d, which has no service %q: the coordinator %s", l.addr, l.job.Rank, h.Service, whose)})
+				Reason: fmt.Sprintf("%s is star-ps %d, which does not serve %q; the coordinator %s", l.addr, l.job.Rank, h.Service, coordinator)})
 		}
 	}
 }
 
-// run coordinates until the job is over, and waits for who is to hear of that. hosted ends with
-// what this process hosts; cancel ends ctx, also of that.
+// Three things can end run, and each waits for the others:
 //
-// What it returns is why the job has ended for this process: what the coordinator says (terms,
-// lead), unless what the process hosts has failed first and that was the reason. It waits for the
-// election's goroutine in every case, and two seconds for the shards to hang up.
+//	hosted   the shards ended: with an error everything ends; otherwise a candidate stays (staysFor)
+//	over     the job is over, or this process may not coordinate any more
+//	idle     a candidate without shards has waited long enough
+//
+// run coordinates until the job is over, and until the other members know that. hosted receives the
+// result of what this process hosts; cancel ends ctx, also for that.
+//
+// It returns why the job ended for this process: what the coordinator says (terms, lead), unless
+// what the process hosts failed first and caused the end. It always waits for the election's
+// goroutine, and two seconds for the shards' connections to end.
 func (l *leading) run(ctx context.Context, cancel context.CancelCauseFunc, hosted <-chan error) error {
-	sits, leave := context.WithCancel(context.WithoutCancel(ctx))
-	sat := make(chan struct{})
-	defer func() { leave(); <-sat }()
+	electing, leave := context.WithCancel(context.WithoutCancel(ctx))
+	elected := make(chan struct{})
+	defer func() { leave(); <-elected }()
 	over := make(chan error, 1)
 	if l.members == nil {
-		close(sat)
+		close(elected)
 		go func() { over <- l.lead(ctx, lease{}, l.now.Load(), cancel) }()
 	} else {
 		go func() {
-			defer close(sat)
-			if err := l.members.Run(sits); err != nil && sits.Err() == nil {
+			defer close(elected)
+			if err := l.members.Run(electing); err != nil && electing.Err() == nil {
 				cancel(err)
 			}
 		}()
@@ -149,14 +163,15 @@ func (l *leading) run(ctx context.Context, cancel context.CancelCauseFunc, hoste
 				cancel(failed)
 			}
 			if l.members != nil {
-				idle = time.After(staysFor) // the others may need this one to agree that the job is over
+				// The other candidates may need this one to agree that the job is over.
+				idle = time.After(staysFor)
 			}
 		case err := <-over:
 			if err == nil {
 				err = context.Cause(ctx)
 			}
 			cancel(nil)
-			l.outlast(sat)
+			l.outlast(elected)
 			if hosted != nil {
 				select {
 				case <-hosted:
@@ -174,27 +189,27 @@ func (l *leading) run(ctx context.Context, cancel context.CancelCauseFunc, hoste
 	}
 }
 
-// outlast stays for who may coordinate and does not know yet that the job is over. Only where it is
-// agreed that the job is over: then it waits until the election's own loop ends.
-func (l *leading) outlast(sat <-chan struct{}) {
+// outlast waits until the other candidates know that the job is over, if that was agreed: until the
+// election's own loop ends.
+func (l *leading) outlast(elected <-chan struct{}) {
 	if l.members == nil {
 		return
 	}
 	select {
 	case <-l.members.Closed():
-		<-sat
+		<-elected
 	default:
 	}
 }
 
-// terms coordinates the job whenever this process is chosen, until the job is over or ctx ends. The
-// end is agreed on in three steps, so that the loss of this process between them loses nothing:
-// what the job came to (coord.Ending); then, when that is reported and who has shards or trains was
-// told, that all is over. Who takes over in between reports it again.
+// terms coordinates the job whenever this process is elected, until the job is over or ctx ends. The
+// end is agreed in steps, so that the loss of this process between them loses nothing: first the
+// result of the job (coord.Ending); then, after the report and after all members know, that
+// everything is over. A process that takes over in between reports again.
 //
-// It returns how the job has ended, wherever that was decided: nil, a *coord.Error with its exit
-// code, a *job.DisagreeError where what the coordinator before has left cannot be read, or the
-// cause of ctx. A leadership that is lost is no end: it waits for the next one.
+// It returns how the job ended, wherever that was decided: nil, a *coord.Error with its exit code, a
+// *job.DisagreeError if the notes of the coordinator before cannot be read, or the cause of ctx.
+// After a lost leadership it waits for the next one.
 func (l *leading) terms(ctx context.Context, cancel context.CancelCauseFunc) error {
 	for {
 		r, err := l.members.Await(ctx)
@@ -210,7 +225,7 @@ func (l *leading) terms(ctx context.Context, cancel context.CancelCauseFunc) err
 				return &job.DisagreeError{Err: err}
 			}
 		}
-		l.log.Info("coordinates the job", "term", r.Term, "takes_over", handover != nil)
+		l.log.Info("leading the job", "term", r.Term, "takes_over", handover != nil)
 		c, err := l.coordinatorOf(lease{r}, handover)
 		if err != nil {
 			return err
@@ -221,18 +236,18 @@ func (l *leading) terms(ctx context.Context, cancel context.CancelCauseFunc) err
 		if l.begun != nil {
 			l.begun(nil)
 		}
-		if l.told.Err() != nil {
-			return context.Cause(l.told)
+		if l.stopRequested.Err() != nil {
+			return context.Cause(l.stopRequested)
 		}
 	}
 }
 
-// lead has c coordinate the job until it is over and that is reported, or somebody else
-// coordinates: coord.ErrLeaseLost.
+// lead has c coordinate the job until it is over and reported, or another process coordinates:
+// coord.ErrLeaseLost.
 //
-// What runs beside the coordinator (the look at this host, moves of shards, the validator) ends
-// before it returns. The result is reported before those that may coordinate agree that all is
-// over: whoever takes over in between reports it again, so that it is reported at least once.
+// What runs beside the coordinator (local admission, moves of shards, the validator) ends before
+// lead returns. The result is reported before the candidates agree that everything is over: a
+// process that takes over in between reports again, so the result is reported at least once.
 func (l *leading) lead(ctx context.Context, o lease, c *coord.Coordinator, cancel context.CancelCauseFunc) error {
 	limited, stop := context.WithCancel(ctx)
 	var beside sync.WaitGroup
@@ -274,38 +289,38 @@ func (l *leading) lead(ctx context.Context, o lease, c *coord.Coordinator, cance
 		}
 		bye(c)
 		if e := o.close(); e != nil {
-			l.log.Debug("the others were not told that the job is over, and find out", "reason", e)
+			l.log.Debug("could not announce the end of the job; the other candidates will time out", "reason", e)
 		}
 	}
 	beside.Wait()
 	return err
 }
 
-// staysFor is how long a process that may coordinate and has no part in the job any more waits for
-// the others to agree that it is over.
+// staysFor is how long a candidate without shards waits for the others to agree that the job is
+// over.
 const staysFor = 20 * time.Second
 
-// bye gives members a moment to hang up first: a connection that is closed with bytes unread loses
-// those on the way to the other side. Two seconds at most, in which it looks every two
-// milliseconds. That is as long as Run of the coordinator leaves connections open.
+// bye gives members up to two seconds to close their connections first: closing a connection with
+// unread bytes loses data in the other direction. Coordinator.Run leaves connections open for as
+// long.
 func bye(c *coord.Coordinator) {
 	for end := time.Now().Add(2 * time.Second); c.Connected() > 0 && time.Now().Before(end); {
 		time.Sleep(2 * time.Millisecond)
 	}
 }
 
-// coordinate has the job done until it is over, or somebody else does. SIGTERM is for this process
-// alone, unless too many others hear it as well: the job is handed over, if others are there who
-// can go on with it. SIGINT ends it.
+// coordinate runs the coordinator until the job is over or another process takes over. SIGTERM
+// concerns this process alone, unless too many other candidates get it as well: the job is handed
+// over if another candidate can continue it. SIGINT ends the job.
 //
-// A hand-over first has the coordinator stop giving orders (Yield), then has another member of the
-// election lead (HandOver). Where nobody takes it, the job ends here with a checkpoint, as with
-// SIGINT. It returns what Coordinator.Run does; coord.ErrLeaseLost: somebody else goes on.
+// A handover first stops the coordinator's orders (Yield), then has another member of the election
+// lead (HandOver). If none takes it, the job ends here with a checkpoint, as after SIGINT. The
+// results are those of Coordinator.Run; coord.ErrLeaseLost: another process continues.
 func (l *leading) coordinate(ctx context.Context, o lease, c *coord.Coordinator) (runlog.Result, error) {
 	handed, ended := make(chan struct{}), make(chan struct{})
-	undo := context.AfterFunc(l.told, func() {
+	undo := context.AfterFunc(l.stopRequested, func() {
 		defer close(handed)
-		why := context.Cause(l.told)
+		why := context.Cause(l.stopRequested)
 		if sig, ok := errors.AsType[*job.SignalError](why); o.Leadership == nil || !ok || sig.Signal != syscall.SIGTERM {
 			c.Stop(why)
 			return
@@ -318,28 +333,28 @@ func (l *leading) coordinate(ctx context.Context, o lease, c *coord.Coordinator)
 		err := o.HandOver()
 		select {
 		case <-o.Over():
-			l.log.Info("has handed the job over", "because", why, "missing", err)
+			l.log.Info("handed the job over", "because", why, "missing", err)
 		default:
-			l.log.Warn("ends the job, because it cannot be handed over", "reason", err)
+			l.log.Warn("could not hand the job over; ending it", "reason", err)
 			c.Stop(why)
 		}
 	})
 	defer func() {
-		if o.Leadership != nil { // who comes now is told who coordinates
+		if o.Leadership != nil { // new connections are referred to the new leader
 			l.now.Store(nil)
 			l.coordinates.Store(false)
 		}
 		close(ended)
 		if !undo() {
-			<-handed // this process must not be gone before another one has taken over
+			<-handed // wait until another process has taken over
 		}
 	}()
 	return c.Run(ctx)
 }
 
-// ended is how a job has ended, by the last note: nil if well. Of a job that was stopped it is a
-// *coord.Error with the exit code that all its processes end with; a *job.DisagreeError: the
-// note is of another version of the program.
+// ended returns how a job ended, according to the last note: nil if it succeeded. For a job that was
+// stopped it is a *coord.Error with the exit code of all its processes; a *job.DisagreeError:
+// another version of the program wrote the note.
 func ended(note []byte) error {
 	e, err := coord.ParseHandover(note)
 	if err != nil {
@@ -351,10 +366,9 @@ func ended(note []byte) error {
 	return nil
 }
 
-// coordinatorOf makes the coordinator of one leadership. What it has learned of the job's workers
-// begins anew. The pilot is a new one: it has seen nothing of what the coordinator before was told,
-// and is told what the successor writes (coord.Handover has the plan in force). handover is nil
-// where the job begins here.
+// coordinatorOf creates the coordinator of one leadership. Its knowledge of the workers starts
+// empty, and so does that of the new pilot; coord.Handover has the plan in force. handover is nil if
+// the job starts here.
 func (s *server) coordinatorOf(o lease, handover *coord.Handover) (*coord.Coordinator, error) {
 	s.lease, s.handover, s.keeper = o, handover, nil
 	if s.pilot != nil {

@@ -16,61 +16,75 @@ import (
 	"star/modes"
 )
 
-// localAdmission implements coord.Admission for a job that no resource service answers: it looks at
-// the host of the coordinator and its shards, and at nothing else. Its answers are in the run log
-// like a service's.
+// A plan that costs more than the current one is asked for before it takes effect:
 //
-// A plan is afforded where its updates and gradients per second, at what each has been seen to
-// cost, leave this host within its capacity beside what others use. Before anything was seen, what
-// was published of a model like it counts (--model-prior), or the bytes of the parameters. Ask and
-// Yield may be called from any goroutine; what the mutex guards is below it.
+//	Ask ─▶ answer(true)  ─▶ in force ─▶ too expensive admissionPatience times ─▶ answer(false)
+//	   └─▶ answer(false)            └─▶ Yield: the pilot has left the plan
+//
+// The pilot keeps the current plan while an answer is missing.
+
+// localAdmission implements coord.Admission for a job without a resource service: it considers only
+// the host of the coordinator and its shards. Its answers are in the run log like a service's.
+//
+// A plan is affordable if its updates and gradients per second, at their measured cost, fit into
+// this host's capacity together with the use of other processes. Before any measurement, the
+// published cost of a similar model counts (--model-prior), or the bytes of the parameters. Ask and
+// Yield may be called from any goroutine; the mutex guards the fields below it.
 type localAdmission struct {
-	job     *Config
-	local   process.Addresses // of this host
+	job *Config
+	// local are the addresses of this host.
+	local   process.Addresses
 	ask     func(ctx context.Context, status *coord.Status) error
 	sampler *host.Sampler
-	cores   float64 // of this host; what --capacity-cpu says counts more
+	// cores are those of this host; --capacity-cpu takes precedence.
+	cores float64
 
-	mu     sync.Mutex
-	watch  *resource.Watch // nil: nothing was measured yet
-	permit *permission     // asked for last
+	mu sync.Mutex
+	// watch is nil before the first measurement.
+	watch *resource.Watch
+	// permit is the last request.
+	permit *permission
 }
 
-// permission is what the pilot asked for.
+// permission is a request of the pilot.
 type permission struct {
 	plan    modes.Plan
 	answer  func(ok bool, why string)
 	granted bool
-	bad     int // looks in a row at which it could not be afforded
+	// bad counts consecutive checks in which the plan was not affordable.
+	bad int
 }
 
 const (
-	// So often it looks; a look waits so long for an answer; and so many looks in a row must find a
-	// permitted plan too dear before the permit is taken back, because one look sees what happens
-	// to run beside it.
-	admissionLook     = time.Second
-	admissionDeadline = 2 * time.Second // for a status
-	admissionPatience = 10              // looks
+	// admissionLook is the interval of checks. A granted plan is revoked only after admissionPatience
+	// consecutive checks found it too expensive, because a single check sees whatever happens to run
+	// at that moment.
+	admissionLook = time.Second
+	// admissionDeadline limits the wait for a status.
+	admissionDeadline = 2 * time.Second
+	// admissionPatience is in checks.
+	admissionPatience = 10
 )
 
-// newLocalAdmission makes the Admission of a job. run starts it.
+// newLocalAdmission returns the Admission of a job. run starts it.
 func newLocalAdmission(job *Config) *localAdmission {
 	return &localAdmission{job: job, local: process.OwnAddresses(), cores: float64(runtime.NumCPU())}
 }
 
-// here says whether a worker's connection comes from this host. What it uses is the job's, and not
-// what others leave.
+// here reports whether a worker's connection comes from this host. What that worker uses belongs to
+// the job and not to other processes.
 func (s *localAdmission) here(peer string) bool { return s.local.Has(peer) }
 
-// measured is a look.
+// measured is one measurement.
 type measured struct {
-	at      time.Time
-	used    time.Duration // processor time of this process
+	at time.Time
+	// used is the CPU time of this process.
+	used    time.Duration
 	version int64
 	samples int64
 }
 
-// run looks once a second until the context ends.
+// run checks once a second until the context ends.
 func (s *localAdmission) run(ctx context.Context, c *coord.Coordinator) {
 	s.ask = func(ctx context.Context, status *coord.Status) error { return c.Ask(ctx, status, "status") }
 	s.sampler = host.Start(host.Config{Heartbeat: 200 * time.Millisecond})
@@ -86,7 +100,7 @@ func (s *localAdmission) run(ctx context.Context, c *coord.Coordinator) {
 		}
 		st, err := s.status(ctx)
 		if err != nil {
-			continue // the job is over, or busy; the next look is in a second
+			continue // the job is over, or busy; the next check is in a second
 		}
 		now := measured{at: time.Now(), used: process.CPUTime(), version: st.Version, samples: st.Samples}
 		s.look(st, last, now)
@@ -94,19 +108,19 @@ func (s *localAdmission) run(ctx context.Context, c *coord.Coordinator) {
 	}
 }
 
-// status asks the coordinator how the job is.
+// status asks the coordinator for the job's status.
 func (s *localAdmission) status(ctx context.Context) (*coord.Status, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, admissionDeadline, errors.New("the coordinator did not say how the job is"))
+	ctx, cancel := context.WithTimeoutCause(ctx, admissionDeadline, errors.New("the coordinator did not send its status in time"))
 	defer cancel()
 	st := new(coord.Status)
 	return st, s.ask(ctx, st)
 }
 
-// look takes in what was measured between two looks, and takes back what cannot be afforded any more.
+// look evaluates what was measured between two checks, and revokes a plan that is not affordable any
+// more.
 //
-// Processor time is in cores, bytes are per second. A gradient moves all parameters of this
-// server's part once in each direction, at four bytes. Nothing is learned from a second in which no
-// update was made.
+// CPU time is in cores, bytes are per second. A gradient moves all parameters of this server's part
+// once in each direction, at four bytes. A second without an update is ignored.
 func (s *localAdmission) look(st *coord.Status, last, now measured) {
 	d := now.at.Sub(last.at).Seconds()
 	if d <= 0 || now.version <= last.version || st.Params == 0 {
@@ -148,7 +162,7 @@ func (s *localAdmission) look(st *coord.Status, last, now measured) {
 	}
 }
 
-// begin makes the watch, with what is known before anything is measured. The lock is held.
+// begin creates the watch from the prior. The caller holds the lock.
 func (s *localAdmission) begin(st *coord.Status, capacity resource.Usage) (err error) {
 	if s.watch == nil {
 		s.watch, err = resource.NewWatch(s.prior(st), s.job.Ranks(), capacity)
@@ -156,9 +170,9 @@ func (s *localAdmission) begin(st *coord.Status, capacity resource.Usage) (err e
 	return err
 }
 
-// capacity is what this host has for the job's servers. In cores, and bytes per second each way.
-// What was declared (--capacity-cpu, --capacity-net) counts more than what was found, and a control
-// group's quota bounds both; a link that nobody has declared has no bound.
+// capacity returns the capacity of this host for the job's servers, in cores and in bytes per second
+// for each direction. Declared capacities (--capacity-cpu, --capacity-net) take precedence over
+// detected ones, and a cgroup quota bounds both; an undeclared link has no bound.
 func (s *localAdmission) capacity(t *star.Telemetry) resource.Usage {
 	c := resource.Unlimited
 	if c.CPU = s.cores; s.job.CapacityCPU > 0 {
@@ -173,8 +187,8 @@ func (s *localAdmission) capacity(t *star.Telemetry) resource.Usage {
 	return c
 }
 
-// prior is what is known of the job before anything is measured. Gradients and parameters are taken
-// to be four bytes for each parameter, of which each server has its part.
+// prior returns the expected cost before any measurement. Gradients and parameters have four bytes
+// for each parameter, and each server has its part.
 func (s *localAdmission) prior(st *coord.Status) resource.Demand {
 	if p, ok := resource.PublishedModel(s.job.ModelPrior); ok {
 		return p.Demand(resource.PublishedCores)
@@ -183,8 +197,8 @@ func (s *localAdmission) prior(st *coord.Status) resource.Demand {
 	return resource.Bytes{Gradient: n, Params: n}.Demand()
 }
 
-// affords says whether a plan can be afforded. The text is the reason in words, for people, in both
-// cases. The lock is held, and the watch is there.
+// affords reports whether a plan is affordable, and the reason in words in both cases. The caller
+// holds the lock, and watch is not nil.
 func (s *localAdmission) affords(p modes.Plan, st *coord.Status) (bool, string) {
 	l, err := process.LoadOf(p, st.Times())
 	if err != nil {
@@ -196,23 +210,24 @@ func (s *localAdmission) affords(p modes.Plan, st *coord.Status) (bool, string) 
 // Ask implements coord.Admission.
 //
 // answer is called once from another goroutine, within admissionDeadline, and once more with false
-// if a plan that was granted cannot be afforded any more. Whoever asks again before an answer has
-// asked for the later plan only: the permit of the earlier one is not taken back any more.
+// if a granted plan is not affordable any more. A second Ask before the answer replaces the first:
+// the first plan is then not revoked.
 func (s *localAdmission) Ask(plan modes.Plan, answer func(ok bool, why string)) {
 	p := &permission{plan: plan, answer: answer}
 	s.mu.Lock()
 	s.permit = p
 	s.mu.Unlock()
 	go func() {
-		st, err := s.status(context.Background()) // which ends by its deadline, or with the coordinator
+		st, err := s.status(context.Background()) // ends by its deadline, or with the coordinator
 		s.mu.Lock()
-		ok, why := true, "nothing is known yet of what it costs the servers"
+		ok, why := true, "its cost for the servers is not known yet"
 		switch {
 		case err != nil:
-			ok, why = false, fmt.Sprintf("nobody knows how the job is: %v", err)
-		case st.Params > 0: // else no worker has said what is trained
-			// Asked before the first look, it answers by the prior: what was declared as a capacity
-			// holds from the start.
+			ok, why = false, fmt.Sprintf("no status of the job: %v", err)
+		// Without parameters no worker has described the model yet.
+		case st.Params > 0:
+			// Asked before the first check, it answers by the prior, so that declared capacities
+			// apply from the start.
 			if err := s.begin(st, s.capacity(new(star.Telemetry))); err != nil {
 				ok, why = false, err.Error()
 				break
@@ -225,8 +240,8 @@ func (s *localAdmission) Ask(plan modes.Plan, answer func(ok bool, why string)) 
 	}()
 }
 
-// Yield implements coord.Admission. The plan that was granted is not in force any more, so nothing
-// is taken back.
+// Yield implements coord.Admission. The granted plan is not in force any more, so it is not revoked
+// either.
 func (s *localAdmission) Yield() {
 	s.mu.Lock()
 	s.permit = nil

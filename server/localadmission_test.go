@@ -66,7 +66,7 @@ func TestSteward(t *testing.T) {
 		s.Ask(p, func(ok bool, why string) { answers <- reply{ok, why} })
 		return <-answers
 	}
-	if r := ask(modes.ASGD(4)); !r.ok || !strings.Contains(r.why, "nothing is known") {
+	if r := ask(modes.ASGD(4)); !r.ok || !strings.Contains(r.why, "not known yet") {
 		t.Errorf("before anybody has said what is trained: %+v", r)
 	}
 	st.Params = 10000

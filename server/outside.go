@@ -14,45 +14,54 @@ import (
 	"star/transport"
 )
 
-// Outside connects a server with what lies outside its job: the job's gossip, which says where the coordinator is, and
-// the resource service of a cluster of jobs. A server knows it by this interface only, so that a program links the
-// clients of both only if it uses them. Package star/server/outside has an implementation.
+// Outside connects a server with services outside its job: the job's gossip, which knows the
+// coordinator's address, and the resource service of a cluster of jobs. It is an interface so that
+// only programs that use the two clients link them. Package star/server/outside has an
+// implementation.
 type Outside interface {
-	// Check checks the settings of the cluster before anything begins.
+	// Check checks the settings of the cluster, before anything starts.
 	Check(job *job.Job) error
 
-	// Meet joins the gossip of the job, or only asks it where the coordinator is; then job.Coordinator is what was
-	// found. The server has so many shards, and listens on addr. leave ends its part in the gossip, if
-	// it has one.
+	// Meet joins the job's gossip, or only asks it for the coordinator and sets job.Coordinator. The
+	// server has shards shards, and listens on addr. leave leaves the gossip.
 	Meet(ctx context.Context, job *job.Job, shards int, addr string, log *slog.Logger) (leave func(), err error)
 
-	// Enter makes the server a tenant of the cluster of its job, if the job has one. The coordinator asks may before it
-	// changes to a mode that costs more; nil: the job has no cluster. leave undoes what the cluster has ordered.
+	// Enter makes the server a tenant of its job's cluster, if the job has one. The coordinator asks
+	// may before it changes to a more expensive mode; nil: no cluster. leave undoes what the cluster
+	// has ordered.
 	Enter(t Tenant) (may coord.Admission, leave func(), err error)
 }
 
+// The server calls Check, then Meet before it accepts connections, then Enter once the coordinator of
+// this process exists.
+
 // Tenant is a server that enters a cluster.
 type Tenant struct {
-	Job         *job.Job
-	Network     transport.Network
-	Model       string                        // that the job trains, in words
-	Fixed       bool                          // its mode stays
-	Limits      *actuate.Governor             // by which the server obeys
-	Coordinator *coord.Coordinator            // of this process; nil: it has none
-	Traffic     func() (sent, received int64) // with other hosts
-	Log         *slog.Logger
+	Job     *job.Job
+	Network transport.Network
+	// Model is the model's name for people.
+	Model string
+	// Fixed: the job does not change its mode.
+	Fixed bool
+	// Limits applies the cluster's orders.
+	Limits *actuate.Governor
+	// Coordinator is the one in this process; nil: none.
+	Coordinator *coord.Coordinator
+	// Traffic returns bytes exchanged with other hosts.
+	Traffic func() (sent, received int64)
+	Log     *slog.Logger
 }
 
-// connected checks that the server has a connection to all that its job wants outside.
+// connected checks that the server can reach everything that its job wants outside.
 func (c *Config) connected() error {
 	if c.Outside != nil {
 		return c.Outside.Check(&c.Job)
 	}
-	return process.Unconnected(&c.Job, c.Rank != 0, errors.New("this server has no client for it: set Outside of its server.Config, as star-ps does (star/server/outside), or leave the setting out"))
+	return process.Unconnected(&c.Job, c.Rank != 0, errors.New("this server has no client for it; set Outside of its server.Config, as star-ps does (star/server/outside), or remove the setting"))
 }
 
-// admission is the coordinator's way to the cluster, which the process enters later. Until
-// then whatever the pilot asks for is declined, and it asks again.
+// admission is the coordinator's connection to the cluster, which the process enters later. Until
+// then it declines every request of the pilot, which asks again.
 type admission struct {
 	atomic.Pointer[coord.Admission]
 }

@@ -9,28 +9,34 @@ import (
 	"star/job/process"
 )
 
-// pacer makes the shards of this process slower: each pauses before each update, at the same
-// time. What is between two updates of the first one is what an update takes.
+// pacer slows down the shards of this process: each pauses before each update. The time between two
+// updates of the first shard counts as the duration of an update.
 //
-// The limits (actuate.Governor) are those of this process or of the cluster: the governor is told
-// what an update costs, and says how long to pause. What is looked at is one shard's cycle, but
-// processor time and bytes are the whole process's, because all shards of a process make each
-// update at about the same time.
+// Invariant: first does not change once it is set, so at, cpu and sent always describe the cycle of
+// the same shard.
+//
+// The limits (actuate.Governor) are those of this process or of the cluster: the governor gets the
+// cost of an update, and determines the pause. Only one shard's cycle is observed, but CPU time and
+// bytes are those of the whole process, because all shards of a process make each update at about
+// the same time.
 type pacer struct {
 	limits *actuate.Governor
-	tells  func(actuate.Work)            // nil: the limits
-	moved  func() (sent, received int64) // bytes to and from other hosts so far; nil: not known
+	// tells receives the cost of an update; nil: limits does.
+	tells func(actuate.Work)
+	// moved returns the bytes to and from other hosts so far; nil: not known.
+	moved func() (sent, received int64)
 
 	mu    sync.Mutex
 	begun bool
-	first int // the shard that is looked at
+	// first is the shard that is observed.
+	first int
 	at    time.Time
 	cpu   time.Duration
 	sent  int64
 }
 
-// pause is ps.ServerConfig.Pause. It returns when the pause is over or ctx has ended. Shards call
-// it at once from goroutines of their own.
+// pause is ps.ServerConfig.Pause. It returns when the pause is over or ctx has ended. Shards call it
+// concurrently from their own goroutines.
 func (p *pacer) pause(ctx context.Context, shard int) {
 	p.mu.Lock()
 	now, cpu := time.Now(), process.CPUTime()
@@ -49,7 +55,7 @@ func (p *pacer) pause(ctx context.Context, shard int) {
 	}
 	looked := p.first == shard
 	p.mu.Unlock()
-	p.limits.Pause(ctx) // the server sees by itself that ctx is done
+	p.limits.Pause(ctx) // the server checks ctx itself
 	if looked {
 		p.mu.Lock()
 		p.at, p.cpu, p.sent = time.Now(), process.CPUTime(), p.bytes()
@@ -57,8 +63,7 @@ func (p *pacer) pause(ctx context.Context, shard int) {
 	}
 }
 
-// bytes are those sent so far. Only those to other hosts count: what stays on a host meets no limit
-// of its link.
+// bytes returns the bytes sent to other hosts so far. Traffic within the host does not use its link.
 func (p *pacer) bytes() int64 {
 	if p.moved == nil {
 		return 0

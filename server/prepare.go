@@ -15,19 +15,18 @@ import (
 	"star/train/checkpoint"
 )
 
-// Check says what is wrong with a configuration, as far as that can be found without other
-// processes: errors are those of Run. It opens the checkpoint to resume from and the files of
-// predictor and decider, and changes nothing on disk. Folders are not looked at (CheckFolders), nor
-// addresses and certificates.
+// Check checks a configuration as far as possible without other processes; errors are those of Run.
+// It opens the checkpoint to resume from and the files of predictor and decider, and changes nothing
+// on disk. It does not check folders (CheckFolders), addresses and certificates.
 func Check(c Config) error {
 	c.complete()
 	c.Log = slog.New(slog.DiscardHandler)
 	return (&server{job: &c, log: c.Log}).prepare()
 }
 
-// features are what the job has, as far as not everything goes together. The table is
-// docs/combinations.md; a set that it refuses is an error of prepare, with what to do instead. It
-// needs the plan and what a baseline has made, so it comes after both.
+// features returns the features of the job. Some cannot be combined. The table is
+// docs/combinations.md; prepare returns an error with an alternative for a set that it rejects. It
+// needs the plan and the baseline.
 func (s *server) features() combinations.Set {
 	j, p := s.job, s.plan
 	set := process.Features(&j.Job).
@@ -50,16 +49,15 @@ func (s *server) features() combinations.Set {
 	return set.With(combinations.Deciding, s.made.Scheme != nil).With(combinations.Fixed, s.made.Scheme == nil)
 }
 
-// is says whether a baseline's rule is of that kind.
+// is reports whether a baseline's rule is of type S.
 func is[S rule.Spec](s rule.Spec) bool { _, ok := s.(S); return ok }
 
-// prepare checks what can be checked before anything listens.
+// prepare checks everything that can be checked before the process listens.
 //
-// It makes resume, plan, made, scheme, pilot, opt and rate. An error is a *job.SettingError that
+// It sets resume, plan, made, scheme, pilot, opt and rate. An error is a *job.SettingError that
 // names the setting (exit code 2), one of a file that is damaged or missing (65, 66), or of a
-// checkpoint's storage. The order is that in which one thing needs the other: a checkpoint says
-// what the optimiser was, the baseline may choose the plan, shares belong into the plan before it
-// is checked.
+// checkpoint's storage. The order follows the dependencies: a checkpoint determines the optimizer,
+// the baseline may choose the plan, and shares are part of the plan when it is validated.
 func (s *server) prepare() (err error) {
 	j := s.job
 	if err := j.connected(); err != nil {
@@ -108,15 +106,15 @@ func (s *server) prepare() (err error) {
 		}
 	}
 	if _, ok := resource.PublishedModel(j.ModelPrior); j.ModelPrior != "" && !ok {
-		return j.Invalid("model-prior", fmt.Errorf("%q was not published: want one of %s", j.ModelPrior, resource.PublishedNames()))
+		return j.Invalid("model-prior", fmt.Errorf("unknown model %q; want one of %s", j.ModelPrior, resource.PublishedNames()))
 	}
 	if s.opt, s.rate, err = process.UpdateRule(&j.Job); err != nil {
 		return err
 	}
 	if s.made.Rule != nil {
-		s.opt = s.opt.Shared() // the baseline's rule makes one direction of gradients
+		s.opt = s.opt.Shared() // the baseline's rule combines gradients to one direction
 	}
-	if s.made.Local != nil { // the job's own one is the workers'
+	if s.made.Local != nil { // the job's own optimizer is the workers'
 		s.opt = process.Outer(s.made.Local.Outer)
 		if s.rate, err = s.opt.Rate(); err != nil {
 			return err

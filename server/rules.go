@@ -24,9 +24,9 @@ import (
 	"star/transport/wire"
 )
 
-// newRule is the rule of one shard: the baseline's, before the job's optimiser. o is made for the
-// shard's range, and belongs to the rule from here on. A baseline's rule is told how many workers
-// the job has and how many elements the shard.
+// newRule returns the rule of one shard: the baseline's, around the job's optimizer. o was created
+// for the shard's range, and the rule owns it from here on. A baseline's rule gets the number of
+// workers of the job and of elements of the shard.
 func (s *server) newRule(i wire.ShardInfo, o *optim.Optimizer) rule.Rule {
 	if s.made.Rule == nil {
 		return process.OwnRule(&s.job.Job, o, s.rate)
@@ -34,19 +34,25 @@ func (s *server) newRule(i wire.ShardInfo, o *optim.Optimizer) rule.Rule {
 	return s.made.Rule.Make(&rule.Descent{Optimizer: o, Schedule: s.rate, Clip: s.job.Clip}, s.job.Workers, int(i.To-i.From))
 }
 
-// judge is Zeno++ as the coordinator asks it. Learning rates are those of the schedule at the
-// samples applied, and at the beginning.
+// judge is Zeno++ for the coordinator. Learning rates are those of the schedule at the samples
+// applied, and at the start.
 func (s *server) judge(zeno rule.Zeno, e coord.Evidence) coord.Verdict {
 	v := zeno.Judge(rule.Evidence{Dot: e.Dot, Norm: e.Norm, Ref: e.Ref, Rate: s.rate.At(e.Samples), First: s.rate.At(0)})
 	return coord.Verdict{Score: v.Score, Limit: v.Limit, Factor: v.Factor}
 }
 
+// Zeno++ scores each gradient by its inner product with a validation gradient, which is computed by
+// the server on its own samples, and drops gradients with a low score.
+//
+//	coordinator ──Release──▶ validator ──Pull──▶ shards
+//	                             └──Push──▶ shards keep it, and report dot products with later gradients
+//	shards ──Evidence──▶ coordinator ──judge──▶ Verdict
+
 // validator computes the validation gradients of Zeno++, in the process of star-ps 0, which is
-// trusted to: with the parameters that the shards have, on batches of the training data that follow
-// an order of their own.
+// trusted: with the shards' parameters, on batches of the training data in a separate order.
 //
 // It is a member of the job like a worker, except that the coordinator gives it no samples of the
-// stream and applies nothing of it: shards hold its gradient, and measure others against it. One
+// stream and does not apply its gradient: shards keep it, and compare the others with it. One
 // goroutine owns it.
 type validator struct {
 	s      *server
@@ -54,23 +60,26 @@ type validator struct {
 	model  train.Model
 	loader *data.Loader
 	hash   string
-	text   string // of the model
-	grad   []float32
-	sum    []float32
-	at     int64 // next sample of its stream
-	served bool  // it was asked for a gradient
-	fails  int   // in a row, without a gradient
+	// text describes the model.
+	text string
+	grad []float32
+	sum  []float32
+	// at is the next sample of its stream.
+	at int64
+	// served: it was asked for a gradient.
+	served bool
+	// fails counts consecutive failures without a gradient.
+	fails int
 }
 
-// validatorTries is how often in a row a validator may fail without having handed over a gradient.
-// Then nothing is judged any more.
+// validatorTries is the number of consecutive failures of a validator without a gradient after which
+// gradients are not judged any more.
 const validatorTries = 5
 
-// live serves the job until over is closed. When it is lost it joins again: the job goes on
-// meanwhile without judgement. An error ends the job: the job has not begun, or has diverged. It
-// returns nil when the job is over, ctx has ended, or it has given up after validatorTries; why it
-// has failed where it was never asked for a gradient; a *job.NaNError where the validation
-// gradient is not finite, which it would be for every update that follows.
+// live serves the job until over is closed. After a loss it joins again; the job continues meanwhile
+// without judging gradients. It returns nil when the job is over, ctx has ended, or it has given up
+// after validatorTries. An error ends the job: the reason of a failure before it was asked for a
+// gradient; a *job.NaNError if the validation gradient is not finite, as every later one would be.
 func (v *validator) live(ctx context.Context, over <-chan struct{}, tcp *transport.TCP, addr string) error {
 	for {
 		err := v.serve(ctx, tcp, addr)
@@ -80,7 +89,8 @@ func (v *validator) live(ctx context.Context, over <-chan struct{}, tcp *transpo
 		if nan := (*job.NaNError)(nil); errors.As(err, &nan) {
 			return err
 		}
-		// A gradient that nobody waits for may be on its way when the job ends, and shards hang up.
+		// When the job ends, shards close their connections, possibly during a push that no update
+		// needs.
 		select {
 		case <-over:
 			return nil
@@ -90,29 +100,28 @@ func (v *validator) live(ctx context.Context, over <-chan struct{}, tcp *transpo
 			return err
 		}
 		if v.fails++; v.fails >= validatorTries {
-			v.s.log.Error("the validator is given up: gradients are applied without being judged", "tries", v.fails, "err", err)
+			v.s.log.Error("validator gave up; gradients are applied without being judged", "tries", v.fails, "err", err)
 			return nil
 		}
-		v.s.log.Warn("the validator joins again", "err", err)
+		v.s.log.Warn("validator failed; joining again", "err", err)
 	}
 }
 
-// validatorGrace is how long the loss of a connection may be the end of the job, of which the
-// coordinator has not told yet, and what lies between two attempts of a validator. A shard that is
-// lost for good is the coordinator's to notice.
+// validatorGrace is how long a lost connection may be the end of the job that the coordinator has
+// not announced yet, and the pause between two attempts. A shard that is lost for good is detected
+// by the coordinator.
 const validatorGrace = 2 * time.Second
 
-// validationSeed sets the order of validation batches apart from that of training. "zeno" in ASCII:
-// any number does, as long as it is the same in every run.
+// validationSeed makes the order of validation batches differ from that of training. It is "zeno" in
+// ASCII; any constant works.
 const validationSeed = 0x7a656e6f
 
-// newValidator makes the member that judges gradients with a model and data of its own, in an order
-// of samples of its own. It is an error that the program has none (Config.Validation) or cannot
-// make them.
+// newValidator returns a validator with the server's own model and data. An error: Config.Validation
+// is nil or fails.
 func (s *server) newValidator(zeno rule.ZenoSpec) (*validator, error) {
 	job := s.job
 	if job.Validation == nil {
-		return nil, job.Invalid("baseline", errors.New("this one needs a model and data in the server: give Config.Validation"))
+		return nil, job.Invalid("baseline", errors.New("it needs a model and data in the server; set Config.Validation"))
 	}
 	own, err := job.Validation()
 	if err != nil {
@@ -124,14 +133,14 @@ func (s *server) newValidator(zeno rule.ZenoSpec) (*validator, error) {
 	return v, nil
 }
 
-// close ends the reading of samples and the model. Nothing of it may be used afterwards, and nobody
-// is in serve.
+// close closes the loader and the model. serve must not be running.
 func (v *validator) close() {
 	v.loader.Close()
 	v.model.Close()
 }
 
-// serve joins the job and computes a gradient whenever the coordinator asks for one, until the job is over.
+// serve joins the job and computes a gradient whenever the coordinator asks for one, until the job
+// is over.
 func (v *validator) serve(ctx context.Context, tcp *transport.TCP, addr string) error {
 	j := v.s.job
 	hello := wire.Hello{
@@ -183,7 +192,7 @@ func (v *validator) serve(ctx context.Context, tcp *transport.TCP, addr string) 
 	}
 }
 
-// compute puts the mean gradient of the samples from at on into v.sum, batch by batch.
+// compute puts the mean gradient of the samples starting at at into v.sum, batch by batch.
 func (v *validator) compute(ctx context.Context, at int64, rank int, step int64) error {
 	clear(v.sum)
 	for left := v.zeno.Samples; left > 0; {
@@ -205,23 +214,23 @@ func (v *validator) compute(ctx context.Context, at int64, rank int, step int64)
 	return nil
 }
 
-// addResiduals puts the workers' files into the manifest: those that are in the checkpoint's folder.
+// addResiduals adds the workers' residual files in the checkpoint's folder to the manifest.
 //
-// A part that a worker describes wrongly, or that is not in this folder, is left out with a
-// warning: the checkpoint is complete without it, and a job that resumes begins that worker's codec
-// with nothing left over.
+// A part with a wrong description, or one that is not in this folder, is left out with a warning:
+// the checkpoint is complete without it, and that worker's codec starts with an empty residual when
+// the job resumes.
 func (s *server) addResiduals(m *checkpoint.Manifest, dir string, parts []coord.ResidualPart) {
 	for _, p := range parts {
 		var f checkpoint.ResidualFile
 		err := json.Unmarshal(p.Desc, &f)
 		if err == nil && (f.Worker != int(p.Worker) || f.Name != checkpoint.ResidualName(f.Worker)) {
-			err = fmt.Errorf("it is called %.100q, of worker %d", f.Name, f.Worker)
+			err = fmt.Errorf("wrong name %.100q or worker %d", f.Name, f.Worker)
 		}
 		if err == nil {
 			err = f.There(dir)
 		}
 		if err != nil {
-			s.log.Warn("a checkpoint is without what a worker's codec has left out: workers write into the folder of the servers, give all the same --checkpoint, in a storage that all reach",
+			s.log.Warn("checkpoint saved without a worker's residual; give workers and servers the same --checkpoint, on storage that all of them reach",
 				"worker", p.Worker, "folder", dir, "reason", err)
 			continue
 		}

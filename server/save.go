@@ -18,13 +18,23 @@ import (
 // memoryName is the file of the workers' last iterations, as lines of a run log.
 const memoryName = "predictor.jsonl"
 
+// The order in which a checkpoint is written, and what a crash leaves after each step:
+//
+//	shards, ring member   shard files         incomplete, removed by takeFolders
+//	workers               residual files      incomplete
+//	saveManifest          buffers, memory     incomplete
+//	saveManifest          manifest            complete
+//	saveManifest          old ones removed    complete
+//
+// A reader considers a folder without a manifest as missing.
+
 // saveManifest completes a checkpoint.
 //
-// It is called when every shard, or the member of the ring that saves, has written its file into
-// the checkpoint's folder. The manifest is written last: a folder with one is a complete
-// checkpoint. Where that fails, the folder is removed, and the error says what the system said, and
-// of a full disk what helps. Older checkpoints than --keep are removed afterwards; that they cannot
-// be is a warning.
+// It is called when every shard, or the ring member that saves, has written its file into the
+// checkpoint's folder. The manifest is written last: a folder with a manifest is a complete
+// checkpoint. If that fails, the folder is removed, and the error has the system's reason, and
+// advice for a full disk. Then checkpoints beyond --keep are removed; a failure of that is only a
+// warning.
 func (s *server) saveManifest(c coord.Checkpoint) (path string, err error) {
 	dir := process.CheckpointDir(&s.job.Job, c.ID)
 	defer func() {
@@ -79,27 +89,27 @@ func (s *server) saveManifest(c coord.Checkpoint) (path string, err error) {
 	}
 	if s.job.Keep > 0 {
 		if err := checkpoint.Keep(process.CheckpointsOf(&s.job.Job), s.job.Keep, m); err != nil {
-			s.log.Warn("older checkpoints are still there", "keep", s.job.Keep, "reason", err)
+			s.log.Warn("could not remove older checkpoints", "keep", s.job.Keep, "reason", err)
 		}
 	}
 	return dir, nil
 }
 
-// saved says whether a checkpoint is complete, and where. A successor asks: the coordinator before
-// may have been lost between the manifest and its word that the checkpoint is complete.
+// saved reports whether a checkpoint is complete, and its path. A successor asks: the coordinator
+// before it may have been lost between the manifest and the announcement.
 func (s *server) saved(id string) (path string, ok bool) {
 	dir := process.CheckpointDir(&s.job.Job, id)
 	return dir, checkpoint.Complete(dir)
 }
 
-// discard removes what a checkpoint that failed has left, so that a full disk has room for the next one.
+// discard removes an incomplete checkpoint, so that a full disk has room for the next one.
 func (s *server) discard(id string) {
 	if err := checkpoint.Discard(process.CheckpointDir(&s.job.Job, id)); err != nil {
-		s.log.Warn("the remains of a checkpoint are still there", "id", id, "reason", err)
+		s.log.Warn("could not remove an incomplete checkpoint", "id", id, "reason", err)
 	}
 }
 
-// specs are the tensors as a checkpoint has them.
+// specs converts the tensors for a checkpoint.
 func specs(ts []session.Tensor) []checkpoint.TensorSpec {
 	out := make([]checkpoint.TensorSpec, len(ts))
 	for i, t := range ts {
@@ -108,23 +118,23 @@ func specs(ts []session.Tensor) []checkpoint.TensorSpec {
 	return out
 }
 
-// generation counts the attempts of the job: one more than that of any checkpoint in the folder,
-// and than that of the one it resumes from. Checkpoints of different attempts at the same version
-// have different names by it, so that one attempt never overwrites what another has written.
+// generation counts the attempts of the job: one more than that of any checkpoint in the folder, and
+// of the one it resumes from. It is part of the names of checkpoints, so that one attempt never
+// overwrites those of another at the same version.
 func (s *server) generation() int64 {
 	var n int64
 	if s.resume != nil {
 		n = s.resume.Manifest().Generation
 	}
-	old, _ := checkpoint.List(process.CheckpointsOf(&s.job.Job)) // where there are none yet, none counts
+	old, _ := checkpoint.List(process.CheckpointsOf(&s.job.Job)) // an error means that there are no checkpoints yet
 	for _, f := range old {
 		n = max(n, f.Generation)
 	}
 	return n + 1
 }
 
-// firstAttempt is the generation of the attempt in which the job has begun to write into its folder
-// of checkpoints.
+// firstAttempt returns the generation of the attempt in which the job started to write into its
+// folder of checkpoints.
 func (s *server) firstAttempt(generation int64) int64 {
 	if s.resume != nil {
 		if first := s.resume.Follows(process.CheckpointsOf(&s.job.Job)); first > 0 {

@@ -21,62 +21,77 @@ import (
 	"star/transport"
 )
 
-// server is one star-ps process.
+// server is one star-ps process. Its state is created in three steps:
 //
-// What is in it is made in three steps. prepare makes what follows from the configuration alone,
-// and opens the checkpoint; serve adds what belongs to this process (limits, traffic, what it
-// hosts); lease and handover come with the right to coordinate, and another lease has others
-// (coordinatorOf). hosting and coordinates are read by the goroutines of connections; all else is
-// written before they begin, or by the one goroutine that coordinates.
+//	prepare         from the configuration alone: checkpoint, plan, baseline, pilot, optimizer
+//	serve           of this process: limits, traffic, the hosted shards
+//	coordinatorOf   with each leadership: lease, handover, keeper, and a new pilot
+//
+// Goroutines of connections read hosting and coordinates. Everything else is written before they
+// start, or by the one goroutine that coordinates.
 type server struct {
-	told     context.Context // ends when this process is told to end
-	job      *Config
-	log      *slog.Logger
-	opt      optim.Config
-	rate     optim.Schedule
-	resume   *checkpoint.Checkpoint // nil: from the beginning
-	plan     modes.Plan
-	pilot    *pilot.Pilot    // --mode auto; else nil
-	made     baseline.Made   // --baseline; else zero
-	scheme   coord.Pilot     // of the baseline; nil: its plan stays
-	keeper   *localAdmission // of this host, where the pilot asks nobody else; else nil
-	tenant   *admission      // with a cluster, of rank 0; else nil
-	limits   *actuate.Governor
-	moved    func() (sent, received int64) // bytes to and from other hosts so far
-	says     *reporter                     // with --move-shards auto; else nil
-	lease    lease                         // with --coordinators, of this process's leadership
-	handover *coord.Handover               // that it takes over; nil: the job begins
-	params   int64                         // of the job, once it was assigned its part
-	locks    []*checkpoint.Lock            // of the folders that it writes into, once it coordinates
+	// stopRequested ends when this process must stop.
+	stopRequested context.Context
+	job           *Config
+	log           *slog.Logger
+	opt           optim.Config
+	rate          optim.Schedule
+	// resume is nil for a job that starts from the beginning.
+	resume *checkpoint.Checkpoint
+	plan   modes.Plan
+	// pilot is set with --mode auto.
+	pilot *pilot.Pilot
+	// made is set with --baseline.
+	made baseline.Made
+	// scheme is the baseline's pilot; nil: its plan is fixed.
+	scheme coord.Pilot
+	// keeper is set if the pilot asks only this host.
+	keeper *localAdmission
+	// tenant is set for rank 0 with a cluster.
+	tenant *admission
+	limits *actuate.Governor
+	// moved returns the bytes to and from other hosts so far.
+	moved func() (sent, received int64)
+	// says is set with --move-shards auto.
+	says *reporter
+	// lease is this process's leadership, with --coordinators.
+	lease lease
+	// handover is from the coordinator before; nil: the job starts here.
+	handover *coord.Handover
+	// params is that of the job, once the shards are assigned.
+	params int64
+	// locks are of the folders that this process writes into while it coordinates.
+	locks []*checkpoint.Lock
 
-	hosting     atomic.Pointer[ps.Server] // the shards of this process
-	coordinates atomic.Bool               // now, where others may, too
+	// hosting has the shards of this process.
+	hosting atomic.Pointer[ps.Server]
+	// coordinates: this process coordinates now, with --coordinators.
+	coordinates atomic.Bool
 }
 
-// Run hosts shards, and on rank 0, or where the servers choose this one, the coordinator, until the
-// job is over. When ctx ends, so does the job, after a checkpoint within c.Grace; then the error is
-// the cause of ctx.
+// Run hosts shards, and on rank 0, or if elected, the coordinator, until the job is over. When ctx
+// ends, so does the job, after a checkpoint within c.Grace; then the error is the cause of ctx.
 //
-// The exit code that fits an error is job.ExitCode. There are *job.SettingError (c cannot be
-// used; what c.Explain makes, if it is set), *job.DisagreeError, *coord.Error (how the job has
-// ended, of the server that coordinates), *session.LostError and *transport.RejectError (of a server that
-// does not coordinate), *job.NaNError (in a validation gradient), and those of c.Report.
+// job.ExitCode has the exit code of an error. There are *job.SettingError (c is invalid; worded by
+// c.Explain if set), *job.DisagreeError, *coord.Error (how the job ended, on the server that
+// coordinates), *session.LostError and *transport.RejectError (on the other servers), *job.NaNError
+// (in a validation gradient), and those of c.Report.
 //
-// Run may be called several times in one process, with other addresses and folders: it keeps
-// nothing from one call to the next. c is copied; what c's functions and Log refer to is used until
-// Run returns. Config.Begun and Config.Report are called from goroutines of Run, never two at once.
+// Run may be called several times in one process, with different addresses and folders: it keeps no
+// state between calls. c is copied; what c's functions and Log refer to is used until Run returns.
+// Config.Begun and Config.Report are called from goroutines of Run, never concurrently.
 func Run(ctx context.Context, c Config) error {
 	c.complete()
-	s := &server{job: &c, log: c.Log.With("rank", c.Rank), told: ctx}
+	s := &server{job: &c, log: c.Log.With("rank", c.Rank), stopRequested: ctx}
 	lingers, end := process.Linger(ctx, c.Grace)
 	defer end()
 	return process.EndsWith(ctx, s.serve(lingers, c.Begun, c.Report), s.log)
 }
 
-// serve is Run with a context that ends a moment later than that of c. The order counts: what may
-// be wrong with the configuration is said before anything listens; the coordinator exists before
-// the first connection is accepted, so that a worker that comes early is not refused; the cluster
-// is entered once the coordinator is there to be told what was granted. Errors are those of Run.
+// serve is Run with a context that ends a moment later than that of c. The order matters: the
+// configuration is checked before the process listens; the coordinator exists before the first
+// connection is accepted, so that an early worker is not rejected; the cluster is entered once the
+// coordinator exists, which receives the cluster's answers. Errors are those of Run.
 func (s *server) serve(ctx context.Context, begun func(*coord.Coordinator), report func(runlog.Result) error) error {
 	j := s.job
 	if err := s.prepare(); err != nil {
@@ -87,7 +102,8 @@ func (s *server) serve(ctx context.Context, begun func(*coord.Coordinator), repo
 	if err != nil {
 		return err
 	}
-	tcp.MaxPending = transport.Portion(4, max(transport.DefaultPending, j.Ranks()+j.Servers)) // all members may come at once
+	// All members may connect at once.
+	tcp.MaxPending = transport.Portion(4, max(transport.DefaultPending, j.Ranks()+j.Servers))
 	plain, err := tcp.Listen(j.Listen)
 	if err != nil {
 		return j.Invalid("listen", err)
@@ -96,7 +112,7 @@ func (s *server) serve(ctx context.Context, begun func(*coord.Coordinator), repo
 	defer listener.Close()
 	addr := listener.Addr()
 	if j.Outside != nil {
-		leave, err := j.Outside.Meet(s.told, &j.Job, j.Shards, addr, s.log)
+		leave, err := j.Outside.Meet(s.stopRequested, &j.Job, j.Shards, addr, s.log)
 		if err != nil {
 			return err
 		}
@@ -104,7 +120,7 @@ func (s *server) serve(ctx context.Context, begun func(*coord.Coordinator), repo
 	}
 	peer := j.Coordinator
 	if j.Rank == 0 {
-		peer = "" // which of the workers' would it be?
+		peer = "" // one interface cannot stand for the paths to all workers
 	}
 	limits, release, err := process.Govern(&j.Job, fmt.Sprintf("star-ps %d of job %s", j.Rank, j.Name), peer, s.log)
 	if err != nil {
@@ -114,7 +130,7 @@ func (s *server) serve(ctx context.Context, begun func(*coord.Coordinator), repo
 	s.limits, s.moved = limits, listener.Traffic
 	s.log.Info("listening", "addr", addr)
 
-	// From here on whatever fails ends everything: the cause of ctx is what Run says.
+	// From here on every failure ends the process: Run returns the cause of ctx.
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	if j.MoveShards == job.Auto {

@@ -15,11 +15,12 @@ import (
 
 // shards configures the hosting of shards.
 //
-// Package ps knows neither optimisers nor files: NewRule makes the rule of a range [From, To) of
-// the parameters, State and SetState take its state out and put it in when a shard moves or is
-// copied, Load and Save are the checkpoint's.
+// Package ps knows neither optimizers nor files: NewRule creates the rule of a range [From, To) of
+// the parameters; State and SetState read and write its state when a shard moves or is copied; Load
+// and Save read and write checkpoints.
 func (s *server) shards(tcp *transport.TCP, addr string) ps.ServerConfig {
-	rules := map[int]rule.Rule{} // by shard; NewRule and Load run one after the other
+	// rules is by shard; NewRule and Load run one after the other.
+	rules := map[int]rule.Rule{}
 	cfg := ps.ServerConfig{
 		Job: s.job.Name,
 		Log: s.log,
@@ -90,25 +91,23 @@ func (s *server) shards(tcp *transport.TCP, addr string) ps.ServerConfig {
 	return cfg
 }
 
-// saveShard writes one shard's part of a checkpoint. Updates wait until the optimiser's state is
-// copied, and not for the disk; the parameters need no copy, because the next update makes others.
-// It returns what the manifest says of the file, as JSON. RuleDone has the shard go on; r.Params
-// are not changed until this returns.
+// saveShard writes one shard's part of a checkpoint. Updates wait until the optimizer's state is
+// copied, not for the disk; the parameters need no copy, because the next update makes new ones. It
+// returns the file's manifest entry as JSON. RuleDone lets the shard continue; r.Params do not
+// change until saveShard returns.
 func (s *server) saveShard(r ps.SaveRequest) ([]byte, error) {
 	st := process.Copied(process.RuleState(r.Rule, func(rule rule.Stateful) []rule.Slot { return rule.Lasting(len(r.Params)) }))
 	r.RuleDone()
 	return process.WriteShard(process.CheckpointDir(&s.job.Job, r.ID), r.Shard, r.Version, r.Params, st)
 }
 
-// besides is the network as a server reaches other servers over it: an address without a host is
-// that of the coordinator's process.
+// besides is the network to other servers: an address without a host is on the coordinator's host.
 type besides struct {
 	transport.Network
 	coordinator string
 }
 
-// Dial connects to another server, whose address may be without a host. Errors are those of the
-// network.
+// Dial connects to another server. The address may have no host. Errors are those of the network.
 func (b besides) Dial(ctx context.Context, addr string) (transport.Conn, error) {
 	return b.Network.Dial(ctx, process.WithHost(addr, b.coordinator))
 }

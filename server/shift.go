@@ -22,12 +22,13 @@ import (
 	"star/transport/wire"
 )
 
-// reporter says what a star-ps uses, and what its host has (--move-shards auto). It counts between
-// two reports, so what it says are rates since the last one; the first report has none of the
-// process's own. Processor time is in cores, bytes are per second, memory is in bytes.
+// reporter reports what a star-ps uses, and the capacity of its host (--move-shards auto). Rates are
+// since the last report; the first report has none of the process's own. CPU is in cores, traffic in
+// bytes per second, memory in bytes.
 type reporter struct {
-	job     *Config
-	traffic func() (sent, received int64) // with other hosts
+	job *Config
+	// traffic is with other hosts.
+	traffic func() (sent, received int64)
 	sampler *host.Sampler
 	has     host.Capacity
 
@@ -35,23 +36,23 @@ type reporter struct {
 	before counted
 }
 
-// counted is what was counted at a moment.
+// counted is the state of the counters at a moment.
 type counted struct {
 	at        time.Time
 	cpu       time.Duration
 	sent, got int64
 }
 
-// newReporter measures until it is closed.
+// newReporter starts to measure; close ends it.
 func newReporter(job *Config, traffic func() (sent, received int64)) *reporter {
 	return &reporter{job: job, traffic: traffic, sampler: host.Start(host.Config{}), has: host.Detect("")}
 }
 
-// close ends the sampler. Reports made afterwards have the last of what the host was seen to use.
+// close ends the sampler. Later reports repeat the host's last values.
 func (r *reporter) close() { r.sampler.Close() }
 
-// report is what the coordinator is told. It may be called from any goroutine. What was declared
-// (--capacity-cpu, --capacity-net) stands in the place of what was found.
+// report returns the report for the coordinator. It may be called from any goroutine. Declared
+// capacities (--capacity-cpu, --capacity-net) replace detected ones.
 func (r *reporter) report() (wire.Enlist, wire.Usage) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -88,32 +89,45 @@ func (r *reporter) report() (wire.Enlist, wire.Usage) {
 	return e, u
 }
 
-// shifter has shards of the job moved to other servers when that pays (placement.Shifter), and
-// looks whether it did. What it wants and what came of it are lines of the run log (runlog.Shift).
-// A move is tried one at a time, and taken back where the job has not become faster by enough.
+// A move from the shifter's point of view:
+//
+//	look ─▶ Stay                                  every shiftLook
+//	     ─▶ wanted ─▶ Move ─▶ settle (shiftSettle) ─▶ Kept
+//	                                              └─▶ Back ─▶ Move in the other direction
+//
+// Each step except Stay is a line of the run log. While the coordinator moves a shard, the job's
+// updates that need it wait.
+
+// shifter moves shards of the job to other servers when that pays off (placement.Shifter), and
+// checks whether it did. Its decisions and their results are in the run log (runlog.Shift). It makes
+// one move at a time, and reverts it if the job has not become enough faster.
 type shifter struct {
-	job     *Config
-	log     *slog.Logger
-	shift   *placement.Shifter
-	waiting string // what was said last of why nothing can be priced
+	job   *Config
+	log   *slog.Logger
+	shift *placement.Shifter
+	// waiting is the last logged reason why moves cannot be priced.
+	waiting string
 }
 
 const (
-	// A move stops a shard for as long as its bytes take, so looks are rare beside updates, and
-	// what is seen counts only when the job has settled after one.
-	shiftLook     = time.Second / 2
-	shiftSettle   = 2 * time.Second // until what is seen counts
-	shiftDeadline = 2 * time.Second // for a status
-	shiftMove     = 5 * time.Minute // the coordinator gives up sooner, unless the shard is large
+	// A move stops a shard while its bytes are copied, so checks are rare compared with updates, and
+	// measurements count only when the job has settled after a move.
+	shiftLook = time.Second / 2
+	// shiftSettle is the time until measurements count.
+	shiftSettle = 2 * time.Second
+	// shiftDeadline limits the wait for a status.
+	shiftDeadline = 2 * time.Second
+	// shiftMove limits a move. The coordinator gives up sooner, unless the shard is large.
+	shiftMove = 5 * time.Minute
 )
 
-// newShifter makes the shifter of a job. run starts it.
+// newShifter returns the shifter of a job. run starts it.
 func newShifter(job *Config, log *slog.Logger) *shifter {
 	return &shifter{job: job, log: log, shift: placement.NewShifter(placement.ShiftConfig{Settle: shiftSettle})}
 }
 
-// run looks twice a second until the context ends or the job is over. It waits for each move to end
-// before it looks again, so that nothing is priced by what a half-moved job does.
+// run checks twice a second until the context ends or the job is over. It waits for each move to end
+// before it checks again, so that prices never include a partial move.
 func (s *shifter) run(ctx context.Context, c *coord.Coordinator) {
 	tick := time.NewTicker(shiftLook)
 	defer tick.Stop()
@@ -125,7 +139,7 @@ func (s *shifter) run(ctx context.Context, c *coord.Coordinator) {
 		}
 		r, now, ok := s.look(ctx, c)
 		if !ok {
-			continue // the job is over, busy or not that far; the next look comes soon
+			continue // the job is over, busy or has not started to train; the next check comes soon
 		}
 		do, m, seen := s.shift.Look(now, r)
 		note := runlog.Shift{Event: "wanted", Shard: m.Shard, From: m.From, To: m.To, Predicted: runlog.Number(m.Gain), Seen: runlog.Number(seen), Why: m.Why}
@@ -144,7 +158,7 @@ func (s *shifter) run(ctx context.Context, c *coord.Coordinator) {
 			continue
 		}
 		within, cancel := context.WithTimeoutCause(ctx, shiftMove, errors.New("the move took too long"))
-		_, err := c.Move(within, m.Shard, m.To) // the run log says what became of it
+		_, err := c.Move(within, m.Shard, m.To) // the run log has the result
 		cancel()
 		if ctx.Err() != nil {
 			return
@@ -156,19 +170,19 @@ func (s *shifter) run(ctx context.Context, c *coord.Coordinator) {
 	}
 }
 
-// kept says in words what a move has brought.
+// kept explains why a move was kept.
 func kept(predicted, seen float64) string {
 	if math.IsNaN(seen) {
-		return "the mode has changed, so there is nothing to compare with"
+		return "the mode has changed, so the speeds cannot be compared"
 	}
-	return "it brought what it was to, or enough of it"
+	return "it gained what was predicted, or enough of it"
 }
 
-// look asks how the job is. The time is since the job began. false: nothing can be priced now,
-// because the coordinator does not answer, the training has not begun, or not everybody has said
-// what its iterations take.
+// look returns the measured job, as of a time since its start. false: no move can be priced now,
+// because the coordinator does not answer, the training has not started, or some workers have not
+// reported their iterations.
 func (s *shifter) look(ctx context.Context, c *coord.Coordinator) (placement.Running, time.Duration, bool) {
-	ctx, cancel := context.WithTimeoutCause(ctx, shiftDeadline, errors.New("the coordinator did not say how the job is"))
+	ctx, cancel := context.WithTimeoutCause(ctx, shiftDeadline, errors.New("the coordinator did not send its status in time"))
 	defer cancel()
 	var st coord.Status
 	if err := c.Ask(ctx, &st, "status"); err != nil || st.Phase != "training" {
@@ -182,28 +196,30 @@ func (s *shifter) look(ctx context.Context, c *coord.Coordinator) (placement.Run
 	}
 	if why != s.waiting {
 		s.waiting = why
-		s.log.Debug("moves of shards", "waiting", why)
+		s.log.Debug("cannot price moves of shards", "waiting", why)
 	}
 	return r, time.Duration(st.Elapsed * float64(time.Second)), why == ""
 }
 
-// running is what a move is priced by, as it comes together from what was measured of a job.
-//
-// A site is a host. Rates are
-// bytes per second and cores, times are seconds or durations, sizes bytes.
+// running is the input of move prices, while it is assembled from a job's measurements. A site is a
+// host. Rates are bytes per second and cores, times are seconds or durations, sizes bytes.
 type running struct {
 	st coord.Status
 	placement.Running
 
-	sites     map[string]int          // in Sites, by name
-	used      map[string]wire.Amounts // by this job's processes, by name of the site
-	bytes     float64                 // of all shards
-	sent, got float64                 // by the worker that has sent and received most, in bytes per second
+	// sites are indices into Sites by name.
+	sites map[string]int
+	// used is the use of this job's processes, by name of the site.
+	used map[string]wire.Amounts
+	// bytes is the size of all shards.
+	bytes float64
+	// sent and got are of the workers that sent and received most, in bytes per second.
+	sent, got float64
 }
 
-// runningOf makes what was measured of a job what a move is priced by. why says what is missing;
-// empty: nothing. workers is how many ranks the job has, optimizer the name of the update rule, by
-// which it is known how much state moves with a shard. Pure: the same status gives the same.
+// runningOf converts a job's status to the input of move prices. why says what is missing; empty:
+// nothing. workers is the number of ranks of the job; optimizer names the update rule, which
+// determines the size of the state that moves with a shard. It is pure.
 func runningOf(st coord.Status, workers int, optimizer string) (r placement.Running, why string) {
 	plan, err := modes.Parse(st.Mode, workers)
 	if err != nil {
@@ -224,8 +240,7 @@ func runningOf(st coord.Status, workers int, optimizer string) (r placement.Runn
 	return m.Running, ""
 }
 
-// site is the number of a site. One that is not known yet has room for everything, until somebody
-// says what it has.
+// site returns the index of a site. A new one has unlimited capacity until a server reports it.
 func (m *running) site(name string) int {
 	i, ok := m.sites[name]
 	if !ok {
@@ -242,16 +257,17 @@ func (m *running) add(site string, a wire.Amounts) {
 	m.used[site] = wire.Amounts{CPU: u.CPU + a.CPU, In: u.In + a.In, Out: u.Out + a.Out}
 }
 
-// workers takes in where they are and how long their iterations take. A worker counts with the part
-// of its bytes that crosses to other sites. Where all wait for each other a round takes what the
-// slowest computes; else the middle one stands for all.
+// workers adds the workers' sites and iteration times. A worker's bytes count as far as they cross
+// to other sites. If all workers wait for each other, a round takes as long as the slowest computes;
+// otherwise the median counts.
 func (m *running) workers() (why string) {
 	st := &m.st
 	at := map[int]string{} // of servers
 	for _, s := range st.Servers {
 		at[s.Server] = s.Site
 	}
-	far := make([]float64, len(st.Workers)) // bytes of the parameters that are not at the worker's site
+	// far are the bytes of parameters that are not at the worker's site.
+	far := make([]float64, len(st.Workers))
 	for _, sh := range st.Shards {
 		for i, w := range st.Workers {
 			if at[sh.Server] != w.Site {
@@ -266,7 +282,7 @@ func (m *running) workers() (why string) {
 			continue
 		}
 		if w.Iteration <= 0 || w.Site == "" {
-			return "not every worker has said what its iterations take"
+			return "not every worker has reported its iterations"
 		}
 		m.Running.Workers = append(m.Running.Workers, m.site(w.Site))
 		own, rounds = append(own, w.Own), append(rounds, w.Iteration)
@@ -276,7 +292,7 @@ func (m *running) workers() (why string) {
 		m.add(w.Site, wire.Amounts{CPU: w.CPU, In: w.NetIn * part, Out: w.NetOut * part})
 	}
 	if len(own) == 0 {
-		return "no worker is there"
+		return "no worker has joined"
 	}
 	slices.Sort(own)
 	slices.Sort(rounds)
@@ -291,8 +307,9 @@ func (m *running) workers() (why string) {
 	return ""
 }
 
-// servers takes in what they have, and what their hosts leave to this job. It comes after workers.
-// A server that is gone, or has no shards and has said nothing, can be given none: its site is -1.
+// servers adds the capacities of servers, and what their hosts leave to this job. It runs after
+// workers. A server that is lost, or has no shards and no report, cannot receive any: its site is
+// -1.
 func (m *running) servers(optimizer string) {
 	st := &m.st
 	for _, s := range st.Servers {
@@ -322,7 +339,7 @@ func (m *running) servers(optimizer string) {
 			}
 		}
 	}
-	// What the optimiser remembers moves with the parameters.
+	// The optimizer's state moves with the parameters.
 	slots := map[string]float64{"sgd": 0, "adam": 2, "adamw": 2}
 	more, ok := slots[optimizer]
 	if !ok {
@@ -331,7 +348,7 @@ func (m *running) servers(optimizer string) {
 	for _, sh := range st.Shards {
 		p := placement.Part{Server: sh.Server, State: (1 + more) * float64(sh.Bytes)}
 		p.Gradient, p.Params = float64(sh.Bytes), float64(sh.Bytes)
-		if m.sent > 0 { // compressed, it may be
+		if m.sent > 0 { // it may be compressed
 			p.Gradient = min(1, m.sent/m.bytes) * float64(sh.Bytes)
 		}
 		if m.got > 0 {
@@ -344,19 +361,19 @@ func (m *running) servers(optimizer string) {
 	}
 }
 
-// leaves is what a host leaves to this job, which uses u of it: its capacity without what others
-// take, but a tenth of a link at least. Several servers of one host say the same, about. The least
-// that any of them says counts.
+// leaves returns what a host leaves to this job, which uses u of it: its capacity minus the use of
+// other processes, but at least a tenth of a link. Servers of one host report about the same; the
+// lowest report counts.
 func leaves(s placement.Site, l *coord.ServerLoad, u wire.Amounts) placement.Site {
-	left := func(old, capacity, everybody, ours, least float64) float64 {
+	left := func(old, capacity, used, ours, least float64) float64 {
 		if capacity <= 0 {
 			return old
 		}
-		return min(old, max(capacity-max(everybody-ours, 0), least*capacity))
+		return min(old, max(capacity-max(used-ours, 0), least*capacity))
 	}
 	s.In = left(s.In, l.LinkIn, l.HostNetIn, u.In, 0.1)
 	s.Out = left(s.Out, l.LinkOut, l.HostNetOut, u.Out, 0.1)
-	// Processors that are not declared are for others, too: what they use counts.
+	// Undeclared CPUs are shared: what other processes use counts.
 	s.CPU = left(s.CPU, l.Cores, l.HostCPU, u.CPU, 0)
 	if l.Free > 0 {
 		s.Memory = min(s.Memory, float64(l.Free))

@@ -12,12 +12,12 @@ import (
 	"star/transport/wire"
 )
 
-// What a job trains is what its workers have. Servers hold them to what they were told of it; what
-// they were not told, the first worker says. A worker in another language may not say what it was
-// told: then what it says of its model and data counts, as far as it can be compared.
+// What a job trains is determined by its workers. Servers compare it with their own settings; what
+// they have no settings for, the first worker determines. A worker in another language may not send
+// its settings: then its model and data are compared, as far as possible.
 
-// modelOf is the model of a worker with all its settings; empty: it is none that we know. "lenet"
-// and "lenet:width=1" are one model: both become the latter.
+// modelOf returns the model of a worker with all its settings; empty: unknown. "lenet" and
+// "lenet:width=1" are one model: both become the latter.
 func modelOf(h wire.Hello, e session.Enrolment) string {
 	if e.Told != nil {
 		if full, err := net.Full(e.Told.Model); err == nil {
@@ -30,8 +30,8 @@ func modelOf(h wire.Hello, e session.Enrolment) string {
 	return full
 }
 
-// dataOf is the kind of a worker's data, and whether that is all of it that can be known; empty: it
-// is none that we know. Where files lie is no part of it: every host may have them elsewhere.
+// dataOf returns the kind of a worker's data, and whether its parameters are not known; empty:
+// unknown. The paths of files are not part of it: every host may have different ones.
 func dataOf(e session.Enrolment) (kind string, roughly bool) {
 	if e.Told != nil {
 		if kind, err := data.Kind(e.Told.Dataset); err == nil {
@@ -46,15 +46,15 @@ func dataOf(e session.Enrolment) (kind string, roughly bool) {
 	return name, true
 }
 
-// sameData says whether a worker's data are of the kind that the job's are. known is false where
-// the worker's data are none that this program knows: then nothing can be held against them.
+// sameData reports whether a worker's data are of the kind of the job's. known is false if this
+// program does not know the worker's data, which then cannot be compared.
 func sameData(job *Config, e session.Enrolment) (same, known bool) {
 	theirs, roughly := dataOf(e)
 	if theirs == "" {
 		return false, false
 	}
 	ours, err := data.Kind(job.Dataset)
-	if err != nil { // what this program does not know others do not, either
+	if err != nil { // a kind that this program does not know
 		ours = job.Dataset
 	}
 	if roughly {
@@ -63,8 +63,8 @@ func sameData(job *Config, e session.Enrolment) (same, known bool) {
 	return ours == theirs, true
 }
 
-// sameModel says whether a worker's model is the job's. The hash of the model, which the
-// coordinator compares among workers, is not looked at: servers need not be able to make the model.
+// sameModel reports whether a worker's model is the job's. The hash of the model, which the
+// coordinator compares among workers, is ignored: servers need not be able to build the model.
 func sameModel(job *Config, h wire.Hello, e session.Enrolment) (same, known bool) {
 	theirs := modelOf(h, e)
 	ours, err := net.Full(job.Model)
@@ -74,20 +74,23 @@ func sameModel(job *Config, h wire.Hello, e session.Enrolment) (same, known bool
 	return ours == theirs, theirs != ""
 }
 
-// fits says what is wrong with a worker, by what this star-ps was told. vouched: it was told
-// something of what is trained, and the worker the same.
+// The first worker of a job determines what it trains, if fits accepts it. Later workers are compared
+// with the first by the coordinator (hash, layout, data), and with the settings by fits.
+
+// fits returns what is wrong with a worker, compared with the settings of this star-ps. vouched:
+// both were given some of the settings, and they are the same.
 //
-// Only what somebody has given counts, not defaults. The error is for people at the worker: it
-// names the setting, both values and where the job's is from; the worker ends with exit code 78.
+// Only settings that were given count, not defaults. The error is for people at the worker: it names
+// the setting, both values and the source of the job's; the worker ends with exit code 78.
 func (s *server) fits(h wire.Hello, e session.Enrolment) (vouched bool, err error) {
 	job := s.job
 	no := func(name, theirs, ours string) error {
-		return fmt.Errorf("this worker was told --%s %s, the job %s (%s of star-ps): give every member the same", name, theirs, ours, job.Origin(name))
+		return fmt.Errorf("this worker has --%s %s, the job %s (%s of star-ps); give every member the same", name, theirs, ours, job.Origin(name))
 	}
 	told := e.Told
-	said := func(is func(t *session.Told) string, otherwise string) string {
+	said := func(of func(t *session.Told) string, otherwise string) string {
 		if told != nil {
-			return is(told)
+			return of(told)
 		}
 		return otherwise
 	}
@@ -118,9 +121,8 @@ func (s *server) fits(h wire.Hello, e session.Enrolment) (vouched bool, err erro
 	return vouched, nil
 }
 
-// trains is what a job trains whose workers have enrolled so, in the words of this star-ps where it
-// was told the same. It is what run log, checkpoints and result say, so the words of the settings
-// are kept wherever they mean what the workers have.
+// trains returns what a job trains, for the run log, checkpoints and the result. It uses the words
+// of this star-ps's settings if they mean what the workers have.
 func (s *server) trains(h wire.Hello, e session.Enrolment) session.Told {
 	job := s.job
 	t := session.Told{Model: job.Model, Dataset: job.Dataset, Seed: job.Seed, Batch: job.Batch}
@@ -143,7 +145,7 @@ func (s *server) trains(h wire.Hello, e session.Enrolment) session.Told {
 	return t
 }
 
-// words are the mode as it was given; empty: somebody else chooses it.
+// words returns the mode as it was given; empty: the pilot or the baseline chooses it.
 func (s *server) words() string {
 	if s.job.Baseline != "" || s.job.Mode == job.Auto {
 		return ""
@@ -151,9 +153,8 @@ func (s *server) words() string {
 	return s.job.Mode
 }
 
-// trained is the configuration of a job that trains t. It is JSON, as Config.Settings makes it,
-// with what workers have said of optimiser, batch and end in it (by). Errors are those of by and of
-// Settings.
+// trained returns the configuration of a job that trains t, as JSON by Config.Settings, including
+// the optimizer, batch and end from the workers (by). Errors are those of by and of Settings.
 func (s *server) trained(t session.Told, e session.Enrolment) (json.RawMessage, error) {
 	job, err := s.by(e)
 	if err != nil {

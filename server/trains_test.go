@@ -50,23 +50,23 @@ func TestFits(t *testing.T) {
 		trains  session.Told
 	}{
 		{"", ours, say("softmax", "digits:n=400", 5, 0), "", false, session.Told{Model: "softmax", Dataset: "digits:n=400", Seed: 5, Batch: 32}},
-		{"--model=lenet", ours, say("softmax", "digits", 1, 0), "told --model softmax, the job lenet (--model of star-ps)", false, session.Told{}},
+		{"--model=lenet", ours, say("softmax", "digits", 1, 0), "has --model softmax, the job lenet (--model of star-ps)", false, session.Told{}},
 		{"--model=lenet", ours, say("lenet:width=1", "digits", 1, 0), "", true, session.Told{Model: "lenet", Dataset: "digits", Seed: 1, Batch: 32}},
-		{"--model=lenet", ours, say("lenet:width=2", "digits", 1, 0), "told --model lenet:width=2, the job lenet", false, session.Told{}},
-		{"--model=softmax --seed=1", ours, say("softmax", "digits", 5, 0), "told --seed 5, the job 1", false, session.Told{}},
+		{"--model=lenet", ours, say("lenet:width=2", "digits", 1, 0), "has --model lenet:width=2, the job lenet", false, session.Told{}},
+		{"--model=softmax --seed=1", ours, say("softmax", "digits", 5, 0), "has --seed 5, the job 1", false, session.Told{}},
 		{"--seed=5", ours, say("softmax", "digits", 5, 0), "", true, session.Told{Model: "softmax", Dataset: "digits", Seed: 5, Batch: 32}},
-		{"--dataset=digits", ours, say("softmax", "digits:n=400", 1, 0), "told --dataset digits:n=400, the job digits", false, session.Told{}},
+		{"--dataset=digits", ours, say("softmax", "digits:n=400", 1, 0), "has --dataset digits:n=400, the job digits", false, session.Told{}},
 		{"--dataset=digits", ours, say("softmax", "digits:seed=1,n=12000", 1, 0), "", true, session.Told{Model: "softmax", Dataset: "digits", Seed: 1, Batch: 32}},
 		{"--dataset=mnist:/here", ours, say("softmax", "mnist:/there", 1, 0), "", true, session.Told{Model: "softmax", Dataset: "mnist:/here", Seed: 1, Batch: 32}},
-		{"--dataset=mnist:/here", ours, say("softmax", "digits", 1, 0), "told --dataset digits, the job mnist:/here", false, session.Told{}},
+		{"--dataset=mnist:/here", ours, say("softmax", "digits", 1, 0), "has --dataset digits, the job mnist:/here", false, session.Told{}},
 		{"--batch=64", ours, say("lenet", "digits", 1, 0), "", false, session.Told{Model: "lenet", Dataset: "digits", Seed: 1, Batch: 64}},
-		{"--batch=64", ours, say("lenet", "digits", 1, 32), "told --batch 32, the job 64 (--batch of star-ps)", false, session.Told{}},
-		{"", ours, say("lenet", "digits", 1, 64), "told --batch 64, the job 32 (default of star-ps)", false, session.Told{}},
+		{"--batch=64", ours, say("lenet", "digits", 1, 32), "has --batch 32, the job 64 (--batch of star-ps)", false, session.Told{}},
+		{"", ours, say("lenet", "digits", 1, 64), "has --batch 64, the job 32 (default of star-ps)", false, session.Told{}},
 
 		// Of those who do not say what they were told, as much as can be seen is looked at.
 		{"--model=lenet", ours, session.Enrolment{Data: "digits/train"}, "softmax", false, session.Told{}},
 		{"--model=softmax", ours, session.Enrolment{Data: "digits/train"}, "", false, session.Told{Model: "softmax", Dataset: "digits", Seed: 1, Batch: 32}},
-		{"--dataset=digits:n=400", ours, session.Enrolment{Data: "mnist/train"}, "told --dataset mnist/train, the job digits:n=400", false, session.Told{}},
+		{"--dataset=digits:n=400", ours, session.Enrolment{Data: "mnist/train"}, "has --dataset mnist/train, the job digits:n=400", false, session.Told{}},
 		{"--model=lenet --seed=3", wire.Hello{Model: "python"}, session.Enrolment{Data: "none"}, "", false, session.Told{Model: "python", Dataset: "none", Seed: 3, Batch: 32}},
 	} {
 		s := serverTold(t, strings.Fields(c.flags)...)

@@ -18,7 +18,7 @@ type kind int8
 
 const (
 	arrival    kind = iota // of a gradient
-	validation             // gradient is there
+	validation             // gradient has arrived
 	timer                  // the event's worker is the number of what is to be done
 	flow                   // something in the network ends; the event's worker is the number of the state that said so
 )
@@ -33,9 +33,11 @@ func (e event) before(f event) bool {
 	return e.worker < f.worker
 }
 
-// agenda is what is to come. While that is little it is a heap. Else the heap has what comes before horizon; what comes after that is in spans of equal length, unsorted, and what is
-// behind them in rest, so that an event costs the same whether thousands wait or a million: a heap of a million does not fit the processor's caches. This is the ladder queue with one
-// rung (W. T. Tang, R. S. M. Goh, I. L.-J. Thng: Ladder Queue: An O(1) Priority Queue Structure for Large-Scale Discrete Event Simulation. ACM TOMACS 15 (3), 2005).
+// agenda is what is to come. While that is little it is a heap. Else the heap has what comes before horizon; what
+// comes after that is in spans of equal length, unsorted, and what is behind them in rest, so that an event costs
+// the same whether thousands wait or a million: a heap of a million does not fit the processor's caches. This is
+// the ladder queue with one rung (W. T. Tang, R. S. M. Goh, I. L.-J. Thng: Ladder Queue: An O(1) Priority Queue
+// Structure for Large-Scale Discrete Event Simulation. ACM TOMACS 15 (3), 2005).
 type agenda struct {
 	near    heap
 	horizon time.Duration // near has all before it; 0: it has all
@@ -44,7 +46,8 @@ type agenda struct {
 	spread  int           // events in them
 	rest    []event       // from the end of the spans on
 
-	opened bool // a span has become near since somebody set this to false
+	// opened: a span has become near since this was last set to false.
+	opened bool
 }
 
 // Sizes of the agenda's parts.

@@ -42,7 +42,8 @@ type Noise struct {
 	mixed bool
 }
 
-// farthest is by how many rounds of samples the parameters of two gradients may differ that make a pair, as in package coord.
+// farthest is by how many rounds of samples the parameters of two gradients may differ that make a pair, as in
+// package coord.
 const farthest = 2
 
 // glance is what a pair of gradients needs of one of them.
@@ -51,7 +52,7 @@ type glance struct {
 	read float64 // samples applied when its worker was released
 }
 
-// NewNoise makes one for so many workers with so many samples each.
+// NewNoise returns the noise scale's estimate for workers with equal batches.
 func NewNoise(workers, batch int) (*Noise, error) {
 	e, err := pgns.New(pgns.Config{})
 	if err != nil {
@@ -60,7 +61,8 @@ func NewNoise(workers, batch int) (*Noise, error) {
 	return &Noise{estimator: e, round: workers * batch, read: make([]float64, workers), last: make([]glance, workers), course: pgns.NewCourse(workers)}, nil
 }
 
-// Fired takes in an update, and reports the noise scale in samples and the drift with its strength (see pgns.Estimator); false: it says nothing new.
+// Fired takes in an update, and reports the noise scale in samples and the drift with its strength (see
+// pgns.Estimator); false: it says nothing new.
 func (n *Noise) Fired(version int64, gs []Gradient, o Outcome) (scale, drift, strength float64, ok bool) {
 	u := pgns.Update{Round: n.round}
 	samples := 0
@@ -126,7 +128,7 @@ func (n *Noise) Moments() (grad2 float64, mixed bool) { return n.grad2, n.mixed 
 // Bound is how much staleness can cost at most (see pgns.Course).
 func (n *Noise) Bound() (theta, most float64, ok bool) { return n.course.Bound() }
 
-// NewAuto makes one for a cluster whose job begins with the given plan.
+// NewAuto returns the pilot of a cluster with a job that starts with the given plan.
 func NewAuto(c auto.Config, plan modes.Plan) (*Auto, error) {
 	controller, err := auto.New(c, plan)
 	if err != nil {

@@ -24,7 +24,8 @@ type Baseline struct {
 	next    *baseline.Decision // that is not told of yet
 }
 
-// NewBaseline pilots a job of so many samples, 0 if that is not known, by the scheme of m, which it uses up. nil: m has none, and its plan stays.
+// NewBaseline pilots a job of that many samples, 0 if not known, by the scheme of m, which it
+// consumes. nil: m has no scheme, and its plan is fixed.
 func NewBaseline(m baseline.Made, samples int64) *Baseline {
 	if m.Scheme == nil {
 		return nil
@@ -65,12 +66,13 @@ func (b *Baseline) Decide(time.Duration) (modes.Plan, string, bool) {
 	return d.Plan, d.Why, true
 }
 
-// Play has the run play a baseline: its first plan, its scheme as the pilot, and its rule in the shard, with workers that train by
-// themselves where it has them do so. c.Times, c.Batch, c.Learner and c.Samples are set before. own is the job's optimiser, which the learner gets too if it is a
-// Trained; it is of no use to other learners.
+// Play has the run play a baseline: its first plan, its scheme as the pilot, and its rule in the shard, with
+// workers that train by themselves where it has them do so. c.Times, c.Batch, c.Learner and c.Samples are set
+// before. own is the job's optimiser, which the learner gets too if it is a Trained; it is of no use to other
+// learners.
 //
-// What is made of gradients only a Trained can try: a Quadratic becomes one, with the same gradients and the same measure of progress; a Tally is
-// refused where that matters. m is used up: make one for each run.
+// What is made of gradients only a Trained can try: a Quadratic becomes one, with the same gradients and the same
+// measure of progress; a Tally is refused where that matters. m is used up: make one for each run.
 func (c *Config) Play(m baseline.Made, own optim.Config) error {
 	c.Plan, c.Cancel = m.Plan, m.Cancel
 	if b := NewBaseline(m, c.Samples); b != nil {
@@ -111,8 +113,8 @@ func (c *Config) shard(q *Quadratic) *Trained {
 	return t
 }
 
-// Use has the run use what a method's name stands for: auto, a baseline (NAME or NAME:key=value,…), or a mode. own is as for Play; a Trained that has a
-// Rule keeps it where the method is a mode or auto.
+// Use has the run use the method of a name: auto, a baseline (NAME or NAME:key=value,…), or a mode.
+// own is as for Play; a Trained with a Rule keeps it if the method is a mode or auto.
 func (c *Config) Use(name string, own optim.Config) error {
 	n := c.Times.Workers()
 	if q, ok := c.Learner.(*Quadratic); ok && q.DANA {
@@ -149,7 +151,8 @@ func (c *Config) Use(name string, own optim.Config) error {
 	return nil
 }
 
-// UseAuto is Use of auto for a job in a ring whose bytes take no time, so that there is no Ring.
+// UseAuto is Use of auto for a job in a ring that exchanges bytes in no time, so that it has no
+// Ring.
 func (c *Config) UseAuto(own optim.Config) error {
 	if err := c.Use("ssgd", own); err != nil {
 		return err
@@ -182,7 +185,7 @@ func (c *Config) steer(ring bool, own optim.Config) error {
 	return nil
 }
 
-// CheckMethod says whether a method's name is one that Use knows, for so many workers with such batches.
+// CheckMethod reports whether Use knows the method, for that number of workers and batch.
 func CheckMethod(name string, workers, batch int) error {
 	if !IsBaseline(name) {
 		if name == "auto" {
@@ -190,7 +193,7 @@ func CheckMethod(name string, workers, batch int) error {
 		}
 		p, err := modes.Parse(name, workers)
 		if err == nil && p.AutoTree {
-			return fmt.Errorf("sim: mode %v: who is in an automatic tree follows from what workers measure of their links, which is not simulated: give a tree, such as tree=0(1,2)", p)
+			return fmt.Errorf("sim: mode %v: an automatic tree depends on measured links, which are not simulated; use a fixed tree, such as tree=0(1,2)", p)
 		}
 		return err
 	}
@@ -247,7 +250,7 @@ func (t *Trained) play(m baseline.Made, own optim.Config) error {
 	return nil
 }
 
-// usual is what the worker in the middle takes at the beginning for so many equal shares.
+// usual is the initial time of the median worker for a load in equal shares.
 func (c *Config) usual(load float64) time.Duration {
 	var all []time.Duration
 	for w := range c.Times.Workers() {

@@ -22,26 +22,30 @@ type Config struct {
 	Batch   int           // samples of one worker in an iteration, where the plan has no shares
 	Latency time.Duration // from the arrival that completes an update to the releases of its workers
 
-	// Samples is how long the job is meant to be, for baselines that go by the part of it that is done; 0: not known. It ends nothing.
+	// Samples is how long the job is meant to be, for baselines that go by the part of it that is done; 0: not
+	// known. It ends nothing.
 	Samples int64
 
-	// Cancel tells those who still compute for an update that was made without them to stop after the part of their batch that they are
-	// at (Plan.Micro), one Latency later.
+	// Cancel has workers that still compute for an update that was made without them stop after the
+	// current part of their batch (Plan.Micro), one Latency later.
 	Cancel bool
 
-	// Validation has updates held against a validation gradient. The Learner must be a Validator.
+	// Validation has updates compared with a validation gradient. The Learner must be a Validator.
 	Validation *Validation
 
-	// Network has gradients and parameters cross links, and workers and shards share hosts. nil: every worker has its own, and what Times
-	// says of pushing is all there is. Latency is then what the coordinator takes for an update, links have their own.
+	// Network has gradients and parameters cross links, and workers and shards share hosts. nil: every worker has
+	// its own, and what Times says of pushing is all there is. Latency is then what the coordinator takes for an
+	// update, links have their own.
 	Network *Network
 
 	// Ring is an all-reduce: the workers of an update exchange before they go on. nil: parameter servers.
 	Ring *Ring
 
-	// Engine has the engines of coordinators decide, as they do for a job, in place of the Barrier alone. A ring's grants rounds one ahead, and riders are carried by the exchange that
-	// comes next; that of parameter servers hands out one stream of samples, in order of rank. Plans with a tree, and those of rings whose rounds are closed by those who were first
-	// (x=K micro=M), need it, and have it by themselves. A ring's is not to be had with a Network.
+	// Engine has the engines of coordinators decide, as for a real job, instead of the Barrier
+	// alone. A ring's engine grants rounds one ahead, and the next exchange carries riders; that of
+	// parameter servers hands out one stream of samples, in order of rank. Plans with a tree, and
+	// rings that close rounds after the first arrivals (x=K micro=M), need it, and always use it. A
+	// ring's engine does not support a Network.
 	Engine bool
 
 	// Bytes of a gradient, and of the parameters. 0: what the Learner says, if it is Sized, else they are not counted.
@@ -54,8 +58,8 @@ type Config struct {
 	Limit  time.Duration
 }
 
-// Validation is how often a validation gradient is computed anew, beside the updates, by a member of its own. Workers begin when the
-// first one is there.
+// Validation is how often a validation gradient is computed, concurrently with the updates, by a
+// separate member. Workers start when the first one has been computed.
 type Validation struct {
 	Every int           // gradients received between two; 0 means 1
 	Time  time.Duration // from the version that it reads until it is in use, positive
@@ -70,10 +74,10 @@ type Failure struct {
 
 // Pilot is what watches a run and changes its plan. Its methods are called in order of time.
 type Pilot interface {
-	// Observe is told of each gradient that arrives.
+	// Observe receives each gradient that arrives.
 	Observe(r star.Record)
 
-	// Fired is told of each update. The slice is valid during the call.
+	// Fired receives each update. The slice is valid during the call.
 	Fired(at time.Duration, version int64, gs []Gradient, o Outcome)
 
 	// Decide is asked after each update and may return another plan, and why.
@@ -88,22 +92,23 @@ type Watcher interface {
 	Next(at time.Duration) time.Duration
 }
 
-// Attendant is a Pilot that must know who is gone and who is back.
+// Attendant is a Pilot that must know which workers have left and returned.
 type Attendant interface {
 	Pilot
 	Leave(at time.Duration, w star.Worker)
 	Join(at time.Duration, w star.Worker)
 }
 
-// Rounder is a Learner whose weights go by the samples of a full round of those who are there (--update-scale n).
+// Rounder is a Learner with weights by the samples of a full round of the present workers
+// (--update-scale n).
 type Rounder interface {
 	Learner
 
-	// Round tells how many they are when somebody has gone or come back.
+	// Round sets that number of samples when a worker has left or returned.
 	Round(samples int)
 }
 
-// Sized is a Learner that has parameters, of so many bytes. It is asked after Begin.
+// Sized is a Learner with parameters, of that many bytes. It is called after Begin.
 type Sized interface {
 	Learner
 	Bytes() int64
@@ -130,21 +135,22 @@ type Outcome struct {
 
 // Learner makes progress out of updates.
 type Learner interface {
-	// Begin is told of the workers and of the samples of a full round, once.
+	// Begin sets the workers and the samples of a full round, once.
 	Begin(workers, round int)
 
-	// Release has w read the present parameters, for a gradient of so many samples.
+	// Release has w read the current parameters, for a gradient of that many samples.
 	Release(w star.Worker, samples int)
 
 	// Update applies gradients, each computed on what its worker read last, and makes the given version.
 	Update(version int64, gs []Gradient) Outcome
 }
 
-// Drawer is a Learner whose workers need not know at their release which samples they will compute (modes.Plan.Queue).
+// Drawer is a Learner that supports releases without samples: a worker gets them while it computes
+// (modes.Plan.Queue).
 type Drawer interface {
 	Learner
 
-	// Draw hands w, which was released for none, so many of the stream, before they are applied.
+	// Draw gives w, which was released without samples, some of the stream, before they are applied.
 	Draw(w star.Worker, samples int)
 }
 
@@ -152,8 +158,8 @@ type Drawer interface {
 type Salvager interface {
 	Learner
 
-	// Drop tells of one, in order of the updates. version is that of the present parameters; rest is the part of the workers that were not in the
-	// last update if they were told to stop for it (Config.Cancel), else 0.
+	// Drop tells of one, in order of the updates. version is that of the present parameters; rest is the part of
+	// the workers that were not in the last update if they were told to stop for it (Config.Cancel), else 0.
 	Drop(version int64, g Gradient, rest float64) error
 }
 
@@ -161,7 +167,8 @@ type Salvager interface {
 type Keeper interface {
 	Learner
 
-	// Keep is told of a gradient whose worker goes on before it is used. An Update with it follows, unless Forget does.
+	// Keep receives a gradient before it is used, if its worker continues before that. An Update
+	// with it follows, unless Forget does.
 	Keep(g *Gradient) error
 
 	// Forget drops what was kept of a worker that is gone.
@@ -201,7 +208,8 @@ type Result struct {
 	Switches  []Switch
 }
 
-// worker is one machine: two lines of the processor's cache (TestWorkerSize), because with many workers that is what an event costs.
+// worker is one machine: two lines of the processor's cache (TestWorkerSize), because with many workers that is
+// what an event costs.
 type worker struct {
 	step    int64
 	ticks   int64 // mini-batches handed out; they are as many as steps without Plan.Local
@@ -255,10 +263,11 @@ type run struct {
 	soon      []star.Worker
 	fetched   time.Duration // of fetch: of no meaning
 
-	net      *network
-	ringed   *ringRun   // of a ring, where an engine decides; else nil
-	sharded  *shardsRun // likewise, of servers
-	attempts []int32    // of each worker: how often it was gone; nil: nobody asks
+	net     *network
+	ringed  *ringRun   // of a ring, where an engine decides; else nil
+	sharded *shardsRun // likewise, of servers
+	// attempts counts the departures of each worker; nil: not needed.
+	attempts []int32
 	timers   []func(at time.Duration) error
 	idle     []int32 // of timers: numbers that are free
 }
@@ -283,7 +292,7 @@ func Run(c Config) (Result, error) {
 	case err != nil:
 		return Result{}, err
 	case c.Learner == nil:
-		return Result{}, fmt.Errorf("sim: no learner: who says what an update is worth?")
+		return Result{}, fmt.Errorf("sim: Config.Learner must not be nil")
 	case goesOn(c.Plan) && isQuadratic(c.Learner):
 		return Result{}, fmt.Errorf("sim: mode %v keeps gradients, and a %T has none to keep: use a learner that trains", c.Plan, c.Learner)
 	case c.Batch < 1:
@@ -398,7 +407,8 @@ func Run(c Config) (Result, error) {
 	return r.result, nil
 }
 
-// fetch reads what is known of workers that are needed soon. With many of them that lies in main memory, from where much comes in the time of one thing if it is asked for at once.
+// fetch reads what is known of workers that are needed soon. With many of them that lies in main memory, from
+// where much comes in the time of one thing if it is asked for at once.
 func (r *run) fetch(ws []star.Worker) {
 	for _, w := range ws {
 		m := &r.workers[w]
@@ -423,7 +433,7 @@ func (r *run) sort() {
 	}
 }
 
-// start has everybody begin, or the first validation.
+// start starts all workers, or the first validation.
 func (r *run) start() error {
 	if r.Validation != nil {
 		r.validator = r.Learner.(Validator)
@@ -432,7 +442,7 @@ func (r *run) start() error {
 	return r.release(0)
 }
 
-// release has everybody begin.
+// release starts all workers.
 func (r *run) release(at time.Duration) error {
 	r.begun = true
 	if r.sharded != nil {
@@ -459,7 +469,7 @@ func (r *run) after(at time.Duration, do func(at time.Duration) error) {
 	r.agenda.add(event{at: at, kind: timer, worker: i})
 }
 
-// goOn releases workers, r.released, with a version that was made of so many gradients.
+// goOn releases workers, r.released, with a version that was made of that many gradients.
 func (r *run) goOn(at time.Duration, version int64, gradients int) error {
 	if r.net == nil {
 		for _, w := range r.released {
@@ -655,7 +665,7 @@ func (r *run) validate(at time.Duration) error {
 	return r.validator.Validate()
 }
 
-// receive counts gradients, after so many of which the next validation begins.
+// receive counts gradients until the next validation starts.
 func (r *run) receive(at time.Duration, gradients int) error {
 	if r.Validation == nil {
 		return nil
@@ -689,7 +699,7 @@ func (r *run) prepare(w star.Worker, version int64) {
 		return
 	}
 	if told != nil {
-		m.planned = told.Count // less, if somebody else had begun it
+		m.planned = told.Count // less, if another worker had started it
 	}
 	r.Learner.Release(w, m.planned)
 }
@@ -704,7 +714,7 @@ func (r *run) begin(w star.Worker, version int64, at time.Duration) error {
 	if m.spent.Total() <= 0 {
 		return fmt.Errorf("sim: step %d of worker %d takes %v", m.step, w, m.spent.Total())
 	}
-	for k := int64(1); k < int64(m.local); k++ { // what these push nobody waits for
+	for k := int64(1); k < int64(m.local); k++ { // no worker waits for what these push
 		s := r.Times.Spend(w, m.tick()+k, at+m.spent.Load+m.spent.Compute, float64(share)/r.equal)
 		if s.Total() <= 0 {
 			return fmt.Errorf("sim: step %d of worker %d takes %v", m.step, w, s.Total())
@@ -737,8 +747,8 @@ func (r *run) begin(w star.Worker, version int64, at time.Duration) error {
 	return nil
 }
 
-// stop has the worker begin no part of its batch, but the first, once it has computed for so long. Parts take times in proportion to
-// their samples.
+// stop has the worker begin no part of its batch, but the first, once it has computed for so long. Parts take
+// times in proportion to their samples.
 func (m *worker) stop(computed time.Duration) {
 	k := min(int(m.micro), m.planned)
 	for i := 1; i <= k; i++ {
@@ -752,7 +762,8 @@ func (m *worker) stop(computed time.Duration) {
 	}
 }
 
-// cancel tells those who still compute for an update that was made without them to stop. To be told again changes nothing: they are at the part that is their last.
+// cancel stops workers that still compute for an update that was made without them. A second call
+// changes nothing: they already compute their last part.
 func (r *run) cancel(at time.Duration) {
 	for i := range r.workers {
 		m := &r.workers[i]

@@ -5,10 +5,11 @@ import (
 	"time"
 )
 
-// activity uses resources at a rate that follows from who else uses them: bytes that cross links, or work that occupies processors.
+// activity uses resources at a rate that depends on the other activities that use them: bytes that
+// cross links, or work that occupies CPUs.
 type activity struct {
 	left   float64 // bytes, or processor-seconds
-	most   float64 // highest rate, of a processor so many at once; +Inf: as fast as the resources go
+	most   float64 // maximum rate, of a CPU as many at once; +Inf: limited by the resources only
 	weight float64 // part of a shared resource: a process of two threads gets twice that of one
 	uses   []int   // resources, each once
 	worker int     // that it is done for, or -1
@@ -18,15 +19,16 @@ type activity struct {
 	frozen bool
 }
 
-// fluid shares resources among activities: by the weighted max-min rule, what nobody can have more of without taking from somebody who has
-// less (D. Bertsekas, R. Gallager: Data Networks, 2nd ed. 1992, section 6.5.2). Links shared by TCP streams and processors shared by
-// the scheduler of an operating system come near it.
+// fluid shares resources among activities by the weighted max-min rule: no activity can get more
+// without taking from one that has less (D. Bertsekas, R. Gallager: Data Networks, 2nd ed. 1992,
+// section 6.5.2). Links shared by TCP streams and CPUs shared by an operating system's scheduler are
+// close to it.
 type fluid struct {
 	capacity []float64 // of each resource, in units a second
 	active   []*activity
 	now      time.Duration
 	left     []float64 // scratch: of each resource
-	weight   []float64 // scratch: of those who still compete for it
+	weight   []float64 // scratch: of those that still compete for it
 }
 
 // resource adds one.
@@ -45,13 +47,14 @@ func (f *fluid) advance(at time.Duration) {
 	f.now = at
 }
 
-// share finds everybody's rate.
+// share computes the rates of all activities.
 func (f *fluid) share() {
 	for _, a := range f.active {
 		a.frozen = false
 	}
 	for f.compete() > 0 {
-		// All that compete rise together, until a resource is used up or somebody has all that it can use.
+		// All that compete rise together, until a resource is used up or an activity reaches its
+		// maximum.
 		level := math.Inf(1)
 		for r, w := range f.weight {
 			if w > 0 {

@@ -12,8 +12,9 @@ import (
 //
 //	(1 + φ/B) / (1 + φ/S) / (1 + κ·s)
 //
-// with B the samples of a full round, so that one update of SSGD is the unit. 1 + φ/S is the number of updates for a
-// fixed amount of progress (McCandlish et al. 2018, appendix D; φ in samples), 1 + κ·s what staleness costs (docs/theory.md).
+// with B the samples of a full round, so that one update of SSGD is the unit. 1 + φ/S is the number of updates for
+// a fixed amount of progress (McCandlish et al. 2018, appendix D; φ in samples), 1 + κ·s what staleness costs
+// (docs/theory.md).
 type Tally struct {
 	Noise float64 // φ, samples
 	Kappa float64 // κ, per update of staleness
@@ -35,8 +36,9 @@ func (t *Tally) Update(version int64, gs []Gradient) Outcome {
 }
 
 // Quadratic learns for real: stochastic gradient descent on L(w) = ½·Σ hᵢ·wᵢ², where a gradient over b samples is
-// hᵢ·wᵢ + σ/√b·N(0,1) at the parameters that its worker read. Nothing is assumed of what staleness or noise cost: they cost what they
-// cost. The update is the one of the shards, w ← w − η·Σ (bₖ/B)·gₖ, or with momentum that of their optimiser.
+// hᵢ·wᵢ + σ/√b·N(0,1) at the parameters that its worker read. Nothing is assumed of what staleness or noise cost:
+// they cost what they cost. The update is the one of the shards, w ← w − η·Σ (bₖ/B)·gₖ, or with momentum that of
+// their optimiser.
 //
 // Progress is log10(L(start)/L), L smoothed over ten rounds of samples, since a single noisy step is not an arrival.
 type Quadratic struct {
@@ -58,8 +60,8 @@ type Quadratic struct {
 	first  float64
 }
 
-// NewQuadratic makes one of dim coordinates whose curvatures lie between 1/condition and 1, evenly in their logarithms, and
-// which starts with all coordinates 1.
+// NewQuadratic returns one with dim coordinates and curvatures between 1/condition and 1, evenly in
+// their logarithms. It starts with all coordinates 1.
 func NewQuadratic(dim int, condition, sigma, rate float64, seed uint64) *Quadratic {
 	q := &Quadratic{Curvature: make([]float64, dim), Start: make([]float64, dim), Sigma: sigma, Rate: rate, Seed: seed}
 	for i := range dim {

@@ -18,31 +18,33 @@ type Host struct {
 	Workers []star.Worker
 	Servers int // shards
 
-	CPUs   float64 // processors; 0: enough for everybody
-	Others float64 // processors that somebody else's threads would use, if they got them
+	CPUs   float64 // CPUs; 0: enough for all
+	Others float64 // CPUs that threads of other processes would use, if they got them
 
 	Bandwidth float64       // of its link, bytes a second in each direction; 0: no limit
 	Latency   time.Duration // of its link: half the way to another host
 }
 
-// Squeeze divides the bandwidth of a host's link by Factor for a time: somebody else uses it.
+// Squeeze divides the bandwidth of a host's link by Factor for a time: another process uses it.
 type Squeeze struct {
 	Host     int
 	From, To time.Duration
 	Factor   float64 // above 1
 }
 
-// Network is what Config.Times does not say: machines that workers and shards share, and the links between them. With one, Times says what
-// loading and computing take on an idle host; what gradients and parameters take follows from bytes and links.
+// Network is what Config.Times does not say: machines that workers and shards share, and the links between them.
+// With one, Times says what loading and computing take on an idle host; what gradients and parameters take follows
+// from bytes and links.
 //
 //	pull ──► load ──► compute ──► push ──► stored by every shard ──► arrival ──► (firing) ──► every shard: queue, update ──► pull
 //	links             processors  links    latency                               latency      processors
 //
-// Links and processors are shared by the max-min rule. Every shard has an equal part of the parameters, makes one update after the other, and
-// sends parameters when it is through. The coordinator is on the host of the first shard.
+// Links and processors are shared by the max-min rule. Every shard has an equal part of the parameters, makes one
+// update after the other, and sends parameters when it is through. The coordinator is on the host of the first
+// shard.
 //
-// In an all-reduce (Config.Ring) there are no shards: members exchange by the schedule of package allreduce, each rank step by step, riders send
-// to the first member of the round and get from it.
+// In an all-reduce (Config.Ring) there are no shards: members exchange by the schedule of package allreduce, each
+// rank step by step, riders send to the first member of the round and get from it.
 type Network struct {
 	Hosts   []Host
 	Threads float64 // processors that a worker occupies while it computes; 0 means 1
@@ -53,8 +55,8 @@ type Network struct {
 
 // Ring is an all-reduce.
 type Ring struct {
-	// Algorithm of the exchange; auto chooses by Model, or by the slowest link of a Network. Not the hierarchies, and only Ring,
-	// HalvingDoubling, BinomialTree and DoubleTree's and RecursiveDoubling's schedules.
+	// Algorithm of the exchange; auto chooses by Model, or by the slowest link of a Network. Not the hierarchies,
+	// and only Ring, HalvingDoubling, BinomialTree and DoubleTree's and RecursiveDoubling's schedules.
 	Algorithm allreduce.Algorithm
 
 	// Model says what an exchange of Config.Bytes takes where there is no Network. nil means allreduce.DefaultModel.
@@ -69,7 +71,7 @@ func (c *Config) byEngine() bool {
 	return c.Engine || c.Plan.Parents != nil
 }
 
-// Check says whether n is a network for so many workers.
+// Check reports whether n is a network for that number of workers.
 func (n *Network) Check(workers int, ring bool) error {
 	home := make([]int, workers)
 	servers := 0
@@ -138,11 +140,11 @@ type shard struct {
 	busy  bool
 }
 
-// job is an update that a shard is to make, and who gets the parameters then.
+// job is an update that a shard is to make, and the workers that then get the parameters.
 type job struct {
 	work     float64
 	to       []star.Worker
-	attempts []int // of each: whoever has gone since then gets nothing
+	attempts []int // of each: a worker that has left since then gets nothing
 }
 
 // iteration is where a worker is.
@@ -154,7 +156,7 @@ type iteration struct {
 	ended    time.Duration // computing
 	pushed   time.Duration
 	transit  time.Duration // of the gradient
-	before   time.Duration // of the one before, which is told with this one's record
+	before   time.Duration // of the one before, which is reported with this one's record
 	halt     bool          // it was told to stop
 }
 
@@ -274,7 +276,8 @@ func (n *network) send(at time.Duration, from, to int, bytes float64, w star.Wor
 	n.add(at, a)
 }
 
-// fired has every shard make an update of so many gradients, and send the parameters to those who are released.
+// fired has every shard make an update of that many gradients, and send the parameters to the
+// released workers.
 func (n *network) fired(at time.Duration, gradients int, to []star.Worker) {
 	j := job{to: slices.Clone(to)}
 	for _, w := range to {
@@ -475,7 +478,7 @@ func (n *network) toShards(at time.Duration, w star.Worker, done func(at time.Du
 	})
 }
 
-// stored is told by the host that has the last part of w's gradient. The coordinator hears of it.
+// stored is called on the host that has the last part of w's gradient. It notifies the coordinator.
 func (n *network) stored(at time.Duration, w star.Worker, host int) error {
 	m, i := &n.r.workers[w], &n.at[w]
 	coordinator := host
@@ -509,7 +512,7 @@ func (n *network) cancel(at time.Duration, w star.Worker) {
 	})
 }
 
-// leave forgets what is done for w. The others of its exchange begin it anew.
+// leave drops what is done for w. The others of its exchange start it again.
 func (n *network) leave(at time.Duration, w star.Worker) error {
 	n.at[w].attempt++
 	n.fluid.advance(at)
@@ -543,13 +546,13 @@ type exchange struct {
 	of      []allreduce.Schedule
 	pos     []int           // of each rank: the move that it is at
 	sent    []bool          // of each rank: what that move sends has left
-	came    []map[int][]int // of each rank: steps of which something has come, by sender
+	came    []map[int][]int // of each rank: steps with received parts, by sender
 	left    int             // ranks that are not through
-	void    bool            // somebody has left
+	void    bool            // a member has left
 	done    func(at time.Duration) error
 }
 
-// exchange begins one among members, all of whom are there.
+// exchange starts one among members, which are all present.
 func (n *network) exchange(at time.Duration, members []star.Worker, done func(at time.Duration) error) error {
 	if len(members) < 2 {
 		return done(at)
@@ -571,7 +574,8 @@ func (n *network) exchange(at time.Duration, members []star.Worker, done func(at
 	return nil
 }
 
-// algorithm is that of an exchange among so many, if it is not given: the cheapest by the slowest link.
+// algorithm is that of an exchange among that many members, if it is not given: the cheapest by the
+// slowest link.
 func (n *network) algorithm(members int) allreduce.Algorithm {
 	if a := n.r.Ring.Algorithm; a != allreduce.AlgorithmAuto {
 		return a
@@ -633,7 +637,7 @@ func (e *exchange) bytes(s *allreduce.Schedule, sp allreduce.Span) float64 {
 // ringPlan says whether an all-reduce can do p.
 func ringPlan(p modes.Plan) error {
 	if len(p.Groups) != 1 || p.Groups[0].Quorum != len(p.Groups[0].Members) || p.MaxLead > 0 || p.Parents != nil || p.AutoTree {
-		return fmt.Errorf("sim: mode %v: an all-reduce has one ring, whose members all wait for each other, and riders", p)
+		return fmt.Errorf("sim: mode %v: an all-reduce has one ring with members that all wait for each other, and riders", p)
 	}
 	return nil
 }

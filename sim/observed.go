@@ -19,8 +19,9 @@ type Iteration struct {
 	Parts   int           // in which these were computed, where it is known what one costs; 0: one
 }
 
-// Observed workers take what they took in a recorded run, in its own steps: a worker's k-th iteration takes what its k-th recorded one took,
-// whatever the mode, and with more or fewer samples its computing time is longer or shorter by as much. After the last one its record begins again.
+// Observed workers take what they took in a recorded run, in its own steps: a worker's k-th iteration takes what
+// its k-th recorded one took, whatever the mode, and with more or fewer samples its computing time is longer or
+// shorter by as much. After the last one its record begins again.
 type Observed struct {
 	Iterations [][]Iteration // by worker; each has at least one
 	Batch      int           // samples of an equal share
@@ -45,7 +46,7 @@ func (o Observed) Spend(w star.Worker, step int64, _ time.Duration, load float64
 	return Spent{Load: i.Before, Compute: max(1, time.Duration(load*float64(i.Compute))), Push: i.After}
 }
 
-// Subset is some of the workers of another Times, counted anew from 0.
+// Subset is some of the workers of another Times, renumbered from 0.
 type Subset struct {
 	Times
 	Keep []star.Worker
@@ -77,7 +78,7 @@ func (e Evened) Spend(w star.Worker, step int64, at time.Duration, load float64)
 	return others[(len(others)-1)/2]
 }
 
-// Change is one of the plan in a Script, when so many updates were made and so much time has passed.
+// Change is a change of the plan in a Script, after a number of updates and a time.
 type Change struct {
 	After int64 // updates
 	At    time.Duration
@@ -85,7 +86,7 @@ type Change struct {
 	Why   string
 }
 
-// Script is a Pilot that does what it is told: what a recorded run did, in its order.
+// Script is a Pilot that repeats the plans of a recorded run, in order.
 type Script struct {
 	Changes []Change // by After and At
 	updates int64
@@ -114,10 +115,10 @@ func (s *Script) Decide(at time.Duration) (p modes.Plan, why string, change bool
 	return p, why, change
 }
 
-// Priced counts progress as modes are priced (price.Price), in updates of SSGD by a cluster with a fixed number of samples
-// in a round, whatever the cluster: the progress of clusters of different sizes can be compared. A plan's price is one of
-// means, so the cost of an update's size and staleness is that of the means of the last 32 rounds of samples: as many as
-// the controller remembers. Make one with [NewPriced].
+// Priced counts progress as modes are priced (price.Price), in updates of SSGD by a cluster with a fixed number of
+// samples in a round, whatever the cluster: the progress of clusters of different sizes can be compared. A plan's
+// price is one of means, so the cost of an update's size and staleness is that of the means of the last 32 rounds
+// of samples: as many as the controller remembers. Make one with [NewPriced].
 type Priced struct {
 	round            int
 	noise, steepness float64

@@ -10,8 +10,8 @@ import (
 // queue is the queue of samples of a round (modes.Plan.Queue): of those that were released with one version.
 type queue struct {
 	version int64
-	taken   int           // samples, by who is there
-	by      []int         // samples that each worker has taken, with those of the part that it is at; nil: nobody ever has
+	taken   int           // samples, by present workers
+	by      []int         // samples that each worker has taken, including its current part; nil: none yet
 	parts   []int         // in which these are
 	empty   time.Duration // since when as many are taken as a round has; -1: they are not
 }
@@ -60,7 +60,8 @@ func (q *queue) forget(w star.Worker) (had int) {
 	return had
 }
 
-// another has w, which is through with a part, take the next one, if there is one. That there is none a worker hears a Latency later.
+// another has w, which has finished a part, take the next one, if any. A worker learns one Latency
+// later that the queue is empty.
 func (r *run) another(at time.Duration, w star.Worker) (bool, error) {
 	if r.sharded != nil {
 		more, err := r.sharded.another(at, w)
@@ -85,7 +86,7 @@ func (r *run) another(at time.Duration, w star.Worker) (bool, error) {
 	return true, nil
 }
 
-// quit puts the samples back that w has taken and nobody has yet.
+// quit returns the samples that w has taken and not computed.
 func (r *run) quit(w star.Worker) {
 	q := &r.queue
 	if had := q.forget(w); q.version == r.workers[w].basis {
@@ -93,7 +94,8 @@ func (r *run) quit(w star.Worker) {
 	}
 }
 
-// partEnd is how many samples of a release with parts a worker has after the part that it begins with done of them: a part is of one piece of the stream.
+// partEnd is how many samples of a release with parts a worker has after the part that it begins with done of
+// them: a part is of one piece of the stream.
 func partEnd(r *wire.Release, done int) int {
 	end := r.Count
 	for _, p := range r.More {

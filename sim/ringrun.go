@@ -11,13 +11,14 @@ import (
 	"star/transport/wire"
 )
 
-// ringRun is an all-reduce whose rounds engine.Ring decides, as it does for a coordinator: they are granted one ahead, closed by those who were first where
-// batches are cut into parts, and a ring that has lost somebody is formed anew. What workers do between what they are told is said here:
+// ringRun is an all-reduce with rounds that engine.Ring decides, as for a coordinator: they are
+// granted one ahead, closed after the first arrivals if batches are cut into parts, and a ring that
+// has lost a member is formed again. The workers are simulated here:
 //
 //	Ring ──► form, when all its members do ──► Release ──► compute ──► (Computed, Close) ──► exchange, when all members do ──► record, Tally
 //
-// What a worker says is heard at once, and what it is told reaches it Config.Latency later, or at the next event if that is 0. A rider's gradient is carried by
-// the exchange of its parent that begins next.
+// A message of a worker arrives at once, and a message to it Config.Latency later, or at the next
+// event if that is 0. The next exchange of its parent carries a rider's gradient.
 type ringRun struct {
 	*run
 	e     *engine.Ring
@@ -25,7 +26,7 @@ type ringRun struct {
 	words []word // on their way, in order
 }
 
-// word is something that a worker is told.
+// word is a message to a worker.
 type word struct {
 	due time.Duration
 	to  star.Worker
@@ -52,12 +53,13 @@ type member struct {
 	since   time.Duration // it has waited
 	waited  time.Duration // before the release in hand
 
-	seats map[star.Worker]seat // riders' gradients that are here
-	sent  bool                 // its own gradient is with a parent: a rider
+	// riders has the gradients of riders that have arrived.
+	riders map[star.Worker]riderGradient
+	sent   bool // its own gradient is with a parent: a rider
 }
 
-// seat is a rider's gradient at its parent.
-type seat struct {
+// riderGradient is a rider's gradient at its parent.
+type riderGradient struct {
 	generation int64
 	release    wire.Release
 }
@@ -73,7 +75,7 @@ const (
 	adds  // up, with the others
 )
 
-// startRounds has everybody begin.
+// startRounds starts all workers.
 func (r *run) startRounds() error {
 	o := &ringRun{run: r, at: make([]member, len(r.workers))}
 	o.e = engine.NewRing(engine.Config{Plan: r.plan, Workers: len(r.workers), Batch: r.Batch, Limit: math.MaxInt64 / 2, Cancel: r.Cancel,
@@ -81,7 +83,7 @@ func (r *run) startRounds() error {
 	r.ringed = o
 	r.begun = true
 	for w := range o.at {
-		o.at[w].seats = map[star.Worker]seat{}
+		o.at[w].riders = map[star.Worker]riderGradient{}
 	}
 	return o.carry(0, o.e.Begin(nil), nil)
 }
@@ -132,7 +134,8 @@ func (o *ringRun) deliver(at time.Duration) error {
 	return nil
 }
 
-// hears takes in what a worker is told. A ring that is formed at once, and the end of a round, are not put behind the rest.
+// hears receives a message to a worker. A ring that is formed at once, and the end of a round, go
+// ahead of other messages.
 func (o *ringRun) hears(at time.Duration, w star.Worker, msg any) error {
 	m := &o.at[w]
 	if o.workers[w].gone {
@@ -142,7 +145,7 @@ func (o *ringRun) hears(at time.Duration, w star.Worker, msg any) error {
 	case wire.Ring:
 		if msg.Now {
 			m.attempt++
-			m.in, m.doing, m.told, m.seats = nil, idles, false, map[star.Worker]seat{}
+			m.in, m.doing, m.told, m.riders = nil, idles, false, map[star.Worker]riderGradient{}
 		}
 		m.in = append(m.in, msg)
 	case wire.Close:
@@ -187,7 +190,8 @@ func (o *ringRun) goesOn(at time.Duration, w star.Worker) error {
 	return nil
 }
 
-// form ends the forming of a ring, when all its members are at it: they have the newest parameters that one of them has.
+// form ends the forming of a ring, when all its members are at it: they have the newest parameters that one of
+// them has.
 func (o *ringRun) form(at time.Duration, ring wire.Ring) error {
 	version := int64(0)
 	for _, w := range ring.Members {
@@ -217,7 +221,7 @@ func (o *ringRun) form(at time.Duration, ring wire.Ring) error {
 // compute begins a batch.
 func (o *ringRun) compute(at time.Duration, w star.Worker, rel wire.Release) error {
 	m, k := &o.at[w], &o.workers[w]
-	*m = member{in: m.in, ring: m.ring, version: m.version, attempt: m.attempt + 1, doing: computes, release: rel, step: m.step, began: at, since: at, seats: m.seats}
+	*m = member{in: m.in, ring: m.ring, version: m.version, attempt: m.attempt + 1, doing: computes, release: rel, step: m.step, began: at, since: at, riders: m.riders}
 	k.basis, k.busy = rel.Version, true
 	if rel.Count == 0 { // it takes part, without samples
 		m.done, m.ends = 0, 0
@@ -314,7 +318,7 @@ func (o *ringRun) sit(w star.Worker) {
 	m.sent = true
 	for _, r := range m.ring.Riders {
 		if r.Worker == w {
-			o.at[r.Parent].seats[w] = seat{m.ring.Generation, m.release}
+			o.at[r.Parent].riders[w] = riderGradient{m.ring.Generation, m.release}
 		}
 	}
 }
@@ -336,9 +340,9 @@ func (o *ringRun) exchange(at time.Duration, ring wire.Ring, version int64) erro
 		m.doing, m.waited = adds, at-m.since
 		o.waiting += m.waited
 		for _, rider := range ring.Riders {
-			if s, ok := m.seats[rider.Worker]; ok && s.generation == ring.Generation {
+			if s, ok := m.riders[rider.Worker]; ok && s.generation == ring.Generation {
 				carried = append(carried, wire.Gradient{Worker: rider.Worker, Step: s.release.Start, Weight: float32(s.release.Count) / float32(max(ring.Of, 1))})
-				delete(m.seats, rider.Worker)
+				delete(m.riders, rider.Worker)
 			}
 		}
 		if m.release.Part > 0 {
@@ -376,7 +380,7 @@ func (o *ringRun) exchange(at time.Duration, ring wire.Ring, version int64) erro
 	return nil
 }
 
-// takes is the time of an exchange of so many.
+// takes is the time of an exchange of n elements.
 func (o *ringRun) takes(n int) time.Duration {
 	model, a := o.ringModel(n)
 	return time.Duration(model.Seconds(a, n, o.Bytes) * 1e9)
@@ -450,7 +454,7 @@ func (o *ringRun) leave(at time.Duration, w star.Worker) error {
 	}
 	k.gone, k.busy = true, false
 	m.attempt++
-	m.in, m.doing, m.version, m.seats = nil, idles, -1, map[star.Worker]seat{}
+	m.in, m.doing, m.version, m.riders = nil, idles, -1, map[star.Worker]riderGradient{}
 	o.attend(at, w, false)
 	return o.carry(at, o.e.Leave(w), nil)
 }

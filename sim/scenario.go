@@ -28,7 +28,7 @@ var ErrScenario = errors.New("not a scenario")
 type Scenario struct {
 	Name string `yaml:"name"`
 
-	// Either workers that all take Iteration, or those of a trace, whose median takes Iteration.
+	// Either workers that all take Iteration, or those of a trace with Iteration as its median.
 	Workers   int      `yaml:"workers"`
 	Trace     string   `yaml:"trace"`
 	Iteration Duration `yaml:"iteration"` // of an equal share; default 600ms
@@ -45,7 +45,8 @@ type Scenario struct {
 	Latency Duration `yaml:"latency"` // default 1ms
 	Samples int64    `yaml:"samples"` // of the job, for baselines that go by the part of it that is done; default: not known
 
-	// Machines and links. Without hosts every worker has its own, and pushing takes the part of an iteration that Fixed says.
+	// Machines and links. Without hosts every worker has its own, and pushing takes the part of an iteration that
+	// Fixed says.
 	Hosts   []Machine     `yaml:"hosts"`
 	Bytes   float64       `yaml:"bytes"`   // of a gradient, and of the parameters
 	Threads float64       `yaml:"threads"` // processors that a worker occupies; default 1
@@ -230,7 +231,8 @@ func wanted(of string) string {
 	return ""
 }
 
-// bad is an error about what is at path: keys and indices. It names the line of the last of them that is there.
+// bad is an error about what is at path: keys and indices. It names the line of the last of them
+// that exists.
 func (s *Scenario) bad(path []any, format string, args ...any) error {
 	line, n := 0, s.root
 	if n != nil && n.Kind == yaml.DocumentNode && len(n.Content) > 0 {
@@ -436,7 +438,7 @@ func (s *Scenario) checkHosts() error {
 		return s.bad([]any{"hosts"}, "bytes is missing: how large is a gradient?")
 	case s.Hosts == nil:
 		for _, key := range []string{"threads", "update", "core", "squeeze"} {
-			if err := s.bad([]any{key}, "%s says something of hosts, of which there are none", key); strings.HasPrefix(err.Error(), "line ") {
+			if err := s.bad([]any{key}, "%s needs hosts, and the scenario has none", key); strings.HasPrefix(err.Error(), "line ") {
 				return err
 			}
 		}

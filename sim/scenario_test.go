@@ -101,7 +101,7 @@ func TestScenarioRejects(t *testing.T) {
 		"workers: 2\nbytes: 1\nhosts: [{name: a, workers: 0-1, servers: 1}]\nsqueeze: [{host: b, to: 1s, factor: 2}]":          `line 4: squeeze 0: there is no host "b"`,
 		"workers: 2\nbytes: 1\nhosts: [{name: a, workers: 0-1, servers: 1}]\nsqueeze: [{host: a, to: 1s, factor: 1}]":          "line 4: squeeze 0: factor 1",
 		"workers: 2\nbytes: 1\nhosts: [{workers: 0-1, servers: 1}]\nepisodes: [{worker: 1, to: 1s, factor: 3, network: true}]": "line 4: episode 0: with hosts",
-		"workers: 2\nupdate: 3\n":                                                                                              "line 2: update says something of hosts",
+		"workers: 2\nupdate: 3\n":                                                                                              "line 2: update needs hosts",
 		"workers: 2\narch: mesh\n":                                                                                             `line 2: arch is "mesh": want ps or allreduce`,
 		"workers: 2\nalgorithm: ring\n":                                                                                        "only an all-reduce",
 		"workers: 2\nbytes: 8\narch: allreduce\nalgorithm: no":                                                                 `line 4: algorithm is "no": want auto, ring`,

@@ -12,14 +12,16 @@ import (
 	"star/transport/wire"
 )
 
-// shardsRun is a job with parameter servers that engine.Shards decides, as it does for a coordinator, in place of the Barrier alone: batches come from one stream, in which what was
-// begun by somebody who is gone is done by others, are handed out in order of rank, and workers report up a tree. What they do between what they are told is what they do in every run.
+// shardsRun is a job with parameter servers that engine.Shards decides, as for a coordinator,
+// instead of the Barrier alone: batches come from one stream, are handed out in order of rank, and
+// again if their worker has left; workers report up a tree. The workers behave as in every run.
 //
 //	            ┌──────────── Detached ──────────────┐
 //	            │                                    ▼
 //	compute ──► parent: its children, itself ──► … ──► shards ──► Reported, Stored, Arrive ──► Fire, Release ──► parameters, from the shards or the parent
 //
-// Shards are one to the engine: what is stored by all of them is stored. What a worker says is heard at once, and what it is told reaches it Config.Latency later.
+// The engine sees the shards as one: what all of them have stored is stored. A message of a worker
+// arrives at once, and a message to it Config.Latency later.
 type shardsRun struct {
 	*run
 	e  *engine.Shards
@@ -29,20 +31,21 @@ type shardsRun struct {
 // reporter is what an engine has told a worker, and what has become of it.
 type reporter struct {
 	release wire.Release
-	unused  bool // it has a gradient of which no Ready has said anything
-	told    bool // to stop after the part that it is at
-	said    bool // Arrive
+	// unused: it has a gradient that no Ready has used.
+	unused bool
+	told   bool // to stop after the part that it is at
+	said   bool // Arrive
 
 	// In a tree.
 	parent  star.Worker
-	waits   []star.Worker // children whose gradients are not here
-	shares  []wire.Share  // whose gradients are here, its own excepted
+	waits   []star.Worker // children with a missing gradient
+	shares  []wire.Share  // of the gradients that are present, except its own
 	through bool          // with computing
 	top     bool          // shards get its gradient and those of others
 	feeds   []star.Worker // children that get their parameters from it, when it has them
 }
 
-// startShards has everybody begin, or the first validation.
+// startShards starts all workers, or the first validation.
 func (r *run) startShards() error {
 	n := len(r.workers)
 	reachable := make([]bool, n)
@@ -55,7 +58,7 @@ func (r *run) startShards() error {
 	return r.start()
 }
 
-// begin has everybody begin. Who has come back before that is there.
+// begin starts all workers, including those that returned before.
 func (s *shardsRun) begin(at time.Duration) error {
 	if err := s.carry(at, at, s.e.Begin(nil), nil); err != nil {
 		return err
@@ -140,7 +143,7 @@ func (s *shardsRun) do(at, due time.Duration, o *engine.Ready) error {
 
 // update is what becomes of gradients.
 func (s *shardsRun) update(at time.Duration, o *engine.Ready) error {
-	for _, rel := range o.Releases { // who goes on before its gradient is used
+	for _, rel := range o.Releases { // workers that continue before their gradient is used
 		x := &s.at[rel.Worker]
 		dropped := slices.ContainsFunc(o.Dropped, func(g wire.Gradient) bool { return g.Worker == rel.Worker })
 		if x.unused && !dropped && s.nonBlocking(rel.Worker) {
@@ -218,7 +221,8 @@ func (s *shardsRun) share(w star.Worker, step int64) wire.Share {
 	return wire.Share{Worker: w, Step: step, Samples: s.at[w].release.Count}
 }
 
-// handOver brings a gradient, and those that have come with it, to the parent in the tree. One that is gone takes none: the engine will say who reports alone.
+// handOver brings a gradient, and those that have come with it, to the parent in the tree. A lost
+// parent takes none: the engine decides which workers report alone.
 func (s *shardsRun) handOver(at time.Duration, w star.Worker, rec star.Record) error {
 	x := &s.at[w]
 	p := &s.at[x.parent]

@@ -24,14 +24,15 @@ type Times interface {
 	// Workers is how many workers there are times for.
 	Workers() int
 
-	// Spend is the time of a worker's iteration number step, from 0, that begins at the given time and
-	// has load times as many samples as an equal share, in one part. It must be positive and depend on nothing but its arguments. With a load of 0 its
-	// computing time is what a part costs by itself.
+	// Spend is the time of a worker's iteration number step, from 0, that begins at the given time and has load
+	// times as many samples as an equal share, in one part. It must be positive and depend on nothing but its
+	// arguments. With a load of 0 its computing time is what a part costs by itself.
 	Spend(w star.Worker, step int64, at time.Duration, load float64) Spent
 }
 
-// Steady workers always take the same time. Fixed is the part of an iteration, from 0 to 1, that does not
-// depend on the number of samples: communication and overhead. Part, of the rest, is what each part of a batch that is computed by itself costs, whatever its size (q of modes.md, 40).
+// Steady workers always take the same time. Fixed is the part of an iteration, from 0 to 1, that does not depend
+// on the number of samples: communication and overhead. Part, of the rest, is what each part of a batch that is
+// computed by itself costs, whatever its size (q of modes.md, 40).
 type Steady struct {
 	Iteration []time.Duration
 	Fixed     float64
@@ -50,14 +51,16 @@ func split(t time.Duration, fixed, part, load float64) Spent {
 	return Spent{Push: push, Compute: max(1, time.Duration((part+(1-part)*load)*float64(t-push)))}
 }
 
-// partAlone is what each part of a batch costs by itself in an iteration: what computing none would take. Times that know of no such cost take a nanosecond.
+// partAlone is what each part of a batch costs by itself in an iteration: what computing none would take. Times
+// that know of no such cost take a nanosecond.
 func partAlone(t Times, w star.Worker, step int64, at time.Duration) time.Duration {
 	return t.Spend(w, step, at, 0).Compute - 1
 }
 
-// Recorded workers take the times of a trace, in its own steps: a worker's k-th iteration takes what it took in
-// step k of the recorded job, whatever the mode. (The other reading, by the time of day, needs to know when the
-// recorded steps began; the traces do not say.) Median is the time that stands for the trace's median.
+// Recorded workers take the times of a trace, in its own steps: a worker's k-th iteration takes what
+// it took in step k of the recorded job, whatever the mode. (The alternative, by the time of day,
+// needs the start of the recorded steps, which the traces do not have.) Median is the time of the
+// trace's median.
 type Recorded struct {
 	Trace  *trace.Trace
 	Median time.Duration
@@ -72,8 +75,8 @@ func (r Recorded) Spend(w star.Worker, step int64, _ time.Duration, load float64
 	return split(max(t, 1), r.Fixed, r.Part, load)
 }
 
-// Varied multiplies the compute time of another Times by a log-normal factor of mean 1: what remains of the differences between
-// equal iterations on equal machines. Sigma is the standard deviation of its logarithm.
+// Varied multiplies the compute time of another Times by a log-normal factor of mean 1: what remains of the
+// differences between equal iterations on equal machines. Sigma is the standard deviation of its logarithm.
 type Varied struct {
 	Times
 	Sigma float64
@@ -114,9 +117,9 @@ func (d Troubled) Spend(w star.Worker, step int64, at time.Duration, load float6
 	return s
 }
 
-// Bound is the most of the time of SSGD that any mode can save, to first order, over the given number of steps: with τ̄ the mean
-// time of each of N workers and τmax the slowest of each step, 1 − (N/Σ1/τ̄)/mean(τmax). It rests on each gradient being worth
-// the same in every mode, so that what counts is gradients per second.
+// Bound is the most of the time of SSGD that any mode can save, to first order, over the given number of steps:
+// with τ̄ the mean time of each of N workers and τmax the slowest of each step, 1 − (N/Σ1/τ̄)/mean(τmax). It rests
+// on each gradient being worth the same in every mode, so that what counts is gradients per second.
 func Bound(t Times, steps int64) (float64, error) {
 	n := t.Workers()
 	if n < 1 || steps < 1 {
@@ -142,9 +145,10 @@ func Bound(t Times, steps int64) (float64, error) {
 	return 1 - float64(n)/rate/slowest, nil
 }
 
-// FirstOrder is Bound for a whole run, over so many rounds. Where links or processors are shared, what a worker takes depends on what the
-// others do, so the gradients per second of ASGD stand for Σ1/τ̄, and the pace of SSGD for mean(τmax), both simulated; in a ring, which has no ASGD, τ̄ is
-// the mean computing time and that of an exchange.
+// FirstOrder is Bound for a whole run of that many rounds. If links or CPUs are shared, the time of
+// a worker depends on the others, so the gradients per second of ASGD replace Σ1/τ̄, and the pace of
+// SSGD replaces mean(τmax), both simulated; in a ring, which has no ASGD, τ̄ is the mean computation
+// time and that of an exchange.
 func FirstOrder(c Config, steps int64) (float64, error) {
 	if c.Network == nil && c.Ring == nil {
 		return Bound(c.Times, steps)

@@ -18,26 +18,28 @@ type Task interface {
 	// Params are the parameters that training begins with. The caller keeps them.
 	Params() []float32
 
-	// Gradient writes to dst the gradient, at params, of the mean loss of the samples at positions [from, from+samples) of the task's
-	// stream of samples.
+	// Gradient writes to dst the gradient, at params, of the mean loss of the samples at positions [from,
+	// from+samples) of the task's stream of samples.
 	Gradient(dst, params []float32, from int64, samples int) error
 
 	// Accuracy is the part, 0 to 1, of the task's fixed set of test samples that params get right.
 	Accuracy(params []float32) (float64, error)
 }
 
-// Gauge is a Task that says after each update, of so many samples, how far training has come. It is not asked for accuracies.
+// Gauge is a Task that measures the progress of training after each update, from its number of
+// samples. It is not asked for accuracies.
 type Gauge interface {
 	Task
 	Progress(params []float32, samples int) float64
 }
 
-// Trained is the Learner that trains: real gradients of real models, on the parameters that each worker read, which the
-// shard of the parameter servers makes into updates with the rule and the optimiser of real jobs. The weights are those of --update-scale n: wₖ = bₖ/B, B the samples
-// of a full round. One shard stands for any number of them, which changes no bit of the result.
+// Trained is the Learner that trains: real gradients of real models, on the parameters that each
+// worker read, which the shard of the parameter servers makes into updates with the rule and the
+// optimizer of real jobs. The weights are those of --update-scale n: wₖ = bₖ/B, B the samples of a
+// full round. One shard represents any number of them, which changes no bit of the result.
 //
-// Gradients are worked out when they are applied; one that is dropped costs nothing, unless its rule uses it. Samples are handed out at releases, in order of
-// the stream, as the coordinator does.
+// Gradients are worked out when they are applied; one that is dropped costs nothing, unless its rule uses it.
+// Samples are handed out at releases, in order of the stream, as the coordinator does.
 //
 // Progress is the mean accuracy of the last three evaluations: one alone may be luck. A Trained is for one run.
 type Trained struct {
@@ -53,18 +55,20 @@ type Trained struct {
 	// Solo makes what a worker keeps that trains by itself (Plan.Local). nil: workers send gradients.
 	Solo func() *rule.Solo
 
-	// Stride makes what a worker makes steps of its own with where the plan has it do so now, and compute gradients at other times, and what it hands over is for a rule that can go on from there
-	// ([rule.Strider]). nil: it can make none. Not with Solo.
+	// Stride makes what a worker makes steps of its own with where the plan has it do so now, and compute
+	// gradients at other times, and what it hands over is for a rule that can go on from there ([rule.Strider]).
+	// nil: it can make none. Not with Solo.
 	Stride func() *rule.Solo
 
-	// Every is how many samples are applied between evaluations: samples and not updates, so that a mode of many small updates
-	// is not looked at more often. 0: a full round.
+	// Every is how many samples are applied between evaluations: samples and not updates, so that a mode of many
+	// small updates is not looked at more often. 0: a full round.
 	Every int
 
 	// Evaluations are all accuracies so far; the first after Every samples.
 	Evaluations []float64
 
-	// Judged and Refused count the updates that were held against a validation gradient, and those of them that were not made.
+	// Judged and Refused count the updates that were compared with a validation gradient, and those
+	// of them that were not made.
 	Judged, Refused int
 
 	round  int
@@ -79,9 +83,9 @@ type Trained struct {
 	fire    wire.Fire
 
 	solos     []*rule.Solo
-	strides   []*rule.Solo  // of workers whose last gradient was of steps of their own
+	strides   []*rule.Solo  // of workers with local steps in their last gradient
 	turns     []pgns.Change // of the workers' gradients: what a controller knows of the noise where updates are of one
-	own       []float32     // parameters of whoever trains by itself
+	own       []float32     // parameters of the worker that trains by itself
 	step      []float32     // a gradient of it
 	descent   *rule.Descent
 	planned   bool          // of LiveSpec
@@ -104,7 +108,7 @@ type read struct {
 	n       int   // how many were handed out
 }
 
-// ErrDiverged is in the error of a run whose parameters are no numbers any more.
+// ErrDiverged is in the error of a run with parameters that are not finite.
 var ErrDiverged = errors.New("sim: training diverged")
 
 // evaluations that progress is the mean of.
@@ -168,7 +172,7 @@ func (t *Trained) Draw(w star.Worker, samples int) {
 	t.cursor += int64(samples)
 }
 
-// compute writes to vec what the worker of g pushes, and what it is told of its length into g.
+// compute writes to vec what the worker of g pushes, and the reported length into g.
 func (t *Trained) compute(vec []float32, g *Gradient) error {
 	r := &t.reads[g.Worker]
 	switch {
@@ -351,7 +355,7 @@ func (t *Trained) next(version int64) (ps.Event, error) {
 		ev.Report, ev.Sum2 = true, sum2
 	}
 	if !ok || ev.Kind != ps.Updated || ev.Version != version {
-		return ev, fmt.Errorf("sim: the shard has not made version %d: its rule waits for other shards, of which there are none here", version)
+		return ev, fmt.Errorf("sim: the shard has not made version %d: its rule waits for other shards, which a simulation does not have", version)
 	}
 	return ev, nil
 }
@@ -412,7 +416,7 @@ func (t *Trained) Update(version int64, gs []Gradient) Outcome {
 	return o
 }
 
-// Accuracy is the mean of the last three evaluations; 0 before there are so many.
+// Accuracy is the mean of the last three evaluations; 0 before the third.
 func (t *Trained) Accuracy() float64 {
 	n := len(t.Evaluations)
 	if n < smoothed {

@@ -8,8 +8,9 @@ import (
 	"star/internal/dtype"
 )
 
-// LayoutHash tells models apart that say of themselves names and shapes of their tensors alone: 16 hexadecimal digits. Types are left out, and complex buffers, so that a
-// model has the same hash as where buffers were known as float32, and complex ones not at all. nil and an empty layout differ.
+// LayoutHash tells models apart that say of themselves names and shapes of their tensors alone: 16 hexadecimal
+// digits. Types are left out, and complex buffers, so that a model has the same hash as where buffers were known
+// as float32, and complex ones not at all. nil and an empty layout differ.
 func LayoutHash(layout, buffers []TensorSpec) string {
 	type tensor struct {
 		Name  string `json:"name"`

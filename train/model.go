@@ -16,8 +16,10 @@ import (
 type TensorSpec struct {
 	Name   string `json:"name"`
 	Shape  []int  `json:"shape"`
-	Offset int    `json:"offset"`          // words of 4 bytes from the start of the vector
-	DType  string `json:"dtype,omitempty"` // of its elements, a name of package dtype; empty: float32, of which each is a word
+	Offset int    `json:"offset"` // words of 4 bytes from the start of the vector
+	// DType is the type of its elements, a name of package dtype; empty: float32, with one word for
+	// each element.
+	DType string `json:"dtype,omitempty"`
 }
 
 // Len is the number of elements of the tensor.
@@ -48,13 +50,14 @@ type Batch struct {
 	Start int64
 }
 
-// Data is a finite set of samples with random access, which a model learns from or is tested on. It may be used by several goroutines at the same time.
+// Data is a finite set of samples with random access, which a model learns from or is tested on. It may be used by
+// several goroutines at the same time.
 type Data interface {
 	// Len is the number of samples, the same in every process of a job.
 	Len() int
 
-	// Fill makes b the batch of the samples named by indices, in their order.
-	// It reuses the slices of b where they are large enough. An index outside 0..Len()-1 is an error, and leaves b undefined.
+	// Fill makes b the batch of the samples named by indices, in their order. It reuses the slices of b where they
+	// are large enough. An index outside 0..Len()-1 is an error, and leaves b undefined.
 	Fill(b *Batch, indices []int) error
 }
 
@@ -62,7 +65,7 @@ type Data interface {
 // position counts as one prediction.
 type Result struct {
 	LossSum float64 // sum over predictions of the cross-entropy, in nats
-	Correct int     // predictions whose largest score is the truth
+	Correct int     // correct predictions
 	Count   int     // predictions
 }
 
@@ -103,9 +106,10 @@ type Model interface {
 type Scorer interface {
 	Model
 
-	// Scores runs forward over b as Eval does, and calls each once for every prediction, in order: one for each sample, or, for language models, one for each
-	// position of each sample. scores has one number for each class, whose softmax is their probability; it is borrowed for the call. Labels are not
-	// looked at, and must be as for Eval.
+	// Scores runs forward over b as Eval does, and calls each for every prediction, in order: one
+	// for each sample, or, for language models, for each position of each sample. scores has one
+	// number for each class; their softmax is the probability. It is borrowed for the call. Labels
+	// are ignored, and must be as for Eval.
 	Scores(ctx context.Context, b Batch, each func(prediction int, scores []float32)) error
 }
 
@@ -121,7 +125,8 @@ type Streamer interface {
 	GradStream(ctx context.Context, dst []float32, b Batch, ready func(from, to int)) (loss float64, err error)
 }
 
-// Gone is an error of a Model in another process that computes nothing more. Its parameters and buffers are there until it is closed.
+// Gone is an error of a Model in another process that computes nothing more. Its parameters and buffers are there
+// until it is closed.
 type Gone interface {
 	error
 
@@ -129,7 +134,8 @@ type Gone interface {
 	Gone() int
 }
 
-// Updater is a Model that can make the updates itself, with an optimiser of its own. Its gradient is a vector of its own, too.
+// Updater is a Model that can make the updates itself, with an optimiser of its own. Its gradient is a vector of
+// its own, too.
 type Updater interface {
 	Model
 
@@ -154,7 +160,8 @@ type Turned interface {
 	Turn(i int)
 }
 
-// Experienced is a Model that has been trained before by an optimiser of its own, as that of a script that goes on from its own checkpoint.
+// Experienced is a Model that has been trained before by an optimiser of its own, as that of a script that goes on
+// from its own checkpoint.
 type Experienced interface {
 	Model
 
@@ -166,10 +173,12 @@ type Experienced interface {
 type Curious interface {
 	Model
 
-	// Asks says whom to ask. recall is called within a call of Grad or Eval, on its goroutine; the vectors are borrowed until the next update.
+	// Asks sets the function to ask. recall is called within a call of Grad or Eval, on its
+	// goroutine; the vectors are borrowed until the next update.
 	Asks(recall func(ctx context.Context) (*Experience, error))
 
-	// Over says that the job makes no more updates: it is the last time that whom Asks has named can be asked.
+	// Over: the job makes no more updates. It is the last time that the function of Asks may be
+	// called.
 	Over(ctx context.Context)
 }
 

@@ -21,67 +21,87 @@ import (
 	"star/transport/wire"
 )
 
-// childRelay is where the children of a worker in a tree come: it takes their bundles and
-// sends them parameters, beside the worker's own work. What it sends are the worker's own
-// parameters, where they lie, so it sends only between show and hide.
+// childRelay serves the children of a worker in a tree: it receives their bundles and sends them
+// parameters, concurrently with the worker's own work. It sends the worker's parameters without a
+// copy, so it sends only between show and hide.
 //
-// Three kinds of goroutines use it. The worker says what is due (expect), waits for it (news,
-// take), and lends its parameters (show, hide). Each child's reader takes bundles in (receive);
-// each child's sender answers wants (answer). state is held for reading while parameters are sent,
-// so hide, which wants it for writing, waits for senders, and hangs up on them first. mu is never
-// held while something is sent or read.
+// The life of one bundle:
+//
+//	expect ─▶ due ─▶ received (bundles) ─▶ taken ─▶ free
+//	            └──▶ rejected, or never received: the child is detached by the coordinator
+//
+// Invariants: at most one bundle is kept for a child and step, and only while it is due. A
+// connection that breaks changes neither due nor bundles.
+//
+// Three kinds of goroutines use it. The worker sets what is due (expect), waits for it (news, take),
+// and lends its parameters (show, hide). Each child's reader receives bundles (receive); each
+// child's sender answers wants (answer). state is held for reading while parameters are sent, so
+// hide, which locks it for writing, waits for senders after closing their connections. mu is never
+// held during network I/O.
 type childRelay struct {
 	addr   string
 	stop   context.CancelFunc
 	served sync.WaitGroup
 
-	state   sync.RWMutex // of the two below: changed by the worker, read by senders
-	params  []float32
-	version int64 // -1: hidden
+	// state guards params and version, which the worker changes and senders read.
+	state  sync.RWMutex
+	params []float32
+	// version is -1 while the parameters are hidden.
+	version int64
 
-	mu      sync.Mutex
-	guests  []*guest               // in order of arrival
-	due     []wire.Child           // whose gradients the worker takes in the step in hand
-	below   []wire.Below           // what may be in them; nil: not known
-	turned  chan struct{}          // closed when that changes
-	bundles map[wire.Child]*bundle // of those that are due
+	mu sync.Mutex
+	// conns are in order of arrival.
+	conns []*childConn
+	// due are the gradients that the worker takes in the current step.
+	due []wire.Child
+	// below is what they may contain; nil: not known.
+	below []wire.Below
+	// turned is closed when due changes.
+	turned chan struct{}
+	// bundles are those of due.
+	bundles map[wire.Child]*bundle
 	spare   [][]float32
-	news    chan struct{} // a token when a bundle has come
+	// news has a token when a bundle has come.
+	news chan struct{}
 
-	sent, received atomic.Int64 // bytes of payload
+	// sent and received are bytes of payload.
+	sent, received atomic.Int64
 }
 
-// guest is the connection of a child, or of somebody who says so: without a token that may be
-// anybody. So none of them takes the place of another one, or of what it has brought. wants,
-// sending and brought are under the relay's mu; write keeps the two messages that may be sent to it
-// apart.
-type guest struct {
-	conn    transport.Conn
-	rank    star.Worker
-	close   context.CancelFunc
-	wants   int64         // a version; -1: none
-	wake    chan struct{} // a token when that, or the parameters, have changed
+// childConn is the connection of a child, or of a peer that claims to be one: without a token any
+// peer can. So a connection never replaces another one of the same rank, or what that has delivered.
+// wants, sending and brought are under the relay's mu; write serialises the two messages that may be
+// sent.
+type childConn struct {
+	conn  transport.Conn
+	rank  star.Worker
+	close context.CancelFunc
+	// wants is a version; -1: none.
+	wants int64
+	// wake has a token when wants or the parameters have changed.
+	wake    chan struct{}
 	sending bool
-	brought bool // a bundle that was due
+	// brought: it has delivered a bundle that was due.
+	brought bool
 
-	write sync.Mutex // parameters, and that a bundle has come
+	// write is held while parameters, or the receipt of a bundle, are sent.
+	write sync.Mutex
 }
 
-// guestsOfOne bounds the connections that say they are of one child. A further one takes the place
-// of the oldest that has brought nothing.
-// A child that connects again after a break is two of them until the first is noticed to be gone.
-const guestsOfOne = 8
+// maxConnsPerChild bounds the connections of one rank. A further one replaces the oldest that has
+// delivered nothing. A child that reconnects has two until the loss of the first is noticed.
+const maxConnsPerChild = 8
 
-// bundle is what a child has sent. The gradient is the mean over all samples of its members.
-// Without a vector it stands for a child that has said what is not so: it counts as having come,
-// and as nothing.
+// bundle is what a child has sent. The gradient is the mean over all samples of its members. A
+// bundle without a vector marks a child that sent a rejected bundle: it counts as arrived, without a
+// gradient.
 type bundle struct {
 	wire.Bundle
 	vec []float32
 }
 
-// newChildRelay listens, and counts the connections with all others. It is of use after begin. An
-// error: it cannot listen where children of this host, or of others, reach it.
+// newChildRelay listens, and counts its connections in all. It serves after begin. An error: it
+// cannot listen on an address where children reach it.
 func newChildRelay(job *job.Job, tcp *transport.TCP, all *process.Links, log *slog.Logger) (*childRelay, error) {
 	addr, err := process.ListenAddress(job)
 	if err != nil {
@@ -104,7 +124,7 @@ func newChildRelay(job *job.Job, tcp *transport.TCP, all *process.Links, log *sl
 			defer end()
 			defer context.AfterFunc(ctx, func() { c.Close() })()
 			if h.Service != wire.ServiceTree || h.Job != job.Name || h.Rank < 0 {
-				transport.Refuse(c, wire.Reject{Exit: exitcode.Disagree, Reason: fmt.Sprintf("this is a worker of job %q, for its children in a tree only", job.Name)})
+				transport.Refuse(c, wire.Reject{Exit: exitcode.Disagree, Reason: fmt.Sprintf("this address of a worker of job %q accepts only its children in a tree", job.Name)})
 				return
 			}
 			if err := d.serve(ctx, end, c, star.Worker(h.Rank)); err != nil && ctx.Err() == nil && !errors.Is(err, io.EOF) && !errors.Is(err, gonet.ErrClosed) {
@@ -115,58 +135,59 @@ func newChildRelay(job *job.Job, tcp *transport.TCP, all *process.Links, log *sl
 	return d, nil
 }
 
-// begin says which vector children get. Bundles have as many elements. It is called once, before
-// the first release.
+// begin sets the vector that children receive. Bundles have as many elements. It is called once,
+// before the first release.
 func (d *childRelay) begin(params []float32) {
 	d.state.Lock()
 	defer d.state.Unlock()
 	d.params = params
 }
 
-// close ends all connections, and returns when nobody reads or writes any more.
+// close ends all connections, and returns when no goroutine reads or writes any more.
 func (d *childRelay) close() {
 	d.stop()
 	d.served.Wait()
 }
 
-// show lets children have the parameters, which stay as they are until hide. Children that have
-// asked for that version, or an earlier one, get it now.
+// show lets children have the parameters, which must not change until hide. Children that asked for
+// that version, or an earlier one, receive it now.
 func (d *childRelay) show(version int64) {
 	d.state.Lock()
 	d.version = version
 	d.state.Unlock()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for _, g := range d.guests {
+	for _, g := range d.conns {
 		g.poke()
 	}
 }
 
-// hide ends a show. Whoever is still being sent parameters is nobody's child any more
-// (ours have answered with gradients): it has to look for them elsewhere.
+// hide ends show. A connection on which parameters are still being sent is closed: current children
+// have answered with gradients already, so its peer is no child any more and must get them
+// elsewhere.
 func (d *childRelay) hide() {
-	d.hangUp(func(g *guest) bool { return g.sending })
+	d.hangUp(func(g *childConn) bool { return g.sending })
 	d.state.Lock()
 	d.version = -1
 	d.state.Unlock()
 }
 
-// expel hangs up on a child that is gone.
-func (d *childRelay) expel(w star.Worker) { d.hangUp(func(g *guest) bool { return g.rank == w }) }
+// expel closes the connections of a lost child.
+func (d *childRelay) expel(w star.Worker) { d.hangUp(func(g *childConn) bool { return g.rank == w }) }
 
-// hangUp closes the connections of guests. Their readers end with it and clean up.
-func (d *childRelay) hangUp(on func(g *guest) bool) {
+// hangUp closes the selected connections. Their readers then end and clean up.
+func (d *childRelay) hangUp(on func(g *childConn) bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for _, g := range d.guests {
+	for _, g := range d.conns {
 		if on(g) {
 			g.close()
 		}
 	}
 }
 
-// expect says whose gradients are due from now on, and what may be in them. What came for others is
-// void. Readers that wait to hear whether what they hold is due (wanted) look again.
+// expect sets which gradients are due from now on, and what may be in them. What came for other
+// steps is dropped. Readers that wait for their bundle to become due (wanted) check again.
 func (d *childRelay) expect(children []wire.Child, below []wire.Below) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -181,10 +202,10 @@ func (d *childRelay) expect(children []wire.Child, below []wire.Below) {
 	d.turned = make(chan struct{})
 }
 
-// wanted says whether the gradient of c is due and not there. A child may be released a moment
-// before its parent is: then it waits until that has heard of it. It waits for treeStall at most;
-// the error is then that nobody waits for it. false without an error: it came before, or is of a
-// step that is over, and is read and thrown away.
+// wanted reports whether the gradient of c is due and has not come. A child may be released a moment
+// before its parent: then it waits until the parent has its order, for treeStall at most; after that
+// the error is that the worker does not expect the bundle. false without an error: it came before,
+// or is of an old step, and is discarded.
 func (d *childRelay) wanted(ctx context.Context, c wire.Child, size int) (bool, error) {
 	patience := time.NewTimer(treeStall(size))
 	defer patience.Stop()
@@ -202,62 +223,61 @@ func (d *childRelay) wanted(ctx context.Context, c wire.Child, size int) (bool, 
 		case <-ctx.Done():
 			return false, gonet.ErrClosed
 		case <-patience.C:
-			return false, fmt.Errorf("a bundle of worker %d step %d, for which nobody waits", c.Worker, c.Step)
+			return false, fmt.Errorf("unexpected bundle of worker %d step %d", c.Worker, c.Step)
 		}
 	}
 }
 
-// poke has the guest's goroutine look again. One call is as good as several.
-func (g *guest) poke() {
+// poke wakes the sender of the connection. Several calls may count as one.
+func (g *childConn) poke() {
 	select {
 	case g.wake <- struct{}{}:
 	default:
 	}
 }
 
-// enter takes in a connection. At most guestsOfOne stay of one rank, so that strangers cannot fill
-// the memory.
-func (d *childRelay) enter(g *guest) {
+// enter adds a connection. At most maxConnsPerChild of one rank stay, so that unknown peers cannot
+// fill the memory.
+func (d *childRelay) enter(g *childConn) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	n, out := 0, -1
-	for i, old := range d.guests {
+	for i, old := range d.conns {
 		if old.rank != g.rank {
 			continue
 		}
-		if n++; out < 0 || d.guests[out].brought && !old.brought {
+		if n++; out < 0 || d.conns[out].brought && !old.brought {
 			out = i
 		}
 	}
-	if n >= guestsOfOne {
-		d.guests[out].close()
-		d.guests = slices.Delete(d.guests, out, out+1)
+	if n >= maxConnsPerChild {
+		d.conns[out].close()
+		d.conns = slices.Delete(d.conns, out, out+1)
 	}
-	d.guests = append(d.guests, g)
+	d.conns = append(d.conns, g)
 }
 
-// serve is the life of a child's connection.
+// serve handles a child's connection until it ends.
 //
-// It returns why the connection ends: io.EOF, what was wrong with what the child has sent, or that
-// a message took longer than treeStall. A second goroutine sends, so that a child that reads slowly
-// does not keep its own gradient from being taken in.
+// It returns why: io.EOF, an invalid message, or a message that took longer than treeStall. A second
+// goroutine sends, so that a child that reads slowly can still deliver its own gradient.
 func (d *childRelay) serve(ctx context.Context, end context.CancelFunc, c transport.Conn, w star.Worker) error {
 	defer c.Close()
 	c.SetWriteDeadline(time.Now().Add(treeStall(0)))
 	if err := transport.Send(c, wire.Welcome{Rank: int(w)}, nil); err != nil {
 		return err
 	}
-	g := &guest{conn: c, rank: w, close: end, wants: -1, wake: make(chan struct{}, 1)}
+	g := &childConn{conn: c, rank: w, close: end, wants: -1, wake: make(chan struct{}, 1)}
 	d.enter(g)
 	var sender sync.WaitGroup
 	sender.Go(func() { d.send(ctx, g) })
 	defer sender.Wait()
-	defer c.Close() // or the sender would not end
+	defer c.Close() // otherwise the sender would not end
 	defer end()
 	defer func() {
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		d.guests = slices.DeleteFunc(d.guests, func(o *guest) bool { return o == g })
+		d.conns = slices.DeleteFunc(d.conns, func(o *childConn) bool { return o == g })
 	}()
 	for {
 		f, err := c.Recv()
@@ -288,19 +308,19 @@ func (d *childRelay) serve(ctx context.Context, end context.CancelFunc, c transp
 	}
 }
 
-// receive takes in a bundle, and says that it did. One that came already, or too late, changes
-// nothing: it was sent again because the child could not know that.
+// receive takes a bundle and confirms it. One that came already, or too late, is confirmed and
+// dropped: the child sent it again because it could not know.
 //
-// An error closes the connection, and no other one: the bundle has another length than the
-// gradient, does not begin with its sender, is not finite, or names who is not below it. Nothing is
-// read into memory before its header was found right.
-func (d *childRelay) receive(ctx context.Context, g *guest, m wire.Bundle, size int64) error {
+// An error closes this connection only: the bundle does not have the gradient's length, does not
+// start with its sender, is not finite, or names workers that are not below the sender. The payload
+// is read into memory only after the header was checked.
+func (d *childRelay) receive(ctx context.Context, g *childConn, m wire.Bundle, size int64) error {
 	n := len(d.params)
 	switch w := g.rank; {
 	case m.Worker != w || size != int64(4*n) || size == 0:
-		return fmt.Errorf("a bundle of worker %d, %d bytes; expected worker %d, %d bytes", m.Worker, size, w, 4*n)
+		return fmt.Errorf("invalid bundle: from worker %d, %d bytes; expected worker %d, %d bytes", m.Worker, size, w, 4*n)
 	case len(m.Members) == 0 || m.Members[0].Worker != w || m.Members[0].Step != m.Step || m.Samples() < 1:
-		return fmt.Errorf("a bundle of worker %d step %d that does not begin with it: %v", m.Worker, m.Step, m.Members)
+		return fmt.Errorf("invalid bundle of worker %d step %d: it does not start with its sender: %v", m.Worker, m.Step, m.Members)
 	}
 	me := wire.Child{Worker: m.Worker, Step: m.Step}
 	wanted, err := d.wanted(ctx, me, n)
@@ -314,9 +334,10 @@ func (d *childRelay) receive(ctx context.Context, g *guest, m wire.Bundle, size 
 	if wanted {
 		vec := d.vector()
 		sum2, err := transport.ReadSquares(g.conn, vec, kernel.SumSq)
-		if err == nil && sum2-sum2 != 0 { // a sum with it would be none, either, and nobody could tell whose fault that is
+		// A sum with it would not be finite either, and its origin could not be found.
+		if err == nil && sum2-sum2 != 0 {
 			d.put(me, &bundle{})
-			err = fmt.Errorf("a bundle of worker %d step %d that is not finite", m.Worker, m.Step)
+			err = fmt.Errorf("invalid bundle of worker %d step %d: it is not finite", m.Worker, m.Step)
 		}
 		if err != nil {
 			d.free(vec)
@@ -337,9 +358,9 @@ func (d *childRelay) receive(ctx context.Context, g *guest, m wire.Bundle, size 
 	return transport.Send(g.conn, wire.Stored{Worker: m.Worker, Step: m.Step, Sum2: -1}, nil)
 }
 
-// claims says what is wrong with what a bundle of a child that is due says to be in it. Such a
-// child is not waited for, nor is one whose gradient is not finite: the report goes without it, and
-// the coordinator has everybody below it push their own.
+// claims checks the members that a due bundle claims to contain. A child that fails the check is not
+// waited for, nor is one with a gradient that is not finite: the report is sent without it, and the
+// coordinator has every worker below it push its own gradient.
 func (d *childRelay) claims(m wire.Bundle) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -349,14 +370,13 @@ func (d *childRelay) claims(m wire.Bundle) error {
 	for i, s := range m.Members {
 		if !slices.Contains(d.below, wire.Below{Child: m.Worker, Worker: s.Worker, Step: s.Step, Samples: s.Samples}) || slices.Contains(m.Members[:i], s) {
 			d.keep(wire.Child{Worker: m.Worker, Step: m.Step}, &bundle{})
-			return fmt.Errorf("a bundle of worker %d step %d with step %d of worker %d, %d samples, which is not so, or twice", m.Worker, m.Step, s.Step, s.Worker, s.Samples)
+			return fmt.Errorf("invalid bundle of worker %d step %d: it may not contain step %d of worker %d with %d samples, or contains it twice", m.Worker, m.Step, s.Step, s.Worker, s.Samples)
 		}
 	}
 	return nil
 }
 
-// put keeps a bundle if it is due still. Of two the first counts, and the memory of the other is
-// used again.
+// put keeps a bundle if it is still due. The first of two counts; the memory of the other is reused.
 func (d *childRelay) put(c wire.Child, b *bundle) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -369,7 +389,7 @@ func (d *childRelay) put(c wire.Child, b *bundle) {
 	d.keep(c, b)
 }
 
-// keep keeps a bundle; one without a vector is none that counts. The caller holds d.mu.
+// keep keeps a bundle; one without a vector marks a rejected child. The caller holds d.mu.
 func (d *childRelay) keep(c wire.Child, b *bundle) {
 	d.bundles[c] = b
 	select {
@@ -378,9 +398,9 @@ func (d *childRelay) keep(c wire.Child, b *bundle) {
 	}
 }
 
-// send sends a child the parameters when it wants them and they are to be had. It ends with ctx, or
-// when the child cannot be sent to.
-func (d *childRelay) send(ctx context.Context, g *guest) {
+// send sends a child the parameters when it wants them and they are available. It ends with ctx, or
+// when sending fails.
+func (d *childRelay) send(ctx context.Context, g *childConn) {
 	for {
 		select {
 		case <-g.wake:
@@ -388,22 +408,22 @@ func (d *childRelay) send(ctx context.Context, g *guest) {
 			return
 		}
 		if !d.answer(g) {
-			g.close() // its reader says why
+			g.close() // its reader returns the reason
 			return
 		}
 	}
 }
 
-// answer sends the parameters to a child that wants them, if they are new enough. It says false
-// when the connection is of no use any more. state is held while they are sent, so that they do not
-// change meanwhile; mu is not, so that others are served.
-func (d *childRelay) answer(g *guest) bool {
+// answer sends the parameters to a child that wants them, if they are new enough. It returns false
+// when the connection is broken. state is held while they are sent, so that they do not change; mu
+// is not, so that other children are served.
+func (d *childRelay) answer(g *childConn) bool {
 	d.state.RLock()
 	defer d.state.RUnlock()
 	d.mu.Lock()
 	if g.wants < 0 || d.version < g.wants {
 		d.mu.Unlock()
-		return true // show pokes again
+		return true // show wakes the sender again
 	}
 	g.wants, g.sending = -1, true
 	d.mu.Unlock()
@@ -418,8 +438,7 @@ func (d *childRelay) answer(g *guest) bool {
 	return err == nil
 }
 
-// vector is memory for a gradient, one that was given back (free) if there is one; its contents are
-// those of before.
+// vector returns memory for a gradient, reused (free) if possible; its contents are undefined.
 func (d *childRelay) vector() []float32 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -438,14 +457,15 @@ func (d *childRelay) free(v []float32) {
 	d.spare = append(d.spare, v)
 }
 
-// has says whether the bundle of a child is there.
+// has reports whether the bundle of a child has come.
 func (d *childRelay) has(c wire.Child) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.bundles[c] != nil
 }
 
-// take takes the bundle of a child, nil if it is not there. The caller frees its vector.
+// take removes and returns the bundle of a child; nil if it has not come. The caller frees its
+// vector.
 func (d *childRelay) take(c wire.Child) *bundle {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -14,46 +14,64 @@ import (
 	"star/transport/wire"
 )
 
-// commandStream is what the coordinator has said to a worker, in order. It is read beside the
-// work, because a ring that has lost a member must be given up at once, and a child in a
-// tree that is gone must not be waited for.
+// commandStream holds the coordinator's orders to a worker, in order. They are read concurrently
+// with the work, so that a ring that has lost a member, or the wait for a lost child in a tree, is
+// given up at once.
 //
-// Its goroutine (newCommandStream) is the only one that reads the connection. Orders that the
-// worker is to do one after the other are in queue; those that change what it is at take effect
-// when they come: a Close, a Cancel, a ring that is given up, a gradient that goes another way.
-// news has one place: whoever is told looks at everything.
+// What put does with an order:
+//
+//	Release, Save, Branch, Route   queued
+//	Ring                           queued; with Now the orders before it are dropped, and an order of
+//	                               an older generation that is being executed is cancelled
+//	Detach                         queued, and recorded in without: detached and until see it at once
+//	Close, Cancel                  recorded: closing and late see them at once
+//	Buffers                        the newest one replaces the one before
+//	an error                       ends the stream, and cancels the order that is being executed
+//
+// Only its goroutine (newCommandStream) reads the connection. Orders that the worker executes one
+// after the other are in queue; those that change what it is doing take effect on receipt: a Close,
+// a Cancel, a ring that is given up, a rerouted gradient. news has a capacity of one: a reader looks
+// at everything.
 type commandStream struct {
-	mu      sync.Mutex
-	queue   []session.Order
-	err     error
-	news    chan struct{} // a token when there is something new
-	newest  wire.Ring
-	giveUp  int64                   // generations below this one
-	abandon context.CancelCauseFunc // called when the coordinator is lost; nil: nobody is
+	mu    sync.Mutex
+	queue []session.Order
+	err   error
+	// news has a token when there is something new.
+	news   chan struct{}
+	newest wire.Ring
+	// giveUp: rings of generations below this one are given up.
+	giveUp int64
+	// abandon is called when the coordinator is lost, if not nil.
+	abandon context.CancelCauseFunc
 	cancel  context.CancelCauseFunc
 	op      context.Context
-	working int64              // generation of the order in hand
-	buffers chan session.Order // the last average
+	// working is the generation of the order that is being executed.
+	working int64
+	// buffers has the last average.
+	buffers chan session.Order
 
-	stopped int64      // steps below this one are not waited for any more
-	closed  wire.Close // the last one
+	// stopped: no update waits for gradients of steps below this one.
+	stopped int64
+	// closed is the last Close.
+	closed wire.Close
 
-	without map[wire.Child]bool // gradients that go another way than was said
+	// without are gradients that were rerouted.
+	without map[wire.Child]bool
 	orders  *flightrecorder.Site
 
-	watch   wire.Child
-	unwatch context.CancelCauseFunc // called when watch goes another way; nil: nobody cares
+	watch wire.Child
+	// unwatch, if not nil, is called when watch is rerouted.
+	unwatch context.CancelCauseFunc
 }
 
-// errSuperseded: another ring takes the place of the one at work.
-// It is the cause of the context of the order that is given up, by which mend knows that nobody is to
-// be suspected.
-var errSuperseded = errors.New("another ring takes its place")
+// errSuperseded is the cause of the context of an order that is given up because a newer ring
+// replaces its ring. From it mend knows that no member failed.
+var errSuperseded = errors.New("replaced by a newer ring")
 
-// newCommandStream reads what the coordinator says. turn, if not nil, is told of copies of shards
-// at once: whoever waits for one that is gone must not. Likewise freeze of a checkpoint, before the
-// release behind it is known; dropped is what the release before it says. over, if not nil, is
-// called when there will be no more orders, with why.
+// newCommandStream reads the coordinator's orders. If not nil: turn receives changed copies of
+// shards at once, because a worker must not wait for a lost copy; freeze receives saves at once,
+// before the release behind them (dropped is Release.Dropped of the release before); over is called
+// with the reason when no more orders will come.
 func newCommandStream(m *session.Member, turn func(wire.View) error, freeze func(m wire.Save, dropped bool), over func(why error)) *commandStream {
 	b := &commandStream{orders: flightrecorder.Open(fmt.Sprintf("worker %d", m.Welcome.Rank), "the coordinator's next order", "", "the coordinator is silent for --dead-after"), news: make(chan struct{}, 1), buffers: make(chan session.Order, 1), without: map[wire.Child]bool{}}
 	go func() {
@@ -83,8 +101,8 @@ func newCommandStream(m *session.Member, turn func(wire.View) error, freeze func
 	return b
 }
 
-// put takes in an order. It reports false when there will be no more. An error ends the stream, and
-// what is under way with it (begin).
+// put takes in an order. It reports false when no more orders will come. An error ends the stream
+// and the order that is being executed (begin).
 func (b *commandStream) put(o session.Order, err error) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -106,7 +124,7 @@ func (b *commandStream) put(o session.Order, err error) bool {
 		b.closed = o.Close
 	case o.Kind == wire.KindRing:
 		b.newest = o.Ring
-		if o.Ring.Now { // nothing before it will happen
+		if o.Ring.Now { // the orders before it are void
 			b.queue = b.queue[:0]
 			b.giveUp = o.Ring.Generation
 		}
@@ -135,23 +153,22 @@ func (b *commandStream) put(o session.Order, err error) bool {
 	return err == nil
 }
 
-// late says whether an update was made without the gradient of a step.
+// late reports whether the update of a step was made without this worker's gradient.
 func (b *commandStream) late(step int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return step < b.stopped
 }
 
-// closing is the Close of a round, if it has come.
+// closing returns the Close of a round, if it has come.
 func (b *commandStream) closing(generation, version int64) (wire.Close, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.closed, b.closed.Generation == generation && b.closed.Version == version && len(b.closed.First) > 0
 }
 
-// awaitClose waits for the Close of a round. The coordinator sends it, or another ring, which ends
-// ctx. The error is the cause of ctx, which must be that of begin: it also ends with the
-// connection.
+// awaitClose waits for the Close of a round. The coordinator sends it, or a new ring, which ends
+// ctx. The error is the cause of ctx, which must be that of begin: it also ends with the connection.
 func (b *commandStream) awaitClose(ctx context.Context, generation, version int64) (wire.Close, error) {
 	for {
 		if m, ok := b.closing(generation, version); ok {
@@ -165,9 +182,8 @@ func (b *commandStream) awaitClose(ctx context.Context, generation, version int6
 	}
 }
 
-// next waits for an order. The end of the connection is an order too, the last one. What came
-// before the end is still returned first. The error is that of the connection, which stays, or the
-// cause of ctx.
+// next waits for an order. Orders that came before the end of the connection are returned first. The
+// error is that of the connection, which is permanent, or the cause of ctx.
 func (b *commandStream) next(ctx context.Context) (session.Order, error) {
 	for {
 		b.mu.Lock()
@@ -193,8 +209,8 @@ func (b *commandStream) next(ctx context.Context) (session.Order, error) {
 	}
 }
 
-// routes takes out of the queue where shards are now. They count before what else is in it: a
-// gradient must not go to where its shard no longer is.
+// routes removes the new addresses of shards from the queue. They apply before the orders ahead of
+// them: a gradient must not be sent to a shard's old address.
 func (b *commandStream) routes() []wire.Route {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -208,10 +224,10 @@ func (b *commandStream) routes() []wire.Route {
 	return rs
 }
 
-// begin is the context of one order for the ring of a generation. It ends with errSuperseded when a
-// later ring says that this one must be given up. One order is under way at a time. Its context
-// ends with the connection's error, too, so that nobody waits for others of a ring whose
-// coordinator is lost. Call end.
+// begin returns the context of one order for the ring of a generation. It ends with errSuperseded
+// when a newer ring replaces that ring, and with the connection's error, so that the order does not
+// wait for members that have lost the coordinator. One order is executed at a time. The caller must call
+// end.
 func (b *commandStream) begin(ctx context.Context, generation int64) context.Context {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -226,15 +242,15 @@ func (b *commandStream) begin(ctx context.Context, generation int64) context.Con
 	return b.op
 }
 
-// detached says whether a gradient goes another way than was said.
+// detached reports whether a gradient was rerouted.
 func (b *commandStream) detached(c wire.Child) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.without[c]
 }
 
-// forget forgets gradients that went another way before that of a step and those of its children.
-// Otherwise the set would grow for as long as the job takes.
+// forget removes rerouted gradients of earlier steps of this worker and its children. Otherwise the
+// set would grow for the whole job.
 func (b *commandStream) forget(me wire.Child, children []wire.Child) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -246,8 +262,8 @@ func (b *commandStream) forget(me wire.Child, children []wire.Child) {
 	}
 }
 
-// until is a context that ends when a gradient goes another way, with errDetached. Call end. One
-// gradient is watched at a time.
+// until returns a context that ends with errDetached when a gradient is rerouted. The caller must
+// call end. One gradient is watched at a time.
 func (b *commandStream) until(ctx context.Context, c wire.Child) (limited context.Context, end func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -264,14 +280,14 @@ func (b *commandStream) until(ctx context.Context, c wire.Child) (limited contex
 	}
 }
 
-// failed is why there will be no more orders; nil: there may be.
+// failed returns why no more orders will come; nil: they may.
 func (b *commandStream) failed() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.err
 }
 
-// end ends the context of what is under way: no order interrupts it any more.
+// end ends the context of the current order, which no other order interrupts from then on.
 func (b *commandStream) end() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -279,16 +295,16 @@ func (b *commandStream) end() {
 	b.cancel = nil
 }
 
-// rides says whether a rider has its parent still, by the newest that is known.
+// rides reports whether a rider still has its parent, according to the newest ring.
 func (b *commandStream) rides(r wire.Rider) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return slices.Contains(b.newest.Riders, r)
 }
 
-// average waits for the average of everybody's buffers. dst is overwritten. Averages of evaluations
-// that were given up are passed over. The error is the cause of the order under way (begin), or the
-// payload has another length than dst.
+// average waits for the average of all workers' buffers, and overwrites dst. Averages of evaluations
+// that were given up are discarded. The error is the cause of the current order's context (begin),
+// or the payload does not have the length of dst.
 func (b *commandStream) average(eval int64, dst []byte) error {
 	for {
 		select {
@@ -297,7 +313,7 @@ func (b *commandStream) average(eval int64, dst []byte) error {
 				continue
 			}
 			if len(o.Payload) != len(dst) {
-				return fmt.Errorf("%d bytes of averaged buffers from the coordinator, expected %d", len(o.Payload), len(dst))
+				return fmt.Errorf("cannot use the averaged buffers: the coordinator sent %d bytes, the model has %d", len(o.Payload), len(dst))
 			}
 			copy(dst, o.Payload)
 			return nil
@@ -307,21 +323,21 @@ func (b *commandStream) average(eval int64, dst []byte) error {
 	}
 }
 
-// meeting is a listener that is opened again and again, for one ring after the other: the others
-// know its address from the beginning. Its goroutine ends with close, or when the listener is
-// closed. Nobody is asked here who he is: that is the rendezvous' (package allreduce).
-type meeting struct {
+// sharedListener is a listener that one ring after the other uses: its address is known to the
+// others from the start. Its goroutine ends with close, or when the listener is closed. Package
+// allreduce authenticates the connections, not this one.
+type sharedListener struct {
 	gonet.Listener
 	conns chan gonet.Conn
 	done  chan struct{}
 	once  sync.Once
 }
 
-// newMeeting takes connections of l from now on, for whoever opens it next. When nobody fetches
-// them the oldest is closed for a new one: a member of the next ring must not be shut out by
-// strangers.
-func newMeeting(l gonet.Listener) *meeting {
-	m := &meeting{Listener: l, conns: make(chan gonet.Conn, 1024), done: make(chan struct{})}
+// newSharedListener accepts connections of l from now on for the next listener that open returns.
+// When nothing fetches them, the oldest is closed for a new one, so that unknown peers cannot keep
+// out a member of the next ring.
+func newSharedListener(l gonet.Listener) *sharedListener {
+	m := &sharedListener{Listener: l, conns: make(chan gonet.Conn, 1024), done: make(chan struct{})}
 	go func() {
 		for {
 			c, err := l.Accept()
@@ -329,7 +345,9 @@ func newMeeting(l gonet.Listener) *meeting {
 				m.close()
 				return
 			}
-			if err != nil || len(m.conns) == cap(m.conns) { // out of descriptors, or nobody comes to fetch them: the oldest are strangers, or try again
+			// Out of file descriptors, or the queue is full: the oldest connections are of unknown
+			// peers, or will be tried again.
+			if err != nil || len(m.conns) == cap(m.conns) {
 				select {
 				case old := <-m.conns:
 					old.Close()
@@ -350,28 +368,31 @@ func newMeeting(l gonet.Listener) *meeting {
 	return m
 }
 
-// close takes nobody in any more. It may be called twice.
-func (m *meeting) close() {
+// close stops accepting connections. It may be called twice.
+func (m *sharedListener) close() {
 	m.once.Do(func() {
 		close(m.done)
 		m.Listener.Close()
 	})
 }
 
-// open is the listener of one ring. One is open at a time; connections that came before it was are
+// open returns the listener of one ring. One is open at a time; connections that came before are
 // waiting in it.
-func (m *meeting) open() gonet.Listener { return &sitting{meeting: m, over: make(chan struct{})} }
+func (m *sharedListener) open() gonet.Listener {
+	return &ringListener{sharedListener: m, over: make(chan struct{})}
+}
 
-// sitting is a meeting until it is closed.
-// Closing one leaves connections that nobody has fetched to the next.
-type sitting struct {
-	*meeting
+// ringListener is a sharedListener until it is closed. Connections that were not fetched are left
+// for the next one.
+type ringListener struct {
+	*sharedListener
 	over chan struct{}
 	once sync.Once
 }
 
-// Accept is the next connection; net.ErrClosed when this sitting or the whole meeting is closed.
-func (s *sitting) Accept() (gonet.Conn, error) {
+// Accept returns the next connection, or net.ErrClosed when this listener or the shared one is
+// closed.
+func (s *ringListener) Accept() (gonet.Conn, error) {
 	select {
 	case c := <-s.conns:
 		return c, nil
@@ -381,8 +402,8 @@ func (s *sitting) Accept() (gonet.Conn, error) {
 	return nil, gonet.ErrClosed
 }
 
-// Close ends the listener of one ring; the place where rings meet stays open.
-func (s *sitting) Close() error {
+// Close ends the listener of one ring; the shared one stays open.
+func (s *ringListener) Close() error {
 	s.once.Do(func() { close(s.over) })
 	return nil
 }

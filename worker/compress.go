@@ -12,8 +12,12 @@ import (
 	"star/transport/wire"
 )
 
-// newCompressor is what a ring's gradients go through; nil: nothing. The seed is the job's, the
-// same on all members. An error is a *job.SettingError of --compress.
+// With --compress the gradients of a ring go through a Compressor: it encodes this member's part,
+// keeps the residual, and decodes the sum. After each round exactly one of Keep and Undo is called:
+// Keep when the version was made, Undo when the round is repeated (settle).
+
+// newCompressor returns the compressor of a ring's gradients; nil: they are not compressed. The seed
+// is the job's, the same on all members. An error is a *job.SettingError of --compress.
 func newCompressor(job *job.Job, model train.Model) (*allreduce.Compressor, error) {
 	none := compress.Float32{}
 	if job.Compress == none.Name() {
@@ -28,9 +32,9 @@ func newCompressor(job *job.Job, model train.Model) (*allreduce.Compressor, erro
 	return c, nil
 }
 
-// reduce makes part, which is the gradient from element from on, the sum of everybody's. All
+// reduce replaces part, the gradient's elements starting at from, by the sum over all members. All
 // members must call it for the same parts in the same order. An error is an *allreduce.Error, which
-// may name the member that is the cause, or the cause of ctx; part is of no use then.
+// may name the member that caused it, or the cause of ctx; part is then undefined.
 func (w *ringWorker) reduce(ctx context.Context, part []float32, from int) error {
 	if w.codec == nil {
 		return allreduce.AllReduce(ctx, w.group, allreduce.Sum, part)
@@ -38,7 +42,7 @@ func (w *ringWorker) reduce(ctx context.Context, part []float32, from int) error
 	return w.codec.AllReduce(ctx, part, from)
 }
 
-// left is what the codec has left out of elements [from, to) so far; nil without one.
+// left returns the codec's residual of elements [from, to); nil without a codec.
 func (w *ringWorker) left(from, to int) []float32 {
 	if w.codec == nil {
 		return nil
@@ -46,9 +50,9 @@ func (w *ringWorker) left(from, to int) []float32 {
 	return w.codec.Residual()[from:to]
 }
 
-// settle says what became of a round that has failed here: highest is the version that the
-// ring goes on with. If it is ours, the round will be made again. If it is later, somebody
-// has finished the round with our share, and what we left out of that is left out.
+// settle decides about the codec's residual after a failed round: highest is the version with which
+// the ring continues. If it is this worker's, the round is repeated. If it is later, another member
+// has finished the round with this worker's gradient, and the residual of that gradient counts.
 func (w *ringWorker) settle(highest int64) {
 	switch {
 	case w.codec == nil:
@@ -59,12 +63,12 @@ func (w *ringWorker) settle(highest int64) {
 	}
 }
 
-// tunePeriod is the rounds after which auto measures again. Measuring costs exchanges that train
-// nothing: once in a thousand rounds that is little.
+// tunePeriod is the number of rounds between two measurements of --compress auto. A measurement
+// costs some exchanges, which is little in a thousand rounds.
 const tunePeriod = 1000
 
-// compress has the members of a new ring use the same codec. Members may have chosen different ones
-// before, by themselves or in other rings. An error is that of a collective operation.
+// compress has the members of a new ring use the same codec. Before, they may have chosen different
+// ones, alone or in other rings. An error is that of a collective operation.
 func (w *ringWorker) compress(ctx context.Context) error {
 	if w.codec == nil {
 		return nil
@@ -75,7 +79,7 @@ func (w *ringWorker) compress(ctx context.Context) error {
 	return w.chosen(d, before, err)
 }
 
-// tune measures again when it is time: all members find the same.
+// tune measures again when it is time: all members decide alike.
 func (w *ringWorker) tune(ctx context.Context) error {
 	if w.codec == nil || w.job.Compress != compress.Auto || w.version-w.tuned < tunePeriod {
 		return nil
@@ -86,20 +90,20 @@ func (w *ringWorker) tune(ctx context.Context) error {
 	return w.chosen(d, before, err)
 }
 
-// chosen logs a change. All members find the same, so the first one tells it for all.
+// chosen logs a change. All members decide alike, so the first one reports it.
 func (w *ringWorker) chosen(d allreduce.Decision, before string, err error) error {
 	if err != nil || d.Codec == before {
 		return err
 	}
 	if w.group.Rank() != 0 {
-		w.log.Debug("compression", "codec", d.Codec, "why", d.Why)
+		w.log.Debug("codec chosen", "codec", d.Codec, "why", d.Why)
 		return nil
 	}
-	w.log.Info("compression", "codec", d.Codec, "why", d.Why)
+	w.log.Info("codec chosen", "codec", d.Codec, "why", d.Why)
 	return sayCodec(w.member, w.rank, w.version, d.Codec, d.Why)
 }
 
-// sayCodec has the run log tell what gradients are sent with.
+// sayCodec has the coordinator write the codec to the run log.
 func sayCodec(m *session.Member, rank int, version int64, codec, why string) error {
 	return session.Say(m, wire.Compression{Worker: star.Worker(rank), Version: version, Codec: codec, Why: why}, nil)
 }

@@ -16,141 +16,143 @@ import (
 	"star/transport"
 )
 
-// Config is a worker: what it trains, on what, and in which job. Model and Data are needed, all
-// else has a default. The zero value of a field means what its comment says, and complete fills it
-// in; Run works on a copy. Addresses, names and secrets are in Job.
+// Config configures a worker: what it trains, on which data, and in which job. Model and Data are
+// required. Every other field has a default, stated at the field, which complete fills in; Run works
+// on a copy. Addresses, names and secrets are in Job.
 type Config struct {
-	// Job is which job, and how this process takes part in it.
+	// Job says which job, and how this process takes part in it.
 	job.Job
 
-	// Model is what is trained. The worker uses it from one goroutine, and does not close it. It
-	// may be a [train.Streamer], so that gradients leave while they are computed, and
-	// [train.Measured]. All workers of a ring must begin with the same parameters; with servers the
-	// first worker's are taken.
+	// Model is what is trained. The worker uses it from one goroutine and does not close it. It may
+	// be a [train.Streamer], so that gradients are sent while they are computed, and
+	// [train.Measured]. All workers of a ring must start with the same parameters; with servers the
+	// first worker's are used.
 	Model train.Model
 
-	// Data are the samples, the same on every worker; Test, those of evaluations, may be nil: then
-	// nothing is evaluated.
+	// Data are the training samples, the same on every worker. Test are the samples of evaluations;
+	// nil: no evaluation.
 	Data, Test train.Data
 
-	// Name says in words what the model is, for logs, tables and checkpoints; empty: its type and size.
+	// Name describes the model in logs, tables and checkpoints; empty: its type and size.
 	Name string
 
-	// Hash tells models apart: members with another one are refused. Empty: made of the name, the
-	// layout and the initial parameters.
+	// Hash identifies the model: members with a different hash are rejected. Empty: a hash of the
+	// name, the layout and the initial parameters.
 	Hash string
 
-	// DataName says what Data is; empty: what its method Name says, if it has one, or its type.
+	// DataName describes Data; empty: the result of its method Name if it has one, or its type.
 	DataName string
 
-	// Digest tells data of the same name and size apart; empty: data.Digest.
+	// Digest distinguishes data of the same name and size; empty: data.Digest.
 	Digest string
 
-	// Told is what this process was told to train, in the words of settings: a star-ps that was
-	// told something else refuses the worker. Nil: Name, DataName and Seed.
+	// Told is what this process was configured to train, in the words of settings: a star-ps that
+	// was configured otherwise rejects the worker. Nil: Name, DataName and Seed.
 	Told *session.Told
 
-	// Optimizer is the update that gradients are to make, as JSON of star/train/optim.Config, where
-	// nobody told the job. Nil: the job's own.
+	// Optimizer is the caller's update rule as JSON of star/train/optim.Config, used if the job does
+	// not set one. Nil: the job's own.
 	Optimizer []byte
 
-	// PreferredBatch and PreferredEpochs are the samples of a batch and the epochs that the caller
-	// wants, where nobody told the job. Zero: the job's own.
+	// PreferredBatch and PreferredEpochs are the caller's batch size in samples and number of
+	// epochs, used if the job does not set them. Zero: the job's own.
 	PreferredBatch  int
 	PreferredEpochs float64
 
-	// WholeBatches says that Model computes right gradients of whole batches only: it normalises, compares or sums over
-	// a batch. Plans of the job then neither cut nor resize one, unless the job was told otherwise.
+	// WholeBatches: Model computes correct gradients only for whole batches, because it normalises,
+	// compares or sums over a batch. Plans then neither split nor resize batches, unless the job's
+	// settings say otherwise.
 	WholeBatches bool
 
-	// DropLast leaves out the last batch of the job if it is smaller than the others.
+	// DropLast drops the last batch of the job if it is smaller than the others.
 	DropLast bool
 
-	// Exchange says that the model only has its gradients exchanged (session.Enrolment.Exchange). Its
-	// train.Updater's State also has the parameters and buffers brought up to date.
+	// Exchange: the model only has its gradients exchanged (session.Enrolment.Exchange). Its
+	// train.Updater's State also updates the parameters and buffers.
 	Exchange bool
 
-	// Turns is how many updates the model, a train.Turned, makes of each batch (session.Enrolment.Turns). 0: one.
+	// Turns is the number of updates that the model, a train.Turned, makes of each batch
+	// (session.Enrolment.Turns). 0: one.
 	Turns int
 
-	// Slow makes this worker slower on purpose, when its rank is known; nil: it is not. undo is
+	// Slow makes this worker slower on purpose once its rank is known; nil: no injection. undo is
 	// called at the end.
 	Slow func(rank, workers int, log *slog.Logger) (s Slowdown, undo func() error, err error)
 
-	// Joined is told, before the first batch, which worker of how many this is; nil: nobody is told.
+	// Joined, if not nil, is called before the first batch with this worker's rank and the number of
+	// workers.
 	Joined func(rank, workers int)
 
-	// Gone is closed when Model computes nothing more, and Why is the reason then; Halts has why Model wants
-	// the job to end for all workers. Nil: the errors of Model say all.
+	// Gone is closed when Model stops computing; Why then returns the reason. Halts receives the reason
+	// for which Model wants the job to end for all workers. Nil: the errors of Model are all there is.
 	Gone  <-chan struct{}
 	Why   func() error
 	Halts <-chan string
 
-	// Over says where it says that the job has come to its end without this worker, and empty if it
-	// has not: it is asked as long as there is no coordinator. Nil: only the coordinator knows.
+	// Over returns where the end of the job was reported, and empty if the job has not ended. It is
+	// called while no coordinator is connected. Nil: only the coordinator knows.
 	Over func() string
 
-	// Outside connects the worker with what lies outside its job. Nil: the worker takes part in no gossip and in no cluster, and a Job that wants
-	// one (Gossip, GossipJoin, Cluster) is an error. Package launch has one.
+	// Outside connects the worker with services outside its job. Nil: no gossip and no cluster, and
+	// a Job that asks for one (Gossip, GossipJoin, Cluster) is an error. Package launch has an
+	// implementation.
 	Outside Outside
 
-	// Telemetry is what is measured beside the times of steps.
+	// Telemetry configures measurements beside the times of steps.
 	Telemetry Telemetry
 
-	// Log takes what the worker says; nil: nothing.
+	// Log receives the worker's log; nil: no log.
 	Log *slog.Logger
 }
 
-// Telemetry is what a worker measures beside the times of its steps, for who is slow and why. It is
-// on unless Off; without a driver or without rights what cannot be read is not told.
-// It says why a worker is slow (package straggler): processors that others use, throttling, swapping, the
-// network, the GPU. Times of steps are measured in any case.
+// Telemetry configures the measurements that explain why a worker is slow (package straggler):
+// contention for CPUs, throttling, swapping, network, GPU. It is on unless Off. What cannot be read,
+// without a driver or permission, is not reported. Times of steps are always measured.
 type Telemetry struct {
-	Off     bool
-	Sampler []string // command that reads the GPU (gpu.Sample); nil: nvidia-smi does
-	Process int      // that computes; 0: this one
+	Off bool
+	// Sampler is the command that reads the GPU (gpu.Sample); nil: nvidia-smi.
+	Sampler []string
+	// Process is the PID of the process that computes; 0: this one.
+	Process int
 }
 
-// Slowdown is stragglers on purpose, by sleeping.
+// Slowdown injects stragglers by sleeping.
 //
-// It is called by the worker's goroutine only. What Delay adds is told as Record.Injected, so that
-// whoever looks for stragglers can be checked against what was done on purpose. Package
-// worker/inject has the one of star run --slow.
+// Only the worker's goroutine calls it. The result of Delay is reported as Record.Injected, so that
+// straggler detection can be compared with what was injected. Package worker/inject implements star
+// run --slow.
 type Slowdown interface {
-	// Active says whether there is anything to inject.
+	// Active reports whether anything is injected.
 	Active() bool
 
-	// Data is how much later the data of an iteration come.
+	// Data returns how much later the data of an iteration come.
 	Data() time.Duration
 
-	// Delay is how long to sleep in a step that began at a moment of the job, after its computation
-	// has taken so long. share is its samples, in equal shares.
+	// Delay returns how long to sleep in a step that began at time at of the job, after a
+	// computation that took took. share is the number of its samples in equal shares.
 	Delay(step int64, at, took time.Duration, share float64) time.Duration
 }
 
-// steady slows nobody down. It is what a worker without Config.Slow has.
-//
-// Its methods cost nothing, so that the loop need not ask whether there is one.
+// steady injects nothing. A worker without Config.Slow has it, so that the loop needs no nil checks.
 type steady struct{}
 
 func (steady) Active() bool                                                     { return false }
 func (steady) Data() time.Duration                                              { return 0 }
 func (steady) Delay(int64, time.Duration, time.Duration, float64) time.Duration { return 0 }
 
-// nothing is a set of no samples.
+// nothing is an empty data set.
 type nothing struct{}
 
 func (nothing) Len() int                       { return 0 }
-func (nothing) Fill(*train.Batch, []int) error { return fmt.Errorf("worker: there is no test set") }
+func (nothing) Fill(*train.Batch, []int) error { return fmt.Errorf("worker: the test set is empty") }
 
-// complete fills in what is missing.
+// complete fills in the defaults.
 //
-// Errors: there is no Model or no Data; the optimiser that workers want cannot be read; the data
-// cannot be digested (an error of the files, which says which). It reads Data for the digest, so it
-// takes a moment where the data are large and have no Digest.
+// Errors: Model or Data is nil; Optimizer is not valid; the data cannot be read (the error names the
+// file). It reads Data for the digest, which takes a while for large data without Digest.
 func (c *Config) complete() error {
 	if c.Model == nil || c.Data == nil {
-		return fmt.Errorf("worker: a Config without a Model or Data")
+		return fmt.Errorf("worker: Model and Data of Config must not be nil")
 	}
 	c.Job = *c.Job.Clone()
 	c.Defaults()
@@ -188,9 +190,9 @@ func (c *Config) complete() error {
 	return nil
 }
 
-// hashOf is the hash of a model that says of none: 32 hexadecimal digits of name, layouts and
-// initial parameters. Initial parameters are part of it, so two workers of a model with another
-// seed do not train together: in a ring their parameters would be different from the beginning.
+// hashOf returns the hash of a model without Config.Hash: 32 hexadecimal digits over name, layouts
+// and initial parameters. Because the parameters count, two workers with different seeds cannot
+// train together: in a ring their parameters would differ from the first step on.
 func hashOf(name string, m train.Model) string {
 	h := sha256.New()
 	fmt.Fprintf(h, "%q\n", name)
@@ -204,9 +206,9 @@ func hashOf(name string, m train.Model) string {
 	return hex.EncodeToString(h.Sum(nil)[:16])
 }
 
-// toldWorkers is how many workers the job may have, as this process was told; 0: it was not. Who
-// was told is held to it (join): a process that was started for another job of the same name is
-// found so.
+// toldWorkers returns the number of workers that this process was configured with; 0: none. join
+// compares it with the job's, which detects a process that was started for another job of the same
+// name.
 func toldWorkers(job *job.Job) int {
 	switch {
 	case job.IsSet("workers"):

@@ -15,31 +15,39 @@ import (
 	"star/transport/wire"
 )
 
-// membership is how a worker joins a job, and joins it again when its coordinator is lost and
-// another process takes over: it keeps its model and data, and makes everything else again, like a
-// worker that comes back. joins has the Hello that each coordinator receives: only the
-// rank, which is kept once it is known, and the progress of a member of a ring change.
-// dial is set once the worker has a rank (joining.make).
+// membership is how a worker joins a job, and joins again when its coordinator is lost and another
+// process takes over: it keeps its model and data, and sets up everything else again, like a worker
+// that returns. joins has the Hello for each coordinator: only the rank, once it is known, and the
+// progress of a ring member change. dial is set once the worker has a rank (joining.make).
 type membership struct {
 	joins session.MemberConfig
-	dial  func(ctx context.Context, m *session.Member, views []wire.View) (*ps.Link, error) // the shards
+	// dial connects to the shards.
+	dial func(ctx context.Context, m *session.Member, views []wire.View) (*ps.Link, error)
 }
 
-// follower is what may lose its coordinator, and find another one. A worker of servers keeps
-// nothing that a coordinator needs; a member of a ring tells how far its parameters are, because
-// nobody else has them.
+// After a loss, one of two things happens:
+//
+//	lost ─▶ lostLeader? ── yes ─▶ follow ─▶ Join, open, carryOver ─▶ work
+//	             └── no ─▶ the worker ends (joining.ends)
+//
+// A worker tries until JoinTimeout, and until its process must stop.
+
+// follower is a worker that can lose its coordinator and follow the next one. A worker with servers
+// has no state that a coordinator needs; a ring member reports the version of its parameters,
+// because only ring members have them.
 type follower interface {
 	work(ctx context.Context) error
-	leaderless(ctx context.Context, err error) bool
+	lostLeader(ctx context.Context, err error) bool
 	follow(ctx context.Context, s *membership, why error) error
 }
 
-// open reaches every shard. Until it has, the link is the one before, or nil. From here on what the
-// coordinator says is heeded: it may be lost meanwhile, or have others hold copies of a shard.
+// open connects to every shard. Until then the link is the one before, or nil. From here on the
+// coordinator's orders are read: it may be lost meanwhile, or change the holders of a shard's
+// copies.
 //
-// A ring has no shards, and nothing is done. An error: a shard cannot be reached within
-// JoinTimeout, or the coordinator is lost meanwhile, which commands.failed then says. The first
-// worker of a job sends its parameters (Seed) before this returns.
+// For a ring it does nothing. An error: a shard cannot be reached within JoinTimeout, or the
+// coordinator is lost, which commands.failed then reports. The first worker of a job sends its
+// parameters (Seed) before open returns.
 func (w *worker) open(ctx context.Context, s *membership) error {
 	if len(w.member.Welcome.Shards) == 0 {
 		return nil
@@ -49,7 +57,7 @@ func (w *worker) open(ctx context.Context, s *membership) error {
 		return err
 	}
 	t := &toShards{w: w, views: views, turned: make(chan struct{})}
-	w.commands = newCommandStream(w.member, t.turn, t.freeze, w.dismissed)
+	w.commands = newCommandStream(w.member, t.turn, t.freeze, w.onOrdersClosed)
 	link, err := t.reach(w.commands.begin(ctx, 0), func(ctx context.Context, views []wire.View) (*ps.Link, error) {
 		return s.dial(ctx, w.member, views)
 	})
@@ -65,8 +73,9 @@ func (w *worker) open(ctx context.Context, s *membership) error {
 	return nil
 }
 
-// seed sends the parameters that the job begins with, and what the program's optimiser remembers, if it has trained before. Errors are those of the model, and of the link: a shard by whose rule
-// the job cannot go on from there ends it.
+// seed sends the initial parameters of the job, and the state of the program's optimizer if it has
+// trained before. Errors are those of the model, and of the link: a shard with a rule that cannot continue
+// from that state ends the job.
 func (w *worker) seed(ctx context.Context) error {
 	e, err := experience(ctx, w.model)
 	if err != nil {
@@ -78,15 +87,15 @@ func (w *worker) seed(ctx context.Context) error {
 		for _, name := range slices.Sorted(maps.Keys(e.Slots)) {
 			st.Slots = append(st.Slots, rule.Slot{Name: name, Data: e.Slots[name]})
 		}
-		w.log.Info("the job goes on from the state of the script's optimiser", "optimizer", e.Rule, "steps", e.Steps)
+		w.log.Info("initialised the optimizer from the script's", "optimizer", e.Rule, "steps", e.Steps)
 	}
 	return w.link.InitState(ctx, st)
 }
 
-// recalled is what the job's optimiser remembers, as shards say it.
+// recalled returns the state of the job's optimizer, which it asks the shards for.
 func (w *worker) recalled(ctx context.Context) (*train.Experience, error) {
 	if w.link == nil {
-		return nil, errors.New("this worker has no shards to ask")
+		return nil, errors.New("cannot read the optimizer state: this worker has no shards")
 	}
 	st, err := w.link.State(ctx)
 	if err != nil {
@@ -99,22 +108,22 @@ func (w *worker) recalled(ctx context.Context) (*train.Experience, error) {
 	return e, nil
 }
 
-// answers has a model whose program asks what the job's optimiser remembers be answered by recall.
+// answers has recall answer the questions of a model's program for the state of the job's optimizer.
 func answers(m train.Model, recall func(ctx context.Context) (*train.Experience, error)) {
 	if m, ok := m.(train.Curious); ok {
 		m.Asks(recall)
 	}
 }
 
-// finishing has the program of the first worker know, before the job is over, what its optimiser remembers. All workers at once would need as many copies of it.
+// finishing sends the final optimizer state to the program of the first worker before the job is
+// over. Sending it to all workers at once would need as many copies of it.
 func (w *worker) finishing(ctx context.Context, rel wire.Release) {
 	if m, ok := w.model.(train.Curious); ok && rel.Action == wire.Finish && w.rank == 0 {
 		m.Over(ctx)
 	}
 }
 
-// work is the time from Joined to the end of the job, or of the coordinator. Errors are those of
-// train.
+// work runs from Joined to the end of the job, or of the coordinator. Errors are those of train.
 func (w *worker) work(ctx context.Context) error {
 	answers(w.model, w.recalled)
 	if err := session.Say(w.member, wire.Joined{Worker: star.Worker(w.rank)}, nil); err != nil {
@@ -123,9 +132,9 @@ func (w *worker) work(ctx context.Context) error {
 	return w.train(ctx)
 }
 
-// leaderless says whether a worker that ended with err has lost its coordinator, and there are
-// others. ctx is that of looking for another one: when it has ended, nobody looks.
-func (w *worker) leaderless(ctx context.Context, err error) bool {
+// lostLeader reports whether a worker that ended with err has lost its coordinator and may look for
+// another one. When ctx has ended it does not look.
+func (w *worker) lostLeader(ctx context.Context, err error) bool {
 	if err == nil || len(w.job.Coordinators) == 0 || ctx.Err() != nil || w.retired() != nil {
 		return false
 	}
@@ -133,18 +142,19 @@ func (w *worker) leaderless(ctx context.Context, err error) bool {
 	return errors.As(err, &lost) || w.commands != nil && errors.As(w.commands.failed(), &lost)
 }
 
-// follow finds the coordinator after one was lost. What was in hand is void: its batch is handed out again.
+// follow joins the next coordinator after one was lost. The current step is void: its batch is
+// handed out again.
 //
-// Errors are those of session.Join (no process takes over within JoinTimeout; *session.OverError: the job
-// has ended meanwhile), and those of open. The step goes on behind what the next coordinator has
-// seen of this worker, so that nothing that is still on its way is taken for a later one.
+// Errors are those of session.Join (no process takes over within JoinTimeout; *session.OverError:
+// the job has ended meanwhile), and those of open. Steps continue after the last one that the next
+// coordinator has seen of this worker, so that late messages cannot be mistaken for later steps.
 func (w *worker) follow(ctx context.Context, s *membership, why error) error {
 	begun := time.Now()
 	w.log.Warn("the coordinator is lost; looking for the next one", "step", w.step, "reason", why)
 	w.member.Close()
 	before := w.link
 	if before != nil {
-		before.Close() // what is still on these connections will not be taken for a later step
+		before.Close() // late data on these connections must not count for a later step
 	}
 	if w.commands != nil {
 		w.commands.orders.Close()
@@ -165,27 +175,26 @@ func (w *worker) follow(ctx context.Context, s *membership, why error) error {
 	if err := w.carryOver(before); err != nil {
 		return err
 	}
-	w.log.Info("follows another coordinator", "term", m.Welcome.Term, "version", m.Welcome.Version, "step", w.step, "after", time.Since(begun).Round(time.Millisecond))
+	w.log.Info("joined another coordinator", "term", m.Welcome.Term, "version", m.Welcome.Version, "step", w.step, "after", time.Since(begun).Round(time.Millisecond))
 	return nil
 }
 
-// carryOver begins with what the codec of the link before had left out when the gradients before
-// the one in hand had been used: that one is computed again. Otherwise what it has left out would
-// be lost with the link.
+// carryOver restores the codec's residual as of the gradients before the current one, which is
+// computed again. Otherwise the residual would be lost with the link.
 func (w *worker) carryOver(before *ps.Link) error {
 	if before == nil || w.link == nil || w.step < 1 {
 		return nil
 	}
 	r := before.Freeze(w.step-1, false)
-	if r == nil { // there is no codec
+	if r == nil { // no codec
 		return nil
 	}
 	_, err := w.link.Recall(func(_ int64, dst []float32) error { r.Next(dst); return nil }, r.Pieces)
 	return err
 }
 
-// onLoss has f called when the coordinator is lost, with the reason. At once, if it is lost
-// already. It is for waits that only a shard could end, and that no shard will.
+// onLoss has f called with the reason when the coordinator is lost; at once, if it is already lost.
+// It ends waits that only a shard could end otherwise.
 func (b *commandStream) onLoss(f context.CancelCauseFunc) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -193,7 +202,7 @@ func (b *commandStream) onLoss(f context.CancelCauseFunc) {
 	b.lostLocked()
 }
 
-// lostLocked tells that the coordinator is lost. The lock is held.
+// lostLocked calls abandon if the coordinator is lost. The caller holds the lock.
 func (b *commandStream) lostLocked() {
 	var lost *session.LostError
 	if b.abandon != nil && errors.As(b.err, &lost) {

@@ -13,31 +13,40 @@ import (
 	"star/transport/wire"
 )
 
-// partial is what a member of a ring remembers where rounds are closed before they are exchanged:
-// its gradient of the round before, which may have come too late for that. Two vectors of the
-// gradient's length take turns as own and spare, so that nothing is allocated in a round.
+// partial is the state of a ring member when rounds are closed before they are exchanged: its
+// gradient of the round before, which may have been too late for that round. Two vectors of the
+// gradient's length alternate as own and spare, so that a round allocates nothing.
 type partial struct {
-	live  bool // LGC: what is late corrects the next direction
-	term  rule.LiveTerm
-	own   []float32 // weighted, of the round before
+	// live selects LGC: a late gradient corrects the next direction.
+	live bool
+	term rule.LiveTerm
+	// own is the weighted gradient of the round before.
+	own   []float32
 	spare []float32
 	last  wire.Close
 	role  partRole
 }
 
+// partRole is the role of a member's gradient in the last round.
+//
+// What happens to the gradient of a round, by its role:
+//
+//	partFirst   it came before the round was closed, and is in its sum
+//	partLate    it came later: it is added in the next round, if that round's Close lists it as Late
+//	partNone    nothing: the member had no samples, or the ring is new
 type partRole uint8
 
 const (
-	partNone  partRole = iota // had no samples, or is of another ring
-	partFirst                 // was in it
-	partLate                  // was not
+	partNone  partRole = iota // no samples, or of another ring
+	partFirst                 // in the round
+	partLate                  // too late for it
 )
 
-// forget begins without a past, as all members of another ring do.
+// forget clears the state, as all members of a new ring do.
 func (p *partial) forget() { p.role, p.term, p.last = partNone, rule.LiveTerm{}, wire.Close{} }
 
-// own computes the member's own gradient and looks whether it belongs; one without samples in the
-// round has zeros. Errors are those of compute, and a *PoisonError under --poison fatal.
+// own computes and judges the member's own gradient; one without samples in the round is zero.
+// Errors are those of compute, and a *PoisonError with --poison fatal.
 func (w *ringWorker) own(ctx context.Context, rel wire.Release, rec *star.Record) (computed time.Time, err error) {
 	if rel.Count == 0 {
 		clear(w.grad)
@@ -50,13 +59,13 @@ func (w *ringWorker) own(ctx context.Context, rel wire.Release, rec *star.Record
 	return computed, err
 }
 
-// partialSum makes grad the sum of a round that is closed: of the gradients that were first, and of
-// what is late from the round before. Its weights are those of a round of everybody, bᵢ/B; with LGC
-// they are those of its one-all-reduce form.
+// partialSum sets grad to the sum of a closed round: the gradients that were first, and the late
+// ones of the round before. Weights are those of a round of all members, bᵢ/B; with LGC those of its
+// form with one all-reduce.
 //
-// Whoever was not first still takes part in the exchange, with zeros or with what was late before:
-// a ring adds up with all its members. What was computed too late is not lost, it is in the next
-// round. carried is the samples of the round, by the coordinator's Close.
+// A member that was not first still takes part in the exchange, with zeros or with its late
+// gradient: a ring sums over all its members. A gradient that was too late is not lost, it is in the
+// next round. carried is the samples of the round, from the coordinator's Close.
 func (w *ringWorker) partialSum(ctx context.Context, rel wire.Release, rec *star.Record) (tally wire.Tally, carried int64, computed time.Time, err error) {
 	tally = wire.Tally{Worker: rec.Worker, Generation: w.ring.Generation, Version: w.version + 1}
 	p := &w.part
@@ -91,19 +100,20 @@ func (w *ringWorker) partialSum(ctx context.Context, rel wire.Release, rec *star
 	} else {
 		err = w.reduce(ctx, w.grad, 0)
 	}
-	if err != nil { // the round is given up, and what it used with it
+	if err != nil { // the round is given up with what it used
 		return tally, 0, computed, err
 	}
 	p.keep(own, m, first, rec.Samples > 0)
 	return tally, m.Total, computed, nil
 }
 
-// liveTerm puts into grad what the member adds to a round of LGC. What was late corrects the
-// direction of the next round (rule.LiveTerm); what nobody heard of in time is given up.
+// liveTerm puts into grad what the member adds to a round of LGC. A late gradient corrects the
+// direction of the next round (rule.LiveTerm); one that the coordinator did not learn of in time is
+// dropped.
 func (w *ringWorker) liveTerm(m wire.Close, own []float32, first bool) {
 	p := &w.part
 	if p.role == partLate && !slices.Contains(m.Late, star.Worker(w.rank)) {
-		p.term.Keep(nil, false) // nobody heard of it in time
+		p.term.Keep(nil, false) // the coordinator did not learn of it in time
 	}
 	var g []float32
 	if first {
@@ -112,8 +122,8 @@ func (w *ringWorker) liveTerm(m wire.Close, own []float32, first bool) {
 	p.term.Term(w.grad, g, len(w.ring.Members), len(m.First), len(p.last.First), len(m.Late))
 }
 
-// keep remembers the round that is over. any says whether the member had samples in it, first
-// whether they counted. own is the partial's from here on.
+// keep remembers the round that is over. any: the member had samples in it; first: they counted. The
+// partial owns own from here on.
 func (p *partial) keep(own []float32, m wire.Close, first, any bool) {
 	p.last, p.role = m, partLate
 	switch {
@@ -133,8 +143,8 @@ func (p *partial) keep(own []float32, m wire.Close, first, any bool) {
 	p.own, p.spare = own, p.own
 }
 
-// back undoes the steps that the worker has made by itself: all members make the same update of the
-// parameters that they began with. Only the sum of what they have handed over moves the parameters.
+// back undoes the worker's local steps: all members make the same update of the parameters with
+// which they started. Only the sum of the handed-over results moves the parameters.
 func (w *ringWorker) back() {
 	for _, s := range []*rule.Solo{w.local, w.stride} {
 		if s != nil {

@@ -19,10 +19,10 @@ import (
 	"star/transport/wire"
 )
 
-// errLocal is why a worker and its job do not fit together.
+// errLocal explains why a worker and its job do not fit together.
 var errLocal = errors.New("give every member of the job the same --baseline")
 
-// byBaseline has the worker do its part of the job's baseline. Each member makes the baseline of
+// byBaseline sets up the worker's part of the job's baseline. Each member derives the baseline from
 // its own settings. An error names the setting.
 func (w *worker) byBaseline(j *job.Job, workers, params int) error {
 	j = &job.Job{Workers: workers, Batch: j.Batch, Rule: j.Rule, Explain: j.Explain}
@@ -39,7 +39,7 @@ func (w *worker) byBaseline(j *job.Job, workers, params int) error {
 	return err
 }
 
-// newLocal makes it of the job's optimiser.
+// newLocal returns the local steps of a baseline, with the job's optimizer.
 func (w *worker) newLocal(job *job.Job, params int, pull float64, reset bool) (*rule.Solo, error) {
 	c, rate, err := w.ownRule(job)
 	if err != nil {
@@ -48,8 +48,8 @@ func (w *worker) newLocal(job *job.Job, params int, pull float64, reset bool) (*
 	return &rule.Solo{Pull: pull, Reset: reset, Schedule: rate, Make: func() (rule.Optimizer, error) { return optim.New(c.Shared(), params) }}, nil
 }
 
-// newStride is what a worker makes steps with in a job that otherwise sends gradients. An error:
-// the optimiser is none whose steps can be added up across workers, and says why.
+// newStride returns local steps for a job that otherwise sends gradients. An error: the steps of
+// this optimizer cannot be added up across workers.
 func (w *worker) newStride(job *job.Job, params int) (*rule.Solo, error) {
 	if err := process.MayStride(job); err != nil {
 		return nil, err
@@ -61,8 +61,8 @@ func (w *worker) newStride(job *job.Job, params int) (*rule.Solo, error) {
 	return &rule.Solo{Gain: c.Gain(), Schedule: rate, Make: func() (rule.Optimizer, error) { return optim.New(c.Shared(), params) }}, nil
 }
 
-// ownRule is what steps of the worker's own are by: what the job has said, whose shards go on from
-// there, and only else what this process was told.
+// ownRule returns the update rule of local steps: the job's, with which the shards continue, or else
+// the one that this process was configured with.
 func (w *worker) ownRule(job *job.Job) (c optim.Config, rate optim.Schedule, err error) {
 	text := w.member.Welcome.Optimizer
 	if text == "" {
@@ -75,18 +75,18 @@ func (w *worker) ownRule(job *job.Job) (c optim.Config, rate optim.Schedule, err
 		}
 	}
 	if err != nil {
-		err = fmt.Errorf("the optimiser of the job, as its coordinator says: %w", err)
+		err = fmt.Errorf("cannot read the job's optimizer as sent by the coordinator: %w", err)
 	}
 	return c, rate, err
 }
 
-// solo is what the worker makes the steps of a release with; nil: it computes gradients. What it
-// has remembered in such steps is forgotten with the first gradient (compute). The errors are
-// *job.DisagreeError: the job's baseline or optimiser and this worker's are not the same.
+// solo returns what makes the local steps of a release; nil: the worker computes a gradient. Its
+// state is dropped with the first gradient (compute). An error is *job.DisagreeError: the baseline
+// or optimizer of the job and of this worker differ.
 func (w *worker) solo(rel wire.Release) (*rule.Solo, error) {
 	if w.local != nil {
 		if rel.Local == 0 {
-			return nil, &job.DisagreeError{Err: fmt.Errorf("the job wants a gradient of this worker: %w", errLocal)}
+			return nil, &job.DisagreeError{Err: fmt.Errorf("the job expects gradients from this worker: %w", errLocal)}
 		}
 		return w.local, nil
 	}
@@ -96,7 +96,7 @@ func (w *worker) solo(rel wire.Release) (*rule.Solo, error) {
 	if w.stride == nil {
 		s, err := w.newStride(w.job, len(w.grad))
 		if err != nil {
-			return nil, &job.DisagreeError{Err: fmt.Errorf("the job wants %d steps of this worker by itself: %w: %w", rel.Local, err, errLocal)}
+			return nil, &job.DisagreeError{Err: fmt.Errorf("the job expects %d local steps from this worker: %w: %w", rel.Local, err, errLocal)}
 		}
 		if w.before != nil && rel.Version == w.kept+1 {
 			if err := s.Follow(w.before, w.model.Params(), rel.Start); err != nil {
@@ -108,7 +108,7 @@ func (w *worker) solo(rel wire.Release) (*rule.Solo, error) {
 	return w.stride, nil
 }
 
-// ownSteps is how many steps of its own a release asks of the worker; 0: a gradient.
+// ownSteps returns the number of local steps of a release; 0: a gradient.
 func (w *worker) ownSteps(rel wire.Release) int {
 	if rel.Local == 1 && w.link != nil && w.local == nil {
 		return 0
@@ -116,11 +116,11 @@ func (w *worker) ownSteps(rel wire.Release) int {
 	return rel.Local
 }
 
-// keep keeps the parameters of a release whose gradient steps of the worker's own may follow (Local
-// is 1), where the exchange takes half of the worker's time: elsewhere such steps save little, and
-// a copy costs something in each iteration. What they and those of one update later differ by is
-// the velocity that these steps go on with. It comes once they are there, and before the gradient
-// is pushed: from then on shards write into them.
+// keep copies the parameters of a release that local steps may follow (Local is 1), if the exchange
+// takes at least half of the worker's time: otherwise such steps save little, and the copy costs
+// time in each iteration. The difference between these parameters and those of the next version is
+// the velocity with which the local steps start. keep must be called after the parameters have
+// arrived and before the gradient is pushed: from then on shards write into them.
 func (w *worker) keep(rel wire.Release, last star.Record) {
 	if w.ownSteps(rel) > 0 {
 		return
@@ -131,9 +131,9 @@ func (w *worker) keep(rel wire.Release, last star.Record) {
 	}
 }
 
-// partsOf is what a worker computes one after the other. A part of a queue is of one piece of the
-// stream: what is left of a piece at its end is a shorter part. All that is computed is a beginning
-// of the list, so its sum of samples says which samples they were.
+// partsOf returns the parts of a batch in the order in which they are computed. A part of a queue
+// lies in one piece of the stream: the rest at the end of a piece is a shorter part. What was
+// computed is always a prefix of the list, so its sum of samples identifies it.
 func partsOf(rel wire.Release) []rule.Piece {
 	if rel.Part == 0 {
 		return rule.Pieces(rel.Start, rel.Count, max(rel.Local, rel.Micro))
@@ -147,13 +147,17 @@ func partsOf(rel wire.Release) []rule.Piece {
 	return out
 }
 
-// pieces computes a batch piece by piece: the steps of a worker that trains by itself, or the parts
-// of a batch of which it leaves out what it has no time for. What it hands over is in w.grad.
+// Batches are computed in pieces (pieces) for four reasons: --mode with local steps (Local), partial batches
+// (Micro, with the time limit Cap), a queue shared by all workers (Part), and a baseline of workers
+// that train by themselves. Everything else is computed whole by compute.
+
+// pieces computes a batch piece by piece: the local steps of a worker, or the parts of a batch. It
+// skips parts that it has no time for. The result is in w.grad.
 //
-// It stops between two pieces where nobody waits for more: its time is up (Cap), an update was made
-// without it, the round is closed, or the queue is empty. Of a queue each piece but the last is
-// told before the next one begins. The gradient is the mean over the samples that were computed, or
-// over all that were planned (LGC). Errors are those of compute.
+// It stops between two pieces when no worker waits for more: its time is up (Cap), the update was
+// made without it, the round is closed, or the queue is empty. With a queue, each piece except the
+// last is reported before the next one starts. The gradient is the mean over the samples that were
+// computed, or over all that were planned (LGC). Errors are those of compute.
 func (w *worker) pieces(ctx context.Context, rel wire.Release, rec *star.Record) (computed time.Time, err error) {
 	local, err := w.solo(rel)
 	if err != nil {
@@ -161,7 +165,7 @@ func (w *worker) pieces(ctx context.Context, rel wire.Release, rec *star.Record)
 	}
 	steps := local != nil
 	if steps {
-		w.turns = pgns.Change{} // the next gradient follows on none
+		w.turns = pgns.Change{} // the next gradient has no predecessor to compare with
 		if err := local.Begin(w.model.Params()); err != nil {
 			return computed, err
 		}
@@ -214,17 +218,19 @@ func (w *worker) pieces(ctx context.Context, rel wire.Release, rec *star.Record)
 	return computed, nil
 }
 
-// piecework is what was done of a batch so far.
+// piecework is the progress on a batch.
 type piecework struct {
-	at      time.Duration // of the job, when it began
+	// at is when the batch began, as time of the job.
+	at      time.Duration
 	worked  time.Duration
 	samples int
 	pieces  int
-	loss    float64 // sum over the samples
+	// loss is the sum over the samples.
+	loss float64
 }
 
-// piece computes one piece, and adds it to w.sum, or makes a step of it with local, which may be
-// nil. next, which may be nil, will be asked for after it.
+// piece computes one piece, and adds it to w.sum, or makes a step with it if local is not nil. next
+// is the piece that will be asked for after it; nil: none.
 func (w *worker) piece(ctx context.Context, p rule.Piece, next *rule.Piece, local *rule.Solo, rec *star.Record, done *piecework) error {
 	begun, first := time.Now(), done.samples == 0
 	batch, err := w.loader.Next(p.Start, p.Count)
@@ -253,7 +259,7 @@ func (w *worker) piece(ctx context.Context, p rule.Piece, next *rule.Piece, loca
 	} else {
 		local.Step(w.model.Params(), w.grad, p.Start)
 	}
-	// The injection slows all of an iteration down: each piece sleeps for what is due so far.
+	// The injection slows down the whole iteration: each piece sleeps for what is due so far.
 	done.worked += time.Since(loaded)
 	if due := w.slow.Delay(w.step, done.at, done.worked, w.share(done.samples)) - rec.Injected; due > 0 {
 		if !process.Sleep(ctx, due) {

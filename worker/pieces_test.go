@@ -106,8 +106,8 @@ func TestOwnStepsAreTheJobs(t *testing.T) {
 		{"", "", 0.1},
 		{`{"name":"sgd","lr":0.5}`, "", 0.5},
 		{`{"name":"sgd","lr":0}`, "", 0},
-		{`{"name":"newton"}`, "the optimiser of the job, as its coordinator says: ", 0},
-		{`sgd`, "the optimiser of the job, as its coordinator says: ", 0},
+		{`{"name":"newton"}`, "cannot read the job's optimizer as sent by the coordinator: ", 0},
+		{`sgd`, "cannot read the job's optimizer as sent by the coordinator: ", 0},
 	} {
 		w := worker{member: &session.Member{Welcome: wire.Welcome{Optimizer: c.told}}}
 		switch err := w.byBaseline(job, 2, 1); {

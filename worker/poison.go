@@ -12,19 +12,22 @@ import (
 	"star/transport/wire"
 )
 
-// PoisonError says that a gradient does not belong (package poison), under --poison fatal. Run
-// returns it, and the process ends with the exit code of a job that has diverged (70). Steps are
-// the worker's own count.
+// PoisonError is a gradient that is not plausible (package poison), with --poison fatal. Run returns
+// it, and the process ends with the exit code of a job that has diverged (70). Steps are the
+// worker's own count.
 type PoisonError struct {
 	Worker int
 	Step   int64
-	Cause  string  // not-finite, exploding or flipped
-	Value  float64 // exploding: times the median norm; flipped: the mean cosine
-	Tensor string  // the longest part of it; empty: not known
+	// Cause is not-finite, exploding or flipped.
+	Cause string
+	// Value is the multiple of the median norm for exploding, the mean cosine for flipped.
+	Value float64
+	// Tensor has the greatest part of the norm; empty: not known.
+	Tensor string
 }
 
-// Error says what is wrong with the gradient, by how much, whose it is, and in which tensor most of
-// it lies.
+// Error describes the gradient: its worker, the deviation, and the tensor with the greatest part of
+// it.
 func (e *PoisonError) Error() string {
 	where := ""
 	if e.Tensor != "" {
@@ -32,7 +35,7 @@ func (e *PoisonError) Error() string {
 	}
 	switch e.Cause {
 	case poison.Exploding.String():
-		return fmt.Sprintf("poison: the gradient of worker %d, step %d, is %.3g times as long as the median of late%s (--poison fatal)", e.Worker, e.Step, e.Value, where)
+		return fmt.Sprintf("poison: the gradient of worker %d, step %d, is %.3g times as long as the recent median%s (--poison fatal)", e.Worker, e.Step, e.Value, where)
 	case poison.NotFinite.String():
 		return fmt.Sprintf("poison: the gradient of worker %d, step %d, is not finite (--poison fatal)", e.Worker, e.Step)
 	}
@@ -42,32 +45,43 @@ func (e *PoisonError) Error() string {
 // ExitCode is that of a job that diverged.
 func (e *PoisonError) ExitCode() int { return exitcode.Diverged }
 
-// guard looks at the gradients of a worker of an all-reduce before they are added in, where nobody
-// else could. With parameter servers the coordinator does, by what shards say. A nil guard looks at
-// nothing.
+// guard checks the gradients of a worker of an all-reduce before they are added: no other process
+// sees them separately. With parameter servers the coordinator checks them, from what shards report.
+// A nil guard checks nothing.
 //
-// Lengths are judged against the median of late ones, each kind by itself: whole gradients,
-// buckets, riders'. Directions are compared on a sample of the elements, which all members take
-// alike, with the sum of the others; a single round says nothing, so the mean of many counts
-// (poison.Signs).
+//	cause        judged by                   when
+//	not-finite   worker.check                before a gradient is handed over
+//	exploding    judge, part, carries        before a gradient, bucket or rider's gradient is added
+//	flipped      compareWithOthers           after a round, for the rounds that follow
+//
+// Lengths are compared with the recent median of their kind: whole gradients, buckets, and riders'
+// gradients. Directions are compared, on the same sample of elements on all members, with the sum of
+// the others; a single round is not significant, so the mean of many counts (poison.Signs).
 type guard struct {
-	fatal  bool
-	all    int            // samples of the data set
-	whole  poison.Norms   // of our gradients
-	parts  []poison.Norms // of their buckets, from the end, where they leave before the whole is there
-	riders poison.Norms   // of those that we carry
+	fatal bool
+	// all is the number of samples of the data set.
+	all int
+	// whole judges this worker's gradients.
+	whole poison.Norms
+	// parts judges their buckets, from the end, if they are sent before the gradient is complete.
+	parts []poison.Norms
+	// riders judges gradients that this worker carries.
+	riders poison.Norms
 
-	signs    poison.Signs
-	sampler  poison.Sampler
-	own, sum []float32 // samples
-	taken    bool      // own is of this round
+	signs   poison.Signs
+	sampler poison.Sampler
+	// own and sum are samples of elements.
+	own, sum []float32
+	// taken: own is of this round.
+	taken bool
 
-	// Of what the codec had left out before the round, and has now.
+	// before and after are the codec's residual before the round and now; coded: they are of this
+	// round.
 	before, after []float32
 	coded         bool
 }
 
-// newGuard makes the guard of a worker that learns from so many samples; nil with --poison off.
+// newGuard returns the guard of a worker with that many training samples; nil with --poison off.
 func newGuard(policy string, samples int) *guard {
 	if policy == poison.Off {
 		return nil
@@ -75,9 +89,8 @@ func newGuard(policy string, samples int) *guard {
 	return &guard{fatal: policy == poison.Fatal, all: samples}
 }
 
-// judge looks at a whole gradient that is about to be handed over. What it finds is made zero, so
-// that it changes nothing. A *PoisonError under --poison fatal; otherwise the loss of the
-// connection, or nil.
+// judge checks a whole gradient before it is handed over, and sets an implausible one to zero. The
+// error is a *PoisonError with --poison fatal; otherwise the loss of the coordinator, or nil.
 func (w *ringWorker) judge(rec *star.Record) error {
 	if w.guard == nil || math.IsNaN(rec.Norm2) || rec.Samples == 0 {
 		return nil
@@ -92,7 +105,7 @@ func (w *ringWorker) judge(rec *star.Record) error {
 	return w.found(e)
 }
 
-// longest names the tensor with the greatest norm among those that begin in elements [from, to) of
+// longest names the tensor with the greatest norm among those that start in elements [from, to) of
 // the gradient.
 func (w *worker) longest(from, to int) (name string) {
 	most := -1.0
@@ -107,25 +120,25 @@ func (w *worker) longest(from, to int) (name string) {
 	return name
 }
 
-// found says what was found, or returns it as the end of this worker.
+// found reports an implausible gradient, or returns it as the end of this worker.
 func (w *worker) found(e *PoisonError) error {
 	if w.job.Poison == poison.Fatal {
 		return e
 	}
-	w.log.Warn("poison: left out a gradient", "worker", e.Worker, "step", e.Step, "cause", e.Cause, "value", e.Value, "tensor", e.Tensor)
+	w.log.Warn("poison: skipped a gradient", "worker", e.Worker, "step", e.Step, "cause", e.Cause, "value", e.Value, "tensor", e.Tensor)
 	return w.tellPoison(e, false)
 }
 
-// tellPoison tells the coordinator of a gradient that does not belong; over: that it does so no
-// more. The shard −1 says that a worker tells it. An error: the coordinator is lost.
+// tellPoison reports an implausible gradient to the coordinator; over: the worker's gradients are
+// plausible again. Shard −1 means that a worker reports it. An error: the coordinator is lost.
 func (w *worker) tellPoison(e *PoisonError, over bool) error {
 	return session.Say(w.member, wire.Poison{
 		Shard: -1, Worker: star.Worker(e.Worker), Step: e.Step, Cause: e.Cause, Value: e.Value, Over: over, Where: e.Tensor,
 	}, nil)
 }
 
-// part looks at bucket i before it leaves, whose squared norm is norm2. It reports false if the
-// bucket is to be left out.
+// part checks bucket i, with squared norm norm2, before it is sent. It reports false if the bucket
+// must be skipped.
 func (g *guard) part(i int, norm2 float64) (factor float64, ok bool) {
 	for len(g.parts) <= i {
 		g.parts = append(g.parts, poison.Norms{})
@@ -134,8 +147,8 @@ func (g *guard) part(i int, norm2 float64) (factor float64, ok bool) {
 	return factor, cause == poison.None
 }
 
-// begin prepares the comparison of directions in the round that makes a version of n parameters.
-// The sample is drawn by the version, so all members take the same elements.
+// begin prepares the comparison of directions in the round that makes a version of n parameters. The
+// sample depends only on the version, so all members take the same elements.
 func (g *guard) begin(n int, version int64) {
 	if g == nil {
 		return
@@ -147,9 +160,9 @@ func (g *guard) begin(n int, version int64) {
 	}
 }
 
-// sample takes note of a part of our weighted gradient, which begins at element at, before it is
-// added to the others', and makes it zero if our gradients are reversed. left is what the codec has
-// left out of that part so far; nil without one.
+// sample copies the sampled elements of a part of this worker's weighted gradient, which starts at
+// element at, before it is added to the others'. It sets the part to zero if this worker's gradients
+// are reversed. left is the codec's residual of that part; nil without a codec.
 func (g *guard) sample(part []float32, at int, left []float32) {
 	if g == nil {
 		return
@@ -167,9 +180,9 @@ func (g *guard) sample(part []float32, at int, left []float32) {
 	}
 }
 
-// compareWithOthers holds our gradient, which is over so many samples, against the sum of all,
-// which has taken its place. With two members the other one is all others, and nobody could tell
-// which of the two is reversed.
+// compareWithOthers compares this worker's gradient, over own samples, with the sum of all, which
+// has replaced it. With two members it does nothing: there is no telling which of the two is
+// reversed.
 func (w *ringWorker) compareWithOthers(own int) error {
 	g := w.guard
 	if g == nil || !g.taken || len(w.ring.Members) < 3 {
@@ -177,9 +190,9 @@ func (w *ringWorker) compareWithOthers(own int) error {
 	}
 	g.sampler.Copy(g.sum, w.grad, 0)
 	if g.coded && !g.signs.Flipped() {
-		// In the sum is what the codec has made of ours, and what that is, is known by what it has
-		// left out: of a gradient of which one value in a hundred was sent the others' sum is not
-		// the sum less all of it.
+		// The sum contains the encoded form of this worker's gradient, which is the gradient plus
+		// the residual before minus the residual after. With a sparse codec that differs greatly
+		// from the gradient.
 		g.sampler.Copy(g.after, w.codec.Residual(), 0)
 		kernel.Add(g.own, g.before)
 		kernel.Axpy(-1, g.after, g.own)
@@ -197,8 +210,8 @@ func (w *ringWorker) compareWithOthers(own int) error {
 	return w.tellPoison(e, true)
 }
 
-// carries looks at a rider's gradient, and reports false if it must not be added. Only its length
-// can be looked at: whoever rides has no other gradient of the same round to be compared with.
+// carries judges a rider's gradient, and reports false if it must not be added. Only its length can
+// be judged: a rider has no other gradient of the same round to compare it with.
 func (w *ringWorker) carries(g *riderGrad) (bool, error) {
 	if w.guard == nil {
 		return true, nil

@@ -13,16 +13,15 @@ import (
 	"star/transport/wire"
 )
 
-// views waits for who holds the copies of each shard, which follows the Welcome. nil without
-// copies. The error says what helps if the job has copies and this worker was not told, or the
-// other way round.
+// views waits for the holders of the copies of each shard, which follow the Welcome; nil without
+// copies. The error explains a mismatch of --replicas between the job and this worker.
 func (w *worker) views(m *session.Member) ([]wire.View, error) {
 	if w.job.Replicas < 2 {
 		return nil, nil
 	}
 	vs, err := session.Views(m, len(m.Welcome.Shards))
 	if err != nil {
-		return nil, fmt.Errorf("who holds the copies of shards (give every member the same --replicas): %w", err)
+		return nil, fmt.Errorf("cannot receive the holders of the copies of shards: %w; give every member the same --replicas", err)
 	}
 	for i := range vs {
 		w.reach(&vs[i])
@@ -30,29 +29,40 @@ func (w *worker) views(m *session.Member) ([]wire.View, error) {
 	return vs, nil
 }
 
-// reach puts the coordinator's host before addresses that have none.
+// reach adds the coordinator's host to addresses that have none.
 func (w *worker) reach(v *wire.View) {
 	for i := range v.Holders {
 		v.Holders[i].Addr = process.WithHost(v.Holders[i].Addr, w.job.Coordinator)
 	}
 }
 
-// toShards is what the coordinator says of shards while they are being reached, and afterwards. Its
-// methods are called by the command stream's goroutine and by the worker's, so what changes is
-// under mu.
+// With --replicas, each shard has several holders: one primary, which sends parameters, and
+// followers. A worker pushes to all of them. The coordinator announces every change as a View, which
+// can come at any time:
+//
+//	before the dial ends   recorded in views; the dial in progress is cancelled and repeated
+//	after it               passed to the link (ps.Link.Turn), which switches at once
+//
+// A View must not wait in the queue of orders: the worker may be waiting for the lost holder.
+
+// toShards holds what the coordinator says of shards before and after they are dialled. The
+// goroutines of the command stream and of the worker call its methods, so its state is under mu.
 type toShards struct {
 	w *worker
 
-	mu     sync.Mutex
-	views  []wire.View   // by shard, the newest; none: there are no copies
-	turned chan struct{} // closed, and replaced, when one is another
-	link   *ps.Link      // nil: they are not reached yet
+	mu sync.Mutex
+	// views are the newest by shard; empty without copies.
+	views []wire.View
+	// turned is closed, and replaced, when a view changes.
+	turned chan struct{}
+	// link is nil until the shards are connected.
+	link *ps.Link
 }
 
-var errTurned = errors.New("others hold copies of a shard now")
+var errTurned = errors.New("the holders of a shard's copies changed")
 
-// turn goes to the copies of a shard as they are now. The command stream's goroutine calls it. An
-// error ends the stream: the view is of a shard that there is none of, or the link cannot follow.
+// turn switches to the current holders of a shard's copies. The command stream's goroutine calls it.
+// An error ends the stream: the shard does not exist, or the link cannot follow.
 func (t *toShards) turn(v wire.View) error {
 	t.w.reach(&v)
 	t.mu.Lock()
@@ -61,7 +71,7 @@ func (t *toShards) turn(v wire.View) error {
 		return t.link.Turn(v)
 	}
 	if v.Shard >= len(t.views) {
-		return fmt.Errorf("told of copies of shard %d, of which this process knows none: give every member the same --replicas", v.Shard)
+		return fmt.Errorf("invalid view from the coordinator: this process has no copies of shard %d; give every member the same --replicas", v.Shard)
 	}
 	t.views[v.Shard] = v
 	close(t.turned)
@@ -69,21 +79,21 @@ func (t *toShards) turn(v wire.View) error {
 	return nil
 }
 
-// freeze has the worker's part of a checkpoint written. It does not wait: orders that follow are
-// read at once.
+// freeze starts to write the worker's part of a checkpoint. It does not wait: the orders that follow
+// are read at once.
 func (t *toShards) freeze(m wire.Save, dropped bool) {
 	t.mu.Lock()
 	link := t.link
 	t.mu.Unlock()
-	if link == nil { // it has no part in the training yet, so there is nothing left out
+	if link == nil { // the worker has sent no gradients yet, so there is no residual
 		t.w.saidSaved(m, nil, nil)
 		return
 	}
 	t.w.freeze(link, m, dropped)
 }
 
-// reach dials the shards, anew whenever others hold copies of one meanwhile: whoever is gone is not
-// waited for. Errors are those of dial with views that are still those in force, and the cause of
+// reach dials the shards, and starts again whenever the holders of a copy change meanwhile, so that
+// it does not wait for a lost holder. Errors are those of dial with current views, and the cause of
 // ctx.
 func (t *toShards) reach(ctx context.Context, dial func(ctx context.Context, views []wire.View) (*ps.Link, error)) (*ps.Link, error) {
 	for {
@@ -106,7 +116,7 @@ func (t *toShards) reach(ctx context.Context, dial func(ctx context.Context, vie
 			t.mu.Lock()
 			defer t.mu.Unlock()
 			t.link = link
-			for _, v := range t.views { // those that it knows it has already
+			for _, v := range t.views { // those that are not new to it change nothing
 				if err := link.Turn(v); err != nil {
 					link.Close()
 					return nil, err
@@ -119,7 +129,7 @@ func (t *toShards) reach(ctx context.Context, dial func(ctx context.Context, vie
 		}
 		select {
 		case <-turned:
-			t.w.log.Info("others hold copies of a shard now; reaching those", "reason", err)
+			t.w.log.Info("holders of a shard's copies changed; dialling again", "reason", err)
 		default:
 			return nil, err
 		}

@@ -21,13 +21,22 @@ import (
 	"star/transport/wire"
 )
 
-// leftover writes a worker's part of checkpoints: what its codec has left out of its gradients.
+// A lossy codec keeps in its residual what it left out of the gradients so far, and adds it to the
+// next one. A checkpoint needs the residuals of all workers, because they are gradients that no
+// update contains yet. With servers the encoder keeps one residual per worker (ps.Link.Freeze); in a
+// ring the Compressor does (saveLeft). Files are named in the manifest with the weight of the
+// worker's gradients. A job that resumes with another number of workers sums the residuals of
+// several (shares); with another codec it still applies them, but resets the codec's own state.
+
+// leftover writes a worker's part of checkpoints: the residual of its codec, which is what the codec
+// left out of gradients.
 type leftover struct {
-	mu  sync.Mutex
-	dir string // of the last one
+	mu sync.Mutex
+	// dir is that of the last checkpoint.
+	dir string
 }
 
-// enrolledCodec is what the coordinator is told of a worker's codec; empty: there is nothing to ask it for.
+// enrolledCodec is the worker's codec for the Enrolment; empty: the worker has no residual.
 func enrolledCodec(job *job.Job) string {
 	if job.Compress == (compress.Float32{}).Name() {
 		return ""
@@ -35,38 +44,38 @@ func enrolledCodec(job *job.Job) string {
 	return job.Compress
 }
 
-// freeze writes what was left out when the gradients before step m.Seq had been used. The command
-// stream's goroutine calls it. The file is written beside the training.
+// freeze writes the residual as of the gradients before step m.Seq. The command stream's goroutine
+// calls it. The file is written concurrently with the training.
 func (w *worker) freeze(link *ps.Link, m wire.Save, dropped bool) {
 	r := link.Freeze(m.Seq, dropped)
-	if r == nil { // it goes as it is now
+	if r == nil { // the worker has no residual
 		w.saidSaved(m, nil, nil)
 		return
 	}
 	w.saves.Go(func() { w.saveLeftover(m, r.Codec, r.Pieces, r.Next) })
 }
 
-// saveLeftover writes the file of a checkpoint and says so.
+// saveLeftover writes the file of a checkpoint and reports it.
 func (w *worker) saveLeftover(m wire.Save, codec string, pieces []compress.Piece, next func([]float32)) {
 	text, err := w.writeLeftover(m, codec, pieces, next)
 	w.saidSaved(m, text, err)
 }
 
-// writeLeftover writes the residual file of a checkpoint and returns what the manifest says of it,
-// as JSON. It is an error that the folder is not there (it must be one that all reach), or that the
-// file cannot be written. One file is written at a time: the remains of an earlier checkpoint that
-// never became whole are removed first.
+// writeLeftover writes the residual file of a checkpoint and returns its manifest entry as JSON.
+// Errors: the folder does not exist (it must be one that all members reach), or the file cannot be
+// written. One file is written at a time: the remains of an earlier incomplete checkpoint are
+// removed first.
 func (w *worker) writeLeftover(m wire.Save, codec string, pieces []compress.Piece, next func([]float32)) ([]byte, error) {
 	dir := process.CheckpointDir(w.job, m.ID)
 	if w.job.Checkpoint == "" && !process.IsDir(w.job.Out) {
-		return nil, fmt.Errorf("%s is not there: give every worker the --out or --checkpoint of the servers, in a storage that all reach", w.job.Out)
+		return nil, fmt.Errorf("cannot write the residual: folder %s does not exist; give every worker the --out or --checkpoint of the servers, on storage that all of them reach", w.job.Out)
 	}
 	w.left.mu.Lock()
 	defer w.left.mu.Unlock()
-	// Where the storage is not the servers', nobody else removes what has become of the last one.
+	// If the storage is not the servers', no other process removes the remains of the last one.
 	if old := w.left.dir; old != "" && old != dir && !strings.Contains(old, "://") && !checkpoint.Complete(old) {
 		if err := checkpoint.Discard(old); err != nil {
-			w.log.Debug("the remains of a checkpoint", "err", err)
+			w.log.Debug("could not remove an incomplete checkpoint", "err", err)
 		}
 	}
 	w.left.dir = dir
@@ -81,19 +90,19 @@ func (w *worker) writeLeftover(m wire.Save, codec string, pieces []compress.Piec
 	return json.Marshal(f)
 }
 
-// saidSaved answers a Save. An error of writing goes to the coordinator.
+// saidSaved answers a Save. A write error is reported to the coordinator.
 func (w *worker) saidSaved(m wire.Save, text []byte, err error) {
-	said := wire.Saved{Shard: 1, ID: m.ID} // 0 are the parameters of a ring
+	said := wire.Saved{Shard: 1, ID: m.ID} // Shard 0 are the parameters of a ring
 	if err != nil {
 		said.Err = err.Error()
 	}
 	if err := session.Say(w.member, said, text); err != nil {
-		w.log.Debug("a part of a checkpoint is written, but nobody knows", "err", err)
+		w.log.Debug("could not report a written checkpoint part", "err", err)
 	}
 }
 
-// legacy opens what workers had left out by the checkpoint that the job goes on from; nil: there is
-// nothing, or the job has gone on since.
+// legacy opens the residuals of the checkpoint that the job resumes from; nil: it has none, or
+// the job has made updates since.
 func legacy(job *job.Job, welcome wire.Welcome, log *slog.Logger) *checkpoint.Residuals {
 	if welcome.Version == 0 || welcome.Step > 0 || job.Resume == "" {
 		return nil
@@ -106,7 +115,7 @@ func legacy(job *job.Job, welcome wire.Welcome, log *slog.Logger) *checkpoint.Re
 		}
 		r, err := checkpoint.OpenResiduals(dir)
 		if err != nil {
-			log.Warn("passed over what codecs had left out", "reason", err)
+			log.Warn("ignored the residuals of the checkpoint", "reason", err)
 			return nil, false
 		}
 		return r, true
@@ -120,7 +129,7 @@ func legacy(job *job.Job, welcome wire.Welcome, log *slog.Logger) *checkpoint.Re
 	}
 	found, err := checkpoint.List(place)
 	if err != nil {
-		log.Warn("cannot tell what codecs had left out: give every worker the --resume of the servers, in a storage that all reach", "reason", err)
+		log.Warn("could not read the residuals of the checkpoint; give every worker the --resume of the servers, on storage that all of them reach", "reason", err)
 		return nil
 	}
 	for _, f := range found {
@@ -133,16 +142,16 @@ func legacy(job *job.Job, welcome wire.Welcome, log *slog.Logger) *checkpoint.Re
 	return nil
 }
 
-// share is one worker's file as another one takes it up.
+// share is one worker's residual file as another worker takes it over.
 type share struct {
 	worker int
 	factor float32
 }
 
-// shares are what worker me takes up of files, where a gradient of its own has weight c in an
-// update and successor says who goes on for a worker: itself, if it is there. What is left out of a
-// gradient counts as much as the gradient, so the sum of weight times what is left out stays what
-// it was.
+// shares returns what worker me takes over of files. c is the weight of one of its own gradients in
+// an update; successor maps each worker of the checkpoint to the worker that takes over its
+// residual. The sum of weight times residual is preserved, because a residual counts as much as its
+// gradient.
 func shares(files []checkpoint.ResidualFile, me int, c float64, successor func(worker int) int) (out []share) {
 	for _, f := range files {
 		if successor(f.Worker) != me {
@@ -150,14 +159,14 @@ func shares(files []checkpoint.ResidualFile, me int, c float64, successor func(w
 		}
 		factor := f.Weight / c
 		if math.Abs(factor-1) < 1e-9 {
-			factor = 1 // the same bits
+			factor = 1 // keeps the bits
 		}
 		out = append(out, share{f.Worker, float32(factor)})
 	}
 	return out
 }
 
-// gatherShares makes dst the sum of shares, from an element on.
+// gatherShares sets dst to the sum of shares, starting at element from.
 func gatherShares(r *checkpoint.Residuals, of []share, from int64, dst []float32) error {
 	clear(dst)
 	part := make([]float32, min(len(dst), 1<<18))
@@ -182,7 +191,7 @@ func gatherShares(r *checkpoint.Residuals, of []share, from int64, dst []float32
 	return nil
 }
 
-// remembered is what the encoder of a worker remembers; nil where it had another codec.
+// remembered returns the encoder state that was saved for a worker; nil if it had another codec.
 func remembered(r *checkpoint.Residuals, worker int, codec string) (ps []compress.Piece, err error) {
 	i := slices.IndexFunc(r.Files(), func(f checkpoint.ResidualFile) bool { return f.Worker == worker && f.Codec == codec })
 	if i < 0 {
@@ -195,9 +204,9 @@ func remembered(r *checkpoint.Residuals, worker int, codec string) (ps []compres
 	return ps, err
 }
 
-// workersOf is how many workers begin, of as many as the job may have, where a round of all has
-// total samples; 0: it is not known. All workers must come to the same number, so it does not
-// depend on one's own share.
+// workersOf returns how many of at most most workers start, when a round of all of them has total
+// samples; 0: not known. It must be the same on all workers, so it does not depend on the worker's
+// own share.
 func workersOf(total int64, batch, most int) int {
 	if b := int64(max(batch, 1)); total > 0 && total%b == 0 && total/b < int64(most) {
 		return int(total / b)
@@ -205,8 +214,8 @@ func workersOf(total int64, batch, most int) int {
 	return max(most, 1)
 }
 
-// recall begins with what was left out by the checkpoint that the job goes on from, when the first
-// batch says what weight its gradient has.
+// recall loads the residuals of the checkpoint that the job resumes from, once the first batch shows
+// which weight the worker's gradient has.
 func (w *worker) recall(rel wire.Release) error {
 	r := w.legacy
 	w.legacy = nil
@@ -234,7 +243,7 @@ func (w *worker) recall(rel wire.Release) error {
 	return nil
 }
 
-// sayRecalled logs whose residuals a worker goes on with.
+// sayRecalled logs which residuals a worker took over.
 func (w *worker) sayRecalled(r *checkpoint.Residuals, of []share, whole bool) {
 	var from []int
 	var codecs []string
@@ -246,15 +255,14 @@ func (w *worker) sayRecalled(r *checkpoint.Residuals, of []share, whole bool) {
 			}
 		}
 	}
-	w.log.Info("goes on with what codecs had left out", "checkpoint", r.Dir(), "of_workers", from, "by", strings.Join(codecs, ", "), "now", w.job.Compress)
+	w.log.Info("residuals restored", "checkpoint", r.Dir(), "of_workers", from, "by", strings.Join(codecs, ", "), "now", w.job.Compress)
 	if !whole {
-		w.log.Info("the codec's own memory is of other shards or another codec, and begins anew", "codec", w.job.Compress)
+		w.log.Info("codec state reset: it belongs to other shards or another codec", "codec", w.job.Compress)
 	}
 }
 
-// recallRing is recall for a ring, whose gradients are weighted before they are encoded. It is done
-// once, in the first ring that has members; each of them takes up its part of what all had left
-// out.
+// recallRing is recall for a ring: its gradients are weighted before they are encoded. It runs
+// once, in the first ring that has members; each member takes over its part of all residuals.
 func (w *ringWorker) recallRing(ring wire.Ring) error {
 	r := w.legacy
 	w.legacy = nil
@@ -262,7 +270,7 @@ func (w *ringWorker) recallRing(ring wire.Ring) error {
 		return nil
 	}
 	if w.codec == nil {
-		w.log.Warn("what codecs had left out is dropped: with --compress none nobody adds it in a ring; give the --compress of the job before", "checkpoint", r.Dir(), "by", r.Files()[0].Codec)
+		w.log.Warn("dropped the residuals: a ring with --compress none cannot apply them; resume with the --compress of the job before", "checkpoint", r.Dir(), "by", r.Files()[0].Codec)
 		return nil
 	}
 	there := slices.Clone(ring.Members)
@@ -275,7 +283,7 @@ func (w *ringWorker) recallRing(ring wire.Ring) error {
 		}
 		return int(ring.Members[worker%len(ring.Members)])
 	})
-	// The start of powersgd's iteration is the same on all members; random numbers are everybody's own.
+	// The start vectors of powersgd are the same on all members; random state is each worker's own.
 	pieces, err := remembered(r, r.Files()[0].Worker, w.job.Compress)
 	if err != nil {
 		return err
@@ -299,18 +307,18 @@ func (w *ringWorker) recallRing(ring wire.Ring) error {
 	return nil
 }
 
-// saveLeft writes a copy of what the member's, or rider's, Compressor has left out.
+// saveLeft writes a copy of the residual of the member's, or rider's, Compressor.
 func (w *ringWorker) saveLeft(m wire.Save) {
 	if w.codec == nil {
 		w.saidSaved(m, nil, nil)
 		return
 	}
 	if place := slices.Index(w.ring.Members, star.Worker(w.rank)); place >= 0 && m.Version != w.version {
-		w.saidSaved(m, nil, fmt.Errorf("it was to be saved at version %d, the worker has %d", m.Version, w.version))
+		w.saidSaved(m, nil, fmt.Errorf("cannot save version %d: the worker has version %d", m.Version, w.version))
 		return
 	}
 	codec := w.codec.Codec()
-	if codec == "" { // it was in no ring yet
+	if codec == "" { // it has not joined a ring yet
 		codec = w.job.Compress
 	}
 	rest, pieces := slices.Clone(w.codec.Residual()), w.codec.Remember()

@@ -13,16 +13,19 @@ import (
 	"star/transport/wire"
 )
 
-// parent is a rider's connection to the ring member that carries its gradients, or a
-// child's in a tree to its parent there.
+// parent is a rider's connection to the ring member that carries its gradients, or a child's
+// connection to its parent in a tree.
 type parent struct {
 	addr string
-	conn transport.Conn // nil: not connected
-	all  *process.Links // where connections are counted; nil: nowhere
-	told int64          // the generation that it knows us to be in
+	// conn is nil if not connected.
+	conn transport.Conn
+	// all counts the connections; nil: they are not counted.
+	all *process.Links
+	// told is the ring generation that this worker has reported on conn.
+	told int64
 }
 
-// close gives the connection up. The next gradient makes another one.
+// close closes the connection. The next gradient dials again.
 func (p *parent) close() {
 	if p.conn != nil {
 		p.conn.Close()
@@ -30,8 +33,8 @@ func (p *parent) close() {
 	}
 }
 
-// parentError says that the parent cannot be reached. Most often it is gone, and the
-// coordinator will name another one.
+// parentError: the parent cannot be reached. Usually it is lost, and the coordinator will name
+// another one.
 type parentError struct {
 	addr string
 	err  error
@@ -40,19 +43,28 @@ type parentError struct {
 func (e *parentError) Error() string { return fmt.Sprintf("parent at %s: %v", e.addr, e.err) }
 func (e *parentError) Unwrap() error { return e.err }
 
-// riderBatch is a rider's batch whose gradient is computed.
+// riderBatch is a rider's batch with a computed gradient.
 type riderBatch struct {
 	push wire.Push
 	done bool
 }
 
-// ride computes a gradient and sends it to the parent. The release's version does not bind a rider:
-// it computes on what its parent has by now, and says on which version that was. The same batch
-// that is released again was not carried: its gradient goes to the parent that it has now. An error
-// of the parent is a *parentError; others are those of compute and judge.
+// A rider's step, with the ring member that carries it:
+//
+//	rider ──Pull──▶ parent        only on a new connection, or if the Release says so
+//	rider ◀─Params─ parent        after each version that carried or dropped the rider's gradient
+//	rider ──Push──▶ parent        the gradient waits there for the next round (carry)
+//
+// A gradient is in at most one version: it has the number of its batch in the stream, and the tally
+// of a version names the carried ones.
+
+// ride computes a gradient and sends it to the parent. A rider is not bound to the release's
+// version: it computes on its parent's current version and reports which one that was. A batch that
+// is released again was not carried: its gradient is sent to the current parent. An error of the
+// parent is a *parentError; others are those of compute and judge.
 func (w *ringWorker) ride(ctx context.Context, rel wire.Release) error {
 	if w.riderBatch.done && w.riderBatch.push.Step == rel.Start {
-		return w.pushUp(ctx) // to another parent: nobody has used it yet
+		return w.pushUp(ctx) // it was never used; send it to the new parent
 	}
 	released := time.Now()
 	rec := star.Record{Worker: star.Worker(w.rank), Step: w.step, Wait: released.Sub(w.ended)}
@@ -89,8 +101,8 @@ func (w *ringWorker) ride(ctx context.Context, rel wire.Release) error {
 	return up
 }
 
-// do does something over the connection to the parent, and once more over another one if that has
-// broken in between, or as often as that happens within a time.
+// do calls f with the connection to the parent. If the connection breaks, it dials again and calls f
+// once more, or as often as needed until within has passed.
 func (p *parent) do(ctx context.Context, within time.Duration, net transport.Network, hello wire.Hello, f func(c transport.Conn, again bool) error) error {
 	var last error
 	pause, end := backoff.NewExponentialBackOff(), time.Now().Add(within)
@@ -131,8 +143,8 @@ func (p *parent) do(ctx context.Context, within time.Duration, net transport.Net
 	return &parentError{p.addr, last}
 }
 
-// withParent does something over the connection to the parent, which first hears what
-// ring we are in.
+// withParent calls do with the connection to the parent, after it has reported this worker's ring
+// generation on it.
 func (w *ringWorker) withParent(ctx context.Context, do func(c transport.Conn, again bool) error) error {
 	return w.parent.do(ctx, 0, w.tcp, w.hello, func(c transport.Conn, again bool) error {
 		if w.parent.told != w.ring.Generation {
@@ -150,7 +162,7 @@ func (w *ringWorker) withParent(ctx context.Context, do func(c transport.Conn, a
 func (w *ringWorker) fetch(ctx context.Context, rel wire.Release) (version int64, err error) {
 	fresh := w.parent.conn == nil
 	err = w.withParent(ctx, func(c transport.Conn, again bool) error {
-		if rel.Pull || again || fresh { // else the parent sends them, because it has carried us
+		if rel.Pull || again || fresh { // otherwise the parent sends them, because it has carried the gradient
 			c.SetWriteDeadline(time.Now().Add(riderStall(0)))
 			if err := transport.Send(c, wire.Pull{Worker: star.Worker(w.rank)}, nil); err != nil {
 				return err

@@ -9,30 +9,36 @@ import (
 	"star/internal/kernel"
 )
 
-// riderMomentum is what rule.WorkerMomentum is to riders of a ring: each has a velocity of its own, with the member that carries it. All members make the same update
-// of their own sum, whose velocity is Nesterov's, and move the parameters by what riders bring besides, which is summed apart in rounds that carry some:
+// riderMomentum is rule.WorkerMomentum for riders of a ring: each rider has its own velocity, kept
+// by the member that carries it. All members make the same update from the members' sum, with
+// Nesterov momentum, and move the parameters by the riders' part, which is summed separately in
+// rounds that carry riders:
 //
 //	v_r ← μ·v_r + g_r      w ← w − η·Σ c_r·(g_r + μ·v_r)
 //
-// A velocity takes its gradient in when the version is made, so a round that is made again counts it once. Another parent begins with a velocity of zero.
+// A velocity takes in its gradient when the version is made, so a repeated round counts it once.
+// With a new parent a velocity starts at zero.
 type riderMomentum struct {
-	mu   float32
-	clip float64 // of c_r·g_r; 0: none
+	mu float32
+	// clip bounds the norm of c_r·g_r; 0: no bound.
+	clip float64
 
 	velocity map[star.Worker][]float32
 	sum      []float32
-	used     bool         // sum is of the round in hand
-	hand     []*riderGrad // carried in it
-	free     func(*riderGrad)
+	// used: sum is of the current round.
+	used bool
+	// hand are the gradients carried in it.
+	hand []*riderGrad
+	free func(*riderGrad)
 }
 
-// newRiderMomentum is for vectors of n elements and momentum mu. free takes gradients back that are
-// in a version, or void.
+// newRiderMomentum returns the state for vectors of n elements and momentum mu. free takes back
+// gradients that are in a version, or void.
 func newRiderMomentum(n int, mu, clip float64, free func(*riderGrad)) *riderMomentum {
 	return &riderMomentum{mu: float32(mu), clip: clip, velocity: map[star.Worker][]float32{}, sum: make([]float32, n), free: free}
 }
 
-// begin begins a round. What the one before has carried without making a version is void.
+// begin starts a round. Gradients of a round that made no version are void.
 func (m *riderMomentum) begin() {
 	for _, g := range m.hand {
 		m.free(g)
@@ -40,8 +46,8 @@ func (m *riderMomentum) begin() {
 	m.hand, m.used = m.hand[:0], false
 }
 
-// carry adds a rider's gradient. It keeps g. weight is c_r of the update rule; g's vector is
-// shortened where it is longer than clip.
+// carry adds a rider's gradient, and keeps g. weight is c_r of the update rule. g's vector is scaled
+// down to clip.
 func (m *riderMomentum) carry(g *riderGrad, weight float32) {
 	m.use()
 	if norm := float64(weight) * math.Sqrt(kernel.SumSq(g.vec)); m.clip > 0 && norm > m.clip {
@@ -54,7 +60,7 @@ func (m *riderMomentum) carry(g *riderGrad, weight float32) {
 	m.hand = append(m.hand, g)
 }
 
-// use makes sum that of the round in hand, which is zero at first.
+// use clears sum once per round.
 func (m *riderMomentum) use() {
 	if !m.used {
 		clear(m.sum)
@@ -62,15 +68,15 @@ func (m *riderMomentum) use() {
 	}
 }
 
-// exchange makes sum that of all members. All members call it in a round that carries a rider of
-// any of them. The error is that of the collective operation: the round is made again.
+// exchange sums over all members. All members call it in a round that carries a rider of any of
+// them. The error is that of the collective operation: the round is repeated.
 func (m *riderMomentum) exchange(ctx context.Context, group *allreduce.Group) error {
 	m.use()
 	return allreduce.AllReduce(ctx, group, allreduce.Sum, m.sum)
 }
 
-// move makes the riders' part of an update at the learning rate lr. It is called once for a
-// version, when it is made: gradients go into the velocities, and back to their memory.
+// move applies the riders' part of an update with learning rate lr. It is called once per version:
+// gradients enter the velocities, and their memory is freed.
 func (m *riderMomentum) move(params []float32, lr float64) {
 	if m.used {
 		kernel.Axpy(-float32(lr), m.sum, params)
@@ -87,7 +93,7 @@ func (m *riderMomentum) move(params []float32, lr float64) {
 	m.begin()
 }
 
-// keep forgets the velocities of all but these.
+// keep drops the velocities of all riders except ours.
 func (m *riderMomentum) keep(ours func(w star.Worker) bool) {
 	for w := range m.velocity {
 		if !ours(w) {

@@ -22,82 +22,119 @@ import (
 	"star/transport/wire"
 )
 
-// ringWorker is a worker of an all-reduce: it has the parameters and the optimiser
-// itself, and makes the same updates as every other member of the ring. As a rider it
-// has the parameters from its parent.
+// ringWorker is a worker of an all-reduce: it has the parameters and the optimizer itself, and makes
+// the same updates as every other member of the ring. As a rider it gets the parameters from its
+// parent.
 //
-// Its life is a sequence of orders (work): a Ring has it form one with others (ringform.go), a
-// Release has it make a version (ringround.go) or, as a rider, bring a gradient to its parent
-// (rider.go), a Save has it write a checkpoint. An order that fails because of others is no error
-// of the worker: mend says what it means. ring is the newest that was taken up; group is nil while
-// it rides, and while a ring is formed.
+// Its states:
+//
+//	            Ring with this worker as member (join)
+//	   ┌────────────────────────────────────────────────────┐
+//	   │                                                    ▼
+//	rider ◀── Ring without it as member ── member ◀──▶ member, of another generation
+//	   │                                     │
+//	   │ the parent is lost (orphan)         │ a collective operation fails
+//	   ▼                                     ▼
+//	waits for a Ring                      broken: skips orders until a Ring with Now
+//
+// Invariants: a member has group set and version ≥ 0, a rider has neither. All members of a
+// generation run the same collective operations in the same order. A version is made by all members
+// or is repeated by the next ring; it is never made twice by one member.
+//
+// It executes a sequence of orders (work): a Ring has it form a ring with others (ringform.go); a
+// Release has it make a version (ringround.go) or, as a rider, send a gradient to its parent
+// (rider.go); a Save has it write a checkpoint. An order that fails because of others is not an
+// error of the worker: mend interprets it. ring is the newest that was joined; group is nil while it
+// rides, and while a ring is formed.
 type ringWorker struct {
 	*worker
-	tcp   *transport.TCP
-	tls   *tls.Config
-	hello wire.Hello       // for parents
-	costs *allreduce.Model // nil: not measured
+	tcp *transport.TCP
+	tls *tls.Config
+	// hello is sent to parents.
+	hello wire.Hello
+	// costs is nil if not measured.
+	costs *allreduce.Model
 
-	meet  *meeting    // where a ring is formed, if we are its first member
-	relay *riderRelay // where riders come
+	// meet is where the first member of a ring listens.
+	meet *sharedListener
+	// relay serves riders.
+	relay *riderRelay
 
 	replicated
 
-	turns int64 // updates of a batch
+	// turns is the number of updates of a batch.
+	turns int64
 
-	ring       wire.Ring
-	group      *allreduce.Group  // nil: not a member
-	counted    allreduce.Traffic // of group, in records
-	broken     bool              // our ring has failed: only another one helps
-	marks      []int64           // what became of riders, for all members
-	last       []wire.Tally      // of the last versions: the coordinator may not have heard of them
-	parent     parent            // as a rider
+	ring wire.Ring
+	// group is nil while this worker is not a member.
+	group *allreduce.Group
+	// counted is the part of group's traffic that is in records.
+	counted allreduce.Traffic
+	// broken: the ring has failed; only a new one helps.
+	broken bool
+	// marks exchanges with all members which riders were carried.
+	marks []int64
+	// last are the tallies of the last versions, which the coordinator may have missed.
+	last []wire.Tally
+	// parent is used as a rider.
+	parent     parent
 	riderBatch riderBatch
-	orphan     error     // why the parent is lost
-	ended      time.Time // of the last round
+	// orphan is why the parent was lost.
+	orphan error
+	// ended is the end of the last round.
+	ended time.Time
 
-	metadata []byte // of the last release, for whoever coordinates next
+	// metadata of the last release, for the next coordinator.
+	metadata []byte
 
-	riding *riderMomentum // nil: riders' gradients are as the members'
-	part   partial        // with rounds that are closed
-	guard  *guard         // nil: --poison off
+	// riding is nil if riders' gradients are treated as the members'.
+	riding *riderMomentum
+	// part is for rounds that are closed.
+	part partial
+	// guard is nil with --poison off.
+	guard *guard
 
-	commit  func(context.Context) error // makes the version of the sum in grad, while others may lack the sum (settled); nil: no such step
-	commits int64                       // that version
+	// commit makes version commits from the sum in grad, while others may lack the sum (settled);
+	// nil: no such step.
+	commit  func(context.Context) error
+	commits int64
 
-	codec *allreduce.Compressor // nil: gradients go as they are
-	tuned int64                 // version at which it was chosen
+	// codec is nil if gradients are not compressed.
+	codec *allreduce.Compressor
+	// tuned is the version at which it was chosen.
+	tuned int64
 }
 
-// replicated is what every member of a ring has. After each version it is the same on all of them,
-// bit for bit; that is checked at evaluations, by a hash of params. One of opt with rule, and
-// updates is set.
+// replicated is the state that every member of a ring has, identical bit for bit after each version;
+// a hash of params checks that at evaluations. Either opt and rule are set, or updates.
 type replicated struct {
-	params  []float32
-	opt     *optim.Optimizer // nil: updates
-	rule    *rule.Descent    // nil: updates
-	updates train.Updater    // the model makes the updates itself; nil: it does not
+	params []float32
+	opt    *optim.Optimizer
+	rule   *rule.Descent
+	// updates: the model makes the updates itself.
+	updates train.Updater
 
-	version int64 // of parameters and optimiser; -1: they are not whole
-	samples int64 // applied until version: the clock of schedules
+	// version is that of parameters and optimizer; -1: they are incomplete.
+	version int64
+	// samples applied until version: the clock of schedules.
+	samples int64
 }
 
-// ringPatience is how long no byte may move in a collective operation before the ring
-// counts as broken. Members that compute are waited for in it, so it must be longer than
-// any iteration; who is gone is found by the coordinator, and much earlier.
+// ringPatience is how long a collective operation may make no progress before the ring counts as
+// broken. The others may still be computing, so it must be longer than any iteration; the
+// coordinator detects lost members much earlier.
 const ringPatience = 10 * time.Minute
 
-// ringReach is how long a member tries to connect to another one whose address it knows, and which
-// listens, before it says so. The coordinator has the ring formed again, and takes leave of one of
-// the two if they still cannot.
-// So long a listener that is only busy does not take.
+// ringReach is how long a member tries to connect to a listening member before it reports a fault.
+// The coordinator then forms the ring again, and removes one of the two if they still cannot
+// connect. A listener that is only busy answers sooner.
 const ringReach = 5 * time.Second
 
-// newRingWorker opens the places where others come, before the coordinator is told of them. It
-// learns from so many samples.
+// newRingWorker opens the listeners, before the Hello announces their addresses. samples is the
+// size of the training set.
 //
-// Errors are *job.SettingError of the address, the transport or the file of the cost model. The
-// two places are for members (plain connections, which package allreduce secures itself) and for
+// Errors are *job.SettingError for the address, the transport or the file of the cost model. The two
+// listeners are for members (plain connections, which package allreduce secures itself) and for
 // riders (frames).
 func newRingWorker(job *job.Job, samples int, tcp *transport.TCP, all *process.Links, log *slog.Logger) (*ringWorker, error) {
 	addr, err := process.ListenAddress(job)
@@ -109,7 +146,7 @@ func newRingWorker(job *job.Job, samples int, tcp *transport.TCP, all *process.L
 		return nil, err
 	}
 	if model != nil {
-		log.Info("cost model", "file", job.RingModel, "ranks", measuredRanks(model), "samples", len(model.Samples), "tcp", model.TCP)
+		log.Info("cost model loaded", "file", job.RingModel, "ranks", measuredRanks(model), "samples", len(model.Samples), "tcp", model.TCP)
 	}
 	if err := checkTransport(job.Transport, tcp.TLS != nil); err != nil {
 		return nil, job.Invalid("allreduce-transport", err)
@@ -119,7 +156,7 @@ func newRingWorker(job *job.Job, samples int, tcp *transport.TCP, all *process.L
 	if err != nil {
 		return nil, job.Invalid("listen", err)
 	}
-	w.meet = newMeeting(l)
+	w.meet = newSharedListener(l)
 	riders, err := tcp.Listen(addr)
 	if err != nil {
 		w.meet.close()
@@ -129,24 +166,25 @@ func newRingWorker(job *job.Job, samples int, tcp *transport.TCP, all *process.L
 	return w, nil
 }
 
-// checkTransport says why links between members cannot be of a kind. Shared memory and Unix sockets
-// stay within a host, and TLS is asked for because the way between hosts is not trusted.
+// checkTransport rejects transports that cannot connect members: shared memory and Unix sockets work
+// only within a host, and TLS is used because the network between hosts is not trusted.
 func checkTransport(kind string, tls bool) error {
 	if tls && kind != job.Auto && kind != "tcp" {
-		return fmt.Errorf("%s is within a host, and TLS goes over tcp only: leave it away, or --tls-cert and --tls-key", kind)
+		return fmt.Errorf("%s works only within a host, and TLS only over tcp; remove it, or --tls-cert and --tls-key", kind)
 	}
 	return nil
 }
 
-// CheckRing says whether the cost model of a ring's collective operations can be used, before any
-// worker starts: errors are those of Run.
+// CheckRing checks the cost model of a ring's collective operations before any worker starts. Errors
+// are those of Run.
 func CheckRing(job job.Job) error {
 	_, err := costModel(&job)
 	return err
 }
 
-// costModel reads the file of --allreduce-model. Nil: there is none. Without a file, or with
-// servers, the built-in one counts. An error names the file: 66 it is not there, 65 it is none.
+// costModel reads the file of --allreduce-model; nil without one, or with servers: then the built-in
+// model is used. An error names the file, with exit code 66 if it does not exist, 65 if it is
+// invalid.
 func costModel(j *job.Job) (*allreduce.Model, error) {
 	if j.RingModel == "" || j.Arch != job.AllReduce {
 		return nil, nil
@@ -158,7 +196,7 @@ func costModel(j *job.Job) (*allreduce.Model, error) {
 	return m, nil
 }
 
-// measuredRanks are the numbers of ranks that a model has samples of.
+// measuredRanks returns the numbers of ranks for which a model has samples.
 func measuredRanks(m *allreduce.Model) []int {
 	var ns []int
 	for _, s := range m.Samples {
@@ -170,14 +208,14 @@ func measuredRanks(m *allreduce.Model) []int {
 	return ns
 }
 
-// addresses are what the Hello says of meet and relay. Two addresses with a comma between: where
-// rings meet, and where riders come. The coordinator refuses a worker without both.
+// addresses returns the addresses for the Hello: that of meet and that of relay, separated by a
+// comma. The coordinator rejects a worker without both.
 func (w *ringWorker) addresses() string {
 	return w.meet.Addr().String() + "," + w.relay.addr
 }
 
-// close gives up everything that has a peer. What others wait for from this worker fails at once.
-// It may be called while nothing is under way only.
+// close closes all connections and listeners. Peers that wait for this worker fail at once. It must
+// not be called during an operation.
 func (w *ringWorker) close() {
 	w.meet.close()
 	w.relay.close()
@@ -187,8 +225,8 @@ func (w *ringWorker) close() {
 	}
 }
 
-// train is the life of a worker of a ring. It returns as worker.train does. The parameters are
-// those of the seed, of the checkpoint, or none until a ring has agreed (load).
+// train is the loop of a worker of a ring, with the results of worker.train. The parameters come
+// from the seed or the checkpoint; otherwise they are missing until a ring has agreed (load).
 func (w *ringWorker) train(ctx context.Context, base *worker, hello wire.Hello) error {
 	w.worker, w.hello = base, hello
 	w.hello.Service, w.hello.Rank, w.hello.Addr = wire.ServiceRing, w.rank, ""
@@ -204,16 +242,16 @@ func (w *ringWorker) train(ctx context.Context, base *worker, hello wire.Hello) 
 	return w.work(ctx)
 }
 
-// work is the time from Joined to the end of the job, or of the coordinator.
+// work runs from Joined to the end of the job, or of the coordinator.
 //
-// Orders of a ring that has failed are passed over until another one is formed at once; the
-// coordinator knows of it by then, from this worker's Fault or from another's. nil: the coordinator
-// says stop.
+// Orders of a failed ring are skipped until an order forms another one at once; the coordinator
+// knows of the failure from this worker's Fault or from another's. nil: the coordinator has stopped
+// the job.
 func (w *ringWorker) work(ctx context.Context) error {
 	if err := session.Say(w.member, wire.Joined{Worker: star.Worker(w.rank)}, nil); err != nil {
 		return err
 	}
-	w.commands = newCommandStream(w.member, nil, nil, w.dismissed)
+	w.commands = newCommandStream(w.member, nil, nil, w.onOrdersClosed)
 	answers(w.model, w.recalled)
 	w.late = func() bool {
 		_, closed := w.commands.closing(w.ring.Generation, w.version)
@@ -233,7 +271,7 @@ func (w *ringWorker) work(ctx context.Context) error {
 			w.metadata = o.Payload
 		}
 		if w.broken && (o.Kind != wire.KindRing || !o.Ring.Now) {
-			continue // of the ring that has failed
+			continue // an order of the failed ring
 		}
 		op := w.commands.begin(ctx, max(w.ring.Generation, o.Ring.Generation))
 		switch o.Kind {
@@ -259,9 +297,9 @@ func (w *ringWorker) work(ctx context.Context) error {
 	}
 }
 
-// follow finds the coordinator after one was lost. It keeps parameters and optimiser, and tells how
-// far they are; the ring is given up. Its version counts only if the next coordinator goes on from
-// it: else the parameters come from the others, like those of a worker that is new.
+// follow joins the next coordinator after one was lost. It keeps parameters and optimizer, and
+// reports their version; the ring is given up. The version counts only if the next coordinator
+// continues from it: otherwise the parameters come from the others, as for a new worker.
 func (w *ringWorker) follow(ctx context.Context, s *membership, why error) error {
 	w.broken = true
 	w.leaveGroup(ctx)
@@ -275,16 +313,16 @@ func (w *ringWorker) follow(ctx context.Context, s *membership, why error) error
 	if err := w.worker.follow(ctx, s, why); err != nil {
 		return err
 	}
-	if !w.member.Welcome.Seed && w.member.Welcome.Step > 0 { // the others went on without this one
+	if !w.member.Welcome.Seed && w.member.Welcome.Step > 0 { // the others continued without this one
 		w.version = -1
 		w.last = nil
 	}
 	return nil
 }
 
-// order waits for the next order; a rider without parent does not wait without end. The coordinator
-// finds out within DeadAfter that the parent is gone, and names another one. After ten seconds more
-// the error is a *job.LostError.
+// order waits for the next order. For a rider without a parent the wait is limited: the coordinator
+// detects the loss of the parent within DeadAfter, and names another one. After ten seconds more the
+// error is a *job.LostError.
 func (w *ringWorker) order(ctx context.Context) (session.Order, error) {
 	if w.orphan != nil {
 		limited, cancel := context.WithTimeoutCause(ctx, w.job.DeadAfter+10*time.Second, &job.LostError{Err: w.orphan})
@@ -294,13 +332,13 @@ func (w *ringWorker) order(ctx context.Context) (session.Order, error) {
 	return w.commands.next(ctx)
 }
 
-// load makes the optimiser, and takes both from the checkpoint of a job that resumes,
-// if this worker has it.
+// load creates the optimizer, and loads parameters and state from the checkpoint of a job that
+// resumes, if this worker has it.
 //
-// Errors: of the optimiser's settings; of a model that has no updates of its own in a job whose
-// workers have (a *job.SettingError); of the checkpoint, which is a *job.DisagreeError where
-// it is of another version than the job's and not older. version is −1 afterwards where the
-// parameters are to come from others.
+// Errors: of the optimizer's settings; a *job.SettingError if the job's workers make their own
+// updates and this model does not; of the checkpoint; a *job.DisagreeError if the checkpoint is of
+// another version than the job's and not older. Afterwards version is −1 if the parameters will come
+// from others.
 func (w *ringWorker) load(ctx context.Context) error {
 	cfg, rate, err := process.UpdateRule(w.job)
 	if err != nil {
@@ -317,7 +355,7 @@ func (w *ringWorker) load(ctx context.Context) error {
 		w.riding = newRiderMomentum(len(w.params), cfg.Momentum, w.job.Clip, w.relay.free)
 	}
 	cfg = cfg.Shared()     // members always make their updates together
-	if made.Local != nil { // the job's own optimiser is that of the steps between
+	if made.Local != nil { // the job's own optimizer makes the local steps
 		cfg = process.Outer(made.Local.Outer)
 		if rate, err = cfg.Rate(); err != nil {
 			return err
@@ -326,7 +364,7 @@ func (w *ringWorker) load(ctx context.Context) error {
 	if cfg.Name == optim.Own {
 		own, ok := w.model.(train.Updater)
 		if !ok {
-			return w.job.Invalid("optimizer", fmt.Errorf("the job's workers have optimisers of their own, and this one's model has none"))
+			return w.job.Invalid("optimizer", fmt.Errorf("the job's workers make their own updates, and this worker's model does not"))
 		}
 		w.updates = own
 	} else {
@@ -337,14 +375,14 @@ func (w *ringWorker) load(ctx context.Context) error {
 	}
 	at := w.member.Welcome.Version
 	switch {
-	case at > 0 && w.member.Welcome.Step > 0: // the ring is beyond every checkpoint
-		w.log.Info("the job runs: receives the parameters from another worker", "version", at)
+	case at > 0 && w.member.Welcome.Step > 0: // the ring is ahead of every checkpoint
+		w.log.Info("joined a running job: waiting for the parameters of another worker", "version", at)
 		return nil
 	case at == 0:
-		w.version = 0 // everybody makes the same ones from the seed
+		w.version = 0 // all workers make the same ones from the seed
 		return w.experienced(ctx, cfg)
 	case w.job.Resume == "":
-		w.log.Info("no --resume: receives the parameters from another worker")
+		w.log.Info("started without --resume: waiting for the parameters of another worker")
 		return nil
 	}
 	c, err := process.OpenCheckpoint(w.job.Resume, w.log)
@@ -352,12 +390,12 @@ func (w *ringWorker) load(ctx context.Context) error {
 		return err
 	}
 	m := c.Manifest()
-	if m.Version < at && m.Params == int64(len(w.params)) { // others have gone on meanwhile
-		w.log.Info("the checkpoint is of an earlier version: receives the parameters from another worker", "checkpoint", m.Version, "version", at)
+	if m.Version < at && m.Params == int64(len(w.params)) { // others have continued since
+		w.log.Info("ignored an older checkpoint: waiting for the parameters of another worker", "checkpoint", m.Version, "version", at)
 		return nil
 	}
 	if m.Version != at || m.Params != int64(len(w.params)) {
-		return &job.DisagreeError{Err: fmt.Errorf("--resume %s: the checkpoint has version %d of %d parameters, the job resumes at version %d of %d: give every worker the same checkpoint",
+		return &job.DisagreeError{Err: fmt.Errorf("cannot use --resume %s: the checkpoint has version %d of %d parameters, the job resumes at version %d of %d; give every worker the same checkpoint",
 			w.job.Resume, m.Version, m.Params, at, len(w.params))}
 	}
 	params, err := process.Restore(c, wire.ShardInfo{To: m.Params}, func(st optim.State) error {
@@ -374,7 +412,8 @@ func (w *ringWorker) load(ctx context.Context) error {
 	return nil
 }
 
-// experienced has the optimiser, of c, go on from where that of the model is. Of several workers the first one's counts (begins). An error: it cannot.
+// experienced initialises the optimizer, configured by c, with the state of the model's optimizer.
+// Of several workers the first one's counts (begins). An error: the state does not fit.
 func (w *ringWorker) experienced(ctx context.Context, c optim.Config) error {
 	e, err := experience(ctx, w.model)
 	if err != nil || e == nil || w.updates != nil {
@@ -387,10 +426,10 @@ func (w *ringWorker) experienced(ctx context.Context, c optim.Config) error {
 	return w.opt.SetState(st)
 }
 
-// recalled is what the job's optimiser remembers, which each member of the ring has.
+// recalled returns the state of the job's optimizer, which each member of the ring has.
 func (w *ringWorker) recalled(context.Context) (*train.Experience, error) {
 	if w.rule == nil || w.version < 0 || w.group == nil {
-		return nil, errors.New("this worker is no member of the ring now, and has no optimiser")
+		return nil, errors.New("cannot read the optimizer state: this worker is not a member of the ring")
 	}
 	st, err := process.Recalled(w.rule)
 	if err != nil {
@@ -403,7 +442,8 @@ func (w *ringWorker) recalled(context.Context) (*train.Experience, error) {
 	return e, nil
 }
 
-// experience is what the optimiser of a model remembers that was trained before; nil: nothing.
+// experience returns the state of the optimizer of a model that was trained before; nil: it was
+// not.
 func experience(ctx context.Context, m train.Model) (*train.Experience, error) {
 	if m, ok := m.(train.Experienced); ok {
 		return m.Experience(ctx)
@@ -411,13 +451,12 @@ func experience(ctx context.Context, m train.Model) (*train.Experience, error) {
 	return nil, nil
 }
 
-// mend decides what an error of an order means. cause is why the order was to be given
-// up, if it was.
+// mend interprets an error of an order. cause is why the order was given up, if it was.
 //
-// nil: the worker goes on, and waits for what the coordinator says next. That the ring has failed
-// is told with whom this worker suspects, if it suspects a single one; whose fault it was the
-// coordinator finds from what all of them say. An error is the worker's own: of its model, data or
-// settings, or that the coordinator is lost.
+// nil: the worker continues, and waits for the next order. It reports a failed ring to the
+// coordinator, with the member that it suspects, if it suspects a single one; the coordinator finds
+// the cause from the reports of all members. An error is the worker's own: of its model, data or
+// settings, or the loss of the coordinator.
 func (w *ringWorker) mend(ctx context.Context, cause, err error) error {
 	var peer *allreduce.Error
 	var link *parentError
@@ -427,7 +466,7 @@ func (w *ringWorker) mend(ctx context.Context, cause, err error) error {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case errors.Is(cause, errSuperseded):
-		w.log.Debug("gave up", "generation", w.ring.Generation, "err", err)
+		w.log.Debug("gave up an order", "generation", w.ring.Generation, "err", err)
 		w.broken = w.group != nil || w.broken
 		return nil
 	case errors.As(err, &link):
@@ -441,7 +480,7 @@ func (w *ringWorker) mend(ctx context.Context, cause, err error) error {
 		if peer != nil && peer.Rank >= 0 && peer.Rank < len(w.ring.Members) && int(w.ring.Members[peer.Rank]) != w.rank {
 			suspect = int(w.ring.Members[peer.Rank])
 		}
-		w.log.Warn("the ring has failed", "generation", w.ring.Generation, "err", err)
+		w.log.Warn("ring failed", "generation", w.ring.Generation, "err", err)
 		return session.Say(w.member, wire.Fault{
 			Worker: star.Worker(w.rank), Generation: w.ring.Generation, Suspect: suspect, Reason: err.Error(),
 		}, nil)
@@ -449,23 +488,24 @@ func (w *ringWorker) mend(ctx context.Context, cause, err error) error {
 	return err
 }
 
-// errRing: the ring is of no use, through nobody's fault that we know of.
+// errRing: the ring cannot be used, and no member is known to be the cause.
 var errRing = errors.New("ring")
 
-// save writes a checkpoint of the whole parameters. The files are written beside the training, from
-// a copy. It is this member's turn where m.Seq is 0; otherwise only what its codec has left out is
-// wanted. That the files cannot be written is told to the coordinator, and is no error here: the
-// training goes on without the checkpoint.
+// save writes a checkpoint of all parameters, concurrently with the training, from a copy. m.Seq is
+// 0 for the member that writes the parameters; other members write only their codec's residual. A
+// write error is reported to the coordinator and is not returned: the training continues without the
+// checkpoint.
 func (w *ringWorker) save(ctx context.Context, m wire.Save) error {
 	if m.Seq > 0 {
 		w.saveLeft(m)
 		return nil
 	}
 	if m.Version != w.version {
-		return fmt.Errorf("%w: told to save version %d, has %d", errRing, m.Version, w.version)
+		return fmt.Errorf("%w: cannot save version %d: the worker has version %d", errRing, m.Version, w.version)
 	}
-	st, err := w.state(ctx) // before the parameters: a program whose gradients are exchanged brings both up to date
-	if w.retires(err) {     // with its optimiser
+	// The state comes first: for a program with exchanged gradients it also updates the parameters.
+	st, err := w.state(ctx)
+	if w.retires(err) {
 		return session.Say(w.member, wire.Saved{ID: m.ID, Err: err.Error()}, nil)
 	} else if err != nil {
 		return err
@@ -478,7 +518,7 @@ func (w *ringWorker) save(ctx context.Context, m wire.Save) error {
 			said.Err = err.Error()
 		}
 		if err := session.Say(w.member, said, text); err != nil {
-			w.log.Debug("a checkpoint is written, but nobody knows", "err", err)
+			w.log.Debug("could not report a written checkpoint", "err", err)
 		}
 	})
 	return nil

@@ -63,7 +63,7 @@ func TestMeetingKeepsTheNewest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := newMeeting(l)
+	m := newSharedListener(l)
 	defer m.close()
 	var conns []gonet.Conn
 	for range cap(m.conns) + 50 {

@@ -24,30 +24,37 @@ import (
 	"star/transport/wire"
 )
 
-// How a member takes up another ring: it leaves the one before, dials the others, and agrees with
-// them on parameters.
+// Joining a ring (join) takes these steps, on all members:
+//
+//	leaveGroup   close the old group, after a barrier unless it is broken
+//	dial         form the new group; the first member listens
+//	agree        find the highest version; members without it receive it (receive)
+//	compress     agree on the codec
+//	sayFormed    tell the coordinator, which then releases rounds
+//
+// A step that fails on one member fails on all, because they are collective operations. The
+// coordinator then forms another ring.
 
-// leaveGroup closes the group. What was sent in its last operation may still be on its way, unless
-// the ring has failed. The barrier is a courtesy: its error says nothing that the coordinator does
-// not know.
+// leaveGroup closes the group. Data of its last operation may still be in flight, unless the ring
+// has failed, so it waits at a barrier first. An error of the barrier has no consequence: the
+// coordinator notices lost members itself.
 func (w *ringWorker) leaveGroup(ctx context.Context) {
 	if w.group == nil {
 		return
 	}
 	if !w.broken {
-		w.group.Barrier(ctx) // others may be gone already, which is all right now
+		w.group.Barrier(ctx) // others may be gone already, which is valid here
 	}
 	w.group.Close()
 	w.all.Ring(nil)
 	w.group = nil
 }
 
-// join takes up another ring.
+// join joins a ring.
 //
-// A ring that is older than the present one changes nothing. Where this worker is no member it
-// becomes a rider: it leaves the group, forgets its parameters, and goes to the member that
-// ring.Door names. Errors are those of dial, agree and the codec's agreement; mend says what they
-// mean.
+// A ring that is not newer than the current one is ignored. A worker that is not a member becomes a
+// rider: it leaves the group, drops its parameters, and connects to the member at ring.Door. Errors
+// are those of dial, agree and the codec's agreement; mend interprets them.
 func (w *ringWorker) join(ctx context.Context, ring wire.Ring) error {
 	if ring.Generation <= w.ring.Generation {
 		return nil
@@ -70,9 +77,9 @@ func (w *ringWorker) join(ctx context.Context, ring wire.Ring) error {
 	place := slices.Index(ring.Members, me)
 	if place < 0 {
 		w.leaveGroup(ctx)
-		w.broken, w.version = false, -1 // the ring will go on without us
+		w.broken, w.version = false, -1 // the ring will continue without this worker
 		if w.codec != nil && w.job.Compress != compress.Auto && w.parent.addr == "" {
-			w.log.Info("rides: its gradients go to the member that carries them as float32, --compress is for the ring", "compress", w.job.Compress, "parent", ring.Door)
+			w.log.Info("sending gradients through a ring member as float32; --compress is ignored", "compress", w.job.Compress, "parent", ring.Door)
 		}
 		if ring.Door != w.parent.addr {
 			w.parent.close()
@@ -100,19 +107,19 @@ func (w *ringWorker) join(ctx context.Context, ring wire.Ring) error {
 	return w.sayFormed()
 }
 
-// sayFormed tells the coordinator with which version this worker stands in its ring. An error: the
+// sayFormed tells the coordinator that this worker is in its ring, with which version. An error: the
 // coordinator is lost.
 func (w *ringWorker) sayFormed() error {
 	return session.Say(w.member, wire.Formed{Worker: star.Worker(w.rank), Generation: w.ring.Generation, Version: w.version}, nil)
 }
 
-// dial forms the group. Members hear of a ring at different moments, and may still be
-// computing for the one before, so it tries until they are all there.
+// dial forms the group. Members learn of a ring at different moments and may still be computing for
+// the one before, so dial retries until all have come.
 //
-// The first member listens, the others come to it. Errors: a *allreduce.Error that names the member
-// which could not be reached for ringReach; errRing after ringPatience; the cause of ctx where
-// another ring takes its place. Whatever else fails is tried again every 20 ms, because a member
-// that is not there yet looks the same as one that refuses.
+// The first member listens, the others connect to it. Errors: a *allreduce.Error that names the
+// member which could not be reached for ringReach; errRing after ringPatience; the cause of ctx when
+// another ring replaces this one. Everything else is retried every 20 ms, because a member that has
+// not come yet looks the same as one that refuses.
 func (w *ringWorker) dial(ctx context.Context, place int) error {
 	cfg := allreduce.Config{
 		Rank: place, Size: len(w.ring.Members), Rendezvous: w.ring.Addr,
@@ -136,7 +143,7 @@ func (w *ringWorker) dial(ctx context.Context, place int) error {
 	if err := cfg.Algorithm.UnmarshalText([]byte(w.job.Algorithm)); err != nil {
 		return w.job.Invalid("allreduce-algorithm", err)
 	}
-	site := flightrecorder.Open(fmt.Sprintf("worker %d", w.rank), "all members of the ring of generation", "worker", "")
+	site := flightrecorder.Open(fmt.Sprintf("worker %d", w.rank), "all members of ring generation", "worker", "")
 	defer site.Close()
 	var others []int
 	for _, m := range w.ring.Members {
@@ -146,7 +153,8 @@ func (w *ringWorker) dial(ctx context.Context, place int) error {
 	}
 	site.Begin(w.ring.Generation, ringPatience, others...)
 	end := time.Now().Add(ringPatience)
-	var cut time.Time // since when the way to another member is
+	// cut is when another member became unreachable.
+	var cut time.Time
 	for try := 0; ; try++ {
 		if place == 0 {
 			cfg.Listener = w.meet.open()
@@ -157,12 +165,12 @@ func (w *ringWorker) dial(ctx context.Context, place int) error {
 			w.group, w.counted = g, allreduce.Traffic{}
 			w.all.Ring(g)
 			size := min(4*int64(len(w.params)), int64(w.job.Bucket*1e6))
-			w.log.Info("ring", "generation", w.ring.Generation, "members", len(w.ring.Members), "algorithm", g.Algorithm(size), "bytes", size)
+			w.log.Info("ring formed", "generation", w.ring.Generation, "members", len(w.ring.Members), "algorithm", g.Algorithm(size), "bytes", size)
 			return nil
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
 		case time.Now().After(end):
-			return fmt.Errorf("%w %d of workers %v cannot be formed: %w", errRing, w.ring.Generation, w.ring.Members, err)
+			return fmt.Errorf("%w %d of workers %v could not be formed: %w", errRing, w.ring.Generation, w.ring.Members, err)
 		}
 		if peer, ok := errors.AsType[*allreduce.Error](err); ok && peer.Rank != allreduce.None {
 			if cut.IsZero() {
@@ -173,10 +181,10 @@ func (w *ringWorker) dial(ctx context.Context, place int) error {
 			}
 		}
 		level := slog.LevelDebug
-		if cfg.Transport != "" && try == 0 { // which may not be to be had
+		if cfg.Transport != "" && try == 0 { // the chosen transport may not be available
 			level = slog.LevelWarn
 		}
-		w.log.Log(ctx, level, "forming the ring again", "err", err)
+		w.log.Log(ctx, level, "could not form the ring; retrying", "err", err)
 		if !process.Sleep(ctx, 20*time.Millisecond) {
 			return context.Cause(ctx)
 		}
@@ -185,9 +193,9 @@ func (w *ringWorker) dial(ctx context.Context, place int) error {
 
 // agree gives all members the highest version that one of them has.
 //
-// All find the same: the highest version counts, and of those who have it the first member sends it
-// to the others. errRing: nobody has parameters, or the coordinator has begun the ring at another
-// version, which means that what it was told is not so.
+// All find the same: of the members that have the highest version, the first sends it to the others.
+// errRing: no member has parameters, or the members' version is not the one at which the coordinator
+// starts the ring.
 func (w *ringWorker) agree(ctx context.Context, place int) error {
 	if w.exchanges {
 		if err := w.catchUp(ctx); err != nil {
@@ -202,30 +210,30 @@ func (w *ringWorker) agree(ctx context.Context, place int) error {
 	w.settle(highest)
 	switch {
 	case highest < 0:
-		return fmt.Errorf("%w: nobody among workers %v has the parameters", errRing, w.ring.Members)
+		return fmt.Errorf("%w: none of workers %v has the parameters", errRing, w.ring.Members)
 	case w.ring.From >= 0 && highest != w.ring.From:
-		return fmt.Errorf("%w %d was to begin at version %d, its members have %d", errRing, w.ring.Generation, w.ring.From, highest)
+		return fmt.Errorf("%w %d: cannot start at version %d, its members have %d", errRing, w.ring.Generation, w.ring.From, highest)
 	case same && !w.begins(highest):
 		return nil
 	}
-	who := []int64{int64(len(w.ring.Members))}
+	holder := []int64{int64(len(w.ring.Members))}
 	if w.version == highest {
-		who[0] = int64(place)
+		holder[0] = int64(place)
 	}
-	if err := allreduce.AllReduce(ctx, w.group, allreduce.Min, who); err != nil {
+	if err := allreduce.AllReduce(ctx, w.group, allreduce.Min, holder); err != nil {
 		return err
 	}
-	return w.receive(ctx, place, int(who[0]), highest)
+	return w.receive(ctx, place, int(holder[0]), highest)
 }
 
-// receive has all members get what root has of a version, which is the highest.
+// receive copies root's state of the highest version to all members.
 //
-// With the parameters go the state of the optimiser, the samples applied, the tallies of the last
-// versions (the coordinator may not have heard of them) and the metadata of the last release.
-// Lengths that root tells are checked before memory is taken for them.
+// The state has the parameters, the optimizer's state, the samples applied, the tallies of the last
+// versions (the coordinator may have missed them) and the metadata of the last release. Lengths from
+// root are checked before memory is allocated for them.
 func (w *ringWorker) receive(ctx context.Context, place, root int, highest int64) error {
-	// What is received goes to fresh memory first: whoever has a whole version must not
-	// lose it when the root is lost in the middle.
+	// Receive into new memory first: a member that has a whole version must not lose it when root is
+	// lost in the middle.
 	state, err := w.state(ctx)
 	if err != nil {
 		return err
@@ -240,18 +248,18 @@ func (w *ringWorker) receive(ctx context.Context, place, root int, highest int64
 	}
 	if place != root {
 		if counts[2] < 0 || counts[2] > maxTold {
-			return fmt.Errorf("%w: worker %d tells %d numbers of its last versions", errRing, w.ring.Members[root], counts[2])
+			return fmt.Errorf("%w: worker %d sent an invalid length for its last tallies: %d", errRing, w.ring.Members[root], counts[2])
 		}
 		told = make([]int64, counts[2])
 		if counts[3] < 0 || counts[3] > (transport.Limits{}).Payload(wire.KindRelease) {
-			return fmt.Errorf("%w: worker %d tells %d bytes of what it was released with", errRing, w.ring.Members[root], counts[3])
+			return fmt.Errorf("%w: worker %d sent an invalid length for its metadata: %d", errRing, w.ring.Members[root], counts[3])
 		}
 	}
 	if err := allreduce.Broadcast(ctx, w.group, root, told); err != nil {
 		return err
 	}
 	metadata := packBytes(w.metadata)
-	if counts[3] > 0 { // of jobs that others may coordinate
+	if counts[3] > 0 { // only jobs with several coordinators
 		if place != root {
 			metadata = make([]int64, (counts[3]+7)/8)
 		}
@@ -289,7 +297,7 @@ func (w *ringWorker) receive(ctx context.Context, place, root int, highest int64
 	if counts[3] > 0 {
 		w.metadata = engine.NewerMetadata(w.metadata, unpackBytes(metadata)[:counts[3]])
 	}
-	for _, t := range w.last { // who made these versions may have had no time to say so
+	for _, t := range w.last { // the member that made these versions may not have reported them
 		if err := session.Say(w.member, t, nil); err != nil {
 			return err
 		}
@@ -298,10 +306,10 @@ func (w *ringWorker) receive(ctx context.Context, place, root int, highest int64
 	return nil
 }
 
-// maxTold bounds what a member tells of its last versions: two of all riders there can be.
+// maxTold bounds the numbers in packed tallies: two tallies with the maximum of riders.
 const maxTold = 2 * (6 + (2*3+1)*wire.MaxWorkers)
 
-// packBytes puts bytes into numbers, and zeros behind them.
+// packBytes packs bytes into numbers, padded with zeros.
 func packBytes(b []byte) []int64 {
 	v := make([]int64, (len(b)+7)/8)
 	whole := append(slices.Clone(b), make([]byte, 8*len(v)-len(b))...)
@@ -311,7 +319,7 @@ func packBytes(b []byte) []int64 {
 	return v
 }
 
-// unpackBytes is the reverse.
+// unpackBytes is the inverse of packBytes.
 func unpackBytes(v []int64) (b []byte) {
 	for _, x := range v {
 		b = binary.LittleEndian.AppendUint64(b, uint64(x))
@@ -319,9 +327,9 @@ func unpackBytes(v []int64) (b []byte) {
 	return b
 }
 
-// packTallies puts tallies into numbers: of each generation, version, the numbers of riders carried
-// and dropped, and of each of these worker, step and the bits of the weight; then, of those that
-// tell it, version, and how many samples of each member are in it.
+// packTallies packs tallies into numbers: of each generation, version, and the numbers of carried
+// and dropped riders, and of each rider worker, step and the bits of the weight. Behind them, for
+// tallies with Samples: version, number of members, and the samples of each member.
 func packTallies(ts []wire.Tally) []int64 {
 	v := []int64{int64(len(ts))} // never empty
 	for _, t := range ts {
@@ -341,7 +349,7 @@ func packTallies(ts []wire.Tally) []int64 {
 	return v
 }
 
-// unpackTallies is the reverse. What does not make sense it leaves out.
+// unpackTallies is the inverse of packTallies. It skips invalid parts.
 func unpackTallies(v []int64, me star.Worker) []wire.Tally {
 	var ts []wire.Tally
 	if len(v) == 0 {

@@ -13,20 +13,20 @@ import (
 	"star/train/optim"
 )
 
-// A ring whose model makes the updates itself (train.Updater): every member makes the same one, of
-// the same mean gradient. What its optimiser remembers is bytes to us; where vectors are wanted,
-// for other members and in checkpoints, it is cut into some of the length of the parameters.
+// A ring with a model that makes the updates itself (train.Updater): every member makes the same one, from
+// the same mean gradient. The state of its optimizer is opaque bytes; for other members and for
+// checkpoints it is cut into vectors of the length of the parameters.
 
-// stepOwn has the model make an update with the mean gradient, of which norm is the norm; negative:
-// nobody wants to know.
+// stepOwn has the model make an update with the mean gradient. norm is the gradient's norm;
+// negative: not measured.
 func (w *ringWorker) stepOwn(ctx context.Context, norm float64) error {
 	if w.job.Clip > 0 && norm > w.job.Clip {
 		kernel.Scale(float32(w.job.Clip/norm), w.grad)
 	}
-	return w.updates.Update(context.WithoutCancel(ctx), w.samples) // whatever becomes of the ring: what the model was told to do it does
+	return w.updates.Update(context.WithoutCancel(ctx), w.samples) // even if the ring fails: a started update of the model must complete
 }
 
-// state is what the optimiser remembers.
+// state returns the state of the optimizer.
 func (w *ringWorker) state(ctx context.Context) (optim.State, error) {
 	if w.updates == nil {
 		return w.opt.State(), nil
@@ -35,14 +35,14 @@ func (w *ringWorker) state(ctx context.Context) (optim.State, error) {
 	return optim.State{Name: optim.Own, Steps: w.version, Slots: slotsOf(b, len(w.params))}, err
 }
 
-// setState gives the optimiser what it remembers. A state of another optimiser is an error. The
-// program's own gets the whole of it even if ctx ends meanwhile.
+// setState sets the state of the optimizer. A state of another optimizer is an error. A program's
+// own optimizer receives the whole state even if ctx ends meanwhile.
 func (w *ringWorker) setState(ctx context.Context, st optim.State) error {
 	if w.updates == nil {
 		return w.opt.SetState(st)
 	}
 	if st.Name != optim.Own {
-		return fmt.Errorf("the state is that of %q, and the program has an optimiser of its own: resume as the job before, or start without the state", st.Name)
+		return fmt.Errorf("cannot restore the optimizer: the state is that of %q, and the program has its own; resume as the job before, or start without the state", st.Name)
 	}
 	b, err := bytesOf(st.Slots)
 	if err != nil {
@@ -51,15 +51,15 @@ func (w *ringWorker) setState(ctx context.Context, st optim.State) error {
 	return w.updates.SetState(context.WithoutCancel(ctx), b)
 }
 
-// begins says whether all members take version 0 from one of them: models in other processes need
-// not have begun with the same parameters.
+// begins reports whether all members take version 0 from one of them: models in other processes need
+// not have started with the same parameters.
 func (w *ringWorker) begins(highest int64) bool {
 	_, elsewhere := w.model.(train.Measured)
 	return highest == 0 && elsewhere
 }
 
-// asMany is slots, or as many as root has: what an optimiser of a model's own remembers may have
-// grown. It is the same operation on all members.
+// asMany returns slots, or as many slots as root has: the state of a model's own optimizer may have
+// grown. All members run the same operation.
 func (w *ringWorker) asMany(ctx context.Context, place, root int, slots []optim.Slot) ([]optim.Slot, error) {
 	if w.updates == nil {
 		return slots, nil
@@ -69,7 +69,7 @@ func (w *ringWorker) asMany(ctx context.Context, place, root int, slots []optim.
 		return slots, err
 	}
 	if n[0] < 1 || n[0] > maxOwnSlots {
-		return nil, fmt.Errorf("%w: worker %d says that its optimiser remembers %d vectors", errRing, w.ring.Members[root], n[0])
+		return nil, fmt.Errorf("%w: worker %d sent an invalid number of optimizer vectors: %d", errRing, w.ring.Members[root], n[0])
 	}
 	own := make([]optim.Slot, n[0])
 	for i := range own {
@@ -78,13 +78,14 @@ func (w *ringWorker) asMany(ctx context.Context, place, root int, slots []optim.
 	return own, nil
 }
 
-// maxOwnSlots is for models of a few parameters, whose optimiser says more about itself than they have.
+// maxOwnSlots is large enough for models with an optimizer state much longer than their few
+// parameters.
 const maxOwnSlots = 1 << 16
 
-// ownSlot is the name of the i-th vector that has what an optimiser says of itself in bytes.
+// ownSlot names the i-th vector of the bytes of an optimizer's state.
 func ownSlot(i int) string { return fmt.Sprintf("own_%05d", i) }
 
-// slotsOf is b, behind its length in 8 bytes, in vectors of n elements.
+// slotsOf returns b, preceded by its length in 8 bytes, as vectors of n elements.
 func slotsOf(b []byte, n int) (slots []optim.Slot) {
 	whole := append(binary.LittleEndian.AppendUint64(nil, uint64(len(b))), b...)
 	for len(whole) > 0 {
@@ -102,19 +103,19 @@ func slotsOf(b []byte, n int) (slots []optim.Slot) {
 	return slots
 }
 
-// bytesOf is the reverse.
+// bytesOf is the inverse of slotsOf.
 func bytesOf(slots []optim.Slot) ([]byte, error) {
 	var b []byte
 	for i, s := range slots {
 		if s.Name != ownSlot(i) {
-			return nil, fmt.Errorf("what the optimiser remembers has %.100q in the place of %s", strings.TrimSpace(s.Name), ownSlot(i))
+			return nil, fmt.Errorf("cannot read the optimizer state: vector %.100q instead of %s", strings.TrimSpace(s.Name), ownSlot(i))
 		}
 		for _, x := range s.Data {
 			b = binary.LittleEndian.AppendUint32(b, math.Float32bits(x))
 		}
 	}
 	if len(b) < 8 || binary.LittleEndian.Uint64(b) > uint64(len(b)-8) {
-		return nil, fmt.Errorf("what the optimiser remembers has %d bytes, which are not as many as they say", len(b))
+		return nil, fmt.Errorf("cannot read the optimizer state: %d bytes are fewer than their length field says", len(b))
 	}
 	return b[8 : 8+binary.LittleEndian.Uint64(b)], nil
 }

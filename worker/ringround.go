@@ -18,20 +18,24 @@ import (
 	"star/transport/wire"
 )
 
-// A round of a ring: the weighted sum of everybody's gradients makes the next version.
+// A round of a ring: the weighted sum of all members' gradients makes the next version.
+//
+//	Release ─▶ [evaluate] ─▶ [tune] ─▶ sum ─▶ settled ─▶ update ─▶ answer riders ─▶ Arrive, Tally
+//
+// The parts in brackets run on all members or on none. Up to sum a round may fail and be repeated;
+// update changes parameters, optimizer and version together.
 
 // round makes one version.
 //
-// All members make the same rounds in the same order, each one collective operation after the
-// other; an error in one of them is everybody's, and the round is made again by the ring that
-// follows. The record is told before the tally, so that the coordinator knows whose gradient it was
-// when it hears that the version is made.
+// All members make the same rounds in the same order, as collective operations one after the other.
+// An error in one of them fails on all members, and the next ring repeats the round. The record is
+// sent before the tally, so that the coordinator knows the gradient when it learns of the version.
 func (w *ringWorker) round(ctx context.Context, rel wire.Release) error {
 	if rel.Action == wire.Continue && w.retired() != nil {
 		return nil // of a round that was granted ahead
 	}
 	if rel.Version != w.version {
-		return fmt.Errorf("%w: released with version %d, has %d", errRing, rel.Version, w.version)
+		return fmt.Errorf("%w: cannot start the round: released with version %d, the worker has %d", errRing, rel.Version, w.version)
 	}
 	me := star.Worker(w.rank)
 	begun := time.Now()
@@ -86,11 +90,11 @@ func (w *ringWorker) round(ctx context.Context, rel wire.Release) error {
 	})
 }
 
-// settled has commit make the version of the sum in grad.
+// settled has commit make the version from the sum in grad.
 //
-// Where members exchange gradients for a program, they first wait until all of them have the sum.
-// A ring that fails meanwhile may leave some with the version and others without; these make it
-// from the sum that they have (catchUp). So all programs get the same sums, in the same steps.
+// If members exchange gradients for a program, they first wait until all of them have the sum. If
+// the ring fails meanwhile, some may have made the version and others not; these make it from the
+// sum that they have (catchUp). So all programs get the same sums in the same steps.
 func (w *ringWorker) settled(ctx context.Context, commit func(context.Context) error) error {
 	if w.exchanges {
 		w.commit, w.commits = commit, w.version+1
@@ -102,7 +106,7 @@ func (w *ringWorker) settled(ctx context.Context, commit func(context.Context) e
 	return commit(ctx)
 }
 
-// catchUp makes the version of the sum that is here, if another member has made it or all can.
+// catchUp makes the version from the kept sum, if another member has made it or all can.
 func (w *ringWorker) catchUp(ctx context.Context) error {
 	can := w.version
 	if w.commit != nil {
@@ -120,9 +124,9 @@ func (w *ringWorker) catchUp(ctx context.Context) error {
 	return commit(ctx)
 }
 
-// compareParams tells the coordinator by what it finds that all members have the same parameters.
-// Those of a program whose gradients are exchanged are its own affair; here they are brought up to
-// date.
+// compareParams sends the coordinator a hash of the parameters, by which it checks that all members
+// have the same. Parameters of a program with exchanged gradients are not compared, only
+// brought up to date.
 func (w *ringWorker) compareParams(ctx context.Context) error {
 	if w.exchanges {
 		if _, err := w.state(ctx); err != nil && !w.retires(err) { // a program that is gone left them as they are
@@ -134,12 +138,12 @@ func (w *ringWorker) compareParams(ctx context.Context) error {
 	return session.Say(w.member, hash, nil)
 }
 
-// sum makes grad the weighted sum of everybody's gradients.
+// sum sets grad to the weighted sum of all members' gradients.
 //
-// There are four ways: closed rounds (partialSum), buckets that leave while the rest is computed,
-// buckets behind the computation, and the whole with riders' gradients (carry). carried is what the
-// round applies beside rel.Total: samples of riders, or of the whole round where only its members
-// know how many those are.
+// There are four ways: closed rounds (partialSum), buckets that are sent while the rest is computed,
+// buckets after the computation, and the whole gradient with those of riders (carry). carried is the
+// number of samples applied besides rel.Total: those of riders, or of the whole round if only its
+// members know them.
 func (w *ringWorker) sum(ctx context.Context, rel wire.Release, rec *star.Record) (tally wire.Tally, carried int64, computed time.Time, err error) {
 	tally = wire.Tally{Worker: rec.Worker, Generation: w.ring.Generation, Version: w.version + 1}
 	weight := w.weight(rel.Count)
@@ -148,21 +152,22 @@ func (w *ringWorker) sum(ctx context.Context, rel wire.Release, rec *star.Record
 		return w.partialSum(ctx, rel, rec)
 	}
 	if rel.Local > 0 {
-		weight /= float32(rel.Local) // of as many steps as the others make
+		weight /= float32(rel.Local) // as many steps as all others make
 		defer w.back()
 	}
 	if m, ok := w.overlaps(); ok && w.bucketed() && rel.Count > 0 && rel.Local == 0 && rel.Part == 0 {
 		op, cancel := context.WithCancel(ctx)
 		defer cancel()
 		b := w.exchange(op, weight, len(w.grad))
-		var end time.Time // of the computation: what follows is the exchange
+		// end is the end of the computation: what follows is the exchange.
+		var end time.Time
 		w.grads = func(ctx context.Context, dst []float32, batch train.Batch) (float64, error) {
 			defer func() { end = time.Now() }()
 			return m.GradStream(ctx, dst, batch, b.ready)
 		}
 		var sent error
 		exchanged := false
-		w.finite = func([]float32) (float64, int) { // once all of it is computed
+		w.finite = func([]float32) (float64, int) { // called when the whole gradient is computed
 			sent, exchanged = <-b.done, true
 			return b.norm2, b.bad
 		}
@@ -184,7 +189,8 @@ func (w *ringWorker) sum(ctx context.Context, rel wire.Release, rec *star.Record
 	if computed, err = w.own(ctx, rel, rec); err != nil {
 		return tally, 0, computed, err
 	}
-	drawn := int64(0) // from the queue, by all
+	// drawn is the number of samples taken from the queue by all members.
+	drawn := int64(0)
 	if rel.Part > 0 {
 		weight = w.weight(rec.Samples)
 		if tally.Samples, drawn, err = w.count(ctx, rec.Samples); err != nil {
@@ -208,8 +214,8 @@ func (w *ringWorker) sum(ctx context.Context, rel wire.Release, rec *star.Record
 	return tally, drawn + carried, computed, err
 }
 
-// count has all members know how many samples each of them has taken from the queue of the round.
-// It waits for all members, and so for the end of the queue.
+// count exchanges how many samples each member has taken from the queue of the round. It waits for
+// all members, and so for the end of the queue.
 func (w *ringWorker) count(ctx context.Context, own int) (each []int, all int64, err error) {
 	v := make([]int64, len(w.ring.Members))
 	v[slices.Index(w.ring.Members, star.Worker(w.rank))] = int64(own)
@@ -222,15 +228,15 @@ func (w *ringWorker) count(ctx context.Context, own int) (each []int, all int64,
 	return each, all, nil
 }
 
-// weight is c of the update rule, for a gradient over so many samples.
-// It is the same on every member whatever it has computed itself, so that the sum needs no division.
+// weight is c of the update rule for a gradient of that many samples. It is the same on every
+// member, so that the sum needs no division.
 func (w *ringWorker) weight(samples int) float32 {
 	return float32(float64(samples) / float64(max(w.ring.Of, 1)))
 }
 
-// update makes the next version of the weighted sum in grad, and returns the sum's squared norm.
-// local is how many steps everybody has made by itself; 0: these are gradients. Riders' parameters
-// are changed under the relay's lock (change), so that nobody is sent half of a version.
+// update makes the next version from the weighted sum in grad, and returns the sum's squared norm.
+// local is the number of local steps of all members; 0: the sum is of gradients. Parameters change
+// under the relay's lock (change), so that no rider receives half of a version.
 func (w *ringWorker) update(ctx context.Context, local int) (sum2 float64, err error) {
 	norm := -1.0
 	measured := w.rule != nil && w.job.Clip == 0 && local == 0 // by the rule, in its pass
@@ -267,10 +273,11 @@ func (w *ringWorker) update(ctx context.Context, local int) (sum2 float64, err e
 	return sum2, err
 }
 
-// carry adds the gradients of riders that are there, and learns from the other members which ones
-// they have added: whoever is left must know it. A rider is waited for until ring.Wait after the
-// round's own gradients are there, and no longer once it rides with somebody else. samples are
-// those of all riders, of all members. Errors are those of the collective operation, and of found.
+// carry adds the gradients of riders that have arrived, and exchanges with the other members which
+// ones they have added, so that a failed round can be attributed. It waits for a rider until
+// ring.Wait after the round's own gradients, and no longer if the rider has changed its parent.
+// samples counts all riders of all members. Errors are those of the collective operation, and of
+// found.
 func (w *ringWorker) carry(ctx context.Context) (t wire.Tally, samples int64, err error) {
 	riders := w.ring.Riders
 	t = wire.Tally{Worker: star.Worker(w.rank), Generation: w.ring.Generation, Version: w.version + 1}
@@ -280,8 +287,9 @@ func (w *ringWorker) carry(ctx context.Context) (t wire.Tally, samples int64, er
 	if len(riders) == 0 {
 		return t, 0, nil
 	}
-	// Of rider i: 2i: 1 + the first position of its batch, negative when that was
-	// dropped; 2i+1: its samples.
+	// Only a rider's own parent sets its elements; the sum over all members fills in the others.
+	// Of rider i: 2i: 1 + the first position of its batch, negative if that was dropped; 2i+1: its
+	// samples.
 	w.marks = append(w.marks[:0], make([]int64, 2*len(riders))...)
 	behind := make([]int, len(riders))
 	deadline := time.Now().Add(w.ring.Wait)
@@ -304,7 +312,7 @@ func (w *ringWorker) carry(ctx context.Context) (t wire.Tally, samples int64, er
 		if !clean || w.ring.MaxStale > 0 && w.version-g.Basis > w.ring.MaxStale {
 			w.marks[2*i] = -w.marks[2*i]
 		} else {
-			behind[i] = int(max(t.Version-g.Basis, 1)) // later than ours: of a version that was given up
+			behind[i] = int(max(t.Version-g.Basis, 1)) // a later Basis belongs to a version that was given up
 			if w.riding != nil {
 				w.riding.carry(g, w.weight(g.Samples))
 				continue
@@ -329,7 +337,7 @@ func (w *ringWorker) carry(ctx context.Context) (t wire.Tally, samples int64, er
 	return t, samples, nil
 }
 
-// averageBuffers is Member.Average for a worker whose orders come through the command stream.
+// averageBuffers averages the buffers of a worker that gets its orders through the command stream.
 // Errors are those of commandStream.average.
 func (w *ringWorker) averageBuffers(eval int64, buffers []float32) error {
 	if err := session.Say(w.member, wire.Buffers{Worker: star.Worker(w.rank), Eval: eval}, transport.Floats(buffers)); err != nil {

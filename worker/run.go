@@ -24,62 +24,77 @@ import (
 	"star/transport/wire"
 )
 
-// Run joins the job and trains until it is over; then the error is nil. When ctx ends, the
-// coordinator is told, and lets the worker go: after a checkpoint if the job cannot go on without
-// it, within c.Grace; then the error is the cause of ctx.
+// Run joins the job and trains until it is over; then the error is nil. When ctx ends, Run tells the
+// coordinator and waits for its release: after a checkpoint if the job cannot continue without this
+// worker, and for c.Grace at most. Then the error is the cause of ctx.
 //
-// The exit code that fits an error is job.ExitCode. Besides errors of c.Model and c.Data there
-// are *job.SettingError (c cannot be used; what c.Explain makes, if it is set),
-// *job.DisagreeError and *transport.RejectError (the job is another one, or does not want this
-// worker), *job.LostError and *session.LostError (a shard or the coordinator is gone),
-// *job.NaNError and *PoisonError (an invalid gradient).
+// job.ExitCode has the exit code of an error. Besides errors of c.Model and c.Data there are
+// *job.SettingError (c is invalid; worded by c.Explain if set), *job.DisagreeError and
+// *transport.RejectError (the job is a different one, or rejects this worker), *job.LostError and
+// *session.LostError (a shard or the coordinator is lost), *job.NaNError and *PoisonError (an
+// invalid gradient).
 //
-// c is copied. c.Model and c.Data are used until Run returns, the model by one goroutine at a time,
-// the data by another one ahead of it. Run may be called again when it has returned, also for
-// another job, with a model that has other parameters by then.
+// c is copied. c.Model and c.Data are used until Run returns: the model by one goroutine at a time,
+// the data by another one ahead of it. Run may be called again after it has returned, also for
+// another job or with a model that has other parameters.
 func Run(ctx context.Context, c Config) error {
-	told := ctx
-	ctx, end := process.Linger(told, c.Grace)
+	stopRequested := ctx
+	ctx, end := process.Linger(stopRequested, c.Grace)
 	defer end()
 	if err := c.complete(); err != nil {
 		return err
 	}
-	j := &joining{Config: &c, told: told, end: end, log: c.Log}
-	return process.EndsWith(told, j.run(ctx), c.Log)
+	j := &joining{Config: &c, stopRequested: stopRequested, end: end, log: c.Log}
+	return process.EndsWith(stopRequested, j.run(ctx), c.Log)
 }
 
-// joining is a worker on its way into the job. Until it is in the job it ends when told does; then
-// when the coordinator lets it go. The steps are prepare, enlist, join, make, settle, live, ends,
-// in this order; each may add to undo what its end needs.
-// In the job, errors are those that the coordinator is told of; before, only this process knows.
+// joining is a worker that joins a job. Before it has joined, it stops when stopRequested ends;
+// afterwards, when the coordinator releases it. The steps are prepare, enlist, join, make, settle,
+// live, ends, in this order; each may add to undo. Errors after join are reported to the
+// coordinator; errors before it are known only to this process.
+//
+//	prepare   settings, gossip, limits
+//	enlist    listeners for other members; the Hello
+//	join      the coordinator admits the worker; it has a rank
+//	make      injection, telemetry, loader; from here on a stop is announced
+//	open      connections to the shards (not in a ring)
+//	settle    the cluster; "joined" is logged
+//	live      the training, with one coordinator after the other
+//	ends      the result, for the caller and for the coordinator
 type joining struct {
 	*Config
-	told context.Context
-	end  func() // ends every wait
-	log  *slog.Logger
-	undo []func() // at the end, the last one first
+	stopRequested context.Context
+	// end ends every wait.
+	end func()
+	log *slog.Logger
+	// undo is called at the end, in reverse order.
+	undo []func()
 
-	gossip Gossip // nil without gossip
+	// gossip is nil without gossip.
+	gossip Gossip
 	tcp    *transport.TCP
 	all    *process.Links
 	hello  wire.Hello
-	ring   *ringWorker // nil: there are parameter servers
-	tree   treePart
-	rule   string // of a ring, in words
-	comes  *membership
-	member *session.Member
-	w      *worker
-	stop   func() bool // of what tells the coordinator of the end
+	// ring is nil with parameter servers.
+	ring *ringWorker
+	tree treePart
+	// rule is the update rule of a ring, in words.
+	rule       string
+	membership *membership
+	member     *session.Member
+	w          *worker
+	// stop ends the goroutine that reports the stop to the coordinator.
+	stop func() bool
 }
 
-// errOver: the job has ended before we came.
+// errOver: the job ended before this worker joined.
 var errOver = errors.New("the job is over")
 
-// defers has f called at the end of run, before what was deferred earlier.
+// defers has f called at the end of run, before the functions that were deferred earlier.
 func (j *joining) defers(f func()) { j.undo = append(j.undo, f) }
 
-// run joins and trains. A nil error is a job that came to its end, or was over before we came. What
-// was begun on the way is undone in any case, the last first.
+// run joins and trains. The error is nil if the job ended, or was over before this worker joined.
+// undo runs in any case.
 func (j *joining) run(ctx context.Context) error {
 	defer func() {
 		for i := len(j.undo) - 1; i >= 0; i-- {
@@ -100,15 +115,15 @@ func (j *joining) run(ctx context.Context) error {
 	if err := j.make(); err != nil {
 		return err
 	}
-	data.Warm(j.Data) // from now on others may wait for us
-	lost := j.w.open(ctx, j.comes)
+	data.Warm(j.Data) // other workers may wait for this one from now on
+	lost := j.w.open(ctx, j.membership)
 	j.defers(j.w.saves.Wait)
 	j.defers(func() {
 		if j.w.link != nil {
 			j.w.link.Close()
 		}
 	})
-	if lost != nil && !j.w.leaderless(j.told, lost) {
+	if lost != nil && !j.w.lostLeader(j.stopRequested, lost) {
 		return lost
 	}
 	if err := j.settle(); err != nil {
@@ -117,9 +132,9 @@ func (j *joining) run(ctx context.Context) error {
 	return j.ends(j.live(ctx, lost))
 }
 
-// prepare checks what can be checked alone, meets others of the job, and bounds what this process
-// takes. Errors are *job.SettingError of the codec, the cluster, the limits and the network's
-// files.
+// prepare checks the settings that need no connection, joins the gossip and limits the resources of
+// this process. Errors are *job.SettingError for the codec, the cluster, the limits and the
+// network's files.
 func (j *joining) prepare() error {
 	job := &j.Job
 	if err := compress.Check(job.Compress); err != nil {
@@ -133,18 +148,18 @@ func (j *joining) prepare() error {
 	}
 	var err error
 	if j.Outside != nil {
-		if j.gossip, err = j.Outside.Meet(j.told, job, j.log); err != nil {
+		if j.gossip, err = j.Outside.Meet(j.stopRequested, job, j.log); err != nil {
 			return err
 		}
 	}
 	if j.gossip != nil {
 		j.defers(j.gossip.Close)
 	}
-	who := "worker of job " + job.Name
+	role := "worker of job " + job.Name
 	if job.Rank >= 0 {
-		who = fmt.Sprintf("worker %d of job %s", job.Rank, job.Name)
+		role = fmt.Sprintf("worker %d of job %s", job.Rank, job.Name)
 	}
-	limits, release, err := process.Govern(job, who, job.Coordinator, j.log)
+	limits, release, err := process.Govern(job, role, job.Coordinator, j.log)
 	if err != nil {
 		return err
 	}
@@ -154,11 +169,11 @@ func (j *joining) prepare() error {
 	return err
 }
 
-// enlist opens the places where others come to this worker, and says what the coordinator is told of it.
+// enlist opens the listeners for other members and prepares the Hello.
 //
-// The coordinator is told the addresses before anybody can come, so the places are open first. A
-// worker that cannot open the place for children takes no part in trees, and all else works; a
-// worker of a ring that cannot open its two is of no use, and that is an error.
+// The Hello has the addresses, so the listeners are opened first. A worker that cannot open the
+// listener for children takes no part in trees; everything else works. A worker of a ring that
+// cannot open its two listeners fails.
 func (j *joining) enlist() (err error) {
 	spec, m := &j.Job, j.Model
 	j.all = new(process.Links)
@@ -173,12 +188,12 @@ func (j *joining) enlist() (err error) {
 			return err
 		}
 	} else if j.tree.relay, err = newChildRelay(spec, j.tcp, j.all, j.log); err != nil {
-		j.log.Debug("takes no part in trees", "reason", err)
+		j.log.Debug("tree listener failed", "reason", err)
 	} else {
 		j.defers(j.tree.relay.close)
 		j.hello.Addr = j.tree.relay.addr
 	}
-	j.comes = &membership{joins: session.MemberConfig{
+	j.membership = &membership{joins: session.MemberConfig{
 		Network: j.tcp, Addr: spec.Coordinator, Addrs: spec.Coordinators, Hello: j.hello, Reached: j.reached, Over: j.Over, JoinTimeout: spec.JoinTimeout, DeadAfter: spec.DeadAfter, Log: j.log,
 		Enrol: &session.Enrolment{
 			Layout: tensors(m.Layout()), Buffers: tensors(m.BufferLayout()),
@@ -188,9 +203,9 @@ func (j *joining) enlist() (err error) {
 	return nil
 }
 
-// reached is where others reach the places of the Hello. It is asked each time that a coordinator
-// is joined, because the way to another one may lead through another interface. An error: the name
-// of the coordinator is not known yet; it is tried again.
+// reached returns the addresses of the listeners in the Hello as others reach them. It is called for
+// each coordinator, because the route to another one may use another interface. An error: the
+// coordinator's name cannot be resolved yet; the caller tries again.
 func (j *joining) reached(ctx context.Context) (string, error) {
 	places := strings.Split(j.hello.Addr, ",")
 	for i, at := range places {
@@ -202,13 +217,13 @@ func (j *joining) reached(ctx context.Context) (string, error) {
 	return strings.Join(places, ","), nil
 }
 
-// inRing is enlist for a worker of an all-reduce. The optimiser of a checkpoint that the job goes
-// on from counts before a default, and must be known here: members tell the coordinator their
+// inRing is enlist for a worker of an all-reduce. The optimizer of the checkpoint that the job
+// resumes from takes precedence over the default. It must be known here, because members send their
 // update rule when they join.
 func (j *joining) inRing() (err error) {
 	job := &j.Job
 	if job.Resume != "" && !job.IsSet("optimizer") {
-		if c, err := process.OpenCheckpoint(job.Resume, slog.New(slog.DiscardHandler)); err == nil { // what is wrong with it is said when it is needed
+		if c, err := process.OpenCheckpoint(job.Resume, slog.New(slog.DiscardHandler)); err == nil { // a damaged checkpoint is reported when it is loaded
 			process.KeepOptimizer(job, c.Manifest())
 		}
 	}
@@ -217,25 +232,25 @@ func (j *joining) inRing() (err error) {
 	}
 	j.defers(j.ring.close)
 	if j.Exchange || j.Turns > 1 {
-		j.ring.guard = nil // what becomes of a gradient is the program's affair; those of different turns are not alike
+		j.ring.guard = nil // the program decides about gradients; those of different turns are not comparable
 	}
 	j.ring.turns = int64(max(j.Turns, 1))
 	if j.ring.codec, err = newCompressor(job, j.Model); err != nil {
 		return err
 	}
 	if j.ring.codec != nil && j.Turns > 1 {
-		return job.Invalid("compress", fmt.Errorf("the program makes %d updates of each batch, each of other parameters, and what a codec leaves out of one would come into another: leave --compress away", j.Turns))
+		return job.Invalid("compress", fmt.Errorf("the program makes %d updates of different parameters from each batch, and the codec's residual would mix them; remove --compress", j.Turns))
 	}
 	j.hello.Addr, j.rule = j.ring.addresses(), process.RuleText(job)
 	return nil
 }
 
-// join joins the job. Its error is errOver if that has ended. Other errors are those of session.Join,
-// and a *job.DisagreeError: this process was told of another number of workers, or the
-// checkpoint's buffers are of another model.
+// join joins the job. It returns errOver if the job has ended. Other errors are those of
+// session.Join and *job.DisagreeError: this process was configured with a different number of
+// workers, or the checkpoint's buffers belong to another model.
 func (j *joining) join() error {
 	spec := &j.Job
-	m, err := session.Join(j.told, j.comes.joins)
+	m, err := session.Join(j.stopRequested, j.membership.joins)
 	if over, ok := errors.AsType[*session.OverError](err); ok {
 		j.log.Info(over.Error())
 		return errOver
@@ -246,13 +261,13 @@ func (j *joining) join() error {
 	j.member = m
 	j.defers(func() { j.member.Close() })
 	if own := transport.Floats(j.Model.Buffers()); len(m.Buffers) > 0 && copy(own, m.Buffers) != len(m.Buffers) {
-		return &job.DisagreeError{Err: fmt.Errorf("the checkpoint has %d bytes of buffers, the model %d", len(m.Buffers), len(own))}
+		return &job.DisagreeError{Err: fmt.Errorf("cannot use the checkpoint: it has %d bytes of buffers, the model has %d", len(m.Buffers), len(own))}
 	}
 	if n, told, from := m.Welcome.Workers, toldWorkers(spec), spec.Origin("max-workers"); told > 0 && told != n {
 		if !spec.IsSet("max-workers") {
 			from = spec.Origin("workers")
 		}
-		err := &job.DisagreeError{Err: fmt.Errorf("the job has at most %d workers, this process was told of %d (%s): give every member the same --workers and --max-workers", n, told, from)}
+		err := &job.DisagreeError{Err: fmt.Errorf("the job has at most %d workers, this process was given %d (%s); give every member the same --workers and --max-workers", n, told, from)}
 		m.Leave(err.ExitCode(), err.Error())
 		return err
 	}
@@ -260,17 +275,17 @@ func (j *joining) join() error {
 	j.log = j.log.With("rank", m.Welcome.Rank)
 	if j.gossip != nil {
 		if err := j.gossip.Say(m.Welcome.Rank); err != nil {
-			j.log.Debug("others of the gossip may not know our rank", "err", err)
+			j.log.Debug("could not gossip the rank", "err", err)
 		}
 	}
 	return nil
 }
 
-// make makes the worker, whose rank is known now.
+// make sets up the worker. Its rank is known now.
 //
-// Errors: of the injection, of the baseline's rule. From here on the coordinator knows of the end
-// of this process by a message, not only by a connection that breaks; what measures (telemetry)
-// begins here as well, so that nothing is measured while a worker waits to be let in.
+// Errors are those of the injection and of the baseline's rule. From here on a stop of this process
+// is announced to the coordinator by a message. Telemetry starts here, so that the wait for
+// admission is not measured.
 func (j *joining) make() (err error) {
 	job, m, w := &j.Job, j.member, j.w
 	rank := m.Welcome.Rank
@@ -283,26 +298,28 @@ func (j *joining) make() (err error) {
 		w.slow = slow
 		j.defers(func() {
 			if err := undo(); err != nil {
-				j.log.Error("a limit of the straggler injection is still there", "err", err)
+				j.log.Error("could not undo the straggler injection", "err", err)
 			}
 		})
 	}
-	// A signal, or the end of the caller, says good-bye and ends every wait.
-	j.stop = process.Farewell(j.told, m, 0, j.end) // as long as there is nothing that a checkpoint could hold
+	// A signal, or the end of the caller's ctx, announces the stop and ends every wait.
+	// The deadline is 0: no checkpoint could contain anything of this worker yet.
+	j.stop = process.Farewell(j.stopRequested, m, 0, j.end)
 	j.defers(func() { j.stop() })
 
-	w.told, w.end, w.log, w.model, w.test, w.member, w.rank, w.step = j.told, j.end, j.log, j.Model, j.Test, m, rank, m.Welcome.Step
+	w.stopRequested, w.end, w.log, w.model, w.test, w.member, w.rank, w.step = j.stopRequested, j.end, j.log, j.Model, j.Test, m, rank, m.Welcome.Step
 	w.grad, w.grads, w.finite = process.Gradient(j.Model), j.Model.Grad, kernel.FiniteSumSq
 	w.hash, w.tree, w.all, w.exchanges = j.Hash, j.tree, j.all, j.Exchange
 	w.loader = data.NewLoader(j.Data, data.Stream{Seed: job.Seed})
 	j.defers(func() { w.loader.Close() })
-	w.own = flightrecorder.Open(fmt.Sprintf("worker %d", rank), "its own computation, of its step", "", "it is done: a slow worker is waited for")
+	w.own = flightrecorder.Open(fmt.Sprintf("worker %d", rank), "its own computation of this step", "", "it is done: the others wait for a slow worker")
 	j.defers(w.own.Close)
 	if err = w.byBaseline(job, m.Welcome.Workers, len(w.grad)); err != nil {
 		return err
 	}
 	if !j.Telemetry.Off {
-		device := gpu.Start(gpu.Config{Sampler: j.Telemetry.Sampler, Log: j.log}) // nil without a driver
+		// device is nil without a driver.
+		device := gpu.Start(gpu.Config{Sampler: j.Telemetry.Sampler, Log: j.log})
 		j.defers(func() { device.Close() })
 		sampler := host.Start(host.Config{PID: j.Telemetry.Process, Also: device.AddTo})
 		j.defers(func() { sampler.Close() })
@@ -316,26 +333,26 @@ func (j *joining) make() (err error) {
 		w.tree.relay.begin(j.Model.Params())
 	}
 	j.hello.Service, j.hello.Rank = wire.ServiceShard, rank
-	j.comes.dial = j.dial
+	j.membership.dial = j.dial
 	return nil
 }
 
-// dial reaches the shards of the job. The pass of the Welcome says to shards that the coordinator
-// has let this worker in, as which rank and from which step on. Errors are those of ps.Dial: a
-// shard does not answer within JoinTimeout, or refuses the worker.
+// dial connects to the shards of the job. The pass in the Welcome proves to shards that the
+// coordinator has admitted this worker, with which rank and from which step on. Errors are those of
+// ps.Dial: a shard does not answer within JoinTimeout, or rejects the worker.
 func (j *joining) dial(ctx context.Context, m *session.Member, views []wire.View) (*ps.Link, error) {
 	hello, rank := j.hello, j.w.rank
 	hello.Pass = m.Welcome.Pass
 	return ps.Dial(ctx, ps.LinkConfig{
 		Network: j.tcp, Shards: process.ShardAddrs(m.Welcome.Shards, j.Coordinator), Views: views, Hello: hello, Params: j.Model.Params(), JoinTimeout: j.JoinTimeout,
 		Compress: j.Compress, Tensors: matrices(j.Model.Layout()), Workers: m.Welcome.Workers, Log: j.log,
-		Chosen: func(version int64, codec, why string) { sayCodec(m, rank, version, codec, why) }, // the next message fails too, if this does
+		Chosen: func(version int64, codec, why string) { sayCodec(m, rank, version, codec, why) }, // a failed send shows up at the next message
 	})
 }
 
-// settle makes the worker a tenant of its cluster, and says that it has joined. What counts as its
-// traffic is what leaves the host: to shards, children, parents and members of the ring elsewhere.
-// An error: the cluster refuses it.
+// settle registers the worker with its cluster, and logs that it has joined. Its traffic is what
+// leaves the host: to shards, children, parents and members of the ring on other hosts. An error:
+// the cluster rejects it.
 func (j *joining) settle() error {
 	w := j.w
 	traffic := j.all.Traffic
@@ -366,19 +383,19 @@ func (j *joining) settle() error {
 	return nil
 }
 
-// live trains until the job is over, with one coordinator after the other. lost is why the first
-// one is lost already; nil: it is not.
+// live trains until the job is over, following from one coordinator to the next. lost is why the
+// first one is already lost; nil: it is connected.
 //
-// It looks for another coordinator only where there may be one (--coordinators), and as long as
-// this process was not told to end; a member of a ring that alone may have the parameters looks on
-// until the grace is over (outlives).
+// It looks for another coordinator only with --coordinators and until this process must stop.
+// A member of a ring that may be the only one with the parameters continues to look until the grace
+// period ends (staysForHandover).
 func (j *joining) live(ctx context.Context, lost error) (err error) {
 	j.stop()
-	seeks, over := j.told, j.end
-	if j.w.outlives(&session.LostError{}) {
+	seeks, over := j.stopRequested, j.end
+	if j.w.staysForHandover(&session.LostError{}) {
 		seeks, over = ctx, func() {}
 	}
-	j.stop = process.Farewell(j.told, j.member, j.Grace, over)
+	j.stop = process.Farewell(j.stopRequested, j.member, j.Grace, over)
 	ended := make(chan struct{})
 	defer close(ended)
 	go j.w.attend(j.Config, j.member, ended)
@@ -387,37 +404,38 @@ func (j *joining) live(ctx context.Context, lost error) (err error) {
 	case j.ring != nil:
 		life = j.ring
 		err = j.ring.train(ctx, j.w, j.hello)
-	case lost != nil: // the coordinator, while the shards were being reached
+	case lost != nil: // the coordinator was lost while the shards were being dialled
 		err = lost
 	default:
 		err = j.w.work(ctx)
 	}
-	for life.leaderless(seeks, err) {
+	for life.lostLeader(seeks, err) {
 		j.stop()
-		if err = life.follow(ctx, j.comes, err); err == nil {
+		if err = life.follow(ctx, j.membership, err); err == nil {
 			j.member = j.w.member
-			j.stop = process.Farewell(j.told, j.member, j.Grace, over)
+			j.stop = process.Farewell(j.stopRequested, j.member, j.Grace, over)
 			err = life.work(ctx)
 		}
 	}
 	return err
 }
 
-// ends is what a worker ends with whose training has ended with err. It tells the coordinator, if
-// that does not know. An error with an exit code is kept as it is. Of one without, and of a
-// connection to the coordinator that has ended, the coordinator's last words are looked for (why).
-// nil: the job has come to its end.
-// A gradient that is none is told to the coordinator, which decides whether the job has diverged
-// or this worker alone is broken.
+// ends converts err, with which the training ended, to the worker's result, and reports it to the
+// coordinator unless it knows. An error with an exit code is returned as it is. For an error without
+// one, and for a lost coordinator, ends asks for the coordinator's last message (why). The result is
+// nil if the job ended normally.
+//
+// A gradient that is not finite is reported to the coordinator, which decides whether the job has
+// diverged or only this worker is broken.
 func (j *joining) ends(err error) error {
 	w, ring := j.w, j.ring != nil
-	if cause := context.Cause(j.told); cause != nil {
+	if cause := context.Cause(j.stopRequested); cause != nil {
 		return cause
 	}
 	if why := w.retired(); why != nil && why.Gone() != 0 {
 		return why
 	} else if why != nil && errors.As(err, new(*transport.RejectError)) {
-		return nil // what the others come to is theirs
+		return nil // the other workers' results do not matter to this one
 	}
 	var nan *job.NaNError
 	var poisoned *PoisonError
@@ -425,11 +443,12 @@ func (j *joining) ends(err error) error {
 	var coded interface{ ExitCode() int }
 	switch {
 	case err == nil:
-	case errors.As(err, new(*session.OverError)): // it had ended before we heard of it
+	case errors.As(err, new(*session.OverError)): // the job had ended before this worker joined
 	case errors.As(err, &nan), errors.As(err, &poisoned):
 		j.member.Leave(exitcode.Diverged, err.Error())
 		return err
-	case errors.As(err, &coded) && coded.ExitCode() == exitcode.Failure: // of a program that computes for this worker: nobody else knows
+	// A program that computes for this worker failed: only this worker knows.
+	case errors.As(err, &coded) && coded.ExitCode() == exitcode.Failure:
 		j.member.Leave(exitcode.Failure, err.Error())
 		return err
 	case ring && !errors.As(err, &coded):
@@ -437,7 +456,7 @@ func (j *joining) ends(err error) error {
 		return err
 	case ring:
 		return err
-	case errors.As(err, &gone): // it may have said why it hung up
+	case errors.As(err, &gone): // its last message may say why
 		return w.why(err)
 	case errors.As(err, &coded):
 		return err

@@ -9,7 +9,7 @@ import (
 	"star/train"
 )
 
-// Session is a worker for a caller who owns the loop:
+// Session is a worker for a caller that has its own loop:
 //
 //	s, err := worker.Join(ctx, c, worker.Vectors{Params: params, Layout: layout})
 //	for {
@@ -24,58 +24,67 @@ import (
 //		s.Exchange(gradient(step.Gradient, step.Batch))
 //	}
 //
-// It is the same machine that [Run] drives, which stands still while the caller computes: whatever the mode, a step is a batch whose gradient is wanted of the
-// parameters as they are now. One goroutine uses it at a time.
+// It is the same worker that [Run] drives: in every mode a step is a batch, and its gradient
+// is computed for the current parameters. One goroutine at a time may use it.
 //
-// Both sides take turns: the worker's own work is done within Join, Next and Close, and stands
-// still while a step is in the caller's hands. Beats to the coordinator go on meanwhile, so a
-// caller may compute for as long as it wants without being taken for dead.
-// A session is over when Next has returned an error; it is to be closed all the same. What a step asks
-// for follows from the mode: with local steps or a queue it may be a part of a batch, and Exchange need
-// not lead to an exchange.
+// The worker's own work is done within Join, Next and Close, and pauses while the caller has a step.
+// Heartbeats to the coordinator continue, so the caller may compute for as long as it needs without
+// being declared dead. A session is over when Next has returned an error; the caller must still
+// close it. The mode decides what a step asks for: with local steps or a queue it may be a part of a
+// batch, and Exchange need not send anything.
 type Session struct {
-	Rank, Workers int // of this worker; that the job may have
+	// Rank is that of this worker; Workers is the maximum of the job.
+	Rank, Workers int
 
 	resume func() (Step, bool)
 	stop   func()
 	cancel context.CancelCauseFunc
 	in     *rendezvous
-	hand   bool  // a step is in the caller's hands
-	over   bool  // there will be none any more
-	err    error // of the worker
+	// hand: the caller has a step.
+	hand bool
+	// over: no more steps will come.
+	over bool
+	// err is the worker's result.
+	err error
 }
 
-// Vectors are what is trained, in the caller's memory. The session owns Params and Buffers but
-// between Next and Exchange, or Evaluated. Layout names the tensors in Params, by offset and shape
-// in elements, without gaps; all workers must have the same. Params and Buffers stay where they are
-// for the whole session: what they hold changes.
+// Vectors are what is trained, in the caller's memory. The session owns Params and Buffers except
+// between Next and Exchange or Evaluated. Layout names the tensors in Params by offset and shape in
+// elements, without gaps; all workers must have the same. Params and Buffers keep their place for
+// the whole session; only their values change.
 type Vectors struct {
-	Params       []float32
-	Layout       []train.TensorSpec
-	Buffers      []float32 // of each worker, such as the statistics of batch normalisation; nil: there are none
+	Params []float32
+	Layout []train.TensorSpec
+	// Buffers differ between workers, such as the statistics of batch normalisation; nil: no
+	// buffers.
+	Buffers      []float32
 	BufferLayout []train.TensorSpec
 }
 
-// Step is what the job wants next of a worker. Nothing of a step may be used once it was answered.
+// Step is what the job asks of a worker next. A step must not be used after it was answered.
 type Step struct {
-	Batch      train.Batch // borrowed until the next call of Next
-	Evaluation bool        // the loss of Batch is wanted, and nothing changes
-	Gradient   []float32   // where the gradient of Batch's mean loss is to be put: all of it is overwritten
+	// Batch is valid until the next call of Next.
+	Batch train.Batch
+	// Evaluation: the loss of Batch is wanted, and nothing changes.
+	Evaluation bool
+	// Gradient receives the gradient of the mean loss over Batch: the caller overwrites every
+	// element.
+	Gradient []float32
 }
 
-// ErrClosed is what a session ends with that was closed before the job was over.
+// ErrClosed is the error of a session that was closed before the job was over.
 var ErrClosed = errors.New("worker: the session is closed")
 
 var errLeaves = errors.New("the worker leaves")
 
-// Join joins a job with a model whose computation the caller does. c.Model is not looked at. The
-// session must be closed. When ctx ends, or after Leave, there are steps until the coordinator lets
-// the worker go.
+// Join joins a job with a model that the caller computes. c.Model is ignored. The caller must close
+// the session. When ctx ends, or after Leave, steps continue until the coordinator releases the
+// worker.
 //
-// Errors are those of [Run], and io.EOF: the job is over already.
+// Errors are those of [Run], and io.EOF if the job is already over.
 //
-// It returns when the worker has a part in the job; Rank and Workers are known then, and c.Joined
-// was called. With servers a job begins with the first worker's v.Params; those of all others are
+// Join returns when the job has admitted the worker; Rank and Workers are then known, and c.Joined
+// was called. With servers a job starts with the first worker's v.Params; those of all others are
 // overwritten before their first step.
 func Join(ctx context.Context, c Config, v Vectors) (*Session, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -103,15 +112,15 @@ func Join(ctx context.Context, c Config, v Vectors) (*Session, error) {
 	return s, nil
 }
 
-// Next waits for what the job wants next, with the parameters for it in place. It returns io.EOF
-// when the job is over, or the worker was told to leave and has left. A step that was not answered
-// is an error.
+// Next waits for the next step, with its parameters in place. It returns io.EOF when the job is
+// over, or the worker has left after Leave.
 //
-// It may wait for as long as others take. Errors are those of [Run], and stay: each further call
-// returns the same. An error of the caller's, a step that was not answered, changes nothing.
+// It may wait as long as other workers need. Errors are those of [Run], and are permanent: each
+// further call returns the same. A call before the last step was answered is an error that changes
+// nothing.
 func (s *Session) Next() (Step, error) {
 	if s.hand && !s.over {
-		return Step{}, errors.New("worker: Next before the step in hand was answered by Exchange or Evaluated")
+		return Step{}, errors.New("worker: cannot start the next step: answer the last one with Exchange or Evaluated first")
 	}
 	if !s.over {
 		if step, ok := s.resume(); ok {
@@ -126,21 +135,20 @@ func (s *Session) Next() (Step, error) {
 	return Step{}, s.err
 }
 
-// Exchange hands over the gradient of the step in hand, which is in its Gradient; loss is the mean
-// over the batch. It travels within the call of Next. A gradient or loss that is not finite ends
-// the worker, or is left out (OnNaN), at the next call of Next.
+// Exchange hands over Step.Gradient; loss is the mean over the batch. The next call of Next sends
+// it. A gradient or loss that is not finite then ends the worker, or is skipped (OnNaN).
 func (s *Session) Exchange(loss float64) { s.in.loss, s.hand = loss, false }
 
 // Evaluated answers a step that is an evaluation. r has sums over the samples of Batch, not means.
 func (s *Session) Evaluated(r train.Result) { s.in.result, s.hand = r, false }
 
-// Leave tells the coordinator that the worker leaves. The caller goes on until Next says io.EOF. It
-// may be called more than once, and from another goroutine than the session's.
+// Leave tells the coordinator that the worker leaves. The caller continues until Next returns
+// io.EOF. It may be called more than once, and from any goroutine.
 func (s *Session) Leave() { s.cancel(errLeaves) }
 
-// Close ends the session at once, as if the process had ended; after io.EOF it has nothing to do.
-// It returns the error that the worker has ended with: nil after Leave, ErrClosed if it was at
-// work. It waits until the worker has come to its end, and may be called again.
+// Close ends the session at once, as if the process had ended; after io.EOF it has nothing to do. It
+// returns the worker's result: nil after Leave, ErrClosed if the job was not over. It waits until
+// the worker has ended, and may be called again.
 func (s *Session) Close() error {
 	if !s.over {
 		s.over, s.err = true, ErrClosed
@@ -157,14 +165,14 @@ func (s *Session) Close() error {
 	return s.err
 }
 
-// end has the worker come to its end, and waits for it.
+// end ends the worker and waits for it.
 func (s *Session) end() {
 	s.cancel(nil)
 	s.stop()
 }
 
-// rendezvous is the model of a session: its computation is a step in the caller's hands. The
-// worker's goroutine stands in Grad or Eval for as long as the step is in the caller's hands.
+// rendezvous is the model of a session: its computation is a step that the caller of Next does. The
+// worker's goroutine blocks in Grad or Eval until the step is answered.
 type rendezvous struct {
 	Vectors
 	yield  func(Step) bool
@@ -179,7 +187,7 @@ func (m *rendezvous) Buffers() []float32               { return m.Vectors.Buffer
 func (m *rendezvous) BufferLayout() []train.TensorSpec { return m.Vectors.BufferLayout }
 func (m *rendezvous) Close() error                     { return nil }
 
-// Grad hands a batch to the caller of Next, who fills dst. ErrClosed: nobody asks for batches any more.
+// Grad hands a batch to the caller of Next, which fills dst. ErrClosed: the session is closed.
 func (m *rendezvous) Grad(_ context.Context, dst []float32, b train.Batch) (float64, error) {
 	if m.gone || !m.yield(Step{Batch: b, Gradient: dst}) {
 		return 0, ErrClosed
@@ -187,7 +195,7 @@ func (m *rendezvous) Grad(_ context.Context, dst []float32, b train.Batch) (floa
 	return m.loss, nil
 }
 
-// Eval hands a part of the test set to the caller of Next. ErrClosed: nobody asks for it any more.
+// Eval hands a part of the test set to the caller of Next. ErrClosed: the session is closed.
 func (m *rendezvous) Eval(_ context.Context, b train.Batch) (train.Result, error) {
 	if m.gone || !m.yield(Step{Batch: b, Evaluation: true}) {
 		return train.Result{}, ErrClosed

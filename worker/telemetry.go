@@ -10,11 +10,15 @@ import (
 	"star/train"
 )
 
-// observe tells the governor what an iteration took. What was injected is left out: limits are
-// about what the process takes, and a worker that sleeps on purpose takes nothing.
+// A step is measured in three places: the meter samples host and process during the computation
+// (measures.meter), the links count bytes (far), and the governor learns the use of resources, which
+// its limits bound (observe).
+
+// observe reports the resources of an iteration to the governor. Injected time is excluded: limits
+// concern what the process uses, and a worker that sleeps on purpose uses nothing.
 func (w *worker) observe(rec *star.Record) {
 	share, ok := rec.Telemetry.Get(star.ComputeCPU)
-	if !ok { // without telemetry: as if what the process did was done while it computed
+	if !ok { // without telemetry: as if all CPU time was spent while it computed
 		if rec.Compute > 0 {
 			share = rec.CPU * rec.Iteration().Seconds() / rec.Compute.Seconds()
 		}
@@ -22,9 +26,8 @@ func (w *worker) observe(rec *star.Record) {
 	w.limits.Observe(actuate.Work{Busy: rec.Compute - rec.Injected, Cores: share, Send: rec.Push, Out: rec.NetOut})
 }
 
-// far tells with a record what the worker has exchanged with other hosts since the one before: what
-// a ring takes of links, only its workers know. In bytes, for the resource service (--cluster);
-// with servers they say it.
+// far adds to a record the bytes exchanged with other hosts since the one before, for the resource
+// service (--cluster): only the workers of a ring know them. With servers, the servers report them.
 func (w *worker) far(rec *star.Record) {
 	if w.job.Cluster == "" || w.job.Arch != job.AllReduce {
 		return
@@ -35,10 +38,9 @@ func (w *worker) far(rec *star.Record) {
 	w.farSent, w.farGot = sent, got
 }
 
-// elsewhere corrects what was measured of a gradient that took so long, if another process has
-// computed it: loading its samples was part of that. Processor time, faults and preemptions are
-// then those of that process, of which this one can measure nothing.
-// A model that does not say (train.Measured) is taken to compute here.
+// elsewhere corrects the measurements of a gradient that took took, if another process has computed
+// it: loading its samples was part of that time. CPU time, page faults and preemptions are then
+// those of the other process. A model that does not implement train.Measured computes here.
 func (w *worker) elsewhere(rec *star.Record, took time.Duration) {
 	m, ok := w.model.(train.Measured)
 	if !ok {

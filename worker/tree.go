@@ -16,76 +16,96 @@ import (
 	"star/transport/wire"
 )
 
-// treePart is a worker's part in trees: docs/architecture.md. Without a branch for a step,
-// it has none in it.
+// One step of a worker between its children and its parent, or the shards at the top:
 //
-// next is of the release that follows; take makes it branch when that release is for the same step.
-// Of each step's gradient it is known here which way it went: to a parent (handed, not direct), or
-// to the shards, so that it is pushed at most once when the coordinator detaches it.
+//	children ──Bundle──▶ collect ─┐
+//	                              add ──Bundle──▶ parent ──Stored──▶ step is handed over
+//	own gradient ─────────────────┘      │
+//	                                     └──▶ the shards, if it has no parent or is detached
+//
+//	parent ──Params──▶ take ──show──▶ children that ask with Want
+//
+// Every gradient reaches the shards exactly once: within the bundle of an ancestor, or pushed by its
+// own worker after a Detach. A bundle is confirmed (Stored) only after it was received whole.
+
+// treePart is a worker's part in trees (docs/architecture.md). Without a branch for a step, the
+// worker is in no tree in that step.
+//
+// next belongs to the release that follows; take makes it branch when that release is for the same
+// step. handed and direct record where each step's gradient went, to a parent or to the shards, so
+// that it is pushed at most once when the coordinator detaches it.
 type treePart struct {
-	net   transport.Network
-	hello wire.Hello  // for parents
-	relay *childRelay // nil: others cannot come to us
+	net transport.Network
+	// hello is sent to parents.
+	hello wire.Hello
+	// relay serves children; nil: this worker can have no children.
+	relay *childRelay
 	up    parent
 
-	next   wire.Branch   // of the release that follows
-	branch wire.Branch   // of the release in hand
-	sum    []float32     // our gradient and those of our children
-	handed int64         // the last step whose gradient was handed over
-	direct bool          // … to the shards, by ourselves
-	waited time.Duration // for children, in the last step
+	// next is for the release that follows.
+	next wire.Branch
+	// branch is for the current release.
+	branch wire.Branch
+	// sum adds up the worker's gradient and those of its children.
+	sum []float32
+	// handed is the step of the gradient that was handed over last.
+	handed int64
+	// direct: it was handed to the shards by this worker itself.
+	direct bool
+	// waited is how long the last step waited for children.
+	waited time.Duration
 
-	sent, received int64 // bytes exchanged with the parent
+	// sent and received are bytes exchanged with the parent.
+	sent, received int64
 }
 
-// treePatience is how long a parent waits for a child that computes. Then it goes on, and the child
-// reports for itself. Of one that is gone, or cannot hand its gradient over, it hears sooner.
-// It is longer than any iteration that is worth waiting for, and no gradient is lost by it.
+// treePatience is how long a parent waits for a child that computes. Then it continues, and the
+// child reports for itself. For a child that is lost, or cannot hand its gradient over, the wait
+// ends earlier. It is longer than any useful iteration; no gradient is lost by it.
 const treePatience = 10 * time.Minute
 
 // treeStall is how long a child tries to exchange one message with its parent: until it has the
-// parameters, or has heard that the parent has its gradient. Then the shards are asked, or get the
-// gradient.
-// It is five seconds, and a second for each MiB (2¹⁸ elements of float32).
+// parameters, or the parent has confirmed the gradient. Then the child turns to the shards. It is
+// five seconds, plus a second for each MiB (2¹⁸ elements of float32).
 func treeStall(elements int) time.Duration {
 	return 5*time.Second + time.Duration(elements>>18)*time.Second
 }
 
-// treeAgain is how long it connects to the parent again with its gradient: what is broken for less
-// goes on through it.
+// treeAgain is how long a child reconnects to its parent to send a gradient. Shorter interruptions
+// are invisible.
 const treeAgain = time.Second
 
-// treeWarn is how often a parent that waits says for whom.
+// treeWarn is the interval between warnings of a parent that waits for children.
 const treeWarn = 15 * time.Second
 
-// errDetached: the coordinator has said that the gradient goes another way.
+// errDetached: the coordinator has rerouted the gradient.
 var errDetached = errors.New("detached from the parent")
 
 var noBranch = wire.Branch{Parent: -1, Step: -1}
 
-// forget leaves every tree: what was on its way up is void, and the connection to the parent with
-// it. Its children find their connections closed, and do as their coordinator says.
+// forget leaves every tree: gradients on their way up are void, and the connection to the parent is
+// closed. The children's connections are closed, too; they follow their coordinator's orders.
 func (t *treePart) forget() {
 	t.up.close()
 	t.up.addr = ""
 	t.next, t.branch = noBranch, noBranch
 	if t.relay != nil {
 		t.relay.expect(nil, nil)
-		t.relay.hangUp(func(*guest) bool { return true })
+		t.relay.hangUp(func(*childConn) bool { return true })
 		t.relay.hide()
 	}
 }
 
-// me is our gradient in hand.
+// me identifies the worker's current gradient.
 func (w *worker) me() wire.Child {
 	return wire.Child{Worker: star.Worker(w.rank), Step: w.step}
 }
 
-// take takes up the parameters of a release, from where it says.
+// take receives the parameters of a release from where the release says.
 //
-// Without a branch that is of the shards: either they are asked (Pull), or they send them by
-// themselves when the version is made. Children may have them once they are here. An error: the
-// shards cannot give them; a parent that cannot is no error.
+// Without a branch that is the shards: either this worker asks for them (Pull), or the shards send
+// them when the version is made. Then children may have them. An error: the shards cannot send them.
+// A parent that fails is not an error.
 func (w *worker) take(ctx context.Context, rel wire.Release) error {
 	t := &w.tree
 	t.branch, t.next = t.next, noBranch
@@ -112,9 +132,9 @@ func (w *worker) take(ctx context.Context, rel wire.Release) error {
 	return err
 }
 
-// awaitParams reads parameters from another worker into params until they are of a version or
-// later: of got. bytes is what has come, also before an error. Each may take the given time; 0: the
-// connection's deadline stays as it is.
+// awaitParams reads parameters from another worker into params until they are of the given version
+// or later: got. bytes counts the payload, also before an error. patience limits each message; 0:
+// the deadline of the connection is unchanged.
 func awaitParams(c transport.Conn, params []float32, version int64, patience time.Duration) (got, bytes int64, err error) {
 	for {
 		if patience > 0 {
@@ -125,14 +145,14 @@ func awaitParams(c transport.Conn, params []float32, version int64, patience tim
 			return got, bytes, err
 		}
 		if f.Kind != wire.KindParams {
-			return got, bytes, fmt.Errorf("unexpected %v, waiting for parameters", f.Kind)
+			return got, bytes, fmt.Errorf("unexpected message %v while waiting for parameters", f.Kind)
 		}
 		m, err := wire.ParseParams(f.Header)
 		if err != nil {
 			return got, bytes, err
 		}
 		if f.Size != int64(4*len(params)) {
-			return got, bytes, fmt.Errorf("%d bytes of parameters, expected %d", f.Size, 4*len(params))
+			return got, bytes, fmt.Errorf("cannot use the parameters: %d bytes, expected %d", f.Size, 4*len(params))
 		}
 		if err := c.ReadPayload(transport.Floats(params)); err != nil {
 			return got, bytes, err
@@ -143,8 +163,8 @@ func awaitParams(c transport.Conn, params []float32, version int64, patience tim
 	}
 }
 
-// relay gets the parameters from the parent, and if that fails, from the shards. It tries for
-// treeStall, unless it is told before that the parent is gone.
+// relay gets the parameters from the parent, or, if that fails, from the shards. It tries for
+// treeStall, unless this worker is detached before.
 func (w *worker) relay(ctx context.Context, version int64) error {
 	err := w.withParent(ctx, 0, "parameters of version", version, func(c transport.Conn, _ bool) error {
 		if err := transport.Send(c, wire.Want{Worker: star.Worker(w.rank), Version: version}, nil); err != nil {
@@ -160,14 +180,14 @@ func (w *worker) relay(ctx context.Context, version int64) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	w.log.Warn("no parameters from the parent in the tree; asking the shards", "parent", w.tree.branch.Parent, "version", version, "err", err)
+	w.log.Warn("received no parameters from the parent in the tree; pulling from the shards", "parent", w.tree.branch.Parent, "version", version, "err", err)
 	_, err = w.link.Pull(ctx, version)
 	return err
 }
 
-// withParent does something over the connection to the parent, within treeStall, unless we are
-// detached meanwhile. For some time (again) a connection that breaks is made anew. What for, and of
-// which step or version, it shows while it waits.
+// withParent calls do with the connection to the parent, within treeStall, unless this worker is
+// detached. For the time again, a broken connection is dialled again. what and step appear in the
+// flight recorder.
 func (w *worker) withParent(ctx context.Context, again time.Duration, what string, step int64, do func(c transport.Conn, again bool) error) error {
 	t := &w.tree
 	if t.up.addr != t.branch.Door {
@@ -188,9 +208,9 @@ func (w *worker) withParent(ctx context.Context, again time.Duration, what strin
 
 // collect waits for the children's gradients, and takes those that come.
 //
-// It ends when all are there or are known not to come, when this worker itself is detached, or
-// after treePatience. The error is that of the connection to the coordinator, or the cause of ctx:
-// that children do not come is none. The caller frees the bundles.
+// It ends when all have come or will not come, when this worker itself is detached, or after
+// treePatience. The error is that of the connection to the coordinator, or the cause of ctx; missing
+// children are not an error. The caller frees the bundles.
 func (w *worker) collect(ctx context.Context) ([]*bundle, error) {
 	t := &w.tree
 	if len(t.branch.Children) == 0 {
@@ -200,7 +220,7 @@ func (w *worker) collect(ctx context.Context) ([]*bundle, error) {
 	defer func() { t.waited = time.Since(begun) }()
 	warn := time.NewTicker(treeWarn)
 	defer warn.Stop()
-	site := flightrecorder.Open(fmt.Sprintf("worker %d, in a tree", w.rank), "its children's gradients, for its step", "worker", "")
+	site := flightrecorder.Open(fmt.Sprintf("worker %d, in a tree", w.rank), "its children's gradients of this step", "worker", "")
 	defer site.Close()
 	site.Begin(w.step, treePatience)
 	patience := time.NewTimer(treePatience)
@@ -227,9 +247,9 @@ func (w *worker) collect(ctx context.Context) ([]*bundle, error) {
 		case <-t.relay.news:
 		case <-w.commands.news:
 		case <-warn.C:
-			w.log.Warn("waiting for children in the tree", "step", w.step, "workers", missing, "since", time.Since(begun).Round(time.Second))
+			w.log.Warn("still waiting for children in the tree", "step", w.step, "workers", missing, "since", time.Since(begun).Round(time.Second))
 		case <-patience.C:
-			w.log.Warn("going on without children in the tree", "step", w.step, "workers", missing, "after", treePatience)
+			w.log.Warn("gave up on children in the tree", "step", w.step, "workers", missing, "after", treePatience)
 			wait = false
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
@@ -244,12 +264,11 @@ func (w *worker) collect(ctx context.Context) ([]*bundle, error) {
 	return got, nil
 }
 
-// hand hands the gradient over: to the parent, with those of the children, or to the
-// shards.
+// hand hands the gradient over: to the parent, with those of the children, or to the shards.
 //
-// What goes up is the mean over all samples in it, with how many those are. A parent that does not
-// answer is told to the coordinator (Fault), which then has this worker push its gradient to the
-// shards; that is no error. Errors are those of collect and of the link to the shards.
+// What goes up is the mean over all samples in it, with their number. A parent that does not answer
+// is reported to the coordinator (Fault), which then has this worker push its gradient to the
+// shards; that is not an error. Errors are those of collect and of the link to the shards.
 func (w *worker) hand(ctx context.Context, rec *star.Record) error {
 	t := &w.tree
 	t.handed, t.direct, t.waited = w.step, false, 0
@@ -281,7 +300,7 @@ func (w *worker) hand(ctx context.Context, rec *star.Record) error {
 		}
 		return w.push(ctx, w.step, rec.Basis, m.Samples(), vec)
 	}
-	err = w.withParent(ctx, treeAgain, "the parent to have its gradient, of step", w.step, func(c transport.Conn, _ bool) error {
+	err = w.withParent(ctx, treeAgain, "the parent's receipt for the gradient of step", w.step, func(c transport.Conn, _ bool) error {
 		if err := transport.Send(c, m, transport.Floats(vec)); err != nil {
 			return err
 		}
@@ -294,14 +313,14 @@ func (w *worker) hand(ctx context.Context, rec *star.Record) error {
 		return context.Cause(ctx)
 	case w.commands.detached(w.me()): // the order to push it is in the command stream
 	default:
-		w.log.Warn("cannot reach the parent in the tree", "parent", t.branch.Parent, "step", w.step, "err", err)
+		w.log.Warn("could not hand the gradient to the parent in the tree", "parent", t.branch.Parent, "step", w.step, "err", err)
 		return session.Say(w.member, wire.Fault{Worker: star.Worker(w.rank), Generation: w.step, Suspect: t.branch.Parent, Reason: err.Error()}, nil)
 	}
 	return nil
 }
 
-// stored waits until the parent says that it has our gradient: what was only sent may be lost with
-// the connection.
+// stored waits for the parent's receipt: a gradient that was only sent may be lost with the
+// connection.
 func (w *worker) stored(c transport.Conn) error {
 	for {
 		f, err := c.Recv()
@@ -309,7 +328,7 @@ func (w *worker) stored(c transport.Conn) error {
 			return err
 		}
 		if f.Kind != wire.KindStored {
-			return fmt.Errorf("unexpected %v, waiting for word that it has the gradient", f.Kind)
+			return fmt.Errorf("unexpected message %v while waiting for the parent's receipt", f.Kind)
 		}
 		m, err := wire.ParseStored(f.Header)
 		if err != nil {
@@ -321,9 +340,9 @@ func (w *worker) stored(c transport.Conn) error {
 	}
 }
 
-// add makes the mean gradient over our samples and those of the bundles, in order of
-// rank, so that the bits do not depend on who came first. Our own gradient stays as it is: we
-// may have to hand it over again.
+// add returns the mean gradient over this worker's samples and those of the bundles, added in order
+// of rank, so that the bits do not depend on the order of arrival. w.grad is unchanged, because it
+// may have to be handed over again.
 func (w *worker) add(m *wire.Bundle, got []*bundle) []float32 {
 	t := &w.tree
 	if t.sum == nil {
@@ -344,19 +363,19 @@ func (w *worker) add(m *wire.Bundle, got []*bundle) []float32 {
 	return t.sum
 }
 
-// reroute pushes the gradient that was handed to a parent to the shards. One of a step that is
-// over, or that was pushed already, changes nothing.
+// reroute pushes to the shards the gradient that was handed to a parent. A gradient of an old step,
+// or one that was pushed already, is ignored.
 func (w *worker) reroute(ctx context.Context, d wire.Detach, samples int, basis int64) error {
 	t := &w.tree
 	if d.Step != t.handed || t.direct {
-		return nil // it was pushed
+		return nil // an old step, or already pushed
 	}
 	t.direct = true
-	w.log.Info("the parent in the tree did not hand it on; pushing the gradient to the shards", "step", d.Step)
+	w.log.Info("detached from the parent in the tree; pushing the gradient to the shards", "step", d.Step)
 	return w.push(ctx, d.Step, basis, samples, w.grad)
 }
 
-// push pushes a gradient to the shards, where they are now.
+// push pushes a gradient to the current addresses of the shards.
 func (w *worker) push(ctx context.Context, step, basis int64, samples int, vec []float32) error {
 	if err := w.redirect(ctx, w.commands.routes(), false); err != nil {
 		return err
@@ -364,13 +383,13 @@ func (w *worker) push(ctx context.Context, step, basis int64, samples int, vec [
 	return w.link.Push(ctx, step, basis, samples, vec)
 }
 
-// redirect goes to shards where they are now. With pushed, the last push went to the old place, and
-// what was owed for it is to come from the new one. An error: the coordinator speaks of another
-// worker, or the shard's new server cannot be reached.
+// redirect connects to moved shards. With pushed, the last push went to the old address, and its
+// parameters will come from the new one. An error: the order is for another worker, or the shard's
+// new server cannot be reached.
 func (w *worker) redirect(ctx context.Context, routes []wire.Route, pushed bool) error {
 	for _, r := range routes {
 		if int(r.Worker) != w.rank || w.link == nil {
-			return fmt.Errorf("the coordinator told worker %d where a shard is for worker %d", w.rank, r.Worker)
+			return fmt.Errorf("invalid route from the coordinator: worker %d got one for worker %d", w.rank, r.Worker)
 		}
 		if err := w.link.Route(ctx, r.Shard, process.WithHost(r.Addr, w.job.Coordinator), pushed && w.tree.direct); err != nil {
 			return err
@@ -379,7 +398,7 @@ func (w *worker) redirect(ctx context.Context, routes []wire.Route, pushed bool)
 	return nil
 }
 
-// traffic is what was exchanged so far, with shards, parents and children, in bytes.
+// traffic returns the bytes exchanged so far with shards, parents and children.
 func (w *worker) traffic() (sent, received int64) {
 	sent, received = w.link.Traffic()
 	sent, received = sent+w.tree.sent, received+w.tree.received

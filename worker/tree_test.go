@@ -219,7 +219,7 @@ func TestParentThatSendsNothing(t *testing.T) {
 					t.Errorf("no gradient of %+v", c)
 					return in
 				}
-				d.hangUp(func(g *guest) bool { return g.rank == c.Worker && g.wants >= 0 })
+				d.hangUp(func(g *childConn) bool { return g.rank == c.Worker && g.wants >= 0 })
 			}
 			b := d.take(c)
 			in = append(in, b.Members...)
@@ -315,7 +315,7 @@ func TestLandingSendsWhatIsShown(t *testing.T) {
 	sending := func() bool {
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		return d.guests[0].sending
+		return d.conns[0].sending
 	}
 	for end := time.Now().Add(10 * time.Second); sending() && time.Now().Before(end); time.Sleep(time.Millisecond) {
 	}
@@ -360,7 +360,7 @@ func TestLandingSendsWhatIsShown(t *testing.T) {
 	if b := d.take(now); b == nil || b.vec[0] != 1 || b.Samples() != 5 || d.has(now) {
 		t.Errorf("bundle %+v", b)
 	}
-	for range 3 * guestsOfOne { // who has brought something is not pushed out
+	for range 3 * maxConnsPerChild { // who has brought something is not pushed out
 		c, err := open(hello)
 		if err != nil {
 			t.Fatal(err)
@@ -370,10 +370,10 @@ func TestLandingSendsWhatIsShown(t *testing.T) {
 	bring(c, 1)
 	stored(c, 1)
 	d.mu.Lock() // connections that were pushed out may still be ending
-	n := len(d.guests)
+	n := len(d.conns)
 	d.mu.Unlock()
-	if n > guestsOfOne {
-		t.Errorf("%d connections of one child, want %d at most", n, guestsOfOne)
+	if n > maxConnsPerChild {
+		t.Errorf("%d connections of one child, want %d at most", n, maxConnsPerChild)
 	}
 	d.expect(nil, nil)
 

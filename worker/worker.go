@@ -1,28 +1,32 @@
-// Package worker is a worker as a library: it joins a job and trains a model of the caller's on data of
-// the caller's, in every mode, with parameter servers or in a ring, until the job is over.
+// Package worker is a worker as a library: it joins a job and trains the caller's model on the
+// caller's data, in every mode, with parameter servers or in a ring, until the job ends.
 //
 //	err := worker.Run(ctx, worker.Config{Job: job.Job{Network: job.Network{Coordinator: addr}}, Model: m, Data: d})
 //
-// A worker knows the model as two vectors and two functions ([train.Model]), and the data as a number of samples and a way to
-// fill a batch ([train.Data]). What it says to the coordinator and to the servers, how it comes back after one was lost, what it
-// measures and what it keeps for checkpoints is the same whatever it trains.
+// A model is two vectors and two functions ([train.Model]); data are a number of samples and a
+// method that fills a batch ([train.Data]). The messages, the recovery from lost connections, the
+// measurements and the worker's part of checkpoints are the same for every model.
 //
-// There are two ways in. [Run] drives the loop and calls the model; [Join] gives a [Session] to a caller who has a loop of his own.
-// Both come to the same: a step is a batch whose gradient is wanted, of the parameters as they are then, whatever the mode; what
-// becomes of the gradient is the job's affair.
+// There are two entry points. [Run] drives the loop and calls the model. [Join] returns a [Session]
+// to a caller that has its own loop. In both a step is one batch, and its gradient is computed for
+// the parameters that are in the model at that moment; the job decides how the gradient is used.
 //
-// The files: run.go has how it comes into a job, session.go the caller's loop, worker.go the iteration with parameter servers,
-// pieces.go steps of its own and parts of a batch, tree.go and childrelay.go how gradients go up a tree, ring.go, ringform.go and
-// ringround.go the members of a ring, rider.go and riderrelay.go those who ride with one, commands.go what the coordinator says
-// meanwhile, follow.go how it finds the next coordinator, residual.go its part of checkpoints, poison.go gradients that do not
-// belong, telemetry.go what is measured.
+// The files: run.go joins the job; session.go has the caller's loop; worker.go has the iteration
+// with parameter servers; pieces.go computes local steps and batches in parts; tree.go and
+// childrelay.go send gradients up a tree; ring.go, ringform.go and ringround.go are for members of a
+// ring, rider.go and riderrelay.go for workers that send their gradient through a member;
+// commands.go reads the coordinator's orders; follow.go joins the next coordinator; residual.go
+// writes the worker's part of checkpoints; poison.go rejects gradients that are not plausible;
+// telemetry.go measures.
 //
-// Errors with which it ends have exit codes (package exitcode): 2 its configuration cannot be, 69 the job or the coordinator is
-// gone, 70 its gradient is none, 75 it may come again, 78 it does not belong to the job; those of the caller's model and data are
-// passed on. Times are by this process's clock, those of records since the job began; vectors are float32, in the model's order.
+// Errors have exit codes (package exitcode): 2: invalid configuration; 69: the job or the
+// coordinator is lost; 70: the gradient is not finite; 75: try again later; 78: the worker does not
+// belong to the job. Exit codes of errors of the model and data are passed on. Times are of this
+// process's clock; those in records count from the start of the job. Vectors are float32, in the
+// order of the model's layout.
 //
-// What bites: one goroutine uses the model, but data are asked for on another one, ahead of time. While the worker runs, it owns the model's
-// parameters: others must not change them.
+// One goroutine uses the model, but batches are filled ahead of time by another one. While the
+// worker runs it owns the model's parameters: the caller must not change them.
 package worker
 
 import (
@@ -55,13 +59,30 @@ import (
 	"star/transport/wire"
 )
 
-// worker is one worker of a job. One goroutine runs it. Fields without a lock are that goroutine's;
-// linked, the saves of leftovers and what the command stream calls (turn, freeze) are used by
-// others, too. It is kept over the loss of a coordinator: session and follow say what begins anew
-// then.
+// worker is one worker of a job. One step with parameter servers:
+//
+//	coordinator          worker                          shards
+//	    │── Release ───────▶│                               │
+//	    │                   │◀──── Params (take) ───────────│
+//	    │                   │ compute                       │
+//	    │                   │──── Push (hand) ─────────────▶│
+//	    │◀─ Arrive(Record) ─│                               │
+//	    │◀──────────────────┼────────────────── Stored ─────│
+//	    │                   │                               │
+//	    └── the next Release, when the plan allows ─────────┘
+//
+// Invariants: step counts the gradients that were handed over, and never repeats for one rank, also
+// after a coordinator was lost. A step is reported once, by arrive, and after its gradient is on its
+// way. The model's parameters change only between hand and the end of take.
+//
+// One goroutine runs it and owns the fields without a lock. Exceptions: linked, leftovers.saves, and
+// what the command stream calls (turn, freeze) are also used by other goroutines. A worker survives
+// the loss of a coordinator; membership and follow say what starts again.
 type worker struct {
-	told   context.Context // ends when this process is told to end
-	end    func()          // ends every wait
+	// stopRequested ends when this process must stop.
+	stopRequested context.Context
+	// end ends every wait.
+	end    func()
 	job    *job.Job
 	log    *slog.Logger
 	model  train.Model
@@ -74,14 +95,18 @@ type worker struct {
 
 	exchanges bool // Config.Exchange
 
-	link     *ps.Link                // to the shards; nil: there was none yet
-	linked   atomic.Pointer[ps.Link] // the same, for whoever wants to know the traffic
+	// link leads to the shards; nil before the first dial.
+	link *ps.Link
+	// linked is the same, for goroutines that read the traffic.
+	linked   atomic.Pointer[ps.Link]
 	commands *commandStream
 	tree     treePart
-	all      *process.Links // but those to the shards
-	slow     Slowdown
-	limits   *actuate.Governor
-	own      *flightrecorder.Site // its own computation
+	// all are the links except those to the shards.
+	all    *process.Links
+	slow   Slowdown
+	limits *actuate.Governor
+	// own is this worker's own computation.
+	own *flightrecorder.Site
 
 	measures
 	hooks
@@ -91,61 +116,82 @@ type worker struct {
 	evaluation
 }
 
-// measures is what a worker remembers of its last iteration, for the record of the next one. Bytes
-// are counted since the coordinator was joined, and a record has what was added since the one
-// before.
+// measures is what a worker remembers of its last iteration, for the next record. Bytes count from
+// the join; a record has the difference to the record before.
 type measures struct {
-	cpu   time.Duration // of this process so far
-	meter *host.Meter   // nil: nothing is measured
-	turns pgns.Change   // of its gradients
-	sent  int64         // bytes so far
-	got   int64
-	start int64 // of the batch before
+	// cpu is the CPU time of this process so far.
+	cpu time.Duration
+	// meter is nil if nothing is measured.
+	meter *host.Meter
+	// turns compares each gradient with the one before.
+	turns pgns.Change
+	// sent and got are bytes so far.
+	sent int64
+	got  int64
+	// start is the position of the last batch in the sample stream.
+	start int64
 
-	farSent, farGot int64 // as told with the last record
+	// farSent and farGot are bytes to and from other hosts, as of the last record.
+	farSent, farGot int64
 
-	remote bool          // another process computes
-	used   time.Duration // by it, of processors, since the last record
+	// remote: another process computes; used is its CPU time since the last record.
+	remote bool
+	used   time.Duration
 }
 
-// hooks is what members of a ring do otherwise. They are set before the first release, and called
-// by the worker's goroutine only. late is asked between two parts of a batch, so it must be cheap.
+// hooks are operations that members of a ring do differently. They are set before the first release
+// and called only by the worker's goroutine.
 type hooks struct {
-	average func(eval int64, buffers []float32) error // over all workers
+	// average averages the buffers over all workers.
+	average func(eval int64, buffers []float32) error
 	grads   func(ctx context.Context, dst []float32, b train.Batch) (loss float64, err error)
-	finite  func(v []float32) (norm2 float64, bad int) // of the gradient; bad is the first element that is not finite, or -1
-	late    func() bool                                // whether others have stopped waiting for the gradient in hand
+	// finite returns the squared norm of a gradient, and in bad the first element that is not
+	// finite, or -1.
+	finite func(v []float32) (norm2 float64, bad int)
+	// late reports whether the others no longer wait for the current gradient. It is called between
+	// the parts of a batch, so it must be cheap.
+	late func() bool
 }
 
 // leftovers is a worker's part of checkpoints.
 type leftovers struct {
-	hash   string // of the model
-	left   leftover
-	legacy *checkpoint.Residuals // of the job that this one goes on from, until they are taken up
-	saves  sync.WaitGroup        // parts of checkpoints
+	// hash is that of the model.
+	hash string
+	left leftover
+	// legacy are the residuals of the checkpoint that this job resumes from, until they are applied.
+	legacy *checkpoint.Residuals
+	// saves counts parts of checkpoints that are being written.
+	saves sync.WaitGroup
 }
 
-// solos is what a worker does that makes steps of its own, or computes its batch in parts. local is
-// of the whole job and never changes; stride comes and goes with plans that have steps of the
-// workers' own.
+// solos is the state of a worker that makes local steps, or computes its batch in parts.
 type solos struct {
-	local      *rule.Solo // of a baseline whose workers train by themselves; nil: it sends gradients
-	planned    bool       // what was done of a batch is divided by all that was planned of it
-	stride     *rule.Solo // in their place, as long as the plan has steps of their own; see solo
-	before     []float32  // the shards' parameters of version kept, with whose next version the first of these steps may begin; nil: they are not known
-	kept       int64
-	sum        []float32 // of the parts of a batch
-	generation int64     // of its ring; 0: there is none
+	// local is set for the whole job by a baseline of workers that train by themselves; nil: the
+	// worker sends gradients.
+	local *rule.Solo
+	// planned: the result of a partial batch is divided by the samples that were planned, not by
+	// those that were done.
+	planned bool
+	// stride replaces local as long as the plan has local steps; see solo.
+	stride *rule.Solo
+	// before are the shards' parameters of version kept, from which the first local step may start;
+	// nil: not known.
+	before []float32
+	kept   int64
+	// sum adds up the parts of a batch.
+	sum []float32
+	// generation is that of the worker's ring; 0: no ring.
+	generation int64
 }
 
-// evaluation is memory of one.
+// evaluation has reusable memory for evaluations.
 type evaluation struct {
 	batch   train.Batch
 	indices []int
 }
 
-// equal is how many samples an equal share of the job's round has. That is the coordinator's
-// --batch: a worker that was given none has its own default.
+// equal returns the number of samples in an equal share of the job's round. The coordinator's
+// --batch counts; a worker that was given none has its own default.
 func equal(job *job.Job, m wire.Welcome) int {
 	if m.Batch > 0 {
 		return m.Batch
@@ -153,18 +199,18 @@ func equal(job *job.Job, m wire.Welcome) int {
 	return job.Batch
 }
 
-// share is how many equal shares so many samples are.
+// share returns samples as a number of equal shares.
 func (w *worker) share(samples int) float64 {
 	return float64(samples) / float64(equal(w.job, w.member.Welcome))
 }
 
-// why asks the coordinator what happened when a shard, or the way to the coordinator, is
-// lost. It knows better than we do whether the job goes on, and with whom.
+// why asks the coordinator for the cause after a connection to a shard or to the coordinator is
+// lost. The coordinator knows whether the job continues.
 //
-// It waits for two seconds at most. nil: the job is over, and what was lost was lost with it. Else
-// the error is that with which the coordinator has ended the job (*transport.RejectError),
-// *session.LostError where the coordinator itself is lost, or a *job.LostError: the coordinator
-// lives and says nothing of it; then it is told that this worker leaves.
+// It waits for two seconds at most. A nil error: the job is over, and the connection ended with it.
+// Otherwise the error is the one with which the coordinator ended the job (*transport.RejectError),
+// *session.LostError if the coordinator itself is lost, or *job.LostError if the coordinator lives
+// and gives no reason; then this worker tells it that it leaves.
 func (w *worker) why(err error) error {
 	if w.commands == nil {
 		return &job.LostError{Err: err}
@@ -187,7 +233,7 @@ func (w *worker) why(err error) error {
 	}()
 	select {
 	case e := <-said:
-		if e == nil { // the job is over, and that is why
+		if e == nil { // the connection was lost because the job is over
 			return nil
 		}
 		var rejected *transport.RejectError
@@ -207,7 +253,7 @@ func (w *worker) why(err error) error {
 	return &job.LostError{Err: err}
 }
 
-// tensors are the specs as the coordinator has them. Offsets are in elements of the flat vector.
+// tensors converts specs for the coordinator. Offsets are in elements of the flat vector.
 func tensors(specs []train.TensorSpec) []session.Tensor {
 	out := make([]session.Tensor, len(specs))
 	for i, s := range specs {
@@ -216,8 +262,8 @@ func tensors(specs []train.TensorSpec) []session.Tensor {
 	return out
 }
 
-// matrices are the tensors as a codec sees them. Codecs that cut a gradient by rows and columns go
-// by the shapes; the others do not look at them.
+// matrices converts specs for a codec. Codecs that split a gradient by rows and columns use the
+// shapes.
 func matrices(specs []train.TensorSpec) []compress.Tensor {
 	out := make([]compress.Tensor, len(specs))
 	for i, s := range specs {
@@ -226,13 +272,11 @@ func matrices(specs []train.TensorSpec) []compress.Tensor {
 	return out
 }
 
-// train is the life of a worker: wait for a release, take the parameters, compute,
-// push, arrive.
+// train is the worker's loop: wait for a release, take the parameters, compute, push, arrive.
 //
-// It returns nil when the coordinator says stop, and otherwise what has ended the training: the
-// loss of the coordinator or of a shard, an error of model or data, a gradient that is none. An
-// iteration's record is told when the gradient is handed over, so its waits and what it got of
-// parameters are those before it.
+// It returns nil when the coordinator stops the job, and otherwise what ended the training: a lost
+// coordinator or shard, an error of model or data, or a gradient that is not finite. A record is
+// sent when its gradient is handed over, so its Wait and Pull are those before the gradient.
 func (w *worker) train(ctx context.Context) error {
 	w.late = func() bool { return w.commands.late(w.step) }
 	w.average = func(eval int64, buffers []float32) error {
@@ -255,7 +299,8 @@ func (w *worker) train(ctx context.Context) error {
 	}
 	w.cpu = process.CPUTime()
 	pushed := time.Now()
-	var last star.Record // of the gradient that was handed over
+	// last is the record of the gradient that was handed over.
+	var last star.Record
 	for {
 		o, err := w.commands.next(ctx)
 		if err != nil {
@@ -305,17 +350,17 @@ func (w *worker) train(ctx context.Context) error {
 	}
 }
 
-// outlives says whether a worker that was told to end stays though its coordinator is lost, until
-// it has told the next one: in a ring it may be the only one that has the parameters. Without a
-// grace (--grace 0) nobody stays.
-func (w *worker) outlives(why error) bool {
+// staysForHandover reports whether a worker that was told to stop stays although its coordinator is
+// lost, until it has joined the next one: in a ring it may be the only one that has the parameters.
+// Without a grace period (--grace 0) no worker stays.
+func (w *worker) staysForHandover(why error) bool {
 	var lost *session.LostError
 	return w.job.Arch == job.AllReduce && w.job.Grace > 0 && len(w.job.Coordinators) > 0 && errors.As(why, &lost)
 }
 
-// obey does what the coordinator says before a release. last is of the gradient that was handed
-// over. An error: a shard that a gradient was rerouted to cannot be reached, or the coordinator
-// says something that only members of rings hear.
+// obey executes an order that comes before a release. last is the record of the gradient that was
+// handed over. An error: a shard that a gradient was rerouted to cannot be reached, or the order is
+// valid only in rings.
 func (w *worker) obey(ctx context.Context, o session.Order, last star.Record) error {
 	switch o.Kind {
 	case wire.KindBranch:
@@ -333,18 +378,18 @@ func (w *worker) obey(ctx context.Context, o session.Order, last star.Record) er
 	return nil
 }
 
-// dismissed ends what a worker does that was told to end and is let go. The command stream calls it
-// when there will be no more orders.
-func (w *worker) dismissed(why error) {
-	if w.told.Err() != nil && !w.outlives(why) {
+// onOrdersClosed ends a worker that was told to stop, once the coordinator has released it. The
+// command stream calls it when no more orders will come.
+func (w *worker) onOrdersClosed(why error) {
+	if w.stopRequested.Err() != nil && !w.staysForHandover(why) {
 		w.end()
 	}
 }
 
-// watchLink ends a worker that waits for the coordinator while its gradient is on a connection that
-// has ended: the shard will never say that it has it. When the job is over the connections end as
-// well, and the coordinator says so. It gives the coordinator a second to say so before the loss
-// counts. It ends when over is closed.
+// watchLink ends a worker that waits for the coordinator while its gradient is on a broken
+// connection: the shard will never report it as stored. Connections also end when the job is over,
+// so the coordinator gets one second to say so before the loss counts. watchLink returns when over
+// is closed.
 func watchLink(link *ps.Link, lost context.CancelCauseFunc, over <-chan struct{}) {
 	select {
 	case <-link.Dead():
@@ -360,9 +405,9 @@ func watchLink(link *ps.Link, lost context.CancelCauseFunc, over <-chan struct{}
 
 // iterate computes one gradient and hands it over.
 //
-// rel.Delay is from the coordinator's pacer: pushes that would meet at a server's link go one after
-// the other. It is a wait of the next record and no part of the push, so that a worker that was
-// asked to wait does not look slow.
+// rel.Delay comes from the coordinator's pacer, which keeps pushes from colliding on a server's
+// link. It counts as a wait of the next record and not as part of the push, so that a worker that
+// was asked to wait does not look slow.
 func (w *worker) iterate(ctx context.Context, rel wire.Release, rec *star.Record) error {
 	computed, err := w.compute(ctx, rel, rec)
 	if err != nil {
@@ -381,27 +426,26 @@ func (w *worker) iterate(ctx context.Context, rel wire.Release, rec *star.Record
 		rec.NetOut, rec.NetIn = float64(sent-w.sent), float64(got-w.got)
 		w.sent, w.got = sent, got
 	}
-	rec.Push = time.Since(computed) - w.tree.waited // which is a wait, told with the next record
+	rec.Push = time.Since(computed) - w.tree.waited // a wait, reported with the next record
 	return w.arrive(rec)
 }
 
-// maxDelay bounds how long a push waits because the coordinator says so. A coordinator that says
-// more is mistaken, and a worker must not stand still for that.
+// maxDelay bounds the delay of a push that a faulty coordinator may ask for.
 const maxDelay = 10 * time.Second
 
-// compute fills the gradient of a release's batch, and what it has measured of that.
-// It returns when it was done.
+// compute fills the gradient of a release's batch and measures it. It returns when the computation
+// ended.
 //
-// rec gets Load (waiting for the batch), Compute with Injected in it, Samples, Loss, Norm2 and At.
-// Errors are those of the data and the model, *job.NaNError where the gradient is not finite
-// (unless --on-nan skip), and the cause of ctx. Batches of several pieces or steps are made by
-// pieces.
+// rec gets Load (waiting for the batch), Compute including Injected, Samples, Loss, Norm2 and At.
+// Errors are those of the data and the model, *job.NaNError for a gradient that is not finite
+// (unless --on-nan skip), and the cause of ctx. Batches in several parts or local steps are computed
+// by pieces.
 func (w *worker) compute(ctx context.Context, rel wire.Release, rec *star.Record) (computed time.Time, err error) {
 	paused, err := w.limits.Pause(ctx)
 	if err != nil {
 		return computed, err
 	}
-	if paused > 0 { // for others, like a wait: the worker is no slower for it
+	if paused > 0 { // a wait for other jobs on the host: it does not make the worker slow
 		rec.Wait += paused
 		rec.Telemetry.Set(star.Paused, paused.Seconds())
 	}
@@ -417,8 +461,8 @@ func (w *worker) compute(ctx context.Context, rel wire.Release, rec *star.Record
 	if err != nil {
 		return computed, err
 	}
-	// Where batches follow each other at an even distance, as they do whenever
-	// everybody is in step, the next one is known before it is handed out.
+	// When batches are evenly spaced, as they are while all workers are in step, the next one is
+	// known before it is released.
 	if next := 2*rel.Start - w.start; next > rel.Start {
 		w.loader.Hint(next, rel.Count)
 	}
@@ -454,9 +498,9 @@ func (w *worker) compute(ctx context.Context, rel wire.Release, rec *star.Record
 	return computed, nil
 }
 
-// arrive tells the coordinator of a gradient. CPU is of the whole process, in cores, since the
-// record before, or what the process that computes has said (train.Measured). The step is counted
-// here: from now on orders are about the next one. An error: the coordinator is lost.
+// arrive reports a gradient to the coordinator. CPU is in cores, since the record before, for the
+// whole process or as reported by the process that computes (train.Measured). The step is counted
+// here: from now on orders are about the next one. An error means that the coordinator is lost.
 func (w *worker) arrive(rec *star.Record) error {
 	cpu := process.CPUTime()
 	if it := rec.Iteration(); it > 0 {
@@ -477,18 +521,19 @@ func (w *worker) arrive(rec *star.Record) error {
 	return session.Say(w.member, wire.Arrive{Record: *rec}, nil)
 }
 
-// check looks for what is not finite, and takes the norm on the way.
+// check looks for values that are not finite, and computes the norm.
 //
-// A *job.NaNError names the tensor and the element. With --on-nan skip the gradient is made zero
-// instead, the coordinator is told, and the step counts like any other: whoever waits for this
-// worker goes on.
+// A *job.NaNError names the tensor and the element. With --on-nan skip the gradient is set to zero
+// instead, the coordinator learns of it, and the step counts like any other, so that workers that wait
+// for this one continue.
 func (w *worker) check(rec *star.Record) error {
 	var bad int
 	rec.Norm2, bad = w.finite(w.grad)
 	if bad < 0 && !math.IsNaN(rec.Loss) && !math.IsInf(rec.Loss, 0) {
 		return nil
 	}
-	if w.exchanges { // all members get what it sums to: a GradScaler, for one, leaves such a step out
+	// All members get the sum as it is: a GradScaler, for example, skips such a step.
+	if w.exchanges {
 		if bad >= 0 {
 			rec.Norm2 = math.NaN()
 		}
@@ -515,22 +560,21 @@ func (w *worker) check(rec *star.Record) error {
 	return w.tellPoison(&PoisonError{Worker: w.rank, Step: w.step, Cause: poison.NotFinite.String(), Value: math.NaN(), Tensor: e.Tensor}, false)
 }
 
-// compare tells how the gradient differs from the one before. It is the squared norm of the
-// difference (star.GradChange), from which the noise scale is found where updates are of one
-// gradient (package pgns).
+// compare records the squared norm of the difference to the gradient before (star.GradChange).
+// Package pgns computes the noise scale from it when updates have one gradient.
 func (w *worker) compare(rec *star.Record) {
 	if diff2, ok := w.turns.Next(w.grad); ok {
 		rec.Telemetry.Set(star.GradChange, diff2)
 	}
 }
 
-// evaluate runs this worker's part of the test set with the parameters it has and
-// the average of everybody's buffers.
+// evaluate runs this worker's part of the test set with its current parameters and the average of
+// all workers' buffers.
 //
-// rel.From and rel.To are ten-thousandths of the test set, which is cut by index, so that all parts
-// together are the whole whatever its size. The worker's own buffers are back in their place
-// afterwards: an evaluation changes nothing of the training. Sums are told, not means, because
-// parts have different sizes.
+// rel.From and rel.To are ten-thousandths of the test set, which is divided by index, so all parts
+// together cover the whole set whatever its size. The worker's own buffers are restored afterwards:
+// an evaluation does not change the training. The result has sums, not means, because parts have
+// different sizes.
 func (w *worker) evaluate(ctx context.Context, rel wire.Release) error {
 	begun := time.Now()
 	own := w.model.Buffers()
@@ -555,7 +599,7 @@ func (w *worker) evaluate(ctx context.Context, rel wire.Release) error {
 		}
 		r, err := w.model.Eval(ctx, w.batch)
 		if w.retires(err) {
-			break // others may know the rest
+			break // others may evaluate the rest
 		} else if err != nil {
 			return err
 		}

@@ -74,7 +74,7 @@ func TestWatch(t *testing.T) {
 		t.Errorf("standard output is %q", stdout.String())
 	}
 	for _, want := range []string{`watch \| 3 ranks of train\.py on 1 host, own loop, .* a step`, `rank 1 on \S+ is [0-9.]+x slow since step [0-9]+: .*\(cause: `,
-		`that is [0-9]+ % of the job's time since then: .* a step instead of .*STAR would save`, `60 steps in .* went on waiting for slow ranks`} {
+		`that is [0-9]+ % of the job's time since then: .* a step instead of .*STAR would save`, `60 steps in .* spent waiting for slow ranks`} {
 		if !regexp.MustCompile(want).MatchString(stderr.String()) {
 			t.Errorf("nothing like %q is said:\n%s", want, stderr.String())
 		}
@@ -103,7 +103,7 @@ for i in range(40):
 		t.Fatal(err)
 	}
 	b, err := exec.Command(jobtest.Star(t), "watch", "--out", out, "--", py, script).CombinedOutput()
-	if err != nil || !strings.Contains(string(b), "1 rank of train.py on 1 host, one process") || !strings.Contains(string(b), "with one rank nobody is slower") {
+	if err != nil || !strings.Contains(string(b), "1 rank of train.py on 1 host, one process") || !strings.Contains(string(b), "with one rank no rank is slower") {
 		t.Errorf("%v\n%s", err, b)
 	}
 	if n := len(jobtest.RunLog[runlog.Fire](t, out, "fire")); n != 39 { // the first step begins the second one

@@ -2,9 +2,9 @@
 // launcher left behind into one set of values, and remembers where each value
 // came from.
 //
-// A job is started by people, by files and by other programs, and when it does
-// the wrong thing the first question is "who said so?". So a setting is
-// declared once, under one name, and is then a flag, a variable and a key:
+// A job is started by people, by files and by other programs, and when it does something unexpected
+// the first question is where a setting came from. So a setting is declared once, under one name,
+// and is then a flag, a variable and a key:
 //
 //	--join-timeout 30s    STAR_JOIN_TIMEOUT=30s    join-timeout: 30s
 //
@@ -16,7 +16,7 @@
 // job, shared by star run, star-ps and star-worker, so that one file serves all
 // three.
 //
-// What bites:
+// Limits:
 //   - A variable that is set but empty counts as not set, because that is how
 //     job templates leave things out.
 //   - An unknown flag or key is an error. An unknown STAR_ variable is only a

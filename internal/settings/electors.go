@@ -7,10 +7,11 @@ import (
 	"star/internal/defaults"
 )
 
-// MostCoordinators is how many processes may coordinate a job at most. Fewer than three survive the end of none of them.
+// MostCoordinators is how many processes may coordinate a job at most. Fewer than three survive the end of none of
+// them.
 const MostCoordinators = 9
 
-// Council is how many processes star run starts that may coordinate; 0: only star-ps 0 may.
+// Electors is the number of processes of star run that may coordinate; 0: only star-ps 0 may.
 func (j *Job) Electors() int {
 	if len(j.Coordinators) != 1 {
 		return 0
@@ -43,7 +44,7 @@ func (j *Job) validateCoordinators(bad func(name, format string, a ...any) error
 			return bad("coordinators", "%q is not an address that others can reach; write host:port, such as 10.0.0.1:%s", a, defaults.Port)
 		}
 		if seen[a] {
-			return bad("coordinators", "%s is there twice", a)
+			return bad("coordinators", "%s is listed twice", a)
 		}
 		seen[a] = true
 	}
@@ -55,7 +56,7 @@ func (j *Job) validateCoordinators(bad func(name, format string, a ...any) error
 		return bad("servers", "an all-reduce has no star-ps but those that may coordinate: --coordinators names %d, so --servers %d", n, n)
 	case j.Arch == AllReduce:
 	case j.Servers <= n:
-		return bad("coordinators", "those %d have no shards, and --servers is %d (from %s): nobody would hold the parameters", n, j.Servers, j.Origin("servers"))
+		return bad("coordinators", "those %d have no shards, and --servers is %d (from %s): no server would hold the parameters", n, j.Servers, j.Origin("servers"))
 	case j.Rank < n && j.Shards > 0:
 		return bad("shards", "star-ps %d may coordinate (--coordinators): its shards would be lost with it, so give it --shards 0", j.Rank)
 	}

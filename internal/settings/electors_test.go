@@ -22,7 +22,7 @@ func TestCoordinators(t *testing.T) {
 		{ForServer, append(server, three, "--shards=0"), ""},
 		{ForServer, append(server, three, "--rank=3"), ""},
 		{ForServer, append(server, three), "--shards 0"},
-		{ForServer, []string{"--insecure", "--servers=3", "--shards=0", three}, "nobody would hold"},
+		{ForServer, []string{"--insecure", "--servers=3", "--shards=0", three}, "no server would hold"},
 		{ForServer, append(server, "--coordinators=a:1,b:2", "--shards=0"), "2 addresses"},
 		{ForServer, append(server, "--coordinators=a:1,b:2,a:1", "--shards=0"), "twice"},
 		{ForServer, append(server, "--coordinators=a:1,b:2,:3", "--shards=0"), `":3"`},

@@ -14,8 +14,9 @@ const helpAllFlag = "help-all"
 // helpWidth is the columns of --help.
 const helpWidth = 110
 
-// helpGroups says under which heading --help lists a setting, and for whom: after the colon r is star run and what starts jobs like it, p star ps
-// and w star worker. A name without a colon is for --help-all alone. Each setting is in one group (TestHelpGroups).
+// helpGroups says under which heading --help lists a setting, and for what commands: after the colon
+// r is star run and similar commands, p star ps and w star worker. A name without a colon is only in
+// --help-all. Each setting is in one group (TestHelpGroups).
 var helpGroups = []struct{ heading, settings string }{
 	{"What is trained", "model:rpw dataset:rpw batch:rpw epochs:rp samples steps:rp seed:rpw eval-every"},
 	{"How it learns", "optimizer:rpw lr:rpw momentum:rpw weight-decay clip schedule:rp on-nan poison"},
@@ -31,7 +32,8 @@ var helpGroups = []struct{ heading, settings string }{
 	{"Output", "http:rpw json:rp progress:r log-level:pw log-format tensorboard telemetry"},
 }
 
-// group has --help list the flags of a command with the settings of a job by groups, those that its users need; --help-all lists all.
+// group has --help list the flags of a command with the settings of a job by groups, those that its users need;
+// --help-all lists all.
 func (s *Set) group(cmd *cobra.Command, role Role) {
 	all := false
 	f := cmd.Flags().VarPF(&helpAll{cmd, &all}, helpAllFlag, "", "help with every setting")
@@ -54,7 +56,8 @@ type flagGroup struct {
 	flags   *pflag.FlagSet
 }
 
-// flagGroups are the flags of a command by groups: those that are for a role, or all. What is no setting of a job is in the last.
+// flagGroups are the flags of a command by groups: those that are for a role, or all. What is no setting of a job
+// is in the last.
 func flagGroups(flags *pflag.FlagSet, role Role, all bool) (gs []flagGroup) {
 	letter := string("rpw"[role])
 	grouped := map[string]bool{}

@@ -33,7 +33,8 @@ const AllReduce = "allreduce"
 // Off is the value of HTTP that means no HTTP server.
 const Off = "off"
 
-// UnixSocket begins a value of HTTP that is the path of a socket: who may open that file may ask.
+// UnixSocket is the prefix of a value of HTTP that is the path of a socket: the permissions of that
+// file control access.
 const UnixSocket = "unix:"
 
 // maxSocket is the longest path of a socket (Linux has 108 bytes for it with the zero behind it, others 104).
@@ -49,7 +50,7 @@ const maxSocket = 103
 type Job struct {
 	Config Set // the settings, with origins
 
-	// Who and where.
+	// Job, members and hosts.
 
 	Name        string // of the job; members with another name are refused
 	Listen      string // host:port of this process
@@ -74,9 +75,10 @@ type Job struct {
 
 	// Several hosts, for star run.
 
-	Hosts          string // file of hosts; empty: this one
-	Demands        string // file of jobs, one of which is this one; empty: by arithmetic
-	PrintPlacement bool   // print where everybody would be, and end
+	Hosts string // file of hosts; empty: this one
+	// Demands is a file of jobs that includes this one; empty: computed.
+	Demands        string
+	PrintPlacement bool // print the placement of all processes, and exit
 
 	// What is trained.
 
@@ -84,8 +86,8 @@ type Job struct {
 	Dataset string // FORMAT:PATH, or the name of a generator
 	Batch   int    // samples of one worker's mini-batch, with equal shares
 	Epochs  float64
-	Samples int64 // end after so many; 0: no such end
-	Steps   int64 // end after so many iterations of every worker; 0: no such end
+	Samples int64 // end after this number; 0: not
+	Steps   int64 // end after this number for every worker; 0: not
 	Seed    uint64
 
 	// How.
@@ -134,7 +136,7 @@ type Job struct {
 	Segment      int           // KiB after which a part is passed on; 0: by the model
 	Buffer       int           // KiB of each socket's buffers; 0: by the model; -1: the kernel's choice
 	OnFailure    string        // shrink or stop, when a worker is gone
-	LeaveAtOnce  bool          // who is told to end is let go at once
+	LeaveAtOnce  bool          // a process that must stop is released at once
 
 	WorkerRestarts int // star run: how many workers that failed are started again, in all
 
@@ -144,12 +146,12 @@ type Job struct {
 	LogMax          int           // MiB; 0: no bound
 	CheckpointEvery time.Duration // 0: only at the end
 	Notice          string        // file or HTTP address that says when this machine will be taken away
-	Grace           time.Duration // for a checkpoint when the job is told to end; 0: none is made
+	Grace           time.Duration // for a checkpoint when the job is stopped; 0: none is made
 	Checkpoint      string        // folder or address of checkpoints; empty: one in Out
 	Keep            int           // newest checkpoints that stay; 0: all
 	Restarts        int           // star run: how often a job that fails is begun again from its last checkpoint
 	Resume          string        // checkpoint to start from; empty: none
-	ResumeOtherData bool          // whose data set may be another one
+	ResumeOtherData bool          // a checkpoint of another data set may be used
 	EvalEvery       float64       // epochs between evaluations; 0: only at the end
 
 	// Waiting.
@@ -216,8 +218,8 @@ func (j *Job) declare(role Role) {
 	Var(s, &j.Rank, "rank", map[Role]int{ForRun: -1, ForServer: 0, ForWorker: -1}[role],
 		"rank of this process among its kind; -1: the coordinator chooses")
 	Var(s, &j.Workers, "workers", 4, "number of workers")
-	Var(s, &j.MaxWorkers, "max-workers", 0, "most workers: so many may come while the job runs (star-worker); 0: --workers")
-	Var(s, &j.MinWorkers, "min-workers", 0, "begin as soon as so many workers are there, and wait while there are fewer, for --join-timeout at most; 0: begin with --workers, go on with one")
+	Var(s, &j.MaxWorkers, "max-workers", 0, "maximum number of workers, including those that join a running job (star-worker); 0: --workers")
+	Var(s, &j.MinWorkers, "min-workers", 0, "start with this number of workers, and pause with fewer, for --join-timeout at most; 0: start with --workers, continue with one")
 	Var(s, &j.Servers, "servers", 1, "number of star-ps processes; star run starts one for each shard")
 	Var(s, &j.Shards, "shards", map[Role]int{ForRun: 2, ForServer: 1, ForWorker: 1}[role],
 		"shards of the parameters in each star-ps; 0: coordinator only")
@@ -235,9 +237,9 @@ func (j *Job) declare(role Role) {
 	Var(s, &j.Model, "model", defaults.Model, "model, with its settings")
 	Var(s, &j.Dataset, "dataset", defaults.Dataset, "data set: digits, or FORMAT:PATH")
 	Var(s, &j.Batch, "batch", defaults.Batch, "samples in one worker's mini-batch")
-	Var(s, &j.Epochs, "epochs", defaults.Epochs, "end after so many epochs; 0: no such end")
-	Var(s, &j.Samples, "samples", 0, "end after so many samples; 0: no such end")
-	Var(s, &j.Steps, "steps", 0, "end after so many iterations of all workers; 0: no such end")
+	Var(s, &j.Epochs, "epochs", defaults.Epochs, "end after this number of epochs; 0: no limit")
+	Var(s, &j.Samples, "samples", 0, "end after this number of samples; 0: no limit")
+	Var(s, &j.Steps, "steps", 0, "end after this number of iterations of every worker; 0: no limit")
 	Var(s, &j.Seed, "seed", defaults.Seed, "seed of parameters, data order and noise")
 
 	Var(s, &j.Optimizer, "optimizer", defaults.Optimizer, "update rule; of a job that resumes that of its checkpoint, unless given", "sgd", "momentum", "nesterov", "dana", "adam", "adamw")
@@ -269,7 +271,7 @@ func (j *Job) declare(role Role) {
 	Var(s, &j.Congestion, "congestion", "", "TCP congestion control (the host's)")
 	Var(s, &j.Compress, "compress", defaults.Compress, "gradients in fewer bytes: none, fp16, bf16, int8, int8-stochastic, topk=F, powersgd=R, auto")
 
-	Var(s, &j.Arch, "arch", "ps", "who adds up gradients: parameter servers, or the workers among themselves", "ps", "allreduce")
+	Var(s, &j.Arch, "arch", "ps", "how gradients are summed: by parameter servers, or by all-reduce among the workers", "ps", "allreduce")
 	Var(s, &j.RiderWait, "rider-wait", 0, "allreduce: how long a round waits for riders, workers taken out of the ring (--mode ring-minus=2,3)")
 	Var(s, &j.MaxStaleness, "max-staleness", 0, "allreduce: drop gradients of riders that are older, in updates; 0: none")
 	Var(s, &j.Bucket, "bucket", defaults.Bucket, "allreduce: MB of the gradient that are exchanged at once, while the rest is computed")
@@ -283,14 +285,14 @@ func (j *Job) declare(role Role) {
 	Var(s, &j.Segment, "allreduce-segment", 0, "allreduce: KiB after which a part of a vector is passed on; 0: by the cost model")
 	Var(s, &j.Buffer, "allreduce-buffer", 0, "allreduce: KiB of each socket's buffers; 0: by the cost model; -1: the kernel's choice")
 	Var(s, &j.OnFailure, "on-failure", defaults.OnFailure, "when a worker is gone: go on without it, or stop", "shrink", "stop")
-	Var(s, &j.LeaveAtOnce, "leave-at-once", false, "a worker that is told to end goes at once, not after 2 s in which others may be told; for schedulers that tell rank 0 when the job is to end")
+	Var(s, &j.LeaveAtOnce, "leave-at-once", false, "release a worker that must stop at once, instead of after 2 s in which others may be stopped, too; for schedulers that signal rank 0 to end the job")
 	Var(s, &j.WorkerRestarts, "worker-restarts", 0, "star run: how many workers that failed are started again, in all, and come back to the job; with --coordinators also processes that may coordinate and were killed, and with --replicas as well servers")
 
 	Var(s, &j.Out, "out", defaults.Out, "folder for run.jsonl and checkpoints")
 	Var(s, &j.LogMax, "log-max", 0, "MiB that the run log may take: it is rotated into compressed parts, and the oldest lose their records, updates and noise; 0: one file, without a bound")
 	Var(s, &j.CheckpointEvery, "checkpoint-every", 5*time.Minute, "time between checkpoints; 0: only at the end")
 	Var(s, &j.Notice, "notice", "", "file or HTTP address that says when this machine will be taken away: then the process leaves as at SIGTERM")
-	Var(s, &j.Grace, "grace", 20*time.Second, "how long a job that is told to end (SIGINT, SIGTERM) may take to save a checkpoint; 0: it ends at once, without one; for every member")
+	Var(s, &j.Grace, "grace", 20*time.Second, "time to save a checkpoint after SIGINT or SIGTERM; 0: end at once, without one; for every member")
 	Var(s, &j.Checkpoint, "checkpoint", "", "where checkpoints are kept: a folder, or an address like s3://bucket/prefix?region=REGION (checkpoints in --out)")
 	Var(s, &j.Keep, "keep", 5, "checkpoints of the job that stay, the newest; 0: all")
 	Var(s, &j.Resume, "resume", "", "checkpoint to start from; auto: the newest of this job, if there is one")
@@ -307,7 +309,7 @@ func (j *Job) declare(role Role) {
 	Var(s, &j.StragglerBy, "straggler-by", "sleep", "how to slow down; quota and tc need root", "sleep", "quota", "tc")
 	Var(s, &j.Revoke, "revoke", "", "star run: take workers away as if their machines were transient: rate:PER_HOUR, trace:FILE, k80, p100 or v100; such as rate:20,seed=7,replace=90s (docs/run.md)")
 
-	Var(s, &j.Actuator, "actuator", defaults.Actuator, "how this process becomes slower when it is told to make room for others; cgroup and tc need root", "pace", "cgroup", "tc", "none")
+	Var(s, &j.Actuator, "actuator", defaults.Actuator, "how this process is slowed down for other jobs; cgroup and tc need root", "pace", "cgroup", "tc", "none")
 	Var(s, &j.Limit, "limit", defaults.Limit, "what each process may take from its start on: some of delay=50ms (in each iteration), cpu=1.5, out=100mbit, in=100mbit")
 	Var(s, &j.LimitInterface, "limit-interface", "", "network interface that tc limits (the one that leads to the coordinator)")
 	Var(s, &j.LeaseDir, "lease-dir", "", "folder in which processes note what is to be undone after a crash (star in XDG_RUNTIME_DIR, else star-UID among temporary files)")
@@ -320,7 +322,7 @@ func (j *Job) declare(role Role) {
 	Var(s, &j.GossipJoin, "gossip-join", nil, "members of the job's gossip, host:port, that know where the coordinator is, in the place of --coordinator")
 	Var(s, &j.GossipKey, "gossip-key", "", "file with keys of the job's gossip, each 16, 24 or 32 bytes in base64 on a line: the first is spoken with, all are understood")
 
-	Var(s, &j.Telemetry, "telemetry", "on", "measure process, control group and host, for who is slow and why", "on", "off")
+	Var(s, &j.Telemetry, "telemetry", "on", "measure process, control group and host, to find slow workers and causes", "on", "off")
 
 	Var(s, &j.LogLevel, "log-level", "info", "least level of log lines", "debug", "info", "warn", "error")
 	Var(s, &j.LogFormat, "log-format", "auto", "auto: text on a terminal, JSON otherwise", "auto", "text", "json")
@@ -337,7 +339,7 @@ func (j *Job) Bind(cmd *cobra.Command, role Role) {
 	j.Config.group(cmd, role)
 }
 
-// JobNames are the names of all settings of jobs, whoever has them.
+// JobNames are the names of all settings of jobs, of every command.
 func JobNames() (names []string) {
 	for _, role := range []Role{ForRun, ForServer, ForWorker} {
 		var j Job
@@ -392,11 +394,11 @@ func (j *Job) LoadOver(defaults map[string]Found, environment []string) (warning
 		j.Coordinator = j.Coordinators[0]
 	}
 
-	if j.Predictor == "" { // somebody gave it so; a child's environment says nothing of what is empty
+	if j.Predictor == "" { // given as empty; the environment of a child process leaves out empty values
 		j.Predictor = "none"
 	}
 
-	// Another end that somebody chose replaces the default number of epochs.
+	// Another limit that was set explicitly replaces the default number of epochs.
 	if !j.Config.IsSet("epochs") && (j.Samples > 0 || j.Steps > 0) {
 		j.Epochs = 0
 	}
@@ -485,7 +487,7 @@ func (j *Job) Validate() error {
 		return bad("min-workers", "more than --workers %d (from %s), with which the job begins", j.Workers, j.Origin("workers"))
 	}
 	if j.Baseline != "" && (j.Ranks() > j.Workers || j.MinWorkers > 0) {
-		return bad("baseline", "the schemes of papers know from the start who there is: leave --max-workers and --min-workers away")
+		return bad("baseline", "baselines need a fixed number of workers; remove --max-workers and --min-workers")
 	}
 	if j.Shards > 1024 {
 		return bad("shards", "must be at most 1024")
@@ -512,13 +514,13 @@ func (j *Job) Validate() error {
 		return bad("servers", "an all-reduce has one star-ps, which coordinates: leave --servers away, or choose --arch ps")
 	case j.Arch == AllReduce:
 	case j.role == ForServer && j.Servers == 1 && j.Shards == 0:
-		return bad("shards", "nobody would hold the parameters: --servers is 1; use at least 1 shard or more servers")
+		return bad("shards", "no server would hold the parameters: --servers is 1; use at least 1 shard or more servers")
 	case j.role == ForRun && j.Shards == 0:
-		return bad("shards", "nobody would hold the parameters; use at least 1")
+		return bad("shards", "no server would hold the parameters; use at least 1")
 	}
 
 	if j.Baseline != "" && j.Config.IsSet("mode") {
-		return bad("baseline", "a baseline says itself who waits for whom: leave --mode (from %s) away", j.Origin("mode"))
+		return bad("baseline", "a baseline determines the mode; remove --mode (from %s)", j.Origin("mode"))
 	}
 	if len(j.Shares) > 0 {
 		if n := j.Ranks(); n > j.Workers && len(j.Shares) != n {
@@ -588,7 +590,7 @@ func (j *Job) Validate() error {
 		return err
 	}
 	if j.StragglerTime < 0 || j.StragglerTime > 0 && j.StragglerTrace == "" {
-		return bad("straggler-iteration", "%v: want a time that goes with --straggler-trace", j.StragglerTime)
+		return bad("straggler-iteration", "%v: want a time, together with --straggler-trace", j.StragglerTime)
 	}
 	if j.StragglerBy != "sleep" && j.StragglerTrace != "" {
 		return bad("straggler-by", "a trace changes at every step, which only sleeping can follow; use --straggler-by sleep")
@@ -641,7 +643,7 @@ func (j *Job) validateAddresses(bad func(name, format string, a ...any) error) e
 		}
 	}
 	if j.role != ForWorker && !Loopback(j.Listen) && !j.TLS() && j.Token == "" && !j.Insecure {
-		return bad("listen", "anybody who reaches this address could join and read the model; give STAR_TOKEN or certificates (--tls-cert …), listen on %s, or allow it with --insecure", loopback.Home())
+		return bad("listen", "any process that reaches this address could join and read the model; give STAR_TOKEN or certificates (--tls-cert …), listen on %s, or allow it with --insecure", loopback.Home())
 	}
 	return nil
 }
@@ -699,7 +701,7 @@ func Loopback(addr string) bool { return loopback.Is(addr) }
 // effective configuration as the run log keeps it. Durations are in seconds;
 // secrets are redacted. Config has the origins too.
 func (j Job) MarshalJSON() ([]byte, error) {
-	j.Config = Set{} // j is a copy: declare it anew, so that what is read is the copy
+	j.Config = Set{} // j is a copy: declare it again, so that the copy's values are set
 	j.declare(j.role)
 	return j.Config.marshal(func(it *item) any { return it.value() })
 }

@@ -10,8 +10,8 @@ import (
 	"star/internal/defaults"
 )
 
-// Launch is what a launcher left in the environment of this process. A field
-// whose Origin is empty was not there.
+// Launch is what a launcher left in the environment of this process. A field with an empty Origin
+// was not set.
 type Launch struct {
 	// Name is the launcher that decided the rank, or empty.
 	Name string
@@ -92,7 +92,7 @@ func number(env map[string]string, launcher, name string) Found {
 	return f
 }
 
-// first is the first of several numbers that is there.
+// first returns the first of several numbers that is set.
 func first(env map[string]string, launcher string, names ...string) Found {
 	for _, name := range names {
 		if f := number(env, launcher, name); f.Origin != "" {

@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// FromLog is the job that the configuration of a run log describes, as the coordinator's Job.MarshalJSON wrote it. What the log does not have is the
-// default, and settings that this program does not know are left out. A setting counts as set where it is not the default. Its errors name the setting.
+// FromLog is the job that the configuration of a run log describes, as the coordinator's Job.MarshalJSON wrote it.
+// What the log does not have is the default, and settings that this program does not know are left out. A setting
+// counts as set where it is not the default. Its errors name the setting.
 func FromLog(config []byte) (*Job, error) {
 	var values map[string]json.RawMessage
 	if err := json.Unmarshal(config, &values); err != nil {
@@ -55,7 +56,7 @@ func (it *item) logged(value json.RawMessage) (texts []string, err error) {
 	return []string{unquoted(value)}, nil
 }
 
-// unquoted is the text of a JSON string, or of another scalar as it stands.
+// unquoted is the text of a JSON string, or another scalar unchanged.
 func unquoted(value json.RawMessage) string {
 	var text string
 	if json.Unmarshal(value, &text) == nil {

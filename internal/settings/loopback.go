@@ -12,7 +12,7 @@ func Home() string { return loopback.Home() }
 
 const ipv4Home = "127.0.0.1"
 
-// atHome is the default of a setting on a host whose loopback address is home.
+// atHome is the default of a setting on a host with loopback address home.
 func atHome[T Value](def T, home string) T {
 	text, ok := any(def).(string)
 	if !ok || home == ipv4Home {

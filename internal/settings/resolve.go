@@ -43,8 +43,8 @@ func (e *missingError) Unwrap() error { return e.error }
 // ExitCode is that of a file that is missing.
 func (e *missingError) ExitCode() int { return exitcode.Missing }
 
-// Found is a value that a launcher left behind, see [Detect]. A non-nil Err says
-// why it could not be made out; that matters only if nobody else sets it.
+// Found is a value that a launcher left behind, see [Detect]. A non-nil Err says why it could not be
+// parsed; that matters only if it is not set elsewhere.
 type Found struct {
 	Value  string
 	Origin Origin
@@ -63,8 +63,8 @@ type Sources struct {
 	// command and deserve no warning.
 	Foreign []string
 
-	// Others are keys, not settings of this command, that may be in a file that STAR_CONFIG names: what is set in a shell is for all its commands. In one
-	// that --config names they are mistakes.
+	// Others are keys, not settings of this command, that may be in a file that STAR_CONFIG names: what is set in
+	// a shell is for all its commands. In one that --config names they are mistakes.
 	Others []string
 }
 
@@ -156,7 +156,8 @@ func FlagError(cmd *cobra.Command, err error) error {
 		cmp.Or(meant(name, names, "--"), ";"), help)}
 }
 
-// NoArgs is for cobra.Command.Args: a stray word is a UsageError, which names the command that was meant where there are some.
+// NoArgs is for cobra.Command.Args: a stray word is a UsageError, which names the command that was meant where
+// there are some.
 func NoArgs(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
@@ -175,8 +176,8 @@ func NoArgs(cmd *cobra.Command, args []string) error {
 		cmd.CommandPath(), quote(args[0]))}
 }
 
-// Resolve gives every setting its value. The warnings name variables that look
-// like settings and are none. After an error the values are not to be used.
+// Resolve gives every setting its value. The warnings name variables that look like settings but are
+// not. After an error the values must not be used.
 func (s *Set) Resolve(src Sources) (warnings []string, err error) {
 	for _, it := range s.items {
 		it.reset()

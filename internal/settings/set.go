@@ -23,7 +23,7 @@ type Value interface {
 // Secret is a text that is never printed.
 type Secret string
 
-// redacted stands for a Secret in everything that is printed.
+// redacted replaces a Secret in all output.
 const redacted = "(secret)"
 
 // String hides the secret, so that it cannot slip into a log.
@@ -41,7 +41,7 @@ func (s Secret) MarshalJSON() ([]byte, error) { return json.Marshal(s.String()) 
 // "STAR_RANK", "job.yaml:3", "torchrun (RANK)", "default".
 type Origin string
 
-// Default is the origin of a value that nobody set.
+// Default is the origin of a value that was not set.
 const Default Origin = "default"
 
 // Set is a list of settings. The zero value is an empty set. It is used by one
@@ -112,7 +112,7 @@ func Var[T Value](s *Set, p *T, name string, def T, help string, choices ...stri
 // no such setting.
 func (s *Set) Origin(name string) Origin { return s.item(name).origin }
 
-// IsSet reports whether somebody or something chose the value.
+// IsSet reports whether the value was set explicitly.
 func (s *Set) IsSet(name string) bool { return s.item(name).origin != Default }
 
 // Invalid makes the error for a value that cannot be used. It names the setting,
@@ -185,9 +185,9 @@ func (it *item) oneOf(text string) error {
 		meant(text, it.choices, ""))
 }
 
-// Environ returns the settings as variables, NAME=value, for a child process:
-// all whose origin is not the default, less the named ones. Secrets are among
-// them, and are not redacted: variables are not shown by ps, arguments are.
+// Environ returns the settings as variables, NAME=value, for a child process: all with an origin
+// other than the default, except the named ones. Secrets are included in plain text: ps does not
+// show variables, as it does arguments.
 func (s *Set) Environ(except ...string) []string {
 	skip := make(map[string]bool, len(except))
 	for _, name := range except {

@@ -1,9 +1,11 @@
-// Package combinations says which features of a job do not go together: one table, by which settings are checked and docs/combinations.md is written.
+// Package combinations says which features of a job do not go together: one table, by which settings are checked
+// and docs/combinations.md is written.
 //
-// A feature is something that a job has or has not, whatever it is called in settings: the servers make a [Set] of a job when its plan and its baseline are
-// known. What is not in the table goes together.
+// A feature is something that a job has or has not, whatever it is called in settings: the servers make a [Set] of
+// a job when its plan and its baseline are known. What is not in the table goes together.
 //
-// A refused combination is one that would be wrong, not one that would be unusual. Each says what to do instead. The package is pure.
+// A refused combination is one that would be wrong, not one that would be unusual. Each says what to do instead.
+// The package is pure.
 package combinations
 
 import (
@@ -57,7 +59,7 @@ var names = [numFeatures]struct{ Short, Long string }{
 	Fixed:        {"baseline: plan", "a baseline that is one plan: `--baseline k-sync` and others"},
 	Deciding:     {"baseline: decides", "a baseline that decides while the job runs: `--baseline lb-bsp` and others"},
 	OwnRule:      {"baseline: rule", "a baseline that makes something else of gradients than the optimiser: `--baseline zeno++` and others"},
-	OwnSteps:     {"baseline: steps", "a baseline whose workers train by themselves: `--baseline local-sgd` and others"},
+	OwnSteps:     {"baseline: steps", "a baseline of workers that train by themselves: `--baseline local-sgd` and others"},
 	ServersOnly:  {"baseline: servers", "a baseline for parameter servers alone: `--baseline zeno++` and others (`baselines.md`)"},
 	LGC:          {"lgc", "`--baseline lgc`"},
 	ADPSGD:       {"ad-psgd", "`--baseline ad-psgd`"},
@@ -65,7 +67,7 @@ var names = [numFeatures]struct{ Short, Long string }{
 	Parts:        {"parts", "batches in parts, or steps of the workers' own, with a baseline or without: micro, local"},
 	Strides:      {"steps", "steps of the workers' own without a baseline: `--mode 'ssgd local=8'`"},
 	Slack:        {"ahead", "workers that run ahead: `--mode` with ahead"},
-	Adaptive:     {"Adam", "an `--optimizer` whose steps are not as long as gradients: adam, adamw"},
+	Adaptive:     {"Adam", "an `--optimizer` with steps that are not proportional to gradients: adam, adamw"},
 	Shares:       {"shares", "`--shares`"},
 	Clip:         {"clip", "`--clip`"},
 	Scale:        {"scale", "an `--update-scale` other than n"},
@@ -111,7 +113,7 @@ type Refusal struct {
 	Instead string // what to do
 }
 
-// Error says what is wrong and what to do, for people who see the setting beside it.
+// Error says what is wrong and what to do, for people that see the setting beside it.
 func (r *Refusal) Error() string { return fmt.Sprintf("%s; %s", r.Why, r.Instead) }
 
 // Refusals are all that do not go together. A job is refused for the first that it has.
@@ -120,12 +122,12 @@ var Refusals = []Refusal{
 	{[]Feature{AllReduce, Copies}, "replicas", "in an all-reduce every worker has the parameters", "leave it off"},
 	{[]Feature{AllReduce, Moving}, "move-shards", "an all-reduce has no shards", "leave it off"},
 	{[]Feature{AllReduce, Tree}, "mode", "members of a ring exchange gradients by schedules of their own", "--arch ps for trees; --allreduce-algorithm tree for an exchange along one"},
-	{[]Feature{AllReduce, Slack}, "mode", "nobody runs ahead in an all-reduce", "--arch ps for ahead; ring-minus=WORKER for who is slow"},
+	{[]Feature{AllReduce, Slack}, "mode", "no worker can run ahead in an all-reduce", "--arch ps for ahead; ring-minus=WORKER for a slow worker"},
 	{[]Feature{AllReduce, Coordinators, Parts}, "coordinators", "which parts of a batch are in an update would be lost with the coordinator of an all-reduce", "leave micro and local away, or use --arch ps"},
 	{[]Feature{Coordinators, Deciding}, "coordinators", "what a baseline has learned would be lost with the coordinator", "--mode auto, which goes on with another one, or --worker-restarts and --restarts"},
 	{[]Feature{Coordinators, OwnRule}, "coordinators", "what the servers of this baseline remember of gradients would not be what another coordinator knows", "leave --coordinators away; --restarts begins again from a checkpoint"},
 	{[]Feature{Coordinators, OwnSteps}, "coordinators", "where the workers of this baseline are would be lost with the coordinator", "leave --coordinators away; --restarts begins again from a checkpoint"},
-	{[]Feature{Coordinators, Strides}, "mode", "who takes the job over would not know who has made steps", "leave local away, or --coordinators"},
+	{[]Feature{Coordinators, Strides}, "mode", "a successor would not know which workers have made steps", "remove local, or --coordinators"},
 	{[]Feature{Coordinators, Cluster}, "coordinators", "the job's place in a cluster belongs to star-ps 0", "leave --cluster away, or --coordinators"},
 	{[]Feature{Coordinators, Moving}, "coordinators", "shards stay where they are where another process may coordinate", "--move-shards off"},
 	{[]Feature{Copies, Deciding}, "replicas", "a baseline that decides by what it measures is measured with its servers as its paper has them", "leave it off, or use --mode auto"},
@@ -146,7 +148,7 @@ var Refusals = []Refusal{
 	{[]Feature{LGC, Codec}, "compress", "lgc uses gradients that a worker's codec takes for lost", "leave --compress away"},
 	{[]Feature{ByWorkers, Adaptive}, "update-scale", "the steps of this optimiser are as long whatever a gradient counts", "--optimizer sgd, momentum, nesterov or dana"},
 	{[]Feature{LGC, NotFiring}, "update-scale", "an update of lgc is the mean of its gradients and a correction", "leave --update-scale away"},
-	{[]Feature{Hosts, Open}, "hosts", "anybody who reaches a host of the job could join and read the model", "give STAR_TOKEN or certificates (--tls-cert …), or allow it with --insecure"},
+	{[]Feature{Hosts, Open}, "hosts", "any process that reaches a host of the job could join and read the model", "give STAR_TOKEN or certificates (--tls-cert …), or allow it with --insecure"},
 }
 
 // Check returns why a job with these features is refused; nil: it is not.

@@ -1,4 +1,5 @@
-// Package options makes what a process of a job needs out of settings: the job, and its log. Programs use it; packages worker and server know no settings.
+// Package options makes what a process of a job needs out of settings: the job, and its log. Programs use it;
+// packages worker and server know no settings.
 package options
 
 import (
@@ -45,8 +46,9 @@ func JobOf(j *settings.Job) job.Job {
 	return job
 }
 
-// ResumeFrom is the checkpoint, or the folder of some, with which a process of a job begins: what --resume says. With auto it is where the checkpoints of the
-// job are, or none while no complete one is there.
+// ResumeFrom is the checkpoint, or the folder of checkpoints, from which a process of a job starts:
+// the value of --resume. With auto it is the job's folder of checkpoints, or empty if that has no
+// complete one.
 func ResumeFrom(j *settings.Job) string {
 	if j.Resume != process.ResumeAuto {
 		return j.Resume

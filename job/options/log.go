@@ -112,8 +112,8 @@ func (h *lines) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return &c
 }
 
-// Printable is a text without what would move a terminal's cursor or change its state: programs and peers choose some of its words.
-// Line breaks and tabs stay.
+// Printable is a text without what would move a terminal's cursor or change its state: programs and peers choose
+// some of its words. Line breaks and tabs stay.
 func Printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r != '\n' && r != '\t' && !strconv.IsPrint(r) {

@@ -39,14 +39,15 @@ func (as Addresses) Has(addr string) bool {
 	return err == nil && (a.Addr().Unmap().IsLoopback() || as[a.Addr().Unmap()])
 }
 
-// Crowding is the part of a machine's use, a share of all its cores, that counts against a capacity: what does not fit into the rest
-// of the machine. Who is given two cores of eight loses nothing by others who use six.
+// Crowding is the part of a machine's use, as a share of all its cores, that counts against a
+// capacity: what does not fit into the rest of the machine. A process with two cores of eight loses
+// nothing if others use six.
 func Crowding(share, cores, capacity float64) float64 {
 	return max(share*cores-max(cores-capacity, 0), 0)
 }
 
-// LoadOf is what a plan makes servers do when iterations take so long. Who is gone (0) counts as the slowest: it might come
-// back.
+// LoadOf is the load that a plan puts on servers at given iteration times. A lost worker (0) counts
+// as the slowest: it might come back.
 func LoadOf(p modes.Plan, times []time.Duration) (resource.Load, error) {
 	slowest := time.Duration(0)
 	for _, t := range times {

@@ -1,5 +1,6 @@
-// Package process is what every process of a job does, whether it is a worker or a server: it
-// finds the others, measures and bounds what it takes of its host, keeps checkpoints, and ends in good order. It is internal: star/worker and star/server are for others.
+// Package process is what every process of a job does, whether it is a worker or a server: it finds the others,
+// measures and bounds what it takes of its host, keeps checkpoints, and ends in good order. It is internal:
+// star/worker and star/server are for others.
 package process
 
 import (
@@ -96,7 +97,8 @@ func Sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// Toward is the address of the interface that leads to a coordinator, as the routing table says: nothing is sent. It is an error if its name is not known.
+// Toward is the address of the interface that leads to a coordinator, as the routing table says: nothing is sent.
+// It is an error if its name is not known.
 func Toward(ctx context.Context, coordinator string) (string, error) {
 	c, err := new(gonet.Dialer).DialContext(ctx, "udp", coordinator)
 	if err != nil {
@@ -110,12 +112,12 @@ func Toward(ctx context.Context, coordinator string) (string, error) {
 // Home is this host's loopback address.
 func Home() string { return loopback.Home() }
 
-// Reached is where others reach a process that listens on addr. With --advertise that is its host. A process that
-// listens on every interface is reached by the one that leads to the coordinator, or to one of those that may
-// coordinate. Loopback leads there from the coordinator's own host only, and means nothing elsewhere: the address
-// then has no host, and WithHost puts the coordinator's in, as each reader knows it. Processes of which any may
-// coordinate are all on this host if all are reached over loopback. An error: the name of no coordinator is known
-// yet.
+// Reached is the address at which others reach a process that listens on addr. With --advertise that
+// is its host. A process that listens on every interface is reached through the one that leads to
+// the coordinator, or to one of the candidates. Loopback leads there only from the coordinator's own
+// host, and means nothing elsewhere: the address then has no host, and WithHost adds the
+// coordinator's, as each reader knows it. Candidates are all on this host if all are reached over
+// loopback. An error: no coordinator's name can be resolved yet.
 func Reached(ctx context.Context, job *job.Job, addr string) (string, error) {
 	host, port, err := gonet.SplitHostPort(addr)
 	if err != nil {
@@ -166,7 +168,7 @@ func ListenAddress(job *job.Job) (string, error) {
 	}
 	addr := gonet.JoinHostPort(host, "0")
 	if !loopback.Is(addr) && !protected {
-		return "", job.Invalid("listen", fmt.Errorf("the other workers come to %s, and anybody who reaches it could join: give STAR_TOKEN or certificates, or allow it with --insecure", host))
+		return "", job.Invalid("listen", fmt.Errorf("the other workers connect to %s, and any process that reaches it could join; set STAR_TOKEN or certificates, or allow it with --insecure", host))
 	}
 	return addr, nil
 }

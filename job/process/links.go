@@ -7,8 +7,8 @@ import (
 	"star/transport"
 )
 
-// Links counts the traffic of connections that come and go, but not of those within this host: they take nothing of its link. Its methods may be
-// called from any goroutine.
+// Links counts the traffic of connections that come and go, but not of those within this host: they take nothing
+// of its link. Its methods may be called from any goroutine.
 type Links struct {
 	mu        sync.Mutex
 	conns     []transport.Conn

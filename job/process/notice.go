@@ -18,11 +18,13 @@ import (
 	"star/job"
 )
 
-// noticeEvery is how often a notice is looked for: clouds give 30 s (Google, Azure) to 2 minutes (Amazon) from the notice to the end.
+// noticeEvery is how often a notice is looked for: clouds give 30 s (Google, Azure) to 2 minutes (Amazon) from the
+// notice to the end.
 const noticeEvery = time.Second
 
-// Noticed is a context that ends as SIGTERM would end it when a notice is there that this machine will be taken away: a file, or what an HTTP address answers (--notice).
-// Empty: ctx itself. It asks until the context ends.
+// Noticed returns a context that ends as with SIGTERM when a notice appears that this machine will
+// be taken away: a file, or the answer of an HTTP address (--notice). Empty: ctx itself. It polls
+// until the context ends.
 func Noticed(ctx context.Context, place string, log *slog.Logger) context.Context {
 	if place == "" {
 		return ctx

@@ -23,15 +23,15 @@ var processBegan = time.Now()
 
 // Page writes what this process waits for, on one page.
 func Page(w io.Writer) error {
-	if _, err := fmt.Fprintf(w, "%s, process %d, %v old, %d goroutines; who waits, the longest first:\n",
+	if _, err := fmt.Fprintf(w, "%s, process %d, %v old, %d goroutines; waits, the longest first:\n",
 		filepath.Base(os.Args[0]), os.Getpid(), time.Since(processBegan).Round(time.Second), runtime.NumGoroutine()); err != nil {
 		return err
 	}
 	return flightrecorder.Write(w, pageLines)
 }
 
-// explainQuits has SIGQUIT write a Page to standard error, after which the process goes on; a second one soon after it ends the process with
-// Go's dump of all goroutines. The function that it returns undoes that.
+// explainQuits has SIGQUIT write a Page to standard error, after which the process goes on; a second one soon
+// after it ends the process with Go's dump of all goroutines. The function that it returns undoes that.
 func explainQuits() (undo func()) {
 	c, over := make(chan os.Signal, 1), make(chan struct{})
 	signal.Notify(c, syscall.SIGQUIT)

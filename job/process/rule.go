@@ -42,7 +42,7 @@ func parseOptimizer(text []byte) (c optim.Config, err error) {
 		return optim.Config{Name: c.Name, LR: c.LR, Given: true}, nil
 	}
 	if c.Name == optim.Nesterov && len(c.Groups) == 0 {
-		c.Name = optim.DANA // the same where everybody waits for everybody, and it bears stale gradients elsewhere
+		c.Name = optim.DANA // the same if all workers wait for each other; elsewhere it tolerates stale gradients
 	}
 	if err := c.Validate(); err != nil {
 		return c, fmt.Errorf("the optimiser that the workers want: %w", err)
@@ -50,8 +50,8 @@ func parseOptimizer(text []byte) (c optim.Config, err error) {
 	return c, nil
 }
 
-// Adopt has job make the updates that workers want whose program says so, unless somebody has told job, or its baseline says what becomes of gradients. text is
-// an optimiser as JSON, or empty.
+// Adopt sets the workers' update rule in job, if their program has one, unless job or its baseline
+// determines it. text is an optimizer as JSON, or empty.
 func Adopt(j *job.Job, text []byte) error {
 	if len(text) == 0 || string(text) == "null" {
 		return nil
@@ -133,7 +133,8 @@ func RuleState(r rule.Rule, slots func(rule.Stateful) []rule.Slot) optim.State {
 	return st
 }
 
-// fitted is st for an optimiser of n parameters: what nesterov remembers is the one velocity of dana, and the mean of several takes as far.
+// fitted is st for an optimiser of n parameters: what nesterov remembers is the one velocity of dana, and the mean
+// of several takes as far.
 func fitted(st optim.State, name string, n int) optim.State {
 	switch {
 	case name == optim.DANA && st.Name == optim.Nesterov && len(st.Slots) == 1:
@@ -150,7 +151,7 @@ func fitted(st optim.State, name string, n int) optim.State {
 	return st
 }
 
-// KeepOptimizer has a job that resumes go on with the optimiser that its checkpoint is of, where nobody asked for one.
+// KeepOptimizer has a job that resumes use the optimizer of its checkpoint, unless one was set.
 func KeepOptimizer(job *job.Job, m checkpoint.Manifest) {
 	if job.Baseline != "" || job.IsSet("optimizer") {
 		return
@@ -164,8 +165,8 @@ func KeepOptimizer(job *job.Job, m checkpoint.Manifest) {
 	}
 }
 
-// BeginState is what the optimiser of a worker's program remembers, for a rule of the job that is to go on from there: by the names that the rule's own has. An optimiser that remembers other vectors is
-// an error.
+// BeginState is what the optimiser of a worker's program remembers, for a rule of the job that is to go on from
+// there: by the names that the rule's own has. An optimiser that remembers other vectors is an error.
 func BeginState(e *train.Experience, c optim.Config) (st optim.State, err error) {
 	shared := c.Shared()
 	names := shared.SlotNames()
@@ -182,8 +183,9 @@ func BeginState(e *train.Experience, c optim.Config) (st optim.State, err error)
 	return st, nil
 }
 
-// Recalled is what a script's optimiser would remember after the updates that a rule has made, in vectors of its own: of velocities of several workers the mean. An error: the job's updates are not those
-// of an optimiser that a script has.
+// Recalled is what a script's optimiser would remember after the updates that a rule has made, in vectors of its
+// own: of velocities of several workers the mean. An error: the job's updates are not those of an optimiser that a
+// script has.
 func Recalled(r rule.Rule) (optim.State, error) {
 	o := OptimizerOf(r)
 	shared := o.Config().Shared()

@@ -8,7 +8,8 @@ import (
 	"star/runlog/parts"
 )
 
-// CreateRunLog makes a run log. One that is there already is kept under another name, which is returned, with its parts.
+// CreateRunLog creates a run log. An existing one is renamed with its parts; its new name is
+// returned.
 func CreateRunLog(path string) (f *os.File, kept string, err error) {
 	for i := 1; ; i++ {
 		old := strings.TrimSuffix(path, ".jsonl") + fmt.Sprintf(".%d.jsonl", i)

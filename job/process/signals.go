@@ -11,10 +11,11 @@ import (
 	"star/train/checkpoint"
 )
 
-// Signals is a context that SIGINT and SIGTERM end, with a *job.SignalError as its
-// cause. A second signal ends the process at once, after last; but not one that star run has started: it may be told by whoever tells all processes
-// of a host, and by star run, which ends it when it takes too long. One of the same kind within sameSignal is no
-// second one. SIGQUIT has the process say what it waits for.
+// Signals returns a context that SIGINT and SIGTERM end, with a *job.SignalError as its cause. A
+// second signal ends the process at once, after last, except in a process of star run: it may be
+// signalled both by a manager of the whole host and by star run, which kills it if it takes too
+// long. One of the same kind within sameSignal does not count as a second one. SIGQUIT has the
+// process print what it waits for.
 func Signals(parent context.Context, last ...func()) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(parent)
 	if os.Getenv(LaunchedVariable) != "" {
@@ -43,8 +44,8 @@ func Signals(parent context.Context, last ...func()) (context.Context, context.C
 	return ctx, func() { signal.Stop(c); undo(); cancel(nil) }
 }
 
-// sameSignal is within what time two signals of a kind are one: a wrapper that passes on what its whole group is sent
-// has the process get it twice, milliseconds apart, a user who insists takes longer.
+// sameSignal is the time within which two signals of a kind count as one: a wrapper that forwards a
+// signal of its whole group delivers it twice, milliseconds apart; a user takes longer.
 const sameSignal = time.Second
 
 // second waits for a signal after the first one, which has just come.

@@ -9,14 +9,15 @@ import (
 	"star/transport"
 )
 
-// ViaVariable is set by star-chaos: the address of a proxy through which a worker reaches other workers of its ring or tree. A worker that connects there
-// first sends the address that it wants to reach, as host:port and a new line.
+// ViaVariable is set by star-chaos: the address of a proxy through which a worker reaches other workers of its
+// ring or tree. A worker that connects there first sends the address that it wants to reach, as host:port and a
+// new line.
 const ViaVariable = "INSIDE_STAR_CHAOS_VIA"
 
 // SamplerName is the command of star and star-worker that reads a GPU beside a worker.
 const SamplerName = "gpu-sampler"
 
-// Via makes connections through that proxy. Nil: there is none.
+// Via returns a function that connects through that proxy; nil without one.
 func Via() func(ctx context.Context, network, addr string) (net.Conn, error) {
 	proxy := os.Getenv(ViaVariable)
 	if proxy == "" {

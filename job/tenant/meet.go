@@ -16,9 +16,10 @@ import (
 	"star/job/process"
 )
 
-// Meet takes part in the gossip of the job (--gossip), or only asks it where the coordinator is (--gossip-join): then
-// job.Coordinator is what was found, unless somebody said it. The gossip is nil for who does not stay in it. Until the join time-out it
-// tries again, because processes of a job start in any order.
+// Meet joins the gossip of the job (--gossip), or only asks it for the coordinator (--gossip-join):
+// then job.Coordinator is set, unless it was set explicitly. The gossip is nil for a process that
+// does not stay in it. It retries until the join timeout, because processes of a job start in any
+// order.
 func Meet(ctx context.Context, j *job.Job, me cluster.JobMember, log *slog.Logger) (*cluster.JobGossip, error) {
 	stays := j.Gossip != job.Off
 	seeks := len(j.GossipJoin) > 0 && !j.IsSet("coordinator") && (me.Role != "server" || me.Rank != 0)
@@ -37,7 +38,7 @@ func Meet(ctx context.Context, j *job.Job, me cluster.JobMember, log *slog.Logge
 		if _, seeds := errors.AsType[*cluster.JobSeedError](err); err == nil || !seeds {
 			break
 		}
-		log.Debug("nobody of the job's gossip answers yet", "err", err)
+		log.Debug("job's gossip has not answered yet", "err", err)
 		if !process.Sleep(limited, wait/2+rand.N(wait)) {
 			break
 		}
@@ -68,7 +69,8 @@ func Meet(ctx context.Context, j *job.Job, me cluster.JobMember, log *slog.Logge
 	return g, nil
 }
 
-// gossipConfig reads the settings of the job's gossip. One beyond loopback without a key is an error, if it is not insecure on purpose.
+// gossipConfig reads the settings of the job's gossip. One beyond loopback without a key is an error, if it is not
+// insecure on purpose.
 func gossipConfig(j *job.Job, log *slog.Logger) (cfg cluster.GossipConfig, err error) {
 	cfg = cluster.GossipConfig{Cluster: j.Name, Bind: j.Gossip, Log: log}
 	for _, addr := range j.GossipJoin {
@@ -99,13 +101,14 @@ func gossipConfig(j *job.Job, log *slog.Logger) (cfg cluster.GossipConfig, err e
 	}
 	for _, addr := range open {
 		if cfg.Key == nil && !j.Insecure && !loopback.Is(addr) {
-			return cfg, j.Invalid("gossip-key", fmt.Errorf("whoever reaches the gossip at %s could name a coordinator of their own: give a key, or allow it with --insecure", addr))
+			return cfg, j.Invalid("gossip-key", fmt.Errorf("any process that reaches the gossip at %s could name its own coordinator; set a key, or allow it with --insecure", addr))
 		}
 	}
 	return cfg, nil
 }
 
-// Told is the address that the gossip tells of a process that listens on addr: without a host where that is every interface.
+// Told is the address that the gossip tells of a process that listens on addr: without a host where that is every
+// interface.
 func Told(job *job.Job, addr string) string {
 	if job.Advertise != "" {
 		return job.Advertise

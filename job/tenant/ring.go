@@ -6,16 +6,17 @@ import (
 	"star/coord"
 )
 
-// travel is the load of a ring by which its demand is known: of a round of m members m−1 gradients travel, each as 2 in and 2 out of
-// the members' hosts together (reduced, then gathered), and a rider's too: itself and the parameters that answer it. So it is
-// gradients − updates that count, whoever is in the ring.
+// travel is the load of a ring that determines its demand: a round of m members moves m−1 gradients,
+// each as 2 in and 2 out of the members' hosts together (reduced, then gathered), and a rider's too:
+// itself and the parameters that answer it. So it is gradients − updates, whichever workers are
+// members.
 func travel(l resource.Load) resource.Load {
 	l.Gradients = max(l.Gradients-l.Updates, 0)
 	return l
 }
 
-// ringPrior is what all hosts of a ring of n workers bear under a load of travel, before anything was measured: as if each worker had a host of its own, and
-// without the computation of gradients.
+// ringPrior is what all hosts of a ring of n workers bear under a load of travel, before anything was measured: as
+// if each worker had a host of its own, and without the computation of gradients.
 func ringPrior(params int64, n int) resource.Demand {
 	bytes := 4 * float64(params)
 	return resource.Demand{

@@ -1,5 +1,5 @@
-// Package tenant connects a process of a job with what lies outside the job: the gossip that says where the coordinator is, and the resource
-// service of a cluster of jobs.
+// Package tenant connects a process of a job with what lies outside the job: the gossip that says where the
+// coordinator is, and the resource service of a cluster of jobs.
 package tenant
 
 import (
@@ -115,7 +115,7 @@ func Enter(c SessionConfig) (*Session, error) {
 	}
 	t.client = cluster.NewClient(cluster.ClientConfig{
 		Network: c.Network, Find: find, Cluster: name, Role: c.Role, Token: j.Token, Version: job.Program,
-		Enlist: t.who, Usage: t.use, Obey: func(d time.Duration) error { return limits.Delay(d, 0) }, Log: log,
+		Enlist: t.enlistment, Usage: t.use, Obey: func(d time.Duration) error { return limits.Delay(d, 0) }, Log: log,
 	})
 	ctx, stop := context.WithCancel(context.Background())
 	t.stopped = stop
@@ -147,8 +147,8 @@ func (t *Session) Leave() {
 	t.sampler.Close()
 }
 
-// who is what the client says of this process.
-func (t *Session) who() wire.Enlist {
+// enlistment returns what the client says of this process.
+func (t *Session) enlistment() wire.Enlist {
 	e := t.enlist
 	if tel := t.sampler.Latest(); tel != nil {
 		if q, ok := tel.Get(star.Quota); ok && q > 0 {
@@ -210,7 +210,7 @@ func (t *Session) use() wire.Usage {
 			return max(v*scale, 0)
 		}
 		u.Host = wire.Amounts{
-			CPU: process.Crowding(get(star.HostCPU, 1), float64(runtime.NumCPU()), t.who().Capacity.CPU),
+			CPU: process.Crowding(get(star.HostCPU, 1), float64(runtime.NumCPU()), t.enlistment().Capacity.CPU),
 			In:  get(star.HostNetIn, 1), Out: get(star.HostNetOut, 1),
 		}
 	}
@@ -220,8 +220,8 @@ func (t *Session) use() wire.Usage {
 // lookEvery is how often a process looks at the leases of its host.
 const lookEvery = 2 * time.Second
 
-// leasesIn are the leases of a folder as the service is told of them: those to be undone first. A folder that
-// cannot be read, or is not to be trusted, is one in itself.
+// leasesIn returns the leases of a folder for the service: those to be undone first. A folder that
+// cannot be read, or is not trusted, counts as one lease.
 func leasesIn(s *actuate.Store) (ls []wire.Lease) {
 	es, err := s.List()
 	if err != nil {
@@ -238,7 +238,7 @@ func leasesIn(s *actuate.Store) (ls []wire.Lease) {
 	return ls
 }
 
-// urgency orders the states of leases: what somebody should look at comes first.
+// urgency orders the states of leases: those that need attention come first.
 func urgency(s actuate.State) int {
 	return slices.Index([]actuate.State{actuate.Corrupt, actuate.Stale, actuate.Foreign, actuate.Void, actuate.Alive}, s)
 }
@@ -297,7 +297,7 @@ func (t *Session) prior() resource.Demand {
 func (t *Session) Ask(p modes.Plan, answer func(ok bool, why string)) {
 	extra, lag, err := t.cost(p)
 	if err != nil {
-		go answer(false, "nobody knows what it would cost: "+err.Error())
+		go answer(false, "its cost is not known: "+err.Error())
 		return
 	}
 	t.client.Ask(p.String(), extra, lag, answer)
@@ -350,7 +350,8 @@ func (t *Session) cost(p modes.Plan) (extra wire.Amounts, lag time.Duration, err
 	return wire.Amounts{CPU: u.CPU, In: u.NetIn, Out: u.NetOut}, resource.Loss(times), nil
 }
 
-// beyond is the part of a load that comes from workers on other hosts than this one: only their gradients take something of its link.
+// beyond is the part of a load that comes from workers on other hosts than this one: only their gradients take
+// something of its link.
 func (t *Session) beyond(p modes.Plan, l resource.Load, times []time.Duration) (resource.Load, error) {
 	pace, err := price.PaceOf(p, times)
 	if err != nil {
@@ -396,7 +397,7 @@ func Locate(place string, join []string, keyFile string, insecure bool, log *slo
 			addr = gonet.JoinHostPort(addr, cluster.DefaultGossipPort)
 		}
 		if key == nil && !insecure && !loopback.Is(addr) {
-			return "", nil, fmt.Errorf("whoever reaches the gossip at %s could name a resource service of their own: give --cluster-key, or allow it with --insecure", addr)
+			return "", nil, fmt.Errorf("any process that reaches the gossip at %s could name its own resource service; set --cluster-key, or allow it with --insecure", addr)
 		}
 	}
 	return name, func(ctx context.Context) (string, error) {

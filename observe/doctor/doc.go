@@ -16,7 +16,7 @@
 // Internet Time Synchronization: the Network Time Protocol. IEEE Transactions on
 // Communications, 1991, section IV).
 //
-// What bites: an address that this host reaches need not be one that others
-// reach. Run the doctor on both ends. Bandwidth is that of one connection, with
-// checksums, as training has it, and on a busy link it is what is left.
+// An address that this host reaches need not be one that others reach: run the doctor on both ends.
+// Bandwidth is that of one connection with checksums, as in training; on a busy link it is what is
+// left.
 package doctor

@@ -48,7 +48,7 @@ type Config struct {
 	Timeout time.Duration
 }
 
-// Ports are the addresses on which star-ps listens where nobody says otherwise.
+// Ports are the default addresses on which star-ps listens.
 var Ports = []string{":" + defaults.Port, ":" + defaults.Metrics}
 
 // Run makes all checks. It does not fail: what could not be examined is a

@@ -175,7 +175,7 @@ func TestServeTakesFewGuests(t *testing.T) {
 	addr := serve(t, transport.Config{}, "star 1")
 	n := transport.NewTCP(transport.Config{})
 	hello := wire.Hello{Service: wire.ServiceCoord, Role: wire.RoleTool, Rank: -1}
-	for range maxGuests {
+	for range maxPeers {
 		c, _, _, err := transport.Open(t.Context(), n, addr, hello, nil)
 		if err != nil {
 			t.Fatal(err)

@@ -19,7 +19,8 @@ import (
 	"star/transport"
 )
 
-// leastKillWait is what a scheduler must give a job that it ends: the default of --grace (20 s), and 5 s (docs/recover.md).
+// leastKillWait is what a scheduler must give a job that it ends: the default of --grace (20 s), and 5 s
+// (docs/recover.md).
 const leastKillWait = 25 * time.Second
 
 // engine looks at what Slurm or Kubernetes gives to the processes of a job, from within an allocation or a pod.
@@ -84,7 +85,7 @@ func coordinator(ctx context.Context, l settings.Launch, env map[string]string) 
 		return r
 	}
 	if at == "" {
-		r.Status, r.Detail, r.Fix = Fail, "nobody says where it is", "set STAR_COORDINATOR=HOST:PORT"
+		r.Status, r.Detail, r.Fix = Fail, "its address is not set", "set STAR_COORDINATOR=HOST:PORT"
 		return r
 	}
 	host, _, err := net.SplitHostPort(at)
@@ -114,7 +115,7 @@ func secret(env map[string]string) Result {
 	case env["STAR_TOKEN"] != "", env["STAR_TLS_CERT"] != "":
 		return Result{Check: "secret", Status: OK, Detail: "there is a token or a certificate"}
 	case env["STAR_INSECURE"] != "":
-		return Result{Check: "secret", Status: Warn, Detail: "none (STAR_INSECURE)", Fix: "set STAR_TOKEN: who reaches the ports can join"}
+		return Result{Check: "secret", Status: Warn, Detail: "none (STAR_INSECURE)", Fix: "set STAR_TOKEN: any process that reaches the ports can join"}
 	}
 	return Result{Check: "secret", Status: Fail, Detail: "neither STAR_TOKEN nor STAR_TLS_CERT: processes refuse to listen for other hosts",
 		Fix: "set STAR_TOKEN, in Kubernetes from a secret (docs/deploy.md)"}

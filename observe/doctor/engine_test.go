@@ -27,7 +27,7 @@ func TestEngine(t *testing.T) {
 		{"a task", slurm, "KillWait                = 30 sec", "ok engine: Slurm: rank 1 of 4|ok coordinator: 127.0.0.2:7070|ok secret|ok folder|ok KillWait: 30 s"},
 		{"a short wait", slurm, "KillWait                = 10 sec", "ok engine|ok coordinator|ok secret|ok folder|warn KillWait: 10 s between SIGTERM and SIGKILL → give --grace 5s"},
 		{"another answer", slurm, "Reason", "ok engine|ok coordinator|ok secret|ok folder|warn KillWait: scontrol does not say it"},
-		{"no task", strings.Replace(slurm, "SLURM_PROCID=1 ", "", 1), "KillWait = 30 sec", "warn engine: an allocation|fail coordinator: nobody says|ok secret|ok folder|ok KillWait"},
+		{"no task", strings.Replace(slurm, "SLURM_PROCID=1 ", "", 1), "KillWait = 30 sec", "warn engine: an allocation|fail coordinator: its address is not set|ok secret|ok folder|ok KillWait"},
 		{"a broken list", strings.Replace(slurm, "[2-3]", "[", 1), "KillWait = 30 sec", "ok engine|fail coordinator: node list|ok secret|ok folder|ok KillWait"},
 		{"a broken rank", strings.Replace(slurm, "PROCID=1", "PROCID=x", 1), "KillWait = 30 sec", "fail engine: SLURM_PROCID|ok coordinator|ok secret|ok folder|ok KillWait"},
 		{"a pod", pod, "", "ok engine: Kubernetes: rank 2 of an unknown number|ok coordinator: 127.0.0.1:7070 (STAR_COORDINATOR)|ok secret|ok folder"},

@@ -182,8 +182,7 @@ func judgeHostName(name string, found, own []net.IP, err error, advertise string
 	return r
 }
 
-// advertise dials the advertised address, with somebody to answer if nobody
-// does yet.
+// advertise dials the advertised address, and answers itself if no process listens there yet.
 func advertise(ctx context.Context, addr string) Result {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -248,7 +247,7 @@ func judgeCores(cpus, procs int, variable string, quota float64) Result {
 	switch {
 	case quota < 1:
 		r.Status = Warn
-		r.Detail += ": a process that uses up its quota stands still until the next period, and makes a straggler"
+		r.Detail += ": a process that uses up its quota pauses until the next period, and becomes a straggler"
 		r.Fix = "give the container a whole core at least (docker --cpus, Kubernetes limits.cpu)"
 	case float64(procs) > math.Ceil(quota) && procs > 2:
 		r.Status = Warn
@@ -262,8 +261,8 @@ func judgeCores(cpus, procs int, variable string, quota float64) Result {
 	return r
 }
 
-// quota is the CPU quota of this process's control group, in cores; +Inf if
-// there is none. root is prepended to paths.
+// quota is the CPU quota of this process's control group, in cores; +Inf without one. root is
+// prepended to paths.
 func quota(root string) float64 {
 	read := func(path ...string) string {
 		b, err := os.ReadFile(filepath.Join(append([]string{root}, path...)...))
@@ -290,8 +289,8 @@ func quota(root string) float64 {
 		if !v1 && f[1] != "" {
 			continue
 		}
-		// The groups above count too. In a container the path may be the host's,
-		// and then only the top is there.
+		// The groups above count too. In a container the path may be the host's, and then only the
+		// top group exists.
 		for dir := filepath.Clean("/" + f[2]); ; dir = filepath.Dir(dir) {
 			if v1 {
 				limit(read("sys/fs/cgroup/cpu", dir, "cpu.cfs_quota_us"), read("sys/fs/cgroup/cpu", dir, "cpu.cfs_period_us"))

@@ -51,7 +51,8 @@ func self(version string) Self {
 func peer(ctx context.Context, c *Config, addr string) []Result {
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
-	// Who does not speak our language may wait for the rest of a line, and would do so to the end: it is asked in others meanwhile.
+	// A peer with another protocol may wait for the rest of a line until the timeout: it is probed
+	// with other protocols meanwhile.
 	speaks := sync.OnceValue(func() string { return identify(addr) })
 	opening, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
@@ -117,8 +118,9 @@ func mute(err error) bool {
 	return errors.As(err, &e) && e.Op != "dial" && !errors.As(err, &coded) && !errors.Is(err, transport.ErrNotSTAR)
 }
 
-// identify asks whoever listens at an address in HTTP, and says what the answer looks like: "HTTP", "TLS", or empty: there is none. Most servers of HTTP wait for the
-// end of a line, which a frame of ours may not have.
+// identify sends an HTTP request to an address and classifies the answer: "HTTP", "TLS", or empty
+// without an answer. Most HTTP servers wait for the end of a line, which a frame of ours may not
+// contain.
 func identify(addr string) string {
 	conn, err := net.DialTimeout("tcp", addr, patience)
 	if err != nil {
@@ -162,14 +164,14 @@ func judgeOpen(addr string, err error, speaks string) Result {
 	case errors.As(err, &dns):
 		r.Fix = "correct the name, add it to DNS or /etc/hosts, or give the address as a number"
 	case errors.Is(err, syscall.ECONNREFUSED):
-		r.Fix = "the host is there, and nothing listens on this port: start star-ps there, or: star doctor --serve :" + portOf(addr)
+		r.Fix = "the host answers, but no process listens on this port: start star-ps on it, or: star doctor --serve :" + portOf(addr)
 	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
 		r.Fix = "there is no way to this host: check its address and the routes (ip route get " + hostOf(addr) + ")"
 	case errors.Is(err, transport.ErrNotSTAR):
 		r.Fix = "something else listens there: give the port of star-ps (--listen, 7070 by default)"
 	case errors.As(err, &open) && open.Op != "dial" && slow(err):
 		r.Detail = "accepts connections, and says nothing: " + r.Detail
-		r.Fix = "something else listens there, or a firewall or proxy accepts connections and drops what follows, or the process stands still: look at it on that host (ss -ltnp), and at the MTU"
+		r.Fix = "something else listens there, or a firewall or proxy accepts connections and drops what follows, or the process hangs: look at it on that host (ss -ltnp), and at the MTU"
 	case slow(err):
 		r.Fix = "nothing answers: most often a firewall drops packets to port " + portOf(addr) + ", or the host is down"
 	default:

@@ -14,7 +14,7 @@ import (
 
 // Limits of what Serve does for strangers.
 const (
-	maxGuests  = 16              // at a time
+	maxPeers   = 16              // at a time
 	maxStay    = 2 * time.Minute // of one connection
 	maxPayload = probe           // bytes that a ping may want back
 )
@@ -29,10 +29,10 @@ func Serve(ctx context.Context, l transport.Listener, cfg transport.Config, vers
 	if err != nil {
 		return fmt.Errorf("doctor: %w", err)
 	}
-	var guests atomic.Int32
+	var peers atomic.Int32
 	return transport.Serve(ctx, l, cfg, func(conn transport.Conn, h wire.Hello, _ []byte) {
-		defer guests.Add(-1)
-		if guests.Add(1) > maxGuests {
+		defer peers.Add(-1)
+		if peers.Add(1) > maxPeers {
 			transport.Refuse(conn, wire.Reject{Exit: exitcode.Restart, Reason: "too many doctors at once: try again later"})
 			return
 		}
@@ -53,8 +53,8 @@ func Serve(ctx context.Context, l transport.Listener, cfg transport.Config, vers
 	})
 }
 
-// answer reads one Ping and sends its Pong. Any error ends the connection: who
-// was on the other end has seen why, or is gone.
+// answer reads one Ping and sends its Pong. Any error ends the connection: the peer has seen the
+// reason, or is gone.
 func answer(conn transport.Conn) error {
 	f, err := conn.Recv()
 	if err != nil {

@@ -31,8 +31,8 @@ var colours = [maxLines]color.RGBA{
 const bins = 400
 
 // Picture draws the story in format svg, pdf or png, over time: each worker's own time of an iteration, with the
-// times in which it was slow shaded; the samples applied per second; the noise scale, if it was measured. Changes of mode
-// are vertical lines.
+// times in which it was slow shaded; the samples applied per second; the noise scale, if it was measured. Changes
+// of mode are vertical lines.
 func (s *Story) Picture(format string) (io.WriterTo, error) {
 	if s.Train == nil || s.Ended <= s.Began {
 		return nil, fmt.Errorf("explain: nothing to draw: the training did not begin")
@@ -53,7 +53,7 @@ func (s *Story) Picture(format string) (io.WriterTo, error) {
 		panels = append(panels, p)
 	}
 	if len(panels) == 0 {
-		return nil, fmt.Errorf("explain: nothing to draw: nobody finished an iteration")
+		return nil, fmt.Errorf("explain: nothing to draw: no worker finished an iteration")
 	}
 	panels[0].Title.Text = fmt.Sprintf("%s: %s, %d workers", s.Start.Job, s.Arch, len(s.Workers))
 	panels[len(panels)-1].X.Label.Text = "s"

@@ -1,15 +1,15 @@
-// Package explain makes the story of a job out of its run log: who was slow, when and
-// why, what was done, and what it brought.
+// Package explain makes the story of a job out of its run log: the slow workers, when and why they
+// were slow, what was done, and its effect.
 //
-// A [Teller] takes in the lines of the log. It finds out who was slow with the detector that
-// jobs have ([straggler.Detector]), which is given the log's records; where the log says
-// what the job itself found out (lines of type verdict), that is told instead. What a
-// change of mode brought is the rate of samples applied before and after it, over
-// the time in which nothing else changed: no other mode, nobody who became slow or fast again, nobody
-// who left. Where the job says what it saw (lines of type gain), that is told.
+// A [Teller] takes in the lines of the log. It finds slow workers with the detector of jobs
+// ([straggler.Detector]), which gets the log's records; verdicts of the job itself in the log (lines
+// of type verdict) take precedence. The effect of a change of mode is the rate of samples applied
+// before and after it, over the time in which nothing else changed: no other mode, no worker that
+// became slow or recovered, or left. Gains that the job itself measured (lines of type gain) take
+// precedence.
 //
-// What bites: the rate of samples is not the progress. A mode with stale gradients or small
-// updates gets less out of each sample (docs/theory.md), which a gain seen here leaves out.
+// The rate of samples is not the progress. A mode with stale gradients or small updates learns less
+// from each sample (docs/theory.md), which a gain measured here leaves out.
 //
 // The story is pure: no files, no clock. [Story.Text], [Story.Entries] and [Story.Picture] show it.
 package explain
@@ -35,7 +35,7 @@ type Story struct {
 	Read  runlog.Contents
 	Arch  string
 
-	Began, Ended     time.Duration // of what is told: the training, as far as the log goes
+	Began, Ended     time.Duration // of the training, as far as the log goes
 	Samples, Updates int64
 	Accuracy         float64 // of the last evaluation; NaN: there was none
 
@@ -79,7 +79,7 @@ type Gone struct {
 	Back   time.Duration // when it, or another one in its place, came back; 0: never
 }
 
-// Came is a worker that joined a running job, in a rank that nobody had had.
+// Came is a worker that joined a running job, with a new rank.
 type Came struct {
 	Worker star.Worker
 	T      time.Duration
@@ -116,7 +116,7 @@ type Copied struct {
 type Shift struct {
 	T               time.Duration
 	Shard, From, To int
-	Predicted, Seen float64 // shares of a round's time; NaN: somebody else has moved it, or nothing was seen
+	Predicted, Seen float64 // shares of a round's time; NaN: moved by hand, or not measured
 	Why             string  // of a move by itself
 	Back            bool    // it did not pay, and went back
 	Err             string  // it stayed
@@ -127,7 +127,7 @@ type WorkerSummary struct {
 	Iterations []Iteration
 	Never      bool          // it had no part in the job
 	Left       time.Duration // 0: it stayed, or came back
-	Away       time.Duration // until it came back, of the time of which the log has iterations
+	Away       time.Duration // until it came back, in time that the log has iterations of
 }
 
 // Iteration is one record of a worker. Busy is its own time, and Wait that for others.
@@ -167,7 +167,8 @@ type held struct {
 	steps    int64
 }
 
-// Change is a change of mode. Gains are shares of the time for the same number of samples: 1 − before/after; NaN: not known.
+// Change is a change of mode. Gains are shares of the time for the same number of samples: 1 − before/after; NaN:
+// not known.
 type Change struct {
 	T               time.Duration
 	Plan, From, Why string
@@ -359,7 +360,8 @@ func (t *Teller) shift(at time.Duration, e runlog.Shift) {
 	}
 }
 
-// move takes in what became of a move. One that nobody has announced was asked for by hand, or is a way back.
+// move adds the result of a move. One that was not announced was asked for by hand, or is a move
+// back.
 func (t *Teller) move(at time.Duration, e runlog.Move) {
 	s := &t.s
 	if n := len(s.Shifts); n > 0 {
@@ -371,8 +373,8 @@ func (t *Teller) move(at time.Duration, e runlog.Move) {
 	s.Shifts = append(s.Shifts, Shift{T: at, Shard: e.Shard, From: e.From, To: e.To, Predicted: math.NaN(), Seen: math.NaN(), Err: e.Err})
 }
 
-// ride notes who are riders in a plan, which may be in words that this program does
-// not know.
+// ride notes which workers are riders in a plan. The plan may be in words that this program does not
+// know.
 func (t *Teller) ride(plan string) {
 	t.riders = map[star.Worker]bool{}
 	p, err := modes.Parse(plan, len(t.s.Workers))
@@ -434,7 +436,7 @@ func (t *Teller) Story(read runlog.Contents) *Story {
 				it := &s.Workers[i].Iterations[j]
 				fastest, ok := t.pushes[it.basis]
 				if it.rider || !ok {
-					continue // nobody waits for riders, nor they for others but in Wait
+					continue // no worker waits for riders, nor they for others except in Wait
 				}
 				it.Wait += it.push - fastest
 				it.Busy += fastest
@@ -612,8 +614,9 @@ func (e *Episode) lasted(step int64) {
 	}
 }
 
-// recovered closes an episode. That is noticed late, and the verdict says since when. Older logs do not: there the median of recent
-// iterations had to fall, and then so many had to be fast; what paused, had stopped to after its last long iteration.
+// recovered closes an episode. Recovery is detected late, and the verdict says since when. Older
+// logs do not: there the median of recent iterations had to fall, and then several had to be fast; a
+// worker with pauses had recovered after its last long iteration.
 func (k *tracker) recovered(m mark, w *WorkerSummary) {
 	e := k.open[m.worker]
 	if e == nil {
@@ -640,7 +643,7 @@ func (k *tracker) recovered(m mark, w *WorkerSummary) {
 	k.close(e, w, max(to, e.From), m.t)
 }
 
-// end closes the episode of a worker that is gone, or of which nothing more is known.
+// end closes the episode of a worker that has left, or at the end of the log.
 func (k *tracker) end(worker star.Worker, w *WorkerSummary, t time.Duration, open bool) {
 	if e := k.open[worker]; e != nil {
 		e.Open = open

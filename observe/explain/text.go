@@ -269,11 +269,11 @@ func paint(row string, colour bool) string {
 	return b.String()
 }
 
-// told writes who was slow, and what was done.
+// told writes the slow workers, and what was done.
 func (s *Story) told(b *strings.Builder) {
 	b.WriteByte('\n')
 	if len(s.Episodes) == 0 {
-		b.WriteString("Nobody was slow.\n")
+		b.WriteString("No worker was slow.\n")
 	}
 	for _, e := range s.Episodes {
 		fmt.Fprintf(b, "%s\n", s.line(e))
@@ -527,7 +527,8 @@ func took(d time.Duration) string {
 	return fmt.Sprintf("%.1f h", d.Hours())
 }
 
-// done is what the log has of the job. One that was resumed counts on from the samples of its checkpoint, of which a log without a summary does not say how many they were.
+// done is what the log has of the job. A resumed job counts on from the samples of its checkpoint; a
+// log without a summary does not have their number.
 func (s *Story) done() string {
 	switch {
 	case s.Train.Version == 0:

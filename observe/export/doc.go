@@ -1,8 +1,8 @@
-// Package export writes a run log in the files of other tools: a trace for Perfetto or Chrome's trace viewer ([Trace]), event files for TensorBoard ([Events]),
-// and tables ([Tables]) in CSV or Parquet.
+// Package export writes a run log in the files of other tools: a trace for Perfetto or Chrome's trace viewer
+// ([Trace]), event files for TensorBoard ([Events]), and tables ([Tables]) in CSV or Parquet.
 //
-// Each is a [Sink], which takes the lines of a log one after the other, so that a log of any length, and one that still grows, can be exported in little memory.
-// It is pure but for the files that its callers hand it.
+// Each is a [Sink], which takes the lines of a log one after the other, so that a log of any length, and one that
+// still grows, can be exported in little memory. It is pure but for the files that its callers hand it.
 package export
 
 import (
@@ -24,10 +24,11 @@ type Sink interface {
 
 // Update is an update of the parameters, with what the records of its gradients say.
 type Update struct {
-	At      time.Duration
-	Fire    runlog.Fire
-	Plan    string
-	Loss    float64 // mean over the samples of the gradients whose records are known; NaN: none is
+	At   time.Duration
+	Fire runlog.Fire
+	Plan string
+	// Loss is the mean over the samples of the gradients with known records; NaN without any.
+	Loss    float64
 	Took    time.Duration
 	Steps   []int64 // of the workers' own count, one for each of Fire.Workers; -1: not known
 	applied int64   // samples
@@ -102,7 +103,8 @@ func (g *gradients) take(l runlog.Line) (u Update, ok bool) {
 	return u, false
 }
 
-// pick takes the gradient of a worker that was computed with that version of the parameters; math.MaxInt64: the first. Those before it will not be used any more.
+// pick takes the gradient of a worker that was computed with that version of the parameters; math.MaxInt64: the
+// first. Those before it will not be used any more.
 func (g *gradients) pick(w star.Worker, basis int64) (r waiting, ok bool) {
 	of := g.waiting[w]
 	for i, r := range of {

@@ -14,8 +14,8 @@ import (
 	"star/runlog"
 )
 
-// Events writes a log as scalars of a TensorBoard event file: TFRecords of tensorflow.Event (event.proto, summary.proto). The step of a scalar is the version of the
-// parameters; that of a worker's own times, its step.
+// Events writes a log as scalars of a TensorBoard event file: TFRecords of tensorflow.Event (event.proto,
+// summary.proto). The step of a scalar is the version of the parameters; that of a worker's own times, its step.
 type Events struct {
 	w       io.Writer
 	grads   gradients
@@ -34,7 +34,8 @@ func EventFile(began time.Time) string {
 	return fmt.Sprintf("events.out.tfevents.%010d.star", began.Unix())
 }
 
-// NewEvents writes to w, of what is there for every update or iteration at most once in every; 0: all.
+// NewEvents writes to w. Of events for every update or iteration it writes at most one in every; 0:
+// all.
 func NewEvents(w io.Writer, every time.Duration) *Events {
 	return &Events{w: w, every: every, shown: map[string]time.Duration{}, tags: map[star.Worker][5]string{}}
 }
@@ -143,7 +144,7 @@ func (t *Events) record(data []byte) {
 	t.buf = binary.LittleEndian.AppendUint32(t.buf, masked(data))
 }
 
-// Flush writes what is gathered, for who reads while the job runs.
+// Flush writes what is buffered, for readers while the job runs.
 func (t *Events) Flush() error { return t.flush(0) }
 
 func (t *Events) flush(least int) error {

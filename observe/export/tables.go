@@ -29,7 +29,8 @@ func (f Format) Ext() string { return [...]string{".csv", ".parquet"}[f] }
 // Names of the tables, and of their files.
 var Names = []string{"record", "update", "verdict", "plan", "evaluation"}
 
-// Columns that have the name of a field of the run log mean what it means there (docs/files.md): times are seconds, sizes bytes.
+// Columns that have the name of a field of the run log mean what it means there (docs/files.md): times are
+// seconds, sizes bytes.
 type column struct {
 	name string
 	node parquet.Node
@@ -89,7 +90,8 @@ var columns = map[string][]column{
 	"evaluation": join(numbers("t"), whole("eval", "from_version", "to_version", "samples"), maybe(numbers("loss", "accuracy")), whole("count", "final")),
 }
 
-// Tables writes a log as tables: one row for each iteration of a worker, update, verdict on a worker, change of the mode, evaluation.
+// Tables writes a log as tables: one row for each iteration of a worker, update, verdict on a worker, change of
+// the mode, evaluation.
 type Tables struct {
 	grads  gradients
 	tables map[string]*table

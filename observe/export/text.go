@@ -28,7 +28,8 @@ func appendDecimal(b []byte, n int64, places int) []byte {
 	return b
 }
 
-// appendNumber writes x so that it reads back as x: what has nine places or fewer, as all times have, in a third of strconv's time.
+// appendNumber writes x so that it reads back as x: what has nine places or fewer, as all times have, in a third
+// of strconv's time.
 func appendNumber(b []byte, x float64) []byte {
 	if n := math.Round(x * 1e9); math.Abs(n) < 1e15 && n/1e9 == x && (n != 0 || !math.Signbit(x)) {
 		return appendDecimal(b, int64(n), 9)
@@ -36,7 +37,8 @@ func appendNumber(b []byte, x float64) []byte {
 	return strconv.AppendFloat(b, x, 'g', -1, 64)
 }
 
-// appendQuoted writes a text as JSON. Texts of a run log may come from anywhere: what could end a script in a page is escaped.
+// appendQuoted writes a text as JSON. Texts of a run log may come from anywhere: what could end a script in a page
+// is escaped.
 func appendQuoted(b []byte, s string) []byte {
 	plain := true
 	for i := range len(s) {

@@ -10,12 +10,16 @@ import (
 	"star/runlog"
 )
 
-// Trace writes a log as a trace in the JSON format of Chrome's trace viewer, which Perfetto opens ("Trace Event Format", Google, 2016).
+// Trace writes a log as a trace in the JSON format of Chrome's trace viewer, which Perfetto opens ("Trace Event
+// Format", Google, 2016).
 //
-// A worker is a process, whose pid is its rank; its threads are load, compute, push, transit, wait and pull, and what the job says of it. The coordinator is one more
-// process, with the modes, the versions of the parameters, and counters. An arrow goes from each push to the update that the gradient is in.
+// A worker is a process with its rank as pid; its threads are load, compute, push, transit, wait and
+// pull, and the job's events about it. The coordinator is one more process, with the modes, the
+// versions of the parameters, and counters. An arrow goes from each push to the update that contains
+// the gradient.
 //
-// Times are on the coordinator's clock, microseconds. What a record says of the iteration before it (wait, pull, transit) is drawn there.
+// Times are on the coordinator's clock, microseconds. What a record says of the iteration before it (wait, pull,
+// transit) is drawn there.
 type Trace struct {
 	w       io.Writer
 	buf     []byte

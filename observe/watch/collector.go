@@ -52,7 +52,8 @@ type sender struct {
 // drain is how long rows that were sent may take to be read when a collector is closed.
 const drain = 100 * time.Millisecond
 
-// Listen makes a folder with the hook, and a socket in it. take is called with each row, by several goroutines, and must not wait; refuse with what is none.
+// Listen creates a folder with the hook, and a socket in it. take is called with each row, by
+// several goroutines, and must not block; refuse with the error of an invalid row.
 func Listen(hostname string, also func(*star.Telemetry), take func(Row), refuse func(error)) (*Collector, error) {
 	dir, err := os.MkdirTemp("", "star-watch-")
 	if err != nil {
@@ -125,13 +126,13 @@ func (c *Collector) Run(ctx context.Context) {
 				line, err := in.ReadSlice('\n')
 				if err != nil {
 					if errors.Is(err, bufio.ErrBufferFull) {
-						c.refuse(fmt.Errorf("a row that is none: more than %d bytes", MaxRow))
+						c.refuse(fmt.Errorf("invalid row: more than %d bytes", MaxRow))
 					}
 					return
 				}
 				r, err := ParseRow(line)
 				if err != nil {
-					c.refuse(fmt.Errorf("a row that is none: %w", err))
+					c.refuse(fmt.Errorf("invalid row: %w", err))
 					continue
 				}
 				c.fill(&r)
@@ -171,8 +172,8 @@ func (c *Collector) fill(r *Row) {
 	}
 }
 
-// stops takes off the exchange of a row's step what the process was stopped by a signal meanwhile: it did not wait then, the others did. It returns which part of the step the process was
-// stopped.
+// stops takes off the exchange of a row's step what the process was stopped by a signal meanwhile: it did not wait
+// then, the others did. It returns which part of the step the process was stopped.
 func (p *sender) stops(r *Row, came time.Time) float64 {
 	if zero := came.Add(-seconds(r.At)); p.zero.IsZero() || zero.Before(p.zero) {
 		p.zero = zero
@@ -200,7 +201,8 @@ func within(s host.Span, from, to time.Time) time.Duration {
 	return max(to.Sub(from), 0)
 }
 
-// Close ends it and removes its folder; Run returns when it has taken what ranks have sent. Programs that run on are not measured any more.
+// Close ends it and removes its folder; Run returns when it has taken what ranks have sent. Programs that run on
+// are not measured any more.
 func (c *Collector) Close() {
 	c.l.Close()
 	c.close()

@@ -1,13 +1,18 @@
-// Package watch measures data-parallel jobs that do not run on STAR: who is slow, why, and what it costs.
+// Package watch measures data-parallel jobs that do not run on STAR: which ranks are slow, why, and
+// what it costs.
 //
-// The part in the watched process is Python (hook): it times each training step of a rank, and sends a Row for it as a line of JSON. A
-// Collector on each node takes them, adds what the host says of the process, and hands them to the Head, itself or over a Link. The
-// Head puts the rows of a step together, writes an ordinary run log, and says what it finds.
+// The part in the watched process is Python (hook): it times each training step of a rank, and sends a Row for it
+// as a line of JSON. A Collector on each node takes them, adds what the host says of the process, and hands them
+// to the Head, itself or over a Link. The Head puts the rows of a step together, writes an ordinary run log, and
+// says what it finds.
 //
-// Nobody in the watched job ever waits for this package: rows that cannot be taken at once are dropped and counted.
+// The watched job never waits for this package: rows that cannot be taken at once are dropped and
+// counted.
 //
-// What bites:
-//   - A rank's own time is what it spends outside collectives. On a GPU FSDP's waiting in the middle of its passes is in it.
-//   - The run log is one of an all-reduce: Push is the wait for the others and the exchange together.
-//   - What modes would save is simulated with the recorded times, and a noise scale that nobody has measured: it comes as a range.
+// Limits:
+// - A rank's own time is what it spends outside collectives. On a GPU it includes FSDP's waiting in
+// the middle of its passes.
+// - The run log is one of an all-reduce: Push is the wait for the others and the exchange together.
+// - The savings of modes are simulated with the recorded times, and a noise scale that was not
+// measured: they are given as a range.
 package watch

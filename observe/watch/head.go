@@ -21,7 +21,8 @@ const (
 	duplicate = 3 * time.Second // in which two processes that send rows of one rank are two, and not one that was started again
 )
 
-// Head puts the rows of all ranks together, in their order of arrival. It is used by one goroutine, and has no clock: at is since the watch began.
+// Head puts the rows of all ranks together, in their order of arrival. It is used by one goroutine, and has no
+// clock: at is since the watch began.
 type Head struct {
 	log      *runlog.Writer
 	say      func(text string)
@@ -37,14 +38,15 @@ type Head struct {
 	version  int64
 	samples  int64
 	refused  map[string]bool // texts that were said once
-	orphans  int64           // rows of ranks whose hello was dropped
-	slow     map[star.Worker]runlog.Verdict
-	factors  map[star.Worker]*runlog.Factor // of those
-	told     bool                           // how fast the job is
-	due      int64                          // version at which it is said what those that are slow cost; 0: none
-	lost     time.Duration                  // by slow ranks, of all steps
-	began    time.Duration                  // the first update
-	ended    bool
+	// orphans are rows of ranks with a dropped hello.
+	orphans int64
+	slow    map[star.Worker]runlog.Verdict
+	factors map[star.Worker]*runlog.Factor // of those
+	told    bool                           // how fast the job is
+	due     int64                          // version at which it is said what those that are slow cost; 0: none
+	lost    time.Duration                  // by slow ranks, of all steps
+	began   time.Duration                  // the first update
+	ended   bool
 }
 
 // rank is one that has said hello.
@@ -63,7 +65,8 @@ type came struct {
 	at time.Duration
 }
 
-// NewHead writes to log what it is told, and says in words what it finds. What start has besides the configuration goes into the log.
+// NewHead writes the rows to log, and reports findings in words. What start has besides the
+// configuration goes into the log.
 func NewHead(log *runlog.Writer, start runlog.Start, say func(text string)) *Head {
 	return &Head{log: log, say: say, start: start, steps: map[int64][]*came{}, refused: map[string]bool{}, slow: map[star.Worker]runlog.Verdict{}, factors: map[star.Worker]*runlog.Factor{}}
 }
@@ -112,8 +115,9 @@ func (h *Head) hello(r Row, at time.Duration) {
 		h.once("two processes are rank %d: %d on %s, and %d on %s, which is left out; each needs a rank of its own (RANK, or what the launcher sets)", r.Rank, was.PID, was.Host, r.PID, r.Host)
 		return
 	}
-	// Started again, as torchrun does with all ranks: their steps begin anew, behind those that are complete.
-	h.say(fmt.Sprintf("rank %d was started again on %s", r.Rank, r.Host))
+	// All ranks were restarted, as torchrun does: their steps start again, after those that are
+	// complete.
+	h.say(fmt.Sprintf("rank %d restarted on %s", r.Rank, r.Host))
 	h.ranks[r.Rank] = &rank{Row: r, last: at, droppedBefore: was.droppedBefore + was.dropped}
 	if len(h.steps) > 0 || h.newest >= h.offset {
 		clear(h.steps)
@@ -260,7 +264,7 @@ func (h *Head) introduce() {
 	}
 	h.say(fmt.Sprintf("%s of %s on %s, %s%s, %s a step", count(len(h.ranks), "rank"), first.Script, count(len(h.hosts()), "host"), first.How, torch, short(h.history.step(0))))
 	if len(h.ranks) == 1 {
-		h.say("with one rank nobody is slower than another")
+		h.say("with one rank no rank is slower than another")
 	}
 	if first.sharded() {
 		h.say("STAR does not shard parameters: it says nothing of what it would save")
@@ -292,7 +296,7 @@ func (h *Head) event(e straggler.Event) {
 		out.Evidence = append(out.Evidence, runlog.Evidence{What: x.What, Value: runlog.Number(x.Value), Other: runlog.Number(x.Other), Text: x.Text})
 		texts = append(texts, x.Text)
 	}
-	who := fmt.Sprintf("rank %d on %s", e.Worker, h.ranks[e.Worker].Host)
+	name := fmt.Sprintf("rank %d on %s", e.Worker, h.ranks[e.Worker].Host)
 	switch e.Kind {
 	case straggler.Slow, straggler.Changed:
 		h.log.Write(h.last, out)
@@ -307,7 +311,7 @@ func (h *Head) event(e straggler.Event) {
 		if e.Kind == straggler.Changed {
 			cause = "the cause is " + v.Cause.String() + " now"
 		}
-		h.say(fmt.Sprintf("%s is %.1fx slow since step %d: %s (%s)", who, f.Value(), v.Since, strings.Join(texts, ", "), cause))
+		h.say(fmt.Sprintf("%s is %.1fx slow since step %d: %s (%s)", name, f.Value(), v.Since, strings.Join(texts, ", "), cause))
 		h.due = max(h.due, h.version+enough)
 	case straggler.Recovered:
 		h.log.Write(h.last, out)
@@ -317,7 +321,7 @@ func (h *Head) event(e straggler.Event) {
 		}
 		delete(h.slow, e.Worker)
 		delete(h.factors, e.Worker)
-		h.say(fmt.Sprintf("%s is as fast as the others again at step %d (%.1fx slow since step %d, cause: %s)", who, e.Step, factor, v.Since, v.Cause))
+		h.say(fmt.Sprintf("%s is as fast as the others again at step %d (%.1fx slow since step %d, cause: %s)", name, e.Step, factor, v.Since, v.Cause))
 	default:
 		h.once("rank %d, step %d: %s", e.Worker, e.Step, e.Why)
 	}
@@ -364,7 +368,7 @@ func (h *Head) End(at time.Duration, why string) {
 	text := fmt.Sprintf("%d steps in %s", h.version, short(took))
 	switch {
 	case h.lost > 0:
-		text += fmt.Sprintf(", of which %.0f %% went on waiting for slow ranks", 100*float64(h.lost)/float64(max(took, 1)))
+		text += fmt.Sprintf(", %.0f %% of them spent waiting for slow ranks", 100*float64(h.lost)/float64(max(took, 1)))
 		if s := h.history.savings(0); s != "" {
 			text += "; over the last " + count(len(h.history.steps), "step") + " " + s
 		}
@@ -376,7 +380,7 @@ func (h *Head) End(at time.Duration, why string) {
 	}
 	h.say(text)
 	if n := h.dropped(); n > 0 {
-		h.say(fmt.Sprintf("%d rows of steps were dropped, since nobody took them in time; the steps they belong to are not in the log", n))
+		h.say(fmt.Sprintf("%d rows of steps were dropped, because they were not taken in time; the steps they belong to are not in the log", n))
 	}
 }
 

@@ -102,7 +102,7 @@ func TestSlowRankIsNamed(t *testing.T) {
 	}
 	j.says("rank 2 on node-a is as fast as the others again at step 2")
 	j.head.End(j.now, "")
-	j.says("400 steps in", "went on waiting for slow ranks")
+	j.says("400 steps in", "spent waiting for slow ranks")
 
 	j.head.log.Flush()
 	r := whatif.New("log")
@@ -181,7 +181,7 @@ func TestWhoIsWho(t *testing.T) {
 	for r := range 2 {
 		j.hello(r, 2)
 	}
-	j.says("rank 0 was started again")
+	j.says("rank 0 restarted")
 	for n := range int64(20) {
 		j.step(n, 2, nil)
 	}
@@ -204,7 +204,7 @@ func TestSilence(t *testing.T) {
 	for n := range int64(20) {
 		j.step(n, 1, nil)
 	}
-	j.says("with one rank nobody is slower than another")
+	j.says("with one rank no rank is slower than another")
 }
 
 func TestParseRow(t *testing.T) {

@@ -24,8 +24,9 @@ import (
 	"star/transport"
 )
 
-// A link carries rows from a collector to the head of another host: TCP, or TLS, and a JSON object on each line. The head begins with a
-// greeting, the collector proves the token, the head answers, and from there on there are rows in one direction.
+// A link carries rows from a collector to the head of another host: TCP, or TLS, and a JSON object on each line.
+// The head begins with a greeting, the collector proves the token, the head answers, and from there on there are
+// rows in one direction.
 
 // greetTime is how long saying hello may take.
 const greetTime = 10 * time.Second
@@ -48,7 +49,7 @@ func proof(token, nonce string) string {
 
 func exchangeLine(c net.Conn, in *bufio.Reader, send *greeting, got *greeting) error {
 	wait := greetTime
-	if send == nil { // who only listens gives up first: that the other one is silent, and not gone, is then known
+	if send == nil { // the end that only listens gives up first, so that a silent peer is distinguished from a lost one
 		wait /= 2
 	}
 	c.SetDeadline(time.Now().Add(wait))
@@ -132,7 +133,7 @@ func Accept(c net.Conn, token string, admitted func(), take func(Row)) error {
 		if len(line) > 1 {
 			r, perr := ParseRow(line)
 			if perr != nil {
-				return fmt.Errorf("a row that is none: %w", perr)
+				return fmt.Errorf("invalid row: %w", perr)
 			}
 			take(r)
 		}
@@ -154,7 +155,8 @@ type Link struct {
 	ended       chan struct{}
 }
 
-// Dial makes a link, and connects as soon as there is somebody, until ctx is over or Close is called.
+// Dial creates a link, which connects as soon as a peer listens, until ctx is over or Close is
+// called.
 func Dial(ctx context.Context, addr, token string, t *tls.Config, say func(string)) *Link {
 	l := &Link{addr: addr, token: token, tls: t, say: say, rows: make(chan Row, queued), ended: make(chan struct{})}
 	go l.run(ctx)
@@ -170,7 +172,7 @@ func (l *Link) Take(r Row) {
 	}
 }
 
-// Close sends what is there, for so long at most, and says how many rows were dropped.
+// Close sends the queued rows, for most at most, and returns the number of dropped rows.
 func (l *Link) Close(most time.Duration) (dropped int64, err error) {
 	l.once.Do(func() { close(l.rows) })
 	select {

@@ -88,8 +88,8 @@ var holds = []struct {
 	{func(s Seen) float64 { return s.Disk }, "waits for a disk"},
 }
 
-// Apart says in words what sets processes of one job apart, of each at most one thing: what holds it back, or else how it uses what it has. What
-// is alike for all is no finding, but for a lack of processors.
+// Apart says in words what sets processes of one job apart, of each at most one thing: what holds it back, or else
+// how it uses what it has. What is alike for all is no finding, but for a lack of processors.
 func Apart(all []Seen) (found []Finding) {
 	for _, sign := range []func(Seen, []Seen) (what, numbers string){held, unlike} {
 		for i, s := range all {
@@ -120,7 +120,8 @@ func extreme(all []Seen, value func(Seen) float64, which func([]float64) float64
 	return which(vs)
 }
 
-// held says what holds a process back and not the others, and how much: a tenth of the time at least, and twice as much as for any other.
+// held says what holds a process back and not the others, and how much: a tenth of the time at least, and twice as
+// much as for any other.
 func held(s Seen, others []Seen) (what, numbers string) {
 	for _, h := range holds {
 		v, most := h.share(s), extreme(others, h.share, slices.Max)
@@ -257,8 +258,8 @@ type attachError struct {
 
 func (e *attachError) ExitCode() int { return e.code }
 
-// Attach finds the ranks of a job that runs: among a process and those that it has started, such as torchrun's. device makes what adds a GPU's
-// state, from the variables of a rank's environment; it may be nil.
+// Attach finds the ranks of a job that runs: among a process and those that it has started, such as torchrun's.
+// device makes what adds a GPU's state, from the variables of a rank's environment; it may be nil.
 func Attach(pid int, device func(variable func(string) string) func(*star.Telemetry)) (*Outside, error) {
 	if pid < 1 || pid > math.MaxInt32 {
 		return nil, &attachError{fmt.Errorf("%d is no process", pid), exitcode.Usage}
@@ -314,7 +315,8 @@ func (o *Outside) search() {
 			below[parent] = append(below[parent], p)
 		}
 	}
-	// find returns the ranks at and below a process: Python that a launcher told its rank; else what multiprocessing has spawned; else the topmost Python.
+	// find returns the ranks at and below a process: Python that a launcher told its rank; else what
+	// multiprocessing has spawned; else the topmost Python.
 	var find func(p *process.Process, depth int) []*outside
 	find = func(p *process.Process, depth int) (found []*outside) {
 		exe, _ := p.Exe()
@@ -375,7 +377,7 @@ func (o *Outside) Run(ctx context.Context, say func(string)) {
 	if len(o.procs) > len(names) {
 		names = append(names, fmt.Sprintf("%d more", len(o.procs)-len(names)))
 	}
-	say(fmt.Sprintf("process %d from outside: %s. Steps, and who waits for whom, are seen only in what is started under star watch", o.root.Pid, strings.Join(names, ", ")))
+	say(fmt.Sprintf("process %d from outside: %s. Steps and waits are measured only in programs started under star watch", o.root.Pid, strings.Join(names, ", ")))
 	begun, judged, first := time.Now(), time.Now(), true
 	var ended []*outside
 	lasts, said := map[string]int{}, map[string]bool{} // for how many judgements

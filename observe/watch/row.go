@@ -22,8 +22,8 @@ const MaxRow = 8 << 10
 // MaxWorld is how many ranks a job has at most.
 const MaxWorld = 4096
 
-// Row is what a rank says: hello once, step after each step, note when its measuring has ended. Times are in seconds. Texts come from the watched
-// program, and may say anything.
+// Row is what a rank says: hello once, step after each step, note when its measuring has ended. Times are in
+// seconds. Texts come from the watched program, and may say anything.
 type Row struct {
 	Kind string `json:"k"`
 	V    int    `json:"v"`

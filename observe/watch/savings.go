@@ -16,8 +16,8 @@ import (
 
 var nan = math.NaN()
 
-// nothing is what savings says where there are none.
-const nothing = "STAR's modes would save nothing of it"
+// nothing is the text of savings without savings.
+const nothing = "STAR's modes would not save any of it"
 
 // window is of how many last steps costs and savings are.
 const window = 512
@@ -36,7 +36,7 @@ type past struct {
 	step     int64
 	took     time.Duration
 	own      []sim.Iteration
-	exchange time.Duration // what was left of it for who came last
+	exchange time.Duration // for the rank that came last
 }
 
 func (h *history) add(records []star.Record) {
@@ -69,7 +69,8 @@ func (h *history) step(since int64) time.Duration {
 	return sum / time.Duration(max(len(ps), 1))
 }
 
-// without is the mean time of a step, and what it would be if it lasted as long as it does for the slowest of the others.
+// without is the mean time of a step, and what it would be if it lasted as long as it does for the slowest of the
+// others.
 func (h *history) without(slow map[star.Worker]runlog.Verdict, since int64) (seen, even time.Duration) {
 	ps := h.since(since)
 	for _, p := range ps {
@@ -86,8 +87,9 @@ func (h *history) without(slow map[star.Worker]runlog.Verdict, since int64) (see
 	return seen / n, even / n
 }
 
-// savings says in words what STAR's modes would save of the steps since one, in time to the same progress: with a noise scale from a quarter
-// of a round to four of them, as nobody has measured it. Empty: there is too little to go by, or STAR cannot run the job.
+// savings describes what STAR's modes would save of the steps since one, in time to the same
+// progress, for noise scales from a quarter of a round to four, because the noise was not measured.
+// Empty: too few steps, or STAR cannot run the job.
 func (h *history) savings(since int64) string {
 	ps := h.since(since)
 	if h.n < 2 || len(ps) < 8 || h.sharded {
@@ -115,7 +117,8 @@ func (h *history) savings(since int64) string {
 	return "STAR would save " + strings.Join(said, ", ")
 }
 
-// observed are steps as the simulator has them: with the exchanges as they were, or with the time that one takes where nothing disturbs it.
+// observed are steps as the simulator has them: with the exchanges as they were, or with the time that one takes
+// where nothing disturbs it.
 func (h *history) observed(ps []past, quiet bool) sim.Observed {
 	o := sim.Observed{Batch: h.batch, Iterations: make([][]sim.Iteration, h.n)}
 	least := h.exchange(ps)
@@ -131,8 +134,9 @@ func (h *history) observed(ps []past, quiet bool) sim.Observed {
 	return o
 }
 
-// exchange is what an exchange takes where nothing disturbs it: a tenth of all lasted no longer. What the others lasted longer is the host's, which kept whoever
-// came last, and has DDP's ranks wait for each other once more. (The least of all is often 0, by what clocks and hooks miss.)
+// exchange is the duration of an undisturbed exchange: a tenth of all were not longer. The rest is
+// attributed to the host, which delayed the rank that came last, and has DDP's ranks wait for each
+// other once more. (The minimum is often 0, because clocks and hooks miss something.)
 func (h *history) exchange(ps []past) time.Duration {
 	var all []time.Duration
 	for _, p := range ps {
@@ -151,8 +155,8 @@ func (h *history) candidates() []string {
 	return append(out, "asgd")
 }
 
-// gain is the share of time that a mode saves, to the progress of so many steps of SSGD: these with the exchanges that were seen, the mode's with such as
-// nothing disturbs. −∞: it does not get there.
+// gain is the share of time that a mode saves, to the progress of that many steps of SSGD: these
+// with the measured exchanges, the mode's with undisturbed ones. −∞: it does not get there.
 func (h *history) gain(seen, quiet sim.Observed, name string, steps int, noise float64) float64 {
 	times := make([]float64, 2)
 	for i, m := range []string{"ssgd", name} {

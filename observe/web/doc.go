@@ -1,12 +1,15 @@
 // Package web is the page of a job: what happened and happens, from its run log, in a browser.
 //
-// A [State] takes in the lines of a log, a [Live] follows a log that grows, and [Live.Handler] serves the page: read-only, with everything embedded, no other host is asked. The
-// page is sent the whole state each time that it has changed, at most twice a second, so a browser that was away needs nothing of what it missed. [Report] writes the same page as
-// one file.
+// A [State] takes in the lines of a log, a [Live] follows a log that grows, and [Live.Handler] serves the page:
+// read-only, with everything embedded, no other host is asked. The page is sent the whole state each time that it
+// has changed, at most twice a second, so a browser that was away needs nothing of what it missed. [Report] writes
+// the same page as one file.
 //
-// [LiveSchedules] and [ReportSchedules] are the same for a schedule: who has which places of a cluster when, as [Schedules] say.
+// [LiveSchedules] and [ReportSchedules] are the same for a schedule: the jobs in the places of a
+// cluster over time, from [Schedules].
 //
-// Texts of a log come from anywhere. They are sent as JSON and shown as text, and the page's Content-Security-Policy runs no script but its own.
+// Texts of a log come from anywhere. They are sent as JSON and shown as text, and the page's
+// Content-Security-Policy runs no script but its own.
 //
 // static/ has uPlot 1.6.32 (MIT, static/uplot.LICENSE), the files of its npm package as they are.
 package web

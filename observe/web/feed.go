@@ -53,7 +53,8 @@ func (f *feed) view() (text []byte, changed <-chan struct{}, end bool) {
 	return f.sent, f.changed, f.end
 }
 
-// handler serves a page of static at the paths below it: the page and its parts, events (the views), view.json, and files.
+// handler serves a page of static at the paths below it: the page and its parts, events (the views), view.json,
+// and files.
 func (f *feed) handler(page string, files Downloads) http.Handler {
 	mux := http.NewServeMux()
 	parts, err := fs.Sub(static, "static")

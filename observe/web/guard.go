@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// Guard protects the handler of a listener against web sites whose name is bound to an address of this host (DNS
-// rebinding): the browser of a user of the host takes such a site for the origin of what the handler answers. A
+// Guard protects the handler of a listener against web sites with a name bound to an address of this host (DNS
+// rebinding): the browser of a user of the host takes such a site for the origin of the handler's answers. A
 // request over loopback must have the Host localhost, a loopback address, or the host of address, at which the
 // listener was opened; so must a request for /debug/ over any address. Otherwise the answer is 421 (RFC 9110, section
 // 15.5.20). A request without Host, which no browser makes, and one over a Unix socket, which none can reach, are

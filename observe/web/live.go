@@ -61,8 +61,9 @@ func (l *Live) Line(x runlog.Line) error {
 	return l.state.Line(x)
 }
 
-// Follow takes in a log that is not packed and grows, until its last line is there or ctx is over: from tap, once that has gone on from what was read; a nil tap has nothing.
-// What is wrong with the log is shown, and returned.
+// Follow reads a log that is not packed and grows, until its last line or the end of ctx: from tap,
+// once tap continues where reading stopped; a nil tap has nothing. An error of the log is shown, and
+// returned.
 func (l *Live) Follow(ctx context.Context, r io.Reader, name string, tap *Tap) error {
 	t := runlog.NewTail(r, name)
 	var many chan struct{}

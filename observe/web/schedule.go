@@ -8,7 +8,8 @@ import (
 	"star/runlog"
 )
 
-// Schedules is who has which places of a cluster when, as a page shows it: JSON. Times are seconds since Began, or of the trace's clock; what is not known is null.
+// Schedules are the jobs in the places of a cluster over time, for a page: JSON. Times are seconds
+// since Began, or of the trace's clock; unknown values are null.
 type Schedules struct {
 	Title     string     `json:"title"`
 	Live      bool       `json:"live"`            // of a service: it goes on
@@ -45,7 +46,8 @@ type Schedule struct {
 	Decided []Decided      `json:"decided"` // lately, newest first
 }
 
-// Bar is a time in which a job has some rows: the job's index in Names, the first row, how many, from when and until when, s; until below 0: it has them still.
+// Bar is a time in which a job has some rows: the job's index in Names, the first row, how many, from when and
+// until when, s; until below 0: it has them still.
 type Bar [5]float64
 
 // ScheduleHost is a host.
@@ -56,7 +58,7 @@ type ScheduleHost struct {
 	Slow    string `json:"slow"` // why it is avoided
 }
 
-// ScheduleJobs are jobs of which as many are shown as a page needs.
+// ScheduleJobs are as many jobs as a page shows.
 type ScheduleJobs struct {
 	Count int           `json:"count"`
 	Jobs  []ScheduleJob `json:"jobs"`

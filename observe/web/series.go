@@ -2,7 +2,8 @@ package web
 
 import "time"
 
-// series adds up numbers in stretches of time, in some columns. When the time has outgrown it, stretches are joined in pairs.
+// series adds up numbers in stretches of time, in some columns. When the time has outgrown it, stretches are
+// joined in pairs.
 type series struct {
 	began time.Duration
 	width time.Duration

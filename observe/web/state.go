@@ -15,8 +15,9 @@ import (
 	"star/straggler"
 )
 
-// State is a job as its page shows it, made of the lines of its run log. It takes the same memory however long the job is: what is drawn over time is kept for so many
-// stretches of time, which become longer as the job does. It is used by one goroutine.
+// State is a job as its page shows it, built from the lines of its run log. Its memory does not
+// depend on the length of the job: series have a fixed number of intervals, which become longer as
+// the job does. It is used by one goroutine.
 type State struct {
 	start    runlog.Start
 	ring     bool
@@ -111,7 +112,8 @@ const (
 	mostChanges = 200
 )
 
-// together is how long iterations last that are judged as one: a job of short ones would be judged for longer than it is coordinated.
+// together is how long iterations last that are judged as one: a job of short ones would be judged for longer than
+// it is coordinated.
 const together = 10 * time.Millisecond
 
 // NewState is the state before the first line.
@@ -281,7 +283,7 @@ func (s *State) leave(at time.Duration, e runlog.Leave) {
 func (s *State) record(at time.Duration, r *star.Record) {
 	w := &s.workers[r.Worker]
 	own, wait, net := r.Busy(), max(r.Wait-r.Transit, 0), r.Push+r.Transit+r.Pull
-	if s.ring { // nobody can exchange alone
+	if s.ring { // no worker can exchange alone
 		own, wait, net = r.Own(), r.Wait+r.Push, 0
 	}
 	w.step, w.wait = r.Step, w.wait+wait
@@ -383,7 +385,7 @@ func (s *State) recover(w star.Worker, at time.Duration) {
 	}
 }
 
-// headline says in one sentence who is slow, and what it costs.
+// headline says in one sentence which workers are slow, and what it costs.
 func (s *State) headline() (text string, bad bool) {
 	switch {
 	case s.wrong != "":
@@ -402,11 +404,11 @@ func (s *State) headline() (text string, bad bool) {
 	if worst == nil {
 		switch n := len(s.episodes); {
 		case s.end == nil && n == 0:
-			return "Nobody is slow.", false
+			return "No worker is slow.", false
 		case s.end == nil:
-			return fmt.Sprintf("Nobody is slow now; %s so far.", count(n, "slow time")), false
+			return fmt.Sprintf("No worker is slow now; %s so far.", count(n, "slow time")), false
 		case n == 0:
-			return "Nobody was slow.", false
+			return "No worker was slow.", false
 		}
 		for i := range s.episodes {
 			if e := &s.episodes[i]; worst == nil || e.waited > worst.waited {
@@ -453,7 +455,8 @@ func brief(d time.Duration) string {
 	return fmt.Sprintf("%.1f h", d.Hours())
 }
 
-// shown are the workers that have a row: if there are too many, those that were slow, for longest first, and those that left.
+// shown are the workers that have a row: if there are too many, those that were slow, for longest first, and those
+// that left.
 func (s *State) shown() []int {
 	var ws []int
 	for i := range s.workers {

@@ -8,8 +8,9 @@ import (
 	"star/runlog"
 )
 
-// Tap hands the lines of a run log from whoever writes it to a [Live] in the same process, which then need not read them. It never keeps the writer waiting: where too many
-// are on the way it forgets them, and they are read from the file.
+// Tap hands the lines of a run log from its writer to a [Live] in the same process, which then need
+// not read them. It never blocks the writer: when too many lines are queued it drops them, and they
+// are read from the file.
 type Tap struct {
 	wanted atomic.Bool
 	many   chan struct{} // there is much to take
@@ -20,13 +21,14 @@ type Tap struct {
 	records []runlog.Record // those of lines
 }
 
-// Lines on the way: from so many on they are taken at once, and more than that are forgotten.
+// Limits of queued lines: from the first one on they are taken at once, beyond the second one they
+// are dropped.
 const (
 	manyLines = 1 << 12
 	mostLines = 1 << 16
 )
 
-// NewTap is one that nobody takes anything from yet.
+// NewTap returns one without a reader.
 func NewTap() *Tap { return &Tap{many: make(chan struct{}, 1)} }
 
 // Line takes in a line as [runlog.Writer.Beside] tells it. It may be called while others take.
@@ -62,7 +64,8 @@ type batch struct {
 	records []runlog.Record
 }
 
-// take swaps b for what there is behind the first so many lines of the log. It reports false when that does not begin with the next one, which is to be read from the file then.
+// take swaps b for the lines after the first known ones of the log. It reports false if the next
+// line was dropped, which must then be read from the file.
 func (p *Tap) take(known int, b *batch) bool {
 	p.wanted.Store(true)
 	p.mu.Lock()

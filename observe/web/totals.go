@@ -20,9 +20,9 @@ type Totals struct {
 	Between    time.Duration            // all of these intervals
 	Dropped    map[string]int64         // gradients that were thrown away: late, or poison (they do not belong)
 	Episodes   map[Episode]int64        // times that a worker became slow, by the cause that was said first
-	Slow       map[star.Worker]string   // who is slow now, and why
-	Lost       map[star.Worker]float64  // seconds that others waited while this worker was slow, and nobody was slower
-	Slowdown   map[star.Worker]float64  // a worker's own time over the median of all; of who is slow as the verdict says
+	Slow       map[star.Worker]string   // slow workers, and why
+	Lost       map[star.Worker]float64  // seconds that others waited while this worker was the slowest
+	Slowdown   map[star.Worker]float64  // a worker's own time over the median of all; of a slow worker as the verdict says
 	Gain       map[string]runlog.Number // of the last change of mode that was on trial: predicted, seen
 	LastSave   time.Time                // of a checkpoint that was written; zero: there was none
 	Failures   int64                    // checkpoints that were not written
@@ -33,7 +33,7 @@ type Totals struct {
 // Copies are how many copies of a shard there are, and are to be.
 type Copies struct{ Are, Of int }
 
-// Episode is whose slow time it is, and its cause.
+// Episode is a slow time of a worker, and its cause.
 type Episode struct {
 	Worker star.Worker
 	Cause  string

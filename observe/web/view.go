@@ -21,7 +21,7 @@ type View struct {
 	Data     string         `json:"data"`
 	Notes    []string       `json:"notes"`
 	Headline string         `json:"headline"`
-	Bad      bool           `json:"bad"`    // somebody is slow, or the job has failed
+	Bad      bool           `json:"bad"`    // a worker is slow, or the job has failed
 	Status   string         `json:"status"` // waiting, running, ended, failed, or unreadable
 	Now      float64        `json:"now"`
 	From     float64        `json:"from"` // the training
@@ -35,7 +35,7 @@ type View struct {
 	Loss     runlog.Number  `json:"loss"` // in training, lately
 	Left     runlog.Number  `json:"left"` // seconds to the end at that rate
 	Modes    []ViewMode     `json:"modes"`
-	Episodes []ViewEpisode  `json:"episodes"` // times that somebody was slow
+	Episodes []ViewEpisode  `json:"episodes"` // times of slow workers
 	Workers  []ViewWorker   `json:"workers"`
 	Hidden   int            `json:"hidden"` // workers that have no row
 	Series   ViewSeries     `json:"series"`

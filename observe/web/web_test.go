@@ -106,11 +106,11 @@ func TestHeadline(t *testing.T) {
 		want string
 	}{
 		{"before", nil, "The training has not begun: waiting for workers and servers."},
-		{"calm", []runlog.Entry{train}, "Nobody is slow."},
+		{"calm", []runlog.Entry{train}, "No worker is slow."},
 		{"slow", []runlog.Entry{train, slow, record(0, 0, 200*time.Millisecond, 600*time.Millisecond), record(2, 0, time.Second, 0)}, "Worker 2 is 3.0x slow since step 7, 2.0 s ago: compute. The others waited 75 % of their time meanwhile."},
 		{"two", []runlog.Entry{train, slow, runlog.Verdict{Worker: 1, Event: "slow", Step: 11, Since: 9, Slowdown: 5, Cause: "data"}}, "Worker 1 is 5.0x slow since step 9, 0.0 s ago: data. Another worker is slow, too."},
-		{"over", []runlog.Entry{train, slow, runlog.Verdict{Worker: 2, Event: "recovered", Step: 9, Slowdown: 3}}, "Nobody is slow now; 1 slow time so far."},
-		{"left", []runlog.Entry{train, slow, runlog.Leave{Worker: 2, Why: "killed"}}, "Nobody is slow now; 1 slow time so far."},
+		{"over", []runlog.Entry{train, slow, runlog.Verdict{Worker: 2, Event: "recovered", Step: 9, Slowdown: 3}}, "No worker is slow now; 1 slow time so far."},
+		{"left", []runlog.Entry{train, slow, runlog.Leave{Worker: 2, Why: "killed"}}, "No worker is slow now; 1 slow time so far."},
 		{"ended", []runlog.Entry{train, slow, runlog.Verdict{Worker: 2, Event: "recovered", Step: 9, Slowdown: 3}, runlog.Summary{}}, "Worker 2 was 3.0x slow from step 7, for 1.0 s: compute."},
 		{"failed", []runlog.Entry{train, runlog.Summary{Result: runlog.Result{Error: "no disk"}}}, "The job failed: no disk"},
 	} {

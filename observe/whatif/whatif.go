@@ -1,5 +1,5 @@
-// Package whatif makes a recorded run something to try other modes on: what each worker took in each iteration, what the run
-// achieved, and how well the simulator tells its own story again.
+// Package whatif makes a recorded run something to try other modes on: what each worker took in each iteration,
+// what the run achieved, and how well the simulator tells its own story again.
 //
 // It is pure: what it says follows from the lines of the run log.
 package whatif
@@ -27,7 +27,7 @@ type Run struct {
 	Optimizer optim.Config // of it what Memory goes by
 	Workers   int
 	Batch     int
-	Round     int          // samples of an update in which everybody has an equal share
+	Round     int          // samples of an update with equal shares of all workers
 	Plan      modes.Plan   // the first one
 	Changes   []sim.Change // of it
 	Noise     float64      // median noise scale, in samples; 0: the log has none
@@ -70,7 +70,7 @@ type Reader struct {
 	size    []int // its samples
 	latency []time.Duration
 	noise   []float64
-	lost    int64 // the last version of which a gap says when it was made, about; -1: there is no gap
+	lost    int64 // the last version that a gap dates, approximately; -1: no gap
 	before  int64 // samples applied until then
 	samples int64
 	stale   int64
@@ -176,7 +176,8 @@ func (r *Reader) Add(l runlog.Line) error {
 	return nil
 }
 
-// fired is an update of so many samples. If those are not the ones of its gradients' records, each has as many as the others.
+// fired is an update of that many samples. If they differ from those of its gradients' records, they
+// are divided equally.
 func (r *Reader) fired(e runlog.Fire, samples int) fire {
 	f := fire{version: e.Version, gradients: make([]sim.Gradient, len(e.Workers))}
 	sum := 0
@@ -194,8 +195,9 @@ func (r *Reader) fired(e runlog.Fire, samples int) fire {
 
 const allReduce = "allreduce"
 
-// exchanged: in an all-reduce nobody can exchange alone, and what a worker took for it has its wait for the others in it. The one that waited least was the
-// last to come: what it took is the exchange itself.
+// exchanged: in an all-reduce no worker can exchange alone, and a worker's exchange time includes
+// its wait for the others. The one that waited least came last: its time is that of the exchange
+// itself.
 func (r *Reader) exchanged(ws []star.Worker) {
 	if r.run.Arch != allReduce {
 		return
@@ -215,11 +217,12 @@ func (r *Reader) exchanged(ws []star.Worker) {
 	}
 }
 
-// holds: who has been in an update may be released later than it.
+// holds: a worker in an update may be released later than the update.
 func holds(p modes.Plan) bool { return p.MaxLead > 0 || len(p.Excluded) > 0 }
 
-// record takes an iteration. It began with the worker's release, by an update or later, and ended with its arrival: both by the coordinator's
-// clock, so that the way of the parameters, evaluations in between, and whatever else there is are in it.
+// record takes an iteration. It began with the worker's release, by an update or later, and ended with its
+// arrival: both by the coordinator's clock, so that the way of the parameters, evaluations in between, and
+// whatever else there is are in it.
 func (r *Reader) record(l runlog.Line, e star.Record, fail func(string, ...any) error) error {
 	w := e.Worker
 	if r.run.left[w] > 0 {
@@ -278,7 +281,8 @@ func (r *Reader) Run(s runlog.Contents) (*Run, error) {
 	return &run, nil
 }
 
-// Times are those of all workers but the ones in without. Whoever is not there from the first to the last update must be among these.
+// Times are those of all workers except the ones in without, which must include every worker that
+// was not present from the first to the last update.
 func (r *Run) Times(without []star.Worker) (sim.Times, error) {
 	var keep []star.Worker
 	o := sim.Observed{Batch: r.Batch}
@@ -299,12 +303,13 @@ func (r *Run) Times(without []star.Worker) (sim.Times, error) {
 		o.Part = q
 	}
 	if len(keep) == 0 {
-		return nil, fmt.Errorf("%s: nobody is left of %d workers", r.Name, r.Workers)
+		return nil, fmt.Errorf("%s: none of %d workers is left", r.Name, r.Workers)
 	}
 	return o, nil
 }
 
-// Learner is what makes progress of updates: in updates of SSGD with everybody, by the price of modes (docs/theory.md) for the run's own optimiser.
+// Learner computes the progress of updates: in updates of SSGD with all workers, by the price of
+// modes (docs/theory.md) for the run's own optimizer.
 func (r *Run) Learner(noise float64) (*sim.Priced, error) {
 	return sim.NewPriced(r.Round, noise, price.PriorSteepness(r.Optimizer.Memory()))
 }
@@ -333,8 +338,8 @@ func (c *counter) Update(int64, []sim.Gradient) sim.Outcome {
 	return sim.Outcome{Progress: c.n}
 }
 
-// Again simulates the run as it was: its workers, its plans, its number of updates. How far Result.Time is from Took is how far the simulator is to be
-// believed.
+// Again simulates the run as it was: its workers, its plans, its number of updates. How far Result.Time is from
+// Took is how far the simulator is to be believed.
 func (r *Run) Again() (sim.Result, error) {
 	t, err := r.Times(nil)
 	if err != nil {

@@ -96,7 +96,7 @@ func TestRun(t *testing.T) {
 	if err != nil || only.Workers() != 1 || only.Spend(0, 0, 0, 1).Total().Round(ms) != 100*ms {
 		t.Errorf("without worker 1: %v, %v", only, err)
 	}
-	if _, err := r.Times([]star.Worker{0, 1}); err == nil || !strings.Contains(err.Error(), "nobody is left") {
+	if _, err := r.Times([]star.Worker{0, 1}); err == nil || !strings.Contains(err.Error(), "is left") {
 		t.Errorf("without anybody: %v", err)
 	}
 }

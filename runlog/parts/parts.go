@@ -1,12 +1,14 @@
 // Package parts keeps a run log within a bound, and reads one as a single stream.
 //
-// A log with a bound is rotated: path is what is written now, and what was before lies beside it in parts, numbered from 1.
+// A log with a bound is rotated: path is what is written now, and what was before lies beside it in parts,
+// numbered from 1.
 //
 //	path.000007         closed, not compressed yet
 //	path.000006.gz      compressed
 //	path.000001-000005.gz  thinned: without its records, firings and noise, and with a line of type gap for each part
 //
-// Each file appears under its name whole, and replaces the files of its parts: a process that ends in the middle leaves files that are ignored, never a part that is missing.
+// Each file appears under its name whole, and replaces the files of its parts: a process that ends in the middle
+// leaves files that are ignored, never a part that is missing.
 package parts
 
 import (
@@ -40,7 +42,7 @@ type part struct {
 func partsOf(path string) (ps, old []part, err error) {
 	dir, base := filepath.Split(path)
 	entries, err := os.ReadDir(cmp.Or(dir, "."))
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) { // who may open a file may not be allowed to list its folder
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) { // a process that may open a file may not be allowed to list its folder
 		return nil, nil, nil
 	} else if err != nil {
 		return nil, nil, err
@@ -130,7 +132,8 @@ type File struct {
 // Open opens the log at path as it is now. Errors are those of the file.
 func Open(path string) (*File, error) { return open(path, false) }
 
-// Follow opens the log at path. At its end Read returns io.EOF, and later what has been written since, also over a rotation.
+// Follow opens the log at path. At its end Read returns io.EOF, and later what has been written since, also over a
+// rotation.
 func Follow(path string) (*File, error) { return open(path, true) }
 
 func open(path string, follow bool) (*File, error) {
@@ -141,7 +144,8 @@ func open(path string, follow bool) (*File, error) {
 	return f, nil
 }
 
-// open opens what is behind the part of that number. What is there may change meanwhile, and is looked at again.
+// open opens what is behind the part of that number. The folder may change meanwhile, so it is read
+// again.
 func (f *File) open(behind int) error {
 	const tries = 20
 	for try := 1; ; try++ {
@@ -192,7 +196,8 @@ func (f *File) openAll(ps []part, behind int) error {
 	return nil
 }
 
-// Thinned says that lines of the log are missing in what is read: lines have other numbers than those that its writer counts.
+// Thinned says that lines of the log are missing in what is read: lines have other numbers than those that its
+// writer counts.
 func (f *File) Thinned() bool { return f.thinned }
 
 // Packed says that the log is a gzip file, which does not grow.
@@ -310,8 +315,9 @@ type Rotating struct {
 	err  error      // the first of those
 }
 
-// NewRotating goes on writing f, a new log at path, in at most most bytes, which is at least LeastMax. Its parts are compressed beside the job; until one is, the
-// next one grows. The oldest ones lose their records, firings and noise where the bound needs it; the other lines stay, whatever they take.
+// NewRotating goes on writing f, a new log at path, in at most most bytes, which is at least LeastMax. Its parts
+// are compressed beside the job; until one is, the next one grows. The oldest ones lose their records, firings and
+// noise where the bound needs it; the other lines stay, whatever they take.
 func NewRotating(f *os.File, path string, most int64) *Rotating {
 	size := min(max(most, LeastMax)/8, 64<<20)
 	return &Rotating{path: path, most: most - 3*size, part: size, f: f, next: 1} // what is written, what is being compressed, and the result
@@ -416,7 +422,8 @@ func shrink(path string, most int64) error {
 	}
 }
 
-// replace writes a compressed file with the contents of parts, and removes these. The last one's go through with, if that is not nil.
+// replace writes a compressed file with the contents of parts, and removes these. The last one's go through with,
+// if that is not nil.
 func replace(path string, ps []part, with func(w io.Writer, r io.Reader) error) (err error) {
 	out, err := os.CreateTemp(filepath.Dir(path), ".star-*")
 	if err != nil {

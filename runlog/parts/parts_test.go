@@ -70,7 +70,8 @@ func stream(tb testing.TB, path string) string {
 	return string(b)
 }
 
-// A rotated log that has room for everything is the plain log to the byte, whatever is written at once, also for a reader that follows it.
+// A rotated log that has room for everything is the plain log to the byte, whatever is written at once, also for a
+// reader that follows it.
 func TestRotatedIsPlain(t *testing.T) {
 	lines := logLines(t, 6000)
 	want := strings.Join(lines, "")
@@ -126,7 +127,8 @@ func TestRotatedIsPlain(t *testing.T) {
 	}
 }
 
-// Beyond its bound a log has every line but the records, firings and noise of its oldest parts, and says how many and of when these are.
+// Beyond its bound a log has every line but the records, firings and noise of its oldest parts, and says how many
+// and of when these are.
 func TestThinned(t *testing.T) {
 	lines := logLines(t, 40000)
 	path := filepath.Join(t.TempDir(), "run.jsonl")
@@ -192,7 +194,8 @@ func size(tb testing.TB, path string) (n int64) {
 	return n
 }
 
-// A process may end between any two steps of a rotation: the log is whole then, and the parts of one that goes on are the same.
+// A process may end between any two steps of a rotation: the log is whole then, and the parts of one that goes on
+// are the same.
 func TestRotationStopsAnywhere(t *testing.T) {
 	lines := logLines(t, 300)
 	text := func(from, to int) string { return strings.Join(lines[from:to], "") }

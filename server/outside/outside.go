@@ -1,5 +1,5 @@
 // Package outside connects a server with the gossip of its job and with the resource service of a cluster of jobs. A
-// program whose server takes part in one of them sets it in the server's Config:
+// program with a server that takes part in one of them sets it in the server's Config:
 //
 //	server.Run(ctx, server.Config{Outside: outside.Clients{}, …})
 //
@@ -19,7 +19,7 @@ import (
 	"star/transport/wire"
 )
 
-// Clients implements server.Outside by memberlist and by the client of the resource service.
+// Clients implements server.Outside with memberlist and with the client of the resource service.
 type Clients struct{}
 
 // Check implements server.Outside.

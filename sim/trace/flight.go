@@ -16,8 +16,8 @@ import (
 	"star/internal/unpack"
 )
 
-// Flight is what the flight recorder of PyTorch's process groups kept of one rank: the last collectives that it began. The fields of the records are
-// those of torch/csrc/distributed/c10d/FlightRecorder.hpp, versions 1 and 2.
+// Flight is what the flight recorder of PyTorch's process groups kept of one rank: the last collectives that it
+// began. The fields of the records are those of torch/csrc/distributed/c10d/FlightRecorder.hpp, versions 1 and 2.
 type Flight struct {
 	Name  string // of the file
 	Rank  int    // −1: neither the record nor the file's name says it
@@ -38,7 +38,7 @@ type call struct {
 }
 
 const (
-	maxCalls = 100_000 // that are kept of one rank: the recorder itself keeps 2,000 if nobody says otherwise
+	maxCalls = 100_000 // kept for one rank: the recorder keeps 2,000 by default
 	maxRun   = 4096    // collectives of a step
 )
 
@@ -62,8 +62,9 @@ func IsFlight(head []byte) bool {
 	return bytes.HasPrefix(text, []byte("{")) && (bytes.Contains(text, []byte(`"pg_config"`)) || bytes.Contains(text, []byte(`"collective_seq_id"`)))
 }
 
-// ReadFlight reads a flight record, plain or gzip, as pickle or JSON. It runs nothing of what is in it. name is that of the file, of which the number
-// at the end is the rank, as in nccl_trace_rank_3. Errors begin with name.
+// ReadFlight reads a flight record, plain or gzip, as pickle or JSON. It executes nothing in it.
+// name is that of the file; the number at its end is the rank, as in nccl_trace_rank_3. Errors begin
+// with name.
 func ReadFlight(r io.Reader, name string) (*Flight, error) {
 	fail := func(format string, a ...any) (*Flight, error) {
 		return nil, corrupt{fmt.Sprintf("%s: %s", name, fmt.Sprintf(format, a...))}
@@ -181,7 +182,7 @@ func number(v any) (float64, bool) {
 
 var lastNumber = regexp.MustCompile(`(\d{1,5})(\.(pkl|pickle|json|gz|bin|dump))*$`)
 
-// endNumber is the number at the end of a file's name, −1 if there is none.
+// endNumber is the number at the end of a file's name, −1 without one.
 func endNumber(name string) int {
 	m := lastNumber.FindStringSubmatch(filepath.Base(name))
 	if m == nil {
@@ -207,7 +208,7 @@ func (f *Flight) groups(config any) map[string]int {
 	return groups
 }
 
-// newCall is an entry. False: it is none of all ranks, but between two, or of a group of some.
+// newCall is an entry. False: it is not of all ranks, but between two, or of a group of some.
 func newCall(v any, groups map[string]int) (c call, ok bool, err error) {
 	e, ok := v.(dict)
 	if !ok {
@@ -273,13 +274,16 @@ func sizes(v any) string {
 	return strings.TrimRight(b.String(), "]")
 }
 
-// FlightProfiles has the flight records of all ranks of a job as profiles, one for each in the same order, with the same steps. A step is the shortest run of
-// collectives that comes again and again; it ends with the one behind which a rank takes longest to begin the next. Notices say what was left out and which rank
-// is missing in a collective.
+// FlightProfiles has the flight records of all ranks of a job as profiles, one for each in the same order, with
+// the same steps. A step is the shortest run of collectives that comes again and again; it ends with the one
+// behind which a rank takes longest to begin the next. Notices say what was left out and which rank is missing in
+// a collective.
 //
-// How long a rank waited is the time from when it asked for a collective to its end, unless it asked for another one before: then it had work to do. The end is
-// what the record says, if it does. NCCL's is only noticed now and then by a thread of PyTorch: where durations are there (TORCH_NCCL_ENABLE_TIMING=1), waiting
-// is what a collective took longer on this rank than on the one that came last. Where nobody knows an end, it is when the last rank asked, by the clocks of the hosts.
+// How long a rank waited is the time from its call of a collective to the collective's end, unless
+// it called another one before: then it had work to do. The end is what the record says, if it does.
+// NCCL's end is only noticed now and then by a thread of PyTorch: if durations are recorded
+// (TORCH_NCCL_ENABLE_TIMING=1), waiting is what a collective took longer on this rank than on the
+// one that came last. Without any end, it is when the last rank called, by the clocks of the hosts.
 func FlightProfiles(flights []*Flight) ([]*Profile, []string, error) {
 	seen := map[int]*Flight{}
 	for _, f := range flights {
@@ -307,7 +311,7 @@ func FlightProfiles(flights []*Flight) ([]*Profile, []string, error) {
 		return nil, notices, corrupt{fmt.Sprintf("%s: %v", flights[0].Name, err)}
 	}
 	if m.by == byClocks {
-		text := "the records do not say how long collectives took: who waited is by the clocks of the hosts, which must go alike"
+		text := "the records do not say how long collectives took: waiting ranks are found by the clocks of the hosts, which must be synchronised"
 		if strings.HasPrefix(m.what[0], "nccl") {
 			text += " (TORCH_NCCL_ENABLE_TIMING=1 has PyTorch record it)"
 		}
@@ -329,7 +333,7 @@ func FlightProfiles(flights []*Flight) ([]*Profile, []string, error) {
 	return out, notices, nil
 }
 
-// clock is by what waiting is told from work.
+// clock is what distinguishes waiting from work.
 type clock int
 
 const (
@@ -420,7 +424,8 @@ func (m *meeting) wait(r, i int) float64 {
 	return 0
 }
 
-// steps are the indices of the last collectives of steps, each behind another step, and how many collectives a step has.
+// steps are the indices of the last collectives of steps, each behind another step, and how many collectives a
+// step has.
 func (m *meeting) steps() (ends []int, run int, err error) {
 	numbers, what := map[string]int{}, make([]int, len(m.what)) // texts as numbers: they are compared often
 	for i, text := range m.what {
@@ -471,7 +476,8 @@ func repeats(what []int) int {
 	return 0
 }
 
-// phase turns a step so that its last collective is the one behind which the first rank takes longest to ask for the next.
+// phase turns a step so that its last collective is the one behind which the first rank takes longest to ask for
+// the next.
 func (m *meeting) phase(what, step []int) []int {
 	run := len(step)
 	gaps := make([][]float64, run)

@@ -12,9 +12,9 @@ import (
 	"strings"
 )
 
-// A pickle is a program for a machine with a stack. That of Python can import any module and call what it finds there; this one knows the
-// instructions that build plain data, and refuses the others. The instructions and their arguments are those of Python's Lib/pickletools.py,
-// protocols 0 to 5.
+// A pickle is a program for a machine with a stack. That of Python can import any module and call what it finds
+// there; this one knows the instructions that build plain data, and refuses the others. The instructions and their
+// arguments are those of Python's Lib/pickletools.py, protocols 0 to 5.
 
 // list and dict are mutable while a pickle is read, and may be in several places.
 type list struct{ items []any }
@@ -49,7 +49,8 @@ var refused = map[byte]string{
 	'C': "SHORT_BINBYTES", 'B': "BINBYTES", 0x8e: "BINBYTES8", 'T': "BINSTRING", 'U': "SHORT_BINSTRING", 'S': "STRING",
 }
 
-// unpickle reads plain data: nil, bool, int64, float64, string, tuple, *list, dict. It runs nothing. Errors begin with the byte at which it stopped.
+// unpickle reads plain data: nil, bool, int64, float64, string, tuple, *list, dict. It runs nothing. Errors begin
+// with the byte at which it stopped.
 func unpickle(r *bufio.Reader) (any, error) {
 	u := &unpickler{r: r, memo: map[uint64]any{}}
 	for n := 0; ; n++ {
@@ -159,12 +160,12 @@ func (u *unpickler) pop() (any, error) {
 	return v, err
 }
 
-// top is the uppermost value; a mark is none.
+// top is the uppermost value; a mark is not a value.
 func (u *unpickler) top() (any, error) {
 	if n := len(u.stack); n > 0 && u.stack[n-1] != (mark{}) {
 		return u.stack[n-1], nil
 	}
-	return nil, errors.New("it takes a value, and there is none")
+	return nil, errors.New("it takes a value from an empty stack")
 }
 
 // marked are the values above the last mark, which is taken away with them.
@@ -176,7 +177,7 @@ func (u *unpickler) marked() ([]any, error) {
 			return items, nil
 		}
 	}
-	return nil, errors.New("it takes values up to a mark, and there is none")
+	return nil, errors.New("it takes values up to a mark that is missing")
 }
 
 // turn is POP, POP_MARK and DUP.
@@ -362,13 +363,13 @@ func (u *unpickler) text(op byte) (string, error) {
 	if n > maxText {
 		return "", fmt.Errorf("a text of %d bytes, at most %d", n, maxText)
 	}
-	var b strings.Builder // which grows with what is there, whatever the length says
+	var b strings.Builder // grows with the data present, whatever the length says
 	m, err := io.CopyN(&b, u.r, int64(n))
 	u.at += m
 	return strings.ToValidUTF8(b.String(), "?"), err
 }
 
-// number reads so many bytes, the lowest first.
+// number reads an integer of that many bytes, little-endian.
 func (u *unpickler) number(bytes int) (uint64, error) {
 	var b [8]byte
 	err := u.full(b[:bytes])

@@ -31,7 +31,8 @@ type ProfiledStep struct {
 // maxEvents are of one profile: 16 bytes each are kept.
 const maxEvents = 50_000_000
 
-// IsProfile says whether a file begins like a trace of the profiler: Chrome's trace format, an object with traceEvents or an array of events.
+// IsProfile says whether a file begins like a trace of the profiler: Chrome's trace format, an object with
+// traceEvents or an array of events.
 func IsProfile(head []byte) bool {
 	text := strings.TrimSpace(string(head))
 	switch {

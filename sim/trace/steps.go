@@ -20,15 +20,16 @@ import (
 
 // Columns are the names that a step log has for what an Import needs. The zero value finds them.
 type Columns struct {
-	// Rank names the worker's number, from 0; the empty string stands for rank, global_rank and worker, whichever is there.
-	// RankOfFile takes the place of the file among all files instead, for logs that each worker writes for itself.
+	// Rank names the worker's number, from 0; empty: rank, global_rank or worker, whichever exists.
+	// RankOfFile uses the place of the file among all files instead, for logs that each worker
+	// writes for itself.
 	Rank string
 
-	// Step names the step's number; the empty string stands for step, global_step, iteration and iter.
+	// Step names the step's number; empty: step, global_step, iteration or iter.
 	Step string
 
-	// Time names how long the step took; the empty string stands for seconds, duration, step_time, elapsed, time and for each of them with
-	// the ending _s or _ms; and for ms.
+	// Time names the step's duration; empty: seconds, duration, step_time, elapsed, time, each of
+	// them with the ending _s or _ms, or ms.
 	Time string
 
 	// Unit is that of Time; zero means milliseconds where its name is ms or ends in _ms, and seconds else.
@@ -99,13 +100,13 @@ func (c Columns) unit(name string) time.Duration {
 	return time.Second
 }
 
-// Import makes a trace of what the workers of a job logged of their steps: CSV with a header, or one JSON object on each line, with a rank,
-// a step and how long it took. One file may have all workers, or each its own.
+// Import makes a trace of what the workers of a job logged of their steps: CSV with a header, or one JSON object
+// on each line, with a rank, a step and how long it took. One file may have all workers, or each its own.
 type Import struct {
 	Columns Columns
 
-	// Drop leaves out steps that somebody lacks. Without it only the last one may be such, since a job ends in the middle of
-	// a step; others are errors.
+	// Drop leaves out steps that some ranks lack. Without it only the last one may be incomplete,
+	// since a job ends in the middle of a step; others are errors.
 	Drop bool
 
 	// Notices say what was left out.
@@ -129,7 +130,8 @@ const (
 	maxLog  = 1 << 20       // bytes of a line
 )
 
-// Read reads one more file, plain or gzip. Errors begin with name:line. A last line without its end is left out: it may have been cut.
+// Read reads one more file, plain or gzip. Errors begin with name:line. A last line without its end is left out:
+// it may have been cut.
 func (m *Import) Read(r io.Reader, name string) error {
 	br, err := unpack.Reader(r)
 	if err != nil {
@@ -361,8 +363,8 @@ func (m *Import) place(l logged) string {
 	return fmt.Sprintf("%s:%d", m.files[l.file], l.line)
 }
 
-// Trace makes a trace of what was read. Its steps are those of the log in their order, counted from 0. Ranks without rows, steps in which
-// one is missing, and rows for the same step and rank are errors that name them.
+// Trace makes a trace of what was read. Its steps are those of the log in their order, counted from 0. Ranks
+// without rows, steps in which one is missing, and rows for the same step and rank are errors that name them.
 func (m *Import) Trace(name string) (*Trace, error) {
 	if len(m.rows) == 0 {
 		return nil, corrupt{fmt.Sprintf("%s: no rows", name)}
@@ -430,7 +432,7 @@ func (m *Import) Trace(name string) (*Trace, error) {
 		rows = rows[n:]
 	}
 	if dropped > 0 {
-		m.Notices = append(m.Notices, fmt.Sprintf("%s: %d steps that somebody lacks are left out, the first because %s", name, dropped, first))
+		m.Notices = append(m.Notices, fmt.Sprintf("%s: left out %d steps that some ranks lack, the first because %s", name, dropped, first))
 	}
 	if len(kept) == 0 {
 		return nil, corrupt{fmt.Sprintf("%s: no step has all ranks 0 to %d", name, workers-1)}
@@ -463,7 +465,8 @@ func middle(sorted []float64) float64 {
 	return (sorted[n/2-1] + sorted[n/2]) / 2
 }
 
-// WriteTo writes the trace as Read reads it, with durations in seconds; a trace that knows no Median writes them as multiples of it.
+// WriteTo writes the trace as Read reads it, with durations in seconds; a trace that knows no Median writes them
+// as multiples of it.
 func (t *Trace) WriteTo(w io.Writer) (int64, error) {
 	bw := bufio.NewWriter(w)
 	unit, said := 1.0, "the job's median"

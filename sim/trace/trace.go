@@ -73,12 +73,11 @@ func Open(path string) (*Trace, error) {
 	return Read(f, path)
 }
 
-// Read reads a trace, plain or gzip. It is CSV with the columns step,
-// worker, duration, slowdown, rel. Lines that begin with # are comments. Steps
-// count from 0, and each has every worker once, in any order; steps come one
-// after the other. slowdown is the duration divided by the median over the workers of the step, rel by
-// the median of the job; both are above 0. The last line ends like the others: one that does not may have been cut. The duration itself has no unit that is
-// known here; it is checked and not kept. Errors begin with name:line.
+// Read reads a trace, plain or gzip. It is CSV with the columns step, worker, duration, slowdown, rel. Lines that
+// begin with # are comments. Steps count from 0, and each has every worker once, in any order; steps come one
+// after the other. slowdown is the duration divided by the median over the workers of the step, rel by the median
+// of the job; both are above 0. The last line ends like the others: one that does not may have been cut. The
+// duration itself has no unit that is known here; it is checked and not kept. Errors begin with name:line.
 func Read(r io.Reader, name string) (*Trace, error) {
 	br, err := unpack.Reader(r)
 	if err != nil {

@@ -9,18 +9,16 @@
 //	residual-00000.safetensors  what the codec of each worker has left out of its gradients, if it has one
 //	manifest.json               what it is, and size and SHA-256 of every file
 //
-// Every parameter server writes its own file; ranges are cut by elements, so a
-// tensor may be cut too, and the manifest says what lies where. Whoever leads the
-// job writes the manifest, last: a directory with a manifest is complete. Each
-// file is written under another name, flushed, renamed, and its directory
-// flushed, so a crash at any moment leaves the checkpoint before it whole.
+// Every parameter server writes its own file. Ranges are cut by elements, so a tensor may be cut
+// too; the manifest says where everything is. The leader of the job writes the manifest, last: a
+// directory with a manifest is complete. Each file is written under another name, flushed, renamed,
+// and its directory flushed, so a crash at any moment leaves the checkpoint before it intact.
 //
 // The files are safetensors (github.com/huggingface/safetensors, format of
 // 2022): eight bytes with the length of a JSON header, the header, then raw
 // little-endian data. [Checkpoint.Export] writes one such file with the names of
 // the model's tensors, which PyTorch and numpy read.
 //
-// What will bite: the directory must be one that all servers of the job share,
-// or hold all its files when it is opened. And a checkpoint has no opinion of the
-// gradients that were on their way: their workers compute them anew.
+// All servers of the job must share the directory, or it must hold all files when it is opened. A
+// checkpoint does not contain gradients that were in flight: their workers compute them again.
 package checkpoint

@@ -9,9 +9,9 @@ import (
 var (
 	// ErrMissing: a file or a whole checkpoint is not there, or, where there is a cause, cannot be read.
 	ErrMissing = errors.New("missing")
-	// ErrCorrupt: something is there, but it is not what was written.
+	// ErrCorrupt: a file exists, but it is not what was written.
 	ErrCorrupt = errors.New("corrupt")
-	// ErrRefused: the object store does not take the key that it was shown, so nobody knows what is there.
+	// ErrRefused: the object store rejects the credentials, so its contents are not known.
 	ErrRefused = errors.New("refused")
 	// ErrUnreachable: the object store does not answer, or with an error of its own.
 	ErrUnreachable = errors.New("out of reach")

@@ -18,7 +18,7 @@ import (
 )
 
 // A place is the path of a folder, or the address of one in an object store
-// (s3://bucket/prefix?region=…), whose folders are nothing but parts of names.
+// (s3://bucket/prefix?region=…), where folders are only parts of names.
 
 // isAddress says whether a place is an address.
 func isAddress(place string) bool { return strings.Contains(place, "://") }
@@ -55,8 +55,8 @@ func split(place string) (in, name string) {
 
 // store is what has places.
 type store interface {
-	// put makes the file dir/name of what write writes. Whoever looks finds all of it or
-	// what was there before; when put has returned, also after a crash.
+	// put writes the file dir/name with write. Readers find the whole new file or what was there
+	// before; after put has returned, also after a crash.
 	put(dir, name string, write func(io.Writer) error) error
 
 	// get reads length bytes of dir/name from offset on; negative: all that follow. A file that is not there is
@@ -69,7 +69,8 @@ type store interface {
 	// list is what the folders in dir hold; fs.ErrNotExist.
 	list(dir string) ([]folder, error)
 
-	// remove removes the folder dir with its files, the manifest first: nobody opens one that is half removed.
+	// remove removes the folder dir with its files, the manifest first, so that a folder that is
+	// half removed cannot be opened.
 	remove(dir string) error
 }
 
@@ -129,8 +130,8 @@ func (l local) put(dir, name string, write func(io.Writer) error) (err error) {
 	if err := d.MkdirAll(dir); err != nil {
 		return err
 	}
-	// The directory's own entry must last as long as the files in it. Where we may
-	// not look into the parent, somebody else made it long ago.
+	// The directory's own entry must last as long as the files in it. A parent that this process may
+	// not open was created earlier.
 	if err := d.SyncDir(filepath.Dir(dir)); err != nil && !errors.Is(err, os.ErrPermission) {
 		return err
 	}
@@ -164,7 +165,7 @@ func (l local) put(dir, name string, write func(io.Writer) error) (err error) {
 	return d.SyncDir(dir)
 }
 
-// A file has this name until all of it is there.
+// A file has this name until it is complete.
 const tempPrefix, tempSuffix = ".", ".tmp"
 
 // temps are the files that are being written in folders, by anybody in this process.
@@ -194,7 +195,8 @@ func (t *temps) end(path string) {
 
 var errOver = errors.New("the process ends")
 
-// Abandon removes the files that are half written. The process calls it when it ends before they are done; afterwards nothing can be written.
+// Abandon removes the files that are half written. The process calls it when it ends before they are done;
+// afterwards nothing can be written.
 func Abandon() {
 	unfinished.mu.Lock()
 	defer unfinished.mu.Unlock()
@@ -204,9 +206,9 @@ func Abandon() {
 	}
 }
 
-// Sweep removes what crashes have left among the checkpoints in the folder dir: checkpoints without a manifest, and files that are half
-// written in others. The caller has the folder to itself ([Lock]), and nothing is being written there. It returns what it has removed.
-// In an object store there are no such files, and nobody can have a place to themselves.
+// Sweep removes what crashes have left in the folder dir: checkpoints without a manifest, and
+// incomplete files in others. The caller must have locked the folder ([Lock]), and must not be
+// writing there. It returns what it has removed. An object store has no such files, and no locks.
 func Sweep(dir string) (removed []string, err error) {
 	if isAddress(dir) {
 		return nil, nil
@@ -321,7 +323,7 @@ func (l local) remove(dir string) error {
 	return os.RemoveAll(dir)
 }
 
-// open opens a plain file and tells its size. To open a pipe would wait for who writes to it.
+// open opens a plain file and returns its size. Opening a pipe would block until a writer comes.
 func open(path string) (*os.File, int64, error) {
 	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
 		return nil, 0, errNotPlain
@@ -378,7 +380,8 @@ func writeFile(st store, dir, name string, write func(w io.Writer) error) (f Fil
 	return File{Name: name, Size: count.n, SHA256: hex.EncodeToString(sum.Sum(nil))}, nil
 }
 
-// busy puts a file that is written or read on the list of those who wait (package flightrecorder), until the function that it returns is called.
+// busy lists a read or write of a file as a wait (package flightrecorder), until the returned
+// function is called.
 func busy(st store, dir, name, what string) (done func()) {
 	guard := "the file system answers"
 	if _, ok := st.(helper); ok {

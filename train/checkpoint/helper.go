@@ -20,8 +20,9 @@ import (
 	"star/internal/exitcode"
 )
 
-// HelperName is the program that reaches object stores: it is looked for beside the running program, then in PATH. It is a program
-// of its own so that the libraries of the stores are no part of every other one (docs/decisions/0011-buckets-are-reached-by-a-helper.md).
+// HelperName is the program that reaches object stores: it is looked for beside the running program, then in PATH.
+// It is a program of its own so that the libraries of the stores are no part of every other one
+// (docs/decisions/0011-buckets-are-reached-by-a-helper.md).
 const HelperName = "star-bucket"
 
 // helperPatience is how long the helper may take without reading or writing a byte.
@@ -33,7 +34,7 @@ const maxSaid = 600
 // maxChunk bounds what is sent to the helper at once, in bytes.
 const maxChunk = 1 << 20
 
-// helper is an object store, each of whose operations is one run of HelperName:
+// helper is an object store. Each of its operations is one run of HelperName:
 //
 //	put ADDRESS                 standard input, as chunks (below), becomes an object
 //	get ADDRESS OFFSET LENGTH   a part of an object, to standard output; LENGTH -1: to its end
@@ -41,9 +42,10 @@ const maxChunk = 1 << 20
 //	list ADDRESS                what lies two levels below, to standard output: lines of JSON {"folder", "name"}
 //	remove ADDRESS              the manifest, then everything below
 //
-// A chunk is four bytes with its length, the highest first, and so many bytes. The one of length 0 says that this is
-// all: what ends without it must not become an object, because its writer was killed. Exit code 66: no such object. 77: the store
-// refuses the key. 69: the store does not answer, or fails. What goes wrong is the last line of standard error.
+// A chunk is its length in four bytes, big-endian, and that many bytes. A chunk of length 0 ends the
+// data: data that end without it must not become an object, because the writer was killed. Exit code
+// 66: no such object. 77: the store rejects the credentials. 69: the store does not answer, or
+// fails. The error is the last line of standard error.
 type helper struct{}
 
 // call is one run of the helper.
@@ -90,7 +92,7 @@ func helperPath() (string, error) {
 	return path, nil
 }
 
-// Check says whether a place can be one: of an address, that the program which reaches it is there.
+// Check reports whether a place is valid; for an address, the program that reaches it must exist.
 func Check(place string) error {
 	if !isAddress(place) {
 		return nil
@@ -197,8 +199,8 @@ func (c chunks) Write(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// Chunks reads what [HelperName] is sent by put: the bytes of the object, io.EOF after the chunk that says that these were all, and io.ErrUnexpectedEOF
-// if that never comes.
+// Chunks reads what [HelperName] is sent by put: the bytes of the object, io.EOF after the chunk that says that
+// these were all, and io.ErrUnexpectedEOF if that never comes.
 func Chunks(r io.Reader) io.Reader { return &unchunk{r: bufio.NewReader(r)} }
 
 type unchunk struct {

@@ -12,12 +12,13 @@ import (
 	"star/internal/dtype"
 )
 
-// Import makes the complete checkpoint dir of a safetensors file of named tensors, such as PyTorch's safetensors.torch.save_file writes of a
-// state_dict. m says what the model is: of it, Layout, BufferLayout, Model, ModelHash, Optimizer and the counts are used. Every
-// tensor of both layouts must be in the file with that shape: parameters as F32, F64, F16 or BF16, buffers with numbers of any type that theirs can be made of. A name
-// may differ by what wrappers of PyTorch add ([Plain]). A tensor that the layouts do not know is an error, but for counters of batch normalisation
-// (…num_batches_tracked). The slots of the optimiser begin with zeros. odd says what is not finite. An error that is the file's matches
-// ErrMissing or ErrCorrupt.
+// Import makes the complete checkpoint dir of a safetensors file of named tensors, such as PyTorch's
+// safetensors.torch.save_file writes of a state_dict. m says what the model is: of it, Layout, BufferLayout,
+// Model, ModelHash, Optimizer and the counts are used. Every tensor of both layouts must be in the file with that
+// shape: parameters as F32, F64, F16 or BF16, buffers with numbers of any type that theirs can be made of. A name
+// may differ by what wrappers of PyTorch add ([Plain]). A tensor that the layouts do not know is an error, but for
+// counters of batch normalisation (…num_batches_tracked). The slots of the optimiser begin with zeros. odd says
+// what is not finite. An error that is the file's matches ErrMissing or ErrCorrupt.
 func Import(path, dir string, m Manifest, slots []string) (_ Manifest, odd NotFinite, err error) {
 	f, size, err := open(path)
 	if err != nil {
@@ -127,8 +128,8 @@ func (o NotFinite) String() string {
 	return fmt.Sprintf("%d numbers are not finite (NaN or Inf), the first of them in tensor %q: a job that begins with them cannot train", o.Count, clip(o.Tensor))
 }
 
-// readTensor appends the words of the tensor that t describes, of the tensor found in a file: with elements of a type that can become those of t. Parameters are made of
-// floating numbers only.
+// readTensor appends the words of the tensor that t describes, of the tensor found in a file: with elements of a
+// type that can become those of t. Parameters are made of floating numbers only.
 func readTensor(dst []float32, f *os.File, h *Header, found Tensor, t TensorSpec, parameter bool, path string) ([]float32, error) {
 	stored := t.stored()
 	if !slices.Equal(found.Shape, stored.Shape) {

@@ -10,23 +10,24 @@ import (
 	"time"
 )
 
-// LockName is the file that says whose a folder is.
+// LockName is the file that names the holder of a folder.
 const LockName = ".star.lock"
 
-// Lock is the right of a process to write into a folder that others may know. The system takes it back when the process ends, however that
-// happens: the file stays, and stands in nobody's way.
+// Lock is the right of a process to write into a shared folder. The system releases it when the
+// process ends in any way; the file stays, without effect.
 type Lock struct{ f *os.File }
 
-// HeldError says who has the folder.
+// HeldError: another process has the folder.
 type HeldError struct{ Dir, Holder string }
 
 func (e *HeldError) Error() string {
 	return fmt.Sprintf("%s is in use by %s: end that one, or give each job a folder of its own", e.Dir, e.Holder)
 }
 
-// Acquire makes the folder dir, if need be, and takes its lock for the named holder. A *[HeldError] says that another process has it and
-// did not end within patience. Where the file system has no locks, the error is [errors.ErrUnsupported]; of two hosts that share a folder
-// each sees the other's lock where the file system passes locks on (NFS does).
+// Acquire makes the folder dir, if need be, and takes its lock for the named holder. A *[HeldError] says that
+// another process has it and did not end within patience. Where the file system has no locks, the error is
+// [errors.ErrUnsupported]; of two hosts that share a folder each sees the other's lock where the file system
+// passes locks on (NFS does).
 func Acquire(dir, holder string, patience time.Duration) (*Lock, error) {
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return nil, err
@@ -47,11 +48,11 @@ func Acquire(dir, holder string, patience time.Duration) (*Lock, error) {
 		text, _ := io.ReadAll(io.LimitReader(f, 1<<10))
 		f.Close()
 		if errors.Is(err, errLocked) {
-			who := strings.TrimSpace(string(text))
-			if who == "" {
-				who = "another process"
+			holder := strings.TrimSpace(string(text))
+			if holder == "" {
+				holder = "another process"
 			}
-			return nil, &HeldError{dir, who}
+			return nil, &HeldError{dir, holder}
 		}
 		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}
@@ -75,4 +76,4 @@ func (l *Lock) Release() {
 	l.f.Close() // which unlocks it
 }
 
-var errLocked = errors.New("somebody else has it")
+var errLocked = errors.New("another process has it")

@@ -44,7 +44,8 @@ func namesOf(tensors []TensorSpec) []string {
 	return names
 }
 
-// finder finds tensors of a file by the names of a layout: the same name, or else the only one that is the same when both are [Plain].
+// finder finds tensors of a file by the names of a layout: the same name, or else the only one that is the same
+// when both are [Plain].
 func finder(h *Header, layout []TensorSpec) func(name string) (Tensor, bool) {
 	names := make([]string, len(h.Tensors))
 	for i, t := range h.Tensors {

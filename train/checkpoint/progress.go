@@ -24,8 +24,8 @@ const (
 	maxBatch = 1<<31 - 1 // samples of one piece, which is the batch of one worker: what a Release can hand out
 )
 
-// checkProgress names what cannot be in the accounts of m, or is empty. Each sample that was handed out is in an update, is to be done
-// again, or was dropped.
+// checkProgress names what cannot be in the accounts of m, or is empty. Each sample that was handed out is in an
+// update, is to be done again, or was dropped.
 func (m *Manifest) checkProgress() string {
 	for _, c := range []struct {
 		name string

@@ -20,8 +20,8 @@ import (
 // maxManifest bounds the manifest: a million tensors fit.
 const maxManifest = 256 << 20
 
-// Checkpoint is a complete checkpoint whose every byte was verified when it was
-// opened. It holds no files open and may be used by several goroutines.
+// Checkpoint is a complete checkpoint. Every byte was verified when it was opened. It holds no files
+// open and may be used by several goroutines.
 type Checkpoint struct {
 	st      store
 	dir     string
@@ -32,8 +32,8 @@ type Checkpoint struct {
 	residuals *Residuals
 }
 
-// Open verifies the checkpoint in the folder dir: the manifest's checksum, that
-// every file is there, its size, SHA-256 and header. The error is an *[Error].
+// Open verifies the checkpoint in the folder dir: the manifest's checksum, and of every file the
+// existence, size, SHA-256 and header. The error is an *[Error].
 func Open(dir string) (*Checkpoint, error) {
 	return openIn(at(dir), dir)
 }
@@ -108,7 +108,7 @@ func verified(st store, dir string, want File) ([]byte, error) {
 	return text, nil
 }
 
-// More reads the file of that name in Manifest.More; nil: there is none.
+// More reads the file of that name in Manifest.More; nil: it has none.
 func (c *Checkpoint) More(name string) ([]byte, error) {
 	for _, f := range c.m.More {
 		if f.Name == name {
@@ -166,7 +166,7 @@ func readManifest(st store, dir string) (*Manifest, error) {
 	if err != nil {
 		return nil, err
 	}
-	// A folder that has been copied and named anew says nothing; one that is called as we call them says which one it is.
+	// The name of a copied folder says nothing, unless it is one of our names.
 	_, name := split(dir)
 	if version, generation, ok := parseName(name); ok && (version != m.Version || generation != m.Generation) {
 		return nil, corrupt(path, -1, fmt.Sprintf("version %d of life %d, as the folder is called", version, generation), "version %d of life %d", m.Version, m.Generation)
@@ -316,7 +316,7 @@ func (c *Checkpoint) gather(tensor string, from, to int64, dst []float32) error 
 		if lo >= hi {
 			continue
 		}
-		t, _ := c.headers[i].Find(tensor) // Open has seen that it is there
+		t, _ := c.headers[i].Find(tensor) // Open has verified that it exists
 		offset := c.headers[i].Data + t.Begin + 4*(lo-s.From)
 		if err := readPart(c.st, c.dir, s.Name, offset, dst[lo-from:hi-from], buf); err != nil {
 			return err
@@ -461,9 +461,9 @@ func wordBytes(words []float32) []byte {
 	return b
 }
 
-// Latest opens the newest checkpoint among the folders in dir that verifies.
-// The errors of newer ones that do not are in skipped. If there is none, the
-// error is ErrMissing where no folder has a manifest, else that of the newest.
+// Latest opens the newest checkpoint in dir that verifies. The errors of newer ones that do not are
+// in skipped. Without any the error is ErrMissing if no folder has a manifest, else that of the
+// newest.
 func Latest(dir string) (c *Checkpoint, skipped []error, err error) {
 	st := at(dir)
 	found, err := list(st, dir)
@@ -486,9 +486,10 @@ func Latest(dir string) (c *Checkpoint, skipped []error, err error) {
 	return nil, nil, &Error{Kind: ErrMissing, Path: dir, Offset: -1, Expected: "a checkpoint", Found: "none"}
 }
 
-// Keep removes all but the newest k complete checkpoints of a job in dir, the job that wrote m, and its incomplete ones older than its newest
-// complete one: those are left from crashes. It touches nothing but folders that have a [Name], and none of another job: two jobs
-// may use one folder, one after the other, and each life of a job has a generation of its own there. k is at least 1.
+// Keep removes all but the newest k complete checkpoints of a job in dir, the job that wrote m, and its incomplete
+// ones older than its newest complete one: those are left from crashes. It touches nothing but folders that have a
+// [Name], and none of another job: two jobs may use one folder, one after the other, and each life of a job has a
+// generation of its own there. k is at least 1.
 func Keep(dir string, k int, m Manifest) error {
 	if k < 1 {
 		return fmt.Errorf("checkpoint: keep %d: at least one must stay", k)
@@ -528,10 +529,11 @@ func Keep(dir string, k int, m Manifest) error {
 	return nil
 }
 
-// firstAttempt is FirstAttempt, also of a job that has had no other, or whose writer did not tell.
+// firstAttempt is FirstAttempt, with a value also for manifests without it.
 func (m *Manifest) firstAttempt() int64 { return cmp.Or(m.FirstAttempt, m.Generation) }
 
-// Follows is the FirstAttempt of a job that goes on with the checkpoint and writes its own into the folder dir: in another folder that life is its first one.
+// Follows is the FirstAttempt of a job that goes on with the checkpoint and writes its own into the folder dir: in
+// another folder that life is its first one.
 func (c *Checkpoint) Follows(dir string) int64 {
 	if in, _ := split(c.dir); !sameFolder(in, dir) {
 		return 0
@@ -586,7 +588,8 @@ func Complete(dir string) bool {
 	return err == nil
 }
 
-// Describe is the manifest of the checkpoint in dir, whose own checksum is verified, and no other file.
+// Describe returns the manifest of the checkpoint in dir. It verifies the manifest's own checksum
+// and no other file.
 func Describe(dir string) (Manifest, error) {
 	m, err := readManifest(at(dir), dir)
 	if err != nil {

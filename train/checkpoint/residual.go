@@ -9,15 +9,16 @@ import (
 	"strings"
 )
 
-// Piece is what an encoder remembers of the elements From to To-1 of the flat vector beside what it has left out (compress.Memory).
+// Piece is what an encoder remembers of the elements From to To-1 of the flat vector beside what it has left out
+// (compress.Memory).
 type Piece struct {
 	From, To int64
 	Warm     []float32
 	Drawn    uint64
 }
 
-// Residual says what one worker's codec has left out of its gradients so far. The values themselves, one for each parameter, are
-// written and read piece by piece: there may be many.
+// Residual says what one worker's codec has left out of its gradients so far. The values themselves, one for each
+// parameter, are written and read piece by piece: there may be many.
 type Residual struct {
 	Worker    int
 	Version   int64 // of the parameters
@@ -26,7 +27,8 @@ type Residual struct {
 	Pieces    []Piece
 }
 
-// ResidualFile is a worker's file of what its codec has left out. As JSON it is what a worker tells the coordinator when it has saved.
+// ResidualFile is a worker's file of what its codec has left out. As JSON it is what a worker tells the
+// coordinator when it has saved.
 type ResidualFile struct {
 	File
 	Worker  int    `json:"worker"`
@@ -65,8 +67,9 @@ func parseSpan(key, prefix string) (from, to int64, ok bool) {
 	return from, to, err == nil && 0 <= from && from < to
 }
 
-// WriteResidual writes a worker's file into the checkpoint folder dir, for Manifest.Residuals. next fills its argument with the
-// values that follow, of params in all. Weight is left to whoever writes the manifest.
+// WriteResidual writes a worker's file into the checkpoint folder dir, for Manifest.Residuals. next
+// fills its argument with the following values, params in all. The writer of the manifest sets
+// Weight.
 func WriteResidual(dir string, params int64, r Residual, next func(dst []float32)) (ResidualFile, error) {
 	return writeResidual(at(dir), dir, params, r, next)
 }
@@ -119,8 +122,8 @@ func writeResidual(st store, dir string, params int64, r Residual, next func(dst
 	return ResidualFile{File: f, Worker: r.Worker, Version: r.Version, Codec: r.Codec}, nil
 }
 
-// There says whether the file is in the checkpoint folder dir, with its size: whoever wrote it may mean another folder by the same
-// name, on another machine.
+// There reports whether the file is in the checkpoint folder dir, with its size: its writer may have
+// used another folder of the same name on another machine.
 func (f ResidualFile) There(dir string) error {
 	size, err := at(dir).size(dir, f.Name)
 	if err != nil {
@@ -132,7 +135,8 @@ func (f ResidualFile) There(dir string) error {
 	return nil
 }
 
-// Residuals is what the workers' codecs have left out by a checkpoint. Every byte was verified when it was opened; it holds no file open.
+// Residuals is what the workers' codecs have left out by a checkpoint. Every byte was verified when it was opened;
+// it holds no file open.
 type Residuals struct {
 	st      store
 	dir     string
@@ -140,7 +144,8 @@ type Residuals struct {
 	headers []*Header
 }
 
-// OpenResiduals verifies the manifest of the checkpoint in the folder dir and its files of residuals, and no others. There may be none.
+// OpenResiduals verifies the manifest of the checkpoint in the folder dir and its files of residuals, and no
+// others. There may be none.
 func OpenResiduals(dir string) (*Residuals, error) {
 	st := at(dir)
 	m, err := readManifest(st, dir)
@@ -248,7 +253,7 @@ func (m *Manifest) checkResiduals(names map[string]bool) string {
 		}
 		switch {
 		case names[f.Name]:
-			return fmt.Sprintf("file %q is there twice", clip(f.Name))
+			return fmt.Sprintf("file %q is listed twice", clip(f.Name))
 		case f.Worker <= last:
 			return fmt.Sprintf("the residual of worker %d follows that of worker %d: put them in order of rank, each once", f.Worker, last)
 		case f.Version != m.Version:

@@ -121,7 +121,7 @@ func TestResidualsAreChecked(t *testing.T) {
 		change func(fs []ResidualFile) []ResidualFile
 	}{
 		{"order of rank", func(fs []ResidualFile) []ResidualFile { return []ResidualFile{fs[1], fs[0]} }},
-		{"there twice", func(fs []ResidualFile) []ResidualFile { fs[1].Name = fs[0].Name; return fs }},
+		{"listed twice", func(fs []ResidualFile) []ResidualFile { fs[1].Name = fs[0].Name; return fs }},
 		{"weight 0", func(fs []ResidualFile) []ResidualFile { fs[0].Weight = 0; return fs }},
 		{"weight NaN", func(fs []ResidualFile) []ResidualFile { fs[0].Weight = math.NaN(); return fs }},
 		{"weight +Inf", func(fs []ResidualFile) []ResidualFile { fs[0].Weight = math.Inf(1); return fs }},

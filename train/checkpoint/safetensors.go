@@ -83,8 +83,8 @@ func readHeader(r io.Reader, size int64, path string) (*Header, error) {
 	return h, nil
 }
 
-// parseHeader reads the JSON by token, so that a name that is there twice, which
-// the format forbids, is seen; so is a field of a tensor or of the metadata.
+// parseHeader reads the JSON by token, so that duplicate names, which the format forbids, are
+// detected; likewise for fields of a tensor or of the metadata.
 func parseHeader(text []byte, data int64, path string) (*Header, error) {
 	h := &Header{}
 	d := json.NewDecoder(bytes.NewReader(text))
@@ -97,8 +97,8 @@ func parseHeader(text []byte, data int64, path string) (*Header, error) {
 	wrong := func(err error) error {
 		return &Error{Kind: ErrCorrupt, Path: path, Offset: 8 + d.InputOffset(), Err: fmt.Errorf("header: %w", err)}
 	}
-	// object calls field for each key of an object, or of null, which has none; field takes the value. of says whose keys
-	// they are.
+	// object calls field for each key of an object, or of null, which has none; field consumes the
+	// value. of names the object in errors.
 	object := func(of string, field func(key string) error) error {
 		if t, err := d.Token(); err != nil {
 			return wrong(err)
@@ -233,9 +233,9 @@ func (h *Header) Find(name string) (Tensor, bool) {
 	return h.Tensors[i], true
 }
 
-// appendHeader appends length and header of a file in which the tensors, whose
-// sizes are right, follow each other in the order given. It sets their Begin and
-// End. Spaces after the JSON bring the data to a multiple of 8 bytes.
+// appendHeader appends length and header of a file with the tensors one after the other in the given
+// order. Their sizes must be right; their Begin and End are set. Spaces after the JSON align the
+// data to a multiple of 8 bytes.
 func appendHeader(dst []byte, tensors []Tensor, meta map[string]string) ([]byte, error) {
 	var b bytes.Buffer
 	b.WriteByte('{')

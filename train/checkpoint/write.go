@@ -15,8 +15,8 @@ import (
 	"star/internal/dtype"
 )
 
-// Format is the newest version of the layout of checkpoints. [WriteManifest] writes 1 where all buffers are float32, which is what earlier versions of
-// this package read.
+// Format is the newest version of the layout of checkpoints. [WriteManifest] writes 1 where all buffers are
+// float32, which is what earlier versions of this package read.
 const Format = 2
 
 // ManifestName is the file of the manifest.
@@ -71,8 +71,8 @@ type Manifest struct {
 	Optimizer string `json:"optimizer"`
 	Steps     int64  `json:"steps"` // of the optimiser
 
-	// FirstAttempt is the generation of the job's first life in this folder; 0: this one. Whoever keeps only the newest of its checkpoints
-	// knows by it which ones are its own.
+	// FirstAttempt is the generation of the job's first attempt in this folder; 0: this one. It
+	// identifies the job's own checkpoints when only the newest are kept.
 	FirstAttempt int64 `json:"first_life,omitempty"`
 
 	Data *Data `json:"data,omitempty"`
@@ -84,7 +84,8 @@ type Manifest struct {
 	Shards  []ShardFile `json:"shards"`
 	Buffers *File       `json:"buffers,omitempty"`
 
-	// Residuals are what the workers' codecs have left out of their gradients, in order of rank: of those that could tell.
+	// Residuals are what the workers' codecs have left out of their gradients, in order of rank: of those that
+	// could tell.
 	Residuals []ResidualFile `json:"residuals,omitempty"`
 
 	// More are files of the writer's own, which are verified like all others: what predicts the workers' iterations.
@@ -202,7 +203,8 @@ func writeBuffers(st store, dir string, data []float32) (File, error) {
 
 const buffersTensor = "buffers"
 
-// WriteMore writes a file of the caller's own into the checkpoint folder dir, for Manifest.More. It has at least 8 bytes.
+// WriteMore writes a file of the caller's own into the checkpoint folder dir, for Manifest.More. It has at least 8
+// bytes.
 func WriteMore(dir, name string, text []byte) (File, error) {
 	st := at(dir)
 	if err := refuseComplete(st, dir); err != nil {
@@ -225,9 +227,8 @@ func refuseComplete(st store, dir string) error {
 	return nil
 }
 
-// WriteManifest completes the checkpoint in dir, after all its other files. It
-// refuses a manifest whose shards do not cover the parameters or do not agree on
-// version and optimiser.
+// WriteManifest completes the checkpoint in dir, after all its other files. It rejects a manifest
+// with shards that do not cover the parameters or do not agree on version and optimizer.
 func WriteManifest(dir string, m Manifest) error { return writeManifest(at(dir), dir, m) }
 
 func writeManifest(st store, dir string, m Manifest) error {
@@ -292,7 +293,7 @@ func (m *Manifest) check() string {
 			return problem
 		}
 		if names[f.Name] {
-			return fmt.Sprintf("file %q is there twice", clip(f.Name))
+			return fmt.Sprintf("file %q is listed twice", clip(f.Name))
 		}
 		names[f.Name] = true
 	}

@@ -10,8 +10,8 @@ import (
 // maxBabble limits n, in characters.
 const maxBabble = 10_000_000
 
-// openBabble writes a text and takes it as characters: sentences of a small grammar over invented words, for language models where there is
-// no corpus. The same n and seed give the same text on every machine.
+// openBabble writes a text and takes it as characters: sentences of a small grammar over invented words, for
+// language models where there is no corpus. The same n and seed give the same text on every machine.
 func openBabble(sp *spec) (trainPart, testPart Dataset, err error) {
 	n := sp.integer("n", 200_000, 1000, maxBabble)
 	window := sp.integer("window", 64, 1, 400)

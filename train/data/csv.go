@@ -110,8 +110,7 @@ func readCSV(path string, rules csvRules, maxBytes int64) (*table, error) {
 	return parseCSV(s, rules)
 }
 
-// parseCSV reads rows of numbers of which one is the label (RFC 4180, with a
-// separator of choice).
+// parseCSV reads rows of numbers, one of them the label (RFC 4180, with a configurable separator).
 func parseCSV(s *source, rules csvRules) (*table, error) {
 	b, err := s.rest("CSV rows")
 	if err != nil {

@@ -11,7 +11,8 @@ import (
 // Dataset is a finite set of labelled samples with random access. It may be
 // used by several goroutines at the same time.
 type Dataset interface {
-	// Len is the number of samples, at least 1. Fill reuses the slices of a batch where they are large enough, and then does not allocate.
+	// Len is the number of samples, at least 1. Fill reuses the slices of a batch where they are large enough, and
+	// then does not allocate.
 	train.Data
 
 	// Name is the format and the part, such as "mnist/train".

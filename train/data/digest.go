@@ -13,8 +13,9 @@ import (
 // digested is how many samples Digest looks at.
 const digested = 256
 
-// Digest tells data sets of one name and size apart: it is made of the labels and tokens of 256 samples, evenly spread, and of how large their
-// features are, to three digits, so that processors that differ in the last bits of generated or normalised features make the same one.
+// Digest tells data sets of one name and size apart: it is made of the labels and tokens of 256 samples, evenly
+// spread, and of how large their features are, to three digits, so that processors that differ in the last bits of
+// generated or normalised features make the same one.
 func Digest(d train.Data) (string, error) {
 	n := min(d.Len(), digested)
 	sum := sha256.New()

@@ -25,9 +25,8 @@ const (
 // maxDigits limits n and test: one million images are 784 MB.
 const maxDigits = 1_000_000
 
-// digits is one part of the generated data set. An image is rendered by whoever
-// asks for it first, and kept as bytes: each process of a job holds what it
-// uses.
+// digits is one part of the generated data set. An image is rendered on first use and kept as bytes,
+// so that each process of a job holds only what it uses.
 type digits struct {
 	part
 	n      int
@@ -189,9 +188,9 @@ func (d *distances) at(u, v int) int {
 	return (top*(256-fy) + bottom*fy) >> 16
 }
 
-// dice are random numbers whose sequence is part of the data set's definition:
-// PCG-DXSM (M. O'Neill: PCG, Harvey Mudd College HMC-CS-2014-0905) and a
-// multiplication, not the methods of rand.Rand, which may change.
+// dice is a random number generator with a sequence that is part of the data set's definition:
+// PCG-DXSM (M. O'Neill: PCG, Harvey Mudd College HMC-CS-2014-0905) and a multiplication, not the
+// methods of rand.Rand, which may change.
 type dice struct{ rand.PCG }
 
 // between is a number from lo to hi, both included. The ranges are small: the

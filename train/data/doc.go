@@ -39,12 +39,11 @@
 // either part. Tokens are numbered by falling frequency in the part to train on,
 // and 0 is a token that is not in the vocabulary.
 //
-// Files are material of unknown origin: what a header claims is held against the
-// size of the file (for gzip: what it could possibly unpack to) and against
-// Options.MaxBytes before memory is taken for it, and a file that is not what it
-// should be gives an *Error with the offset of the first wrong byte.
+// Files are untrusted: the sizes in a header are compared with the size of the file (for gzip: the
+// most it could unpack to) and with Options.MaxBytes before memory is allocated, and an invalid file
+// gives an *Error with the offset of the first wrong byte.
 //
-// The order of samples is a Stream: a position in it is turned into a sample by
-// arithmetic alone, so workers that are told disjoint ranges of positions train
-// on each sample once per epoch without talking to each other.
+// The order of samples is a Stream: a position in it is turned into a sample by arithmetic alone, so
+// workers with disjoint ranges of positions train on each sample once per epoch without
+// communication.
 package data

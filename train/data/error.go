@@ -48,7 +48,7 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// corrupt is the Error of a file whose bytes are wrong.
+// corrupt returns the Error of a file with wrong bytes.
 func corrupt(path string, offset int64, expected, found string, args ...any) error {
 	return &Error{Path: path, Offset: offset, Expected: expected, Found: fmt.Sprintf(found, args...), Err: ErrCorrupt}
 }

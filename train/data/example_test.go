@@ -57,5 +57,5 @@ func ExampleOpen() {
 	_, _, err := data.Open("cifar100:/data,labels=rough", data.Options{})
 	fmt.Println(err)
 	// Output:
-	// bad data set specification "cifar100:/data,labels=rough": labels=rough is none of fine, coarse; write cifar100:DIR[,labels=fine|coarse]
+	// bad data set specification "cifar100:/data,labels=rough": labels=rough is not one of fine, coarse; write cifar100:DIR[,labels=fine|coarse]
 }

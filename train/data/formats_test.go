@@ -333,7 +333,7 @@ func TestOpenBadSpec(t *testing.T) {
 		"idx:a,b,c":                   "come in pairs",
 		"idx:a,b,c,d,test=0.5":        "no effect beside test files",
 		"cifar10:a,labels=fine":       `no option "labels"`,
-		"cifar100:a,labels=rough":     "none of fine, coarse",
+		"cifar100:a,labels=rough":     "not one of fine, coarse",
 		"chars:a,window=0":            "window=0",
 		"chars:a,test=1":              "test=1 is not a fraction",
 		"words:a,test=NaN":            "test=NaN is not a fraction",
@@ -343,7 +343,7 @@ func TestOpenBadSpec(t *testing.T) {
 		"npz:a,x=1":                   "1 keys given",
 		"npz:a,y=1":                   "given in the order x, y",
 		"csv:a,b,test=0.2":            "no effect beside a test file",
-		"csv:a,sep=colon":             "none of comma, semicolon, tab",
+		"csv:a,sep=colon":             "not one of comma, semicolon, tab",
 		"csv:a,header=perhaps,norm=x": "norm=x",
 	} {
 		_, _, err := Open(spec, Options{})

@@ -12,8 +12,9 @@ import (
 // faces is how many fonts digits are drawn with, by weight, slant and width.
 const faces = 6
 
-// outlines are the contours of the digits of the Go fonts, a line for each digit of each font in turn: M x y begins a contour, L x y draws a line,
-// Q x y x y a curve, in 1/64 of a unit of the font. TestOutlines -write makes it of the fonts, so that programs need not link them.
+// outlines are the contours of the digits of the Go fonts, a line for each digit of each font in turn: M x y
+// begins a contour, L x y draws a line, Q x y x y a curve, in 1/64 of a unit of the font. TestOutlines -write
+// makes it of the fonts, so that programs need not link them.
 //
 //go:embed outlines.txt
 var outlines string

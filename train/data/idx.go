@@ -14,8 +14,8 @@ import (
 // MNIST database of handwritten digits, "the IDX file format").
 var idxTypes = map[byte]string{8: "uint8", 9: "int8", 11: "int16", 12: "int32", 13: "float32", 14: "float64"}
 
-// maxElements keeps the product of dimensions from overflowing; whether the
-// file holds so many is another question.
+// maxElements keeps the product of dimensions from overflowing; the size of the file is checked
+// separately.
 const maxElements = 1 << 48
 
 // parseIDX reads an IDX file of bytes: two zero bytes, the element type, the

@@ -359,7 +359,7 @@ func fromArrays(sp *spec, arrays []*array, layout string, fraction float64, seed
 	for i := 0; i < len(arrays); i += 2 {
 		x, y := arrays[i], arrays[i+1]
 		if len(x.shape) == 0 || len(y.shape) == 0 || x.shape[0] != y.shape[0] {
-			return nil, nil, corrupt(y.path, -1, fmt.Sprintf("as many labels as samples in %s, whose shape is %v", x.path, x.shape), "the shape %v", y.shape)
+			return nil, nil, corrupt(y.path, -1, fmt.Sprintf("as many labels as samples in %s with shape %v", x.path, x.shape), "the shape %v", y.shape)
 		}
 		if layout == "nhwc" {
 			if err := x.channelsFirst(); err != nil {

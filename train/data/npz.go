@@ -13,9 +13,8 @@ import (
 	"star/internal/unpack"
 )
 
-// npzKeys are the names under which the arrays of an archive are looked for:
-// samples, labels, and the same to test on. The first line of which the first
-// two are there is taken; a line with all four is preferred by coming first.
+// npzKeys are the names of the arrays in an archive: samples, labels, and the same for the test set.
+// The first line with its first two present is used; lines with all four come first.
 var npzKeys = [][]string{
 	{"x_train", "y_train", "x_test", "y_test"},                     // Keras
 	{"X_train", "y_train", "X_test", "y_test"},                     // scikit-learn
@@ -64,8 +63,8 @@ func openNPZ(sp *spec) (trainPart, testPart Dataset, err error) {
 	return fromArrays(sp, arrays, layout, fraction, seed)
 }
 
-// parseNPZ reads two or four arrays of an .npz file, a ZIP archive whose
-// members are NPY files. Without keys it looks for those of npzKeys.
+// parseNPZ reads two or four arrays of an .npz file, a ZIP archive of NPY files. Without keys it
+// looks for those of npzKeys.
 func parseNPZ(path string, r io.ReaderAt, size, maxBytes int64, keys []string) ([]*array, error) {
 	z, err := zip.NewReader(r, size)
 	if err != nil {

@@ -79,8 +79,8 @@ func Open(specification string, opts Options) (train, test Dataset, err error) {
 	return train, test, nil
 }
 
-// Kind is a specification with all its options, in alphabetical order, and without paths, which differ from host to host: those of the same data are
-// the same. Its defaults are those that Usage names.
+// Kind is a specification with all its options, in alphabetical order, and without paths, which differ from host
+// to host: those of the same data are the same. Its defaults are those that Usage names.
 func Kind(specification string) (string, error) {
 	name, arguments, _ := strings.Cut(specification, ":")
 	formats := Formats()
@@ -210,7 +210,7 @@ func (s *spec) choice(key string, words ...string) string {
 		return words[0]
 	}
 	if !slices.Contains(words, text) {
-		s.fail("%s=%s is none of %s", key, text, strings.Join(words, ", "))
+		s.fail("%s=%s is not one of %s", key, text, strings.Join(words, ", "))
 		return words[0]
 	}
 	return text

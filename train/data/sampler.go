@@ -76,10 +76,9 @@ func (p *Permutation) pass(x uint64) uint64 {
 	return h<<p.lo | l
 }
 
-// Stream is the endless sequence of samples that all workers of a job share:
-// position q is sample perm(q / N)[q mod N]. Whoever hands out disjoint ranges
-// of positions hands out each sample once per epoch, whatever the size of the
-// ranges and the number of workers.
+// Stream is the endless sequence of samples that all workers of a job share: position q is sample
+// perm(q / N)[q mod N]. Disjoint ranges of positions that cover the stream use each sample once per
+// epoch, whatever the size of the ranges and the number of workers.
 type Stream struct {
 	// Seed chooses the order. Equal seeds give equal streams.
 	Seed uint64
@@ -122,8 +121,8 @@ func (s Stream) Indices(dst []int, start int64, count int) []int {
 // golden is 2^64 divided by the golden ratio, the increment of SplitMix64.
 const golden = 0x9e3779b97f4a7c15
 
-// mix is the finaliser of SplitMix64 (variant 13 of D. Stafford): a bijection
-// whose output bits each depend on all input bits.
+// mix is the finaliser of SplitMix64 (variant 13 of D. Stafford): a bijection in which each output
+// bit depends on all input bits.
 func mix(x uint64) uint64 {
 	x += golden
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9

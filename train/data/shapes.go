@@ -67,8 +67,8 @@ const (
 	shapeFade             = 60    // most change of the ground from corner to corner, either way
 )
 
-// drawShape draws a sample, which depends on its class, the stream and the index alone, with integers only, so that every machine
-// draws the same bytes.
+// drawShape draws a sample, which depends on its class, the stream and the index alone, with integers only, so
+// that every machine draws the same bytes.
 func drawShape(dst []byte, class int, stream uint64, index int) {
 	var r dice
 	r.Seed(stream, mix(uint64(index)))

@@ -36,7 +36,7 @@ const maxUnpacked = 1 << 30
 // openSource opens a file; expected says what for, should it be missing.
 func openSource(path, expected string, maxBytes int64) (*source, error) {
 	info, err := os.Stat(path)
-	if err == nil && !info.Mode().IsRegular() { // to open a pipe would wait for who writes to it
+	if err == nil && !info.Mode().IsRegular() { // opening a pipe would block until a writer comes
 		err = &fs.PathError{Op: "open", Path: path, Err: errors.New("not a regular file")}
 	}
 	if err != nil {

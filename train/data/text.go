@@ -11,8 +11,7 @@ import (
 	"star/train"
 )
 
-// Unknown is the token, number 0, that stands for all that are not in the
-// vocabulary.
+// Unknown is the token, number 0, for all words that are not in the vocabulary.
 const Unknown = "<unk>"
 
 // text is a part of a corpus: windows of tokens, and the tokens that follow

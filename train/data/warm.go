@@ -2,8 +2,8 @@ package data
 
 import "star/train"
 
-// Warm has a data set do now what it would do when it is first asked for samples, as far as that is the same for all of them. Whoever is about to be
-// waited for should have done it.
+// Warm has a data set do now the work of its first use, as far as it is the same for all samples.
+// Call it before other workers wait for this one.
 func Warm(ds train.Data) {
 	if w, ok := ds.(interface{ warm() }); ok {
 		w.warm()

@@ -34,15 +34,17 @@ type graph struct {
 	expr  *G.ExprGraph
 	ctx   context.Context // of the run
 
-	// tape has the operations in the order in which they were applied, each behind those whose results it takes. Only gr.run uses values: the results, by place in tape.
+	// tape has the operations in the order in which they were applied, each after those that it
+	// depends on. values has the results by place in tape; only gr.run uses it.
+
 	tape   []instruction
 	places map[*G.Node]int // in tape, while the graph is built
 	values []G.Value
 
-	// ready is called for parts of the gradient that are complete, from the end to
-	// the beginning; nil: nobody wants to know. uses counts, for each tensor of the layout,
-	// the layers that add to its gradient, left those that have not yet, in this run;
-	// low is where the part begins that was ready.
+	// ready, if not nil, is called for parts of the gradient that are complete, from the end to the
+	// beginning. uses counts, for each tensor of the layout, the layers that add to its gradient,
+	// left those that have not yet done so in this run; low is the start of the part that was
+	// announced last.
 	ready      func(from, to int)
 	layout     []train.TensorSpec
 	at         map[string]int // by name, in layout
@@ -133,7 +135,7 @@ func (gr *graph) feed(in train.Input, b *Builder) *G.Node {
 // chain makes the nodes of the layers and of the parameters, and returns the last
 // layer's and the parameters'.
 func (gr *graph) chain(node *G.Node, layers []Layer) (scores *G.Node, weights G.Nodes, err error) {
-	for _, l := range layers { // up to the first one with parameters, nobody needs dx
+	for _, l := range layers { // up to the first one with parameters, dx is not needed
 		skipInputGrad(l)
 		if len(l.Params()) > 0 {
 			break
@@ -348,7 +350,7 @@ func (op *layerOp) SymDiff(inputs G.Nodes, output, grad *G.Node) (G.Nodes, error
 	return all, nil
 }
 
-// gradOp is the backward half: (dy, y) → dx. y is there for the order alone.
+// gradOp is the backward half: (dy, y) → dx. y only determines the order.
 type gradOp struct {
 	*layerOp
 	dx     view
@@ -383,8 +385,8 @@ func (op *gradOp) Do(in ...G.Value) (G.Value, error) {
 	})
 }
 
-// pickOp stands for a parameter's gradient, dx → dw, which gorgonia asks for. It does not run: gradOp
-// has written into the flat gradient.
+// pickOp represents a parameter's gradient, dx → dw, for gorgonia. It does nothing: gradOp has
+// written into the flat gradient.
 type pickOp struct {
 	fused
 	from     *layerOp

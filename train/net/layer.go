@@ -30,8 +30,8 @@ type Layer interface {
 	Backward(dy []float32) []float32
 }
 
-// inputGradSkipper is a Layer that saves work when nobody asks for the gradient
-// of its input: the first layer of a model.
+// inputGradSkipper is a Layer that saves work if the gradient of its input is not needed: the first
+// layer of a model.
 type inputGradSkipper interface{ SkipInputGrad() }
 
 // A Param is one tensor of parameters inside the flat vectors. W and G are views;

@@ -12,9 +12,9 @@ import (
 	"star/train"
 )
 
-// keep is how many training graphs of different batch sizes a model holds: each
-// costs its activations. Two serve a worker whose share of the batch rests while
-// the end of an epoch has another size.
+// keep is the number of training graphs of different batch sizes that a model holds: each costs its
+// activations. Two are enough for a worker with a constant share of the batch, except for the last
+// batch of an epoch.
 const keep = 2
 
 // evalBatch is how many samples an evaluation graph takes at a time.
@@ -340,7 +340,8 @@ func (m *network) Scores(ctx context.Context, b train.Batch, each func(predictio
 	})
 }
 
-// forward runs over b in evaluation mode, evalBatch samples at a time; each is called with the first of them and their number.
+// forward runs over b in evaluation mode, evalBatch samples at a time; each is called with the first of them and
+// their number.
 func (m *network) forward(ctx context.Context, b train.Batch, each func(g *graph, from, n int)) error {
 	if m.closed {
 		return errClosed

@@ -75,7 +75,7 @@ func newHead(b *Builder, steps, width int) *rowsLinear {
 	return newTiedHead(b, steps, width, b.Param("head.weight", FanIn(width), b.Vocab, width))
 }
 
-// newTiedHead is newHead with weights that somebody else has too: the embedding's.
+// newTiedHead is newHead with weights that are shared: the embedding's.
 // O. Press, L. Wolf: Using the Output Embedding to Improve Language Models. EACL 2017.
 func newTiedHead(b *Builder, steps, width int, w *Param) *rowsLinear {
 	return newRowsLinear(b, steps, width, b.Vocab, w, b.Param("head.bias", FanIn(width), b.Vocab))

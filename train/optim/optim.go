@@ -36,11 +36,13 @@ const (
 	Adam     = "adam"
 	AdamW    = "adamw"
 
-	// DANA is Nesterov's momentum with a velocity for each worker. Those are with the rule that makes gradients a direction (rule.WorkerMomentum), which adds the weight
-	// decay too: what is left for the optimiser is the plain step.
+	// DANA is Nesterov's momentum with a velocity for each worker. Those are with the rule that makes gradients a
+	// direction (rule.WorkerMomentum), which adds the weight decay too: what is left for the optimiser is the
+	// plain step.
 	DANA = "dana"
 
-	// Own is an optimiser of the program that computes the gradients, which makes the updates itself. It is known by its name alone, and nothing here can make a step of it.
+	// Own is an optimiser of the program that computes the gradients, which makes the updates itself. It is known
+	// by its name alone, and nothing here can make a step of it.
 	Own = "own"
 )
 
@@ -68,10 +70,11 @@ type Config struct {
 	// Schedule of the learning rate, see [ParseSchedule]. Empty: constant.
 	Schedule string `json:"schedule,omitempty"`
 
-	// Groups are parts of the parameters with other settings, one after the other; between them, and behind, Config's own hold. Not with dana.
+	// Groups are parts of the parameters with other settings, one after the other; between them, and behind,
+	// Config's own hold. Not with dana.
 	Groups []Group `json:"groups,omitempty"`
 
-	// Given says that LR, Momentum and the settings of the Adam family are somebody's choice: zero means zero.
+	// Given: LR, Momentum and the settings of the Adam family were set explicitly: zero means zero.
 	Given bool `json:"-"`
 }
 
@@ -183,7 +186,8 @@ func (c Config) Shared() Config {
 	return c
 }
 
-// Memory is how much of its last step is in the next one, whoever's gradients that is made of: the momentum, or β₁; of DANA 0. Settings that the optimiser does not look at do not count.
+// Memory is the share of the last step in the next one: the momentum, or β₁; of DANA 0. Settings
+// that the optimizer does not use do not count.
 func (c Config) Memory() float64 {
 	switch c = c.WithDefaults(); c.Name {
 	case Momentum, Nesterov:
@@ -271,10 +275,9 @@ func (o *Optimizer) Len() int { return o.n }
 // Begin opens a step that is made in parts, by [Optimizer.StepRange].
 func (o *Optimizer) Begin() { o.steps++ }
 
-// StepRange is the part of a step, after Begin, for the elements of params and
-// grad, of which the first is number from of the whole. Every element must be in
-// one part; parts that do not overlap may be stepped by several goroutines at
-// once. However a step is cut, it gives the same bits.
+// StepRange is the part of a step, after Begin, for the elements of params and grad; the first of
+// them is number from of the whole. Every element must be in one part; parts that do not overlap may
+// be stepped by several goroutines at once. The bits do not depend on how a step is cut.
 func (o *Optimizer) StepRange(params, grad []float32, from int, lr float64) {
 	to := from + len(params)
 	if len(grad) != len(params) || from < 0 || to > o.n {
@@ -319,7 +322,9 @@ func (o *Optimizer) stepPart(params, grad []float32, from int, lr, decay float64
 	}
 }
 
-// Strides says whether workers can make steps of their own for an optimiser of c ([Optimizer.Stride]): those of the SGD family, whose steps are as long as their gradients, in every part of the parameters alike.
+// Strides reports whether workers can make local steps for an optimizer of c ([Optimizer.Stride]):
+// it requires steps proportional to gradients, with the same factor for all parameters, as in the
+// SGD family.
 func (c Config) Strides() bool {
 	return c.Name != Adam && c.Name != AdamW && c.Name != Own && len(c.Groups) == 0
 }
@@ -327,8 +332,10 @@ func (c Config) Strides() bool {
 // Gain is by how much a step becomes longer because gradients are remembered: 1/(1 − μ), and 1 without momentum.
 func (c Config) Gain() float64 { return 1 / (1 - c.WithDefaults().Momentum) }
 
-// Stride moves params as far as workers have come in so many steps of their own with optimisers of the same settings: mean is what [rule.Solo] hands over, the mean of their movement in a step,
-// by the learning rate and by Gain. What the optimiser remembers becomes the mean velocity of those steps. Optimisers for which Strides is false panic. mean is not changed.
+// Stride moves params by local steps of the workers with optimizers of the same settings: by mean,
+// which is the mean of their movement in a step from [rule.Solo], times the number of steps, the
+// learning rate and Gain. The state of the optimizer becomes the mean velocity of those steps.
+// Optimizers for which Strides is false panic. mean is not changed.
 //
 // [rule.Solo]: https://pkg.go.dev/star/ps/rule#Solo
 func (o *Optimizer) Stride(params, mean []float32, steps int, lr float64) {

@@ -523,7 +523,7 @@ func descend(m train.Model, g []float32, rate float64) {
 	}
 }
 
-// differ is the first element whose bits differ, or -1.
+// differ returns the first element with different bits, or -1.
 func differ(a, b []float32) int {
 	if len(a) != len(b) {
 		panic(fmt.Sprintf("traintest: vectors of %d and %d elements", len(a), len(b)))

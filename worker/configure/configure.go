@@ -1,4 +1,5 @@
-// Package configure makes the Config of a worker of settings, for star-worker and for programs that star run starts.
+// Package configure makes the Config of a worker from settings, for star-worker and for programs
+// that star run starts.
 package configure
 
 import (
@@ -19,11 +20,12 @@ import (
 	"star/worker/inject"
 )
 
-// Worker is a worker as the settings say, but for what it trains.
+// Worker returns a worker's configuration from settings, without Model and Data. sampler is the
+// command that reads the GPU; nil: nvidia-smi.
 func Worker(j *settings.Job, log *slog.Logger, sampler []string) (worker.Config, error) {
 	c := worker.Config{Job: options.JobOf(j), Log: log, Outside: Outside{}, Telemetry: worker.Telemetry{Off: j.Telemetry == settings.Off, Sampler: sampler}}
 	c.Told = &session.Told{Model: j.Model, Dataset: j.Dataset, Seed: j.Seed}
-	if j.Config.IsSet("batch") { // one that nobody named is for the servers to choose
+	if j.Config.IsSet("batch") { // otherwise the servers choose it
 		c.Told.Batch = j.Batch
 	}
 	if uid := os.Getenv(launchVariable); uid != "" && j.Rank >= 0 {
@@ -41,10 +43,10 @@ func Worker(j *settings.Job, log *slog.Logger, sampler []string) (worker.Config,
 			return nil, nil, Unfit(j, err)
 		}
 		if in.Active() {
-			log.Warn("straggler injection", "what", in.String(), "by", j.StragglerBy)
+			log.Warn("straggler injection enabled", "what", in.String(), "by", j.StragglerBy)
 		}
 		if len(in.Stops()) > 0 && os.Getenv(process.LaunchedVariable) == "" {
-			log.Warn("a process cannot wake itself: --slow R:stop=… works under star run only, nothing stops this worker")
+			log.Warn("ignored --slow R:stop=…: only star run can stop and continue a worker")
 		}
 		undo, err := in.Start(actuate.OpenStore(j.LeaseDir), os.Getpid(), float64(max(j.Threads, 1)), j.Coordinator)
 		if err != nil {
@@ -55,8 +57,8 @@ func Worker(j *settings.Job, log *slog.Logger, sampler []string) (worker.Config,
 	return c, nil
 }
 
-// Handicaps reads what --slow and --straggler-trace say. Every worker reads all
-// of it, so that a slip is found before the job begins.
+// Handicaps reads --slow and --straggler-trace. Every worker reads all entries, so that an error is
+// found before the job starts.
 func Handicaps(j *settings.Job) ([]inject.Slow, *trace.Trace, error) {
 	var slows []inject.Slow
 	for _, text := range j.Slow {
@@ -76,7 +78,7 @@ func Handicaps(j *settings.Job) ([]inject.Slow, *trace.Trace, error) {
 	return slows, recorded, nil
 }
 
-// Unfit names the setting of what inject.New does not take.
+// Unfit wraps an error of inject.New with the name of its setting.
 func Unfit(job *settings.Job, err error) error {
 	if errors.As(err, new(*inject.TraceError)) {
 		return job.Invalid("straggler-trace", err)

@@ -12,7 +12,8 @@ import (
 	"star/worker"
 )
 
-// Outside is the worker.Outside of STAR's own programs: memberlist, and the client of the resource service.
+// Outside is the worker.Outside of STAR's own programs: memberlist, and the client of the resource
+// service.
 type Outside struct{}
 
 // Check implements worker.Outside.
@@ -40,7 +41,7 @@ type gossip struct{ *cluster.JobGossip }
 func (g gossip) Say(rank int) error { return g.JobGossip.Say(ofWorker(rank)) }
 func (g gossip) Close()             { g.JobGossip.Close() }
 
-// ofWorker is what the gossip says of a worker.
+// ofWorker describes a worker in the gossip.
 func ofWorker(rank int) cluster.JobMember {
 	return cluster.JobMember{Role: "worker", Rank: rank, Host: process.Hostname()}
 }

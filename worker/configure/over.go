@@ -10,17 +10,20 @@ import (
 	"star/runlog"
 )
 
-// launchVariable is set by engines that start a worker again which ends with an error after the job is over, when nobody is left to tell it so. It is the same for each
-// process that takes the worker's place, and another one when the job is submitted again: the UID of a Job of Kubernetes.
+// launchVariable is set by orchestrators that restart a worker that failed, even if the job is over
+// and no coordinator is left to say so. Its value identifies the launch: it is the same for each
+// process that replaces the worker, and a different one when the job is submitted again, for example
+// the UID of a Kubernetes Job.
 const launchVariable = "STAR_LAUNCH"
 
-// over finds out whether a job has come to its end since the first process with a rank of a launch has begun, which it notes in the folder of the job. A run log that was
-// there before is that of an earlier launch, whose job this one may go on with.
+// over returns a function that finds out whether the job has ended since the first process with this
+// rank of the launch started, and returns the run log that says so. The start is noted in the job's
+// folder: an older run log is that of an earlier launch, from which this job may resume.
 func over(out string, rank int, launch string, log *slog.Logger) func() string {
 	note, end := filepath.Join(out, fmt.Sprintf("worker-%d.launch", rank)), filepath.Join(out, process.RunLogName)
 	if b, err := os.ReadFile(note); err != nil || string(b) != launch {
 		if err := os.WriteFile(note, []byte(launch), 0o666); err != nil {
-			log.Debug("this worker will not know that its job was over before it came", "err", err)
+			log.Debug("could not note the launch; a restarted worker will not notice that its job is over", "err", err)
 			return nil
 		}
 	}

@@ -11,7 +11,7 @@ import (
 	"star/train"
 )
 
-// AboutError says what is wrong with what a program says of its model.
+// AboutError says why a program's description of its model was rejected.
 type AboutError struct{ Why string }
 
 func (e *AboutError) Error() string { return e.Why }
@@ -19,67 +19,85 @@ func (e *AboutError) Error() string { return e.Why }
 // ExitCode is that of a program that does not fit.
 func (e *AboutError) ExitCode() int { return exitcode.Disagree }
 
-// Tensor names one tensor: they lie one after the other, in the order in which they are listed.
+// Tensor names one tensor. Tensors lie one after the other, in the order in which they are listed.
 type Tensor struct {
 	Name  string `json:"name"`
 	Shape []int  `json:"shape"`
-	DType string `json:"dtype,omitempty"` // of a buffer, a name of package dtype; empty: F32
+	// DType is set for buffers: a name of package dtype; empty: F32.
+	DType string `json:"dtype,omitempty"`
 }
 
-// About is what a program says first: what it is going to train.
+// About is the first message of a program: what it is going to train.
 type About struct {
-	Name    string   `json:"name"`              // of the model
-	Program string   `json:"program,omitempty"` // what computes: "PyTorch 2.5.1"
-	Layout  []Tensor `json:"layout"`            // float32 parameters
-	Buffers []Tensor `json:"buffers,omitempty"` // state that is not optimised: floating numbers are averaged over workers
-	Data    string   `json:"data,omitempty"`    // name of the data set
-	Samples int64    `json:"samples"`           // of one epoch
-	Tests   int64    `json:"tests,omitempty"`   // samples of the test set; 0: none
-	Batch   int      `json:"batch,omitempty"`   // samples of a worker's step; 0: the job says
-	Epochs  float64  `json:"epochs,omitempty"`  // 0: the job says
+	// Name is that of the model.
+	Name string `json:"name"`
+	// Program is what computes: "PyTorch 2.5.1".
+	Program string `json:"program,omitempty"`
+	// Layout has the float32 parameters.
+	Layout []Tensor `json:"layout"`
+	// Buffers are state that is not optimised: floating-point values are averaged over workers.
+	Buffers []Tensor `json:"buffers,omitempty"`
+	// Data is the name of the data set.
+	Data string `json:"data,omitempty"`
+	// Samples is the number of samples of one epoch.
+	Samples int64 `json:"samples"`
+	// Tests is the number of samples of the test set; 0: no test set.
+	Tests int64 `json:"tests,omitempty"`
+	// Batch is the number of samples of a worker's step; 0: the job's.
+	Batch int `json:"batch,omitempty"`
+	// Epochs is the length of the training; 0: the job's.
+	Epochs float64 `json:"epochs,omitempty"`
 
-	// Whole says that a batch must be computed in one piece and at its size: the program normalises, compares or sums over it.
+	// Whole: a batch must be computed in one piece and at its size, because the program normalises,
+	// compares or sums over it.
 	Whole bool `json:"whole,omitempty"`
 
-	// DropLast says that the program wants no batch that is smaller than the others at the end.
+	// DropLast: the program wants no smaller batch at the end.
 	DropLast bool `json:"drop_last,omitempty"`
 
-	// Optimizer is the update that the job is to make of gradients, as star/train/optim reads it. Null: the job says.
+	// Optimizer is the update that the job makes of gradients, in the format of star/train/optim.
+	// Null: the job's.
 	Optimizer json.RawMessage `json:"optimizer,omitempty"`
 
-	// State says that the optimiser remembers something, for a job that begins with these parameters. Nil: nothing.
+	// State is the state of the optimizer, for a job that starts with these parameters. Nil: none.
 	State *AboutState `json:"state,omitempty"`
 
-	// Remembers says that the program wants to be told at the end of the job what its optimiser remembers.
+	// Remembers: the program wants the final state of the optimizer at the end of the job.
 	Remembers bool `json:"remembers,omitempty"`
 
-	// Exchange says that the program has its gradients exchanged and does everything else itself: it says when the job is over, and what becomes of a mean that is not
-	// finite. Its parameters are in the memory when it has answered Recall, and not before. Optimizer has the name "own".
+	// Exchange: the program only has its gradients exchanged and does everything else itself: it
+	// says when the job is over, and how a mean that is not finite is handled. Its parameters are in
+	// the memory only after it has answered Recall. Optimizer has the name "own".
 	Exchange bool `json:"exchange,omitempty"`
 
-	// Turns is how many updates the program makes of each batch, by optimisers of its own, one after the other: each
-	// has a Compute and an Update. Optimizer has the name "own". 0: one.
+	// Turns is the number of updates that the program makes of each batch, by its own optimizers,
+	// one after the other: each has a Compute and an Update. Optimizer has the name "own". 0: one.
 	Turns int `json:"turns,omitempty"`
 
-	// Prefetch is how many batches after the one that is computed the program wants to hear of (Lease). They are likely, and no promise.
+	// Prefetch is the number of batches ahead of the current one that the program wants to be told
+	// (Lease). They are likely, not certain.
 	Prefetch int `json:"prefetch,omitempty"`
 
-	// Client is the name and version of the program's side of the link. Empty: an older one, or one that does not say it.
+	// Client is the name and version of the program's side of the link. Empty: an older one, or not
+	// stated.
 	Client string `json:"client,omitempty"`
 
-	PID int `json:"pid"` // of the process that computes
+	// PID is that of the process that computes.
+	PID int `json:"pid"`
 
-	// Stack says that SIGUSR2 has the process write to its standard error where it is.
+	// Stack: on SIGUSR2 the process writes its stack to standard error.
 	Stack bool `json:"stack,omitempty"`
 }
 
-// AboutState is what an optimiser has been through. The vectors themselves are asked for by Recall.
+// AboutState describes the state of an optimizer. Recall asks for the vectors themselves.
 type AboutState struct {
-	Steps int64    `json:"steps"` // updates that it has made
-	Slots []string `json:"slots"` // names of its vectors, each as long as the parameters, in the order in which State has them
+	// Steps is the number of updates that the optimizer has made.
+	Steps int64 `json:"steps"`
+	// Slots names its vectors, each as long as the parameters, in the order of State.
+	Slots []string `json:"slots"`
 }
 
-// Bounds of what a program may say.
+// Limits of what a program may send.
 const (
 	maxElements = 1 << 33 // 32 GiB of float32
 	maxPrefetch = 1024
@@ -87,19 +105,19 @@ const (
 	maxTurns    = 1024
 )
 
-// parseAbout reads the first frame of a program.
+// parseAbout parses the first frame of a program.
 func parseAbout(f Frame) (a About, err error) {
 	bad := func(format string, args ...any) (About, error) {
 		return About{}, &AboutError{fmt.Sprintf(format, args...)}
 	}
 	if f.Kind != KindAbout {
-		return bad("the program begins with %v, expected about: it is none that speaks this link (docs/link.md)", f.Kind)
+		return bad("the program begins with %v, expected about; it does not use this link (docs/link.md)", f.Kind)
 	}
 	if f.A != Version {
-		return bad("the program%s speaks version %d of the link, this star version %d: install the star-train that belongs to %s, or set STAR_AGENT to the star that belongs to it", client(f.Body), f.A, Version, executable())
+		return bad("the program%s speaks version %d of the link, this star version %d; install the star-train that matches %s, or set STAR_AGENT to the matching star", client(f.Body), f.A, Version, executable())
 	}
 	if err := json.Unmarshal(f.Body, &a); err != nil {
-		return bad("what the program says of its model is not the JSON it should be: %v", err)
+		return bad("the program's description of its model is not the JSON it should be: %v", err)
 	}
 	n, err := words(a.Layout)
 	if err != nil {
@@ -135,7 +153,8 @@ func parseAbout(f Frame) (a About, err error) {
 	return a, nil
 }
 
-// client is the name of the program's side of the link, as messages have it, in a body that may be of another version.
+// client returns the name of the program's side of the link for messages, from a body that may be of
+// another version.
 func client(body []byte) string {
 	var a struct{ Client string }
 	if json.Unmarshal(body, &a); a.Client == "" {
@@ -151,7 +170,7 @@ func executable() string {
 	return "it"
 }
 
-// words is how many of them tensors take. An error: tensors that there cannot be.
+// words returns the number of 4-byte words of tensors. An error: tensors that are not valid.
 func words(tensors []Tensor) (n int, err error) {
 	seen := make(map[string]bool, len(tensors))
 	for i, t := range tensors {
@@ -176,7 +195,7 @@ func words(tensors []Tensor) (n int, err error) {
 	return n, nil
 }
 
-// specs are the tensors with their places.
+// specs returns the tensors with their offsets.
 func specs(tensors []Tensor) []train.TensorSpec {
 	out := make([]train.TensorSpec, len(tensors))
 	at := 0

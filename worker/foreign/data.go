@@ -7,7 +7,8 @@ import (
 	"star/train"
 )
 
-// Data is the data set of a program, as far as its agent knows it: how many samples it has. A batch of it has their numbers in Tokens.
+// Data is the data set of a program as the agent knows it: the number of its samples. A batch has
+// sample numbers in Tokens.
 type Data struct {
 	name string
 	n    int
@@ -19,10 +20,10 @@ func (m *Model) Train() *Data { return &Data{m.about.Data, int(m.about.Samples)}
 // Test is the test set of the program.
 func (m *Model) Test() *Data { return &Data{m.about.Data, int(m.about.Tests)} }
 
-// Name is what the program calls it.
+// Name returns the program's name for the data.
 func (d *Data) Name() string { return cmp.Or(d.name, "data of the program") }
 
-// Len is the number of samples. A test set may have none.
+// Len returns the number of samples. A test set may have none.
 func (d *Data) Len() int { return d.n }
 
 // Input says that samples are numbers.
@@ -30,7 +31,7 @@ func (d *Data) Input() train.Input {
 	return train.Input{Shape: []int{1}, Classes: max(d.n, 1), Tokens: true}
 }
 
-// Fill puts the numbers of samples into b. A number that is none of its samples' is an error.
+// Fill puts the sample numbers into b. A number out of range is an error.
 func (d *Data) Fill(b *train.Batch, indices []int) error {
 	b.X, b.Y, b.Samples = nil, nil, len(indices)
 	b.Tokens = b.Tokens[:0]

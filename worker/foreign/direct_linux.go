@@ -11,7 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// unpolled is the socket of c as a file that Go's poller does not have: UnixConn.File would give it to it.
+// unpolled returns the socket of c as a file that Go's poller does not watch, unlike the result of
+// UnixConn.File.
 func unpolled(c *net.UnixConn) (*os.File, error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -21,22 +22,24 @@ func unpolled(c *net.UnixConn) (*os.File, error) {
 	if e := raw.Control(func(old uintptr) { fd, err = unix.FcntlInt(old, unix.F_DUPFD_CLOEXEC, 0) }); e != nil || err != nil {
 		return nil, os.NewSyscallError("fcntl", cmp.Or(e, err))
 	}
-	if err := unix.SetNonblock(fd, false); err != nil { // by which os.NewFile knows; nothing here waits in the socket
+	// os.NewFile checks this flag; nothing here blocks in the socket.
+	if err := unix.SetNonblock(fd, false); err != nil {
 		unix.Close(fd)
 		return nil, os.NewSyscallError("fcntl", err)
 	}
 	return os.NewFile(uintptr(fd), "link"), nil
 }
 
-// readable is a file that can be read, for Go's poller, when the socket can. The poller does not get the socket itself: it would be woken by each frame that the
-// other end takes out of it, too, because there is room for another one.
+// readable returns a file, for Go's poller, that becomes readable when the socket does. Polling the
+// socket itself would wake this process for each frame that the peer reads, too, because that makes
+// room for another one.
 func readable(socket uintptr) (*os.File, error) {
 	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		return nil, os.NewSyscallError("epoll_create1", err)
 	}
 	if err = unix.EpollCtl(fd, unix.EPOLL_CTL_ADD, int(socket), &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLRDHUP}); err == nil {
-		err = unix.SetNonblock(fd, true) // by which os.NewFile knows what is for the poller
+		err = unix.SetNonblock(fd, true) // os.NewFile checks this flag to decide about the poller
 	}
 	if err != nil {
 		unix.Close(fd)
@@ -45,8 +48,9 @@ func readable(socket uintptr) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "link"), nil
 }
 
-// receive reads what there is, without waiting: EAGAIN if there is nothing. 0 bytes are the end. By a raw system call: one that Go's scheduler hears of wakes its
-// monitor, a thread more, whenever nothing else runs in the process (runtime.entersyscall).
+// receive reads what is available, without waiting; EAGAIN if there is nothing. 0 bytes are the end.
+// It uses a raw system call: one that Go's scheduler sees wakes its monitor thread whenever nothing
+// else runs in the process (runtime.entersyscall).
 func receive(fd uintptr, b []byte) (int, error) {
 	n, _, e := syscall.RawSyscall6(syscall.SYS_RECVFROM, fd, uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)), syscall.MSG_DONTWAIT, 0, 0)
 	if e != 0 {
@@ -55,7 +59,7 @@ func receive(fd uintptr, b []byte) (int, error) {
 	return int(n), nil
 }
 
-// transmit writes b. The error is the system's; ETIMEDOUT: there was no room for so long.
+// transmit writes b. The error is the system's; ETIMEDOUT: there was no room for as long as long.
 func transmit(fd uintptr, b []byte, long time.Duration) error {
 	var until time.Time
 	for len(b) > 0 {
@@ -79,12 +83,13 @@ func transmit(fd uintptr, b []byte, long time.Duration) error {
 	return nil
 }
 
-// transmitFile writes b, which there is room for, with a file beside it.
+// transmitFile writes b, for which there must be room, with a file beside it.
 func transmitFile(fd uintptr, b []byte, file *os.File) error {
 	return unix.Sendmsg(int(fd), b, unix.UnixRights(int(file.Fd())), nil, unix.MSG_NOSIGNAL)
 }
 
-// hungUp waits until the other end has hung up, or this one is shut down. What comes meanwhile does not wake it.
+// hungUp blocks until the peer has hung up, or this end is shut down. Data that arrive meanwhile do
+// not wake it.
 func hungUp(fd uintptr) {
 	for {
 		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
@@ -94,5 +99,5 @@ func hungUp(fd uintptr) {
 	}
 }
 
-// shutDown ends hungUp, at both ends; what was sent is not lost.
+// shutDown ends hungUp, at both ends; data that were sent are not lost.
 func shutDown(fd uintptr) { unix.Shutdown(int(fd), unix.SHUT_RDWR) }

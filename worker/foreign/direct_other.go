@@ -13,7 +13,7 @@ func unpolled(*net.UnixConn) (*os.File, error) {
 	return nil, errors.New("a model in another process needs Linux")
 }
 
-// Without that there is no conn, which the others are for.
+// unpolled fails, so there is no conn that could call the other functions.
 
 func readable(uintptr) (*os.File, error)            { panic("foreign: no link") }
 func receive(uintptr, []byte) (int, error)          { panic("foreign: no link") }

@@ -6,10 +6,10 @@ import (
 	"io"
 )
 
-// Version of the link. Programs that speak another one are refused.
+// Version is that of the link. Programs with another version are rejected.
 const Version = 1
 
-// Kind says what a frame is. docs/link.md lists what A, B, C and the body of each are.
+// Kind is the type of a frame. docs/link.md lists the meaning of A, B, C and the body of each.
 type Kind uint32
 
 // The numbers are the link: they never change, new ones are added at the end.
@@ -21,17 +21,17 @@ const (
 	KindPart                      // program: a part of the gradient is complete
 	KindDone                      // program: all of it is
 	KindEvaluate                  // agent: loss and accuracy of these samples
-	KindEvaluated                 // program
+	KindEvaluated                 // program: the result of Evaluate
 	KindLease                     // agent: samples that a later Compute is likely to name
 	KindError                     // program: it cannot go on
-	KindStop                      // agent: the job is over, or goes on without this worker
+	KindStop                      // agent: the job is over, or continues without this worker
 	KindLeave                     // program: it has nothing more to compute
 	KindJoined                    // agent: which worker of the job it is
-	KindUpdate                    // agent: the gradient in memory is everybody's mean; the program's own optimiser is to make a step
-	KindUpdated                   // program: it has
-	KindRecall                    // agent: what does the optimiser remember?
-	KindState                     // both: a part of it
-	KindHalt                      // program: the job is to end, for all workers
+	KindUpdate                    // agent: the mean gradient of all workers is in memory; the program's optimizer makes a step
+	KindUpdated                   // program: the step of Update is done
+	KindRecall                    // agent: asks for the optimizer's state; program: asks for the job's
+	KindState                     // both: a part of the state
+	KindHalt                      // program: ends the job for all workers
 	kinds
 )
 
@@ -47,14 +47,14 @@ func (k Kind) String() string {
 // Limits of the body of a frame, in bytes.
 const (
 	maxText    = 16 << 20 // JSON, a traceback
-	maxIndices = 8 << 20  // 8 for each sample: a batch of a million
-	maxState   = 1 << 20  // of each of its parts
+	maxIndices = 8 << 20  // 8 bytes for each sample: a batch of a million
+	maxState   = 1 << 20  // of each part
 )
 
-// stays is A of a Leave whose program answers Evaluate and Recall until Stop.
+// stays is A of a Leave of a program that answers Evaluate and Recall until Stop.
 const stays = 1
 
-// limit is how long the body of a frame may be.
+// limit is the maximum length of a frame's body, in bytes.
 func (k Kind) limit() int {
 	switch k {
 	case KindAbout, KindError, KindStop, KindHalt:
@@ -74,7 +74,7 @@ func (k Kind) limit() int {
 // HeaderSize is the length of a frame without its body, in bytes.
 const HeaderSize = 32
 
-// Frame is what one side says to the other: 32 bytes, little-endian, and the body.
+// Frame is one message: 32 bytes, little-endian, and the body.
 //
 //	 0  4       8         16  24  32
 //	┌───┬───────┬─────────┬───┬───┬──────────────┐
@@ -96,13 +96,13 @@ func (f Frame) AppendTo(dst []byte) []byte {
 	return append(dst, f.Body...)
 }
 
-// parseHeader reads the first 32 bytes of a frame, and says how long its body is.
+// parseHeader parses the first 32 bytes of a frame, and returns the length of its body.
 func parseHeader(h []byte) (f Frame, body int, err error) {
 	f.Kind = Kind(binary.LittleEndian.Uint32(h))
 	body = int(binary.LittleEndian.Uint32(h[4:]))
 	f.A, f.B, f.C = binary.LittleEndian.Uint64(h[8:]), binary.LittleEndian.Uint64(h[16:]), binary.LittleEndian.Uint64(h[24:])
 	if f.Kind == 0 || f.Kind >= kinds {
-		return f, 0, fmt.Errorf("%v: this link (version %d) has none", f.Kind, Version)
+		return f, 0, fmt.Errorf("%v is unknown: link version %d has none", f.Kind, Version)
 	}
 	if body > f.Kind.limit() {
 		return f, 0, fmt.Errorf("%v with a body of %d bytes: at most %d", f.Kind, body, f.Kind.limit())
@@ -110,8 +110,8 @@ func parseHeader(h []byte) (f Frame, body int, err error) {
 	return f, body, nil
 }
 
-// Parse reads the frame at the beginning of b. io.ErrUnexpectedEOF: it is not whole yet. Other errors are of the bytes: a kind that there is none of, or a body
-// longer than it may be; no more can be read then.
+// Parse parses the frame at the start of b. io.ErrUnexpectedEOF: it is incomplete. Other errors mean
+// invalid bytes, after which no more can be parsed: an unknown kind, or a body longer than allowed.
 func Parse(b []byte) (f Frame, rest []byte, err error) {
 	if len(b) < HeaderSize {
 		return Frame{}, b, io.ErrUnexpectedEOF
@@ -127,8 +127,8 @@ func Parse(b []byte) (f Frame, rest []byte, err error) {
 	return f, b[HeaderSize+n:], nil
 }
 
-// ReadFrame reads a frame; the body is its own. Before the first byte the end of r is io.EOF. Within a frame it is io.ErrUnexpectedEOF; other errors are those of
-// r and of Parse.
+// ReadFrame reads a frame with its own body. Before the first byte the end of r is io.EOF, within a
+// frame io.ErrUnexpectedEOF. Other errors are those of r and of Parse.
 func ReadFrame(r io.Reader) (Frame, error) {
 	var h [HeaderSize]byte
 	if _, err := io.ReadFull(r, h[:]); err != nil {
@@ -147,7 +147,8 @@ func ReadFrame(r io.Reader) (Frame, error) {
 	return f, nil
 }
 
-// appendIndices appends samples as the bodies of Compute, Evaluate and Lease have them: int64, little-endian.
+// appendIndices appends sample numbers in the format of the bodies of Compute, Evaluate and Lease:
+// int64, little-endian.
 func appendIndices[T int | int32](dst []byte, indices []T) []byte {
 	for _, i := range indices {
 		dst = binary.LittleEndian.AppendUint64(dst, uint64(i))

@@ -20,14 +20,17 @@ import (
 
 // Variables of the environment through which one side finds the other.
 const (
-	// FDVariable is the number of the file descriptor that is one end of the link, in the process that was started with it.
+	// FDVariable has the number of the file descriptor that is one end of the link, in the
+	// environment of the process that was started with it.
 	FDVariable = "STAR_LINK_FD"
 )
 
-// LostError says that the program is gone.
+// LostError: the program has ended.
 type LostError struct {
-	PID int   // 0: it has not said what it trains
-	Err error // io.EOF: it has closed its link
+	// PID is 0 before the program has sent About.
+	PID int
+	// Err is io.EOF if it has closed its link.
+	Err error
 }
 
 func (e *LostError) Error() string {
@@ -45,76 +48,92 @@ func (e *LostError) Error() string {
 }
 func (e *LostError) Unwrap() error { return e.Err }
 
-// ExitCode is that of a worker whose program failed.
+// ExitCode is that of a worker with a failed program.
 func (e *LostError) ExitCode() int { return exitcode.Failure }
 
 // Gone is ExitCode (train.Gone).
 func (e *LostError) Gone() int { return e.ExitCode() }
 
-// ProgramError is what the program says of why it cannot go on: usually an exception with its traceback.
+// ProgramError is the program's reason why it cannot continue: usually an exception with its
+// traceback.
 type ProgramError struct {
 	Text string
-	Code int // exit code that fits; 0: the program says none
+	// Code is the exit code; 0: the program sent none.
+	Code int
 }
 
 func (e *ProgramError) Error() string { return "the program failed: " + e.Text }
 
-// ExitCode is what the program says; else that of a worker whose program failed.
+// ExitCode is the program's code, or else that of a worker with a failed program.
 func (e *ProgramError) ExitCode() int { return cmp.Or(e.Code, exitcode.Failure) }
 
 // Gone is ExitCode (train.Gone).
 func (e *ProgramError) Gone() int { return e.ExitCode() }
 
-// ErrLeft says that the program has nothing more to compute: the end of a loop, not a failure.
+// ErrLeft: the program's loop has ended before the job. It is not a failure.
 var ErrLeft error = leftError{}
 
 type leftError struct{}
 
 func (leftError) Error() string {
-	return "the program has nothing more to compute: its loop is over, and the job is not"
+	return "the program has nothing more to compute: its loop ended before the job"
 }
 
 // ExitCode is that of success, and Gone too (train.Gone).
 func (leftError) ExitCode() int { return 0 }
 func (leftError) Gone() int     { return 0 }
 
-// errProtocol is why a program is hung up on that does not keep to the link.
+// errProtocol is the error of a program that violates the protocol of the link; its connection is
+// closed.
 func errProtocol(format string, args ...any) error {
-	return fmt.Errorf("the program does not keep to the link (docs/link.md): "+format, args...)
+	return fmt.Errorf("the program violates the link protocol (docs/link.md): "+format, args...)
 }
 
-// conn carries frames. Whoever waits for an answer reads the socket itself, and all that has come by then at once, so that a step wakes this process once, and
-// in it one goroutine. Between two answers nobody reads; who sends what nobody asked for waits.
+// conn carries frames. The goroutine that waits for an answer reads the socket itself, and
+// everything that has arrived at once, so that a step wakes this process once, and in it one
+// goroutine. Between two answers nothing is read; unsolicited messages wait.
 type conn struct {
-	socket *os.File // unknown to Go's poller
+	// socket is not known to Go's poller.
+	socket *os.File
 	raw    syscall.RawConn
-	ready  *os.File // readable when the socket is
-	poll   syscall.RawConn
-	gone   chan struct{} // closed when nothing more comes; err says why
-	over   sync.Once     // of closing it
-	once   sync.Once     // of close
+	// ready is readable when the socket is.
+	ready *os.File
+	poll  syscall.RawConn
+	// gone is closed when no more frames will come; err says why. over closes it once.
+	gone chan struct{}
+	over sync.Once
+	// once is for close.
+	once sync.Once
 
-	writing sync.Mutex // of the next three
-	out     []byte     // what is held back, or is being sent
+	// writing guards out, sendErr and push.
+	writing sync.Mutex
+	// out is what is held back, or is being sent.
+	out     []byte
 	sendErr error
 	push    func(fd uintptr)
 
-	reading sync.Mutex // of the others
-	begun   bool       // the handshake is over
-	in      []byte     // what has come and was not taken
-	store   []byte     // where in lies
+	// reading guards the fields below.
+	reading sync.Mutex
+	// begun: the handshake is over.
+	begun bool
+	// in is what was received and not parsed, in store.
+	in      []byte
+	store   []byte
 	err     error
 	recvErr error
 	pull    func(fd uintptr)
 	pulled  func(fd uintptr) bool
-	until   time.Time   // until when a read waits
-	cut     atomic.Bool // somebody has ended that sooner
+	// until is the deadline of a read.
+	until time.Time
+	// cut: the wait was ended sooner.
+	cut atomic.Bool
 }
 
-// sendTimeout is how long a frame may wait for the program to read: it reads whenever it does not compute, and the socket holds some hundred frames.
+// sendTimeout is how long a frame may wait for the program to read: it reads whenever it does not
+// compute, and the socket holds some hundred frames.
 const sendTimeout = 10 * time.Minute
 
-// newConn takes c over. The error is the system's.
+// newConn takes over c. The error is the system's.
 func newConn(c *net.UnixConn) (k *conn, err error) {
 	defer c.Close() // the socket stays open
 	k = &conn{gone: make(chan struct{}), store: make([]byte, 4096)}
@@ -130,7 +149,7 @@ func newConn(c *net.UnixConn) (k *conn, err error) {
 		k.socket.Close()
 		return nil, err
 	}
-	// Once: closures of each frame would be allocated.
+	// Allocate these closures once instead of for each frame.
 	k.push, k.pull, k.pulled = k.pushAll, k.pullSome, func(uintptr) bool {
 		if err := k.raw.Control(k.pull); err != nil {
 			k.recvErr = err
@@ -140,7 +159,7 @@ func newConn(c *net.UnixConn) (k *conn, err error) {
 	return k, nil
 }
 
-// listen has gone closed when the program hangs up while nobody reads.
+// listen closes gone when the program hangs up while nothing is read.
 func (c *conn) listen() {
 	c.raw.Control(hungUp)
 	c.reading.Lock()
@@ -149,7 +168,8 @@ func (c *conn) listen() {
 		c.ready.SetReadDeadline(time.Time{})
 		err = c.fill()
 	}
-	for rest := c.in; c.err == nil; { // what it said last is why; what it said before is for whoever waits for it
+	// Its last frame is the reason; frames before it are for the goroutine that waits for them.
+	for rest := c.in; c.err == nil; {
 		var f Frame
 		var err error
 		if f, rest, err = Parse(rest); err == nil {
@@ -164,7 +184,8 @@ func (c *conn) listen() {
 	c.over.Do(func() { close(c.gone) })
 }
 
-// ended notes why nothing more comes. The first reason counts. Who waits for an answer hears it first: gone, which has the worker end, could come before it has said why.
+// ended records why nothing more comes; the first reason counts. A goroutine that waits for an
+// answer gets the reason first: otherwise gone, which ends the worker, could precede it.
 func (c *conn) ended(err error) {
 	if c.err == nil {
 		c.err = err
@@ -174,7 +195,7 @@ func (c *conn) ended(err error) {
 	}
 }
 
-// ending is why nothing comes after f; nil: more may come.
+// ending returns why f is the last frame; nil: more may come.
 func (c *conn) ending(f Frame) error {
 	switch f.Kind {
 	case KindError:
@@ -192,12 +213,13 @@ func (c *conn) ending(f Frame) error {
 		return nil
 	}
 	if !c.begun {
-		return nil // who reads it says what was expected
+		return nil // the reader of the handshake reports what was expected
 	}
 	return errProtocol("%v, while it trains", f.Kind)
 }
 
-// broken is what an error of Parse means where no more comes: without a byte of another frame it is an end like any other.
+// broken interprets an error of Parse at the end of the stream: between two frames it is a normal
+// end.
 func (c *conn) broken(err error, rest []byte) error {
 	if err != io.ErrUnexpectedEOF || len(rest) > 0 {
 		return err
@@ -205,8 +227,9 @@ func (c *conn) broken(err error, rest []byte) error {
 	return c.recvErr
 }
 
-// next is the next frame. What the program says last, or why it says nothing more, is an error, and the same one from then on. os.ErrDeadlineExceeded: nothing has
-// come for as long as wait said, or until wake.
+// next returns the next frame. The last message of the program, or the reason why it ended, is an
+// error, and the same one for all later calls. os.ErrDeadlineExceeded: nothing has come until the
+// deadline of wait, or until wake.
 func (c *conn) next() (Frame, error) {
 	for {
 		f, rest, err := Parse(c.in)
@@ -230,7 +253,7 @@ func (c *conn) next() (Frame, error) {
 	}
 }
 
-// fill reads what there is, at least a byte; nil if there is something.
+// fill reads what is available, at least one byte.
 func (c *conn) fill() error {
 	if len(c.in) == 0 {
 		c.in = c.store[:0]
@@ -249,7 +272,7 @@ func (c *conn) fill() error {
 	return c.recvErr
 }
 
-// pullSome is how fill reads.
+// pullSome reads for fill.
 func (c *conn) pullSome(fd uintptr) {
 	n, err := receive(fd, c.in[len(c.in):cap(c.in)])
 	if err == nil && n == 0 {
@@ -258,7 +281,7 @@ func (c *conn) pullSome(fd uintptr) {
 	c.in, c.recvErr = c.in[:len(c.in)+n], err
 }
 
-// wait sets until when next waits: for so long, if that is not yet nearly so.
+// wait sets the deadline of next to long from now, unless it is close to that already.
 func (c *conn) wait(long time.Duration) {
 	now := time.Now()
 	if left := c.until.Sub(now); c.cut.Swap(false) || left < long/2 || left > long {
@@ -273,7 +296,7 @@ func (c *conn) wake() {
 	c.ready.SetReadDeadline(time.Unix(1, 0))
 }
 
-// hold has a frame go with the next one that is sent.
+// hold queues a frame to be sent together with the next one.
 func (c *conn) hold(f Frame) {
 	c.writing.Lock()
 	c.out = f.AppendTo(c.out)
@@ -290,7 +313,7 @@ func (c *conn) send(f Frame) error {
 	return cmp.Or(err, c.sendErr)
 }
 
-// pushAll is how send writes.
+// pushAll writes for send.
 func (c *conn) pushAll(fd uintptr) { c.sendErr = transmit(fd, c.out, sendTimeout) }
 
 // sendFile writes the first frame, with a file beside it.
@@ -318,9 +341,9 @@ func (c *conn) first(ctx context.Context, timeout time.Duration) (Frame, error) 
 		}
 		f, err := c.next()
 		switch {
-		case errors.Is(err, os.ErrDeadlineExceeded) && time.Now().Before(end): // somebody has woken it
+		case errors.Is(err, os.ErrDeadlineExceeded) && time.Now().Before(end): // woken by wake
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			return f, fmt.Errorf("the program has said nothing for %v: does it call star.attach and use star.loader?", timeout)
+			return f, fmt.Errorf("the program has said nothing for %v; does it call star.attach and use star.loader?", timeout)
 		case errors.Is(err, io.EOF):
 			return f, &LostError{Err: err}
 		default:
@@ -329,13 +352,13 @@ func (c *conn) first(ctx context.Context, timeout time.Duration) (Frame, error) 
 	}
 }
 
-// Inherited is the end of the link that this process was started with. Nil: there is none.
+// Inherited returns the end of the link that this process was started with; nil if it has no link.
 func Inherited() (*net.UnixConn, error) {
 	text := os.Getenv(FDVariable)
 	if text == "" {
 		return nil, nil
 	}
-	os.Unsetenv(FDVariable) // what this process starts has no part in it
+	os.Unsetenv(FDVariable) // not for child processes
 	fd, err := strconv.Atoi(text)
 	if err != nil || fd < 3 {
 		return nil, fmt.Errorf("%s=%.20q: want the number of an open socket", FDVariable, text)
@@ -343,8 +366,8 @@ func Inherited() (*net.UnixConn, error) {
 	return fileConn(os.NewFile(uintptr(fd), "link"))
 }
 
-// Pair makes both ends of a link: one for this process, and one as a file for a process that it starts. The error is the system's: no more descriptors, most
-// often.
+// Pair creates both ends of a link: one for this process, and one as a file for a child process. The
+// error is the system's, usually a lack of descriptors.
 func Pair() (*net.UnixConn, *os.File, error) {
 	fds, err := socketpair()
 	if err != nil {
@@ -359,12 +382,12 @@ func Pair() (*net.UnixConn, *os.File, error) {
 	return ours, theirs, nil
 }
 
-// fileConn is the socket of f, which it closes.
+// fileConn returns the socket of f, and closes f.
 func fileConn(f *os.File) (*net.UnixConn, error) {
 	defer f.Close()
 	c, err := net.FileConn(f)
 	if err != nil {
-		return nil, fmt.Errorf("foreign: file descriptor %d is no socket (%s): %w", f.Fd(), FDVariable, err)
+		return nil, fmt.Errorf("foreign: file descriptor %d is not a socket (%s): %w", f.Fd(), FDVariable, err)
 	}
 	u, ok := c.(*net.UnixConn)
 	if !ok {

@@ -11,23 +11,28 @@ import (
 	"star/internal/exitcode"
 )
 
-// magic is how the memory begins.
+// magic is the start of the memory.
 const magic = "STARLINK"
 
-// page is what each area of the memory begins at a multiple of, in bytes.
+// page is the alignment of each area of the memory, in bytes.
 const page = 4096
 
-// layout is where things lie in the shared memory, in bytes. The first page is the header: the magic, then as uint64, little-endian, the
-// version of the link, the fields of this struct in order, and what this agent can do; then the version and commit of its program, as text that ends with 0.
+// layout is the layout of the shared memory, in bytes. The first page is the header: the magic; then
+// as uint64, little-endian, the version of the link, the fields of this struct in order, and the
+// features of this agent; then the version and commit of its program, as text that ends with 0.
 type layout struct {
-	size            int // of the whole
-	params, nparams int // place, and how many float32
-	grad            int // as many
-	buffers         int
-	nbuffers        int // words of 4 bytes
+	// size is that of the whole memory.
+	size int
+	// params is an offset, nparams a number of float32.
+	params, nparams int
+	// grad is the offset of as many elements.
+	grad    int
+	buffers int
+	// nbuffers is in words of 4 bytes.
+	nbuffers int
 }
 
-// What an agent can do, as bits.
+// Features of an agent, as bits.
 const typedBuffers = 1 // buffers of other types than float32
 
 func arrange(params, buffers int) layout {
@@ -39,7 +44,7 @@ func arrange(params, buffers int) layout {
 	return l
 }
 
-// write puts the header into m.
+// write writes the header into m.
 func (l layout) write(m []byte) {
 	b := append(m[:0], magic...)
 	for _, v := range []int{Version, l.size, l.params, l.nparams, l.grad, l.buffers, l.nbuffers, typedBuffers} {
@@ -48,7 +53,7 @@ func (l layout) write(m []byte) {
 	copy(m[len(b):page-1], build.Program+" "+build.Commit())
 }
 
-// floats are n of them at a place in m.
+// floats returns n float32 at an offset of m.
 func floats(m []byte, at, n int) []float32 {
 	if n == 0 {
 		return nil
@@ -56,7 +61,7 @@ func floats(m []byte, at, n int) []float32 {
 	return unsafe.Slice((*float32)(unsafe.Pointer(&m[at])), n)
 }
 
-// MemoryError says that the shared memory cannot be had.
+// MemoryError: the shared memory cannot be allocated.
 type MemoryError struct {
 	Size int // bytes
 	Err  error
@@ -65,11 +70,11 @@ type MemoryError struct {
 func (e *MemoryError) Error() string {
 	fix := "free memory, or raise the limit of the container"
 	if errors.Is(e.Err, syscall.EFBIG) {
-		fix = "it is more than a file may have (ulimit -f)"
+		fix = "raise the limit of file sizes (ulimit -f)"
 	}
-	return fmt.Sprintf("%d MB of shared memory for parameters, gradient and buffers: %v: %s", (e.Size+999_999)/1_000_000, e.Err, fix)
+	return fmt.Sprintf("cannot allocate %d MB of shared memory for parameters, gradient and buffers: %v; %s", (e.Size+999_999)/1_000_000, e.Err, fix)
 }
 func (e *MemoryError) Unwrap() error { return e.Err }
 
-// ExitCode is that of what is not there now.
+// ExitCode is that of a resource that is not available.
 func (e *MemoryError) ExitCode() int { return exitcode.Lost }

@@ -6,8 +6,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// makeMemory makes memory of so many bytes that another process may map, and maps it. Nobody can change its size: else who shrinks it ends
-// everybody who reads beyond. Pages are taken at once, so that a lack of memory is an error here, and no SIGBUS later.
+// makeMemory allocates size bytes that another process may map, and maps them. Its size is sealed,
+// because shrinking it would kill every process that reads beyond the end. Pages are allocated at
+// once, so that a lack of memory is an error here instead of a SIGBUS later.
 func makeMemory(size int) (f *os.File, m []byte, err error) {
 	fd, err := unix.MemfdCreate("star-link", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {

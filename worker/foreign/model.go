@@ -18,17 +18,19 @@ import (
 
 // Config of the agent's end of a link. The zero value works.
 type Config struct {
-	// Begin is how long the program may take until it has said what it trains, and again until its parameters are there. Zero means 10 minutes:
-	// it may have a data set to read.
+	// Begin is how long the program may take to send About, and again until its parameters are
+	// there. Zero means 10 minutes: it may have a data set to read.
 	Begin time.Duration
 
-	// Hang is how long one gradient, or the evaluation of one batch, may take. Zero means 30 minutes.
+	// Hang is how long one gradient, or the evaluation of one batch, may take. Zero means 30
+	// minutes.
 	Hang time.Duration
 
-	// Slow is called once for each step that takes longer than a minute, with what is waited for. It may be nil.
+	// Slow, if not nil, is called once for each step that takes longer than a minute, with what the
+	// agent waits for.
 	Slow func(pid int, what string, after time.Duration)
 
-	// Stream is the order of samples, by which batches to come are foretold. N is the program's.
+	// Stream is the order of samples, from which later batches are predicted. N is the program's.
 	Stream data.Stream
 }
 
@@ -45,16 +47,20 @@ func (c Config) withDefaults() Config {
 // slowAfter is when Config.Slow is called.
 const slowAfter = time.Minute
 
-// Usage is what a program says that a gradient took.
+// Usage is the program's measurement of a gradient.
 type Usage struct {
-	Load, Compute time.Duration // until the samples were there; until the gradient was
-	CPU           time.Duration // of the process and its threads, since it said Done before
-	Faults        int64         // pages read from disk, likewise
-	Preempted     int64         // involuntary context switches, likewise
-	Samples       int64         // of the batch; 0: as many as were asked for
+	// Load is the time until the samples were loaded; Compute the time until the gradient was done.
+	Load, Compute time.Duration
+	// CPU, Faults (pages read from disk) and Preempted (involuntary context switches) are of the
+	// process and its threads, since its last Done.
+	CPU       time.Duration
+	Faults    int64
+	Preempted int64
+	// Samples is that of the batch; 0: as many as requested.
+	Samples int64
 }
 
-// usageFields is how many numbers of 8 bytes the body of Done has.
+// usageFields is the number of 8-byte integers in the body of Done.
 const usageFields = 6
 
 func parseUsage(b []byte) (u Usage, err error) {
@@ -73,7 +79,8 @@ func parseUsage(b []byte) (u Usage, err error) {
 	return Usage{time.Duration(v[0]), time.Duration(v[1]), time.Duration(v[2]), v[3], v[4], v[5]}, nil
 }
 
-// Model is a train.Streamer in another process. Its batches hold no samples but their numbers in the data set (Data).
+// Model is a train.Streamer in another process. Its batches have the numbers of samples in the data
+// set instead of samples (Data).
 type Model struct {
 	about  About
 	cfg    Config
@@ -83,14 +90,20 @@ type Model struct {
 	params, grad, buffers []float32
 	layout, bufferLayout  []train.TensorSpec
 
-	recall func(ctx context.Context) (*train.Experience, error) // nil: there is no job to ask
+	// recall is nil if there is no job to ask.
+	recall func(ctx context.Context) (*train.Experience, error)
 
-	turn   uint64 // of the updates of a batch
-	step   uint64 // of the last Compute or Evaluate
-	usage  Usage
-	last   int64 // Start of the batch before; -1: there was none
-	even   int64 // distance from it to the one before that
-	leased int64 // positions before it are leased
+	// turn is that of the updates of a batch.
+	turn uint64
+	// step is that of the last Compute or Evaluate.
+	step  uint64
+	usage Usage
+	// last is Start of the batch before; -1: there was none.
+	last int64
+	// even is the distance from it to the one before that.
+	even int64
+	// leased: positions before it are leased.
+	leased int64
 	body   []byte
 	ahead  []int
 	halts  chan string
@@ -99,9 +112,11 @@ type Model struct {
 
 var _ train.Streamer = (*Model)(nil)
 
-// Open speaks with the program at the other end of c until its parameters are in shared memory. Model.Close closes c, and so does an error.
+// Open runs the handshake with the program at the other end of c until its parameters are in shared
+// memory. Model.Close closes c, and so does an error.
 //
-// Errors: *AboutError (what it wants to train cannot be trained, or it speaks another version), *ProgramError, ErrLeft, *MemoryError.
+// Errors: *AboutError (the model cannot be trained, or the version differs), *ProgramError, ErrLeft,
+// *LostError, *MemoryError.
 func Open(ctx context.Context, c *net.UnixConn, cfg Config) (*Model, error) {
 	k, err := newConn(c)
 	if err != nil {
@@ -151,10 +166,10 @@ func (m *Model) open(ctx context.Context) error {
 	return nil
 }
 
-// About is what the program has said.
+// About returns the program's description.
 func (m *Model) About() About { return m.about }
 
-// Describe is the model in words, as messages and logs have it.
+// Describe describes the model for messages and logs.
 func (m *Model) Describe() string {
 	name := m.about.Name
 	if name == "" {
@@ -167,7 +182,7 @@ func (m *Model) Describe() string {
 	return text
 }
 
-// Hash tells models apart: by names and shapes of parameters and buffers.
+// Hash identifies the model by the names and shapes of its parameters and buffers.
 func (m *Model) Hash() string {
 	buffers := m.bufferLayout
 	if m.about.Buffers == nil {
@@ -176,16 +191,17 @@ func (m *Model) Hash() string {
 	return train.LayoutHash(m.layout, buffers)
 }
 
-// maxReason bounds what others are told of why a program wants the job to end, in bytes.
+// maxReason bounds the reason of a Halt that is passed on, in bytes.
 const maxReason = 1 << 10
 
-// Halts is where it comes why the program wants the job to end, for all workers.
+// Halts receives the reason why the program wants the job to end for all workers.
 func (m *Model) Halts() <-chan string { return m.halts }
 
-// Gone is closed when the program has ended, or has said that it does; Err says why.
+// Gone is closed when the program has ended, or has announced its end; Err returns the reason.
 func (m *Model) Gone() <-chan struct{} { return m.c.gone }
 
-// Err is why the program is gone: ErrLeft, *ProgramError, *LostError. Only after Gone.
+// Err returns why the program ended: ErrLeft, *ProgramError or *LostError. It may be called only
+// after Gone.
 func (m *Model) Err() error { return m.lost(m.c.err) }
 
 func (m *Model) Params() []float32                { return m.params }
@@ -193,27 +209,28 @@ func (m *Model) Layout() []train.TensorSpec       { return m.layout }
 func (m *Model) Buffers() []float32               { return m.buffers }
 func (m *Model) BufferLayout() []train.TensorSpec { return m.bufferLayout }
 
-// Gradient is the gradient in shared memory: Grad into it copies nothing.
+// Gradient returns the gradient in shared memory: Grad into it copies nothing.
 func (m *Model) Gradient() []float32 { return m.grad }
 
-// Grad has the program compute. dst has as many elements as Params. Errors: the program has ended, has said something else, or has not answered within Config's
-// Hang; after any of them the Model is of no more use. The cause of ctx leaves it usable.
+// Grad has the program compute. dst has as many elements as Params. Errors: the program has ended,
+// has violated the protocol, or has not answered within Config.Hang; after any of them the Model
+// cannot be used. The cause of ctx leaves it usable.
 func (m *Model) Grad(ctx context.Context, dst []float32, b train.Batch) (float64, error) {
 	return m.compute(ctx, dst, b, nil)
 }
 
-// GradStream is Grad, and hears of parts meanwhile.
+// GradStream is Grad, and calls ready for parts that are complete.
 func (m *Model) GradStream(ctx context.Context, dst []float32, b train.Batch, ready func(from, to int)) (float64, error) {
 	return m.compute(ctx, dst, b, ready)
 }
 
-// What Compute has in C beside the position.
+// Flags of Compute in C beside the position.
 const (
 	wantsParts = 1 << 63 // asks for Part
-	turnAt     = 48      // from this bit on: which of the updates of the batch
+	turnAt     = 48      // the turn starts at this bit
 )
 
-// Turn says which of the updates of a batch comes next (train.Turned).
+// Turn sets which of the updates of a batch comes next (train.Turned).
 func (m *Model) Turn(i int) { m.turn = uint64(i) }
 
 func (m *Model) compute(ctx context.Context, dst []float32, b train.Batch, ready func(from, to int)) (float64, error) {
@@ -232,7 +249,8 @@ func (m *Model) compute(ctx context.Context, dst []float32, b train.Batch, ready
 	if err := m.ask(KindCompute, b, uint64(b.Start)|flags); err != nil {
 		return 0, err
 	}
-	to := len(m.grad) // from here on it is complete
+	// to: from here on the gradient is complete.
+	to := len(m.grad)
 	for {
 		f, err := m.answer(ctx, "a gradient")
 		if err != nil {
@@ -294,7 +312,7 @@ func (m *Model) ask(k Kind, b train.Batch, c uint64) error {
 		return fmt.Errorf("foreign: %v asked of a closed model", k)
 	}
 	if b.Samples < 1 || len(b.Tokens) != b.Samples {
-		return fmt.Errorf("foreign: a batch of %d samples with %d numbers of samples: want one for each (foreign.Data)", b.Samples, len(b.Tokens))
+		return fmt.Errorf("foreign: invalid batch: %d samples with %d sample numbers; want one for each (foreign.Data)", b.Samples, len(b.Tokens))
 	}
 	n := m.about.Samples
 	if k == KindEvaluate {
@@ -313,7 +331,7 @@ func (m *Model) ask(k Kind, b train.Batch, c uint64) error {
 	return nil
 }
 
-// answer waits for the program.
+// answer waits for the program's answer.
 func (m *Model) answer(ctx context.Context, what string) (Frame, error) {
 	if ctx.Done() != nil {
 		defer context.AfterFunc(ctx, m.c.wake)()
@@ -323,7 +341,7 @@ func (m *Model) answer(ctx context.Context, what string) (Frame, error) {
 	begun, took, patience := time.Now(), time.Duration(0), min(slowAfter, m.cfg.Hang)
 	for {
 		m.c.wait(patience - took)
-		if ctx.Err() != nil { // now, as wait may have undone a wake
+		if ctx.Err() != nil { // checked now, because wait may have undone a wake
 			return Frame{}, context.Cause(ctx)
 		}
 		f, err := m.c.next()
@@ -336,7 +354,7 @@ func (m *Model) answer(ctx context.Context, what string) (Frame, error) {
 		if err == nil && f.Kind == KindHalt {
 			select {
 			case m.halts <- string(f.Body[:min(len(f.Body), maxReason)]):
-			default: // it has said so before
+			default: // the same as before
 			}
 			continue
 		} else if err == nil && f.Kind == KindLeave {
@@ -359,8 +377,9 @@ func (m *Model) answer(ctx context.Context, what string) (Frame, error) {
 	}
 }
 
-// lease has the program be told, with the next question, of batches that are likely to follow b, as far ahead as it wants: where batches follow each other at an even distance, as they do
-// whenever everybody is in step.
+// lease sends, with the next request, batches that are likely to follow b, as many as the program
+// wants. They can be predicted when batches are evenly spaced, as they are while all workers are in
+// step.
 func (m *Model) lease(b train.Batch) {
 	last := m.last
 	m.last = b.Start
@@ -383,17 +402,17 @@ func (m *Model) lease(b train.Batch) {
 	}
 }
 
-// lost is why nothing more comes.
+// lost returns why nothing more comes.
 func (m *Model) lost(err error) error {
 	select {
-	case <-m.c.gone: // what it said last says more than a write that failed
+	case <-m.c.gone: // its last message explains more than a failed write
 		return m.because(cmp.Or(m.c.err, err))
 	case <-time.After(100 * time.Millisecond):
 	}
 	return m.because(err)
 }
 
-// because is the error of an end that was because of err.
+// because returns the error for a program that ended with err.
 func (m *Model) because(err error) error {
 	switch err.(type) {
 	case *ProgramError, *LostError:
@@ -405,26 +424,28 @@ func (m *Model) because(err error) error {
 	return &LostError{m.about.PID, err}
 }
 
-// Joined tells the program which worker of how many it is.
+// Joined tells the program its rank and the number of workers.
 func (m *Model) Joined(rank, workers int) {
-	m.c.send(Frame{Kind: KindJoined, A: uint64(rank), B: uint64(workers)}) // if it is gone, the next Grad says so
+	m.c.send(Frame{Kind: KindJoined, A: uint64(rank), B: uint64(workers)}) // if it has ended, the next Grad fails
 }
 
-// Stack has the program write to its standard error where it is, if it can.
+// Stack has the program write its stack to standard error, if it can.
 func (m *Model) Stack() {
 	if m.about.Stack && m.about.PID > 1 {
 		askStack(m.about.PID)
 	}
 }
 
-// Stop tells the program that the job is over, or goes on without it: code is the exit code, and why says it in words.
+// Stop tells the program that the job is over, or continues without it, with the exit code and the
+// reason.
 func (m *Model) Stop(code int, why string) {
 	if !m.closed {
 		m.c.send(Frame{Kind: KindStop, A: uint64(code), Body: []byte(why)}) // it may be gone
 	}
 }
 
-// Close hangs up and gives the memory back: Params and Gradient must not be used any more. The error is that of giving the memory back. It may be called twice.
+// Close closes the link and frees the memory: Params and Gradient must not be used any more. The
+// error is that of freeing. It may be called twice.
 func (m *Model) Close() error {
 	if m.closed {
 		return nil

@@ -4,9 +4,9 @@ package foreign
 
 import "syscall"
 
-func askStack(pid int) { syscall.Kill(pid, syscall.SIGUSR2) } // it may be gone
+func askStack(pid int) { syscall.Kill(pid, syscall.SIGUSR2) } // the process may have ended
 
-// socketpair makes two connected Unix sockets that programs do not inherit by themselves.
+// socketpair returns two connected Unix sockets that child processes do not inherit.
 func socketpair() ([2]int, error) {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()

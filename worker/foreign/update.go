@@ -18,10 +18,12 @@ var (
 	_ train.Curious     = (*Model)(nil)
 )
 
-// maxStateSize bounds what an optimiser of a program may remember, in bytes: eight vectors of as many parameters as there may be.
+// maxStateSize bounds the state of a program's optimizer, in bytes: eight vectors of the maximum
+// number of parameters.
 const maxStateSize = 8 * 4 * maxElements
 
-// Update has the program's own optimiser make a step with the gradient in shared memory (train.Updater). Errors are those of Grad.
+// Update has the program's own optimizer make a step with the gradient in shared memory
+// (train.Updater). Errors are those of Grad.
 func (m *Model) Update(ctx context.Context, samples int64) error {
 	m.step++
 	if err := m.c.send(Frame{Kind: KindUpdate, A: m.step, B: uint64(samples), C: m.turn}); err != nil {
@@ -34,8 +36,8 @@ func (m *Model) Update(ctx context.Context, samples int64) error {
 	return err
 }
 
-// State is what the program's own optimiser remembers, in the program's own form. Errors are those of Grad, and more bytes than 32 for each parameter that there
-// may be.
+// State returns the state of the program's own optimizer, in the program's own format. Errors are
+// those of Grad, and a state larger than maxStateSize.
 func (m *Model) State(ctx context.Context) ([]byte, error) {
 	m.step++
 	if err := m.c.send(Frame{Kind: KindRecall, A: m.step}); err != nil {
@@ -43,7 +45,7 @@ func (m *Model) State(ctx context.Context) ([]byte, error) {
 	}
 	var state []byte
 	for {
-		f, err := m.after(ctx, "what its optimiser remembers")
+		f, err := m.after(ctx, "its optimizer state")
 		switch {
 		case err != nil:
 			return nil, err
@@ -56,7 +58,8 @@ func (m *Model) State(ctx context.Context) ([]byte, error) {
 	}
 }
 
-// SetState has the program's own optimiser remember what State was of another worker. Errors are those of Grad.
+// SetState sets the state of the program's own optimizer to what State returned on another worker.
+// Errors are those of Grad.
 func (m *Model) SetState(ctx context.Context, state []byte) error {
 	m.step++
 	for at := 0; ; {
@@ -68,14 +71,15 @@ func (m *Model) SetState(ctx context.Context, state []byte) error {
 			break
 		}
 	}
-	f, err := m.after(ctx, "its optimiser to remember")
+	f, err := m.after(ctx, "a new optimizer state")
 	if err == nil && (f.Kind != KindUpdated || f.A != m.step) {
 		err = errProtocol("%v of step %d, expected updated of step %d", f.Kind, f.A, m.step)
 	}
 	return err
 }
 
-// Experience is what the program's optimiser remembers, which the job is to make the updates of (train.Experienced). Errors are those of Grad.
+// Experience returns the state of the program's optimizer, from which the job's optimizer starts
+// (train.Experienced). Errors are those of Grad.
 func (m *Model) Experience(ctx context.Context) (*train.Experience, error) {
 	st := m.about.State
 	if st == nil {
@@ -83,7 +87,7 @@ func (m *Model) Experience(ctx context.Context) (*train.Experience, error) {
 	}
 	var rule struct{ Name string }
 	if err := json.Unmarshal(m.about.Optimizer, &rule); err != nil {
-		return nil, errProtocol("an optimizer that is no JSON: %v", err)
+		return nil, errProtocol("the optimizer is not JSON: %v", err)
 	}
 	b, err := m.State(ctx)
 	if err != nil {
@@ -91,7 +95,7 @@ func (m *Model) Experience(ctx context.Context) (*train.Experience, error) {
 	}
 	n := len(m.params)
 	if len(b) != 4*n*len(st.Slots) {
-		return nil, errProtocol("%d bytes of what its optimiser remembers, expected %d vectors of %d float32", len(b), len(st.Slots), n)
+		return nil, errProtocol("%d bytes of optimizer state, expected %d vectors of %d float32", len(b), len(st.Slots), n)
 	}
 	e := &train.Experience{Rule: rule.Name, Steps: st.Steps, Slots: map[string][]float32{}}
 	for _, name := range st.Slots {
@@ -104,15 +108,18 @@ func (m *Model) Experience(ctx context.Context) (*train.Experience, error) {
 	return e, nil
 }
 
-// Asks says whom the program's questions go to (train.Curious).
+// Asks sets the function that answers the program's questions (train.Curious).
 func (m *Model) Asks(recall func(ctx context.Context) (*train.Experience, error)) { m.recall = recall }
 
-// Answers to a Recall of the program, in C.
+// Flags of answers to a Recall of the program, in C.
 const (
-	recalledError = 1 << 63 // the body says why the state is missing; else C is how many updates the optimiser has made
+	// recalledError: the body says why the state is missing. Otherwise C is the number of updates of
+	// the optimizer.
+	recalledError = 1 << 63
 )
 
-// tell answers a Recall of the program: what the job's optimiser remembers, vectors in order of their names, or why it cannot be said. An error: the program is gone.
+// tell answers a Recall of the program with the state of the job's optimizer, vectors in order of
+// their names, or with the reason why it is missing. An error: the program has ended.
 func (m *Model) tell(ctx context.Context, f Frame) error {
 	e, err := (*train.Experience)(nil), errors.New("there is no job")
 	if m.recall != nil {
@@ -121,17 +128,17 @@ func (m *Model) tell(ctx context.Context, f Frame) error {
 	return m.remind(f.A, e, err)
 }
 
-// Over tells the program, if it wants to know, what the job's optimiser remembers at the end (train.Curious).
+// Over sends the program, if it wants it, the final state of the job's optimizer (train.Curious).
 func (m *Model) Over(ctx context.Context) {
 	if !m.about.Remembers || m.recall == nil {
 		return
 	}
 	if e, err := m.recall(ctx); err == nil {
-		m.remind(0, e, nil) // if it is gone, the next question says so
+		m.remind(0, e, nil) // if it has ended, the next request fails
 	}
 }
 
-// remind says to the program what an optimiser remembers, or why that cannot be said.
+// remind sends an optimizer's state to the program, or the reason why it is missing.
 func (m *Model) remind(step uint64, e *train.Experience, err error) error {
 	if err != nil {
 		why := []byte(err.Error())
@@ -162,7 +169,7 @@ func (m *Model) remind(step uint64, e *train.Experience, err error) error {
 	return nil
 }
 
-// after is the answer to the last question: those to gradients that were given up are passed over.
+// after waits for the answer to the last request, and skips those to gradients that were given up.
 func (m *Model) after(ctx context.Context, what string) (f Frame, err error) {
 	for f, err = m.answer(ctx, what); err == nil && f.A < m.step; {
 		f, err = m.answer(ctx, what)

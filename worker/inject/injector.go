@@ -12,47 +12,52 @@ import (
 	"star/sim/trace"
 )
 
-// By is how a factor is brought about, or a rate.
+// By selects how factors and rates are injected.
 type By string
 
 const (
-	Sleeping By = "sleep" // factors by sleeping; no rates. The zero value means the same
+	Sleeping By = "sleep" // factors by sleeping; no rates; the zero value means the same
 	ByQuota  By = "quota" // factors by a CPU quota; no rates
 	ByTC     By = "tc"    // factors by sleeping; rates by tc
 )
 
 // Config says what to inject into one worker.
 type Config struct {
-	Worker  star.Worker
-	Workers int          // of the job
-	Slows   []Slow       // of the whole job
-	Trace   *trace.Trace // nil: none
-	By      By
+	Worker star.Worker
+	// Workers and Slows are those of the whole job.
+	Workers int
+	Slows   []Slow
+	// Trace is nil without a trace.
+	Trace *trace.Trace
+	By    By
 
-	// Median is what an iteration of an equal share that the trace has as its median one is to take, computing included. 0: the trace says by how much
-	// computing takes longer than it does.
+	// Median, if not 0, is how long an iteration of an equal share takes if its time in the trace is
+	// the median, computation included. 0: the trace multiplies the measured computation time.
 	Median time.Duration
 }
 
-// Injector says how long a worker has to sleep to seem slow. It is pure, except
-// for Start. A nil Injector injects nothing.
+// Injector computes how long a worker sleeps to appear slow. It is pure, except for Start. A nil
+// Injector injects nothing.
 type Injector struct {
 	worker star.Worker
-	slows  []Slow // of this worker
+	// slows are those of this worker.
+	slows  []Slow
 	by     By
 	trace  *trace.Trace
 	median time.Duration
 
-	factor float64 // by sleeping
-	share  float64 // by quota: the factor again
+	// factor is injected by sleeping, share by a quota.
+	factor float64
+	share  float64
 	add    time.Duration
 	data   time.Duration
 	bursts []Slow
-	bits   int64 // by tc; 0: no limit
+	// bits per second are injected by tc; 0: no limit.
+	bits int64
 }
 
-// New checks the handicaps of the job and picks those of one worker. A rank that the job or
-// the trace does not have is an error: a handicap that hits nobody would be believed.
+// New checks the injections of the job and selects those of one worker. A rank that the job or the
+// trace does not have is an error, because an injection without effect would go unnoticed.
 func New(c Config) (*Injector, error) {
 	in := &Injector{worker: c.Worker, by: c.By, trace: c.Trace, median: c.Median, factor: 1, share: 1}
 	if in.by == "" {
@@ -66,7 +71,7 @@ func New(c Config) (*Injector, error) {
 			return nil, fmt.Errorf("slow %q: no worker %d; ranks are 0 to %d", s, s.Worker, c.Workers-1)
 		}
 		if s.Kind == Rate && in.by != ByTC {
-			return nil, fmt.Errorf("slow %q: a rate cannot be had by %s; use --straggler-by tc", s, in.by)
+			return nil, fmt.Errorf("slow %q: a rate cannot be injected by %s; use --straggler-by tc", s, in.by)
 		}
 		if s.Worker != c.Worker {
 			continue
@@ -93,26 +98,26 @@ func New(c Config) (*Injector, error) {
 				t.Name, t.Workers, c.Workers)}
 		}
 		if in.by == ByQuota {
-			return nil, &TraceError{fmt.Sprintf("straggler trace %s: changes at every step, which a quota cannot follow; use --straggler-by sleep", t.Name)}
+			return nil, &TraceError{fmt.Sprintf("straggler trace %s: it changes at every step, and a quota cannot; use --straggler-by sleep", t.Name)}
 		}
 	}
 	return in, nil
 }
 
-// TraceError is a trace that does not fit the job; all other errors of New are of Slows.
+// TraceError is a trace that does not fit the job; all other errors of New concern Slows.
 type TraceError struct{ text string }
 
 func (e *TraceError) Error() string { return e.text }
 
-// Active reports whether there is anything to inject.
+// Active reports whether anything is injected.
 func (in *Injector) Active() bool {
 	return in != nil && (len(in.slows) > 0 || in.trace != nil)
 }
 
-// maxDelay bounds what a long computation times large factors can become.
+// maxDelay bounds the result of long computations and large factors.
 const maxDelay = 24 * time.Hour
 
-// Data is the time to sleep after a batch has been loaded, as if the data had come so much later.
+// Data returns how long to sleep after a batch was loaded, as if the data had come that much later.
 func (in *Injector) Data() time.Duration {
 	if in == nil {
 		return 0
@@ -120,14 +125,13 @@ func (in *Injector) Data() time.Duration {
 	return in.data
 }
 
-// Delay is the time to sleep after a computation that began at at (since the run
-// began) and took compute, so that its end is where that of the slow worker would
-// be. step counts the worker's own iterations from 0; share is how many times the samples of an equal
-// share it had, by which Median counts.
+// Delay returns how long to sleep after a computation that started at at (since the start of the
+// run) and took compute, so that it ends when the slow worker's would. step counts the worker's
+// iterations from 0; share is its samples in equal shares, which scales Median.
 //
-// Factors multiply, that of the trace included, or what computes for less than the trace says with Median
-// goes on until then; then come additions; then the pauses of bursts, which fall on the last Pause of every Period, counted from
-// the beginning of the run.
+// First factors multiply, that of the trace included; with Median a computation shorter than the
+// trace's is extended to it. Then additions are added. Then come the pauses of bursts, which fall on
+// the last Pause of every Period since the start of the run.
 func (in *Injector) Delay(step int64, at, compute time.Duration, share float64) time.Duration {
 	if !in.Active() || compute < 0 {
 		return 0
@@ -139,7 +143,7 @@ func (in *Injector) Delay(step int64, at, compute time.Duration, share float64) 
 		compute = max(compute, 1)
 		factor *= math.Max(1, recorded/float64(compute))
 	} else if in.trace != nil {
-		// A worker that was faster than the median cannot be imitated by sleeping.
+		// Sleeping cannot make a worker faster than the median.
 		factor *= math.Max(1, in.trace.Slowdown(in.worker, max(step, 0)))
 	}
 	busy := maxDelay
@@ -152,22 +156,24 @@ func (in *Injector) Delay(step int64, at, compute time.Duration, share float64) 
 	return max(busy-compute, 0)
 }
 
-// end is when work of the length busy that begins at at is done, if the last
-// Pause of every Period is lost.
+// end returns when work of length busy that starts at at is done, if the last Pause of every Period
+// is lost.
 func (s Slow) end(at, busy time.Duration) time.Duration {
 	if busy <= 0 {
 		return at
 	}
-	free := s.Period - s.Pause // in each period, before the pause
+	// free is the working time in each period, before the pause.
+	free := s.Period - s.Pause
 
-	// What could have been done until at, and busy more.
+	// The work possible until at, plus busy.
 	done := at/s.Period*free + min(at%s.Period, free) + busy
-	periods := (done - 1) / free // full ones before the last bit of work
+	// periods are full ones before the last part of the work.
+	periods := (done - 1) / free
 	return periods*s.Period + done - periods*free
 }
 
-// Stops are the worker's Stop handicaps. A process cannot wake itself, so they are for
-// the parent, see [Stopper].
+// Stops returns the worker's Stop injections. A process cannot continue itself, so the parent does
+// them; see [Stopper].
 func (in *Injector) Stops() []Slow {
 	var stops []Slow
 	if in != nil {
@@ -180,11 +186,10 @@ func (in *Injector) Stops() []Slow {
 	return stops
 }
 
-// Start brings about what sleeping cannot, for the process pid: the CPU quota and
-// the rate. cores is how many processors the worker would use undisturbed; peer
-// is an address (host:port) that its traffic goes to; leases is where it is written down, so
-// that it is undone after a crash, too. undo takes everything back and may be
-// called twice; it is never nil. After an error nothing is left behind.
+// Start injects what sleeping cannot, into the process pid: the CPU quota and the rate. cores is the
+// number of CPUs that the worker would use undisturbed; peer is an address (host:port) that its
+// traffic goes to; leases records the limits, so that they are undone after a crash. undo removes
+// everything and may be called twice; it is never nil. After an error no limit is left.
 func (in *Injector) Start(leases *actuate.Store, pid int, cores float64, peer string) (undo func() error, err error) {
 	var started []actuate.Actuator
 	undo = func() error {
@@ -197,9 +202,9 @@ func (in *Injector) Start(leases *actuate.Store, pid int, cores float64, peer st
 	if in == nil {
 		return undo, nil
 	}
-	who := fmt.Sprintf("straggler injection into worker %d", in.worker)
+	owner := fmt.Sprintf("straggler injection into worker %d", in.worker)
 	if in.share > 1 {
-		c := actuate.NewCgroup(leases, who, pid)
+		c := actuate.NewCgroup(leases, owner, pid)
 		if err := c.Apply(actuate.Limit{Cores: cores / in.share}, time.Time{}); err != nil {
 			return undo, fmt.Errorf("straggler by quota: %w, or use --straggler-by sleep", err)
 		}
@@ -208,7 +213,7 @@ func (in *Injector) Start(leases *actuate.Store, pid int, cores float64, peer st
 	if in.bits > 0 {
 		dev, err := actuate.InterfaceTo(peer)
 		if err == nil {
-			t := actuate.NewTC(leases, who, "", dev)
+			t := actuate.NewTC(leases, owner, "", dev)
 			started = append(started, t)
 			err = t.Apply(actuate.Limit{NetOut: float64(in.bits) / 8}, time.Time{})
 		}
@@ -219,7 +224,7 @@ func (in *Injector) Start(leases *actuate.Store, pid int, cores float64, peer st
 	return undo, nil
 }
 
-// String is how the run log calls the injection.
+// String describes the injection for the log.
 func (in *Injector) String() string {
 	if !in.Active() {
 		return "none"

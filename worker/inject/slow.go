@@ -10,19 +10,19 @@ import (
 	"star"
 )
 
-// Kind is a way of being slow.
+// Kind is a kind of slowness.
 type Kind int
 
 const (
 	Factor Kind = iota // compute Times as long
 	Add                // compute Pause longer
-	Burst              // stand still for Pause of every Period, while computing
-	Stop               // the process is stopped for Pause of every Period
+	Burst              // pause for Pause of every Period, while computing
+	Stop               // stop the process for Pause of every Period
 	Rate               // send at most Bits per second
 	Data               // wait for data Pause longer
 )
 
-// Slow is one worker's handicap.
+// Slow is one injection into one worker.
 type Slow struct {
 	Worker        star.Worker
 	Kind          Kind
@@ -31,13 +31,12 @@ type Slow struct {
 	Bits          int64 // Rate: per second
 }
 
-// Limits of what is accepted. Beyond them a slip of the pen is more likely than
-// an intention.
+// Limits of valid values: larger ones are more likely a typing error than an intention.
 const (
 	maxTimes  = 1000
 	maxPause  = time.Hour
-	maxBits   = 1 << 40 // a terabit
-	minBits   = 8000    // one kilobyte per second
+	maxBits   = 1 << 40 // 1 Tbit/s
+	minBits   = 8000    // 1 kB/s
 	maxWorker = 1 << 16
 )
 
@@ -58,10 +57,10 @@ func (s Slow) String() string {
 	case Rate:
 		return w + strconv.FormatInt(s.Bits, 10) + "bit"
 	}
-	panic("inject: no such kind")
+	panic("inject: unknown kind")
 }
 
-// Parse reads a handicap, such as 2:3x.
+// Parse reads an injection, such as 2:3x.
 func Parse(text string) (Slow, error) {
 	s, err := parse(text)
 	if err != nil {
@@ -100,7 +99,7 @@ func parse(text string) (Slow, error) {
 		s.Kind = Rate
 		s.Bits, err = rate(strings.TrimSuffix(how, "bit"))
 	default:
-		err = fmt.Errorf("%q is no way of being slow", how)
+		err = fmt.Errorf("unknown kind %q", how)
 	}
 	return s, err
 }

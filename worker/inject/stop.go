@@ -8,12 +8,11 @@ import (
 	"time"
 )
 
-// Stopper stops a process for the Pause at the end of every Period, until ctx is
-// done or the process is gone. Whatever happens, it leaves the process running.
-// It blocks.
+// Stopper stops a process for the Pause at the end of every Period, until ctx is done or the process
+// has ended. It always leaves the process running. It blocks.
 func Stopper(ctx context.Context, p *os.Process, s Slow) error {
 	if s.Kind != Stop || s.Period <= s.Pause {
-		return fmt.Errorf("inject: %v is no stop", s)
+		return fmt.Errorf("inject: %v is not a valid stop", s)
 	}
 	timer := time.NewTimer(0)
 	defer timer.Stop()

@@ -1,6 +1,6 @@
-// Package launch makes a program of one's own a worker: it takes the settings of star-worker from the
-// environment, where star run, torchrun, Slurm, MPI, a Kubernetes job or somebody by hand has put them, and ends the process as
-// star-worker ends.
+// Package launch makes your own program a worker: it reads the settings of star-worker from the
+// environment, as set by star run, torchrun, Slurm, MPI, a Kubernetes Job or by hand, and ends the
+// process as star-worker does.
 //
 //	func main() {
 //		launch.Main(func(c *worker.Config) error {
@@ -9,10 +9,9 @@
 //		})
 //	}
 //
-// Every setting is a variable: --join-timeout is STAR_JOIN_TIMEOUT (docs/configure.md). --model and --dataset are for the models and data of
-// star-worker; what a program of one's own trains is what it says.
-//
-// What bites: /metrics (--http) and --timer-slack are star-worker's alone.
+// Every setting is a variable: --join-timeout is STAR_JOIN_TIMEOUT (docs/configure.md). --model and
+// --dataset only apply to the models and data of star-worker; your program chooses its own. /metrics
+// (--http) and --timer-slack are only in star-worker.
 package launch
 
 import (
@@ -33,15 +32,17 @@ import (
 	"star/worker/configure"
 )
 
-// AgentVariable is set by star run in the processes of a command: where the program star is, which has what a command does not: star gpu-sampler, star worker.
+// AgentVariable is set by star run in the processes that it starts. It is the path of the program
+// star, which has subcommands that your program does not have: star gpu-sampler, star worker.
 const AgentVariable = "STAR_AGENT"
 
-// Main is the main function of a program that is a worker. fill says what is trained: c is what the environment says, and c.Model, c.Data and, for
-// evaluations, c.Test are missing. Main does not return: the exit code is that of star-worker, and an error is written to standard error.
-// SIGINT and SIGTERM end the worker as they end star-worker, and SIGQUIT has it say what it waits for.
+// Main is the main function of a program that is a worker. fill completes c, which has the settings
+// of the environment: it sets c.Model, c.Data and, for evaluations, c.Test. Main does not return:
+// the exit code is that of star-worker, and an error is written to standard error. SIGINT and
+// SIGTERM end the worker as they end star-worker, and SIGQUIT has it print what it waits for.
 func Main(fill func(c *worker.Config) error) {
 	err := run(fill)
-	checkpoint.Abandon() // one that is not done by now will not be
+	checkpoint.Abandon() // an unfinished checkpoint cannot complete any more
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "%s: %s\n", filepath.Base(os.Args[0]), options.Printable(err.Error()))
 	}
@@ -56,21 +57,22 @@ func run(fill func(c *worker.Config) error) error {
 	if err := fill(&c); err != nil {
 		return err
 	}
-	debug.SetGCPercent(200) // what is allocated for each step is small beside the vectors
+	debug.SetGCPercent(200) // allocations per step are small compared with the vectors
 	ctx, cancel := process.Signals(context.Background())
 	defer cancel()
 	return worker.Run(process.Noticed(ctx, j.Notice, c.Log), c)
 }
 
-// Worker is a worker as an environment says ("STAR_COORDINATOR=host:7070", …): all of it but what it trains. c.Log writes to standard error.
+// Worker returns the configuration of a worker from an environment ("STAR_COORDINATOR=host:7070",
+// …), without Model and Data. c.Log writes to standard error.
 //
-// An error is a usage error, which names the variable; its exit code is job.ExitCode.
+// An error is a usage error that names the variable; its exit code is job.ExitCode.
 func Worker(environment []string) (c worker.Config, err error) {
 	c, _, err = configured(environment)
 	return c, err
 }
 
-// configured is a worker, and the settings that it is of.
+// configured is Worker, and also returns the settings.
 func configured(environment []string) (c worker.Config, j *settings.Job, err error) {
 	j = new(settings.Job)
 	j.Bind(&cobra.Command{}, settings.ForWorker)
@@ -92,6 +94,6 @@ func configured(environment []string) (c worker.Config, j *settings.Job, err err
 	if c, err = configure.Worker(j, log, sampler); err != nil {
 		return c, nil, err
 	}
-	c.Told = nil // but what the program says
+	c.Told = nil // only what the program sets
 	return c, j, nil
 }

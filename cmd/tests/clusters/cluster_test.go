@@ -406,9 +406,9 @@ func TestGossipWithoutKey(t *testing.T) {
 		code int
 		says string
 	}{
-		{"cluster status --cluster test --cluster-join 192.0.2.1 --timeout 1s", 2, "whoever reaches the gossip at 192.0.2.1:7073"},
-		{"worker --cluster test --cluster-join 127.0.0.1:1,192.0.2.1:7 --coordinator 127.0.0.1:1", 2, "whoever reaches the gossip at 192.0.2.1:7 "},
-		{"ps --listen 127.0.0.1:0 --cluster test --cluster-join 192.0.2.1:7", 2, "whoever reaches the gossip at 192.0.2.1:7 "},
+		{"cluster status --cluster test --cluster-join 192.0.2.1 --timeout 1s", 2, "any process that reaches the gossip at 192.0.2.1:7073"},
+		{"worker --cluster test --cluster-join 127.0.0.1:1,192.0.2.1:7 --coordinator 127.0.0.1:1", 2, "any process that reaches the gossip at 192.0.2.1:7 "},
+		{"ps --listen 127.0.0.1:0 --cluster test --cluster-join 192.0.2.1:7", 2, "any process that reaches the gossip at 192.0.2.1:7 "},
 		{"cluster serve --cluster test --listen 127.0.0.1:0 --gossip 192.0.2.1:7", 2, "anybody who reaches this address could claim"},
 		{"cluster status --cluster test --cluster-join 127.0.0.1:1 --timeout 1s", 69, "none of 127.0.0.1:1 is a member"},
 	} {

@@ -243,7 +243,7 @@ func TestCoordinatorsOnHosts(t *testing.T) {
 		if err := json.Unmarshal(result.Bytes(), &r); err != nil || r.Samples != 6400 {
 			t.Errorf("%v: %+v, %v", args, r, err)
 		}
-		wants := []string{"on one: ", "on two: ", "ps 0 (may coordinate)", "ps 2 (may coordinate)", "127.0.0.2:", "follows another coordinator"}
+		wants := []string{"on one: ", "on two: ", "ps 0 (may coordinate)", "ps 2 (may coordinate)", "127.0.0.2:", "joined another coordinator"}
 		if r.Shards > 0 {
 			wants = append(wants, "on one: ps 3, ", "on two: ps 4, ")
 		}

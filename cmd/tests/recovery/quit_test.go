@@ -35,7 +35,7 @@ func TestQuit(t *testing.T) {
 		page = string(b)
 		return strings.Contains(page, "missing: ") && strings.Contains(page, "worker 1 step ")
 	})
-	if !strings.Contains(page, "coordinator: waits for the update after version ") || !strings.Contains(page, "who waits, the longest first") {
+	if !strings.Contains(page, "coordinator: waits for the update after version ") || !strings.Contains(page, "waits, the longest first") {
 		t.Errorf("/debug/star:\n%s", page)
 	}
 	g.Signal("w0", syscall.SIGQUIT)

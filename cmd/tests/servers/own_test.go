@@ -96,7 +96,7 @@ func TestOwnModelByHand(t *testing.T) {
 		told []string
 		code int
 		says string
-	}{{nil, 0, ""}, {[]string{"--model", "lenet"}, 78, "this worker was told --model rings-network, the job lenet (--model of star-ps)"}} {
+	}{{nil, 0, ""}, {[]string{"--model", "lenet"}, 78, "this worker has --model rings-network, the job lenet (--model of star-ps)"}} {
 		g := &jobtest.Job{T: t, Addr: jobtest.FreeAddr(t), Out: t.TempDir(), All: map[string]*jobtest.Process{}}
 		g.Start("ps0", append([]string{"ps", "--listen", g.Addr, "--coordinator", g.Addr, "--http", "off", "--out", g.Out, "--workers", "2", "--steps", "50", "--log-format", "json"}, c.told...)...)
 		for rank := range 2 {

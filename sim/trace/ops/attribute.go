@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// Result is what the stragglers of a job cost, and whose they are. Times are means over the steps, in the unit of the trace;
-// slowdowns are multiples of Ideal.
+// Result is the cost of a job's stragglers, and their attribution. Times are means over the steps,
+// in the unit of the trace; slowdowns are multiples of Ideal.
 type Result struct {
 	Meta  Meta
 	Steps []Times // of each step
@@ -42,7 +42,7 @@ type Part struct {
 	Repaired float64 // time with their operations ideal and all others as recorded
 	Alone    float64 // time with their operations as recorded and all others ideal
 	Removed  float64 // M: part of the damage that goes away with them; NaN where there is no damage
-	Added    float64 // part of it that is there with them alone
+	Added    float64 // part of it that remains with them alone
 }
 
 // maxVisits bounds how many operations are gone through to simulate workers one by one: some minutes.

@@ -16,8 +16,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// OpenMeta reads how a job was cut from a YAML file with the keys trial_name, run_id, dp_size, pp_size, vpp_size, tp_size, dsp_size and
-// world_size. All may be left out; a key of another name is an error.
+// OpenMeta reads how a job was cut from a YAML file with the keys trial_name, run_id, dp_size, pp_size, vpp_size,
+// tp_size, dsp_size and world_size. All may be left out; a key of another name is an error.
 func OpenMeta(path string) (Meta, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -85,8 +85,9 @@ type published struct {
 	Ms       *float64 `json:"Ms"`
 }
 
-// Compare puts a result beside the published one in a file of that name: an attribution, or the part of the slowest workers or of the last
-// stage. What it says of ranks, stages, types or steps that the job does not have is an error, with ErrTrace.
+// Compare puts a result beside the published one in a file of that name: an attribution, or the part of the
+// slowest workers or of the last stage. What it says of ranks, stages, types or steps that the job does not have
+// is an error, with ErrTrace.
 func Compare(r Result, name string, text []byte) ([]Line, error) {
 	var p published
 	if err := json.Unmarshal(text, &p); err != nil {

@@ -11,7 +11,7 @@ type step struct {
 	ops      []Op      // by data rank, stage, start
 	transfer []float64 // of each: what it took from when the last of its team was there
 	after    [][]int32 // operations that each waits for
-	teams    [][]int32 // operations that begin together, in an order in which everything is there in time
+	teams    [][]int32 // operations that start together, ordered by dependency
 	recorded float64   // from the first start to the last end
 }
 
@@ -60,8 +60,8 @@ func newStep(m Meta, all []Op) (step, error) {
 	return s, s.order(team)
 }
 
-// worker says what the operations of one worker wait for. slack is by how much an operation may have ended after one that waited for it,
-// since traces are rounded.
+// worker says what the operations of one worker wait for. slack is by how much an operation may have ended after
+// one that waited for it, since traces are rounded.
 func (s *step) worker(m Meta, stage int, of *[numTypes][]int32, slack float64) error {
 	wait := func(i, for_ int32) { s.after[i] = append(s.after[i], for_) }
 
@@ -92,8 +92,8 @@ func (s *step) worker(m Meta, stage int, of *[numTypes][]int32, slack float64) e
 		}
 	}
 
-	// A collective among data ranks waits for what the worker had computed before it. What comes behind the passes waits for the collectives
-	// that had ended, and a forward pass for the parameters of its chunk.
+	// A collective among data ranks waits for what the worker had computed before it. What comes behind the passes
+	// waits for the collectives that had ended, and a forward pass for the parameters of its chunk.
 	ended := func(in []int32, i int32) int32 { // the last one of a stream before i began
 		for k := len(in) - 1; k >= 0; k-- {
 			if o := s.ops[in[k]]; o.Start < s.ops[i].Start && o.Start+o.Took <= s.ops[i].Start+slack {
@@ -123,8 +123,8 @@ func (s *step) worker(m Meta, stage int, of *[numTypes][]int32, slack float64) e
 		}
 	}
 
-	// The k-th transfer belongs to the k-th pass that needs one: the first chunk's input comes from the data, the last one's output
-	// goes to the loss.
+	// The k-th transfer belongs to the k-th pass that needs one: the first chunk's input comes from the data, the
+	// last one's output goes to the loss.
 	final := m.Stages*m.Chunks - 1
 	for _, x := range []struct {
 		transfer, pass Type
@@ -192,7 +192,7 @@ func (s *step) join(m Meta, kth [][numTypes][]int32) ([]int32, error) {
 	for _, x := range []struct {
 		t     Type
 		group func(w int) int // workers of one group meet
-		whole bool            // all of them, or nobody
+		whole bool            // all of them, or none
 	}{
 		{ParamsGather, func(w int) int { return w % m.Stages }, true}, {GradsScatter, func(w int) int { return w % m.Stages }, true},
 		{SeparateReduce, func(w int) int { return w % m.Stages }, true}, {EmbeddingReduce, func(w int) int { return w / m.Stages }, false},
@@ -265,8 +265,8 @@ func (s *step) order(team []int32) error {
 	return nil
 }
 
-// time goes through the step and says how long it takes. ideal says which operations take the ideal time of their type; end is room for as many
-// numbers as there are operations.
+// time goes through the step and says how long it takes. ideal says which operations take the ideal time of their
+// type; end is room for as many numbers as there are operations.
 func (s *step) time(ideal *[numTypes]float64, repaired func(Op) bool, end []float64) float64 {
 	last := 0.0
 	for _, t := range s.teams {

@@ -1,17 +1,20 @@
-// Package ops reads op-level traces of jobs that are parallel in data and pipeline, and says what their stragglers cost: how long
-// each step would have taken had every operation taken the usual time, and how much of the difference is whose.
+// Package ops reads op-level traces of jobs that are parallel in data and pipeline, and attributes
+// the cost of their stragglers: how long each step would have taken had every operation taken the
+// usual time, and which workers caused the difference.
 //
-// The method is what-if analysis as in J. Lin et al., Understanding Stragglers in Large Model Training Using What-if Analysis,
-// OSDI 2025. A step is a graph of operations: those of a worker's stream follow each other, a forward pass waits for its
-// activations and a backward pass for its gradients, and a collective begins when its last member is there. Its transfer, which
-// begins then, is all that counts as its duration: the rest of what was recorded is waiting. The graph is gone through with the
-// recorded durations (T), and with those of some or all operations replaced by the ideal one of their type: the mean of what is
-// computed, the median of what is sent (T of no stragglers). The slowdown is S = T / T_ideal (equation 1); that of a type, a data rank,
-// a stage or a worker is the same with only its own operations as recorded (equations 2 to 4); and the part of the damage that a set
-// of workers has done is M = (T − T with these repaired) / (T − T_ideal) (equation 5).
+// The method is what-if analysis as in J. Lin et al., Understanding Stragglers in Large Model
+// Training Using What-if Analysis, OSDI 2025. A step is a graph of operations: those of a worker's
+// stream follow each other, a forward pass waits for its activations and a backward pass for its
+// gradients, and a collective starts when its last member has arrived. Only its transfer, which
+// starts then, counts as its duration: the rest of the recorded time is waiting. The graph is
+// evaluated with the recorded durations (T), and with those of some or all operations replaced by
+// the ideal one of their type: the mean for computation, the median for communication (T of no
+// stragglers). The slowdown is S = T / T_ideal (equation 1); that of a type, a data rank, a stage or
+// a worker is the same with only its own operations as recorded (equations 2 to 4); and the part of
+// the damage of a set of workers is M = (T − T with these repaired) / (T − T_ideal) (equation 5).
 //
-// What the recorded time has and the graph does not are gaps between operations, in which the host had launched nothing:
-// Result.Launch is how much they are.
+// What the recorded time has and the graph does not are gaps between operations, in which the host had launched
+// nothing: Result.Launch is how much they are.
 //
 // Times are in the unit of the trace, which the format does not name. No ratio depends on it.
 package ops
@@ -38,7 +41,7 @@ const (
 	ParamsGather    // of all data ranks of a stage
 	GradsScatter    // of all data ranks of a stage
 	SeparateReduce  // of all data ranks of a stage: gradients that are not sharded
-	LayernormReduce // among tensor ranks, of which a trace has one
+	LayernormReduce // among tensor ranks; a trace has one of them
 	EmbeddingReduce // of the stages of one data rank that hold the embedding
 	ClipGrads       // of all workers
 	Optimizer
@@ -58,8 +61,8 @@ func parseType(s string) (Type, bool) {
 	return Type(max(i, 0)), i >= 0
 }
 
-// computes: its ideal duration is a mean, since computing takes longer only where there is more of it; what is sent has outliers
-// that belong to the network, and a median.
+// computes: its ideal duration is a mean, since computing takes longer only where there is more of it; what is
+// sent has outliers that belong to the network, and a median.
 func (t Type) computes() bool { return t == Forward || t == Backward || t == Optimizer || t == GC }
 
 // data: a collective of all data ranks of a stage, which runs beside the computation.
@@ -145,8 +148,9 @@ func (o Op) check() error {
 	return nil
 }
 
-// New makes a job of the operations of all its workers, in any order. Sizes of meta that are 0 are taken from the operations; others must
-// agree with them. Steps in which a worker or a partner is missing are left out, and Skipped says why; an error has ErrTrace.
+// New makes a job of the operations of all its workers, in any order. Sizes of meta that are 0 are taken from the
+// operations; others must agree with them. Steps in which a worker or a partner is missing are left out, and
+// Skipped says why; an error has ErrTrace.
 func New(meta Meta, all []Op) (*Job, error) {
 	j := &Job{Meta: meta}
 	if len(all) == 0 {

@@ -24,9 +24,10 @@ import (
 // errLies is in the error of a page that holds more than its header says.
 var errLies = errors.New("it holds more than it says")
 
-// checkPages walks the pages of all columns before the library reads one. The library makes room for as much as headers of pages, of runs and
-// of packed blocks say, up to 64 GiB for a file of a hundred bytes. Here, columns together may say unpack.Most of the file's size; pages, no
-// more than what is left of their column; and what is in a page, no more than the page. size is the file's, in bytes.
+// checkPages walks the pages of all columns before the library reads one. The library makes room for as much as
+// headers of pages, of runs and of packed blocks say, up to 64 GiB for a file of a hundred bytes. Here, columns
+// together may say unpack.Most of the file's size; pages, no more than what is left of their column; and what is
+// in a page, no more than the page. size is the file's, in bytes.
 func checkPages(r io.ReaderAt, size int64, file *parquet.File) error {
 	leaves := leavesOf(file.Root(), nil)
 	left, packed := unpack.Most(size), size
@@ -76,7 +77,8 @@ func leavesOf(c *parquet.Column, all []*parquet.Column) []*parquet.Column {
 	return all
 }
 
-// checkChunk walks the pages of one column in one group of rows. at is the byte of chunk at which the page of the error begins.
+// checkChunk walks the pages of one column in one group of rows. at is the byte of chunk at which the page of the
+// error begins.
 func checkChunk(chunk []byte, leaf *parquet.Column, c *format.ColumnMetaData) (at int, err error) {
 	size, values := c.TotalUncompressedSize, c.NumValues
 	var protocol thrift.CompactProtocol
@@ -230,8 +232,8 @@ func checkPage(page []byte, leaf *parquet.Column, h *format.PageHeader) error {
 	return nil
 }
 
-// checkRuns walks runs of equal values, and groups of 8 packed ones, of width bits each (Apache Parquet, Encodings, RLE). Writers fill up the
-// last group.
+// checkRuns walks runs of equal values, and groups of 8 packed ones, of width bits each (Apache Parquet,
+// Encodings, RLE). Writers fill up the last group.
 func checkRuns(b []byte, width int, values int32) error {
 	most := uint64(values) + 64
 	for sum := uint64(0); len(b) > 0; {

@@ -12,8 +12,9 @@ import (
 	"github.com/parquet-go/parquet-go"
 )
 
-// Columns of a trace file. Whole numbers may have any width, times 32 or 64 bits; other columns are not looked at. optype is one of the
-// names that Type.String gives; gmc, the chunk of the model, is needed where stages have several.
+// Columns of a trace file. Whole numbers may have any width, times 32 or 64 bits; other columns are not looked at.
+// optype is one of the names that Type.String gives; gmc, the chunk of the model, is needed where stages have
+// several.
 const (
 	columnData = iota
 	columnStage
@@ -27,8 +28,9 @@ const (
 
 var columnNames = [numColumns]string{"dp_rank", "stage", "step", "optype", "start_ts", "duration", "gmc"}
 
-// Open reads the operations of a Parquet file, as ByteDance-Seed/StragglerAnalysis publishes them. Errors begin with the file's name, and
-// with that of a row, from 1, where there is one. Those of a file that is no trace have ErrTrace.
+// Open reads the operations of a Parquet file, as ByteDance-Seed/StragglerAnalysis publishes them. Errors begin
+// with the file's name, and with that of a row, from 1, where there is one. Those of a file that is no trace have
+// ErrTrace.
 func Open(path string) ([]Op, error) {
 	f, err := os.Open(path)
 	if err != nil {
