@@ -118,9 +118,9 @@ func (e *elastic) restore(jobs []*flex) []span {
 // breaks reports whether a job that was planned in time would be late.
 func (f *flex) breaks() bool { return f.plan.missed && !f.kept.missed }
 
-// allot plans all jobs, but keeps the existing plans if a new plan would make a job late that is not late in them: slots
-// are counted from now, so new plans have other slots. Then it doubles GPUs while any are free: first those of a job
-// that has none, then those of the job for which each additional GPU costs the fewest GPU-seconds.
+// allot plans all jobs, but keeps the existing plans if a new plan would make a job late that is not late in them:
+// slots are counted from now, so new plans have other slots. Then it doubles GPUs while any are free: first those of a
+// job that has none, then those of the job for which each additional GPU costs the fewest GPU-seconds.
 func (p elasticFlow) allot(e *elastic) {
 	spans := p.plan(e, e.runnable)
 	if p.admission && !e.changed && slices.ContainsFunc(e.runnable, (*flex).breaks) {

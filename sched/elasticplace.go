@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// moving is how long a job makes no progress, in s, when its GPUs or their number change and nodes can be slow: measured
-// with jobs of star sched serve.
+// moving is how long a job makes no progress, in s, when its GPUs or their number change and nodes can be slow:
+// measured with jobs of star sched serve.
 const moving = 5
 
 // elasticJob returns the job as a policy that considers batch sizes sees it. If only one number of GPUs is known, the
@@ -26,8 +26,8 @@ func elasticJob(j *Job, policy string) *Job {
 	return &c
 }
 
-// place assigns nodes to all jobs, if nodes can be slow or absent. A job whose number of GPUs is unchanged stays; others
-// go to as few nodes as possible. A policy that considers slowness uses slow nodes for extra GPUs only.
+// place assigns nodes to all jobs, if nodes can be slow or absent. A job whose number of GPUs is unchanged stays;
+// others go to as few nodes as possible. A policy that considers slowness uses slow nodes for extra GPUs only.
 func (e *elastic) place() {
 	if e.cluster.Slow == nil && e.cluster.Away == nil {
 		return

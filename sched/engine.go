@@ -92,8 +92,8 @@ func (s *State) Start(t *Task) bool {
 	return true
 }
 
-// Join starts a task on the GPUs of another one, which must not share them yet. From now on the two run at these speeds,
-// until one of them stops.
+// Join starts a task on the GPUs of another one, which must not share them yet. From now on the two run at these
+// speeds, until one of them stops.
 func (s *State) Join(t, with *Task, speed, others float64) {
 	s.settle(with)
 	s.run(with, others)

@@ -60,8 +60,8 @@ func (g *timeslicing) Decide(s *State) {
 }
 
 // startAll starts the tasks that do not run yet and returns those that run. If GPUs are free but spread over too many
-// nodes, the other tasks move, at no cost: placed with the largest first, all fit if their numbers of GPUs are powers of
-// two.
+// nodes, the other tasks move, at no cost: placed with the largest first, all fit if their numbers of GPUs are powers
+// of two.
 func (s *State) startAll(tasks []*Task) []*Task {
 	slices.SortStableFunc(tasks, func(a, b *Task) int { return cmp.Compare(b.GPUs, a.GPUs) })
 	if slices.ContainsFunc(tasks, func(t *Task) bool { return !t.Running() && !s.Start(t) }) {

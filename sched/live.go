@@ -152,7 +152,8 @@ func (l *Live) add(r Running) {
 // Arrive reports a submitted job. Jobs of policies that plan need Rates; sjf, srtf and srsf need a Duration.
 func (l *Live) Arrive(j *Job) { l.add(Running{Job: j, Left: j.Iterations}) }
 
-// Lags sets how long, in s, additional GPUs of a running job do not contribute. Policies that plan take it into account.
+// Lags sets how long, in s, additional GPUs of a running job do not contribute. Policies that plan take it into
+// account.
 func (l *Live) Lags(more float64) {
 	if l.e == nil || l.e.resize == more {
 		return
@@ -199,8 +200,8 @@ func (l *Live) Rates(id string, rates []float64) {
 	}
 }
 
-// Speed interpolates rates on 1, 2, 4, … GPUs, in iterations/s, at n GPUs. Beyond the last rate it returns the last one;
-// 0 means unknown.
+// Speed interpolates rates on 1, 2, 4, … GPUs, in iterations/s, at n GPUs. Beyond the last rate it returns the last
+// one; 0 means unknown.
 func Speed(rates []float64, n int) float64 {
 	i := bits.Len(uint(n)) - 1
 	switch {

@@ -56,8 +56,8 @@ type mixed struct {
 	away     *machineStates // nil: all machines are always present
 }
 
-// either simulates jobs with Either on machines of two kinds. With profiling, a job starts after parts of it have run on
-// both kinds; profiling runs go before all jobs.
+// either simulates jobs with Either on machines of two kinds. With profiling, a job starts after parts of it have run
+// on both kinds; profiling runs go before all jobs.
 func either(jobs []*Job, c Cluster, o Options) []Outcome {
 	e := &mixed{machines: [kinds]int{c.Nodes * c.GPUs, c.Plain}, alpha: o.Alpha}
 	e.free = e.machines

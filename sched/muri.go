@@ -141,8 +141,8 @@ type pair struct {
 	union *together
 }
 
-// pairsOf returns the pairs of groups with equal numbers of GPUs that may merge and benefit from it, those that keep the
-// resources busiest, in order of their second group.
+// pairsOf returns the pairs of groups with equal numbers of GPUs that may merge and benefit from it, those that keep
+// the resources busiest, in order of their second group.
 func pairsOf(groups []*together) []pair {
 	var pairs []pair
 	var edges []blossom.Edge
@@ -270,8 +270,9 @@ func (e *interleaved) decide() {
 	}
 }
 
-// choose returns, in order, the jobs that can have GPUs if each group is full. It skips a job that would need a group of
-// its own for which too few GPUs are left. The rule was inferred from the waiting times in the results of Muri's program.
+// choose returns, in order, the jobs that can have GPUs if each group is full. It skips a job that would need a group
+// of its own for which too few GPUs are left. The rule was inferred from the waiting times in the results of Muri's
+// program.
 func (e *interleaved) choose() (chosen []*staged) {
 	free := e.gpus
 	with := map[int]int{} // number of chosen jobs by their number of GPUs

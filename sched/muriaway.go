@@ -36,8 +36,8 @@ func (e *interleaved) come() {
 	}
 }
 
-// on returns the running jobs of groups that have any of the GPUs with numbers in [first, end), if groups occupy GPUs in
-// order of size.
+// on returns the running jobs of groups that have any of the GPUs with numbers in [first, end), if groups occupy GPUs
+// in order of size.
 func (e *interleaved) on(first, end int) []*staged {
 	running := slices.DeleteFunc(slices.Clone(e.jobs), func(j *staged) bool { return j.slow == 0 })
 	slices.SortStableFunc(running, func(a, b *staged) int { return cmp.Compare(b.GPUs, a.GPUs) })

@@ -45,8 +45,8 @@ func (n *nodes) lowest(node, want int) Share {
 	return s
 }
 
-// consolidate places a job on as few nodes as possible: a job that fits on one node goes to the one with the fewest GPUs
-// left over; a larger job gets whole nodes, and the rest from another one. It returns nil if the job does not fit.
+// consolidate places a job on as few nodes as possible: a job that fits on one node goes to the one with the fewest
+// GPUs left over; a larger job gets whole nodes, and the rest from another one. It returns nil if the job does not fit.
 func (n *nodes) consolidate(want int) (at []Share) {
 	if want > n.total {
 		return nil

@@ -10,8 +10,8 @@ import (
 type Placement int
 
 const (
-	// Consolidated uses as few nodes as possible: the one with the fewest GPUs left over, or whole nodes and one for the
-	// rest, as YARN does.
+	// Consolidated uses as few nodes as possible: the one with the fewest GPUs left over, or whole nodes and one for
+	// the rest, as YARN does.
 	Consolidated Placement = iota
 	// FirstFit uses the first node with enough free GPUs, or the first whole nodes and the first one for the rest.
 	FirstFit

@@ -7,8 +7,8 @@ import (
 )
 
 // profiler runs small jobs for a limited time in a cluster of its own, whose nodes virtual clusters lend. Jobs that end
-// there are done; the others enter their virtual cluster when they leave. While more than ten jobs wait for the profiler,
-// it borrows a third node from the lending virtual cluster, if one is idle there, and returns it afterwards.
+// there are done; the others enter their virtual cluster when they leave. While more than ten jobs wait for the
+// profiler, it borrows a third node from the lending virtual cluster, if one is idle there, and returns it afterwards.
 type profiler struct {
 	*Profile
 	of    map[*Job]profiled // jobs that have started
@@ -60,8 +60,8 @@ func (r *profiler) next() float64 {
 	return next
 }
 
-// advance processes events up to a time. lend reports whether an additional node is available; back is called when it is
-// returned.
+// advance processes events up to a time. lend reports whether an additional node is available; back is called when it
+// is returned.
 func (r *profiler) advance(to float64, lend func() bool, back func()) {
 	for next := r.next(); next <= to && !math.IsInf(next, 1); next = r.next() {
 		r.until(next)
@@ -129,8 +129,8 @@ func (r *profiler) hold(held []*Task, now float64) (still, left []*Task, next fl
 	return still, left, next
 }
 
-// lucid simulates jobs under Lucid as its paper describes: a profiled job begins in its virtual cluster when it has left
-// the profiler.
+// lucid simulates jobs under Lucid as its paper describes: a profiled job begins in its virtual cluster when it has
+// left the profiler.
 func (r *profiler) lucid(jobs []*Job, clusters map[string]Cluster, lent map[string]int, lender string) []Outcome {
 	simulate := func(vc string, of []*Job) []Outcome {
 		c := clusters[vc]

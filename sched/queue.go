@@ -67,8 +67,8 @@ type quota struct {
 	running []*Task
 }
 
-// remains returns how long a task is expected to need GPUs until its end, including its start; without the start, a task
-// that has just started would rank behind tasks that have not.
+// remains returns how long a task is expected to need GPUs until its end, including its start; without the start, a
+// task that has just started would rank behind tasks that have not.
 func (s *State) remains(t *Task) float64 {
 	if t.Running() {
 		return t.thought()
@@ -87,8 +87,8 @@ func SRSF() Policy {
 // lucidLimit is where Tiresias, as in Lucid, splits its two queues, GPU-seconds.
 const lucidLimit = 18000
 
-// Tiresias gives the GPUs first to jobs that have received at most 18,000 GPU-seconds, then to the others; each group in
-// order of submission. It decides once a minute.
+// Tiresias gives the GPUs first to jobs that have received at most 18,000 GPU-seconds, then to the others; each group
+// in order of submission. It decides once a minute.
 func Tiresias() Policy {
 	return &quota{period: 60, order: func(s *State, t *Task) float64 {
 		if t.Attained > lucidLimit {

@@ -29,8 +29,8 @@ var choices = map[string]string{
 }
 
 // Reason explains in one sentence why a job has the number of GPUs, or machines, of step k of its Steps: what changes,
-// how the policy chooses, which other jobs get more at the same time (more), and how long it is until the deadline. If a
-// node of its cluster leaves when its GPUs become fewer, that is the reason. It returns "" if the job has ended. The
+// how the policy chooses, which other jobs get more at the same time (more), and how long it is until the deadline. If
+// a node of its cluster leaves when its GPUs become fewer, that is the reason. It returns "" if the job has ended. The
 // sentence is computed from the outcome; a simulation stores no text.
 func (o *Outcome) Reason(policy string, k int, more []string, c Cluster) string {
 	s, was, since := o.Steps[k], 0., o.Submit

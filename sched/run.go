@@ -16,7 +16,8 @@ type Options struct {
 	Horizon float64
 	// Start is how long, in s, a job makes no progress when it starts or resumes, under policies of LivePolicies.
 	Start float64
-	// Resize is how long, in s, additional GPUs of a running job do not contribute, under those of them that plan; 0: Start.
+	// Resize is how long, in s, additional GPUs of a running job do not contribute, under those of them that plan; 0:
+	// Start.
 	Resize float64
 
 	// Placement is the rule for policies that start jobs on the GPUs that they request.
@@ -61,15 +62,15 @@ func Policies() (names []string) {
 	return names
 }
 
-// Known returns the policy that has another name elsewhere (in ElasticFlow's and Muri's programs, or elasticflow in star
-// sched serve), or "".
+// Known returns the policy that has another name elsewhere (in ElasticFlow's and Muri's programs, or elasticflow in
+// star sched serve), or "".
 func Known(elsewhere string) string {
 	return map[string]string{"elasticflow": "ef-admission", "ef-accessctrl": "ef-admission", "edf-accessctrl": "edf-admission", "dlas-gpu": "tiresias",
 		"shortest": "srtf", "shortest-gpu": "srsf", "multi-resource-blossom-same-gpu": "muri-s"}[elsewhere]
 }
 
-// Check returns an error if Run cannot simulate the jobs: it names a job that lacks something that the policy must know,
-// or an option that the policy does not support.
+// Check returns an error if Run cannot simulate the jobs: it names a job that lacks something that the policy must
+// know, or an option that the policy does not support.
 func Check(jobs []*Job, clusters map[string]Cluster, o Options) error {
 	start, ok := policies[o.Policy]
 	if !ok {
@@ -132,8 +133,8 @@ func Check(jobs []*Job, clusters map[string]Cluster, o Options) error {
 	return nil
 }
 
-// Run simulates jobs on virtual clusters, each independently, until all have ended or were declined. Outcomes are in the
-// order of jobs. Errors are those of Check.
+// Run simulates jobs on virtual clusters, each independently, until all have ended or were declined. Outcomes are in
+// the order of jobs. Errors are those of Check.
 func Run(jobs []*Job, clusters map[string]Cluster, o Options) ([]Outcome, error) {
 	if err := Check(jobs, clusters, o); err != nil {
 		return nil, err

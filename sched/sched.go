@@ -2,14 +2,14 @@
 // nodes, GPUs, the time) and acts on it by starting, resizing, preempting, joining and declining jobs. The simulator in
 // this package and a live service call the same policies.
 //
-// There are four simulations, by what a policy decides: which jobs run, on the GPUs that they request (State, engine.go);
-// how many GPUs each job runs on (elastic.go); which jobs take turns on the same GPUs (muri.go); and which of two kinds
-// of machines a job runs on (machines.go).
+// There are four simulations, by what a policy decides: which jobs run, on the GPUs that they request (State,
+// engine.go); how many GPUs each job runs on (elastic.go); which jobs take turns on the same GPUs (muri.go); and which
+// of two kinds of machines a job runs on (machines.go).
 //
 // Sources: ElasticFlow (Gu et al., ASPLOS 2023), Lucid (Hu et al., ASPLOS 2023), Tiresias (Gu et al., NSDI 2019), AlloX
-// (Le et al., EuroSys 2020), Muri (Zhao et al., SIGCOMM 2022), Gandiva (Xiao et al., OSDI 2018), Themis (Mahajan et al.,
-// NSDI 2020), Chronus (Gao et al., SoCC 2021), Pollux (Qiao et al., OSDI 2021). The module star/sched/originals contains
-// what their programs do differently from the papers.
+// (Le et al., EuroSys 2020), Muri (Zhao et al., SIGCOMM 2022), Gandiva (Xiao et al., OSDI 2018), Themis (Mahajan et
+// al., NSDI 2020), Chronus (Gao et al., SoCC 2021), Pollux (Qiao et al., OSDI 2021). The module star/sched/originals
+// contains what their programs do differently from the papers.
 //
 // Times are seconds of the trace's clock.
 package sched
@@ -61,9 +61,9 @@ func (j *Job) guess() float64 {
 	return j.Guess
 }
 
-// Misjudge makes policies misjudge how long jobs take: each job's Guess and its predictions (Estimate, History, and Error
-// of Either) are off by a factor of (1+bias)·exp(spread·z), with z from a standard normal distribution. The remaining
-// work of a job is misjudged by the same factor.
+// Misjudge makes policies misjudge how long jobs take: each job's Guess and its predictions (Estimate, History, and
+// Error of Either) are off by a factor of (1+bias)·exp(spread·z), with z from a standard normal distribution. The
+// remaining work of a job is misjudged by the same factor.
 func Misjudge(jobs []*Job, spread, bias float64, random interface{ NormFloat64() float64 }) {
 	for _, j := range jobs {
 		g := (1 + bias) * math.Exp(spread*random.NormFloat64())

@@ -62,8 +62,8 @@ type Random interface {
 	Float64() float64
 }
 
-// RandomSpells makes spells in [from, to) for nodes, each from its own random numbers: lengths of spells and of the times
-// between them are exponential, factors uniform.
+// RandomSpells makes spells in [from, to) for nodes, each from its own random numbers: lengths of spells and of the
+// times between them are exponential, factors uniform.
 func RandomSpells(nodes int, from, to float64, random func(node int) Random) (all []Spell) {
 	for node := range nodes {
 		r := random(node)

@@ -6,11 +6,11 @@ import (
 	"slices"
 )
 
-// starPolicy is our own policy. Jobs whose deadlines can be met get ElasticFlow's smallest shares, in order of deadlines;
-// a job that will miss its deadline harms no other. The remaining GPUs go first to jobs without any, those with the
-// fewest GPU-seconds left first, then to where another GPU shortens a job's remaining time most, relatively. Speeds are
-// goodputs. Jobs leave nodes that are known to be slow, and use them only if there are no others, or if the job becomes
-// faster with them.
+// starPolicy is our own policy. Jobs whose deadlines can be met get ElasticFlow's smallest shares, in order of
+// deadlines; a job that will miss its deadline harms no other. The remaining GPUs go first to jobs without any, those
+// with the fewest GPU-seconds left first, then to where another GPU shortens a job's remaining time most, relatively.
+// Speeds are goodputs. Jobs leave nodes that are known to be slow, and use them only if there are no others, or if the
+// job becomes faster with them.
 type starPolicy struct{}
 
 func (starPolicy) admit(_ *elastic, new []*flex) []*flex { return new }
@@ -56,8 +56,8 @@ func (p starPolicy) allot(e *elastic) {
 // worthwhile is how many times faster a job must become with GPUs of slow nodes, at their known slowdowns.
 const worthwhile = 1.1
 
-// double doubles jobs' GPUs while any are free, first where another GPU shortens the remaining time most, relatively, and
-// only where the speed grows by a factor.
+// double doubles jobs' GPUs while any are free, first where another GPU shortens the remaining time most, relatively,
+// and only where the speed grows by a factor.
 func (starPolicy) double(e *elastic, free *int, speed func(f *flex, n int) float64, factor float64) {
 	for {
 		var best *flex
@@ -82,8 +82,8 @@ func (starPolicy) double(e *elastic, free *int, speed func(f *flex, n int) float
 	}
 }
 
-// expected returns how many iterations a job is expected to have left. If its duration was predicted, that is the rest of
-// the prediction; a job that exceeded its prediction is expected to need as many again as it has made.
+// expected returns how many iterations a job is expected to have left. If its duration was predicted, that is the rest
+// of the prediction; a job that exceeded its prediction is expected to need as many again as it has made.
 func (f *flex) expected() float64 {
 	done := f.Iterations - f.left
 	if f.Estimate == 0 {

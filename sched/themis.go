@@ -13,9 +13,9 @@ type fairness struct {
 	jobs []*Task
 }
 
-// Themis gives GPUs to the jobs that are furthest from a fair share, once per slot, in s. A job's finish-time fairness is
-// its time from submission to its end divided by the time that it would take alone. The policy computes shares of the
-// time that minimize the worst fairness over all jobs; the jobs with the largest shares run.
+// Themis gives GPUs to the jobs that are furthest from a fair share, once per slot, in s. A job's finish-time fairness
+// is its time from submission to its end divided by the time that it would take alone. The policy computes shares of
+// the time that minimize the worst fairness over all jobs; the jobs with the largest shares run.
 func Themis(slot float64) Policy { return &fairness{slot: max(slot, 1)} }
 
 func (p *fairness) Decide(s *State) {
