@@ -261,7 +261,7 @@ func inTurns(jobs []*single) (some []*single) {
 
 // match assigns jobs to positions on machines. The job in the k-th position from the end of a machine's queue counts k
 // times its duration, because k jobs wait for it (itself included). It returns the first job in the queue of a free
-// machine, or nil if there is none.
+// machine, or nil.
 func (e *mixed) match(jobs []*single) (first *single, kind int) {
 	type machine struct {
 		kind int

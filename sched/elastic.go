@@ -84,7 +84,7 @@ func (f *flex) least() int {
 	return 1 << slices.IndexFunc(f.Rates, func(r float64) bool { return r > 0 })
 }
 
-// level returns the largest power of two, up to free, of GPUs that the job can use; 0 if there is none.
+// level returns the largest power of two, up to free, of GPUs that the job can use, or 0.
 func (f *flex) level(free int) int {
 	for l := min(bits.Len(uint(max(free, 0))), f.levels); l > 0; l-- {
 		if f.Rates[l-1] > 0 {

@@ -26,7 +26,7 @@ func elasticJob(j *Job, policy string) *Job {
 	return &c
 }
 
-// place assigns nodes to all jobs, if nodes can be slow or absent. A job whose number of GPUs is unchanged stays;
+// place assigns nodes to all jobs, if nodes can be slow or absent. A job with an unchanged number of GPUs stays;
 // others go to as few nodes as possible. A policy that considers slowness uses slow nodes for extra GPUs only.
 func (e *elastic) place() {
 	if e.cluster.Slow == nil && e.cluster.Away == nil {

@@ -75,7 +75,7 @@ func (s *State) startAll(tasks []*Task) []*Task {
 	return tasks
 }
 
-// order returns the tasks in the order in which they are to run: first those whose turn it is, then the others.
+// order returns the tasks in the order in which they are to run: first those that have the turn, then the others.
 func (g *timeslicing) order(turn bool, demand, gpus int) []*Task {
 	classes := map[int][]*Task{}
 	for _, t := range g.jobs {

@@ -173,7 +173,7 @@ func (p *boundedFlow) book(e *elastic, f *flex, quota, to int) {
 var gains = [...]float64{.9, .7, .5, 0}
 
 // allot gives all jobs what is booked, extends bookings that have run out, and distributes the free GPUs: first to jobs
-// without any, of which those that cannot meet their deadlines come last, the shortest first; then to where they help
+// without any (jobs that cannot meet their deadlines come last, the shortest first), then to where they help
 // most, in the order of gains.
 func (p *boundedFlow) allot(e *elastic) {
 	free := p.gpus

@@ -132,7 +132,7 @@ func (l *colocation) join(s *State, t *Task) bool {
 }
 
 // lenders returns how many nodes each virtual cluster lends to the profiler, and which one lends another when the
-// profiler needs it: the largest one whose jobs all fit on its remaining nodes.
+// profiler needs it: the largest one that can run all its jobs on its remaining nodes.
 func lenders(jobs []*Job, clusters map[string]Cluster) (lent map[string]int, more string) {
 	largest := map[string]int{} // GPUs of the largest job that fits
 	for _, j := range jobs {

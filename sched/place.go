@@ -30,7 +30,7 @@ func newNodes(c Cluster) *nodes {
 	return n
 }
 
-// all returns the mask of a node whose GPUs are all free.
+// all returns the mask of a node with all GPUs free.
 func (n *nodes) all() uint64 { return ^uint64(0) >> (64 - n.size) }
 
 func (n *nodes) count(node int) int { return bits.OnesCount64(n.free[node]) }
@@ -81,7 +81,7 @@ func (n *nodes) consolidate(want int) (at []Share) {
 	return at
 }
 
-// scatter places a job on any free GPUs, of which there must be enough.
+// scatter places a job on any free GPUs; enough of them must be free.
 func (n *nodes) scatter(want int) (at []Share) {
 	for i := range n.free {
 		if take := min(want, n.count(i)); take > 0 {

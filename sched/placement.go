@@ -15,7 +15,7 @@ const (
 	Consolidated Placement = iota
 	// FirstFit uses the first node with enough free GPUs, or the first whole nodes and the first one for the rest.
 	FirstFit
-	// Buddy uses a block of a node, whose size is a power of two and whose start is a multiple of its size: the first
+	// Buddy uses a block of a node (its size is a power of two, its start a multiple of its size): the first
 	// part of the smallest free block that is large enough. A job larger than a node gets blocks of several nodes. Two
 	// free neighboring blocks merge.
 	Buddy
@@ -72,8 +72,8 @@ func (n *nodes) first(want int, used map[int]bool) (best Share, found bool) {
 // mask returns the mask of the first n GPUs.
 func mask(n int) uint64 { return ^uint64(0) >> (64 - n) }
 
-// block returns the size of the largest free block that contains the given one, or 0 if that is not free. On a node
-// whose number of GPUs is not a power of two the last block is incomplete.
+// block returns the size of the largest free block that contains the given one, or 0 if that is not free. If a node's
+// number of GPUs is not a power of two, its last block is incomplete.
 func (n *nodes) block(node, from, size int) (free int) {
 	for ; ; size *= 2 {
 		from = from / size * size

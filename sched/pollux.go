@@ -10,7 +10,7 @@ const polluxRestart = 30
 
 // pollux is our own reading of Pollux (Qiao et al., OSDI 2021). It could not be verified, because Pollux's input was
 // not published. GPUs are divided so that the harmonic mean of the jobs' speed-ups is greatest; a speed-up is the
-// goodput on a job's GPUs divided by that on an equal share of all GPUs. A job whose number of GPUs changes counts
+// goodput on a job's GPUs divided by that on an equal share of all GPUs. A job with a changed number of GPUs counts
 // less, the more so the larger the fraction of its life that restarts took. Instead of a genetic algorithm, the search
 // gives GPUs where they add most, then moves them between jobs while that helps.
 type pollux struct{}

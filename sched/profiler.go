@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// profiler runs small jobs for a limited time in a cluster of its own, whose nodes virtual clusters lend. Jobs that end
-// there are done; the others enter their virtual cluster when they leave. While more than ten jobs wait for the
+// profiler runs small jobs for a limited time in a cluster of its own, on nodes that virtual clusters lend. Jobs that
+// end there are done; the others enter their virtual cluster when they leave. While more than ten jobs wait for the
 // profiler, it borrows a third node from the lending virtual cluster, if one is idle there, and returns it afterwards.
 type profiler struct {
 	*Profile

@@ -21,7 +21,7 @@ var choices = map[string]string{
 	"ef":           "the least share that meets each deadline, the rest where it helps most",
 	"ef-admission": "the least share that meets each deadline, the rest where it helps most",
 	"star":         "the least share that meets each deadline that can be met, the rest where it shortens what is left most",
-	"pollux":       "the shares with the greatest goodput, whose change is worth its cost",
+	"pollux":       "the shares with the greatest goodput, if the change is worth its cost",
 	"allox":        "the assignment to machines with the least sum of completion times",
 	"alloxplus":    "jobs that have waited for 500 s first, then the shortest", "srpt": "least time left first",
 	"es": "equal shares of the machines, each user's shortest job first", "drf": "the user with the smallest dominant share first",

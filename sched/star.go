@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// starPolicy is our own policy. Jobs whose deadlines can be met get ElasticFlow's smallest shares, in order of
+// starPolicy is our own policy. Jobs that can meet their deadlines get ElasticFlow's smallest shares, in order of
 // deadlines; a job that will miss its deadline harms no other. The remaining GPUs go first to jobs without any, those
 // with the fewest GPU-seconds left first, then to where another GPU shortens a job's remaining time most, relatively.
 // Speeds are goodputs. Jobs leave nodes that are known to be slow, and use them only if there are no others, or if the
@@ -95,8 +95,8 @@ func (f *flex) expected() float64 {
 	return done
 }
 
-// plan gives jobs whose deadlines can be met the smallest shares, in order of deadlines, and returns how many GPUs are
-// left.
+// plan gives jobs that can meet their deadlines the smallest shares, in order of deadlines, and returns how many GPUs
+// are left.
 func (starPolicy) plan(e *elastic) int {
 	jobs := slices.Clone(e.runnable)
 	slices.SortStableFunc(jobs, func(a, b *flex) int { return cmp.Compare(a.Deadline, b.Deadline) })

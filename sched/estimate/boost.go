@@ -1,6 +1,6 @@
 package estimate
 
-// Boosted is a sum of small trees, each of which predicts the residuals of those before it.
+// Boosted is a sum of small trees; each tree predicts the residuals of those before it.
 //
 // Source: Friedman, Greedy Function Approximation: A Gradient Boosting Machine, Annals of Statistics 2001, for squares.
 type Boosted struct {

@@ -13,7 +13,7 @@ import (
 type Explained struct {
 	Mean  float64
 	Edges [][]float64 // between the steps of each feature's function
-	// Shapes are its values, with mean 0 over the rows: each round adds means of the residuals, whose mean is 0.
+	// Shapes are its values, with mean 0 over the rows: each round adds means of the residuals, which sum to 0.
 	Shapes [][]float64
 	Pairs  []Pair
 }

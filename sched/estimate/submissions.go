@@ -18,7 +18,7 @@ const (
 const SubmissionsKnown = dayEntries + 2
 
 // Submissions returns the features for predicting how many jobs are submitted in the ten minutes that begin at a time,
-// from the counts of earlier ten minutes, of which the last hour is excluded except its first ten minutes. They are 7
+// from the counts of earlier ten minutes, without the last 50 minutes. They are 7
 // parts of the calendar (month, day, hour, minute, weekday with Monday as 0, day of the year, week); then for each
 // series the counts 1 h, 3 h and 1 d before, these smoothed (half of it, a quarter of each of the two before it), and
 // the mean, median and sample standard deviation of the hour that ends with the count 1 h before. Entry at, at least

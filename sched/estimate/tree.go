@@ -92,7 +92,7 @@ type Tree struct {
 	nodes []node
 }
 
-// node is a node of a tree. Rows whose feature is at most at go left.
+// node is a node of a tree. Rows with a feature of at most at go left.
 type node struct {
 	feature     int // -1: a leaf
 	at          float64

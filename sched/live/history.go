@@ -13,7 +13,7 @@ type Stay struct {
 	Job      string
 	Host     string
 	Place    int
-	From, To float64 // s; To is +Inf while the worker is there
+	From, To float64 // s; To is +Inf while it lasts
 
 	member int
 }

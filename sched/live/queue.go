@@ -74,7 +74,7 @@ func (h *Host) Avoided() string { return cmp.Or(h.Closed, h.Slow) }
 
 // Limits on how long observations count.
 const (
-	// slowFor is how long, in s, a host whose workers were slow is avoided: without workers nothing would report that
+	// slowFor is how long, in s, a host with slow workers is avoided: without workers nothing would report that
 	// it has recovered.
 	slowFor    = 600.
 	longestTry = 60.  // longest pause between two starts of something that ends by itself, s
@@ -347,7 +347,7 @@ func (q *Queue) apply(j *Job, e Event) error {
 	return nil
 }
 
-// ended updates a job whose coordinator has ended.
+// ended updates a job after its coordinator has ended.
 func (q *Queue) ended(j *Job, e Event) {
 	j.Samples = max(j.Samples, e.Samples)
 	j.stable.workers = 0
@@ -400,7 +400,7 @@ func (q *Queue) archive(names []string) error {
 }
 
 // Archival returns the event by which jobs that ended before a time leave the queue, the oldest first, at most the
-// given number of them. ok is false if there are none.
+// given number of them. ok is false if no job leaves.
 func (q *Queue) Archival(before float64, most int, now float64) (e Event, ok bool) {
 	e = Event{At: now, Kind: KindArchive}
 	for _, j := range q.Jobs {

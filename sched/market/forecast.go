@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Spot is a job whose workers run on transient machines.
+// Spot is a job with workers on transient machines.
 type Spot struct {
 	Samples float64   // of the whole job
 	Rates   []float64 // samples/s on 1, 2, … workers: its length is the number of workers

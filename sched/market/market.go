@@ -4,7 +4,7 @@
 //
 // Source: Li et al., Speeding up Deep Learning with Transient Servers, ICAC 2019, and its published data. All runs are
 // ResNet-32 on CIFAR-10 in TensorFlow with parameter servers. The study's own tables are not read but for the duration
-// of runs whose log does not reach the end, and for prices, which are fitted to its costs.
+// of runs with incomplete logs, and for prices, which are fitted to its costs.
 package market
 
 import (
@@ -105,7 +105,7 @@ var (
 	instance  = regexp.MustCompile(`^(.*)-run(\d+)-(.*)$`)
 )
 
-// machines returns the machines that a folder's name stands for. Runs on one GPU have no parameter server.
+// machines returns the machines that a folder is named after. Runs on one GPU have no parameter server.
 func machines(name string) map[Machine]int {
 	kinds := map[string]Machine{"k": K80, "p": P100, "v": V100, "demand": K80Demand, "spot": K80}
 	n := func(s string) int { i, _ := strconv.Atoi(s); return i }
@@ -228,7 +228,7 @@ func (s *Study) config(dir fs.FS, log string) error {
 	})
 }
 
-// run returns the run of a zone and a name; it adds one if there is none.
+// run returns the run of a zone and a name; it adds a missing one.
 func (c *Config) run(zone, name string) *Run {
 	zone = prefix.ReplaceAllString(zone, "")
 	for _, r := range c.Runs {

@@ -31,7 +31,7 @@ var curves = map[string]struct {
 // Revocations defines when transient machines are taken away and when others replace them.
 type Revocations struct {
 	Text    string        // the parsed text
-	Curve   string        // machine whose lifetimes are drawn: k80, p100, v100; empty: Rate or Trace
+	Curve   string        // source of drawn lifetimes: k80, p100, v100; empty: Rate or Trace
 	Rate    float64       // revocations per machine and hour, at a constant rate
 	File    string        // file of Trace; empty: no trace
 	Trace   []Revocation  // contents of File, which the caller must read

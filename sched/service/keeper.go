@@ -16,7 +16,7 @@ import (
 // machine than the one that started it. So each process has a keeper on its machine that belongs to no service: orders
 // and exit codes are files in the folder of the jobs, which all services see.
 
-// keeperVariable makes this program a keeper of the process whose files have the variable's value as prefix.
+// keeperVariable makes this program a keeper of the process that has the variable's value as the prefix of its files.
 const keeperVariable = "STAR_SCHED_KEEPS"
 
 // ordersEvery is how often a keeper checks for orders.

@@ -591,7 +591,7 @@ func (s *Service) why(j *live.Job, now float64) string {
 	return strings.TrimPrefix(text, "; ")
 }
 
-// givesUp reports whether to stop waiting for a worker whose process exists and without which its job continued.
+// givesUp reports whether to stop waiting for a worker with a live process if its job continued without it.
 func (s *Service) givesUp(j *live.Job, m *live.Member) bool {
 	p, why := s.worker(j, m.ID), s.q.Lost(j, m, s.now())
 	if why == "" {
@@ -610,7 +610,7 @@ const mostVain = 6
 // unreached is ssh's exit code when it cannot reach its host.
 const unreached = 255
 
-// vain counts a worker that ended by itself, and reports whether there were so many in a row that the job has failed.
+// vain counts a worker that ended by itself, and reports whether the job has failed after too many in a row.
 // Commands of engines also end when there is no room.
 func (s *Service) vain(j *live.Job, code int) bool {
 	if s.o.Kill != nil || code == unreached {

@@ -108,11 +108,11 @@ func lockFolder(dir string) (*os.File, error) {
 	}
 	if held(lock) {
 		lock.Close()
-		who := ""
+		holder := ""
 		if a, err := ReadAddress(dir); err == nil {
-			who = fmt.Sprintf(", at %s, process %d", a.Addr, a.PID)
+			holder = fmt.Sprintf(", at %s, process %d", a.Addr, a.PID)
 		}
-		return nil, coded{fmt.Errorf("%s: another star sched serve has this folder%s: stop it, or use another --dir", dir, who), exitcode.Disagree}
+		return nil, coded{fmt.Errorf("%s: another star sched serve has this folder%s: stop it, or use another --dir", dir, holder), exitcode.Disagree}
 	}
 	return lock, nil
 }
@@ -207,7 +207,7 @@ func (h *head) queue(name string, hosts []*live.Host) (*live.Queue, *live.Histor
 	return q, history, nil
 }
 
-// write appends lines and returns when they are on disk. After an error none of them is there.
+// write appends lines and returns when they are on disk. After an error the file has none of them.
 func (s *store) write(vs ...any) (err error) {
 	var lines bytes.Buffer
 	for _, v := range vs {

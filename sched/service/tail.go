@@ -36,7 +36,7 @@ func (s *Service) tail(j *live.Job) {
 		w.file, w.tail = f, runlog.NewTail(f, f.Name())
 	}
 	samples, first, at := int64(-1), 0., 0.
-	learned := func(e live.Event) { // before the next line, whose meaning depends on it
+	learned := func(e live.Event) { // before the next line, because its meaning depends on it
 		if e.Kind != "" && s.q.Scheduled() {
 			s.commit(e)
 		}

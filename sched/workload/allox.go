@@ -25,7 +25,7 @@ func AlloXTrace(r io.Reader) ([]*sched.Job, error) {
 			break
 		}
 		if first := seen[id]; first > 0 {
-			l.fail("job %q is there twice, first in line %d: rename one", id, first)
+			l.fail("job %q occurs twice, first in line %d: rename one", id, first)
 		}
 		seen[id] = l.line
 		head := l.words("1 ID 1 SUBMIT QUEUE", 5)
@@ -64,7 +64,7 @@ func AlloXQueues(r io.Reader) (names []string, err error) {
 		}
 		name := l.words("QUEUE START", 2)[0]
 		if slices.Contains(names, name) {
-			l.fail("queue %q is there twice: remove one", name)
+			l.fail("queue %q occurs twice: remove one", name)
 		}
 		names = append(names, name)
 		if weight := l.words("WEIGHT", 1)[0]; l.number(weight, 0) != 1 {

@@ -41,7 +41,7 @@ func (t *table) virtualClusters() (map[string]sched.Cluster, error) {
 	for t.next() {
 		name := t.text("")
 		if _, twice := vcs[name]; twice {
-			t.fail(t.line, "virtual cluster %q is there twice: remove one", name)
+			t.fail(t.line, "virtual cluster %q occurs twice: remove one", name)
 		}
 		vcs[name] = sched.Cluster{Nodes: t.whole("num", 1), GPUs: 8}
 	}

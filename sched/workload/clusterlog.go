@@ -101,7 +101,7 @@ func PhillyTrace(r io.Reader) (jobs []*sched.Job, left int, err error) {
 		}
 		n := at(d.InputOffset())
 		if first := seen[of.ID]; first > 0 {
-			return nil, 0, Wrong(n, "jobid %q is there twice, first in line %d: rename one", of.ID, first)
+			return nil, 0, Wrong(n, "jobid %q occurs twice, first in line %d: rename one", of.ID, first)
 		}
 		seen[of.ID] = n
 		j, err := of.job()

@@ -53,7 +53,7 @@ func (ths Throughputs) Read(name string, r io.Reader) error {
 			t.fail(t.line, "batch size %d of %s runs on no number of GPUs: remove the line", key.batch, model)
 		}
 		if ths[key] != nil {
-			t.fail(t.line, "batch size %d of %s is there twice: remove one", key.batch, model)
+			t.fail(t.line, "batch size %d of %s occurs twice: remove one", key.batch, model)
 		}
 		ths[key] = rates
 	}

@@ -91,8 +91,8 @@ func lognormal(median, mean, most float64) func(func() float64) float64 {
 
 // alloxJobs makes jobs for two kinds of machines: each takes 20 to 300 s without a GPU, and is .8 to 10 times faster
 // with one, both uniform; the standard deviation of estimates is 10 %. Five jobs are submitted at a time, for ten users
-// in turn. These are the numbers of the trace of TestAlloX, whose 600 jobs were made for AlloX's simulator; AlloX (Le
-// et al., EuroSys 2020) does not publish its own.
+// in turn. These are the numbers of the 600 jobs of the trace of TestAlloX, which were made for AlloX's simulator;
+// AlloX (Le et al., EuroSys 2020) does not publish its own.
 func alloxJobs(n int, every float64, from streams) []*sched.Job {
 	random := from.duration
 	off := func() float64 { return max(-.9, .1*math.Sqrt2*math.Erfinv(2*random()-1)) }
@@ -172,7 +172,7 @@ func (g GenerateOptions) model(j *sched.Job, models []throughput, at float64) (r
 	return 0
 }
 
-// Generate makes jobs whose submissions are a Poisson process, without daily variation. Times are whole seconds. With
+// Generate makes jobs that are submitted as a Poisson process, without daily variation. Times are whole seconds. With
 // Rates each job has a model that can run on its GPUs. It returns an error if Compat needs a model that Rates lack.
 func Generate(g GenerateOptions) ([]*sched.Job, error) {
 	models, err := g.models()

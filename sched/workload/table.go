@@ -111,7 +111,7 @@ func newTable(r io.Reader) *table {
 	for i, h := range header {
 		h = strings.TrimPrefix(strings.TrimSpace(h), "\ufeff")
 		if _, twice := t.column[h]; twice {
-			t.fail(1, "column %q is there twice: rename or remove one", h)
+			t.fail(1, "column %q occurs twice: rename or remove one", h)
 		}
 		t.column[h] = i
 	}
@@ -282,7 +282,7 @@ func (t *table) id() string { return t.idAmong(t.seen) }
 func (t *table) idAmong(seen map[string]int) string {
 	id := strings.TrimSpace(t.text("job_id"))
 	if first := seen[id]; first > 0 {
-		t.fail(t.line, "job_id %q is there twice, first in line %d: rename one", id, first)
+		t.fail(t.line, "job_id %q occurs twice, first in line %d: rename one", id, first)
 	}
 	if id == "" {
 		t.fail(t.line, "job_id is empty: give each job a name of its own")

@@ -146,7 +146,7 @@ other (exit code 78). Nothing is lost when it stops: jobs go back to SSGD, and e
 				defer members.Close()
 				log.Info("gossip", "addr", members.Addr())
 			}
-			log.Info("resource service", "addr", l.Addr(), "advertise", advertise, "hosts", len(capacities))
+			log.Info("resource service listening", "addr", l.Addr(), "advertise", advertise, "hosts", len(capacities))
 			return svc.Serve(ctx, l, network, string(f.token), members)
 		},
 	}

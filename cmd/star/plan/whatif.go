@@ -102,7 +102,7 @@ func workersOf(s *settings.Set, key string, names []string, n int) ([]nouns.Work
 		case err != nil || w < 0 || w >= n:
 			return nil, s.Invalid(key, fmt.Errorf("%q is not one of w0 to w%d", name, n-1))
 		case slices.Contains(ws, nouns.Worker(w)):
-			return nil, s.Invalid(key, fmt.Errorf("w%d is there twice", w))
+			return nil, s.Invalid(key, fmt.Errorf("w%d occurs twice", w))
 		}
 		ws = append(ws, nouns.Worker(w))
 	}
@@ -259,7 +259,8 @@ func whatIf(cmd *cobra.Command, s *settings.Set, o *whatIfOptions, methods []str
 		return err
 	}
 
-	// First its own story. Workers that are left out because nobody knows their times make that impossible; then what was seen stands for it.
+	// First its own story. Workers that are left out because nobody knows their times make that impossible; then what
+	// was seen stands for it.
 	if out.Progress, err = progress(out.Noise); err != nil {
 		return err
 	}

@@ -223,7 +223,7 @@ func (p *schedSim) valid() error {
 		case !slices.Contains(sched.Policies(), policy):
 			return p.Set.Invalid("policy", fmt.Errorf("there is no policy %q: %swant one of %s", policy, meantPolicy(policy), strings.Join(sched.Policies(), ", ")))
 		case slices.Contains(p.policies[:i], policy):
-			return p.Set.Invalid("policy", fmt.Errorf("%s is there twice: leave one out", policy))
+			return p.Set.Invalid("policy", fmt.Errorf("%s occurs twice: leave one out", policy))
 		}
 	}
 	return nil

@@ -33,7 +33,7 @@ func clusterOf(t *testing.T, g *jobtest.Job, name string, args ...string) (addr 
 // heard waits until a service listens.
 func heard(g *jobtest.Job, name string) {
 	g.T.Helper()
-	for end := time.Now().Add(30 * time.Second); !strings.Contains(g.Said(name), `"msg":"resource service"`); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); !strings.Contains(g.Said(name), `"msg":"resource service listening"`); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			g.T.Fatalf("%s does not listen: %s", name, g.Said(name))
 		}
@@ -304,7 +304,7 @@ func TestOneServiceForACluster(t *testing.T) {
 	gossip := jobtest.FreeAddr(t)
 	addr := clusterOf(t, s, "first", "--gossip", gossip, "--cluster-key", key)
 	s.Start("second", "cluster", "serve", "--cluster", "test", "--listen", jobtest.FreeAddr(t), "--gossip", "127.0.0.1:0", "--cluster-join", gossip, "--cluster-key", key)
-	s.Ends("second", 78, "already, at "+addr, "choose another name (--cluster)")
+	s.Ends("second", 78, "already, at "+addr, "use another name (--cluster)")
 
 	out, err := exec.Command(jobtest.Star(t), "cluster", "status", "--cluster", "test", "--cluster-join", gossip, "--cluster-key", key, "--json").CombinedOutput()
 	var st cluster.Status

@@ -122,7 +122,7 @@ func TestWrong(t *testing.T) {
 		{"star.csv --cluster n1g2 --policy fifo", "the format star names no program with a policy fifo: give --compat elasticflow, muri, lucid, allox", exitcode.Usage},
 		{"lucid.csv --format lucid --cluster n1g2 --policy lucid", "give --estimates", exitcode.Usage},
 		{"star.csv --cluster n1g2 --compat allox --policy sjf", "job a: sjf needs to know how long it takes with a GPU and without", exitcode.Usage},
-		{"muri.csv --format muri --cluster n1g2 --policy muri-s,muri-s", "muri-s is there twice", exitcode.Usage},
+		{"muri.csv --format muri --cluster n1g2 --policy muri-s,muri-s", "muri-s occurs twice", exitcode.Usage},
 		{"muri.csv --format muri --cluster n1g2 --policy muri-s --jobs - --json", "leave out --json", exitcode.Usage},
 		{"muri.csv --format muri --cluster n1g2 --policy muri-s --jobs muri.csv", "would be lost", exitcode.Usage},
 		{"trace.csv --format elasticflow --throughputs tables --cluster n2g2 --slot 1500ms", "want whole seconds", exitcode.Usage},
