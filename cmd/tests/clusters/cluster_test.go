@@ -409,7 +409,7 @@ func TestGossipWithoutKey(t *testing.T) {
 		{"cluster status --cluster test --cluster-join 192.0.2.1 --timeout 1s", 2, "whoever reaches the gossip at 192.0.2.1:7073"},
 		{"worker --cluster test --cluster-join 127.0.0.1:1,192.0.2.1:7 --coordinator 127.0.0.1:1", 2, "whoever reaches the gossip at 192.0.2.1:7 "},
 		{"ps --listen 127.0.0.1:0 --cluster test --cluster-join 192.0.2.1:7", 2, "whoever reaches the gossip at 192.0.2.1:7 "},
-		{"cluster serve --cluster test --listen 127.0.0.1:0 --gossip 192.0.2.1:7", 2, "anybody who reaches this address could claim"},
+		{"cluster serve --cluster test --listen 127.0.0.1:0 --gossip 192.0.2.1:7", 2, "any process that reaches this address could claim"},
 		{"cluster status --cluster test --cluster-join 127.0.0.1:1 --timeout 1s", 69, "none of 127.0.0.1:1 is a member"},
 	} {
 		cmd := exec.Command(jobtest.Star(t), strings.Fields(c.args)...)
