@@ -127,7 +127,7 @@ func TestWrong(t *testing.T) {
 		{"muri.csv --format muri --cluster n1g2 --policy muri-s --jobs muri.csv", "would be lost", exitcode.Usage},
 		{"trace.csv --format elasticflow --throughputs tables --cluster n2g2 --slot 1500ms", "want whole seconds", exitcode.Usage},
 		{"trace.csv --format elasticflow --throughputs tables --cluster n2g3", "nodes of 3 GPUs", exitcode.Usage},
-		{"trace.csv --format elasticflow --throughputs tables", "which cluster?", exitcode.Usage},
+		{"trace.csv --format elasticflow --throughputs tables", "is required: give nodes and GPUs", exitcode.Usage},
 		{"none.csv --format muri --cluster n1g2 --policy muri-s", "none.csv", exitcode.Missing},
 		{"trace.csv --format muri --cluster n1g2 --policy muri-s", "line 1", exitcode.Corrupt},
 	} {
