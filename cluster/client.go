@@ -15,74 +15,73 @@ import (
 	"star/transport/wire"
 )
 
-// ClientConfig is how a process of a job speaks with the service. Zero fields mean what their
-// comments say.
+// ClientConfig configures a Client. Zero durations mean the defaults in the comments.
 type ClientConfig struct {
 	Network transport.Network
 
-	// Find says where the service is. It is asked again before each attempt to connect.
+	// Find returns the service's address. It is called before each attempt to connect.
 	Find func(ctx context.Context) (addr string, err error)
 
 	Cluster string
 	Role    string // wire.RoleServer or RoleWorker
 	Token   string
-	Version string // of the program
+	Version string // version of the program
 
-	// Enlist is who this is; Life is made by the client. Usage is what it uses now; Seq and Delay are set by the client. Both
-	// are called from Run.
+	// Enlist returns the process's identity (the client sets Life). Usage returns its current usage (the client sets
+	// Seq and Delay). Both are called from Run.
 	Enlist func() wire.Enlist
 	Usage  func() wire.Usage
 
-	// Obey makes each iteration take longer by delay, from now on; 0: no longer. Nil: nobody
-	// here can, and the service is told so.
+	// Obey makes each iteration take delay longer from now on; 0 ends that. Nil: this process cannot be delayed, and
+	// the service is told so.
 	Obey func(delay time.Duration) error
 
-	Every    time.Duration // between reports; zero: 1 s
-	Timeout  time.Duration // of a question; zero: 2 s
-	DialTime time.Duration // of an attempt to connect; zero: 5 s
-	Longest  time.Duration // between attempts, at most; zero: 5 s
+	Every    time.Duration // interval of reports; zero: 1 s
+	Timeout  time.Duration // of a request; zero: 2 s
+	DialTime time.Duration // timeout of an attempt to connect; zero: 5 s
+	Longest  time.Duration // longest pause between attempts; zero: 5 s
 
 	Log *slog.Logger
 }
 
-// Client is a process's side of the service. Make it with NewClient and call Run once, in a
-// goroutine of its own. The other methods may be called from any goroutine.
+// Client is the connection of a process to the service. Create it with NewClient and call Run once, in its own
+// goroutine. The other methods are safe for concurrent use.
 type Client struct {
 	cfg     ClientConfig
 	log     *slog.Logger
 	process string
-	acts    chan func()   // what others want Run to do
+	acts    chan func()   // calls for Run's goroutine
 	done    chan struct{} // closed when Run has ended
 
 	mu    sync.Mutex
 	state string
 
-	// Owned by Run from here on.
+	// Owned by Run.
 	conn   transport.Conn
 	addr   string
 	lease  time.Duration
-	silent time.Duration // how long the service may say nothing
-	lost   time.Time     // since when there is no connection
+	silent time.Duration // how long the service may be silent
+	lost   time.Time     // since when the client is disconnected
 	seq    int64
 	said   wire.Enlist
 
 	ids   int64
-	claim *claim        // what is wanted or granted; nil: nothing
+	claim *claim // the current request or grant; nil: none
 	delay time.Duration // in force
 
-	asking *flightrecorder.Site // for the answer to a question
+	asking *flightrecorder.Site // waits for the answer to a request
 }
 
-// claim is a wish to leave SSGD.
+// claim is a request to leave SSGD.
 type claim struct {
 	ask     wire.Ask
 	answer  func(ok bool, why string)
 	granted bool
-	asked   bool      // on this connection, and not answered
-	due     time.Time // of the answer
+	asked   bool      // sent on this connection, not answered yet
+	due     time.Time // deadline of the answer
 }
 
-// NewClient makes a client.
+// NewClient returns a client.
 func NewClient(cfg ClientConfig) *Client {
 	for d, v := range map[*time.Duration]time.Duration{&cfg.Every: time.Second, &cfg.Timeout: 2 * time.Second, &cfg.DialTime: 5 * time.Second, &cfg.Longest: 5 * time.Second} {
 		if *d <= 0 {
@@ -96,7 +95,7 @@ func NewClient(cfg ClientConfig) *Client {
 		state: "connecting", lease: 10 * time.Second}
 }
 
-// do has Run do something. It is not done when Run has ended.
+// do runs f in Run's goroutine. It returns false, without running f, if Run has ended.
 func (c *Client) do(f func()) bool {
 	select {
 	case c.acts <- f:
@@ -106,10 +105,10 @@ func (c *Client) do(f func()) bool {
 	}
 }
 
-// Ask asks whether the job may run in a mode that uses extra more than SSGD, all its servers
-// together; lag is what SSGD loses in each iteration to stragglers. answer is called from Run
-// within the client's time-out: no if nobody else answers. After a yes it is called again when
-// that no longer holds. A new question replaces the one before; of that nothing is heard any more.
+// Ask asks whether the job may run in a mode that uses extra more than SSGD, over all its servers; lag is what SSGD
+// loses to stragglers in each iteration. answer is called from Run within the client's timeout, with false if the
+// service does not answer. After true it is called again when the grant ends. A new request replaces the one before,
+// which gets no further answer.
 func (c *Client) Ask(mode string, extra wire.Amounts, lag time.Duration, answer func(ok bool, why string)) {
 	ok := c.do(func() {
 		c.yield()
@@ -126,10 +125,10 @@ func (c *Client) Ask(mode string, extra wire.Amounts, lag time.Duration, answer 
 	}
 }
 
-// Yield gives back what was granted, or takes a question back.
+// Yield returns the grant, or withdraws the request.
 func (c *Client) Yield() { c.do(c.yield) }
 
-// State says in words how things are with the service.
+// State describes the connection to the service.
 func (c *Client) State() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -142,12 +141,12 @@ func (c *Client) setState(format string, a ...any) {
 	c.state = fmt.Sprintf(format, a...)
 }
 
-// missing says why there is nobody to ask.
+// missing says why the service cannot be asked.
 func (c *Client) missing() string {
-	return fmt.Sprintf("the resource service of cluster %s is not to be reached", c.cfg.Cluster)
+	return fmt.Sprintf("cannot reach the resource service of cluster %s", c.cfg.Cluster)
 }
 
-// put sends a question.
+// put sends a request.
 func (c *Client) put(q *claim) {
 	q.asked, q.due = true, time.Now().Add(c.cfg.Timeout)
 	c.asking.Say("mode " + q.ask.Mode)
@@ -155,7 +154,7 @@ func (c *Client) put(q *claim) {
 	c.say(q.ask)
 }
 
-// refuse ends the claim with a no.
+// refuse ends the claim with a refusal.
 func (c *Client) refuse(why string) {
 	q := c.claim
 	c.claim = nil
@@ -175,7 +174,7 @@ func (c *Client) yield() {
 	c.asking.End()
 }
 
-// say sends a small message. A connection that cannot take it ends.
+// say sends a small message. If that fails, it closes the connection.
 func (c *Client) say(m wire.Message) {
 	if c.conn == nil {
 		return
@@ -201,11 +200,11 @@ func (c *Client) say(m wire.Message) {
 		panic(fmt.Sprintf("cluster: a client never says %v", m.Kind()))
 	}
 	if err != nil {
-		c.conn.Close() // the reader says so
+		c.conn.Close() // the reader reports it
 	}
 }
 
-// heard is what a connection said, or why it ended.
+// heard is a message from a connection, or why it ended.
 type heard struct {
 	conn  transport.Conn
 	grant *wire.Grant
@@ -213,7 +212,7 @@ type heard struct {
 	err   error
 }
 
-// opened is what has become of an attempt to connect.
+// opened is the result of an attempt to connect.
 type opened struct {
 	conn  transport.Conn
 	addr  string
@@ -221,9 +220,8 @@ type opened struct {
 	err   error
 }
 
-// Run keeps up the connection and serves the others' calls until ctx ends; then it undoes
-// what it was ordered and says good-bye. It returns nil: nothing that happens to the service is
-// an error of the job.
+// Run keeps the connection up and serves the other methods until ctx ends; then it undoes orders and disconnects. It
+// returns nil: no failure of the service is an error of the job.
 func (c *Client) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -241,15 +239,15 @@ func (c *Client) Run(ctx context.Context) error {
 	defer report.Stop()
 	alarm := time.NewTimer(time.Hour)
 	defer alarm.Stop()
-	told := false // that there is no connection
-	refusal := "" // why it was refused last; empty: it is not
+	told := false // the disconnection was logged
+	refusal := "" // reason of the last refusal; empty: not refused
 	owner := "the client of cluster " + c.cfg.Cluster
 	c.asking = flightrecorder.Open(owner, "the answer of the resource service to question", "", "")
 	defer c.asking.Close()
 	away := flightrecorder.Open(owner, "a resource service", "", fmt.Sprintf("one is there: it is tried at least every %v, and the job trains meanwhile", c.cfg.Longest+c.cfg.DialTime))
 	defer away.Close()
 	away.Begin(-1, 0)
-	word := flightrecorder.Open(owner, "the next word of the resource service", "", "")
+	word := flightrecorder.Open(owner, "the next message of the resource service", "", "")
 	defer word.Close()
 	defer func() {
 		if c.conn != nil {
@@ -260,7 +258,7 @@ func (c *Client) Run(ctx context.Context) error {
 		c.setState("ended")
 	}()
 	again := func() {
-		try.Reset(pause/2 + rand.N(pause)) // jitter: whoever lost it at once does not come back at once
+		try.Reset(pause/2 + rand.N(pause)) // jitter: clients that lost it together do not all reconnect together
 		pause = min(2*pause, c.cfg.Longest)
 	}
 	for {
@@ -288,16 +286,16 @@ func (c *Client) Run(ctx context.Context) error {
 				var refused interface{ ExitCode() int }
 				if isRefusal := errors.As(o.err, &refused); isRefusal && !told || !told && time.Since(c.lost) >= c.cfg.DialTime {
 					told = true
-					c.log.Warn("no resource service: the job stays in SSGD, or goes back to it", "err", o.err)
+					c.log.Warn("resource service not found; the job stays in SSGD, or returns to it", "err", o.err)
 				}
 				again()
 				break
 			}
-			if refusal != "" { // that it is let in is known when it has stayed
+			if refusal != "" { // admission is certain only after the connection has lasted
 			} else if told || begun != c.lost {
-				c.log.Info("the resource service is there again", "addr", o.addr, "after", time.Since(c.lost).Round(time.Millisecond))
+				c.log.Info("resource service reconnected", "addr", o.addr, "after", time.Since(c.lost).Round(time.Millisecond))
 			} else {
-				c.log.Info("resource service", "addr", o.addr)
+				c.log.Info("resource service connected", "addr", o.addr)
 			}
 			told = false
 			away.End()
@@ -319,11 +317,11 @@ func (c *Client) Run(ctx context.Context) error {
 				var refused *transport.RejectError
 				if was := refusal; errors.As(h.err, &refused) {
 					if refusal = refused.Reason; refusal != was {
-						c.log.Warn("the resource service refuses this process, which goes on without it, and asks again", "addr", c.addr, "reason", refusal)
+						c.log.Warn("resource service refused this process, which continues without it and retries", "addr", c.addr, "reason", refusal)
 					}
 				} else {
 					refusal = ""
-					c.log.Warn("the resource service is gone; what it granted and ordered ends if it does not come back", "addr", c.addr, "within", c.lease, "err", h.err)
+					c.log.Warn("resource service lost; its grants and orders end unless it returns", "addr", c.addr, "within", c.lease, "err", h.err)
 				}
 				if c.seq > settled {
 					pause = 100 * time.Millisecond
@@ -344,7 +342,7 @@ func (c *Client) Run(ctx context.Context) error {
 			}
 			if c.report(); c.seq > settled && refusal != "" {
 				refusal = ""
-				c.log.Info("resource service", "addr", c.addr)
+				c.log.Info("resource service connected", "addr", c.addr)
 			}
 		case <-alarm.C:
 		}
@@ -352,10 +350,10 @@ func (c *Client) Run(ctx context.Context) error {
 	}
 }
 
-// settled is after how many reports a connection has been well for a while.
+// settled is the number of reports after which a connection counts as stable.
 const settled = 3
 
-// enlistment is who this is now.
+// enlistment returns the process's current identity.
 func (c *Client) enlistment() wire.Enlist {
 	e := c.cfg.Enlist()
 	e.Life = c.process
@@ -370,18 +368,18 @@ func (c *Client) report() {
 	c.say(wire.Ping{Seq: c.seq, Sent: time.Now().UnixNano()})
 }
 
-// connected begins with a new connection.
+// connected starts using a new connection.
 func (c *Client) connected(o opened) {
 	c.conn, c.addr, c.seq = o.conn, o.addr, 0
 	if o.lease > 0 {
 		c.lease = o.lease
 	}
-	c.silent = max(c.lease, 3*c.cfg.Every) // it answers each report's ping
+	c.silent = max(c.lease, 3*c.cfg.Every) // the service answers each report's ping
 	c.setState("connected to %s", o.addr)
 	c.said = c.enlistment()
 	c.say(c.said)
 	c.report()
-	// This is another life of the account: it knows nothing of orders and grants.
+	// The service may have restarted, without its orders and grants.
 	c.obey(wire.Order{})
 	if c.claim != nil {
 		c.ids++
@@ -390,11 +388,11 @@ func (c *Client) connected(o opened) {
 	}
 }
 
-// granted takes an answer.
+// granted handles an answer.
 func (c *Client) granted(g wire.Grant) {
 	q := c.claim
 	if q == nil || g.ID != q.ask.ID {
-		return // taken back meanwhile; the service has heard so
+		return // withdrawn meanwhile; the service knows
 	}
 	q.asked = false
 	c.asking.End()
@@ -418,10 +416,10 @@ func (c *Client) obey(o wire.Order) {
 	var err error
 	if want != c.delay {
 		if c.cfg.Obey == nil {
-			err = errors.New("nothing here can delay an iteration")
+			err = errors.New("this process cannot delay an iteration")
 		} else if err = c.cfg.Obey(want); err == nil {
 			c.delay = want
-			c.log.Info("delay", "per_iteration", want, "for", o.For, "why", o.Why)
+			c.log.Info("delay changed", "per_iteration", want, "for", o.For, "why", o.Why)
 		}
 	}
 	if o.Lease > 0 {
@@ -433,12 +431,12 @@ func (c *Client) obey(o wire.Order) {
 	m := wire.Obeyed{ID: o.ID, Delay: c.delay}
 	if err != nil {
 		m.Err = err.Error()
-		c.log.Warn("cannot do what the resource service wants", "delay", want, "err", err)
+		c.log.Warn("cannot carry out the resource service's order", "delay", want, "err", err)
 	}
 	c.say(m)
 }
 
-// next is how long until something is overdue.
+// next returns how long until something is overdue.
 func (c *Client) next() time.Duration {
 	d := time.Hour
 	if q := c.claim; q != nil && q.asked {
@@ -450,7 +448,7 @@ func (c *Client) next() time.Duration {
 	return max(d, 0)
 }
 
-// overdue gives up waiting.
+// overdue gives up what was waited for too long.
 func (c *Client) overdue() {
 	now := time.Now()
 	if q := c.claim; q != nil && q.asked && !now.Before(q.due) {
@@ -462,20 +460,20 @@ func (c *Client) overdue() {
 			}
 			why = c.missing()
 		}
-		c.say(wire.Yield{ID: q.ask.ID}) // a yes that is on its way is not for us
+		c.say(wire.Yield{ID: q.ask.ID}) // a grant that is on its way is returned
 		c.refuse(why)
 	}
 	if c.conn == nil && !now.Before(c.lost.Add(c.lease)) {
 		if c.claim != nil {
-			c.refuse(fmt.Sprintf("the resource service at %s has been gone for %v", c.addr, c.lease))
+			c.refuse(fmt.Sprintf("the resource service at %s was unreachable for %v", c.addr, c.lease))
 		}
 		if c.delay > 0 {
-			c.obey(wire.Order{Why: "the resource service is gone"})
+			c.obey(wire.Order{Why: "the resource service is unreachable"})
 		}
 	}
 }
 
-// open tries to connect once.
+// open makes one attempt to connect.
 func (c *Client) open(ctx context.Context) opened {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.DialTime)
 	defer cancel()
@@ -493,7 +491,7 @@ func (c *Client) open(ctx context.Context) opened {
 	return opened{conn: conn, addr: addr, lease: g.Lease}
 }
 
-// hail connects to a service.
+// hail connects to a service and introduces the client.
 func hail(ctx context.Context, n transport.Network, addr string, h wire.Hello) (transport.Conn, greeting, error) {
 	conn, _, text, err := transport.Open(ctx, n, addr, h, nil)
 	if err != nil {
@@ -508,8 +506,8 @@ func hail(ctx context.Context, n transport.Network, addr string, h wire.Hello) (
 	return conn, g, nil
 }
 
-// listen passes on what the service says, until the connection ends or ctx does.
-// An end of ctx is no end of the connection: Run still has to say good-bye.
+// listen forwards the service's messages until the connection or ctx ends. It leaves the connection open when ctx ends:
+// Run still has to send a farewell.
 func listen(ctx context.Context, conn transport.Conn, silent time.Duration, site *flightrecorder.Site, news chan<- heard) {
 	for {
 		h := heard{conn: conn}
@@ -526,7 +524,7 @@ func listen(ctx context.Context, conn transport.Conn, silent time.Duration, site
 		case f.Kind == wire.KindOrder:
 			o, err := wire.ParseOrder(f.Header)
 			h.order, h.err = &o, err
-		case f.Kind == wire.KindPong: // it lives
+		case f.Kind == wire.KindPong: // a sign of life
 		case f.Kind == wire.KindReject:
 			r, err := wire.ParseReject(f.Header)
 			if h.err = err; err == nil {

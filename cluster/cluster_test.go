@@ -358,12 +358,12 @@ func TestServiceGone(t *testing.T) {
 		got.want(t, "true")
 		wantDelays(t, "worker 0 of a", workers[0], time.Second)
 		rest(2 * time.Second)
-		got.want(t, "true", "false: the resource service at service:1 has been gone for 10s")
+		got.want(t, "true", "false: the resource service at service:1 was unreachable for 10s")
 		wantDelays(t, "worker 0 of a", workers[0], time.Second, 0)
 		var second answers
 		asker.Ask("x=1", wire.Amounts{CPU: 0.5}, 0, second.add)
 		synctest.Wait()
-		second.want(t, "false: the resource service of cluster rack1 is not to be reached")
+		second.want(t, "false: cannot reach the resource service of cluster rack1")
 		b.start(ten())
 		rest(15 * time.Second)
 		if n := len(b.status().Jobs); n != 2 {
@@ -536,7 +536,7 @@ func TestTwoJobsOfOneName(t *testing.T) {
 		b.log = slog.New(slog.NewTextHandler(&log, nil))
 		second := b.process(wire.RoleServer, first.enlist, first.usage)
 		rest(20 * time.Second)
-		if s := second.State(); !strings.Contains(s, `cluster "rack1" has a job a already, with ps 0 at dial-`) || !strings.Contains(s, "--job") {
+		if s := second.State(); !strings.Contains(s, `cluster "rack1" already has a job a, with ps 0 at dial-`) || !strings.Contains(s, "--job") {
 			t.Errorf("the second one: %q", s)
 		}
 		first.kill()
@@ -550,7 +550,7 @@ func TestTwoJobsOfOneName(t *testing.T) {
 			_, line, _ = strings.Cut(line, "level=")
 			lines = append(lines, line[:min(len(line), 60)])
 		}
-		want := []string{`INFO msg="resource service" `, `WARN msg="the resource service refuses this process`, `INFO msg="resource service" `}
+		want := []string{`INFO msg="resource service connected" `, `WARN msg="resource service refused this process`, `INFO msg="resource service connected" `}
 		if !slices.EqualFunc(lines, want, strings.HasPrefix) {
 			t.Errorf("the second one logs %q", lines)
 		}

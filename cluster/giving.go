@@ -9,40 +9,40 @@ import (
 	"star/transport/wire"
 )
 
-// giving learns from the delays of one job what each second of them frees and costs (resource.Giving). It compares what the job
-// used, and how long its rounds took, while one delay was in force in all its workers with the same while the next one was.
+// giving learns from the delays of one job what each second of delay frees and costs (resource.Giving). It compares the
+// job's usage and the length of its rounds under one delay, in force in all its workers, with those under the next one.
 //
-// Early workers that wait (Order.Early) do not count as a delay: over a whole round they use as much as before, and no round
-// is longer for them.
+// Early workers that wait (Order.Early) do not count as a delay: over a whole round they use as much as before, and
+// rounds are not longer.
 type giving struct {
-	learned *resource.Giving // nil: nothing was seen yet
-	seen    int              // delays that it has learned from
+	learned *resource.Giving // nil: no observations yet
+	seen    int              // number of delays learned from
 	delay   time.Duration    // in force
-	idle    int              // reports to pass over: what they say is of the change
-	now     []look           // with this delay, the last ones
-	former  []look           // with the one before; nil: nothing to compare with
+	idle    int              // reports to skip, because they include the change
+	now     []look           // the last ones with this delay
+	former  []look           // those with the delay before; nil: none to compare with
 	was     time.Duration
 }
 
 // look is one report of the job's head.
 type look struct {
 	at   time.Time
-	step int64                     // updates, each of which is a round
+	step int64                     // updates; each is a round
 	use  map[string]resource.Usage // by host
 }
 
 const (
-	looks  = 16 // reports that are kept with a delay, or more where rounds are long
-	needed = 5  // for a comparison, at least
-	rounds = 5  // in them, at least
-	skip   = 2  // reports behind a change
+	looks  = 16 // reports kept per delay; more if rounds are long
+	needed = 5  // smallest number of reports for a comparison
+	rounds = 5  // smallest number of rounds in them
+	skip   = 2  // reports skipped after a change
 )
 
-// forget begins anew: what was measured belongs to other processes, or to another mode.
+// forget starts over: the measurements are of other processes or another mode.
 func (g *giving) forget() { g.now, g.former, g.idle = nil, nil, skip }
 
-// observe takes in a report with a delay in force. on is the number of the job's workers on each host. It returns true when something
-// was learned.
+// observe adds a report with a delay in force. on is the number of the job's workers on each host. It returns true if
+// it has learned something.
 func (g *giving) observe(l look, delay time.Duration, on map[string]int, prior func() resource.Costs) (bool, error) {
 	if delay != g.delay {
 		if g.former = nil; full(g.now) {
@@ -89,13 +89,13 @@ func (g *giving) observe(l look, delay time.Duration, on map[string]int, prior f
 	return learned, nil
 }
 
-// full says whether looks are enough for a comparison.
+// full reports whether the looks suffice for a comparison.
 func full(ls []look) bool {
 	return len(ls) >= needed && ls[len(ls)-1].step-ls[0].step >= rounds
 }
 
-// mean is what was used on a host, and how long a round took, between the first and the last look that found a round finished: so
-// rounds that take longer than the time between looks are counted as wholes, too.
+// mean returns the usage on a host and the length of a round, between the first and the last look that saw a finished
+// round, so that rounds longer than the interval between looks count as wholes, too.
 func mean(ls []look, host string) (use resource.Usage, round time.Duration) {
 	var ends []int
 	for i := range ls[1:] {
@@ -113,19 +113,19 @@ func mean(ls []look, host string) (use resource.Usage, round time.Duration) {
 	return use.Times(1 / float64(k-i)), ls[k].at.Sub(ls[i].at) / time.Duration(ls[k].step-ls[i].step)
 }
 
-// inForce is the delay that all workers of the job have, without the waits of early ones; false: they are not all there, or do not all do yet
-// what they were told.
+// inForce returns the delay of all workers of the job, without the waits of early ones. It returns false if workers are
+// missing, or do not all carry out their order yet.
 func (j *job) inForce() (time.Duration, bool) {
 	delay := time.Duration(0)
 	for r := range j.workers {
-		m := j.members[seat{wire.RoleWorker, r}]
+		m := j.members[memberID{wire.RoleWorker, r}]
 		if m == nil || m.obeyed.ID != m.sent.ID || m.obeyed.Err != "" || m.sent.Delay != j.order.Delay || m.usage.Seq < 2 {
 			return 0, false
 		}
 		delay = m.sent.Delay
 	}
 	for r := range j.servers {
-		if m := j.members[seat{wire.RoleServer, r}]; m == nil || m.usage.Seq < 2 { // the first report has no rates
+		if m := j.members[memberID{wire.RoleServer, r}]; m == nil || m.usage.Seq < 2 { // the first report has no rates
 			return 0, false
 		}
 	}
@@ -139,10 +139,10 @@ func (s *Service) respond(j *job, use map[string]resource.Usage) {
 	case !j.sync || j.order.Back || use == nil:
 		j.giving.forget()
 		return
-	case !ok && j.order.Delay == j.giving.delay: // somebody is missing
+	case !ok && j.order.Delay == j.giving.delay: // a worker is missing
 		j.giving.forget()
 		return
-	case !ok: // a delay is on its way into force
+	case !ok: // a delay is about to take effect
 		return
 	}
 	on := map[string]int{}
@@ -156,7 +156,7 @@ func (s *Service) respond(j *job, use map[string]resource.Usage) {
 		return j.costs()
 	})
 	if err != nil {
-		s.log.Warn("a delay that nothing can be learned from", "job", j.name, "err", err)
+		s.log.Warn("cannot learn from a delay", "job", j.name, "err", err)
 		return
 	}
 	if learned {
@@ -166,7 +166,7 @@ func (s *Service) respond(j *job, use map[string]resource.Usage) {
 	}
 }
 
-// learned is what a delay frees and costs, as far as is known. Nil: as the job has said.
+// learned returns what a delay frees and costs, as far as it was learned; nil: use what the job has declared.
 func (j *job) learned() *resource.Costs {
 	if g := j.giving.learned; g != nil {
 		c := g.Costs()

@@ -25,36 +25,35 @@ import (
 	"star/internal/exitcode"
 )
 
-// GossipConfig is how a process meets the others of its cluster.
+// GossipConfig configures a membership in a cluster's gossip.
 type GossipConfig struct {
 	Cluster string
 	Bind    string   // host:port, for TCP and UDP; port 0: any
-	Seeds   []string // host:port of others; a port that is missing is DefaultGossipPort
+	Seeds   []string // host:port of other members; a missing port means DefaultGossipPort
 
-	// Key encrypts what is said: 16, 24 or 32 bytes; nil: nothing is. Who has another one is
-	// not understood.
+	// Key encrypts messages: 16, 24 or 32 bytes; nil: no encryption. Messages with other keys are ignored.
 	Key []byte
-	Old [][]byte // other keys that are understood, besides Key
+	Old [][]byte // other accepted keys
 
 	// Place is the resource service that this process offers; the zero Place: none.
 	Place Place
 	Log   *slog.Logger
 }
 
-// Ports of a resource service.
+// Default ports of a resource service.
 const (
 	DefaultPort       = "7072"
 	DefaultGossipPort = "7073"
 )
 
-// Place is where a resource service is.
+// Place is a resource service's location and identity.
 type Place struct {
 	Addr  string    `json:"addr"`  // of the service, host:port
-	Since time.Time `json:"since"` // when it began
-	ID    string    `json:"id"`    // of this life of it
+	Since time.Time `json:"since"` // start time
+	ID    string    `json:"id"`    // random, new at each start
 }
 
-// before says whose claim of a name is the older one.
+// before reports which claim of a name is older.
 func (p Place) before(o Place) bool {
 	if !p.Since.Equal(o.Since) {
 		return p.Since.Before(o.Since)
@@ -67,24 +66,24 @@ type Gossip struct {
 	list   *memberlist.Memberlist
 	rivals chan Place
 	log    *slog.Logger
-	meta   atomic.Pointer[[]byte] // that a member tells about itself
+	meta   atomic.Pointer[[]byte] // what this member publishes about itself
 }
 
-// tag is what a member tells about itself. memberlist wants at most 512 bytes.
+// tag is what a member publishes about itself. memberlist allows at most 512 bytes.
 type tag struct {
 	Role string `json:"role"` // serve, or look
 	Place
 }
 
-// NewID is a random name.
+// NewID returns a random name.
 func NewID() string {
 	var b [8]byte
 	rand.Read(b[:])
 	return hex.EncodeToString(b[:])
 }
 
-// Meet begins a membership. With seeds it returns when one of them has answered; an error
-// says which could not be reached. Timings are memberlist's for a LAN.
+// Meet joins the gossip. With seeds it returns when one of them has answered; the error names those that could not be
+// reached. Timings are memberlist's for a LAN.
 func Meet(ctx context.Context, cfg GossipConfig) (*Gossip, error) {
 	me := tag{Role: "look", Place: cfg.Place}
 	if cfg.Place.Addr != "" {
@@ -95,12 +94,12 @@ func Meet(ctx context.Context, cfg GossipConfig) (*Gossip, error) {
 		return nil, err
 	}
 	if len(meta) > memberlist.MetaMaxSize { // Create would panic
-		return nil, fmt.Errorf("cluster %q: the address %q is too long to be told to others", cfg.Cluster, cfg.Place.Addr)
+		return nil, fmt.Errorf("cluster %q: cannot publish the address %q: it is too long", cfg.Cluster, cfg.Place.Addr)
 	}
 	return convene(ctx, cfg, label(cfg.Cluster), me.Role, meta)
 }
 
-// convene begins a membership in the gossip with a label, as a member that tells meta about itself.
+// convene joins the gossip with a label, as a member that publishes meta.
 func convene(ctx context.Context, cfg GossipConfig, label, role string, meta []byte) (*Gossip, error) {
 	host, port, err := net.SplitHostPort(cfg.Bind)
 	if err != nil {
@@ -130,8 +129,7 @@ func convene(ctx context.Context, cfg GossipConfig, label, role string, meta []b
 			return nil, fmt.Errorf("keys of the gossip: %w", err)
 		}
 	}
-	// In a small cluster a lost message would wait half a minute for the next complete
-	// exchange.
+	// In a small cluster a lost message would wait half a minute for the next complete exchange.
 	c.RetransmitMult, c.PushPullInterval = 6, 5*time.Second
 	g := &Gossip{rivals: make(chan Place, 1), log: cfg.Log}
 	g.meta.Store(&meta)
@@ -139,7 +137,7 @@ func convene(ctx context.Context, cfg GossipConfig, label, role string, meta []b
 	c.Delegate, c.Events, c.Conflict = d, d, d
 	c.LogOutput, c.Logger = nil, log.New(&logWriter{cfg.Log}, "", 0)
 
-	// Create and Join know no context; what they do is over within TCPTimeout.
+	// Create and Join take no context; they end within TCPTimeout.
 	c.TCPTimeout = 5 * time.Second
 	if deadline, ok := ctx.Deadline(); ok {
 		c.TCPTimeout = max(min(c.TCPTimeout, time.Until(deadline)), 100*time.Millisecond)
@@ -163,10 +161,10 @@ func convene(ctx context.Context, cfg GossipConfig, label, role string, meta []b
 	return g, nil
 }
 
-// label is part of every packet, so that clusters that share a network do not mix.
+// label returns a part of every packet that keeps clusters on one network apart.
 func label(cluster string) string { return "star " + cluster }
 
-// SeedError says that no seed answered.
+// SeedError means that no seed answered.
 type SeedError struct {
 	Cluster string
 	Seeds   []string
@@ -174,17 +172,17 @@ type SeedError struct {
 }
 
 func (e *SeedError) Error() string {
-	return fmt.Sprintf("none of %s is a member of cluster %q that understands us (%v): check --cluster, --cluster-join and --cluster-key",
+	return fmt.Sprintf("none of %s is a member of cluster %q with our key (%v): check --cluster, --cluster-join and --cluster-key",
 		strings.Join(e.Seeds, ", "), e.Cluster, oneLine(e.Err))
 }
 func (e *SeedError) Unwrap() error { return e.Err }
 
-// ExitCode is that of somebody who is lost for good.
+// ExitCode returns exitcode.Lost.
 func (e *SeedError) ExitCode() int { return exitcode.Lost }
 
 func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
 
-// Places are the services that members claim to be, the oldest first.
+// Places returns the services that members claim to be, the oldest first.
 func (g *Gossip) Places() []Place {
 	var ps []Place
 	for _, n := range g.list.Members() {
@@ -201,19 +199,19 @@ func (g *Gossip) Places() []Place {
 	return ps
 }
 
-// Rivals tells of services that have claimed the name before this one.
+// Rivals returns a channel of services that have claimed the name before this one.
 func (g *Gossip) Rivals() <-chan Place { return g.rivals }
 
-// Addr is where other members reach this one.
+// Addr returns the address at which other members reach this one.
 func (g *Gossip) Addr() string { return g.list.LocalNode().Address() }
 
-// Close says good-bye and ends the membership.
+// Close leaves the gossip.
 func (g *Gossip) Close() {
-	g.list.Leave(time.Second) // nobody may be there to hear it
+	g.list.Leave(time.Second) // a timeout is expected if no other member is left
 	g.list.Shutdown()
 }
 
-// parseTag reads what a member tells about itself; false: it offers no service.
+// parseTag parses what a member publishes; ok is false if it offers no service.
 func parseTag(b []byte) (t tag, ok bool) {
 	if len(b) > memberlist.MetaMaxSize || json.Unmarshal(b, &t) != nil || t.Role != "serve" {
 		return tag{}, false
@@ -224,7 +222,7 @@ func parseTag(b []byte) (t tag, ok bool) {
 	return t, true
 }
 
-// Find asks the gossip where the cluster's service is, for as long as ctx allows.
+// Find searches the gossip for the cluster's service until ctx ends.
 func Find(ctx context.Context, cfg GossipConfig) (Place, error) {
 	cfg.Place = Place{}
 	g, err := Meet(ctx, cfg)
@@ -244,7 +242,7 @@ func Find(ctx context.Context, cfg GossipConfig) (Place, error) {
 	}
 }
 
-// delegate is what memberlist calls. It must not wait.
+// delegate implements memberlist's callbacks. They must not block.
 type delegate struct {
 	gossip *Gossip
 	me     Place
@@ -260,10 +258,10 @@ func (d *delegate) NotifyJoin(n *memberlist.Node)            { d.look(n) }
 func (d *delegate) NotifyUpdate(n *memberlist.Node)          { d.look(n) }
 
 func (d *delegate) NotifyConflict(existing, other *memberlist.Node) {
-	d.gossip.log.Error("two members of the gossip have one name", "name", existing.Name, "first", existing.Address(), "second", other.Address())
+	d.gossip.log.Error("gossip found two members with one name", "name", existing.Name, "first", existing.Address(), "second", other.Address())
 }
 
-// look notices who offers what we offer, and did so before.
+// look detects members that offered our service before us.
 func (d *delegate) look(n *memberlist.Node) {
 	t, ok := parseTag(n.Meta)
 	if !ok || d.me.Addr == "" || t.ID == d.me.ID || !t.Place.before(d.me) {
@@ -275,16 +273,15 @@ func (d *delegate) look(n *memberlist.Node) {
 	}
 }
 
-// logWriter turns memberlist's lines into ours. All of it is of interest only to who
-// looks for a fault.
+// logWriter forwards memberlist's log lines at debug level.
 type logWriter struct{ log *slog.Logger }
 
 func (w *logWriter) Write(b []byte) (int, error) {
-	w.log.Debug("gossip", "says", string(bytes.TrimSpace(b)))
+	w.log.Debug("gossip logged", "says", string(bytes.TrimSpace(b)))
 	return len(b), nil
 }
 
-// ReadKey reads the key of a gossip: 16, 24 or 32 bytes in base64, in one line.
+// ReadKey reads a gossip key: 16, 24 or 32 bytes in base64, in one line.
 func ReadKey(r io.Reader) ([]byte, error) {
 	b, err := io.ReadAll(io.LimitReader(r, 1<<10))
 	if err != nil {

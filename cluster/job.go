@@ -20,23 +20,25 @@ import (
 	"star/internal/flightrecorder"
 )
 
-// A job may have a gossip of its own, by which its processes find each other: whoever knows one member learns where the coordinator is.
-// It says who is there, not who is alive: that is between the coordinator and each of them.
+// A job may have a gossip of its own, by which its processes find each other: a process that knows one member learns
+// where the coordinator is. The gossip shows which processes exist, not which are alive: that is between the
+// coordinator and each of them.
 
-// JobMember is what a process of a job tells the others about itself.
+// JobMember is what a process of a job publishes about itself.
 type JobMember struct {
 	Role   string `json:"role"` // server or worker
 	Rank   int    `json:"rank"` // -1: it has none yet
 	Shards int    `json:"shards,omitempty"`
-	Addr   string `json:"addr,omitempty"` // where it is reached, host:port; the gossip's own host if there is none before the colon
-	Host   string `json:"host,omitempty"` // the host's name
+	// Addr is where the process is reached, host:port; an empty host means the gossip's own.
+	Addr string `json:"addr,omitempty"`
+	Host string `json:"host,omitempty"` // the host's name
 }
 
 // JobGossip is a membership in the gossip of a job.
 type JobGossip struct{ *Gossip }
 
-// MeetJob begins a membership in the gossip of the job that cfg.Cluster names; cfg.Place is not used. With seeds it returns when one of
-// them has answered; an error says which could not be reached.
+// MeetJob joins the gossip of the job that cfg.Cluster names; cfg.Place is ignored. With seeds it returns when one of
+// them has answered; the error names those that could not be reached.
 func MeetJob(ctx context.Context, cfg GossipConfig, me JobMember) (*JobGossip, error) {
 	meta, err := me.encode()
 	if err != nil {
@@ -52,34 +54,35 @@ func MeetJob(ctx context.Context, cfg GossipConfig, me JobMember) (*JobGossip, e
 	return &JobGossip{g}, nil
 }
 
-// encode is what the others are told. memberlist wants at most 512 bytes.
+// encode returns what is published. memberlist allows at most 512 bytes.
 func (m JobMember) encode() ([]byte, error) {
 	meta, err := json.Marshal(m)
 	if err == nil && len(meta) > memberlist.MetaMaxSize { // memberlist would panic
-		err = fmt.Errorf("address %q and host %q are too long to be told to others", m.Addr, m.Host)
+		err = fmt.Errorf("cannot publish address %q and host %q: they are too long", m.Addr, m.Host)
 	}
 	return meta, err
 }
 
-// Say tells the others something new about this process. It does not wait until they have heard it, which takes about a second.
+// Say publishes a change of this process. It does not wait until the others have received it, which takes about a
+// second.
 func (g *JobGossip) Say(me JobMember) error {
 	meta, err := me.encode()
 	if err != nil {
 		return err
 	}
 	g.meta.Store(&meta)
-	g.list.UpdateNode(time.Millisecond) // the only error is that nobody has heard it yet
+	g.list.UpdateNode(time.Millisecond) // the only error is a timeout of the broadcast
 	return nil
 }
 
-// JobSeedError says that no member of a job's gossip answered.
+// JobSeedError means that no member of a job's gossip answered.
 type JobSeedError struct{ SeedError }
 
 func (e *JobSeedError) Error() string {
-	return fmt.Sprintf("none of %v is a member of the gossip of job %q that understands us (%v): check --job, --gossip-join and --gossip-key", e.Seeds, e.Cluster, oneLine(e.Err))
+	return fmt.Sprintf("none of %v is a member of the gossip of job %q with our key (%v): check --job, --gossip-join and --gossip-key", e.Seeds, e.Cluster, oneLine(e.Err))
 }
 
-// Members are the others that have said who they are: servers by rank, then workers.
+// Members returns the other members that have published who they are: servers by rank, then workers.
 func (g *JobGossip) Members() []JobMember {
 	var ms []JobMember
 	for _, n := range g.list.Members() {
@@ -96,7 +99,7 @@ func (g *JobGossip) Members() []JobMember {
 	return ms
 }
 
-// parseJobMember reads what a member tells about itself.
+// parseJobMember parses what a member publishes.
 func parseJobMember(b []byte) (m JobMember, ok bool) {
 	if len(b) > memberlist.MetaMaxSize || json.Unmarshal(b, &m) != nil || m.Rank < -1 || m.Shards < 0 {
 		return JobMember{}, false
@@ -111,8 +114,8 @@ func parseJobMember(b []byte) (m JobMember, ok bool) {
 	return JobMember{}, false
 }
 
-// Coordinator waits until a member says that it hosts the coordinator, for as long as ctx allows, and returns its address. A member
-// that is gone without a word is remembered by the gossip for some seconds, so the address may be of one that was there.
+// Coordinator waits, until ctx ends, for a member that hosts the coordinator, and returns its address. The gossip
+// remembers a member that disappeared for some seconds, so the address may be of a process that has ended.
 func (g *JobGossip) Coordinator(ctx context.Context, job string) (string, error) {
 	site := flightrecorder.Open("gossip of job "+job, "a star-ps that hosts the coordinator", "", "")
 	defer site.Close()
@@ -134,10 +137,10 @@ func (g *JobGossip) Coordinator(ctx context.Context, job string) (string, error)
 	}
 }
 
-// CoordinatorError says that nobody in the gossip of a job hosts its coordinator.
+// CoordinatorError means that no member of a job's gossip hosts its coordinator.
 type CoordinatorError struct {
 	Job     string
-	Members int // that are there
+	Members int // number of other members
 	Err     error
 }
 
@@ -146,14 +149,14 @@ func (e *CoordinatorError) Error() string {
 }
 func (e *CoordinatorError) Unwrap() error { return e.Err }
 
-// ExitCode is that of somebody who is lost for good.
+// ExitCode returns exitcode.Lost.
 func (e *CoordinatorError) ExitCode() int { return exitcode.Lost }
 
 // maxKeys bounds a keyring.
 const maxKeys = 16
 
-// ReadKeyring reads keys of a gossip, one in each line, as [ReadKey] reads one. The first one is spoken with, and all are understood, so
-// that a key can be changed one process at a time. Empty lines, and what begins with #, are passed over.
+// ReadKeyring reads gossip keys, one per line, as [ReadKey] does. The first one encrypts, and all are accepted, so that
+// a key can be replaced one process at a time. Empty lines and lines that begin with # are skipped.
 func ReadKeyring(r io.Reader) (keys [][]byte, err error) {
 	sc := bufio.NewScanner(io.LimitReader(r, 4<<10))
 	for n := 1; sc.Scan(); n++ {

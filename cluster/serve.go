@@ -13,25 +13,25 @@ import (
 	"star/transport/wire"
 )
 
-// ClaimError says that a cluster has a service already.
+// ClaimError means that a cluster already has a service.
 type ClaimError struct {
 	Cluster string
-	Place   Place // of the first one
-	Late    bool  // it was found out while this one served
+	Place   Place // the first service
+	Late    bool  // found while this service was running
 }
 
 func (e *ClaimError) Error() string {
-	what := "stop it, or choose another name (--cluster)"
+	what := "stop it, or use another name (--cluster)"
 	if e.Late {
-		what = "it began earlier, so this one steps down"
+		what = "it started earlier, so this one stops"
 	}
 	return fmt.Sprintf("cluster %q has a resource service already, at %s, since %s: %s", e.Cluster, e.Place.Addr, e.Place.Since.UTC().Format(time.RFC3339), what)
 }
 
-// ExitCode is that of members that disagree.
+// ExitCode returns exitcode.Disagree.
 func (e *ClaimError) ExitCode() int { return exitcode.Disagree }
 
-// alive asks a service whether it is there: the gossip remembers the dead for some seconds.
+// alive asks a service for a sign of life: the gossip remembers dead members for some seconds.
 func alive(ctx context.Context, n transport.Network, cluster, token string, p Place) bool {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
@@ -43,7 +43,7 @@ func alive(ctx context.Context, n transport.Network, cluster, token string, p Pl
 	return g.ID == p.ID
 }
 
-// Claim meets the gossip of a cluster for a service (cfg.Place). If there is another one, which answers, the error is
+// Claim joins the gossip of a cluster for a service (cfg.Place). If another service of that name answers, the error is
 // a *ClaimError.
 func Claim(ctx context.Context, cfg GossipConfig, n transport.Network, token string) (*Gossip, error) {
 	g, err := Meet(ctx, cfg)
@@ -59,8 +59,8 @@ func Claim(ctx context.Context, cfg GossipConfig, n transport.Network, token str
 	return g, nil
 }
 
-// Serve runs the service on a listener until ctx ends, or until the gossip (which may be nil) tells of an older
-// service of the same name that answers: then it returns a *ClaimError.
+// Serve runs the service on a listener until ctx ends, or until the gossip (which may be nil) reports an older service
+// of the same name that answers: then it returns a *ClaimError.
 func (s *Service) Serve(ctx context.Context, l transport.Listener, n *transport.TCP, token string, members *Gossip) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -19,21 +19,21 @@ import (
 	"star/transport/wire"
 )
 
-// Config is what a Service is. Zero fields mean what their comments say.
+// Config configures a Service. Zero durations mean the defaults in the comments.
 type Config struct {
 	Cluster string
-	Addr    string // of the service, for status
+	Addr    string // the service's address, for status
 	Program string // name and version
 
-	// Hosts are the capacities of hosts that somebody has declared. They go before what the
-	// processes on a host say of it. A host of which neither is known has no limit.
+	// Hosts are declared capacities of hosts. They override what the processes on a host report. A host with neither
+	// has no limit.
 	Hosts map[string]resource.Usage
 
-	// Lease is how long somebody counts who is not heard of. Zero: 10 s.
+	// Lease is how long a process counts after its last message. Zero: 10 s.
 	Lease time.Duration
 
-	// Gather is how long the service waits for the processes of a new job to enlist before it
-	// counts with those that are there. Zero: 5 s.
+	// Gather is how long the service waits for the processes of a new job to enlist before it continues with those that
+	// have. Zero: 5 s.
 	Gather time.Duration
 
 	// Settle and Patience: see resource.LedgerConfig.
@@ -42,8 +42,7 @@ type Config struct {
 	Log *slog.Logger
 }
 
-// Service keeps the account of one cluster. Make it with New, call Run once, and give it
-// connections with Accept.
+// Service keeps the account of one cluster. Create it with New, call Run once, and pass it connections with Accept.
 type Service struct {
 	cfg    Config
 	log    *slog.Logger
@@ -52,19 +51,19 @@ type Service struct {
 	events chan event
 	done   chan struct{}
 
-	// Owned by Run from here on.
+	// Owned by Run.
 	ledger *resource.Ledger
 	jobs   map[string]*job
-	hosts  map[string]bool // that the ledger knows
+	hosts  map[string]bool // hosts that the ledger knows
 }
 
-// job is what the service knows of a job beside the ledger.
+// job is the service's state of a job, besides the ledger's.
 type job struct {
 	name    string
 	since   time.Time
-	members map[seat]*member
+	members map[memberID]*member
 	head    *member // the coordinator's process
-	entered bool    // in the ledger
+	entered bool    // it is in the ledger
 	lists   bool    // its members have changed since
 	servers []string
 	workers []string
@@ -73,17 +72,17 @@ type job struct {
 	sync    bool
 	times   []time.Duration
 	order   resource.Order
-	asked   int64 // the id of the last Ask that was granted
+	asked   int64 // ID of the last granted Ask
 	giving  giving
 }
 
-// seat is a place in a job.
-type seat struct {
+// memberID identifies a process of a job.
+type memberID struct {
 	role string
 	rank int
 }
 
-// member is a connection of a job's process.
+// member is the connection of a job's process.
 type member struct {
 	conn   transport.Conn
 	role   string
@@ -96,9 +95,9 @@ type member struct {
 	gone   bool
 }
 
-func (m *member) seat() seat { return seat{m.role, m.enlist.Rank} }
+func (m *member) id() memberID { return memberID{m.role, m.enlist.Rank} }
 
-// message is one of those that the service sends.
+// message is a message that the service sends.
 type message interface {
 	wire.Message
 	send(transport.Conn) error
@@ -116,7 +115,7 @@ func (m order) send(c transport.Conn) error  { return transport.Send(c, m.Order,
 func (m pong) send(c transport.Conn) error   { return transport.Send(c, m.Pong, nil) }
 func (m reject) send(c transport.Conn) error { return transport.Send(c, m.Reject, nil) }
 
-// event is something that a connection said; nil: it ended, because of err.
+// event is a message of a connection; f is nil if the connection ended, because of err.
 type event struct {
 	from   *member
 	what   any
@@ -124,7 +123,7 @@ type event struct {
 	status chan<- Status
 }
 
-// New makes the service of a cluster.
+// New returns the service of a cluster.
 func New(cfg Config) (*Service, error) {
 	if err := CheckName(cfg.Cluster); err != nil {
 		return nil, err
@@ -151,7 +150,7 @@ func New(cfg Config) (*Service, error) {
 	return s, nil
 }
 
-// Error is a failure of the service with the exit code that fits.
+// Error is a failure of the service with its exit code.
 type Error struct {
 	Exit int
 	Msg  string
@@ -159,10 +158,10 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Msg }
 
-// ExitCode is the exit code that fits.
+// ExitCode returns the exit code.
 func (e *Error) ExitCode() int { return e.Exit }
 
-// CheckName says what is wrong with the name of a cluster.
+// CheckName validates the name of a cluster.
 func CheckName(name string) error {
 	if name == "" || len(name) > 64 || strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r == '@' || r == 0x7f }) {
 		return &Error{exitcode.Usage, fmt.Sprintf("cluster %q: want a name of 1 to 64 characters, without spaces and @", name)}
@@ -170,7 +169,7 @@ func CheckName(name string) error {
 	return nil
 }
 
-// Place is where the service is.
+// Place returns where the service is.
 func (s *Service) Place() Place { return Place{Addr: s.cfg.Addr, Since: s.since, ID: s.id} }
 
 // greeting is the payload of the Welcome.
@@ -181,10 +180,10 @@ type greeting struct {
 	Lease   time.Duration `json:"lease_ns"`
 }
 
-// sendWithin is how long a message may take to leave.
+// sendWithin is the timeout of sending a message.
 const sendWithin = 5 * time.Second
 
-// Accept serves one connection whose Hello was read, until it ends. It fits transport.Serve.
+// Accept serves one connection, after its Hello, until it ends. It is a handler for transport.Serve.
 func (s *Service) Accept(conn transport.Conn, h wire.Hello, _ []byte) {
 	defer conn.Close()
 	conn.SetWriteDeadline(time.Now().Add(sendWithin))
@@ -216,14 +215,14 @@ func (s *Service) Accept(conn transport.Conn, h wire.Hello, _ []byte) {
 	<-written
 }
 
-// site is where one of m's goroutines waits.
+// site marks where a goroutine of m waits.
 func (s *Service) site(what string, m *member) *flightrecorder.Site {
 	site := flightrecorder.Open("the service of cluster "+s.cfg.Cluster, what, "", "")
 	site.Say(m.conn.Peer())
 	return site
 }
 
-// write sends what Run has for m, until m is gone or the service has ended.
+// write sends Run's messages to m, until m is gone or the service has ended.
 func (s *Service) write(m *member) {
 	site := s.site("a member to take a message", m)
 	defer site.Close()
@@ -238,9 +237,9 @@ func (s *Service) write(m *member) {
 			err := x.send(m.conn)
 			site.End()
 			if err != nil {
-				m.conn.Close() // the reader ends, and so Run hears of it
+				m.conn.Close() // this ends the reader, which informs Run
 			}
-			if x.Kind() == wire.KindReject { // the other side hangs up when it has read that
+			if x.Kind() == wire.KindReject { // the other side disconnects after reading it
 				defer time.AfterFunc(time.Second, func() { m.conn.Close() })
 			}
 		case <-s.done:
@@ -250,9 +249,9 @@ func (s *Service) write(m *member) {
 	}
 }
 
-// read turns frames into events until the connection ends. Silence for a lease ends it.
+// read turns frames into events until the connection ends. It ends a connection that is silent for a lease.
 func (s *Service) read(m *member) error {
-	site := s.site("the next word of a member", m)
+	site := s.site("the next message of a member", m)
 	defer site.Close()
 	for {
 		m.conn.SetReadDeadline(time.Now().Add(s.cfg.Lease))
@@ -358,10 +357,10 @@ func (s *Service) Status() (Status, error) {
 
 // Run keeps the account until ctx ends.
 func (s *Service) Run(ctx context.Context) error {
-	defer close(s.done) // the connections end with it
+	defer close(s.done) // this ends the connections
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
-	site := flightrecorder.Open("the service of cluster "+s.cfg.Cluster, "somebody to say something, or something to be due", "", "")
+	site := flightrecorder.Open("the service of cluster "+s.cfg.Cluster, "a message of a member, or something to be due", "", "")
 	defer site.Close()
 	for {
 		d := s.wait()
@@ -382,7 +381,7 @@ func (s *Service) Run(ctx context.Context) error {
 // now is the ledger's time.
 func (s *Service) now() time.Duration { return time.Since(s.since) }
 
-// wait is how long nothing is to be done if nobody says anything.
+// wait returns how long the service may sleep without messages.
 func (s *Service) wait() time.Duration {
 	d := time.Minute
 	if at, ok := s.ledger.Next(); ok {
@@ -431,7 +430,7 @@ func (s *Service) handle(e event) {
 	case wire.Obeyed:
 		m.obeyed = x
 		if x.Err != "" {
-			s.log.Warn("a job cannot do what it was told", "job", m.job.name, "peer", m.conn.Peer(), "err", x.Err)
+			s.log.Warn("job cannot carry out an order", "job", m.job.name, "peer", m.conn.Peer(), "err", x.Err)
 		}
 	case wire.Leave:
 		m.enlist.Actuator = ""
@@ -439,7 +438,7 @@ func (s *Service) handle(e event) {
 	}
 }
 
-// send passes a message on to m's writer. One that does not read any more is hung up on.
+// send passes a message to m's writer. It disconnects a member that no longer reads.
 func (s *Service) send(m *member, x message) {
 	if m.gone {
 		return
@@ -447,18 +446,18 @@ func (s *Service) send(m *member, x message) {
 	select {
 	case m.out <- x:
 	default:
-		s.log.Warn("a member does not read what it is told", "peer", m.conn.Peer())
+		s.log.Warn("member disconnected: it does not read", "peer", m.conn.Peer())
 		m.conn.Close()
 	}
 }
 
-// expel tells m why, and forgets it.
+// expel tells m why, and disconnects it.
 func (s *Service) expel(m *member, r wire.Reject) {
 	s.send(m, reject{r})
 	s.lose(m, errors.New(r.Reason))
 }
 
-// lose forgets a connection.
+// lose removes a connection.
 func (s *Service) lose(m *member, err error) {
 	if m.gone {
 		return
@@ -466,14 +465,14 @@ func (s *Service) lose(m *member, err error) {
 	m.gone = true
 	close(m.out)
 	j := m.job
-	if j == nil || j.members[m.seat()] != m {
+	if j == nil || j.members[m.id()] != m {
 		return
 	}
-	delete(j.members, m.seat())
-	s.log.Info("member gone", "job", j.name, "role", m.role, "rank", m.enlist.Rank, "host", m.enlist.Host, "why", ended(err))
+	delete(j.members, m.id())
+	s.log.Info("member left", "job", j.name, "role", m.role, "rank", m.enlist.Rank, "host", m.enlist.Host, "why", ended(err))
 	if m == j.head {
 		j.head = nil
-		s.remove(j, "its coordinator's process is gone")
+		s.remove(j, "its coordinator's process has left")
 	}
 	if len(j.members) == 0 {
 		delete(s.jobs, j.name)
@@ -487,18 +486,18 @@ func ended(err error) string {
 	return err.Error()
 }
 
-// remove takes a job out of the account.
+// remove removes a job from the account.
 func (s *Service) remove(j *job, why string) {
 	if !j.entered {
 		return
 	}
 	j.entered, j.order, j.asked = false, resource.Order{}, 0
-	s.log.Info("job gone", "job", j.name, "why", why)
+	s.log.Info("job removed", "job", j.name, "why", why)
 	s.pass(s.ledger.Remove(s.now(), j.name))
 	s.tellOrder(j)
 }
 
-// enlist gives a connection its seat.
+// enlist assigns a connection to a process of a job.
 func (s *Service) enlist(m *member, e wire.Enlist) {
 	switch {
 	case e.Job == "" || e.Host == "":
@@ -513,37 +512,37 @@ func (s *Service) enlist(m *member, e wire.Enlist) {
 	}
 	j := s.jobs[e.Job]
 	if j == nil {
-		j = &job{name: e.Job, members: map[seat]*member{}, sync: true}
+		j = &job{name: e.Job, members: map[memberID]*member{}, sync: true}
 		s.jobs[e.Job] = j
 	}
 	head := m.role == wire.RoleServer && e.Rank == 0
-	if old := j.members[seat{m.role, e.Rank}]; old != nil && old != m && old.enlist.Life != e.Life {
-		// The first one holds the name: what it was granted would be counted for somebody else.
-		s.expel(m, wire.Reject{Exit: exitcode.Disagree, Reason: fmt.Sprintf("cluster %q has a job %s already, with %s %d at %s: give each job a name of its own (--job)",
+	if old := j.members[memberID{m.role, e.Rank}]; old != nil && old != m && old.enlist.Life != e.Life {
+		// The first process keeps the name: grants for it must not count for another job.
+		s.expel(m, wire.Reject{Exit: exitcode.Disagree, Reason: fmt.Sprintf("cluster %q already has a job %s, with %s %d at %s: give each job its own name (--job)",
 			s.cfg.Cluster, e.Job, m.role, e.Rank, old.conn.RemoteAddr())})
 		return
 	}
 	again := m.job != nil
 	m.enlist, m.job = e, j
-	if old := j.members[m.seat()]; old != nil && old != m {
-		s.log.Info("member comes back", "job", j.name, "role", m.role, "rank", e.Rank)
-		delete(j.members, m.seat())
+	if old := j.members[m.id()]; old != nil && old != m {
+		s.log.Info("member returned", "job", j.name, "role", m.role, "rank", e.Rank)
+		delete(j.members, m.id())
 		old.gone = true
 		close(old.out)
 		old.conn.Close()
 		if old == j.head {
 			j.head = nil
-			s.remove(j, "its coordinator's process has come back")
+			s.remove(j, "its coordinator's process has restarted")
 		}
 	}
-	j.members[m.seat()] = m
+	j.members[m.id()] = m
 	m.conn.SetPeer(fmt.Sprintf("%s %d of job %s at %s", m.role, e.Rank, j.name, m.conn.RemoteAddr()))
 	if head && j.head == nil {
 		j.head, j.since = m, time.Now()
 	}
 	s.know(e.Host, e.Capacity)
 	if !again {
-		s.log.Info("member enlists", "job", j.name, "role", m.role, "rank", e.Rank, "host", e.Host)
+		s.log.Info("member enlisted", "job", j.name, "role", m.role, "rank", e.Rank, "host", e.Host)
 	}
 	for i, hosts := range [][]string{j.servers, j.workers} {
 		if m.role == [...]string{wire.RoleServer, wire.RoleWorker}[i] && e.Rank < len(hosts) && hosts[e.Rank] != e.Host {
@@ -571,14 +570,14 @@ func (s *Service) know(name string, c wire.Amounts) {
 			*x.to = x.from
 		}
 	}
-	if err := s.ledger.SetHost(s.now(), name, capacity); err != nil { // cannot be: the numbers were checked
-		s.log.Error("a host's capacity", "host", name, "err", err)
+	if err := s.ledger.SetHost(s.now(), name, capacity); err != nil { // cannot happen: the numbers were checked
+		s.log.Error("cannot set a host's capacity", "host", name, "err", err)
 		return
 	}
 	s.hosts[name] = true
 }
 
-// enter puts a job into the account when everybody is there, or when they had their time.
+// enter adds a job to the account when all its processes have enlisted, or their time is over (now).
 func (s *Service) enter(j *job, now bool) {
 	if j.head == nil || j.entered && !j.lists {
 		return
@@ -588,7 +587,7 @@ func (s *Service) enter(j *job, now bool) {
 	missing := 0
 	for r := range servers {
 		servers[r] = e.Host
-		if m := j.members[seat{wire.RoleServer, r}]; m != nil {
+		if m := j.members[memberID{wire.RoleServer, r}]; m != nil {
 			servers[r] = m.enlist.Host
 		} else {
 			missing++
@@ -596,7 +595,7 @@ func (s *Service) enter(j *job, now bool) {
 	}
 	for r := range workers {
 		workers[r] = e.Host
-		if m := j.members[seat{wire.RoleWorker, r}]; m != nil {
+		if m := j.members[memberID{wire.RoleWorker, r}]; m != nil {
 			workers[r] = m.enlist.Host
 		} else {
 			missing++
@@ -607,28 +606,28 @@ func (s *Service) enter(j *job, now bool) {
 	}
 	orders, err := s.ledger.Register(s.now(), resource.Job{Name: j.name, Servers: servers, Workers: workers, Costs: j.costs(), Fixed: e.Fixed})
 	if err != nil {
-		s.log.Error("a job cannot be entered", "job", j.name, "err", err)
-		j.since = time.Now() // not again at once
+		s.log.Error("cannot add a job", "job", j.name, "err", err)
+		j.since = time.Now() // no immediate retry
 		return
 	}
 	if j.entered && j.asked > 0 && !(slices.Equal(servers, j.servers) && slices.Equal(workers, j.workers)) {
 		s.send(j.head, grant{wire.Grant{ID: j.asked, Why: "its processes have moved to other hosts"}})
 		j.asked = 0
 	}
-	j.order, _ = s.ledger.Standing(j.name) // another one, nothing, for an account that was replaced
+	j.order, _ = s.ledger.Standing(j.name) // a different order, or none, if the account was replaced
 	j.entered, j.lists, j.servers, j.workers = true, false, servers, workers
-	s.log.Info("job", "job", j.name, "servers", len(servers), "workers", len(workers), "missing", missing, "hosts", len(j.hosts()))
+	s.log.Info("job added", "job", j.name, "servers", len(servers), "workers", len(workers), "missing", missing, "hosts", len(j.hosts()))
 	s.pass(orders)
 }
 
-// hosts are the hosts of a job, by name.
+// hosts returns the hosts of a job, by name.
 func (j *job) hosts() []string {
 	hs := slices.Concat(j.servers, j.workers)
 	slices.Sort(hs)
 	return slices.Compact(hs)
 }
 
-// usage takes in what a member uses. That of the coordinator's process is the job's report.
+// usage records what a member uses. The one of the coordinator's process is the job's report.
 func (s *Service) usage(m *member, u wire.Usage) {
 	m.usage = u
 	j := m.job
@@ -647,7 +646,7 @@ func (s *Service) usage(m *member, u wire.Usage) {
 	}
 	heard := false
 	hosts := map[string]resource.Usage{}
-	for _, k := range slices.SortedFunc(maps.Keys(j.members), func(a, b seat) int {
+	for _, k := range slices.SortedFunc(maps.Keys(j.members), func(a, b memberID) int {
 		if c := strings.Compare(a.role, b.role); c != 0 {
 			return c
 		}
@@ -658,7 +657,7 @@ func (s *Service) usage(m *member, u wire.Usage) {
 			r.Use[h] = r.Use[h].Plus(amounts(o.usage.Own))
 			if o.usage.Host != (wire.Amounts{}) {
 				u := amounts(o.usage.Host)
-				if c, declared := s.cfg.Hosts[h]; declared { // the rest of the host is for others
+				if c, declared := s.cfg.Hosts[h]; declared { // the rest of the host belongs to others
 					u.CPU = max(u.CPU-max(o.enlist.Capacity.CPU-c.CPU, 0), 0)
 				}
 				hosts[h] = u
@@ -672,25 +671,25 @@ func (s *Service) usage(m *member, u wire.Usage) {
 	s.respond(j, r.Use)
 	r.Costs = j.learned()
 	if err := s.ledger.Report(s.now(), r); err != nil {
-		if errors.Is(err, resource.ErrUnknownJob) { // its lease was over: it begins anew
+		if errors.Is(err, resource.ErrUnknownJob) { // its lease had expired: it is added again
 			j.entered = false
 			s.enter(j, true)
 			return
 		}
-		s.log.Warn("a report that cannot be", "job", j.name, "err", err)
+		s.log.Warn("invalid report ignored", "job", j.name, "err", err)
 		return
 	}
 	for _, h := range slices.Sorted(maps.Keys(hosts)) {
 		if err := s.ledger.Measured(s.now(), h, hosts[h]); err != nil {
-			s.log.Warn("a measurement that cannot be", "host", h, "err", err)
+			s.log.Warn("invalid measurement ignored", "host", h, "err", err)
 		}
 	}
-	s.tellOrder(j) // early workers follow their times
+	s.tellOrder(j) // orders of early workers depend on their times
 }
 
-// freed is what delays free, for a job of which nothing is known: a worker that uses U in iterations of T uses
-// U·T/(T+d) with a delay of d, so that the first moments of it free U/T for each second. Nil: the job
-// has said what it frees, or its workers have not said yet what they use.
+// freed returns what delays free, for a job that has not declared it: a worker that uses U in iterations of T uses
+// U·T/(T+d) with a delay of d, so the first moments of delay free U/T per second. It returns nil if the job has
+// declared it, or if its workers have not reported their usage yet.
 func (j *job) freed() *resource.Costs {
 	e := j.head.enlist
 	slowest := slices.Max(append(slices.Clone(j.times), 0))
@@ -700,7 +699,7 @@ func (j *job) freed() *resource.Costs {
 	var sum resource.Usage
 	n := 0
 	for k, m := range j.members {
-		if k.role == wire.RoleWorker && m.usage.Seq > 1 { // the first one has no rates
+		if k.role == wire.RoleWorker && m.usage.Seq > 1 { // the first report has no rates
 			sum = sum.Plus(amounts(m.usage.Own))
 			n++
 		}
@@ -713,7 +712,7 @@ func (j *job) freed() *resource.Costs {
 	return &c
 }
 
-// costs are what the job says of itself; what it does not know is 1.
+// costs returns what the job declares; undeclared values are 1.
 func (j *job) costs() resource.Costs {
 	e := j.head.enlist
 	c := resource.Costs{Freed: amounts(e.Freed), Sensitivity: resource.Sensitivity{CPU: e.CostCPU, Net: e.CostNet}}
@@ -755,19 +754,19 @@ func (s *Service) ask(m *member, a wire.Ask) {
 	}
 	answer, orders, err := s.ledger.Request(s.now(), q)
 	if err != nil {
-		s.log.Warn("a question that cannot be", "job", j.name, "err", err)
+		s.log.Warn("invalid request refused", "job", j.name, "err", err)
 		no(err.Error())
 		return
 	}
 	if answer.Granted {
 		j.asked = a.ID
 	}
-	s.log.Info("asked", "job", j.name, "id", a.ID, "mode", a.Mode, "granted", answer.Granted, "why", answer.Why)
+	s.log.Info("request answered", "job", j.name, "id", a.ID, "mode", a.Mode, "granted", answer.Granted, "why", answer.Why)
 	s.send(m, grant{wire.Grant{ID: a.ID, OK: answer.Granted, Lease: s.cfg.Lease, Why: answer.Why}})
 	s.pass(orders)
 }
 
-// yield takes back what a job does not need any more.
+// yield takes back what a job no longer needs.
 func (s *Service) yield(m *member, y wire.Yield) {
 	j := m.job
 	if m != j.head || !j.entered || y.ID != j.asked {
@@ -775,14 +774,14 @@ func (s *Service) yield(m *member, y wire.Yield) {
 	}
 	orders, err := s.ledger.Release(s.now(), j.name)
 	if err != nil {
-		s.log.Warn("a job gives back what it does not have", "job", j.name, "err", err)
+		s.log.Warn("job returned a grant that it does not have", "job", j.name, "err", err)
 		return
 	}
-	s.log.Info("given back", "job", j.name, "id", y.ID)
+	s.log.Info("grant returned", "job", j.name, "id", y.ID)
 	s.pass(orders)
 }
 
-// expire forgets who was silent for too long, and takes back what turned out to be too much.
+// expire removes jobs that were silent for too long, and withdraws grants that turned out to exceed a host's capacity.
 func (s *Service) expire() {
 	for _, name := range slices.Sorted(maps.Keys(s.jobs)) {
 		if j := s.jobs[name]; j.head != nil && !j.entered && time.Since(j.since) >= s.cfg.Gather {
@@ -791,11 +790,11 @@ func (s *Service) expire() {
 	}
 	dead, orders := s.ledger.Expire(s.now())
 	for _, name := range dead {
-		s.log.Info("job gone", "job", name, "why", fmt.Sprintf("not heard of for %v", s.cfg.Lease))
+		s.log.Info("job removed", "job", name, "why", fmt.Sprintf("silent for %v", s.cfg.Lease))
 		if j := s.jobs[name]; j != nil {
 			j.entered, j.order = false, resource.Order{}
 			if j.head != nil {
-				s.send(j.head, grant{wire.Grant{ID: j.asked, Why: "the lease is over"}})
+				s.send(j.head, grant{wire.Grant{ID: j.asked, Why: "the lease expired"}})
 				j.since = time.Now()
 			}
 			s.tellOrder(j)
@@ -804,14 +803,14 @@ func (s *Service) expire() {
 	s.pass(orders)
 }
 
-// pass passes the ledger's orders on.
+// pass forwards the ledger's orders.
 func (s *Service) pass(orders []resource.Order) {
 	for _, o := range orders {
 		j := s.jobs[o.Job]
 		if j == nil {
 			continue
 		}
-		s.log.Info("order", "job", o.Job, "delay", o.Delay, "early", o.Early, "back", o.Back, "why", o.Why)
+		s.log.Info("order sent", "job", o.Job, "delay", o.Delay, "early", o.Early, "back", o.Back, "why", o.Why)
 		j.order = o
 		if o.Back && j.head != nil {
 			s.send(j.head, grant{wire.Grant{ID: j.asked, Why: o.Why}})
@@ -820,19 +819,19 @@ func (s *Service) pass(orders []resource.Order) {
 	}
 }
 
-// tellOrder tells every member what holds for it now.
+// tellOrder sends every member its current order.
 func (s *Service) tellOrder(j *job) {
 	for _, m := range j.members {
 		s.tellMember(j, m)
 	}
 }
 
-// steady is by how much, as a part of itself, the wait of an early worker changes before it is
-// told so: times are never the same twice.
+// steady is the relative change of an early worker's wait above which the worker gets a new order: measured times
+// always vary.
 const steady = 0.1
 
-// tellMember sends m its order if that is not what it was told last. Workers do the waiting: a
-// round waits for each of them, so that one delay of all is one delay of the iteration.
+// tellMember sends m its order unless it equals the last one sent. Workers do the waiting: a round waits for each of
+// them, so a delay of all of them delays the iteration once.
 func (s *Service) tellMember(j *job, m *member) {
 	if m.role != wire.RoleWorker {
 		return
@@ -855,7 +854,7 @@ func (s *Service) tellMember(j *job, m *member) {
 	s.send(m, order{o})
 }
 
-// early is how long a worker would only wait for the slowest one.
+// early returns how long a worker would only wait for the slowest one.
 func early(times []time.Duration, rank int) time.Duration {
 	if rank >= len(times) || times[rank] == 0 {
 		return 0
@@ -863,7 +862,7 @@ func early(times []time.Duration, rank int) time.Duration {
 	return slices.Max(times) - times[rank]
 }
 
-// beneficiaries are the jobs for which one is delayed.
+// beneficiaries returns the jobs for which a job is delayed.
 func (s *Service) beneficiaries(name string) []string {
 	for _, j := range s.ledger.Jobs() {
 		if j.Name == name {

@@ -10,8 +10,8 @@ import (
 	"star/cluster/resource"
 )
 
-// Status is the answer to star cluster status: its JSON is documented in docs/cluster.md.
-// Times are seconds; amounts are processors and bytes per second.
+// Status is the answer to star cluster status: its JSON is documented in docs/cluster.md. Times are seconds; amounts
+// are cores and bytes per second.
 type Status struct {
 	Cluster string       `json:"cluster"`
 	Addr    string       `json:"addr"`
@@ -23,7 +23,7 @@ type Status struct {
 	Jobs    []JobStatus  `json:"jobs"`
 }
 
-// Amount is a resource.Usage as JSON; what has no limit is null.
+// Amount is a resource.Usage as JSON; null means no limit.
 type Amount struct {
 	CPU    *float64 `json:"cpu"`
 	NetIn  *float64 `json:"net_in"`
@@ -34,14 +34,15 @@ type Amount struct {
 type HostStatus struct {
 	Host     string `json:"host"`
 	Capacity Amount `json:"capacity"`
-	Use      Amount `json:"use"`    // that counts
-	Others   Amount `json:"others"` // of it, by who is no job of the cluster
+	Use      Amount `json:"use"`    // the usage that counts
+	Others   Amount `json:"others"` // the part of Use that is not of the cluster's jobs
 
-	// Leases are the limits that processes have set there or have left behind, as the jobs' processes on the host say.
+	// Leases are the limits that processes have set or left behind there, as reported by the jobs' processes on the
+	// host.
 	Leases []LeaseStatus `json:"leases,omitempty"`
 }
 
-// LeaseStatus is a lease of HostStatus: star limits ls, run on the host, says more.
+// LeaseStatus is a lease of HostStatus; star limits ls, run on the host, shows more.
 type LeaseStatus struct {
 	Lease string `json:"lease"`
 	State string `json:"state"` // alive, stale, void, foreign, corrupt
@@ -52,26 +53,27 @@ type LeaseStatus struct {
 
 // JobStatus is a job of Status.
 type JobStatus struct {
-	Job     string            `json:"job"`
-	State   string            `json:"state"` // gathering, ssgd, granted, delayed, withdrawn, or fixed: its owner has chosen the mode
-	Mode    string            `json:"mode"`  // in force, as the job says
+	Job string `json:"job"`
+	// State is gathering, ssgd, granted, delayed, withdrawn, or fixed (the owner has chosen the mode).
+	State   string            `json:"state"`
+	Mode    string            `json:"mode"` // in force, as the job reports
 	Granted string            `json:"granted,omitempty"`
-	Why     string            `json:"why,omitempty"` // of the last answer
+	Why     string            `json:"why,omitempty"` // reason of the last answer
 	Step    int64             `json:"step"`
 	Lease   float64           `json:"lease_left_s"`
 	Use     map[string]Amount `json:"use,omitempty"`   // by host
 	Extra   map[string]Amount `json:"extra,omitempty"` // granted, by host
-	Delay   float64           `json:"delay_s"`         // of each iteration, ordered
-	Early   bool              `json:"early"`           // early workers wait, ordered
-	For     []string          `json:"for,omitempty"`   // jobs that it is delayed for
+	Delay   float64           `json:"delay_s"`         // ordered, per iteration
+	Early   bool              `json:"early"`           // early workers are ordered to wait
+	For     []string          `json:"for,omitempty"`   // jobs for which it is delayed
 	Learned *GivingStatus     `json:"learned,omitempty"`
 	Members []MemberStatus    `json:"members"`
 }
 
-// GivingStatus is what was learned from delays of a job.
+// GivingStatus is what was learned from the delays of a job.
 type GivingStatus struct {
-	Delays      int     `json:"delays"` // that it was learned from
-	Freed       Amount  `json:"freed"`  // by each worker on its host, for each second of delay, per second
+	Delays      int     `json:"delays"` // number of delays learned from
+	Freed       Amount  `json:"freed"`  // per worker on its host, per second of delay, per second
 	Sensitivity float64 `json:"sensitivity_cpu"`
 	ToNetwork   float64 `json:"sensitivity_net"`
 }
@@ -83,8 +85,8 @@ type MemberStatus struct {
 	Host     string  `json:"host"`
 	Peer     string  `json:"peer"`
 	Actuator string  `json:"actuator"`
-	Ordered  float64 `json:"ordered_s"` // delay of each iteration
-	Delay    float64 `json:"delay_s"`   // in force, as the process says
+	Ordered  float64 `json:"ordered_s"` // ordered delay per iteration
+	Delay    float64 `json:"delay_s"`   // in force, as the process reports
 	Err      string  `json:"error,omitempty"`
 }
 
@@ -109,8 +111,8 @@ func amountsOf(us map[string]resource.Usage) map[string]Amount {
 	return m
 }
 
-// leases are those of a host, as its members say. Several see the same one; who is in another container than its owner
-// cannot say whether that lives, so others are believed rather.
+// leases returns a host's leases, as its members report them. Several members see the same lease; one in another
+// container than the owner cannot tell whether the owner lives, so the reports of others take precedence.
 func (s *Service) leases(host string) (ls []LeaseStatus) {
 	seen := map[string]LeaseStatus{}
 	for _, j := range s.jobs {
@@ -131,10 +133,10 @@ func (s *Service) leases(host string) (ls []LeaseStatus) {
 	return ls
 }
 
-// foreign is the state of a lease that only others can judge.
+// foreign is the state of a lease that only other processes can judge.
 const foreign = "foreign"
 
-// status is what the service knows now.
+// status returns the service's current state.
 func (s *Service) status() Status {
 	st := Status{Cluster: s.cfg.Cluster, Addr: s.cfg.Addr, ID: s.id, Version: s.cfg.Program, Since: s.since, Lease: s.cfg.Lease.Seconds(),
 		Hosts: []HostStatus{}, Jobs: []JobStatus{}}

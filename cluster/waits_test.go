@@ -36,9 +36,9 @@ func TestWaitsAreListed(t *testing.T) {
 		time.Sleep(500 * time.Millisecond)
 		synctest.Wait()
 		for _, words := range [][]string{
-			{"the service of cluster rack1: waits for somebody to say something"},
-			{"the service of cluster rack1: waits for the next word of a member (", "at most 10s"},
-			{"the client of cluster rack1: waits for the next word of the resource service (service:1), at most 10s"},
+			{"the service of cluster rack1: waits for a message of a member, or something to be due"},
+			{"the service of cluster rack1: waits for the next message of a member (", "at most 10s"},
+			{"the client of cluster rack1: waits for the next message of the resource service (service:1), at most 10s"},
 		} {
 			if !waiting(words...) {
 				t.Errorf("nobody waits as %q: %v", words, flightrecorder.List())

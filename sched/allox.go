@@ -8,20 +8,20 @@ import (
 	"star/blossom"
 )
 
-// mixedPolicies start jobs that wait on machines of two kinds.
+// mixedPolicies start waiting jobs on machines of two kinds.
 var mixedPolicies = map[string]func(*mixed){
 	"allox": (*mixed).allox, "es": (*mixed).equal, "drf": (*mixed).drf, "drffifo": (*mixed).drfFIFO, "drfext": (*mixed).drfExtended,
 	"srpt": (*mixed).srpt, "alloxplus": (*mixed).alloxPlus, "sjf": (*mixed).sjf,
 }
 
-// choice is a job on a kind of machine.
+// choice is a job together with a kind of machine.
 type choice struct {
 	job     *single
 	kind    int
 	seconds float64
 }
 
-// choices are all jobs that wait, on each kind of machine, the shortest first.
+// choices returns every waiting job on each kind of machine, the shortest first.
 func (e *mixed) choices() (all []choice) {
 	for _, u := range e.owners {
 		for _, j := range u.ready {
@@ -36,7 +36,7 @@ func (e *mixed) choices() (all []choice) {
 	return all
 }
 
-// take starts jobs in an order, each on the first machine in it that is free.
+// take starts jobs in the given order, each on the first free machine that the order lists for it.
 func (e *mixed) take(all []choice) {
 	started := map[*single]bool{}
 	for _, c := range all {
@@ -47,13 +47,13 @@ func (e *mixed) take(all []choice) {
 	}
 }
 
-// sjf starts what is shortest of all jobs on all free machines.
+// sjf starts the shortest jobs on the free machines, of either kind.
 func (e *mixed) sjf() { e.take(e.choices()) }
 
-// patience is how long a job waits under alloxplus until it goes before all that have waited less, s.
+// patience is how long, in s, alloxplus lets a job wait before it puts the job ahead of all that have waited less.
 const patience = 500
 
-// alloxPlus is sjf, but a job that has waited long goes first.
+// alloxPlus is sjf, except that jobs that have waited for patience go first.
 func (e *mixed) alloxPlus() {
 	late := func(c choice) int { return cmp.Compare(min(e.now-c.job.Submit, patience), patience) }
 	all := e.choices()
@@ -61,8 +61,8 @@ func (e *mixed) alloxPlus() {
 	e.take(all)
 }
 
-// srpt gives the machines to what is left of jobs, the shortest first, also those that others have now. What is left of
-// a job is a share of it on either kind of machine.
+// srpt gives the machines to the jobs with the shortest remaining time, and takes them from other jobs for that.
+// A job's remaining work is the same fraction of its duration on either kind of machine.
 func (e *mixed) srpt() {
 	had := map[*single]int{}
 	e.running = slices.DeleteFunc(e.running, func(j *single) bool {
@@ -86,7 +86,8 @@ func (e *mixed) srpt() {
 	}
 }
 
-// poorest starts a job of the user with the least, again and again, until none can start. Next says which of a user's jobs starts where; nil: none can.
+// poorest starts a job of the user with the smallest has(user), repeatedly, until no job can start. next returns the
+// user's job to start and the kind of machine, or nil if none of the user's jobs can start.
 func (e *mixed) poorest(has func(*owner) float64, next func(*owner) (*single, int)) {
 	for {
 		var best *owner
@@ -107,7 +108,7 @@ func (e *mixed) poorest(has func(*owner) float64, next func(*owner) (*single, in
 	}
 }
 
-// shortest is a user's shortest job, by the time that counts.
+// shortest returns a user's job with the smallest time(job).
 func (u *owner) shortest(time func(*single) float64) (best *single) {
 	for _, j := range u.ready {
 		if best == nil || time(j) < time(best) {
@@ -117,7 +118,7 @@ func (u *owner) shortest(time func(*single) float64) (best *single) {
 	return best
 }
 
-// better is the kind of machine on which a job is shorter.
+// better returns the kind of machine on which a job is shorter.
 func (e *mixed) better(j *single) int {
 	if e.machines[onCPU] > 0 && (j.estimate[onCPU] < j.estimate[onGPU] || e.machines[onGPU] == 0) {
 		return onCPU
@@ -125,7 +126,7 @@ func (e *mixed) better(j *single) int {
 	return onGPU
 }
 
-// drf starts the shortest job of the user with the least dominant share, on the kind of machine that suits it.
+// drf starts the shortest job of the user with the smallest dominant share, on the kind of machine that suits it.
 //
 // Source: Ghodsi et al., Dominant Resource Fairness, NSDI 2011.
 func (e *mixed) drf() {
@@ -139,7 +140,7 @@ func (e *mixed) drf() {
 	})
 }
 
-// dominant is the larger of a user's shares of the machines of each kind.
+// dominant returns the larger of a user's shares of the two kinds of machines.
 func (e *mixed) dominant(u *owner) float64 {
 	var n [kinds]int
 	for _, j := range e.running {
@@ -154,7 +155,7 @@ func (e *mixed) dominant(u *owner) float64 {
 	return share
 }
 
-// drfFIFO is drf on machines with GPUs, first come, first served.
+// drfFIFO is drf on machines with GPUs only, in order of submission.
 func (e *mixed) drfFIFO() {
 	e.poorest(e.dominant, func(u *owner) (*single, int) {
 		if len(u.ready) == 0 || !e.has(onGPU) {
@@ -164,7 +165,8 @@ func (e *mixed) drfFIFO() {
 	})
 }
 
-// drfExtended is drf where both kinds of machines are one resource: a GPU is worth as many machines without as its jobs are faster there, on average.
+// drfExtended is drf with both kinds of machines counted as one resource: a machine with a GPU counts as many machines
+// without one as its jobs are faster there, on average.
 func (e *mixed) drfExtended() {
 	e.poorest(func(u *owner) float64 {
 		sum := 0.
@@ -177,7 +179,7 @@ func (e *mixed) drfExtended() {
 	}, e.anywhere)
 }
 
-// anywhere is the user's shortest job, with a GPU if one is free, else without.
+// anywhere returns the user's shortest job, on a machine with a GPU if one is free, else on one without.
 func (e *mixed) anywhere(u *owner) (*single, int) {
 	for kind := range kinds {
 		if e.has(kind) {
@@ -187,8 +189,9 @@ func (e *mixed) anywhere(u *owner) (*single, int) {
 	return nil, 0
 }
 
-// equal gives each user the same part of the machines of each kind, whoever has jobs: their number by the number of users, rounded down, but one at least. What
-// others do not use stays idle. The user's shortest job is first, with a GPU if the user may have one more, else without.
+// equal gives each user the same number of machines of each kind: their total divided by the number of users, rounded
+// down, and at least one. Machines that a user does not need stay idle. The user's shortest job starts first, on a
+// machine with a GPU if the user may have another one, else on one without.
 func (e *mixed) equal() {
 	e.poorest(func(u *owner) float64 { return float64(u.using) }, func(u *owner) (*single, int) {
 		var n [kinds]int
@@ -206,11 +209,11 @@ func (e *mixed) equal() {
 	})
 }
 
-// matched is the most jobs that AlloX matches at once.
+// matched is the largest number of jobs that AlloX matches at once.
 const matched = 50
 
-// allox starts jobs so that the mean completion time is least, of the users that have had least: of a share alpha of
-// those that have jobs waiting, and of twice as many while none of their jobs can start.
+// allox starts jobs so that the mean completion time is least. It considers the users that have received least: a
+// fraction alpha of the users with waiting jobs, and twice as many each time that none of their jobs can start.
 //
 // Source: Le et al., AlloX: Compute Allocation in Hybrid Clusters, EuroSys 2020.
 func (e *mixed) allox() {
@@ -238,7 +241,7 @@ func (e *mixed) allox() {
 	}
 }
 
-// inTurns are at most 50 of jobs: in turns the shortest with a GPU and the shortest without.
+// inTurns returns at most matched jobs: alternately the shortest with a GPU and the shortest without.
 func inTurns(jobs []*single) (some []*single) {
 	var order [kinds][]*single
 	for k := range order {
@@ -256,12 +259,13 @@ func inTurns(jobs []*single) (some []*single) {
 	return some
 }
 
-// match assigns jobs to places on machines, of which a machine's k-th from the last one counts k times the duration of its job, since k jobs wait
-// for that, and says which job is the first one of a machine that is free. Nil: none is.
+// match assigns jobs to positions on machines. The job in the k-th position from the end of a machine's queue counts k
+// times its duration, because k jobs wait for it (itself included). It returns the first job in the queue of a free
+// machine, or nil.
 func (e *mixed) match(jobs []*single) (first *single, kind int) {
 	type machine struct {
 		kind int
-		from float64 // s from now until it is free, by what is expected of its job
+		from float64 // s from now until it is expected to be free
 		free bool
 	}
 	var machines []machine
@@ -285,7 +289,7 @@ func (e *mixed) match(jobs []*single) (first *single, kind int) {
 	}
 	a, err := blossom.Assign(cost)
 	if err != nil {
-		panic(err) // costs are finite, and each job has places of its own
+		panic(err) // cannot happen: costs are finite, and each job has its own positions
 	}
 	best, last := len(machines), 0
 	for i, column := range a.Column {

@@ -2,22 +2,23 @@ package sched
 
 import "slices"
 
-// seats says which machines are not there. Machines with a GPU have the numbers from 0 on, a node's one after the other, and those without follow: each is a node of its own.
-type seats struct {
+// machineStates records which machines are absent. Machines with a GPU are numbered from 0, node by node; those without
+// follow, and each of them is a node of its own.
+type machineStates struct {
 	*absences
 	cluster Cluster
 }
 
-// of is the machines of a node, which follow each other, and their kind.
-func (s *seats) of(node int) (first, n, kind int) {
+// of returns a node's machines, which have consecutive numbers, and their kind.
+func (s *machineStates) of(node int) (first, n, kind int) {
 	if c := s.cluster; node >= c.Nodes {
 		return c.Nodes*c.GPUs + node - c.Nodes, 1, onCPU
 	}
 	return node * s.cluster.GPUs, s.cluster.GPUs, onGPU
 }
 
-// seat gives a job, or a run, that starts the first free machine of a kind. Without nodes that go nobody asks which one.
-func (e *mixed) seat(j *single, kind int) {
+// assign gives a starting job, or run, the first free machine of a kind. Without absences machines need no numbers.
+func (e *mixed) assign(j *single, kind int) {
 	if e.away == nil {
 		return
 	}
@@ -37,10 +38,11 @@ func (e *mixed) seat(j *single, kind int) {
 			}
 		}
 	}
-	panic("sched: a job starts where no machine is free")
+	panic("sched: a job starts without a free machine")
 }
 
-// come has nodes go and come, up to now. A job on a machine that goes waits for another one, and loses what a preemption costs; a run of a part begins anew.
+// come applies the departures and arrivals of nodes up to now. A job on a machine that leaves waits for another one and
+// loses the work that a preemption costs; a profiling run starts over.
 func (e *mixed) come() {
 	if e.away == nil {
 		return
@@ -68,7 +70,7 @@ func (e *mixed) come() {
 			}
 			e.stop(j)
 			j.Preemptions++
-			again := preemption(1) / max(j.Either.Duration[kind], 1e-9) // as a share of the job
+			again := preemption(1) / max(j.Either.Duration[kind], 1e-9) // as a fraction of the job
 			for k, d := range j.Either.Duration {
 				j.left[k] += again * d
 			}
@@ -78,7 +80,7 @@ func (e *mixed) come() {
 	}
 }
 
-// over says whether no job is to come, runs or waits.
+// over reports whether no job is due, running or waiting.
 func (e *mixed) over(due []*single) bool {
 	return len(due)+len(e.running) == 0 && !slices.ContainsFunc(e.owners, func(u *owner) bool { return len(u.ready)+len(u.runs) > 0 })
 }

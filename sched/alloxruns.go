@@ -2,10 +2,11 @@ package sched
 
 import "slices"
 
-// parts are the shares of a job that are run on each kind of machine to estimate it, for a second at least. Source: AlloX, section 4.
+// parts are the fractions of a job that run on each kind of machine to estimate its durations, for at least a second.
+// Source: AlloX, section 4.
 var parts = [...]float64{.01, .02}
 
-// arrive has a job wait that has come, or first parts of it.
+// arrive queues a job that was submitted, or its profiling runs first.
 func (e *mixed) arrive(j *single, profiling bool) {
 	if !profiling {
 		j.user.ready = append(j.user.ready, j)
@@ -26,7 +27,7 @@ func (e *mixed) arrive(j *single, profiling bool) {
 	}
 }
 
-// startRuns starts runs of parts of jobs: one of each user in turn, while any can start.
+// startRuns starts profiling runs, one of each user in turn, while machines are free.
 func (e *mixed) startRuns() {
 	for more := true; more; {
 		more = false
@@ -45,6 +46,6 @@ func (e *mixed) startRun(u *owner, i int) {
 	e.free[r.kind]--
 	r.due = e.now + r.estimate[r.kind]
 	r.expected = r.due
-	e.seat(r, r.kind)
+	e.assign(r, r.kind)
 	e.running = append(e.running, r)
 }

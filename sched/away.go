@@ -8,31 +8,32 @@ import (
 	"slices"
 )
 
-// Absence is a time in which a node is not there: a transient machine that was taken away, until another one has come in its place.
+// Absence is a period in which a node is missing: a transient machine that was taken away, until it is replaced.
 type Absence struct {
 	Node     int
-	From, To float64 // s; +Inf: none comes
+	From, To float64 // s; To is +Inf if the machine is not replaced
 }
 
-// Away is when which nodes of a cluster are not there. Jobs that have GPUs of a node that goes lose all of theirs, and what a preemption costs; those of policies that plan on how
-// many GPUs a job runs go on with others, after the time that a move takes.
+// Away lists when nodes of a cluster are absent. A job that has GPUs of a node that leaves loses all its GPUs and the
+// work that a preemption costs. Under policies that choose how many GPUs a job runs on, the job continues on others,
+// after the time that a move takes.
 type Away struct{ changes []change }
 
-// change is a node that goes or comes.
+// change is a node that leaves or returns.
 type change struct {
 	at   float64
 	node int
 	goes bool
 }
 
-// NewAway takes absences in any order. An error says which two of a node overlap.
+// NewAway accepts absences in any order. It returns an error that names the node of two that overlap.
 func NewAway(all []Absence) (*Away, error) {
 	all = slices.Clone(all)
 	slices.SortFunc(all, func(a, b Absence) int { return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.From, b.From)) })
 	w := &Away{}
 	for i, x := range all {
 		if i > 0 && all[i-1].Node == x.Node && x.From < all[i-1].To || x.To < x.From {
-			return nil, fmt.Errorf("node %d is away from %v to %v s: want times that do not overlap, and an end after the begin", x.Node, x.From, x.To)
+			return nil, fmt.Errorf("node %d cannot be absent from %v to %v s: use periods that do not overlap and end after they begin", x.Node, x.From, x.To)
 		}
 		if w.changes = append(w.changes, change{x.From, x.Node, true}); !math.IsInf(x.To, 1) {
 			w.changes = append(w.changes, change{x.To, x.Node, false})
@@ -42,7 +43,7 @@ func NewAway(all []Absence) (*Away, error) {
 	return w, nil
 }
 
-// goes says whether a node goes at a time, s.
+// goes reports whether a node leaves at a time, in s.
 func (w *Away) goes(at float64) bool {
 	if w == nil {
 		return false
@@ -56,7 +57,7 @@ func (w *Away) goes(at float64) bool {
 	return false
 }
 
-// absences is an Away on its way through time.
+// absences iterates over the changes of an Away.
 type absences struct {
 	left []change
 	gone map[int]bool
@@ -70,7 +71,7 @@ func newAbsences(w *Away) *absences {
 	return a
 }
 
-// next is when the next node goes or comes.
+// next returns the time of the next change.
 func (a *absences) next() float64 {
 	if len(a.left) == 0 {
 		return never
@@ -78,7 +79,7 @@ func (a *absences) next() float64 {
 	return a.left[0].at
 }
 
-// until takes the changes up to a time, in order.
+// until consumes and returns the changes up to a time, in order.
 func (a *absences) until(at float64) (changes []change) {
 	for len(a.left) > 0 && a.left[0].at <= at {
 		changes, a.left = append(changes, a.left[0]), a.left[1:]
@@ -86,7 +87,7 @@ func (a *absences) until(at float64) (changes []change) {
 	return changes
 }
 
-// preemption is what a preemption costs a job, s of work that are to be done again: numbers of Lucid.
+// preemption returns what a preemption costs a job: s of work that it must repeat. The numbers are Lucid's.
 func preemption(gpus int) float64 {
 	if gpus > 8 {
 		return 60
@@ -94,7 +95,8 @@ func preemption(gpus int) float64 {
 	return 40
 }
 
-// revoke has nodes go and come, up to now: tasks on those that go are preempted, and are in Revoked.
+// revoke applies the departures and arrivals of nodes up to now: tasks on nodes that leave are preempted and are listed
+// in Revoked.
 func (s *State) revoke(a *absences) {
 	for _, x := range a.until(s.Now) {
 		if !x.goes {
@@ -113,18 +115,18 @@ func (s *State) revoke(a *absences) {
 			s.Preempt(t, preemption(t.GPUs))
 			s.Revoked = append(s.Revoked, t)
 		}
-		if x.node < len(s.nodes.free) && s.nodes.drop(x.node) { // else it is lent to somebody
+		if x.node < len(s.nodes.free) && s.nodes.drop(x.node) { // else another cluster has borrowed the node
 			a.gone[x.node] = true
 		}
 	}
 	s.away = len(a.gone) * s.Cluster.GPUs
 }
 
-// present has nodes go and come, up to now, and counts the GPUs that there are.
+// present applies the departures and arrivals of nodes up to now, and counts the GPUs that are present.
 func (e *elastic) present() {
 	was := e.gpus
 	for _, x := range e.away.until(e.now) {
-		if x.goes && x.node < e.cluster.Nodes { // not a machine without a GPU
+		if x.goes && x.node < e.cluster.Nodes { // machines without a GPU do not matter
 			e.away.gone[x.node] = true
 		} else {
 			delete(e.away.gone, x.node)
@@ -134,7 +136,7 @@ func (e *elastic) present() {
 	e.changed = e.gpus != was
 }
 
-// gpusOf counts the GPUs of shares on nodes.
+// gpusOf counts the GPUs of at on the nodes that node accepts.
 func gpusOf(at []Share, node func(int) bool) (n int) {
 	for _, x := range at {
 		if node(x.Node) {

@@ -6,40 +6,43 @@ import (
 	"slices"
 )
 
-// lease is for how long Chronus gives GPUs to a job, s.
+// lease is the length of Chronus's leases, s.
 const lease = 240
 
-// leasing is the policy of Chronus, with its greedy table in the place of its integer program.
+// leasing is the policy of Chronus, with its greedy table instead of its integer program.
 type leasing struct {
 	jobs []*leased
-	next float64 // when the leases end
+	next float64 // when the current leases end
 }
 
-// leased is a job of it.
+// leased is a job's state under leasing.
 type leased struct {
 	*Task
 	promised bool
-	last     int  // lease before whose begin it must have ended
-	holds    bool // it has the lease that runs
+	last     int  // the job must end before this lease begins
+	holds    bool // it has the current lease
 }
 
-// Chronus gives GPUs for leases of 240 s. A job with a deadline is promised its leases if they and all that was promised before fit into a table, each job in the latest
-// leases that are enough; it has GPUs in these alone. GPUs that nobody was promised go to the other jobs, those with the fewest GPU-seconds left first. A job that
-// goes on after a lease in which it had none loses half a second, and half a second more for each doubling of its GPUs.
+// Chronus gives GPUs for leases of 240 s. It accepts a job with a deadline if the leases that the job needs fit into a
+// table together with all leases promised before. Each job gets the latest leases that suffice, and has GPUs in these
+// only. GPUs that were not promised go to the other jobs, those with the fewest remaining GPU-seconds first. A job that
+// resumes after a lease without GPUs loses half a second, and half a second more for each doubling of its GPUs.
 //
-// Source: Gao et al., Chronus: A Novel Deadline-aware Scheduler for Deep Learning Training Jobs, SoCC 2021; the greedy table as in ElasticFlow's program.
+// Source: Gao et al., Chronus: A Novel Deadline-aware Scheduler for Deep Learning Training Jobs, SoCC 2021; the greedy
+// table is that of ElasticFlow's program.
 func Chronus() Policy { return &leasing{next: -never} }
 
-// resuming is what a job loses when it goes on, s of running.
+// resuming returns how long a job makes no progress when it resumes, s.
 func resuming(j *Job) float64 { return .5 * (1 + math.Log2(float64(j.GPUs))) }
 
-// leases is how many a job needs, with a tenth more than it says.
+// leases returns how many leases a job needs, with a margin of a tenth.
 func (j *leased) leases() int {
 	return int(math.Ceil(1.1 * j.Left * (1 + resuming(j.Job)/lease) / lease))
 }
 
-// promise fills the table of leases from one on with jobs, the largest first, then those with the least time to spare, then those with the latest deadline. False: one of them
-// does not get enough. With hold the first one begins now.
+// promise fills the table of leases, from the given one on, with jobs: the largest first, then those with the least
+// slack, then those with the latest deadline. It returns false if a job does not get enough leases. If hold is set, the
+// first lease begins now.
 func promise(jobs []*leased, from, gpus int, hold bool) bool {
 	order := slices.Clone(jobs)
 	slices.SortStableFunc(order, func(a, b *leased) int {
@@ -99,12 +102,12 @@ func (p *leasing) Decide(s *State) {
 	p.run(s, now)
 }
 
-// promised is the jobs that have a promise.
+// promised returns the jobs that have a promise.
 func (p *leasing) promised() []*leased {
 	return slices.DeleteFunc(slices.Clone(p.jobs), func(j *leased) bool { return !j.promised })
 }
 
-// run gives the GPUs to the jobs whose lease it is, then to those without a promise.
+// run gives the GPUs to the jobs that have this lease, then to jobs without a promise.
 func (p *leasing) run(s *State, now int) {
 	var order []*leased
 	for _, j := range p.jobs {

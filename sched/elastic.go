@@ -8,67 +8,67 @@ import (
 	"slices"
 )
 
-// elastic is the cluster of ElasticFlow in virtual time: jobs of which a policy says in each round on how many GPUs they go on.
+// elastic is the cluster of ElasticFlow in virtual time: in each round a policy chooses the number of GPUs of each job.
 type elastic struct {
 	now      float64
-	slot     float64 // rounds are at least so far apart, s
-	parts    float64 // of a second of which plans are; 0: whole seconds, as in simulations
-	start    float64 // s without progress that a job's start, or its resume, takes
-	resize   float64 // s until more GPUs than before are of use
+	slot     float64 // shortest time between rounds, s
+	parts    float64 // times of plans are multiples of 1/parts s; 0: of 1 s, as in simulations
+	start    float64 // s without progress when a job starts or resumes
+	resize   float64 // s until additional GPUs contribute
 	gpus     int
 	runnable []*flex // admitted and not ended, in order of submission
 	policy   rounds
-	spans    []span  // what is free, of elasticFlow
-	own      []span  // the same without one job
-	lost     []*flex // jobs that cannot be in time
+	spans    []span  // free GPUs, for elasticFlow
+	own      []span  // the same without one job's plan
+	lost     []*flex // jobs that cannot meet their deadlines
 
 	cluster Cluster
 	away    *absences
-	changed bool      // GPUs have come or gone since the round before
-	slow    []float64 // how many times longer each node is known to take; nil: the policy does not look
+	changed bool      // nodes left or returned since the last round
+	slow    []float64 // known slowdown factor of each node; nil: the policy ignores it
 }
 
-// planners are the policies of elastic.
+// planners are the policies that plan on an elastic cluster.
 var planners = map[string]rounds{"edf": edf{}, "edf-admission": edfAdmission{}, "ef": elasticFlow{}, "ef-admission": elasticFlow{admission: true},
 	"pollux": pollux{}, "star": starPolicy{}}
 
-// rounds is what a policy of elastic decides.
+// rounds is a policy's part of an elastic cluster's rounds.
 type rounds interface {
-	// admit says of jobs that have come which are let in.
+	// admit returns which of the new jobs are admitted.
 	admit(e *elastic, new []*flex) []*flex
 	// allot sets n of all runnable jobs.
 	allot(e *elastic)
-	// wake is when it wants to decide again, whatever happens.
+	// wake returns when the policy wants to decide next even if nothing happens.
 	wake(e *elastic) float64
 }
 
 // flex is a job that can run on 1, 2, 4, … GPUs.
 type flex struct {
 	Outcome
-	left float64 // iterations
+	left float64 // remaining iterations
 
-	levels  int     // it can use 1, 2, … 1<<(levels-1) GPUs
-	n       int     // GPUs it has; 0: waits
-	was     int     // GPUs it had before this round
-	last    float64 // up to when left is right
-	lost    float64 // s of this round in which it makes no progress
-	lag     float64 // s with GPUs until it makes progress
-	realEnd float64 // when it ends on what it has
-	plan    plan    // of elasticFlow, from this round on
-	kept    plan    // of the rounds before
-	to      plan    // with more GPUs now
-	booked  booking // of boundedFlow
+	levels  int     // it can use 1, 2, …, 1<<(levels-1) GPUs
+	n       int     // current GPUs; 0: it waits
+	was     int     // GPUs before this round
+	last    float64 // time of left
+	lost    float64 // s without progress in this round
+	lag     float64 // s with GPUs until it makes progress again
+	realEnd float64 // when it ends with its current GPUs
+	plan    plan    // elasticFlow's, from this round on
+	kept    plan    // elasticFlow's, of earlier rounds
+	to      plan    // elasticFlow's, with more GPUs in this round
+	booked  booking // boundedFlow's
 
-	at    []Share // where it runs, where nodes may be slow
-	extra int     // how many of its GPUs are to be of nodes that are known to be slow
+	at    []Share // its placement, if nodes can be slow
+	extra int     // how many of its GPUs come from nodes that are known to be slow
 
-	restarts int // under pollux
+	restarts int // counted under pollux
 }
 
-// thought is how many iterations a policy thinks are left.
+// thought returns the policy's estimate of the remaining iterations.
 func (f *flex) thought() float64 { return f.left * f.guess() }
 
-// rate is iterations/s on n GPUs.
+// rate returns iterations/s on n GPUs.
 func (f *flex) rate(n int) float64 {
 	if n == 0 {
 		return 0
@@ -76,15 +76,15 @@ func (f *flex) rate(n int) float64 {
 	return f.Rates[bits.Len(uint(n))-1]
 }
 
-// most is the most GPUs that a job can use.
+// most returns the largest number of GPUs that the job can use.
 func (f *flex) most() int { return 1 << (f.levels - 1) }
 
-// least is the fewest GPUs that a job can use.
+// least returns the smallest number of GPUs that the job can use.
 func (f *flex) least() int {
 	return 1 << slices.IndexFunc(f.Rates, func(r float64) bool { return r > 0 })
 }
 
-// level is the greatest number of GPUs that is a power of two, no more than free, and that the job can use. 0: none.
+// level returns the largest power of two, up to free, of GPUs that the job can use, or 0.
 func (f *flex) level(free int) int {
 	for l := min(bits.Len(uint(max(free, 0))), f.levels); l > 0; l-- {
 		if f.Rates[l-1] > 0 {
@@ -94,7 +94,8 @@ func (f *flex) level(free int) int {
 	return 0
 }
 
-// more is the time without progress that n GPUs cost a job which has had so many, s: what they would have added until they are of use.
+// more returns the time without progress, in s, that a change from had to n GPUs costs a job: what the new GPUs would
+// have added until they contribute.
 func (e *elastic) more(f *flex, had, n int) float64 {
 	if n <= had || e.resize == 0 {
 		return 0
@@ -102,7 +103,7 @@ func (e *elastic) more(f *flex, had, n int) float64 {
 	return e.resize * (1 - f.rate(had)/f.rate(n))
 }
 
-// up is a time in whole parts of a second, rounded up, s.
+// up rounds a time, in s, up to a multiple of 1/parts.
 func (e *elastic) up(s float64) float64 {
 	if e.parts == 0 {
 		return math.Ceil(s)
@@ -110,7 +111,7 @@ func (e *elastic) up(s float64) float64 {
 	return math.Ceil(s*e.parts) / e.parts
 }
 
-// newElastic is the cluster, and the jobs that will come.
+// newElastic returns the cluster, and the jobs in order of submission.
 func newElastic(jobs []*Job, c Cluster, o Options) (e *elastic, all []*flex) {
 	e = &elastic{
 		now: -o.Slot, slot: o.Slot, start: o.Start, resize: cmp.Or(o.Resize, o.Start), gpus: c.Nodes * c.GPUs,
@@ -164,7 +165,7 @@ func runElastic(jobs []*Job, c Cluster, o Options) []Outcome {
 		for ; len(due) > 0 && due[0].Submit <= e.now; due = due[1:] {
 			f := due[0]
 			if all := c.Nodes * c.GPUs; f.level(all) == 0 {
-				f.Why = fmt.Sprintf("runs on no fewer than %d GPUs, and the cluster has %d", f.least(), all)
+				f.Why = fmt.Sprintf("needs at least %d GPUs, and the cluster has %d", f.least(), all)
 				continue
 			}
 			f.last, f.Queue, f.lag = e.now, e.now-f.Submit, e.start
@@ -181,7 +182,7 @@ func runElastic(jobs []*Job, c Cluster, o Options) []Outcome {
 	return out
 }
 
-// round has the policy decide, also about jobs that have come.
+// round runs the policy once; new are the jobs submitted since the last round.
 func (e *elastic) round(new []*flex) {
 	for _, f := range e.runnable {
 		f.was, f.lost = f.n, 0
@@ -191,7 +192,7 @@ func (e *elastic) round(new []*flex) {
 	e.place()
 }
 
-// ends applies what was decided, and returns when the first job ends.
+// ends applies the decisions and returns when the first job ends.
 func (e *elastic) ends() (next float64) {
 	next = never
 	for _, f := range e.runnable {
@@ -218,7 +219,7 @@ func (e *elastic) ends() (next float64) {
 	return next
 }
 
-// advance brings all runnable jobs up to now, and ends those that are done.
+// advance brings all runnable jobs up to now and ends those that are done.
 func (e *elastic) advance() {
 	e.runnable = slices.DeleteFunc(e.runnable, func(f *flex) bool {
 		d := e.now - f.last
@@ -237,21 +238,21 @@ func (e *elastic) advance() {
 			f.left -= max(0, d-f.lost-f.lag) * f.rate(f.n)
 		} else if from := e.now - d + f.lost + f.lag; from < e.now {
 			f.left -= e.cluster.Slow.done(f.at, from, e.now) * f.rate(f.n)
-			f.left = max(f.left, .001*f.rate(f.n)) // it ends at realEnd, a whole second
+			f.left = max(f.left, .001*f.rate(f.n)) // it ends at realEnd, which is a whole second
 		}
 		f.lag = max(0, f.lag-d)
 		return false
 	})
 }
 
-// edf gives jobs with earlier deadlines all GPUs that they can use.
+// edf gives jobs with earlier deadlines all the GPUs that they can use.
 type edf struct{}
 
 func (edf) admit(_ *elastic, new []*flex) []*flex { return new }
 
 func (edf) allot(e *elastic) { e.earliestFirst(e.runnable) }
 
-// earliestFirst gives jobs with earlier deadlines all GPUs that they can use.
+// earliestFirst does so for jobs.
 func (e *elastic) earliestFirst(jobs []*flex) {
 	free := e.gpus
 	for _, f := range slices.SortedStableFunc(slices.Values(jobs), func(a, b *flex) int { return cmp.Compare(a.Deadline, b.Deadline) }) {
@@ -265,7 +266,8 @@ func (e *elastic) earliestFirst(jobs []*flex) {
 
 func (edf) wake(*elastic) float64 { return never }
 
-// edfAdmission is edf that refuses jobs: those that would be late, and those because of which another one would be.
+// edfAdmission is edf with admission control: it declines a job that would miss its deadline or make another one miss
+// its own.
 type edfAdmission struct{ edf }
 
 func (edfAdmission) admit(e *elastic, new []*flex) (in []*flex) {
@@ -282,7 +284,8 @@ func (edfAdmission) admit(e *elastic, new []*flex) (in []*flex) {
 	return in
 }
 
-// decline says why f is not let in: with it, those who are late would end after their deadlines. Of f itself, if it is one of them, it says by how much.
+// decline sets why f is declined: with f, the late jobs would miss their deadlines. If f is late itself, the reason
+// says by how much.
 func (f *flex) decline(e *elastic, late ...*flex) {
 	if !slices.Contains(late, f) {
 		f.Why = "with it job " + late[0].ID + " would end after its deadline"
@@ -290,29 +293,29 @@ func (f *flex) decline(e *elastic, late ...*flex) {
 	}
 	n := f.level(e.gpus)
 	if n == 0 {
-		f.Why = "would end after its deadline: it cannot run on the GPUs that are there now"
+		f.Why = "would end after its deadline: too few GPUs are available now"
 		return
 	}
 	takes, has := f.lag+f.thought()/f.rate(n), f.Deadline-e.now
 	f.Why = fmt.Sprintf("would end after its deadline: on %s it takes %.0f s", gpus(n), math.Ceil(takes))
 	switch {
 	case takes <= has:
-		f.Why += fmt.Sprintf(" of the %.0f s that it has, and jobs that were there before need them", has)
-	case has < 0: // it waited for a round, or for its turn, and its deadline passed
+		f.Why += fmt.Sprintf(" of the %.0f s that it has, and earlier jobs need these GPUs", has)
+	case has < 0: // its deadline passed while it waited for a round
 		f.Why += fmt.Sprintf(", and its deadline was %.0f s ago", math.Ceil(-has))
 	default:
 		f.Why += fmt.Sprintf(", and it has %.0f s", math.Floor(has))
 	}
 }
 
-// span is a time from which so many GPUs are free.
+// span is a period, from a time on, in which a number of GPUs is free.
 type span struct {
 	from float64
 	free int
 }
 
-// late plans jobs in order of their deadlines, each on as many GPUs as it can use until the end of the slot in which it is done, and says
-// which would end after their deadlines.
+// late plans jobs in order of their deadlines, each on as many GPUs as it can use until the end of the slot in which it
+// is done, and returns those that would miss their deadlines.
 func (e *elastic) late(jobs []*flex) (late []*flex) {
 	jobs = slices.Clone(jobs)
 	slices.SortStableFunc(jobs, func(a, b *flex) int { return cmp.Compare(a.Deadline, b.Deadline) })
@@ -321,7 +324,7 @@ func (e *elastic) late(jobs []*flex) (late []*flex) {
 		all := f.thought()
 		left, lag, had := all, f.lag, f.was
 		for i := 0; left > 0; i++ {
-			if i == len(spans) { // nodes are away without which it cannot run
+			if i == len(spans) { // too many nodes are absent
 				late = append(late, f)
 				break
 			}
@@ -334,7 +337,7 @@ func (e *elastic) late(jobs []*flex) (late []*flex) {
 			if i+1 < len(spans) {
 				to = spans[i+1].from
 			}
-			if had > 0 || f.was > 0 || left < all { // not its start, which is in lag
+			if had > 0 || f.was > 0 || left < all { // a start is counted in lag instead
 				lag += e.more(f, had, n)
 			}
 			had = n

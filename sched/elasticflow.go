@@ -7,7 +7,7 @@ import (
 	"sort"
 )
 
-// piece is a time in which a job has so many GPUs.
+// piece is a period in which a job has a number of GPUs.
 type piece struct {
 	from, to float64
 	n        int
@@ -16,10 +16,10 @@ type piece struct {
 // plan is what a job gets from now on, until it is done.
 type plan struct {
 	pieces []piece
-	missed bool // it is done after its deadline
+	missed bool // the job is done after its deadline
 }
 
-// gpuTime is in GPU-seconds.
+// gpuTime returns the GPU-seconds of a plan.
 func (p plan) gpuTime() (sum float64) {
 	for _, x := range p.pieces {
 		sum += (x.to - x.from) * float64(x.n)
@@ -27,20 +27,21 @@ func (p plan) gpuTime() (sum float64) {
 	return sum
 }
 
-// elasticFlow is the policy of ElasticFlow: each job gets the least share of the GPUs with which it meets its deadline, as late as that is enough;
-// what is left over goes where it helps most. ElasticFlow's program decides otherwise: sched/originals.
+// elasticFlow is the policy of ElasticFlow: each job gets the smallest number of GPUs with which it meets its deadline,
+// as late as that suffices; the remaining GPUs go where they help most. ElasticFlow's program decides differently: see
+// sched/originals.
 type elasticFlow struct{ admission bool }
 
-// admit plans the runnable jobs and those that have come, in order of submission, and refuses one that would be late or make another one so. One that is due
-// after all of them is planned beside the others, whose plans stay.
+// admit plans the runnable and the new jobs, in order of submission, and declines a job that would be late or make
+// another one late. A job that is due after all others is planned beside them, and their plans stay.
 func (p elasticFlow) admit(e *elastic, new []*flex) (in []*flex) {
 	if !p.admission {
 		return new
 	}
-	free := func(f *flex) bool { return math.IsInf(f.Deadline, 1) } // planned after the others, and never late
+	free := func(f *flex) bool { return math.IsInf(f.Deadline, 1) } // planned after the others; never late
 	due := slices.DeleteFunc(slices.Clone(e.runnable), free)
-	var spans []span // beside due, of which none breaks; nil: not known
-	last := 0.       // deadline of these
+	var spans []span // free beside due, if no job of due breaks; nil: unknown
+	last := 0.       // latest deadline of due
 	for _, f := range new {
 		if f.BestEffort {
 			if in = append(in, f); !free(f) {
@@ -84,7 +85,8 @@ func (p elasticFlow) admit(e *elastic, new []*flex) (in []*flex) {
 	return in
 }
 
-// beside says whether a job is in time beside the plans that were, where other jobs would break these also without it.
+// beside reports whether f meets its deadline beside the existing plans, if the other jobs would miss theirs even
+// without f.
 func (p elasticFlow) beside(e *elastic, jobs []*flex, f *flex) bool {
 	if e.changed {
 		return false
@@ -96,7 +98,7 @@ func (p elasticFlow) beside(e *elastic, jobs []*flex, f *flex) bool {
 	return !f.plan.missed
 }
 
-// restore has jobs go on with the plans that they had, and plans those that had none beside them. It says what is left.
+// restore continues jobs with their existing plans, plans the jobs without one beside these, and returns what is free.
 func (e *elastic) restore(jobs []*flex) []span {
 	spans := []span{{e.now, e.gpus}}
 	for _, f := range jobs {
@@ -112,12 +114,12 @@ func (e *elastic) restore(jobs []*flex) []span {
 	return spans
 }
 
-// breaks says whether a job would be late that was not to be.
+// breaks reports whether a job that was planned in time would be late.
 func (f *flex) breaks() bool { return f.plan.missed && !f.kept.missed }
 
-// allot plans, and keeps the plans that were if a job would be late that is not in those: slots are counted from now on, and not as they were.
-// Then it doubles GPUs of jobs while any are left: of one that has none first, then of the one for which each GPU more costs the fewest
-// GPU-seconds.
+// allot plans all jobs, but keeps the existing plans if a new plan would make a job late that is not late in them:
+// slots are counted from now, so new plans have other slots. Then it doubles GPUs while any are free: first those of a
+// job that has none, then those of the job for which each additional GPU costs the fewest GPU-seconds.
 func (p elasticFlow) allot(e *elastic) {
 	spans := p.plan(e, e.runnable)
 	if p.admission && !e.changed && slices.ContainsFunc(e.runnable, (*flex).breaks) {
@@ -126,16 +128,16 @@ func (p elasticFlow) allot(e *elastic) {
 	for _, f := range e.runnable {
 		f.n = f.plan.pieces[0].n
 	}
-	// A gain is computed anew when it is the largest of those that are known, until that one is of now.
+	// A gain is recomputed when it is the largest known one and older than the last rise, until the largest is current.
 	type rise struct {
 		f    *flex
 		next int
 		gain float64
-		at   int // how many rises there were when it was computed
+		at   int // number of rises when it was computed
 	}
 	var rises []*rise
 	for _, f := range e.runnable {
-		if next := max(f.least(), 2*f.n); next <= f.most() && next-f.n <= spans[0].free { // else never: less is free later
+		if next := max(f.least(), 2*f.n); next <= f.most() && next-f.n <= spans[0].free { // else never: the number of free GPUs only falls
 			rises = append(rises, &rise{f: f, gain: math.Inf(1), at: -1})
 		}
 	}
@@ -169,7 +171,7 @@ func (p elasticFlow) allot(e *elastic) {
 	}
 }
 
-// wake is when the first of the plans changes.
+// wake returns when the first plan changes.
 func (elasticFlow) wake(e *elastic) float64 {
 	at := never
 	for _, f := range e.runnable {
@@ -183,7 +185,7 @@ func (elasticFlow) wake(e *elastic) float64 {
 	return at
 }
 
-// keep notes what is left of its plan.
+// keep saves what is left of a job's plan.
 func (f *flex) keep(now float64) {
 	f.kept.missed = f.plan.missed
 	f.kept.pieces = f.kept.pieces[:0]
@@ -197,8 +199,9 @@ func (f *flex) keep(now float64) {
 	}
 }
 
-// plan plans jobs in order of their deadlines, and says what is left. Without admission those that cannot be in time get what the others leave free, the shortest first; with it
-// there are such jobs only where nodes are slow or estimates wrong, and they keep their places.
+// plan plans jobs in order of their deadlines and returns what is free. Without admission, jobs that cannot meet their
+// deadlines get what the others leave, the shortest first. With admission such jobs exist only if nodes are slow or
+// estimates are wrong, and they keep their order.
 func (p elasticFlow) plan(e *elastic, jobs []*flex) []span {
 	jobs = slices.Clone(jobs)
 	slices.SortStableFunc(jobs, func(a, b *flex) int { return cmp.Compare(a.Deadline, b.Deadline) })
@@ -220,8 +223,9 @@ func (p elasticFlow) plan(e *elastic, jobs []*flex) []span {
 	return spans
 }
 
-// split has a span begin at a time, if that is after the first one's, and says which one does, or is the first after it. None that begins at that time or later is
-// before span i.
+// split makes a span begin at a time, unless the time is before the first span, and returns the index of the first span
+// that begins at that time or later. All spans before span i begin
+// earlier.
 func split(spans []span, at float64, i int) ([]span, int) {
 	i += sort.Search(len(spans)-i, func(k int) bool { return spans[i+k].from >= at })
 	if i == 0 || math.IsInf(at, 1) || i < len(spans) && spans[i].from == at {
@@ -230,7 +234,7 @@ func split(spans []span, at float64, i int) ([]span, int) {
 	return slices.Insert(spans, i, span{at, spans[i-1].free}), i
 }
 
-// book takes what a plan has, times times.
+// book subtracts a plan's GPUs, times times, from spans.
 func book(spans []span, p plan, times int) []span {
 	i, to := 0, 0
 	for _, x := range p.pieces {
@@ -245,13 +249,14 @@ func book(spans []span, p plan, times int) []span {
 	return spans
 }
 
-// aligned is the end of the slot, counted from now, in which a time lies.
+// aligned returns the end of the slot, counted from now, that contains t.
 func (e *elastic) aligned(t float64) float64 {
 	return e.now + math.Ceil(max(0, t-e.now)/e.slot)*e.slot
 }
 
-// share plans a job into what is free: the smallest share that is enough by its deadline, from the last moment on at which it is enough, and
-// half of it before. First is how many GPUs it has in the first span; 0: as the share says. Spans get a bound at the deadline. The plan is in the memory of pieces.
+// share plans a job into the free GPUs: the smallest number that suffices by its deadline, beginning at the latest
+// moment at which it suffices, with half of it before. first is the number of GPUs in the first span; 0: as computed.
+// spans get a boundary at the deadline. The plan uses the memory of pieces.
 func (e *elastic) share(f *flex, spans *[]span, first int, pieces []piece) (p plan) {
 	by := e.aligned(f.Deadline)
 	in, _ := split(*spans, by, sort.Search(len(*spans), func(i int) bool { return (*spans)[i].from >= by }))
@@ -271,7 +276,7 @@ func (e *elastic) share(f *flex, spans *[]span, first int, pieces []piece) (p pl
 		}
 		return f.level(min(in[i].free, quota))
 	}
-	last := len(in) // spans before this one end by the deadline's slot
+	last := len(in) // spans before this one end within the deadline's slot
 	for last > 0 && in[last-1].from >= f.Deadline {
 		last--
 	}
@@ -279,7 +284,7 @@ func (e *elastic) share(f *flex, spans *[]span, first int, pieces []piece) (p pl
 	for q := 1; q <= f.most(); q *= 2 {
 		got := 0.
 		for i := last - 1; i >= 0; i-- {
-			lost := 0. // while it starts, if it does so here
+			lost := 0. // while it starts, if it starts here
 			if n := on(i, q); n > 0 {
 				got += (min(end(i), f.Deadline) - in[i].from) * f.rate(n)
 				lost = f.lag * f.rate(n)
@@ -302,14 +307,14 @@ func (e *elastic) share(f *flex, spans *[]span, first int, pieces []piece) (p pl
 			})
 			if !p.missed || e.resize == 0 && f.lag == 0 {
 				return p
-			} // what it loses where it goes on with more is known only now: from a span earlier on, then
+			} // the loss at a later increase is known only now, so it begins a span earlier
 		}
 	}
 	return e.walk(f, in, 0, pieces, func(i int) int { return on(i, f.most()) })
 }
 
-// walk is the plan of a job with as many GPUs in each span as on says, none before the span from, until it is done. It is in the memory
-// of pieces, of which one without GPUs stands for all that follow each other.
+// walk returns the plan of a job that has on(i) GPUs in span i, none before span from, until it is done. The plan uses
+// the memory of pieces; consecutive spans without GPUs become one piece.
 func (e *elastic) walk(f *flex, in []span, from int, pieces []piece, on func(i int) int) (p plan) {
 	p.pieces = pieces[:0]
 	all := f.thought()
@@ -324,7 +329,7 @@ func (e *elastic) walk(f *flex, in []span, from int, pieces []piece, on func(i i
 			x.to = in[i+1].from
 		}
 		if n > 0 {
-			if had > 0 || f.was > 0 || left < all { // not its start, which is in lag
+			if had > 0 || f.was > 0 || left < all { // a start is counted in lag instead
 				lag += e.more(f, had, n)
 			}
 			if done := x.from + e.up(lag+left/f.rate(n)); done <= x.to {
@@ -343,6 +348,6 @@ func (e *elastic) walk(f *flex, in []span, from int, pieces []piece, on func(i i
 			p.pieces = append(p.pieces, x)
 		}
 	}
-	p.missed = !math.IsInf(f.Deadline, 1) // nodes are away without which it cannot run
+	p.missed = !math.IsInf(f.Deadline, 1) // too many nodes are absent
 	return p
 }

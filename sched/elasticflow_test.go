@@ -136,7 +136,7 @@ func TestAllot(t *testing.T) {
 func TestLeast(t *testing.T) {
 	jobs := []*Job{{ID: "a", Iterations: 10, Rates: []float64{0, 0, 1}, Batch: 8, Deadline: 1000}}
 	for _, policy := range []string{"edf", "edf-admission", "ef", "ef-admission"} {
-		if o := runElastic(jobs, Cluster{Nodes: 1, GPUs: 3}, Options{Policy: policy, Slot: 60})[0]; o.Why != "runs on no fewer than 4 GPUs, and the cluster has 3" {
+		if o := runElastic(jobs, Cluster{Nodes: 1, GPUs: 3}, Options{Policy: policy, Slot: 60})[0]; o.Why != "needs at least 4 GPUs, and the cluster has 3" {
 			t.Errorf("%s: on 3 GPUs: %q", policy, o.Why)
 		}
 		if o := runElastic(jobs, Cluster{Nodes: 1, GPUs: 4}, Options{Policy: policy, Slot: 60})[0]; o.End != 10 {

@@ -6,15 +6,16 @@ import (
 	"slices"
 )
 
-// moving is what a job loses where nodes may be slow and it gets other GPUs, or other numbers of them, s: what was measured of jobs of star sched serve.
+// moving is how long a job makes no progress, in s, when its GPUs or their number change and nodes can be slow:
+// measured with jobs of star sched serve.
 const moving = 5
 
-// elasticJob is the job as a policy sees it that looks at batch sizes; a job that runs on the GPUs that it asks for, and no others, if nothing is known of
-// others.
+// elasticJob returns the job as a policy that considers batch sizes sees it. If only one number of GPUs is known, the
+// job runs on that number only.
 func elasticJob(j *Job, policy string) *Job {
 	c := *j
 	switch {
-	case j.Rates == nil && policy == "star": // an iteration is a second
+	case j.Rates == nil && policy == "star": // one iteration takes a second
 		l := bits.Len(uint(j.GPUs - 1))
 		c.Iterations, c.Batch, c.Rates = j.Duration, 64, make([]float64, l+1)
 		c.Rates[l] = 1
@@ -25,8 +26,8 @@ func elasticJob(j *Job, policy string) *Job {
 	return &c
 }
 
-// place has all jobs run somewhere, where nodes may be slow or away: where they were if they have as many GPUs, else on as few nodes as possible. Of a policy that looks, nobody is on a node
-// that is known to be slow but with extra GPUs.
+// place assigns nodes to all jobs, if nodes can be slow or absent. A job with an unchanged number of GPUs stays;
+// others go to as few nodes as possible. A policy that considers slowness uses slow nodes for extra GPUs only.
 func (e *elastic) place() {
 	if e.cluster.Slow == nil && e.cluster.Away == nil {
 		return
@@ -47,9 +48,9 @@ func (e *elastic) isAway(node int) bool { return e.away != nil && e.away.gone[no
 
 func (e *elastic) isSlow(node int) bool { return e.slow != nil && e.slow[node] > Notably }
 
-// fit places jobs beside the others, those with most GPUs first. False: they do not fit as the others are.
+// fit places jobs beside the others, those with the most GPUs first. It returns false if they do not fit.
 func (e *elastic) fit(jobs []*flex) bool {
-	pools := [2]*nodes{newNodes(e.cluster), newNodes(e.cluster)} // nodes that are well, and those that are slow
+	pools := [2]*nodes{newNodes(e.cluster), newNodes(e.cluster)} // normal nodes, slow nodes
 	for i := range e.cluster.Nodes {
 		out := pools[1]
 		if e.isSlow(i) {

@@ -10,42 +10,42 @@ import (
 // Task is a job in a State.
 type Task struct {
 	Outcome
-	Left     float64 // s of running that remain, as of the last change
-	Attained float64 // GPU-seconds received, as of the last change
+	Left     float64 // remaining running time at the last change, s
+	Attained float64 // GPU-seconds received until the last change
 
-	seq     int     // in order of arrival
-	speed   float64 // s of work a second; 0: is not running
-	since   float64 // when Left and Attained were right
-	waiting float64 // since when it has no GPUs
-	due     float64 // when it ends, if nothing changes
-	index   int     // in State.ends; -1: is not running
+	seq     int     // order of arrival
+	speed   float64 // s of work per s; 0: not running
+	since   float64 // time of Left and Attained
+	waiting float64 // since when it waits for GPUs
+	due     float64 // when it ends if nothing changes
+	index   int     // in State.ends; -1: not running
 	at      []Share
-	partner *Task // that has the same GPUs
+	partner *Task // the task that shares its GPUs
 }
 
-// thought is Left, as a policy knows it.
+// thought returns the policy's estimate of Left.
 func (t *Task) thought() float64 { return t.Left * t.guess() }
 
-// Running says whether the task has GPUs.
+// Running reports whether the task has GPUs.
 func (t *Task) Running() bool { return t.index >= 0 }
 
-// State is what a policy sees and acts on: one virtual cluster.
+// State is what a policy sees and changes: one virtual cluster.
 type State struct {
 	Now     float64
 	Arrived []*Task // since the last decision, in order of submission
 	Ended   []*Task // since the last decision
-	Revoked []*Task // since the last decision: they had GPUs of nodes that have gone, and wait again
+	Revoked []*Task // since the last decision: they lost GPUs of nodes that left, and wait again
 	Cluster Cluster
 
 	nodes *nodes
-	away  int // GPUs of nodes that are not there
+	away  int // GPUs of absent nodes
 	ends  endings
 	wake  float64
 
-	starting float64 // s without progress that a start takes
+	starting float64 // s without progress at each start
 }
 
-// endings is the running tasks by when they end.
+// endings is a heap of the running tasks by when they end.
 type endings []*Task
 
 func (e endings) Len() int { return len(e) }
@@ -69,19 +69,19 @@ func (e *endings) Pop() any {
 	return t
 }
 
-// Free is the number of GPUs that nobody has.
+// Free returns the number of free GPUs.
 func (s *State) Free() int { return s.nodes.total }
 
-// GPUs is the number of all GPUs that are there.
+// GPUs returns the number of GPUs that are present, free or not.
 func (s *State) GPUs() int { return s.Cluster.Nodes*s.Cluster.GPUs - s.away }
 
-// Running is the tasks that have GPUs, in no order.
+// Running returns the tasks that have GPUs, in no particular order.
 func (s *State) Running() []*Task { return s.ends }
 
-// WakeAt asks for a decision at a time, or before.
+// WakeAt requests a decision at time t, in s, or earlier.
 func (s *State) WakeAt(t float64) { s.wake = min(s.wake, t) }
 
-// Start gives a task the GPUs that it asks for, by the placement. False: they do not fit.
+// Start gives a task the GPUs that it requests, by the cluster's placement. It returns false if they do not fit.
 func (s *State) Start(t *Task) bool {
 	at := s.nodes.place(t.GPUs)
 	if at == nil {
@@ -92,7 +92,8 @@ func (s *State) Start(t *Task) bool {
 	return true
 }
 
-// Join starts a task on the GPUs of another, which nobody shares yet. From now on they run at these speeds, until one of them stops.
+// Join starts a task on the GPUs of another one, which must not share them yet. From now on the two run at these
+// speeds, until one of them stops.
 func (s *State) Join(t, with *Task, speed, others float64) {
 	s.settle(with)
 	s.run(with, others)
@@ -102,7 +103,7 @@ func (s *State) Join(t, with *Task, speed, others float64) {
 	with.has(s.Now, float64(t.GPUs)/2)
 }
 
-// start has a task run on some GPUs.
+// start starts a task on the given GPUs.
 func (s *State) start(t *Task, at []Share, speed float64) {
 	t.at = at
 	if math.IsNaN(t.Start) {
@@ -116,7 +117,7 @@ func (s *State) start(t *Task, at []Share, speed float64) {
 	s.run(t, speed)
 }
 
-// run has a task run at a speed from now on.
+// run sets a task's speed from now on.
 func (s *State) run(t *Task, speed float64) {
 	t.speed = speed
 	t.due = s.Cluster.Slow.end(t.at, s.Now, t.Left/speed)
@@ -138,7 +139,7 @@ func (s *State) stop(t *Task) {
 	heap.Remove(&s.ends, t.index)
 	t.speed = 0
 	t.has(s.Now, 0)
-	if p := t.partner; p != nil { // it keeps the GPUs
+	if p := t.partner; p != nil { // the partner keeps the GPUs
 		p.has(s.Now, float64(p.GPUs))
 		s.settle(p)
 		s.run(p, 1)
@@ -149,7 +150,7 @@ func (s *State) stop(t *Task) {
 	t.at, t.partner = nil, nil
 }
 
-// Preempt takes a task's GPUs, at the cost of some seconds of work that are to be done again.
+// Preempt takes a task's GPUs. The task must repeat cost s of work.
 func (s *State) Preempt(t *Task, cost float64) {
 	s.stop(t)
 	t.Left += cost
@@ -157,14 +158,15 @@ func (s *State) Preempt(t *Task, cost float64) {
 	t.Preemptions++
 }
 
-// Decline refuses a task, and says why.
+// Decline refuses a task for a reason.
 func (s *State) Decline(t *Task, why string) { t.Why = why }
 
-// Simulate runs jobs in a cluster under a policy until all have ended or been declined. Jobs of one virtual cluster only; they are taken in order
-// of submission, those of the same time as they are listed. Outcomes are in the order of jobs.
+// Simulate runs jobs in a cluster under a policy until all have ended or were declined. The jobs must belong to one
+// virtual cluster; they arrive in order of submission, and in the given order at equal times. Outcomes are in the order
+// of jobs.
 func Simulate(jobs []*Job, c Cluster, p Policy) []Outcome { return simulate(jobs, c, p, Options{}) }
 
-// simulate is Simulate with options: Start, Placement and Progress.
+// simulate is Simulate with the options Start, Placement and Progress.
 func simulate(jobs []*Job, c Cluster, p Policy, o Options) []Outcome {
 	tasks := make([]*Task, len(jobs))
 	for i, j := range jobs {
@@ -220,24 +222,24 @@ func simulate(jobs []*Job, c Cluster, p Policy, o Options) []Outcome {
 	return outcomes(tasks)
 }
 
-// stuck says whether all tasks that are left ask for more GPUs than there are. A policy may look at them every minute nevertheless.
+// stuck reports whether all remaining tasks request more GPUs than are present. A policy may still check every minute.
 func (s *State) stuck(tasks []*Task) bool {
 	return !slices.ContainsFunc(tasks, func(t *Task) bool { return math.IsNaN(t.End) && !t.Declined() && t.GPUs <= s.GPUs() })
 }
 
-// begins is the outcome of a job of which nothing has happened yet.
+// begins returns the outcome of a job that has not started.
 func begins(j *Job) Outcome { return Outcome{Job: j, Start: math.NaN(), End: math.NaN()} }
 
 func (o *Outcome) outcome() *Outcome { return o }
 
-// bySubmission is jobs in order of submission, those of one time as they are listed.
+// bySubmission returns jobs in order of submission, in the given order at equal times.
 func bySubmission[T interface{ outcome() *Outcome }](jobs []T) []T {
 	due := slices.Clone(jobs)
 	slices.SortStableFunc(due, func(a, b T) int { return cmp.Compare(a.outcome().Submit, b.outcome().Submit) })
 	return due
 }
 
-// outcomes is what became of jobs.
+// outcomes returns the outcomes of jobs.
 func outcomes[T interface{ outcome() *Outcome }](jobs []T) []Outcome {
 	out := make([]Outcome, len(jobs))
 	for i, j := range jobs {

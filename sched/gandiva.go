@@ -10,15 +10,16 @@ import (
 // timeslice is how long jobs that take turns run, s (Gandiva, section 3).
 const timeslice = 60
 
-// timeslicing is the policy of Gandiva. Jobs with as many GPUs are a class, and a class has its share of the GPUs in proportion to what its jobs ask for. Jobs of a
-// class take turns if not all of them fit into its share.
+// timeslicing is the policy of Gandiva. Jobs with the same number of GPUs are a class. A class gets GPUs in proportion
+// to what its jobs request. If they do not all fit into that, they take turns.
 type timeslicing struct {
-	jobs   []*Task
-	credit map[int]float64 // GPUs of each class that it was not given in earlier turns, because they make no whole job
-	next   float64         // when the turn ends
+	jobs []*Task
+	// credit is, for each class, the GPUs that it did not get in earlier turns because they did not make a whole job.
+	credit map[int]float64
+	next   float64 // end of the current turn
 }
 
-// Gandiva has jobs take turns of a minute; a change of turn costs no time.
+// Gandiva lets jobs take turns of a minute; a switch costs no time.
 func Gandiva() Policy { return &timeslicing{credit: map[int]float64{}} }
 
 func (g *timeslicing) Decide(s *State) {
@@ -52,14 +53,15 @@ func (g *timeslicing) Decide(s *State) {
 		}
 	}
 	on = s.startAll(on)
-	if turn { // who has had one is last in the next
+	if turn { // a job that has had a turn is last in the next one
 		rest := slices.DeleteFunc(slices.Clone(g.jobs), (*Task).Running)
 		g.jobs = append(rest, on...)
 	}
 }
 
-// startAll starts those tasks that do not run yet, and says which run. Where GPUs are free, but of too many nodes, all others move, at no cost: placed with the largest first all fit if
-// their numbers of GPUs are powers of two.
+// startAll starts the tasks that do not run yet and returns those that run. If GPUs are free but spread over too many
+// nodes, the other tasks move, at no cost: placed with the largest first, all fit if their numbers of GPUs are powers
+// of two.
 func (s *State) startAll(tasks []*Task) []*Task {
 	slices.SortStableFunc(tasks, func(a, b *Task) int { return cmp.Compare(b.GPUs, a.GPUs) })
 	if slices.ContainsFunc(tasks, func(t *Task) bool { return !t.Running() && !s.Start(t) }) {
@@ -73,7 +75,7 @@ func (s *State) startAll(tasks []*Task) []*Task {
 	return tasks
 }
 
-// order is who is to run, first those whose turn it is, then the others.
+// order returns the tasks in the order in which they are to run: first those that have the turn, then the others.
 func (g *timeslicing) order(turn bool, demand, gpus int) []*Task {
 	classes := map[int][]*Task{}
 	for _, t := range g.jobs {
@@ -82,7 +84,7 @@ func (g *timeslicing) order(turn bool, demand, gpus int) []*Task {
 	var run, rest []*Task
 	for _, size := range slices.Backward(slices.Sorted(maps.Keys(classes))) {
 		all := classes[size]
-		if demand > gpus && !turn { // in the middle of a turn who runs goes on
+		if demand > gpus && !turn { // within a turn, running jobs continue
 			slices.SortStableFunc(all, func(a, b *Task) int { return cmp.Compare(min(b.speed, 1), min(a.speed, 1)) })
 		}
 		n := len(all)

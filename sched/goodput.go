@@ -2,9 +2,11 @@ package sched
 
 import "slices"
 
-// goodput is how fast a job learns on 1, 2, 4, … GPUs, in iterations/s of its own batch size, with the batch size that is best on so many. An iteration with b samples
-// makes (noise+own)/(noise+b) of the progress for each sample that one with its own batch size makes, noise being the gradient noise scale (Pollux, Qiao et al., OSDI
-// 2021, section 3.1). Where that is not known it is taken to be the job's own batch size: then twice the samples make 4/3 of the progress.
+// goodput returns how fast a job learns on 1, 2, 4, … GPUs, in iterations/s at its own batch size, with the best batch
+// size for each number of GPUs. A sample in an iteration with b samples makes (noise+own)/(noise+b) of the progress of
+// a sample in one with the job's own batch size; noise is the gradient noise scale (Pollux, Qiao et al., OSDI 2021,
+// section 3.1). If it is unknown, the job's own batch size is used for it: then twice the samples make 4/3 of the
+// progress.
 func goodput(j *Job) []float64 {
 	noise, own := j.Noise, float64(j.Batch)
 	if noise == 0 {

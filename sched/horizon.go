@@ -6,28 +6,30 @@ import (
 	"slices"
 )
 
-// boundedFlow is elasticFlow with a bound on what it plans: each job is planned once, when it comes, into what the plans of others leave free, in slots up to a horizon.
-// Plans are shortened as jobs are ahead of them, and made anew where they have run out. So a round takes no longer the more jobs there have been, and a job that comes
-// looks at no more slots than there are to the horizon.
+// boundedFlow is elasticFlow with bounded planning. Each job is planned once, on arrival, into what other plans leave
+// free, in slots up to a horizon. Plans are shortened when jobs are ahead of them, and extended when they have run out.
+// So the cost of a round does not grow with the number of earlier jobs, and a new job examines only the slots up to the
+// horizon.
 type boundedFlow struct {
 	admission bool
 	gpus      int
-	now       int   // the slot of this round
-	free      []int // GPUs in each slot from now on, as a ring: slot s is at s % len(free)
+	now       int   // slot of this round
+	free      []int // free GPUs in each slot from now on, as a ring: slot s is at s % len(free)
 	jobs      []*flex
 }
 
-// booking is a plan in slots. Runs follow each other.
+// booking is a plan in slots. Its runs are consecutive.
 type booking struct {
 	runs []run
-	work float64 // iterations that it has
-	lost bool    // without admission: the job cannot be in time, and has what others do not need
+	work float64 // iterations done in it
+	// lost is set without admission: the job cannot meet its deadline, and has what others do not need.
+	lost bool
 }
 
-// run is some slots in which a job has so many GPUs.
+// run is a range of slots in which a job has n GPUs.
 type run struct{ from, to, n int }
 
-// newBounded plans so many slots ahead.
+// newBounded returns a boundedFlow that plans the given number of slots ahead.
 func newBounded(admission bool, gpus, slots int) *boundedFlow {
 	p := &boundedFlow{admission: admission, gpus: gpus, free: make([]int, max(slots, 1))}
 	for i := range p.free {
@@ -38,10 +40,10 @@ func newBounded(admission bool, gpus, slots int) *boundedFlow {
 
 func (p *boundedFlow) at(slot int) *int { return &p.free[slot%len(p.free)] }
 
-// admit moves the horizon on, releases what has ended, and plans those that have come.
+// admit advances the horizon, releases what has ended, and plans the new jobs.
 func (p *boundedFlow) admit(e *elastic, new []*flex) (in []*flex) {
 	for to := int(math.Floor(e.now / e.slot)); p.now < to; p.now++ {
-		*p.at(p.now) = p.gpus // it is the last one now
+		*p.at(p.now) = p.gpus // the slot is the last one now
 		if to-p.now > len(p.free) {
 			p.now = to - len(p.free)
 		}
@@ -66,7 +68,7 @@ func (p *boundedFlow) admit(e *elastic, new []*flex) (in []*flex) {
 	return in
 }
 
-// pass takes the slots that are over out of a job's booking, and releases the last ones as far as it needs them no more.
+// pass removes past slots from a job's booking, and releases its last slots if the job no longer needs them.
 func (p *boundedFlow) pass(e *elastic, f *flex) {
 	b := &f.booked
 	for len(b.runs) > 0 && b.runs[0].from < p.now {
@@ -84,7 +86,7 @@ func (p *boundedFlow) pass(e *elastic, f *flex) {
 	}
 }
 
-// release gives up the last slots of a job's booking, as many as leave the work that is needed.
+// release gives up the last slots of a job's booking that exceed the needed work, in iterations.
 func (p *boundedFlow) release(e *elastic, f *flex, need float64) {
 	b := &f.booked
 	for i := len(b.runs) - 1; i >= 0; i-- {
@@ -104,7 +106,7 @@ func (p *boundedFlow) release(e *elastic, f *flex, need float64) {
 	}
 }
 
-// length is that of a slot, s, of this one what is left.
+// length returns the length of a slot, s; of the current one, what is left of it.
 func (p *boundedFlow) length(e *elastic, slot int) float64 {
 	if slot == p.now {
 		return float64(p.now+1)*e.slot - e.now
@@ -112,8 +114,9 @@ func (p *boundedFlow) length(e *elastic, slot int) float64 {
 	return e.slot
 }
 
-// share plans a job: the fewest GPUs with which it ends by its deadline, in each slot as many of them as are free. Of a deadline behind the horizon it counts what so many
-// GPUs would do from there on. False: no number is enough, and it has all that it can use, or without admission nothing.
+// share plans a job: the fewest GPUs with which it meets its deadline, in each slot as many of them as are free. Beyond
+// the horizon it assumes that number of GPUs until the deadline. It returns false if no number suffices; then the job
+// has all that it can use, or without admission nothing.
 func (p *boundedFlow) share(e *elastic, f *flex) bool {
 	end := p.now + len(p.free)
 	due := end
@@ -129,11 +132,11 @@ func (p *boundedFlow) share(e *elastic, f *flex) bool {
 			}
 		}
 		done := float64(s)*e.slot <= f.Deadline
-		if got >= left && !done { // in the slot in which the deadline is: is it done before?
+		if got >= left && !done { // the deadline is in this slot: is the job done before it?
 			n := f.level(min(*p.at(s - 1), q))
 			done = float64(s)*e.slot-(got-left)/f.rate(n) <= f.Deadline
 		}
-		if s == end && got < left { // what is behind the horizon
+		if s == end && got < left { // the rest is beyond the horizon
 			got += f.rate(q) * max(0, min(f.Deadline, math.MaxFloat64)-float64(end)*e.slot)
 		}
 		if got >= left && done {
@@ -147,7 +150,7 @@ func (p *boundedFlow) share(e *elastic, f *flex) bool {
 	return false
 }
 
-// book books a plan up to a slot, or until the job is done.
+// book books up to quota GPUs per slot until slot to, or until the job is done.
 func (p *boundedFlow) book(e *elastic, f *flex, quota, to int) {
 	b := &f.booked
 	b.runs, b.work = b.runs[:0], 0
@@ -166,11 +169,12 @@ func (p *boundedFlow) book(e *elastic, f *flex, quota, to int) {
 	}
 }
 
-// gains are how much of what another GPU could bring it must bring, in turns, so that a job gets more.
+// gains are thresholds, tried in turn: a job's GPUs are doubled if its speed grows by more than this fraction.
 var gains = [...]float64{.9, .7, .5, 0}
 
-// allot gives all jobs what is booked, plans those anew whose bookings have run out, and gives what is left over: to jobs that have none first, of which those that cannot be
-// in time are last, the shortest first; then where GPUs more bring most, in the order of gains.
+// allot gives all jobs what is booked, extends bookings that have run out, and distributes the free GPUs: first to jobs
+// without any (jobs that cannot meet their deadlines come last, the shortest first), then to where they help
+// most, in the order of gains.
 func (p *boundedFlow) allot(e *elastic) {
 	free := p.gpus
 	for _, f := range p.jobs {
@@ -211,7 +215,7 @@ func (p *boundedFlow) allot(e *elastic) {
 	}
 }
 
-// wake is the begin of the next slot, while there are jobs.
+// wake returns the beginning of the next slot, while there are jobs.
 func (p *boundedFlow) wake(e *elastic) float64 {
 	if len(p.jobs) == 0 {
 		return never

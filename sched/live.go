@@ -9,72 +9,72 @@ import (
 	"strings"
 )
 
-// Live has a policy decide about jobs that really run. It is the policies' side of a service: what they know of a job's progress is what was measured, and
-// what they decide is for others to do. It keeps no clock: times are what it is told, s.
+// Live lets a policy decide about jobs that really run. It is the policy side of a service: the caller reports measured
+// progress and carries out the decisions. It has no clock: the caller passes all times, in s.
 //
-// A Live is used by one goroutine.
+// A Live is not safe for concurrent use.
 type Live struct {
 	name  string
-	last  float64 // of the last decision
-	wake  float64 // that the policy asked for
+	last  float64 // time of the last decision
+	wake  float64 // time that the policy requested
 	begun float64
-	gpus  int // of the cluster, those that nobody gets now too
+	gpus  int // of the cluster, including those that are withheld now
 
-	events bool // jobs have come, ended or changed since
+	events bool // jobs were submitted, ended or changed since the last decision
 	jobs   map[string]*Job
 
-	// Policies that start jobs on the GPUs that they ask for.
+	// For policies that start jobs on the GPUs that they request.
 	s     *State
 	p     Policy
 	tasks map[string]*Task
 	ended []*Task
 
-	// Policies that plan on how many a job runs.
+	// For policies that choose how many GPUs a job runs on.
 	e     *elastic
 	flexs map[string]*flex
 	new   []*flex
 }
 
-// fine is of how many parts of a second plans of a Live are. It is a power of two, so that sums of their times are exact.
+// fine: times of a Live's plans are multiples of 1/fine s. It is a power of two, so that sums of them are exact.
 const fine = 16
 
-// down is a time in whole parts of a second, rounded down, s.
+// down rounds a time, in s, down to a multiple of 1/fine.
 func down(s float64) float64 { return math.Floor(s*fine) / fine }
 
-// Running is a job that a Live is told of when it begins in the middle of things.
+// Running is a job that a Live starts with or receives while it runs.
 type Running struct {
 	*Job
-	Left     float64 // iterations
-	GPUs     int     // that it has; 0: it waits
-	Begun    bool    // it has had some: it was let in
-	Lag      float64 // s with GPUs until it makes progress
+	Left     float64 // remaining iterations
+	GPUs     int     // current GPUs; 0: it waits
+	Begun    bool    // it has had GPUs before, so it was admitted
+	Lag      float64 // s with GPUs until it makes progress again
 	Attained float64 // GPU-seconds received
 }
 
-// Decision is what a policy wants of a job.
+// Decision is a change that a policy makes to a job.
 type Decision struct {
 	Job      string
-	GPUs     int  // that it is to have from now on; 0: it waits
-	Declined bool // it will never run
+	GPUs     int  // GPUs from now on; 0: it waits
+	Declined bool // the job will never run
 	Why      string
 }
 
-// livePolicies are the policies for jobs that run, and whether they do without knowing how fast a job is.
+// livePolicies maps each policy for jobs that really run to whether it works without a job's rates or duration.
 var livePolicies = map[string]bool{
 	"fifo": true, "sjf": false, "srtf": false, "srsf": false, "tiresias": true, "edf": false, "edf-admission": false, "ef": false, "ef-admission": false, "star": false,
 }
 
-// LivePolicies lists the policies that a Live knows.
+// LivePolicies lists the policies that NewLive accepts.
 func LivePolicies() []string { return slices.Sorted(maps.Keys(livePolicies)) }
 
-// NeedsRates says whether a policy of a Live must know how fast a job is.
+// NeedsRates reports whether a policy of LivePolicies must know how fast a job is.
 func NeedsRates(policy string) bool { return !livePolicies[policy] }
 
-// NewLive begins with jobs that there are already at a time, those that have GPUs and those that wait. GPUs is how many the cluster has; slot is how far apart
-// rounds of policies are that plan, s.
+// NewLive returns a Live at time now, in s, with the jobs that exist already, running or waiting. gpus is the size of
+// the cluster; slot is the time between rounds of policies that plan, s.
 func NewLive(policy string, gpus int, slot, now float64, jobs []Running) (*Live, error) {
 	if _, ok := livePolicies[policy]; !ok {
-		return nil, fmt.Errorf("there is no policy %q for jobs that run: want one of %s", policy, strings.Join(LivePolicies(), ", "))
+		return nil, fmt.Errorf("unknown policy %q for running jobs: use one of %s", policy, strings.Join(LivePolicies(), ", "))
 	}
 	l := &Live{name: policy, gpus: gpus, last: math.Inf(-1), wake: never, jobs: map[string]*Job{}, tasks: map[string]*Task{}, flexs: map[string]*flex{}}
 	if start := policies[policy]; start != nil {
@@ -86,7 +86,7 @@ func NewLive(policy string, gpus int, slot, now float64, jobs []Running) (*Live,
 	} else {
 		l.e = &elastic{now: now - slot, slot: slot, parts: fine, gpus: gpus, policy: planners[policy]}
 	}
-	if l.s != nil { // there were more GPUs when it began: it waits for them, and others need not
+	if l.s != nil { // it began with more GPUs: only this job waits for them
 		jobs = slices.DeleteFunc(slices.Clone(jobs), func(r Running) bool { return r.Begun && r.Job.GPUs > gpus })
 	}
 	for _, r := range jobs {
@@ -97,7 +97,7 @@ func NewLive(policy string, gpus int, slot, now float64, jobs []Running) (*Live,
 	if l.e != nil {
 		l.begin(now)
 	} else if len(l.s.Arrived) > 0 {
-		l.s.Now = math.Floor(now/60) * 60 // a minute begins, in which Tiresias decides
+		l.s.Now = math.Floor(now/60) * 60 // Tiresias decides at full minutes
 		l.p.Decide(l.s)
 		l.s.Now, l.s.Arrived = now, nil
 		l.wake = l.s.wake
@@ -110,7 +110,7 @@ func NewLive(policy string, gpus int, slot, now float64, jobs []Running) (*Live,
 	return l, nil
 }
 
-// begin plans for the jobs that there are, so that those which come can be held against that.
+// begin plans for the existing jobs, so that new ones can be compared with that.
 func (l *Live) begin(now float64) {
 	l.begun, l.e.now = now, now
 	if p, ok := l.e.policy.(elasticFlow); ok {
@@ -123,7 +123,7 @@ func (l *Live) begin(now float64) {
 	l.e.now = now - l.e.slot
 }
 
-// add takes a job in: one that has come, or that runs already.
+// add adds a job that was submitted, or that runs already.
 func (l *Live) add(r Running) {
 	j := *r.Job
 	l.jobs[j.ID], l.events = &j, true
@@ -149,10 +149,11 @@ func (l *Live) add(r Running) {
 	}
 }
 
-// Arrive tells of a job that has been submitted. Jobs of policies that plan need Rates; sjf, srtf and srsf need a Duration.
+// Arrive reports a submitted job. Jobs of policies that plan need Rates; sjf, srtf and srsf need a Duration.
 func (l *Live) Arrive(j *Job) { l.add(Running{Job: j, Left: j.Iterations}) }
 
-// Lags tells how long it takes until more GPUs of a job that runs are of use, s. Policies that plan count it.
+// Lags sets how long, in s, additional GPUs of a running job do not contribute. Policies that plan take it into
+// account.
 func (l *Live) Lags(more float64) {
 	if l.e == nil || l.e.resize == more {
 		return
@@ -162,8 +163,8 @@ func (l *Live) Lags(more float64) {
 	}
 }
 
-// Room tells how many GPUs there are while the cluster gives some of its nodes to nobody: those of the others, and what is in use there. Policies that plan go by it; the others fill GPUs in their
-// order, and have jobs wait for them.
+// Room sets how many GPUs are usable while nodes are withheld: those of the other nodes and those in use on withheld
+// ones. Policies that plan use this number; the others assign GPUs in their order and let jobs wait for them.
 func (l *Live) Room(gpus int) {
 	if l.e == nil || l.e.gpus == gpus {
 		return
@@ -175,8 +176,8 @@ func (l *Live) Room(gpus int) {
 	}
 }
 
-// Set tells how many iterations a job has left, and for how long it will have GPUs without making progress, s, which policies count that plan. Iterations are never
-// none, until End.
+// Set reports how many iterations a job has left, and for how long, in s, it will have GPUs without making progress,
+// which policies that plan take into account. left must be positive until End.
 func (l *Live) Set(id string, left, lag float64) {
 	left = max(left, 1)
 	if f := l.flexs[id]; f != nil {
@@ -189,7 +190,7 @@ func (l *Live) Set(id string, left, lag float64) {
 	}
 }
 
-// Rates tells how fast a job was found to be: iterations/s on 1, 2, 4, … GPUs.
+// Rates reports a job's measured rates: iterations/s on 1, 2, 4, … GPUs.
 func (l *Live) Rates(id string, rates []float64) {
 	if j := l.jobs[id]; j != nil {
 		j.Rates, l.events = slices.Clone(rates), true
@@ -199,7 +200,8 @@ func (l *Live) Rates(id string, rates []float64) {
 	}
 }
 
-// Speed is iterations/s on n GPUs, of rates on 1, 2, 4, …: between two of them on the line, beyond the last one as that. 0: it is not known.
+// Speed interpolates rates on 1, 2, 4, … GPUs, in iterations/s, at n GPUs. Beyond the last rate it returns the last
+// one; 0 means unknown.
 func Speed(rates []float64, n int) float64 {
 	i := bits.Len(uint(n)) - 1
 	switch {
@@ -211,7 +213,7 @@ func Speed(rates []float64, n int) float64 {
 	return rates[i] + (rates[i+1]-rates[i])*float64(n-1<<i)/float64(int(1)<<i)
 }
 
-// End tells that a job has ended, or is to be forgotten.
+// End reports that a job has ended or must be forgotten.
 func (l *Live) End(id string) {
 	delete(l.jobs, id)
 	l.events = true
@@ -220,7 +222,7 @@ func (l *Live) End(id string) {
 		if t.Running() {
 			l.s.stop(t)
 			l.ended = append(l.ended, t)
-		} else { // its policy has it in a list: there it takes nothing
+		} else { // the policy lists it: without GPUs it takes nothing
 			j := *t.Job
 			j.GPUs, t.Job = 0, &j
 		}
@@ -232,7 +234,7 @@ func (l *Live) End(id string) {
 	}
 }
 
-// Wake is when Decide is to be called next; +Inf: not before something happens.
+// Wake returns when Decide must be called next; +Inf if only after an event.
 func (l *Live) Wake() float64 {
 	switch {
 	case l.events && l.e != nil:
@@ -243,9 +245,10 @@ func (l *Live) Wake() float64 {
 	return l.wake
 }
 
-// Decide has the policy decide, and returns what changes: whom it declines, who has fewer GPUs than before, who has more.
+// Decide lets the policy decide and returns the changes: first declined jobs, then those with fewer GPUs than before,
+// then those with more.
 func (l *Live) Decide(now float64) (ds []Decision) {
-	asked := min(l.wake, now) // for whoever decides at full minutes, and is called a moment later
+	asked := min(l.wake, now) // a policy that decides at full minutes may be called a moment later
 	l.last, l.events = now, false
 	was := map[string]int{}
 	for id := range l.jobs {
@@ -280,14 +283,14 @@ func (l *Live) Decide(now float64) (ds []Decision) {
 	return ds
 }
 
-// forget drops a job that its policy has dropped.
+// forget removes a job that its policy has dropped.
 func (l *Live) forget(id string) {
 	delete(l.jobs, id)
 	delete(l.tasks, id)
 	delete(l.flexs, id)
 }
 
-// GPUs is how many a job has.
+// GPUs returns how many GPUs a job has.
 func (l *Live) GPUs(id string) int {
 	if t := l.tasks[id]; t != nil && t.Running() {
 		return t.GPUs
@@ -305,7 +308,7 @@ func (l *Live) declined(id string) string {
 	return l.flexs[id].Why
 }
 
-// state has a policy decide that acts on a State.
+// state runs a policy that acts on a State.
 func (l *Live) state(now float64) {
 	s := l.s
 	for _, t := range s.Running() {
@@ -317,7 +320,7 @@ func (l *Live) state(now float64) {
 			s.Decline(t, fits(t.GPUs, most))
 			return true
 		}
-		return t.GPUs == 0 // it has ended before anybody saw it
+		return t.GPUs == 0 // it ended before the policy saw it
 	})
 	s.Now, s.wake = now, never
 	s.Ended = l.ended
@@ -325,7 +328,7 @@ func (l *Live) state(now float64) {
 		l.p.Decide(s)
 		s.Arrived, s.Ended, again = nil, nil, false
 		for _, t := range slices.Clone(s.Running()) {
-			if t.GPUs == 0 { // who has ended while it waited
+			if t.GPUs == 0 { // a task that ended while it waited
 				s.stop(t)
 				s.Ended, again = append(s.Ended, t), true
 			}
@@ -334,7 +337,7 @@ func (l *Live) state(now float64) {
 	l.wake, l.ended = s.wake, nil
 }
 
-// round has a policy decide that plans.
+// round runs a policy that plans.
 func (l *Live) round(now float64) {
 	e := l.e
 	e.now = now
@@ -346,8 +349,8 @@ func (l *Live) round(now float64) {
 	for _, f := range l.new {
 		switch {
 		case f.level(l.gpus) == 0:
-			f.Why = fmt.Sprintf("runs on no fewer than %d GPUs, and the cluster has %d", f.least(), l.gpus)
-		case f.level(e.gpus) == 0: // now
+			f.Why = fmt.Sprintf("needs at least %d GPUs, and the cluster has %d", f.least(), l.gpus)
+		case f.level(e.gpus) == 0: // too few GPUs now
 			later = append(later, f)
 		default:
 			f.last = now
@@ -361,7 +364,7 @@ func (l *Live) round(now float64) {
 	l.wake = e.policy.wake(e)
 }
 
-// says is a sentence on why a job has as many GPUs as it has now.
+// says returns a sentence on why a job has its current number of GPUs.
 func (l *Live) says(id string, was int, now float64, to []string) string {
 	n, j := l.GPUs(id), l.jobs[id]
 	text := because(changes(float64(was), float64(n), "GPU"), choices[l.name], to)

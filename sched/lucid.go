@@ -7,32 +7,32 @@ import (
 	"slices"
 )
 
-// Kind is what jobs that share GPUs are told apart by.
+// Kind identifies jobs that behave alike when they share GPUs.
 type Kind struct {
 	Model, Dataset string
 	Batch          int
 	AMP            bool
 }
 
-// Profile is what Lucid knows beside the jobs.
+// Profile is what Lucid knows besides the jobs.
 type Profile struct {
-	Pairs map[[2]Kind][2]float64 // speeds of two jobs on the same GPUs, as shares of those alone
+	Pairs map[[2]Kind][2]float64 // speeds of two jobs on the same GPUs, as fractions of those alone
 	Begin float64                // of the forecasts, s
-	Jobs  []float64              // submissions that were forecast for each ten minutes from Begin on
-	GPUs  []float64              // GPUs of these
+	Jobs  []float64              // forecast submissions in each ten minutes from Begin on
+	GPUs  []float64              // GPUs of these submissions
 }
 
-// Numbers of Lucid.
+// Lucid's constants.
 const (
-	forecast    = 600.  // s of an entry of the forecasts
-	shareMemory = 24576 // MB of a GPU
-	shareScore  = 2     // of two jobs together
-	calm        = 2     // jobs in ten minutes: no more, and nobody need share
-	profileTime = 200.  // s
-	profileGPUs = 8     // no job with more is profiled, nor shares GPUs
+	forecast    = 600.  // length of a forecast's entry, s
+	shareMemory = 24576 // MB per GPU
+	shareScore  = 2     // largest sum of two jobs' scores
+	calm        = 2     // jobs in ten minutes: up to this, no job shares GPUs
+	profileTime = 200.  // longest run in the profiler, s
+	profileGPUs = 8     // jobs with more are neither profiled nor share GPUs
 )
 
-// mean is the forecasts' mean over the five entries that begin after a time.
+// mean returns the mean of a forecast over the five entries that begin after now.
 func (p *Profile) mean(of []float64, now float64) (m float64) {
 	i := max(0, int((now-p.Begin)/forecast)+1)
 	if i >= len(of) {
@@ -47,7 +47,7 @@ func (p *Profile) mean(of []float64, now float64) (m float64) {
 
 func (j *Job) kind() Kind { return Kind{j.Model, j.Dataset, j.Batch, j.AMP} }
 
-// speeds is at what speeds two jobs run on the same GPUs. False: not known.
+// speeds returns the speeds of two jobs on the same GPUs. ok is false if they are unknown.
 func (p *Profile) speeds(a, b *Job) (of, other float64, ok bool) {
 	if s, ok := p.Pairs[[2]Kind{a.kind(), b.kind()}]; ok {
 		return s[0], s[1], true
@@ -59,12 +59,12 @@ func (p *Profile) speeds(a, b *Job) (of, other float64, ok bool) {
 // colocation is the policy of Lucid in a virtual cluster.
 type colocation struct {
 	*Profile
-	waiting []*Task // by priority
-	running []*Task // in order of their starts
+	waiting []*Task // in order of priority
+	running []*Task // in order of start
 
 	profiler *profiler // nil: jobs are not profiled
-	lends    bool      // a node to it
-	held     []*Task   // that it has
+	lends    bool      // it lends a node to the profiler
+	held     []*Task   // tasks that the profiler has
 }
 
 func priority(t *Task) float64 { return t.Estimate * float64(t.GPUs) }
@@ -93,7 +93,7 @@ func (l *colocation) Decide(s *State) {
 	}
 }
 
-// arrived is the jobs that have come, of those that are profiled the ones that have left the profiler.
+// arrived returns the new jobs; of profiled ones, those that have left the profiler.
 func (l *colocation) arrived(s *State) (left []*Task) {
 	if l.profiler == nil {
 		return s.Arrived
@@ -112,7 +112,7 @@ func (l *colocation) arrived(s *State) (left []*Task) {
 	return left
 }
 
-// join has a job share the GPUs of the first that it can share with.
+// join lets a job share the GPUs of the first job that it can share with.
 func (l *colocation) join(s *State, t *Task) bool {
 	if t.GPUs > profileGPUs {
 		return false
@@ -131,10 +131,10 @@ func (l *colocation) join(s *State, t *Task) bool {
 	return false
 }
 
-// lenders says how many nodes which virtual clusters give the profiler, and which one gives another while it is short of them: the largest whose jobs all fit on
-// the others.
+// lenders returns how many nodes each virtual cluster lends to the profiler, and which one lends another when the
+// profiler needs it: the largest one that can run all its jobs on its remaining nodes.
 func lenders(jobs []*Job, clusters map[string]Cluster) (lent map[string]int, more string) {
-	largest := map[string]int{} // GPUs of a job that fits
+	largest := map[string]int{} // GPUs of the largest job that fits
 	for _, j := range jobs {
 		if c := clusters[j.VC]; j.GPUs <= c.Nodes*c.GPUs {
 			largest[j.VC] = max(largest[j.VC], j.GPUs)
@@ -152,7 +152,8 @@ func lenders(jobs []*Job, clusters map[string]Cluster) (lent map[string]int, mor
 	return nil, ""
 }
 
-// lucid simulates jobs under Lucid: short ones end in the profiler, the others run in their virtual cluster, where they may share GPUs.
+// lucid simulates jobs under Lucid: short ones end in the profiler, the others run in their virtual cluster, where they
+// may share GPUs.
 func (p *Profile) lucid(jobs []*Job, clusters map[string]Cluster) []Outcome {
 	lent, lender := lenders(jobs, clusters)
 	if len(lent) == 0 { // no profiler

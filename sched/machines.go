@@ -5,43 +5,44 @@ import (
 	"slices"
 )
 
-// Kinds of machines that a job with Either runs on.
+// The kinds of machines that a job with Either can run on.
 const (
 	onGPU = iota
 	onCPU
 	kinds
 )
 
-// Either is how a job runs on one machine: with a GPU or without, whichever it gets. Arrays are by kind: with a GPU, without.
+// Either is how a job runs on one machine, with a GPU or without. Arrays are indexed by kind: with a GPU, without.
 type Either struct {
 	Duration [kinds]float64 // s
-	Error    [kinds]float64 // how far an estimate is above the duration, as a share of it
+	Error    [kinds]float64 // relative error of the estimate; positive: too long
 }
 
-// single is a job with Either, or a run of a part of it from which its durations are estimated.
+// single is a job with Either, or a profiling run: a part of a job from which its durations are estimated.
 type single struct {
 	Outcome
 	user     *owner
-	estimate [kinds]float64 // s; of a run, how long it takes
-	kind     int            // of the machine that it has, or wants as a run of a part
-	due      float64        // when it ends
-	since    float64        // when left was right
-	left     [kinds]float64 // s of running on each kind of machine that remain
-	expected float64        // when it ends by its estimate
-	waiting  float64        // since when it has no machine
-	charge   float64        // that its user pays while it runs
-	machine  int            // its number, where nodes go and come
+	estimate [kinds]float64 // s; of a profiling run, its true length
+	kind     int            // of the machine that it has, or that a profiling run needs
+	due      float64        // end, while it runs
+	since    float64        // time of left
+	left     [kinds]float64 // remaining s of running on each kind of machine
+	expected float64        // end by its estimate
+	waiting  float64        // since when it waits for a machine
+	charge   float64        // what its user pays while it runs
+	machine  int            // number of its machine, if nodes can be absent
 
-	of   *single // of a run: the job that it is a part of
-	runs int     // of a job: of its parts, that must end before it starts
+	of   *single // of a profiling run: its job
+	runs int     // of a job: profiling runs that must end before it starts
 }
 
-// owner is the queue of a user.
+// owner is a user's queue.
 type owner struct {
-	ready []*single // that wait, in order of when they could have started
-	runs  []*single // that wait
-	had   float64   // AlloX's counter: share of the machines that its jobs have, each as if it had the kind that suits it
-	using int       // machines
+	ready []*single // waiting jobs, in order of when they could have started
+	runs  []*single // waiting profiling runs
+	// had is AlloX's counter: the share of the machines that its jobs have, each as if on the kind that suits it.
+	had   float64
+	using int // machines in use
 }
 
 // mixed is a cluster with machines of two kinds.
@@ -52,16 +53,16 @@ type mixed struct {
 	running  []*single
 	owners   []*owner
 	alpha    float64
-	away     *seats // nil: all machines are always there
+	away     *machineStates // nil: all machines are always present
 }
 
-// either simulates jobs with Either on machines of two kinds. With profiling a job starts when parts of it have run on both kinds, which go before
-// all other jobs.
+// either simulates jobs with Either on machines of two kinds. With profiling, a job starts after parts of it have run
+// on both kinds; profiling runs go before all jobs.
 func either(jobs []*Job, c Cluster, o Options) []Outcome {
 	e := &mixed{machines: [kinds]int{c.Nodes * c.GPUs, c.Plain}, alpha: o.Alpha}
 	e.free = e.machines
 	if c.Away != nil {
-		e.away = &seats{newAbsences(c.Away), c}
+		e.away = &machineStates{newAbsences(c.Away), c}
 	}
 	profiling := o.Profiling && o.Policy != "drffifo"
 	users := map[string]*owner{}
@@ -112,7 +113,7 @@ func either(jobs []*Job, c Cluster, o Options) []Outcome {
 	return outcomes(all)
 }
 
-// end frees the machines of those that have ended.
+// end frees the machines of jobs that have ended.
 func (e *mixed) end() {
 	var ended []*single
 	e.running = slices.DeleteFunc(e.running, func(j *single) bool {
@@ -134,7 +135,8 @@ func (e *mixed) end() {
 	}
 }
 
-// pay counts what a job's user has. Sums of such shares are rounded, so that a user that has nothing has 0.
+// pay adds a job's charge, times times, to its user's counters. Sums are rounded, so that a user without machines has
+// exactly 0.
 func (e *mixed) pay(j *single, times int) {
 	j.user.using += times
 	j.user.had += float64(times) * j.charge
@@ -155,12 +157,12 @@ func (e *mixed) start(j *single, kind int) {
 	takes := j.estimate
 	j.charge = 1 / float64(e.machines[kind]) * (min(takes[onGPU], takes[onCPU]) / max(takes[kind], 1e-9))
 	e.pay(j, 1)
-	e.seat(j, kind)
+	e.assign(j, kind)
 	e.running = append(e.running, j)
 	j.user.ready = slices.DeleteFunc(j.user.ready, func(o *single) bool { return o == j })
 }
 
-// stop takes the machine from a job, which goes on later.
+// stop takes the machine from a job, which continues later.
 func (e *mixed) stop(j *single) {
 	other := onGPU + onCPU - j.kind
 	ran, d := e.now-j.since, j.Either.Duration
@@ -173,8 +175,8 @@ func (e *mixed) stop(j *single) {
 	j.user.ready = append(j.user.ready, j)
 }
 
-// rest is the share of a job that is not done.
+// rest returns the fraction of a job that is not done.
 func (j *single) rest(kind int) float64 { return j.left[kind] / max(j.Either.Duration[kind], 1e-9) }
 
-// has says whether a machine of a kind is free.
+// has reports whether a machine of a kind is free.
 func (e *mixed) has(kind int) bool { return e.free[kind] > 0 }

@@ -8,38 +8,38 @@ import (
 	"star/blossom"
 )
 
-// Stages is for how long an iteration uses each resource, one after the other, s: the processor, the GPU, the network, storage.
+// Stages is how long an iteration uses each resource, one after the other, in s: CPU, GPU, network, storage.
 type Stages [4]float64
 
-// most is how many jobs share GPUs under Muri, one for each resource.
+// most is how many jobs can share GPUs under Muri, one per resource.
 const most = len(Stages{})
 
-// sharing is how many times longer an iteration of one to four jobs takes together than their stages say: what Muri's
-// program takes, in parts of what it takes for a job alone.
+// sharing is the factor by which an iteration of one to four jobs together takes longer than their stages imply, as in
+// Muri's program, relative to its factor for one job.
 var sharing = [most]float64{1, 1.33 / 1.015, 1.5 / 1.015, 1.37 / 1.015}
 
-// staged is a job of which Muri's policies decide.
+// staged is a job under Muri's policies.
 type staged struct {
 	Outcome
-	left     float64 // s of running alone
-	attained float64 // GPU-seconds
-	slow     float64 // s for each s of left; 0: it has no GPUs
-	due      float64 // when it ends, if nothing changes
-	lost     float64 // s until it goes on
-	waiting  float64 // since when it has no GPUs
+	left     float64 // remaining s of running alone
+	attained float64 // GPU-seconds received
+	slow     float64 // s per s of left; 0: it has no GPUs
+	due      float64 // when it ends if nothing changes
+	lost     float64 // s until it makes progress
+	waiting  float64 // since when it waits for GPUs
 	with     []*staged
 }
 
-// together are jobs that take turns on the same GPUs.
+// together is a group of jobs that take turns on the same GPUs.
 type together struct {
 	jobs   []*staged
-	period float64 // s of an iteration of all, without what they slow each other
+	period float64 // s of an iteration of all, if they do not slow each other down
 }
 
-// gpus is how many they have.
+// gpus returns how many GPUs the group has.
 func (g *together) gpus() int { return g.jobs[0].GPUs }
 
-// slow is how many times longer than alone one of the jobs runs.
+// slow returns how many times longer than alone one of the jobs takes.
 func (g *together) slow(j *staged) float64 {
 	if len(g.jobs) > 1 {
 		return g.period * sharing[len(g.jobs)-1] * j.Iterations / j.Duration
@@ -47,8 +47,8 @@ func (g *together) slow(j *staged) float64 {
 	return 1
 }
 
-// period is how long an iteration of jobs takes that use resources in turns, each another one at a time, s. Of the n resources that any of them
-// uses, or as many as there are jobs,
+// period returns the length, in s, of an iteration of jobs that use the resources in turns, each a different one at a
+// time. With n resources that any of them uses, but at least as many as there are jobs, it is
 //
 //	min over different oᵢ of Σ over s of max over i of stage (s+oᵢ) mod n of job i
 func period(jobs []*staged) float64 {
@@ -59,7 +59,7 @@ func period(jobs []*staged) float64 {
 		}
 	}
 	best := never
-	longest := make([]float64, len(used)) // in each step of the iteration
+	longest := make([]float64, len(used)) // of each step of the iteration
 	var place func(i, taken int)
 	place = func(i, taken int) {
 		if i == len(jobs) {
@@ -72,7 +72,7 @@ func period(jobs []*staged) float64 {
 		}
 		before := slices.Clone(longest)
 		for o := range used {
-			if taken>>o&1 == 0 && (i > 0 || o == 0) { // turning all of them changes nothing
+			if taken>>o&1 == 0 && (i > 0 || o == 0) { // the first job's offset is fixed: rotating all changes nothing
 				for s := range longest {
 					longest[s] = max(before[s], jobs[i].Stages[used[(s+o)%len(used)]])
 				}
@@ -85,7 +85,7 @@ func period(jobs []*staged) float64 {
 	return best
 }
 
-// busy is the share of the time in which the resources are used.
+// busy returns the sum over resources of the fraction of the time in which each is used.
 func (g *together) busy() (sum float64) {
 	for _, j := range g.jobs {
 		for _, t := range j.Stages {
@@ -95,7 +95,7 @@ func (g *together) busy() (sum float64) {
 	return sum / (float64(most) * g.period)
 }
 
-// helps says whether the jobs make more progress together than one after the other.
+// helps reports whether the jobs make more progress together than one after the other.
 func (g *together) helps() bool {
 	sum := 0.
 	for _, j := range g.jobs {
@@ -104,8 +104,9 @@ func (g *together) helps() bool {
 	return sum > 1
 }
 
-// pack has jobs with as many GPUs share these until all fit into the cluster, or no more can: in each of two rounds the pairs with which
-// the resources are busiest, as many as are needed. Jobs are in the order of their priority, and so are the groups.
+// pack merges jobs with equal numbers of GPUs into groups until all groups fit into the cluster, or no more can merge.
+// In each of two rounds it merges the pairs that keep the resources busiest, as many as needed. Jobs and groups are in
+// order of priority.
 //
 // Source: Zhao et al., Muri, SIGCOMM 2022, section 4, algorithm 1.
 func pack(jobs []*staged, gpus int) []*together {
@@ -125,7 +126,7 @@ func pack(jobs []*staged, gpus int) []*together {
 	return groups
 }
 
-// singles are jobs that share with nobody, and how many GPUs these have.
+// singles returns groups of one job each, and the number of GPUs that they need.
 func singles(jobs []*staged) (groups []*together, demand int) {
 	for _, j := range jobs {
 		groups = append(groups, &together{jobs: []*staged{j}})
@@ -134,13 +135,14 @@ func singles(jobs []*staged) (groups []*together, demand int) {
 	return groups, demand
 }
 
-// pair are two groups that can be one.
+// pair is two groups that can be merged.
 type pair struct {
 	a, b  int
 	union *together
 }
 
-// pairsOf are the pairs of groups with as many GPUs that may be one and help each other, in which the resources are busiest together, in order of their second group.
+// pairsOf returns the pairs of groups with equal numbers of GPUs that may merge and benefit from it, those that keep
+// the resources busiest, in order of their second group.
 func pairsOf(groups []*together) []pair {
 	var pairs []pair
 	var edges []blossom.Edge
@@ -158,7 +160,7 @@ func pairsOf(groups []*together) []pair {
 	}
 	mate, err := blossom.Match(len(groups), edges)
 	if err != nil {
-		panic(err) // weights are over 0 and at most 1, and no edge is there twice
+		panic(err) // cannot happen: weights are in (0, 1], and edges are unique
 	}
 	return slices.DeleteFunc(pairs, func(p pair) bool { return mate[p.a] != p.b })
 }
@@ -168,7 +170,7 @@ type interleaved struct {
 	now     float64
 	gpus    int
 	policy  string
-	jobs    []*staged // that have come and not ended
+	jobs    []*staged // submitted and not ended
 	cluster Cluster
 	away    *absences
 }
@@ -215,7 +217,7 @@ func interleave(jobs []*Job, c Cluster, policy string) []Outcome {
 	return outcomes(all)
 }
 
-// progress has a job run until a time.
+// progress runs a job up to a time.
 func (e *interleaved) progress(j *staged, to float64) {
 	if j.slow == 0 {
 		return
@@ -232,7 +234,7 @@ func (e *interleaved) progress(j *staged, to float64) {
 	j.lost = max(0, j.lost-d)
 }
 
-// decide gives the GPUs to groups of jobs, in order: those of jobs that can have GPUs if all share them, then the
+// decide gives the GPUs to groups of jobs, in order: first those of the jobs that can run if all share GPUs, then the
 // others.
 func (e *interleaved) decide() {
 	e.sort()
@@ -268,11 +270,12 @@ func (e *interleaved) decide() {
 	}
 }
 
-// choose returns, in order, the jobs that can have GPUs if each group has as many jobs as it may. A job is passed over that would need a
-// group of its own for which too few GPUs are left. Found from who waits, and for how long, in the results of Muri's program.
+// choose returns, in order, the jobs that can have GPUs if each group is full. It skips a job that would need a group
+// of its own for which too few GPUs are left. The rule was inferred from the waiting times in the results of Muri's
+// program.
 func (e *interleaved) choose() (chosen []*staged) {
 	free := e.gpus
-	with := map[int]int{} // chosen jobs by their number of GPUs
+	with := map[int]int{} // number of chosen jobs by their number of GPUs
 	for _, j := range e.jobs {
 		if with[j.GPUs]%most == 0 {
 			if j.GPUs > free {
@@ -286,7 +289,7 @@ func (e *interleaved) choose() (chosen []*staged) {
 	return chosen
 }
 
-// sort sorts jobs by the GPU-seconds that are left of them, or that they have had.
+// sort sorts jobs by the GPU-seconds that they have left, or have received.
 func (e *interleaved) sort() {
 	key := func(j *staged) float64 { return j.left * j.guess() * float64(j.GPUs) }
 	if e.policy == "muri-l" {
@@ -295,7 +298,7 @@ func (e *interleaved) sort() {
 	slices.SortStableFunc(e.jobs, func(a, b *staged) int { return cmp.Compare(key(a), key(b)) })
 }
 
-// run has a job run in a group. A job that has run before, and not in this group, begins with a restart.
+// run runs a job in a group. A job that has run before, but not in this group, begins with a restart.
 func (e *interleaved) run(j *staged, g *together, ran bool) {
 	same := ran && len(g.jobs) == len(j.with) && !slices.ContainsFunc(g.jobs, func(o *staged) bool { return !slices.Contains(j.with, o) })
 	switch {

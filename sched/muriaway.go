@@ -5,8 +5,9 @@ import (
 	"slices"
 )
 
-// come has nodes go and come, up to now. GPUs are counted, not placed: when a node goes, groups are taken to be on the nodes that are there, those with the most GPUs first,
-// one after the other. The jobs of a group that has GPUs of it lose these, and what a preemption costs.
+// come applies the departures and arrivals of nodes up to now. GPUs are counted, not placed: when a node leaves, groups
+// are assumed to occupy the present nodes one after the other, those with the most GPUs first. The jobs of a group that
+// has GPUs of the node lose all their GPUs, and the work that a preemption costs.
 func (e *interleaved) come() {
 	for _, x := range e.away.until(e.now) {
 		if !x.goes {
@@ -18,7 +19,7 @@ func (e *interleaved) come() {
 		if x.node >= e.cluster.Nodes { // a machine without a GPU
 			continue
 		}
-		place := 0 // of the node among those that are there
+		place := 0 // of the node among those that are present
 		for node := range x.node {
 			if !e.away.gone[node] {
 				place++
@@ -35,11 +36,12 @@ func (e *interleaved) come() {
 	}
 }
 
-// on are the jobs that run, of groups that have any of the GPUs with numbers from first up to end, where groups have these in order of size.
+// on returns the running jobs of groups that have any of the GPUs with numbers in [first, end), if groups occupy GPUs
+// in order of size.
 func (e *interleaved) on(first, end int) []*staged {
 	running := slices.DeleteFunc(slices.Clone(e.jobs), func(j *staged) bool { return j.slow == 0 })
 	slices.SortStableFunc(running, func(a, b *staged) int { return cmp.Compare(b.GPUs, a.GPUs) })
-	begin := map[*staged]int{} // of groups, by their first job, which may have ended
+	begin := map[*staged]int{} // first GPU of each group, by the group's first job, which may have ended
 	at := 0
 	return slices.DeleteFunc(running, func(j *staged) bool {
 		b, known := begin[j.with[0]]

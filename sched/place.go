@@ -6,16 +6,16 @@ import (
 	"slices"
 )
 
-// Share is some GPUs of a node.
+// Share is a set of GPUs of a node.
 type Share struct {
 	Node int
 	GPUs uint64 // bit i: GPU i
 }
 
-// nodes knows which GPUs are free.
+// nodes records which GPUs are free.
 type nodes struct {
-	free  []uint64 // of a node, bit i: GPU i
-	size  int      // GPUs of a node
+	free  []uint64 // per node; bit i: GPU i
+	size  int      // GPUs per node
 	total int      // free GPUs of all nodes
 	order []int
 
@@ -30,12 +30,12 @@ func newNodes(c Cluster) *nodes {
 	return n
 }
 
-// all is a node whose GPUs are all free.
+// all returns the mask of a node with all GPUs free.
 func (n *nodes) all() uint64 { return ^uint64(0) >> (64 - n.size) }
 
 func (n *nodes) count(node int) int { return bits.OnesCount64(n.free[node]) }
 
-// lowest takes want GPUs of a node, those with the lowest numbers.
+// lowest returns the free GPUs of a node with the lowest numbers.
 func (n *nodes) lowest(node, want int) Share {
 	s := Share{Node: node}
 	for f := n.free[node]; want > 0; want-- {
@@ -45,8 +45,8 @@ func (n *nodes) lowest(node, want int) Share {
 	return s
 }
 
-// consolidate places a job on as few nodes as possible: what fits on one node goes where the fewest GPUs are left over; more takes whole
-// nodes, and the rest from the next one. Nil: it does not fit.
+// consolidate places a job on as few nodes as possible: a job that fits on one node goes to the one with the fewest
+// GPUs left over; a larger job gets whole nodes, and the rest from another one. It returns nil if the job does not fit.
 func (n *nodes) consolidate(want int) (at []Share) {
 	if want > n.total {
 		return nil
@@ -70,7 +70,7 @@ func (n *nodes) consolidate(want int) (at []Share) {
 		}
 	}
 	slices.SortStableFunc(n.order, func(a, b int) int { return cmp.Compare(n.count(b), n.count(a)) })
-	for k := 0; want > 0; k++ { // all of them together are enough
+	for k := 0; want > 0; k++ { // all of them together suffice
 		take := min(want, n.size)
 		if n.count(n.order[k]) < take {
 			return nil
@@ -81,7 +81,7 @@ func (n *nodes) consolidate(want int) (at []Share) {
 	return at
 }
 
-// scatter places a job on any GPUs, which are enough.
+// scatter places a job on any free GPUs; enough of them must be free.
 func (n *nodes) scatter(want int) (at []Share) {
 	for i := range n.free {
 		if take := min(want, n.count(i)); take > 0 {
@@ -112,7 +112,7 @@ func (n *nodes) add() {
 	n.total += n.size
 }
 
-// drop has nobody use a node any more. False: it is in use.
+// drop removes a node. It returns false if the node is in use.
 func (n *nodes) drop(node int) bool {
 	if n.free[node] != n.all() {
 		return false

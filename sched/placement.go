@@ -6,28 +6,30 @@ import (
 	"slices"
 )
 
-// Placement says which GPUs a job gets that asks for a number of them.
+// Placement is the rule by which a job that requests a number of GPUs gets them.
 type Placement int
 
 const (
-	// Consolidated is as few nodes as possible: one on which the fewest GPUs are left over, or whole nodes, and one for the rest, as YARN has it.
+	// Consolidated uses as few nodes as possible: the one with the fewest GPUs left over, or whole nodes and one for
+	// the rest, as YARN does.
 	Consolidated Placement = iota
-	// FirstFit is the first node that has as many free, or the first whole nodes, and the first one for the rest.
+	// FirstFit uses the first node with enough free GPUs, or the first whole nodes and the first one for the rest.
 	FirstFit
-	// Buddy is a block of a node, whose size is a power of two, and its begin a multiple of that: of the smallest free block that is large enough its first part. Of what
-	// is larger than a node, each part. Two blocks that are free are one again.
+	// Buddy uses a block of a node (its size is a power of two, its start a multiple of its size): the first
+	// part of the smallest free block that is large enough. A job larger than a node gets blocks of several nodes. Two
+	// free neighboring blocks merge.
 	Buddy
 )
 
-// ParsePlacement reads its name: consolidated, first-fit or buddy.
+// ParsePlacement parses a name: consolidated, first-fit or buddy.
 func ParsePlacement(name string) (Placement, error) {
 	if i := slices.Index([]string{"consolidated", "first-fit", "buddy"}, name); i >= 0 {
 		return Placement(i), nil
 	}
-	return 0, fmt.Errorf("no placement is called %q: want consolidated, first-fit or buddy", name)
+	return 0, fmt.Errorf("unknown placement %q: use consolidated, first-fit or buddy", name)
 }
 
-// place finds GPUs by the cluster's rule. Nil: they do not fit.
+// place finds GPUs by the cluster's rule. It returns nil if they do not fit.
 func (n *nodes) place(want int) []Share {
 	if n.placement == Consolidated {
 		return n.consolidate(want)
@@ -47,9 +49,9 @@ func (n *nodes) place(want int) []Share {
 	return at
 }
 
-// first is where so many GPUs of one node are, which is not used yet.
+// first finds want GPUs on one node that is not in used.
 func (n *nodes) first(want int, used map[int]bool) (best Share, found bool) {
-	least := 0 // size of the free block that is taken from
+	least := 0 // size of the best free block so far
 	for i := range n.free {
 		switch {
 		case used[i] || n.count(i) < want:
@@ -67,10 +69,11 @@ func (n *nodes) first(want int, used map[int]bool) (best Share, found bool) {
 	return best, found
 }
 
-// mask is the first n GPUs.
+// mask returns the mask of the first n GPUs.
 func mask(n int) uint64 { return ^uint64(0) >> (64 - n) }
 
-// block is the size of the largest free block around one of a node. 0: that is not free itself. A node whose GPUs are no power of two ends in a block that is not whole.
+// block returns the size of the largest free block that contains the given one, or 0 if that is not free. If a node's
+// number of GPUs is not a power of two, its last block is incomplete.
 func (n *nodes) block(node, from, size int) (free int) {
 	for ; ; size *= 2 {
 		from = from / size * size

@@ -5,18 +5,20 @@ import (
 	"slices"
 )
 
-// polluxRestart is what a job loses when it gets another number of GPUs, s (Pollux's simulator).
+// polluxRestart is how long a job makes no progress when its number of GPUs changes, s (Pollux's simulator).
 const polluxRestart = 30
 
-// pollux is our own reading of Pollux (Qiao et al., OSDI 2021), which could not be checked: its input was not published. GPUs are divided so that the harmonic mean of
-// the jobs' speed-ups is greatest, a speed-up being the goodput on its GPUs by that on an equal share of all of them. Who gets another number of GPUs counts less, the more so
-// the more of its life restarts have taken. Instead of a genetic algorithm, the search gives GPUs where they add most, then moves them from job to job while that helps.
+// pollux is our own reading of Pollux (Qiao et al., OSDI 2021). It could not be verified, because Pollux's input was
+// not published. GPUs are divided so that the harmonic mean of the jobs' speed-ups is greatest; a speed-up is the
+// goodput on a job's GPUs divided by that on an equal share of all GPUs. A job with a changed number of GPUs counts
+// less, the more so the larger the fraction of its life that restarts took. Instead of a genetic algorithm, the search
+// gives GPUs where they add most, then moves them between jobs while that helps.
 type pollux struct{}
 
 func (pollux) admit(_ *elastic, new []*flex) []*flex { return new }
 
 func (pollux) wake(e *elastic) float64 {
-	if !slices.ContainsFunc(e.runnable, func(f *flex) bool { return f.n > 0 }) { // there are none, or all ask for more GPUs than there are
+	if !slices.ContainsFunc(e.runnable, func(f *flex) bool { return f.n > 0 }) { // no job fits
 		return never
 	}
 	return e.now + e.slot
@@ -24,7 +26,7 @@ func (pollux) wake(e *elastic) float64 {
 
 func (pollux) allot(e *elastic) {
 	d := &division{e: e, free: e.gpus, n: map[*flex]int{}, share: max(1, e.gpus/max(1, len(e.runnable)))}
-	for _, f := range e.runnable { // each has a GPU, or as few as it can use, in order of submission, while any are left
+	for _, f := range e.runnable { // the fewest GPUs that each can use, in order of submission, while any are left
 		if l := f.least(); l <= d.free {
 			d.n[f], d.free = l, d.free-l
 			d.in = append(d.in, f)
@@ -32,7 +34,7 @@ func (pollux) allot(e *elastic) {
 	}
 	for d.grow() {
 	}
-	for range 4 * len(d.in) { // each move makes the mean greater; so many are enough
+	for range 4 * len(d.in) { // each move increases the mean; this many suffice
 		if !d.move() {
 			break
 		}
@@ -47,16 +49,16 @@ func (pollux) allot(e *elastic) {
 	}
 }
 
-// division is how many GPUs jobs get.
+// division is how many GPUs each job gets.
 type division struct {
 	e     *elastic
-	in    []*flex // that get any
+	in    []*flex // jobs with GPUs
 	n     map[*flex]int
 	free  int
-	share int // GPUs of each if all had as many
+	share int // GPUs of each job in an equal division
 }
 
-// cost is what a job with n GPUs adds to the inverse of the mean.
+// cost returns what a job with n GPUs adds to the inverse of the mean.
 func (d *division) cost(f *flex, n int) float64 {
 	up := f.rate(n) / f.rate(max(f.least(), f.level(d.share)))
 	if f.was > 0 && n != f.was {
@@ -66,7 +68,7 @@ func (d *division) cost(f *flex, n int) float64 {
 	return 1 / up
 }
 
-// next is a job's next number of GPUs; 0: it cannot use more.
+// next returns a job's next larger number of GPUs, or 0 if it cannot use more.
 func (d *division) next(f *flex) int {
 	if n := 2 * d.n[f]; n <= f.most() && f.rate(n) > 0 {
 		return n
@@ -74,7 +76,7 @@ func (d *division) next(f *flex) int {
 	return 0
 }
 
-// grow gives GPUs to the job where each of them adds most. False: none adds any.
+// grow gives GPUs to the job for which each of them adds most. It returns false if none adds anything.
 func (d *division) grow() bool {
 	var best *flex
 	most := 0.
@@ -95,7 +97,8 @@ func (d *division) grow() bool {
 	return true
 }
 
-// move takes half of the GPUs of one job and gives another one twice as many as it has, where that helps most. False: none helps.
+// move takes half of the GPUs of one job and doubles those of another, where that helps most. It returns false if
+// nothing helps.
 func (d *division) move() bool {
 	var from, to *flex
 	most := 1e-9

@@ -6,18 +6,18 @@ import (
 	"slices"
 )
 
-// profiler runs small jobs for a while in a cluster of its own, which virtual clusters lend it: what ends there is done, the others enter their virtual cluster when they leave.
-// It takes a third node from the virtual cluster that lends while more than ten jobs wait for it, if one is idle there,
-// and gives it back.
+// profiler runs small jobs for a limited time in a cluster of its own, on nodes that virtual clusters lend. Jobs that
+// end there are done; the others enter their virtual cluster when they leave. While more than ten jobs wait for the
+// profiler, it borrows a third node from the lending virtual cluster, if one is idle there, and returns it afterwards.
 type profiler struct {
 	*Profile
-	of    map[*Job]profiled // those that have begun
-	small map[*Job]bool     // those that it has, or will have
-	due   []*Job            // not submitted yet
-	queue []*Job            // by GPUs
+	of    map[*Job]profiled // jobs that have started
+	small map[*Job]bool     // jobs that it profiles, now or later
+	due   []*Job            // jobs not submitted yet
+	queue []*Job            // waiting jobs, by GPUs
 	runs  []profilerRun
 	nodes *nodes
-	more  int // the node that it has more; -1: none
+	more  int // additional node; -1: none
 	now   float64
 }
 
@@ -26,13 +26,14 @@ type profilerRun struct {
 	end float64
 }
 
-// profiled is what the profiler made of a job.
+// profiled is a job's result in the profiler.
 type profiled struct {
 	start, end float64
-	done       bool // the job was so short that it ended there
+	done       bool // the job ended in the profiler
 }
 
-// newProfiler is a profiler of these nodes. fits says how many GPUs a job's virtual cluster has: who asks for more is declined there.
+// newProfiler returns a profiler with c's nodes. fits returns how many GPUs a job's virtual cluster has; a job that
+// requests more is declined there.
 func (p *Profile) newProfiler(jobs []*Job, c Cluster, fits func(*Job) int) *profiler {
 	r := &profiler{Profile: p, of: map[*Job]profiled{}, small: map[*Job]bool{}, nodes: newNodes(c), more: -1, now: math.Inf(-1)}
 	for _, j := range jobs {
@@ -44,7 +45,7 @@ func (p *Profile) newProfiler(jobs []*Job, c Cluster, fits func(*Job) int) *prof
 	return r
 }
 
-// next is when something happens; never: nothing does.
+// next returns the time of the next event, or never.
 func (r *profiler) next() float64 {
 	next := never
 	if len(r.due) > 0 {
@@ -59,7 +60,8 @@ func (r *profiler) next() float64 {
 	return next
 }
 
-// advance has happen what does up to a time. Lend says whether there is a node more; back is told when there is not any more.
+// advance processes events up to a time. lend reports whether an additional node is available; back is called when it
+// is returned.
 func (r *profiler) advance(to float64, lend func() bool, back func()) {
 	for next := r.next(); next <= to && !math.IsInf(next, 1); next = r.next() {
 		r.until(next)
@@ -76,7 +78,7 @@ func (r *profiler) advance(to float64, lend func() bool, back func()) {
 	}
 }
 
-// until has jobs leave and come, up to a time.
+// until lets jobs leave and arrive, up to a time.
 func (r *profiler) until(now float64) {
 	r.now = now
 	r.runs = slices.DeleteFunc(r.runs, func(x profilerRun) bool {
@@ -91,7 +93,7 @@ func (r *profiler) until(now float64) {
 	slices.SortStableFunc(r.queue, func(a, b *Job) int { return cmp.Compare(a.GPUs, b.GPUs) })
 }
 
-// start starts jobs, up to the first that does not fit.
+// start starts waiting jobs, up to the first that does not fit.
 func (r *profiler) start() {
 	for len(r.queue) > 0 {
 		j := r.queue[0]
@@ -107,7 +109,8 @@ func (r *profiler) start() {
 	}
 }
 
-// hold keeps those jobs of a virtual cluster from it that the profiler has, until they leave it, and says when the next one does.
+// hold returns those of a virtual cluster's held jobs that the profiler still has, those that have left it, and when
+// the next one leaves.
 func (r *profiler) hold(held []*Task, now float64) (still, left []*Task, next float64) {
 	next = never
 	for _, t := range held {
@@ -115,18 +118,19 @@ func (r *profiler) hold(held []*Task, now float64) (still, left []*Task, next fl
 		case !r.small[t.Job]:
 			left = append(left, t)
 		case !begun:
-			still = append(still, t) // and is looked at when it has
+			still = append(still, t) // checked again when it has started
 		case x.end > now:
 			still, next = append(still, t), min(next, x.end)
 		case !x.done:
-			t.waiting = now - (x.start - t.Submit) // as if it had waited on
+			t.waiting = now - (x.start - t.Submit) // as if it had waited without interruption
 			left = append(left, t)
 		}
 	}
 	return still, left, next
 }
 
-// lucid simulates jobs under Lucid as it is described: a job that is profiled begins in its virtual cluster when it has left the profiler.
+// lucid simulates jobs under Lucid as its paper describes: a profiled job begins in its virtual cluster when it has
+// left the profiler.
 func (r *profiler) lucid(jobs []*Job, clusters map[string]Cluster, lent map[string]int, lender string) []Outcome {
 	simulate := func(vc string, of []*Job) []Outcome {
 		c := clusters[vc]
@@ -149,7 +153,7 @@ func (r *profiler) lucid(jobs []*Job, clusters map[string]Cluster, lent map[stri
 		return part
 	}
 	lenders := slices.DeleteFunc(slices.Clone(jobs), func(j *Job) bool { return j.VC != lender })
-	first := simulate(lender, lenders) // while it does, the profiler runs
+	first := simulate(lender, lenders) // also runs the profiler
 	r.advance(never, func() bool { return true }, func() {})
 	out := make([]Outcome, len(jobs))
 	for i, j := range jobs {

@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// fits says why a job can never run.
+// fits returns why a job can never run.
 func fits(want, most int) string {
 	return fmt.Sprintf("asks for %d GPUs, and the cluster has %d", want, most)
 }
@@ -42,10 +42,10 @@ func (q *byKey) Pop() any {
 // FIFO starts jobs in order of submission.
 func FIFO() Policy { return &queue{key: func(t *Task) float64 { return t.Submit }} }
 
-// SJF starts the job with the shortest duration first, and knows the durations.
+// SJF starts the job with the shortest duration first. It uses the true durations.
 func SJF() Policy { return &queue{key: func(t *Task) float64 { return t.Duration * t.guess() }} }
 
-// QSSF starts the job first whose duration, as the user's earlier jobs let expect, times GPUs is least.
+// QSSF starts the job with the least duration times GPUs first; durations are predicted from the user's earlier jobs.
 func QSSF() Policy {
 	return &queue{key: func(t *Task) float64 { return t.History * float64(t.GPUs) }}
 }
@@ -59,15 +59,16 @@ func (q *queue) Decide(s *State) {
 	}
 }
 
-// quota is a policy that gives the GPUs to the first jobs in an order, whoever has them now.
+// quota is a policy that gives the GPUs to the first jobs in an order, and preempts the others.
 type quota struct {
 	order   func(s *State, t *Task) float64
-	period  float64 // of decisions, s; 0: whenever something happens
+	period  float64 // between decisions, s; 0: at each event
 	waiting []*Task
 	running []*Task
 }
 
-// remains is for how long a task is thought to have GPUs until its end, with what its start takes: else one that has just started would be behind others that have not.
+// remains returns how long a task is expected to need GPUs until its end, including its start; without the start, a
+// task that has just started would rank behind tasks that have not.
 func (s *State) remains(t *Task) float64 {
 	if t.Running() {
 		return t.thought()
@@ -75,19 +76,19 @@ func (s *State) remains(t *Task) float64 {
 	return t.thought() + s.starting*t.guess()
 }
 
-// SRTF gives the GPUs to the jobs with the least time left, and knows it.
+// SRTF gives the GPUs to the jobs with the least time left. It uses the true durations.
 func SRTF() Policy { return &quota{order: (*State).remains} }
 
-// SRSF gives the GPUs to the jobs with the fewest GPU-seconds left, and knows them.
+// SRSF gives the GPUs to the jobs with the fewest GPU-seconds left. It uses the true durations.
 func SRSF() Policy {
 	return &quota{order: func(s *State, t *Task) float64 { return s.remains(t) * float64(t.GPUs) }}
 }
 
-// lucidLimit is where Tiresias as in Lucid splits its two queues, GPU-seconds.
+// lucidLimit is where Tiresias, as in Lucid, splits its two queues, GPU-seconds.
 const lucidLimit = 18000
 
-// Tiresias gives the GPUs to jobs that have had no more than 18,000 GPU-seconds, then to the others; first come, first served among each.
-// It decides once a minute.
+// Tiresias gives the GPUs first to jobs that have received at most 18,000 GPU-seconds, then to the others; each group
+// in order of submission. It decides once a minute.
 func Tiresias() Policy {
 	return &quota{period: 60, order: func(s *State, t *Task) float64 {
 		if t.Attained > lucidLimit {
@@ -118,7 +119,7 @@ func (q *quota) Decide(s *State) {
 	}
 	ranked := q.waiting
 	switch {
-	case demand <= s.Free(): // who runs keeps its GPUs
+	case demand <= s.Free(): // running jobs keep their GPUs
 	case q.period > 0:
 		ranked = slices.Concat(q.running, q.waiting)
 	default:
@@ -151,7 +152,8 @@ func (q *quota) Decide(s *State) {
 	}
 }
 
-// rank is tasks in the policy's order, those of the same rank as they are listed, or by submission where decisions have a period.
+// rank returns tasks in the policy's order. Tasks of equal rank stay as listed, or in order of submission if decisions
+// have a period.
 func (q *quota) rank(s *State, tasks []*Task) []*Task {
 	type ranked struct {
 		*Task

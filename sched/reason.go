@@ -9,27 +9,29 @@ import (
 	"strings"
 )
 
-// choices are how policies choose, in words.
+// choices describes how each policy chooses.
 var choices = map[string]string{
 	"fifo": "first come, first served", "sjf": "shortest job first", "srtf": "least time left first", "srsf": "least work left first", "tiresias": "least served first",
 	"qssf":    "least predicted duration times GPUs first",
-	"gandiva": "jobs with as many GPUs take turns", "themis": "who is worst off has the largest share of the time",
-	"chronus": "leases that are promised first, then the least work left",
+	"gandiva": "jobs with equal numbers of GPUs take turns", "themis": "the job furthest from its fair share has the largest share of the time",
+	"chronus": "promised leases first, then the least work left",
 	"lucid":   "least predicted duration times GPUs first, short jobs on the profiler's nodes",
 	"muri-s":  "least work left first, in turns on the same GPUs if not all fit", "muri-l": "least served first, in turns on the same GPUs if not all fit",
 	"edf": "earliest deadline first", "edf-admission": "earliest deadline first",
 	"ef":           "the least share that meets each deadline, the rest where it helps most",
 	"ef-admission": "the least share that meets each deadline, the rest where it helps most",
 	"star":         "the least share that meets each deadline that can be met, the rest where it shortens what is left most",
-	"pollux":       "the shares with the greatest goodput, whose change is worth its cost",
+	"pollux":       "the shares with the greatest goodput, if the change is worth its cost",
 	"allox":        "the assignment to machines with the least sum of completion times",
-	"alloxplus":    "shortest job first, but who has waited for 500 s before", "srpt": "least time left first",
+	"alloxplus":    "jobs that have waited for 500 s first, then the shortest", "srpt": "least time left first",
 	"es": "equal shares of the machines, each user's shortest job first", "drf": "the user with the smallest dominant share first",
 	"drffifo": "the user with the smallest share of GPUs first, in order of submission", "drfext": "the user with the smallest share first, a GPU counted by how much faster it is",
 }
 
-// Reason says in one sentence why a job has as many GPUs, or machines, as step k of its Steps says: what changes, how the policy chooses, who has more instead (more, those of others at the same time),
-// and how long it is until the deadline. Of fewer GPUs at the time at which a node of its cluster goes it says that. It is made of the outcome: a simulation keeps no words. "": the job has ended then.
+// Reason explains in one sentence why a job has the number of GPUs, or machines, of step k of its Steps: what changes,
+// how the policy chooses, which other jobs get more at the same time (more), and how long it is until the deadline. If
+// a node of its cluster leaves when its GPUs become fewer, that is the reason. It returns "" if the job has ended. The
+// sentence is computed from the outcome; a simulation stores no text.
 func (o *Outcome) Reason(policy string, k int, more []string, c Cluster) string {
 	s, was, since := o.Steps[k], 0., o.Submit
 	if k > 0 {
@@ -69,8 +71,9 @@ func (o *Outcome) Reason(policy string, k int, more []string, c Cluster) string 
 	return text
 }
 
-// takes is how long a job would have taken from step k of its Steps on, if it had kept its GPUs, s: what it did then, by its rates. NaN under policies that do not plan, which do not ask how fast a job
-// is, where nodes are slow or go, for a job that did not end, and without GPUs.
+// takes returns how long a job would have taken from step k of its Steps on if it had kept its GPUs, in s: what it did
+// from then on, by its rates. It is NaN for policies that do not plan (they do not use rates), where nodes are slow or
+// absent, for a job that did not end, and without GPUs.
 func (o *Outcome) takes(policy string, k int, c Cluster) float64 {
 	_, live := livePolicies[policy]
 	if !live || planners[policy] == nil || o.Rates == nil || o.Steps[k].GPUs == 0 || c.Slow != nil || c.Away != nil {
@@ -93,7 +96,7 @@ func (o *Outcome) takes(policy string, k int, c Cluster) float64 {
 	return math.NaN()
 }
 
-// doneIn says how long a job takes from now on, and what that is beside its deadline, s from now; +Inf: it has none.
+// doneIn says how long a job takes from now on and compares it with its deadline, both in s; has is +Inf without one.
 func doneIn(takes, has float64) string {
 	text := "done in " + seconds(takes) + " at this rate"
 	if takes > has {
@@ -104,7 +107,7 @@ func doneIn(takes, has float64) string {
 	return text
 }
 
-// shared says how a job's GPUs change that takes turns on them, or shares them, and why.
+// shared describes a change of the GPUs of a job that shares them or takes turns on them, and the reason.
 func (o *Outcome) shared(was, n float64, why string) (change, because string) {
 	all := count(float64(o.GPUs), "GPU")
 	if n == 0 {
@@ -117,12 +120,12 @@ func (o *Outcome) shared(was, n float64, why string) (change, because string) {
 	case was == 0:
 		return "starts on " + all + ", shared with " + others, why
 	case n == float64(o.GPUs):
-		return "has its " + all + " alone", "who shared them has ended, or left"
+		return "has its " + all + " alone", "the jobs that shared them have ended or stopped"
 	}
 	return "shares its " + all + " with " + others, why
 }
 
-// changes is a change of how many GPUs a job has, in words.
+// changes describes a change of a job's number of GPUs.
 func changes(was, n float64, noun string) string {
 	switch {
 	case was == 0:
@@ -133,7 +136,7 @@ func changes(was, n float64, noun string) string {
 	return "from " + strconv.FormatFloat(was, 'f', -1, 64) + " to " + count(n, noun)
 }
 
-// because is a change, how its policy chooses, and who has more instead.
+// because joins a change, how the policy chooses, and which jobs get more.
 func because(change, why string, more []string) string {
 	const most = 3
 	text := change + ": " + why
@@ -146,7 +149,7 @@ func because(change, why string, more []string) string {
 	return text
 }
 
-// count is a number of things in words.
+// count formats a number of things.
 func count(n float64, noun string) string {
 	text := strconv.FormatFloat(n, 'f', -1, 64) + " " + noun
 	if n != 1 {
@@ -155,7 +158,7 @@ func count(n float64, noun string) string {
 	return text
 }
 
-// gpus is a number of GPUs in words.
+// gpus formats a number of GPUs.
 func gpus(n int) string { return count(float64(n), "GPU") }
 
 func seconds(t float64) string { return strconv.FormatFloat(t, 'f', 0, 64) + " s" }

@@ -38,7 +38,7 @@ func TestReason(t *testing.T) {
 		{"edf", of(Step{5, 4}, Step{10, 2}), []string{"b", "c", "d", "e"}, Cluster{}, "from 4 to 2 GPUs: earliest deadline first; more for b, c, d and 1 other; deadline in 90 s"},
 		{"muri-s", of(Step{5, 1}), nil, Cluster{}, "starts on 4 GPUs, shared with 3 other jobs: least work left first, in turns on the same GPUs if not all fit; deadline in 95 s"},
 		{"muri-s", of(Step{5, 1}, Step{9, 2}), nil, Cluster{}, "shares its 4 GPUs with 1 other job: least work left first, in turns on the same GPUs if not all fit; deadline in 91 s"},
-		{"muri-s", of(Step{5, 1}, Step{9, 4}), nil, Cluster{}, "has its 4 GPUs alone: who shared them has ended, or left; deadline in 91 s"},
+		{"muri-s", of(Step{5, 1}, Step{9, 4}), nil, Cluster{}, "has its 4 GPUs alone: the jobs that shared them have ended or stopped; deadline in 91 s"},
 		{"muri-s", of(Step{5, 1}, Step{9, 0}), nil, Cluster{}, "gives up its 4 GPUs: least work left first, in turns on the same GPUs if not all fit; deadline in 91 s"},
 		{"ef", planned(100, Step{5, 4}), nil, Cluster{}, "starts on 4 GPUs: the least share that meets each deadline, the rest where it helps most; done in 85 s at this rate, deadline in 95 s"},
 		{"ef", planned(80, Step{5, 4}, Step{60, 2}), []string{"b"}, Cluster{}, "from 4 to 2 GPUs: the least share that meets each deadline, the rest where it helps most; more for b; done in 30 s at this rate, 10 s after its deadline"},

@@ -8,31 +8,37 @@ import (
 	"strings"
 )
 
-// Options of a simulation.
+// Options configure a simulation.
 type Options struct {
-	Policy  string  // one of Policies
-	Slot    float64 // s between rounds of policies that plan, at least
-	Horizon float64 // s for which ef and ef-admission plan ahead, each job once; 0: without bound, all jobs at each decision
-	Start   float64 // s without progress that a job's start, or its resume, takes, under policies that a service has (LivePolicies)
-	Resize  float64 // s until more GPUs of a job that runs are of use, under those of them that plan; 0: Start
+	Policy string  // one of Policies
+	Slot   float64 // shortest time between rounds of policies that plan, s
+	// Horizon is how far, in s, ef and ef-admission plan ahead, each job once; 0: no limit, all jobs at each decision.
+	Horizon float64
+	// Start is how long, in s, a job makes no progress when it starts or resumes, under policies of LivePolicies.
+	Start float64
+	// Resize is how long, in s, additional GPUs of a running job do not contribute, under those of them that plan; 0:
+	// Start.
+	Resize float64
 
-	Placement Placement // which GPUs jobs get under policies that start them on the GPUs that they ask for
+	// Placement is the rule for policies that start jobs on the GPUs that they request.
+	Placement Placement
 
-	// Progress, unless nil, is told now and then how many of a virtual cluster's jobs have ended, of how many. Lucid, AlloX's and Muri's policies tell nothing.
+	// Progress, if not nil, is called occasionally with how many of a virtual cluster's jobs have ended, and how many
+	// there are. Lucid's, AlloX's and Muri's policies do not call it.
 	Progress func(ended, jobs int)
 
 	Profile *Profile // for lucid
 
 	// For jobs with Either:
-	Alpha     float64  // AlloX's share of the users among whose jobs it chooses, in (0, 1]
-	Profiling bool     // parts of each job run first, from which its durations are estimated
-	Users     []string // in whose order users are looked at; others come after them
+	Alpha     float64  // fraction of the least-served users that AlloX considers, in (0, 1]
+	Profiling bool     // parts of each job run first, to estimate its durations
+	Users     []string // order of users; users not listed come last
 }
 
-// reporting is after how many decisions Progress is told.
+// reporting is the number of decisions between calls of Progress.
 const reporting = 64
 
-// policies is what there is: those that start jobs on the GPUs that they ask for, and those that plan on how many a job runs.
+// policies maps each policy to its constructor if it starts jobs on the GPUs that they request. The others are nil.
 var policies = map[string]func() Policy{
 	"fifo": FIFO, "sjf": SJF, "srtf": SRTF, "srsf": SRSF, "qssf": QSSF, "tiresias": Tiresias, "gandiva": Gandiva,
 	"themis": func() Policy { return Themis(0) }, "chronus": Chronus,
@@ -41,13 +47,13 @@ var policies = map[string]func() Policy{
 
 func init() {
 	for name := range mixedPolicies {
-		if _, ok := policies[name]; !ok { // sjf is both
+		if _, ok := policies[name]; !ok { // sjf is in both maps
 			policies[name] = nil
 		}
 	}
 }
 
-// Policies lists the names of policies.
+// Policies lists the names of the policies.
 func Policies() (names []string) {
 	for n := range policies {
 		names = append(names, n)
@@ -56,13 +62,15 @@ func Policies() (names []string) {
 	return names
 }
 
-// Known is the policy that has another name elsewhere: in ElasticFlow's and Muri's programs, and, elasticflow, in star sched serve. "": there is none.
+// Known returns the policy that has another name elsewhere (in ElasticFlow's and Muri's programs, or elasticflow in
+// star sched serve), or "".
 func Known(elsewhere string) string {
 	return map[string]string{"elasticflow": "ef-admission", "ef-accessctrl": "ef-admission", "edf-accessctrl": "edf-admission", "dlas-gpu": "tiresias",
 		"shortest": "srtf", "shortest-gpu": "srsf", "multi-resource-blossom-same-gpu": "muri-s"}[elsewhere]
 }
 
-// Check says why Run would simulate nothing: an error says of which job something is not known that the policy must know, or which option does not go with it.
+// Check returns an error if Run cannot simulate the jobs: it names a job that lacks something that the policy must
+// know, or an option that the policy does not support.
 func Check(jobs []*Job, clusters map[string]Cluster, o Options) error {
 	start, ok := policies[o.Policy]
 	if !ok {
@@ -80,52 +88,53 @@ func Check(jobs []*Job, clusters map[string]Cluster, o Options) error {
 	}
 	kind := o.simulation(jobs)
 	if kind == ofMachines && !(o.Alpha > 0 && o.Alpha <= 1) {
-		return fmt.Errorf("alpha is %v: want more than 0, and at most 1", o.Alpha)
+		return fmt.Errorf("alpha is %v: use a number in (0, 1]", o.Alpha)
 	}
 	if _, ok := livePolicies[o.Policy]; o.Start != 0 && (!ok || kind == ofMachines) {
-		return fmt.Errorf("what a start takes is known to %s alone, with one kind of machines: leave it out",
+		return fmt.Errorf("only %s, with one kind of machines, support a start time: leave it out",
 			strings.Join(LivePolicies(), ", "))
 	}
 	if o.Horizon != 0 && (!isElasticFlow(o.Policy) || o.Start != 0) {
-		return errors.New("a horizon bounds what ef and ef-admission plan, where starts take no time: leave it out")
+		return errors.New("only ef and ef-admission, with starts that take no time, support a horizon: leave it out")
 	}
 	if o.Placement != Consolidated && kind != ofTasks {
-		return fmt.Errorf("%s knows no other placement than consolidated: it counts GPUs, or has a rule of its own: leave it out",
+		return fmt.Errorf("%s supports only the placement consolidated, because it counts GPUs or has its own rule: leave it out",
 			o.Policy)
 	}
 	if o.Horizon != 0 || kind == ofStages || kind == ofMachines {
 		for _, c := range clusters {
 			what := "slow nodes"
 			if c.Slow == nil {
-				what = "nodes that go and come"
+				what = "absent nodes"
 			}
 			if c.Slow != nil || c.Away != nil && o.Horizon != 0 {
-				return fmt.Errorf("%s cannot be simulated with %s: it only counts GPUs, or keeps to a horizon", o.Policy, what)
+				return fmt.Errorf("cannot simulate %s with %s: it only counts GPUs, or plans up to a horizon", o.Policy, what)
 			}
 		}
 	}
 	for _, j := range jobs {
 		if _, ok := clusters[j.VC]; !ok {
-			return fmt.Errorf("job %s: there is no virtual cluster %q: add it to the clusters", j.ID, j.VC)
+			return fmt.Errorf("job %s: unknown virtual cluster %q: add it to the clusters", j.ID, j.VC)
 		}
 		switch {
 		case kind == ofStages && j.Stages == nil:
-			return fmt.Errorf("job %s: %s needs to know how long it uses each resource and takes to start again: give a trace of the format muri", j.ID, o.Policy)
+			return fmt.Errorf("job %s: %s needs to know how long it uses each resource and takes to start again: use a trace of the format muri", j.ID, o.Policy)
 		case kind == ofMachines && j.Either == nil:
-			return fmt.Errorf("job %s: %s needs to know how long it takes with a GPU and without: give a trace of the format allox", j.ID, o.Policy)
+			return fmt.Errorf("job %s: %s needs to know how long it takes with a GPU and without: use a trace of the format allox", j.ID, o.Policy)
 		case kind == ofShares && o.Policy != "star" && j.Rates == nil:
-			return fmt.Errorf("job %s: %s plans with iterations and throughputs, and it has none: give --throughputs and a trace of the format elasticflow (also star sched gen --throughputs), or the columns iterations, rates and batch", j.ID, o.Policy)
+			return fmt.Errorf("job %s: %s plans with iterations and throughputs, and the job has none: give --throughputs and a trace of the format elasticflow (also star sched gen --throughputs), or the columns iterations, rates and batch", j.ID, o.Policy)
 		case start != nil && j.Duration == 0 && j.Rates != nil:
-			return fmt.Errorf("job %s: %s runs jobs for their duration, and it has none: give the column duration, or take a policy that plans, such as ef", j.ID, o.Policy)
+			return fmt.Errorf("job %s: %s runs jobs for their duration, and this one has none: add the column duration, or use a policy that plans, such as ef", j.ID, o.Policy)
 		}
 	}
 	if kind == ofProfiles && o.Profile == nil {
-		return errors.New("lucid needs to know how fast jobs are that share GPUs, and forecasts: give --estimates")
+		return errors.New("lucid needs the speeds of jobs that share GPUs, and forecasts: give --estimates")
 	}
 	return nil
 }
 
-// Run simulates jobs on virtual clusters, each for itself, until all have ended or been declined. Outcomes are in the order of jobs. Errors are those of Check.
+// Run simulates jobs on virtual clusters, each independently, until all have ended or were declined. Outcomes are in
+// the order of jobs. Errors are those of Check.
 func Run(jobs []*Job, clusters map[string]Cluster, o Options) ([]Outcome, error) {
 	if err := Check(jobs, clusters, o); err != nil {
 		return nil, err
@@ -153,7 +162,7 @@ func Run(jobs []*Job, clusters map[string]Cluster, o Options) ([]Outcome, error)
 	return out, nil
 }
 
-// apart simulates the jobs of each virtual cluster for themselves, and fills in their outcomes, beside those that there are.
+// apart simulates the jobs of each virtual cluster separately and fills in the outcomes that out lacks.
 func apart(jobs []*Job, out []Outcome, simulate func(vc string, jobs []*Job) []Outcome) {
 	parts := map[string][]int{}
 	for i, j := range jobs {
@@ -174,18 +183,18 @@ func apart(jobs []*Job, out []Outcome, simulate func(vc string, jobs []*Job) []O
 
 func isElasticFlow(policy string) bool { return policy == "ef" || policy == "ef-admission" }
 
-// simulation is one of those that there are, by what a policy decides.
+// simulation is a kind of simulation, by what a policy decides.
 type simulation int
 
 const (
-	ofTasks    simulation = iota // which jobs run on the GPUs that they ask for
-	ofShares                     // on how many GPUs a job runs
+	ofTasks    simulation = iota // which jobs run, on the GPUs that they request
+	ofShares                     // how many GPUs each job runs on
 	ofStages                     // which jobs take turns on the same GPUs
-	ofMachines                   // on which of two kinds of machines a job runs
-	ofProfiles                   // as ofTasks, with Lucid's profiler before it
+	ofMachines                   // which of two kinds of machines a job runs on
+	ofProfiles                   // as ofTasks, after Lucid's profiler
 )
 
-// simulation is that of the policy, for these jobs.
+// simulation returns the kind of the policy, for these jobs.
 func (o Options) simulation(jobs []*Job) simulation {
 	_, mixed := mixedPolicies[o.Policy]
 	switch start := policies[o.Policy]; {
@@ -201,13 +210,13 @@ func (o Options) simulation(jobs []*Job) simulation {
 	return ofTasks
 }
 
-// Heed is which of the options change what a policy does, or what the others do with which its paper compares it.
+// Heed lists which options affect a policy, or the policies that its paper compares it with.
 type Heed struct {
 	Alpha, Profiling, Users bool
 	Slot, Resize            bool
 }
 
-// Heeds says which options those are for these jobs.
+// Heeds returns which options affect the policy for these jobs.
 func (o Options) Heeds(jobs []*Job) (h Heed) {
 	kind := o.simulation(jobs)
 	mixed := kind == ofMachines
@@ -220,14 +229,14 @@ func (o Options) Heeds(jobs []*Job) (h Heed) {
 	return h
 }
 
-// Summary is what became of all jobs.
+// Summary summarizes the outcomes of all jobs.
 type Summary struct {
 	Jobs        int     `json:"jobs"`
 	Ended       int     `json:"ended"`
 	Declined    int     `json:"declined"`
-	Met         int     `json:"met_deadline"` // as Outcome.Met says: also of those without a deadline
+	Met         int     `json:"met_deadline"` // by Outcome.Met, which includes jobs without a deadline
 	Deadlines   int     `json:"jobs_with_deadline"`
-	JCT         float64 `json:"mean_jct_s"` // of those that ended
+	JCT         float64 `json:"mean_jct_s"` // of jobs that ended
 	P99         float64 `json:"p99_jct_s"`
 	Queue       float64 `json:"mean_queue_s"`
 	Makespan    float64 `json:"makespan_s"` // from the first submission to the last end

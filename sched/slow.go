@@ -7,23 +7,24 @@ import (
 	"slices"
 )
 
-// Spell is a time in which all that runs on a node takes longer.
+// Spell is a period in which everything that runs on a node takes longer.
 type Spell struct {
 	Node     int
 	From, To float64 // s
-	Factor   float64 // how many times longer, more than 1
+	Factor   float64 // slowdown, more than 1
 }
 
-// Slow is when which nodes of a cluster are slow. A job of several nodes computes synchronously, so that it is as slow as the slowest of them.
+// Slow lists when nodes of a cluster are slow. A job on several nodes computes synchronously, so it is as slow as the
+// slowest of them.
 type Slow struct {
-	// Queue has the workers of a job take their batches from one queue, as in STAR's mode ssgd queue=N, so that a slow one computes fewer and a job is as fast as its
-	// GPUs are on average.
+	// Queue makes the workers of a job take their batches from one queue, as in STAR's mode ssgd queue=N: a slow worker
+	// computes fewer, and the job is as fast as its GPUs are on average.
 	Queue bool
 
-	spells [][]Spell // of a node, in order
+	spells [][]Spell // per node, in order of time
 }
 
-// NewSlow takes spells in any order. An error says which two of a node overlap.
+// NewSlow accepts spells in any order. It returns an error that names the node of two that overlap.
 func NewSlow(spells []Spell) (*Slow, error) {
 	s := &Slow{}
 	for _, x := range spells {
@@ -36,32 +37,33 @@ func NewSlow(spells []Spell) (*Slow, error) {
 		slices.SortFunc(of, func(a, b Spell) int { return cmp.Compare(a.From, b.From) })
 		for i := 1; i < len(of); i++ {
 			if of[i].From < of[i-1].To {
-				return nil, fmt.Errorf("node %d is slow from %v to %v and from %v to %v s: want times that do not overlap", node, of[i-1].From, of[i-1].To, of[i].From, of[i].To)
+				return nil, fmt.Errorf("node %d is slow from %v to %v and from %v to %v s: use periods that do not overlap", node, of[i-1].From, of[i-1].To, of[i].From, of[i].To)
 			}
 		}
 	}
 	return s, nil
 }
 
-// Our own assumptions of RandomSpells: a node is well for 9 h and slow for 1 h, on average, 1.5 to 4 times.
+// RandomSpells assumes (our own numbers) that a node is normal for 9 h and slow for 1 h, on average, by 1.5 to 4 times.
 const (
 	wellFor, slowFor    = 9 * 3600., 3600.
 	leastSlow, mostSlow = 1.5, 4.
 )
 
-// Notably is how many times longer than on others all must take on a node that is avoided.
+// Notably is the slowdown factor above which policies avoid a node.
 const Notably = 1.1
 
-// noticed is after how long it is known that a node is slow, or well again, s.
+// noticed is the delay, in s, after which a node's slowdown, or its end, is known.
 const noticed = 60
 
-// Random is where random numbers come from: exponential ones of mean 1, and such in [0, 1). A rand.Rand is one.
+// Random is a source of random numbers: exponential with mean 1, and uniform in [0, 1). A rand.Rand is one.
 type Random interface {
 	ExpFloat64() float64
 	Float64() float64
 }
 
-// RandomSpells makes spells from a time on for nodes, each from numbers of its own: times between them and of them are exponential, factors uniform.
+// RandomSpells makes spells in [from, to) for nodes, each from its own random numbers: lengths of spells and of the
+// times between them are exponential, factors uniform.
 func RandomSpells(nodes int, from, to float64, random func(node int) Random) (all []Spell) {
 	for node := range nodes {
 		r := random(node)
@@ -74,8 +76,8 @@ func RandomSpells(nodes int, from, to float64, random func(node int) Random) (al
 	return all
 }
 
-// factor is how many times longer what runs on a node takes, and until when, if all of it happens later by some seconds: with the same sums at any time, so that what changes at a time is as it is
-// from then on when that time has come.
+// factor returns a node's slowdown at a time and when it changes next, if all spells are shifted later by some seconds.
+// It adds the same floating-point sums at any time, so that the value at a change is the one after it.
 func (s *Slow) factor(node int, at, later float64) (f, until float64) {
 	if s == nil || node >= len(s.spells) {
 		return 1, never
@@ -96,7 +98,7 @@ func (s *Slow) factor(node int, at, later float64) (f, until float64) {
 	return of[i].Factor, of[i].To + later
 }
 
-// pace is how fast a job is on some GPUs, as a share of its speed where no node is slow, and until when.
+// pace returns how fast a job is on some GPUs, as a fraction of its speed without slow nodes, and until when.
 func (s *Slow) pace(on []Share, at float64) (p, until float64) {
 	worst, sum, gpus := 1., 0., 0.
 	until = never
@@ -111,7 +113,7 @@ func (s *Slow) pace(on []Share, at float64) (p, until float64) {
 	return 1 / worst, until
 }
 
-// done is how many seconds of work a job does between two times.
+// done returns how many seconds of work a job does between two times.
 func (s *Slow) done(on []Share, from, to float64) (work float64) {
 	if s == nil {
 		return to - from
@@ -125,7 +127,7 @@ func (s *Slow) done(on []Share, from, to float64) (work float64) {
 	return work
 }
 
-// end is when a job has done some seconds of work.
+// end returns when a job has done some seconds of work.
 func (s *Slow) end(on []Share, from, work float64) float64 {
 	if s == nil {
 		return from + work
@@ -140,7 +142,7 @@ func (s *Slow) end(on []Share, from, work float64) float64 {
 	}
 }
 
-// known is which nodes are known to be slow at a time, and when that changes next.
+// known returns which nodes are known to be slow at a time (their factors), and when that changes next.
 func (s *Slow) known(nodes int, at float64) (slow []float64, changes float64) {
 	slow, changes = make([]float64, nodes), never
 	for i := range slow {

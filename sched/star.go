@@ -6,9 +6,11 @@ import (
 	"slices"
 )
 
-// starPolicy is our own policy. Jobs whose deadlines can be met get ElasticFlow's least shares, in order of deadlines; one whose deadline is lost harms no other. What is left goes first to
-// jobs without GPUs, those with the fewest GPU-seconds left first, then to where a GPU more shortens the time that a job has left most, in proportion. Speeds are goodputs.
-// Nodes that are known to be slow are left, and used by jobs that find no others, or become faster with them.
+// starPolicy is our own policy. Jobs that can meet their deadlines get ElasticFlow's smallest shares, in order of
+// deadlines; a job that will miss its deadline harms no other. The remaining GPUs go first to jobs without any, those
+// with the fewest GPU-seconds left first, then to where another GPU shortens a job's remaining time most, relatively.
+// Speeds are goodputs. Jobs leave nodes that are known to be slow, and use them only if there are no others, or if the
+// job becomes faster with them.
 type starPolicy struct{}
 
 func (starPolicy) admit(_ *elastic, new []*flex) []*flex { return new }
@@ -16,7 +18,7 @@ func (starPolicy) admit(_ *elastic, new []*flex) []*flex { return new }
 func (p starPolicy) allot(e *elastic) {
 	all := e.gpus
 	defer func() { e.gpus = all }()
-	slow, worst := 0, 1. // GPUs of nodes that are slow, and how many times longer the slowest of these takes
+	slow, worst := 0, 1. // GPUs of slow nodes, and the slowdown of the slowest of these
 	if s := e.cluster.Slow; s != nil {
 		e.slow, _ = s.known(e.cluster.Nodes, e.now)
 		for i := range e.slow {
@@ -51,11 +53,11 @@ func (p starPolicy) allot(e *elastic) {
 	}, worthwhile)
 }
 
-// worthwhile is how many times faster a job must become with GPUs of slow nodes, of which it is known how slow they were.
+// worthwhile is how many times faster a job must become with GPUs of slow nodes, at their known slowdowns.
 const worthwhile = 1.1
 
-// double gives jobs twice their GPUs while there are free ones, first where a GPU more shortens the time left most, in proportion, and only where the speed grows by
-// a factor.
+// double doubles jobs' GPUs while any are free, first where another GPU shortens the remaining time most, relatively,
+// and only where the speed grows by a factor.
 func (starPolicy) double(e *elastic, free *int, speed func(f *flex, n int) float64, factor float64) {
 	for {
 		var best *flex
@@ -80,7 +82,8 @@ func (starPolicy) double(e *elastic, free *int, speed func(f *flex, n int) float
 	}
 }
 
-// expected is how many iterations a job is thought to have left: of one whose duration was predicted what is left of that, and as many as it has made if it is longer.
+// expected returns how many iterations a job is expected to have left. If its duration was predicted, that is the rest
+// of the prediction; a job that exceeded its prediction is expected to need as many again as it has made.
 func (f *flex) expected() float64 {
 	done := f.Iterations - f.left
 	if f.Estimate == 0 {
@@ -92,7 +95,8 @@ func (f *flex) expected() float64 {
 	return done
 }
 
-// plan gives jobs whose deadlines can be met the least shares, in order of deadlines, and says how many GPUs are left.
+// plan gives jobs that can meet their deadlines the smallest shares, in order of deadlines, and returns how many GPUs
+// are left.
 func (starPolicy) plan(e *elastic) int {
 	jobs := slices.Clone(e.runnable)
 	slices.SortStableFunc(jobs, func(a, b *flex) int { return cmp.Compare(a.Deadline, b.Deadline) })
@@ -115,7 +119,7 @@ func (starPolicy) plan(e *elastic) int {
 	return spans[0].free
 }
 
-// wake is when the first job is to have more than it has, or it is known that a node is slow, or no more.
+// wake returns when a plan first increases a job's GPUs, or when the set of nodes known to be slow changes.
 func (starPolicy) wake(e *elastic) float64 {
 	at := never
 	if s := e.cluster.Slow; s != nil && len(e.runnable) > 0 {

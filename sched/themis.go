@@ -6,15 +6,16 @@ import (
 	"slices"
 )
 
-// fairness is the policy of Themis, with a solver of our own.
+// fairness is the policy of Themis, with our own solver.
 type fairness struct {
-	slot float64 // s between decisions
+	slot float64 // between decisions, s
 	next float64
 	jobs []*Task
 }
 
-// Themis gives GPUs to those jobs that are furthest from a fair share, once a slot, s. A job's finish-time fairness is its time from submission to its end by how long
-// it would take alone. Shares of the time are computed with which the worst fairness of all jobs is best; those with the largest shares run.
+// Themis gives GPUs to the jobs that are furthest from a fair share, once per slot, in s. A job's finish-time fairness
+// is its time from submission to its end divided by the time that it would take alone. The policy computes shares of
+// the time that minimize the worst fairness over all jobs; the jobs with the largest shares run.
 func Themis(slot float64) Policy { return &fairness{slot: max(slot, 1)} }
 
 func (p *fairness) Decide(s *State) {
@@ -46,7 +47,7 @@ func (p *fairness) Decide(s *State) {
 	s.startAll(on)
 }
 
-// shares is the share of the time in which each job is to run.
+// shares returns the fraction of the time in which each job should run.
 func (p *fairness) shares(now float64, gpus int) map[*Task]float64 {
 	claims := make([]Claim, len(p.jobs))
 	for i, t := range p.jobs {
@@ -59,22 +60,22 @@ func (p *fairness) shares(now float64, gpus int) map[*Task]float64 {
 	return share
 }
 
-// Claim is a job that is to have a share of the time.
+// Claim is a job that competes for a share of the time.
 type Claim struct {
-	Left   float64 // s of running
-	Waited float64 // s since it came
-	Alone  float64 // how long it would take alone, s
+	Left   float64 // remaining running time, s
+	Waited float64 // time since submission, s
+	Alone  float64 // duration alone, s
 	GPUs   float64
 }
 
-// FairShares is the least share of the time for each claim with which no job is further from fair than the worst one must be.
-// The least unfairness of the worst one is found by halving.
+// FairShares returns, for each claim, the smallest share of the time with which no job is further from fair than the
+// worst one must be. It finds that least worst unfairness by bisection.
 func FairShares(claims []Claim, gpus float64) []float64 {
 	share := make([]float64, len(claims))
-	fits := func(worst float64) bool { // sets shares with which no fairness is worse
+	fits := func(worst float64) bool { // sets the shares with which no fairness is worse
 		sum, ok := 0., true
 		for i, c := range claims {
-			if c.Left == 0 { // it is done as soon as it runs, and no share makes that fair
+			if c.Left == 0 { // it is done as soon as it runs; no share makes that fair
 				continue
 			}
 			time := worst*c.Alone - c.Waited

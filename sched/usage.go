@@ -6,16 +6,16 @@ import (
 	"slices"
 )
 
-// Step is a change of how many GPUs, or machines, a job has. Of those that it shares with another job it has a part.
+// Step is a change of a job's number of GPUs, or machines. GPUs shared with other jobs count as fractions.
 type Step struct {
 	At   float64 // s
-	GPUs float64 // from then on
+	GPUs float64 // from At on
 }
 
-// has notes how many GPUs a job has from a time on.
+// has records how many GPUs a job has from a time on.
 func (o *Outcome) has(at, gpus float64) {
 	if n := len(o.Steps); n > 0 && o.Steps[n-1].At == at {
-		o.Steps = o.Steps[:n-1] // nothing was between
+		o.Steps = o.Steps[:n-1] // no time has passed in between
 	}
 	was := 0.
 	if n := len(o.Steps); n > 0 {
@@ -26,14 +26,15 @@ func (o *Outcome) has(at, gpus float64) {
 	}
 }
 
-// Usage is what a cluster did, as means over parts of equal length of the time from the first submission to the last change.
+// Usage is a cluster's load over time: means over parts of equal length, from the first submission to the last change.
 type Usage struct {
-	From, Length float64   // s, of the first part and of each
-	Waiting      []float64 // jobs that have no GPUs, of those that have come, were not declined and have not ended
-	Used         []float64 // GPUs, or machines, that jobs have
+	From, Length float64 // begin of the first part, and length of each, s
+	// Waiting is the number of jobs without GPUs that were submitted, not declined, and have not ended.
+	Waiting []float64
+	Used    []float64 // GPUs, or machines, in use
 }
 
-// Use is what a cluster did, in so many parts, up to a time, s, or to the last change, if that is later.
+// Use computes the usage in the given number of parts, up to time until, in s, or the last change if that is later.
 func Use(out []Outcome, parts int, until float64) Usage {
 	type change struct{ at, waiting, used float64 }
 	var changes []change
@@ -53,7 +54,7 @@ func Use(out []Outcome, parts int, until float64) Usage {
 			changes = append(changes, c)
 			had = s.GPUs
 		}
-		if len(o.Steps) == 0 && o.End < math.Inf(1) { // it took no time; neither NaN nor a job of a service that waits
+		if len(o.Steps) == 0 && o.End < math.Inf(1) { // it took no time; not a waiting job of a service, nor one with End NaN
 			changes = append(changes, change{at: o.End, waiting: -1})
 		}
 	}

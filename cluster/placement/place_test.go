@@ -326,7 +326,7 @@ func TestValidate(t *testing.T) {
 	}{
 		{nil, nil, "no hosts"},
 		{[]Host{{}}, nil, "host without a name"},
-		{[]Host{good, good}, nil, "host x is there twice"},
+		{[]Host{good, good}, nil, "host x occurs twice"},
 		{[]Host{{Name: "y", Capacity: Resources{CPU: -1}}}, nil, "host y: cpu is -1"},
 		{[]Host{{Name: "y", Capacity: Resources{NetOut: math.NaN()}}}, nil, "host y: net_out is NaN"},
 		{[]Host{{Name: "y", Used: Resources{Memory: inf}}}, nil, "host y: used memory is +Inf"},
@@ -337,7 +337,7 @@ func TestValidate(t *testing.T) {
 		{[]Host{{Name: "y"}}, []Job{{Name: "x", Workers: []Task{{GPUMemory: 1}}}}, "worker 0: gpu_memory without a part"},
 		{[]Host{good}, []Job{{Workers: same(1, Task{})}}, "job without a name"},
 		{[]Host{good}, []Job{{Name: "a"}}, "job a has neither servers nor workers"},
-		{[]Host{good}, append(job(Task{}), job(Task{})...), "job a is there twice"},
+		{[]Host{good}, append(job(Task{}), job(Task{})...), "job a occurs twice"},
 		{[]Host{good}, job(Task{Demand: Resources{CPU: math.NaN()}}), "job a: worker 0: cpu is NaN"},
 		{[]Host{good}, job(Task{Demand: Resources{NetIn: inf}}), "job a: worker 0: net_in is +Inf"},
 		{[]Host{good}, job(Task{GPU: 2}), "gpu is 2"},

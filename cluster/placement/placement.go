@@ -176,7 +176,7 @@ func Validate(hosts []Host, jobs []Job) error {
 			return fmt.Errorf("placement: a host without a name")
 		}
 		if names[h.Name] {
-			return fmt.Errorf("placement: host %s is there twice", h.Name)
+			return fmt.Errorf("placement: host %s occurs twice", h.Name)
 		}
 		names[h.Name] = true
 		for _, f := range h.Capacity.fields() {
@@ -207,7 +207,7 @@ func Validate(hosts []Host, jobs []Job) error {
 			return fmt.Errorf("placement: a job without a name")
 		}
 		if names[j.Name] {
-			return fmt.Errorf("placement: job %s is there twice", j.Name)
+			return fmt.Errorf("placement: job %s occurs twice", j.Name)
 		}
 		names[j.Name] = true
 		if len(j.Servers)+len(j.Workers) == 0 {

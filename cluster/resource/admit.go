@@ -218,11 +218,11 @@ func givers(tenants []Tenant, host, job string, published bool) []*giver {
 //	the early workers of other jobs in SSGD        A += Σ_w (max τ − τ_w)·Freed
 //	other jobs in SSGD, weighted                   d_j = needed/(n_j·Freed_j)·(1/S_j)/(Σ_k 1/S_k)·(1 + step_j/10000)
 //
-// each for processors, incoming and outgoing network by themselves; the longest delay counts. That follows the artefact of
-// STAR. Then it looks whether that is enough: no job frees more than it uses, a job of use U and iterations of T that is delayed
-// by d frees at most U·d/(T+d), and none is slowed to less than half. Where a job cannot give its part the others give
-// more, in the same proportion. Without anybody who can, or where others would lose as much as the job gains, the
-// answer is no.
+// each for processors, incoming and outgoing network by themselves; the longest delay counts. That follows the artefact
+// of STAR. Then it looks whether that is enough: no job frees more than it uses, a job of use U and iterations of T
+// that is delayed by d frees at most U·d/(T+d), and none is slowed to less than half. Where a job cannot give its part
+// the others give more, in the same proportion. Without anybody who can, or where others would lose as much as the job
+// gains, the answer is no.
 //
 // The order of hosts, tenants and needs makes no difference. What cannot be is an error that names it.
 func Admit(q Query, hosts []Host, tenants []Tenant) (Verdict, error) {
@@ -383,9 +383,9 @@ func (s *shortage) weighted(published bool) []float64 {
 	return weights
 }
 
-// fill is the delay of each giver, in seconds, that together free what is left, and how much they could free. Where somebody cannot
-// give its part, everybody's grows until it is enough: Σ min(most, level·weight) = left. Jobs that are at their
-// limit drop out, the one with the least to give for its weight first.
+// fill is the delay of each giver, in seconds, that together free what is left, and how much they could free. Where
+// somebody cannot give its part, everybody's grows until it is enough: Σ min(most, level·weight) = left. Jobs that are
+// at their limit drop out, the one with the least to give for its weight first.
 func (s *shortage) fill() (delays []float64, could float64) {
 	weights := s.weighted(false)
 	delays = make([]float64, len(s.gs))
@@ -430,7 +430,7 @@ func (q *Query) check(hosts []Host, tenants []Tenant) error {
 	known := map[string]bool{}
 	for _, h := range hosts {
 		if h.Name == "" || known[h.Name] {
-			return fmt.Errorf("resource: host %q is there twice, or has no name", h.Name)
+			return fmt.Errorf("resource: host %q occurs twice, or has no name", h.Name)
 		}
 		known[h.Name] = true
 		if err := h.Capacity.check(fmt.Sprintf("capacity of host %s", h.Name), true); err != nil {
@@ -457,7 +457,7 @@ func (q *Query) check(hosts []Host, tenants []Tenant) error {
 	for i := range tenants {
 		t := &tenants[i]
 		if t.Name == "" || seen[t.Name] {
-			return fmt.Errorf("resource: job %q is there twice, or has no name", t.Name)
+			return fmt.Errorf("resource: job %q occurs twice, or has no name", t.Name)
 		}
 		seen[t.Name] = true
 		if err := t.check(known); err != nil {

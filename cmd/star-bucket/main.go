@@ -1,11 +1,12 @@
-// Star-bucket reaches object stores for the programs of star, which run it once for each operation on a checkpoint whose place is an address: put, get, size,
-// list and remove (package checkpoint has what they are told and answer).
+// Star-bucket reaches object stores for the programs of star, which run it once for each operation on a checkpoint with
+// an address as its place: put, get, size, list and remove (package checkpoint documents the arguments and answers).
 //
 //	s3://bucket/prefix?region=eu-west-1
 //	s3://bucket/prefix?region=us-east-1&endpoint=http://minio:9000&use_path_style=true
 //	file:///folder/prefix
 //
-// What stands behind ? is for gocloud.dev/blob. Credentials are those of the AWS SDK: environment, shared files, the role of the machine.
+// What follows ? is for gocloud.dev/blob. Credentials are those of the AWS SDK: environment, shared files, the
+// machine's role.
 //
 // It is a module of its own, because these libraries are larger than all the rest of star.
 package main
@@ -39,7 +40,8 @@ import (
 )
 
 func main() {
-	// Whoever has started this ends it, or ends itself, which ends the input. A signal to the whole group or host is for it: it may have a checkpoint written first.
+	// The process that started this one ends it, or ends itself, which closes the input. A signal to the whole group or
+	// host must not: that process may still write a checkpoint.
 	signal.Ignore(os.Interrupt, syscall.SIGTERM)
 	err := run(context.Background(), os.Args[1:], os.Stdin, os.Stdout)
 	switch {
@@ -53,7 +55,7 @@ func main() {
 	}
 }
 
-// judge says with which exit code an error ends this program. Of a key that a store does not take it says whose that is.
+// judge returns the exit code for an error. If a store rejects a key, the error says which store that is.
 func judge(err error, args []string) (error, int) {
 	var usage usageError
 	if errors.As(err, &usage) {
@@ -84,7 +86,8 @@ func judge(err error, args []string) (error, int) {
 	return err, exitcode.Failure
 }
 
-// refusals are those that stores do not say with 401 or 403: S3 of a key that is good for a time, versitygw of one that it does not know.
+// refusals are those that stores do not say with 401 or 403: S3 of a key that is good for a time, versitygw of one that
+// it does not know.
 var refusals = []string{"ExpiredToken", "InvalidToken", "XAdminUserNotFound"}
 
 // noKey is in the errors of the AWS SDK (aws/credential_cache.go), which have no type for it.
@@ -96,7 +99,8 @@ func (e usageError) Error() string { return string(e) }
 
 const usage = usageError("usage: star-bucket put ADDRESS | get ADDRESS OFFSET LENGTH | size ADDRESS | list ADDRESS | remove ADDRESS")
 
-// operations are those that there are, with the number of their arguments, and how deep below a place of checkpoints their address is.
+// operations are those that there are, with the number of their arguments, and how deep below a place of checkpoints
+// their address is.
 var operations = map[string]struct{ args, depth int }{
 	"put": {1, 2}, "get": {3, 2}, "size": {1, 2}, "list": {1, 0}, "remove": {1, 1},
 }
@@ -157,7 +161,7 @@ func parse(address string, depth int) (bucket, key string, err error) {
 	u.Path, key = "/"+path.Join(parts[:cut]...), path.Join(parts[cut:]...)
 	q := u.Query()
 	q.Set("create_dir", "true")
-	q.Set("no_tmp_dir", "true") // files are renamed within a folder: a rename between file systems is none
+	q.Set("no_tmp_dir", "true") // files are renamed within a folder: a rename between file systems is not atomic
 	q.Set("metadata", "skip")
 	u.RawQuery = q.Encode()
 	return u.String(), key, nil
@@ -221,7 +225,7 @@ func list(ctx context.Context, b *blob.Bucket, key string, out io.Writer) error 
 	}
 }
 
-// remove removes the manifest, without which nobody takes the rest for a checkpoint, and then the rest.
+// remove removes the manifest first, because without it the rest does not count as a checkpoint, and then the rest.
 func remove(ctx context.Context, b *blob.Bucket, key string) error {
 	if key == "" {
 		return usageError("remove wants the address of a checkpoint, not of a bucket")

@@ -31,16 +31,16 @@ func root() *cobra.Command {
 		Use:     "star",
 		Short:   "Train on machines that are not perfectly even",
 		Version: build.Built().String(),
-		Long: `star trains one model with many workers, some of which are slower than others.
+		Long: `star trains one model with many workers, even if some are slower than others.
 
   star run                       a whole job on this machine: 2 parameter servers, 4 workers, one of them slow
   star run --slow 2:3x --mode asgd
-  star top                       who does what in a running job
+  star top                       what each worker of a running job does
   star ctl mode x=3              change the mode of a running job
   star doctor                    what would go wrong here, and what to do about it
   star eval star-out             what the parameters that it came to are worth
-  star explain star-out          who was slow in a run, when, why, and what was done about it
-  star watch -- torchrun …       who is slow in a PyTorch job that does not run on STAR
+  star explain star-out          which workers were slow in a run, when, why, and what was done about it
+  star watch -- torchrun …       which ranks are slow in a PyTorch job that does not run on STAR
   star plan --times 600ms,600ms,1200ms   what each mode would cost, and which one to choose
   star bench ps                  how fast gradients and parameters travel`,
 		Args: settings.NoArgs,

@@ -1,6 +1,6 @@
 package estimate
 
-// Boosted is a sum of small trees, each of which predicts what those before it have left.
+// Boosted is a sum of small trees; each tree predicts the residuals of those before it.
 //
 // Source: Friedman, Greedy Function Approximation: A Gradient Boosting Machine, Annals of Statistics 2001, for squares.
 type Boosted struct {
@@ -9,13 +9,13 @@ type Boosted struct {
 	trees []*Tree
 }
 
-// Boosting are the settings of a model that is made in rounds.
+// Boosting configures a model that is built in rounds.
 type Boosting struct {
-	Rounds int     // at most; 0: 500 (Boost), 2000 (Explain)
-	Rate   float64 // the learning rate: the share of a round's answer that counts; 0: 0.1 (Boost), 0.05 (Explain)
+	Rounds int     // largest number; 0: 500 (Boost), 2000 (Explain)
+	Rate   float64 // learning rate; 0: 0.1 (Boost), 0.05 (Explain)
 }
 
-// or has what is 0 be as said.
+// or replaces zeros by defaults.
 func (s Boosting) or(rounds int, rate float64) Boosting {
 	if s.Rounds == 0 {
 		s.Rounds = rounds
@@ -26,14 +26,14 @@ func (s Boosting) or(rounds int, rate float64) Boosting {
 	return s
 }
 
-// Every fifth row is for validation: it says when to stop. After patience rounds without a new best on these rows there are no more, and the model is made of all rows with as many
-// rounds as were best.
+// Every fifth row is for validation and determines when to stop: after patience rounds without a new best on these
+// rows. Then the model is built from all rows with the best number of rounds.
 const (
 	validationFold = 5
 	patience       = 50
 )
 
-// split is a table without its rows for validation, and these. Where there are too few rows to spare any, all are both.
+// split separates a table into training and validation rows. If there are too few rows, both have all.
 func split(t Table) (train, validation Table) {
 	if len(t.X) < 10*validationFold {
 		return t, t
@@ -48,7 +48,8 @@ func split(t Table) (train, validation Table) {
 	return train, validation
 }
 
-// bestRounds is after how many rounds, of most, the rows for validation are predicted best. A round returns what it adds to the prediction of each.
+// bestRounds returns after how many rounds, up to most, the validation rows are predicted best. A round returns what it
+// adds to the prediction of each row.
 func bestRounds(validation Table, mean float64, most int, round func() []float64) int {
 	residual := make([]float64, len(validation.Y))
 	for i, y := range validation.Y {
@@ -73,7 +74,7 @@ func squares(v []float64) (s float64) {
 	return s
 }
 
-// Boost makes trees of three levels.
+// Boost builds trees of three levels.
 func Boost(t Table, s Boosting) (*Boosted, error) {
 	if err := t.check(); err != nil {
 		return nil, err
@@ -99,12 +100,12 @@ func Boost(t Table, s Boosting) (*Boosted, error) {
 	return &m.Boosted, nil
 }
 
-// booster is a Boosted that is being made.
+// booster builds a Boosted.
 type booster struct {
 	Boosted
 	b        *binned
 	x        [][]float64
-	residual [][]float64 // by row, of one number, as trees want it
+	residual [][]float64 // by row, one number each, as trees expect
 }
 
 func newBooster(t Table, rate float64) *booster {
@@ -116,7 +117,7 @@ func newBooster(t Table, rate float64) *booster {
 	return m
 }
 
-// addTree makes a tree of what is lacking.
+// addTree adds a tree of the residuals.
 func (m *booster) addTree() *Tree {
 	tree := grow(m.b, m.residual, Limits{Depth: 3, Leaf: 1 + len(m.x)/200})
 	for i, x := range m.x {
@@ -126,7 +127,7 @@ func (m *booster) addTree() *Tree {
 	return tree
 }
 
-// Predict is what the model says of a row.
+// Predict returns the model's prediction for a row.
 func (m *Boosted) Predict(x []float64) float64 {
 	y := m.mean
 	for _, t := range m.trees {

@@ -8,34 +8,37 @@ import (
 	"slices"
 )
 
-// Segment is a piece of a job's run in which the number of its workers did not change.
+// Segment is a part of a job's run with a constant number of workers.
 type Segment struct {
 	Workers          int
 	Seconds, Samples float64
 }
 
-// Rate is how fast a job is on a number of workers.
+// Rate is a job's speed on a number of workers.
 type Rate struct {
 	Workers  int
 	Mean     float64 // samples/s
 	Sigma    float64 // standard deviation of Mean, samples/s
-	Measured float64 // s on so many workers; 0: it follows from other numbers of them
+	Measured float64 // measured time, s; 0: derived from other numbers of workers
 }
 
-// What a curve goes by that has too little else.
+// Assumptions where there are too few measurements.
 const (
-	// singleSigma is the relative standard deviation of a rate that one segment has measured, and no other rate says how they scatter.
+	// singleSigma is the relative standard deviation of a rate measured by one segment if no other rate shows the
+	// scatter.
 	singleSigma = .1
 
-	// slopeSigma is the standard deviation of what one worker more adds to the time of a round of all workers, as a share of that time: with one
-	// number of workers measured, twice as many of 8 are taken for 1.5 to 2.7 times as fast, two standard deviations either way. A choice of ours.
+	// slopeSigma is the standard deviation of what one more worker adds to the time of a round of all workers, as a
+	// fraction of that time. If only 8 workers were measured, 16 are taken to be 1.5 to 2.7 times as fast (two standard
+	// deviations either way). Our own choice.
 	slopeSigma = .05
 )
 
-// Curve is how fast a job is on 1 to most workers, by what was seen of it. Rates that were measured stand for themselves: all samples by all seconds, with the error of such a
-// ratio. The others follow from the time of a round, in which each of n workers computes a sample: n/rate(n) = a + b·(n−1), a line through those that were
-// measured, weighted by their errors, with b at least 0 and about 0 as far as they do not say (slopeSigma). That it is a line is not certain either: the error grows with the distance to
-// the nearest number that was measured, by slopeSigma for each worker of n.
+// Curve returns a job's speed on 1 to most workers, from what was observed. Measured rates stay as they are: all
+// samples divided by all seconds, with the error of such a ratio. The others follow from the time of a round, in which
+// each of n workers computes a sample: n/rate(n) = a + b·(n−1), a line through the measured ones, weighted by their
+// errors, with b at least 0, and about 0 as far as measurements do not determine it (slopeSigma). Because it may not be
+// a line, the error grows with the distance to the nearest measured number, by slopeSigma for each of the n workers.
 func Curve(segments []Segment, most int) ([]Rate, error) {
 	if most < 1 {
 		return nil, fmt.Errorf("a curve for %d workers: want 1 or more", most)
@@ -49,10 +52,10 @@ func Curve(segments []Segment, most int) ([]Rate, error) {
 	}
 	seen := map[int]Rate{}
 	relative, many := 0., 0.
-	for _, n := range slices.Sorted(maps.Keys(by)) { // in one order: sums of floats differ in their last digit
+	for _, n := range slices.Sorted(maps.Keys(by)) { // fixed order: float sums depend on it in the last digit
 		r := ratio(n, by[n])
 		if r.Mean == 0 {
-			continue // nobody has seen it work
+			continue // it made no samples
 		}
 		if seen[n] = r; !math.IsNaN(r.Sigma) {
 			relative, many = relative+r.Sigma/r.Mean*math.Sqrt(r.Measured), many+1
@@ -86,7 +89,7 @@ func Curve(segments []Segment, most int) ([]Rate, error) {
 	return curve, nil
 }
 
-// ratio is a rate with its standard error by the scatter of segments; NaN: there is only one.
+// ratio returns a rate with its standard error from the scatter of segments, NaN if there is only one.
 func ratio(n int, of []Segment) Rate {
 	r := Rate{Workers: n, Sigma: math.NaN()}
 	samples := 0.
@@ -108,7 +111,7 @@ func ratio(n int, of []Segment) Rate {
 // line is a + b·(n−1) with the covariance of a and b.
 type line struct{ a, b, aa, ab, bb float64 }
 
-// fit is the line through the times of rounds, with what slopeSigma says of b.
+// fit returns the line through the times of rounds, with slopeSigma as a prior of b.
 func fit(seen map[int]Rate) line {
 	var w, wx, wy, wxx, wxy float64
 	for _, n := range slices.Sorted(maps.Keys(seen)) {

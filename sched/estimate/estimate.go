@@ -1,8 +1,9 @@
-// Package estimate says how long a job will take from how long the first of its epochs took, as AlloX's estimator does, or from how long other jobs took
-// (Explain, Boost, Grow, History), and how fast it is on how many workers (Curve).
+// Package estimate predicts how long a job takes, from the time of its first epochs, as AlloX's estimator does, or from
+// other jobs (Explain, Boost, Grow, History), and how fast it is on a number of workers (Curve).
 //
-// Source: Le et al., AlloX, EuroSys 2020, and the time writer that measures jobs for it: a line of text with the seconds until the first epoch
-// (the model is built, the framework loaded), those of each epoch, and those after the last one (the model is saved).
+// Source: Le et al., AlloX, EuroSys 2020, and the time writer that measures jobs for it: a line of text with the
+// seconds until the first epoch (the model is built, the framework loaded), those of each epoch, and those after the
+// last one (the model is saved).
 package estimate
 
 import (
@@ -19,14 +20,14 @@ import (
 
 const before, after = "<TIME_WRITTER_OUTPUT>[", "]</TIME_WRITTER_OUTPUT>"
 
-// EpochTimes are the seconds of a job: before the first epoch, of each epoch, and after the last one.
+// EpochTimes is the seconds of a job: before the first epoch, of each epoch, and after the last one.
 type EpochTimes struct {
 	Before float64
 	Epochs []float64
 	After  float64
 }
 
-// ReadEpochTimes finds the measurements in a job's output; each is a line of its own, or part of one. Errors say the line.
+// ReadEpochTimes finds the measurements in a job's output; each is a line or part of one. Errors name the line.
 func ReadEpochTimes(r io.Reader) (all []EpochTimes, err error) {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, 1<<26)
@@ -45,7 +46,7 @@ func ReadEpochTimes(r io.Reader) (all []EpochTimes, err error) {
 		for _, cell := range strings.Split(text, ",") {
 			v, err := strconv.ParseFloat(strings.TrimSpace(cell), 64)
 			if err != nil || !(v >= 0) || math.IsInf(v, 0) {
-				return nil, workload.Wrong(n, "%q is no time: want seconds of at least 0", strings.TrimSpace(cell))
+				return nil, workload.Wrong(n, "%q is not a time: want seconds of at least 0", strings.TrimSpace(cell))
 			}
 			s = append(s, v)
 		}
@@ -63,7 +64,8 @@ func ReadEpochTimes(r io.Reader) (all []EpochTimes, err error) {
 	return all, nil
 }
 
-// String is the line that Read reads, byte for byte the time writer's: numbers are Python's.
+// String returns the line that ReadEpochTimes reads, byte for byte the time writer's: numbers are formatted as in
+// Python.
 func (t EpochTimes) String() string {
 	cells := []string{python(t.Before)}
 	for _, e := range t.Epochs {
@@ -72,7 +74,7 @@ func (t EpochTimes) String() string {
 	return before + strings.Join(append(cells, python(t.After)), ", ") + after
 }
 
-// python is a float as Python prints it.
+// python formats a float as Python does.
 func python(v float64) string {
 	if v != 0 && (v < 1e-4 || v >= 1e16) {
 		return strconv.FormatFloat(v, 'e', -1, 64)
@@ -84,7 +86,7 @@ func python(v float64) string {
 	return s
 }
 
-// sum adds up, in the same order on all machines, so that models are the same.
+// sum adds in the same order on all machines, so that models are identical.
 func sum(v []float64) (s float64) {
 	for _, x := range v {
 		s += x
@@ -92,13 +94,15 @@ func sum(v []float64) (s float64) {
 	return s
 }
 
-// Detailed is how long a job of so many epochs takes, s: each as long as the measured ones on average, and what is before and after them.
+// Detailed returns how long a job of that many epochs takes, s: the mean of the measured epochs for each, plus the
+// times before and after them.
 func (t EpochTimes) Detailed(epochs int) float64 {
 	return sum(t.Epochs)/float64(len(t.Epochs))*float64(epochs) + t.Before + t.After
 }
 
-// Linear is how long a job of so many epochs takes, s, by a line through two points, as if the job had been measured twice from outside: after
-// the first n epochs, 0 < n < len(Epochs), and at its end. What comes after the last epoch is taken for a part of the epochs between.
+// Linear returns how long a job of that many epochs takes, s, by a line through two points, as if the job had been
+// measured twice from outside: after the first n epochs, 0 < n < len(Epochs), and at its end. The time after the last
+// epoch counts as part of the epochs between.
 //
 //	slope = (B-A)/(b-n),  A+slope·(epochs-n)
 func (t EpochTimes) Linear(epochs, n int) float64 {
@@ -108,7 +112,7 @@ func (t EpochTimes) Linear(epochs, n int) float64 {
 	return a + slope*float64(epochs-n)
 }
 
-// Noise is how far estimates of a time are off, as shares: their mean from the truth, and their standard deviation from their mean.
+// Noise returns the relative errors of estimates: their mean difference from the truth, and their standard deviation.
 func Noise(estimates []float64, truth float64) (bias, sigma float64) {
 	mean, deviation := stat.PopMeanStdDev(estimates, nil)
 	return (mean - truth) / truth, deviation / mean

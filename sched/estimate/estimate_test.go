@@ -46,9 +46,9 @@ func TestText(t *testing.T) {
 		"loss 3\n":                       "line 1: the file ends without",
 		"\n<TIME_WRITTER_OUTPUT>[1, 2, ": "line 2: want",
 		"<TIME_WRITTER_OUTPUT>[1, 2]</TIME_WRITTER_OUTPUT>":      "line 1: 2 times: want three",
-		"<TIME_WRITTER_OUTPUT>[1, nan, 2]</TIME_WRITTER_OUTPUT>": `line 1: "nan" is no time`,
-		"<TIME_WRITTER_OUTPUT>[1, -1, 2]</TIME_WRITTER_OUTPUT>":  `line 1: "-1" is no time`,
-		"<TIME_WRITTER_OUTPUT>[1, inf, 2]</TIME_WRITTER_OUTPUT>": `line 1: "inf" is no time`,
+		"<TIME_WRITTER_OUTPUT>[1, nan, 2]</TIME_WRITTER_OUTPUT>": `line 1: "nan" is not a time`,
+		"<TIME_WRITTER_OUTPUT>[1, -1, 2]</TIME_WRITTER_OUTPUT>":  `line 1: "-1" is not a time`,
+		"<TIME_WRITTER_OUTPUT>[1, inf, 2]</TIME_WRITTER_OUTPUT>": `line 1: "inf" is not a time`,
 	} {
 		if _, err := ReadEpochTimes(strings.NewReader(bad)); !errors.Is(err, workload.ErrInput) || !strings.HasPrefix(err.Error(), why) {
 			t.Errorf("%q: %v, want %s", bad, err, why)

@@ -5,14 +5,16 @@ import (
 	"slices"
 )
 
-// Explained is a sum of functions of one feature, and of some pairs of features, which can be looked at.
+// Explained is a sum of functions of one feature, and of pairs of features, which can be inspected.
 //
-// Source: Lou, Caruana, Gehrke, Hooker, Accurate Intelligible Models with Pairwise Interactions, KDD 2013 (GA2M, with FAST to find the pairs), as in Lucid's
-// estimator (explainable boosting): features take turns, each round changes each function a little.
+// Source: Lou, Caruana, Gehrke, Hooker, Accurate Intelligible Models with Pairwise Interactions, KDD 2013 (GA2M, with
+// FAST to find the pairs), as in Lucid's estimator (explainable boosting): in each round, each feature's function
+// changes a little, in turn.
 type Explained struct {
-	Mean   float64
-	Edges  [][]float64 // between the steps of each feature's function
-	Shapes [][]float64 // its values, with mean 0 over the rows: each round adds means of what is lacking, whose mean is 0
+	Mean  float64
+	Edges [][]float64 // between the steps of each feature's function
+	// Shapes are its values, with mean 0 over the rows: each round adds means of the residuals, which sum to 0.
+	Shapes [][]float64
 	Pairs  []Pair
 }
 
@@ -25,12 +27,12 @@ type Pair struct {
 
 const (
 	shapeBins      = 64  // steps of a function
-	shapeCuts      = 2   // of a feature's function in one round
+	shapeCuts      = 2   // cuts of a feature's function per round
 	pairBins       = 32  // steps of each feature in a pair
-	mostPairRounds = 500 // as Boosting.Rounds, of pairs
+	mostPairRounds = 500 // Boosting.Rounds for pairs
 )
 
-// Explain makes functions of all features, and of the most useful pairs of features.
+// Explain fits functions of all features, and of the most useful pairs of features.
 func Explain(t Table, pairs int, s Boosting) (*Explained, error) {
 	if err := t.check(); err != nil {
 		return nil, err
@@ -52,7 +54,8 @@ func Explain(t Table, pairs int, s Boosting) (*Explained, error) {
 	return &m.Explained, nil
 }
 
-// pairRounds is how many rounds the functions of pairs are good for, with those of one feature as they are.
+// pairRounds returns how many rounds the functions of pairs improve the validation rows, with those of single features
+// fixed.
 func (m *explainer) pairRounds(train, validation Table, rate float64) int {
 	trial := newExplainer(train)
 	trial.Shapes, trial.Mean, trial.Edges = m.Shapes, m.Mean, m.Edges
@@ -69,12 +72,12 @@ func (m *explainer) pairRounds(train, validation Table, rate float64) int {
 	return bestRounds(rest, 0, mostPairRounds, func() []float64 { return trial.roundPairs(validation.X, rate) })
 }
 
-// explainer is an Explained that is being made.
+// explainer builds an Explained.
 type explainer struct {
 	Explained
 	b        *binned
 	x        [][]float64
-	residual []float64 // by row: what is lacking
+	residual []float64 // residual by row
 }
 
 func newExplainer(t Table) *explainer {
@@ -89,7 +92,7 @@ func newExplainer(t Table) *explainer {
 	return m
 }
 
-// round changes the function of each feature, and returns by how much that changes the predictions of other rows.
+// round updates the function of each feature and returns the change of the predictions of other rows.
 func (m *explainer) round(other [][]float64, rate float64) []float64 {
 	added := make([]float64, len(other))
 	for j := range m.Shapes {
@@ -107,10 +110,10 @@ func (m *explainer) round(other [][]float64, rate float64) []float64 {
 	return added
 }
 
-// bestSteps is the function of a feature with shapeCuts cuts that comes nearest to what is lacking, cut by cut.
+// bestSteps returns the function of a feature with shapeCuts cuts that approximates the residuals best, cut by cut.
 func (m *explainer) bestSteps(j int) []float64 {
 	bins := len(m.Shapes[j])
-	n, s := make([]float64, bins+1), make([]float64, bins+1) // of all bins below
+	n, s := make([]float64, bins+1), make([]float64, bins+1) // over all bins below
 	for i, k := range m.b.bin[j] {
 		n[k+1]++
 		s[k+1] += m.residual[i]
@@ -159,7 +162,7 @@ func newPair(a, b int, edges [2][]float64) Pair {
 	return p
 }
 
-// pairUp chooses the pairs of which one cut of each feature explains most of what is lacking.
+// pairUp chooses the pairs for which one cut of each feature explains most of the residuals.
 func (m *explainer) pairUp(most int) {
 	coarse := binning(m.x, pairBins)
 	type found struct {
@@ -198,11 +201,12 @@ func (q *quadrants) at(i, j int) float64 {
 	return q.values[above[0]][above[1]]
 }
 
-// bestQuadrants are those of a pair that come nearest to what is lacking, and how many squares they explain.
+// bestQuadrants returns the function of a pair that approximates the residuals best, and by how much it reduces their
+// squares.
 func (m *explainer) bestQuadrants(p *Pair) (best quadrants, most float64) {
 	na, nb := len(p.Edges[0])+1, len(p.Edges[1])+1
 	type cell struct{ n, s float64 }
-	below := make([][]cell, na+1) // sums over all steps before
+	below := make([][]cell, na+1) // sums over all earlier steps
 	for i := range below {
 		below[i] = make([]cell, nb+1)
 	}
@@ -264,17 +268,17 @@ func (m *explainer) roundPairs(other [][]float64, rate float64) []float64 {
 	return added
 }
 
-// steps are those of a row.
+// steps returns the steps of a row.
 func (p *Pair) steps(x []float64) (i, j int) {
 	return binOf(p.Edges[0], x[p.A]), binOf(p.Edges[1], x[p.B])
 }
 
-// Contribution is what a feature's function adds for a value.
+// Contribution returns what a feature's function adds for a value.
 func (m *Explained) Contribution(feature int, v float64) float64 {
 	return m.Shapes[feature][binOf(m.Edges[feature], v)]
 }
 
-// Predict is what the model says of a row.
+// Predict returns the model's prediction for a row.
 func (m *Explained) Predict(x []float64) float64 {
 	y := m.Mean
 	for j, v := range x {

@@ -7,21 +7,25 @@ import (
 	"gonum.org/v1/gonum/stat"
 )
 
-// How many entries of ten minutes an hour and a day have.
+// Entries of ten minutes per hour and per day.
 const (
 	hourEntries = 6
 	dayEntries  = 144
 )
 
-// SubmissionsKnown is how many entries of ten minutes must come before one that Submissions says something of: the lag of a day, and two that smooth it.
+// SubmissionsKnown is how many entries must precede one that Submissions describes: the lag of a day, and two for
+// smoothing.
 const SubmissionsKnown = dayEntries + 2
 
-// Submissions is what is known of how many jobs will be submitted in ten minutes that begin at a time, by counts of the ten minutes before, of which the last hour is left out but for
-// its first ten minutes: 7 parts of the calendar (month, day, hour, minute, weekday from Monday as 0, day of the year, week), then of each series the counts 1 h, 3 h and 1 d before,
-// these smoothed (half of it, a quarter of each of the two before it), and the mean, the median and the standard deviation (of a sample) of the hour that ends with the count 1 h before.
-// Entry at, which is SubmissionsKnown at least, is that of the time; it and those after it need not be there.
+// Submissions returns the features for predicting how many jobs are submitted in the ten minutes that begin at a time,
+// from the counts of earlier ten minutes, without the last 50 minutes. They are 7
+// parts of the calendar (month, day, hour, minute, weekday with Monday as 0, day of the year, week); then for each
+// series the counts 1 h, 3 h and 1 d before, these smoothed (half of it, a quarter of each of the two before it), and
+// the mean, median and sample standard deviation of the hour that ends with the count 1 h before. Entry at, at least
+// SubmissionsKnown, is that of the time; it and later ones may be missing.
 //
-// Source: the features of Lucid's throughput predict model, whose smoothing is read to look back: so all that is needed five entries ahead is known, as Lucid's mean of five needs it.
+// Source: the features of Lucid's throughput predict model, with smoothing that uses earlier entries only: so
+// everything that is needed five entries ahead is known, as Lucid's mean of five requires.
 func Submissions(when time.Time, at int, series ...[]float64) []float64 {
 	_, week := when.ISOWeek()
 	x := []float64{float64(when.Month()), float64(when.Day()), float64(when.Hour()), float64(when.Minute()),

@@ -2,16 +2,17 @@ package estimate
 
 import "math"
 
-// TargetCodes are numbers for categories that say something of what is to be predicted: the mean of the rows that have the category, and of one row more that has the mean of
-// all, which is also the code of a category that is not there. Rows are in the order of time, and each has the code of those before it, and their mean: of its own value, or of all,
-// models would learn what is still to come.
+// TargetCodes replaces categories by numbers that are informative about y: the mean over the rows of the category and
+// one additional row with the mean of all. The mean of all is also the code of an unknown category. Rows are in order
+// of time, and each row's code uses only earlier rows: with its own or later values, models would learn from the
+// future.
 //
 // Source: Prokhorenkova et al., CatBoost, NeurIPS 2018 (ordered target statistics).
 func TargetCodes(categories []string, y []float64) (rows []float64, codes map[string]float64, mean float64) {
 	mean = sum(y) / math.Max(1, float64(len(y)))
 	n, sums := map[string]float64{}, map[string]float64{}
 	code := func(c string, prior float64) float64 { return (sums[c] + prior) / (n[c] + 1) }
-	before, all := mean, 0. // the first row has nothing before it
+	before, all := mean, 0. // the first row has no earlier ones
 	for i, c := range categories {
 		rows = append(rows, code(c, before))
 		n[c], sums[c] = n[c]+1, sums[c]+y[i]

@@ -8,7 +8,8 @@ import (
 	"gonum.org/v1/gonum/floats"
 )
 
-// Table is what models learn of: rows of numbers, and what is to be predicted of each. Categories are numbers, too (TargetCodes).
+// Table is what models learn from: rows of features, and the value to predict for each. Categories are numbers, too
+// (TargetCodes).
 type Table struct {
 	X [][]float64 // by row, then by feature
 	Y []float64
@@ -31,16 +32,16 @@ func (t Table) check() error {
 	return nil
 }
 
-// mostBins is how many values of a feature are told apart.
+// mostBins is how many values of a feature are distinguished.
 const mostBins = 256
 
-// binned is rows as bins: bin k of a feature is the values up to edge k and above the edge before.
+// binned is rows as bins: bin k of a feature contains the values up to edge k and above edge k-1.
 type binned struct {
 	edges [][]float64 // by feature, ascending
 	bin   [][]uint8   // by feature, then by row
 }
 
-// binning cuts each feature between values: all of them where there are few, else so that bins have about as many rows.
+// binning cuts each feature between values: between all if there are few, else into bins of about equal size.
 func binning(x [][]float64, most int) *binned {
 	b := &binned{}
 	for j := range x[0] {
@@ -77,36 +78,37 @@ func distinct(sorted []float64) (n int) {
 	return n
 }
 
-// binOf is the bin of a value.
+// binOf returns the bin of a value.
 func binOf(edges []float64, v float64) int {
 	i, _ := slices.BinarySearch(edges, v)
 	return i
 }
 
-// Tree is a decision tree of least squares: of numbers (Grow), or of classes (GrowClasses), for which that is Gini's impurity.
+// Tree is a decision tree of least squares: of numbers (Grow), or of classes (GrowClasses), for which that is Gini's
+// impurity.
 //
 // Source: Breiman, Friedman, Olshen, Stone, Classification and Regression Trees, 1984.
 type Tree struct {
 	nodes []node
 }
 
-// node is of a tree. Rows whose feature is at most at go left.
+// node is a node of a tree. Rows with a feature of at most at go left.
 type node struct {
 	feature     int // -1: a leaf
 	at          float64
 	left, right int
-	value       []float64 // means of the rows
+	value       []float64 // mean over the rows
 	rows        float64
-	squares     float64 // of the rows' distances to value
+	squares     float64 // sum of the rows' squared distances to value
 }
 
-// Limits say how far a tree grows.
+// Limits limit how far a tree grows.
 type Limits struct {
-	Depth int // splits above a leaf, at most; 0: any
-	Leaf  int // rows of a leaf, at least; 0: 1
+	Depth int // largest number of splits above a leaf; 0: no limit
+	Leaf  int // smallest number of rows of a leaf; 0: 1
 }
 
-// Grow makes a tree that predicts a number.
+// Grow builds a tree that predicts a number.
 func Grow(t Table, l Limits) (*Tree, error) {
 	if err := t.check(); err != nil {
 		return nil, err
@@ -118,7 +120,7 @@ func Grow(t Table, l Limits) (*Tree, error) {
 	return grow(binning(t.X, mostBins), y, l), nil
 }
 
-// GrowClasses makes a tree that predicts shares of classes: Y are their numbers, from 0.
+// GrowClasses builds a tree that predicts probabilities of classes: Y holds their numbers, from 0.
 func GrowClasses(t Table, classes int, l Limits) (*Tree, error) {
 	if err := t.check(); err != nil {
 		return nil, err
@@ -144,7 +146,7 @@ func grow(b *binned, y [][]float64, l Limits) *Tree {
 	return t
 }
 
-// add makes a node of rows, and those below it.
+// add adds a node for rows, and those below it.
 func (t *Tree) add(b *binned, y [][]float64, rows []int, l Limits, depth int) int {
 	n := node{feature: -1, value: make([]float64, len(y[0])), rows: float64(len(rows))}
 	for _, i := range rows {
@@ -180,7 +182,8 @@ func (t *Tree) add(b *binned, y [][]float64, rows []int, l Limits, depth int) in
 	return at
 }
 
-// bestCut is that which leaves the fewest squares, the first one of equals; -1: none helps. Values are taken from their mean, so that nothing is lost to rounding.
+// bestCut returns the cut that leaves the fewest squares, the first of equals, or -1 if none helps. Values are taken
+// relative to their mean, to avoid rounding errors.
 func bestCut(b *binned, y [][]float64, rows []int, mean []float64, leaf int) (feature, edge int) {
 	feature, most := -1, 1e-12
 	outputs := len(mean)
@@ -216,7 +219,8 @@ func bestCut(b *binned, y [][]float64, rows []int, mean []float64, leaf int) (fe
 	return feature, edge
 }
 
-// Prune cuts off what is not worth its leaves: the tree has from then on the least sum of squares by all rows, plus alpha for each leaf (minimal cost-complexity).
+// Prune removes leaves that are not worth it: afterwards the tree has the least sum of squares over all rows plus alpha
+// per leaf (minimal cost-complexity).
 func (t *Tree) Prune(alpha float64) {
 	all := t.nodes[0].rows
 	var cost func(at int) float64
@@ -235,7 +239,7 @@ func (t *Tree) Prune(alpha float64) {
 	cost(0)
 }
 
-// Leaves is how many there are.
+// Leaves returns the number of leaves.
 func (t *Tree) Leaves() int {
 	var below func(at int) int
 	below = func(at int) int {
@@ -248,7 +252,7 @@ func (t *Tree) Leaves() int {
 	return below(0)
 }
 
-// Shares are the means of the leaf that a row falls into: one number, or the share of each class.
+// Shares returns the means of a row's leaf: one number, or the fraction of each class.
 func (t *Tree) Shares(x []float64) []float64 {
 	n := t.nodes[0]
 	for n.feature >= 0 {
@@ -261,8 +265,8 @@ func (t *Tree) Shares(x []float64) []float64 {
 	return n.value
 }
 
-// Predict is the number that a tree of Grow says of a row.
+// Predict returns the prediction of a tree of Grow for a row.
 func (t *Tree) Predict(x []float64) float64 { return t.Shares(x)[0] }
 
-// Class is the class that a tree of GrowClasses says of a row: that with the greatest share, the first one of equals.
+// Class returns the most probable class by a tree of GrowClasses for a row, the first of equals.
 func (t *Tree) Class(x []float64) int { return floats.MaxIdx(t.Shares(x)) }

@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// A job that has failed, or was cancelled, declined or stopped, keeps its name, its folder and its lines in the queue's log. The corrected one may be submitted under the same name, and
-// is taken in as another job: NAME.2, then NAME.3.
+// A job that failed, or was cancelled, declined or stopped, keeps its name, its folder and its lines in the queue's
+// log. A corrected job can be submitted under the same name. It is a new job: NAME.2, then NAME.3.
 
-// tries are the jobs in the queue that were submitted under a name, in order, and the name that the next one has.
+// tries returns the jobs in the queue that were submitted under a name, in order, and the name of the next one.
 func (q *Queue) tries(name string) (all []*Job, next string) {
 	base, number, _ := strings.Cut(name, ".")
 	i, _ := strconv.Atoi(number)
@@ -25,8 +25,8 @@ func (q *Queue) tries(name string) (all []*Job, next string) {
 	}
 }
 
-// Again is the name under which a job of a name is taken in: another one where those that have it have failed, or were cancelled, declined or
-// stopped, or have left the queue.
+// Again returns the name that a job submitted under name gets: a new one if all jobs of that name have failed, were
+// cancelled, declined or stopped, or have left the queue.
 func (q *Queue) Again(name string) string {
 	all, next := q.tries(name)
 	if n := len(all); n > 0 {
@@ -37,7 +37,7 @@ func (q *Queue) Again(name string) string {
 	return next
 }
 
-// Later is the job that waits or runs and was submitted under a name again; nil: there is none.
+// Later returns the waiting or running job that was submitted under name again, or nil.
 func (q *Queue) Later(name string) *Job {
 	all, _ := q.tries(name)
 	if n := len(all); n > 1 && all[n-1].Active() {

@@ -8,43 +8,44 @@ import (
 	"star/sched"
 )
 
-// Stay is a time in which a worker has a place of a host.
+// Stay is a period in which a worker occupies a place of a host.
 type Stay struct {
 	Job      string
 	Host     string
 	Place    int
-	From, To float64 // s; +Inf: it is there
+	From, To float64 // s; To is +Inf while it lasts
 
 	member int
 }
 
-// History is who had which place when, and what was decided: of workers and decisions the newest, and of each job how many places it had when.
+// History records which worker had which place when, and the decisions: the newest of both, and for each job how many
+// places it had when.
 type History struct {
 	Stays   []Stay  // in order of From
 	Decided []Event // in order
 
-	taken map[string][]bool       // places of hosts
-	steps map[string][]sched.Step // how many places a job had when
+	taken map[string][]bool       // occupied places, by host
+	steps map[string][]sched.Step // places over time, by job
 }
 
 var never = math.Inf(1)
 
-// What is kept.
+// Limits of a History.
 const (
 	mostStays   = 4000
 	mostDecided = 200
-	mostPlaces  = 1 << 20 // of a host
+	mostPlaces  = 1 << 20 // per host
 )
 
-// NewHistory is that of an empty queue.
+// NewHistory returns the history of an empty queue.
 func NewHistory() *History {
 	return &History{taken: map[string][]bool{}, steps: map[string][]sched.Step{}}
 }
 
-// Steps is how many places a job had when.
+// Steps returns how many places a job had, and when.
 func (h *History) Steps(job string) []sched.Step { return h.steps[job] }
 
-// Place is which place of its host a worker has; -1: it is not there.
+// Place returns a worker's place on its host, or -1 if it has none.
 func (h *History) Place(job string, member int) int {
 	if s := h.there(job, member); s != nil {
 		return s.Place
@@ -61,7 +62,7 @@ func (h *History) there(job string, member int) *Stay {
 	return nil
 }
 
-// Add takes in an event that has been applied.
+// Add records an applied event.
 func (h *History) Add(e Event) {
 	switch e.Kind {
 	case KindArchive:
@@ -77,7 +78,7 @@ func (h *History) Add(e Event) {
 		h.taken[e.Host][place] = true
 		h.Stays = append(h.Stays, Stay{e.Job, e.Host, place, e.At, never, e.Member})
 		h.step(e, 1)
-		if len(h.Stays) > mostStays+mostStays/4 { // who is there stays
+		if len(h.Stays) > mostStays+mostStays/4 { // current stays are kept
 			over := len(h.Stays) - mostStays
 			h.Stays = slices.DeleteFunc(h.Stays, func(s Stay) bool {
 				old := over > 0 && s.To < never
@@ -112,7 +113,7 @@ func (h *History) step(e Event, more float64) {
 	h.steps[e.Job] = append(steps, sched.Step{At: e.At, GPUs: had + more})
 }
 
-// Says is what an event means to those whose jobs they are; "": nothing that somebody would want to know.
+// Says describes an event for the job's owner; "" if the event is of no interest to one.
 func (e Event) Says() string {
 	text := ""
 	switch e.Kind {
@@ -126,7 +127,7 @@ func (e Event) Says() string {
 		if e.Why == "" {
 			return ""
 		}
-		text = fmt.Sprintf("worker %d leaves", e.Member)
+		text = fmt.Sprintf("worker %d is stopping", e.Member)
 	case KindGone:
 		if e.Why == "" {
 			return ""
@@ -138,7 +139,7 @@ func (e Event) Says() string {
 		}
 		text = fmt.Sprintf("worker %d on %s", e.Member, e.Host)
 	case KindStop:
-		if e.State == Waiting { // the decision has said so
+		if e.State == Waiting { // the decision was described before
 			return ""
 		}
 		text = string(e.State)
@@ -149,7 +150,7 @@ func (e Event) Says() string {
 	case KindSlow:
 		text = "host " + e.Host + " is avoided"
 	case KindWell:
-		text = "host " + e.Host + " is no more avoided"
+		text = "host " + e.Host + " is no longer avoided"
 	default:
 		return ""
 	}

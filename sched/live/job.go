@@ -1,7 +1,9 @@
-// Package live is the queue of a service that schedules jobs: which jobs, hosts and workers there are, as events tell, and what is to be done next so that each job gets
-// the workers that a policy of sched gives it. A service writes each event down, applies it, and does it; after a restart it applies what it wrote.
+// Package live is the queue of a service that schedules jobs. From events it derives which jobs, hosts and workers
+// exist, and what to do next so that each job gets the workers that a policy of package sched gives it. A service
+// writes each event down, applies it, and carries it out; after a restart it applies the events that it wrote.
 //
-// Pure: times are seconds since the queue began, workers and hosts are what it is told of. A GPU of sched is a worker's place here, an iteration is a sample.
+// The package is pure: times are seconds since the queue began, and the caller reports workers and hosts. A GPU of
+// package sched is a worker's place here, an iteration is a sample.
 package live
 
 import (
@@ -20,22 +22,22 @@ import (
 type Spec struct {
 	Name     string            `json:"name" yaml:"name"`
 	Settings map[string]string `json:"settings,omitempty" yaml:"-"`
-	Command  []string          `json:"command,omitempty" yaml:"command"` // the worker; nil: STAR's own
+	Command  []string          `json:"command,omitempty" yaml:"command"` // the worker's; nil: STAR's own worker
 	Samples  int64             `json:"samples" yaml:"samples"`           // of the whole job
-	Workers  int               `json:"workers" yaml:"workers"`           // under policies that do not plan
-	Min      int               `json:"min-workers" yaml:"min-workers"`   // under those that do
-	Max      int               `json:"max-workers" yaml:"max-workers"`   //
-	Rates    map[int]float64   `json:"rates,omitempty" yaml:"rates"`     // samples/s on so many workers
+	Workers  int               `json:"workers" yaml:"workers"`           // for policies that do not plan
+	Min      int               `json:"min-workers" yaml:"min-workers"`   // for policies that plan
+	Max      int               `json:"max-workers" yaml:"max-workers"`   // likewise
+	Rates    map[int]float64   `json:"rates,omitempty" yaml:"rates"`     // samples/s by number of workers
 	Deadline float64           `json:"deadline_s,omitempty" yaml:"-"`    // s from submission; 0: none
 }
 
-// maxWorkers is what policies that plan can give a job.
+// maxWorkers is the largest number of workers that policies that plan give a job.
 const maxWorkers = 64
 
-// nameForm is that of names. A number behind a dot is that of a job that was submitted again (Queue.Again).
+// nameForm matches names. A number after a dot marks a job that was submitted again (Queue.Again).
 var nameForm = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,48}[a-z0-9])?(\.[1-9][0-9]*)?$`)
 
-// Check fills in what is not said, and says what is wrong. The error names the key.
+// Check fills in defaults and validates the spec. The error names the key.
 func (s *Spec) Check() error {
 	if s.Workers == 0 {
 		s.Workers = max(1, s.Max, s.Min)
@@ -44,13 +46,13 @@ func (s *Spec) Check() error {
 		s.Min = 1
 	}
 	if s.Max == 0 {
-		s.Max = 1 << (bits.Len(uint(max(s.Workers, s.Min, 1))) - 1) // policies that plan go by powers of two: of 3 workers it may have 2
+		s.Max = 1 << (bits.Len(uint(max(s.Workers, s.Min, 1))) - 1) // policies that plan use powers of two: a job of 3 workers gets 2
 	}
 	switch {
 	case !nameForm.MatchString(s.Name):
 		return fmt.Errorf("name %q: want lower-case letters, digits and hyphens, at most 50", s.Name)
 	case s.Samples < 1:
-		return errors.New("samples: how many samples until the job is done? want 1 or more")
+		return errors.New("samples: want the job's total, 1 or more")
 	case s.Workers < 1 || s.Workers > maxWorkers:
 		return fmt.Errorf("workers: %d: want 1 to %d", s.Workers, maxWorkers)
 	case !power(s.Min) || !power(s.Max) || s.Max > maxWorkers:
@@ -73,14 +75,14 @@ func (s *Spec) Check() error {
 
 func power(n int) bool { return n > 0 && n&(n-1) == 0 }
 
-// State is where a job stands.
+// State is a job's state.
 type State string
 
 // The states.
 const (
 	Waiting   State = "waiting"
 	Running   State = "running"
-	Stopping  State = "stopping" // it saves a checkpoint, and ends or waits
+	Stopping  State = "stopping" // it saves a checkpoint, then ends or waits
 	Done      State = "done"
 	Stopped   State = "stopped" // by star ctl stop, before its last sample
 	Declined  State = "declined"
@@ -90,68 +92,71 @@ const (
 
 // Member is a worker of a job.
 type Member struct {
-	ID       int     `json:"id"` // of all workers that the job has had
+	ID       int     `json:"id"` // unique among all workers that the job has had
 	Host     string  `json:"host"`
 	Rank     int     `json:"rank"`
-	Replaces int     `json:"replaces,omitempty"` // ID of the one in whose place it is to be; 0: nobody's
+	Replaces int     `json:"replaces,omitempty"` // ID of the worker that it is to replace; 0: none
 	Leaving  bool    `json:"leaving,omitempty"`
 	Added    float64 `json:"added"`           // s
-	Given    float64 `json:"given,omitempty"` // when it was decided that the job has more, s; 0: when it was added
-	Joined   bool    `json:"-"`               // as the job's log says
+	Given    float64 `json:"given,omitempty"` // when the policy gave the job more workers, s; 0: at Added
+	Joined   bool    `json:"-"`               // by the job's log
 
-	left  bool    // it has been there, and the job has gone on without it; not written down, like slow
-	slow  string  // why its host is to be avoided; empty: it is not, or nobody says so
-	times float64 // how many times as long it takes then
+	// left is set if the worker took part and the job continued without it. Not persisted, like slow.
+	left  bool
+	slow  string  // why its host should be avoided; empty: no reason is known
+	times float64 // its slowdown factor then
 }
 
 // Job is a job in a Queue.
 type Job struct {
 	Spec
-	Submitted float64 // s since the queue began, as all times
+	Submitted float64 // s since the queue began, like all times
 	Due       float64 // +Inf: no deadline
 	State     State
 	Want      int    // workers that the policy gives it
-	Why       string // the last decision, or how it ended; Queue.Why has more
-	Life      int    // how often it was started
+	Why       string // the last decision, or how it ended; Queue.Why says more
+	Life      int    // number of starts
 	Addr      string // of its coordinator
 	Members   []*Member
-	Samples   int64   // that count
-	Begun     float64 // first
+	Samples   int64   // counted samples
+	Begun     float64 // the first start
 	Ended     float64
-	Stops     int // preemptions
+	Stops     int // number of preemptions
 
-	Measured map[int]float64 // samples/s on so many workers
+	Measured map[int]float64 // samples/s by number of workers
 
-	gone     string   // with what the last worker has ended that ended by itself since Why
-	given    float64  // when it was given more workers that are not all there yet, s; NaN: it was not
-	started  float64  // this life, or the decision that it is to have one, s
-	trains   bool     // this life has made an update; not written down, like progress
-	progress float64  // when the last update was that is known, s
-	after    State    // what it is when it has stopped
-	fails    int      // lives in a row that ended by themselves without progress
-	from     int64    // samples at the begin of this life
-	again    float64  // it is not started before
-	attained float64  // worker-seconds that it has had
-	since    float64  // when attained was right
-	members  int      // that it has had
-	stable   struct { // since when it has had as many workers, none of which came or left
+	// gone describes the last worker since Why that ended by itself.
+	gone string
+	// given is when it was given more workers that have not all joined yet, s; NaN: none are missing.
+	given    float64
+	started  float64  // start of this life, or of the decision to start it, s
+	trains   bool     // this life has made an update; not persisted, like progress
+	progress float64  // time of the last known update, s
+	after    State    // state after it has stopped
+	fails    int      // consecutive lives that ended by themselves without progress
+	from     int64    // samples at the start of this life
+	again    float64  // not started before this time, s
+	attained float64  // worker-seconds received
+	since    float64  // time of attained
+	members  int      // number of workers that it has had
+	stable   struct { // the current period without joins and leaves
 		workers int
-		since   float64 // s
-		at      float64 // of the first update after that, s of the job's own clock; NaN: none is known
-		samples int64   // that it had then
+		since   float64 // begin, s
+		at      float64 // time of the first update in it, s of the job's own clock; NaN: unknown
+		samples int64   // samples at that update
 	}
 }
 
-// Active is a job that has not ended.
+// Active reports whether a job has not ended.
 func (j *Job) Active() bool { return j.State == Waiting || j.State == Running || j.State == Stopping }
 
-// over says whether a job has ended, and all of its workers have.
+// over reports whether a job and all of its workers have ended.
 func (j *Job) over() bool { return !j.Active() && len(j.Members) == 0 }
 
-// Met says whether the job was done by its deadline, if it has one.
+// Met reports whether the job was done by its deadline, if it has one.
 func (j *Job) Met() bool { return j.State == Done && j.Ended <= j.Due }
 
-// Hosts are those of its workers, each once.
+// Hosts returns the hosts of its workers, each once.
 func (j *Job) Hosts() (hosts []string) {
 	for _, m := range j.Members {
 		if !slices.Contains(hosts, m.Host) {
@@ -161,7 +166,7 @@ func (j *Job) Hosts() (hosts []string) {
 	return hosts
 }
 
-// staying are the members that are not told to leave.
+// staying returns the members that were not told to leave.
 func (j *Job) staying() (ms []*Member) {
 	for _, m := range j.Members {
 		if !m.Leaving {
@@ -171,7 +176,7 @@ func (j *Job) staying() (ms []*Member) {
 	return ms
 }
 
-// joined is how many workers take part in it that are not told to leave.
+// joined returns how many of these take part in the job.
 func (j *Job) joined() (n int) {
 	for _, m := range j.staying() {
 		if m.Joined {
@@ -181,10 +186,11 @@ func (j *Job) joined() (n int) {
 	return n
 }
 
-// finishing says whether nothing is left but its end, as this life's log says: what the life before had made may be more than its last checkpoint has.
+// finishing reports whether only the job's end is left, by this life's log: the life before may have made more samples
+// than its last checkpoint has.
 func (j *Job) finishing() bool { return j.trains && j.Samples >= j.Spec.Samples }
 
-// nearest is the number of workers of m that is the fewest doublings away from n; 0: there is none.
+// nearest returns the number of workers in m that is the fewest doublings away from n, or 0.
 func nearest(m map[int]float64, n int) (at int) {
 	for _, k := range slices.Sorted(maps.Keys(m)) {
 		if at == 0 || math.Abs(math.Log2(float64(k)/float64(n))) < math.Abs(math.Log2(float64(at)/float64(n))) {
@@ -194,7 +200,8 @@ func nearest(m map[int]float64, n int) (at int) {
 	return at
 }
 
-// known is samples/s on the numbers of workers of which that was measured or said: what was said, times how far off that was where it was measured.
+// known returns samples/s for the numbers of workers with measured or stated rates. Stated rates are scaled by how far
+// they were off where rates were measured.
 func (j *Job) known() map[int]float64 {
 	known := maps.Clone(j.Rates)
 	if known == nil {
@@ -209,7 +216,8 @@ func (j *Job) known() map[int]float64 {
 	return known
 }
 
-// Curve is samples/s on 1, 2, 4, … workers, as far as the job may have so many: what is known, and between and beyond, as if each worker brought the same. Nil: nothing is known.
+// Curve returns samples/s on 1, 2, 4, … workers, up to the job's maximum: known rates, with the numbers between and
+// beyond scaled in proportion to the workers. It returns nil if no rate is known.
 func (j *Job) Curve() []float64 {
 	known := j.known()
 	if len(known) == 0 {
@@ -224,11 +232,12 @@ func (j *Job) Curve() []float64 {
 	return curve
 }
 
-// guessed is what a job of which nothing is known is taken to need on one worker, s: it came under a policy that needs no rates, and is measured when it has run for some seconds. So little that nobody is declined for what
-// is not known.
+// guessed is the assumed duration on one worker, in s, of a job without any known rate (it was submitted under a policy
+// that needs none, and is measured after some seconds of running). It is short, so that no job is declined because of
+// an unknown rate.
 const guessed = 60.
 
-// forPolicy is the job as policies see it.
+// forPolicy returns the job as policies see it.
 func (j *Job) forPolicy() *sched.Job {
 	curve := j.Curve()
 	if curve == nil {
@@ -244,7 +253,7 @@ func (j *Job) forPolicy() *sched.Job {
 	return s
 }
 
-// levels is a curve without the numbers of workers that the job does not want.
+// levels returns a curve without the numbers of workers that the job excludes.
 func (j *Job) levels(curve []float64) (rates []float64) {
 	for i, r := range curve {
 		if n := 1 << i; n < j.Min {

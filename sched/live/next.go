@@ -10,17 +10,17 @@ import (
 	"star/sched"
 )
 
-// Next is the next thing to do. Until it is applied, the same is asked for; false: there is nothing.
+// Next returns the next action. Until it is applied, Next returns the same one. ok is false if there is nothing to do.
 func (q *Queue) Next(now float64) (e Event, ok bool) {
 	for _, h := range q.Hosts {
 		why, times := q.slow(h)
 		if h.Slow != "" && h.Until > now && times <= h.times()*sched.Notably {
 			continue
 		}
-		if why != "" { // also of a worker that was found to be slow while no service was there
+		if why != "" { // also for a worker that was found to be slow while no service ran
 			return Event{At: now, Kind: KindSlow, Host: h.Name, Why: why, Times: times}, true
 		} else if h.Slow != "" {
-			return Event{At: now, Kind: KindWell, Host: h.Name, Why: "nobody has been there to be slow for a while"}, true
+			return Event{At: now, Kind: KindWell, Host: h.Name, Why: "no worker has been slow there for a while"}, true
 		}
 	}
 	q.policy.Room(q.room())
@@ -42,7 +42,7 @@ func (q *Queue) Next(now float64) (e Event, ok bool) {
 	if len(q.decided) > 0 {
 		return q.decided[0], true
 	}
-	for _, next := range []func(*Job, float64) (Event, bool){q.take, q.give} { // places are given up before they are taken
+	for _, next := range []func(*Job, float64) (Event, bool){q.take, q.give} { // places are released before they are given
 		for _, j := range q.Jobs {
 			if !j.Active() || j.finishing() && j.State != Waiting {
 				continue
@@ -56,16 +56,16 @@ func (q *Queue) Next(now float64) (e Event, ok bool) {
 	return e, false
 }
 
-// Decided are the decisions that Next would give one after the other.
+// Decided returns the decisions that Next would return one after the other.
 func (q *Queue) Decided() []Event { return slices.Clone(q.decided) }
 
-// Waits says why a job has nothing that nobody has decided about yet; empty: something is decided, or it does not wait.
+// Waits says why a job has no workers; empty if a decision is pending, or the job does not wait.
 func (q *Queue) Waits(j *Job, now float64) string {
 	if j.State != Waiting || q.policy == nil {
 		return ""
 	}
 	if j.Want > 0 {
-		if j.Life > 0 || j.again > now { // why it has stopped is said
+		if j.Life > 0 || j.again > now { // the reason of its stop is shown instead
 			return ""
 		}
 		why := "the places that the policy has given it are not free yet"
@@ -86,7 +86,7 @@ func (q *Queue) Waits(j *Job, now float64) string {
 	return q.cache.taken
 }
 
-// taken is which jobs have the places that others wait for, and when that may change.
+// taken says which jobs have the places that others wait for, and when that may change.
 func (q *Queue) taken(now float64) string {
 	var has []string
 	free, others := q.room(), 0
@@ -102,7 +102,7 @@ func (q *Queue) taken(now float64) string {
 		}
 	}
 	if others > 0 {
-		has = append(has, fmt.Sprintf("%d more jobs the rest", others))
+		has = append(has, fmt.Sprintf("%d more jobs have the rest", others))
 	}
 	text := fmt.Sprintf("%d of %d places are free", max(free, 0), q.Slots())
 	if len(has) > 0 {
@@ -114,25 +114,25 @@ func (q *Queue) taken(now float64) string {
 	return text
 }
 
-// Why is why a job is as it is, in a sentence; empty: nothing is to be said.
+// Why explains a job's state in a sentence; empty if there is nothing to say.
 func (q *Queue) Why(j *Job, now float64) string {
 	ms := j.staying()
-	if j.gone != "" && (len(ms) < j.Want || slices.ContainsFunc(ms, func(m *Member) bool { return !m.Joined })) { // who asks why the job has fewer than the policy gives it
+	if j.gone != "" && (len(ms) < j.Want || slices.ContainsFunc(ms, func(m *Member) bool { return !m.Joined })) { // explains why the job has fewer workers than the policy gives it
 		return j.gone
 	}
 	return cmp.Or(q.Waits(j, now), strings.TrimSpace(j.Why))
 }
 
-// words is what policies say in a service's words.
+// words translates what policies say into a service's words.
 var words = strings.NewReplacer("GPUs", "workers", "GPU", "worker", "the cluster has", "there is room for")
 
-// take is what a job gives up next.
+// take returns what a job gives up next.
 func (q *Queue) take(j *Job, now float64) (e Event, ok bool) {
 	if j.State != Running {
 		return e, false
 	}
 	ms := j.staying()
-	closed := func(m *Member) bool { // nobody else could have its place: it goes on
+	closed := func(m *Member) bool { // no other worker could use its place, so it continues
 		h := q.host(m.Host)
 		return h != nil && h.Closed != ""
 	}
@@ -146,7 +146,7 @@ func (q *Queue) take(j *Job, now float64) (e Event, ok bool) {
 			}
 		}
 	}
-	moving := func(m *Member) bool { // into the place of one that is still there
+	moving := func(m *Member) bool { // it replaces one that still runs
 		return m.Replaces > 0 && slices.ContainsFunc(ms, func(o *Member) bool { return o.ID == m.Replaces })
 	}
 	spare := len(ms) - j.Want
@@ -158,13 +158,13 @@ func (q *Queue) take(j *Job, now float64) (e Event, ok bool) {
 	if ms = slices.DeleteFunc(ms, closed); spare <= 0 || len(ms) == 0 {
 		return e, false
 	}
-	slices.SortStableFunc(ms, func(a, b *Member) int { // slow ones first, then the last that have come; those who take a place over last
+	slices.SortStableFunc(ms, func(a, b *Member) int { // slow workers first, then the newest; replacements last
 		return cmp.Or(order(!moving(a), !moving(b)), cmp.Compare(q.times(b.Host), q.times(a.Host)), order(!a.Joined, !b.Joined), cmp.Compare(b.ID, a.ID))
 	})
 	return Event{Kind: KindLeave, Member: ms[0].ID}, true
 }
 
-// order puts what is true first.
+// order sorts true before false.
 func order(a, b bool) int {
 	switch {
 	case a == b:
@@ -175,7 +175,7 @@ func order(a, b bool) int {
 	return 1
 }
 
-// times is how many times as long workers of a host take; 1: it is not avoided.
+// times returns the slowdown factor of a host's workers; 1 if it is not avoided.
 func (h *Host) times() float64 {
 	if h.Slow == "" {
 		return 1
@@ -183,7 +183,7 @@ func (h *Host) times() float64 {
 	return max(h.Times, sched.Notably)
 }
 
-// times is that of a host, which the service may have no more.
+// times returns the slowdown factor of a host, +Inf if the service no longer has the host.
 func (q *Queue) times(host string) float64 {
 	if h := q.host(host); h != nil {
 		return h.times()
@@ -191,13 +191,14 @@ func (q *Queue) times(host string) float64 {
 	return math.Inf(1)
 }
 
-// better says whether a worker is better on a host than on another one that is avoided: the host is not, or is less slow by so much that a worker would be avoided for it.
+// better reports whether a worker should move to h from an avoided host: h is not avoided, or its slowdown is smaller
+// by a factor of sched.Notably.
 func (q *Queue) better(h *Host, than string) bool {
 	times := q.times(than)
 	return times > 1 && (h.Slow == "" || times > h.times()*sched.Notably)
 }
 
-// give is what a job gets next.
+// give returns what a job gets next.
 func (q *Queue) give(j *Job, now float64) (e Event, ok bool) {
 	if j.Want == 0 || j.State == Stopping {
 		return e, false
@@ -222,12 +223,12 @@ func (q *Queue) give(j *Job, now float64) (e Event, ok bool) {
 	}
 	for _, m := range ms {
 		if m.Joined && q.better(h, m.Host) {
-			e.Replaces, e.Why = m.ID, fmt.Sprintf("%s is none of the service's hosts any more, and %s has room", m.Host, h.Name)
+			e.Replaces, e.Why = m.ID, fmt.Sprintf("%s is no longer a host of the service, and %s has room", m.Host, h.Name)
 			if was := q.host(m.Host); was != nil {
 				e.Why = fmt.Sprintf("%s is slow (%s), and %s has room", m.Host, was.Slow, h.Name)
 			}
 			if h.Slow != "" {
-				e.Why += ", which is less so"
+				e.Why += ", which is less slow"
 			}
 			return e, true
 		}
@@ -235,10 +236,10 @@ func (q *Queue) give(j *Job, now float64) (e Event, ok bool) {
 	return e, false
 }
 
-// Ranks is how many ranks a job has: one more than workers, for one that takes the place of another.
+// Ranks returns how many ranks a job has: one more than workers, for a replacement that overlaps with its predecessor.
 func (j *Job) Ranks() int { return max(j.Max, j.Spec.Workers) + 1 }
 
-// rank is the lowest that nobody has; -1: there is none.
+// rank returns the lowest free rank, or -1.
 func (j *Job) rank() int {
 	for r := range j.Ranks() {
 		if !slices.ContainsFunc(j.Members, func(m *Member) bool { return m.Rank == r }) {
@@ -248,7 +249,8 @@ func (j *Job) rank() int {
 	return -1
 }
 
-// place is the best host that has room: the least slow, on which the job has most workers already, with the least room. Nil: there is none.
+// place returns the best host that has room: the least slow one, then the one with the most workers of the job, then
+// the one with the least room. It returns nil if none has room.
 func (q *Queue) place(j *Job, now float64) (best *Host) {
 	used, own := q.Used(), map[string]int{}
 	for _, m := range j.Members {

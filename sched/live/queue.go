@@ -11,103 +11,109 @@ import (
 	"star/sched"
 )
 
-// Event is something that has happened, or that is decided and is to be done. What it means is Apply.
+// Event is something that has happened, or a decision to carry out. Queue.Apply defines its meaning.
 type Event struct {
-	At       float64         `json:"at"` // s since the queue began
-	Kind     string          `json:"event"`
-	Job      string          `json:"job,omitempty"`
-	Why      string          `json:"why,omitempty"`
-	Spec     *Spec           `json:"spec,omitempty"`
-	Workers  int             `json:"workers,omitempty"` // decide
-	Life     int             `json:"life,omitempty"`    // begin
-	Addr     string          `json:"addr,omitempty"`
-	Member   int             `json:"member,omitempty"` // add, leave, gone
-	Host     string          `json:"host,omitempty"`
-	Rank     int             `json:"rank,omitempty"`
-	Replaces int             `json:"replaces,omitempty"`
-	State    State           `json:"state,omitempty"` // stop: what comes after it; ended: what the job said, else waiting
-	Samples  int64           `json:"samples,omitempty"`
-	Rates    map[int]float64 `json:"rates,omitempty"`
-	What     string          `json:"what,omitempty"`   // took: start, resume or resize
-	Took     float64         `json:"took_s,omitempty"` // took; ended, of a job that is done: since its last update
-	Times    float64         `json:"times,omitempty"`  // slow: how many times as long its workers take
-	Jobs     []string        `json:"jobs,omitempty"`   // archive: which
+	At       float64 `json:"at"` // s since the queue began
+	Kind     string  `json:"event"`
+	Job      string  `json:"job,omitempty"`
+	Why      string  `json:"why,omitempty"`
+	Spec     *Spec   `json:"spec,omitempty"`
+	Workers  int     `json:"workers,omitempty"` // decide
+	Life     int     `json:"life,omitempty"`    // begin
+	Addr     string  `json:"addr,omitempty"`
+	Member   int     `json:"member,omitempty"` // add, leave, gone
+	Host     string  `json:"host,omitempty"`
+	Rank     int     `json:"rank,omitempty"`
+	Replaces int     `json:"replaces,omitempty"`
+	// State is, for stop, the job's next state; for ended, what the job reported, else waiting.
+	State   State           `json:"state,omitempty"`
+	Samples int64           `json:"samples,omitempty"`
+	Rates   map[int]float64 `json:"rates,omitempty"`
+	What    string          `json:"what,omitempty"`   // took: start, resume or resize
+	Took    float64         `json:"took_s,omitempty"` // took; ended, if the job is done: time since its last update
+	Times   float64         `json:"times,omitempty"`  // slow: slowdown factor of its workers
+	Jobs    []string        `json:"jobs,omitempty"`   // archive: their names
 }
 
-// The kinds of events.
+// Kinds of events.
 const (
-	KindSubmit  = "submit"  // a job has come
-	KindDecide  = "decide"  // the policy gives it so many workers
-	KindDecline = "decline" // or none, ever
-	KindBegin   = "begin"   // its coordinator is started
-	KindAdd     = "add"     // a worker is
-	KindLeave   = "leave"   // a worker is told to leave
+	KindSubmit  = "submit"  // a job was submitted
+	KindDecide  = "decide"  // the policy sets its number of workers
+	KindDecline = "decline" // the policy declines it
+	KindBegin   = "begin"   // start its coordinator
+	KindAdd     = "add"     // start a worker
+	KindLeave   = "leave"   // tell a worker to leave
 	KindGone    = "gone"    // a worker has ended
-	KindStop    = "stop"    // the job is told to save itself and end
+	KindStop    = "stop"    // tell the job to save a checkpoint and end
 	KindEnded   = "ended"   // its coordinator has ended
-	KindRates   = "rates"   // it is found to be so fast
+	KindRates   = "rates"   // its rate was measured
 	KindTook    = "took"    // what a start, a resume or a resize took
-	KindSlow    = "slow"    // a host is
-	KindWell    = "well"    // no more
+	KindSlow    = "slow"    // a host is slow
+	KindWell    = "well"    // a host is no longer slow
 	KindArchive = "archive" // jobs that have ended leave the queue
 )
 
-// Host is where workers run.
+// Host is a machine on which workers run.
 type Host struct {
-	Name   string `json:"host"`
-	Slots  int    `json:"-"` // workers at a time
-	Closed string `json:"-"` // why the cluster that it is of gives it to nobody now, as a service has found: nothing is started there; empty: it does
+	Name  string `json:"host"`
+	Slots int    `json:"-"` // how many workers it can run at a time
+	// Closed says why the host's cluster withholds it now, as reported to the service: nothing is started there.
+	// Empty: it does not.
+	Closed string `json:"-"`
 
 	Slow  string  `json:"slow,omitempty"`  // why it is avoided; empty: it is not
-	Times float64 `json:"times,omitempty"` // how many times as long its workers take then; 0: it was not written down
-	Until float64 `json:"until"`           // it is avoided until then, s
-	Away  float64 `json:"away"`            // workers that were started there ended by themselves: nothing is started until then, s
+	Times float64 `json:"times,omitempty"` // slowdown factor of its workers then; 0: not recorded
+	Until float64 `json:"until"`           // end of the avoidance, s
+	// Away is until when nothing is started, s, because workers that were started there ended by themselves.
+	Away  float64 `json:"away"`
 	Fails int     `json:"fails,omitempty"`
 }
 
-// Avoided is why nothing is started on a host, or rather on others; empty: it is as good as any.
+// Avoided says why nothing is started on a host, or only if no other host has room; empty if it is not avoided.
 func (h *Host) Avoided() string { return cmp.Or(h.Closed, h.Slow) }
 
-// How long things are believed.
+// Limits on how long observations count.
 const (
-	slowFor    = 600. // s for which a host is avoided whose workers were slow: nobody may be left there to say that it is well again
-	longestTry = 60.  // s at most between two tries to start something that ends by itself
-	mostFails  = 4    // lives in a row without progress, after which a job has failed
-	measureFor = 5.   // s on the same workers, after which their rate is looked at
-	measureOff = 0.15 // by which it must differ from what was thought
+	// slowFor is how long, in s, a host with slow workers is avoided: without workers nothing would report that
+	// it has recovered.
+	slowFor    = 600.
+	longestTry = 60.  // longest pause between two starts of something that ends by itself, s
+	mostFails  = 4    // consecutive lives without progress after which a job has failed
+	measureFor = 5.   // time on the same workers after which their rate is measured, s
+	measureOff = 0.15 // relative difference from the known rate that counts
 )
 
-// Queue is all jobs and hosts. It is used by one goroutine.
+// Queue is the state of all jobs and hosts. It is not safe for concurrent use.
 type Queue struct {
 	Hosts []*Host
 	Jobs  []*Job // in order of submission
 
-	Newest float64 // event, s
+	Newest float64 // time of the newest event, s
 
-	// Past says whether a job of a name has left the queue. Nil: none has.
+	// Past reports whether a job of that name has left the queue. Nil: none has.
 	Past func(name string) bool
 
-	took    map[string][]float64 // s, the newest
+	took    map[string][]float64 // the newest durations, s
 	byName  map[string]*Job
-	staffed []*Job // that have workers, in order of submission
+	staffed []*Job // jobs with workers, in order of submission
 	cache   cache
 	policy  *sched.Live
-	decided []Event // that are not applied yet
+	decided []Event // decisions that are not applied yet
 }
 
-// cache is what follows from the rest of a Queue, as far as it was asked for since that has changed.
+// cache is derived from the rest of a Queue, as far as it was needed since the last change.
 type cache struct {
-	medians map[string]float64 // of what takes time
-	at      float64            // for when taken is right, s; NaN: never
-	taken   string             // which jobs have the places
+	medians map[string]float64 // of durations, by what took them
+	at      float64            // time of taken, s; NaN: not computed
+	taken   string             // Queue.taken's text
 }
 
-// New is an empty queue.
+// New returns an empty queue.
 func New(hosts []*Host) *Queue {
 	return &Queue{Hosts: hosts, byName: map[string]*Job{}, took: map[string][]float64{}, cache: cache{medians: map[string]float64{}, at: math.NaN()}}
 }
 
-// Slots is how many workers there can be.
+// Slots returns how many workers all hosts can run.
 func (q *Queue) Slots() (n int) {
 	for _, h := range q.Hosts {
 		n += h.Slots
@@ -115,7 +121,7 @@ func (q *Queue) Slots() (n int) {
 	return n
 }
 
-// room is how many workers there can be now: on a host that is closed those that are there.
+// room returns how many workers can run now: on a closed host, those that run there.
 func (q *Queue) room() (n int) {
 	used := q.Used()
 	for _, h := range q.Hosts {
@@ -128,7 +134,7 @@ func (q *Queue) room() (n int) {
 	return n
 }
 
-// Used is how many workers each host has.
+// Used returns how many workers each host has.
 func (q *Queue) Used() map[string]int {
 	used := map[string]int{}
 	for _, j := range q.staffed {
@@ -139,7 +145,7 @@ func (q *Queue) Used() map[string]int {
 	return used
 }
 
-// Job is a job by its name; nil: there is none.
+// Job returns a job by its name, or nil.
 func (q *Queue) Job(name string) *Job { return q.byName[name] }
 
 func (q *Queue) host(name string) *Host {
@@ -149,7 +155,7 @@ func (q *Queue) host(name string) *Host {
 	return nil
 }
 
-// Schedule begins to decide, with what there is.
+// Schedule starts deciding, with the existing jobs.
 func (q *Queue) Schedule(policy string, slot, now float64) error {
 	var rs []sched.Running
 	for _, j := range q.Jobs {
@@ -166,26 +172,26 @@ func (q *Queue) Schedule(policy string, slot, now float64) error {
 	p.Lags(q.Took(tookResize))
 	for _, r := range rs {
 		if n := p.GPUs(r.ID); r.GPUs > 0 && n != r.GPUs {
-			q.decided = append(q.decided, Event{At: now, Kind: KindDecide, Job: r.ID, Workers: n, Why: fmt.Sprintf("the service has begun again, and under %s it has %d instead of %d", policy, n, r.GPUs)})
+			q.decided = append(q.decided, Event{At: now, Kind: KindDecide, Job: r.ID, Workers: n, Why: fmt.Sprintf("the service restarted, and under %s the job has %d instead of %d", policy, n, r.GPUs)})
 		}
 	}
 	return nil
 }
 
-// Scheduled says whether it decides.
+// Scheduled reports whether Schedule was called.
 func (q *Queue) Scheduled() bool { return q.policy != nil }
 
-// Submission is the event of a job that comes.
+// Submission returns the event of a submitted job.
 func (q *Queue) Submission(s Spec, needs bool, now float64) (Event, error) {
 	if err := s.Check(); err != nil {
 		return Event{}, err
 	}
 	if j := q.byName[s.Name]; j != nil {
-		return Event{}, fmt.Errorf("name %s: there is such a job already, %s: take another name", s.Name, j.State)
+		return Event{}, fmt.Errorf("name %s: there is such a job already, %s: use another name", s.Name, j.State)
 	}
 	if needs && len(s.Rates) == 0 {
-		for _, j := range q.Jobs { // the last one like it says how fast it is
-			if (len(j.Measured) > 0 || j.Samples > 0) && alike(&j.Spec, &s) { // what it was said to be, and was, too
+		for _, j := range q.Jobs { // use the rates of the last similar job
+			if (len(j.Measured) > 0 || j.Samples > 0) && alike(&j.Spec, &s) { // also its stated rates
 				if known := j.known(); len(known) > 0 {
 					s.Rates = known
 				}
@@ -198,15 +204,15 @@ func (q *Queue) Submission(s Spec, needs bool, now float64) (Event, error) {
 	return Event{At: now, Kind: KindSubmit, Job: s.Name, Spec: &s}, nil
 }
 
-// alike says whether two jobs do the same.
+// alike reports whether two jobs do the same work.
 func alike(a, b *Spec) bool {
 	return slices.Equal(a.Command, b.Command) && maps.Equal(a.Settings, b.Settings)
 }
 
-// ErrNoJob says that no job of a name was submitted.
-var ErrNoJob = errors.New("star sched status lists them")
+// ErrNoJob is wrapped by errors about a job that was not submitted or does not run.
+var ErrNoJob = errors.New("see star sched status")
 
-// Cancellation is the event that ends a job. The error is an ErrNoJob if there is none of that name.
+// Cancellation returns the event that cancels a job. The error wraps ErrNoJob if there is no job of that name.
 func (q *Queue) Cancellation(name string, now float64) (Event, error) {
 	j := q.byName[name]
 	switch {
@@ -218,7 +224,8 @@ func (q *Queue) Cancellation(name string, now float64) (Event, error) {
 	return Event{At: now, Kind: KindStop, Job: name, State: Cancelled, Why: "cancelled"}, nil
 }
 
-// Apply has an event happen. An error says that it cannot have: the queue's file is not one that this program wrote.
+// Apply applies an event. An error says that the event cannot have happened: this program did not write the queue's
+// file.
 func (q *Queue) Apply(e Event) error {
 	if len(q.decided) > 0 && q.decided[0].same(e) {
 		q.decided = q.decided[1:]
@@ -237,7 +244,7 @@ func (q *Queue) Apply(e Event) error {
 		return nil
 	case KindSubmit:
 		if e.Spec == nil || q.byName[e.Job] != nil {
-			return fmt.Errorf("job %s is submitted twice, or is none", e.Job)
+			return fmt.Errorf("job %s is submitted twice, or has no spec", e.Job)
 		}
 		j := newJob(*e.Spec, e.At)
 		q.Jobs, q.byName[e.Job] = append(q.Jobs, j), j
@@ -255,7 +262,7 @@ func (q *Queue) Apply(e Event) error {
 	return q.apply(j, e)
 }
 
-// newJob is one that was submitted at a time.
+// newJob returns a job that was submitted at a time.
 func newJob(s Spec, at float64) *Job {
 	j := &Job{Spec: s, Submitted: at, Due: math.Inf(1), State: Waiting, since: at, given: math.NaN()}
 	if j.Deadline > 0 {
@@ -276,7 +283,7 @@ func (q *Queue) apply(j *Job, e Event) error {
 	switch e.Kind {
 	case KindDecide:
 		if j.given = math.NaN(); e.Workers > j.Want {
-			j.given = e.At // from now on it waits, also for others to leave
+			j.given = e.At // it waits from now on, also for others to leave
 		}
 		j.Want, j.Why, j.gone = e.Workers, e.Why, ""
 	case KindDecline:
@@ -311,7 +318,7 @@ func (q *Queue) apply(j *Job, e Event) error {
 		if e.Why != "" && j.Active() {
 			j.gone = fmt.Sprintf("worker %d on %s has ended: %s", m.ID, m.Host, e.Why)
 		}
-		if h := q.host(m.Host); h != nil && !m.Leaving && j.State == Running && !j.finishing() { // by itself
+		if h := q.host(m.Host); h != nil && !m.Leaving && j.State == Running && !j.finishing() { // it ended by itself
 			h.Fails++
 			h.Away = e.At + min(math.Pow(2, float64(h.Fails-1)), longestTry)
 		}
@@ -335,12 +342,12 @@ func (q *Queue) apply(j *Job, e Event) error {
 			q.policy.Rates(j.Name, j.levels(j.Curve()))
 		}
 	default:
-		return fmt.Errorf("event %q: this program knows none of that name", e.Kind)
+		return fmt.Errorf("event %q: unknown kind", e.Kind)
 	}
 	return nil
 }
 
-// ended says what becomes of a job whose coordinator has ended.
+// ended updates a job after its coordinator has ended.
 func (q *Queue) ended(j *Job, e Event) {
 	j.Samples = max(j.Samples, e.Samples)
 	j.stable.workers = 0
@@ -357,20 +364,20 @@ func (q *Queue) ended(j *Job, e Event) {
 		q.end(j, after, e.At)
 	case after == Waiting:
 		j.State = Waiting
-	default: // by itself
+	default: // it ended by itself
 		j.State = Waiting
 		if j.fails++; j.Samples > j.from {
 			j.fails = 1
 		}
 		j.again = e.At + min(math.Pow(2, float64(j.fails-1)), longestTry)
-		if j.Why = "begins again: " + e.Why; j.fails >= mostFails {
+		if j.Why = "restarts: " + e.Why; j.fails >= mostFails {
 			j.Why = fmt.Sprintf("%d lives in a row ended without progress; the last one: %s", j.fails, e.Why)
 			q.end(j, Failed, e.At)
 		}
 	}
 }
 
-// staff finds the jobs that have workers.
+// staff updates the list of jobs that have workers.
 func (q *Queue) staff() {
 	q.staffed = q.staffed[:0]
 	for _, j := range q.Jobs {
@@ -380,11 +387,11 @@ func (q *Queue) staff() {
 	}
 }
 
-// archive has jobs leave the queue that are over.
+// archive removes finished jobs from the queue.
 func (q *Queue) archive(names []string) error {
 	for _, name := range names {
 		if j := q.byName[name]; j == nil || !j.over() {
-			return fmt.Errorf("job %s leaves the queue, and is not there or not over", name)
+			return fmt.Errorf("job %s leaves the queue, but is unknown or not over", name)
 		}
 		delete(q.byName, name)
 	}
@@ -392,7 +399,8 @@ func (q *Queue) archive(names []string) error {
 	return nil
 }
 
-// Archival is the event by which jobs leave the queue that have ended before a time, the oldest of them, at most a number of them. False: no job does.
+// Archival returns the event by which jobs that ended before a time leave the queue, the oldest first, at most the
+// given number of them. ok is false if no job leaves.
 func (q *Queue) Archival(before float64, most int, now float64) (e Event, ok bool) {
 	e = Event{At: now, Kind: KindArchive}
 	for _, j := range q.Jobs {
@@ -403,10 +411,10 @@ func (q *Queue) Archival(before float64, most int, now float64) (e Event, ok boo
 	return e, len(e.Jobs) > 0
 }
 
-// end has a job be over.
+// end ends a job.
 func (q *Queue) end(j *Job, s State, at float64) {
 	j.State, j.Ended, j.Want, j.after = s, at, 0, ""
-	q.decided = slices.DeleteFunc(q.decided, func(e Event) bool { return e.Job == j.Name }) // which could not be written down before
+	q.decided = slices.DeleteFunc(q.decided, func(e Event) bool { return e.Job == j.Name }) // decisions that could not be written before
 	if q.policy != nil {
 		q.policy.End(j.Name)
 	}

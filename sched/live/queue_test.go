@@ -748,7 +748,7 @@ func TestLessSlow(t *testing.T) {
 		if want := fmt.Sprint("bad ", c.bad); c.bad > 1.2*sched.Notably && !slices.Equal(said, []string{want}) || c.bad <= 1.2*sched.Notably && len(said) > 0 {
 			t.Errorf("%+v: %q", c, said)
 		}
-		if ok != (c.job != "") || ok && (e.Kind != KindAdd || e.Job != c.job || e.Host != c.to || e.Replaces != 1 || !strings.HasSuffix(e.Why, c.to+" has room, which is less so")) {
+		if ok != (c.job != "") || ok && (e.Kind != KindAdd || e.Job != c.job || e.Host != c.to || e.Replaces != 1 || !strings.HasSuffix(e.Why, c.to+" has room, which is less slow")) {
 			t.Errorf("%+v: %+v", c, e)
 		}
 	}
@@ -824,8 +824,8 @@ func TestWhyAWorkerIsGone(t *testing.T) {
 			says("4 lives in a row ended without progress; the last one: killed")
 			break
 		}
-		says("begins again: killed")
+		says("restarts: killed")
 		apply(Event{Kind: KindBegin, Life: life})
-		says("begins again: killed")
+		says("restarts: killed")
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"star/sched"
 )
 
-// saved is a queue and its history: what events have come to. Times are s since the queue began.
+// saved is a queue and its history, as a replacement for the events that led to it. Times are s since the queue began.
 type saved struct {
 	Newest  float64              `json:"newest"`
 	Hosts   []*Host              `json:"hosts"`
@@ -28,15 +28,15 @@ type savedJob struct {
 	Gone      string          `json:"gone,omitempty"`
 	Life      int             `json:"life,omitempty"`
 	Addr      string          `json:"addr,omitempty"`
-	Members   []*Member       `json:"members,omitempty"` // that it has
-	Had       int             `json:"had,omitempty"`     // that it has had
+	Members   []*Member       `json:"members,omitempty"` // current workers
+	Had       int             `json:"had,omitempty"`     // number of workers so far
 	Samples   int64           `json:"samples,omitempty"`
 	From      int64           `json:"from,omitempty"`
 	Begun     float64         `json:"begun,omitempty"`
 	Ended     float64         `json:"ended,omitempty"`
 	Stops     int             `json:"stops,omitempty"`
 	Measured  map[int]float64 `json:"measured,omitempty"`
-	Given     *float64        `json:"given,omitempty"` // nil: it was not
+	Given     *float64        `json:"given,omitempty"` // nil: no workers are missing
 	Started   float64         `json:"started,omitempty"`
 	After     State           `json:"after,omitempty"`
 	Fails     int             `json:"fails,omitempty"`
@@ -51,11 +51,11 @@ type savedStay struct {
 	Host   string   `json:"host"`
 	Place  int      `json:"place"`
 	From   float64  `json:"from"`
-	To     *float64 `json:"to,omitempty"` // nil: it is there
+	To     *float64 `json:"to,omitempty"` // nil: it is still there
 	Member int      `json:"member"`
 }
 
-// known is a number that JSON has; nil: it is none.
+// known returns a number that JSON can represent, else nil.
 func known(x float64) *float64 {
 	if math.IsNaN(x) || math.IsInf(x, 0) {
 		return nil
@@ -70,7 +70,8 @@ func number(x *float64, none float64) float64 {
 	return *x
 }
 
-// Save is what events have come to, for Load: all that is needed to go on without them. What is found out again from jobs that run is not in it.
+// Save encodes the state that events led to, for Load: all that is needed to continue without the events. What running
+// jobs report again is not in it.
 func Save(q *Queue, h *History) ([]byte, error) {
 	s := saved{Newest: q.Newest, Hosts: q.Hosts, Took: q.took, Decided: h.Decided}
 	for _, j := range q.Jobs {
@@ -83,7 +84,8 @@ func Save(q *Queue, h *History) ([]byte, error) {
 	return json.Marshal(s)
 }
 
-// Load makes a queue and its history of what was saved, with these hosts: of a host that is not among them nothing is known any more. An error says that Save has not written it.
+// Load decodes a queue and its history, with these hosts: what was known of other hosts is dropped. It returns an error
+// if Save did not write the text.
 func Load(text []byte, hosts []*Host) (*Queue, *History, error) {
 	var s saved
 	if err := json.Unmarshal(text, &s); err != nil {
@@ -105,7 +107,7 @@ func Load(text []byte, hosts []*Host) (*Queue, *History, error) {
 	}
 	for _, x := range s.Jobs {
 		if x.Spec.Name == "" || q.byName[x.Spec.Name] != nil || slices.Contains(x.Members, nil) {
-			return nil, nil, fmt.Errorf("a saved queue: job %q is there twice, or has no name, or a worker that is none", x.Spec.Name)
+			return nil, nil, fmt.Errorf("a saved queue: job %q is repeated, has no name, or has an invalid worker", x.Spec.Name)
 		}
 		j := newJob(x.Spec, x.Submitted)
 		j.State, j.Want, j.Why, j.gone, j.Life, j.Addr, j.members, j.Samples, j.from, j.Members = x.State, x.Want, x.Why, x.Gone, x.Life, x.Addr, x.Had, x.Samples, x.From, x.Members
@@ -132,7 +134,8 @@ func Load(text []byte, hosts []*Host) (*Queue, *History, error) {
 	return q, h, nil
 }
 
-// Fold is what has come of what was saved, nil: of nothing, and of events since: saved again. An error names the event that cannot have happened.
+// Fold applies events to a saved state (nil: the empty one) and saves the result. The error names an event that cannot
+// have happened.
 func Fold(text []byte, hosts []*Host, since []Event) ([]byte, error) {
 	q, h := New(hosts), NewHistory()
 	if text != nil {

@@ -9,9 +9,11 @@ import (
 	"star/sched"
 )
 
-// What the logs of jobs tell while they run is not written down, but for events that follow from it: after a restart it is read again.
+// What the logs of running jobs report is not persisted, except for events that follow from it: after a restart the
+// logs are read again.
 
-// Joined tells that a worker of a rank takes part in a job since a time that the job's log gives, and returns what is learned from that: an event, if its kind is not empty.
+// Joined reports that the worker of a rank takes part in a job since a time of the job's log. It returns an event that
+// follows from that, unless its kind is empty.
 func (q *Queue) Joined(j *Job, rank int, at, now float64) (e Event) {
 	for _, m := range j.Members {
 		if m.Rank == rank && !m.Leaving {
@@ -24,8 +26,9 @@ func (q *Queue) Joined(j *Job, rank int, at, now float64) (e Event) {
 	return e
 }
 
-// Left tells that a job goes on without the worker of a rank since a time that the job's log gives, whose process may be there still: its host is gone, or it stands still. What is read late of one that had the rank
-// before is not told of who has it now.
+// Left reports that a job continues without the worker of a rank since a time of the job's log; the worker's process
+// may still exist, because its host is unreachable or the process hangs. A late report about an earlier worker of the
+// rank is ignored.
 func (q *Queue) Left(j *Job, rank int, at, now float64) {
 	for _, m := range j.Members {
 		if m.Rank == rank && m.Joined {
@@ -34,26 +37,29 @@ func (q *Queue) Left(j *Job, rank int, at, now float64) {
 	}
 }
 
-// longestStart is how long a worker may take to take part in its job, s: longer than an image takes to come, and than a worker looks for its coordinator.
+// longestStart is how long a worker may take to join its job, s: longer than an image pull, and longer than a worker
+// searches for its coordinator.
 const longestStart = 600.
 
-// Lost says why a worker that was not told to leave is not to be waited for any more, unless it comes back soon; empty: it is.
+// Lost says why the service should not wait for a worker that was not told to leave, unless it returns soon; empty if
+// it should wait.
 func (q *Queue) Lost(j *Job, m *Member, now float64) string {
 	switch {
 	case j.State != Running || m.Leaving || m.Joined:
 	case m.left:
-		return "the job has gone on without it, and it has not come back: its host does not answer, or it stands still"
+		return "the job continued without it, and it has not returned: its host is unreachable, or the process hangs"
 	case now-m.Added > longestStart:
 		return fmt.Sprintf("it has not taken part for %g min", longestStart/60)
 	}
 	return ""
 }
 
-// since is how long it was from a time of the queue until one that a job's log gives: a log is read up to a second late, and its clock may be another machine's. All in s.
+// since returns the time from a time of the queue until one of a job's log. A log is read up to a second late, and its
+// clock may be another machine's. All in s.
 func since(from, at, now float64) float64 { return max(0, min(at, now)-from) }
 
-// Started tells that a job makes progress: when the first and the last of the updates were that its log has more. It returns what is learned from that: an event, if its kind
-// is not empty.
+// Started reports that a job makes progress: the times of the first and the last of the new updates in its log. It
+// returns an event that follows from that, unless its kind is empty.
 func (q *Queue) Started(j *Job, first, last, now float64) (e Event) {
 	if j.progress = min(last, now); j.trains || j.State != Running {
 		return e
@@ -66,9 +72,10 @@ func (q *Queue) Started(j *Job, first, last, now float64) (e Event) {
 	return Event{At: now, Kind: KindTook, Job: j.Name, What: what, Took: since(j.started, first, now)}
 }
 
-// Seen tells how far a job had come at a time of its own clock, s, and returns what is learned of its speed from that: an event, if its kind is not empty.
+// Seen reports how many samples a job had at a time of its own clock, s. It returns an event about its rate that
+// follows from that, unless its kind is empty.
 func (q *Queue) Seen(j *Job, samples int64, at, now float64) (e Event) {
-	if samples != j.Samples { // fewer: a new life goes on from a checkpoint
+	if samples != j.Samples { // fewer: a new life resumed from a checkpoint
 		j.Samples = samples
 		for _, m := range j.Members { // its hosts work
 			if h := q.host(m.Host); h != nil && m.Joined {
@@ -81,7 +88,7 @@ func (q *Queue) Seen(j *Job, samples int64, at, now float64) (e Event) {
 		s.workers, s.since, s.at = joined, now, math.NaN()
 	}
 	if math.IsNaN(s.at) {
-		if j.progress >= s.since { // what was read before may have been made by those who were there before
+		if j.progress >= s.since { // earlier samples may be of the earlier workers
 			s.at, s.samples = at, samples
 		}
 		return e
@@ -103,10 +110,11 @@ func (q *Queue) Seen(j *Job, samples int64, at, now float64) (e Event) {
 	return e
 }
 
-// Verdict tells why a worker's host is to be avoided, and how many times as long the worker takes, since a time that the job's log gives; empty: that is taken back, or it is no reason. It returns what follows from a
-// reason that is taken back: an event, if its kind is not empty. What follows from the others is in Next.
+// Verdict reports why a worker's host should be avoided, and the worker's slowdown, since a time of the job's log; an
+// empty why withdraws that, or is no reason. It returns an event that follows from a withdrawal, unless its kind is
+// empty. Next acts on the other reports.
 func (q *Queue) Verdict(j *Job, rank int, times float64, why string, at, now float64) (e Event) {
-	i := slices.IndexFunc(j.Members, func(m *Member) bool { return m.Rank == rank && min(at, now) >= m.Added }) // not of one that had the rank before
+	i := slices.IndexFunc(j.Members, func(m *Member) bool { return m.Rank == rank && min(at, now) >= m.Added }) // not an earlier worker of the rank
 	if i < 0 {
 		return e
 	}
@@ -122,7 +130,7 @@ func (q *Queue) Verdict(j *Job, rank int, times float64, why string, at, now flo
 	return e
 }
 
-// slow is why a host is to be avoided, of the slowest worker that is there, and how many times as long that takes; empty: none of them is slow.
+// slow returns why a host should be avoided, by its slowest worker, and that worker's slowdown; empty if none is slow.
 func (q *Queue) slow(h *Host) (why string, times float64) {
 	for _, j := range q.staffed {
 		for _, m := range j.Members {

@@ -25,7 +25,7 @@ func TestLost(t *testing.T) {
 	check("it is on its way", second, w.now+longestStart, "")
 	check("it never came", second, w.now+longestStart+1, "not taken part for 10 min")
 	w.q.Left(j, first.Rank, w.now, w.now)
-	check("the job goes on without it", first, w.now, "gone on without it")
+	check("the job goes on without it", first, w.now, "continued without it")
 	w.q.Joined(j, first.Rank, w.now, w.now)
 	check("it has come back", first, w.now, "")
 	w.q.Left(j, first.Rank, w.now, w.now)
@@ -63,11 +63,11 @@ func TestRates(t *testing.T) {
 // A log that this program did not write is refused, with the event that cannot have been.
 func TestImpossibleEvents(t *testing.T) {
 	for want, e := range map[string]Event{
-		"submitted twice":    {Kind: KindSubmit, Job: "j", Spec: &Spec{Name: "j"}},
-		"or is none":         {Kind: KindSubmit, Job: "k"},
-		"was not submitted":  {Kind: KindBegin, Job: "k"},
-		"no worker 7":        {Kind: KindGone, Job: "j", Member: 7},
-		"knows none of that": {Kind: "dream", Job: "j"},
+		"submitted twice":   {Kind: KindSubmit, Job: "j", Spec: &Spec{Name: "j"}},
+		"or has no spec":    {Kind: KindSubmit, Job: "k"},
+		"was not submitted": {Kind: KindBegin, Job: "k"},
+		"no worker 7":       {Kind: KindGone, Job: "j", Member: 7},
+		"unknown kind":      {Kind: "dream", Job: "j"},
 	} {
 		q := New([]*Host{{Name: "h", Slots: 1}})
 		if err := q.Apply(Event{Kind: KindSubmit, Job: "j", Spec: &Spec{Name: "j", Samples: 1}}); err != nil {

@@ -7,15 +7,16 @@ import (
 	"star/sched"
 )
 
-// What takes time in which a place makes no samples. It begins with the decision: that others must leave before is in it.
+// What takes time in which a place makes no samples. Each begins with the decision, so it includes waiting for other
+// workers to leave.
 const (
-	tookStart  = "start"  // from the decision that a job begins to its first update
+	tookStart  = "start"  // from the decision to start a job to its first update
 	tookResume = "resume" // the same from a checkpoint
-	tookResize = "resize" // from the decision until a worker that is added takes part
+	tookResize = "resize" // from the decision until an added worker takes part
 	tookEnd    = "end"    // from the last update of a job to its end
 )
 
-// mostTook is of how many of these the median is taken: the newest, because a machine is not always as busy.
+// mostTook is how many of the newest durations the median is over: a machine's load changes.
 const mostTook = 20
 
 func (q *Queue) learn(what string, s float64) {
@@ -26,7 +27,8 @@ func (q *Queue) learn(what string, s float64) {
 	}
 }
 
-// Took is how long something took here, s, in the median: start, resume, resize or end. What has not happened yet takes as long as a start; 0: nothing is known.
+// Took returns the median duration, in s, of start, resume, resize or end. What has not happened yet is assumed to take
+// as long as a start; 0: unknown.
 func (q *Queue) Took(what string) float64 {
 	s, ok := q.cache.medians[what]
 	if !ok {
@@ -47,7 +49,7 @@ func (q *Queue) median(what string) float64 {
 	return (of[(len(of)-1)/2] + of[len(of)/2]) / 2
 }
 
-// lag is for how long a job that has its workers makes no samples, s: until it has started, and at its end.
+// lag returns for how long a job that has its workers makes no samples, s: until it has started, and at its end.
 func (q *Queue) lag(j *Job, now float64) float64 {
 	what := tookStart
 	if j.Life > 1 || j.Life == 1 && j.State != Running {
@@ -62,7 +64,7 @@ func (q *Queue) lag(j *Job, now float64) float64 {
 	return q.Took(what) + q.Took(tookEnd)
 }
 
-// SinceUpdate is how long ago a job's last update was, s; 0: none is known.
+// SinceUpdate returns the time since a job's last update, s; 0 if none is known.
 func (q *Queue) SinceUpdate(j *Job, now float64) float64 {
 	if !j.trains {
 		return 0
@@ -70,10 +72,11 @@ func (q *Queue) SinceUpdate(j *Job, now float64) float64 {
 	return max(0, now-j.progress)
 }
 
-// mostUnseen is for how long a job is taken to have gone on as it did, s: its log is written once a second, and looked at four times a second.
+// mostUnseen is for how long, in s, a job is assumed to have continued since its last known update: its log is written
+// once a second, and read four times a second.
 const mostUnseen = 2.
 
-// left is how many samples a job has left: since its last update that is known it has gone on as fast as it is thought to be.
+// left returns how many samples a job has left, assuming that it continued at its known rate since its last update.
 func (q *Queue) left(j *Job, now float64) float64 {
 	left := float64(j.Spec.Samples - j.Samples)
 	if j.State == Running {
@@ -82,7 +85,8 @@ func (q *Queue) left(j *Job, now float64) float64 {
 	return max(left, 0)
 }
 
-// growing is for how long a job that trains will go on as if it did nothing, so that it makes what it does until workers take part that are to come, s.
+// growing returns how long, in s, a job with all its workers would have to pause to lose what it loses until the
+// missing workers take part.
 func (q *Queue) growing(j *Job, now float64) float64 {
 	rest := 0.
 	for _, m := range j.staying() {

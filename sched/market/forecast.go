@@ -7,15 +7,18 @@ import (
 	"time"
 )
 
-// Spot is a job whose workers are on transient machines.
+// Spot is a job with workers on transient machines.
 type Spot struct {
-	Samples float64         // of the whole job
-	Rates   []float64       // samples/s on 1, 2, … workers: as many as it has
-	Start   []time.Duration // from the start of a machine until its worker takes part: each machine takes one of these; empty: no time
-	Leave   time.Duration   // that a worker works on after its notice, if the machine is there for so long
+	Samples float64   // of the whole job
+	Rates   []float64 // samples/s on 1, 2, … workers: its length is the number of workers
+	// Start holds delays from the start of a machine until its worker takes part; each machine draws one. Empty: no
+	// delay.
+	Start []time.Duration
+	// Leave is how long a worker still works after its machine's notice, if the machine lasts that long.
+	Leave time.Duration
 }
 
-// start is what the n-th machine of a worker takes, of a seed.
+// start returns the start delay of the n-th machine of a worker, for a seed.
 func (j Spot) start(seed uint64, worker, n int) time.Duration {
 	if len(j.Start) == 0 {
 		return 0
@@ -23,25 +26,26 @@ func (j Spot) start(seed uint64, worker, n int) time.Duration {
 	return j.Start[int(uniform(^seed, uint64(worker)<<32|uint64(n))*float64(len(j.Start)))]
 }
 
-// Outcome is what became of a job on transient machines.
+// Outcome is the result of a job on transient machines.
 type Outcome struct {
-	Took              time.Duration // of training; NoEnd: it never ended, because no worker was left
-	Up                time.Duration // of all machines together, from the start of the job, before which they took Start
+	Took time.Duration // duration of training; NoEnd: it never ended, because no worker was left
+	// Up is the total uptime of all machines from the start of training on; their start delays before it do not count.
+	Up                time.Duration
 	Revoked, Replaced int
 }
 
-// NoEnd is how long a job takes that does not end.
+// NoEnd is the duration of a job that does not end.
 const NoEnd = forever
 
-// Run simulates the job: its machines are taken away and replaced as r says, and it is as fast as its workers are many. While none is there it waits.
-// Machines count as up until their workers have left, as those of star run --revoke.
+// Run simulates the job: its machines are taken away and replaced as r says, and its speed depends on the number of
+// workers. Without workers it waits. Machines count as up until their workers have left, as in star run --revoke.
 func (j Spot) Run(r *Revocations) (ran Outcome) {
 	type event struct {
 		at      time.Duration
 		worker  int
-		comes   bool          // it takes part; else it has left
-		machine int           // the how manieth
-		began   time.Duration // of the machine
+		comes   bool          // the worker joins; else it leaves
+		machine int           // index of the worker's machine
+		began   time.Duration // start of the machine
 	}
 	var due []event
 	next := func(e event) {
@@ -56,7 +60,7 @@ func (j Spot) Run(r *Revocations) (ran Outcome) {
 		}
 	}
 	n := len(j.Rates)
-	up, joined := map[int]time.Duration{}, map[int]bool{} // since when machines of workers are; whether they take part
+	up, joined := map[int]time.Duration{}, map[int]bool{} // start of each worker's machine; which workers take part
 	for w := range n {
 		up[w], joined[w], ran.Up = 0, true, ran.Up+j.start(r.Seed, w, 0)
 		leaves(w, 0, 0)
@@ -74,7 +78,7 @@ func (j Spot) Run(r *Revocations) (ran Outcome) {
 		if len(due) == 0 || end <= due[0].at {
 			ran.Took = end
 			for _, since := range up {
-				if ran.Up += max(0, end-since); since > end { // it is not needed any more
+				if ran.Up += max(0, end-since); since > end { // the job ended first
 					ran.Replaced--
 				}
 			}
@@ -87,7 +91,7 @@ func (j Spot) Run(r *Revocations) (ran Outcome) {
 		due = due[1:]
 		left, now = max(0, left-rate*(e.at-now).Seconds()), e.at
 		if e.comes {
-			if began, ok := up[e.worker]; ok && began == e.began { // else it was taken away before it could
+			if began, ok := up[e.worker]; ok && began == e.began { // else it was taken away before
 				joined[e.worker] = true
 				n++
 			}
@@ -109,7 +113,7 @@ func (j Spot) Run(r *Revocations) (ran Outcome) {
 	}
 }
 
-// Quantiles are those of some values at shares between 0 and 1, between two of them on the line.
+// Quantiles returns the quantiles of values at fractions between 0 and 1, by linear interpolation.
 func Quantiles(values []float64, at ...float64) (q []float64) {
 	sorted := slices.Sorted(slices.Values(values))
 	for _, p := range at {
@@ -124,7 +128,7 @@ func Quantiles(values []float64, at ...float64) (q []float64) {
 	return q
 }
 
-// Normal is a number of the standard normal distribution that follows from a seed, and from nothing that lives are drawn of.
+// Normal returns a standard normal number that depends only on a seed, independent of the numbers of lives.
 func Normal(seed uint64) float64 {
 	u, v := uniform(^seed, 1<<48), uniform(^seed, 1<<48+1)
 	return math.Sqrt(-2*math.Log1p(-u)) * math.Cos(2*math.Pi*v)

@@ -1,9 +1,10 @@
-// Package market is training on transient machines: when they are taken away (Revocations), what a job takes and costs on them (Spot), and what a study measured of both
-// (Study): how long runs took, what they cost, how often machines were revoked, and how long machines live.
+// Package market models training on transient machines: when they are taken away (Revocations), how long a job takes
+// and what it costs on them (Spot), and what a study measured (Study): the durations and costs of runs, how often
+// machines were revoked, and how long machines live.
 //
-// Source: Li et al., Speeding up Deep Learning with Transient Servers, ICAC 2019, and its published data. All runs are ResNet-32 on CIFAR-10 in
-// TensorFlow with parameter servers. The study's own tables are not read but for the duration of runs whose log does not reach the end, and for
-// prices, which are fitted to its costs.
+// Source: Li et al., Speeding up Deep Learning with Transient Servers, ICAC 2019, and its published data. All runs are
+// ResNet-32 on CIFAR-10 in TensorFlow with parameter servers. The study's own tables are not read but for the duration
+// of runs with incomplete logs, and for prices, which are fitted to its costs.
 package market
 
 import (
@@ -25,7 +26,7 @@ import (
 	"star/sched/workload"
 )
 
-// Steps is how many a run has.
+// Steps is the number of steps of a run.
 const Steps = 64000
 
 // Machine is a kind of machine that has a price.
@@ -47,16 +48,16 @@ type Prices map[Machine]float64
 type Run struct {
 	Zone     string
 	Name     string
-	Seconds  float64 // from the last step 0 to the first step from 64,000 on; NaN: it did not end
+	Seconds  float64 // from the last step 0 to the first step from 64,000 on; NaN: the run did not end
 	Accuracy float64 // at its end, 0 to 1
-	Logged   bool    // its log reaches its end
-	Cost     float64 // by the rule, $; NaN: not known
-	Study    float64 // what the study's cost.csv says, $; NaN: nothing
+	Logged   bool    // the log reaches the run's end
+	Cost     float64 // by the study's rule, $; NaN: unknown
+	Study    float64 // from the study's cost.csv, $; NaN: missing
 	Revoked  int     // workers that were revoked
-	Curve    []Point // what its log says until its end
+	Curve    []Point // from its log
 
-	last   float64            // step in its log
-	uptime map[string]float64 // of workers that were revoked, s
+	last   float64            // last step in its log
+	uptime map[string]float64 // of revoked workers, s
 }
 
 // Point is a line of a run's log.
@@ -66,10 +67,10 @@ type Point struct {
 	Accuracy float64 `json:"accuracy"` // 0 to 1
 }
 
-// Config is the runs on the same machines.
+// Config is the runs on one set of machines.
 type Config struct {
 	Name     string
-	Machines map[Machine]int // nil: not known
+	Machines map[Machine]int // nil: unknown
 	Runs     []*Run
 }
 
@@ -79,19 +80,19 @@ type Lifetime struct {
 	Hours   []float64 // ascending
 }
 
-// Within is the share of machines that lived less than so many hours.
+// Within returns the fraction of machines that lived less than the given hours.
 func (l Lifetime) Within(hours float64) float64 {
 	n, _ := slices.BinarySearch(l.Hours, hours)
 	return float64(n) / float64(len(l.Hours))
 }
 
-// Study is all of it.
+// Study is all data of the study.
 type Study struct {
 	Configs   []*Config
 	Prices    Prices
 	Lifetimes []Lifetime
-	Undated   int       // machines of which only the time of day is known, not counted in Lifetimes
-	Rates     []*Config // runs under learning rates: fixed, for the most workers, for those that are there
+	Undated   int       // machines with a time of day only, not counted in Lifetimes
+	Rates     []*Config // runs by learning rate: fixed, for the most workers, for the current number of workers
 }
 
 var (
@@ -104,7 +105,7 @@ var (
 	instance  = regexp.MustCompile(`^(.*)-run(\d+)-(.*)$`)
 )
 
-// machines is which machines a folder's name stands for. Runs on one GPU have no parameter server.
+// machines returns the machines that a folder is named after. Runs on one GPU have no parameter server.
 func machines(name string) map[Machine]int {
 	kinds := map[string]Machine{"k": K80, "p": P100, "v": V100, "demand": K80Demand, "spot": K80}
 	n := func(s string) int { i, _ := strconv.Atoi(s); return i }
@@ -126,13 +127,13 @@ func machines(name string) map[Machine]int {
 	return map[string]map[Machine]int{"k80-demand": {K80Demand: 1}, "p100": {P100: 1}, "v100": {V100: 1}}[base]
 }
 
-// Read reads the study's folder, which has training, lifetime and adaptive_lr. Errors name the file and the line.
+// Read reads the study's folder, which contains training, lifetime and adaptive_lr. Errors name the file and the line.
 func Read(dir fs.FS) (*Study, error) {
 	s := &Study{}
 	err := fs.WalkDir(dir, "training", func(name string, _ fs.DirEntry, err error) error {
 		if err != nil {
 			if _, there := fs.Stat(dir, "."); name == "training" && there == nil && errors.Is(err, fs.ErrNotExist) {
-				return fmt.Errorf("there is no folder training in it, which the study's data has, beside lifetime and adaptive_lr: %w", fs.ErrNotExist)
+				return fmt.Errorf("no folder training in it; the study's data has training, lifetime and adaptive_lr: %w", fs.ErrNotExist)
 			}
 			return err
 		}
@@ -227,7 +228,7 @@ func (s *Study) config(dir fs.FS, log string) error {
 	})
 }
 
-// run is the run of a zone and a name, made where there is none.
+// run returns the run of a zone and a name; it adds a missing one.
 func (c *Config) run(zone, name string) *Run {
 	zone = prefix.ReplaceAllString(zone, "")
 	for _, r := range c.Runs {
@@ -240,7 +241,7 @@ func (c *Config) run(zone, name string) *Run {
 	return r
 }
 
-// rows reads a table that has a line for each run, where there is one with this column filled.
+// rows reads a table that has a line per run, for the runs that have this column filled.
 func (c *Config) rows(dir fs.FS, name, column string, each func(workload.Rows, *Run)) error {
 	if _, err := fs.Stat(dir, name); err != nil {
 		return nil
@@ -254,7 +255,7 @@ func (c *Config) rows(dir fs.FS, name, column string, each func(workload.Rows, *
 	})
 }
 
-// log reads when runs made which step.
+// log reads when each run made which step.
 func (c *Config) log(dir fs.FS, name, wall, accuracy string) error {
 	return read(dir, name, func(f io.Reader) error {
 		rows := workload.NewRows(f, wall, "Step", accuracy)
@@ -279,7 +280,7 @@ func (c *Config) log(dir fs.FS, name, wall, accuracy string) error {
 	})
 }
 
-// fit finds the prices: that of a machine follows from the runs in which it is the only one whose price is not known yet.
+// fit derives the prices: a machine's price follows from the runs in which it is the only one with an unknown price.
 func (s *Study) fit() {
 	s.Prices = Prices{}
 	for {
@@ -313,7 +314,8 @@ func (s *Study) fit() {
 	}
 }
 
-// cost is the study's rule: parameter servers and machines are paid as long as the run takes, those that were revoked as long as they were up.
+// cost applies the study's rule: parameter servers and machines are paid for the duration of the run, revoked machines
+// for their uptime.
 func (s *Study) cost(c *Config, r *Run) float64 {
 	if c.Machines == nil {
 		return math.NaN()
@@ -335,7 +337,8 @@ func (s *Study) cost(c *Config, r *Run) float64 {
 	return sum
 }
 
-// lifetimes reads when machines began and ended. Lines before which none names a kind, or without a date, are of machines whose day is not known.
+// lifetimes reads when machines started and ended. For lines before the first heading with a kind, or without a date,
+// the day is unknown.
 func (s *Study) lifetimes(f io.Reader) error {
 	const layout = "1/2/06 15:04"
 	of := map[Machine]*Lifetime{}
@@ -371,7 +374,7 @@ func (s *Study) lifetimes(f io.Reader) error {
 	return lines.Err()
 }
 
-// Mean is that of the runs that have a value; NaN: none has.
+// Mean returns the mean over the runs that have a value, or NaN if none has.
 func Mean(runs []*Run, of func(*Run) float64) float64 {
 	var n, sum float64
 	for _, r := range runs {

@@ -13,11 +13,11 @@ import (
 	"star/sched/workload"
 )
 
-// maxLife is how long the study's cloud lets a transient machine live.
+// maxLife is the longest life of a transient machine in the study's cloud.
 const maxLife = 24 * time.Hour
 
-// curves are how many of the study's machines were revoked in each hour of their life, and how many there were. Those that were not lived to the end, 24 h.
-// They are those of Lifetimes (TestCurves).
+// curves contains how many of the study's machines were revoked in each hour of their life, and how many there were;
+// the others lived to the end, 24 h. The numbers are those of Lifetimes (TestCurves).
 var curves = map[string]struct {
 	machine  Machine
 	machines int
@@ -28,29 +28,31 @@ var curves = map[string]struct {
 	"v100": {V100, 48, [24]int{1: 2, 2: 1, 23: 2}},
 }
 
-// Revocations says when transient machines are taken away, and when others come in their places.
+// Revocations defines when transient machines are taken away and when others replace them.
 type Revocations struct {
-	Text    string        // that it was made of
-	Curve   string        // of whose lifetimes lives are drawn: k80, p100, v100; empty: Rate or Trace
-	Rate    float64       // revocations of a machine in an hour, as likely at any time
-	File    string        // of Trace; empty: there is none
-	Trace   []Revocation  // of File, which whoever parses has to read
-	Seed    uint64        // of what is drawn
-	Replace time.Duration // from when a worker has left until another machine is started in its place; negative: none is
+	Text    string        // the parsed text
+	Curve   string        // source of drawn lifetimes: k80, p100, v100; empty: Rate or Trace
+	Rate    float64       // revocations per machine and hour, at a constant rate
+	File    string        // file of Trace; empty: no trace
+	Trace   []Revocation  // contents of File, which the caller must read
+	Seed    uint64        // seed of the drawn lives
+	Replace time.Duration // from a worker's leaving until the start of its replacement; negative: none
 	Notice  time.Duration // from the notice until the machine is gone
-	Clock   float64       // how many times as fast as it does lives pass: in a test hours are to be minutes
+	// Clock is the factor by which lives pass faster: in a test hours become minutes.
+	Clock float64
 }
 
-// Revocation is a notice in a trace: that the machine of a worker will be taken away.
+// Revocation is a line of a trace: the notice that the machine of a worker will be taken away.
 type Revocation struct {
 	At     time.Duration // since the training began
 	Worker int
-	Back   time.Duration // when another one is started in its place, on the same clock; negative: as Replace says
+	Back   time.Duration // start of its replacement, on the same clock; negative: by Revocations.Replace
 }
 
-const revokeForm = "want rate:PER_HOUR, trace:FILE, k80, p100 or v100, and after it what is to be different of seed=1,replace=none,notice=30s,clock=1, such as rate:2,replace=90s or k80:seed=7"
+const revokeForm = "want rate:PER_HOUR, trace:FILE, k80, p100 or v100, optionally with other values than seed=1,replace=none,notice=30s,clock=1, such as rate:2,replace=90s or k80:seed=7"
 
-// ParseRevocations reads the value of star run --revoke. Nothing is replaced unless it says so; a notice comes 30 s before the end, as Google's.
+// ParseRevocations parses the value of star run --revoke. By default nothing is replaced, and a notice comes 30 s
+// before the end, as Google's.
 func ParseRevocations(text string) (*Revocations, error) {
 	wrong := func(format string, args ...any) (*Revocations, error) {
 		return nil, fmt.Errorf("%q: %s: %s", text, fmt.Sprintf(format, args...), revokeForm)
@@ -67,13 +69,13 @@ func ParseRevocations(text string) (*Revocations, error) {
 		r.Curve = kind
 	case kind == "rate" && rest != "":
 		if r.Rate, err = strconv.ParseFloat(options[0], 64); err != nil || !(r.Rate > 0) || r.Rate > 1e6 {
-			return wrong("%q is no number of revocations in an hour, above 0 and at most 1e6", options[0])
+			return wrong("%q is not a number of revocations per hour, above 0 and at most 1e6", options[0])
 		}
 		options = options[1:]
 	case kind == "trace" && rest != "" && options[0] != "":
 		r.File, options = options[0], options[1:]
 	default:
-		return wrong("%q is no process of revocations", text)
+		return wrong("%q is not a process of revocations", text)
 	}
 	for _, o := range options {
 		name, value, _ := strings.Cut(o, "=")
@@ -97,7 +99,7 @@ func ParseRevocations(text string) (*Revocations, error) {
 				r.Notice = d
 			}
 		default:
-			return wrong("there is no %q", name)
+			return wrong("unknown option %q", name)
 		}
 		if err != nil {
 			return wrong("%s: %q: %v", name, value, err)
@@ -106,8 +108,8 @@ func ParseRevocations(text string) (*Revocations, error) {
 	return r, nil
 }
 
-// ReadTrace reads a trace: CSV with time (s since the training began) and worker; replaced (s on the same clock at which another machine is started) where it
-// is known. Losses are in order of time. Errors say the line.
+// ReadTrace reads a trace: CSV with time (s since the training began) and worker, and optionally replaced (start of the
+// replacement, s on the same clock). Revocations are returned in order of time. Errors name the line.
 func ReadTrace(f io.Reader) (trace []Revocation, err error) {
 	rows := workload.NewRows(f, "time", "worker")
 	seconds := func(v float64) time.Duration { return time.Duration(v * float64(time.Second)) }
@@ -125,11 +127,11 @@ func ReadTrace(f io.Reader) (trace []Revocation, err error) {
 	return trace, rows.Err()
 }
 
-// forever is a life that does not end while anybody looks.
+// forever is a life without end.
 const forever = time.Duration(math.MaxInt64)
 
-// Life is how long the n-th machine of a worker lives, n from 0: how long after its beginning, which counts from that of the training, its notice comes. The same seed
-// gives the same lives, in whatever order they are asked for.
+// Life returns how long after its start, begins, the n-th machine of a worker (from 0) gets its notice; begins counts
+// from the start of training. The same seed gives the same lives, in any order of calls.
 func (r *Revocations) Life(worker, n int, begins time.Duration) time.Duration {
 	if r.File != "" {
 		if l, ok := r.first(worker, begins); ok {
@@ -148,8 +150,8 @@ func (r *Revocations) Life(worker, n int, begins time.Duration) time.Duration {
 	return time.Duration(h * float64(time.Hour))
 }
 
-// uniform is the i-th number of a seed, in [0, 1), and needs none of those before: the outputs of two SplitMix64 (Steele, Lea, Flood, OOPSLA 2014), the second
-// one begun with the first one's.
+// uniform returns the i-th number of a seed, in [0, 1), without computing those before: the outputs of two SplitMix64
+// (Steele, Lea, Flood, OOPSLA 2014), the second seeded by the first.
 func uniform(seed, i uint64) float64 {
 	mix := func(z uint64) uint64 {
 		z += 0x9e3779b97f4a7c15
@@ -160,7 +162,8 @@ func uniform(seed, i uint64) float64 {
 	return float64(mix(mix(seed)^i)>>11) / (1 << 53)
 }
 
-// first is the first revocation in the trace of a worker's machine that began at a time. One that begins at the time of a revocation has come in the place of that one.
+// first returns the first revocation in the trace of a worker's machine that started at begins. A machine that starts
+// at the time of a revocation replaces that one.
 func (r *Revocations) first(worker int, begins time.Duration) (Revocation, bool) {
 	for _, l := range r.Trace {
 		if l.Worker == worker && (l.At > begins || begins == 0) {
@@ -170,7 +173,8 @@ func (r *Revocations) first(worker int, begins time.Duration) (Revocation, bool)
 	return Revocation{}, false
 }
 
-// Next is when another machine is started in the place of one that began at begins and has left, both since the training began. False: none is.
+// Next returns when the replacement starts of a machine that started at begins and has left; both count from the start
+// of training. ok is false if it is not replaced.
 func (r *Revocations) Next(worker int, begins, left time.Duration) (time.Duration, bool) {
 	if l, ok := r.first(worker, begins); ok && l.Back >= 0 {
 		return max(l.Back, left), true
@@ -178,8 +182,8 @@ func (r *Revocations) Next(worker int, begins, left time.Duration) (time.Duratio
 	return left + r.Replace, r.Replace >= 0
 }
 
-// Gone is when a worker's machines are not there, from the notice of one until another one is started in its place, both since the beginning and before a time.
-// Where none is started the second is -1.
+// Gone returns the periods in which a worker has no machine, from a notice until the start of the replacement, counted
+// from the start of training and before a time. The second value is -1 if there is no replacement.
 func (r *Revocations) Gone(worker int, before time.Duration) (times [][2]time.Duration) {
 	for n, begins := 0, time.Duration(0); ; n++ {
 		life := r.Life(worker, n, begins)
@@ -196,7 +200,8 @@ func (r *Revocations) Gone(worker int, before time.Duration) (times [][2]time.Du
 	}
 }
 
-// quantile is after how many hours a share u of the machines of a curve has been revoked. Within an hour any time is as likely.
+// quantile returns after how many hours a fraction u of a curve's machines has been revoked. Within an hour the rate is
+// constant.
 func quantile(curve string, u float64) float64 {
 	c := curves[curve]
 	left := u * float64(c.machines)

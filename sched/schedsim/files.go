@@ -14,7 +14,7 @@ import (
 	"star/sched/workload"
 )
 
-// Output is the file of a setting that names one, standard output for -, and nil for none.
+// Output opens the file that a setting names: standard output for -, nil for an empty name.
 func Output(name string, stdout io.Writer) (io.WriteCloser, error) {
 	switch name {
 	case "":
@@ -29,18 +29,18 @@ func Output(name string, stdout io.Writer) (io.WriteCloser, error) {
 	return f, nil
 }
 
-// KeepInput refuses an output that is one of the files that are read, which it would be written over: by what they are, their names. Those of no name, and what is no
-// file on a disk, such as /dev/null, are passed over.
+// KeepInput rejects an output that would overwrite one of the inputs, which are named by what they are. Empty names and
+// what is not a regular file, such as /dev/null, are ignored.
 func KeepInput(s *settings.Set, setting, output string, inputs map[string]string) error {
 	for _, what := range slices.Sorted(maps.Keys(inputs)) {
 		if sameFile(output, inputs[what]) {
-			return s.Invalid(setting, fmt.Errorf("is %s, which would be lost: give another name", what))
+			return s.Invalid(setting, fmt.Errorf("is %s, which would be lost: use another name", what))
 		}
 	}
 	return nil
 }
 
-// sameFile says whether two names are of one file, which is there or would be created.
+// sameFile reports whether two names refer to one file, existing or to be created.
 func sameFile(a, b string) bool {
 	if a == "" || b == "" || a == "-" || b == "-" {
 		return false
@@ -53,7 +53,7 @@ func sameFile(a, b string) bool {
 	return err == nil && of.Mode().IsRegular() && os.SameFile(of, other)
 }
 
-// StandardOutput is what commands of star sched print to: that it cannot be written has the exit code of a file that cannot.
+// StandardOutput is standard output for commands of star sched: a failed write has the exit code of an unwritable file.
 type StandardOutput struct{ io.Writer }
 
 func (o StandardOutput) Write(p []byte) (int, error) {
@@ -63,7 +63,7 @@ func (o StandardOutput) Write(p []byte) (int, error) {
 
 func (StandardOutput) Close() error { return nil }
 
-// ReadInput has a file read, unpacked; - is standard input. Errors name it.
+// ReadInput opens a file, unpacks it and calls read; - is standard input. Errors name the file.
 func ReadInput(name string, read func(io.Reader) error) error {
 	f := os.Stdin
 	if name != "-" {
@@ -77,7 +77,7 @@ func ReadInput(name string, read func(io.Reader) error) error {
 	if err == nil {
 		err = read(r)
 	} else {
-		err = workload.Bad("%v: want all of it, or none packed", err)
+		err = workload.Bad("%v: use the complete file, or an uncompressed one", err)
 	}
 	if err != nil {
 		return job.FileError(fmt.Errorf("%s: %w", name, err), workload.ErrInput)
@@ -85,5 +85,5 @@ func ReadInput(name string, read func(io.Reader) error) error {
 	return nil
 }
 
-// Flagged says whether a setting was given on the command line. Those of the environment may be for other commands.
+// Flagged reports whether a setting was given on the command line. The environment's may be for other commands.
 func Flagged(s *settings.Set, name string) bool { return s.Origin(name) == settings.Origin("--"+name) }

@@ -1,5 +1,5 @@
-// Package schedsim is what the commands that simulate schedulers have in common: how they read traces, machines and
-// what policies know, and how they say what became of jobs.
+// Package schedsim is shared by the commands that simulate schedulers: it reads traces, machines and what policies
+// know, and reports the results.
 package schedsim
 
 import (
@@ -17,17 +17,17 @@ import (
 	"star/sched/workload"
 )
 
-// Input are the settings that say where traces and machines are.
+// Input is the settings that name traces and machines.
 type Input struct {
 	Set                          settings.Set
 	Format, Cluster, Throughputs string
 	Estimates, Queues            string
-	Left                         int // jobs of the trace that are left out
+	Left                         int // jobs of the trace that were skipped
 }
 
-// BindTrace declares how the trace is read.
+// BindTrace declares the settings of the trace.
 func (p *Input) BindTrace() {
-	settings.Var(&p.Set, &p.Format, "format", "star", "whose format the trace has", "star", "elasticflow", "lucid", "muri", "allox", "helios", "philly")
+	settings.Var(&p.Set, &p.Format, "format", "star", "format of the trace", "star", "elasticflow", "lucid", "muri", "allox", "helios", "philly")
 	settings.Var(&p.Set, &p.Throughputs, "throughputs", "", "folder of tables of iterations/s on 1, 2, 4 … GPUs, for the format elasticflow")
 }
 
@@ -54,13 +54,13 @@ func (p *Input) Trace(name string) (jobs []*sched.Job, err error) {
 	var ths workload.Throughputs
 	if p.Format == "elasticflow" {
 		if p.Throughputs == "" {
-			return nil, p.Set.Invalid("throughputs", errors.New("the format elasticflow needs a folder of tables, one for each model"))
+			return nil, p.Set.Invalid("throughputs", errors.New("the format elasticflow needs a folder of tables, one per model"))
 		}
 		if ths, err = p.Rates(); err != nil {
 			return nil, err
 		}
 	} else if Flagged(&p.Set, "throughputs") {
-		return nil, p.Set.Invalid("throughputs", fmt.Errorf("the format elasticflow has models with tables, the format %s does not: leave it out, or give --format elasticflow", p.Format))
+		return nil, p.Set.Invalid("throughputs", fmt.Errorf("only the format elasticflow uses tables, not %s: leave it out, or use --format elasticflow", p.Format))
 	}
 	err = ReadInput(name, func(r io.Reader) (err error) {
 		switch p.Format {
@@ -92,16 +92,16 @@ func (p *Input) Trace(name string) (jobs []*sched.Job, err error) {
 	return jobs, err
 }
 
-// LeftOut says how many jobs of the trace are left out.
+// LeftOut reports how many jobs of the trace were skipped.
 func (p *Input) LeftOut(w io.Writer, jobs []*sched.Job) {
 	if p.Left > 0 {
 		fmt.Fprintf(w, "left out: %d of %d jobs, which had no GPUs or have not ended\n", p.Left, p.Left+len(jobs))
 	}
 }
 
-// formatOf says whose format a trace has; "": none that we know.
+// formatOf guesses a trace's format; "" if it is unknown.
 func formatOf(name string) (format string) {
-	if name == "-" { // it has been read
+	if name == "-" { // it has been consumed
 		return ""
 	}
 	ReadInput(name, func(r io.Reader) error {
@@ -112,15 +112,15 @@ func formatOf(name string) (format string) {
 	return format
 }
 
-// Clusters reads the machines: of each virtual cluster, or of all jobs together.
+// Clusters reads the machines: those of each virtual cluster, or of all jobs together.
 func (p *Input) Clusters(jobs []*sched.Job) (vcs map[string]sched.Cluster, err error) {
 	if p.Cluster == "" {
-		return nil, p.Set.Invalid("cluster", errors.New("which cluster? give nodes and GPUs, such as n16g8, or a file"))
+		return nil, p.Set.Invalid("cluster", errors.New("is required: give nodes and GPUs, such as n16g8, or a file"))
 	}
 	if one, short := workload.Short(p.Cluster); short {
 		vcs = map[string]sched.Cluster{"": one}
 	} else if _, err = os.Stat(p.Cluster); errors.Is(err, fs.ErrNotExist) {
-		return nil, p.Set.Invalid("cluster", errors.New("there is no such file, and it is no short form such as n16g8 (nodes of 1 to 64 GPUs) or 5gpu+5cpu"))
+		return nil, p.Set.Invalid("cluster", errors.New("neither a file nor a short form such as n16g8 (nodes of 1 to 64 GPUs) or 5gpu+5cpu"))
 	} else if err = ReadInput(p.Cluster, func(r io.Reader) (err error) {
 		vcs, err = workload.Clusters(r)
 		return err
@@ -142,7 +142,7 @@ func (p *Input) Clusters(jobs []*sched.Job) (vcs map[string]sched.Cluster, err e
 	return vcs, nil
 }
 
-// Profile reads what lucid needs. Nil: --estimates does not say where.
+// Profile reads what lucid needs. It returns nil if --estimates is empty.
 func (p *Input) Profile() (*sched.Profile, error) {
 	if p.Estimates == "" {
 		return nil, nil

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// Progress says on w how far a simulation under a policy is: after 2 s, then each time after twice as long, a minute at most. It is for sched.Options.Progress.
+// Progress prints the progress of a simulation under a policy to w: after 2 s, then at doubling intervals of at most a
+// minute. It is for sched.Options.Progress.
 func Progress(w io.Writer, policy string, now func() time.Time) func(ended, jobs int) {
 	begin := now()
 	wait, next := 2*time.Second, begin.Add(2*time.Second)

@@ -13,21 +13,21 @@ import (
 	"star/sched"
 )
 
-// Result is one policy of star sched sim --json.
+// Result is the result of one policy in star sched sim --json.
 type Result struct {
 	Policy string `json:"policy"`
 	sched.Summary
-	Ratio   runlog.Number `json:"jct_ratio"` // to the first policy; NaN: no job ended under both
+	Ratio   runlog.Number `json:"jct_ratio"` // relative to the first policy; NaN: no job ended under both
 	Seconds float64       `json:"simulated_in_s"`
 }
 
-// Summary is what became of jobs under each policy.
+// Summary is the results of all policies.
 type Summary struct {
 	first   []sched.Outcome
 	Results []Result
 }
 
-// Add adds what happened under a policy.
+// Add adds the outcomes of a policy.
 func (s *Summary) Add(policy string, out []sched.Outcome, took time.Duration) {
 	if s.first == nil {
 		s.first = out
@@ -41,7 +41,7 @@ func (s *Summary) Add(policy string, out []sched.Outcome, took time.Duration) {
 	s.Results = append(s.Results, Result{policy, sched.Summarize(out), runlog.Number(of / to), took.Seconds()})
 }
 
-// Table writes it for people.
+// Table prints the results as a table.
 func (s *Summary) Table(w io.Writer) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	header := "policy\tjobs\tended\tdeclined\tmet deadline\tmean JCT s\tp99 JCT s\tmean queue s\tmakespan s\tpreemptions\t"
@@ -67,7 +67,7 @@ func (s *Summary) Table(w io.Writer) error {
 	return tw.Flush()
 }
 
-// CSV writes the same as JSON has.
+// CSV writes the fields of the JSON form as CSV.
 func (s *Summary) CSV(w io.Writer) error {
 	out := csv.NewWriter(w)
 	out.Write([]string{"policy", "jobs", "ended", "declined", "met_deadline", "mean_jct_s", "p99_jct_s", "mean_queue_s", "makespan_s", "preemptions", "jct_ratio", "simulated_in_s", "jobs_with_deadline"})

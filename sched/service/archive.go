@@ -15,16 +15,16 @@ import (
 	"star/sched/live"
 )
 
-// A job that has ended leaves the queue after Options.Keep: what star sched status says of it is written to a file, a line for each
-// job, and then the queue forgets it. So a job is in the file before it is nowhere else, and may be there twice where a service ended
-// in between, or where another one had taken over: its last line counts.
+// A job that has ended leaves the queue after Options.Keep: its status is appended to a file, a line per job, and then
+// the queue forgets it. A job is in the file before it leaves the queue, and may be there twice if a service ended in
+// between or another one took over: the last line counts.
 
 const (
 	archiveName  = "archive.jsonl"
-	mostArchived = 1000 // at a time
+	mostArchived = 1000 // jobs per event
 )
 
-// archiveFile is beside the jobs, where all services of a queue find it.
+// archiveFile is next to the jobs, where all services of a queue find it.
 func (s *Service) archiveFile() string {
 	if s.o.Peers != nil {
 		return filepath.Join(s.o.Jobs, archiveName)
@@ -32,7 +32,7 @@ func (s *Service) archiveFile() string {
 	return filepath.Join(s.o.Dir, archiveName)
 }
 
-// archive has jobs leave the queue that ended long enough ago.
+// archive removes jobs from the queue that ended long enough ago.
 func (s *Service) archive() {
 	now := s.now()
 	if s.o.Keep <= 0 || s.lost {
@@ -50,7 +50,7 @@ func (s *Service) archive() {
 		}
 	}
 	if err := appendLines(s.archiveFile(), lines.Bytes()); err != nil {
-		s.keeps(coded{fmt.Errorf("the archive cannot be written: %w; jobs that have ended stay in the queue until it can", err), exitcode.Unwritable})
+		s.keeps(coded{fmt.Errorf("cannot write the archive: %w; jobs that have ended stay in the queue until it can be written", err), exitcode.Unwritable})
 		return
 	}
 	if s.commit(e) != nil {
@@ -61,7 +61,8 @@ func (s *Service) archive() {
 	}
 }
 
-// appendLines appends lines to a file, and returns when they are on disk. A line there that has no end, because a machine stopped, gets one.
+// appendLines appends lines to a file and returns when they are on disk. If the file's last line has no end, because a
+// machine stopped, it gets one first.
 func appendLines(name string, lines []byte) error {
 	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
@@ -80,8 +81,8 @@ func appendLines(name string, lines []byte) error {
 	return f.Sync()
 }
 
-// ReadArchive reads the jobs that have left a queue, in the order in which they did. Of a job that is there twice the last line counts.
-// Torn is how many lines are not whole: of their jobs others were written, or they are in the queue still.
+// ReadArchive reads the jobs that have left a queue, in the order in which they left. Of several lines of a job the
+// last one counts. torn is the number of incomplete lines: their jobs were written again, or are still in the queue.
 func ReadArchive(name string) (jobs []JobStatus, torn int, err error) {
 	f, err := os.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -118,16 +119,17 @@ func ReadArchive(name string) (jobs []JobStatus, torn int, err error) {
 	}
 }
 
-// past says whether a job of a name has had a folder: one that has left the queue keeps its name.
+// past reports whether a job of that name has had a folder: a job that left the queue keeps its name.
 func (s *Service) past(name string) bool {
 	_, err := os.Stat(filepath.Join(s.o.Jobs, name))
 	return err == nil
 }
 
-// compactAt is how many bytes of events a queue's file has before what they have come to takes their place, at least; also no fewer than that has.
+// compactAt is the smallest number of bytes of events that a saved queue replaces; it also must not be smaller than the
+// saved queue.
 const compactAt = 1 << 20
 
-// compact has what the events of a queue's file have come to take their place.
+// compact replaces the events of a queue's file by the queue that they lead to.
 func (s *store) compact() error {
 	text, err := live.Fold(s.head.Queue, fresh(s.hosts), s.since)
 	if err != nil {
@@ -155,7 +157,7 @@ func (s *store) compact() error {
 		os.Remove(name + ".new")
 		return err
 	}
-	if d, err := os.Open(filepath.Dir(name)); err == nil { // that it has another file is on disk before the next event is
+	if d, err := os.Open(filepath.Dir(name)); err == nil { // the folder's entry must be on disk before the next event
 		d.Sync()
 		d.Close()
 	}

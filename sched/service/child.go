@@ -16,22 +16,23 @@ import (
 	"star/internal/exitcode"
 )
 
-// child is a process that a service has started, or a service before it: files beside each other, that begin with this path. It holds a lock as long as it lives, so that
-// whoever comes later knows whether it does.
+// child is a process that this service, or an earlier one, has started. It is the common path prefix of the process's
+// files. The process holds a lock while it lives, so that a later service can tell whether it does.
 type child string
 
 func (p child) file(ending string) string { return string(p) + ending }
 
-// codes are the exit codes of processes that this service has started.
+// codes collects the exit codes of processes that this service has started.
 type codes struct {
 	mu   sync.Mutex
 	of   map[child]int
-	news chan struct{} // has something when there is a code more
+	news chan struct{} // receives when a code was added
 }
 
 func newCodes() *codes { return &codes{of: map[child]int{}, news: make(chan struct{}, 1)} }
 
-// get is the exit code of a process that has ended; false: it was not started by this service, or has not been waited for yet, and nobody has written it down.
+// get returns the exit code of a process that has ended. ok is false if this service did not start it, or has not
+// waited for it yet, and no keeper has recorded the code.
 func (c *codes) get(p child) (int, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -46,11 +47,12 @@ func (c *codes) get(p child) (int, bool) {
 	return code, err == nil
 }
 
-// mostInput is how many bytes of input a pipe takes before it is read: a page less than the 16 that Linux has (man 7 pipe).
+// mostInput is how many bytes of input a pipe accepts before it is read: a page less than the 16 pages of Linux (man 7
+// pipe).
 const mostInput = 60 << 10
 
-// start starts a process that outlives this one. Input is the first line of its standard input, which stays open for orders; nil: it has none. A shell writes down its
-// number, so that it is known even if this process ends at once.
+// start starts a process that outlives this one. input is the first line of its standard input, which stays open for
+// orders; nil: it has none. A shell records the process's pid, so that it is known even if this process ends at once.
 func (p child) start(cmd *exec.Cmd, input []byte, ended *codes) (err error) {
 	var files []*os.File
 	defer func() {
@@ -73,10 +75,10 @@ func (p child) start(cmd *exec.Cmd, input []byte, ended *codes) (err error) {
 		return err
 	}
 	if held(lock) {
-		return fmt.Errorf("%s runs already", p)
+		return fmt.Errorf("%s already runs", p)
 	}
 	if _, err := os.Stat(p.file(".over")); err == nil {
-		return fmt.Errorf("%s: another service has counted it as ended", p)
+		return fmt.Errorf("%s: another service has recorded it as ended", p)
 	}
 	c := exec.Command("/bin/sh", append([]string{"-c", fmt.Sprintf(`echo $$ > "$0" || exit %d; exec "$@"`, exitcode.Unwritable), p.file(".pid")}, cmd.Args...)...)
 	c.Env, c.Stdout, c.Stderr = cmd.Env, out, log
@@ -89,7 +91,7 @@ func (p child) start(cmd *exec.Cmd, input []byte, ended *codes) (err error) {
 		if err := syscall.Mkfifo(p.file(".orders"), 0o600); err != nil {
 			return err
 		}
-		orders, err := os.OpenFile(p.file(".orders"), os.O_RDWR, 0) // its reader is one who writes, too: it has no end
+		orders, err := os.OpenFile(p.file(".orders"), os.O_RDWR, 0) // the reader also holds a writing end, so it sees no EOF
 		if err != nil {
 			return err
 		}
@@ -115,13 +117,13 @@ func (p child) start(cmd *exec.Cmd, input []byte, ended *codes) (err error) {
 	return nil
 }
 
-// killed is the exit code of who is killed.
+// killed is the exit code of a process that was killed.
 const killed = signalled + int(syscall.SIGKILL)
 
-// signalled is added to the number of a signal that ends a process.
+// signalled is added to the number of the signal that ended a process.
 const signalled = 128
 
-// byWhat is with what a process has ended, in words.
+// byWhat describes how a process ended.
 func byWhat(code int) string {
 	if code > signalled && code != unreached {
 		return fmt.Sprintf(" by signal %d, %v", code-signalled, syscall.Signal(code-signalled))
@@ -129,7 +131,8 @@ func byWhat(code int) string {
 	return fmt.Sprintf(" with exit code %d", code)
 }
 
-// reason is what a process that has ended has said of that. The last line of one that a signal has ended is of something else, unless the program has written it at its end.
+// reason returns the message with which a process ended. If a signal ended it, its last line is unrelated, unless the
+// program wrote it on exit.
 func (p child) reason(code int) string {
 	last := p.last()
 	own, is := strings.CutPrefix(last, "star: ")
@@ -142,7 +145,7 @@ func (p child) reason(code int) string {
 	return ": " + last
 }
 
-// exitOf is with what a command has ended, as a shell says it.
+// exitOf returns a command's exit code as a shell reports it.
 func exitOf(c *exec.Cmd) int {
 	if s, ok := c.ProcessState.Sys().(syscall.WaitStatus); ok && s.Signaled() {
 		return signalled + int(s.Signal())
@@ -150,7 +153,7 @@ func exitOf(c *exec.Cmd) int {
 	return c.ProcessState.ExitCode()
 }
 
-// alive says whether a process runs.
+// alive reports whether a process runs.
 func (p child) alive() bool {
 	f, err := os.OpenFile(p.file(".lock"), os.O_RDWR, 0)
 	if err != nil {
@@ -160,7 +163,8 @@ func (p child) alive() bool {
 	return held(f)
 }
 
-// signal sends a process a signal, once: a second SIGTERM would end it without its checkpoint. It does so again only if it could not be sent.
+// signal sends a process a signal, once: a second SIGTERM would end it without its checkpoint. It repeats the signal
+// only if sending failed.
 func (p child) signal(sig syscall.Signal) error {
 	told := p.file(fmt.Sprintf(".told-%d", int(sig)))
 	if _, err := os.Stat(told); err == nil {
@@ -188,7 +192,7 @@ func (p child) signal(sig syscall.Signal) error {
 	return os.WriteFile(told, nil, 0o600)
 }
 
-// pid is the number of a process that is alive. Its shell may be about to write it down.
+// pid returns the pid of a running process. Its shell may be about to record it.
 func (p child) pid() (pid int, err error) {
 	for range 100 {
 		text, e := os.ReadFile(p.file(".pid"))
@@ -197,10 +201,10 @@ func (p child) pid() (pid int, err error) {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	return 0, fmt.Errorf("%s: no number of a process", p.file(".pid"))
+	return 0, fmt.Errorf("%s: invalid pid", p.file(".pid"))
 }
 
-// last is the last line that a process has said; of one in JSON, its message.
+// last returns the last line that a process has printed; if that is JSON, its message.
 func (p child) last() string {
 	f, err := os.Open(p.file(".log"))
 	if err != nil {
@@ -224,7 +228,7 @@ func (p child) last() string {
 	return line
 }
 
-// dir is the folder of a life of a job.
+// dir returns the folder of a life of a job.
 func (s *Service) dir(job string, life int) string {
 	return filepath.Join(s.o.Jobs, job, fmt.Sprintf("life-%d", life))
 }

@@ -54,7 +54,7 @@ func TestClockWasAhead(t *testing.T) {
 		if now := s.now(); now <= before || now < c.newest || now > max(c.least, c.newest)+30 {
 			t.Errorf("%s: the queue's time was %v s, and is %v s", c.name, before, now)
 		}
-		if warned := strings.Contains(said.String(), "ahead of this one's"); warned != c.warns {
+		if warned := strings.Contains(said.String(), "ahead of this one"); warned != c.warns {
 			t.Errorf("%s: warned %v: %s", c.name, warned, said.String())
 		}
 		s.close()

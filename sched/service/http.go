@@ -23,21 +23,21 @@ import (
 	"star/sched/live"
 )
 
-// answer is what a service says to a question.
+// answer is a service's response.
 type answer struct {
 	Error  string  `json:"error,omitempty"`
-	Code   int     `json:"code,omitempty"`  // with which whoever asked is to exit
-	Again  bool    `json:"again,omitempty"` // nothing was done: another service is to be asked
-	Job    string  `json:"job,omitempty"`   // under which name a job was taken in
+	Code   int     `json:"code,omitempty"`  // exit code for the command
+	Again  bool    `json:"again,omitempty"` // nothing was done: ask another service
+	Job    string  `json:"job,omitempty"`   // name of the accepted job
 	Addr   string  `json:"addr,omitempty"`  // of a job's coordinator
-	Token  string  `json:"token,omitempty"` // with which a job's coordinator is asked
+	Token  string  `json:"token,omitempty"` // for a job's coordinator
 	Status *Status `json:"status,omitempty"`
 }
 
-// maxQuestion is more bytes than a job has.
+// maxQuestion limits a request's size: more bytes than a job has.
 const maxQuestion = 1 << 20
 
-// listen has a service answer on loopback, and writes down where.
+// listen serves requests on loopback and writes the address down.
 func listen(l net.Listener, dir string, do func(ctx context.Context, path string, body []byte) answer) (stop func(), err error) {
 	address := Address{Addr: l.Addr().String(), Token: rand.Text(), PID: os.Getpid()}
 	if err := address.write(dir); err != nil {
@@ -46,7 +46,7 @@ func listen(l net.Listener, dir string, do func(ctx context.Context, path string
 	h := &http.Server{ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, Handler: web.Guard(address.Addr, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if subtle.ConstantTimeCompare([]byte(r.Header.Get("Authorization")), []byte("Bearer "+address.Token)) != 1 {
 			w.WriteHeader(http.StatusUnauthorized)
-			json.NewEncoder(w).Encode(answer{Error: "the word in service.json is another one: another service has the folder now", Code: exitcode.Refused})
+			json.NewEncoder(w).Encode(answer{Error: "cannot answer: the token is not that of service.json; another service uses the folder now", Code: exitcode.Refused})
 			return
 		}
 		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxQuestion))
@@ -60,25 +60,25 @@ func listen(l net.Listener, dir string, do func(ctx context.Context, path string
 	return func() { h.Close() }, nil
 }
 
-// failed is the answer to a question that came to an error.
+// failed returns the response to a request that failed.
 func failed(err error) answer { return answer{Error: err.Error(), Code: job.ExitCode(err)} }
 
-// asking is a question, or something else that the service is to do.
+// asking is a request, or another task for the service's goroutine.
 type asking struct {
-	do   func() // nil: it is a question
+	do   func() // nil: it is a request
 	path string
 	body []byte
-	says chan answer // has room for one
+	says chan answer // buffered, capacity 1
 }
 
-// answer answers a question, between two things that the service does.
+// answer responds to a request, between two steps of the service.
 func (s *Service) answer(ctx context.Context, path string, body []byte) (a answer) {
 	q := asking{path: path, body: body, says: make(chan answer, 1)}
 	select {
 	case s.asked <- q:
 		return <-q.says
 	case <-s.silent:
-		a = failed(coded{errors.New("the service ends"), exitcode.Lost})
+		a = failed(coded{errors.New("the service is stopping"), exitcode.Lost})
 		a.Again = true
 		return a
 	case <-ctx.Done():
@@ -86,17 +86,17 @@ func (s *Service) answer(ctx context.Context, path string, body []byte) (a answe
 	}
 }
 
-// Of what comes together.
+// Limits on batching requests.
 const (
-	mostTogether = 256                   // questions
-	dear         = 20 * time.Millisecond // planning that takes longer is not done for each of them
-	rest         = 4                     // times as long as planning took, until it is done again
+	mostTogether = 256                   // requests in a batch
+	costly       = 20 * time.Millisecond // planning that takes longer is not repeated for each batch
+	rest         = 4                     // pause until the next planning, as a multiple of its duration
 )
 
-// together does what a question asks for, and what others ask for that wait by now: their events are written down at once, and planned for
-// once. Where that takes long the answer does not wait for a plan.
+// together handles a request together with the others that wait: it writes their events down at once, and plans once.
+// If planning is slow, the responses do not wait for it.
 func (s *Service) together(first asking) {
-	var said []func() // after the plan
+	var said []func() // called after planning
 	events, waiting := []live.Event(nil), []asking(nil)
 	flush := func() {
 		if len(events) == 0 {
@@ -119,7 +119,7 @@ func (s *Service) together(first asking) {
 	for q, n := first, 1; ; n++ {
 		if q.do == nil && (q.path == "/submit" || q.path == "/cancel") {
 			e, err := s.wants(q.path, q.body)
-			if slices.ContainsFunc(events, func(o live.Event) bool { return o.Job == e.Job || o.Kind != e.Kind || err != nil }) { // what is asked for depends on what came before
+			if slices.ContainsFunc(events, func(o live.Event) bool { return o.Job == e.Job || o.Kind != e.Kind || err != nil }) { // the request depends on an earlier one
 				flush()
 				e, err = s.wants(q.path, q.body)
 			}
@@ -149,7 +149,7 @@ func (s *Service) together(first asking) {
 		break
 	}
 	flush()
-	if s.cost < dear || time.Since(s.planned) > rest*s.cost {
+	if s.cost < costly || time.Since(s.planned) > rest*s.cost {
 		s.act()
 	}
 	for _, say := range said {
@@ -157,14 +157,15 @@ func (s *Service) together(first asking) {
 	}
 }
 
-// failedBy is the answer to a question that came to an error here. Of a service that does not decide any more another one is to be asked.
+// failedBy returns the response to a request that failed here. If this service no longer decides, another one should be
+// asked.
 func failedBy(err error) answer {
 	a := failed(err)
 	a.Again = errors.Is(err, errAskAgain)
 	return a
 }
 
-// taken is the answer to a submission.
+// taken returns the response to a submission.
 func (s *Service) taken(job string) answer {
 	st := Status{Dir: s.o.Dir, Policy: s.o.Policy, Since: s.began, Hosts: []HostStatus{}, Jobs: []JobStatus{}}
 	if j := s.q.Job(job); j != nil {
@@ -173,7 +174,7 @@ func (s *Service) taken(job string) answer {
 	return answer{Job: job, Status: &st}
 }
 
-// wants is the event that a question asks for.
+// wants returns the event that a request asks for.
 func (s *Service) wants(path string, body []byte) (e live.Event, err error) {
 	if err := s.decides(); err != nil {
 		return e, err
@@ -201,10 +202,10 @@ func (s *Service) wants(path string, body []byte) (e live.Event, err error) {
 	return e, nil
 }
 
-// errAskAgain marks that nothing was done of a question, because this service does not know what others have decided by now.
+// errAskAgain marks that a request had no effect, because this service does not know what others have decided since.
 var errAskAgain = fmt.Errorf("%w", errLost)
 
-// decides is an error unless this service decides still.
+// decides returns an error unless this service still decides.
 func (s *Service) decides() error {
 	if s.book.held() {
 		return nil
@@ -213,7 +214,7 @@ func (s *Service) decides() error {
 	return errAskAgain
 }
 
-// asks does what another question asks for.
+// asks handles the other requests.
 func (s *Service) asks(path string, body []byte) (a answer, err error) {
 	if err := s.decides(); err != nil {
 		return a, err
@@ -224,14 +225,14 @@ func (s *Service) asks(path string, body []byte) (a answer, err error) {
 		return a, err
 	case "/status":
 	default:
-		return a, coded{fmt.Errorf("%s: a question that this program does not know", path), exitcode.Disagree}
+		return a, coded{fmt.Errorf("%s: unknown request", path), exitcode.Disagree}
 	}
 	st := s.status()
 	a.Status = &st
 	return a, nil
 }
 
-// ask asks the service of a folder.
+// ask sends a request to the service of a folder.
 func ask(ctx context.Context, dir, path string, body []byte) (a answer, err error) {
 	at, err := ReadAddress(dir)
 	if err != nil {
@@ -242,10 +243,10 @@ func ask(ctx context.Context, dir, path string, body []byte) (a answer, err erro
 		return a, err
 	}
 	r.Header.Set("Authorization", "Bearer "+at.Token)
-	direct := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}} // through no proxy
+	direct := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}} // without a proxy
 	resp, err := direct.Do(r)
 	if err != nil {
-		return a, coded{fmt.Errorf("the service of %s does not answer at %s: %w; start it, star sched serve --dir %s (jobs go on without it)", dir, at.Addr, errors.Unwrap(err), dir), exitcode.Lost}
+		return a, coded{fmt.Errorf("the service of %s does not answer at %s: %w; start it: star sched serve --dir %s (running jobs continue without it)", dir, at.Addr, errors.Unwrap(err), dir), exitcode.Lost}
 	}
 	defer resp.Body.Close()
 	if err := json.NewDecoder(io.LimitReader(resp.Body, 64<<20)).Decode(&a); err != nil {
@@ -257,7 +258,8 @@ func ask(ctx context.Context, dir, path string, body []byte) (a answer, err erro
 	return a, nil
 }
 
-// Submit gives a job to the service of a folder, and returns what became of it at once. It may have another name (live.Queue.Again).
+// Submit submits a job to the service of a folder and returns its initial status. The job may get another name
+// (live.Queue.Again).
 func Submit(ctx context.Context, dir string, spec live.Spec) (JobStatus, error) {
 	body, err := json.Marshal(spec)
 	if err != nil {
@@ -273,22 +275,23 @@ func Submit(ctx context.Context, dir string, spec live.Spec) (JobStatus, error) 
 			return j, nil
 		}
 	}
-	return JobStatus{}, fmt.Errorf("job %s is not in the answer", name)
+	return JobStatus{}, fmt.Errorf("job %s is not in the service's answer", name)
 }
 
-// Cancel ends a job.
+// Cancel cancels a job.
 func Cancel(ctx context.Context, dir, job string) error {
 	_, err := ask(ctx, dir, "/cancel", []byte(job))
 	return err
 }
 
-// Reach is where the coordinator of a job answers, and the token that it wants. The job is said by its name or by that address.
+// Reach returns the address of a job's coordinator, and the token that it requires. The job is given by its name or by
+// that address.
 func Reach(ctx context.Context, dir, job string) (addr, token string, err error) {
 	a, err := ask(ctx, dir, "/token", []byte(job))
 	return a.Addr, a.Token, err
 }
 
-// Ask asks how things are.
+// Ask returns the service's status.
 func Ask(ctx context.Context, dir string) (Status, error) {
 	a, err := ask(ctx, dir, "/status", nil)
 	if err != nil {

@@ -12,16 +12,17 @@ import (
 	"time"
 )
 
-// Where several services have one queue, who tells a process to end may be on another machine than who started it, and so may be who wants to know how it ended. So
-// each process has a keeper beside it, on its machine, which belongs to no service: orders and exit codes are files in the folder of the jobs, which all services see.
+// If several services share a queue, the service that stops a process, or needs its exit code, may be on another
+// machine than the one that started it. So each process has a keeper on its machine that belongs to no service: orders
+// and exit codes are files in the folder of the jobs, which all services see.
 
-// keeperVariable has this program be a keeper: of the process whose files begin so.
+// keeperVariable makes this program a keeper of the process that has the variable's value as the prefix of its files.
 const keeperVariable = "STAR_SCHED_KEEPS"
 
-// ordersEvery is how often a keeper looks for orders.
+// ordersEvery is how often a keeper checks for orders.
 const ordersEvery = 100 * time.Millisecond
 
-// kept is a command with a keeper before it.
+// kept wraps a command in a keeper.
 func kept(p child, cmd *exec.Cmd) *exec.Cmd {
 	self, err := os.Executable()
 	if err != nil {
@@ -32,7 +33,7 @@ func kept(p child, cmd *exec.Cmd) *exec.Cmd {
 	return c
 }
 
-// signal has a process be sent a signal.
+// signal sends a process a signal.
 func (s *Service) signal(p child, sig syscall.Signal) error {
 	if s.o.Peers == nil {
 		return p.signal(sig)
@@ -42,9 +43,9 @@ func (s *Service) signal(p child, sig syscall.Signal) error {
 
 func (p child) order(sig syscall.Signal) string { return p.file(fmt.Sprintf(".order-%d", int(sig))) }
 
-// bury has a process that has ended stay so, where several services might start it: one that stood still while another one took over does not start it any more. The
-// error says that it runs, or that this cannot be written down.
-func (s *Service) bury(p child) error {
+// markEnded records that a process has ended, if several services might start it: a service that hung while another one
+// took over cannot start the process again. It returns an error if the process runs, or if it cannot record that.
+func (s *Service) markEnded(p child) error {
 	if s.o.Peers == nil {
 		return nil
 	}
@@ -57,12 +58,12 @@ func (s *Service) bury(p child) error {
 	}
 	defer lock.Close()
 	if held(lock) {
-		return fmt.Errorf("%s runs", p)
+		return fmt.Errorf("%s still runs", p)
 	}
 	return os.WriteFile(p.file(".over"), nil, 0o600)
 }
 
-// Keep is what a keeper does. It does not return in one; elsewhere at once.
+// Keep runs the keeper and exits, if this process is one; else it returns at once.
 func Keep() {
 	p := child(os.Getenv(keeperVariable))
 	if p == "" {
@@ -72,13 +73,13 @@ func Keep() {
 	os.Exit(p.keep(os.Args[1:]))
 }
 
-// keep runs a command, carries out orders for it, and writes down with what it ended.
+// keep runs a command, carries out orders for it, and records its exit code.
 func (p child) keep(args []string) int {
-	signal.Notify(make(chan os.Signal, 1), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP) // who shuts the machine down tells the process, too; ignored, they would be so there
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP) // a shutdown signals the process, too; if ignored here, it would inherit that
 	lock := os.NewFile(3, p.file(".lock"))
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.ExtraFiles = []*os.File{lock} // it is alive as long as one of the two is
+	cmd.ExtraFiles = []*os.File{lock} // the process counts as alive while either of the two is
 	code := 127
 	if err := cmd.Start(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -108,7 +109,7 @@ func (p child) obey(ended <-chan struct{}) {
 			for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
 				if _, err := os.Stat(p.order(sig)); err == nil {
 					if err := p.signal(sig); err != nil && !errors.Is(err, syscall.ESRCH) {
-						fmt.Fprintf(os.Stderr, "%s cannot be told %v: %v\n", p, sig, err)
+						fmt.Fprintf(os.Stderr, "cannot send %[2]v to %[1]s: %[3]v\n", p, sig, err)
 					}
 				}
 			}
@@ -116,7 +117,7 @@ func (p child) obey(ended <-chan struct{}) {
 	}
 }
 
-// replace writes a number to a file, whole or not at all.
+// replace writes a number to a file atomically.
 func (p child) replace(ending string, n int) {
 	if os.WriteFile(p.file(ending+".new"), []byte(strconv.Itoa(n)+"\n"), 0o600) == nil {
 		os.Rename(p.file(ending+".new"), p.file(ending))

@@ -20,24 +20,24 @@ import (
 	"star/sched/live"
 )
 
-// What the page is sent each time.
+// Limits of what the page gets.
 const (
-	curve      = 300 // parts of the time
-	mostListed = 500 // jobs of each state
+	curve      = 300 // points of a curve
+	mostListed = 500 // jobs per state
 )
 
-// view is a queue as its page shows it.
+// view is a queue as the page shows it.
 type view struct {
 	Dir, Policy string
 	Began       time.Time
-	Now         float64 // s since then
+	Now         float64 // s since Began
 	Live        bool    // the service runs
-	Wrong       string  // why it cannot work
+	Wrong       string  // why the service cannot work
 
-	why func(j *live.Job, now float64) string // why a job is as it is; nil: as the queue says
+	why func(j *live.Job, now float64) string // explains a job's state; nil: the queue's
 }
 
-// schedules is what a page shows.
+// schedules returns what the page shows.
 func (v view) schedules(q *live.Queue, h *live.History) web.Schedules {
 	s := web.Schedule{Policy: v.Policy, Place: "place", Parts: 1, Now: v.Now}
 	outs := v.jobs(&s, q, h)
@@ -54,7 +54,7 @@ func (v view) schedules(q *live.Queue, h *live.History) web.Schedules {
 	return web.Schedules{Title: v.Dir, Live: v.Live, Began: &v.Began, Schedules: []web.Schedule{s}}
 }
 
-// jobs fills in the jobs, and returns when each had how many places.
+// jobs fills in the jobs, and returns how many places each had, and when.
 func (v view) jobs(s *web.Schedule, q *live.Queue, h *live.History) (outs []sched.Outcome) {
 	unknown := runlog.Number(math.NaN())
 	known := func(x float64, is bool) runlog.Number {
@@ -90,7 +90,7 @@ func (v view) jobs(s *web.Schedule, q *live.Queue, h *live.History) (outs []sche
 		default:
 			over = append(over, x)
 			if o.End = j.Ended; len(steps) > 0 {
-				o.End = min(o.End, steps[len(steps)-1].At) // workers end before the coordinator has
+				o.End = min(o.End, steps[len(steps)-1].At) // workers end before the coordinator does
 			} else if j.State != live.Done {
 				o.Why = j.Why
 			}
@@ -108,7 +108,7 @@ func (v view) jobs(s *web.Schedule, q *live.Queue, h *live.History) (outs []sche
 	return outs
 }
 
-// Waited is how long a job had no places between two times, s.
+// Waited returns how long a job had no places between two times, s.
 func Waited(steps []sched.Step, from, to float64) (sum float64) {
 	had := 0.
 	for _, s := range steps {
@@ -123,14 +123,14 @@ func Waited(steps []sched.Step, from, to float64) (sum float64) {
 	return sum
 }
 
-// bars fills in the hosts, and who had their places.
+// bars fills in the hosts, and the jobs on their places.
 func (v view) bars(s *web.Schedule, q *live.Queue, h *live.History) {
 	first, places := map[string]int{}, map[string]int{}
 	for _, host := range q.Hosts {
 		places[host.Name] = host.Slots
 	}
 	names := map[string]int{}
-	var gone []string // hosts that the service has no more
+	var gone []string // hosts that the service no longer has
 	for _, y := range h.Stays {
 		if _, ok := places[y.Host]; !ok {
 			gone = append(gone, y.Host)
@@ -148,8 +148,8 @@ func (v view) bars(s *web.Schedule, q *live.Queue, h *live.History) {
 	}
 	for _, name := range gone {
 		why := ""
-		if v.Live { // else nobody says which it has
-			why = "the service has it no more"
+		if v.Live { // else the current hosts are unknown
+			why = "no longer a host of the service"
 		}
 		add(name, why)
 	}
@@ -167,7 +167,7 @@ func (v view) bars(s *web.Schedule, q *live.Queue, h *live.History) {
 	}
 }
 
-// headline is what somebody would want to know first.
+// headline returns the most important facts in a sentence.
 func (v view) headline(s *web.Schedule, q *live.Queue) (text string, bad bool) {
 	if v.Wrong != "" {
 		return v.Wrong, true
@@ -197,7 +197,7 @@ func count(n int, one, many string) string {
 	return fmt.Sprint(n, " ", many)
 }
 
-// show shows the queue, if somebody wants to see it and has not been shown it a moment ago.
+// show updates the page, if it has viewers and was not updated a moment ago.
 func (s *Service) show() {
 	if s.o.Page == nil || time.Since(s.shown) < web.Step {
 		return
@@ -206,13 +206,13 @@ func (s *Service) show() {
 	s.o.Page.Show(s.View())
 }
 
-// View is the queue as its page shows it.
+// View returns the queue as the page shows it.
 func (s *Service) View() web.Schedules {
 	return view{Dir: s.o.Dir, Policy: s.o.Policy, Began: s.began, Now: s.now(), Live: true, Wrong: cmp.Or(s.stuck, s.full), why: s.why}.schedules(s.q, s.history)
 }
 
-// Read reads the queue of a folder, whether or not a service has it. Of one of several services it is what that one knows: others may know more.
-// An error is fs.ErrNotExist if it is no such folder.
+// Read reads the queue of a folder, whether or not a service uses it. For one of several services it returns what that
+// one knows, which may be less than the others know. The error is fs.ErrNotExist if it is no such folder.
 func Read(dir string) (web.Schedules, error) {
 	name := filepath.Join(dir, queueName)
 	text, err := os.ReadFile(name)
@@ -232,14 +232,14 @@ func Read(dir string) (web.Schedules, error) {
 	return view{Dir: dir, Began: h.Time}.after(q, history, events, func(i int) string { return fmt.Sprintf("%s:%d", name, i+2) })
 }
 
-// readPeers is Read of the folder of one of several services.
+// readPeers is Read for the folder of one of several services.
 func readPeers(dir string) (web.Schedules, error) {
 	note, added, err := election.ReadDir(filepath.Join(dir, peersDir))
 	if err != nil {
 		return web.Schedules{}, err
 	}
 	if note == nil {
-		return web.Schedules{}, coded{fmt.Errorf("%s: this service knows of no queue yet: the services have not agreed on one", dir), exitcode.Missing}
+		return web.Schedules{}, coded{fmt.Errorf("%s: no queue yet: the services have not agreed on one", dir), exitcode.Missing}
 	}
 	b := new(agreedBook)
 	q, h, events, err := b.read(dir, note, added)
@@ -249,7 +249,7 @@ func readPeers(dir string) (web.Schedules, error) {
 	return view{Dir: dir, Began: b.head.Time}.after(q, h, events, func(i int) string { return fmt.Sprintf("%s: event %d", dir, i) })
 }
 
-// after is a queue as its page shows it, after events more; where names one that cannot have happened.
+// after returns the queue as the page shows it after more events; where names an event that cannot have happened.
 func (v view) after(q *live.Queue, h *live.History, events []live.Event, where func(int) string) (web.Schedules, error) {
 	for i, e := range events {
 		if err := q.Apply(e); err != nil {

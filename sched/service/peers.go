@@ -26,46 +26,48 @@ import (
 	"star/transport/wire"
 )
 
-// Several services with one queue: they elect one that decides (package election), and each event is on the disks of most of them before it is acted upon. The others
-// pass questions on to it.
+// Several services can share a queue: they elect a leader (package election), and each event is on the disks of a
+// majority before the leader acts on it. The other services forward requests to the leader.
 
-// Peers are services that have one queue together.
+// Peers configures services that share a queue.
 type Peers struct {
-	Members []string      // addresses by rank, host:port
-	Rank    int           // of this one
-	Token   string        // of the services, which no job gets; empty: that in the folder of the jobs, which the first one makes
-	TLS     *tls.Config   // nil: they speak without
-	Wait    time.Duration // for which they may take to find each other the first time
+	Members []string // addresses by rank, host:port
+	Rank    int      // of this one
+	// Token authenticates the services to each other; no job gets it. Empty: the one in the folder of the jobs, which
+	// the first service creates.
+	Token string
+	TLS   *tls.Config   // nil: without TLS
+	Wait  time.Duration // how long the first election may take
 }
 
 const (
-	peersDir = "peers"         // in the folder of a service: what it has agreed to
-	jobsMark = "services.json" // in the folder of jobs: whose they are
-	patience = 5 * time.Second // for which a question waits for somebody who decides
+	peersDir = "peers"         // in a service's folder: the election's state
+	jobsMark = "services.json" // in the folder of the jobs: the services that own them
+	patience = 5 * time.Second // how long a request waits for a leader
 	passTime = 20 * time.Second
 )
 
-// errLost: another service decides now, or will.
-var errLost = coded{errors.New("another service decides by now, or will: ask again, and look with star sched status whether this was done"), exitcode.Lost}
+// errLost: another service is the leader, or will be.
+var errLost = coded{errors.New("another service decides by now, or will: check with star sched status whether this was done, else ask again"), exitcode.Lost}
 
 // PeerStatus is one of several services in a Status.
 type PeerStatus struct {
 	Rank    int    `json:"rank"`
 	Addr    string `json:"addr"`
 	Decides bool   `json:"decides,omitempty"`
-	Missing bool   `json:"missing,omitempty"` // the one that decides has no connection to it
+	Missing bool   `json:"missing,omitempty"` // the leader has no connection to it
 }
 
-// council is one of several services.
-type council struct {
+// peerService is one of several services that share a queue.
+type peerService struct {
 	o      Options
 	member *election.Member
 	net    *transport.TCP
 	ended  *codes
-	now    atomic.Pointer[Service] // while this one decides
+	now    atomic.Pointer[Service] // set while this service is the leader
 }
 
-// ServePeers is one of several services until the context ends, or it has no part in them any more. Jobs go on without it.
+// ServePeers runs one of several services until the context ends, or it no longer takes part. Jobs continue without it.
 func ServePeers(ctx context.Context, o Options, l net.Listener) error {
 	if err := o.folders(); err != nil {
 		return err
@@ -88,12 +90,12 @@ func ServePeers(ctx context.Context, o Options, l net.Listener) error {
 		o.Log.Warn("the services' secret travels readable between hosts", "fix", "--tls-cert, --tls-key and --tls-ca")
 	}
 	cfg := transport.Config{Token: p.Token, TLS: p.TLS, Log: o.Log}
-	c := &council{o: o, net: transport.NewTCP(cfg), ended: newCodes()}
-	door, err := c.net.Listen(p.Members[p.Rank])
+	c := &peerService{o: o, net: transport.NewTCP(cfg), ended: newCodes()}
+	listener, err := c.net.Listen(p.Members[p.Rank])
 	if err != nil {
-		return coded{fmt.Errorf("--peers: this service's own address, %s (--rank %d), cannot be listened on: %w: is a service of this rank running already, or is it another machine's address?", p.Members[p.Rank], p.Rank, err), exitcode.Disagree}
+		return coded{fmt.Errorf("--peers: cannot listen on this service's own address, %s (--rank %d): %w: is a service of this rank running already, or is it another machine's address?", p.Members[p.Rank], p.Rank, err), exitcode.Disagree}
 	}
-	defer door.Close()
+	defer listener.Close()
 	c.member, err = election.New(election.Config{
 		Job: p.group(), Rank: p.Rank, Members: p.Members, Network: c.net, JoinTimeout: p.Wait, Log: o.Log, Dir: filepath.Join(o.Dir, peersDir),
 		Hello: wire.Hello{Token: p.Token, Version: job.Program, Host: process.Hostname()},
@@ -107,14 +109,14 @@ func ServePeers(ctx context.Context, o Options, l net.Listener) error {
 		return err
 	}
 	defer stop()
-	sits, leave := context.WithCancel(context.WithoutCancel(ctx)) // it hands over before it leaves
+	serving, leave := context.WithCancel(context.WithoutCancel(ctx)) // it hands over before it leaves
 	accepted, ran := make(chan struct{}), make(chan error, 1)
 	go func() {
 		defer close(accepted)
-		transport.Serve(sits, door, cfg, c.accept(sits))
+		transport.Serve(serving, listener, cfg, c.accept(serving))
 	}()
-	go func() { ran <- c.member.Run(sits) }()
-	o.Log.Info("one of several services", "service", p.Rank, "peers", p.Members, "dir", o.Dir, "jobs", o.Jobs)
+	go func() { ran <- c.member.Run(serving) }()
+	o.Log.Info("service started as one of several", "service", p.Rank, "peers", p.Members, "dir", o.Dir, "jobs", o.Jobs)
 	err = c.decide(ctx)
 	leave()
 	<-accepted
@@ -122,21 +124,21 @@ func ServePeers(ctx context.Context, o Options, l net.Listener) error {
 		err = why
 	}
 	if err == nil {
-		o.Log.Info("the service ends; the others go on, and so do jobs")
+		o.Log.Info("service stopped; the other services and the jobs continue")
 	}
 	return err
 }
 
-// group is what all services of one queue call themselves.
+// group returns the job name by which the services of one queue identify each other.
 func (p *Peers) group() string { return "star sched " + strings.Join(p.Members, ",") }
 
-// claim looks whether folders are for these services, and makes what is missing in that of this one.
+// claim checks that the folders belong to these services, and creates what is missing in this one's.
 func (p *Peers) claim(o *Options) error {
 	if _, err := os.Stat(filepath.Join(o.Dir, queueName)); err == nil {
-		return coded{fmt.Errorf("%s: this folder has the queue of a service that was alone: give another --dir; its jobs end under the service that has them", filepath.Join(o.Dir, queueName)), exitcode.Disagree}
+		return coded{fmt.Errorf("%s: this folder has the queue of a single service: use another --dir; its jobs end under the service that has them", filepath.Join(o.Dir, queueName)), exitcode.Disagree}
 	}
 	if i, err := os.Stat(o.Jobs); errors.Is(err, fs.ErrNotExist) || err == nil && !i.IsDir() {
-		return coded{fmt.Errorf("--jobs %s: there is no such folder: mount it, or make it once; all services must see the same one", o.Jobs), exitcode.Missing}
+		return coded{fmt.Errorf("--jobs %s: no such folder: mount or create it; all services must see the same one", o.Jobs), exitcode.Missing}
 	} else if err != nil {
 		return coded{fmt.Errorf("--jobs: %w", err), exitcode.Unwritable}
 	}
@@ -156,31 +158,32 @@ func (p *Peers) claim(o *Options) error {
 	} else if !errors.Is(err, fs.ErrExist) {
 		return coded{fmt.Errorf("--jobs: %w", err), exitcode.Unwritable}
 	}
-	var whose []string
-	for end := time.Now().Add(time.Second); ; time.Sleep(10 * time.Millisecond) { // another one may be about to write it
+	var owners []string
+	for end := time.Now().Add(time.Second); ; time.Sleep(10 * time.Millisecond) { // another service may be about to write it
 		text, err := os.ReadFile(name)
 		if err == nil {
-			err = json.Unmarshal(text, &whose)
+			err = json.Unmarshal(text, &owners)
 		}
 		switch {
-		case err == nil && slices.Equal(whose, p.Members):
+		case err == nil && slices.Equal(owners, p.Members):
 			return nil
 		case err == nil:
-			return coded{fmt.Errorf("%s: these are the jobs of the services %s, and this is one of %s: give another --jobs, or the same --peers in the same order", name, strings.Join(whose, ","), strings.Join(p.Members, ",")), exitcode.Disagree}
+			return coded{fmt.Errorf("%s: these are the jobs of the services %s, and this is one of %s: use another --jobs, or the same --peers in the same order", name, strings.Join(owners, ","), strings.Join(p.Members, ",")), exitcode.Disagree}
 		case time.Now().After(end):
-			return coded{fmt.Errorf("%s: %w: want a list of addresses; take the file away if no service has these jobs", name, err), exitcode.Corrupt}
+			return coded{fmt.Errorf("%s: %w: want a list of addresses; remove the file if no service has these jobs", name, err), exitcode.Corrupt}
 		}
 	}
 }
 
-// decide waits until this service is to decide, does so, and begins again, until the context ends or the member has no part in the group any more.
-func (c *council) decide(ctx context.Context) error {
+// decide waits until this service is elected, leads, and waits again, until the context ends or the member leaves the
+// group.
+func (c *peerService) decide(ctx context.Context) error {
 	for {
 		lead, err := c.member.Await(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case errors.Is(err, election.ErrLeadershipLost): // the member has ended, and knows why
+		case errors.Is(err, election.ErrLeadershipLost): // the member has ended; Run returns the reason
 			return nil
 		case err != nil:
 			return err
@@ -190,23 +193,23 @@ func (c *council) decide(ctx context.Context) error {
 		case <-lead.Over():
 		default:
 			if e := lead.HandOver(); e != nil && ctx.Err() == nil {
-				return coded{fmt.Errorf("this service does not know what was agreed on, and nobody takes over: %w", e), exitcode.Lost}
+				return coded{fmt.Errorf("cannot lead: this service lacks what was agreed on, and no other one takes over: %w", e), exitcode.Lost}
 			}
 		}
 		if err != nil && !errors.Is(err, errLost) {
 			return err
 		}
-		c.o.Log.Info("this service does not decide any more")
+		c.o.Log.Info("leadership ended")
 	}
 }
 
-// lead decides until the leadership is over or the context ends.
-func (c *council) lead(ctx context.Context, lead *election.Leadership) error {
+// lead leads until the leadership ends or the context does.
+func (c *peerService) lead(ctx context.Context, lead *election.Leadership) error {
 	s, err := c.taken(lead)
 	if err != nil {
 		return err
 	}
-	c.o.Log.Info("this service decides", "service", c.o.Peers.Rank, "term", lead.Term, "events", len(lead.Added))
+	c.o.Log.Info("elected leader", "service", c.o.Peers.Rank, "term", lead.Term, "events", len(lead.Added))
 	c.now.Store(s)
 	if s.o.Page != nil {
 		s.o.Page.Show(s.View())
@@ -214,14 +217,14 @@ func (c *council) lead(ctx context.Context, lead *election.Leadership) error {
 	s.run(ctx, lead.Over())
 	c.now.Store(nil)
 	if s.o.Page != nil {
-		s.stuck = "another service decides now: star sched status says which"
+		s.stuck = "another service decides now: see star sched status"
 		s.o.Page.Show(s.View())
 	}
 	return nil
 }
 
-// taken makes the service of what was agreed on before.
-func (c *council) taken(lead *election.Leadership) (*Service, error) {
+// taken creates the service from what was agreed on before.
+func (c *peerService) taken(lead *election.Leadership) (*Service, error) {
 	b := &agreedBook{lead: lead, hosts: c.o.Hosts, log: c.o.Log}
 	if lead.Note == nil {
 		if err := b.note(head{Format: queueFormat, Time: time.Now().Round(0), writer: thisProgram()}); err != nil {
@@ -240,10 +243,11 @@ func (c *council) taken(lead *election.Leadership) (*Service, error) {
 	return s, nil
 }
 
-// shortenAt is how many bytes of events are kept before what they have come to takes their place, at least; also no fewer than that has.
+// shortenAt is the smallest number of bytes of events that a saved queue replaces; it also must not be smaller than the
+// saved queue.
 const shortenAt = 64 << 10
 
-// leadership is what a book needs of an *election.Leadership.
+// leadership is the part of *election.Leadership that a book uses.
 type leadership interface {
 	SetNote([]byte) error
 	Add([]byte) error
@@ -251,23 +255,24 @@ type leadership interface {
 	Hold() error
 }
 
-// agreedBook has the other services agree to each event. When these have become many, it has them agree to what they have come to, in their place.
+// agreedBook gets the agreement of the other services for each event. When the events have become many, it gets their
+// agreement for the saved queue instead.
 type agreedBook struct {
 	lead  leadership
 	hosts []*live.Host
 	log   *slog.Logger
-	head  head         // the note: with what came before the events
-	since []live.Event // that were added to it
-	size  int          // of these, bytes
+	head  head         // the note: the saved queue before the events
+	since []live.Event // events added to it
+	size  int          // size of these, bytes
 }
 
-// read takes in what was agreed on: the queue as it was noted, and events since. note is nil if head has it.
+// read loads what was agreed on: the saved queue, and events since. note is nil if b.head has it.
 func (b *agreedBook) read(dir string, note []byte, added [][]byte) (q *live.Queue, h *live.History, events []live.Event, err error) {
 	bad := func(err error) error { return coded{fmt.Errorf("%s: %w: %w", dir, errQueue, err), exitcode.Corrupt} }
 	if note != nil {
 		err := json.Unmarshal(note, &b.head)
 		if n := b.head.Format; err == nil && n != queueFormat && n != savedFormat {
-			err = fmt.Errorf("it has format %d, and this program knows %d and %d: give all services the same release of STAR", n, queueFormat, savedFormat)
+			err = fmt.Errorf("it has format %d, and this program knows %d and %d: use the same release of STAR for all services", n, queueFormat, savedFormat)
 		}
 		if err != nil {
 			return nil, nil, nil, bad(err)
@@ -289,7 +294,7 @@ func (b *agreedBook) read(dir string, note []byte, added [][]byte) (q *live.Queu
 	return q, h, b.since, nil
 }
 
-// fresh are hosts of which nothing is known yet but whether they are given to anybody.
+// fresh returns hosts without state, except whether they are closed.
 func fresh(hosts []*live.Host) (all []*live.Host) {
 	for _, h := range hosts {
 		all = append(all, &live.Host{Name: h.Name, Slots: h.Slots, Closed: h.Closed})
@@ -297,13 +302,13 @@ func fresh(hosts []*live.Host) (all []*live.Host) {
 	return all
 }
 
-// note has the others agree on the head of a queue, in the place of all that they have agreed on before.
+// note gets agreement on the head of a queue, which replaces everything agreed on before.
 func (b *agreedBook) note(h head) error {
 	text, err := json.Marshal(h)
 	if err != nil {
 		return err
 	}
-	if err := b.lead.SetNote(text); err != nil { // it may be agreed on nevertheless, and comes to the same
+	if err := b.lead.SetNote(text); err != nil { // it may be agreed on nevertheless, which is equivalent
 		return errLost
 	}
 	b.head, b.since, b.size = h, nil, 0
@@ -325,19 +330,19 @@ func (b *agreedBook) addOne(e live.Event) error {
 	if b.size > max(shortenAt, len(b.head.Queue)) {
 		text, err := live.Fold(b.head.Queue, fresh(b.hosts), b.since)
 		if err != nil {
-			return coded{fmt.Errorf("the queue's events cannot be made shorter: %w", err), exitcode.Corrupt}
+			return coded{fmt.Errorf("cannot compact the queue's events: %w", err), exitcode.Corrupt}
 		}
 		events := len(b.since)
 		if err := b.note(head{savedFormat, b.head.Time, thisProgram(), text}); err != nil {
 			return err
 		}
-		b.log.Info("the queue takes the place of its events", "events", events, "bytes", len(text))
+		b.log.Info("queue log compacted", "events", events, "bytes", len(text))
 	}
 	text, err := json.Marshal(e)
 	if err != nil {
 		return err
 	}
-	if err := b.lead.Add(text); err != nil { // it may be agreed on nevertheless: whoever decides next knows
+	if err := b.lead.Add(text); err != nil { // it may be agreed on nevertheless: the next leader knows
 		return errLost
 	}
 	b.since = append(b.since, e)
@@ -347,8 +352,8 @@ func (b *agreedBook) addOne(e live.Event) error {
 
 func (b *agreedBook) held() bool { return b.lead.Held() || b.lead.Hold() == nil }
 
-// peers is who is there, as the service that decides sees it.
-func (c *council) peers() (ps []PeerStatus) {
+// peers returns the services and their connections, as the leader sees them.
+func (c *peerService) peers() (ps []PeerStatus) {
 	missing := c.member.Missing()
 	for r, addr := range c.o.Peers.Members {
 		ps = append(ps, PeerStatus{r, addr, r == c.o.Peers.Rank, slices.Contains(missing, fmt.Sprintf("service %d (%s)", r, addr))})
@@ -356,14 +361,14 @@ func (c *council) peers() (ps []PeerStatus) {
 	return ps
 }
 
-// question is what one service passes on to another.
+// question is a request that one service forwards to another.
 type question struct {
 	Path string `json:"path"`
 	Body []byte `json:"body"`
 }
 
-// answer answers a question, or has the service answer that decides.
-func (c *council) answer(ctx context.Context, path string, body []byte) answer {
+// answer responds to a request, or forwards it to the leader.
+func (c *peerService) answer(ctx context.Context, path string, body []byte) answer {
 	ctx, cancel := context.WithTimeout(ctx, passTime)
 	defer cancel()
 	why := ""
@@ -380,23 +385,23 @@ func (c *council) answer(ctx context.Context, path string, body []byte) answer {
 			} else if err == nil {
 				err = errNotYet
 			} else if sent && path != "/status" {
-				return failed(coded{fmt.Errorf("service %d (%s) has not answered to the end: %w; star sched status says whether it was done", st.Leader, st.Addr, err), exitcode.Lost})
+				return failed(coded{fmt.Errorf("service %d (%s) has not answered completely: %w; check with star sched status whether it was done", st.Leader, st.Addr, err), exitcode.Lost})
 			}
 			why = fmt.Sprintf("service %d (%s): %v", st.Leader, st.Addr, err)
 		}
 		if time.Now().After(end) || ctx.Err() != nil {
-			return failed(c.nobody(why))
+			return failed(c.undecided(why))
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
 }
 
-// nobody is why no service decides.
-func (c *council) nobody(why string) error {
+// undecided returns why no service leads.
+func (c *peerService) undecided(why string) error {
 	return undecided(c.member.Missing(), len(c.o.Peers.Members), c.member.Full(), why)
 }
 
-// undecided is why none of n services decides.
+// undecided returns why none of n services leads.
 func undecided(missing []string, n int, full error, why string) error {
 	text := fmt.Sprintf("no service decides: %d of %d are there", n-len(missing), n)
 	if len(missing) > 0 {
@@ -409,16 +414,16 @@ func undecided(missing []string, n int, full error, why string) error {
 		text += "; " + why
 	}
 	if n-len(missing) > n/2 {
-		return coded{fmt.Errorf("%s: they choose one, for which all must be there the first time: ask again in some seconds; jobs go on without", text), exitcode.Lost}
+		return coded{fmt.Errorf("%s: they elect one, for which all must be there the first time: ask again in some seconds; running jobs continue", text), exitcode.Lost}
 	}
-	return coded{fmt.Errorf("%s: start them, until there are %d; jobs go on without", text, n/2+1), exitcode.Lost}
+	return coded{fmt.Errorf("%s: start services until %d are there; running jobs continue", text, n/2+1), exitcode.Lost}
 }
 
-// errNotYet is what a service says that was asked as the one that decides.
+// errNotYet is the response of a service that was asked as the leader and is not.
 var errNotYet = errors.New("it does not decide")
 
-// pass has another service answer. sent: it has the question, and may have done what it asks for.
-func (c *council) pass(ctx context.Context, addr, path string, body []byte) (a answer, sent bool, err error) {
+// pass forwards a request to another service. sent means that it has the request, and may have carried it out.
+func (c *peerService) pass(ctx context.Context, addr, path string, body []byte) (a answer, sent bool, err error) {
 	text, err := json.Marshal(question{path, body})
 	if err != nil {
 		return a, false, err
@@ -434,22 +439,22 @@ func (c *council) pass(ctx context.Context, addr, path string, body []byte) (a a
 	return a, true, json.Unmarshal(text, &a)
 }
 
-// accept is who gets a connection from another service.
-func (c *council) accept(ctx context.Context) func(transport.Conn, wire.Hello, []byte) {
+// accept handles a connection from another service.
+func (c *peerService) accept(ctx context.Context) func(transport.Conn, wire.Hello, []byte) {
 	return func(conn transport.Conn, h wire.Hello, payload []byte) {
 		if h.Service == wire.ServiceElection && h.Role != wire.RoleTool {
-			c.member.Accept(ctx, conn, h, payload) // logs why it ended
+			c.member.Accept(ctx, conn, h, payload) // it logs why it ended
 			return
 		}
 		refuse := func(exit int, why string) { transport.Refuse(conn, wire.Reject{Exit: exit, Reason: why}) }
 		var q question
 		switch s := c.now.Load(); {
 		case h.Service != wire.ServiceElection:
-			refuse(exitcode.Usage, "this is a service of star sched serve (--peers), and no job")
+			refuse(exitcode.Usage, "this is a service of star sched serve (--peers), not a job")
 		case h.Job != c.o.Peers.group():
 			refuse(exitcode.Disagree, fmt.Sprintf("this is one of %q, not of %q (--peers)", c.o.Peers.group(), h.Job))
 		case json.Unmarshal(payload, &q) != nil:
-			refuse(exitcode.Corrupt, "this is no question")
+			refuse(exitcode.Corrupt, "invalid request")
 		case s == nil:
 			refuse(exitcode.Lost, errNotYet.Error())
 		default:

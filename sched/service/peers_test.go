@@ -121,9 +121,9 @@ func TestUndecided(t *testing.T) {
 		full      error
 		why, want string
 	}{
-		{[]string{"service 1 (b:1)", "service 2 (c:1)"}, nil, "", "1 of 3 are there, missing service 1 (b:1), service 2 (c:1): start them, until there are 2; jobs go on without"},
-		{[]string{"service 2 (c:1)"}, nil, "", "2 of 3 are there, missing service 2 (c:1): they choose one, for which all must be there the first time: ask again in some seconds; jobs go on without"},
-		{nil, errors.New("no room"), "service 0 (a:1): timeout", "3 of 3 are there; this one cannot write: no room; service 0 (a:1): timeout: they choose one, for which all must be there the first time: ask again in some seconds; jobs go on without"},
+		{[]string{"service 1 (b:1)", "service 2 (c:1)"}, nil, "", "1 of 3 are there, missing service 1 (b:1), service 2 (c:1): start services until 2 are there; running jobs continue"},
+		{[]string{"service 2 (c:1)"}, nil, "", "2 of 3 are there, missing service 2 (c:1): they elect one, for which all must be there the first time: ask again in some seconds; running jobs continue"},
+		{nil, errors.New("no room"), "service 0 (a:1): timeout", "3 of 3 are there; this one cannot write: no room; service 0 (a:1): timeout: they elect one, for which all must be there the first time: ask again in some seconds; running jobs continue"},
 	} {
 		if err := undecided(c.missing, 3, c.full, c.why); err.Error() != "no service decides: "+c.want || job.ExitCode(err) != 69 {
 			t.Errorf("%v: %v", c.missing, err)

@@ -82,7 +82,7 @@ func TestFullDisk(t *testing.T) {
 	if st := s.status(); !strings.Contains(st.Error, "no space left") || len(st.Jobs) != 1 {
 		t.Errorf("%+v", st)
 	}
-	if n := strings.Count(said.String(), "cannot be written"); n != 1 {
+	if n := strings.Count(said.String(), "cannot write the queue"); n != 1 {
 		t.Errorf("said %d times", n)
 	}
 	s.book.(*store).f = f
@@ -399,7 +399,7 @@ func TestCancel(t *testing.T) {
 		job  string
 		code int
 		says string
-	}{{"b", 66, "there is no job b: star sched status lists them"}, {"a", 0, ""}, {"a", 1, "job a is cancelled already"}} {
+	}{{"b", 66, "there is no job b: see star sched status"}, {"a", 0, ""}, {"a", 1, "job a is cancelled already"}} {
 		q := asking{path: "/cancel", body: []byte(c.job), says: make(chan answer, 1)}
 		s.together(q)
 		if a := <-q.says; a.Code != c.code || a.Error != c.says {
@@ -451,7 +451,7 @@ func TestWhoDoesNotTakePart(t *testing.T) {
 	}
 	s.q.Joined(j, 1, 16, 16)
 	s.q.Left(j, 1, s.now(), s.now())
-	says(17, "first come; worker 2 on h: the job has gone on without it, and it has not come back: its host does not answer, or it stands still: ImagePullBackOff")
+	says(17, "first come; worker 2 on h: the job continued without it, and it has not returned: its host is unreachable, or the process hangs: ImagePullBackOff")
 	at(18, live.Event{Kind: live.KindLeave, Job: "a", Member: 2})
 	says(60, "first come")
 }

@@ -25,77 +25,79 @@ import (
 	"star/sched/live"
 )
 
-// Options of a service.
+// Options configure a service.
 type Options struct {
-	Dir     string // where the queue is
-	Jobs    string // where the jobs are; empty: in Dir
-	Peers   *Peers // services that have one queue together; nil: this one is alone
-	Policy  string // of sched.LivePolicies
+	Dir     string // folder of the queue
+	Jobs    string // folder of the jobs; empty: in Dir
+	Peers   *Peers // services that share a queue; nil: this one is alone
+	Policy  string // one of sched.LivePolicies
 	Slot    time.Duration
 	Hosts   []*live.Host
-	Address string // of this machine, for workers of other hosts: coordinators listen there
+	Address string // of this machine, as workers on other hosts reach it: coordinators listen there
 	Log     *slog.Logger
-	Page    *web.LiveSchedules // shows the queue; nil: nothing does
-	Keep    time.Duration      // for which a job that has ended stays in the queue before it is in the archive alone; 0: for ever
+	Page    *web.LiveSchedules // shows the queue; nil: no page
+	// Keep is how long a job that has ended stays in the queue before only the archive has it; 0: for ever.
+	Keep time.Duration
 
-	// Command is the command of a worker of that name on this place of a host, with these variables in its environment; own is a job's own command, nil: STAR's worker. Input is what
-	// it wants to read first; nil: nothing, and signals are for the process itself.
+	// Command returns the command of a worker of that name on a place of a host, with env in its environment. own is a
+	// job's own command; nil: STAR's worker. input is what the command reads first; nil: nothing, and signals go to the
+	// process itself.
 	Command func(name, host string, place int, env, own []string) (cmd *exec.Cmd, input []byte, err error)
-	// Kill ends the worker of a name where its command's end is not its own; nil: it is.
+	// Kill ends a worker by name, if the end of its command does not end it. Nil: it does.
 	Kill func(name string) error
-	// Closed is which hosts the cluster that they are of gives to nobody, and why; empty: it does. It may take a while. Nil: there is no such cluster.
+	// Closed returns which hosts their cluster withholds, and why. It may be slow. Nil: there is no such cluster.
 	Closed func() (map[string]string, error)
-	// Environ is that of all processes, without settings.
+	// Environ is the environment of all processes, without settings.
 	Environ []string
 }
 
-// Service is a running one.
+// Service is a running service.
 type Service struct {
 	o       Options
 	book    book
-	began   time.Time // from which events count, by this process's monotonic clock
+	began   time.Time // origin of event times, by this process's monotonic clock
 	close   func()
 	q       *live.Queue
 	history *live.History
-	shown   time.Time // on the page
+	shown   time.Time // last update of the page
 	ended   *codes
 	asked   chan asking
-	silent  chan struct{} // closed when nobody answers any more
+	silent  chan struct{} // closed when requests are no longer handled
 
-	watches map[string]*watch // of jobs that run
+	watches map[string]*watch // of running jobs
 	told    map[child]time.Time
 	missed  map[child]time.Time
 	ends    map[string]vain     // by job
-	away    map[child]absence   // workers without which their jobs go on
-	stuck   string              // what kept the last event from happening
-	full    string              // why nothing can be started
-	roomy   time.Time           // when there was room the last time
-	planned time.Time           // when what is to be done was looked for the last time
-	cost    time.Duration       // that this took
-	lost    bool                // another service decides
+	away    map[child]absence   // workers without which their jobs continued
+	stuck   string              // why the last event failed
+	full    string              // why nothing can be started: the disk is full
+	roomy   time.Time           // last time when there was room
+	planned time.Time           // last planning
+	cost    time.Duration       // duration of it
+	lost    bool                // another service leads
 	peers   func() []PeerStatus // nil: this service is alone
 }
 
-// absence is since when a worker is away, and why it is thought to be.
+// absence says since when a worker is away, and the assumed reason.
 type absence struct {
 	since time.Time
 	why   string
 }
 
 const (
-	joins     = "10m" // for which a coordinator waits for workers: one that ends is started again
+	joins     = "10m" // how long a coordinator waits for workers; one that ends is restarted
 	lookEvery = 250 * time.Millisecond
-	lingers   = 3 * time.Second  // for which a worker that has ended without being told may be one whose job ends
-	mostLeave = 30 * time.Second // for which a worker may leave, before it is killed
-	mostAway  = 15 * time.Second // for which a worker that was silent until its job went on without it may come back
-	mostSave  = 2 * time.Minute  // for which a job may save itself
-	mostQuiet = 10.              // s for which a worker may not take part before somebody is told: more than a start takes
+	lingers   = 3 * time.Second  // how long an unexpected end of a worker may precede the end of its job
+	mostLeave = 30 * time.Second // how long a worker may take to leave before it is killed
+	mostAway  = 15 * time.Second // how long a silent worker may stay away after its job continued without it
+	mostSave  = 2 * time.Minute  // how long a job may take to save a checkpoint
+	mostQuiet = 10.              // after this many s without taking part a worker is reported: longer than a start
 )
 
 // askEvery is how often a cluster is asked about its hosts.
 var askEvery = 15 * time.Second
 
-// Start takes the folder, and begins where the service before left off.
+// Start locks the folder and continues where the service before left off.
 func Start(o Options) (*Service, error) {
 	if err := o.folders(); err != nil {
 		return nil, err
@@ -105,7 +107,7 @@ func Start(o Options) (*Service, error) {
 		return nil, err
 	}
 	if torn > 0 {
-		o.Log.Warn("the last line of the queue was not whole, and is left out: nothing was done of it", "bytes", torn)
+		o.Log.Warn("incomplete last line of the queue dropped; it had no effect", "bytes", torn)
 	}
 	st.hosts, st.log = o.Hosts, o.Log
 	q, h, err := st.saved(o.Hosts)
@@ -122,7 +124,7 @@ func Start(o Options) (*Service, error) {
 	return s, nil
 }
 
-// folders makes folders those of this machine: processes on other hosts begin elsewhere.
+// folders makes paths absolute: processes on other hosts have other working directories.
 func (o *Options) folders() (err error) {
 	if o.Dir, err = filepath.Abs(o.Dir); err != nil {
 		return err
@@ -135,7 +137,7 @@ func (o *Options) folders() (err error) {
 	return err
 }
 
-// begin begins with a queue, and what has happened to it since; where names an event that cannot have happened.
+// begin starts with a queue and the events since; where names an event that cannot have happened.
 func begin(o Options, b book, began time.Time, q *live.Queue, h *live.History, events []live.Event, where func(int) string, ended *codes) (*Service, error) {
 	s := &Service{o: o, book: b, began: began, close: func() {}, q: q, history: h, ended: ended, asked: make(chan asking), silent: make(chan struct{}), watches: map[string]*watch{}, told: map[child]time.Time{}, missed: map[child]time.Time{}, ends: map[string]vain{}, away: map[child]absence{}}
 	for i, e := range events {
@@ -151,7 +153,7 @@ func begin(o Options, b book, began time.Time, q *live.Queue, h *live.History, e
 		if j.State != live.Running && j.State != live.Stopping {
 			continue
 		}
-		s.tail(j) // how far it has come is in its log
+		s.tail(j) // its progress is in its log
 		if !s.coordinator(j).alive() {
 			continue
 		}
@@ -167,25 +169,25 @@ func begin(o Options, b book, began time.Time, q *live.Queue, h *live.History, e
 	if err := s.q.Schedule(o.Policy, o.Slot.Seconds(), s.now()); err != nil {
 		return nil, err
 	}
-	o.Log.Info("queue", "dir", o.Dir, "policy", o.Policy, "hosts", len(o.Hosts), "places", s.q.Slots(), "jobs", len(s.q.Jobs), "running", running)
+	o.Log.Info("queue loaded", "dir", o.Dir, "policy", o.Policy, "hosts", len(o.Hosts), "places", s.q.Slots(), "jobs", len(s.q.Jobs), "running", running)
 	return s, nil
 }
 
-// clock has the queue's time go on from where it is, by the monotonic clock. What was written with a clock that was ahead, by this machine
-// before its clock was set or by another one, is not waited for.
+// clock continues the queue's time from its newest event, by the monotonic clock. If the queue was written with a clock
+// that was ahead (this machine's before it was set, or another one's), the service does not wait for it.
 func (s *Service) clock(began time.Time) {
 	now := time.Now()
 	since := now.Round(0).Sub(began.Round(0)).Seconds()
 	if ahead := s.q.Newest - since; ahead > mostAhead {
-		s.o.Log.Warn("the queue was written with a clock that is ahead of this one's: its time goes on from there", "ahead", time.Duration(ahead*float64(time.Second)).Round(time.Second), "began", began)
+		s.o.Log.Warn("queue was written by a clock ahead of this one; its time continues from there", "ahead", time.Duration(ahead*float64(time.Second)).Round(time.Second), "began", began)
 	}
 	s.began = now.Add(-time.Duration(max(since, s.q.Newest) * float64(time.Second)))
 }
 
-// mostAhead is by how much another machine's clock may be ahead, s: NTP keeps them closer.
+// mostAhead is how much another machine's clock may be ahead, s: NTP keeps them closer.
 const mostAhead = 1.
 
-// now is s since the queue began. It does not go back, not even where another machine's clock has said more.
+// now returns s since the queue began. It does not go back, even if another machine's clock was ahead.
 func (s *Service) now() float64 { return max(s.q.Newest, time.Since(s.began).Seconds()) }
 
 func (s *Service) coordinator(j *live.Job) child {
@@ -196,20 +198,20 @@ func (s *Service) worker(j *live.Job, id int) child {
 	return child(filepath.Join(s.o.Jobs, j.Name, fmt.Sprintf("worker-%d", id)))
 }
 
-// workerName is what an engine calls a worker.
+// workerName returns an engine's name for a worker.
 func workerName(j *live.Job, id int) string { return fmt.Sprintf("star-%s-worker-%d", j.Name, id) }
 
-// say sends a signal; what does not want to hear it is killed later.
+// say sends a signal. A process that does not react is killed later.
 func (s *Service) say(p child, sig syscall.Signal) {
 	if _, ok := s.told[p]; !ok {
 		s.told[p] = time.Now()
 	}
 	if err := s.signal(p, sig); err != nil {
-		s.o.Log.Warn("cannot be told", "process", string(p), "signal", sig.String(), "error", err)
+		s.o.Log.Warn("cannot send signal", "process", string(p), "signal", sig.String(), "error", err)
 	}
 }
 
-// Serve answers and schedules until the context ends. Jobs go on without it.
+// Serve answers requests and schedules until the context ends. Jobs continue without it.
 func (s *Service) Serve(ctx context.Context, l net.Listener) error {
 	defer s.close()
 	stop, err := listen(l, s.o.Dir, s.answer)
@@ -218,11 +220,11 @@ func (s *Service) Serve(ctx context.Context, l net.Listener) error {
 	}
 	defer stop()
 	s.run(ctx, nil)
-	s.o.Log.Info("the service ends; jobs that run go on, and star sched serve with the same --dir finds them again")
+	s.o.Log.Info("service stopped; running jobs continue, and star sched serve with the same --dir finds them again")
 	return nil
 }
 
-// run schedules until the context ends, or this service does not decide any more.
+// run schedules until the context ends, or this service no longer leads.
 func (s *Service) run(ctx context.Context, lost <-chan struct{}) {
 	defer close(s.silent)
 	defer func() {
@@ -243,7 +245,7 @@ func (s *Service) run(ctx context.Context, lost <-chan struct{}) {
 		select {
 		case a := <-s.asked:
 			s.together(a)
-		case <-s.ended.news: // others wait for its place
+		case <-s.ended.news: // other jobs wait for its place
 			s.look()
 		case <-tick.C:
 			s.look()
@@ -256,7 +258,7 @@ func (s *Service) run(ctx context.Context, lost <-chan struct{}) {
 	}
 }
 
-// inquire asks a cluster which of its hosts it gives to nobody, now and then until nobody answers any more.
+// inquire asks a cluster periodically which of its hosts it withholds, until the service stops.
 func (s *Service) inquire(every time.Duration) {
 	failed := ""
 	for {
@@ -268,9 +270,9 @@ func (s *Service) inquire(every time.Duration) {
 			case <-s.silent:
 				return
 			}
-		} else if failed != err.Error() { // what was known is taken to be so still
+		} else if failed != err.Error() { // what was known still counts
 			failed = err.Error()
-			s.o.Log.Warn("the cluster does not say which nodes it gives to nobody", "error", err)
+			s.o.Log.Warn("cannot ask the cluster which nodes it withholds", "error", err)
 		}
 		select {
 		case <-time.After(every):
@@ -280,25 +282,25 @@ func (s *Service) inquire(every time.Duration) {
 	}
 }
 
-// closed takes in which hosts are given to nobody.
+// closed updates which hosts are withheld.
 func (s *Service) closed(closed map[string]string) {
 	for _, h := range s.q.Hosts {
 		switch why := closed[h.Name]; {
 		case why != "" && h.Closed == "":
-			s.o.Log.Warn("nothing is started on this host", "host", h.Name, "why", why)
+			s.o.Log.Warn("host closed; nothing is started there", "host", h.Name, "why", why)
 		case why == "" && h.Closed != "":
-			s.o.Log.Info("this host is there again", "host", h.Name)
+			s.o.Log.Info("host reopened", "host", h.Name)
 		}
 		h.Closed = closed[h.Name]
 	}
 }
 
-// commit writes events down together, has them happen, and does them. After an error nothing has happened.
+// commit writes events down together, applies them, and carries them out. After an error nothing has happened.
 func (s *Service) commit(es ...live.Event) error {
 	for i := range es {
 		if es[i].Kind == live.KindBegin {
 			addr, err := ports.Reserve(s.o.Address)
-			if err != nil { // where it was at the start, it may be again
+			if err != nil { // the first address may be usable again
 				return s.keeps(coded{fmt.Errorf("no coordinator can listen at --address: %w; nothing is started until one can", err), exitcode.Lost})
 			}
 			es[i].Addr = addr
@@ -316,7 +318,7 @@ func (s *Service) commit(es ...live.Event) error {
 	}
 	if s.stuck != "" {
 		s.stuck = ""
-		s.o.Log.Info("the queue goes on")
+		s.o.Log.Info("queue resumed")
 	}
 	for _, e := range es {
 		if err := s.q.Apply(e); err != nil {
@@ -325,7 +327,7 @@ func (s *Service) commit(es ...live.Event) error {
 		s.history.Add(e)
 		s.report(e)
 	}
-	if !s.book.held() { // whoever decides next does it
+	if !s.book.held() { // the next leader does it
 		s.lost = true
 		return errLost
 	}
@@ -335,7 +337,7 @@ func (s *Service) commit(es ...live.Event) error {
 	return nil
 }
 
-// keeps says once what keeps an event from happening.
+// keeps records what prevents an event, and logs it once.
 func (s *Service) keeps(err error) error {
 	if s.stuck != err.Error() {
 		s.stuck = err.Error()
@@ -344,10 +346,11 @@ func (s *Service) keeps(err error) error {
 	return err
 }
 
-// roomFor is how many bytes must be free for a job to be taken in or a process to be started: its log begins with some of them.
+// roomFor is how many bytes must be free for a job to be accepted or a process to be started: the beginning of its log.
 const roomFor = 64 << 10
 
-// room looks whether there is any for what events begin, unless it has just done so. A queue may have a line more where nothing else has, and jobs would fail because they cannot be started.
+// room checks that there is space for what events start, unless it has just done so. A queue may still have space for a
+// line when nothing else has, and jobs would fail because they could not be started.
 func (s *Service) room(es []live.Event) error {
 	begins := func(e live.Event) bool {
 		return slices.Contains([]string{live.KindSubmit, live.KindBegin, live.KindAdd}, e.Kind)
@@ -365,11 +368,11 @@ func (s *Service) room(es []live.Event) error {
 	if s.full = ""; err == nil {
 		s.roomy = time.Now()
 		if was != "" {
-			s.o.Log.Info("there is room for jobs again")
+			s.o.Log.Info("space for jobs regained")
 		}
 		return nil
 	}
-	err = coded{fmt.Errorf("there is no room for jobs: %w; jobs that run go on for as long as they can, and nothing is started or taken in until there is", err), exitcode.Unwritable}
+	err = coded{fmt.Errorf("there is no room for jobs: %w; running jobs continue as long as they can, and nothing is started or accepted until there is", err), exitcode.Unwritable}
 	if s.full = err.Error(); was != s.full {
 		s.o.Log.Error(s.full)
 	}
@@ -400,7 +403,7 @@ func (s *Service) report(e live.Event) {
 	s.o.Log.Info(e.Kind, a...)
 }
 
-// do does what an event says is to be done.
+// do carries out an event.
 func (s *Service) do(e live.Event) {
 	j := s.q.Job(e.Job)
 	switch e.Kind {
@@ -423,7 +426,7 @@ func (s *Service) do(e live.Event) {
 	}
 }
 
-// start starts a process. What cannot be started has ended.
+// start starts a process. A process that cannot be started counts as ended.
 func (s *Service) start(p child, command func() (*exec.Cmd, []byte, error)) {
 	err := os.MkdirAll(filepath.Dir(string(p)), 0o700)
 	if err == nil {
@@ -437,11 +440,12 @@ func (s *Service) start(p child, command func() (*exec.Cmd, []byte, error)) {
 		}
 	}
 	if err != nil {
-		s.o.Log.Error("cannot be started", "process", string(p), "error", err)
+		s.o.Log.Error("cannot start process", "process", string(p), "error", err)
 	}
 }
 
-// environ is that of a process of a job. What the service sets wins, however the job's settings write its name.
+// environ returns the environment of a job's process. The service's values win, in whatever form the job's settings
+// write a name.
 func (s *Service) environ(j *live.Job, more map[string]string) ([]string, error) {
 	token, err := s.token(j.Name)
 	if err != nil {
@@ -470,11 +474,11 @@ func (s *Service) environ(j *live.Job, more map[string]string) ([]string, error)
 	return env, nil
 }
 
-// coordinates is the command of a job's coordinator, which has its shard, too.
+// coordinates returns the command of a job's coordinator, which includes its shard.
 func (s *Service) coordinates(j *live.Job) (*exec.Cmd, []byte, error) {
 	shards, atOnce := "1", "true"
 	if j.Settings["arch"] == settings.AllReduce {
-		shards, atOnce = "0", "false" // parameters are with workers: one that comes needs some time to get them
+		shards, atOnce = "0", "false" // workers hold the parameters: a new worker needs some time to get them
 	}
 	self, err := os.Executable()
 	if err != nil {
@@ -488,7 +492,7 @@ func (s *Service) coordinates(j *live.Job) (*exec.Cmd, []byte, error) {
 	return cmd, nil, err
 }
 
-// look finds out what has happened, and acts.
+// look finds out what has happened, and acts on it.
 func (s *Service) look() {
 	for _, j := range s.q.Jobs {
 		if j.State == live.Running || j.State == live.Stopping {
@@ -507,12 +511,12 @@ func (s *Service) look() {
 	s.archive()
 }
 
-// lookAt sees whether a worker has ended.
+// lookAt checks whether a worker has ended.
 func (s *Service) lookAt(j *live.Job, m *live.Member) {
 	p := s.worker(j, m.ID)
 	if p.alive() {
 		most := mostLeave
-		if j.State != live.Running && j.State != live.Stopping { // its job is over: it ends by itself, unless it has come too late for that
+		if j.State != live.Running && j.State != live.Stopping { // its job is over: it ends by itself, unless it joined too late for that
 			if since, ok := s.missed[p]; !ok {
 				s.missed[p] = time.Now()
 			} else if most = 2 * lingers; time.Since(since) > lingers {
@@ -522,7 +526,7 @@ func (s *Service) lookAt(j *live.Job, m *live.Member) {
 		if since, ok := s.told[p]; ok && time.Since(since) > most || s.givesUp(j, m) {
 			if s.o.Kill != nil {
 				if err := s.o.Kill(workerName(j, m.ID)); err != nil {
-					s.o.Log.Warn("cannot be ended", "job", j.Name, "worker", m.ID, "error", err)
+					s.o.Log.Warn("cannot end worker", "job", j.Name, "worker", m.ID, "error", err)
 				}
 			}
 			s.say(p, syscall.SIGKILL)
@@ -536,15 +540,15 @@ func (s *Service) lookAt(j *live.Job, m *live.Member) {
 	if j.State == live.Running && !m.Leaving && (!known || code == 0) && time.Since(s.missed[p]) <= lingers {
 		return // the job may be about to end
 	}
-	if !known && time.Since(s.missed[p]) < lookEvery { // it is about to be
+	if !known && time.Since(s.missed[p]) < lookEvery { // the code is about to be known
 		return
 	}
-	if s.bury(p) != nil {
+	if s.markEnded(p) != nil {
 		return
 	}
-	if !known && s.o.Kill != nil { // it may not have come to end its worker
+	if !known && s.o.Kill != nil { // the command may not have ended its worker
 		if err := s.o.Kill(workerName(j, m.ID)); err != nil {
-			s.o.Log.Warn("cannot be ended", "job", j.Name, "worker", m.ID, "error", err)
+			s.o.Log.Warn("cannot end worker", "job", j.Name, "worker", m.ID, "error", err)
 		}
 	}
 	e := live.Event{At: s.now(), Kind: live.KindGone, Job: j.Name, Member: m.ID}
@@ -564,7 +568,8 @@ func (s *Service) lookAt(j *live.Job, m *live.Member) {
 	}
 }
 
-// why is why a job is as it is, and which of its workers does not take part, with the last that it has said: a node that others use, an image that does not come, a coordinator that it does not reach.
+// why explains a job's state, and which of its workers do not take part, with the last message of each: a node that
+// others use, an image that cannot be pulled, a coordinator that it cannot reach.
 func (s *Service) why(j *live.Job, now float64) string {
 	text := s.q.Why(j, now)
 	for _, m := range j.Members {
@@ -586,7 +591,7 @@ func (s *Service) why(j *live.Job, now float64) string {
 	return strings.TrimPrefix(text, "; ")
 }
 
-// givesUp says whether a worker is not waited for any more, whose process is there and without which its job goes on.
+// givesUp reports whether to stop waiting for a worker with a live process if its job continued without it.
 func (s *Service) givesUp(j *live.Job, m *live.Member) bool {
 	p, why := s.worker(j, m.ID), s.q.Lost(j, m, s.now())
 	if why == "" {
@@ -599,13 +604,14 @@ func (s *Service) givesUp(j *live.Job, m *live.Member) bool {
 	return time.Since(s.away[p].since) > mostAway
 }
 
-// mostVain is how many workers in a row may end by themselves without a sample that counts, before their job has failed.
+// mostVain is how many consecutive workers may end by themselves without a counted sample before their job has failed.
 const mostVain = 6
 
-// unreached is what ssh ends with where it does not reach its host.
+// unreached is ssh's exit code when it cannot reach its host.
 const unreached = 255
 
-// vain counts a worker that ended by itself, and says whether there were so many in a row that the job has failed. Commands of engines also end where there is no room.
+// vain counts a worker that ended by itself, and reports whether the job has failed after too many in a row.
+// Commands of engines also end when there is no room.
 func (s *Service) vain(j *live.Job, code int) bool {
 	if s.o.Kill != nil || code == unreached {
 		return false
@@ -619,22 +625,22 @@ func (s *Service) vain(j *live.Job, code int) bool {
 	return v.workers >= mostVain
 }
 
-// vain is how many workers of a life of a job have ended since it had so many samples.
+// vain is how many workers of a life of a job have ended since the job had that many samples.
 type vain struct {
 	life    int
 	samples int64
 	workers int
 }
 
-// hopeless says whether a process that ended so would end so again.
+// hopeless reports whether a process that ended with this code would end so again.
 func hopeless(code int) bool {
 	return slices.Contains([]int{exitcode.Usage, exitcode.Corrupt, exitcode.Missing, exitcode.Diverged, exitcode.Refused, exitcode.Disagree}, code)
 }
 
-// over says how a life of a job ended.
+// over determines how a life of a job ended.
 func (s *Service) over(j *live.Job) {
 	p := s.coordinator(j)
-	if s.bury(p) != nil {
+	if s.markEnded(p) != nil {
 		return
 	}
 	code, known := s.ended.get(p)
@@ -647,7 +653,7 @@ func (s *Service) over(j *live.Job) {
 	switch {
 	case err == nil && r.Error == "":
 		e.State, e.Took = live.Done, s.q.SinceUpdate(j, e.At)
-		if at := s.written(p.file(".out")); e.At-at > 1 { // it has ended while no service was there, and may have been in time
+		if at := s.written(p.file(".out")); e.At-at > 1 { // it ended while no service ran, and may have been in time
 			e.At = max(at, s.q.Newest)
 		}
 		if e.Why = fmt.Sprintf("loss %.4g", float64(r.TrainLoss)); r.Evaluated {
@@ -663,7 +669,7 @@ func (s *Service) over(j *live.Job) {
 		if known {
 			e.Why += "," + byWhat(code) + p.reason(code)
 		} else {
-			e.Why += ", as one that is killed does" + p.reason(killed)
+			e.Why += ", as if it was killed" + p.reason(killed)
 		}
 	}
 	if e.State == "" && known && hopeless(code) {
@@ -678,7 +684,7 @@ func (s *Service) over(j *live.Job) {
 	}
 }
 
-// written is when a file was, s since the queue began; now, if that is not known.
+// written returns a file's modification time, in s since the queue began, or now if that is unknown.
 func (s *Service) written(name string) float64 {
 	i, err := os.Stat(name)
 	if err != nil {
@@ -687,14 +693,14 @@ func (s *Service) written(name string) float64 {
 	return min(i.ModTime().Sub(s.began).Seconds(), s.now())
 }
 
-// act does what there is to be done.
+// act carries out what is due.
 func (s *Service) act() {
 	began := time.Now()
 	defer func() { s.planned, s.cost = time.Now(), time.Since(began) }()
 	for {
 		e, ok := s.q.Next(s.now())
 		es := []live.Event{e}
-		if e.Kind == live.KindDecide || e.Kind == live.KindDecline { // one round's are written down together
+		if e.Kind == live.KindDecide || e.Kind == live.KindDecline { // the decisions of a round are written down together
 			es = s.q.Decided()
 		}
 		if !ok || s.commit(es...) != nil {

@@ -15,11 +15,11 @@ type Status struct {
 	Policy string             `json:"policy"`
 	Since  time.Time          `json:"since"`
 	Error  string             `json:"error,omitempty"`
-	Peers  []PeerStatus       `json:"peers,omitempty"`  // services that have this queue together
-	Took   map[string]float64 `json:"took_s,omitempty"` // medians of what has taken so long here: start, resume, resize, end
+	Peers  []PeerStatus       `json:"peers,omitempty"`  // services that share this queue
+	Took   map[string]float64 `json:"took_s,omitempty"` // median durations: start, resume, resize, end
 	Hosts  []HostStatus       `json:"hosts"`
 	Jobs   []JobStatus        `json:"jobs"`
-	// Archive is the file of jobs that have left the queue; empty: none has.
+	// Archive is the file of jobs that have left the queue; empty if none has.
 	Archive string `json:"archive,omitempty"`
 }
 
@@ -36,12 +36,12 @@ type HostStatus struct {
 type JobStatus struct {
 	Job         string          `json:"job"`
 	State       live.State      `json:"state"`
-	Workers     int             `json:"workers"` // that it has
-	Want        int             `json:"want"`    // that the policy gives it
+	Workers     int             `json:"workers"` // current workers
+	Want        int             `json:"want"`    // workers that the policy gives it
 	Hosts       []string        `json:"hosts,omitempty"`
 	Samples     int64           `json:"samples"`
 	Of          int64           `json:"of"`
-	Rates       map[int]float64 `json:"measured,omitempty"` // samples/s on so many workers
+	Rates       map[int]float64 `json:"measured,omitempty"` // samples/s by number of workers
 	Submitted   float64         `json:"submitted_s"`
 	Deadline    *float64        `json:"deadline_s,omitempty"`
 	Begun       *float64        `json:"begun_s,omitempty"`
@@ -53,7 +53,7 @@ type JobStatus struct {
 	Why         string          `json:"why,omitempty"`
 }
 
-// status is how things are.
+// status returns the service's status.
 func (s *Service) status() Status {
 	now := s.now()
 	st := Status{Dir: s.o.Dir, Policy: s.o.Policy, Since: s.began, Error: cmp.Or(s.stuck, s.full), Hosts: []HostStatus{}, Jobs: []JobStatus{}}
@@ -81,7 +81,7 @@ func (s *Service) status() Status {
 	return st
 }
 
-// jobStatus is how a job is.
+// jobStatus returns a job's status.
 func (s *Service) jobStatus(j *live.Job, now float64) JobStatus {
 	js := JobStatus{Job: j.Name, State: j.State, Workers: len(j.Members), Want: j.Want, Samples: j.Samples, Of: j.Spec.Samples, Rates: j.Measured, Submitted: j.Submitted, Preemptions: j.Stops, Lives: j.Life, Hosts: j.Hosts(), Why: s.why(j, now)}
 	if !math.IsInf(j.Due, 1) {

@@ -1,5 +1,6 @@
-// Package service is the service of star sched serve: it keeps a live.Queue in a folder, starts and ends the processes that the queue says, and answers
-// star sched submit, status and cancel. Jobs outlive it: what it finds in its folder when it starts again is the queue as it was, and the processes that still run.
+// Package service is the service of star sched serve. It keeps a live.Queue in a folder, starts and stops the processes
+// that the queue requires, and answers star sched submit, status and cancel. Jobs outlive it: when it restarts, it
+// finds the queue in its folder, and the processes that still run.
 package service
 
 import (
@@ -25,26 +26,26 @@ import (
 const (
 	queueName   = "queue.jsonl"
 	queueFormat = 1
-	savedFormat = 2 // with the queue as it was
+	savedFormat = 2 // the first line has a saved queue
 )
 
 // head is the first line of a queue's file.
 type head struct {
 	Format int       `json:"format"`
-	Time   time.Time `json:"time"` // from which events count
+	Time   time.Time `json:"time"` // origin of event times
 	writer
-	Queue json.RawMessage `json:"queue,omitempty"` // as live.Save has it; what follows came later
+	Queue json.RawMessage `json:"queue,omitempty"` // from live.Save; the file's events came later
 }
 
-// writer is the program that wrote a file. Older ones do not say it.
+// writer is the program that wrote a file. Older programs do not record it.
 type writer struct {
 	Program string `json:"program,omitempty"` // name and version
-	Commit  string `json:"commit,omitempty"`  // that it was built from
+	Commit  string `json:"commit,omitempty"`  // commit that it was built from
 }
 
 func thisProgram() writer { return writer{build.Program, build.Commit()} }
 
-// errQueue marks a file that is no queue.
+// errQueue marks a file that is not a queue.
 var errQueue = errors.New("no queue of star sched serve")
 
 // coded is an error with an exit code.
@@ -56,11 +57,12 @@ type coded struct {
 func (e coded) Unwrap() error { return e.error }
 func (e coded) ExitCode() int { return e.code }
 
-// book keeps events: each is safe before it is acted upon.
+// book stores events: each is safe before the service acts on it.
 type book interface {
-	// add returns when events are safe. After an error nothing is done of them; one that is a lostError says that this service does not decide any more.
+	// add returns when the events are safe. After an error they have no effect; errLost means that this service no
+	// longer leads.
 	add(...live.Event) error
-	// held says whether what was added may be acted upon still.
+	// held reports whether the service may still act on what was added.
 	held() bool
 }
 
@@ -68,15 +70,16 @@ type book interface {
 type store struct {
 	dir     string
 	lock, f *os.File
-	size    int64        // of what is whole
+	size    int64        // of the complete lines
 	base    int64        // of the first line
 	head    head         // the first line
-	since   []live.Event // the others
+	since   []live.Event // the events of the other lines
 	hosts   []*live.Host
 	log     *slog.Logger
 }
 
-// openStore takes a folder for this process, and reads the events there. torn is how many bytes at the end were half an event, of which nothing was done.
+// openStore locks a folder for this process and reads its events. torn is the size, in bytes, of an incomplete event at
+// the end, which had no effect.
 func openStore(dir string) (s *store, events []live.Event, torn int, err error) {
 	lock, err := lockFolder(dir)
 	if err != nil {
@@ -84,7 +87,7 @@ func openStore(dir string) (s *store, events []live.Event, torn int, err error) 
 	}
 	if _, err := os.Stat(filepath.Join(dir, peersDir)); err == nil {
 		lock.Close()
-		return nil, nil, 0, coded{fmt.Errorf("%s: this folder is one of several services with one queue: start it with their --peers, or give another --dir", dir), exitcode.Disagree}
+		return nil, nil, 0, coded{fmt.Errorf("%s: this folder is one of several services with one queue: start it with their --peers, or use another --dir", dir), exitcode.Disagree}
 	}
 	s = &store{dir: dir, lock: lock, log: slog.New(slog.DiscardHandler)}
 	if events, torn, err = s.read(filepath.Join(dir, queueName)); err != nil {
@@ -94,7 +97,7 @@ func openStore(dir string) (s *store, events []live.Event, torn int, err error) 
 	return s, events, torn, nil
 }
 
-// lockFolder makes a folder, and takes it for this process until the file that it returns is closed.
+// lockFolder creates a folder and locks it for this process until the returned file is closed.
 func lockFolder(dir string) (*os.File, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, coded{err, exitcode.Unwritable}
@@ -105,16 +108,16 @@ func lockFolder(dir string) (*os.File, error) {
 	}
 	if held(lock) {
 		lock.Close()
-		who := ""
+		holder := ""
 		if a, err := ReadAddress(dir); err == nil {
-			who = fmt.Sprintf(", at %s, process %d", a.Addr, a.PID)
+			holder = fmt.Sprintf(", at %s, process %d", a.Addr, a.PID)
 		}
-		return nil, coded{fmt.Errorf("%s: another star sched serve has this folder%s: stop it, or give another --dir", dir, who), exitcode.Disagree}
+		return nil, coded{fmt.Errorf("%s: another star sched serve has this folder%s: stop it, or use another --dir", dir, holder), exitcode.Disagree}
 	}
 	return lock, nil
 }
 
-// held says whether another process has a lock; if none has, this one has it now.
+// held reports whether another process has a lock; if none has, this one has it now.
 func held(f *os.File) bool {
 	for {
 		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
@@ -151,18 +154,18 @@ func (s *store) read(name string) (events []live.Event, torn int, err error) {
 	return events, len(text) - whole, nil
 }
 
-// parseQueue reads a queue's file: how it begins, its events, and how many bytes are whole lines.
+// parseQueue parses a queue's file: its head, its events, and how many bytes are complete lines.
 func parseQueue(name string, text []byte) (h head, events []live.Event, whole int, err error) {
 	lines := bufio.NewScanner(bytes.NewReader(text))
-	lines.Buffer(nil, 1<<30) // the first one has the whole queue
+	lines.Buffer(nil, 1<<30) // the first line has the whole queue
 	for n := 1; lines.Scan(); n++ {
 		line := lines.Bytes()
 		end := whole + len(line) + 1
-		if end > len(text) { // without its end: it was not acted upon
+		if end > len(text) { // an incomplete line had no effect
 			break
 		}
 		bad := func(err error) error {
-			return job.FileError(fmt.Errorf("%s:%d: %w: %w; give another --dir, or take the file away, which forgets its jobs", name, n, errQueue, err), errQueue)
+			return job.FileError(fmt.Errorf("%s:%d: %w: %w; use another --dir, or remove the file, which forgets its jobs", name, n, errQueue, err), errQueue)
 		}
 		if n == 1 {
 			err := json.Unmarshal(line, &h)
@@ -187,12 +190,12 @@ func parseQueue(name string, text []byte) (h head, events []live.Event, whole in
 	return h, events, whole, nil
 }
 
-// saved is the queue, and its history, with which the file begins.
+// saved returns the queue with which the file begins, and its history.
 func (s *store) saved(hosts []*live.Host) (*live.Queue, *live.History, error) {
 	return s.head.queue(filepath.Join(s.dir, queueName), hosts)
 }
 
-// queue is the queue, and its history, that a file's first line has; name is that of the file.
+// queue returns the queue in a file's first line, and its history; name is the file's.
 func (h *head) queue(name string, hosts []*live.Host) (*live.Queue, *live.History, error) {
 	if h.Queue == nil {
 		return live.New(hosts), live.NewHistory(), nil
@@ -204,7 +207,7 @@ func (h *head) queue(name string, hosts []*live.Host) (*live.Queue, *live.Histor
 	return q, history, nil
 }
 
-// write appends lines, and returns when they are on disk. After an error nothing of them is there.
+// write appends lines and returns when they are on disk. After an error the file has none of them.
 func (s *store) write(vs ...any) (err error) {
 	var lines bytes.Buffer
 	for _, v := range vs {
@@ -226,11 +229,11 @@ func (s *store) write(vs ...any) (err error) {
 func (s *store) add(es ...live.Event) error {
 	if s.size-s.base > max(compactAt, s.base) {
 		events, size := len(s.since), s.size
-		if err := s.compact(); err != nil { // it is longer than it need be
-			s.log.Warn("the queue's file is not made shorter", "error", err)
+		if err := s.compact(); err != nil { // without it the file is only longer than necessary
+			s.log.Warn("cannot compact the queue log", "error", err)
 			s.base = s.size
 		} else {
-			s.log.Info("the queue takes the place of its events", "events", events, "bytes", s.size, "before", size)
+			s.log.Info("queue log compacted", "events", events, "bytes", s.size, "before", size)
 		}
 	}
 	lines := make([]any, len(es))
@@ -238,7 +241,7 @@ func (s *store) add(es ...live.Event) error {
 		lines[i] = e
 	}
 	if err := s.write(lines...); err != nil {
-		return coded{fmt.Errorf("the queue cannot be written: %w; jobs that run go on, and nothing is started, stopped or taken in until it can", err), exitcode.Unwritable}
+		return coded{fmt.Errorf("cannot write the queue: %w; running jobs continue, and nothing is started, stopped or accepted until it can be written", err), exitcode.Unwritable}
 	}
 	s.since = append(s.since, es...)
 	return nil
@@ -253,23 +256,23 @@ func (s *store) close() {
 	s.lock.Close()
 }
 
-// Address is where a service answers, and the word that it wants to hear. Its file can be read by its user alone.
+// Address is where a service listens, and the token that it requires. Only its user can read the file.
 type Address struct {
 	Addr  string `json:"addr"`
 	Token string `json:"token"`
 	PID   int    `json:"pid"`
 }
 
-// ReadAddress reads where the service of a folder answers, or answered.
+// ReadAddress reads the current or last address of a folder's service.
 func ReadAddress(dir string) (a Address, err error) {
 	text, err := os.ReadFile(filepath.Join(dir, "service.json"))
 	if errors.Is(err, fs.ErrNotExist) {
-		return a, coded{fmt.Errorf("%s has no service of star sched: start one, star sched serve --dir %s", dir, dir), exitcode.Lost}
+		return a, coded{fmt.Errorf("%s has no service of star sched: start one: star sched serve --dir %s", dir, dir), exitcode.Lost}
 	} else if err != nil {
 		return a, err
 	}
 	if err := json.Unmarshal(text, &a); err != nil {
-		return a, coded{fmt.Errorf("%s: %w: a service writes it when it starts: start it again, star sched serve --dir %s", filepath.Join(dir, "service.json"), err, dir), exitcode.Corrupt}
+		return a, coded{fmt.Errorf("%s: %w: a service writes it when it starts: restart it: star sched serve --dir %s", filepath.Join(dir, "service.json"), err, dir), exitcode.Corrupt}
 	}
 	return a, nil
 }

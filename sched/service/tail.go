@@ -16,9 +16,9 @@ type watch struct {
 	life  int
 	file  *parts.File
 	tail  *runlog.Tail
-	wrong bool    // and that was said
-	zero  float64 // when its times began, s since the queue did
-	ends  string  // by which order it ends before its last sample; empty: by none
+	wrong bool    // the log is invalid, and that was logged
+	zero  float64 // origin of its times, s since the queue began
+	ends  string  // order that ends it before its last sample; empty: none
 }
 
 // tail reads what a job has written to its log.
@@ -36,7 +36,7 @@ func (s *Service) tail(j *live.Job) {
 		w.file, w.tail = f, runlog.NewTail(f, f.Name())
 	}
 	samples, first, at := int64(-1), 0., 0.
-	learned := func(e live.Event) { // before the next line is looked at: what follows from that depends on it
+	learned := func(e live.Event) { // before the next line, because its meaning depends on it
 		if e.Kind != "" && s.q.Scheduled() {
 			s.commit(e)
 		}
@@ -68,9 +68,9 @@ func (s *Service) tail(j *live.Job) {
 		}
 		return nil
 	})
-	if err != nil && !w.wrong { // it stays so
+	if err != nil && !w.wrong { // it does not recover
 		w.wrong = true
-		s.o.Log.Warn("log of a job", "job", j.Name, "error", err)
+		s.o.Log.Warn("cannot read a job's log", "job", j.Name, "error", err)
 	}
 	if samples >= 0 {
 		learned(s.q.Started(j, w.zero+first, w.zero+at, s.now()))
@@ -78,8 +78,8 @@ func (s *Service) tail(j *live.Job) {
 	}
 }
 
-// avoided is why the host of a worker is to be avoided; empty: it is not. A cause that nobody knows may be the job's own, and below so much a worker is not slow where its
-// verdict begins (half of verdict-ratio), nor are nodes of a simulation.
+// avoided returns why a worker's host should be avoided; empty if it should not be. An unknown cause may be the job's
+// own, and below half of verdict-ratio a worker is not slow; nodes of a simulation do not count either.
 func avoided(v runlog.Verdict) string {
 	if v.Event == straggler.Recovered.String() || v.Cause == straggler.Unknown.String() || !(v.Slowdown > sched.Notably) {
 		return ""

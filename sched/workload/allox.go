@@ -11,9 +11,10 @@ import (
 	"star/sched"
 )
 
-// AlloXTrace reads jobs as AlloX's simulator has them: for each a line "# ID", a line "1 ID 1 SUBMIT QUEUE", a line "stage -1 CORES MEMORY SECONDS GPUS
-// MEMORY SECONDS 1 ERROR ERROR" with what it takes without a GPU, then with one, and how far estimates of these times are above them, as
-// shares; and a line "0". Cores and memory are not counted: each job has one machine.
+// AlloXTrace reads jobs in the format of AlloX's simulator. Each has a line "# ID", a line "1 ID 1 SUBMIT QUEUE", a
+// line "stage -1 CORES MEMORY SECONDS GPUS MEMORY SECONDS 1 ERROR ERROR" with its needs without a GPU, then with one,
+// and the relative errors of estimates of these times; and a line "0". Cores and memory are ignored: each job has one
+// machine.
 func AlloXTrace(r io.Reader) ([]*sched.Job, error) {
 	l := newLines(r)
 	var jobs []*sched.Job
@@ -24,7 +25,7 @@ func AlloXTrace(r io.Reader) ([]*sched.Job, error) {
 			break
 		}
 		if first := seen[id]; first > 0 {
-			l.fail("job %q is there twice, first in line %d: rename one", id, first)
+			l.fail("job %q occurs twice, first in line %d: rename one", id, first)
 		}
 		seen[id] = l.line
 		head := l.words("1 ID 1 SUBMIT QUEUE", 5)
@@ -53,8 +54,8 @@ func AlloXTrace(r io.Reader) ([]*sched.Job, error) {
 	return jobs, l.err
 }
 
-// AlloXQueues reads the names of queues in their order: for each a line "# ID", a line that begins with its name, and lines of numbers, which
-// must give all queues the same weight, 1.
+// AlloXQueues reads the names of queues in order. Each has a line "# ID", a line that begins with its name, and lines
+// of numbers, which must give all queues the same weight, 1.
 func AlloXQueues(r io.Reader) (names []string, err error) {
 	l := newLines(r)
 	for {
@@ -63,7 +64,7 @@ func AlloXQueues(r io.Reader) (names []string, err error) {
 		}
 		name := l.words("QUEUE START", 2)[0]
 		if slices.Contains(names, name) {
-			l.fail("queue %q is there twice: remove one", name)
+			l.fail("queue %q occurs twice: remove one", name)
 		}
 		names = append(names, name)
 		if weight := l.words("WEIGHT", 1)[0]; l.number(weight, 0) != 1 {
@@ -75,12 +76,12 @@ func AlloXQueues(r io.Reader) (names []string, err error) {
 	}
 }
 
-// lines are those of a text that are not empty. The first error stays.
+// lines reads the non-empty lines of a text. The first error stays.
 type lines struct {
 	scan *bufio.Scanner
 	line int
-	text string // of the line that was read
-	held bool   // it is to be read again
+	text string // of the current line
+	held bool   // next returns the current line again
 	err  error
 }
 
@@ -92,7 +93,7 @@ func (l *lines) fail(format string, args ...any) {
 	}
 }
 
-// next reads a line. False: there is none, or an error.
+// next reads a line. It returns false at the end or after an error.
 func (l *lines) next() bool {
 	if l.held {
 		l.held = false
@@ -111,13 +112,13 @@ func (l *lines) next() bool {
 	return false
 }
 
-// at says whether the next line begins so.
+// at reports whether the next line begins with prefix.
 func (l *lines) at(prefix string) bool {
 	l.held = l.next()
 	return l.held && strings.HasPrefix(l.text, prefix)
 }
 
-// comment reads a line "# ID". False: there is none.
+// comment reads a line "# ID". ok is false at the end.
 func (l *lines) comment() (id string, ok bool) {
 	if !l.next() {
 		return "", false
@@ -144,7 +145,7 @@ func (l *lines) words(what string, n int) []string {
 	return w
 }
 
-// number is a finite number of at least low.
+// number parses a finite number of at least low.
 func (l *lines) number(text string, low float64) float64 {
 	v, err := strconv.ParseFloat(text, 64)
 	if err != nil || math.IsNaN(v) || math.IsInf(v, 0) || v < low {

@@ -9,7 +9,7 @@ import (
 func TestAlloXErrors(t *testing.T) {
 	const good = "# 0\n1 0 1 5 queue1\nstage -1 32 13 185 1 2 19 1 -0.02 -0.03\n0\n"
 	for _, c := range []struct{ text, want string }{
-		{good + good, `line 5: job "0" is there twice, first in line 1`},
+		{good + good, `line 5: job "0" occurs twice, first in line 1`},
 		{strings.Replace(good, "# 0", "0", 1), `line 1: is "0": want # and a name`},
 		{strings.Replace(good, "1 0 1 5", "1 7 1 5", 1), `line 2: the job is "7" here and "0" in the line before`},
 		{strings.Replace(good, "5 queue1", "-5 queue1", 1), `line 2: "-5": want a number of at least 0`},
@@ -30,7 +30,7 @@ func TestAlloXErrors(t *testing.T) {
 		}
 	}
 	for _, c := range []struct{ text, want string }{
-		{"# 0\na 0.0\n1.0\n-1.0\n# 1\na 0.0\n1.0\n", `line 6: queue "a" is there twice`},
+		{"# 0\na 0.0\n1.0\n-1.0\n# 1\na 0.0\n1.0\n", `line 6: queue "a" occurs twice`},
 		{"# 0\na 0.0\n2.0\n", "line 3: the weight is 2.0: want 1"},
 		{"# 0\na 0.0\n", "line 3: is missing: want WEIGHT"},
 		{"# 0\na 0.0\n1.0\nx\n", `line 4: "x": want a number`},

@@ -7,8 +7,9 @@ import (
 	"star/sched"
 )
 
-// Clusters reads a file of a cluster, of ElasticFlow or Muri (num_switch, num_node_p_switch and num_gpu_p_node, in one line), which is that of all jobs and has the name "", or
-// the virtual clusters of Lucid (names, and num nodes of 8 GPUs). Which it is its header says.
+// Clusters reads a cluster file: of ElasticFlow or Muri (num_switch, num_node_p_switch and num_gpu_p_node, in one
+// line), which is one cluster for all jobs, with the name ""; or the virtual clusters of Lucid (names, and num nodes of
+// 8 GPUs). The header decides.
 func Clusters(r io.Reader) (map[string]sched.Cluster, error) {
 	t := newTable(r)
 	if t.has("num") {
@@ -33,21 +34,22 @@ func Clusters(r io.Reader) (map[string]sched.Cluster, error) {
 	return map[string]sched.Cluster{"": c}, t.err
 }
 
-// virtualClusters reads those of Lucid, with 8 GPUs in a node.
+// virtualClusters reads Lucid's clusters, with 8 GPUs per node.
 func (t *table) virtualClusters() (map[string]sched.Cluster, error) {
 	t.need("", "num")
 	vcs := map[string]sched.Cluster{}
 	for t.next() {
 		name := t.text("")
 		if _, twice := vcs[name]; twice {
-			t.fail(t.line, "virtual cluster %q is there twice: remove one", name)
+			t.fail(t.line, "virtual cluster %q occurs twice: remove one", name)
 		}
 		vcs[name] = sched.Cluster{Nodes: t.whole("num", 1), GPUs: 8}
 	}
 	return vcs, t.err
 }
 
-// Short reads the short form of a cluster: n16g8 is 16 nodes of 8 GPUs, 5gpu+3cpu are 5 machines with a GPU and 3 without. False: it is none.
+// Short parses the short form of a cluster: n16g8 is 16 nodes of 8 GPUs, 5gpu+3cpu is 5 machines with a GPU and 3
+// without. ok is false for other texts.
 func Short(text string) (c sched.Cluster, ok bool) {
 	var rest string
 	if n, _ := fmt.Sscanf(text+" .", "%dgpu+%dcpu %s", &c.Nodes, &c.Plain, &rest); n == 3 && rest == "." && c.Nodes >= 0 && c.Plain >= 0 && c.Nodes+c.Plain > 0 {

@@ -40,7 +40,7 @@ func TestClusters(t *testing.T) {
 		one + "1,1,65\n":                  "line 2: num_gpu_p_node is 65: want 64 at most",
 		one + "0,1,8\n":                   `line 2: num_switch is "0": want a number of at least 1`,
 		one + "1,1.5,8\n":                 "line 2: num_node_p_switch is 1.5: want a whole number",
-		vcs + "a,1\na,2\n":                `line 3: virtual cluster "a" is there twice`,
+		vcs + "a,1\na,2\n":                `line 3: virtual cluster "a" occurs twice`,
 		vcs + "a,0\n":                     `line 2: num is "0": want a number of at least 1`,
 		"name,num\na,1\n":                 `line 1: column "" is missing`,
 		"num_switch\n1\n":                 `line 1: column "num_node_p_switch" is missing`,

@@ -14,8 +14,8 @@ import (
 	"star/sched"
 )
 
-// HeliosTrace reads cluster_log.csv of SenseTime's Helios (Hu et al., SC 2021): job_id, user, vc, gpu_num, submit_time and duration (s). It says how many jobs it leaves out, which
-// had no GPUs. Submit is s of the clock of inOrder.
+// HeliosTrace reads cluster_log.csv of SenseTime's Helios (Hu et al., SC 2021): job_id, user, vc, gpu_num, submit_time
+// and duration (s). left is the number of skipped jobs, which had no GPUs. Submit is s of the clock of inOrder.
 func HeliosTrace(r io.Reader) (jobs []*sched.Job, left int, err error) {
 	t := newTable(r)
 	t.need("job_id", "user", "vc", "gpu_num", "submit_time", "duration")
@@ -30,8 +30,8 @@ func HeliosTrace(r io.Reader) (jobs []*sched.Job, left int, err error) {
 	return inOrder(jobs), left, t.err
 }
 
-// inOrder are jobs in order of submission. Where some are submitted before Epoch, the clock of all begins as many weeks before it as they need: what the hour is, and the day of the
-// week, can be told from it still.
+// inOrder sorts jobs by submission. If some were submitted before Epoch, the clock of all starts a whole number of
+// weeks earlier, so that the hour and the weekday can still be derived from it.
 func inOrder(jobs []*sched.Job) []*sched.Job {
 	slices.SortStableFunc(jobs, func(a, b *sched.Job) int { return cmp.Compare(a.Submit, b.Submit) })
 	if len(jobs) > 0 {
@@ -44,7 +44,7 @@ func inOrder(jobs []*sched.Job) []*sched.Job {
 	return jobs
 }
 
-// phillyJob is a job of Philly's log. Times are null, or "None", where none was recorded.
+// phillyJob is a job of Philly's log. Times are null or "None" if they were not recorded.
 type phillyJob struct {
 	ID       string `json:"jobid"`
 	VC       string `json:"vc"`
@@ -59,14 +59,15 @@ type phillyJob struct {
 	} `json:"attempts"`
 }
 
-// jsonKinds are those of the fields of phillyJob.
+// jsonKinds are the JSON kinds of the fields of phillyJob.
 var jsonKinds = map[reflect.Kind]string{reflect.String: "string", reflect.Slice: "array", reflect.Struct: "object"}
 
-// PhillyTrace reads cluster_job_log of Microsoft's Philly (Jeon et al., ATC 2019), a JSON array. A job takes as long as all of its attempts did together, and asks for as many GPUs as the
-// largest of them had. It says how many jobs it leaves out: those that had no GPUs, whose last attempt has no end, or none of whose attempts has its times. Submit is s of the clock of
-// inOrder; the log's times are those of the place, without regard to summer time.
+// PhillyTrace reads cluster_job_log of Microsoft's Philly (Jeon et al., ATC 2019), a JSON array. A job's duration is
+// the sum over its attempts, and it requests the GPUs of its largest attempt. left is the number of skipped jobs: those
+// without GPUs, without an end of the last attempt, or without times in any attempt. Submit is s of the clock of
+// inOrder; the log's times are local, without daylight saving time.
 func PhillyTrace(r io.Reader) (jobs []*sched.Job, left int, err error) {
-	var ahead bytes.Buffer // what was read, and not decoded yet
+	var ahead bytes.Buffer // read, but not decoded yet
 	d := json.NewDecoder(io.TeeReader(r, &ahead))
 	line, decoded := 1, int64(0)
 	at := func(offset int64) int {
@@ -100,7 +101,7 @@ func PhillyTrace(r io.Reader) (jobs []*sched.Job, left int, err error) {
 		}
 		n := at(d.InputOffset())
 		if first := seen[of.ID]; first > 0 {
-			return nil, 0, Wrong(n, "jobid %q is there twice, first in line %d: rename one", of.ID, first)
+			return nil, 0, Wrong(n, "jobid %q occurs twice, first in line %d: rename one", of.ID, first)
 		}
 		seen[of.ID] = n
 		j, err := of.job()
@@ -122,7 +123,7 @@ func PhillyTrace(r io.Reader) (jobs []*sched.Job, left int, err error) {
 	return inOrder(jobs), left, nil
 }
 
-// job is what the log says of a job; nil: not how long it took on how many GPUs.
+// job converts a logged job, or returns nil if its duration or its GPUs are unknown.
 func (of *phillyJob) job() (*sched.Job, error) {
 	if of.ID == "" {
 		return nil, errors.New("a job has no jobid: give each a name of its own")
@@ -150,7 +151,7 @@ func (of *phillyJob) job() (*sched.Job, error) {
 		if err != nil {
 			return nil, fmt.Errorf("end_time of job %s is %w", of.ID, err)
 		}
-		if end >= start { // else the clock was put back
+		if end >= start { // else the clock was set back
 			known = true
 			j.Duration += end - start
 		}

@@ -61,7 +61,7 @@ func TestPhillyNoTime(t *testing.T) {
 func TestClusterLogsSayWhatIsWrong(t *testing.T) {
 	for _, c := range []struct{ old, new, want string }{
 		{"2020-04-08 00:00:10,", "08.04.2020,", `line 2: submit_time is "08.04.2020": want such as 2020-09-01 00:10:00`},
-		{"11,ua", "12,ua", `line 3: job_id "12" is there twice, first in line 2`},
+		{"11,ua", "12,ua", `line 3: job_id "12" occurs twice, first in line 2`},
 		{"vcA,1,", "vcA,-1,", `line 3: gpu_num is "-1": want a number of at least 0`},
 		{",60,0", ",,0", `line 2: duration is "": want a number`},
 		{"user,vc", "owner,vc", `line 1: column "user" is missing`},
@@ -72,7 +72,7 @@ func TestClusterLogsSayWhatIsWrong(t *testing.T) {
 	}
 	for _, c := range []struct{ old, new, want string }{
 		{`"a"`, `""`, "line 4: a job has no jobid"},
-		{`"running"`, `"a"`, `line 6: jobid "a" is there twice, first in line 4`},
+		{`"running"`, `"a"`, `line 6: jobid "a" occurs twice, first in line 4`},
 		{"2017-10-07 00:59:59", "", `line 4: submitted_time of job a is "": want such as`},
 		{"2017-10-07 01:02:00", "x", `line 4: start_time of job a is "x"`},
 		{"2017-10-07 01:04:00", "x", `line 4: end_time of job a is "x"`},

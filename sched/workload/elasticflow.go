@@ -12,17 +12,17 @@ import (
 	"star/sched"
 )
 
-// throughput is a model and the samples of all GPUs together in an iteration.
+// throughput is a model and its samples per iteration, over all GPUs.
 type throughput struct {
 	model string
 	batch int
 }
 
-// Throughputs says how many iterations a second jobs make on 1, 2, 4, … GPUs.
+// Throughputs holds iterations/s on 1, 2, 4, … GPUs.
 type Throughputs map[throughput][]float64
 
-// Read adds a table: global_batch_size and a column for each number of GPUs; what is empty, 0 or nan cannot be used. The model is the
-// file's name.
+// Read adds a table: global_batch_size and a column per number of GPUs; empty cells, 0 and nan mean not usable. The
+// model's name is the file's.
 func (ths Throughputs) Read(name string, r io.Reader) error {
 	t := newTable(r)
 	t.need("global_batch_size")
@@ -53,14 +53,15 @@ func (ths Throughputs) Read(name string, r io.Reader) error {
 			t.fail(t.line, "batch size %d of %s runs on no number of GPUs: remove the line", key.batch, model)
 		}
 		if ths[key] != nil {
-			t.fail(t.line, "batch size %d of %s is there twice: remove one", key.batch, model)
+			t.fail(t.line, "batch size %d of %s occurs twice: remove one", key.batch, model)
 		}
 		ths[key] = rates
 	}
 	return t.err
 }
 
-// ElasticFlowTrace reads jobs as ElasticFlow's simulator has them, in its own dialect and in that of the published traces.
+// ElasticFlowTrace reads jobs in the format of ElasticFlow's simulator, in its own dialect and that of the published
+// traces.
 func ElasticFlowTrace(r io.Reader, ths Throughputs) ([]*sched.Job, error) {
 	t := newTable(r)
 	submit, deadline, iterations := t.one("submit_time", "submission_time"), t.one("ddl", "deadline"), t.one("iteration", "num_iteration")
@@ -85,7 +86,7 @@ func ElasticFlowTrace(r io.Reader, ths Throughputs) ([]*sched.Job, error) {
 	return jobs, t.err
 }
 
-// batches is what is known of a model, in order of batch size.
+// batches returns what is known of a model, in order of batch size.
 func (ths Throughputs) batches(model string) (all []sched.Batch) {
 	for k, rates := range ths {
 		if k.model == model {

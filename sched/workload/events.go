@@ -11,30 +11,31 @@ import (
 	"star/sched"
 )
 
-// Events writes what happened under policies, in order: time, policy, job_id, event, gpus, deadline, why (sched.Outcome.Reason).
+// Events writes what happened under policies, in order, as CSV: time, policy, job_id, event, gpus, deadline, why
+// (sched.Outcome.Reason).
 type Events struct {
 	out      *csv.Writer
 	clusters map[string]sched.Cluster
 }
 
-// NewEvents writes the header. Clusters say by virtual cluster whose nodes went; nil: none did.
+// NewEvents writes the header. clusters gives, by virtual cluster, which nodes were absent; nil: none.
 func NewEvents(w io.Writer, clusters map[string]sched.Cluster) *Events {
 	e := &Events{csv.NewWriter(w), clusters}
 	e.out.Write([]string{"time", "policy", "job_id", "event", "gpus", "deadline", "why"})
 	return e
 }
 
-// event is a line of it.
+// event is a line of the file.
 type event struct {
 	at             float64
-	order          int // at one time: 0 gives GPUs back, 2 gets some
+	order          int // among events at one time: 0 returns GPUs, 2 receives some
 	what           string
 	gpus, deadline float64
 	of             *sched.Outcome
-	step           int // of it; -1: none
+	step           int // index of the job's step; -1: none
 }
 
-// gain is who has more GPUs at the time of the first event, by virtual cluster.
+// gain returns which jobs get more GPUs at the time of the first event, by virtual cluster.
 func gain(all []event) map[string][]string {
 	more := map[string][]string{}
 	for _, v := range all {
@@ -48,8 +49,8 @@ func gain(all []event) map[string][]string {
 	return more
 }
 
-// Write writes the events of a policy. Of what happens at one time GPUs that are given back come first, then jobs that come, then GPUs that are given: whoever adds
-// them up never sees more than there are.
+// Write writes the events of a policy. At equal times, returned GPUs come first, then submissions, then assigned GPUs,
+// so that a running sum never exceeds the cluster.
 func (e *Events) Write(policy string, out []sched.Outcome) error {
 	var all []event
 	for i := range out {
@@ -105,7 +106,7 @@ func (e *Events) Write(policy string, out []sched.Outcome) error {
 // eventsHeader is what the header of a file of events begins with.
 const eventsHeader = "time,policy,job_id,event,gpus"
 
-// IsEvents says whether a file that begins so has events.
+// IsEvents reports whether a file that begins with this text contains events.
 func IsEvents(begin string) bool {
 	return strings.HasPrefix(strings.TrimPrefix(begin, "\ufeff"), eventsHeader)
 }
@@ -114,17 +115,18 @@ func IsEvents(begin string) bool {
 type Schedule struct {
 	Policy string
 	Jobs   []sched.Outcome // in order of submission; with Submit, Deadline, Start, End, Preemptions, Why and Steps
-	Last   []string        // why each of them has what it has, had last, or was declined; "": nobody says
+	// Last is, for each job, why it has its GPUs, had its last ones, or was declined; "": unknown.
+	Last []string
 }
 
-// ReadEvents reads what Events has written. Policies are in the order in which they come.
+// ReadEvents reads what Events has written. Policies are in order of their first event.
 func ReadEvents(r io.Reader) ([]Schedule, error) {
 	t := newTable(r)
 	t.need(strings.Split(eventsHeader, ",")...)
 	type under struct {
 		last float64 // time
 		jobs map[string]*sched.Outcome
-		said map[string]string // the last reasons
+		said map[string]string // the last reason, by job
 		came []*sched.Outcome
 	}
 	var names []string
@@ -168,7 +170,7 @@ func ReadEvents(r io.Reader) ([]Schedule, error) {
 	return all, t.err
 }
 
-// event reads what happened to a job after its submission; nil: it was not submitted.
+// event reads what happened to a job after its submission; o is nil if it was not submitted.
 func (t *table) event(o *sched.Outcome, at float64, id string, gpus float64) {
 	what := t.text("event")
 	switch {

@@ -17,38 +17,44 @@ import (
 	"star/sched"
 )
 
-// GenerateOptions say what Generate makes.
+// GenerateOptions configure Generate.
 type GenerateOptions struct {
 	Like       string // one of Likes
 	Jobs       int
-	Every      float64 // s between submissions, on average; 0: as in the trace that they are like
-	Slack      float64 // a deadline is so many durations after submission, on average
-	Spread     float64 // by what share of it that is less or more: .5, as there, is half
-	BestEffort float64 // the share of jobs that have none
+	Every      float64 // mean time between submissions, s; 0: as in the trace Like
+	Slack      float64 // mean time from submission to deadline, in durations
+	Spread     float64 // relative spread of Slack; ElasticFlow has .5
+	BestEffort float64 // fraction of jobs without a deadline
 	Rates      Throughputs
 	Random     func() float64 // in [0, 1)
-	Compat     bool           // the very jobs that ElasticFlow's generator makes of Seed, without Random; Like is elasticflow, and Rates are needed
-	Seed       uint64
+	// Compat generates exactly the jobs that ElasticFlow's generator makes of Seed, without Random. It needs Like
+	// elasticflow, and Rates.
+	Compat bool
+	Seed   uint64
 }
 
-// like is the jobs of a cluster, as far as studies of it say what they are.
+// like describes the jobs of a cluster, as far as studies do.
 type like struct {
-	every    float64   // s between submissions
-	shares   []float64 // of jobs with 1, 2, 4, … GPUs; the rest has as many as twice the last ones
+	every    float64   // mean time between submissions, s
+	shares   []float64 // fractions of jobs with 1, 2, 4, … GPUs; the rest has twice as many GPUs as the last
 	duration func(random func() float64) float64
 }
 
-// likes are the traces that Generate knows. Durations of helios and philly are lognormal, which the studies do not say, independent of the GPUs, and no longer than the
-// longest of the trace; so the spread follows from the median and the mean.
+// likes are the traces that Generate imitates. Durations of helios and philly are lognormal (an assumption, the studies
+// do not say), independent of the GPUs, and at most as long as the longest of the trace; so the spread follows from the
+// median and the mean.
 //
-//   - elasticflow: of five durations one is between 5.3 and 167 hours, the others between 10 minutes and 5.3 hours, their logarithms even; 83 % of the jobs have one
-//     GPU, 3, 3, 10 and 1 % have 2, 4, 8 and 16. With Rates all models that run on up to 16 are equally likely, whatever the GPUs. Source: Gu et al., ElasticFlow, ASPLOS 2023,
-//     the generator of its simulator; TestGenerateElasticFlow compares all 1,800 jobs of five of its traces.
-//   - helios: 1.58 million jobs of GPUs in six months, durations with the median 206 s and the mean 6,652 s, at most 50 days; 3.72 GPUs on average, and more than half of
-//     the jobs have one. Source: Hu et al., Characterization and Prediction of Deep Learning Workloads, SC 2021. Assumed: the shares of 2, 4, … 64 GPUs (there are jobs with up
-//     to 2,048), which give that average.
-//   - philly: 103,467 jobs in 83 days, durations with the mean 28,329 s, at most 60 days; 1.75 GPUs on average. Source: the comparison in the same study. Assumed: a median of 13 minutes,
-//     with which .9 % of the jobs take more than a week (Jeon et al., Analysis of Large-Scale Multi-Tenant GPU Clusters, ATC 2019, have .5 %), and the shares.
+//   - elasticflow: one of five durations is between 5.3 and 167 hours, the others are between 10 minutes and 5.3 hours,
+//     uniform in the logarithm; 83 % of the jobs have one GPU; 3, 3, 10 and 1 % have 2, 4, 8 and 16. With Rates all models
+//     that run on up to 16 are equally likely, whatever the GPUs. Source: Gu et al., ElasticFlow, ASPLOS 2023, the
+//     generator of its simulator; TestGenerateElasticFlow compares all 1,800 jobs of five of its traces.
+//   - helios: 1.58 million GPU jobs in six months, durations with median 206 s and mean 6,652 s, at most 50 days; 3.72 GPUs
+//     on average, and more than half of the jobs have one. Source: Hu et al., Characterization and Prediction of Deep
+//     Learning Workloads, SC 2021. Assumed: the fractions of 2, 4, … 64 GPUs (there are jobs with up to 2,048), which give
+//     that average.
+//   - philly: 103,467 jobs in 83 days, durations with mean 28,329 s, at most 60 days; 1.75 GPUs on average. Source: the
+//     comparison in the same study. Assumed: a median of 13 minutes, with which .9 % of the jobs take more than a week
+//     (Jeon et al., Analysis of Large-Scale Multi-Tenant GPU Clusters, ATC 2019, have .5 %), and the fractions.
 //   - allox: see alloxJobs.
 var likes = map[string]like{
 	"elasticflow": {900, []float64{.83, .03, .03, .10}, func(random func() float64) float64 {
@@ -63,10 +69,10 @@ var likes = map[string]like{
 	"allox":  {every: 8},
 }
 
-// Likes lists them.
+// Likes lists the names of likes.
 func Likes() []string { return slices.Sorted(maps.Keys(likes)) }
 
-// lognormal draws durations with this median, no longer than most, and with this mean, s.
+// lognormal returns a function that draws durations with this median and mean, in s, up to most.
 func lognormal(median, mean, most float64) func(func() float64) float64 {
 	low, high := 0., 10.
 	for range 50 {
@@ -83,9 +89,10 @@ func lognormal(median, mean, most float64) func(func() float64) float64 {
 	}
 }
 
-// alloxJobs are jobs of two kinds of machines: each takes 20 to 300 s without a GPU, and .8 to 10 times less with one, both even; estimates are off by 10 % (standard deviation). They come
-// five at a time, of ten users in turn. These are the numbers of the trace of TestAlloX, whose 600 jobs were made for AlloX's simulator; AlloX (Le et al., EuroSys 2020) does not publish
-// its own.
+// alloxJobs makes jobs for two kinds of machines: each takes 20 to 300 s without a GPU, and is .8 to 10 times faster
+// with one, both uniform; the standard deviation of estimates is 10 %. Five jobs are submitted at a time, for ten users
+// in turn. These are the numbers of the 600 jobs of the trace of TestAlloX, which were made for AlloX's simulator;
+// AlloX (Le et al., EuroSys 2020) does not publish its own.
 func alloxJobs(n int, every float64, from streams) []*sched.Job {
 	random := from.duration
 	off := func() float64 { return max(-.9, .1*math.Sqrt2*math.Erfinv(2*random()-1)) }
@@ -102,15 +109,15 @@ func alloxJobs(n int, every float64, from streams) []*sched.Job {
 	return jobs
 }
 
-// streams are where the numbers in [0, 1) come from, of which jobs are made.
+// streams are the sources of numbers in [0, 1) from which jobs are made.
 type streams struct{ arrival, duration, gpus, deadline, model func() float64 }
 
-// originals are the models and batch sizes of ElasticFlow's generator, in its order.
+// originals lists the models and batch sizes of ElasticFlow's generator, in its order.
 var originals = []throughput{{"resnet50", 64}, {"resnet50", 128}, {"resnet50", 256}, {"vgg16", 64}, {"vgg16", 128}, {"vgg16", 256}, {"inception3", 64}, {"inception3", 128},
 	{"gpt2", 128}, {"gpt2", 256}, {"bert", 128}, {"bert", 64}, {"deepspeech2", 64}, {"deepspeech2", 32}}
 
-// streams are those of one stream, or of the five streams of ElasticFlow's generator. That of deadlines has no seed there; here it has the one of the traces that TestGenerateElasticFlow
-// compares, which were made with a seed.
+// streams returns one stream for all, or the five streams of ElasticFlow's generator. Its stream of deadlines is not
+// seeded; here it has the seed of the traces that TestGenerateElasticFlow compares, which were made with a seed.
 func (g GenerateOptions) streams() streams {
 	if !g.Compat {
 		return streams{g.Random, g.Random, g.Random, g.Random, g.Random}
@@ -122,19 +129,19 @@ func (g GenerateOptions) streams() streams {
 	return streams{stream(1), stream(2), stream(3), stream(4), model}
 }
 
-// runs says whether a model does on so many GPUs, each with a sample at least.
+// runs reports whether a model runs on that many GPUs, with at least a sample on each.
 func (g GenerateOptions) runs(m throughput, gpus int) bool {
 	r, level := g.Rates[m], bits.Len(uint(gpus))-1
 	return level < len(r) && r[level] > 0 && m.batch >= gpus
 }
 
-// models are those that jobs may be of.
+// models returns the models that jobs may use.
 func (g GenerateOptions) models() ([]throughput, error) {
 	if g.Compat {
 		for _, m := range originals {
 			for gpus := 1; gpus <= 16; gpus *= 2 {
 				if !g.runs(m, gpus) {
-					return nil, Bad("there are no iterations/s of model %s with batch size %d on %d GPUs, which ElasticFlow's generator has jobs of: give its tables for A100", m.model, m.batch, gpus)
+					return nil, Bad("no iterations/s of model %s with batch size %d on %d GPUs, which ElasticFlow's generator uses: give its tables for A100", m.model, m.batch, gpus)
 				}
 			}
 		}
@@ -150,7 +157,8 @@ func (g GenerateOptions) models() ([]throughput, error) {
 	return all, nil
 }
 
-// model has a job be a model that can run on its GPUs, or on half of them, …, if there is one; at is in [0, 1). The model's rate is that on these GPUs, iterations/s.
+// model selects, by at in [0, 1), a model that can run on a job's GPUs, or on half of them, …, if there is one. It
+// returns the model's rate on these GPUs, iterations/s.
 func (g GenerateOptions) model(j *sched.Job, models []throughput, at float64) (rate float64) {
 	for ; j.GPUs > 0; j.GPUs /= 2 {
 		can := slices.DeleteFunc(slices.Clone(models), func(m throughput) bool { return !g.runs(m, j.GPUs) })
@@ -164,8 +172,8 @@ func (g GenerateOptions) model(j *sched.Job, models []throughput, at float64) (r
 	return 0
 }
 
-// Generate makes jobs whose submissions are a Poisson process, without the rhythm of days. Times are whole seconds. With Rates each job is a model of
-// them that can run on so many GPUs. It fails if Compat wants a model that Rates lack.
+// Generate makes jobs that are submitted as a Poisson process, without daily variation. Times are whole seconds. With
+// Rates each job has a model that can run on its GPUs. It returns an error if Compat needs a model that Rates lack.
 func Generate(g GenerateOptions) ([]*sched.Job, error) {
 	models, err := g.models()
 	if err != nil {
@@ -177,7 +185,7 @@ func Generate(g GenerateOptions) ([]*sched.Job, error) {
 		return alloxJobs(g.Jobs, every, from), nil
 	}
 	whole, up, first := math.Round, math.Ceil, 1
-	if g.Compat { // it cuts off, and its first job is job 0, at 0 s
+	if g.Compat { // it truncates, and its first job is job 0, at 0 s
 		whole, up, first = math.Trunc, math.Trunc, 0
 	}
 	now, jobs := 0., make([]*sched.Job, g.Jobs)
@@ -210,7 +218,7 @@ func Generate(g GenerateOptions) ([]*sched.Job, error) {
 	return jobs, nil
 }
 
-// exponential draws a time until the next event of a Poisson process, with this mean.
+// exponential draws the time until the next event of a Poisson process with this mean time between events.
 func exponential(random func() float64, mean float64) float64 { return -math.Log(1-random()) * mean }
 
 // WriteElasticFlow writes jobs in ElasticFlow's format.

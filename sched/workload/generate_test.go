@@ -82,7 +82,7 @@ func TestGenerateModels(t *testing.T) {
 		t.Errorf("like helios: batch sizes %v, want all", n)
 	}
 	_, err := Generate(GenerateOptions{Like: "elasticflow", Compat: true, Rates: ths})
-	if want := "there are no iterations/s of model resnet50 with batch size 64 on 1 GPUs"; err == nil || !strings.Contains(err.Error(), want) {
+	if want := "no iterations/s of model resnet50 with batch size 64 on 1 GPUs"; err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("%v, want %s", err, want)
 	}
 }

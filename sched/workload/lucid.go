@@ -6,8 +6,9 @@ import (
 	"star/sched"
 )
 
-// LucidTrace reads jobs as Lucid's simulator has them: job_id, vc, gpu_num, submit_time and duration; with user, model, dataset, batchsize, amp, gmem and
-// sharescore where they can share GPUs, ebm_priority and lgb_priority (predicted durations, s) where these were predicted.
+// LucidTrace reads jobs in the format of Lucid's simulator: job_id, vc, gpu_num, submit_time and duration; user, model,
+// dataset, batchsize, amp, gmem and sharescore if they can share GPUs; ebm_priority and lgb_priority (predicted
+// durations, s) if these were predicted.
 func LucidTrace(r io.Reader) ([]*sched.Job, error) {
 	t := newTable(r)
 	t.need("job_id", "vc", "gpu_num", "submit_time", "duration")
@@ -24,7 +25,7 @@ func LucidTrace(r io.Reader) ([]*sched.Job, error) {
 		}
 		if t.has("ebm_priority") {
 			j.Estimate = t.number("ebm_priority", -never)
-			if j.Estimate < 0 { // the model went below zero: Lucid puts 1000 s there
+			if j.Estimate < 0 { // the model predicted a negative number: Lucid uses 1000 s then
 				j.Estimate = 1000
 			}
 		}
@@ -36,7 +37,8 @@ func LucidTrace(r io.Reader) ([]*sched.Job, error) {
 	return jobs, t.err
 }
 
-// ReadPairs reads how fast two jobs run on the same GPUs: model, dataset, batch size and amp of each, and their speeds as shares of those alone.
+// ReadPairs reads how fast two jobs run on the same GPUs: model, dataset, batch size and amp of each, and their speeds
+// as fractions of those alone.
 func ReadPairs(r io.Reader) (map[[2]sched.Kind][2]float64, error) {
 	t := newTable(r)
 	t.need("model1", "dataset1", "batchsize1", "amp1", "speed1", "model2", "dataset2", "batchsize2", "amp2", "speed2")
@@ -55,7 +57,7 @@ func ReadPairs(r io.Reader) (map[[2]sched.Kind][2]float64, error) {
 	return pairs, t.err
 }
 
-// ReadForecasts reads how many jobs, and GPUs, were forecast to be submitted in each ten minutes.
+// ReadForecasts reads how many jobs, and GPUs, were forecast for each ten minutes.
 func ReadForecasts(r io.Reader, p *sched.Profile) error {
 	t := newTable(r)
 	t.need("time", "pred_gpu_job", "pred_gpu_num")

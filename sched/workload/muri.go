@@ -6,8 +6,9 @@ import (
 	"star/sched"
 )
 
-// restarts is how many seconds each model loses when it starts again on up to a number of GPUs, in Muri's program. Found from its results: of all models for 4, 8 and 32 GPUs but
-// of shufflenet for 32 and vgg16 for 4, which is taken to be as vgg19, and for 1 GPU of resnet18, dqn and both vgg.
+// restarts is how many seconds each model loses at a restart on up to a number of GPUs, in Muri's program. They were
+// inferred from its results: for all models on 4, 8 and 32 GPUs except shufflenet on 32 and vgg16 on 4, which is taken
+// to be as vgg19; and on 1 GPU for resnet18, dqn and both vgg.
 var restarts = map[string][]struct {
 	gpus    int
 	seconds float64
@@ -20,11 +21,12 @@ var restarts = map[string][]struct {
 	"a2c":                {{4, 39}, {1 << 30, 46}},
 }
 
-// unknownRestart is what models lose that are not among them, s: bert and gpt2 of its traces.
+// unknownRestart is what other models lose, s: bert and gpt2 of its traces.
 const unknownRestart = 10
 
-// MuriTrace reads jobs as Muri's simulator has them: job_id, num_gpu, submit_time (ms), iterations, model_name, iteration_time (ms) and the time
-// (ms) of an iteration on the processor, the GPU and the network: resource_time_0 to resource_time_2. A job runs for iterations × iteration_time.
+// MuriTrace reads jobs in the format of Muri's simulator: job_id, num_gpu, submit_time (ms), iterations, model_name,
+// iteration_time (ms) and the time (ms) of an iteration on the CPU, the GPU and the network: resource_time_0 to
+// resource_time_2. A job runs for iterations × iteration_time.
 func MuriTrace(r io.Reader) ([]*sched.Job, error) {
 	t := newTable(r)
 	t.need("job_id", "num_gpu", "submit_time", "iterations", "model_name", "iteration_time", "resource_time_0", "resource_time_1", "resource_time_2")

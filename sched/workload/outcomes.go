@@ -12,7 +12,7 @@ import (
 	"star/sched"
 )
 
-// Outcomes writes the table of jobs that star sched sim --jobs has.
+// Outcomes writes the table of jobs of star sched sim --jobs.
 type Outcomes struct{ out *csv.Writer }
 
 // NewOutcomes writes the header.
@@ -22,7 +22,7 @@ func NewOutcomes(w io.Writer) *Outcomes {
 	return o
 }
 
-// Write writes what became of the jobs under a policy.
+// Write writes the outcomes of the jobs under a policy.
 func (o *Outcomes) Write(policy string, jobs []sched.Outcome) error {
 	for _, j := range jobs {
 		queue := number(j.Queue)
@@ -36,8 +36,8 @@ func (o *Outcomes) Write(policy string, jobs []sched.Outcome) error {
 	return o.out.Error()
 }
 
-// ReadOutcomes reads what Outcomes has written. Policies are in the order in which they come, jobs in that of the lines; those of the originals' tables that have no column
-// policy are of the policy "".
+// ReadOutcomes reads what Outcomes has written. Policies are in order of their first line, jobs in order of lines;
+// tables of the originals without a column policy have the policy "".
 func ReadOutcomes(r io.Reader) ([]Schedule, error) {
 	t := newTable(r)
 	t.need("job_id", "submit", "start", "end", "declined", "met_deadline")
@@ -79,7 +79,7 @@ func ReadOutcomes(r io.Reader) ([]Schedule, error) {
 	return all, t.err
 }
 
-// flag is true or false.
+// flag parses true or false.
 func (t *table) flag(name string) bool {
 	v, err := strconv.ParseBool(strings.TrimSpace(t.text(name)))
 	if err != nil {

@@ -60,7 +60,7 @@ func TestOutcomesWrong(t *testing.T) {
 		head + "a,5,7,9,maybe,true,p\n":                       `line 2: declined is "maybe": want true or false`,
 		head + "a,5,7,9,false,,p\n":                           `line 2: met_deadline is ""`,
 		head + "a,5,7,x,false,true,p\n":                       `line 2: end is "x"`,
-		head + "a,5,7,9,false,true,p\na,5,7,9,false,true,p\n": `line 3: job_id "a" is there twice, first in line 2`,
+		head + "a,5,7,9,false,true,p\na,5,7,9,false,true,p\n": `line 3: job_id "a" occurs twice, first in line 2`,
 	} {
 		if _, err := ReadOutcomes(strings.NewReader(text)); !errors.Is(err, ErrInput) || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%q: %v, want %s", text, err, want)

@@ -5,24 +5,24 @@ import "io"
 // Rows is CSV with a header, for formats of other packages. The first error stays.
 type Rows struct{ t *table }
 
-// NewRows reads the header, which must have these columns.
+// NewRows reads the header, which must contain these columns.
 func NewRows(r io.Reader, columns ...string) Rows {
 	t := newTable(r)
 	t.need(columns...)
 	return Rows{t}
 }
 
-// Next reads a row. False: there is none, or an error.
+// Next reads a row. It returns false at the end or after an error.
 func (r Rows) Next() bool { return r.t.next() }
 
-// Text is a cell, "" where there is no such column.
+// Text returns a cell, or "" if there is no such column.
 func (r Rows) Text(column string) string { return r.t.text(column) }
 
-// Number is a finite number of at least low.
+// Number returns a finite number of at least low.
 func (r Rows) Number(column string, low float64) float64 { return r.t.number(column, low) }
 
-// Err is the first error.
+// Err returns the first error.
 func (r Rows) Err() error { return r.t.err }
 
-// Fail has Err be an error of this row.
+// Fail sets Err to an error of this row.
 func (r Rows) Fail(format string, args ...any) { r.t.fail(r.t.line, format, args...) }

@@ -15,7 +15,7 @@ import (
 	"star/sched"
 )
 
-// Allocation is a time in which a job has some rows of a picture.
+// Allocation is a period in which a job has some rows of a picture.
 type Allocation struct {
 	Job      *sched.Outcome
 	GPUs     float64
@@ -23,7 +23,7 @@ type Allocation struct {
 	Rows     []int   // ascending
 }
 
-// Blocks are the rows as the first ones and numbers of those that follow each other.
+// Blocks returns the rows as pairs: the first row and the length of each consecutive block.
 func (h *Allocation) Blocks() (blocks [][2]int) {
 	for i := 0; i < len(h.Rows); {
 		n := 1
@@ -36,12 +36,13 @@ func (h *Allocation) Blocks() (blocks [][2]int) {
 	return blocks
 }
 
-// parts is how many rows a GPU has where jobs share GPUs: two, three or four jobs have whole rows.
+// parts is how many rows a GPU has if jobs share GPUs: with two, three or four jobs each has whole rows.
 const parts = 12
 
-// Allocate gives each job as many rows as it has GPUs, at all times: it keeps those that it has, gives back the last ones, and gets the first free ones. Where jobs share GPUs,
-// each GPU has several rows. Policies count GPUs or say on which nodes a job is; which rows a job has says nothing of that.
-// Who has some still, has them until the time until, or the last change. They are in order of From.
+// Allocate assigns each job as many rows as it has GPUs, at all times: a job keeps its rows, gives back the last ones,
+// and gets the first free ones. If jobs share GPUs, each GPU has several rows. Policies count GPUs or choose nodes; the
+// rows do not show which. Jobs that still have rows keep them until the time until, or the last change. Allocations are
+// in order of From.
 func Allocate(out []sched.Outcome, until float64) (all []Allocation, each int) {
 	type change struct {
 		job *sched.Outcome
@@ -110,11 +111,12 @@ func Allocate(out []sched.Outcome, until float64) (all []Allocation, each int) {
 	return all, each
 }
 
-// MostBars is how many rectangles a picture has: a browser shows so many within a second or two.
+// MostBars is how many rectangles a picture has: a browser shows that many within a second or two.
 const MostBars = 50000
 
-// WriteSchedule streams who had GPUs when, as SVG: time from left to right, a row for each GPU, a colour and a title for each job. The picture suits light and dark pages.
-// It says so if there is more than it can show, and shows what comes first.
+// WriteSchedule streams which jobs had GPUs when, as SVG: time from left to right, a row per GPU, a colour and a title
+// per job. The picture suits light and dark pages. If there are more than MostBars rectangles, it says so and shows the
+// earliest.
 func WriteSchedule(w io.Writer, title string, gpus int, out []sched.Outcome) error {
 	all, each := Allocate(out, 0)
 	first, last, lines, bars := never, 0., gpus*each, 0
@@ -137,7 +139,7 @@ func WriteSchedule(w io.Writer, title string, gpus int, out []sched.Outcome) err
 <style>svg{background:#fff;color:#222}@media(prefers-color-scheme:dark){svg{background:#161616;color:#ddd}}text{fill:currentColor}rect:hover{stroke:currentColor}.axis{stroke:currentColor;opacity:.35}</style>
 <text x="%.0f" y="22" font-size="16">%s</text>
 `, left+width+30, top+height+50, left, escape(title))
-	step := math.Pow(10, math.Ceil(math.Log10(max(last-first, 1)/3600/12))) // h between marks, which are at most twelve: 1, 2, 5, 10 …
+	step := math.Pow(10, math.Ceil(math.Log10(max(last-first, 1)/3600/12))) // hours between marks; at most twelve marks: 1, 2, 5, 10 …
 	for _, part := range []float64{5, 2} {
 		if (last-first)/3600/step*part <= 12 {
 			step /= part

@@ -8,8 +8,8 @@ import (
 	"star/sched"
 )
 
-// ReadSlow reads when nodes are slow: node (from 0), from and to (s of the trace's clock), factor (how many times longer all takes there), vc where there are several
-// virtual clusters.
+// ReadSlow reads when nodes are slow: node (from 0), from and to (s of the trace's clock), factor (the slowdown), and
+// vc if there are several virtual clusters.
 func ReadSlow(r io.Reader, vcs map[string]sched.Cluster) (map[string][]sched.Spell, error) {
 	t := newTable(r)
 	t.need("node", "from", "to", "factor")
@@ -19,7 +19,7 @@ func ReadSlow(r io.Reader, vcs map[string]sched.Cluster) (map[string][]sched.Spe
 		c, ok := vcs[t.text("vc")]
 		switch {
 		case !ok:
-			t.fail(t.line, "there is no virtual cluster %q: want one of --cluster", t.text("vc"))
+			t.fail(t.line, "unknown virtual cluster %q: want one of --cluster", t.text("vc"))
 		case x.Node >= c.Nodes:
 			t.fail(t.line, "node is %d: the cluster has %d, the first one is 0", x.Node, c.Nodes)
 		case x.To <= x.From:
@@ -30,7 +30,8 @@ func ReadSlow(r io.Reader, vcs map[string]sched.Cluster) (map[string][]sched.Spe
 	return spells, t.err
 }
 
-// Disturbed is when nodes are slow or taken away at random, s: from the first submission until 100 days after the last one.
+// Disturbed returns the period in which nodes are slow or absent at random, s: from the first submission until 100 days
+// after the last one.
 func Disturbed(jobs []*sched.Job) (from, until float64) {
 	from = never
 	for _, j := range jobs {
@@ -39,8 +40,8 @@ func Disturbed(jobs []*sched.Job) (from, until float64) {
 	return from, until + 100*86400
 }
 
-// RandomSlow has nodes be slow at random times while they are Disturbed.
-// Random gives the numbers for a node of a virtual cluster.
+// RandomSlow makes nodes slow at random times in the period Disturbed. random returns the numbers for a node of a
+// virtual cluster.
 func RandomSlow(vcs map[string]sched.Cluster, jobs []*sched.Job, random func(vc string, node int) sched.Random) map[string][]sched.Spell {
 	first, until := Disturbed(jobs)
 	spells := map[string][]sched.Spell{}

@@ -19,7 +19,7 @@ func TestReadSlow(t *testing.T) {
 		"node,from,to,factor\n2,0,1,2\n":          "line 2: node is 2: the cluster has 2",
 		"node,from,to,factor\n0,5,5,2\n":          "line 2: to is 5: want a time after from",
 		"node,from,to,factor\n0,0,5,0.5\n":        `line 2: factor is "0.5": want a number of at least 1`,
-		"node,from,to,factor,vc\n0,0,5,2,other":   `line 2: there is no virtual cluster "other"`,
+		"node,from,to,factor,vc\n0,0,5,2,other":   `line 2: unknown virtual cluster "other"`,
 		"node,from,to,factor\n0,0,5,2\n0,x,5,2":   `line 3: from is "x"`,
 		"node,from,to,factor\n0,0,5,2\n0,1,NaN,2": `line 3: to is "NaN"`,
 	} {

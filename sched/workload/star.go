@@ -11,10 +11,10 @@ import (
 	"star/sched"
 )
 
-// columns are those of our own format that are always written, in order.
+// columns are the columns of our own format that are always written, in order.
 var columns = []string{"job_id", "vc", "submit", "gpus", "duration", "deadline", "estimate", "history"}
 
-// more are the columns that are written where a job has something there: what it says of a job, and how it is read.
+// more are the columns that are written if a job has a value: how to format it, and how to read it.
 var more = []struct {
 	name string
 	text func(*sched.Job) string
@@ -56,13 +56,14 @@ var more = []struct {
 	{"plain_error", of(func(e *sched.Either) string { return known(e.Error[1]) }), nil},
 }
 
-// StarTrace reads jobs in our own format: job_id, submit, gpus and duration; vc, deadline (s of the same clock; empty: none), estimate and history
-// (predicted durations, s) where they are known, and what else policies look at: docs/scheduling.md lists the columns.
+// StarTrace reads jobs in our own format: job_id, submit, gpus and duration; vc, deadline (s of the same clock; empty:
+// none), estimate and history (predicted durations, s) if they are known, and what else policies use:
+// docs/scheduling.md lists the columns.
 func StarTrace(r io.Reader) ([]*sched.Job, error) {
 	t := newTable(r)
 	t.need("job_id", "submit", "gpus", "duration")
 	var jobs []*sched.Job
-	batches := map[string][]sched.Batch{} // few, and as long as a line
+	batches := map[string][]sched.Batch{} // parsed once: there are few, and they are long
 	for t.next() {
 		j := &sched.Job{ID: t.id(), VC: t.text("vc"), Submit: t.number("submit", 0), GPUs: t.whole("gpus", 1), Duration: t.number("duration", 0), Deadline: never}
 		for _, c := range []struct {
@@ -118,7 +119,7 @@ func Write(w io.Writer, jobs []*sched.Job) error {
 	return out.Error()
 }
 
-// flag is 1, or "" for no.
+// flag formats true as 1 and false as "".
 func flag(is bool) string {
 	if is {
 		return "1"
@@ -126,7 +127,7 @@ func flag(is bool) string {
 	return ""
 }
 
-// of is what Either of a job says, if it has one.
+// of formats a value of a job's Either, "" without one.
 func of(text func(*sched.Either) string) func(*sched.Job) string {
 	return func(j *sched.Job) string {
 		if j.Either == nil {
@@ -136,7 +137,7 @@ func of(text func(*sched.Either) string) func(*sched.Job) string {
 	}
 }
 
-// list is numbers with strokes between them.
+// list formats numbers, separated by slashes.
 func list(v []float64) string {
 	var texts []string
 	for _, x := range v {
@@ -145,7 +146,7 @@ func list(v []float64) string {
 	return strings.Join(texts, "/")
 }
 
-// list reads numbers of at least 0.
+// list parses numbers of at least 0.
 func (t *table) list(name, text string) (v []float64) {
 	for part := range strings.SplitSeq(text, "/") {
 		x, err := strconv.ParseFloat(strings.TrimSpace(part), 64)
@@ -158,7 +159,7 @@ func (t *table) list(name, text string) (v []float64) {
 	return v
 }
 
-// batchesText is 64:1.5/2.9;128:0.8/1.6: iterations/s on 1, 2, 4 … GPUs with each batch size.
+// batchesText formats 64:1.5/2.9;128:0.8/1.6: iterations/s on 1, 2, 4 … GPUs with each batch size.
 func batchesText(j *sched.Job) string {
 	var texts []string
 	for _, b := range j.Batches {
@@ -180,7 +181,7 @@ func (t *table) batches(text string) (all []sched.Batch) {
 	return all
 }
 
-// number is a finite number as short as can be; "" else.
+// number formats a finite number as short as possible; others as "".
 func number(v float64) string {
 	if math.IsNaN(v) || math.IsInf(v, 0) {
 		return ""

@@ -1,5 +1,5 @@
-// Package workload reads what schedulers are fed with: traces of jobs in the formats of the originals, clusters, throughputs and estimates.
-// Errors say the line and what to write there.
+// Package workload reads the inputs of schedulers: traces of jobs in the formats of the originals, clusters,
+// throughputs and estimates. Errors name the line and say what to write there.
 package workload
 
 import (
@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// ErrInput is wrapped by all errors of what was read.
+// ErrInput is wrapped by all errors about the contents of an input.
 var ErrInput = errors.New("bad input")
 
 // inputError is an error of a line.
@@ -23,15 +23,16 @@ type inputError struct{ msg string }
 func (e *inputError) Error() string { return e.msg }
 func (e *inputError) Unwrap() error { return ErrInput }
 
-// Bad is an error of files as a whole that wraps ErrInput.
+// Bad returns an error about whole files that wraps ErrInput.
 func Bad(format string, args ...any) error { return &inputError{fmt.Sprintf(format, args...)} }
 
-// Wrong is an error of a line that wraps ErrInput.
+// Wrong returns an error about a line that wraps ErrInput.
 func Wrong(line int, format string, args ...any) error {
 	return &inputError{fmt.Sprintf("line %d: ", line) + fmt.Sprintf(format, args...)}
 }
 
-// FormatOf says whose format a trace has that begins so: star, elasticflow, lucid, muri, allox, helios or philly; "": none that it knows.
+// FormatOf guesses the format of a trace from its beginning: star, elasticflow, lucid, muri, allox, helios or philly;
+// "" if it is unknown.
 func FormatOf(begin string) string {
 	line, jobs, more := strings.Cut(begin, "\n")
 	line = strings.TrimSpace(line)
@@ -54,7 +55,7 @@ func FormatOf(begin string) string {
 	case columns["gpu_num"] && columns["submit_time"] && columns["node_num"]:
 		return "helios"
 	case columns["gpu_num"] && columns["submit_time"]:
-		if first, _, _ := strings.Cut(jobs, "\n"); more { // both have these columns, and other times
+		if first, _, _ := strings.Cut(jobs, "\n"); more { // both have these columns, but other times
 			return clockOf(first, submit)
 		}
 		return "lucid"
@@ -66,7 +67,7 @@ func FormatOf(begin string) string {
 	return ""
 }
 
-// clockOf says by the time in a cell of a line whether it is Helios's or Lucid's; "": by none.
+// clockOf tells Helios's and Lucid's times in a cell of a line apart; "" if it is neither.
 func clockOf(line string, cell int) string {
 	cells := strings.Split(line, ",")
 	if cell >= len(cells) {
@@ -82,13 +83,13 @@ func clockOf(line string, cell int) string {
 	return ""
 }
 
-// table is CSV with a header. The first error stays, and later reads give zeros.
+// table is CSV with a header. The first error stays, and later reads return zeros.
 type table struct {
 	csv    *csv.Reader
 	column map[string]int
 	row    []string
 	line   int
-	seen   map[string]int // lines of jobs' names
+	seen   map[string]int // line of each job's name
 	err    error
 }
 
@@ -110,7 +111,7 @@ func newTable(r io.Reader) *table {
 	for i, h := range header {
 		h = strings.TrimPrefix(strings.TrimSpace(h), "\ufeff")
 		if _, twice := t.column[h]; twice {
-			t.fail(1, "column %q is there twice: rename or remove one", h)
+			t.fail(1, "column %q occurs twice: rename or remove one", h)
 		}
 		t.column[h] = i
 	}
@@ -123,7 +124,7 @@ func (t *table) fail(line int, format string, args ...any) {
 	}
 }
 
-// broken is an error of reading a row.
+// broken sets the error of reading a row.
 func (t *table) broken(err error) {
 	var row *csv.ParseError
 	if errors.As(err, &row) {
@@ -133,10 +134,11 @@ func (t *table) broken(err error) {
 	}
 }
 
-// has says whether there is a column.
+// has reports whether there is a column.
 func (t *table) has(name string) bool { _, ok := t.column[name]; return ok }
 
-// one is the one of some names that the table has a column of; more than one of them is an error. It is the first name where there is none.
+// one returns which of several equivalent columns the table has, or the first name if it has none. Having more than one
+// is an error.
 func (t *table) one(names ...string) string {
 	have := slices.DeleteFunc(slices.Clone(names), func(n string) bool { return !t.has(n) })
 	switch len(have) {
@@ -149,7 +151,7 @@ func (t *table) one(names ...string) string {
 	return have[0]
 }
 
-// need fails unless there are columns of all names.
+// need fails unless all these columns exist.
 func (t *table) need(names ...string) {
 	for _, n := range names {
 		if !t.has(n) {
@@ -158,7 +160,7 @@ func (t *table) need(names ...string) {
 	}
 }
 
-// next reads a row. False: there is none, or an error.
+// next reads a row. It returns false at the end or after an error.
 func (t *table) next() bool {
 	if t.err != nil {
 		return false
@@ -170,7 +172,7 @@ func (t *table) next() bool {
 	}
 	if errors.Is(err, csv.ErrFieldCount) {
 		t.line, _ = t.csv.FieldPos(0)
-		t.fail(t.line, "it has %d cells, and the header has %d: give each column one, empty where nothing is known", len(t.row), len(t.column))
+		t.fail(t.line, "it has %d cells, and the header has %d: give each column one, empty if the value is unknown", len(t.row), len(t.column))
 		return false
 	}
 	if err != nil {
@@ -181,7 +183,7 @@ func (t *table) next() bool {
 	return true
 }
 
-// text is a cell, "" where there is no such column.
+// text returns a cell, or "" if there is no such column.
 func (t *table) text(name string) string {
 	i, ok := t.column[name]
 	if !ok {
@@ -190,10 +192,10 @@ func (t *table) text(name string) string {
 	return strings.Clone(t.row[i])
 }
 
-// largest is up to where a float64 tells times apart that are an eighth of a second apart (2^53 / 8, rounded down).
+// largest is the largest time at which a float64 resolves an eighth of a second (2^53 / 8, rounded down).
 const largest = 1e15
 
-// number is a finite number of at least low.
+// number returns a finite number of at least low.
 func (t *table) number(name string, low float64) float64 {
 	text := strings.TrimSpace(t.text(name))
 	v, err := strconv.ParseFloat(text, 64)
@@ -217,7 +219,7 @@ func (t *table) number(name string, low float64) float64 {
 	return v
 }
 
-// positive is a finite number above 0.
+// positive returns a finite number above 0.
 func (t *table) positive(name string) float64 {
 	v := t.number(name, 0)
 	if v == 0 {
@@ -226,7 +228,7 @@ func (t *table) positive(name string) float64 {
 	return v
 }
 
-// whole is an integer of at least low.
+// whole returns an integer of at least low.
 func (t *table) whole(name string, low int) int {
 	v := t.number(name, float64(low))
 	if v != math.Trunc(v) {
@@ -235,13 +237,13 @@ func (t *table) whole(name string, low int) int {
 	return int(v)
 }
 
-// bit is whether there is a 1; 0 is no.
+// bit returns whether a cell is 1; 0 is false.
 func (t *table) bit(name string) bool { return t.upTo(name, 1) == 1 }
 
-// score is how much a neighbour slows a job: 0, 1 or 2.
+// score returns how much another job on the same GPUs slows a job: 0, 1 or 2.
 func (t *table) score(name string) int { return t.upTo(name, 2) }
 
-// upTo is an integer from 0 to most.
+// upTo returns an integer from 0 to most.
 func (t *table) upTo(name string, most int) int {
 	v := t.whole(name, 0)
 	if v > most {
@@ -250,10 +252,10 @@ func (t *table) upTo(name string, most int) int {
 	return v
 }
 
-// Epoch is when the clock of Lucid's traces begins, and that of all traces for ReadForecasts.
+// Epoch is the origin of the clock of Lucid's traces, and of all traces for ReadForecasts.
 var Epoch = time.Date(2020, 4, 1, 0, 0, 0, 0, time.UTC)
 
-// date is a time such as 2020-09-01 00:10:00, in s since Epoch.
+// date parses a time such as 2020-09-01 00:10:00, in s since Epoch.
 func date(text string) (float64, error) {
 	at, err := time.Parse(time.DateTime, text)
 	if err != nil {
@@ -262,7 +264,7 @@ func date(text string) (float64, error) {
 	return float64(at.Unix() - Epoch.Unix()), nil
 }
 
-// date is a cell with a time, in s since Epoch.
+// date returns a cell with a time, in s since Epoch.
 func (t *table) date(name string) float64 {
 	at, err := date(t.text(name))
 	if err != nil {
@@ -273,14 +275,14 @@ func (t *table) date(name string) float64 {
 
 var never = math.Inf(1)
 
-// id is the job's name, which no other job of the file has.
+// id returns the job's name, which must be unique in the file.
 func (t *table) id() string { return t.idAmong(t.seen) }
 
-// idAmong is the job's name, which none of those seen has.
+// idAmong returns the job's name, which must not be in seen.
 func (t *table) idAmong(seen map[string]int) string {
 	id := strings.TrimSpace(t.text("job_id"))
 	if first := seen[id]; first > 0 {
-		t.fail(t.line, "job_id %q is there twice, first in line %d: rename one", id, first)
+		t.fail(t.line, "job_id %q occurs twice, first in line %d: rename one", id, first)
 	}
 	if id == "" {
 		t.fail(t.line, "job_id is empty: give each job a name of its own")

@@ -9,7 +9,7 @@ import (
 // twister is the Mersenne Twister, seeded and read as Python's module random does.
 type twister struct{ *prng.MT19937 }
 
-// newTwister is random.Random(seed).
+// newTwister corresponds to random.Random(seed).
 func newTwister(seed uint64) twister {
 	key := []uint32{uint32(seed)}
 	if seed>>32 > 0 {
@@ -20,13 +20,14 @@ func newTwister(seed uint64) twister {
 	return t
 }
 
-// float64 is random(): 53 bits in [0, 1).
+// float64 corresponds to random(): 53 bits in [0, 1).
 func (t twister) float64() float64 {
 	high, low := t.Uint32()>>5, t.Uint32()>>6
 	return (float64(high)*(1<<26) + float64(low)) / (1 << 53)
 }
 
-// below is what choice takes of 0 to n-1: as few high bits as n has, drawn again until they are less. n is from 1 to 2^32-1.
+// below is the draw of choice, from 0 to n-1: as few high bits as n has, redrawn until they are less than n. n is from
+// 1 to 2^32-1.
 func (t twister) below(n uint32) uint32 {
 	for {
 		if v := t.Uint32() >> bits.LeadingZeros32(n); v < n {

@@ -12,8 +12,8 @@ import (
 	"star/train/net"
 )
 
-// values are what a shell offers for settings whose texts other packages understand. One that ends with "=" or ":" goes on. Settings with a fixed list of values
-// offer it by themselves, others files.
+// values maps settings that other packages parse to the values that a shell offers. A value that ends with "=" or ":"
+// must be continued. Settings with a fixed list of values offer these, others files.
 var values = map[string]func() []string{
 	"mode": func() []string {
 		words := []string{"auto", "tree=", "tree=auto"}

@@ -82,8 +82,8 @@ func Server(use string) *cobra.Command {
 		Use:     use,
 		Version: build.Built().String(),
 		Short:   "Host parameters; rank 0 also coordinates the job",
-		Long: "Hosts shards of the parameters. The process of rank 0 also is the job's coordinator: everybody else\n" +
-			"finds it by --coordinator. Ends when the job is over.",
+		Long: "Hosts shards of the parameters. The process of rank 0 also is the job's coordinator: the other processes\n" +
+			"find it by --coordinator. Ends when the job is over.",
 		Args: settings.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if ok, err := load(cmd, job); !ok {

@@ -83,7 +83,8 @@ const (
 	answerTime = 10 * time.Second // for a request to come, and for its answer to be taken
 )
 
-// within gives each answer a deadline, so that who does not read holds nothing for long. A profile takes as long as it is told to.
+// within gives each answer a deadline, so that a caller that does not read holds nothing for long. A profile takes as
+// long as requested.
 func within(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		limit := answerTime
@@ -96,7 +97,7 @@ func within(h http.Handler) http.Handler {
 		}
 		deadline := http.NewResponseController(w)
 		deadline.SetWriteDeadline(time.Now().Add(limit))
-		if limit > answerTime { // who is still there is noticed by reading
+		if limit > answerTime { // reading detects callers that are gone
 			deadline.SetReadDeadline(time.Now().Add(limit))
 		}
 		h.ServeHTTP(w, r)
@@ -122,14 +123,14 @@ func listen(addr string) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := os.Chmod(path, 0o600); err != nil { // profiles are not for everybody
+	if err := os.Chmod(path, 0o600); err != nil { // other users may not read profiles
 		l.Close()
 		return nil, err
 	}
 	return l, nil
 }
 
-// serveWaits answers /debug/star: who waits in this process, as text or, with ?json, as a list.
+// serveWaits answers /debug/star: what waits in this process, as text or, with ?json, as a list.
 func serveWaits(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Query().Has("json") {
 		w.Header().Set("Content-Type", "application/json")
@@ -144,7 +145,7 @@ func serveWaits(w http.ResponseWriter, r *http.Request) {
 	process.Page(w)
 }
 
-// local refuses callers from other machines. Who comes through a socket in the file system has no address.
+// local refuses callers from other machines. A caller on a Unix socket has no address.
 func local(h http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		host, _, _ := net.SplitHostPort(r.RemoteAddr)

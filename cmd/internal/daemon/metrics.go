@@ -14,11 +14,11 @@ import (
 	"star/coord"
 )
 
-// board shows the state of a job to Prometheus and to whoever asks /readyz. Only the
-// process of rank 0 has a coordinator to ask; the others show the process alone.
+// board shows the state of a job to Prometheus and on /readyz. Only the process of rank 0 has a coordinator to ask; the
+// others show the process alone.
 type board struct {
 	coordinator atomic.Pointer[coord.Coordinator]
-	log         *follower // nil: nobody may look at the run log here
+	log         *follower // nil: the run log is not served here
 }
 
 // begin has c, which is about to coordinate the job, be asked; nil: this process does no more.
@@ -37,14 +37,14 @@ var (
 	}{
 		training:   prometheus.NewDesc("star_training", "1 while the job trains, 0 before and after.", nil, nil),
 		version:    prometheus.NewDesc("star_version", "Version of the parameters: updates so far.", nil, nil),
-		samples:    prometheus.NewDesc("star_samples_total", "Samples whose gradients were used.", nil, nil),
+		samples:    prometheus.NewDesc("star_samples_total", "Samples with gradients that were used.", nil, nil),
 		limit:      prometheus.NewDesc("star_samples_limit", "Samples after which the job ends.", nil, nil),
 		loss:       prometheus.NewDesc("star_train_loss", "Mean loss of the last gradients.", nil, nil),
 		testLoss:   prometheus.NewDesc("star_test_loss", "Loss of the last evaluation.", nil, nil),
 		testAcc:    prometheus.NewDesc("star_test_accuracy", "Accuracy of the last evaluation, 0 to 1.", nil, nil),
 		rate:       prometheus.NewDesc("star_samples_per_second", "Samples used per second, since the start.", nil, nil),
 		switches:   prometheus.NewDesc("star_mode_switches_total", "Changes of mode.", nil, nil),
-		efficiency: prometheus.NewDesc("star_scaling_efficiency_ratio", "How fast the workers are in samples, as a part of what they would be if nobody exchanged or waited; 0 while it is not known.", nil, nil),
+		efficiency: prometheus.NewDesc("star_scaling_efficiency_ratio", "Sample rate of the workers, as a fraction of their rate without exchanges and waits; 0 while it is unknown.", nil, nil),
 		noise:      prometheus.NewDesc("star_noise_scale_samples", "Gradient noise scale; 0 while it is not known.", nil, nil),
 		noiseGrad:  prometheus.NewDesc("star_gradient_norm_squared", "Squared norm of the exact gradient, estimated.", nil, nil),
 		noiseVar:   prometheus.NewDesc("star_gradient_variance", "Trace of the covariance of one sample's gradient, estimated.", nil, nil),
@@ -125,8 +125,8 @@ func (b *board) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// ready answers /readyz: 200 once the job trains (or when this process only hosts
-// shards), else 503 with whom it waits for.
+// ready answers /readyz: 200 once the job trains (or if this process only hosts shards), else 503 with what it waits
+// for.
 func (b *board) ready(w http.ResponseWriter, r *http.Request) {
 	if b.coordinator.Load() == nil {
 		fmt.Fprintln(w, "ok")

@@ -45,8 +45,8 @@ func Downloads(path string) web.Downloads {
 	}
 }
 
-// follower follows the run log that is written in a folder: where another process has taken the job over, the newest. It begins when somebody asks for the first
-// time, so that a job at which nobody looks is not read.
+// follower follows the run log that is written in a folder: the newest one, if another process has taken the job over.
+// It starts at the first request, so that a job without viewers is not read.
 type follower struct {
 	dir   string
 	began time.Time
@@ -82,7 +82,7 @@ func follow(ctx context.Context, dir string) *follower {
 	return &follower{dir: dir, began: time.Now().Add(-time.Second), ctx: ctx} // file systems have coarser clocks
 }
 
-// now is the log as far as it has been read; nil: there is none yet.
+// now returns the log as far as it has been read; nil: none yet.
 func (f *follower) now() *shown {
 	f.once.Do(func() {
 		over := f.step("", func() {})
@@ -147,7 +147,7 @@ func (f *follower) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.handler.ServeHTTP(w, r)
 }
 
-// newest is the run log that was begun last, of those that have been written since; "" if there is none.
+// newest returns the run log that was started last, of those written since; "": none.
 func newest(dir string, since time.Time) (name string) {
 	names, _ := filepath.Glob(filepath.Join(dir, "run*.jsonl"))
 	var last time.Time

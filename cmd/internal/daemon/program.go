@@ -31,7 +31,8 @@ type program struct {
 	log  *slog.Logger
 }
 
-// programOf is the program that is to compute: args, which are started, or who has started us with a link. Nil: there is none.
+// programOf returns the program that computes: args, which it starts, or the process that started us with a link; nil:
+// neither.
 //
 // What it prints goes to out.
 func programOf(args []string, out *os.File, log *slog.Logger) (*program, error) {
@@ -124,7 +125,8 @@ func (p *program) finish(m *foreign.Model, err error, why string) error {
 	return p.ended(p.why(err))
 }
 
-// WithProgram starts a program, has f work with the model that it has, and waits for its end. What it prints goes to standard error.
+// WithProgram starts a program, has f work with the model that it has, and waits for its end. What it prints goes to
+// standard error.
 func WithProgram(ctx context.Context, command []string, log *slog.Logger, f func(*foreign.Model) error) error {
 	p, err := programOf(command, os.Stderr, log)
 	if err != nil {

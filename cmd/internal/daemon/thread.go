@@ -2,8 +2,9 @@ package daemon
 
 import "runtime"
 
-// A process has a first thread, and some of what the kernel keeps for a thread survives the start of another program only there. Linux forgets who
-// is to be told when the parent dies (PR_SET_PDEATHSIG of prctl(2)) if any other thread calls execve(2). Main keeps the first thread for onMainThread.
+// A process has a first thread, and some of what the kernel keeps per thread survives execve only there. Linux forgets
+// the signal for a parent's death (PR_SET_PDEATHSIG of prctl(2)) if any other thread calls execve(2). Main keeps the
+// first thread for onMainThread.
 func init() { runtime.LockOSThread() }
 
 var mainThread = make(chan func())
@@ -15,7 +16,8 @@ func onMainThread(f func()) {
 	<-done
 }
 
-// serveMainThread runs a program on other threads, and on this one what is asked of onMainThread meanwhile. It returns the program's exit code.
+// serveMainThread runs a program on other threads, and on this one what is asked of onMainThread meanwhile. It returns
+// the program's exit code.
 func serveMainThread(program func() int) int {
 	code := make(chan int, 1)
 	go func() { code <- program() }()

@@ -18,14 +18,14 @@ func TestLateServersOfAFinishedJob(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("needs sleep(1)")
 	}
-	for _, seats := range []int{0, 3} {
+	for _, electors := range []int{0, 3} {
 		r := &Launch{job: &settings.Job{}, Options: Options{Screen: console.NewScreen(&settings.Job{})}, ended: make(chan exit), over: make(chan struct{})}
 		r.job.WorkerRestarts, r.left = 2, 1 // a worker was restarted: the processes that are left get the signal after a second
-		r.seats.count = seats
+		r.electors.count = electors
 		var children []*child
-		for rank := range max(1, seats) + 2 {
+		for rank := range max(1, electors) + 2 {
 			c := &child{name: "ps", role: "ps", rank: rank, cmd: exec.Command("sleep", "60")}
-			if rank < max(1, seats) {
+			if rank < max(1, electors) {
 				c.cmd = exec.Command("true")
 			}
 			if err := c.cmd.Start(); err != nil {
@@ -35,7 +35,7 @@ func TestLateServersOfAFinishedJob(t *testing.T) {
 			go func() { r.ended <- exit{c, c.cmd.Wait()} }()
 		}
 		if err := r.wait(t.Context(), children, r.ended); err != nil {
-			t.Errorf("%d may coordinate: %v", seats, err)
+			t.Errorf("%d may coordinate: %v", electors, err)
 		}
 	}
 }

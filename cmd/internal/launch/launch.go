@@ -37,53 +37,57 @@ import (
 type Options struct {
 	Screen  *console.Screen // shows the processes' lines and the job's state
 	Out     io.Writer       // gets the result
-	Command []string        // started in the place of a worker; nil: a worker of ours
+	Command []string        // started instead of a worker; nil: our own worker
 	Spread  *Spread         // over several hosts; nil: all on this one
-	Demo    bool            // a demonstration, which takes another port where its own is taken
+	Demo    bool            // a demonstration, which uses another port if its own is taken
 	Detour  Detour
 }
 
-// Detour leads what the processes of a job send through proxies, so that the caller can break it. The zero value leads nothing.
+// Detour routes a job's connections through proxies, so that the caller can break them. The zero value changes nothing.
 type Detour struct {
-	Servers []Proxy // before each server, which this package aims at the server of each attempt; nil: none
-	Workers []Proxy // before each worker, for the others of its ring or tree; nil: none
+	// Servers has a proxy for each server, which this package points at the server of each attempt; nil: none.
+	Servers []Proxy
+	// Workers has a proxy for each worker, used by the others of its ring or tree; nil: none.
+	Workers []Proxy
 
-	// HTTP is a folder for the sockets on which the processes answer HTTP; empty: they do not. Its path is short, as that of a socket must be.
+	// HTTP is a folder for the sockets on which the processes answer HTTP; empty: none. Its path must be short enough
+	// for a socket.
 	HTTP string
 }
 
-// Proxy is an address that leads to another one.
+// Proxy is an address that forwards to another one.
 type Proxy interface {
 	Addr() string
 	Aim(addr string)
 }
 
-// Launch is one job: its processes, and what is shown of them.
+// Launch is one job: its processes and their display.
 type Launch struct {
 	Options
 	job *settings.Job
 
-	addr   string       // of the coordinator
-	seats  seats        // of the processes that may coordinate
-	result bytes.Buffer // standard output of the first server
-	pipes  sync.WaitGroup
-	resume string  // what this attempt of the job goes on with
-	far    reached // how far the job was seen to come, in any attempt; the watcher's until it has ended
+	addr     string       // of the coordinator
+	electors electors     // of the processes that may coordinate
+	result   bytes.Buffer // standard output of the first server
+	pipes    sync.WaitGroup
+	resume   string // checkpoint from which this attempt resumes
+	// far is how far the job has come in any attempt; the watcher owns it until it has ended.
+	far reached
 
-	again chan *child   // processes that are to be started once more
-	left  int           // how many more may be
-	since time.Time     // when this attempt began
+	again chan *child   // processes to restart
+	left  int           // remaining restarts
+	since time.Time     // start of this attempt
 	ended chan exit     // of this attempt
-	over  chan struct{} // closed when no process is to be started any more
+	over  chan struct{} // closed when no more processes may be started
 
-	spot *spot    // takes the machines of workers away; nil: none is taken
-	back []string // where the servers behind proxies listen
-	live sync.Map // children by name, the last ones started
+	spot *spot    // takes workers' machines away; nil: none
+	back []string // addresses of the servers behind proxies
+	live sync.Map // the last started child, by name
 }
 
-// New prepares a job, whose settings are valid.
+// New prepares a job with valid settings.
 func New(job *settings.Job, o Options) (*Launch, error) {
-	r := &Launch{Options: o, job: job, seats: seats{count: job.Electors()}}
+	r := &Launch{Options: o, job: job, electors: electors{count: job.Electors()}}
 	if err := r.counted(); err != nil {
 		return nil, err
 	}
@@ -92,7 +96,7 @@ func New(job *settings.Job, o Options) (*Launch, error) {
 	return r, err
 }
 
-// Process is the process that was started last for a role and rank; nil: none was.
+// Process returns the last started process of a role and rank, or nil.
 func (r *Launch) Process(role string, rank int) *os.Process {
 	if c, ok := r.live.Load(fmt.Sprintf("%s %d", role, rank)); ok {
 		return c.(*child).cmd.Process
@@ -100,7 +104,8 @@ func (r *Launch) Process(role string, rank int) *os.Process {
 	return nil
 }
 
-// Each calls f for each process that was started last in its place: with its name, its number, and the address where it answers HTTP (empty: nowhere).
+// Each calls f for the last started process of each role and rank, with its name, its pid, and the address of its HTTP
+// server (empty: none).
 func (r *Launch) Each(f func(name string, pid int, http string)) {
 	r.live.Range(func(name, c any) bool {
 		if c := c.(*child); c.cmd.Process != nil {
@@ -110,8 +115,8 @@ func (r *Launch) Each(f func(name string, pid int, http string)) {
 	})
 }
 
-// Coordinating is the rank of the process that coordinated when the job was last asked.
-func (r *Launch) Coordinating() int { return int(r.seats.at.Load()) }
+// Coordinating returns the rank of the coordinating process, when the job was last asked.
+func (r *Launch) Coordinating() int { return int(r.electors.at.Load()) }
 
 // child is one process of the job.
 type child struct {
@@ -119,15 +124,15 @@ type child struct {
 	role   string
 	rank   int
 	cmd    *exec.Cmd
-	orders *Orders // to a process on another host; nil: it is told by signals
-	http   string  // where it answers; empty: nowhere that we know
-	own    bool    // it is the command of the caller
+	orders *Orders // to a process on another host; nil: it gets signals
+	http   string  // address of its HTTP server; empty: unknown
+	own    bool    // it runs the caller's command
 
 	begun    time.Time
-	failures int // in a row, of those in its place before
+	failures int // consecutive failures of its predecessors
 
-	told atomic.Bool // to leave, because its machine is taken away (--revoke)
-	says speech      // what it prints
+	told atomic.Bool // it was told to leave, because its machine is taken away (--revoke)
+	says speech      // its output
 	over bool        // wait has seen its end
 }
 
@@ -139,7 +144,7 @@ type exit struct {
 
 func (e exit) code() int { return ExitCode(e.err) }
 
-// ExitCode is the exit code of a process, of which Wait has returned err; a signal counts as in a shell.
+// ExitCode returns a process's exit code from the error of Wait; a signal counts as in a shell.
 func ExitCode(err error) int {
 	var x *exec.ExitError
 	switch {
@@ -154,7 +159,7 @@ func ExitCode(err error) int {
 	return x.ExitCode()
 }
 
-// how is the exit code in words: with the signal, if that says why.
+// how describes the exit code, with the signal if it was one.
 func (e exit) how() string {
 	if e.crashed() {
 		return fmt.Sprintf("exit code %d (%v)", e.code(), syscall.Signal(e.code()-128))
@@ -162,7 +167,7 @@ func (e exit) how() string {
 	return fmt.Sprintf("exit code %d", e.code())
 }
 
-// failure is the error of a child whose failure ends the job: with its last words, if it had any.
+// failure returns the error of a child that fails the job, with the last line that the child printed.
 func (e exit) failure() *childError {
 	f := &childError{name: e.name, how: e.how(), code: e.code()}
 	if !e.signalled() {
@@ -171,7 +176,7 @@ func (e exit) failure() *childError {
 	return f
 }
 
-// failedBehind says whether the caller's command failed after its worker had ended in good order.
+// failedBehind reports whether the caller's command failed after its worker had ended normally.
 func (e exit) failedBehind() bool {
 	return e.own && e.code() != 0 && !e.signalled() && e.says.finished()
 }
@@ -180,8 +185,8 @@ func (e exit) failedBehind() bool {
 type childError struct {
 	name, how string
 	code      int
-	why       string // empty: it has not said
-	job       bool   // the job has ended with that code, by what the coordinator says
+	why       string // empty: it printed no reason
+	job       bool   // the coordinator has ended the job with that code
 	complete  bool   // the job is complete: it has its result and its checkpoint
 }
 
@@ -193,7 +198,7 @@ func (e *childError) Error() string {
 }
 func (e *childError) ExitCode() int { return e.code }
 
-// jobError is that of the job, as its coordinator has said it.
+// jobError is the job's error, as reported by its coordinator.
 type jobError struct {
 	why  string
 	code int
@@ -202,7 +207,7 @@ type jobError struct {
 func (e *jobError) Error() string { return "the job has failed: " + e.why }
 func (e *jobError) ExitCode() int { return e.code }
 
-// absentError is a job that waited for a worker which had ended without an error.
+// absentError means that the job waited for a worker that had ended without an error.
 type absentError struct {
 	name   string
 	waited time.Duration
@@ -234,12 +239,12 @@ func (r *Launch) run(ctx context.Context) (err error) {
 
 	r.left = r.job.WorkerRestarts
 	ended := make(chan exit, len(children)+r.left)
-	again := make(chan *child, r.left) // this life's own: the goroutine may look at it when the next one has begun
+	again := make(chan *child, r.left) // owned by this attempt: the goroutine may still use it during the next one
 	r.again, r.ended, r.over = again, ended, make(chan struct{})
 	defer close(again)
 	started := make(chan error, 1)
 	go func() {
-		// Children are told when the thread that started them dies: it must live.
+		// A child gets a signal when the thread that started it ends, so the thread must live.
 		runtime.LockOSThread()
 		for _, c := range children {
 			if err := r.start(c, ended); err != nil {
@@ -272,16 +277,16 @@ func (r *Launch) run(ctx context.Context) (err error) {
 	return err
 }
 
-// servers is how many star-ps have shards when the job begins; with all-reduce there is the coordinator only.
-// Those that may coordinate, where several may, come before them.
+// servers returns how many star-ps have shards at the start of the job; an all-reduce has the coordinator only.
+// Dedicated coordinator candidates come before them.
 func (r *Launch) Servers() int {
-	if r.job.Arch == settings.AllReduce && r.seats.count > 0 {
-		return r.seats.count
+	if r.job.Arch == settings.AllReduce && r.electors.count > 0 {
+		return r.electors.count
 	}
-	return r.seats.count + max(r.job.Shards, 1)
+	return r.electors.count + max(r.job.Shards, 1)
 }
 
-// processes is how many star-ps there are: also spare ones, and those that only hold copies.
+// processes returns the number of star-ps, including spare ones and those that only hold copies.
 func (r *Launch) Processes() int {
 	n := r.Servers()
 	if r.Spread != nil {
@@ -290,10 +295,10 @@ func (r *Launch) Processes() int {
 	if r.job.Arch == settings.AllReduce {
 		return n
 	}
-	return max(n, r.seats.count+r.job.Replicas)
+	return max(n, r.electors.count+r.job.Replicas)
 }
 
-// counted holds --servers, if it is given, against how many star-ps there will be.
+// counted compares --servers, if given, with the number of star-ps that are started.
 func (r *Launch) counted() error {
 	if n := r.Processes(); r.job.Config.IsSet("servers") && r.job.Servers != n {
 		return r.job.Invalid("servers", fmt.Errorf("star run starts a star-ps for each shard, beside those that --coordinators, --replicas and --hosts ask for, here %d: leave --servers away, and say --shards", n))
@@ -301,7 +306,7 @@ func (r *Launch) counted() error {
 	return nil
 }
 
-// address finds the port of the coordinator.
+// address chooses the coordinator's port.
 func (r *Launch) address() error {
 	if r.Spread != nil {
 		addrs, err := r.Spread.coordinators(r.job)
@@ -309,7 +314,7 @@ func (r *Launch) address() error {
 			return err
 		}
 		r.addr = addrs[0]
-		r.seats.begin(addrs)
+		r.electors.begin(addrs)
 		return nil
 	}
 	host, port, err := net.SplitHostPort(r.job.Listen)
@@ -325,18 +330,18 @@ func (r *Launch) address() error {
 	if err != nil {
 		return r.job.Invalid("listen", fmt.Errorf("%w; --listen %s takes a free port", err, net.JoinHostPort(settings.Home(), "0")))
 	}
-	return r.seats.choose(r.addr)
+	return r.electors.choose(r.addr)
 }
 
-// aim has the proxies before servers lead to where these listen in this life of the job.
+// aim points the servers' proxies at where the servers listen in this attempt.
 func (r *Launch) aim() error {
 	r.back = nil
 	host, _, _ := net.SplitHostPort(r.addr)
 	for i, p := range r.Detour.Servers {
 		addr := r.addr
-		if i > 0 || r.seats.count > 0 {
+		if i > 0 || r.electors.count > 0 {
 			var err error
-			if addr, err = ports.Reserve(host, append(slices.Clone(r.back), r.seats.addrs...)...); err != nil {
+			if addr, err = ports.Reserve(host, append(slices.Clone(r.back), r.electors.addrs...)...); err != nil {
 				return err
 			}
 		}
@@ -346,7 +351,7 @@ func (r *Launch) aim() error {
 	return nil
 }
 
-// child makes the command of one process. Its settings travel in the environment.
+// child builds the command of a process. Its settings are in the environment.
 func (r *Launch) child(role string, rank int) *child {
 	c := &child{name: fmt.Sprintf("%s %d", role, rank), role: role, rank: rank}
 	self, err := os.Executable()
@@ -371,8 +376,8 @@ func (r *Launch) child(role string, rank int) *child {
 	set := func(name, value string) { env = append(env, settings.Variable(name)+"="+value) }
 	host, _, _ := net.SplitHostPort(r.addr)
 	set("coordinator", r.addr)
-	if r.seats.count > 0 {
-		set("coordinators", strings.Join(r.seats.addrs, ","))
+	if r.electors.count > 0 {
+		set("coordinators", strings.Join(r.electors.addrs, ","))
 	}
 	set("rank", fmt.Sprint(rank))
 	set("servers", fmt.Sprint(r.Processes()))
@@ -406,24 +411,24 @@ func (r *Launch) child(role string, rank int) *child {
 		} else {
 			set("listen", net.JoinHostPort(host, "0"))
 		}
-		if rank < r.seats.count {
+		if rank < r.electors.count {
 			set("shards", "0")
-			set("listen", r.seats.addrs[rank])
+			set("listen", r.electors.addrs[rank])
 			set("json", "true")
 		}
 	}
 	if r.Detour.Servers != nil {
-		switch at := rank - r.seats.count; {
-		case role == "ps" && at >= 0: // the ways to those that may coordinate are left alone
+		switch at := rank - r.electors.count; {
+		case role == "ps" && at >= 0: // connections to coordinator candidates are not routed
 			set("listen", r.back[at])
 			set("advertise", r.Detour.Servers[at].Addr())
-		case role != "ps" && r.seats.count == 0:
+		case role != "ps" && r.electors.count == 0:
 			set("coordinator", r.Detour.Servers[0].Addr())
 		}
 	}
 	if r.Detour.Workers != nil && role == "worker" {
 		env = append(env, process.ViaVariable+"="+r.Detour.Workers[rank].Addr())
-		set("host-id", c.name) // no shared memory: what passes between workers is to pass where it can be broken
+		set("host-id", c.name) // no shared memory: connections between workers must pass through the proxies
 	}
 	if r.Detour.HTTP != "" && !(role == "ps" && rank == 0 && r.job.HTTP != settings.Off) {
 		c.http = settings.UnixSocket + filepath.Join(r.Detour.HTTP, fmt.Sprint(role, rank))
@@ -432,10 +437,10 @@ func (r *Launch) child(role string, rank int) *child {
 	c.cmd.Env = env
 	if r.Spread != nil {
 		at := r.Spread.Of(role, rank)
-		if role == "worker" || rank >= max(1, r.seats.count) {
+		if role == "worker" || rank >= max(1, r.electors.count) {
 			env = append(env, settings.Variable("listen")+"="+net.JoinHostPort(at.Reach(), "0"))
 		}
-		if r.job.HostID == "" { // what the file calls it is what rings and a resource service call it
+		if r.job.HostID == "" { // rings and a resource service use the file's name of the host
 			env = append(env, settings.Variable("host-id")+"="+at.Name)
 		}
 		if r.job.MoveShards == job.Auto && role == "ps" && r.job.CapacityCPU == 0 && r.job.CapacityNet == 0 {
@@ -456,12 +461,12 @@ func (r *Launch) start(c *child, ended chan<- exit) error {
 		return err
 	}
 	if c.own {
-		c.cmd.Stdout = c.cmd.Stderr // what it prints is shown, too
+		c.cmd.Stdout = c.cmd.Stderr // its output is shown, too
 	}
 	if c.role == "ps" && c.rank == 0 {
 		c.cmd.Stdout = &r.result
-	} else if c.role == "ps" && c.rank < r.seats.count {
-		c.cmd.Stdout = &r.seats.results[c.rank]
+	} else if c.role == "ps" && c.rank < r.electors.count {
+		c.cmd.Stdout = &r.electors.results[c.rank]
 	}
 	if c.orders != nil {
 		if err := c.orders.attach(c.cmd); err != nil {
@@ -487,8 +492,7 @@ func (r *Launch) start(c *child, ended chan<- exit) error {
 	return nil
 }
 
-// stops stops and continues a child, where --slow R:stop=… says so: a process
-// cannot wake itself.
+// stops stops and continues a child according to --slow R:stop=…: a process cannot wake itself.
 func (r *Launch) stops(c *child) {
 	for _, text := range r.job.Slow {
 		s, err := inject.Parse(text)
@@ -502,8 +506,8 @@ func (r *Launch) stops(c *child) {
 	}
 }
 
-// restartable says whether a worker that has failed may be started once more: not one that disagrees with the job, whose data are not
-// there, or whose loss is not finite.
+// restartable reports whether a failed worker may be restarted: not if it disagrees with the job, if its data are
+// missing, or if its loss is not finite.
 func (r *Launch) restartable(e exit) bool {
 	if r.left == 0 || e.role != "worker" {
 		return false
@@ -515,7 +519,7 @@ func (r *Launch) restartable(e exit) bool {
 	return true
 }
 
-// restart starts a process again that has ended, perhaps in a while, and says what for.
+// restart restarts a process that has ended, perhaps after a pause; gains says what for.
 func (r *Launch) restart(e exit, children []*child, gains string) {
 	r.left--
 	c := r.child(e.role, e.rank)
@@ -538,20 +542,20 @@ func (r *Launch) restart(e exit, children []*child, gains string) {
 		select {
 		case <-time.After(pause):
 			again <- c
-		case <-over: // it is not needed any more
+		case <-over: // it is no longer needed
 			ended <- exit{c, nil}
 		}
 	})
 }
 
-// shortLife bounds the run time of a process that fails by itself soon after its start, for example because its host is
-// down. The wait before each further restart of such a process is doubled, from a second to longestBackOff.
+// shortLife is the run time below which a process counts as failing at its start, for example because its host is down.
+// The pause before each further restart of such a process doubles, from a second to longestBackOff.
 const (
 	shortLife      = 10 * time.Second
 	longestBackOff = 30 * time.Second
 )
 
-// crashed reports whether it was ended by a signal of a crash (SIGSEGV and the like), not by one that ends processes.
+// crashed reports whether it ended by a signal of a crash (SIGSEGV and the like), not by one that ends processes.
 func (e exit) crashed() bool {
 	switch syscall.Signal(e.code() - 128) {
 	case syscall.SIGSEGV, syscall.SIGABRT, syscall.SIGBUS, syscall.SIGFPE, syscall.SIGILL:
@@ -560,11 +564,11 @@ func (e exit) crashed() bool {
 	return false
 }
 
-// signalled says whether a signal has ended it.
+// signalled reports whether a signal has ended it.
 func (e exit) signalled() bool { return e.code() > 128 && e.code() <= 128+64 }
 
-// again is how often in a row a process has failed by itself soon after it was started, with the end e of one that lived for the given time. The first failure
-// does not count, and a process that a signal ended has not failed by itself.
+// again returns how many times in a row a process has failed soon after its start; e is its latest end, after it lived
+// for the given time. The first failure does not count, nor does an end by a signal.
 func (e exit) again(lived time.Duration) int {
 	if e.signalled() || lived >= shortLife {
 		return 0
@@ -572,7 +576,7 @@ func (e exit) again(lived time.Duration) int {
 	return e.failures + 1
 }
 
-// backOff is how long a process waits that has failed so often.
+// backOff returns the pause before the next restart after that many failures.
 func backOff(failures int) time.Duration {
 	if failures < 2 {
 		return 0
@@ -586,11 +590,11 @@ func (r *Launch) wait(ctx context.Context, children []*child, ended chan exit) e
 	done := ctx.Done()
 	var direct, soon, kill, verdict <-chan time.Time
 	var failed error
-	var behind *childError // the first command of the caller that failed after its worker had ended in good order
-	coordinated := 0       // with what a process that coordinates has failed
+	var behind *childError // the first of the caller's commands that failed after its worker had ended normally
+	coordinated := 0       // exit code of a coordinating process that failed
 	finished := false      // a coordinating process has reported the end of the job
-	var early []exit       // processes that failed before training was seen
-	var absent *child      // the first that has ended without an error before that
+	var early []exit       // processes that failed before training began
+	var absent *child      // the first child that ended without an error before that
 	var overdue <-chan time.Time
 	fails := func(e exit) {
 		if early = append(early, e); verdict == nil {
@@ -600,18 +604,18 @@ func (r *Launch) wait(ctx context.Context, children []*child, ended chan exit) e
 	ending := sync.OnceFunc(func() { close(r.over) })
 	stop := func(sig syscall.Signal) {
 		if ending(); kill == nil {
-			signal(children[:r.seats.count], r.seats.ends(sig))
-			signal(children[r.seats.count:], sig)
+			signal(children[:r.electors.count], r.electors.ends(sig))
+			signal(children[r.electors.count:], sig)
 			kill = time.After(Grace)
 		}
 	}
-	// stopIn gives the coordinator, which ends the job by itself, the time to say why.
+	// stopIn gives the coordinator, which ends the job by itself, time to report why.
 	stopIn := func(d time.Duration) {
 		if ending(); kill == nil {
 			soon, kill = time.After(d), time.After(d+Grace)
 		}
 	}
-	// A complete job leaves the caller's command the time that the code behind its loop takes.
+	// After a complete job, the caller's command may run the code after its loop as long as it takes.
 	works := func(c *child) bool { return finished && failed == nil && c.own && !c.over && c.says.finished() }
 	idle := func() []*child { return slices.DeleteFunc(slices.Clone(children), works) }
 	busy := func() (names []string) {
@@ -637,14 +641,14 @@ func (r *Launch) wait(ctx context.Context, children []*child, ended chan exit) e
 				if r.replace(e, children) {
 					left++
 				}
-			case r.seats.returns(e, r.job.Replicas > 1) && kill == nil && r.left > 0:
+			case r.electors.returns(e, r.job.Replicas > 1) && kill == nil && r.left > 0:
 				left++
 				gains := "to take its place again; another one coordinates"
-				if e.rank >= r.seats.count {
+				if e.rank >= r.electors.count {
 					gains = "to get copies of shards; the others go on"
 				}
 				r.restart(e, children, gains)
-			case e.role == "ps" && e.code() != 0 && e.rank >= max(1, r.seats.count) && r.job.Replicas > 1 && kill == nil:
+			case e.role == "ps" && e.code() != 0 && e.rank >= max(1, r.electors.count) && r.job.Replicas > 1 && kill == nil:
 				if !e.signalled() && !r.training() {
 					fails(e)
 					break
@@ -652,39 +656,41 @@ func (r *Launch) wait(ctx context.Context, children []*child, ended chan exit) e
 				r.Screen.Say("run", fmt.Sprintf("%s ended with %s; the others go on if they hold its shards", e.name, e.how()))
 			case e.role == "ps" && e.code() != 0 && e.rank >= r.Servers() && kill == nil:
 				r.Screen.Say("run", fmt.Sprintf("%s, a spare one, ended with %s; the others go on if it had no shard", e.name, e.how()))
-			case finished && e.role == "ps" && e.signalled(): // it was told to leave, or too slow to
-			case e.role == "ps" && e.code() != 0 && r.seats.spares(e):
+			case finished && e.role == "ps" && e.signalled(): // it was told to leave, or was too slow to do so
+			case e.role == "ps" && e.code() != 0 && r.electors.spares(e):
 				if kill == nil && !e.signalled() && !r.training() {
-					// What keeps it from its work, such as its port, is there at once; and before all of them have found each other, none coordinates.
+					// What prevents it from working, such as its port, appears at once; and until all have connected,
+					// none coordinates.
 					fails(e)
 					break
 				}
 				r.Screen.Say("run", fmt.Sprintf("%s ended with %s; another one coordinates, or goes on to", e.name, e.how()))
 			case e.role == "ps" && e.code() != 0:
-				if e.rank == 0 || e.rank < r.seats.count {
+				if e.rank == 0 || e.rank < r.electors.count {
 					coordinated = e.code()
 				}
 				switch {
 				case failed != nil && kill != nil:
-					// There is a cause. The coordinator knows more about it than a process that it has ended with that code.
+					// The failure has a cause, which the coordinator knows better than a process that it ended with
+					// that code.
 					if f, ok := failed.(*childError); ok && f.code == coordinated && e.code() == coordinated {
 						failed = e.failure()
 					}
-				case absent != nil && e.code() == exitcode.Lost && !r.training(): // the coordinator has waited as long as we
+				case absent != nil && e.code() == exitcode.Lost && !r.training(): // the coordinator has waited as long as we have
 					failed = &absentError{absent.name, r.job.JoinTimeout}
 				default:
 					failed = e.failure()
 				}
-				if r.training() { // the coordinator notices, or has said so
+				if r.training() { // the coordinator notices it, or has reported it
 					stopIn(time.Second)
 				} else {
 					stop(syscall.SIGTERM)
 				}
-			case e.role == "ps" && (e.rank == 0 || e.rank < r.seats.count):
+			case e.role == "ps" && (e.rank == 0 || e.rank < r.electors.count):
 				finished = true
-				if ending(); kill == nil { // over; the other processes end soon
+				if ending(); kill == nil { // the job is over; the other processes end soon
 					kill = time.After(Grace)
-					if r.left < r.job.WorkerRestarts { // a process that was just restarted looks for a coordinator
+					if r.left < r.job.WorkerRestarts { // a restarted process may be looking for a coordinator
 						direct = time.After(time.Second)
 					}
 				}
@@ -696,15 +702,15 @@ func (r *Launch) wait(ctx context.Context, children []*child, ended chan exit) e
 			case e.code() != 0 && kill == nil || e.crashed():
 				r.Screen.Say("run", goesOn(e, kill == nil && slices.ContainsFunc(children, func(c *child) bool { return c.role == "worker" && !c.over })))
 			case e.role == "worker" && absent == nil && !finished && !r.training():
-				absent, overdue = e.child, time.After(r.job.JoinTimeout) // the coordinator waits for it as long as this
+				absent, overdue = e.child, time.After(r.job.JoinTimeout) // the coordinator waits for it that long
 			}
 		case <-verdict:
-			// The screen has had time to hear of a training that began just before.
+			// The screen has had time to learn of a training that began just before.
 			verdict = nil
 			switch {
 			case kill != nil:
 			case !r.training():
-				failed = early[0].failure() // it will never join
+				failed = early[0].failure() // the child will never join
 				stop(syscall.SIGTERM)
 			default:
 				for _, e := range early {
@@ -725,21 +731,21 @@ func (r *Launch) wait(ctx context.Context, children []*child, ended chan exit) e
 			if errors.As(context.Cause(ctx), &s) {
 				sig, _ = s.Signal.(syscall.Signal)
 			}
-			// The coordinator ends the job for all processes, so that all leave for the
-			// same reason. Processes that are left a moment later get the signal directly.
+			// The coordinator ends the job for all processes, so that all leave for the same reason. Processes that
+			// remain a moment later get the signal directly.
 			how := "ending the job"
 			if r.job.Grace > 0 && r.training() {
 				how += fmt.Sprintf(", after a checkpoint (--grace %v); once more: at once", r.job.Grace)
 			}
 			r.Screen.Say("run", fmt.Sprintf("%v: %s", sig, how))
 			failed = context.Cause(ctx)
-			signal(children[:max(1, r.seats.count)], r.seats.ends(sig))
+			signal(children[:max(1, r.electors.count)], r.electors.ends(sig))
 			direct = time.After(r.job.Grace + 2*time.Second)
 			ending()
 			kill = time.After(r.job.Grace + Grace)
 		case <-soon:
-			signal(children[:r.seats.count], r.seats.ends(syscall.SIGTERM))
-			signal(children[r.seats.count:], syscall.SIGTERM)
+			signal(children[:r.electors.count], r.electors.ends(syscall.SIGTERM))
+			signal(children[r.electors.count:], syscall.SIGTERM)
 		case <-direct:
 			signal(idle(), syscall.SIGTERM)
 		case <-kill:
@@ -760,7 +766,7 @@ func (r *Launch) wait(ctx context.Context, children []*child, ended chan exit) e
 	return failed
 }
 
-// goesOn says that a child has failed, and whether others go on.
+// goesOn says that a child has failed, and whether others continue.
 func goesOn(e exit, others bool) string {
 	text := fmt.Sprintf("%s ended with %s", e.name, e.how())
 	if others {
@@ -769,7 +775,7 @@ func goesOn(e exit, others bool) string {
 	return text
 }
 
-// Kill ends all processes of the job at once.
+// Kill kills all processes of the job.
 func (r *Launch) Kill() {
 	r.live.Range(func(_, c any) bool {
 		signal([]*child{c.(*child)}, syscall.SIGKILL)
@@ -777,7 +783,7 @@ func (r *Launch) Kill() {
 	})
 }
 
-// end ends children that were started although others could not be.
+// end ends children after others could not be started.
 func (r *Launch) end(children []*child, ended chan exit, sig syscall.Signal) {
 	signal(children, sig)
 	kill := time.After(Grace)
@@ -807,7 +813,7 @@ func signal(children []*child, sig syscall.Signal) {
 // askEvery is how often the coordinator is asked.
 const askEvery = 250 * time.Millisecond
 
-// network reaches the job's coordinator.
+// Network returns the network of the job's coordinator.
 func (r *Launch) Network() (transport.Network, error) {
 	tcp := transport.NewTCP(transport.Config{Token: string(r.job.Token)})
 	if r.job.TLS() {
@@ -820,32 +826,32 @@ func (r *Launch) Network() (transport.Network, error) {
 	return tcp, nil
 }
 
-// coordinator is the address to ask for the coordinating process at the i-th try.
+// Coordinator returns the address at which to look for the coordinator in the i-th attempt.
 func (r *Launch) Coordinator(i int) string {
-	if r.seats.count > 0 {
-		return r.seats.addrs[i%r.seats.count]
+	if r.electors.count > 0 {
+		return r.electors.addrs[i%r.electors.count]
 	}
 	return r.addr
 }
 
-// watch asks the coordinator how things are, and shows it.
+// watch asks the coordinator for its status and shows it.
 func (r *Launch) watch(ctx context.Context) {
 	tcp, err := r.Network()
 	if err != nil {
-		return // the children say it
+		return // the children report it
 	}
-	for r.ask(ctx, tcp) && r.seats.count > 0 && ctx.Err() == nil {
+	for r.ask(ctx, tcp) && r.electors.count > 0 && ctx.Err() == nil {
 	}
 }
 
-// ask asks one coordinator, until it is gone. It reports false when none was found.
+// ask asks one coordinator until it is gone. It returns false if none was found.
 func (r *Launch) ask(ctx context.Context, tcp transport.Network) bool {
 	var c *console.Control
 	for i := 0; ; i++ {
 		var err error
 		if c, err = console.Reach(ctx, tcp, r.job.Name, r.Coordinator(i), string(r.job.Token), 5*time.Second); err == nil {
-			if r.seats.count > 0 {
-				r.seats.at.Store(int64(slices.Index(r.seats.addrs, c.Addr)))
+			if r.electors.count > 0 {
+				r.electors.at.Store(int64(slices.Index(r.electors.addrs, c.Addr)))
 			}
 			break
 		}
@@ -861,7 +867,7 @@ func (r *Launch) ask(ctx context.Context, tcp transport.Network) bool {
 	for {
 		var s coord.Status
 		if err := c.Ask(5*time.Second, &s, "status"); err != nil {
-			return true // the job is over, or the coordinator gone: its end says more
+			return true // the job is over, or the coordinator is gone: its end tells which
 		}
 		r.Screen.Show(s)
 		r.far.at(s.Version, s.Samples)
@@ -873,17 +879,17 @@ func (r *Launch) ask(ctx context.Context, tcp transport.Network) bool {
 	}
 }
 
-// report prints the result that the first server left.
+// report prints the result of the first server.
 func (r *Launch) report(failed error) error {
 	if r.spot != nil {
 		r.Screen.Say("run", r.spot.String())
 	}
 	var result runlog.Result
 	err := json.Unmarshal(r.result.Bytes(), &result)
-	for i := range r.seats.results { // the last coordinating process, and perhaps its predecessor, which was lost while it reported the end
+	for i := range r.electors.results { // the last coordinator, and perhaps its predecessor, if that was lost while it reported the end
 		if err != nil {
 			result = runlog.Result{}
-			err = json.Unmarshal(r.seats.results[i].Bytes(), &result)
+			err = json.Unmarshal(r.electors.results[i].Bytes(), &result)
 		}
 	}
 	if err != nil {

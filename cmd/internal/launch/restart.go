@@ -18,7 +18,7 @@ import (
 	"star/train/checkpoint"
 )
 
-// reached is how far a job has come.
+// reached is a job's progress.
 type reached struct {
 	version, samples int64
 }
@@ -29,12 +29,12 @@ func (r *reached) at(version, samples int64) {
 	}
 }
 
-// Attempts runs the job, and begins it again from its last checkpoint when it fails, as often as --restarts says.
+// Attempts runs the job, and restarts it from its last checkpoint when it fails, up to --restarts times.
 func (r *Launch) Attempts(ctx context.Context) error {
 	r.job.Resume = options.ResumeFrom(r.job)
 	r.resume = r.job.Resume
 	before := Generation(Checkpoints(r.job))
-	begun := false // to train, in any attempt
+	begun := false // training has begun, in any attempt
 	for again := 1; ; again++ {
 		r.since = time.Now()
 		err := r.run(ctx)
@@ -45,7 +45,7 @@ func (r *Launch) Attempts(ctx context.Context) error {
 		r.Screen.Reopen()
 		from, news, unseen := r.last(before)
 		if unseen != nil {
-			return r.report(fmt.Errorf("%w; it is not begun again, because nobody knows what it has saved: %v", err, unseen))
+			return r.report(fmt.Errorf("%w; it is not restarted, because its checkpoints cannot be listed: %v", err, unseen))
 		}
 		r.Screen.Say("run", fmt.Sprintf("%v: restart %d of %d, %s", err, again, r.job.Restarts, news))
 		r.resume = from
@@ -53,7 +53,8 @@ func (r *Launch) Attempts(ctx context.Context) error {
 	}
 }
 
-// training says whether the training has begun in this attempt of the job: the screen asks only now and then, the run log says it, too.
+// training reports whether the training has begun in this attempt. The screen asks only now and then; the run log tells
+// it, too.
 func (r *Launch) training() bool {
 	if r.Screen.Training() {
 		return true
@@ -63,14 +64,14 @@ func (r *Launch) training() bool {
 	return err == nil && info.ModTime().After(r.since) && Began(name)
 }
 
-// Began says whether the run log of that name tells that the training has begun.
+// Began reports whether a run log shows that the training has begun.
 func Began(name string) (begun bool) {
 	f, err := parts.Open(name)
 	if err != nil {
 		return false
 	}
 	defer f.Close()
-	runlog.Read(f, name, func(l runlog.Line) error { // a log that is cut short counts as far as it goes
+	runlog.Read(f, name, func(l runlog.Line) error { // a truncated log counts as far as it goes
 		if _, begun = l.Entry.(runlog.Train); begun {
 			return errBegun
 		}
@@ -79,10 +80,10 @@ func Began(name string) (begun bool) {
 	return begun
 }
 
-// errBegun ends the reading of a log.
+// errBegun stops the reading of a log.
 var errBegun = errors.New("the training has begun")
 
-// Checkpoints is where those of a job are.
+// Checkpoints returns the place of a job's checkpoints.
 func Checkpoints(job *settings.Job) string {
 	if job.Checkpoint != "" {
 		return job.Checkpoint
@@ -90,8 +91,8 @@ func Checkpoints(job *settings.Job) string {
 	return filepath.Join(job.Out, process.CheckpointsDir)
 }
 
-// mends says whether a failure may be gone when the job is begun again: not one of settings, data or members, which are found
-// before training, nor of the mathematics, nor a request of the user.
+// mends reports whether a restart of the job may help: not after an error of settings, data or members, which is found
+// before training, nor a numerical error, nor a request of the user.
 func mends(ctx context.Context, err error) bool {
 	var child *childError
 	if ctx.Err() != nil || !errors.As(err, &child) || child.complete {
@@ -105,17 +106,17 @@ func mends(ctx context.Context, err error) bool {
 	return true
 }
 
-// Generation is the highest of the attempts that have left a checkpoint.
+// Generation returns the highest attempt that has left a checkpoint.
 func Generation(place string) (g int64) {
-	found, _ := checkpoint.List(place) // where there are none, there was no attempt
+	found, _ := checkpoint.List(place) // without checkpoints there was no attempt
 	for _, f := range found {
 		g = max(g, f.Generation)
 	}
 	return g
 }
 
-// last is what the job goes on with: its newest checkpoint that is whole, or what it began with. news says what is lost. Lives
-// up to before were other jobs. The error is of an object store that does not say what it has.
+// last returns what the job resumes from: its newest complete checkpoint, or what it started with. news describes it
+// and what is lost. Generations up to before belong to other jobs. unseen is an object store's error.
 func (r *Launch) last(before int64) (from, news string, unseen error) {
 	end := r.far
 	if r.Spread == nil {
@@ -152,7 +153,7 @@ func lostSince(end reached, version, samples int64) string {
 	return fmt.Sprintf("; lost: %d updates, %d samples", max(0, end.version-version), max(0, end.samples-samples))
 }
 
-// resumed describes the checkpoint that --resume means.
+// resumed returns the checkpoint that --resume means.
 func resumed(place string) (checkpoint.Manifest, bool) {
 	if checkpoint.Complete(place) {
 		m, err := checkpoint.Describe(place)
@@ -169,14 +170,14 @@ func resumed(place string) (checkpoint.Manifest, bool) {
 	return c.Manifest(), true
 }
 
-// read adds what a run log knows: it is written about once a second.
+// read adds the progress in a run log, which is written about once a second.
 func (r *reached) read(path string) {
 	f, err := parts.Open(path)
 	if err != nil {
 		return
 	}
 	defer f.Close()
-	runlog.Read(f, path, func(l runlog.Line) error { // one that was cut short counts as far as it goes
+	runlog.Read(f, path, func(l runlog.Line) error { // a truncated one counts as far as it goes
 		switch e := l.Entry.(type) {
 		case runlog.Fire:
 			r.at(e.Version, e.Samples)

@@ -13,18 +13,19 @@ import (
 	"star/sched/schedsim"
 )
 
-// spot takes workers' machines away while the job trains, as --revoke says, and starts others in their places. Lives count from when the training has begun.
+// spot takes workers' machines away during the training, according to --revoke, and starts replacements. Lives count
+// from the start of the training.
 type spot struct {
 	*market.Revocations
 
 	mu                sync.Mutex
-	began             time.Time     // the training, in the first life of the job
-	machines          map[int]int   // that a worker has had
-	revoked, replaced int           // machines
-	up                time.Duration // of all machines together
+	began             time.Time     // start of the training, in the first life of the job
+	machines          map[int]int   // number of machines that each worker has had
+	revoked, replaced int           // numbers of machines
+	up                time.Duration // total uptime of all machines
 }
 
-// ReadRevocations parses a value of --revoke, and reads its trace; invalid makes the error of a setting.
+// ReadRevocations parses a value of --revoke and reads its trace; invalid makes the error of a setting.
 func ReadRevocations(text string, invalid func(string, error) error) (*market.Revocations, error) {
 	r, err := market.ParseRevocations(text)
 	if err != nil {
@@ -36,7 +37,7 @@ func ReadRevocations(text string, invalid func(string, error) error) (*market.Re
 	return r, err
 }
 
-// newSpot is nil for a job without --revoke.
+// newSpot returns nil for a job without --revoke.
 func newSpot(job *settings.Job) (*spot, error) {
 	if job.Revoke == "" {
 		return nil, nil
@@ -54,7 +55,7 @@ func newSpot(job *settings.Job) (*spot, error) {
 	return &spot{Revocations: rv, machines: map[int]int{}}, nil
 }
 
-// since is the time since the training began, which it notes.
+// since returns the time since the training began, which the first call records.
 func (s *spot) since(t time.Time) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -64,7 +65,7 @@ func (s *spot) since(t time.Time) time.Duration {
 	return max(0, t.Sub(s.began))
 }
 
-// ended counts a process of the job that has ended.
+// ended counts a process that has ended.
 func (s *spot) ended(e exit) {
 	if s == nil || e.role != "worker" || e.begun.IsZero() {
 		return
@@ -77,14 +78,14 @@ func (s *spot) ended(e exit) {
 	}
 }
 
-// String is what became of the machines.
+// String summarizes what became of the machines.
 func (s *spot) String() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return fmt.Sprintf("machines of workers: %d taken away, %d started in their places, up for %.1f s together (--revoke %s)", s.revoked, s.replaced, s.up.Seconds(), s.Text)
 }
 
-// mortal takes a worker's machine away when its time has come: it is told to leave, and later it is gone.
+// mortal takes a worker's machine away at the end of its life: the worker is told to leave, and later it is killed.
 func (r *Launch) mortal(c *child) {
 	if r.spot == nil || c.role != "worker" {
 		return
@@ -121,7 +122,7 @@ func (r *Launch) mortal(c *child) {
 	}()
 }
 
-// replace has another machine started for a worker whose machine was taken away. It reports false where none is to be.
+// replace starts another machine for a worker that lost its own. It returns false if the machine is not replaced.
 func (r *Launch) replace(e exit, children []*child) bool {
 	s := r.spot
 	left := s.since(time.Now())
@@ -141,7 +142,7 @@ func (r *Launch) replace(e exit, children []*child) bool {
 			s.replaced++
 			s.mu.Unlock()
 			again <- c
-		case <-over: // the job is
+		case <-over: // the job is over
 			ended <- exit{c, nil}
 		}
 	})

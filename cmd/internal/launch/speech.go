@@ -11,21 +11,21 @@ import (
 	"time"
 )
 
-// speech reads what a child prints, and keeps its last line.
+// speech reads a child's output and keeps its last line.
 type speech struct {
 	mu   sync.Mutex
 	last string
 	done bool // a worker has logged that it finished
 }
 
-// tracebackTime is how long the rest of a traceback is waited for. Python writes it in one go.
+// tracebackTime is how long to wait for the rest of a traceback. Python writes it at once.
 const tracebackTime = time.Second
 
-// read hands every line that is not empty to say, and a traceback of Python as one block, so that those of several children do not mix.
-// It returns when from has ended.
+// read passes every non-empty line to say, and a Python traceback as one block, so that those of several children do
+// not mix. It returns when from ends.
 func (s *speech) read(from io.Reader, say func(block []string)) {
 	lines := bufio.NewReader(from)
-	limit, _ := from.(interface{ SetReadDeadline(time.Time) error }) // nil: all of it is there already
+	limit, _ := from.(interface{ SetReadDeadline(time.Time) error }) // nil: from is complete already
 	var block []string
 	flush := func() {
 		if len(block) > 0 {
@@ -68,7 +68,7 @@ func (s *speech) read(from io.Reader, say func(block []string)) {
 	}
 }
 
-// finishes says whether a line is that of a worker which has ended in good order, as text or JSON.
+// finishes reports whether a line says that a worker ended normally, as text or JSON.
 func finishes(line string) bool {
 	if strings.HasPrefix(line, "finished steps=") {
 		return true
@@ -77,14 +77,14 @@ func finishes(line string) bool {
 	return strings.HasPrefix(line, "{") && json.Unmarshal([]byte(line), &parsed) == nil && parsed.Msg == "finished" && parsed.Role == "worker"
 }
 
-// finished says whether the child has printed that its worker ended in good order.
+// finished reports whether the child has printed that its worker ended normally.
 func (s *speech) finished() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.done
 }
 
-// words is the last line that the child has printed, without what names the program. Of a line in JSON it is the message.
+// words returns the last line that the child has printed, without the program's name. Of a JSON line it is the message.
 func (s *speech) words() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -30,23 +30,23 @@ import (
 	"star/worker/inject"
 )
 
-// Spread says on which of several hosts each process of a job runs.
+// Spread assigns the processes of a job to hosts.
 type Spread struct {
-	Hosts    []inventory.Host
-	Jobs     []placement.Job
-	Result   placement.Result
-	Electors int // processes that may coordinate and have no shards, with the first ranks
+	Hosts  []inventory.Host
+	Jobs   []placement.Job
+	Result placement.Result
+	// Electors is the number of processes that may coordinate and have no shards; they have the first ranks.
+	Electors int
 
 	where map[string]Site // by role and rank
-	spare int             // servers without shards, with the ranks behind the others
-	part  float64         // of the demand that was reckoned
+	spare int             // servers without shards; they have the last ranks
+	part  float64         // fraction of the estimated demand
 }
 
-// leastPart is the part of a reckoned demand below which a job does not fit.
+// leastPart is the fraction of an estimated demand below which a job does not fit.
 const leastPart = 1. / 1024
 
-// halve makes half of a demand that was not measured: which host is how full
-// beside the others stays the same. Memory is known, and stays.
+// halve halves an estimated demand, so that the relative load of the hosts stays the same. Memory is known, and stays.
 func (s *Spread) halve() {
 	s.part /= 2
 	for _, list := range [][]placement.Task{s.Jobs[0].Servers, s.Jobs[0].Workers} {
@@ -60,10 +60,10 @@ func (s *Spread) halve() {
 // Site is the place of one process.
 type Site struct {
 	inventory.Host
-	GPU int // which of the host's is its own; -1: none
+	GPU int // index of its GPU on the host; -1: none
 }
 
-// Sees is what a process there has in its environment to see that GPU alone.
+// Sees returns the environment variables that make only that GPU visible.
 func (s Site) Sees() []string {
 	visible := ""
 	if len(s.Launch) == 0 {
@@ -72,7 +72,7 @@ func (s Site) Sees() []string {
 	return s.See(s.GPU, visible)
 }
 
-// Reach is where others find the host.
+// Reach returns the host's address for the others.
 func (s Site) Reach() string {
 	if s.Address != "" {
 		return s.Address
@@ -80,11 +80,10 @@ func (s Site) Reach() string {
 	return s.Name
 }
 
-// guess is how long an iteration is taken to be, where no setting says what a job
-// wants.
+// guess is the assumed length of an iteration if no setting says what a job needs.
 const guess = time.Second
 
-// NewSpread places the processes of a job on hosts. own says that its workers are a program of the user's own.
+// NewSpread places the processes of a job on hosts. own means that its workers are the user's program.
 func NewSpread(j *settings.Job, hosts []inventory.Host, own bool) (*Spread, error) {
 	for _, text := range j.Slow {
 		if s, err := inject.Parse(text); err == nil && s.Kind == inject.Stop {
@@ -127,8 +126,8 @@ func NewSpread(j *settings.Job, hosts []inventory.Host, own bool) (*Spread, erro
 		s.where[fmt.Sprintf("%s %d", role, c.Rank)] = Site{hosts[c.Host], c.GPU}
 	}
 	all := s.emptiest(func(int) bool { return true })
-	for seat := range s.Electors {
-		s.where[fmt.Sprintf("ps %d", seat)] = Site{hosts[all[seat%len(all)]], -1}
+	for rank := range s.Electors {
+		s.where[fmt.Sprintf("ps %d", rank)] = Site{hosts[all[rank%len(all)]], -1}
 	}
 	if servers+s.Electors == 0 { // the coordinator of an all-reduce moves no gradients
 		s.where["ps 0"] = Site{s.Of("worker", 0).Host, -1}
@@ -146,7 +145,7 @@ func NewSpread(j *settings.Job, hosts []inventory.Host, own bool) (*Spread, erro
 	return s, nil
 }
 
-// mostSpares is how many spare servers a job has at most: each is a process.
+// mostSpares is the largest number of spare servers of a job: each is a process.
 const mostSpares = 16
 
 // spares puts a server without shards on each host that has none, the emptiest hosts first: shards may move there.
@@ -175,7 +174,7 @@ func (s *Spread) emptiest(fits func(host int) bool) (hs []int) {
 	return hs
 }
 
-// capacities are the settings that tell a process what its host has for it, as the file says. What is not limited there is left away.
+// capacities are the settings that tell a process its host's capacities, from the file; unlimited ones are omitted.
 func (s Site) capacities(set func(name, value string)) {
 	number := func(x float64) string { return strconv.FormatFloat(x, 'g', -1, 64) }
 	if x := s.Capacity.CPU - s.Used.CPU; x > 0 {
@@ -186,7 +185,7 @@ func (s Site) capacities(set func(name, value string)) {
 	}
 }
 
-// read takes what the job wants from the file of --demands.
+// read takes the job's demand from the file of --demands.
 func (s *Spread) read(spec *settings.Job, servers int) error {
 	jobs, err := inventory.Jobs(spec.Demands, s.Hosts)
 	if err != nil {
@@ -205,7 +204,7 @@ func (s *Spread) read(spec *settings.Job, servers int) error {
 	return spec.Invalid("demands", fmt.Errorf("has no job %s (--job)", spec.Name))
 }
 
-// reckon takes it from the size of the model.
+// reckon estimates the demand from the size of the model.
 func (s *Spread) reckon(job *settings.Job, servers int, own bool) error {
 	n, err := node.Parameters(job)
 	if err != nil {
@@ -228,7 +227,8 @@ func (s *Spread) reckon(job *settings.Job, servers int, own bool) error {
 	return nil
 }
 
-// share is the part of a GPU that each worker has where all hosts have some: one for each, as far as there are so many. 0: not all have.
+// share returns the fraction of a GPU for each worker, if all hosts have GPUs: one per worker, as far as there are
+// enough. It returns 0 if not all hosts have some.
 func (s *Spread) share(workers int) float64 {
 	n, least := 0, 1.
 	for _, h := range s.Hosts {
@@ -242,7 +242,7 @@ func (s *Spread) share(workers int) float64 {
 
 func (s *Spread) Of(role string, rank int) Site { return s.where[fmt.Sprintf("%s %d", role, rank)] }
 
-// Lines are the placement in short, for the log.
+// Lines describes the placement briefly, for the log.
 func (s *Spread) Lines() []string {
 	var lines []string
 	if s.part < 1 {
@@ -260,9 +260,9 @@ func (s *Spread) Lines() []string {
 				there = append(there, fmt.Sprintf("%s %d", c.Kind, c.Rank))
 			}
 		}
-		for seat := range s.Electors {
-			if s.Of("ps", seat).Name == host.Name {
-				there = append(there, fmt.Sprintf("ps %d (may coordinate)", seat))
+		for rank := range s.Electors {
+			if s.Of("ps", rank).Name == host.Name {
+				there = append(there, fmt.Sprintf("ps %d (may coordinate)", rank))
 			}
 		}
 		for i := range s.spare {
@@ -277,8 +277,8 @@ func (s *Spread) Lines() []string {
 	return lines
 }
 
-// coordinators is the addresses of the processes that may coordinate, or of the first server: the port of --listen on its host. If several are on one
-// host, they have the next ports.
+// coordinators returns the addresses of the processes that may coordinate, or of the first server: the port of --listen
+// on its host. Several on one host use consecutive ports.
 func (s *Spread) coordinators(job *settings.Job) (addrs []string, err error) {
 	_, text, err := net.SplitHostPort(job.Listen)
 	if err != nil {
@@ -316,15 +316,15 @@ func (s *Spread) coordinators(job *settings.Job) (addrs []string, err error) {
 	return addrs, nil
 }
 
-// A command of the user's own travels with the settings, in a variable: a shell between here and there, such as that behind ssh,
-// would part its words and run what is in them.
+// A command of the user's own travels with the settings, in a variable: a shell between here and there, such as that
+// behind ssh, would part its words and run what is in them.
 const (
 	CommandRole     = "command"
 	CommandVariable = "INSIDE_STAR_COMMAND" // its words, a JSON list
 )
 
-// Command is the process of a role on this host. Its settings, and the words of a command of the user's own, go through its
-// standard input: arguments are visible to others, and ssh has the far host's shell parse them.
+// Command is the process of a role on this host. Its settings, and the words of a command of the user's own, go through
+// its standard input: arguments are visible to others, and ssh has the far host's shell parse them.
 func (s Site) Command(self, role string, env, own []string) (*exec.Cmd, *Orders) {
 	program := s.Program
 	if program == "" {

@@ -18,9 +18,9 @@ import (
 	"star/train/optim"
 )
 
-// Calm makes updates of a job again, in one process to which nothing happens: without a server, a connection and a coordinator. What it comes to is what
-// the job must have come to, to the bit, if gradients were computed one by one with the parameters that are said, and no codec has changed them.
-// One goroutine uses it.
+// Calm repeats the updates of a job in one process without failures: without servers, connections and a coordinator.
+// Its result equals the job's, to the bit, if gradients are computed one by one with the given parameters, and no codec
+// changes them. It is not safe for concurrent use.
 type Calm struct {
 	job    *settings.Job
 	model  train.Model
@@ -151,7 +151,7 @@ type Weighted struct {
 	Weight float32
 }
 
-// Update makes one of gradients in the order of their workers, after so many samples, and frees them.
+// Update applies gradients in the order of their workers, after the given number of samples, and frees them.
 func (c *Calm) Update(before int64, gs []Weighted) {
 	in := make([]rule.Gradient, len(gs))
 	for i, g := range gs {

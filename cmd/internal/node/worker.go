@@ -21,8 +21,8 @@ import (
 	"star/worker/foreign"
 )
 
-// Work joins the job and trains the model of the settings until it is over. sampler is a command that reads the GPU (gpu.Sample); without
-// one nvidia-smi does.
+// Work joins the job and trains the model of the settings until it is over. sampler is a command that reads the GPU
+// (gpu.Sample); without one nvidia-smi does.
 func Work(told context.Context, j *settings.Job, log *slog.Logger, sampler []string) error {
 	process.Threads(j.Threads)
 	trainSet, testSet, err := openData(j)
@@ -42,8 +42,8 @@ func Work(told context.Context, j *settings.Job, log *slog.Logger, sampler []str
 	return worker.Run(told, c)
 }
 
-// WorkProgram joins the job and trains what a program in another process computes (star worker -- COMMAND) until it is over. joined is set when the worker
-// has a part in the job.
+// WorkProgram joins the job and trains what a program in another process computes (star worker -- COMMAND) until it is
+// over. joined is set when the worker has a part in the job.
 func WorkProgram(told context.Context, j *settings.Job, log *slog.Logger, sampler []string, m *foreign.Model, joined *atomic.Bool) error {
 	a := m.About()
 	for _, name := range []string{"model", "dataset"} {
@@ -69,8 +69,8 @@ func WorkProgram(told context.Context, j *settings.Job, log *slog.Logger, sample
 	return worker.Run(told, c)
 }
 
-// Serve hosts shards, and on rank 0 the coordinator, until the job is over. Whoever coordinates reports what it came to. begun, if not nil, is
-// told the coordinator.
+// Serve hosts shards, and on rank 0 the coordinator, until the job is over. The coordinating process reports the
+// result. begun, if not nil, is called with the coordinator.
 func Serve(told context.Context, j *settings.Job, log *slog.Logger, begun func(*coord.Coordinator), report func(runlog.Result) error) error {
 	c := ServerOf(j, log)
 	c.Begun, c.Report = begun, report

@@ -419,7 +419,7 @@ arrival of an update to a release of it: what the control plane adds to an itera
 func benchWorkers() *cobra.Command {
 	s := new(suite)
 	var cfg bench.WorkersConfig
-	settings.Var(&s.set, &cfg.Programs, "programs", nil, "star programs whose coordinators are measured in turns (this one)")
+	settings.Var(&s.set, &cfg.Programs, "programs", nil, "star programs with the coordinators that are measured in turns (this one)")
 	settings.Var(&s.set, &cfg.Workers, "ranks", []int{1000}, "numbers of simulated workers")
 	settings.Var(&s.set, &cfg.Shards, "shards", 1, "shards, on one server beside the coordinator")
 	settings.Var(&s.set, &cfg.Params, "params", 64, "parameters of the model")
@@ -495,7 +495,8 @@ type overhead struct {
 	OverSum  float64 `json:"over_sum"`   // step / (compute + exchange) - 1
 }
 
-// measures are the numbers of the report: processor time of a step alone, time of a step of a job and of a bare one, or of a step with its exchange.
+// measures are the numbers of the report: processor time of a step alone, time of a step of a job and of a bare one, or
+// of a step with its exchange.
 func (r stepReport) measures() []bench.Measure {
 	ms := append(bench.ComputeMeasures(r.Compute), bench.ExchangeMeasures(r.Exchange)...)
 	for _, o := range r.Overhead {
@@ -513,7 +514,7 @@ func benchStep() *cobra.Command {
 	var jobs, transports []string
 	var arch, congestion, model string
 	var bucket float64
-	settings.Var(&s.set, &arch, "arch", "ps", "ps: computation, and jobs with parameter servers; allreduce: steps whose gradients are exchanged by all-reduce", "ps", "allreduce")
+	settings.Var(&s.set, &arch, "arch", "ps", "ps: computation, and jobs with parameter servers; allreduce: steps that exchange gradients by all-reduce", "ps", "allreduce")
 	settings.Var(&s.set, &cfg.Models, "models", bench.StepModels(), "models to compute alone; with --arch allreduce lenet, mlp25m")
 	settings.Var(&s.set, &cfg.Against, "against", "", "peer to measure in turns: torch; with --arch allreduce gloo")
 	settings.Var(&s.set, &cfg.Python, "python", "/usr/bin/python3", "interpreter that has PyTorch")

@@ -94,7 +94,8 @@ so much smaller.`,
 		})
 }
 
-// lifeOf runs a job until it has written so many checkpoints, and tells when that and when updates were, in seconds since it began.
+// lifeOf runs a job until it has written n checkpoints, and returns the times of checkpoints and updates, in seconds
+// since its start.
 func lifeOf(ctx context.Context, args []string, dir string, n int) (saves []runlog.Line, fires []float64, err error) {
 	self, err := os.Executable()
 	if err != nil {

@@ -20,7 +20,7 @@ func benchDecide() *cobra.Command {
 	settings.Var(&s.set, &cfg.Runs, "runs", 50, "decisions of each")
 	compared(s, &measureOptions[[]bench.DecideResult]{measures: bench.DecideMeasures, title: "a decision of --mode auto", x: "workers"})
 	return s.command("decide", "What --mode auto takes to decide",
-		`The controller decides with the last 32 iterations of every worker, each of which is played through the barrier for each
+		`The controller decides with the last 32 iterations of every worker; each is played through the barrier for each
 candidate. One worker in sixteen takes twice as long. No update waits for a decision.`,
 		func(ctx context.Context) (any, error) {
 			for _, n := range cfg.Workers {

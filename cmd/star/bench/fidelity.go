@@ -138,7 +138,7 @@ func seen(path string) (*seenRun, error) {
 	}
 	defer f.Close()
 	r := new(seenRun)
-	last := map[nouns.Worker]bool{} // who has completed an update, and sent no record since
+	last := map[nouns.Worker]bool{} // workers that have completed an update and sent no record since
 	var newest nouns.Worker
 	read, err := runlog.Read(f, f.Name(), func(l runlog.Line) error {
 		switch e := l.Entry.(type) {
@@ -185,9 +185,9 @@ func seen(path string) (*seenRun, error) {
 	return r, nil
 }
 
-// replayedTimes are those of a trace, with what a real worker needs beside: in its first iterations what it needed there, since loading and all that
-// is done once happens in these, then what it needed in one of its later iterations. That is drawn for each step, the same for all: what else the machine has to do
-// delays them together.
+// replayedTimes are those of a trace, with what a real worker needs beside: in its first iterations what it needed
+// there, since loading and all that is done once happens in these, then what it needed in one of its later iterations.
+// That is drawn for each step, the same for all: what else the machine has to do delays them together.
 type replayedTimes struct {
 	*trace.Trace
 	workers int
@@ -311,8 +311,8 @@ func fidelity(ctx context.Context, path string) (row fidelityRow, err error) {
 	return row, nil
 }
 
-// agreed pairs, in order, switches of both runs to the same plan that are not further apart than near samples, and counts the pairs: as many as can be
-// (the longest common subsequence).
+// agreed pairs, in order, switches of both runs to the same plan that are not further apart than near samples, and
+// counts the pairs: as many as can be (the longest common subsequence).
 func agreed(a, b []fidelitySwitch, near int64) int {
 	same := func(i, j int) bool {
 		return a[i].Plan == b[j].Plan && max(a[i].Samples-b[j].Samples, b[j].Samples-a[i].Samples) <= near
@@ -349,7 +349,7 @@ type passed struct {
 	at      time.Duration
 }
 
-// when is the time at which so many samples had been applied.
+// when returns the time at which that many samples had been applied.
 func when(ps []passed, samples int64) time.Duration {
 	i := slices.IndexFunc(ps, func(p passed) bool { return p.samples >= samples })
 	if i < 0 {
@@ -369,7 +369,7 @@ func appliedAt(ps []passed, at time.Duration) int64 {
 	return k
 }
 
-// untilApplied is a Trained whose run ends after so many samples.
+// untilApplied is a Trained that ends after a number of samples.
 type untilApplied struct {
 	*sim.Trained
 	task   *replayedTask
@@ -431,7 +431,8 @@ func (c *clock) Next(at time.Duration) time.Duration {
 	return 0
 }
 
-// lived has the pilot of real jobs pilot a simulated one: it is told the lines that a run log would have, also those of who is late.
+// lived lets the pilot of real jobs pilot a simulated one: it gets the lines that a run log would have, also those
+// about late workers.
 type lived struct {
 	pilot     coord.Pilot
 	noise     *sim.Noise
@@ -471,7 +472,7 @@ func (l *lived) tell(at time.Duration, e runlog.Entry) {
 	}
 }
 
-// due is the next deadline of a worker; 0: not known, or its gradient is there.
+// due returns the next deadline of a worker; 0: unknown, or its gradient has arrived.
 func (l *lived) due(w int) (limit, at time.Duration) {
 	f := &l.flights[w]
 	if f.there || w >= len(l.deadlines) || l.deadlines[w] == 0 {
@@ -491,7 +492,7 @@ func (l *lived) Next(at time.Duration) (next time.Duration) {
 	return next
 }
 
-// overdue tells of those who are late, as a coordinator does.
+// overdue reports late workers, as a coordinator does.
 func (l *lived) overdue(at time.Duration) {
 	for w := range l.flights {
 		if limit, due := l.due(w); limit > 0 && due <= at {
@@ -550,11 +551,12 @@ type replayedTask struct {
 	indices []int
 	batch   train.Batch
 
-	ahead []early // by worker; nil: nobody asks
+	ahead []early // by worker; nil: not requested
 	turns []pgns.Change
 }
 
-// early is a gradient that is worked out as soon as its parameters are known: a worker says how long it is when it announces it.
+// early is a gradient that is worked out as soon as its parameters are known: a worker says how long it is when it
+// announces it.
 type early struct {
 	vec           []float32
 	from          int64

@@ -36,7 +36,7 @@ func matchCommand() *cobra.Command {
 	s := new(settings.Set)
 	var most, perfect, least, asJSON bool
 	settings.Var(s, &most, "max-cardinality", false, "the heaviest of the matchings with the most edges")
-	settings.Var(s, &perfect, "perfect", false, "the heaviest of the matchings that leave no vertex out; exit 65 where there is none")
+	settings.Var(s, &perfect, "perfect", false, "the heaviest of the matchings that leave no vertex out; exit 65 if none exists")
 	settings.Var(s, &least, "min-weight", false, "the lightest instead of the heaviest: by itself edges of negative weight only")
 	settings.Var(s, &asJSON, "json", false, "the result as JSON on standard output")
 	cmd := &cobra.Command{
@@ -131,8 +131,8 @@ func match(in io.Reader, out io.Writer, files []string, options blossom.Option, 
 // wholeDigits is the magnitude from which a float64 is printed with an exponent.
 const wholeDigits = 1e21
 
-// sumText is the sum of finite numbers: where it is whole, and below wholeDigits, all its digits, of which a float64 has
-// 15 to 17; else the nearest float64.
+// sumText formats a sum of finite numbers: an integer below wholeDigits with all its digits (a float64 has 15 to 17),
+// others as the nearest float64.
 func sumText(numbers iter.Seq[float64]) string {
 	// From 2^-1074 to a sum of 2^30 numbers below 2^1024 there are fewer bits: nothing is rounded.
 	sum := new(big.Float).SetPrec(2200)

@@ -11,7 +11,7 @@ import (
 	"star/job"
 )
 
-// measureOptions are --compare and --plot of benchmarks whose result is made of numbers with names. R is the result.
+// measureOptions are --compare and --plot of benchmarks with a result of named numbers. R is the result.
 type measureOptions[R any] struct {
 	measures func(result R) []bench.Measure
 	title, x string                            // of the plot, and what its numbers lie over

@@ -12,7 +12,7 @@ import (
 	"star/job"
 )
 
-// rowOptions are the settings of benchmarks whose result is a list of rows.
+// rowOptions are the settings of benchmarks with a list of rows as the result.
 type rowOptions struct {
 	compare, plot string
 	old           []bench.Row
@@ -77,7 +77,7 @@ func sizesOf(texts []string) ([]int64, error) {
 	return sizes, nil
 }
 
-// intsOf is sizesOf for segments and buffers; kernel stands for -1.
+// intsOf is sizesOf for segments and buffers; kernel means -1.
 func intsOf(texts []string) ([]int, error) {
 	var ns []int
 	for _, text := range texts {

@@ -45,17 +45,17 @@ func benchTTA() *cobra.Command {
 	cfg := &s.cfg
 	settings.Var(&s.set, &cfg.Tasks, "tasks", []string{"digits", "images", "text"}, "tasks: digits (LeNet on MNIST or generated digits), images (LeNet on CIFAR-10 or generated figures), text (LSTM on characters of Shakespeare or of a generated text), mlp (a small perceptron on those digits), resnet (a narrow ResNet-20 on those images), chars (a small Transformer on that text)")
 	settings.Var(&s.set, &cfg.Arches, "arch", []string{bench.ArchPS, bench.ArchRing}, "ps, allreduce")
-	settings.Var(&s.set, &cfg.Scenarios, "scenarios", []string{}, "clusters: "+strings.Join(bench.TTAScenarios(), ", ")+", held-1 to held-12 or held for all of these, or YAML files of star sim (those first ones whose traces are there)")
+	settings.Var(&s.set, &cfg.Scenarios, "scenarios", []string{}, "clusters: "+strings.Join(bench.TTAScenarios(), ", ")+", held-1 to held-12 or held for all of these, or YAML files of star sim (by default those of the first ones that have their traces)")
 	settings.Var(&s.set, &cfg.Methods, "methods", []string{"all"}, "modes, auto, baselines with or without settings, rider-K (a ring that does not wait for the K slowest), each with @OPTIMISER for one of its own (@best: of sgd, momentum and nesterov the soonest in the search); fixed: the fixed modes; all: these, auto and the baselines")
 	settings.Var(&s.set, &cfg.Data, "data", "", "folder with mnist, cifar-10-batches-bin, tinyshakespeare and straggler-traces; what is not there is generated, or left out")
 	settings.Var(&s.set, &cfg.Seeds, "seeds", 5, "runs of each method; there are intervals for 5 and more")
 	settings.Var(&s.set, &cfg.Search, "search", 3, "seeds with which each learning rate is tried, with and without stragglers; a rate must arrive with all")
 	settings.Var(&s.set, &cfg.RateTimes, "rate-times", 1.0, "factor on each method's best learning rate: what half or twice of it brings")
-	settings.Var(&s.set, &s.rates, "rates", []string{}, "learning rates, of which each method has its own best (the task's)")
-	settings.Var(&s.set, &cfg.Momentum, "momentum", 0.0, "momentum of the optimiser; 0: plain SGD, and 0.9 for who has momentum nevertheless. The task's learning rates are multiplied by 1 − momentum")
+	settings.Var(&s.set, &s.rates, "rates", []string{}, "learning rates; each method uses its own best (the task's)")
+	settings.Var(&s.set, &cfg.Momentum, "momentum", 0.0, "momentum of the optimiser; 0: plain SGD, and 0.9 for methods that have momentum nevertheless. The task's learning rates are multiplied by 1 − momentum")
 	settings.Var(&s.set, &cfg.Optimizer, "optimizer", "momentum", "of all methods without their own; momentum is plain SGD where --momentum is 0", bench.TTAOptimizers()...)
 	settings.Var(&s.set, &cfg.Target, "target", 0.0, "accuracy on the test samples; 0: the task's")
-	settings.Var(&s.set, &cfg.Rounds, "rounds", 0, "rounds of samples of a run, at whose end the learning rate is 0; 0: the task's")
+	settings.Var(&s.set, &cfg.Rounds, "rounds", 0, "rounds of samples of a run; the learning rate is 0 at the end; 0: the task's")
 	settings.Var(&s.set, &cfg.Jobs, "jobs", 0, "runs at a time; 0: one for each processor")
 	settings.Var(&s.set, &cfg.Out, "out", "", "journal of finished runs; those that are in it already are not made again")
 	settings.Var(&s.set, &s.quick, "quick", false, "5 seeds and 1 of the search, the task mlp, 4 scenarios and 10 methods, where nothing else is said: minutes")
@@ -95,7 +95,7 @@ func benchTTA() *cobra.Command {
 each method has the accuracy: mean and 95 % confidence interval over seeds, and the accuracy when all runs have had the same number of samples; with --markdown also ratios by pairs of the same seed, pooled over scenarios. Each method has its own best learning rate, of the same grid, found with
 seeds and on clusters that do not count. Below the table is what STAR aims at, and whether it is met. Beside the bound of a scenario, 1 − (N/Σ1/τ)/mean(τmax): no mode can save more of SSGD's time to first order.
 
-Runs are deterministic: with --out a table can be made in several sittings.`,
+Runs are deterministic: with --out a table can be made in several parts.`,
 		s.measure, s.print)
 }
 

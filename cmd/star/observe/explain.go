@@ -28,8 +28,8 @@ func explainCommand() *cobra.Command {
 	settings.Var(s, &asJSON, "json", false, "each time that a worker was slow as JSON on standard output")
 	cmd := &cobra.Command{
 		Use:   "explain RUNLOG",
-		Short: "Tell the story of a run: who was slow, when, why, and what was done",
-		Long: `Reads the run log of a job, also of one that was killed or still runs, and tells who was slow, from which iteration to which,
+		Short: "Explain a run: which workers were slow, when, why, and what was done",
+		Long: `Reads the run log of a job, also of one that was killed or still runs, and tells which workers were slow, from which iteration to which,
 why, what was done about it, and what that brought.
 
   star explain star-out              the folder of a job

@@ -9,7 +9,7 @@ import (
 	"star/runlog"
 )
 
-// fan hands lines to several sinks, each of which has a goroutine of its own, so that who reads a log goes on meanwhile.
+// fan hands lines to several sinks, each with its own goroutine, so that a slow sink does not block the reader.
 type fan struct {
 	outs   []chan []runlog.Line
 	gather []runlog.Line

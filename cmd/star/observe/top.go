@@ -30,14 +30,14 @@ func topCommand() *cobra.Command {
 	settings.Var(s, &addr, "coordinator", defaults.Address, "address of the job's coordinator, host:port, as of star ctl; also the argument")
 	settings.Var(s, &token, "token", "", "shared secret of the job (rather as STAR_TOKEN)")
 	shows.Declare(s)
-	settings.Var(s, &job, "job", "", "name of the job; another one is refused; empty: whichever is there")
+	settings.Var(s, &job, "job", "", "name of the job; other jobs are refused; empty: any")
 	settings.Var(s, &dir, "dir", "", "folder of star sched serve, which knows address and token of its job --job ("+cli.SchedDir+", if it is one)")
 	settings.Var(s, &every, "every", time.Second, "time between two looks")
 	settings.Var(s, &asJSON, "json", false, "each state as a line of JSON on standard output")
 	cmd := &cobra.Command{
 		Use:   "top [HOST:PORT]",
 		Short: "Show a running job as star run does",
-		Long: `Shows who does what in a running job, until it is over or Ctrl-C: the table that star run shows. The address is that of the job's coordinator,
+		Long: `Shows what each worker of a running job does, until it is over or Ctrl-C: the table that star run shows. The address is that of the job's coordinator,
 127.0.0.1:7070 unless it is given. Where the job goes over to another coordinator, so does star top.
 
   star top                       a job on this host

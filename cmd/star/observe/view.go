@@ -40,9 +40,9 @@ func viewCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "view RUNLOG",
 		Short: "Show a run, or a schedule, in a browser",
-		Long: `Serves the page of a job: who was slow, when, why and what it cost, the modes, the loss, the workers. The log may be that of a job that still runs: the
+		Long: `Serves the page of a job: which workers were slow, when, why and what it cost, the modes, the loss, the workers. The log may be that of a job that still runs: the
 page follows it. A running star-ps serves the same page at the address of --http.
-Of what star sched sim --events has written, or of a folder of star sched serve, it serves a page of who had which GPUs when.
+Of what star sched sim --events has written, or of a folder of star sched serve, it serves a page of which job had which GPUs, and when.
 
   star view star-out                    then open http://127.0.0.1:7071/
   star view old.jsonl.gz --listen 127.0.0.1:0

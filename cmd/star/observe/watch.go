@@ -45,7 +45,7 @@ type watching struct {
 func watchCommand() *cobra.Command {
 	w := &watching{set: new(settings.Set)}
 	s := w.set
-	settings.Var(s, &w.out, "out", "star-watch", "folder for run.jsonl; one that is there is kept under another name")
+	settings.Var(s, &w.out, "out", "star-watch", "folder for run.jsonl; an existing one is kept under another name")
 	settings.Var(s, &w.page, "http", "off", "address of the page that shows it, such as 127.0.0.1:7071")
 	settings.Var(s, &w.listen, "listen", "", "be the head of star watch on other hosts: the address that they reach with --to")
 	settings.Var(s, &w.to, "to", "", "address of the head, where another host has it")
@@ -55,9 +55,9 @@ func watchCommand() *cobra.Command {
 	settings.Var(s, &w.attach, "attach", 0, "process that runs already, such as torchrun: say what can be seen of it and its ranks from outside, which is not their steps")
 	cmd := &cobra.Command{
 		Use:   "watch [flags] -- COMMAND [ARG…]",
-		Short: "Say who is slow in a PyTorch job that does not run on STAR",
+		Short: "Say which ranks are slow in a PyTorch job that does not run on STAR",
 		Long: `Runs a command, and measures each training step of the Python programs that it starts, unmodified: DistributedDataParallel, FSDP
-(on GPUs coarsely), loops of one's own with torch.distributed; other loops by star_train.watch.step() (docs/watch.md). It says on standard error who is slow, since
+(on GPUs coarsely), loops of one's own with torch.distributed; other loops by star_train.watch.step() (docs/watch.md). It says on standard error which rank is slow, since
 when, why, what that costs, and what STAR's modes would save, and writes an ordinary run log. Output, signals and exit code are the command's.
 
   star watch -- torchrun --nproc_per_node 4 train.py
@@ -107,7 +107,7 @@ func (w *watching) check(args []string) error {
 		}
 	}
 	if w.listen != "" && w.tls == nil && w.token == "" && !w.insecure && !settings.Loopback(w.listen) {
-		return w.set.Invalid("listen", fmt.Errorf("anybody who reaches this address could send rows; give STAR_TOKEN or certificates (--tls-cert …), listen on %s, or allow it with --insecure", settings.Home()))
+		return w.set.Invalid("listen", fmt.Errorf("any process that reaches this address could send rows; give STAR_TOKEN or certificates (--tls-cert …), listen on %s, or allow it with --insecure", settings.Home()))
 	}
 	return nil
 }
@@ -226,7 +226,7 @@ func watched(path string, args, env []string) (code int, err error) {
 	return cmd.ProcessState.ExitCode(), nil
 }
 
-// sink is where rows go: to the head of another host, or to one of our own. Nobody who calls take waits.
+// sink returns where rows go: to the head on another host, or to our own. take does not block.
 func (w *watching) sink(ctx context.Context) (take func(watch.Row), finish func(why string), err error) {
 	if w.to != "" {
 		l := watch.Dial(ctx, w.to, string(w.token), w.tls, w.say)

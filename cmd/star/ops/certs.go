@@ -48,7 +48,7 @@ already signs again, so hosts can be added; no file is written over.
   star certs certs node0,10.0.0.1 node1,10.0.0.2
   star certs certs digits                          the job digits: one for all its processes, under any address
 
-Whoever has ca.key can make members: it stays on this machine. For more than tests, take your own authority.`,
+Anyone with ca.key can make members: it stays on this machine. For more than tests, take your own authority.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) < 2 {
 				return &settings.UsageError{Msg: "star certs: want a folder and at least one host: star certs DIR HOST …"}
@@ -85,7 +85,7 @@ func certify(dir string, hosts []string, valid time.Duration) (made []string, er
 	for _, ns := range names { // before any is made
 		for _, end := range []string{".pem", ".key"} {
 			if name := filepath.Join(dir, fileOf(ns[0])+end); exists(name) {
-				return nil, &settings.UsageError{Msg: fmt.Sprintf("star certs: %s is there already: remove it, or name another folder", name)}
+				return nil, &settings.UsageError{Msg: fmt.Sprintf("star certs: %s exists already: remove it, or name another folder", name)}
 			}
 		}
 	}
@@ -116,7 +116,7 @@ func certify(dir string, hosts []string, valid time.Duration) (made []string, er
 	return made, nil
 }
 
-// authority reads the authority of a folder, or makes one, whose files are then fresh.
+// authority reads the authority of a folder, or creates one and returns the names of its new files.
 func authority(dir string, valid time.Duration) (ca *x509.Certificate, key *ecdsa.PrivateKey, fresh []string, err error) {
 	certName, keyName := filepath.Join(dir, authorityCert), filepath.Join(dir, authorityKey)
 	if !exists(certName) && !exists(keyName) {

@@ -95,21 +95,21 @@ func clusterServe() *cobra.Command {
 		Use:   "serve",
 		Short: "Run the resource service of a cluster",
 		Long: `Runs until it is stopped. A second service under the same name refuses to start, or steps down when the two hear of each
-other (exit code 78). Nothing is lost when it stops: jobs go back to SSGD, and enter again when it is there again.`,
+other (exit code 78). Nothing is lost when it stops: jobs go back to SSGD, and enter again when it is back.`,
 		Args: settings.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if lease < time.Second {
 				return s.Invalid("lease", fmt.Errorf("must be at least 1s"))
 			}
 			if !settings.Loopback(listen) && f.token == "" && f.cert == "" && !f.insecure {
-				return s.Invalid("listen", fmt.Errorf("anybody who reaches this address could slow jobs down; give STAR_TOKEN or certificates (--tls-cert …), listen on %s, or allow it with --insecure", settings.Home()))
+				return s.Invalid("listen", fmt.Errorf("any process that reaches this address could slow jobs down; give STAR_TOKEN or certificates (--tls-cert …), listen on %s, or allow it with --insecure", settings.Home()))
 			}
 			key, err := tenant.Key(f.key)
 			if err != nil {
 				return s.Invalid("cluster-key", err)
 			}
 			if gossip != settings.Off && !settings.Loopback(gossip) && key == nil && !f.insecure {
-				return s.Invalid("gossip", fmt.Errorf("anybody who reaches this address could claim to be the service; give --cluster-key, use %s or off, or allow it with --insecure", settings.Home()))
+				return s.Invalid("gossip", fmt.Errorf("any process that reaches this address could claim to be the service; give --cluster-key, use %s or off, or allow it with --insecure", settings.Home()))
 			}
 			capacities, err := readHosts(hosts)
 			if err != nil {
@@ -143,7 +143,7 @@ other (exit code 78). Nothing is lost when it stops: jobs go back to SSGD, and e
 				defer members.Close()
 				log.Info("gossip", "addr", members.Addr())
 			}
-			log.Info("resource service", "addr", l.Addr(), "advertise", advertise, "hosts", len(capacities))
+			log.Info("resource service listening", "addr", l.Addr(), "advertise", advertise, "hosts", len(capacities))
 			return svc.Serve(ctx, l, network, string(f.token), members)
 		},
 	}
@@ -267,7 +267,7 @@ func printCluster(out io.Writer, st cluster.Status) error {
 	return err
 }
 
-// printLeases prints the limits that processes have set on their hosts, and what to do where nobody is left to lift them.
+// printLeases prints the limits that processes have set on their hosts, and how to remove those without a live owner.
 func printLeases(b *strings.Builder, hosts []cluster.HostStatus) {
 	w := tabwriter.NewWriter(b, 0, 0, 3, ' ', 0)
 	var left []string

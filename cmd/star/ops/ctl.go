@@ -37,7 +37,7 @@ func ctlCommand() *cobra.Command {
 	settings.Var(set, &secret, "token", "", "shared secret of the job (rather as STAR_TOKEN)")
 	var shows cli.Credentials
 	shows.Declare(set)
-	settings.Var(set, &job, "job", "", "name of the job; another one is refused; empty: whichever is there")
+	settings.Var(set, &job, "job", "", "name of the job; other jobs are refused; empty: any")
 	settings.Var(set, &dir, "dir", "", "folder of star sched serve, which knows address and token of its job --job ("+cli.SchedDir+", if it is one)")
 	settings.Var(set, &timeout, "timeout", 5*time.Second, "how long to wait for the answer")
 	settings.Var(set, &asJSON, "json", false, "the answer as JSON on standard output")
@@ -47,7 +47,7 @@ func ctlCommand() *cobra.Command {
 		Short:     "Ask or change a running job",
 		Long: `Talks to the coordinator of a running job.
 
-  star ctl status            who does what
+  star ctl status            what each worker does
   star ctl mode x=3          change the mode: ssgd, asgd, x=K, groups=0,1/2,3, backup=B
   star ctl set               thresholds that may be changed while the job runs, and their values
   star ctl set mode-gain=0.1 change them

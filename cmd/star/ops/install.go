@@ -49,7 +49,7 @@ What was there before is replaced at once: a process that runs it goes on.`,
 	return cmd
 }
 
-// install copies a program. It is there as a whole or not at all.
+// install copies a program atomically.
 func install(from, to string) error {
 	program, err := os.ReadFile(from)
 	if err != nil {

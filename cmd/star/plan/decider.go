@@ -58,7 +58,7 @@ func deciderCommand() *cobra.Command {
 	var seed uint64
 	var asJSON bool
 	settings.Var(s, &out, "out", "decider.json", "where to write it")
-	settings.Var(s, &scenes, "simulated", 300, "simulated clusters to learn from, a quarter of which are held out to compare on")
+	settings.Var(s, &scenes, "simulated", 300, "simulated clusters to learn from; a quarter are held out to compare on")
 	settings.Var(s, &seed, "seed", 1, "of the simulated clusters")
 	settings.Var(s, &asJSON, "json", false, "the report as JSON on standard output")
 	train := &cobra.Command{

@@ -84,7 +84,7 @@ func sum(rates map[nouns.Worker][]float64) (s float64) {
 	return s
 }
 
-// leastGPU is the use of a GPU below which it is taken to be somebody else's.
+// leastGPU is the use of a GPU below which it counts as another job's.
 const leastGPU = 0.01
 
 // yaml is the job for a file of jobs.

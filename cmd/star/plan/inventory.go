@@ -18,7 +18,7 @@ func inventoryCommand() *cobra.Command {
 	var name, link string
 	var asJSON bool
 	settings.Var(s, &name, "name", "", "what the host is called; empty: its own name")
-	settings.Var(s, &link, "interface", "", "network interface whose speed counts; empty: that of the default route")
+	settings.Var(s, &link, "interface", "", "network interface that gives the speed; empty: that of the default route")
 	settings.Var(s, &asJSON, "json", false, "the result as JSON on standard output")
 	cmd := &cobra.Command{
 		Use:   "inventory",

@@ -64,7 +64,7 @@ func limitsCommand() *cobra.Command {
 Those that are killed leave both behind.
 
   star limits ls              every lease, and whether its owner lives
-  star limits undo            undo those whose owners are gone, as every star-ps and star-worker does when it starts
+  star limits undo            undo those of owners that are gone, as every star-ps and star-worker does when it starts
   star limits undo NAME…      undo these, even if the owner lives`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			store := actuate.OpenStore(dir)

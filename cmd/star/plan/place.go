@@ -93,7 +93,7 @@ func placeCommand() *cobra.Command {
 	s := &p.set
 	settings.Var(s, &p.from, "from", "", "a placement that is in force, as --json wrote it: propose moves that pay, instead of a new placement")
 	settings.Var(s, &p.horizon, "horizon", 10*time.Minute, "with --from: how long the demands stay as they are")
-	settings.Var(s, &p.pause, "pause", time.Second, "with --from: how long a job stands still for a move, besides the copying")
+	settings.Var(s, &p.pause, "pause", time.Second, "with --from: how long a job pauses for a move, besides the copying")
 	settings.Var(s, &p.rate, "copy-rate", "", "with --from: at what rate state is copied at most, such as 1Gbit/s; empty: what the links have left")
 	settings.Var(s, &p.nodes, "search", 300_000, "steps of the exhaustive search for small clusters; 0: none")
 	settings.Var(s, &p.describe, "describe", false, "of run logs instead of CLUSTER and JOBS: print what their jobs wanted, as a file of jobs")
@@ -236,7 +236,7 @@ func (r *placeResult) loads(hosts []placement.Host, ls []placement.Load) {
 	}
 }
 
-// errPlacement marks a file of --from that is none.
+// errPlacement marks a file of --from that is not a placement.
 var errPlacement = errors.New("no placement of star place --json")
 
 // moves reads the placement of --from, and proposes moves.

@@ -241,7 +241,7 @@ func (p *planFlags) watch(f price.Forecast) (*resource.Watch, error) {
 		limit = "capacity-net"
 	}
 	if f.Ring {
-		return nil, p.set.Invalid(limit, fmt.Errorf("it is of servers, and there are none with --arch allreduce"))
+		return nil, p.set.Invalid(limit, fmt.Errorf("it limits servers, and --arch allreduce has none"))
 	}
 	if p.prior == "" && p.bytes == 0 {
 		return nil, p.set.Invalid(limit, fmt.Errorf("what does a mode cost? Give --gradient-bytes or --model-prior"))
@@ -265,7 +265,8 @@ func (p *planFlags) watch(f price.Forecast) (*resource.Watch, error) {
 	return w, nil
 }
 
-// affordable takes back a choice that the servers' host cannot afford, for the cheapest that it can, and says so of each candidate.
+// affordable takes back a choice that the servers' host cannot afford, for the cheapest that it can, and says so of
+// each candidate.
 func (p *planFlags) affordable(f price.Forecast, cs []price.Candidate, r *planResult, d price.Decision) (price.Decision, error) {
 	w, err := p.watch(f)
 	if w == nil || err != nil {
@@ -392,7 +393,8 @@ func numbers[W ~int](ws []W) (ns []int) {
 const longestName = 64
 
 func (r *planResult) print(tw *tabwriter.Writer) {
-	// A cost counts the updates that noisy gradients need, so it is not a time that a clock shows: it is given relative to SSGD's.
+	// A cost counts the updates that noisy gradients need, so it is not a time that a clock shows: it is given relative
+	// to SSGD's.
 	head, cost := "cost", func(c planCandidate) string { return console.Seconds(c.Cost) }
 	if i := slices.IndexFunc(r.Candidates, func(c planCandidate) bool { return c.Kind == "ssgd" && c.Shares == nil }); i >= 0 && r.Candidates[i].Cost > 0 {
 		ssgd := r.Candidates[i].Cost
@@ -400,7 +402,7 @@ func (r *planResult) print(tw *tabwriter.Writer) {
 	}
 	fmt.Fprintf(tw, "mode\tinterval\tstaleness\tupdates\tpenalty\t%s\t\n", head)
 	for _, c := range r.Candidates {
-		// A list of many workers stands behind the columns, or every row would be as wide.
+		// A long list of workers goes behind the columns, or every row would be as wide.
 		name, all := c.Plan, ""
 		if len(name) > longestName {
 			name, all = c.Kind, c.Plan

@@ -26,7 +26,7 @@ import (
 func predictorCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "predictor",
-		Short: "Train and judge what predicts stragglers; say who was one",
+		Short: "Train and judge predictors of stragglers; say which workers were slow",
 		Long:  "Works on run logs (run.jsonl) and on recorded traces (step,worker,duration,slowdown,rel), plain or gzip.",
 		Args:  settings.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
@@ -242,7 +242,7 @@ func predictorReport() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "report RUN …",
 		Short: "Say how well each predictor would have done",
-		Long: `Shows recorded jobs to the predictors, iteration by iteration, and counts what they said before: who will be a straggler, (t - min)/min > ratio,
+		Long: `Shows recorded jobs to the predictors, iteration by iteration, and counts what they predicted: which worker will be a straggler, (t - min)/min > ratio,
 in the next iteration; whether there will be any, as the STAR artefact asks; and how many iterations before a worker became one it had been said.`,
 		Args: needFiles("star predictor report"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -344,7 +344,7 @@ func predictorVerdicts() *cobra.Command {
 	settings.Var(s, &asJSON, "json", false, "the verdicts as JSON on standard output")
 	cmd := &cobra.Command{
 		Use:   "verdicts RUN …",
-		Short: "Say who was slow, since when and why",
+		Short: "Say which workers were slow, since when and why",
 		Long:  "Shows the records of run logs to the detector and prints what it says of them, one line for each change.",
 		Args:  needFiles("star predictor verdicts"),
 		RunE: func(cmd *cobra.Command, args []string) error {

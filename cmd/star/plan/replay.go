@@ -25,7 +25,7 @@ type replayed struct {
 	Decisions []decision `json:"decisions"`
 	Same      bool       `json:"same"`
 	Cut       bool       `json:"cut"`               // the log ends in the middle of a line
-	Notices   []string   `json:"notices,omitempty"` // of predictors that are trained anew
+	Notices   []string   `json:"notices,omitempty"` // of predictors that are trained again
 }
 
 // decision is one of the controller, in the log, in the replay, or in both.
@@ -146,7 +146,7 @@ func replay(path string) (*replayed, error) {
 			if j.Baseline != "" {
 				_, scheme, err := node.NewBaseline(j)
 				if err == nil && scheme == nil {
-					err = fmt.Errorf("%s: the job ran with --baseline %s, whose plan stays: nothing was decided", path, j.Baseline)
+					err = fmt.Errorf("%s: the job ran with --baseline %s, which keeps its plan: nothing was decided", path, j.Baseline)
 				}
 				pilot = scheme
 				return err
@@ -159,7 +159,7 @@ func replay(path string) (*replayed, error) {
 		case runlog.Train, runlog.Record, runlog.Fire, runlog.Noise, runlog.Plan, runlog.Late, runlog.Admission, runlog.Predictor, runlog.Set, runlog.Memory:
 		case runlog.Leave:
 		case runlog.Join:
-			if !begun { // before the start; who comes back later is for the pilot
+			if !begun { // before the start; workers that return later are for the pilot
 				return nil
 			}
 		case runlog.Unheeded:
@@ -212,7 +212,8 @@ func replay(path string) (*replayed, error) {
 	return r, err
 }
 
-// unflushed is for how long lines of a run log wait in the coordinator's memory: what follows from the last second of one whose process was killed may have been done.
+// unflushed is how long lines of a run log wait in the coordinator's memory: if its process was killed, what followed
+// from the last second of the log may have been done.
 const unflushed = time.Second
 
 // treeless is a plan without its tree, which is put into it by the coordinator, and not by the pilot.

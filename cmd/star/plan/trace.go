@@ -77,7 +77,8 @@ func (o *imports) read(s *settings.Set, paths []string) (*trace.Trace, []string,
 	return t, m.Notices, job.FileError(err, trace.ErrCorrupt)
 }
 
-// readSteps reads one file: a step log, a trace of PyTorch's profiler, one of its flight records, or operations in Parquet.
+// readSteps reads one file: a step log, a trace of PyTorch's profiler, one of its flight records, or operations in
+// Parquet.
 func (o *imports) readSteps(m *trace.Import, path string) error {
 	f, err := os.Open(path)
 	if err != nil {
@@ -115,7 +116,7 @@ func (o *imports) readSteps(m *trace.Import, path string) error {
 			}
 		}
 	}
-	// Its steps are a selection that somebody made: how far they are apart means nothing.
+	// The user selected its steps: the distance between them means nothing.
 	m.Drop = true
 	for _, s := range j.Skipped {
 		m.Notices = append(m.Notices, path+": "+s+": left out")
@@ -136,7 +137,7 @@ func (o *imports) readProfile(m *trace.Import, r io.Reader, path string) error {
 	return o.addProfile(m, p, path)
 }
 
-// readFlight reads the flight record of one rank, whose steps are known when all are there.
+// readFlight reads the flight record of one rank; its steps are known when all ranks are read.
 func (o *imports) readFlight(m *trace.Import, r io.Reader, path string) error {
 	f, err := trace.ReadFlight(r, path)
 	if err != nil {
@@ -180,7 +181,7 @@ func (o *imports) addProfile(m *trace.Import, p *trace.Profile, path string) err
 	return nil
 }
 
-// tell has what was read as rows of star watch: a run log, and who was slow in words.
+// tell writes what was read as rows of star watch: a run log, and which ranks were slow, in words.
 func (o *imports) tell(s *settings.Set, t *trace.Trace, dir string, say func(string)) error {
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return s.Invalid("run-log", err)
@@ -238,13 +239,13 @@ func traceImportCommand() *cobra.Command {
 	var out, story string
 	in.declare(s)
 	settings.Var(s, &out, "out", "-", "file of the trace; -: standard output")
-	settings.Var(s, &story, "run-log", "", "folder for a run log of the same, instead of a trace: for star explain, star view and star export; and say who was slow")
+	settings.Var(s, &story, "run-log", "", "folder for a run log of the same, instead of a trace: for star explain, star view and star export; and say which ranks were slow")
 	cmd := &cobra.Command{
 		Use:   "import FILE …",
 		Short: "Make a straggler trace of step logs",
 		Long: `Reads what the workers of a job logged of their steps, in one file or in several: CSV with a header or one JSON object on each line, plain or gzip, with
 a rank, a step and how long it took. Or what torch.profiler has exported, a file of each rank: a step counts without the time in which only collectives
-ran. Or what the flight recorder of NCCL or Gloo has written, a file of each rank: nothing in a pickle is run. Or operations in Parquet, of which the computing time counts. Writes a straggler trace, for --straggler-trace and for scenarios, or with --run-log who was slow.
+ran. Or what the flight recorder of NCCL or Gloo has written, a file of each rank: nothing in a pickle is run. Or operations in Parquet, of which the computing time counts. Writes a straggler trace, for --straggler-trace and for scenarios, or with --run-log which ranks were slow.
 
   star trace import steps.csv --out job.csv
   star trace import rank0.jsonl rank1.jsonl --columns rank=file,step=iter,milliseconds=took
@@ -355,8 +356,8 @@ func traceAttributeCommand() *cobra.Command {
 	settings.Var(s, &asJSON, "json", false, "the attribution as JSON on standard output")
 	cmd := &cobra.Command{
 		Use:   "attribute FILE.parquet",
-		Short: "Say what stragglers cost a recorded job, and whose they are",
-		Long: `Reads the operations of a job that was parallel in data and pipeline, and simulates its steps with the operations of everybody, of some or of nobody taking the usual
+		Short: "Say what stragglers cost a recorded job, and which workers cause it",
+		Long: `Reads the operations of a job that was parallel in data and pipeline, and simulates its steps with the operations of all, of some or of no workers taking the usual
 time of their type: what-if analysis as in Lin et al., OSDI 2025. docs/whatif.md has the method.
 
   star trace attribute trace-AR.parquet --meta meta-AR.yaml --against result-AR.json,mw-AR.json,ms-AR.json`,
@@ -485,18 +486,18 @@ func (a attributed) text(out io.Writer) error {
 		name string
 		p    partJSON
 	}{{"M_W, the slowest workers", a.Worst}, {"M_S, the last stage", a.Last}} {
-		var who []string
+		var names []string
 		for _, at := range x.p.Workers {
-			who = append(who, fmt.Sprintf("%d.%d", at[0], at[1]))
+			names = append(names, fmt.Sprintf("%d.%d", at[0], at[1]))
 		}
-		if len(who) > 6 {
-			who = append(who[:6], "…")
+		if len(names) > 6 {
+			names = append(names[:6], "…")
 		}
 		if x.p.Removed == nil {
-			fmt.Fprintf(out, "%s (%s): there is no damage\n", x.name, strings.Join(who, " "))
+			fmt.Fprintf(out, "%s (%s): there is no damage\n", x.name, strings.Join(names, " "))
 			continue
 		}
-		fmt.Fprintf(out, "%s (%s): %.1f %% of the damage goes away with them (%.3f), %.1f %% is there with them alone (%.3f)\n", x.name, strings.Join(who, " "),
+		fmt.Fprintf(out, "%s (%s): %.1f %% of the damage goes away with them (%.3f), %.1f %% is there with them alone (%.3f)\n", x.name, strings.Join(names, " "),
 			100**x.p.Removed, x.p.Repaired, 100**x.p.Added, x.p.Alone)
 	}
 	if a.MaxError == nil {

@@ -102,7 +102,7 @@ func workersOf(s *settings.Set, key string, names []string, n int) ([]nouns.Work
 		case err != nil || w < 0 || w >= n:
 			return nil, s.Invalid(key, fmt.Errorf("%q is not one of w0 to w%d", name, n-1))
 		case slices.Contains(ws, nouns.Worker(w)):
-			return nil, s.Invalid(key, fmt.Errorf("w%d is there twice", w))
+			return nil, s.Invalid(key, fmt.Errorf("w%d occurs twice", w))
 		}
 		ws = append(ws, nouns.Worker(w))
 	}
@@ -199,7 +199,7 @@ func whatIf(cmd *cobra.Command, s *settings.Set, o *whatIfOptions, methods []str
 				}
 			}
 			if len(keep) == 0 {
-				return nil, s.Invalid("without", errors.New("nobody is left"))
+				return nil, s.Invalid("without", errors.New("no worker is left"))
 			}
 			return sim.Subset{Times: all, Keep: keep}, nil
 		}
@@ -244,7 +244,7 @@ func whatIf(cmd *cobra.Command, s *settings.Set, o *whatIfOptions, methods []str
 			}
 		}
 		if !slices.Contains(e.Even, false) {
-			return s.Invalid("even", errors.New("nobody is left whom they could be like"))
+			return s.Invalid("even", errors.New("no worker is left that they could be like"))
 		}
 		t = e
 	}
@@ -259,7 +259,8 @@ func whatIf(cmd *cobra.Command, s *settings.Set, o *whatIfOptions, methods []str
 		return err
 	}
 
-	// First its own story. Workers that are left out because nobody knows their times make that impossible; then what was seen stands for it.
+	// First its own run. Workers that are left out because their times are unknown make that impossible; then the
+	// observed run takes its place.
 	if out.Progress, err = progress(out.Noise); err != nil {
 		return err
 	}

@@ -25,7 +25,8 @@ func commandArgs(cmd *cobra.Command, args []string) error {
 	return settings.NoArgs(cmd, args)
 }
 
-// findCommand is the command that is a worker, with the whole path of its program if it runs here. Nil: there is none.
+// findCommand returns the command that runs instead of a worker, with the full path of its program if it runs here;
+// nil: no command.
 func findCommand(args []string, here bool) ([]string, error) {
 	if len(args) == 0 || !here {
 		return args, nil
@@ -50,9 +51,10 @@ func (e *commandError) Error() string {
 // ExitCode is the command's.
 func (e *commandError) ExitCode() int { return e.code }
 
-// memberRuns runs a command in the place of a worker on this host, which is told by signals that come from elsewhere. It ends with this process.
+// memberRuns runs a command instead of a worker on this host, and forwards signals that come from elsewhere. The
+// command ends with this process.
 func memberRuns(ctx context.Context, args []string, obey func(send func(syscall.Signal))) error {
-	runtime.LockOSThread() // the command is told when the thread that started it dies: it must live
+	runtime.LockOSThread() // the command gets a signal when the thread that started it ends: it must live
 	self, err := os.Executable()
 	if err != nil {
 		return err

@@ -20,10 +20,9 @@ import (
 	"star/internal/settings"
 )
 
-// memberCommand is what star run --hosts starts on other hosts. Its first line of
-// standard input is a JSON list of variables; each further line is the number of a signal
-// that it is to send itself. When the input ends, so does the process: whoever started it
-// is gone.
+// memberCommand is what star run --hosts starts on other hosts. Its first line of standard input is a JSON list of
+// variables; each further line is the number of a signal that it is to send itself. When the input ends, the process
+// that started it is gone, and it ends, too.
 func memberCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:    "member {ps | worker | command}",
@@ -41,7 +40,7 @@ func memberCommand() *cobra.Command {
 					return &settings.UsageError{Msg: "star member: standard input: " + err.Error() + "; star run --hosts starts this command"}
 				}
 				os.Setenv(toldVariable, "1")
-				daemon.Relax(slack()) // and begins again: here, because nobody may read what is not for us in between
+				daemon.Relax(slack()) // and restarts: here, before the program reads input
 			}
 			if make == nil {
 				words, err := takeCommand()
@@ -79,7 +78,7 @@ func takeCommand() (words []string, err error) {
 	return words, nil
 }
 
-// slack is what the settings say of --timer-slack. What is wrong with it, is said by who reads all of them.
+// slack returns --timer-slack. An invalid value is reported where all settings are read.
 func slack() time.Duration {
 	if d, err := time.ParseDuration(os.Getenv(settings.Variable("timer-slack"))); err == nil {
 		return d
@@ -123,7 +122,8 @@ func takeSettings(in io.Reader) error {
 	return nil
 }
 
-// obey passes signals on until the input ends, which counts as SIGTERM, or as SIGKILL after another signal: star run has waited long enough.
+// obey passes signals on until the input ends, which counts as SIGTERM, or as SIGKILL after another signal: star run
+// has waited long enough.
 func obey(in io.Reader, send func(syscall.Signal)) {
 	lines := bufio.NewScanner(in)
 	last := syscall.SIGTERM

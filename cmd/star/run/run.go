@@ -32,7 +32,7 @@ func runCommand() *cobra.Command {
 		Short: "Run a whole job on this machine",
 		Long: `Starts parameter servers and workers as processes of this machine, shows what they do, and ends when the
 job is over. Without flags it is a demonstration: LeNet on generated digits, 2 shards, 4 workers, the last one
-slowed 3x on purpose. With --dataset, --model or --hosts nobody is slowed, unless --slow says so.
+slowed 3x on purpose. With --dataset, --model or --hosts no worker is slowed, unless --slow says so.
 
 With a command, that is started in the place of each worker, with the worker's settings in its environment (STAR_…): a program with a model and data of
 its own (docs/own-model.md).
@@ -119,7 +119,8 @@ func spreadOut(ctx context.Context, j *settings.Job, own bool) (*launch.Spread, 
 	return launch.NewSpread(j, hosts, own)
 }
 
-// demonstrates says whether a job shows what STAR does, so that it gets a straggler: no setting says what is trained, or where.
+// demonstrates says whether a job shows what STAR does, so that it gets a straggler: no setting says what is trained,
+// or where.
 func demonstrates(job *settings.Job) bool {
 	for _, name := range []string{"dataset", "model", "hosts", "resume", "slow", "straggler-trace"} {
 		if job.Config.IsSet(name) {

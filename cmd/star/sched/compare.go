@@ -23,7 +23,8 @@ import (
 	"star/sched/workload"
 )
 
-// schedPair is what became of the jobs in one schedule beside what became of them in another, of star sched compare --json. Times are s; means are of the jobs that ended in both.
+// schedPair is what became of the jobs in one schedule beside what became of them in another, of star sched compare
+// --json. Times are s; means are of the jobs that ended in both.
 type schedPair struct {
 	A        string        `json:"a"`
 	B        string        `json:"b"`
@@ -44,10 +45,10 @@ type schedPair struct {
 	outcomes []schedDiffer
 }
 
-// schedDiffer is a job of which the two schedules make something else.
+// schedDiffer is a job that differs between two schedules.
 type schedDiffer struct {
 	Job        string        `json:"job_id"`
-	At         float64       `json:"at"` // the first time of which they say something else
+	At         float64       `json:"at"` // the first time at which they differ
 	StartA     runlog.Number `json:"start_a"`
 	StartB     runlog.Number `json:"start_b"`
 	EndA       runlog.Number `json:"end_a"`
@@ -61,7 +62,7 @@ type schedDiffer struct {
 func schedCompareCommand() *cobra.Command {
 	var s settings.Set
 	first, jobs, asJSON := 5, "", false
-	settings.Var(&s, &first, "first", 5, "how many of the jobs to list that differ, those first of which the earliest time differs")
+	settings.Var(&s, &first, "first", 5, "how many of the differing jobs to list, by the earliest difference")
 	settings.Var(&s, &jobs, "jobs", "", "write what became of each job in both to this file, as CSV; - is standard output")
 	settings.Var(&s, &asJSON, "json", false, "the comparison as JSON on standard output")
 	cmd := &cobra.Command{
@@ -69,7 +70,7 @@ func schedCompareCommand() *cobra.Command {
 		Short: "Compare schedules job by job: what star sched sim --jobs has written",
 		Long: `Reads tables of jobs and says for each policy but the first how much sooner or later jobs end than under the first one, in pairs: the mean difference of those that end
 under both, with its standard error. With two tables each policy of the second one is compared with that of the same name in the first, or with the only one there.
-It lists the jobs that differ first: of two simulations that should be the same, or of which one follows another program, these say where to look.
+It lists the jobs that differ first: of two simulations that should be the same, or that follow one another, these show where to look.
 
   star sched sim jobs.csv --cluster n16g8 --policy fifo,srtf --jobs out.csv && star sched compare out.csv
   star sched compare before.csv after.csv --jobs differences.csv

@@ -21,7 +21,7 @@ import (
 	"star/sched/service"
 )
 
-// schedEngine is who starts the workers of star sched serve.
+// schedEngine starts the workers of star sched serve.
 type schedEngine struct {
 	name            string
 	cpus, gpus      int
@@ -84,7 +84,8 @@ type slurmNode struct {
 	closed     string // why Slurm starts nothing there; empty: it does
 }
 
-// slurmStates are those of nodes on which Slurm starts nothing until somebody says so, or they answer (man sinfo, NODE STATE CODES).
+// slurmStates matches nodes on which Slurm starts nothing until an administrator resumes them, or they answer (man
+// sinfo, NODE STATE CODES).
 var slurmStates = regexp.MustCompile(`^(drain|down|fail|maint|unknown)|\*`)
 
 // slurmNodes reads what sinfo says, in the format that nodes asks for.
@@ -145,8 +146,8 @@ func here(name string) bool {
 	return strings.EqualFold(name, own)
 }
 
-// slurm has workers be steps of their own of Slurm: srun is a process of the service, which passes signals on and ends as the worker does. A node is a host, with room for as
-// many workers as it has processors for.
+// slurm has workers be steps of their own of Slurm: srun is a process of the service, which passes signals on and ends
+// as the worker does. A node is a host, with room for as many workers as it has processors for.
 func (e *schedEngine) slurm(s *settings.Set, o *service.Options) error {
 	nodes, said, err := e.nodes()
 	if err != nil {

@@ -20,9 +20,9 @@ func schedEstimateCommand() *cobra.Command {
 	var s settings.Set
 	epochs, first, truth := 0, .5, 0.
 	method, train, to, what, asJSON, times := "", "", "", "", false, false
-	settings.Var(&s, &train, "train", "", "trace of jobs whose durations are known, of which is learned")
-	settings.Var(&s, &to, "predict", "", "trace of jobs whose durations are to be predicted: it is written to standard output with them")
-	settings.Var(&s, &what, "what", "duration", "what is predicted: how long jobs take; or score, how much a neighbour on the same GPUs slows them (0 to 2), for lucid, by a pruned tree; or submissions, how many jobs and GPUs come in each ten minutes, for lucid, too", "duration", "score", "submissions")
+	settings.Var(&s, &train, "train", "", "trace of jobs with known durations, to learn from")
+	settings.Var(&s, &to, "predict", "", "trace of jobs to predict: it is written to standard output with the predictions")
+	settings.Var(&s, &what, "what", "duration", "what is predicted: how long jobs take; or score, how much another job on the same GPUs slows them (0 to 2), for lucid, by a pruned tree; or submissions, how many jobs and GPUs come in each ten minutes, for lucid, too", "duration", "score", "submissions")
 	settings.Var(&s, &method, "method", "ebm", "how: explainable boosting, gradient boosting, a pruned tree, or the user's earlier jobs", predictMethods...)
 	settings.Var(&s, &epochs, "epochs", 0, "how many epochs the whole job has")
 	settings.Var(&s, &first, "first", .5, "share of the measured epochs after which linear looks for the first time: a/b for a measurement of the shares a and b of the job")

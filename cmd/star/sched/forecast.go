@@ -48,7 +48,7 @@ func schedForecastCommand() *cobra.Command {
 	settings.Var(s, &f.start, "start", -time.Second, "from the start of a machine until its worker takes part; -1s: as long as in the run logs, 0 where they do not say")
 	settings.Var(s, &f.price, "price", 0, "$ for a worker's machine in an hour")
 	settings.Var(s, &f.servers, "price-servers", 0, "$ in an hour for everything beside, which is not transient")
-	settings.Var(s, &f.demand, "price-demand", 0, "$ for a worker's machine in an hour that nobody takes away, to compare with")
+	settings.Var(s, &f.demand, "price-demand", 0, "$ per hour for a worker's machine that is not taken away, to compare with")
 	settings.Var(s, &f.level, "level", .9, "share of the runs that are in the intervals")
 	settings.Var(s, &f.deadline, "deadline", 0, "say how likely the job ends within this time")
 	settings.Var(s, &f.runs, "runs", 2000, "how many runs are simulated")
@@ -56,7 +56,7 @@ func schedForecastCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "forecast [RUN...]",
 		Short: "What a job would cost on transient machines, and when it would end",
-		Long: `Simulates a job whose workers' machines are taken away and replaced, often, and says how long the middle of the runs takes and costs. How fast the job is on how
+		Long: `Simulates a job on machines that are taken away and replaced, many times, and says how long the median run takes and costs. How fast the job is on how
 many workers comes from its run logs (star sched scaling), with their uncertainty, or from --rates.
 
   star sched market forecast star-out --revoke rate:2,replace=90s --price .2556
@@ -139,7 +139,7 @@ const leaves = 2 * time.Second
 
 // forecastSpan is a quantity of the simulated runs.
 type forecastSpan struct {
-	Median *float64 `json:"median"` // null: there is none, because jobs do not end
+	Median *float64 `json:"median"` // null: unknown, because jobs do not end
 	Low    *float64 `json:"low"`
 	High   *float64 `json:"high"`
 }
@@ -169,12 +169,12 @@ type forecastAnswer struct {
 	Revoked  forecastSpan  `json:"revoked"`
 	NoEnd    float64       `json:"share_that_does_not_end"`
 	InTime   *float64      `json:"share_within_deadline,omitempty"`
-	Demand   float64       `json:"seconds_on_demand"` // where nobody is taken away
+	Demand   float64       `json:"seconds_on_demand"` // without revocations
 	Costs    *float64      `json:"cost_usd_on_demand,omitempty"`
 }
 
-// simulate runs the job often. Each run has its own lives, and its own rates: a curve is as far off for all numbers of workers at once, and the next run's
-// own scatter comes to that of what was measured.
+// simulate runs the job many times. Each run has its own lives and its own rates: a curve is off by the same error for
+// all numbers of workers at once, and the scatter between runs adds to that of the measurements.
 func (f *forecast) simulate() *forecastAnswer {
 	a := &forecastAnswer{Samples: f.samples, Workers: len(f.curve), Revoke: f.revoke, Start: f.start.Seconds(), Runs: f.runs, Level: f.level}
 	var took, up, cost, revoked []float64
@@ -256,7 +256,7 @@ func (f *forecast) print(w io.Writer) error {
 	if err := tw.Flush(); err != nil {
 		return err
 	}
-	fmt.Fprintf(w, "\non machines that nobody takes away: %s", long(a.Demand))
+	fmt.Fprintf(w, "\non machines that are not taken away: %s", long(a.Demand))
 	if a.Costs != nil {
 		fmt.Fprintf(w, ", %s $", dollars(*a.Costs))
 	}

@@ -19,10 +19,10 @@ func schedGenCommand() *cobra.Command {
 	s := &p.Set
 	var g workload.GenerateOptions
 	var every time.Duration
-	settings.Var(s, &g.Like, "like", "elasticflow", "whose jobs they are like", workload.Likes()...)
+	settings.Var(s, &g.Like, "like", "elasticflow", "which trace the jobs resemble", workload.Likes()...)
 	settings.Var(s, &g.Jobs, "jobs", 1000, "how many jobs")
 	settings.Var(s, &every, "every", 0, "how far apart jobs are submitted, on average; 0: as there, 15m like elasticflow, 10s like helios, 70s like philly, 8s like allox")
-	settings.Var(s, &g.Slack, "slack", 1, "deadlines are so many durations after submission, on average")
+	settings.Var(s, &g.Slack, "slack", 1, "mean time from submission to deadline, in durations")
 	settings.Var(s, &g.Spread, "spread", .5, "by what share of it deadlines are earlier or later")
 	settings.Var(s, &g.BestEffort, "best-effort", 0, "share of jobs that have no deadline")
 	settings.Var(s, &g.Seed, "seed", 1, "the same seed gives the same jobs")
@@ -46,7 +46,7 @@ Helios and Microsoft's Philly report, or like those of AlloX, in its format.
 			case every < 0:
 				return s.Invalid("every", errors.New("want more than 0"))
 			case g.Like == "allox" && p.Throughputs != "":
-				return s.Invalid("throughputs", errors.New("not with --like allox, whose jobs run on one machine"))
+				return s.Invalid("throughputs", errors.New("not with --like allox: its jobs run on one machine"))
 			case !(g.Slack > 0 && g.Slack <= 1e6):
 				return s.Invalid("slack", errors.New("want more than 0, and at most a million"))
 			case !(g.Spread >= 0 && g.Spread <= 1):
@@ -58,7 +58,7 @@ Helios and Microsoft's Philly report, or like those of AlloX, in its format.
 			}
 			for _, name := range []string{"slack", "spread", "best-effort"} {
 				if g.Like == "allox" && s.IsSet(name) {
-					return s.Invalid(name, errors.New("not with --like allox, whose jobs have no deadlines"))
+					return s.Invalid(name, errors.New("not with --like allox: its jobs have no deadlines"))
 				}
 			}
 			var err error

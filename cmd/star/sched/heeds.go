@@ -13,8 +13,8 @@ import (
 	"star/sched/schedsim"
 )
 
-// noteUnused says of each setting of star sched sim with which none of the policies does anything that it is so: somebody could take a result for what it is not. It is no
-// error, since scripts ask for several policies, one after the other, with the same settings.
+// noteUnused prints a note for each setting of star sched sim that affects none of the policies, so that a result is
+// not misread. It is not an error, since scripts run several policies with the same settings.
 func (p *schedSim) noteUnused(w io.Writer, jobs []*sched.Job, o sched.Options) {
 	var all sched.Heed
 	estimates := p.Format == "lucid"
@@ -24,7 +24,7 @@ func (p *schedSim) noteUnused(w io.Writer, jobs []*sched.Job, o sched.Options) {
 		all.Slot, all.Resize = all.Slot || h.Slot, all.Resize || h.Resize
 		estimates = estimates || o.Policy == "lucid"
 	}
-	who, do := strings.Join(p.policies, ", "), "do"
+	names, do := strings.Join(p.policies, ", "), "do"
 	if len(p.policies) == 1 {
 		do = "does"
 	}
@@ -33,7 +33,7 @@ func (p *schedSim) noteUnused(w io.Writer, jobs []*sched.Job, o sched.Options) {
 		name, of string
 		heeded   bool
 	}{
-		{"alpha", "the share of the users among whose jobs allox chooses: it is for the policies of AlloX's simulator, " + allox, all.Alpha},
+		{"alpha", "the fraction of the least-served users that allox considers: it is for the policies of AlloX's simulator, " + allox, all.Alpha},
 		{"profiling", "whether parts of jobs run first: it is for " + allox, all.Profiling},
 		{"queues", "the order of the users' queues: it is for " + allox, all.Users},
 		{"slot", "how far apart rounds of policies are that plan: it is for edf, edf-admission, ef, ef-admission, pollux, star, themis, and for the others of ElasticFlow with its format", all.Slot},
@@ -41,13 +41,13 @@ func (p *schedSim) noteUnused(w io.Writer, jobs []*sched.Job, o sched.Options) {
 		{"estimates", "what lucid knows of jobs that share GPUs: it is for lucid, and for the format lucid", estimates},
 	} {
 		if schedsim.Flagged(&p.Set, c.name) && !c.heeded {
-			fmt.Fprintf(w, "note: %s %s nothing with --%s, which says %s\n", who, do, c.name, c.of)
+			fmt.Fprintf(w, "note: %s %s nothing with --%s, which says %s\n", names, do, c.name, c.of)
 		}
 	}
 }
 
-// notePredictions says of policies that order jobs by a predicted duration how many jobs have none: they are taken for the shortest. In the format
-// lucid each job has one, which may be 0.
+// notePredictions says of policies that order jobs by a predicted duration how many jobs have none: they are taken for
+// the shortest. In the format lucid each job has one, which may be 0.
 func (p *schedSim) notePredictions(w io.Writer, jobs []*sched.Job) {
 	for _, c := range []struct {
 		policy, column string

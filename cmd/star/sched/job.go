@@ -85,7 +85,8 @@ var variables = regexp.MustCompile(`(variable )?\b` + settings.Variable("") + `[
 // wholeNumbers are the keys of a job's file that are counts.
 var wholeNumbers = []string{"samples", "workers", "min-workers", "max-workers"}
 
-// fractions says which count in a job's file is no whole number: the YAML package would cut it off. Other mistakes are found later.
+// fractions says which count in a job's file is no whole number: the YAML package would cut it off. Other mistakes are
+// found later.
 func fractions(text []byte) error {
 	var doc yaml.Node
 	if yaml.Unmarshal(text, &doc) != nil || len(doc.Content) == 0 {
@@ -118,7 +119,8 @@ func fractions(text []byte) error {
 	return nil
 }
 
-// readJob reads the file of a job; - is standard input. What is wrong is named with file and line, where the line is known.
+// readJob reads the file of a job; - is standard input. What is wrong is named with file and line, where the line is
+// known.
 func readJob(file string) (spec live.Spec, err error) {
 	bad := func(err error) error { return job.FileError(fmt.Errorf("%s: %w: %w", file, errJob, err), errJob) }
 	var text []byte
@@ -167,7 +169,7 @@ func readJob(file string) (spec live.Spec, err error) {
 			return spec, bad(fmt.Errorf("settings: %s is the service's: the file's own keys are samples, workers, min-workers, max-workers", written))
 		}
 		if _, twice := spec.Settings[name]; twice {
-			return spec, bad(fmt.Errorf("settings: %s is there twice, written in two ways", name))
+			return spec, bad(fmt.Errorf("settings: %s occurs twice, written in two ways", name))
 		}
 		spec.Settings[name] = string(v)
 		environment = append(environment, settings.Variable(name)+"="+string(v))

@@ -24,7 +24,7 @@ func TestReadJob(t *testing.T) {
 		{with("host_id: elsewhere"), "settings: host_id is the service's"},
 		{with("Token: x"), "settings: Token is the service's"},
 		{with("worker_restarts: 5"), "settings: worker_restarts is the service's"},
-		{with("lr: 1, LR: 2"), "settings: lr is there twice"},
+		{with("lr: 1, LR: 2"), "settings: lr occurs twice"},
 		{with("servers_: 1"), "servers-"},
 		{strings.Replace(j, "1000", "1.5", 1), "line 3: samples: want a whole number, not 1.5"},
 		{strings.Replace(j, "1000", "1e3", 1), ""},

@@ -17,7 +17,8 @@ type marketCurve struct {
 	Points []market.Point `json:"points"`
 }
 
-// serverCurves are steps/s over the number of workers, one curve for each kind of machine and number of parameter servers, of the jobs that compare these.
+// serverCurves are steps/s over the number of workers, one curve for each kind of machine and number of parameter
+// servers, of the jobs that compare these.
 func serverCurves(r *marketReport, s *market.Study) (curves []bench.Curve) {
 	rates := map[string]float64{}
 	for _, row := range r.Configs {
@@ -51,7 +52,7 @@ func serverCurves(r *marketReport, s *market.Study) (curves []bench.Curve) {
 	return curves
 }
 
-// lifeCurves are how many per cent of the machines of a kind have ended after so many hours.
+// lifeCurves returns the percentage of the machines of each kind that have ended, by hours of life.
 func lifeCurves(s *market.Study) (curves []bench.Curve) {
 	for _, l := range s.Lifetimes {
 		c := bench.Curve{Name: string(l.Machine), X: []float64{0}, Y: []float64{0}}

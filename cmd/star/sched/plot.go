@@ -20,14 +20,14 @@ type schedCurves struct {
 	schedules        []schedSchedule
 }
 
-// schedSchedule is the picture of who has GPUs when, under a policy.
+// schedSchedule is the picture of which jobs have GPUs, and when, under a policy.
 type schedSchedule struct {
 	policy string
 	gpus   int
 	out    []sched.Outcome
 }
 
-// add adds what happened under a policy in a cluster of so many GPUs and machines without.
+// add adds what happened under a policy in a cluster with that many GPUs and machines without one.
 func (s *schedCurves) add(policy string, out []sched.Outcome, gpus int) {
 	var jct []float64
 	first := math.Inf(1) // of all jobs, also of those that a policy declines: so curves have the same 0
@@ -94,7 +94,7 @@ func (s *schedCurves) write(dir string) error {
 		if err != nil {
 			return job.WriteError(err)
 		}
-		err = workload.WriteSchedule(f, "Who has GPUs under "+p.policy, p.gpus, p.out)
+		err = workload.WriteSchedule(f, "Jobs on GPUs under "+p.policy, p.gpus, p.out)
 		if err := cmp.Or(err, f.Close()); err != nil {
 			return job.WriteError(err)
 		}

@@ -25,8 +25,9 @@ import (
 	"star/sched/service"
 )
 
-// A worker of star sched serve in Kubernetes is a pod, with the template of deploy/k8s/job, and a process of the service that applies it, waits for its end, and ends as it
-// does: so the service, which knows processes, needs to know nothing of pods.
+// A worker of star sched serve in Kubernetes is a pod, with the template of deploy/k8s/job, and a process of the
+// service that applies it, waits for its end, and ends as it does: so the service, which knows processes, needs to know
+// nothing of pods.
 
 // podVariable has this program be the process of a pod: its value is what to apply, as JSON.
 const podVariable = "STAR_SCHED_POD"
@@ -34,8 +35,8 @@ const podVariable = "STAR_SCHED_POD"
 // podEvery is how often a pod is looked at.
 var podEvery = time.Second
 
-// podBegins is how long a pod may wait for a node, or for its image, before the service is told: it tries another one later. A cluster that adds nodes when pods wait does so
-// for a pod that has waited for some seconds, and keeps the node for the next one.
+// podBegins is how long a pod may wait for a node, or for its image, before the service is told: it retries later. A
+// cluster that adds nodes for waiting pods does so within some seconds, and keeps the node for the next one.
 var podBegins = 2 * time.Minute
 
 // kubernetes has workers be pods. There is one host, with as many places as are given: Kubernetes finds the nodes.
@@ -65,7 +66,8 @@ func (e *schedEngine) kubernetes(o *service.Options, places int) error {
 	return nil
 }
 
-// pod is what to apply for a worker: its settings, as a Secret, because the token is one, and the pod. Its labels are those of the job: a pod's name may be longer than a label.
+// pod is what to apply for a worker: its settings, as a Secret, because the token is one, and the pod. Its labels are
+// those of the job: a pod's name may be longer than a label.
 func (e *schedEngine) pod(name string, env, own []string) (string, error) {
 	job := name
 	if i := strings.LastIndex(name, "-worker-"); i >= 0 {
@@ -189,8 +191,8 @@ func (p *podStatus) waits() string {
 	return ""
 }
 
-// followPod applies a pod, has it deleted when told, and returns the exit code of its container when that has ended; 143 and 137 if it is gone, told and not told, 69 if it
-// does not begin.
+// followPod applies a pod, has it deleted when told, and returns the exit code of its container when that has ended;
+// 143 and 137 if it is gone, told and not told, 69 if it does not begin.
 func followPod(name, namespace string, apply []byte, told <-chan os.Signal, says io.Writer) int {
 	if _, err := kubectl(namespace, apply, "apply", "-f", "-"); err != nil {
 		fmt.Fprintln(says, err)

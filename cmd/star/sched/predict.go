@@ -57,7 +57,7 @@ func readJobTable(file string) (*jobTable, error) {
 	return t, err
 }
 
-// readJobTables reads that of which is learned, and that whose jobs are predicted.
+// readJobTables reads the table to learn from, and the table of the jobs to predict.
 func readJobTables(trainFile, predictFile string) (train, to *jobTable, err error) {
 	if train, err = readJobTable(trainFile); err == nil {
 		to, err = readJobTable(predictFile)
@@ -96,10 +96,12 @@ func (t *jobTable) numbers(names ...string) ([]float64, error) {
 	return t.values(c)
 }
 
-// What is not a feature of a job: its name, what is to be predicted or was, and what nobody knows before the job has run.
+// notFeatures are columns that are not features of a job: its name, what is or was predicted, and what is unknown
+// before the job has run.
 var notFeatures = []string{"job_id", "order", "duration", "estimate", "history", "ebm_priority", "lgb_priority", "deadline", "submit", "submit_time", "state"}
 
-// predict learns of one trace how long jobs take, and writes another one with what it says of these: in the columns by which lucid and qssf order jobs.
+// predict learns of one trace how long jobs take, and writes another one with what it says of these: in the columns by
+// which lucid and qssf order jobs.
 func predict(w, says io.Writer, method, trainFile, predictFile string) error {
 	train, to, err := readJobTables(trainFile, predictFile)
 	if err != nil {
@@ -156,13 +158,14 @@ func (t *jobTable) write(w io.Writer, estimates []float64, names ...string) erro
 	return out.Error()
 }
 
-// historyOf says of each job what the user's earlier jobs let expect, those of the first trace and those that have ended before.
+// historyOf says of each job what the user's earlier jobs let expect, those of the first trace and those that have
+// ended before.
 func historyOf(train, to *jobTable) ([]float64, error) {
 	var past []estimate.PastJob
 	for _, t := range []*jobTable{train, to} {
 		user, name := t.column("user"), t.column("name", "jobname")
 		if user < 0 {
-			return nil, t.wrong(1, "column \"user\" is missing: whose jobs are they?")
+			return nil, t.wrong(1, "column \"user\" is missing: add the owner of each job")
 		}
 		submit, err := t.numbers("submit", "submit_time")
 		duration, err2 := t.numbers("duration")
@@ -181,7 +184,8 @@ func historyOf(train, to *jobTable) ([]float64, error) {
 	return estimate.History(past)[len(train.rows):], nil
 }
 
-// predictDurations says what a model of the first trace says of the jobs of the other one. It learns logarithms, since durations are spread over orders of magnitude.
+// predictDurations says what a model of the first trace says of the jobs of the other one. It learns logarithms, since
+// durations are spread over orders of magnitude.
 func predictDurations(method string, train, to *jobTable, says io.Writer) ([]float64, error) {
 	duration, err := train.numbers("duration")
 	if err != nil {
@@ -297,7 +301,8 @@ type sharedColumn struct {
 	known, new []float64
 }
 
-// shared are the features that both tables have, of which not all jobs of t have the same: of that nothing can be learned.
+// shared returns the features that both tables have, without those that are constant in t: nothing can be learned from
+// them.
 func (t *jobTable) shared(to *jobTable) (all []sharedColumn) {
 	for at, name := range t.header {
 		c := sharedColumn{name: name, at: at, other: to.column(name)}
@@ -364,9 +369,9 @@ func validPredict(s *settings.Set, args []string, train, to, what, method string
 	case len(args) > 0:
 		return &settings.UsageError{Msg: "star sched estimate: --predict learns of --train; logs are for --epochs"}
 	case train == "":
-		return s.Invalid("train", errors.New("of which jobs, whose durations are known, is to be learned?"))
+		return s.Invalid("train", errors.New("is required: a trace of jobs with known durations"))
 	case to == "":
-		return s.Invalid("predict", errors.New("of which jobs are durations to be predicted?"))
+		return s.Invalid("predict", errors.New("is required: a trace of the jobs to predict"))
 	case what == "score" && method != "tree" && schedsim.Flagged(s, "method"):
 		return s.Invalid("method", errors.New("scores are classes: a tree says which, leave it out"))
 	case what == "submissions" && method != "ebm":

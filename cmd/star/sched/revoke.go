@@ -19,7 +19,7 @@ func seedOf(seed uint64, vc string) uint64 {
 	return seed ^ h.Sum64()
 }
 
-// revoked has nodes be taken away as --revoke says, whose clock begins with the first submission.
+// revoked makes nodes absent according to --revoke; its clock starts with the first submission.
 func (p *schedSim) revoked(vcs map[string]sched.Cluster, jobs []*sched.Job) error {
 	if p.revoke == "" || len(jobs) == 0 {
 		return nil

@@ -38,7 +38,8 @@ type measured struct {
 	begun   bool
 }
 
-// window is how long a segment is at most: shorter ones are cut by the noise of single updates, longer ones are too few to say how rates scatter.
+// window is how long a segment is at most: shorter ones are cut by the noise of single updates, longer ones are too few
+// to say how rates scatter.
 const window = 2 * time.Second
 
 func (r *measured) read(name string) error {
@@ -119,7 +120,7 @@ func schedScalingCommand() *cobra.Command {
 		Use:   "scaling RUN...",
 		Short: "How fast a job is on how many workers, from its run logs",
 		Long: `Reads run logs, or the folders of jobs, and says how many samples/s the job computes on each number of workers, with the standard error: as measured while
-it had so many, or, for numbers that it never had, by a line through the others. Workers come and go with --revoke, --max-workers, star sched serve, or from run to run.
+it had that many, or, for other numbers, by a line through the others. Workers come and go with --revoke, --max-workers, star sched serve, or from run to run.
 
   star sched scaling star-out`,
 		Args: cobra.ArbitraryArgs,
@@ -178,7 +179,7 @@ func printScaling(w io.Writer, curve []estimate.Rate, asJSON bool) error {
 	return tw.Flush()
 }
 
-// assumed says what in a curve nobody has measured.
+// assumed says which parts of a curve were not measured.
 func (r *measured) assumed(w io.Writer, curve []estimate.Rate) error {
 	times := map[int]int{}
 	for _, s := range r.segments {

@@ -9,7 +9,8 @@ import (
 	"star/sched/estimate"
 )
 
-// scoreColumns is what a neighbour on the same GPUs does to a job, as STAR's traces call it, Lucid's, and Lucid's table of single models: 0, hardly anything, to 2.
+// scoreColumns are the names of a job's score in STAR's traces, Lucid's, and Lucid's table of single models: how much
+// another job on the same GPUs slows it, from 0 (hardly) to 2.
 var scoreColumns = []string{"score", "sharescore", "label"}
 
 // mostScore is the greatest score.
@@ -18,7 +19,8 @@ const mostScore = 2
 // scorePruned is what a leaf must save, as a share of the variance: as for Lucid.
 const scorePruned = 1e-4
 
-// predictScores learns of one table how much neighbours slow jobs, by what a profiler sees of them, and writes a trace with what it says of its jobs, for lucid.
+// predictScores learns from one table how much jobs on the same GPUs slow each other, from what a profiler measures,
+// and writes the other trace with predicted scores, for lucid.
 func predictScores(w, says io.Writer, trainFile, predictFile string) error {
 	train, to, err := readJobTables(trainFile, predictFile)
 	if err != nil {
@@ -74,7 +76,7 @@ func (t *jobTable) scores() ([]float64, error) {
 	v, err := t.numbers(scoreColumns...)
 	for i, s := range v {
 		if s != math.Trunc(s) || s > mostScore {
-			return nil, t.wrong(t.lines[i], "a score of %v: want 0 to %d, how much a neighbour on the same GPUs slows a job", s, mostScore)
+			return nil, t.wrong(t.lines[i], "a score of %v: want 0 to %d, how much another job on the same GPUs slows a job", s, mostScore)
 		}
 	}
 	return v, err

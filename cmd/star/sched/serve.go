@@ -58,7 +58,7 @@ func schedServeCommand() *cobra.Command {
 	settings.Var(s, &slot, "slot", 240*time.Second, "how far apart rounds of policies are that plan, at least")
 	settings.Var(s, &places, "places", 0, "workers that run on this machine at a time, without --hosts; 0: one for each processor")
 	settings.Var(s, &hosts, "hosts", "", "file of hosts, as for star run: one worker at a time for each GPU, or for each processor (cpu) where no GPUs are listed")
-	settings.Var(s, &engine.name, "engine", "hosts", "who starts workers: hosts, this machine or --hosts; slurm, srun on the nodes of its cluster; k8s, pods by kubectl", "hosts", "slurm", "k8s")
+	settings.Var(s, &engine.name, "engine", "hosts", "what starts workers: hosts, this machine or --hosts; slurm, srun on the nodes of its cluster; k8s, pods by kubectl", "hosts", "slurm", "k8s")
 	settings.Var(s, &engine.cpus, "cpus", 1, "with --engine: processors of each worker")
 	settings.Var(s, &engine.gpus, "gpus", 0, "with --engine: GPUs of each worker")
 	settings.Var(s, &engine.partition, "partition", "", "slurm: of these nodes (all)")
@@ -76,7 +76,7 @@ func schedServeCommand() *cobra.Command {
 	shows.Declare(s)
 	settings.Var(s, &insecure, "insecure", false, "no longer needed: services and jobs have secrets in any case")
 	settings.Var(s, &peers.Wait, "wait", 2*time.Minute, "with --peers: for which services may take to find each other the first time")
-	settings.Var(s, &page, "http", "", "address of a page of the schedule, such as 127.0.0.1:7071; none: there is none")
+	settings.Var(s, &page, "http", "", "address of a page of the schedule, such as 127.0.0.1:7071; none: no page")
 	settings.Var(s, &logLevel, "log-level", "info", "least level of log lines", "debug", "info", "warn", "error")
 	settings.Var(s, &logFormat, "log-format", "auto", "auto: text on a terminal, JSON otherwise", "auto", "text", "json")
 	cmd := &cobra.Command{
@@ -106,7 +106,7 @@ docs/scheduling.md has the file of a job, and what happens when something is gon
 			case places > 0 && hosts != "":
 				return s.Invalid("places", errors.New("with --hosts the file says how many"))
 			case !settings.Loopback(listen):
-				return s.Invalid("listen", errors.New("want a loopback address: who is elsewhere uses the service by ssh"))
+				return s.Invalid("listen", errors.New("want a loopback address: reach the service from elsewhere by ssh"))
 			}
 			o := service.Options{Dir: dir, Policy: policy, Slot: slot, Keep: keep, Address: address,
 				Log: options.Logger(&settings.Job{LogLevel: logLevel, LogFormat: logFormat}, os.Stderr, "role", "sched")}
@@ -154,7 +154,7 @@ func schedAddress(s *settings.Set, address string) error {
 	return nil
 }
 
-// schedPeers looks whether several services can have one queue as they are told.
+// schedPeers checks whether several services with these settings can share a queue.
 func schedPeers(s *settings.Set, o *service.Options, p *service.Peers, jobs, engine, hosts string) error {
 	if len(p.Members) == 0 {
 		return refuse(s, "is for several services: give --peers, the addresses of all of them, or leave this out", "rank", "jobs", "wait", "token", "tls-cert", "tls-key", "tls-ca")
@@ -173,13 +173,13 @@ func schedPeers(s *settings.Set, o *service.Options, p *service.Peers, jobs, eng
 	}
 	switch n := len(p.Members); {
 	case n < 3 || n > wire.MaxCouncil:
-		return s.Invalid("peers", fmt.Errorf("%d services: want 3 to %d, of which most must be there; one alone needs no --peers", n, wire.MaxCouncil))
+		return s.Invalid("peers", fmt.Errorf("%d services: want 3 to %d, and a majority must run; a single service needs no --peers", n, wire.MaxCouncil))
 	case !s.IsSet("rank"):
 		return s.Invalid("rank", fmt.Errorf("which of the --peers is this one? want 0 to %d", n-1))
 	case p.Rank < 0 || p.Rank >= n:
 		return s.Invalid("rank", fmt.Errorf("the --peers are %d: want 0 to %d", n, n-1))
 	case jobs == "":
-		return s.Invalid("jobs", errors.New("with --peers, give a folder that all services see: whoever decides next goes on with the jobs there"))
+		return s.Invalid("jobs", errors.New("with --peers, give a folder that all services see: the next leader continues with the jobs there"))
 	case p.Wait <= 0:
 		return s.Invalid("wait", errors.New("want more than 0"))
 	case beyond && engine == "hosts" && hosts == "":
@@ -255,7 +255,7 @@ func schedHosts(s *settings.Set, o *service.Options, file string, places int) er
 				n = int(h.Capacity.CPU)
 			}
 			if n < 1 {
-				return job.FileError(fmt.Errorf("--hosts: %s: %w: host %s: for how many workers is there room? give cpu, 1 or more, or gpus", file, inventory.ErrFile, h.Name), inventory.ErrFile)
+				return job.FileError(fmt.Errorf("--hosts: %s: %w: host %s: how many workers can it run? give cpu, 1 or more, or gpus", file, inventory.ErrFile, h.Name), inventory.ErrFile)
 			}
 			o.Hosts, known[h.Name] = append(o.Hosts, &live.Host{Name: h.Name, Slots: n}), h
 		}
@@ -313,7 +313,7 @@ func schedSubmitCommand() *cobra.Command {
   settings: {model: lenet, dataset: digits, lr: 0.02}
   samples: 600000                      # of the whole job, as often as each is used
   max-workers: 4
-  rates: {1: 2500, 2: 4800, 4: 9000}   # samples/s on so many workers
+  rates: {1: 2500, 2: 4800, 4: 9000}   # samples/s by number of workers
 
 docs/scheduling.md has all keys.`,
 		Args: cobra.ArbitraryArgs,

@@ -85,7 +85,7 @@ func schedSimCommand() *cobra.Command {
 	settings.Var(s, &p.revoke, "revoke", "", "nodes are taken away, and others come in their places, as with star run --revoke: rate:PER_HOUR, trace:FILE (worker: the node), k80, p100 or v100; such as k80:replace=2m,seed=7")
 	settings.Var(s, &p.jobs, "jobs", "", "write a table of jobs to this file; - is standard output")
 	settings.Var(s, &p.events, "events", "", "write when each job had how many GPUs to this file, as CSV; - is standard output")
-	settings.Var(s, &p.plot, "plot", "", "folder for pictures of completion times, of how many jobs wait, how many GPUs are used, and who has them when: jct.svg, queue.svg, utilisation.svg, schedule-POLICY.svg")
+	settings.Var(s, &p.plot, "plot", "", "folder for pictures of completion times, of how many jobs wait, how many GPUs are used, and which jobs have them: jct.svg, queue.svg, utilisation.svg, schedule-POLICY.svg")
 	settings.Var(s, &p.asJSON, "json", false, "the summary as JSON on standard output")
 	settings.Var(s, &p.asCSV, "csv", false, "the summary as CSV on standard output")
 	cmd := &cobra.Command{
@@ -217,7 +217,7 @@ func (p *schedSim) valid() error {
 		case !slices.Contains(sched.Policies(), policy):
 			return p.Set.Invalid("policy", fmt.Errorf("there is no policy %q: %swant one of %s", policy, meantPolicy(policy), strings.Join(sched.Policies(), ", ")))
 		case slices.Contains(p.policies[:i], policy):
-			return p.Set.Invalid("policy", fmt.Errorf("%s is there twice: leave one out", policy))
+			return p.Set.Invalid("policy", fmt.Errorf("%s occurs twice: leave one out", policy))
 		}
 	}
 	return nil

@@ -64,8 +64,9 @@ func (t *jobTable) submissions() (*submissions, error) {
 	return s, nil
 }
 
-// predictSubmissions learns of one trace how many jobs, and GPUs, are submitted in ten minutes, and writes what it says of those of another one, which goes on where the first one ends, as
-// sim --estimates reads it for lucid. What it says of ten minutes is of what had been submitted until 50 minutes before them.
+// predictSubmissions learns of one trace how many jobs, and GPUs, are submitted in ten minutes, and writes what it says
+// of those of another one, which goes on where the first one ends, as sim --estimates reads it for lucid. What it says
+// of ten minutes is of what had been submitted until 50 minutes before them.
 func predictSubmissions(w, says io.Writer, trainFile, predictFile string) error {
 	train, to, err := readJobTables(trainFile, predictFile)
 	if err != nil {
@@ -98,7 +99,8 @@ func predictSubmissions(w, says io.Writer, trainFile, predictFile string) error 
 	return forecasts(w, says, count, past.first, min(past.last+1, next.first)-past.first, next.first-past.first)
 }
 
-// forecasts learns of counts of jobs and GPUs in ten minutes, of which the first one is number first of the clock, up to learned, and writes what it says of those from begin on.
+// forecasts learns from counts of jobs and GPUs per ten minutes, up to entry learned, and writes predictions from entry
+// begin on; first is the number of the first entry on the clock.
 func forecasts(w, says io.Writer, count [2][]float64, first, learned, begin int) error {
 	rows := make([][]float64, len(count[0]))
 	when := func(i int) time.Time { return workload.Epoch.Add(time.Duration(first+i) * 10 * time.Minute) }

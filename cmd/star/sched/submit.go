@@ -42,7 +42,7 @@ func submitCommand() *cobra.Command {
 	var apply, show bool
 	var dir string
 	var deadline time.Duration
-	settings.Var(s, &b.engine, "engine", "k8s", "who starts the processes; a file JOB.yaml is for star", "k8s", "slurm", "star")
+	settings.Var(s, &b.engine, "engine", "k8s", "what starts the processes; a file JOB.yaml is for star", "k8s", "slurm", "star")
 	settings.Var(s, &b.kind, "kind", "job", "k8s: what the job is made of", "job", "jobset", "trainjob")
 	settings.Var(s, &b.name, "name", defaults.Job, "name of the job")
 	settings.Var(s, &b.namespace, "namespace", "", "k8s: namespace (that of kubectl)")
@@ -229,7 +229,7 @@ func (b *submission) script() (string, error) {
 	return out.String(), nil
 }
 
-// shellWord is a word of a shell.
+// shellWord quotes a word for a shell.
 func shellWord(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
 // manifests are those of a base of deploy/k8s.
@@ -344,7 +344,8 @@ func drop(n *yaml.Node, key string) {
 	}
 }
 
-// walk replaces names and images, and numbers of pods, everywhere in a document. key is that of n, above that of what n is in.
+// walk replaces names and images, and numbers of pods, everywhere in a document. key is that of n, above that of what n
+// is in.
 func (b *submission) walk(n *yaml.Node, above, key string) {
 	switch {
 	case n.Kind == yaml.ScalarNode:
@@ -382,7 +383,8 @@ func (b *submission) walk(n *yaml.Node, above, key string) {
 	}
 }
 
-// worker makes the pod of a worker that of a command, with an image of its own, into which an init container puts the program star.
+// worker makes the pod of a worker that of a command, with an image of its own, into which an init container puts the
+// program star.
 func (b *submission) worker(pod *yaml.Node) {
 	c := at(pod, "containers").Content[0]
 	if b.gpus > 0 {

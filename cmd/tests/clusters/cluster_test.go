@@ -33,7 +33,7 @@ func clusterOf(t *testing.T, g *jobtest.Job, name string, args ...string) (addr 
 // heard waits until a service listens.
 func heard(g *jobtest.Job, name string) {
 	g.T.Helper()
-	for end := time.Now().Add(30 * time.Second); !strings.Contains(g.Said(name), `"msg":"resource service"`); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); !strings.Contains(g.Said(name), `"msg":"resource service listening"`); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			g.T.Fatalf("%s does not listen: %s", name, g.Said(name))
 		}
@@ -304,7 +304,7 @@ func TestOneServiceForACluster(t *testing.T) {
 	gossip := jobtest.FreeAddr(t)
 	addr := clusterOf(t, s, "first", "--gossip", gossip, "--cluster-key", key)
 	s.Start("second", "cluster", "serve", "--cluster", "test", "--listen", jobtest.FreeAddr(t), "--gossip", "127.0.0.1:0", "--cluster-join", gossip, "--cluster-key", key)
-	s.Ends("second", 78, "already, at "+addr, "choose another name (--cluster)")
+	s.Ends("second", 78, "already, at "+addr, "use another name (--cluster)")
 
 	out, err := exec.Command(jobtest.Star(t), "cluster", "status", "--cluster", "test", "--cluster-join", gossip, "--cluster-key", key, "--json").CombinedOutput()
 	var st cluster.Status
@@ -409,7 +409,7 @@ func TestGossipWithoutKey(t *testing.T) {
 		{"cluster status --cluster test --cluster-join 192.0.2.1 --timeout 1s", 2, "any process that reaches the gossip at 192.0.2.1:7073"},
 		{"worker --cluster test --cluster-join 127.0.0.1:1,192.0.2.1:7 --coordinator 127.0.0.1:1", 2, "any process that reaches the gossip at 192.0.2.1:7 "},
 		{"ps --listen 127.0.0.1:0 --cluster test --cluster-join 192.0.2.1:7", 2, "any process that reaches the gossip at 192.0.2.1:7 "},
-		{"cluster serve --cluster test --listen 127.0.0.1:0 --gossip 192.0.2.1:7", 2, "anybody who reaches this address could claim"},
+		{"cluster serve --cluster test --listen 127.0.0.1:0 --gossip 192.0.2.1:7", 2, "any process that reaches this address could claim"},
 		{"cluster status --cluster test --cluster-join 127.0.0.1:1 --timeout 1s", 69, "none of 127.0.0.1:1 is a member"},
 	} {
 		cmd := exec.Command(jobtest.Star(t), strings.Fields(c.args)...)

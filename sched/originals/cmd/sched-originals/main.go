@@ -109,7 +109,7 @@ func (p *simulation) valid() error {
 	}
 	for i, policy := range p.policies {
 		if slices.Contains(p.policies[:i], policy) {
-			return p.Set.Invalid("policy", fmt.Errorf("%s is there twice: leave one out", policy))
+			return p.Set.Invalid("policy", fmt.Errorf("%s occurs twice: leave one out", policy))
 		}
 	}
 	return nil
