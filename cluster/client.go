@@ -66,7 +66,7 @@ type Client struct {
 	said   wire.Enlist
 
 	ids   int64
-	claim *claim // the current request or grant; nil: none
+	claim *claim        // the current request or grant; nil: none
 	delay time.Duration // in force
 
 	asking *flightrecorder.Site // waits for the answer to a request
