@@ -530,7 +530,7 @@ func (l *Link) tune(basis int64) error {
 
 // say reports what auto has chosen.
 func (l *Link) say(version int64, codec, why string) {
-	l.log.Info("chose a codec", "codec", codec, "why", why)
+	l.log.Info("codec chosen", "codec", codec, "why", why)
 	if l.chosen != nil {
 		l.chosen(version, codec, why)
 	}

@@ -208,7 +208,7 @@ def test_early_exit(job: Any, attach: bool) -> None:
     b = job.worker(script, env={"DO": "leave"}, attach=attach)
     job.finish(ps, a)
     assert b.wait() == 0
-    assert "leaves the job" in b.log
+    assert "leaving the job" in b.log
     complete(job, 4, a, b)
 
 

@@ -56,7 +56,7 @@ func TestHTTPOnASocket(t *testing.T) {
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", path)
 	}}}
-	for at, want := range map[string]string{"/metrics": "\ngo_goroutines ", "/debug/star": " goroutines; who waits", "/debug/star?json": "[]"} {
+	for at, want := range map[string]string{"/metrics": "\ngo_goroutines ", "/debug/star": " goroutines; waits, the longest first", "/debug/star?json": "[]"} {
 		r, err := client.Get("http://process" + at)
 		if err != nil {
 			t.Fatal(err)

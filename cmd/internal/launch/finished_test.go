@@ -91,11 +91,12 @@ func TestCoordinatorSaysWhyAJobFailed(t *testing.T) {
 	}
 	job := &settings.Job{Shards: 2}
 	r := &Launch{job: job, Options: Options{Screen: console.NewScreen(job)}, ended: make(chan exit), over: make(chan struct{})}
+	ready := filepath.Join(t.TempDir(), "ready") // ps 0 handles the signal from then on
 	children := []*child{
 		{name: "ps 0", role: "ps", cmd: exec.Command("sh", "-c",
-			`trap 'echo "star: worker 1 failed" >&2; exit 2' TERM; while :; do sleep 0.1; done`)},
+			`trap 'echo "star: worker 1 failed" >&2; exit 2' TERM; : >"$0"; while :; do sleep 0.1; done`, ready)},
 		{name: "ps 1", role: "ps", rank: 1, cmd: exec.Command("sh", "-c",
-			`echo "star: ended by the coordinator" >&2; exit 2`)},
+			`while [ ! -e "$0" ]; do sleep 0.02; done; echo "star: ended by the coordinator" >&2; exit 2`, ready)},
 	}
 	for _, c := range children {
 		if err := r.start(c, r.ended); err != nil {

@@ -331,7 +331,7 @@ func TestServiceStepsDown(t *testing.T) {
 	clusterOf(t, s, "younger", "--gossip", younger, "--cluster-key", key)
 	// Whoever looks in both gossips joins them.
 	exec.Command(jobtest.Star(t), "cluster", "status", "--cluster", "test", "--cluster-join", younger+","+older, "--cluster-key", key).Run()
-	s.Ends("younger", 78, "already, at "+addr, "steps down")
+	s.Ends("younger", 78, "already, at "+addr, "so this one stops")
 
 	out, err := exec.Command(jobtest.Star(t), "cluster", "status", "--cluster", "test@"+addr, "--json").CombinedOutput()
 	var st cluster.Status

@@ -203,7 +203,7 @@ func TestMisfits(t *testing.T) {
 		"seed":       {[]string{"--seed", "9"}, 78, []string{"has hash", "--seed"}},
 		"data":       {[]string{"--dataset", "digits:n=300,test=100"}, 78, []string{"digits:n=300", "digits:n=400"}},
 		"job":        {[]string{"--job", "zebra"}, 78, []string{`"zebra"`, `"star"`}},
-		"workers":    {[]string{"--workers", "3"}, 78, []string{"2 workers", "of 3"}},
+		"workers":    {[]string{"--workers", "3"}, 78, []string{"2 workers", "given 3"}},
 		"token":      {[]string{"--token", "wrong"}, 77, []string{"token"}},
 	} {
 		out, err := exec.Command(jobtest.Star(t), append(base, c.args...)...).CombinedOutput()

@@ -68,7 +68,7 @@ func TestAutoRingOnASlowCable(t *testing.T) {
 	a, b := shaped(t, "200mbit")
 	dir, log := ringOn(t, [][]string{a, b}, "10.79.0.1:7070", "--dataset", "digits:n=400,test=100", "--model", "mlp:hidden=512-256", "--batch", "8", "--steps", "20",
 		"--eval-every", "0", "--compress", "auto", "--log-level", "debug")
-	chosen := regexp.MustCompile(`compression.*codec=int8`).FindAllString(log, -1)
+	chosen := regexp.MustCompile(`codec chosen.*codec=int8`).FindAllString(log, -1)
 	if len(chosen) != 2 || !strings.Contains(log, "MB/s") || !strings.Contains(log, "rank 0 decides") {
 		t.Errorf("%d of 2 members say that they use int8:\n%s", len(chosen), log)
 	}
