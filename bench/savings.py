@@ -174,7 +174,7 @@ def main():
         times, losses, said = turn(args, kind, "")
         target = losses[int(0.7 * len(losses))]
         before = reached(times, losses, target)
-        line = next((s for s in reversed(said.splitlines()) if "went on waiting" in s or "STAR would save" in s or "would not save any" in s), "")
+        line = next((s for s in reversed(said.splitlines()) if "spent waiting for slow ranks" in s or "STAR would save" in s or "would not save any" in s), "")
         whole = reached(*turn(args, kind, "ssgd")[:2], target)
         for mode in args.modes.split(","):
             m = re.search(r"%s (up to )?(\d+)(?: to (\d+))? %%" % re.escape(mode), line.split("STAR would save")[-1])
