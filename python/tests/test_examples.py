@@ -114,7 +114,8 @@ def test_vae(star: str, tmp_path: pathlib.Path) -> None:
         (tmp_path / str(k)).mkdir()
         r = run(star, tmp_path / str(k), flags, "vae.py", "--count", "1000", "--epochs", "4", *(["--divisible"] if k else []))
         losses.append(r["test_loss"])
-    assert max(losses) < 65 and max(losses) - min(losses) < 4, losses  # of 100 by chance
+    # 100 by chance. Which worker gets which part of a queue depends on time, so its loss varies.
+    assert max(losses) < 65 and max(losses) - min(losses) < 8, losses
 
 
 def test_gan(star: str, tmp_path: pathlib.Path) -> None:

@@ -259,7 +259,7 @@ REFUSED = {
     "schedule one": (RING, 2, "a scheduler of torch.optim.lr_scheduler was made"),
     "servers": ((), 78, "is for --arch allreduce"),
     "queue": ((*RING, "--mode", "ssgd queue=4"), 78, "give --mode ssgd or auto"),
-    "codec": (RING, 2, "leave --compress away"),
+    "codec": (RING, 2, "remove --compress"),
 }
 
 
