@@ -283,7 +283,7 @@ func (e *elasticFlow) look(j *elastic, free int) {
 	case j.n == 0:
 		j.gain = math.Inf(1)
 	default:
-		if second := secondStep(e.free, &j.plan); e.uncached || !j.known || second != j.second {
+		if second := secondStep(e.free, &j.plan, e.room); e.uncached || !j.known || second != j.second {
 			e.raise(j)
 			j.known, j.second, j.until = true, second, max(e.align(j.deadline), j.raised.end)
 			j.grows = e.sign * (j.raised.seconds() - j.plan.seconds()) / float64(j.next-j.n)
@@ -294,7 +294,7 @@ func (e *elasticFlow) look(j *elastic, free int) {
 
 // raise plans a job with its next level, and returns what that leaves, not merged.
 func (e *elasticFlow) raise(j *elastic) timeline {
-	e.room = giveBack(e.free, &j.plan, e.room)
+	e.room = giveBack(e.free, &j.plan, e.room, math.MaxInt)
 	j.raised, e.rest = e.planner.plan(&j.work, e.room, j.next, j.raised.steps, e.rest)
 	return e.rest
 }

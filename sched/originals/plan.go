@@ -252,73 +252,51 @@ func (p *planner) all(jobs []*elastic) timeline {
 	return free
 }
 
-// givenBack walks through what is free with the GPUs of a plan given back, step by step.
-type givenBack struct {
-	free timeline
-	plan *plan
-	i, k int // steps of free and of the plan
-}
-
-// gpus is how many are free in a step.
-func (g *givenBack) gpus() int { return g.free[g.i].gpus + g.planned() }
-
-func (g *givenBack) planned() int {
-	if g.k >= len(g.plan.steps) || g.plan.steps[g.k].at >= g.plan.end {
-		return 0
-	}
-	return g.plan.steps[g.k].gpus
-}
-
-// next goes to the next step and returns when it begins, +Inf after the last one.
-func (g *givenBack) next() float64 {
-	of, p := math.Inf(1), math.Inf(1)
-	if g.i+1 < len(g.free) {
-		of = g.free[g.i+1].at
-	}
-	if g.k+1 < len(g.plan.steps) && g.plan.steps[g.k+1].at < g.plan.end {
-		p = g.plan.steps[g.k+1].at
-	} else if g.k < len(g.plan.steps) {
-		p = g.plan.end
-	}
-	at := of
-	if p < of {
-		at = p
-	}
-	if of == at && g.i+1 < len(g.free) {
-		g.i++
-	}
-	if p == at {
-		if g.k++; p == g.plan.end {
-			g.k = len(g.plan.steps)
+// giveBack is what is free with the GPUs of a plan given back, in the memory of room: its first steps, as far as most
+// allows. free and the plan begin at the same time.
+func giveBack(free timeline, p *plan, room timeline, most int) timeline {
+	out, i, k, at := room[:0], 0, 0, free[0].at
+	for {
+		if n := free[i].gpus + p.steps[k].gpus; len(out) == 0 || out[len(out)-1].gpus != n {
+			if out = append(out, step{at, n}); len(out) == most {
+				return out
+			}
 		}
-	}
-	return at
-}
-
-// giveBack is what is free with the GPUs of a plan given back, in the memory of room.
-func giveBack(free timeline, p *plan, room timeline) timeline {
-	out := room[:0]
-	g := givenBack{free: free, plan: p}
-	for at := free[0].at; !math.IsInf(at, 1); at = g.next() {
-		if n := g.gpus(); len(out) == 0 || out[len(out)-1].gpus != n {
+		of, to := math.Inf(1), p.end
+		if i+1 < len(free) {
+			of = free[i+1].at
+		}
+		last := k+1 == len(p.steps) || p.steps[k+1].at >= p.end
+		if !last {
+			to = p.steps[k+1].at
+		}
+		if of <= to && i+1 < len(free) {
+			at = of
+			i++
+		}
+		if to > of {
+			continue
+		}
+		if at = to; !last {
+			k++
+			continue
+		}
+		if math.IsInf(at, 1) {
+			return out
+		}
+		if n := free[i].gpus; out[len(out)-1].gpus != n {
 			out = append(out, step{at, n})
 		}
-		if g.k >= len(p.steps) { // the plan has ended, and free is merged
-			return append(out, free[g.i+1:]...)
-		}
+		return append(out, free[i+1:]...) // free is merged
 	}
-	return out
 }
 
 // secondStep is when the second step of giveBack begins, +Inf if there is only one.
-func secondStep(free timeline, p *plan) float64 {
-	g := givenBack{free: free, plan: p}
-	first := g.gpus()
-	for {
-		if at := g.next(); math.IsInf(at, 1) || g.gpus() != first {
-			return at
-		}
+func secondStep(free timeline, p *plan, room timeline) float64 {
+	if two := giveBack(free, p, room, 2); len(two) > 1 {
+		return two[1].at
 	}
+	return math.Inf(1)
 }
 
 // change is a time in which two timelines differ.
