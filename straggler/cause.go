@@ -399,7 +399,7 @@ func (g *grounds) computed() []Evidence {
 		es = append(es, Evidence{What: "samples", Value: n, Other: r, Text: fmt.Sprintf("%.0f samples, others %.0f", n, r)})
 	}
 	if cpu, usual := g.bad.mean(star.ComputeCPU), g.ref.mean(star.ComputeCPU); offProcessor(cpu, usual) { // of NaN it is not said
-		es = append(es, g.measured(star.ComputeCPU, fmt.Sprintf("off the processor %.0f %% of it, and nobody kept it off", 100*(1-cpu/usual))))
+		es = append(es, g.measured(star.ComputeCPU, fmt.Sprintf("blocked (sleep, I/O, lock or device) for %.0f %% of it, without CPU contention", 100*(1-cpu/usual))))
 	}
 	return es
 }
