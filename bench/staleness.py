@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How many samples ASGD needs, of those that SSGD needs, where nobody is slow: the table of docs/theory.md, Price.
+"""How many samples ASGD needs, relative to SSGD, where no worker is slow: a table of bench/RESULTS.md, Evidence for the prices.
 
   bench/staleness.py --data FOLDER [--star PATH] [--seeds 16] [digits=0.2 images=0.2 text=8 ...]
 

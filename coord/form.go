@@ -252,7 +252,7 @@ func (c *Coordinator) beginAnew() {
 			c.removeWorker(p, "it trains something else")
 		}
 	}
-	c.log.Warn("begins anew: who enrolled before trains something else", "model", c.members.Terms.Hello().Model, "data", c.members.Terms.Enrolled().Data)
+	c.log.Warn("starting again: the workers that enrolled before train something else", "model", c.members.Terms.Hello().Model, "data", c.members.Terms.Enrolled().Data)
 	c.members.Terms = membership.Terms{}
 	if !c.assigned {
 		return
@@ -260,7 +260,7 @@ func (c *Coordinator) beginAnew() {
 	c.assigned, c.shards, c.owner, c.ready, c.copies = false, nil, nil, nil, copies.Copies{}
 	for rank, s := range c.servers {
 		if s != nil && !s.gone {
-			c.part(s, exitcode.Restart, "the job begins anew, with other workers")
+			c.part(s, exitcode.Restart, "the job starts again, with other workers")
 			s.gone = true
 		}
 		c.servers[rank] = nil

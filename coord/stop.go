@@ -139,7 +139,7 @@ func (c *Coordinator) ignores(k wire.Kind) bool {
 // once. That is so for one that ends by itself (an exit code below those of signals), before the
 // training, or without a grace.
 func (c *Coordinator) leaving(p *peer, m wire.Leave) bool {
-	begins := c.engine == nil && c.takeover.Trained() && !c.sharded() // nobody else may have the parameters
+	begins := c.engine == nil && c.takeover.Trained() && !c.sharded() // no other process may have the parameters
 	if m.Exit <= ending.Signalled || c.cfg.Grace <= 0 || c.engine == nil && !begins || p.role == wire.RoleValidator || c.isLate(p) {
 		return false
 	}

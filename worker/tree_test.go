@@ -360,7 +360,7 @@ func TestLandingSendsWhatIsShown(t *testing.T) {
 	if b := d.take(now); b == nil || b.vec[0] != 1 || b.Samples() != 5 || d.has(now) {
 		t.Errorf("bundle %+v", b)
 	}
-	for range 3 * maxConnsPerChild { // who has brought something is not pushed out
+	for range 3 * maxConnsPerChild { // a connection that has brought something is not replaced
 		c, err := open(hello)
 		if err != nil {
 			t.Fatal(err)

@@ -384,7 +384,7 @@ func (s *shortage) weighted(published bool) []float64 {
 }
 
 // fill is the delay of each giver, in seconds, that together free what is left, and how much they could free. Where
-// somebody cannot give its part, everybody's grows until it is enough: Σ min(most, level·weight) = left. Jobs that are
+// a job cannot give its part, the parts of the others grow until it is enough: Σ min(most, level·weight) = left. Jobs that are
 // at their limit drop out, the one with the least to give for its weight first.
 func (s *shortage) fill() (delays []float64, could float64) {
 	weights := s.weighted(false)

@@ -36,7 +36,7 @@ func (ts *Thresholds) Parse(changes []string) (map[string]float64, error) {
 		case t.Name == advice.CheckpointEvery:
 			return nil, errors.New("set checkpoint-every: the job has no folder to write to (--out)")
 		default:
-			return nil, fmt.Errorf("set %s: the job was not begun with --mode auto, nobody judges its workers", t.Name)
+			return nil, fmt.Errorf("set %s: the job was not started with --mode auto, so nothing judges its workers", t.Name)
 		}
 		wanted[t.Name] = v
 	}

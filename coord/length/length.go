@@ -64,7 +64,7 @@ func (j *Job) Expected(limit int64) int64 {
 	return j.End(engine.Round(j.Plan, j.Batch, j.First))
 }
 
-// few rounds are those in which next to nothing is learned. A user who asks for them by --steps knows that.
+// few is a number of rounds in which next to nothing is learned. With --steps the user has asked for them.
 const few = 10
 
 // Loops says what becomes of loops of programs that are longer or shorter than the job.

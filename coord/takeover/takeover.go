@@ -241,8 +241,8 @@ func (t *Takeover) Settle(now time.Time) (effects []Effect, err error) {
 	if t.after, t.before, err = t.history.End(t.left.From, t.left.Steps, t.job.Workers); err != nil {
 		return nil, err
 	}
-	anew, late := t.history.Undecided(t.reports)
-	for _, f := range anew {
+	fresh, late := t.history.Undecided(t.reports)
+	for _, f := range fresh {
 		if !t.job.Clips {
 			return nil, &MismatchError{fmt.Sprintf("fire %d asks for the norm of the gradient first, and this process was started without (--clip)", f.Seq)}
 		}

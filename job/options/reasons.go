@@ -9,7 +9,7 @@ import (
 // Reasons leaves out of lines the long reasons that lines before them had: several things end for the reason of the first one.
 // Its zero value is ready, and several goroutines may use it.
 type Reasons struct {
-	Length int // a reason is the same as another if so many bytes are; 0: 300, which is within what transport.Brief leaves
+	Length int // two reasons are the same if this many bytes are; 0: 300, which is within what transport.Brief leaves
 
 	mu   sync.Mutex
 	seen map[string]time.Time // when each was printed

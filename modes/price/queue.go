@@ -21,7 +21,7 @@ type taker struct {
 }
 
 // round is how long a round of total samples takes, and how many samples it has: everybody takes a part, and as long as the parts that are taken are fewer than total
-// samples, whoever is through with one takes the next (equation 34 of docs/theory.md). taken has what each has had.
+// samples; a worker that finishes one takes the next (equation 34 of docs/theory.md). taken has what each has had.
 func (q *queue) round(ws []taker, total float64) (lasts time.Duration, samples float64) {
 	q.agenda, q.taken = q.agenda[:0], q.taken[:0]
 	for i, w := range ws {

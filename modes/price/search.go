@@ -67,7 +67,7 @@ func (s *search) sorted() []Candidate {
 type search struct {
 	*problem
 	all    bool        // keep all; else only the best
-	most   float64     // with all: what has no chance to cost less than so many times the best is left out
+	most   float64     // with all: what has no chance to cost less than this multiple of the best is left out
 	least  float64     // with all: the lowest cost so far; 0: none yet
 	found  []Candidate // all, or the best at [0]
 	rough  bool        // intervals need not be exact
@@ -175,7 +175,7 @@ func (s *search) orders() {
 	}
 }
 
-// order is the mean interval of static x-order in the long run. Where candidates are only put in order, as by the controller, which plays them anew over what was seen, no more
+// order is the mean interval of static x-order in the long run. Where candidates are only put in order, as by the controller, which plays them again over what was seen, no more
 // gradients are looked at than make the slowest worker come often.
 func (s *search) order(x int) float64 {
 	n := len(s.byRank)

@@ -14,7 +14,7 @@ func (s *search) rings() {
 	best, at := math.Inf(1), 0
 	tried := make(map[int]bool)
 	try := func(r int) {
-		// Who is as fast as the slowest member would ride along with every round: the plan is that of fewer riders.
+		// A worker as fast as the slowest member would ride along with every round: the plan is that of fewer riders.
 		for ; r > 0 && r < n && rounds(s.t[n-r], s.t[n-r-1]) == 1; r-- {
 		}
 		if r < 1 || r >= n || tried[r] {
@@ -64,7 +64,7 @@ func (s *search) sumRates(from int) (sum float64) {
 	return sum
 }
 
-// ringPlan has riders ride, and everybody else, the gone too, wait.
+// ringPlan makes the chosen workers riders, and all others, lost ones too, members.
 func (s *search) ringPlan(riders []star.Worker) modes.Plan {
 	g := modes.Group{Riders: riders}
 	for w := range star.Worker(s.n) {

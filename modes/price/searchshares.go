@@ -111,7 +111,7 @@ type open struct {
 	at int
 }
 
-// opens is a heap: with step 1 who is finished first is at the top, with −1 who is last; of equals the first.
+// opens is a heap: with step 1 the worker that finishes first is at the top, with −1 the last; of equals the first.
 type opens []open
 
 func (h opens) before(i, j, step int) bool {
