@@ -2051,29 +2051,56 @@ func TestJoinOver(t *testing.T) {
 	})
 }
 
-// An answer that cannot be read comes once: the next would be the same.
-func TestJoinUnreadable(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		net, l := piped(t)
-		defer l.Close()
-		hellos := 0
-		go func() {
-			for {
-				conn, err := l.Accept()
-				if err != nil {
-					return
+// What the next try would meet again ends the search at once, with its reason.
+func TestJoinMeetsTheSameAgain(t *testing.T) {
+	answer := func(conn transport.Conn, w wire.Welcome) {
+		transport.ReadHello(conn, time.Second)
+		transport.Send(conn, w, nil)
+	}
+	long := hello(0)
+	long.Job = strings.Repeat("j", 300)
+	for _, c := range []struct {
+		name   string
+		hello  wire.Hello
+		say    func(transport.Conn)
+		dials  int
+		exit   int
+		reason string
+	}{
+		{"an answer that cannot be read", hello(0), func(conn transport.Conn) { answer(conn, wire.Welcome{Trailing: 1}) }, 1, exitcode.Disagree, "the last 1 bytes of a payload of 0"},
+		{"an answer whose kind is unknown", hello(0), func(conn transport.Conn) { conn.WriteFrame(250, nil, nil, 0) }, 1, exitcode.Disagree, "unknown kind of frame: 250"},
+		{"a welcome that the coordinator cannot send", hello(0), func(conn transport.Conn) {
+			box := outbox.New(conn, time.Second, slog.New(slog.DiscardHandler))
+			new(outbox.Sender).Send(box, func() error {
+				return box.WriteFrame(wire.KindWelcome, make([]byte, wire.MaxHeader+1), nil, 0)
+			})
+			box.Wait()
+		}, 1, exitcode.Failure, "too large: welcome with 65537 bytes of header (at most 65536)"},
+		{"a hello that cannot be sent", long, nil, 0, exitcode.Usage, "job: 300 bytes"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				net, l := piped(t)
+				defer l.Close()
+				dials := 0
+				go func() {
+					for {
+						conn, err := l.Accept()
+						if err != nil {
+							return
+						}
+						dials++
+						c.say(conn)
+					}
+				}()
+				_, err := session.Join(t.Context(), session.MemberConfig{Network: net, Addr: "coord", Hello: c.hello, JoinTimeout: time.Hour})
+				var final interface{ ExitCode() int }
+				if !errors.As(err, &final) || final.ExitCode() != c.exit || !strings.Contains(err.Error(), c.reason) || dials != c.dials {
+					t.Errorf("after %d connections: %v; want %d, exit code %d and %q", dials, err, c.dials, c.exit, c.reason)
 				}
-				transport.ReadHello(conn, time.Second)
-				hellos++
-				transport.Send(conn, wire.Welcome{Trailing: 1}, nil)
-			}
-		}()
-		_, err := session.Join(t.Context(), session.MemberConfig{Network: net, Addr: "coord", Hello: hello(0), JoinTimeout: time.Hour})
-		var e *transport.AnswerError
-		if !errors.As(err, &e) || hellos != 1 {
-			t.Errorf("after %d hellos: %v", hellos, err)
-		}
-	})
+			})
+		})
+	}
 }
 
 // Where a server is reached is asked at each try: it is not known before the name of the coordinator is.

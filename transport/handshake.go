@@ -85,6 +85,16 @@ func (e *AnswerError) Error() string {
 func (e *AnswerError) Unwrap() error { return e.Err }
 func (e *AnswerError) ExitCode() int { return exitcode.Disagree }
 
+// HelloError reports that this process's own hello cannot be sent: a field or its payload is too long. A retry would send the same.
+type HelloError struct{ Err error }
+
+// Error names what is too long.
+func (e *HelloError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the error of the write; ExitCode is that of usage (2).
+func (e *HelloError) Unwrap() error { return e.Err }
+func (e *HelloError) ExitCode() int { return exitcode.Usage }
+
 // tlsError reports certificates that do not match.
 type tlsError struct{ err error }
 
@@ -128,7 +138,7 @@ func Open(ctx context.Context, n Network, addr string, h wire.Hello, payload []b
 	}
 	h.Commit = cmp.Or(h.Commit, build.Commit())
 	if _, err := wire.ParseHello(h.AppendTo(nil)); err != nil {
-		return nil, wire.Welcome{}, nil, &Error{"hello to", addr, err}
+		return nil, wire.Welcome{}, nil, &HelloError{&Error{"hello to", addr, err}}
 	}
 	c, err := n.Dial(ctx, addr)
 	if err != nil {
@@ -164,7 +174,13 @@ func welcome(c Conn, h wire.Hello, payload []byte) (wire.Welcome, []byte, error)
 	// A peer that refuses may stop reading before it has all of a long payload. Its reason is more
 	// useful than this side's broken pipe.
 	werr := Send(c, h, payload)
+	if errors.Is(werr, ErrTooLarge) {
+		return wire.Welcome{}, nil, &HelloError{werr}
+	}
 	f, err := c.Recv()
+	if errors.Is(err, ErrTooLarge) || errors.Is(err, ErrBadKind) || errors.Is(err, ErrBadFlags) || errors.Is(err, ErrPadding) {
+		return wire.Welcome{}, nil, &AnswerError{err}
+	}
 	if err != nil {
 		if werr != nil {
 			err = werr

@@ -6,11 +6,13 @@
 package outbox
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
 	"time"
 
+	"star/internal/exitcode"
 	"star/internal/flightrecorder"
 	"star/transport"
 	"star/transport/wire"
@@ -156,8 +158,9 @@ func (o *Conn) deliver(queue []letter, heads []byte) {
 	}
 }
 
-// fail closes the connection because a message could not be sent, and says so once. The reader of
-// the connection gets an error by that, and asks for the cause.
+// fail closes the connection because a message could not be sent, and logs it once. The reader of
+// the connection gets an error by that, and asks for the cause. A message that is too large is not
+// sent in part: the peer gets the reason in its place, because it would come again for the same message.
 func (o *Conn) fail(err error) {
 	o.mu.Lock()
 	if o.closed { // that is why
@@ -168,6 +171,10 @@ func (o *Conn) fail(err error) {
 		o.err = fmt.Errorf("it does not take a message: %w", err)
 	}
 	o.mu.Unlock()
+	if errors.Is(err, transport.ErrTooLarge) {
+		o.Conn.SetWriteDeadline(time.Now().Add(time.Second))
+		transport.Send(o.Conn, wire.Reject{Exit: exitcode.Failure, Reason: err.Error()}, nil)
+	}
 	o.log.Warn("send failed, closing the connection", "peer", o.Peer(), "err", err)
 	o.Close()
 }

@@ -138,6 +138,21 @@ func (e *JoinError) Error() string {
 func (e *JoinError) Unwrap() error { return e.Err }
 func (e *JoinError) ExitCode() int { return exitcode.Lost }
 
+// StrangerError says that another program listens at the coordinator's address.
+type StrangerError struct {
+	Addr string
+	Err  error
+}
+
+// Error names the address and the setting that has it.
+func (e *StrangerError) Error() string {
+	return fmt.Sprintf("no coordinator at %s: %v; --coordinator is the address of the job's star-ps of rank 0 (its --listen, not --http)", e.Addr, e.Err)
+}
+
+// Unwrap gives what the other program answered, ExitCode that of usage (2).
+func (e *StrangerError) Unwrap() error { return e.Err }
+func (e *StrangerError) ExitCode() int { return exitcode.Usage }
+
 // DesertedError says that no process listens any more at the addresses where this one had a part in a job: the job has ended, or its coordinators have.
 type DesertedError struct {
 	Addrs string
@@ -164,11 +179,14 @@ func (e *OverError) ExitCode() int { return 0 }
 
 // Join connects to the coordinator and waits for its Welcome. Until the join
 // time-out it retries, with jittered exponential back-off, whatever may mend
-// itself: names that do not resolve yet, refused and broken connections. A refusal
-// by the coordinator (transport.RejectError) is final. *OverError: the job is done.
+// itself: names that do not resolve yet, refused and broken connections. What the next try would
+// meet again is final: a refusal by the coordinator (transport.RejectError), a hello that cannot be
+// sent (transport.HelloError), an answer that cannot be read (transport.AnswerError), another program
+// at the only address of a job that has not begun (*StrangerError), and errors of the network that have
+// an exit code (a certificate that is not trusted, say).
 //
-// Other errors: *JoinError when the time-out has passed, with Rejoins *DesertedError when no process listens any more, errors of the network that have an exit
-// code (a certificate that is not trusted, say) and are final, too, and the cause of ctx. The
+// Other errors: *OverError (the job is done), *JoinError when the time-out has passed, with Rejoins
+// *DesertedError when no process listens any more, and the cause of ctx. The
 // Member must be closed. Until Beat is called the coordinator hears nothing more of it, and takes
 // it for dead after DeadAfter.
 func Join(ctx context.Context, cfg MemberConfig) (*Member, error) {
@@ -214,6 +232,9 @@ func Join(ctx context.Context, cfg MemberConfig) (*Member, error) {
 		var final interface{ ExitCode() int }
 		if errors.As(err, &final) && !(cfg.Rejoins && final.ExitCode() == exitcode.Restart) { // refused: no second try will change that
 			return nil, err
+		}
+		if errors.Is(err, transport.ErrNotSTAR) && search == nil && !cfg.Rejoins {
+			return nil, &StrangerError{cfg.Addr, err}
 		}
 		refused.note(err, time.Now())
 		if search.next(&cfg, err) {
