@@ -51,7 +51,7 @@ func (c *Coordinator) permitted(effects []advisor.Effect) error {
 			err = c.install(e.Plan, runlog.Plan{Why: e.Why, Predicted: runlog.Number(e.Predicted), After: e.After})
 		case advisor.Home:
 			if !InStep(c.engine.View().Plan) && !c.manual && !c.rounds.Final() && !c.ended {
-				home := modes.SSGD(c.cfg.Workers)
+				home := modes.SSGD(c.cfg.MaxWorkers)
 				home.Shares = c.engine.View().Plan.Shares
 				err = c.install(home, runlog.Plan{Why: "back to ssgd: " + e.Why, Forced: true})
 			}

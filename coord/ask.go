@@ -51,7 +51,7 @@ func (c *Coordinator) question(ctx context.Context, args []string) (reply, error
 
 // serveTool answers a tool on the goroutine of its connection; only commands reach Run.
 func (c *Coordinator) serveTool(conn transport.Conn) {
-	s := tool.Server{Program: c.cfg.Program, Commit: c.cfg.Commit, Workers: c.cfg.Workers, SendTimeout: c.cfg.SendTimeout, Log: c.log}
+	s := tool.Server{Program: c.cfg.Program, Commit: c.cfg.Commit, Workers: c.cfg.MaxWorkers, SendTimeout: c.cfg.SendTimeout, Log: c.log}
 	s.Ask = func(args []string) ([]byte, string) {
 		r, err := c.question(context.Background(), args)
 		if err != nil {

@@ -31,7 +31,7 @@ func (c *Coordinator) tryStart() {
 			return
 		}
 	}
-	if !c.takeover.Trained() && !c.members.Enough() || c.takeover.Trained() && !c.takeover.Gathered(time.Now(), c.cfg.Least, c.present()) {
+	if !c.takeover.Trained() && !c.members.Enough() || c.takeover.Trained() && !c.takeover.Gathered(time.Now(), c.cfg.MinWorkers, c.present()) {
 		return
 	}
 	if !c.checks.Ready() {
@@ -40,7 +40,7 @@ func (c *Coordinator) tryStart() {
 	c.open()
 	absent := c.apart()
 	if c.cfg.Pilot == nil { // a pilot reads every record, and a replay of its decisions reads them in the log
-		c.cfg.RunLog.Sample(c.cfg.Workers)
+		c.cfg.RunLog.Sample(c.cfg.MaxWorkers)
 	}
 	if c.members.Terms.AllAlike() {
 		c.cfg.Pilot = nil // there is nothing to choose (exchanges)
@@ -48,20 +48,20 @@ func (c *Coordinator) tryStart() {
 	c.engine = c.newEngine(absent)
 	now := c.engine.View()
 	if c.cfg.Pace && c.sharded() {
-		c.pacer = traffic.NewPacer(c.cfg.Workers)
+		c.pacer = traffic.NewPacer(c.cfg.MaxWorkers)
 	}
 	c.rounds.Begin(evaluate.Model{Buffers: 4 * c.members.Terms.Hello().Buffers, Layout: c.members.Terms.Enrolled().Buffers, Tests: c.members.Terms.Enrolled().Tests > 0})
 	c.saves.Begin(c.members.Terms.Hello().Params)
 	c.evalFrom(now.Used)
 	c.progress = time.Now()
-	c.saves.Every(c.cfg.SaveEvery, c.progress)
+	c.saves.Every(c.cfg.CheckpointEvery, c.progress)
 	c.stats.Begin(c.progress, now.Used)
 	c.tune()
 	if c.cfg.Pilot != nil {
 		c.startPilot()
 	}
 	at := c.elapsed()
-	line := runlog.Train{Workers: c.cfg.Workers, Shards: len(c.shards),
+	line := runlog.Train{Workers: c.cfg.MaxWorkers, Shards: len(c.shards),
 		Model: c.members.Terms.Hello().Model, ModelHash: c.members.Terms.Hello().ModelHash, Params: c.members.Terms.Hello().Params, Data: c.members.Terms.Enrolled().Data,
 		Epoch: c.members.Terms.Enrolled().Samples, Limit: c.expected(), Version: now.Version, Plan: c.cfg.Plan.String(), Absent: absent,
 	}
@@ -97,7 +97,7 @@ func (c *Coordinator) tryStart() {
 func (c *Coordinator) newEngine(absent []star.Worker) engine.Engine {
 	plan := c.plant(c.cfg.Plan)
 	g := engine.Config{
-		Workers: c.cfg.Workers, Shards: len(c.shards), Batch: c.cfg.Batch, Turns: c.members.Terms.Enrolled().Turns, Limit: c.job().Limit(plan),
+		Workers: c.cfg.MaxWorkers, Shards: len(c.shards), Batch: c.cfg.Batch, Turns: c.members.Terms.Enrolled().Turns, Limit: c.job().Limit(plan),
 		Plan: c.members.Quorum.Set(plan, c.cfg.size().Grows(), c.lives), Absent: absent, Scale: c.cfg.Scale, Planned: c.cfg.first(), Norm: c.cfg.Norm, Report: !c.cfg.Lossy, Cancel: c.cfg.Cancel, Whole: c.cfg.WholeBatches, Strides: c.cfg.Strides, Follow: c.cfg.Pilot != nil,
 		Guard: c.cfg.Poison != poison.Off, WithMetadata: c.replaceable(), MaxParams: c.members.Terms.Hello().Params,
 	}
@@ -127,8 +127,8 @@ func (c *Coordinator) caution() {
 // job is what the length of the job depends on.
 func (c *Coordinator) job() *length.Job {
 	return &length.Job{
-		Samples: c.cfg.Samples, Epochs: c.cfg.Epochs, Steps: c.cfg.Steps, By: c.endBy, Batch: c.cfg.Batch, Workers: c.cfg.Workers,
-		First: c.cfg.first(), Plan: c.cfg.Plan, Enrolled: c.members.Terms.Enrolled(), Programs: c.cfg.Adopt != nil,
+		Samples: c.cfg.Samples, Epochs: c.cfg.Epochs, Steps: c.cfg.Steps, By: c.endBy, Batch: c.cfg.Batch, MaxWorkers: c.cfg.MaxWorkers,
+		Workers: c.cfg.first(), Plan: c.cfg.Plan, Enrolled: c.members.Terms.Enrolled(), Programs: c.cfg.Adopt != nil,
 	}
 }
 

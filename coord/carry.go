@@ -210,7 +210,7 @@ func (c *Coordinator) sendRelease(r wire.Release) {
 	flight.Release(time.Now(), r.Action == wire.Continue, r.Delay)
 	c.inflow(p)
 	if !flight.From.IsZero() && c.engine.View().Worker(r.Worker).Led && !c.beside(p) {
-		c.links.Pushed(flight.From.Sub(c.begun), flight.To.Sub(c.begun), min(p.last.NetOut, float64(4*c.members.Terms.Hello().Params)), c.cfg.Workers)
+		c.links.Pushed(flight.From.Sub(c.begun), flight.To.Sub(c.begun), min(p.last.NetOut, float64(4*c.members.Terms.Hello().Params)), c.cfg.MaxWorkers)
 	}
 	c.send(p, func() error { return transport.Send(p.conn, r, c.metadata) })
 }

@@ -105,7 +105,7 @@ func (c *Coordinator) changeMode(spec, why string) (any, error) {
 		}
 		c.manual, c.given = false, ""
 		if !c.auto.Enabled() && c.arch.planted() {
-			c.auto = traffic.NewTree(c.cfg.Tree, c.cfg.Workers, nil)
+			c.auto = traffic.NewTree(c.cfg.Tree, c.cfg.MaxWorkers, nil)
 		}
 		now := c.engine.View().Plan.String()
 		at := c.elapsed()
@@ -115,7 +115,7 @@ func (c *Coordinator) changeMode(spec, why string) (any, error) {
 		words := c.words(c.engine.View().Plan)
 		return modeChange{From: words, To: words, Version: c.engine.View().Version}, nil
 	}
-	p, err := modes.Parse(spec, c.cfg.Workers)
+	p, err := modes.Parse(spec, c.cfg.MaxWorkers)
 	if err != nil {
 		return nil, err
 	}
@@ -127,7 +127,7 @@ func (c *Coordinator) changeMode(spec, why string) (any, error) {
 	if p, err = c.uncut(p); err != nil {
 		return nil, fmt.Errorf("mode %s: %w: set star.loader(divisible=True) in the program, or --whole-batches=false", spec, err)
 	}
-	if err := c.members.Terms.Permit(p, c.cfg.Workers); err != nil {
+	if err := c.members.Terms.Permit(p, c.cfg.MaxWorkers); err != nil {
 		return nil, err
 	}
 	if err := c.arch.fits(p); err != nil {
@@ -182,7 +182,7 @@ func mostKept(p modes.Plan) (most int) {
 // plans get one without asking for it, where the architecture has trees.
 func (c *Coordinator) plant(p modes.Plan) modes.Plan {
 	if c.auto = (traffic.Tree{}); p.AutoTree || c.cfg.Pilot != nil && !c.manual && c.arch.planted() {
-		c.auto = traffic.NewTree(c.cfg.Tree, c.cfg.Workers, p.Parents)
+		c.auto = traffic.NewTree(c.cfg.Tree, c.cfg.MaxWorkers, p.Parents)
 		p.AutoTree = false
 	}
 	return p

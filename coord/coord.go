@@ -221,8 +221,8 @@ type leadership struct {
 // architecture, a plan that does not fit the workers, or copies that are not named. Nothing is
 // started: Accept may be called at once, and Run once.
 func New(cfg Config) (*Coordinator, error) {
-	if cfg.Workers < 1 {
-		return nil, &Error{exitcode.Usage, fmt.Sprintf("coord: a job needs at least 1 worker, not %d", cfg.Workers)}
+	if cfg.MaxWorkers < 1 {
+		return nil, &Error{exitcode.Usage, fmt.Sprintf("coord: a job needs at least 1 worker, not %d", cfg.MaxWorkers)}
 	}
 	if cfg.Servers == 0 {
 		cfg.Servers = 1
@@ -247,9 +247,9 @@ func New(cfg Config) (*Coordinator, error) {
 		return nil, &Error{exitcode.Usage, err.Error()}
 	}
 	if cfg.Plan.Groups == nil {
-		cfg.Plan = modes.SSGD(cfg.Workers)
+		cfg.Plan = modes.SSGD(cfg.MaxWorkers)
 	}
-	if err := cfg.Plan.Validate(cfg.Workers); err != nil {
+	if err := cfg.Plan.Validate(cfg.MaxWorkers); err != nil {
 		return nil, &Error{exitcode.Usage, err.Error()}
 	}
 	if err := arch.fits(cfg.Plan); err != nil {
@@ -281,23 +281,23 @@ func New(cfg Config) (*Coordinator, error) {
 		return nil, err
 	}
 	life, hangUp := context.WithCancel(context.Background())
-	poisonings := make([]map[poison.Cause]int64, cfg.Workers)
+	poisonings := make([]map[poison.Cause]int64, cfg.MaxWorkers)
 	for w := range poisonings {
 		poisonings[w] = map[poison.Cause]int64{}
 	}
 	c := &Coordinator{cfg: cfg, arch: arch, log: cfg.Log}
-	c.events = make(chan event, 4*(cfg.Workers+cfg.Servers))
+	c.events = make(chan event, 4*(cfg.MaxWorkers+cfg.Servers))
 	c.done, c.notices = make(chan struct{}), make(chan notice, 1)
 	c.life, c.hangUp = life, hangUp
-	c.servers, c.workers = make([]*peer, cfg.Servers), make([]*peer, cfg.Workers)
+	c.servers, c.workers = make([]*peer, cfg.Servers), make([]*peer, cfg.MaxWorkers)
 	c.members = membership.New(cfg.size(), transport.NewKey())
-	c.members.Shortage = membership.NewShortage(c.least(), cfg.JoinTimeout)
+	c.members.Shortage = membership.NewShortage(c.minWorkers(), cfg.JoinTimeout)
 	c.saves = evaluate.NewSaves(cfg.Save != nil)
 	c.norms, c.hosts, c.hashes = evaluate.NewNorms(cfg.Validation != nil), map[[2]int]bool{}, evaluate.Hashes{}
 	if cfg.Validation != nil {
 		c.checks = evaluate.NewValidator(cfg.Validation.Every)
 	}
-	c.memory, c.poisonings, c.noise, c.given = measure.NewMemory(cfg.Workers), poisonings, noise, cfg.Words
+	c.memory, c.poisonings, c.noise, c.given = measure.NewMemory(cfg.MaxWorkers), poisonings, noise, cfg.Words
 	c.links = moves.NewLinks(cfg.Shift)
 	return c, c.inherit()
 }

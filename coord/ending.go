@@ -82,7 +82,7 @@ func (c *Coordinator) conclude(ctx context.Context) error {
 			case p.role == wire.RoleServer && p.rank < c.cfg.Coordinators: // the agreement tells it how the job has ended
 				rest.Noticed(time.Now())
 				c.send(p, func() error {
-					return transport.Send(p.conn, wire.Welcome{Rank: p.rank, Workers: c.cfg.Workers, Elapsed: c.elapsed(), Term: c.term()}, nil)
+					return transport.Send(p.conn, wire.Welcome{Rank: p.rank, Workers: c.cfg.MaxWorkers, Elapsed: c.elapsed(), Term: c.term()}, nil)
 				})
 			default:
 				rest.Came(p.role == wire.RoleServer, p.rank)

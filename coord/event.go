@@ -142,7 +142,7 @@ func (c *Coordinator) speaker(p *peer) said.Speaker {
 func (c *Coordinator) view(now time.Time) said.View {
 	v := said.View{
 		Elapsed: now.Sub(c.begun), Engine: c.engine, Resumed: c.cfg.Resume.Version,
-		Workers: c.cfg.Workers, Params: c.members.Terms.Hello().Params, Buffers: c.members.Terms.Hello().Buffers, Tests: 1,
+		Workers: c.cfg.MaxWorkers, Params: c.members.Terms.Hello().Params, Buffers: c.members.Terms.Hello().Buffers, Tests: 1,
 		Shards: c.shards, Hosts: c.hosts, Copies: c.copies.On(), Replaceable: c.replaceable(),
 		Move: c.mover.Last(), Eval: c.rounds.Number(),
 	}

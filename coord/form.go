@@ -111,7 +111,7 @@ func (c *Coordinator) enrolServer(p *peer) {
 	c.servers[rank] = p
 	p.welcomed = true
 	c.send(p, func() error {
-		return transport.Send(p.conn, wire.Welcome{Rank: rank, Workers: c.cfg.Workers, Elapsed: c.elapsed(), Term: c.term()}, nil)
+		return transport.Send(p.conn, wire.Welcome{Rank: rank, Workers: c.cfg.MaxWorkers, Elapsed: c.elapsed(), Term: c.term()}, nil)
 	})
 	c.tryAssign()
 }
@@ -203,7 +203,7 @@ func (c *Coordinator) supersede(p *peer) error {
 // assigned, so that those make the updates that the workers want. What was given to the job counts
 // more (Adopted has zeros there).
 func (c *Coordinator) takeOver() error {
-	if err := cmp.Or(c.members.Terms.Turns(c.sharded(), c.cfg.Resume.Version), c.members.Terms.Permit(c.cfg.Plan, c.cfg.Workers)); err != nil {
+	if err := cmp.Or(c.members.Terms.Turns(c.sharded(), c.cfg.Resume.Version), c.members.Terms.Permit(c.cfg.Plan, c.cfg.MaxWorkers)); err != nil {
 		return &Error{exitcode.Disagree, err.Error()}
 	}
 	if c.cfg.Adopt == nil {
@@ -326,7 +326,7 @@ func (c *Coordinator) tryAssign() {
 			}
 		}
 		c.send(s, func() error {
-			return transport.Send(s.conn, wire.Assign{Shards: own, Of: k, Params: n, Workers: c.cfg.Workers, Generation: c.cfg.Generation, Key: c.members.Key()}, layout)
+			return transport.Send(s.conn, wire.Assign{Shards: own, Of: k, Params: n, Workers: c.cfg.MaxWorkers, Generation: c.cfg.Generation, Key: c.members.Key()}, layout)
 		})
 	}
 	c.ready = make([]bool, k)
@@ -367,7 +367,7 @@ func (c *Coordinator) welcome(p *peer) {
 	p.welcomed = true
 	seed := c.cfg.Resume.Version == 0 && slices.Contains(c.ready, false) && c.members.Seed(p.rank)
 	w := wire.Welcome{
-		Rank: p.rank, Workers: c.cfg.Workers, Generation: c.cfg.Generation, Version: c.cfg.Resume.Version,
+		Rank: p.rank, Workers: c.cfg.MaxWorkers, Generation: c.cfg.Generation, Version: c.cfg.Resume.Version,
 		Seed: seed, Shards: c.shards, Elapsed: c.elapsed(), Term: c.term(), Batch: c.cfg.Batch, Optimizer: c.cfg.Optimizer,
 	}
 	buffers := evaluate.Resumed(transport.Floats(c.cfg.Buffers), c.cfg.BufferLayout, c.members.Terms.Enrolled().Buffers)

@@ -81,7 +81,7 @@ func (c *Coordinator) left(p *peer, m wire.Leave) error {
 	}
 	reason := c.members.Diverge(p.rank, m.Reason)
 	err := c.lost(p, why)
-	if c.cfg.Poison == poison.Fatal || c.cfg.StopOnLoss || c.members.Diverged(c.engine.View().Live()) {
+	if c.cfg.Poison == poison.Fatal || c.cfg.StopOnFailure || c.members.Diverged(c.engine.View().Live()) {
 		return &Error{exitcode.Diverged, reason}
 	}
 	return err
@@ -158,7 +158,7 @@ func (c *Coordinator) lost(p *peer, why error) error {
 		}
 		return c.windOn()
 	}
-	if c.cfg.StopOnLoss && !c.rounds.Final() && !p.retired {
+	if c.cfg.StopOnFailure && !c.rounds.Final() && !p.retired {
 		return &Error{exitcode.Lost, fmt.Sprintf("worker %d is gone (--on-failure stop): %v", p.rank, why)}
 	}
 	if c.engine.View().Live() == 0 && (!c.rounds.Final() || !c.engine.View().Survives()) && !c.awaits() && c.stopping.Cause() == nil {

@@ -78,7 +78,7 @@ func (c *Coordinator) beginMove(e event) error {
 	case c.rounds.Final() || c.ended:
 		err = errors.New("the job is about to end")
 	case c.short():
-		err = fmt.Errorf("the job waits for workers: %d are there, of at least %d (--min-workers)", c.engine.View().Live(), c.least())
+		err = fmt.Errorf("the job waits for workers: %d are there, of at least %d (--min-workers)", c.engine.View().Live(), c.minWorkers())
 	case len(c.late) > 0:
 		err = fmt.Errorf("worker %d is coming to the job: try again in a moment", c.late[0].rank)
 	case c.owner[shard] == to:

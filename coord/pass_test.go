@@ -13,7 +13,7 @@ import (
 // Each life of a rank has a higher number than those before it, and the coordinator that takes a job over goes on with the key and above all numbers.
 func TestPassesOfLives(t *testing.T) {
 	cfg := func(d *testLease) Config {
-		return Config{Workers: 2, Servers: 1, Plan: modes.SSGD(2), Batch: 8, Samples: 1000, Lease: d}
+		return Config{MaxWorkers: 2, Servers: 1, Plan: modes.SSGD(2), Batch: 8, Samples: 1000, Lease: d}
 	}
 	first, err := New(cfg(newTestLease(1)))
 	if err != nil {

@@ -131,7 +131,7 @@ func (c *Coordinator) change(ch *advice.Change, after int64) error {
 	p := ch.Plan
 	because := c.deaf()
 	if because == "" {
-		err := p.Validate(c.cfg.Workers)
+		err := p.Validate(c.cfg.MaxWorkers)
 		if err == nil {
 			p, err = c.uncut(p)
 		}

@@ -50,7 +50,7 @@ func TestPilot(t *testing.T) {
 		22: {Change: &advice.Change{Plan: modes.SSGD(7)}}, // no plan
 		30: {Change: &advice.Change{Plan: modes.SSGD(2), Why: "not heeded"}},
 	}}
-	play(t, Config{Workers: 2, Steps: 40, Pilot: pilot}, func(w *world) {
+	play(t, Config{MaxWorkers: 2, Steps: 40, Pilot: pilot}, func(w *world) {
 		w.server(0, 1, false)
 		w.worker(0)
 		w.worker(1, func(f *fakeWorker) { f.pace *= 5 })
@@ -168,7 +168,7 @@ func TestEveryDecisionIsLogged(t *testing.T) {
 			if late {
 				pilot.want = pilot.want[:1]
 			}
-			cfg := Config{Workers: 2, Steps: 40, Pilot: pilot}
+			cfg := Config{MaxWorkers: 2, Steps: 40, Pilot: pilot}
 			if c.clerk != nil {
 				cfg.Admission = c.clerk
 			}
@@ -252,7 +252,7 @@ func TestLastWords(t *testing.T) {
 }
 
 func TestNoPilot(t *testing.T) {
-	play(t, Config{Workers: 1, Steps: 30}, func(w *world) {
+	play(t, Config{MaxWorkers: 1, Steps: 30}, func(w *world) {
 		w.server(0, 1, false)
 		w.worker(0)
 		synctest.Wait()

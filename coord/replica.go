@@ -287,11 +287,11 @@ func (c *Coordinator) takeServer(p *peer) error {
 	c.servers[rank] = p
 	c.log.Info("a server takes the place of one that is gone", "server", rank, "addr", p.hello.Addr)
 	c.send(p, func() error {
-		return transport.Send(p.conn, wire.Welcome{Rank: rank, Workers: c.cfg.Workers, Elapsed: c.elapsed(), Term: c.term()}, nil)
+		return transport.Send(p.conn, wire.Welcome{Rank: rank, Workers: c.cfg.MaxWorkers, Elapsed: c.elapsed(), Term: c.term()}, nil)
 	})
 	layout, _ := json.Marshal(c.members.Terms.Enrolled())
 	c.send(p, func() error {
-		return transport.Send(p.conn, wire.Assign{Of: len(c.shards), Params: c.members.Terms.Hello().Params, Workers: c.cfg.Workers, Generation: c.cfg.Generation, Key: c.members.Key()}, layout)
+		return transport.Send(p.conn, wire.Assign{Of: len(c.shards), Params: c.members.Terms.Hello().Params, Workers: c.cfg.MaxWorkers, Generation: c.cfg.Generation, Key: c.members.Key()}, layout)
 	})
 	return nil
 }

@@ -49,7 +49,7 @@ func (c *Coordinator) retire(p *peer, m wire.Leave) error {
 		}
 		return c.stop(err)
 	}
-	if others || c.rounds.Final() || c.stopping.Wound() || c.stopping.Cause() != nil || m.Exit != 0 && m.Exit != exitcode.Usage && (c.cfg.StopOnLoss || c.least() > 0) {
+	if others || c.rounds.Final() || c.stopping.Wound() || c.stopping.Cause() != nil || m.Exit != 0 && m.Exit != exitcode.Usage && (c.cfg.StopOnFailure || c.minWorkers() > 0) {
 		c.part(p, m.Exit, "the job goes on without this worker")
 		return c.lost(p, why)
 	}

@@ -62,7 +62,7 @@ func (c *Coordinator) inflow(p *peer) {
 			bytes[owner] += part * float64(4*(c.shards[i].To-c.shards[i].From))
 		}
 	}
-	c.links.Arrived(p.rank, f.From.Sub(c.begun), bytes, c.cfg.Workers)
+	c.links.Arrived(p.rank, f.From.Sub(c.begun), bytes, c.cfg.MaxWorkers)
 }
 
 // serverLoad is what a server has said, with what was measured of it; nil if it says nothing. What

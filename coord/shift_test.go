@@ -14,7 +14,7 @@ import (
 // What comes in at a server is measured by each worker's push, from its beginning until that server had it all, and only of workers on other
 // hosts. A shard that has moved begins anew.
 func TestInflow(t *testing.T) {
-	c := &Coordinator{arch: servers{}, cfg: Config{Shift: true, Workers: 2}, timing: timing{begun: time.Unix(1000, 0)}, placing: placing{owner: []int{0, 1, 1}, links: moves.NewLinks(true)}}
+	c := &Coordinator{arch: servers{}, cfg: Config{Shift: true, MaxWorkers: 2}, timing: timing{begun: time.Unix(1000, 0)}, placing: placing{owner: []int{0, 1, 1}, links: moves.NewLinks(true)}}
 	c.members.Terms.Set(wire.Hello{Params: 1000}, session.Enrolment{})
 	c.shards = []wire.ShardInfo{{Shard: 0, From: 0, To: 500}, {Shard: 1, From: 500, To: 700}, {Shard: 2, From: 700, To: 1000}}
 	c.servers = []*peer{{rank: 0, place: &membership.Place{Site: "a"}}, {rank: 1, place: &membership.Place{Site: "b"}}, {rank: 2, place: &membership.Place{Site: "c"}}}

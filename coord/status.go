@@ -32,7 +32,7 @@ type (
 // in its own. The plan in force is what counts; words are only taken where they mean the same.
 func (c *Coordinator) words(p modes.Plan) string {
 	if c.auto.Enabled() && p.Parents == nil { // plant has taken the wish for a tree from it
-		if asked, err := modes.Parse(c.given, c.cfg.Workers); err == nil {
+		if asked, err := modes.Parse(c.given, c.cfg.MaxWorkers); err == nil {
 			p.AutoTree = asked.AutoTree
 		}
 	}
@@ -92,7 +92,7 @@ func (c *Coordinator) status() Status {
 	}
 	s.Efficiency = c.scaling().Efficiency()
 	if c.short() {
-		s.Short = c.least()
+		s.Short = c.minWorkers()
 	}
 	for i := range c.workers {
 		s.Workers = append(s.Workers, c.workerStatus(i, now.State))

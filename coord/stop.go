@@ -191,8 +191,8 @@ func (c *Coordinator) muster(now time.Time) error {
 // leavers is the job as those see it that decide which members may leave.
 func (c *Coordinator) leavers(now time.Time) *ending.Job {
 	j := &ending.Job{
-		Sharded: c.sharded(), Settled: c.engine.View().Settled, StopOnLoss: c.cfg.StopOnLoss, AtOnce: c.cfg.LeaveAtOnce,
-		Coordinators: c.cfg.Coordinators, Least: c.least(), Grace: c.cfg.Grace, Copies: &c.copies,
+		Sharded: c.sharded(), Settled: c.engine.View().Settled, StopOnFailure: c.cfg.StopOnFailure, AtOnce: c.cfg.LeaveAtOnce,
+		Coordinators: c.cfg.Coordinators, MinWorkers: c.minWorkers(), Grace: c.cfg.Grace, Copies: &c.copies,
 		Workers: make([]ending.Member, len(c.workers)), Servers: make([]ending.Member, len(c.servers)),
 	}
 	of := func(p *peer) ending.Member {

@@ -90,7 +90,7 @@ func (c *Coordinator) inherit() error {
 		return nil
 	}
 	c.takeover = takeover.Inherit(time.Now(), &e.Handover, takeover.Job{
-		Term: c.term(), Servers: len(c.servers), Workers: c.cfg.Workers, Clips: c.cfg.Norm, Copies: &c.copies,
+		Term: c.term(), Servers: len(c.servers), Workers: c.cfg.MaxWorkers, Clips: c.cfg.Norm, Copies: &c.copies,
 	})
 	if e.End != nil {
 		return nil
@@ -98,7 +98,7 @@ func (c *Coordinator) inherit() error {
 	if e.Ring == c.sharded() {
 		return errors.New("coord: the job that was left is of another architecture (--arch)")
 	}
-	if err := e.Plan.Validate(c.cfg.Workers); err != nil {
+	if err := e.Plan.Validate(c.cfg.MaxWorkers); err != nil {
 		return fmt.Errorf("coord: the plan that was left: %w", err)
 	}
 	c.cfg.Plan, c.cfg.Generation, c.manual = e.Plan, e.Generation, e.Manual
@@ -150,7 +150,7 @@ func (c *Coordinator) reseat(p *peer) bool {
 	p.conn.SetPeer(fmt.Sprintf("server %d (%s)", p.rank, p.conn.RemoteAddr()))
 	c.servers[p.rank], p.welcomed = p, true
 	c.send(p, func() error {
-		return transport.Send(p.conn, wire.Welcome{Rank: p.rank, Workers: c.cfg.Workers, Elapsed: c.elapsed(), Term: c.term()}, nil)
+		return transport.Send(p.conn, wire.Welcome{Rank: p.rank, Workers: c.cfg.MaxWorkers, Elapsed: c.elapsed(), Term: c.term()}, nil)
 	})
 	if !fresh {
 		p.unsaid = true // until it says how far it has come
@@ -164,7 +164,7 @@ func (c *Coordinator) reseat(p *peer) bool {
 	}
 	layout, _ := json.Marshal(c.members.Terms.Enrolled())
 	c.send(p, func() error {
-		return transport.Send(p.conn, wire.Assign{Shards: own, Of: len(c.shards), Params: c.members.Terms.Hello().Params, Workers: c.cfg.Workers, Generation: c.cfg.Generation, Key: c.members.Key()}, layout)
+		return transport.Send(p.conn, wire.Assign{Shards: own, Of: len(c.shards), Params: c.members.Terms.Hello().Params, Workers: c.cfg.MaxWorkers, Generation: c.cfg.Generation, Key: c.members.Key()}, layout)
 	})
 	if c.takeover.Settling() && shards > 0 {
 		c.takeover.Fresh(p.rank)

@@ -24,7 +24,7 @@ type Tunable interface {
 func (c *Coordinator) tune() {
 	values := map[string]float64{advice.EvalEvery: c.cfg.EvalEvery}
 	if c.cfg.Save != nil {
-		values[advice.CheckpointEvery] = c.cfg.SaveEvery.Seconds()
+		values[advice.CheckpointEvery] = c.cfg.CheckpointEvery.Seconds()
 	}
 	if p, ok := c.cfg.Pilot.(Tunable); ok {
 		maps.Copy(values, p.Thresholds())
@@ -65,8 +65,8 @@ func (c *Coordinator) putThresholds(values map[string]float64, why string) {
 			c.cfg.EvalEvery = t.To
 			c.evalFrom(c.engine.View().Used)
 		case advice.CheckpointEvery:
-			c.cfg.SaveEvery = time.Duration(math.Round(t.To * float64(time.Second)))
-			c.saves.Every(c.cfg.SaveEvery, time.Now())
+			c.cfg.CheckpointEvery = time.Duration(math.Round(t.To * float64(time.Second)))
+			c.saves.Every(c.cfg.CheckpointEvery, time.Now())
 		}
 		at, line := c.elapsed(), runlog.Set{Name: t.Name, Value: runlog.Number(t.To), From: runlog.Number(t.From), Why: why}
 		c.cfg.RunLog.Write(at, line)

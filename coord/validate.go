@@ -82,7 +82,7 @@ func (c *Coordinator) welcomeValidator() {
 	}
 	c.send(p, func() error {
 		return transport.Send(p.conn, wire.Welcome{
-			Rank: p.rank, Workers: c.cfg.Workers, Generation: c.cfg.Generation, Version: version, Step: step, Shards: c.shards, Elapsed: c.elapsed(), Pass: c.members.Pass(p.rank, c.term(), step),
+			Rank: p.rank, Workers: c.cfg.MaxWorkers, Generation: c.cfg.Generation, Version: version, Step: step, Shards: c.shards, Elapsed: c.elapsed(), Pass: c.members.Pass(p.rank, c.term(), step),
 		}, nil)
 	})
 }

@@ -221,7 +221,7 @@ func (c *Coordinator) missing() string {
 		parts = append(parts, c.saves.Missing())
 	} else {
 		if c.short() {
-			parts = append(parts, fmt.Sprintf("more workers: %d are there, of at least %d (--min-workers)", c.engine.View().Live(), c.least()))
+			parts = append(parts, fmt.Sprintf("more workers: %d are there, of at least %d (--min-workers)", c.engine.View().Live(), c.minWorkers()))
 		}
 		if s := c.mover.Waits(); s != "" {
 			parts = append(parts, s)
