@@ -115,9 +115,9 @@ func (servers) minWorkers(cfg *Config) int {
 }
 
 func (servers) engine(c *Coordinator, g engine.Config) engine.Engine {
-	g.Reachable = make([]bool, len(c.workers))
-	for w, p := range c.workers {
-		g.Reachable[w] = p != nil && c.takesOthers(p)
+	g.Reachable = make([]bool, len(c.peers.workers))
+	for w, p := range c.peers.workers {
+		g.Reachable[w] = p != nil && c.peers.takesOthers(p)
 	}
 	return engine.NewShards(g)
 }
@@ -187,7 +187,7 @@ func (ring) spec(p modes.Plan) string {
 }
 
 func (r ring) engine(c *Coordinator, g engine.Config) engine.Engine {
-	g.Ring = &engine.RingConfig{Wait: r.Wait, MaxStale: r.MaxStale, Generation: engine.GenerationsOf(c.term())}
+	g.Ring = &engine.RingConfig{Wait: r.Wait, MaxStale: r.MaxStale, Generation: engine.GenerationsOf(c.lease.term())}
 	return engine.NewRing(g)
 }
 

@@ -581,8 +581,8 @@ func TestHostileHolders(t *testing.T) {
 					h.goesOn(name)
 					h.ask("checkpoint")
 					h.goesOn(name)
-					if h.c.result.CheckpointError != "" {
-						t.Errorf("after %s a checkpoint failed: %s", name, h.c.result.CheckpointError)
+					if h.c.measured.result.CheckpointError != "" {
+						t.Errorf("after %s a checkpoint failed: %s", name, h.c.measured.result.CheckpointError)
 					}
 					unknown = strings.Contains(h.logs.String(), "unexpected frame "+empty.Kind().String())
 				})
@@ -766,8 +766,8 @@ func TestHostileServers(t *testing.T) {
 						}
 						h.ask("checkpoint")
 						h.goesOn(names[i])
-						if h.c.result.CheckpointError != "" {
-							t.Errorf("after %s a checkpoint failed: %s", names[i], h.c.result.CheckpointError)
+						if h.c.measured.result.CheckpointError != "" {
+							t.Errorf("after %s a checkpoint failed: %s", names[i], h.c.measured.result.CheckpointError)
 						}
 						over = strings.Contains(h.logs.String(), "unexpected frame "+empty.Kind().String())
 					})

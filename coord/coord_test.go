@@ -1332,13 +1332,13 @@ func TestStoodStill(t *testing.T) {
 		}
 		defer l.Close()
 		p := &peer{conn: outbox.New(conn, time.Second, c.log), role: wire.RoleWorker, welcomed: true, heard: b}
-		c.workers[0] = p
+		c.peers.workers[0] = p
 		for _, at := range []struct {
 			sec  int
 			gone bool
 		}{{0, false}, {1, false}, {601, false}, {602, false}, {640, false}, {665, true}} {
 			if at.sec > 602 { // the seconds between
-				c.ticked = b.Add(time.Duration(at.sec-1) * time.Second)
+				c.run.ticked = b.Add(time.Duration(at.sec-1) * time.Second)
 			}
 			if err := c.tick(b.Add(time.Duration(at.sec) * time.Second)); err != nil {
 				t.Fatal(err)

@@ -31,9 +31,9 @@ func (c *Coordinator) minWorkers() int { return c.arch.minWorkers(&c.cfg) }
 func (c *Coordinator) apart() (absent []star.Worker) {
 	absent = c.members.Begin()
 	for _, w := range absent {
-		p := c.workers[w]
-		if c.workers[w] = nil; p != nil && !p.gone {
-			c.late = append(c.late, p)
+		p := c.peers.workers[w]
+		if c.peers.workers[w] = nil; p != nil && !p.gone {
+			c.peers.late = append(c.peers.late, p)
 		}
 	}
 	return absent
@@ -63,24 +63,24 @@ func (c *Coordinator) short() bool { return c.members.Shortage.On() }
 // awaits says whether the job goes on without any worker, because others may come. In an all-reduce
 // the parameters have gone with the last one.
 func (c *Coordinator) awaits() bool {
-	return c.engine.View().Survives() && (c.short() || c.minWorkers() > 0 && c.mover.Holds() && c.engine.View().Unfinished())
+	return c.engine.View().Survives() && (c.short() || c.minWorkers() > 0 && c.placing.mover.Holds() && c.engine.View().Unfinished())
 }
 
 // thin sees whether the job has as many workers as it needs, after one came or went. While a shard moves, the end of
 // the move does that. The engine goes on; what it orders meanwhile is held, and carried out when there are enough.
 func (c *Coordinator) thin() {
-	if c.engine == nil || c.mover.Holds() {
+	if c.engine == nil || c.placing.mover.Holds() {
 		return
 	}
 	s, live := &c.members.Shortage, c.engine.View().Live()
 	trains := !c.rounds.Final() && !c.stopping.Wound() && c.engine.View().Unfinished()
 	switch change, waited := s.Look(time.Now(), live, trains); change {
 	case membership.Short:
-		c.cfg.RunLog.Write(c.elapsed(), runlog.Short{Workers: live, Least: s.MinWorkers()})
+		c.journal.write(runlog.Short{Workers: live, Least: s.MinWorkers()})
 		c.log.Warn("waiting for workers", "there", live, "at_least", s.MinWorkers(), "for", s.Limit())
 	case membership.Enough:
-		c.progress = time.Now()
-		c.cfg.RunLog.Write(c.elapsed(), runlog.Enough{Workers: live, Least: s.MinWorkers()})
+		c.run.progress = time.Now()
+		c.journal.write(runlog.Enough{Workers: live, Least: s.MinWorkers()})
 		c.log.Info("there are enough workers again", "there", live, "waited", waited.Round(time.Millisecond))
 		c.issue(s.Take())
 	}

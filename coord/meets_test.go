@@ -43,13 +43,13 @@ func TestWorkersThatCannotMeet(t *testing.T) {
 			peers[c.ranks[i]] = &peer{role: wire.RoleWorker, rank: c.ranks[i], hello: wire.Hello{Addr: at, Host: host}}
 		}
 		coordinator := &Coordinator{arch: c.arch, cfg: Config{Plan: c.plan}}
-		coordinator.workers = peers
+		coordinator.peers.workers = peers
 		comes := peers[c.ranks[1]]
 		why, exit := coordinator.meets(comes)
 		if exit != c.exit || (why == "") != (c.exit == 0) || !strings.Contains(why, c.names) || why != "" && !strings.Contains(why, "--advertise HOST:PORT") {
 			t.Errorf("%s: %q, %d", c.name, why, exit)
 		}
-		if got := coordinator.takesOthers(comes); got != c.open {
+		if got := coordinator.peers.takesOthers(comes); got != c.open {
 			t.Errorf("%s: takes others: %v", c.name, got)
 		}
 	}

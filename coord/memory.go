@@ -9,11 +9,10 @@ import (
 // remember tells the pilot and the run log what the job before remembered of its workers. It is one
 // line of the log, so that a log replays with what its pilot knew.
 func (c *Coordinator) remember(at time.Duration) {
-	known := c.memory.Recall(c.cfg.Remember, c.cfg.MaxWorkers)
+	known := c.measured.memory.Recall(c.cfg.Remember, c.cfg.MaxWorkers)
 	if len(known) == 0 {
 		return
 	}
 	line := runlog.Memory{Records: known}
-	c.cfg.RunLog.Write(at, line)
-	c.tell(at, line)
+	c.journal.note(line)
 }

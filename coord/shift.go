@@ -24,9 +24,9 @@ const kindNote wire.Kind = 254
 // moment.
 func (c *Coordinator) Note(ctx context.Context, n runlog.Shift) error {
 	select {
-	case c.events <- inside(kindNote, internal{note: &n}):
+	case c.in.events <- inside(kindNote, internal{note: &n}):
 		return nil
-	case <-c.done:
+	case <-c.in.done:
 		return errors.New("the job is over")
 	case <-ctx.Done():
 		return context.Cause(ctx)
@@ -35,9 +35,9 @@ func (c *Coordinator) Note(ctx context.Context, n runlog.Shift) error {
 
 // noted keeps a note for the status, and writes it down.
 func (c *Coordinator) noted(n runlog.Shift) {
-	at := c.elapsed()
-	c.shifts.Note(at, n)
-	c.cfg.RunLog.Write(at, n)
+	at := c.journal.elapsed()
+	c.flow.shifts.Note(at, n)
+	c.journal.log.Write(at, n)
 	c.log.Info("a shard is to move, or did", "event", n.Event, "shard", n.Shard, "from", n.From, "to", n.To, "predicted_gain", n.Predicted, "seen_gain", float64(n.Seen), "why", n.Why)
 }
 
@@ -46,23 +46,23 @@ func (c *Coordinator) shiftStatus() *ShiftStatus {
 	if !c.cfg.Shift {
 		return nil
 	}
-	return c.shifts.Clone()
+	return c.flow.shifts.Clone()
 }
 
 // inflow measures how the push of a worker that is released came in at each server on another host.
 func (c *Coordinator) inflow(p *peer) {
 	f := &p.measured.Flight
-	if !c.links.Inlets() || f.From.IsZero() || c.members.Terms.Hello().Params == 0 {
+	if !c.flow.links.Inlets() || f.From.IsZero() || c.members.Terms.Hello().Params == 0 {
 		return
 	}
 	part := min(p.last.NetOut/float64(4*c.members.Terms.Hello().Params), 1) // gradients may be compressed
 	bytes := map[int]float64{}
-	for i, owner := range c.owner {
-		if c.site(c.servers[owner]) != c.site(p) {
-			bytes[owner] += part * float64(4*(c.shards[i].To-c.shards[i].From))
+	for i, owner := range c.placing.owner {
+		if c.peers.site(c.peers.servers[owner]) != c.peers.site(p) {
+			bytes[owner] += part * float64(4*(c.placing.shards[i].To-c.placing.shards[i].From))
 		}
 	}
-	c.links.Arrived(p.rank, f.From.Sub(c.begun), bytes, c.cfg.MaxWorkers)
+	c.flow.links.Arrived(p.rank, f.From.Sub(c.journal.begun), bytes, c.cfg.MaxWorkers)
 }
 
 // serverLoad is what a server has said, with what was measured of it; nil if it says nothing. What
@@ -79,11 +79,11 @@ func (c *Coordinator) serverLoad(p *peer) *ServerLoad {
 		Cores: cap.CPU, LinkIn: cap.In, LinkOut: cap.Out, Free: u.Free,
 	}
 	far := 0
-	for _, w := range c.workers {
-		if w != nil && !w.gone && c.site(w) != c.site(p) {
+	for _, w := range c.peers.workers {
+		if w != nil && !w.gone && c.peers.site(w) != c.peers.site(p) {
 			far++
 		}
 	}
-	s.Inflow = c.links.Inflow(p.rank, far)
+	s.Inflow = c.flow.links.Inflow(p.rank, far)
 	return s
 }

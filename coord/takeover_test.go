@@ -294,7 +294,7 @@ func TestTakeOverDecidesNorms(t *testing.T) {
 				exactly(t, limit, p.applied, a.used, b.used)
 				p.toldOnce(t, servers)
 				for seq := int64(1); seq <= 3; seq++ {
-					if w.c.norms.Expects(seq) {
+					if w.c.measured.norms.Expects(seq) {
 						t.Errorf("it still waits for the norm of fire %d", seq)
 					}
 				}
@@ -501,7 +501,7 @@ func TestDeposed(t *testing.T) {
 		"no lease":   func(_ *world, d *testLease) { d.set(gone, nil) },
 		"nobody agrees": func(w *world, d *testLease) {
 			d.set(nil, gone)
-			w.c.post(inside(wire.KindControl, internal{control: []string{"mode", "asgd"}, reply: make(chan reply, 1)}))
+			w.c.in.post(inside(wire.KindControl, internal{control: []string{"mode", "asgd"}, reply: make(chan reply, 1)}))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
