@@ -55,18 +55,13 @@ func (c *Coordinator) announce(r engine.To[wire.Ring]) {
 		}
 	}
 	if m.Now {
-		c.reformed()
+		// An evaluation and a checkpoint that were under way in the ring that is given up will never be complete: they
+		// are abandoned, and begun again with the next ring. Those of the end stay: members of the next ring answer them.
+		c.measured.hashes.Clear()
+		c.rounds.Restart(c.engine.View().Used)
+		c.saves.Restart()
 	}
 	c.peers.send(p, func() error { return transport.Send(p.conn, m, nil) })
-}
-
-// reformed forgets what the ring that was given up would have done. An evaluation and a checkpoint
-// that were under way in it will never be whole, so they are given up, and begun again when the
-// next ring is there. Those of the end stay: members of the next ring answer them.
-func (c *Coordinator) reformed() {
-	c.measured.hashes.Clear()
-	c.rounds.Restart(c.engine.View().Used)
-	c.saves.Restart()
 }
 
 // compare takes the hash of a member's parameters. A member that has others than most is dropped. An error ends the

@@ -203,7 +203,7 @@ func (ring) reported(g engine.Engine, m *said.Message) ([]engine.Ready, error) {
 
 func (ring) lacks(c *Coordinator, linking []int) []string {
 	parts := list("the word that they have joined of workers", linking)
-	if c.takeover.Trained() && len(c.takeover.With(c.present())) == 0 {
+	if c.takeover.Trained() && len(c.takeover.With(c.peers.present(&c.members))) == 0 {
 		parts = append(parts, "a worker that has the parameters")
 	}
 	return parts

@@ -4,7 +4,6 @@ import (
 	"star"
 	"star/coord/ending"
 	"star/internal/exitcode"
-	"star/runlog"
 	"star/transport/wire"
 )
 
@@ -27,16 +26,4 @@ func (c *Coordinator) blame(p *peer, failed bool, why error) {
 	if p.rank >= 0 && p.rank < len(c.peers.workers) && c.peers.workers[p.rank] == p {
 		c.engine.Blame(star.Worker(p.rank), failed, why.Error())
 	}
-}
-
-// putAside names what the engine has put aside since the last call: it killed two workers.
-func (c *Coordinator) putAside() {
-	list := c.engine.View().Aside
-	for _, a := range list[c.measured.aside:] {
-		c.measured.result.Aside += int64(a.Count)
-		c.journal.write(runlog.Aside{Start: a.Start, Count: a.Count, Workers: a.Workers, Why: a.Why})
-		c.log.Warn("samples put aside: two workers died while computing them", "from", a.Start, "count", a.Count,
-			"workers", a.Workers, "reason", a.Why)
-	}
-	c.measured.aside = len(list)
 }

@@ -31,14 +31,15 @@ func (c *Coordinator) tryStart() {
 			return
 		}
 	}
-	if !c.takeover.Trained() && !c.members.Enough() || c.takeover.Trained() && !c.takeover.Gathered(time.Now(), c.cfg.MinWorkers, c.present()) {
+	if !c.takeover.Trained() && !c.members.Enough() || c.takeover.Trained() && !c.takeover.Gathered(time.Now(), c.cfg.MinWorkers, c.peers.present(&c.members)) {
 		return
 	}
 	if !c.judging.checks.Ready() {
 		return
 	}
 	c.open()
-	absent := c.apart()
+	absent := c.members.Begin()
+	c.peers.apart(absent)
 	if c.cfg.Pilot == nil { // a pilot reads every record, and a replay of its decisions reads them in the log
 		c.journal.log.Sample(c.cfg.MaxWorkers)
 	}
@@ -47,7 +48,7 @@ func (c *Coordinator) tryStart() {
 	}
 	c.engine = c.newEngine(absent)
 	now := c.engine.View()
-	if c.cfg.Pace && c.sharded() {
+	if c.cfg.Pace && c.arch.sharded() {
 		c.flow.pacer = traffic.NewPacer(c.cfg.MaxWorkers)
 	}
 	c.rounds.Begin(evaluate.Model{Buffers: 4 * c.members.Terms.Hello().Buffers, Layout: c.members.Terms.Enrolled().Buffers, Tests: c.members.Terms.Enrolled().Tests > 0})
@@ -69,7 +70,7 @@ func (c *Coordinator) tryStart() {
 	c.log.Info("training", "workers", c.engine.View().Live(), "shards", len(c.placing.shards), "parameters", c.members.Terms.Hello().Params,
 		"model", c.members.Terms.Hello().Model, "data", c.members.Terms.Enrolled().Data, "mode", c.words(c.cfg.Plan))
 	c.caution()
-	c.remember(at)
+	c.measured.remember(&c.journal, at, c.cfg.Remember, c.cfg.MaxWorkers)
 	if c.takeover.On() {
 		c.putThresholds(c.takeover.Left().Set, "star ctl, before another process took the job over")
 	}
@@ -83,7 +84,7 @@ func (c *Coordinator) tryStart() {
 	var told *engine.Told
 	if c.takeover.Trained() {
 		c.resumeLog()
-		t := c.takeover.Told(c.present())
+		t := c.takeover.Told(c.peers.present(&c.members))
 		told = &t
 	}
 	c.issue(c.engine.Begin(told))

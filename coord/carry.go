@@ -148,9 +148,9 @@ func (c *Coordinator) fire(o *engine.Ready) {
 	}
 	switch {
 	case len(o.Pair.Gradients) > 0:
-		c.observe(f.Version, o.Pair)
+		c.measured.observe(&c.journal, f.Version, o.Pair)
 	case o.Noise.Sum2 > 0 && !c.cfg.Lossy: // all-reduce: its members have said it
-		c.observe(f.Version, o.Noise)
+		c.measured.observe(&c.journal, f.Version, o.Noise)
 	}
 }
 
@@ -158,7 +158,7 @@ func (c *Coordinator) fire(o *engine.Ready) {
 // them in the run log happened behind them, whenever they are carried out. Orders that are kept for
 // later are written down once, when they were given.
 func (c *Coordinator) record(orders []engine.Ready) {
-	c.putAside()
+	c.measured.putAside(&c.journal, c.engine.View().Aside)
 	for i := range orders {
 		if o := &orders[i]; o.Fire.Seq > 0 && !o.Silent && !o.Recorded {
 			o.Recorded = true

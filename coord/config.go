@@ -240,3 +240,22 @@ func (e *Error) Error() string { return e.Msg }
 
 // ExitCode is the exit code that fits.
 func (e *Error) ExitCode() int { return e.Exit }
+
+// checkpointID is the ID of a checkpoint of a version in this attempt.
+func (c *Config) checkpointID(version int64) string { return c.Name(version, c.Generation) }
+
+// uncut returns p for a job whose batches stay whole. Errors are those of [modes.Plan.WithWholeBatches].
+func (c *Config) uncut(p modes.Plan) (modes.Plan, error) {
+	if !c.WholeBatches {
+		return p, nil
+	}
+	return p.WithWholeBatches(c.Batch)
+}
+
+// storeTimeout is how long the shards may take to hold a gradient that its worker says it has sent.
+func (c *Config) storeTimeout(params int64) time.Duration {
+	if c.StoreTimeout > 0 {
+		return c.StoreTimeout
+	}
+	return time.Minute + time.Duration(params>>18)*time.Second
+}

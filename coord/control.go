@@ -122,7 +122,7 @@ func (c *Coordinator) changeMode(spec, why string) (any, error) {
 			return nil, err
 		}
 	}
-	if p, err = c.uncut(p); err != nil {
+	if p, err = c.cfg.uncut(p); err != nil {
 		return nil, fmt.Errorf("mode %s: %w: set star.loader(divisible=True) in the program, or --whole-batches=false", spec, err)
 	}
 	if err := c.members.Terms.Permit(p, c.cfg.MaxWorkers); err != nil {
@@ -163,7 +163,7 @@ func (c *Coordinator) changeMode(spec, why string) (any, error) {
 	answer := modeChange{From: before, To: c.words(p), Version: c.engine.View().Version}
 	c.choice.manual = true
 	p = c.plant(p)
-	return answer, c.adopt(p, why)
+	return answer, c.install(p, runlog.Plan{Why: why})
 }
 
 // mostKept is how many gradients an update of p may be made of, where workers go on before it is made.
@@ -186,11 +186,6 @@ func (c *Coordinator) plant(p modes.Plan) modes.Plan {
 	return p
 }
 
-// adopt installs another plan. An error ends the job; the caller has found that the plan fits.
-func (c *Coordinator) adopt(p modes.Plan, why string) error {
-	return c.install(p, runlog.Plan{Why: why})
-}
-
 // install makes p the plan, and writes line, which has the reason, and of a pilot's plan what it
 // predicts, and when.
 //
@@ -199,7 +194,7 @@ func (c *Coordinator) adopt(p modes.Plan, why string) error {
 // one (engine.Install).
 func (c *Coordinator) install(p modes.Plan, line runlog.Plan) error {
 	from := c.engine.View().Plan
-	if p = c.graft(p); p.Equal(from) || c.stopping.Frozen() {
+	if p = c.flow.graft(p); p.Equal(from) || c.stopping.Frozen() {
 		return nil
 	}
 	if !c.lease.persist(func(e *Handover) { e.Plan, e.Manual, e.Grows = p, c.choice.manual, c.flow.auto.Enabled() }) {

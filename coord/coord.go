@@ -232,11 +232,11 @@ func New(cfg Config) (*Coordinator, error) {
 	for w := range poisonings {
 		poisonings[w] = map[poison.Cause]int64{}
 	}
-	c := &Coordinator{cfg: cfg, arch: arch, log: cfg.Log, journal: journal{log: cfg.RunLog}, lease: leadership{of: cfg.Lease}}
+	c := &Coordinator{cfg: cfg, arch: arch, log: cfg.Log, journal: journal{log: cfg.RunLog, text: cfg.Log}, lease: leadership{of: cfg.Lease}}
 	c.in.events = make(chan event, 4*(cfg.MaxWorkers+cfg.Servers))
 	c.in.done, c.in.notices = make(chan struct{}), make(chan notice, 1)
 	c.in.life, c.in.hangUp = life, hangUp
-	c.peers.servers, c.peers.workers = make([]*peer, cfg.Servers), make([]*peer, cfg.MaxWorkers)
+	c.peers.log, c.peers.servers, c.peers.workers = cfg.Log, make([]*peer, cfg.Servers), make([]*peer, cfg.MaxWorkers)
 	c.members = membership.New(cfg.size(), transport.NewKey())
 	c.members.Shortage = membership.NewShortage(c.minWorkers(), cfg.JoinTimeout)
 	c.saves = evaluate.NewSaves(cfg.Save != nil)
@@ -494,9 +494,6 @@ func (c *Coordinator) open() {
 	}
 	c.journal.unopened = nil
 }
-
-// sharded is the architecture's: whether parameters are with shards.
-func (c *Coordinator) sharded() bool { return c.arch.sharded() }
 
 // finish says good-bye to everybody, but to those that may coordinate. Workers are released with
 // Stop, servers get a Leave; with an exit code other than 0 all get a Reject, which has them end

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"star"
@@ -92,14 +93,14 @@ func (c *Coordinator) handle(e event) error {
 	case kindPilotAction:
 		return c.apply(e.action)
 	case kindNote:
-		c.noted(*e.note)
+		c.flow.noted(&c.journal, *e.note)
 		return nil
 	}
 	if p.gone {
 		return nil
 	}
 	p.heard = time.Now()
-	if c.ignores(e.Kind) {
+	if c.stopping.Still() && slices.Contains([]wire.Kind{wire.KindArrive, wire.KindStored, wire.KindBundle, wire.KindFault}, e.Kind) {
 		return nil
 	}
 	switch e.Kind {
@@ -213,7 +214,7 @@ func (c *Coordinator) fromServer(p *peer, e event) error {
 			c.trySaved()
 		}
 	case wire.KindMoved:
-		return c.move(c.placing.mover.Said(time.Now(), p.rank, e.Moved, c.saves.Open() || c.short()))
+		return c.move(c.placing.mover.Said(time.Now(), p.rank, e.Moved, c.saves.Open() || c.members.Shortage.On()))
 	case wire.KindHeld:
 		return c.held(p, e.Held)
 	case wire.KindPoison:
@@ -314,7 +315,7 @@ func (c *Coordinator) arrived(p *peer, r star.Record) error {
 	if err != nil {
 		return c.drop(p, err)
 	}
-	if c.sharded() {
+	if c.arch.sharded() {
 		r.Transit = p.measured.Flight.Arrive(time.Now(), &r)
 	}
 	if r.Samples > 0 { // a ring member without samples computes nothing

@@ -66,12 +66,12 @@ func TestTurns(t *testing.T) {
 		}
 		for version := range int64(4) {
 			c.cfg.Resume.Version = version
-			if err := c.members.Terms.Turns(c.sharded(), c.cfg.Resume.Version); (err != nil) != (several && version%2 != 0) {
+			if err := c.members.Terms.Turns(c.arch.sharded(), c.cfg.Resume.Version); (err != nil) != (several && version%2 != 0) {
 				t.Errorf("%d turns, resumed at version %d: %v", turns, version, err)
 			}
 		}
 		c.cfg.Resume.Version, c.arch = 0, servers{}
-		if err := c.members.Terms.Turns(c.sharded(), c.cfg.Resume.Version); (err != nil) != several {
+		if err := c.members.Terms.Turns(c.arch.sharded(), c.cfg.Resume.Version); (err != nil) != several {
 			t.Errorf("%d turns with servers: %v", turns, err)
 		}
 		other := *c.members.Terms.Enrolled()

@@ -33,7 +33,7 @@ import (
 func (c *Coordinator) enrol(p *peer, payload []byte) error {
 	h := p.hello
 	if h.Job != c.cfg.Job {
-		c.refuse(p, exitcode.Disagree, fmt.Sprintf("this is job %q, not %q (--job)", c.cfg.Job, h.Job))
+		c.peers.refuse(p, exitcode.Disagree, fmt.Sprintf("this is job %q, not %q (--job)", c.cfg.Job, h.Job))
 		return nil
 	}
 	switch h.Role {
@@ -47,18 +47,9 @@ func (c *Coordinator) enrol(p *peer, payload []byte) error {
 	case wire.RoleValidator:
 		c.enrolValidator(p)
 	default:
-		c.refuse(p, exitcode.Usage, fmt.Sprintf("unknown role %q", h.Role))
+		c.peers.refuse(p, exitcode.Usage, fmt.Sprintf("unknown role %q", h.Role))
 	}
 	return nil
-}
-
-// refuse lets a peer know why it is not taken, and with which code it is to end. Exit codes are
-// those of package exitcode: 2 its settings are wrong, 75 it may come again, 78 it is of another
-// job or trains something else.
-func (c *Coordinator) refuse(p *peer, exit int, reason string) {
-	c.log.Warn("refused", "as", p.role, "wanted", p.rank, "peer", p.conn.Peer(), "reason", reason)
-	c.peers.part(p, exit, reason)
-	p.gone = true
 }
 
 // enrolServer gives a server a rank and its Welcome, or refuses it: with exit code 2 where its
@@ -71,7 +62,7 @@ func (c *Coordinator) enrolServer(p *peer) {
 	}
 	if c.engine != nil && c.placing.copies.On() {
 		if err := c.takeServer(p); err != nil {
-			c.refuse(p, exitcode.Restart, err.Error())
+			c.peers.refuse(p, exitcode.Restart, err.Error())
 		}
 		return
 	}
@@ -84,10 +75,10 @@ func (c *Coordinator) enrolServer(p *peer) {
 	})
 	switch {
 	case no != nil:
-		c.refuse(p, no.Exit, no.Reason)
+		c.peers.refuse(p, no.Exit, no.Reason)
 		return
 	case c.placing.assigned:
-		c.refuse(p, exitcode.Restart, "the job has begun; a server cannot be replaced in it")
+		c.peers.refuse(p, exitcode.Restart, "the job has begun; a server cannot be replaced in it")
 		return
 	}
 	total := h.Shards
@@ -97,13 +88,13 @@ func (c *Coordinator) enrolServer(p *peer) {
 		}
 	}
 	if h.Shards < 0 || total > maxShards {
-		c.refuse(p, exitcode.Usage, fmt.Sprintf("server %d hosts %d shards, which makes %d in the job, at most %d (--shards)", rank, h.Shards, total, maxShards))
+		c.peers.refuse(p, exitcode.Usage, fmt.Sprintf("server %d hosts %d shards, which makes %d in the job, at most %d (--shards)", rank, h.Shards, total, maxShards))
 		return
 	}
 	p.rank = rank
 	if c.peers.place(p).Misled(p.conn.RemoteAddr()) {
 		host, _, _ := net.SplitHostPort(p.conn.RemoteAddr())
-		c.refuse(p, exitcode.Usage, fmt.Sprintf("star-ps %d is at %s, and says that it is reached at %s, which from other hosts leads to themselves: give it --advertise HOST:PORT, and --listen beyond loopback",
+		c.peers.refuse(p, exitcode.Usage, fmt.Sprintf("star-ps %d is at %s, and says that it is reached at %s, which from other hosts leads to themselves: give it --advertise HOST:PORT, and --listen beyond loopback",
 			rank, host, h.Addr))
 		return
 	}
@@ -127,13 +118,13 @@ func (c *Coordinator) enrolWorker(p *peer, payload []byte) {
 	h := p.hello
 	e, err := membership.ParseEnrolment(h, payload)
 	if err != nil {
-		c.refuse(p, exitcode.Disagree, err.Error())
+		c.peers.refuse(p, exitcode.Disagree, err.Error())
 		return
 	}
 	vouched := false
 	if c.cfg.Fits != nil && !c.takeover.On() { // what was left says what the job trains
 		if vouched, err = c.cfg.Fits(h, e); err != nil {
-			c.refuse(p, exitcode.Disagree, err.Error())
+			c.peers.refuse(p, exitcode.Disagree, err.Error())
 			return
 		}
 	}
@@ -141,14 +132,16 @@ func (c *Coordinator) enrolWorker(p *peer, payload []byte) {
 	if c.judging.validator != nil {
 		judge = &c.judging.validator.hello
 	}
-	why, no := c.members.Terms.Check(c.rules(), judge, &h, &e, c.yields(vouched))
+	why, no := c.members.Terms.Check(&membership.Rules{
+		ResumeHash: c.cfg.ResumeHash, ResumePlain: c.cfg.ResumePlain, ResumeData: c.cfg.ResumeData, MaxParams: c.cfg.MaxParams,
+	}, judge, &h, &e, c.yields(vouched))
 	if no != nil {
-		c.refuse(p, no.Exit, no.Reason)
+		c.peers.refuse(p, no.Exit, no.Reason)
 		return
 	}
 	p.codec, e.Codec = e.Codec, ""
 	if err := c.arch.enrols(h, e); err != nil {
-		c.refuse(p, exitcode.Disagree, err.Error())
+		c.peers.refuse(p, exitcode.Disagree, err.Error())
 		return
 	}
 	if why != "" {
@@ -156,13 +149,13 @@ func (c *Coordinator) enrolWorker(p *peer, payload []byte) {
 	}
 	rank, no := c.members.Rank(p.rank, c.engine != nil || c.takeover.On())
 	if no != nil {
-		c.refuse(p, no.Exit, no.Reason)
+		c.peers.refuse(p, no.Exit, no.Reason)
 		return
 	}
 	holder := membership.Member{Addr: p.conn.RemoteAddr(), Process: h.Process, Vouched: vouched, Came: c.journal.elapsed()}
 	if c.engine != nil {
-		if c.ends() {
-			c.refuse(p, exitcode.Restart, "the job ends")
+		if c.rounds.Final() || c.run.ended || c.stopping.Wound() {
+			c.peers.refuse(p, exitcode.Restart, "the job ends")
 			return
 		}
 		c.members.Take(rank, holder)
@@ -170,11 +163,11 @@ func (c *Coordinator) enrolWorker(p *peer, payload []byte) {
 		return
 	}
 	if err := engine.TreeNeeds(c.cfg.Plan, rank, h); err != nil {
-		c.refuse(p, exitcode.Usage, err.Error())
+		c.peers.refuse(p, exitcode.Usage, err.Error())
 		return
 	}
 	if err := c.takeover.Stand(star.Worker(rank), (*takeover.Stand)(e.Stand)); err != nil {
-		c.refuse(p, exitcode.Disagree, err.Error())
+		c.peers.refuse(p, exitcode.Disagree, err.Error())
 		return
 	}
 	p.rank = rank
@@ -203,7 +196,7 @@ func (c *Coordinator) supersede(p *peer) error {
 // assigned, so that those make the updates that the workers want. What was given to the job counts
 // more (Adopted has zeros there).
 func (c *Coordinator) takeOver() error {
-	if err := cmp.Or(c.members.Terms.Turns(c.sharded(), c.cfg.Resume.Version), c.members.Terms.Permit(c.cfg.Plan, c.cfg.MaxWorkers)); err != nil {
+	if err := cmp.Or(c.members.Terms.Turns(c.arch.sharded(), c.cfg.Resume.Version), c.members.Terms.Permit(c.cfg.Plan, c.cfg.MaxWorkers)); err != nil {
 		return &Error{exitcode.Disagree, err.Error()}
 	}
 	if c.cfg.Adopt == nil {
@@ -229,13 +222,6 @@ func (c *Coordinator) takeOver() error {
 	return nil
 }
 
-// rules is what every worker is checked against.
-func (c *Coordinator) rules() *membership.Rules {
-	return &membership.Rules{
-		ResumeHash: c.cfg.ResumeHash, ResumePlain: c.cfg.ResumePlain, ResumeData: c.cfg.ResumeData, MaxParams: c.cfg.MaxParams,
-	}
-}
-
 // yields says whether the workers that have enrolled make way for one that differs from them.
 func (c *Coordinator) yields(vouched bool) bool {
 	return !c.takeover.On() && c.cfg.Validation == nil && c.members.Yields(vouched)
@@ -247,7 +233,7 @@ func (c *Coordinator) yields(vouched bool) bool {
 func (c *Coordinator) beginAnew() {
 	for _, p := range c.peers.workers {
 		if p != nil {
-			c.refuse(p, exitcode.Disagree, fmt.Sprintf("the job trains something else than %s with hash %s on %s: a worker has come that was told what star-ps was told (--model, --dataset, --seed)",
+			c.peers.refuse(p, exitcode.Disagree, fmt.Sprintf("the job trains something else than %s with hash %s on %s: a worker has come that was told what star-ps was told (--model, --dataset, --seed)",
 				c.members.Terms.Hello().Model, c.members.Terms.Hello().ModelHash, c.members.Terms.Enrolled().Data))
 			c.removeWorker(p, "it trains something else")
 		}
@@ -353,14 +339,14 @@ func (c *Coordinator) welcome(p *peer) {
 		if s != nil && s.hello.Shards > 0 {
 			if !c.peers.place(p).Reaches(c.peers.place(s)) {
 				why := c.peers.place(s).Unreachable(fmt.Sprintf("star-ps %d", s.rank))
-				c.refuse(p, exitcode.Disagree, why)
+				c.peers.refuse(p, exitcode.Disagree, why)
 				c.removeWorker(p, why)
 				return
 			}
 		}
 	}
-	if why, exit := c.meets(p); why != "" {
-		c.refuse(p, exit, why)
+	if why, exit := c.peers.meets(c.arch.sharded(), c.cfg.Plan, p); why != "" {
+		c.peers.refuse(p, exit, why)
 		c.removeWorker(p, why)
 		return
 	}

@@ -26,19 +26,6 @@ func (c *Config) first() int { return c.size().Workers }
 // minWorkers is the architecture's: how many workers there must be for the training to go on.
 func (c *Coordinator) minWorkers() int { return c.arch.minWorkers(&c.cfg) }
 
-// apart takes workers that have not joined out of a training that begins. They come to it as late ones. After this a
-// worker is in exactly one of workers and late.
-func (c *Coordinator) apart() (absent []star.Worker) {
-	absent = c.members.Begin()
-	for _, w := range absent {
-		p := c.peers.workers[w]
-		if c.peers.workers[w] = nil; p != nil && !p.gone {
-			c.peers.late = append(c.peers.late, p)
-		}
-	}
-	return absent
-}
-
 // lives says whether a worker takes part in updates, or will when the training begins.
 func (c *Coordinator) lives(w star.Worker) bool {
 	if c.engine == nil {
@@ -57,13 +44,10 @@ func (c *Coordinator) resize() error {
 	return c.install(p, runlog.Plan{Why: why})
 }
 
-// short says whether the job waits for workers to come.
-func (c *Coordinator) short() bool { return c.members.Shortage.On() }
-
 // awaits says whether the job goes on without any worker, because others may come. In an all-reduce
 // the parameters have gone with the last one.
 func (c *Coordinator) awaits() bool {
-	return c.engine.View().Survives() && (c.short() || c.minWorkers() > 0 && c.placing.mover.Holds() && c.engine.View().Unfinished())
+	return c.engine.View().Survives() && (c.members.Shortage.On() || c.minWorkers() > 0 && c.placing.mover.Holds() && c.engine.View().Unfinished())
 }
 
 // thin sees whether the job has as many workers as it needs, after one came or went. While a shard moves, the end of
@@ -92,7 +76,7 @@ func (c *Coordinator) watchSize(now time.Time) error {
 		return nil
 	}
 	c.thin()
-	if !c.short() {
+	if !c.members.Shortage.On() {
 		return c.tryFinish()
 	}
 	if why := c.members.Shortage.Over(now, c.engine.View().Live()); why != "" {

@@ -1,6 +1,8 @@
 package coord
 
 import (
+	"log/slog"
+	"star/coord/advice"
 	"star/coord/advisor"
 	"star/runlog"
 	"time"
@@ -10,6 +12,7 @@ import (
 // started. Lines have the time since begun, which a coordinator that takes over sets to that of its predecessor.
 type journal struct {
 	log      *runlog.Writer
+	text     *slog.Logger
 	pilot    *advisor.Runner // nil: no pilot
 	begun    time.Time
 	started  time.Time     // of this coordinator, by the wall clock
@@ -33,3 +36,10 @@ func (j *journal) elapsed() time.Duration { return time.Since(j.begun) }
 
 // tell passes a line on to the pilot, if there is one.
 func (j *journal) tell(at time.Duration, entry runlog.Entry) { j.pilot.Tell(at, entry) }
+
+// notApplied notes a plan of the pilot that is not installed.
+func (j *journal) notApplied(ch *advice.Change, after int64, because string) {
+	p := ch.Plan.String()
+	j.write(runlog.Unheeded{Plan: p, Why: ch.Why, Because: because, After: after})
+	j.text.Info("a plan of the pilot is not installed", "mode", p, "because", because)
+}

@@ -21,7 +21,7 @@ const Patience = measure.Patience
 // overdue logs which workers have missed a deadline, and returns when to look again: when the next
 // one will have been missed. At most a second, so that deadlines that are set meanwhile apply soon.
 func (c *Coordinator) overdue(now time.Time) (next time.Duration) {
-	if c.engine == nil || !c.sharded() || c.rounds.Final() || len(c.choice.deadlines) == 0 {
+	if c.engine == nil || !c.arch.sharded() || c.rounds.Final() || len(c.choice.deadlines) == 0 {
 		return time.Second
 	}
 	next = time.Second
@@ -47,7 +47,7 @@ func (c *Coordinator) overdue(now time.Time) (next time.Duration) {
 
 // stallAfter is how long nothing may happen before the log names what is missing.
 func (c *Coordinator) stallAfter() time.Duration {
-	if c.engine == nil || !c.sharded() || c.rounds.Open() || c.saves.Open() {
+	if c.engine == nil || !c.arch.sharded() || c.rounds.Open() || c.saves.Open() {
 		return c.cfg.StallAfter
 	}
 	return measure.StallAfter(c.choice.deadlines, c.cfg.StallAfter)

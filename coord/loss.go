@@ -120,7 +120,7 @@ func (c *Coordinator) lost(p *peer, why error) error {
 	}
 	if c.stopping.Still() { // its gradient would not count any more
 		p.hangUp()
-		if c.stopping.Wound() && !c.sharded() {
+		if c.stopping.Wound() && !c.arch.sharded() {
 			return c.lostParameters(p, why) // with the parameters
 		}
 		c.perform(c.rounds.Leave(star.Worker(p.rank), facts{c}))

@@ -37,7 +37,7 @@ func (c *Coordinator) placed() (servers []ServerStatus, shards []ShardStatus) {
 		servers = append(servers, ServerStatus{Server: i, Host: s.hello.Host, Addr: s.hello.Addr, Gone: s.gone, CopyRate: s.copyRate})
 		servers[len(servers)-1].Shards = 0
 		if c.cfg.Shift {
-			servers[len(servers)-1].Site, servers[len(servers)-1].Load = c.peers.site(s), c.serverLoad(s)
+			servers[len(servers)-1].Site, servers[len(servers)-1].Load = c.peers.site(s), c.flow.serverLoad(&c.peers, s)
 		}
 	}
 	moving, busy := c.placing.mover.Busy()
@@ -67,7 +67,7 @@ func (c *Coordinator) beginMove(e event) error {
 	moving, busy := c.placing.mover.Busy()
 	switch {
 	case err != nil:
-	case !c.sharded():
+	case !c.arch.sharded():
 		err = errors.New("an all-reduce has no shards")
 	case c.lease.replaceable():
 		err = errors.New("in a job with --coordinators shards stay where they are")
@@ -77,7 +77,7 @@ func (c *Coordinator) beginMove(e event) error {
 		err = fmt.Errorf("shard %d is moving: one at a time", moving)
 	case c.rounds.Final() || c.run.ended:
 		err = errors.New("the job is about to end")
-	case c.short():
+	case c.members.Shortage.On():
 		err = fmt.Errorf("the job waits for workers: %d are there, of at least %d (--min-workers)", c.engine.View().Live(), c.minWorkers())
 	case len(c.peers.late) > 0:
 		err = fmt.Errorf("worker %d is coming to the job: try again in a moment", c.peers.late[0].rank)
@@ -99,7 +99,7 @@ func (c *Coordinator) beginMove(e event) error {
 // watchMove ends a move that takes too long, and goes on with one that waited. A job that waits for workers moves
 // nothing: its orders are kept until workers come, and these are not told where shards are while one moves.
 func (c *Coordinator) watchMove(now time.Time) error {
-	if c.short() {
+	if c.members.Shortage.On() {
 		return c.move(c.placing.mover.Drop("the job waits for workers"))
 	}
 	return c.move(c.placing.mover.Tick(now, c.saves.Open()))

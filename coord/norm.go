@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"math"
 
-	"star/pgns"
-	"star/runlog"
 	"star/transport"
 	"star/transport/wire"
 )
@@ -28,7 +26,7 @@ func (c *Coordinator) norm(p *peer, e event) error {
 		return nil
 	}
 	if u.After || !c.cfg.Lossy {
-		c.observe(u.Version, u.Noise)
+		c.measured.observe(&c.journal, u.Version, u.Noise)
 	}
 	if u.After {
 		return nil
@@ -40,18 +38,4 @@ func (c *Coordinator) norm(p *peer, e event) error {
 		}
 	}
 	return nil
-}
-
-// observe takes in what an update says of the noise of gradients. What cannot be used is passed
-// over: an update of one gradient says nothing by itself.
-func (c *Coordinator) observe(version int64, u pgns.Update) {
-	m, err := c.measured.noise.Observe(u)
-	if err != nil {
-		return // too few gradients, or one that is not finite
-	}
-	n := c.measured.noise.Noise()
-	drift, strength := c.measured.noise.Drift()
-	line := runlog.Noise{Version: version, Grad2: runlog.Number(m.Grad2), Var: runlog.Number(m.Var),
-		Mixed: u.Mixed(), Scale: runlog.Number(n.Scale), Drift: runlog.Number(drift), Strength: runlog.Number(strength)}
-	c.journal.note(line)
 }

@@ -1,12 +1,16 @@
 package coord
 
 import (
+	"fmt"
+	"log/slog"
 	"net"
 	"slices"
 	"star"
 	"star/coord/engine"
 	"star/coord/membership"
 	"star/coord/outbox"
+	"star/coord/takeover"
+	"star/internal/exitcode"
 	"star/modes"
 	"star/transport"
 	"star/transport/wire"
@@ -17,6 +21,7 @@ import (
 // enrolment, or, in a job that has begun, from when it gets a part in it; until then it is in late. Nothing here waits
 // for the network.
 type peers struct {
+	log              *slog.Logger
 	out              outbox.Sender // of all messages to members
 	servers, workers []*peer
 	late             []*peer
@@ -150,4 +155,60 @@ func (ps *peers) scaling() modes.Scaling {
 		}
 	}
 	return modes.ScalingOf(own, iteration, samples)
+}
+
+// refuse lets a peer know why it is not taken, and with which code it is to end. Exit codes are
+// those of package exitcode: 2 its settings are wrong, 75 it may come again, 78 it is of another
+// job or trains something else.
+func (ps *peers) refuse(p *peer, exit int, reason string) {
+	ps.log.Warn("refused", "as", p.role, "wanted", p.rank, "peer", p.conn.Peer(), "reason", reason)
+	ps.part(p, exit, reason)
+	p.gone = true
+}
+
+// present says which workers have come.
+func (ps *peers) present(members *membership.Members) []takeover.Presence {
+	out := make([]takeover.Presence, len(ps.workers))
+	for w, p := range ps.workers {
+		switch {
+		case members.Joined(w):
+			out[w] = takeover.Joined
+		case p != nil:
+			out[w] = takeover.Linking
+		}
+	}
+	return out
+}
+
+// apart takes workers that have not joined out of a training that begins. They come to it as late ones. After this a
+// worker is in exactly one of workers and late.
+func (ps *peers) apart(absent []star.Worker) {
+	for _, w := range absent {
+		p := ps.workers[w]
+		if ps.workers[w] = nil; p != nil && !p.gone {
+			ps.late = append(ps.late, p)
+		}
+	}
+}
+
+// meets says why a worker cannot exchange gradients with all others that have enrolled, in a ring or
+// the tree of the plan, because of the address that it or one of them has given, and with which exit
+// code it is refused. Empty: it can.
+func (ps *peers) meets(sharded bool, plan modes.Plan, p *peer) (why string, exit int) {
+	visited := func(w *peer) bool {
+		return !sharded || engine.TreeNeeds(plan, w.rank, wire.Hello{}) != nil
+	}
+	for _, o := range ps.workers {
+		if o == nil || o == p || o.gone || o.rank == p.rank {
+			continue
+		}
+		at, there := ps.place(p), ps.place(o)
+		if !there.Reaches(at) && visited(p) {
+			return at.Unreachable(fmt.Sprintf("worker %d", p.rank)), exitcode.Usage
+		}
+		if !at.Reaches(there) && visited(o) {
+			return there.Unreachable(fmt.Sprintf("worker %d", o.rank)), exitcode.Disagree
+		}
+	}
+	return "", 0
 }

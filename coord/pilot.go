@@ -6,7 +6,6 @@ import (
 
 	"star/coord/advice"
 	"star/coord/advisor"
-	"star/modes"
 	"star/runlog"
 )
 
@@ -46,7 +45,7 @@ func (c *Coordinator) lastWords() {
 		select {
 		case e := <-c.in.events:
 			if e.Kind == kindPilotAction && e.action.Change != nil {
-				c.notApplied(e.action.Change, e.action.after, isOver)
+				c.journal.notApplied(e.action.Change, e.action.after, isOver)
 			}
 		default:
 			c.journal.write(runlog.Heard{After: heard})
@@ -58,13 +57,6 @@ func (c *Coordinator) lastWords() {
 // isOver is why nothing is made of a plan that comes when the job has ended, or is evaluated for
 // the last time.
 const isOver = "the job is over"
-
-// notApplied notes a plan of the pilot that is not installed.
-func (c *Coordinator) notApplied(ch *advice.Change, after int64, because string) {
-	p := ch.Plan.String()
-	c.journal.write(runlog.Unheeded{Plan: p, Why: ch.Why, Because: because, After: after})
-	c.log.Info("a plan of the pilot is not installed", "mode", p, "because", because)
-}
 
 // apply does what the pilot says. One of its fields is set. An error ends the job.
 func (c *Coordinator) apply(s *pilotAction) error {
@@ -112,14 +104,6 @@ func (c *Coordinator) deaf() string {
 	return ""
 }
 
-// uncut is p for a job whose batches stay whole. Errors are those of [modes.Plan.WithWholeBatches].
-func (c *Coordinator) uncut(p modes.Plan) (modes.Plan, error) {
-	if !c.cfg.WholeBatches {
-		return p, nil
-	}
-	return p.WithWholeBatches(c.cfg.Batch)
-}
-
 // change installs the pilot's plan, unless somebody at the keyboard has taken over, or says in the
 // run log why not. A plan that does not fit is a mistake of the pilot, and noted as one that was
 // not installed; an error ends the job.
@@ -129,7 +113,7 @@ func (c *Coordinator) change(ch *advice.Change, after int64) error {
 	if because == "" {
 		err := p.Validate(c.cfg.MaxWorkers)
 		if err == nil {
-			p, err = c.uncut(p)
+			p, err = c.cfg.uncut(p)
 		}
 		if err == nil {
 			err = c.arch.fits(p)
@@ -139,7 +123,7 @@ func (c *Coordinator) change(ch *advice.Change, after int64) error {
 		}
 	}
 	if because != "" {
-		c.notApplied(ch, after, because)
+		c.journal.notApplied(ch, after, because)
 		return nil
 	}
 	if c.cfg.Admission != nil {
@@ -150,8 +134,8 @@ func (c *Coordinator) change(ch *advice.Change, after int64) error {
 		c.choice.permits.Forget()
 		c.permitted(c.choice.permits.Yield("the pilot has changed its mind"))
 	}
-	if c.graft(p).Equal(c.engine.View().Plan) {
-		c.notApplied(ch, after, "it is in force")
+	if c.flow.graft(p).Equal(c.engine.View().Plan) {
+		c.journal.notApplied(ch, after, "it is in force")
 		return nil
 	}
 	return c.install(p, runlog.Plan{Why: ch.Why, Predicted: runlog.Number(ch.Predicted), After: after})

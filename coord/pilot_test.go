@@ -225,7 +225,7 @@ func TestEveryDecisionIsLogged(t *testing.T) {
 // What the pilot has said, and what was not done of it when the job ends, is in the log, too.
 func TestLastWords(t *testing.T) {
 	var text syncBuffer
-	c := &Coordinator{journal: journal{begun: time.Now()}, in: inbox{events: make(chan event, 2), done: make(chan struct{})}, log: slog.New(slog.DiscardHandler)}
+	c := &Coordinator{journal: journal{begun: time.Now(), text: slog.New(slog.DiscardHandler)}, in: inbox{events: make(chan event, 2), done: make(chan struct{})}}
 	defer close(c.in.done)
 	c.journal.pilot = advisor.Start(&script{}, c.in.done, func(advisor.Word) bool { return true })
 	for range 7 {

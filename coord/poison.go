@@ -84,7 +84,7 @@ func (c *Coordinator) toldPoison(p *peer, m wire.Poison) error {
 			return nil // another shard has said so
 		}
 		m.Step = step
-	case c.sharded() && cause != poison.NotFinite:
+	case c.arch.sharded() && cause != poison.NotFinite:
 		return c.drop(p, fmt.Errorf("poison of the cause %q from a worker: the shards find it", m.Cause))
 	}
 	c.poisoned(m.Worker, m.Step, cause, m.Value, m.Where, m.Over)

@@ -8,9 +8,6 @@ import (
 	"star/runlog"
 )
 
-// ends says whether the job is about to end, so that no member can come to it.
-func (c *Coordinator) ends() bool { return c.rounds.Final() || c.run.ended || c.stopping.Wound() }
-
 // returns lets a worker come to a job that has begun. Until it has joined it is only a connection.
 func (c *Coordinator) returns(p *peer, rank int) {
 	p.rank = rank

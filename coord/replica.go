@@ -182,7 +182,7 @@ func (c *Coordinator) saveAgain(shard int) {
 // watchCopies begins a copy where one is missing. One copy at a time, while the job trains: it goes the way of a move
 // (package moves), except that the shard stays where it is, too.
 func (c *Coordinator) watchCopies(now time.Time) error {
-	if _, moving := c.placing.mover.Busy(); moving || !c.placing.copies.On() || c.engine == nil || c.rounds.Final() || c.run.ended || c.short() || len(c.peers.late) > 0 {
+	if _, moving := c.placing.mover.Busy(); moving || !c.placing.copies.On() || c.engine == nil || c.rounds.Final() || c.run.ended || c.members.Shortage.On() || len(c.peers.late) > 0 {
 		return nil
 	}
 	return c.copied(c.placing.copies.Tick(now, c.placing.places(&c.peers, c.cfg.Coordinators, false)))

@@ -31,7 +31,7 @@ func (c *Coordinator) returning(p *peer, fresh bool) bool {
 	old := c.peers.servers[p.rank]
 	switch {
 	case c.takeover.Settling() && fresh && c.takeover.Trained() && c.takeover.Seats(p.rank) > 0:
-		c.refuse(p, exitcode.Restart, "another process takes the job over now; start this one again in a moment")
+		c.peers.refuse(p, exitcode.Restart, "another process takes the job over now; start this one again in a moment")
 		return true
 	case !c.takeover.Settling() && old != nil && old != p && !old.gone && old.hello.Shards > 0 && c.engine != nil:
 		old.hangUp()

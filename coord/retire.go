@@ -80,7 +80,7 @@ func (c *Coordinator) windOn() error {
 		return nil
 	case !c.engine.View().Survives():
 		return c.stopping.With()
-	case !c.engine.View().Settled || c.placing.mover.Holds() || c.saves.Writing() || c.saves.Open() && c.sharded():
+	case !c.engine.View().Settled || c.placing.mover.Holds() || c.saves.Writing() || c.saves.Open() && c.arch.sharded():
 		return nil
 	}
 	if err := c.move(c.placing.mover.Drop("the job ends")); err != nil {

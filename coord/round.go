@@ -101,7 +101,7 @@ func (c *Coordinator) milestones() {
 // due reports what begins now. Nothing begins while something of the kind is under way, a shard moves,
 // workers are too few, or the job ends.
 func (c *Coordinator) due() (eval, save bool) {
-	if c.rounds.Open() || c.rounds.Final() || c.saves.Open() || c.placing.mover.Holds() || c.short() || c.stopping.Cause() != nil {
+	if c.rounds.Open() || c.rounds.Final() || c.saves.Open() || c.placing.mover.Holds() || c.members.Shortage.On() || c.stopping.Cause() != nil {
 		return false, false
 	}
 	now := c.engine.View()
@@ -114,14 +114,11 @@ func (c *Coordinator) due() (eval, save bool) {
 	return c.rounds.Due(now.Used), !now.Midway && c.saves.Due(time.Now())
 }
 
-// saveID is the ID of a checkpoint of a version in this attempt.
-func (c *Coordinator) saveID(version int64) string { return c.cfg.Name(version, c.cfg.Generation) }
-
 // savedAlready reports whether a checkpoint made now would be one that is complete: no
 // update was made since. It is not written over, so the earlier one counts.
 func (c *Coordinator) savedAlready() bool {
 	v := c.engine.View().Next
-	if !c.saves.Complete(c.saveID(v)) {
+	if !c.saves.Complete(c.cfg.checkpointID(v)) {
 		return false
 	}
 	c.log.Debug("no update since the last checkpoint", "path", c.measured.result.Checkpoint, "version", v)
@@ -186,7 +183,7 @@ func (c *Coordinator) tryFinish() error {
 		return nil
 	}
 	c.perform(c.rounds.Parked(facts{c})) // may end the round
-	if !c.engine.View().Drained() || c.rounds.Open() || c.saves.Open() || c.placing.mover.Holds() || c.short() {
+	if !c.engine.View().Drained() || c.rounds.Open() || c.saves.Open() || c.placing.mover.Holds() || c.members.Shortage.On() {
 		return nil
 	}
 	if err := c.move(c.placing.mover.Drop("the job ends")); err != nil {
@@ -212,7 +209,7 @@ func (c *Coordinator) evaluateLast(test bool) {
 func (c *Coordinator) startSave() {
 	cut := c.engine.Save()
 	c.perform(c.saves.Start(evaluate.Cut{
-		ID: c.saveID(cut.Version), Version: cut.Version, Seq: cut.Seq, Writer: cut.Writer, Shards: len(c.placing.shards), Final: c.rounds.Final(),
+		ID: c.cfg.checkpointID(cut.Version), Version: cut.Version, Seq: cut.Seq, Writer: cut.Writer, Shards: len(c.placing.shards), Final: c.rounds.Final(),
 	}, c.coded(), time.Now()))
 	c.trySaved()
 }
@@ -220,12 +217,12 @@ func (c *Coordinator) startSave() {
 // freezeFirst tells workers with codecs to save what they have left out before the releases that follow from an
 // update, if a checkpoint will follow it. In a ring members are told after the releases.
 func (c *Coordinator) freezeFirst() {
-	if !c.sharded() {
+	if !c.arch.sharded() {
 		return
 	}
 	if _, save := c.due(); save {
 		v := c.engine.View().Version
-		c.perform(c.saves.Early(c.saveID(v), v, c.coded()))
+		c.perform(c.saves.Early(c.cfg.checkpointID(v), v, c.coded()))
 	}
 }
 
@@ -246,7 +243,7 @@ func (c *Coordinator) coded() (out []evaluate.Coded) {
 func (c *Coordinator) savedAt(p *peer, e event) error {
 	w := star.Worker(p.rank)
 	switch {
-	case c.sharded() || e.Saved.Shard > 0:
+	case c.arch.sharded() || e.Saved.Shard > 0:
 		if p.codec == "" {
 			return c.drop(p, errors.New("a part of a checkpoint that it was not asked for"))
 		}
@@ -276,12 +273,16 @@ func (c *Coordinator) trySaved() {
 // should wait for their next batch, so a goroutine of its own does it.
 func (c *Coordinator) write(e evaluate.Write) {
 	w := &written{id: e.ID, err: e.Err}
+	saved := c.cfg.Saved
+	if !c.takeover.On() {
+		saved = nil
+	}
 	done := func() {
 		c.in.post(inside(kindPilotAction, internal{action: &pilotAction{written: w}}))
 	}
 	if e.Err != nil {
 		go func() {
-			if !c.completed(w) && c.cfg.Discard != nil {
+			if !w.completed(saved) && c.cfg.Discard != nil {
 				c.cfg.Discard(w.id)
 			}
 			done()
@@ -296,23 +297,10 @@ func (c *Coordinator) write(e evaluate.Write) {
 	}
 	go func() {
 		if w.path, w.err = c.cfg.Save(whole); w.err != nil {
-			c.completed(w)
+			w.completed(saved)
 		}
 		done()
 	}()
-}
-
-// completed reports whether the coordinator before has completed the checkpoint that could not be
-// written: it is not written over, and one of the same version and life is as good.
-func (c *Coordinator) completed(w *written) bool {
-	if !c.takeover.On() || c.cfg.Saved == nil {
-		return false
-	}
-	path, ok := c.cfg.Saved(w.id)
-	if ok {
-		w.path, w.err = path, nil
-	}
-	return ok
 }
 
 // written is what has become of a checkpoint.
@@ -357,4 +345,17 @@ func round4(x float64) float64 {
 		return x
 	}
 	return math.Round(x*1e4) / 1e4
+}
+
+// completed reports whether the coordinator before has completed the checkpoint that could not be
+// written: it is not written over, and one of the same version and life is as good.
+func (w *written) completed(saved func(id string) (path string, ok bool)) bool {
+	if saved == nil {
+		return false
+	}
+	path, ok := saved(w.id)
+	if ok {
+		w.path, w.err = path, nil
+	}
+	return ok
 }

@@ -33,14 +33,6 @@ func (c *Coordinator) Note(ctx context.Context, n runlog.Shift) error {
 	}
 }
 
-// noted keeps a note for the status, and writes it down.
-func (c *Coordinator) noted(n runlog.Shift) {
-	at := c.journal.elapsed()
-	c.flow.shifts.Note(at, n)
-	c.journal.log.Write(at, n)
-	c.log.Info("a shard is to move, or did", "event", n.Event, "shard", n.Shard, "from", n.From, "to", n.To, "predicted_gain", n.Predicted, "seen_gain", float64(n.Seen), "why", n.Why)
-}
-
 // shiftStatus is what the status has on moves of shards; nil where they stay.
 func (c *Coordinator) shiftStatus() *ShiftStatus {
 	if !c.cfg.Shift {
@@ -65,9 +57,17 @@ func (c *Coordinator) inflow(p *peer) {
 	c.flow.links.Arrived(p.rank, f.From.Sub(c.journal.begun), bytes, c.cfg.MaxWorkers)
 }
 
+// noted keeps a note for the status, and writes it down.
+func (f *flow) noted(j *journal, n runlog.Shift) {
+	at := j.elapsed()
+	f.shifts.Note(at, n)
+	j.log.Write(at, n)
+	j.text.Info("a shard is to move, or did", "event", n.Event, "shard", n.Shard, "from", n.From, "to", n.To, "predicted_gain", n.Predicted, "seen_gain", float64(n.Seen), "why", n.Why)
+}
+
 // serverLoad is what a server has said, with what was measured of it; nil if it says nothing. What
 // comes in from other hosts is measured here, from pushes; all else the server has said of itself.
-func (c *Coordinator) serverLoad(p *peer) *ServerLoad {
+func (f *flow) serverLoad(ps *peers, p *peer) *ServerLoad {
 	l := p.load
 	if !l.heard {
 		return nil
@@ -79,11 +79,11 @@ func (c *Coordinator) serverLoad(p *peer) *ServerLoad {
 		Cores: cap.CPU, LinkIn: cap.In, LinkOut: cap.Out, Free: u.Free,
 	}
 	far := 0
-	for _, w := range c.peers.workers {
-		if w != nil && !w.gone && c.peers.site(w) != c.peers.site(p) {
+	for _, w := range ps.workers {
+		if w != nil && !w.gone && ps.site(w) != ps.site(p) {
 			far++
 		}
 	}
-	s.Inflow = c.flow.links.Inflow(p.rank, far)
+	s.Inflow = f.links.Inflow(p.rank, far)
 	return s
 }

@@ -37,19 +37,19 @@ func TestInflow(t *testing.T) {
 	}
 	// Server 0: both workers, 2000 bytes each at once in 100 ms. Server 1: worker 1 alone, 2000 bytes in 25 ms.
 	for server, want := range []float64{40e3, 80e3} {
-		l := c.serverLoad(c.peers.servers[server])
+		l := c.flow.serverLoad(&c.peers, c.peers.servers[server])
 		if math.Abs(l.Inflow-want) > 1e-6*want || l.Host != "host "+c.peers.servers[server].place.Site || l.Cores != 4 || l.LinkIn != 1e9 || l.CPU != 0.5 || l.Free != 7 {
 			t.Errorf("server %d: %+v, want %v", server, l, want)
 		}
 	}
-	if l := c.serverLoad(c.peers.servers[2]); l != nil {
+	if l := c.flow.serverLoad(&c.peers, c.peers.servers[2]); l != nil {
 		t.Errorf("a server that says nothing: %+v", l)
 	}
 	c.flow.links.Forget(0)
 	for i := range 4 {
 		push(4+i, 100*time.Millisecond, 1000) // compressed to a quarter
 	}
-	if l := c.serverLoad(c.peers.servers[0]); math.Abs(l.Inflow-10e3) > 1 {
+	if l := c.flow.serverLoad(&c.peers, c.peers.servers[0]); math.Abs(l.Inflow-10e3) > 1 {
 		t.Errorf("compressed: %+v", l)
 	}
 	// A push of which a server's part was there before it began is another one's.
@@ -59,7 +59,7 @@ func TestInflow(t *testing.T) {
 	c.inflow(c.peers.workers[1])
 	c.peers.workers[1].measured.Flight.From = time.Time{}
 	c.inflow(c.peers.workers[1])
-	if l := c.serverLoad(c.peers.servers[0]); l.Inflow != 0 {
+	if l := c.flow.serverLoad(&c.peers, c.peers.servers[0]); l.Inflow != 0 {
 		t.Errorf("%v was measured of nothing", l.Inflow)
 	}
 }

@@ -62,7 +62,7 @@ func (c *Coordinator) summarise(err error) {
 	}
 	if l := c.engine; l != nil {
 		r.Mode = c.words(l.View().Plan)
-		c.putAside()
+		c.measured.putAside(&c.journal, c.engine.View().Aside)
 		now := l.View()
 		c.measured.stats.Result(r, time.Now(), now.Used, now.Waste, now.Staleness)
 	}
@@ -91,7 +91,7 @@ func (c *Coordinator) status() Status {
 		s.Rate = c.measured.stats.Rate(time.Now(), now.Used)
 	}
 	s.Efficiency = c.peers.scaling().Efficiency()
-	if c.short() {
+	if c.members.Shortage.On() {
 		s.Short = c.minWorkers()
 	}
 	for i := range c.peers.workers {

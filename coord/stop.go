@@ -121,17 +121,11 @@ func (c *Coordinator) endFacts() ending.Facts {
 	return f
 }
 
-// ignores says whether an event comes too late to change anything: what is saved is to be all that
-// was done.
-func (c *Coordinator) ignores(k wire.Kind) bool {
-	return c.stopping.Still() && slices.Contains([]wire.Kind{wire.KindArrive, wire.KindStored, wire.KindBundle, wire.KindFault}, k)
-}
-
 // leaving takes in that a member was told to end. It reports false for one whose good-bye counts at
 // once. That is so for one that ends by itself (an exit code below those of signals), before the
 // training, or without a grace.
 func (c *Coordinator) leaving(p *peer, m wire.Leave) bool {
-	begins := c.engine == nil && c.takeover.Trained() && !c.sharded() // no other process may have the parameters
+	begins := c.engine == nil && c.takeover.Trained() && !c.arch.sharded() // no other process may have the parameters
 	if m.Exit <= ending.Signalled || c.cfg.Grace <= 0 || c.engine == nil && !begins || p.role == wire.RoleValidator || c.peers.isLate(p) {
 		return false
 	}
@@ -183,7 +177,7 @@ func (c *Coordinator) muster(now time.Time) error {
 // leavers is the job as those see it that decide which members may leave.
 func (c *Coordinator) leavers(now time.Time) *ending.Job {
 	j := &ending.Job{
-		Sharded: c.sharded(), Settled: c.engine.View().Settled, StopOnFailure: c.cfg.StopOnFailure, AtOnce: c.cfg.LeaveAtOnce,
+		Sharded: c.arch.sharded(), Settled: c.engine.View().Settled, StopOnFailure: c.cfg.StopOnFailure, AtOnce: c.cfg.LeaveAtOnce,
 		Coordinators: c.cfg.Coordinators, MinWorkers: c.minWorkers(), Grace: c.cfg.Grace, Copies: &c.placing.copies,
 		Workers: make([]ending.Member, len(c.peers.workers)), Servers: make([]ending.Member, len(c.peers.servers)),
 	}

@@ -36,7 +36,7 @@ func (c *Coordinator) inherit() error {
 	if e.End != nil {
 		return nil
 	}
-	if e.Ring == c.sharded() {
+	if e.Ring == c.arch.sharded() {
 		return errors.New("coord: the job that was left is of another architecture (--arch)")
 	}
 	if err := e.Plan.Validate(c.cfg.MaxWorkers); err != nil {
@@ -232,20 +232,6 @@ func (c *Coordinator) forget(rank int) {
 	c.placing.copies.Disclaim(rank)
 }
 
-// present says which workers have come.
-func (c *Coordinator) present() []takeover.Presence {
-	out := make([]takeover.Presence, len(c.peers.workers))
-	for w, p := range c.peers.workers {
-		switch {
-		case c.members.Joined(w):
-			out[w] = takeover.Joined
-		case p != nil:
-			out[w] = takeover.Linking
-		}
-	}
-	return out
-}
-
 // resumeLog writes what a successor's log begins with. What servers and members have told of the
 // last updates comes first (runlog.Recall), because the coordinator before may have been lost
 // before it wrote them down.
@@ -271,7 +257,7 @@ func (c *Coordinator) found() bool {
 	e := Handover{Handover: takeover.Handover{
 		Begun: c.cfg.Lease.Clock() - time.Since(c.journal.begun), Generation: c.cfg.Generation, From: c.cfg.Resume, Plan: c.cfg.Plan, Manual: c.choice.manual,
 		Model: c.members.Terms.Hello().Model, ModelHash: c.members.Terms.Hello().ModelHash, Params: c.members.Terms.Hello().Params, Buffers: c.members.Terms.Hello().Buffers,
-		Shards: c.placing.shards, Owner: c.placing.owner, Ring: !c.sharded(), Key: c.members.Key(),
+		Shards: c.placing.shards, Owner: c.placing.owner, Ring: !c.arch.sharded(), Key: c.members.Key(),
 	}, Enrolment: *c.members.Terms.Enrolled()}
 	if c.takeover.On() {
 		e.Handover = *c.takeover.Left()

@@ -36,17 +36,6 @@ func (c *Coordinator) growTree() error {
 	return c.install(plan, runlog.Plan{Why: "tree=auto: " + why, Forced: c.journal.pilot.Running()})
 }
 
-// graft puts the tree that there is now into a plan that says nothing of trees. Plans in which no
-// reports can go up a tree stay as they are.
-func (c *Coordinator) graft(p modes.Plan) modes.Plan {
-	if !c.flow.auto.Enabled() || p.Parents != nil || !engine.Treeable(p) {
-		return p
-	}
-	p = p.Clone()
-	p.Parents = c.flow.auto.Parents()
-	return p
-}
-
 // watchLink decides whether pushes are paced.
 func (c *Coordinator) watchLink() {
 	if !c.flow.pacer.Enabled() || c.engine == nil {
@@ -82,4 +71,15 @@ func (v pushers) Pushing(w star.Worker) bool {
 func (v pushers) Next(w star.Worker) bool {
 	q := v.c.peers.workers[w]
 	return q != nil && !v.c.rounds.Tells(star.Worker(q.rank)) && !v.c.peers.beside(q, v.c.placing.owner)
+}
+
+// graft puts the tree that there is now into a plan that says nothing of trees. Plans in which no
+// reports can go up a tree stay as they are.
+func (f *flow) graft(p modes.Plan) modes.Plan {
+	if !f.auto.Enabled() || p.Parents != nil || !engine.Treeable(p) {
+		return p
+	}
+	p = p.Clone()
+	p.Parents = f.auto.Parents()
+	return p
 }

@@ -48,13 +48,13 @@ type (
 func (c *Coordinator) enrolValidator(p *peer) {
 	switch {
 	case !c.judging.checks.On():
-		c.refuse(p, exitcode.Disagree, "this job has no use for a validator (--baseline zeno++)")
+		c.peers.refuse(p, exitcode.Disagree, "this job has no use for a validator (--baseline zeno++)")
 		return
 	case c.judging.validator != nil:
-		c.refuse(p, exitcode.Usage, "the job has a validator")
+		c.peers.refuse(p, exitcode.Usage, "the job has a validator")
 		return
 	case c.rounds.Final():
-		c.refuse(p, exitcode.Restart, "the job ends; nothing is left to be judged")
+		c.peers.refuse(p, exitcode.Restart, "the job ends; nothing is left to be judged")
 		return
 	}
 	p.rank = len(c.peers.workers)
@@ -71,7 +71,7 @@ func (c *Coordinator) welcomeValidator() {
 		return
 	}
 	if no := c.members.Terms.Judge(&p.hello); no != nil {
-		c.refuse(p, no.Exit, no.Reason)
+		c.peers.refuse(p, no.Exit, no.Reason)
 		c.judging.validator = nil
 		return
 	}

@@ -86,33 +86,16 @@ func (c *Coordinator) tick(now time.Time) error {
 			return err
 		}
 	}
-	c.noteIdle(now)
+	version := int64(-1)
+	if c.engine != nil {
+		version = c.engine.View().Version
+	}
+	c.run.noteIdle(now, version, c.missing)
 	if idle, most := now.Sub(c.run.progress), c.stallAfter(); idle > most && now.Sub(c.run.warned) > c.cfg.StallAfter {
 		c.run.warned = now
 		c.log.Warn("waiting", "for", c.missing(), "since", idle.Round(time.Second))
 	}
 	return nil
-}
-
-// noteIdle says whom everybody waits for when nothing has happened for a second. That is what
-// SIGQUIT and /debug/star show (flightrecorder); the log says it later, and less often.
-func (c *Coordinator) noteIdle(now time.Time) {
-	if now.Sub(c.run.progress) < time.Second {
-		if c.run.idles {
-			c.run.idles = false
-			c.run.idle.End()
-		}
-		return
-	}
-	version := int64(-1)
-	if c.engine != nil {
-		version = c.engine.View().Version
-	}
-	c.run.idle.Say("missing: " + c.missing())
-	if !c.run.idles {
-		c.run.idles = true
-		c.run.idle.Begin(version, 0)
-	}
 }
 
 // pingServers has servers say that they are there, and tells them that we are: there
@@ -144,7 +127,7 @@ func (c *Coordinator) judge(p *peer, now time.Time) error {
 		why = fmt.Errorf("not heard of for %v (--dead-after)", c.cfg.DeadAfter)
 	} else if shards, ok := c.engine.(engine.ShardEngine); ok && p.role == wire.RoleWorker && !c.peers.isLate(p) {
 		w := star.Worker(p.rank)
-		if lack := shards.Owes(w); lack != nil && now.Sub(p.pushed) > c.storeTimeout() {
+		if lack := shards.Owes(w); lack != nil && now.Sub(p.pushed) > c.cfg.storeTimeout(c.members.Terms.Hello().Params) {
 			why = fmt.Errorf("said %v ago that it had pushed the gradient of step %d, but shards %v do not hold it",
 				now.Sub(p.pushed).Round(time.Second), c.engine.View().Worker(w).Step, lack)
 		}
@@ -154,15 +137,6 @@ func (c *Coordinator) judge(p *peer, now time.Time) error {
 	}
 	c.peers.part(p, exitcode.Restart, fmt.Sprintf("the job goes on without this %s: %v", p.what(), why))
 	return c.lost(p, why)
-}
-
-// storeTimeout is how long a server may take for a gradient that its worker says it has sent: a
-// minute, and a second for each MiB of it, unless it is set.
-func (c *Coordinator) storeTimeout() time.Duration {
-	if c.cfg.StoreTimeout > 0 {
-		return c.cfg.StoreTimeout
-	}
-	return time.Minute + time.Duration(c.members.Terms.Hello().Params>>18)*time.Second
 }
 
 // what is the peer's role in words.
@@ -220,7 +194,7 @@ func (c *Coordinator) missing() string {
 	} else if c.saves.Open() && c.rounds.Final() {
 		parts = append(parts, c.saves.Missing())
 	} else {
-		if c.short() {
+		if c.members.Shortage.On() {
 			parts = append(parts, fmt.Sprintf("more workers: %d are there, of at least %d (--min-workers)", c.engine.View().Live(), c.minWorkers()))
 		}
 		if s := c.placing.mover.Waits(); s != "" {
@@ -237,4 +211,21 @@ func (c *Coordinator) missing() string {
 		return "nobody"
 	}
 	return strings.Join(parts, ", ")
+}
+
+// noteIdle says whom everybody waits for when nothing has happened for a second. That is what
+// SIGQUIT and /debug/star show (flightrecorder); the log says it later, and less often.
+func (r *running) noteIdle(now time.Time, version int64, missing func() string) {
+	if now.Sub(r.progress) < time.Second {
+		if r.idles {
+			r.idles = false
+			r.idle.End()
+		}
+		return
+	}
+	r.idle.Say("missing: " + missing())
+	if !r.idles {
+		r.idles = true
+		r.idle.Begin(version, 0)
+	}
 }
