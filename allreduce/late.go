@@ -96,16 +96,16 @@ func (l *lateness) median() float64 {
 	return m
 }
 
-// decide chooses the late rank from the medians of all ranks, in seconds. It reports whether that is another one than
-// before.
-func (l *lateness) decide(medians []float64) bool {
+// decide chooses the late rank from the medians of all ranks, in seconds. gap is how much later the last one arrives than
+// the one before it; changed reports whether the late rank is another one than before.
+func (l *lateness) decide(medians []float64) (gap float64, changed bool) {
 	last := 0
 	for r, t := range medians {
 		if t < medians[last] {
 			last = r
 		}
 	}
-	gap := math.Inf(1)
+	gap = math.Inf(1)
 	for r, t := range medians {
 		if r != last {
 			gap = min(gap, t-medians[last])
@@ -124,7 +124,7 @@ func (l *lateness) decide(medians []float64) bool {
 	case gap < ahead/4, last != l.rank:
 		l.rank = None
 	}
-	return l.rank != before
+	return gap, l.rank != before
 }
 
 // compare has all ranks exchange the medians of their last long all-reduces, and choose the late rank. It is an
@@ -135,9 +135,11 @@ func (g *Group) compare(ctx context.Context) error {
 	if err := g.operate(ctx, operation{call: callAllReduce, op: Sum, typ: typeOf[float64](), count: len(medians)}, bytesOf(medians)); err != nil {
 		return err
 	}
-	if g.late.decide(medians) {
+	if gap, changed := g.late.decide(medians); changed {
 		g.chosen = sizedAlgorithm{}
-		g.cfg.log().Info("late rank changed", "rank", g.late.rank, "medians_s", medians)
+		if g.rank == 0 {
+			g.cfg.log().Info("late rank changed", "late_rank", g.late.rank, "later", time.Duration(gap*float64(time.Second)).Round(time.Microsecond))
+		}
 	}
 	return nil
 }

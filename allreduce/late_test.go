@@ -23,7 +23,7 @@ func TestLateness(t *testing.T) {
 		{[]float64{0.05, 0.09, 0.09, 0.09}, 0}, // another one
 	} {
 		before := l.rank
-		if changed := l.decide(c.medians); l.rank != c.want || changed != (c.want != before) {
+		if _, changed := l.decide(c.medians); l.rank != c.want || changed != (c.want != before) {
 			t.Errorf("comparison %d: rank %d is late, changed: %v; want %d", i, l.rank, changed, c.want)
 		}
 	}
