@@ -23,7 +23,7 @@ func (c *Coordinator) branch(m wire.Branch) {
 	}
 	if m.Parent >= 0 {
 		if q := c.workers[m.Parent]; q != nil {
-			m.Door = q.hello.Addr
+			m.ParentAddr = q.hello.Addr
 		}
 	}
 	c.send(p, func() error { return transport.Send(p.conn, m, nil) })
