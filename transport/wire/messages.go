@@ -726,7 +726,7 @@ type Usage struct {
 	// of an iteration, by rank; 0: unknown; only from the coordinator's process
 	Times []time.Duration `wire:"max=MaxWorkers,each=0..maxTime"`
 	Delay time.Duration   `wire:"0..maxTime"` // of each iteration, in force
-	// limits set on this host, the next to be undone first
+	// limits on this host, next to undo first; texts ≤160 bytes
 	Leases []Lease `wire:"max=MaxLeases,absent"`
 	Free   int64   `wire:"natural,absent"` // bytes of memory left on the host; 0: unknown
 }

@@ -761,7 +761,7 @@ func (t *table) sections() string {
 			w("%s", strings.ReplaceAll(p, ". ", ".\n"))
 		}
 		if m.carries != "" {
-			w("%s", "Payload: "+m.carries)
+			w("Payload: %s", strings.ReplaceAll(m.carries, ". ", ".\n"))
 		}
 		if m.like != "" {
 			w("The fields are those of %s.\n", kebab(m.like))
