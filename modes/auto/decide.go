@@ -126,6 +126,10 @@ func (c *Controller) Decide(at time.Duration) (d price.Decision, change bool) {
 			c.current.wants = 0 // the workers share processors, and are slow in turn
 			return price.Decision{}, false
 		}
+		if c.obs.crowded(needed-1) && !best.Plan.Equal(ssgd) && !c.current.plan.Equal(ssgd) && !c.current.fled {
+			c.current.wants = 0 // times under one plan do not predict those under another, and this one has not disappointed
+			return price.Decision{}, false
+		}
 		if best.Plan.Equal(ssgd) && c.home.early(at, slowest, c.dwell(slowest), c.worth.cautious(f, home), c.worth.cautious(f, present)) {
 			return price.Decision{}, false
 		}
