@@ -111,7 +111,7 @@ func TestAdmission(t *testing.T) {
 			says: map[int]advice.Remark{10: wants(modes.XOrder(2, 1)), 20: wants(modes.ASGD(2))},
 			rule: func(plan string) (bool, string, bool) { return true, "there is room", plan == "asgd" },
 			want: []string{
-				"x=1 false now ssgd after 10: the pilot has changed its mind",
+				"x=1 false now ssgd after 10: the pilot has chosen another plan",
 				"asgd true now ssgd after 20: there is room", "plan asgd after 20 forced false",
 			},
 			mode: "asgd",
@@ -130,7 +130,7 @@ func TestAdmission(t *testing.T) {
 			says: map[int]advice.Remark{10: wants(modes.ASGD(2)), 20: wants(modes.SSGD(2))},
 			rule: func(string) (bool, string, bool) { return true, "too late", false },
 			late: func(k *clerk) { k.say(true, "too late") },
-			want: []string{"asgd false now ssgd after 10: the pilot has changed its mind"},
+			want: []string{"asgd false now ssgd after 10: the pilot has chosen another plan"},
 			mode: "ssgd",
 			gave: 1,
 		},

@@ -805,7 +805,7 @@ func TestSilentMembers(t *testing.T) {
 				_, err = silent.Next()
 			}
 			var r *transport.RejectError
-			if !errors.As(err, &r) || r.Exit != exitcode.Restart || !strings.Contains(r.Reason, "not heard of for 20s") {
+			if !errors.As(err, &r) || r.Exit != exitcode.Restart || !strings.Contains(r.Reason, "silent for more than 20s") {
 				t.Errorf("it was told %v", err)
 			}
 		})
@@ -834,7 +834,7 @@ func TestSilentMembers(t *testing.T) {
 			s.mute = true
 			s.mu.Unlock()
 			w.finished(time.Minute)
-			w.failed(exitcode.Lost, "server 1", "not heard of for 20s")
+			w.failed(exitcode.Lost, "server 1", "silent for more than 20s")
 		})
 	})
 	t.Run("server of an idle job", func(t *testing.T) {
@@ -892,7 +892,7 @@ func TestSilentMembers(t *testing.T) {
 				begun := time.Now()
 				err = wait(m)
 				var lost *session.LostError
-				if took := time.Since(begun); !errors.As(err, &lost) || !strings.Contains(err.Error(), "not heard of for 30s") || took < 30*time.Second || took > 40*time.Second {
+				if took := time.Since(begun); !errors.As(err, &lost) || !strings.Contains(err.Error(), "silent for more than 30s") || took < 30*time.Second || took > 40*time.Second {
 					t.Errorf("%s: %v after %v", name, err, took)
 				}
 				m.Close()
@@ -941,7 +941,7 @@ func TestBrokenRules(t *testing.T) {
 	}{
 		"arrive of another": {func(m *session.Member) error {
 			return session.Say(m, wire.Arrive{Record: star.Record{Worker: 0, Samples: 4}}, nil)
-		}, "arrive of worker 0"},
+		}, "arrive for worker 0"},
 		"wrong step": {func(m *session.Member) error {
 			return session.Say(m, wire.Arrive{Record: star.Record{Worker: 1, Step: 3, Samples: 4}}, nil)
 		}, "step 3, expected step 0"},
@@ -957,7 +957,7 @@ func TestBrokenRules(t *testing.T) {
 		"result, no buffers": {func(m *session.Member) error { return session.Say(m, nan(wire.EvalResult{Worker: 1}), nil) }, "before the buffers"},
 		"more than all": {func(m *session.Member) error {
 			return session.Say(m, nan(wire.EvalResult{Worker: 1, Correct: 3, Count: 2}), nil)
-		}, "3 predictions of 2"},
+		}, "3 of 2 predictions"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			play(t, Config{MaxWorkers: 2, Steps: 20, EvalEvery: 0.2}, func(w *world) {
@@ -1344,7 +1344,7 @@ func TestStoodStill(t *testing.T) {
 				t.Fatal(err)
 			}
 			if p.gone != at.gone {
-				t.Fatalf("after %d s, of which it stood still from 1 to 601: gone %v", at.sec, p.gone)
+				t.Fatalf("after %d s, of which it was suspended from 1 to 601: gone %v", at.sec, p.gone)
 			}
 		}
 	})
@@ -2045,7 +2045,7 @@ func TestJoinOver(t *testing.T) {
 			return "run.jsonl"
 		}})
 		var over *session.OverError
-		if !errors.As(err, &over) || err.Error() != "the job is over, says run.jsonl" || tries != 3 {
+		if !errors.As(err, &over) || err.Error() != "the job is over according to run.jsonl" || tries != 3 {
 			t.Errorf("after %d tries: %v", tries, err)
 		}
 	})

@@ -85,7 +85,7 @@ func TestTakeOverAfterTheEnd(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := live(5, 40)
-			p.handover.End, p.handover.Seats = &c.end, map[int]int{1: 1}
+			p.handover.End, p.handover.Counts = &c.end, map[int]int{1: 1}
 			if c.end.Result.Samples == 0 {
 				p.handover = Handover{Handover: takeover.Handover{End: &c.end}}
 			}

@@ -34,7 +34,7 @@ func TestExchange(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := c.members.Terms.Permit(p, c.cfg.MaxWorkers); (err != nil) != (exchange && spec != "ssgd") || err != nil && !strings.Contains(err.Error(), "give --mode ssgd or auto") {
+			if err := c.members.Terms.Permit(p, c.cfg.MaxWorkers); (err != nil) != (exchange && spec != "ssgd") || err != nil && !strings.Contains(err.Error(), "use --mode ssgd or auto") {
 				t.Errorf("exchange=%v: mode %s: %v", exchange, spec, err)
 			}
 		}
@@ -60,7 +60,7 @@ func TestTurns(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := c.members.Terms.Permit(p, c.cfg.MaxWorkers); (err != nil) != (several && spec != "ssgd") || err != nil && !strings.Contains(err.Error(), "give --mode ssgd or auto") {
+			if err := c.members.Terms.Permit(p, c.cfg.MaxWorkers); (err != nil) != (several && spec != "ssgd") || err != nil && !strings.Contains(err.Error(), "use --mode ssgd or auto") {
 				t.Errorf("%d turns: mode %s: %v", turns, spec, err)
 			}
 		}
@@ -76,7 +76,7 @@ func TestTurns(t *testing.T) {
 		}
 		other := *c.members.Terms.Enrolled()
 		other.Turns = 3
-		if why, _ := c.members.Terms.Check(new(membership.Rules), nil, c.members.Terms.Hello(), &other, true); !strings.Contains(why, "3 updates of each batch") {
+		if why, _ := c.members.Terms.Check(new(membership.Rules), nil, c.members.Terms.Hello(), &other, true); !strings.Contains(why, "3 updates for each batch") {
 			t.Errorf("%d turns: a worker with 3: %q", turns, why)
 		}
 	}

@@ -85,7 +85,7 @@ func TestFewerThanWanted(t *testing.T) {
 					<-first.gone
 					time.Sleep(10 * time.Second)
 					s := w.status()
-					if s.Short != 2 || !strings.Contains(s.Waiting, "1 are there, of at least 2") {
+					if s.Short != 2 || !strings.Contains(s.Waiting, "1 connected, at least 2 needed") {
 						t.Errorf("short of %d, waiting for %q", s.Short, s.Waiting)
 					}
 					version := s.Version
@@ -188,7 +188,7 @@ func TestWaitsForWorkersInVain(t *testing.T) {
 		<-b.gone
 		at := time.Now()
 		w.finished(time.Hour)
-		w.failed(exitcode.Lost, "only 1 workers are left, of at least 2", "1m0s", "; the last loss: worker 1: ")
+		w.failed(exitcode.Lost, "only 1 workers are left, at least 2", "1m0s", "; the last loss: worker 1: ")
 		if took := time.Since(at); took < time.Minute || took > 70*time.Second {
 			t.Errorf("it waited for %v", took)
 		}
@@ -271,7 +271,7 @@ func TestLastWorkerWhereOthersMayCoordinate(t *testing.T) {
 				w.finished(time.Hour)
 				switch {
 				case !c.back:
-					w.failed(exitcode.Lost, "only 0 workers are left, of at least 1", "1m0s", "; the last loss: worker ")
+					w.failed(exitcode.Lost, "only 0 workers are left, at least 1", "1m0s", "; the last loss: worker ")
 					if c.told && (len(saved) != 1 || saved[0].Samples == 0) {
 						t.Errorf("saved %+v", saved)
 					}

@@ -27,10 +27,10 @@ func TestWorkersThatCannotMeet(t *testing.T) {
 		open          bool // the second one may be a parent in a tree
 	}{
 		{"ring on one host", allreduce, modes.Plan{}, "127.0.0.1:1,127.0.0.1:2", "127.0.0.1:3,127.0.0.1:4", false, [2]int{0, 1}, 0, "", true},
-		{"the first is on loopback", allreduce, modes.Plan{}, "127.0.1.1:1,127.0.1.1:2", "10.0.0.2:3,10.0.0.2:4", true, [2]int{0, 1}, exitcode.Disagree, "worker 0 says that it is reached at 127.0.1.1:1", true},
-		{"the second is on loopback", allreduce, modes.Plan{}, "10.0.0.2:3,10.0.0.2:4", "127.0.1.1:1,127.0.1.1:2", true, [2]int{0, 1}, exitcode.Usage, "worker 1 says that it is reached at 127.0.1.1:1", false},
+		{"the first is on loopback", allreduce, modes.Plan{}, "127.0.1.1:1,127.0.1.1:2", "10.0.0.2:3,10.0.0.2:4", true, [2]int{0, 1}, exitcode.Disagree, "worker 0 advertises 127.0.1.1:1", true},
+		{"the second is on loopback", allreduce, modes.Plan{}, "10.0.0.2:3,10.0.0.2:4", "127.0.1.1:1,127.0.1.1:2", true, [2]int{0, 1}, exitcode.Usage, "worker 1 advertises 127.0.1.1:1", false},
 		{"at the coordinator's host", allreduce, modes.Plan{}, ":1,:2", "10.0.0.2:3,10.0.0.2:4", true, [2]int{0, 1}, 0, "", true},
-		{"a parent on loopback", servers, tree, "127.0.0.1:1", "10.0.0.2:3", true, [2]int{0, 1}, exitcode.Disagree, "worker 0 says", true},
+		{"a parent on loopback", servers, tree, "127.0.0.1:1", "10.0.0.2:3", true, [2]int{0, 1}, exitcode.Disagree, "worker 0 advertises", true},
 		{"a worker that meets no other", servers, tree, "127.0.0.1:1", "10.0.0.2:3", true, [2]int{2, 0}, 0, "", true},
 		{"no tree", servers, modes.Plan{}, "127.0.0.1:1", "127.0.0.1:3", true, [2]int{0, 1}, 0, "", false},
 	} {

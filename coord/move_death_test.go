@@ -117,7 +117,7 @@ func TestMoveWithoutWorkers(t *testing.T) {
 		if no := <-said; !strings.Contains(no, "the job waits for workers") {
 			t.Errorf("star ctl move is told %q", no)
 		}
-		if _, no := w.ask("move", "1", "2"); !strings.Contains(no, "the job waits for workers: 0 are there, of at least 1") {
+		if _, no := w.ask("move", "1", "2"); !strings.Contains(no, "the job waits for workers: 0 connected, at least 1 needed") {
 			t.Errorf("star ctl move without a worker is told %q", no)
 		}
 		begun := time.Now()

@@ -86,7 +86,7 @@ func TestPilot(t *testing.T) {
 			t.Errorf("%v", plans)
 		}
 		lost := w.lines("unheeded")
-		if len(lost) != 2 || lost[0]["after"] != 22.0 || lost[1]["after"] != 30.0 || lost[1]["plan"] != "ssgd" || lost[1]["why"] != "not heeded" || lost[1]["because"] != "star ctl mode has set another one" {
+		if len(lost) != 2 || lost[0]["after"] != 22.0 || lost[1]["after"] != 30.0 || lost[1]["plan"] != "ssgd" || lost[1]["why"] != "not heeded" || lost[1]["because"] != "star ctl mode has set another plan" {
 			t.Errorf("%v", lost)
 		}
 		if v := w.lines("verdict"); len(v) != 2 || v[0]["cause"] != "compute" {
@@ -256,7 +256,7 @@ func TestNoPilot(t *testing.T) {
 		w.server(0, 1, false)
 		w.worker(0)
 		synctest.Wait()
-		if _, no := w.ask("mode", "auto"); !strings.Contains(no, "not begun with --mode auto") {
+		if _, no := w.ask("mode", "auto"); !strings.Contains(no, "not started with --mode auto") {
 			t.Error(no)
 		}
 		w.finished(10 * time.Minute)

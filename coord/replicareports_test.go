@@ -21,7 +21,7 @@ import (
 
 // twice gives the job of live copies: each shard is on both servers.
 func (p *past) twice() {
-	p.handover.Seats = map[int]int{0: 2, 1: 2}
+	p.handover.Counts = map[int]int{0: 2, 1: 2}
 	p.handover.Views = []replica.View{{Term: 1, Primary: 0, Followers: []int{1}}, {Term: 1, Primary: 1, Followers: []int{0}}}
 }
 
@@ -108,7 +108,7 @@ func TestTakeOverCopies(t *testing.T) {
 					}
 				}
 				vs := lease.last().Views
-				if len(vs) != 2 || vs[0].Term != 7<<32+1 || vs[0].Primary != 0 || vs[1].Primary != 1 || lease.last().Seats[0] != 2 {
+				if len(vs) != 2 || vs[0].Term != 7<<32+1 || vs[0].Primary != 0 || vs[1].Primary != 1 || lease.last().Counts[0] != 2 {
 					t.Errorf("noted is %+v", vs)
 				}
 			})
@@ -184,7 +184,7 @@ func TestTakeOverWithoutAServer(t *testing.T) {
 	t.Run("nobody has one", func(t *testing.T) {
 		p := live(3, 40)
 		p.twice()
-		p.handover.Views[0].Followers, p.handover.Seats = nil, map[int]int{0: 2, 1: 1}
+		p.handover.Views[0].Followers, p.handover.Counts = nil, map[int]int{0: 2, 1: 1}
 		play(t, Config{MaxWorkers: 2, Servers: 2, Replicas: 2, Steps: 5, Lease: newTestLease(7), Handover: &p.handover, JoinTimeout: 20 * time.Second}, func(w *world) {
 			w.stakes(p, 1, 1, [2]int64{-1, 3})
 			w.worker(0)
@@ -200,7 +200,7 @@ func TestCopiesThatCountNoMore(t *testing.T) {
 	p := live(3, 40)
 	p.twice()
 	p.handover.Views[0] = replica.View{Term: 4, Primary: 1} // server 0 was dropped, and does not know it
-	p.handover.Seats = map[int]int{0: 1, 1: 2}
+	p.handover.Counts = map[int]int{0: 1, 1: 2}
 	play(t, Config{MaxWorkers: 2, Servers: 2, Replicas: 1 + 1, Steps: 5, Lease: newTestLease(7), Handover: &p.handover}, func(w *world) {
 		a := w.stakes(p, 0, 1, [2]int64{2, 3})
 		w.stakes(p, 1, 1, [2]int64{3, 3})
@@ -263,7 +263,7 @@ func TestServerWithCopiesComesBack(t *testing.T) {
 	p := live(3, 400)
 	p.twice()
 	handover := p.handover // the coordinator's own: it changes it
-	handover.Seats, handover.Views = maps.Clone(handover.Seats), slices.Clone(handover.Views)
+	handover.Counts, handover.Views = maps.Clone(handover.Counts), slices.Clone(handover.Views)
 	play(t, Config{MaxWorkers: 2, Servers: 2, Replicas: 2, Steps: 50, Lease: newTestLease(7), Handover: &handover}, func(w *world) {
 		w.stakes(p, 0, 1, [2]int64{3, 3})
 		b := w.stakes(p, 1, 1, [2]int64{3, 3})

@@ -120,7 +120,7 @@ func TestCheckpointWithoutResiduals(t *testing.T) {
 		answer func(m *session.Member, s wire.Save) bool
 		log    string
 	}{
-		{"silent", func(*session.Member, wire.Save) bool { return true }, "who have not answered"},
+		{"silent", func(*session.Member, wire.Save) bool { return true }, "did not answer"},
 		{"fails", answers("", "no space left"), "no space left"},
 		{"has nothing", answers("", ""), ""},
 		{"says no JSON", answers("{", ""), ""},
@@ -128,7 +128,7 @@ func TestCheckpointWithoutResiduals(t *testing.T) {
 		{"of another checkpoint", func(m *session.Member, s wire.Save) bool {
 			session.Say(m, wire.Saved{Shard: 1, ID: "another"}, []byte(`"it"`))
 			return true
-		}, "who have not answered"},
+		}, "did not answer"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var all []Checkpoint

@@ -82,7 +82,7 @@ func TestGraceEnds(t *testing.T) {
 			if took := time.Since(begun); !errors.Is(w.err, told) || took < 20*time.Second || took > 23*time.Second {
 				t.Errorf("ended with %v after %v", w.err, took)
 			}
-			if !strings.Contains(w.logs.String(), "not within the grace") {
+			if !strings.Contains(w.logs.String(), "not complete within --grace") {
 				t.Errorf("the log:\n%s", w.logs)
 			}
 			close(never)
@@ -144,7 +144,7 @@ func TestMuster(t *testing.T) {
 		"one, at once":         {Config{LeaveAtOnce: true}, []int{1}, false, ""},
 		"one, and all must be": {Config{StopOnFailure: true}, []int{1}, false, "--on-failure stop"},
 		"all workers":          {Config{}, []int{0, 1}, false, "every worker was told to end"},
-		"a server":             {Config{}, nil, true, "server 1 was told to end"},
+		"a server":             {Config{}, nil, true, "server 1 has shards and was told to end"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var saved []Checkpoint

@@ -166,7 +166,7 @@ func live(rounds, limit int64, change ...func(*engine.Config)) past {
 	}
 	p.handover = Handover{Handover: takeover.Handover{
 		Begun: time.Hour - time.Minute, Trains: time.Hour - 50*time.Second, Generation: 3, Limit: limit, Plan: modes.SSGD(2), Workers: []star.Worker{0, 1}, Steps: []int64{0, 0},
-		Model: "m", ModelHash: "cafe", Params: 100, Owner: []int{0, 1}, Seats: map[int]int{0: 1, 1: 1},
+		Model: "m", ModelHash: "cafe", Params: 100, Owner: []int{0, 1}, Counts: map[int]int{0: 1, 1: 1},
 		Shards: []wire.ShardInfo{{Shard: 0, Addr: "s0", From: 0, To: 50}, {Shard: 1, Addr: "s1", From: 50, To: 100}},
 	}, Enrolment: enrolment}
 	return p
@@ -572,7 +572,7 @@ func TestWhatIsNoted(t *testing.T) {
 		if e := lease.last(); !slices.Equal(e.Workers, []star.Worker{0}) {
 			t.Errorf("workers %v are noted, want only 0", e.Workers)
 		}
-		if _, no := w.ask("move", "0", "0"); !strings.Contains(no, "stay where they are") {
+		if _, no := w.ask("move", "0", "0"); !strings.Contains(no, "cannot move") {
 			t.Errorf("a move: %q", no)
 		}
 		if _, no := w.ask("stop"); no != "" {

@@ -57,7 +57,7 @@ func TestCaution(t *testing.T) {
 		{"as many steps as were asked for", Config{Steps: 3}, ""},
 		{"many rounds", Config{Epochs: 2}, ""},
 		{"few rounds", Config{Samples: 24}, "over after 3 rounds: in a round the workers take 8 samples (--batch)"},
-		{"local steps", Config{Steps: 20, Plan: modes.Plan{Groups: modes.SSGD(2).Groups, Local: 10}}, "over after 2 rounds: in a round the workers take 80 samples (10 steps of each worker by itself"},
+		{"local steps", Config{Steps: 20, Plan: modes.Plan{Groups: modes.SSGD(2).Groups, Local: 10}}, "over after 2 rounds: in a round the workers take 80 samples (10 local steps of each worker"},
 		{"nothing", Config{Samples: 40, Resume: Progress{Version: 5, Samples: 40, Cursor: 40}}, "nothing is left to train: 40 samples are applied, and the job ends at 40"},
 		{"less than nothing", Config{Samples: 16, Resume: Progress{Version: 5, Samples: 40, Cursor: 40}}, "ends at 16"},
 	} {

@@ -196,10 +196,10 @@ func fire(f wire.Fire, note []byte) Fire { return Fire{f.AppendTo(nil), note} }
 func TestWhatIsLost(t *testing.T) {
 	h := Of([]*Report{{Standing: wire.Standing{Seq: 2}, Fires: map[int64]Fire{1: fire(wire.Fire{Seq: 1}, nil)}}})
 	var lost *engine.LostError
-	if _, _, err := h.End(engine.Progress{}, nil, 1); !errors.As(err, &lost) || lost.Msg != "no server knows any more what fire 2 was, of 2: what is applied is not known. Resume from a checkpoint" {
+	if _, _, err := h.End(engine.Progress{}, nil, 1); !errors.As(err, &lost) || lost.Msg != "no server has kept fire 2 of 2, so the applied samples are unknown; resume from a checkpoint" {
 		t.Error(err)
 	}
-	if _, err := h.Behind(0, "server 1 lacks"); !errors.As(err, &lost) || lost.Msg != "server 1 lacks fire 2, which no server knows any more. Resume from a checkpoint" {
+	if _, err := h.Behind(0, "server 1 lacks"); !errors.As(err, &lost) || lost.Msg != "server 1 lacks fire 2, which no server has kept; resume from a checkpoint" {
 		t.Error(err)
 	}
 	var mismatch *MismatchError

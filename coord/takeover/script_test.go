@@ -137,9 +137,9 @@ func TestScripts(t *testing.T) {
 			}
 			switch d.Cmd {
 			case "inherit":
-				h := &Handover{Trains: time.Second, Limit: 400, Ring: d.HasArg("ring"), Seats: map[int]int{}, Steps: []int64{0, 0}}
+				h := &Handover{Trains: time.Second, Limit: 400, Ring: d.HasArg("ring"), Counts: map[int]int{}, Steps: []int64{0, 0}}
 				for shard, s := range numbers("seats") {
-					h.Seats[s]++
+					h.Counts[s]++
 					h.Owner, h.Shards = append(h.Owner, s), append(h.Shards, wire.ShardInfo{Shard: shard})
 				}
 				for _, w := range numbers("workers") {
@@ -216,7 +216,7 @@ func TestScripts(t *testing.T) {
 				fmt.Fprintf(&out, "\n%d lines of updates, then %d\n", len(k.Recalls()), len(k.Recalls()))
 				fmt.Fprintf(&out, "%+v\n", k.Term(now, after.Version, after.Samples))
 			case "asks":
-				fmt.Fprintf(&out, "here %v, needed %v, %d shards, fired %v, young %v\n", k.Here(server), k.Needs(server), k.Seats(server), k.Fired(seq), k.Young(now, 2*time.Second))
+				fmt.Fprintf(&out, "here %v, needed %v, %d shards, fired %v, young %v\n", k.Here(server), k.Needs(server), k.Shards(server), k.Fired(seq), k.Young(now, 2*time.Second))
 			default:
 				d.Fatalf(t, "unknown command %s", d.Cmd)
 			}
