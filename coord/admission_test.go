@@ -45,7 +45,7 @@ func (k *clerk) say(ok bool, why string) {
 	answer(ok, why)
 }
 
-// hear is what the pilot was told of plans and admissions.
+// hear records the lines on plans and admissions that the pilot got.
 func (s *script) hear() (out []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -64,8 +64,8 @@ func wants(plan modes.Plan) advice.Remark {
 	return advice.Remark{Change: &advice.Change{Plan: plan, Why: "w", Predicted: 0.5}}
 }
 
-// The plan changes when the answer is yes and not before; a no leaves it as it is; a yes that is taken
-// back brings SSGD back. All of it is in the log, and the pilot hears the same.
+// The plan changes after a yes and not before; a no leaves it unchanged; a withdrawn yes returns to SSGD. All of it is in
+// the log, and the pilot gets the same lines.
 func TestAdmission(t *testing.T) {
 	for name, c := range map[string]struct {
 		says map[int]advice.Remark

@@ -166,7 +166,7 @@ func (r ring) enrols(h wire.Hello, e session.Enrolment) error {
 		return fmt.Errorf("with all-reduce every member updates parameters by itself, so all need the same rule: the job says %q, the worker %q", rule, e.Rule)
 	}
 	if meet, carry, ok := strings.Cut(h.Addr, ","); !ok || meet == "" || carry == "" {
-		return fmt.Errorf("a worker of a ring needs two addresses where others reach it, but says %q", h.Addr)
+		return fmt.Errorf("a worker of a ring needs two addresses where others reach it, but has %q", h.Addr)
 	}
 	return nil
 }

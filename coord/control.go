@@ -20,7 +20,7 @@ import (
 func (c *Coordinator) control(e event) error {
 	if len(e.control) > 0 && e.control[0] == "move" && c.engine != nil {
 		if c.judging.checks.On() {
-			e.reply <- reply{err: "shards do not move in a job with a validator (--baseline zeno++), which would not find them again"}
+			e.reply <- reply{err: "shards cannot move in a job with a validator (--baseline zeno++): it does not follow moves"}
 			return nil
 		}
 		return c.beginMove(e) // replies when the move has ended
@@ -147,12 +147,12 @@ func (c *Coordinator) changeMode(spec, why string) (any, error) {
 	}
 	switch { // what workers send is fixed when the job begins
 	case mostKept(p) > mostKept(c.cfg.Plan):
-		return nil, fmt.Errorf("mode %v: shards keep %d gradients of workers that go on before an update is made, as the job's first mode wanted, not %d", p, mostKept(c.cfg.Plan), mostKept(p))
+		return nil, fmt.Errorf("mode %v: the job's first mode lets shards keep %d gradients of workers that do not wait for the update, this mode needs %d", p, mostKept(c.cfg.Plan), mostKept(p))
 	case c.cfg.Strides:
 	case p.Local > 0 && from.Local == 0:
-		return nil, fmt.Errorf("mode %v: the workers of this job send gradients, and its settings have them make no steps of their own (docs/modes.md, Local steps)", p)
+		return nil, fmt.Errorf("mode %v: the workers of this job send gradients, and its settings permit no local steps (docs/modes.md, Local steps)", p)
 	case (p.Micro > 0 || p.Queue > 0) && from.Local > 0:
-		return nil, fmt.Errorf("mode %v: the workers of this job train by themselves and send no gradients", p)
+		return nil, fmt.Errorf("mode %v: the workers of this job make local steps and send no gradients", p)
 	case p.Local == 0:
 		p.Local = from.Local
 	}

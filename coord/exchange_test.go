@@ -12,8 +12,8 @@ import (
 	"star/transport/wire"
 )
 
-// Programs whose gradients are exchanged end the job themselves: what the configuration says of its
-// end is for progress. Rounds are means over all workers, also if others are asked for.
+// Programs that exchange their gradients end the job themselves: the configured end is only for progress. Rounds are means
+// over all workers, even if another mode is requested.
 func TestExchange(t *testing.T) {
 	for _, exchange := range []bool{true, false} {
 		c := &Coordinator{cfg: Config{MaxWorkers: 2, Batch: 4, Steps: 3, Plan: modes.SSGD(2)}}
@@ -46,7 +46,7 @@ func TestExchange(t *testing.T) {
 	}
 }
 
-// Programs that make several updates of each batch: in a ring, all workers alike, and from a checkpoint that is not within a batch.
+// Programs that make several updates for each batch: only in a ring, the same on all workers, and from a checkpoint between two batches.
 func TestTurns(t *testing.T) {
 	for _, turns := range []int{0, 1, 2} {
 		c := &Coordinator{cfg: Config{MaxWorkers: 2, Batch: 4, Steps: 3, Plan: modes.SSGD(2)}, arch: ring{&RingConfig{}}}

@@ -41,5 +41,5 @@ func (j *journal) tell(at time.Duration, entry runlog.Entry) { j.pilot.Tell(at, 
 func (j *journal) notApplied(ch *advice.Change, after int64, because string) {
 	p := ch.Plan.String()
 	j.write(runlog.Unheeded{Plan: p, Why: ch.Why, Because: because, After: after})
-	j.text.Info("a plan of the pilot is not installed", "mode", p, "because", because)
+	j.text.Info("pilot's plan not installed", "mode", p, "because", because)
 }

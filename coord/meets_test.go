@@ -10,16 +10,15 @@ import (
 	"star/transport/wire"
 )
 
-// A worker whose address leads others to themselves is not welcomed beside a worker of another host that has to come
-// to it, whichever of them is first.
+// A worker with a loopback address is rejected if a worker on another host must connect to it, whichever of them is first.
 func TestWorkersThatCannotMeet(t *testing.T) {
 	servers, allreduce := servers{}, ring{new(RingConfig)}
-	tree := modes.Plan{Parents: []star.Worker{modes.Direct, 0, modes.Direct}} // worker 1 brings its gradient to worker 0; worker 2 meets no other
+	tree := modes.Plan{Parents: []star.Worker{modes.Direct, 0, modes.Direct}} // worker 1 sends its gradient to worker 0; worker 2 exchanges with no other
 	for _, c := range []struct {
 		name          string
 		arch          architecture
 		plan          modes.Plan
-		first, second string // addresses of the worker that is there, and of the one that comes
+		first, second string // addresses of the enrolled worker, and of the new one
 		elsewhere     bool   // on different hosts
 		ranks         [2]int
 		exit          int

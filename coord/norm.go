@@ -16,7 +16,7 @@ func (c *Coordinator) norm(p *peer, e event) error {
 		if c.takeover.Fired(seq) {
 			return nil // requested by the previous coordinator, or a repetition
 		}
-		return c.drop(p, fmt.Errorf("a norm for fire %d, which asked for none", seq))
+		return c.drop(p, fmt.Errorf("a norm for fire %d, which did not ask for one", seq))
 	}
 	u, whole, err := c.measured.norms.Take(e.Norm, e.Payload)
 	switch {

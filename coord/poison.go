@@ -23,7 +23,7 @@ func poisonText(cause poison.Cause, w star.Worker, step int64, value float64, wh
 	case poison.Exploding:
 		fmt.Fprintf(&b, "has a norm %.3g times the recent median", value)
 	default:
-		fmt.Fprintf(&b, "points against the others (mean cosine %.2f)", value)
+		fmt.Fprintf(&b, "points against all others (mean cosine %.2f)", value)
 	}
 	if where != "" {
 		b.WriteString(", in " + where)

@@ -10,7 +10,7 @@ import (
 	"star/modes"
 )
 
-// A mode comes back as it was given, in the result, in the status and from star ctl.
+// The result, the status and star ctl show a mode as it was given.
 func TestModesInTheirWords(t *testing.T) {
 	plan, err := modes.Parse("groups=0,1", 2)
 	if err != nil {
@@ -47,12 +47,12 @@ func TestModesInTheirWords(t *testing.T) {
 	}
 }
 
-// A job that has little or nothing to train says so, and why.
+// A job with little or nothing to train says so, and why.
 func TestCaution(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		cfg  Config
-		want string // in the one note; empty: there is none
+		want string // in the one note; empty: no note
 	}{
 		{"as many steps as were asked for", Config{Steps: 3}, ""},
 		{"many rounds", Config{Epochs: 2}, ""},

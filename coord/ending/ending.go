@@ -299,7 +299,7 @@ func (e *End) deserted(now time.Time, j *Job) string {
 			stay--
 		}
 		if (e.yields != nil || slices.ContainsFunc(j.Servers[:k], Member.going)) && stay < k/2+1 {
-			return fmt.Sprintf("too many of those that may coordinate were told to end: %d of %d would stay", max(stay, 0), k)
+			return fmt.Sprintf("too many servers that may coordinate were told to end: %d of %d would stay", max(stay, 0), k)
 		}
 	}
 	return ""

@@ -9,7 +9,7 @@ import (
 	"star/modes"
 )
 
-// The job ends at the first of its ends; a program that leaves out incomplete batches has it end with a whole one.
+// The job ends at the first of its limits, rounded to a whole batch for a program that drops incomplete ones.
 func TestLimit(t *testing.T) {
 	for _, c := range []struct {
 		job  Job
@@ -36,7 +36,7 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-// What a result would not say is noted, and a job of programs says once how long it is.
+// Warnings report what the result does not show; a job of programs logs its length once.
 func TestNotes(t *testing.T) {
 	for _, c := range []struct {
 		name        string

@@ -35,7 +35,7 @@ func TestParseEnrolment(t *testing.T) {
 	}
 }
 
-// What a worker says of its model is refused or means the same to everybody who gets it passed on.
+// An enrolment is rejected or means the same to every process that receives it.
 func FuzzEnrolment(f *testing.F) {
 	f.Add(int64(10), int64(3), []byte(`{"layout":[{"name":"a","shape":[2,5],"offset":0}],"buffers":[{"name":"m","shape":[3],"offset":0}],"data":"d","samples":5,"tests":1,"rule":"r"}`))
 	f.Add(int64(0), int64(0), []byte(`{"samples":-1}`))
