@@ -602,9 +602,9 @@ func TestHolderThatLies(t *testing.T) {
 		later func(m *session.Member)
 		why   string
 	}{
-		"sums that are too large":       {sum: func(star.Worker, int64) float64 { return 3 }, why: "squared norm of 3, and it is 2"},
-		"sums of nothing":               {sum: func(star.Worker, int64) float64 { return 0 }, why: "squared norm of 0, and it is 2"},
-		"gradients that are not finite": {sum: func(star.Worker, int64) float64 { return math.NaN() }, why: "squared norm of NaN, and it is 2"},
+		"sums that are too large": {sum: func(star.Worker, int64) float64 { return 3 }, why: "squared norm of 3, and it is 2"},
+		"sums of nothing":         {sum: func(star.Worker, int64) float64 { return 0 }, why: "squared norm of 0, and it is 2"},
+		"gradients that are none": {sum: func(star.Worker, int64) float64 { return math.NaN() }, why: "squared norm of NaN, and it is 2"},
 		"of one worker only": {sum: func(w star.Worker, step int64) float64 {
 			if w == 1 && step == 5 {
 				return 2.01

@@ -230,7 +230,7 @@ var (
 			err: "a shard has moved at version 9 of the parameters, but the newest is 8"},
 		{name: "a report to a successor", says: wire.Standing{}, view: func(v *View) { v.Replaceable = true }},
 		{name: "a report to a coordinator without successors", says: wire.Standing{},
-			err: "it reported for a takeover, but no other process can coordinate this job"},
+			err: "it reported its state for a takeover, but no other process can take over"},
 
 		{name: "the other server's shard is ready", says: wire.Ready{Shard: 1},
 			err: "ready for shard 1, which it does not have"},

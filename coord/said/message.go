@@ -1,12 +1,12 @@
-// Package said reads the messages of members to the coordinator and checks whether a member may send them. [Read] parses a
-// frame and runs in the goroutine of each connection; [Check] is pure and runs in the coordinator's loop.
+// Package said parses messages of members to the coordinator and checks whether their sender may send them. [Read]
+// parses a frame and runs in the goroutine of each connection; [Check] is pure and runs in the coordinator's loop.
 //
-// Check compares a message with what its sender can know: it reports for itself, on shards that it has, about versions
-// that exist, with numbers that a correct program can measure. The coordinator disconnects a member that fails the check,
-// so that nothing of the message reaches the barrier, an average or the run log.
+// Check compares a message with what its sender can know: its own rank, the shards that it has, versions that exist,
+// and numbers that an honest program can measure. The coordinator disconnects a member that fails the check, so that
+// nothing of the message reaches the barrier, an average or the run log.
 //
-// Check cannot detect a false report that could be true. Therefore the coordinator ends no job because of one worker's
-// report on itself, and if several members report the same thing it believes the majority.
+// Check cannot notice a lie that could be true. Therefore no report of a single worker about itself ends a job, and
+// where several members report the same thing the majority counts.
 package said
 
 import (
