@@ -49,7 +49,7 @@ func (c *Coordinator) announce(r engine.To[wire.Ring]) {
 	}
 	for _, rider := range m.Riders {
 		if rider.Worker == r.Worker {
-			_, m.Door = addr(rider.Parent)
+			_, m.ParentAddr = addr(rider.Parent)
 		}
 	}
 	if m.Now {

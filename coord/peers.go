@@ -121,7 +121,7 @@ func (ps *peers) branch(m wire.Branch) {
 	}
 	if m.Parent >= 0 {
 		if q := ps.workers[m.Parent]; q != nil {
-			m.Door = q.hello.Addr
+			m.ParentAddr = q.hello.Addr
 		}
 	}
 	ps.send(p, func() error { return transport.Send(p.conn, m, nil) })
