@@ -7,8 +7,8 @@ import (
 	"star/transport/wire"
 )
 
-// failed says whether a worker that leaves with this exit code does so because of what it computes: its
-// program has failed. The others say that it was told to, or that another member is gone or disagrees.
+// failed reports whether the exit code of a worker that leaves means that its program failed. The others mean that it
+// was told to end, or that another member is gone or disagrees.
 func failed(exit int) bool {
 	switch exit {
 	case exitcode.OK, exitcode.Usage, exitcode.Lost, exitcode.Restart, exitcode.Refused, exitcode.Disagree:
@@ -17,8 +17,8 @@ func failed(exit int) bool {
 	return exit <= ending.Signalled
 }
 
-// blame tells the engine that a worker has died while it was computing, and not because it was told to go.
-// failed: its program did; else its connection ended.
+// blame tells the engine that a worker died during its computation without having been told to end.
+// failed: its program failed; otherwise its connection ended.
 func (c *Coordinator) blame(p *peer, failed bool, why error) {
 	if p.role != wire.RoleWorker || c.engine == nil || c.peers.isLate(p) || c.stopping.Still() || p.parted || p.retired || !p.leaving.IsZero() {
 		return

@@ -9,12 +9,11 @@ import (
 	"star/transport"
 )
 
-// errOver answers a command that comes when the job is over.
+// errOver answers a command after the end of the job.
 var errOver = errors.New("the job is over")
 
-// Ask carries out a command of star ctl from within the process: the same as over a connection. v,
-// if not nil, receives the answer. The error is what is wrong with the command, that the job
-// is over, or the cause of ctx. It may be called from any goroutine but that of Run.
+// Ask carries out a command of star ctl from within the process. If v is not nil, it receives the answer. The error is
+// that of the command, that the job is over, or the cause of ctx. Ask may be called from any goroutine but that of Run.
 func (c *Coordinator) Ask(ctx context.Context, v any, args ...string) error {
 	r, err := c.in.question(ctx, args)
 	switch {

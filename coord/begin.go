@@ -12,16 +12,15 @@ import (
 	"star/runlog"
 )
 
-// The beginning of the training. Everything before it is in form.go: who is there, and who has which
-// shards. Here the engine is made, the log gets its first lines, and workers get their first batches,
-// or, in a job that was taken over, go on with what they have.
+// The start of the training. form.go has what comes before it: the members and the assignment of shards. Here the
+// engine is made, the log gets its first lines, and workers get their first batches or, in a job that was taken over,
+// continue with those they have.
 
-// tryStart begins the training once everybody is there.
+// tryStart begins the training once all required members are present.
 //
-// It may be called whenever something has changed; it begins once. A job that begins has all shards
-// filled and as many workers as it wants; one that was taken over has everybody there who had a
-// part in it, or has waited for them (takeover.Gathered). With a validator the workers begin when its first
-// gradient is in use.
+// It may be called after any change and begins the training once. A new job needs all shards filled and the number of
+// workers it was configured with. A job that was taken over needs all members that took part in it, or has waited long
+// enough for them (takeover.Gathered). With a validator the workers begin when its first gradient is in use.
 func (c *Coordinator) tryStart() {
 	if !c.placing.assigned || c.engine != nil {
 		return
@@ -44,7 +43,7 @@ func (c *Coordinator) tryStart() {
 		c.journal.log.Sample(c.cfg.MaxWorkers)
 	}
 	if c.members.Terms.AllAlike() {
-		c.cfg.Pilot = nil // there is nothing to choose (exchanges)
+		c.cfg.Pilot = nil // all workers exchange alike: there is no mode to choose
 	}
 	c.engine = c.newEngine(absent)
 	now := c.engine.View()
@@ -67,14 +66,14 @@ func (c *Coordinator) tryStart() {
 		Epoch: c.members.Terms.Enrolled().Samples, Limit: c.expected(), Version: now.Version, Plan: c.cfg.Plan.String(), Absent: absent,
 	}
 	c.journal.note(line)
-	c.log.Info("training", "workers", c.engine.View().Live(), "shards", len(c.placing.shards), "parameters", c.members.Terms.Hello().Params,
+	c.log.Info("training started", "workers", c.engine.View().Live(), "shards", len(c.placing.shards), "parameters", c.members.Terms.Hello().Params,
 		"model", c.members.Terms.Hello().Model, "data", c.members.Terms.Enrolled().Data, "mode", c.words(c.cfg.Plan))
 	c.caution()
 	c.measured.remember(&c.journal, at, c.cfg.Remember, c.cfg.MaxWorkers)
 	if c.takeover.On() {
 		c.putThresholds(c.takeover.Left().Set, "star ctl, before another process took the job over")
 	}
-	if c.judging.checks.On() { // the workers begin when there is something to hold their gradients against
+	if c.judging.checks.On() { // the workers begin when there is a validation gradient
 		c.validate()
 		return
 	}
@@ -91,9 +90,8 @@ func (c *Coordinator) tryStart() {
 	c.tryFinish() // a job that resumes may have nothing left to do
 }
 
-// newEngine makes the engine of the job, with whoever is there. absent are the ranks that nobody
-// has. Of a job that was taken over it goes on from what the servers, or the members of the ring,
-// have told.
+// newEngine makes the engine of the job with the present workers. absent are the ranks without a worker. In a job that
+// was taken over the engine continues from what the servers, or the members of the ring, have reported.
 func (c *Coordinator) newEngine(absent []star.Worker) engine.Engine {
 	plan := c.plant(c.cfg.Plan)
 	g := engine.Config{
@@ -109,10 +107,10 @@ func (c *Coordinator) newEngine(absent []star.Worker) engine.Engine {
 	return c.arch.engine(c, g)
 }
 
-// caution notes of a job that begins what the numbers of its result will not say, in the log and in the result.
+// caution adds warnings about a job that begins to the log and the result: facts that the numbers in the result do not show.
 func (c *Coordinator) caution() {
 	if c.takeover.Trained() {
-		return // it was said when it began
+		return // already reported when the job began
 	}
 	j, now := c.job(), c.engine.View()
 	if epochs, ok := j.Set(now.Used, now.Limit); ok {
@@ -124,7 +122,7 @@ func (c *Coordinator) caution() {
 	}
 }
 
-// job is what the length of the job depends on.
+// job has what determines the length of the job.
 func (c *Coordinator) job() *length.Job {
 	return &length.Job{
 		Samples: c.cfg.Samples, Epochs: c.cfg.Epochs, Steps: c.cfg.Steps, By: c.run.endBy, Batch: c.cfg.Batch, MaxWorkers: c.cfg.MaxWorkers,
@@ -132,5 +130,5 @@ func (c *Coordinator) job() *length.Job {
 	}
 }
 
-// expected is the samples of the whole job, as far as they are known.
+// expected is the number of samples of the whole job, as far as it is known.
 func (c *Coordinator) expected() int64 { return c.job().Expected(c.engine.View().Limit) }

@@ -12,8 +12,8 @@ import (
 	"star/transport/wire"
 )
 
-// Programs whose gradients are exchanged end the job themselves: what the configuration says of its
-// end is for progress. Rounds are means over all workers, also if others are asked for.
+// Programs that exchange their gradients end the job themselves: the configured end is only for progress. Rounds are means
+// over all workers, even if another mode is requested.
 func TestExchange(t *testing.T) {
 	for _, exchange := range []bool{true, false} {
 		c := &Coordinator{cfg: Config{MaxWorkers: 2, Batch: 4, Steps: 3, Plan: modes.SSGD(2)}}
@@ -34,7 +34,7 @@ func TestExchange(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := c.members.Terms.Permit(p, c.cfg.MaxWorkers); (err != nil) != (exchange && spec != "ssgd") || err != nil && !strings.Contains(err.Error(), "give --mode ssgd or auto") {
+			if err := c.members.Terms.Permit(p, c.cfg.MaxWorkers); (err != nil) != (exchange && spec != "ssgd") || err != nil && !strings.Contains(err.Error(), "use --mode ssgd or auto") {
 				t.Errorf("exchange=%v: mode %s: %v", exchange, spec, err)
 			}
 		}
@@ -46,7 +46,7 @@ func TestExchange(t *testing.T) {
 	}
 }
 
-// Programs that make several updates of each batch: in a ring, all workers alike, and from a checkpoint that is not within a batch.
+// Programs that make several updates for each batch: only in a ring, the same on all workers, and from a checkpoint between two batches.
 func TestTurns(t *testing.T) {
 	for _, turns := range []int{0, 1, 2} {
 		c := &Coordinator{cfg: Config{MaxWorkers: 2, Batch: 4, Steps: 3, Plan: modes.SSGD(2)}, arch: ring{&RingConfig{}}}
@@ -60,7 +60,7 @@ func TestTurns(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := c.members.Terms.Permit(p, c.cfg.MaxWorkers); (err != nil) != (several && spec != "ssgd") || err != nil && !strings.Contains(err.Error(), "give --mode ssgd or auto") {
+			if err := c.members.Terms.Permit(p, c.cfg.MaxWorkers); (err != nil) != (several && spec != "ssgd") || err != nil && !strings.Contains(err.Error(), "use --mode ssgd or auto") {
 				t.Errorf("%d turns: mode %s: %v", turns, spec, err)
 			}
 		}
@@ -76,7 +76,7 @@ func TestTurns(t *testing.T) {
 		}
 		other := *c.members.Terms.Enrolled()
 		other.Turns = 3
-		if why, _ := c.members.Terms.Check(new(membership.Rules), nil, c.members.Terms.Hello(), &other, true); !strings.Contains(why, "3 updates of each batch") {
+		if why, _ := c.members.Terms.Check(new(membership.Rules), nil, c.members.Terms.Hello(), &other, true); !strings.Contains(why, "3 updates for each batch") {
 			t.Errorf("%d turns: a worker with 3: %q", turns, why)
 		}
 	}

@@ -19,17 +19,16 @@ import (
 	"star/transport/wire"
 )
 
-// Who takes part in a job that has not begun, and who has which part of the parameters. A member says
-// Hello; its claims are held against the configuration and against those who came before; it gets a
-// rank. When all servers and the first worker are there the parameters are cut into ranges (tryAssign),
-// and workers are welcomed, who connect to every shard and say Joined.
+// The members of a job that has not begun, and the assignment of the parameters. A member sends Hello; its data are
+// checked against the configuration and the members that are already enrolled; it gets a rank. When all servers and the
+// first worker are present the parameters are cut into ranges (tryAssign), and workers are welcomed; these connect to
+// every shard and send Joined.
 
-// enrol takes a member in, or refuses it with a reason.
+// enrol accepts a member, or rejects it with a reason.
 //
 //	Hello ──► checked ──► (servers complete, ranges cut) ──► Welcome ──► Joined / Ready ──► start
 //
-// A refused member hears why, and with which exit code it is to end. Nothing of what it said is
-// kept.
+// A rejected member gets the reason and its exit code. Nothing that it sent is kept.
 func (c *Coordinator) enrol(p *peer, payload []byte) error {
 	h := p.hello
 	if h.Job != c.cfg.Job {
@@ -52,12 +51,11 @@ func (c *Coordinator) enrol(p *peer, payload []byte) error {
 	return nil
 }
 
-// enrolServer gives a server a rank and its Welcome, or refuses it: with exit code 2 where its
-// settings are wrong (rank, number of shards, an address that leads others to themselves), 75 where
-// the job has begun without it.
+// enrolServer gives a server a rank and a Welcome, or rejects it: with exit code 2 if its settings are wrong (rank,
+// number of shards, an address that other hosts cannot use), or 75 if the job has begun without it.
 func (c *Coordinator) enrolServer(p *peer) {
 	h := p.hello
-	if c.reseat(p) {
+	if c.reconnect(p) {
 		return
 	}
 	if c.engine != nil && c.placing.copies.On() {
@@ -94,7 +92,7 @@ func (c *Coordinator) enrolServer(p *peer) {
 	p.rank = rank
 	if c.peers.place(p).Misled(p.conn.RemoteAddr()) {
 		host, _, _ := net.SplitHostPort(p.conn.RemoteAddr())
-		c.peers.refuse(p, exitcode.Usage, fmt.Sprintf("star-ps %d is at %s, and says that it is reached at %s, which from other hosts leads to themselves: give it --advertise HOST:PORT, and --listen beyond loopback",
+		c.peers.refuse(p, exitcode.Usage, fmt.Sprintf("star-ps %d is at %s and advertises %s, which on another host means that host itself: give it --advertise HOST:PORT, and --listen beyond loopback",
 			rank, host, h.Addr))
 		return
 	}
@@ -107,13 +105,12 @@ func (c *Coordinator) enrolServer(p *peer) {
 	c.tryAssign()
 }
 
-// maxShards of a job: so many fit into a Welcome (docs/protocol.md).
+// maxShards is the largest number of shards of a job that fits into a Welcome (docs/protocol.md).
 const maxShards = 1024
 
-// enrolWorker gives a worker a rank, or refuses it: with exit code 78 where it trains something
-// else than the job, 2 where its rank is wrong, 75 where a rank may become free, because its
-// earlier attempt is gone and nobody has noticed yet. Once the job has begun, one that may have the
-// rank comes back into it.
+// enrolWorker gives a worker a rank, or rejects it: with exit code 78 if it trains something else than the job, 2 if its
+// rank is invalid, or 75 if the rank may become free because the loss of its earlier attempt has not been noticed yet.
+// Once the job has begun, the worker joins it under that rank.
 func (c *Coordinator) enrolWorker(p *peer, payload []byte) {
 	h := p.hello
 	e, err := membership.ParseEnrolment(h, payload)
@@ -122,7 +119,7 @@ func (c *Coordinator) enrolWorker(p *peer, payload []byte) {
 		return
 	}
 	vouched := false
-	if c.cfg.Fits != nil && !c.takeover.On() { // what was left says what the job trains
+	if c.cfg.Fits != nil && !c.takeover.On() { // the handover says what the job trains
 		if vouched, err = c.cfg.Fits(h, e); err != nil {
 			c.peers.refuse(p, exitcode.Disagree, err.Error())
 			return
@@ -145,7 +142,7 @@ func (c *Coordinator) enrolWorker(p *peer, payload []byte) {
 		return
 	}
 	if why != "" {
-		c.beginAnew()
+		c.restart()
 	}
 	rank, no := c.members.Rank(p.rank, c.engine != nil || c.takeover.On())
 	if no != nil {
@@ -183,18 +180,17 @@ func (c *Coordinator) enrolWorker(p *peer, payload []byte) {
 	}
 }
 
-// supersede takes out an earlier attempt of the process that p is, which has hung up, or could not
-// use its Welcome, before that was noticed here. An error is that of lost.
+// supersede removes an earlier attempt of p's process that disconnected, or could not use its Welcome, before the
+// coordinator noticed. An error is that of lost.
 func (c *Coordinator) supersede(p *peer) error {
 	if rank, found := c.members.Before(p.hello.Process); found {
-		return c.lost(c.peers.holder(rank), errors.New("the same process has come again"))
+		return c.lost(c.peers.holder(rank), errors.New("the same process has reconnected"))
 	}
 	return nil
 }
 
-// takeOver takes from the workers what nobody has told the job. It comes before shards are
-// assigned, so that those make the updates that the workers want. What was given to the job counts
-// more (Adopted has zeros there).
+// takeOver takes the settings from the workers that are not configured. It comes before shards are assigned, because
+// the shards need them. Configured settings have priority (Adopted is zero there).
 func (c *Coordinator) takeOver() error {
 	if err := cmp.Or(c.members.Terms.Turns(c.arch.sharded(), c.cfg.Resume.Version), c.members.Terms.Permit(c.cfg.Plan, c.cfg.MaxWorkers)); err != nil {
 		return &Error{exitcode.Disagree, err.Error()}
@@ -222,18 +218,17 @@ func (c *Coordinator) takeOver() error {
 	return nil
 }
 
-// yields says whether the workers that have enrolled make way for one that differs from them.
+// yields reports whether the enrolled workers give way to one that differs from them.
 func (c *Coordinator) yields(vouched bool) bool {
 	return !c.takeover.On() && c.cfg.Validation == nil && c.members.Yields(vouched)
 }
 
-// beginAnew forgets those who have enrolled, and what was assigned for them: servers are told to
-// come again, as at the beginning. Servers come again with exit code 75, by themselves; workers
-// that are refused end.
-func (c *Coordinator) beginAnew() {
+// restart removes the enrolled workers and what was assigned for them. Servers get exit code 75 and reconnect by
+// themselves; the rejected workers end.
+func (c *Coordinator) restart() {
 	for _, p := range c.peers.workers {
 		if p != nil {
-			c.peers.refuse(p, exitcode.Disagree, fmt.Sprintf("the job trains something else than %s with hash %s on %s: a worker has come that was told what star-ps was told (--model, --dataset, --seed)",
+			c.peers.refuse(p, exitcode.Disagree, fmt.Sprintf("the job trains something else than %s with hash %s on %s: another worker has the settings of star-ps (--model, --dataset, --seed)",
 				c.members.Terms.Hello().Model, c.members.Terms.Hello().ModelHash, c.members.Terms.Enrolled().Data))
 			c.removeWorker(p, "it trains something else")
 		}
@@ -253,12 +248,11 @@ func (c *Coordinator) beginAnew() {
 	}
 }
 
-// tryAssign cuts the parameter vector once all servers and a worker are there.
+// tryAssign cuts the parameter vector once all servers and a worker are present.
 //
-// Ranges are cut by elements, as equal as whole numbers allow, in order of the servers' ranks; a
-// server with more shards than there are parameters gets none for the last of them. In an
-// all-reduce there are none to cut, and workers are welcomed at once. A successor has been left who
-// has what, so it assigns nothing.
+// Ranges have equal numbers of elements, up to rounding, in the order of the servers' ranks. If there are more shards
+// than parameters, the last shards are not assigned. An all-reduce has no ranges, and workers are welcomed at once. A
+// successor has the assignment in its handover and assigns nothing.
 func (c *Coordinator) tryAssign() {
 	if c.placing.assigned || !c.members.Terms.Known() || c.takeover.On() {
 		return
@@ -297,7 +291,7 @@ func (c *Coordinator) tryAssign() {
 	}
 	var err error
 	if c.placing.copies, err = copies.Place(c.cfg.Replicas, c.placing.places(&c.peers, c.cfg.Coordinators, true), c.placing.owner); err != nil {
-		c.run.sick = err // there are servers enough (New)
+		c.run.sick = err // cannot happen: New checks that there are enough servers
 		return
 	}
 	if !c.found() {
@@ -326,11 +320,10 @@ func (c *Coordinator) tryAssign() {
 	c.tryStart()
 }
 
-// welcome tells an enrolled worker where shards are and where it goes on, once. In a job without a
-// checkpoint the first one is to send its parameters to the shards (Seed). One that a server's
-// address does not lead to, or another worker's that it meets, is refused: it would wait for good. It does nothing
-// for one that was
-// welcomed, or is gone.
+// welcome tells an enrolled worker, once, the addresses of the shards and where it starts. In a job without a checkpoint
+// the first worker is to send its parameters to the shards (Seed). A worker that cannot reach the address of a server,
+// or of another worker with which it exchanges, is rejected: otherwise it would wait forever. welcome does nothing for a
+// worker that was welcomed or is gone.
 func (c *Coordinator) welcome(p *peer) {
 	if p.welcomed || p.gone {
 		return

@@ -6,21 +6,21 @@ import (
 	"sync/atomic"
 )
 
-// inbox is the part of the coordinator that other goroutines use. events has room for a few messages of
-// every member, so that readers do not wait for the loop in an ordinary iteration; done is closed
-// when the loop has ended, and then no goroutine posts any more.
+// inbox is the part of the coordinator that other goroutines use. events has room for a few messages of every member, so
+// that readers do not wait for the loop in an ordinary iteration. done is closed when the loop has ended; from then on
+// no goroutine posts.
 type inbox struct {
 	events  chan event
 	done    chan struct{}
 	notices chan notice
-	conns   atomic.Int64
+	conns   atomic.Int64 // open connections of members (Connected)
 
-	life   context.Context // of the connections: it ends a moment after Run
+	life   context.Context // of the connections: it ends a little after Run
 	hangUp context.CancelFunc
 }
 
-// post hands an event to Run. It reports false when the job is over. It waits while the loop is
-// behind, which is how a member that says more than is heard is slowed down.
+// post sends an event to Run. It returns false when the job is over. It blocks while the loop is behind, which slows
+// down members that send too much.
 func (in *inbox) post(e event) bool {
 	select {
 	case in.events <- e:
@@ -30,7 +30,7 @@ func (in *inbox) post(e event) bool {
 	}
 }
 
-// question has the event loop carry out a command, and waits for the answer.
+// question lets the event loop carry out a command, and waits for the answer.
 func (in *inbox) question(ctx context.Context, args []string) (reply, error) {
 	answer := make(chan reply, 1)
 	select {
@@ -50,7 +50,7 @@ func (in *inbox) question(ctx context.Context, args []string) (reply, error) {
 	}
 }
 
-// notify hands a notice to the event loop. When that has ended, nobody reads it any more.
+// notify sends a notice to the event loop. It does nothing after the loop has ended.
 func (in *inbox) notify(n notice) {
 	select {
 	case in.notices <- n:

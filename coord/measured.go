@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// observe takes in what an update says of the noise of gradients. What cannot be used is passed
-// over: an update of one gradient says nothing by itself.
+// observe updates the noise scale with an update's gradients. Updates that cannot be used, such as those of one
+// gradient, are ignored.
 func (m *measured) observe(j *journal, version int64, u pgns.Update) {
 	seen, err := m.noise.Observe(u)
 	if err != nil {
@@ -22,8 +22,8 @@ func (m *measured) observe(j *journal, version int64, u pgns.Update) {
 	j.note(line)
 }
 
-// remember tells the pilot and the run log what the job before remembered of its workers. It is one
-// line of the log, so that a log replays with what its pilot knew.
+// remember passes the iterations that the checkpoint has of the workers to the pilot and to the run log. This is one
+// line of the log, so that a replay of the log gives its pilot the same.
 func (m *measured) remember(j *journal, at time.Duration, last []star.Record, workers int) {
 	known := m.memory.Recall(last, workers)
 	if len(known) == 0 {
@@ -33,7 +33,7 @@ func (m *measured) remember(j *journal, at time.Duration, last []star.Record, wo
 	j.note(line)
 }
 
-// putAside names what the engine has put aside since the last call: it killed two workers.
+// putAside reports the samples that the engine has put aside since the last call, because two workers died while computing them.
 func (m *measured) putAside(j *journal, list []engine.Aside) {
 	for _, a := range list[m.aside:] {
 		m.result.Aside += int64(a.Count)

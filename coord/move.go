@@ -17,18 +17,17 @@ import (
 	"star/transport/wire"
 )
 
-// Move has a shard moved to the server of a rank while the job runs, and returns when that is done:
-// from then on the new server has it. An error says why it stays where it is; the job goes on in
-// either case. The result says how long it took, and by how much the next update was late. It may
-// be called from any goroutine but that of Run; one move is under way at a time.
+// Move moves a shard to the server of a rank while the job runs. It returns when the move is done: from then on the new
+// server has the shard. An error says why the shard stays; the job continues in either case. The result has the duration
+// of the move and the delay of the next update. It may be called from any goroutine but that of Run; one move is made at
+// a time.
 func (c *Coordinator) Move(ctx context.Context, shard, server int) (runlog.Move, error) {
 	var m runlog.Move
 	err := c.Ask(ctx, &m, "move", strconv.Itoa(shard), strconv.Itoa(server))
 	return m, err
 }
 
-// placed lists servers and shards. For the status: a server that has not come is not among them,
-// one that is gone is.
+// placed lists servers and shards for the status. A server that has not come yet is not listed; one that is gone is.
 func (c *Coordinator) placed() (servers []ServerStatus, shards []ShardStatus) {
 	for i, s := range c.peers.servers {
 		if s == nil {
@@ -56,8 +55,8 @@ func (c *Coordinator) placed() (servers []ServerStatus, shards []ShardStatus) {
 	return servers, shards
 }
 
-// beginMove carries out star ctl move. The answer comes when the move has ended. What is against it
-// is in the reply. An error ends the job.
+// beginMove carries out star ctl move. The reply follows when the move has ended, or at once if the move is rejected. An error
+// ends the job.
 func (c *Coordinator) beginMove(e event) error {
 	servers := make([]moves.Server, len(c.peers.servers))
 	for i, p := range c.peers.servers {
@@ -70,15 +69,15 @@ func (c *Coordinator) beginMove(e event) error {
 	case !c.arch.sharded():
 		err = errors.New("an all-reduce has no shards")
 	case c.lease.replaceable():
-		err = errors.New("in a job with --coordinators shards stay where they are")
+		err = errors.New("shards cannot move in a job with --coordinators")
 	case c.placing.copies.On():
-		err = errors.New("shards with copies (--replicas) stay where they are")
+		err = errors.New("shards with copies (--replicas) cannot move")
 	case busy:
 		err = fmt.Errorf("shard %d is moving: one at a time", moving)
 	case c.rounds.Final() || c.run.ended:
 		err = errors.New("the job is about to end")
 	case c.members.Shortage.On():
-		err = fmt.Errorf("the job waits for workers: %d are there, of at least %d (--min-workers)", c.engine.View().Live(), c.minWorkers())
+		err = fmt.Errorf("the job waits for workers: %d connected, at least %d needed (--min-workers)", c.engine.View().Live(), c.minWorkers())
 	case len(c.peers.late) > 0:
 		err = fmt.Errorf("worker %d is coming to the job: try again in a moment", c.peers.late[0].rank)
 	case c.placing.owner[shard] == to:
@@ -92,12 +91,12 @@ func (c *Coordinator) beginMove(e event) error {
 	s.Addr = c.peers.servers[from].hello.Addr
 	j := moves.Job{ShardInfo: s, Source: from, Target: to}
 	c.placing.moveAsked = e.reply
-	c.log.Info("a shard moves", "shard", shard, "from", from, "to", to, "bytes", j.Bytes())
+	c.log.Info("shard move started", "shard", shard, "from", from, "to", to, "bytes", j.Bytes())
 	return c.move(c.placing.mover.Begin(time.Now(), j))
 }
 
-// watchMove ends a move that takes too long, and goes on with one that waited. A job that waits for workers moves
-// nothing: its orders are kept until workers come, and these are not told where shards are while one moves.
+// watchMove ends a move that takes too long, and continues one that waited. A job that waits for workers moves no
+// shard: its orders are held until workers come, and these are not sent addresses of shards during a move.
 func (c *Coordinator) watchMove(now time.Time) error {
 	if c.members.Shortage.On() {
 		return c.move(c.placing.mover.Drop("the job waits for workers"))
@@ -137,7 +136,7 @@ func (c *Coordinator) move(effects []moves.Effect) error {
 			err = c.carry(c.placing.mover.Take())
 		case moves.Cleared:
 			c.peers.servers[e.Server].hello.Shards--
-			c.log.Debug("nothing of the shard is at its old place any more", "shard", e.Shard, "server", e.Server)
+			c.log.Debug("old server has dropped the shard", "shard", e.Shard, "server", e.Server)
 		case moves.Lost:
 			err = &Error{exitcode.Lost, e.Why}
 		case moves.Lend:
@@ -161,17 +160,16 @@ func (c *Coordinator) move(effects []moves.Effect) error {
 	return nil
 }
 
-// endMove writes the line of a move and answers the caller that asked for it. What was measured of the links of both
-// servers is discarded.
+// endMove writes the line of a move and replies to the caller. Measurements of the links of both servers are discarded.
 func (c *Coordinator) endMove(m runlog.Move) {
 	c.flow.links.Forget(m.From, m.To)
 	c.journal.write(m)
 	r := reply{}
 	if m.Err != "" {
-		c.log.Warn("a shard stays where it is", "shard", m.Shard, "server", m.From, "reason", m.Err)
+		c.log.Warn("shard move failed", "shard", m.Shard, "server", m.From, "reason", m.Err)
 		r.err = fmt.Sprintf("move: shard %d stays at server %d: %s", m.Shard, m.From, m.Err)
 	} else {
-		c.log.Info("a shard has moved", "shard", m.Shard, "from", m.From, "to", m.To, "bytes", m.Bytes,
+		c.log.Info("shard moved", "shard", m.Shard, "from", m.From, "to", m.To, "bytes", m.Bytes,
 			"copied_in", m.Copy.Duration().Round(time.Microsecond), "update_late_by", m.Delay.Duration().Round(time.Microsecond))
 		r.json, _ = json.Marshal(m)
 	}

@@ -45,7 +45,7 @@ func TestNoiseScale(t *testing.T) {
 					f.dies = func(phase string, r wire.Release) bool { // it stays; but the last batch is over
 						if r.Action == wire.Finish && i == 0 && phase == "evaluating" {
 							// Real workers wait for the parameters, and so for the shards' sums. These do
-							// not, but time passes only when nobody has anything left to say.
+							// not, but time passes only when all goroutines are blocked.
 							time.Sleep(time.Millisecond)
 							got := w.status().Noise
 							if !close9(got.Scale, c.want.Scale) || !close9(got.Grad2, c.want.Grad2) || !close9(got.Var, c.want.Var) ||

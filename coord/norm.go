@@ -8,15 +8,15 @@ import (
 	"star/transport/wire"
 )
 
-// norm adds a shard's part of a norm; the last one lets the update happen. An error: the report cannot be read, and the
-// server is dropped. With copies it is called for the report of the primary only (pump).
+// norm adds a shard's part of a norm; the last part starts the update. If the report is invalid, the server is dropped.
+// With copies it is called only for the report of the primary (pump).
 func (c *Coordinator) norm(p *peer, e event) error {
 	seq := e.Norm.Seq
 	if !c.measured.norms.Expects(seq) {
 		if c.takeover.Fired(seq) {
-			return nil // the coordinator before asked for it, or it is repeated
+			return nil // requested by the previous coordinator, or a repetition
 		}
-		return c.drop(p, fmt.Errorf("a norm for fire %d, which asked for none", seq))
+		return c.drop(p, fmt.Errorf("a norm for fire %d, which did not ask for one", seq))
 	}
 	u, whole, err := c.measured.norms.Take(e.Norm, e.Payload)
 	switch {

@@ -17,18 +17,18 @@ import (
 	"time"
 )
 
-// peers are the connections of members, by rank; package membership says who they are. A worker is in workers from its
-// enrolment, or, in a job that has begun, from when it gets a part in it; until then it is in late. Nothing here waits
-// for the network.
+// peers has the connections of members, by rank; package membership has their identities. A worker is in workers from
+// its enrolment or, in a job that has begun, from when it takes part; until then it is in late. Nothing here waits for
+// the network.
 type peers struct {
 	log              *slog.Logger
 	out              outbox.Sender // of all messages to members
 	servers, workers []*peer
 	late             []*peer
-	own              []net.IP // of this host; nil: not looked up yet
+	own              []net.IP // addresses of this host; nil until looked up
 }
 
-// live lists the workers that are there.
+// live lists the connected workers.
 func (ps *peers) live() []star.Worker {
 	var ws []star.Worker
 	for i, p := range ps.workers {
@@ -39,7 +39,7 @@ func (ps *peers) live() []star.Worker {
 	return ws
 }
 
-// holder is the connection of the worker that has a rank; nil: the rank is free.
+// holder is the connection of the worker that has a rank; nil if the rank is free.
 func (ps *peers) holder(rank int) *peer {
 	for _, p := range ps.late {
 		if p.rank == rank && !p.gone {
@@ -49,14 +49,14 @@ func (ps *peers) holder(rank int) *peer {
 	return ps.workers[rank]
 }
 
-// isLate says whether p has come to a job that has begun, and has no part in it yet.
+// isLate reports whether p is a worker that came to a job that has begun and takes no part yet.
 func (ps *peers) isLate(p *peer) bool { return slices.Contains(ps.late, p) }
 
-// place is where a member is, as far as its addresses show. It is found out once for each connection.
+// place is a member's location, as far as its addresses show it. It is determined once for each connection.
 func (ps *peers) place(p *peer) *membership.Place {
 	if p.place == nil {
 		remote := ""
-		if p.conn != nil { // else it has not come to this coordinator
+		if p.conn != nil { // nil: not connected to this coordinator
 			remote = p.conn.RemoteAddr()
 		}
 		at := membership.PlaceOf(&p.hello, remote, ps.ownAddrs())
@@ -65,21 +65,21 @@ func (ps *peers) place(p *peer) *membership.Place {
 	return p.place
 }
 
-// site is the host of a member: processes with the same one share a link.
+// site is the host of a member: members with the same site share a link.
 func (ps *peers) site(p *peer) string { return ps.place(p).Site }
 
-// takesOthers says whether a worker has a place where every other one can bring it gradients.
+// takesOthers reports whether every other worker can connect to this one to send it gradients.
 func (ps *peers) takesOthers(p *peer) bool {
 	at := ps.place(p)
 	return p.hello.Addr != "" && !slices.ContainsFunc(ps.workers, func(o *peer) bool { return o != nil && o != p && !ps.place(o).Reaches(at) })
 }
 
-// ownAddrs are the addresses of this host. They are looked up once: a host that gets another
-// address while a job runs is two sites from then on.
+// ownAddrs returns the addresses of this host. They are looked up once: if the host gets another address while a job
+// runs, it counts as two sites from then on.
 func (ps *peers) ownAddrs() []net.IP {
 	if ps.own == nil {
 		ps.own = []net.IP{net.IPv6loopback}
-		as, _ := net.InterfaceAddrs() // without them only loopback is ours
+		as, _ := net.InterfaceAddrs() // after an error only loopback is known
 		for _, a := range as {
 			if n, ok := a.(*net.IPNet); ok {
 				ps.own = append(ps.own, n.IP)
@@ -89,34 +89,31 @@ func (ps *peers) ownAddrs() []net.IP {
 	return ps.own
 }
 
-// beside says whether a worker shares the host with every shard: what it sends goes over no
-// link.
+// beside reports whether a worker is on the same host as every shard, so that its pushes use no link.
 func (ps *peers) beside(p *peer, owner []int) bool {
 	at := ps.site(p)
 	return !slices.ContainsFunc(owner, func(s int) bool { return ps.site(ps.servers[s]) != at })
 }
 
-// send sends one small message, behind those that wait. A peer that does not take it is closed, and
-// its reader returns the error. write puts one message into the peer's outbox, so nothing here waits
-// for the network. A peer that is nil or gone gets nothing, so callers need not check.
+// send queues one small message behind those that wait. write puts one message into the peer's outbox, so send does not
+// wait for the network. A peer that does not take the message in time is closed, and its reader returns the error. A
+// peer that is nil or gone gets nothing, so callers need not check.
 func (ps *peers) send(p *peer, write func() error) {
 	if p != nil && !p.gone {
 		ps.out.Send(p.conn, write)
 	}
 }
 
-// part tells a peer why it must go. Its reader goes on for a moment, because a socket that is
-// closed with bytes unread takes back what was sent last; the peer's own close, or the deadline,
-// ends it. It is not gone by that: the caller says what its loss means (lost), or that it never was
-// a member (refuse).
+// part sends a peer the reason why it must leave. Its reader continues for a moment: closing a socket with unread bytes
+// would discard what was sent last. The peer closes the connection, or the deadline does. The peer is not marked gone:
+// the caller handles its loss (lost), or that it never was a member (refuse).
 func (ps *peers) part(p *peer, exit int, reason string) {
 	ps.send(p, func() error { return transport.Send(p.conn, wire.Reject{Exit: exit, Reason: reason}, nil) })
 	p.parted = true
 	p.conn.EndReads(time.Now().Add(time.Second))
 }
 
-// branch tells a worker its place in a tree. The engine knows ranks only; the parent's address is
-// added here.
+// branch sends a worker its position in a tree. The engine knows only ranks; this adds the parent's address.
 func (ps *peers) branch(m wire.Branch) {
 	p := ps.workers[m.Worker]
 	if p == nil || p.gone {
@@ -130,8 +127,8 @@ func (ps *peers) branch(m wire.Branch) {
 	ps.send(p, func() error { return transport.Send(p.conn, m, nil) })
 }
 
-// detach tells a worker that a gradient goes another way. A worker whose own gradient it is pushes
-// it now, so the time in which shards must hold it begins again.
+// detach tells a worker that a gradient takes another path. If it is the worker's own gradient, the worker pushes it
+// now, so the time in which shards must hold it begins again.
 func (ps *peers) detach(d engine.To[wire.Detach]) {
 	p := ps.workers[d.Worker]
 	if p == nil || p.gone {
@@ -143,7 +140,7 @@ func (ps *peers) detach(d engine.To[wire.Detach]) {
 	ps.send(p, func() error { return transport.Send(p.conn, d.Msg, nil) })
 }
 
-// scaling is how fast the workers are now, by their last iterations.
+// scaling returns how fast the workers are now, by their last iterations.
 func (ps *peers) scaling() modes.Scaling {
 	var own, iteration []time.Duration
 	var samples []int
@@ -157,16 +154,15 @@ func (ps *peers) scaling() modes.Scaling {
 	return modes.ScalingOf(own, iteration, samples)
 }
 
-// refuse lets a peer know why it is not taken, and with which code it is to end. Exit codes are
-// those of package exitcode: 2 its settings are wrong, 75 it may come again, 78 it is of another
-// job or trains something else.
+// refuse rejects a peer with a reason and an exit code (package exitcode): 2 if its settings are wrong, 75 if it may come
+// back, 78 if it belongs to another job or trains something else.
 func (ps *peers) refuse(p *peer, exit int, reason string) {
 	ps.log.Warn("refused", "as", p.role, "wanted", p.rank, "peer", p.conn.Peer(), "reason", reason)
 	ps.part(p, exit, reason)
 	p.gone = true
 }
 
-// present says which workers have come.
+// present returns which workers are connected.
 func (ps *peers) present(members *membership.Members) []takeover.Presence {
 	out := make([]takeover.Presence, len(ps.workers))
 	for w, p := range ps.workers {
@@ -180,8 +176,8 @@ func (ps *peers) present(members *membership.Members) []takeover.Presence {
 	return out
 }
 
-// apart takes workers that have not joined out of a training that begins. They come to it as late ones. After this a
-// worker is in exactly one of workers and late.
+// apart moves workers that have not joined from workers to late when a training begins. Afterwards each worker is in
+// exactly one of the two.
 func (ps *peers) apart(absent []star.Worker) {
 	for _, w := range absent {
 		p := ps.workers[w]
@@ -191,9 +187,8 @@ func (ps *peers) apart(absent []star.Worker) {
 	}
 }
 
-// meets says why a worker cannot exchange gradients with all others that have enrolled, in a ring or
-// the tree of the plan, because of the address that it or one of them has given, and with which exit
-// code it is refused. Empty: it can.
+// meets returns why a worker cannot exchange gradients with the other enrolled workers, in a ring or the tree of the
+// plan, because of its address or one of theirs, and the exit code with which it is rejected. why is empty if it can.
 func (ps *peers) meets(sharded bool, plan modes.Plan, p *peer) (why string, exit int) {
 	visited := func(w *peer) bool {
 		return !sharded || engine.TreeNeeds(plan, w.rank, wire.Hello{}) != nil

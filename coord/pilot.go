@@ -9,13 +9,13 @@ import (
 	"star/runlog"
 )
 
-// What the pilot says, and what is done of it. Package advisor runs it; what it says comes as events.
+// The pilot's decisions and what the coordinator does with them. Package advisor runs the pilot; its decisions are events.
 
 // Pilot watches a job and changes its plan (--mode auto).
 type Pilot = advice.Pilot
 
-// pilotAction is a Remark with the number of lines that were told before it, or what has come of a
-// Study, or the answer of the Admission, or the end of a checkpoint.
+// pilotAction is one of: a Remark with the number of lines that the pilot had read before it, the result of a Study, the
+// answer of the Admission, or the end of a checkpoint.
 type pilotAction struct {
 	advice.Remark
 	after   int64
@@ -32,14 +32,14 @@ func (c *Coordinator) startPilot() {
 	})
 }
 
-// lastWords notes, when the job is over, what the pilot has decided too late, and how far it was
-// heard: where it lags behind, it is not waited for. By that a replay of the log knows which
-// decisions of the pilot could not have been heeded.
+// lastWords records, when the job is over, the pilot's decisions that came too late, and how far its decisions were
+// handled: the job does not wait for a pilot that lags behind. So a replay of the log knows which decisions could not
+// have taken effect.
 func (c *Coordinator) lastWords() {
 	if !c.journal.pilot.Running() {
 		return
 	}
-	heard := c.journal.pilot.Heard() // first: what was said up to there is in events, or done
+	heard := c.journal.pilot.Heard() // first: decisions up to there are handled, or in events
 	c.permitted(c.choice.permits.Yield(isOver))
 	for {
 		select {
@@ -54,11 +54,10 @@ func (c *Coordinator) lastWords() {
 	}
 }
 
-// isOver is why nothing is made of a plan that comes when the job has ended, or is evaluated for
-// the last time.
+// isOver is the reason for ignoring a plan that comes when the job has ended or the last evaluation has begun.
 const isOver = "the job is over"
 
-// apply does what the pilot says. One of its fields is set. An error ends the job.
+// apply handles one action. One of its fields is set. An error ends the job.
 func (c *Coordinator) apply(s *pilotAction) error {
 	at := c.journal.elapsed()
 	switch {
@@ -69,29 +68,29 @@ func (c *Coordinator) apply(s *pilotAction) error {
 	case s.learned != nil:
 		r := s.learned
 		c.journal.note(*r)
-		if e := float64(r.Error); !math.IsNaN(e) { // else the pilot says why
+		if e := float64(r.Error); !math.IsNaN(e) { // otherwise the pilot reports the reason
 			c.log.Info("predictor trained", "records", r.Records, "error", round4(e), "took", r.Took.Duration().Round(time.Millisecond))
 		}
 	case s.Verdict != nil:
 		v := s.Verdict
 		c.journal.log.Write(at, *v)
 		c.choice.verdicts.Take(*v, s.Text)
-		c.log.Info("straggler", "worker", int(v.Worker), "event", v.Event, "says", s.Text)
+		c.log.Info("straggler verdict", "worker", int(v.Worker), "event", v.Event, "says", s.Text)
 	case s.Gain != nil:
 		g := s.Gain
 		c.journal.log.Write(at, *g)
-		c.log.Info("gain", "mode", g.Plan, "predicted", round4(float64(g.Predicted)), "seen", round4(float64(g.Seen)), "reverted", g.Reverted)
+		c.log.Info("gain measured", "mode", g.Plan, "predicted", round4(float64(g.Predicted)), "seen", round4(float64(g.Seen)), "reverted", g.Reverted)
 	case s.Change != nil:
 		return c.change(s.Change, s.after)
 	case s.Deadlines != nil:
 		c.choice.deadlines = s.Deadlines
 	case s.Text != "":
-		c.log.Info("pilot", "says", s.Text)
+		c.log.Info("pilot remark", "says", s.Text)
 	}
 	return nil
 }
 
-// deaf is why nothing is made of a plan that the pilot wants, whatever it is; empty: it is heeded.
+// deaf returns why every plan of the pilot is ignored now; empty if none is.
 func (c *Coordinator) deaf() string {
 	switch {
 	case c.rounds.Final() || c.run.ended:
@@ -99,14 +98,13 @@ func (c *Coordinator) deaf() string {
 	case c.stopping.Frozen():
 		return "the job is being saved, and ends"
 	case c.choice.manual:
-		return "star ctl mode has set another one"
+		return "star ctl mode has set another plan"
 	}
 	return ""
 }
 
-// change installs the pilot's plan, unless somebody at the keyboard has taken over, or says in the
-// run log why not. A plan that does not fit is a mistake of the pilot, and noted as one that was
-// not installed; an error ends the job.
+// change installs the pilot's plan, or writes to the run log why not: for instance because a mode was set by hand. A plan
+// that does not fit is an error of the pilot and is recorded as not installed. An error ends the job.
 func (c *Coordinator) change(ch *advice.Change, after int64) error {
 	p := ch.Plan
 	because := c.deaf()
@@ -132,7 +130,7 @@ func (c *Coordinator) change(ch *advice.Change, after int64) error {
 			return nil
 		}
 		c.choice.permits.Forget()
-		c.permitted(c.choice.permits.Yield("the pilot has changed its mind"))
+		c.permitted(c.choice.permits.Yield("the pilot has chosen another plan"))
 	}
 	if c.flow.graft(p).Equal(c.engine.View().Plan) {
 		c.journal.notApplied(ch, after, "it is in force")

@@ -10,20 +10,21 @@ import (
 	"star/transport/wire"
 )
 
-// placing is where the shards and their copies are. In an all-reduce there are no shards, and only assigned is used.
+// placing is where the shards and their copies are. shards, owner and ready have the same length. In an all-reduce there
+// are no shards, and only assigned is used.
 type placing struct {
 	assigned bool
 	shards   []wire.ShardInfo
-	owner    []int           // by shard: the rank of the server that has it
-	hosts    map[[2]int]bool // by server and shard: it has it, had it, or is to get it
+	owner    []int           // by shard: the rank of its primary server
+	hosts    map[[2]int]bool // by server and shard: the server has, had or will get the shard
 	ready    []bool
 	copies   copies.Copies
 	mover    moves.Mover
 
-	moveAsked chan<- reply // answered when the move of star ctl move ends
+	moveAsked chan<- reply // for the reply to star ctl move
 }
 
-// beginCopies tells servers which copies they hold, when shards are cut.
+// beginCopies tells servers which copies they hold, once shards are cut.
 func (pl *placing) beginCopies(ps *peers) {
 	for shard, v := range pl.copies.Views() {
 		for _, s := range v.Followers {
@@ -33,8 +34,7 @@ func (pl *placing) beginCopies(ps *peers) {
 	}
 }
 
-// viewOf is the message that says which servers hold a shard. The primary is first, and followers are in
-// order of succession.
+// viewOf returns the message that names the servers of a shard: the primary, then the followers in order of succession.
 func (pl *placing) viewOf(ps *peers, shard int) wire.View {
 	v := pl.copies.View(shard)
 	m := wire.View{Shard: shard, Term: v.Term, From: pl.shards[shard].From, To: pl.shards[shard].To}
@@ -44,7 +44,7 @@ func (pl *placing) viewOf(ps *peers, shard int) wire.View {
 	return m
 }
 
-// tellServers tells the holders of a shard its view, and notes which servers were told.
+// tellServers sends the holders of a shard its view, and records them in hosts.
 func (pl *placing) tellServers(ps *peers, shard int) {
 	m := pl.viewOf(ps, shard)
 	for _, h := range m.Holders {
@@ -54,9 +54,9 @@ func (pl *placing) tellServers(ps *peers, shard int) {
 	}
 }
 
-// tellView tells all members which servers hold a shard now. Servers first, then workers, also those that are on
-// their way into the job: a worker pushes to the servers that it knows, and a server that does not know of its part yet
-// would refuse the gradient.
+// tellView sends all members the present view of a shard: servers first, then workers, including those that are still
+// joining. A worker pushes to the servers that it knows, and a server that does not know its part yet would reject the
+// gradient.
 func (pl *placing) tellView(ps *peers, shard int) {
 	v := pl.copies.View(shard)
 	pl.owner[shard], pl.shards[shard].Addr = v.Primary, ps.servers[v.Primary].hello.Addr
@@ -69,7 +69,7 @@ func (pl *placing) tellView(ps *peers, shard int) {
 	}
 }
 
-// tellViews follows the Welcome of a worker.
+// tellViews sends a worker all views. It follows the worker's Welcome.
 func (pl *placing) tellViews(ps *peers, p *peer) {
 	if p.role != wire.RoleWorker {
 		return
@@ -80,9 +80,8 @@ func (pl *placing) tellViews(ps *peers, p *peer) {
 	}
 }
 
-// places lists the servers as places for copies. first: none of them has one but of its own shards.
-// One that has come back and has yet to say what it has is none: what it has that counts no more it
-// is told to forget then, and would forget a new copy, too.
+// places lists the servers as places for copies. first: no copies exist yet. A server that has come back and not reported
+// its shards yet is not available: it will be told to forget outdated copies, and would forget a new copy, too.
 func (pl *placing) places(ps *peers, coordinators int, first bool) []replica.Server {
 	out := make([]replica.Server, len(ps.servers))
 	for i, s := range ps.servers {
@@ -97,12 +96,12 @@ func (pl *placing) places(ps *peers, coordinators int, first bool) []replica.Ser
 	return out
 }
 
-// seats writes down which server has what. Seats counts copies, too. It changes e only.
-func (pl *placing) seats(e *Handover) {
-	e.Seats, e.Views = pl.copies.Counts(pl.owner), pl.copies.Views()
+// record writes the servers of the shards into e: the number of shards and copies of each, and the views.
+func (pl *placing) record(e *Handover) {
+	e.Counts, e.Views = pl.copies.Counts(pl.owner), pl.copies.Views()
 }
 
-// forgetExtras makes a server that comes back drop the copies that it has and that are in no view any more.
+// forgetExtras makes a server that comes back drop the copies that are in no view any more.
 func (pl *placing) forgetExtras(ps *peers, p *peer, m wire.Standing) {
 	for _, s := range m.Shards {
 		if s.Shard < len(pl.shards) && !pl.copies.View(s.Shard).Has(p.rank) {
@@ -111,7 +110,7 @@ func (pl *placing) forgetExtras(ps *peers, p *peer, m wire.Standing) {
 	}
 }
 
-// forgetCopy makes a server give up a copy that is in no view any more.
+// forgetCopy makes a server drop a copy that is in no view any more.
 func (pl *placing) forgetCopy(ps *peers, p *peer, shard int) {
 	s := pl.shards[shard]
 	ps.send(p, func() error {

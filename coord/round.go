@@ -12,12 +12,11 @@ import (
 	"star/transport/wire"
 )
 
-// Evaluations and checkpoints: what package evaluate decides is carried out here (perform), and here is decided when
-// one may begin. They are begun by how many samples are applied, or by time (due), go on beside the training, and end
-// with a line of the run log. At the end of the job a last evaluation comes, then a last checkpoint; what was under
-// way before is brought to its end first.
+// Evaluations and checkpoints. This file decides when one begins and carries out what package evaluate decides (perform).
+// They begin after a number of samples or a time (due), run beside the training, and end with a line of the run log. At
+// the end of the job follow a last evaluation and then a last checkpoint, after those that were in progress.
 
-// facts are what package evaluate must know of workers.
+// facts is the state of workers for package evaluate.
 type facts struct{ *Coordinator }
 
 func (f facts) Live() []star.Worker { return f.peers.live() }
@@ -46,7 +45,7 @@ func (c *Coordinator) perform(effects []evaluate.Effect) {
 				})
 			}
 		case evaluate.Omitted:
-			c.log.Warn("buffers of some workers are not finite, and were left out of the mean", "tensor", e.Tensor)
+			c.log.Warn("excluded buffers that are not finite from the mean", "tensor", e.Tensor)
 		case evaluate.Collected:
 			c.trySaved()
 		case evaluate.Exclude:
@@ -67,9 +66,9 @@ func (c *Coordinator) perform(effects []evaluate.Effect) {
 				}
 			}
 		case evaluate.Without:
-			c.log.Warn("a checkpoint is without what a worker's codec has left out", "worker", e.Worker, "id", e.ID, "reason", e.Reason)
+			c.log.Warn("checkpoint lacks the residual of a worker's codec", "worker", e.Worker, "id", e.ID, "reason", e.Reason)
 		case evaluate.Late:
-			c.log.Warn("a checkpoint is without what the codecs of workers have left out, who have not answered",
+			c.log.Warn("checkpoint lacks residuals of codecs; their workers did not answer",
 				"workers", e.Workers, "id", e.ID, "for", e.For.Round(time.Second))
 		case evaluate.Write:
 			c.write(e)
@@ -79,8 +78,8 @@ func (c *Coordinator) perform(effects []evaluate.Effect) {
 	}
 }
 
-// milestones starts what is due after so many samples. A checkpoint of a model with buffers begins
-// with a round that collects them.
+// milestones starts the evaluation or checkpoint that is due. A checkpoint of a model with buffers begins with a round
+// that collects them.
 func (c *Coordinator) milestones() {
 	eval, save := c.due()
 	if eval {
@@ -98,24 +97,24 @@ func (c *Coordinator) milestones() {
 	}
 }
 
-// due reports what begins now. Nothing begins while something of the kind is under way, a shard moves,
-// workers are too few, or the job ends.
+// due reports what begins now. Nothing begins while an evaluation or checkpoint is in progress, a shard moves, there are
+// too few workers, or the job ends.
 func (c *Coordinator) due() (eval, save bool) {
 	if c.rounds.Open() || c.rounds.Final() || c.saves.Open() || c.placing.mover.Holds() || c.members.Shortage.On() || c.stopping.Cause() != nil {
 		return false, false
 	}
 	now := c.engine.View()
 	switch {
-	case !c.engine.View().Settled: // which version the ring has is not known yet
+	case !c.engine.View().Settled: // the version of the ring is not known yet
 		return false, false
-	case now.Used >= now.Limit || c.engine.View().Drained(): // drained sooner where gradients were dropped
+	case now.Used >= now.Limit || c.engine.View().Drained(): // Drained may come first if gradients were dropped
 		return false, false // the end evaluates and saves anyway
 	}
 	return c.rounds.Due(now.Used), !now.Midway && c.saves.Due(time.Now())
 }
 
-// savedAlready reports whether a checkpoint made now would be one that is complete: no
-// update was made since. It is not written over, so the earlier one counts.
+// savedAlready reports whether the present version has a complete checkpoint, because no update was made since. That
+// checkpoint is kept and not written again.
 func (c *Coordinator) savedAlready() bool {
 	v := c.engine.View().Next
 	if !c.saves.Complete(c.cfg.checkpointID(v)) {
@@ -136,7 +135,7 @@ func (c *Coordinator) evaluators(final bool) (ws []star.Worker) {
 	return ws
 }
 
-// judged drops a worker that broke the protocol of an evaluation, and carries out the effects of what it said. An error
+// judged drops a worker that violated the protocol of an evaluation, or carries out the effects of its message. An error
 // ends the job.
 func (c *Coordinator) judged(p *peer, effects []evaluate.Effect, err error) error {
 	if err != nil {
@@ -146,8 +145,8 @@ func (c *Coordinator) judged(p *peer, effects []evaluate.Effect, err error) erro
 	return nil
 }
 
-// evaluated writes down the result of an evaluation, and goes on with what waited for its end. After the last
-// evaluation comes the last checkpoint, and then the end.
+// evaluated records the result of an evaluation, and continues what waited for it. After the last evaluation follows the
+// last checkpoint, and then the end.
 func (c *Coordinator) evaluated(e evaluate.Ended) {
 	l := e.Line
 	if e.Measured {
@@ -161,7 +160,7 @@ func (c *Coordinator) evaluated(e evaluate.Ended) {
 	}
 	switch {
 	case !l.Final:
-		c.trySaved() // there will be no buffers but those that it has
+		c.trySaved() // no further buffers will arrive for it
 		c.milestones()
 	case !c.saves.On() || c.savedAlready():
 		c.run.ended = true
@@ -170,8 +169,8 @@ func (c *Coordinator) evaluated(e evaluate.Ended) {
 	}
 }
 
-// tryFinish begins the final evaluation when no gradient is on its way any more. Each worker that has parameters is
-// asked, whether it waits or not, and a checkpoint follows the answers. An error ends the job.
+// tryFinish begins the final evaluation once no gradient is in flight. It asks every worker that has parameters, whether
+// it waits or not; a checkpoint follows the answers. An error ends the job.
 func (c *Coordinator) tryFinish() error {
 	if c.stopping.Cause() != nil && !c.rounds.Final() {
 		return c.halt()
@@ -193,8 +192,8 @@ func (c *Coordinator) tryFinish() error {
 	return nil
 }
 
-// evaluateLast begins the evaluation after which the last checkpoint comes, or, without a test, asks workers for what
-// that checkpoint needs.
+// evaluateLast begins the last evaluation, which the last checkpoint follows; without test it only collects from workers
+// what that checkpoint needs.
 func (c *Coordinator) evaluateLast(test bool) {
 	c.measured.stats.Stop(time.Now(), c.engine.View().Used)
 	c.rounds.Start(test, true, c.evaluators(true))
@@ -204,8 +203,7 @@ func (c *Coordinator) evaluateLast(test bool) {
 	}
 }
 
-// startSave begins a checkpoint. Its version is the engine's to say: in a ring, rounds of later versions may be under
-// way.
+// startSave begins a checkpoint. The engine determines its version: a ring may already compute rounds of later versions.
 func (c *Coordinator) startSave() {
 	cut := c.engine.Save()
 	c.perform(c.saves.Start(evaluate.Cut{
@@ -214,8 +212,8 @@ func (c *Coordinator) startSave() {
 	c.trySaved()
 }
 
-// freezeFirst tells workers with codecs to save what they have left out before the releases that follow from an
-// update, if a checkpoint will follow it. In a ring members are told after the releases.
+// freezeFirst makes workers with codecs save their residuals before the releases that follow an update, if a checkpoint
+// will follow it. In a ring members are asked after the releases.
 func (c *Coordinator) freezeFirst() {
 	if !c.arch.sharded() {
 		return
@@ -226,7 +224,7 @@ func (c *Coordinator) freezeFirst() {
 	}
 }
 
-// coded lists the workers with codecs. The others have left nothing out, and write no files.
+// coded lists the workers with codecs. The others have no residual and write no files.
 func (c *Coordinator) coded() (out []evaluate.Coded) {
 	for _, w := range c.peers.live() {
 		if p := c.peers.workers[w]; p.codec != "" && c.members.Joined(int(w)) {
@@ -237,9 +235,8 @@ func (c *Coordinator) coded() (out []evaluate.Coded) {
 	return out
 }
 
-// savedAt notes that a worker has written its part of a checkpoint: the parameters, where it has
-// some, or what its codec has left out. Of a codec the part number is above 0, also in a ring. An
-// error is a worker without a codec, which was not asked: it is dropped.
+// savedAt notes that a worker has written its part of a checkpoint: parameters, or the residual of its codec. A
+// residual's part number is above 0, also in a ring. A worker without a codec that sends one is dropped.
 func (c *Coordinator) savedAt(p *peer, e event) error {
 	w := star.Worker(p.rank)
 	switch {
@@ -255,12 +252,12 @@ func (c *Coordinator) savedAt(p *peer, e event) error {
 	return nil
 }
 
-// trySaved writes a checkpoint when all that belongs to it is there. It may be called at any time.
+// trySaved writes a checkpoint once all its parts are there. It may be called at any time.
 func (c *Coordinator) trySaved() {
 	if !c.saves.Open() {
 		return
 	}
-	made := c.engine.View().Saved != nil // else others are still making this version
+	made := c.engine.View().Saved != nil // nil: workers are still making this version
 	coming, missing := c.rounds.Lacks()
 	var err error
 	if missing {
@@ -269,8 +266,8 @@ func (c *Coordinator) trySaved() {
 	c.perform(c.saves.Look(time.Now(), made && !coming, err))
 }
 
-// write writes the manifest of a checkpoint. Disks, and even more so stores on a network, take longer than workers
-// should wait for their next batch, so a goroutine of its own does it.
+// write writes the manifest of a checkpoint, in its own goroutine: disks, and stores on a network even more, take longer
+// than workers should wait for their next batch.
 func (c *Coordinator) write(e evaluate.Write) {
 	w := &written{id: e.ID, err: e.Err}
 	saved := c.cfg.Saved
@@ -289,7 +286,7 @@ func (c *Coordinator) write(e evaluate.Write) {
 		}()
 		return
 	}
-	c.journal.log.Flush() // if this process is killed, its log must have come at least as far as its checkpoints. An error is for tick
+	c.journal.log.Flush() // a log must reach at least as far as its checkpoints, even if this process is killed; tick handles the error
 	at := *c.engine.View().Saved
 	whole := Checkpoint{
 		ID: e.ID, Generation: c.cfg.Generation, Progress: at, Enrolment: *c.members.Terms.Enrolled(), Model: c.members.Terms.Hello().Model, ModelHash: c.members.Terms.Hello().ModelHash,
@@ -303,14 +300,14 @@ func (c *Coordinator) write(e evaluate.Write) {
 	}()
 }
 
-// written is what has become of a checkpoint.
+// written is the result of writing a checkpoint.
 type written struct {
 	id, path string
 	err      error
 }
 
-// saidWritten ends a checkpoint. A checkpoint that failed is noted, and the next one is tried when
-// it is due; only that of the end makes the result an error. An error ends the job.
+// saidWritten ends a checkpoint. A failed checkpoint is recorded, and the next one is made when it is due; only the
+// failure of the last one makes the result an error. An error ends the job.
 func (c *Coordinator) saidWritten(w *written) error {
 	c.perform(c.saves.Written(w.path, w.err, time.Now()))
 	switch {
@@ -324,7 +321,7 @@ func (c *Coordinator) saidWritten(w *written) error {
 	return c.tryFinish()
 }
 
-// wrote writes down what has become of a checkpoint.
+// wrote records the result of a checkpoint.
 func (c *Coordinator) wrote(e evaluate.Wrote) {
 	at := c.journal.elapsed()
 	if e.Err != nil {
@@ -332,14 +329,14 @@ func (c *Coordinator) wrote(e evaluate.Wrote) {
 		c.measured.result.CheckpointError = e.Line.Err
 	} else {
 		c.measured.result.Checkpoint = e.Path
-		c.log.Info("checkpoint", "path", e.Path, "version", e.Line.Version)
+		c.log.Info("checkpoint written", "path", e.Path, "version", e.Line.Version)
 	}
 	c.journal.log.Write(at, e.Line)
 	c.run.ended = c.run.ended || e.Final
 }
 
-// round4 is x to four decimal places, for lines that people read. From 1e11 on a float64 has no more than four, so x
-// stays as it is; and so does one that is not finite.
+// round4 rounds x to four decimal places, for lines that people read. It returns x if it is not finite, or from 1e11 on,
+// where a float64 has no more than four.
 func round4(x float64) float64 {
 	if !(math.Abs(x) < 1e11) {
 		return x
@@ -347,8 +344,8 @@ func round4(x float64) float64 {
 	return math.Round(x*1e4) / 1e4
 }
 
-// completed reports whether the coordinator before has completed the checkpoint that could not be
-// written: it is not written over, and one of the same version and life is as good.
+// completed reports whether the previous coordinator has completed the checkpoint that could not be written. That one is
+// kept: it has the same version and generation.
 func (w *written) completed(saved func(id string) (path string, ok bool)) bool {
 	if saved == nil {
 		return false

@@ -8,20 +8,18 @@ import (
 	"star/transport/wire"
 )
 
-// hostLoad is what a server says of itself and its host.
+// hostLoad is what a server reports of itself and its host.
 type hostLoad struct {
 	enlist wire.Enlist
 	usage  wire.Usage
 	heard  bool
 }
 
-// kindNote marks an event of whoever moves shards. No frame has it.
+// kindNote marks an event with a Note. No frame has this kind.
 const kindNote wire.Kind = 254
 
-// Note writes down what was decided on a move, and shows it in the status. It may be called from
-// any goroutine while Run runs. It is an error that the job, or ctx, is over before anybody has
-// taken it. It returns when the coordinator has room for it, which is at once in all but a busy
-// moment.
+// Note records a decision on a move of a shard, and shows it in the status. It may be called from any goroutine while Run
+// runs. It returns once the event queue has room, usually at once, or an error if the job or ctx is over before that.
 func (c *Coordinator) Note(ctx context.Context, n runlog.Shift) error {
 	select {
 	case c.in.events <- inside(kindNote, internal{note: &n}):
@@ -33,7 +31,7 @@ func (c *Coordinator) Note(ctx context.Context, n runlog.Shift) error {
 	}
 }
 
-// shiftStatus is what the status has on moves of shards; nil where they stay.
+// shiftStatus is the part of the status on moves of shards; nil without Config.Shift.
 func (c *Coordinator) shiftStatus() *ShiftStatus {
 	if !c.cfg.Shift {
 		return nil
@@ -41,7 +39,7 @@ func (c *Coordinator) shiftStatus() *ShiftStatus {
 	return c.flow.shifts.Clone()
 }
 
-// inflow measures how the push of a worker that is released came in at each server on another host.
+// inflow measures how the push of a released worker arrived at each server on another host.
 func (c *Coordinator) inflow(p *peer) {
 	f := &p.measured.Flight
 	if !c.flow.links.Inlets() || f.From.IsZero() || c.members.Terms.Hello().Params == 0 {
@@ -57,16 +55,16 @@ func (c *Coordinator) inflow(p *peer) {
 	c.flow.links.Arrived(p.rank, f.From.Sub(c.journal.begun), bytes, c.cfg.MaxWorkers)
 }
 
-// noted keeps a note for the status, and writes it down.
+// noted records a note for the status and the run log.
 func (f *flow) noted(j *journal, n runlog.Shift) {
 	at := j.elapsed()
 	f.shifts.Note(at, n)
 	j.log.Write(at, n)
-	j.text.Info("a shard is to move, or did", "event", n.Event, "shard", n.Shard, "from", n.From, "to", n.To, "predicted_gain", n.Predicted, "seen_gain", float64(n.Seen), "why", n.Why)
+	j.text.Info("shard move decision", "event", n.Event, "shard", n.Shard, "from", n.From, "to", n.To, "predicted_gain", n.Predicted, "seen_gain", float64(n.Seen), "why", n.Why)
 }
 
-// serverLoad is what a server has said, with what was measured of it; nil if it says nothing. What
-// comes in from other hosts is measured here, from pushes; all else the server has said of itself.
+// serverLoad returns a server's reported load; nil if it reports none. Its inflow from other hosts is measured by the
+// coordinator, from pushes; the server reports the rest.
 func (f *flow) serverLoad(ps *peers, p *peer) *ServerLoad {
 	l := p.load
 	if !l.heard {

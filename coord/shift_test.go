@@ -11,8 +11,8 @@ import (
 	"star/transport/wire"
 )
 
-// What comes in at a server is measured by each worker's push, from its beginning until that server had it all, and only of workers on other
-// hosts. A shard that has moved begins anew.
+// The inflow of a server is measured from each worker's push, from its beginning until that server held all of it, and only
+// for workers on other hosts. A shard that has moved is measured again.
 func TestInflow(t *testing.T) {
 	c := &Coordinator{arch: servers{}, cfg: Config{Shift: true, MaxWorkers: 2}, journal: journal{begun: time.Unix(1000, 0)}, placing: placing{owner: []int{0, 1, 1}}, flow: flow{links: moves.NewLinks(true)}}
 	c.members.Terms.Set(wire.Hello{Params: 1000}, session.Enrolment{})
@@ -52,7 +52,7 @@ func TestInflow(t *testing.T) {
 	if l := c.flow.serverLoad(&c.peers, c.peers.servers[0]); math.Abs(l.Inflow-10e3) > 1 {
 		t.Errorf("compressed: %+v", l)
 	}
-	// A push of which a server's part was there before it began is another one's.
+	// If a server's part was there before the push began, it belongs to another push.
 	c.flow.links.Forget(0)
 	c.flow.links.Stored(0, 1, 0)
 	c.peers.workers[1].measured.Flight.From = c.journal.begun.Add(time.Second)

@@ -11,7 +11,7 @@ import (
 	"star/transport/wire"
 )
 
-// A server that gives an address that leads every other host back to itself is named to whoever comes from another host, with what it lacks.
+// The rejection of a server with a loopback address, or of a worker on another host that would have to use it, names the server and the fix.
 func TestAddressesThatLeadBack(t *testing.T) {
 	for _, c := range []struct {
 		addr, worker string // the server is on host a

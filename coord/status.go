@@ -13,10 +13,10 @@ import (
 	"star/runlog"
 )
 
-// The job in numbers: as it is now (Status), and what it has come to (runlog.Result). Both are made of
-// what the coordinator knows anyway; nothing is asked of members for them.
+// The state of the job (Status) and its result (runlog.Result). Both use only what the coordinator knows; members are
+// not asked.
 
-// What the status is made of (package view).
+// Types of the status (package view).
 type (
 	Status       = view.Status
 	Refusal      = advisor.Refusal
@@ -28,10 +28,10 @@ type (
 	ShiftStatus  = moves.Shifts
 )
 
-// words is a plan as people read it: as somebody has given it, or, in a ring, by its riders; else
-// in its own. The plan in force is what counts; words are only taken where they mean the same.
+// words returns a plan as users write it: in the words with which it was set, or a ring with its riders; otherwise
+// p.String(). The given words are only used if they mean the same plan.
 func (c *Coordinator) words(p modes.Plan) string {
-	if c.flow.auto.Enabled() && p.Parents == nil { // plant has taken the wish for a tree from it
+	if c.flow.auto.Enabled() && p.Parents == nil { // plant has cleared AutoTree
 		if asked, err := modes.Parse(c.choice.given, c.cfg.MaxWorkers); err == nil {
 			p.AutoTree = asked.AutoTree
 		}
@@ -46,9 +46,8 @@ func (c *Coordinator) words(p modes.Plan) string {
 	return s
 }
 
-// summarise completes the result and writes the last line of the run log. It is called once, also
-// for a job that has failed before it began. Rates are over the training, without joining and the
-// last evaluation.
+// summarise completes the result and writes the last line of the run log. It is called once, also for a job that failed
+// before it began. Rates cover the training, without joining and the last evaluation.
 func (c *Coordinator) summarise(err error) {
 	c.open()
 	r := &c.measured.result
@@ -69,8 +68,8 @@ func (c *Coordinator) summarise(err error) {
 	c.journal.write(runlog.Summary{Result: *r})
 }
 
-// status is what star ctl and the metrics show now. It changes nothing, and is there in every
-// phase: before the start there is no engine to ask.
+// status returns the status for star ctl and the metrics. It changes nothing and works in every phase; before the
+// training there is no engine.
 func (c *Coordinator) status() Status {
 	s := Status{
 		Job: c.cfg.Job, Phase: "joining", Waiting: c.missing(), Mode: c.words(c.cfg.Plan), Elapsed: c.journal.elapsed().Seconds(),
@@ -100,10 +99,10 @@ func (c *Coordinator) status() Status {
 	return s
 }
 
-// worthAfter is after how many updates it is said if one worker alone would be as fast as all.
+// worthAfter is after how many updates worth is called.
 const worthAfter = 50
 
-// worth says it.
+// worth logs a hint if one worker alone would be as fast as all together.
 func (c *Coordinator) worth() {
 	if s := c.peers.scaling(); s.Ideal > 0 && !s.Worth() && c.members.Count() > 1 {
 		c.log.Info("one worker alone would be as fast", "workers", c.members.Count(), "samples_per_s", int64(s.All), "alone", int64(s.Alone), "scaling_efficiency", round4(s.Efficiency()),
@@ -111,8 +110,7 @@ func (c *Coordinator) worth() {
 	}
 }
 
-// workerStatus is that of the worker of a rank. It has numbers only while somebody has the rank,
-// and the job trains.
+// workerStatus is the status of the worker of a rank. It has numbers only while a worker has the rank and the job trains.
 func (c *Coordinator) workerStatus(i int, now engine.State) WorkerStatus {
 	p, l := c.peers.workers[i], c.engine
 	w := WorkerStatus{Worker: i, State: "absent"}

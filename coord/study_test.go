@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// lesson is a Study of so many steps, each of which takes its pace.
+// lesson is a Study with a number of steps, each takes its pace.
 type lesson struct {
 	steps int // left
 	pace  time.Duration
@@ -48,7 +48,7 @@ func (s *lesson) progress() (made int, spoke bool) {
 	return s.made, s.spoke
 }
 
-// A study is done while the job and the pilot go on, takes its small part of the time, and its end is told where the log has it.
+// A study runs while the job and the pilot continue, uses its small part of the time, and its result is passed on where the log has it.
 func TestStudy(t *testing.T) {
 	for _, test := range []struct {
 		name  string

@@ -22,9 +22,9 @@ import (
 //
 //	New(Config.Handover) ──► every server with shards has reported ──► settle ──► workers join ──► start
 //
-// Package takeover decides; here are the messages and the lease.
+// Package takeover decides; this file has the messages and the lease.
 
-// inherit begins with what the coordinator before has left. The errors are those of New.
+// inherit begins with the handover of the previous coordinator. The errors are those of New.
 func (c *Coordinator) inherit() error {
 	e := c.cfg.Handover
 	if e == nil {
@@ -37,14 +37,14 @@ func (c *Coordinator) inherit() error {
 		return nil
 	}
 	if e.Ring == c.arch.sharded() {
-		return errors.New("coord: the job that was left is of another architecture (--arch)")
+		return errors.New("coord: the job that is taken over has another architecture (--arch)")
 	}
 	if err := e.Plan.Validate(c.cfg.MaxWorkers); err != nil {
-		return fmt.Errorf("coord: the plan that was left: %w", err)
+		return fmt.Errorf("coord: plan of the previous coordinator: %w", err)
 	}
 	c.cfg.Plan, c.cfg.Generation, c.choice.manual = e.Plan, e.Generation, e.Manual
 	c.cfg.Plan.AutoTree = c.cfg.Plan.AutoTree || e.Grows
-	if e.Trains > 0 { // workers have what they need
+	if e.Trains > 0 { // workers already have the data of the checkpoint
 		c.cfg.ResumeHash, c.cfg.ResumeData, c.cfg.Buffers = "", nil, nil
 	}
 	c.members.Inherit(e.Key)
@@ -54,7 +54,7 @@ func (c *Coordinator) inherit() error {
 	for shard, owner := range e.Owner {
 		c.placing.hosts[[2]int{owner, shard}] = true
 	}
-	if e.Ring { // no server has shards; all may come
+	if e.Ring { // servers without shards may all come
 		c.placing.assigned = true
 		for rank := range c.peers.servers {
 			c.peers.servers[rank] = absentServer(rank)
@@ -63,19 +63,18 @@ func (c *Coordinator) inherit() error {
 	return c.takeOverCopies()
 }
 
-// reseat takes in a server in a job that has others who may coordinate: one that comes to a new
-// coordinator, or one without shards whose connection had ended. It reports false when it is not
-// for this to decide.
-func (c *Coordinator) reseat(p *peer) bool {
+// reconnect accepts a server in a job with several coordinators: one that connects to a new coordinator, or one without
+// shards after its connection had ended. It returns false if this does not apply to the server.
+func (c *Coordinator) reconnect(p *peer) bool {
 	if !c.lease.replaceable() || p.rank < 0 || p.rank >= len(c.peers.servers) || !c.takeover.On() && !c.placing.assigned {
 		return false
 	}
-	shards := c.takeover.Seats(p.rank)
+	shards := c.takeover.Shards(p.rank)
 	if c.placing.copies.On() && !c.takeover.Settling() {
-		shards = 0 // whatever it had others have, or nobody
+		shards = 0 // its shards are at other servers, or lost
 	}
 	old := c.peers.servers[p.rank]
-	fresh := p.hello.Params == 0 // it was assigned nothing yet, and may not know of the job at all
+	fresh := p.hello.Params == 0 // it was assigned nothing yet and may not know the job
 	switch {
 	case c.placing.copies.On() && c.returning(p, fresh):
 		return true
@@ -94,7 +93,7 @@ func (c *Coordinator) reseat(p *peer) bool {
 		return transport.Send(p.conn, wire.Welcome{Rank: p.rank, Workers: c.cfg.MaxWorkers, Elapsed: c.journal.elapsed(), Term: c.lease.term()}, nil)
 	})
 	if !fresh {
-		p.unsaid = true // until it says how far it has come
+		p.unsaid = true // until it reports its state
 		return true
 	}
 	var own []wire.ShardInfo
@@ -116,8 +115,8 @@ func (c *Coordinator) reseat(p *peer) bool {
 	return true
 }
 
-// stood takes what a server was given: the Fires that it still has, each as a frame with its metadata. A Standing that
-// cannot be read costs the server its connection; one that contradicts what the coordinator before has left ends the job.
+// stood handles a server's report after a takeover: the Fires that it still has, each as a frame with its metadata. A
+// server with an unreadable Standing is dropped; one that contradicts the handover ends the job.
 func (c *Coordinator) stood(p *peer, m wire.Standing, list []byte) error {
 	if m.Term != c.lease.term() {
 		return c.drop(p, fmt.Errorf("it reported to a coordinator of term %d, not %d", m.Term, c.lease.term()))
@@ -156,9 +155,8 @@ func (c *Coordinator) stood(p *peer, m wire.Standing, list []byte) error {
 	return c.settle()
 }
 
-// settle carries out what brings all servers to the same end of the history. It does nothing while some have still to
-// report. An error ends the job: exit code 69 where a part of the history is lost, 78 where reports contradict each
-// other.
+// settle brings all servers to the same end of the history. It does nothing until all have reported. An error ends the
+// job: exit code 69 if a part of the history is lost, 78 if reports contradict each other.
 func (c *Coordinator) settle() error {
 	effects, err := c.takeover.Settle(time.Now())
 	if err != nil {
@@ -195,16 +193,16 @@ func (c *Coordinator) settle() error {
 	return nil
 }
 
-// letIn begins to let workers in, behind the end of the history.
+// letIn welcomes workers, after the history is settled. after is the state at its end.
 func (c *Coordinator) letIn(after *engine.Snapshot) {
 	for rank, p := range c.peers.servers {
-		if p == nil { // it had no shards, or others have them, and it may come later
+		if p == nil { // it has no shards, or others hold them; it may come later
 			c.peers.servers[rank] = absentServer(rank)
 		}
 	}
 	c.cfg.Resume = after.Progress
 	c.placing.assigned, c.run.progress = true, time.Now()
-	c.log.Info("every server stands to this coordinator", "term", c.lease.term(), "fires", after.Seq, "version", after.Version, "samples", after.Samples)
+	c.log.Info("servers settled after the takeover", "term", c.lease.term(), "fires", after.Seq, "version", after.Version, "samples", after.Samples)
 	for _, w := range c.peers.workers {
 		if w != nil {
 			c.welcome(w)
@@ -213,7 +211,7 @@ func (c *Coordinator) letIn(after *engine.Snapshot) {
 	c.tryStart()
 }
 
-// unrecoverable is how a job ends that nobody can take over.
+// unrecoverable returns the error of a job that cannot be taken over.
 func unrecoverable(err error) error {
 	if lost, ok := errors.AsType[*engine.LostError](err); ok {
 		return &Error{exitcode.Lost, lost.Msg}
@@ -221,20 +219,19 @@ func unrecoverable(err error) error {
 	return &Error{exitcode.Disagree, err.Error()}
 }
 
-// absentServer stands for a server that is lost, or has not come.
+// absentServer is the placeholder for a server that is lost or has not come.
 func absentServer(rank int) *peer {
 	return &peer{role: wire.RoleServer, rank: rank, hello: wire.Hello{Rank: rank}, gone: true}
 }
 
-// forget takes that the connection of a server has ended: what it reported to a successor counts no more.
+// forget discards what a server reported to a successor, because its connection has ended.
 func (c *Coordinator) forget(rank int) {
 	c.takeover.Forget(rank)
 	c.placing.copies.Disclaim(rank)
 }
 
-// resumeLog writes what a successor's log begins with. What servers and members have told of the
-// last updates comes first (runlog.Recall), because the coordinator before may have been lost
-// before it wrote them down.
+// resumeLog writes the first lines of a successor's log. They begin with the last updates, as servers and members
+// reported them (runlog.Recall), because the previous coordinator may have been lost before it wrote them.
 func (c *Coordinator) resumeLog() {
 	left, now := c.takeover.Left(), c.engine.View()
 	if left.Ring {
@@ -248,8 +245,8 @@ func (c *Coordinator) resumeLog() {
 	c.measured.stats.Begin(c.lease.when(left.Trains), left.From.Samples)
 }
 
-// found makes the handover when shards are assigned (there is no engine yet), and when the training
-// begins or goes on. It reports false when the lease is lost.
+// found makes the handover when shards are assigned (without an engine), and when the training begins or continues. It
+// returns false if the lease is lost.
 func (c *Coordinator) found() bool {
 	if !c.lease.replaceable() {
 		return true
@@ -269,13 +266,13 @@ func (c *Coordinator) found() bool {
 			e.Trains = max(c.cfg.Lease.Clock(), 1)
 		}
 	}
-	c.placing.seats(&e)
+	c.placing.record(&e)
 	c.enlist(&e)
 	c.lease.handover = e
 	return c.lease.persist(func(*Handover) {})
 }
 
-// enlist notes which workers take part. Before the training begins there are none.
+// enlist records which workers take part; before the training, none do.
 func (c *Coordinator) enlist(e *Handover) {
 	e.Workers, e.Steps = nil, nil
 	if c.engine != nil {
@@ -284,9 +281,9 @@ func (c *Coordinator) enlist(e *Handover) {
 	}
 }
 
-// stepDown ends every connection without a word: the members look for who coordinates now.
+// stepDown closes all connections without a message: the members look for the new coordinator.
 func (c *Coordinator) stepDown(why error) {
-	c.log.Warn("this process does not coordinate the job any more", "term", c.lease.term(), "reason", why)
+	c.log.Warn("lost the lease: another process coordinates the job", "term", c.lease.term(), "reason", why)
 	c.journal.write(runlog.Term{Term: c.lease.term(), Over: true})
 	c.in.hangUp()
 }

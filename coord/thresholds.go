@@ -10,17 +10,17 @@ import (
 	"star/runlog"
 )
 
-// Tunable is a Pilot whose thresholds may be changed: it does so when it is told of a runlog.Set.
+// Tunable is a Pilot with thresholds that a runlog.Set changes.
 type Tunable interface {
 	Pilot
 
-	// Thresholds are the names of those that it has, with their values (advice.Thresholds). It is
-	// called before the first Tell.
+	// Thresholds returns the names of the thresholds that it has, with their values (advice.Thresholds). It is called
+	// before the first Tell.
 	Thresholds() map[string]float64
 }
 
-// tune notes the thresholds with which the training begins. Those of the pilot are among them only
-// if it can change them while it runs (Tunable).
+// tune records the thresholds with which the training begins. It includes the pilot's only if the pilot can change them
+// while it runs (Tunable).
 func (c *Coordinator) tune() {
 	values := map[string]float64{advice.EvalEvery: c.cfg.EvalEvery}
 	if c.cfg.Save != nil {
@@ -35,7 +35,7 @@ func (c *Coordinator) tune() {
 // ThresholdNow is a threshold of a job as star ctl set shows it.
 type ThresholdNow = advisor.ThresholdNow
 
-// setThresholds carries out star ctl set: all of the changes, or none. Without any it says what there is.
+// setThresholds carries out star ctl set: all changes, or none. Without changes it returns all thresholds.
 func (c *Coordinator) setThresholds(changes []string) (any, error) {
 	wanted, err := c.choice.thresholds.Parse(changes)
 	if err != nil {
@@ -56,8 +56,7 @@ func (c *Coordinator) setThresholds(changes []string) (any, error) {
 	return c.choice.thresholds.Now(wanted, before), nil
 }
 
-// putThresholds has thresholds in force from here on. Each change is a line of the run log, by which the pilot learns
-// of it.
+// putThresholds changes thresholds from now on. Each change is a line of the run log, from which the pilot learns it.
 func (c *Coordinator) putThresholds(values map[string]float64, why string) {
 	for _, t := range c.choice.thresholds.Put(values) {
 		switch t.Name {
@@ -70,11 +69,11 @@ func (c *Coordinator) putThresholds(values map[string]float64, why string) {
 		}
 		line := runlog.Set{Name: t.Name, Value: runlog.Number(t.To), From: runlog.Number(t.From), Why: why}
 		c.journal.note(line)
-		c.log.Info("threshold", "name", t.Name, "from", t.Text(t.From), "to", t.Text(t.To), "why", why)
+		c.log.Info("threshold changed", "name", t.Name, "from", t.Text(t.From), "to", t.Text(t.To), "why", why)
 	}
 }
 
-// evalFrom chooses when to evaluate next, after so many samples.
+// evalFrom sets the next evaluation, counted from used samples.
 func (c *Coordinator) evalFrom(used int64) {
 	c.rounds.Every(int64(math.Ceil(c.cfg.EvalEvery*float64(c.members.Terms.Enrolled().Samples))), used)
 }

@@ -9,9 +9,9 @@ import (
 	"star/transport/wire"
 )
 
-// Trees and paced pushes, which package traffic decides about.
+// Trees and paced pushes. Package traffic decides; this file carries it out.
 
-// growTree lets the tree follow the load. An error ends the job.
+// growTree adapts the tree to the load. An error ends the job.
 func (c *Coordinator) growTree() error {
 	if !c.flow.auto.Enabled() || c.engine == nil || c.rounds.Final() || !engine.Treeable(c.engine.View().Plan) {
 		return nil
@@ -26,7 +26,7 @@ func (c *Coordinator) growTree() error {
 	seen, why := c.flow.auto.Look(c.journal.elapsed(), now.Used, now.Version, plan, members, 4*c.members.Terms.Hello().Params, c.flow.links.Rate)
 	if v := seen; v != nil {
 		c.journal.write(runlog.Gain{Plan: plan.String(), Predicted: runlog.Number(v.Predicted), Seen: runlog.Number(v.Seen), Reverted: v.Reverted})
-		c.log.Info("gain", "mode", plan.String(), "seen", round4(v.Seen), "reverted", v.Reverted)
+		c.log.Info("gain measured", "mode", plan.String(), "seen", round4(v.Seen), "reverted", v.Reverted)
 	}
 	if why == "" {
 		return nil
@@ -49,18 +49,18 @@ func (c *Coordinator) watchLink() {
 	}
 	if on, changed, why := c.flow.pacer.Look(far, c.flow.links.Rate(len(far)), float64(4*c.members.Terms.Hello().Params), c.engine.View().Plan); changed {
 		c.journal.write(runlog.Pace{On: on, Why: why})
-		c.log.Info("pushes", "paced", on, "why", why)
+		c.log.Info("pacing changed", "paced", on, "why", why)
 	}
 }
 
-// pace says in releases how long their pushes wait.
+// pace sets in releases how long their pushes wait.
 func (c *Coordinator) pace(rs []wire.Release) {
 	if c.flow.pacer.Paces() {
 		c.flow.pacer.Pace(c.journal.elapsed(), rs, c.engine.View().Plan, pushers{c})
 	}
 }
 
-// pushers tells the pacer of the workers.
+// pushers has the state of workers for the pacer.
 type pushers struct{ c *Coordinator }
 
 func (v pushers) Pushing(w star.Worker) bool {
@@ -73,8 +73,7 @@ func (v pushers) Next(w star.Worker) bool {
 	return q != nil && !v.c.rounds.Tells(star.Worker(q.rank)) && !v.c.peers.beside(q, v.c.placing.owner)
 }
 
-// graft puts the tree that there is now into a plan that says nothing of trees. Plans in which no
-// reports can go up a tree stay as they are.
+// graft puts the present tree into a plan without one. Plans that cannot use a tree stay as they are.
 func (f *flow) graft(p modes.Plan) modes.Plan {
 	if !f.auto.Enabled() || p.Parents != nil || !engine.Treeable(p) {
 		return p

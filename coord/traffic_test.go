@@ -7,7 +7,7 @@ import (
 	"star/modes"
 )
 
-// A job that waits for a tree logs the reason that it was given, before it has one and after the tree is gone.
+// A job that waits for a tree logs its mode as it was set, before it has a tree and after the tree is gone.
 func TestWordsOfAutomaticTrees(t *testing.T) {
 	for given, want := range map[string][2]string{
 		"tree=auto":      {"tree=auto", "ssgd tree=0(1-3)"},

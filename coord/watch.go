@@ -14,15 +14,11 @@ import (
 	"star/transport/wire"
 )
 
-// What only time shows: members that are silent, gradients that do not come although their workers
-// have sent them, moves, copies and leftovers that take too long. And whom everybody waits for, in
-// words, for people.
+// What depends on time: silent members, gradients that do not arrive although their workers have sent them, moves, copies
+// and leftovers that take too long; and the texts about what the job waits for.
 
-// tick looks for members that say nothing.
-//
-// It comes once a second, or more often where DeadAfter is short. Everything that depends on time
-// alone is looked at here: silence, moves and copies that take too long, workers that are too few,
-// an end with a grace. An error ends the job.
+// tick does everything that depends on time alone: silent members, moves and copies that take too long, too few workers,
+// an end with a grace. It is called once a second, or more often if DeadAfter is short. An error ends the job.
 func (c *Coordinator) tick(now time.Time) error {
 	if err := c.journal.log.Flush(); err != nil {
 		return fmt.Errorf("coord: write the run log: %w", err)
@@ -30,8 +26,8 @@ func (c *Coordinator) tick(now time.Time) error {
 	c.receive()
 	members := slices.Concat(c.peers.workers, c.peers.servers, c.peers.late)
 	if late := now.Sub(c.run.ticked); !c.run.ticked.IsZero() && late > c.cfg.DeadAfter/2+time.Second {
-		// It is we who stood still. What the others said meanwhile is still to be read.
-		c.log.Warn("this process stood still", "for", late.Round(time.Millisecond))
+		// This process was stopped, not the members. Their messages are still unread.
+		c.log.Warn("this process was suspended", "for", late.Round(time.Millisecond))
 		for _, p := range members {
 			if p != nil {
 				p.heard, p.pushed = p.heard.Add(late), p.pushed.Add(late)
@@ -81,7 +77,7 @@ func (c *Coordinator) tick(now time.Time) error {
 	if c.takeover.On() && c.engine == nil && !c.takeover.Settling() {
 		c.tryStart()
 	}
-	if c.placing.copies.On() && c.takeover.Settling() { // some may not come
+	if c.placing.copies.On() && c.takeover.Settling() { // some servers may not come
 		if err := c.settle(); err != nil {
 			return err
 		}
@@ -98,23 +94,22 @@ func (c *Coordinator) tick(now time.Time) error {
 	return nil
 }
 
-// pingServers has servers say that they are there, and tells them that we are: there
-// is nothing else to say while nobody pushes.
+// pingServers pings servers, so that they answer and know that the coordinator is alive: while no worker pushes there are
+// no other messages.
 func (c *Coordinator) pingServers(now time.Time) {
 	if !c.placing.assigned || now.Sub(c.run.pinged) < c.cfg.DeadAfter/session.Beats {
 		return
 	}
 	c.run.pinged = now
-	for _, p := range c.peers.servers { // those without shards too: they wait for our word
+	for _, p := range c.peers.servers { // servers without shards, too: they watch for the coordinator
 		if !p.gone {
 			c.peers.send(p, func() error { return transport.Send(p.conn, wire.Ping{Sent: now.UnixNano()}, nil) })
 		}
 	}
 }
 
-// judge takes leave of a member that has been silent for too long, or whose gradient does not come
-// although it says that it was pushed. It is told exit code 75, so that a process that was only
-// stopped comes back. An error is that of lost.
+// judge removes a member that has been silent for too long, or did not deliver its gradient although it reported the
+// push. It gets exit code 75, so that a process that was only suspended comes back. An error is that of lost.
 func (c *Coordinator) judge(p *peer, now time.Time) error {
 	if p == nil || p.gone || !p.welcomed {
 		return nil
@@ -124,11 +119,11 @@ func (c *Coordinator) judge(p *peer, now time.Time) error {
 	}
 	var why error
 	if now.Sub(p.heard) > c.cfg.DeadAfter {
-		why = fmt.Errorf("not heard of for %v (--dead-after)", c.cfg.DeadAfter)
+		why = fmt.Errorf("silent for more than %v (--dead-after)", c.cfg.DeadAfter)
 	} else if shards, ok := c.engine.(engine.ShardEngine); ok && p.role == wire.RoleWorker && !c.peers.isLate(p) {
 		w := star.Worker(p.rank)
 		if lack := shards.Owes(w); lack != nil && now.Sub(p.pushed) > c.cfg.storeTimeout(c.members.Terms.Hello().Params) {
-			why = fmt.Errorf("said %v ago that it had pushed the gradient of step %d, but shards %v do not hold it",
+			why = fmt.Errorf("reported %v ago that it had pushed the gradient of step %d, but shards %v do not hold it",
 				now.Sub(p.pushed).Round(time.Second), c.engine.View().Worker(w).Step, lack)
 		}
 	}
@@ -139,7 +134,7 @@ func (c *Coordinator) judge(p *peer, now time.Time) error {
 	return c.lost(p, why)
 }
 
-// what is the peer's role in words.
+// what is the peer's role for texts.
 func (p *peer) what() string {
 	if p.role == wire.RoleServer {
 		return "server"
@@ -147,7 +142,7 @@ func (p *peer) what() string {
 	return p.role
 }
 
-// list names what of some is missing; of none it is empty.
+// list returns "what ids", or nothing without ids.
 func list(what string, ids []int) []string {
 	if len(ids) == 0 {
 		return nil
@@ -155,8 +150,8 @@ func list(what string, ids []int) []string {
 	return []string{fmt.Sprintf("%s %v", what, ids)}
 }
 
-// missing names whom everybody waits for. It is for people: in the log, in the status, and in the
-// error of a job that could not begin. Every wait of the coordinator is one of these.
+// missing describes what the job waits for: in the log, in the status, and in the error of a job that could not begin.
+// Every wait of the coordinator is one of these.
 func (c *Coordinator) missing() string {
 	var parts []string
 	if c.engine == nil {
@@ -195,7 +190,7 @@ func (c *Coordinator) missing() string {
 		parts = append(parts, c.saves.Missing())
 	} else {
 		if c.members.Shortage.On() {
-			parts = append(parts, fmt.Sprintf("more workers: %d are there, of at least %d (--min-workers)", c.engine.View().Live(), c.minWorkers()))
+			parts = append(parts, fmt.Sprintf("more workers: %d connected, at least %d needed (--min-workers)", c.engine.View().Live(), c.minWorkers()))
 		}
 		if s := c.placing.mover.Waits(); s != "" {
 			parts = append(parts, s)
@@ -208,13 +203,13 @@ func (c *Coordinator) missing() string {
 		}
 	}
 	if len(parts) == 0 {
-		return "nobody"
+		return "nothing"
 	}
 	return strings.Join(parts, ", ")
 }
 
-// noteIdle says whom everybody waits for when nothing has happened for a second. That is what
-// SIGQUIT and /debug/star show (flightrecorder); the log says it later, and less often.
+// noteIdle records what the job waits for after a second without progress. SIGQUIT and /debug/star show it
+// (flightrecorder); the log has it later and less often.
 func (r *running) noteIdle(now time.Time, version int64, missing func() string) {
 	if now.Sub(r.progress) < time.Second {
 		if r.idles {

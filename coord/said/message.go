@@ -1,12 +1,12 @@
-// Package said reads what members say to the coordinator and checks whether they may say it. [Read] parses a frame and
-// runs in the goroutine of each connection; [Check] is pure and runs in the coordinator's loop.
+// Package said parses messages of members to the coordinator and checks whether their sender may send them. [Read]
+// parses a frame and runs in the goroutine of each connection; [Check] is pure and runs in the coordinator's loop.
 //
-// Check compares a message with what its sender can know: that it speaks in its own name, of shards that it has, of
-// versions that exist, and in numbers that an honest program can measure. The coordinator disconnects a member that
-// fails the check, so that nothing of the message reaches the barrier, an average or the run log.
+// Check compares a message with what its sender can know: its own rank, the shards that it has, versions that exist,
+// and numbers that an honest program can measure. The coordinator disconnects a member that fails the check, so that
+// nothing of the message reaches the barrier, an average or the run log.
 //
-// Check cannot notice a lie that could be true. Therefore the coordinator ends no job because of what a single worker
-// says of itself, and where several members report the same thing it believes the majority.
+// Check cannot notice a lie that could be true. Therefore no report of a single worker about itself ends a job, and
+// where several members report the same thing the majority counts.
 package said
 
 import (
@@ -17,9 +17,9 @@ import (
 	"star/transport/wire"
 )
 
-// Message is one parsed frame. What members say in every iteration has a field of its own, so that a Message is passed
-// on without an allocation. All else is behind one pointer, which keeps a Message small: it is copied several times and
-// waits in a queue of thousands.
+// Message is one parsed frame. Messages of every iteration have their own fields, so that a Message is passed on without
+// an allocation. The others are behind one pointer, which keeps a Message small: it is copied several times and waits in a
+// queue of thousands.
 type Message struct {
 	Kind     wire.Kind
 	Payload  []byte
@@ -28,10 +28,10 @@ type Message struct {
 	Norm     wire.Norm
 	Tally    wire.Tally
 	Computed wire.Computed
-	*Seldom  // nil where Kind is one of the above, Ping or Pong
+	*Seldom  // nil if Kind is one of the above, Ping or Pong
 }
 
-// Seldom has one field for each of the other kinds. The one of Message.Kind is set.
+// Seldom has one field for each of the other kinds. The field of Message.Kind is set.
 type Seldom struct {
 	Hello       wire.Hello
 	Ready       wire.Ready
@@ -53,7 +53,7 @@ type Seldom struct {
 	Standing    wire.Standing
 }
 
-// often says whether a frame of kind k needs no Seldom.
+// often reports whether a frame of kind k needs no Seldom.
 func often(k wire.Kind) bool {
 	switch k {
 	case wire.KindArrive, wire.KindStored, wire.KindNorm, wire.KindTally, wire.KindComputed, wire.KindPing, wire.KindPong:
@@ -66,11 +66,11 @@ func often(k wire.Kind) bool {
 // model, norm bins, part descriptions.
 const MaxPayload = 64 << 20
 
-// payloadTime is how long one payload may take, and a second more for each MiB.
+// payloadTime is the limit for receiving a payload, plus one second for each MiB.
 const payloadTime = 30 * time.Second
 
-// Read takes one frame of a member and parses it. The connection must be closed after an error, which is: a frame that
-// members do not send, a payload that its kind does not have, one above MaxPayload, or one that comes too late.
+// Read receives one frame of a member and parses it. Errors: a frame that members do not send, a payload for a kind that
+// has none, a payload above MaxPayload, or a timeout. The connection must be closed after an error.
 func Read(conn transport.Conn) (m Message, err error) {
 	f, err := conn.Recv()
 	if err != nil {
