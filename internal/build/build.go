@@ -15,7 +15,7 @@ import (
 // Program is the name and version of all programs.
 const Program = "star 0.1.0"
 
-// Unknown is the commit of a program whose build recorded none.
+// Unknown is the commit of a program with no commit recorded in its build.
 const Unknown = "unknown"
 
 // Set by the linker, where Go records no commit of its own (make release, builds in a git worktree):
