@@ -215,7 +215,7 @@ func TestNamesInComments(t *testing.T) {
 				case imported != "":
 					var of []*sourcePackage
 					for _, q := range s.packages {
-						if q.dir == strings.TrimPrefix(imported, "star/") || imported == "star" && q.dir == "." {
+						if strings.TrimPrefix(imported+"/", "star/") == strings.TrimPrefix(q.dir+"/", "./") {
 							of = append(of, q)
 						}
 					}
