@@ -1,6 +1,6 @@
 # make         what a change must pass before it is pushed, in short
 # make ci      all of it, as the robot does
-.PHONY: lint all test race fuzz attack soak replicas bench golden freeze ci clean star-bucket wheel python torch2 jax image manifests e2e-slurm e2e-k8s
+.PHONY: lint all test race fuzz attack soak replicas bench golden freeze ci clean star-bucket wheel release modpath python torch2 jax image manifests e2e-slurm e2e-k8s
 all:
 	go vet ./...
 	go run honnef.co/go/tools/cmd/staticcheck@v0.7.0 ./...
@@ -40,6 +40,13 @@ lint:
 # The wheels of star-train: the Python package with the program star, for processors of two kinds, in dist; ARCH=amd64 or arm64: for one.
 wheel:
 	python3 python/tools/star_wheel.py $(if $(ARCH),--machine $(ARCH))
+# All that a release consists of, in dist, which is emptied first: archives of the programs, the wheels, the image, lists of what they are made of (SPDX), licences and
+# SHA256SUMS. Two builds of a commit are equal. It needs a checkout without changes.
+release:
+	python3 python/tools/star_release.py $(ARGS)
+# Gives the Go module another path in all files: make modpath MODULE=example.org/star. (A variable PATH would replace the search path of the shells that make starts.)
+modpath:
+	go run ./.ci/modpath $(MODULE)
 # Installs the wheel of this machine into a new virtual environment, without a network, and runs the Python tests there. PyTorch and pytest are those of the system
 # (Debian: python3-torch python3-pytest python3-venv). ARGS: more for pytest.
 python:

@@ -41,6 +41,7 @@ var rooms = []struct {
 	{"star/cmd/star-worker", "*", "", "wiring"},
 	{"star/cmd/tests/chaos", "", "", "tests of whole jobs, nothing else"},
 	{"star/cmd/tests/clusters", "", "", "tests of whole jobs, nothing else"},
+	{"star/cmd/tests/compat", "", "", "what earlier releases wrote is read"},
 	{"star/cmd/tests/faults", "", "", "tests of whole jobs, nothing else"},
 	{"star/cmd/tests/jobtest", "star star/train/checkpoint star/cmd/internal/chaos star/internal/ports star/internal/settings star/coord star/job/process star/sched/service star/runlog star/sched/live", "", "starts jobs as users do; only tests import it"},
 	{"star/cmd/tests/kubernetes", "", "", "tests of whole jobs, nothing else"},

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// own are the keys that lines of a log begin with: slog's, and who a process of a job is (node.Logger, With).
+// own are the keys that lines of a log begin with: slog's, and the process of a job (options.Logger, With).
 var own = []string{"time", "level", "msg", "role", "rank", "cluster"}
 
 // apart are packages whose lines have none of them but slog's: the resource service and the rings of the library log for themselves, or without a rank of a job.

@@ -11,6 +11,7 @@ import (
 // Op is how elements are combined.
 type Op uint8
 
+// Operations, each element by element over all ranks.
 const (
 	Sum Op = iota
 	// Mean is the sum, divided by the number of ranks at the end.
@@ -37,6 +38,7 @@ func (o Op) String() string {
 // Type is the type of a vector's elements.
 type Type uint8
 
+// Types of elements. Float16Type is IEEE 754 binary16, BFloat16Type the upper half of a float32.
 const (
 	Float32Type Type = iota
 	Float64Type

@@ -96,7 +96,7 @@ func TestDelayCompensation(t *testing.T) {
 	near(t, "adaptive, second", float64(got[0]), 0.2+2/math.Sqrt(0.013875+1e-7)*0.04*0.2, 1e-6)
 }
 
-// dcModel is the paper's algorithm 2 by the letter: one worker after the other, in the order of arrival.
+// The expected values follow the paper's algorithm 2 step by step: one worker after the other, in the order of arrival.
 func TestDelayCompensationAgainstTheAlgorithm(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 9).Draw(t, "workers")

@@ -22,9 +22,13 @@ type Tally struct {
 	round, progress float64
 }
 
-func (t *Tally) Begin(_, round int)       { t.round, t.progress = float64(round), 0 }
+// Begin implements Learner.
+func (t *Tally) Begin(_, round int) { t.round, t.progress = float64(round), 0 }
+
+// Release implements Learner. A Tally has no parameters to read.
 func (t *Tally) Release(star.Worker, int) {}
 
+// Update implements Learner.
 func (t *Tally) Update(version int64, gs []Gradient) Outcome {
 	samples, stale := 0.0, 0.0
 	for _, g := range gs {
@@ -71,6 +75,7 @@ func NewQuadratic(dim int, condition, sigma, rate float64, seed uint64) *Quadrat
 	return q
 }
 
+// Begin implements Learner. It goes back to Start.
 func (q *Quadratic) Begin(workers, round int) {
 	q.round = float64(round)
 	q.w = append(q.w[:0], q.Start...)
@@ -99,6 +104,7 @@ func (q *Quadratic) optimizer() optim.Config {
 // Round implements Rounder.
 func (q *Quadratic) Round(samples int) { q.round = max(1, float64(samples)) }
 
+// Release implements Learner.
 func (q *Quadratic) Release(w star.Worker, _ int) { copy(q.read[w], q.w) }
 
 func (q *Quadratic) loss() float64 {
@@ -109,6 +115,7 @@ func (q *Quadratic) loss() float64 {
 	return l
 }
 
+// Update implements Learner.
 func (q *Quadratic) Update(_ int64, gs []Gradient) Outcome {
 	clear(q.mean)
 	samples := 0.0

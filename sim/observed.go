@@ -28,8 +28,10 @@ type Observed struct {
 	Part       float64       // what a part costs by itself: q of docs/theory.md, (40)
 }
 
+// Workers implements Times.
 func (o Observed) Workers() int { return len(o.Iterations) }
 
+// Spend implements Times.
 func (o Observed) Spend(w star.Worker, step int64, _ time.Duration, load float64) Spent {
 	of := o.Iterations[w]
 	i := of[step%int64(len(of))]
@@ -52,8 +54,10 @@ type Subset struct {
 	Keep []star.Worker
 }
 
+// Workers implements Times.
 func (s Subset) Workers() int { return len(s.Keep) }
 
+// Spend implements Times.
 func (s Subset) Spend(w star.Worker, step int64, at time.Duration, load float64) Spent {
 	return s.Times.Spend(s.Keep[w], step, at, load)
 }
@@ -64,6 +68,7 @@ type Evened struct {
 	Even []bool // by worker; not all of them
 }
 
+// Spend implements Times.
 func (e Evened) Spend(w star.Worker, step int64, at time.Duration, load float64) Spent {
 	if !e.Even[w] {
 		return e.Times.Spend(w, step, at, load)

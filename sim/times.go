@@ -39,8 +39,10 @@ type Steady struct {
 	Part      float64
 }
 
+// Workers implements Times.
 func (s Steady) Workers() int { return len(s.Iteration) }
 
+// Spend implements Times.
 func (s Steady) Spend(w star.Worker, _ int64, _ time.Duration, load float64) Spent {
 	return split(s.Iteration[w], s.Fixed, s.Part, load)
 }
@@ -68,8 +70,10 @@ type Recorded struct {
 	Part   float64 // as of Steady
 }
 
+// Workers implements Times.
 func (r Recorded) Workers() int { return r.Trace.Workers }
 
+// Spend implements Times.
 func (r Recorded) Spend(w star.Worker, step int64, _ time.Duration, load float64) Spent {
 	t := time.Duration(r.Trace.Relative(w, step) * float64(r.Median))
 	return split(max(t, 1), r.Fixed, r.Part, load)
@@ -83,6 +87,7 @@ type Varied struct {
 	Seed  uint64
 }
 
+// Spend implements Times.
 func (v Varied) Spend(w star.Worker, step int64, at time.Duration, load float64) Spent {
 	s := v.Times.Spend(w, step, at, load)
 	r := rand.New(rand.NewPCG(v.Seed^uint64(w)<<32, uint64(step)))
@@ -103,6 +108,7 @@ type Troubled struct {
 	Episodes [][]Episode // by worker
 }
 
+// Spend implements Times.
 func (d Troubled) Spend(w star.Worker, step int64, at time.Duration, load float64) Spent {
 	s := d.Times.Spend(w, step, at, load)
 	for _, e := range d.Episodes[w] {

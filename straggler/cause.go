@@ -14,16 +14,16 @@ import (
 type Cause int
 
 const (
-	Unknown    Cause = iota
-	Compute          // it computes longer: more work, a slower processor or device, or it sleeps
-	Quota            // its control group is held back
-	Steal            // the hypervisor gives its processors to others
-	Contention       // other processes of the host have the processors, or the memory
-	Data             // it waits for its data
-	NetworkOut       // its gradients take long
-	NetworkIn        // its parameters take long
-	Pauses           // it is suspended now and then
-	GPU              // the GPU is held back
+	Unknown    Cause = iota // no cause explains clearly more than the others
+	Compute                 // it computes longer: more work, a slower processor or device, or it sleeps
+	Quota                   // its control group is held back
+	Steal                   // the hypervisor gives its processors to others
+	Contention              // other processes of the host have the processors, or the memory
+	Data                    // it waits for its data
+	NetworkOut              // its gradients take long
+	NetworkIn               // its parameters take long
+	Pauses                  // it is suspended now and then
+	GPU                     // the GPU is held back
 )
 
 var causeNames = [...]string{"unknown", "compute", "quota", "steal", "contention", "data", "network-out", "network-in", "pauses", "gpu"}

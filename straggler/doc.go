@@ -19,7 +19,7 @@
 // reference, and from the telemetry of process, host and GPU, while it is slow; it comes with the
 // numbers that speak for it ([Verdict]), and is named only when it explains clearly more than the next one.
 //
-// [Last], [EWMA] and [LSTM] predict every worker's next times, [Contest] chooses among them
+// [NewLast], [EWMA] and [LSTM] predict every worker's next times, [Contest] chooses among them
 // by how well they did lately. The LSTM is that of the artefact (two layers, a head that
 // predicts the resources, and a perceptron that predicts the time from these), with
 // its inputs standardised and as rates. Its arithmetic is our own, for float32 and

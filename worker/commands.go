@@ -390,7 +390,7 @@ type ringListener struct {
 	once sync.Once
 }
 
-// Accept returns the next connection, or net.ErrClosed when this listener or the shared one is
+// Accept returns the next connection, or gonet.ErrClosed when this listener or the shared one is
 // closed.
 func (s *ringListener) Accept() (gonet.Conn, error) {
 	select {

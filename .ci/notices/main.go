@@ -11,6 +11,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -38,8 +39,8 @@ var elsewhere = map[string]string{"golang.org/x/image": "font/gofont/ttfs/README
 // copyright is to go along.
 var headers = map[string]string{"github.com/NVIDIA/go-nvml": "pkg/nvml/nvml.h"}
 
-// platforms are those of .ci/run, and those with cgo.
-var platforms = []string{"linux/amd64", "linux/arm64", "darwin/arm64", "linux/amd64/cgo", "linux/arm64/cgo"}
+// platforms are those of .ci/run, those with cgo, and star-bucket, a module of its own that links the same modules on each.
+var platforms = []string{"linux/amd64", "linux/arm64", "darwin/arm64", "linux/amd64/cgo", "linux/arm64/cgo", "linux/amd64/star-bucket"}
 
 func main() {
 	check := flag.Bool("check", false, "write nothing; fail if a file is not up to date")
@@ -98,17 +99,22 @@ type text struct {
 
 // linked lists what is linked into the programs, by name.
 func linked() ([]part, error) {
-	dirs := map[string]map[string]bool{} // module -> folders of linked packages
-	versions := map[string][2]string{}   // module -> version, folder
+	type module struct{ path, version, dir string }
+	dirs := map[module]map[string]bool{} // folders of linked packages
 	for _, p := range platforms {
 		goos, goarch, _ := strings.Cut(p, "/")
 		goarch, cgo := strings.CutSuffix(goarch, "/cgo")
+		goarch, bucket := strings.CutSuffix(goarch, "/star-bucket")
 		enabled := "CGO_ENABLED=0"
 		if cgo {
 			enabled = "CGO_ENABLED=1"
 		}
-		out, err := output([]string{enabled, "GOOS=" + goos, "GOARCH=" + goarch, "GOFLAGS=-mod=readonly"},
-			"go", "list", "-deps", "-json=Dir,Module", "./cmd/star", "./cmd/star-ps", "./cmd/star-worker", "./cmd/star-chaos")
+		env := []string{enabled, "GOOS=" + goos, "GOARCH=" + goarch, "GOFLAGS=-mod=readonly"}
+		list := []string{"list", "-deps", "-json=Dir,Module", "./cmd/star", "./cmd/star-ps", "./cmd/star-worker", "./cmd/star-chaos"}
+		if bucket {
+			list = []string{"-C", "cmd/star-bucket", "list", "-deps", "-json=Dir,Module", "."}
+		}
+		out, err := output(env, "go", list...)
 		if err != nil {
 			return nil, err
 		}
@@ -119,6 +125,7 @@ func linked() ([]part, error) {
 				Module *struct {
 					Path, Version, Dir string
 					Main               bool
+					Replace            *struct{}
 				}
 			}
 			if err := dec.Decode(&pkg); err == io.EOF {
@@ -126,16 +133,15 @@ func linked() ([]part, error) {
 			} else if err != nil {
 				return nil, err
 			}
-			m := pkg.Module
-			if m == nil || m.Main {
+			if pkg.Module == nil || pkg.Module.Main || pkg.Module.Replace != nil {
 				continue
 			}
-			if dirs[m.Path] == nil {
-				dirs[m.Path] = map[string]bool{}
+			m := module{pkg.Module.Path, pkg.Module.Version, pkg.Module.Dir}
+			if dirs[m] == nil {
+				dirs[m] = map[string]bool{}
 			}
-			versions[m.Path] = [2]string{m.Version, m.Dir}
-			for d := pkg.Dir; strings.HasPrefix(d, m.Dir); d = filepath.Dir(d) {
-				dirs[m.Path][d] = true
+			for d := pkg.Dir; strings.HasPrefix(d, m.dir); d = filepath.Dir(d) {
+				dirs[m][d] = true
 			}
 		}
 	}
@@ -144,12 +150,13 @@ func linked() ([]part, error) {
 		return nil, err
 	}
 	dir := strings.TrimSpace(string(goroot))
-	dirs["Go"], versions["Go"] = map[string]bool{dir: true}, [2]string{"", dir}
+	dirs[module{"Go", "", dir}] = map[string]bool{dir: true}
 
 	var parts []part
-	for name, v := range versions {
-		p := part{name: name, version: v[0]}
-		for d := range dirs[name] {
+	for m, folders := range dirs {
+		name := m.path
+		p := part{name: name, version: m.version}
+		for d := range folders {
 			entries, err := os.ReadDir(d)
 			if err != nil {
 				return nil, err
@@ -165,7 +172,7 @@ func linked() ([]part, error) {
 				if err != nil {
 					return nil, err
 				}
-				rel, err := filepath.Rel(v[1], filepath.Join(d, e.Name()))
+				rel, err := filepath.Rel(m.dir, filepath.Join(d, e.Name()))
 				if err != nil {
 					return nil, err
 				}
@@ -178,14 +185,14 @@ func linked() ([]part, error) {
 			}
 		}
 		if place := elsewhere[name]; place != "" {
-			body, err := os.ReadFile(filepath.Join(v[1], filepath.FromSlash(place)))
+			body, err := os.ReadFile(filepath.Join(m.dir, filepath.FromSlash(place)))
 			if err != nil {
 				return nil, err
 			}
 			p.licences = append(p.licences, text{place, tidy(string(body))})
 		}
 		if place := headers[name]; place != "" {
-			body, err := os.ReadFile(filepath.Join(v[1], filepath.FromSlash(place)))
+			body, err := os.ReadFile(filepath.Join(m.dir, filepath.FromSlash(place)))
 			if err != nil {
 				return nil, err
 			}
@@ -196,7 +203,7 @@ func linked() ([]part, error) {
 			p.notices = append(p.notices, text{place, tidy(terms)})
 		}
 		if len(p.licences) == 0 {
-			return nil, fmt.Errorf("module %s has no licence in %s: do not link it", name, v[1])
+			return nil, fmt.Errorf("module %s has no licence in %s: do not link it", name, m.dir)
 		}
 		byPlace := func(a, b text) int { return strings.Compare(a.place, b.place) }
 		slices.SortFunc(p.licences, byPlace)
@@ -208,7 +215,9 @@ func linked() ([]part, error) {
 		}
 		parts = append(parts, p)
 	}
-	slices.SortFunc(parts, func(a, b part) int { return strings.Compare(a.name, b.name) })
+	slices.SortFunc(parts, func(a, b part) int {
+		return cmp.Or(strings.Compare(a.name, b.name), strings.Compare(a.version, b.version))
+	})
 	return parts, nil
 }
 
@@ -303,9 +312,9 @@ Copyright 2026 The STAR authors
 
 Licensed under the Apache License, Version 2.0 (see LICENSE).
 
-The programs star, star-ps, star-worker and star-chaos contain the software below, by others and under licences of its
-own. The texts of these licences are in docs/third-party-licences.txt. Whoever passes the programs on has
-to pass on this file and that one. Both are written by: go run ./.ci/notices
+The programs star, star-ps, star-worker, star-chaos and star-bucket contain the software below, by others and under licences of
+its own. The texts of these licences are in docs/third-party-licences.txt. Distribute this file and that one together
+with the programs. Both are written by: go run ./.ci/notices
 
 `)
 	for _, p := range parts {
@@ -346,7 +355,7 @@ to pass on this file and that one. Both are written by: go run ./.ci/notices
 
 func licences(parts []part) []byte {
 	var b bytes.Buffer
-	b.WriteString("The licences of what is linked into star, star-ps, star-worker and star-chaos besides STAR itself (NOTICE lists it).\n" +
+	b.WriteString("The licences of what is linked into star, star-ps, star-worker, star-chaos and star-bucket besides STAR itself (NOTICE lists it).\n" +
 		"Equal texts are given once. Written by: go run ./.ci/notices\n")
 	users := map[string][]string{}
 	var order []string

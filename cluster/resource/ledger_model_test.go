@@ -47,7 +47,7 @@ const far = -time.Hour
 
 func (m *naive) sorted() []string { return slices.Sorted(maps.Keys(m.jobs)) }
 
-// heed takes in orders. mayChange says of whom orders may be, "" for everybody.
+// heed takes in orders.
 func (m *naive) heed(orders []Order) {
 	last := ""
 	for _, o := range orders {

@@ -35,11 +35,16 @@ import (
 	_ "gocloud.dev/blob/s3blob"
 	"gocloud.dev/gcerrors"
 
+	"star/internal/build"
 	"star/internal/exitcode"
 	"star/train/checkpoint"
 )
 
 func main() {
+	if len(os.Args) == 2 && os.Args[1] == "--version" {
+		fmt.Println("star-bucket version", build.Built())
+		return
+	}
 	// The process that started this one ends it, or ends itself, which closes the input. A signal to the whole group or
 	// host must not: that process may still write a checkpoint.
 	signal.Ignore(os.Interrupt, syscall.SIGTERM)

@@ -1,6 +1,7 @@
 // Image builds the image of STAR: the programs star and star-bucket, certificates of authorities, and nothing else, for linux/amd64 and linux/arm64.
 //
 //	go -C deploy/image run . --output DIR [--push REGISTRY/NAME:TAG] [--arch amd64,arm64]
+//	go -C deploy/image run . --sbom NAME.spdx.json PROGRAM…    only lists what programs are made of
 //
 // DIR gets an OCI layout, for each processor a list of what the programs are made of (SPDX), and how the image came to be (in-toto, SLSA). The digest is printed last.
 // The same commit and the same Go make the same digest: files have no times, owners are 0, and certificates are those of a pinned module.
@@ -70,8 +71,16 @@ func run(args []string, out io.Writer) error {
 	dir := flags.String("output", "", "folder for the image, which must not be there or be empty")
 	push := flags.String("push", "", "also send it to a registry: REGISTRY/NAME:TAG, with the credentials of docker or podman")
 	arch := flags.String("arch", "amd64,arm64", "processors")
+	sbom := flags.String("sbom", "", "write only what the programs that follow are made of (SPDX) to this file, and no image")
 	if err := flags.Parse(args); err != nil {
 		return usageError(err.Error())
+	}
+	if *sbom != "" && flags.NArg() > 0 {
+		list, _, err := contents(strings.TrimSuffix(filepath.Base(*sbom), ".spdx.json"), flags.Args())
+		if err != nil {
+			return err
+		}
+		return writeJSON(*sbom, list)
 	}
 	if *dir == "" || flags.NArg() > 0 {
 		return usageError("want --output DIR, and no other arguments")
@@ -123,15 +132,25 @@ func run(args []string, out io.Writer) error {
 	return err
 }
 
-// compile builds programs for a processor in dir.
+// compile builds programs for a processor in dir, with the flags of python/tools/star_wheel.py.
 func compile(root, dir, arch string, names ...string) (program, error) {
 	p := program{arch: arch}
+	linked := "-ldflags=-s -w -buildid="
+	if c := commit(root); c != "" {
+		linked += " -X star/internal/build.linkedCommit=" + c
+		// Of the commit, in UTC.
+		cmd := exec.Command("git", "-C", root, "show", "-s", "--format=%cd", "--date=format-local:%Y-%m-%dT%H:%M:%SZ")
+		cmd.Env = append(os.Environ(), "TZ=UTC")
+		if at, err := cmd.Output(); err == nil {
+			linked += " -X star/internal/build.linkedTime=" + strings.TrimSpace(string(at))
+		}
+	}
 	for _, name := range names {
 		module, pkg, path := root, "./cmd/star", filepath.Join(dir, name)
 		if name == "star-bucket" {
 			module, pkg = filepath.Join(root, "cmd/star-bucket"), "."
 		}
-		cmd := exec.Command("go", "-C", module, "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -buildid=", "-o", path, pkg)
+		cmd := exec.Command("go", "-C", module, "build", "-trimpath", "-buildvcs=false", linked, "-o", path, pkg)
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch, "GOAMD64=v1", "GOARM64=v8.0", "GOFLAGS=-mod=readonly")
 		if said, err := cmd.CombinedOutput(); err != nil {
 			return p, fmt.Errorf("go build %s for linux/%s: %w\n%s", name, arch, err, said)
@@ -143,7 +162,7 @@ func compile(root, dir, arch string, names ...string) (program, error) {
 
 // commit is that of the sources, or empty. Changes that are not committed are marked.
 func commit(root string) string {
-	b, err := exec.Command("git", "-C", root, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*").Output()
+	b, err := exec.Command("git", "-C", root, "describe", "--always", "--dirty=+changes", "--abbrev=40", "--exclude=*").Output()
 	if err != nil {
 		return ""
 	}
@@ -199,7 +218,7 @@ func assemble(built []program, commit, dir string, level int) (v1.ImageIndex, er
 			return nil, err
 		}
 		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: img, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: p.arch}}})
-		bill, modules, err := contents(p)
+		bill, modules, err := contents("star-linux-"+p.arch, p.files)
 		if err != nil {
 			return nil, err
 		}
@@ -314,15 +333,15 @@ type resource struct {
 }
 
 // contents lists the modules that programs were built from, as the programs themselves say.
-func contents(p program) (*spdx, []resource, error) {
+func contents(name string, programs []string) (*spdx, []resource, error) {
 	doc := &spdx{
-		Version: "SPDX-2.3", License: "CC0-1.0", ID: "SPDXRef-DOCUMENT", Name: "star-linux-" + p.arch,
+		Version: "SPDX-2.3", License: "CC0-1.0", ID: "SPDXRef-DOCUMENT", Name: name,
 		// No time: the same image has the same list.
 		Creation: creation{"1970-01-01T00:00:00Z", []string{"Tool: star-" + strings.ReplaceAll(source, "/", "-")}},
 	}
 	all := sha256.New()
 	var deps []resource
-	for _, path := range p.files {
+	for _, path := range programs {
 		info, err := buildinfo.ReadFile(path)
 		if err != nil {
 			return nil, nil, err

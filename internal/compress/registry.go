@@ -63,7 +63,7 @@ func ParseSpec(name string) (Spec, error) {
 	return Spec{}, fmt.Errorf("compress: unknown codec %q; use one of %s or %s", name, strings.Join(names[:len(names)-1], ", "), names[len(names)-1])
 }
 
-// Example is a name that [Parse] or [New] takes.
+// Example is a name that [ParseSpec] or [New] takes.
 func (e Entry) Example() string {
 	if e.Arg == "" {
 		return e.Name

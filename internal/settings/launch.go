@@ -24,7 +24,7 @@ type Launch struct {
 	Notes []string
 }
 
-// Found as settings, for Sources.Detected. size is the name of the setting that
+// Settings returns what was found as settings, for Sources.Detected. size is the name of the setting that
 // counts the processes of this kind: "workers" or "servers".
 func (l Launch) Settings(size string) map[string]Found {
 	m := make(map[string]Found)

@@ -16,6 +16,7 @@ import (
 // Feature is a property that a job may have.
 type Feature uint8
 
+// The features; names has what each is.
 const (
 	AllReduce Feature = iota
 	Copies

@@ -46,6 +46,7 @@ func OpenCheckpoint(place string, log *slog.Logger) (*checkpoint.Checkpoint, err
 // ResumeAuto is a value of --resume.
 const ResumeAuto = "auto"
 
+// IsDir reports whether path is an existing folder, or a link to one.
 func IsDir(path string) bool {
 	info, err := os.Stat(path)
 	return err == nil && info.IsDir()
@@ -99,6 +100,7 @@ func CheckpointsOf(job *job.Job) string {
 	return filepath.Join(job.Out, CheckpointsDir)
 }
 
+// CheckpointDir is the place of the checkpoint id (such as ckpt-000000000042-g1) of a job.
 func CheckpointDir(job *job.Job, id string) string {
 	return checkpoint.Join(CheckpointsOf(job), id)
 }

@@ -39,6 +39,7 @@ func Network(job *job.Job, log *slog.Logger) (*transport.TCP, error) {
 	return transport.NewTCP(cfg), nil
 }
 
+// Hostname is the name of this host, or "unknown" where the system has none.
 func Hostname() string {
 	name, err := os.Hostname()
 	if err != nil {

@@ -70,6 +70,7 @@ type Counted struct {
 	*Links
 }
 
+// Accept accepts a connection, and counts its traffic from then on. Errors are those of the Listener.
 func (l *Counted) Accept() (transport.Conn, error) {
 	c, err := l.Listener.Accept()
 	if err == nil {

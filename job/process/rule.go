@@ -198,7 +198,7 @@ func Recalled(r rule.Rule) (optim.State, error) {
 	return Copied(st), nil
 }
 
-// SetRuleState makes a rule remember what a ruleState says.
+// SetRuleState makes a rule remember a state that RuleState returned.
 func SetRuleState(r rule.Rule, st optim.State) error {
 	o := OptimizerOf(r)
 	st = fitted(st, o.Config().Name, o.Len())

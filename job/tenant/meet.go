@@ -17,7 +17,7 @@ import (
 )
 
 // Meet joins the gossip of the job (--gossip), or only asks it for the coordinator (--gossip-join):
-// then job.Coordinator is set, unless it was set explicitly. The gossip is nil for a process that
+// then j.Coordinator is set, unless it was set explicitly. The gossip is nil for a process that
 // does not stay in it. It retries until the join timeout, because processes of a job start in any
 // order.
 func Meet(ctx context.Context, j *job.Job, me cluster.JobMember, log *slog.Logger) (*cluster.JobGossip, error) {

@@ -11,7 +11,7 @@ import (
 type Status string
 
 const (
-	OK   Status = "ok"
+	OK   Status = "ok"   // nothing to do
 	Warn Status = "warn" // works, but not well, or only perhaps
 	Fail Status = "fail" // will not work
 )

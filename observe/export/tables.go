@@ -29,8 +29,8 @@ func (f Format) Ext() string { return [...]string{".csv", ".parquet"}[f] }
 // Names of the tables, and of their files.
 var Names = []string{"record", "update", "verdict", "plan", "evaluation"}
 
-// Columns that have the name of a field of the run log mean what it means there (docs/files.md): times are
-// seconds, sizes bytes.
+// column is one of a table. One that has the name of a field of the run log means what the field means (docs/files.md):
+// times are seconds, sizes bytes.
 type column struct {
 	name string
 	node parquet.Node

@@ -52,6 +52,7 @@ func (c *Copy) Take(v View) bool {
 type Answer uint8
 
 const (
+	// Yes means: do as the request asks.
 	Yes Answer = iota
 	// Later means: do not answer before the next view.
 	Later

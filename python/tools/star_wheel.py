@@ -50,11 +50,28 @@ def metadata() -> str:
     ) % (version(), (ROOT / "docs" / "python.md").read_text())
 
 
+def git(*args: str) -> str:
+    """What git says of this checkout; empty outside one, or without git."""
+    try:
+        return subprocess.run(["git", *args], cwd=ROOT, env=dict(os.environ, TZ="UTC"), check=True, capture_output=True, text=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
+def flags() -> List[str]:
+    """For go build: no symbols or paths, and the commit, with "+changes" where the checkout has others. deploy/image has the same."""
+    build = "star/internal/build"
+    commit = git("describe", "--always", "--dirty=+changes", "--abbrev=40", "--exclude=*")
+    committed = git("show", "-s", "--format=%cd", "--date=format-local:%Y-%m-%dT%H:%M:%SZ")
+    linked = " -X %s.linkedCommit=%s -X %s.linkedTime=%s" % (build, commit, build, committed) if commit else ""
+    return ["-trimpath", "-buildvcs=false", "-ldflags=-s -w -buildid=" + linked]
+
+
 def program(machine: str, to: pathlib.Path) -> bytes:
     """The program star, static and without symbols."""
     env = dict(os.environ, CGO_ENABLED="0", GOOS="linux", GOARCH=MACHINES[machine])
     try:
-        subprocess.run(["go", "build", "-trimpath", "-ldflags=-s -w -buildid=", "-o", str(to), "./cmd/star"], cwd=ROOT, env=env, check=True)
+        subprocess.run(["go", "build", *flags(), "-o", str(to), "./cmd/star"], cwd=ROOT, env=env, check=True)
     except FileNotFoundError:
         sys.exit("star_wheel: there is no go in PATH, which builds the program star: install Go, or a wheel that is built")
     except subprocess.CalledProcessError as e:

@@ -10,9 +10,9 @@ import (
 type Activation int
 
 const (
-	Identity Activation = iota
-	ReLU                // max(x, 0); NaN stays NaN
-	ReLU6               // min(max(x, 0), 6); NaN stays NaN
+	Identity Activation = iota // x
+	ReLU                       // max(x, 0); NaN stays NaN
+	ReLU6                      // min(max(x, 0), 6); NaN stays NaN
 )
 
 // forward applies a in place.

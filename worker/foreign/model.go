@@ -204,9 +204,17 @@ func (m *Model) Gone() <-chan struct{} { return m.c.gone }
 // after Gone.
 func (m *Model) Err() error { return m.lost(m.c.err) }
 
-func (m *Model) Params() []float32                { return m.params }
-func (m *Model) Layout() []train.TensorSpec       { return m.layout }
-func (m *Model) Buffers() []float32               { return m.buffers }
+// Params returns the parameters in shared memory, which the program reads in Grad and Eval.
+func (m *Model) Params() []float32 { return m.params }
+
+// Layout returns the tensors that Params consists of, in order.
+func (m *Model) Layout() []train.TensorSpec { return m.layout }
+
+// Buffers returns the program's buffers in shared memory, in words of 4 bytes: bits of a float32, or of other types
+// (TensorSpec.DType).
+func (m *Model) Buffers() []float32 { return m.buffers }
+
+// BufferLayout returns the tensors that Buffers consists of, in order.
 func (m *Model) BufferLayout() []train.TensorSpec { return m.bufferLayout }
 
 // Gradient returns the gradient in shared memory: Grad into it copies nothing.

@@ -277,7 +277,7 @@ func (r *Launch) run(ctx context.Context) (err error) {
 	return err
 }
 
-// servers returns how many star-ps have shards at the start of the job; an all-reduce has the coordinator only.
+// Servers returns how many star-ps have shards at the start of the job; an all-reduce has the coordinator only.
 // Dedicated coordinator candidates come before them.
 func (r *Launch) Servers() int {
 	if r.job.Arch == settings.AllReduce && r.electors.count > 0 {
@@ -286,7 +286,7 @@ func (r *Launch) Servers() int {
 	return r.electors.count + max(r.job.Shards, 1)
 }
 
-// processes returns the number of star-ps, including spare ones and those that only hold copies.
+// Processes returns the number of star-ps, including spare ones and those that only hold copies.
 func (r *Launch) Processes() int {
 	n := r.Servers()
 	if r.Spread != nil {

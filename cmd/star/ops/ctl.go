@@ -95,6 +95,8 @@ func ctlCommand() *cobra.Command {
 // verbs are what star ctl can ask of a coordinator, which judges their arguments.
 var verbs = []string{"status", "mode", "set", "move", "checkpoint", "stop"}
 
+// CheckVerb checks that args begins with a verb of star ctl, and that the arguments of set are NAME=VALUE. Errors are
+// *settings.UsageError.
 func CheckVerb(args []string) error {
 	const all = "one of: status, mode PLAN, set NAME=VALUE, move SHARD SERVER, checkpoint, stop"
 	switch {

@@ -172,7 +172,7 @@ func replay(path string) (*replayed, error) {
 			return nil
 		}
 		if pilot == nil {
-			return errors.New("no start") // cannot be: ReadRun insists on it
+			return errors.New("no start") // cannot be: runlog.Read requires it
 		}
 		switch e := l.Entry.(type) {
 		case runlog.Plan:

@@ -134,7 +134,7 @@ func (f *forecast) prepare(logs []string) (err error) {
 	return nil
 }
 
-// leaves is how long a worker works on that has been told to leave: coord's musterTime.
+// leaves is how long a worker works on after it was asked to leave: ending.MusterTime of the coordinator.
 const leaves = 2 * time.Second
 
 // forecastSpan is a quantity of the simulated runs.

@@ -52,7 +52,7 @@ func TestOwnModel(t *testing.T) {
 			t.Parallel()
 			g := &jobtest.Job{T: t, Addr: jobtest.FreeAddr(t), Out: t.TempDir(), All: map[string]*jobtest.Process{}}
 			cmd := exec.Command(jobtest.Star(t), "run", "--listen", g.Addr, "--out", g.Out, "--json", "--progress", "off", "--arch", arch, "--workers", "3",
-				"--mode", "ssgd", "--batch", "8", "--steps", "1000", "--slow", "0:+20ms", "--worker-restarts", "1", "--", program, "worker") // by the last word childOf knows it
+				"--mode", "ssgd", "--batch", "8", "--steps", "1000", "--slow", "0:+20ms", "--worker-restarts", "1", "--", program, "worker")
 			var out bytes.Buffer
 			cmd.Stdout = &out
 			g.StartCmd("run", cmd)

@@ -71,7 +71,7 @@ func (t Type) data() bool { return t == ParamsGather || t == GradsScatter || t =
 // pipe: half of a transfer between neighbouring stages.
 func (t Type) pipe() bool { return t >= ForwardSend && t <= BackwardRecv }
 
-// Category is what Result.Types go by: the two halves of a transfer are one.
+// category is the key of t in Result.Types: both halves of a transfer have the same.
 func (t Type) category() string {
 	switch t {
 	case ForwardSend, ForwardRecv:
