@@ -15,7 +15,7 @@ func Govern(job *job.Job, owner, peer string, log *slog.Logger) (g *actuate.Gove
 		return nil, nil, job.Invalid("limit", err)
 	}
 	g, err = actuate.Start(actuate.Config{
-		Kind: actuate.Kind(job.Actuator), Base: limit, LeaseDir: job.LeaseDir, Who: owner,
+		Kind: actuate.Kind(job.Actuator), Base: limit, LeaseDir: job.LeaseDir, Process: owner,
 		Dev: job.LimitInterface, Peer: peer, Log: log,
 	})
 	if err != nil {

@@ -564,8 +564,8 @@ checksum, no coordinator, no samples. Where processes share processors that is m
 worker's computation plus the same bytes over bare connections in one process, which are printed, too:
 a worker that waits for a processor before it begins is not counted there.
 
-With --arch allreduce: steps of LeNet and of a perceptron of 25 million parameters, whose gradients processes
-exchange in buckets while they compute. With --against gloo in turns with the same program and the same memory, but the
+With --arch allreduce: steps of LeNet and of a perceptron of 25 million parameters. Processes
+exchange the gradients in buckets while they compute. With --against gloo in turns with the same program and the same memory, but the
 buckets summed by PyTorch's Gloo in a process beside each rank; "asking" is what that detour costs for each bucket.`,
 		func(ctx context.Context) (any, error) {
 			if arch == settings.AllReduce {

@@ -245,7 +245,7 @@ func traceImportCommand() *cobra.Command {
 		Short: "Make a straggler trace of step logs",
 		Long: `Reads what the workers of a job logged of their steps, in one file or in several: CSV with a header or one JSON object on each line, plain or gzip, with
 a rank, a step and how long it took. Or what torch.profiler has exported, a file of each rank: a step counts without the time in which only collectives
-ran. Or what the flight recorder of NCCL or Gloo has written, a file of each rank: nothing in a pickle is run. Or operations in Parquet, of which the computing time counts. Writes a straggler trace, for --straggler-trace and for scenarios, or with --run-log which ranks were slow.
+ran. Or what the flight recorder of NCCL or Gloo has written, a file of each rank: nothing in a pickle is run. Or operations in Parquet: their computing time counts. Writes a straggler trace, for --straggler-trace and for scenarios, or with --run-log which ranks were slow.
 
   star trace import steps.csv --out job.csv
   star trace import rank0.jsonl rank1.jsonl --columns rank=file,step=iter,milliseconds=took
@@ -497,7 +497,7 @@ func (a attributed) text(out io.Writer) error {
 			fmt.Fprintf(out, "%s (%s): there is no damage\n", x.name, strings.Join(names, " "))
 			continue
 		}
-		fmt.Fprintf(out, "%s (%s): %.1f %% of the damage goes away with them (%.3f), %.1f %% is there with them alone (%.3f)\n", x.name, strings.Join(names, " "),
+		fmt.Fprintf(out, "%s (%s): %.1f %% of the damage goes away with them (%.3f), %.1f %% remains with them alone (%.3f)\n", x.name, strings.Join(names, " "),
 			100**x.p.Removed, x.p.Repaired, 100**x.p.Added, x.p.Alone)
 	}
 	if a.MaxError == nil {

@@ -35,7 +35,7 @@ const podVariable = "STAR_SCHED_POD"
 // podEvery is how often a pod is looked at.
 var podEvery = time.Second
 
-// podBegins is how long a pod may wait for a node, or for its image, before the service is told: it retries later. A
+// podBegins is how long a pod may wait for a node, or for its image, before the service gets an error and retries later. A
 // cluster that adds nodes for waiting pods does so within some seconds, and keeps the node for the next one.
 var podBegins = 2 * time.Minute
 
