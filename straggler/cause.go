@@ -160,8 +160,8 @@ const margin = 0.2
 type grounds struct {
 	bad, ref profile
 	calm     float64 // the share of the worker's iterations that are like those of the others
-	beyond   int     // of so many last iterations so many are beyond the others'
-	last     int
+	beyond   int     // number of the last iterations that are beyond the others'
+	last     int     // number of the last iterations
 }
 
 // claim is a possible cause and how much of the lost time it explains. Its evidence is expensive
@@ -238,8 +238,8 @@ func (g *grounds) evidence() []Evidence {
 	return why
 }
 
-// waiting is how long, per second, a worker would wait for a processor that waits as long as the others for each second that it gets of one: who computes
-// more waits more where processors are busy.
+// waiting is how long, per second, a worker would wait for a processor that waits as long as the others per second of processor time: a
+// worker that computes more waits more where processors are busy.
 func waiting(bad, ref *profile) float64 {
 	if ref.cpu <= 0 {
 		return ref.mean(star.RunDelay)
@@ -259,7 +259,7 @@ func (g *grounds) byHost(claims []claim) []claim {
 	}
 
 	if gpu := int(bad.metric[star.GPUThrottle]); gpu&harmful != 0 && int(ref.metric[star.GPUThrottle])&gpu&harmful != gpu&harmful {
-		explains := 0.6 // the driver says so, nobody says how much
+		explains := 0.6 // the driver reports it, without an amount
 		if clock, usual := bad.mean(star.GPUClock), ref.mean(star.GPUClock); clock > 0 && usual > 0 {
 			explains = max(1-clock/usual, 0) / lost
 		}
@@ -362,7 +362,7 @@ func (g *grounds) byPart(claims []claim) []claim {
 		pauses = min(max((g.calm-hardly)/(fifth-hardly), 0), 1)
 	}
 	paused := share(compute) * pauses
-	if still := bad.above(ref, star.Stalled) / (1 - ref.own/bad.own); g.calm > fifth { // what stands still neither sends nor receives
+	if still := bad.above(ref, star.Stalled) / (1 - ref.own/bad.own); g.calm > fifth { // a stopped process neither sends nor receives
 		for i := range claims[networks:] {
 			p := min(claims[networks+i].explains, still)
 			claims[networks+i].explains -= p
@@ -406,7 +406,7 @@ func (g *grounds) computed() []Evidence {
 
 func (g *grounds) paused() []Evidence {
 	return []Evidence{{What: "compute", Value: g.bad.part[compute], Other: g.ref.part[compute],
-		Text: fmt.Sprintf("stands still: %d of %d iterations took %s longer", g.beyond, g.last, span(g.bad.own-g.ref.own))}}
+		Text: fmt.Sprintf("paused: %d of %d iterations took %s longer", g.beyond, g.last, span(g.bad.own-g.ref.own))}}
 }
 
 // span writes seconds.

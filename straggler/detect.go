@@ -301,8 +301,8 @@ func (d *Detector) Set(name string, v float64) {
 	}
 }
 
-// Queue says whether, from the next record on, the samples of a round are taken by whoever is free, in parts of one size. A slow worker does less there, and is through with
-// all others, so that what counts as an iteration is as many rounds as it takes for a batch.
+// Queue sets whether, from the next record on, free workers take the samples of a round, in parts of one size. A slow worker does less
+// there, and finishes with all others, so an iteration counts as the number of rounds for a batch.
 func (d *Detector) Queue(on bool) {
 	d.queue = on
 	for i := range d.workers {
@@ -697,7 +697,7 @@ func (d *Detector) others(id int) (h habits) {
 	return h
 }
 
-// Who is slow is found with Page's cumulative sum (Biometrika 41, 1954), the test that notices a change of
+// Slow workers are found with Page's cumulative sum (Biometrika 41, 1954), the test that notices a change of
 // probabilities soonest: with the usual rate p₀ and the suspected p₁ something that is the case adds ln p₁/p₀ and something that is not
 // ln (1−p₁)/(1−p₀), and the sum is never below 0. False alarms are at least e^Certain records apart (Lorden, Annals of
 // Mathematical Statistics 42, 1971). The usual rates are those of the fast ones. What is long comes in crowds where
@@ -711,8 +711,8 @@ const (
 // slower is p₁ of being beyond the fast ones, at least, or half of what is missing to all.
 var slower = [views]float64{past: 0.6, far: 0.4, first + int(load): 0.6, first + int(compute): 0.6, first + int(out): 0.6, first + int(in): 0.6, held: 0.6}
 
-// count adds an iteration of a worker, so many ago, to the evidence. A second long one in a row says nothing of pauses: that is
-// how steady slowness begins.
+// count adds the i-th last iteration of a worker to the evidence. A second long one in a row is no evidence of pauses: that is how
+// steady slowness begins.
 func (d *Detector) count(w *watch, i int, others habits) {
 	now, last := w.back(i), &sample{}
 	if i+1 < len(w.window) {
@@ -816,7 +816,7 @@ func (w *watch) calmly(s *sample) bool {
 func (d *Detector) reconsider(w *watch, id star.Worker, step int64, others habits) []Event {
 	now := w.back(0)
 	own := now.own
-	if n := float64(now.rec.Samples); n > 0 && n < w.good.samples { // who is given less to do because it is slow is no faster
+	if n := float64(now.rec.Samples); n > 0 && n < w.good.samples { // a slow worker that gets fewer samples is not faster
 		own += (now.part[load] + now.part[compute]) * (w.good.samples/n - 1)
 		now.beyond[past] = own > d.beyond(d.ref.level, leniency)
 	}

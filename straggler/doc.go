@@ -12,8 +12,8 @@
 // The same test, the other way round, says when a slow worker is as fast as the others again.
 //
 // A worker's own time is what counts ([star.Record.Busy], or Own where the exchange
-// is collective): in a synchronous job everybody's iteration lasts as long as the
-// slowest worker's, and waiting for others is no slowness.
+// is collective): in a synchronous job each iteration lasts as long as the slowest
+// worker's, and waiting for others is not slowness.
 //
 // The cause follows from which part of the own time has grown against the
 // reference, and from the telemetry of process, host and GPU, while it is slow; it comes with the
@@ -30,9 +30,9 @@
 // what the records say, and noise comes from a source that the caller gives. A
 // value of these types is used by one goroutine.
 //
-// What bites:
-//   - With collective exchange (all-reduce) a slow network of one worker makes
-//     everybody's exchange slow. Nobody's records say whose it is.
+// Limits:
+//   - With collective exchange (all-reduce) a slow network of one worker slows the
+//     exchange of all. No record shows its origin.
 //   - A worker that sleeps and one that waits for a device look alike: both are off
 //     the processor while they compute.
 //   - Telemetry covers a sampling period, not the iteration. Verdicts rest on means

@@ -60,8 +60,8 @@ func Aligned(records []star.Record, n int, timer Timer) [][]star.Record {
 }
 
 // stragglers marks the stragglers, by the artefact's definition.
-func stragglers(times []time.Duration, ratio float64) (who []bool, any bool) {
-	who = make([]bool, len(times))
+func stragglers(times []time.Duration, ratio float64) (slow []bool, any bool) {
+	slow = make([]bool, len(times))
 	least := time.Duration(math.MaxInt64)
 	for _, t := range times {
 		if t > 0 {
@@ -69,10 +69,10 @@ func stragglers(times []time.Duration, ratio float64) (who []bool, any bool) {
 		}
 	}
 	for w, t := range times {
-		who[w] = float64(t) > (1+ratio)*float64(least)
-		any = any || who[w]
+		slow[w] = float64(t) > (1+ratio)*float64(least)
+		any = any || slow[w]
 	}
-	return who, any
+	return slow, any
 }
 
 // Evaluate shows the iterations of a job to forecasters and scores, from iteration from
@@ -92,10 +92,10 @@ func Evaluate(steps [][]star.Record, from, horizon int, ratio float64, timer Tim
 			s.Name = f.Name
 			if t >= from && t > 0 {
 				p := f.Predict()
-				who, some := stragglers(p, ratio)
+				slow, some := stragglers(p, ratio)
 				s.Jobs.Add(some, any)
 				for w := range recs {
-					s.Workers.Add(who[w], truth[w])
+					s.Workers.Add(slow[w], truth[w])
 					if p[w] > 0 {
 						s.LogError += math.Abs(math.Log(p[w].Seconds() / times[w].Seconds()))
 						s.n++
@@ -122,8 +122,8 @@ func Evaluate(steps [][]star.Record, from, horizon int, ratio float64, timer Tim
 			var fc [][]bool
 			if t+1 >= from-horizon {
 				for _, ts := range f.Ahead(horizon) {
-					who, _ := stragglers(ts, ratio)
-					fc = append(fc, who)
+					slow, _ := stragglers(ts, ratio)
+					fc = append(fc, slow)
 				}
 			}
 			said[i] = append(said[i], fc)

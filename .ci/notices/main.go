@@ -1,5 +1,5 @@
 // Notices writes NOTICE and docs/third-party-licences.txt: which modules are linked
-// into the programs, who holds the copyright, and the text of each licence.
+// into the programs, the holders of the copyright, and the text of each licence.
 // Most of these licences ask that the text goes along with the program.
 //
 //	go run ./.ci/notices           write both files
@@ -304,7 +304,7 @@ Copyright 2026 The STAR authors
 Licensed under the Apache License, Version 2.0 (see LICENSE).
 
 The programs star, star-ps, star-worker and star-chaos contain the software below, by others and under licences of its
-own. The texts of these licences are in docs/third-party-licences.txt. Whoever passes the programs on has
+own. The texts of these licences are in docs/third-party-licences.txt. Anyone that passes the programs on has
 to pass on this file and that one. Both are written by: go run ./.ci/notices
 
 `)
@@ -355,11 +355,11 @@ func licences(parts []part) []byte {
 			if users[l.body] == nil {
 				order = append(order, l.body)
 			}
-			who := strings.TrimSpace(p.name + " " + p.version)
+			user := strings.TrimSpace(p.name + " " + p.version)
 			if strings.Contains(l.place, "/") {
-				who += ", in " + l.place[:strings.LastIndex(l.place, "/")]
+				user += ", in " + l.place[:strings.LastIndex(l.place, "/")]
 			}
-			users[l.body] = append(users[l.body], who)
+			users[l.body] = append(users[l.body], user)
 		}
 	}
 	for _, body := range order {

@@ -24,9 +24,9 @@
 // (matrix products of the sender) depends on the processor, and what depends on
 // it is sent.
 //
-// What will bite:
-//   - NaN and Inf are not repaired: they arrive as NaN or Inf, so that whoever
-//     checks gradients still finds them. int8 makes the whole block of 256 NaN,
+// Limits:
+//   - NaN and Inf are not repaired: they arrive as NaN or Inf, so that a
+//     check of gradients still finds them. int8 makes the whole block of 256 NaN,
 //     powersgd the whole matrix.
 //   - int8, topk and powersgd are biased. Use them with [Feedback], and with the
 //     same Feedback for the same slice in every step.

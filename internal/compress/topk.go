@@ -249,7 +249,7 @@ func (c *TopK) parts(n int, src []byte) (k int, distances []byte, err error) {
 	for j := range k {
 		d, m := distance(distances[at:])
 		if m == 0 {
-			return 0, nil, fmt.Errorf("compress: %s: distance of value %d of %d at byte %d is none; the bytes are corrupt", c.Name(), j, k, 4+4*k+at)
+			return 0, nil, fmt.Errorf("compress: %s: distance of value %d of %d at byte %d is invalid; the bytes are corrupt", c.Name(), j, k, 4+4*k+at)
 		}
 		at += m
 		if next += uint64(d); next > uint64(n) {

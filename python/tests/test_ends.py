@@ -60,9 +60,9 @@ def test_every_loop_ends(job: Any, flags: Any, step: str) -> None:
     workers = [job.worker(s, flags=[*flags, "--out", str(job.out)]) for _ in range(2)]
     job.finish(ps, *workers)
     r = result(job)
-    assert r["evaluated"] and "all of which have left" in r["ended"] and 20 <= r["updates"] <= 21, r
+    assert r["evaluated"] and "left; the last one is worker" in r["ended"] and 20 <= r["updates"] <= 21, r
     assert r["test_accuracy"] > 0.5, r
-    # what a checkpoint of a job with BatchNorm needs of its workers is there, and the job goes on from it
+    # a checkpoint of a job with BatchNorm has what it needs from its workers, and the job continues from it
     assert "1.running_mean" in job.parameters()
 
 
@@ -138,7 +138,7 @@ def test_a_loop_that_waits_for_more_batches(job: Any) -> None:
     ids=["nothing", "both", "steps", "script"],
 )
 def test_the_length_is_said(star: str, tmp_path: Any, flags: Any, loader: str, says: str) -> None:
-    """A script whose for loop is longer or shorter than the job, by its own count, is told at the start."""
+    """A script with a for loop that is longer or shorter than the job gets a message at the start."""
     (tmp_path / "train.py").write_text(SCRIPT % {"step": "pass", "before": "", "loader": loader, "own": False})
     p = launch(star, tmp_path, flags, "train.py")
     out = p.stdout + p.stderr
@@ -152,7 +152,7 @@ def test_every_loop_ends_with_copies(star: str, tmp_path: Any, flags: Any) -> No
     """Several coordinators, and copies of shards, end with the workers, too."""
     (tmp_path / "train.py").write_text(SCRIPT % {"step": "if n == 20: return", "before": "", "loader": "", "own": False})
     p = launch(star, tmp_path, [*flags, "--epochs", "100"], "train.py")
-    assert p.returncode == 0 and "all of which have left" in p.stdout and "in 20 updates" in p.stdout and "accuracy" in p.stdout, p.stdout + p.stderr
+    assert p.returncode == 0 and "left; the last one is worker" in p.stdout and "in 20 updates" in p.stdout and "accuracy" in p.stdout, p.stdout + p.stderr
 
 
 @pytest.mark.parametrize("flags", [(), RING], ids=["servers", "ring"])

@@ -7,8 +7,8 @@ import (
 	"strconv"
 )
 
-// match assigns jobs to places on machines, of which a machine's k-th from the last one counts k times the duration of
-// its job, since k jobs wait for that, and says which job is the first one of a machine that is free. Nil: none is.
+// match assigns jobs to places on machines: a machine's k-th place from the last one counts k times the duration of its job,
+// since k jobs wait for that. It also returns which job is the first one of a free machine. Nil: no assignment.
 //
 // Of equally good assignments it has the simulator's: machines have numbers, those with a GPU the lowest; jobs are in
 // the order of a hash table of their ids; of machines that are free the one with the highest number starts its first
@@ -92,8 +92,7 @@ func inHashOrder(jobs []*single) []*single {
 	return jobs
 }
 
-// hungarian assigns rows to columns, of which there are as many as rows: the first ones have costs, all others cost 0.
-// It returns the column of each row.
+// hungarian assigns rows to as many columns: the first columns have costs, all others cost 0. It returns the column of each row.
 //
 // Where several assignments are best it is the one that the Hungarian method finds from these rows in this order: rows
 // take the first column that costs them no more than the cheapest cell of the column, and each row that is left over

@@ -19,7 +19,7 @@ type elastic struct {
 	end  float64 // of the plan, and what the round costs after it: when the job's event is
 	old  float64 // end before this round planned it
 	over float64 // s of this round in which it makes no progress
-	seat seat
+	site site
 
 	next          int // level
 	gain          float64
@@ -168,7 +168,7 @@ func (e *elasticFlow) ends(j *elastic) {
 	if e.admission && j.n == 0 {
 		return
 	}
-	e.nodes.release(&j.seat)
+	e.nodes.release(&j.site)
 	is := func(o *elastic) bool { return o == j }
 	e.runnable, e.pending, e.running = slices.DeleteFunc(e.runnable, is), slices.DeleteFunc(e.pending, is), slices.DeleteFunc(e.running, is)
 	j.out.End = j.end
@@ -207,7 +207,7 @@ func (e *elasticFlow) admit(arrivals []*elastic) {
 func (e *elasticFlow) replan() {
 	slices.SortStableFunc(e.runnable, func(a, b *elastic) int { return cmp.Compare(a.deadline, b.deadline) })
 	for _, j := range e.runnable {
-		e.nodes.release(&j.seat)
+		e.nodes.release(&j.site)
 	}
 	e.free = e.all(e.runnable)
 }
@@ -236,8 +236,8 @@ func (e *elasticFlow) starts(j *elastic) {
 	e.running = append(e.running, j)
 }
 
-// spread gives what is left over, a level at a time, to jobs without GPUs first, then to the one of which a GPU more
-// makes the plan's GPU-seconds grow most. It leaves runnable in the order of the last gains, those of equal gain as
+// spread assigns the remaining GPUs, a level at a time, to jobs without GPUs first, then to the job with the largest growth of the plan's
+// GPU-seconds per GPU. It leaves runnable in the order of the last gains, those of equal gain as
 // they stood.
 func (e *elasticFlow) spread() {
 	free := e.gpus
@@ -299,8 +299,8 @@ func (e *elasticFlow) raise(j *elastic) timeline {
 	return e.rest
 }
 
-// forget has the gains of jobs found again whose raised plans looked at GPUs that are free in one timeline and not in
-// the other. What is free in the first step of what a plan is made in does not matter, only when that ends.
+// forget marks the gains of jobs for recomputation if their raised plans used GPUs that are free in one timeline and not in the other.
+// The first step of a plan counts only by its end, not by its free GPUs.
 func (e *elasticFlow) forget(a, b timeline) {
 	changes := changes(a, b)
 	for _, j := range e.runnable {

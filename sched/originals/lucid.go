@@ -8,7 +8,7 @@ import (
 	"star/sched"
 )
 
-// lucidJob is a job of which Lucid's program decides. It counts the seconds of what is left down.
+// lucidJob is a job under Lucid's program. It counts the remaining seconds down.
 type lucidJob struct {
 	*sched.Outcome
 	seq      int     // in order of submission

@@ -339,8 +339,7 @@ func (m *muri) table(class []*crew) [][]float64 {
 	return table
 }
 
-// crews are all crews in the order in which they get GPUs. Those are taken apart whose jobs would be faster one after
-// the other.
+// crews are all crews in the order in which they get GPUs. A crew is split if its jobs would be faster one after the other.
 func (m *muri) crews(classes [][]*crew) (all []*crew) {
 	for _, class := range classes {
 		for _, c := range class {

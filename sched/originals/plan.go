@@ -96,7 +96,7 @@ type draft struct {
 	todo  float64  // iterations that are not planned yet
 }
 
-// plan plans a job into what is free, and returns what the plan leaves, not merged. With first > 0 the job has so many
+// plan plans a job into what is free, and returns what the plan leaves, not merged. With first > 0 the job has first
 // GPUs now, and free has its earlier plan given back. The results are in the memory of steps and rest, and free is not
 // changed.
 func (p *planner) plan(w *work, free timeline, first int, steps, rest timeline) (plan, timeline) {

@@ -114,8 +114,7 @@ func Policies(programs ...string) (names []string) {
 	return slices.Compact(names)
 }
 
-// Check says why Run would simulate nothing: of which job something is not known that the policy must know, or what is
-// wrong with the cluster.
+// Check returns why Run cannot simulate: a job lacks a value that the policy needs, or the cluster is invalid.
 func Check(jobs []*sched.Job, clusters map[string]sched.Cluster, o Options) error {
 	program, policy, err := o.policy()
 	if err != nil {

@@ -4,7 +4,7 @@ package originals
 // one that takes for equal what is nearly equal, depends on which pairs are compared. Runs that are in order are made
 // at least half of least long by binary insertion, and merged; what is shorter than least is one run.
 //
-// Source: T. Peters' description of Python's list sort, with the limits of Java's: least is 32 there, 64 in Python.
+// Source: T. Peters' description of Python's list sort, with the limits of Java's: there, least is 32, in Python 64.
 func runSort[T any](a []T, cmp func(a, b T) int, least int) {
 	r := &runs[T]{a: a, cmp: cmp, gallop: often}
 	shortest, odd := len(a), 0
@@ -77,7 +77,7 @@ func (r *runs[T]) ordered(a []T) int {
 	return n
 }
 
-// insert sorts a, of which the first n are in order.
+// insert sorts a; the first n elements are in order.
 func (r *runs[T]) insert(a []T, n int) {
 	for ; n < len(a); n++ {
 		x, low, high := a[n], 0, n

@@ -8,7 +8,7 @@ import (
 	"star/sched"
 )
 
-// served is a job of which Tiresias as in ElasticFlow decides.
+// served is a job under Tiresias as in ElasticFlow.
 type served struct {
 	*sched.Outcome
 	seq      int
@@ -131,7 +131,7 @@ func (e *attained) demote() {
 	}
 }
 
-// serve gives the GPUs to the first jobs that fit, in the order of the queues. Who runs is first in its queue from now on. What a job loses
+// serve gives the GPUs to the first jobs that fit, in the order of the queues. A running job is first in its queue from now on. What a job loses
 // delays its end from the next decision on where it starts, and at once where it runs.
 func (e *attained) serve() {
 	free := e.gpus

@@ -1,4 +1,4 @@
-// Command pause does nothing, until it is told to end: what holds the namespaces of a pod.
+// Command pause does nothing until it is stopped by a signal: it holds the namespaces of a pod.
 package main
 
 import (
