@@ -316,7 +316,7 @@ func riders(method string) int {
 	return k
 }
 
-// same says whether a method makes the same updates at the same times with servers and in a ring, as long as no time is reckoned for
+// same reports whether a method makes the same updates at the same times with servers and in a ring, as long as no time is reckoned for
 // bytes.
 func same(method string) bool {
 	name := methodOf(method)
@@ -348,7 +348,7 @@ func TTAOptimizers() []string {
 	return []string{optim.SGD, optim.Momentum, optim.Nesterov, optim.DANA, optim.Adam}
 }
 
-// CheckTTAMethod says whether TTAConfig.Methods may have a name, for some number of workers.
+// CheckTTAMethod reports whether TTAConfig.Methods may have a name, for some number of workers.
 func CheckTTAMethod(method string) (err error) {
 	if method == "all" || method == "fixed" {
 		return nil
@@ -372,7 +372,7 @@ func CheckTTAMethod(method string) (err error) {
 	return err
 }
 
-// has says whether an architecture has a method.
+// has reports whether an architecture has a method.
 func (t *tta) has(method, arch string, n int) bool {
 	method, _ = apart(method)
 	if k := riders(method); k > 0 {

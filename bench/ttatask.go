@@ -255,7 +255,7 @@ func parseScenario(name string, text []byte, at string) (ttaScenario, error) {
 	return out, err
 }
 
-// serves says whether an architecture runs on it: servers need a host.
+// serves reports whether an architecture runs on it: servers need a host.
 func (s ttaScenario) serves(arch string) bool {
 	return !s.links || arch == ArchRing || slices.ContainsFunc(s.scenario.Hosts, func(m sim.Machine) bool { return m.Servers > 0 })
 }
@@ -392,5 +392,5 @@ func (t *netTask) everything(set data.Dataset, params []float32) (float64, error
 	return right / float64(n), nil
 }
 
-// absent says whether an error is that of a trace that is not there.
+// absent reports whether an error is that of a trace that is not there.
 func absent(err error) bool { return errors.Is(err, fs.ErrNotExist) }

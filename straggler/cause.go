@@ -175,7 +175,7 @@ type claim struct {
 // words name causes where several are.
 var words = [...]string{"something else", "computing", "quota", "steal", "contention", "data", "network out", "network in", "pauses", "GPU"}
 
-// comparable says whether there is lost time.
+// comparable reports whether there is lost time.
 func (g *grounds) comparable() bool { return g.bad.n > 0 && g.ref.n > 0 && g.bad.own > g.ref.own }
 
 // attribute says why iterations like bad take longer than iterations like ref, and by which claims: the best one, and the best of another cause. What the host
@@ -373,7 +373,7 @@ func (g *grounds) byPart(claims []claim) []claim {
 	return append(claims, claim{Compute, share(compute) * (1 - pauses), (*grounds).computed}, claim{Pauses, paused, (*grounds).paused})
 }
 
-// offProcessor says whether a worker had less of a processor while it computed than the others.
+// offProcessor reports whether a worker had less of a processor while it computed than the others.
 func offProcessor(cpu, usual float64) bool { return cpu < 0.85*usual }
 
 // grown is a part of the time as evidence.

@@ -485,7 +485,7 @@ func (d *Detector) remember(w *watch, r star.Record, n int) {
 	w.longs.add(w.long(w.back(0)), memory)
 }
 
-// long says whether an iteration is long against the worker's own median.
+// long reports whether an iteration is long against the worker's own median.
 func (w *watch) long(s *sample) bool { return s.own > w.limit }
 
 // long is the limit beyond which an iteration is long among those that usually take t, with the given deviation.
@@ -650,7 +650,7 @@ func (w *watch) onset(from int64) (since int64) {
 	return since
 }
 
-// isBeyond says whether an iteration is beyond what the fast ones take.
+// isBeyond reports whether an iteration is beyond what the fast ones take.
 func (d *Detector) isBeyond(s *sample, view int) bool {
 	if view == held {
 		throttled, _ := s.rec.Telemetry.Get(star.Throttled)
@@ -762,7 +762,7 @@ func (d *Detector) count(w *watch, i int, others habits) {
 	w.halts.add(now.step, p0, p1, now.weight(), d.cfg.Certain)
 }
 
-// halted says whether the process stood still for more than a share of an iteration.
+// halted reports whether the process stood still for more than a share of an iteration.
 func (s *sample) halted(share float64) bool {
 	still, _ := s.rec.Telemetry.Get(star.Stalled)
 	return still > share
@@ -799,7 +799,7 @@ func (d *Detector) begin(w *watch, id star.Worker, since int64, pauses, halts bo
 	}
 }
 
-// calmly says whether an iteration of a slow worker is like those of the others: no longer, and no more off the
+// calmly reports whether an iteration of a slow worker is like those of the others: no longer, and no more off the
 // processor.
 func (w *watch) calmly(s *sample) bool {
 	if s.beyond[past] || w.good.n == 0 {

@@ -37,7 +37,7 @@ func impossible(r *star.Record, last *star.Record) string {
 	return ""
 }
 
-// jumped says whether the worker's clock went backwards between two records.
+// jumped reports whether the worker's clock went backwards between two records.
 // Durations do not depend on it. Records with ends that others have measured overlap by as much as
 // one of them was late, which is no jump.
 func jumped(r, last *star.Record) bool { return last != nil && last.At-r.At > time.Second }

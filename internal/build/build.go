@@ -1,5 +1,5 @@
-// Package build is what a program knows of itself: its version, and the commit that it was built from. Whatever says one of
-// them to others takes it from here: connections, run logs, checkpoints, queues, the link, star version.
+// Package build has a program's own version, and the commit that it was built from. Connections, run logs, checkpoints, queues, the link
+// and star version get them from here.
 package build
 
 import (
@@ -17,7 +17,7 @@ const Program = "star 0.1.0"
 // Unknown is the commit of a program that was not built in a checkout.
 const Unknown = "unknown"
 
-// Info is what is known of a program.
+// Info describes a program.
 type Info struct {
 	Version  string `json:"version"`
 	Commit   string `json:"commit,omitempty"`   // empty: the program was not built in a checkout

@@ -54,7 +54,7 @@ type Choice struct {
 //
 //	4n/Encode + Crossings·b/Bps + Decodes·4n/Decode
 //
-// one step after the other: where they overlap, a codec costs less than it says.
+// one step after the other: where they overlap, a codec costs less than that.
 // Without one it is Crossings·4n/Bps. candidates are in order of what they
 // leave out, least first ([Names]): each must be faster than the best before it
 // by [Margin].

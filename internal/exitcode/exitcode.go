@@ -1,5 +1,5 @@
-// Package exitcode says with which code a process ends, and why: one table for every program, for what members tell each other when they
-// refuse one (Reject), and for docs/recover.md. 65 to 78 are those of sysexits.h, as far as their meanings go; 128 and more are signals', as in a shell.
+// Package exitcode has the exit codes of processes and their reasons: one table for every program, for members that refuse one another
+// (Reject), and for docs/recover.md. 65 to 78 are those of sysexits.h, where their meanings fit; 128 and more are signals', as in a shell.
 package exitcode
 
 // The codes.

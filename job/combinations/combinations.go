@@ -1,11 +1,10 @@
-// Package combinations says which features of a job do not go together: one table, by which settings are checked
-// and docs/combinations.md is written.
+// Package combinations defines which features of a job exclude each other: one table, used to check settings and to write
+// docs/combinations.md.
 //
-// A feature is something that a job has or has not, whatever it is called in settings: the servers make a [Set] of
-// a job when its plan and its baseline are known. What is not in the table goes together.
+// A feature is a property of a job, independent of its settings: the servers make a [Set] of a job when its plan and its baseline are
+// known. Features that are not in the table can be combined.
 //
-// A refused combination is one that would be wrong, not one that would be unusual. Each says what to do instead.
-// The package is pure.
+// A refused combination would be wrong, not only unusual. Each entry says what to do instead. The package is pure.
 package combinations
 
 import (
@@ -102,7 +101,7 @@ func (s Set) With(f Feature, is bool) Set {
 	return s
 }
 
-// Has says whether s has all of fs.
+// Has reports whether s has all of fs.
 func (s Set) Has(fs ...Feature) bool { return s&Of(fs...) == Of(fs...) }
 
 // Refusal is features that do not go together.
@@ -113,7 +112,7 @@ type Refusal struct {
 	Instead string // what to do
 }
 
-// Error says what is wrong and what to do, for people that see the setting beside it.
+// Error returns the reason and the alternative, for a message that names the setting.
 func (r *Refusal) Error() string { return fmt.Sprintf("%s; %s", r.Why, r.Instead) }
 
 // Refusals are all that do not go together. A job is refused for the first that it has.

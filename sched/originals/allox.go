@@ -173,7 +173,7 @@ func (e *mixed) stop(j *single) {
 	j.user.ready = append(j.user.ready, j)
 }
 
-// has says whether a machine of a kind is free.
+// has reports whether a machine of a kind is free.
 func (e *mixed) has(kind int) bool { return e.free[kind] > 0 }
 
 // parts are the shares of a job that are run on each kind of machine to estimate it, for a second at least.

@@ -251,7 +251,7 @@ func (f *forest) expand(b int) {
 	f.top[b] = absent
 }
 
-// follow goes along a tight edge from an outer node, and says whether the matching has one edge more.
+// follow goes along a tight edge from an outer node, and reports whether the matching has one edge more.
 func (f *forest) follow(e arc) bool {
 	u, v := f.top[e.from], f.top[e.to]
 	switch f.label[v] {

@@ -77,7 +77,7 @@ const (
 // Programs are the programs that are followed. Where several have a policy, the first of them has it if none is named.
 func Programs() []string { return []string{"elasticflow", "muri", "lucid", "allox"} }
 
-// Has says whether a program has a policy.
+// Has reports whether a program has a policy.
 func Has(program, policy string) bool {
 	_, there := policies[program][policy]
 	return there
@@ -218,7 +218,7 @@ func runElasticFlow(outs []*sched.Outcome, c sched.Cluster, o Options) {
 	newElasticFlow(c, o).run(elasticJobs(outs, c, func(j *sched.Job) int { return mostGPUs(j, t4) }), o.Progress)
 }
 
-// tooLarge says whether a job asks for more GPUs than there are, and declines it if so.
+// tooLarge reports whether a job asks for more GPUs than there are, and declines it if so.
 func tooLarge(o *sched.Outcome, gpus int) bool {
 	if o.GPUs > gpus {
 		o.Why = fmt.Sprintf("asks for %d GPUs, and the cluster has %d", o.GPUs, gpus)

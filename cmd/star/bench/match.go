@@ -72,7 +72,7 @@ Integers up to 2^52 are exact (docs/matching.md); the result has been checked ag
 	return cmd
 }
 
-// match matches the graph in the file, or in what in says.
+// match matches the graph in the file, or in the input.
 func match(in io.Reader, out io.Writer, files []string, options blossom.Option, asJSON bool) error {
 	var text []byte
 	var err error

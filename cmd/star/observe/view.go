@@ -90,7 +90,7 @@ func serveView(ctx context.Context, l net.Listener, address, path string, out io
 		}
 		live.Wake()
 	} else {
-		go live.Follow(ctx, f, f.Name(), nil) // what is wrong with it is on the page
+		go live.Follow(ctx, f, f.Name(), nil) // the page shows its errors
 		live.AwaitRead(ctx)
 	}
 	fmt.Fprintf(out, "http://%s/ shows %s; Ctrl-C ends it\n", l.Addr(), f.Name())

@@ -42,7 +42,7 @@ func newLeaseRow(e actuate.Entry) leaseRow {
 	return r
 }
 
-// leftError says that limits are still there.
+// leftError means that limits are still in force.
 type leftError struct {
 	lines []string
 	code  int

@@ -92,7 +92,7 @@ func (o *imports) readSteps(m *trace.Import, path string) error {
 	if _, err := f.ReadAt(magic[:], 0); err != nil || string(magic[:]) != "PAR1" {
 		br, err := unpack.Reader(f)
 		if err != nil {
-			return m.Read(f, path) // which says so
+			return m.Read(f, path) // which returns the error
 		}
 		if head, _ := br.Peek(4096); trace.IsProfile(head) {
 			return o.readProfile(m, br, path)
@@ -181,7 +181,7 @@ func (o *imports) addProfile(m *trace.Import, p *trace.Profile, path string) err
 	return nil
 }
 
-// tell writes what was read as rows of star watch: a run log, and which ranks were slow, in words.
+// tell writes the read steps as rows of star watch: a run log, and the slow ranks, in words.
 func (o *imports) tell(s *settings.Set, t *trace.Trace, dir string, say func(string)) error {
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return s.Invalid("run-log", err)
@@ -333,7 +333,7 @@ type comparedJSON struct {
 	Error     float64 `json:"error"`
 }
 
-// offError says that an attribution is not the published one.
+// offError means that an attribution is not the published one.
 type offError struct {
 	name            string
 	error, accepted float64

@@ -73,7 +73,7 @@ many workers comes from its run logs (star sched scaling), with their uncertaint
 	return cmd
 }
 
-// prepare finds out what is to be simulated.
+// prepare determines what to simulate.
 func (f *forecast) prepare(logs []string) (err error) {
 	if f.revoke == "" {
 		return f.set.Invalid("revoke", errors.New("how are machines taken away? give rate:PER_HOUR, k80, p100, v100 or trace:FILE"))
@@ -134,7 +134,7 @@ func (f *forecast) prepare(logs []string) (err error) {
 	return nil
 }
 
-// leaves is how long a worker works on that has been told to leave: coord's musterTime.
+// leaves is how long a worker continues that was asked to leave: coord's musterTime.
 const leaves = 2 * time.Second
 
 // forecastSpan is a quantity of the simulated runs.
