@@ -45,7 +45,7 @@ type Evidence struct {
 	Text  string  // in words
 }
 
-// Verdict is what is known about a slow worker.
+// Verdict describes a slow worker.
 type Verdict struct {
 	Worker   star.Worker
 	Since    int64   // its step at which it began
@@ -72,9 +72,9 @@ func (v Verdict) String() string {
 	return fmt.Sprintf("w%d %.1fx slow since it %d: %s", v.Worker, v.Slowdown, v.Since, text)
 }
 
-// profile is the mean of some iterations, in which what is longer ago counts less.
+// profile is the mean of some iterations, with older ones weighted less.
 type profile struct {
-	n, took float64 // iterations and seconds; what is forgotten counts less
+	n, took float64 // iterations and seconds, weighted
 	own     float64
 	part    [parts]float64
 	cpu     float64 // processors
@@ -92,7 +92,7 @@ const (
 	sampling   = 0.1
 )
 
-// add takes in an iteration.
+// add adds an iteration.
 func (p *profile) add(s *sample) {
 	took := max(s.rec.Iteration().Seconds(), s.own, 1e-6)
 	keep := 1 - min(1.0/remembered, took/recently)
@@ -116,7 +116,7 @@ func (p *profile) add(s *sample) {
 	}
 }
 
-// mean is that of a metric; NaN if it was rarely measured.
+// mean is the mean of a metric; NaN if it was rarely measured.
 func (p *profile) mean(m star.Metric) float64 {
 	if p.count[m] == 0 || p.count[m] < p.n/2 {
 		return math.NaN()
@@ -178,7 +178,7 @@ var words = [...]string{"something else", "computing", "quota", "steal", "conten
 // comparable reports whether there is lost time.
 func (g *grounds) comparable() bool { return g.bad.n > 0 && g.ref.n > 0 && g.bad.own > g.ref.own }
 
-// attribute says why iterations like bad take longer than iterations like ref, and by which claims: the best one, and the best of another cause. What the host
+// attribute returns the cause for which iterations like bad take longer than iterations like ref, and the claims: the best one, and the best of another cause. What the host
 // did to the process shows in every part of the time, so parts explain what that leaves.
 func (g *grounds) attribute() (cause Cause, best, next claim) {
 	if !g.comparable() {
@@ -398,7 +398,7 @@ func (g *grounds) computed() []Evidence {
 	if n, r := g.bad.samples, g.ref.samples; r > 0 && n > 1.1*r {
 		es = append(es, Evidence{What: "samples", Value: n, Other: r, Text: fmt.Sprintf("%.0f samples, others %.0f", n, r)})
 	}
-	if cpu, usual := g.bad.mean(star.ComputeCPU), g.ref.mean(star.ComputeCPU); offProcessor(cpu, usual) { // of NaN it is not said
+	if cpu, usual := g.bad.mean(star.ComputeCPU), g.ref.mean(star.ComputeCPU); offProcessor(cpu, usual) { // not for NaN
 		es = append(es, g.measured(star.ComputeCPU, fmt.Sprintf("blocked (sleep, I/O, lock or device) for %.0f %% of it, without CPU contention", 100*(1-cpu/usual))))
 	}
 	return es

@@ -21,9 +21,8 @@ type Score struct {
 	// will be any.
 	Workers, Jobs Confusion
 
-	// Onsets are iterations in which a worker is a straggler that was none in the one
-	// before. Foreseen were said one step ahead; Lead is the mean number of
-	// iterations over all onsets since which it had been said without a break, at most the horizon.
+	// Onsets are iterations in which a worker becomes a straggler. Foreseen were predicted one step ahead; Lead is the
+	// mean number of iterations over all onsets since which they were predicted without interruption, at most the horizon.
 	Onsets, Foreseen int
 	Lead             float64
 }
@@ -75,8 +74,8 @@ func stragglers(times []time.Duration, ratio float64) (slow []bool, any bool) {
 	return slow, any
 }
 
-// Evaluate shows the iterations of a job to forecasters and scores, from iteration from
-// on, what they said before. The horizon is how far ahead they are asked.
+// Evaluate passes the iterations of a job to forecasters and scores, from iteration from
+// on, their earlier predictions. The horizon is the number of predicted steps.
 func Evaluate(steps [][]star.Record, from, horizon int, ratio float64, timer Timer, fs ...Entrant) []Score {
 	scores := make([]Score, len(fs))
 	said := make([][][][]bool, len(fs)) // [forecaster][made at][step ahead][worker]
@@ -103,7 +102,7 @@ func Evaluate(steps [][]star.Record, from, horizon int, ratio float64, timer Tim
 					if truth[w] && !before[w] {
 						s.Onsets++
 						lead := 0
-						for k := 1; k <= min(horizon, t); k++ { // said at the end of iteration t−k
+						for k := 1; k <= min(horizon, t); k++ { // predicted at the end of iteration t−k
 							if fc := said[i][t-k]; fc == nil || !fc[k-1][w] {
 								break
 							}

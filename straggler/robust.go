@@ -117,7 +117,7 @@ func (s sorted) quartile() float64 {
 	return s[(len(s)-1)/4]
 }
 
-// spread is that of the numbers from m: distances grow to both sides.
+// spread is the deviation of the numbers from m: distances grow to both sides.
 func (s sorted) spread(m float64) float64 {
 	right, _ := slices.BinarySearch(s, m)
 	left := right - 1

@@ -12,8 +12,7 @@ const (
 	maxCPUs = 1 << 14        // processors of a host
 )
 
-// impossible says what in a record cannot be, so that nothing follows from it, or
-// returns "". last is the worker's record before, if it has one.
+// impossible returns the reason why a record is impossible and must not be used, or "". last is the worker's previous record, if any.
 func impossible(r *star.Record, last *star.Record) string {
 	for _, d := range []struct {
 		name string

@@ -13,14 +13,14 @@ import (
 // Of equally good assignments it has the simulator's: machines have numbers, those with a GPU the lowest; jobs are in
 // the order of a hash table of their ids; of machines that are free the one with the highest number starts its first
 // job. Runs of parts have the free machines with the lowest numbers, each as if it were free at once, but nothing
-// starts there. The machine of a job that starts is taken, until the job ends, for as long as all jobs would take that
-// are assigned to it now, also those that start elsewhere later. Sums are rounded as there, since what is equal but for
-// the rounding is not equal there.
+// starts there. The machine of a job that starts is taken, until the job ends, for the duration of all jobs that
+// are assigned to it now, also those that start elsewhere later. Sums are rounded as there, since sums that are equal except for
+// rounding are not equal there.
 func (e *mixed) match(jobs []*single) (first *single, kind int) {
 	jobs = inHashOrder(jobs)
 	type machine struct {
 		kind int
-		from float64 // when it is free, by what was planned for it
+		from float64 // when it is free, according to its plan
 		free bool
 	}
 	machines := make([]machine, e.machines[onGPU]+e.machines[onCPU])
@@ -213,7 +213,7 @@ func (h *labels) augment(start int) {
 	}
 }
 
-// raise changes the prices of what was reached, so that another column is no dearer than its prices.
+// raise changes the prices of reached columns, so that another column is no more expensive than its prices.
 func (h *labels) raise(by float64, reached, parent []int, slack []float64) {
 	for _, i := range reached {
 		h.row[i] += by

@@ -10,7 +10,7 @@ import (
 )
 
 // deadlines is a cluster under edf or edf-admission: jobs with earlier deadlines get all GPUs that they can use. With
-// admission a job is declined while any would be late, and rounds cost what they cost under ef.
+// admission a job is declined while any would be late, and rounds cost the same as under ef.
 type deadlines struct {
 	admission bool
 	now, slot float64
@@ -144,8 +144,8 @@ func (d *deadlines) late(jobs []*elastic) *elastic {
 	return nil
 }
 
-// place places all jobs that have GPUs, in the order that lasts, and says when they end. Without admission GPUs are
-// counted, not placed.
+// place places all jobs that have GPUs, in the current order, and computes their ends. Without admission GPUs are counted, not
+// placed.
 func (d *deadlines) place() {
 	var run []*elastic
 	for _, j := range d.order {

@@ -26,10 +26,10 @@ type elastic struct {
 	raised        plan // to next
 	known         bool // grows is what gain is while it fits
 	grows         float64
-	second, until float64 // grows follows from what is free from second to until
+	second, until float64 // grows depends on the free GPUs from second to until
 }
 
-// event is a time at which jobs come or end. An event without jobs is a round, too.
+// event is a time at which jobs arrive or end. An event without jobs is a round, too.
 type event struct {
 	at             float64
 	arrivals, ends []*elastic
@@ -175,8 +175,8 @@ func (e *elasticFlow) ends(j *elastic) {
 	steps(j.out, j.end, 0)
 }
 
-// admit plans the jobs that have come, beside the others. With admission all of them are declined if any job would be
-// late, but those of best effort.
+// admit plans new jobs, beside the others. With admission all of them are declined if any job would be late, except
+// best-effort jobs.
 func (e *elasticFlow) admit(arrivals []*elastic) {
 	for _, j := range e.runnable {
 		j.old = j.end
@@ -274,7 +274,7 @@ func (e *elasticFlow) spread() {
 	}
 }
 
-// look finds the gain of a job. That of a job without a next level stays what it was.
+// look computes the gain of a job. The gain of a job without a next level is unchanged.
 func (e *elasticFlow) look(j *elastic, free int) {
 	switch {
 	case j.next == j.n:
@@ -330,7 +330,7 @@ func (e *elasticFlow) ahead() {
 	}
 }
 
-// place places all jobs that have GPUs, and says what that costs them.
+// place places all jobs that have GPUs, and computes their overhead.
 func (e *elasticFlow) place() {
 	order := e.runnable
 	if !e.admission {

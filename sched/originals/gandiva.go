@@ -28,7 +28,7 @@ type turnwise struct {
 	sets      map[int][]*turns
 }
 
-// runGandiva simulates jobs under it. A round costs jobs what ElasticFlow's program has them lose at a start, until the last job comes.
+// runGandiva simulates jobs under it. A round costs jobs the same as a start in ElasticFlow's program, until the last job arrives.
 func runGandiva(outs []*sched.Outcome, c sched.Cluster, o Options) {
 	slot := o.Slot
 	var due []*served
@@ -52,7 +52,7 @@ func runGandiva(outs []*sched.Outcome, c sched.Cluster, o Options) {
 		for n < len(due) && due[n].Submit <= e.now {
 			n++
 		}
-		var turned []*served // those that have just come, and find no node
+		var turned []*served // new jobs that find no node
 		for _, j := range due[:n] {
 			if !e.join(j) {
 				turned = append(turned, j)

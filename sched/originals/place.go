@@ -112,7 +112,7 @@ type groups struct {
 	round int // counted from 1
 }
 
-// charge says what this round costs each of some jobs.
+// charge sets the cost of this round for some jobs.
 func (g *groups) charge(cluster int, slot float64, jobs []*elastic) {
 	g.round++
 	forget := again(g.round, slot)

@@ -15,7 +15,7 @@ type served struct {
 	left     float64 // s
 	executed float64 // s of progress
 	running  bool
-	lost     float64 // s until it goes on
+	lost     float64 // s until it continues
 	last     float64 // up to when left is right
 	due      float64 // when it ends, as far as is known
 	level    int     // its queue
@@ -44,7 +44,7 @@ func runTiresias(outs []*sched.Outcome, c sched.Cluster, o Options) {
 	e := &attained{now: -slot, slot: slot, gpus: c.Nodes * c.GPUs}
 	for {
 		next := e.next()
-		last := len(due) == 1 && due[0].Submit <= next // the last one to come is not kept waiting
+		last := len(due) == 1 && due[0].Submit <= next // the last arrival does not wait
 		if len(due) > 0 {
 			next = min(next, due[0].Submit)
 		}
@@ -68,8 +68,8 @@ func runTiresias(outs []*sched.Outcome, c sched.Cluster, o Options) {
 	}
 }
 
-// next is when a job ends or has had enough of its queue. The program divides by the GPUs what is left until a limit after the seconds received,
-// not the GPU-seconds, so that it looks at jobs with several GPUs later than they pass the limit.
+// next is when a job ends or has had enough of its queue. The program divides the remainder until a limit by the GPUs after the
+// seconds received, not the GPU-seconds, so it checks jobs with several GPUs later than they pass the limit.
 func (e *attained) next() float64 {
 	at := math.Inf(1)
 	for level, q := range e.queues {
