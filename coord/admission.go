@@ -30,9 +30,9 @@ func InStep(p modes.Plan) bool {
 // ask asks for what the pilot wants. The plan in force stays until the answer.
 func (c *Coordinator) ask(ch *advice.Change, after int64) {
 	q := &advisor.Request{Change: *ch, After: after}
-	c.permitted(c.permits.Ask(q)) // has no error
+	c.permitted(c.choice.permits.Ask(q)) // has no error
 	c.cfg.Admission.Ask(q.Plan, func(ok bool, why string) {
-		c.post(inside(kindPilotAction, internal{action: &pilotAction{ruling: &advisor.Ruling{Request: q, OK: ok, Why: why}}}))
+		c.in.post(inside(kindPilotAction, internal{action: &pilotAction{ruling: &advisor.Ruling{Request: q, OK: ok, Why: why}}}))
 	})
 }
 
@@ -42,23 +42,21 @@ func (c *Coordinator) permitted(effects []advisor.Effect) error {
 		var err error
 		switch e := e.(type) {
 		case advisor.Answered:
-			at := c.elapsed()
 			l := runlog.Admission{Plan: e.Plan.String(), Granted: e.OK, Now: c.engine.View().Plan.String(), Why: e.Ruling.Why, After: e.After}
-			c.cfg.RunLog.Write(at, l)
-			c.tell(at, l)
+			c.journal.note(l)
 			c.log.Info("admission", "mode", l.Plan, "granted", e.OK, "why", l.Why)
 		case advisor.Install:
 			err = c.install(e.Plan, runlog.Plan{Why: e.Why, Predicted: runlog.Number(e.Predicted), After: e.After})
 		case advisor.Home:
-			if !InStep(c.engine.View().Plan) && !c.manual && !c.rounds.Final() && !c.ended {
-				home := modes.SSGD(c.cfg.Workers)
+			if !InStep(c.engine.View().Plan) && !c.choice.manual && !c.rounds.Final() && !c.run.ended {
+				home := modes.SSGD(c.cfg.MaxWorkers)
 				home.Shares = c.engine.View().Plan.Shares
 				err = c.install(home, runlog.Plan{Why: "back to ssgd: " + e.Why, Forced: true})
 			}
 		case advisor.GiveBack:
 			c.cfg.Admission.Yield()
 		case advisor.Denied:
-			c.permits.Deny(e.Ruling, c.elapsed().Seconds())
+			c.choice.permits.Deny(e.Ruling, c.journal.elapsed().Seconds())
 		}
 		if err != nil {
 			return err

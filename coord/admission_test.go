@@ -149,7 +149,7 @@ func TestAdmission(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			pilot := &script{says: c.says}
 			k := &clerk{rule: c.rule}
-			play(t, Config{Workers: 2, Steps: 40, Pilot: pilot, Admission: k}, func(w *world) {
+			play(t, Config{MaxWorkers: 2, Steps: 40, Pilot: pilot, Admission: k}, func(w *world) {
 				w.server(0, 1, false)
 				w.worker(0)
 				w.worker(1, func(f *fakeWorker) { f.pace *= 5 })

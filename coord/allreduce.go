@@ -35,12 +35,12 @@ type RingConfig struct {
 // member that carries it. A ring that is formed at once, because one has failed, ends what was
 // under way in the one before (reformed).
 func (c *Coordinator) announce(r engine.To[wire.Ring]) {
-	p := c.workers[r.Worker]
+	p := c.peers.workers[r.Worker]
 	if p == nil || p.gone {
 		return
 	}
 	addr := func(w star.Worker) (meet, door string) {
-		if o := c.workers[w]; o != nil {
+		if o := c.peers.workers[w]; o != nil {
 			meet, door, _ = strings.Cut(o.hello.Addr, ",")
 		}
 		return meet, door
@@ -51,33 +51,28 @@ func (c *Coordinator) announce(r engine.To[wire.Ring]) {
 	}
 	for _, rider := range m.Riders {
 		if rider.Worker == r.Worker {
-			_, m.Door = addr(rider.Parent)
+			_, m.ParentAddr = addr(rider.Parent)
 		}
 	}
 	if m.Now {
-		c.reformed()
+		// An evaluation and a checkpoint that were under way in the ring that is given up will never be complete: they
+		// are abandoned, and begun again with the next ring. Those of the end stay: members of the next ring answer them.
+		c.measured.hashes.Clear()
+		c.rounds.Restart(c.engine.View().Used)
+		c.saves.Restart()
 	}
-	c.send(p, func() error { return transport.Send(p.conn, m, nil) })
-}
-
-// reformed forgets what the ring that was given up would have done. An evaluation and a checkpoint
-// that were under way in it will never be whole, so they are given up, and begun again when the
-// next ring is there. Those of the end stay: members of the next ring answer them.
-func (c *Coordinator) reformed() {
-	c.hashes.Clear()
-	c.rounds.Restart(c.engine.View().Used)
-	c.saves.Restart()
+	c.peers.send(p, func() error { return transport.Send(p.conn, m, nil) })
 }
 
 // compare takes the hash of a member's parameters. A member that has others than most is dropped. An error ends the
 // job: it could go on with neither.
 func (c *Coordinator) compare(t wire.Tally) error {
-	wrong, err := c.hashes.Compare(t, len(c.engine.View().Members), engine.RingAhead)
+	wrong, err := c.measured.hashes.Compare(t, len(c.engine.View().Members), engine.RingAhead)
 	if err != nil {
 		return &Error{exitcode.Failure, err.Error()}
 	}
 	for _, e := range wrong {
-		if p := c.workers[e.Worker]; p != nil && !p.gone {
+		if p := c.peers.workers[e.Worker]; p != nil && !p.gone {
 			if err := c.drop(p, e.Err); err != nil {
 				return err
 			}

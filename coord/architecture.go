@@ -36,8 +36,8 @@ type architecture interface {
 	// architecture, updates in another way, or cannot be reached by others.
 	enrols(h wire.Hello, e session.Enrolment) error
 
-	// least is how many workers there must be for the training to go on.
-	least(cfg *Config) int
+	// minWorkers is how many workers there must be for the training to go on.
+	minWorkers(cfg *Config) int
 
 	// spec is p in words of the grammar that people know it by; empty: it has only its own.
 	spec(p modes.Plan) string
@@ -107,17 +107,17 @@ func (servers) enrols(_ wire.Hello, e session.Enrolment) error {
 }
 
 // A job that another process can take over, which then waits for workers, waits for them without that, too.
-func (servers) least(cfg *Config) int {
+func (servers) minWorkers(cfg *Config) int {
 	if cfg.Coordinators > 0 {
-		return max(cfg.Least, 1)
+		return max(cfg.MinWorkers, 1)
 	}
-	return cfg.Least
+	return cfg.MinWorkers
 }
 
 func (servers) engine(c *Coordinator, g engine.Config) engine.Engine {
-	g.Reachable = make([]bool, len(c.workers))
-	for w, p := range c.workers {
-		g.Reachable[w] = p != nil && c.takesOthers(p)
+	g.Reachable = make([]bool, len(c.peers.workers))
+	for w, p := range c.peers.workers {
+		g.Reachable[w] = p != nil && c.peers.takesOthers(p)
 	}
 	return engine.NewShards(g)
 }
@@ -173,7 +173,7 @@ func (r ring) enrols(h wire.Hello, e session.Enrolment) error {
 	return nil
 }
 
-func (ring) least(cfg *Config) int            { return cfg.Least }
+func (ring) minWorkers(cfg *Config) int       { return cfg.MinWorkers }
 func (ring) planted() bool                    { return false }
 func (ring) busy(r star.Record) time.Duration { return r.Own() }
 
@@ -187,7 +187,7 @@ func (ring) spec(p modes.Plan) string {
 }
 
 func (r ring) engine(c *Coordinator, g engine.Config) engine.Engine {
-	g.Ring = &engine.RingConfig{Wait: r.Wait, MaxStale: r.MaxStale, Generation: engine.GenerationsOf(c.term())}
+	g.Ring = &engine.RingConfig{Wait: r.Wait, MaxStale: r.MaxStale, Generation: engine.GenerationsOf(c.lease.term())}
 	return engine.NewRing(g)
 }
 
@@ -203,7 +203,7 @@ func (ring) reported(g engine.Engine, m *said.Message) ([]engine.Ready, error) {
 
 func (ring) lacks(c *Coordinator, linking []int) []string {
 	parts := list("the word that they have joined of workers", linking)
-	if c.takeover.Trained() && len(c.takeover.With(c.present())) == 0 {
+	if c.takeover.Trained() && len(c.takeover.With(c.peers.present(&c.members))) == 0 {
 		parts = append(parts, "a worker that has the parameters")
 	}
 	return parts

@@ -23,58 +23,58 @@ import (
 // part in it, or has waited for them (takeover.Gathered). With a validator the workers begin when its first
 // gradient is in use.
 func (c *Coordinator) tryStart() {
-	if !c.assigned || c.engine != nil {
+	if !c.placing.assigned || c.engine != nil {
 		return
 	}
-	for _, ok := range c.ready {
+	for _, ok := range c.placing.ready {
 		if !ok {
 			return
 		}
 	}
-	if !c.takeover.Trained() && !c.members.Enough() || c.takeover.Trained() && !c.takeover.Gathered(time.Now(), c.cfg.Least, c.present()) {
+	if !c.takeover.Trained() && !c.members.Enough() || c.takeover.Trained() && !c.takeover.Gathered(time.Now(), c.cfg.MinWorkers, c.peers.present(&c.members)) {
 		return
 	}
-	if !c.checks.Ready() {
+	if !c.judging.checks.Ready() {
 		return
 	}
 	c.open()
-	absent := c.apart()
+	absent := c.members.Begin()
+	c.peers.apart(absent)
 	if c.cfg.Pilot == nil { // a pilot reads every record, and a replay of its decisions reads them in the log
-		c.cfg.RunLog.Sample(c.cfg.Workers)
+		c.journal.log.Sample(c.cfg.MaxWorkers)
 	}
 	if c.members.Terms.AllAlike() {
 		c.cfg.Pilot = nil // there is nothing to choose (exchanges)
 	}
 	c.engine = c.newEngine(absent)
 	now := c.engine.View()
-	if c.cfg.Pace && c.sharded() {
-		c.pacer = traffic.NewPacer(c.cfg.Workers)
+	if c.cfg.Pace && c.arch.sharded() {
+		c.flow.pacer = traffic.NewPacer(c.cfg.MaxWorkers)
 	}
 	c.rounds.Begin(evaluate.Model{Buffers: 4 * c.members.Terms.Hello().Buffers, Layout: c.members.Terms.Enrolled().Buffers, Tests: c.members.Terms.Enrolled().Tests > 0})
 	c.saves.Begin(c.members.Terms.Hello().Params)
 	c.evalFrom(now.Used)
-	c.progress = time.Now()
-	c.saves.Every(c.cfg.SaveEvery, c.progress)
-	c.stats.Begin(c.progress, now.Used)
+	c.run.progress = time.Now()
+	c.saves.Every(c.cfg.CheckpointEvery, c.run.progress)
+	c.measured.stats.Begin(c.run.progress, now.Used)
 	c.tune()
 	if c.cfg.Pilot != nil {
 		c.startPilot()
 	}
-	at := c.elapsed()
-	line := runlog.Train{Workers: c.cfg.Workers, Shards: len(c.shards),
+	at := c.journal.elapsed()
+	line := runlog.Train{Workers: c.cfg.MaxWorkers, Shards: len(c.placing.shards),
 		Model: c.members.Terms.Hello().Model, ModelHash: c.members.Terms.Hello().ModelHash, Params: c.members.Terms.Hello().Params, Data: c.members.Terms.Enrolled().Data,
 		Epoch: c.members.Terms.Enrolled().Samples, Limit: c.expected(), Version: now.Version, Plan: c.cfg.Plan.String(), Absent: absent,
 	}
-	c.cfg.RunLog.Write(at, line)
-	c.tell(at, line)
-	c.log.Info("training", "workers", c.engine.View().Live(), "shards", len(c.shards), "parameters", c.members.Terms.Hello().Params,
+	c.journal.note(line)
+	c.log.Info("training", "workers", c.engine.View().Live(), "shards", len(c.placing.shards), "parameters", c.members.Terms.Hello().Params,
 		"model", c.members.Terms.Hello().Model, "data", c.members.Terms.Enrolled().Data, "mode", c.words(c.cfg.Plan))
 	c.caution()
-	c.remember(at)
+	c.measured.remember(&c.journal, at, c.cfg.Remember, c.cfg.MaxWorkers)
 	if c.takeover.On() {
 		c.putThresholds(c.takeover.Left().Set, "star ctl, before another process took the job over")
 	}
-	if c.checks.On() { // the workers begin when there is something to hold their gradients against
+	if c.judging.checks.On() { // the workers begin when there is something to hold their gradients against
 		c.validate()
 		return
 	}
@@ -84,7 +84,7 @@ func (c *Coordinator) tryStart() {
 	var told *engine.Told
 	if c.takeover.Trained() {
 		c.resumeLog()
-		t := c.takeover.Told(c.present())
+		t := c.takeover.Told(c.peers.present(&c.members))
 		told = &t
 	}
 	c.issue(c.engine.Begin(told))
@@ -97,9 +97,9 @@ func (c *Coordinator) tryStart() {
 func (c *Coordinator) newEngine(absent []star.Worker) engine.Engine {
 	plan := c.plant(c.cfg.Plan)
 	g := engine.Config{
-		Workers: c.cfg.Workers, Shards: len(c.shards), Batch: c.cfg.Batch, Turns: c.members.Terms.Enrolled().Turns, Limit: c.job().Limit(plan),
+		Workers: c.cfg.MaxWorkers, Shards: len(c.placing.shards), Batch: c.cfg.Batch, Turns: c.members.Terms.Enrolled().Turns, Limit: c.job().Limit(plan),
 		Plan: c.members.Quorum.Set(plan, c.cfg.size().Grows(), c.lives), Absent: absent, Scale: c.cfg.Scale, Planned: c.cfg.first(), Norm: c.cfg.Norm, Report: !c.cfg.Lossy, Cancel: c.cfg.Cancel, Whole: c.cfg.WholeBatches, Strides: c.cfg.Strides, Follow: c.cfg.Pilot != nil,
-		Guard: c.cfg.Poison != poison.Off, WithMetadata: c.replaceable(), MaxParams: c.members.Terms.Hello().Params,
+		Guard: c.cfg.Poison != poison.Off, WithMetadata: c.lease.replaceable(), MaxParams: c.members.Terms.Hello().Params,
 	}
 	if c.takeover.Trained() {
 		g.After, g.Limit = c.takeover.Resume()
@@ -120,28 +120,17 @@ func (c *Coordinator) caution() {
 	}
 	for _, text := range j.Notes(now.Used, now.Limit, c.engine.View().Plan) {
 		c.log.Warn(text)
-		c.result.Notes = append(c.result.Notes, text)
+		c.measured.result.Notes = append(c.measured.result.Notes, text)
 	}
 }
 
 // job is what the length of the job depends on.
 func (c *Coordinator) job() *length.Job {
 	return &length.Job{
-		Samples: c.cfg.Samples, Epochs: c.cfg.Epochs, Steps: c.cfg.Steps, By: c.endBy, Batch: c.cfg.Batch, Workers: c.cfg.Workers,
-		First: c.cfg.first(), Plan: c.cfg.Plan, Enrolled: c.members.Terms.Enrolled(), Programs: c.cfg.Adopt != nil,
+		Samples: c.cfg.Samples, Epochs: c.cfg.Epochs, Steps: c.cfg.Steps, By: c.run.endBy, Batch: c.cfg.Batch, MaxWorkers: c.cfg.MaxWorkers,
+		Workers: c.cfg.first(), Plan: c.cfg.Plan, Enrolled: c.members.Terms.Enrolled(), Programs: c.cfg.Adopt != nil,
 	}
 }
 
 // expected is the samples of the whole job, as far as they are known.
 func (c *Coordinator) expected() int64 { return c.job().Expected(c.engine.View().Limit) }
-
-// live lists the workers that are there.
-func (c *Coordinator) live() []star.Worker {
-	var ws []star.Worker
-	for i, p := range c.workers {
-		if p != nil && !p.gone {
-			ws = append(ws, star.Worker(i))
-		}
-	}
-	return ws
-}

@@ -31,12 +31,12 @@ func (c *Coordinator) carry(orders []engine.Ready) error {
 	}
 	c.issue(orders)
 	if len(orders) > 0 {
-		c.progress = time.Now()
+		c.run.progress = time.Now()
 		c.trySaved() // it may have waited for this version
 		c.milestones()
 	}
-	if c.sick != nil {
-		return c.sick
+	if c.run.sick != nil {
+		return c.run.sick
 	}
 	for _, e := range evict {
 		if err := c.evict(e); err != nil {
@@ -55,17 +55,17 @@ func (c *Coordinator) carry(orders []engine.Ready) error {
 func (c *Coordinator) issue(orders []engine.Ready) {
 	c.record(orders)
 	orders = c.members.Shortage.Hold(orders)
-	if c.mover.Hold(time.Now(), orders) {
+	if c.placing.mover.Hold(time.Now(), orders) {
 		return
 	}
-	if len(orders) > 0 && !c.may() {
+	if len(orders) > 0 && !c.lease.may() {
 		return
 	}
 	// Where others may coordinate, this process may end at any time, and another one goes on: what
 	// led to these orders is on record, the orders are with the shards. Where members remember what
 	// is complete, it is on record before they do.
 	c.onRecord(orders)
-	if c.copies.On() {
+	if c.placing.copies.On() {
 		c.chain(orders)
 		return
 	}
@@ -77,10 +77,10 @@ func (c *Coordinator) issue(orders []engine.Ready) {
 		released = released || len(orders[i].Releases) > 0
 	}
 	c.onRecord(orders)
-	if ring, ok := c.engine.(engine.RingEngine); ok && released && c.replaceable() {
-		c.metadata = ring.Metadata(c.term())
+	if ring, ok := c.engine.(engine.RingEngine); ok && released && c.lease.replaceable() {
+		c.lease.metadata = ring.Metadata(c.lease.term())
 	}
-	c.out.Together(func() {
+	c.peers.out.Together(func() {
 		for i := range orders {
 			c.follow(&orders[i])
 		}
@@ -89,8 +89,8 @@ func (c *Coordinator) issue(orders []engine.Ready) {
 
 // onRecord has the run log on disk, where others may coordinate. An error of the log is for tick.
 func (c *Coordinator) onRecord(orders []engine.Ready) {
-	if c.replaceable() && len(orders) > 0 {
-		c.cfg.RunLog.Flush()
+	if c.lease.replaceable() && len(orders) > 0 {
+		c.journal.log.Flush()
 	}
 }
 
@@ -98,22 +98,22 @@ func (c *Coordinator) onRecord(orders []engine.Ready) {
 // said to one worker. Who is gone is passed over: the engine hears of that by Leave.
 func (c *Coordinator) follow(o *engine.Ready) {
 	for _, d := range o.Detached {
-		c.detach(d)
+		c.peers.detach(d)
 	}
 	for _, r := range o.Rings {
 		c.announce(r)
 	}
 	for _, b := range o.Branches {
-		c.branch(b)
+		c.peers.branch(b)
 	}
 	for _, m := range o.Closes {
-		if p := c.workers[m.Worker]; p != nil && !p.gone {
-			c.send(p, func() error { return transport.Send(p.conn, m.Msg, nil) })
+		if p := c.peers.workers[m.Worker]; p != nil && !p.gone {
+			c.peers.send(p, func() error { return transport.Send(p.conn, m.Msg, nil) })
 		}
 	}
 	for _, m := range o.Cancels {
-		if p := c.workers[m.Worker]; p != nil {
-			c.send(p, func() error { return transport.Send(p.conn, m, nil) })
+		if p := c.peers.workers[m.Worker]; p != nil {
+			c.peers.send(p, func() error { return transport.Send(p.conn, m, nil) })
 		}
 	}
 	c.pace(o.Releases)
@@ -128,9 +128,9 @@ func (c *Coordinator) follow(o *engine.Ready) {
 // The engine has numbered it, and every server gets every firing in that order.
 func (c *Coordinator) fire(o *engine.Ready) {
 	f := &o.Fire
-	for _, s := range c.servers {
+	for _, s := range c.peers.servers {
 		if s.hello.Shards > 0 {
-			c.send(s, func() error { return transport.Send(s.conn, *f, o.Metadata) })
+			c.peers.send(s, func() error { return transport.Send(s.conn, *f, o.Metadata) })
 		}
 	}
 	if o.Silent {
@@ -139,18 +139,18 @@ func (c *Coordinator) fire(o *engine.Ready) {
 	c.received(len(f.Gradients))
 	if f.NormFirst || f.Report {
 		n := evaluate.Norm{After: f.Report, Version: f.Version, Noise: o.Noise, Samples: f.Samples}
-		c.norms.Expect(f.Seq, len(c.shards), n)
+		c.measured.norms.Expect(f.Seq, len(c.placing.shards), n)
 	}
 	if len(f.Gradients) > 0 {
-		if c.stats.Updates++; c.stats.Updates == worthAfter {
+		if c.measured.stats.Updates++; c.measured.stats.Updates == worthAfter {
 			c.worth()
 		}
 	}
 	switch {
 	case len(o.Pair.Gradients) > 0:
-		c.observe(f.Version, o.Pair)
+		c.measured.observe(&c.journal, f.Version, o.Pair)
 	case o.Noise.Sum2 > 0 && !c.cfg.Lossy: // all-reduce: its members have said it
-		c.observe(f.Version, o.Noise)
+		c.measured.observe(&c.journal, f.Version, o.Noise)
 	}
 }
 
@@ -158,7 +158,7 @@ func (c *Coordinator) fire(o *engine.Ready) {
 // them in the run log happened behind them, whenever they are carried out. Orders that are kept for
 // later are written down once, when they were given.
 func (c *Coordinator) record(orders []engine.Ready) {
-	c.putAside()
+	c.measured.putAside(&c.journal, c.engine.View().Aside)
 	for i := range orders {
 		if o := &orders[i]; o.Fire.Seq > 0 && !o.Silent && !o.Recorded {
 			o.Recorded = true
@@ -172,7 +172,7 @@ func (c *Coordinator) record(orders []engine.Ready) {
 // have lines of their own, behind it.
 func (c *Coordinator) recordFire(o *engine.Ready) {
 	f := &o.Fire
-	at := c.elapsed()
+	at := c.journal.elapsed()
 	line := runlog.Fire{Seq: f.Seq, Version: f.Version, Samples: o.Used, Staleness: append([]int64{}, o.Stale...)}
 	gradients, dropped := f.Gradients, f.Dropped
 	if o.Members != nil || o.Dropped != nil { // with a tree the Fire may name fewer
@@ -185,14 +185,14 @@ func (c *Coordinator) recordFire(o *engine.Ready) {
 	line.Pieces = flat(o.Pieces)
 	line.Round, line.More = o.Round, o.More
 	e := runlog.Entry(line)
-	c.cfg.RunLog.Write(at, e)
+	c.journal.log.Write(at, e)
 	c.leftOut(o.Poison)
-	c.tell(at, e)
+	c.journal.tell(at, e)
 }
 
 // release sends a worker on, behind the orders that wait for copies.
 func (c *Coordinator) release(r wire.Release) {
-	if !c.copies.Keep(r) {
+	if !c.placing.copies.Keep(r) {
 		c.sendRelease(r)
 	}
 }
@@ -201,7 +201,7 @@ func (c *Coordinator) release(r wire.Release) {
 // went over one. The bytes are those that the worker says it has sent, no more than the parameters:
 // what else it sends goes elsewhere.
 func (c *Coordinator) sendRelease(r wire.Release) {
-	p := c.workers[r.Worker]
+	p := c.peers.workers[r.Worker]
 	if p == nil || p.gone {
 		return
 	}
@@ -209,10 +209,10 @@ func (c *Coordinator) sendRelease(r wire.Release) {
 	flight := &p.measured.Flight
 	flight.Release(time.Now(), r.Action == wire.Continue, r.Delay)
 	c.inflow(p)
-	if !flight.From.IsZero() && c.engine.View().Worker(r.Worker).Led && !c.beside(p) {
-		c.links.Pushed(flight.From.Sub(c.begun), flight.To.Sub(c.begun), min(p.last.NetOut, float64(4*c.members.Terms.Hello().Params)), c.cfg.Workers)
+	if !flight.From.IsZero() && c.engine.View().Worker(r.Worker).Led && !c.peers.beside(p, c.placing.owner) {
+		c.flow.links.Pushed(flight.From.Sub(c.journal.begun), flight.To.Sub(c.journal.begun), min(p.last.NetOut, float64(4*c.members.Terms.Hello().Params)), c.cfg.MaxWorkers)
 	}
-	c.send(p, func() error { return transport.Send(p.conn, r, c.metadata) })
+	c.peers.send(p, func() error { return transport.Send(p.conn, r, c.lease.metadata) })
 }
 
 // evictions takes out of what is ready who is to leave. The rest keeps its order. Without any it is
@@ -237,16 +237,16 @@ func evictions(orders []engine.Ready) ([]engine.Ready, []*engine.Eviction) {
 // with it. One that may come again is told exit code 75, and whoever started it does so; another
 // one 78. An error ends the job: it cannot go on without that member.
 func (c *Coordinator) evict(e *engine.Eviction) error {
-	of := c.workers
+	of := c.peers.workers
 	if e.Server {
-		of = c.servers
+		of = c.peers.servers
 	}
 	p := of[e.Rank]
 	switch {
 	case p == nil || p.gone:
 		return nil
 	case e.Again:
-		c.part(p, exitcode.Restart, fmt.Sprintf("the job goes on without this worker: %v", e.Why))
+		c.peers.part(p, exitcode.Restart, fmt.Sprintf("the job goes on without this worker: %v", e.Why))
 		return c.lost(p, e.Why)
 	}
 	return c.drop(p, e.Why)

@@ -42,7 +42,7 @@ var RealPilot func(workers int) Pilot
 // it would have been.
 func attacked(t *testing.T, mode string, f func(h *hostile), change ...func(*Config)) {
 	t.Helper()
-	cfg := Config{Workers: 4, Servers: 2, Steps: 1 << 30, Least: 3, EvalEvery: 0.5, Grace: 20 * time.Second, Pilot: &script{}, Save: func(c Checkpoint) (string, error) { return c.ID, nil }}
+	cfg := Config{MaxWorkers: 4, Servers: 2, Steps: 1 << 30, MinWorkers: 3, EvalEvery: 0.5, Grace: 20 * time.Second, Pilot: &script{}, Save: func(c Checkpoint) (string, error) { return c.ID, nil }}
 	for _, c := range change {
 		c(&cfg)
 	}
@@ -50,10 +50,10 @@ func attacked(t *testing.T, mode string, f func(h *hostile), change ...func(*Con
 	case "ring":
 		cfg.Ring, cfg.Pilot = &RingConfig{Rule: "sgd"}, nil
 	case "auto":
-		cfg.Pilot = RealPilot(cfg.Workers)
+		cfg.Pilot = RealPilot(cfg.MaxWorkers)
 	default:
 		var err error
-		if cfg.Plan, err = modes.Parse(mode, cfg.Workers); err != nil {
+		if cfg.Plan, err = modes.Parse(mode, cfg.MaxWorkers); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -545,7 +545,7 @@ func copied(t *testing.T, f func(h *hostile, liar *fakeServer), change ...func(*
 		h.sums = func(*fakeServer, star.Worker, int64) float64 { return 2 } // Norm2 is 4
 		h.server(0, 1, false)
 		f(h, h.server(1, 1, false))
-	}, append(change, func(c *Config) { c.Replicas, c.Workers = 2, 3 })...)
+	}, append(change, func(c *Config) { c.Replicas, c.MaxWorkers = 2, 3 })...)
 }
 
 // A server that has copies of shards says what it likes: it loses its place, the job goes on from the other copies, and no worker has to go.
@@ -581,8 +581,8 @@ func TestHostileHolders(t *testing.T) {
 					h.goesOn(name)
 					h.ask("checkpoint")
 					h.goesOn(name)
-					if h.c.result.CheckpointError != "" {
-						t.Errorf("after %s a checkpoint failed: %s", name, h.c.result.CheckpointError)
+					if h.c.measured.result.CheckpointError != "" {
+						t.Errorf("after %s a checkpoint failed: %s", name, h.c.measured.result.CheckpointError)
 					}
 					unknown = strings.Contains(h.logs.String(), "unexpected frame "+empty.Kind().String())
 				})
@@ -711,7 +711,7 @@ func TestHostileWorkersAtTheEnd(t *testing.T) {
 						}
 						unexpected[refused] = strings.Contains(h.logs.String(), "unexpected frame "+empty.Kind().String())
 					}, func(c *Config) {
-						c.Workers, c.Least, c.EvalEvery = 3+len(names), 0, 0
+						c.MaxWorkers, c.MinWorkers, c.EvalEvery = 3+len(names), 0, 0
 					})
 				})
 			}
@@ -766,8 +766,8 @@ func TestHostileServers(t *testing.T) {
 						}
 						h.ask("checkpoint")
 						h.goesOn(names[i])
-						if h.c.result.CheckpointError != "" {
-							t.Errorf("after %s a checkpoint failed: %s", names[i], h.c.result.CheckpointError)
+						if h.c.measured.result.CheckpointError != "" {
+							t.Errorf("after %s a checkpoint failed: %s", names[i], h.c.measured.result.CheckpointError)
 						}
 						over = strings.Contains(h.logs.String(), "unexpected frame "+empty.Kind().String())
 					})

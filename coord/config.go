@@ -12,20 +12,19 @@ import (
 	"star/transport/wire"
 )
 
-// Config is what a job is. The zero value of a field means what its comment says. It is flat, with
-// more fields than other structs have, because whoever starts a coordinator fills it in one place,
-// with names that say all.
+// Config describes a job. It is flat, with one field per setting and the setting's name.
 type Config struct {
-	// Job is what members must call it. Workers, Batch and an end (Samples, Epochs or Steps) are
-	// needed, too; everything else may be left away.
-	Job     string
-	Workers int // ranks: the most workers that the job may have at once
-	First   int // workers that it is meant to begin with; zero means Workers
+	// Job is the name that members must give. MaxWorkers, Batch and an end (Samples, Epochs or Steps) are
+	// required; every other field is optional.
+	Job string
 
-	// Least is with how many workers the job begins, without waiting for First, and with how many
-	// it goes on: while there are fewer it waits, for JoinTimeout at most. Zero: it begins with
-	// First, and ends when nobody is left.
-	Least int
+	MaxWorkers int // ranks: the most workers at one time
+	Workers    int // workers that the job should begin with; zero means MaxWorkers
+
+	// MinWorkers is the number of workers with which the job begins without waiting for Workers, and with
+	// which it continues: with fewer it waits, for JoinTimeout at most. Zero: it begins with Workers, and
+	// ends when the last worker is gone.
+	MinWorkers int
 
 	Servers int // star-ps processes; zero means 1
 
@@ -85,8 +84,8 @@ type Config struct {
 	// shards by it (Note).
 	Shift bool
 
-	// StopOnLoss ends the job when a worker is gone after the start.
-	StopOnLoss bool
+	// StopOnFailure ends the job when a worker is gone after the start.
+	StopOnFailure bool
 
 	// LeaveAtOnce lets a worker or server that is told to end go at once, where 2 s are waited for others that
 	// may be told as well, with whom the job would be saved: who starts its processes ends it by Stop.
@@ -97,8 +96,8 @@ type Config struct {
 	Epochs  float64 // passes over the data
 	Steps   int64   // iterations of all workers
 
-	EvalEvery float64       // epochs between evaluations; zero: only at the end
-	SaveEvery time.Duration // between checkpoints; zero: only at the end
+	EvalEvery       float64       // epochs between evaluations; zero: only at the end
+	CheckpointEvery time.Duration // between checkpoints; zero: only at the end
 
 	// Resume is where a checkpoint left off, ResumeHash its model, ResumePlain the same one without what
 	// wrappers of its program added to names (empty: as ResumeHash), Buffers the
@@ -241,3 +240,22 @@ func (e *Error) Error() string { return e.Msg }
 
 // ExitCode is the exit code that fits.
 func (e *Error) ExitCode() int { return e.Exit }
+
+// checkpointID is the ID of a checkpoint of a version in this attempt.
+func (c *Config) checkpointID(version int64) string { return c.Name(version, c.Generation) }
+
+// uncut returns p for a job whose batches stay whole. Errors are those of [modes.Plan.WithWholeBatches].
+func (c *Config) uncut(p modes.Plan) (modes.Plan, error) {
+	if !c.WholeBatches {
+		return p, nil
+	}
+	return p.WithWholeBatches(c.Batch)
+}
+
+// storeTimeout is how long the shards may take to hold a gradient that its worker says it has sent.
+func (c *Config) storeTimeout(params int64) time.Duration {
+	if c.StoreTimeout > 0 {
+		return c.StoreTimeout
+	}
+	return time.Minute + time.Duration(params>>18)*time.Second
+}

@@ -19,7 +19,7 @@ import (
 // no error; an error ends the job. Of a move the reply comes when it has ended.
 func (c *Coordinator) control(e event) error {
 	if len(e.control) > 0 && e.control[0] == "move" && c.engine != nil {
-		if c.checks.On() {
+		if c.judging.checks.On() {
 			e.reply <- reply{err: "shards do not move in a job with a validator (--baseline zeno++), which would not find them again"}
 			return nil
 		}
@@ -75,12 +75,12 @@ func (c *Coordinator) command(args []string) (any, error) {
 // used. by says who wants that. The error is that the lease is lost.
 func (c *Coordinator) stopStream(by string) (limit int64, err error) {
 	limit = c.engine.View().Cursor
-	if !c.persistHandover(func(e *Handover) { e.Limit = limit }) {
-		return 0, c.leaseLost
+	if !c.lease.persist(func(e *Handover) { e.Limit = limit }) {
+		return 0, c.lease.lost
 	}
 	c.engine.End(engine.Stop)
-	c.result.Ended = by
-	c.cfg.RunLog.Write(c.elapsed(), runlog.Stop{Limit: limit, Why: by})
+	c.measured.result.Ended = by
+	c.journal.write(runlog.Stop{Limit: limit, Why: by})
 	c.log.Info("stopping", "at_samples", limit, "why", by)
 	return limit, nil
 }
@@ -103,42 +103,40 @@ func (c *Coordinator) changeMode(spec, why string) (any, error) {
 		if c.cfg.Pilot == nil {
 			return nil, fmt.Errorf("mode auto: the job was not begun with --mode auto, nothing watches it")
 		}
-		c.manual, c.given = false, ""
-		if !c.auto.Enabled() && c.arch.planted() {
-			c.auto = traffic.NewTree(c.cfg.Tree, c.cfg.Workers, nil)
+		c.choice.manual, c.choice.given = false, ""
+		if !c.flow.auto.Enabled() && c.arch.planted() {
+			c.flow.auto = traffic.NewTree(c.cfg.Tree, c.cfg.MaxWorkers, nil)
 		}
 		now := c.engine.View().Plan.String()
-		at := c.elapsed()
 		line := runlog.Plan{Plan: now, From: now, Why: why + " mode auto", Predicted: runlog.Number(math.NaN())}
-		c.cfg.RunLog.Write(at, line)
-		c.tell(at, line)
+		c.journal.note(line)
 		words := c.words(c.engine.View().Plan)
 		return modeChange{From: words, To: words, Version: c.engine.View().Version}, nil
 	}
-	p, err := modes.Parse(spec, c.cfg.Workers)
+	p, err := modes.Parse(spec, c.cfg.MaxWorkers)
 	if err != nil {
 		return nil, err
 	}
-	if c.replaceable() {
+	if c.lease.replaceable() {
 		if err := c.arch.replaceable(p); err != nil {
 			return nil, err
 		}
 	}
-	if p, err = c.uncut(p); err != nil {
+	if p, err = c.cfg.uncut(p); err != nil {
 		return nil, fmt.Errorf("mode %s: %w: set star.loader(divisible=True) in the program, or --whole-batches=false", spec, err)
 	}
-	if err := c.members.Terms.Permit(p, c.cfg.Workers); err != nil {
+	if err := c.members.Terms.Permit(p, c.cfg.MaxWorkers); err != nil {
 		return nil, err
 	}
 	if err := c.arch.fits(p); err != nil {
 		return nil, err
 	}
-	for w, q := range c.workers {
+	for w, q := range c.peers.workers {
 		if q == nil {
 			continue
 		}
 		hello := q.hello
-		if !c.takesOthers(q) {
+		if !c.peers.takesOthers(q) {
 			hello.Addr = ""
 		}
 		if err := engine.TreeNeeds(p, w, hello); err != nil {
@@ -161,11 +159,11 @@ func (c *Coordinator) changeMode(spec, why string) (any, error) {
 		p.Local = from.Local
 	}
 	before := c.words(from)
-	c.given = spec
+	c.choice.given = spec
 	answer := modeChange{From: before, To: c.words(p), Version: c.engine.View().Version}
-	c.manual = true
+	c.choice.manual = true
 	p = c.plant(p)
-	return answer, c.adopt(p, why)
+	return answer, c.install(p, runlog.Plan{Why: why})
 }
 
 // mostKept is how many gradients an update of p may be made of, where workers go on before it is made.
@@ -181,16 +179,11 @@ func mostKept(p modes.Plan) (most int) {
 // plant prepares an automatic tree, if p wants one: it comes when the load is known. A pilot's
 // plans get one without asking for it, where the architecture has trees.
 func (c *Coordinator) plant(p modes.Plan) modes.Plan {
-	if c.auto = (traffic.Tree{}); p.AutoTree || c.cfg.Pilot != nil && !c.manual && c.arch.planted() {
-		c.auto = traffic.NewTree(c.cfg.Tree, c.cfg.Workers, p.Parents)
+	if c.flow.auto = (traffic.Tree{}); p.AutoTree || c.cfg.Pilot != nil && !c.choice.manual && c.arch.planted() {
+		c.flow.auto = traffic.NewTree(c.cfg.Tree, c.cfg.MaxWorkers, p.Parents)
 		p.AutoTree = false
 	}
 	return p
-}
-
-// adopt installs another plan. An error ends the job; the caller has found that the plan fits.
-func (c *Coordinator) adopt(p modes.Plan, why string) error {
-	return c.install(p, runlog.Plan{Why: why})
 }
 
 // install makes p the plan, and writes line, which has the reason, and of a pilot's plan what it
@@ -201,24 +194,22 @@ func (c *Coordinator) adopt(p modes.Plan, why string) error {
 // one (engine.Install).
 func (c *Coordinator) install(p modes.Plan, line runlog.Plan) error {
 	from := c.engine.View().Plan
-	if p = c.graft(p); p.Equal(from) || c.stopping.Frozen() {
+	if p = c.flow.graft(p); p.Equal(from) || c.stopping.Frozen() {
 		return nil
 	}
-	if !c.persistHandover(func(e *Handover) { e.Plan, e.Manual, e.Grows = p, c.manual, c.auto.Enabled() }) {
-		return c.leaseLost
+	if !c.lease.persist(func(e *Handover) { e.Plan, e.Manual, e.Grows = p, c.choice.manual, c.flow.auto.Enabled() }) {
+		return c.lease.lost
 	}
-	c.stats.Switches++
-	c.permits.Forget()
+	c.measured.stats.Switches++
+	c.choice.permits.Forget()
 	if InStep(p) {
-		c.permitted(c.permits.Yield("another plan is installed: " + line.Why))
+		c.permitted(c.choice.permits.Yield("another plan is installed: " + line.Why))
 	}
-	at := c.elapsed()
 	line.Plan, line.From = p.String(), from.String()
 	if line.After == 0 { // nobody has predicted anything
 		line.Predicted = runlog.Number(math.NaN())
 	}
-	c.cfg.RunLog.Write(at, line)
-	c.tell(at, line)
+	c.journal.note(line)
 	c.log.Info("mode", "from", c.words(from), "to", c.words(p), "why", line.Why)
 	return c.carry(c.engine.Install(p))
 }

@@ -44,14 +44,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"star"
 	"star/coord/advisor"
-	"star/coord/copies"
 	"star/coord/ending"
 	"star/coord/engine"
 	"star/coord/evaluate"
@@ -90,127 +87,77 @@ type Coordinator struct {
 	cfg  Config
 	arch architecture
 	log  *slog.Logger
-
-	connections
+	in   inbox
 
 	// Owned by Run from here on.
-	out outbox.Sender // of all messages to members
-
-	// The connections of members, by rank; package membership says who they are. A worker is in workers from its
-	// enrolment, or, in a job that has begun, from when it gets a part in it; until then it is in late.
-	servers, workers []*peer
-	late             []*peer
-	members          membership.Members
-	own              []net.IP // of this host; nil: not looked up yet
-
-	timing
-	placing
-	applying
-	piloting
-	milestone
-	parting
-	leadership
+	peers    peers
+	members  membership.Members
+	journal  journal
+	engine   engine.Engine // nil: the training has not begun. Made once
+	placing  placing
+	flow     flow
+	judging  judging
+	choice   choice
+	rounds   evaluate.Rounds
+	saves    evaluate.Saves
+	measured measured
+	takeover takeover.Takeover
+	lease    leadership
+	stopping ending.End
+	run      running
 }
 
-// connections are what other goroutines than that of Run use. events has room for a few words of
-// every member, so that readers do not wait for the loop in an ordinary iteration; done is closed
-// when the loop has ended, and then nobody posts any more.
-type connections struct {
-	events  chan event
-	done    chan struct{}
-	notices chan notice
-	conns   atomic.Int64
-
-	life   context.Context // of the connections: it ends a moment after Run
-	hangUp context.CancelFunc
+// flow is how gradients reach the shards: the servers' links, the order of pushes, and the tree.
+type flow struct {
+	links  moves.Links
+	shifts moves.Shifts
+	pacer  traffic.Pacer
+	auto   traffic.Tree // not enabled: the plan's tree does not change
 }
 
-// timing is the job's life, and what is to be said of it. Times are of this process's clock, except
-// started; lines of the run log have the time since begun, which a coordinator that takes over sets
-// to that of the one before.
-type timing struct {
-	begun    time.Time
-	started  time.Time     // of this coordinator, by the wall clock
-	opened   bool          // the run log has its first line
-	unopened []runlog.Line // what happened to copies before that, while this process took over
-	ended    bool
+// judging is the validation of gradients before they are applied (Zeno++).
+type judging struct {
+	checks    evaluate.Validator
+	validator *peer // nil: absent
+}
+
+// choice is what determines the mode. The pilot itself runs in a goroutine of its own (package advisor);
+// its decisions arrive as events.
+type choice struct {
+	given      string           // the mode as it was given; empty: it was not, or a pilot chooses
+	manual     bool             // star ctl mode: decisions of the pilot are ignored
+	permits    advisor.Permits  // of plans that need one
+	verdicts   advisor.Verdicts // of the pilot, on workers that are slow now
+	deadlines  []time.Duration  // by rank; see Remark
+	thresholds advisor.Thresholds
+}
+
+// measured is what the status and the result are made of.
+type measured struct {
+	stats      measure.Totals
+	result     runlog.Result
+	aside      int           // of the engine's list, named so far
+	line       runlog.Record // of arrived, which writes one at a time
+	memory     measure.Memory
+	norms      evaluate.Norms
+	noise      *pgns.Estimator
+	hashes     evaluate.Hashes
+	poisonings []map[poison.Cause]int64 // gradients that were left out, by worker
+}
+
+// running is the state of the loop: when something last happened, and why and when the job ends.
+type running struct {
 	progress time.Time
 	warned   time.Time
 	idle     *flightrecorder.Site // nothing happens
 	idles    bool
 	ticked   time.Time
-	pinged   time.Time // the servers were, last
-	stats    measure.Totals
-	result   runlog.Result
-	aside    int           // of the engine's list, named so far
-	line     runlog.Record // of arrived, which writes one at a time
-	memory   measure.Memory
-}
+	pinged   time.Time // the servers, last
 
-// placing is where the shards are, and how gradients come to them. In an all-reduce there are no
-// shards, and only assigned is of use.
-type placing struct {
-	assigned bool
-	shards   []wire.ShardInfo
-	owner    []int           // by shard: the rank of the server that has it
-	hosts    map[[2]int]bool // by server and shard: it has it, had it, or is to get it
-	ready    []bool
-	copies   copies.Copies
-	mover    moves.Mover
-	links    moves.Links
-	shifts   moves.Shifts
-	pacer    traffic.Pacer
-
-	moveAsked chan<- reply // answered when the move of star ctl move ends
-}
-
-// applying is what makes updates, and what is said of them. engine is made when the training begins
-// and never again.
-type applying struct {
-	engine     engine.Engine // nil: the training has not begun
-	metadata   []byte        // that goes with releases of a ring, where others may take over
-	checks     evaluate.Validator
-	validator  *peer        // nil: it is not there
-	auto       traffic.Tree // not enabled: the plan's tree stays as it is
-	norms      evaluate.Norms
-	noise      *pgns.Estimator
-	poisonings []map[poison.Cause]int64 // gradients that were left out, by worker
-	sick       error                    // poison that ends the job
-	endBy      string                   // what says how long the job is (Adopted)
-	hashes     evaluate.Hashes
-}
-
-// piloting is what chooses the mode. The pilot itself runs in a goroutine of its own (package advisor);
-// what it wants comes as an event.
-type piloting struct {
-	given    string           // the mode as it was given; empty: it was not, or a pilot chooses
-	pilot    *advisor.Runner  // nil: no pilot
-	manual   bool             // star ctl mode: the pilot is not heeded
-	permits  advisor.Permits  // of plans that need one
-	verdicts advisor.Verdicts // of the pilot, on workers that are slow now
-
-	deadlines []time.Duration // by rank; see Remark
-}
-
-// milestone is evaluations and checkpoints.
-type milestone struct {
-	rounds evaluate.Rounds
-	saves  evaluate.Saves
-}
-
-// parting is the end of a job that was told to, or of this process in it.
-type parting struct {
-	stopping ending.End
-	yielded  chan<- struct{} // closed when others can go on with the job
-}
-
-// leadership is what there is where others may coordinate. In a job that nobody else can coordinate
-// the lease is always ours (alone), and nothing is noted.
-type leadership struct {
-	takeover   takeover.Takeover
-	handover   Handover // for a successor, with a LeaderLease
-	thresholds advisor.Thresholds
-	leaseLost  error // why the lease is lost
+	ended   bool
+	sick    error           // ends the job with the next orders
+	endBy   string          // the setting that bounds the job (Adopted)
+	yielded chan<- struct{} // closed when other members can continue the job
 }
 
 // New makes the coordinator of one job. What cannot be of a Config is an *Error with exitcode.Usage
@@ -221,8 +168,8 @@ type leadership struct {
 // architecture, a plan that does not fit the workers, or copies that are not named. Nothing is
 // started: Accept may be called at once, and Run once.
 func New(cfg Config) (*Coordinator, error) {
-	if cfg.Workers < 1 {
-		return nil, &Error{exitcode.Usage, fmt.Sprintf("coord: a job needs at least 1 worker, not %d", cfg.Workers)}
+	if cfg.MaxWorkers < 1 {
+		return nil, &Error{exitcode.Usage, fmt.Sprintf("coord: a job needs at least 1 worker, not %d", cfg.MaxWorkers)}
 	}
 	if cfg.Servers == 0 {
 		cfg.Servers = 1
@@ -247,9 +194,9 @@ func New(cfg Config) (*Coordinator, error) {
 		return nil, &Error{exitcode.Usage, err.Error()}
 	}
 	if cfg.Plan.Groups == nil {
-		cfg.Plan = modes.SSGD(cfg.Workers)
+		cfg.Plan = modes.SSGD(cfg.MaxWorkers)
 	}
-	if err := cfg.Plan.Validate(cfg.Workers); err != nil {
+	if err := cfg.Plan.Validate(cfg.MaxWorkers); err != nil {
 		return nil, &Error{exitcode.Usage, err.Error()}
 	}
 	if err := arch.fits(cfg.Plan); err != nil {
@@ -281,24 +228,24 @@ func New(cfg Config) (*Coordinator, error) {
 		return nil, err
 	}
 	life, hangUp := context.WithCancel(context.Background())
-	poisonings := make([]map[poison.Cause]int64, cfg.Workers)
+	poisonings := make([]map[poison.Cause]int64, cfg.MaxWorkers)
 	for w := range poisonings {
 		poisonings[w] = map[poison.Cause]int64{}
 	}
-	c := &Coordinator{cfg: cfg, arch: arch, log: cfg.Log}
-	c.events = make(chan event, 4*(cfg.Workers+cfg.Servers))
-	c.done, c.notices = make(chan struct{}), make(chan notice, 1)
-	c.life, c.hangUp = life, hangUp
-	c.servers, c.workers = make([]*peer, cfg.Servers), make([]*peer, cfg.Workers)
+	c := &Coordinator{cfg: cfg, arch: arch, log: cfg.Log, journal: journal{log: cfg.RunLog, text: cfg.Log}, lease: leadership{of: cfg.Lease}}
+	c.in.events = make(chan event, 4*(cfg.MaxWorkers+cfg.Servers))
+	c.in.done, c.in.notices = make(chan struct{}), make(chan notice, 1)
+	c.in.life, c.in.hangUp = life, hangUp
+	c.peers.log, c.peers.servers, c.peers.workers = cfg.Log, make([]*peer, cfg.Servers), make([]*peer, cfg.MaxWorkers)
 	c.members = membership.New(cfg.size(), transport.NewKey())
-	c.members.Shortage = membership.NewShortage(c.least(), cfg.JoinTimeout)
+	c.members.Shortage = membership.NewShortage(c.minWorkers(), cfg.JoinTimeout)
 	c.saves = evaluate.NewSaves(cfg.Save != nil)
-	c.norms, c.hosts, c.hashes = evaluate.NewNorms(cfg.Validation != nil), map[[2]int]bool{}, evaluate.Hashes{}
+	c.measured.norms, c.placing.hosts, c.measured.hashes = evaluate.NewNorms(cfg.Validation != nil), map[[2]int]bool{}, evaluate.Hashes{}
 	if cfg.Validation != nil {
-		c.checks = evaluate.NewValidator(cfg.Validation.Every)
+		c.judging.checks = evaluate.NewValidator(cfg.Validation.Every)
 	}
-	c.memory, c.poisonings, c.noise, c.given = measure.NewMemory(cfg.Workers), poisonings, noise, cfg.Words
-	c.links = moves.NewLinks(cfg.Shift)
+	c.measured.memory, c.measured.poisonings, c.measured.noise, c.choice.given = measure.NewMemory(cfg.MaxWorkers), poisonings, noise, cfg.Words
+	c.flow.links = moves.NewLinks(cfg.Shift)
 	return c, c.inherit()
 }
 
@@ -311,16 +258,16 @@ func New(cfg Config) (*Coordinator, error) {
 func (c *Coordinator) Accept(conn transport.Conn, h wire.Hello, payload []byte) {
 	defer conn.Close()
 	select {
-	case <-c.done:
+	case <-c.in.done:
 		c.turnAway(conn)
 		return
 	default:
 	}
-	defer context.AfterFunc(c.life, func() { conn.Close() })()
+	defer context.AfterFunc(c.in.life, func() { conn.Close() })()
 	if h.Role != wire.RoleTool {
 		if h.Role != wire.RoleServer || h.Rank >= c.cfg.Coordinators {
-			c.conns.Add(1)
-			defer c.conns.Add(-1)
+			c.in.conns.Add(1)
+			defer c.in.conns.Add(-1)
 		}
 		if err := transport.Unreachable(conn, c.cfg.Unreachable); err != nil {
 			c.log.Debug("a host that does not answer is noticed by its silence only", "peer", conn.Peer(), "err", err)
@@ -343,7 +290,7 @@ func (c *Coordinator) Accept(conn transport.Conn, h wire.Hello, payload []byte) 
 			"commit", cmp.Or(h.Commit, "not sent"), "own", c.cfg.Commit)
 	}
 	first := said.Message{Kind: wire.KindHello, Payload: payload, Seldom: &said.Seldom{Hello: h}}
-	if !c.post(event{peer: p, Message: first}) {
+	if !c.in.post(event{peer: p, Message: first}) {
 		c.turnAway(conn)
 		return
 	}
@@ -357,16 +304,16 @@ func (c *Coordinator) Accept(conn transport.Conn, h wire.Hello, payload []byte) 
 			}
 		}
 		if err != nil {
-			c.post(e)
+			c.in.post(e)
 			return
 		}
-		c.post(e) // after the end too: the other side hangs up, not we
+		c.in.post(e) // after the end too: the other side hangs up, not we
 	}
 }
 
 // turnAway answers who comes when Run has ended: the job is over, or this process's part in it.
 func (c *Coordinator) turnAway(conn transport.Conn) {
-	if c.leaseLost != nil {
+	if c.lease.lost != nil {
 		transport.Refer(conn, wire.Elsewhere{})
 		return
 	}
@@ -377,24 +324,13 @@ func (c *Coordinator) turnAway(conn transport.Conn) {
 // where the log is. It is called before Run, if at all. each is called by the goroutine of Run, so
 // it must not wait. The path is empty where the log is kept nowhere.
 func (c *Coordinator) Beside(each func(runlog.Line)) (path string) {
-	c.cfg.RunLog.Beside(each)
+	c.journal.log.Beside(each)
 	return c.cfg.Result.RunLog
 }
 
 // Connected counts the members whose connections are still open, without those that may coordinate.
 // It may be called from any goroutine, also after Run.
-func (c *Coordinator) Connected() int { return int(c.conns.Load()) }
-
-// post hands an event to Run. It reports false when the job is over. It waits while the loop is
-// behind, which is how a member that says more than is heard is slowed down.
-func (c *Coordinator) post(e event) bool {
-	select {
-	case c.events <- e:
-		return true
-	case <-c.done:
-		return false
-	}
-}
+func (c *Coordinator) Connected() int { return int(c.in.conns.Load()) }
 
 // settle is how long members have to read why the job is over, and to hang up.
 const settle = 2 * time.Second
@@ -408,14 +344,14 @@ const settle = 2 * time.Second
 // Connections stay open for two seconds after it has returned, so that members can read why the job
 // is over.
 func (c *Coordinator) Run(ctx context.Context) (runlog.Result, error) {
-	c.begun = time.Now()
-	c.progress, c.started = c.begun, c.begun.UTC()
+	c.journal.begun = time.Now()
+	c.run.progress, c.journal.started = c.journal.begun, c.journal.begun.UTC()
 	if c.takeover.On() {
-		c.begun = c.when(c.takeover.Left().Begun)
+		c.journal.begun = c.lease.when(c.takeover.Left().Begun)
 	}
-	c.result = c.cfg.Result
-	c.idle = flightrecorder.Open("coordinator", "the update after version", "", "who is missing comes, or is silent for --dead-after")
-	defer c.idle.Close()
+	c.measured.result = c.cfg.Result
+	c.run.idle = flightrecorder.Open("coordinator", "the update after version", "", "who is missing comes, or is silent for --dead-after")
+	defer c.run.idle.Close()
 	var err error
 	if c.takeover.Over() != nil {
 		err = c.conclude(ctx)
@@ -427,16 +363,16 @@ func (c *Coordinator) Run(ctx context.Context) (runlog.Result, error) {
 		}
 	}
 	if errors.Is(err, ErrLeaseLost) {
-		c.leaseLost = err // before done is closed: see turnAway
+		c.lease.lost = err // before done is closed: see turnAway
 		c.stepDown(err)
 	}
-	close(c.done)
-	time.AfterFunc(settle, c.hangUp)
+	close(c.in.done)
+	time.AfterFunc(settle, c.in.hangUp)
 	c.open()
-	if e := c.cfg.RunLog.Close(); e != nil && err == nil {
+	if e := c.journal.log.Close(); e != nil && err == nil {
 		err = fmt.Errorf("coord: write the run log: %w", e)
 	}
-	return c.result, err
+	return c.measured.result, err
 }
 
 // loop is the one goroutine that owns the engine and all that is known of members. It ends when the
@@ -452,17 +388,17 @@ func (c *Coordinator) loop(ctx context.Context) error {
 	defer tick.Stop()
 	look := time.NewTimer(time.Second)
 	defer look.Stop()
-	for !c.ended {
-		if c.leaseLost != nil {
-			return c.leaseLost
+	for !c.run.ended {
+		if c.lease.lost != nil {
+			return c.lease.lost
 		}
-		if c.sick != nil && c.engine == nil {
-			return c.sick
+		if c.run.sick != nil && c.engine == nil {
+			return c.run.sick
 		}
 		select {
-		case <-c.over():
+		case <-c.lease.over():
 			return ErrLeaseLost
-		case e := <-c.events:
+		case e := <-c.in.events:
 			if err := c.handleSome(e); err != nil {
 				return c.ending(ctx, err)
 			}
@@ -470,7 +406,7 @@ func (c *Coordinator) loop(ctx context.Context) error {
 			if err := c.tick(now); err != nil {
 				return c.ending(ctx, err)
 			}
-		case n := <-c.notices:
+		case n := <-c.in.notices:
 			if err := c.noticed(n); err != nil {
 				return c.ending(ctx, err)
 			}
@@ -501,10 +437,10 @@ func (c *Coordinator) handleSome(e event) error {
 		if err := c.handle(e); err != nil {
 			return err
 		}
-		if c.ended || c.leaseLost != nil || c.sick != nil || len(c.events) == 0 {
+		if c.run.ended || c.lease.lost != nil || c.run.sick != nil || len(c.in.events) == 0 {
 			return nil
 		}
-		e = <-c.events // this goroutine alone receives from it
+		e = <-c.in.events // this goroutine alone receives from it
 	}
 	return c.handle(e)
 }
@@ -514,7 +450,7 @@ func (c *Coordinator) handleSome(e event) error {
 // end has caused in place of the end.
 func (c *Coordinator) ending(ctx context.Context, err error) error {
 	select {
-	case n := <-c.notices:
+	case n := <-c.in.notices:
 		if n.yield == nil && n.cause != nil {
 			return n.cause
 		}
@@ -534,47 +470,40 @@ func (c *Coordinator) ending(ctx context.Context, err error) error {
 // lines behind it; what happened to copies while this process took over comes next, with the times
 // of then.
 func (c *Coordinator) open() {
-	if c.opened {
+	if c.journal.opened {
 		return
 	}
-	c.opened = true
+	c.journal.opened = true
 	settings := c.cfg.Settings
 	if c.members.Terms.Known() && c.cfg.Trains != nil {
 		var t session.Told
 		t, settings = c.cfg.Trains(*c.members.Terms.Hello(), *c.members.Terms.Enrolled())
-		c.result.Model, c.result.Dataset, c.result.Seed = t.Model, t.Dataset, t.Seed
+		c.measured.result.Model, c.measured.result.Dataset, c.measured.result.Seed = t.Model, t.Dataset, t.Seed
 	}
-	c.cfg.RunLog.Write(0, runlog.Start{
-		Format: runlog.MaxFormat, Program: c.cfg.Program, Commit: c.cfg.Commit, Time: c.started, Job: c.cfg.Job,
+	c.journal.log.Write(0, runlog.Start{
+		Format: runlog.MaxFormat, Program: c.cfg.Program, Commit: c.cfg.Commit, Time: c.journal.started, Job: c.cfg.Job,
 		Notes: c.cfg.Notes, Config: settings,
 	})
-	for rank, p := range c.workers {
+	for rank, p := range c.peers.workers {
 		if c.members.Joined(rank) { // else it takes no part yet
-			c.cfg.RunLog.Write(c.members.Came(rank), runlog.Join{Worker: star.Worker(rank), Peer: p.conn.RemoteAddr()})
+			c.journal.log.Write(c.members.Came(rank), runlog.Join{Worker: star.Worker(rank), Peer: p.conn.RemoteAddr()})
 		}
 	}
-	for _, l := range c.unopened {
-		c.cfg.RunLog.Write(l.T, l.Entry)
+	for _, l := range c.journal.unopened {
+		c.journal.log.Write(l.T, l.Entry)
 	}
-	c.unopened = nil
+	c.journal.unopened = nil
 }
-
-// elapsed is the time of lines of the run log: since the job began, by the monotonic clock. In a
-// job that was taken over, since its first coordinator began.
-func (c *Coordinator) elapsed() time.Duration { return time.Since(c.begun) }
-
-// sharded is the architecture's: whether parameters are with shards.
-func (c *Coordinator) sharded() bool { return c.arch.sharded() }
 
 // finish says good-bye to everybody, but to those that may coordinate. Workers are released with
 // Stop, servers get a Leave; with an exit code other than 0 all get a Reject, which has them end
 // with it. This process says the reason in full.
 func (c *Coordinator) finish(exit int, reason string) {
-	for _, p := range slices.Concat(c.workers, c.servers, c.late, []*peer{c.validator}) {
+	for _, p := range slices.Concat(c.peers.workers, c.peers.servers, c.peers.late, []*peer{c.judging.validator}) {
 		if p == nil || p.gone || p.role == wire.RoleServer && p.rank < c.cfg.Coordinators {
 			continue
 		}
-		c.send(p, func() error {
+		c.peers.send(p, func() error {
 			switch {
 			case exit != 0:
 				return transport.Send(p.conn, wire.Reject{Exit: exit, Reason: transport.Brief(reason)}, nil)

@@ -622,7 +622,7 @@ func TestRoundsOfEveryMode(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			play(t, Config{Workers: 3, Servers: 2, Plan: plan, Steps: 5}, func(w *world) {
+			play(t, Config{MaxWorkers: 3, Servers: 2, Plan: plan, Steps: 5}, func(w *world) {
 				w.server(1, 1, false)
 				w.server(0, 2, false)
 				for i := range 3 {
@@ -671,7 +671,7 @@ func TestDeathAtEachPhase(t *testing.T) {
 		for _, phase := range []string{"released", "computed", "pushed", "arrived", "evaluating", "averaged"} {
 			t.Run(mode+"/"+phase, func(t *testing.T) {
 				plan, _ := modes.Parse(mode, 3)
-				play(t, Config{Workers: 3, Plan: plan, Steps: 10, EvalEvery: 1}, func(w *world) {
+				play(t, Config{MaxWorkers: 3, Plan: plan, Steps: 10, EvalEvery: 1}, func(w *world) {
 					w.server(0, 2, false)
 					var ws []*fakeWorker
 					for i := range 3 {
@@ -710,7 +710,7 @@ func TestDeathAtEachPhase(t *testing.T) {
 }
 
 func TestNobodyIsLeft(t *testing.T) {
-	play(t, Config{Workers: 1, Steps: 9}, func(w *world) {
+	play(t, Config{MaxWorkers: 1, Steps: 9}, func(w *world) {
 		w.server(0, 1, false)
 		w.worker(0, func(f *fakeWorker) {
 			f.dies = func(p string, _ wire.Release) bool { return p == "pushed" && f.step == 4 }
@@ -723,7 +723,7 @@ func TestNobodyIsLeft(t *testing.T) {
 // The training is done when only the evaluation is missing: the result is saved.
 func TestLastWorkerDiesInTheLastEvaluation(t *testing.T) {
 	saved := 0
-	cfg := Config{Workers: 1, Steps: 3, Save: func(Checkpoint) (string, error) { saved++; return "here", nil }}
+	cfg := Config{MaxWorkers: 1, Steps: 3, Save: func(Checkpoint) (string, error) { saved++; return "here", nil }}
 	play(t, cfg, func(w *world) {
 		w.server(0, 1, false)
 		w.worker(0, func(f *fakeWorker) {
@@ -765,7 +765,7 @@ func TestJoinTimeoutNamesWhoIsMissing(t *testing.T) {
 		}, []string{"the connection to every shard of workers [2]"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			play(t, Config{Workers: 3, Servers: 2, JoinTimeout: 30 * time.Second}, func(w *world) {
+			play(t, Config{MaxWorkers: 3, Servers: 2, JoinTimeout: 30 * time.Second}, func(w *world) {
 				begun := time.Now()
 				c.start(w)
 				w.finished(time.Minute)
@@ -786,7 +786,7 @@ func TestJoinTimeoutNamesWhoIsMissing(t *testing.T) {
 
 func TestSilentMembers(t *testing.T) {
 	t.Run("worker", func(t *testing.T) {
-		play(t, Config{Workers: 2, Steps: 5, DeadAfter: 20 * time.Second}, func(w *world) {
+		play(t, Config{MaxWorkers: 2, Steps: 5, DeadAfter: 20 * time.Second}, func(w *world) {
 			w.server(0, 1, false)
 			w.worker(0)
 			silent, err := w.join(hello(1), enrolment)
@@ -811,7 +811,7 @@ func TestSilentMembers(t *testing.T) {
 		})
 	})
 	t.Run("slow worker is not dead", func(t *testing.T) {
-		play(t, Config{Workers: 2, Steps: 2, DeadAfter: 20 * time.Second}, func(w *world) {
+		play(t, Config{MaxWorkers: 2, Steps: 2, DeadAfter: 20 * time.Second}, func(w *world) {
 			w.server(0, 1, false)
 			waits := w.worker(0)
 			w.worker(1, func(f *fakeWorker) { f.pace = 10 * time.Minute })
@@ -825,7 +825,7 @@ func TestSilentMembers(t *testing.T) {
 		})
 	})
 	t.Run("server", func(t *testing.T) {
-		play(t, Config{Workers: 1, Servers: 2, Steps: 1000, DeadAfter: 20 * time.Second}, func(w *world) {
+		play(t, Config{MaxWorkers: 1, Servers: 2, Steps: 1000, DeadAfter: 20 * time.Second}, func(w *world) {
 			w.server(0, 1, false)
 			s := w.server(1, 1, false)
 			w.worker(0)
@@ -838,7 +838,7 @@ func TestSilentMembers(t *testing.T) {
 		})
 	})
 	t.Run("server of an idle job", func(t *testing.T) {
-		play(t, Config{Workers: 1, Steps: 1, DeadAfter: 20 * time.Second}, func(w *world) {
+		play(t, Config{MaxWorkers: 1, Steps: 1, DeadAfter: 20 * time.Second}, func(w *world) {
 			w.server(0, 1, false)
 			w.worker(0, func(f *fakeWorker) { f.pace = 20 * time.Minute })
 			w.finished(time.Hour)
@@ -848,7 +848,7 @@ func TestSilentMembers(t *testing.T) {
 		})
 	})
 	t.Run("coordinator", func(t *testing.T) {
-		play(t, Config{Workers: 2}, func(w *world) {
+		play(t, Config{MaxWorkers: 2}, func(w *world) {
 			s := w.server(0, 1, true)
 			m, err := w.join(hello(0), enrolment)
 			if err != nil {
@@ -904,7 +904,7 @@ func TestSilentMembers(t *testing.T) {
 
 // A gradient that no shard has seen does not hold up the job for ever.
 func TestArriveWithoutPush(t *testing.T) {
-	play(t, Config{Workers: 2, Steps: 4}, func(w *world) {
+	play(t, Config{MaxWorkers: 2, Steps: 4}, func(w *world) {
 		w.server(0, 2, false)
 		w.worker(0)
 		liar, err := w.join(hello(1), enrolment)
@@ -960,7 +960,7 @@ func TestBrokenRules(t *testing.T) {
 		}, "3 predictions of 2"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			play(t, Config{Workers: 2, Steps: 20, EvalEvery: 0.2}, func(w *world) {
+			play(t, Config{MaxWorkers: 2, Steps: 20, EvalEvery: 0.2}, func(w *world) {
 				w.server(0, 1, false)
 				w.worker(0, func(f *fakeWorker) { f.buffers = []float32{1, 2} })
 				h := hello(1)
@@ -1011,7 +1011,7 @@ func TestBrokenRules(t *testing.T) {
 
 // The only worker of a job breaks a rule during an evaluation: the job ends.
 func TestBrokenRuleOfTheLastWorker(t *testing.T) {
-	play(t, Config{Workers: 1, Steps: 50, EvalEvery: 0.1}, func(w *world) {
+	play(t, Config{MaxWorkers: 1, Steps: 50, EvalEvery: 0.1}, func(w *world) {
 		w.server(0, 1, false)
 		w.worker(0, func(f *fakeWorker) {
 			f.buffers = []float32{1, 2}
@@ -1028,7 +1028,7 @@ func TestBrokenRuleOfTheLastWorker(t *testing.T) {
 }
 
 func TestRefusals(t *testing.T) {
-	play(t, Config{Workers: 2, Servers: 2, MaxParams: 1000, JoinTimeout: time.Hour}, func(w *world) {
+	play(t, Config{MaxWorkers: 2, Servers: 2, MaxParams: 1000, JoinTimeout: time.Hour}, func(w *world) {
 		w.server(0, 1000, true)
 		refused := func(name string, exit int, word string, h wire.Hello, e session.Enrolment) {
 			t.Helper()
@@ -1069,7 +1069,7 @@ func TestRefusals(t *testing.T) {
 // A worker that dies before the start leaves its rank and its duties to the next, and
 // the job does not start without it.
 func TestAnotherSeeder(t *testing.T) {
-	play(t, Config{Workers: 2, Steps: 2}, func(w *world) {
+	play(t, Config{MaxWorkers: 2, Steps: 2}, func(w *world) {
 		s := w.server(0, 1, true)
 		first, err := w.join(hello(1), enrolment)
 		if err != nil || !first.Welcome.Seed || first.Welcome.Rank != 1 {
@@ -1103,7 +1103,7 @@ func TestAnotherSeeder(t *testing.T) {
 }
 
 func TestJoinedBeforeWelcome(t *testing.T) {
-	play(t, Config{Workers: 1}, func(w *world) {
+	play(t, Config{MaxWorkers: 1}, func(w *world) {
 		conn, err := w.net.Dial(w.t.Context(), "coord")
 		if err != nil {
 			t.Fatal(err)
@@ -1125,7 +1125,7 @@ func TestJoinedBeforeWelcome(t *testing.T) {
 // The vector is cut without gaps, and a shard has at most one element more than another.
 func TestRanges(t *testing.T) {
 	for _, c := range []struct{ params, shards, want int64 }{{100, 3, 3}, {100, 1, 1}, {2, 5, 2}, {1023, 512, 512}} {
-		play(t, Config{Workers: 1, Servers: 2}, func(w *world) {
+		play(t, Config{MaxWorkers: 1, Servers: 2}, func(w *world) {
 			w.server(0, 1, true)
 			if c.shards > 1 {
 				w.server(1, int(c.shards-1), true)
@@ -1155,7 +1155,7 @@ func TestRanges(t *testing.T) {
 }
 
 func TestResumedJob(t *testing.T) {
-	cfg := Config{Workers: 2, Steps: 8, EvalEvery: 0.5, ResumeHash: "cafe", ResumeData: &session.Enrolment{Data: "none", Samples: 40, Digest: "a"}, Resume: Progress{Version: 5, Samples: 24, Cursor: 32, Redo: []Span{{Start: 16, Count: 8}}}}
+	cfg := Config{MaxWorkers: 2, Steps: 8, EvalEvery: 0.5, ResumeHash: "cafe", ResumeData: &session.Enrolment{Data: "none", Samples: 40, Digest: "a"}, Resume: Progress{Version: 5, Samples: 24, Cursor: 32, Redo: []Span{{Start: 16, Count: 8}}}}
 	play(t, cfg, func(w *world) {
 		s := w.server(0, 1, true)
 		refused := hello(0)
@@ -1197,7 +1197,7 @@ func TestResumedJob(t *testing.T) {
 // A job that resumes where it had ended evaluates, and ends again.
 func TestResumedAtTheEnd(t *testing.T) {
 	saved := 0
-	cfg := Config{Workers: 2, Steps: 4, Resume: Progress{Version: 4, Samples: 32, Cursor: 32}, Save: func(Checkpoint) (string, error) { saved++; return "", nil }}
+	cfg := Config{MaxWorkers: 2, Steps: 4, Resume: Progress{Version: 4, Samples: 32, Cursor: 32}, Save: func(Checkpoint) (string, error) { saved++; return "", nil }}
 	play(t, cfg, func(w *world) {
 		s := w.server(0, 1, true)
 		w.worker(0)
@@ -1220,7 +1220,7 @@ func TestAverageWithoutWhoWaits(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			play(t, Config{Workers: 3, Steps: 40, EvalEvery: 0.5, Plan: plan}, func(w *world) {
+			play(t, Config{MaxWorkers: 3, Steps: 40, EvalEvery: 0.5, Plan: plan}, func(w *world) {
 				w.server(0, 1, false)
 				for i, value := range []float32{10, 20, 30} {
 					w.worker(i, func(f *fakeWorker) {
@@ -1265,7 +1265,7 @@ func TestAverageWithoutWhoWaits(t *testing.T) {
 
 // A worker that dies between its buffers and the average does not count twice.
 func TestDeathBeforeTheAverage(t *testing.T) {
-	play(t, Config{Workers: 3, Plan: modes.ASGD(3), Steps: 20, EvalEvery: 0.1}, func(w *world) {
+	play(t, Config{MaxWorkers: 3, Plan: modes.ASGD(3), Steps: 20, EvalEvery: 0.1}, func(w *world) {
 		w.server(0, 1, false)
 		w.worker(2, func(f *fakeWorker) { f.buffers, f.pace = []float32{30}, 10*time.Second })
 		w.worker(0, func(f *fakeWorker) {
@@ -1319,7 +1319,7 @@ func TestDeathBeforeTheAverage(t *testing.T) {
 // A coordinator that was stopped itself does not take the others for dead.
 func TestStoodStill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, err := New(Config{Workers: 1, Batch: 1, Steps: 1})
+		c, err := New(Config{MaxWorkers: 1, Batch: 1, Steps: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -1332,13 +1332,13 @@ func TestStoodStill(t *testing.T) {
 		}
 		defer l.Close()
 		p := &peer{conn: outbox.New(conn, time.Second, c.log), role: wire.RoleWorker, welcomed: true, heard: b}
-		c.workers[0] = p
+		c.peers.workers[0] = p
 		for _, at := range []struct {
 			sec  int
 			gone bool
 		}{{0, false}, {1, false}, {601, false}, {602, false}, {640, false}, {665, true}} {
 			if at.sec > 602 { // the seconds between
-				c.ticked = b.Add(time.Duration(at.sec-1) * time.Second)
+				c.run.ticked = b.Add(time.Duration(at.sec-1) * time.Second)
 			}
 			if err := c.tick(b.Add(time.Duration(at.sec) * time.Second)); err != nil {
 				t.Fatal(err)
@@ -1352,7 +1352,7 @@ func TestStoodStill(t *testing.T) {
 
 // Whoever does not hang up is hung up on: the process of the coordinator ends.
 func TestNobodyHoldsUpTheEnd(t *testing.T) {
-	play(t, Config{Workers: 1, JoinTimeout: 10 * time.Second}, func(w *world) {
+	play(t, Config{MaxWorkers: 1, JoinTimeout: 10 * time.Second}, func(w *world) {
 		deaf, err := w.net.Dial(w.t.Context(), "coord")
 		if err != nil {
 			t.Fatal(err)
@@ -1379,7 +1379,7 @@ func TestNobodyHoldsUpTheEnd(t *testing.T) {
 
 // A tool that names a job is let in by that one alone, so that nobody stops another job that has the port.
 func TestToolOfAnotherJob(t *testing.T) {
-	play(t, Config{Workers: 1}, func(w *world) {
+	play(t, Config{MaxWorkers: 1}, func(w *world) {
 		for job, refused := range map[string]bool{"": false, "job": false, "other": true} {
 			conn, _, _, err := transport.Open(w.t.Context(), w.net, "coord", wire.Hello{Service: wire.ServiceCoord, Role: wire.RoleTool, Job: job, Rank: -1}, nil)
 			if err == nil {
@@ -1394,7 +1394,7 @@ func TestToolOfAnotherJob(t *testing.T) {
 }
 
 func TestServerIsLost(t *testing.T) {
-	play(t, Config{Workers: 1, Servers: 2, Steps: 1000}, func(w *world) {
+	play(t, Config{MaxWorkers: 1, Servers: 2, Steps: 1000}, func(w *world) {
 		w.server(0, 1, false)
 		s := w.server(1, 1, false)
 		w.worker(0)
@@ -1408,7 +1408,7 @@ func TestServerIsLost(t *testing.T) {
 // Who is told to end ends for that reason, also when it hears first of what is lost with it.
 func TestEndingTakesServersAlong(t *testing.T) {
 	for range 20 { // which of the two it hears of first is chance
-		play(t, Config{Workers: 1, Servers: 1, Steps: 1000}, func(w *world) {
+		play(t, Config{MaxWorkers: 1, Servers: 1, Steps: 1000}, func(w *world) {
 			s := w.server(0, 1, false)
 			w.worker(0)
 			time.Sleep(5 * time.Second)
@@ -1425,7 +1425,7 @@ func TestEndingTakesServersAlong(t *testing.T) {
 
 // A server that is gone before it had an assignment may come back.
 func TestServerComesBack(t *testing.T) {
-	play(t, Config{Workers: 1, Servers: 2, Steps: 2}, func(w *world) {
+	play(t, Config{MaxWorkers: 1, Servers: 2, Steps: 2}, func(w *world) {
 		s := w.server(0, 1, false)
 		synctest.Wait()
 		s.m.Close()
@@ -1444,7 +1444,7 @@ func TestServerComesBack(t *testing.T) {
 func TestCommands(t *testing.T) {
 	plan := modes.SSGD(2)
 	plan.Shares = []int{4, 3}
-	cfg := Config{Workers: 2, Plan: plan, Steps: 1000, Save: func(c Checkpoint) (string, error) { return c.ID, nil }}
+	cfg := Config{MaxWorkers: 2, Plan: plan, Steps: 1000, Save: func(c Checkpoint) (string, error) { return c.ID, nil }}
 	play(t, cfg, func(w *world) {
 		if _, no := w.ask("mode", "asgd"); !strings.Contains(no, "has not begun") || !strings.Contains(no, "servers [0]") {
 			t.Errorf("mode before the start: %q", no)
@@ -1518,7 +1518,7 @@ func (*tuned) Thresholds() map[string]float64 {
 // Thresholds are changed while the job runs, all that are asked for or none; the pilot hears of it, and the log has it.
 func TestSetThresholds(t *testing.T) {
 	pilot := new(tuned)
-	cfg := Config{Workers: 2, Steps: 1000, Pilot: pilot, SaveEvery: time.Hour, Save: func(c Checkpoint) (string, error) { return c.ID, nil }}
+	cfg := Config{MaxWorkers: 2, Steps: 1000, Pilot: pilot, CheckpointEvery: time.Hour, Save: func(c Checkpoint) (string, error) { return c.ID, nil }}
 	play(t, cfg, func(w *world) {
 		if _, no := w.ask("set", "mode-gain=0.2"); !strings.Contains(no, "has not begun") {
 			t.Errorf("set before the start: %q", no)
@@ -1570,7 +1570,7 @@ func TestSetThresholds(t *testing.T) {
 
 func TestCheckpointWithBuffers(t *testing.T) {
 	var all []Checkpoint
-	cfg := Config{Workers: 2, Steps: 10, EvalEvery: 1, SaveEvery: 3 * time.Second, Generation: 7,
+	cfg := Config{MaxWorkers: 2, Steps: 10, EvalEvery: 1, CheckpointEvery: 3 * time.Second, Generation: 7,
 		Save: func(c Checkpoint) (string, error) { all = append(all, c); return c.ID, nil }}
 	play(t, cfg, func(w *world) {
 		w.server(0, 2, false)
@@ -1609,7 +1609,7 @@ func TestCheckpointWithBuffers(t *testing.T) {
 // job ends all the same.
 func TestCheckpointAtTheEnd(t *testing.T) {
 	for after := range 12 {
-		cfg := Config{Workers: 2, Plan: modes.ASGD(2), Steps: 3, Save: func(c Checkpoint) (string, error) { return c.ID, nil }}
+		cfg := Config{MaxWorkers: 2, Plan: modes.ASGD(2), Steps: 3, Save: func(c Checkpoint) (string, error) { return c.ID, nil }}
 		play(t, cfg, func(w *world) {
 			w.server(0, 1, false)
 			for i := range 2 {
@@ -1631,7 +1631,7 @@ func TestCheckpointAtTheEnd(t *testing.T) {
 }
 
 func TestEvaluationsInTime(t *testing.T) {
-	play(t, Config{Workers: 1, Steps: 20, EvalEvery: 0.3}, func(w *world) {
+	play(t, Config{MaxWorkers: 1, Steps: 20, EvalEvery: 0.3}, func(w *world) {
 		w.server(0, 1, false)
 		w.worker(0)
 		w.finished(time.Hour)
@@ -1652,7 +1652,7 @@ func TestEvaluationsInTime(t *testing.T) {
 // another one due: then nobody would be left to make that, and the end comes instead.
 func TestEvaluationDueAtTheEnd(t *testing.T) {
 	for slow := time.Duration(1); slow <= 12; slow++ {
-		play(t, Config{Workers: 3, Plan: modes.Backup(3, 1), Steps: 8, EvalEvery: 0.4}, func(w *world) {
+		play(t, Config{MaxWorkers: 3, Plan: modes.Backup(3, 1), Steps: 8, EvalEvery: 0.4}, func(w *world) {
 			w.server(0, 1, false)
 			for i := range 3 {
 				w.worker(i, func(f *fakeWorker) {
@@ -1696,7 +1696,7 @@ func TestCheckpointOfTheSameVersion(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var all []string
-			play(t, Config{Workers: 3, Plan: modes.Backup(3, 1), Samples: 20, Save: once(&all)}, func(w *world) {
+			play(t, Config{MaxWorkers: 3, Plan: modes.Backup(3, 1), Samples: 20, Save: once(&all)}, func(w *world) {
 				w.server(0, 2, false)
 				for i := range 3 {
 					w.worker(i, func(f *fakeWorker) {
@@ -1724,7 +1724,7 @@ func TestCheckpointOfTheSameRound(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var all []string
-			play(t, Config{Workers: 2, Samples: 24, Ring: &RingConfig{Rule: "sgd"}, Save: once(&all)}, func(w *world) {
+			play(t, Config{MaxWorkers: 2, Samples: 24, Ring: &RingConfig{Rule: "sgd"}, Save: once(&all)}, func(w *world) {
 				w.server(0, 0, false)
 				for i := range 2 {
 					w.ringWorker(i, "", nil)
@@ -1859,7 +1859,7 @@ func (r *ringTold) set(f func()) {
 
 func TestFailedCheckpoint(t *testing.T) {
 	full := errors.New("no space left on device")
-	play(t, Config{Workers: 1, Steps: 3, Save: func(Checkpoint) (string, error) { return "", full }}, func(w *world) {
+	play(t, Config{MaxWorkers: 1, Steps: 3, Save: func(Checkpoint) (string, error) { return "", full }}, func(w *world) {
 		w.server(0, 1, false)
 		w.worker(0)
 		w.finished(time.Hour)
@@ -1871,7 +1871,7 @@ func TestFailedCheckpoint(t *testing.T) {
 }
 
 func TestNormBeforeUpdate(t *testing.T) {
-	play(t, Config{Workers: 2, Steps: 4, Norm: true}, func(w *world) {
+	play(t, Config{MaxWorkers: 2, Steps: 4, Norm: true}, func(w *world) {
 		s := w.server(0, 2, false) // checks the norm: 5, of slices [3] and [4]
 		w.worker(0)
 		w.worker(1)
@@ -1886,7 +1886,7 @@ func TestNormBeforeUpdate(t *testing.T) {
 func TestDivergence(t *testing.T) {
 	for broken, want := range []int{0, 0, exitcode.Diverged, exitcode.Diverged} {
 		t.Run(fmt.Sprint(broken, " of 3"), func(t *testing.T) {
-			play(t, Config{Workers: 3, Steps: 40}, func(w *world) {
+			play(t, Config{MaxWorkers: 3, Steps: 40}, func(w *world) {
 				w.server(0, 1, false)
 				for i := range 3 {
 					w.worker(i, func(f *fakeWorker) {
@@ -1910,9 +1910,9 @@ func TestDivergence(t *testing.T) {
 			})
 		})
 	}
-	for name, cfg := range map[string]Config{"--poison fatal": {Poison: poison.Fatal}, "--on-failure stop": {StopOnLoss: true}} {
+	for name, cfg := range map[string]Config{"--poison fatal": {Poison: poison.Fatal}, "--on-failure stop": {StopOnFailure: true}} {
 		t.Run(name, func(t *testing.T) {
-			cfg.Workers, cfg.Steps = 3, 40
+			cfg.MaxWorkers, cfg.Steps = 3, 40
 			play(t, cfg, func(w *world) {
 				w.server(0, 1, false)
 				for i := range 3 {
@@ -1931,7 +1931,7 @@ func TestDivergence(t *testing.T) {
 
 // Weights count live workers; those who are gone no longer.
 func TestWeightsAfterADeath(t *testing.T) {
-	play(t, Config{Workers: 4, Steps: 10}, func(w *world) {
+	play(t, Config{MaxWorkers: 4, Steps: 10}, func(w *world) {
 		s := w.server(0, 1, false)
 		for i := range 4 {
 			w.worker(i, func(f *fakeWorker) {
@@ -1957,16 +1957,16 @@ func TestWeightsAfterADeath(t *testing.T) {
 func TestNewRefuses(t *testing.T) {
 	for name, c := range map[string]Config{
 		"workers": {Batch: 1, Steps: 1},
-		"batch":   {Workers: 1, Steps: 1},
-		"end":     {Workers: 1, Batch: 1},
-		"scale":   {Workers: 1, Batch: 1, Steps: 1, Scale: "big"},
-		"plan":    {Workers: 1, Batch: 1, Steps: 1, Plan: modes.SSGD(3)},
+		"batch":   {MaxWorkers: 1, Steps: 1},
+		"end":     {MaxWorkers: 1, Batch: 1},
+		"scale":   {MaxWorkers: 1, Batch: 1, Steps: 1, Scale: "big"},
+		"plan":    {MaxWorkers: 1, Batch: 1, Steps: 1, Plan: modes.SSGD(3)},
 	} {
 		if _, err := New(c); err == nil {
 			t.Errorf("%s: accepted", name)
 		}
 	}
-	_, err := New(Config{Workers: 1, Batch: 1, Steps: 1 << 62})
+	_, err := New(Config{MaxWorkers: 1, Batch: 1, Steps: 1 << 62})
 	if err != nil {
 		t.Error(err)
 	}
@@ -1998,7 +1998,7 @@ func TestFinalAverageIsOfAll(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		play(t, Config{Workers: 3, Steps: 4, Plan: plan}, func(w *world) {
+		play(t, Config{MaxWorkers: 3, Steps: 4, Plan: plan}, func(w *world) {
 			w.server(0, 1, false)
 			averages := make([]float32, 3)
 			for i, value := range []float32{10, 20, 60} {

@@ -42,15 +42,15 @@ func (c *Coordinator) conclusion(ctx context.Context, err error) error {
 		err = &Error{exitcode.Failure,
 			fmt.Sprintf("the job is done, but its last checkpoint could not be written: %v", failed)}
 	}
-	if c.replaceable() {
-		c.cfg.RunLog.Flush() // a successor writes nothing of what was before; close says what is wrong
-		end := &Ending{Exit: exit, Reason: reason, Result: c.result, Code: codeOf(err)}
+	if c.lease.replaceable() {
+		c.journal.log.Flush() // a successor writes nothing of what was before; close says what is wrong
+		end := &Ending{Exit: exit, Reason: reason, Result: c.measured.result, Code: codeOf(err)}
 		if err != nil {
 			end.Error = err.Error()
 		}
 		// Who was told to end the job has it end, whoever agrees.
-		if !c.persistHandover(func(e *Handover) { e.End = end }) && ctx.Err() == nil {
-			return c.leaseLost
+		if !c.lease.persist(func(e *Handover) { e.End = end }) && ctx.Err() == nil {
+			return c.lease.lost
 		}
 	}
 	c.finish(exit, reason)
@@ -66,14 +66,14 @@ func (c *Coordinator) conclusion(ctx context.Context, err error) error {
 func (c *Coordinator) conclude(ctx context.Context) error {
 	e := c.takeover.Left()
 	end := e.End
-	c.result = end.Result
-	c.log.Info("the job was over when its coordinator was lost", "term", c.term(), "exit", end.Exit, "reason", end.Reason)
+	c.measured.result = end.Result
+	c.log.Info("the job was over when its coordinator was lost", "term", c.lease.term(), "exit", end.Exit, "reason", end.Reason)
 	rest := ending.NewFarewell(time.Now(), e.Workers, e.Seats, c.cfg.Unreachable, takeover.AbsentWorkers)
 	for !rest.Over(time.Now()) {
 		select {
-		case <-c.over():
+		case <-c.lease.over():
 			return ErrLeaseLost
-		case ev := <-c.events:
+		case ev := <-c.in.events:
 			p := ev.peer
 			switch {
 			case ev.Kind == wire.KindControl:
@@ -81,12 +81,12 @@ func (c *Coordinator) conclude(ctx context.Context) error {
 			case p == nil || p.gone || ev.Kind != wire.KindHello || ev.Hello.Job != c.cfg.Job:
 			case p.role == wire.RoleServer && p.rank < c.cfg.Coordinators: // the agreement tells it how the job has ended
 				rest.Noticed(time.Now())
-				c.send(p, func() error {
-					return transport.Send(p.conn, wire.Welcome{Rank: p.rank, Workers: c.cfg.Workers, Elapsed: c.elapsed(), Term: c.term()}, nil)
+				c.peers.send(p, func() error {
+					return transport.Send(p.conn, wire.Welcome{Rank: p.rank, Workers: c.cfg.MaxWorkers, Elapsed: c.journal.elapsed(), Term: c.lease.term()}, nil)
 				})
 			default:
 				rest.Came(p.role == wire.RoleServer, p.rank)
-				c.part(p, end.Exit, end.Reason)
+				c.peers.part(p, end.Exit, end.Reason)
 				p.gone = true
 			}
 		case <-time.After(time.Until(rest.Until())):

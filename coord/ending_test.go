@@ -19,7 +19,7 @@ import (
 // How a job ends is agreed on before anybody is told, and those who may coordinate are not told.
 func TestEndIsNoted(t *testing.T) {
 	lease := newTestLease(1)
-	play(t, Config{Workers: 1, Servers: 2, Steps: 3, Lease: lease, Coordinators: 1}, func(w *world) {
+	play(t, Config{MaxWorkers: 1, Servers: 2, Steps: 3, Lease: lease, Coordinators: 1}, func(w *world) {
 		stands, b := w.server(0, 0, false), w.server(1, 1, false)
 		x := w.worker(0)
 		w.finished(time.Minute)
@@ -49,7 +49,7 @@ func TestEndThatIsNotAgreedOn(t *testing.T) {
 	for name, told := range map[string]bool{"the job is done": false, "it was told to end": true} {
 		t.Run(name, func(t *testing.T) {
 			lease := newTestLease(1)
-			play(t, Config{Workers: 1, Servers: 1, Steps: 3, Lease: lease}, func(w *world) {
+			play(t, Config{MaxWorkers: 1, Servers: 1, Steps: 3, Lease: lease}, func(w *world) {
 				b := w.server(0, 1, false)
 				x := w.worker(0)
 				time.Sleep(1500 * time.Millisecond)
@@ -89,7 +89,7 @@ func TestTakeOverAfterTheEnd(t *testing.T) {
 			if c.end.Result.Samples == 0 {
 				p.handover = Handover{Handover: takeover.Handover{End: &c.end}}
 			}
-			play(t, Config{Workers: 2, Servers: 3, Steps: 5, Coordinators: 1, Lease: newTestLease(2), Handover: &p.handover}, func(w *world) {
+			play(t, Config{MaxWorkers: 2, Servers: 3, Steps: 5, Coordinators: 1, Lease: newTestLease(2), Handover: &p.handover}, func(w *world) {
 				begun := time.Now()
 				none := name == "everybody is gone already" || len(p.handover.Workers) == 0
 				if !none {
@@ -137,7 +137,7 @@ func TestWaitsForWhoWasNotTold(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := live(5, 40)
 			p.handover.End = &Ending{Reason: "finished"}
-			play(t, Config{Workers: 2, Servers: 3, Steps: 5, Coordinators: 1, Lease: newTestLease(2), Handover: &p.handover}, func(w *world) {
+			play(t, Config{MaxWorkers: 2, Servers: 3, Steps: 5, Coordinators: 1, Lease: newTestLease(2), Handover: &p.handover}, func(w *world) {
 				begun := time.Now()
 				time.Sleep(time.Second)
 				if c.comes {
@@ -173,7 +173,7 @@ func TestCheckpointIsThereAlready(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := live(5, 40)
 			var discarded []string
-			play(t, Config{Workers: 2, Servers: 2, Steps: 5, Lease: newTestLease(2), Handover: &p.handover,
+			play(t, Config{MaxWorkers: 2, Servers: 2, Steps: 5, Lease: newTestLease(2), Handover: &p.handover,
 				Save: func(cp Checkpoint) (string, error) {
 					if c.fails {
 						return "", errors.New("a complete checkpoint is not written over")
@@ -207,7 +207,7 @@ func TestCheckpointIsThereAlready(t *testing.T) {
 func TestPartIsThereAlready(t *testing.T) {
 	p := live(5, 40)
 	var discarded []string
-	play(t, Config{Workers: 2, Servers: 2, Steps: 5, Lease: newTestLease(2), Handover: &p.handover,
+	play(t, Config{MaxWorkers: 2, Servers: 2, Steps: 5, Lease: newTestLease(2), Handover: &p.handover,
 		Save:    func(Checkpoint) (string, error) { return "", errors.New("parts are missing") },
 		Saved:   func(id string) (string, bool) { return "old", id != "c5-9" },
 		Discard: func(id string) { discarded = append(discarded, id) },

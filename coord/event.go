@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"star"
@@ -92,14 +93,14 @@ func (c *Coordinator) handle(e event) error {
 	case kindPilotAction:
 		return c.apply(e.action)
 	case kindNote:
-		c.noted(*e.note)
+		c.flow.noted(&c.journal, *e.note)
 		return nil
 	}
 	if p.gone {
 		return nil
 	}
 	p.heard = time.Now()
-	if c.ignores(e.Kind) {
+	if c.stopping.Still() && slices.Contains([]wire.Kind{wire.KindArrive, wire.KindStored, wire.KindBundle, wire.KindFault}, e.Kind) {
 		return nil
 	}
 	switch e.Kind {
@@ -109,7 +110,7 @@ func (c *Coordinator) handle(e event) error {
 	case wire.KindHello:
 		return c.enrol(p, e.Payload)
 	case wire.KindPing:
-		c.send(p, func() error { return transport.Send(p.conn, wire.Pong{Now: time.Now().UnixNano()}, nil) })
+		c.peers.send(p, func() error { return transport.Send(p.conn, wire.Pong{Now: time.Now().UnixNano()}, nil) })
 		return nil
 	case wire.KindPong:
 		return nil // it was heard
@@ -133,7 +134,7 @@ func (c *Coordinator) handle(e event) error {
 func (c *Coordinator) speaker(p *peer) said.Speaker {
 	s := said.Speaker{Role: p.role, Rank: p.rank, Welcomed: p.welcomed, Codec: p.codec}
 	if p.role == wire.RoleWorker {
-		s.Joined, s.Late = p.welcomed && c.members.Joined(p.rank), c.isLate(p)
+		s.Joined, s.Late = p.welcomed && c.members.Joined(p.rank), c.peers.isLate(p)
 	}
 	return s
 }
@@ -141,10 +142,10 @@ func (c *Coordinator) speaker(p *peer) said.Speaker {
 // view is what is known of the job when a message is handled.
 func (c *Coordinator) view(now time.Time) said.View {
 	v := said.View{
-		Elapsed: now.Sub(c.begun), Engine: c.engine, Resumed: c.cfg.Resume.Version,
-		Workers: c.cfg.Workers, Params: c.members.Terms.Hello().Params, Buffers: c.members.Terms.Hello().Buffers, Tests: 1,
-		Shards: c.shards, Hosts: c.hosts, Copies: c.copies.On(), Replaceable: c.replaceable(),
-		Move: c.mover.Last(), Eval: c.rounds.Number(),
+		Elapsed: now.Sub(c.journal.begun), Engine: c.engine, Resumed: c.cfg.Resume.Version,
+		Workers: c.cfg.MaxWorkers, Params: c.members.Terms.Hello().Params, Buffers: c.members.Terms.Hello().Buffers, Tests: 1,
+		Shards: c.placing.shards, Hosts: c.placing.hosts, Copies: c.placing.copies.On(), Replaceable: c.lease.replaceable(),
+		Move: c.placing.mover.Last(), Eval: c.rounds.Number(),
 	}
 	if c.members.Terms.Known() {
 		v.Tests = max(c.members.Terms.Enrolled().Tests, c.members.Terms.Enrolled().Samples, 1)
@@ -165,7 +166,7 @@ func (c *Coordinator) fromServer(p *peer, e event) error {
 		if c.engine != nil {
 			return nil // of a copy that comes later
 		}
-		if c.hosts[[2]int{p.rank, e.Ready.Shard}] && e.Ready.Version != c.cfg.Resume.Version {
+		if c.placing.hosts[[2]int{p.rank, e.Ready.Shard}] && e.Ready.Version != c.cfg.Resume.Version {
 			why := &Error{exitcode.Disagree, fmt.Sprintf("shard %d is at version %d, the job resumes at %d",
 				e.Ready.Shard, e.Ready.Version, c.cfg.Resume.Version)}
 			if c.spared(p) {
@@ -173,18 +174,18 @@ func (c *Coordinator) fromServer(p *peer, e event) error {
 			}
 			return why
 		}
-		c.copies.Loaded(p.rank, e.Ready.Shard, true)
-		c.ready[e.Ready.Shard] = c.copies.Ready(e.Ready.Shard)
+		c.placing.copies.Loaded(p.rank, e.Ready.Shard, true)
+		c.placing.ready[e.Ready.Shard] = c.placing.copies.Ready(e.Ready.Shard)
 		c.tryStart()
 	case wire.KindStored:
 		shards, ok := c.engine.(engine.ShardEngine)
 		if !ok { // the training has not begun: said.Check refuses the frame in a job without shards
 			return nil
 		}
-		if c.checks.On() && int(e.Stored.Worker) == len(c.workers) {
+		if c.judging.checks.On() && int(e.Stored.Worker) == len(c.peers.workers) {
 			return c.referred(e.Stored)
 		}
-		sums := c.copies.Stored(p.rank, e.Stored)
+		sums := c.placing.copies.Stored(p.rank, e.Stored)
 		if sums == nil {
 			return nil
 		}
@@ -192,14 +193,14 @@ func (c *Coordinator) fromServer(p *peer, e event) error {
 		if err != nil {
 			return c.drop(p, err)
 		}
-		if w := c.workers[e.Stored.Worker]; w != nil {
+		if w := c.peers.workers[e.Stored.Worker]; w != nil {
 			now := time.Now()
 			w.measured.Flight.Stored(now)
-			c.links.Stored(now.Sub(c.begun), int(e.Stored.Worker), p.rank)
+			c.flow.links.Stored(now.Sub(c.journal.begun), int(e.Stored.Worker), p.rank)
 		}
 		return c.carry(orders)
 	case wire.KindNorm:
-		if c.copies.On() {
+		if c.placing.copies.On() {
 			return c.normAt(p, e)
 		}
 		if c.takeover.Settling() {
@@ -208,16 +209,16 @@ func (c *Coordinator) fromServer(p *peer, e event) error {
 		}
 		return c.norm(p, e)
 	case wire.KindSaved:
-		if c.owner[e.Saved.Shard] == p.rank {
+		if c.placing.owner[e.Saved.Shard] == p.rank {
 			c.perform(c.saves.Part(e.Saved, e.Payload))
 			c.trySaved()
 		}
 	case wire.KindMoved:
-		return c.move(c.mover.Said(time.Now(), p.rank, e.Moved, c.saves.Open() || c.short()))
+		return c.move(c.placing.mover.Said(time.Now(), p.rank, e.Moved, c.saves.Open() || c.members.Shortage.On()))
 	case wire.KindHeld:
 		return c.held(p, e.Held)
 	case wire.KindPoison:
-		if !c.copies.Answers(p.rank, e.Poison.Shard) {
+		if !c.placing.copies.Answers(p.rank, e.Poison.Shard) {
 			return nil // another copy says it too
 		}
 		return c.toldPoison(p, e.Poison)
@@ -263,7 +264,7 @@ func (c *Coordinator) fromWorker(p *peer, e event) error {
 	case wire.KindSaved:
 		return c.savedAt(p, e)
 	case wire.KindComputed:
-		c.progress = time.Now()
+		c.run.progress = time.Now()
 		orders, err := c.engine.Computed(e.Computed)
 		return c.decided(p, orders, err)
 	case wire.KindPoison:
@@ -274,7 +275,7 @@ func (c *Coordinator) fromWorker(p *peer, e event) error {
 		}
 		return c.tryFinish()
 	case wire.KindCompression:
-		c.cfg.RunLog.Write(c.elapsed(), runlog.Compression{Worker: star.Worker(p.rank),
+		c.journal.write(runlog.Compression{Worker: star.Worker(p.rank),
 			Version: e.Compression.Version, Codec: e.Compression.Codec, Why: e.Compression.Why})
 	default:
 		orders, err := c.arch.reported(c.engine, &e.Message)
@@ -314,20 +315,20 @@ func (c *Coordinator) arrived(p *peer, r star.Record) error {
 	if err != nil {
 		return c.drop(p, err)
 	}
-	if c.sharded() {
+	if c.arch.sharded() {
 		r.Transit = p.measured.Flight.Arrive(time.Now(), &r)
 	}
 	if r.Samples > 0 { // a ring member without samples computes nothing
-		at := c.elapsed()
-		c.line = runlog.Record{Record: r, Start: batch.Start, More: flat(batch.More)}
-		c.cfg.RunLog.Record(at, &c.line)
-		if c.pilot.Running() { // the conversion to runlog.Entry allocates
-			c.tell(at, c.line)
+		at := c.journal.elapsed()
+		c.measured.line = runlog.Record{Record: r, Start: batch.Start, More: flat(batch.More)}
+		c.journal.log.Record(at, &c.measured.line)
+		if c.journal.pilot.Running() { // the conversion to runlog.Entry allocates
+			c.journal.tell(at, c.measured.line)
 		}
-		c.memory.Add(&r)
-		c.stats.Observe(&r)
-		c.auto.Observe(&r)
-		c.pacer.Observe(&r)
+		c.measured.memory.Add(&r)
+		c.measured.stats.Observe(&r)
+		c.flow.auto.Observe(&r)
+		c.flow.pacer.Observe(&r)
 	}
 	p.last, p.pushed = r, time.Now()
 	p.measured.Arrived(&r, c.arch.busy(r))

@@ -16,7 +16,7 @@ import (
 // end is for progress. Rounds are means over all workers, also if others are asked for.
 func TestExchange(t *testing.T) {
 	for _, exchange := range []bool{true, false} {
-		c := &Coordinator{cfg: Config{Workers: 2, Batch: 4, Steps: 3, Plan: modes.SSGD(2)}}
+		c := &Coordinator{cfg: Config{MaxWorkers: 2, Batch: 4, Steps: 3, Plan: modes.SSGD(2)}}
 		c.members.Terms.Set(wire.Hello{}, session.Enrolment{Samples: 40, Exchange: exchange})
 		limit, want := c.job().Limit(c.cfg.Plan), int64(24)
 		if exchange {
@@ -34,13 +34,13 @@ func TestExchange(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := c.members.Terms.Permit(p, c.cfg.Workers); (err != nil) != (exchange && spec != "ssgd") || err != nil && !strings.Contains(err.Error(), "give --mode ssgd or auto") {
+			if err := c.members.Terms.Permit(p, c.cfg.MaxWorkers); (err != nil) != (exchange && spec != "ssgd") || err != nil && !strings.Contains(err.Error(), "give --mode ssgd or auto") {
 				t.Errorf("exchange=%v: mode %s: %v", exchange, spec, err)
 			}
 		}
 		p := modes.SSGD(2)
 		p.Shares = []int{2, 6}
-		if err := c.members.Terms.Permit(p, c.cfg.Workers); (err != nil) != exchange {
+		if err := c.members.Terms.Permit(p, c.cfg.MaxWorkers); (err != nil) != exchange {
 			t.Errorf("exchange=%v: shares: %v", exchange, err)
 		}
 	}
@@ -49,7 +49,7 @@ func TestExchange(t *testing.T) {
 // Programs that make several updates of each batch: in a ring, all workers alike, and from a checkpoint that is not within a batch.
 func TestTurns(t *testing.T) {
 	for _, turns := range []int{0, 1, 2} {
-		c := &Coordinator{cfg: Config{Workers: 2, Batch: 4, Steps: 3, Plan: modes.SSGD(2)}, arch: ring{&RingConfig{}}}
+		c := &Coordinator{cfg: Config{MaxWorkers: 2, Batch: 4, Steps: 3, Plan: modes.SSGD(2)}, arch: ring{&RingConfig{}}}
 		c.members.Terms.Set(wire.Hello{}, session.Enrolment{Samples: 40, Turns: turns})
 		several := turns > 1
 		if got := c.job().Limit(c.cfg.Plan); got != 24 {
@@ -60,18 +60,18 @@ func TestTurns(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := c.members.Terms.Permit(p, c.cfg.Workers); (err != nil) != (several && spec != "ssgd") || err != nil && !strings.Contains(err.Error(), "give --mode ssgd or auto") {
+			if err := c.members.Terms.Permit(p, c.cfg.MaxWorkers); (err != nil) != (several && spec != "ssgd") || err != nil && !strings.Contains(err.Error(), "give --mode ssgd or auto") {
 				t.Errorf("%d turns: mode %s: %v", turns, spec, err)
 			}
 		}
 		for version := range int64(4) {
 			c.cfg.Resume.Version = version
-			if err := c.members.Terms.Turns(c.sharded(), c.cfg.Resume.Version); (err != nil) != (several && version%2 != 0) {
+			if err := c.members.Terms.Turns(c.arch.sharded(), c.cfg.Resume.Version); (err != nil) != (several && version%2 != 0) {
 				t.Errorf("%d turns, resumed at version %d: %v", turns, version, err)
 			}
 		}
 		c.cfg.Resume.Version, c.arch = 0, servers{}
-		if err := c.members.Terms.Turns(c.sharded(), c.cfg.Resume.Version); (err != nil) != several {
+		if err := c.members.Terms.Turns(c.arch.sharded(), c.cfg.Resume.Version); (err != nil) != several {
 			t.Errorf("%d turns with servers: %v", turns, err)
 		}
 		other := *c.members.Terms.Enrolled()

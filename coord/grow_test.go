@@ -22,7 +22,7 @@ func TestMoreWorkersComeLater(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			play(t, Config{Workers: 4, First: 2, Plan: plan, Steps: 40, EvalEvery: 1}, func(w *world) {
+			play(t, Config{MaxWorkers: 4, Workers: 2, Plan: plan, Steps: 40, EvalEvery: 1}, func(w *world) {
 				w.server(0, 2, false)
 				w.worker(0)
 				time.Sleep(time.Second)
@@ -78,7 +78,7 @@ func TestFewerThanWanted(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				play(t, Config{Workers: 3, Least: 2, Plan: plan, Steps: 20, JoinTimeout: time.Minute}, func(w *world) {
+				play(t, Config{MaxWorkers: 3, MinWorkers: 2, Plan: plan, Steps: 20, JoinTimeout: time.Minute}, func(w *world) {
 					w.server(0, 2, false)
 					w.worker(0)
 					first := w.worker(1, dying(phase, 4))
@@ -114,7 +114,7 @@ func TestFewerThanWanted(t *testing.T) {
 
 // Who dies while the job waits leaves nothing behind: what was kept for it is not given to whoever takes its rank, and is computed once.
 func TestDeathWhileWaiting(t *testing.T) {
-	play(t, Config{Workers: 2, Least: 2, Steps: 20, JoinTimeout: time.Minute}, func(w *world) {
+	play(t, Config{MaxWorkers: 2, MinWorkers: 2, Steps: 20, JoinTimeout: time.Minute}, func(w *world) {
 		w.server(0, 1, false)
 		a := w.worker(0)
 		b := w.worker(1, dying("released", 4))
@@ -149,7 +149,7 @@ func TestDeathWhileWaiting(t *testing.T) {
 
 // A job that begins with fewer than it is meant to takes in who has not reached every shard yet.
 func TestBeginsWhileOthersConnect(t *testing.T) {
-	play(t, Config{Workers: 2, Least: 1, Steps: 20}, func(w *world) {
+	play(t, Config{MaxWorkers: 2, MinWorkers: 1, Steps: 20}, func(w *world) {
 		w.server(0, 1, false)
 		connects := func(d time.Duration) func(*fakeWorker) {
 			return func(f *fakeWorker) {
@@ -181,7 +181,7 @@ func TestBeginsWhileOthersConnect(t *testing.T) {
 
 // A job that waits in vain ends, and says for how many.
 func TestWaitsForWorkersInVain(t *testing.T) {
-	play(t, Config{Workers: 2, Least: 2, Steps: 20, JoinTimeout: time.Minute}, func(w *world) {
+	play(t, Config{MaxWorkers: 2, MinWorkers: 2, Steps: 20, JoinTimeout: time.Minute}, func(w *world) {
 		w.server(0, 1, false)
 		w.worker(0)
 		b := w.worker(1, dying("computed", 4))
@@ -201,7 +201,7 @@ func TestBackupFollowsTheWorkers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	play(t, Config{Workers: 4, First: 2, Plan: plan, Steps: 60}, func(w *world) {
+	play(t, Config{MaxWorkers: 4, Workers: 2, Plan: plan, Steps: 60}, func(w *world) {
 		w.server(0, 1, false)
 		slow := func(f *fakeWorker) { f.pace = 10 * time.Second }
 		w.worker(0)
@@ -230,11 +230,11 @@ func TestBackupFollowsTheWorkers(t *testing.T) {
 
 func TestSizesThatCannotBe(t *testing.T) {
 	for _, c := range []Config{
-		{Workers: 2, First: 3}, {Workers: 2, First: -1}, {Workers: 4, First: 2, Least: 3}, {Workers: 4, Least: 5}, {Workers: 4, Least: -1},
+		{MaxWorkers: 2, Workers: 3}, {MaxWorkers: 2, Workers: -1}, {MaxWorkers: 4, Workers: 2, MinWorkers: 3}, {MaxWorkers: 4, MinWorkers: 5}, {MaxWorkers: 4, MinWorkers: -1},
 	} {
 		c.Batch, c.Steps = 4, 1
 		if _, err := New(c); err == nil {
-			t.Errorf("%d workers, first %d, least %d: accepted", c.Workers, c.First, c.Least)
+			t.Errorf("%d workers, first %d, least %d: accepted", c.MaxWorkers, c.Workers, c.MinWorkers)
 		}
 	}
 }
@@ -247,7 +247,7 @@ func TestLastWorkerWhereOthersMayCoordinate(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var saved []Checkpoint
-			play(t, Config{Workers: 2, Servers: 2, Coordinators: 1, Steps: 20, Lease: newTestLease(1), JoinTimeout: time.Minute, Grace: 20 * time.Second, Save: keeper(&saved)}, func(w *world) {
+			play(t, Config{MaxWorkers: 2, Servers: 2, Coordinators: 1, Steps: 20, Lease: newTestLease(1), JoinTimeout: time.Minute, Grace: 20 * time.Second, Save: keeper(&saved)}, func(w *world) {
 				w.server(0, 0, false)
 				w.server(1, 1, false)
 				var a, b *fakeWorker

@@ -21,25 +21,23 @@ const Patience = measure.Patience
 // overdue logs which workers have missed a deadline, and returns when to look again: when the next
 // one will have been missed. At most a second, so that deadlines that are set meanwhile apply soon.
 func (c *Coordinator) overdue(now time.Time) (next time.Duration) {
-	if c.engine == nil || !c.sharded() || c.rounds.Final() || len(c.deadlines) == 0 {
+	if c.engine == nil || !c.arch.sharded() || c.rounds.Final() || len(c.choice.deadlines) == 0 {
 		return time.Second
 	}
 	next = time.Second
-	for w, d := range c.deadlines {
-		if d == 0 || w >= len(c.workers) {
+	for w, d := range c.choice.deadlines {
+		if d == 0 || w >= len(c.peers.workers) {
 			continue
 		}
-		p := c.workers[w]
+		p := c.peers.workers[w]
 		if p == nil || p.gone {
 			next = min(next, max(d, Patience))
 			continue
 		}
 		waited, limit, after := p.measured.Overdue(now, d)
 		if limit > 0 {
-			at := c.elapsed()
 			line := runlog.Late{Worker: star.Worker(w), Waited: runlog.SecondsOf(waited), Deadline: runlog.SecondsOf(limit)}
-			c.cfg.RunLog.Write(at, line)
-			c.tell(at, line)
+			c.journal.note(line)
 			c.log.Info("late", "worker", w, "since", waited.Round(time.Millisecond), "deadline", limit.Round(time.Millisecond), "mode", c.engine.View().Plan.String())
 		}
 		next = min(next, after)
@@ -49,8 +47,8 @@ func (c *Coordinator) overdue(now time.Time) (next time.Duration) {
 
 // stallAfter is how long nothing may happen before the log names what is missing.
 func (c *Coordinator) stallAfter() time.Duration {
-	if c.engine == nil || !c.sharded() || c.rounds.Open() || c.saves.Open() {
+	if c.engine == nil || !c.arch.sharded() || c.rounds.Open() || c.saves.Open() {
 		return c.cfg.StallAfter
 	}
-	return measure.StallAfter(c.deadlines, c.cfg.StallAfter)
+	return measure.StallAfter(c.choice.deadlines, c.cfg.StallAfter)
 }

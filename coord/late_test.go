@@ -48,7 +48,7 @@ func TestLate(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			pilot := &hasty{deadlines: c.deadlines, change: c.change}
-			play(t, Config{Workers: 2, Steps: 400, Pilot: pilot}, func(w *world) {
+			play(t, Config{MaxWorkers: 2, Steps: 400, Pilot: pilot}, func(w *world) {
 				w.server(0, 1, false)
 				w.worker(0, func(f *fakeWorker) { f.pace = 100 * time.Millisecond })
 				stood := false

@@ -19,31 +19,12 @@ import (
 // engine hears of it, everything that waited for them is looked at again, and the job ends only if
 // it cannot go on.
 
-// send sends one small message, behind those that wait. A peer that does not take it is closed, and
-// its reader returns the error. write puts one message into the peer's outbox, so nothing here waits
-// for the network. A peer that is nil or gone gets nothing, so callers need not check.
-func (c *Coordinator) send(p *peer, write func() error) {
-	if p != nil && !p.gone {
-		c.out.Send(p.conn, write)
-	}
-}
-
 // drop ends the connection of a member that broke the protocol. The job goes on. It ends with exit
 // code 78. An error is that of lost: the job cannot go on without it.
 func (c *Coordinator) drop(p *peer, why error) error {
 	c.log.Warn("closing a connection that broke the protocol", "peer", p.conn.Peer(), "reason", why)
-	c.part(p, exitcode.Disagree, why.Error())
+	c.peers.part(p, exitcode.Disagree, why.Error())
 	return c.lost(p, why)
-}
-
-// part tells a peer why it must go. Its reader goes on for a moment, because a socket that is
-// closed with bytes unread takes back what was sent last; the peer's own close, or the deadline,
-// ends it. It is not gone by that: the caller says what its loss means (lost), or that it never was
-// a member (refuse).
-func (c *Coordinator) part(p *peer, exit int, reason string) {
-	c.send(p, func() error { return transport.Send(p.conn, wire.Reject{Exit: exit, Reason: reason}, nil) })
-	p.parted = true
-	p.conn.EndReads(time.Now().Add(time.Second))
 }
 
 // hangUp closes the connection of a peer that nobody has taken leave of.
@@ -73,15 +54,15 @@ func (c *Coordinator) left(p *peer, m wire.Leave) error {
 	}
 	c.log.Log(context.Background(), level, "left", "peer", p.conn.Peer(), "reason", transport.Brief(m.Reason))
 	why := fmt.Errorf("left: %s", m.Reason)
-	if p.role == wire.RoleWorker && c.engine != nil && !c.isLate(p) && m.Exit != exitcode.Diverged {
+	if p.role == wire.RoleWorker && c.engine != nil && !c.peers.isLate(p) && m.Exit != exitcode.Diverged {
 		return c.retire(p, m)
 	}
-	if m.Exit != exitcode.Diverged || p.role != wire.RoleWorker || c.engine == nil || c.isLate(p) {
+	if m.Exit != exitcode.Diverged || p.role != wire.RoleWorker || c.engine == nil || c.peers.isLate(p) {
 		return c.lost(p, why)
 	}
 	reason := c.members.Diverge(p.rank, m.Reason)
 	err := c.lost(p, why)
-	if c.cfg.Poison == poison.Fatal || c.cfg.StopOnLoss || c.members.Diverged(c.engine.View().Live()) {
+	if c.cfg.Poison == poison.Fatal || c.cfg.StopOnFailure || c.members.Diverged(c.engine.View().Live()) {
 		return &Error{exitcode.Diverged, reason}
 	}
 	return err
@@ -102,44 +83,44 @@ func (c *Coordinator) lost(p *peer, why error) error {
 	}
 	if p.role == wire.RoleServer {
 		p.hangUp()
-		if p.rank >= 0 && p.rank < len(c.servers) && c.servers[p.rank] == p {
-			if c.engine == nil && !c.assigned {
-				c.servers[p.rank] = nil // it may come back
+		if p.rank >= 0 && p.rank < len(c.peers.servers) && c.peers.servers[p.rank] == p {
+			if c.engine == nil && !c.placing.assigned {
+				c.peers.servers[p.rank] = nil // it may come back
 				c.forget(p.rank)
 				return nil
 			}
-			if c.replaceable() && p.hello.Shards == 0 && (!c.copies.On() || c.engine == nil || p.rank < c.cfg.Coordinators) { // another one that may coordinate
+			if c.lease.replaceable() && p.hello.Shards == 0 && (!c.placing.copies.On() || c.engine == nil || p.rank < c.cfg.Coordinators) { // another one that may coordinate
 				c.log.Warn("a server without shards is gone", "server", p.rank, "reason", why)
 				return nil
 			}
-			if c.copies.On() && (c.engine != nil || c.takeover.Trained() && c.assigned) && (p.rank != 0 || c.replaceable()) {
+			if c.placing.copies.On() && (c.engine != nil || c.takeover.Trained() && c.placing.assigned) && (p.rank != 0 || c.lease.replaceable()) {
 				return c.lostServer(p, why)
 			}
 			if c.engine == nil && c.spared(p) {
 				if err := c.lostServer(p, why); err != nil {
 					return err
 				}
-				for shard := range c.ready {
-					c.ready[shard] = c.copies.Ready(shard)
+				for shard := range c.placing.ready {
+					c.placing.ready[shard] = c.placing.copies.Ready(shard)
 				}
 				c.tryStart()
 				return nil
 			}
 			if c.engine != nil && p.hello.Shards == 0 && p.rank != 0 { // a spare one
 				c.log.Warn("a server without shards is gone", "server", p.rank, "reason", why)
-				return c.move(c.mover.Gone(p.rank, why))
+				return c.move(c.placing.mover.Gone(p.rank, why))
 			}
 			return &Error{exitcode.Lost, fmt.Sprintf("server %d (%s) is lost: %v", p.rank, p.hello.Addr, why)}
 		}
 		return nil
 	}
-	if c.isLate(p) {
+	if c.peers.isLate(p) {
 		c.lostLate(p, why)
 		return nil
 	}
 	if c.stopping.Still() { // its gradient would not count any more
 		p.hangUp()
-		if c.stopping.Wound() && !c.sharded() {
+		if c.stopping.Wound() && !c.arch.sharded() {
 			return c.lostParameters(p, why) // with the parameters
 		}
 		c.perform(c.rounds.Leave(star.Worker(p.rank), facts{c}))
@@ -151,14 +132,14 @@ func (c *Coordinator) lost(p *peer, why error) error {
 	if c.engine == nil {
 		return nil
 	}
-	c.enlisted()
+	c.lease.persist(c.enlist)
 	if c.stopping.Wound() {
 		if !c.engine.View().Survives() {
 			return c.lostParameters(p, why)
 		}
 		return c.windOn()
 	}
-	if c.cfg.StopOnLoss && !c.rounds.Final() && !p.retired {
+	if c.cfg.StopOnFailure && !c.rounds.Final() && !p.retired {
 		return &Error{exitcode.Lost, fmt.Sprintf("worker %d is gone (--on-failure stop): %v", p.rank, why)}
 	}
 	if c.engine.View().Live() == 0 && (!c.rounds.Final() || !c.engine.View().Survives()) && !c.awaits() && c.stopping.Cause() == nil {
@@ -177,8 +158,8 @@ func (c *Coordinator) lost(p *peer, why error) error {
 // strike takes what w is told out of everything that waits: for copies, for the end of a move, for
 // others to come. Otherwise who comes in its place would be told it.
 func (c *Coordinator) strike(w star.Worker) {
-	c.copies.Strike(w)
-	c.mover.Strike(w)
+	c.placing.copies.Strike(w)
+	c.placing.mover.Strike(w)
 	c.members.Shortage.Strike(w)
 }
 
@@ -189,32 +170,30 @@ func (c *Coordinator) strike(w star.Worker) {
 // struck out, so that a later attempt with the same rank does not get it.
 func (c *Coordinator) removeWorker(p *peer, why string) {
 	p.hangUp()
-	if c.isLate(p) {
+	if c.peers.isLate(p) {
 		c.members.Leave(p.rank)
 	}
-	if p.rank < 0 || p.rank >= len(c.workers) || c.workers[p.rank] != p {
+	if p.rank < 0 || p.rank >= len(c.peers.workers) || c.peers.workers[p.rank] != p {
 		return
 	}
 	c.members.Leave(p.rank)
 	if c.engine == nil {
-		c.workers[p.rank] = nil // its rank is free again
+		c.peers.workers[p.rank] = nil // its rank is free again
 		c.log.Warn("a worker is gone before the start", "worker", p.rank, "reason", transport.Brief(why))
 		return
 	}
 	c.members.Shortage.Lost(p.rank, transport.Brief(why))
 	a := c.engine.View().Worker(star.Worker(p.rank))
-	at := c.elapsed()
 	line := runlog.Leave{Worker: star.Worker(p.rank), Peer: p.conn.Peer(), Why: why}
 	if !a.Parked {
 		line.Start, line.Count = a.Start, a.Count
 	}
-	c.cfg.RunLog.Write(at, line)
-	c.tell(at, line)
+	c.journal.note(line)
 	c.log.Warn("a worker is gone", "worker", p.rank, "step", a.Step, "reason", transport.OneLine(why)) // in full: it may be what ends the job
 	orders := c.engine.Leave(star.Worker(p.rank))
 	c.perform(c.rounds.Leave(star.Worker(p.rank), facts{c}))
 	c.saves.Leave(star.Worker(p.rank))
-	c.workers[p.rank] = nil
+	c.peers.workers[p.rank] = nil
 	c.strike(star.Worker(p.rank))
 	c.thin()
 	c.issue(orders)

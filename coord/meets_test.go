@@ -34,22 +34,21 @@ func TestWorkersThatCannotMeet(t *testing.T) {
 		{"a worker that meets no other", servers, tree, "127.0.0.1:1", "10.0.0.2:3", true, [2]int{2, 0}, 0, "", true},
 		{"no tree", servers, modes.Plan{}, "127.0.0.1:1", "127.0.0.1:3", true, [2]int{0, 1}, 0, "", false},
 	} {
-		peers := make([]*peer, 3)
-		for i, at := range []string{c.first, c.second} {
+		there := make([]*peer, 3)
+		for i, addr := range []string{c.first, c.second} {
 			host := "a"
 			if i == 1 && c.elsewhere {
 				host = "b"
 			}
-			peers[c.ranks[i]] = &peer{role: wire.RoleWorker, rank: c.ranks[i], hello: wire.Hello{Addr: at, Host: host}}
+			there[c.ranks[i]] = &peer{role: wire.RoleWorker, rank: c.ranks[i], hello: wire.Hello{Addr: addr, Host: host}}
 		}
-		coordinator := &Coordinator{arch: c.arch, cfg: Config{Plan: c.plan}}
-		coordinator.workers = peers
-		comes := peers[c.ranks[1]]
-		why, exit := coordinator.meets(comes)
+		at := peers{workers: there}
+		comes := there[c.ranks[1]]
+		why, exit := at.meets(c.arch.sharded(), c.plan, comes)
 		if exit != c.exit || (why == "") != (c.exit == 0) || !strings.Contains(why, c.names) || why != "" && !strings.Contains(why, "--advertise HOST:PORT") {
 			t.Errorf("%s: %q, %d", c.name, why, exit)
 		}
-		if got := coordinator.takesOthers(comes); got != c.open {
+		if got := at.takesOthers(comes); got != c.open {
 			t.Errorf("%s: takes others: %v", c.name, got)
 		}
 	}

@@ -21,7 +21,7 @@ func TestMemberThatDoesNotRead(t *testing.T) {
 		{"lets its queue run full", 400000, "it does not read"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			play(t, Config{Workers: 3, Steps: 30, Plan: modes.ASGD(3)}, func(w *world) {
+			play(t, Config{MaxWorkers: 3, Steps: 30, Plan: modes.ASGD(3)}, func(w *world) {
 				w.server(0, 1, false)
 				w.worker(0)
 				w.worker(1)
@@ -64,7 +64,7 @@ func TestMemberThatDoesNotRead(t *testing.T) {
 
 // A member that was told to leave does not stay by sending what takes long to read.
 func TestPartedMemberCannotStay(t *testing.T) {
-	play(t, Config{Workers: 1, JoinTimeout: time.Hour}, func(w *world) {
+	play(t, Config{MaxWorkers: 1, JoinTimeout: time.Hour}, func(w *world) {
 		w.server(0, 1, true)
 		m, err := w.join(hello(0), enrolment)
 		if err != nil {

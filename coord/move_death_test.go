@@ -29,7 +29,7 @@ func TestServerDiesDuringTheCopy(t *testing.T) {
 		{"the old one dies", func(from, _ *fakeServer) { from.m.Close() }, true, "server 1 (s1) is lost"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			play(t, Config{Workers: 2, Servers: 3, Steps: 60}, func(w *world) {
+			play(t, Config{MaxWorkers: 2, Servers: 3, Steps: 60}, func(w *world) {
 				a, from := w.server(0, 1, false), w.server(1, 1, false)
 				to := w.server(2, 0, false)
 				during := 0
@@ -89,7 +89,7 @@ func TestServerDiesDuringTheCopy(t *testing.T) {
 
 // While a server makes room for a shard, all workers go: who comes in their place does not wait for the move, which would wait for them.
 func TestMoveWithoutWorkers(t *testing.T) {
-	play(t, Config{Workers: 2, Least: 1, Servers: 3, Steps: 60, JoinTimeout: time.Minute}, func(w *world) {
+	play(t, Config{MaxWorkers: 2, MinWorkers: 1, Servers: 3, Steps: 60, JoinTimeout: time.Minute}, func(w *world) {
 		w.server(0, 1, false)
 		w.server(1, 1, false)
 		to := w.server(2, 0, false)

@@ -35,7 +35,7 @@ func TestNoiseScale(t *testing.T) {
 		{"pairs, with clipping", Config{Plan: modes.ASGD(2), Norm: true}, 26, 8, 0, NoiseStatus{Scale: 16. / 22, Grad2: 22, Var: 16, Mixed: true, Observations: 18}, false},
 		{"pairs, not finite", Config{Plan: modes.ASGD(2)}, math.NaN(), 2, 2, NoiseStatus{}, false},
 	} {
-		c.cfg.Workers, c.cfg.Steps = 2, 10
+		c.cfg.MaxWorkers, c.cfg.Steps = 2, 10
 		play(t, c.cfg, func(w *world) {
 			w.sum2 = c.part
 			s := w.server(0, 2, false)

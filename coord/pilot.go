@@ -6,7 +6,6 @@ import (
 
 	"star/coord/advice"
 	"star/coord/advisor"
-	"star/modes"
 	"star/runlog"
 )
 
@@ -27,9 +26,9 @@ type pilotAction struct {
 
 // startPilot starts the pilot's goroutine, which ends with the coordinator.
 func (c *Coordinator) startPilot() {
-	c.pilot = advisor.Start(c.cfg.Pilot, c.done, func(w advisor.Word) bool {
+	c.journal.pilot = advisor.Start(c.cfg.Pilot, c.in.done, func(w advisor.Word) bool {
 		a := &pilotAction{Remark: w.Remark, after: w.After, learned: w.Learned}
-		return c.post(inside(kindPilotAction, internal{action: a}))
+		return c.in.post(inside(kindPilotAction, internal{action: a}))
 	})
 }
 
@@ -37,19 +36,19 @@ func (c *Coordinator) startPilot() {
 // heard: where it lags behind, it is not waited for. By that a replay of the log knows which
 // decisions of the pilot could not have been heeded.
 func (c *Coordinator) lastWords() {
-	if !c.pilot.Running() {
+	if !c.journal.pilot.Running() {
 		return
 	}
-	heard := c.pilot.Heard() // first: what was said up to there is in events, or done
-	c.permitted(c.permits.Yield(isOver))
+	heard := c.journal.pilot.Heard() // first: what was said up to there is in events, or done
+	c.permitted(c.choice.permits.Yield(isOver))
 	for {
 		select {
-		case e := <-c.events:
+		case e := <-c.in.events:
 			if e.Kind == kindPilotAction && e.action.Change != nil {
-				c.notApplied(e.action.Change, e.action.after, isOver)
+				c.journal.notApplied(e.action.Change, e.action.after, isOver)
 			}
 		default:
-			c.cfg.RunLog.Write(c.elapsed(), runlog.Heard{After: heard})
+			c.journal.write(runlog.Heard{After: heard})
 			return
 		}
 	}
@@ -59,44 +58,33 @@ func (c *Coordinator) lastWords() {
 // the last time.
 const isOver = "the job is over"
 
-// notApplied notes a plan of the pilot that is not installed.
-func (c *Coordinator) notApplied(ch *advice.Change, after int64, because string) {
-	p := ch.Plan.String()
-	c.cfg.RunLog.Write(c.elapsed(), runlog.Unheeded{Plan: p, Why: ch.Why, Because: because, After: after})
-	c.log.Info("a plan of the pilot is not installed", "mode", p, "because", because)
-}
-
-// tell passes a line on to the pilot, if there is one.
-func (c *Coordinator) tell(at time.Duration, entry runlog.Entry) { c.pilot.Tell(at, entry) }
-
 // apply does what the pilot says. One of its fields is set. An error ends the job.
 func (c *Coordinator) apply(s *pilotAction) error {
-	at := c.elapsed()
+	at := c.journal.elapsed()
 	switch {
 	case s.written != nil:
 		return c.saidWritten(s.written)
 	case s.ruling != nil:
-		return c.permitted(c.permits.Rule(*s.ruling, c.deaf()))
+		return c.permitted(c.choice.permits.Rule(*s.ruling, c.deaf()))
 	case s.learned != nil:
 		r := s.learned
-		c.cfg.RunLog.Write(at, *r)
-		c.tell(at, *r)
+		c.journal.note(*r)
 		if e := float64(r.Error); !math.IsNaN(e) { // else the pilot says why
 			c.log.Info("predictor trained", "records", r.Records, "error", round4(e), "took", r.Took.Duration().Round(time.Millisecond))
 		}
 	case s.Verdict != nil:
 		v := s.Verdict
-		c.cfg.RunLog.Write(at, *v)
-		c.verdicts.Take(*v, s.Text)
+		c.journal.log.Write(at, *v)
+		c.choice.verdicts.Take(*v, s.Text)
 		c.log.Info("straggler", "worker", int(v.Worker), "event", v.Event, "says", s.Text)
 	case s.Gain != nil:
 		g := s.Gain
-		c.cfg.RunLog.Write(at, *g)
+		c.journal.log.Write(at, *g)
 		c.log.Info("gain", "mode", g.Plan, "predicted", round4(float64(g.Predicted)), "seen", round4(float64(g.Seen)), "reverted", g.Reverted)
 	case s.Change != nil:
 		return c.change(s.Change, s.after)
 	case s.Deadlines != nil:
-		c.deadlines = s.Deadlines
+		c.choice.deadlines = s.Deadlines
 	case s.Text != "":
 		c.log.Info("pilot", "says", s.Text)
 	}
@@ -106,22 +94,14 @@ func (c *Coordinator) apply(s *pilotAction) error {
 // deaf is why nothing is made of a plan that the pilot wants, whatever it is; empty: it is heeded.
 func (c *Coordinator) deaf() string {
 	switch {
-	case c.rounds.Final() || c.ended:
+	case c.rounds.Final() || c.run.ended:
 		return isOver
 	case c.stopping.Frozen():
 		return "the job is being saved, and ends"
-	case c.manual:
+	case c.choice.manual:
 		return "star ctl mode has set another one"
 	}
 	return ""
-}
-
-// uncut is p for a job whose batches stay whole. Errors are those of [modes.Plan.WithWholeBatches].
-func (c *Coordinator) uncut(p modes.Plan) (modes.Plan, error) {
-	if !c.cfg.WholeBatches {
-		return p, nil
-	}
-	return p.WithWholeBatches(c.cfg.Batch)
 }
 
 // change installs the pilot's plan, unless somebody at the keyboard has taken over, or says in the
@@ -131,9 +111,9 @@ func (c *Coordinator) change(ch *advice.Change, after int64) error {
 	p := ch.Plan
 	because := c.deaf()
 	if because == "" {
-		err := p.Validate(c.cfg.Workers)
+		err := p.Validate(c.cfg.MaxWorkers)
 		if err == nil {
-			p, err = c.uncut(p)
+			p, err = c.cfg.uncut(p)
 		}
 		if err == nil {
 			err = c.arch.fits(p)
@@ -143,7 +123,7 @@ func (c *Coordinator) change(ch *advice.Change, after int64) error {
 		}
 	}
 	if because != "" {
-		c.notApplied(ch, after, because)
+		c.journal.notApplied(ch, after, because)
 		return nil
 	}
 	if c.cfg.Admission != nil {
@@ -151,11 +131,11 @@ func (c *Coordinator) change(ch *advice.Change, after int64) error {
 			c.ask(ch, after)
 			return nil
 		}
-		c.permits.Forget()
-		c.permitted(c.permits.Yield("the pilot has changed its mind"))
+		c.choice.permits.Forget()
+		c.permitted(c.choice.permits.Yield("the pilot has changed its mind"))
 	}
-	if c.graft(p).Equal(c.engine.View().Plan) {
-		c.notApplied(ch, after, "it is in force")
+	if c.flow.graft(p).Equal(c.engine.View().Plan) {
+		c.journal.notApplied(ch, after, "it is in force")
 		return nil
 	}
 	return c.install(p, runlog.Plan{Why: ch.Why, Predicted: runlog.Number(ch.Predicted), After: after})

@@ -50,7 +50,7 @@ func TestPilot(t *testing.T) {
 		22: {Change: &advice.Change{Plan: modes.SSGD(7)}}, // no plan
 		30: {Change: &advice.Change{Plan: modes.SSGD(2), Why: "not heeded"}},
 	}}
-	play(t, Config{Workers: 2, Steps: 40, Pilot: pilot}, func(w *world) {
+	play(t, Config{MaxWorkers: 2, Steps: 40, Pilot: pilot}, func(w *world) {
 		w.server(0, 1, false)
 		w.worker(0)
 		w.worker(1, func(f *fakeWorker) { f.pace *= 5 })
@@ -168,7 +168,7 @@ func TestEveryDecisionIsLogged(t *testing.T) {
 			if late {
 				pilot.want = pilot.want[:1]
 			}
-			cfg := Config{Workers: 2, Steps: 40, Pilot: pilot}
+			cfg := Config{MaxWorkers: 2, Steps: 40, Pilot: pilot}
 			if c.clerk != nil {
 				cfg.Admission = c.clerk
 			}
@@ -225,23 +225,23 @@ func TestEveryDecisionIsLogged(t *testing.T) {
 // What the pilot has said, and what was not done of it when the job ends, is in the log, too.
 func TestLastWords(t *testing.T) {
 	var text syncBuffer
-	c := &Coordinator{timing: timing{begun: time.Now()}, connections: connections{events: make(chan event, 2), done: make(chan struct{})}, log: slog.New(slog.DiscardHandler)}
-	defer close(c.done)
-	c.pilot = advisor.Start(&script{}, c.done, func(advisor.Word) bool { return true })
+	c := &Coordinator{journal: journal{begun: time.Now(), text: slog.New(slog.DiscardHandler)}, in: inbox{events: make(chan event, 2), done: make(chan struct{})}}
+	defer close(c.in.done)
+	c.journal.pilot = advisor.Start(&script{}, c.in.done, func(advisor.Word) bool { return true })
 	for range 7 {
-		c.tell(0, runlog.Record{})
+		c.journal.tell(0, runlog.Record{})
 	}
-	for end := time.Now().Add(time.Minute); c.pilot.Heard() < 7; runtime.Gosched() {
+	for end := time.Now().Add(time.Minute); c.journal.pilot.Heard() < 7; runtime.Gosched() {
 		if time.Now().After(end) {
-			t.Fatalf("%d of 7 lines were heard", c.pilot.Heard())
+			t.Fatalf("%d of 7 lines were heard", c.journal.pilot.Heard())
 		}
 	}
-	c.cfg.RunLog = runlog.NewWriter(&text)
+	c.journal.log = runlog.NewWriter(&text)
 	remark := &pilotAction{Remark: advice.Remark{Text: "all is well"}, after: 3}
-	c.events <- inside(kindPilotAction, internal{action: remark})
-	c.events <- inside(kindPilotAction, internal{action: &pilotAction{Remark: wants(modes.ASGD(2)), after: 5}})
+	c.in.events <- inside(kindPilotAction, internal{action: remark})
+	c.in.events <- inside(kindPilotAction, internal{action: &pilotAction{Remark: wants(modes.ASGD(2)), after: 5}})
 	c.lastWords()
-	c.cfg.RunLog.Flush()
+	c.journal.log.Flush()
 	var got []any
 	if _, err := runlog.Read(strings.NewReader(`{"type":"start","format":1}`+"\n"+`{"type":"train","t":0,"workers":2,"version":0,"limit":1}`+"\n"+text.String()), "run.jsonl", func(l runlog.Line) error { got = append(got, l.Entry); return nil }); err != nil {
 		t.Fatal(err)
@@ -252,7 +252,7 @@ func TestLastWords(t *testing.T) {
 }
 
 func TestNoPilot(t *testing.T) {
-	play(t, Config{Workers: 1, Steps: 30}, func(w *world) {
+	play(t, Config{MaxWorkers: 1, Steps: 30}, func(w *world) {
 		w.server(0, 1, false)
 		w.worker(0)
 		synctest.Wait()

@@ -40,7 +40,7 @@ func (c *Coordinator) leftOut(ps []engine.Poisoned) {
 		case poison.NotFinite:
 			value, where = math.NaN(), fmt.Sprintf("shards %v", p.Shards)
 		case poison.Flipped:
-			c.poisonings[p.Worker][p.Cause]++ // told when it began
+			c.measured.poisonings[p.Worker][p.Cause]++ // told when it began
 			continue
 		}
 		c.poisoned(p.Worker, p.Step, p.Cause, value, where, false)
@@ -53,13 +53,13 @@ func (c *Coordinator) poisoned(w star.Worker, step int64, cause poison.Cause, va
 	if over {
 		c.log.Info("no more poison", "worker", int(w), "mean_cosine", value)
 	} else {
-		c.poisonings[w][cause]++
+		c.measured.poisonings[w][cause]++
 		c.log.Warn("poison", "worker", int(w), "step", step, "cause", cause.String(), "what", text, "policy", c.cfg.Poison)
-		if c.cfg.Poison == poison.Fatal && c.sick == nil {
-			c.sick = &Error{exitcode.Diverged, "poison: " + text + " (--poison fatal)"}
+		if c.cfg.Poison == poison.Fatal && c.run.sick == nil {
+			c.run.sick = &Error{exitcode.Diverged, "poison: " + text + " (--poison fatal)"}
 		}
 	}
-	c.cfg.RunLog.Write(c.elapsed(), runlog.Poison{Worker: w, Step: step, Cause: cause.String(), Value: runlog.Number(value), Where: where, Over: over, Policy: c.cfg.Poison})
+	c.journal.write(runlog.Poison{Worker: w, Step: step, Cause: cause.String(), Value: runlog.Number(value), Where: where, Over: over, Policy: c.cfg.Poison})
 }
 
 // toldPoison takes in what a worker says of itself or a rider, or a server of a worker's direction.
@@ -71,7 +71,7 @@ func (c *Coordinator) toldPoison(p *peer, m wire.Poison) error {
 	switch {
 	case !ok:
 		return c.drop(p, fmt.Errorf("poison of the cause %q", m.Cause))
-	case c.engine == nil || int(m.Worker) >= len(c.workers):
+	case c.engine == nil || int(m.Worker) >= len(c.peers.workers):
 		return c.drop(p, fmt.Errorf("poison of worker %d, which is not there", m.Worker))
 	case c.cfg.Poison == poison.Off:
 		return nil
@@ -84,9 +84,9 @@ func (c *Coordinator) toldPoison(p *peer, m wire.Poison) error {
 			return nil // another shard has said so
 		}
 		m.Step = step
-	case c.sharded() && cause != poison.NotFinite:
+	case c.arch.sharded() && cause != poison.NotFinite:
 		return c.drop(p, fmt.Errorf("poison of the cause %q from a worker: the shards find it", m.Cause))
 	}
 	c.poisoned(m.Worker, m.Step, cause, m.Value, m.Where, m.Over)
-	return c.sick
+	return c.run.sick
 }

@@ -28,7 +28,7 @@ func TestReturn(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				play(t, Config{Workers: 3, Plan: plan, Steps: 40, EvalEvery: 1}, func(w *world) {
+				play(t, Config{MaxWorkers: 3, Plan: plan, Steps: 40, EvalEvery: 1}, func(w *world) {
 					w.server(0, 2, false)
 					w.worker(0)
 					w.worker(2)
@@ -59,7 +59,7 @@ func TestReturn(t *testing.T) {
 
 // Who may come to a job that has begun, and who may not.
 func TestReturnRefused(t *testing.T) {
-	play(t, Config{Workers: 2, Steps: 30}, func(w *world) {
+	play(t, Config{MaxWorkers: 2, Steps: 30}, func(w *world) {
 		w.server(0, 1, false)
 		w.worker(0)
 		first := w.worker(1, dying("released", 3))
@@ -110,7 +110,7 @@ func TestReturnRefused(t *testing.T) {
 
 // One that comes and says nothing is not waited for, and the job does not fail by it.
 func TestReturnInSilence(t *testing.T) {
-	play(t, Config{Workers: 2, Steps: 200, StopOnLoss: false, DeadAfter: 10 * time.Second}, func(w *world) {
+	play(t, Config{MaxWorkers: 2, Steps: 200, StopOnFailure: false, DeadAfter: 10 * time.Second}, func(w *world) {
 		w.server(0, 1, false)
 		w.worker(0)
 		first := w.worker(1, dying("released", 3))
@@ -137,7 +137,7 @@ func TestReturnInSilence(t *testing.T) {
 func TestComesAgain(t *testing.T) {
 	for name, begun := range map[string]bool{"before": false, "in the training": true} {
 		t.Run(name, func(t *testing.T) {
-			play(t, Config{Workers: 2, Steps: 30}, func(w *world) {
+			play(t, Config{MaxWorkers: 2, Steps: 30}, func(w *world) {
 				w.server(0, 1, false)
 				w.worker(0)
 				if begun {
@@ -173,7 +173,7 @@ func TestComesAgain(t *testing.T) {
 
 // Members whose starter is alive are waited for without a limit.
 func TestAttended(t *testing.T) {
-	play(t, Config{Workers: 2, Steps: 3, JoinTimeout: 30 * time.Second, Attended: true}, func(w *world) {
+	play(t, Config{MaxWorkers: 2, Steps: 3, JoinTimeout: 30 * time.Second, Attended: true}, func(w *world) {
 		w.server(0, 1, false)
 		w.worker(0)
 		time.Sleep(10 * time.Minute)

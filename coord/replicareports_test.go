@@ -86,7 +86,7 @@ func TestTakeOverCopies(t *testing.T) {
 			p := live(3, 40)
 			p.twice()
 			lease := newTestLease(7)
-			play(t, Config{Workers: 2, Servers: 2, Replicas: 2, Steps: 5, Lease: lease, Handover: &p.handover}, func(w *world) {
+			play(t, Config{MaxWorkers: 2, Servers: 2, Replicas: 2, Steps: 5, Lease: lease, Handover: &p.handover}, func(w *world) {
 				a, b := w.stakes(p, 0, 1, c.held[0]), w.stakes(p, 1, 1, c.held[1])
 				x, y := w.worker(0), w.worker(1)
 				w.finished(time.Minute)
@@ -132,7 +132,7 @@ func TestTakeOverCopiesDecidesNorms(t *testing.T) {
 			p := live(3, 40, func(g *engine.Config) { g.Norm = true })
 			p.twice()
 			p.told, p.repeats = c.told, c.repeats
-			play(t, Config{Workers: 2, Servers: 2, Replicas: 2, Steps: 5, Norm: true, Lease: newTestLease(7), Handover: &p.handover}, func(w *world) {
+			play(t, Config{MaxWorkers: 2, Servers: 2, Replicas: 2, Steps: 5, Norm: true, Lease: newTestLease(7), Handover: &p.handover}, func(w *world) {
 				servers := [2]*fakeServer{w.stakes(p, 0, 1, c.held[0]), w.stakes(p, 1, 1, c.held[1], time.Second)} // what the first says comes too early
 				a, b := w.worker(0), w.worker(1)
 				w.finished(time.Minute)
@@ -152,7 +152,7 @@ func TestTakeOverWithoutAServer(t *testing.T) {
 		p := live(3, 40)
 		p.twice()
 		lease := newTestLease(7)
-		play(t, Config{Workers: 2, Servers: 2, Replicas: 2, Steps: 5, Lease: lease, Handover: &p.handover}, func(w *world) {
+		play(t, Config{MaxWorkers: 2, Servers: 2, Replicas: 2, Steps: 5, Lease: lease, Handover: &p.handover}, func(w *world) {
 			begun := time.Now()
 			b := w.stakes(p, 1, 1, [2]int64{3, 2})
 			x, y := w.worker(0), w.worker(1)
@@ -185,7 +185,7 @@ func TestTakeOverWithoutAServer(t *testing.T) {
 		p := live(3, 40)
 		p.twice()
 		p.handover.Views[0].Followers, p.handover.Seats = nil, map[int]int{0: 2, 1: 1}
-		play(t, Config{Workers: 2, Servers: 2, Replicas: 2, Steps: 5, Lease: newTestLease(7), Handover: &p.handover, JoinTimeout: 20 * time.Second}, func(w *world) {
+		play(t, Config{MaxWorkers: 2, Servers: 2, Replicas: 2, Steps: 5, Lease: newTestLease(7), Handover: &p.handover, JoinTimeout: 20 * time.Second}, func(w *world) {
 			w.stakes(p, 1, 1, [2]int64{-1, 3})
 			w.worker(0)
 			w.finished(time.Minute)
@@ -201,7 +201,7 @@ func TestCopiesThatCountNoMore(t *testing.T) {
 	p.twice()
 	p.handover.Views[0] = replica.View{Term: 4, Primary: 1} // server 0 was dropped, and does not know it
 	p.handover.Seats = map[int]int{0: 1, 1: 2}
-	play(t, Config{Workers: 2, Servers: 2, Replicas: 1 + 1, Steps: 5, Lease: newTestLease(7), Handover: &p.handover}, func(w *world) {
+	play(t, Config{MaxWorkers: 2, Servers: 2, Replicas: 1 + 1, Steps: 5, Lease: newTestLease(7), Handover: &p.handover}, func(w *world) {
 		a := w.stakes(p, 0, 1, [2]int64{2, 3})
 		w.stakes(p, 1, 1, [2]int64{3, 3})
 		w.worker(0)
@@ -226,7 +226,7 @@ func TestViewsAreNoted(t *testing.T) {
 			p := live(3, 400)
 			p.twice()
 			lease := newTestLease(7)
-			play(t, Config{Workers: 2, Servers: 2, Replicas: 2, Steps: 50, Lease: lease, Handover: &p.handover}, func(w *world) {
+			play(t, Config{MaxWorkers: 2, Servers: 2, Replicas: 2, Steps: 50, Lease: lease, Handover: &p.handover}, func(w *world) {
 				a, b := w.stakes(p, 0, 1, [2]int64{3, 3}), w.stakes(p, 1, 1, [2]int64{3, 3})
 				w.worker(0)
 				w.worker(1)
@@ -264,7 +264,7 @@ func TestServerWithCopiesComesBack(t *testing.T) {
 	p.twice()
 	handover := p.handover // the coordinator's own: it changes it
 	handover.Seats, handover.Views = maps.Clone(handover.Seats), slices.Clone(handover.Views)
-	play(t, Config{Workers: 2, Servers: 2, Replicas: 2, Steps: 50, Lease: newTestLease(7), Handover: &handover}, func(w *world) {
+	play(t, Config{MaxWorkers: 2, Servers: 2, Replicas: 2, Steps: 50, Lease: newTestLease(7), Handover: &handover}, func(w *world) {
 		w.stakes(p, 0, 1, [2]int64{3, 3})
 		b := w.stakes(p, 1, 1, [2]int64{3, 3})
 		again := w.stakes(p, 0, 1, [2]int64{3, 3}, 5*time.Second) // the connection before is still there
@@ -306,7 +306,7 @@ func (w *world) losesWhileCopiesWait(y *fakeWorker, b *fakeServer) {
 func TestLogTellsInTheOrderOfDecisions(t *testing.T) {
 	p := live(3, 80)
 	p.twice()
-	play(t, Config{Workers: 2, Servers: 2, Replicas: 2, Steps: 10, Lease: newTestLease(7), Handover: &p.handover}, func(w *world) {
+	play(t, Config{MaxWorkers: 2, Servers: 2, Replicas: 2, Steps: 10, Lease: newTestLease(7), Handover: &p.handover}, func(w *world) {
 		w.stakes(p, 0, 1, [2]int64{3, 3})
 		b := w.stakes(p, 1, 1, [2]int64{3, 3})
 		w.worker(0, func(f *fakeWorker) { f.pace = time.Second })
@@ -354,7 +354,7 @@ func TestLogTellsInTheOrderOfDecisions(t *testing.T) {
 func TestWorkerIsReplacedWhileCopiesWait(t *testing.T) {
 	p := live(3, 80)
 	p.twice()
-	play(t, Config{Workers: 2, Servers: 2, Replicas: 2, Steps: 10, Lease: newTestLease(7), Handover: &p.handover}, func(w *world) {
+	play(t, Config{MaxWorkers: 2, Servers: 2, Replicas: 2, Steps: 10, Lease: newTestLease(7), Handover: &p.handover}, func(w *world) {
 		w.stakes(p, 0, 1, [2]int64{3, 3})
 		b := w.stakes(p, 1, 1, [2]int64{3, 3})
 		x, y := w.worker(0), w.worker(1)

@@ -83,7 +83,7 @@ func answers(desc string, err string) func(m *session.Member, s wire.Save) bool 
 // A worker with a codec is told of a checkpoint before it is told what to do next, so that it can say what it has left out by then; one without is not told.
 func TestCheckpointHasResiduals(t *testing.T) {
 	var all []Checkpoint
-	play(t, Config{Workers: 3, Steps: 4, SaveEvery: 1500 * time.Millisecond, Save: func(c Checkpoint) (string, error) { all = append(all, c); return c.ID, nil }}, func(w *world) {
+	play(t, Config{MaxWorkers: 3, Steps: 4, CheckpointEvery: 1500 * time.Millisecond, Save: func(c Checkpoint) (string, error) { all = append(all, c); return c.ID, nil }}, func(w *world) {
 		w.server(0, 2, false)
 		k := w.codecWorker(2, answers(`"two"`, ""))
 		w.worker(1)
@@ -132,7 +132,7 @@ func TestCheckpointWithoutResiduals(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var all []Checkpoint
-			play(t, Config{Workers: 2, Steps: 30, SaveEvery: 1500 * time.Millisecond, Save: func(c Checkpoint) (string, error) { all = append(all, c); return c.ID, nil }}, func(w *world) {
+			play(t, Config{MaxWorkers: 2, Steps: 30, CheckpointEvery: 1500 * time.Millisecond, Save: func(c Checkpoint) (string, error) { all = append(all, c); return c.ID, nil }}, func(w *world) {
 				w.server(0, 1, false)
 				w.codecWorker(0, answers(`"zero"`, ""))
 				w.codecWorker(1, c.answer)
@@ -160,7 +160,7 @@ func TestCheckpointWithoutResiduals(t *testing.T) {
 // In an all-reduce every member is asked, beside the one that writes the parameters; a worker that nobody asks has no business to answer.
 func TestRingCheckpointHasResiduals(t *testing.T) {
 	var all []Checkpoint
-	play(t, Config{Workers: 3, Samples: 60, Steps: 99, SaveEvery: 1500 * time.Millisecond, Ring: &RingConfig{Rule: "sgd"}, Save: func(c Checkpoint) (string, error) { all = append(all, c); return c.ID, nil }}, func(w *world) {
+	play(t, Config{MaxWorkers: 3, Samples: 60, Steps: 99, CheckpointEvery: 1500 * time.Millisecond, Ring: &RingConfig{Rule: "sgd"}, Save: func(c Checkpoint) (string, error) { all = append(all, c); return c.ID, nil }}, func(w *world) {
 		w.server(0, 0, false)
 		for i := range 3 {
 			w.ringWorker(i, "int8", func(m *session.Member, s wire.Save) bool {
@@ -190,7 +190,7 @@ func TestRingLosesItsCheckpoint(t *testing.T) {
 	for victim := range 2 {
 		t.Run(fmt.Sprint(victim), func(t *testing.T) {
 			var all []Checkpoint
-			play(t, Config{Workers: 3, Samples: 120, Steps: 99, SaveEvery: 2500 * time.Millisecond, Ring: &RingConfig{Rule: "sgd"},
+			play(t, Config{MaxWorkers: 3, Samples: 120, Steps: 99, CheckpointEvery: 2500 * time.Millisecond, Ring: &RingConfig{Rule: "sgd"},
 				Save: func(c Checkpoint) (string, error) { all = append(all, c); return "in/" + c.ID, nil }}, func(w *world) {
 				w.server(0, 0, false)
 				for i := range 3 {

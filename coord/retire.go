@@ -40,17 +40,17 @@ func (c *Coordinator) retire(p *peer, m wire.Leave) error {
 	default:
 		err = &Error{exitcode.Lost, fmt.Sprintf("no worker is left; the last one: worker %d: %v", p.rank, why)}
 	}
-	others := slices.ContainsFunc(c.workers, func(o *peer) bool { return o != nil && o != p && !o.gone })
+	others := slices.ContainsFunc(c.peers.workers, func(o *peer) bool { return o != nil && o != p && !o.gone })
 	if m.Exit == exitcode.Usage && others && !c.rounds.Final() && c.stopping.Cause() == nil {
-		c.part(p, m.Exit, "the job ends")
+		c.peers.part(p, m.Exit, "the job ends")
 		p.retired = true // its loss is no other reason for the end
 		if e := c.lost(p, why); e != nil {
 			return e
 		}
 		return c.stop(err)
 	}
-	if others || c.rounds.Final() || c.stopping.Wound() || c.stopping.Cause() != nil || m.Exit != 0 && m.Exit != exitcode.Usage && (c.cfg.StopOnLoss || c.least() > 0) {
-		c.part(p, m.Exit, "the job goes on without this worker")
+	if others || c.rounds.Final() || c.stopping.Wound() || c.stopping.Cause() != nil || m.Exit != 0 && m.Exit != exitcode.Usage && (c.cfg.StopOnFailure || c.minWorkers() > 0) {
+		c.peers.part(p, m.Exit, "the job goes on without this worker")
 		return c.lost(p, why)
 	}
 	p.retired = true
@@ -64,9 +64,9 @@ func (c *Coordinator) retire(p *peer, m wire.Leave) error {
 func (c *Coordinator) windUp(err error, why string) error {
 	c.stopping.Wind(err)
 	if err == nil {
-		c.result.Ended = why
+		c.measured.result.Ended = why
 	}
-	c.cfg.RunLog.Write(c.elapsed(), runlog.Stop{Limit: c.engine.View().Used, Why: why})
+	c.journal.write(runlog.Stop{Limit: c.engine.View().Used, Why: why})
 	c.log.Info("ending the job", "at_samples", c.engine.View().Used, "why", transport.Brief(why))
 	c.thin() // an update that waited for others to come is made
 	return c.windOn()
@@ -80,17 +80,17 @@ func (c *Coordinator) windOn() error {
 		return nil
 	case !c.engine.View().Survives():
 		return c.stopping.With()
-	case !c.engine.View().Settled || c.mover.Holds() || c.saves.Writing() || c.saves.Open() && c.sharded():
+	case !c.engine.View().Settled || c.placing.mover.Holds() || c.saves.Writing() || c.saves.Open() && c.arch.sharded():
 		return nil
 	}
-	if err := c.move(c.mover.Drop("the job ends")); err != nil {
+	if err := c.move(c.placing.mover.Drop("the job ends")); err != nil {
 		return err
 	}
 	c.saves.Drop() // of a version that no worker makes
 	c.rounds.Drop()
 	c.engine.End(engine.Abandon)
 	c.stopping.Abandon()
-	c.progress = time.Now()
+	c.run.progress = time.Now()
 	c.evaluateLast(c.stopping.With() == nil)
 	c.perform(c.rounds.End())
 	return nil

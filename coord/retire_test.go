@@ -50,7 +50,7 @@ func TestEveryWorkerRetires(t *testing.T) {
 					t.Fatal(err)
 				}
 				saved := 0
-				play(t, Config{Workers: 2, Least: c.least, Plan: plan, Steps: 100, Save: func(k Checkpoint) (string, error) {
+				play(t, Config{MaxWorkers: 2, MinWorkers: c.least, Plan: plan, Steps: 100, Save: func(k Checkpoint) (string, error) {
 					saved++
 					var redo int64
 					for _, s := range k.Redo {
@@ -117,7 +117,7 @@ func TestPutAside(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var saved Checkpoint
-			play(t, Config{Workers: c.workers, Plan: modes.ASGD(c.workers), Steps: 8, Save: func(k Checkpoint) (string, error) {
+			play(t, Config{MaxWorkers: c.workers, Plan: modes.ASGD(c.workers), Steps: 8, Save: func(k Checkpoint) (string, error) {
 				saved = k
 				return k.ID, nil
 			}}, func(w *world) {
@@ -173,7 +173,7 @@ func TestPutAside(t *testing.T) {
 
 // A worker that was misused ends the job for all, with its exit code, and a checkpoint.
 func TestMisuseEndsTheJob(t *testing.T) {
-	play(t, Config{Workers: 3, Steps: 100, Grace: time.Minute, Save: func(k Checkpoint) (string, error) { return k.ID, nil }}, func(w *world) {
+	play(t, Config{MaxWorkers: 3, Steps: 100, Grace: time.Minute, Save: func(k Checkpoint) (string, error) { return k.ID, nil }}, func(w *world) {
 		w.server(0, 1, false)
 		w.worker(0)
 		w.worker(1, retiring(5, exitcode.Usage), func(f *fakeWorker) { f.buffers = nil })
@@ -188,7 +188,7 @@ func TestMisuseEndsTheJob(t *testing.T) {
 
 // A worker may have the job end in good order for all.
 func TestHalt(t *testing.T) {
-	play(t, Config{Workers: 3, Steps: 100}, func(w *world) {
+	play(t, Config{MaxWorkers: 3, Steps: 100}, func(w *world) {
 		w.server(0, 1, false)
 		w.worker(0)
 		w.worker(1, func(f *fakeWorker) {

@@ -40,7 +40,7 @@ func TestRingTakeOver(t *testing.T) {
 	older, _ := json.Marshal(first)
 	told := []wire.Tally{{Generation: engine.GenerationsOf(1) + 1, Version: 2, Carried: []wire.Gradient{{Worker: 2, Step: m.RiderBatches[0].Span.Start, Weight: 4. / 12}}}}
 	lease := newTestLease(2)
-	play(t, Config{Workers: 4, Steps: 100, Ring: &RingConfig{Rule: "sgd"}, Lease: lease, Handover: &handover, Coordinators: 1}, func(w *world) {
+	play(t, Config{MaxWorkers: 4, Steps: 100, Ring: &RingConfig{Rule: "sgd"}, Lease: lease, Handover: &handover, Coordinators: 1}, func(w *world) {
 		w.newest = 2
 		rider := w.ringWorker(2, "", nil, &session.Stand{Version: -1, Step: 1, Metadata: text})
 		behind := w.ringWorker(1, "", nil, &session.Stand{Version: 1, Step: 1, Metadata: older})
@@ -104,10 +104,10 @@ func TestRingTakeOverRefuses(t *testing.T) {
 		Model: "m", ModelHash: "cafe", Params: 100, Ring: true,
 	}, Enrolment: enrolment}
 	ring := &RingConfig{Rule: "sgd"}
-	if _, err := New(Config{Job: "job", Workers: 2, Batch: 4, Steps: 5, Lease: newTestLease(2), Handover: &handover}); err == nil || !strings.Contains(err.Error(), "--arch") {
+	if _, err := New(Config{Job: "job", MaxWorkers: 2, Batch: 4, Steps: 5, Lease: newTestLease(2), Handover: &handover}); err == nil || !strings.Contains(err.Error(), "--arch") {
 		t.Errorf("parameter servers go on with a ring: %v", err)
 	}
-	play(t, Config{Workers: 2, Steps: 5, Ring: ring, Lease: newTestLease(2), Handover: &handover, Coordinators: 1, JoinTimeout: 10 * time.Second}, func(w *world) {
+	play(t, Config{MaxWorkers: 2, Steps: 5, Ring: ring, Lease: newTestLease(2), Handover: &handover, Coordinators: 1, JoinTimeout: 10 * time.Second}, func(w *world) {
 		h, e := hello(0), enrolment
 		h.Addr, e.Rule, e.Stand = "meet,door", "sgd", &session.Stand{Version: 3, Metadata: []byte("{}")}
 		var refused *transport.RejectError
@@ -134,7 +134,7 @@ func TestRingTakeOverFromWhoLeaves(t *testing.T) {
 		Model: "m", ModelHash: "cafe", Params: 100, Ring: true,
 	}, Enrolment: enrolment}
 	const metadata = `{"term":1,"count":1,"Version":5,"Samples":40,"Cursor":40,"seq":5,"steps":[4,4],"rounds":[]}`
-	cfg := Config{Workers: 2, Steps: 20, Ring: &RingConfig{Rule: "sgd"}, Lease: newTestLease(2), Handover: &handover, Coordinators: 1, JoinTimeout: time.Minute, Grace: 20 * time.Second, Save: keeper(new([]Checkpoint))}
+	cfg := Config{MaxWorkers: 2, Steps: 20, Ring: &RingConfig{Rule: "sgd"}, Lease: newTestLease(2), Handover: &handover, Coordinators: 1, JoinTimeout: time.Minute, Grace: 20 * time.Second, Save: keeper(new([]Checkpoint))}
 	play(t, cfg, func(w *world) {
 		w.newest = 5
 		last := w.ringWorker(0, "", nil, &session.Stand{Version: 5, Step: 4, Metadata: []byte(metadata)})
@@ -173,7 +173,7 @@ func TestRingTakeOverWithALeaverFirst(t *testing.T) {
 		ends   bool
 	}{"at once": {0, false}, "when nobody is waited for": {time.Minute, true}} {
 		t.Run(name, func(t *testing.T) {
-			cfg := Config{Workers: 2, Servers: 3, Steps: 500, Ring: &RingConfig{Rule: "sgd"}, Lease: newTestLease(2), Handover: &handover, Coordinators: 3, JoinTimeout: time.Minute,
+			cfg := Config{MaxWorkers: 2, Servers: 3, Steps: 500, Ring: &RingConfig{Rule: "sgd"}, Lease: newTestLease(2), Handover: &handover, Coordinators: 3, JoinTimeout: time.Minute,
 				Grace: 20 * time.Second, Save: keeper(new([]Checkpoint))}
 			play(t, cfg, func(w *world) {
 				w.newest = 5

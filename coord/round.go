@@ -20,7 +20,7 @@ import (
 // facts are what package evaluate must know of workers.
 type facts struct{ *Coordinator }
 
-func (f facts) Live() []star.Worker { return f.live() }
+func (f facts) Live() []star.Worker { return f.peers.live() }
 
 func (f facts) Idle(w star.Worker) bool {
 	a := f.engine.View().Worker(w)
@@ -38,10 +38,10 @@ func (c *Coordinator) perform(effects []evaluate.Effect) {
 	for _, e := range effects {
 		switch e := e.(type) {
 		case evaluate.Progress:
-			c.progress = time.Now()
+			c.run.progress = time.Now()
 		case evaluate.Average:
-			if p := c.workers[e.Worker]; p != nil {
-				c.send(p, func() error {
+			if p := c.peers.workers[e.Worker]; p != nil {
+				c.peers.send(p, func() error {
 					return transport.Send(p.conn, wire.Buffers{Worker: e.Worker, Eval: e.Eval}, transport.Floats(e.Buffers))
 				})
 			}
@@ -50,20 +50,20 @@ func (c *Coordinator) perform(effects []evaluate.Effect) {
 		case evaluate.Collected:
 			c.trySaved()
 		case evaluate.Exclude:
-			if p := c.workers[e.Worker]; p != nil && !p.gone {
-				if err := c.drop(p, e.Err); err != nil && c.sick == nil {
-					c.sick = err
+			if p := c.peers.workers[e.Worker]; p != nil && !p.gone {
+				if err := c.drop(p, e.Err); err != nil && c.run.sick == nil {
+					c.run.sick = err
 				}
 			}
 		case evaluate.Ended:
 			c.evaluated(e)
 		case evaluate.AskWorker:
-			p := c.workers[e.Worker]
-			c.send(p, func() error { return transport.Send(p.conn, e.Save, nil) })
+			p := c.peers.workers[e.Worker]
+			c.peers.send(p, func() error { return transport.Send(p.conn, e.Save, nil) })
 		case evaluate.AskServers:
-			for rank, p := range c.servers {
+			for rank, p := range c.peers.servers {
 				if e.Server == rank || e.Server < 0 && p.hello.Shards > 0 {
-					c.send(p, func() error { return transport.Send(p.conn, e.Save, nil) })
+					c.peers.send(p, func() error { return transport.Send(p.conn, e.Save, nil) })
 				}
 			}
 		case evaluate.Without:
@@ -101,7 +101,7 @@ func (c *Coordinator) milestones() {
 // due reports what begins now. Nothing begins while something of the kind is under way, a shard moves,
 // workers are too few, or the job ends.
 func (c *Coordinator) due() (eval, save bool) {
-	if c.rounds.Open() || c.rounds.Final() || c.saves.Open() || c.mover.Holds() || c.short() || c.stopping.Cause() != nil {
+	if c.rounds.Open() || c.rounds.Final() || c.saves.Open() || c.placing.mover.Holds() || c.members.Shortage.On() || c.stopping.Cause() != nil {
 		return false, false
 	}
 	now := c.engine.View()
@@ -114,24 +114,21 @@ func (c *Coordinator) due() (eval, save bool) {
 	return c.rounds.Due(now.Used), !now.Midway && c.saves.Due(time.Now())
 }
 
-// saveID is the ID of a checkpoint of a version in this attempt.
-func (c *Coordinator) saveID(version int64) string { return c.cfg.Name(version, c.cfg.Generation) }
-
 // savedAlready reports whether a checkpoint made now would be one that is complete: no
 // update was made since. It is not written over, so the earlier one counts.
 func (c *Coordinator) savedAlready() bool {
 	v := c.engine.View().Next
-	if !c.saves.Complete(c.saveID(v)) {
+	if !c.saves.Complete(c.cfg.checkpointID(v)) {
 		return false
 	}
-	c.log.Debug("no update since the last checkpoint", "path", c.result.Checkpoint, "version", v)
+	c.log.Debug("no update since the last checkpoint", "path", c.measured.result.Checkpoint, "version", v)
 	return true
 }
 
 // evaluators lists the workers that take part in an evaluation. Between updates these are the workers that are released
 // again soon: one that is parked would be told too late. At the end all are parked.
 func (c *Coordinator) evaluators(final bool) (ws []star.Worker) {
-	for _, w := range c.live() {
+	for _, w := range c.peers.live() {
 		if a := c.engine.View().Worker(w); a.Evaluates && (final || !a.Parked) {
 			ws = append(ws, w)
 		}
@@ -154,9 +151,9 @@ func (c *Coordinator) judged(p *peer, effects []evaluate.Effect, err error) erro
 func (c *Coordinator) evaluated(e evaluate.Ended) {
 	l := e.Line
 	if e.Measured {
-		c.result.Evaluated, c.result.TestLoss, c.result.TestAccuracy = l.Final, l.Loss, float64(l.Accuracy)
-		l.Samples, l.Alike = c.engine.View().Used, c.hashes.Alike(l.To)
-		c.cfg.RunLog.Write(c.elapsed(), l)
+		c.measured.result.Evaluated, c.measured.result.TestLoss, c.measured.result.TestAccuracy = l.Final, l.Loss, float64(l.Accuracy)
+		l.Samples, l.Alike = c.engine.View().Used, c.measured.hashes.Alike(l.To)
+		c.journal.write(l)
 		c.log.Info("evaluated", "version", l.To, "loss", round4(float64(l.Loss)), "accuracy", round4(float64(l.Accuracy)), "predictions", l.Count)
 	}
 	if e.Unanswered {
@@ -167,7 +164,7 @@ func (c *Coordinator) evaluated(e evaluate.Ended) {
 		c.trySaved() // there will be no buffers but those that it has
 		c.milestones()
 	case !c.saves.On() || c.savedAlready():
-		c.ended = true
+		c.run.ended = true
 	default:
 		c.startSave()
 	}
@@ -182,14 +179,14 @@ func (c *Coordinator) tryFinish() error {
 	if c.stopping.Wound() {
 		return c.windOn()
 	}
-	if c.engine == nil || c.rounds.Final() || !c.checks.Begun() {
+	if c.engine == nil || c.rounds.Final() || !c.judging.checks.Begun() {
 		return nil
 	}
 	c.perform(c.rounds.Parked(facts{c})) // may end the round
-	if !c.engine.View().Drained() || c.rounds.Open() || c.saves.Open() || c.mover.Holds() || c.short() {
+	if !c.engine.View().Drained() || c.rounds.Open() || c.saves.Open() || c.placing.mover.Holds() || c.members.Shortage.On() {
 		return nil
 	}
-	if err := c.move(c.mover.Drop("the job ends")); err != nil {
+	if err := c.move(c.placing.mover.Drop("the job ends")); err != nil {
 		return err
 	}
 	c.evaluateLast(true)
@@ -199,11 +196,11 @@ func (c *Coordinator) tryFinish() error {
 // evaluateLast begins the evaluation after which the last checkpoint comes, or, without a test, asks workers for what
 // that checkpoint needs.
 func (c *Coordinator) evaluateLast(test bool) {
-	c.stats.Stop(time.Now(), c.engine.View().Used)
+	c.measured.stats.Stop(time.Now(), c.engine.View().Used)
 	c.rounds.Start(test, true, c.evaluators(true))
 	c.engine.End(engine.Finish)
 	for _, w := range c.evaluators(true) {
-		c.release(wire.Release{Worker: w, Version: c.engine.View().Version, Action: wire.Finish, Pull: len(c.shards) > 0})
+		c.release(wire.Release{Worker: w, Version: c.engine.View().Version, Action: wire.Finish, Pull: len(c.placing.shards) > 0})
 	}
 }
 
@@ -212,7 +209,7 @@ func (c *Coordinator) evaluateLast(test bool) {
 func (c *Coordinator) startSave() {
 	cut := c.engine.Save()
 	c.perform(c.saves.Start(evaluate.Cut{
-		ID: c.saveID(cut.Version), Version: cut.Version, Seq: cut.Seq, Writer: cut.Writer, Shards: len(c.shards), Final: c.rounds.Final(),
+		ID: c.cfg.checkpointID(cut.Version), Version: cut.Version, Seq: cut.Seq, Writer: cut.Writer, Shards: len(c.placing.shards), Final: c.rounds.Final(),
 	}, c.coded(), time.Now()))
 	c.trySaved()
 }
@@ -220,19 +217,19 @@ func (c *Coordinator) startSave() {
 // freezeFirst tells workers with codecs to save what they have left out before the releases that follow from an
 // update, if a checkpoint will follow it. In a ring members are told after the releases.
 func (c *Coordinator) freezeFirst() {
-	if !c.sharded() {
+	if !c.arch.sharded() {
 		return
 	}
 	if _, save := c.due(); save {
 		v := c.engine.View().Version
-		c.perform(c.saves.Early(c.saveID(v), v, c.coded()))
+		c.perform(c.saves.Early(c.cfg.checkpointID(v), v, c.coded()))
 	}
 }
 
 // coded lists the workers with codecs. The others have left nothing out, and write no files.
 func (c *Coordinator) coded() (out []evaluate.Coded) {
-	for _, w := range c.live() {
-		if p := c.workers[w]; p.codec != "" && c.members.Joined(int(w)) {
+	for _, w := range c.peers.live() {
+		if p := c.peers.workers[w]; p.codec != "" && c.members.Joined(int(w)) {
 			seq, weight := c.engine.View().Residual(w)
 			out = append(out, evaluate.Coded{Worker: w, Seq: seq, Weight: weight})
 		}
@@ -246,7 +243,7 @@ func (c *Coordinator) coded() (out []evaluate.Coded) {
 func (c *Coordinator) savedAt(p *peer, e event) error {
 	w := star.Worker(p.rank)
 	switch {
-	case c.sharded() || e.Saved.Shard > 0:
+	case c.arch.sharded() || e.Saved.Shard > 0:
 		if p.codec == "" {
 			return c.drop(p, errors.New("a part of a checkpoint that it was not asked for"))
 		}
@@ -276,43 +273,34 @@ func (c *Coordinator) trySaved() {
 // should wait for their next batch, so a goroutine of its own does it.
 func (c *Coordinator) write(e evaluate.Write) {
 	w := &written{id: e.ID, err: e.Err}
+	saved := c.cfg.Saved
+	if !c.takeover.On() {
+		saved = nil
+	}
 	done := func() {
-		c.post(inside(kindPilotAction, internal{action: &pilotAction{written: w}}))
+		c.in.post(inside(kindPilotAction, internal{action: &pilotAction{written: w}}))
 	}
 	if e.Err != nil {
 		go func() {
-			if !c.completed(w) && c.cfg.Discard != nil {
+			if !w.completed(saved) && c.cfg.Discard != nil {
 				c.cfg.Discard(w.id)
 			}
 			done()
 		}()
 		return
 	}
-	c.cfg.RunLog.Flush() // if this process is killed, its log must have come at least as far as its checkpoints. An error is for tick
+	c.journal.log.Flush() // if this process is killed, its log must have come at least as far as its checkpoints. An error is for tick
 	at := *c.engine.View().Saved
 	whole := Checkpoint{
 		ID: e.ID, Generation: c.cfg.Generation, Progress: at, Enrolment: *c.members.Terms.Enrolled(), Model: c.members.Terms.Hello().Model, ModelHash: c.members.Terms.Hello().ModelHash,
-		Params: c.members.Terms.Hello().Params, Buffers: c.rounds.Buffers(), Parts: e.Parts, Residuals: e.Residuals, Records: c.memory.Records(),
+		Params: c.members.Terms.Hello().Params, Buffers: c.rounds.Buffers(), Parts: e.Parts, Residuals: e.Residuals, Records: c.measured.memory.Records(),
 	}
 	go func() {
 		if w.path, w.err = c.cfg.Save(whole); w.err != nil {
-			c.completed(w)
+			w.completed(saved)
 		}
 		done()
 	}()
-}
-
-// completed reports whether the coordinator before has completed the checkpoint that could not be
-// written: it is not written over, and one of the same version and life is as good.
-func (c *Coordinator) completed(w *written) bool {
-	if !c.takeover.On() || c.cfg.Saved == nil {
-		return false
-	}
-	path, ok := c.cfg.Saved(w.id)
-	if ok {
-		w.path, w.err = path, nil
-	}
-	return ok
 }
 
 // written is what has become of a checkpoint.
@@ -326,7 +314,7 @@ type written struct {
 func (c *Coordinator) saidWritten(w *written) error {
 	c.perform(c.saves.Written(w.path, w.err, time.Now()))
 	switch {
-	case c.ended:
+	case c.run.ended:
 		return nil
 	case c.stopping.Frozen():
 		c.stopping.Saved()
@@ -338,16 +326,16 @@ func (c *Coordinator) saidWritten(w *written) error {
 
 // wrote writes down what has become of a checkpoint.
 func (c *Coordinator) wrote(e evaluate.Wrote) {
-	at := c.elapsed()
+	at := c.journal.elapsed()
 	if e.Err != nil {
 		c.log.Error("checkpoint failed", "id", e.Line.ID, "err", e.Err)
-		c.result.CheckpointError = e.Line.Err
+		c.measured.result.CheckpointError = e.Line.Err
 	} else {
-		c.result.Checkpoint = e.Path
+		c.measured.result.Checkpoint = e.Path
 		c.log.Info("checkpoint", "path", e.Path, "version", e.Line.Version)
 	}
-	c.cfg.RunLog.Write(at, e.Line)
-	c.ended = c.ended || e.Final
+	c.journal.log.Write(at, e.Line)
+	c.run.ended = c.run.ended || e.Final
 }
 
 // round4 is x to four decimal places, for lines that people read. From 1e11 on a float64 has no more than four, so x
@@ -357,4 +345,17 @@ func round4(x float64) float64 {
 		return x
 	}
 	return math.Round(x*1e4) / 1e4
+}
+
+// completed reports whether the coordinator before has completed the checkpoint that could not be
+// written: it is not written over, and one of the same version and life is as good.
+func (w *written) completed(saved func(id string) (path string, ok bool)) bool {
+	if saved == nil {
+		return false
+	}
+	path, ok := saved(w.id)
+	if ok {
+		w.path, w.err = path, nil
+	}
+	return ok
 }

@@ -9,7 +9,7 @@ import (
 func TestRecordsForAPilotAreNotSampled(t *testing.T) {
 	for _, piloted := range []bool{false, true} {
 		const workers = 64
-		cfg := Config{Workers: workers, Steps: 60}
+		cfg := Config{MaxWorkers: workers, Steps: 60}
 		if piloted {
 			cfg.Pilot = new(script)
 		}

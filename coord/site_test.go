@@ -24,7 +24,7 @@ func TestAddressesThatLeadBack(t *testing.T) {
 		{":7070", "b", false},
 		{"10.0.0.1:7070", "b", false},
 	} {
-		play(t, Config{Workers: 1}, func(w *world) {
+		play(t, Config{MaxWorkers: 1}, func(w *world) {
 			m, err := session.Join(w.t.Context(), session.MemberConfig{Network: w.net, Addr: "coord", Hello: wire.Hello{
 				Service: wire.ServiceCoord, Role: wire.RoleServer, Job: "job", Shards: 1, Addr: c.addr, Host: "a"}})
 			if err != nil {

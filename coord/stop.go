@@ -28,23 +28,15 @@ type notice struct {
 // Stop ends the job with cause, after a checkpoint. It may be called at any time, from any
 // goroutine. Run then ends with cause, whether the checkpoint could be written within Config.Grace
 // or not. It returns before anything has happened.
-func (c *Coordinator) Stop(cause error) { c.notify(notice{cause: cause}) }
+func (c *Coordinator) Stop(cause error) { c.in.notify(notice{cause: cause}) }
 
 // Yield is for a process whose job others may coordinate. The channel is closed when they can go on
 // with it; else the job ends as with Stop. It gives up nothing by itself: whoever has the lease
 // hands it over then.
 func (c *Coordinator) Yield(cause error) <-chan struct{} {
 	yield := make(chan struct{})
-	c.notify(notice{cause, yield})
+	c.in.notify(notice{cause, yield})
 	return yield
-}
-
-// notify hands a notice to the event loop. When that has ended, nobody reads it any more.
-func (c *Coordinator) notify(n notice) {
-	select {
-	case c.notices <- n:
-	case <-c.done:
-	}
 }
 
 // noticed is what becomes of a notice. A process whose job can be handed over has those that are
@@ -60,7 +52,7 @@ func (c *Coordinator) noticed(n notice) error {
 		close(n.yield)
 		return nil
 	}
-	c.yielded = n.yield
+	c.run.yielded = n.yield
 	c.stopping.Yield(time.Now(), n.cause)
 	c.musterIn(ending.YieldTime)
 	return c.muster(time.Now())
@@ -68,7 +60,7 @@ func (c *Coordinator) noticed(n notice) error {
 
 // musterIn has those who are to leave looked at in a while.
 func (c *Coordinator) musterIn(d time.Duration) {
-	time.AfterFunc(d, func() { c.notify(notice{}) })
+	time.AfterFunc(d, func() { c.in.notify(notice{}) })
 }
 
 // stop begins the end of the job, or gives it another cause. Without a grace, a folder, or a training that could be saved
@@ -80,7 +72,7 @@ func (c *Coordinator) stop(cause error) error {
 	}
 	if c.stopping.Told() {
 		c.log.Info("ending the job, after a checkpoint", "why", transport.Brief(cause.Error()), "grace", c.cfg.Grace)
-		c.cfg.RunLog.Write(c.elapsed(), runlog.Stop{Limit: c.engine.View().Used, Why: cause.Error()})
+		c.journal.write(runlog.Stop{Limit: c.engine.View().Used, Why: cause.Error()})
 	}
 	return c.halt()
 }
@@ -122,32 +114,26 @@ func (c *Coordinator) halt() error {
 func (c *Coordinator) endFacts() ending.Facts {
 	f := ending.Facts{
 		Saving:    c.rounds.Final() || c.saves.Open(),
-		Unsettled: c.takeover.Settling() || c.mover.Holds() || !c.engine.View().Settled,
+		Unsettled: c.takeover.Settling() || c.placing.mover.Holds() || !c.engine.View().Settled,
 		Survives:  c.engine.View().Survives(), Buffers: c.members.Terms.Hello().Buffers > 0, Collected: c.rounds.Collected(), Midway: c.engine.View().Midway,
 	}
 	f.Saved = !f.Saving && !f.Unsettled && !c.stopping.Frozen() && c.savedAlready()
 	return f
 }
 
-// ignores says whether an event comes too late to change anything: what is saved is to be all that
-// was done.
-func (c *Coordinator) ignores(k wire.Kind) bool {
-	return c.stopping.Still() && slices.Contains([]wire.Kind{wire.KindArrive, wire.KindStored, wire.KindBundle, wire.KindFault}, k)
-}
-
 // leaving takes in that a member was told to end. It reports false for one whose good-bye counts at
 // once. That is so for one that ends by itself (an exit code below those of signals), before the
 // training, or without a grace.
 func (c *Coordinator) leaving(p *peer, m wire.Leave) bool {
-	begins := c.engine == nil && c.takeover.Trained() && !c.sharded() // no other process may have the parameters
-	if m.Exit <= ending.Signalled || c.cfg.Grace <= 0 || c.engine == nil && !begins || p.role == wire.RoleValidator || c.isLate(p) {
+	begins := c.engine == nil && c.takeover.Trained() && !c.arch.sharded() // no other process may have the parameters
+	if m.Exit <= ending.Signalled || c.cfg.Grace <= 0 || c.engine == nil && !begins || p.role == wire.RoleValidator || c.peers.isLate(p) {
 		return false
 	}
 	if p.leaving.IsZero() {
 		p.leaving, p.leave = time.Now(), m
 		c.musterIn(ending.MusterTime)
 		// Where it waits for others, perhaps in vain: they still work for that time.
-		if !slices.ContainsFunc(c.workers, stays) {
+		if !slices.ContainsFunc(c.peers.workers, stays) {
 			c.saves.Want()
 		}
 	}
@@ -171,15 +157,15 @@ func (c *Coordinator) muster(now time.Time) error {
 			}
 			return c.stop(err)
 		case ending.Release:
-			of := c.workers
+			of := c.peers.workers
 			if e.Server {
-				of = c.servers
+				of = c.peers.servers
 			}
 			p := of[e.Rank]
-			c.part(p, p.leave.Exit, "it leaves, as it was told to")
+			c.peers.part(p, p.leave.Exit, "it leaves, as it was told to")
 			err = c.lost(p, errors.New("left: "+p.leave.Reason))
 		case ending.Hand:
-			close(c.yielded)
+			close(c.run.yielded)
 		}
 		if err != nil {
 			return err
@@ -191,9 +177,9 @@ func (c *Coordinator) muster(now time.Time) error {
 // leavers is the job as those see it that decide which members may leave.
 func (c *Coordinator) leavers(now time.Time) *ending.Job {
 	j := &ending.Job{
-		Sharded: c.sharded(), Settled: c.engine.View().Settled, StopOnLoss: c.cfg.StopOnLoss, AtOnce: c.cfg.LeaveAtOnce,
-		Coordinators: c.cfg.Coordinators, Least: c.least(), Grace: c.cfg.Grace, Copies: &c.copies,
-		Workers: make([]ending.Member, len(c.workers)), Servers: make([]ending.Member, len(c.servers)),
+		Sharded: c.arch.sharded(), Settled: c.engine.View().Settled, StopOnFailure: c.cfg.StopOnFailure, AtOnce: c.cfg.LeaveAtOnce,
+		Coordinators: c.cfg.Coordinators, MinWorkers: c.minWorkers(), Grace: c.cfg.Grace, Copies: &c.placing.copies,
+		Workers: make([]ending.Member, len(c.peers.workers)), Servers: make([]ending.Member, len(c.peers.servers)),
 	}
 	of := func(p *peer) ending.Member {
 		if p == nil {
@@ -202,12 +188,12 @@ func (c *Coordinator) leavers(now time.Time) *ending.Job {
 		return ending.Member{Here: !p.gone, Leaving: p.leaving, Why: p.leave.Reason}
 	}
 	members := c.engine.View().Members
-	for w, p := range c.workers {
+	for w, p := range c.peers.workers {
 		m := of(p)
 		m.InRing, m.Holds = slices.Contains(members, star.Worker(w)), p != nil && c.engine.View().Worker(star.Worker(w)).Holds
 		j.Workers[w] = m
 	}
-	for rank, p := range c.servers {
+	for rank, p := range c.peers.servers {
 		m := of(p)
 		m.Holds, m.Coming = p != nil && p.hello.Shards > 0, (p == nil || p.conn == nil) && c.takeover.Young(now, c.cfg.DeadAfter)
 		j.Servers[rank] = m

@@ -31,7 +31,7 @@ func TestStopSaves(t *testing.T) {
 			t.Run(fmt.Sprint(mode, " ", buffers), func(t *testing.T) {
 				var saved []Checkpoint
 				plan, _ := modes.Parse(mode, 3)
-				play(t, Config{Workers: 3, Plan: plan, Steps: 1000, Grace: 20 * time.Second, Save: keeper(&saved)}, func(w *world) {
+				play(t, Config{MaxWorkers: 3, Plan: plan, Steps: 1000, Grace: 20 * time.Second, Save: keeper(&saved)}, func(w *world) {
 					w.server(0, 2, false)
 					for i := range 3 {
 						w.worker(i, func(f *fakeWorker) { f.pace *= time.Duration(1 + i); f.buffers = make([]float32, buffers) })
@@ -71,7 +71,7 @@ func TestStopSaves(t *testing.T) {
 func TestGraceEnds(t *testing.T) {
 	t.Run("the disk", func(t *testing.T) {
 		var never chan struct{}
-		play(t, Config{Workers: 1, Steps: 1000, Grace: 20 * time.Second, Save: func(Checkpoint) (string, error) { <-never; return "", nil }}, func(w *world) {
+		play(t, Config{MaxWorkers: 1, Steps: 1000, Grace: 20 * time.Second, Save: func(Checkpoint) (string, error) { <-never; return "", nil }}, func(w *world) {
 			w.server(0, 1, false)
 			w.worker(0)
 			time.Sleep(5500 * time.Millisecond)
@@ -90,7 +90,7 @@ func TestGraceEnds(t *testing.T) {
 	})
 	t.Run("buffers of one worker", func(t *testing.T) {
 		var saved []Checkpoint
-		play(t, Config{Workers: 2, Steps: 1000, Grace: 20 * time.Second, Save: keeper(&saved), Plan: modes.ASGD(2)}, func(w *world) {
+		play(t, Config{MaxWorkers: 2, Steps: 1000, Grace: 20 * time.Second, Save: keeper(&saved), Plan: modes.ASGD(2)}, func(w *world) {
 			w.server(0, 1, false)
 			w.worker(0, func(f *fakeWorker) { f.buffers = []float32{3} })
 			w.worker(1, func(f *fakeWorker) { f.buffers = []float32{5}; f.pace = time.Hour })
@@ -104,7 +104,7 @@ func TestGraceEnds(t *testing.T) {
 	})
 	t.Run("none is given", func(t *testing.T) {
 		var saved []Checkpoint
-		play(t, Config{Workers: 1, Steps: 1000, Save: keeper(&saved)}, func(w *world) {
+		play(t, Config{MaxWorkers: 1, Steps: 1000, Save: keeper(&saved)}, func(w *world) {
 			w.server(0, 1, false)
 			w.worker(0)
 			time.Sleep(5500 * time.Millisecond)
@@ -117,7 +117,7 @@ func TestGraceEnds(t *testing.T) {
 		})
 	})
 	t.Run("before the start", func(t *testing.T) {
-		play(t, Config{Workers: 1, Steps: 1000, Grace: time.Hour, Save: keeper(new([]Checkpoint))}, func(w *world) {
+		play(t, Config{MaxWorkers: 1, Steps: 1000, Grace: time.Hour, Save: keeper(new([]Checkpoint))}, func(w *world) {
 			w.server(0, 1, false)
 			told := errors.New("SIGTERM")
 			w.c.Stop(told)
@@ -142,13 +142,13 @@ func TestMuster(t *testing.T) {
 	}{
 		"one worker":           {Config{}, []int{1}, false, ""},
 		"one, at once":         {Config{LeaveAtOnce: true}, []int{1}, false, ""},
-		"one, and all must be": {Config{StopOnLoss: true}, []int{1}, false, "--on-failure stop"},
+		"one, and all must be": {Config{StopOnFailure: true}, []int{1}, false, "--on-failure stop"},
 		"all workers":          {Config{}, []int{0, 1}, false, "every worker was told to end"},
 		"a server":             {Config{}, nil, true, "server 1 was told to end"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var saved []Checkpoint
-			c.cfg.Workers, c.cfg.Servers, c.cfg.Steps, c.cfg.Grace, c.cfg.Save = 2, 2, 40, 20*time.Second, keeper(&saved)
+			c.cfg.MaxWorkers, c.cfg.Servers, c.cfg.Steps, c.cfg.Grace, c.cfg.Save = 2, 2, 40, 20*time.Second, keeper(&saved)
 			play(t, c.cfg, func(w *world) {
 				w.server(0, 1, false)
 				s := w.server(1, 1, false)
@@ -196,7 +196,7 @@ func TestYield(t *testing.T) {
 	}{"alone": {nil, true}, "with another one": {[]int{2}, false}} {
 		t.Run(name, func(t *testing.T) {
 			var saved []Checkpoint
-			play(t, Config{Workers: 1, Servers: 4, Coordinators: 3, Lease: newTestLease(1), Steps: 1000, Grace: 20 * time.Second, Save: keeper(&saved)}, func(w *world) {
+			play(t, Config{MaxWorkers: 1, Servers: 4, Coordinators: 3, Lease: newTestLease(1), Steps: 1000, Grace: 20 * time.Second, Save: keeper(&saved)}, func(w *world) {
 				var seats []*fakeServer
 				for i := range 3 {
 					seats = append(seats, w.server(i, 0, false))
@@ -238,7 +238,7 @@ func TestMusterOfARing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var saved []Checkpoint
-			cfg := Config{Workers: 2, Steps: 40, Ring: &RingConfig{Rule: "sgd"}, Coordinators: c.coordinators, JoinTimeout: time.Minute, Grace: 20 * time.Second, Save: keeper(&saved)}
+			cfg := Config{MaxWorkers: 2, Steps: 40, Ring: &RingConfig{Rule: "sgd"}, Coordinators: c.coordinators, JoinTimeout: time.Minute, Grace: 20 * time.Second, Save: keeper(&saved)}
 			if c.coordinators > 0 {
 				cfg.Lease = newTestLease(1)
 			}

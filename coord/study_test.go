@@ -64,7 +64,7 @@ func TestStudy(t *testing.T) {
 			study := test.study
 			study.steps = test.steps
 			pilot := &script{says: map[int]advice.Remark{6: {Study: study}}}
-			play(t, Config{Workers: 2, Steps: 40, Pilot: pilot}, func(w *world) {
+			play(t, Config{MaxWorkers: 2, Steps: 40, Pilot: pilot}, func(w *world) {
 				w.server(0, 1, false)
 				w.worker(0)
 				w.worker(1)
@@ -123,7 +123,7 @@ func TestStudy(t *testing.T) {
 func TestStudyUnfinished(t *testing.T) {
 	study := &lesson{pace: time.Second}
 	pilot := &script{says: map[int]advice.Remark{6: {Study: study}}}
-	play(t, Config{Workers: 1, Steps: 30, Pilot: pilot}, func(w *world) {
+	play(t, Config{MaxWorkers: 1, Steps: 30, Pilot: pilot}, func(w *world) {
 		w.server(0, 1, false)
 		w.worker(0)
 		w.finished(10 * time.Minute)

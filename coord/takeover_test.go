@@ -204,7 +204,7 @@ func TestTakeOver(t *testing.T) {
 	const rounds, limit = 3, 40
 	p := live(rounds, limit)
 	lease := newTestLease(7)
-	play(t, Config{Workers: 2, Servers: 2, Steps: 5, Lease: lease, Handover: &p.handover}, func(w *world) {
+	play(t, Config{MaxWorkers: 2, Servers: 2, Steps: 5, Lease: lease, Handover: &p.handover}, func(w *world) {
 		ahead, behind := w.stands(p, 0, 1, rounds), w.stands(p, 1, 1, rounds-1)
 		a, b := w.worker(0), w.worker(1)
 		w.finished(time.Minute)
@@ -277,7 +277,7 @@ func TestTakeOverDecidesNorms(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := live(3, limit, func(g *engine.Config) { g.Norm = true })
 			p.told, p.repeats, p.forgot = c.told, c.repeats, c.forgot
-			play(t, Config{Workers: 2, Servers: 2, Steps: 5, Norm: true, Lease: newTestLease(7), Handover: &p.handover}, func(w *world) {
+			play(t, Config{MaxWorkers: 2, Servers: 2, Steps: 5, Norm: true, Lease: newTestLease(7), Handover: &p.handover}, func(w *world) {
 				var servers [2]*fakeServer
 				for rank := range servers {
 					servers[rank] = w.stands(p, rank, 1, c.fires[rank])
@@ -294,7 +294,7 @@ func TestTakeOverDecidesNorms(t *testing.T) {
 				exactly(t, limit, p.applied, a.used, b.used)
 				p.toldOnce(t, servers)
 				for seq := int64(1); seq <= 3; seq++ {
-					if w.c.norms.Expects(seq) {
+					if w.c.measured.norms.Expects(seq) {
 						t.Errorf("it still waits for the norm of fire %d", seq)
 					}
 				}
@@ -326,7 +326,7 @@ func exactly(t *testing.T, limit int64, lists ...[]Span) {
 func TestTakeOverAtTheEdges(t *testing.T) {
 	t.Run("at the end", func(t *testing.T) {
 		p := live(5, 40)
-		play(t, Config{Workers: 2, Servers: 2, Steps: 5, Lease: newTestLease(2), Handover: &p.handover}, func(w *world) {
+		play(t, Config{MaxWorkers: 2, Servers: 2, Steps: 5, Lease: newTestLease(2), Handover: &p.handover}, func(w *world) {
 			w.stands(p, 0, 1, 5)
 			w.stands(p, 1, 1, 5)
 			a, b := w.worker(0), w.worker(1)
@@ -338,7 +338,7 @@ func TestTakeOverAtTheEdges(t *testing.T) {
 	})
 	t.Run("before the first update", func(t *testing.T) {
 		p := live(0, 40)
-		play(t, Config{Workers: 2, Servers: 2, Steps: 5, Lease: newTestLease(2), Handover: &p.handover}, func(w *world) {
+		play(t, Config{MaxWorkers: 2, Servers: 2, Steps: 5, Lease: newTestLease(2), Handover: &p.handover}, func(w *world) {
 			w.stands(p, 0, 1, 0)
 			w.stands(p, 1, 1, 0)
 			a, b := w.worker(0), w.worker(1)
@@ -351,7 +351,7 @@ func TestTakeOverAtTheEdges(t *testing.T) {
 	})
 	t.Run("a worker is gone, too", func(t *testing.T) {
 		p := live(3, 40)
-		play(t, Config{Workers: 2, Servers: 2, Steps: 5, Lease: newTestLease(2), Handover: &p.handover}, func(w *world) {
+		play(t, Config{MaxWorkers: 2, Servers: 2, Steps: 5, Lease: newTestLease(2), Handover: &p.handover}, func(w *world) {
 			w.stands(p, 0, 1, 3)
 			w.stands(p, 1, 1, 3)
 			begun := time.Now()
@@ -370,7 +370,7 @@ func TestTakeOverAtTheEdges(t *testing.T) {
 		p := live(0, 0)
 		p.handover.Trains, p.handover.Workers, p.handover.Steps = 0, nil, nil
 		lease := newTestLease(2)
-		play(t, Config{Workers: 2, Servers: 2, Steps: 5, Lease: lease, Handover: &p.handover}, func(w *world) {
+		play(t, Config{MaxWorkers: 2, Servers: 2, Steps: 5, Lease: lease, Handover: &p.handover}, func(w *world) {
 			w.stands(p, 0, 1, 0, func(s *wire.Standing) { s.Shards[0].Version = -1 }) // waits for Init
 			s := w.server(1, 1, false)                                                // was not assigned its part yet
 			a, b := w.worker(0), w.worker(1)
@@ -392,7 +392,7 @@ func TestTakeOverAtTheEdges(t *testing.T) {
 // not that its settings are wrong.
 func TestWorkerTriesAgainDuringATakeOver(t *testing.T) {
 	p := live(3, 40)
-	play(t, Config{Workers: 2, Servers: 2, Steps: 5, Lease: newTestLease(2), Handover: &p.handover}, func(w *world) {
+	play(t, Config{MaxWorkers: 2, Servers: 2, Steps: 5, Lease: newTestLease(2), Handover: &p.handover}, func(w *world) {
 		w.worker(0)
 		synctest.Wait()
 		_, err := w.join(hello(0), enrolment)
@@ -411,7 +411,7 @@ func TestTakenOverTwice(t *testing.T) {
 	const rounds, limit = 3, 40
 	p := live(rounds, limit)
 	first := newTestLease(7)
-	play(t, Config{Workers: 2, Servers: 2, Steps: 5, Lease: first, Handover: &p.handover}, func(w *world) {
+	play(t, Config{MaxWorkers: 2, Servers: 2, Steps: 5, Lease: first, Handover: &p.handover}, func(w *world) {
 		w.stands(p, 0, 1, rounds)
 		w.stands(p, 1, 1, rounds)
 		w.worker(0)
@@ -426,7 +426,7 @@ func TestTakenOverTwice(t *testing.T) {
 		}
 	})
 	p.handover = first.last()
-	play(t, Config{Workers: 2, Servers: 2, Steps: 5, Lease: newTestLease(8), Handover: &p.handover}, func(w *world) {
+	play(t, Config{MaxWorkers: 2, Servers: 2, Steps: 5, Lease: newTestLease(8), Handover: &p.handover}, func(w *world) {
 		s := w.stands(p, 0, 1, rounds)
 		w.stands(p, 1, 1, rounds)
 		a, b := w.worker(0), w.worker(1)
@@ -465,7 +465,7 @@ func TestTakeOverRefuses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := live(3, 40, func(g *engine.Config) { g.Norm = c.words == "--clip" })
-			play(t, Config{Workers: 2, Servers: 2, Steps: 5, Lease: newTestLease(2), Handover: &p.handover}, func(w *world) {
+			play(t, Config{MaxWorkers: 2, Servers: 2, Steps: 5, Lease: newTestLease(2), Handover: &p.handover}, func(w *world) {
 				w.stands(p, 0, c.keeps, 3)
 				w.stands(p, 1, 1, c.seq, func(s *wire.Standing) {
 					if c.change != nil {
@@ -482,7 +482,7 @@ func TestTakeOverRefuses(t *testing.T) {
 // A server of a job that was begun, which has lost its shards, is not taken for the one before.
 func TestFreshServerInATakenJob(t *testing.T) {
 	p := live(3, 40)
-	play(t, Config{Workers: 2, Servers: 2, Steps: 5, Lease: newTestLease(2), Handover: &p.handover}, func(w *world) {
+	play(t, Config{MaxWorkers: 2, Servers: 2, Steps: 5, Lease: newTestLease(2), Handover: &p.handover}, func(w *world) {
 		_, err := session.Join(w.t.Context(), session.MemberConfig{Network: w.net, Addr: "coord", JoinTimeout: time.Second, Hello: wire.Hello{
 			Service: wire.ServiceCoord, Role: wire.RoleServer, Job: "job", Rank: 1, Shards: 1, Addr: "s"}})
 		if err == nil && w.c.takeover.Here(1) {
@@ -501,12 +501,12 @@ func TestDeposed(t *testing.T) {
 		"no lease":   func(_ *world, d *testLease) { d.set(gone, nil) },
 		"nobody agrees": func(w *world, d *testLease) {
 			d.set(nil, gone)
-			w.c.post(inside(wire.KindControl, internal{control: []string{"mode", "asgd"}, reply: make(chan reply, 1)}))
+			w.c.in.post(inside(wire.KindControl, internal{control: []string{"mode", "asgd"}, reply: make(chan reply, 1)}))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			lease := newTestLease(1)
-			play(t, Config{Workers: 2, Servers: 2, Steps: 100, Lease: lease}, func(w *world) {
+			play(t, Config{MaxWorkers: 2, Servers: 2, Steps: 100, Lease: lease}, func(w *world) {
 				a, b := w.server(0, 0, false), w.server(1, 1, false)
 				x := w.worker(0)
 				w.worker(1)
@@ -546,7 +546,7 @@ func TestDeposed(t *testing.T) {
 // What a successor must know is agreed on before it is in force.
 func TestWhatIsNoted(t *testing.T) {
 	lease := newTestLease(1)
-	play(t, Config{Workers: 2, Servers: 1, Steps: 100, Lease: lease}, func(w *world) {
+	play(t, Config{MaxWorkers: 2, Servers: 1, Steps: 100, Lease: lease}, func(w *world) {
 		time.Sleep(2 * time.Second)
 		w.server(0, 1, false)
 		w.worker(0)

@@ -16,7 +16,7 @@ func TestWordsOfAutomaticTrees(t *testing.T) {
 		"ssgd":           {"ssgd", "ssgd tree=0(1-3)"}, // as the answer to star ctl mode says it, before the tree is given up
 		"tree=0(1,2,3)":  {"ssgd", "tree=0(1,2,3)"},
 	} {
-		c := &Coordinator{arch: servers{}, cfg: Config{Workers: 4}, piloting: piloting{given: given}, applying: applying{auto: traffic.NewTree(modes.TreeRule{}, 4, nil)}}
+		c := &Coordinator{arch: servers{}, cfg: Config{MaxWorkers: 4}, choice: choice{given: given}, flow: flow{auto: traffic.NewTree(modes.TreeRule{}, 4, nil)}}
 		tree, err := modes.Parse("tree=0(1,2,3)", 4)
 		if err != nil {
 			t.Fatal(err)

@@ -17,7 +17,7 @@ import (
 // A worker that has left before the start keeps nobody out, whatever it was going to train: servers come again, and there is no trace of it.
 func TestStrayThatHasLeft(t *testing.T) {
 	for _, servers := range []int{1, 2} {
-		play(t, Config{Workers: 2, Servers: servers, Steps: 2, Trains: trains}, func(w *world) {
+		play(t, Config{MaxWorkers: 2, Servers: servers, Steps: 2, Trains: trains}, func(w *world) {
 			var first []*fakeServer
 			for rank := range servers {
 				first = append(first, w.server(rank, 3, true))
@@ -81,7 +81,7 @@ func TestWorkersThatAreVouchedFor(t *testing.T) {
 		}
 		return true, nil
 	}
-	play(t, Config{Workers: 2, Steps: 2, Fits: fits, Trains: trains}, func(w *world) {
+	play(t, Config{MaxWorkers: 2, Steps: 2, Fits: fits, Trains: trains}, func(w *world) {
 		s := w.server(0, 1, true)
 		stray := hello(0)
 		stray.ModelHash = "beef"

@@ -47,42 +47,42 @@ type (
 // which shards know its gradients.
 func (c *Coordinator) enrolValidator(p *peer) {
 	switch {
-	case !c.checks.On():
-		c.refuse(p, exitcode.Disagree, "this job has no use for a validator (--baseline zeno++)")
+	case !c.judging.checks.On():
+		c.peers.refuse(p, exitcode.Disagree, "this job has no use for a validator (--baseline zeno++)")
 		return
-	case c.validator != nil:
-		c.refuse(p, exitcode.Usage, "the job has a validator")
+	case c.judging.validator != nil:
+		c.peers.refuse(p, exitcode.Usage, "the job has a validator")
 		return
 	case c.rounds.Final():
-		c.refuse(p, exitcode.Restart, "the job ends; nothing is left to be judged")
+		c.peers.refuse(p, exitcode.Restart, "the job ends; nothing is left to be judged")
 		return
 	}
-	p.rank = len(c.workers)
+	p.rank = len(c.peers.workers)
 	p.conn.SetPeer(fmt.Sprintf("validator (%s)", p.conn.RemoteAddr()))
-	c.validator = p
+	c.judging.validator = p
 	c.welcomeValidator()
 }
 
 // welcomeValidator lets it connect to the shards, once they are known. It is refused if its model
 // is another one than the workers': a product of their gradients would mean nothing.
 func (c *Coordinator) welcomeValidator() {
-	p := c.validator
-	if p == nil || p.gone || p.welcomed || !c.assigned {
+	p := c.judging.validator
+	if p == nil || p.gone || p.welcomed || !c.placing.assigned {
 		return
 	}
 	if no := c.members.Terms.Judge(&p.hello); no != nil {
-		c.refuse(p, no.Exit, no.Reason)
-		c.validator = nil
+		c.peers.refuse(p, no.Exit, no.Reason)
+		c.judging.validator = nil
 		return
 	}
 	p.welcomed = true
-	version, step := c.cfg.Resume.Version, c.checks.Step()
+	version, step := c.cfg.Resume.Version, c.judging.checks.Step()
 	if c.engine != nil {
 		version = c.engine.View().Version
 	}
-	c.send(p, func() error {
+	c.peers.send(p, func() error {
 		return transport.Send(p.conn, wire.Welcome{
-			Rank: p.rank, Workers: c.cfg.Workers, Generation: c.cfg.Generation, Version: version, Step: step, Shards: c.shards, Elapsed: c.elapsed(), Pass: c.members.Pass(p.rank, c.term(), step),
+			Rank: p.rank, Workers: c.cfg.MaxWorkers, Generation: c.cfg.Generation, Version: version, Step: step, Shards: c.placing.shards, Elapsed: c.journal.elapsed(), Pass: c.members.Pass(p.rank, c.lease.term(), step),
 		}, nil)
 	})
 }
@@ -92,8 +92,8 @@ func (c *Coordinator) welcomeValidator() {
 // another one.
 func (c *Coordinator) fromValidator(p *peer, e event) error {
 	switch {
-	case e.Kind == wire.KindJoined && p.welcomed && !c.checks.Joined():
-		c.checks.Join()
+	case e.Kind == wire.KindJoined && p.welcomed && !c.judging.checks.Joined():
+		c.judging.checks.Join()
 		if c.engine == nil {
 			c.tryStart()
 			return nil
@@ -109,17 +109,17 @@ func (c *Coordinator) fromValidator(p *peer, e event) error {
 // lostValidator goes on without a validator. An error ends the job.
 func (c *Coordinator) lostValidator(p *peer, why error) error {
 	p.hangUp()
-	if p != c.validator {
+	if p != c.judging.validator {
 		return nil
 	}
-	c.validator = nil
+	c.judging.validator = nil
 	training := c.engine != nil && !c.rounds.Final()
-	first := c.checks.Lost(training)
+	first := c.judging.checks.Lost(training)
 	if !training {
 		return nil
 	}
 	c.log.Warn("the validator is lost: gradients are applied without being judged until there is another one", "reason", why)
-	c.cfg.RunLog.Write(c.elapsed(), runlog.Validation{Seq: c.engine.View().Seq, Version: c.checks.Version(), From: c.engine.View().Version, Lost: why.Error()})
+	c.journal.write(runlog.Validation{Seq: c.engine.View().Seq, Version: c.judging.checks.Version(), From: c.engine.View().Version, Lost: why.Error()})
 	return c.letBegin(first)
 }
 
@@ -135,29 +135,29 @@ func (c *Coordinator) letBegin(first bool) error {
 // validate tells the validator to compute a gradient with the parameters as they are. It is told like a
 // worker, by a release; it pulls that version, and pushes the gradient of the next step.
 func (c *Coordinator) validate() {
-	p, version := c.validator, c.engine.View().Version
-	c.checks.Ask(version, len(c.shards))
-	c.send(p, func() error {
+	p, version := c.judging.validator, c.engine.View().Version
+	c.judging.checks.Ask(version, len(c.placing.shards))
+	c.peers.send(p, func() error {
 		return transport.Send(p.conn, wire.Release{Worker: star.Worker(p.rank), Version: version, Pull: true}, nil)
 	})
 }
 
 // received counts gradients, and asks for a new validation gradient when there were enough.
 func (c *Coordinator) received(n int) {
-	if c.checks.Received(n) {
+	if c.judging.checks.Received(n) {
 		c.validate()
 	}
 }
 
 // referred notes that a shard holds the validator's gradient. When all do, they use it.
 func (c *Coordinator) referred(m wire.Stored) error {
-	used, first := c.checks.Stored(m)
+	used, first := c.judging.checks.Stored(m)
 	if !used {
 		return nil
 	}
-	c.issue(c.engine.(engine.ShardEngine).Refer(star.Worker(len(c.workers)), m.Step))
+	c.issue(c.engine.(engine.ShardEngine).Refer(star.Worker(len(c.peers.workers)), m.Step))
 	now := c.engine.View()
-	c.cfg.RunLog.Write(c.elapsed(), runlog.Validation{Seq: now.Seq, Version: c.checks.Version(), From: now.Version})
+	c.journal.write(runlog.Validation{Seq: now.Seq, Version: c.judging.checks.Version(), From: now.Version})
 	c.received(0)
 	return c.letBegin(first)
 }
@@ -165,12 +165,12 @@ func (c *Coordinator) referred(m wire.Stored) error {
 // verdict judges an update of which all shards have reported, and returns the factor of its
 // direction. It is 1 while there is no validator. The judgement is in the run log.
 func (c *Coordinator) verdict(seq int64, n *evaluate.Norm) float64 {
-	if !c.checks.Judges() {
+	if !c.judging.checks.Judges() {
 		return 1
 	}
 	v := c.cfg.Validation.Judge(n.Evidence())
-	c.cfg.RunLog.Write(c.elapsed(), runlog.Judgement{Seq: seq, Version: n.Version, Score: runlog.Number(v.Score), Limit: runlog.Number(v.Limit),
-		Accepted: v.Factor != 0, Factor: runlog.Number(v.Factor), Behind: n.Version - 1 - c.checks.Version()})
+	c.journal.write(runlog.Judgement{Seq: seq, Version: n.Version, Score: runlog.Number(v.Score), Limit: runlog.Number(v.Limit),
+		Accepted: v.Factor != 0, Factor: runlog.Number(v.Factor), Behind: n.Version - 1 - c.judging.checks.Version()})
 	return v.Factor
 }
 

@@ -61,7 +61,7 @@ func (w *world) validator(after int, pace time.Duration) *fakeValidator {
 // validated is a job of two workers and two shards under ASGD, every third of whose updates is refused.
 func validated(t *testing.T, seen *[]Evidence, f func(*world, *fakeServer)) {
 	n := 0
-	cfg := Config{Workers: 2, Plan: modes.ASGD(2), Steps: 20, Validation: &Validation{Every: 4, Judge: func(e Evidence) Verdict {
+	cfg := Config{MaxWorkers: 2, Plan: modes.ASGD(2), Steps: 20, Validation: &Validation{Every: 4, Judge: func(e Evidence) Verdict {
 		*seen = append(*seen, e)
 		if n++; n%3 == 0 {
 			return Verdict{Score: -1}
@@ -237,7 +237,7 @@ func TestValidatorsRefused(t *testing.T) {
 			t.Errorf("%v, %v; %d judged", w.err, v.err, len(seen))
 		}
 	})
-	play(t, Config{Workers: 1}, func(w *world) {
+	play(t, Config{MaxWorkers: 1}, func(w *world) {
 		w.server(0, 1, false)
 		w.worker(0)
 		_, err := session.Join(w.t.Context(), session.MemberConfig{Network: w.net, Addr: "coord", Hello: validatorHello()})

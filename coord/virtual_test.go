@@ -118,7 +118,7 @@ func TestSimulatorFiresTheSame(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			play(t, Config{Workers: n, Steps: steps, Plan: parse(test.plan), Pilot: &atVersion{plans: test.changes}}, func(w *world) {
+			play(t, Config{MaxWorkers: n, Steps: steps, Plan: parse(test.plan), Pilot: &atVersion{plans: test.changes}}, func(w *world) {
 				w.server(0, 2, false)
 				for rank := range n {
 					w.worker(rank, func(f *fakeWorker) {

@@ -286,7 +286,7 @@ func TestSimulatorMakesTheSameRounds(t *testing.T) {
 			if _, err := sim.Run(sim.Config{Times: times, Plan: parse(test.plan), Pilot: virtual, Learner: still{}, Batch: batch, Bytes: poolBytes, Ring: new(sim.Ring), Engine: true, Limit: time.Minute}); err != nil {
 				t.Fatal(err)
 			}
-			play(t, Config{Workers: n, Steps: steps, Plan: parse(test.plan), Pilot: &atVersion{plans: test.changes}, Ring: &RingConfig{Rule: "sgd"}}, func(w *world) {
+			play(t, Config{MaxWorkers: n, Steps: steps, Plan: parse(test.plan), Pilot: &atVersion{plans: test.changes}, Ring: &RingConfig{Rule: "sgd"}}, func(w *world) {
 				w.server(0, 0, false)
 				newPool(w, times, n)
 				w.finished(time.Hour)

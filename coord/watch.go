@@ -24,12 +24,12 @@ import (
 // alone is looked at here: silence, moves and copies that take too long, workers that are too few,
 // an end with a grace. An error ends the job.
 func (c *Coordinator) tick(now time.Time) error {
-	if err := c.cfg.RunLog.Flush(); err != nil {
+	if err := c.journal.log.Flush(); err != nil {
 		return fmt.Errorf("coord: write the run log: %w", err)
 	}
 	c.receive()
-	members := slices.Concat(c.workers, c.servers, c.late)
-	if late := now.Sub(c.ticked); !c.ticked.IsZero() && late > c.cfg.DeadAfter/2+time.Second {
+	members := slices.Concat(c.peers.workers, c.peers.servers, c.peers.late)
+	if late := now.Sub(c.run.ticked); !c.run.ticked.IsZero() && late > c.cfg.DeadAfter/2+time.Second {
 		// It is we who stood still. What the others said meanwhile is still to be read.
 		c.log.Warn("this process stood still", "for", late.Round(time.Millisecond))
 		for _, p := range members {
@@ -38,7 +38,7 @@ func (c *Coordinator) tick(now time.Time) error {
 			}
 		}
 	}
-	c.ticked = now
+	c.run.ticked = now
 	c.pingServers(now)
 	for _, p := range members {
 		if err := c.judge(p, now); err != nil {
@@ -81,50 +81,33 @@ func (c *Coordinator) tick(now time.Time) error {
 	if c.takeover.On() && c.engine == nil && !c.takeover.Settling() {
 		c.tryStart()
 	}
-	if c.copies.On() && c.takeover.Settling() { // some may not come
+	if c.placing.copies.On() && c.takeover.Settling() { // some may not come
 		if err := c.settle(); err != nil {
 			return err
 		}
-	}
-	c.noteIdle(now)
-	if idle, most := now.Sub(c.progress), c.stallAfter(); idle > most && now.Sub(c.warned) > c.cfg.StallAfter {
-		c.warned = now
-		c.log.Warn("waiting", "for", c.missing(), "since", idle.Round(time.Second))
-	}
-	return nil
-}
-
-// noteIdle says whom everybody waits for when nothing has happened for a second. That is what
-// SIGQUIT and /debug/star show (flightrecorder); the log says it later, and less often.
-func (c *Coordinator) noteIdle(now time.Time) {
-	if now.Sub(c.progress) < time.Second {
-		if c.idles {
-			c.idles = false
-			c.idle.End()
-		}
-		return
 	}
 	version := int64(-1)
 	if c.engine != nil {
 		version = c.engine.View().Version
 	}
-	c.idle.Say("missing: " + c.missing())
-	if !c.idles {
-		c.idles = true
-		c.idle.Begin(version, 0)
+	c.run.noteIdle(now, version, c.missing)
+	if idle, most := now.Sub(c.run.progress), c.stallAfter(); idle > most && now.Sub(c.run.warned) > c.cfg.StallAfter {
+		c.run.warned = now
+		c.log.Warn("waiting", "for", c.missing(), "since", idle.Round(time.Second))
 	}
+	return nil
 }
 
 // pingServers has servers say that they are there, and tells them that we are: there
 // is nothing else to say while nobody pushes.
 func (c *Coordinator) pingServers(now time.Time) {
-	if !c.assigned || now.Sub(c.pinged) < c.cfg.DeadAfter/session.Beats {
+	if !c.placing.assigned || now.Sub(c.run.pinged) < c.cfg.DeadAfter/session.Beats {
 		return
 	}
-	c.pinged = now
-	for _, p := range c.servers { // those without shards too: they wait for our word
+	c.run.pinged = now
+	for _, p := range c.peers.servers { // those without shards too: they wait for our word
 		if !p.gone {
-			c.send(p, func() error { return transport.Send(p.conn, wire.Ping{Sent: now.UnixNano()}, nil) })
+			c.peers.send(p, func() error { return transport.Send(p.conn, wire.Ping{Sent: now.UnixNano()}, nil) })
 		}
 	}
 }
@@ -136,15 +119,15 @@ func (c *Coordinator) judge(p *peer, now time.Time) error {
 	if p == nil || p.gone || !p.welcomed {
 		return nil
 	}
-	if p.role == wire.RoleServer && (c.engine == nil && !(c.takeover.Trained() && c.assigned) || p.hello.Shards == 0) {
+	if p.role == wire.RoleServer && (c.engine == nil && !(c.takeover.Trained() && c.placing.assigned) || p.hello.Shards == 0) {
 		return nil // reads its checkpoint, or has no part in the job
 	}
 	var why error
 	if now.Sub(p.heard) > c.cfg.DeadAfter {
 		why = fmt.Errorf("not heard of for %v (--dead-after)", c.cfg.DeadAfter)
-	} else if shards, ok := c.engine.(engine.ShardEngine); ok && p.role == wire.RoleWorker && !c.isLate(p) {
+	} else if shards, ok := c.engine.(engine.ShardEngine); ok && p.role == wire.RoleWorker && !c.peers.isLate(p) {
 		w := star.Worker(p.rank)
-		if lack := shards.Owes(w); lack != nil && now.Sub(p.pushed) > c.storeTimeout() {
+		if lack := shards.Owes(w); lack != nil && now.Sub(p.pushed) > c.cfg.storeTimeout(c.members.Terms.Hello().Params) {
 			why = fmt.Errorf("said %v ago that it had pushed the gradient of step %d, but shards %v do not hold it",
 				now.Sub(p.pushed).Round(time.Second), c.engine.View().Worker(w).Step, lack)
 		}
@@ -152,17 +135,8 @@ func (c *Coordinator) judge(p *peer, now time.Time) error {
 	if why == nil {
 		return nil
 	}
-	c.part(p, exitcode.Restart, fmt.Sprintf("the job goes on without this %s: %v", p.what(), why))
+	c.peers.part(p, exitcode.Restart, fmt.Sprintf("the job goes on without this %s: %v", p.what(), why))
 	return c.lost(p, why)
-}
-
-// storeTimeout is how long a server may take for a gradient that its worker says it has sent: a
-// minute, and a second for each MiB of it, unless it is set.
-func (c *Coordinator) storeTimeout() time.Duration {
-	if c.cfg.StoreTimeout > 0 {
-		return c.cfg.StoreTimeout
-	}
-	return time.Minute + time.Duration(c.members.Terms.Hello().Params>>18)*time.Second
 }
 
 // what is the peer's role in words.
@@ -187,12 +161,12 @@ func (c *Coordinator) missing() string {
 	var parts []string
 	if c.engine == nil {
 		var servers, workers, shards, linking []int
-		for i, s := range c.servers {
+		for i, s := range c.peers.servers {
 			if s == nil && c.takeover.Needs(i) {
 				servers = append(servers, i)
 			}
 		}
-		for i, w := range c.workers {
+		for i, w := range c.peers.workers {
 			switch {
 			case w == nil:
 				workers = append(workers, i)
@@ -200,7 +174,7 @@ func (c *Coordinator) missing() string {
 				linking = append(linking, i)
 			}
 		}
-		for i, ok := range c.ready {
+		for i, ok := range c.placing.ready {
 			if !ok {
 				shards = append(shards, i)
 			}
@@ -220,13 +194,13 @@ func (c *Coordinator) missing() string {
 	} else if c.saves.Open() && c.rounds.Final() {
 		parts = append(parts, c.saves.Missing())
 	} else {
-		if c.short() {
-			parts = append(parts, fmt.Sprintf("more workers: %d are there, of at least %d (--min-workers)", c.engine.View().Live(), c.least()))
+		if c.members.Shortage.On() {
+			parts = append(parts, fmt.Sprintf("more workers: %d are there, of at least %d (--min-workers)", c.engine.View().Live(), c.minWorkers()))
 		}
-		if s := c.mover.Waits(); s != "" {
+		if s := c.placing.mover.Waits(); s != "" {
 			parts = append(parts, s)
 		}
-		if s := c.copies.Waits(); s != "" {
+		if s := c.placing.copies.Waits(); s != "" {
 			parts = append(parts, s)
 		}
 		for _, w := range c.engine.View().Lacking() {
@@ -237,4 +211,21 @@ func (c *Coordinator) missing() string {
 		return "nobody"
 	}
 	return strings.Join(parts, ", ")
+}
+
+// noteIdle says whom everybody waits for when nothing has happened for a second. That is what
+// SIGQUIT and /debug/star show (flightrecorder); the log says it later, and less often.
+func (r *running) noteIdle(now time.Time, version int64, missing func() string) {
+	if now.Sub(r.progress) < time.Second {
+		if r.idles {
+			r.idles = false
+			r.idle.End()
+		}
+		return
+	}
+	r.idle.Say("missing: " + missing())
+	if !r.idles {
+		r.idles = true
+		r.idle.Begin(version, 0)
+	}
 }

@@ -16,7 +16,7 @@ func TestModesInTheirWords(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	play(t, Config{Workers: 2, Plan: plan, Words: " groups=0,1 ", Steps: 40}, func(w *world) {
+	play(t, Config{MaxWorkers: 2, Plan: plan, Words: " groups=0,1 ", Steps: 40}, func(w *world) {
 		w.server(0, 1, false)
 		w.worker(0)
 		w.worker(1)
@@ -64,7 +64,7 @@ func TestCaution(t *testing.T) {
 		if c.cfg.Steps == 0 {
 			c.cfg.Steps = 1 << 40
 		}
-		c.cfg.Workers = 2
+		c.cfg.MaxWorkers = 2
 		play(t, c.cfg, func(w *world) {
 			s := w.server(0, 1, true)
 			w.worker(0)

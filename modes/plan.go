@@ -1,6 +1,7 @@
 package modes
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -37,7 +38,7 @@ type Group struct {
 	// and takes its next gradient too: the group fires with the Quorum-th gradient,
 	// whosever they are, and Quorum may be greater than the number of members (K-batch-sync with
 	// DropLate, K-batch-async without). Such a group has no riders.
-	NonBlocking bool `json:"Again"`
+	NonBlocking bool
 }
 
 // Plan is a synchronisation mode: every worker of the job is in some group.
@@ -61,12 +62,12 @@ type Plan struct {
 	// gradient is applied when its group fires, but it is released only once it has made
 	// fewer than MaxLead iterations more than the slowest worker that lives. SSP with
 	// slack s is ASGD with MaxLead s + 1. Zero: no bound.
-	MaxLead int `json:"Ahead"`
+	MaxLead int
 
 	// Excluded are workers in no group. One finishes the iteration it is in and then waits
 	// until a plan takes it in; that gradient is dropped. While nobody else lives they
 	// are not excluded.
-	Excluded []star.Worker `json:"Held"`
+	Excluded []star.Worker
 
 	// Local is how many steps a worker trains by itself from one release to the next. It
 	// takes as many mini-batches of the stream, and reports how far it has come instead
@@ -77,13 +78,33 @@ type Plan struct {
 	// compute: once that has passed it begins no further part and reports the mean over
 	// those that it has, at least one (DropCompute). Both are zero, or neither.
 	Micro           int
-	ComputeDeadline time.Duration `json:"Cap"`
+	ComputeDeadline time.Duration
 
 	// Queue is into how many parts a worker's share of the round is cut. They wait in one queue for all workers: who is
 	// through with a part takes the next one, and when none is left reports the mean over those that it has had, at
 	// least one. So a round of all shares is over for everybody at about the same time, whoever is slow in it
 	// (docs/modes.md, A queue of samples). Zero: everybody computes its own share.
 	Queue int
+}
+
+// UnmarshalJSON also reads the names that MaxLead, Excluded and ComputeDeadline had before: Ahead, Held and Cap.
+func (p *Plan) UnmarshalJSON(b []byte) error {
+	type plan Plan
+	return json.Unmarshal(b, &struct {
+		*plan
+		Ahead *int
+		Held  *[]star.Worker
+		Cap   *time.Duration
+	}{(*plan)(p), &p.MaxLead, &p.Excluded, &p.ComputeDeadline})
+}
+
+// UnmarshalJSON also reads the name that NonBlocking had before: Again.
+func (g *Group) UnmarshalJSON(b []byte) error {
+	type group Group
+	return json.Unmarshal(b, &struct {
+		*group
+		Again *bool
+	}{(*group)(g), &g.NonBlocking})
 }
 
 // Part is the size in samples of the parts that w takes from the queue, where its share without a plan is def.

@@ -173,16 +173,16 @@ func (m Member) going() bool { return m.Here && !m.Leaving.IsZero() }
 
 // Job is what Muster must know of a job.
 type Job struct {
-	Sharded      bool
-	Settled      bool // the engine has nothing to find out
-	StopOnLoss   bool
-	AtOnce       bool // members that leave are not kept
-	Coordinators int  // servers of the lowest ranks that may coordinate
-	Least        int  // workers that the training needs; 0: it does not wait for others
-	Grace        time.Duration
-	Workers      []Member
-	Servers      []Member
-	Copies       Copies
+	Sharded       bool
+	Settled       bool // the engine has nothing to find out
+	StopOnFailure bool
+	AtOnce        bool // members that leave are not kept
+	Coordinators  int  // servers of the lowest ranks that may coordinate
+	MinWorkers    int  // workers that the training needs; 0: it does not wait for others
+	Grace         time.Duration
+	Workers       []Member
+	Servers       []Member
+	Copies        Copies
 }
 
 // Copies are the copies of shards.
@@ -270,14 +270,14 @@ func (e *End) deserted(now time.Time, j *Job) string {
 	}
 	switch {
 	case why == "":
-	case j.StopOnLoss:
+	case j.StopOnFailure:
 		return why + " (--on-failure stop)"
 	case slices.ContainsFunc(j.Workers, Member.Stays):
 	case !j.Sharded && j.Coordinators > 0: // one is kept until another worker has come, or there is just the time to save
 		if now.Sub(last) >= j.Grace/2 {
 			return why
 		}
-	case j.Least == 0 || !j.Sharded:
+	case j.MinWorkers == 0 || !j.Sharded:
 		return why
 	}
 	stay := 0 // of the servers that may coordinate

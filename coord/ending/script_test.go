@@ -94,8 +94,8 @@ func TestScripts(t *testing.T) {
 				e.Abandon()
 			case "job":
 				e = End{}
-				j = Job{Sharded: !d.HasArg("ring"), Settled: !d.HasArg("unsettled"), StopOnLoss: d.HasArg("stop"), AtOnce: d.HasArg("atonce"),
-					Coordinators: number("coordinators", 0), Least: number("least", 0), Grace: grace, Copies: copies{}}
+				j = Job{Sharded: !d.HasArg("ring"), Settled: !d.HasArg("unsettled"), StopOnFailure: d.HasArg("stop"), AtOnce: d.HasArg("atonce"),
+					Coordinators: number("coordinators", 0), MinWorkers: number("least", 0), Grace: grace, Copies: copies{}}
 				if d.HasArg("held") {
 					j.Copies = copies{numbers("held")}
 				}

@@ -23,10 +23,10 @@ type Job struct {
 
 	By string // what says so; empty: nothing does, and the end is a default
 
-	Batch   int // samples of one worker in one iteration
-	Workers int // ranks
-	First   int // workers that the job should begin with
-	Plan    modes.Plan
+	Batch      int // samples of one worker in one iteration
+	MaxWorkers int // ranks
+	Workers    int // workers that the job should begin with
+	Plan       modes.Plan
 
 	Enrolled *session.Enrolment // of the first worker
 	Programs bool               // workers run programs of their own, with loops that may end sooner or later
@@ -53,7 +53,7 @@ func (j *Job) Limit(p modes.Plan) int64 {
 	if j.Enrolled.Exchange {
 		return math.MaxInt64
 	}
-	return j.End(engine.Round(p, j.Batch, j.First))
+	return j.End(engine.Round(p, j.Batch, j.Workers))
 }
 
 // Expected is the samples of the whole job: the limit of the engine, or, of a job without one, the configured end.
@@ -61,7 +61,7 @@ func (j *Job) Expected(limit int64) int64 {
 	if limit < math.MaxInt64 {
 		return limit
 	}
-	return j.End(engine.Round(j.Plan, j.Batch, j.First))
+	return j.End(engine.Round(j.Plan, j.Batch, j.Workers))
 }
 
 // few is a number of rounds in which next to nothing is learned. With --steps the user has asked for them.
@@ -88,7 +88,7 @@ func (j *Job) Notes(used, limit int64, p modes.Plan) (notes []string) {
 	if int64(j.Batch) > j.Enrolled.Samples {
 		note("a mini-batch of %d samples (--batch) is more than the data set has, %d: samples are in it several times", j.Batch, j.Enrolled.Samples)
 	}
-	round, how := engine.Round(p, j.Batch, j.First), "--batch"
+	round, how := engine.Round(p, j.Batch, j.Workers), "--batch"
 	if k := p.Local; k > 1 {
 		round, how = round*int64(k), fmt.Sprintf("%d steps of each worker by itself, as --baseline says, and --batch", k)
 	}
@@ -106,7 +106,7 @@ func (j *Job) Set(used, limit int64) (epochs float64, ok bool) {
 
 // agree says whether the program says as many epochs as the job makes, or nothing.
 func (j *Job) agree(limit int64) bool {
-	near := float64(j.Batch*j.Workers) / float64(j.Enrolled.Samples)
+	near := float64(j.Batch*j.MaxWorkers) / float64(j.Enrolled.Samples)
 	return j.Enrolled.Epochs <= 0 || math.Abs(j.epochs(limit)-j.Enrolled.Epochs) <= near
 }
 

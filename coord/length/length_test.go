@@ -23,14 +23,14 @@ func TestLimit(t *testing.T) {
 		{Job{Steps: 1 << 62}, session.Enrolment{DropLast: true}, math.MaxInt64},
 		{Job{Steps: 3}, session.Enrolment{Exchange: true}, math.MaxInt64},
 	} {
-		c.job.Batch, c.job.Workers, c.job.First, c.job.Plan = 4, 2, 2, modes.SSGD(2)
+		c.job.Batch, c.job.MaxWorkers, c.job.Workers, c.job.Plan = 4, 2, 2, modes.SSGD(2)
 		c.data.Samples = 40
 		c.job.Enrolled = &c.data
 		if got := c.job.Limit(c.job.Plan); got != c.want {
 			t.Errorf("%+v, %+v: %d, want %d", c.job, c.data, got, c.want)
 		}
 	}
-	j := Job{Steps: 3, Batch: 4, Workers: 2, First: 2, Plan: modes.SSGD(2), Enrolled: &session.Enrolment{Samples: 40}}
+	j := Job{Steps: 3, Batch: 4, MaxWorkers: 2, Workers: 2, Plan: modes.SSGD(2), Enrolled: &session.Enrolment{Samples: 40}}
 	if j.Expected(math.MaxInt64) != 24 || j.Expected(9) != 9 {
 		t.Errorf("expected: %d and %d", j.Expected(math.MaxInt64), j.Expected(9))
 	}
@@ -59,7 +59,7 @@ func TestNotes(t *testing.T) {
 		{"a program that ends the job", func(j *Job) { j.Programs, j.Enrolled.Batch = true, 4 }, 0, math.MaxInt64, nil, false},
 		{"a built-in model", func(j *Job) { j.Programs = true }, 0, 4000, nil, false},
 	} {
-		j := Job{Batch: 4, Workers: 2, First: 2, Plan: modes.SSGD(2), Enrolled: &session.Enrolment{Samples: 40}}
+		j := Job{Batch: 4, MaxWorkers: 2, Workers: 2, Plan: modes.SSGD(2), Enrolled: &session.Enrolment{Samples: 40}}
 		c.change(&j)
 		notes := j.Notes(c.used, c.limit, j.Plan)
 		ok := len(notes) == len(c.want)

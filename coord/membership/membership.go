@@ -45,31 +45,31 @@ func refuse(exit int, format string, args ...any) *Refusal {
 
 // Size is how many workers the job has.
 type Size struct {
-	Workers int // ranks: the most workers at one time
-	First   int // workers that the job should begin with
-	Least   int // workers with which it begins without waiting for First; zero: it waits
+	MaxWorkers int // ranks: the most workers at one time
+	Workers    int // workers that the job should begin with
+	MinWorkers int // workers with which it begins without waiting for Workers; zero: it waits
 }
 
 // Check says which of the numbers cannot be.
 func (s Size) Check() error {
 	switch {
-	case s.First < 0 || s.First > s.Workers:
-		return fmt.Errorf("a job that begins with %d workers and has at most %d: begin with 1 to %d", s.First, s.Workers, s.Workers)
-	case s.Least < 0 || s.Least > s.First:
-		return fmt.Errorf("a job of at least %d workers that is meant to begin with %d: at least 0 to %d", s.Least, s.First, s.First)
+	case s.Workers < 0 || s.Workers > s.MaxWorkers:
+		return fmt.Errorf("a job that begins with %d workers and has at most %d: begin with 1 to %d", s.Workers, s.MaxWorkers, s.MaxWorkers)
+	case s.MinWorkers < 0 || s.MinWorkers > s.Workers:
+		return fmt.Errorf("a job of at least %d workers that is meant to begin with %d: at least 0 to %d", s.MinWorkers, s.Workers, s.Workers)
 	}
 	return nil
 }
 
 // Grows says whether workers may come that the job does not begin with, or it may begin or wait with fewer.
-func (s Size) Grows() bool { return s.First < s.Workers || s.Least > 0 }
+func (s Size) Grows() bool { return s.Workers < s.MaxWorkers || s.MinWorkers > 0 }
 
 // Needed is how many joined workers the training begins with.
 func (s Size) Needed() int {
-	if s.Least > 0 {
-		return s.Least
+	if s.MinWorkers > 0 {
+		return s.MinWorkers
 	}
-	return s.First
+	return s.Workers
 }
 
 // Member is one attempt of a process to be the worker of a rank.
@@ -114,7 +114,7 @@ const (
 
 // New is a job without workers. key makes passes (transport.NewKey).
 func New(s Size, key string) Members {
-	return Members{size: s, ranks: make([]rank, s.Workers), seeder: -1, diverged: map[int]string{}, key: key}
+	return Members{size: s, ranks: make([]rank, s.MaxWorkers), seeder: -1, diverged: map[int]string{}, key: key}
 }
 
 // Key is that of New or Inherit.
@@ -260,7 +260,7 @@ func (m *Members) Leave(w int) {
 // Count is how many ranks workers have trained with, or, before the training, how many workers it should begin with.
 func (m *Members) Count() int {
 	if !m.begun {
-		return m.size.First
+		return m.size.Workers
 	}
 	n := 0
 	for _, r := range m.ranks {

@@ -204,7 +204,7 @@ func (s *script) rank(a args, out *strings.Builder) {
 	switch a.d.Cmd {
 	case "members":
 		n := a.number("workers", 3)
-		size := Size{Workers: n, First: a.number("first", n), Least: a.number("least", 0)}
+		size := Size{MaxWorkers: n, Workers: a.number("first", n), MinWorkers: a.number("least", 0)}
 		if err := size.Check(); err != nil {
 			fmt.Fprintln(out, err)
 			return

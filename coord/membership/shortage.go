@@ -34,8 +34,8 @@ const (
 	Enough           // from now on they are not; Take has those that were
 )
 
-// Least is how many workers the job needs.
-func (s *Shortage) Least() int { return s.least }
+// MinWorkers is how many workers the job needs.
+func (s *Shortage) MinWorkers() int { return s.least }
 
 // Limit is how long the job waits for others to come.
 func (s *Shortage) Limit() time.Duration { return s.limit }
