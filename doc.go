@@ -22,7 +22,7 @@
 //	│ coord: the shell (sockets, clocks, log)  │  Stored:   │        ▲
 //	│   ┌──────────────────────────────────┐   │  "held"    │        │ Fire: "update 12 is of
 //	│   │ coord/engine: what arrived,      │   │◄───────────┘        │ the gradients of
-//	│   │ which updates and workers go     │   │─────────────────────┘ workers 0 and 1"
+//	│   │ updates and releases to make     │   │─────────────────────┘ workers 0 and 1"
 //	│   │   ┌──────────────────────────┐   │   │
 //	│   │   │ modes.Barrier: arrivals  │   │   │   ┌────────────────────────────────────────┐
 //	│   │   │ in, updates out, by the  │◄──┼───┼───│ coord/pilot: the next modes.Plan       │

@@ -69,8 +69,8 @@ func MetricByName(name string) (Metric, bool) {
 	return 0, false
 }
 
-// Telemetry is a set of measurements. Hosts differ in what they show, so each is
-// there or not; the zero Telemetry has none. float32 is as precise as any of them.
+// Telemetry is a set of measurements. Hosts differ in what they show, so each may be absent; the zero Telemetry has none.
+// float32 is as precise as any of them.
 type Telemetry struct {
 	Seen   uint64 // bit m: Value[m] was measured
 	Values [NumMetrics]float32

@@ -125,7 +125,8 @@ func TestPlainEnglish(t *testing.T) {
 }
 
 // prose returns what a person reads of a file, with its line breaks: of Go the comments, strings and names
-// (with spaces between the words of a name), of Python, scripts and pages everything, of other files nothing.
+// (with spaces between the words of a name), but no struct tags, since their names belong to formats; of Python, scripts
+// and pages everything; of other files nothing.
 func prose(path string) []byte {
 	switch filepath.Ext(path) {
 	case ".go":
@@ -158,7 +159,11 @@ func prose(path string) []byte {
 		switch kind {
 		case token.IDENT:
 			literal = wordsOf.ReplaceAllString(literal, "$1 $2")
-		case token.COMMENT, token.STRING:
+		case token.STRING:
+			if structTag.MatchString(literal) {
+				continue
+			}
+		case token.COMMENT:
 		default:
 			continue
 		}
@@ -166,6 +171,8 @@ func prose(path string) []byte {
 		text = append(append(text, literal...), ' ')
 	}
 }
+
+var structTag = regexp.MustCompile("^`(json|wire|yaml):")
 
 var wordsOf = regexp.MustCompile(`([a-z0-9])([A-Z])`)
 
@@ -180,12 +187,12 @@ func TestUnplainWords(t *testing.T) {
 }
 
 func TestProse(t *testing.T) {
-	source := "package p\n\n// nobody reads\nvar errNobody = `so\nmany` // is none\n"
+	source := "package p\n\n// nobody reads\nvar errNobody = `so\nmany` // is none\ntype t struct { X int `json:\"who\"` }\n"
 	path := filepath.Join(t.TempDir(), "p.go")
 	if err := os.WriteFile(path, []byte(source), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := string(prose(path)), "p \n\n// nobody reads \nerr Nobody `so\nmany` // is none "; got != want {
+	if got, want := string(prose(path)), "p \n\n// nobody reads \nerr Nobody `so\nmany` // is none \nt X int "; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""What does a learning rate bring that follows the number of workers (--update-scale workers)?
+"""What is the effect of a learning rate that follows the number of workers (--update-scale workers)?
 
-Jobs of eight workers, of whose machines six are taken away at once, train the rest with two: with the learning rate as it is (--update-scale n), and with one in
-proportion to the workers that are there. Both begin with the same parameters and see the same samples. Printed: test accuracy in the mean over the seeds, and what the second has more than the
+Jobs of eight workers lose six machines at once and train the rest with two: with the learning rate as it is (--update-scale n), and with one in
+proportion to the present workers. Both begin with the same parameters and see the same samples. Printed: test accuracy in the mean over the seeds, and what the second has more than the
 first, with its standard error over the pairs.
 
   python3 bench/adaptive.py --star ./star --seeds 10

@@ -33,16 +33,15 @@ var peerCongestion []byte
 //go:embed peers/gloo_allreduce.py
 var glooAllReduce []byte
 
-// AllReduceConfig says what AllReduce measures.
+// AllReduceConfig configures AllReduce.
 type AllReduceConfig struct {
-	// Command starts one rank: a program that calls RankMain with what it finds in the
-	// variable RankVariable. Its standard output is ours.
+	// Command starts one rank: a program that calls RankMain with the value of RankVariable. Its standard output is ours.
 	Command []string
 
 	Ranks      []int                 // empty means 2 and 4
 	Sizes      []int64               // bytes of the vector; empty means 4 B to 100 MB
 	Transports []string              // of allreduce.Config; empty means tcp and shm
-	Algorithms []allreduce.Algorithm // each is a side of its own; empty means what Rank says
+	Algorithms []allreduce.Algorithm // each is a separate side; empty means that of Rank
 	Checksums  []string              // of Rank, likewise
 	Rounds     int                   // turns of each side. Zero means 5
 
@@ -59,9 +58,9 @@ type AllReduceConfig struct {
 	Rank RankConfig
 }
 
-// AllReduceResult is one row: an operation is an all-reduce of Bytes. Runs are turns, Median is
-// that of their medians, and BusBW counts the 2(n-1)/n·Bytes that each rank must send at least.
-// CPU is for each 1e9 bytes of the vector; Allocs are those of the rank that has most.
+// AllReduceResult is one row: an operation is an all-reduce of Bytes. Runs are turns, Median is the median of their medians,
+// and BusBW counts the 2(n-1)/n·Bytes that each rank must send at least. CPU is per 1e9 bytes of the vector; Allocs is the
+// maximum over the ranks.
 type AllReduceResult = Row
 
 // RankVariable holds the RankConfig of a rank's process, as JSON.
@@ -97,7 +96,7 @@ type Work struct {
 	Inner, Samples int
 }
 
-// measured is what one turn of one side says about one size.
+// measured is the result of one turn of one side for one size.
 type measured struct {
 	Bytes     int64     `json:"bytes"`
 	Times     []float64 `json:"times"`
@@ -108,8 +107,8 @@ type measured struct {
 	Transport string    `json:"transport"`
 }
 
-// workFor is how often an operation of that size is measured in one turn. That should take 50 ms and more: in its first ten milliseconds a process
-// still shares its processor with what starts it.
+// workFor is the number of measurements of an operation of that size in one turn. A turn should take 50 ms or more: in its
+// first ten milliseconds a process still shares its processor with its parent.
 func workFor(size int64) Work {
 	switch {
 	case size >= 32<<20:
@@ -124,11 +123,10 @@ func workFor(size int64) Work {
 	return Work{size, 100, 150}
 }
 
-// patientSamples is the most samples of Gloo in a turn: it takes 50 to 200 times as long for short vectors.
+// patientSamples limits the samples of Gloo in a turn: it takes 50 to 200 times as long for short vectors.
 const patientSamples = 15
 
-// RankMain runs one rank, whose RankConfig is text. Rank 0 writes its results to
-// out.
+// RankMain runs one rank; text is its RankConfig. Rank 0 writes its results to out.
 func RankMain(ctx context.Context, text string, out io.Writer) error {
 	var c RankConfig
 	if err := json.Unmarshal([]byte(text), &c); err != nil {
@@ -194,7 +192,7 @@ func measureRank(ctx context.Context, g *allreduce.Group, w Work, late time.Dura
 		warm = 20 // the ranks learn which one is late
 	}
 	for s := -warm; s < w.Samples; s++ {
-		if s == 0 { // once: it stops the world, and then Go's monitor looks every 20 µs whether somebody must be stopped, on a processor that a rank needs
+		if s == 0 { // once: it stops the world, and afterwards Go's monitor wakes every 20 µs on a processor that a rank needs
 			runtime.ReadMemStats(&before)
 		}
 		if err := g.Barrier(ctx); err != nil {
@@ -364,7 +362,7 @@ func ourTurn(ctx context.Context, cfg AllReduceConfig, n int, transport string, 
 	return parseMeasured(bytes.NewReader(out))
 }
 
-// ourRanks starts n ranks, and returns what rank 0 has written.
+// ourRanks starts n ranks and returns the output of rank 0.
 func ourRanks(ctx context.Context, command []string, n int, c RankConfig) ([]byte, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -395,7 +393,7 @@ func ourRanks(ctx context.Context, command []string, n int, c RankConfig) ([]byt
 // turnTime bounds one turn.
 const turnTime = 5 * time.Minute
 
-// together starts n processes, and returns what the first one writes.
+// together starts n processes and returns the output of the first one.
 func together(ctx context.Context, n int, command func(ctx context.Context, rank int) *exec.Cmd) ([]byte, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, turnTime, fmt.Errorf("not done after %v", turnTime))
 	defer cancel()
@@ -453,7 +451,7 @@ func parseMeasured(r io.Reader) ([]measured, error) {
 	return ms, nil
 }
 
-// peers is what the peers need.
+// peers has what the peers need to run.
 type peers struct {
 	mpi, gloo, python string
 	env               []string

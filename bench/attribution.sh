@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
-# Does STAR name the right worker and the right cause, once, and nobody where nobody is slow? Real jobs of four workers and two servers. One worker of each is
+# Does STAR name the right worker and the right cause, once, and no worker where none is slow? Real jobs of four workers and two servers. One worker of each is
 # injured on purpose, another one in each job, every other job with two busy loops beside it:
 #
 #   data     its loader is 60 ms late, from the beginning to the end
 #   add      it computes 60 ms longer (it sleeps), from the beginning to the end
 #   quota    its control group gets 2 ms of a processor in each 50 ms for a while  (root, control groups of version 1)
-#   neighbour  it shares a control group, which gets as much as one thread, with twenty busy loops for a while: each gets less than the worker needs  (root, control groups of version 1)
+#   contention it shares a control group, which gets as much as one thread, with twenty busy loops for a while: each gets less than the worker needs  (root, control groups of version 1)
 #   stop     it is stopped for 150 of each 300 ms for a while
-#   link     it is on a host of its own, whose link has 20 Mbit/s for a while; out in every other pair of jobs, in in the others  (root, namespaces, tc)
-#   none     nobody is injured
+#   link     it is on a host of its own, with a link of 20 Mbit/s for a while; out in every other pair of jobs, in in the others  (root, namespaces, tc)
+#   none     no worker is injured
 #   demo     as star run starts it: no FLOOR, short iterations, the last worker 3x slower from the beginning to the end
 #   demoquota  the same, with a tenth of a processor for a while instead  (root)
-#   demonone the same, nobody injured
+#   demonone the same, no worker injured
 #
 # "A while" begins CALM seconds after the training and lasts HURT seconds; the job goes on for as long as CALM again. A job counts:
-#   worker    whom the detector names first, of all that it names while the injury lasts, is the injured one
+#   worker    the first worker that the detector names while the injury lasts is the injured one
 #   cause     what it says of that one at last while the injury lasts
 #   episodes  verdicts "slow", of whomever, in the whole job: 1 is right
 #
@@ -22,9 +22,9 @@
 # slow by turns.
 #
 # PYTHON=/usr/bin/python3 has workers that are scripts of PyTorch (attribution.py), without the kinds demo…: data is then in __getitem__, add really computes,
-# quota and neighbour get agent and script, and of a worker that is stopped the agent goes on.
+# quota and contention get agent and script, and of a worker that is stopped the agent goes on.
 #
-#   bench/attribution.sh      STAR=path/of/star RUNS=10 (of each kind) CLEAN=20 KINDS="data add quota neighbour stop link none demo demoquota demonone" FROM=1
+#   bench/attribution.sh      STAR=path/of/star RUNS=10 (of each kind) CLEAN=20 KINDS="data add quota contention stop link none demo demoquota demonone" FROM=1
 #                             PYTHON= FLOOR=70ms CALM=3 HURT=6
 #                             KEEP=folder of run logs, to which a later call with another FROM or other KINDS adds; the table is of all in it. KINDS=" ": the table only
 set -euo pipefail
@@ -53,7 +53,7 @@ if [ -z "$star" ]; then
 	go build -C "$here/.." -o "$star" ./cmd/star
 fi
 [ -w /sys/fs/cgroup/cpu/cgroup.procs ] && groups=yes || groups= # version 1
-kinds=data\ add\ ${groups:+quota neighbour }stop\ ${root:+link }none
+kinds=data\ add\ ${groups:+quota contention }stop\ ${root:+link }none
 [ -n "$python" ] || kinds+=" demo ${groups:+demoquota} demonone"
 kinds=${KINDS:-$kinds}
 
@@ -85,8 +85,8 @@ job() {
 	add) all+=(--slow "$w:+60ms"); long=yes ;;
 	demo) all+=(--slow "$w:3x"); long=yes ;;
 	link | py-link) cable; host=10.79.0.1; name=$([ $((seed / 2 % 2)) = 0 ] && echo link-out || echo link-in) ;;
-	quota | neighbour | stop | none | demoquota | demonone | py-quota | py-neighbour | py-stop | py-none) ;;
-	*) echo "KINDS: $kind is none of data, add, quota, neighbour, stop, link, none, demo, demoquota, demonone" >&2; return 2 ;;
+	quota | contention | stop | none | demoquota | demonone | py-quota | py-contention | py-stop | py-none) ;;
+	*) echo "KINDS: unknown kind $kind; want data, add, quota, contention, stop, link, none, demo, demoquota, demonone" >&2; return 2 ;;
 	esac
 	rm -rf "$work/out"
 	all+=(--coordinator "$host:$port")
@@ -135,7 +135,7 @@ injure() {
 		for p in "$2" $script; do echo "$p" >"$group/cgroup.procs"; done
 		sleep "$hurt"
 		echo -1 >"$group/cpu.cfs_quota_us" ;;
-	neighbour)
+	contention)
 		mkdir -p "$group"
 		n=${#busy[@]}
 		loops 20
@@ -166,7 +166,7 @@ for f in "$keep"/*.jsonl; do "$star" predictor verdicts --json "$f" >"$work/$(ba
 /usr/bin/env python3 - "$work" "$keep" "${VERBOSE:-}" <<'P'
 import collections, datetime, glob, json, os, sys
 work, keep, verbose = sys.argv[1:4]
-right = {"data": "data", "stop": "pauses", "add": "compute", "quota": "quota", "link-out": "network-out", "link-in": "network-in", "neighbour": "contention", "demo": "compute", "demoquota": "quota"}
+right = {"data": "data", "stop": "pauses", "add": "compute", "quota": "quota", "link-out": "network-out", "link-in": "network-in", "contention": "contention", "demo": "compute", "demoquota": "quota"}
 C = collections.Counter
 n, worker, cause, episodes, turns, others, when, said = C(), C(), C(), C(), C(), C(), collections.defaultdict(list), C()
 for f in sorted(glob.glob(work + "/*-*-*.json")):

@@ -14,7 +14,7 @@ sim        star bench scale: processor time of the simulator for a gradient, 100
 A round measures each of both versions once, the earlier one first in every other round. A line of the table is the median over the rounds of this version's time over the
 earlier one's, below 1 where this one is faster, with the least and the most; the least of its times over the least of the earlier one's, which other programs on the
 machine disturb less; and allocations of both, where the measurement counts them. A round of arrive is ten short turns of each. FOLDER keeps what is
-built, and everything that was measured; with arrive it has old.txt and new.txt for benchstat, which is run if it is there.
+built, and everything that was measured; with arrive it has old.txt and new.txt for benchstat, which is run if it is installed.
 Needs git and go. It exits with 1 if a measurement fails.
 """
 

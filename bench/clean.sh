@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What --mode auto costs where nobody is slow: real jobs of LeNet in --mode ssgd and in --mode auto, by turns, so that whatever else the machine does meets
+# What --mode auto costs where no worker is slow: real jobs of LeNet in --mode ssgd and in --mode auto, by turns, so that whatever else the machine does meets
 # both. Prints, for each number of workers, the medians of the samples per second, their ratio, that of each pair of turns, and the changes of mode.
 # Exits with 1 where auto changed the mode, or its median is more than 1 % slower than SSGD's.
 #

@@ -15,7 +15,7 @@ import (
 	"star/transport/wire"
 )
 
-// CoordConfig says what Coord measures. The zero value is 8 workers.
+// CoordConfig configures Coord. The zero value is 8 workers.
 type CoordConfig struct {
 	Workers []int // empty means 8
 	Rounds  int   // zero means 2,000
@@ -35,10 +35,9 @@ type CoordResult struct {
 	CPU       float64 `json:"cpu_s_per_update"` // both ends
 }
 
-// Coord measures the control plane alone: a job without shards whose workers
-// arrive as soon as they are released. In SSGD everybody's release follows the
-// last arrival, so the round trip of the last one to arrive is what an update
-// costs beside computing and moving bytes.
+// Coord measures the control plane alone: a job without shards and with workers that arrive as soon as they are released.
+// In SSGD all releases follow the last arrival, so the round trip of the last worker is the cost of an update besides
+// computing and moving bytes.
 func Coord(ctx context.Context, cfg CoordConfig) ([]CoordResult, error) {
 	if len(cfg.Workers) == 0 {
 		cfg.Workers = []int{8}
@@ -81,7 +80,7 @@ func coordOnce(ctx context.Context, n int, cfg CoordConfig) (CoordResult, error)
 	defer cancel()
 	wg.Go(func() { transport.Serve(ctx, l, tcp.Config, c.Accept) })
 
-	// A server that hosts nothing completes the job.
+	// A server without shards completes the job.
 	hello := wire.Hello{Service: wire.ServiceCoord, Role: wire.RoleServer, Job: "bench", Rank: 0, Addr: l.Addr()}
 	failed := make(chan error, n+2)
 	wg.Go(func() {
@@ -94,8 +93,7 @@ func coordOnce(ctx context.Context, n int, cfg CoordConfig) (CoordResult, error)
 	}
 	defer s.Close()
 
-	// Workers note the moments of arrival and release by version; the last arrival
-	// before a release is its cause.
+	// Workers record the times of arrival and release by version; the last arrival before a release is its cause.
 	arrived := make([][]time.Time, n)
 	released := make([][]time.Time, n)
 	cpu := cpuTime()
@@ -148,7 +146,7 @@ func coordOnce(ctx context.Context, n int, cfg CoordConfig) (CoordResult, error)
 		Median: at(.5), P10: at(.1), P90: at(.9), CPU: used / float64(cfg.Rounds)}, nil
 }
 
-// drive is a worker that computes nothing.
+// drive is a worker without computation.
 func drive(m *session.Member, arrived, released *[]time.Time) error {
 	w := star.Worker(m.Welcome.Rank)
 	if err := session.Say(m, wire.Joined{Worker: w}, nil); err != nil {

@@ -12,16 +12,16 @@ import (
 	"gonum.org/v1/plot/vg/draw"
 )
 
-// Curve is points that are joined by a line.
+// Curve is a line through points.
 type Curve struct {
 	Name string
 	X, Y []float64
 }
 
-// roundTicks are marks at whole multiples of 1, 2 or 5 times a power of ten, of which there are at most eleven.
+// roundTicks are at most eleven marks at multiples of 1, 2 or 5 times a power of ten.
 type roundTicks struct{}
 
-// Ticks are the marks from min to max, both of the axis.
+// Ticks are the marks from min to max, the ends of the axis.
 func (roundTicks) Ticks(min, max float64) (ticks []plot.Tick) {
 	if !(max > min) {
 		return []plot.Tick{{Value: min, Label: strconv.FormatFloat(min, 'g', 6, 64)}}
@@ -39,9 +39,9 @@ func (roundTicks) Ticks(min, max float64) (ticks []plot.Tick) {
 	return ticks
 }
 
-// PlotCurves draws curves over one another to path, whose end says in which format, with their names beside. With logX the axis of x is logarithmic, and points that
-// are not above 0 are left out. The axis of y ends at most; 0: at the
-// largest y. Axes that are not logarithmic begin at 0, or below.
+// PlotCurves draws curves into one plot, with a legend, and writes it to path in the format of its suffix. With logX the axis
+// of x is logarithmic, and points that are not above 0 are skipped. The axis of y ends at most; 0: at the largest y. Linear
+// axes begin at 0 or below.
 func PlotCurves(path, title, x, y string, logX bool, most float64, curves []Curve) error {
 	format, err := PlotFormat(path)
 	if err != nil {

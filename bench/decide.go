@@ -12,25 +12,25 @@ import (
 	"star/modes/auto"
 )
 
-// DecideConfig says what Decide measures.
+// DecideConfig configures Decide.
 type DecideConfig struct {
 	Workers []int
 	Runs    int // decisions of each number of workers
 }
 
-// DecideResult is what one decision takes.
+// DecideResult is the time of one decision.
 type DecideResult struct {
 	Workers int     `json:"workers"`
 	Runs    int     `json:"runs"`
 	Median  float64 `json:"median_s"`
 	P90     float64 `json:"p90_s"`
 	Max     float64 `json:"max_s"`
-	Plan    string  `json:"plan"` // that it came to
+	Plan    string  `json:"plan"` // the chosen plan
 }
 
-// Decide measures what a decision of --mode auto takes: auto.Controller.Decide, with the last 32 iterations of every worker, each
-// candidate priced by playing them through the barrier. One worker in sixteen takes twice as long, everybody's times vary by 5 %, and
-// each decision has a new iteration of everybody to go by.
+// Decide measures the time of a decision of --mode auto: auto.Controller.Decide, with the last 32 iterations of every worker, and
+// each candidate priced by simulation in the barrier. One worker in sixteen takes twice as long, all times vary by 5 %, and each
+// decision has a new iteration of every worker.
 func Decide(ctx context.Context, cfg DecideConfig) ([]DecideResult, error) {
 	if cfg.Runs < 1 {
 		return nil, fmt.Errorf("bench: %d decisions: at least 1 is needed", cfg.Runs)

@@ -32,14 +32,14 @@ import (
 //go:embed gloo_exchange.py
 var glooExchange []byte
 
-// ExchangeConfig says what Exchanges measures. The zero value of all but Command works.
+// ExchangeConfig configures Exchanges. Only Command has no default.
 type ExchangeConfig struct {
 	Command []string // starts one rank: a program that calls RankMain
 
 	Models     []string // of ExchangeModels; empty means all
 	Ranks      []int    // empty means 2 and 4
 	Transports []string // of allreduce.Config, for our side; empty means tcp and shm
-	Against    string   // "gloo", or empty for nobody
+	Against    string   // "gloo", or empty for no peer
 	Python     string   // empty means /usr/bin/python3
 	Congestion string   // of all sides; empty means cubic
 	Steps      int      // of one turn. Zero means as many as take about two seconds
@@ -48,16 +48,15 @@ type ExchangeConfig struct {
 	Model      *allreduce.Model
 }
 
-// ExchangeResult is one row: steps of data-parallel training, in which each rank computes a
-// gradient of its own batch, in buckets that are summed over all ranks while the rest is computed,
-// and updates its parameters.
+// ExchangeResult is one row: steps of data-parallel training, in which each rank computes the gradient of its own batch, in buckets
+// that are summed over all ranks while the rest is computed, and updates its parameters.
 type ExchangeResult struct {
 	Model     string  `json:"model"`
 	Params    int     `json:"params"`
 	Batch     int     `json:"batch"` // samples of one rank
 	Ranks     int     `json:"ranks"`
 	Buckets   int     `json:"buckets"`
-	Exchange  string  `json:"exchange"`  // star, gloo, or none: every rank for itself
+	Exchange  string  `json:"exchange"`  // star, gloo, or none: ranks do not exchange
 	Transport string  `json:"transport"` // tcp, unix, shm; empty for none
 	Runs      int     `json:"runs"`      // turns
 	Steps     int     `json:"steps"`     // of all turns
@@ -68,8 +67,7 @@ type ExchangeResult struct {
 	Exposed   float64 `json:"exposed_s"`     // median time from the end of the computation to that of the exchange
 	CPU       float64 `json:"cpu_s_per_step"`
 
-	// Doorbell is what it costs, for each bucket, to ask the process that has the peer: none of
-	// it is the peer's. Zero for others.
+	// Doorbell is the cost of a request to the peer's process, per bucket. It is not a cost of the peer. Zero without a peer.
 	Doorbell float64 `json:"doorbell_s"`
 
 	// Ratio is Rate over that of the peer, for the same model and ranks; zero without a peer.
@@ -87,8 +85,7 @@ var exchangeModels = []exchangeModel{
 	{"mlp25m", "mlp:hidden=4096-4096-1200", train.Input{Shape: []int{784}, Classes: 10}, 64},
 }
 
-// ExchangeModels names what Exchanges can measure: LeNet of 62 thousand parameters and a
-// perceptron of 25 million.
+// ExchangeModels are the names of the models of Exchanges: LeNet with 62 thousand parameters and a perceptron with 25 million.
 func ExchangeModels() []string {
 	var names []string
 	for _, m := range exchangeModels {
@@ -104,14 +101,14 @@ type exchangeRank struct {
 	Steps    int
 	Seconds  float64 // where Steps is zero
 	Bucket   int     // elements
-	Memory   string  // folder for what is shared with the peer's process
+	Memory   string  // folder of the memory shared with the peer's process
 
 	Python, Script string
 	Port           int
 	Env            []string // of the peer's process
 }
 
-// exchanged is what rank 0 says of a turn.
+// exchanged is rank 0's result of a turn.
 type exchanged struct {
 	Times    []float64 `json:"times"`
 	Exposed  []float64 `json:"exposed"`
@@ -124,12 +121,10 @@ type exchanged struct {
 // warmUp is the number of steps that are not counted.
 const warmUp = 3
 
-// Exchanges measures training steps whose gradients are summed by us and, in turns, by the peer. All
-// sides are the same program, which computes the same in the same memory; only who sums the
-// buckets differs. The peer's all-reduce runs in a process beside each rank, on the very memory that the
-// gradient is computed into, and is told of a bucket through a pipe: Doorbell is the price of that.
-// After a few steps the parameters of all sides must agree, or an error says that they have not
-// done the same.
+// Exchanges measures training steps with gradients that we sum and, in turns, that the peer sums. All sides are the same program
+// with the same computation in the same memory; only the sum of the buckets differs. The peer's all-reduce runs in a process
+// beside each rank, on the memory that the gradient is computed into, and gets a message per bucket through a pipe: Doorbell is
+// the cost of that. After a few steps the parameters of all sides must agree, else it returns an error.
 func Exchanges(ctx context.Context, cfg ExchangeConfig) ([]ExchangeResult, error) {
 	if len(cfg.Command) == 0 {
 		return nil, errors.New("bench: exchange: no command to start a rank")
@@ -146,7 +141,7 @@ func Exchanges(ctx context.Context, cfg ExchangeConfig) ([]ExchangeResult, error
 	if cfg.Against != "" && cfg.Against != "gloo" {
 		return nil, fmt.Errorf("bench: exchange: unknown peer %q; there is: gloo", cfg.Against)
 	}
-	// Shared memory is memory where the folder says so.
+	// Files in this folder are in memory.
 	place := "/dev/shm"
 	if i, err := os.Stat(place); err != nil || !i.IsDir() {
 		place = ""
@@ -214,7 +209,7 @@ func exchangeSides(ctx context.Context, cfg ExchangeConfig, base exchangeRank, m
 				e.Port = port
 			}
 			if r.Exchange != "star" {
-				c.Transport = "" // of the group that only agrees on how many steps there are
+				c.Transport = "" // of the group that only agrees on the number of steps
 			}
 			text, err := ourRanks(ctx, cfg.Command, n, c)
 			if err != nil {
@@ -258,8 +253,7 @@ func exchangeSides(ctx context.Context, cfg ExchangeConfig, base exchangeRank, m
 	return rows, agree(rows, turns)
 }
 
-// agree says whether all sides that exchange have made the same parameters. Sums in another
-// order differ in their last bits.
+// agree checks that all sides that exchange have the same parameters. Sums in another order differ in their last bits.
 func agree(rows []ExchangeResult, turns [][]exchanged) error {
 	first, norm := ExchangeResult{}, 0.0
 	for i, r := range rows {
@@ -286,8 +280,7 @@ func freePort() (int, error) {
 	return l.Addr().(*net.TCPAddr).Port, nil
 }
 
-// exchanger sums a part of the gradient over all ranks. begin does not wait for it; finish
-// does, for all that has begun.
+// exchanger sums a part of the gradient over all ranks. begin does not wait for the result; finish waits for all parts.
 type exchanger interface {
 	begin(ctx context.Context, from, to int) error
 	finish(ctx context.Context) error
@@ -297,7 +290,7 @@ type exchanger interface {
 // runExchange is one rank of Exchanges. g is a group of all ranks.
 func runExchange(ctx context.Context, c RankConfig, g *allreduce.Group, out io.Writer) (err error) {
 	e := c.Exchange
-	// One thread computes, another one exchanges.
+	// One thread computes, and one exchanges.
 	runtime.GOMAXPROCS(2)
 	m := exchangeModels[e.Model]
 	spec, err := models.Parse(m.spec)
@@ -322,11 +315,11 @@ func runExchange(ctx context.Context, c RankConfig, g *allreduce.Group, out io.W
 	}
 	defer unmap()
 	batch := syntheticBatch(stepModel{input: m.input, batch: m.batch})
-	for i := range batch.X { // each rank has samples of its own
+	for i := range batch.X { // each rank has its own samples
 		batch.X[i] *= 1 + float32(c.Rank)/8
 	}
 
-	var x exchanger = nobody{}
+	var x exchanger = noExchange{}
 	said := exchanged{Params: len(params)}
 	switch e.Exchange {
 	case "none":
@@ -398,7 +391,7 @@ func runExchange(ctx context.Context, c RankConfig, g *allreduce.Group, out io.W
 		said.Times, said.Exposed = append(said.Times, all), append(said.Exposed, exposed)
 	}
 	used := []float64{(cpuTime() + x.cpu() - cpu) / float64(steps[0])}
-	// The slowest rank counts, step by step, and everybody's processor time.
+	// The slowest rank counts, per step, and the processor time of all ranks.
 	for _, v := range [][]float64{said.Times, said.Exposed} {
 		if err := allreduce.AllReduce(ctx, g, allreduce.Max, v); err != nil {
 			return err
@@ -414,15 +407,14 @@ func runExchange(ctx context.Context, c RankConfig, g *allreduce.Group, out io.W
 	return nil
 }
 
-// bucketing exchanges a gradient from its end to its beginning as it is computed, as
-// workers of a ring do.
+// bucketing exchanges a gradient from its end to its beginning while it is computed, as workers of a ring do.
 type bucketing struct {
 	size   int // elements
 	grad   []float32
 	weight float32
 
 	mu   sync.Mutex
-	low  int // from here on it is computed
+	low  int // computed from here on
 	news chan struct{}
 }
 
@@ -465,16 +457,16 @@ func (b *bucketing) run(ctx context.Context, x exchanger) error {
 	return x.finish(ctx)
 }
 
-// nobody exchanges nothing: what is left is the computation.
-type nobody struct{}
+// noExchange exchanges nothing: only the computation is left.
+type noExchange struct{}
 
-func (nobody) begin(context.Context, int, int) error { return nil }
-func (nobody) finish(context.Context) error          { return nil }
-func (nobody) cpu() float64                          { return 0 }
+func (noExchange) begin(context.Context, int, int) error { return nil }
+func (noExchange) finish(context.Context) error          { return nil }
+func (noExchange) cpu() float64                          { return 0 }
 
 // ourExchanger is allreduce.
 type ourExchanger struct {
-	nobody
+	noExchange
 	g    *allreduce.Group
 	grad []float32
 }
@@ -483,7 +475,7 @@ func (x *ourExchanger) begin(ctx context.Context, from, to int) error {
 	return x.g.AllReduce(ctx, allreduce.Sum, x.grad[from:to])
 }
 
-// sidecar is the process beside a rank that has Gloo.
+// sidecar is the process with Gloo beside a rank.
 type sidecar struct {
 	cmd    *exec.Cmd
 	in     io.WriteCloser
@@ -552,7 +544,7 @@ func (s *sidecar) finish(context.Context) error {
 	return nil
 }
 
-// ring is the median time of asking for nothing.
+// ring is the median time of an empty request.
 func (s *sidecar) ring(ctx context.Context) (float64, error) {
 	var times []float64
 	for range 201 {
@@ -565,7 +557,7 @@ func (s *sidecar) ring(ctx context.Context) (float64, error) {
 	return median(times), nil
 }
 
-// cpu is zero when the process does not say; then a step fails, too.
+// cpu is zero when the process does not answer; then a step fails, too.
 func (s *sidecar) cpu() float64 {
 	if s.ask(1, 0) != nil || s.read(8) != nil {
 		return 0

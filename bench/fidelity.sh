@@ -8,7 +8,7 @@
 #                               and of waiting for all but one are so close here that what is measured of a few gradients decides (docs/simulator.md)
 #                               DIR keeps the jobs' folders
 #
-# Without TRACES there are three: nobody slow for 20 iterations, one worker four times slower for 20, nobody, another one three times, and so on, with a
+# Without TRACES there are three: no slow worker for 20 iterations, one worker four times slower for 20, none, another one three times, and so on, with a
 # jitter of 3 %. Jobs sleep most of the time, so all of a trace run at once; on a busy machine give RUN="nice -n -15". Takes 2 minutes for each trace.
 set -euo pipefail
 star=${STAR:-} iteration=${ITERATION:-200ms} steps=${STEPS:-300}

@@ -9,7 +9,7 @@
 #   settings.txt  every setting of every command, with its default
 #   names.txt     exit codes, lines of the run log and their keys, metrics and their labels
 #   json.txt      what commands print on fixed inputs, and how they end: keys and a hash where that is long
-#   jobs.txt      hashes of the checkpoints of jobs of real processes, and of what a rehearsal of copies with take-overs comes to
+#   jobs.txt      hashes of the checkpoints of jobs of real processes, and of the result of a rehearsal of copies with takeovers
 #   virtual.txt   hashes of the parameters of jobs in virtual time (TestReferenceJobs)
 #   tests.txt     hashes of wire vectors and of recorded logs, which tests of their packages hold the code to
 #

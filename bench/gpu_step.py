@@ -10,7 +10,7 @@ these, in one run, in three rounds of steps; each time is the median of worker 0
     star       the same with STAR: gradients to the memory, the ring, the update there, parameters back
     ring       a step of STAR that computes and copies nothing: the link, the ring and the update
     copies     gradients to the memory and parameters back, all workers at once: bytes over measured bandwidth of the bus
-    ddp        DistributedDataParallel over Gloo, whose tensors are on the GPU (NCCL refuses two ranks on one GPU)
+    ddp        DistributedDataParallel over Gloo, with tensors on the GPU (NCCL refuses two ranks on one GPU)
     nccl       with one worker: DistributedDataParallel over NCCL
 
 exposed is star - plain; ratio is exposed / (copies + ring). Needs PyTorch with CUDA.

@@ -3,7 +3,7 @@
 
     bench/link_step.py STAR [TURNS] [STEPS]
 
-A script of PyTorch with 15,000 parameters waits for 10 ms in each step, as one whose accelerator computes. In turns it is the one worker of a ring, the
+A script of PyTorch with 15,000 parameters waits for 10 ms in each step, as a script does while its accelerator computes. In turns it is the one worker of a ring, the
 same without telemetry, and plain PyTorch. For each it prints, as medians of the turns, the time of a step in ms, and what agent and script take of a
 processor in it, in µs, and how often the agent's threads are woken; then, as a share of 10 ms, what agent and script take more than the plain script does.
 

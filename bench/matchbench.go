@@ -23,8 +23,7 @@ var networkxMatch []byte
 //go:embed peers/lemon_match.cc
 var lemonMatch []byte
 
-// MatchConfig says what Match measures. The zero value is complete and sparse
-// graphs of 100 and 500 vertices.
+// MatchConfig configures Match. The zero value is complete and sparse graphs of 100 and 500 vertices.
 type MatchConfig struct {
 	Sizes   []int    // vertices; empty means 100, 500
 	Graphs  []string // of MatchGraphs; empty means all
@@ -33,8 +32,7 @@ type MatchConfig struct {
 	Python  string   // interpreter that has NetworkX. Empty means /usr/bin/python3
 }
 
-// MatchResult is one row: how long a maximum-weight matching takes, from a
-// list of edges to the vertices' mates.
+// MatchResult is one row: the time of a maximum-weight matching, from a list of edges to the vertices' mates.
 type MatchResult struct {
 	Graph     string  `json:"graph"`
 	Vertices  int     `json:"vertices"`
@@ -48,18 +46,16 @@ type MatchResult struct {
 	Ratio     float64 `json:"ratio,omitempty"` // of a peer: its median over ours
 }
 
-// MatchGraphs are the graphs of Match: complete ones, sparse ones (five edges for
-// each vertex) and sparse ones of which many edges weigh the same (1 to 3). Other
-// weights are whole numbers up to 10⁹, so that every peer is exact.
+// MatchGraphs are the graphs of Match: complete ones, sparse ones (five edges for each vertex) and sparse ones with many edges of
+// equal weight (1 to 3). Other weights are integers up to 10⁹, so that every peer is exact.
 func MatchGraphs() []string { return []string{"complete", "sparse", "ties"} }
 
 // MatchPeers are the implementations that Match compares with: NetworkX, in
 // Python, and LEMON, in C++, which is compiled for it.
 func MatchPeers() []string { return []string{"networkx", "lemon"} }
 
-// Match measures maximum-weight matchings, ours and peers' of the same graphs in
-// turns. A peer's time begins when it has built its graph; ours contains that. Results that
-// do not weigh the same are an error.
+// Match measures maximum-weight matchings, ours and peers' of the same graphs in turns. A peer's time begins when it has built its
+// graph; ours includes that. Results with different weights are an error.
 func Match(ctx context.Context, cfg MatchConfig) ([]MatchResult, error) {
 	if len(cfg.Sizes) == 0 {
 		cfg.Sizes = []int{100, 500}
@@ -170,7 +166,7 @@ func matchTurns(ctx context.Context, file string, n int, edges []blossom.Edge, c
 	times := make([][]float64, len(rows))
 	var m *blossom.Matching
 	for range cfg.Runs {
-		// Several for each turn where they are short, so that one row counts as much as another.
+		// Several per turn where they are short, so that all rows are equally accurate.
 		for begin, k := time.Now(), 0; k == 0 || k < 5 && time.Since(begin) < 100*time.Millisecond; k++ {
 			start := time.Now()
 			var err error
@@ -181,7 +177,7 @@ func matchTurns(ctx context.Context, file string, n int, edges []blossom.Edge, c
 		}
 		rows[0].Weight = m.Weight
 		for i, name := range cfg.Against {
-			each := 5 // as many as of ours, unless that takes minutes
+			each := 5 // as many as ours, unless that takes minutes
 			if name == "networkx" {
 				each = 1
 			}

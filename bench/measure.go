@@ -11,21 +11,21 @@ import (
 	"slices"
 )
 
-// Measure is one number of a result, in a form in which results of all benchmarks can be compared and drawn. Less is better.
+// Measure is one number of a result, in a common form for comparisons and plots of all benchmarks. Less is better.
 type Measure struct {
-	Name      string // what it is, the same in every run of the benchmark
+	Name      string // the same in every run of the benchmark
 	Value     float64
-	Low, High float64 // where it lies mostly: p10 to p90, or a 95 % confidence interval. Both zero: not known
+	Low, High float64 // its usual range: p10 to p90, or a 95 % confidence interval. Both zero: unknown
 
 	// Series and X place it in a plot: a line over X. X zero: in a plot of names.
 	Series string
 	X      float64
 }
 
-// unknownNoise is by how much a number must differ to count where nothing is known of how it scatters.
+// unknownNoise is the ratio from which a difference counts if the scatter is unknown.
 const unknownNoise = 1.2
 
-// Verdict says whether now is really faster or slower than old, by what is known of how both scatter: each must lie outside of where the other one lies mostly.
+// Verdict returns whether now is significantly faster or slower than old: each must lie outside of the other's usual range.
 func Verdict(old, now Measure) string {
 	spread := func(m Measure) (low, high float64) {
 		if m.Low == 0 && m.High == 0 {
@@ -44,15 +44,15 @@ func Verdict(old, now Measure) string {
 	return "within noise"
 }
 
-// Compared is a number beside that of an earlier result.
+// Compared is a number with that of an earlier result.
 type Compared struct {
 	Measure
-	Old     *Measure // nil: there is none
+	Old     *Measure // nil: no earlier result
 	Ratio   float64  // Old over this one: above 1 is faster
 	Verdict string
 }
 
-// CompareMeasures puts numbers beside those of the same name.
+// CompareMeasures pairs numbers with those of the same name.
 func CompareMeasures(old, now []Measure) []Compared {
 	var out []Compared
 	for _, m := range now {
@@ -65,10 +65,11 @@ func CompareMeasures(old, now []Measure) []Compared {
 	return out
 }
 
-// ErrResult is in the errors about a file that holds no result of a benchmark.
+// ErrResult is wrapped by errors about a file without a result of a benchmark.
 var ErrResult = errors.New("no result of this benchmark")
 
-// ReadMeasures reads what a benchmark has printed with --json into result, a pointer, and returns its numbers. The error is of os.ReadFile, or has ErrResult in it.
+// ReadMeasures reads the --json output of a benchmark into result, a pointer, and returns its numbers. The error is of os.ReadFile,
+// or wraps ErrResult.
 func ReadMeasures(path string, result any, measures func() []Measure) ([]Measure, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -100,7 +101,7 @@ func ReadMeasures(path string, result any, measures func() []Measure) ([]Measure
 	return ms, nil
 }
 
-// DecideMeasures are the numbers of Decide. A median is taken to lie mostly as far below as the p90 is above, as a factor.
+// DecideMeasures are the numbers of Decide. The usual range is as far below the median as the p90 is above, as a factor.
 func DecideMeasures(rs []DecideResult) (ms []Measure) {
 	for _, r := range rs {
 		ms = append(ms, Measure{Name: fmt.Sprintf("%d workers, median", r.Workers), Value: r.Median, High: r.P90, Low: r.Median * r.Median / max(r.P90, r.Median), Series: "median", X: float64(r.Workers)},
@@ -153,7 +154,7 @@ func ExchangeMeasures(rs []ExchangeResult) (ms []Measure) {
 	return ms
 }
 
-// measure is the row as a number with its scatter.
+// measure returns the row as a number with its scatter.
 func (r Row) measure() Measure {
 	return Measure{Name: fmt.Sprintf("%d ranks, %d bytes, %s %s", r.Ranks, r.Bytes, r.Transport, r.Algorithm), Value: r.Median, Low: r.P10, High: r.P90}
 }

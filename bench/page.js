@@ -21,7 +21,7 @@ for (let i = 2; i < process.argv.length; i += 2) {
 }
 const workers = +args.workers, rate = +args.rate;
 
-// The log: rounds of all workers, of whom two are slow in turn for a minute each, and an evaluation each minute.
+// The log: rounds of all workers, with two of them slow in turn for a minute each, and an evaluation each minute.
 const folder = fs.mkdtempSync(path.join(os.tmpdir(), "star-page-")), log = path.join(folder, "run.jsonl");
 let rounds = 0, records = 0;
 const line = o => JSON.stringify(o) + "\n";
@@ -64,7 +64,7 @@ const memory = pid => +/^Private_Dirty: *(\d+)/m.exec(fs.readFileSync(`/proc/${p
     const cdp = await page.context().newCDPSession(page), whole = await browser.newBrowserCDPSession();
     await cdp.send("Performance.enable", { timeDomain: "threadTicks" });
     const look = async () => {
-      const m = Object.fromEntries((await cdp.send("Performance.getMetrics")).metrics.map(x => [x.name, x.value])); // before the collection, whose time is not the page's
+      const m = Object.fromEntries((await cdp.send("Performance.getMetrics")).metrics.map(x => [x.name, x.value])); // before the collection: its time is not the page's
       await cdp.send("HeapProfiler.collectGarbage");
       const heap = (await cdp.send("Runtime.getHeapUsage")).usedSize / 1e6;
       const after = Object.fromEntries((await cdp.send("Performance.getMetrics")).metrics.map(x => [x.name, x.value]));

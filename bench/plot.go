@@ -20,7 +20,7 @@ import (
 	_ "gonum.org/v1/plot/vg/vgsvg"
 )
 
-// PlotFormat is svg, pdf or png, by the name of the file.
+// PlotFormat is svg, pdf or png, by the suffix of the file.
 func PlotFormat(path string) (string, error) {
 	switch f := strings.TrimPrefix(strings.ToLower(filepath.Ext(path)), "."); f {
 	case "svg", "pdf", "png":
@@ -29,16 +29,15 @@ func PlotFormat(path string) (string, error) {
 	return "", fmt.Errorf("%q: the name of a plot must end in .svg, .pdf or .png", path)
 }
 
-// Colours of lines, apart also for the colour-blind (M. Okabe, K. Ito: Color Universal Design,
-// 2008), and thick lines for what is ours.
+// Colours of lines that the colour-blind can distinguish (M. Okabe, K. Ito: Color Universal Design, 2008), and thick lines for our
+// own.
 var lineColours = []color.Color{
 	color.RGBA{0, 114, 178, 255}, color.RGBA{213, 94, 0, 255}, color.RGBA{0, 158, 115, 255}, color.RGBA{204, 121, 167, 255},
 	color.RGBA{230, 159, 0, 255}, color.RGBA{86, 180, 233, 255}, color.RGBA{0, 0, 0, 255}, color.RGBA{120, 120, 120, 255},
 }
 
-// Plot draws time over bytes, both logarithmic, one picture for each number of ranks, and writes
-// them to path, whose end says in which format. Rows of ours over one transport are one line,
-// whatever algorithms were chosen, unless there are several for a size.
+// Plot draws time over bytes, both logarithmic, one plot per number of ranks, and writes them to path in the format of its suffix.
+// Our rows over one transport are one line, with any algorithms, unless there are several for a size.
 func Plot(path, title string, rows []Row) error {
 	format, err := PlotFormat(path)
 	if err != nil {
@@ -65,7 +64,7 @@ func Plot(path, title string, rows []Row) error {
 	return drawPlots(path, format, [][]*plot.Plot{plots})
 }
 
-// drawPlots writes pictures of the same size, in rows, to a file. Nil: nothing there.
+// drawPlots writes plots of the same size, in rows, to a file. Nil: an empty place.
 func drawPlots(path, format string, plots [][]*plot.Plot) error {
 	const width, height = 6.4 * vg.Inch, 4.8 * vg.Inch
 	rows, columns := vg.Length(len(plots)), vg.Length(len(plots[0]))
@@ -84,8 +83,8 @@ func drawPlots(path, format string, plots [][]*plot.Plot) error {
 	return WritePlot(path, canvas)
 }
 
-// PlotMeasures draws numbers and writes the picture to path, whose end says in which format: lines over x, whose name is given, where the numbers have an
-// X, and one line for each name elsewhere. Old ones, if there are any, are grey.
+// PlotMeasures draws numbers and writes the plot to path in the format of its suffix: lines over x, the name of the axis, where the
+// numbers have an X, otherwise one line per name. Old numbers are grey.
 func PlotMeasures(path, title, x string, now, old []Measure) error {
 	format, err := PlotFormat(path)
 	if err != nil {
@@ -108,7 +107,7 @@ func PlotMeasures(path, title, x string, now, old []Measure) error {
 	return drawPlots(path, format, [][]*plot.Plot{{p}})
 }
 
-// plotLines is time over X, a line for each series.
+// plotLines draws time over X, a line per series.
 func plotLines(p *plot.Plot, x string, now, old []Measure) error {
 	p.X.Label.Text, p.Y.Label.Text = x, "time"
 	p.X.Scale, p.Y.Scale = plot.LogScale{}, plot.LogScale{}
@@ -162,7 +161,7 @@ func plotLines(p *plot.Plot, x string, now, old []Measure) error {
 	return nil
 }
 
-// plotNames is a dot for each number, with its scatter, beside its name.
+// plotNames draws a dot with its scatter per number, beside its name.
 func plotNames(p *plot.Plot, now, old []Measure) error {
 	p.X.Label.Text = "time"
 	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, plot.ConstantTicks(timeTicks())
@@ -171,7 +170,7 @@ func plotNames(p *plot.Plot, now, old []Measure) error {
 	for _, m := range now {
 		names = append(names, m.Name)
 	}
-	slices.Reverse(names) // from above
+	slices.Reverse(names) // the first at the top
 	draws := func(ms []Measure, before bool) error {
 		var points horizontal
 		for _, m := range ms {
@@ -222,7 +221,8 @@ type horizontal struct {
 	plotter.XErrors
 }
 
-// reach is how far an error bar reaches from a value down and up, of what lies mostly from low to high; high 0: not known. On logarithmic axes it ends above 0.
+// reach is the length of an error bar below and above a value with the range low to high; high 0: unknown. On logarithmic axes it
+// ends above 0.
 func reach(value, low, high float64) struct{ Low, High float64 } {
 	if high == 0 {
 		return struct{ Low, High float64 }{}
@@ -236,12 +236,12 @@ type errorPoints struct {
 	plotter.YErrors
 }
 
-// add adds a point that lies mostly from low to high; high 0: not known.
+// add adds a point with the usual range low to high; high 0: unknown.
 func (e *errorPoints) add(x, y, low, high float64) {
 	e.XYs, e.YErrors = append(e.XYs, plotter.XY{X: x, Y: y}), append(e.YErrors, reach(y, low, high))
 }
 
-// draw makes a line with points and error bars.
+// draw returns a line with points and error bars.
 func (e *errorPoints) draw() (*plotter.Line, *plotter.Scatter, *plotter.YErrorBars, error) {
 	line, points, err := plotter.NewLinePoints(e.XYs)
 	if err != nil {
@@ -251,13 +251,13 @@ func (e *errorPoints) draw() (*plotter.Line, *plotter.Scatter, *plotter.YErrorBa
 	return line, points, bars, err
 }
 
-// WritePlot writes a picture to path, which has all of it or what was there before.
+// WritePlot writes a plot to path, atomically.
 func WritePlot(path string, canvas io.WriterTo) error {
 	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
 	if err != nil {
 		return fmt.Errorf("bench: plot: %w", err)
 	}
-	defer os.Remove(f.Name()) // in vain, once it has its name
+	defer os.Remove(f.Name()) // fails after the rename
 	_, err = canvas.WriteTo(f)
 	if e := f.Chmod(0o644); err == nil {
 		err = e
@@ -283,7 +283,7 @@ func plotRanks(title string, n int, rows []Row) (*plot.Plot, error) {
 	p.Legend.Top, p.Legend.Left = true, true
 	p.Add(plotter.NewGrid())
 
-	// Several of ours for one size and transport are lines of their own.
+	// Several of our rows for one size and transport are separate lines.
 	several := map[string]bool{}
 	seen := map[string]string{}
 	for _, r := range rows {

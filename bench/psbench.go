@@ -23,8 +23,7 @@ import (
 	"star/transport/wire"
 )
 
-// PSConfig says what PS measures. The zero value measures what the project
-// promises: 1, 16 and 100 MB by 1, 2 and 4 workers.
+// PSConfig configures PS. The zero value measures the project's goals: 1, 16 and 100 MB by 1, 2 and 4 workers.
 type PSConfig struct {
 	Sizes   []int64 // bytes of the parameters. Empty means 1, 16 and 100 MB
 	Workers []int   // empty means 1, 2, 4
@@ -38,10 +37,10 @@ type PSConfig struct {
 
 // Algorithms of PSResult.
 const (
-	StarPS     = "star-ps"      // a job's way: a coordinator over TCP, an update of all gradients, the barrier of SSGD
-	StarPSData = "star-ps-data" // the shard's data path: push and pull, and nothing else
+	StarPS     = "star-ps"      // as in a job: a coordinator over TCP, an update of all gradients, the barrier of SSGD
+	StarPSData = "star-ps-data" // the shard's data path: push and pull only
 	BareTCP    = "bare-tcp"     // net.Conn, io.ReadFull and Write, with the same socket options
-	PlainTCP   = "plain-tcp"    // the same with the options that a net.Conn has by itself
+	PlainTCP   = "plain-tcp"    // the same with the default options of net.Conn
 )
 
 // PSResult is one row. An operation is: every worker pushes Bytes, all at the
@@ -59,26 +58,21 @@ type PSResult struct {
 	Plain float64 `json:"-"`
 }
 
-// PS measures push and pull through a real ps.Server over loopback TCP, and
-// beside it the same bytes over bare net.Conns with preallocated buffers. Server
-// and workers are goroutines of this process, so they share its processors, on
+// PS measures push and pull through a real ps.Server over loopback TCP, and the same bytes over bare net.Conns with preallocated
+// buffers. Server and workers are goroutines of this process, so they share its processors, on both sides.
 // both sides alike.
 //
-// Both star rows include headers, a checksum of every byte at both ends, and the shard's look at every gradient for
-// poison, as by default. In
-// star-ps-data a firing sends each worker the parameters as soon as its gradient is
-// stored, and drops the gradient. What fires is in the process: no message of a coordinator passes
-// through a socket, and nobody waits for others, as in the bare exchange. Because
-// nothing is updated, the checksum of the parameters, which a shard computes once
-// for each version and for all receivers, is known. In star-ps all of that is there: messages to and
-// from a coordinator over TCP, an update, its checksum, and the barrier of SSGD, behind which no
-// worker pushes while another one pulls.
+// Both star rows include headers, a checksum of every byte at both ends, and the shard's check of every gradient for poison, as by
+// default. In star-ps-data a firing sends each worker the parameters as soon as its gradient is stored, and drops the gradient.
+// Firings stay in the process: no message of a coordinator passes through a socket, and no worker waits for others, as in the bare
+// exchange. Without updates the checksum of the parameters, which a shard computes once per version and for all receivers, is
+// cached. star-ps includes all of that: messages to and from a coordinator over TCP, an update, its checksum, and the barrier of
+// SSGD, after which no worker pushes while another one pulls.
 //
-// The bare exchange moves the same bytes between the same places: a gradient from one vector of the worker to
-// one of the server, parameters from another one of the server to another one of the worker. Rows of one size,
-// number of workers and transport are measured in turns, in places of memory of
-// their own: star-ps, star-ps-data, bare-tcp, and plain-tcp where the options of the
-// others are not the kernel's.
+// The bare exchange moves the same bytes between the same places: a gradient from one vector of the worker to one of the server,
+// parameters from another one of the server to another one of the worker. Rows of one size, number of workers and transport are
+// measured in turns, each in its own memory: star-ps, star-ps-data, bare-tcp, and plain-tcp where the options of the others differ
+// from the kernel's.
 func PS(ctx context.Context, cfg PSConfig) ([]PSResult, error) {
 	if len(cfg.Sizes) == 0 {
 		cfg.Sizes = []int64{1e6, 16e6, 100e6}
@@ -116,7 +110,7 @@ func PS(ctx context.Context, cfg PSConfig) ([]PSResult, error) {
 	return out, nil
 }
 
-// side is one of the two that are compared.
+// side is one of the compared sides.
 type side struct {
 	name    string
 	op      func() error // one operation of all workers
@@ -143,8 +137,7 @@ func psPair(ctx context.Context, size int64, workers int, congestion string, cfg
 	}
 	defer closeData()
 
-	// About 64 MB through the server for each block, so that small operations
-	// are not all clock.
+	// About 64 MB through the server per block, so that clock resolution does not dominate small operations.
 	ops := int(max(1, 64e6/(2*size*int64(workers))))
 	sides := []*side{{name: StarPS, op: full}, {name: StarPSData, op: data}, {name: BareTCP, op: bare}}
 	if congestion == "" {
@@ -215,8 +208,7 @@ func (s *side) block(ctx context.Context, ops int, count bool) error {
 	return nil
 }
 
-// cpuTime is the processor time of this process, zero where the
-// system does not say.
+// cpuTime is the processor time of this process, zero where the system does not report it.
 func cpuTime() float64 {
 	var u syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
@@ -225,7 +217,7 @@ func cpuTime() float64 {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano()).Seconds()
 }
 
-// team runs one function in a goroutine of each worker, again and again.
+// team runs one function repeatedly in a goroutine per worker.
 type team struct {
 	begin []chan struct{}
 	end   chan error
@@ -266,8 +258,7 @@ func (t *team) close() {
 	t.wg.Wait()
 }
 
-// newBare connects workers to a server that answers size bytes with size others. The
-// sockets have the options of tcp's.
+// newBare connects workers to a server that answers size bytes with size other bytes. The sockets have tcp's options.
 func newBare(ctx context.Context, tcp *transport.TCP, size int64, workers int) (op func() error, stop func(), err error) {
 	lc := net.ListenConfig{Control: tcp.Control}
 	l, err := lc.Listen(ctx, "tcp", "127.0.0.1:0")
@@ -302,7 +293,7 @@ func newBare(ctx context.Context, tcp *transport.TCP, size int64, workers int) (
 		conns = append(conns, c, far)
 		there[w], back[w] = make([]byte, size), make([]byte, size)
 		grad, params := vector.Make[byte](int(size)), vector.Make[byte](int(size))
-		for _, b := range [][]byte{there[w], back[w], grad, params} { // or they would all be one page of zeros
+		for _, b := range [][]byte{there[w], back[w], grad, params} { // otherwise all of them map to one page of zeros
 			for i := range b {
 				b[i] = byte(i)
 			}
@@ -332,8 +323,7 @@ func newBare(ctx context.Context, tcp *transport.TCP, size int64, workers int) (
 	return t.all, func() { closeAll(); t.close() }, nil
 }
 
-// newStarPS starts a server and what fires there, a coordinator over TCP with update,
-// and connects workers to it.
+// newStarPS starts a server with a driver in the process or, with update, a coordinator over TCP, and connects workers to it.
 func newStarPS(ctx context.Context, tcp *transport.TCP, size int64, workers, shards int, update bool) (op func() error, stop func(), err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
@@ -378,7 +368,7 @@ func newStarPS(ctx context.Context, tcp *transport.TCP, size int64, workers, sha
 	ready := make(chan struct{})
 	running.Go(func() {
 		transport.Serve(ctx, l, tcp.Config, func(c transport.Conn, h wire.Hello, _ []byte) {
-			if h.Service == wire.ServiceCoord { // here the coordinator is who dials
+			if h.Service == wire.ServiceCoord { // the coordinator dials the server here
 				ended <- server.Run(ctx, c, assign)
 				return
 			}
@@ -443,8 +433,7 @@ func newStarPS(ctx context.Context, tcp *transport.TCP, size int64, workers, sha
 	return t.all, func() { t.close(); closeAll() }, nil
 }
 
-// ssgd is a coordinator that fires an update when every worker's gradient is stored
-// on every shard. It ends with its connection.
+// ssgd is a coordinator that fires an update when every worker's gradient is stored on every shard. It ends with its connection.
 func ssgd(c transport.Conn, shards, workers int, ready chan<- struct{}) {
 	fire := wire.Fire{Gradients: make([]wire.Gradient, workers)}
 	nready, nstored := 0, 0
@@ -477,10 +466,8 @@ func ssgd(c transport.Conn, shards, workers int, ready chan<- struct{}) {
 	}
 }
 
-// driver is a server's connection to a coordinator that is no more than this: as soon
-// as a gradient is stored on every shard, a firing drops it and sends its worker the
-// parameters. Like the bare exchange, in which nobody waits for others. Messages pass
-// through memory.
+// driver is a server's connection to a minimal coordinator: as soon as a gradient is stored on every shard, a firing drops it and
+// sends its worker the parameters. No worker waits for others, as in the bare exchange. Messages pass through memory.
 type driver struct {
 	shards int
 	ready  chan<- struct{}
@@ -517,7 +504,7 @@ func (d *driver) WriteFrame(k wire.Kind, header, _ []byte, _ uint32) error {
 		}
 		if d.held[m.Worker]++; d.held[m.Worker] == d.shards {
 			d.held[m.Worker] = 0
-			d.fires <- wire.Gradient{Worker: m.Worker, Step: m.Step} // there is room: one for each worker
+			d.fires <- wire.Gradient{Worker: m.Worker, Step: m.Step} // the channel has room for one per worker
 		}
 	}
 	return nil

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A worker of three is killed every 20 s and started again: what a job of STAR loses, stands still and gets done, beside torchft and hivemind where they are installed.
+"""A worker of three is killed every 20 s and started again: samples lost, pauses and goodput of a job of STAR, beside torchft and hivemind where they are installed.
 
     bench/pytorch_kills.py --star bin/star [--seconds 90] [--every 20] [--kinds star,ring,torchft,hivemind] [--rounds 1]
 
@@ -7,7 +7,7 @@ All train the same perceptron with SGD on the same data set in batches of 32, wi
 down which samples they begin with, and which are in an update:
 
     lost      samples begun with that are in no update, but for the batches that the end cut off
-    repeated  samples that are in more than one update, in one pass over the data set, which nobody ends
+    repeated  samples that are in more than one update, in one endless pass over the data set
     pause     the longest time without any update of any worker, after the first kill
     goodput   samples in updates for each second, repeated ones once
 
@@ -228,7 +228,7 @@ def measure(kind, args, folder):
                 jobs.kill(jobs.workers[w])
                 jobs.workers[w] = jobs.worker(w)
             for w, p in enumerate(jobs.workers):
-                if p.poll() is not None:  # whoever ends by itself is started again, too
+                if p.poll() is not None:  # a worker that ends by itself is started again, too
                     jobs.workers[w] = jobs.worker(w)
             time.sleep(0.05)
         until = time.time()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Time to an accuracy of one PyTorch script whose last worker takes three times as long: with DistributedDataParallel over Gloo, and in a job of STAR with --mode auto, in turns.
+"""Time to an accuracy of one PyTorch script with a last worker that takes three times as long: with DistributedDataParallel over Gloo, and in a job of STAR with --mode auto, in turns.
 
     bench/pytorch_slow.py --star bin/star [--rounds 3] [--slow 3] [--target 0.9] [--arch ps,allreduce] [--data folder of MNIST's files]
 

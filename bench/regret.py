@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """What --mode auto takes more than the best fixed mode in hindsight, in virtual time (star sim), on 24 generated traces at three learning rates.
 
-The traces are of eight kinds of slowness, three of each, from a seed: nobody slow (calm), much jitter, one slow worker, two, slowness that all share, single
-slow steps of anybody (blips), bursts, and a straggler that moves on (rotating). Every second trace is for tuning the controller on, the others
+The traces are of eight kinds of slowness, three of each, from a seed: no slow worker (calm), much jitter, one slow worker, two, slowness that all share, single
+slow steps of any worker (blips), bursts, and a straggler that moves on (rotating). Every second trace is for tuning the controller on, the others
 (--half judge) are for judging it; --seed gives 24 others. Traces in CSV may be added.
 
     bench/regret.py [--star PATH] [--half tune|judge|both] [--momentum 0.9] [--optimizer dana|momentum] [--seeds 1] [--seed 1] [--csv FILE] [--keep FOLDER] [TRACE.csv.gz ...]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Kills servers of jobs whose shards have copies (star run --replicas 2), by SIGKILL at random moments, and prints what that came to.
+"""Kills servers of jobs with copies of shards (star run --replicas 2), by SIGKILL at random moments, and prints the results.
 
 Each job is compared with one that nothing happened to: its parameters and the state of its optimiser must be the same, bit for bit. The pause
 is the longest time between two updates in the run log from the moment of the kill on.
@@ -31,7 +31,7 @@ tmp = tempfile.mkdtemp(prefix="star-replicas-")
 
 
 def job(out, optimizer, victim=None, after=0.0):
-    """Runs one job; kills star-ps victim so many seconds into the training. Returns whether it did."""
+    """Runs one job; kills star-ps victim after that number of seconds of training. Returns whether it did."""
     cmd = [a.star, "run", "--listen", "127.0.0.1:0", "--out", out, "--progress", "off", "--slow", "none", "--workers", "2", "--shards", "3",
            "--replicas", "2", "--mode", "ssgd", "--steps", str(a.steps), "--optimizer", optimizer, "--lr", "0.02" if optimizer != "adam" else "0.001"]
     log = open(out + ".log", "w+")

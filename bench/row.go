@@ -10,8 +10,7 @@ import (
 	"slices"
 )
 
-// Row is one line of a result of PS or AllReduce. Its JSON is an interface: see
-// bench/README.md.
+// Row is one line of a result of PS or AllReduce. Its JSON is documented in bench/README.md.
 type Row struct {
 	Ranks     int     `json:"ranks"` // processes, or workers of a server
 	Bytes     int64   `json:"bytes"` // of the vector, or of the parameters
@@ -22,19 +21,17 @@ type Row struct {
 	P10       float64 `json:"p10_s"`
 	P90       float64 `json:"p90_s"`
 	AlgBW     float64 `json:"algbw_Bps"` // Bytes over the median
-	BusBW     float64 `json:"busbw_Bps"` // what must be sent at least, over the median
+	BusBW     float64 `json:"busbw_Bps"` // minimum bytes to be sent, over the median
 
-	// CPU is processor time of everybody for each 1e9 bytes; Allocs is heap
-	// allocations for each operation, -1: not known.
+	// CPU is the processor time of all processes per 1e9 bytes; Allocs is heap allocations per operation, -1: unknown.
 	CPU    float64 `json:"cpu_s_per_GB"`
 	Allocs float64 `json:"allocs_per_op"`
 }
 
-// ErrRows is in the errors about a file that holds no rows.
+// ErrRows is wrapped by errors about a file without rows.
 var ErrRows = errors.New("no result of star bench ps or star bench allreduce")
 
-// ReadRows reads what star bench ps --json or star bench allreduce --json has printed. The
-// error is of os.ReadFile, or has ErrRows in it.
+// ReadRows reads the output of star bench ps --json or star bench allreduce --json. The error is of os.ReadFile, or wraps ErrRows.
 func ReadRows(path string) ([]Row, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -63,28 +60,27 @@ func ReadRows(path string) ([]Row, error) {
 	return rows, nil
 }
 
-// others are names in Row.Algorithm that are not ours.
+// others are the names in Row.Algorithm of other systems.
 var others = []string{"openmpi-tcp", "openmpi-shm", "gloo", BareTCP, PlainTCP}
 
-// Ours says whether a row was measured on STAR itself.
+// Ours reports whether a row was measured on STAR itself.
 func (r Row) Ours() bool { return !slices.Contains(others, r.Algorithm) }
 
-// Comparison is a row beside the one of an earlier measurement.
+// Comparison is a row with that of an earlier measurement.
 type Comparison struct {
 	Row
-	Old *Row // nil: there is none
+	Old *Row // nil: no earlier row
 
-	// Ratio is Old's median over the new one: above 1 is faster. On the machine at that
-	// time: the ratios of peers tell how much of it is the machine.
+	// Ratio is Old's median over the new one: above 1 is faster. It includes changes of the machine; the ratios of peers show
+	// these.
 	Ratio float64
 
-	// Verdict says whether that is more than what both scatter: see [Verdict].
+	// Verdict tells whether the difference exceeds the scatter of both: see [Verdict].
 	Verdict string
 }
 
-// Compare finds for each row the one of old with the same ranks, bytes, transport and
-// algorithm. Where we have only one row for ranks, bytes and transport in each, the cost model
-// may have chosen another algorithm: they are still compared.
+// Compare finds for each row the one of old with the same ranks, bytes, transport and algorithm. Where each has only one row of ours
+// for ranks, bytes and transport, the cost model may have chosen another algorithm: these are still compared.
 func Compare(old, now []Row) []Comparison {
 	find := func(in []Row, same func(Row) bool) *Row {
 		var found *Row

@@ -42,7 +42,7 @@ KINDS = {
 
 
 def samples(n, seed):
-    """Classes whose means are far apart by a third of what samples scatter."""
+    """Classes with means apart by a third of the scatter of samples."""
     import torch
 
     means = torch.randn(10, FEATURES, generator=torch.Generator().manual_seed(1))
@@ -89,7 +89,7 @@ def work(args):
         if not begun:
             begun, last = time.perf_counter(), 0.0
             place["rank"] = rank if args.work == "ddp" else star.rank()
-        # In proportion to the samples, of which modes of STAR may give a worker fewer.
+        # In proportion to the samples: modes of STAR may give a worker fewer.
         time.sleep((BASE + (0 if args.kind == "data" else KINDS[args.kind](place["rank"], step))) * len(b) / BATCH)
         opt.zero_grad()
         torch.nn.functional.cross_entropy(model(a), b).backward()

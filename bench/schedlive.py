@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Are deadlines met by jobs that run as the simulator says?
+"""Do live jobs meet the deadlines that the simulator predicts?
 
 Sets of six small jobs with deadlines go through `star sched serve` under each policy, at the times that a seed gives, and the same jobs, with the times at
-which the service took them in, through `star sched sim`, which is told what starts and more workers took in the sets before (--start, --resize), as the service knows it; three short jobs go
+which the service took them in, through `star sched sim`, which gets the times of starts and added workers in the sets before (--start, --resize), as the service knows it; three short jobs go
 before the first set, for the service to learn that. Sets of one turn share a queue, so that the service knows as much. A worker sleeps 200 ms in each iteration, so that its speed does not depend on what else the machine
 does. Printed: for each set and policy, how many of the six deadlines were met, simulated and live, for how many jobs both agree, what was preempted, and the
 most samples that were computed twice.
@@ -141,7 +141,7 @@ def main():
     a.star = os.path.abspath(a.star)
 
     def learn(n, policy):
-        """Three short jobs, of which the second one gets the first one's places when that ends."""
+        """Three short jobs: the second one gets the first one's places when that ends."""
         out = a.out / f"turn-{n}" / f"0-{policy}"
         out.mkdir(parents=True)
         live(a.star, out, policy, [dict(name=f"learn-{i}", at=6 * i, samples=10 * RATES[n] // 32 * 32, workers=n, deadline=600) for i, n in enumerate([2, 4, 1])], a.slot)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How long is nobody there who decides, when the service that does is killed?
+"""How long does no service decide after the deciding service is killed?
 
 Three services of `star sched serve --peers` on this machine, and a job that trains. The one that decides is killed (kill -9) --kills times, and started again after each.
 Printed: for each kill, how long it took until another one answered `star sched status`, s, and how many lives the job has had.
@@ -20,7 +20,7 @@ LIMIT = 60  # s that anything may take
 
 
 def free():
-    """Ports of this machine on which nobody listens now."""
+    """Ports of this machine without a listener now."""
     held = [socket.socket() for _ in range(3)]
     for s in held:
         s.bind(("127.0.0.1", 0))

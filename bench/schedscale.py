@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What do many jobs cost the service of star sched serve?
 
-A service on this machine with two places, whose jobs never take part, so that all others wait. It is given --jobs jobs, by --clients callers at once,
+A service on this machine with two places: the jobs in them never take part, so that all others wait. It is given --jobs jobs, by --clients callers at once,
 ended (kill -9), and started again; then all jobs are cancelled, and leave the queue. Printed, each with the service's own processor time, since the
 machine may be busy: submissions a second and the longest wait, the bytes of an answer, the start with all jobs in the queue until it answers, and
 the start with all jobs in the archive.

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Real jobs that are broken while they train (star-chaos), for as long as wanted. Prints a line for each job; exits with 1 where a promise was broken.
 #
-#   kills       a worker is killed about every 400 ms, in SSGD, where everybody waits for it: no update is further than 1 s from the one before
-#   stop and go workers are stopped for 800 ms of each second: nobody is taken out of the job
+#   kills       a worker is killed about every 400 ms, in SSGD, where all workers wait for it: no update is further than 1 s from the one before
+#   stop and go workers are stopped for 800 ms of each second: no worker is removed from the job
 #   seeds       all kinds of faults, a job for each seed
 #
 #   long        with LONG: a job of that length, slowed down so that it takes little of the machine, with a fault about every 15 s, of all kinds but those that end its servers

@@ -2,7 +2,7 @@
 """Are forecasts of jobs on transient machines right?
 
 One job trains while its workers are taken away and replaced; of its run log `star sched market forecast` says how long such jobs take, and how long their machines
-are up, which is what is paid. Then jobs with other seeds run, whose lives nobody has seen. A worker sleeps 100 ms in each iteration, so that its speed depends
+are up, which is what is paid. Then jobs with other seeds run, with unknown failures. A worker sleeps 100 ms in each iteration, so that its speed depends
 little on what else the machine does. Printed: for each job what was seen, and how many of them are in the intervals.
 
   python3 bench/spot.py --star ./star --runs 20 --out /tmp/spot

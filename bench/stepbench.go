@@ -23,7 +23,7 @@ import (
 //go:embed torch_step.py
 var torchStep []byte
 
-// StepConfig says what Steps measures. The zero value: all models, without a peer.
+// StepConfig configures Steps. The zero value: all models, without a peer.
 type StepConfig struct {
 	Models  []string // of StepModels; empty means all
 	Rounds  int      // turns of each side. Zero means 5
@@ -49,7 +49,7 @@ type StepResult struct {
 }
 
 type stepModel struct {
-	name  string // in torch_step.py too
+	name  string // as in torch_step.py
 	spec  string
 	input train.Input
 	batch int
@@ -64,7 +64,7 @@ var stepModels = []stepModel{
 	{"transformer", "transformer:layers=1,width=64,heads=4,ff=256", train.Input{Shape: []int{32}, Classes: 64, Tokens: true}, 8},
 }
 
-// StepModels names what Steps can measure.
+// StepModels are the names of the models of Steps.
 func StepModels() []string {
 	var names []string
 	for _, m := range stepModels {
@@ -73,8 +73,7 @@ func StepModels() []string {
 	return names
 }
 
-// Steps measures the processor time of training steps, on one thread, in turns
-// with the peer.
+// Steps measures the processor time of training steps, on one thread, in turns with the peer.
 func Steps(ctx context.Context, cfg StepConfig) ([]StepResult, error) {
 	if len(cfg.Models) == 0 {
 		cfg.Models = StepModels()
@@ -188,7 +187,7 @@ func stepPair(ctx context.Context, m stepModel, cfg StepConfig, script string) (
 // torch runs the same steps in PyTorch.
 func torch(ctx context.Context, python, script string, m stepModel, steps int) (cpu, least float64, err error) {
 	cmd := exec.CommandContext(ctx, python, script, m.name, strconv.Itoa(m.batch), strconv.Itoa(steps))
-	// One thread also for the libraries below PyTorch, whose idle threads would spin.
+	// One thread also for the libraries below PyTorch: their idle threads would spin.
 	cmd.Env = append(os.Environ(), "OMP_NUM_THREADS=1", "MKL_NUM_THREADS=1", "OPENBLAS_NUM_THREADS=1")
 	b, err := cmd.Output()
 	if err != nil {

@@ -54,7 +54,7 @@ SAMPLES, WIDTH = 640_000, 16
 
 
 def work(step):
-    """One worker, as a user's script: a small perceptron, and a sleep that stands for the time of an accelerator."""
+    """One worker, as a user's script: a small perceptron, and a sleep in place of the time of an accelerator."""
     import torch
     import torch.nn as nn
 

@@ -3,7 +3,7 @@
 #
 #   bench/tta.sh [--write] DATA JOURNAL [SETTING OF star bench tta …]        STAR=path/of/star
 #
-# Finished runs are kept in JOURNAL, so that it can be made in several sittings. COMMIT says what STAR was built from; without it that is the present commit.
+# Finished runs are kept in JOURNAL, so that it can be made in several parts. COMMIT says what STAR was built from; without it that is the present commit.
 set -euo pipefail
 write=
 [ "${1:-}" = --write ] && { write=1; shift; }

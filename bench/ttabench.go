@@ -24,7 +24,7 @@ const (
 	ArchRing = "allreduce"
 )
 
-// TTABaselines are what auto is held against, as named in package baseline.
+// TTABaselines are the baselines that auto is compared with, as named in package baseline.
 var TTABaselines = []string{"lb-bsp", "lgc", "sync-switch", "zeno++"}
 
 // ringBaselines are those of them that run without parameter servers: LGC in its form as one all-reduce, which is proved to give the same update.
@@ -34,10 +34,10 @@ var ringBaselines = []string{"lb-bsp", "lgc"}
 type TTAConfig struct {
 	Tasks     []string // of TTATasks; empty: all
 	Arches    []string // ps, allreduce; empty: both
-	Scenarios []string // of TTAScenarios, or YAML files; empty: all whose data are there
+	Scenarios []string // of TTAScenarios, or YAML files; empty: all with available data
 
-	// Methods are modes, auto, and baselines; fixed stands for the fixed modes of an architecture, all for these, auto and the baselines.
-	// rider-K is a ring in which the K workers that are the slowest on average are not waited for. Empty: all. A method that an architecture does not have is left out there.
+	// Methods are modes, auto, and baselines; fixed means the fixed modes of an architecture, all for these, auto and the baselines.
+	// rider-K is a ring that does not wait for the K workers that are slowest on average. Empty: all. A method is skipped for an architecture that lacks it.
 	// METHOD@OPTIMISER has an optimiser of its own: sgd, momentum, nesterov, dana, adam, or best, which is that of sgd, momentum and nesterov with which it is the soonest in the search.
 	Methods []string
 
@@ -64,10 +64,10 @@ type TTAConfig struct {
 	Target float64
 	Rounds int
 
-	// Progress, if not nil, is told of each run: how many of how many are done, and whether it is one of the search.
+	// Progress, if not nil, is called for each run with the number of finished runs, of all runs, and whether it is one of the search.
 	Progress func(r TTAResult, search bool, done, all int)
 
-	// Note, if not nil, is told what is left out.
+	// Note, if not nil, is called with what is skipped.
 	Note func(text string)
 }
 
@@ -111,14 +111,14 @@ type cell struct {
 	optimizer string // that it has
 }
 
-// The search for a learning rate is on these clusters, one with stragglers and one without, since who chooses a rate does not know whether there will be one. They are none of those that
-// results are made of, nor are their seeds.
+// The search for a learning rate uses these clusters, one with stragglers and one without, since a user that sets a rate
+// does not know about stragglers. Results use neither these clusters nor their seeds.
 var searchScenarios = [...]struct{ name, text string }{
 	{"search-slow", "workers: 8\njitter: 0.08\ntimes: {1: 780ms, 6: 1500ms}\n"},
 	{"search-even", "workers: 8\njitter: 0.08\n"},
 }
 
-// Seeds of the search, and of scenarios that nobody tunes to, are apart from those of all others.
+// The seeds of the search and of held-out scenarios differ from all other seeds.
 const (
 	searchFirst = 1 << 32
 	heldFirst   = 2 << 32
@@ -142,7 +142,7 @@ type tta struct {
 // fixed number of samples. Gradients are real, iterations take what the scenario says. Each method has the learning rate, of the same grid, with which all of its runs of the search
 // arrive, and on average first: runs with seeds and on clusters that do not count among the results. A rate is given up where one of its runs
 // does not arrive, or where it takes longer than the best so far, and where the best is the first or the last of the list, rates beyond it are tried; at last those √2 beside the best.
-// Runs are independent and deterministic, so they may be made in parallel and in several sittings.
+// Runs are independent and deterministic, so they may run in parallel and in several parts.
 func TTA(ctx context.Context, cfg TTAConfig) ([]TTAResult, error) {
 	t := &tta{TTAConfig: cfg}
 	if err := t.open(); err != nil {
@@ -316,7 +316,7 @@ func riders(method string) int {
 	return k
 }
 
-// same says whether a method makes the same updates at the same times with servers and in a ring, as long as no time is reckoned for
+// same reports whether a method makes the same updates at the same times with servers and in a ring, as long as no time is reckoned for
 // bytes.
 func same(method string) bool {
 	name := methodOf(method)
@@ -348,7 +348,7 @@ func TTAOptimizers() []string {
 	return []string{optim.SGD, optim.Momentum, optim.Nesterov, optim.DANA, optim.Adam}
 }
 
-// CheckTTAMethod says whether TTAConfig.Methods may have a name, for some number of workers.
+// CheckTTAMethod reports whether TTAConfig.Methods may have a name, for some number of workers.
 func CheckTTAMethod(method string) (err error) {
 	if method == "all" || method == "fixed" {
 		return nil
@@ -372,7 +372,7 @@ func CheckTTAMethod(method string) (err error) {
 	return err
 }
 
-// has says whether an architecture has a method.
+// has reports whether an architecture has a method.
 func (t *tta) has(method, arch string, n int) bool {
 	method, _ = apart(method)
 	if k := riders(method); k > 0 {
@@ -417,7 +417,8 @@ func (t *tta) cells() ([]cell, error) {
 	return cells, nil
 }
 
-// searchKey is a cell's task, architecture and method, of which the learning rate is found once. x=K of n workers has that of x=8K/n of eight.
+// searchKey is the task, architecture and method of a cell: the search runs once for each. x=K of n workers uses the rate of x=8K/n of
+// eight.
 func (t *tta) searchKey(c cell) cell {
 	n := t.scenarios[c.scenario].workers
 	if text, ok := strings.CutPrefix(c.method, "x="); ok && n != 8 {
@@ -500,7 +501,8 @@ func (t *tta) searches(key cell) (all []cell) {
 	return all
 }
 
-// rates are those that a method with its optimiser is tried with first. A rate η of plain SGD stands for η·(1 − μ) with momentum μ, whose steps add up to the same.
+// rates are the first rates of the search for a method with its optimiser. A rate η of plain SGD corresponds to η·(1 − μ) with momentum
+// μ: its steps have the same sum.
 func (t *tta) rates(c cell) []float64 {
 	own, all := t.own(c.optimizer), t.own("")
 	if own.Name == optim.Adam {
@@ -618,7 +620,8 @@ func (r TTAResult) arrival(levels bool) (at float64, ok bool) {
 	return r.Levels[ttaLevels-1], true
 }
 
-// attempt makes all runs of a rate, or those until it cannot be before best any more. A run ends when it arrives, or after so many seconds; 0: no limit.
+// attempt makes all runs of a rate, or stops when it cannot be better than best. A run ends at its target, or after limit seconds; 0: no
+// limit.
 func attempt(all int, best tried, levels bool, run func(k int, limit float64) (TTAResult, error)) (now tried, err error) {
 	for k := range all {
 		limit := 0.0
@@ -668,8 +671,8 @@ func (t *tta) each(ctx context.Context, n int, do func(ctx context.Context, i in
 	return context.Cause(ctx)
 }
 
-// run makes one run, or takes it out of the journal. limit, if not zero, is of a search: it ends when it arrives, or after so many seconds; less than a
-// millisecond means no limit.
+// run makes one run, or reads it from the journal. limit, if not zero, is for a search: the run ends at its target, or after limit seconds;
+// less than a millisecond means no limit.
 func (t *tta) run(ctx context.Context, c cell, limit float64) (TTAResult, error) {
 	if err := context.Cause(ctx); err != nil {
 		return TTAResult{}, err
@@ -842,8 +845,9 @@ func prepare(conf *sim.Config, c cell, task opened, budget int64, own optim.Conf
 	return conf.Use(suited(c.method, conf.Batch), own)
 }
 
-// suited is a baseline without settings for mini-batches of so many samples. A block of LGC has at least one sample. Zeno++'s validation batch has as many samples as
-// a worker's, as in the paper, where both have 128; its own default would take as long as many iterations here.
+// suited is a baseline without settings for mini-batches of that number of samples. A block of LGC has at least one sample. Zeno++'s
+// validation batch has as many samples as a worker's, as in the paper, where both have 128; its own default would take as long as
+// many iterations here.
 func suited(method string, batch int) string {
 	switch {
 	case method == "lgc" && batch < 8:
@@ -897,7 +901,7 @@ type look struct {
 // looksBack is how many evaluations a smoothed loss is the geometric mean of.
 const looksBack = 3
 
-// smooth is the logarithm of the smoothed loss now; +Inf before there are so many.
+// smooth is the logarithm of the smoothed loss now; +Inf until enough values are known.
 func (w *watched) smooth() (log float64) {
 	n := len(w.looks)
 	if n < looksBack {
@@ -1005,7 +1009,7 @@ func Interval(xs []float64) (mean, half float64) {
 	return mean, student(len(xs)-1) * math.Sqrt(v/n)
 }
 
-// student is the quantile 0.975 of Student's t of so many degrees of freedom.
+// student is the quantile 0.975 of Student's t with that number of degrees of freedom.
 func student(freedom int) (q float64) {
 	// Quantile 0.975 for 1 to 9 degrees of freedom; beyond, by Cornish and Fisher (1938), off by less than 0.001.
 	table := []float64{12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622}

@@ -31,7 +31,7 @@ type TTAGroup struct {
 // leastRuns is how many runs an interval is given for: of two it is 12.7 times the standard error, of five 2.8 times.
 const leastRuns = 5
 
-// interval is Interval of so many runs that it says something; else the half is NaN.
+// interval is Interval if the number of runs suffices; else the half is NaN.
 func interval(xs []float64) (mean, half float64) {
 	if mean, half = Interval(xs); len(xs) < leastRuns {
 		half = math.NaN()
@@ -156,7 +156,7 @@ func TTACases(rs []TTAResult) []TTACase {
 			name, own := apart(g.Method)
 			name, _, _ = strings.Cut(name, ":")
 			switch {
-			case own != "": // held against auto one by one
+			case own != "": // each compared with auto
 			case g.Method == "auto":
 				c.Auto = g
 			case slices.Contains(TTABaselines, name):
@@ -173,7 +173,7 @@ func TTACases(rs []TTAResult) []TTACase {
 	return out
 }
 
-// Goal is something that is aimed at, and whether it is met.
+// Goal is a goal and whether it is met.
 type Goal struct {
 	Name     string
 	Measured bool
@@ -184,7 +184,7 @@ type Goal struct {
 // calm is the scenario without stragglers.
 const calm = "calm"
 
-// TTAGoals are the goals of STAR, held against a result. What is not in it is not measured.
+// TTAGoals evaluates the goals of STAR for a result. Goals without data are not measured.
 func TTAGoals(rs []TTAResult) []Goal {
 	cases := TTACases(rs)
 	where := func(c TTACase) string {

@@ -30,7 +30,8 @@ type TTATask struct {
 	Rounds  int     // of samples that a run has; the learning rate falls to 0 in a straight line meanwhile
 	Target  float64 // accuracy
 
-	// Loss are the first and the last of the levels of the test loss, in nats, whose times are compared: the first one is passed while learning is still fast, the last is what the
+	// Loss are the first and the last level of the test loss, in nats: the times to reach levels are compared. Learning passes the
+	// first one while it is still fast; the last is what the
 	// runs of a method arrive at. Between them levels are equally far apart in their logarithms.
 	Loss [2]float64
 
@@ -136,10 +137,10 @@ type ttaScenario struct {
 	links    bool // it has hosts: bytes take time, and workers may share processors
 	workers  int
 	bound    float64
-	held     bool // nobody tunes to it
+	held     bool // not used for tuning
 }
 
-// Clusters of 8 workers whose iterations take 600 ms and vary by 5 %, and the recorded ones.
+// Clusters of 8 workers with iterations of 600 ms that vary by 5 %, and the recorded ones.
 var ttaScenarios = []struct{ name, text string }{
 	{"calm", "workers: 8\n"},
 	{"one-3x", "workers: 8\ntimes: {3: 1800ms}\n"},
@@ -166,10 +167,10 @@ func TTAScenarios() []string {
 //go:embed scenarios/held-*.yaml
 var heldFiles embed.FS
 
-// heldScenarios are held-1 to held-N, which judge and which nobody tunes to.
+// heldScenarios is the number of held-out scenarios, held-1 to held-N, which judge and are not used for tuning.
 const heldScenarios = 12
 
-// held is the name that stands for all of them.
+// held is the name of all of them.
 const held = "held"
 
 // TTAHeld are the names of the scenarios that judge: no rule and no setting may be chosen by what comes of them. Their seeds are those of nothing else.
@@ -254,7 +255,7 @@ func parseScenario(name string, text []byte, at string) (ttaScenario, error) {
 	return out, err
 }
 
-// serves says whether an architecture runs on it: servers need a host.
+// serves reports whether an architecture runs on it: servers need a host.
 func (s ttaScenario) serves(arch string) bool {
 	return !s.links || arch == ArchRing || slices.ContainsFunc(s.scenario.Hosts, func(m sim.Machine) bool { return m.Servers > 0 })
 }
@@ -314,7 +315,7 @@ type netTask struct {
 	loss    float64 // of the last evaluation, mean of all predictions
 }
 
-// build makes a model with its data, for mini-batches of so many samples.
+// build returns a model with its data, for mini-batches of that number of samples.
 func (t opened) build(ctx context.Context, batch int, seed uint64) (*netTask, error) {
 	spec, err := net.Parse(t.Model)
 	if err != nil {
@@ -391,5 +392,5 @@ func (t *netTask) everything(set data.Dataset, params []float32) (float64, error
 	return right / float64(n), nil
 }
 
-// absent says whether an error is that of a trace that is not there.
+// absent reports whether an error is that of a trace that is not there.
 func absent(err error) bool { return errors.Is(err, fs.ErrNotExist) }

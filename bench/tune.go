@@ -30,7 +30,7 @@ type TuneConfig struct {
 	Segments   []int
 
 	// What TCP sockets are tried with. Empty means all the congestion controls that
-	// this machine lets everybody use, and buffers of 256 KiB, 1 MiB, 4 MiB and -1, the
+	// this machine allows all users, and buffers of 256 KiB, 1 MiB, 4 MiB and -1, the
 	// kernel's own choice.
 	Congestion []string
 	Buffers    []int
@@ -41,7 +41,7 @@ type TuneConfig struct {
 	// nil.
 	Base *allreduce.Model
 
-	Log *slog.Logger // says what is being measured. Nil: nobody
+	Log *slog.Logger // logs each measurement. Nil: no log
 }
 
 // Tuned is what Tune has found.

@@ -2,8 +2,8 @@
 # Two jobs that share three hosts: how much slower does job a (SSGD) become when job b leaves SSGD?
 #
 # Hosts are network namespaces behind a switch, each with a link of RATE both ways (tc tbf) and CPU processors (quota of a control
-# group). Both jobs train perceptrons whose gradients cost more to move than to compute; the slowest worker of b sleeps, so that its link is
-# idle in SSGD and is not without it. Star is told that SHARE percent of a link may be used: beyond that queues make everybody wait. Rows:
+# group). Both jobs train perceptrons with gradients that cost more to move than to compute; the slowest worker of b sleeps, so that its link is
+# idle in SSGD and is not without it. SHARE percent of a link are declared as usable: beyond that queues delay all workers. Rows:
 #
 #   off        both servers on the first host, workers on the others in turn; no service is asked
 #   admission  the same, but b asks the resource service (star cluster serve) before it leaves SSGD
@@ -15,7 +15,7 @@
 #
 #   bench/twojobs.sh [DIR]     STAR=path/of/star REPEATS=3 ROWS="off admission both" RATE=100mbit SHARE=60 CPU=0.65 SETTLE=8 PHASE=9
 #                              RUN=what each run is started with KEEP=folder of run logs
-#                              DIR gets the results (ROW-N.json); what is there already is not measured again
+#                              DIR gets the results (ROW-N.json); existing results are not measured again
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 star=${STAR:-} repeats=${REPEATS:-3} rows=${ROWS:-off admission both} rate=${RATE:-100mbit} cpu=${CPU:-0.65} phase=${PHASE:-9} share=${SHARE:-60} settle=${SETTLE:-8}

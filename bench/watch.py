@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""How often star watch names the right rank and the right cause: real DDP jobs of three ranks, one of which is injured, and jobs
-in which nobody is.
+"""How often star watch names the right rank and the right cause: real DDP jobs of three ranks with one injured rank, and jobs
+without one.
 
   go build -o star ./cmd/star && python3 bench/watch.py --star ./star --each 10 --clean 20
 
 Prints a CSV line for each job, and a summary. Needs PyTorch, and root for quotas (cgroup v1). On a machine that does other things
---light has jobs that mostly sleep, whose ranks get a processor when they want one; contention is left out then, since it needs a
+--light has jobs that mostly sleep: their ranks get a processor when they want one; contention is left out then, since it needs a
 rank that computes."""
 
 import argparse
@@ -170,7 +170,7 @@ def main():
         right_rank[kind] += bool(blamed) and all(int(r) == hurt for r, _ in blamed)
         right_cause[kind] += bool(blamed) and blamed[-1][1] in CAUSES[kind]
     for k in (k for k in CAUSES if jobs[k]):
-        print(f"# {k}: {right_rank[k]} of {jobs[k]} {'blame nobody' if k == 'none' else f'name the right rank and no other, {right_cause[k]} the right cause'}")
+        print(f"# {k}: {right_rank[k]} of {jobs[k]} {'blame no rank' if k == 'none' else f'name the right rank and no other, {right_cause[k]} the right cause'}")
 
 
 if __name__ == "__main__":

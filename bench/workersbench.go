@@ -31,7 +31,7 @@ import (
 
 // WorkersConfig says what Workers measures.
 type WorkersConfig struct {
-	// Programs are the star programs whose coordinators are measured, in turns.
+	// Programs are star programs: their coordinators are measured, in turns.
 	Programs []string
 
 	Workers   []int                                                       // numbers of simulated workers

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Is star plan --worth right? Jobs of two workers that compute for 50 ms (they sleep, so that other programs on the machine count little), over a loopback
-# of less or more bandwidth in a network namespace of their own, beside a job of one worker alone that exchanges with nobody over a network.
+# of less or more bandwidth in a network namespace of their own, beside a job of one worker alone without a network.
 #
 #	bench/worth.sh [STAR]
 #
@@ -13,7 +13,7 @@ trap 'ip netns del "$space" 2>/dev/null || true; rm -rf "$out"' EXIT
 ip netns add "$space"
 ip netns exec "$space" ip link set lo up mtu 1500
 wrong=0
-# job NAME WORKERS STEPS SLOW: a job in the namespace, whose log is at $out/NAME
+# job NAME WORKERS STEPS SLOW: a job in the namespace, with its log at $out/NAME
 job() {
 	ip netns exec "$space" "$star" run --listen 127.0.0.1:7070 --http off --out "$out/$1" --model lenet --dataset digits:n=2000,test=100 --workers "$2" --batch 16 \
 		--mode ssgd --steps "$3" --slow "$4" --eval-every 1000000 --progress off >"$out/$1.txt" 2>"$out/$1.err" || { cat "$out/$1.err"; exit 1; }

@@ -12,9 +12,9 @@
 // (|B|−1)/2 edges of M. If, last, every vertex without a mate has u = 0, then no
 // matching weighs more than M. Only that last condition is violated at first,
 // and every search mends it for one vertex: it grows a tree of alternating paths
-// from there, by shortest distance, as Dijkstra's algorithm does, until it comes
-// to a vertex without a mate or with u = 0, along the path to which M is turned
-// over. Odd cycles of the tree are shrunk to blossoms; blossoms with a z that has
+// from there, by shortest distance, as Dijkstra's algorithm does, until it reaches
+// a vertex without a mate or with u = 0, and turns M over along the path to it.
+// Odd cycles of the tree are shrunk to blossoms; blossoms with a z that has
 // become 0 are expanded.
 //
 // A search takes O(m log n), and the size of each blossom that it expands, so that

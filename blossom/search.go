@@ -271,10 +271,10 @@ func (s *solver) settle() {
 	s.events.clear()
 }
 
-// exists says whether x is a vertex or a blossom of the moment.
+// exists reports whether x is a vertex or a blossom of the moment.
 func (s *solver) exists(x int32) bool { return x < int32(s.n) || len(s.children[x-int32(s.n)]) > 0 }
 
-// outermost says whether x exists and is in no blossom.
+// outermost reports whether x exists and is in no blossom.
 func (s *solver) outermost(x int32) bool { return s.exists(x) && s.parent[x] == none }
 
 // makeOuter labels the node x, which is outside.

@@ -33,7 +33,7 @@ type ClientConfig struct {
 	Usage  func() wire.Usage
 
 	// Obey makes each iteration take delay longer from now on; 0 ends that. Nil: this process cannot be delayed, and
-	// the service is told so.
+	// the service is informed.
 	Obey func(delay time.Duration) error
 
 	Every    time.Duration // interval of reports; zero: 1 s
@@ -244,7 +244,7 @@ func (c *Client) Run(ctx context.Context) error {
 	owner := "the client of cluster " + c.cfg.Cluster
 	c.asking = flightrecorder.Open(owner, "the answer of the resource service to question", "", "")
 	defer c.asking.Close()
-	away := flightrecorder.Open(owner, "a resource service", "", fmt.Sprintf("one is there: it is tried at least every %v, and the job trains meanwhile", c.cfg.Longest+c.cfg.DialTime))
+	away := flightrecorder.Open(owner, "a resource service", "", fmt.Sprintf("it is reachable: an attempt is made at least every %v, and the job trains meanwhile", c.cfg.Longest+c.cfg.DialTime))
 	defer away.Close()
 	away.Begin(-1, 0)
 	word := flightrecorder.Open(owner, "the next message of the resource service", "", "")

@@ -82,7 +82,7 @@ func (e *JobSeedError) Error() string {
 	return fmt.Sprintf("none of %v is a member of the gossip of job %q with our key (%v): check --job, --gossip-join and --gossip-key", e.Seeds, e.Cluster, oneLine(e.Err))
 }
 
-// Members returns the other members that have published who they are: servers by rank, then workers.
+// Members returns the other members that have published their identity: servers by rank, then workers.
 func (g *JobGossip) Members() []JobMember {
 	var ms []JobMember
 	for _, n := range g.list.Members() {

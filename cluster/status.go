@@ -47,7 +47,7 @@ type LeaseStatus struct {
 	Lease string `json:"lease"`
 	State string `json:"state"` // alive, stale, void, foreign, corrupt
 	What  string `json:"what,omitempty"`
-	Who   string `json:"who,omitempty"`
+	Owner string `json:"who,omitempty"`
 	Why   string `json:"why,omitempty"`
 }
 

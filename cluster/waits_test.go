@@ -49,7 +49,7 @@ func TestWaitsAreListed(t *testing.T) {
 		}
 		b.stop()
 		time.Sleep(time.Second)
-		if !waiting("the client of cluster rack1: waits for a resource service (", "until one is there: it is tried at least every 10s") {
+		if !waiting("the client of cluster rack1: waits for a resource service (", "until it is reachable: an attempt is made at least every 10s") {
 			t.Errorf("nobody waits for the service, which is gone: %v", flightrecorder.List())
 		}
 		p.kill()

@@ -229,10 +229,10 @@ func (j *Job) Invalid(setting string, err error) error {
 // Ranks is how many workers the job may have at once.
 func (j *Job) Ranks() int { return max(j.Workers, j.MaxWorkers) }
 
-// TLS says whether there are certificates.
+// TLS reports whether there are certificates.
 func (j *Job) TLS() bool { return j.TLSCert != "" }
 
-// HasMomentum says whether the optimiser is one that Momentum is of.
+// HasMomentum reports whether the optimiser is one that Momentum is of.
 func (r *Rule) HasMomentum() bool {
 	return slices.Contains([]string{"momentum", "nesterov", "dana"}, r.Optimizer)
 }

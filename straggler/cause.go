@@ -45,7 +45,7 @@ type Evidence struct {
 	Text  string  // in words
 }
 
-// Verdict is what is known about a slow worker.
+// Verdict describes a slow worker.
 type Verdict struct {
 	Worker   star.Worker
 	Since    int64   // its step at which it began
@@ -72,9 +72,9 @@ func (v Verdict) String() string {
 	return fmt.Sprintf("w%d %.1fx slow since it %d: %s", v.Worker, v.Slowdown, v.Since, text)
 }
 
-// profile is the mean of some iterations, in which what is longer ago counts less.
+// profile is the mean of some iterations, with older ones weighted less.
 type profile struct {
-	n, took float64 // iterations and seconds; what is forgotten counts less
+	n, took float64 // iterations and seconds, weighted
 	own     float64
 	part    [parts]float64
 	cpu     float64 // processors
@@ -92,7 +92,7 @@ const (
 	sampling   = 0.1
 )
 
-// add takes in an iteration.
+// add adds an iteration.
 func (p *profile) add(s *sample) {
 	took := max(s.rec.Iteration().Seconds(), s.own, 1e-6)
 	keep := 1 - min(1.0/remembered, took/recently)
@@ -116,7 +116,7 @@ func (p *profile) add(s *sample) {
 	}
 }
 
-// mean is that of a metric; NaN if it was rarely measured.
+// mean is the mean of a metric; NaN if it was rarely measured.
 func (p *profile) mean(m star.Metric) float64 {
 	if p.count[m] == 0 || p.count[m] < p.n/2 {
 		return math.NaN()
@@ -160,8 +160,8 @@ const margin = 0.2
 type grounds struct {
 	bad, ref profile
 	calm     float64 // the share of the worker's iterations that are like those of the others
-	beyond   int     // of so many last iterations so many are beyond the others'
-	last     int
+	beyond   int     // number of the last iterations that are beyond the others'
+	last     int     // number of the last iterations
 }
 
 // claim is a possible cause and how much of the lost time it explains. Its evidence is expensive
@@ -175,10 +175,10 @@ type claim struct {
 // words name causes where several are.
 var words = [...]string{"something else", "computing", "quota", "steal", "contention", "data", "network out", "network in", "pauses", "GPU"}
 
-// comparable says whether there is lost time.
+// comparable reports whether there is lost time.
 func (g *grounds) comparable() bool { return g.bad.n > 0 && g.ref.n > 0 && g.bad.own > g.ref.own }
 
-// attribute says why iterations like bad take longer than iterations like ref, and by which claims: the best one, and the best of another cause. What the host
+// attribute returns the cause for which iterations like bad take longer than iterations like ref, and the claims: the best one, and the best of another cause. What the host
 // did to the process shows in every part of the time, so parts explain what that leaves.
 func (g *grounds) attribute() (cause Cause, best, next claim) {
 	if !g.comparable() {
@@ -238,8 +238,8 @@ func (g *grounds) evidence() []Evidence {
 	return why
 }
 
-// waiting is how long, per second, a worker would wait for a processor that waits as long as the others for each second that it gets of one: who computes
-// more waits more where processors are busy.
+// waiting is how long, per second, a worker would wait for a processor that waits as long as the others per second of processor time: a
+// worker that computes more waits more where processors are busy.
 func waiting(bad, ref *profile) float64 {
 	if ref.cpu <= 0 {
 		return ref.mean(star.RunDelay)
@@ -259,7 +259,7 @@ func (g *grounds) byHost(claims []claim) []claim {
 	}
 
 	if gpu := int(bad.metric[star.GPUThrottle]); gpu&harmful != 0 && int(ref.metric[star.GPUThrottle])&gpu&harmful != gpu&harmful {
-		explains := 0.6 // the driver says so, nobody says how much
+		explains := 0.6 // the driver reports it, without an amount
 		if clock, usual := bad.mean(star.GPUClock), ref.mean(star.GPUClock); clock > 0 && usual > 0 {
 			explains = max(1-clock/usual, 0) / lost
 		}
@@ -362,7 +362,7 @@ func (g *grounds) byPart(claims []claim) []claim {
 		pauses = min(max((g.calm-hardly)/(fifth-hardly), 0), 1)
 	}
 	paused := share(compute) * pauses
-	if still := bad.above(ref, star.Stalled) / (1 - ref.own/bad.own); g.calm > fifth { // what stands still neither sends nor receives
+	if still := bad.above(ref, star.Stalled) / (1 - ref.own/bad.own); g.calm > fifth { // a stopped process neither sends nor receives
 		for i := range claims[networks:] {
 			p := min(claims[networks+i].explains, still)
 			claims[networks+i].explains -= p
@@ -373,7 +373,7 @@ func (g *grounds) byPart(claims []claim) []claim {
 	return append(claims, claim{Compute, share(compute) * (1 - pauses), (*grounds).computed}, claim{Pauses, paused, (*grounds).paused})
 }
 
-// offProcessor says whether a worker had less of a processor while it computed than the others.
+// offProcessor reports whether a worker had less of a processor while it computed than the others.
 func offProcessor(cpu, usual float64) bool { return cpu < 0.85*usual }
 
 // grown is a part of the time as evidence.
@@ -398,7 +398,7 @@ func (g *grounds) computed() []Evidence {
 	if n, r := g.bad.samples, g.ref.samples; r > 0 && n > 1.1*r {
 		es = append(es, Evidence{What: "samples", Value: n, Other: r, Text: fmt.Sprintf("%.0f samples, others %.0f", n, r)})
 	}
-	if cpu, usual := g.bad.mean(star.ComputeCPU), g.ref.mean(star.ComputeCPU); offProcessor(cpu, usual) { // of NaN it is not said
+	if cpu, usual := g.bad.mean(star.ComputeCPU), g.ref.mean(star.ComputeCPU); offProcessor(cpu, usual) { // not for NaN
 		es = append(es, g.measured(star.ComputeCPU, fmt.Sprintf("blocked (sleep, I/O, lock or device) for %.0f %% of it, without CPU contention", 100*(1-cpu/usual))))
 	}
 	return es
@@ -406,7 +406,7 @@ func (g *grounds) computed() []Evidence {
 
 func (g *grounds) paused() []Evidence {
 	return []Evidence{{What: "compute", Value: g.bad.part[compute], Other: g.ref.part[compute],
-		Text: fmt.Sprintf("stands still: %d of %d iterations took %s longer", g.beyond, g.last, span(g.bad.own-g.ref.own))}}
+		Text: fmt.Sprintf("paused: %d of %d iterations took %s longer", g.beyond, g.last, span(g.bad.own-g.ref.own))}}
 }
 
 // span writes seconds.

@@ -10,7 +10,7 @@ import (
 	"star"
 )
 
-// Config says what counts as slow. Its zero values mean the defaults.
+// Config configures the detector. Zero values mean the defaults.
 type Config struct {
 	Workers int // of the job
 
@@ -35,16 +35,15 @@ type Config struct {
 	// caches are cold: 3; −1: none.
 	Warmup int
 
-	// Together is how long iterations of a worker last at least that are judged: shorter ones are judged in groups of so much time, by their means. 0: each
-	// is. A long one ends its group, so it is seen. With a queue (see Queue) it does nothing.
+	// Together is the minimum duration of judged iterations of a worker: shorter ones are judged in groups of that duration, by their
+	// means. 0: each iteration is judged. A long one ends its group, so it is seen. With a queue (see Queue) it has no effect.
 	Together time.Duration
 
-	// Collective says that Push is a wait for others (all-reduce), and Transit and
-	// Pull are no times of the worker's own.
+	// Collective: Push is a wait for others (all-reduce), and Transit and Pull are not the worker's own times.
 	Collective bool
 
-	// Stops says that Stalled is only what signals have stopped the process, and when it was: what is so now and then for one worker, and not for others,
-	// makes it slow whatever else lengthens iterations.
+	// Stops: Stalled is only the time for which signals have stopped the process, with its times: occasional stops of one worker, and
+	// not of others, make it slow, independent of other causes of long iterations.
 	Stops bool
 }
 
@@ -89,7 +88,7 @@ const (
 	Changed               // a slow worker's cause is another one now
 	Recovered             // it is slow no more
 	Excluded              // a record is impossible and was not used
-	Odd                   // a measurement is impossible and was not used; said once for each metric
+	Odd                   // a measurement is impossible and was not used; reported once for each metric
 	ClockJump             // a worker's clock went backwards; its durations are used all the same
 )
 
@@ -134,20 +133,20 @@ const (
 	parts
 )
 
-// An iteration is beyond what the fast ones take, or far beyond, as a whole; or one part of it is: where processors are shared
-// computing varies so much that nothing else would be seen.
+// An iteration is beyond the fast ones, or far beyond, as a whole; or one part of it is: where processors are shared, computing
+// varies so much that no other change would be seen.
 const (
 	past  = iota
 	far                        // as a whole
 	first                      // the first part
-	held  = first + int(parts) // the host says that the process was held back
+	held  = first + int(parts) // the host reports that the process was held back
 	views = held + 1
 )
 
 // reach is how many times Ratio and Least an iteration must take more than the fast ones', as a whole, to be past them, or far past.
 var reach = [...]float64{past: leniency, far: 4}
 
-// sample is what is remembered of a record.
+// sample is the kept part of a record.
 type sample struct {
 	step   int64
 	own    float64        // seconds
@@ -187,7 +186,7 @@ type watch struct {
 
 	slow    bool
 	stops   bool     // because it is stopped now and then
-	verdict Verdict  // without evidence, which told adds
+	verdict Verdict  // without evidence; told adds it
 	grounds grounds  // of the cause that the verdict names
 	again   evidence // that it is as fast as the others again
 	mean    float64  // of its own time, while it is slow
@@ -200,7 +199,7 @@ type watch struct {
 	turned  Cause    // that cause
 }
 
-// rate is how often something is the case: k of n, and what is longer ago counts less.
+// rate is the frequency of an observation: k of n, with older ones weighted less.
 type rate struct{ k, n float64 }
 
 func (r *rate) add(yes bool, memory float64) {
@@ -214,7 +213,7 @@ func (r *rate) add(yes bool, memory float64) {
 
 func (r *rate) join(o rate) { r.k, r.n = r.k+o.k, r.n+o.n }
 
-// or is the rate, with what is supposed before anything is known.
+// or is the rate with a prior.
 func (r rate) or(supposed rate) float64 { return (r.k + supposed.k) / (r.n + supposed.n) }
 
 // most is the rate by or, a standard error more, and a half at most.
@@ -223,14 +222,13 @@ func (r rate) most(supposed rate) float64 {
 	return min(p+math.Sqrt(p*(1-p)/(r.n+supposed.n)), 0.5)
 }
 
-// evidence is Page's cumulative sum: of the logarithms of how much likelier each observation is if what it speaks for is
-// the case, and never below 0.
+// evidence is Page's cumulative sum: of the logarithms of the likelihood ratio of each observation, and never below 0.
 type evidence struct {
 	sum  float64
 	from int64 // the step at which it began to grow: the likeliest beginning
 }
 
-// add takes in an observation with probability p, or q if the worker is slow; it counts as n.
+// add adds an observation with probability p, or q if the worker is slow; it counts as n.
 func (e *evidence) add(step int64, p, q, weight, most float64) {
 	if e.sum == 0 {
 		e.from = step
@@ -301,8 +299,8 @@ func (d *Detector) Set(name string, v float64) {
 	}
 }
 
-// Queue says whether, from the next record on, the samples of a round are taken by whoever is free, in parts of one size. A slow worker does less there, and is through with
-// all others, so that what counts as an iteration is as many rounds as it takes for a batch.
+// Queue sets whether, from the next record on, free workers take the samples of a round, in parts of one size. A slow worker does less
+// there, and finishes with all others, so an iteration counts as the number of rounds for a batch.
 func (d *Detector) Queue(on bool) {
 	d.queue = on
 	for i := range d.workers {
@@ -349,8 +347,7 @@ func (w *watch) gather(r star.Record, size int) (star.Record, bool) {
 	return r, true
 }
 
-// Observe takes in a record and says what follows from it. Events of other workers than the
-// record's do not occur.
+// Observe processes a record and returns the resulting events. They are only of the record's worker.
 func (d *Detector) Observe(r star.Record) (events []Event) {
 	if int(r.Worker) < 0 || int(r.Worker) >= len(d.workers) {
 		return []Event{{Kind: Excluded, Worker: r.Worker, Step: r.Step, Why: fmt.Sprintf("there are workers 0 to %d only", len(d.workers)-1)}}
@@ -412,12 +409,12 @@ func (d *Detector) Leave(w star.Worker) {
 	}
 }
 
-// recovered says that a worker is not slow.
+// recovered marks a worker as not slow.
 func (d *Detector) recovered(w star.Worker) {
 	d.slow = slices.DeleteFunc(d.slow, func(s star.Worker) bool { return s == w })
 }
 
-// Verdict is that of a worker that is slow now; false: it is not.
+// Verdict is the verdict on a worker that is slow now; false: it is not.
 func (d *Detector) Verdict(w star.Worker) (Verdict, bool) {
 	if int(w) >= len(d.workers) || !d.workers[w].slow {
 		return Verdict{}, false
@@ -472,8 +469,8 @@ func (d *Detector) remember(w *watch, r star.Record, n int) {
 	}
 	w.jitter = math.Sqrt(w.jitter) / float64(len(w.owns))
 	w.usual, w.base = w.sorted.median(), w.sorted.quartile()
-	// Long: clearly beyond what the worker itself usually takes, and beyond its noise. Where half of its iterations are
-	// long its own deviation says nothing, and what the fast ones take counts.
+	// Long: clearly beyond the worker's own usual time, and beyond its noise. If half of its iterations are long, its own
+	// deviation is meaningless, and the time of the fast ones counts.
 	dev := w.sorted.spread(w.usual)
 	w.limit = d.long(w.usual, dev)
 	if ref := d.ref.level; ref > 0 && w.usual > d.beyond(ref, 1) && dev > wild*max(d.ref.mad, 0.02*ref) {
@@ -485,7 +482,7 @@ func (d *Detector) remember(w *watch, r star.Record, n int) {
 	w.longs.add(w.long(w.back(0)), memory)
 }
 
-// long says whether an iteration is long against the worker's own median.
+// long reports whether an iteration is long against the worker's own median.
 func (w *watch) long(s *sample) bool { return s.own > w.limit }
 
 // long is the limit beyond which an iteration is long among those that usually take t, with the given deviation.
@@ -493,7 +490,7 @@ func (d *Detector) long(t, mad float64) float64 {
 	return max(d.beyond(t, 1), t+4*mad)
 }
 
-// beyond is what is clearly longer than t, in seconds: by a share of Ratio, and of Least.
+// beyond is the limit from which a time is clearly longer than t, in seconds: by a share of Ratio, and of Least.
 func (d *Detector) beyond(t, share float64) float64 {
 	return t + share*max(t*d.cfg.Ratio, d.least)
 }
@@ -516,7 +513,7 @@ func (w *watch) place(i int) int {
 // known reports whether enough was seen of a worker to compare it with.
 func (d *Detector) known(w *watch) bool { return !w.gone && len(w.window) >= min(d.cfg.Recent, 4) }
 
-// crowd is how many workers are enough to make the level, and to know what is usual.
+// crowd is the number of workers that suffices for the level and the usual values.
 const crowd = 16
 
 // refresh recomputes the reference: the fastest of the known workers, and all that take no more
@@ -650,7 +647,7 @@ func (w *watch) onset(from int64) (since int64) {
 	return since
 }
 
-// isBeyond says whether an iteration is beyond what the fast ones take.
+// isBeyond reports whether an iteration is beyond what the fast ones take.
 func (d *Detector) isBeyond(s *sample, view int) bool {
 	if view == held {
 		throttled, _ := s.rec.Telemetry.Get(star.Throttled)
@@ -671,7 +668,7 @@ type habits struct {
 	halted  float64           // of those with a stop
 }
 
-// others are the habits of the reference's workers but id, with what is supposed before anything is known.
+// others are the habits of the reference's workers except id, with a prior.
 func (d *Detector) others(id int) (h habits) {
 	var longs, halted rate
 	var beyonds [views][2]rate
@@ -697,22 +694,22 @@ func (d *Detector) others(id int) (h habits) {
 	return h
 }
 
-// Who is slow is found with Page's cumulative sum (Biometrika 41, 1954), the test that notices a change of
+// Slow workers are found with Page's cumulative sum (Biometrika 41, 1954), the test that notices a change of
 // probabilities soonest: with the usual rate p₀ and the suspected p₁ something that is the case adds ln p₁/p₀ and something that is not
 // ln (1−p₁)/(1−p₀), and the sum is never below 0. False alarms are at least e^Certain records apart (Lorden, Annals of
-// Mathematical Statistics 42, 1971). The usual rates are those of the fast ones. What is long comes in crowds where
-// processors are shared, so a rate is asked for after each of the two things that may have been before: the
+// Mathematical Statistics 42, 1971). The usual rates are those of the fast ones. Long iterations cluster where
+// processors are shared, so there is a rate after each of the two possible previous observations: the
 // logarithm is that of a Markov chain.
 const (
 	suspected = 0.2 // p₁ of pauses, or five times the usual rate
-	seldom    = 10  // iterations without a long one, which one worker in ten that pauses has by chance: what was before is chance, too
+	seldom    = 10  // iterations without a long one, which one worker in ten that pauses has by chance: earlier ones are chance, too
 )
 
-// slower is p₁ of being beyond the fast ones, at least, or half of what is missing to all.
+// slower is p₁ of being beyond the fast ones, at least, or half of the rest to 1.
 var slower = [views]float64{past: 0.6, far: 0.4, first + int(load): 0.6, first + int(compute): 0.6, first + int(out): 0.6, first + int(in): 0.6, held: 0.6}
 
-// count adds an iteration of a worker, so many ago, to the evidence. A second long one in a row says nothing of pauses: that is
-// how steady slowness begins.
+// count adds the i-th last iteration of a worker to the evidence. A second long one in a row is no evidence of pauses: that is how
+// steady slowness begins.
 func (d *Detector) count(w *watch, i int, others habits) {
 	now, last := w.back(i), &sample{}
 	if i+1 < len(w.window) {
@@ -762,13 +759,13 @@ func (d *Detector) count(w *watch, i int, others habits) {
 	w.halts.add(now.step, p0, p1, now.weight(), d.cfg.Certain)
 }
 
-// halted says whether the process stood still for more than a share of an iteration.
+// halted reports whether the process stood still for more than a share of an iteration.
 func (s *sample) halted(share float64) bool {
 	still, _ := s.rec.Telemetry.Get(star.Stalled)
 	return still > share
 }
 
-// begin opens a spell of slowness of a worker, with what is remembered of it. Of one that is stopped now and then, only that speaks.
+// begin opens an episode of slowness of a worker, with its kept samples. For a worker that is stopped occasionally, only the stops count.
 func (d *Detector) begin(w *watch, id star.Worker, since int64, pauses, halts bool) {
 	w.slow, w.verdict, w.stops = true, Verdict{Since: since}, halts
 	d.slow = append(d.slow, id)
@@ -799,7 +796,7 @@ func (d *Detector) begin(w *watch, id star.Worker, since int64, pauses, halts bo
 	}
 }
 
-// calmly says whether an iteration of a slow worker is like those of the others: no longer, and no more off the
+// calmly reports whether an iteration of a slow worker is like those of the others: no longer, and no more off the
 // processor.
 func (w *watch) calmly(s *sample) bool {
 	if s.beyond[past] || w.good.n == 0 {
@@ -810,13 +807,13 @@ func (w *watch) calmly(s *sample) bool {
 	return !ok || math.IsNaN(usual) || cpu >= 0.85*usual
 }
 
-// reconsider asks of a slow worker whether it still is, keeps the numbers of its verdict fresh, and notices when its cause
-// is another one. The test is that of count, the other way round: usual is now how often it was
-// beyond the fast ones while it was slow, of all records before those that speak against it, and suspected what the others do.
+// reconsider checks whether a slow worker still is slow, updates the numbers of its verdict, and detects a change of its cause. The
+// test is that of count in reverse: usual is the rate at which it was beyond the fast ones while it was slow, of all records before
+// those against it, and suspected the rate of the others.
 func (d *Detector) reconsider(w *watch, id star.Worker, step int64, others habits) []Event {
 	now := w.back(0)
 	own := now.own
-	if n := float64(now.rec.Samples); n > 0 && n < w.good.samples { // who is given less to do because it is slow is no faster
+	if n := float64(now.rec.Samples); n > 0 && n < w.good.samples { // a slow worker that gets fewer samples is not faster
 		own += (now.part[load] + now.part[compute]) * (w.good.samples/n - 1)
 		now.beyond[past] = own > d.beyond(d.ref.level, leniency)
 	}
@@ -846,7 +843,7 @@ func (d *Detector) reconsider(w *watch, id star.Worker, step int64, others habit
 	was := w.grounds
 	v := d.verdict(w, id, step)
 	if v.Cause == w.verdict.Cause || v.Cause == Unknown {
-		if v.Cause == Unknown { // what was named stays
+		if v.Cause == Unknown { // a known cause stays
 			v.Cause, w.grounds = w.verdict.Cause, was
 		}
 		w.verdict, w.turn = v, 0
@@ -863,8 +860,8 @@ func (d *Detector) reconsider(w *watch, id star.Worker, step int64, others habit
 	return []Event{{Kind: Changed, Worker: id, Step: step, Verdict: w.told()}}
 }
 
-// lasts is over how many observations the mean of a slow worker is taken: where it is hardly above the fast ones' for so long,
-// it has recovered, whatever each iteration says.
+// lasts is the number of observations in the mean of a slow worker: when the mean is hardly above that of the fast ones for this long,
+// the worker has recovered, independent of single iterations.
 const lasts = 40
 
 // lasting is how many records in a row must speak for another cause.

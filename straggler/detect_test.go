@@ -111,25 +111,25 @@ var injuries = []struct {
 	}},
 	{"thin link in", NetworkIn, "network in: pull", func(r *star.Record, _ int64, rnd *rand.Rand) { r.Pull += 60 * ms }},
 	{"data loader", Data, "slow data: load", func(r *star.Record, _ int64, rnd *rand.Rand) { r.Load += 50 * ms }},
-	{"stop and go, some iterations", Pauses, "stands still", func(r *star.Record, step int64, rnd *rand.Rand) {
+	{"stop and go, some iterations", Pauses, "paused", func(r *star.Record, step int64, rnd *rand.Rand) {
 		if step%3 == 1 {
 			r.Compute += 120 * ms
 			r.Telemetry.Set(star.ComputeCPU, 0.45)
 		}
 	}},
-	{"stop and go, every other iteration", Pauses, "stands still", func(r *star.Record, step int64, rnd *rand.Rand) {
+	{"stop and go, every other iteration", Pauses, "paused", func(r *star.Record, step int64, rnd *rand.Rand) {
 		if step%2 == 1 {
 			r.Compute += 150 * ms
 			r.Telemetry.Set(star.ComputeCPU, 0.4)
 		}
 	}},
-	{"stop and go, every other, nothing measured", Pauses, "stands still", func(r *star.Record, step int64, rnd *rand.Rand) {
+	{"stop and go, every other, nothing measured", Pauses, "paused", func(r *star.Record, step int64, rnd *rand.Rand) {
 		if step%2 == 0 {
 			r.Compute += 60 * ms
 		}
 		r.Telemetry = star.Telemetry{}
 	}},
-	{"stop and go, uneven", Pauses, "stands still", func(r *star.Record, step int64, rnd *rand.Rand) {
+	{"stop and go, uneven", Pauses, "paused", func(r *star.Record, step int64, rnd *rand.Rand) {
 		if rnd.IntN(10) < 6 { // at 7 one of six looks steady for the 20 iterations of this test
 			r.Compute += 90 * ms
 			r.Telemetry.Set(star.ComputeCPU, 0.5)

@@ -12,27 +12,27 @@
 // The same test, the other way round, says when a slow worker is as fast as the others again.
 //
 // A worker's own time is what counts ([star.Record.Busy], or Own where the exchange
-// is collective): in a synchronous job everybody's iteration lasts as long as the
-// slowest worker's, and waiting for others is no slowness.
+// is collective): in a synchronous job each iteration lasts as long as the slowest
+// worker's, and waiting for others is not slowness.
 //
-// The cause follows from which part of the own time has grown against the
-// reference, and from the telemetry of process, host and GPU, while it is slow; it comes with the
-// numbers that speak for it ([Verdict]), and is named only when it explains clearly more than the next one.
+// The cause follows from the part of the own time that has grown against the
+// reference, and from the telemetry of process, host and GPU, while the worker is slow; it has the
+// numbers as evidence ([Verdict]), and is named only when it explains clearly more than the next one.
 //
 // [NewLast], [EWMA] and [LSTM] predict every worker's next times, [Contest] chooses among them
-// by how well they did lately. The LSTM is that of the artefact (two layers, a head that
+// by their recent errors. The LSTM is that of the artefact (two layers, a head that
 // predicts the resources, and a perceptron that predicts the time from these), with
 // its inputs standardised and as rates. Its arithmetic is our own, for float32 and
 // float64, forwards and backwards: it is checked against PyTorch's numbers, against gorgonia
 // and by finite differences.
 //
 // All of this is pure: no I/O, no goroutine, no clock, no lock; time is
-// what the records say, and noise comes from a source that the caller gives. A
-// value of these types is used by one goroutine.
+// that of the records, and noise comes from a source that the caller gives.
+// These types are not safe for concurrent use.
 //
-// What bites:
-//   - With collective exchange (all-reduce) a slow network of one worker makes
-//     everybody's exchange slow. Nobody's records say whose it is.
+// Limits:
+//   - With collective exchange (all-reduce) a slow network of one worker slows the
+//     exchange of all. No record shows its origin.
 //   - A worker that sleeps and one that waits for a device look alike: both are off
 //     the processor while they compute.
 //   - Telemetry covers a sampling period, not the iteration. Verdicts rest on means

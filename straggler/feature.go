@@ -20,8 +20,8 @@ const (
 
 // settle is the weight of the newest time in a worker's level, the moving average of
 // its times' logarithms. All times that the network sees and predicts are relative to the
-// level: it starts from what an EWMA predicts, and what it has learned
-// holds at other speeds, too.
+// level: it starts from the prediction of an EWMA, and its parameters
+// are valid at other speeds, too.
 const settle = 0.3
 
 // Resources are the artefact's inputs, as rates. Own and all workers' times are added:

@@ -11,9 +11,9 @@ import (
 // over: the artefact's window.
 const keep = 25
 
-// LSTM predicts with a trained network. The state of each worker's sequence goes on
-// with every record, so that a record costs one step and the next times are there
-// without any; a roll-out feeds the predicted features back. (The artefact runs a
+// LSTM predicts with a trained network. Each record advances the state of its worker's
+// sequence by one step, so the next times are available without further steps; a roll-out
+// feeds the predicted features back. (The artefact runs a
 // window of 25 through the network for each predicted step, which costs twenty times as much.)
 type LSTM struct {
 	model *Model
@@ -109,7 +109,7 @@ func (l *LSTM) standard(i int, v float64) float32 {
 	return float32(max(-far, min(far, (v-s.Mean[i])/s.Std[i])))
 }
 
-// time is the network's output as seconds: a nanosecond to a day, whatever it says.
+// time is the network's output as seconds: limited to a nanosecond to a day.
 func (l *LSTM) time(level float64, v float32) float64 {
 	v64 := level + l.model.Scale.one(len(l.model.Features), float64(v))
 	return min(max(math.Exp(v64), 1e-9), longest.Seconds())

@@ -11,7 +11,7 @@ import (
 	"star/internal/exitcode"
 )
 
-// Model is a trained network and what it needs to know of its inputs. Its outputs
+// Model is a trained network with the statistics of its inputs. Its outputs
 // are the next features and the logarithm of the next own time over the level, all
 // standardised.
 type Model struct {
@@ -45,13 +45,13 @@ type modelHead struct {
 	Error    float64   `json:"error"`
 }
 
-// ModelError says what is wrong with a model file.
+// ModelError is an error in a model file.
 type ModelError struct{ Err error }
 
 func (e *ModelError) Error() string { return "model: " + e.Err.Error() }
 func (e *ModelError) Unwrap() error { return e.Err }
 
-// ExitCode is that of damaged data.
+// ExitCode is the exit code for damaged data.
 func (e *ModelError) ExitCode() int { return exitcode.Corrupt }
 
 // AppendTo appends the file of m to dst.

@@ -2,7 +2,7 @@ package straggler
 
 import "fmt"
 
-// Shape is that of a network: stacked LSTM layers, a linear layer that predicts
+// Shape is the shape of a network: stacked LSTM layers, a linear layer that predicts
 // the next inputs ("resources") from the top state, and a perceptron that predicts
 // one more value ("time") from the predicted inputs.
 //
@@ -24,7 +24,7 @@ const (
 	maxWidth  = 1 << 14
 )
 
-// check reports what is wrong with a shape.
+// check returns an error for an invalid shape.
 func (s Shape) check() error {
 	for _, c := range []struct {
 		what     string
@@ -268,7 +268,7 @@ func (l *lstm[T]) backward(ops arith[T], dout []T, steps, rows int, below bool) 
 	return l.dx
 }
 
-// State is that of rows sequences between steps.
+// State is the state of rows sequences between steps.
 type State[T Float] struct {
 	c, h [][]T // [layer][rows × hidden]
 	tc   []T

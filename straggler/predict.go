@@ -6,13 +6,13 @@ import (
 	"star"
 )
 
-// Timer says which time of a record is predicted: [star.Record.Busy], or Own where
+// Timer selects the predicted time of a record: [star.Record.Busy], or Own where
 // the exchange is collective.
 type Timer func(star.Record) time.Duration
 
 // Predictor predicts every worker's next own time from its records.
 type Predictor interface {
-	// Observe takes in a record. Records of a worker come in the order of its steps.
+	// Observe adds a record. Records of a worker are in the order of its steps.
 	Observe(star.Record)
 
 	// Predict returns the time of each worker's next iteration; 0 where nothing is

@@ -21,9 +21,8 @@ type Score struct {
 	// will be any.
 	Workers, Jobs Confusion
 
-	// Onsets are iterations in which a worker is a straggler that was none in the one
-	// before. Foreseen were said one step ahead; Lead is the mean number of
-	// iterations over all onsets since which it had been said without a break, at most the horizon.
+	// Onsets are iterations in which a worker becomes a straggler. Foreseen were predicted one step ahead; Lead is the
+	// mean number of iterations over all onsets since which they were predicted without interruption, at most the horizon.
 	Onsets, Foreseen int
 	Lead             float64
 }
@@ -60,8 +59,8 @@ func Aligned(records []star.Record, n int, timer Timer) [][]star.Record {
 }
 
 // stragglers marks the stragglers, by the artefact's definition.
-func stragglers(times []time.Duration, ratio float64) (who []bool, any bool) {
-	who = make([]bool, len(times))
+func stragglers(times []time.Duration, ratio float64) (slow []bool, any bool) {
+	slow = make([]bool, len(times))
 	least := time.Duration(math.MaxInt64)
 	for _, t := range times {
 		if t > 0 {
@@ -69,14 +68,14 @@ func stragglers(times []time.Duration, ratio float64) (who []bool, any bool) {
 		}
 	}
 	for w, t := range times {
-		who[w] = float64(t) > (1+ratio)*float64(least)
-		any = any || who[w]
+		slow[w] = float64(t) > (1+ratio)*float64(least)
+		any = any || slow[w]
 	}
-	return who, any
+	return slow, any
 }
 
-// Evaluate shows the iterations of a job to forecasters and scores, from iteration from
-// on, what they said before. The horizon is how far ahead they are asked.
+// Evaluate passes the iterations of a job to forecasters and scores, from iteration from
+// on, their earlier predictions. The horizon is the number of predicted steps.
 func Evaluate(steps [][]star.Record, from, horizon int, ratio float64, timer Timer, fs ...Entrant) []Score {
 	scores := make([]Score, len(fs))
 	said := make([][][][]bool, len(fs)) // [forecaster][made at][step ahead][worker]
@@ -92,10 +91,10 @@ func Evaluate(steps [][]star.Record, from, horizon int, ratio float64, timer Tim
 			s.Name = f.Name
 			if t >= from && t > 0 {
 				p := f.Predict()
-				who, some := stragglers(p, ratio)
+				slow, some := stragglers(p, ratio)
 				s.Jobs.Add(some, any)
 				for w := range recs {
-					s.Workers.Add(who[w], truth[w])
+					s.Workers.Add(slow[w], truth[w])
 					if p[w] > 0 {
 						s.LogError += math.Abs(math.Log(p[w].Seconds() / times[w].Seconds()))
 						s.n++
@@ -103,7 +102,7 @@ func Evaluate(steps [][]star.Record, from, horizon int, ratio float64, timer Tim
 					if truth[w] && !before[w] {
 						s.Onsets++
 						lead := 0
-						for k := 1; k <= min(horizon, t); k++ { // said at the end of iteration t−k
+						for k := 1; k <= min(horizon, t); k++ { // predicted at the end of iteration t−k
 							if fc := said[i][t-k]; fc == nil || !fc[k-1][w] {
 								break
 							}
@@ -122,8 +121,8 @@ func Evaluate(steps [][]star.Record, from, horizon int, ratio float64, timer Tim
 			var fc [][]bool
 			if t+1 >= from-horizon {
 				for _, ts := range f.Ahead(horizon) {
-					who, _ := stragglers(ts, ratio)
-					fc = append(fc, who)
+					slow, _ := stragglers(ts, ratio)
+					fc = append(fc, slow)
 				}
 			}
 			said[i] = append(said[i], fc)

@@ -18,8 +18,8 @@ func median(vs []float64) float64 {
 	return (slices.Max(vs[:n/2]) + high) / 2
 }
 
-// pick is what would be at k if vs were sorted. It reorders vs: nothing in front of k is larger then (Hoare, Find, CACM 4(7), 1961). Each pass is Lomuto's, whose
-// one condition needs no jump: the processor cannot predict which way it goes.
+// pick is the value at k if vs were sorted. It reorders vs: values before k are not larger afterwards (Hoare, Find, CACM 4(7),
+// 1961). Each pass is Lomuto's with a single condition and no jump, because the processor cannot predict its outcome.
 func pick(vs []float64, k int) float64 {
 	for len(vs) > 12 {
 		a, b, c := vs[0], vs[len(vs)/2], vs[len(vs)-1]
@@ -117,7 +117,7 @@ func (s sorted) quartile() float64 {
 	return s[(len(s)-1)/4]
 }
 
-// spread is that of the numbers from m: distances grow to both sides.
+// spread is the deviation of the numbers from m: distances grow to both sides.
 func (s sorted) spread(m float64) float64 {
 	right, _ := slices.BinarySearch(s, m)
 	left := right - 1

@@ -7,7 +7,7 @@ import (
 	"star"
 )
 
-// Source is where randomness comes from; *rand.Rand of math/rand/v2 is one.
+// Source is a source of random numbers, such as *rand.Rand of math/rand/v2.
 type Source interface {
 	Float64() float64
 	Shuffle(n int, swap func(i, j int))
@@ -37,7 +37,7 @@ func NewHistory(timer Timer, features []Feature, limit int) *History {
 	return &History{features: features, timer: timer, max: limit}
 }
 
-// Begin says that the records of another job follow.
+// Begin starts the records of another job.
 func (h *History) Begin(workers int) {
 	h.lens = newLens(workers, h.timer, h.features)
 	h.open = h.open[:0]
@@ -47,7 +47,7 @@ func (h *History) Begin(workers int) {
 	}
 }
 
-// Observe takes in a record of the present job. Impossible ones are passed over.
+// Observe adds a record of the present job. Impossible ones are skipped.
 func (h *History) Observe(r star.Record) {
 	if !usable(&r, len(h.open), h.timer) {
 		return
@@ -83,8 +83,7 @@ func (h *History) Clone() *History {
 	return c
 }
 
-// Truncate keeps the first part of each worker's rows: what comes later is for
-// measuring.
+// Truncate keeps the first part of each worker's rows: later ones are for measuring.
 func (h *History) Truncate(part float64) {
 	k := len(h.features) + 1
 	for i, s := range h.seqs {
@@ -92,7 +91,7 @@ func (h *History) Truncate(part float64) {
 	}
 }
 
-// TrainConfig says how to train. Zero values mean the defaults, which are the
+// TrainConfig configures the training. Zero values mean the defaults, which are the
 // artefact's where it has some.
 type TrainConfig struct {
 	Hidden, Layers int     // 50, 2

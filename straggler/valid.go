@@ -12,8 +12,7 @@ const (
 	maxCPUs = 1 << 14        // processors of a host
 )
 
-// impossible says what in a record cannot be, so that nothing follows from it, or
-// returns "". last is the worker's record before, if it has one.
+// impossible returns the reason why a record is impossible and must not be used, or "". last is the worker's previous record, if any.
 func impossible(r *star.Record, last *star.Record) string {
 	for _, d := range []struct {
 		name string
@@ -37,7 +36,7 @@ func impossible(r *star.Record, last *star.Record) string {
 	return ""
 }
 
-// jumped says whether the worker's clock went backwards between two records.
+// jumped reports whether the worker's clock went backwards between two records.
 // Durations do not depend on it. Records with ends that others have measured overlap by as much as
 // one of them was late, which is no jump.
 func jumped(r, last *star.Record) bool { return last != nil && last.At-r.At > time.Second }

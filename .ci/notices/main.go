@@ -1,5 +1,5 @@
 // Notices writes NOTICE and docs/third-party-licences.txt: which modules are linked
-// into the programs, who holds the copyright, and the text of each licence.
+// into the programs, the holders of the copyright, and the text of each licence.
 // Most of these licences ask that the text goes along with the program.
 //
 //	go run ./.ci/notices           write both files
@@ -364,11 +364,11 @@ func licences(parts []part) []byte {
 			if users[l.body] == nil {
 				order = append(order, l.body)
 			}
-			who := strings.TrimSpace(p.name + " " + p.version)
+			user := strings.TrimSpace(p.name + " " + p.version)
 			if strings.Contains(l.place, "/") {
-				who += ", in " + l.place[:strings.LastIndex(l.place, "/")]
+				user += ", in " + l.place[:strings.LastIndex(l.place, "/")]
 			}
-			users[l.body] = append(users[l.body], who)
+			users[l.body] = append(users[l.body], user)
 		}
 	}
 	for _, body := range order {

@@ -9,27 +9,27 @@ import (
 	"star/cluster/resource/host"
 )
 
-// Found is what a host says of itself: the JSON of star inventory. 0 where nothing is known.
+// Found is what a host reports about itself: the JSON of star inventory. 0: unknown.
 type Found struct {
 	Name      string     `json:"name"`
-	CPU       float64    `json:"cpu"`       // cores, of which the control group may use so many
-	Memory    float64    `json:"memory"`    // bytes, of which the control group may use so many
+	CPU       float64    `json:"cpu"`       // cores that the control group may use
+	Memory    float64    `json:"memory"`    // bytes that the control group may use
 	Net       float64    `json:"net"`       // bytes per second, in each direction
-	Interface string     `json:"interface"` // whose speed that is
+	Interface string     `json:"interface"` // the interface with that speed
 	GPUs      []FoundGPU `json:"gpus"`
-	Notes     []string   `json:"notes,omitempty"` // what could not be found out, and why
+	Notes     []string   `json:"notes,omitempty"` // what could not be detected, and why
 }
 
 // FoundGPU is a GPU or a MIG slice.
 type FoundGPU struct {
 	UUID   string  `json:"uuid"`
 	Name   string  `json:"name"`
-	Slices int     `json:"slices,omitempty"` // of a MIG slice: so many parts
-	Of     int     `json:"of,omitempty"`     // of so many
-	Memory float64 `json:"memory"`           // bytes; 0: not known
+	Slices int     `json:"slices,omitempty"` // of a MIG slice: its number of parts
+	Of     int     `json:"of,omitempty"`     // number of parts of the whole GPU
+	Memory float64 `json:"memory"`           // bytes; 0: unknown
 }
 
-// Device is what a placement wants to know of it.
+// Device converts g for placement.
 func (g FoundGPU) Device() Device {
 	part := 1.0
 	if g.Slices > 0 && g.Of > 0 {
@@ -38,7 +38,7 @@ func (g FoundGPU) Device() Device {
 	return Device{Part: part, Memory: g.Memory, ID: g.UUID}
 }
 
-// Devices are those of a host that was asked. It errs on what no host has.
+// Devices converts the GPUs of a host that was asked. Impossible values are an error.
 func (f *Found) Devices() (ds []Device, err error) {
 	if len(f.GPUs) > maxGPUs {
 		return nil, fmt.Errorf("%d GPUs; at most %d", len(f.GPUs), maxGPUs)
@@ -53,7 +53,7 @@ func (f *Found) Devices() (ds []Device, err error) {
 	return ds, nil
 }
 
-// Detect finds out what this host has, but for GPUs, as host.Detect does.
+// Detect detects the resources of this host except for GPUs, as host.Detect does.
 func Detect(link string) Found {
 	c := host.Detect(link)
 	return Found{Name: c.Name, CPU: c.CPU, Memory: c.Memory, Net: c.Net, Interface: c.Interface, Notes: c.Notes}

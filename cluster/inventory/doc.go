@@ -1,8 +1,9 @@
-// Package inventory reads the files of star place, star run --hosts and star cluster serve --hosts: which hosts
-// there are, and what jobs want of them.
+// Package inventory reads the files of star place, star run --hosts and star cluster serve --hosts: the hosts and the
+// demands of jobs.
 //
-// Both are YAML, strict: an unknown key, a key twice and a value without sense are
-// errors that name file and line. Only the lists of hosts may be several, as star inventory >> FILE makes them. docs/placement.md lists the keys. Amounts have units:
+// Both are strict YAML: an unknown key, a duplicate key and an invalid value are errors that name file and line. Only a
+// list of hosts may occur several times, as star inventory >> FILE makes it. docs/placement.md lists the keys. Amounts
+// have units:
 //
 //	cpu      8, "8 cores", "50%" (of a core)
 //	net      "10Gbit/s", "1.25GB/s", "100MiB/s", or bytes per second

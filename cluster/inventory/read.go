@@ -21,44 +21,44 @@ import (
 	"star/modes"
 )
 
-// ErrFile marks a file that is no list of hosts or jobs.
+// ErrFile marks a file that is not a list of hosts or jobs.
 var ErrFile = errors.New("not understood")
 
-// fault is a mistake in a file.
+// fault is an error in a file.
 type fault struct{ text string }
 
 func (f *fault) Error() string        { return f.text }
 func (f *fault) Is(target error) bool { return target == ErrFile }
 
-// Host is a host with what only a launcher needs.
+// Host is a host with the fields that only a launcher needs.
 type Host struct {
 	placement.Host
 
-	// Address is where other hosts reach it: a name or an IP address. Empty: the name.
+	// Address is a name or an IP address at which other hosts reach it. Empty: the name.
 	Address string
 
-	// Launch is what stands before a command that is to run there, such as ssh, NAME, --.
-	// Empty: it runs on this host.
+	// Launch is the prefix of a command that runs there, such as ssh, NAME, --.
+	// Empty: the command runs on this host.
 	Launch []string
 
-	// Program is the path of star there; empty: as here.
+	// Program is the path of star there; empty: the same as here.
 	Program string
 
-	// Detect says that GPUs are not listed, and are to be asked for there (gpus: auto). See SetGPUs.
+	// Detect: GPUs are not listed and have to be detected there (gpus: auto). See SetGPUs.
 	Detect bool
 
-	// Devices are what CUDA calls each of GPUs, an index or a UUID. Nil: the file does not say.
+	// Devices are the CUDA names of GPUs, an index or a UUID each. Nil: the file does not name them.
 	Devices []string
 }
 
 // Device is one GPU or MIG slice of a host.
 type Device struct {
 	Part   float64 // of a GPU
-	Memory float64 // bytes; 0: not known, and then not limited
-	ID     string  // what CUDA calls it, an index or a UUID; empty: not known
+	Memory float64 // bytes; 0: unknown, and not limited
+	ID     string  // its CUDA name, an index or a UUID; empty: unknown
 }
 
-// SetGPUs gives the host its devices.
+// SetGPUs sets the devices of the host.
 func (h *Host) SetGPUs(ds []Device) {
 	h.GPUs, h.GPUMemory, h.Devices, h.Detect = nil, nil, nil, false
 	known := false
@@ -79,8 +79,9 @@ func (h *Host) SetGPUs(ds []Device) {
 	}
 }
 
-// See is what a process has in its environment that is to see one of the host's GPUs alone. visible is CUDA_VISIBLE_DEVICES where it is
-// started: whole GPUs that the file only counts are those, or all. Nothing, where the GPU is a slice of which the file does not say what CUDA calls it.
+// See is the environment of a process that may see only one of the host's GPUs. visible is CUDA_VISIBLE_DEVICES where the
+// process is started: GPUs that the file only counts are taken from it, or from all. It is empty for a MIG slice
+// without a name in the file.
 func (h *Host) See(gpu int, visible string) []string {
 	if gpu < 0 || gpu >= len(h.GPUs) {
 		return nil
@@ -96,7 +97,7 @@ func (h *Host) See(gpu int, visible string) []string {
 	return []string{"CUDA_VISIBLE_DEVICES=" + id, "CUDA_DEVICE_ORDER=PCI_BUS_ID"} // as the driver counts
 }
 
-// Limits of a file: more is a mistake.
+// Limits of a file: a larger one is an error.
 const (
 	maxFile  = 1 << 20 // bytes
 	maxHosts = 4096
@@ -121,7 +122,7 @@ func Jobs(file string, hosts []Host) ([]placement.Job, error) {
 	return ParseJobs(file, text, hosts)
 }
 
-// Places are the hosts as placement wants them.
+// Places converts hosts for placement.
 func Places(hosts []Host) []placement.Host {
 	var hs []placement.Host
 	for _, h := range hosts {
@@ -150,7 +151,7 @@ func (p *parser) fail(n *yaml.Node, format string, a ...any) error {
 	return &fault{fmt.Sprintf("%s:%d: %s", p.file, n.Line, fmt.Sprintf(format, a...))}
 }
 
-// root is the list under the only key of the file.
+// root returns the list under the only key of the file.
 func (p *parser) root(text []byte, key string) (*yaml.Node, error) {
 	dec := yaml.NewDecoder(bytes.NewReader(text))
 	var doc yaml.Node
@@ -179,7 +180,7 @@ func (p *parser) root(text []byte, key string) (*yaml.Node, error) {
 	return list, err
 }
 
-// gather makes one list of those that a file has under a key: star inventory >> FILE adds one for each host.
+// gather merges the lists that a file has under a key: star inventory >> FILE adds one for each host.
 func gather(n *yaml.Node, key string) {
 	var first *yaml.Node
 	kept := n.Content[:0]
@@ -199,7 +200,7 @@ func gather(n *yaml.Node, key string) {
 	}
 }
 
-// fields say what to do with each key. Keys have hyphens; the file may have underscores.
+// fields has a function for each key. Keys have hyphens; the file may have underscores.
 type fields map[string]func(*yaml.Node) error
 
 func (p *parser) mapping(n *yaml.Node, what string, fs fields) error {
@@ -232,7 +233,7 @@ func (p *parser) mapping(n *yaml.Node, what string, fs fields) error {
 	return nil
 }
 
-// scalar is the text of a value.
+// scalar returns the text of a value.
 func (p *parser) scalar(n *yaml.Node, what string) (string, error) {
 	if n.Kind == yaml.AliasNode {
 		n = n.Alias
@@ -268,7 +269,7 @@ func (p *parser) texts(to *[]string, what string) func(*yaml.Node) error {
 	}
 }
 
-// number reads an amount into every one of to.
+// number reads an amount into each element of to.
 func (p *parser) number(read func(string) (float64, error), what string, to ...*float64) func(*yaml.Node) error {
 	return func(n *yaml.Node) error {
 		text, err := p.scalar(n, what)
@@ -286,7 +287,7 @@ func (p *parser) number(read func(string) (float64, error), what string, to ...*
 	}
 }
 
-// leastBare is the smallest speed of a link that is believed without a unit: below it somebody has MB/s or Mbit/s in mind.
+// leastBare is the smallest speed of a link that is accepted without a unit: a smaller number is probably in MB/s or Mbit/s.
 const leastBare = 1e6
 
 // link reads the speed of a host's link, as number does.
@@ -317,8 +318,8 @@ func (p *parser) duration(to *time.Duration, what string) func(*yaml.Node) error
 	}
 }
 
-// resources are the keys that hosts and tasks have in common. A single direction
-// counts more than net, whichever comes first; see settle.
+// resources are the keys that hosts and tasks have in common. A single direction overrides net, in any order of the
+// keys; see settle.
 func (p *parser) resources(r *placement.Resources, net *float64, what string) fields {
 	return fields{
 		"cpu":     p.number(Cores, what+": cpu", &r.CPU),
@@ -334,7 +335,7 @@ const unset = -1
 
 var none = placement.Resources{CPU: unset, NetIn: unset, NetOut: unset, Memory: unset}
 
-// settle gives what is not set its default.
+// settle sets unset values to their defaults.
 func settle(r *placement.Resources, net float64, def placement.Resources) {
 	set := func(x *float64, ds ...float64) {
 		for _, d := range ds {
@@ -421,7 +422,7 @@ func (p *parser) host(n *yaml.Node, i int) (h Host, err error) {
 	return h, nil
 }
 
-// valueOf is the text of a key, for messages.
+// valueOf returns the value of a key, for messages.
 func valueOf(n *yaml.Node, key string) string {
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		if n.Content[i].Value == key && n.Content[i+1].Kind == yaml.ScalarNode {
@@ -431,7 +432,7 @@ func valueOf(n *yaml.Node, key string) string {
 	return ""
 }
 
-// maxGPUs is how many devices a host has at most.
+// maxGPUs is the largest number of devices of a host.
 const maxGPUs = 256
 
 func (p *parser) gpus(n *yaml.Node, what string) (ds []Device, detect bool, err error) {
@@ -584,7 +585,7 @@ func (p *parser) job(n *yaml.Node, i int, hosts []Host) (j placement.Job, err er
 	return j, nil
 }
 
-// quorumOf is how many gradients make an update in a mode, of which all updates are of as many.
+// quorumOf is the number of gradients per update in a mode; the mode must use the same number for all updates.
 func quorumOf(mode string, workers int) (int, error) {
 	p, err := modes.Parse(mode, max(1, workers))
 	if err == nil {
@@ -593,7 +594,7 @@ func quorumOf(mode string, workers int) (int, error) {
 			return quorum, nil
 		}
 	}
-	return 0, fmt.Errorf("mode %q: want ssgd, asgd or x=K with K from 1 to %d, or another one whose updates are all of as many gradients", mode, workers)
+	return 0, fmt.Errorf("mode %q: want ssgd, asgd or x=K with K from 1 to %d, or another mode with a constant number of gradients per update", mode, workers)
 }
 
 func (p *parser) tasks(n *yaml.Node, what string, g *tasks, hosts []Host, gpu bool) error {
@@ -649,7 +650,7 @@ func (p *parser) tasks(n *yaml.Node, what string, g *tasks, hosts []Host, gpu bo
 	return p.mapping(n, what, fs)
 }
 
-// Size is what is known of a job whose demand nobody has measured.
+// Size describes a job without measured demands.
 type Size struct {
 	Params    float64       // bytes of all parameters, float32
 	Iteration time.Duration // of a worker
@@ -658,12 +659,10 @@ type Size struct {
 	Quorum    int // gradients that make an update
 }
 
-// Tasks is the demand of one server and one worker, by arithmetic: in an iteration
-// every worker sends a gradient of the size of the parameters and gets parameters
-// back, a server has its share of both, of all workers. The server's processor
-// share is that of package resource for these bytes. Its memory holds parameters,
-// momentum, a copy that is being sent and a gradient of each worker; what a move would copy
-// is parameters and momentum. Workers' processors and memory are not known: 0.
+// Tasks computes the demand of one server and one worker: in an iteration every worker sends a gradient of the size of
+// the parameters and receives parameters; a server has its share of both, for all workers. The server's processor share
+// is that of package resource for these bytes. Its memory holds parameters, momentum, a copy that is being sent and a
+// gradient of each worker; a move copies parameters and momentum. Processors and memory of workers are unknown: 0.
 func (s Size) Tasks() (server, worker placement.Task) {
 	if s.Params <= 0 || s.Iteration <= 0 {
 		return server, worker

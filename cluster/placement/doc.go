@@ -1,32 +1,29 @@
-// Package placement says on which host each parameter server and each worker of
-// several jobs should run, and why.
+// Package placement decides on which host each parameter server and each worker of several jobs should run, and gives
+// the reasons.
 //
 // A host has processors, network in and out, memory and GPUs; a task (a server or
-// a worker) has a demand for each. Nothing is put where it does not fit. Among the
-// placements that fit, the one is wanted whose fullest link or processor is as
-// empty as can be:
+// a worker) has a demand for each. A task is only placed where it fits. Among the placements that fit, it selects the
+// one with the smallest maximum load of a link or processor:
 //
 //	load(h) = max over r in {CPU, in, out} of (used(h, r) + Σ demand(t, r)) / capacity(h, r)
 //	minimise  max over h of load(h)
 //
-// Memory and GPUs are room, not load: half-full memory slows nobody, so they only
-// have to suffice. Demands are means over an iteration, as monitors report them.
+// Memory and GPUs are constraints, not load: half-full memory slows no process, so they only have to suffice. Demands
+// are means over an iteration, as monitors report them.
 //
 // Traffic between a server and a worker of one job that share a host does not use
-// the NIC. With W the workers' and S the servers' rates, what worker w sends to
-// server s is out_w · in_s / max(Σ out_W, Σ in_S), and likewise back. A job without
-// servers exchanges among its workers, once per host: its share of a NIC is that
-// of the greediest of its workers there, and nothing if all are there.
+// the NIC. With the rates W of the workers and S of the servers, worker w sends out_w · in_s / max(Σ out_W, Σ in_S) to
+// server s, and likewise back. A job without servers exchanges among its workers, once per host: its share of a NIC is
+// that of the worker with the largest demand there, and zero if all workers are there.
 //
-// The search. Tasks that complement each other are paired by maximum-weight matching
-// (package blossom); tasks are placed by smallest maximum load, the greediest first,
-// in several orders; moves, swaps and moves of a whole job's part improve on it; and
-// branch and bound, within a budget of nodes, finds the optimum of small instances,
-// and a placement that fits where the rest found none. What the optimum leaves of
-// Options.Slack is then spent on fewer shared GPUs, less traffic, more pairs.
+// The search. Tasks that complement each other are paired by maximum-weight matching (package blossom). Tasks are
+// placed by smallest maximum load, the largest demand first, in several orders. Moves, swaps and moves of a job's whole
+// part improve the placement. Branch and bound, within a budget of nodes, finds the optimum of small instances, and a
+// placement that fits where the other steps found none. The remaining part of Options.Slack is then spent on fewer
+// shared GPUs, less traffic and more pairs.
 //
-// A job that does not fit is named with what is missing; the others are placed
-// without it, those that come first in the list first.
+// A job that does not fit is reported with the missing resource; the others are placed without it, in the order of the
+// list.
 //
 // Complementing tasks. A task is active on the processor for a while, then idle
 // (or its GPU is active). Two tasks that take turns need, for both iterations,
@@ -35,8 +32,8 @@
 //
 // with c the active and g the other phase: 1 is a perfect fit.
 //
-// What will bite: demands that are wrong. Nobody measures here; star run measures, and
-// the numbers of one run are the demands of the next.
+// Limits: the result is only as good as the demands. This package measures nothing; star run does, and the numbers of
+// one run are the demands of the next.
 //
 // References:
 //   - Y. Zhao et al.: Multi-Resource Interleaving for Deep Learning Training (Muri).

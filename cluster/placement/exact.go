@@ -11,14 +11,14 @@ type brancher struct {
 	tasks []int
 	s     []slot
 	at    []int
-	best  float64 // to be beaten
-	found []int   // the placement that did
+	best  float64 // best load so far
+	found []int   // its placement
 	nodes int
 	cut   bool // nodes ran out
 	floor float64
 
 	scratch                  []int
-	openServers, openWorkers []Resources // of each job: what is still to be placed
+	openServers, openWorkers []Resources // by job: demand that is not placed yet
 }
 
 // slot is one host during the search.
@@ -26,9 +26,8 @@ type slot struct {
 	on []int
 }
 
-// branch looks for the placement of the tasks with the smallest maximum load that
-// fits. It starts from what is known, and returns a better one, or nil; done says
-// that nothing better exists, else the nodes ran out.
+// branch searches for the placement of the tasks that fits and has the smallest maximum load. It starts from a known
+// placement and returns a better one, or nil; done: no better one exists, else the budget of nodes was spent.
 func (p *problem) branch(tasks []int, known *state, nodes int) (s *state, done bool) {
 	over, load := known.total()
 	b := &brancher{p: p, tasks: slices.Clone(tasks), s: make([]slot, len(p.hosts)), at: make([]int, len(p.tasks)), nodes: nodes,
@@ -40,8 +39,8 @@ func (p *problem) branch(tasks []int, known *state, nodes int) (s *state, done b
 	for i := range b.at {
 		b.at[i] = -1
 	}
-	// Jobs with the greatest demand first; of each job its tasks as they are, servers
-	// first, twins side by side. Tasks that may not go everywhere come before.
+	// Jobs with the largest demand first; within a job servers first, equal tasks next to each other. Tasks with a rule
+	// about their hosts come before.
 	size := make([]float64, len(p.jobs))
 	free := make([]int, len(p.jobs))
 	for _, i := range tasks {
@@ -73,7 +72,7 @@ func (p *problem) branch(tasks []int, known *state, nodes int) (s *state, done b
 	for h := range p.hosts {
 		f := p.weigh(h, nil)
 		if f.over > 0 {
-			return nil, true // what others use is too much already
+			return nil, true // the usage of others is too much already
 		}
 	}
 	b.descend(0)
@@ -86,7 +85,7 @@ func (p *problem) branch(tasks []int, known *state, nodes int) (s *state, done b
 	return s, !b.cut
 }
 
-// least is what tasks on host h will mean at least, whatever comes beside them.
+// least is a lower bound for the figures of host h with these tasks, independent of the tasks to come.
 func (b *brancher) least(h int, on []int) figures {
 	var u Resources
 	servers := 0
@@ -132,7 +131,7 @@ func (b *brancher) descend(k int) {
 	before := *open
 	*open = Resources{before.CPU - task.Demand.CPU, max(0, before.NetIn-task.Demand.NetIn), max(0, before.NetOut-task.Demand.NetOut), before.Memory - task.Demand.Memory}
 	if k+1 == len(b.tasks) || b.p.tasks[b.tasks[k+1]].job != task.job || b.p.tasks[b.tasks[k+1]].kind != task.kind {
-		*open = Resources{} // the last: no remainder of a subtraction
+		*open = Resources{} // the last one: avoids the rounding error of a subtraction
 	}
 	defer func() { *open = before }()
 
@@ -143,7 +142,7 @@ func (b *brancher) descend(k int) {
 	var options []option
 	from := 0
 	if task.twin && k > 0 && b.tasks[k-1] == t-1 {
-		from = b.at[t-1] // of tasks that are alike, the order does not matter
+		from = b.at[t-1] // the order of equal tasks does not matter
 	}
 	for h := from; h < len(b.s); h++ {
 		if !b.p.allowed(t, h) || b.same(h, from) {
@@ -181,8 +180,8 @@ func (b *brancher) descend(k int) {
 	}
 }
 
-// same reports whether a host before h, but not before from, is like it and as
-// empty: then h need not be tried. A rule about which hosts a task may use makes hosts different.
+// same reports whether a host before h, but not before from, equals h and is as empty: then h need not be tried. Rules
+// about the hosts of a task make hosts different.
 func (b *brancher) same(h, from int) bool {
 	if len(b.s[h].on) > 0 {
 		return false

@@ -5,13 +5,13 @@ import (
 	"slices"
 )
 
-// slab is a device, what is left of one, or what a worker wants of one.
+// slab is a device, the free part of a device, or a worker's demand for one.
 type slab struct {
 	part   float64 // of a GPU
 	memory float64 // bytes; +Inf: not limited
 }
 
-// holds says whether there is room for a demand.
+// holds reports whether a demand fits.
 func (s slab) holds(d slab) bool {
 	return s.part+tolerance >= d.part && s.memory >= d.memory*(1-tolerance)
 }
@@ -23,14 +23,13 @@ func (s slab) less(t slab) bool {
 	return s.memory < t.memory
 }
 
-// weight is what a demand counts that finds no room: a small part of a GPU with much
-// memory is not nothing.
+// weight is the weight of a demand that does not fit. It is not zero for a small part of a GPU with much memory.
 func (s slab) weight() float64 { return max(s.part, 0.01) }
 
 func (s slab) minus(d slab) slab { return slab{s.part - d.part, s.memory - d.memory} }
 func (s slab) plus(d slab) slab  { return slab{s.part + d.part, s.memory + d.memory} }
 
-// wants is what a task takes of a device.
+// wants is a task's demand for a device.
 func (t *Task) wants() slab { return slab{t.GPU, t.GPUMemory} }
 
 // slabs are the devices of a host.
@@ -46,18 +45,17 @@ func (h *Host) slabs() []slab {
 	return ss
 }
 
-// seating puts demands on devices.
-type seating struct {
-	device []int // of each demand; -1: none has room
+// packer assigns demands to devices.
+type packer struct {
+	device []int // by demand; -1: no device has room
 	room   []slab
 	order  []int
 	empty  []bool
 }
 
-// seat finds a device for each demand, in the given order of importance: one of its
-// own if that can be had for all, else few share. It reports how much finds no
-// room, and how many demands share a device.
-func (s *seating) seat(sizes, demands []slab) (excess float64, crowd int) {
+// pack assigns a device to each demand: an exclusive one for each if possible, else with little sharing. It returns the
+// demand that does not fit, and the number of demands that share a device.
+func (s *packer) pack(sizes, demands []slab) (excess float64, crowd int) {
 	s.order = s.order[:0]
 	for i := range demands {
 		s.order = append(s.order, i)
@@ -98,7 +96,7 @@ func (s *seating) seat(sizes, demands []slab) (excess float64, crowd int) {
 }
 
 // crowd counts the demands that share a device.
-func (s *seating) crowd() (crowd int) {
+func (s *packer) crowd() (crowd int) {
 	for i, d := range s.device {
 		for k, e := range s.device {
 			if i != k && d >= 0 && d == e {
@@ -110,10 +108,9 @@ func (s *seating) crowd() (crowd int) {
 	return crowd
 }
 
-// own gives each demand a device of its own, if there is a way: where part and memory
-// disagree about which device is the larger one, spread may not find it. (A matching by augmenting
-// paths.)
-func (s *seating) own(sizes, demands []slab) bool {
+// own assigns an exclusive device to each demand, if possible: where part and memory disagree about which device is
+// larger, spread may not find it. (A matching by augmenting paths.)
+func (s *packer) own(sizes, demands []slab) bool {
 	owner := make([]int, len(sizes))
 	for d := range owner {
 		owner[d] = -1
@@ -147,7 +144,7 @@ func (s *seating) own(sizes, demands []slab) bool {
 	return true
 }
 
-func (s *seating) start(sizes []slab) {
+func (s *packer) start(sizes []slab) {
 	s.room = append(s.room[:0], sizes...)
 	s.empty = s.empty[:0]
 	for range sizes {
@@ -158,16 +155,15 @@ func (s *seating) start(sizes []slab) {
 	}
 }
 
-func (s *seating) put(i, d int, demand slab) {
+func (s *packer) put(i, d int, demand slab) {
 	s.device[i] = d
 	s.room[d] = s.room[d].minus(demand)
 	s.empty[d] = false
 }
 
-// spread gives each demand, the greatest first, the smallest device that is empty
-// and large enough, which finds one for each if there is one for each; then the
-// one with the most room.
-func (s *seating) spread(sizes, demands []slab) (excess float64) {
+// spread assigns to each demand, the largest first, the smallest empty device that is large enough, which finds one for
+// each if possible; else the device with the most room.
+func (s *packer) spread(sizes, demands []slab) (excess float64) {
 	s.start(sizes)
 	for _, i := range s.order {
 		best := -1
@@ -192,9 +188,8 @@ func (s *seating) spread(sizes, demands []slab) (excess float64) {
 	return excess
 }
 
-// fill gives each demand, the greatest first, the device where the least room is
-// left.
-func (s *seating) fill(sizes, demands []slab) (excess float64) {
+// fill assigns to each demand, the largest first, the device with the least room left afterwards.
+func (s *packer) fill(sizes, demands []slab) (excess float64) {
 	s.start(sizes)
 	for _, i := range s.order {
 		best := -1
@@ -212,8 +207,8 @@ func (s *seating) fill(sizes, demands []slab) (excess float64) {
 	return excess
 }
 
-// search tries everything, within a budget of steps.
-func (s *seating) search(demands []slab, k int, budget *int) bool {
+// search tries all assignments, within a budget of steps.
+func (s *packer) search(demands []slab, k int, budget *int) bool {
 	if k == len(s.order) {
 		return true
 	}
@@ -223,7 +218,7 @@ func (s *seating) search(demands []slab, k int, budget *int) bool {
 			return false
 		}
 		if !s.room[d].holds(demands[i]) || slices.Contains(s.room[:d], s.room[d]) {
-			continue // too small, or as good as one that was tried
+			continue // too small, or equal to one that was tried
 		}
 		was := s.room[d]
 		s.room[d] = was.minus(demands[i])
@@ -236,8 +231,7 @@ func (s *seating) search(demands []slab, k int, budget *int) bool {
 	return false
 }
 
-// crowd says how much of the workers' GPU demand finds no room on host h, and how
-// many of them share a device.
+// crowd returns the GPU demand of the workers that does not fit on host h, and the number of workers that share a device.
 func (p *problem) crowd(h int, on []int) (excess float64, crowd int) {
 	p.demands = p.demands[:0]
 	most, sum := slab{}, 0.0
@@ -254,11 +248,11 @@ func (p *problem) crowd(h int, on []int) (excess float64, crowd int) {
 	if len(p.demands) <= len(p.slabs[h]) && p.least[h].part >= most.part && p.least[h].memory >= most.memory {
 		return 0, 0 // one each, whichever
 	}
-	return p.seating.seat(p.slabs[h], p.demands)
+	return p.packer.pack(p.slabs[h], p.demands)
 }
 
-// crush says how much of the GPU demand of these tasks finds no room on host h: of parts of GPUs or,
-// where those would suffice, of one GPU's memory in bytes.
+// crush returns the GPU demand of these tasks that does not fit on host h: of parts of GPUs or, where those suffice, of
+// one GPU's memory in bytes.
 func (p *problem) crush(h int, on []int) (excess, memory float64) {
 	if excess, _ = p.crowd(h, on); excess <= 0 {
 		return 0, 0
@@ -271,18 +265,18 @@ func (p *problem) crush(h int, on []int) (excess, memory float64) {
 			bare = append(bare, slab{part: w.part})
 		}
 	}
-	if e, _ := p.seating.seat(p.slabs[h], bare); e > 0 {
+	if e, _ := p.packer.pack(p.slabs[h], bare); e > 0 {
 		return excess, 0
 	}
-	p.seating.seat(p.slabs[h], wants)
+	p.packer.pack(p.slabs[h], wants)
 	memory = math.Inf(1)
-	for k, d := range p.seating.device {
+	for k, d := range p.packer.device {
 		for at, size := range p.slabs[h] {
 			if d >= 0 {
 				continue
 			}
 			room := size.memory
-			for o, e := range p.seating.device {
+			for o, e := range p.packer.device {
 				if e == at {
 					room -= wants[o].memory
 				}
@@ -298,8 +292,8 @@ func (p *problem) crush(h int, on []int) (excess, memory float64) {
 	return 0, memory
 }
 
-// devices gives each GPU worker among the tasks of host h its device. Where some
-// must share, those share who complement each other (see mates). -1 for the others.
+// devices assigns a device to each GPU worker among the tasks of host h; -1 for other tasks. Where workers must share,
+// those that complement each other share (see mates).
 func (p *problem) devices(h int, on []int) map[int]int {
 	var workers []int
 	var demands []slab
@@ -314,9 +308,9 @@ func (p *problem) devices(h int, on []int) map[int]int {
 		return out
 	}
 	sizes := p.slabs[h]
-	excess, crowd := p.seating.seat(sizes, demands)
+	excess, crowd := p.packer.pack(sizes, demands)
 	for k, i := range workers {
-		out[i] = p.seating.device[k]
+		out[i] = p.packer.device[k]
 	}
 	if crowd == 0 {
 		return out
@@ -331,17 +325,17 @@ func (p *problem) devices(h int, on []int) map[int]int {
 		}
 		sums = append(sums, sum)
 	}
-	if e, c := p.seating.seat(sizes, sums); e <= excess && c == 0 {
+	if e, c := p.packer.pack(sizes, sums); e <= excess && c == 0 {
 		for k, g := range groups {
 			for _, i := range g {
-				out[i] = p.seating.device[k]
+				out[i] = p.packer.device[k]
 			}
 		}
 	}
 	return out
 }
 
-// largest has as much of each as any device.
+// largest has the maximum of each value over the devices.
 func largest(sizes []slab) (most slab) {
 	for _, s := range sizes {
 		most = slab{max(most.part, s.part), max(most.memory, s.memory)}

@@ -8,9 +8,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// seatings are all ways to put demands on devices, or nowhere: the least that finds no room, whether each can have a device, and
+// assignments are all ways to put demands on devices, or nowhere: the least that finds no room, whether each can have a device, and
 // one of its own.
-func seatings(sizes, demands []slab) (all, own bool) {
+func assignments(sizes, demands []slab) (all, own bool) {
 	at := make([]int, len(demands))
 	var try func(k int)
 	try = func(k int) {
@@ -49,9 +49,9 @@ func TestSeatsAgainstTryingAll(t *testing.T) {
 			}), least, most).Draw(t, name)
 		}
 		sizes, demands := slabs("sizes", 1, 4), slabs("demands", 1, 5)
-		var s seating
-		excess, crowd := s.seat(sizes, demands)
-		all, own := seatings(sizes, demands)
+		var s packer
+		excess, crowd := s.pack(sizes, demands)
+		all, own := assignments(sizes, demands)
 		if (excess == 0) != all {
 			t.Fatalf("%v without room on %v of %v, and all fit: %v", excess, sizes, demands, all)
 		}
@@ -99,8 +99,8 @@ func TestSeatsShareLittle(t *testing.T) {
 		{[]slab{{0.5, 8}, {1, 4}}, []slab{{2. / 7, 2}, {1. / 7, 6}}, 0}, // the greater one fits both devices, the other one only the first
 		{[]slab{{0.5, 8}, {1, 8}}, []slab{{1. / 7, 1}, {1. / 7, 1}, {1. / 7, 1}}, 2},
 	} {
-		var s seating
-		if excess, crowd := s.seat(c.sizes, c.demands); excess != 0 || crowd != c.crowd {
+		var s packer
+		if excess, crowd := s.pack(c.sizes, c.demands); excess != 0 || crowd != c.crowd {
 			t.Errorf("%v on %v: %v without room, %d share, want %d (%v)", c.demands, c.sizes, excess, crowd, c.crowd, s.device)
 		}
 	}

@@ -7,23 +7,22 @@ import (
 	"time"
 )
 
-// MoveOptions say what a move costs and how long it pays.
+// MoveOptions configure Moves: the cost of a move and how long it pays.
 type MoveOptions struct {
-	// Horizon is how long the demands are expected to stay as they are. Zero means
-	// 10 minutes.
+	// Horizon is how long the demands are expected to stay unchanged. Zero means 10 minutes.
 	Horizon time.Duration
 
-	// Bandwidth is at what rate state is copied at most, in bytes per second. Zero: as fast
-	// as the less free of the two links allows, at least a tenth of it.
+	// Bandwidth is the highest rate at which state is copied, in bytes per second. Zero: the free rate of the busier of the
+	// two links, but at least a tenth of the link.
 	Bandwidth float64
 
-	// Pause is for how long the job stands still besides the copying. Zero means 1 s.
+	// Pause is how long the job stops in addition to the copying. Zero means 1 s.
 	Pause time.Duration
 
-	// Workers are moved, too; without it only servers are.
+	// Workers allows moves of workers; without it only servers move.
 	Workers bool
 
-	// Most is how many moves are proposed at most. Zero means 16.
+	// Most is the largest number of proposed moves. Zero means 16.
 	Most int
 }
 
@@ -34,27 +33,24 @@ type Step struct {
 	Rank     int
 	From, To int // hosts
 
-	// Gain is the time that all jobs together save within the horizon, Cost what the
-	// move takes of its job.
+	// Gain is the time that all jobs together save within the horizon, Cost the time that the move takes of its job.
 	Gain, Cost time.Duration
 
 	Why string
 }
 
-// Moves proposes moves that pay, one after the other, each for the placement that
-// those before it have made. at gives the present host of every task, by job, servers
-// first, as [Result.Choices] has them: at[k] is that of choice k with all jobs placed.
+// Moves proposes moves that pay, in order, each for the placement after the previous ones. at gives the present host of
+// every task, by job, servers first, as in [Result.Choices]: at[k] is that of choice k with all jobs placed.
 //
-// A host whose load is over 1 slows its tasks by that factor, since what a link
-// cannot carry in time waits, and a job is as slow as its slowest task:
+// A host with a load over 1 slows its tasks by that factor, since a link delays what it cannot carry in time, and a job
+// is as slow as its slowest task:
 //
 //	slowdown(j) = max over its tasks' hosts of max(1, load)
 //	gain        = Σ_j horizon · (1 − slowdown'(j) / slowdown(j))
 //	cost        = pause + state / bandwidth
 //
-// during which the job stands still. What a move would exceed elsewhere counts, too: memory, GPUs and the
-// number of servers are never exceeded by a move that did not find them so. Where two moves gain the
-// same the cheaper one is proposed.
+// for which the job stops. A move counts what it exceeds elsewhere, too: it never exceeds memory, GPUs and the number of
+// servers unless they were exceeded before. Of two moves with equal gain it proposes the cheaper one.
 func Moves(hosts []Host, jobs []Job, at []int, o MoveOptions) ([]Step, error) {
 	if err := Validate(hosts, jobs); err != nil {
 		return nil, err
@@ -120,7 +116,7 @@ func Moves(hosts []Host, jobs []Job, at []int, o MoveOptions) ([]Step, error) {
 	return steps, nil
 }
 
-// Loads says what each host carries when the tasks are at these hosts, as for [Moves].
+// Loads returns the load of each host when the tasks are at these hosts, as for [Moves].
 func Loads(hosts []Host, jobs []Job, at []int) ([]Load, error) {
 	if err := Validate(hosts, jobs); err != nil {
 		return nil, err
@@ -152,7 +148,7 @@ func (p *problem) at(at []int) (*state, error) {
 	return s, nil
 }
 
-// slowdowns are those of the jobs.
+// slowdowns are the slowdowns of the jobs.
 func (s *state) slowdowns() []float64 {
 	slow := make([]float64, len(s.p.jobs))
 	for j := range slow {
@@ -165,7 +161,7 @@ func (s *state) slowdowns() []float64 {
 	return slow
 }
 
-// room reports whether task i would find none on host h for what is not a matter of speed: memory, GPU, servers.
+// room reports whether host h lacks room for task i in memory, GPU or servers, which are not a matter of speed.
 func (s *state) room(i, h int) (full bool) {
 	p := s.p
 	before := p.load(h, s.on[h])
@@ -174,10 +170,10 @@ func (s *state) room(i, h int) (full bool) {
 	after := p.load(h, on)
 	e0, _ := p.crowd(h, s.on[h])
 	e1, _ := p.crowd(h, on)
-	return after.Memory > max(1, before.Memory)+tolerance || after.Servers > max(p.seats, before.Servers) || e1 > e0+tolerance
+	return after.Memory > max(1, before.Memory)+tolerance || after.Servers > max(p.maxServers, before.Servers) || e1 > e0+tolerance
 }
 
-// copying is what the move of task i costs its job; false if there is no way.
+// copying is the cost of moving task i for its job; false if it cannot be copied.
 func (s *state) copying(i, from, to int, o MoveOptions) (time.Duration, bool) {
 	rate := math.Inf(1)
 	free := func(capacity, used float64) float64 { return max(capacity-used, capacity/10) }

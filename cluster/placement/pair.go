@@ -8,13 +8,13 @@ import (
 	"star/blossom"
 )
 
-// Interleave is what two tasks that take turns need for an iteration of both: each
-// has a first phase c, on the processor, and a second phase g, elsewhere.
+// Interleave is the time that two tasks that take turns need for an iteration of both: each has a first phase c, on the
+// processor, and a second phase g, elsewhere.
 //
 //	period = max(c₁, g₂) + max(g₁, c₂)
 //	γ      = (c₁ + g₁ + c₂ + g₂) / (2·period)
 //
-// γ is the part of the time that the resources are busy, over 1/2 and up to 1; 0 if all phases are 0.
+// γ is the part of the time in which the resources are busy, over 1/2 and up to 1; 0 if all phases are 0.
 // Source: Muri, SIGCOMM 2022, equations 1 to 4, for two resources.
 func Interleave(c1, g1, c2, g2 time.Duration) (period time.Duration, gamma float64) {
 	period = max(c1, g2) + max(g1, c2)
@@ -29,7 +29,7 @@ type edge struct {
 	weight float64
 }
 
-// match is whom each of n vertices is matched with, -1: nobody.
+// match returns the partner of each of n vertices; -1: none.
 func match(n int, es []edge) []int {
 	edges := make([]blossom.Edge, len(es))
 	for i, e := range es {
@@ -42,8 +42,8 @@ func match(n int, es []edge) []int {
 	return mate
 }
 
-// likeness is how much two demands want the same of a host: 1, all of it; 0, nothing.
-// It is the weighted Jaccard index of the parts of scale that they take.
+// likeness is how similar the demands of two tasks are: 1 if equal, 0 if disjoint. It is the weighted Jaccard index of
+// their shares of scale.
 func likeness(a, b, scale Resources) float64 {
 	both, any := 0.0, 0.0
 	x, y, z := a.fields(), b.fields(), scale.fields()
@@ -58,22 +58,20 @@ func likeness(a, b, scale Resources) float64 {
 	return both / any
 }
 
-// complement is the weight of a pair: γ of its phases, less where both want the
-// same resources.
+// complement is the weight of a pair: γ of its phases, reduced where both need the same resources.
 func complement(gamma float64, a, b *task, scale Resources) float64 {
 	return gamma * (1 - likeness(a.Demand, b.Demand, scale)/2)
 }
 
-// partners is how many edges each task brings into the matching, the best ones. All of
-// them would be many for nothing: workers of one job are alike.
+// partners is the number of edges that each task adds to the matching, the best ones. More edges would cost time without
+// benefit: workers of one job are alike.
 const partners = 8
 
-// pairUp finds whom each task complements: a server pairs with a worker of another
-// job that is active for no longer than the server idles (never of its own job,
-// whose phases depend on each other), and where there are more GPU workers than
-// GPUs, workers of different jobs pair to share one.
+// pairUp finds the complement of each task: a server pairs with a worker of another job that is active for no longer than
+// the server idles (never of its own job, because their phases depend on each other). Where there are more GPU workers
+// than GPUs, workers of different jobs pair to share one.
 func (p *problem) pairUp() {
-	// A host of the mean size says what is much of a resource.
+	// A host of mean size is the scale of resources.
 	var scale Resources
 	for _, h := range p.hosts {
 		c := h.Capacity
@@ -104,7 +102,7 @@ func (p *problem) pairUp() {
 		}
 	}
 
-	best := make([][]edge, len(p.tasks)) // of each task, by weight
+	best := make([][]edge, len(p.tasks)) // by task, in order of weight
 	offer := func(i int, e edge) {
 		l := best[i]
 		if len(l) == partners && l[partners-1].weight >= e.weight {
@@ -146,7 +144,7 @@ func (p *problem) pairUp() {
 	var es []edge
 	for i, l := range best {
 		for _, e := range l {
-			// An edge that both ends offer counts once.
+			// An edge that both ends have counts once.
 			if other := e.a + e.b - i; other > i || !slices.Contains(best[other], e) {
 				es = append(es, e)
 			}
@@ -155,10 +153,9 @@ func (p *problem) pairUp() {
 	p.mate = match(len(p.tasks), es)
 }
 
-// share groups workers, at most slots groups if their demands allow it, none over
-// size. Each round matches groups by γ and merges the pairs that fit best, as
-// many as are needed (Muri's multi-round grouping); a merged group counts as
-// one job with the sums of the phases.
+// share groups workers into at most slots groups if their demands allow it, each within size. Each round matches groups
+// by γ and merges the pairs that fit best, as many as needed (Muri's multi-round grouping); a merged group counts as one
+// job with the sums of the phases.
 func (p *problem) share(workers []int, slots int, size slab) [][]int {
 	type group struct {
 		members []int
@@ -177,7 +174,7 @@ func (p *problem) share(workers []int, slots int, size slab) [][]int {
 					continue
 				}
 				_, g := Interleave(a.phases.Active, a.phases.GPU, b.phases.Active, b.phases.GPU)
-				es = append(es, edge{k, i, max(g, 0.5)}) // not known: as if they did not fit at all
+				es = append(es, edge{k, i, max(g, 0.5)}) // unknown: treated as the worst fit
 			}
 		}
 		mate := match(len(gs), es)

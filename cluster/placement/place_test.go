@@ -523,7 +523,7 @@ func TestAmount(t *testing.T) {
 		what string
 		x    float64
 		want string
-	}{{CPU, 2.5, "2.5 cores"}, {CPU, 1, "1 core"}, {NetIn, 1.25e9, "1.25 GB/s"}, {NetOut, 999, "999 B/s"}, {Memory, 3 << 30, "3 GiB"}, {GPU, 0.5, "0.5 GPUs"}, {Seats, 2, "2 servers"}} {
+	}{{CPU, 2.5, "2.5 cores"}, {CPU, 1, "1 core"}, {NetIn, 1.25e9, "1.25 GB/s"}, {NetOut, 999, "999 B/s"}, {Memory, 3 << 30, "3 GiB"}, {GPU, 0.5, "0.5 GPUs"}, {MaxServers, 2, "2 servers"}} {
 		if got := Amount(c.what, c.x); got != c.want {
 			t.Errorf("%s %v: %s, want %s", c.what, c.x, got, c.want)
 		}

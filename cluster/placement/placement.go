@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// Resources is what a host has or a task takes. Demands are means over an
-// iteration.
+// Resources is the capacity of a host or the demand of a task. Demands are means over an iteration.
 type Resources struct {
 	CPU    float64 // cores
 	NetIn  float64 // bytes per second
@@ -20,7 +19,7 @@ func (r Resources) plus(s Resources) Resources {
 	return Resources{r.CPU + s.CPU, r.NetIn + s.NetIn, r.NetOut + s.NetOut, r.Memory + s.Memory}
 }
 
-// fields are the numbers with the names that errors use.
+// fields are the numbers with their names in errors.
 func (r Resources) fields() [4]struct {
 	Name  string
 	Value float64
@@ -31,37 +30,35 @@ func (r Resources) fields() [4]struct {
 	}{{CPU, r.CPU}, {NetIn, r.NetIn}, {NetOut, r.NetOut}, {Memory, r.Memory}}
 }
 
-// Names of what may be missing.
+// Names of resources that may be missing.
 const (
-	CPU    = "cpu"        // cores
-	NetIn  = "net_in"     // bytes per second
-	NetOut = "net_out"    // bytes per second
-	Memory = "memory"     // bytes
-	GPU    = "gpu"        // GPUs
-	GPUMem = "gpu_memory" // bytes, of one GPU
-	Seats  = "servers"    // parameter servers per host
+	CPU        = "cpu"        // cores
+	NetIn      = "net_in"     // bytes per second
+	NetOut     = "net_out"    // bytes per second
+	Memory     = "memory"     // bytes
+	GPU        = "gpu"        // GPUs
+	GPUMem     = "gpu_memory" // bytes, of one GPU
+	MaxServers = "servers"    // parameter servers per host
 )
 
-// Host is where tasks can be.
+// Host is a host for tasks.
 type Host struct {
 	Name string
 
-	// Capacity is what the host has. +Inf: more than anybody will want.
+	// Capacity is the capacity of the host. +Inf: unlimited.
 	Capacity Resources
 
-	// Used is what others take of it, who are not to be placed.
+	// Used is the usage of processes that are not placed here.
 	Used Resources
 
-	// GPUs are the sizes of its devices: 1 is a whole GPU, a MIG slice of three of
-	// seven parts is 3/7. A worker runs on one of them.
+	// GPUs are the sizes of its devices: 1 is a whole GPU, a MIG slice with three of seven parts is 3/7. A worker uses one.
 	GPUs []float64
 
-	// GPUMemory is what each of GPUs has, in bytes; +Inf: not limited. Empty: that of none is.
+	// GPUMemory is the memory of each of GPUs, in bytes; +Inf: not limited. Empty: no limits.
 	GPUMemory []float64
 }
 
-// Phases are the parts of one iteration of a task. Zero: not known, and then the
-// task is paired with nobody.
+// Phases are the parts of one iteration of a task. Zero: unknown, and the task is not paired.
 type Phases struct {
 	Active time.Duration // works on the processor
 	Idle   time.Duration // does not
@@ -74,13 +71,13 @@ type Task struct {
 	GPU    float64 // of one GPU, the part that it needs; 0: none
 	Phases Phases
 
-	// GPUMemory is what it needs of the memory of that GPU, in bytes.
+	// GPUMemory is the memory of that GPU that it needs, in bytes.
 	GPUMemory float64
 
-	// State is what a move of the task would copy, in bytes.
+	// State is the size of the state that a move of the task copies, in bytes.
 	State float64
 
-	// Only lists the hosts (indexes) where it may be. Empty: all.
+	// Only lists the hosts (indexes) that it may use. Empty: all.
 	Only []int
 }
 
@@ -92,7 +89,7 @@ type Job struct {
 	Workers []Task
 }
 
-// Kind is what a task does.
+// Kind is the kind of a task.
 type Kind string
 
 // The kinds of tasks.
@@ -101,34 +98,31 @@ const (
 	Worker Kind = "worker"
 )
 
-// Options are what can be chosen. The zero value is good.
+// Options configure Place. The zero value has good defaults.
 type Options struct {
-	// Nodes is how many steps branch and bound may take, at most. Zero means 300000,
-	// about a quarter of a second. Negative: none.
+	// Nodes is the largest number of steps of branch and bound. Zero means 300000, about a quarter of a second. Negative: none.
 	Nodes int
 
-	// Slack is by how much of itself the maximum load may grow for fewer shared GPUs,
-	// less traffic and more pairs. Zero means 0.03; negative: none.
+	// Slack is the share by which the maximum load may grow for fewer shared GPUs, less traffic and more pairs. Zero means
+	// 0.03; negative: none.
 	Slack float64
 }
 
-// Choice is where one task goes.
+// Choice is the placement of one task.
 type Choice struct {
 	Job  int // index
 	Kind Kind
 	Rank int // among the job's tasks of this kind
 	Host int // index
 
-	// GPU is the device on the host, -1 for none. Shared says that another worker
-	// has the same one.
+	// GPU is the device on the host, -1 for none. Shared: another worker uses the same device.
 	GPU    int
 	Shared bool
 
 	Why string
 }
 
-// Load is what a host will carry. Its numbers are parts of the capacity; what is
-// not limited is 0.
+// Load is the predicted load of a host. Its numbers are shares of the capacity; an unlimited resource is 0.
 type Load struct {
 	CPU, NetIn, NetOut float64
 	Memory             float64
@@ -146,20 +140,20 @@ type Missing struct {
 	Job      int    // index
 	Resource string // CPU, NetIn, …
 	Amount   float64
-	Why      string // for people, with amounts in their units
+	Why      string // a sentence with amounts in their units
 
-	// Proven says that no placement of the job beside those before it exists. Else the
-	// search ended within its budget without finding any.
+	// Proven: no placement of the job together with those before it exists. Else the search ended within its budget
+	// without finding one.
 	Proven bool
 }
 
-// Result is what Place found.
+// Result is the result of Place.
 type Result struct {
 	Choices []Choice // by job, servers first, by rank; without infeasible jobs
 	Loads   []Load   // by host
 	MaxLoad float64
 
-	// Exact says that no placement has a smaller maximum load, but for Slack.
+	// Exact: no placement has a smaller maximum load, except for Slack.
 	Exact bool
 
 	Infeasible []Missing
@@ -263,8 +257,7 @@ func finite(r Resources) error {
 	return nil
 }
 
-// Place finds a host for every task of every job that fits. It errs on what
-// [Validate] does not let pass.
+// Place finds a host for every task of every job that fits. It returns an error for input that [Validate] rejects.
 func Place(hosts []Host, jobs []Job, o Options) (Result, error) {
 	if err := Validate(hosts, jobs); err != nil {
 		return Result{}, err
@@ -284,7 +277,7 @@ func Place(hosts []Host, jobs []Job, o Options) (Result, error) {
 	var missing []Missing
 	s, exact, _ := p.solve(all, o)
 	if s == nil {
-		// Somebody does not fit. Those who come first are served first.
+		// At least one job does not fit. Earlier jobs have priority.
 		var kept []int
 		for i := range jobs {
 			t, e, proven := p.solve(append(slices.Clone(kept), i), o)

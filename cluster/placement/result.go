@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// result says where everybody is, and why.
+// result returns the placement of all tasks and the reasons.
 func (p *problem) result(s *state) Result {
 	r := Result{Loads: make([]Load, len(p.hosts))}
 	device := make([]int, len(p.tasks))
@@ -41,7 +41,7 @@ func (p *problem) result(s *state) Result {
 	return r
 }
 
-// load says what host h carries with these tasks.
+// load returns the load of host h with these tasks.
 func (p *problem) load(h int, on []int) Load {
 	u, servers := p.use(on)
 	host := &p.hosts[h]
@@ -61,14 +61,13 @@ func (p *problem) load(h int, on []int) Load {
 	return l
 }
 
-// name is how people know a task.
+// name is the name of a task in messages.
 func (p *problem) name(i int) string {
 	t := &p.tasks[i]
 	return fmt.Sprintf("%s %s %d", p.jobs[t.job].Name, t.kind, t.rank)
 }
 
-// why gives the reasons for which task i is where it is: what holds now, compared
-// with it on each other host.
+// why gives the reasons for the host of task i: the figures now, compared with task i on each other host.
 func (p *problem) why(s *state, i int, beside []int) string {
 	t := &p.tasks[i]
 	h := s.at[i]
@@ -118,7 +117,7 @@ func (p *problem) why(s *state, i int, beside []int) string {
 		with, _ := p.use(s.on[h])
 		without, _ := p.use(slices.DeleteFunc(slices.Clone(s.on[h]), func(k int) bool { return k == i }))
 		alone := t.Demand.NetIn + t.Demand.NetOut
-		// What stays would have gone out of one host and into another.
+		// Traffic that stays would have left one host and entered another.
 		if stays := (alone - (with.NetIn + with.NetOut - without.NetIn - without.NetOut)) / 2; stays > 1e-6*alone {
 			other := "worker"
 			if t.kind == Worker && len(p.jobs[t.job].Servers) > 0 {
@@ -154,8 +153,7 @@ func plural(noun string, n int) string {
 
 func short(d time.Duration) string { return d.Round(time.Millisecond / 10).String() }
 
-// Amount writes so much of a resource for people: cores, bytes per second, bytes,
-// GPUs, servers.
+// Amount formats an amount of a resource: cores, bytes per second, bytes, GPUs, servers.
 func Amount(resource string, x float64) string {
 	scaled := func(base float64, units ...string) string {
 		k := 0
@@ -186,13 +184,12 @@ func Amount(resource string, x float64) string {
 	return fmt.Sprintf("%.4g %s", x, resource)
 }
 
-// missing is an [Amount] that says of what.
+// missing is an [Amount] with the name of the resource.
 func missing(resource string, x float64) string {
 	return Amount(resource, x) + map[string]string{NetIn: " of incoming network", NetOut: " of outgoing network", Memory: " of memory"}[resource]
 }
 
-// lacks says what job j misses beside the jobs in kept, which are placed in s (nil:
-// none is).
+// lacks describes what job j misses in addition to the jobs in kept, which are placed in s (nil: none).
 func (p *problem) lacks(s *state, kept []int, j int, proven bool) Missing {
 	m := Missing{Job: j, Proven: proven}
 	tasks := func(jobs ...int) (ts []int) {
@@ -205,8 +202,7 @@ func (p *problem) lacks(s *state, kept []int, j int, proven bool) Missing {
 	}
 	mine := tasks(j)
 
-	// A task that is too large for every host. Its traffic does not count: others of
-	// its job might be beside it.
+	// A task that is too large for every host. Its traffic does not count: the other tasks of its job might be on its host.
 	for _, i := range mine {
 		t := &p.tasks[i]
 		least := math.Inf(1)
@@ -249,7 +245,7 @@ func (p *problem) lacks(s *state, kept []int, j int, proven bool) Missing {
 		}
 	}
 
-	// All hosts together.
+	// The sum over all hosts.
 	var have, want Resources
 	var devices, gpu slab
 	for _, h := range p.hosts {
@@ -282,7 +278,7 @@ func (p *problem) lacks(s *state, kept []int, j int, proven bool) Missing {
 		return m
 	}
 
-	// It would do in sum. What does the best lack that was found?
+	// The sum suffices. What does the best placement lack?
 	all := tasks(append(slices.Clone(kept), j)...)
 	var near *state
 	for _, order := range p.orders(all) {
@@ -303,7 +299,7 @@ func (p *problem) lacks(s *state, kept []int, j int, proven bool) Missing {
 		}{
 			{CPU, l.CPU - 1, l.Use.CPU - host.Capacity.CPU}, {NetIn, l.NetIn - 1, l.Use.NetIn - host.Capacity.NetIn},
 			{NetOut, l.NetOut - 1, l.Use.NetOut - host.Capacity.NetOut}, {Memory, l.Memory - 1, l.Use.Memory - host.Capacity.Memory},
-			{GPU, excess, excess}, {GPUMem, part(memory, largest(p.slabs[h]).memory), memory}, {Seats, float64(l.Servers - p.seats), float64(l.Servers - p.seats)},
+			{GPU, excess, excess}, {GPUMem, part(memory, largest(p.slabs[h]).memory), memory}, {MaxServers, float64(l.Servers - p.maxServers), float64(l.Servers - p.maxServers)},
 		} {
 			if x.part > tolerance && x.part > greatest {
 				greatest = x.part
@@ -313,7 +309,7 @@ func (p *problem) lacks(s *state, kept []int, j int, proven bool) Missing {
 		}
 	}
 	if m.Resource == "" {
-		// Nothing stands out: all that is known is that the search ended.
+		// No single resource is missing: the search ended without a placement.
 		m.Why = "no placement was found"
 	}
 	if !proven {

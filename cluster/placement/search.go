@@ -6,17 +6,16 @@ import (
 	"slices"
 )
 
-// closeBy is by how much of itself the maximum load of many tasks may exceed a bound
-// below which none can be: nobody would see the difference.
+// closeBy is the relative distance from a lower bound at which the maximum load of many tasks is good enough: a smaller
+// difference is not noticeable.
 const closeBy = 0.01
 
-// worth is how much work the local search may do for each task: sets of tasks
-// weighed. It keeps the time bounded; most searches end long before.
+// worth is the work of the local search per task, in weighed sets of tasks. It bounds the time; most searches end long
+// before.
 const worth = 1500
 
-// solve places all tasks of the jobs in list. It returns nil if it finds no
-// placement that fits, proven if there is none. exact: no placement has a smaller
-// maximum load.
+// solve places all tasks of the jobs in list. It returns nil if it finds no placement that fits; proven: none exists.
+// exact: no placement has a smaller maximum load.
 func (p *problem) solve(list []int, o Options) (s *state, exact, proven bool) {
 	var tasks []int
 	for _, j := range list {
@@ -48,7 +47,7 @@ func (p *problem) solve(list []int, o Options) (s *state, exact, proven bool) {
 	case over > 0 || len(tasks) <= maxExact:
 		found, done := p.branch(tasks, best, nodes)
 		if found != nil {
-			// What branch found may still be improved where it did not end.
+			// If branch did not finish, its result may still be improved.
 			if !done {
 				found.improve(worth*len(tasks), floor)
 			}
@@ -62,11 +61,11 @@ func (p *problem) solve(list []int, o Options) (s *state, exact, proven bool) {
 	return best, false, false
 }
 
-// maxExact is how many tasks branch and bound takes on when a placement that fits
-// is there already: with more it does not end.
+// maxExact is the largest number of tasks for branch and bound if a placement that fits is known: with more tasks it does
+// not finish.
 const maxExact = 64
 
-// better compares placements: what exceeds capacities, the maximum load, traffic.
+// better compares placements by exceeded capacities, maximum load and traffic.
 func better(a, b *state) bool {
 	ao, al := a.total()
 	bo, bl := b.total()
@@ -76,8 +75,7 @@ func better(a, b *state) bool {
 	return al < bl*(1-tolerance)
 }
 
-// floor is a maximum load below which no placement can be: that of all processors
-// as one, which no traffic within a host makes smaller.
+// floor is a lower bound of the maximum load: that of all processors as one, which no traffic within a host reduces.
 func (p *problem) floor(tasks []int) float64 {
 	var use, room float64
 	for _, i := range tasks {
@@ -92,8 +90,8 @@ func (p *problem) floor(tasks []int) float64 {
 	return max(least, part(use, room))
 }
 
-// orders are sequences of units in which tasks are placed. A unit is placed as a
-// whole if that is no worse: a pair that complements each other, or a task.
+// orders are sequences of units in which tasks are placed. A unit is placed as a whole if that is not worse: a pair that
+// complements each other, or a task.
 func (p *problem) orders(tasks []int) [][][]int {
 	in := make([]bool, len(p.tasks))
 	for _, i := range tasks {
@@ -133,13 +131,13 @@ func (p *problem) orders(tasks []int) [][][]int {
 		}
 		return max(part(u.CPU, all.CPU), part(u.NetIn, all.NetIn), part(u.NetOut, all.NetOut), part(u.Memory, all.Memory), part(gpu, gpus))
 	}
-	// The most constrained first, then the greediest.
+	// The most constrained first, then the largest demand.
 	sorted := func(units [][]int) [][]int {
 		choices := func(unit []int) int { return max(1, len(p.tasks[unit[0]].Only)) * min(1, len(p.tasks[unit[0]].Only)) }
 		slices.SortStableFunc(units, func(a, b []int) int {
 			x, y := choices(a), choices(b)
 			if (x > 0) != (y > 0) {
-				return cmp.Compare(y, x) // those that may not go everywhere first
+				return cmp.Compare(y, x) // those with a rule about their hosts first
 			}
 			return cmp.Compare(size(b), size(a))
 		})
@@ -148,7 +146,7 @@ func (p *problem) orders(tasks []int) [][][]int {
 	return [][][]int{sorted(units), sorted(jobs), sorted(singles)}
 }
 
-// construct places unit after unit where the greatest load is smallest.
+// construct places the units in order, each where the maximum load is smallest.
 func (p *problem) construct(units [][]int) *state {
 	s := p.empty()
 	for _, unit := range units {
@@ -162,8 +160,7 @@ func (p *problem) construct(units [][]int) *state {
 	return s
 }
 
-// place puts a unit on the host where it does least harm. Several tasks are only
-// placed if they do not exceed what is there.
+// place puts a unit on the host where the result is best. Several tasks are only placed within the capacities.
 func (s *state) place(unit []int) bool {
 	best := -1
 	var least figures
@@ -216,14 +213,13 @@ func (s *state) apply(c change) {
 	}
 }
 
-// alike reports whether task t means the same as the one before it in a list: then
-// what was tried with that one need not be tried again.
+// alike reports whether task t equals the one before it in a list: then results for that one hold for t.
 func (p *problem) alike(list []int, i int) bool {
 	return i > 0 && list[i-1] == list[i]-1 && p.tasks[list[i]].twin && p.mate[list[i]] < 0 && p.mate[list[i-1]] < 0
 }
 
-// changes offers every move, swap and move of a job's part off host a, to hosts
-// that keep lets through, if what host b would become passes. What is offered is valid until offer returns; its lists until a task is set.
+// changes offers every move, swap and move of a job's part off host a, to hosts that keep accepts, if pass accepts the
+// new figures of host b. An offered change is valid until offer returns, its lists until a task is set.
 func (s *state) changes(a int, keep func(b int) bool, pass func(*change) bool, offer func(*change)) {
 	p := s.p
 	on := s.on[a]
@@ -247,7 +243,7 @@ func (s *state) changes(a int, keep func(b int) bool, pass func(*change) bool, o
 			try()
 			for k, u := range others {
 				if p.tasks[u].job == p.tasks[t].job && p.tasks[u].kind == p.tasks[t].kind && p.tasks[u].Demand == p.tasks[t].Demand && p.tasks[u].wants() == p.tasks[t].wants() {
-					continue // nothing would change
+					continue // no change
 				}
 				if p.allowed(u, a) && !p.alike(others, k) {
 					c.back = others[k : k+1]
@@ -269,9 +265,9 @@ func (s *state) changes(a int, keep func(b int) bool, pass func(*change) bool, o
 	}
 }
 
-// improve makes changes while they help: first where capacities are exceeded, then
-// on the fullest host, each change making the fuller of two hosts emptier, until the fullest is no
-// fuller than floor or nothing helps; then once on each of the others. It ends after so much work.
+// improve makes changes while they help: first where capacities are exceeded, then on the fullest host, each change
+// reducing the larger load of two hosts, until the fullest is no fuller than floor or no change helps; then once on each
+// of the other hosts. It ends after that amount of work.
 func (s *state) improve(work int, floor float64) {
 	s.work = 0
 	others := false
@@ -305,7 +301,7 @@ func (s *state) improve(work int, floor float64) {
 	}
 }
 
-// relieve makes the change that helps host a most, if there is any.
+// relieve makes the change that helps host a most, if any.
 func (s *state) relieve(a int) bool {
 	fa := s.fig[a]
 	var best change
@@ -317,7 +313,7 @@ func (s *state) relieve(a int) bool {
 		fb := s.fig[c.b]
 		o, l := c.fa.over+c.fb.over-fa.over-fb.over, max(c.fa.load, c.fb.load)-max(fa.load, fb.load)
 		if o > -tolerance && (o > tolerance || l > -1e-7*fa.load) {
-			return // no better
+			return // not better
 		}
 		if found && (o > over+tolerance || o > over-tolerance && l >= load) {
 			return
@@ -330,8 +326,8 @@ func (s *state) relieve(a int) bool {
 	return found
 }
 
-// settle spends slack, a part of the maximum load, on fewer workers that share a
-// GPU, then on less traffic, then on tasks beside those that they complement.
+// settle spends slack, a share of the maximum load, on fewer workers that share a GPU, then on less traffic, then on more
+// tasks on a host with their complement.
 func (s *state) settle(slack float64) {
 	_, load := s.total()
 	limit := load

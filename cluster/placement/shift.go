@@ -6,55 +6,55 @@ import (
 	"time"
 )
 
-// Running is a job that trains, with what was measured of it: enough to say how long a round (one gradient of
-// each worker) would take if a shard were on another server.
+// Running is a job that trains, with measurements that suffice to predict the time of a round (one gradient of each
+// worker) with a shard on another server.
 //
-// Demand is taken at the pace of computation. What passes a full link is no demand: it never measures above 1,
-// however much waits in front of it.
+// Demand is taken at the pace of computation. What passes a full link does not show the demand: it never measures above
+// 1, regardless of the backlog.
 type Running struct {
 	Sites   []Site
-	Servers []int  // the site of each, by rank; -1: no shard goes there
-	Workers []int  // the site of each that is there
+	Servers []int  // site of each, by rank; -1: not available for shards
+	Workers []int  // site of each live worker
 	Shards  []Part // by number
 
-	Compute  time.Duration // of a round, without exchange: of the slowest worker if Together, else of the median one
+	Compute  time.Duration // of a round without exchange: of the slowest worker if Together, else of the median worker
 	Together bool          // every update waits for all workers
 
-	Plan  string        // in force: what was seen under another one is not compared
-	Round time.Duration // as seen lately
+	Plan  string        // in force: measurements under another one are not compared
+	Round time.Duration // measured recently
 	Done  int64         // rounds so far
-	Left  time.Duration // until the end of the job at that pace; 0: it has no end
+	Left  time.Duration // until the end of the job at that pace; 0: no end
 }
 
 // Site is a host of a running job.
 type Site struct {
 	Name    string
-	In, Out float64 // bytes per second that its link leaves to this job; +Inf: not known to be limited
-	Seen    float64 // at which gradients from other hosts came in there, in bytes per second; 0: not seen
-	CPU     float64 // cores that it leaves to the job's servers; +Inf: not known
-	Memory  float64 // bytes that are free; +Inf: not known
+	In, Out float64 // bytes per second of its link that are available to this job; +Inf: no known limit
+	Seen    float64 // measured rate of gradients from other hosts, in bytes per second; 0: not measured
+	CPU     float64 // cores available to the job's servers; +Inf: unknown
+	Memory  float64 // free bytes; +Inf: unknown
 }
 
 // Part is a shard of a running job.
 type Part struct {
-	Server           int     // rank of the one that has it
-	Gradient, Params float64 // bytes that come from each worker, and go to it, in a round
+	Server           int     // rank of its server
+	Gradient, Params float64 // bytes from and to each worker in a round
 	State            float64 // bytes that a move copies
 	CPU              float64 // processor seconds of a round
 }
 
 const (
-	// local is at which rate gradients and parameters pass within a host, in bytes per second: what star bench ps
-	// measures over loopback, and not more.
+	// local is the rate of gradients and parameters within a host, in bytes per second: the rate that star bench ps measures
+	// over loopback.
 	local = 1e9
 
-	// leastCores is what a host leaves to a server at least: schedulers let nobody starve.
+	// leastCores is a lower bound of a server's cores on a host: schedulers let no process starve.
 	leastCores = 0.05
 )
 
-// rates are at which gradients come in at each site, and parameters go out. A host is as fast as it was seen to
-// be, and no faster than its link leaves. Where no shard was yet, as fast in parts of what its link leaves as the best host
-// that was seen; without a known link, as fast as that one.
+// rates are the rates of incoming gradients and outgoing parameters at each site: the measured rate, limited by the free
+// rate of the link. A site without a shard so far has the same share of its link's free rate as the best measured site;
+// without a known link, the same rate.
 func (r *Running) rates() (in, out []float64) {
 	best, part := 0.0, 0.0
 	for _, s := range r.Sites {
@@ -86,8 +86,8 @@ func (r *Running) rates() (in, out []float64) {
 	return in, out
 }
 
-// phases are what a round with the shards at these servers consists of: pushing and pulling on the busiest link,
-// updating on the busiest server's host, in seconds.
+// phases are the parts of a round with the shards at these servers: pushing and pulling on the busiest link, updating on
+// the busiest server's host, in seconds.
 type phases struct{ push, pull, update float64 }
 
 func (r *Running) phases(at []int) phases {
@@ -110,7 +110,7 @@ func (r *Running) phases(at []int) phases {
 		if bytes == 0 {
 			return 0
 		}
-		return bytes / rate // +Inf where the link leaves nothing
+		return bytes / rate // +Inf if the link has no free rate
 	}
 	for h, s := range r.Sites {
 		far, near := total-workers[h], workers[h]
@@ -123,13 +123,12 @@ func (r *Running) phases(at []int) phases {
 	return ph
 }
 
-// Reckon is how long a round takes by the model, with shard i at server at[i]. With Together its parts follow
-// each other:
+// Reckon predicts the time of a round with shard i at server at[i]. With Together the parts are sequential:
 //
 //	compute + push + pull + update
 //
-// where each of the latter is that of the busiest host. Else workers go round each for itself, and one's exchange passes
-// while others compute, so that either a worker with an exchange of its own or the busiest host decides:
+// where each of the last three is that of the busiest host. Else workers are independent, and one exchanges while others
+// compute, so the limit is either a worker with its own exchange or the busiest host:
 //
 //	max(compute + (push + pull + update)/N, push, pull, update)
 func (r *Running) Reckon(at []int) time.Duration {
@@ -142,7 +141,7 @@ func (r *Running) Reckon(at []int) time.Duration {
 	return time.Duration(min(t, 1e6) * float64(time.Second))
 }
 
-// Owners are the servers that have the shards.
+// Owners are the servers of the shards.
 func (r *Running) Owners() []int {
 	var at []int
 	for _, p := range r.Shards {
@@ -151,7 +150,7 @@ func (r *Running) Owners() []int {
 	return at
 }
 
-// Validate names the first thing in r that makes no sense.
+// Validate returns an error for the first invalid field of r.
 func (r *Running) Validate() error {
 	for _, s := range r.Sites {
 		for _, x := range []float64{s.In, s.Out, s.Seen, s.CPU, s.Memory} {
@@ -190,27 +189,27 @@ func (r *Running) Validate() error {
 	return nil
 }
 
-// Shift is a move of a shard that is proposed, or what became of it.
+// Shift is a proposed move of a shard, or the result of one.
 type Shift struct {
 	Shard    int
 	From, To int           // ranks of servers
-	Gain     float64       // share of a round's time that it saves, predicted
-	Cost     time.Duration // the time of the copy, and of the pause
+	Gain     float64       // predicted saving, as a share of a round's time
+	Cost     time.Duration // time of copy and pause
 	Why      string
 }
 
-// ShiftConfig says when a move pays. Zero fields mean what their comments say.
+// ShiftConfig configures when a move pays. A zero field has the default in its comment.
 type ShiftConfig struct {
-	Least    float64       // gain below which nothing moves. Zero: 0.05
-	Margin   float64       // how many times its cost a move has to save in the rest of the job. Zero: 3
-	Pause    time.Duration // what a move costs besides the copying. Zero: 0.5 s
-	Horizon  time.Duration // what counts as the rest of a job without end, and of a longer one. Zero: 1 h
-	Patience int           // looks in a row that have to find the same move. Zero: 3
-	Rounds   int64         // that have to pass after a move or a change of plan until what is seen counts. Zero: 20
-	Settle   time.Duration // and how long that is at least. Zero: 3 s
-	Dwell    time.Duration // from a move to the next one, at least. Zero: 30 s
-	Share    float64       // of the gain predicted that has to be seen, else the shard goes back. Zero: 1/4
-	Ban      time.Duration // for how long such a move is not tried again; twice as long each time. Zero: 10 min
+	Least    float64       // smallest gain of a move. Zero: 0.05
+	Margin   float64       // required ratio of saving in the rest of the job to cost. Zero: 3
+	Pause    time.Duration // cost of a move in addition to the copying. Zero: 0.5 s
+	Horizon  time.Duration // upper limit of the rest of a job. Zero: 1 h
+	Patience int           // consecutive looks that must find the same move. Zero: 3
+	Rounds   int64         // rounds after a move or a change of plan before measurements count. Zero: 20
+	Settle   time.Duration // minimum time of these rounds. Zero: 3 s
+	Dwell    time.Duration // minimum time between two moves. Zero: 30 s
+	Share    float64       // share of the predicted gain that must be measured, else the shard moves back. Zero: 1/4
+	Ban      time.Duration // time before such a move is tried again; doubles each time. Zero: 10 min
 }
 
 func (c ShiftConfig) filled() ShiftConfig {
@@ -242,13 +241,14 @@ func (c ShiftConfig) filled() ShiftConfig {
 	return c
 }
 
-// Price is the move that saves most in the rest of the job, and false if none pays. allowed may forbid moves; nil: none.
+// Price is the move that saves most in the rest of the job; false if no move pays. allowed may forbid moves; nil: none.
 //
-// What the model and what is seen differ by is taken to stay: the gain is what the model saves of what is seen,
+// The difference between model and measurement is assumed to be constant: the gain is the model's saving relative to the
+// measured time,
 //
 //	gain = (reckoned now − reckoned then)/seen · min(1, seen/reckoned now)
 //
-// so that a model that is too slow predicts no more than its part, and one that is too fast no more than what it knows of.
+// so a model that is too slow predicts no more than its own share, and one that is too fast no more than it explains.
 func (c ShiftConfig) Price(r Running, allowed func(shard, to int) bool) (Shift, bool) {
 	c = c.filled()
 	at := r.Owners()
@@ -267,7 +267,7 @@ func (c ShiftConfig) Price(r Running, allowed func(shard, to int) bool) (Shift, 
 		from := r.Servers[p.Server]
 		for to, h := range r.Servers {
 			if h < 0 || h == from || r.Sites[h].Memory < 2*p.State || allowed != nil && !allowed(i, to) {
-				continue // within a host nothing is gained
+				continue // no gain within a host
 			}
 			at[i] = to
 			then := r.Reckon(at).Seconds()
@@ -284,44 +284,44 @@ func (c ShiftConfig) Price(r Running, allowed func(shard, to int) bool) (Shift, 
 			}
 			ok, most = true, saves-cost
 			best = Shift{Shard: i, From: p.Server, To: to, Gain: gain, Cost: time.Duration(cost * float64(time.Second))}
-			best.Why = fmt.Sprintf("a round takes %s, of which computing %s; by what was measured of the hosts' links and processors it takes %.0f %% less with shard %d on %s in place of %s; saves %s of %s for %s",
+			best.Why = fmt.Sprintf("a round takes %s, computing %s of it; by the measured speeds of the hosts' links and processors it takes %.0f %% less with shard %d on %s in place of %s; saves %s of %s for %s",
 				short(r.Round), short(r.Compute), 100*gain, i, r.Sites[h].Name, r.Sites[from].Name, short(time.Duration(saves*float64(time.Second))), short(rest), short(best.Cost))
 		}
 	}
 	return best, ok
 }
 
-// ShiftAction is what a Shifter wants.
+// ShiftAction is the action that a Shifter requests.
 type ShiftAction uint8
 
 const (
-	Stay ShiftAction = iota // nothing
-	Go                      // the move is to be carried out; Shifter.Moved says what became of it
-	Kept                    // the last move was looked at: it brought what it was to, or there is no telling
-	Back                    // it did not: it is to be undone; Shifter.Moved says what became of that
+	Stay ShiftAction = iota // no action
+	Go                      // carry out the move, and report the result with Shifter.Moved
+	Kept                    // the last move was checked: it brought its gain, or this is unknown
+	Back                    // it did not: undo it, and report the result with Shifter.Moved
 )
 
-// Shifter decides when shards of a running job move, and looks whether that paid. It is told the time,
-// and used by one goroutine.
+// Shifter decides when shards of a running job move, and checks whether that paid. The caller passes the time. It is not
+// safe for concurrent use.
 type Shifter struct {
 	cfg ShiftConfig
 
 	plan    string
-	since   time.Duration // the plan, or the last move: what is seen counts from then on
-	from    int64         // rounds done then
+	since   time.Duration // time of the plan or the last move: later measurements count
+	from    int64         // rounds done at since
 	begun   bool
-	last    Shift // the one found by the looks before
-	times   int   // how many looks in a row
+	last    Shift // the move that the previous looks found
+	times   int   // consecutive looks that found it
 	rounds  []float64
-	pending *Shift // Go or Back was said, Moved was not heard
+	pending *Shift // returned with Go or Back; Moved was not called yet
 	back    bool   // pending is a Back
 
-	judged *Shift // moved, and not looked at yet
+	judged *Shift // moved, not checked yet
 	before float64
-	asOf   string // the plan under which that was
+	asOf   string // the plan at that time
 	banned map[[2]int]ban
-	moved  time.Duration // the last one
-	any    bool          // there was one
+	moved  time.Duration // time of the last move
+	any    bool          // a shard was moved
 }
 
 type ban struct {
@@ -334,9 +334,9 @@ func NewShifter(c ShiftConfig) *Shifter {
 	return &Shifter{cfg: c.filled(), banned: map[[2]int]ban{}}
 }
 
-// Look takes in what is seen at a time, since the job began, and says what is to be done. With Go and Back the Shift says which server the shard
-// is to go to; with Kept and Back seen is the share of a round's time that the last move has saved, NaN where that cannot be
-// told. While a move is under way it says Stay.
+// Look takes the measurements at a time since the start of the job, and returns the next action. With Go and Back the
+// Shift names the new server of the shard; with Kept and Back seen is the measured saving of the last move as a share of a
+// round's time, NaN if unknown. During a move it returns Stay.
 func (s *Shifter) Look(now time.Duration, r Running) (do ShiftAction, which Shift, seen float64) {
 	nan := math.NaN()
 	if s.pending != nil {
@@ -357,7 +357,7 @@ func (s *Shifter) Look(now time.Duration, r Running) (do ShiftAction, which Shif
 	}
 	if m := s.judged; m != nil {
 		s.judged = nil
-		if s.asOf != s.plan { // another mode: nothing to compare with
+		if s.asOf != s.plan { // another mode: no comparison is possible
 			return Kept, *m, nan
 		}
 		seen = 1 - mean(s.rounds)/s.before
@@ -370,7 +370,7 @@ func (s *Shifter) Look(now time.Duration, r Running) (do ShiftAction, which Shif
 		undo := Shift{Shard: m.Shard, From: m.To, To: m.From, Gain: m.Gain, Cost: m.Cost,
 			Why: fmt.Sprintf("it was to save %.0f %% of a round's time and saved %.0f %%", 100*m.Gain, 100*seen)}
 		if r.Shards[m.Shard].Server != m.To || r.Servers[m.From] < 0 {
-			return Kept, *m, seen // somebody else has moved it, or there is no way back
+			return Kept, *m, seen // it was moved by another decision, or its old server is gone
 		}
 		s.pending, s.back = &undo, true
 		return Back, undo, seen
@@ -395,12 +395,12 @@ func (s *Shifter) Look(now time.Duration, r Running) (do ShiftAction, which Shif
 	return Go, m, nan
 }
 
-// begin forgets what was seen.
+// begin discards measurements.
 func (s *Shifter) begin(now time.Duration, r Running) {
 	s.begun, s.plan, s.since, s.from, s.times, s.rounds = true, r.Plan, now, r.Done, 0, s.rounds[:0]
 }
 
-// Moved says what became of the move that Look has asked for. One that has failed is not tried again for a while.
+// Moved reports the result of the move that Look requested. A failed move is not tried again for a while.
 func (s *Shifter) Moved(now time.Duration, r Running, failed error) {
 	m := s.pending
 	if m == nil {

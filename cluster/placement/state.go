@@ -5,26 +5,26 @@ import (
 	"slices"
 )
 
-// problem is what is to be placed. Tasks are numbered by job, servers first, so
-// that the tasks of one job on one host are neighbours in a sorted list.
+// problem is a set of tasks to be placed. Tasks are numbered by job, servers first, so the tasks of one job on one host
+// are adjacent in a sorted list.
 type problem struct {
-	hosts []Host
-	jobs  []Job
-	tasks []task
-	first []int // of each job, the number of its first task; one more at the end
-	seats int   // most servers on one host
-	mate  []int // of each task, whom it complements; -1: nobody
+	hosts      []Host
+	jobs       []Job
+	tasks      []task
+	first      []int // by job: the number of its first task; one more at the end
+	maxServers int   // most servers on one host
+	mate       []int // by task: the task that it complements; -1: none
 
-	// What the servers of a job take in and its workers send, whichever is more, and
-	// the other way around, in bytes per second.
+	// By job: the larger of the rate into its servers and the rate out of its workers, and the same for the other direction,
+	// in bytes per second.
 	push, pull []float64
 
-	rules bool      // some task may not go everywhere
-	slabs [][]slab  // of each host, its GPUs
-	least []slab    // of each host, as much of part and memory as each of its GPUs has
-	gpus  []float64 // of each host, the size of all its GPUs
+	rules bool      // some task has a rule about its hosts
+	slabs [][]slab  // by host: its GPUs
+	least []slab    // by host: the smallest part and memory of its GPUs
+	gpus  []float64 // by host: the total size of its GPUs
 
-	seating seating // scratch
+	packer  packer // scratch
 	demands []slab
 }
 
@@ -34,7 +34,7 @@ type task struct {
 	kind   Kind
 	rank   int
 	allows []bool // by host; nil: all
-	twin   bool   // like the task before it in everything that counts
+	twin   bool   // equal to the task before it
 }
 
 func newProblem(hosts []Host, jobs []Job) *problem {
@@ -82,7 +82,7 @@ func newProblem(hosts []Host, jobs []Job) *problem {
 		p.least, p.gpus = append(p.least, least), append(p.gpus, sum)
 	}
 	p.first = append(p.first, len(p.tasks))
-	p.seats = (servers+len(hosts)-1)/len(hosts) + 1
+	p.maxServers = (servers+len(hosts)-1)/len(hosts) + 1
 	p.mate = make([]int, len(p.tasks))
 	for i := range p.mate {
 		p.mate[i] = -1
@@ -92,10 +92,10 @@ func newProblem(hosts []Host, jobs []Job) *problem {
 
 func (p *problem) allowed(t, h int) bool { return p.tasks[t].allows == nil || p.tasks[t].allows[h] }
 
-// figures is what a set of tasks means for a host.
+// figures are the values of a set of tasks on a host.
 type figures struct {
-	load    float64 // greatest part of CPU, in, out
-	over    float64 // by how much of itself any capacity is exceeded, added up
+	load    float64 // largest share of CPU, in, out
+	over    float64 // sum of the relative excess over all capacities
 	crowd   int     // workers that share a GPU
 	traffic float64 // in and out, bytes per second
 
@@ -104,7 +104,7 @@ type figures struct {
 	servers int
 }
 
-// tolerance is what sums in another order may differ by.
+// tolerance bounds the difference of sums in different order.
 const tolerance = 1e-9
 
 // part is use/capacity.
@@ -113,15 +113,15 @@ func part(use, capacity float64) float64 {
 	case use <= 0:
 		return 0
 	case capacity <= 0 && use < 1e-6:
-		return 0 // what is left of a subtraction
+		return 0 // rounding error of a subtraction
 	case capacity <= 0:
-		return math.MaxFloat32 // more than any other
+		return math.MaxFloat32 // larger than any other
 	}
 	return use / capacity
 }
 
-// carried adds up what the tasks of one job on one host take. With open tasks,
-// which may still come to this host, the network is what it will be at least.
+// carried sums the demands of the tasks of one job on one host. With open tasks, which may still be placed on this host,
+// the network is a lower bound.
 func (p *problem) carried(job int, on []int, openServers, openWorkers Resources) (u Resources) {
 	var ps, ws, most Resources
 	workers := 0
@@ -141,7 +141,7 @@ func (p *problem) carried(job int, on []int, openServers, openWorkers Resources)
 		most.NetOut = max(most.NetOut, t.Demand.NetOut)
 	}
 	switch {
-	case len(p.jobs[job].Servers) == 0: // they exchange among themselves, once per host
+	case len(p.jobs[job].Servers) == 0: // workers exchange among themselves, once per host
 		if workers < len(p.jobs[job].Workers) && openWorkers == (Resources{}) {
 			u.NetIn, u.NetOut = most.NetIn, most.NetOut
 		}
@@ -150,8 +150,7 @@ func (p *problem) carried(job int, on []int, openServers, openWorkers Resources)
 		u.NetIn, u.NetOut = ps.NetIn, ps.NetOut
 		return u
 	}
-	// away is the part of a rate that leaves the host when so much of the other side
-	// is on it.
+	// away is the part of a rate that leaves the host if a share of the other side is on it.
 	away := func(there, total float64) float64 {
 		if total <= 0 {
 			return 1
@@ -164,8 +163,7 @@ func (p *problem) carried(job int, on []int, openServers, openWorkers Resources)
 	return u
 }
 
-// use adds up what tasks, in ascending order, take of a host; without what others
-// use.
+// use sums the demands of tasks, in ascending order, on a host, without Host.Used.
 func (p *problem) use(on []int) (u Resources, servers int) {
 	for i := 0; i < len(on); {
 		job := p.tasks[on[i]].job
@@ -181,7 +179,7 @@ func (p *problem) use(on []int) (u Resources, servers int) {
 	return u, servers
 }
 
-// weigh says what tasks, in ascending order, mean for host h.
+// weigh returns the figures of tasks, in ascending order, on host h.
 func (p *problem) weigh(h int, on []int) figures {
 	u, servers := p.use(on)
 	f := p.rate(h, u, servers)
@@ -204,18 +202,18 @@ func (p *problem) rate(h int, u Resources, servers int) (f figures) {
 			f.over += x - 1
 		}
 	}
-	f.over += float64(max(0, servers-p.seats))
+	f.over += float64(max(0, servers-p.maxServers))
 	return f
 }
 
-// state is a placement on its way. Tasks that are not in it are at -1.
+// state is a partial placement. Tasks that are not in it are at -1.
 type state struct {
 	p   *problem
 	at  []int   // host of each task
 	on  [][]int // tasks of each host, ascending
 	fig []figures
 
-	work int   // how many sets of tasks were weighed
+	work int   // number of weighed sets of tasks
 	a    []int // scratch
 }
 
@@ -245,8 +243,8 @@ func (s *state) set(t, h int) {
 	}
 }
 
-// with is what host h would be with the tasks of plus and without those of minus.
-// Both are sorted, and of one job each, if neither is empty.
+// with returns the figures of host h with the tasks of plus and without those of minus. Both are sorted and of one job
+// each, if neither is empty.
 func (s *state) with(h int, plus, minus []int) figures {
 	s.work++
 	p := s.p
@@ -288,7 +286,7 @@ func (s *state) with(h int, plus, minus []int) figures {
 	return f
 }
 
-// group is the part of the tasks on host h that is of a job.
+// group is the part of a job in the tasks on host h.
 func (s *state) group(h, job int) []int {
 	on := s.on[h]
 	i, _ := slices.BinarySearch(on, s.p.first[job])
@@ -299,8 +297,8 @@ func (s *state) group(h, job int) []int {
 	return on[i:k]
 }
 
-// changed is a sorted list with those of plus and without those of minus that are
-// of the job, -1: of any. It is valid until the next call.
+// changed is a sorted list with those of plus and without those of minus that are of the job (-1: of any). It is valid
+// until the next call.
 func (s *state) changed(list []int, job int, plus, minus []int) []int {
 	out := s.a[:0]
 	for _, t := range list {

@@ -11,15 +11,15 @@ import (
 	"time"
 )
 
-// Host is a machine as [Admit] sees it.
+// Host is a machine for [Admit].
 type Host struct {
 	Name     string
-	Capacity Usage // infinite where it is not known
-	Use      Usage // by everybody, now
+	Capacity Usage // infinite if unknown
+	Use      Usage // current use of all processes
 }
 
-// Sensitivity is how much a job suffers when a resource is taken from it: the product of its slowdowns at
-// two levels of throttling in the published tables; see docs/resources.md. Larger is worse; more than 0.
+// Sensitivity is how much a job suffers when it gets less of a resource: the product of its slowdowns at two levels of
+// throttling in the published tables; see docs/resources.md. Larger is worse; it is positive.
 type Sensitivity struct{ CPU, Net float64 }
 
 func (s Sensitivity) of(kind int) float64 {
@@ -29,64 +29,63 @@ func (s Sensitivity) of(kind int) float64 {
 	return s.Net
 }
 
-// Costs is what it means to a job to be delayed.
+// Costs are the effects of a delay on a job.
 type Costs struct {
-	// Freed is what each of its workers on a host frees there for each second by which an
-	// iteration is delayed: cores, and bytes per second, per second.
+	// Freed is what each of its workers on a host frees there per second of delay per iteration: cores, and bytes per
+	// second, per second.
 	Freed       Usage
 	Sensitivity Sensitivity
 }
 
-// Tenant is another job, which may give something.
+// Tenant is another job, which may free resources.
 type Tenant struct {
 	Name  string
-	SSGD  bool // it runs SSGD; others give nothing, since they wait for nobody
+	SSGD  bool // it runs SSGD; other modes free nothing, since their workers do not wait
 	Step  int64
 	Costs Costs
 
-	// Times is what an iteration of each of its workers takes, by rank, without waiting; 0: it is
-	// gone. On is the host of each.
+	// Times is the time of an iteration of each of its workers, by rank, without waiting; 0: the worker is gone. On is
+	// the host of each.
 	Times []time.Duration
 	On    []string
 
-	// Use is what it uses on each host. Of a host that is not there it is not known.
+	// Use is its use on each host. A missing host means unknown.
 	Use map[string]Usage
 
-	// Early says that its early workers are delayed already, Delay by how much each of its
-	// iterations is. It can be delayed more.
+	// Early: its early workers are delayed already. Delay is the delay of each of its iterations. It can be delayed more.
 	Early bool
 	Delay time.Duration
 }
 
-// Need is what a job wants on a host beyond what it uses.
+// Need is the demand of a job on a host beyond its use.
 type Need struct {
 	Host  string
 	Extra Usage
 }
 
-// Query is what a job asks: may it leave SSGD?
+// Query is a job's request to leave SSGD.
 type Query struct {
 	Job string
 
-	// Loss is what SSGD loses in each iteration to stragglers; see [Loss].
+	// Loss is the time that SSGD loses to stragglers in each iteration; see [Loss].
 	Loss time.Duration
 
-	// Needs is what the mode costs beyond SSGD, on every host of its servers.
+	// Needs is the cost of the mode beyond SSGD, on every host of its servers.
 	Needs []Need
 
-	// Published decides as the public artefact does, to compare: seconds of delay against milliseconds of loss,
-	// no look whether anybody can give what is asked for, and a yes where there is nobody.
+	// Published decides as the public artefact does, for comparison: it compares seconds of delay with milliseconds of
+	// loss, does not check whether other jobs can free what is requested, and grants requests if there is no other job.
 	Published bool
 }
 
-// Freed is what a delay frees on a host.
+// Freed is the amount that a delay frees on a host.
 type Freed struct {
 	Host  string
 	Usage Usage
 }
 
-// Delay is what a job has to do for another one: an early worker waits before it begins, as
-// long as it would wait for the slowest anyway, and each iteration takes longer by Delay.
+// Delay is what a job has to do for another one: an early worker waits before it begins, as long as it would wait for the
+// slowest worker anyway, and each iteration takes longer by Delay.
 type Delay struct {
 	Job   string
 	Early bool
@@ -94,16 +93,16 @@ type Delay struct {
 	Frees []Freed // in order of host
 }
 
-// Verdict is what [Admit] says.
+// Verdict is the result of [Admit].
 type Verdict struct {
 	Granted bool
 	Why     string        // one line
 	Delays  []Delay       // by name; none without a grant
-	Cost    time.Duration // the sum of what the others lose in each of their iterations, also where it is too much
+	Cost    time.Duration // sum of the losses of other jobs per iteration, also if it is too large
 }
 
-// Loss is what SSGD loses in each iteration to stragglers: how much longer the slowest takes than the slowest that is
-// none, which is at most a fifth slower than the fastest. Workers that are gone (0) do not count.
+// Loss is the time that SSGD loses to stragglers in each iteration: the difference between the slowest worker and the slowest
+// worker that is not a straggler, which is at most a fifth slower than the fastest. Workers that are gone (0) do not count.
 func Loss(times []time.Duration) time.Duration {
 	least, most := time.Duration(math.MaxInt64), time.Duration(0)
 	for _, t := range times {
@@ -121,26 +120,26 @@ func Loss(times []time.Duration) time.Duration {
 }
 
 const (
-	progress = 10000 // steps after which a job gives twice as much (STAR artefact)
+	progress = 10000 // steps after which a job frees twice as much (STAR artefact)
 
-	// mostSlowed bounds what is asked of a job: its iterations are delayed by no more than they take,
-	// which halves its speed. The published ratios were measured with 1 s, on iterations of 0.3 to 3 s.
+	// mostSlowed bounds the delay of a job: its iterations are delayed by at most their own time, which halves its speed.
+	// The published ratios were measured with 1 s, on iterations of 0.3 to 3 s.
 	mostSlowed = 1.0
 )
 
 // giver is a Tenant that can free something on a host.
 type giver struct {
 	*Tenant
-	workers float64 // that are there
-	round   float64 // what its iteration takes, delay included, in seconds
+	workers float64 // present on the host
+	round   float64 // time of its iteration, including the delay, in seconds
 	use     Usage
-	known   bool  // use is
-	early   Usage // its early workers free so much
-	most    Usage // a delay can free so much beyond that
-	perSec  Usage // for each second, at first
+	known   bool  // use is known
+	early   Usage // amount that its early workers free
+	most    Usage // amount that a delay can free in addition
+	perSec  Usage // amount per second of delay, at first
 }
 
-// delay is the delay in seconds that frees q of a kind.
+// delay is the delay in seconds that frees q of a kind of resource.
 func (g *giver) delay(kind int, q float64) float64 {
 	if q <= 0 {
 		return 0
@@ -157,7 +156,7 @@ func (g *giver) delay(kind int, q float64) float64 {
 	return max(d, q*g.round/(u-q))
 }
 
-// frees is what a delay of d seconds frees.
+// frees is the amount that a delay of d seconds frees.
 func (g *giver) frees(d float64) (f Usage) {
 	for k := range kinds {
 		v := g.perSec.of(k) * d
@@ -193,7 +192,7 @@ func givers(tenants []Tenant, host, job string, published bool) []*giver {
 		}
 		g.perSec = t.Costs.Freed.Times(g.workers)
 		switch {
-		case g.known && g.workers == 0: // only its servers are there, and they have less to do
+		case g.known && g.workers == 0: // only its servers are on the host, and they have less work
 			if g.round == 0 {
 				continue
 			}
@@ -212,19 +211,18 @@ func givers(tenants []Tenant, host, job string, published bool) []*giver {
 	return gs
 }
 
-// Admit says whether a job may have what it wants of its hosts. In this order:
+// Admit decides whether a job may use what it requests on its hosts. In this order:
 //
 //	what is free                                   A = capacity − use
 //	the early workers of other jobs in SSGD        A += Σ_w (max τ − τ_w)·Freed
 //	other jobs in SSGD, weighted                   d_j = needed/(n_j·Freed_j)·(1/S_j)/(Σ_k 1/S_k)·(1 + step_j/10000)
 //
-// each for processors, incoming and outgoing network by themselves; the longest delay counts. That follows the artefact
-// of STAR. Then it looks whether that is enough: no job frees more than it uses, a job of use U and iterations of T
-// that is delayed by d frees at most U·d/(T+d), and none is slowed to less than half. Where a job cannot give its part
-// the others give more, in the same proportion. Without anybody who can, or where others would lose as much as the job
-// gains, the answer is no.
+// each separately for processors, incoming and outgoing network; the longest delay counts. That follows the artefact of
+// STAR. Then it checks that this suffices: no job frees more than it uses, a job with use U and iterations of T that is
+// delayed by d frees at most U·d/(T+d), and no job is slowed to less than half. If a job cannot free its part, the others
+// free more, in the same proportion. If no job can, or the others would lose as much as the job gains, the answer is no.
 //
-// The order of hosts, tenants and needs makes no difference. What cannot be is an error that names it.
+// The order of hosts, tenants and needs does not matter. Invalid input is an error that names it.
 func Admit(q Query, hosts []Host, tenants []Tenant) (Verdict, error) {
 	if err := q.check(hosts, tenants); err != nil {
 		return Verdict{}, err
@@ -266,7 +264,7 @@ func Admit(q Query, hosts []Host, tenants []Tenant) (Verdict, error) {
 	if len(lacks) == 0 {
 		return Verdict{Granted: true, Why: "there is room"}, nil
 	}
-	delays := map[string]float64{} // seconds, by job, if everybody can give its part
+	delays := map[string]float64{} // seconds, by job, if each job can free its part
 	var missing, deprived []string
 	for _, s := range lacks {
 		missing = append(missing, s.String(s.missing))
@@ -341,7 +339,7 @@ func Admit(q Query, hosts []Host, tenants []Tenant) (Verdict, error) {
 	return v, nil
 }
 
-// total is the sum of delays, in order of name.
+// total is the sum of delays, added in order of name.
 func total(delays map[string]float64) (sum float64) {
 	for _, name := range slices.Sorted(maps.Keys(delays)) {
 		sum += delays[name]
@@ -349,23 +347,23 @@ func total(delays map[string]float64) (sum float64) {
 	return sum
 }
 
-// shortage is what a host lacks of a kind.
+// shortage is the missing amount of a resource on a host.
 type shortage struct {
 	host    string
 	kind    int
 	missing float64
-	free    float64 // of it, or more, from early workers
-	left    float64 // that others have to be deprived of
+	free    float64 // amount that early workers free
+	left    float64 // amount that delays have to free
 	gs      []*giver
 }
 
-// String says of what so much is lacking.
+// String formats an amount of the missing resource.
 func (s *shortage) String(v float64) string {
 	return fmt.Sprintf("%s of %s on %s", amount(s.kind, v), kindNames[s.kind], s.host)
 }
 
-// weighted is each giver's part, of 1 before the weight of progress is applied. Published: also of those that
-// have nothing to give.
+// weighted is each giver's part, of 1 before the weight of progress is applied. Published: also of givers that have
+// nothing to free.
 func (s *shortage) weighted(published bool) []float64 {
 	weights := make([]float64, len(s.gs))
 	sum := 0.0
@@ -383,9 +381,9 @@ func (s *shortage) weighted(published bool) []float64 {
 	return weights
 }
 
-// fill is the delay of each giver, in seconds, that together free what is left, and how much they could free. Where
-// a job cannot give its part, the parts of the others grow until it is enough: Σ min(most, level·weight) = left. Jobs that are
-// at their limit drop out, the one with the least to give for its weight first.
+// fill is the delay of each giver, in seconds, that together free what is left, and the amount that they could free. If a
+// job cannot free its part, the parts of the others grow until it suffices: Σ min(most, level·weight) = left. Jobs at their
+// limit drop out, the one with the smallest limit for its weight first.
 func (s *shortage) fill() (delays []float64, could float64) {
 	weights := s.weighted(false)
 	delays = make([]float64, len(s.gs))
@@ -404,7 +402,7 @@ func (s *shortage) fill() (delays []float64, could float64) {
 		return delays, could
 	}
 	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(most[a]/weights[a], most[b]/weights[b]) })
-	level, full := s.left, 0.0 // what the level is of those that are at their limit is in full
+	level, full := s.left, 0.0 // full is the sum of the jobs at their limit
 	for _, i := range order {
 		level = max(level, (s.left-full)/rest)
 		if level*weights[i] <= most[i] {
@@ -419,7 +417,7 @@ func (s *shortage) fill() (delays []float64, could float64) {
 	return delays, could
 }
 
-// check names what cannot be.
+// check returns an error for invalid input.
 func (q *Query) check(hosts []Host, tenants []Tenant) error {
 	if q.Job == "" {
 		return errors.New("resource: a query without a job: name the one that asks")
@@ -443,7 +441,7 @@ func (q *Query) check(hosts []Host, tenants []Tenant) error {
 	wanted := map[string]bool{}
 	for _, n := range q.Needs {
 		if !known[n.Host] {
-			return fmt.Errorf("resource: job %q needs something on host %q, of which nothing is known", q.Job, n.Host)
+			return fmt.Errorf("resource: job %q needs something on host %q, which is unknown", q.Job, n.Host)
 		}
 		if wanted[n.Host] {
 			return fmt.Errorf("resource: job %q needs something on host %s twice: add it up", q.Job, n.Host)
@@ -483,7 +481,7 @@ func (t *Tenant) check(hosts map[string]bool) error {
 	}
 	for w, h := range t.On {
 		if !hosts[h] {
-			return fmt.Errorf("resource: job %s: worker %d is on host %q, of which nothing is known", t.Name, w, h)
+			return fmt.Errorf("resource: job %s: worker %d is on host %q, which is unknown", t.Name, w, h)
 		}
 	}
 	if t.Step < 0 || t.Delay < 0 {
@@ -504,7 +502,7 @@ func (c Costs) check(of string) error {
 	return nil
 }
 
-// seconds is a duration, rounded up to what a delay can be.
+// seconds is a duration, rounded up to the resolution of a delay.
 func seconds(s float64) time.Duration {
 	if s <= 0 {
 		return 0
@@ -512,7 +510,7 @@ func seconds(s float64) time.Duration {
 	return time.Duration(math.Ceil(min(s*1e9, math.MaxInt64/2)))
 }
 
-// short rounds to three digits or so.
+// short rounds to about three digits.
 func short(d time.Duration) time.Duration {
 	for unit := time.Second; unit > 1; unit /= 10 {
 		if d >= 100*unit {

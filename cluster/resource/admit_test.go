@@ -256,7 +256,7 @@ func TestAdmitBadInput(t *testing.T) {
 		{"negative capacity", Query{Job: "a"}, []Host{{Name: "h", Capacity: Usage{NetOut: -1}}}, nil, "capacity of host h: outgoing network of -1"},
 		{"use", Query{Job: "a"}, []Host{{Name: "h", Use: Unlimited}}, nil, "use of host h"},
 		{"host twice", Query{Job: "a"}, []Host{h, h}, nil, `host "h" occurs twice`},
-		{"unknown host", Query{Job: "a", Needs: []Need{{Host: "x"}}}, []Host{h}, nil, `job "a" needs something on host "x", of which nothing is known`},
+		{"unknown host", Query{Job: "a", Needs: []Need{{Host: "x"}}}, []Host{h}, nil, `job "a" needs something on host "x", which is unknown`},
 		{"need twice", Query{Job: "a", Needs: []Need{{Host: "h"}, {Host: "h"}}}, []Host{h}, nil, "on host h twice"},
 		{"need", Query{Job: "a", Needs: []Need{{"h", Usage{NetIn: nan}}}}, []Host{h}, nil, "what job a needs on host h: incoming network of NaN"},
 		{"job twice", Query{Job: "a"}, []Host{h}, []Tenant{{Name: "b", Costs: good}, {Name: "b", Costs: good}}, `job "b" occurs twice`},

@@ -8,18 +8,18 @@ import (
 	"time"
 )
 
-// Load is what a mode makes servers do.
+// Load is the load of servers in a mode.
 type Load struct {
 	Updates   float64 // per second
-	Gradients float64 // that arrive, per second
+	Gradients float64 // received, per second
 }
 
-// Demand is what a job takes of the host of a server, as a function of the load:
+// Demand is a job's use of the host of a server, as a function of the load:
 //
 //	usage = Base + PerUpdate·updates + PerGradient·gradients
 //
-// Every gradient and the parameters that answer it are bytes to be moved and added, whatever makes an update of them; only
-// the step of the optimiser is once for each update.
+// Every gradient and the parameters in reply are bytes to be moved and added, independent of the updates; only the
+// optimiser step is once per update.
 type Demand struct{ Base, PerUpdate, PerGradient Usage }
 
 // At is the usage under a load.
@@ -27,31 +27,31 @@ func (d Demand) At(l Load) Usage {
 	return d.Base.Plus(d.PerUpdate.Times(l.Updates)).Plus(d.PerGradient.Times(l.Gradients))
 }
 
-// Extra is what a mode takes beyond SSGD, at least 0.
+// Extra is the use of a mode beyond SSGD, at least 0.
 func (d Demand) Extra(mode, ssgd Load) Usage { return d.At(mode).Minus(d.At(ssgd)) }
 
-// Bytes is what is known of a job's server before anything is measured.
+// Bytes describes a job's server before any measurement.
 type Bytes struct {
-	Gradient int64 // that a worker pushes to this server, as it is sent
-	Params   int64 // of this server, which go back
+	Gradient int64 // bytes that a worker pushes to this server, as sent
+	Params   int64 // parameters of this server, sent back
 
-	// Receive and Apply are what a core gets through, in bytes per second: from the socket into an update and
-	// back out, and in a step of the optimiser. Zero: ReceivePrior and ApplyPrior.
+	// Receive and Apply are the rates of a core, in bytes per second: from the socket into an update and back, and in an
+	// optimiser step. Zero: ReceivePrior and ApplyPrior.
 	Receive, Apply float64
 }
 
 const (
-	// ReceivePrior is what a shard gets through for each core, both ways together: star bench ps (loopback TCP, two virtual
-	// processors, 1 to 16 MB, 1 and 4 workers) has 0.40 to 0.57 s of processor time for 10⁹ bytes through the shard's
-	// sockets, both ends together, of which 0.13 to 0.23 s are the worker's half of the data path.
+	// ReceivePrior is the rate of a shard per core, both directions together: star bench ps (loopback TCP, two virtual
+	// processors, 1 to 16 MB, 1 and 4 workers) needs 0.40 to 0.57 s of processor time for 10⁹ bytes through the shard's
+	// sockets, both ends together; 0.13 to 0.23 s of these are the worker's half of the data path.
 	ReceivePrior = 3.5e9
 
-	// ApplyPrior is that of a step of SGD: read gradient and parameters, write parameters.
+	// ApplyPrior is the rate of a step of SGD: read gradient and parameters, write parameters.
 	ApplyPrior = 10e9
 )
 
-// Demand is the prior for a job whose sizes are known: bandwidth is arithmetic, the processor's share follows from the
-// bytes and measured rates.
+// Demand is the prior for a job with known sizes: bandwidth is computed, the processor's share follows from the bytes and
+// measured rates.
 func (b Bytes) Demand() Demand {
 	if b.Receive == 0 {
 		b.Receive = ReceivePrior
@@ -66,11 +66,11 @@ func (b Bytes) Demand() Demand {
 	}
 }
 
-// Learner learns a Demand from what is measured while the job runs, beginning with a prior. Measurements of
-// similar loads are put together, the last 31 of each, and from five on their median counts: an outlier is nothing, old ones are forgotten, and what
-// was seen in one mode stays known while another one runs. Base and slopes are the least squares of these medians and of the
-// prior, which counts as [pseudo] measurements at no load, in SSGD and in ASGD; first it is scaled as a whole to what was seen, since
-// hosts differ. None is negative. It is used by one goroutine.
+// Learner learns a Demand from measurements while the job runs, starting from a prior. Measurements under similar loads are
+// grouped, the last 31 of each group, and from five on their median counts: an outlier has no effect, old ones drop out,
+// and measurements of one mode are kept while another one runs. Base and slopes are the least squares of these medians and
+// of the prior, which counts as [pseudo] measurements at no load, in SSGD and in ASGD. The prior is first scaled to the
+// measurements, since hosts differ. No value is negative. A Learner is not safe for concurrent use.
 type Learner struct {
 	prior   Demand
 	workers int
@@ -80,13 +80,13 @@ type Learner struct {
 
 const (
 	keep     = 31  // measurements of a load
-	enough   = 5   // fewer measurements of a load say nothing
-	mostCell = 24  // different loads
+	enough   = 5   // fewer measurements of a load are ignored
+	mostCell = 24  // most groups of loads
 	pseudo   = 2.0 // weight of the prior at each of its loads, in measurements
 	steps    = 4.0 // loads count as similar within a factor of 2^(1/steps)
 )
 
-// cell is what was measured at similar loads.
+// cell has the measurements under similar loads.
 type cell struct {
 	key   [2]int
 	ring  [keep]measure
@@ -101,7 +101,7 @@ type measure struct {
 	use  Usage
 }
 
-// NewLearner begins with a prior, for a job of so many workers.
+// NewLearner starts from a prior, for a job with that number of workers.
 func NewLearner(prior Demand, workers int) (*Learner, error) {
 	if workers < 1 {
 		return nil, fmt.Errorf("resource: a job of %d workers: at least 1 is needed", workers)
@@ -114,8 +114,8 @@ func NewLearner(prior Demand, workers int) (*Learner, error) {
 	return &Learner{prior: prior, workers: workers}, nil
 }
 
-// Observe takes in what was used under a load. What is negative, none, or was measured while nothing happened is
-// ignored and reported as false.
+// Observe adds the use under a load. Negative and non-finite values, and measurements without activity, are ignored and
+// reported as false.
 func (l *Learner) Observe(load Load, use Usage) bool {
 	if use.check("", false) != nil || !(load.Updates > 0) || !(load.Gradients > 0) || math.IsInf(load.Updates+load.Gradients, 0) {
 		return false
@@ -124,7 +124,7 @@ func (l *Learner) Observe(load Load, use Usage) bool {
 	key := [2]int{int(math.Floor(steps * math.Log2(load.Updates))), int(math.Floor(steps * math.Log2(load.Gradients)))}
 	i := slices.IndexFunc(l.cells, func(c cell) bool { return c.key == key })
 	if i < 0 {
-		if len(l.cells) == mostCell { // the one that was not used for the longest time
+		if len(l.cells) == mostCell { // replace the least recently used
 			i = 0
 			for k := range l.cells {
 				if l.cells[k].used < l.cells[i].used {
@@ -144,10 +144,10 @@ func (l *Learner) Observe(load Load, use Usage) bool {
 	return true
 }
 
-// Seen is how many measurements there were.
+// Seen is the number of measurements.
 func (l *Learner) Seen() int64 { return l.seen }
 
-// middle is the median of something of a cell.
+// middle is the median of a value over a cell.
 func (c *cell) middle(of func(measure) float64) float64 {
 	var vs [keep]float64
 	for i := range c.n {
@@ -168,7 +168,7 @@ type point struct {
 	y, w float64
 }
 
-// Demand is what is known now.
+// Demand is the current estimate.
 func (l *Learner) Demand() Demand {
 	var cells []*cell
 	for i := range l.cells {
@@ -226,8 +226,8 @@ func (l *Learner) Demand() Demand {
 	return d
 }
 
-// positive is the weighted least squares of which no coefficient is negative: the best over all sets of
-// coefficients that may differ from 0, of which there are eight.
+// positive is the weighted least squares solution without negative coefficients: the best over all eight sets of
+// coefficients that may differ from 0.
 func positive(rows []point) (best [3]float64) {
 	least := math.Inf(1)
 	// Coefficients are compared by what they contribute, so columns are scaled to a mean square of 1.
@@ -261,7 +261,7 @@ func positive(rows []point) (best [3]float64) {
 				}
 				a[i][i] = 1
 			} else {
-				a[i][i] *= 1 + 1e-9 // where loads are in proportion
+				a[i][i] *= 1 + 1e-9 // in case loads are proportional
 			}
 		}
 		if !solve(a, b, &β) || slices.Min(β[:]) < 0 {
@@ -285,7 +285,7 @@ func positive(rows []point) (best [3]float64) {
 	return best
 }
 
-// solve does Gaussian elimination with pivots; false: singular.
+// solve does Gaussian elimination with pivoting; false: singular.
 func solve(a [3][3]float64, b [3]float64, x *[3]float64) bool {
 	for i := range 3 {
 		p := i
@@ -316,11 +316,11 @@ func solve(a [3][3]float64, b [3]float64, x *[3]float64) bool {
 	return true
 }
 
-// Giving learns what delaying a job frees and costs, beginning with a prior.
+// Giving learns what a delay of a job frees and costs, starting from a prior.
 //
-// Sensitivities are of the published scale by a reading of ours: a job that is bound by a resource and whose
-// share of it is cut to an eighth and to a quarter is slower by 8 and by 4, which makes 32 = [bound]; one whose speed is the
-// share to the power of e then has 32^e. It is e that is measured: how much slower a job got, over how much less it used.
+// Sensitivities use the published scale as we interpret it: a job bound by a resource that gets an eighth and a quarter of
+// its share is slower by 8 and by 4, which makes 32 = [bound]; a job with a speed of the share to the power of e has 32^e.
+// The exponent e is measured: the slowdown of a job relative to the reduction of its use.
 type Giving struct {
 	prior Costs
 	freed [kinds]history
@@ -331,12 +331,12 @@ const (
 	bound    = 32.0
 	trust    = 3.0 // weight of the prior, in observations
 	remember = 15
-	steepest = 2.0  // e at most; at least -0.1, a little less than what was published
+	steepest = 2.0  // largest e; the smallest is -0.1, slightly less than published
 	gentlest = -0.1 //
-	visible  = 0.02 // part by which a usage or a time has to change to be seen
+	visible  = 0.02 // smallest relative change of a usage or a time that counts
 )
 
-// history is the last values.
+// history has the last values.
 type history struct{ vs []float64 }
 
 func (h *history) add(v float64) {
@@ -345,7 +345,7 @@ func (h *history) add(v float64) {
 	}
 }
 
-// middle is the median of the values; 0: there are none.
+// middle is the median of the values; 0 without values.
 func (h *history) middle() float64 {
 	if len(h.vs) == 0 {
 		return 0
@@ -353,7 +353,7 @@ func (h *history) middle() float64 {
 	return median(slices.Clone(h.vs))
 }
 
-// blend is the median of the values, and of a prior that counts as some of them.
+// blend is the median of the values and of a prior that counts as several values.
 func (h *history) blend(prior float64) float64 {
 	n := float64(len(h.vs))
 	if n == 0 {
@@ -362,7 +362,7 @@ func (h *history) blend(prior float64) float64 {
 	return (trust*prior + n*h.middle()) / (trust + n)
 }
 
-// Response is what was seen when a job was delayed.
+// Response is the measured effect of a delay of a job.
 type Response struct {
 	Workers       int           // on the host
 	Delay         time.Duration // of each iteration
@@ -372,7 +372,7 @@ type Response struct {
 	RoundBefore, RoundAfter time.Duration
 }
 
-// NewGiving begins with a prior.
+// NewGiving starts from a prior.
 func NewGiving(prior Costs) (*Giving, error) {
 	if err := prior.check("prior costs"); err != nil {
 		return nil, err
@@ -380,7 +380,7 @@ func NewGiving(prior Costs) (*Giving, error) {
 	return &Giving{prior: prior}, nil
 }
 
-// Observe takes in a response. What cannot be is an error.
+// Observe adds a response. Invalid values are an error.
 func (g *Giving) Observe(r Response) error {
 	if r.Workers < 1 || r.Delay <= 0 || r.RoundBefore <= 0 || r.RoundAfter <= 0 {
 		return fmt.Errorf("resource: %d workers delayed by %v, rounds of %v and %v: want more than 0", r.Workers, r.Delay, r.RoundBefore, r.RoundAfter)
@@ -397,7 +397,7 @@ func (g *Giving) Observe(r Response) error {
 		switch less := math.Log(a / b); {
 		case a == 0:
 		case b > 0 && less < visible:
-			if slower > visible { // slower for nothing
+			if slower > visible { // slower without freeing anything
 				g.e[k].add(steepest)
 			}
 		case b == 0:
@@ -409,7 +409,7 @@ func (g *Giving) Observe(r Response) error {
 	return nil
 }
 
-// Costs is what is known now.
+// Costs is the current estimate.
 func (g *Giving) Costs() Costs {
 	c := g.prior
 	for k := range kinds {

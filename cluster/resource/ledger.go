@@ -11,92 +11,91 @@ import (
 	"time"
 )
 
-// LedgerConfig says how a Ledger keeps account. Zero fields mean what their comments say.
+// LedgerConfig configures a Ledger. A zero field has the default in its comment.
 type LedgerConfig struct {
-	// Lease is how long a job counts after it was last heard of. Zero: 15 s.
+	// Lease is how long a job counts after its last message. Zero: 15 s.
 	Lease time.Duration
 
-	// Settle is how long it takes until a change of mode or a delay shows in what jobs report. Zero: 10 s.
+	// Settle is the time until a change of mode or a delay shows in reports. Zero: 10 s.
 	Settle time.Duration
 
-	// Patience is how long a host may be over its capacity until a grant there is withdrawn. Zero: 10 s.
+	// Patience is how long a host may exceed its capacity before a grant there is withdrawn. Zero: 10 s.
 	Patience time.Duration
 }
 
-// Job is what a job says of itself when it registers.
+// Job is the description that a job registers with.
 type Job struct {
 	Name    string
 	Servers []string // host of each shard
 	Workers []string // host of each worker, by rank
 	Costs   Costs
 
-	// Incarnation is another one each time the job starts. It may be empty if Release is called at every start.
+	// Incarnation differs for each start of the job. It may be empty if Release is called at every start.
 	Incarnation string
 
-	// Fixed says that it does not run SSGD and never will, by its owner's will: it gives nothing.
+	// Fixed: by its owner's choice it does not run SSGD and never will: it frees nothing.
 	Fixed bool
 }
 
-// Report is what a job tells every few seconds, which renews its lease.
+// Report is a job's periodic report, which renews its lease.
 type Report struct {
 	Job   string
 	Step  int64
-	Times []time.Duration  // what iterations of each worker take, by rank, without waiting; 0: gone. nil: as before
-	Use   map[string]Usage // what the job uses on each of its hosts, measured. nil: as before
-	Costs *Costs           // as learned since; nil: as before
+	Times []time.Duration  // time of an iteration of each worker, by rank, without waiting; 0: gone. nil: unchanged
+	Use   map[string]Usage // measured use of the job on each of its hosts. nil: unchanged
+	Costs *Costs           // learned costs; nil: unchanged
 }
 
 // Request asks whether a job may run in a mode.
 type Request struct {
-	// ID increases with every new request of a job. A request that comes again with the ID of the last one gets the
-	// same answer, and changes nothing.
+	// ID increases with every new request of a job. A repeated request with the last ID gets the same answer and changes
+	// nothing.
 	ID   uint64
 	Job  string
-	Mode string // for people
+	Mode string // for messages
 
-	// Loss is what SSGD loses in each iteration: see the function Loss. Needs is what the mode costs beyond
-	// SSGD, on each host of its servers.
+	// Loss is the loss of SSGD in each iteration: see the function Loss. Needs is the cost of the mode beyond SSGD, on
+	// each host of its servers.
 	Loss  time.Duration
 	Needs []Need
 }
 
-// Answer is the answer to a Request. A job that was granted another mode before keeps that
-// where the answer is no.
+// Answer is the answer to a Request. After a no, a job keeps the mode that was granted before.
 type Answer struct {
 	ID      uint64
 	Granted bool
 	Why     string        // one line
-	Cost    time.Duration // what others lose in each of their iterations, together
+	Cost    time.Duration // sum of the losses of other jobs per iteration
 }
 
-// Order is what a job has to do from now on. It says everything: what is not in it any more is
-// undone. So orders may be repeated, and of two the one with the larger Seq counts.
+// Order is the complete order for a job: what an earlier order has and this one lacks is undone. So orders may be repeated,
+// and the one with the larger Seq counts.
 type Order struct {
 	Job string
 	Seq uint64
 
-	// Early: an early worker waits before it begins as long as it would wait for the slowest anyway.
+	// Early: an early worker waits before it begins, as long as it would wait for the slowest worker anyway.
 	Early bool
 
 	// Delay is how much longer each iteration takes.
 	Delay time.Duration
 
-	// Back: the job's grant is withdrawn; it goes back to SSGD, and then says so (Release).
+	// Back: the job's grant is withdrawn; it returns to SSGD, and then reports it (Release).
 	Back bool
 
 	Why string // one line
 }
 
-// ErrUnknownJob is in the error of whatever names a job that has not registered, or whose lease has
-// expired. It has to register (again), and to run SSGD until it is granted something.
+// ErrUnknownJob is wrapped by errors for a job that has not registered, or with an expired lease. The job must register
+// (again), and run SSGD until a request is granted.
 var ErrUnknownJob = errors.New("no such job: it has not registered, or its lease has expired")
 
-// ErrStaleRequest is in the error of a request older than the last one.
+// ErrStaleRequest is wrapped by the error for a request older than the last one.
 var ErrStaleRequest = errors.New("older than the job's last request")
 
-// Ledger is the account of a cluster: what its hosts have, who uses what, who was granted what, and who is delayed for that.
-// It decides with [Admit]. It is a state machine without clock and network; it is told the time, as the time since any
-// beginning, which does not go back (an earlier time counts as the last one). It is used by one goroutine.
+// Ledger is the account of a cluster: the capacity of its hosts, the use and the grant of each job, and the delays that pay for
+// grants. It decides with [Admit]. It is a state machine without clock and network; callers pass the time, which starts
+// anywhere and does not go back (an earlier time counts as the last one). It is not safe for concurrent use.
 //
 // The life of a job:
 //
@@ -105,10 +104,10 @@ var ErrStaleRequest = errors.New("older than the job's last request")
 //	              │ ▲                 │ Order.Back ──► Release ─────▲
 //	   for others │ │ not needed      │
 //	              ▼ │ any more        ▼
-//	            delayed             Remove, or the lease expires: gone, and nobody is delayed for it any more
+//	            delayed             Remove, or the lease expires: gone, and its delays of other jobs end
 //
-// A delayed job is granted nothing. What is counted as used on a host is the larger of what was reported and what
-// was granted; what a delay frees is taken as promised for a while (Settle), then as reported.
+// A delayed job gets no grant. The use that counts on a host is the larger of the reported and the granted use; an amount
+// that a delay frees counts as promised for a while (Settle), then as reported.
 type Ledger struct {
 	cfg     LedgerConfig
 	now     time.Duration
@@ -120,8 +119,8 @@ type Ledger struct {
 // machine is a host of the Ledger.
 type machine struct {
 	capacity  Usage
-	strangers Usage         // by who is no job
-	over      time.Duration // since when over its capacity; negative: it is not
+	strangers Usage         // by processes outside of jobs
+	over      time.Duration // start of the overload; negative: not overloaded
 }
 
 // account is a job of the Ledger.
@@ -130,12 +129,12 @@ type account struct {
 	times   []time.Duration
 	step    int64
 	expires time.Duration
-	use     map[string]Usage // reported last
-	base    map[string]Usage // what it uses in SSGD and not delayed, as far as is known
+	use     map[string]Usage // last report
+	base    map[string]Usage // known use in SSGD without a delay
 	changed time.Duration    // last change of grant or delay
 	grant   *grant
-	parts   []part // of its delay, the oldest first
-	order   Order  // as sent last
+	parts   []part // parts of its delay, the oldest first
+	order   Order  // last order sent
 	id      uint64
 	answer  Answer
 }
@@ -156,7 +155,7 @@ type part struct {
 	frees  map[string]Usage
 }
 
-// NewLedger makes an empty account.
+// NewLedger creates an empty account.
 func NewLedger(c LedgerConfig) *Ledger {
 	for d, v := range map[*time.Duration]time.Duration{&c.Lease: 15 * time.Second, &c.Settle: 10 * time.Second, &c.Patience: 10 * time.Second} {
 		if *d <= 0 {
@@ -188,8 +187,8 @@ func (l *Ledger) SetHost(at time.Duration, name string, capacity Usage) error {
 	return nil
 }
 
-// Measured tells what everybody together uses on a host. What is more than its jobs have reported is by strangers,
-// and counts from now on.
+// Measured records the total use of a host. The use beyond the reports of its jobs is of other processes, and counts from
+// now on.
 func (l *Ledger) Measured(at time.Duration, name string, use Usage) error {
 	l.tick(at)
 	m := l.hosts[name]
@@ -206,8 +205,8 @@ func (l *Ledger) Measured(at time.Duration, name string, use Usage) error {
 	return nil
 }
 
-// Register adds a job, in SSGD. One that is there already under this name is replaced if what it says differs, as after
-// a restart; otherwise its lease is renewed, and it keeps what it has.
+// Register adds a job, in SSGD. A job that exists under this name is replaced if its description differs, as after a
+// restart; otherwise its lease is renewed, and it keeps its grant.
 func (l *Ledger) Register(at time.Duration, j Job) ([]Order, error) {
 	l.tick(at)
 	if j.Name == "" {
@@ -236,12 +235,12 @@ func (l *Ledger) Register(at time.Duration, j Job) ([]Order, error) {
 	return orders, nil
 }
 
-// on says whether a job has something on a host.
+// on reports whether a job has a process on a host.
 func (j *account) on(host string) bool {
 	return slices.Contains(j.Servers, host) || slices.Contains(j.Workers, host)
 }
 
-// Report takes in what a job measured, and renews its lease.
+// Report records a job's measurements, and renews its lease.
 func (l *Ledger) Report(at time.Duration, r Report) error {
 	l.tick(at)
 	j := l.jobs[r.Job]
@@ -287,10 +286,10 @@ func (l *Ledger) Report(at time.Duration, r Report) error {
 	return nil
 }
 
-// settled says whether what j reports shows how it runs now.
+// settled reports whether j's reports show its present mode and delay.
 func (l *Ledger) settled(j *account) bool { return l.now-j.changed >= l.cfg.Settle }
 
-// freed is what j's delays free on a host.
+// freed is the amount that j's delays free on a host.
 func (j *account) freed(host string) (u Usage) {
 	for _, p := range j.parts {
 		u = u.Plus(p.frees[host])
@@ -298,7 +297,7 @@ func (j *account) freed(host string) (u Usage) {
 	return u
 }
 
-// counts is what counts as used by j on a host.
+// counts is the use by j on a host that counts.
 func (l *Ledger) counts(j *account, host string) Usage {
 	switch {
 	case j.grant != nil:
@@ -311,7 +310,7 @@ func (l *Ledger) counts(j *account, host string) Usage {
 	return j.base[host]
 }
 
-// usage is what counts as used on a host, not counting what a job has beyond its base.
+// usage is the use on a host that counts, without the part of a job beyond its base.
 func (l *Ledger) usage(host string, without string) Usage {
 	u := l.hosts[host].strangers
 	for _, j := range l.inOrder() {
@@ -335,7 +334,7 @@ func (l *Ledger) inOrder() []*account {
 
 func (l *Ledger) hostNames() []string { return slices.Sorted(maps.Keys(l.hosts)) }
 
-// Request answers whether a job may run in a mode, and says what other jobs have to do for it. It renews the lease.
+// Request decides whether a job may run in a mode, and returns orders for other jobs. It renews the lease.
 func (l *Ledger) Request(at time.Duration, q Request) (Answer, []Order, error) {
 	l.tick(at)
 	j := l.jobs[q.Job]
@@ -409,13 +408,14 @@ func (l *Ledger) Request(at time.Duration, q Request) (Answer, []Order, error) {
 		p := part{forJob: q.Job, early: d.Early, delay: d.Delay, frees: map[string]Usage{}}
 		for _, f := range d.Frees {
 			p.frees[f.Host] = f.Usage
-			// What is promised is promised of what counted until now.
+			// A promise is relative to the use that counted until now.
 			o.base[f.Host] = l.counts(o, f.Host).Plus(o.freed(f.Host))
 		}
 		o.parts = append(o.parts, p)
 		o.changed = l.now
 	}
-	l.relax() // of all who could give without loss some may not have to; and of what the job had before it may need less
+	// Early workers may suffice without some of the delays, and this grant may need less than the job's previous one.
+	l.relax()
 	orders := l.orders(map[string]string{q.Job: "it was granted another mode"})
 	for o, m := range marks {
 		if o.order.Seq == m.seq {
@@ -425,7 +425,7 @@ func (l *Ledger) Request(at time.Duration, q Request) (Answer, []Order, error) {
 	return j.answer, orders, nil
 }
 
-// orders are those that have changed, by job. Reasons that are not in why follow from the delays.
+// orders are the changed orders, by job. Reasons that are not in why follow from the delays.
 func (l *Ledger) orders(why map[string]string) (os []Order) {
 	for _, j := range l.inOrder() {
 		o := Order{Job: j.Name}
@@ -454,7 +454,7 @@ func (l *Ledger) orders(why map[string]string) (os []Order) {
 			slices.Sort(forJobs)
 			o.Why = "for job " + strings.Join(forJobs, " and ")
 		default:
-			o.Why = "nobody needs it any more"
+			o.Why = "no job needs it any more"
 		}
 		j.order = o
 		os = append(os, o)
@@ -462,7 +462,7 @@ func (l *Ledger) orders(why map[string]string) (os []Order) {
 	return os
 }
 
-// Standing is the order that holds for a job: to be sent again when it connects anew.
+// Standing is the current order of a job: it is sent again when the job reconnects.
 func (l *Ledger) Standing(job string) (Order, error) {
 	j := l.jobs[job]
 	if j == nil {
@@ -471,21 +471,21 @@ func (l *Ledger) Standing(job string) (Order, error) {
 	return j.order, nil
 }
 
-// relax takes back delays that are not needed: for which nobody has a grant any more, or without which the hosts
-// are still within their capacities. The youngest goes first.
+// relax ends delays that are not needed: no job has a grant for them any more, or the hosts are within their capacities
+// without them. The newest goes first.
 func (l *Ledger) relax() {
 	for _, j := range l.inOrder() {
 		for i := len(j.parts) - 1; i >= 0; i-- {
 			p := &j.parts[i]
 			holder := "" // of a grant that needs it
 			for _, h := range slices.Sorted(maps.Keys(p.frees)) {
-				if who := l.holders(h); len(who) > 0 && !l.usage(h, "").Plus(p.frees[h]).Fits(l.hosts[h].capacity) {
-					if slices.Contains(who, p.forJob) {
+				if holders := l.holders(h); len(holders) > 0 && !l.usage(h, "").Plus(p.frees[h]).Fits(l.hosts[h].capacity) {
+					if slices.Contains(holders, p.forJob) {
 						holder = p.forJob
 						break
 					}
 					if holder == "" {
-						holder = who[0]
+						holder = holders[0]
 					}
 				}
 			}
@@ -496,7 +496,7 @@ func (l *Ledger) relax() {
 	}
 }
 
-// holders are the jobs that were granted something on a host, by name.
+// holders are the jobs with a grant on a host, by name.
 func (l *Ledger) holders(host string) (names []string) {
 	for _, j := range l.inOrder() {
 		if j.grant != nil && j.grant.extra[host] != (Usage{}) {
@@ -506,7 +506,7 @@ func (l *Ledger) holders(host string) (names []string) {
 	return names
 }
 
-// Release tells that a job is back in SSGD: it gives back what it was granted.
+// Release records that a job is back in SSGD: its grant ends.
 func (l *Ledger) Release(at time.Duration, job string) ([]Order, error) {
 	l.tick(at)
 	j := l.jobs[job]
@@ -522,7 +522,7 @@ func (l *Ledger) Release(at time.Duration, job string) ([]Order, error) {
 	return l.orders(map[string]string{job: "it is back"}), nil
 }
 
-// Remove tells that a job has ended. One that is not there is no error: it may have expired.
+// Remove records that a job has ended. An unknown job is not an error: it may have expired.
 func (l *Ledger) Remove(at time.Duration, job string) []Order {
 	l.tick(at)
 	return l.drop(job)
@@ -537,8 +537,8 @@ func (l *Ledger) drop(job string) []Order {
 	return l.orders(nil)
 }
 
-// Expire drops jobs that were not heard of for a lease, and withdraws grants where a host has been over its capacity
-// for too long: the youngest first, one at a time. It is to be called from time to time; Next says when.
+// Expire drops jobs without a message for a lease, and withdraws grants where a host has exceeded its capacity for too long:
+// the newest first, one at a time. Call it periodically; Next returns when.
 func (l *Ledger) Expire(at time.Duration) (dead []string, orders []Order) {
 	l.tick(at)
 	for _, j := range l.inOrder() {
@@ -567,15 +567,15 @@ func (l *Ledger) Expire(at time.Duration) (dead []string, orders []Order) {
 		}
 		j.grant.withdrawn = true
 		why[j.Name] = fmt.Sprintf("host %s is over its capacity: %v of %v", name, u, m.capacity)
-		m.over = l.now // the next one after as long again
+		m.over = l.now // the next one after the same time
 	}
 	return dead, l.orders(why)
 }
 
-// tolerated is by how much measurements may exceed a capacity.
+// tolerated is the factor by which measurements may exceed a capacity.
 const tolerated = 1.05
 
-// youngest is the job whose grant on a host is the youngest of those that are not withdrawn.
+// youngest is the job with the newest grant on a host that is not withdrawn.
 func (l *Ledger) youngest(host string) *account {
 	var js []*account
 	for _, j := range l.jobs {
@@ -589,7 +589,7 @@ func (l *Ledger) youngest(host string) *account {
 	return slices.MaxFunc(js, func(a, b *account) int { return cmp.Compare(a.grant.number, b.grant.number) })
 }
 
-// Next is when Expire has something to do at the latest, if nothing happens before. ok: there is such a time.
+// Next is the latest time at which Expire has something to do, if nothing else happens. ok: there is such a time.
 func (l *Ledger) Next() (at time.Duration, ok bool) {
 	at = math.MaxInt64
 	for _, j := range l.jobs {
@@ -607,30 +607,30 @@ func (l *Ledger) Next() (at time.Duration, ok bool) {
 	return at, ok
 }
 
-// HostStatus is a host for people and programs.
+// HostStatus is the status of a host.
 type HostStatus struct {
 	Name      string
 	Capacity  Usage
-	Use       Usage // that counts, strangers included
-	Strangers Usage // by who is no job
+	Use       Usage // use that counts, including Strangers
+	Strangers Usage // by processes outside of jobs
 }
 
-// JobStatus is a job for people and programs.
+// JobStatus is the status of a job.
 type JobStatus struct {
 	Name    string
 	Servers []string
 	Workers []string
 	Step    int64
-	Mode    string // that was granted; empty: SSGD
+	Mode    string // granted mode; empty: SSGD
 	Use     map[string]Usage
 	Extra   map[string]Usage // granted beyond SSGD
 	Order   Order
 	For     []string // jobs for which it is delayed, by name
 	Expires time.Duration
-	Last    Answer // to its last request
+	Last    Answer // answer to its last request
 }
 
-// Hosts is every host, by name.
+// Hosts returns every host, by name.
 func (l *Ledger) Hosts() (hs []HostStatus) {
 	for _, name := range l.hostNames() {
 		m := l.hosts[name]
@@ -639,7 +639,7 @@ func (l *Ledger) Hosts() (hs []HostStatus) {
 	return hs
 }
 
-// Jobs is every job, by name.
+// Jobs returns every job, by name.
 func (l *Ledger) Jobs() (js []JobStatus) {
 	for _, j := range l.inOrder() {
 		s := JobStatus{Name: j.Name, Servers: slices.Clone(j.Servers), Workers: slices.Clone(j.Workers), Step: j.step,

@@ -5,20 +5,20 @@ import (
 	"time"
 )
 
-// Published is what the artefact of STAR measured of a model: 8 workers with batches of 128, one server process,
-// in Python. Derived anew from its logs, they agree with its tables to the printed precision; docs/resources.md says how.
-// Shares of processors are in percent of the server's host, whose number of cores was not published.
+// Published are measurements of a model by the artefact of STAR: 8 workers with batches of 128, one server process, in
+// Python. Recomputed from its logs, they agree with its tables to the printed precision; docs/resources.md describes how.
+// Processor shares are in percent of the server's host; its number of cores was not published.
 type Published struct {
 	Name string
 
-	// ExtraCPU in percent and ExtraNet in MiB/s, in and out each, are what the host of the server has more to
-	// do in ASGD than in SSGD: means of 10 s before and after the change.
+	// ExtraCPU in percent and ExtraNet in MiB/s, in and out each, are the extra use of the server's host in ASGD over SSGD:
+	// means of 10 s before and after the change.
 	ExtraCPU, ExtraNet float64
 
-	// FreedCPU in percent and FreedNet in MiB/s are what each worker frees for each second by which every update is delayed.
+	// FreedCPU in percent and FreedNet in MiB/s are what each worker frees per second of delay of every update.
 	FreedCPU, FreedNet float64
 
-	// Sensitivity is the product of two slowdowns until the same accuracy, under two throttlings of the
+	// Sensitivity is the product of two slowdowns until the same accuracy, under two levels of throttling of the
 	// processor and of the network.
 	Sensitivity Sensitivity
 
@@ -33,11 +33,11 @@ const mib = 1 << 20
 
 const publishedWorkers = 8
 
-// PublishedCores is the number of cores that the published shares are taken to be of where nobody knows better. It is
-// a guess: neither paper nor artefact say it.
+// PublishedCores is the assumed number of cores for the published shares. It is a guess: neither paper nor artefact
+// has it.
 const PublishedCores = 8
 
-// slowdowns is the product of two: seconds with a throttling over seconds without.
+// slowdowns is the product of two slowdowns: seconds with throttling over seconds without.
 func slowdowns(a, b, base float64) float64 { return a * b / base / base }
 
 const ms = time.Millisecond
@@ -66,7 +66,7 @@ func PublishedModel(name string) (Published, bool) {
 	return Published{}, false
 }
 
-// PublishedNames are the names of all models, with commas between.
+// PublishedNames are the names of all models, separated by commas.
 func PublishedNames() string {
 	var names []string
 	for _, p := range published {
@@ -75,24 +75,24 @@ func PublishedNames() string {
 	return strings.Join(names, ", ")
 }
 
-// Costs is what delaying such a job frees and costs, if the measured host had so many cores.
+// Costs is what a delay of such a job frees and costs, if the measured host had that number of cores.
 func (p Published) Costs(cores float64) Costs {
 	return Costs{Freed: Usage{Percent(p.FreedCPU, cores), p.FreedNet * mib, p.FreedNet * mib}, Sensitivity: p.Sensitivity}
 }
 
-// Extra is what ASGD costs beyond SSGD, if the measured host had so many cores.
+// Extra is the cost of ASGD beyond SSGD, if the measured host had that number of cores.
 func (p Published) Extra(cores float64) Usage {
 	return Usage{Percent(p.ExtraCPU, cores), p.ExtraNet * mib, p.ExtraNet * mib}
 }
 
-// Loads are what the measured job did in SSGD and in ASGD.
+// Loads are the loads of the measured job in SSGD and in ASGD.
 func (p Published) Loads() (ssgd, asgd Load) {
 	u, v := 1/p.SSGD.Seconds(), 1/p.ASGD.Seconds()
 	return Load{u, publishedWorkers * u}, Load{v, v}
 }
 
-// Demand is what such a job takes of its server's host: as measured in SSGD and ASGD, if that host had so many
-// cores, and in between by the rate of updates.
+// Demand is the demand of such a job on its server's host: as measured in SSGD and ASGD, if that host had that number of
+// cores, and interpolated by the rate of updates.
 func (p Published) Demand(cores float64) Demand {
 	ssgd, asgd := p.Loads()
 	slope := p.Extra(cores).Times(1 / (asgd.Updates - ssgd.Updates))

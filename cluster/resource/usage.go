@@ -5,20 +5,20 @@ import (
 	"math"
 )
 
-// Usage is what something takes of a host, or what a host has.
+// Usage is the use or the capacity of a host.
 type Usage struct {
 	CPU    float64 // cores: processor seconds per second
 	NetIn  float64 // bytes per second into the host
 	NetOut float64 // bytes per second out of the host
 }
 
-// Unlimited is the capacity of a host of which nothing is known.
+// Unlimited is the capacity of an unknown host.
 var Unlimited = Usage{math.Inf(1), math.Inf(1), math.Inf(1)}
 
-// Percent is a share of a host's processors, as tools show it, in cores: 100 is all of them.
+// Percent converts a share of a host's processors, as tools show it, to cores: 100 is all of them.
 func Percent(percent, cores float64) float64 { return percent / 100 * cores }
 
-// kinds of resources; each is counted for itself.
+// kinds of resources; each is separate.
 const (
 	cpu = iota
 	netIn
@@ -47,12 +47,12 @@ func (u Usage) Minus(v Usage) Usage {
 	return u.each(v, func(a, b float64) float64 { return max(a-b, 0) })
 }
 
-// Max is the larger of each.
+// Max is the element-wise maximum.
 func (u Usage) Max(v Usage) Usage {
 	return u.each(v, func(a, b float64) float64 { return max(a, b) })
 }
 
-// Min is the smaller of each.
+// Min is the element-wise minimum.
 func (u Usage) Min(v Usage) Usage {
 	return u.each(v, func(a, b float64) float64 { return min(a, b) })
 }
@@ -60,7 +60,7 @@ func (u Usage) Min(v Usage) Usage {
 // Times is k·u.
 func (u Usage) Times(k float64) Usage { return Usage{k * u.CPU, k * u.NetIn, k * u.NetOut} }
 
-// Fits says whether u is no more than capacity, but for what rounding adds.
+// Fits reports whether u is at most capacity, up to rounding.
 func (u Usage) Fits(capacity Usage) bool {
 	for k := range kinds {
 		if u.of(k) > capacity.of(k)+slack(capacity.of(k)) {
@@ -70,10 +70,10 @@ func (u Usage) Fits(capacity Usage) bool {
 	return true
 }
 
-// slack is what sums of such numbers may be off by.
+// slack bounds the rounding error of such sums.
 func slack(v float64) float64 { return 1e-9 * (1 + math.Abs(v)) }
 
-// check is an error where a number is negative or none; limitless: it may be infinite.
+// check returns an error for a negative or non-finite number; limitless: it may be infinite.
 func (u Usage) check(what string, limitless bool) error {
 	for k := range kinds {
 		if v := u.of(k); !(v >= 0) || math.IsInf(v, 1) && !limitless {
@@ -83,12 +83,12 @@ func (u Usage) check(what string, limitless bool) error {
 	return nil
 }
 
-// String is for people: 0.38 cores, in 3.7 MB/s, out 3.7 MB/s.
+// String formats u: 0.38 cores, in 3.7 MB/s, out 3.7 MB/s.
 func (u Usage) String() string {
 	return fmt.Sprintf("%s, in %s, out %s", amount(cpu, u.CPU), amount(netIn, u.NetIn), amount(netOut, u.NetOut))
 }
 
-// amount is so much of a kind, for people.
+// amount formats an amount of a kind.
 func amount(kind int, v float64) string {
 	switch {
 	case math.IsInf(v, 1):

@@ -5,16 +5,16 @@ import (
 	"strings"
 )
 
-// Watch says whether the host of a job's servers can afford a mode, from what is measured there and nothing else. It
-// is for a job without a resource service: it asks nobody to give anything. It is used by one goroutine.
+// Watch decides whether the host of a job's servers can afford a mode, from measurements there only. It is for a job without
+// a resource service: it requests nothing from other jobs. It is not safe for concurrent use.
 type Watch struct {
 	capacity Usage
 	learner  *Learner
-	others   [kinds]history // use by who is not this job
-	servers  [kinds]history // by its servers
+	others   [kinds]history // use by other processes
+	servers  [kinds]history // use by its servers
 }
 
-// NewWatch watches a host. Where its capacity is not known it is infinite.
+// NewWatch watches a host. An unknown capacity is infinite.
 func NewWatch(prior Demand, workers int, capacity Usage) (*Watch, error) {
 	if err := capacity.check("capacity of the host", true); err != nil {
 		return nil, err
@@ -26,11 +26,11 @@ func NewWatch(prior Demand, workers int, capacity Usage) (*Watch, error) {
 	return &Watch{capacity: capacity, learner: l}, nil
 }
 
-// Limit lowers the capacity, or raises it, as a quota does that was found while the job runs.
+// Limit changes the capacity, for example when a quota is found while the job runs.
 func (w *Watch) Limit(capacity Usage) { w.capacity = capacity }
 
-// Observe takes in what the job's servers on the host used under a load, and what was used there by who is not this
-// job. The medians of the last 15 count.
+// Observe adds the use by the job's servers on the host under a load, and the use by other processes there. The medians of
+// the last 15 count.
 func (w *Watch) Observe(load Load, servers, others Usage) {
 	if servers.check("", false) != nil || others.check("", false) != nil {
 		return
@@ -42,10 +42,10 @@ func (w *Watch) Observe(load Load, servers, others Usage) {
 	w.learner.Observe(load, servers)
 }
 
-// unseen is the part of a capacity that measurements do not tell: who would take less more is not refused.
+// unseen is the part of a capacity below the accuracy of measurements: an extra use smaller than that is not refused.
 const unseen = 0.05
 
-// Afford says whether what the job's servers need under a load is left by others, and in one line why not.
+// Afford reports whether the remaining capacity covers the needs of the job's servers under a load, or the reason in one line.
 func (w *Watch) Afford(load Load) (ok bool, why string) {
 	need := w.learner.Demand().At(load)
 	var lacks []string

@@ -54,7 +54,7 @@ type Choice struct {
 //
 //	4n/Encode + Crossings·b/Bps + Decodes·4n/Decode
 //
-// one step after the other: where they overlap, a codec costs less than it says.
+// one step after the other: where they overlap, a codec costs less than that.
 // Without one it is Crossings·4n/Bps. candidates are in order of what they
 // leave out, least first ([Names]): each must be faster than the best before it
 // by [Margin].
@@ -101,12 +101,10 @@ func Choose(link Link, n int, candidates []Candidate) Choice {
 	return best
 }
 
-// Typical gives the candidates for a choice that nobody has to think about, fp16
-// and int8 with feedback, at the speeds of one core of a server processor (AMD
-// EPYC, AVX2, vectors of 16 MB; those of the plain Go loops where these are in
-// use): good to a factor of two where nobody has measured. topk and powersgd are
-// not among them, because the updates that they cost depend on the model; who
-// knows that they cost none adds a Candidate.
+// Typical gives candidates for a choice without measurements: fp16 and int8 with feedback, at the speeds of one core of a server
+// processor (AMD EPYC, AVX2, vectors of 16 MB; those of the plain Go loops where these are in use), good to a factor of two. topk and
+// powersgd are not among them, because their cost in updates depends on the model; a caller that knows that they cost none adds a
+// Candidate.
 func Typical() []Candidate {
 	if !assembly() {
 		return []Candidate{{FP16{}, 0.75e9, 1.8e9}, {&Int8{}, 1.5e9, 5.5e9}}

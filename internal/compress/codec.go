@@ -14,9 +14,9 @@ import (
 // Decode and DecodeAdd may be called from many goroutines at once.
 //
 // The caller's lengths are its own code: Encode of a vector that the codec cannot
-// carry panics. The bytes are the world's: a wrong length, an index out of range,
+// carry panics. The bytes are external input: a wrong length, an index out of range,
 // a repeated index or a scale that no encoder writes is an error, and then dst is
-// as it was. Nothing is allocated because of what the bytes say.
+// unchanged. No memory is allocated because of the content of the bytes.
 type Codec interface {
 	// Name is what [New] makes this codec from.
 	Name() string
@@ -47,7 +47,7 @@ type concatenates interface {
 	unit() int
 }
 
-// Unit says whether a vector's message can be cut: where ok, the messages of the
+// Unit reports whether a vector's message can be cut: if ok, the messages of the
 // vector's parts, one after the other, are the message of the vector, if all
 // parts but the last have a multiple of unit values.
 func Unit(c Codec) (unit int, ok bool) {

@@ -6,7 +6,7 @@
 // added to it. [Feedback] keeps at the sender what a codec left out and adds it
 // to the next gradient, without which top-k and low rank do not converge.
 // [Averager] is low rank for an all-reduce, in three steps between which the
-// caller averages. [Choose] says which codec pays on a link, and why.
+// caller averages. [Choose] selects the codec that pays on a link, with the reason.
 //
 //	name       bytes per value   what is lost
 //	none       4                 nothing
@@ -21,18 +21,18 @@
 // the same bytes, and decoding the same bytes gives the same bits (a NaN is a
 // NaN), on every processor: the assembly for amd64 and the plain Go loops agree bit for bit, so
 // replicas on different machines stay equal. Only the first step of PowerSGD
-// (matrix products of the sender) depends on the processor, and what depends on
-// it is sent.
+// (matrix products of the sender) depends on the processor, and its result
+// is sent.
 //
-// What will bite:
-//   - NaN and Inf are not repaired: they arrive as NaN or Inf, so that whoever
-//     checks gradients still finds them. int8 makes the whole block of 256 NaN,
+// Limits:
+//   - NaN and Inf are not repaired: they arrive as NaN or Inf, so that a
+//     check of gradients still finds them. int8 makes the whole block of 256 NaN,
 //     powersgd the whole matrix.
 //   - int8, topk and powersgd are biased. Use them with [Feedback], and with the
 //     same Feedback for the same slice in every step.
 //   - A residual is in units of the gradient. When the learning rate changes
 //     much between two steps, [Feedback.Scale] it.
-//   - What was encoded and then thrown away (a gradient that came too late) is
+//   - A gradient that was encoded and then discarded (because it was too late) is
 //     lost to the residual too: give it back with [Feedback.Return].
 //
 // References:

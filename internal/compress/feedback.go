@@ -25,7 +25,7 @@ type Feedback struct {
 // NewFeedback gives a Feedback for slices of n values, with a residual of zero.
 func NewFeedback(c Codec, n int) *Feedback { return FeedbackOver(c, make([]float32, n)) }
 
-// FeedbackOver gives a Feedback that keeps what is left out in residual, and
+// FeedbackOver returns a Feedback that keeps the rest in residual, and
 // begins with its present content: a part of a longer vector, for example.
 func FeedbackOver(c Codec, residual []float32) *Feedback {
 	f := &Feedback{residual: residual}
@@ -47,7 +47,7 @@ func (f *Feedback) Use(c Codec) {
 func (f *Feedback) Codec() Codec { return f.codec }
 
 // Encode appends grad and the residual to dst, encoded, and keeps the rest. grad
-// is not changed; nil means zeros: what was left out goes on its way
+// is not changed; nil means zeros: the residual is sent
 // without a new gradient. Where the sum is NaN or Inf, or was encoded as such,
 // that is sent, and the residual becomes zero: one bad gradient does not spoil
 // the later ones.
@@ -104,9 +104,9 @@ func (f *Feedback) Return(msg []byte) error {
 // Error-Feedback. NeurIPS 2019).
 func (f *Feedback) Scale(a float32) { kernel.Scale(a, f.residual) }
 
-// Reset forgets what was left out.
+// Reset clears the residual.
 func (f *Feedback) Reset() { clear(f.residual) }
 
-// Residual is what was left out so far. The slice is shared: it is valid until
+// Residual is the sum of the values that were left out. The slice is shared: it is valid until
 // the next call.
 func (f *Feedback) Residual() []float32 { return f.residual }

@@ -47,7 +47,7 @@ var (
 )
 
 // NewStochasticInt8 gives an Int8 that rounds up or down at random, so that the
-// mean of what is sent is the value. The random numbers follow from seed and the
+// mean of the sent values is the value. The random numbers follow from seed and the
 // number of blocks encoded before.
 func NewStochasticInt8(seed uint64) *Int8 { return &Int8{stochastic: true, seed: seed} }
 

@@ -6,9 +6,8 @@ import (
 	"star/internal/kernel"
 )
 
-// Memory is what an encoder remembers from one vector to the next beside what it
-// has left out: an encoder that continues with it sends the same bytes as one that never stopped. Most codecs
-// remember nothing.
+// Memory is the state of an encoder between two vectors besides its residual: an encoder that continues with it sends the same bytes as
+// one that never stopped. Most codecs have no state.
 type Memory struct {
 	Warm  []float32 // powersgd: Q of each matrix, from which the next iteration begins
 	Drawn uint64    // int8-stochastic: blocks that have used random numbers

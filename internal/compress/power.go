@@ -386,8 +386,8 @@ type Averager struct {
 	phase    int
 }
 
-// AveragerOver gives an Averager for vectors of the residual's length, which keeps
-// there what is left out, and begins with its present content.
+// AveragerOver returns an Averager for vectors of the residual's length, which keeps
+// the rest in residual, and begins with its present content.
 func AveragerOver(residual []float32, matrices []Matrix, rank int, seed uint64) (*Averager, error) {
 	l, err := newLowRank(len(residual), matrices, rank, seed)
 	if err != nil {
@@ -404,7 +404,7 @@ func (a *Averager) step(name string, phase int) {
 }
 
 // Project begins a round with this worker's gradient, which it does not change.
-// A nil grad means zeros: what was left out goes on its way without a new
+// A nil grad means zeros: the residual is sent without a new
 // gradient. The slice returned is to be averaged in place before Refine.
 func (a *Averager) Project(grad []float32) (p []float32) {
 	if grad != nil && len(grad) != a.l.n {
@@ -421,7 +421,7 @@ func (a *Averager) Project(grad []float32) (p []float32) {
 	return a.l.first
 }
 
-// Refine goes on when p is averaged. The slice returned is to be averaged in
+// Refine continues after p is averaged. The slice returned is to be averaged in
 // place before Reconstruct.
 func (a *Averager) Refine() (q []float32) {
 	a.step("Refine", 1)
@@ -467,6 +467,6 @@ func (a *Averager) Reconstruct(dst []float32) {
 // Scale is [Feedback.Scale].
 func (a *Averager) Scale(s float32) { kernel.Scale(s, a.residual) }
 
-// Residual is what was left out so far. The slice is shared: it is valid until
+// Residual is the sum of the values that were left out. The slice is shared: it is valid until
 // the next call.
 func (a *Averager) Residual() []float32 { return a.residual }

@@ -15,17 +15,17 @@ type Entry struct {
 
 	missing string // what a name without its argument lacks: rank, amount
 
-	// make makes the codec for a slice, with random numbers from seed. arg is what was written.
+	// make creates the codec for a slice, with random numbers from seed. arg is the argument in the name.
 	make func(name, arg string, s Slice, seed uint64) (Codec, error)
 
 	// average makes what averages the pieces of a ring, of residual e, in the place of messages that are added up; nil: messages are. arg was accepted by make.
 	average func(arg string, e []float32, ms []Matrix, seed uint64) (*Averager, error)
 }
 
-// Entries are all codecs, in order of what they leave out, least first.
+// Entries are all codecs, in order of increasing loss.
 var Entries = []Entry{none, fp16, bf16, int8Nearest, int8Stochastic, topK, powerSGD}
 
-// Loss says how far the sum of what a codec sends can be from the sum of what it was given. The rest stays in [Feedback].
+// Loss is how far the sum of the sent values can be from the sum of the given values. The rest stays in [Feedback].
 type Loss uint8
 
 const (
@@ -47,7 +47,7 @@ type Spec struct {
 	name, arg string
 }
 
-// ParseSpec finds the codec of a name, without its argument being looked at. Errors say what there is.
+// ParseSpec finds the codec of a name, without checking its argument. Errors list the names.
 func ParseSpec(name string) (Spec, error) {
 	kind, arg, has := strings.Cut(name, "=")
 	for _, e := range Entries {
@@ -71,7 +71,7 @@ func (e Entry) Example() string {
 	return e.Name + "=" + e.Arg
 }
 
-// Names lists an example of each codec, in order of what they leave out.
+// Names lists an example of each codec, in order of increasing loss.
 func Names() (names []string) {
 	for _, e := range Entries {
 		names = append(names, e.Example())
@@ -80,13 +80,14 @@ func Names() (names []string) {
 }
 
 // New makes the codec of a slice. seed is for the random numbers of int8-stochastic and the first iteration of powersgd: senders that should be
-// independent need different ones. An error says what is wrong with the name, or that the codec needs what is not known of the slice.
+// independent need different ones. An error describes an invalid name, or a property of the slice that the codec needs.
 func (s Spec) New(of Slice, seed uint64) (Codec, error) { return s.make(s.name, s.arg, of, seed) }
 
-// Averages says whether members of a ring average by steps of the codec's own ([Averager]) and not by adding up messages.
+// Averages reports whether members of a ring average by steps of the codec's own ([Averager]) and not by adding up messages.
 func (s Spec) Averages() bool { return s.average != nil }
 
-// Averager makes them for a piece of the vector with the given matrices; what it leaves out is kept in e. Only where it [Spec.Averages]. All members need the same seed.
+// Averager creates one for a piece of the vector with the given matrices; it keeps the rest in e. It needs [Spec.Averages]. All members
+// need the same seed.
 func (s Spec) Averager(e []float32, ms []Matrix, seed uint64) (*Averager, error) {
 	return s.average(s.arg, e, ms, seed)
 }
@@ -113,7 +114,7 @@ func New(name string, of Slice, seed uint64) (Codec, error) {
 // Auto is the name of no codec: in a setting it leaves the choice to [Choose].
 const Auto = "auto"
 
-// Check says what is wrong with a setting: a name that [New] knows, for whatever slice, or [Auto].
+// Check returns an error for an invalid setting: it accepts a name that [New] knows, for any slice, or [Auto].
 func Check(name string) error {
 	if name == Auto {
 		return nil

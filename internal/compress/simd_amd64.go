@@ -4,7 +4,7 @@ package compress
 
 import "golang.org/x/sys/cpu"
 
-// vectors says whether the assembly is used. Only tests change it. AVX-512 is
+// vectors reports whether the assembly is used. Only tests change it. AVX-512 is
 // not used: beyond the first-level cache the loops wait for memory with AVX2
 // already.
 var vectors = detect()

@@ -155,7 +155,7 @@ func (c *TopK) Encode(dst []byte, src []float32) []byte {
 	return dst[:at+end]
 }
 
-// candidates collects values of src among which the k largest are, or says that
+// candidates collects values of src that include the k largest, or reports that
 // all of them may be.
 func (c *TopK) candidates(src []float32, k int) bool {
 	n := len(src)
@@ -249,7 +249,7 @@ func (c *TopK) parts(n int, src []byte) (k int, distances []byte, err error) {
 	for j := range k {
 		d, m := distance(distances[at:])
 		if m == 0 {
-			return 0, nil, fmt.Errorf("compress: %s: distance of value %d of %d at byte %d is none; the bytes are corrupt", c.Name(), j, k, 4+4*k+at)
+			return 0, nil, fmt.Errorf("compress: %s: distance of value %d of %d at byte %d is invalid; the bytes are corrupt", c.Name(), j, k, 4+4*k+at)
 		}
 		at += m
 		if next += uint64(d); next > uint64(n) {
@@ -262,9 +262,9 @@ func (c *TopK) parts(n int, src []byte) (k int, distances []byte, err error) {
 	return k, distances, nil
 }
 
-// distance reads one distance and says how many bytes it took; 0 for what no
-// encoder writes: a distance of 0 (a position twice), one that is longer than
-// it needs to be, that does not fit, or that is cut off.
+// distance reads one distance and returns its number of bytes; 0 for invalid
+// input: a distance of 0 (a position twice), one that is longer than necessary,
+// that does not fit, or that is truncated.
 func distance(b []byte) (d uint32, taken int) {
 	for i, v := range b {
 		if i == 4 && v > 0x0f {
@@ -315,7 +315,7 @@ func (c *TopK) DecodeAdd(dst []float32, scale float32, src []byte) error {
 }
 
 // aboveGo writes first + i for each value of x with a magnitude, in bits, of at
-// least limit and says how many. found has room for all of x.
+// least limit and returns their number. found has room for all of x.
 func aboveGo(found []uint32, x []float32, limit, first uint32) int {
 	m := 0
 	for i, v := range x {

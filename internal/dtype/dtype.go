@@ -1,9 +1,10 @@
-// Package dtype knows the types of a tensor's elements by the names that safetensors gives them: F32, I64, BOOL, …
+// Package dtype has the types of a tensor's elements under their names in safetensors: F32, I64, BOOL, …
 //
-// Model state that is not optimised lies in a vector of words of 4 bytes, tensor after tensor. One of F32 takes a word for each element. One of another type takes its own
-// bytes, little-endian, in the fewest words that hold them; it begins at a multiple of the size of its elements. What is between is 0.
+// Model state without an optimiser is in a vector of words of 4 bytes, tensor after tensor. F32 uses a word per element. Another type
+// uses its own bytes, little-endian, in the fewest words that hold them; it begins at a multiple of the size of its elements. Gaps are 0.
 //
-// The empty name is F32, so that layouts that name no types mean what they always meant. C64 and C128 are pairs of F32 and of F64. Safetensors has no C128.
+// The empty name is F32, so that layouts without types keep their meaning. C64 and C128 are pairs of F32 and of F64. Safetensors has no
+// C128.
 package dtype
 
 import (
@@ -81,10 +82,10 @@ func Begin(name string, at int) int {
 	return (at + step - 1) / step * step
 }
 
-// IsFloat says whether the mean of several elements is one of the type.
+// IsFloat reports whether the mean of several elements is one of the type.
 func IsFloat(name string) bool { return types[name].kind == floating }
 
-// IsComplex says whether elements are complex numbers.
+// IsComplex reports whether elements are complex numbers.
 func IsComplex(name string) bool { return types[name].parts == 2 }
 
 // Numbers is how many numbers Floats finds in size bytes.

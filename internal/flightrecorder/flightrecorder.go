@@ -1,5 +1,5 @@
 // Package flightrecorder lists the waits of this process: which goroutine waits, for what, for
-// which peer, since when and until when. It answers why nothing happens (SIGQUIT, /debug/star).
+// which peer, since when and until when. It shows why nothing happens (SIGQUIT, /debug/star).
 //
 // There is one list for the process, as with the profiles of runtime/pprof. A goroutine that waits
 // repeatedly opens a [Site] once, and calls Begin and End around each wait. That costs a reading of
@@ -24,7 +24,7 @@ import (
 
 // Site is a place where one goroutine at a time waits.
 type Site struct {
-	// owner is the waiting goroutine, what is what it waits for, and unit says what the numbers of
+	// owner is the waiting goroutine, what is the event it waits for, and unit is the meaning of the numbers of
 	// Begin are: worker, shard, rank.
 	owner string
 	what  string
@@ -58,7 +58,7 @@ var (
 	sites = map[*Site]bool{}
 )
 
-// Open makes a site: owner waits there for what. unit says what the numbers of Begin are. For waits
+// Open makes a site: owner waits there for what. unit is the meaning of the numbers of Begin. For waits
 // without a limit, guard names what ends them.
 func Open(owner, what, unit, guard string) *Site {
 	s := &Site{owner: owner, what: what, unit: unit, guard: guard}
@@ -121,7 +121,7 @@ func (s *Site) Say(detail string) {
 	}
 }
 
-// End says that the wait is over.
+// End marks the end of the wait.
 func (s *Site) End() {
 	if s != nil {
 		s.since.Store(0)

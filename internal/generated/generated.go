@@ -10,7 +10,7 @@ import (
 
 var write = flag.Bool("write", false, "write the generated parts of pages")
 
-// Section compares the part of a page between two marks with what it must be, or with -write makes it so. The marks are
+// Section compares the part of a page between two marks with the wanted text, or replaces it with -write. The marks are
 // <!-- NAME: begin (written by COMMAND) --> and <!-- NAME: end -->, on lines of their own.
 func Section(t *testing.T, page, name, command, want string) {
 	t.Helper()

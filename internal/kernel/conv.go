@@ -47,7 +47,7 @@ func (s Conv) check(op string, x, w, y []float32) {
 	atLeast(op, "the output", len(y), s.N*s.Out*s.OutH()*s.OutW())
 }
 
-// empty says that the output has no elements: the window does not fit, or there
+// empty reports whether the output has no elements: the window does not fit, or there
 // are no samples.
 func (s Conv) empty() bool { return s.N*s.OutH()*s.OutW() == 0 }
 
@@ -196,7 +196,7 @@ func (s Conv) colGradWeight(dw, dy, x []float32) {
 
 // im2col lays the windows of one image of the given channels out as columns, with rows ld elements apart: row
 // (c·KH+kh)·KW+kw, column oh·OutW+ow of col is the pixel that weight (c, kh, kw) meets at output (oh, ow), or 0 in the
-// padding. s says the rest of the shape, with no stride and no dilation of 0; its N, In, Out and Groups are not used.
+// padding. s has the rest of the shape, with no stride and no dilation of 0; its N, In, Out and Groups are not used.
 func im2col(col []float32, ld int, x []float32, channels int, s Conv) {
 	oh := outSize(s.H, s.KH, s.Stride, s.Pad, s.Dilation)
 	ow := outSize(s.W, s.KW, s.Stride, s.Pad, s.Dilation)

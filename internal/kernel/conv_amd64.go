@@ -10,7 +10,7 @@ import "unsafe"
 //
 // Row h of a padded channel is stride phases of pw elements: element w lies in
 // phase w mod stride at w/stride. So output j of a row meets weight kw at
-// neighbouring elements of one phase, whatever the stride is.
+// adjacent elements of one phase, for any stride.
 
 // direct is a convolution of one group in the padded form. Distances are in
 // elements.
@@ -26,7 +26,7 @@ type direct struct {
 	vecs, lastLane int // vectors of a row of the output, lanes in use of the last
 }
 
-// newDirect says whether the direct road takes this shape, and how.
+// newDirect reports whether the direct road takes this shape, and how.
 func newDirect(in, h, w, kh, kw, stride, dil, padH, padW, oh, ow int) (d direct, ok bool) {
 	d = direct{in: in, h: h, w: w, kh: kh, kw: kw, stride: stride, dil: dil, padH: padH, padW: padW, oh: oh, ow: ow}
 	if isa == goOnly || padH < 0 || padW < 0 {

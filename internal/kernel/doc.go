@@ -6,7 +6,7 @@
 // operations spend most of a training step in copies: after a fast matrix
 // product the time of a convolutional network is im2col, transposes and
 // statistics. On amd64 the hot loops are assembly for AVX2 with FMA and for
-// AVX-512, chosen when the program starts by what the processor has ([Name]);
+// AVX-512, chosen at the start of the program by the processor's features ([Name]);
 // everywhere else, and with the build tag noasm, they are the plain Go loops that
 // the assembly is tested against. No cgo: only the build tag openblas swaps
 // [Gemm] for OpenBLAS.
@@ -19,10 +19,10 @@
 // goroutine: one call uses one processor.
 //
 // Shapes and lengths are the caller's own code, so a wrong one panics with the
-// function's name. Values are the world's: NaN and Inf never panic and never
-// index; each function says what they become.
+// function's name. Values are external input: NaN and Inf never panic and never
+// index; each function documents its result for them.
 //
-// What will bite:
+// Limits:
 //   - The same input gives the same bits on the same implementation. Sums
 //     (Gemm, Conv2D, Dot, the norms) differ in the last bits between
 //     implementations, because they add in another order.

@@ -33,9 +33,9 @@ func (p Pool) out(size int) int {
 	return (size+2*p.Pad-p.K)/p.stride() + 1
 }
 
-// Max writes the largest element of each window into y, and where it was found,
+// Max writes the largest element of each window into y, and its position,
 // as an index into its plane, into arg. The first of equals wins; a NaN wins
-// over everything. Every index is valid, whatever the values are.
+// over everything. Every index is valid, for any values.
 func (p Pool) Max(y []float32, arg []int32, x []float32) {
 	oh, ow := p.OutH(), p.OutW()
 	atLeast("Pool.Max", "x", len(x), p.Planes*p.H*p.W)

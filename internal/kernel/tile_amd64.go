@@ -103,8 +103,8 @@ func at(x []float32, i int) unsafe.Pointer {
 	return unsafe.Add(unsafe.Pointer(unsafe.SliceData(x)), 4*i)
 }
 
-// parts cuts n things into as few parts of at most size as there can be, as
-// even as they can be, and says how many the parts have; the last may be smaller.
+// parts cuts n elements into the fewest, most even parts of at most size, and
+// returns the length of the parts; the last may be smaller.
 func parts(n, size int) int {
 	if n <= size {
 		return n

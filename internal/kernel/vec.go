@@ -53,7 +53,7 @@ func Dot(x, y []float32) float64 {
 // SumSq is the sum of the squares of x, in float64: it cannot overflow.
 func SumSq(x []float32) float64 { return vSumSq(x) }
 
-// Finite says whether x holds neither NaN nor Inf.
+// Finite reports whether x has neither NaN nor Inf.
 func Finite(x []float32) bool { return FirstNonFinite(x) < 0 }
 
 // FirstNonFinite is the index of the first NaN or Inf of x, or -1.

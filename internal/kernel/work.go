@@ -40,7 +40,7 @@ func putWork(w *work) {
 
 func (w *work) floats(n int) []float32 { return grow(&w.buf, n) }
 
-// grow returns buf with n elements, whatever they are.
+// grow returns buf with n elements of any value.
 func grow[T any](buf *[]T, n int) []T {
 	if cap(*buf) < n {
 		*buf = make([]T, n+n/4)

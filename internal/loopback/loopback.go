@@ -1,4 +1,4 @@
-// Package loopback says which addresses are reached from this host only.
+// Package loopback identifies addresses that only this host reaches.
 package loopback
 
 import (

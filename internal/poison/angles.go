@@ -73,18 +73,18 @@ const (
 	signLimit  = -7 // Student's t: with 63 degrees of freedom, one in 10^9
 )
 
-// Signs is what is known of the direction of one worker. The zero value knows nothing.
+// Signs is the known direction of one worker's gradients. The zero value is unknown.
 type Signs struct {
 	recent  [signWindow]float64 // cosines; a ring
 	n       int                 // seen since the last change
 	flipped bool
 }
 
-// Flipped says whether the worker's gradients are reversed.
+// Flipped reports whether the worker's gradients are reversed.
 func (s *Signs) Flipped() bool { return s.flipped }
 
-// Observe takes in the cosine of the worker's gradient with the mean of the others, and says whether Flipped has
-// changed, and the mean that has decided it. A worker is flipped when its mean over the last 64, 128, … or 1024
+// Observe adds the cosine of the worker's gradient with the mean of the others, and reports whether Flipped has
+// changed, and the mean that caused it. A worker is flipped when its mean over the last 64, 128, … or 1024
 // updates is below −floor beyond doubt, and no longer when they are positive as much. See [Floor].
 func (s *Signs) Observe(cos, floor float64) (changed bool, mean float64) {
 	if !s.keep(cos) {
@@ -103,7 +103,7 @@ func (s *Signs) keep(cos float64) bool {
 	return s.n%signEvery == 0
 }
 
-// mean is that of the last k cosines, or of all where there are fewer; 0 of none.
+// mean is the mean of the last k cosines, or of all where there are fewer; 0 without any.
 func (s *Signs) mean(k int) (mean float64) {
 	k = min(k, s.n, signWindow)
 	for i := 1; i <= k; i++ {
@@ -163,7 +163,7 @@ func Floor(own, others, all int) float64 {
 // other a little (Floor), batches of nine times the size make a difference of three times.
 const alike = 3
 
-// Angles watches the directions of all workers with gradients that come together. The zero value has seen none.
+// Angles watches the directions of all workers with gradients of the same versions. The zero value is ready to use.
 type Angles struct {
 	signs []Signs
 
@@ -190,8 +190,8 @@ type Gradient struct {
 	Void bool
 }
 
-// Observe takes in the gradients of one version, all of one length, and returns the workers that have turned. Of fewer than three
-// that are not void it says nothing. The result is valid until the next call.
+// Observe adds the gradients of one version, all of one length, and returns the workers with a change. It needs three gradients that are
+// not void. The result is valid until the next call.
 func (a *Angles) Observe(gs []Gradient) []Turn {
 	a.turns = a.turns[:0]
 	others := 0

@@ -1,6 +1,5 @@
-// Package settings turns flags, environment variables, a file and what a
-// launcher left behind into one set of values, and remembers where each value
-// came from.
+// Package settings combines flags, environment variables, a file and the variables of
+// a launcher into one set of values, with the origin of each value.
 //
 // A job is started by people, by files and by other programs, and when it does something unexpected
 // the first question is where a setting came from. So a setting is declared once, under one name,

@@ -14,7 +14,7 @@ const helpAllFlag = "help-all"
 // helpWidth is the columns of --help.
 const helpWidth = 110
 
-// helpGroups says under which heading --help lists a setting, and for what commands: after the colon
+// helpGroups has the heading of --help for each setting, and its commands: after the colon
 // r is star run and similar commands, p star ps and w star worker. A name without a colon is only in
 // --help-all. Each setting is in one group (TestHelpGroups).
 var helpGroups = []struct{ heading, settings string }{

@@ -63,7 +63,7 @@ type Job struct {
 	Rank       int // of this process among its kind; -1: the coordinator chooses
 	Workers    int // that the job begins with
 	MaxWorkers int // most workers of the job; 0: Workers
-	MinWorkers int // least; 0: it begins with Workers and goes on while one is left
+	MinWorkers int // least; 0: it begins with Workers and continues while one is left
 	Servers    int // star-ps processes
 	Shards     int // shards of one star-ps process; 0: coordinator only
 	Token      Secret
@@ -105,7 +105,7 @@ type Job struct {
 	Shares      []int // samples of each worker's mini-batch; nil: Batch for each
 
 	WholeBatches bool    // plans neither cut nor resize a worker's mini-batch
-	CapacityCPU  float64 // cores that the host of the servers has for them; 0: what it has and others leave
+	CapacityCPU  float64 // cores of the servers' host that are available to them; 0: those that the host has and others do not use
 	CapacityNet  float64 // MB/s that its link carries for them in each direction; 0: not known
 	ModelPrior   string  // published model that the job is like, until it is measured
 	PSBandwidth  float64 // MB/s that the servers' links may carry for this job, both ways together; 0: not known
@@ -132,7 +132,7 @@ type Job struct {
 	Transport    string        // of links between members: auto, shm, unix, tcp
 	Checksum     string        // over their TCP connections: auto, on, off
 	ZeroCopy     string        // which vectors their TCP sockets get without a copy: auto, on, off
-	HostID       string        // of this worker's host; empty: as the kernel says
+	HostID       string        // of this worker's host; empty: the kernel's name
 	Segment      int           // KiB after which a part is passed on; 0: by the model
 	Buffer       int           // KiB of each socket's buffers; 0: by the model; -1: the kernel's choice
 	OnFailure    string        // shrink or stop, when a worker is gone
@@ -145,7 +145,7 @@ type Job struct {
 	Out             string        // folder of run.jsonl and checkpoints
 	LogMax          int           // MiB; 0: no bound
 	CheckpointEvery time.Duration // 0: only at the end
-	Notice          string        // file or HTTP address that says when this machine will be taken away
+	Notice          string        // file or HTTP address with the time when this machine is taken away
 	Grace           time.Duration // for a checkpoint when the job is stopped; 0: none is made
 	Checkpoint      string        // folder or address of checkpoints; empty: one in Out
 	Keep            int           // newest checkpoints that stay; 0: all
@@ -174,7 +174,7 @@ type Job struct {
 	Actuator       string // how orders to be slower are carried out: pace, cgroup, tc or none
 	Limit          string // what this process may take from its start on; star/cluster/resource/actuate reads it
 	LimitInterface string // that tc limits; empty: the one that leads to the coordinator
-	LeaseDir       string // folder of what is to be undone; empty: the user's own
+	LeaseDir       string // folder of leases; empty: the user's own
 
 	// Other jobs on the same hosts.
 
@@ -680,7 +680,7 @@ func (j *Job) members() (count int, setting string) {
 // Ranks is how many workers the job may have at once.
 func (j *Job) Ranks() int { return max(j.Workers, j.MaxWorkers) }
 
-// HasMomentum says whether the optimiser is one that --momentum is of.
+// HasMomentum reports whether --momentum applies to the optimiser.
 func (j *Job) HasMomentum() bool {
 	return slices.Contains([]string{"momentum", "nesterov", "dana"}, j.Optimizer)
 }

@@ -40,10 +40,10 @@ type missingError struct{ error }
 
 func (e *missingError) Unwrap() error { return e.error }
 
-// ExitCode is that of a file that is missing.
+// ExitCode is the exit code for a missing file.
 func (e *missingError) ExitCode() int { return exitcode.Missing }
 
-// Found is a value that a launcher left behind, see [Detect]. A non-nil Err says why it could not be
+// Found is a value that a launcher left behind, see [Detect]. A non-nil Err is the reason why it could not be
 // parsed; that matters only if it is not set elsewhere.
 type Found struct {
 	Value  string
@@ -63,7 +63,7 @@ type Sources struct {
 	// command and deserve no warning.
 	Foreign []string
 
-	// Others are keys, not settings of this command, that may be in a file that STAR_CONFIG names: what is set in
+	// Others are keys, not settings of this command, that may be in a file that STAR_CONFIG names: variables of
 	// a shell is for all its commands. In one that --config names they are mistakes.
 	Others []string
 }
@@ -100,7 +100,7 @@ func (s *Set) Bind(cmd *cobra.Command) {
 	cmd.SetFlagErrorFunc(FlagError)
 }
 
-// recorder notes what was typed for a flag. It is parsed in Resolve, with
+// recorder stores the text of a flag. It is parsed in Resolve, with
 // everything else.
 type recorder struct {
 	s  *Set
@@ -237,7 +237,7 @@ func (s *Set) Bared() (warnings []string) {
 	return warnings
 }
 
-// LogsJSON says whether a command that has been run logs JSON on purpose, not because it logs into a file. After an
+// LogsJSON reports whether a command that has been run logs JSON on purpose, not because it logs into a file. After an
 // error of its settings it goes by those of them that were read.
 func LogsJSON(cmd *cobra.Command) bool {
 	f := cmd.Flags().Lookup("log-format")

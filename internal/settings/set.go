@@ -37,7 +37,7 @@ func (s Secret) String() string {
 // MarshalJSON hides the secret.
 func (s Secret) MarshalJSON() ([]byte, error) { return json.Marshal(s.String()) }
 
-// Origin says where a value came from, in words for people: "--rank",
+// Origin is the origin of a value, in words: "--rank",
 // "STAR_RANK", "job.yaml:3", "torchrun (RANK)", "default".
 type Origin string
 
@@ -63,7 +63,7 @@ type item struct {
 	origin     Origin
 
 	reset func()               // store the default
-	parse func([]string) error // store what the texts say; more than one only for lists
+	parse func([]string) error // parse and store the texts; more than one only for lists
 	text  func() string        // the value as it would be typed
 	def   func() string        // the default as it would be typed
 	value func() any           // the value for JSON
@@ -116,7 +116,7 @@ func (s *Set) Origin(name string) Origin { return s.item(name).origin }
 func (s *Set) IsSet(name string) bool { return s.item(name).origin != Default }
 
 // Invalid makes the error for a value that cannot be used. It names the setting,
-// the value and the origin, so err only has to say what is wrong and what to do.
+// the value and the origin, so err only needs the reason and the remedy.
 func (s *Set) Invalid(name string, err error) error {
 	it := s.item(name)
 	value := it.text()
@@ -150,7 +150,7 @@ func (s *Set) Names() []string {
 	return names
 }
 
-// apply stores texts from one origin, or says what is wrong with them.
+// apply stores texts from one origin, or returns an error.
 func (s *Set) apply(it *item, texts []string, from Origin) error {
 	where := string(from)
 	if where != "--"+it.name && where != Variable(it.name) {
@@ -170,7 +170,7 @@ func (s *Set) apply(it *item, texts []string, from Origin) error {
 	return nil
 }
 
-// named are the choices that have a name: where "" is one, it is what is without the setting.
+// named are the choices with a name: "" means the behaviour without the setting.
 func named(choices []string) []string {
 	return slices.DeleteFunc(slices.Clone(choices), func(c string) bool { return c == "" })
 }

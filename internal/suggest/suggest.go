@@ -34,7 +34,7 @@ func Nearest(word string, candidates []string) string {
 }
 
 // distance counts the insertions, deletions, replacements and swaps of
-// neighbours that turn a into b (optimal string alignment).
+// adjacent letters that turn a into b (optimal string alignment).
 func distance(a, b string) int {
 	before, prev := make([]int, len(b)+1), make([]int, len(b)+1)
 	for j := range prev {

@@ -1,5 +1,5 @@
-// Package unpack reads files that may be packed by gzip, with a bound on what comes out of them: a file of a megabyte can unpack to a
-// gigabyte, and its reader keeps what it finds. Run logs, traces and data sets unpack to 3 to 30 times their size.
+// Package unpack reads files that may be packed by gzip, with a bound on the unpacked size: a file of a megabyte can unpack to a
+// gigabyte, and its reader keeps the content. Run logs, traces and data sets unpack to 3 to 30 times their size.
 package unpack
 
 import (
@@ -12,10 +12,10 @@ import (
 
 const (
 	ratio = 100      // more than any file of ours has, and a tenth of what deflate can do
-	floor = 64 << 20 // bytes that anybody has room for
+	floor = 64 << 20 // bytes that every host has room for
 )
 
-// Most is how many bytes may come out of size packed ones.
+// Most is the largest unpacked size of size packed bytes.
 func Most(size int64) int64 {
 	if size > (1<<63-1)/ratio {
 		return 1<<63 - 1
@@ -26,7 +26,7 @@ func Most(size int64) int64 {
 // ErrTooMuch is in the error of a file that unpacks to more than Most.
 var ErrTooMuch = errors.New("it unpacks to more than 100 times its size and 64 MiB, which no file of ours does; if it is meant, unpack it first")
 
-// Reader reads r, and what is packed in it if it is gzip. Errors of the packing, also later ones, begin with gzip.
+// Reader reads r, and unpacks it if it is gzip. Errors of the packing, also later ones, begin with gzip.
 func Reader(r io.Reader) (*bufio.Reader, error) {
 	in := &reader{in: r}
 	br := bufio.NewReaderSize(in, 64<<10)
@@ -40,7 +40,7 @@ func Reader(r io.Reader) (*bufio.Reader, error) {
 	return bufio.NewReaderSize(&unpacked{z: z, in: in}, 64<<10), nil
 }
 
-// reader counts what it reads.
+// reader counts the bytes read.
 type reader struct {
 	in io.Reader
 	n  int64
@@ -52,7 +52,7 @@ func (r *reader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// unpacked counts what comes out.
+// unpacked counts the unpacked bytes.
 type unpacked struct {
 	z   *gzip.Reader
 	in  *reader

@@ -5,9 +5,9 @@
 // is madvise or always), Make asks: there are 512 times fewer.
 package vector
 
-// Make is make([]T, n), in huge pages where n elements fill one and the system has them. They come as they are touched. So that the vector can begin with one, the heap counts
+// Make is make([]T, n), in huge pages where n elements fill one and the system has them. They are allocated as they are touched. So that the vector can begin with one, the heap counts
 // one more than the elements need; it is not used.
 func Make[T any](n int) []T { return makeHuge[T](n) }
 
-// Huge says whether b is in huge pages, as far as one can know: Make has asked for them, or the system gives them to all.
+// Huge reports whether b is in huge pages, as far as one can know: Make has asked for them, or the system gives them to all.
 func Huge(b []byte) bool { return isHuge(b) }

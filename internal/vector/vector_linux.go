@@ -50,7 +50,7 @@ func makeHuge[T any](n int) []T {
 	if page == 0 || size == 0 || page%size != 0 || n < page/size {
 		return make([]T, n)
 	}
-	whole := n * size / page * page // what is left has small ones
+	whole := n * size / page * page // the rest has small pages
 	v := make([]T, n+page/size)
 	first := unsafe.SliceData(v)
 	skip := int(-uintptr(unsafe.Pointer(first))&uintptr(page-1)) / size
@@ -82,7 +82,7 @@ func isHuge(b []byte) bool {
 	return mode() == "always" || asked(span{at, at + uintptr(len(b))})
 }
 
-// asked says whether s is part of a vector that Make has made.
+// asked reports whether s is part of a vector that Make has made.
 func asked(s span) bool {
 	made.Lock()
 	defer made.Unlock()

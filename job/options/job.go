@@ -13,7 +13,7 @@ import (
 	"star/train/checkpoint"
 )
 
-// JobOf is a job as the settings say.
+// JobOf is the job that the settings describe.
 func JobOf(j *settings.Job) job.Job {
 	job := job.Job{
 		Name: j.Name, Arch: j.Arch, Rank: j.Rank, Workers: j.Workers, MaxWorkers: j.MaxWorkers, Servers: j.Servers, Replicas: j.Replicas, Batch: j.Batch, Seed: j.Seed,
@@ -58,5 +58,5 @@ func ResumeFrom(j *settings.Job) string {
 	if checkpoint.None(err) || err == nil && !slices.ContainsFunc(found, func(f checkpoint.Found) bool { return f.Complete }) {
 		return ""
 	}
-	return place // what else is wrong with it is said when it is opened
+	return place // other errors are found when it is opened
 }

@@ -20,8 +20,8 @@ import (
 // told has the reasons that this process has printed. All its loggers write to one log.
 var told Reasons
 
-// LastLine is what a process says when it ends: without the reason, if its log has that already.
-// star run shows, as the reason of the job, the last line of a process that it has started: that one is whole.
+// LastLine is the last line of a process: without the reason, if its log has that already. star run shows the last line of a process
+// that it has started as the reason of the job: that line is complete.
 func LastLine(text string) string {
 	if os.Getenv(process.LaunchedVariable) != "" {
 		return text
@@ -29,9 +29,8 @@ func LastLine(text string) string {
 	return told.Once(text)
 }
 
-// Logger writes to w as the settings say: text on a terminal, JSON otherwise. In
-// text, lines of star run's children leave out what star run puts before them.
-// A long reason is printed in full once.
+// Logger writes to w as the settings describe: text on a terminal, JSON otherwise. In text, lines of star run's children omit the
+// prefix that star run adds. A long reason is printed in full once.
 func Logger(job *settings.Job, w *os.File, attrs ...any) *slog.Logger {
 	var level slog.Level
 	level.UnmarshalText([]byte(job.LogLevel)) // Validate has checked it
@@ -104,7 +103,7 @@ func (h *lines) WithAttrs(attrs []slog.Attr) slog.Handler {
 	c := *h
 	var b strings.Builder
 	for _, a := range attrs {
-		if h.clock || a.Key != "rank" { // star run says it
+		if h.clock || a.Key != "rank" { // star run adds it
 			appendAttr(&b, "", a)
 		}
 	}

@@ -17,7 +17,7 @@ type Reasons struct {
 
 const (
 	reasonLeast = 80          // Shorter ones are printed each time.
-	reasonsKept = 1000        // Programs may print any number. Those that come when it is full are printed each time.
+	reasonsKept = 1000        // Programs may print any number. Later ones are printed each time.
 	reasonFor   = time.Minute // For longer, the line with the reason may be far away, or in a file that was rotated.
 )
 

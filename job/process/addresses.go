@@ -30,10 +30,10 @@ func OwnAddresses() Addresses {
 // thisHost are this host's addresses, as they were when they were first asked for.
 var thisHost = sync.OnceValue(OwnAddresses)
 
-// Elsewhere says whether what is at an address is on another host, so that traffic with it takes something of links.
+// Elsewhere reports whether an address is on another host, so that traffic with it uses a link.
 func Elsewhere(addr string) bool { return !thisHost().Has(addr) }
 
-// Has says whether what is at an address, with a port, is on the host. Names are not looked up: they are elsewhere.
+// Has reports whether an address, with a port, is on the host. Names are not looked up: they count as other hosts.
 func (as Addresses) Has(addr string) bool {
 	a, err := netip.ParseAddrPort(addr)
 	return err == nil && (a.Addr().Unmap().IsLoopback() || as[a.Addr().Unmap()])

@@ -12,9 +12,8 @@ import (
 // settles is how long a process may take to end when its grace is over.
 const settles = 2 * time.Second
 
-// Linger is a context for what goes on for a while when a process was told to end: until the job is saved, which
-// is for the coordinator to say. It ends with the cause of told, so much later at the latest, or at once where
-// there is no grace.
+// Linger is a context for work that continues for a while after a process was asked to end: until the coordinator has saved the job.
+// It ends with the cause of told, after grace at the latest, or at once without grace.
 func Linger(told context.Context, grace time.Duration) (ctx context.Context, end context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(told))
 	stop := context.AfterFunc(told, func() {
@@ -44,9 +43,8 @@ func EndsWith(told context.Context, err error, log *slog.Logger) error {
 	return why
 }
 
-// Farewell has the coordinator know of a signal, or of the end of the caller, until stop. It lets the process go
-// when the job is saved, or at once if it goes on without it. If it cannot be told, or there is no grace, over
-// ends every wait.
+// Farewell reports a signal, or the end of the caller, to the coordinator, until stop. It releases the process when the job is saved,
+// or at once if the job continues without it. If the coordinator cannot be reached, or grace is 0, over ends every wait.
 func Farewell(told context.Context, m *session.Member, grace time.Duration, over func()) (stop func() bool) {
 	return context.AfterFunc(told, func() {
 		why := context.Cause(told)

@@ -7,8 +7,8 @@ import (
 	"star/transport"
 )
 
-// Links counts the traffic of connections that come and go, but not of those within this host: they take nothing
-// of its link. Its methods may be called from any goroutine.
+// Links counts the traffic of connections, but not of those within this host: they do not use its link. Its methods are safe for
+// concurrent use.
 type Links struct {
 	mu        sync.Mutex
 	conns     []transport.Conn
@@ -17,7 +17,7 @@ type Links struct {
 	group     *allreduce.Group
 }
 
-// Add counts a connection from now on, also what it has carried already.
+// Add counts a connection from now on, including its previous traffic.
 func (l *Links) Add(c transport.Conn) {
 	if !Elsewhere(c.RemoteAddr()) {
 		return

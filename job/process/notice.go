@@ -81,7 +81,7 @@ func noticed(ctx context.Context, place string) (bool, error) {
 	case status != http.StatusOK:
 		return false, fmt.Errorf("%s answers %s", place, http.StatusText(status))
 	}
-	// Google's instance/preempted says TRUE or FALSE.
+	// Google's instance/preempted is TRUE or FALSE.
 	return !slices.Contains([]string{"", "false", "none"}, strings.ToLower(strings.TrimSpace(body))), nil
 }
 

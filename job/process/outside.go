@@ -2,9 +2,8 @@ package process
 
 import "star/job"
 
-// Unconnected is the error of the first setting that wants a client of the gossip or of the resource service, for
-// a process that has neither; nil if there is no such setting. seeks: the process asks the gossip where the
-// coordinator is, unless it was told.
+// Unconnected is the error of the first setting that needs a client of the gossip or of the resource service, for a process that has
+// neither; nil if there is no such setting. seeks: the process looks up the coordinator in the gossip, unless its address is set.
 func Unconnected(j *job.Job, seeks bool, missing error) error {
 	switch {
 	case j.Cluster != "":

@@ -32,7 +32,7 @@ func Optimizer(job *job.Job) optim.Config {
 	return opt
 }
 
-// parseOptimizer reads an optimiser as the program of a worker says it.
+// parseOptimizer parses the optimiser of a worker's program.
 func parseOptimizer(text []byte) (c optim.Config, err error) {
 	if err := json.Unmarshal(text, &c); err != nil {
 		return c, fmt.Errorf("the optimiser that the workers want cannot be read: %w", err)
@@ -103,7 +103,7 @@ func UpdateRule(job *job.Job) (optim.Config, optim.Schedule, error) {
 // OptimizerOf is the optimiser of a shard's rule, as NewRule has made it.
 func OptimizerOf(r rule.Rule) *optim.Optimizer { return rule.Inner(r).Optimizer.(*optim.Optimizer) }
 
-// Lossy says whether a codec changes gradients by more than the rounding of half
+// Lossy reports whether a codec changes gradients by more than the rounding of half
 // precision, so that their norms are not those that workers report.
 func Lossy(codec string) bool {
 	s, err := compress.ParseSpec(codec)
@@ -165,8 +165,8 @@ func KeepOptimizer(job *job.Job, m checkpoint.Manifest) {
 	}
 }
 
-// BeginState is what the optimiser of a worker's program remembers, for a rule of the job that is to go on from
-// there: by the names that the rule's own has. An optimiser that remembers other vectors is an error.
+// BeginState is the optimiser state of a worker's program, for a rule of the job that continues from it: by the names of the rule's own
+// state. An optimiser with other vectors is an error.
 func BeginState(e *train.Experience, c optim.Config) (st optim.State, err error) {
 	shared := c.Shared()
 	names := shared.SlotNames()
@@ -240,7 +240,7 @@ func Features(j *job.Job) combinations.Set {
 		With(combinations.Cluster, j.Cluster != "")
 }
 
-// MayStride says why workers of a job without a baseline can make no steps of their own; nil: they can.
+// MayStride returns why workers of a job without a baseline cannot make their own steps; nil: they can.
 func MayStride(job *job.Job) error {
 	if r := combinations.Against(combinations.Strides, Features(job)); r != nil {
 		return r

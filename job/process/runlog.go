@@ -16,7 +16,7 @@ func CreateRunLog(path string) (f *os.File, kept string, err error) {
 		if _, err := os.Lstat(old); err == nil {
 			continue
 		}
-		rotated, err := parts.RenameParts(path, old) // first: what is left to do if this process ends here is done by the next one
+		rotated, err := parts.RenameParts(path, old) // first: if this process ends here, the next one does the rest
 		if err != nil {
 			return nil, "", err
 		}

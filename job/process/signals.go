@@ -19,7 +19,7 @@ import (
 func Signals(parent context.Context, last ...func()) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(parent)
 	if os.Getenv(LaunchedVariable) != "" {
-		signal.Ignore(syscall.SIGPIPE) // star run, which reads what we say, may be killed: then there is a checkpoint to save
+		signal.Ignore(syscall.SIGPIPE) // star run, which reads our output, may be killed: then a checkpoint has to be saved
 	}
 	c := make(chan os.Signal, 2)
 	signal.Notify(c, os.Interrupt, syscall.SIGTERM)
@@ -48,7 +48,7 @@ func Signals(parent context.Context, last ...func()) (context.Context, context.C
 // signal of its whole group delivers it twice, milliseconds apart; a user takes longer.
 const sameSignal = time.Second
 
-// second waits for a signal after the first one, which has just come.
+// second waits for a signal after the first one, which was just received.
 func second(c <-chan os.Signal, first os.Signal) os.Signal {
 	for at := time.Now(); ; {
 		if s := <-c; s != first || time.Since(at) >= sameSignal {

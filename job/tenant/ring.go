@@ -29,10 +29,10 @@ func ringPrior(params int64, n int) resource.Demand {
 type ringUse struct {
 	steps map[int]int64 // of each worker, at the last look
 	sum   resource.Usage
-	blind bool // a worker does not say what it exchanged with other hosts
+	blind bool // a worker does not report its exchange with other hosts
 }
 
-// look takes in the iterations since the last look, each as if it was like the last one.
+// look processes the iterations since the last look, each as if it was like the last one.
 func (r *ringUse) look(workers []coord.WorkerStatus) {
 	if r.steps == nil {
 		r.steps = map[int]int64{}
@@ -41,7 +41,7 @@ func (r *ringUse) look(workers []coord.WorkerStatus) {
 		before, known := r.steps[w.Worker]
 		r.steps[w.Worker] = w.Step
 		n := float64(w.Step - before)
-		if !known || n <= 0 { // it has come, or come back, or is slow
+		if !known || n <= 0 { // it has joined, or rejoined, or is slow
 			continue
 		}
 		in, ok := w.Telemetry[star.FarIn.String()]
@@ -50,7 +50,7 @@ func (r *ringUse) look(workers []coord.WorkerStatus) {
 	}
 }
 
-// learnRing takes in what the workers of a ring used under a load. The lock is held.
+// learnRing adds the use of a ring's workers under a load. The lock is held.
 func (t *Session) learnRing(l resource.Load, use resource.Usage) {
 	if t.learner == nil {
 		if t.status.Params == 0 {

@@ -1,5 +1,5 @@
-// Package tenant connects a process of a job with what lies outside the job: the gossip that says where the
-// coordinator is, and the resource service of a cluster of jobs.
+// Package tenant connects a process of a job with services outside of the job: the gossip, which knows the coordinator, and the
+// resource service of a cluster of jobs.
 package tenant
 
 import (
@@ -47,14 +47,14 @@ type Session struct {
 	// Owned by the client's goroutine.
 	ring    ringUse
 	before  progress
-	since   progress // of what was learned last
+	since   progress // at the last measurement that was learned
 	leases  []wire.Lease
 	looked  time.Time // at them
 	stopped context.CancelFunc
 	ended   chan struct{}
 }
 
-// progress is what was counted at a moment.
+// progress has the counters at one time.
 type progress struct {
 	at        time.Time
 	cpu       time.Duration
@@ -137,7 +137,7 @@ func Check(job *job.Job) error {
 	return nil
 }
 
-// Leave says good-bye; what was ordered is undone.
+// Leave disconnects; orders are undone.
 func (t *Session) Leave() {
 	if t == nil {
 		return
@@ -147,7 +147,7 @@ func (t *Session) Leave() {
 	t.sampler.Close()
 }
 
-// enlistment returns what the client says of this process.
+// enlistment is the client's description of this process.
 func (t *Session) enlistment() wire.Enlist {
 	e := t.enlist
 	if tel := t.sampler.Latest(); tel != nil {
@@ -161,7 +161,7 @@ func (t *Session) enlistment() wire.Enlist {
 	return e
 }
 
-// use is what the client says of what this process uses.
+// use is the client's report of this process's use.
 func (t *Session) use() wire.Usage {
 	now := progress{at: time.Now(), cpu: process.CPUTime()}
 	if t.traffic != nil {
@@ -231,7 +231,7 @@ func leasesIn(s *actuate.Store) (ls []wire.Lease) {
 	for _, e := range es[:min(len(es), wire.MaxLeases)] {
 		l := wire.Lease{Name: e.Name, State: string(e.State), Why: e.Why}
 		if e.State != actuate.Corrupt {
-			l.What, l.Owner = e.What(), e.Owner.Who
+			l.What, l.Owner = e.What(), e.Owner.Process
 		}
 		ls = append(ls, l)
 	}
@@ -247,7 +247,7 @@ func urgency(s actuate.State) int {
 // belong to the next.
 const leastUpdates = 4
 
-// learn takes in what this server used under a load. The servers of a job are alike: each has as much to do.
+// learn adds the use of this server under a load. The servers of a job are alike: each has the same work.
 func (t *Session) learn(now progress) {
 	p := t.since
 	if p.at.IsZero() || p.version == 0 {
@@ -303,7 +303,7 @@ func (t *Session) Ask(p modes.Plan, answer func(ok bool, why string)) {
 	t.client.Ask(p.String(), extra, lag, answer)
 }
 
-// Yield gives back what was granted (coord.Admission).
+// Yield returns the grant (coord.Admission).
 func (t *Session) Yield() { t.client.Yield() }
 
 // cost is what a plan uses beyond SSGD, of all servers together, and what SSGD loses.
@@ -350,8 +350,7 @@ func (t *Session) cost(p modes.Plan) (extra wire.Amounts, lag time.Duration, err
 	return wire.Amounts{CPU: u.CPU, In: u.NetIn, Out: u.NetOut}, resource.Loss(times), nil
 }
 
-// beyond is the part of a load that comes from workers on other hosts than this one: only their gradients take
-// something of its link.
+// beyond is the part of a load from workers on other hosts than this one: only their gradients use its link.
 func (t *Session) beyond(p modes.Plan, l resource.Load, times []time.Duration) (resource.Load, error) {
 	pace, err := price.PaceOf(p, times)
 	if err != nil {

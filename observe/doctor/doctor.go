@@ -11,8 +11,7 @@ import (
 	"star/transport"
 )
 
-// Config says what to examine. The zero value examines this host and the default
-// ports.
+// Config selects the checks. The zero value checks this host and the default ports.
 type Config struct {
 	// Listen are the addresses that must be free, host:port. Nil means :7070
 	// and :7071.
@@ -31,7 +30,7 @@ type Config struct {
 	Job     string
 	Token   string
 
-	// Version is that of the program.
+	// Version is the version of the program.
 	Version string
 
 	// Members is how many connections the busiest process will have. Zero means
@@ -41,7 +40,7 @@ type Config struct {
 	// Congestion is the TCP congestion control that the job asks for, or empty.
 	Congestion string
 
-	// Environment is that of a process of a job under Slurm or Kubernetes, which is examined, too. Nil: not.
+	// Environment is that of a process of a job under Slurm or Kubernetes, which is checked, too. Nil: it is not.
 	Environment []string
 
 	// Timeout bounds the examination of one peer. Zero means 20 s.
@@ -51,8 +50,8 @@ type Config struct {
 // Ports are the default addresses on which star-ps listens.
 var Ports = []string{":" + defaults.Port, ":" + defaults.Metrics}
 
-// Run makes all checks. It does not fail: what could not be examined is a
-// Result that says so.
+// Run makes all checks. It does not fail: a check that is not possible is a
+// Result with the reason.
 func Run(ctx context.Context, c Config) *Report {
 	if c.Listen == nil {
 		c.Listen = Ports

@@ -39,7 +39,7 @@ func engine(ctx context.Context, environment []string) []Result {
 	return out
 }
 
-// judgeLaunch says which launcher started this process, and as what.
+// judgeLaunch reports the launcher of this process, and its role.
 func judgeLaunch(l settings.Launch, env map[string]string) Result {
 	r := Result{Check: "engine", Status: OK}
 	var problems []error

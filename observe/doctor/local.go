@@ -36,14 +36,14 @@ func port(ctx context.Context, addr string, container bool) Result {
 	return judgePort(addr, err, owner, container && sameProgram(pid))
 }
 
-// sameProgram says whether a process runs the program that this one runs, where /proc says so.
+// sameProgram reports whether a process runs the program of this one, according to /proc.
 func sameProgram(pid int32) bool {
 	its, err := os.Stat(fmt.Sprintf("/proc/%d/exe", pid))
 	own, e := os.Stat("/proc/self/exe")
 	return err == nil && e == nil && os.SameFile(its, own)
 }
 
-// judgePort: whether the port of an address is free, or its owner, a process, is that of the job in this container.
+// judgePort judges whether the port of an address is free, or its owner, a process, is that of the job in this container.
 func judgePort(addr string, err error, owner string, own bool) Result {
 	r := Result{Check: "port " + addr, Status: Fail}
 	var parse *net.AddrError

@@ -29,8 +29,8 @@ const (
 	slowLink = 12.5e6 // bytes per second: 100 Mbit/s
 )
 
-// Self is what a peer says about itself in the payload of its Welcome to a tool,
-// as JSON. Fields may be missing; more may come.
+// Self is a peer's description of itself in the payload of its Welcome to a tool,
+// as JSON. Fields may be missing or unknown.
 type Self struct {
 	Version  string `json:"version"`
 	Protocol int    `json:"protocol"`
@@ -111,7 +111,7 @@ const (
 	patience = 2 * time.Second // how long it may take to answer in that
 )
 
-// mute says whether a connection was made, and then nothing was heard, or only its end.
+// mute reports whether a connection was made, and then received nothing but its end.
 func mute(err error) bool {
 	var e *transport.Error
 	var coded interface{ ExitCode() int }
@@ -140,7 +140,7 @@ func identify(addr string) string {
 	return ""
 }
 
-// judgeOpen: why a connection did not come about. speaks is what a peer that said nothing to us speaks.
+// judgeOpen judges why a connection failed. speaks is the protocol of a peer that sent nothing to us.
 func judgeOpen(addr string, err error, speaks string) Result {
 	r := Result{Check: "peer " + addr, Status: Fail, Detail: err.Error()}
 	var dns *net.DNSError

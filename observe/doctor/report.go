@@ -23,7 +23,7 @@ type Result struct {
 	Detail string `json:"detail"`
 	Fix    string `json:"fix,omitempty"` // what to do; never empty unless Status is OK
 
-	// Values are what was measured, in seconds, bytes, bytes per second; the unit
+	// Values are the measurements, in seconds, bytes, bytes per second; the unit
 	// is the end of the name: rtt_s, memory_B, up_Bps.
 	Values map[string]float64 `json:"values,omitempty"`
 }

@@ -160,7 +160,7 @@ func (s *Story) speeds() (*plot.Plot, error) {
 	width := (s.Ended - s.Began) / (bins / 4)
 	last, top := Point{T: s.Began}, 0.0
 	for i, q := range s.Rate {
-		if i == 0 { // a resumed job begins with what was applied before
+		if i == 0 { // a resumed job begins with the samples applied before
 			last = q
 			continue
 		}
@@ -210,7 +210,7 @@ func addLine(p *plot.Plot, ps []Point) error {
 	return nil
 }
 
-// modes draws changes of mode; named says which.
+// modes draws changes of mode, with their names if named.
 func (s *Story) modes(p *plot.Plot, named bool) error {
 	var at plotter.XYLabels
 	last, span := math.Inf(-1), (s.Ended - s.Began).Seconds()

@@ -1,7 +1,7 @@
 // Package explain makes the story of a job out of its run log: the slow workers, when and why they
 // were slow, what was done, and its effect.
 //
-// A [Teller] takes in the lines of the log. It finds slow workers with the detector of jobs
+// A [Teller] processes the lines of the log. It finds slow workers with the detector of jobs
 // ([straggler.Detector]), which gets the log's records; verdicts of the job itself in the log (lines
 // of type verdict) take precedence. The effect of a change of mode is the rate of samples applied
 // before and after it, over the time in which nothing else changed: no other mode, no worker that
@@ -43,7 +43,7 @@ type Story struct {
 	Episodes []Episode // by their beginning
 	Changes  []Change
 	Sets     []Threshold
-	Odd      []straggler.Event // what was impossible, and not used
+	Odd      []straggler.Event // impossible values that were not used
 	Own      bool              // the verdicts are the job's own
 	Noise    []Point           // noise scale, samples
 	Rate     []Point           // samples applied so far
@@ -76,7 +76,7 @@ type Gone struct {
 	T      time.Duration
 	Step   int64 // its last; -1: the log has none
 	Why    string
-	Back   time.Duration // when it, or another one in its place, came back; 0: never
+	Back   time.Duration // return of the worker or its replacement; 0: never
 }
 
 // Came is a worker that joined a running job, with a new rank.
@@ -126,8 +126,8 @@ type Shift struct {
 type WorkerSummary struct {
 	Iterations []Iteration
 	Never      bool          // it had no part in the job
-	Left       time.Duration // 0: it stayed, or came back
-	Away       time.Duration // until it came back, in time that the log has iterations of
+	Left       time.Duration // 0: it stayed or returned
+	Away       time.Duration // until its return, in time with iterations in the log
 }
 
 // Iteration is one record of a worker. Busy is its own time, and Wait that for others.
@@ -156,7 +156,7 @@ type Episode struct {
 	noticed  time.Duration
 	factor   runlog.Factor
 	causes   []held
-	now      int   // the cause that was said last
+	now      int   // the last reported cause
 	at       int64 // the step at which it was
 }
 
@@ -177,7 +177,7 @@ type Change struct {
 	Before, After   float64 // samples/s; NaN: too short to say
 }
 
-// Teller takes in a run log, line by line.
+// Teller processes a run log, line by line.
 type Teller struct {
 	s          Story
 	detector   *straggler.Detector
@@ -202,7 +202,7 @@ func New() *Teller {
 	return t
 }
 
-// Add takes in the next line.
+// Add processes the next line.
 func (t *Teller) Add(l runlog.Line) error {
 	s := &t.s
 	s.Ended = max(s.Ended, l.T)
@@ -210,7 +210,7 @@ func (t *Teller) Add(l runlog.Line) error {
 	case runlog.Start:
 		s.Start = e
 		var c struct{ Arch string }
-		json.Unmarshal(e.Config, &c) // what it does not say is the default
+		json.Unmarshal(e.Config, &c) // missing settings have their defaults
 		s.Arch = cmp.Or(c.Arch, "ps")
 		t.collective = s.Arch == "allreduce"
 	case runlog.Train:
@@ -328,7 +328,7 @@ func (t *Teller) Add(l runlog.Line) error {
 	return nil
 }
 
-// poisoned takes in a gradient that did not belong.
+// poisoned processes a faulty gradient.
 func (s *Story) poisoned(e runlog.Poison) {
 	i := slices.IndexFunc(s.Poison, func(p Poisoned) bool { return p.Worker == e.Worker && p.Cause == e.Cause && !p.Over })
 	if i < 0 {
@@ -344,7 +344,7 @@ func (s *Story) poisoned(e runlog.Poison) {
 	}
 }
 
-// shift takes in what was decided on the move of a shard; the move itself follows.
+// shift processes the decision on the move of a shard; the move itself follows.
 func (t *Teller) shift(at time.Duration, e runlog.Shift) {
 	s := &t.s
 	if e.Event != "wanted" { // it was looked at the last one
@@ -423,7 +423,7 @@ func (t *Teller) record(at time.Duration, r star.Record) {
 	}
 }
 
-// Story is what was told, when the log has ended; the Teller is used up.
+// Story returns the story after the end of the log; the Teller must not be used again.
 func (t *Teller) Story(read runlog.Contents) *Story {
 	s := &t.s
 	s.Read = read
@@ -470,7 +470,7 @@ func (t *Teller) Story(read runlog.Contents) *Story {
 	return s
 }
 
-// finish says of an episode what only the whole log says.
+// finish sets the values of an episode that need the whole log.
 func (s *Story) finish(e *Episode) {
 	w := &s.Workers[e.Worker]
 	e.Since = s.Began
@@ -509,7 +509,7 @@ func (s *Story) finish(e *Episode) {
 	}
 }
 
-// judge measures what a change brought, unless the job has said so.
+// judge measures the effect of a change, unless the job has reported it.
 func (s *Story) judge(c *Change) {
 	i, _ := slices.BinarySearch(s.marks, c.T)
 	from, to := s.Began, s.Ended
@@ -557,7 +557,7 @@ func (w *WorkerSummary) lastStep() int64 {
 	return -1
 }
 
-// mark is something that is said about a slow worker.
+// mark is a statement about a slow worker.
 type mark struct {
 	t           time.Duration
 	worker      star.Worker
@@ -593,7 +593,7 @@ func (k *tracker) slow(m mark) {
 	k.goesOn(m)
 }
 
-// goesOn takes in the newest numbers of an open episode.
+// goesOn processes the newest numbers of an open episode.
 func (k *tracker) goesOn(m mark) {
 	e := k.open[m.worker]
 	e.factor.Add(m.slowdown)
@@ -607,14 +607,14 @@ func (k *tracker) goesOn(m mark) {
 	e.now, e.at = i, m.step
 }
 
-// lasted says that the cause said last held until a step.
+// lasted records that the last reported cause held until a step.
 func (e *Episode) lasted(step int64) {
 	if step > e.at {
 		e.causes[e.now].steps += step - e.at
 	}
 }
 
-// recovered closes an episode. Recovery is detected late, and the verdict says since when. Older
+// recovered closes an episode. Recovery is detected late, and the verdict has its time. Older
 // logs do not: there the median of recent iterations had to fall, and then several had to be fast; a
 // worker with pauses had recovered after its last long iteration.
 func (k *tracker) recovered(m mark, w *WorkerSummary) {

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// View says how a story is written.
+// View configures the text of a story.
 type View struct {
 	Width  int // columns of the timeline; 0: 100
 	Colour bool
@@ -87,7 +87,7 @@ func (s *Story) head(b *strings.Builder) {
 	}
 }
 
-// Lacks says what the log's bound had no room for, and what that means for the story; empty if it has everything.
+// Lacks describes what the log's size limit dropped, and the consequence for the story; empty if it is complete.
 func (s *Story) Lacks() string {
 	return s.Read.Missing.Means("samples and updates are counted all the same, iterations and waits of that time are in " +
 		"no number, and slow workers of that time are those of the job's own verdicts")
@@ -269,7 +269,7 @@ func paint(row string, colour bool) string {
 	return b.String()
 }
 
-// told writes the slow workers, and what was done.
+// told writes the slow workers, and the reactions.
 func (s *Story) told(b *strings.Builder) {
 	b.WriteByte('\n')
 	if len(s.Episodes) == 0 {

@@ -18,11 +18,11 @@ type Sink interface {
 	// Line takes the next one. An error is one of writing.
 	Line(runlog.Line) error
 
-	// Close writes what is left. It does not close what it was given to write to.
+	// Close writes the rest. It does not close the underlying writer.
 	Close() error
 }
 
-// Update is an update of the parameters, with what the records of its gradients say.
+// Update is an update of the parameters, with values from the records of its gradients.
 type Update struct {
 	At   time.Duration
 	Fire runlog.Fire
@@ -52,7 +52,7 @@ type waiting struct {
 // mostWaiting bounds how many gradients of one worker are remembered: more than any mode has on their way.
 const mostWaiting = 64
 
-// take takes a line, and says whether it is an update.
+// take takes a line, and reports whether it is an update.
 func (g *gradients) take(l runlog.Line) (u Update, ok bool) {
 	switch e := l.Entry.(type) {
 	case runlog.Train:

@@ -40,7 +40,7 @@ func NewEvents(w io.Writer, every time.Duration) *Events {
 	return &Events{w: w, every: every, shown: map[string]time.Duration{}, tags: map[star.Worker][5]string{}}
 }
 
-// due says whether scalars of that kind are to be shown again.
+// due reports whether scalars of that kind are to be shown again.
 func (t *Events) due(kind string, at time.Duration) bool {
 	if t.every == 0 {
 		return true
@@ -112,7 +112,7 @@ func (t *Events) event(at time.Duration, step int64) {
 	t.data = protowire.AppendVarint(protowire.AppendTag(b, 2, protowire.VarintType), uint64(step))
 }
 
-// scalar adds a number; what is not finite is left out.
+// scalar adds a number; a value that is not finite is skipped.
 func (t *Events) scalar(at time.Duration, step int64, tag string, v float64) {
 	if v-v != 0 {
 		return
@@ -144,7 +144,7 @@ func (t *Events) record(data []byte) {
 	t.buf = binary.LittleEndian.AppendUint32(t.buf, masked(data))
 }
 
-// Flush writes what is buffered, for readers while the job runs.
+// Flush writes the buffer, for readers while the job runs.
 func (t *Events) Flush() error { return t.flush(0) }
 
 func (t *Events) flush(least int) error {

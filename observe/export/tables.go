@@ -19,8 +19,8 @@ import (
 type Format int
 
 const (
-	CSV     Format = iota // RFC 4180 with a head; what was not measured is empty
-	Parquet               // Snappy; what was not measured is null
+	CSV     Format = iota // RFC 4180 with a head; a missing value is empty
+	Parquet               // Snappy; a missing value is null
 )
 
 // Ext is the ending of files of that format.
@@ -99,7 +99,7 @@ type Tables struct {
 	row    []parquet.Value
 }
 
-// plan is a change of mode that waits for what it has brought.
+// plan is a change of mode with an effect that is not known yet.
 type plan struct {
 	at time.Duration
 	runlog.Plan

@@ -18,8 +18,8 @@ import (
 // versions of the parameters, and counters. An arrow goes from each push to the update that contains
 // the gradient.
 //
-// Times are on the coordinator's clock, microseconds. What a record says of the iteration before it (wait, pull,
-// transit) is drawn there.
+// Times are on the coordinator's clock, microseconds. The values of a record for the iteration before it (wait, pull,
+// transit) are drawn there.
 type Trace struct {
 	w       io.Writer
 	buf     []byte
@@ -233,7 +233,7 @@ func (t *Trace) thread(pid, tid int) {
 	t.buf = append(strconv.AppendInt(append(t.buf, `,"name":"thread_sort_index","args":{"sort_index":`...), int64(tid), 10), `}}`...)
 }
 
-// text ends an event with its name and what is said of it.
+// text ends an event with its name and description.
 func (t *Trace) text(name, says string) {
 	t.buf = appendQuoted(append(t.buf, `,"name":`...), name)
 	if says != "" {
@@ -280,7 +280,7 @@ func (t *Trace) counter(name string, at time.Duration, v float64) {
 	t.buf = append(strconv.AppendFloat(append(t.buf, `,"args":{"value":`...), v, 'g', -1, 64), `}}`...)
 }
 
-// flush writes what is gathered, if it is more than least bytes.
+// flush writes the buffer, if it has more than least bytes.
 func (t *Trace) flush(least int) error {
 	if len(t.buf) <= least {
 		return nil

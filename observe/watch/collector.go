@@ -46,7 +46,7 @@ type Collector struct {
 // sender is a process that sends rows.
 type sender struct {
 	sampler *host.Sampler
-	zero    time.Time // of its clock: the earliest that its rows allow, as some come late
+	zero    time.Time // of its clock: the earliest time that its rows allow, as some are late
 }
 
 // drain is how long rows that were sent may take to be read when a collector is closed.
@@ -142,7 +142,7 @@ func (c *Collector) Run(ctx context.Context) {
 	}
 }
 
-// fill adds what the host says of the row's process.
+// fill adds the host's values for the row's process.
 func (c *Collector) fill(r *Row) {
 	r.Host, r.Telemetry = c.host, nil
 	c.mu.Lock()

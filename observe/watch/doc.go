@@ -1,10 +1,10 @@
 // Package watch measures data-parallel jobs that do not run on STAR: which ranks are slow, why, and
-// what it costs.
+// the cost.
 //
 // The part in the watched process is Python (hook): it times each training step of a rank, and sends a Row for it
-// as a line of JSON. A Collector on each node takes them, adds what the host says of the process, and hands them
-// to the Head, itself or over a Link. The Head puts the rows of a step together, writes an ordinary run log, and
-// says what it finds.
+// as a line of JSON. A Collector on each node receives them, adds the host's values for the process, and passes them
+// to the Head, directly or over a Link. The Head combines the rows of a step, writes an ordinary run log, and
+// reports its findings.
 //
 // The watched job never waits for this package: rows that cannot be taken at once are dropped and
 // counted.

@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	behind    = 64              // steps of a rank that wait for other ranks, at most; of more, the one that came first counts as dropped
-	enough    = 10              // steps behind a verdict after which it is said what it costs
+	behind    = 64              // most steps of a rank that wait for other ranks; beyond it the oldest one counts as dropped
+	enough    = 10              // steps after a verdict before its cost is reported
 	greet     = 10              // steps after which the job is introduced
 	duplicate = 3 * time.Second // in which two processes that send rows of one rank are two, and not one that was started again
 )
@@ -28,7 +28,7 @@ type Head struct {
 	say      func(text string)
 	start    runlog.Start
 	detector *straggler.Detector
-	ranks    []*rank // by number; nil: has not said hello
+	ranks    []*rank // by number; nil: no hello yet
 	ready    bool    // the log has begun
 	steps    map[int64][]*came
 	offset   int64 // of the steps of processes that were started again
@@ -37,19 +37,19 @@ type Head struct {
 	last     time.Duration // of the last line
 	version  int64
 	samples  int64
-	refused  map[string]bool // texts that were said once
+	refused  map[string]bool // texts that were printed already
 	// orphans are rows of ranks with a dropped hello.
 	orphans int64
 	slow    map[star.Worker]runlog.Verdict
 	factors map[star.Worker]*runlog.Factor // of those
 	told    bool                           // how fast the job is
-	due     int64                          // version at which it is said what those that are slow cost; 0: none
+	due     int64                          // version at which the cost of slow ranks is reported; 0: none
 	lost    time.Duration                  // by slow ranks, of all steps
 	began   time.Duration                  // the first update
 	ended   bool
 }
 
-// rank is one that has said hello.
+// rank is a rank that has sent hello.
 type rank struct {
 	Row                   // its hello
 	waits         []*came // for other ranks, in order of arrival
@@ -71,7 +71,7 @@ func NewHead(log *runlog.Writer, start runlog.Start, say func(text string)) *Hea
 	return &Head{log: log, say: say, start: start, steps: map[int64][]*came{}, refused: map[string]bool{}, slow: map[star.Worker]runlog.Verdict{}, factors: map[star.Worker]*runlog.Factor{}}
 }
 
-// once says what need be said once only.
+// once prints a text unless it was printed before.
 func (h *Head) once(format string, a ...any) {
 	text := fmt.Sprintf(format, a...)
 	if !h.refused[text] && len(h.refused) < 1000 {
@@ -80,7 +80,7 @@ func (h *Head) once(format string, a ...any) {
 	}
 }
 
-// Take takes a row that has come.
+// Take processes a row.
 func (h *Head) Take(r Row, at time.Duration) {
 	if h.ended {
 		return
@@ -191,7 +191,7 @@ func (h *Head) complete(of []*came) {
 	for _, c := range order {
 		h.last = max(h.last+1, c.at)
 		rec := c.record(star.Worker(c.Rank), h.last)
-		rec.At = max(rec.At, h.ranks[c.Rank].recorded) // a row that came late would have the next one seem to come before it
+		rec.At = max(rec.At, h.ranks[c.Rank].recorded) // without this, the next row after a late one would seem to be earlier
 		h.ranks[c.Rank].recorded = rec.At
 		rec.Step, rec.Basis = h.version, h.version
 		records[c.Rank] = rec
@@ -254,7 +254,7 @@ func (h *Head) begin(of []*came) {
 	h.history = history{n: len(of), batch: batch, momentum: first.Momentum, sharded: first.sharded()}
 }
 
-// introduce says what is watched.
+// introduce prints what is watched.
 func (h *Head) introduce() {
 	h.told = true
 	first := h.ranks[0]
@@ -287,7 +287,7 @@ func (h *Head) hosts() map[string]int {
 // where are the hosts, in words.
 func (h *Head) where() string { return strings.Join(slices.Sorted(maps.Keys(h.hosts())), ", ") }
 
-// event says and writes what the detector found.
+// event prints and logs a finding of the detector.
 func (h *Head) event(e straggler.Event) {
 	v := e.Verdict
 	out := runlog.Verdict{Worker: e.Worker, Event: e.Kind.String(), Step: e.Step, Since: v.Since, Until: v.Until, Slowdown: runlog.Number(v.Slowdown), Cause: v.Cause.String()}
@@ -327,7 +327,7 @@ func (h *Head) event(e straggler.Event) {
 	}
 }
 
-// cost says what those that are slow now cost, and what STAR would save.
+// cost reports the cost of the slow ranks, and what STAR would save.
 func (h *Head) cost() {
 	if len(h.slow) == 0 {
 		return
@@ -347,7 +347,7 @@ func (h *Head) cost() {
 	h.say(text)
 }
 
-// End says what it all came to, and ends the log. why is empty if the watched program has ended by itself.
+// End prints the summary and ends the log. why is empty if the watched program has ended by itself.
 func (h *Head) End(at time.Duration, why string) {
 	if h.ended {
 		return
@@ -384,7 +384,7 @@ func (h *Head) End(at time.Duration, why string) {
 	}
 }
 
-// dropped counts rows that did not come.
+// dropped counts missing rows.
 func (h *Head) dropped() int64 {
 	n := h.orphans
 	for _, r := range h.ranks {
@@ -395,7 +395,7 @@ func (h *Head) dropped() int64 {
 	return n
 }
 
-// silent says why there is nothing to say.
+// silent is the reason for a missing summary.
 func (h *Head) silent() string {
 	var there, lack []string
 	for w, r := range h.ranks {
@@ -438,5 +438,5 @@ func short(d time.Duration) string {
 	return fmt.Sprintf("%.1f ms", d.Seconds()*1e3)
 }
 
-// Begun says whether the log has begun.
+// Begun reports whether the log has begun.
 func (h *Head) Begun() bool { return h.ready }

@@ -80,7 +80,7 @@ const tlsHandshake = 22
 
 const bothSides = "give --tls-cert, --tls-key and --tls-ca on both sides, or on neither"
 
-// misunderstood says what an error of the first line means where one side speaks TLS and the other does not.
+// misunderstood explains an error of the first line if one side speaks TLS and the other does not.
 func misunderstood(c net.Conn, err error) error {
 	t, ours := c.(*tls.Conn)
 	silent := errors.Is(err, os.ErrDeadlineExceeded)
@@ -101,7 +101,7 @@ func (e *Refused) Error() string {
 	return fmt.Sprintf("the star watch at %s refuses: %s", e.Head, e.Why)
 }
 
-// ExitCode is that of missing permission.
+// ExitCode is the exit code for missing permission.
 func (e *Refused) ExitCode() int { return exitcode.Refused }
 
 // Accept takes rows from one collector until it has no more. admitted is called when the collector has proved that it

@@ -23,7 +23,7 @@ import (
 
 const (
 	look  = 200 * time.Millisecond // between two looks at a process from outside
-	judge = 5 * time.Second        // between two judgements of what was seen since the last one
+	judge = 5 * time.Second        // between two judgements, each of the values since the last one
 )
 
 // launchers are the variables by which launchers tell a process its rank, and of how many.
@@ -88,8 +88,8 @@ var holds = []struct {
 	{func(s Seen) float64 { return s.Disk }, "waits for a disk"},
 }
 
-// Apart says in words what sets processes of one job apart, of each at most one thing: what holds it back, or else
-// how it uses what it has. What is alike for all is no finding, but for a lack of processors.
+// Apart describes the differences between processes of one job, at most one per process: a cause that holds it back, or else its
+// use of resources. A common property is not a finding, except for a lack of processors.
 func Apart(all []Seen) (found []Finding) {
 	for _, sign := range []func(Seen, []Seen) (what, numbers string){held, unlike} {
 		for i, s := range all {
@@ -120,7 +120,7 @@ func extreme(all []Seen, value func(Seen) float64, which func([]float64) float64
 	return which(vs)
 }
 
-// held says what holds a process back and not the others, and how much: a tenth of the time at least, and twice as
+// held returns a cause that holds back one process and not the others, with its amount: at least a tenth of the time, and twice as
 // much as for any other.
 func held(s Seen, others []Seen) (what, numbers string) {
 	for _, h := range holds {
@@ -137,7 +137,7 @@ func held(s Seen, others []Seen) (what, numbers string) {
 	return "", ""
 }
 
-// unlike says how else a process differs from all others.
+// unlike returns another difference of a process from all others.
 func unlike(s Seen, others []Seen) (what, numbers string) {
 	clock, cpu := of(star.GPUClock), func(s Seen) float64 { return s.CPU }
 	least, most := extreme(others, cpu, slices.Min), extreme(others, cpu, slices.Max)
@@ -171,7 +171,7 @@ type outside struct {
 	recent, whole tally // since the last judgement, and before
 }
 
-// tally is what was seen of a process.
+// tally has the values of a process.
 type tally struct {
 	seconds             float64
 	cpu, children, read float64
@@ -250,7 +250,7 @@ func (o *outside) count() {
 	o.cpu, o.children, o.read = cpu, children, read
 }
 
-// attachError says why a process cannot be looked at.
+// attachError means that a process cannot be observed.
 type attachError struct {
 	error
 	code int
@@ -303,7 +303,7 @@ func rankOf(p *process.Process) int {
 	return -1
 }
 
-// search looks for ranks that have come.
+// search looks for new ranks.
 func (o *Outside) search() {
 	every, err := process.Processes()
 	if err != nil {
@@ -366,7 +366,7 @@ func (o *Outside) search() {
 	slices.SortFunc(o.procs, compare)
 }
 
-// Run looks at them until ctx or all of them are over, and says what it finds.
+// Run observes them until ctx or all of them are over, and reports its findings.
 func (o *Outside) Run(ctx context.Context, say func(string)) {
 	tick := time.NewTicker(look)
 	defer tick.Stop()
@@ -420,7 +420,7 @@ func (o *Outside) Run(ctx context.Context, say func(string)) {
 			list(recent, say)
 		}
 		now := map[string]int{}
-		for _, f := range Apart(recent) { // what two judgements in a row say is said, and again only after it was over
+		for _, f := range Apart(recent) { // a finding of two judgements in a row is reported, and again only after it was over
 			if now[f.Key] = lasts[f.Key] + 1; now[f.Key] == 2 {
 				said[f.Key] = true
 				say(f.Text)
@@ -449,7 +449,7 @@ func list(all []Seen, say func(string)) {
 	}
 }
 
-// sum says what was seen in all.
+// sum prints the summary.
 func sum(procs []*outside, took time.Duration, say func(string)) {
 	slices.SortFunc(procs, compare)
 	var all []Seen

@@ -13,7 +13,7 @@ import (
 	"star"
 )
 
-// Version is that of rows and links.
+// Version is the version of rows and links.
 const Version = 1
 
 // MaxRow is how many bytes a row has at most.
@@ -22,8 +22,8 @@ const MaxRow = 8 << 10
 // MaxWorld is how many ranks a job has at most.
 const MaxWorld = 4096
 
-// Row is what a rank says: hello once, step after each step, note when its measuring has ended. Times are in
-// seconds. Texts come from the watched program, and may say anything.
+// Row is a message of a rank: hello once, step after each step, note when its measuring has ended. Times are in
+// seconds. Texts come from the watched program, and may have any content.
 type Row struct {
 	Kind string `json:"k"`
 	V    int    `json:"v"`
@@ -62,7 +62,7 @@ type Row struct {
 	Telemetry map[string]float64 `json:"telemetry,omitempty"` // by the names of the run log
 }
 
-// sharded says of a hello that each rank has only a part of the parameters.
+// sharded reports for a hello that each rank has only a part of the parameters.
 func (r *Row) sharded() bool { return strings.HasPrefix(r.How, "FSDP") }
 
 // ParseRow checks all that a row must be.
@@ -135,7 +135,7 @@ func printable(s string) string {
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
-// record is the row of a step as one of an all-reduce. at is when it came.
+// record converts the row of a step to a record of an all-reduce. at is when it was received.
 func (r *Row) record(rank star.Worker, at time.Duration) star.Record {
 	wait, load := seconds(r.Wait), seconds(r.Load)
 	own := max(seconds(r.Took)-wait-load, time.Microsecond)

@@ -36,7 +36,7 @@ type past struct {
 	step     int64
 	took     time.Duration
 	own      []sim.Iteration
-	exchange time.Duration // for the rank that came last
+	exchange time.Duration // for the last rank
 }
 
 func (h *history) add(records []star.Record) {
@@ -69,7 +69,7 @@ func (h *history) step(since int64) time.Duration {
 	return sum / time.Duration(max(len(ps), 1))
 }
 
-// without is the mean time of a step, and what it would be if it lasted as long as it does for the slowest of the
+// without is the mean time of a step, and its time if it lasted as long as for the slowest of the
 // others.
 func (h *history) without(slow map[star.Worker]runlog.Verdict, since int64) (seen, even time.Duration) {
 	ps := h.since(since)
@@ -134,9 +134,9 @@ func (h *history) observed(ps []past, quiet bool) sim.Observed {
 	return o
 }
 
-// exchange is the duration of an undisturbed exchange: a tenth of all were not longer. The rest is
-// attributed to the host, which delayed the rank that came last, and has DDP's ranks wait for each
-// other once more. (The minimum is often 0, because clocks and hooks miss something.)
+// exchange is the duration of an undisturbed exchange: the shortest tenth of all. The rest is
+// attributed to the host, which delayed the last rank, and makes DDP's ranks wait for each
+// other once more. (The minimum is often 0, because clocks and hooks have errors.)
 func (h *history) exchange(ps []past) time.Duration {
 	var all []time.Duration
 	for _, p := range ps {
@@ -195,7 +195,7 @@ func percents(least, most float64) string {
 	return fmt.Sprintf("%.0f to %.0f %%", a, b)
 }
 
-// optimizer is the job's as STAR has it: of it only counts how long gradients go on to act.
+// optimizer is the job's optimiser as STAR has it: only the time for which gradients continue to act matters.
 func (h *history) optimizer() optim.Config {
 	if h.momentum > 0 {
 		return optim.Config{Name: optim.Momentum, Momentum: h.momentum}

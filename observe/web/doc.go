@@ -1,8 +1,8 @@
 // Package web is the page of a job: what happened and happens, from its run log, in a browser.
 //
-// A [State] takes in the lines of a log, a [Live] follows a log that grows, and [Live.Handler] serves the page:
-// read-only, with everything embedded, no other host is asked. The page is sent the whole state each time that it
-// has changed, at most twice a second, so a browser that was away needs nothing of what it missed. [Report] writes
+// A [State] processes the lines of a log, a [Live] follows a log that grows, and [Live.Handler] serves the page:
+// read-only, with everything embedded, without requests to other hosts. The page gets the whole state each time that it
+// has changed, at most twice a second, so a browser that was away needs no missed updates. [Report] writes
 // the same page as one file.
 //
 // [LiveSchedules] and [ReportSchedules] are the same for a schedule: the jobs in the places of a

@@ -29,7 +29,7 @@ func newFeed(view func() ([]byte, bool)) feed {
 // mostStreams bounds how many pages are served at once.
 const mostStreams = 32
 
-// Close ends what is sent to pages, which ask again. It is called once.
+// Close ends the streams to pages, which reconnect. It is called once.
 func (f *feed) Close() { close(f.gone) }
 
 // Wake tells readers that the view has changed, if it has.
@@ -43,7 +43,7 @@ func (f *feed) Wake() {
 	}
 }
 
-// view is the newest view as JSON, what says that there is a newer one, and whether it is the last one.
+// view is the newest view as JSON, a channel that is closed when there is a newer one, and whether it is the last one.
 func (f *feed) view() (text []byte, changed <-chan struct{}, end bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -159,7 +159,7 @@ func (f *feed) events(w http.ResponseWriter, r *http.Request) {
 			case <-changed:
 				waiting = false
 			case <-f.gone:
-				if newer, _, _ := f.view(); !bytes.Equal(newer, text) { // what has come last
+				if newer, _, _ := f.view(); !bytes.Equal(newer, text) { // the last view
 					fmt.Fprintf(out, "data: %s\n\n", newer)
 				}
 				return

@@ -18,7 +18,7 @@ import (
 //go:embed static
 var static embed.FS
 
-// page is the version of what the page is sent. A page of another one says that it is old (app.js).
+// page is the version of the data for the page. A page of another version reports that it is old (app.js).
 const page = 1
 
 // Live is the state of a log that may grow, for any number of readers.
@@ -53,7 +53,7 @@ func (l *Live) AwaitRead(ctx context.Context) {
 	}
 }
 
-// Line takes in the next line.
+// Line processes the next line.
 func (l *Live) Line(x runlog.Line) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -112,7 +112,7 @@ func (l *Live) Follow(ctx context.Context, r io.Reader, name string, tap *Tap) e
 			return nil
 		}
 		select {
-		case <-ctx.Done(): // what was written until then is taken in, too
+		case <-ctx.Done(): // what was written until then is processed, too
 		case <-many:
 		case <-tick.C:
 		}
@@ -151,7 +151,7 @@ func (l *Live) Handler(files Downloads) http.Handler { return l.handler("index.h
 // Report writes the page of a state as one file that needs no server and no network.
 func Report(w io.Writer, s *State) error { return report(w, "index.html", "app.js", encode(s.View())) }
 
-// report writes a page of static, with its parts and what it is to show.
+// report writes a page of static, with its parts and its data.
 func report(w io.Writer, page, script string, view []byte) error {
 	part := func(name string) string {
 		b, err := static.ReadFile("static/" + name)

@@ -12,7 +12,7 @@ import (
 // since Began, or of the trace's clock; unknown values are null.
 type Schedules struct {
 	Title     string     `json:"title"`
-	Live      bool       `json:"live"`            // of a service: it goes on
+	Live      bool       `json:"live"`            // of a service: it continues
 	Began     *time.Time `json:"began,omitempty"` // when its times begin; nil: they are of a trace
 	Schedules []Schedule `json:"schedules"`       // under one policy each; never none
 }
@@ -22,7 +22,7 @@ type Schedule struct {
 	Policy   string `json:"policy"`
 	Headline string `json:"headline"`
 	Bad      bool   `json:"bad"`
-	Note     string `json:"note"`  // what is not shown
+	Note     string `json:"note"`  // omitted content
 	Place    string `json:"place"` // what a row is: a GPU, a worker's place
 
 	From  float64  `json:"from"` // of the picture

@@ -36,7 +36,7 @@ func (s *series) at(t time.Duration) int {
 	return i
 }
 
-// add adds x to what was at t.
+// add adds x to the value at t.
 func (s *series) add(t time.Duration, column int, x float64) {
 	i := s.at(t)
 	s.sums[column][i] += x

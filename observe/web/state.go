@@ -123,14 +123,14 @@ func NewState() *State {
 	}}
 }
 
-// Line takes in the next line.
+// Line processes the next line.
 func (s *State) Line(l runlog.Line) error {
 	s.now = max(s.now, l.T)
 	switch e := l.Entry.(type) {
 	case runlog.Start:
 		s.start = e
 		var c struct{ Arch, Mode, Watched string }
-		json.Unmarshal(e.Config, &c) // what it does not say is the default
+		json.Unmarshal(e.Config, &c) // missing settings have their defaults
 		s.ring, s.own, s.watched = c.Arch == "allreduce", c.Mode == "auto", c.Watched != ""
 	case runlog.Train:
 		s.train, s.began = &e, l.T
@@ -241,10 +241,10 @@ func (s *State) queue(plan string) {
 	s.detector.Queue(err == nil && p.Queue > 0)
 }
 
-// Wrong says that the log cannot be read any further.
+// Wrong records that the log cannot be read any further.
 func (s *State) Wrong(err error) { s.wrong = err.Error() }
 
-// Ended says that the log has its last line.
+// Ended reports whether the log has its last line.
 func (s *State) Ended() bool { return s.end != nil }
 
 func last[T any](xs []T, n int) []T {
@@ -328,7 +328,7 @@ func (s *State) record(at time.Duration, r *star.Record) {
 		}
 		s.slow(at, e.Worker, e.Verdict.Since, e.Verdict.Slowdown, e.Verdict.Cause.String(), says)
 	}
-	// While it lasts each of its iterations says how slow it is, as in star explain.
+	// While it lasts each of its iterations updates the slowdown, as in star explain.
 	if i, ok := s.open[r.Worker]; ok {
 		if v, slow := s.detector.Verdict(r.Worker); slow {
 			e := &s.episodes[i]
@@ -339,7 +339,7 @@ func (s *State) record(at time.Duration, r *star.Record) {
 }
 
 func (s *State) verdict(at time.Duration, e runlog.Verdict) {
-	if !s.own { // from here on the job says it
+	if !s.own { // from here on the job reports it
 		s.own = true
 		s.episodes, s.open = nil, map[star.Worker]int{}
 		clear(s.counted.episodes)
@@ -385,7 +385,7 @@ func (s *State) recover(w star.Worker, at time.Duration) {
 	}
 }
 
-// headline says in one sentence which workers are slow, and what it costs.
+// headline states in one sentence which workers are slow, and the cost.
 func (s *State) headline() (text string, bad bool) {
 	switch {
 	case s.wrong != "":

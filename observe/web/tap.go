@@ -16,7 +16,7 @@ type Tap struct {
 	many   chan struct{} // there is much to take
 
 	mu      sync.Mutex
-	next    int // the number of the first of lines, or of the line that comes; 0: not known yet
+	next    int // the number of the first of lines, or of the next line; 0: unknown
 	lines   []runlog.Line
 	records []runlog.Record // those of lines
 }
@@ -31,7 +31,7 @@ const (
 // NewTap returns one without a reader.
 func NewTap() *Tap { return &Tap{many: make(chan struct{}, 1)} }
 
-// Line takes in a line as [runlog.Writer.Beside] tells it. It may be called while others take.
+// Line processes a line from [runlog.Writer.Beside]. It may be called while other goroutines take lines.
 func (p *Tap) Line(l runlog.Line) {
 	if !p.wanted.Load() {
 		return

@@ -16,13 +16,13 @@ type Totals struct {
 
 	Updates    int64
 	LastUpdate time.Time                // by the clock of the coordinator's host; zero: there was none
-	Intervals  [len(Bounds) + 1]uint64  // how many updates came within Bounds of the one before; the last one: later
+	Intervals  [len(Bounds) + 1]uint64  // number of updates within Bounds after the previous one; the last one: later
 	Between    time.Duration            // all of these intervals
 	Dropped    map[string]int64         // gradients that were thrown away: late, or poison (they do not belong)
-	Episodes   map[Episode]int64        // times that a worker became slow, by the cause that was said first
+	Episodes   map[Episode]int64        // times that a worker became slow, by the first reported cause
 	Slow       map[star.Worker]string   // slow workers, and why
 	Lost       map[star.Worker]float64  // seconds that others waited while this worker was the slowest
-	Slowdown   map[star.Worker]float64  // a worker's own time over the median of all; of a slow worker as the verdict says
+	Slowdown   map[star.Worker]float64  // a worker's own time over the median of all; of a slow worker as in the verdict
 	Gain       map[string]runlog.Number // of the last change of mode that was on trial: predicted, seen
 	LastSave   time.Time                // of a checkpoint that was written; zero: there was none
 	Failures   int64                    // checkpoints that were not written

@@ -11,7 +11,7 @@ import (
 	"star/runlog"
 )
 
-// View is a State as the page reads it: JSON. Times are seconds since the coordinator began; what is not known is null.
+// View is a State as the page reads it: JSON. Times are seconds since the coordinator began; an unknown value is null.
 type View struct {
 	Program  string         `json:"program"`
 	Job      string         `json:"job"`
@@ -71,7 +71,7 @@ type ViewEpisode struct {
 	Cost     runlog.Number `json:"cost"` // share of the others' time that they waited meanwhile
 }
 
-// ViewWorker is a worker: what its iterations take lately, in seconds, and what it did in each stretch of the series.
+// ViewWorker is a worker: its recent iteration times, in seconds, and its activity in each stretch of the series.
 type ViewWorker struct {
 	Rank    star.Worker   `json:"rank"`
 	Peer    string        `json:"peer"`
@@ -200,7 +200,7 @@ func (s *State) status() string {
 	return "running"
 }
 
-// series fills in what is drawn over time.
+// series fills in the curves over time.
 func (s *State) series(v *View) {
 	s.rate.at(s.now)
 	for _, other := range []*series{&s.loss, &s.noise, &s.spent} { // all have the same stretches
@@ -250,7 +250,7 @@ func (s *State) series(v *View) {
 	}
 }
 
-// short has four digits: what is drawn needs no more.
+// short has four digits: more are not visible.
 func short(x float64) runlog.Number {
 	y, err := strconv.ParseFloat(strconv.FormatFloat(x, 'g', 4, 64), 64)
 	if err != nil {

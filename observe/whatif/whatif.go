@@ -1,7 +1,7 @@
-// Package whatif makes a recorded run something to try other modes on: what each worker took in each iteration,
-// what the run achieved, and how well the simulator tells its own story again.
+// Package whatif prepares a recorded run for trying other modes on it: the time of each worker in each iteration,
+// the results of the run, and how well the simulator reproduces the run itself.
 //
-// It is pure: what it says follows from the lines of the run log.
+// It is pure: its results follow from the lines of the run log.
 package whatif
 
 import (
@@ -46,7 +46,7 @@ type Run struct {
 
 	iterations [][]sim.Iteration
 	parts      *auto.PartCosts
-	left       map[star.Worker]int // the line in which a worker left, or that says that it is not there yet
+	left       map[star.Worker]int // the line in which a worker left, or the line with its absence at the start
 	absent     map[star.Worker]bool
 	fires      []fire
 }
@@ -196,7 +196,7 @@ func (r *Reader) fired(e runlog.Fire, samples int) fire {
 const allReduce = "allreduce"
 
 // exchanged: in an all-reduce no worker can exchange alone, and a worker's exchange time includes
-// its wait for the others. The one that waited least came last: its time is that of the exchange
+// its wait for the others. The one that waited least was the last: its time is that of the exchange
 // itself.
 func (r *Reader) exchanged(ws []star.Worker) {
 	if r.run.Arch != allReduce {
@@ -220,13 +220,13 @@ func (r *Reader) exchanged(ws []star.Worker) {
 // holds: a worker in an update may be released later than the update.
 func holds(p modes.Plan) bool { return p.MaxLead > 0 || len(p.Excluded) > 0 }
 
-// record takes an iteration. It began with the worker's release, by an update or later, and ended with its
-// arrival: both by the coordinator's clock, so that the way of the parameters, evaluations in between, and
-// whatever else there is are in it.
+// record adds an iteration. It began with the worker's release, by an update or later, and ended with its
+// arrival: both by the coordinator's clock, so that it includes the transfer of the parameters, evaluations in between,
+// and any other work.
 func (r *Reader) record(l runlog.Line, e star.Record, fail func(string, ...any) error) error {
 	w := e.Worker
 	if r.run.left[w] > 0 {
-		return nil // what is not all there is of no use
+		return nil // incomplete records are not used
 	}
 	if n := r.line[w]; n > 0 && e.Step != r.step[w]+1 {
 		return fail("record: step %d of worker %d after its step %d in line %d: steps are missing", e.Step, w, r.step[w], n)
@@ -261,7 +261,7 @@ func (r *Reader) record(l runlog.Line, e star.Record, fail func(string, ...any) 
 	return nil
 }
 
-// Run is what was read. s is what runlog.Read says of it.
+// Run is the recorded run. s is the result of runlog.Read.
 func (r *Reader) Run(s runlog.Contents) (*Run, error) {
 	run := r.run
 	run.Samples, run.Cut, run.Missing = r.samples-r.before, s.Cut, s.Missing

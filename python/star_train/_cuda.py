@@ -15,7 +15,7 @@ import torch
 from . import _link, _tensors
 from ._link import StarError
 
-# Tensors that follow each other are copied together, until there are so many elements (4 MiB).
+# Tensors that follow each other are copied together, up to that number of elements (4 MiB).
 _BUCKET = 1 << 20
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
@@ -47,7 +47,7 @@ class Place(NamedTuple):
 
 
 class _Bucket:
-    """Tensors whose places follow each other."""
+    """Tensors at consecutive places."""
 
     def __init__(self, places: Sequence[Place]) -> None:
         self.places = places
@@ -103,7 +103,7 @@ class Mirror:
     """The tensors of a model on a GPU, and their places in the shared memory."""
 
     def __init__(self, device: torch.device, memory: _link.Memory, params: Sequence[Place], frozen: Sequence[Place], buffers: Sequence[Place]) -> None:
-        """frozen are parameters that nobody updates: with buffers in the memory, and before them."""
+        """frozen are parameters without updates: with buffers in the memory, and before them."""
         self.device = device
         self.params, self.grads = area(memory, memory.params, memory.nparams), area(memory, memory.grad, memory.nparams)
         self.rest = area(memory, memory.buffers, memory.nbuffers)

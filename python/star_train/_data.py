@@ -298,7 +298,7 @@ def loader(
     loss: str = "mean",
     **kwargs: Any,
 ) -> Any:
-    """The batches of dataset that are this worker's, in the place of a DataLoader, whose other arguments and attributes it has.
+    """This worker's batches of dataset. It replaces a DataLoader and has its other arguments and attributes.
 
     Over all workers each sample comes once in an epoch. accumulate=N cuts the batch of a step into N parts of batch_size, so that ``opt.step()``
     comes after N of them. epochs is how long the job is where it was not told (``star run --epochs``).
@@ -323,10 +323,10 @@ def loader(
         raise StarError("star.loader(batch_sampler=…): the job says how large a batch is; leave it away, or give a sampler", _link.EXIT_USAGE)
     own = kwargs.get("sampler") is not None or isinstance(dataset, tud.IterableDataset)
     if kwargs.get("shuffle") is False and not own:
-        raise StarError("star.loader(shuffle=False): the job shuffles samples, by its --seed; leave it away, or give a sampler, whose order holds", _link.EXIT_USAGE)
+        raise StarError("star.loader(shuffle=False): the job shuffles samples, by its --seed; leave it away, or give a sampler, which sets the order", _link.EXIT_USAGE)
     if not own and not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         raise StarError(
-            "star.loader needs a data set with len() and [i], whose samples the job can hand out, or an IterableDataset: %s is neither" % type(dataset).__name__, _link.EXIT_USAGE
+            "star.loader needs a data set with len() and [i], so that the job can hand out its samples, or an IterableDataset: %s is neither" % type(dataset).__name__, _link.EXIT_USAGE
         )
     if samples and not own:
         raise StarError("star.loader(samples=%d): the data set has %d; leave it away" % (samples, len(dataset)), _link.EXIT_USAGE)

@@ -24,7 +24,7 @@ _EXCHANGED = (torch.float32, torch.bfloat16, torch.float16)
 
 
 class Exchange(_job.Session):
-    """The part in the job of a process whose gradients are exchanged."""
+    """The part in the job of a process that exchanges gradients."""
 
     exchange = True
 
@@ -200,7 +200,7 @@ class Exchange(_job.Session):
     def _result(self, bucket: Any) -> torch.Tensor:
         """The mean, in the form that DDP expects."""
         buffer: torch.Tensor = bucket.buffer()
-        if buffer.is_sparse:  # of one parameter; a row whose mean is 0 is left out
+        if buffer.is_sparse:  # of one parameter; a row with mean 0 is left out
             (p,) = bucket.parameters()
             return cast(torch.Tensor, self.places[id(p)].view(p.shape).to(buffer.device, buffer.dtype).to_sparse(buffer.sparse_dim()))
         for place, part in self._parts(bucket):
@@ -303,7 +303,7 @@ def _warn(model: Any) -> None:
     for there, what in (
         (buffers, "sends buffers around in each step: give it broadcast_buffers=False"),
         (getattr(model, "find_unused_parameters", False), "asks all processes in each step which parameters were used: find_unused_parameters=False"),
-        (norm, "has SyncBatchNorm, whose statistics are of all processes"),
+        (norm, "has SyncBatchNorm, which collects statistics from all processes"),
     ):
         if there:
             warnings.warn("star.ddp_hook: where a process dies the others end, too, because DistributedDataParallel %s, if the job is to go on" % what, stacklevel=3)

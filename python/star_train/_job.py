@@ -74,7 +74,7 @@ class Session:
         self.frozen: List[Tuple[str, torch.nn.Parameter]] = []  # though the optimizer has them
         self.memory: Optional[_link.Memory] = None
         self.tensors: Optional[_tensors.Tensors] = None
-        self.due = 0  # update that the optimizer has made, and that the agent is told of when the script wants its next batch; 0: none
+        self.due = 0  # update that the optimizer has made; the agent gets it when the script wants its next batch; 0: none
         self.stepping = False  # the script is in opt.step()
 
         self.step = 0  # of the gradient that is asked for; 0: none is
@@ -198,7 +198,7 @@ class Session:
         known = {id(p) for _, p in named}
         strange = sum(1 for i in updated if i not in known)
         if strange:
-            raise StarError("%d parameters of the optimizer are none of the model: give star.attach the model that has them all" % strange, _link.EXIT_DISAGREE)
+            raise StarError("%d parameters of the optimizer are not in the model: give star.attach the model that has them all" % strange, _link.EXIT_DISAGREE)
         at = 0
         kept: List[Tuple[str, torch.Tensor]] = []
         for name, p in named:
@@ -212,7 +212,7 @@ class Session:
                 kept.append((name, p))
         saved = set(model.state_dict())
         buffers = [(plain(name), b) for name, b in model.named_buffers() if name in saved]
-        kept += sorted(buffers, key=lambda b: b[1].is_complex())  # last: earlier versions, whose checkpoints may be resumed, did not save them
+        kept += sorted(buffers, key=lambda b: b[1].is_complex())  # last: checkpoints of earlier versions, which may be resumed, lack them
         self._lay(kept)
 
     def _lay(self, kept: List[Tuple[str, torch.Tensor]]) -> None:
@@ -393,7 +393,7 @@ class Session:
             self.last = (f.c, self.link.recalled(f))
 
     def _recalled(self, f: _link.Frame) -> None:
-        """The agent asks what the optimizer remembers: one of this process, or, as the job begins, the one whose steps the job makes from now on."""
+        """The agent asks for the optimizer's state: of one in this process, or, as the job begins, of the one that the job runs from now on."""
         assert self.link is not None and self.optimizer is not None
         if self.own:
             self.link.state(f.a, _state.pack(self.optimizer.state_dict()))
@@ -539,7 +539,7 @@ class Session:
             if loss is None and scale is not None:
                 loss = float(self.loss) / float(scale)
             elif loss is None:
-                self.losses = 0  # which it has scaled by who knows what
+                self.losses = 0  # the script has scaled it by an unknown factor
         if self.pending is None or self.step == 0:
             raise StarError("opt.step() without a batch of star.loader in hand: each batch of it makes one step (star.loader(accumulate=N) makes one of N)", _link.EXIT_USAGE)
         assert self.link is not None and self.loader is not None
@@ -618,7 +618,7 @@ class Session:
         return any(c not in (-1, grad_version(p)) for c, (_, p, _) in zip(self.complete, self.params))
 
     def _leave(self, gpu: _cuda.Mirror, again: bool) -> None:
-        """The gradient goes from the GPU to the memory, whose parts are told as they come."""
+        """The gradient goes from the GPU to the memory; its parts are reported as they arrive."""
         gpu.leave(again)
         gpu.give_buffers()
         while gpu.there(wait=True) > 0:

@@ -181,7 +181,7 @@ class Link:
         except OSError as e:
             raise StarError("%d MB of memory that is shared with the agent cannot be mapped: %s: see ulimit -v" % (f.a // 1_000_000, e.strerror), EXIT_LOST) from None
         except (ValueError, OverflowError, struct.error) as e:
-            raise StarError("the agent gives memory of %d bytes, which is none of a link (%s): it is no star of this version" % (f.a, e), EXIT_DISAGREE) from None
+            raise StarError("the agent gives memory of %d bytes, which is not that of a link (%s): it is not a star of this version" % (f.a, e), EXIT_DISAGREE) from None
         finally:
             os.close(fd)
         if magic != b"STARLINK" or version != VERSION or size != f.a:
@@ -243,11 +243,11 @@ class Link:
             self._send(STATE, step, len(state), 0, state[at : at + _STATE])
 
     def recall(self) -> None:
-        """Asks what the job's optimizer remembers; a STATE is the answer, whose rest recalled has."""
+        """Asks for the state of the job's optimizer; the answer is a STATE, and recalled has the rest of it."""
         self._send(RECALL)
 
     def recalled(self, f: Frame) -> bytes:
-        """All of what another worker's optimizer remembers, of which f is the first part."""
+        """The complete state of another worker's optimizer; f is its first part."""
         parts, got = [f.body], len(f.body)
         while got < f.b:
             more = self._read()
@@ -346,7 +346,7 @@ class Link:
     def _mine(self) -> None:
         if os.getpid() != self._pid:
             raise StarError(
-                "process %d was forked from process %d, whose link to the job it cannot use: train in the process that has called star.attach" % (os.getpid(), self._pid),
+                "process %d was forked from process %d and cannot use the link to the job: train in the process that has called star.attach" % (os.getpid(), self._pid),
                 EXIT_USAGE,
             )
 
@@ -430,7 +430,7 @@ def _name(kind: int) -> str:
 
 
 def wanted() -> bool:
-    """Whether this process is part of a job: somebody has started it as one, and nobody has said STAR_OFF=1."""
+    """Whether this process is part of a job: it was started as a worker, and STAR_OFF=1 is not set."""
     if os.environ.get("STAR_OFF", "") not in ("", "0"):
         return False
     if os.environ.get("STAR_LINK_FD") or os.environ.get("STAR_AGENT") or os.environ.get("STAR_COORDINATOR"):
@@ -479,7 +479,7 @@ def _agent() -> str:
 
 
 def show_stacks() -> bool:
-    """Has SIGUSR2 write where all threads are to standard error, for who asks what this process waits for. False: it cannot."""
+    """Makes SIGUSR2 write the stacks of all threads to standard error, to show what this process waits for. False: not possible."""
     if signal.getsignal(signal.SIGUSR2) is not signal.SIG_DFL:
         return False
     try:
@@ -494,7 +494,7 @@ def show_stacks() -> bool:
 _link: Optional[Link] = None
 _failed: Optional[BaseException] = None
 _exiting: Any = None  # what sys.exit was called with last, and no gradient has come since
-_process = 0  # whose end is seen to
+_process = 0  # the process with a handler for its end
 
 
 def watch() -> None:

@@ -1,4 +1,4 @@
-"""The second line of a script: the optimizer whose steps the job makes."""
+"""The second line of a script: the optimizer that the job runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def attach(model: _several.Models, optimizer: Union[torch.optim.Optimizer, Seque
     """Has the job update the parameters of model by the rule of optimizer, which is given back; its ``step`` hands over the gradient.
 
     SGD (with momentum, Nesterov's too), Adam and AdamW run where the parameters are, with their groups. own=True has the optimizer, of any kind, make its steps in
-    this process, of the mean gradient: in jobs with --arch allreduce, whose workers all make the same ones. overlap=False keeps the gradient until it is
+    this process, of the mean gradient: in jobs with --arch allreduce, where all workers make the same steps. overlap=False keeps the gradient until it is
     complete, for scripts that change gradients between ``backward`` and ``step``.
 
     Several models may be a list, or a dict of them by names, which are put before those of their tensors. Several optimizers, with own=True, are a list in the order in which
@@ -121,7 +121,7 @@ class Attached:
         """Pickled and copied, it is the plain optimizer, with what the job's remembers."""
         if _job.session is not None:
             _job.session.recall()
-        # As of protocol 1, whose maker of objects needs no class that is that of the object, and is part of Python.
+        # As of protocol 1: its constructor needs no class that is that of the object, and is part of Python.
         return (copyreg._reconstructor, (type(self).__mro__[2], object, None), self.__getstate__())  # type: ignore[attr-defined]
 
     def make_step(self) -> None:

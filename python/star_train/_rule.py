@@ -26,7 +26,7 @@ SLOTS = {"sgd": (), "momentum": ("momentum_buffer",), "nesterov": ("momentum_buf
 
 
 def steps(optimizer: torch.optim.Optimizer, name: str, named: Sequence[Tuple[str, torch.Tensor]]) -> Optional[int]:
-    """How many steps the optimizer has made, of which it remembers something; None: it remembers nothing. What the job could not go on with is an error."""
+    """The number of steps in the optimizer's state; None: it has no state. A state that the job cannot continue with is an error."""
 
     def no(what: str, parameter: str) -> StarError:
         return StarError(

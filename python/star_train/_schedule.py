@@ -1,4 +1,4 @@
-"""Schedulers of PyTorch, whose rates the job follows."""
+"""Schedulers of PyTorch: the job follows their rates."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def schedule(scheduler: Any, *, every: int = 0) -> Any:
         raise StarError("star.schedule comes once, and before the first batch of star.loader: the job must know the rates when it begins", _link.EXIT_USAGE)
     if type(scheduler).__name__ == "ReduceLROnPlateau" or every < 0:
         raise StarError(
-            "star.schedule(%s, every=%d): want a scheduler whose rates follow from the number of steps alone, and a number of samples" % (type(scheduler).__name__, every),
+            "star.schedule(%s, every=%d): want a scheduler with rates that depend only on the number of steps, and a number of samples" % (type(scheduler).__name__, every),
             _link.EXIT_USAGE,
         )
     s.follow(Schedule(scheduler, every))

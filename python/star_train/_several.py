@@ -58,7 +58,7 @@ class Several(_job.Session):
     def __init__(self, turns: Sequence[torch.optim.Optimizer], before: _job.Session) -> None:
         super().__init__()
         self.loader, self.test = before.loader, before.test
-        self.turns = list(turns)  # whose update is the first of a batch, whose the second
+        self.turns = list(turns)  # the optimizers of the first, second and further updates of a batch
         self.distinct = list({id(o): o for o in turns}.values())
         self.optimizer = cast(torch.optim.Optimizer, Optimizers(self.distinct))
         self.mine: Dict[int, List[int]] = {}  # by optimizer: its parameters
@@ -161,7 +161,7 @@ class Several(_job.Session):
             raise StarError("the gradient of %s is sparse: give the embedding sparse=False" % name, _link.EXIT_DISAGREE)
 
     def _fill(self) -> None:
-        """The memory gets the gradient of the optimizer whose turn it is, and zeros."""
+        """The memory gets the gradient of the current optimizer, and zeros."""
         for grad in self.grads:
             grad.zero_()
         for i in self.mine[id(self.turns[self.turn])]:

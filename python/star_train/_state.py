@@ -10,7 +10,7 @@ import torch
 
 from ._link import EXIT_DATA, EXIT_DISAGREE, StarError
 
-_TENSOR = "tensor"  # the key of what stands for one in JSON: type, shape, and place in bytes
+_TENSOR = "tensor"  # the key of a tensor's description in JSON: type, shape, and place in bytes
 _LENGTH = struct.Struct("<Q")
 _DTYPES = {str(d)[6:]: d for d in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)}
 
@@ -41,14 +41,14 @@ def pack(state: "Dict[str, Any]") -> bytes:
             return {"tuple" if isinstance(v, tuple) else "list": [encode(x, "%s[%d]" % (where, i)) for i, x in enumerate(v)]}
         if v is None or isinstance(v, (bool, int, float, str)):
             return v
-        raise StarError("%s is a %s: an optimizer whose state is tensors, numbers and text is what others can be told" % (where, type(v).__name__), EXIT_DISAGREE)
+        raise StarError("%s is a %s: only tensors, numbers and text in an optimizer's state can be sent to other workers" % (where, type(v).__name__), EXIT_DISAGREE)
 
     text = json.dumps(encode(state, "the state")).encode()
     return b"".join([_LENGTH.pack(len(text)), text, *tensors])
 
 
 def unpack(data: bytes, own: "Dict[str, Any]") -> "Dict[str, Any]":
-    """The state_dict() for an optimizer whose own is own, which says how many parameters there are."""
+    """The state_dict() for an optimizer with its own state_dict() own, which has the number of parameters."""
     try:
         state = _decoded(data)
         sizes = [len(g["params"]) for g in state["param_groups"]]

@@ -5,7 +5,7 @@
     trainer = Trainer(model=model, args=args, train_dataset=data)
 
 A trainer that is derived from theirs takes part by ``class MyTrainer(Star, Seq2SeqTrainer)``. The optimizer is AdamW as ``args`` says, or that of ``optimizers=``; with ``own = True`` in
-the class it may be of any kind (docs/python.md). A step of ``max_steps``, ``warmup_steps`` and the learning rate's schedule is a batch of one worker: all workers together make so many.
+the class it may be of any kind (docs/python.md). A step of ``max_steps``, ``warmup_steps`` and the learning rate's schedule is a batch of one worker: all workers together make that number.
 What a worker evaluates is its own; worker 0 saves.
 """
 
@@ -23,7 +23,7 @@ __all__ = ["Star", "Trainer"]
 
 
 class _Batches(_data.Batches):
-    """The Trainer stops at an epoch without batches: it does not see those of which this worker has none, as in a job that goes on from a checkpoint."""
+    """The Trainer stops at an epoch without batches: it does not see epochs without a batch for this worker, as in a job that continues from a checkpoint."""
 
     def __iter__(self) -> Iterator[Any]:
         self.loader.epoch = max(self.loader.epoch, int(self.loader.progress()) - 1)

@@ -1,4 +1,4 @@
-"""STAR for JAX: a worker whose gradient is a function of parameters and a batch::
+"""STAR for JAX: a worker that computes its gradient as a function of parameters and a batch::
 
     import jax, star_train.jax as star
     params = star.train(jax.jit(jax.value_and_grad(loss)), params, dataset, optimizer={"name": "adam", "lr": 1e-3}, batch_size=32, epochs=5)
@@ -81,7 +81,7 @@ def train(
             link.done(f.a, float(loss), loaded - begun, time.perf_counter_ns() - loaded)
         elif f.kind == _link.EVALUATE:
             if evaluate is None:
-                raise StarError("the job asks for an evaluation, and there is none: star_train.jax.train(evaluate=…)", _link.EXIT_USAGE)
+                raise StarError("the job asks for an evaluation: give star_train.jax.train(evaluate=…)", _link.EXIT_USAGE)
             params = now()
             total, right, count = evaluate(params, collate([testset[i] for i in _link.indices(f)]))
             link.evaluated(f.a, float(total), int(right), int(count))

@@ -100,7 +100,7 @@ class StarStrategy(SingleDeviceStrategy):
 
 
 class _OneByOne(_PrefetchDataFetcher):
-    """Fetches a batch when it is wanted, but for the first one, which is there: the next one comes with the parameters that are the answer to this one."""
+    """Fetches a batch on demand, except for the first one, which is available: the next one arrives with the parameters that answer this one."""
 
     def __next__(self) -> Any:
         return self.batches.pop() if self.batches else _DataFetcher.__next__(self)

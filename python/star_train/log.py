@@ -48,7 +48,7 @@ def _lines(run: str) -> Iterator[bytes]:
 
 def rows(run: str) -> Dict[str, List[Dict[str, Any]]]:
     """The lines of a run log, or of the job in a folder, by their type. ``null`` is what was not finite: NaN. Telemetry has columns of its
-    own, ``telemetry.steal``. A last line that was cut is passed over; any other line that is none is a ValueError with its number.
+    own, ``telemetry.steal``. A truncated last line is skipped; any other invalid line is a ValueError with its number.
     Of a log with a bound (``--log-max``) all parts are read; rows of type ``gap`` say which lines it lacks."""
     out: Dict[str, List[Dict[str, Any]]] = {}
     bad = ""

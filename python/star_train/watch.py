@@ -14,7 +14,7 @@ except ImportError:
     from typing import ContextManager
 
     def step(samples: int = 0) -> ContextManager[object]:
-        """One training step of so many samples of this rank."""
+        """One training step with that number of samples of this rank."""
         return contextlib.nullcontext()
 
     def exchange() -> ContextManager[object]:

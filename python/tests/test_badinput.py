@@ -67,7 +67,7 @@ def test_other_than_the_first(job: Any, do: str, code: int, says: Any) -> None:
 @pytest.mark.parametrize("attach", [False, True])
 @pytest.mark.parametrize("do, code, says", [("float64", 78, "0.weight is torch.float64"), ("twice", 2, "star.attach was called before"), ("sparse", 78, "sparse=False")])
 def test_refused_here(job: Any, do: str, code: int, says: str, attach: bool) -> None:
-    """What the package refuses by itself is in the job's log, and the exit code of script and agent, whoever of the two has started the other."""
+    """A refusal of the package is in the job's log, and in the exit code of script and agent, whether script or agent was started first."""
     ps = job.start("--mode", "ssgd", "--epochs", "1", workers=1)
     bad = job.worker(job.script(TRAIN), env={"DO": do}, attach=attach)
     assert bad.wait() == code, bad.log

@@ -1,4 +1,4 @@
-"""Scripts of DistributedDataParallel whose gradients go around the job's ring."""
+"""Scripts of DistributedDataParallel that exchange gradients in the job's ring."""
 
 import ast
 import atexit
@@ -24,7 +24,7 @@ SCENARIOS = pathlib.Path(__file__).with_name("ddp_scenarios.py")
 
 
 def ranks(n: int) -> List[Dict[str, str]]:
-    """What a launcher says to each rank. The port stays taken until the end of the tests: who listens says SO_REUSEADDR, too, and nobody else is given it."""
+    """The environment of each rank. The port stays taken until the end of the tests: the listener sets SO_REUSEADDR, too, and no other process gets it."""
     s = socket.socket()
     s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     s.bind(("127.0.0.1", 0))
@@ -153,7 +153,7 @@ print("did all %d of %d" % (steps, 3 * len(loader)), flush=True)
 
 @pytest.mark.parametrize("samples,left", [(201, 0), (239, 1), (210, 1)])
 def test_samples_are_for_progress(job: Any, samples: int, left: int) -> None:
-    """A data set that is no multiple of ranks and batches: the script ends where it ends, and what stands behind its loop is run."""
+    """A data set that is no multiple of ranks and batches: the script ends where it ends, and the code after its loop is run."""
     script = job.script(SAMPLES)
     ps = job.start("--arch", "allreduce", "--epochs", "1")
     ws = [job.worker(script, str(samples), str(left), flags=("--arch", "allreduce", "--out", str(job.out)), env=e) for e in ranks(2)]

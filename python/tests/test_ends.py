@@ -62,7 +62,7 @@ def test_every_loop_ends(job: Any, flags: Any, step: str) -> None:
     r = result(job)
     assert r["evaluated"] and "left; the last one is worker" in r["ended"] and 20 <= r["updates"] <= 21, r
     assert r["test_accuracy"] > 0.5, r
-    # what a checkpoint of a job with BatchNorm needs of its workers is there, and the job goes on from it
+    # a checkpoint of a job with BatchNorm has what it needs from its workers, and the job continues from it
     assert "1.running_mean" in job.parameters()
 
 
@@ -138,7 +138,7 @@ def test_a_loop_that_waits_for_more_batches(job: Any) -> None:
     ids=["nothing", "both", "steps", "script"],
 )
 def test_the_length_is_said(star: str, tmp_path: Any, flags: Any, loader: str, says: str) -> None:
-    """A script whose for loop is longer or shorter than the job, by its own count, is told at the start."""
+    """A script with a for loop that is longer or shorter than the job gets a message at the start."""
     (tmp_path / "train.py").write_text(SCRIPT % {"step": "pass", "before": "", "loader": loader, "own": False})
     p = launch(star, tmp_path, flags, "train.py")
     out = p.stdout + p.stderr

@@ -113,7 +113,7 @@ def both(job: Any, text: str, kind: str, accumulate: int) -> Any:
     script = job.script(text)
     ps = job.start("--mode", "ssgd")
     ws = [job.worker(script, kind, str(48 // accumulate), str(accumulate)) for _ in range(2)]
-    alone = job.folder / "alone"  # a Trainer has a folder of checkpoints, of which it keeps the newest
+    alone = job.folder / "alone"  # a Trainer has a folder of checkpoints and keeps the newest
     alone.mkdir()
     plain = subprocess.run(
         [sys.executable, str(script), kind, str(96 // accumulate), str(accumulate), "plain.pt"], cwd=alone, env=job.env, capture_output=True, text=True, timeout=PATIENCE
@@ -196,7 +196,7 @@ def test_resume(job: Any, text: str, names: Any) -> None:
 
 @FRAMEWORKS
 def test_epochs_without_batches(job: Any, text: str, names: Any) -> None:
-    """An epoch has two batches, of which a third worker gets none: it goes on with the next epoch."""
+    """An epoch has two batches, and a third worker gets none: it continues with the next epoch."""
     libraries(*names)
     ps = job.start("--mode", "ssgd", workers=3)
     ws = [job.worker(job.script(text), "", "48", "1") for _ in range(3)]

@@ -85,7 +85,7 @@ BATCHES = [list(range(i, i + 8)) for i in range(0, N, 8)]
 
 
 def test_buckets(agent: Any, sham: Any) -> None:
-    """Parts of a gradient are told of when they are in the memory, from the fourth step on. Parameters stay where they are."""
+    """Parts of a gradient are reported when they are in the memory, from the fourth step on. Parameters stay where they are."""
     a, model = agent(BATCHES, parts=True), small()
     want = plain(small(), BATCHES, lambda m, x, y: ce(m, x, y).backward())
     where = [p.data_ptr() for p in model.parameters()]

@@ -74,7 +74,7 @@ for epoch in range(1000):
             schedule.step()
         if do == "come" and step == 1:
             open("came", "w").close()
-        time.sleep(pause if do != "wait" or os.path.exists("came") else 1)  # who comes gets its first batch after a step of these
+        time.sleep(pause if do != "wait" or os.path.exists("came") else 1)  # a new worker gets its first batch after a step of these
 print("over after", step, flush=True)
 """
 
@@ -84,7 +84,7 @@ def indices(*workers: Any) -> List[int]:
 
 
 def complete(job: Any, epochs: int, *workers: Any) -> None:
-    """The job has applied each sample once in each epoch. Who died may have begun a batch that others made again."""
+    """The job has applied each sample once in each epoch. A worker that died may have begun a batch that others repeat."""
     begun = collections.Counter(indices(*workers))
     assert min(begun[i] for i in range(320)) >= epochs
     assert job.lines("summary")[-1]["samples"] == 320 * epochs
@@ -123,7 +123,7 @@ def test_kills(job: Any, mode: str) -> None:
         os.replace(new, job.folder / "allowed")
 
     def arrived(count: int) -> None:
-        """Waits for as many workers; who comes has its first batch after a step of the others."""
+        """Waits for as many workers; a new worker has its first batch after a step of the others."""
         end = time.monotonic() + PATIENCE
         while sum("batch" in w.log for w in live) < min(count, len(live)):
             assert time.monotonic() < end, [w.log for w in live]
@@ -289,7 +289,7 @@ def test_second_signal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_joiner(job: Any) -> None:
-    """Who comes in the middle has the job's parameters and epoch before its first batch."""
+    """A worker that joins later has the job's parameters and epoch before its first batch."""
     script = job.script(TRAIN)
     ps = job.start("--mode", "ssgd", "--epochs", "24", "--max-workers", "3")
     a, b = (job.worker(script, env={"DO": "wait"}) for _ in range(2))

@@ -29,7 +29,7 @@ def header(**changes: int) -> List[int]:
 
 @contextlib.contextmanager
 def agent(says: bytes, fields: Optional[List[int]], magic: bytes = b"STARLINK", size: int = SIZE) -> Iterator[Any]:
-    """A link whose agent gives memory with such a header (None: none), says these bytes, and is gone."""
+    """A link with an agent that gives memory with such a header (None: none), sends these bytes, and is gone."""
     ours, theirs = socket.socketpair()
     ours.settimeout(20)
 
@@ -69,8 +69,8 @@ def agent(says: bytes, fields: Optional[List[int]], magic: bytes = b"STARLINK", 
         (header(nbuffers=0), b"STARLINK", SIZE, "this process has 22 and 4"),
         (header(grad=SIZE - 8), b"STARLINK", SIZE, "the memory of the agent is for"),
         (header(params=1 << 63), b"STARLINK", SIZE, "the memory of the agent is for"),
-        (header(), b"STARLINK", 2 * SIZE, "none of a link"),
-        (header(), b"STARLINK", 1 << 63, "none of a link"),
+        (header(), b"STARLINK", 2 * SIZE, "not that of a link"),
+        (header(), b"STARLINK", 1 << 63, "not that of a link"),
     ],
 )
 def test_memory(fields: List[int], magic: bytes, size: int, says: str) -> None:

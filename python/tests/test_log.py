@@ -27,7 +27,7 @@ def test_rows(tmp_path, packed):
 
 
 def test_parts(tmp_path):
-    """A log with a bound is read with its parts, of which a file that is being replaced counts once."""
+    """A log with a bound is read with its parts; a file that is being replaced counts once."""
 
     def line(n):
         return b'{"type":"record","t":%d,"step":%d}\n' % (n, n)

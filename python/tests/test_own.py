@@ -1,4 +1,4 @@
-"""Jobs whose workers have optimizers of their own: any kind, in a ring."""
+"""Jobs with workers that have their own optimizers: any kind, in a ring."""
 
 from typing import Any
 
@@ -49,7 +49,7 @@ def ring(job: Any, env: Any, *flags: str, count: int = 2) -> Any:
 
 
 def test_joiner(job: Any) -> None:
-    """Who comes in the middle gets what the optimizers remember: all have the same parameters at the end, or the coordinator ends the job."""
+    """A worker that joins later gets the state of the optimizers: all have the same parameters at the end, or the coordinator ends the job."""
     job.script(TRAIN)
     ps, ws = ring(job, [{"DO": "wait"}] * 2, "--epochs", "40", "--max-workers", "3", "--eval-every", "20")
     ws[0].until("joined")

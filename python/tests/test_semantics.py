@@ -318,7 +318,7 @@ MANY = [list(range(8 * i % 64, 8 * i % 64 + 8)) for i in range(8)]
 
 
 def test_parts(agent: Any) -> None:
-    """What is told early stays as it is (the agent looks), and something is told."""
+    """A part that is reported early does not change (the agent checks), and at least one part is reported."""
     a, model = agent(MANY, parts=True), Wide()
     opt = attached(model)
     want = plain(copy.deepcopy(model), MANY, lambda m, x, y: ce(m, x, y).backward())
@@ -384,7 +384,7 @@ class Tied(nn.Module):
 
 
 def test_tied(agent: Any) -> None:
-    """One tensor with two names is one parameter, whose gradient is that of both uses; it stays one."""
+    """One tensor with two names is one parameter with the gradient of both uses; it stays one."""
     a, model = agent(BATCHES), Tied()
     want = plain(copy.deepcopy(model), BATCHES, lambda m, x, y: ce(m, x, y).backward())
     opt = attached(model)
@@ -619,7 +619,7 @@ def test_state_that_no_job_has(agent: Any, make: Any, change: Any, says: str) ->
 
 @pytest.mark.parametrize("momentum", [0, 0.9])
 def test_state_that_begins(agent: Any, momentum: float) -> None:
-    """The job is told of it where there is something: the momentum, of all parameters that are trained; zeros of those that have none yet."""
+    """The job gets the state where it exists: the momentum of all trained parameters; zeros for those without one yet."""
     a = agent(BATCHES)
     model, opt = experienced(lambda m: torch.optim.SGD(m.parameters(), 0.1, momentum=momentum))
     opt.state.pop(opt.param_groups[0]["params"][3], None)
@@ -700,7 +700,7 @@ def test_schedule(agent: Any, name: str, before: bool) -> None:
     [
         (lambda o: lrs.OneCycleLR(o, 0.5, total_steps=10), "changes more than the rate"),
         (lambda o: lrs.LambdaLR(o, [lambda k: 1 / (1 + k), lambda k: 1 / (1 + k) ** 2]), "the rates of the groups have another course each"),
-        (lambda o: lrs.ReduceLROnPlateau(o), "want a scheduler whose rates follow from the number of steps alone"),
+        (lambda o: lrs.ReduceLROnPlateau(o), "want a scheduler with rates that depend only on the number of steps"),
         (lambda o: lrs.StepLR(torch.optim.SGD([nn.Parameter(torch.zeros(1))], 0.1), 2), "a scheduler of the optimizer that star.attach was given"),
     ],
 )
@@ -797,7 +797,7 @@ def test_models_that_cannot_be(agent: Any, model: Any, says: str) -> None:
 
 @pytest.mark.parametrize("dropped", [False, True])
 def test_sparse_gradients(agent: Any, dropped: bool) -> None:
-    """They are added to the job's dense ones. Who drops those is told."""
+    """They are added to the job's dense ones. A script that drops those gets a message."""
     a = agent(BATCHES)
     model = nn.Sequential(nn.EmbeddingBag(10, 4, sparse=True), nn.Linear(4, 3))
     words = torch.arange(32).view(16, 2) % 10
@@ -832,7 +832,7 @@ def test_two_of_each(agent: Any) -> None:
 def test_parameters_of_another_model(agent: Any) -> None:
     agent(BATCHES)
     star.attach(small(), torch.optim.SGD([*small().parameters()], 0.1))
-    with pytest.raises(star.StarError, match="4 parameters of the optimizer are none of the model"):
+    with pytest.raises(star.StarError, match="4 parameters of the optimizer are not in the model"):
         next(iter(star.loader(Data(), 16)))
 
 
@@ -872,7 +872,7 @@ class Endless(torch.utils.data.IterableDataset):  # type: ignore[type-arg]
 
 @pytest.mark.parametrize("loaders", [0, 2])
 def test_iterable(agent: Any, loaders: int) -> None:
-    """As many samples as the job asks for, from the beginning again at the end; who has no length needs one."""
+    """As many samples as the job asks for, from the beginning again at the end; a data set without a length needs one."""
     batches = [[0] * n for n in (16, 16, 5, 16, 11)]
     a, model = agent(batches), small()
     opt = attached(model)
@@ -907,7 +907,7 @@ def test_sampler(agent: Any) -> None:
 
 
 def test_whole(agent: Any) -> None:
-    """Batches are whole unless the script says that they may be cut; the job is told, and of drop_last."""
+    """Batches are whole unless the script says that they may be cut; the job gets that, and drop_last."""
     a, model = agent(BATCHES), small()
     opt = attached(model)
     loader = star.loader(Data(), 16, drop_last=True)
@@ -918,7 +918,7 @@ def test_whole(agent: Any) -> None:
 
 @pytest.mark.parametrize("loss", ["mean", "sum"])
 def test_divisible(agent: Any, loss: str) -> None:
-    """Parts of a batch, of which the job takes the mean by their samples, make the gradient of the whole; len() follows the size of the parts."""
+    """Parts of a batch make the gradient of the whole: the job takes their mean, weighted by samples; len() follows the size of the parts."""
     parts = [list(range(i, i + 4)) for i in range(0, N, 4)]
     a, model = agent(parts), small()
     a.rates = lambda position: 0.0
@@ -978,7 +978,7 @@ def test_look_ahead(agent: Any) -> None:
 
 
 def test_next_after_the_end(agent: Any) -> None:
-    """A script that takes its batches by next() is told that the job is over; the end of an epoch is DataLoader's."""
+    """A script that takes its batches by next() gets the end of the job; the end of an epoch is DataLoader's."""
     agent(BATCHES * 2)
     model = small()
     opt = attached(model)
@@ -1031,7 +1031,7 @@ def test_no_batch_size(agent: Any) -> None:
 
 
 def test_steps(agent: Any) -> None:
-    """A script without a DataLoader makes as many samples as it is told."""
+    """A script without a DataLoader makes the requested number of samples."""
     batches = [list(range(16)), list(range(16, 32)), list(range(32, 37))]
     a, model = agent(batches), small()
     opt = attached(model)
@@ -1213,7 +1213,7 @@ def test_other_buffers(agent: Any) -> None:
 
 
 def test_own_gradients_moved(agent: Any) -> None:
-    """A gradient whose storage a script replaces reaches the job."""
+    """A gradient reaches the job, although the script replaces its storage."""
     a, model = agent(BATCHES), small()
     opt = attached(model)
 

@@ -178,7 +178,7 @@ def ends(w: Any) -> int:
 
 @pytest.mark.parametrize("form, do", [("gan", "slow"), ("wgan", ""), ("actor", "schedule")])
 def test_like_one_process(job: Any, form: str, do: str) -> None:
-    """Two workers, of which one may be slow, make the parameters of one process; a batch of 16 samples of each counts once, whatever steps it has."""
+    """Two workers, one of them possibly slow, make the parameters of one process; a batch of 16 samples of each counts once, whatever steps it has."""
     job.start("--epochs", "6", *RING, *(["--eval-every", "0.5", "--checkpoint-every", "1s"] if do == "slow" else []))
     ws = [worker(job, form, do if k == 0 or do != "slow" else "") for k in range(2)]
     job.finish()
@@ -273,7 +273,7 @@ def test_refused(job: Any, do: str) -> None:
 
 
 def test_other_order(job: Any) -> None:
-    """Workers whose optimizers have other turns."""
+    """Workers with other turns of their optimizers."""
     job.start("--epochs", "1", *RING)
     a = worker(job, "gan")
     a.until("joined")

@@ -119,7 +119,7 @@ for epoch in range(100):
 
 
 def test_resume_of_a_wrapped_model(job: Any, star: str) -> None:
-    """A job of a model in DataParallel goes on without it. So does one of an earlier version, whose checkpoint has the wrapper's names and float32 alone."""
+    """A job of a model in DataParallel goes on without it. So does one of an earlier version: its checkpoint has the wrapper's names and float32 alone."""
     script = job.script(WRAPPED)
     for epochs, how, flags in ((1, "parallel", ()), (2, "plain", ("--resume", str(job.out)))):
         job.start("--mode", "ssgd", "--epochs", str(epochs), *flags)

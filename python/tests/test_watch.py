@@ -1,4 +1,4 @@
-"""star watch in scripts that shard their parameters: who is slow, though all wait for each other in the middle of their passes."""
+"""star watch in scripts that shard their parameters: it finds the slow rank, though all wait for each other in the middle of their passes."""
 
 import json
 import os

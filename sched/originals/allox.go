@@ -58,8 +58,8 @@ var mixedPolicies = map[string]func(*mixed){
 	"drfext": (*mixed).drfExtended, "srpt": (*mixed).srpt, "alloxplus": (*mixed).alloxPlus, "sjf": (*mixed).sjf,
 }
 
-// runMixed simulates jobs, which are in the order of the trace. With profiling a job starts when parts of it, and of
-// those that came with it, have run on both kinds of machines, before all other jobs.
+// runMixed simulates jobs, which are in the order of the trace. With profiling a job starts after its parts, and those of
+// jobs with the same arrival, have run on both kinds of machines, before all other jobs.
 func runMixed(outs []*sched.Outcome, c sched.Cluster, o Options) {
 	e := &mixed{machines: [kinds]int{c.Nodes * c.GPUs, c.Plain}, alpha: o.Alpha}
 	e.free = e.machines
@@ -160,7 +160,7 @@ func (e *mixed) start(j *single, kind int) {
 	j.user.ready = slices.DeleteFunc(j.user.ready, func(o *single) bool { return o == j })
 }
 
-// stop takes the machine from a job, which goes on later.
+// stop takes the machine from a job, which continues later.
 func (e *mixed) stop(j *single) {
 	other := onGPU + onCPU - j.kind
 	ran, d := e.now-j.since, j.Either.Duration
@@ -173,7 +173,7 @@ func (e *mixed) stop(j *single) {
 	j.user.ready = append(j.user.ready, j)
 }
 
-// has says whether a machine of a kind is free.
+// has reports whether a machine of a kind is free.
 func (e *mixed) has(kind int) bool { return e.free[kind] > 0 }
 
 // parts are the shares of a job that are run on each kind of machine to estimate it, for a second at least.
@@ -185,7 +185,7 @@ type batch struct {
 	runs int
 }
 
-// arrive has jobs wait that have come at the same time, or first parts of them.
+// arrive queues jobs with the same arrival, or their first parts.
 func (e *mixed) arrive(b *batch, profiling bool) {
 	for _, j := range b.jobs {
 		if !profiling {

@@ -7,20 +7,20 @@ import (
 	"strconv"
 )
 
-// match assigns jobs to places on machines, of which a machine's k-th from the last one counts k times the duration of
-// its job, since k jobs wait for that, and says which job is the first one of a machine that is free. Nil: none is.
+// match assigns jobs to places on machines: a machine's k-th place from the last one counts k times the duration of its job,
+// since k jobs wait for that. It also returns which job is the first one of a free machine. Nil: no assignment.
 //
 // Of equally good assignments it has the simulator's: machines have numbers, those with a GPU the lowest; jobs are in
 // the order of a hash table of their ids; of machines that are free the one with the highest number starts its first
 // job. Runs of parts have the free machines with the lowest numbers, each as if it were free at once, but nothing
-// starts there. The machine of a job that starts is taken, until the job ends, for as long as all jobs would take that
-// are assigned to it now, also those that start elsewhere later. Sums are rounded as there, since what is equal but for
-// the rounding is not equal there.
+// starts there. The machine of a job that starts is taken, until the job ends, for the duration of all jobs that
+// are assigned to it now, also those that start elsewhere later. Sums are rounded as there, since sums that are equal except for
+// rounding are not equal there.
 func (e *mixed) match(jobs []*single) (first *single, kind int) {
 	jobs = inHashOrder(jobs)
 	type machine struct {
 		kind int
-		from float64 // when it is free, by what was planned for it
+		from float64 // when it is free, according to its plan
 		free bool
 	}
 	machines := make([]machine, e.machines[onGPU]+e.machines[onCPU])
@@ -92,8 +92,7 @@ func inHashOrder(jobs []*single) []*single {
 	return jobs
 }
 
-// hungarian assigns rows to columns, of which there are as many as rows: the first ones have costs, all others cost 0.
-// It returns the column of each row.
+// hungarian assigns rows to as many columns: the first columns have costs, all others cost 0. It returns the column of each row.
 //
 // Where several assignments are best it is the one that the Hungarian method finds from these rows in this order: rows
 // take the first column that costs them no more than the cheapest cell of the column, and each row that is left over
@@ -214,7 +213,7 @@ func (h *labels) augment(start int) {
 	}
 }
 
-// raise changes the prices of what was reached, so that another column is no dearer than its prices.
+// raise changes the prices of reached columns, so that another column is no more expensive than its prices.
 func (h *labels) raise(by float64, reached, parent []int, slack []float64) {
 	for _, i := range reached {
 		h.row[i] += by

@@ -25,7 +25,7 @@ func (e *mixed) choices(users []*owner) (all []choice) {
 	return all
 }
 
-// sjf starts what is shortest of all jobs on all free machines.
+// sjf starts the shortest of all jobs on all free machines.
 func (e *mixed) sjf() {
 	all := e.choices(e.owners)
 	slices.SortStableFunc(all, func(a, b choice) int { return cmp.Compare(a.seconds, b.seconds) })
@@ -58,8 +58,7 @@ func (e *mixed) alloxPlus() {
 	}
 }
 
-// srpt is sjf that takes the machines of jobs that run first. The order is that of whole jobs, not of what is left of
-// them.
+// srpt is sjf that first takes the machines of running jobs. The order is that of whole jobs, not of their remaining work.
 func (e *mixed) srpt() {
 	had := map[*single]int{}
 	e.running = slices.DeleteFunc(e.running, func(j *single) bool {
@@ -78,8 +77,8 @@ func (e *mixed) srpt() {
 	}
 }
 
-// poorest starts a job of the user with the least, again and again, until none can start. Next says which of a user's
-// jobs is to start where; nil: none.
+// poorest repeatedly starts a job of the user with the least use, until no job can start. next returns which of a user's
+// jobs starts where; nil: none.
 func (e *mixed) poorest(has func(*owner) float64, next func(*owner) (*single, int)) {
 	for {
 		var best *owner
@@ -150,7 +149,7 @@ func (e *mixed) dominant(u *owner) float64 {
 	return share
 }
 
-// drfFIFO is drf on machines with GPUs, first come, first served.
+// drfFIFO is drf on machines with GPUs, in order of arrival.
 func (e *mixed) drfFIFO() {
 	e.poorest(e.dominant, func(u *owner) (*single, int) {
 		if len(u.ready) == 0 || !e.has(onGPU) {
@@ -230,9 +229,9 @@ func (e *mixed) equal() {
 	})
 }
 
-// allox starts jobs so that the mean completion time is least, of the users that have had least: of a share alpha of
-// those that have jobs waiting, and of twice as many while none of their jobs can start. Until time goes on, a user that
-// has no more jobs waiting stays among these users, and users that have the same stay in the order that they had.
+// allox starts jobs so that the mean completion time is minimal, of the users with the least use: of a share alpha of those
+// with waiting jobs, and of twice as many while none of their jobs can start. Until the time advances, a user without further
+// waiting jobs stays among these users, and users with equal use keep their order.
 func (e *mixed) allox() {
 	var active []*owner
 	for share := e.alpha; e.has(onGPU) || e.has(onCPU); {

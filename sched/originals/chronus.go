@@ -8,8 +8,9 @@ import (
 	"star/sched"
 )
 
-// renting is a cluster under Chronus as ElasticFlow's program has it, without a solver. It looks at jobs once a slot. A lease is prepared a slot before it begins: jobs that
-// have it, by the table as it is then, start at once, and take GPUs that others still have, who give up theirs when the lease begins. So as long as a slot more GPUs may be used than there are.
+// renting is a cluster under Chronus as in ElasticFlow's program, without a solver. It decides once a slot. A lease is prepared a slot
+// before it begins: the jobs that get it, by the table at that time, start at once, on GPUs of jobs that release them when the lease
+// begins. So for up to a slot more GPUs may be in use than exist.
 type renting struct {
 	gpus int
 	now  float64 // s
@@ -22,7 +23,7 @@ type rented struct {
 	estimate float64 // s of running that it is thought to take, in whole seconds
 	total    float64 // s of running that it takes, with what its starts have cost
 	done     float64 // s
-	last     int     // lease before whose begin it must have ended
+	last     int     // it must end before this lease begins
 	promised bool
 	runs     bool
 	until    float64 // end of the lease that it has, s
@@ -73,7 +74,7 @@ func runChronus(outs []*sched.Outcome, c sched.Cluster, o Options) {
 // next is the first lease that has not begun.
 func (p *renting) next() int { return int(math.Floor(p.now/lease)) + 1 }
 
-// progress brings jobs from an earlier time up to now. They end when their work is done, and not only when somebody looks.
+// progress advances jobs to now. They end when their work is done, not only at the next decision.
 func (p *renting) progress(was float64) {
 	p.jobs = slices.DeleteFunc(p.jobs, func(j *rented) bool {
 		if !j.runs {
@@ -115,8 +116,9 @@ func (p *renting) leases(j *rented) int {
 	return max(0, int(math.Ceil((j.estimate-done)/lease)))
 }
 
-// pack fills the table of leases from the next one on: jobs with most GPUs first, then those with the least time to spare, then those with the latest deadline, each in the latest
-// leases that are enough. Who does not get enough keeps those that it got. It returns who has the next lease, and who has not enough.
+// pack fills the table of leases from the next one on: jobs with most GPUs first, then those with the least slack, then those with the
+// latest deadline, each in the latest leases that suffice. A job that does not get enough keeps its leases. It returns the jobs with
+// the next lease, and those that lack leases.
 func (p *renting) pack(jobs []*rented) (have, lack []*rented) {
 	first := p.next()
 	need := map[*rented]int{}
@@ -149,8 +151,8 @@ func (p *renting) pack(jobs []*rented) (have, lack []*rented) {
 	return have, lack
 }
 
-// admit takes jobs that have come. One is promised its leases if it gets enough, and all to whom some were promised before do. Those that have come with it and got no promise are
-// in the table for as long, and take what they can get of it.
+// admit processes new jobs. A job gets a promise of its leases if it gets enough, and all jobs with an earlier promise still do. Jobs
+// that arrived at the same time without a promise are in the table meanwhile, and take the leases that they can get of it.
 func (p *renting) admit(come []*rented) {
 	var failed []*rented
 	for _, j := range come {
@@ -171,8 +173,8 @@ func (p *renting) promised() []*rented {
 	return slices.DeleteFunc(slices.Clone(p.jobs), func(j *rented) bool { return !j.promised })
 }
 
-// rent takes the GPUs of jobs whose lease has ended, and of those without one where a lease has begun since the last look. It gives the next lease where it begins before the next look; who
-// is late has all of them.
+// rent takes the GPUs of jobs after the end of their lease, and of those without one where a lease has begun since the last decision.
+// It gives the next lease where it begins before the next decision; a late job has all leases.
 func (p *renting) rent(was, slot float64) {
 	began := math.Floor(p.now/lease) > math.Floor(was/lease)
 	for _, j := range p.jobs {

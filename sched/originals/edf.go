@@ -10,7 +10,7 @@ import (
 )
 
 // deadlines is a cluster under edf or edf-admission: jobs with earlier deadlines get all GPUs that they can use. With
-// admission a job is declined while any would be late, and rounds cost what they cost under ef.
+// admission a job is declined while any would be late, and rounds cost the same as under ef.
 type deadlines struct {
 	admission bool
 	now, slot float64
@@ -144,8 +144,8 @@ func (d *deadlines) late(jobs []*elastic) *elastic {
 	return nil
 }
 
-// place places all jobs that have GPUs, in the order that lasts, and says when they end. Without admission GPUs are
-// counted, not placed.
+// place places all jobs that have GPUs, in the current order, and computes their ends. Without admission GPUs are counted, not
+// placed.
 func (d *deadlines) place() {
 	var run []*elastic
 	for _, j := range d.order {
@@ -154,8 +154,8 @@ func (d *deadlines) place() {
 		}
 	}
 	if d.admission {
-		if !d.seat(run) { // the largest first always fit
-			d.seat(slices.SortedStableFunc(slices.Values(run), func(a, b *elastic) int { return b.n - a.n }))
+		if !d.assign(run) { // the largest first always fit
+			d.assign(slices.SortedStableFunc(slices.Values(run), func(a, b *elastic) int { return b.n - a.n }))
 		}
 		d.groups.charge(d.gpus, d.slot, run)
 	}
@@ -164,9 +164,9 @@ func (d *deadlines) place() {
 	}
 }
 
-// seat finds GPUs for jobs in order: of a node's GPUs or more, the first nodes that are free; of fewer, the node with
-// just as many free, else, of those that are not all free, the one with the most. False: a job does not fit.
-func (d *deadlines) seat(jobs []*elastic) bool {
+// assign finds GPUs for jobs in order: a job with a node's GPUs or more gets the first free nodes; a smaller one the node with exactly
+// as many free GPUs, else the partly free node with the most. False: a job does not fit.
+func (d *deadlines) assign(jobs []*elastic) bool {
 	free := slices.Repeat([]int{d.perNode}, d.nodes)
 	for _, j := range jobs {
 		if j.n >= d.perNode {
@@ -183,7 +183,7 @@ func (d *deadlines) seat(jobs []*elastic) bool {
 			if count > 0 {
 				return false
 			}
-			j.seat.group = group{first * d.perNode, j.n}
+			j.site.group = group{first * d.perNode, j.n}
 			continue
 		}
 		best := -1
@@ -204,7 +204,7 @@ func (d *deadlines) seat(jobs []*elastic) bool {
 		if best < 0 {
 			return false
 		}
-		j.seat.group = group{best*d.perNode + d.perNode - free[best], j.n}
+		j.site.group = group{best*d.perNode + d.perNode - free[best], j.n}
 		free[best] -= j.n
 	}
 	return true

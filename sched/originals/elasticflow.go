@@ -19,17 +19,17 @@ type elastic struct {
 	end  float64 // of the plan, and what the round costs after it: when the job's event is
 	old  float64 // end before this round planned it
 	over float64 // s of this round in which it makes no progress
-	seat seat
+	site site
 
 	next          int // level
 	gain          float64
 	raised        plan // to next
 	known         bool // grows is what gain is while it fits
 	grows         float64
-	second, until float64 // grows follows from what is free from second to until
+	second, until float64 // grows depends on the free GPUs from second to until
 }
 
-// event is a time at which jobs come or end. An event without jobs is a round, too.
+// event is a time at which jobs arrive or end. An event without jobs is a round, too.
 type event struct {
 	at             float64
 	arrivals, ends []*elastic
@@ -168,15 +168,15 @@ func (e *elasticFlow) ends(j *elastic) {
 	if e.admission && j.n == 0 {
 		return
 	}
-	e.nodes.release(&j.seat)
+	e.nodes.release(&j.site)
 	is := func(o *elastic) bool { return o == j }
 	e.runnable, e.pending, e.running = slices.DeleteFunc(e.runnable, is), slices.DeleteFunc(e.pending, is), slices.DeleteFunc(e.running, is)
 	j.out.End = j.end
 	steps(j.out, j.end, 0)
 }
 
-// admit plans the jobs that have come, beside the others. With admission all of them are declined if any job would be
-// late, but those of best effort.
+// admit plans new jobs, beside the others. With admission all of them are declined if any job would be late, except
+// best-effort jobs.
 func (e *elasticFlow) admit(arrivals []*elastic) {
 	for _, j := range e.runnable {
 		j.old = j.end
@@ -207,7 +207,7 @@ func (e *elasticFlow) admit(arrivals []*elastic) {
 func (e *elasticFlow) replan() {
 	slices.SortStableFunc(e.runnable, func(a, b *elastic) int { return cmp.Compare(a.deadline, b.deadline) })
 	for _, j := range e.runnable {
-		e.nodes.release(&j.seat)
+		e.nodes.release(&j.site)
 	}
 	e.free = e.all(e.runnable)
 }
@@ -236,8 +236,8 @@ func (e *elasticFlow) starts(j *elastic) {
 	e.running = append(e.running, j)
 }
 
-// spread gives what is left over, a level at a time, to jobs without GPUs first, then to the one of which a GPU more
-// makes the plan's GPU-seconds grow most. It leaves runnable in the order of the last gains, those of equal gain as
+// spread assigns the remaining GPUs, a level at a time, to jobs without GPUs first, then to the job with the largest growth of the plan's
+// GPU-seconds per GPU. It leaves runnable in the order of the last gains, those of equal gain as
 // they stood.
 func (e *elasticFlow) spread() {
 	free := e.gpus
@@ -274,7 +274,7 @@ func (e *elasticFlow) spread() {
 	}
 }
 
-// look finds the gain of a job. That of a job without a next level stays what it was.
+// look computes the gain of a job. The gain of a job without a next level is unchanged.
 func (e *elasticFlow) look(j *elastic, free int) {
 	switch {
 	case j.next == j.n:
@@ -299,8 +299,8 @@ func (e *elasticFlow) raise(j *elastic) timeline {
 	return e.rest
 }
 
-// forget has the gains of jobs found again whose raised plans looked at GPUs that are free in one timeline and not in
-// the other. What is free in the first step of what a plan is made in does not matter, only when that ends.
+// forget marks the gains of jobs for recomputation if their raised plans used GPUs that are free in one timeline and not in the other.
+// The first step of a plan counts only by its end, not by its free GPUs.
 func (e *elasticFlow) forget(a, b timeline) {
 	changes := changes(a, b)
 	for _, j := range e.runnable {
@@ -330,7 +330,7 @@ func (e *elasticFlow) ahead() {
 	}
 }
 
-// place places all jobs that have GPUs, and says what that costs them.
+// place places all jobs that have GPUs, and computes their overhead.
 func (e *elasticFlow) place() {
 	order := e.runnable
 	if !e.admission {

@@ -28,7 +28,7 @@ type turnwise struct {
 	sets      map[int][]*turns
 }
 
-// runGandiva simulates jobs under it. A round costs jobs what ElasticFlow's program has them lose at a start, until the last job comes.
+// runGandiva simulates jobs under it. A round costs jobs the same as a start in ElasticFlow's program, until the last job arrives.
 func runGandiva(outs []*sched.Outcome, c sched.Cluster, o Options) {
 	slot := o.Slot
 	var due []*served
@@ -39,7 +39,7 @@ func runGandiva(outs []*sched.Outcome, c sched.Cluster, o Options) {
 	}
 	e := &turnwise{Cluster: c, now: -slot, slot: slot, free: c.Nodes, sets: map[int][]*turns{}}
 	var waiting []*served // there is no set for them, and no free node
-	spare := false        // nodes were free in the last round, before the classes had their shares: else nobody that needs several and waits is looked at
+	spare := false        // nodes were free in the last round, before the classes got their shares: else waiting jobs that need several nodes are skipped
 	for len(due) > 0 || len(waiting) > 0 || len(e.sets) > 0 {
 		was := e.now
 		e.now += slot
@@ -52,14 +52,14 @@ func runGandiva(outs []*sched.Outcome, c sched.Cluster, o Options) {
 		for n < len(due) && due[n].Submit <= e.now {
 			n++
 		}
-		var turned []*served // those that have just come, and find no node
+		var turned []*served // new jobs that find no node
 		for _, j := range due[:n] {
 			if !e.join(j) {
 				turned = append(turned, j)
 			}
 		}
 		due = due[n:]
-		for i := 0; i < len(waiting); i++ { // who joins leaves the list while it is gone through, so that the next is passed over
+		for i := 0; i < len(waiting); i++ { // a job that joins leaves the list during the loop, so the next one is skipped
 			if j := waiting[i]; (spare || e.nodesOf(j.GPUs) == 1) && e.join(j) {
 				waiting = slices.Delete(waiting, i, i+1)
 			}
@@ -85,7 +85,7 @@ func runGandiva(outs []*sched.Outcome, c sched.Cluster, o Options) {
 	}
 }
 
-// nodesOf is how many nodes a set has of jobs with so many GPUs.
+// nodesOf is the number of nodes in a set of jobs with size GPUs.
 func (e *turnwise) nodesOf(size int) int { return (size + e.GPUs - 1) / e.GPUs }
 
 // progress brings all jobs from an earlier time up to now. Jobs of a set change only where the round is at a full minute.
@@ -133,10 +133,10 @@ func emptiestFirst(sets []*turns) {
 	slices.SortStableFunc(sets, func(a, b *turns) int { return cmp.Compare(a.filled, b.filled) })
 }
 
-// part is how much of a set one job with so many GPUs fills.
+// part is the share of a set that one job with size GPUs fills.
 func (e *turnwise) part(size int) float64 { return float64(size) / float64(e.nodesOf(size)*e.GPUs) }
 
-// fills says whether one job more, with so many GPUs, would fill a set, or finds it full.
+// fills reports whether one more job with size GPUs would fill a set, or the set is full.
 func (e *turnwise) fills(s *turns, size int) bool { return s.filled+e.part(size) > 1-1e-9 }
 
 // join puts a job into the emptiest set, or a new one if that is full, or the one behind it if there are no nodes for a new one. Of sets that are filled as much, that comes
@@ -168,7 +168,7 @@ func (e *turnwise) join(j *served) bool {
 // share goes through the classes, those with the fewest GPUs first. Each is due what its jobs ask for, but no more than its share of all that is asked for. What it has
 // and what it is due differ by some number of its jobs, rounded up: as many sets go if it has too much. If it lacks whole GPUs, nothing is done while there are as many free
 // nodes as jobs that lack GPUs, but as many nodes are not for the classes after it; else, and always where a job needs several nodes, as many sets come as it lacks jobs, or
-// as there are nodes for, also if that is none.
+// as there are nodes for, also if there are no nodes.
 func (e *turnwise) share() {
 	demand := 0
 	count := map[int]int{}
@@ -217,7 +217,7 @@ func (e *turnwise) deal(size int, sets []*turns, jobs []*served) {
 	emptiestFirst(sets)
 }
 
-// grow adds n sets and deals the jobs of a class anew, those of the emptiest set first.
+// grow adds n sets and redistributes the jobs of a class, those of the emptiest set first.
 func (e *turnwise) grow(size, n int) {
 	sets := e.sets[size]
 	emptiestFirst(sets)

@@ -8,7 +8,7 @@ import (
 	"star/sched"
 )
 
-// lucidJob is a job of which Lucid's program decides. It counts the seconds of what is left down.
+// lucidJob is a job under Lucid's program. It counts the remaining seconds down.
 type lucidJob struct {
 	*sched.Outcome
 	seq      int     // in order of submission
@@ -40,8 +40,8 @@ func newLucidCluster(c sched.Cluster) *lucidCluster {
 	return &lucidCluster{gpus: c.Nodes * c.GPUs, pool: newFreeGPUs(c), wake: math.Inf(1)}
 }
 
-// run simulates jobs, which are in order of submission, and calls decide when jobs have come or ended, or wake has
-// come. An end is noticed late seconds after it.
+// run simulates jobs, which are in order of submission, and calls decide when jobs have arrived or ended, or at wake. An end
+// is noticed late seconds after it.
 func (v *lucidCluster) run(outs []*sched.Outcome, progress func(ended, jobs int), decide func()) {
 	due := make([]*lucidJob, len(outs))
 	for i, o := range outs {
@@ -256,7 +256,7 @@ type queue struct {
 	*lucidCluster
 	key     func(*lucidJob) float64
 	waiting []*lucidJob
-	byGPUs  bool // of qssf: jobs that come together while none waits are ordered by their GPUs, until the next second
+	byGPUs  bool // of qssf: jobs that arrive together while none waits are ordered by their GPUs, until the next second
 	crude   bool // they have been
 }
 

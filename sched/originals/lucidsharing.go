@@ -57,9 +57,9 @@ type colocation struct {
 	waiting []*lucidJob // by priority
 	had     []*lucidJob // that have GPUs, in order of their starts
 
-	lent []float64 // when a node is lent to the profiler, and comes back, in turns
+	lent []float64 // times when a node is lent to the profiler, and returned, alternating
 	gone int       // how many of these times have passed
-	away bool      // a node is lent; none is if none was idle, and then none comes back
+	away bool      // a node is lent; if none was idle, none is lent and none is returned
 }
 
 func priority(t *lucidJob) float64 { return t.Estimate * float64(t.GPUs) }
@@ -105,7 +105,7 @@ func (l *colocation) joins(t *lucidJob) bool {
 	return false
 }
 
-// lend lends nodes to the profiler and takes them back when it says so.
+// lend lends nodes to the profiler and takes them back on its request.
 func (l *colocation) lend() {
 	for ; l.gone < len(l.lent) && l.lent[l.gone] <= l.now; l.gone++ {
 		if l.gone%2 == 0 {
@@ -120,8 +120,8 @@ func (l *colocation) lend() {
 	}
 }
 
-// lenders says how many nodes which virtual clusters give the profiler, and which one gives another while it is short
-// of them: those that the program names, or else the largest.
+// lenders returns how many nodes each virtual cluster lends to the profiler, and which one lends another while it is short of
+// them: the ones in the program, or else the largest.
 func lenders(clusters map[string]sched.Cluster) (lent map[string]int, more string) {
 	lent = map[string]int{}
 	nodes := 0
@@ -149,9 +149,8 @@ type profiled struct {
 	done       bool // the job was so short that it ended there
 }
 
-// runLucid simulates the jobs of all virtual clusters, in order of submission. Those that are profiled run in their
-// virtual cluster meanwhile, and what they wait for the profiler counts as waiting. Where no virtual cluster lends
-// nodes there is no profiler.
+// runLucid simulates the jobs of all virtual clusters, in order of submission. Jobs in profiling run in their virtual cluster
+// meanwhile, and their wait for the profiler counts as waiting. Where no virtual cluster lends nodes there is no profiler.
 func runLucid(outs []*sched.Outcome, clusters map[string]sched.Cluster, o Options) {
 	lent, lender := lenders(clusters)
 	var of map[*sched.Job]profiled
@@ -191,9 +190,9 @@ func runLucid(outs []*sched.Outcome, clusters map[string]sched.Cluster, o Option
 	}
 }
 
-// profile runs each job that is small enough for a while in a cluster of its own, those with the fewest GPUs first, and
-// says which ended there. Scaled has the times at which that cluster had a node more, and less, in turns, if it can
-// have one: it gets one while more than ten jobs wait.
+// profile runs each small enough job for a while in a separate cluster, those with the fewest GPUs first, and returns those
+// that ended there. Scaled has the times at which that cluster had a node more, and less, alternating, if it can have one: it
+// gets one while more than ten jobs wait.
 func profile(
 	outs []*sched.Outcome, p *sched.Profile, c sched.Cluster, scales bool,
 ) (of map[*sched.Job]profiled, scaled []float64) {

@@ -111,7 +111,7 @@ func (f *forest) setTop(x, b int) {
 	}
 }
 
-// side turns a blossom such that one of its children is an even number of edges after the base, and says how many.
+// side turns a blossom such that one of its children is an even number of edges after the base, and returns that number.
 func (f *forest) side(b, child int) int {
 	c := f.children[b]
 	i := 0
@@ -127,7 +127,7 @@ func (f *forest) side(b, child int) int {
 	return len(c) - i
 }
 
-// marry has node u matched to node v, and what is inside of u accordingly.
+// marry matches node u with node v, and the nodes inside of u accordingly.
 func (f *forest) marry(u, v int) {
 	e := f.edge[u][v]
 	f.mate[u] = e.to
@@ -251,7 +251,7 @@ func (f *forest) expand(b int) {
 	f.top[b] = absent
 }
 
-// follow goes along a tight edge from an outer node, and says whether the matching has one edge more.
+// follow goes along a tight edge from an outer node, and reports whether the matching has one edge more.
 func (f *forest) follow(e arc) bool {
 	u, v := f.top[e.from], f.top[e.to]
 	switch f.label[v] {

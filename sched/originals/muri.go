@@ -12,14 +12,14 @@ import (
 	"star/sched"
 )
 
-// MuriTime is what a trace of Muri says of a job beside its Duration.
+// MuriTime has the fields of a job in a trace of Muri besides its Duration.
 type MuriTime struct {
 	Iteration float64 // ms
 	Duration  float64 // s
 }
 
-// MuriTimes reads a trace of Muri, which workload.MuriTrace has found to be one. The program orders jobs that never had
-// GPUs by the duration that the trace says, which is not iterations × iteration_time to the last digit.
+// MuriTimes reads a trace of Muri, as detected by workload.MuriTrace. The program orders jobs that never had GPUs by the
+// duration in the trace, which differs from iterations × iteration_time in the last digits.
 func MuriTimes(r io.Reader) (map[string]MuriTime, error) {
 	rows, err := csv.NewReader(r).ReadAll()
 	if err != nil {
@@ -54,7 +54,7 @@ func MuriTimes(r io.Reader) (map[string]MuriTime, error) {
 // packing is how many jobs share GPUs at most: one for each resource.
 const packing = 4
 
-// alone is how much longer than the trace says an iteration of a job takes.
+// alone is the ratio of a job's iteration time to that in the trace.
 var alone = 1.015
 
 // sharing is how many times longer than their period an iteration of one to four jobs takes. It is divided here, not by
@@ -67,7 +67,7 @@ type staged struct {
 	gpus      int
 	c, g, n   float64 // s of an iteration on the processor, the GPU and the network
 	iteration float64 // s of an iteration alone
-	work      float64 // s that the trace says it takes
+	work      float64 // s, from the trace
 	left      float64 // iterations
 
 	key      float64 // by which it is sorted
@@ -339,8 +339,7 @@ func (m *muri) table(class []*crew) [][]float64 {
 	return table
 }
 
-// crews are all crews in the order in which they get GPUs. Those are taken apart whose jobs would be faster one after
-// the other.
+// crews are all crews in the order in which they get GPUs. A crew is split if its jobs would be faster one after the other.
 func (m *muri) crews(classes [][]*crew) (all []*crew) {
 	for _, class := range classes {
 		for _, c := range class {

@@ -26,7 +26,7 @@ type loners struct {
 	now, wake float64
 	gpus      int
 	policy    string
-	jobs      []*lone // that have come and not ended; of tiresias, in the order of the queues
+	jobs      []*lone // present jobs; for tiresias, in the order of the queues
 }
 
 // runLoners simulates jobs, which are in order of submission.
@@ -63,8 +63,8 @@ func runLoners(outs []*sched.Outcome, c sched.Cluster, o Options) {
 	}
 }
 
-// progress has a job run until a time. Each event costs each job what a restart takes, or what has passed since the
-// last event if that is less.
+// progress runs a job until a time. Each event costs each job the time of a restart, or the time since the last event if that
+// is less.
 func (m *loners) progress(j *lone, to float64) {
 	if !j.running {
 		return

@@ -14,8 +14,8 @@ type nodes struct {
 // group is what the program takes for the GPUs of a job: the first of them, and how many they are.
 type group struct{ first, gpus int }
 
-// seat is where a job runs.
-type seat struct {
+// site is where a job runs.
+type site struct {
 	nodes []int // in the order in which they were taken
 	gpus  int   // on each of them
 	group group
@@ -32,16 +32,16 @@ func newNodes(count, inSwitch, gpus int) *nodes {
 // number is a node's number within its switch.
 func (n *nodes) number(node int) int { return node % n.inSwitch }
 
-// release frees a seat. A node that becomes free stands behind the free ones with the same number or a lower one: so
-// the program sorts its list, stably, after each job.
-func (n *nodes) release(s *seat) {
+// release frees a site. A node that becomes free is placed after the free ones with the same number or a lower one, as the program
+// sorts its list, stably, after each job.
+func (n *nodes) release(s *site) {
 	for _, node := range s.nodes {
 		if n.used[node] -= s.gpus; n.used[node] == 0 {
 			n.free = append(n.free, node)
 		}
 	}
 	slices.SortStableFunc(n.free, func(a, b int) int { return n.number(a) - n.number(b) })
-	*s = seat{}
+	*s = site{}
 }
 
 // take takes the first free node.
@@ -51,19 +51,19 @@ func (n *nodes) take() int {
 	return node
 }
 
-// place seats jobs: those of whole nodes first, then the others, the largest first, each on the node opened last or on
-// the next one.
+// place assigns nodes to jobs: jobs of whole nodes first, then the others, the largest first, each on the node opened last or on the
+// next one.
 func (n *nodes) place(jobs []*elastic) {
 	for _, j := range jobs {
 		if j.n < n.gpus {
 			continue
 		}
-		j.seat.gpus = n.gpus
+		j.site.gpus = n.gpus
 		for range j.n / n.gpus {
-			j.seat.nodes = append(j.seat.nodes, n.take())
+			j.site.nodes = append(j.site.nodes, n.take())
 		}
-		j.seat.group = group{slices.Min(j.seat.nodes) * n.gpus, j.n}
-		for _, node := range j.seat.nodes {
+		j.site.group = group{slices.Min(j.site.nodes) * n.gpus, j.n}
+		for _, node := range j.site.nodes {
 			n.used[node] = n.gpus
 		}
 	}
@@ -76,7 +76,7 @@ func (n *nodes) place(jobs []*elastic) {
 			if left < size {
 				open, left = n.take(), n.gpus
 			}
-			j.seat = seat{[]int{open}, size, group{open*n.gpus + n.gpus - left, size}}
+			j.site = site{[]int{open}, size, group{open*n.gpus + n.gpus - left, size}}
 			left -= size
 			n.used[open] += size
 		}
@@ -102,8 +102,8 @@ func overhead(cluster int, g group, known, forgotten bool) float64 {
 	return base
 }
 
-// again says in which rounds, counted from 1, all groups are forgotten, so that each job starts again: in every one whose
-// number less one is a multiple of a slot's seconds.
+// again returns the rounds, counted from 1, in which all groups are forgotten, so that each job restarts: every round with a number
+// minus one that is a multiple of a slot's seconds.
 func again(round int, slot float64) bool { return round > 1 && (round-1)%int(slot) == 0 }
 
 // groups are those that jobs have had.
@@ -112,15 +112,15 @@ type groups struct {
 	round int // counted from 1
 }
 
-// charge says what this round costs each of some jobs.
+// charge sets the cost of this round for some jobs.
 func (g *groups) charge(cluster int, slot float64, jobs []*elastic) {
 	g.round++
 	forget := again(g.round, slot)
 	for _, j := range jobs {
-		j.over = overhead(cluster, j.seat.group, g.known[j.seat.group], forget)
+		j.over = overhead(cluster, j.site.group, g.known[j.site.group], forget)
 	}
 	for _, j := range jobs {
-		g.known[j.seat.group] = true
+		g.known[j.site.group] = true
 	}
 	if forget {
 		clear(g.known)

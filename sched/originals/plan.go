@@ -48,7 +48,7 @@ func (w *work) up(gpus int) int {
 // most is the last level.
 func (w *work) most() int { return w.levels[len(w.levels)-1] }
 
-// plan says on how many GPUs a job is to run when.
+// plan has the number of GPUs of a job over time.
 type plan struct {
 	steps timeline
 	real  float64 // when its work is done
@@ -96,9 +96,8 @@ type draft struct {
 	todo  float64  // iterations that are not planned yet
 }
 
-// plan plans a job into what is free, and returns what the plan leaves, not merged. With first > 0 the job has so many
-// GPUs now, and free has its earlier plan given back. The results are in the memory of steps and rest, and free is not
-// changed.
+// plan plans a job on free GPUs, and returns what the plan leaves, not merged. With first > 0 the job has first GPUs now, and
+// free includes those of its earlier plan. The results are in the memory of steps and rest, and free is unchanged.
 func (p *planner) plan(w *work, free timeline, first int, steps, rest timeline) (plan, timeline) {
 	d := &draft{work: w, planner: p, due: p.align(w.deadline), free: free, rest: append(rest[:0], free...), steps: steps[:0], todo: w.left}
 	last := 0 // steps before this one begin before the deadline
@@ -241,7 +240,7 @@ func (d *draft) ends(real, end float64) (plan, timeline) {
 	return plan{d.steps, real, end}, d.rest
 }
 
-// all plans jobs in order into all GPUs, and returns what they leave.
+// all plans jobs in order on all GPUs, and returns the free GPUs.
 func (p *planner) all(jobs []*elastic) timeline {
 	free, rest := timeline{{p.now, p.gpus}}, timeline(nil)
 	for _, j := range jobs {

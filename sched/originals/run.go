@@ -16,7 +16,7 @@ type Options struct {
 	Program string  // one of Programs; "": the first of them that has the policy
 	Policy  string  // one of Policies
 	Slot    float64 // s between rounds of ElasticFlow's policies, at least; whole
-	Turned  bool    // ef and ef-admission give what is left over where GPU-seconds grow least
+	Turned  bool    // ef and ef-admission give remaining GPUs where GPU-seconds grow least
 
 	// Muri is what MuriTimes has read of the trace. Nil: times of jobs follow from their durations, rounded.
 	Muri map[string]MuriTime
@@ -26,13 +26,13 @@ type Options struct {
 	// For AlloX's policies:
 	Alpha     float64  // allox chooses among the jobs of this share of the users, in (0, 1]
 	Profiling bool     // parts of each job run first, from which its durations are estimated
-	Users     []string // in the order in which they are looked at; others come after them
+	Users     []string // in their order; others follow
 
 	// Progress, unless nil, is called now and then with how many of a virtual cluster's jobs have ended, of how many.
 	Progress func(ended, jobs int)
 }
 
-// policy is what it must know of jobs, and how it simulates those of a virtual cluster: in order of submission, of
+// policy has what a policy needs to know of jobs, and how it simulates those of a virtual cluster: in order of submission, for
 // ofMachines in the order of the trace.
 type policy struct {
 	kind kind
@@ -74,10 +74,10 @@ const (
 	ofMachines             // how long each takes on a machine with a GPU and on one without
 )
 
-// Programs are the programs that are followed. Where several have a policy, the first of them has it if none is named.
+// Programs are the supported programs. A policy without a named program is that of the first one that has it.
 func Programs() []string { return []string{"elasticflow", "muri", "lucid", "allox"} }
 
-// Has says whether a program has a policy.
+// Has reports whether a program has a policy.
 func Has(program, policy string) bool {
 	_, there := policies[program][policy]
 	return there
@@ -114,8 +114,7 @@ func Policies(programs ...string) (names []string) {
 	return slices.Compact(names)
 }
 
-// Check says why Run would simulate nothing: of which job something is not known that the policy must know, or what is
-// wrong with the cluster.
+// Check returns why Run cannot simulate: a job lacks a value that the policy needs, or the cluster is invalid.
 func Check(jobs []*sched.Job, clusters map[string]sched.Cluster, o Options) error {
 	program, policy, err := o.policy()
 	if err != nil {
@@ -203,7 +202,7 @@ func Run(jobs []*sched.Job, clusters map[string]sched.Cluster, o Options) ([]sch
 	return out, nil
 }
 
-// begin is the outcomes of jobs that have not come yet.
+// begin is the outcomes of jobs before their arrival.
 func begin(jobs []*sched.Job) []sched.Outcome {
 	out := make([]sched.Outcome, len(jobs))
 	for i, j := range jobs {
@@ -219,7 +218,7 @@ func runElasticFlow(outs []*sched.Outcome, c sched.Cluster, o Options) {
 	newElasticFlow(c, o).run(elasticJobs(outs, c, func(j *sched.Job) int { return mostGPUs(j, t4) }), o.Progress)
 }
 
-// tooLarge says whether a job asks for more GPUs than there are, and declines it if so.
+// tooLarge reports whether a job asks for more GPUs than there are, and declines it if so.
 func tooLarge(o *sched.Outcome, gpus int) bool {
 	if o.GPUs > gpus {
 		o.Why = fmt.Sprintf("asks for %d GPUs, and the cluster has %d", o.GPUs, gpus)
@@ -245,8 +244,7 @@ func runMuri(outs []*sched.Outcome, c sched.Cluster, o Options) {
 	m.run(jobs, o.Progress)
 }
 
-// elasticJobs are the jobs that run on some number of the cluster's GPUs, at most as many as most says. The others are
-// declined.
+// elasticJobs are the jobs that run on a number of the cluster's GPUs up to most. The others are declined.
 func elasticJobs(outs []*sched.Outcome, c sched.Cluster, most func(*sched.Job) int) (jobs []*elastic) {
 	all := c.Nodes * c.GPUs
 	for _, o := range outs {
@@ -265,8 +263,8 @@ func elasticJobs(outs []*sched.Outcome, c sched.Cluster, most func(*sched.Job) i
 	return jobs
 }
 
-// mostGPUs is the most GPUs that ElasticFlow's program gives to a job, where that is not what its throughputs say. T4
-// is the one of its two kinds of GPUs.
+// mostGPUs is the most GPUs that ElasticFlow's program gives to a job, where that differs from its throughputs. T4 is one of
+// its two kinds of GPUs.
 func mostGPUs(j *sched.Job, t4 bool) int {
 	for _, m := range []struct {
 		model string

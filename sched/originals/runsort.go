@@ -1,10 +1,10 @@
 package originals
 
-// runSort sorts as Java sorts lists, in which AlloX's simulator is written. What an order with cycles leads to, such as
-// one that takes for equal what is nearly equal, depends on which pairs are compared. Runs that are in order are made
-// at least half of least long by binary insertion, and merged; what is shorter than least is one run.
+// runSort sorts as Java sorts lists, because AlloX's simulator is written in Java. The result of an order with cycles, such as one
+// that treats nearly equal values as equal, depends on which pairs are compared. Sorted runs are extended to at least half of
+// least by binary insertion, and merged; a list shorter than least is one run.
 //
-// Source: T. Peters' description of Python's list sort, with the limits of Java's: least is 32 there, 64 in Python.
+// Source: T. Peters' description of Python's list sort, with the limits of Java's: there, least is 32, in Python 64.
 func runSort[T any](a []T, cmp func(a, b T) int, least int) {
 	r := &runs[T]{a: a, cmp: cmp, gallop: often}
 	shortest, odd := len(a), 0
@@ -77,7 +77,7 @@ func (r *runs[T]) ordered(a []T) int {
 	return n
 }
 
-// insert sorts a, of which the first n are in order.
+// insert sorts a; the first n elements are in order.
 func (r *runs[T]) insert(a []T, n int) {
 	for ; n < len(a); n++ {
 		x, low, high := a[n], 0, n
@@ -157,7 +157,7 @@ func (r *runs[T]) up(begin, middle, end int) {
 		copy(a[to:], (*from)[:n])
 		*from, to = (*from)[n:], to+n
 	}
-	defer func() { // what is left: the last of the first run is behind all others
+	defer func() { // the rest: the last of the first run is after all others
 		if len(first) == 1 {
 			take(&second, len(second))
 		}
@@ -211,7 +211,7 @@ func (r *runs[T]) down(begin, middle, end int) {
 		copy(a[to-n:to], (*from)[k:])
 		*from, to = (*from)[:k], to-n
 	}
-	defer func() { // what is left: the first of the second run is before all others
+	defer func() { // the rest: the first of the second run is before all others
 		if len(second) == 1 {
 			take(&first, len(first))
 		}

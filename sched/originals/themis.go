@@ -14,16 +14,16 @@ type fairly struct {
 	left, was float64 // iterations: now, and when its part was last computed
 	rate      float64 // iterations/s
 	part      float64 // of the time in which it would run if all had as many GPUs; 0: not known yet
-	waited    float64 // s from its submission until a job came or ended last
+	waited    float64 // s from its submission until the last arrival or end of a job
 	alone     float64 // iterations by the parts in which they were done
-	since     float64 // when it lost its GPUs, or came, s
+	since     float64 // when it lost its GPUs, or arrived, s
 	runs      bool
 }
 
-// runThemis simulates jobs under it. Jobs change, and end, at slots alone, which are counted from the first submission.
-// How long a job takes alone is taken to be its iterations, as if these were seconds, each by the part of the time that a
-// job had when it was done, or has now: as many GPUs as all by the number of jobs, rounded up, by its GPUs, at most 1. How
-// long jobs have been there is looked at only when one comes or ends.
+// runThemis simulates jobs under it. Jobs change, and end, only at slots, which are counted from the first submission. The
+// duration of a job alone is its number of iterations, as seconds, each times the job's share when it was done, or now: the number
+// of all GPUs divided by the number of jobs, rounded up, divided by its GPUs, at most 1. The age of jobs is updated only when one
+// arrives or ends.
 func runThemis(outs []*sched.Outcome, c sched.Cluster, o Options) {
 	slot, gpus := o.Slot, c.Nodes*c.GPUs
 	all := make([]*fairly, len(outs))

@@ -8,14 +8,14 @@ import (
 	"star/sched"
 )
 
-// served is a job of which Tiresias as in ElasticFlow decides.
+// served is a job under Tiresias as in ElasticFlow.
 type served struct {
 	*sched.Outcome
 	seq      int
 	left     float64 // s
 	executed float64 // s of progress
 	running  bool
-	lost     float64 // s until it goes on
+	lost     float64 // s until it continues
 	last     float64 // up to when left is right
 	due      float64 // when it ends, as far as is known
 	level    int     // its queue
@@ -44,7 +44,7 @@ func runTiresias(outs []*sched.Outcome, c sched.Cluster, o Options) {
 	e := &attained{now: -slot, slot: slot, gpus: c.Nodes * c.GPUs}
 	for {
 		next := e.next()
-		last := len(due) == 1 && due[0].Submit <= next // the last one to come is not kept waiting
+		last := len(due) == 1 && due[0].Submit <= next // the last arrival does not wait
 		if len(due) > 0 {
 			next = min(next, due[0].Submit)
 		}
@@ -68,8 +68,8 @@ func runTiresias(outs []*sched.Outcome, c sched.Cluster, o Options) {
 	}
 }
 
-// next is when a job ends or has had enough of its queue. The program divides by the GPUs what is left until a limit after the seconds received,
-// not the GPU-seconds, so that it looks at jobs with several GPUs later than they pass the limit.
+// next is when a job ends or has had enough of its queue. The program divides the remainder until a limit by the GPUs after the
+// seconds received, not the GPU-seconds, so it checks jobs with several GPUs later than they pass the limit.
 func (e *attained) next() float64 {
 	at := math.Inf(1)
 	for level, q := range e.queues {
@@ -131,7 +131,7 @@ func (e *attained) demote() {
 	}
 }
 
-// serve gives the GPUs to the first jobs that fit, in the order of the queues. Who runs is first in its queue from now on. What a job loses
+// serve gives the GPUs to the first jobs that fit, in the order of the queues. A running job is first in its queue from now on. What a job loses
 // delays its end from the next decision on where it starts, and at once where it runs.
 func (e *attained) serve() {
 	free := e.gpus

@@ -37,7 +37,7 @@ func TestStartByQuota(t *testing.T) {
 		t.Skip("this machine lends no quotas:", err)
 	}
 	es, err := leases.List()
-	if err != nil || len(es) != 1 || es[0].Set.Cores != 0.25 || es[0].Owner.Who != "straggler injection into worker 1" {
+	if err != nil || len(es) != 1 || es[0].Set.Cores != 0.25 || es[0].Owner.Process != "straggler injection into worker 1" {
 		t.Errorf("%+v, %v", es, err)
 	}
 	for range 2 {

@@ -12,25 +12,25 @@ import (
 	"time"
 )
 
-// Cgroup limits the processors that a process uses: 0.5 is half of one, 2 are two. It makes a
-// control group beside (version 2) or below (version 1) that of the process, and moves it
-// there. Undo moves it back and removes the group. Needs root, or a group that was handed on to
-// the user.
+// Cgroup limits the processors of a process: 0.5 is half a processor, 2 are two. It creates a control group beside (version
+// 2) or below (version 1) that of the process, and moves the process there. Undo moves it back and removes the group. It
+// needs root, or a group that was delegated to the user.
 //
-// The period is 20 ms, or 100 ms below a tenth of a processor: the kernel gives no less than
-// 1 ms at a time.
+// The period is 20 ms, or 100 ms below a tenth of a processor: the kernel gives at least 1 ms at a time.
 type Cgroup struct {
-	store *Store
-	who   string
-	pid   int
-	held  *Lease // nil: no limit is in force
+	store   *Store
+	process string
+	pid     int
+	held    *Lease // nil: no limit is in force
 }
 
-// NewCgroup makes an actuator for a process, which need not be this one. who is whom leases
-// name. Nothing is changed before Apply.
-func NewCgroup(s *Store, who string, pid int) *Cgroup { return &Cgroup{store: s, who: who, pid: pid} }
+// NewCgroup returns an actuator for a process, which may be another one. process describes it in leases. Nothing changes
+// before Apply.
+func NewCgroup(s *Store, process string, pid int) *Cgroup {
+	return &Cgroup{store: s, process: process, pid: pid}
+}
 
-// Lease is what is in force.
+// Lease returns the lease in force.
 func (c *Cgroup) Lease() (Lease, bool) {
 	if c.held == nil {
 		return Lease{}, false
@@ -72,7 +72,7 @@ func (c *Cgroup) Apply(l Limit, until time.Time) error {
 	if err := c.store.write(next); err != nil {
 		return err
 	}
-	if !fresh && next.Set == c.held.Set { // it only lasts longer
+	if !fresh && next.Set == c.held.Set { // only the end changes
 		c.held = &next
 		return nil
 	}
@@ -100,7 +100,7 @@ func (c *Cgroup) Apply(l Limit, until time.Time) error {
 	return nil
 }
 
-// plan finds where the group is to be.
+// plan finds the place of the new group.
 func (c *Cgroup) plan() (Lease, error) {
 	sys := c.store.sys
 	home, err := sys.cgroupOf(c.pid)
@@ -110,7 +110,7 @@ func (c *Cgroup) plan() (Lease, error) {
 	if strings.HasPrefix(filepath.Base(home.dir), prefix) {
 		return Lease{}, fmt.Errorf("is in %s already, which limits it", home.dir)
 	}
-	l := c.store.lease(kindCgroup, c.who)
+	l := c.store.lease(kindCgroup, c.process)
 	g := &Group{PID: c.pid, Version: 1, Home: home.dir}
 	parent := home.dir
 	if home.v2 {
@@ -120,18 +120,18 @@ func (c *Cgroup) plan() (Lease, error) {
 		}
 	}
 	g.Dir = filepath.Join(parent, prefix+strconv.Itoa(c.pid))
-	// The group of a process that had this number and was killed is empty. In a container every life of a process has the same number, and the leases may be gone with the last one.
+	// The group of a killed process that had this PID is empty. In a container every life of a process has the same PID, and its
+	// leases may be lost.
 	if sys.groups.Exists(g.Dir) {
 		if err := sys.groups.Remove(g.Dir); err != nil {
-			return Lease{}, fmt.Errorf("%s is there already, no lease says of whom, and somebody may be in it: %w", g.Dir, err)
+			return Lease{}, fmt.Errorf("%s exists, without a lease, and a process may be in it: %w", g.Dir, err)
 		}
 	}
 	l.Cgroup, l.Former = g, "process "+strconv.Itoa(c.pid)+" in "+home.dir
 	return l, nil
 }
 
-// Undo moves the process back, with the children that it has started meanwhile, and removes
-// the group.
+// Undo moves the process back, with the children that it has started meanwhile, and removes the group.
 func (c *Cgroup) Undo() error {
 	if c.held == nil {
 		return nil
@@ -168,7 +168,7 @@ func (y *system) quota(g *Group, cores float64) error {
 	return nil
 }
 
-// disband moves whoever is in a group home and removes the group.
+// disband moves all processes of a group back and removes the group.
 func (y *system) disband(g *Group) error {
 	byHand := func(err error) error {
 		return fmt.Errorf("undo the cpu quota: %w; by hand: move the processes of %s/cgroup.procs to %s, and rmdir it", err, g.Dir, g.Home)
@@ -206,14 +206,14 @@ func (y *system) disband(g *Group) error {
 	return byHand(err)
 }
 
-// group is where the CPU controller's files of one process are.
+// group is the place of the CPU controller's files of one process.
 type group struct {
 	dir string
 	v2  bool
 }
 
-// cgroupOf finds the CPU control group of a process: version 1 if that
-// controller is mounted so, which is also how mixed hosts do it, or version 2.
+// cgroupOf finds the CPU control group of a process: version 1 if that controller is mounted so, as on mixed hosts, or
+// version 2.
 func (y *system) cgroupOf(pid int) (group, error) {
 	mounts, err := y.groups.Read(filepath.Join(y.proc, "self/mounts"))
 	if err != nil {
@@ -255,8 +255,7 @@ func mounted(mounts string) (root string, v2 bool) {
 	return root, v2
 }
 
-// member reads /proc/PID/cgroup: lines of ID:controllers:path, with 0::path for
-// version 2.
+// member reads /proc/PID/cgroup: lines of ID:controllers:path, with 0::path for version 2.
 func member(text string, v2 bool) (path string, ok bool) {
 	for line := range strings.Lines(text) {
 		f := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
@@ -267,8 +266,8 @@ func member(text string, v2 bool) (path string, ok bool) {
 	return "", false
 }
 
-// delegating finds a group of version 2 that lets its children have quotas: the
-// process's own, or the one above. A group with processes in it usually may not.
+// delegating finds a group of version 2 that may give quotas to its children: the process's own, or the one above. A group
+// with processes in it usually may not.
 func (y *system) delegating(dir string) (string, error) {
 	for _, d := range []string{dir, filepath.Dir(dir)} {
 		b, err := y.groups.Read(filepath.Join(d, "cgroup.subtree_control"))

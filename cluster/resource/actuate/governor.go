@@ -10,38 +10,37 @@ import (
 	"time"
 )
 
-// Kind is how a process brings about that its iterations take longer.
+// Kind is the means by which a process delays its iterations.
 type Kind string
 
 const (
-	Pace     Kind = "pace"   // by a pause in each. The zero value means the same
-	ByCgroup Kind = "cgroup" // by fewer processors
-	ByTC     Kind = "tc"     // by sending more slowly
-	None     Kind = "none"   // it refuses
+	Pace     Kind = "pace"   // a pause in each iteration; the same as the zero value
+	ByCgroup Kind = "cgroup" // fewer processors
+	ByTC     Kind = "tc"     // slower sending
+	None     Kind = "none"   // orders are refused
 )
 
-// Config says what a Governor governs.
+// Config configures a Governor.
 type Config struct {
 	Kind     Kind
 	Base     Limit        // in force from the beginning to the end
 	LeaseDir string       // empty: DefaultDir
-	Who      string       // the process in words, for leases
-	Dev      string       // the interface that tc limits; empty: that which leads to Peer
+	Process  string       // description of the process, for leases
+	Dev      string       // the interface that tc limits; empty: the one that leads to Peer
 	Peer     string       // host:port that the process sends to
 	Log      *slog.Logger // nil: slog.Default()
 }
 
-// Work is what an iteration takes when nothing but pauses limits it.
+// Work is the cost of an iteration without limits other than pauses.
 type Work struct {
-	Busy  time.Duration // of it, in which processors are used
+	Busy  time.Duration // time in which processors are used
 	Cores float64       // processors used meanwhile
-	Send  time.Duration // of it, in which it sends
+	Send  time.Duration // time in which it sends
 	Out   float64       // bytes sent
 }
 
-// Governor makes one process of a job take less, from its start (Config.Base) and when it is
-// told to (Delay). The process asks it for pauses (Pause) and tells it what its iterations
-// take (Observe). A nil Governor never pauses, and refuses orders.
+// Governor limits one process of a job, from its start (Config.Base) and on orders (Delay). The process asks it for pauses
+// (Pause) and reports the cost of its iterations (Observe). A nil Governor never pauses, and refuses orders.
 type Governor struct {
 	cfg   Config
 	log   *slog.Logger
@@ -61,8 +60,8 @@ type Governor struct {
 	closed  bool
 }
 
-// Start undoes what processes that are gone have left behind, saying so in the log, and puts the
-// limits of the configuration in force. After an error none is. Close it.
+// Start undoes limits of ended processes, logs them, and applies the limits of the configuration. After an error no limit is
+// in force. Close it.
 func Start(c Config) (*Governor, error) { return start(c, OpenStore(c.LeaseDir)) }
 
 func start(c Config, s *Store) (*Governor, error) {
@@ -98,8 +97,7 @@ func start(c Config, s *Store) (*Governor, error) {
 	return g, nil
 }
 
-// Sweep undoes what processes that are gone have left behind, and names each in the log, also
-// what it cannot undo.
+// Sweep undoes the limits of ended processes and logs each, including those that it cannot undo.
 func Sweep(s *Store, log *slog.Logger) {
 	done, err := s.Undo()
 	if err != nil {
@@ -110,11 +108,11 @@ func Sweep(s *Store, log *slog.Logger) {
 			log.Warn("a limit was left behind", "lease", u.Name, "reason", u.Err)
 			continue
 		}
-		log.Warn("undid a limit that was left behind", "lease", u.Name, "what", u.What(), "by", u.Owner.Who, "reason", u.Why)
+		log.Warn("undid a limit that was left behind", "lease", u.Name, "what", u.What(), "by", u.Owner.Process, "reason", u.Why)
 	}
 }
 
-// Pacer is the pacer whose pauses the process takes.
+// Pacer is the source of the process's pauses.
 func (g *Governor) Pacer() *Pacer {
 	if g == nil {
 		return nil
@@ -122,14 +120,13 @@ func (g *Governor) Pacer() *Pacer {
 	return &g.pacer
 }
 
-// Pause waits in an iteration as long as it should, and returns how long that was. When ctx is done
-// it returns at once, with its cause.
+// Pause waits for the current pause of an iteration, and returns its length. When ctx is done it returns at once, with its
+// cause.
 func (g *Governor) Pause(ctx context.Context) (time.Duration, error) { return g.Pacer().Pause(ctx) }
 
-// Delay makes each iteration longer by d from the next one on, by the means of the
-// configuration, in place of the delay before; 0 lifts it. The order ends by itself after a
-// time, if that is not 0, for example when whoever gave it is gone. Until it is known what an
-// iteration takes, and where the means fails, the delay is a pause, with a warning.
+// Delay delays each iteration by d from the next one on, by the means of the configuration, and replaces the previous delay;
+// 0 lifts it. The order expires after lasts, unless that is 0, so that it ends if its sender is lost. Until the cost of an
+// iteration is known, and if the means fails, the delay is a pause, with a warning.
 func (g *Governor) Delay(d, lasts time.Duration) error {
 	if g == nil || g.cfg.Kind == None {
 		return errors.New("this process takes no orders to be slower: --actuator none")
@@ -163,21 +160,21 @@ func (g *Governor) Delay(d, lasts time.Duration) error {
 	return nil
 }
 
-// lapse lifts the order that was to end at a time.
+// lapse lifts the order that expires at a time.
 func (g *Governor) lapse(until time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed || !g.until.Equal(until) {
 		return
 	}
-	g.log.Info("the delay has ended: nobody has renewed it", "per_iteration", g.order)
+	g.log.Info("the delay has expired", "per_iteration", g.order)
 	g.order, g.until = 0, time.Time{}
 	if err := g.enforce(); err != nil {
 		g.log.Error("a delay is still in force", "err", err)
 	}
 }
 
-// enforce brings about base and order. g.mu is held.
+// enforce applies base and order. g.mu is held.
 func (g *Governor) enforce() error {
 	l, err := g.translate()
 	if err == nil {
@@ -193,7 +190,7 @@ func (g *Governor) enforce() error {
 	return g.apply(g.cfg.Base.And(Limit{Delay: g.order}), g.until)
 }
 
-// translate says what limit makes iterations as much longer as the order says.
+// translate returns the limit that delays iterations by the order.
 func (g *Governor) translate() (Limit, error) {
 	d := g.order
 	if d == 0 {
@@ -202,7 +199,7 @@ func (g *Governor) translate() (Limit, error) {
 	return g.cfg.Kind.Limit(d, g.work)
 }
 
-// Limit is the limit by which iterations that take w come to take d longer.
+// Limit is the limit that makes iterations with cost w take d longer.
 //
 // With fewer processors the same processor time takes longer: Busy·Cores/(Busy+d) of them let
 // Busy become Busy+d. With a lower rate the same bytes take longer: Out/(Send+d).
@@ -226,14 +223,14 @@ func (k Kind) Limit(d time.Duration, w Work) (l Limit, err error) {
 	return l, l.Check()
 }
 
-// Observe tells what an iteration took. It never waits for a limit that is being set.
+// Observe reports the cost of an iteration. It never waits for a limit that is being set.
 func (g *Governor) Observe(w Work) {
 	if g == nil || g.cfg.Kind == None || g.cfg.Kind == Pace || !g.mu.TryLock() {
 		return
 	}
 	defer g.mu.Unlock()
 	if g.inForce.Cores != g.cfg.Base.Cores || g.inForce.NetOut != g.cfg.Base.NetOut {
-		return // what it takes now is our doing
+		return // the cost includes our limit
 	}
 	g.seen++
 	k := max(0.1, 1/float64(g.seen))
@@ -244,17 +241,17 @@ func (g *Governor) Observe(w Work) {
 		Send:  time.Duration(mean(float64(g.work.Send), float64(w.Send))),
 		Out:   mean(g.work.Out, w.Out),
 	}
-	if g.order > 0 && g.seen == 1 && !g.closed { // paused so far, for want of this
+	if g.order > 0 && g.seen == 1 && !g.closed { // paused until this measurement
 		if err := g.enforce(); err != nil {
 			g.log.Error("a delay is not in force", "err", err)
 		}
 	}
 }
 
-// apply puts a limit in force, by whatever it takes. g.mu is held.
+// apply applies a limit with all actuators that it needs. g.mu is held.
 func (g *Governor) apply(l Limit, until time.Time) error {
 	if l.Cores != 0 && g.cgroup == nil {
-		g.cgroup = NewCgroup(g.store, g.cfg.Who, os.Getpid())
+		g.cgroup = NewCgroup(g.store, g.cfg.Process, os.Getpid())
 	}
 	if (l.NetOut != 0 || l.NetIn != 0) && g.tc == nil {
 		dev := g.cfg.Dev
@@ -267,7 +264,7 @@ func (g *Governor) apply(l Limit, until time.Time) error {
 				return fmt.Errorf("%w; --limit-interface names another interface", err)
 			}
 		}
-		g.tc = NewTC(g.store, g.cfg.Who, "", dev)
+		g.tc = NewTC(g.store, g.cfg.Process, "", dev)
 	}
 	var errs []error
 	now := g.inForce
@@ -294,7 +291,7 @@ func (g *Governor) apply(l Limit, until time.Time) error {
 	return errors.Join(errs...)
 }
 
-// Status is what a Governor is at.
+// Status is the state of a Governor.
 type Status struct {
 	Kind   Kind
 	Order  time.Duration // per iteration; 0: none
@@ -303,7 +300,7 @@ type Status struct {
 	Leases []Lease
 }
 
-// Status says what is in force.
+// Status returns what is in force.
 func (g *Governor) Status() Status {
 	if g == nil {
 		return Status{Kind: None}
@@ -324,7 +321,7 @@ func (g *Governor) Status() Status {
 	return s
 }
 
-// Close undoes everything. It may be called again, and on nil; after an error it should be.
+// Close undoes everything. It may be called again, and on nil; after an error it should be called again.
 func (g *Governor) Close() error {
 	if g == nil {
 		return nil

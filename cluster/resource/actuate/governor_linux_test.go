@@ -83,7 +83,7 @@ func TestGovernorPaces(t *testing.T) {
 		pauses(t, g, 30*ms)
 		time.Sleep(101 * ms)
 		pauses(t, g, 10*ms)
-		if !strings.Contains(log.String(), "nobody has renewed it") {
+		if !strings.Contains(log.String(), "the delay has expired") {
 			t.Errorf("%s", log)
 		}
 		order(t, g, 20*ms, time.Second)

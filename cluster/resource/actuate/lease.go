@@ -13,16 +13,14 @@ import (
 	"time"
 )
 
-// Actuator brings about limits.
+// Actuator applies limits.
 type Actuator interface {
-	// Apply puts a limit in force, in place of the one before; a zero Limit lifts it. A
-	// limit of what the actuator cannot bring about is an error, and changes nothing. After
-	// any other error no limit is in force. until is when the limit is to end, zero: with the
-	// process. It tells others when they may undo it; the caller has to lift it in time.
+	// Apply applies a limit, in place of the previous one; a zero Limit lifts it. An unsupported limit is an error and
+	// changes nothing. After any other error no limit is in force. until is the end of the limit, zero: with the process.
+	// Other processes may undo it after that time; the caller has to lift it in time.
 	Apply(l Limit, until time.Time) error
 
-	// Undo lifts what is in force, and may be called again. After an error it is to be
-	// called again.
+	// Undo lifts the limit in force, and may be called again. After an error it must be called again.
 	Undo() error
 }
 
@@ -32,35 +30,35 @@ const (
 	kindTC     = "tc"
 )
 
-// Lease says what a process has changed outside of itself, and how it was before.
+// Lease records what a process has changed outside of itself, and the former state.
 type Lease struct {
 	Format int    `json:"format"` // 1
 	Kind   string `json:"kind"`   // cgroup or tc
 	Owner  Owner  `json:"owner"`
 
 	Made    time.Time  `json:"made"`
-	Expires *time.Time `json:"expires,omitempty"` // nil: with the owner
+	Expires *time.Time `json:"expires,omitempty"` // nil: at the owner's end
 
 	Set    Terms  `json:"set"`
-	Former string `json:"former"` // what was there before, in words
+	Former string `json:"former"` // the former state, in words
 
 	Cgroup *Group     `json:"cgroup,omitempty"` // of kind cgroup
 	TC     *Interface `json:"tc,omitempty"`     // of kind tc
 
-	// Name is that of the file without its ending; it is not in the file.
+	// Name is the name of the file without its suffix; it is not in the file.
 	Name string `json:"-"`
 }
 
-// Owner is a process, known again beyond doubt: numbers of processes are used again.
+// Owner identifies a process, although PIDs are reused.
 type Owner struct {
 	PID     int    `json:"pid"`
 	Started uint64 `json:"started"` // ticks of the kernel's clock since the host started
 	Boot    string `json:"boot"`    // of the host's start
 	PIDs    string `json:"pids"`    // PID namespace
-	Who     string `json:"who"`     // in words
+	Process string `json:"who"`     // description of the process
 }
 
-// Terms are a Limit as files and JSON have it.
+// Terms is the JSON form of a Limit.
 type Terms struct {
 	Delay  float64 `json:"delay_s,omitempty"`
 	Cores  float64 `json:"cores,omitempty"`
@@ -68,15 +66,15 @@ type Terms struct {
 	NetIn  float64 `json:"net_in_Bps,omitempty"`
 }
 
-// TermsOf are the terms of a limit.
+// TermsOf converts a limit.
 func TermsOf(l Limit) Terms { return Terms{l.Delay.Seconds(), l.Cores, l.NetOut, l.NetIn} }
 
-// Limit is the limit that the terms say.
+// Limit converts t.
 func (t Terms) Limit() Limit {
 	return Limit{time.Duration(t.Delay * float64(time.Second)), t.Cores, t.NetOut, t.NetIn}
 }
 
-// Group is a control group that was made for a process.
+// Group is a control group that was created for a process.
 type Group struct {
 	PID     int    `json:"pid"`     // of the process that is limited
 	Version int    `json:"version"` // of control groups: 1 or 2
@@ -89,8 +87,8 @@ type Interface struct {
 	Namespace string `json:"namespace,omitempty"` // by name (ip netns); empty: the owner's
 	Net       string `json:"net"`                 // the owner's network namespace
 	Dev       string `json:"dev"`
-	Handle    string `json:"handle"`        // of our queueing disciplines, such as 57a2:
-	IFB       string `json:"ifb,omitempty"` // the device through which what comes in is led; empty: none
+	Handle    string `json:"handle"`        // handle of our queueing disciplines, such as 57a2:
+	IFB       string `json:"ifb,omitempty"` // the device through which incoming traffic is redirected; empty: none
 }
 
 // maxLease bounds the size of a lease's file, in bytes.
@@ -103,8 +101,7 @@ var (
 	ifbName    = regexp.MustCompile(`^starifb[0-9a-f]{1,4}$`)
 )
 
-// ParseLease reads the content of a lease's file. What is not all right in every field is an
-// error: undoing acts on what is written there.
+// ParseLease reads the content of a lease's file. It rejects a file with any invalid field, because undoing uses them.
 func ParseLease(b []byte) (Lease, error) {
 	var l Lease
 	if len(b) > maxLease {
@@ -152,7 +149,7 @@ func (l *Lease) check() error {
 	return fmt.Errorf("kind %q does not fit what is set", l.Kind)
 }
 
-// prefix is how names of our control groups begin.
+// prefix is the prefix of the names of our control groups.
 const prefix = "star-"
 
 func (g *Group) check() error {
@@ -185,7 +182,7 @@ func (i *Interface) check() error {
 	return nil
 }
 
-// What says what a lease holds, in words.
+// What describes the limits of a lease.
 func (l *Lease) What() string {
 	switch {
 	case l.Cgroup != nil:
@@ -198,20 +195,20 @@ func (l *Lease) What() string {
 	return l.Set.Limit().String()
 }
 
-// String says what a lease holds and for whom.
+// String describes a lease and its owner.
 func (l Lease) String() string {
-	return fmt.Sprintf("%s: %s, set by %s (process %d)", l.Name, l.What(), l.Owner.Who, l.Owner.PID)
+	return fmt.Sprintf("%s: %s, set by %s (process %d)", l.Name, l.What(), l.Owner.Process, l.Owner.PID)
 }
 
-// State is what can be said of a lease from outside.
+// State is the state of a lease, as another process sees it.
 type State string
 
 const (
 	Alive   State = "alive"   // its owner lives
-	Stale   State = "stale"   // to be undone
-	Void    State = "void"    // of an earlier start of the host: nothing is left of it but the file
-	Foreign State = "foreign" // cannot be judged, or not undone, from here
-	Corrupt State = "corrupt" // the file is no lease
+	Stale   State = "stale"   // must be undone
+	Void    State = "void"    // from before a restart of the host: only the file is left
+	Foreign State = "foreign" // cannot be judged or undone by this process
+	Corrupt State = "corrupt" // the file is not a lease
 )
 
 // Entry is a lease with its state, as star limits lists it.

@@ -11,7 +11,7 @@ import (
 func quotaLease() Lease {
 	until := time.Date(2026, 1, 2, 3, 4, 15, 0, time.UTC)
 	return Lease{
-		Format: 1, Kind: kindCgroup, Owner: Owner{PID: 7, Started: 99, Boot: "b", PIDs: "pid:[1]", Who: "worker 2 of job digits"},
+		Format: 1, Kind: kindCgroup, Owner: Owner{PID: 7, Started: 99, Boot: "b", PIDs: "pid:[1]", Process: "worker 2 of job digits"},
 		Made: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Expires: &until, Set: Terms{Cores: 0.5}, Former: "process 7 in /c",
 		Cgroup: &Group{PID: 7, Version: 1, Dir: "/c/star-7", Home: "/c"},
 	}

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Limit is what a process may take at most. The zero value limits nothing.
+// Limit is an upper limit on the use of a process. The zero value limits nothing.
 type Limit struct {
 	Delay  time.Duration // pause in each iteration
 	Cores  float64       // processors; 0: no limit
@@ -16,11 +16,10 @@ type Limit struct {
 	NetIn  float64       // bytes per second into it; 0: no limit
 }
 
-// Bounds of what is accepted. Beyond them a slip of the pen is more likely than an
-// intention, or the kernel refuses.
+// Bounds of accepted values. A value beyond them is probably a typing error, or the kernel refuses it.
 const (
 	MaxDelay = time.Minute // well below the time after which a ring counts as broken
-	MinCores = 0.01        // the kernel gives 1 ms of 100 ms at least
+	MinCores = 0.01        // the kernel gives at least 1 ms of 100 ms
 	MaxCores = 4096        //
 	MinRate  = 1000.0      // bytes per second
 	MaxRate  = 1.25e11     // a terabit per second
@@ -30,7 +29,7 @@ const (
 // Zero reports whether l limits nothing.
 func (l Limit) Zero() bool { return l == Limit{} }
 
-// Check says what is wrong with a limit.
+// Check returns an error for an invalid limit.
 func (l Limit) Check() error {
 	if l.Delay < 0 || l.Delay > MaxDelay {
 		return fmt.Errorf("delay: %v is not between 0 and %v per iteration", l.Delay, MaxDelay)
@@ -49,8 +48,7 @@ func (l Limit) Check() error {
 	return nil
 }
 
-// And is what holds when both limits hold: the sum of the delays, the lesser of each other
-// one.
+// And combines two limits: the sum of the delays, the lesser of each other value.
 func (l Limit) And(o Limit) Limit {
 	l.Delay = min(l.Delay+o.Delay, MaxDelay)
 	l.Cores = lesser(l.Cores, o.Cores)
@@ -59,7 +57,7 @@ func (l Limit) And(o Limit) Limit {
 	return l
 }
 
-// lesser is the lesser of two limits, of which 0 is none.
+// lesser is the lesser of two limits; 0 is unlimited.
 func lesser(a, b float64) float64 {
 	if a == 0 || b != 0 && b < a {
 		return b
@@ -67,7 +65,7 @@ func lesser(a, b float64) float64 {
 	return a
 }
 
-// String writes l so that Parse reads it; none for the zero value.
+// String formats l for Parse; none for the zero value.
 func (l Limit) String() string {
 	var words []string
 	if l.Delay != 0 {
@@ -88,8 +86,8 @@ func (l Limit) String() string {
 	return strings.Join(words, ",")
 }
 
-// Parse reads a limit: none, or some of delay=50ms, cpu=1.5 (processors), out=100mbit and
-// in=100mbit (per second; bit, kbit, mbit, gbit), with commas between.
+// Parse reads a limit: none, or a list of delay=50ms, cpu=1.5 (processors), out=100mbit and in=100mbit (per second; bit, kbit,
+// mbit, gbit), separated by commas.
 func Parse(text string) (Limit, error) {
 	l, err := parse(text)
 	if err == nil {

@@ -10,13 +10,13 @@ import (
 	"time"
 )
 
-// DefaultDir is where leases would be.
+// DefaultDir is the default folder of leases.
 func DefaultDir() string { return filepath.Join(os.TempDir(), "star") }
 
-// Store would be a folder of leases. Here nothing needs one: quotas and filters need Linux.
+// Store is unused here: only Linux has quotas and filters that need leases.
 type Store struct{ dir string }
 
-// OpenStore is the store in a folder; empty: the default one.
+// OpenStore returns the store in a folder; empty: the default one.
 func OpenStore(dir string) *Store {
 	if dir == "" {
 		dir = DefaultDir()
@@ -30,13 +30,13 @@ func (s *Store) Dir() string { return s.dir }
 // List is empty.
 func (s *Store) List() ([]Entry, error) { return nil, nil }
 
-// Undone is what became of one lease.
+// Undone is the result for one lease.
 type Undone struct {
 	Entry
 	Err error
 }
 
-// Undo finds nothing to undo.
+// Undo has no leases to undo.
 func (s *Store) Undo(names ...string) ([]Undone, error) {
 	if len(names) > 0 {
 		return nil, fmt.Errorf("no lease %q: %w", names[0], errors.ErrUnsupported)
@@ -63,11 +63,11 @@ func (u unsupported) Lease() (Lease, bool) { return Lease{}, false }
 // Cgroup needs Linux.
 type Cgroup struct{ unsupported }
 
-// NewCgroup makes an actuator that refuses.
+// NewCgroup returns an actuator that refuses limits.
 func NewCgroup(*Store, string, int) *Cgroup { return &Cgroup{unsupported{"a CPU quota"}} }
 
 // TC needs Linux.
 type TC struct{ unsupported }
 
-// NewTC makes an actuator that refuses.
+// NewTC returns an actuator that refuses limits.
 func NewTC(*Store, string, string, string) *TC { return &TC{unsupported{"tc"}} }

@@ -19,14 +19,13 @@ import (
 	"time"
 )
 
-// Store is a folder of leases. Any number of processes may use the same one: a lock on it
-// is held while limits are set and undone.
+// Store is a folder of leases. Several processes may use the same one: they hold a lock while they set and undo limits.
 type Store struct {
 	dir string
 	sys *system
 }
 
-// system is what a Store does things to; another one in tests.
+// system is what a Store changes; tests replace it.
 type system struct {
 	proc   string // /proc
 	groups groupFiles
@@ -38,7 +37,7 @@ type system struct {
 // groupFiles are the files of control groups.
 type groupFiles interface {
 	Read(file string) ([]byte, error)
-	Write(file, text string) error // of one that exists
+	Write(file, text string) error // the file must exist
 	Mkdir(dir string) error
 	Remove(dir string) error
 	Exists(path string) bool
@@ -64,8 +63,8 @@ func realSystem() *system {
 	return &system{proc: "/proc", groups: realGroups{}, run: run, now: time.Now, step: func(string) {}}
 }
 
-// DefaultDir is where leases are if nobody says otherwise: star in XDG_RUNTIME_DIR, if that
-// is the user's own, else star-UID among temporary files.
+// DefaultDir is the default folder of leases: star in XDG_RUNTIME_DIR, if the user owns that, else star-UID in the folder of
+// temporary files.
 func DefaultDir() string {
 	if dir := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) {
 		if info, err := os.Stat(dir); err == nil && info.IsDir() && ownedByUs(info) {
@@ -75,7 +74,7 @@ func DefaultDir() string {
 	return filepath.Join(os.TempDir(), fmt.Sprintf("star-%d", os.Geteuid()))
 }
 
-// OpenStore is the store in a folder; empty: the default one. Nothing is made before it is needed.
+// OpenStore returns the store in a folder; empty: the default one. It creates the folder when needed.
 func OpenStore(dir string) *Store {
 	if dir == "" {
 		dir = DefaultDir()
@@ -91,7 +90,7 @@ func ownedByUs(info fs.FileInfo) bool {
 	return ok && int(st.Uid) == os.Geteuid()
 }
 
-// trusted makes sure that nobody else could have written what is in the folder.
+// trusted returns an error unless only this user can write to the folder.
 func (s *Store) trusted() error {
 	info, err := os.Lstat(s.dir)
 	switch {
@@ -100,19 +99,18 @@ func (s *Store) trusted() error {
 	case !info.IsDir():
 		return fmt.Errorf("leases: %s is no folder; --lease-dir chooses another one", s.dir)
 	case !ownedByUs(info):
-		return fmt.Errorf("leases: %s belongs to somebody else; --lease-dir chooses another one", s.dir)
+		return fmt.Errorf("leases: %s belongs to another user; --lease-dir chooses another one", s.dir)
 	case info.Mode().Perm()&0o077 != 0:
-		return fmt.Errorf("leases: %s is open to others (%v), who could have put anything there; look at it, then chmod 700 it", s.dir, info.Mode().Perm())
+		return fmt.Errorf("leases: %s is writable or readable by other users (%v): check its files, then chmod 700 it", s.dir, info.Mode().Perm())
 	}
 	return nil
 }
 
-// lockPatience is how long another process may hold the lock. Setting and undoing limits takes
-// milliseconds, a tc that hangs tcPatience.
+// lockPatience is how long to wait for the lock. Setting and undoing limits takes milliseconds, a tc that hangs tcPatience.
 const lockPatience = 2 * tcPatience
 
-// lock makes the folder, if need be, and keeps other processes from changing limits until
-// unlock. The kernel releases it when the process dies.
+// lock creates the folder, if need be, and keeps other processes from changing limits until unlock. The kernel releases it
+// when the process dies.
 func (s *Store) lock() (unlock func(), err error) {
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
 		return nil, fmt.Errorf("leases: %w; --lease-dir chooses another folder", err)
@@ -137,15 +135,14 @@ func (s *Store) lock() (unlock func(), err error) {
 	}
 }
 
-// write puts a lease on disk, in place of the one of that name. When it returns, the lease
-// survives anything but the disk.
+// write writes a lease to disk, replacing the one of that name. When it returns, the lease is durable.
 func (s *Store) write(l Lease) error {
 	b, err := json.MarshalIndent(l, "", "  ")
 	if err != nil {
 		return fmt.Errorf("lease %s: %w", l.Name, err)
 	}
 	if _, err := ParseLease(b); err != nil {
-		return fmt.Errorf("lease %s: %w", l.Name, err) // else it could not be undone by others
+		return fmt.Errorf("lease %s: %w", l.Name, err) // else other processes could not undo it
 	}
 	name := s.file(l.Name)
 	temp := name + ".part"
@@ -181,7 +178,7 @@ func (s *Store) remove(name string) error {
 	return s.sync()
 }
 
-// sync puts the names of the folder on disk.
+// sync makes the names in the folder durable.
 func (s *Store) sync() error {
 	d, err := os.Open(s.dir)
 	if err != nil {
@@ -194,8 +191,7 @@ const ending = ".json"
 
 func (s *Store) file(name string) string { return filepath.Join(s.dir, name+ending) }
 
-// List is every lease in the folder, in order of name, with its state. Of a folder that is not
-// there the list is empty.
+// List returns every lease in the folder, in order of name, with its state. A missing folder has no leases.
 func (s *Store) List() ([]Entry, error) {
 	if err := s.trusted(); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -216,7 +212,7 @@ func (s *Store) List() ([]Entry, error) {
 		e := Entry{File: filepath.Join(s.dir, f.Name()), Lease: Lease{Name: name}}
 		b, err := readRegular(e.File)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // undone meanwhile
+			continue // another process has undone it
 		}
 		if err == nil {
 			e.Lease, err = ParseLease(b)
@@ -232,7 +228,7 @@ func (s *Store) List() ([]Entry, error) {
 	return es, nil
 }
 
-// readRegular reads a file that is no link and no device.
+// readRegular reads a regular file: not a link or a device.
 func readRegular(name string) ([]byte, error) {
 	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -249,11 +245,10 @@ func readRegular(name string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, maxLease+1))
 }
 
-// late is how long after its end a limit that its owner has not lifted is lifted by others: the owner
-// may be stopped.
+// late is the time after the end of a limit before other processes undo it: its owner may be stopped.
 const late = 10 * time.Second
 
-// judge says what is to become of a lease, seen from a process.
+// judge returns the state of a lease, as seen from a process.
 func (y *system) judge(l *Lease, here Owner) (State, string) {
 	if l.Owner.Boot != here.Boot {
 		return Void, "the host has been started again since, which has lifted it"
@@ -276,15 +271,14 @@ func (y *system) judge(l *Lease, here Owner) (State, string) {
 	return Alive, ""
 }
 
-// Undone is what became of one lease.
+// Undone is the result for one lease.
 type Undone struct {
 	Entry
-	Err error // why it is still there; nil: it is undone
+	Err error // why it is not undone; nil: it is undone
 }
 
-// Undo undoes leases: those named, or else all that are stale or void. Of others, not
-// named, the corrupt ones are in the answer with an error, for somebody to look at, and
-// stay where they are. An error of its own means that nothing was looked at.
+// Undo undoes leases: the named ones, or else all that are stale or void. Without names it reports corrupt ones with an
+// error and leaves them for the administrator. The second result is an error if no lease was read.
 func (s *Store) Undo(names ...string) ([]Undone, error) {
 	if _, err := os.Lstat(s.dir); errors.Is(err, fs.ErrNotExist) && len(names) == 0 {
 		return nil, nil
@@ -330,17 +324,16 @@ func (s *Store) Undo(names ...string) ([]Undone, error) {
 	return done, nil
 }
 
-// tidy removes what a process left that was killed while it wrote a lease. The lock is held, so
-// nobody else is writing one.
+// tidy removes the partial files of processes that were killed while they wrote a lease. The lock is held, so no other
+// process is writing one.
 func (s *Store) tidy() {
-	parts, _ := filepath.Glob(filepath.Join(s.dir, "*"+ending+".part")) // the pattern is good
+	parts, _ := filepath.Glob(filepath.Join(s.dir, "*"+ending+".part")) // the pattern is valid
 	for _, p := range parts {
 		os.Remove(p)
 	}
 }
 
-// undo does the opposite of a lease, of whatever was reached of it, and removes the file. The
-// lock is held.
+// undo reverts a lease, as far as it was applied, and removes its file. The lock is held.
 func (s *Store) undo(l Lease) error {
 	var err error
 	if l.Cgroup != nil {
@@ -355,17 +348,17 @@ func (s *Store) undo(l Lease) error {
 	return s.remove(l.Name)
 }
 
-// leases counts those that this process has made.
+// leases counts the leases of this process.
 var leases atomic.Int64
 
-// lease begins a lease of this process.
-func (s *Store) lease(kind, who string) Lease {
-	l := Lease{Format: 1, Kind: kind, Owner: s.sys.self(who), Made: s.sys.now().UTC().Truncate(time.Millisecond)}
+// lease creates a lease of this process.
+func (s *Store) lease(kind, process string) Lease {
+	l := Lease{Format: 1, Kind: kind, Owner: s.sys.self(process), Made: s.sys.now().UTC().Truncate(time.Millisecond)}
 	l.Name = fmt.Sprintf("%s-%d-%d", kind, l.Owner.PID, leases.Add(1))
 	return l
 }
 
-// with is the lease with other terms.
+// with returns the lease with other terms.
 func (l Lease) with(limit Limit, until time.Time) Lease {
 	l.Set, l.Expires = TermsOf(limit), nil
 	if !until.IsZero() {
@@ -376,21 +369,20 @@ func (l Lease) with(limit Limit, until time.Time) Lease {
 }
 
 // self describes this process.
-func (y *system) self(who string) Owner {
+func (y *system) self(process string) Owner {
 	boot, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	o := Owner{PID: os.Getpid(), Boot: strings.TrimSpace(string(boot)), PIDs: y.link("ns/pid"), Who: who}
+	o := Owner{PID: os.Getpid(), Boot: strings.TrimSpace(string(boot)), PIDs: y.link("ns/pid"), Process: process}
 	o.Started, _ = y.started(o.PID)
 	return o
 }
 
-// link reads where a link of /proc/self points; empty: it cannot be read.
+// link returns the target of a link in /proc/self; empty: it cannot be read.
 func (y *system) link(name string) string {
 	to, _ := os.Readlink(filepath.Join("/proc/self", name))
 	return to
 }
 
-// started is when a process started, in ticks since the host did. A process that has ended, but
-// whose parent has not asked how, is gone.
+// started returns when a process started, in ticks since the host's start. A zombie is not alive.
 func (y *system) started(pid int) (ticks uint64, alive bool) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -419,13 +411,13 @@ func cutLast(b []byte, sep byte) (before, after []byte, ok bool) {
 	return b[:i], b[i+1:], true
 }
 
-// tcPatience is how long a call of tc or ip may take.
+// tcPatience is the timeout of a call of tc or ip.
 const tcPatience = 10 * time.Second
 
-// run runs a program, whose complaints are part of the error. It ends with this process:
-// otherwise it could set a limit after another process has looked for what is to be undone.
+// run runs a program; its standard error is part of the error. The program ends with this process: otherwise it could set a
+// limit after another process has looked for limits to undo.
 func run(name string, args ...string) (string, error) {
-	runtime.LockOSThread() // the signal comes when the thread ends that has started it
+	runtime.LockOSThread() // the signal is sent when the starting thread ends
 	defer runtime.UnlockOSThread()
 	var out bytes.Buffer
 	cmd := exec.Command(name, args...)

@@ -299,7 +299,7 @@ func TestFolderMustBeOurs(t *testing.T) {
 		theirs := filepath.Join(t.TempDir(), "theirs")
 		os.Mkdir(theirs, 0o700)
 		os.Chown(theirs, 12345, 12345)
-		dirs[theirs] = "somebody else"
+		dirs[theirs] = "another user"
 	}
 	for dir, want := range dirs {
 		s := OpenStore(dir)

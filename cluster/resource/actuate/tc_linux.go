@@ -9,25 +9,24 @@ import (
 	"time"
 )
 
-// TC limits an interface, for everybody who uses it, by tc: what leaves, with a token bucket
-// filter; what comes in, by leading it through a device ifb that has such a filter.
-// Needs root and the programs tc and ip; the second direction also a kernel with ifb, u32 and mirred. An
-// interface that somebody has already shaped is left alone, with an error.
+// TC limits an interface, for all processes that use it, with tc: outgoing traffic with a token bucket filter, incoming
+// traffic by redirecting it through an ifb device with such a filter. It needs root and the programs tc and ip; the second
+// direction also a kernel with ifb, u32 and mirred. An interface that is already shaped is left alone, with an error.
 type TC struct {
 	store     *Store
-	who       string
+	process   string
 	namespace string
 	dev       string
 	held      *Lease // nil: no limit is in force
 }
 
-// NewTC makes an actuator for an interface, in a named network namespace (ip netns) or, if
-// that is empty, in our own. who is whom leases name. Nothing is changed before Apply.
-func NewTC(s *Store, who, namespace, dev string) *TC {
-	return &TC{store: s, who: who, namespace: namespace, dev: dev}
+// NewTC returns an actuator for an interface, in a named network namespace (ip netns) or, if that is empty, in our own.
+// process describes the owner in leases. Nothing changes before Apply.
+func NewTC(s *Store, process, namespace, dev string) *TC {
+	return &TC{store: s, process: process, namespace: namespace, dev: dev}
 }
 
-// Lease is what is in force.
+// Lease returns the lease in force.
 func (t *TC) Lease() (Lease, bool) {
 	if t.held == nil {
 		return Lease{}, false
@@ -56,7 +55,7 @@ func (t *TC) Apply(l Limit, until time.Time) error {
 	var next Lease
 	var had Limit
 	if t.held == nil {
-		next = t.store.lease(kindTC, t.who)
+		next = t.store.lease(kindTC, t.process)
 		next.TC = &Interface{Namespace: t.namespace, Net: sys.link("ns/net"), Dev: t.dev, Handle: "1:"}
 		if err := next.TC.check(); err != nil {
 			return fail(err)
@@ -75,7 +74,7 @@ func (t *TC) Apply(l Limit, until time.Time) error {
 		return fail(err)
 	}
 	if l.NetOut > 0 && had.NetOut == 0 {
-		// "qdisc noqueue 0: root refcnt 2": the handle 0: is the kernel's own choice.
+		// "qdisc noqueue 0: root refcnt 2": the handle 0: is the kernel's default.
 		if q := before.root; q.kind != "" && q.handle != "0:" {
 			return fail(fmt.Errorf("has a queueing discipline already (%s %s); remove it with: tc qdisc del dev %s root", q.kind, q.handle, t.dev))
 		}
@@ -125,8 +124,8 @@ func (t *TC) Undo() error {
 	return nil
 }
 
-// mark gives a lease the handle by which our queueing disciplines are known again, so that only
-// they are removed. From 8000: on the kernel gives handles by itself.
+// mark gives a lease the handle of our queueing disciplines, so that only these are removed. The kernel assigns handles from
+// 8000: on itself.
 func (y *system) mark(l *Lease) error {
 	links, err := y.links(l.TC)
 	if err != nil {
@@ -146,7 +145,7 @@ func (y *system) mark(l *Lease) error {
 // ifb is the name of our device with that handle.
 func ifb(handle string) string { return "starifb" + strings.TrimSuffix(handle, ":") }
 
-// out goes from one limit of what leaves to another; 0 is none.
+// out changes the limit of outgoing traffic; 0 is unlimited.
 func (y *system) out(i *Interface, from, to float64) error {
 	switch {
 	case from == to:
@@ -165,7 +164,7 @@ func (y *system) out(i *Interface, from, to float64) error {
 	return err
 }
 
-// in goes from one limit of what comes in to another; 0 is none.
+// in changes the limit of incoming traffic; 0 is unlimited.
 func (y *system) in(i *Interface, from, to float64) error {
 	switch {
 	case from == to:
@@ -197,14 +196,14 @@ func (y *system) in(i *Interface, from, to float64) error {
 	return nil
 }
 
-// bucket is a token bucket filter of so many bytes per second. It must hold what arrives between
-// two ticks of the kernel's timer (10 ms at worst), and at least some packets.
+// bucket is a token bucket filter with that rate in bytes per second. It must hold the data of two ticks of the kernel's timer
+// (10 ms at worst), and at least some packets.
 func bucket(rate float64) []string {
 	burst := max(int64(rate/100), 16<<10)
 	return []string{"tbf", "rate", strconv.FormatInt(int64(8*rate), 10) + "bit", "burst", strconv.FormatInt(burst, 10) + "b", "latency", "100ms"}
 }
 
-// unshape undoes what there is of an interface's limits.
+// unshape undoes the existing limits of an interface.
 func (y *system) unshape(i *Interface) error {
 	byHand := func(err error) error {
 		return fmt.Errorf("undo the limit of interface %s: %w; by hand: tc qdisc del dev %s root", i.Dev, err, i.Dev)
@@ -233,8 +232,8 @@ func (y *system) unshape(i *Interface) error {
 	return nil
 }
 
-// unlead undoes what there is of leading what comes in through our device. The device goes
-// last: as long as it is there, the rest may be ours.
+// unlead undoes the redirection of incoming traffic through our device. It removes the device last: while it exists, the rest
+// may be ours.
 func (y *system) unlead(i *Interface) error {
 	links, err := y.links(i)
 	if err != nil || !links[i.IFB] {
@@ -251,7 +250,7 @@ func (y *system) unlead(i *Interface) error {
 				return err
 			}
 		}
-		// Without filters it has no effect: it is ours, made just before the end.
+		// Without filters it has no effect: it is ours, created just before a crash.
 		if qs.ingress && (strings.TrimSpace(filters) == "" || strings.Contains(filters, i.IFB)) {
 			y.step("tc: in, remove")
 			if _, err := y.tc(i, "qdisc", "del", "dev", i.Dev, "ingress"); err != nil {
@@ -264,7 +263,7 @@ func (y *system) unlead(i *Interface) error {
 	return err
 }
 
-// links are the names of the interfaces that there are.
+// links are the names of the existing interfaces.
 func (y *system) links(i *Interface) (map[string]bool, error) {
 	if i.Namespace != "" {
 		out, err := y.run("ip", "netns", "list")
@@ -277,7 +276,7 @@ func (y *system) links(i *Interface) (map[string]bool, error) {
 			there = there || name == i.Namespace
 		}
 		if !there {
-			return nil, nil // gone, with all that was in it
+			return nil, nil // the namespace is gone with its interfaces
 		}
 	}
 	out, err := y.netns(i, "ip", "-o", "link", "show")
@@ -309,10 +308,10 @@ func (d discipline) text() string {
 	return d.kind + " " + d.handle
 }
 
-// disciplines are those of an interface.
+// disciplines are the queueing disciplines of an interface.
 type disciplines struct {
 	root    discipline
-	ingress bool // something treats what comes in
+	ingress bool // incoming traffic has a discipline
 }
 
 func (y *system) disciplines(i *Interface) (disciplines, error) {
@@ -343,7 +342,7 @@ func parseDisciplines(out string) (d disciplines) {
 
 func (y *system) tc(i *Interface, args ...string) (string, error) { return y.netns(i, "tc", args...) }
 
-// netns runs a program where the interface is.
+// netns runs a program in the namespace of the interface.
 func (y *system) netns(i *Interface, name string, args ...string) (string, error) {
 	if i.Namespace != "" {
 		name, args = "ip", append([]string{"netns", "exec", i.Namespace, name}, args...)

@@ -10,23 +10,22 @@ import (
 	"time"
 )
 
-// FinalError says that a way to read the GPU will not work however often it is tried.
+// FinalError means that a way to read the GPU will not work, even if it is tried again.
 type FinalError struct{ Because string }
 
 func (e *FinalError) Error() string { return e.Because }
 
-// watch lives as long as one child, and calls got with each line that it prints. It
-// returns why the child ended. It ends a child that is silent for longer than silence, and
-// one that prints what no child prints. A child that cannot be ended, because it hangs
-// in the driver, is waited for until ctx is done, so that there is at most one.
+// watch runs one child and calls got for each line that it prints. It returns why the child ended. It ends a child that is
+// silent for longer than silence, or prints an invalid line. A child that cannot be ended, because it hangs in the driver,
+// is waited for until ctx is done, so there is at most one.
 func watch(ctx context.Context, k *kind, silence time.Duration, got func(Line)) error {
 	life, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	cmd := exec.CommandContext(life, k.command[0], k.command[1:]...)
-	cmd.WaitDelay = grace // then our ends of the pipes are closed, which ends a read from a child that hangs
+	cmd.WaitDelay = grace // then our ends of the pipes are closed, which ends a read from a hanging child
 	said := new(tail)
 	cmd.Stderr = said
-	if _, err := cmd.StdinPipe(); err != nil { // its end is how a child learns that we are gone
+	if _, err := cmd.StdinPipe(); err != nil { // a child ends when its standard input is closed
 		return err
 	}
 	out, err := cmd.StdoutPipe()
@@ -87,7 +86,7 @@ func watch(ctx context.Context, k *kind, silence time.Duration, got func(Line)) 
 	return err
 }
 
-// tail keeps the last words of a child, on one line.
+// tail keeps the last output of a child, on one line.
 type tail struct{ b []byte }
 
 func (t *tail) Write(p []byte) (int, error) {

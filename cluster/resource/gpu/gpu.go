@@ -1,23 +1,21 @@
-// Package gpu reads what the NVIDIA driver says of a worker's GPU, in a process of its
-// own: a driver that hangs or crashes takes that process with it and nothing else.
+// Package gpu reads the state of a worker's GPU from the NVIDIA driver, in a separate process: a driver that hangs or
+// crashes affects only that process.
 //
-// That process is this program itself, which reads NVIDIA's management library (NVML)
-// through go-nvml and prints a JSON line a second (Sample). Where that does not work,
-// because the program was built without cgo or the library is not there, it is
-// nvidia-smi, which knows all but the bytes on the link. Where there is no driver
-// nothing is started, and there are no measurements, which is all.
+// That process is this program itself, which reads NVIDIA's management library (NVML) through go-nvml and prints a JSON
+// line per second (Sample). If that does not work, because the program was built without cgo or the library is missing,
+// it is nvidia-smi, which reports everything except the bytes on the link. Without a driver no process is started, and
+// there are no measurements.
 //
 // Source: NVIDIA, NVML API Reference Guide, version 13.
 //
-// What bites:
+// Limits:
 //   - Utilisation is the share of time in which any kernel ran, not how much of the GPU
 //     it used.
 //   - NVML counts GPUs by their place on the bus, CUDA by speed unless
 //     CUDA_DEVICE_ORDER is PCI_BUS_ID. On a host of unequal GPUs name them by UUID.
 //   - A GPU in MIG mode shows neither use nor, in part, its link; both are absent.
-//   - go-nvml leaves NVML's functions to be found when they are called. A program that is
-//     linked with -z now does not start: link it with -z lazy, or build with the tag
-//     nonvml.
+//   - go-nvml resolves NVML's functions when they are called. A program linked with -z now does not start: link it with
+//     -z lazy, or build with the tag nonvml.
 package gpu
 
 import (
@@ -43,17 +41,17 @@ type Config struct {
 	Program string        // nvidia-smi, from PATH
 	Device  string        // index or UUID, also of a MIG slice; empty: the first of CUDA_VISIBLE_DEVICES, else 0
 	Every   time.Duration // 1 s
-	Silence time.Duration // a child that says nothing for so long is ended: 10 periods, at least 10 s
+	Silence time.Duration // a child that prints nothing for this time is ended: 10 periods, at least 10 s
 	Retry   time.Duration // before the second child; doubles with every child that ends: 1 s
 	Most    time.Duration // between two children: 1 min
-	Drivers []string      // files that a driver makes; NVML is read where one is there: those of Linux and of WSL
-	Log     *slog.Logger  // nil: nothing is said
+	Drivers []string      // files of a driver; NVML is read if one exists: those of Linux and of WSL
+	Log     *slog.Logger  // nil: no log
 }
 
 const (
-	old   = 5           // after how many periods without a line nothing is known any more
-	few   = 3           // a kind of child that ends so often without a measurement is given up where there is another
-	grace = time.Second // how long the end of a child is waited for; one that hangs in the driver may never end
+	old   = 5           // number of periods without a line after which the state is unknown
+	few   = 3           // a kind of child that ends this often without a measurement is replaced by another
+	grace = time.Second // time for a child to end; one that hangs in the driver may never end
 )
 
 // Reader keeps the last state of one GPU.
@@ -77,8 +75,7 @@ type kind struct {
 	parse   func(line []byte) (Line, error)
 }
 
-// Start reads until Close. Where there is neither a driver nor nvidia-smi it returns
-// nil, which is a Reader that knows nothing.
+// Start reads until Close. With neither a driver nor nvidia-smi it returns nil, a Reader without measurements.
 func Start(c Config) *Reader {
 	if c.Program == "" {
 		c.Program = "nvidia-smi"
@@ -131,8 +128,7 @@ func anyFile(paths []string) bool {
 	return false
 }
 
-// visible is the first of CUDA_VISIBLE_DEVICES, if it names a GPU: an index, a UUID or
-// the beginning of one.
+// visible is the first element of CUDA_VISIBLE_DEVICES, if it names a GPU: an index, a UUID or a prefix of one.
 func visible(list string) string {
 	first, _, _ := strings.Cut(list, ",")
 	first = strings.TrimSpace(first)
@@ -142,8 +138,7 @@ func visible(list string) string {
 	return "0"
 }
 
-// run keeps a child of the first kind that works. What it says it says once for each
-// reason.
+// run keeps a child of the first kind that works. It logs each reason once.
 func (r *Reader) run(ctx context.Context) {
 	said := map[string]bool{}
 	say := func(level slog.Level, msg string, args ...any) {
@@ -197,7 +192,7 @@ func (r *Reader) run(ctx context.Context) {
 			say(slog.LevelInfo, "the GPU is not measured", "by", k.name, "because", err.Error())
 			return
 		}
-		if time.Since(begun) > r.cfg.Most { // it was well for a while
+		if time.Since(begun) > r.cfg.Most { // it worked for a while
 			pause.Reset()
 		}
 		wait := pause.NextBackOff()
@@ -210,7 +205,7 @@ func (r *Reader) run(ctx context.Context) {
 	}
 }
 
-// AddTo adds what is known of the GPU now. It does not wait.
+// AddTo adds the current state of the GPU. It does not wait.
 func (r *Reader) AddTo(t *star.Telemetry) {
 	if r == nil {
 		return
@@ -220,8 +215,8 @@ func (r *Reader) AddTo(t *star.Telemetry) {
 	}
 }
 
-// Close ends the child and waits for it, but not long: a driver that hangs does not
-// keep a worker from ending. It may be called twice, and on nil.
+// Close ends the child and waits for it, but not long: a driver that hangs does not keep a worker from ending. It may be
+// called twice, and on nil.
 func (r *Reader) Close() {
 	if r != nil {
 		r.stop()

@@ -12,30 +12,30 @@ import (
 // maxLine bounds a line of a child, in bytes.
 const maxLine = 8 << 10
 
-// Line is what is known of a GPU at one moment: a line of the process that reads it.
+// Line is the state of a GPU at one time: a line of the process that reads it.
 type Line struct {
 	GPU     string         // its name
 	UUID    string         // of the GPU, or of the MIG slice that was asked for
-	Driver  string         // version
-	MIG     *bool          // whether the GPU is divided into slices; nil: it cannot be
-	Metrics star.Telemetry // those of GPUs, and no others
-	Error   string         // why there is nothing else: the last line of a process that gives up
-	Final   bool           // Error stays, however often it is tried
+	Driver  string         // driver version
+	MIG     *bool          // whether the GPU is divided into slices; nil: not supported
+	Metrics star.Telemetry // only GPU metrics
+	Error   string         // error of the last line of a process that gives up
+	Final   bool           // a retry does not help
 }
 
-// jsonLine is a Line on its way between two processes.
+// jsonLine is the encoding of a Line.
 type jsonLine struct {
 	GPU     string             `json:"gpu,omitempty"`
 	UUID    string             `json:"uuid,omitempty"`
 	Driver  string             `json:"driver,omitempty"`
 	MIG     *bool              `json:"mig,omitempty"`
 	Metrics map[string]float32 `json:"metrics,omitempty"`
-	Reasons []string           `json:"reasons,omitempty"` // gpu_throttle in words, for people
+	Reasons []string           `json:"reasons,omitempty"` // gpu_throttle in words
 	Error   string             `json:"error,omitempty"`
 	Final   bool               `json:"final,omitempty"`
 }
 
-// isGPU says whether a metric is one of a GPU.
+// isGPU reports whether a metric is a GPU metric.
 func isGPU(m star.Metric) bool { return m >= star.GPUUse && m <= star.GPULinkShare }
 
 // MarshalJSON writes metrics by their names in the run log, and the reasons of
@@ -56,8 +56,8 @@ func (l Line) MarshalJSON() ([]byte, error) {
 	return json.Marshal(j)
 }
 
-// ParseLine reads a line of Sample. Metrics that it does not know, that are not of a GPU or
-// negative are left out: the other side may be newer.
+// ParseLine reads a line of Sample. Unknown metrics, metrics that are not of a GPU and negative ones are skipped: the other
+// process may be newer.
 func ParseLine(b []byte) (Line, error) {
 	if len(b) > maxLine {
 		return Line{}, fmt.Errorf("a line of %d bytes; at most %d", len(b), maxLine)
@@ -87,8 +87,7 @@ var reasons = [...]string{
 	"idle", "clocks chosen for applications", "power cap", "hardware slowdown", "sync boost", "too hot", "much too hot", "power brake", "clocks of the display",
 }
 
-// Reasons names the bits of star.GPUThrottle. A bit without a name is called by its
-// number.
+// Reasons returns the names of the bits of star.GPUThrottle. A bit without a name has its number.
 func Reasons(bits uint64) []string {
 	var names []string
 	for i := 0; bits>>i != 0; i++ {

@@ -18,29 +18,28 @@ import (
 	"time"
 )
 
-// Device is a GPU that can be used, or a slice of one.
+// Device is a usable GPU or slice.
 type Device struct {
-	Index  int     `json:"index"`            // of the GPU, as the driver counts
+	Index  int     `json:"index"`            // of the GPU, in the driver's order
 	UUID   string  `json:"uuid"`             // of the GPU, or of the slice
 	Name   string  `json:"name"`             // of the GPU
-	Slices int     `json:"slices,omitempty"` // of a MIG slice: how many of the GPU's parts it has; 0: a whole GPU
-	Of     int     `json:"of,omitempty"`     // how many there are
-	Memory float64 `json:"memory"`           // bytes; 0: not known
+	Slices int     `json:"slices,omitempty"` // of a MIG slice: its number of parts; 0: a whole GPU
+	Of     int     `json:"of,omitempty"`     // number of parts of the GPU
+	Memory float64 `json:"memory"`           // bytes; 0: unknown
 }
 
-// listing is what the process that lists GPUs prints.
+// listing is the output of the process that lists GPUs.
 type listing struct {
 	Devices []Device `json:"devices"`
 	Error   string   `json:"error,omitempty"`
 }
 
-// maxListing bounds what a child may print, in bytes.
+// maxListing bounds the output of a child, in bytes.
 const maxListing = 1 << 20
 
-// List says which GPUs and MIG slices this process could use: those of CUDA_VISIBLE_DEVICES, where
-// that is set. A GPU in MIG mode is its slices. Nothing, and no error, where there is neither a driver
-// nor nvidia-smi. The driver is asked by a process of its own (Config.Sampler with --list), which may
-// take Config.Silence (10 s); where that fails, nvidia-smi is asked.
+// List returns the GPUs and MIG slices that this process could use: those of CUDA_VISIBLE_DEVICES, if set. A GPU in MIG mode
+// is replaced by its slices. The list is empty, without an error, with neither a driver nor nvidia-smi. A separate process
+// asks the driver (Config.Sampler with --list), within Config.Silence (10 s); if that fails, nvidia-smi is used.
 func List(ctx context.Context, c Config) ([]Device, error) {
 	if c.Program == "" {
 		c.Program = "nvidia-smi"
@@ -76,7 +75,7 @@ func List(ctx context.Context, c Config) ([]Device, error) {
 	return ds, nil
 }
 
-// child runs a command for as long as a child may take, and returns what it printed.
+// child runs a command within the time limit of a child, and returns its output.
 func (c Config) child(ctx context.Context, command []string) ([]byte, error) {
 	ctx, end := context.WithTimeoutCause(ctx, c.Silence, fmt.Errorf("%s did not end in %v", command[0], c.Silence))
 	defer end()
@@ -96,7 +95,7 @@ func (c Config) child(ctx context.Context, command []string) ([]byte, error) {
 	case <-ctx.Done():
 		select {
 		case err = <-ended:
-		case <-time.After(2 * grace): // it hangs in the driver, and cannot be ended
+		case <-time.After(2 * grace): // it hangs in the driver and cannot be ended
 			return nil, context.Cause(ctx)
 		}
 	}
@@ -111,7 +110,7 @@ func (c Config) child(ctx context.Context, command []string) ([]byte, error) {
 	return out.b, err
 }
 
-// head keeps the beginning of what a child prints.
+// head keeps the beginning of a child's output.
 type head struct {
 	b    []byte
 	most int
@@ -125,7 +124,7 @@ func (h *head) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// listed asks NVML, in a process of its own.
+// listed asks NVML in a separate process.
 func listed(ctx context.Context, c Config) ([]Device, error) {
 	out, err := c.child(ctx, append(slices.Clone(c.Sampler), "--list"))
 	for line := range bytes.Lines(out) { // libraries print, too
@@ -149,8 +148,8 @@ func listed(ctx context.Context, c Config) ([]Device, error) {
 	return nil, err
 }
 
-// PrintDevices prints a JSON line with the devices that NVML knows, or why there are none: it is the body
-// of the process that List starts.
+// PrintDevices prints a JSON line with the devices that NVML reports, or the error: it is the body of the process that List
+// starts.
 func PrintDevices(w io.Writer) error { return printDevices(w, listNVML) }
 
 func printDevices(w io.Writer, list func() ([]Device, error)) error {
@@ -162,8 +161,8 @@ func printDevices(w io.Writer, list func() ([]Device, error)) error {
 	return errors.Join(err, json.NewEncoder(w).Encode(l))
 }
 
-// sliceLine is how nvidia-smi -L shows a MIG slice: its name begins with how many parts of the GPU it
-// has (one of compute instances with how many of that slice's).
+// sliceLine matches a MIG slice in the output of nvidia-smi -L: its name begins with its number of parts of the GPU (or, for
+// compute instances, with their number of parts of that slice).
 var sliceLine = regexp.MustCompile(`^\s+MIG (?:\d+c\.)?(\d+)g\.(\d+)gb\S*\s+Device\s+\d+: \(UUID: (MIG-[^)]+)\)`)
 
 // listSMI asks nvidia-smi.
@@ -184,7 +183,7 @@ func listSMI(ctx context.Context, c Config, program string) ([]Device, error) {
 	return ds, nil
 }
 
-// parseGPUs reads GPUs: whole ones, and those that are divided.
+// parseGPUs reads GPUs: whole ones, and divided ones.
 func parseGPUs(out []byte) (whole, divided []Device, err error) {
 	r := csv.NewReader(bytes.NewReader(out))
 	r.TrimLeadingSpace = true
@@ -244,9 +243,8 @@ func parseSlices(out []byte, divided []Device) (ds []Device) {
 	return ds
 }
 
-// shown are the devices of CUDA_VISIBLE_DEVICES, in its order: indexes, UUIDs or their beginnings. As in
-// CUDA, what comes behind one that is not there does not count. (An index of a divided GPU is its first
-// slice; so says the guide of MIG.)
+// shown are the devices of CUDA_VISIBLE_DEVICES, in its order: indexes, UUIDs or prefixes of them. As in CUDA, the list ends
+// at a missing device. (An index of a divided GPU is its first slice, according to the MIG guide.)
 func shown(ds []Device, list string) (out []Device) {
 	for name := range strings.SplitSeq(list, ",") {
 		name = strings.TrimSpace(name)

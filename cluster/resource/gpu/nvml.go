@@ -13,7 +13,7 @@ import (
 	"star"
 )
 
-// library is what is used of nvml.Interface.
+// library is the used part of nvml.Interface.
 type library interface {
 	Init() nvml.Return
 	Shutdown() nvml.Return
@@ -24,7 +24,7 @@ type library interface {
 	DeviceGetHandleByUUID(uuid string) (nvml.Device, nvml.Return)
 }
 
-// device is what is used of nvml.Device.
+// device is the used part of nvml.Device.
 type device interface {
 	GetName() (string, nvml.Return)
 	GetUUID() (string, nvml.Return)
@@ -49,11 +49,11 @@ var (
 	_ device  = nvml.Device(nil)
 )
 
-// openNVML finds a GPU through the library of this host.
+// openNVML opens a GPU through the library of this host.
 func openNVML(name string) (prober, error) { return open(nvml.New(), name) }
 
-// open finds a GPU. After an Init that failed no other function may be called, not
-// even Shutdown: they are not there, and the process would end.
+// open opens a GPU. After a failed Init no other function may be called, not even Shutdown: they are not loaded, and the
+// process would end.
 func open(lib library, name string) (prober, error) {
 	if err := begin(lib); err != nil {
 		return nil, err
@@ -80,8 +80,7 @@ func begin(lib library) error {
 // listNVML asks the library of this host for all devices.
 func listNVML() ([]Device, error) { return list(nvml.New()) }
 
-// list asks for all devices: GPUs, and the slices of those that are divided. One that is lost is left
-// out, unless nothing is left.
+// list lists all devices: GPUs, and the slices of divided ones. A lost device is skipped, unless no device is left.
 func list(lib library) (ds []Device, err error) {
 	if err := begin(lib); err != nil {
 		return nil, err
@@ -125,7 +124,7 @@ func list(lib library) (ds []Device, err error) {
 	return ds, err
 }
 
-// total is a device's memory in bytes, without what the driver keeps; 0: not known.
+// total is a device's memory in bytes, without the driver's part; 0: unknown.
 func (g *probe) total(dev device) float64 {
 	if g.has("nvmlDeviceGetMemoryInfo_v2") {
 		if m, ret := dev.GetMemoryInfo_v2(); ret == nvml.SUCCESS && m.Reserved <= m.Total {
@@ -138,7 +137,7 @@ func (g *probe) total(dev device) float64 {
 	return 0
 }
 
-// slices are those that a GPU in MIG mode is divided into; none if nobody has divided it.
+// slices are the slices of a GPU in MIG mode; none if it is not divided yet.
 func (g *probe) slices(dev nvml.Device, whole Device) (ds []Device, err error) {
 	most, ret := dev.GetMaxMigDeviceCount()
 	if ret != nvml.SUCCESS {
@@ -154,7 +153,7 @@ func (g *probe) slices(dev nvml.Device, whole Device) (ds []Device, err error) {
 	for i := range most {
 		part, ret := dev.GetMigDeviceHandleByIndex(i)
 		if ret == nvml.ERROR_NOT_FOUND {
-			continue // there could be one
+			continue // an unused slot for a slice
 		}
 		d := Device{Index: whole.Index, Name: whole.Name, Of: of}
 		if ret == nvml.SUCCESS {
@@ -177,20 +176,18 @@ func (g *probe) slices(dev nvml.Device, whole Device) (ds []Device, err error) {
 	return ds, err
 }
 
-// probe reads one GPU, or one MIG slice and the GPU that it is of.
+// probe reads one GPU, or one MIG slice and its GPU.
 type probe struct {
 	lib   library
 	whole device // the GPU
 	part  device // the MIG slice, or the same GPU
-	id    Line   // what does not change
+	id    Line   // the constant part
 }
 
-// has says whether the driver's library is new enough to have a function. To call one that
-// it does not have ends the process.
+// has reports whether the driver's library has a function. A call of a missing function ends the process.
 func (g *probe) has(function string) bool { return g.lib.Extensions().LookupSymbol(function) == nil }
 
-// find looks a GPU up by index, by UUID, or by the beginning of a UUID, which is how
-// CUDA_VISIBLE_DEVICES may name it.
+// find looks a GPU up by index, by UUID, or by a prefix of a UUID, as allowed in CUDA_VISIBLE_DEVICES.
 func (g *probe) find(name string) error {
 	var dev nvml.Device
 	var ret nvml.Return
@@ -237,13 +234,13 @@ func (g *probe) find(name string) error {
 	return nil
 }
 
-// begins finds the only GPU whose UUID begins so. It returns nil if there is none, and
+// begins finds the only GPU with that prefix of its UUID. It returns nil if there is no such GPU, and
 // ERROR_INSUFFICIENT_SIZE if there are several.
 func (g *probe) begins(uuid string, count int) (found nvml.Device, ret nvml.Return) {
 	for i := range count {
 		dev, ret := g.lib.DeviceGetHandleByIndex(i)
 		if ret != nvml.SUCCESS {
-			continue // one that is lost is not ours
+			continue // a lost GPU is not ours
 		}
 		if s, ret := dev.GetUUID(); ret == nvml.SUCCESS && strings.HasPrefix(s, uuid) {
 			if found != nil {
@@ -255,7 +252,7 @@ func (g *probe) begins(uuid string, count int) (found nvml.Device, ret nvml.Retu
 	return found, nvml.SUCCESS
 }
 
-// gone says whether nothing can be read before NVML is started anew.
+// gone reports whether NVML must be restarted before anything can be read.
 func gone(ret nvml.Return) bool {
 	switch ret {
 	case nvml.ERROR_GPU_IS_LOST, nvml.ERROR_RESET_REQUIRED, nvml.ERROR_UNINITIALIZED, nvml.ERROR_DRIVER_NOT_LOADED, nvml.ERROR_LIB_RM_VERSION_MISMATCH:
@@ -264,8 +261,8 @@ func gone(ret nvml.Return) bool {
 	return false
 }
 
-// read asks for everything. What the GPU does not support, or its owner does not allow, is
-// absent; a GPU that is lost is an error.
+// read reads all metrics. A metric that the GPU does not support, or that is not permitted, is absent; a lost GPU is an
+// error.
 func (g *probe) read() (Line, error) {
 	l := g.id
 	var lost error
@@ -275,7 +272,7 @@ func (g *probe) read() (Line, error) {
 		}
 		return ret == nvml.SUCCESS
 	}
-	// Some drivers say all ones for what they do not know.
+	// Some drivers return all ones for an unknown value.
 	number := func(m star.Metric, unit float64, v uint32, ret nvml.Return) {
 		if ok(m.String(), ret) && v != 1<<32-1 {
 			l.Metrics.Set(m, float64(v)*unit)
@@ -301,19 +298,19 @@ func (g *probe) read() (Line, error) {
 	number(star.GPUClockMax, 1, mhz, ret)
 	mhz, ret = g.whole.GetClockInfo(nvml.CLOCK_MEM)
 	number(star.GPUMemClock, 1, mhz, ret)
-	// Deprecated, but drivers before 575 do not have its successor.
+	// Deprecated, but drivers before 575 lack its successor.
 	celsius, ret := g.whole.GetTemperature(nvml.TEMPERATURE_GPU)
 	number(star.GPUTemp, 1, celsius, ret)
 
 	reasons := g.whole.GetCurrentClocksEventReasons
 	if !g.has("nvmlDeviceGetCurrentClocksEventReasons") { // before driver 535
-		// Deprecated, but such a driver has no other.
+		// Deprecated, but the only one of such a driver.
 		reasons = g.whole.GetCurrentClocksThrottleReasons
 	}
 	if bits, ret := reasons(); ok("clocks-event reasons", ret) {
 		l.Metrics.Set(star.GPUThrottle, float64(bits))
 	}
-	// Each takes 20 ms: the driver counts for so long.
+	// Each call takes 20 ms, the time for which the driver counts.
 	kB, ret := g.whole.GetPcieThroughput(nvml.PCIE_UTIL_RX_BYTES)
 	number(star.GPULinkIn, 1000, kB, ret)
 	kB, ret = g.whole.GetPcieThroughput(nvml.PCIE_UTIL_TX_BYTES)
@@ -332,8 +329,7 @@ func (g *probe) read() (Line, error) {
 	return l, nil
 }
 
-// memory prefers the call that does not count what the driver keeps for itself as used,
-// as nvidia-smi does.
+// memory prefers the call that does not count the driver's own memory as used, as nvidia-smi does.
 func (g *probe) memory(l *Line, ok func(string, nvml.Return) bool) {
 	var used, total uint64
 	have := false

@@ -10,17 +10,15 @@ import (
 
 // prober reads one GPU.
 type prober interface {
-	read() (Line, error) // what is not supported is absent; an error ends the sampler
+	read() (Line, error) // unsupported metrics are absent; an error ends the sampler
 	close()
 }
 
-// Sample prints a JSON line of the GPU's state to w now and every period, until ctx is done:
-// it is the body of the process that Start starts. It reads device, an index or a UUID
-// (or the only beginning of one), through NVML. When it cannot go on, its last line says why; the error
-// is the same, a *FinalError if it is no use to try again.
+// Sample prints a JSON line of the GPU's state to w now and every period, until ctx is done: it is the body of the process
+// that Start starts. It reads device, an index or a UUID (or a unique prefix of one), through NVML. When it cannot
+// continue, its last line has the reason; the error is the same, a *FinalError if a retry does not help.
 //
-// A call into NVML that does not come back does not come back: nothing in this process
-// can end it. Whoever starts it watches it.
+// A call into NVML may hang, and this process cannot end it: the parent process has to watch this one.
 func Sample(ctx context.Context, w io.Writer, device string, every time.Duration) error {
 	return sample(ctx, w, every, func() (prober, error) { return openNVML(device) })
 }
@@ -44,7 +42,7 @@ func sample(ctx context.Context, w io.Writer, every time.Duration, open func() (
 			return fail(err)
 		}
 		if err := enc.Encode(l); err != nil {
-			return err // nobody reads any more
+			return err // the reader is gone
 		}
 		select {
 		case <-ctx.Done():

@@ -9,14 +9,14 @@ import (
 	"star"
 )
 
-// smiFields are what nvidia-smi is asked for, in this order.
+// smiFields are the fields requested from nvidia-smi, in this order.
 var smiFields = []string{
 	"utilization.gpu", "memory.used", "memory.total", "power.draw", "enforced.power.limit",
 	"clocks.current.sm", "clocks.max.sm", "clocks.current.memory", "temperature.gpu", "clocks_throttle_reasons.active",
 	"pcie.link.gen.max", "pcie.link.width.current", "pcie.link.width.max",
 }
 
-// smiCommand makes nvidia-smi print a line each period. It does not know MIG slices.
+// smiCommand makes nvidia-smi print a line per period. It does not support MIG slices.
 func smiCommand(program, device string, every time.Duration) []string {
 	if strings.HasPrefix(device, "MIG-") {
 		device = "0"
@@ -27,7 +27,7 @@ func smiCommand(program, device string, every time.Duration) []string {
 	}
 }
 
-// parseSMI reads one line of nvidia-smi. What it does not know ("[N/A]") is absent.
+// parseSMI reads one line of nvidia-smi. An unknown value ("[N/A]") is absent.
 func parseSMI(line []byte) (l Line, err error) {
 	parts := strings.Split(string(line), ",")
 	if len(parts) != len(smiFields) {
@@ -36,7 +36,7 @@ func parseSMI(line []byte) (l Line, err error) {
 	v := map[string]float64{}
 	for i, name := range smiFields {
 		text := strings.TrimSpace(parts[i])
-		if x, err := strconv.ParseUint(text, 0, 53); err == nil { // also 0x0000000000000004
+		if x, err := strconv.ParseUint(text, 0, 53); err == nil { // also accepts 0x0000000000000004
 			v[name] = float64(x)
 		} else if x, err := strconv.ParseFloat(text, 64); err == nil && x >= 0 {
 			v[name] = x

@@ -20,8 +20,7 @@ type Capacity struct {
 	Notes     []string // what could not be read, and why
 }
 
-// Detect reads the Capacity of this host. link is the network interface whose speed
-// counts; empty: that of the default route.
+// Detect reads the Capacity of this host. link is the network interface for Net; empty: that of the default route.
 func Detect(link string) Capacity {
 	f := capacity("/", link, runtime.NumCPU())
 	f.Name, _ = os.Hostname()
@@ -31,7 +30,7 @@ func Detect(link string) Capacity {
 	return f
 }
 
-// capacity looks below root, as below / of Linux.
+// capacity reads below root instead of /.
 func capacity(root, link string, cores int) (f Capacity) {
 	read := func(name ...string) string {
 		b, err := os.ReadFile(filepath.Join(append([]string{root}, name...)...))
@@ -71,7 +70,7 @@ func capacity(root, link string, cores int) (f Capacity) {
 	return f
 }
 
-// groupLimits are those of the control groups that this process is in: cores and bytes, +Inf for none.
+// groupLimits are the limits of the control groups of this process: cores and bytes, +Inf if unlimited.
 func groupLimits(read func(...string) string) (cpu, memory float64) {
 	cpu, memory = math.Inf(1), math.Inf(1)
 	number := func(text string) float64 { // "max" and -1 mean none
@@ -92,8 +91,7 @@ func groupLimits(read func(...string) string) (cpu, memory float64) {
 		}
 		controllers := strings.Split(f[1], ",")
 		v2 := f[1] == ""
-		// The groups above count too. In a container the path may be the host's, and
-		// then only the top is there.
+		// The groups above count, too. In a container the path may be the host's, and then only the top exists.
 		for dir := filepath.Clean("/" + f[2]); ; dir = filepath.Dir(dir) {
 			if v2 {
 				if q, p, ok := strings.Cut(read("sys/fs/cgroup", dir, "cpu.max"), " "); ok {

@@ -21,8 +21,8 @@ type probe struct {
 	looked       time.Time
 	buf          []byte
 	tasks        []string
-	waited       map[string]time.Duration // of the threads of the last look
-	delay        time.Duration            // of all threads, also those that are gone
+	waited       map[string]time.Duration // by thread, at the last look
+	delay        time.Duration            // of all threads, including ended ones
 }
 
 func newProbe(pid int) *probe {
@@ -33,7 +33,8 @@ func newProbe(pid int) *probe {
 	return &probe{self: self, proc: "/proc", cgroup: "/sys/fs/cgroup", now: time.Now, buf: make([]byte, 16<<10), waited: map[string]time.Duration{}}
 }
 
-// read reads the beginning of a file; nil if it cannot be read. By system calls: package os would ask for each file whether it can be waited for.
+// read reads the beginning of a file; nil if it cannot be read. It uses system calls, because package os would check for each
+// file whether it can be polled.
 func (p *probe) read(name string) []byte {
 	fd, err := syscall.Open(name, syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
 	if err != nil {
@@ -44,7 +45,7 @@ func (p *probe) read(name string) []byte {
 	return p.buf[:max(n, 0)]
 }
 
-// look takes all counters; now is when it begins.
+// look reads all counters; now is its start.
 func (p *probe) look(now time.Time) (c counters) {
 	c.at = now
 	if b := p.read(p.proc + "/stat"); b != nil {
@@ -72,13 +73,13 @@ func (p *probe) look(now time.Time) (c counters) {
 	return c
 }
 
-// stopped is whether a signal has stopped the process, if it is another one.
+// stopped reports whether a signal has stopped the process, if it is another process.
 func (p *probe) stopped() bool {
 	return p.self != "/self" && parseStopped(p.read(p.proc+p.self+"/stat"))
 }
 
-// resolveEvery is how often the process's control group is looked up: it may be
-// moved, or get another quota.
+// resolveEvery is the interval at which the process's control group is looked up: the process may be moved, or get another
+// quota.
 const resolveEvery = 500 * time.Millisecond
 
 // resolve finds the levels of the process's control group that have a quota.
@@ -95,7 +96,7 @@ func (p *probe) resolve() {
 			if _, err := os.Stat(root + "/cpu.stat"); err != nil {
 				continue
 			}
-			dir = root // a container that sees only its own group, under the host's name
+			dir = root // a container sees only its own group, under the host's path
 		}
 		for ; len(dir) >= len(root); dir = path.Dir(dir) {
 			if q, ok := p.limit(dir, g.v2); ok {
@@ -117,8 +118,8 @@ func (p *probe) limit(dir string, v2 bool) (float64, bool) {
 	return quota(q, string(p.read(dir+"/cpu.cfs_period_us")))
 }
 
-// runDelay is how long threads of the process have waited for a processor since the
-// probe began. Threads come and go, so differences are added up thread by thread.
+// runDelay is how long threads of the process have waited for a processor since the start of the probe. Threads start and end,
+// so differences are summed by thread.
 func (p *probe) runDelay() (time.Duration, bool) {
 	dir, err := os.Open(p.proc + p.self + "/task")
 	if err != nil {
@@ -136,7 +137,7 @@ func (p *probe) runDelay() (time.Duration, bool) {
 			continue
 		}
 		seen = true
-		if last := p.waited[t]; d > last { // a thread with a number used before begins at 0
+		if last := p.waited[t]; d > last { // a reused thread ID begins at 0
 			p.delay += d - last
 		}
 		p.waited[t] = d

@@ -6,15 +6,14 @@ import (
 	"star"
 )
 
-// Usage is what the kernel says that a process has used so far.
+// Usage is the use of a process so far, according to the kernel.
 type Usage struct {
 	CPU       time.Duration // of all its threads
 	Faults    int64         // pages read from disk
 	Preempted int64         // involuntary context switches
 }
 
-// Meter measures a worker's iterations. It is used by one goroutine. A nil
-// Meter measures nothing.
+// Meter measures a worker's iterations. It is not safe for concurrent use. A nil Meter measures nothing.
 type Meter struct {
 	sampler *Sampler
 	begun   Usage
@@ -23,10 +22,11 @@ type Meter struct {
 	last    Usage   // at the last Fill
 	filled  time.Time
 	stood   time.Duration // by the sampler, at the last Fill
-	other   bool          // what is measured is another process: Took says what it has used
+	other   bool          // another process is measured: Took sets its use
 }
 
-// Took says, instead of Begin and End, what another process has used for a computation of so long. Faults and Preempted are since it was last told.
+// Took replaces Begin and End for another process: it sets the process's use and the time of a computation. Faults and Preempted
+// are since the previous call.
 func (m *Meter) Took(u Usage, compute time.Duration) {
 	if m == nil {
 		return
@@ -39,17 +39,17 @@ func (m *Meter) Took(u Usage, compute time.Duration) {
 	m.begun.Preempted += u.Preempted
 }
 
-// NewMeter makes a meter; with a nil sampler it knows only what the process has used.
+// NewMeter returns a meter; with a nil sampler it has only the process's own usage.
 func NewMeter(s *Sampler) *Meter { return &Meter{sampler: s, last: Used(), filled: time.Now()} }
 
-// Begin notes that the computation begins.
+// Begin marks the start of the computation.
 func (m *Meter) Begin() {
 	if m != nil && !m.other {
 		m.begun, m.start = Used(), time.Now()
 	}
 }
 
-// End notes that the computation is over.
+// End marks the end of the computation.
 func (m *Meter) End() {
 	if m == nil || m.other {
 		return
@@ -60,7 +60,7 @@ func (m *Meter) End() {
 	}
 }
 
-// Fill writes into a record what was measured since the last Fill.
+// Fill writes the measurements since the last Fill into a record.
 func (m *Meter) Fill(r *star.Record) {
 	if m == nil {
 		return
@@ -71,7 +71,7 @@ func (m *Meter) Fill(r *star.Record) {
 	}
 	if m.sampler != nil {
 		r.Telemetry.Merge(m.sampler.Latest())
-		// A stop is over when the iteration ends that it made long: the last look may not have it.
+		// A stop that made this iteration long is over when it ends: the last look may not include it.
 		at, stood := time.Now(), m.sampler.Stood()
 		if d := at.Sub(m.filled); d > 0 {
 			r.Telemetry.Set(star.Stalled, min(float64(stood-m.stood)/float64(d), 1))

@@ -4,7 +4,7 @@ package host
 
 import "time"
 
-// probe knows nothing here: gopsutil's numbers remain.
+// probe reads nothing here: gopsutil's values remain.
 type probe struct{}
 
 func newProbe(int) *probe { return &probe{} }

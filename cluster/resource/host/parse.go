@@ -8,12 +8,10 @@ import (
 	"time"
 )
 
-// jiffies are the times of /proc/stat's first line, summed over all processors, in
-// ticks of any length.
+// jiffies are the times in /proc/stat's first line, summed over all processors, in ticks of any length.
 type jiffies struct{ total, idle, iowait, steal float64 }
 
-// parseStat reads the first line of /proc/stat. Time of guests is contained in user
-// and nice.
+// parseStat reads the first line of /proc/stat. User and nice include the time of virtual machines.
 func parseStat(b []byte) (j jiffies, ok bool) {
 	line, _, _ := bytes.Cut(b, []byte("\n"))
 	fields := bytes.Fields(line)
@@ -38,7 +36,7 @@ func parseStat(b []byte) (j jiffies, ok bool) {
 	return j, true
 }
 
-// parseStopped reads the state in a process's stat, behind the name, which may have any characters.
+// parseStopped reads the state in a process's stat, after the name, which may contain any characters.
 func parseStopped(b []byte) bool {
 	i := bytes.LastIndex(b, []byte(") "))
 	return i >= 0 && i+2 < len(b) && (b[i+2] == 'T' || b[i+2] == 't')
@@ -53,7 +51,7 @@ func parsePressure(b []byte) (time.Duration, bool) {
 	return keyed(string(line), "total=", time.Microsecond)
 }
 
-// keyed reads the number behind key.
+// keyed reads the number after key.
 func keyed(line, key string, unit time.Duration) (time.Duration, bool) {
 	_, rest, ok := strings.Cut(line, key)
 	if !ok {
@@ -77,7 +75,7 @@ func parseSchedstat(b []byte) (time.Duration, bool) {
 	return time.Duration(v), err == nil && v >= 0
 }
 
-// group is a control group's place below the root of its hierarchy.
+// group is a control group's path below the root of its hierarchy.
 type group struct {
 	v2   bool
 	dirs []string // where its hierarchy may be mounted, below /sys/fs/cgroup
@@ -96,7 +94,7 @@ func parseCgroup(b []byte) (g group, ok bool) {
 			g, ok = group{v2: true, dirs: []string{"", "unified"}, path: p}, true
 		}
 		for _, c := range strings.Split(parts[1], ",") {
-			if c == "cpu" { // version 1 has the controller, so version 2 has not
+			if c == "cpu" { // version 1 has the controller, so version 2 does not
 				return group{dirs: []string{parts[1], "cpu", "cpu,cpuacct", "cpuacct,cpu"}, path: p}, true
 			}
 		}
@@ -104,7 +102,7 @@ func parseCgroup(b []byte) (g group, ok bool) {
 	return g, ok
 }
 
-// parseThrottled reads how long a group was held back from its cpu.stat.
+// parseThrottled reads from cpu.stat how long a group was throttled.
 func parseThrottled(b []byte) (time.Duration, bool) {
 	for line := range strings.Lines(string(b)) {
 		line = strings.TrimSpace(line)
@@ -118,7 +116,7 @@ func parseThrottled(b []byte) (time.Duration, bool) {
 	return 0, false
 }
 
-// parseMax reads the quota of cpu.max, in processors; false: there is none.
+// parseMax reads the quota of cpu.max, in processors; false: no quota.
 func parseMax(b []byte) (float64, bool) {
 	fields := strings.Fields(string(b))
 	if len(fields) != 2 {

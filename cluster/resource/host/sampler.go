@@ -15,27 +15,27 @@ import (
 	"star"
 )
 
-// counters are what only grows, at one moment.
+// counters are monotonic values at one time.
 type counters struct {
-	at        time.Time // the look began
+	at        time.Time // start of the look
 	cpu       jiffies
 	pressure  total   // some thread of the host waited for a processor
-	delay     total   // threads of this process did
-	throttled total   // the control group was held back
+	delay     total   // threads of this process waited for one
+	throttled total   // the control group was throttled
 	quota     float64 // processors; 0: none
 	in, out   uint64  // bytes of all interfaces but loopback
 
 	hasCPU, hasNet bool
 }
 
-// total is a sum of time that the kernel keeps. On a busy host a look may be held up in its
-// middle for longer than looks are apart, so each total knows when it was read.
+// total is a cumulative time that the kernel keeps. On a busy host a look may be interrupted for longer than the interval
+// between looks, so each total has its own time.
 type total struct {
 	sum time.Duration
 	at  time.Time // zero: it was not read
 }
 
-// rate is what a total gains per second until b; false if that is not known.
+// rate is the increase of a total per second until b; false if unknown.
 func (a total) rate(b total) (float64, bool) {
 	s := b.at.Sub(a.at).Seconds()
 	if a.at.IsZero() || b.at.IsZero() || s <= 0 {
@@ -44,7 +44,7 @@ func (a total) rate(b total) (float64, bool) {
 	return max((b.sum-a.sum).Seconds(), 0) / s, true
 }
 
-// rates sets what two looks say.
+// rates sets the rates between two looks.
 func rates(t *star.Telemetry, a, b *counters) {
 	if !b.at.After(a.at) {
 		return
@@ -56,7 +56,7 @@ func rates(t *star.Telemetry, a, b *counters) {
 		t.Set(star.HostCPU, max(1-share(a.cpu.idle, b.cpu.idle)-share(a.cpu.iowait, b.cpu.iowait), 0))
 	}
 	if v, ok := a.pressure.rate(b.pressure); ok {
-		t.Set(star.CPUPressure, min(v, 1)) // held up between reading the total and the clock
+		t.Set(star.CPUPressure, min(v, 1)) // interrupted between reading the total and the clock
 	}
 	if v, ok := a.delay.rate(b.delay); ok {
 		t.Set(star.RunDelay, v)
@@ -69,22 +69,21 @@ func rates(t *star.Telemetry, a, b *counters) {
 	}
 }
 
-// Config says how often to look. Zero values mean the defaults.
+// Config configures the intervals. Zero values mean the defaults.
 type Config struct {
 	Heartbeat time.Duration // 20 ms
 	Looks     int           // heartbeats between two looks: 5
-	Slow      int           // looks between two that ask gopsutil: 10
+	Slow      int           // looks between two that read gopsutil: 10
 
-	// PID is the process that is looked at. Zero means this one. Another one stands still (Stalled) when a signal has stopped it, or when this one does:
-	// they share what holds both.
+	// PID is the measured process. Zero means this one. Another process counts as stalled (Stalled) when a signal has stopped it,
+	// or when this process is stalled: the same causes stop both.
 	PID int
 
-	// Also adds what else is measured, such as a GPU's state. It must not wait. nil:
-	// nothing.
+	// Also adds other measurements, such as a GPU's state. It must not wait. nil: none.
 	Also func(*star.Telemetry)
 }
 
-// Sampler looks at the host until it is closed.
+// Sampler reads the host's counters until it is closed.
 type Sampler struct {
 	cfg   Config
 	last  atomic.Pointer[star.Telemetry]
@@ -93,10 +92,10 @@ type Sampler struct {
 	stop  chan struct{}
 	once  sync.Once
 	ended sync.WaitGroup
-	still atomic.Int64 // for how long the process stood still in all, ns
+	still atomic.Int64 // total time for which the process was stalled, ns
 }
 
-// Start begins to look.
+// Start starts a sampler.
 func Start(c Config) *Sampler {
 	if c.Heartbeat == 0 {
 		c.Heartbeat = 20 * time.Millisecond
@@ -113,19 +112,20 @@ func Start(c Config) *Sampler {
 	return s
 }
 
-// Stood is for how long the process that is looked at stood still, in all, to within a heartbeat. It costs one atomic load.
+// Stood is the total time for which the measured process was stalled, to within a heartbeat. It costs one atomic load.
 func (s *Sampler) Stood() time.Duration { return time.Duration(s.still.Load()) }
 
-// Latest is what the last look found. It costs one atomic load.
+// Latest is the result of the last look. It costs one atomic load.
 func (s *Sampler) Latest() *star.Telemetry { return s.last.Load() }
 
 // Span is a stretch of time.
 type Span struct{ From, To time.Time }
 
-// mostStops bounds how many stops are kept for whoever asks.
+// mostStops bounds the number of stops kept for Stops.
 const mostStops = 256
 
-// Stops are when a signal had the process stopped since the last call, the oldest first; to within a heartbeat. A stop that lasts is told in parts.
+// Stops are the times since the last call in which a signal had the process stopped, the oldest first, to within a heartbeat. A
+// stop that continues is returned in parts.
 func (s *Sampler) Stops() []Span {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -134,7 +134,7 @@ func (s *Sampler) Stops() []Span {
 	return out
 }
 
-// stopped notes that the process was stopped from one heartbeat to the next.
+// stopped records that the process was stopped from one heartbeat to the next.
 func (s *Sampler) stopped(from, to time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -145,7 +145,7 @@ func (s *Sampler) stopped(from, to time.Time) {
 	}
 }
 
-// Close ends it. It may be called twice, and on nil.
+// Close ends the sampler. It may be called twice, and on nil.
 func (s *Sampler) Close() {
 	if s == nil {
 		return
@@ -191,15 +191,15 @@ func (s *Sampler) run() {
 	}
 }
 
-// pulse finds pauses of the whole process.
+// pulse detects pauses of the whole process.
 type pulse struct {
 	period time.Duration
 	last   time.Time
-	still  time.Duration // in all
+	still  time.Duration // total
 }
 
-// beat notes a heartbeat, and whether the process is stopped. A gap counts from 30 ms beyond the period on: less is a matter
-// of Go's scheduler (10 ms for a goroutine that does not give way) and the kernel's.
+// beat records a heartbeat, and whether the process is stopped. A gap counts from 30 ms beyond the period on: shorter gaps are
+// due to Go's scheduler (10 ms for a goroutine without a preemption point) and the kernel's.
 func (p *pulse) beat(now time.Time, stopped bool) {
 	gap := now.Sub(p.last)
 	if stopped {
@@ -210,7 +210,7 @@ func (p *pulse) beat(now time.Time, stopped bool) {
 	p.last = now
 }
 
-// slowLook is what gopsutil knows; asking costs some 100 µs.
+// slowLook are gopsutil's values; reading them costs some 100 µs.
 type slowLook struct {
 	found  star.Telemetry
 	before counters

@@ -2,5 +2,5 @@
 
 package host
 
-// Used is not known here.
+// Used is unknown here.
 func Used() Usage { return Usage{} }

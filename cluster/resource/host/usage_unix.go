@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Used is what this process has used so far. It costs a microsecond.
+// Used is the use of this process so far. It costs a microsecond.
 func Used() Usage {
 	var u syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {

@@ -12,80 +12,84 @@ import (
 	"star/runlog"
 )
 
-// Invariant is a promise, and whether it was kept.
+// Invariant is a promise and whether it was kept.
 type Invariant struct {
 	Name   string `json:"name"`
 	OK     bool   `json:"ok"`
 	Detail string `json:"detail"`
 }
 
-// Attempt is what the run log of one attempt of a job tells.
+// Attempt is the content of the run log of one attempt of a job.
 type Attempt struct {
 	Name      string
-	Limit     int64 // samples of the job, or where it was told to stop
-	From      int64 // version that it began with
+	Limit     int64 // samples of the job, or the limit that a stop set
+	From      int64 // first version
 	Before    int64 // samples applied when it began
-	Version   int64 // the last
+	Version   int64 // last version
 	Samples   int64 // applied at its end
 	Worst     time.Duration
 	WorstAt   time.Duration
-	Losses    int  // that are not finite
-	Ended     bool // it has a summary
+	Losses    int  // not finite
+	Ended     bool // the log has a summary
 	Deaths    int  // workers that left
-	Takeovers int  // other coordinators that took it over
+	Takeovers int  // takeovers by other coordinators
 	Returns   int  // workers that came back
 	Wasted    int64
 	Saved     []Save
-	SavedAs   []string // their names
+	SavedAs   []string // their IDs
 	Ring      bool     // with all-reduce: every member has the parameters
-	Members   int      // of the last update that are still there
-	Alike     int      // of them, whose parameters were compared at the end and are the same to the last bit; -1: none were
+	Members   int      // members of the last update that have not left
+	Alike     int      // members with bitwise equal parameters at the end; -1: not compared
 
-	Took time.Duration // until the last update, since the job began
-	Back []string      // updates that are said to be before the one before
+	Took time.Duration // from the start of the job to the last update
+	Back []string      // updates with a time before that of their predecessor
 
-	// Pauses are the times from the last update of one coordinator to the first of the next one.
+	// Pauses are the times from the last update of one coordinator to the first of its successor.
 	Pauses []time.Duration
 
-	// Updates are what it has made, in order.
+	// Updates are the updates of the attempt, in order.
 	Updates []Update
 
-	// Missing are the lines that the bound of its log had no room for. Of an attempt that has some, nothing but its
-	// checkpoints is known beside.
+	// Missing counts the lines that were dropped because the log reached its size limit.
+	// If lines are missing, only the checkpoints of the attempt are known.
 	Missing runlog.Missing
 
-	applied  []span // of the stream, by this attempt
+	applied  []span // samples of the stream that this attempt applied
 	problems []string
 }
 
 type span struct{ from, to int64 }
 
-// Update is one that an attempt has made.
+// Update is one update of an attempt.
 type Update struct {
-	Version int64 // that it made
+	Version int64 // version after the update
 	Before  int64 // samples applied before it
 	Plan    string
-	Live    []int    // the workers of the job
-	Round   int      // the samples that weights are parts of, where a ring was formed with other workers than are there; 0: the log does not say
-	Members []Member // whose gradients are in it
-	Summed  bool     // not one by one: a tree or a ring added them up on their way
+	Live    []int // the workers of the job
+
+	// Round is the number of samples that weights refer to if the ring was formed with other workers than the current ones.
+	// 0: the log does not say.
+	Round int
+
+	Members []Member // the gradients in the update
+	Summed  bool     // a tree or a ring summed the gradients
 }
 
 // Member is one gradient in an Update.
 type Member struct {
 	Worker  int
 	Step    int64
-	Basis   int64 // version of the parameters that it was to be computed with
-	Start   int64 // its samples in the stream
+	Basis   int64 // version of the parameters that it was computed with
+	Start   int64 // its first sample in the stream
 	Samples int
-	More    [][2]int64 // with a queue: where else some of them are, and how many
-	Out     bool       // it counts for nothing: poison
+	More    [][2]int64 // with a queue: start and length of further ranges of samples
+	Out     bool       // excluded from the update as poison
 
-	Said        bool // its worker has said, in a record:
+	Said        bool // the values below are from a record of its worker
 	Loss, Norm2 float64
 }
 
-// leavesOut notes that an update before was made without a gradient of it that does not belong.
+// leavesOut marks the gradient in an earlier update that was excluded as poison.
 func (l *Attempt) leavesOut(m runlog.Poison) {
 	if m.Over || m.Cause == "flipped" || m.Policy == "off" {
 		return
@@ -99,23 +103,23 @@ func (l *Attempt) leavesOut(m runlog.Poison) {
 	}
 }
 
-// Save is a checkpoint that a run log speaks of.
+// Save is a checkpoint in a run log.
 type Save struct {
 	Version int64
-	Err     string // why there is none; empty: it was written
+	Err     string // why it was not written; empty: it was written
 }
 
-// batch is what a worker said last and nobody has used yet.
+// batch is the latest batch of a worker that no update has used yet.
 type batch struct {
 	step int64
 	span span
-	more []span // what else is in it
+	more []span // its other ranges
 
 	basis       int64
 	loss, norm2 float64
 }
 
-// split is b where some of its samples are not behind its first one: of each of these, where they begin, and how many there are.
+// split takes the ranges in more, pairs of start and length, out of b's first range and stores them in b.more.
 func (b batch) split(more []int64) (batch, bool) {
 	for i := 0; i+1 < len(more); i += 2 {
 		if more[i] < 0 || more[i+1] < 1 {
@@ -127,7 +131,7 @@ func (b batch) split(more []int64) (batch, bool) {
 	return b, len(more)%2 == 0 && b.span.to > b.span.from
 }
 
-// samples is how many it has.
+// samples is the number of samples in b.
 func (b batch) samples() int64 {
 	n := b.span.to - b.span.from
 	for _, s := range b.more {
@@ -136,11 +140,11 @@ func (b batch) samples() int64 {
 	return n
 }
 
-// Read reads the run log of one attempt. What it shows that must not be is in the Attempt, also that it is no run log.
+// Read reads the run log of one attempt. Violations, including a log that cannot be parsed, are recorded in the Attempt.
 func Read(log []byte, name string) *Attempt { return ReadTerms([][]byte{log}, []string{name}) }
 
-// ReadTerms reads the run logs of one attempt of a job that had several coordinators, one after the other. An update that one of them has
-// written down counts only if the next one begins behind it: no shard may have heard of it.
+// ReadTerms reads the run logs of one attempt of a job that had several coordinators, in order.
+// An update in one log counts only if the next coordinator began after it: otherwise no shard may have received it.
 func ReadTerms(logs [][]byte, names []string) *Attempt {
 	s := &reader{
 		attempt: &Attempt{Name: names[0], Alike: -1}, held: map[star.Worker]batch{}, before: -1, members: map[star.Worker]bool{},
@@ -157,7 +161,7 @@ func ReadTerms(logs [][]byte, names []string) *Attempt {
 	return s.attempt
 }
 
-// entries passes on what a log says. One without a whole line says nothing: its process was killed before it had written one.
+// entries calls each for every line of a log. A log without a complete line is empty: its process was killed before it wrote one.
 func entries(log []byte, name string, each func(runlog.Line) error) error {
 	if bytes.IndexByte(log, '\n') < 0 {
 		return nil
@@ -166,10 +170,10 @@ func entries(log []byte, name string, each func(runlog.Line) error) error {
 	return err
 }
 
-// errEnough ends the reading of a log.
+// errEnough stops the reading of a log.
 var errEnough = errors.New("enough")
 
-// begins is the version at which the leadership of a log begins; -1: it did not come to that.
+// begins is the version at which the leadership in a log begins; -1: it never began.
 func begins(log []byte) int64 {
 	at := int64(-1)
 	entries(log, "", func(l runlog.Line) error {
@@ -182,35 +186,35 @@ func begins(log []byte) int64 {
 	return at
 }
 
-// reader is how far the logs of an attempt have been read.
+// reader is the state after the lines that were read so far.
 type reader struct {
 	attempt *Attempt
 	held    map[star.Worker]batch
 	last    time.Duration // of the last update
 	begun   bool
-	before  int64 // samples applied before the first update; -1: there was none yet
+	before  int64 // samples applied before the first update; -1: no update yet
 	taken   bool  // no update since another coordinator took over
 
-	members map[star.Worker]bool // whose gradients the last update is of, and who are still there
+	members map[star.Worker]bool // workers with a gradient in the last update that have not left
 
 	live map[star.Worker]bool // the workers of the job
-	next map[star.Worker]bool // those of the coordinator that takes over, when it does; nil: none does
+	next map[star.Worker]bool // the workers of the next coordinator, from its takeover on; nil: no takeover
 	plan string
 
-	name    string // of the log that is being read
-	number  int    // of its line
+	name    string // of the current log
+	number  int    // of the current line
 	until   int64  // updates after this version do not count; -1: all do
-	trained bool   // its line of type train has come
+	trained bool   // its line of type train was read
 }
 
-// wrong notes what must not be in the line.
+// wrong records a violation in the current line.
 func (s *reader) wrong(format string, a ...any) {
 	if l := s.attempt; len(l.problems) < 20 {
 		l.problems = append(l.problems, fmt.Sprintf("%s:%d: ", s.name, s.number)+fmt.Sprintf(format, a...))
 	}
 }
 
-// entry takes in a line.
+// entry processes a line.
 func (s *reader) entry(at runlog.Line) {
 	l := s.attempt
 	s.number = at.Number
@@ -240,7 +244,7 @@ func (s *reader) entry(at runlog.Line) {
 		if s.trained {
 			s.live[e.Worker] = false
 		}
-		delete(s.held, e.Worker) // others do it
+		delete(s.held, e.Worker) // other workers get its samples
 		delete(s.members, e.Worker)
 	case runlog.Join:
 		if s.begun {
@@ -254,7 +258,7 @@ func (s *reader) entry(at runlog.Line) {
 			s.made(at.T)
 		}
 	case runlog.Recall:
-		if e.Version > l.Version { // nobody knows when it was made
+		if e.Version > l.Version { // its time is unknown
 			s.fire(runlog.Fire{Version: e.Version, Workers: e.Workers, Dropped: e.Dropped, Pieces: e.Pieces, Samples: e.Samples})
 		}
 	case runlog.Eval:
@@ -267,13 +271,13 @@ func (s *reader) entry(at runlog.Line) {
 		l.Limit = min(l.Limit, e.Limit)
 	case runlog.Summary:
 		l.Ended, l.Wasted = true, e.Wasted
-		if s.before >= 0 && e.Samples != l.Samples-s.before { // it counts this attempt
+		if s.before >= 0 && e.Samples != l.Samples-s.before { // the summary counts only this attempt
 			s.wrong("the summary says %d samples, the updates %d", e.Samples, l.Samples-s.before)
 		}
 	}
 }
 
-// trains notes with whom a training begins, or goes on.
+// trains records the workers at the start of a training or of a coordinator's term.
 func (s *reader) trains(e runlog.Train, t time.Duration) {
 	l := s.attempt
 	l.Ring, l.Limit, s.trained = e.Shards == 0, e.Limit, true
@@ -289,7 +293,7 @@ func (s *reader) trains(e runlog.Train, t time.Duration) {
 	l.From, l.Version, s.last = e.Version, e.Version, t
 }
 
-// takesOver notes that another coordinator does.
+// takesOver records a takeover.
 func (s *reader) takesOver(e runlog.Term) {
 	if e.Over {
 		return
@@ -297,7 +301,7 @@ func (s *reader) takesOver(e runlog.Term) {
 	if l := s.attempt; e.Version != l.Version {
 		s.wrong("another coordinator takes over at version %d, but the updates before come to version %d", e.Version, l.Version)
 	}
-	clear(s.held) // handed out again
+	clear(s.held) // their samples are handed out again
 	s.attempt.Takeovers++
 	s.taken = true
 	if s.next != nil {
@@ -305,17 +309,18 @@ func (s *reader) takesOver(e runlog.Term) {
 	}
 }
 
-// record notes what a worker has computed.
+// record records the batch of a worker.
 func (s *reader) record(e runlog.Record) {
 	l := s.attempt
 	if math.IsNaN(e.Loss) {
 		l.Losses++
 	}
-	if s.until >= 0 && e.Basis > s.until && !l.Ring { // members of a ring go on by themselves, and the next coordinator learns of it when they form another one
+	// Members of a ring continue without a coordinator; the next one learns of their updates when they form another ring.
+	if s.until >= 0 && e.Basis > s.until && !l.Ring {
 		s.wrong("worker %d has computed with version %d, but the next coordinator takes over at version %d", e.Worker, e.Basis, s.until)
 	}
 	if l.Ring {
-		return // updates say themselves what is in them
+		return // updates list their samples
 	}
 	if b, ok := s.held[e.Worker]; ok {
 		s.wrong("worker %d sent step %d while its step %d was not used or dropped", e.Worker, e.Step, b.step)
@@ -334,7 +339,7 @@ func (s *reader) record(e runlog.Record) {
 	s.held[e.Worker] = b
 }
 
-// fire takes in an update, and says whether it was made.
+// fire processes an update and reports whether it was made.
 func (s *reader) fire(e runlog.Fire) bool {
 	l := s.attempt
 	if s.until >= 0 && e.Version > s.until {
@@ -368,15 +373,15 @@ func (s *reader) fire(e runlog.Fire) bool {
 		s.members[w] = true
 		b, said, ok := s.used(e, i)
 		if !ok {
-			s.wrong("the update uses a gradient of worker %d that nobody has seen", w)
+			s.wrong("the update uses a gradient of worker %d without a record", w)
 			continue
 		}
-		if l.Ring || s.held[w].span == b.span { // else it has come back since, with another batch
+		if l.Ring || s.held[w].span == b.span { // else the worker has returned with another batch
 			delete(s.held, w)
 		}
 		sum += b.samples()
 		for _, p := range append([]span{b.span}, b.more...) {
-			if p.from < p.to { // an update of a batch that an earlier one has counted has none
+			if p.from < p.to { // empty if an earlier update has counted the batch
 				l.applied = append(l.applied, p)
 			}
 		}
@@ -405,13 +410,13 @@ func (s *reader) fire(e runlog.Fire) bool {
 	return true
 }
 
-// used is the gradient of the i-th worker of an update, and whether that worker has said it itself. It is not ok if nobody knows which it was.
+// used is the gradient of the i-th worker of an update; said: the worker wrote a record of it. ok is false if the gradient is unknown.
 func (s *reader) used(e runlog.Fire, i int) (b batch, said, ok bool) {
 	b, said = s.held[e.Workers[i]]
 	if len(e.Pieces) != 2*len(e.Workers) {
 		return b, said, said
 	}
-	// Of a worker in a tree that is gone there may be no record, and with all-reduce there is none to go by.
+	// There may be no record of a worker that left a tree, and with all-reduce records are not used.
 	if at := (span{e.Pieces[2*i], e.Pieces[2*i] + e.Pieces[2*i+1]}); b.span != at {
 		b, said = batch{span: at, basis: e.Version - 1}, false
 		if i < len(e.Staleness) {
@@ -427,7 +432,7 @@ func (s *reader) used(e runlog.Fire, i int) (b batch, said, ok bool) {
 	return b, said, true
 }
 
-// made notes when an update was made.
+// made records the time of an update.
 func (s *reader) made(t time.Duration) {
 	l := s.attempt
 	gap := t - s.last
@@ -443,10 +448,10 @@ func (s *reader) made(t time.Duration) {
 	s.last = t
 }
 
-// clockError is by how much a coordinator may be mistaken about the time since the job began, which another one has told it.
+// clockError is the tolerance for the time since the start of the job, which a coordinator gets from its predecessor.
 const clockError = time.Second
 
-// JudgeClocks says whether the times of updates are those that have passed, whatever clocks say: an attempt of a job is part of all, which took so long.
+// JudgeClocks checks the times of updates against real time, independent of wall clocks. all is the duration of the whole job.
 func JudgeClocks(attempts []*Attempt, all time.Duration) Invariant {
 	const name = "times are right"
 	var sum time.Duration
@@ -462,12 +467,12 @@ func JudgeClocks(attempts []*Attempt, all time.Duration) Invariant {
 	return Invariant{name, true, fmt.Sprintf("%v of %v", sum.Round(time.Millisecond), all.Round(time.Millisecond))}
 }
 
-// number is how many updates an attempt has made.
+// number is the number of updates of an attempt.
 func number(l *Attempt) int64 { return l.Version - l.From }
 
-// Judge says which promises the attempts of a job have kept, in their order. saved are the versions of the checkpoints that can be loaded, the
-// last one of which is that of the end; broken says of checkpoints that claim to be complete and are not. stall is the longest
-// time between two updates that is allowed. Where a run log lacks lines, that is the only promise that is judged.
+// Judge checks the promises against the attempts of a job, in order. saved are the versions of the checkpoints that can be loaded;
+// the last one is the checkpoint at the end. broken describes checkpoints that claim to be complete and are not.
+// stall is the longest allowed time between two updates. If a run log lacks lines, only that promise is judged.
 func Judge(attempts []*Attempt, saved []int64, broken []string, exit int, stall time.Duration) []Invariant {
 	verdict := func(name string, problems []string, fine string) Invariant {
 		if len(problems) > 0 {
@@ -510,7 +515,8 @@ func Judge(attempts []*Attempt, saved []int64, broken []string, exit int, stall 
 	for _, l := range attempts {
 		twice = append(twice, l.overlaps()...)
 	}
-	if n := len(attempts); n == 1 && attempts[0].From == 0 && len(ended) == 0 && attempts[0].Wasted == 0 { // across attempts the log does not say what a checkpoint held
+	// Across attempts the log does not say which samples a checkpoint held.
+	if n := len(attempts); n == 1 && attempts[0].From == 0 && len(ended) == 0 && attempts[0].Wasted == 0 {
 		if miss := attempts[0].missing(); miss != "" {
 			twice = append(twice, miss)
 		}
@@ -536,7 +542,7 @@ func Judge(attempts []*Attempt, saved []int64, broken []string, exit int, stall 
 	return all
 }
 
-// same says whether the members of a ring have the same parameters at the end.
+// same checks that the members of a ring have the same parameters at the end.
 func (l *Attempt) same() Invariant {
 	const name = "the same parameters, to the last bit, on all ranks"
 	switch {
@@ -555,7 +561,7 @@ func more(n int) string {
 	return fmt.Sprintf(" (and %d more)", n)
 }
 
-// overlaps says which samples of the stream were applied twice.
+// overlaps lists samples of the stream that were applied twice.
 func (l *Attempt) overlaps() (problems []string) {
 	slices.SortFunc(l.applied, func(a, b span) int {
 		switch {
@@ -576,7 +582,7 @@ func (l *Attempt) overlaps() (problems []string) {
 	return problems
 }
 
-// missing says which samples were not applied by a job of one attempt; overlaps has sorted them.
+// missing describes the samples that a job of one attempt did not apply. It needs applied sorted by overlaps.
 func (l *Attempt) missing() string {
 	at := int64(0)
 	for _, s := range l.applied {

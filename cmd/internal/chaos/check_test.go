@@ -67,7 +67,7 @@ func TestJudge(t *testing.T) {
 		{"a version twice", [][]string{change(`"seq":2,"version":2`, `"seq":2,"version":1`)}, []int64{3}, nil, 0, "one lineage of versions: 0:11: version 1 follows version 1 (and 1 more)"},
 		{"a life that begins too high", [][]string{good[:7], second}, []int64{3}, nil, 0, "one lineage of versions: 1 begins with version 2, and the lives before came only to 1"},
 		{"samples not counted", [][]string{change(`"workers":[0],"staleness":[0],"samples":12`, `"workers":[0],"staleness":[0],"samples":8`)}, []int64{3}, nil, 0, "one lineage of versions: 0:11: 8 samples are applied after the update, its gradients make it 12 (and 1 more)"},
-		{"a gradient from nowhere", [][]string{change(`"workers":[0],"staleness":[0],"samples":12`, `"workers":[0,1],"staleness":[0,0],"samples":12`)}, []int64{3}, nil, 0, "one lineage of versions: 0:11: the update uses a gradient of worker 1 that nobody has seen"},
+		{"a gradient from nowhere", [][]string{change(`"workers":[0],"staleness":[0],"samples":12`, `"workers":[0,1],"staleness":[0,0],"samples":12`)}, []int64{3}, nil, 0, "one lineage of versions: 0:11: the update uses a gradient of worker 1 without a record"},
 		{"a step before its time", [][]string{change(`"leave","t":1.4,"worker":1`, `"leave","t":1.4,"worker":0`)}, []int64{3}, nil, 0, "one lineage of versions: 0:13: worker 1 sent step 2 while its step 1 was not used or dropped"},
 		{"samples twice", [][]string{change(`"step":2,"basis":0,"start":12`, `"step":2,"basis":0,"start":8`)}, []int64{3}, nil, 0, "every sample once: 0: samples 8 to 11 were applied twice (and 1 more)"},
 		{"a stall", [][]string{change(`"t":2.7`, `"t":42.7`)}, []int64{3}, nil, 0, "no stall: 0: no update for 41.2s from 1.5s on"},

@@ -7,28 +7,28 @@ import (
 	"time"
 )
 
-// Holding is what a process held at two times of its life, each the median of many looks.
+// Holding is what a process held at two times of its life, each the median of several samples.
 type Holding struct {
 	Name        string
 	Age         time.Duration
 	Memory      [2]int64 // bytes that are resident
 	Descriptors [2]int64
-	Goroutines  [2]int64 // as the process says itself; 0: it has said nothing
+	Goroutines  [2]int64 // as reported by the process; 0: not reported
 }
 
-// What may be more at the end than at the beginning. The heap of a young process is still on its way to its size. Whoever comes or goes
-// while somebody looks brings or takes connections, and the goroutines that serve them.
+// Allowed growth from the beginning to the end. The heap of a young process is still growing to its size.
+// A process that joins or leaves in between opens or closes connections and the goroutines that serve them.
 const (
 	memoryMore  = 0.05
 	settledAge  = 10 * time.Minute
 	youngMore   = 0.25 // before that
 	youngSlack  = 8 << 20
 	descriptors = 3 // of a worker, in one process: to the coordinator, to a shard, to another worker
-	goroutines  = 8 // which serve these
+	goroutines  = 8 // that serve them
 )
 
-// Quarters are the medians of the first and of the last quarter of what was seen of a process, once it has come up: that takes a quarter of it, but not
-// more than so many looks. There must be four at least.
+// Quarters are the medians of the first and of the last quarter of the samples of a process after its start, which takes a quarter of
+// the samples, but at most up. There must be at least four samples.
 func Quarters(xs []int64, up int) [2]int64 {
 	xs = xs[min(len(xs)/4, up):]
 	n := max(len(xs)/4, 1)
@@ -39,7 +39,7 @@ func Quarters(xs []int64, up int) [2]int64 {
 	return [2]int64{median(xs[:n]), median(xs[len(xs)-n:])}
 }
 
-// Flat says whether nothing has grown in processes of a job of so many workers.
+// Flat checks that nothing has grown in the processes of a job with that number of workers.
 func Flat(held []Holding, workers int) Invariant {
 	var wrong []string
 	worst := 0.0
@@ -66,10 +66,10 @@ func Flat(held []Holding, workers int) Invariant {
 		return Invariant{growth, false, wrong[0] + more(len(wrong)-1)}
 	}
 	if len(held) == 0 {
-		return Invariant{growth, true, "nobody lived for long enough to tell"}
+		return Invariant{growth, true, "no process lived long enough to tell"}
 	}
 	oldest := slices.MaxFunc(held, func(a, b Holding) int { return cmp.Compare(a.Age, b.Age) })
-	return Invariant{growth, true, fmt.Sprintf("%d processes, of which one lived for %v; memory grew by %.1f %% at most", len(held), oldest.Age.Round(time.Second), max(worst, 0)*100)}
+	return Invariant{growth, true, fmt.Sprintf("%d processes, the oldest lived for %v; memory grew by %.1f %% at most", len(held), oldest.Age.Round(time.Second), max(worst, 0)*100)}
 }
 
 const growth = "memory, descriptors and goroutines stay"

@@ -51,11 +51,11 @@ func TestFlat(t *testing.T) {
 	if got := Flat([]Holding{leaks, leaks}, 2); got.OK || got.Detail != "leaks: memory from 1.0 to 2.0 MiB in 1h0m0s (and 5 more)" {
 		t.Error(got)
 	}
-	if got := Flat(nil, 2); !got.OK || got.Detail != "nobody lived for long enough to tell" {
+	if got := Flat(nil, 2); !got.OK || got.Detail != "no process lived long enough to tell" {
 		t.Error(got)
 	}
 	old := Holding{"old", time.Hour, [2]int64{100 * mib, 102 * mib}, [2]int64{2, 2}, [2]int64{5, 5}}
-	if got := Flat([]Holding{old, {"young", time.Minute, [2]int64{mib, mib}, [2]int64{2, 2}, [2]int64{5, 5}}}, 2); got.Detail != "2 processes, of which one lived for 1h0m0s; memory grew by 2.0 % at most" {
+	if got := Flat([]Holding{old, {"young", time.Minute, [2]int64{mib, mib}, [2]int64{2, 2}, [2]int64{5, 5}}}, 2); got.Detail != "2 processes, the oldest lived for 1h0m0s; memory grew by 2.0 % at most" {
 		t.Error(got)
 	}
 }

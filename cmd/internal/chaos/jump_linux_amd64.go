@@ -16,9 +16,9 @@ import (
 	"time"
 )
 
-// A Go program asks the kernel for the time by a function that the kernel has put into its memory (vdso(7)). A way to have the wall clock of one process jump is to
-// put another one there, which Chaos Mesh does, too (TimeChaos): here one that makes the system call and adds seconds where it was the wall clock that was asked
-// for. It goes where a function is that Go does not use, and the first five bytes of clock_gettime become a jump to it.
+// A Go program reads the time with a function that the kernel maps into its memory (vdso(7)). To shift the wall clock of one
+// process, Jump replaces that function, as TimeChaos of Chaos Mesh does. The replacement makes the system call and adds seconds
+// to CLOCK_REALTIME. It overwrites a function that Go does not use, and the first five bytes of clock_gettime jump to it.
 var offClock = []byte{
 	0xb8, 0xe4, 0, 0, 0, // mov eax, 228 (clock_gettime)
 	0x0f, 0x05, // syscall
@@ -30,15 +30,15 @@ var offClock = []byte{
 
 const (
 	offsetAt  = 18   // of the seconds in offClock
-	jump      = 0xe9 // and 32 bits: how far, from behind it
+	jump      = 0xe9 // followed by a 32-bit offset from the next instruction
 	jumpBytes = 5
 )
 
-// stops is how long a process may take to stand still.
+// stops is the longest time that a process may take to stop.
 const stops = time.Second
 
-// Jump has the wall clock of a child of this process be off by so much, in whole seconds, until it is told something else; its other clocks go on. The child stands
-// still for a moment, so nobody else should stop it, or have it go on, meanwhile.
+// Jump sets the wall clock of a child of this process off by a number of whole seconds, until the next call; its other clocks are
+// unchanged. The child is stopped for a moment: no other process may stop or continue it during the call.
 func Jump(pid int, off time.Duration) error {
 	seconds := off / time.Second
 	if seconds < math.MinInt32 || seconds > math.MaxInt32 {
@@ -66,7 +66,7 @@ func Jump(pid int, off time.Duration) error {
 		if time.Now().After(end) {
 			return fmt.Errorf("process %d did not stand still within %v", pid, stops)
 		}
-		if stopped(pid) { // in the bytes that are to change
+		if stopped(pid) { // inside the bytes to be replaced
 			syscall.Kill(pid, syscall.SIGCONT)
 		}
 	}
@@ -84,7 +84,7 @@ func Jump(pid int, off time.Duration) error {
 	return nil
 }
 
-// CanJump says why Jump cannot be used here.
+// CanJump returns the reason why Jump does not work here.
 func CanJump() error {
 	mem, err := os.OpenFile("/proc/self/mem", os.O_RDWR, 0)
 	if err != nil {
@@ -103,7 +103,7 @@ func CanJump() error {
 	return err
 }
 
-// clockOf is where a process has clock_gettime, and where there is room for offClock: instead of gettimeofday.
+// clockOf is the address of clock_gettime in a process, and that of gettimeofday, which offClock overwrites.
 func clockOf(pid int, mem *os.File) (entry, room int64, err error) {
 	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
 	if err != nil {
@@ -157,7 +157,7 @@ func tasks(pid int, name string) (texts []string) {
 	return texts
 }
 
-// stopped says whether all threads of a process stand still.
+// stopped reports whether all threads of a process are stopped.
 func stopped(pid int) bool {
 	texts := tasks(pid, "stat")
 	for _, t := range texts {
@@ -168,7 +168,7 @@ func stopped(pid int) bool {
 	return len(texts) > 0
 }
 
-// within says whether a thread of a process that stands still is at an address from from to to, or whether nobody knows.
+// within reports whether a thread of a stopped process is at an address in [from, to), or whether that is unknown.
 func within(pid int, from, to int64) bool {
 	for _, t := range tasks(pid, "syscall") {
 		fields := strings.Fields(t)

@@ -8,22 +8,22 @@ import (
 	"time"
 )
 
-// Proxy stands before a server: whoever dials it reaches the server, unless it breaks something.
+// Proxy is a server's proxy: it connects callers to the server unless a fault is active.
 type Proxy struct {
 	l      net.Listener
 	target atomic.Pointer[string]
-	rate   atomic.Int64  // bytes per second in each direction of each connection; 0: as fast as it goes
-	bits   atomic.Int32  // still to be turned over
-	open   chan struct{} // closed: what comes is passed on
+	rate   atomic.Int64  // bytes per second in each direction of each connection; 0: unlimited
+	bits   atomic.Int32  // number of bits still to be flipped
+	open   chan struct{} // closed: data is passed on
 	mu     sync.Mutex
-	ends   map[net.Conn]net.Conn // both ends of each connection, once each
+	ends   map[net.Conn]net.Conn // maps each end of a connection to the other
 	over   bool
 	wg     sync.WaitGroup
 
-	asks bool // who comes says first whom it wants to reach
+	asks bool // a caller first names its destination
 }
 
-// NewProxy listens on a free port of addr's host. What comes before Aim is closed.
+// NewProxy listens on a free port of addr's host. Connections before Aim are closed.
 func NewProxy(addr string) (*Proxy, error) {
 	l, err := net.Listen("tcp", net.JoinHostPort(addr, "0"))
 	if err != nil {
@@ -36,7 +36,7 @@ func NewProxy(addr string) (*Proxy, error) {
 	return p, nil
 }
 
-// NewForward listens on a free port of addr's host, and connects whoever comes with whom it names, as host:port and a new line.
+// NewForward listens on a free port of addr's host. A caller names its destination as host:port and a new line.
 func NewForward(addr string) (*Proxy, error) {
 	l, err := net.Listen("tcp", net.JoinHostPort(addr, "0"))
 	if err != nil {
@@ -49,14 +49,14 @@ func NewForward(addr string) (*Proxy, error) {
 	return p, nil
 }
 
-// Open is how many connections there are.
+// Open is the number of connections.
 func (p *Proxy) Open() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.ends)
 }
 
-// named reads whom a caller wants to reach.
+// named reads the destination that a caller names.
 func named(c net.Conn) (addr string, err error) {
 	c.SetReadDeadline(time.Now().Add(5 * time.Second))
 	defer c.SetReadDeadline(time.Time{})
@@ -74,7 +74,7 @@ func named(c net.Conn) (addr string, err error) {
 // Addr is where it listens.
 func (p *Proxy) Addr() string { return p.l.Addr().String() }
 
-// Aim says where connections lead from now on.
+// Aim sets the destination of connections.
 func (p *Proxy) Aim(addr string) { p.target.Store(&addr) }
 
 func (p *Proxy) serve() {
@@ -130,7 +130,7 @@ func (p *Proxy) connect(c net.Conn) {
 	<-back
 }
 
-// pass copies until one end is closed, and closes both.
+// pass copies until one end is closed, then closes both.
 func (p *Proxy) pass(dst, src net.Conn) {
 	defer dst.Close()
 	defer src.Close()
@@ -173,7 +173,7 @@ func (p *Proxy) Cut() {
 	}
 }
 
-// Silence has nothing passed on, or everything again.
+// Silence stops or resumes all traffic.
 func (p *Proxy) Silence(on bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -189,14 +189,14 @@ func (p *Proxy) Silence(on bool) {
 	}
 }
 
-// Slow passes on so many bytes per second in each direction of each connection; 0: as fast as it goes.
+// Slow limits each direction of each connection to a number of bytes per second; 0: unlimited.
 func (p *Proxy) Slow(rate int64) { p.rate.Store(rate) }
 
-// Corrupt turns over a bit of each of four bytes of what is passed on next: one of them is the exponent's highest if that is a float32, so that it is not nothing
-// to a zero. CRC-32 finds whatever lies within 32 bits.
+// Corrupt flips one bit in each of the next four bytes. One of them is the highest exponent bit if the data are float32, so that a
+// zero changes too. CRC-32 detects any change within 32 bits.
 func (p *Proxy) Corrupt() { p.bits.Add(1) }
 
-// Close ends it and all connections.
+// Close closes the listener and all connections.
 func (p *Proxy) Close() {
 	p.l.Close()
 	p.Silence(false)

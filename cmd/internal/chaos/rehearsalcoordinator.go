@@ -14,14 +14,15 @@ import (
 	"star/transport/wire"
 )
 
-// director is a coordinator: the engine decides which gradients make an update and who goes on with what, engine.Copies when anybody is told.
+// director is a coordinator. The engine decides which gradients form an update and what workers continue with; engine.Copies decides
+// when members are informed.
 type director struct {
 	gen int64
 	*engine.Copies
 	e *engine.Shards
 
-	fires    []firing // of the whole job
-	due      int64    // the last of which every copy holds what it wants
+	fires    []firing // of the job since its start
+	due      int64    // the last firing with all its gradients in every copy
 	given    map[int]bool
 	sessions []session // by worker
 }
@@ -31,10 +32,10 @@ type session struct {
 	life    int // of the worker
 	told    []order
 	next    int64 // the step of the next release
-	arrived int64 // the last step of which it has said that its gradient is on the way
+	arrived int64 // the last step with an announced gradient
 }
 
-// order is what a coordinator says to a worker: go on with a step, or that a gradient goes another way than a branch says.
+// order is a message of a coordinator to a worker: the next step, or another route for a gradient than its branch says.
 type order struct {
 	step    int64
 	release wire.Release
@@ -42,16 +43,16 @@ type order struct {
 	detach  *wire.Detach
 }
 
-// handover is what coordinators agree on before it is in force, of what coord.Handover has.
+// handover is the state that coordinators agree on before it takes effect: the part of coord.Handover that a rehearsal needs.
 type handover struct {
 	plan  modes.Plan
 	steps []int64 // in hand when workers were noted
 }
 
-// rehearsedBatch is how many samples a worker has in a step.
+// rehearsedBatch is the number of samples of a worker per step.
 const rehearsedBatch = 4
 
-// coordinate has a coordinator decide that goes on from where another one has left off; nil: the job begins.
+// coordinate starts a coordinator that continues from the snapshot of its predecessor; nil: the job begins.
 func (w *stage) coordinate(gen int64, copies *engine.Copies, after *engine.Snapshot) {
 	c := &director{gen: gen, Copies: copies, given: map[int]bool{}, sessions: make([]session, w.Workers)}
 	var absent []star.Worker
@@ -72,10 +73,10 @@ func (w *stage) session(c *director, i int) session {
 	return session{life: w.workers[i].attempt, next: c.e.Worker(star.Worker(i)).Step, arrived: -1}
 }
 
-// samples are those of the job.
+// samples is the number of samples of the job.
 func (w *stage) samples() int64 { return w.Steps * int64(w.Workers) * rehearsedBatch }
 
-// carry has happen what the engine has ready.
+// carry executes what the engine has ready.
 func (w *stage) carry(os []engine.Ready, err error) {
 	c := w.c
 	if err != nil {
@@ -96,7 +97,7 @@ func (w *stage) carry(os []engine.Ready, err error) {
 	}
 }
 
-// offer puts what is ready behind what waits for copies.
+// offer appends an update to those that wait for copies.
 func (w *stage) offer(o *engine.Ready) {
 	if c := w.c; o.Fire.Seq > 0 {
 		w.whole(o)
@@ -105,7 +106,7 @@ func (w *stage) offer(o *engine.Ready) {
 	w.c.Offer(o)
 }
 
-// whole looks whether an update counts the gradients that shards hold for it: with a tree, those of a report.
+// whole checks that the update counts the gradients that shards hold for it; with a tree, those of a report.
 func (w *stage) whole(o *engine.Ready) {
 	var in []star.Worker
 	for _, g := range o.Fire.Gradients {
@@ -114,7 +115,7 @@ func (w *stage) whole(o *engine.Ready) {
 		}
 	}
 	counted := engine.WorkersOf(o.Members)
-	if o.Silent && len(in) > 0 { // of an earlier coordinator: all that is known of it is what servers have kept
+	if o.Silent && len(in) > 0 { // of an earlier coordinator: only servers have a record of it
 		m, err := engine.ParseCommitMetadata(o.Metadata)
 		if err != nil {
 			broken("update %d: %v", o.Fire.Seq, err)
@@ -132,7 +133,8 @@ func (w *stage) whole(o *engine.Ready) {
 	}
 }
 
-// arrived is a worker's word that its gradient is on the way, behind what it says of its tree. A network that doubles messages is the rehearsal's, not the job's.
+// arrived handles a worker's message that its gradient is on the way, and what it reports of its tree. The transport of a real job
+// does not duplicate messages; only the rehearsal's network does.
 func (w *stage) arrived(c *director, life int, rec star.Record, report *wire.Bundle, fault *wire.Fault) {
 	s := &c.sessions[rec.Worker]
 	if c != w.c || life != s.life || rec.Step <= s.arrived || !c.e.Worker(rec.Worker).Live || len(s.told) == 0 || rec.Step < s.told[0].step {
@@ -153,7 +155,7 @@ func (w *stage) arrived(c *director, life int, rec star.Record, report *wire.Bun
 	w.carry(os, err)
 }
 
-// stored is a server's word that a copy holds a gradient.
+// stored handles a server's message that a copy holds a gradient.
 func (w *stage) stored(c *director, s, shard int, g replica.Gradient) {
 	if c != w.c {
 		return
@@ -163,10 +165,10 @@ func (w *stage) stored(c *director, s, shard int, g replica.Gradient) {
 	}
 }
 
-// pump tells followers of all firings, primaries of those that are ready, and workers of those that are acknowledged.
+// pump sends all firings to followers, ready ones to primaries, and acknowledged ones to workers.
 func (w *stage) pump() {
 	c := w.c
-	for c.Ripe() != nil { // primaries are told of it below, again and again
+	for c.Ripe() != nil { // the loop below sends it to primaries, repeatedly
 	}
 	for o, ok := c.Due(); ok; o, ok = c.Due() {
 		if o.Fire.Seq > 0 {
@@ -205,7 +207,7 @@ func (w *stage) pump() {
 	}
 }
 
-// handOut notes which samples a worker is given for a step.
+// handOut records the samples that a worker gets for a step.
 func (w *stage) handOut(g replica.Gradient, r wire.Release) {
 	of := engine.Span{Start: r.Start, Count: r.Count}
 	if was, ok := w.batches[g]; ok && was != of {
@@ -214,14 +216,14 @@ func (w *stage) handOut(g replica.Gradient, r wire.Release) {
 	w.batches[g] = of
 }
 
-// tellWorker says something to a worker.
+// tellWorker sends an order to a worker.
 func (w *stage) tellWorker(i star.Worker, m order) {
 	s := &w.c.sessions[i]
 	s.told = append(s.told, m)
 	w.tellAgain(int(i), len(s.told)-1)
 }
 
-// tellAgain says a session's n-th order (once more).
+// tellAgain sends a session's n-th order again.
 func (w *stage) tellAgain(i, n int) {
 	c := w.c
 	s := &c.sessions[i]
@@ -229,7 +231,7 @@ func (w *stage) tellAgain(i, n int) {
 	w.send(-1, func() { w.told(c.gen, life, i, n, m) })
 }
 
-// remind says again what workers have not heard.
+// remind repeats orders that workers have not received.
 func (w *stage) remind() {
 	for i, s := range w.c.sessions {
 		got := w.workers[i].got
@@ -242,7 +244,7 @@ func (w *stage) remind() {
 	}
 }
 
-// keep notes what anybody was told or shown.
+// keep records a firing that a member has received.
 func (w *stage) keep(f firing) {
 	if was, ok := w.history[f.Seq]; ok && was != string(f.header) {
 		broken("two lineages: firing %d was %x, and is %x now", f.Seq, was, f.header)
@@ -250,7 +252,7 @@ func (w *stage) keep(f firing) {
 	w.history[f.Seq] = string(f.header)
 }
 
-// missed is a worker whose connection has ended.
+// missed handles the end of a worker's connection.
 func (w *stage) missed(c *director, i int) {
 	k := star.Worker(i)
 	if c != w.c || !c.e.Worker(k).Live {
@@ -262,7 +264,7 @@ func (w *stage) missed(c *director, i int) {
 	w.carry(os, nil)
 }
 
-// admit has a worker in.
+// admit admits a worker.
 func (w *stage) admit(i int) {
 	k, c := star.Worker(i), w.c
 	w.missed(c, i)
@@ -278,7 +280,7 @@ func (w *stage) install(p modes.Plan) {
 	w.carry(w.c.e.Install(p), nil)
 }
 
-// tell has everybody know the view of a shard.
+// tell sends the view of a shard to all members.
 func (w *stage) tell(shard int) {
 	v, c := w.c.Table.View(shard), w.c
 	for s := range w.servers {
@@ -300,7 +302,7 @@ func (w *stage) tell(shard int) {
 	}
 }
 
-// lose gives a server up. It stays where nobody else has what it has: with all copies gone there is nothing to promise.
+// lose removes a server. It stays if no other server has its data: the job promises nothing once all copies are lost.
 func (w *stage) lose(s int) {
 	if w.c.given[s] {
 		return
@@ -310,7 +312,7 @@ func (w *stage) lose(s int) {
 		if v.Has(s) && v.Copies() == 1 {
 			return
 		}
-		for _, k := range w.workers { // it may be the only one to hold what workers of an earlier term have pushed
+		for _, k := range w.workers { // it may hold the only copy of what workers of an earlier term pushed
 			if v.Primary == s && w.servers[s].alive && !k.dead && k.views[shard].Term < v.Term {
 				w.at(w.now+again, func() { w.lose(s) })
 				return
@@ -328,7 +330,7 @@ func (w *stage) lose(s int) {
 	w.pump()
 }
 
-// join gives a shard that lacks a copy another one, when nothing is on its way.
+// join adds a copy to a shard that lacks one, if nothing is on its way.
 func (w *stage) join() {
 	c := w.c
 	short := c.Table.Short()
@@ -354,9 +356,9 @@ func (w *stage) join() {
 	if v, err = c.Table.Joined(shard, from.Last()); err != nil || v.Term != term {
 		broken("server %d has a copy of shard %d in term %d, not %d: %v", s, shard, v.Term, term, err)
 	}
-	from.Take(v) // the word to give said so
+	from.Take(v) // as the order to give a copy does
 	h := &holding{Copy: replica.NewCopy(s, v, from.Last()), has: has, log: slices.Clone(from.log)}
-	h.Claim(c.gen, shard) // whoever gives a server a copy is who it listens to, and to nobody before
+	h.Claim(c.gen, shard) // a server follows the coordinator that gives it a copy, and no earlier one
 	w.servers[s].copies[shard] = h
 	order := func(a, b replica.Gradient) int {
 		return cmp.Or(cmp.Compare(a.Worker, b.Worker), cmp.Compare(a.Step, b.Step))
@@ -367,7 +369,7 @@ func (w *stage) join() {
 	w.tell(shard)
 }
 
-// replace has another coordinator take over, from what the servers say that it can reach. Workers that live come to it at once.
+// replace starts another coordinator from the state of the servers that it can reach. Live workers connect to it at once.
 func (w *stage) replace() {
 	gen := w.c.gen + 1
 	var claims []replica.Claim
@@ -388,16 +390,16 @@ func (w *stage) replace() {
 	history := takeover.Of(reports)
 	table, from, to, err := replica.Recover(gen, w.Copies, w.Shards, claims)
 	if err != nil || from > to {
-		broken("nobody can take over, from firing %d to %d: %v", from, to, err)
+		broken("no takeover possible, from firing %d to %d: %v", from, to, err)
 	}
 	history.Seq = to
 	after, before, err := history.End(engine.Progress{}, w.handover.steps, w.Workers)
 	if err != nil {
-		broken("nobody can take over: %v", err)
+		broken("no takeover possible: %v", err)
 	}
-	all, err := history.Behind(0, "somebody lacks")
+	all, err := history.Behind(0, "a server lacks")
 	if err != nil {
-		broken("nobody can take over: %v", err)
+		broken("no takeover possible: %v", err)
 	}
 	w.coordinate(gen, engine.NewCopies(table, from), &after)
 	for i, f := range all {

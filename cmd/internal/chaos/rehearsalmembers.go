@@ -10,25 +10,25 @@ import (
 	"star/transport/wire"
 )
 
-// firing is what a coordinator has servers do: a Fire of the engine, as bytes, and what goes with it for a successor.
+// firing is a coordinator's instruction to servers: an encoded Fire of the engine and the data that a successor needs.
 type firing struct {
 	wire.Fire
 	header, note []byte
-	by           int64 // generation of the coordinator that made it, or goes on with it
+	by           int64 // generation of the coordinator that made or adopted it
 }
 
 func newFiring(f wire.Fire, note []byte, by int64) firing {
 	return firing{f, f.AppendTo(nil), note, by}
 }
 
-// holding is a copy of a shard: what it was sent, and the firings that it holds.
+// holding is a copy of a shard: the messages that it received and the firings that it holds.
 type holding struct {
 	replica.Copy
 	has map[replica.Gradient]bool
 	log []firing
 }
 
-// hash stands for the parameters after so many firings.
+// hash represents the parameters after seq firings.
 func (h *holding) hash(seq int64) uint64 {
 	f := fnv.New64()
 	for i := range h.log[:seq] {
@@ -37,7 +37,7 @@ func (h *holding) hash(seq int64) uint64 {
 	return f.Sum64()
 }
 
-// version is that of its parameters.
+// version is the version of its parameters.
 func (h *holding) version() int64 {
 	if n := len(h.log); n > 0 {
 		return h.log[n-1].Version
@@ -48,7 +48,7 @@ func (h *holding) version() int64 {
 type actor struct { // a server
 	alive  bool
 	copies map[int]*holding
-	silent time.Duration // nothing reaches or leaves it until then
+	silent time.Duration // no message reaches or leaves it until then
 	cut    int           // counts the ends of its connections
 	slow   time.Duration // its messages take longer until then
 	factor float64
@@ -57,22 +57,22 @@ type actor struct { // a server
 type trainee struct { // a worker
 	attempt int // counts its deaths
 	dead    bool
-	frozen  time.Duration // it does nothing until then
-	apart   time.Duration // it does not reach other workers until then
+	frozen  time.Duration // stopped until then
+	apart   time.Duration // cannot reach other workers until then
 	views   []replica.View
 
-	gen      int64 // of the coordinator that it listens to
-	got      int   // releases, of that one
-	step     int64 // that it is at; -1: it was not released yet
+	gen      int64 // of the coordinator that it follows
+	got      int   // releases received from that coordinator
+	step     int64 // current step; -1: not released yet
 	batch    wire.Release
-	computes bool    // it has all that it needs
-	pushes   bool    // it has computed, and says so until it is told to go on
+	computes bool    // it has all its inputs
+	pushes   bool    // it has computed, and repeats that until its next release
 	read     []int64 // by shard: the version that it has
 
 	climber
 }
 
-// insist has a worker say now and then what it waits for.
+// insist makes a worker repeat periodically what it waits for.
 func (w *stage) insist(i int) {
 	life := w.workers[i].attempt
 	var say func()
@@ -86,10 +86,10 @@ func (w *stage) insist(i int) {
 	say()
 }
 
-// comeBack is a worker that was killed: what it had in memory is gone.
+// comeBack restarts a worker that was killed, without its memory.
 func (w *stage) comeBack(i int) {
 	k := w.workers[i]
-	if w.c.e.Lingers(star.Worker(i)) { // what it computed before is in a report
+	if w.c.e.Lingers(star.Worker(i)) { // its earlier gradient is in a report
 		w.at(w.now+again, func() { w.comeBack(i) })
 		return
 	}
@@ -101,7 +101,7 @@ func (w *stage) comeBack(i int) {
 	w.insist(i)
 }
 
-// copyAt is a copy at a server that lives.
+// copyAt is a copy at a live server.
 func (w *stage) copyAt(s, shard int) *holding {
 	if !w.servers[s].alive {
 		return nil
@@ -109,7 +109,7 @@ func (w *stage) copyAt(s, shard int) *holding {
 	return w.servers[s].copies[shard]
 }
 
-// takes says whether a copy takes a gradient of a worker of that term, reads whether it answers one with parameters.
+// takes reports whether a copy accepts a gradient of a worker of that term; reads whether it answers one with parameters.
 func (w *stage) takes(h *holding, term int64) bool {
 	if w.Unfenced {
 		return true
@@ -124,7 +124,7 @@ func (w *stage) reads(h *holding, term int64) bool {
 	return h.Hear(term) == replica.Yes && h.Read(term) == replica.Yes
 }
 
-// work has a worker say what it waits for.
+// work makes a worker send what it waits for.
 func (w *stage) work(i int) {
 	k := w.workers[i]
 	if k.step < 0 {
@@ -136,7 +136,7 @@ func (w *stage) work(i int) {
 	}
 	for shard, v := range k.views {
 		if k.pushes && !k.direct() {
-			break // somebody above it does
+			break // a worker above it in the tree pushes for it
 		} else if k.pushes {
 			for _, s := range append([]int{v.Primary}, v.Followers...) {
 				w.send(s, func() { w.push(s, shard, g, v.Term) })
@@ -158,7 +158,7 @@ func (w *stage) push(s, shard int, g replica.Gradient, term int64) {
 		return
 	}
 	h.has[g] = true
-	if h.Primary() && term < h.Term() { // its worker does not know of everybody
+	if h.Primary() && term < h.Term() { // its worker does not know all copies
 		for o := range w.servers {
 			if f := w.copyAt(o, shard); f != nil && o != s && f.Term() == h.Term() {
 				w.send(o, func() { w.push(o, shard, g, 0) })
@@ -169,7 +169,7 @@ func (w *stage) push(s, shard int, g replica.Gradient, term int64) {
 	w.send(s, func() { w.stored(c, s, shard, g) })
 }
 
-// fire brings a firing to a server.
+// fire delivers a firing to a server.
 func (w *stage) fire(c *director, s int, f firing, to replica.To) {
 	for shard := range w.Shards {
 		h := w.copyAt(s, shard)
@@ -181,7 +181,7 @@ func (w *stage) fire(c *director, s int, f firing, to replica.To) {
 			if c.gen == f.by && c == w.c && c.Table.View(shard).Has(s) {
 				broken("update %d names the gradient of worker %d's step %d, which server %d does not hold", f.Seq, f.Gradients[i].Worker, f.Gradients[i].Step, s)
 			}
-			continue // of an earlier coordinator, or it has no copy that counts
+			continue // of an earlier coordinator, or the server has no valid copy
 		}
 		gen := c.gen
 		if w.Unfenced {
@@ -206,7 +206,7 @@ func (w *stage) fire(c *director, s int, f firing, to replica.To) {
 	}
 }
 
-// told gives a worker the n-th order of a session with a coordinator.
+// told delivers the n-th order of a coordinator's session to a worker.
 func (w *stage) told(gen int64, life, i, n int, m order) {
 	w.do(i, func() {
 		k := w.workers[i]
@@ -264,7 +264,7 @@ func (w *stage) pull(s, shard, i int, term, step int64) {
 	})
 }
 
-// compute has a worker compute its gradient, once.
+// compute makes a worker compute its gradient, once.
 func (w *stage) compute(i int) {
 	k := w.workers[i]
 	life, gen, step := k.attempt, k.gen, k.step

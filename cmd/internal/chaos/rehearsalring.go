@@ -10,37 +10,38 @@ import (
 	"star/modes"
 )
 
-// rehearsedRings are modes of rings of which the seed takes one. In the last three rounds are closed by those who were first.
+// rehearsedRings are the modes of rings; the seed selects one. In the last three the first members close the rounds.
 var rehearsedRings = []string{"ssgd", "ring-minus=3", "groups=0-1+2,3", "ssgd queue=2", "backup=1 micro=3 cap=1h", "x=2 micro=3 cap=1h", "ssgd micro=3 cap=1h"}
 
-// RehearsableRings are the promises that a rehearsal of a ring looks at.
+// RehearsableRings are the promises that a rehearsal of a ring checks.
 var RehearsableRings = []string{
-	"one lineage of versions: what is counted in one stays so, whoever coordinates, and is what every member has applied",
+	"one lineage of versions: every member has applied what a version counts, and a new coordinator does not change it",
 	"all members have added up the same, in the same order",
 	"every sample once: none is lost at the end, none is counted twice; where rounds are closed, none is applied twice",
-	"members are told the same of a ring, and released with the version that they have",
-	"no stall: everybody comes to the end, with the parameters",
+	"all members get the same description of a ring, and are released with the version that they have",
+	"no stall: every member reaches the end, with the parameters",
 }
 
-// exchanges is how long members of a ring need for a vector, on average.
+// exchanges is the mean time that members of a ring need for a vector.
 const exchanges = 3 * time.Millisecond
 
-// arena is a rehearsal of an all-reduce: coord/engine/rehearsal has its members, and says what can happen; when it does is drawn here, and from the schedule of faults. Way 0 is that
-// of the coordinator, way 1+w those that worker w has opened to others, as for a real job (docs/chaos.md).
+// arena is a rehearsal of an all-reduce. coord/engine/rehearsal has its members and lists the possible events; arena draws their
+// times, together with the schedule of faults. Way 0 is that of the coordinator, way 1+w those that worker w has opened to others,
+// as for a real job (docs/chaos.md).
 type arena struct {
 	Rehearsal
 	*clock
 	ring    *rehearsal.Ring
 	pending map[act]bool
-	frozen  []time.Duration // by worker: it does nothing until then
-	silent  []time.Duration // by way: nothing passes until then
-	slow    []time.Duration // by way: it takes longer until then
+	frozen  []time.Duration // by worker: stopped until then
+	silent  []time.Duration // by way: no message passes until then
+	slow    []time.Duration // by way: messages take longer until then
 	factor  []float64
-	back    []bool // by worker: somebody will take its rank
+	back    []bool // by worker: another worker will take its rank
 
 	plan   modes.Plan // of the job; while others are in force
 	closes bool       // it has rounds that are closed: its coordinator has no successor
-	failed int64      // the version at which an exchange has failed last
+	failed int64      // the version at which an exchange failed last
 }
 
 // act is one of rehearsal.Act.
@@ -59,7 +60,7 @@ func (w *arena) begin() {
 	w.closes = w.plan.Micro > 0
 	c := engine.Config{Plan: w.plan, Workers: w.Workers, Batch: rehearsedBatch, Limit: w.Steps * int64(w.Workers) * rehearsedBatch,
 		Ring: new(engine.RingConfig), MaxParams: 1 << 20}
-	if late := w.rnd.IntN(2 * w.Workers); late < w.Workers { // one in two jobs begins without one
+	if late := w.rnd.IntN(2 * w.Workers); late < w.Workers { // half of the jobs begin without one worker
 		c.Absent = []star.Worker{star.Worker(late)}
 		w.comeBack(star.Worker(late))
 	}
@@ -76,7 +77,7 @@ func (w *arena) stuck() { w.compare() }
 
 func (w *arena) compare() { w.ring.Check() }
 
-// next gives what can happen a time, and those who were taken leave of a way back.
+// next schedules possible events, and the return of workers that have left.
 func (w *arena) next() {
 	for _, a := range w.ring.Acts() {
 		if k := (act{a.Worker, a.Kind}); !w.pending[k] {
@@ -91,7 +92,7 @@ func (w *arena) next() {
 	}
 }
 
-// way is the one that an act needs; -1: none.
+// way is the way that an act needs; -1: none.
 func (k act) way() int {
 	switch k.kind {
 	case rehearsal.Hear, rehearsal.Heed:
@@ -103,7 +104,7 @@ func (k act) way() int {
 	}
 }
 
-// takes is how long an act does.
+// takes is the duration of an act.
 func (w *arena) takes(k act) time.Duration {
 	mean := typicalDelay
 	switch k.kind {
@@ -120,7 +121,7 @@ func (w *arena) takes(k act) time.Duration {
 	return w.after(mean)
 }
 
-// do has an act happen, if it still can and nothing is in its way.
+// do executes an act if it is still possible and its way is open.
 func (w *arena) do(k act) {
 	until := time.Duration(0)
 	if k.kind != rehearsal.Hear && k.kind != rehearsal.Miss && k.kind != rehearsal.Mend {
@@ -140,7 +141,7 @@ func (w *arena) do(k act) {
 	}
 }
 
-// comeBack has somebody take a rank, as soon as its last owner has left nothing behind.
+// comeBack starts another worker at a rank once its previous worker has nothing in flight.
 func (w *arena) comeBack(i star.Worker) {
 	w.back[i] = true
 	var try func()
@@ -154,7 +155,7 @@ func (w *arena) comeBack(i star.Worker) {
 	w.at(w.now+w.after(returns), try)
 }
 
-// fail has the exchange that a worker is in fail, unless no round was made since the last one has: a ring that fails again and again ends the job.
+// fail makes the exchange of a worker fail, unless no round was made since the last failure: a ring that fails repeatedly ends the job.
 func (w *arena) fail(i int) {
 	if k := star.Worker(i); w.ring.Busy(k) && w.version() != w.failed {
 		w.failed = w.version()
@@ -183,7 +184,7 @@ func (w *arena) suffer(f Fault) {
 			w.at(w.now+at, func() { w.frozen[f.Target] = w.now + 800*time.Millisecond })
 		}
 	case Cut, Corrupt:
-		if f.Target == 0 { // whoever has lost its coordinator comes as somebody else
+		if f.Target == 0 { // a worker that loses its coordinator returns as a new one
 			w.suffer(Fault{Kind: Kill, Target: w.rnd.IntN(w.Workers)})
 		} else {
 			w.fail(f.Target - 1)
@@ -204,7 +205,8 @@ func (w *arena) suffer(f Fault) {
 			w.ring.TakeOver()
 		}
 	case Mode:
-		if !w.ring.Whole() { // who dies while another ring takes over may be the only one in it who has the parameters
+		// A worker that dies while another ring takes over may be the only member with the parameters.
+		if !w.ring.Whole() {
 			return
 		}
 		other := pick(w.rnd, rehearsedRings[:4])

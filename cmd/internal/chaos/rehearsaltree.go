@@ -10,10 +10,10 @@ import (
 	"star/transport/wire"
 )
 
-// rehearsedTrees are modes that trees are put on.
+// rehearsedTrees are the modes of jobs with trees.
 var rehearsedTrees = []string{"ssgd", "x=1", "x=2", "backup=1", "backup=2"}
 
-// anyMode draws a mode, where workers report through others with a tree: any, or none.
+// anyMode draws a mode; with trees, one that supports them.
 func (w *stage) anyMode() modes.Plan {
 	if !w.Trees {
 		return w.mode(pick(w.rnd, rehearsedModes))
@@ -35,19 +35,19 @@ func (w *stage) anyMode() modes.Plan {
 // climber is a worker in a tree, in one step.
 type climber struct {
 	branch   wire.Branch
-	brought  map[wire.Child][]wire.Share // by children
-	without  map[wire.Child]bool         // children that it is not to wait for
-	content  []wire.Share                // what it hands on, its own first; nil: it waits for children
-	begun    time.Duration               // when it began to hand it on
-	handed   bool                        // its parent has it, or it has said that it cannot reach it
-	detached bool                        // it pushes its own gradient by itself
+	brought  map[wire.Child][]wire.Share // from children
+	without  map[wire.Child]bool         // children that it does not wait for
+	content  []wire.Share                // gradients that it passes on, its own first; nil: it waits for children
+	begun    time.Duration               // when it began to pass them on
+	handed   bool                        // its parent has them, or it has reported the parent unreachable
+	detached bool                        // it pushes its own gradient to servers
 	fault    *wire.Fault
 }
 
-// direct says whether the worker pushes by itself.
+// direct reports whether the worker pushes to servers.
 func (k *climber) direct() bool { return k.detached || k.branch.Parent < 0 }
 
-// report is what the top of a tree tells the coordinator.
+// report is the message of the top of a tree to the coordinator.
 func (k *climber) report() *wire.Bundle {
 	if k.direct() && !k.detached && len(k.branch.Children) > 0 {
 		return &wire.Bundle{Worker: k.branch.Worker, Step: k.branch.Step, Members: k.content}
@@ -55,7 +55,7 @@ func (k *climber) report() *wire.Bundle {
 	return nil
 }
 
-// content is whose gradients a push has.
+// content lists the workers with gradients in a push.
 func (w *stage) content(g replica.Gradient) []wire.Share {
 	if ms, ok := w.pushed[g]; ok {
 		return ms
@@ -63,7 +63,7 @@ func (w *stage) content(g replica.Gradient) []wire.Share {
 	return []wire.Share{{Worker: g.Worker, Step: g.Step, Samples: w.batches[g].Count}}
 }
 
-// climb has a worker that has computed hand its gradient on, with what its children have brought. It reports whether it may say that it has arrived.
+// climb makes a worker that has computed pass on its gradient and those of its children. It reports whether the worker may announce it.
 func (w *stage) climb(i int, g replica.Gradient) bool {
 	k := w.workers[i]
 	if k.detached {
@@ -96,7 +96,7 @@ func (w *stage) climb(i int, g replica.Gradient) bool {
 	return k.handed
 }
 
-// notePush notes what a push has. It has it for ever.
+// notePush records the content of a push, for the rest of the rehearsal.
 func (w *stage) notePush(g replica.Gradient, ms []wire.Share) {
 	if was, ok := w.pushed[g]; ok && !slices.Equal(was, ms) {
 		broken("worker %d pushes the gradients %v as step %d, and has pushed %v", g.Worker, ms, g.Step, was)
@@ -104,12 +104,12 @@ func (w *stage) notePush(g replica.Gradient, ms []wire.Share) {
 	w.pushed[g] = ms
 }
 
-// bundle brings a parent what a child has.
+// bundle delivers a child's gradients to its parent.
 func (w *stage) bundle(up int, from wire.Child, ms []wire.Share) {
 	w.do(up, func() {
 		k := w.workers[up]
 		if !slices.Contains(k.branch.Children, from) {
-			return // it does not know of it yet
+			return // it does not know the child yet
 		}
 		for _, m := range ms {
 			if !slices.Contains(k.branch.Below, wire.Below{Child: from.Worker, Worker: m.Worker, Step: m.Step, Samples: m.Samples}) {
@@ -123,7 +123,7 @@ func (w *stage) bundle(up int, from wire.Child, ms []wire.Share) {
 			k.brought[from] = ms
 			w.work(up)
 		}
-		w.send(-1, func() { // also to one that comes too late
+		w.send(-1, func() { // also to a child that is too late
 			w.do(int(from.Worker), func() {
 				if c := w.workers[from.Worker]; c.step == from.Step {
 					c.handed = true
@@ -134,7 +134,7 @@ func (w *stage) bundle(up int, from wire.Child, ms []wire.Share) {
 	})
 }
 
-// miss has a worker that hands its gradient on say that it cannot.
+// miss makes a worker report that it cannot pass on its gradient.
 func (w *stage) miss(i int) {
 	if k := w.workers[i]; !k.dead && k.step >= 0 && k.content != nil && !k.direct() && !k.handed {
 		k.handed = true
@@ -142,7 +142,7 @@ func (w *stage) miss(i int) {
 	}
 }
 
-// detach has a gradient go another way: a child's, or the worker's own.
+// detach changes the route of a gradient: a child's, or the worker's own.
 func (w *stage) detach(i int, m wire.Detach) {
 	k := w.workers[i]
 	if int(m.Worker) != i {

@@ -15,18 +15,19 @@ import (
 	"star/transport/wire"
 )
 
-// Takeover is a fault of rehearsals: another process takes over the coordination, while what the first one has said is still on its way.
+// Takeover is a fault of rehearsals: another process takes over the coordination while messages of the first one are in flight.
 const Takeover Kind = "takeover"
 
-// RehearsalKinds are the faults of a rehearsal. Nobody there has a wall clock that could jump.
+// RehearsalKinds are the faults of a rehearsal. No process in it has a wall clock.
 var RehearsalKinds = append(slices.DeleteFunc(slices.Clone(Kinds), func(k Kind) bool { return k == Clock }), Takeover)
 
-// rehearsedModes are those of which the seed takes one.
+// rehearsedModes are the modes of jobs without trees; the seed selects one.
 var rehearsedModes = []string{"asgd", "ssgd", "x=2", "backup=1", "groups=0,1/2"}
 
-// Rehearsal is a job in virtual time. The code of real jobs decides: with servers engine.Shards, in one of several modes, engine.Copies says when anybody is told, package
-// replica who holds what, and package takeover from where another coordinator goes on; in a ring engine.Ring. Messages of the network of servers are lost, doubled, late and overtaken.
-// Zero fields mean what their comments say.
+// Rehearsal is a job in virtual time that runs the code of real jobs. With servers, engine.Shards decides in one of several modes,
+// engine.Copies decides when members are informed, package replica tracks which server has what, and package takeover decides where
+// another coordinator continues; in a ring, engine.Ring decides. The network of servers loses, duplicates, delays and reorders messages.
+// The comment of a field says what zero means.
 type Rehearsal struct {
 	Seed    uint64
 	Workers int           // zero: 3; at least 4 in a ring, 5 in trees
@@ -34,50 +35,50 @@ type Rehearsal struct {
 	Shards  int           // zero: 2
 	Copies  int           // of each shard; zero: 2
 	Steps   int64         // of each worker, on average; zero: 12
-	Ring    bool          // all-reduce, whose workers have the parameters: no servers
+	Ring    bool          // all-reduce: workers have the parameters, there are no servers
 	Trees   bool          // workers report through others; in a ring they do not
 	Every   time.Duration // mean time between two faults; zero: 150 ms
 	Until   time.Duration // none begins later; zero: 1.5 s
 
-	// Unfenced switches off on purpose what keeps those out who have been replaced: copies listen to every coordinator, and answer whoever asks.
+	// Unfenced disables fencing on purpose: copies accept every coordinator and answer every reader.
 	Unfenced bool
 }
 
-// Rehearsable are the promises that a rehearsal looks at.
+// Rehearsable are the promises that a rehearsal checks.
 var Rehearsable = []string{
 	"one lineage of versions: whatever anybody was told or shown of an update stays true",
 	"no acknowledged update is lost: every copy in force holds it",
 	"every sample once: none is lost at the end, none is counted twice",
 	"one copy answers for a shard in a term, and copies are equal",
-	"no stall: everybody comes to the end",
+	"no stall: every worker reaches the end",
 }
 
-// Rehearsed is what has become of a rehearsal.
+// Rehearsed is the result of a rehearsal.
 type Rehearsed struct {
 	Faults  int
 	Updates int64
 	Took    time.Duration // virtual
-	Broken  string        // the first promise that was not kept; empty: all were
+	Broken  string        // the first broken promise; empty: all were kept
 }
 
 // Delays of a rehearsal's network and members.
 const (
 	typicalDelay = 2 * time.Millisecond
 	computes     = 10 * time.Millisecond  // a worker, a batch, on average
-	again        = 50 * time.Millisecond  // who waits says again what it wants
-	noticed      = 100 * time.Millisecond // an end of a connection
-	givenUp      = time.Second            // who is silent for so long
+	again        = 50 * time.Millisecond  // a waiting member repeats its request
+	noticed      = 100 * time.Millisecond // the end of a connection is detected
+	givenUp      = time.Second            // a silent member is lost
 	returns      = 300 * time.Millisecond // a worker that was killed, on average
-	latest       = 5 * time.Minute        // by then everybody must be done
+	latest       = 5 * time.Minute        // all members must be done
 )
 
-// course is a rehearsal that goes on.
+// course is a running rehearsal.
 type course interface {
 	begin()
 	suffer(Fault)
-	next()      // after whatever has happened
-	over() bool // nothing is under way or left
-	stuck()     // nothing goes on any more: says who hangs
+	next()      // after each event
+	over() bool // the job is over and no message is in flight
+	stuck()     // no event is left: reports the members that hang
 	compare()   // at the end
 	version() int64
 }
@@ -127,15 +128,15 @@ func (r Rehearsal) Run() (out Rehearsed) {
 	return out
 }
 
-// violation is a promise that was not kept.
+// violation is a broken promise.
 type violation string
 
 func broken(format string, a ...any) { panic(violation(fmt.Sprintf(format, a...))) }
 
-// happening is something that happens at a time.
+// happening is an event at a time.
 type happening struct {
 	at time.Duration
-	n  int // for those at one time
+	n  int // order of events at the same time
 	f  func()
 }
 
@@ -153,7 +154,7 @@ func (a *agenda) Pop() any {
 	return x
 }
 
-// clock is virtual time, and what is to happen.
+// clock is virtual time and the events to come.
 type clock struct {
 	rnd    *rand.Rand
 	now    time.Duration
@@ -161,7 +162,7 @@ type clock struct {
 	n      int
 }
 
-// at has something happen, now at the earliest.
+// at schedules an event, now at the earliest.
 func (w *clock) at(t time.Duration, f func()) {
 	w.n++
 	heap.Push(&w.agenda, happening{max(t, w.now), w.n, f})
@@ -172,11 +173,11 @@ func (w *clock) after(mean time.Duration) time.Duration {
 	return time.Duration(float64(mean) * w.rnd.ExpFloat64())
 }
 
-// stage is a rehearsal of servers that goes on.
+// stage is a running rehearsal with servers.
 type stage struct {
 	Rehearsal
 	*clock
-	damaged int // messages that are still to be damaged
+	damaged int // number of messages still to be damaged
 	servers []*actor
 	workers []*trainee
 	c       *director
@@ -184,16 +185,16 @@ type stage struct {
 	plan     modes.Plan // of the job; while others are in force
 	handover handover
 
-	history map[int64]string                  // firings that somebody was told of
+	history map[int64]string                  // firings that a member has received
 	batches map[replica.Gradient]engine.Span  // the samples of each gradient
-	pushed  map[replica.Gradient][]wire.Share // whose gradients a push has, where it is not its worker's alone
+	pushed  map[replica.Gradient][]wire.Share // the workers with gradients in a push, if more than one
 	seen    map[[2]int64]uint64               // by shard and firing: what a worker read
-	answers map[[2]int64]int                  // by shard and term: who answered
+	answers map[[2]int64]int                  // by shard and term: the server that answered
 }
 
-// send has a message delivered after a while, or twice, or not at all. server is the one that it comes from or goes to; -1: none.
+// send delivers a message after a delay, or twice, or not at all. server is its sender or receiver; -1: none.
 func (w *stage) send(server int, deliver func()) {
-	if w.damaged > 0 { // a damaged frame ends its connection, and nothing of it is used
+	if w.damaged > 0 { // a damaged frame ends its connection and is discarded
 		w.damaged--
 		return
 	}
@@ -221,7 +222,7 @@ func (w *stage) send(server int, deliver func()) {
 		var arrive func()
 		arrive = func() {
 			switch {
-			case s.cut != cut: // it was on its way when the connection ended
+			case s.cut != cut: // in flight when the connection ended
 			case w.now < s.silent:
 				w.at(s.silent+time.Duration(w.rnd.ExpFloat64()*float64(typicalDelay)), arrive)
 			default:
@@ -232,7 +233,7 @@ func (w *stage) send(server int, deliver func()) {
 	}
 }
 
-// do has a worker do something when it is not stopped, and still lives.
+// do runs f for a worker when the worker is not stopped, if it still lives.
 func (w *stage) do(i int, f func()) {
 	life := w.workers[i].attempt
 	var now func()
@@ -299,7 +300,7 @@ func (w *stage) begin() {
 	w.at(again, tick)
 }
 
-// mode is a plan.
+// mode parses a plan.
 func (r *Rehearsal) mode(text string) modes.Plan {
 	p, err := modes.Parse(text, r.Workers)
 	if err != nil {
@@ -308,10 +309,10 @@ func (r *Rehearsal) mode(text string) modes.Plan {
 	return p
 }
 
-// pick takes one of a list.
+// pick draws an element of a list.
 func pick[T any](rnd *rand.Rand, list []T) T { return list[rnd.IntN(len(list))] }
 
-// over says whether the job is through.
+// over reports whether the job is over.
 func (w *stage) over() bool {
 	_, waits := w.c.Waits()
 	return !waits && !w.c.e.View().Unfinished()
@@ -348,7 +349,7 @@ func (w *stage) suffer(f Fault) {
 		s := w.servers[f.Target]
 		s.silent = w.now + f.For
 		c := w.c
-		w.at(w.now+givenUp, func() { // if it is not heard of until then, it is taken for gone, and goes on
+		w.at(w.now+givenUp, func() { // a member that stays silent until then is treated as gone, and continues
 			if w.now < s.silent && c == w.c {
 				w.lose(f.Target)
 			}
@@ -382,7 +383,7 @@ func (w *stage) suffer(f Fault) {
 	}
 }
 
-// spare says whether a server may go: somebody else has what it has. With all copies of something gone there is nothing to promise.
+// spare reports whether a server may be lost: another server has its data. The job promises nothing once all copies are lost.
 func (w *stage) spare(s int) bool {
 	for shard := range w.Shards {
 		v := w.c.Table.View(shard)
@@ -402,7 +403,7 @@ func (w *stage) spare(s int) bool {
 	return true
 }
 
-// stuck says who hangs.
+// stuck reports the members that hang.
 func (w *stage) stuck() {
 	st := w.c.e.View()
 	for i, k := range w.workers {
@@ -414,14 +415,14 @@ func (w *stage) stuck() {
 	broken("a stall: %d firings, %d acknowledged", st.Seq, w.c.Table.Acked())
 }
 
-// compare looks at the end: every sample is in every copy, once, in the same order, but for those of gradients that a plan leaves out.
+// compare checks at the end that every sample is in every copy, once, in the same order, except for gradients that a plan leaves out.
 func (w *stage) compare() {
 	for shard := range w.Shards {
 		v := w.c.Table.View(shard)
 		p := w.servers[v.Primary].copies[shard]
 		times := make([]int, w.samples())
 		for _, f := range p.log {
-			if len(f.note) == 0 { // what is thrown away others have done
+			if len(f.note) == 0 { // other workers have computed what was dropped
 				continue
 			}
 			for _, g := range slices.Concat(f.Gradients, f.Dropped) {

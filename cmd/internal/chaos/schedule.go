@@ -9,12 +9,11 @@ import (
 	"time"
 )
 
-// Kind is a way to break something.
+// Kind is a kind of fault.
 type Kind string
 
-// Kinds of faults. Of a worker: it is killed, told to leave, stopped for a while, or stopped for 800 ms of each second. Of the way to a server: its
-// connections are cut, say nothing, become slow, or have a bit turned over. Of a server: it is killed, and the job must begin again
-// from its last checkpoint.
+// Kinds of faults. A worker is killed, terminated, paused, or stopped for 800 ms of each second. The connections to a server
+// are closed, silenced, slowed, or have a bit flipped. A server is killed, and the job restarts from its last checkpoint.
 const (
 	Kill      Kind = "kill"
 	Term      Kind = "term"
@@ -26,29 +25,29 @@ const (
 	Corrupt   Kind = "corrupt"
 	Server    Kind = "server"
 
-	// Coordinator is the death of the process that coordinates, where others may take over.
+	// Coordinator kills the coordinating process where others may take over.
 	Coordinator Kind = "coordinator"
 
-	// HandOver tells the process that coordinates to leave, so that another one takes over before anybody misses it.
+	// HandOver terminates the coordinating process gracefully, so that another one takes over before its absence is noticed.
 	HandOver Kind = "hand-over"
 
-	// Clock has the wall clock of a process jump, forward or back, and after a while to the right time again (Jump).
+	// Clock makes the wall clock of a process jump forward or back, and later corrects it (Jump).
 	Clock Kind = "clock"
 
-	// Mode has the job change to another mode, and after a while back to its own, as star ctl mode does.
+	// Mode switches the job to another mode, and later back to its own, as star ctl mode does.
 	Mode Kind = "mode"
 
-	// FullDisk has no room left where checkpoints are written, for a while.
+	// FullDisk fills the disk of checkpoints for a while.
 	FullDisk Kind = "full-disk"
 )
 
-// Kinds are those that any job can have, in the order of the constants.
+// Kinds are the kinds that any job can have, in the order of the constants.
 var Kinds = []Kind{Kill, Term, Pause, StopAndGo, Cut, Silence, SlowLink, Corrupt, Server, Coordinator, HandOver, Clock, Mode}
 
-// OnRequest are kinds that a job must be prepared for: nobody gets them without asking.
+// OnRequest are the kinds that need preparation of the job: they happen only on request.
 var OnRequest = []Kind{FullDisk}
 
-// ParseKinds reads names.
+// ParseKinds parses the names of kinds.
 func ParseKinds(names []string) ([]Kind, error) {
 	var ks []Kind
 	known := slices.Concat(Kinds, OnRequest)
@@ -66,37 +65,37 @@ func ParseKinds(names []string) ([]Kind, error) {
 	return ks, nil
 }
 
-// Fault is one thing that is broken.
+// Fault is one fault of a schedule.
 type Fault struct {
-	At     time.Duration // since the training began
+	At     time.Duration // since the start of the training
 	Kind   Kind
 	Target int           // rank of the worker, or of the server
-	For    time.Duration // how long it lasts; 0: it is over at once
+	For    time.Duration // duration; 0: it is over at once
 	Rate   int64         // bytes per second, of a slow link
 	Off    time.Duration // of a clock
 	Daemon bool          // the clock is that of star-ps Target, not of a worker
 }
 
-// String says it in a few words.
+// String describes the fault.
 func (f Fault) String() string {
-	who := fmt.Sprintf("worker %d", f.Target)
+	target := fmt.Sprintf("worker %d", f.Target)
 	switch f.Kind {
 	case Cut, Silence, SlowLink, Corrupt:
-		who = fmt.Sprintf("the way to server %d", f.Target)
+		target = fmt.Sprintf("the way to server %d", f.Target)
 	case Server:
-		who = fmt.Sprintf("server %d", f.Target)
+		target = fmt.Sprintf("server %d", f.Target)
 	case Coordinator, HandOver:
-		who = "who coordinates"
+		target = "the coordinator"
 	case FullDisk:
-		who = "the disk of checkpoints"
+		target = "the disk of checkpoints"
 	case Mode:
-		who = "the job"
+		target = "the job"
 	case Clock:
 		if f.Daemon {
-			who = fmt.Sprintf("ps %d", f.Target)
+			target = fmt.Sprintf("ps %d", f.Target)
 		}
 	}
-	s := fmt.Sprintf("%v %s: %s", f.At.Round(time.Millisecond), who, f.Kind)
+	s := fmt.Sprintf("%v %s: %s", f.At.Round(time.Millisecond), target, f.Kind)
 	if f.Off != 0 {
 		s += fmt.Sprintf(" off by %v", f.Off)
 	}
@@ -109,27 +108,29 @@ func (f Fault) String() string {
 	return s
 }
 
-// Options of a schedule.
+// Options configure a schedule.
 type Options struct {
 	Seed             uint64
 	Workers, Servers int
 	Daemons          int // processes of star-ps
 	Kinds            []Kind
 	Every            time.Duration // mean time between two faults
-	Until            time.Duration // none begins later
-	Longest          time.Duration // none lasts longer
-	Most             int           // servers that are killed at most
-	Successors       int           // coordinators that are killed at most
-	Return           time.Duration // after a pause of that, which is when others have their places, so many again; 0: they do not come back
-	Copied           time.Duration // the same of servers: others have copies of what they had
-	Ring             bool          // only the workers have the parameters: one of them is left, until others have come back (Return)
+	Until            time.Duration // no fault begins later
+	Longest          time.Duration // no fault lasts longer
+	Most             int           // most servers that are killed
+	Successors       int           // most coordinators that are killed
+	// Return is the time after which replacements are in place and as many workers may be lost again. 0: workers do not return.
+	Return time.Duration
+
+	Copied time.Duration // the same for servers with copies
+	Ring   bool          // only workers have the parameters: one stays until others have returned (Return)
 }
 
-// A clock jumps by a second to a day: from what one is corrected by to a wrong time zone or a date.
+// A clock jumps by a second to a day: from a small correction to a wrong time zone or date.
 const leastJump, mostJump = time.Second, 24 * time.Hour
 
-// Schedule makes faults from a seed, in the order of their times: exponential times between them, everything else uniform. The same
-// Options give the same faults.
+// Schedule makes faults from a seed, in the order of their times: intervals are exponential, everything else is uniform.
+// Equal Options give equal faults.
 func Schedule(o Options) []Fault {
 	rnd := rand.New(rand.NewPCG(o.Seed, 0x5eed))
 	var fs []Fault
@@ -173,7 +174,7 @@ func Schedule(o Options) []Fault {
 			if f.Target = server; !servers.take(at) {
 				continue
 			}
-		case Coordinator, HandOver: // nobody lets others in while leaders die
+		case Coordinator, HandOver: // no worker is admitted while leaders die
 			if f.Target = 0; !coordinators.take(at) {
 				continue
 			}
@@ -182,15 +183,15 @@ func Schedule(o Options) []Fault {
 	}
 }
 
-// quota is how many processes of a kind may be lost: so many, and again so many when none was lost for as long as it takes others to be in their places.
+// quota limits how many processes of a kind may be lost. It is full again if none was lost for the time that replacements need.
 type quota struct {
 	most   int
-	refill time.Duration // 0: nobody takes their places
+	refill time.Duration // 0: no replacements
 	lost   int
-	last   time.Duration // when one was
+	last   time.Duration // time of the last loss
 }
 
-// take says whether one more may be lost.
+// take reports whether one more may be lost.
 func (q *quota) take(at time.Duration) bool {
 	if q.refill > 0 && at-q.last > q.refill {
 		q.lost = 0

@@ -22,7 +22,7 @@ type Saved struct {
 	Shards     int    `json:"shards"`
 	Bytes      int64  `json:"bytes"` // of its files, without the manifest
 	Optimizer  string `json:"optimizer,omitempty"`
-	Residuals  []int  `json:"residuals,omitempty"` // workers whose codecs' residuals are in it
+	Residuals  []int  `json:"residuals,omitempty"` // workers with codec residuals in it
 	Error      string `json:"error,omitempty"`
 
 	Err error `json:"-"`

@@ -51,7 +51,7 @@ func OpenLog(path string, open func(string) (*parts.File, error)) (*parts.File, 
 	return f, nil
 }
 
-// runsIn says what path to give in place of a folder without a run log, which may have folders of several jobs.
+// runsIn suggests a path in place of a folder without a run log, which may contain folders of several jobs.
 func runsIn(dir string) string {
 	logs, err := filepath.Glob(filepath.Join(dir, "*", process.RunLogName))
 	if err != nil || len(logs) == 0 { // an error is of the pattern: the folder's name has letters that mean something in it

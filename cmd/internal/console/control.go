@@ -20,7 +20,7 @@ type Control struct {
 	Addr string
 }
 
-// Reach says Hello to the coordinator as a tool.
+// Reach connects to the coordinator as a tool.
 func Reach(ctx context.Context, network transport.Network, name, addr, token string, timeout time.Duration) (*Control, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -53,7 +53,7 @@ func Reach(ctx context.Context, network transport.Network, name, addr, token str
 	return &Control{conn, addr}, nil
 }
 
-// unreachableError says that no coordinator could be reached.
+// unreachableError means that no coordinator could be reached.
 type unreachableError struct {
 	addr string
 	err  error
@@ -65,7 +65,7 @@ func (e *unreachableError) Error() string {
 
 func (e *unreachableError) Unwrap() error { return e.err }
 
-// ExitCode is that of a coordinator that is not there.
+// ExitCode is the exit code for a missing coordinator.
 func (e *unreachableError) ExitCode() int { return exitcode.Lost }
 
 // Ask sends one command and decodes the answer into v.

@@ -19,17 +19,17 @@ import (
 	"star/modes"
 )
 
-// Screen shows a job: on a terminal a live table under the lines of its processes, elsewhere a plain line now and then.
+// Screen shows a job: on a terminal as a live table below the lines of its processes, elsewhere as a plain line periodically.
 // Its methods may be called from several goroutines.
 type Screen struct {
-	w     io.Writer
-	who   string // in front of plain lines
-	fd    int
-	live  bool
-	color bool
-	plain bool
-	json  bool
-	every time.Duration // between plain lines
+	w      io.Writer
+	source string // in front of plain lines
+	fd     int
+	live   bool
+	color  bool
+	plain  bool
+	json   bool
+	every  time.Duration // between plain lines
 
 	mu     sync.Mutex
 	drawn  []string
@@ -37,19 +37,19 @@ type Screen struct {
 	begun  bool
 	last   time.Time
 	closed bool
-	waits  string // what the last plain line said that the job waits for
+	waits  string // the reason for waiting in the last plain line
 
-	tracebacks map[string]string // the process that printed each one first
-	reasons    options.Reasons   // those that are in a line already
+	tracebacks map[string]string // maps each traceback to the process that printed it first
+	reasons    options.Reasons   // reasons that were printed already
 }
 
-// tracebacksKept bounds how many tracebacks are remembered: programs that go on may print any number.
+// tracebacksKept bounds the number of remembered tracebacks: programs that continue may print any number.
 const tracebacksKept = 100
 
-// reasonLength is how many bytes of a reason tell it from others: what follows one in a line of text differs.
+// reasonLength is the number of bytes that identify a reason: the text after it differs between lines.
 const reasonLength = 80
 
-// brief is a line without the reason that a process has printed before. Processes end one after the other for the reason of the first one.
+// brief removes a reason that a process has printed before. Processes end one after the other for the reason of the first one.
 func (s *Screen) brief(line string) string {
 	s.reasons.Length = reasonLength
 	var fields map[string]json.RawMessage
@@ -69,12 +69,12 @@ func (s *Screen) brief(line string) string {
 	return line
 }
 
-// NewScreen is a screen on standard error, as --progress and --log-format say.
+// NewScreen is a screen on standard error, as set by --progress and --log-format.
 func NewScreen(job *settings.Job) *Screen {
 	fd := int(os.Stderr.Fd())
 	tty := term.IsTerminal(fd) && os.Getenv("TERM") != "dumb"
 	return &Screen{
-		w: os.Stderr, who: "run", fd: fd, every: 5 * time.Second,
+		w: os.Stderr, source: "run", fd: fd, every: 5 * time.Second,
 		live:  job.Progress == "auto" && tty,
 		color: tty && os.Getenv("NO_COLOR") == "",
 		plain: job.Progress == "plain" || job.Progress == "auto" && !tty,
@@ -82,9 +82,9 @@ func NewScreen(job *settings.Job) *Screen {
 	}
 }
 
-// NewScreenOn is a screen on out: a table where out is a terminal, else a plain line each time, with who in front.
-func NewScreenOn(out io.Writer, who string, every time.Duration) *Screen {
-	s := &Screen{w: out, who: who, every: every, plain: true}
+// NewScreenOn is a screen on out: a table if out is a terminal, else plain lines that begin with source.
+func NewScreenOn(out io.Writer, source string, every time.Duration) *Screen {
+	s := &Screen{w: out, source: source, every: every, plain: true}
 	if f, ok := out.(*os.File); ok {
 		s.fd = int(f.Fd())
 		s.live = term.IsTerminal(s.fd) && os.Getenv("TERM") != "dumb"
@@ -102,60 +102,60 @@ func (s *Screen) Format() string {
 }
 
 // Say prints a line of a process. JSON lines stay as they are.
-func (s *Screen) Say(who, line string) {
+func (s *Screen) Say(source, line string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.erase()
-	s.line(who, line)
+	s.line(source, line)
 	s.draw()
 }
 
-// Relay prints a block of lines of a process. Of a traceback that another process has printed before it prints the last line only.
-func (s *Screen) Relay(who string, block []string) {
+// Relay prints a block of lines of a process. It prints only the last line of a traceback that another process has printed before.
+func (s *Screen) Relay(source string, block []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	repeated := false
 	if key := strings.Join(block, "\n"); len(block) > 1 {
 		switch first, ok := s.tracebacks[key]; {
-		case ok && first != who:
+		case ok && first != source:
 			block, repeated = []string{fmt.Sprintf("%s (the traceback is that of %s)", s.brief(block[len(block)-1]), first)}, true
 		case s.tracebacks == nil:
-			s.tracebacks = map[string]string{key: who}
+			s.tracebacks = map[string]string{key: source}
 		case len(s.tracebacks) < tracebacksKept:
-			s.tracebacks[key] = who
+			s.tracebacks[key] = source
 		}
 	}
 	s.erase()
 	last := len(block) - 1
-	if text := s.brief(block[last]); last == 0 && (repeated || strings.HasPrefix(who, "ps ") || strings.HasPrefix(text, "star: ") || s.json && lastLine(text)) {
-		block[last] = text // what a program prints by itself stays as it is
+	if text := s.brief(block[last]); last == 0 && (repeated || strings.HasPrefix(source, "ps ") || strings.HasPrefix(text, "star: ") || s.json && lastLine(text)) {
+		block[last] = text // other output of a program is unchanged
 	}
 	for _, text := range block {
-		s.line(who, text)
+		s.line(source, text)
 	}
 	s.draw()
 }
 
-// lastLine says whether a line in JSON is the last one of a process of STAR.
+// lastLine reports whether a JSON line is the last one of a process of STAR.
 func lastLine(text string) bool {
 	var line struct{ Msg string }
 	return json.Unmarshal([]byte(text), &line) == nil && strings.HasPrefix(line.Msg, "star: ")
 }
 
-// line writes one line of a process: with --log-format json as JSON, which the lines of processes
-// are already, but for their last words.
-func (s *Screen) line(who, text string) {
+// line writes one line of a process. With --log-format json it writes JSON; lines of processes are JSON already, except for their last
+// ones.
+func (s *Screen) line(source, text string) {
 	switch {
 	case !s.json:
-		fmt.Fprintf(s.w, "%-8s | %s\n", who, text)
+		fmt.Fprintf(s.w, "%-8s | %s\n", source, text)
 	case strings.HasPrefix(text, "{") && json.Valid([]byte(text)):
 		fmt.Fprintln(s.w, text)
 	default:
-		slog.New(slog.NewJSONHandler(s.w, nil)).Info(text, "from", who)
+		slog.New(slog.NewJSONHandler(s.w, nil)).Info(text, "from", source)
 	}
 }
 
-// Show takes in the state of the job, and shows it.
+// Show shows the state of the job.
 func (s *Screen) Show(st coord.Status) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -179,8 +179,8 @@ func (s *Screen) Show(st coord.Status) {
 	}
 	s.last = time.Now()
 	if st.Phase == "joining" {
-		if st.Waiting != s.waits { // else the coordinator says now and then for how long
-			s.line(s.who, "waiting for "+st.Waiting)
+		if st.Waiting != s.waits { // else the coordinator logs periodically how long it has waited
+			s.line(s.source, "waiting for "+st.Waiting)
 		}
 		s.waits = st.Waiting
 		return
@@ -197,7 +197,7 @@ func (s *Screen) Show(st coord.Status) {
 	if st.Refused != nil {
 		text += "  " + cut(refusal(st), 60)
 	}
-	s.line(s.who, text)
+	s.line(s.source, text)
 }
 
 // extremes are the workers with the shortest and the longest compute time. In a queue of samples these do not show which
@@ -219,9 +219,8 @@ func extremes(st coord.Status) string {
 	return fmt.Sprintf("  compute %s (worker %d) to %s (worker %d)", Seconds(fastest.Compute), fastest.Worker, Seconds(slowest.Compute), slowest.Worker)
 }
 
-// fit shortens a table to what a terminal of that height shows with the cursor below it
-// and a line above: what has scrolled away could not be erased, and some terminals keep
-// what is erased from the first line on. A height of 0 is not known.
+// fit shortens a table to the height of a terminal, with one line above and the cursor below it: lines that have scrolled away cannot be
+// erased, and some terminals keep what is erased from the first line. A height of 0 is unknown.
 func fit(lines []string, height int) []string {
 	room := max(height-2, 2)
 	if height <= 0 || len(lines) <= room {
@@ -230,7 +229,7 @@ func fit(lines []string, height int) []string {
 	return append(lines[:room-1:room-1], fmt.Sprintf("  … %d more", len(lines)-room+1))
 }
 
-// Training reports whether the job has begun. While another coordinator takes it over members join again: it has.
+// Training reports whether the job has begun. It stays true during a takeover, when members join again.
 func (s *Screen) Training() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -252,7 +251,7 @@ func (s *Screen) Close() {
 	s.drawn, s.closed = nil, true
 }
 
-// erase goes up over what was drawn and clears it.
+// erase moves the cursor up to the first line drawn and clears everything below.
 func (s *Screen) erase() {
 	if n := len(s.drawn); n > 0 && s.live {
 		fmt.Fprintf(s.w, "\x1b[%dA\x1b[J", n)

@@ -17,7 +17,7 @@ func Table(s coord.Status, width int) []string {
 		line("%s  waiting for %s", s.Phase, s.Waiting)
 		return out
 	}
-	line("%s", strings.TrimSpace(fmt.Sprintf("%-10s %s", s.Phase, progress(s)))) // what is longest is cut: how far the job is, is on a line of its own
+	line("%s", strings.TrimSpace(fmt.Sprintf("%-10s %s", s.Phase, progress(s)))) // the longest part is cut; progress has a line of its own
 	mode := fmt.Sprintf("v%d  mode %s", s.Version, s.Mode)
 	if s.Noise.Scale > 0 {
 		mode = fmt.Sprintf("v%d  noise scale %.0f  mode %s", s.Version, s.Noise.Scale, s.Mode)
@@ -62,16 +62,16 @@ func Table(s coord.Status, width int) []string {
 	return out
 }
 
-// slowMark is what stands behind a worker that is slow; a terminal shows it in red.
+// slowMark follows a worker that is slow; a terminal shows it in red.
 const slowMark = "SLOW"
 
-// refusal says what the pilot wants and may not.
+// refusal describes a change that the pilot wants and policy forbids.
 func refusal(s coord.Status) string {
 	ago := time.Duration(max(s.Elapsed-s.Refused.At, 0) * float64(time.Second))
 	return fmt.Sprintf("%s refused %v ago: %s", s.Refused.Mode, ago.Round(time.Second), s.Refused.Why)
 }
 
-// gains is what the move of a shard was to save of a round's time, and what it did.
+// gains compares the predicted and the actual saving of a move of a shard, per round.
 func gains(n runlog.Shift) string {
 	text := fmt.Sprintf("%.0f %% of a round predicted", 100*n.Predicted)
 	if seen := float64(n.Seen); seen == seen {
@@ -80,11 +80,11 @@ func gains(n runlog.Shift) string {
 	return text
 }
 
-// progress is how far the job is, on one line.
+// progress is the progress of the job, on one line.
 func progress(s coord.Status) string {
 	done := 100 * float64(s.Samples) / float64(max(s.Limit, 1))
 	text := fmt.Sprintf("epoch %.2f  %3.0f %%  ", float64(s.Samples)/float64(max(s.EpochSize, 1)), done)
-	if s.Rate > 0 && s.Phase == "training" && s.Short == 0 { // a job that waits for workers ends at no rate
+	if s.Rate > 0 && s.Phase == "training" && s.Short == 0 { // no end can be estimated while the job waits for workers
 		left := time.Duration(float64(s.Limit-s.Samples) / s.Rate * float64(time.Second))
 		text += left.Round(time.Second).String() + " left  "
 	}
@@ -95,7 +95,7 @@ func progress(s coord.Status) string {
 	return text
 }
 
-// Seconds is a time in seconds as tables show it: with the unit that fits, - for none.
+// Seconds formats a time in seconds with a unit that fits; - for none.
 func Seconds(s float64) string {
 	switch d := time.Duration(s * float64(time.Second)); {
 	case d >= time.Second:
@@ -110,7 +110,7 @@ func Seconds(s float64) string {
 	return "-"
 }
 
-// cut shortens s to width columns. All that we print is one column wide.
+// cut shortens s to width columns. All printed characters are one column wide.
 func cut(s string, width int) string {
 	r := []rune(s)
 	if width < 1 || len(r) <= width {

@@ -36,7 +36,7 @@ func run(cmd *cobra.Command) (code int) {
 	cmd.SilenceErrors, cmd.SilenceUsage = true, true
 	ran, err := cmd.ExecuteC()
 	checkpoint.Abandon()                 // one that is not done by now will not be
-	if err != nil && err.Error() != "" { // else a command that was run has said it
+	if err != nil && err.Error() != "" { // else the command that was run has printed it
 		says := err.Error()
 		if !strings.HasPrefix(says, cmd.Name()+":") && !strings.HasPrefix(says, cmd.Name()+" ") { // star run: …
 			says = cmd.Name() + ": " + says
@@ -102,7 +102,7 @@ func Server(use string) *cobra.Command {
 			board := &scalars{dir: job.TensorBoard, out: job.Out, log: log}
 			defer board.end()
 			return node.Serve(ctx, job, log, func(c *coord.Coordinator) { b.begin(c); board.begin() }, func(r runlog.Result) error {
-				if r.Steps == 0 && !r.Evaluated { // it did not come to a training
+				if r.Steps == 0 && !r.Evaluated { // the training did not begin
 					return nil
 				}
 				return Report(cmd.OutOrStdout(), r, job.JSON)
@@ -166,7 +166,7 @@ func programArgs(cmd *cobra.Command, args []string) error {
 	return settings.NoArgs(cmd, args)
 }
 
-// Report prints what a run came to.
+// Report prints the result of a run.
 func Report(w io.Writer, r runlog.Result, asJSON bool) error {
 	if asJSON {
 		return json.NewEncoder(w).Encode(r)

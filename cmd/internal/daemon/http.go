@@ -69,7 +69,7 @@ func serveHTTP(job *settings.Job, b *board, dir string, log *slog.Logger) (stop 
 		}
 	}()
 	return func() {
-		cancel() // pages hear of it, and ask no more
+		cancel() // pages get the end, and send no more requests
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		srv.Shutdown(ctx)
@@ -80,7 +80,7 @@ func serveHTTP(job *settings.Job, b *board, dir string, log *slog.Logger) (stop 
 const (
 	maxCallers = 64               // connections, or a sixteenth of the descriptors, if that is less
 	maxBody    = 64 << 10         // bytes of a request's header, and of its body
-	answerTime = 10 * time.Second // for a request to come, and for its answer to be taken
+	answerTime = 10 * time.Second // to receive a request, and to send its answer
 )
 
 // within gives each answer a deadline, so that a caller that does not read holds nothing for long. A profile takes as

@@ -10,7 +10,7 @@ import (
 	"star/observe/web"
 )
 
-// What metrics say that follow from the run log; docs/monitoring.md lists them.
+// Descriptions of metrics derived from the run log; docs/monitoring.md lists them.
 var logDescs = struct {
 	job, mode, lastUpdate, updates, interval, slowdown, slow, episodes, lost, gain, dropped, saved, failures, copies, wanted, term *prometheus.Desc
 }{
@@ -32,14 +32,14 @@ var logDescs = struct {
 	term:       prometheus.NewDesc("star_coordinator_term", "Rises with each process that takes the job over; 0 where one process coordinates.", nil, nil),
 }
 
-// buildInfo is the metric that says which program this is.
+// buildInfo is the metric with the version of this program.
 func buildInfo() prometheus.Collector {
 	g := prometheus.NewGauge(prometheus.GaugeOpts{Name: "star_build_info", Help: "1; the version of the program.", ConstLabels: prometheus.Labels{"version": build.Built().Version}})
 	g.Set(1)
 	return g
 }
 
-// Describe announces nothing, so that workers may come and go.
+// Describe announces no metric, so that workers may join and leave.
 func (f *follower) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.

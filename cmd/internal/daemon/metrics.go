@@ -60,7 +60,7 @@ var (
 	}
 )
 
-// Describe announces nothing, so that workers may come and go.
+// Describe announces no metric, so that workers may join and leave.
 func (b *board) Describe(chan<- *prometheus.Desc) {}
 
 // status asks the coordinator.
@@ -125,8 +125,7 @@ func (b *board) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// ready answers /readyz: 200 once the job trains (or if this process only hosts shards), else 503 with what it waits
-// for.
+// ready answers /readyz: 200 once the job trains (or if this process only hosts shards), else 503 with the reason for waiting.
 func (b *board) ready(w http.ResponseWriter, r *http.Request) {
 	if b.coordinator.Load() == nil {
 		fmt.Fprintln(w, "ok")

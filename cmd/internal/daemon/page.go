@@ -56,13 +56,13 @@ type follower struct {
 	fed   atomic.Pointer[fed]
 }
 
-// fed is the log that this process writes, and what its lines come from.
+// fed is the log that this process writes, and the source of its lines.
 type fed struct {
 	path string
 	tap  *web.Tap
 }
 
-// coordinates says that c is about to begin a log; nil: this process coordinates no more.
+// coordinates tells the page that c is about to begin a log; nil: this process no longer coordinates.
 func (f *follower) coordinates(c *coord.Coordinator) {
 	if f == nil || c == nil {
 		return
@@ -130,7 +130,7 @@ func (f *follower) step(name string, end func()) following {
 	go func() {
 		defer close(done)
 		defer file.Close()
-		live.Follow(ctx, file, found, tap) // what is wrong with it is on the page
+		live.Follow(ctx, file, found, tap) // the page shows its errors
 	}()
 	live.AwaitRead(ctx)
 	f.shown.Store(&shown{live, live.Handler(Downloads(found))})

@@ -66,15 +66,15 @@ func programOf(args []string, out *os.File, log *slog.Logger) (*program, error) 
 	return p, nil
 }
 
-// startError says that the program cannot be started.
+// startError means that the program cannot be started.
 type startError struct{ error }
 
 func (e *startError) Unwrap() error { return e.error }
 
-// ExitCode is that of a missing file.
+// ExitCode is the exit code for a missing file.
 func (e *startError) ExitCode() int { return exitcode.Missing }
 
-// work trains what the program says until the job is over, and waits for its end.
+// work trains with the program until the job is over, and waits for the program's end.
 func (p *program) work(ctx context.Context, job *settings.Job) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -91,7 +91,7 @@ func (p *program) work(ctx context.Context, job *settings.Job) error {
 	over := make(chan struct{})
 	defer close(over)
 	quit := make(chan os.Signal, 1)
-	signal.Notify(quit, syscall.SIGQUIT) // which has this process say what it waits for
+	signal.Notify(quit, syscall.SIGQUIT) // which makes this process print what it waits for
 	defer signal.Stop(quit)
 	go func() {
 		for {
@@ -139,7 +139,7 @@ func WithProgram(ctx context.Context, command []string, log *slog.Logger, f func
 	return p.finish(m, f(m), "there is nothing more to compute")
 }
 
-// why is what the end of the program says about an error that was because it is gone.
+// why explains an error with the end of the program that caused it.
 func (p *program) why(err error) error {
 	var lost *foreign.LostError
 	if !errors.As(err, &lost) || p.cmd == nil {
@@ -189,8 +189,8 @@ func (p *program) ended(err error) error {
 	return err
 }
 
-// programError is what the program has said of why it failed, in brief: what it prints says it in full.
-// Its exit code is the program's, where this process has started it.
+// programError is the program's reason for its failure, in brief: the program prints it in full. Its exit code is the program's, where
+// this process has started it.
 type programError struct {
 	error
 	code int
@@ -200,12 +200,12 @@ func (e *programError) Error() string { return transport.Brief(e.error.Error()) 
 func (e *programError) Unwrap() error { return e.error }
 func (e *programError) ExitCode() int { return e.code }
 
-// programExit says that the program failed when the job was over.
+// programExit means that the program failed after the end of the job.
 type programExit struct{ *exec.ExitError }
 
 func (e *programExit) Error() string { return "the program failed: " + e.ExitError.Error() }
 
-// ExitCode is that of the program; 128 and the signal that ended it.
+// ExitCode is the exit code of the program; for a signal, 128 plus its number.
 func (e *programExit) ExitCode() int {
 	if c := e.ExitError.ExitCode(); c > 0 {
 		return c

@@ -47,7 +47,7 @@ func (s *scalars) begin() {
 	s.mu.Unlock()
 }
 
-// end takes in what has been written, and ends the file.
+// end processes the rest of the file, and closes it.
 func (s *scalars) end() {
 	s.mu.Lock()
 	stop := s.stop
@@ -106,7 +106,7 @@ func (s *scalars) follow(ctx context.Context, began time.Time) (err error) {
 			return nil
 		}
 		select {
-		case <-ctx.Done(): // what was written until then is taken in, too
+		case <-ctx.Done(): // what was written until then is processed, too
 		case <-tick.C:
 		}
 	}

@@ -9,8 +9,8 @@ import (
 )
 
 // Relax lets the kernel be late with this process's timers by up to slack, so that it wakes threads less often: PR_SET_TIMERSLACK of prctl(2).
-// A thread has from its beginning what the thread had that started it, and the runtime has threads already when a program begins. So the process
-// runs its program again, with the same arguments, environment and open files, once. Where that cannot be done, it goes on as it is. Main must be
+// A thread inherits the slack of the thread that started it, and the runtime has threads already when a program begins. So the process
+// runs its program again, once, with the same arguments, environment and open files. If that fails, it continues unchanged. Main must be
 // running: it is the first thread that starts the program again.
 func Relax(slack time.Duration) {
 	if slack != 0 {

@@ -19,7 +19,7 @@ const needed = 2_000_000_000
 func Room() error {
 	var l unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_AS, &l); err != nil {
-		return nil // the kernel will say so where it matters
+		return nil // the kernel returns an error where it matters
 	}
 	return room(uint64(l.Cur))
 }
@@ -37,5 +37,5 @@ func (e *roomError) Error() string {
 	return fmt.Sprintf("the address space of this process is limited to %d MB, and it needs %d MB before it trains anything: raise or remove the limit (ulimit -v)", e.limit/1_000_000, needed/1_000_000)
 }
 
-// ExitCode is that of what is not there now.
+// ExitCode is the exit code for a lack of resources.
 func (e *roomError) ExitCode() int { return exitcode.Lost }

@@ -24,7 +24,7 @@ func perProcess() int { return 12 + runtime.GOMAXPROCS(0) }
 func Threads(processes int) error {
 	var l unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NPROC, &l); err != nil || l.Cur >= small || unlimited() {
-		return nil // the kernel will say so where it matters
+		return nil // the kernel returns an error where it matters
 	}
 	return threads(int(l.Cur), threadsOf(os.Getuid()), processes*perProcess())
 }
@@ -43,10 +43,10 @@ func (e *threadsError) Error() string {
 	return fmt.Sprintf("this user may have %d processes and threads, has %d, and needs %d for this: raise the limit (ulimit -u), or start fewer processes", e.limit, e.used, e.need)
 }
 
-// ExitCode is that of what is not there now.
+// ExitCode is the exit code for a lack of resources.
 func (e *threadsError) ExitCode() int { return exitcode.Lost }
 
-// unlimited says whether the kernel exempts this process from the limit: root, and processes with CAP_SYS_ADMIN or CAP_SYS_RESOURCE.
+// unlimited reports whether the kernel exempts this process from the limit: root, and processes with CAP_SYS_ADMIN or CAP_SYS_RESOURCE.
 func unlimited() bool {
 	text, err := os.ReadFile("/proc/self/status")
 	if err != nil {

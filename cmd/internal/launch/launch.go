@@ -71,7 +71,7 @@ type Launch struct {
 	result   bytes.Buffer // standard output of the first server
 	pipes    sync.WaitGroup
 	resume   string // checkpoint from which this attempt resumes
-	// far is how far the job has come in any attempt; the watcher owns it until it has ended.
+	// far is the largest progress of the job in any attempt; the watcher owns it until it has ended.
 	far reached
 
 	again chan *child   // processes to restart
@@ -131,7 +131,7 @@ type child struct {
 	begun    time.Time
 	failures int // consecutive failures of its predecessors
 
-	told atomic.Bool // it was told to leave, because its machine is taken away (--revoke)
+	told atomic.Bool // it was asked to leave, because its machine is taken away (--revoke)
 	says speech      // its output
 	over bool        // wait has seen its end
 }
@@ -519,7 +519,7 @@ func (r *Launch) restartable(e exit) bool {
 	return true
 }
 
-// restart restarts a process that has ended, perhaps after a pause; gains says what for.
+// restart restarts a process that has ended, perhaps after a pause; gains is the purpose, for messages.
 func (r *Launch) restart(e exit, children []*child, gains string) {
 	r.left--
 	c := r.child(e.role, e.rank)
@@ -656,7 +656,7 @@ func (r *Launch) wait(ctx context.Context, children []*child, ended chan exit) e
 				r.Screen.Say("run", fmt.Sprintf("%s ended with %s; the others go on if they hold its shards", e.name, e.how()))
 			case e.role == "ps" && e.code() != 0 && e.rank >= r.Servers() && kill == nil:
 				r.Screen.Say("run", fmt.Sprintf("%s, a spare one, ended with %s; the others go on if it had no shard", e.name, e.how()))
-			case finished && e.role == "ps" && e.signalled(): // it was told to leave, or was too slow to do so
+			case finished && e.role == "ps" && e.signalled(): // it was asked to leave, or was too slow to do so
 			case e.role == "ps" && e.code() != 0 && r.electors.spares(e):
 				if kill == nil && !e.signalled() && !r.training() {
 					// What prevents it from working, such as its port, appears at once; and until all have connected,
@@ -766,7 +766,7 @@ func (r *Launch) wait(ctx context.Context, children []*child, ended chan exit) e
 	return failed
 }
 
-// goesOn says that a child has failed, and whether others continue.
+// goesOn is the message that a child has failed, and whether others continue.
 func goesOn(e exit, others bool) string {
 	text := fmt.Sprintf("%s ended with %s", e.name, e.how())
 	if others {

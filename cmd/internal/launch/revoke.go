@@ -78,14 +78,14 @@ func (s *spot) ended(e exit) {
 	}
 }
 
-// String summarizes what became of the machines.
+// String summarizes the machines.
 func (s *spot) String() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return fmt.Sprintf("machines of workers: %d taken away, %d started in their places, up for %.1f s together (--revoke %s)", s.revoked, s.replaced, s.up.Seconds(), s.Text)
 }
 
-// mortal takes a worker's machine away at the end of its life: the worker is told to leave, and later it is killed.
+// mortal takes a worker's machine away at the end of its life: the worker is asked to leave, and killed later.
 func (r *Launch) mortal(c *child) {
 	if r.spot == nil || c.role != "worker" {
 		return
@@ -114,7 +114,7 @@ func (r *Launch) mortal(c *child) {
 			return
 		}
 		c.told.Store(true)
-		r.Screen.Say("run", fmt.Sprintf("%s is told to leave: its machine is taken away in %v (--revoke)", c.name, s.Notice))
+		r.Screen.Say("run", fmt.Sprintf("%s must leave: its machine is taken away in %v (--revoke)", c.name, s.Notice))
 		signal([]*child{c}, syscall.SIGTERM)
 		if after(s.Notice) {
 			signal([]*child{c}, syscall.SIGKILL)

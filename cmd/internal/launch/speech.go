@@ -68,7 +68,7 @@ func (s *speech) read(from io.Reader, say func(block []string)) {
 	}
 }
 
-// finishes reports whether a line says that a worker ended normally, as text or JSON.
+// finishes reports whether a line announces the normal end of a worker, as text or JSON.
 func finishes(line string) bool {
 	if strings.HasPrefix(line, "finished steps=") {
 		return true

@@ -80,7 +80,7 @@ func (s Site) Reach() string {
 	return s.Name
 }
 
-// guess is the assumed length of an iteration if no setting says what a job needs.
+// guess is the assumed length of an iteration if no setting describes the job's demands.
 const guess = time.Second
 
 // NewSpread places the processes of a job on hosts. own means that its workers are the user's program.
@@ -316,8 +316,8 @@ func (s *Spread) coordinators(job *settings.Job) (addrs []string, err error) {
 	return addrs, nil
 }
 
-// A command of the user's own travels with the settings, in a variable: a shell between here and there, such as that
-// behind ssh, would part its words and run what is in them.
+// A command of the user's own travels with the settings, in a variable: a shell in between, such as that of ssh, would split it into
+// words and interpret it.
 const (
 	CommandRole     = "command"
 	CommandVariable = "INSIDE_STAR_COMMAND" // its words, a JSON list
@@ -367,7 +367,7 @@ func (o *Orders) attach(cmd *exec.Cmd) error {
 	go func() {
 		o.mu.Lock()
 		defer o.mu.Unlock()
-		to.Write(append(line, '\n')) // an error means that the command has ended, which says why
+		to.Write(append(line, '\n')) // an error means that the command has ended, and it prints the reason
 	}()
 	return nil
 }

@@ -82,7 +82,7 @@ func (c *Calm) Back(params []float32, st optim.State) error {
 	return process.SetRuleState(c.rule, st)
 }
 
-// CalmGradient is a gradient, and what its worker would say of it.
+// CalmGradient is a gradient with the values that its worker would report.
 type CalmGradient struct {
 	Vec         []float32
 	Loss, Norm2 float64
@@ -122,7 +122,7 @@ func (c *Calm) Parts(ctx context.Context, params []float32, parts []rule.Piece) 
 	return g.checked(), nil
 }
 
-// checked is g with what its worker says of it.
+// checked is g with the values that its worker reports.
 func (g CalmGradient) checked() CalmGradient {
 	var bad int
 	if g.Norm2, bad = kernel.FiniteSumSq(g.Vec); bad >= 0 || math.IsNaN(g.Loss) || math.IsInf(g.Loss, 0) {
@@ -170,7 +170,7 @@ func (c *Calm) Update(before int64, gs []Weighted) {
 	}
 }
 
-// Steady says whether the same gradient comes out when it is computed again: not with dropout.
+// Steady reports whether the gradient is reproducible: not with dropout.
 func (c *Calm) Steady(ctx context.Context) (bool, error) {
 	a, err := c.Gradient(ctx, c.params, 0, 1)
 	if err != nil {

@@ -13,9 +13,8 @@ import (
 	"star/worker/inject"
 )
 
-// Check finds what is wrong with the settings before any process starts: for star
-// run, which would otherwise learn it from each of its children. It opens the data
-// set and matches the model with it, unless workers have others of their own.
+// Check checks the settings before any process starts: for star run, which would otherwise get the errors from each of its children.
+// It opens the data set and matches the model with it, unless workers have their own.
 func Check(job *settings.Job, own bool) error {
 	if err := server.Check(ServerOf(job, nil)); err != nil {
 		return err
@@ -45,7 +44,7 @@ func Check(job *settings.Job, own bool) error {
 	return nil
 }
 
-// checkModel says whether the model and the data of the settings can be had, and fit.
+// checkModel checks that the model and the data of the settings exist, and fit.
 func checkModel(job *settings.Job) error {
 	spec, err := net.Parse(job.Model)
 	if err != nil {

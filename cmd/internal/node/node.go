@@ -18,7 +18,7 @@ import (
 	"star/train/optim"
 )
 
-// ServerOf is a server as the settings say.
+// ServerOf is the configuration of a server from the settings.
 func ServerOf(j *settings.Job, log *slog.Logger) server.Config {
 	c := server.Config{
 		Job: options.JobOf(j), Shards: j.Shards, MinWorkers: j.MinWorkers, Outside: outside.Clients{}, Notes: injected(j), Log: log,
@@ -69,5 +69,5 @@ func Optimizer(j *settings.Job) optim.Config {
 	return process.Optimizer(&job)
 }
 
-// CheckFolders says whether a job on this host could have its folders, before any process of it starts.
+// CheckFolders checks that a job on this host could create its folders, before any process of it starts.
 func CheckFolders(j *settings.Job) error { return server.CheckFolders(ServerOf(j, nil)) }

@@ -77,7 +77,7 @@ func Serve(told context.Context, j *settings.Job, log *slog.Logger, begun func(*
 	return server.Run(told, c)
 }
 
-// built is a model, and what it is called.
+// built is a model and its name.
 type built struct {
 	model      train.Model
 	name, hash string
@@ -114,7 +114,7 @@ func openData(j *settings.Job) (trainSet, testSet data.Dataset, err error) {
 	return trainSet, testSet, nil
 }
 
-// injected says in words for the run log what --slow and --straggler-trace do.
+// injected describes for the run log what --slow and --straggler-trace do.
 func injected(j *settings.Job) (notes []string) {
 	for _, spec := range j.Slow {
 		notes = append(notes, "straggler injection: --slow "+spec+" by "+j.StragglerBy)

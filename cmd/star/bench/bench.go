@@ -62,8 +62,8 @@ type suite struct {
 	// check, if not nil, finds mistakes in the settings before anything is measured.
 	check func() error
 
-	// finish, if not nil, does what is left when the result is printed. What it writes is not
-	// the result: where that is JSON, it goes to standard error.
+	// finish, if not nil, runs after the result is printed. Its output is not the result: where that is JSON, it goes to standard
+	// error.
 	finish func(w io.Writer, result any) error
 }
 
@@ -242,7 +242,7 @@ says of other numbers of ranks and links it keeps. Takes a few minutes.`,
 		s.measure, s.print)
 }
 
-// parse turns texts into what they mean.
+// parse parses the texts of settings.
 func (s *allReduceSuite) parse() (sizes []int64, segments, buffers []int, err error) {
 	if sizes, err = sizesOf(s.sizes); err != nil {
 		return nil, nil, nil, s.set.Invalid("sizes", err)
@@ -480,8 +480,7 @@ type stepReport struct {
 	Exchange []bench.ExchangeResult `json:"exchange,omitempty"` // with --arch allreduce, and then alone
 }
 
-// overhead is the step of a real job beside what it cannot do without: the step of a bare
-// job of processes that compute and move bytes like its own.
+// overhead is the step of a real job beside the minimum: the step of a bare job of processes that compute and move the same bytes.
 type overhead struct {
 	Model    string  `json:"model"`
 	Ranks    int     `json:"ranks"`
@@ -565,8 +564,8 @@ checksum, no coordinator, no samples. Where processes share processors that is m
 worker's computation plus the same bytes over bare connections in one process, which are printed, too:
 a worker that waits for a processor before it begins is not counted there.
 
-With --arch allreduce: steps of LeNet and of a perceptron of 25 million parameters, whose gradients processes
-exchange in buckets while they compute. With --against gloo in turns with the same program and the same memory, but the
+With --arch allreduce: steps of LeNet and of a perceptron of 25 million parameters. Processes
+exchange the gradients in buckets while they compute. With --against gloo in turns with the same program and the same memory, but the
 buckets summed by PyTorch's Gloo in a process beside each rank; "asking" is what that detour costs for each bucket.`,
 		func(ctx context.Context) (any, error) {
 			if arch == settings.AllReduce {

@@ -102,7 +102,7 @@ each worker). bench/fidelity.sh makes the runs.`,
 	return cmd
 }
 
-// seenRun is what a log says of a run.
+// seenRun is a run as its log describes it.
 type seenRun struct {
 	Mode      string   `json:"mode"`
 	Baseline  string   `json:"baseline"`
@@ -185,15 +185,15 @@ func seen(path string) (*seenRun, error) {
 	return r, nil
 }
 
-// replayedTimes are those of a trace, with what a real worker needs beside: in its first iterations what it needed
-// there, since loading and all that is done once happens in these, then what it needed in one of its later iterations.
-// That is drawn for each step, the same for all: what else the machine has to do delays them together.
+// replayedTimes are the times of a trace plus the overhead of a real worker: in the first iterations the overhead measured there, since
+// loading and other work that is done once happens in these, then that of one of its later iterations. That is drawn for each step, the
+// same for all: other load of the machine delays them together.
 type replayedTimes struct {
 	*trace.Trace
 	workers int
 	median  time.Duration
 	own     time.Duration                // computing at least
-	first   map[nouns.Worker][]sim.Spent // Compute: how much later it ends than the trace says
+	first   map[nouns.Worker][]sim.Spent // Compute: the delay of its end relative to the trace
 	beside  map[nouns.Worker][]sim.Spent
 }
 
@@ -213,7 +213,7 @@ func (t *replayedTimes) Spend(w nouns.Worker, step int64, _ time.Duration, load 
 	return s
 }
 
-// learn takes what is beside the trace out of the records.
+// learn computes the overhead beyond the trace from the records.
 func (t *replayedTimes) learn(records []nouns.Record) {
 	var own []time.Duration
 	t.first, t.beside = map[nouns.Worker][]sim.Spent{}, map[nouns.Worker][]sim.Spent{}
@@ -555,8 +555,7 @@ type replayedTask struct {
 	turns []pgns.Change
 }
 
-// early is a gradient that is worked out as soon as its parameters are known: a worker says how long it is when it
-// announces it.
+// early is a gradient that is computed as soon as its parameters are known: a worker reports its norm when it announces the gradient.
 type early struct {
 	vec           []float32
 	from          int64
@@ -574,7 +573,7 @@ func (t *replayedTask) foresee(w nouns.Worker, params []float32, from int64, sam
 	if len(g.vec) < len(params) {
 		g.vec = make([]float32, len(params))
 	}
-	if g.samples = 0; t.work(g.vec, params, from, samples) != nil { // Gradient says what is wrong
+	if g.samples = 0; t.work(g.vec, params, from, samples) != nil { // Gradient returns the error
 		return
 	}
 	g.from, g.samples, g.norm2 = from, samples, 0

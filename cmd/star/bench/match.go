@@ -72,7 +72,7 @@ Integers up to 2^52 are exact (docs/matching.md); the result has been checked ag
 	return cmd
 }
 
-// match matches the graph in the file, or in what in says.
+// match matches the graph in the file, or in the input.
 func match(in io.Reader, out io.Writer, files []string, options blossom.Option, asJSON bool) error {
 	var text []byte
 	var err error
@@ -159,7 +159,7 @@ func benchMatch() *cobra.Command {
 	settings.Var(&s.set, &cfg.Python, "python", "/usr/bin/python3", "interpreter that has NetworkX")
 	compared(s, &measureOptions[[]bench.MatchResult]{measures: bench.MatchMeasures, title: "maximum-weight matching", x: "vertices"})
 	return s.command("match", "Maximum-weight matchings, against NetworkX and LEMON",
-		`Matches random graphs, from the list of edges to the mates. With --against the same graphs are matched by peers in turns, whose
+		`Matches random graphs, from the list of edges to the mates. With --against the same graphs are matched by peers in turns: their
 times begin when they have built their graph; all must find the same weight. The ratio is the peer's median over ours.`,
 		func(ctx context.Context) (any, error) {
 			for _, n := range cfg.Sizes {

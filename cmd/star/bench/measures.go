@@ -42,7 +42,7 @@ func (o *measureOptions[R]) check(s *settings.Set) (err error) {
 	return nil
 }
 
-// finish compares and draws what has been measured.
+// finish compares and plots the measurements.
 func (o *measureOptions[R]) finish(w io.Writer, result any) error {
 	now := o.measures(result.(R))
 	if o.compare != "" {

@@ -38,7 +38,7 @@ func (o *rowOptions) check(s *settings.Set) (err error) {
 	return nil
 }
 
-// finish compares and draws what has been measured.
+// finish compares and plots the measurements.
 func (o *rowOptions) finish(w io.Writer, title string, rows []bench.Row) error {
 	if o.compare != "" {
 		fmt.Fprintf(w, "\nbeside %s:\n", o.compare)

@@ -147,7 +147,7 @@ func (s *ttaSuite) measure(ctx context.Context) (any, error) {
 	return rs, job.FileError(err, bench.ErrJournal)
 }
 
-// parse turns texts into what they mean.
+// parse parses the texts of settings.
 func (s *ttaSuite) parse(cfg *bench.TTAConfig) error {
 	cfg.Methods = cli.SimBaselines(cfg.Methods)
 	for _, text := range s.rates {
@@ -261,7 +261,7 @@ func (s *ttaSuite) print(w *tabwriter.Writer, result any) {
 	printGoals(w, rs)
 }
 
-// printGoals says what STAR aims at, and whether it is met.
+// printGoals prints the goals of STAR, and whether they are met.
 func printGoals(w io.Writer, rs []bench.TTAResult) error {
 	var b strings.Builder
 	for _, g := range bench.TTAGoals(rs) {

@@ -57,7 +57,7 @@ type exports struct {
 	every                               time.Duration
 }
 
-// write reads the log at path, or of the job in that folder, and says what it has written.
+// write reads the log at path, or of the job in that folder, and reports the written files.
 func (o *exports) write(out io.Writer, path string) (err error) {
 	if o.perfetto == "" && o.tensorboard == "" && o.parquet == "" && o.csv == "" {
 		return &settings.UsageError{Msg: "star export needs at least one of --perfetto FILE, --tensorboard DIR, --parquet DIR, --csv DIR"}
@@ -112,7 +112,7 @@ func (o *exports) write(out io.Writer, path string) (err error) {
 	return nil
 }
 
-// names are what was asked for.
+// names are the requested outputs.
 func (o *exports) names() (names []string) {
 	for _, n := range []struct{ path, what string }{{o.perfetto, ""}, {o.tensorboard, " (TensorBoard)"}, {o.parquet, " (Parquet)"}, {o.csv, " (CSV)"}} {
 		if n.path != "" {
@@ -153,7 +153,7 @@ func (o *exports) open(files *files) (sinks []export.Sink, err error) {
 type files struct {
 	names []string
 	open  []*os.File
-	ends  []func() error // writes what is left in front of the file
+	ends  []func() error // writes the rest in front of the file
 }
 
 // create makes a file, and its folder; its bytes are packed where its name ends in .gz.
@@ -196,7 +196,7 @@ func (fs *files) keep() error {
 	return nil
 }
 
-// discard takes away what has no name yet.
+// discard removes the unfinished files.
 func (fs *files) discard() (err error) {
 	for _, f := range fs.open {
 		if f != nil {

@@ -50,7 +50,7 @@ func (f *fan) add(k export.Sink) {
 	})
 }
 
-// errSink is why Line takes nothing more; Close says what it was.
+// errSink means that Line accepts no more lines; Close returns the cause.
 var errSink = errors.New("a file cannot be written")
 
 // Line implements [export.Sink].

@@ -20,7 +20,7 @@ import (
 	"star/sched/workload"
 )
 
-// errNoSchedule says that a path is no schedule, but may be a run log.
+// errNoSchedule means that a path is not a schedule, but may be a run log.
 var errNoSchedule = errors.New("no schedule")
 
 // readSchedule reads what star view and star report show as a schedule: the events of star sched sim, or the folder of star sched serve.

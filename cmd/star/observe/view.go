@@ -42,7 +42,7 @@ func viewCommand() *cobra.Command {
 		Short: "Show a run, or a schedule, in a browser",
 		Long: `Serves the page of a job: which workers were slow, when, why and what it cost, the modes, the loss, the workers. The log may be that of a job that still runs: the
 page follows it. A running star-ps serves the same page at the address of --http.
-Of what star sched sim --events has written, or of a folder of star sched serve, it serves a page of which job had which GPUs, and when.
+From the events of star sched sim --events, or a folder of star sched serve, it serves a page that shows which job had which GPUs, and when.
 
   star view star-out                    then open http://127.0.0.1:7071/
   star view old.jsonl.gz --listen 127.0.0.1:0
@@ -90,7 +90,7 @@ func serveView(ctx context.Context, l net.Listener, address, path string, out io
 		}
 		live.Wake()
 	} else {
-		go live.Follow(ctx, f, f.Name(), nil) // what is wrong with it is on the page
+		go live.Follow(ctx, f, f.Name(), nil) // the page shows its errors
 		live.AwaitRead(ctx)
 	}
 	fmt.Fprintf(out, "http://%s/ shows %s; Ctrl-C ends it\n", l.Addr(), f.Name())

@@ -80,7 +80,7 @@ when, why, what that costs, and what STAR's modes would save, and writes an ordi
 	return cmd
 }
 
-// say tells people.
+// say prints a message.
 func (w *watching) say(text string) { fmt.Fprintln(os.Stderr, "watch | "+text) }
 
 func (w *watching) check(args []string) error {
@@ -179,7 +179,7 @@ func once(f func(error)) func(error) {
 	return func(err error) { o.Do(func() { f(err) }) }
 }
 
-// silent is the end of a watched command, which has said itself what it had to say.
+// silent is the end of a watched command, which has printed its own error.
 type silent struct{ code int }
 
 func (e *silent) Error() string { return "" }

@@ -214,7 +214,7 @@ func exists(name string) bool {
 	return err == nil
 }
 
-// hostLike says whether a text may be the name or the address of a host. It is the name of a file, too.
+// hostLike reports whether a text may be the name or the address of a host. It is the name of a file, too.
 func hostLike(s string) bool {
 	if net.ParseIP(s) != nil {
 		return true

@@ -236,7 +236,7 @@ func (c *converting) export(w io.Writer, from, to string) error {
 	return nil
 }
 
-// warnNotFinite says so if a file has numbers with which no job can train.
+// warnNotFinite warns if a file has numbers with which no job can train.
 func warnNotFinite(file string, odd checkpoint.NotFinite) {
 	if odd.Count > 0 {
 		fmt.Fprintf(os.Stderr, "star: warning: %s: %v\n", file, odd)

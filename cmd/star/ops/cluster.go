@@ -274,7 +274,7 @@ func printLeases(b *strings.Builder, hosts []cluster.HostStatus) {
 	head := "\nHOST\tLEASE\tSTATE\tLIMIT\tOWNER\tWHY\n"
 	for _, h := range hosts {
 		for _, l := range h.Leases {
-			fmt.Fprintf(w, "%s%s\t%s\t%s\t%s\t%s\t%s\n", head, h.Host, l.Lease, l.State, cli.Dash(l.What), cli.Dash(l.Who), cli.Dash(l.Why))
+			fmt.Fprintf(w, "%s%s\t%s\t%s\t%s\t%s\t%s\n", head, h.Host, l.Lease, l.State, cli.Dash(l.What), cli.Dash(l.Owner), cli.Dash(l.Why))
 			head = ""
 			if l.State == string(actuate.Stale) && !slices.Contains(left, h.Host) {
 				left = append(left, h.Host)

@@ -24,7 +24,7 @@ import (
 	"star/sim"
 )
 
-// deciderReport says how good a decider is on what it was not trained on.
+// deciderReport is the quality of a decider on data that it was not trained on.
 type deciderReport struct {
 	File      string `json:"file"`
 	Lessons   int    `json:"lessons"`
@@ -253,7 +253,7 @@ func (r *deciderReport) compare(d *price.Learned, held []scene) error {
 		if err != nil {
 			return err
 		}
-		// Of what was tried, the one nearest to what the published heuristic wants.
+		// Among the measured ones, the nearest to the choice of the published heuristic.
 		x, at := pub.X, 0
 		for i, c := range sc.plans {
 			if (c.Kind == price.KindStatic || c.Kind == price.KindASGD || c.Kind == price.KindSSGD) &&

@@ -16,7 +16,7 @@ import (
 	"star/runlog"
 )
 
-// described is what the log of a run says of a job's demands.
+// described has a job's demands, from the log of a run.
 type described struct {
 	name    string
 	train   runlog.Train
@@ -34,7 +34,7 @@ type described struct {
 // warmUp is how many iterations of each worker do not count: the first ones are not like the others.
 const warmUp = 2
 
-// observe takes in a line.
+// observe processes a line.
 func (d *described) observe(l runlog.Line) {
 	switch e := l.Entry.(type) {
 	case runlog.Start:

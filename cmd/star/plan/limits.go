@@ -22,7 +22,7 @@ type leaseRow struct {
 	Kind    string         `json:"kind,omitempty"`
 	State   actuate.State  `json:"state"`
 	Why     string         `json:"why,omitempty"`
-	Who     string         `json:"who,omitempty"`
+	Owner   string         `json:"who,omitempty"`
 	PID     int            `json:"pid,omitempty"`
 	Made    *time.Time     `json:"made,omitempty"`
 	Expires *time.Time     `json:"expires,omitempty"`
@@ -37,12 +37,12 @@ type leaseRow struct {
 func newLeaseRow(e actuate.Entry) leaseRow {
 	r := leaseRow{Name: e.Name, State: e.State, Why: e.Why, File: e.File}
 	if e.State != actuate.Corrupt {
-		r.Kind, r.Who, r.PID, r.Made, r.Expires, r.Set, r.Former, r.What = e.Kind, e.Owner.Who, e.Owner.PID, &e.Made, e.Expires, &e.Set, e.Former, e.What()
+		r.Kind, r.Owner, r.PID, r.Made, r.Expires, r.Set, r.Former, r.What = e.Kind, e.Owner.Process, e.Owner.PID, &e.Made, e.Expires, &e.Set, e.Former, e.What()
 	}
 	return r
 }
 
-// leftError says that limits are still there.
+// leftError means that limits are still in force.
 type leftError struct {
 	lines []string
 	code  int
@@ -103,7 +103,7 @@ func listLimits(w io.Writer, store *actuate.Store, asJSON bool) error {
 		r := newLeaseRow(e)
 		owner := "-"
 		if r.PID != 0 {
-			owner = fmt.Sprintf("%s (%d)", r.Who, r.PID)
+			owner = fmt.Sprintf("%s (%d)", r.Owner, r.PID)
 		}
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", r.Name, r.State, orDash(r.What), owner, orDash(r.Why))
 	}
@@ -134,7 +134,7 @@ func undoLimits(w io.Writer, store *actuate.Store, names []string, asJSON bool) 
 				left.code = exitcode.Failure
 			}
 		} else if !asJSON {
-			if _, err := fmt.Fprintf(w, "undone %s: %s, of %s (%d)\n", r.Name, r.What, r.Who, r.PID); err != nil {
+			if _, err := fmt.Fprintf(w, "undone %s: %s, of %s (%d)\n", r.Name, r.What, r.Owner, r.PID); err != nil {
 				return err
 			}
 		}

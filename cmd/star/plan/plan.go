@@ -45,7 +45,7 @@ type planCandidate struct {
 	Refused   string  `json:"refused,omitempty"` // why the servers' host cannot afford it
 }
 
-// planPublished is what the published heuristic says.
+// planPublished is the choice of the published heuristic.
 type planPublished struct {
 	X       int       `json:"k"`
 	Best    float64   `json:"t_star_s"`
@@ -265,8 +265,8 @@ func (p *planFlags) watch(f price.Forecast) (*resource.Watch, error) {
 	return w, nil
 }
 
-// affordable takes back a choice that the servers' host cannot afford, for the cheapest that it can, and says so of
-// each candidate.
+// affordable replaces a choice that the servers' host cannot afford by the cheapest affordable one, and records the reason for each
+// candidate.
 func (p *planFlags) affordable(f price.Forecast, cs []price.Candidate, r *planResult, d price.Decision) (price.Decision, error) {
 	w, err := p.watch(f)
 	if w == nil || err != nil {

@@ -67,7 +67,7 @@ func openRecorded(path string) (*recorded, error) {
 		switch e := l.Entry.(type) {
 		case runlog.Start:
 			var c struct{ Arch string }
-			if json.Unmarshal(e.Config, &c) == nil && c.Arch == settings.AllReduce { // what it does not say is the default
+			if json.Unmarshal(e.Config, &c) == nil && c.Arch == settings.AllReduce { // missing settings have their defaults
 				j.ring, j.timer = true, nouns.Record.Own
 			}
 		case runlog.Record:
@@ -122,7 +122,7 @@ func (t *training) bind(cmd *cobra.Command) {
 	cli.Bind(cmd, &t.set)
 }
 
-// check says which setting is out of its range.
+// check returns an error for a setting out of its range.
 func (t *training) check() error {
 	switch {
 	case t.hidden < 1 || t.hidden > 4096:

@@ -21,7 +21,7 @@ import (
 
 // replayed is the JSON of star replay.
 type replayed struct {
-	Lines     int        `json:"lines"` // told to the controller
+	Lines     int        `json:"lines"` // passed to the controller
 	Decisions []decision `json:"decisions"`
 	Same      bool       `json:"same"`
 	Cut       bool       `json:"cut"`               // the log ends in the middle of a line
@@ -40,7 +40,7 @@ type decision struct {
 	Unheeded string `json:"unheeded,omitempty"` // why it was not carried out
 }
 
-// differError says that a log does not replay.
+// differError means that a log does not replay.
 type differError struct{ n int }
 
 func (e *differError) Error() string {
@@ -123,7 +123,7 @@ func replay(path string) (*replayed, error) {
 	r := &replayed{Decisions: []decision{}}
 	var pilot coord.Pilot
 	told, begun := int64(0), false
-	heard, last := int64(-1), time.Duration(0) // up to which line the job's pilot was heard, -1: the log does not say; the time of the last one
+	heard, last := int64(-1), time.Duration(0) // the last line that the job's pilot got, -1: unknown; the time of the last one
 	at := map[int64]int{}                      // decisions of the replay by After
 	logged := func(d decision) {
 		d.Logged = true

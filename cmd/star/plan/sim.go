@@ -41,7 +41,7 @@ type simResult struct {
 	Samples       int64    `json:"samples"`
 	Staleness     float64  `json:"staleness"`
 	Switches      int      `json:"switches"`
-	Bytes         float64  `json:"bytes"` // that workers sent and received; 0 where the scenario does not say how large gradients are
+	Bytes         float64  `json:"bytes"` // that workers sent and received; 0 if the scenario has no size of gradients
 	Waiting       float64  `json:"waiting"`
 	Regret        *regret  `json:"regret,omitempty"` // of auto, with --regret
 }
@@ -326,7 +326,7 @@ func median(sorted []float64) float64 {
 	return (sorted[n/2-1] + sorted[n/2]) / 2
 }
 
-// ssgdLength says how many samples SSGD needs with a seed, or has by the end of the run.
+// ssgdLength is the number of samples that SSGD needs with a seed, or has by the end of the run.
 func ssgdLength(s *sim.Scenario, recorded *trace.Trace) func(seed uint64) (int64, error) {
 	known := map[uint64]int64{}
 	return func(seed uint64) (int64, error) {

@@ -92,7 +92,7 @@ func (o *imports) readSteps(m *trace.Import, path string) error {
 	if _, err := f.ReadAt(magic[:], 0); err != nil || string(magic[:]) != "PAR1" {
 		br, err := unpack.Reader(f)
 		if err != nil {
-			return m.Read(f, path) // which says so
+			return m.Read(f, path) // which returns the error
 		}
 		if head, _ := br.Peek(4096); trace.IsProfile(head) {
 			return o.readProfile(m, br, path)
@@ -181,7 +181,7 @@ func (o *imports) addProfile(m *trace.Import, p *trace.Profile, path string) err
 	return nil
 }
 
-// tell writes what was read as rows of star watch: a run log, and which ranks were slow, in words.
+// tell writes the read steps as rows of star watch: a run log, and the slow ranks, in words.
 func (o *imports) tell(s *settings.Set, t *trace.Trace, dir string, say func(string)) error {
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return s.Invalid("run-log", err)
@@ -245,7 +245,7 @@ func traceImportCommand() *cobra.Command {
 		Short: "Make a straggler trace of step logs",
 		Long: `Reads what the workers of a job logged of their steps, in one file or in several: CSV with a header or one JSON object on each line, plain or gzip, with
 a rank, a step and how long it took. Or what torch.profiler has exported, a file of each rank: a step counts without the time in which only collectives
-ran. Or what the flight recorder of NCCL or Gloo has written, a file of each rank: nothing in a pickle is run. Or operations in Parquet, of which the computing time counts. Writes a straggler trace, for --straggler-trace and for scenarios, or with --run-log which ranks were slow.
+ran. Or what the flight recorder of NCCL or Gloo has written, a file of each rank: nothing in a pickle is run. Or operations in Parquet: their computing time counts. Writes a straggler trace, for --straggler-trace and for scenarios, or with --run-log which ranks were slow.
 
   star trace import steps.csv --out job.csv
   star trace import rank0.jsonl rank1.jsonl --columns rank=file,step=iter,milliseconds=took
@@ -333,7 +333,7 @@ type comparedJSON struct {
 	Error     float64 `json:"error"`
 }
 
-// offError says that an attribution is not the published one.
+// offError means that an attribution is not the published one.
 type offError struct {
 	name            string
 	error, accepted float64
@@ -497,7 +497,7 @@ func (a attributed) text(out io.Writer) error {
 			fmt.Fprintf(out, "%s (%s): there is no damage\n", x.name, strings.Join(names, " "))
 			continue
 		}
-		fmt.Fprintf(out, "%s (%s): %.1f %% of the damage goes away with them (%.3f), %.1f %% is there with them alone (%.3f)\n", x.name, strings.Join(names, " "),
+		fmt.Fprintf(out, "%s (%s): %.1f %% of the damage goes away with them (%.3f), %.1f %% remains with them alone (%.3f)\n", x.name, strings.Join(names, " "),
 			100**x.p.Removed, x.p.Repaired, 100**x.p.Added, x.p.Alone)
 	}
 	if a.MaxError == nil {

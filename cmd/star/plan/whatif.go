@@ -74,7 +74,7 @@ type whatIfJSON struct {
 	Updates   int64        `json:"updates"`
 	Samples   int64        `json:"samples"`
 	Progress  float64      `json:"progress"`    // in updates of SSGD
-	Seen      *float64     `json:"seen_s"`      // null: a step log does not say
+	Seen      *float64     `json:"seen_s"`      // null: unknown in a step log
 	Simulated float64      `json:"simulated_s"` // the same mode, the same workers, the same updates
 	Error     *float64     `json:"error"`       // simulated by seen, less 1
 	Results   []whatIfMode `json:"results"`
@@ -109,7 +109,7 @@ func workersOf(s *settings.Set, key string, names []string, n int) ([]nouns.Work
 	return ws, nil
 }
 
-// isRun says whether a file is a run log, or the folder of a job: it begins with a JSON object that has a type.
+// isRun reports whether a file is a run log, or the folder of a job: it begins with a JSON object that has a type.
 func isRun(path string) (bool, error) {
 	f, err := cli.OpenRun(path)
 	if err != nil {

@@ -65,7 +65,7 @@ func memberCommand() *cobra.Command {
 // maxSettings is more than all variables of a job are long.
 const maxSettings = 1 << 20
 
-// toldVariable says that the settings are in the environment already.
+// toldVariable marks that the settings are in the environment already.
 const toldVariable = "INSIDE_STAR_MEMBER"
 
 // takeCommand takes the words of a command out of the environment, which the command inherits.

@@ -119,8 +119,7 @@ func spreadOut(ctx context.Context, j *settings.Job, own bool) (*launch.Spread, 
 	return launch.NewSpread(j, hosts, own)
 }
 
-// demonstrates says whether a job shows what STAR does, so that it gets a straggler: no setting says what is trained,
-// or where.
+// demonstrates reports whether a job is a demo, and so gets a straggler: no setting names a model, data or hosts.
 func demonstrates(job *settings.Job) bool {
 	for _, name := range []string{"dataset", "model", "hosts", "resume", "slow", "straggler-trace"} {
 		if job.Config.IsSet(name) {

@@ -33,7 +33,7 @@ type schedEngine struct {
 // engineTime is how long a command of an engine may take to answer.
 const engineTime = 30 * time.Second
 
-// valid says what does not go together.
+// valid returns an error for settings that exclude each other.
 func (e *schedEngine) valid(s *settings.Set, hosts, address string, places int) error {
 	for _, c := range []struct{ engines, settings []string }{
 		{[]string{"slurm", "k8s"}, []string{"cpus", "gpus"}}, {[]string{"slurm"}, []string{"partition", "time"}}, {[]string{"k8s"}, []string{"namespace", "image", "worker-image"}},
@@ -66,7 +66,7 @@ func (e *schedEngine) valid(s *settings.Set, hosts, address string, places int) 
 	return nil
 }
 
-// use says how workers are started, and where there are places for how many.
+// use sets how workers are started, and the hosts with their number of places.
 func (e *schedEngine) use(s *settings.Set, o *service.Options, hosts string, places int) error {
 	switch e.name {
 	case "slurm":
@@ -77,7 +77,7 @@ func (e *schedEngine) use(s *settings.Set, o *service.Options, hosts string, pla
 	return schedHosts(s, o, hosts, places)
 }
 
-// slurmNode is a node as sinfo says.
+// slurmNode is a node in sinfo's output.
 type slurmNode struct {
 	name, host string // host: its machine's name
 	cpus       int
@@ -88,7 +88,7 @@ type slurmNode struct {
 // sinfo, NODE STATE CODES).
 var slurmStates = regexp.MustCompile(`^(drain|down|fail|maint|unknown)|\*`)
 
-// slurmNodes reads what sinfo says, in the format that nodes asks for.
+// slurmNodes parses sinfo's output, in the format that nodes requests.
 func slurmNodes(text string) (nodes []slurmNode) {
 	for line := range strings.Lines(text) {
 		f := strings.Fields(line)
@@ -138,7 +138,7 @@ func askSlurm(program string, args ...string) (string, error) {
 	return string(out), nil
 }
 
-// here says whether a name of a machine is this one's.
+// here reports whether a name of a machine is this one's.
 func here(name string) bool {
 	own, _ := os.Hostname()
 	name, _, _ = strings.Cut(name, ".")
@@ -208,7 +208,7 @@ func (e *schedEngine) slurm(s *settings.Set, o *service.Options) error {
 		cmd.Env = env
 		return cmd, nil, nil
 	}
-	o.Kill = func(name string) error { // srun would end, and its worker go on
+	o.Kill = func(name string) error { // srun would end, and its worker would continue
 		_, err := askSlurm("scancel", "--user="+me.Username, "--name="+name)
 		return err
 	}

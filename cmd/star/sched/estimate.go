@@ -90,7 +90,7 @@ that both traces have is used, numbers and categories, and hour and weekday. Whe
 	return cmd
 }
 
-// epochEstimates is what star sched estimate says of logs, and --json prints. Times are s.
+// epochEstimates are the estimates of star sched estimate from logs, as --json prints them. Times are in s.
 type epochEstimates struct {
 	Logs    []epochEstimate `json:"logs"`
 	Methods []epochMethod   `json:"methods,omitempty"` // with --truth

@@ -73,7 +73,7 @@ many workers comes from its run logs (star sched scaling), with their uncertaint
 	return cmd
 }
 
-// prepare finds out what is to be simulated.
+// prepare determines what to simulate.
 func (f *forecast) prepare(logs []string) (err error) {
 	if f.revoke == "" {
 		return f.set.Invalid("revoke", errors.New("how are machines taken away? give rate:PER_HOUR, k80, p100, v100 or trace:FILE"))

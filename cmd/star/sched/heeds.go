@@ -46,8 +46,8 @@ func (p *schedSim) noteUnused(w io.Writer, jobs []*sched.Job, o sched.Options) {
 	}
 }
 
-// notePredictions says of policies that order jobs by a predicted duration how many jobs have none: they are taken for
-// the shortest. In the format lucid each job has one, which may be 0.
+// notePredictions prints for policies that order jobs by a predicted duration how many jobs lack one: they count as the shortest. In the
+// format lucid each job has one, which may be 0.
 func (p *schedSim) notePredictions(w io.Writer, jobs []*sched.Job) {
 	for _, c := range []struct {
 		policy, column string
@@ -87,7 +87,7 @@ func (p *schedSim) dependent() error {
 	return nil
 }
 
-// refuse says of the first of some settings that was given on the command line why it may not be.
+// refuse returns the error for the first of some settings on the command line, with the reason.
 func refuse(s *settings.Set, why string, names ...string) error {
 	if i := slices.IndexFunc(names, func(name string) bool { return schedsim.Flagged(s, name) }); i >= 0 {
 		return s.Invalid(names[i], errors.New(why))

@@ -53,7 +53,7 @@ func (s *setting) UnmarshalYAML(n *yaml.Node) error {
 var scheduled = []string{"workers", "min-workers", "max-workers", "servers", "shards", "rank", "coordinator", "coordinators", "token", "job", "out", "checkpoint", "resume", "samples", "epochs", "steps",
 	"listen", "advertise", "json", "http", "log-format", "hosts", "demands", "host-id", "restarts", "worker-restarts", "revoke", "replicas", "gossip", "gossip-join"}
 
-// notOfType is what the YAML package says of a value that is not of its field's type.
+// notOfType matches the YAML package's error for a value that does not have its field's type.
 var notOfType = regexp.MustCompile("cannot unmarshal !!([a-z]+)(?: (`[^`]*`))? into ([^ ;]+)")
 
 // wantedTypes are types of fields of a job's file, in words.
@@ -64,7 +64,7 @@ var wantedTypes = map[string]string{
 	fmt.Sprintf("%T", setting("")): "a text, a number or a list",
 }
 
-// yamlSays is what the YAML package says of a job's file, without what it says of our program.
+// yamlSays is the YAML package's error for a job's file, without the names of our program's types.
 func yamlSays(err error) string {
 	text := strings.TrimPrefix(err.Error(), "yaml: ")
 	var all *yaml.TypeError
@@ -85,7 +85,7 @@ var variables = regexp.MustCompile(`(variable )?\b` + settings.Variable("") + `[
 // wholeNumbers are the keys of a job's file that are counts.
 var wholeNumbers = []string{"samples", "workers", "min-workers", "max-workers"}
 
-// fractions says which count in a job's file is no whole number: the YAML package would cut it off. Other mistakes are
+// fractions returns an error for a count in a job's file that is not an integer: the YAML package would truncate it. Other errors are
 // found later.
 func fractions(text []byte) error {
 	var doc yaml.Node
@@ -131,7 +131,7 @@ func readJob(file string) (spec live.Spec, err error) {
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return spec, job.FileError(err, errJob)
-	} else if err != nil { // a folder, say
+	} else if err != nil { // for example a folder
 		return spec, bad(err)
 	}
 	var f jobFile

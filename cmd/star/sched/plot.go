@@ -20,7 +20,7 @@ type schedCurves struct {
 	schedules        []schedSchedule
 }
 
-// schedSchedule is the picture of which jobs have GPUs, and when, under a policy.
+// schedSchedule is a plot of the GPUs of each job over time under a policy.
 type schedSchedule struct {
 	policy string
 	gpus   int

@@ -35,7 +35,7 @@ const podVariable = "STAR_SCHED_POD"
 // podEvery is how often a pod is looked at.
 var podEvery = time.Second
 
-// podBegins is how long a pod may wait for a node, or for its image, before the service is told: it retries later. A
+// podBegins is how long a pod may wait for a node, or for its image, before the service gets an error and retries later. A
 // cluster that adds nodes for waiting pods does so within some seconds, and keeps the node for the next one.
 var podBegins = 2 * time.Minute
 
@@ -159,7 +159,7 @@ func KeepPod() {
 	os.Exit(followPod(p.Name, p.Namespace, p.Apply, told, os.Stderr))
 }
 
-// podStatus is of what kubectl says of a pod.
+// podStatus has the used fields of kubectl's description of a pod.
 type podStatus struct {
 	Status struct {
 		Phase, Reason, Message string
@@ -176,7 +176,7 @@ type container struct {
 	}
 }
 
-// waits is what a pod waits for that may never come: a node, an image; empty: for nothing of that kind.
+// waits is what a pod waits for that may never become available: a node, an image; empty: nothing of that kind.
 func (p *podStatus) waits() string {
 	for _, c := range append(p.Status.InitContainerStatuses, p.Status.ContainerStatuses...) {
 		if w := c.State.Waiting; w != nil && w.Reason != "ContainerCreating" && w.Reason != "PodInitializing" {
@@ -191,8 +191,8 @@ func (p *podStatus) waits() string {
 	return ""
 }
 
-// followPod applies a pod, has it deleted when told, and returns the exit code of its container when that has ended;
-// 143 and 137 if it is gone, told and not told, 69 if it does not begin.
+// followPod applies a pod, deletes it on a signal from told, and returns the exit code of its container when that has ended;
+// 143 and 137 if it is gone, with and without a signal, 69 if it does not begin.
 func followPod(name, namespace string, apply []byte, told <-chan os.Signal, says io.Writer) int {
 	if _, err := kubectl(namespace, apply, "apply", "-f", "-"); err != nil {
 		fmt.Fprintln(says, err)
@@ -220,7 +220,7 @@ func followPod(name, namespace string, apply []byte, told <-chan os.Signal, says
 		case <-tick.C:
 		}
 		out, err := kubectl(namespace, nil, "get", "pod", name, "--ignore-not-found", "-o", "json")
-		if err != nil { // the pod goes on without it
+		if err != nil { // the pod continues without it
 			say(err.Error())
 			continue
 		}

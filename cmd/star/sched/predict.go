@@ -65,7 +65,7 @@ func readJobTables(trainFile, predictFile string) (train, to *jobTable, err erro
 	return train, to, err
 }
 
-// wrong is what is wrong in a line of the file.
+// wrong is the error for a line of the file.
 func (t *jobTable) wrong(line int, format string, args ...any) error {
 	return job.FileError(fmt.Errorf("%s: %w", t.file, workload.Wrong(line, format, args...)), workload.ErrInput)
 }
@@ -96,12 +96,12 @@ func (t *jobTable) numbers(names ...string) ([]float64, error) {
 	return t.values(c)
 }
 
-// notFeatures are columns that are not features of a job: its name, what is or was predicted, and what is unknown
+// notFeatures are columns that are not features of a job: its name, predicted values, and values that are unknown
 // before the job has run.
 var notFeatures = []string{"job_id", "order", "duration", "estimate", "history", "ebm_priority", "lgb_priority", "deadline", "submit", "submit_time", "state"}
 
-// predict learns of one trace how long jobs take, and writes another one with what it says of these: in the columns by
-// which lucid and qssf order jobs.
+// predict learns from one trace how long jobs take, and writes another one with its predictions: in the columns by which lucid and
+// qssf order jobs.
 func predict(w, says io.Writer, method, trainFile, predictFile string) error {
 	train, to, err := readJobTables(trainFile, predictFile)
 	if err != nil {
@@ -136,7 +136,7 @@ func predict(w, says io.Writer, method, trainFile, predictFile string) error {
 	return to.write(w, estimates, "estimate", "history")
 }
 
-// write writes the table with what is predicted in columns of these names.
+// write writes the table with predictions in columns of these names.
 func (t *jobTable) write(w io.Writer, estimates []float64, names ...string) error {
 	header := slices.Clone(t.header)
 	at := make([]int, len(names))
@@ -158,8 +158,7 @@ func (t *jobTable) write(w io.Writer, estimates []float64, names ...string) erro
 	return out.Error()
 }
 
-// historyOf says of each job what the user's earlier jobs let expect, those of the first trace and those that have
-// ended before.
+// historyOf is for each job the expectation from the user's earlier jobs, those of the first trace and those that have ended before.
 func historyOf(train, to *jobTable) ([]float64, error) {
 	var past []estimate.PastJob
 	for _, t := range []*jobTable{train, to} {
@@ -184,7 +183,7 @@ func historyOf(train, to *jobTable) ([]float64, error) {
 	return estimate.History(past)[len(train.rows):], nil
 }
 
-// predictDurations says what a model of the first trace says of the jobs of the other one. It learns logarithms, since
+// predictDurations predicts the durations of the jobs in the second trace with a model of the first one. It learns logarithms, since
 // durations are spread over orders of magnitude.
 func predictDurations(method string, train, to *jobTable, says io.Writer) ([]float64, error) {
 	duration, err := train.numbers("duration")
@@ -357,7 +356,7 @@ func rankOf(v []float64) []float64 {
 	return r
 }
 
-// validPredict says what is wrong with the settings of --predict.
+// validPredict returns an error for invalid settings of --predict.
 func validPredict(s *settings.Set, args []string, train, to, what, method string) error {
 	if err := refuse(s, "is for the logs of one job: --predict learns of other jobs", "epochs", "first", "truth", "times"); err != nil {
 		return err

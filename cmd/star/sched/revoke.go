@@ -12,7 +12,7 @@ import (
 	"star/sched/workload"
 )
 
-// seedOf is that of a virtual cluster: each has random numbers of its own.
+// seedOf is the seed of a virtual cluster: each has its own random numbers.
 func seedOf(seed uint64, vc string) uint64 {
 	h := fnv.New64a()
 	h.Write([]byte(vc))
@@ -43,7 +43,7 @@ func (p *schedSim) revoked(vcs map[string]sched.Cluster, jobs []*sched.Job) erro
 			r.Seed = seedOf(seed, vc)
 		}
 		var all []sched.Absence
-		for node := range c.Nodes + c.Plain { // machines without a GPU come last
+		for node := range c.Nodes + c.Plain { // machines without a GPU are last
 			for _, gone := range r.Gone(node, time.Duration((until-first)*float64(time.Second))) {
 				a := sched.Absence{Node: node, From: first + gone[0].Seconds(), To: math.Inf(1)}
 				if gone[1] >= 0 {

@@ -22,7 +22,7 @@ import (
 	"star/sched/workload"
 )
 
-// measured is what run logs say of how fast jobs were, by number of workers.
+// measured are the speeds of jobs in run logs, by number of workers.
 type measured struct {
 	segments []estimate.Segment
 	most     int             // workers, at any time
@@ -38,8 +38,8 @@ type measured struct {
 	begun   bool
 }
 
-// window is how long a segment is at most: shorter ones are cut by the noise of single updates, longer ones are too few
-// to say how rates scatter.
+// window is the longest segment: shorter ones are dominated by the noise of single updates, longer ones are too few to show the scatter
+// of rates.
 const window = 2 * time.Second
 
 func (r *measured) read(name string) error {
@@ -179,7 +179,7 @@ func printScaling(w io.Writer, curve []estimate.Rate, asJSON bool) error {
 	return tw.Flush()
 }
 
-// assumed says which parts of a curve were not measured.
+// assumed prints which parts of a curve were not measured.
 func (r *measured) assumed(w io.Writer, curve []estimate.Rate) error {
 	times := map[int]int{}
 	for _, s := range r.segments {

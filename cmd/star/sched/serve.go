@@ -228,7 +228,7 @@ func serveSched(ctx context.Context, s *settings.Set, o service.Options, l net.L
 	return svc.Serve(ctx, l)
 }
 
-// schedHosts says on which hosts how many workers run, and how they are started there.
+// schedHosts sets the hosts with their number of workers, and how they are started there.
 func schedHosts(s *settings.Set, o *service.Options, file string, places int) error {
 	known := map[string]inventory.Host{}
 	if file == "" {

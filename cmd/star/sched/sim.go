@@ -132,7 +132,7 @@ func schedImportCommand() *cobra.Command {
 	return cmd
 }
 
-// wantArgs says which arguments a command wants unless it got from least to most.
+// wantArgs returns an error with the arguments that a command wants unless it got from least to most.
 func wantArgs(cmd *cobra.Command, args []string, least, most int, want string) error {
 	if n := len(args); n < least || n > most {
 		return &settings.UsageError{Msg: fmt.Sprintf("%s: want %s, got %d arguments", cmd.CommandPath(), want, n)}
@@ -144,10 +144,10 @@ func oneTrace(cmd *cobra.Command, args []string) error {
 	return wantArgs(cmd, args, 1, 1, "one trace of jobs")
 }
 
-// errPicturesFolder is what is wrong with --plot -.
+// errPicturesFolder is the error for --plot -.
 var errPicturesFolder = errors.New("is a folder of pictures, not one of them: name one, such as pictures")
 
-// slowNodes has nodes be slow as --slow says.
+// slowNodes makes nodes slow as --slow describes.
 func (p *schedSim) slowNodes(vcs map[string]sched.Cluster, jobs []*sched.Job) error {
 	if p.slow == "" {
 		return nil
@@ -179,7 +179,7 @@ func (p *schedSim) slowNodes(vcs map[string]sched.Cluster, jobs []*sched.Job) er
 	return nil
 }
 
-// valid says what is wrong with the settings of star sched sim.
+// valid returns an error for invalid settings of star sched sim.
 func (p *schedSim) valid() error {
 	switch {
 	case !(p.alpha > 0 && p.alpha <= 1):
@@ -231,7 +231,7 @@ func meantPolicy(name string) string {
 	return ""
 }
 
-// read reads what is simulated: jobs, machines, and options but for the policy.
+// read reads the input of the simulation: jobs, machines, and options except for the policy.
 func (p *schedSim) read(trace string) (jobs []*sched.Job, vcs map[string]sched.Cluster, o sched.Options, err error) {
 	if p.compat != "" {
 		return nil, nil, o, p.Set.Invalid("compat", fmt.Errorf("another command follows this program, with the same settings: "+

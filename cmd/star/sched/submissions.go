@@ -64,9 +64,9 @@ func (t *jobTable) submissions() (*submissions, error) {
 	return s, nil
 }
 
-// predictSubmissions learns of one trace how many jobs, and GPUs, are submitted in ten minutes, and writes what it says
-// of those of another one, which goes on where the first one ends, as sim --estimates reads it for lucid. What it says
-// of ten minutes is of what had been submitted until 50 minutes before them.
+// predictSubmissions learns from one trace how many jobs, and GPUs, are submitted in ten minutes, and writes predictions for another
+// one, which continues where the first one ends, in the format of sim --estimates for lucid. A prediction for ten minutes uses the
+// submissions until 50 minutes before them.
 func predictSubmissions(w, says io.Writer, trainFile, predictFile string) error {
 	train, to, err := readJobTables(trainFile, predictFile)
 	if err != nil {

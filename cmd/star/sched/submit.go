@@ -20,7 +20,7 @@ import (
 	"star/internal/settings"
 )
 
-// submission is what star submit was told.
+// submission has the settings of star submit.
 type submission struct {
 	engine, kind, name, namespace, image, workerImage, time string
 	workers, servers, nodes, cpus, gpus                     int
@@ -31,7 +31,7 @@ type submission struct {
 
 type variable struct{ name, value string }
 
-// isJobFile says whether an argument is a file of a job for star sched serve, and no setting.
+// isJobFile reports whether an argument is a file of a job for star sched serve, and not a setting.
 func isJobFile(arg string) bool {
 	return !strings.Contains(arg, "=") && (strings.HasSuffix(arg, ".yaml") || strings.HasSuffix(arg, ".yml"))
 }
@@ -186,7 +186,7 @@ func (b *submission) apply(text string, out, errs io.Writer) error {
 	return nil
 }
 
-// script is the batch script, with its #SBATCH lines as told, and the settings below them.
+// script is the batch script, with its #SBATCH lines and the settings below them.
 func (b *submission) script() (string, error) {
 	text, err := deploy.Files.ReadFile("slurm/star.sbatch")
 	if err != nil {
@@ -344,8 +344,7 @@ func drop(n *yaml.Node, key string) {
 	}
 }
 
-// walk replaces names and images, and numbers of pods, everywhere in a document. key is that of n, above that of what n
-// is in.
+// walk replaces names and images, and numbers of pods, everywhere in a document. key is the key of n, above that of its parent.
 func (b *submission) walk(n *yaml.Node, above, key string) {
 	switch {
 	case n.Kind == yaml.ScalarNode:

@@ -36,7 +36,7 @@ func distance(a, b []float32) float64 {
 	return math.Sqrt(diff / norm)
 }
 
-// Near fails the test unless two vectors are equal but for roundings.
+// Near fails the test unless two vectors are equal up to rounding.
 func Near(t *testing.T, what string, a, b []float32) {
 	t.Helper()
 	if d := distance(a, b); !(d <= 1e-5) {
@@ -44,7 +44,7 @@ func Near(t *testing.T, what string, a, b []float32) {
 	}
 }
 
-// SameBits fails the test unless two vectors are equal to the bit.
+// SameBits fails the test unless two vectors are bitwise equal.
 func SameBits(t *testing.T, what string, a, b []float32) {
 	t.Helper()
 	for i := range a {
@@ -74,9 +74,8 @@ func RunLog[T any](t testing.TB, dir, kind string) []T {
 	return out
 }
 
-// EverySampleOnce: the updates follow each other without a gap, and their samples are
-// all that there were. That no piece of the stream is in two of them, the coordinator's own
-// tests show.
+// EverySampleOnce checks that the versions of updates are consecutive and that their samples add up to want.
+// The coordinator's own tests check that no range of the stream is in two updates.
 func EverySampleOnce(t *testing.T, dir string, want int64) {
 	t.Helper()
 	type fire struct {
@@ -85,7 +84,7 @@ func EverySampleOnce(t *testing.T, dir string, want int64) {
 	}
 	var version, samples int64
 	for _, f := range RunLog[fire](t, dir, "fire") {
-		if f.Version == version && f.Samples == samples && len(f.Dropped) > 0 { // gradients of who has left, and nothing else
+		if f.Version == version && f.Samples == samples && len(f.Dropped) > 0 { // only gradients of workers that have left
 			continue
 		}
 		if f.Version != version+1 || f.Samples < samples {
@@ -98,7 +97,7 @@ func EverySampleOnce(t *testing.T, dir string, want int64) {
 	}
 }
 
-// AtVersion waits until a job has made so many versions.
+// AtVersion waits until a job has reached a version.
 func AtVersion(t *testing.T, addr string, version int64, errs *bytes.Buffer) coord.Status {
 	t.Helper()
 	var s coord.Status
@@ -121,7 +120,7 @@ func Ctl(t *testing.T, addr string, args ...string) {
 	}
 }
 
-// Stopped ends a job by star ctl stop and returns its result, which must be whole.
+// Stopped ends a job with star ctl stop and returns its result, which must be complete.
 func Stopped(t *testing.T, cmd *exec.Cmd, addr, dir string, out, errs *bytes.Buffer) runlog.Result {
 	t.Helper()
 	Ctl(t, addr, "stop")
@@ -140,8 +139,8 @@ func Stopped(t *testing.T, cmd *exec.Cmd, addr, dir string, out, errs *bytes.Buf
 	return r
 }
 
-// KillWorker sends a signal to a worker of a job. star run itself may not have heard yet that the
-// training has begun; the end of the worker must not seem to it that of one that never joined.
+// KillWorker sends a signal to a worker of a job once star run knows that the training has begun: otherwise it would treat the worker
+// as one that never joined.
 func KillWorker(t *testing.T, parent *exec.Cmd, rank int, sig syscall.Signal) {
 	t.Helper()
 	procs, _ := filepath.Glob("/proc/[0-9]*/environ")
@@ -167,8 +166,7 @@ func KillWorker(t *testing.T, parent *exec.Cmd, rank int, sig syscall.Signal) {
 	t.Fatalf("no process of worker %d below %d", rank, parent.Process.Pid)
 }
 
-// Certificates makes one that signs itself and is good for everybody at 127.0.0.1, and
-// returns the settings that name it.
+// Certificates makes a self-signed certificate for 127.0.0.1 and returns the settings that name it.
 func Certificates(t *testing.T) []string {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

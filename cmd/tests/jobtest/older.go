@@ -11,8 +11,8 @@ import (
 // olderRelease is the release before this one: its tag, or its commit where the checkout has no tags.
 var olderRelease = []string{"landed-37", "194c95e6"}
 
-// Older is the path of the program of the release before this one, built from the checkout's history and kept in the user's cache. The test is skipped
-// where that has not the commit, as in a shallow clone, and with -short.
+// Older is the path of the program of the previous release, built from the checkout's history and kept in the user's cache. The test
+// is skipped with -short, and if the checkout lacks the commit, as in a shallow clone.
 func Older(t *testing.T) string {
 	t.Helper()
 	if testing.Short() {
@@ -31,7 +31,7 @@ func Older(t *testing.T) string {
 		}
 	}
 	if commit == "" {
-		t.Skipf("this checkout has neither of %s, of which the older program would be built", strings.Join(olderRelease, ", "))
+		t.Skipf("this checkout has neither of %s to build the older program from", strings.Join(olderRelease, ", "))
 	}
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -58,7 +58,7 @@ func Older(t *testing.T) string {
 			t.Fatalf("%s: %v\n%s", strings.Join(args, " "), err, out)
 		}
 	}
-	// Under a name of its own until it is whole: other tests look for it, too.
+	// It has another name until it is complete, because other tests use it, too.
 	text, err := os.ReadFile(made)
 	if err != nil {
 		t.Fatal(err)

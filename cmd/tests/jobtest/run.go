@@ -23,7 +23,7 @@ import (
 	"star/train/checkpoint"
 )
 
-// Pushed is the bytes that the workers of a job sent to shards, for each step.
+// Pushed is the mean number of bytes that the workers of a job sent to shards per step.
 func Pushed(t *testing.T, dir string) float64 {
 	t.Helper()
 	f, err := os.Open(filepath.Join(dir, process.RunLogName))
@@ -40,10 +40,10 @@ func Pushed(t *testing.T, dir string) float64 {
 			NetOut float64 `json:"net_out"`
 		}
 		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
-			// The first and the last line are long; they are no records.
+			// The first and the last line are long and not records.
 			continue
 		}
-		if r.Type == "record" && r.Step > 0 { // that of step 0 counts the hello, and the initial parameters
+		if r.Type == "record" && r.Step > 0 { // step 0 includes the hello and the initial parameters
 			sum += r.NetOut
 			n++
 		}
@@ -54,8 +54,8 @@ func Pushed(t *testing.T, dir string) float64 {
 	return sum / float64(n)
 }
 
-// AboutNumbers leaves out, in the race run (-short), a test of what comes out of a job: the detector has nothing to say about it, and other
-// tests start the same processes.
+// AboutNumbers skips a test of a job's results in the race run (-short): the race detector gains nothing from it, and other tests start
+// the same processes.
 func AboutNumbers(t *testing.T) {
 	t.Helper()
 	if testing.Short() {
@@ -90,7 +90,7 @@ func Run(t *testing.T, args ...string) (runlog.Result, string) {
 	return r, dir
 }
 
-// Background starts star run, ended by nothing but star ctl stop (Stopped): what a test waits for comes when it comes, also on a busy machine.
+// Background starts star run without an end: only star ctl stop (Stopped) ends it, so a test can wait on a busy machine, too.
 func Background(t *testing.T, args ...string) (cmd *exec.Cmd, addr, dir string, out, errs *bytes.Buffer) {
 	t.Helper()
 	addr, dir = FreeAddr(t), t.TempDir()
@@ -107,7 +107,7 @@ func Background(t *testing.T, args ...string) (cmd *exec.Cmd, addr, dir string, 
 	return cmd, addr, dir, out, errs
 }
 
-// Writer makes files in a folder, and says where they are.
+// Writer writes files to a folder and returns their paths.
 func Writer(t *testing.T, dir string) func(name, text string) string {
 	return func(name, text string) string {
 		t.Helper()
@@ -119,7 +119,7 @@ func Writer(t *testing.T, dir string) func(name, text string) string {
 	}
 }
 
-// Parameters of a job's last checkpoint.
+// Parameters returns the parameters in a job's last checkpoint.
 func Parameters(t *testing.T, r runlog.Result) []float32 {
 	t.Helper()
 	c, err := checkpoint.Open(r.Checkpoint)
@@ -133,7 +133,7 @@ func Parameters(t *testing.T, r runlog.Result) []float32 {
 	return v
 }
 
-// Buffers of a job's last checkpoint: what models keep beside parameters.
+// Buffers returns the buffers in a job's last checkpoint: what models keep besides parameters.
 func Buffers(t *testing.T, r runlog.Result) []float32 {
 	t.Helper()
 	c, err := checkpoint.Open(r.Checkpoint)
@@ -164,8 +164,7 @@ func WriteCIFAR(dir string, n int) error {
 	return nil
 }
 
-// StartServer starts star ps and returns its command, the coordinator's address and
-// what it writes to standard error.
+// StartServer starts star ps and returns its command, the coordinator's address and its standard error.
 func StartServer(t *testing.T, args ...string) (cmd *exec.Cmd, addr string, errs *bytes.Buffer) {
 	t.Helper()
 	addr = FreeAddr(t)
@@ -180,7 +179,7 @@ func StartServer(t *testing.T, args ...string) (cmd *exec.Cmd, addr string, errs
 	return cmd, addr, errs
 }
 
-// FreeAddr is an address that nobody listens on.
+// FreeAddr is an address without a listener.
 func FreeAddr(t testing.TB) string {
 	t.Helper()
 	addr, err := ports.Reserve("127.0.0.1")
@@ -190,7 +189,7 @@ func FreeAddr(t testing.TB) string {
 	return addr
 }
 
-// ExitCode is that of a program that was run.
+// ExitCode is the exit code in a program's error.
 func ExitCode(err error) int {
 	if x, ok := err.(*exec.ExitError); ok {
 		return x.ExitCode()
@@ -198,7 +197,7 @@ func ExitCode(err error) int {
 	return 0
 }
 
-// Daemon starts a process that ends with the test, and appends what it says to a file.
+// Daemon starts a process that ends with the test, and appends its output to a file.
 func Daemon(t *testing.T, cmd *exec.Cmd, log string) {
 	t.Helper()
 	out, err := os.OpenFile(log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
@@ -218,7 +217,7 @@ func Daemon(t *testing.T, cmd *exec.Cmd, log string) {
 	})
 }
 
-// Stderr is what a program that failed has written there.
+// Stderr is the standard error in a program's error.
 func Stderr(err error) string {
 	if x, ok := err.(*exec.ExitError); ok {
 		return string(x.Stderr)
@@ -226,7 +225,7 @@ func Stderr(err error) string {
 	return ""
 }
 
-// WaitFor returns when somebody listens at addr.
+// WaitFor returns once a process listens at addr.
 func WaitFor(t *testing.T, addr string) {
 	t.Helper()
 	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); {
@@ -237,10 +236,10 @@ func WaitFor(t *testing.T, addr string) {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	t.Fatalf("nobody listens at %s after 20 s", addr)
+	t.Fatalf("no listener at %s after 20 s", addr)
 }
 
-// ChildOf is the process of a job with that folder; 0: there is none.
+// ChildOf is the process ID of a job's process with that output folder; 0: not found.
 func ChildOf(out, role string, rank int) int {
 	dirs, _ := filepath.Glob("/proc/[0-9]*")
 	for _, d := range dirs {
@@ -256,7 +255,7 @@ func ChildOf(out, role string, rank int) int {
 	return 0
 }
 
-// FreePort finds a port that nobody listens on, nor on the next one, which a second process of a host has.
+// FreePort finds a port without a listener on it or on the next one, which a second process of a host uses.
 func FreePort(t *testing.T) string {
 	t.Helper()
 	for range 100 {

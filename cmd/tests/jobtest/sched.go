@@ -26,7 +26,7 @@ type Scheduler struct {
 	Dir  string
 	Jobs string   // folder of the jobs
 	Env  []string // nil: that of the test
-	On   []string // what runs a command where the service is; nil: nothing
+	On   []string // prefix that runs a command on the service's host; nil: none
 	More string   // settings of jobs, in YAML's braces
 
 	t   *testing.T
@@ -34,7 +34,7 @@ type Scheduler struct {
 	log bytes.Buffer
 }
 
-// Slowed is the setting that slows all workers of a job down alike, so that it lasts as long whichever of them it has.
+// Slowed is the setting that slows all workers of a job down equally, so that its duration is independent of the selected workers.
 func Slowed(workers int) string {
 	slow := make([]string, workers)
 	for i := range slow {
@@ -43,7 +43,7 @@ func Slowed(workers int) string {
 	return "slow: [" + strings.Join(slow, ", ") + "]"
 }
 
-// SchedulerOf starts a service, which is ended with the test, and all that it has started.
+// SchedulerOf starts a service. The test ends it and all processes that it has started.
 func SchedulerOf(t *testing.T, args ...string) *Scheduler {
 	s := SchedulerAt(t, filepath.Join(t.TempDir(), "q"), "")
 	s.Start(args...)
@@ -51,7 +51,7 @@ func SchedulerOf(t *testing.T, args ...string) *Scheduler {
 	return s
 }
 
-// SchedulerAt is a service that is not started yet; without a folder of jobs it has its own.
+// SchedulerAt is a service that is not started yet; without a folder of jobs it uses its own.
 func SchedulerAt(t *testing.T, dir, jobs string) *Scheduler {
 	s := &Scheduler{t: t, Dir: dir, Jobs: cmp.Or(jobs, filepath.Join(dir, "jobs")), More: Slowed(2)}
 	t.Cleanup(func() {
@@ -135,7 +135,7 @@ func (s *Scheduler) Command(what string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// Ask asks the service for something, again while nobody decides; already is what it says if it was done the time before.
+// Ask sends a command to the service and retries while no service decides. already is the answer if an earlier try has succeeded.
 func (s *Scheduler) Ask(already, what string, args ...string) {
 	s.t.Helper()
 	for end := time.Now().Add(3 * time.Minute); ; time.Sleep(50 * time.Millisecond) {
@@ -149,7 +149,7 @@ func (s *Scheduler) Ask(already, what string, args ...string) {
 	}
 }
 
-// Until waits for the service to say something.
+// Until waits for a status of the service.
 func (s *Scheduler) Until(what string, f func(service.Status) bool) (st service.Status) {
 	s.t.Helper()
 	for end := time.Now().Add(3 * time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
@@ -162,7 +162,7 @@ func (s *Scheduler) Until(what string, f func(service.Status) bool) (st service.
 	return st
 }
 
-// JobOf is a job in what a service says.
+// JobOf is a job in the status of a service.
 func JobOf(st service.Status, name string) (j service.JobStatus) {
 	if i := slices.IndexFunc(st.Jobs, func(j service.JobStatus) bool { return j.Job == name }); i >= 0 {
 		j = st.Jobs[i]
@@ -170,7 +170,7 @@ func JobOf(st service.Status, name string) (j service.JobStatus) {
 	return j
 }
 
-// Trains waits until a job has so many workers, and makes updates.
+// Trains waits until a job has that number of workers and makes updates.
 func (s *Scheduler) Trains(name string, workers int) {
 	s.t.Helper()
 	var before int64 = -1
@@ -187,7 +187,7 @@ func (s *Scheduler) Trains(name string, workers int) {
 	})
 }
 
-// UsedOnce says that all lives of a job together have used every sample once, or, of an unknown number (-1), none twice.
+// UsedOnce checks that all lives of a job together used every sample once or, with an unknown number (-1), none twice.
 func (s *Scheduler) UsedOnce(name string, samples int64) (lives int) {
 	s.t.Helper()
 	logs, err := filepath.Glob(filepath.Join(s.Jobs, name, "life-*", "run.jsonl"))
@@ -219,13 +219,13 @@ func (s *Scheduler) UsedOnce(name string, samples int64) (lives int) {
 // Schedulers are several services with one queue, by rank.
 type Schedulers struct {
 	All []*Scheduler
-	// Args are those with which the service of a rank is started.
+	// Args are the arguments of the service of a rank.
 	Args func(rank int) []string
 
 	t *testing.T
 }
 
-// SchedulersOf starts so many services, with more flags. They are ended with the test, and all that they have started.
+// SchedulersOf starts n services with more flags. The test ends them and all processes that they have started.
 func SchedulersOf(t *testing.T, n int, args ...string) *Schedulers {
 	v := SchedulersAt(t, n, args...)
 	for r := range v.All {
@@ -234,7 +234,7 @@ func SchedulersOf(t *testing.T, n int, args ...string) *Schedulers {
 	return v
 }
 
-// SchedulersAt are so many services that are not started yet.
+// SchedulersAt are n services that are not started yet.
 func SchedulersAt(t *testing.T, n int, args ...string) *Schedulers {
 	root, jobs := t.TempDir(), t.TempDir()
 	var addrs []string
@@ -262,7 +262,7 @@ func SchedulersAt(t *testing.T, n int, args ...string) *Schedulers {
 // Start starts the service of a rank.
 func (v *Schedulers) Start(rank int) { v.All[rank].Start(v.Args(rank)...) }
 
-// Decider is who decides, as another one says.
+// Decider is the rank of the deciding service, according to another one.
 func (v *Schedulers) Decider(ask *Scheduler) (rank int) {
 	v.t.Helper()
 	ask.Until("one decides", func(st service.Status) bool {

@@ -30,7 +30,7 @@ type function struct {
 	result  []string // "float64" sums or "bool", see finish
 	setup   func(b *body)
 	body    func(b *body)
-	four    func(b *body) // four vectors, as long as there are so many; nil: one after the other
+	four    func(b *body) // four vectors, while at least four are left; nil: one after the other
 	finish  func(b *body)
 }
 

@@ -18,7 +18,7 @@ import (
 func init() { C.openblas_set_num_threads(1) }
 
 // Gemm computes C = alpha·op(A)·op(B) + beta·C, row-major. The sizes are at
-// least 1 and the operands as large as they say.
+// least 1 and the operands have these sizes.
 func Gemm(transA, transB bool, m, n, k int, alpha float32, a []float32, lda int, b []float32, ldb int, beta float32, c []float32, ldc int) {
 	netlib.Implementation{}.Sgemm(transpose(transA), transpose(transB), m, n, k, alpha, a, lda, b, ldb, beta, c, ldc)
 }

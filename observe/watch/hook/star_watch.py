@@ -2,7 +2,7 @@
 took as a line of JSON to the collector of the node. Nothing here waits, and nothing here can end the program: a line
 that cannot be sent at once is dropped and counted, and after the first error of our own nothing more is measured.
 
-What is told apart, per step of an optimizer:
+It distinguishes, per step of an optimizer:
 
   load      in __next__ of a DataLoader
   exchange  from the last local gradient to the end of backward(), where DDP waits for the others; where it
@@ -18,7 +18,7 @@ A step lasts from the end of the optimizer's step before to the end of its own. 
       with watch.exchange():
           all_reduce(grads)
 
-star_train.watch has those of this module, which is there in star watch only; elsewhere its own, which do nothing."""
+In star watch star_train.watch has the functions of this module; elsewhere its own, which do nothing."""
 
 import json
 import os
@@ -111,7 +111,7 @@ class _Rank:
             self.tail = line[self.socket.send(line):]
         except BlockingIOError:
             self.dropped += 1
-        except OSError:  # nobody is there any more
+        except OSError:  # the collector is gone
             self.dropped += 1
             if self.socket is not None:
                 self.socket.close()
@@ -239,7 +239,7 @@ class _GPU:
         self.last = self.event()
 
     def own(self):
-        """Seconds from a step's beginning to its last local gradient, of the newest step that is over; None: there is none."""
+        """Seconds from a step's beginning to its last local gradient, of the newest finished step; None: no finished step."""
         out = None
         while self.pending and self.pending[0][1].query():
             a, b = self.pending.pop(0)
@@ -251,7 +251,7 @@ _rank = None  # type: _Rank
 
 
 def _guard(f):
-    """f, whose errors end the measuring and not the program."""
+    """f, but an error of it ends the measuring and not the program."""
 
     def call(*args):
         r = _rank
@@ -524,7 +524,7 @@ def install():
     if not path or _rank is not None:
         return
     _rank = _Rank(path)
-    if hasattr(os, "register_at_fork"):  # rows of a child would be of a rank that is there already
+    if hasattr(os, "register_at_fork"):  # rows of a child would be of a rank that exists already
         os.register_at_fork(after_in_child=_forked)
     for name, patch in _PATCHES.items():
         if name in sys.modules:

@@ -145,7 +145,7 @@
     },
   };
 
-  // Where nobody points at a chart, its legend says the last value.
+  // If the pointer is not on a chart, its legend shows the last value.
   const last = f => (u, v, i, k) => f(k === null ? u.data[i].findLast(known) : v);
   const few = (u, i) => u.data[i].filter(known).length < 3; // which make no line that is seen
 
@@ -212,7 +212,7 @@
     else showRest();
   }
 
-  // What takes long to draw is drawn once a second, with a view so that the browser lays out and paints once for both, and not where nobody looks.
+  // Expensive parts are drawn once a second, with a view so that the browser lays out and paints once for both, and not while the page is hidden.
   let drawn = -1000, later = 0;
   document.addEventListener("visibilitychange", () => { if (view) showRest(); });
   function showRest() {

@@ -19,7 +19,7 @@ const parts = (() => {
 
   const text = (id, s) => { const e = $(id); if (e.textContent !== s) e.textContent = s; };
 
-  // table fills a table: heads are [name, class], rows lists of texts, each with a class of its own. What is there and stays is not touched.
+  // table fills a table: heads are [name, class], rows lists of texts, each with a class of its own. Unchanged cells are not touched.
   const shown = {};
   function table(id, heads, rows, empty) {
     const t = $(id), before = shown[id];

@@ -197,7 +197,7 @@
     text("headline", v.headline);
     $("headline").className = v.bad ? "bad" : "";
     text("notes", v.note);
-    text("h-timeline", `Who has which ${places} when`);
+    text("h-timeline", `${places[0].toUpperCase() + places.slice(1)} by job over time`);
     text("h-used", places[0].toUpperCase() + places.slice(1) + " in use");
     if (document.hidden) return;
     const used = v.running.jobs.reduce((n, j) => n + j.has, 0);

@@ -24,45 +24,46 @@ import (
 	"star/train/optim"
 )
 
-// What star-chaos has broken is compared with a job to which nothing happened and which made the same updates: the run log says which gradients are in each of
-// them, of which samples and with which parameters, so that one process can compute them again, one after the other. What a gradient counts for follows from
-// docs/theory.md, not from the log.
+// star-chaos compares a job with faults to a calm job without faults that makes the same updates. The run log has the gradients of
+// each update, their samples and the version of their parameters, so one process can compute them again in order. The weight of a
+// gradient follows from docs/theory.md, not from the log.
 //
-// Where gradients come to the shards one by one, as they are, everything is equal to the bit: what each worker has said of its gradient (loss and norm), and
-// parameters and optimiser in every checkpoint. A tree or a ring adds gradients up on their way in another order, and a codec changes them: then parameters may
-// be apart by a part of the way that they have come since the job began. What a codec leaves out comes with later gradients, or never: so the end of the job
-// must be nearer to the calm one's end than the beginning was, and nothing else is compared.
+// Where shards receive each gradient unchanged, all values are bitwise equal: loss and norm of each gradient as its worker recorded
+// them, and parameters and optimiser state in every checkpoint. A tree or a ring sums gradients in another order, and a codec changes
+// them: then parameters may differ by a fraction of the distance from the initial parameters. What a codec leaves out is added to
+// later gradients, or lost: then only the end is compared, which must be nearer to the end of the calm job than the beginning was.
 //
-// Training that is not stable makes much of a rounding: with momentum, of 1e-7 of the way 5e-3 in 1100 updates of one worker. How much it is is measured: a twin
-// of the calm job makes the same updates, each gradient's elements apart by one rounding, and parameters may be apart by roundingFor times what the twin is.
+// Unstable training amplifies rounding: with momentum, 1e-7 of the distance became 5e-3 in 1100 updates of one worker. The comparison
+// measures this: a twin of the calm job makes the same updates with each element of a gradient rounded once, and parameters may differ
+// by roundingFor times the difference of the twin.
 const (
-	apartSummed  = 1e-3 // roundings, which later gradients carry on; 6e-7 was seen
-	apartHalf    = 1e-2 // fp16, bf16; 2e-5 was seen
-	apartByte    = 0.1  // int8, int8-stochastic; 0.013 was seen
-	apartLeftOut = 1    // topk, powersgd, auto; 0.11 to 0.25 was seen, and 0.6 early in a job
+	apartSummed  = 1e-3 // rounding, amplified by later gradients; measured: 6e-7
+	apartHalf    = 1e-2 // fp16, bf16; measured: 2e-5
+	apartByte    = 0.1  // int8, int8-stochastic; measured: 0.013
+	apartLeftOut = 1    // topk, powersgd, auto; measured: 0.11 to 0.25, early in a job 0.6
 
-	roundingFor = 100 // 0.01 to 4 was seen
-	unstable    = 0.1 // of the way: if more is allowed, a comparison says nothing
+	roundingFor = 100 // measured: 0.01 to 4
+	unstable    = 0.1 // of the distance: with a larger tolerance the comparison is meaningless
 )
 
-// rounded is by what part of itself an element of a twin's gradient is apart.
+// rounded is the relative error of an element of a twin's gradient.
 const rounded = 0x1p-22
 
-// calmJob makes the updates of a job's attempts again.
+// calmJob repeats the updates of a job's attempts.
 type calmJob struct {
 	*node.Calm
-	twin   *node.Calm // nil: gradients come one by one, or a codec changes them
+	twin   *node.Calm // nil: shards receive each gradient unchanged, or a codec changes them
 	job    *settings.Job
 	limit  time.Time
 	begin  []float32
-	apart  float64 // 0: to the bit
-	coded  bool    // gradients are not what workers have computed
+	apart  float64 // tolerance; 0: bitwise equal
+	coded  bool    // a codec changes gradients
 	last   int64   // only this version is compared; 0: all
 	shards int
 	plans  map[string]modes.Plan
-	plan   string // of the update before
+	plan   string // of the previous update
 
-	wanted []*wanted // gradients that come next, whose parameters are there
+	wanted []*wanted // the next gradients with known parameters
 	past   map[int64][]float32
 	states map[int64][]calmState // of the calm job, and of its twin
 
@@ -76,14 +77,14 @@ type calmState struct {
 	opt    optim.State
 }
 
-// wanted is a gradient of an update to come.
+// wanted is a gradient of a coming update.
 type wanted struct {
 	chaos.Member
-	use   int64 // the version that the update makes
+	use   int64 // version after the update
 	part  int   // samples of each part of it, with a queue; 0: it was computed at once
 	g     node.CalmGradient
 	twin  node.CalmGradient
-	right bool // it is what its worker has said
+	right bool // it matches the record of its worker
 }
 
 var (
@@ -96,7 +97,7 @@ type unlike struct{ what string }
 
 func (u *unlike) Error() string { return u.what }
 
-// calm compares what the attempts of a job have come to with a calm job.
+// calm compares the results of a job's attempts with a calm job.
 func (r *breaker) calm(ctx context.Context, attempts []*chaos.Attempt, took time.Duration) chaos.Invariant {
 	const name = "parameters of a calm job that made the same updates"
 	job := r.job
@@ -163,7 +164,7 @@ func (r *breaker) calm(ctx context.Context, attempts []*chaos.Attempt, took time
 	if ok, err := c.Steady(ctx); err != nil {
 		return chaos.Invariant{Name: name, Detail: err.Error()}
 	} else if !ok {
-		return pass("not compared: the model draws at random (dropout), as nobody else will")
+		return pass("not compared: the model draws at random (dropout) and cannot be repeated")
 	}
 	err = k.attempts(ctx, attempts, launch.Checkpoints(r.job))
 	made := fmt.Sprintf("%d updates of %d gradients", k.updates, k.gradients)
@@ -189,7 +190,7 @@ func (r *breaker) calm(ctx context.Context, attempts []*chaos.Attempt, took time
 	return pass("%s, %d checkpoints: the same bits", made, k.compared)
 }
 
-// attempts makes the updates of all attempts. An attempt goes on from where the attempts before it were at the version that it begins with.
+// attempts repeats the updates of all attempts. An attempt continues from the state at its first version.
 func (k *calmJob) attempts(ctx context.Context, attempts []*chaos.Attempt, place string) error {
 	found, err := checkpoint.List(place)
 	if err != nil {
@@ -249,7 +250,7 @@ func lastBefore(attempts []*chaos.Attempt, i int, version int64) bool {
 	return false
 }
 
-// attempt makes the updates of one attempt. It keeps the states at versions that others begin with, and compares those that were saved.
+// attempt repeats the updates of one attempt. It keeps the states at versions in starts and compares those of checkpoints.
 func (k *calmJob) attempt(ctx context.Context, l *chaos.Attempt, starts map[int64]bool, saved map[int64]string) error {
 	basis := map[int64][]*wanted{}
 	updates := make([][]*wanted, len(l.Updates))
@@ -307,7 +308,7 @@ func (k *calmJob) both() []*node.Calm {
 	return []*node.Calm{k.Calm, k.twin}
 }
 
-// keep keeps where they are.
+// keep saves the states at a version.
 func (k *calmJob) keep(version int64) {
 	var at []calmState
 	for _, c := range k.both() {
@@ -317,7 +318,7 @@ func (k *calmJob) keep(version int64) {
 	k.states[version] = at
 }
 
-// twinUpdate makes an update of the twin: gradients count for what they do in the calm job, and those of a sum are apart by a rounding.
+// twinUpdate makes an update of the twin with the weights of the calm job; gradients of a sum are rounded.
 func (k *calmJob) twinUpdate(u chaos.Update, members []*wanted, gs []node.Weighted) {
 	if k.twin == nil {
 		return
@@ -339,7 +340,8 @@ func (k *calmJob) twinUpdate(u chaos.Update, members []*wanted, gs []node.Weight
 	k.twin.Update(u.Before, twins)
 }
 
-// reached computes the gradients of the version that is reached, and those again that are not what was said: a worker may have been sent later parameters.
+// reached computes the gradients for the current version, and repeats those that do not match their records: shards may have sent the
+// worker later parameters.
 func (k *calmJob) reached(ctx context.Context, version int64, fresh []*wanted) error {
 	open := false
 	for _, w := range k.wanted {
@@ -419,7 +421,7 @@ func gradient(ctx context.Context, c *node.Calm, params []float32, w *wanted) (n
 	return c.Parts(ctx, params, parts)
 }
 
-// as says whether a gradient is what its worker has said of it.
+// as reports whether a gradient matches the record of its worker.
 func (k *calmJob) as(w *wanted, g node.CalmGradient) bool {
 	switch {
 	case !w.Said || k.coded || math.IsNaN(w.Loss) && math.IsNaN(g.Loss):
@@ -431,7 +433,7 @@ func (k *calmJob) as(w *wanted, g node.CalmGradient) bool {
 	return near(w.Loss, g.Loss)
 }
 
-// weighted are the gradients of an update, with what they count for.
+// weighted are the gradients of an update with their weights.
 func (k *calmJob) weighted(ctx context.Context, u chaos.Update, members []*wanted) ([]node.Weighted, error) {
 	plan := k.planOf(u)
 	if plan.Local > 0 || plan.Micro > 0 {
@@ -480,14 +482,15 @@ func (k *calmJob) weighted(ctx context.Context, u chaos.Update, members []*wante
 	return gs, nil
 }
 
-// A worker that asks for parameters while updates go on may be sent other versions by one shard than by another: because it comes to the job (ps.Link.Pull), or
-// because its connection to a shard has ended, and it asks a copy that is further (ps.replicaSet). No log says which. They are looked for, for so long:
+// Shards may send a worker different versions if it reads parameters during updates: when it joins the job (ps.Link.Pull), or when
+// its connection to a shard ended and it reads from a copy that is further (ps.replicaSet). No log has these versions; tornTime bounds
+// the search for them.
 const tornTime = 20 * time.Second
 
 // pastBytes bounds the memory of the parameters that are kept for that.
 const pastBytes = 1 << 29
 
-// torn looks for the two versions that shards have sent a worker. It wraps errNoCalm if time is out; other errors say that there are none.
+// torn searches for the two versions that shards sent a worker. It wraps errNoCalm at the timeout; other errors mean that no pair fits.
 func (k *calmJob) torn(ctx context.Context, m *wanted) error {
 	var versions []int64
 	for v := range k.past {
@@ -509,7 +512,7 @@ func (k *calmJob) torn(ctx context.Context, m *wanted) error {
 		m.Worker, m.Step, m.use, m.Basis, m.Loss, m.Norm2, m.g.Loss, m.g.Norm2)}
 }
 
-// likely are all pairs i < j < n. The first ones are with 0, since the shard that has answered at once has sent the basis; the others are seldom far apart.
+// likely are all pairs i < j < n. Pairs with 0 are first, since a shard that answered at once sent the basis; other pairs are close.
 func likely(n int) iter.Seq[[2]int] {
 	return func(yield func([2]int) bool) {
 		for j := 1; j < n; j++ {
@@ -527,7 +530,8 @@ func likely(n int) iter.Seq[[2]int] {
 	}
 }
 
-// tornOf says whether m is what its worker has said if some shards have sent version a of the parameters, and the others version b; m.g is that gradient then.
+// tornOf reports whether m matches its record if some shards sent version a of the parameters and others version b; m.g is then that
+// gradient.
 func (k *calmJob) tornOf(ctx context.Context, m *wanted, a, b int64) (bool, error) {
 	n := len(k.begin)
 	params := make([]float32, n)
@@ -546,7 +550,7 @@ func (k *calmJob) tornOf(ctx context.Context, m *wanted, a, b int64) (bool, erro
 		if k.as(m, g) {
 			k.Free(m.g)
 			m.g, m.right = g, true
-			m.twin = node.CalmGradient{} // which parameters of the past its would be of is not kept
+			m.twin = node.CalmGradient{} // its past parameters are not kept
 			k.later++
 			return true, nil
 		}
@@ -555,7 +559,7 @@ func (k *calmJob) tornOf(ctx context.Context, m *wanted, a, b int64) (bool, erro
 	return false, nil
 }
 
-// from says how far parameters are from the calm job's: the part of the way that it has come.
+// from is the distance of parameters from the calm job's, relative to the distance from the initial parameters.
 func (k *calmJob) from(params []float32) float64 {
 	var off, way float64
 	for i, v := range k.Params() {
@@ -565,14 +569,14 @@ func (k *calmJob) from(params []float32) float64 {
 	return math.Sqrt(off / math.Max(way, math.SmallestNonzeroFloat64))
 }
 
-// compare holds a checkpoint of a version against where the calm job is.
+// compare compares the checkpoint of a version with the calm job.
 func (k *calmJob) compare(dir string, version int64) error {
 	if k.last > 0 && version != k.last {
 		return nil
 	}
 	c, err := checkpoint.Open(dir)
 	if err != nil {
-		return nil // the invariant of checkpoints says so
+		return nil // the checkpoint invariant reports it
 	}
 	s, err := c.Shard(0, c.Manifest().Params)
 	if err != nil {
@@ -615,7 +619,7 @@ func (k *calmJob) compare(dir string, version int64) error {
 
 func square(x float64) float64 { return x * x }
 
-// sameVector says where two vectors differ.
+// sameVector describes the first difference of two vectors.
 func sameVector(dir, what string, version int64, got, want []float32) error {
 	n, first := 0, -1
 	for i := range want {

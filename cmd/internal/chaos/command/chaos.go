@@ -30,8 +30,7 @@ import (
 	"star/train/checkpoint"
 )
 
-// chaosDefaults are settings of star run that star-chaos has other defaults for: a job that is small, lasts longer than the faults
-// begin, and comes back.
+// chaosDefaults override defaults of star run: the job is small, lasts longer than the time until faults begin, and restarts.
 var chaosDefaults = map[string]string{
 	"steps": "6000", "model": "softmax", "dataset": "digits:n=2000,test=200", "batch": "16", "workers": "3", "mode": "asgd", "slow": "0:+5ms",
 	"checkpoint-every": "2s", "worker-restarts": "1000", "restarts": "100", "eval-every": "0", "listen": "127.0.0.1:0", "dead-after": "5s",
@@ -84,11 +83,11 @@ in which coordinators are replaced too, over a network that loses, doubles and d
 			if job.Hosts != "" {
 				return job.Invalid("hosts", errors.New("star-chaos breaks jobs on this machine"))
 			}
-			if !cmd.Flags().Changed("faults") && (job.Baseline != "" || job.Arch == settings.AllReduce) { // a ring with riders is not compared
+			if !cmd.Flags().Changed("faults") && (job.Baseline != "" || job.Arch == settings.AllReduce) { // comparing does not support a ring with riders
 				names = slices.DeleteFunc(names, func(n string) bool { return n == string(chaos.Mode) })
 			}
 			if job.Electors() > 0 && !cmd.Flags().Changed("faults") {
-				if job.Replicas < 2 { // a server that is killed ends the job
+				if job.Replicas < 2 { // killing a server ends the job
 					names = slices.DeleteFunc(names, func(n string) bool { return n == string(chaos.Server) })
 				}
 				names = append(names, string(chaos.Coordinator), string(chaos.HandOver))
@@ -104,12 +103,12 @@ in which coordinators are replaced too, over a network that loses, doubles and d
 			case slices.Contains(kinds, chaos.Mode) && job.Baseline != "":
 				return badFaults(names, errors.New("mode: a baseline has no other"))
 			case (slices.Contains(kinds, chaos.Coordinator) || slices.Contains(kinds, chaos.HandOver)) && !elects:
-				return badFaults(names, errors.New("coordinator, hand-over: nobody would take over; give --coordinators 3"))
+				return badFaults(names, errors.New("coordinator, hand-over: no process could take over; give --coordinators 3"))
 			case slices.Contains(kinds, chaos.Server) && elects && job.Replicas < 2:
 				return badFaults(names, errors.New("server: with --coordinators a job is not begun again, and a shard has no copy; give --replicas 2"))
 			case elects:
 				job.Restarts = 0
-				most = min(most, max(job.Replicas-1, 0)) // as many as copies make up for at any moment
+				most = min(most, max(job.Replicas-1, 0)) // at most as many as copies can replace at any moment
 			}
 			if every <= 0 || until < 0 || longest <= 0 || stall <= 0 {
 				return &settings.UsageError{Msg: "--every, --longest and --stall must be above 0, --for at least 0"}
@@ -125,7 +124,7 @@ in which coordinators are replaced too, over a network that loses, doubles and d
 			return breakJob(ctx, cmd.OutOrStdout(), job, chaos.Options{
 				Seed: seed, Workers: job.Workers, Servers: withShards(job), Kinds: kinds, Every: every, Until: until, Longest: longest, Most: most,
 				Successors: (job.Electors() - 1) / 2, Return: comesBack(job), Copied: copied(job),
-				Ring: job.Arch == settings.AllReduce && job.Electors() > 0, // else the job is begun again
+				Ring: job.Arch == settings.AllReduce && job.Electors() > 0, // else the job is restarted
 			}, stall)
 		},
 	}
@@ -151,13 +150,13 @@ in which coordinators are replaced too, over a network that loses, doubles and d
 	f.StringSliceVar(&names, "faults", all, "kinds of faults")
 	f.IntVar(&most, "servers-killed", 3, "servers that are killed at most")
 	f.BoolVar(&virtual.on, "simulate", false, "rehearse jobs in virtual time instead")
-	f.Uint64Var(&virtual.seeds, "seeds", 1000, "with --simulate: jobs, from --fault-seed on")
-	f.BoolVar(&virtual.unfenced, "unfenced", false, "with --simulate: switch off what keeps those out who were replaced, and exit with 1 if nobody notices")
+	f.Uint64Var(&virtual.seeds, "seeds", 1000, "with --simulate: number of jobs, with seeds from --fault-seed")
+	f.BoolVar(&virtual.unfenced, "unfenced", false, "with --simulate: disable the fencing of replaced processes, and exit with 1 if no violation is found")
 	daemon.Complete(cmd)
 	return cmd
 }
 
-// withShards is how many servers there are behind proxies: those with shards or copies of them, or the process that coordinates a ring alone.
+// withShards is the number of servers behind proxies: those with shards or copies, or the coordinator of a ring.
 func withShards(job *settings.Job) int {
 	if job.Arch == settings.AllReduce && job.Electors() > 0 {
 		return 0
@@ -168,8 +167,8 @@ func withShards(job *settings.Job) int {
 	return max(job.Shards, job.Replicas, 1)
 }
 
-// comesBack is after what time the place of a coordinator that was killed is surely taken: its loss is noticed, another process leads, misses it for three
-// seconds more, and lets in the process that was started. 0: none is.
+// comesBack is the time after which the place of a killed coordinator is certainly taken: its loss is detected, another process leads,
+// waits for it three more seconds, and admits the restarted process. 0: it is not replaced.
 func comesBack(job *settings.Job) time.Duration {
 	if job.WorkerRestarts == 0 {
 		return 0
@@ -177,8 +176,8 @@ func comesBack(job *settings.Job) time.Duration {
 	return 10 * time.Second
 }
 
-// copied is after what time all shards of a server that was killed surely have as many copies as before: it is started again, and gets them one after the
-// other, one a second. 0: it is not, or the job begins again.
+// copied is the time after which all shards of a killed server certainly have all their copies: the server is restarted and receives
+// one copy a second. 0: it is not restarted, or the job restarts.
 func copied(job *settings.Job) time.Duration {
 	back := comesBack(job)
 	if job.Electors() == 0 || back == 0 {
@@ -187,13 +186,13 @@ func copied(job *settings.Job) time.Duration {
 	return back + time.Duration(job.Shards)*time.Second
 }
 
-// broken is what star-chaos says of a job.
+// broken is the report of star-chaos on a job.
 type broken struct {
 	Seed       uint64            `json:"seed"`
 	Faults     []fault           `json:"faults"`
 	Invariants []chaos.Invariant `json:"invariants"`
 	WorstStall float64           `json:"worst_stall_s"`
-	Takeovers  []float64         `json:"takeovers_s"` // pauses of updates while another process took over
+	Takeovers  []float64         `json:"takeovers_s"` // pauses of updates during takeovers
 	Updates    int64             `json:"updates"`
 	Lives      int               `json:"lives"`
 	Wall       float64           `json:"wall_s"`
@@ -201,7 +200,7 @@ type broken struct {
 }
 
 type fault struct {
-	At     float64 `json:"at_s"` // since the training began
+	At     float64 `json:"at_s"` // since the start of the training
 	Kind   string  `json:"kind"`
 	Target int     `json:"target"`
 	For    float64 `json:"for_s,omitempty"`
@@ -211,7 +210,7 @@ type fault struct {
 	Done   bool    `json:"done"`             // the job was still there
 }
 
-// badFaults: --faults, which is no setting of the job, has what cannot be.
+// badFaults is the error for an invalid --faults, which is not a setting of the job.
 func badFaults(names []string, err error) error {
 	return &settings.UsageError{Msg: fmt.Sprintf("--faults %s: %v", strings.Join(names, ","), err)}
 }
@@ -233,11 +232,11 @@ func breakJob(ctx context.Context, out io.Writer, j *settings.Job, o chaos.Optio
 		defer p.Close()
 		r.front, detour.Servers = append(r.front, p), append(detour.Servers, p)
 	}
-	if j.Arch == settings.AllReduce && j.Checksum == job.Auto { // the ways of workers to each other stand for a network
+	if j.Arch == settings.AllReduce && j.Checksum == job.Auto { // connections between workers simulate a network
 		j.Checksum = "on"
 	}
 	if j.Arch == settings.AllReduce || strings.Contains(j.Mode, "tree") {
-		o.Servers += j.Ranks() // behind that to the coordinator, the ways of workers to each other
+		o.Servers += j.Ranks() // after the one to the coordinator: the ways between workers
 		for range j.Ranks() {
 			p, err := chaos.NewForward(host)
 			if err != nil {
@@ -320,7 +319,7 @@ func breakJob(ctx context.Context, out io.Writer, j *settings.Job, o chaos.Optio
 	result.Lives = len(attempts)
 	saved, bad := loadable(launch.Checkpoints(r.job))
 	come := j.Workers
-	if r.job.Electors() > 0 { // servers too come to the process that takes over
+	if r.job.Electors() > 0 { // servers connect to the process that takes over, too
 		come += r.Servers()
 	}
 	result.Invariants = append(chaos.Judge(attempts, saved, bad, job.ExitCode(failed), stall),
@@ -344,20 +343,20 @@ func breakJob(ctx context.Context, out io.Writer, j *settings.Job, o chaos.Optio
 	return nil
 }
 
-// breaker breaks a job that runs.
+// breaker inflicts faults on a running job.
 type breaker struct {
 	*launch.Launch
 	job    *settings.Job
 	screen *console.Screen
 
-	front []*chaos.Proxy // before each server
-	ways  []*chaos.Proxy // before each worker, for others of its ring or tree; nil: none
-	disk  *disk          // of the checkpoints, where it is filled; nil: it is not
-	still sync.Mutex     // held to stop a process, or to let it go on
+	front []*chaos.Proxy // in front of each server
+	ways  []*chaos.Proxy // in front of each worker, for others of its ring or tree; nil: none
+	disk  *disk          // of the checkpoints, if a fault fills it; nil: no such fault
+	still sync.Mutex     // held while a process is stopped or continued
 }
 
-// way is the proxy that a fault of a target is for: one before a server, or, in a ring or tree, one behind which a worker has reached others. Not all
-// have: of two members one reaches the other.
+// way is the proxy for a fault of a target: the one in front of a server or, in a ring or tree, one through which other workers have
+// connected to a worker. Not every worker has one: of two members only one dials the other.
 func (r *breaker) way(target int) *chaos.Proxy {
 	if target < len(r.front) {
 		return r.front[target]
@@ -370,7 +369,7 @@ func (r *breaker) way(target int) *chaos.Proxy {
 	return r.ways[target-len(r.front)]
 }
 
-// describe says what a fault is.
+// describe describes a fault.
 func (r *breaker) describe(f chaos.Fault) string {
 	switch f.Kind {
 	case chaos.Cut, chaos.Silence, chaos.SlowLink, chaos.Corrupt:
@@ -381,7 +380,7 @@ func (r *breaker) describe(f chaos.Fault) string {
 	return f.String()
 }
 
-// inflict carries out a fault. What lasts is ended in the background.
+// inflict starts a fault. A fault that lasts is ended in the background.
 func (r *breaker) inflict(f chaos.Fault) {
 	signal := func(role string, s syscall.Signal) {
 		if p := r.Process(role, f.Target); p != nil {
@@ -421,9 +420,9 @@ func (r *breaker) inflict(f chaos.Fault) {
 		r.way(f.Target).Corrupt()
 	case chaos.Server:
 		if r.ways != nil {
-			f.Target = 0 // a ring has one, which coordinates
+			f.Target = 0 // a ring has one server, the coordinator
 		}
-		f.Target += r.job.Electors() // the first ones coordinate, and have no shards
+		f.Target += r.job.Electors() // the first servers coordinate and have no shards
 		signal("ps", syscall.SIGKILL)
 	case chaos.Clock:
 		r.jump(f, f.Off)
@@ -439,7 +438,7 @@ func (r *breaker) inflict(f chaos.Fault) {
 	}
 }
 
-// otherMode is one that a job is not in by itself.
+// otherMode is a mode that the job does not switch to by itself.
 func otherMode(job *settings.Job) string {
 	switch {
 	case job.Arch == settings.AllReduce:
@@ -450,7 +449,7 @@ func otherMode(job *settings.Job) string {
 	return "asgd"
 }
 
-// change asks the coordinating process for another mode, in the background. A job that is over, or has no coordinator for a while, keeps its mode.
+// change requests another mode in the background. A job that is over, or has no coordinator at the time, keeps its mode.
 func (r *breaker) change(mode string) {
 	go func() {
 		network, err := r.Network()
@@ -472,7 +471,7 @@ func (r *breaker) change(mode string) {
 	}()
 }
 
-// jump has the clock of a process that is there be off by so much. One that has ended meanwhile has none.
+// jump sets the clock of a process off, unless the process has ended meanwhile.
 func (r *breaker) jump(f chaos.Fault, off time.Duration) {
 	role := "worker"
 	if f.Daemon {
@@ -493,7 +492,7 @@ func (r *breaker) jump(f chaos.Fault, off time.Duration) {
 	}
 }
 
-// read reads the run logs of the job's attempts. Those of several coordinators are of one attempt.
+// read reads the run logs of the job's attempts. The logs of several coordinators form one attempt.
 func (r *breaker) read() ([]*chaos.Attempt, error) {
 	if r.job.Electors() == 0 {
 		return chaos.ReadAll(runLogs(r.job.Out), readWhole)
@@ -527,7 +526,7 @@ func readWhole(name string) ([]byte, error) {
 	return io.ReadAll(f)
 }
 
-// runLogs are those of a job's attempts, in their order.
+// runLogs are the run logs of a job's attempts, in order.
 func runLogs(out string) []string {
 	old, _ := filepath.Glob(filepath.Join(out, strings.TrimSuffix(process.RunLogName, ".jsonl")+".*.jsonl"))
 	number := func(name string) (n int) {
@@ -538,7 +537,7 @@ func runLogs(out string) []string {
 	return append(old, filepath.Join(out, process.RunLogName))
 }
 
-// loadable are the versions of the checkpoints that verify, oldest first, and what is wrong with the others that claim to be complete.
+// loadable are the versions of the checkpoints that verify, oldest first, and the errors of the others that claim to be complete.
 func loadable(place string) (versions []int64, bad []string) {
 	found, err := checkpoint.List(place)
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 	"star/internal/settings"
 )
 
-// growth watches what the processes of a job hold while it runs (Linux; elsewhere nothing is seen).
+// growth samples the resources of a job's processes while it runs (on Linux only).
 type growth struct {
 	stop chan struct{}
 	done sync.WaitGroup
@@ -27,15 +27,15 @@ type growth struct {
 	seen map[string]*held // by name and process
 }
 
-// held is what a process held, look by look.
+// held are the samples of a process.
 type held struct {
 	name        string
-	memory      []int64 // bytes that are resident
+	memory      []int64 // resident bytes
 	descriptors []int64
-	goroutines  []int64 // as it says itself, each time it was asked; 0: it did not answer
+	goroutines  []int64 // as the process reported, at each request; 0: no answer
 }
 
-// grown is a process that was there for long enough to be judged: what it held once it had come up, in the first quarter of its life, and in the last.
+// grown is a process that ran long enough to be judged: its resources in the first quarter after its start, and in the last.
 type grown struct {
 	Name        string   `json:"name"`
 	Age         float64  `json:"age_s"`
@@ -46,13 +46,13 @@ type grown struct {
 
 const (
 	growthEvery = 500 * time.Millisecond
-	growthLeast = 40  // looks
-	growthUp    = 120 // looks at most that are of coming up
-	growthAsk   = 4   // every so many looks a process is asked itself
+	growthLeast = 40  // samples
+	growthUp    = 120 // samples that count as the start, at most
+	growthAsk   = 4   // samples between two requests to the process
 	growthWait  = time.Second
 )
 
-// watchGrowth begins to watch the processes of r.
+// watchGrowth starts to watch the processes of r.
 func (r *breaker) watchGrowth() *growth {
 	g := &growth{stop: make(chan struct{}), seen: map[string]*held{}}
 	g.done.Go(func() {
@@ -76,7 +76,7 @@ func (r *breaker) watchGrowth() *growth {
 	return g
 }
 
-// look notes what a process holds now. One that has ended holds nothing and is not noted.
+// look samples the resources of a process. A process that has ended is skipped.
 func (g *growth) look(name string, pid int) *held {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
 	fields := bytes.Fields(text)
@@ -101,20 +101,20 @@ func (g *growth) look(name string, pid int) *held {
 	return h
 }
 
-// ask has a process say how many goroutines it has.
+// ask requests the number of goroutines from a process.
 func (g *growth) ask(h *held, addr string) {
 	ctx, cancel := context.WithTimeout(context.Background(), growthWait)
 	defer cancel()
 	n, err := goroutines(ctx, addr)
 	if err != nil {
-		n = 0 // it is stopped, or not up yet, or gone
+		n = 0 // stopped, not ready yet, or gone
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	h.goroutines = append(h.goroutines, n)
 }
 
-// goroutines are those of the process that answers /metrics at an address of --http.
+// goroutines is the number of goroutines that the process reports at /metrics of an address of --http.
 func goroutines(ctx context.Context, addr string) (int64, error) {
 	network, at, url := "tcp", addr, "http://"+addr
 	if path, ok := strings.CutPrefix(addr, settings.UnixSocket); ok {
@@ -142,7 +142,7 @@ func goroutines(ctx context.Context, addr string) (int64, error) {
 	return 0, fmt.Errorf("%s: no go_goroutines in /metrics", addr)
 }
 
-// end stops watching, and says what processes held that were there for long enough.
+// end stops watching, and returns the processes that ran long enough.
 func (g *growth) end() (out []grown) {
 	close(g.stop)
 	g.done.Wait()
@@ -160,7 +160,7 @@ func (g *growth) end() (out []grown) {
 	return out
 }
 
-// flat says whether none of these has grown, in a job of so many workers.
+// flat checks that no process has grown, in a job with that number of workers.
 func flat(ps []grown, workers int) chaos.Invariant {
 	var held []chaos.Holding
 	for _, p := range ps {
