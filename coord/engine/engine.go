@@ -118,7 +118,7 @@ type ShardEngine interface {
 	// history on.
 	Refer(w star.Worker, step int64) []Ready
 
-	// Owes lists the shards that lack a gradient whose worker has reported that it pushed it.
+	// Owes lists the shards that lack a gradient that its worker has reported as pushed.
 	Owes(w star.Worker) []int
 }
 
@@ -159,11 +159,13 @@ const (
 // the engine's own: read them before the next call, and do not change them.
 type View struct {
 	State
-	Plan      modes.Plan      // in force
-	Settled   bool            // it is known which version the parameters have
-	Members   []star.Worker   // of the ring in force: they have equal parameters
-	Saved     *Progress       // what the last checkpoint must contain; nil: not known yet
-	Aside     []Aside         // not handed out again, newest last, once it is known that it is not applied; part of State.Waste
+	Plan    modes.Plan    // in force
+	Settled bool          // it is known which version the parameters have
+	Members []star.Worker // of the ring in force: they have equal parameters
+	Saved   *Progress     // what the last checkpoint must contain; nil: not known yet
+
+	// Not handed out again, newest last, once it is known that it is not applied; part of State.Waste.
+	Aside     []Aside
 	Staleness map[int64]int64 // number of applied gradients by updates between read and applied
 
 	Reader
@@ -211,19 +213,28 @@ type Config struct {
 
 	Ring *RingConfig // for [NewRing], which needs it; [NewShards] has no use for it
 
-	From   Progress      // where a checkpoint ended
-	After  *Snapshot     // where another engine ended; nil: the job is new, or begins with a checkpoint
+	From Progress // where a checkpoint ended
+
+	// Where another engine ended; nil: the job is new, or begins with a checkpoint.
+	After  *Snapshot
 	Absent []star.Worker // ranks without a worker
 
-	Scale        Scale  // zero means ScaleRound
-	Planned      int    // workers that ScaleWorkers counts
-	Norm         bool   // shards report the norm of the sum before they apply it
-	Report       bool   // shards report the norm of the sum after they applied it
-	Cancel       bool   // a worker that is too late for an update is told to stop computing for it
-	Whole        bool   // a program computes with whole batches: a rest of one sample goes with the batch before it
-	Strides      bool   // the rule can apply what workers push after local steps (rule.Strider)
-	Follow       bool   // with Strides: a plan with local steps may come at any time, so workers keep the parameters that such steps start from
-	Guard        bool   // poisoned gradients are left out (package poison), and the norms that workers report are checked
+	Scale   Scale // zero means ScaleRound
+	Planned int   // workers that ScaleWorkers counts
+	Norm    bool  // shards report the norm of the sum before they apply it
+	Report  bool  // shards report the norm of the sum after they applied it
+	Cancel  bool  // a worker that misses an update gets a Cancel: it stops computing for it
+
+	// A program computes whole batches: a remainder of one sample joins the batch before it.
+	Whole   bool
+	Strides bool // the rule can apply what workers push after local steps (rule.Strider)
+
+	// With Strides: a plan with local steps may come at any time, so workers keep the parameters that such steps
+	// start from.
+	Follow bool
+
+	// Poisoned gradients are left out (package poison), and the norms that workers report are checked.
+	Guard        bool
 	WithMetadata bool   // Fires carry Ready.Metadata for a successor
 	Reachable    []bool // by worker: others can reach it in trees; nil: no worker can be reached
 
@@ -245,19 +256,21 @@ type RingConfig struct {
 // Releases; those of one Ready before those of the next. With copies of shards all of them wait for the
 // Fire ([Copies]).
 type Ready struct {
-	Fire     wire.Fire
-	Members  []wire.Gradient // the Fire's Gradients one by one, by rank: with a tree it names reports
-	Dropped  []wire.Gradient // likewise
-	Poison   []Poisoned      // of members whose gradients are left out
-	Stale    []int64         // of members, in updates
-	Pieces   []Span          // of members, of the stream of samples: with all-reduce, and in updates with reports of a tree
-	Round    int             // samples of a round of all workers, where the run log needs it
-	Noise    pgns.Update     // of members, but for Sum2
-	Pair     pgns.Update     // of the only member's last two gradients; none: no Gradients
-	Used     int64           // samples applied, after the Fire
-	Silent   bool            // the Fire makes no update and concerns no worker
-	Recorded bool            // it is in the run log: the caller sets it
-	Metadata []byte          // for a successor, sent with the Fire
+	Fire    wire.Fire
+	Members []wire.Gradient // the Fire's Gradients one by one, by rank: with a tree it names reports
+	Dropped []wire.Gradient // likewise
+	Poison  []Poisoned      // by member: gradients that are left out
+	Stale   []int64         // of members, in updates
+
+	// Of members, of the stream of samples: with all-reduce, and in updates with reports of a tree.
+	Pieces   []Span
+	Round    int         // samples of a round of all workers, where the run log needs it
+	Noise    pgns.Update // of members, but for Sum2
+	Pair     pgns.Update // of the only member's last two gradients; none: no Gradients
+	Used     int64       // samples applied, after the Fire
+	Silent   bool        // the Fire makes no update and concerns no worker
+	Recorded bool        // it is in the run log: the caller sets it
+	Metadata []byte      // for a successor, sent with the Fire
 
 	// More lists, in a ring with a queue, the samples that do not follow on the member's piece: three
 	// numbers each, the index in Pieces, the position, the number of samples.
@@ -325,7 +338,8 @@ type Failure struct{ What, Unit, Whom string }
 
 // Told is what members have told the successor of another engine.
 type Told struct {
-	Before  []int64       // by worker: the steps of the last Fire; batches handed out since are to be thrown away
+	// By worker: the steps of the last Fire; batches handed out since are to be thrown away.
+	Before  []int64
 	With    []star.Worker // workers of a ring that have the parameters
 	Tallies []wire.Tally  // of the last versions that workers of a ring have made
 }
@@ -339,8 +353,10 @@ type Cut struct {
 // State is an engine in numbers.
 type State struct {
 	Version int64 // of the parameters
-	Next    int64 // the newest version that a worker may have been given, and that of a checkpoint that begins now
-	Seq     int64 // of the last Fire
+
+	// The newest version that a worker may have been given, and that of a checkpoint that begins now.
+	Next int64
+	Seq  int64 // of the last Fire
 
 	Cursor int64 // next position of the sample stream
 	Limit  int64 // end of it
@@ -361,7 +377,9 @@ type Worker struct {
 	Led       bool // its last report was its own
 	Reachable bool // it can be in trees
 	Holds     bool // it is a member of the ring in force, and has the parameters
-	Evaluates bool // it takes part in evaluations: riders do not, the others would wait for stragglers
+
+	// It takes part in evaluations: riders do not, the others would wait for stragglers.
+	Evaluates bool
 
 	Step, Basis int64
 	Start       int64 // of its batch
