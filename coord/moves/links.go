@@ -153,7 +153,7 @@ func (s *Shifts) Note(at time.Duration, n runlog.Shift) {
 	s.At = at.Seconds()
 }
 
-// Clone is a copy whose list is not nil.
+// Clone is a copy with a list that is not nil.
 func (s *Shifts) Clone() *Shifts {
 	return &Shifts{s.Wanted, append([]runlog.Shift{}, s.Notes...), s.At}
 }

@@ -115,7 +115,7 @@ func (o *Conn) Flush() {
 	}
 }
 
-// empty empties the queue, whose memory is used again but after a burst. The lock is held.
+// empty empties the queue. It keeps the memory, except after a burst. The lock is held.
 func (o *Conn) empty() {
 	clear(o.queue) // payloads
 	o.queue, o.heads = o.queue[:0], o.heads[:0]
@@ -124,9 +124,8 @@ func (o *Conn) empty() {
 	}
 }
 
-// deliver sends queue, whose headers are heads, and then what has come into the queue meanwhile,
-// until that is empty or the connection is closed. Each message has patience, and a second for each
-// MiB of it.
+// deliver sends queue, with the headers heads, and then the messages that have been added meanwhile, until the queue is empty
+// or the connection is closed. Each message has patience, and a second for each MiB of it.
 func (o *Conn) deliver(queue []letter, heads []byte) {
 	site := flightrecorder.Open("coordinator", "a member to take a message", "", "")
 	defer site.Close()

@@ -293,7 +293,7 @@ func (v *View) server(rank int, e *Message) error {
 		}
 	case wire.KindStanding:
 		if !v.Replaceable {
-			return errors.New("it stands to a coordinator that no other process can replace")
+			return errors.New("it reported its state for a takeover, but no other process can take over")
 		}
 	}
 	return nil

@@ -231,7 +231,7 @@ var (
 			err: "a shard has moved at version 9 of the parameters, and the newest is 8"},
 		{name: "a report to a successor", says: wire.Standing{}, view: func(v *View) { v.Replaceable = true }},
 		{name: "a report to a coordinator without successors", says: wire.Standing{},
-			err: "it stands to a coordinator that no other process can replace"},
+			err: "it reported its state for a takeover, but no other process can take over"},
 
 		{name: "the other server's shard is ready", says: wire.Ready{Shard: 1},
 			err: "ready of shard 1, which it has not"},
