@@ -331,7 +331,8 @@ func (r TreeRule) Build(l TreeLoad) []star.Worker {
 			})
 		}
 		place(near, func(star.Worker) {})
-		// One worker of a host goes to a parent on another host at this level; the rest of its host goes to that worker.
+		// One worker of a host goes to a parent on another host at this level; the rest of its host goes to that
+		// worker.
 		came := map[string]bool{}
 		place(func(w, up star.Worker) bool {
 			return far[up] < wide && !came[l.Hosts[w]]

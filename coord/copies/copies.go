@@ -1,6 +1,6 @@
 // Package copies decides what a coordinator does about the copies of shards: which servers hold them, when members
-// learn of an update, which measurements count, and what follows when a server is lost. It is pure: no I/O, no clock, no
-// goroutine. Package replica has the rules and [engine.Copies] the queue of orders; this package joins them. The
+// learn of an update, which measurements count, and what follows when a server is lost. It is pure: no I/O, no clock,
+// no goroutine. Package replica has the rules and [engine.Copies] the queue of orders; this package joins them. The
 // coordinator reports each event to [Copies] and carries out the [Effect] values that it returns, in their order.
 //
 // An order is in one of three places until every copy holds its firing:
@@ -137,7 +137,8 @@ func (k *Copies) On() bool { return k.table != nil }
 // Has reports whether a shard has copies.
 func (k *Copies) Has(shard int) bool { return shard >= 0 && shard < len(k.shards) }
 
-// View names the servers that hold a shard, and Want is the number of copies that it should have. Both need copies (On).
+// View names the servers that hold a shard, and Want is the number of copies that it should have. Both need copies
+// (On).
 func (k *Copies) View(shard int) replica.View { return k.table.View(shard) }
 func (k *Copies) Want() int                   { return k.table.Want() }
 
@@ -196,8 +197,8 @@ func (k *Copies) Held(server int, m wire.Held) { k.table.Held(m.Shard, server, m
 // firing. After a change of primary the new one reports again.
 func (k *Copies) Said(n Norm) { k.shards[n.Shard].norms[n.Server] = n }
 
-// Offer appends an order to the queue. It returns the servers that are followers of any shard, to which the caller sends
-// its firing now; none if it has no firing.
+// Offer appends an order to the queue. It returns the servers that are followers of any shard, to which the caller
+// sends its firing now; none if it has no firing.
 func (k *Copies) Offer(o *engine.Ready) (followers []int) {
 	k.orders.Offer(o)
 	if o.Fire.Seq == 0 {
@@ -216,8 +217,8 @@ func (k *Copies) Keep(r wire.Release) bool { return k.orders.Keep(r) }
 // Strike removes a worker that has left from waiting orders.
 func (k *Copies) Strike(w star.Worker) { k.orders.Strike(w) }
 
-// Next is the next effect of the reports of copies: a firing for primaries, else a norm, else an order for workers. nil:
-// nothing. The caller repeats it until it is nil, after each report and each loss of a copy.
+// Next is the next effect of the reports of copies: a firing for primaries, else a norm, else an order for workers.
+// nil: nothing. The caller repeats it until it is nil, after each report and each loss of a copy.
 func (k *Copies) Next() Effect {
 	if !k.On() {
 		return nil
@@ -327,8 +328,8 @@ func (k *Copies) Tick(now time.Time, servers []replica.Server) (effects []Effect
 	return effects
 }
 
-// Lend records that a copy is being sent: from now on no gradient is complete without it. The copy is of the state after
-// firing seq; the server receives every later firing itself.
+// Lend records that a copy is being sent: from now on no gradient is complete without it. The copy is of the state
+// after firing seq; the server receives every later firing itself.
 func (k *Copies) Lend(shard, server int, seq int64) error {
 	k.lent = seq
 	_, err := k.table.Join(shard, server)

@@ -8,15 +8,15 @@ import (
 	"star/runlog"
 )
 
-// A process that takes the job over begins with the views of the coordinator before it (Inherit), receives the claims of
-// servers (Claim), and makes views of the live ones (Recover). An update counts when all servers of a view hold it. So as
-// soon as one server of the view has reported to this process, the coordinator before cannot complete any more updates,
-// and that server knows all complete ones. A server that does not connect is taken out of the view.
+// A process that takes the job over begins with the views of the coordinator before it (Inherit), receives the claims
+// of servers (Claim), and makes views of the live ones (Recover). An update counts when all servers of a view hold it.
+// So as soon as one server of the view has reported to this process, the coordinator before cannot complete any more
+// updates, and that server knows all complete ones. A server that does not connect is taken out of the view.
 
 // Inherit begins with the views of the coordinator before.
 func Inherit(want int, views []replica.View, term int64) Copies {
-	// These terms are not those of the next views, which depend on the servers that connect; but a job that has not begun
-	// to train needs all of them.
+	// These terms are not those of the next views, which depend on the servers that connect; but a job that has
+	// not begun to train needs all of them.
 	own := slices.Clone(views)
 	for i := range own {
 		own[i].Term = max(own[i].Term, term<<32) + 1

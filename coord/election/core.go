@@ -12,20 +12,22 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 )
 
-// The protocol's clock. A leader sends a heartbeat every beat. A member without one for electionTicks beats, plus a random
-// number of up to as many, starts an election. Those are etcd's defaults for a local network.
+// The protocol's clock. A leader sends a heartbeat every beat. A member without one for electionTicks beats, plus a
+// random number of up to as many, starts an election. Those are etcd's defaults for a local network.
 const (
 	beat          = 100 * time.Millisecond
 	electionTicks = 10
 
-	// promise is how long a member that has answered a leader's question grants no vote to another member and does not
-	// start an election, by its own clock. The library guarantees that only while it knows its leader, and forgets the
-	// leader when it starts an election or receives a later term. Even without that it could not be longer: a ticker may
-	// deliver one beat late and the next one on time, and the first comes less than a beat after the answer.
+	// promise is how long a member that has answered a leader's question grants no vote to another member and does
+	// not start an election, by its own clock. The library guarantees that only while it knows its leader, and
+	// forgets the leader when it starts an election or receives a later term. Even without that it could not be
+	// longer: a ticker may deliver one beat late and the next one on time, and the first comes less than a beat
+	// after the answer.
 	promise = (electionTicks - 2) * beat
 
-	// lease is how long a leader can rely on no other member being elected, from the time at which it sent a question that
-	// a majority has answered. The beat between the two allows for clocks that run at different rates.
+	// lease is how long a leader can rely on no other member being elected, from the time at which it sent a
+	// question that a majority has answered. The beat between the two allows for clocks that run at different
+	// rates.
 	lease = promise - beat
 )
 
@@ -43,7 +45,8 @@ type entry struct {
 	Over  bool   `json:"over,omitempty"` // the job is over: this is the last entry
 }
 
-// agreed is the state after the agreed entries. It is a deterministic state machine: the same entries give the same state.
+// agreed is the state after the agreed entries. It is a deterministic state machine: the same entries give the same
+// state.
 type agreed struct {
 	Term   uint64         `json:"term"`            // of the last leadership that began
 	Rank   int            `json:"rank"`            // of its holder
@@ -75,9 +78,9 @@ func (a *agreed) apply(e entry) bool {
 // core is one member's part of the protocol: messages and the time in, messages out. It has no network, no clock and no
 // goroutine; only the library's election timeout is random.
 //
-// Invariants: term is not 0 only while this member leads and its Begin entry was applied. Before bound it grants no vote,
-// except to a member that the leader has asked to take over. A record is written (keep) before the messages that depend on
-// it are returned.
+// Invariants: term is not 0 only while this member leads and its Begin entry was applied. Before bound it grants no
+// vote, except to a member that the leader has asked to take over. A record is written (keep) before the messages that
+// depend on it are returned.
 type core struct {
 	self   uint64 // founderID or lateID
 	rank   int
@@ -132,8 +135,8 @@ func newCore(rank, members int, log *slog.Logger) (*core, error) {
 	return c, err
 }
 
-// newLateCore is the part of a process that replaces one of its rank. It has no state, and does not vote before the others
-// have agreed that it has the place.
+// newLateCore is the part of a process that replaces one of its rank. It has no state, and does not vote before the
+// others have agreed that it has the place.
 func newLateCore(id uint64, log *slog.Logger) (*core, error) {
 	return coreOf(id, raft.NewMemoryStorage(), 0, log)
 }
@@ -179,9 +182,9 @@ func parseQuestion(b []byte) (own, common time.Duration, ok bool) {
 	return own, common, own >= 0 && common >= 0
 }
 
-// follow updates this member's estimate of the group's clock, which is the leader's: the next leader continues it. It does
-// not depend on wall clocks. The message with the shortest delay is the most accurate one, so of one leader the highest
-// estimate counts.
+// follow updates this member's estimate of the group's clock, which is the leader's: the next leader continues it. It
+// does not depend on wall clocks. The message with the shortest delay is the most accurate one, so of one leader the
+// highest estimate counts.
 func (c *core) follow(term uint64, common time.Duration) {
 	if ahead := common - c.now; term != c.leaderOf || ahead > c.common {
 		c.leaderOf, c.common = term, ahead
@@ -383,7 +386,8 @@ func (c *core) judge() {
 	}
 	switch {
 	case c.term > 0:
-	case c.state.Term == st.Term && c.state.Rank == c.rank: // the Begin entry is applied, and so is every entry before it
+	// The Begin entry is applied, and so is every entry before it.
+	case c.state.Term == st.Term && c.state.Rank == c.rank:
 		c.term = st.Term
 	case c.asked < st.Term:
 		if c.offer(entry{Term: st.Term, Rank: c.rank, Begin: true}) == nil {

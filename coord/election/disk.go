@@ -19,9 +19,10 @@ import (
 	"star/internal/exitcode"
 )
 
-// A member with a folder writes its votes and the entries that it receives to a file before it sends messages that depend
-// on them. After a restart it is the same member, with its place, its log and its vote. The file is a list of records; each
-// is on disk before the next one is written. When it has grown, it is rewritten, from the last snapshot on.
+// A member with a folder writes its votes and the entries that it receives to a file before it sends messages that
+// depend on them. After a restart it is the same member, with its place, its log and its vote. The file is a list of
+// records; each is on disk before the next one is written. When it has grown, it is rewritten, from the last snapshot
+// on.
 
 const (
 	diskName   = "agreed"
@@ -66,8 +67,8 @@ type disk struct {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// openDisk opens the file of a member, or creates it, and returns its records. An incomplete record at the end is cut off:
-// no message depended on it.
+// openDisk opens the file of a member, or creates it, and returns its records. An incomplete record at the end is cut
+// off: no message depended on it.
 func openDisk(dir string, want mark) (d *disk, records []raftpb.Message, err error) {
 	name := filepath.Join(dir, diskName)
 	text, err := os.ReadFile(name)
@@ -297,9 +298,9 @@ func stored(records []raftpb.Message) (*raft.MemoryStorage, error) {
 	return store, nil
 }
 
-// ReadDir is the state that the member of a folder (Config.Dir) knows to be agreed on, whether or not it runs: the last
-// note, nil if there was none, and the additions to it, in order. Other members may have agreed on more since. Errors are
-// *DiskError.
+// ReadDir is the state that the member of a folder (Config.Dir) knows to be agreed on, whether or not it runs: the
+// last note, nil if there was none, and the additions to it, in order. Other members may have agreed on more since.
+// Errors are *DiskError.
 func ReadDir(dir string) (note []byte, added [][]byte, err error) {
 	name := filepath.Join(dir, diskName)
 	text, err := os.ReadFile(name)

@@ -31,8 +31,8 @@ type Config struct {
 	// Hello identifies this member to the others; Token, Version and Host are used.
 	Hello wire.Hello
 
-	// Dir is a folder for the state of this member, so that it is the same member after a restart; empty: the state is in
-	// memory. No other process may use the folder.
+	// Dir is a folder for the state of this member, so that it is the same member after a restart; empty: the
+	// state is in memory. No other process may use the folder.
 	Dir   string
 	Words Words // what messages call things
 
@@ -116,13 +116,14 @@ const (
 	noteTime  = 10 * time.Second       // maximum time for agreement on a note
 	handTime  = 3 * time.Second        // maximum time for another member to begin to lead
 	fullTime  = 200 * time.Millisecond // between attempts to write to a full disk
-	partTime  = 5 * time.Second        // how long a member stays after the end of the job, for members that may not know of it
+	// How long a member stays after the end of the job, for members that may not know of it.
+	partTime = 5 * time.Second
 )
 
 // Member is one member of the group. Create it with New, pass it connections with Accept, and Run it.
 //
-// Goroutines: Run owns the core, the leadership and the notes. One goroutine per other member sends to it (speak), and one
-// per connection reads from it (Accept); they share the fields below mu with Run.
+// Goroutines: Run owns the core, the leadership and the notes. One goroutine per other member sends to it (speak), and
+// one per connection reads from it (Accept); they share the fields below mu with Run.
 type Member struct {
 	cfg  Config
 	log  *slog.Logger
@@ -309,8 +310,8 @@ func (c *Member) Accept(ctx context.Context, conn transport.Conn, h wire.Hello, 
 	}
 }
 
-// Run takes part in the group until ctx ends, or until the job is over (Leadership.Close) and the others know it: then it
-// returns nil.
+// Run takes part in the group until ctx ends, or until the job is over (Leadership.Close) and the others know it: then
+// it returns nil.
 func (c *Member) Run(ctx context.Context) (err error) {
 	defer close(c.done)
 	ctx, stop := context.WithCancelCause(ctx)
@@ -447,8 +448,8 @@ func (c *Member) core(ctx context.Context, founds bool) (core *core, err error) 
 	return core, nil
 }
 
-// persist writes, and tries again until it succeeds. Until then this member leads no group and answers no message, and the
-// others continue without it.
+// persist writes, and tries again until it succeeds. Until then this member leads no group and answers no message, and
+// the others continue without it.
 func (c *Member) persist(ctx context.Context, core *core, write func() error) {
 	for {
 		err := write()
@@ -471,8 +472,8 @@ func (c *Member) persist(ctx context.Context, core *core, write func() error) {
 	}
 }
 
-// part announces to the others that this member knows that the job is over. It reports true when no other member needs it
-// any more to learn that: all know it, or have left.
+// part announces to the others that this member knows that the job is over. It reports true when no other member needs
+// it any more to learn that: all know it, or have left.
 func (c *Member) part(out []chan raftpb.Message) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -662,12 +663,12 @@ func (r *Leadership) Over() <-chan struct{} { return r.over }
 // Held reports whether no other member can coordinate now.
 func (r *Leadership) Held() bool { return time.Since(r.c.begun) < time.Duration(r.until.Load()) }
 
-// Clock is the time by a clock that all members share. It continues from leader to leader, independently of the hosts' wall
-// clocks, with an error of a beat and the delay of a message. It began about when the group did.
+// Clock is the time by a clock that all members share. It continues from leader to leader, independently of the hosts'
+// wall clocks, with an error of a beat and the delay of a message. It began about when the group did.
 func (r *Leadership) Clock() time.Duration { return time.Since(r.c.begun) + r.common }
 
-// Hold waits until Held, or returns ErrLeadershipLost when the leadership has ended. A leader without answers of a majority
-// loses its leadership after a second or two, so the wait is short.
+// Hold waits until Held, or returns ErrLeadershipLost when the leadership has ended. A leader without answers of a
+// majority loses its leadership after a second or two, so the wait is short.
 func (r *Leadership) Hold() error {
 	for !r.Held() {
 		select {
@@ -679,8 +680,8 @@ func (r *Leadership) Hold() error {
 	return nil
 }
 
-// SetNote replaces all notes by one that every later leadership has, once SetNote returns nil. After an error it may have
-// it or not.
+// SetNote replaces all notes by one that every later leadership has, once SetNote returns nil. After an error it may
+// have it or not.
 func (r *Leadership) SetNote(note []byte) error { return r.propose(input{note: note}) }
 
 // Add appends a note that later leaderships have, until the next SetNote. The error is like that of SetNote.
@@ -690,8 +691,8 @@ func (r *Leadership) Add(more []byte) error { return r.propose(input{note: more,
 // others know that. The error is like that of SetNote. When it returns nil, Closed is closed here.
 func (r *Leadership) Close() error { return r.propose(input{over: true}) }
 
-// HandOver ends this leadership in favour of another member, which begins one within moments, and waits for that. The error
-// is the reason why no other member leads; if it is errAlone, this member still does.
+// HandOver ends this leadership in favour of another member, which begins one within moments, and waits for that. The
+// error is the reason why no other member leads; if it is errAlone, this member still does.
 func (r *Leadership) HandOver() error {
 	if err := r.propose(input{resign: true}); !errors.Is(err, ErrLeadershipLost) {
 		return err

@@ -16,9 +16,9 @@ import (
 	"star/internal/flightrecorder"
 )
 
-// A member without a folder loses its state when it ends, so a restarted process must not be taken for the same member. The
-// others agree that the new process has its place, by a change of the voters (joint consensus, section 4.3 of Ongaro's
-// thesis), and send it the agreed state. It votes from then on, not before.
+// A member without a folder loses its state when it ends, so a restarted process must not be taken for the same
+// member. The others agree that the new process has its place, by a change of the voters (joint consensus, section 4.3
+// of Ongaro's thesis), and send it the agreed state. It votes from then on, not before.
 //
 //	fresh ──► founder: it is the first process of its rank for all others
 //	  └──► late: another process of its rank was first ──► admitted, with the next turn, when that place is vacant

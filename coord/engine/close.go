@@ -75,7 +75,8 @@ func (r *Ring) Computed(m wire.Computed) ([]Ready, error) {
 	if err := r.known(wire.KindComputed, m.Generation); err != nil {
 		return nil, err
 	}
-	if m.Generation == 0 && r.now.queue > 0 { // a worker that knows no queues of rings reports as with parameter servers
+	// A worker that knows no queues of rings reports as with parameter servers.
+	if m.Generation == 0 && r.now.queue > 0 {
 		return nil, fmt.Errorf("reported samples of version %d without the ring's generation", m.Version)
 	}
 	i := m.Version - r.version

@@ -149,10 +149,11 @@ type RingEngine interface {
 type Stage int
 
 const (
-	Stop    Stage = iota // hand out no new samples: View.Limit is where the stream ends. Redo still is.
-	Freeze               // begin nothing
-	Abandon              // give up what is under way: all samples that are out are Redo. Members stay. View.Settled must hold
-	Finish               // nothing is under way, and nothing begins; a worker that leaves is only forgotten
+	Stop   Stage = iota // hand out no new samples: View.Limit is where the stream ends. Redo still is.
+	Freeze              // begin nothing
+	// Drop what is under way: all samples that are handed out become Redo. Members stay. View.Settled must hold.
+	Abandon
+	Finish // nothing is under way, and nothing begins; a worker that leaves is only forgotten
 )
 
 // View is what can be read of an engine, as it was when View was called. Its slices and its map are

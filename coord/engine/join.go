@@ -17,8 +17,8 @@ func (l *Shards) Join(w star.Worker, reachable bool) []Ready {
 	if a.live || a.ghost {
 		return nil
 	}
-
-	if l.shards > 0 && a.step >= 0 { // some may hold a gradient of its earlier attempt, and the memory that the next one needs
+	// Shards may hold a gradient of its earlier attempt, and with it memory that the next one needs.
+	if l.shards > 0 && a.step >= 0 {
 		l.throwAway(w)
 		l.out[0].Silent = true
 	}

@@ -18,8 +18,8 @@ func (h Hashes) Clear() { clear(h) }
 // Alike is the number of members that have reported the same hash of a version.
 func (h Hashes) Alike(version int64) int { return len(h[version]) }
 
-// Compare takes a member's hash; the ring has the given number of members. It returns the members with another hash than
-// most. An error: it is unknown which parameters are right, so the members cannot continue together.
+// Compare takes a member's hash; the ring has the given number of members. It returns the members with another hash
+// than most. An error: it is unknown which parameters are right, so the members cannot continue together.
 //
 // More than half of all must agree before a member is excluded: while those that have not reported could change
 // the majority, it waits. Of two members that differ it is unknown which is right. Versions more than ahead older than

@@ -74,8 +74,8 @@ const whole = 10_000
 // Begin is called when the training begins.
 func (r *Rounds) Begin(m Model) { r.model = m }
 
-// Every chooses the samples between two evaluations, and when the next one begins, where used samples are applied. Zero:
-// there is one at the end only.
+// Every chooses the samples between two evaluations, and when the next one begins, where used samples are applied.
+// Zero: there is one at the end only.
 func (r *Rounds) Every(step, used int64) {
 	r.step, r.next = step, nextMultiple(used, step)
 }

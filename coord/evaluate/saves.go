@@ -166,8 +166,8 @@ func (s *Saves) Start(cut Cut, coded []Coded, now time.Time) []Effect {
 	return out
 }
 
-// Part takes a part of the checkpoint. Its error, if it had one, fails the checkpoint when all parts have arrived. Parts
-// of another checkpoint, and repeated ones, are ignored.
+// Part takes a part of the checkpoint. Its error, if it had one, fails the checkpoint when all parts have arrived.
+// Parts of another checkpoint, and repeated ones, are ignored.
 func (s *Saves) Part(m wire.Saved, desc []byte) []Effect {
 	c := &s.save
 	if !c.open || m.ID != c.ID || m.Shard < 0 || m.Shard >= len(c.parts) || c.parts[m.Shard] != nil {
@@ -183,9 +183,9 @@ func (s *Saves) Part(m wire.Saved, desc []byte) []Effect {
 	return []Effect{Progress{}}
 }
 
-// Moved records that a shard has another primary. A part that the last one has not written fails the checkpoint: the new
-// primary may have a later version already; the next checkpoint begins when it is due. In the final checkpoint the new
-// primary writes the part, after the Fire with number seq.
+// Moved records that a shard has another primary. A part that the last one has not written fails the checkpoint: the
+// new primary may have a later version already; the next checkpoint begins when it is due. In the final checkpoint the
+// new primary writes the part, after the Fire with number seq.
 func (s *Saves) Moved(shard, server int, seq int64) []Effect {
 	c := &s.save
 	switch {

@@ -74,8 +74,9 @@ func (v *Validator) Stored(m wire.Stored) (used, first bool) {
 	return true, first
 }
 
-// Lost continues without it. Shards drop what it has pushed when another one pushes, and the gradients of that one have
-// other numbers. training: the job has begun, and continues; otherwise another one may join before. first: workers begin.
+// Lost continues without it. Shards drop what it has pushed when another one pushes, and the gradients of that one
+// have other numbers. training: the job has begun, and continues; otherwise another one may join before. first:
+// workers begin.
 func (v *Validator) Lost(training bool) (first bool) {
 	v.joined, v.asked = false, false
 	if !training {

@@ -6,8 +6,8 @@ import (
 	"star"
 )
 
-// Flight measures how long a worker's gradient is under way after the worker has passed it to its connections. Buffers of
-// sockets and networks accept megabytes at once, so the worker cannot measure a slow link itself. The time is that
+// Flight measures how long a worker's gradient is under way after the worker has passed it to its connections. Buffers
+// of sockets and networks accept megabytes at once, so the worker cannot measure a slow link itself. The time is that
 // between a release and the arrival of the gradient, by the coordinator's clock, less the durations that the worker
 // reports: no two clocks are compared.
 type Flight struct {
@@ -22,8 +22,8 @@ type Flight struct {
 	From, To time.Time
 }
 
-// Release records that the worker may continue, and that its next push waits for delay. With plain, it computes only the
-// next gradient. Measurements of the gradient before stay, for the record of the next one.
+// Release records that the worker may continue, and that its next push waits for delay. With plain, it computes only
+// the next gradient. Measurements of the gradient before stay, for the record of the next one.
 func (f *Flight) Release(now time.Time, plain bool, delay time.Duration) {
 	f.last, f.From, f.To = 0, time.Time{}, time.Time{}
 	if f.busy > 0 && !f.released.IsZero() {

@@ -16,9 +16,9 @@ type lateness struct {
 	there    bool      // its gradient has arrived
 }
 
-// Overdue reports whether the worker has missed a deadline since the last call: the first is d, then twice as long, four
-// times, and so on. limit is that deadline, and waited the time since the release; if none was missed, limit is 0. next
-// is when to call again.
+// Overdue reports whether the worker has missed a deadline since the last call: the first is d, then twice as long,
+// four times, and so on. limit is that deadline, and waited the time since the release; if none was missed, limit is
+// 0. next is when to call again.
 func (w *Worker) Overdue(now time.Time, d time.Duration) (waited, limit, next time.Duration) {
 	d = max(d, Patience)
 	if w.Flight.released.IsZero() { // it may have something else to do

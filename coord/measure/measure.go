@@ -9,8 +9,8 @@ import (
 	"star"
 )
 
-// Window is a mean over the last few values. Sixteen of them: enough to even out single ones, and few enough to follow a
-// change.
+// Window is a mean over the last few values. Sixteen of them: enough to even out single ones, and few enough to follow
+// a change.
 type Window struct {
 	vals [16]float64
 	n    int

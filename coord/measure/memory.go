@@ -13,8 +13,8 @@ import (
 // runlog.MaxRecords bounds all of them together.
 const rememberEach = 32
 
-// Memory keeps the last records of all workers, in the order of their arrival. Checkpoints contain them, so the pilot of
-// a resumed job knows the times of iterations before the first new one ends.
+// Memory keeps the last records of all workers, in the order of their arrival. Checkpoints contain them, so the pilot
+// of a resumed job knows the times of iterations before the first new one ends.
 type Memory struct {
 	ring []star.Record
 	next int // the oldest, when it is full
@@ -43,8 +43,8 @@ func (m *Memory) Records() []star.Record {
 	return slices.Concat(m.ring[m.next:], m.ring[:m.next])
 }
 
-// Recall adds the records of the job before, and returns them with times before the beginning of this job. Ranks that this
-// job does not have are left out.
+// Recall adds the records of the job before, and returns them with times before the beginning of this job. Ranks that
+// this job does not have are left out.
 func (m *Memory) Recall(before []star.Record, workers int) (known []star.Record) {
 	last := time.Duration(math.MinInt64)
 	for _, r := range before {

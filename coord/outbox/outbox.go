@@ -124,8 +124,8 @@ func (o *Conn) empty() {
 	}
 }
 
-// deliver sends queue, with the headers heads, and then the messages that have been added meanwhile, until the queue is empty
-// or the connection is closed. Each message has patience, and a second for each MiB of it.
+// deliver sends queue, with the headers heads, and then the messages that have been added meanwhile, until the queue
+// is empty or the connection is closed. Each message has patience, and a second for each MiB of it.
 func (o *Conn) deliver(queue []letter, heads []byte) {
 	site := flightrecorder.Open("coordinator", "a member to take a message", "", "")
 	defer site.Close()

@@ -1,5 +1,5 @@
-// Package pilot combines the parts of --mode auto: the detector of slow workers (straggler), the prediction of iterations
-// (a contest of predictors), and the choice of the plan (auto.Controller):
+// Package pilot combines the parts of --mode auto: the detector of slow workers (straggler), the prediction of
+// iterations (a contest of predictors), and the choice of the plan (auto.Controller):
 //
 //	run log line ──► detector, contest, controller ──► remarks: verdicts, deadlines, trainings, changes of plan
 //
@@ -45,8 +45,8 @@ type Config struct {
 	// Model is a trained predictor that takes part in the contest; nil: none.
 	Model *straggler.Model
 
-	// Online is the source of randomness of each training, from 0 on, if an LSTM is to be trained on the job's own records
-	// and to take part; nil: none is. It excludes Model.
+	// Online is the source of randomness of each training, from 0 on, if an LSTM is to be trained on the job's own
+	// records and to take part; nil: none is. It excludes Model.
 	Online func(lesson int) straggler.Source
 
 	// Decider chooses among plans; nil: the cheapest.

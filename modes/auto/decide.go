@@ -253,8 +253,8 @@ func (c *Controller) choose(at time.Duration, h price.History, f price.Forecast,
 	if err != nil {
 		return price.Decision{}, err
 	}
-	// The candidates are in order of their prices by averages; the best of each kind are priced again over what was seen
-	// lately.
+	// The candidates are in order of their prices by averages; the best of each kind are priced again over what
+	// was seen lately.
 	best, least := ssgd, time.Duration(math.MaxInt64)
 	// Only a worker that has been slow for a dwell is expected to stay slow for one.
 	lasts := sure && (c.cfg.Ring || c.suspect.worker >= 0 && at-c.suspect.since >= c.dwell(f.Times[c.suspect.worker]))

@@ -58,8 +58,8 @@ func (c *Controller) look(at time.Duration) (f price.Forecast, h price.History, 
 			lately[k] *= f.Fits[i].Of(b) / f.Fits[i].Took(w.samples.at(k), w.parts.at(k))
 		}
 		lo, hi := slices.Min(lately), slices.Max(lately)
-		// A prediction beyond all that was seen is a level that is new. It is not believed if it is far beyond, or rests on
-		// iterations of other numbers of samples than the next one has.
+		// A prediction beyond all that was seen is a level that is new. It is not believed if it is far beyond, or
+		// rests on iterations of other numbers of samples than the next one has.
 		if i < len(predicted) && (c.current.plan.Queue > 0 || w.samples.at(len(lately)-1) == now) {
 			if t := predicted[i].Seconds() * f.Fits[i].Of(b) / f.Fits[i].Of(now); t > hi && t < 20*hi || t > lo/20 && t < lo {
 				lately = []float64{t}
@@ -120,7 +120,8 @@ func align(h price.History, begins [][]float64) {
 		}
 	}
 	all := begins[most]
-	half := func(b []float64) float64 { return (b[len(b)-1] - b[0]) / float64(max(2*len(b)-2, 1)) } // of the time between two of them
+	// half is half the mean time between two iterations.
+	half := func(b []float64) float64 { return (b[len(b)-1] - b[0]) / float64(max(2*len(b)-2, 1)) }
 	for w, own := range h {
 		b := begins[w]
 		if len(own) == 0 || slices.Equal(b, all) {

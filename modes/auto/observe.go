@@ -275,7 +275,8 @@ func (obs *observations) obvious(f price.Forecast) bool {
 	m, first := median(living), obs.firsts()
 	for i := range obs.workers {
 		w := &obs.workers[i]
-		if !w.gone && w.first > 1.5*first && (len(w.times.vals) == 0 || slices.Min(w.times.vals) > 1.5*m) { // without any it lags
+		// A worker without times has passed lags.
+		if !w.gone && w.first > 1.5*first && (len(w.times.vals) == 0 || slices.Min(w.times.vals) > 1.5*m) {
 			return true
 		}
 	}

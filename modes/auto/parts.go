@@ -44,9 +44,10 @@ type part struct{ samples, seconds float64 }
 type evidence struct{ q, weight float64 }
 
 const (
-	sided    = 16   // records on each side of a change that are compared
-	enough   = 3    // minimum number of records after a change
-	resized  = 1.6  // factor by which sizes differ: less comes from the ends of pieces of the stream, and would show little
+	sided  = 16 // records on each side of a change that are compared
+	enough = 3  // minimum number of records after a change
+	// Factor by which sizes differ: less comes from the ends of pieces of the stream, and would show little.
+	resized  = 1.6
 	uneven   = 0.05 // least relative spread of times of equal parts, whatever a few of them show
 	partsure = 0.1  // standard error of q above which q is unknown
 )

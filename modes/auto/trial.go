@@ -33,8 +33,8 @@ type trial struct {
 	had       [][]iteration // of each worker, that began during the trial, also those that are forgotten elsewhere
 }
 
-// fired counts an update of samples; round is the samples of a round of all workers. Only whole updates count: the first
-// one begins the trial.
+// fired counts an update of samples; round is the samples of a round of all workers. Only whole updates count: the
+// first one begins the trial.
 func (t *trial) fired(at time.Duration, samples, round int) {
 	if t.last, t.samples = at, t.samples+samples; !t.counts {
 		t.counts, t.begun, t.samples, t.round = true, at, 0, at
@@ -92,8 +92,8 @@ func (c *Controller) judge(at time.Duration, h price.History, f price.Forecast) 
 	c.trials.correct(at, c.current.plan, t, seen/priced)
 	cost := present.Cost.Seconds() * priced / seen
 	gain := 1 - cost/before.Cost.Seconds()
-	// If the rate is as priced, but the plan does not pay any more, then conditions have changed, and the prediction was
-	// right: Decide handles that.
+	// If the rate is as priced, but the plan does not pay any more, then conditions have changed, and the
+	// prediction was right: Decide handles that.
 	broken := gain < 0 && seen < (1-c.cfg.Gain/2)*priced
 	c.trials.verdict = &modes.Verdict{Plan: c.current.plan, Predicted: t.predicted, Seen: gain, Reverted: broken}
 	if !broken {

@@ -77,9 +77,9 @@ func (w *worth) observeBound(theta, most float64, round int) {
 	w.bound = max(most, price.MinRate)
 }
 
-// slowly is the weight of each new measurement of the steepness. A measurement is of the last ten rounds, has an error of
-// a factor of two, and counts only beyond two standard errors, in favour of the prior. With more weight the prior would
-// not decide any more when a straggler appears in the first rounds.
+// slowly is the weight of each new measurement of the steepness. A measurement is of the last ten rounds, has an error
+// of a factor of two, and counts only beyond two standard errors, in favour of the prior. With more weight the prior
+// would not decide any more when a straggler appears in the first rounds.
 const slowly = 1. / 2
 
 // bounded is the θ to use: the one measured with stale gradients, or prior if it is 0. It is at most the bound, which
@@ -99,8 +99,8 @@ func (w *worth) bounded(measured, prior, least float64) float64 {
 // dear is the factor by which staleness costs more than its price, because the loss has grown where it should not have.
 func (w *worth) dear() float64 { return math.Pow(4, min(w.penalty, 4)) }
 
-// cautious is the cost of k, priced under f, with staleness as expensive as [price.CautiousRate]. The decisions to leave
-// SSGD and to return to it use it.
+// cautious is the cost of k, priced under f, with staleness as expensive as [price.CautiousRate]. The decisions to
+// leave SSGD and to return to it use it.
 func (w *worth) cautious(f price.Forecast, k price.Candidate) float64 {
 	// At least the prior: jitter alone makes waiting dear enough to leave SSGD where staleness is free.
 	f.Rate = w.bounded(w.worst, price.CautiousRate, price.PriorRate)

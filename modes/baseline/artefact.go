@@ -9,8 +9,8 @@ import (
 )
 
 // The schemes of this file have names of papers, but decide as the programs that were released with the STAR paper as
-// comparisons (docs/baselines.md lists the differences). So the tables of that paper can be examined. Only the decisions
-// are kept, not the optimiser, and not the bugs that hang or lose gradients.
+// comparisons (docs/baselines.md lists the differences). So the tables of that paper can be examined. Only the
+// decisions are kept, not the optimiser, and not the bugs that hang or lose gradients.
 
 // artefactRatio is the ratio of the slowest to the fastest time above which the programs act.
 const artefactRatio = 1.5

@@ -11,8 +11,8 @@ import (
 
 // dropCompute has workers stop between micro-batches when they have computed for too long.
 //
-// N. Giladi, S. Gottlieb, M. Shkolnik, A. Karnieli, R. Banner, E. Hoffer, K. Levy, D. Soudry: DropCompute: simple and more robust
-// distributed synchronous training via compute variance reduction. NeurIPS 2023.
+// N. Giladi, S. Gottlieb, M. Shkolnik, A. Karnieli, R. Banner, E. Hoffer, K. Levy, D. Soudry: DropCompute: simple and
+// more robust distributed synchronous training via compute variance reduction. NeurIPS 2023.
 var dropCompute = Entry{
 	Name:  "dropcompute",
 	Paper: "Giladi et al., NeurIPS 2023",
@@ -102,9 +102,9 @@ func (c *capper) Fired(Update) (Decision, bool) {
 }
 
 // Threshold is τ*: of 200 candidates between the least time after 6 micro-batches (all of them where there are fewer)
-// and the greatest after all, the one with the greatest speed-up (1 − dropped)/(1 − saved/raw); of equal ones the first.
-// parts has the times of micro-batches by worker and step. raw is the total time of all those steps, with waits for the
-// slowest and exchange. dropped is the fraction of micro-batches that the cap drops.
+// and the greatest after all, the one with the greatest speed-up (1 − dropped)/(1 − saved/raw); of equal ones the
+// first. parts has the times of micro-batches by worker and step. raw is the total time of all those steps, with waits
+// for the slowest and exchange. dropped is the fraction of micro-batches that the cap drops.
 func Threshold(parts [][][]time.Duration, raw time.Duration) (cap time.Duration, dropped float64) {
 	var sums [][][]float64 // accumulated, in seconds
 	lo, hi := 0.0, 0.0

@@ -10,7 +10,8 @@ import (
 
 // lgc makes updates of the first K gradients, and of what the others had computed in the round before.
 //
-// J. Xu, S.-L. Huang, L. Song, T. Lan: Live Gradient Compensation for Evading Stragglers in Distributed Learning. INFOCOM 2021.
+// J. Xu, S.-L. Huang, L. Song, T. Lan: Live Gradient Compensation for Evading Stragglers in Distributed Learning.
+// INFOCOM 2021.
 var lgc = Entry{
 	Name:  "lgc",
 	Paper: "Xu, Huang, Song, Lan, INFOCOM 2021",

@@ -6,8 +6,8 @@ import "math"
 // out = w2·tanh(W1·x + b1) + b2 (Lin, Horne, Tino, Giles: Learning Long-Term Dependencies in NARX Recurrent Neural
 // Networks. IEEE Trans. Neural Networks 7, 1996).
 //
-// LB-BSP feeds it past speeds and available processor time and memory, those of the coming iteration included. The width
-// of the layer, the number of past values and the training are ours: the paper was not at hand.
+// LB-BSP feeds it past speeds and available processor time and memory, those of the coming iteration included. The
+// width of the layer, the number of past values and the training are ours: the paper was not at hand.
 type NARX struct {
 	W1 [][]float64 // by hidden unit, by input
 	B1 []float64

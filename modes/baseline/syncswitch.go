@@ -11,8 +11,8 @@ import (
 
 // syncSwitch trains with BSP first and with ASP for the rest.
 //
-// S. Li, O. Mangoubi, L. Xu, T. Guo: Sync-Switch: Hybrid Parameter Synchronization for Distributed Deep Learning. ICDCS 2021,
-// arXiv 2104.08364.
+// S. Li, O. Mangoubi, L. Xu, T. Guo: Sync-Switch: Hybrid Parameter Synchronization for Distributed Deep Learning.
+// ICDCS 2021, arXiv 2104.08364.
 //
 // Its configuration policy is the default here: with --update-scale n a gradient has the weight 1/N in every plan. So
 // with a learning rate of N·η BSP takes steps of N·η on the mean gradient and ASP steps of η on each; batches, momentum

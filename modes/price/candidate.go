@@ -28,9 +28,9 @@ const (
 //
 //	Cost = Interval · Updates · Penalty                                  (22)
 //
-// Updates is 1 + φ/S with S the samples of an update: the number of updates that the noise makes necessary, each at its
-// own best learning rate. Penalty is the cost of staleness and of a learning rate that is not the update's best; of SSGD
-// it is 1. So the cost of SSGD is max τ·(1 + φ/B). docs/theory.md derives it.
+// Updates is 1 + φ/S with S the samples of an update: the number of updates that the noise makes necessary, each at
+// its own best learning rate. Penalty is the cost of staleness and of a learning rate that is not the update's best;
+// of SSGD it is 1. So the cost of SSGD is max τ·(1 + φ/B). docs/theory.md derives it.
 type Candidate struct {
 	Kind      string
 	Plan      modes.Plan

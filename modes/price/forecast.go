@@ -72,10 +72,10 @@ type Forecast struct {
 type Fit struct{ Fixed, PerSample, Part float64 }
 
 const (
-	// PriorRate is θ where staleness was not measured. It is a guess, from quadratics with curvatures that are orders of
-	// magnitude apart: progress is made where the curvature is small, and a rate that the largest curvature allows is far
-	// from the best one there (TestCostIsSeen). Three networks at the best rates of SSGD need 5 to 6 % more samples with
-	// ASGD, which agrees (docs/theory.md, Price).
+	// PriorRate is θ where staleness was not measured. It is a guess, from quadratics with curvatures that are
+	// orders of magnitude apart: progress is made where the curvature is small, and a rate that the largest
+	// curvature allows is far from the best one there (TestCostIsSeen). Three networks at the best rates of SSGD
+	// need 5 to 6 % more samples with ASGD, which agrees (docs/theory.md, Price).
 	PriorRate = 0.1
 
 	// CautiousRate is θ for leaving SSGD where staleness was not measured: the greatest cost of ASGD for a network that
@@ -90,15 +90,15 @@ const (
 	// network what (24) gives for θ = 0.19 (docs/theory.md).
 	measuredRate = 0.35
 
-	// SplitPrior is the fraction of an iteration that does not depend on its samples, where it was not measured. It is a
-	// guess too.
+	// SplitPrior is the fraction of an iteration that does not depend on its samples, where it was not measured.
+	// It is a guess too.
 	SplitPrior = 0.5
 
 	// GuessCharge multiplies the cost of shares that rest on that guess, so that they are chosen only for a large gain.
 	GuessCharge = 1.05
 
-	// minShare is the least share of a worker, relative to an equal one: the time of fewer samples says little about the
-	// time of more.
+	// minShare is the least share of a worker, relative to an equal one: the time of fewer samples says little
+	// about the time of more.
 	minShare = 1. / 8
 
 	// floor is the least progress per sample of a mode, relative to SSGD.
@@ -222,8 +222,8 @@ func (p *problem) cost(f flow) float64 {
 	return p.unit * p.strain(f.behind) / (f.rate * p.kept(f.own, f.behind) * p.together(f.local, len(p.ws)))
 }
 
-// undropped is the flow of a plan that drops nothing. The samples that are applied while a worker computes are all those
-// that are not in its own updates, so behind follows from own.
+// undropped is the flow of a plan that drops nothing. The samples that are applied while a worker computes are all
+// those that are not in its own updates, so behind follows from own.
 func (p *problem) undropped(rate, updates, own, gradients float64) flow {
 	return flow{rate: rate, updates: updates, own: own, behind: 1 - own/p.B, stale: float64(len(p.ws))/gradients - 1}
 }

@@ -17,10 +17,10 @@ import (
 	"star/modes"
 )
 
-// Learned is a Decider that has learned the cost of plans: a regression of the logarithm of a candidate's cost, relative
-// to SSGD's, on its price by [Candidates], on the times, φ/B, the number of workers and the phase. It takes the candidate
-// of the lowest expected cost. Where a forecast is outside its training data, it decides as [Cheapest] and says so. Make
-// one with [Learn] or [ParseLearned].
+// Learned is a Decider that has learned the cost of plans: a regression of the logarithm of a candidate's cost,
+// relative to SSGD's, on its price by [Candidates], on the times, φ/B, the number of workers and the phase. It takes
+// the candidate of the lowest expected cost. Where a forecast is outside its training data, it decides as [Cheapest]
+// and says so. Make one with [Learn] or [ParseLearned].
 type Learned struct {
 	Weights []float64 // of standardised features; the last one is the constant
 	Mean    []float64 // of features, in training
@@ -41,7 +41,8 @@ type Lesson struct {
 func (p *problem) features(c Candidate) []float64 {
 	n := len(p.t)
 	at := func(q float64) float64 { return math.Log(p.t[int(q*float64(n-1)+0.5)] / p.t[0]) }
-	price := math.Log(c.Cost.Seconds() / p.strain(c.flow.behind) / p.ssgdCost().Seconds()) // momentum's part is not learned
+	// Momentum's part is not learned.
+	price := math.Log(c.Cost.Seconds() / p.strain(c.flow.behind) / p.ssgdCost().Seconds())
 	rate := math.Log(c.Rate() * p.t[n-1] / p.B)
 	size := math.Log(c.Samples / p.B)
 	noise := math.Log1p(p.y)
@@ -189,8 +190,8 @@ func (d *Learned) Decide(f Forecast) (Decision, error) {
 	return Decision{Plan: c.Plan, Cost: cost, Why: "learned: " + f.Why(Candidate{Kind: c.Kind, Plan: c.Plan, Cost: cost}, p.ssgdCost())}, nil
 }
 
-// Choose is Decide among the candidates for which ok is true; nil: all. It returns the expected cost relative to SSGD, or
-// the reason why it is unknown.
+// Choose is Decide among the candidates for which ok is true; nil: all. It returns the expected cost relative to SSGD,
+// or the reason why it is unknown.
 func (d *Learned) Choose(f Forecast, ok func(Candidate) bool) (best Candidate, ratio float64, why string, err error) {
 	p, err := f.problem()
 	if err != nil {

@@ -5,14 +5,15 @@ import (
 	"star/modes"
 )
 
-// dominates is the fraction of an iteration from which on the part that does not depend on its samples is the larger one.
+// dominates is the fraction of an iteration from which on the part that does not depend on its samples is the larger
+// one.
 const dominates = 0.5
 
 // together is the relative worth of samples in local steps, steps of them between two exchanges. After k steps the
 // parameters of a worker differ from the mean of all by the noise of its own gradients, a walk with the squared length
-// η²·k·trΣ/b·(1 − 1/N). Its gradient then differs from the exact one, squared and relatively, by
-// v²·k·(φ/b)·(1 − 1/N). An update shrinks by the mean of that over k = 0 … H − 1 (as in the analysis of Stich 2019, with
-// terms of our own; equation 38 of docs/theory.md).
+// η²·k·trΣ/b·(1 − 1/N). Its gradient then differs from the exact one, squared and relatively, by v²·k·(φ/b)·(1 − 1/N).
+// An update shrinks by the mean of that over k = 0 … H − 1 (as in the analysis of Stich 2019, with terms of our own;
+// equation 38 of docs/theory.md).
 func (p Price) together(steps, workers int) float64 {
 	if steps < 2 {
 		return 1
@@ -21,14 +22,14 @@ func (p Price) together(steps, workers int) float64 {
 	return max(1-apart, floor)
 }
 
-// localFlow is the flow of a plan with local steps if each worker always takes the same time (equation 37): all steps, and
-// one exchange.
+// localFlow is the flow of a plan with local steps if each worker always takes the same time (equation 37): all steps,
+// and one exchange.
 func (q *problem) localFlow(p modes.Plan) flow {
 	return q.playLocal(p, 1, func(i int, _ star.Worker, _ int) float64 { return q.t[i] })
 }
 
-// replayLocal is the flow of p over h. The k-th round is the next iterations of all workers: their computing time, and the
-// rest of the last one.
+// replayLocal is the flow of p over h. The k-th round is the next iterations of all workers: their computing time, and
+// the rest of the last one.
 func (q *problem) replayLocal(p modes.Plan, h History) flow {
 	longest := Remembered
 	for _, w := range q.ws {

@@ -16,12 +16,12 @@ package price
 //
 //	ν = 1/d                                                                   (29)
 //
-// for every μ. So without momentum staleness costs nothing that SSGD could have had, and with it the gain of momentum is
-// lost. docs/theory.md has the limits of plans, the behaviour of networks, and the reason why memory in samples instead of
-// updates does not help.
+// for every μ. So without momentum staleness costs nothing that SSGD could have had, and with it the gain of momentum
+// is lost. docs/theory.md has the limits of plans, the behaviour of networks, and the reason why memory in samples
+// instead of updates does not help.
 
-// bearable is the ν·d up to which a plan has no extra cost: networks also train in directions that are less steep. It was
-// measured (docs/theory.md).
+// bearable is the ν·d up to which a plan has no extra cost: networks also train in directions that are less steep. It
+// was measured (docs/theory.md).
 const bearable = 4
 
 // PriorSteepness is ν where it was not measured: a third of (28), and 0 without momentum.
@@ -51,8 +51,8 @@ func Steepness(theta, noise float64, round int, momentum float64) float64 {
 func (p Price) strain(behind float64) float64 { return max(1, p.ν*behind/bearable) }
 
 // VelocityRate is θ where each worker has its own velocity. Neither the drift of gradients nor (27) measures θ there,
-// because with memory consecutive gradients are similar (30). So it is the number of samples that five networks need under
-// ASGD, relative to SSGD (docs/theory.md, Momentum of each worker).
+// because with memory consecutive gradients are similar (30). So it is the number of samples that five networks need
+// under ASGD, relative to SSGD (docs/theory.md, Momentum of each worker).
 const VelocityRate = 0.3
 
 // seenNoise is the noise scale of a direction with momentum μ: a sum over gradients with weights μ⁰, μ¹, …. The sum of

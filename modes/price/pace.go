@@ -38,17 +38,17 @@ const MaxTime = 100 * 24 * time.Hour
 // PaceOf is the pace of p in the long run, when an iteration of worker w, from its release to its arrival, takes
 // times[w].
 //
-// A group that waits for all its members fires every max τ, if they are in no other group. A group of quorum 1 fires with
-// every arrival; one of another quorum is played until its rhythm recurs (type rhythm). Groups run side by side, so their
-// rates f_g add up:
+// A group that waits for all its members fires every max τ, if they are in no other group. A group of quorum 1 fires
+// with every arrival; one of another quorum is played until its rhythm recurs (type rhythm). Groups run side by side,
+// so their rates f_g add up:
 //
 //	I = 1 / Σ f_g,    f_g = 1/max τ   or   f_g = Σ 1/τ   or   f_g of the rhythm
 //
 // For groups of these kinds that is exact. In a tree workers wait for the others of their report, so it counts as one
-// arrival of several gradients; sending times are not included. For all others the [modes.Barrier] itself runs in virtual
-// time (see [Simulate]) until 2¹⁴ gradients have arrived and the slowest worker's 50 times, or 2¹⁸ gradients have.
-// Gradients that arrive at the same time are taken by rank; with equal times that choice can move the interval by a few
-// percent.
+// arrival of several gradients; sending times are not included. For all others the [modes.Barrier] itself runs in
+// virtual time (see [Simulate]) until 2¹⁴ gradients have arrived and the slowest worker's 50 times, or 2¹⁸ gradients
+// have. Gradients that arrive at the same time are taken by rank; with equal times that choice can move the interval
+// by a few percent.
 //
 // A queue is played for a round (type queue), with times of computing only.
 //
@@ -67,7 +67,8 @@ func PaceOf(p modes.Plan, times []time.Duration) (Pace, error) {
 		slowest = max(slowest, t)
 	}
 	const least, most = 1 << 14, 1 << 18
-	warmUp := min(1000, int(farthest/8/slowest)) // an update takes at most twice the slowest: late gradients are dropped
+	// An update takes at most twice the slowest: late gradients are dropped.
+	warmUp := min(1000, int(farthest/8/slowest))
 	return simulate(p, times, warmUp, func(_, arrivals int, elapsed time.Duration) bool {
 		return arrivals >= least && elapsed >= 50*slowest || arrivals >= most || elapsed >= farthest/2
 	})
@@ -187,8 +188,8 @@ func simulate(p modes.Plan, times []time.Duration, skip int, done func(updates, 
 	}
 	basis := make([]int64, n)  // version of each worker's last release
 	counts := make([]int64, n) // gradients applied, since start
-	// With a tree, a report arrives with its last worker. By the top of the tree: the workers that have arrived, and the
-	// size of the report.
+	// With a tree, a report arrives with its last worker. By the top of the tree: the workers that have arrived,
+	// and the size of the report.
 	top := roots(p)
 	report := make([][]star.Worker, n)
 	size := make([]int, n)

@@ -5,8 +5,8 @@ import (
 	"math"
 )
 
-// Price is the worth of samples to a job, by equations 22 to 25 and 31 of docs/theory.md. Candidates, the controller and
-// the analysis of recorded runs all use it. Make one with [New].
+// Price is the worth of samples to a job, by equations 22 to 25 and 31 of docs/theory.md. Candidates, the controller
+// and the analysis of recorded runs all use it. Make one with [New].
 type Price struct {
 	B, φ, y, e float64 // samples of a round; noise scale; φ/B; θ/(1 + φ/B)
 	ν          float64 // steepness

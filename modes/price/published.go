@@ -9,9 +9,9 @@ import (
 	"star/modes"
 )
 
-// Published is the choice of mode of the public artefact of STAR, for comparison, with repairs of the defects that stop
-// it from running. Its interval of x-order is wrong and it ignores staleness; docs/theory.md has details. The fields are
-// the values that the artefact computes for its choices.
+// Published is the choice of mode of the public artefact of STAR, for comparison, with repairs of the defects that
+// stop it from running. Its interval of x-order is wrong and it ignores staleness; docs/theory.md has details. The
+// fields are the values that the artefact computes for its choices.
 type Published struct {
 	Static  []float64 // T_x for x = 1..N, seconds
 	X       int       // the first descent of T_x, as coded
@@ -41,8 +41,8 @@ func Publish(f Forecast) (Published, error) {
 	}
 	n, t := len(p.t), p.t
 	updates := func(x int) float64 { return 1 + p.φ/(float64(x)*p.b) }
-	// t_x is linear from t_1 = 1/Σ(1/τ) to t_N = τ_(N), by the position of τ_(x) between τ_(1) and τ_(N). With all times
-	// equal that is 0/0: then it is t_1 for x < N.
+	// t_x is linear from t_1 = 1/Σ(1/τ) to t_N = τ_(N), by the position of τ_(x) between τ_(1) and τ_(N). With all
+	// times equal that is 0/0: then it is t_1 for x < N.
 	first := 1 / p.maxRate
 	interval := func(x int) float64 {
 		switch {
@@ -113,8 +113,8 @@ func (Published) Decide(f Forecast) (Decision, error) {
 }
 
 // ward clusters ascending times, in any unit, and returns the ends of the clusters. It merges the two nearest until no
-// distance is below the threshold; the distance of clusters a and b is Ward's, √(2·n_a·n_b/(n_a + n_b))·|mean_a − mean_b|.
-// In one dimension the nearest clusters are always adjacent.
+// distance is below the threshold; the distance of clusters a and b is Ward's, √(2·n_a·n_b/(n_a + n_b))·|mean_a −
+// mean_b|. In one dimension the nearest clusters are always adjacent.
 func ward(t []float64, threshold float64) []int {
 	ends := make([]int, len(t))
 	means := slices.Clone(t)

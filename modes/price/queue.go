@@ -20,9 +20,9 @@ type taker struct {
 	fixed time.Duration // time of an iteration beside its parts
 }
 
-// round is the duration of a round of total samples, and its samples: all workers take a part; while the parts taken have
-// fewer than total samples, a worker that finishes one takes the next (equation 34 of docs/theory.md). taken then has the
-// samples of each worker.
+// round is the duration of a round of total samples, and its samples: all workers take a part; while the parts taken
+// have fewer than total samples, a worker that finishes one takes the next (equation 34 of docs/theory.md). taken then
+// has the samples of each worker.
 func (q *queue) round(ws []taker, total float64) (lasts time.Duration, samples float64) {
 	q.agenda, q.taken = q.agenda[:0], q.taken[:0]
 	for i, w := range ws {
@@ -45,8 +45,8 @@ func (q *queue) round(ws []taker, total float64) (lasts time.Duration, samples f
 	return lasts, samples
 }
 
-// takers are the live workers under p, by rank, if iterations take times[w] in seconds with an equal share. total is the
-// samples of a round.
+// takers are the live workers under p, by rank, if iterations take times[w] in seconds with an equal share. total is
+// the samples of a round.
 func (q *problem) takers(p modes.Plan, times func(i int, w star.Worker) float64) (ws []taker, total float64) {
 	for i, w := range q.ws {
 		fit := q.fit[i]

@@ -16,9 +16,10 @@ type History [][]time.Duration
 const played = 512 * Remembered
 
 // Over is the price of p when the iterations of a History repeat, those of each worker in their order: it runs the
-// [modes.Barrier] in virtual time. Unlike [Of], in which a worker always takes the same time, it includes iterations that
-// are slow now and then: SSGD waits for each of them. The Fits of f give the effect of shares. It runs until every worker
-// has had as many iterations as the longest history. The first arrivals, as many as workers, are not measured.
+// [modes.Barrier] in virtual time. Unlike [Of], in which a worker always takes the same time, it includes iterations
+// that are slow now and then: SSGD waits for each of them. The Fits of f give the effect of shares. It runs until
+// every worker has had as many iterations as the longest history. The first arrivals, as many as workers, are not
+// measured.
 //
 // Workers with a history are live; at least one is needed.
 func Over(p modes.Plan, h History, f Forecast) (Candidate, error) {

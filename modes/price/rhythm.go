@@ -9,18 +9,20 @@ import (
 
 // rhythm plays x-order event by event: it has no closed form. Its fields are reused.
 //
-// Workers that fire are released at once, so after an update the future depends only on the times that the workers still
-// need. These are integers: once they are the same as after an earlier update, everything since then repeats, and its mean
-// is that of the long run, exactly. Of random cases with nine workers half are in their rhythm after 100 gradients, 95 of
-// 100 after 9,000; with more than twenty workers many are not after a million. So the search has a limit, and then the
-// result is the mean without the first third.
+// Workers that fire are released at once, so after an update the future depends only on the times that the workers
+// still need. These are integers: once they are the same as after an earlier update, everything since then repeats,
+// and its mean is that of the long run, exactly. Of random cases with nine workers half are in their rhythm after 100
+// gradients, 95 of 100 after 9,000; with more than twenty workers many are not after a million. So the search has a
+// limit, and then the result is the mean without the first third.
 type rhythm struct {
 	heap    agenda
 	waiting []star.Worker
 	due     []time.Duration // next arrivals, after an update
 	came    []int64         // gradients of each worker so far
 	early   mark            // start of a mean without the beginning
-	seen    mark            // an earlier update to compare with (R. P. Brent, An improved Monte Carlo factorization algorithm, BIT 20, 1980)
+	// An earlier update to compare with (R. P. Brent, An improved Monte Carlo factorization algorithm, BIT 20,
+	// 1980).
+	seen mark
 }
 
 // mark is the state after an update.
@@ -32,17 +34,17 @@ type mark struct {
 }
 
 const (
-	// settles is the maximum number of gradients of a rhythm that is played for its interval. With at most 16 workers no
-	// case of thousands had an error of more than 0.2 % (TestIntervalsOfX).
+	// settles is the maximum number of gradients of a rhythm that is played for its interval. With at most 16
+	// workers no case of thousands had an error of more than 0.2 % (TestIntervalsOfX).
 	settles = 1 << 18
 
 	// farthest is the end of virtual time: sums must fit into a Duration.
 	farthest = math.MaxInt64 - 2*MaxTime
 )
 
-// play is the mean interval in the long run, in seconds, when workers take times t by rank and x of them make an update,
-// 1 < x < len(t). Simultaneous arrivals are taken by rank, as the Barrier's callers do. most is the number of gradients to
-// play. If shares is not nil it is set to each worker's fraction of the gradients.
+// play is the mean interval in the long run, in seconds, when workers take times t by rank and x of them make an
+// update, 1 < x < len(t). Simultaneous arrivals are taken by rank, as the Barrier's callers do. most is the number of
+// gradients to play. If shares is not nil it is set to each worker's fraction of the gradients.
 func (r *rhythm) play(t []time.Duration, x, most int, shares []float64) float64 {
 	n := len(t)
 	h := r.heap[:0]

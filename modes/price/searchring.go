@@ -110,8 +110,8 @@ func lcm(a, b int) int {
 	return a / x * b
 }
 
-// ringWaits is ringFlow for a ring that waits for riders: a round ends when its members have arrived and, within the wait,
-// all riders.
+// ringWaits is ringFlow for a ring that waits for riders: a round ends when its members have arrived and, within the
+// wait, all riders.
 func (s *search) ringWaits(m int, t, wait float64) flow {
 	due := slices.Clone(s.t[m:])
 	const warm, rounds = 16, 80

@@ -20,8 +20,9 @@ func (s *search) withShares(plan modes.Plan, from int, shares []int) modes.Plan 
 	return plan
 }
 
-// share distributes the samples of the workers [from, to) in order of speed so that they finish together, and returns the
-// time of the slowest of them. If that saves less than 1 % the shares are nil. guess: some of the fits are guesses.
+// share distributes the samples of the workers [from, to) in order of speed so that they finish together, and returns
+// the time of the slowest of them. If that saves less than 1 % the shares are nil. guess: some of the fits are
+// guesses.
 //
 // All finish at T with b_i = (T − a_i)/c_i, at least minShare of an equal share and at most MaxShare; T is the time for
 // which these add up. The remainder of rounding goes where it costs least.

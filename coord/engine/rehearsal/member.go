@@ -141,7 +141,8 @@ func (s *Ring) read(w *member) {
 		for _, id := range slices.Sorted(maps.Keys(w.brought)) {
 			b := w.brought[id]
 			if b.span != nil && b.generation == w.ring.Generation && s.Draw(0, 1, "carries") == 1 {
-				spans = append(spans, engine.Span{Start: b.span.Start, Count: -int(id) - 1}, *b.span) // the rider, then its samples
+				// The rider, then its samples.
+				spans = append(spans, engine.Span{Start: b.span.Start, Count: -int(id) - 1}, *b.span)
 				b.span = nil
 			}
 		}

@@ -46,10 +46,12 @@ type Ring struct {
 	Engine  *engine.Ring
 	members []*member // by rank
 
-	put     map[[2]int64]map[star.Worker][]engine.Span // by generation and version: what each member puts into the round
-	formed  map[int64]*member                          // by generation: the member that its members get the parameters from
-	lists   map[int64]string                           // by generation: members and riders, as first announced
-	counted map[int64]string                           // by version: the samples that the engine counts in it
+	// By generation and version: what each member puts into the round.
+	put map[[2]int64]map[star.Worker][]engine.Span
+	// By generation: the member that its members get the parameters from.
+	formed  map[int64]*member
+	lists   map[int64]string // by generation: members and riders, as first announced
+	counted map[int64]string // by version: the samples that the engine counts in it
 	deaths  bool
 	closes  bool // rounds may have been closed, so that samples may have been dropped
 	faulty  bool // the engine was told of a failed ring, and has not answered
