@@ -136,8 +136,10 @@ type group struct {
 	dropLate bool
 	again    bool
 	queue    []star.Worker // waiting members and riders, in order of arrival
-	last     int64         // version of the last firing under this plan; 0: none yet
-	bank     []star.Worker // the workers of kept gradients, in order of arrival
+
+	// Version of the last firing under this plan; 0: none yet.
+	last int64
+	bank []star.Worker // the workers of kept gradients, in order of arrival
 }
 
 // NewBarrier starts with the workers 0..n-1 computing on the given version of the parameters (0 in a new
@@ -242,6 +244,7 @@ func (b *Barrier) Report(ws []star.Worker) []Firing {
 		}
 	}
 	b.begin()
+	// A report with one late gradient is late as a whole: the sum cannot be taken apart.
 	for _, w := range ws {
 		if i := b.at[w].home; i != nowhere && b.groups[i].dropLate && b.at[w].basis < b.groups[i].last {
 			b.drop(ws)
@@ -439,6 +442,7 @@ func (b *Barrier) leave(w star.Worker, used bool) []Firing {
 		b.free()
 		return b.firings
 	}
+	// One member less may complete the group. Without members, its riders may have no group left to fire them.
 	g := &b.groups[i]
 	g.live--
 	switch {
@@ -546,6 +550,7 @@ func (b *Barrier) Install(p Plan) []Firing {
 			b.at[w].clock = 0
 		}
 	}
+	// Kept gradients belong to groups of the old plan, so they are used before these groups are replaced.
 	for i := range b.groups {
 		b.spend(int32(i), nil)
 	}
@@ -565,6 +570,7 @@ func (b *Barrier) Install(p Plan) []Firing {
 			b.enqueue(w)
 		}
 	}
+	// The groups fire in the order of the plan, not of arrivals.
 	for i := range b.groups {
 		b.groups[i].sort(b.at)
 		if b.ready(int32(i)) {

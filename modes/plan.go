@@ -457,6 +457,7 @@ func (p Plan) mode() string {
 	if p.SameGroups(ASGD(n)) && n > 1 {
 		return "asgd"
 	}
+	// Several names can mean the same groups, such as ssgd and x=N: the first one is used.
 	if len(p.Groups) == 1 {
 		switch q := p.Groups[0].Quorum; {
 		case p.SameGroups(SSGD(n)):

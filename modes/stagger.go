@@ -38,6 +38,7 @@ func Stagger(took time.Duration, begun []time.Duration, ws []Ready) []time.Durat
 	if len(ws) == 0 || len(begun) > 0 && slices.Max(begun) > ws[order[0]].At {
 		return delays
 	}
+	// begun is the times at which pushes begin, in order; each push that is scheduled is added to it.
 	begun = slices.Clone(begun)
 	slices.Sort(begun)
 	for _, i := range order {

@@ -62,6 +62,7 @@ func (p Plan) validateTree(n int) error {
 			return fmt.Errorf("modes: worker %d is its own parent", w)
 		}
 	}
+	// More than n steps without reaching the top mean a cycle.
 	for w := range p.Parents {
 		steps := 0
 		for v := star.Worker(w); p.Parents[v] != Direct; v = p.Parents[v] {
@@ -70,6 +71,7 @@ func (p Plan) validateTree(n int) error {
 			}
 		}
 	}
+	// A report is one sum, which one firing uses: its workers must be members of one group, and not riders.
 	home := make(map[star.Worker]int, n)
 	rides := make(map[star.Worker]int)
 	for i, g := range p.Groups {
@@ -228,8 +230,12 @@ type TreeRule struct {
 type TreeLoad struct {
 	Bytes int64         // |w|: of one gradient
 	Cycle time.Duration // t, the mean time of an iteration
-	Spare []float64     // by worker: bandwidth that it has left, in bytes per second
-	Hosts []string      // by worker; empty: unknown, and shared with no other worker
+
+	// By worker: bandwidth that it has left, in bytes per second.
+	Spare []float64
+
+	// By worker; empty: unknown, and shared with no other worker.
+	Hosts []string
 
 	// Able workers can be in a tree. The job has Others more workers, which report for themselves.
 	Able   []bool
@@ -280,6 +286,7 @@ func (r TreeRule) Build(l TreeLoad) []star.Worker {
 	if r.Capacity <= 0 || n < 2 || l.Demand() <= r.Capacity {
 		return nil
 	}
+	// (13), where the reports of workers outside the tree are part of what the servers carry.
 	k := int(math.Ceil(min(l.Demand()/r.Capacity, float64(n))))
 	fits := int(min(r.Capacity/unit, float64(n+l.Others))) // reports that the servers carry
 	k = min(max(k, 1), max(fits-l.Others, 1), n)

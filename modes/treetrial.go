@@ -54,6 +54,7 @@ type treeView struct {
 // the tree, once it is known, and a reason if the previous tree comes back.
 func (k *TreeKeeper) Seen(at time.Duration, samples, version int64, mode string) (v *Verdict, why string) {
 	s := &k.view
+	// After another change the speeds on both sides are not comparable: a trial ends without a verdict.
 	if mode != s.mode || samples < s.samples {
 		*s = treeView{mode: mode, at: at, samples: samples, version: version, trial: s.trial, shun: s.shun, times: s.times}
 		if t := s.trial; t != nil {
@@ -76,6 +77,7 @@ func (k *TreeKeeper) Seen(at time.Duration, samples, version int64, mode string)
 	if t == nil || len(s.paces) < treeLooks {
 		return nil, ""
 	}
+	// A tree must gain treeGain. Its removal may lose up to goneLoss, because no tree is simpler.
 	s.trial = nil
 	now := s.pace()
 	gain := 1 - t.before/now

@@ -17,7 +17,9 @@ type Aside struct {
 type death struct {
 	Span
 	worker star.Worker
-	failed bool // its program failed; else its connection ended
+
+	// Its program failed; else its connection ended.
+	failed bool
 }
 
 // deaths stops work that kills its workers from going to one worker after the other. Two failures of
@@ -37,6 +39,7 @@ func (l *scheduler) killed(w star.Worker, spans []Span, failed bool, why string)
 	for _, s := range spans {
 		for _, d := range l.died {
 			both := s.overlap(d.Span)
+			// The two deaths must be of different workers and of the same kind.
 			if d.worker != w && d.failed == failed && both.Count > 0 && (failed || s == d.Span) {
 				l.deadly = append(l.deadly, Aside{both, [2]star.Worker{d.worker, w}, why})
 			}

@@ -11,9 +11,11 @@ import (
 // Snapshot is the state from which an engine continues where another one ended.
 type Snapshot struct {
 	Progress
-	Seq   int64   `json:"seq"` // of the last Fire
-	Waste int64   `json:"waste"`
-	Steps []int64 `json:"steps"` // by worker, in hand; -1: the rank was never used
+	Seq   int64 `json:"seq"` // of the last Fire
+	Waste int64 `json:"waste"`
+
+	// By worker, in hand; -1: the rank was never used.
+	Steps []int64 `json:"steps"`
 
 	// Of a ring only.
 	Rounds       []SnapshotRound      `json:"rounds"` // granted and not complete

@@ -41,9 +41,11 @@ type Ring struct {
 	// now is the ring of the round in hand. staged is announced, and makes the rounds from its first on.
 	generation int64 // of the newest formation
 	now        formation
-	staged     *formation    // takes over at its from
-	changed    bool          // plan or membership have changed since the newest formation
-	forming    []star.Worker // workers that have yet to form the ring; rounds wait for them
+	staged     *formation // takes over at its from
+	changed    bool       // plan or membership have changed since the newest formation
+
+	// Workers that have yet to form the ring; rounds wait for them.
+	forming []star.Worker
 
 	// By worker that has formed the ring: the version that its members agreed on.
 	words map[star.Worker]int64
@@ -76,8 +78,10 @@ type Ring struct {
 
 // blame is why rings have failed, and which workers the members suspect.
 type blame struct {
-	faults   int                 // rings that failed since the last complete round
-	fault    string              // why the present one failed; empty: it did not
+	faults int // rings that failed since the last complete round
+
+	// Why the present ring failed; empty: it did not.
+	fault    string
 	suspects map[star.Worker]int // how often a worker was suspected
 	accusers map[star.Worker]int // how often a worker suspected another
 }
@@ -89,13 +93,17 @@ type ringRound struct {
 	// of its ring: B of the update rule
 	of      int64
 	members []star.Worker
-	spans   []Span // by member; Count 0: it has no samples, and takes part
+
+	// By member: its batch; Count 0: it has no samples, and takes part all the same.
+	spans   []Span
 	arrived []bool
 	norm2   []float64 // of each member's gradient
 	left    int       // members that have not arrived
-	local   int       // steps that each member makes by itself; 0: gradients
-	total   int64
-	totals  wire.Tally // Carried and Dropped
+
+	// Local steps of each member; 0: it computes one gradient.
+	local  int
+	total  int64
+	totals wire.Tally // Carried and Dropped
 
 	// repeats marks a round with the batches of the round before, which counts their samples.
 	repeats bool
@@ -139,7 +147,7 @@ func NewRing(c Config) *Ring {
 	return r
 }
 
-// Begin forms the first ring and grants its rounds, or goes on with what members have told (t).
+// Begin forms the first ring and grants its rounds, or continues from the reports of members (t).
 func (r *Ring) Begin(t *Told) []Ready {
 	if t != nil {
 		return r.resume(t)
@@ -158,13 +166,13 @@ func (r *Ring) Begin(t *Told) []Ready {
 	return r.out
 }
 
-// order appends an empty order to what the present call returns.
+// order appends an empty Ready to the result of the present call.
 func (r *Ring) order() *Ready {
 	r.out = append(r.out, Ready{})
 	return &r.out[len(r.out)-1]
 }
 
-// Install takes up a change of plan or of members, as soon as that can be.
+// Install changes the plan. The ring changes as soon as it can.
 func (r *Ring) Install(p modes.Plan) []Ready {
 	r.out = r.out[:0]
 	r.plan = p
@@ -173,13 +181,15 @@ func (r *Ring) Install(p modes.Plan) []Ready {
 	return r.out
 }
 
-// Leave forgets a worker.
+// Leave removes a worker. Its batch is handed out again once it is known not to be applied.
 func (r *Ring) Leave(w star.Worker) []Ready {
 	r.out = r.out[:0]
 	if !r.states[w].live {
 		return nil
 	}
 	r.states[w].live, r.states[w].parked = false, true
+	// The others wait for a member in their exchange, so they form a ring without it at once. A rider is only
+	// left out of the next ring.
 	member := slices.Contains(r.involved(), w)
 	switch {
 	case r.over:
@@ -313,6 +323,7 @@ func (r *Ring) complete() {
 		})
 	}
 	r.settle(&rd, &f, &stale, &pieces)
+	// In the Fire of a ring the start of a batch identifies the gradient, in place of the step.
 	for i, w := range rd.members {
 		if rd.spans[i].Count > 0 && rd.within(i) {
 			f.Gradients = append(f.Gradients, wire.Gradient{Worker: w, Step: rd.spans[i].Start})
@@ -489,6 +500,7 @@ func (r *Ring) grant(ahead int64) {
 			rd.spans = append(rd.spans, s)
 			rd.total += int64(s.Count)
 		}
+		// Later turns use the batches of turn 0, which counts their samples.
 		if r.turn(r.next) > 0 {
 			rd.total, rd.repeats = 0, true
 		} else if rd.total == 0 {

@@ -12,17 +12,29 @@ import (
 
 // formation is a ring and its riders. Its generation rises over all coordinators of a job
 // (GenerationsOf), and messages about a ring have its generation, so that rings are not confused.
+//
+// A ring is formed in one of two ways:
+//
+//	plan or members change    stage: announced ──► the rounds before its first are complete ──► in force
+//	a member left, or a fault reform: forming  ──► all members report Formed                ──► in force
+//
+// Invariants: at most one ring is staged. While a ring is forming no round is granted or completed. A ring
+// includes a worker that has the parameters, unless no live worker has them, which ends the job.
 type formation struct {
 	generation int64
 	from       int64 // first round
 	members    []star.Worker
 	riders     []wire.Rider
-	of         int64 // samples of one round of all live workers: B of the update rule
+
+	// Samples of one round of all live workers: B of the update rule.
+	of int64
 
 	quorum int // with micro: number of gradients that close a round
-	micro  int // parts of a batch; 0: rounds are not closed, all members are in them
-	cap    time.Duration
-	keep   bool // a late gradient is used in the next round
+
+	// Parts of a batch; 0: rounds are not closed, all members are in them.
+	micro int
+	cap   time.Duration
+	keep  bool // a late gradient is used in the next round
 
 	// Parts of a share that members take from a queue; 0: each has a batch of its own.
 	queue int
@@ -96,6 +108,7 @@ func (r *Ring) tell(w star.Worker, f *formation, now bool) To[wire.Ring] {
 
 // reform abandons the present ring; the live workers form another one.
 func (r *Ring) reform() {
+	// Rounds stay until the new ring has agreed on a version: only then is it known which of them were made.
 	with := r.involved()
 	r.staged, r.fault = nil, ""
 	r.now = r.formation(-1)
@@ -162,6 +175,7 @@ func (r *Ring) Formed(m wire.Formed) ([]Ready, error) {
 	if err := r.known(wire.KindFormed, generation); err != nil {
 		return nil, err
 	}
+	// The report of a planned ring's member: it has the parameters. Its version is known from the first round.
 	if k := slices.Index(r.unformed[generation], w); k >= 0 {
 		if r.unformed[generation] = slices.Delete(r.unformed[generation], k, k+1); len(r.unformed[generation]) == 0 {
 			delete(r.unformed, generation)
@@ -187,7 +201,7 @@ func (r *Ring) Formed(m wire.Formed) ([]Ready, error) {
 		}
 		r.complete()
 	}
-	// No worker has made the other rounds, and none can: they need a ring that is gone.
+	// No worker has made the other rounds, and none can: they need a ring that is replaced.
 	r.keep()
 	for i := range r.rounds {
 		for k := range r.rounds[i].members {

@@ -107,6 +107,7 @@ func ParseRingMetadata(b []byte, workers int) (*RingMetadata, error) {
 	if err := json.Unmarshal(b, m); err != nil {
 		return nil, fmt.Errorf("engine: invalid metadata of a release: %w", err)
 	}
+	// takeUp relies on these checks: it uses ranks and lengths as indices.
 	bad := m.Version < 0 || m.Samples < 0 || m.Cursor < 0 || m.Seq < 0 || m.Waste < 0 || len(m.Steps) != workers || len(m.Rounds) > RingAhead
 	whole := func(s Span) bool { return s.Start >= 0 && s.Count >= 0 && s.Start <= m.Cursor-int64(s.Count) }
 	known := func(w star.Worker) bool { return w >= 0 && int(w) < workers }

@@ -16,7 +16,8 @@ import (
 // the exchange, and has them in its tally. So any member that is left suffices to account for the round,
 // and any coordinator can do so.
 type drawing struct {
-	parts  []int          // by member: samples of a part; nil: each member has a batch of its own
+	// By member: samples of a part; nil: each member has a batch of its own.
+	parts  []int
 	beside [][]wire.Piece // by member: the lease beside its span
 	done   []int          // by member: samples that it has reported
 	full   bool           // all members were told to stop

@@ -86,14 +86,16 @@ type scheduler struct {
 
 // workerState is the scheduler's state of one worker. The picture of its states is at [Shards].
 type workerState struct {
-	live    bool   // a member of the job
-	counted bool   // the barrier counts on it
-	parked  bool   // has no batch
-	stopped bool   // parked only until the slowest has caught up (Plan.MaxLead)
-	arrived bool   // its Arrive for the present step is in
-	waiting bool   // its gradient is complete and not yet fired
-	dropped bool   // its last gradient was dropped, and it does not know yet
-	step    int64  // of the gradient in hand, from 0 on; −1: the rank was never used
+	live    bool // a member of the job
+	counted bool // the barrier counts on it
+	parked  bool // has no batch
+	stopped bool // parked only until the slowest has caught up (Plan.MaxLead)
+	arrived bool // its Arrive for the present step is in
+	waiting bool // its gradient is complete and not yet fired
+	dropped bool // its last gradient was dropped, and it does not know yet
+
+	// The step of the gradient in hand, from 0 on; −1: the rank was never used.
+	step    int64
 	stored  []bool // by shard: it holds that gradient
 	nstored int    // number of shards that hold it
 
@@ -113,7 +115,9 @@ type batch struct {
 	basis int64 // version of the parameters that it was released with
 	read  int64 // samples applied when it was released
 	start int64 // of the present batch, in the stream
-	count int   // samples of it, from there on; more has the others
+
+	// The samples of it from there on; more has the others.
+	count int
 	// most is the size of its largest batch, in a ring: a rider's gradient may arrive after its next batch of
 	// another size was handed out.
 	most int
@@ -124,23 +128,30 @@ type batch struct {
 	micro int
 	used  int          // samples of the present gradient
 	more  []wire.Piece // the rest of its lease, under a plan with a queue
-	part  int          // samples of a part of its lease; 0: it has a batch of its own
-	done  int          // samples that it has reported as computed
-	told  bool         // it was told to stop
+
+	// Samples of a part of its lease; 0: it has a batch of its own.
+	part int
+	done int  // samples that it has reported as computed
+	told bool // it was told to stop
 }
 
 // measured is what a worker and the shards report of the worker's gradients.
 type measured struct {
-	norm2    float64               // of the present gradient, as its worker reports
-	change   float64               // |g − g′|² to its gradient before, likewise; negative: not reported
-	last     glance                // of the gradient that arrived last
-	prior    glance                // of the one before
-	sum2     float64               // of the slices that shards hold
-	unknown  bool                  // a slice was not measured
-	disputed map[int][]replica.Sum // by shard: reports on a slice on which its copies disagree
-	bad      []int                 // shards with a slice that is not finite
+	norm2 float64 // of the present gradient, as its worker reports
 
-	coded   bool // it goes through a codec: shards measure another vector
+	// |g − g′|² to its gradient before, likewise; negative: not reported.
+	change  float64
+	last    glance  // of the gradient that arrived last
+	prior   glance  // of the one before
+	sum2    float64 // of the slices that shards hold
+	unknown bool    // a slice was not measured
+
+	// By shard: reports on a slice on which its copies disagree.
+	disputed map[int][]replica.Sum
+	bad      []int // shards with a slice that is not finite
+
+	// The gradient goes through a codec: shards measure another vector.
+	coded   bool
 	weighed bool // a length that it reported was compared with the shards' measurement
 	honest  bool // and the last one agreed
 
@@ -151,10 +162,13 @@ type measured struct {
 
 // reporting is a worker's place in a tree.
 type reporting struct {
-	group *reportGroup // in which it reports; nil: it reports for itself
-	up    star.Worker  // its parent there, or modes.Direct
-	led   bool         // its last report was its own: the shards send it the parameters
-	ghost bool         // it has left, but its gradient may be in the report of its group
+	// The group in which it reports; nil: it reports for itself.
+	group *reportGroup
+	up    star.Worker // its parent there, or modes.Direct
+
+	// Its last report was its own: the shards send it the parameters.
+	led   bool
+	ghost bool // it has left, but its gradient may be in the report of its group
 }
 
 // deposit is a gradient that shards hold for a later update.

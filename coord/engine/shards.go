@@ -34,8 +34,10 @@ type Shards struct {
 	first    int  // number of workers in the last update
 
 	// Caches, so that a gradient needs no pass over all workers.
-	parking bool  // a worker was parked since the last call of idle
-	samples int64 // of a round; -1: unknown, because a worker has joined or left
+	parking bool // a worker was parked since the last call of idle
+
+	// Of a round; -1: unknown, because a worker has joined or left.
+	samples int64
 
 	queues  bool          // some workers have, or had, leases of a queue
 	strides bool          // the rule can apply what workers push after local steps (rule.Strider)
@@ -43,7 +45,8 @@ type Shards struct {
 	guard   *poison.Norms // nil: gradients are not checked
 	weighs  bool          // lengths that workers report are compared with what shards measure
 
-	reachable []bool                  // by worker: it can be in trees; nil: no worker can
+	// By worker: it can be in trees; nil: no worker can.
+	reachable []bool
 	cut       map[[2]star.Worker]bool // worker and parent that cannot reach each other
 
 	after *Snapshot     // where it continues; nil: the job is new
@@ -128,13 +131,16 @@ func (l *Shards) release(w star.Worker, version int64) (wire.Release, bool) {
 	a.unmeasure()
 	a.basis = version
 	a.stopped, a.local, a.micro = false, l.plan.Local, l.plan.Micro
+	// One local step is a gradient. With follow the worker is still released with one local step, so that it
+	// keeps the parameters that the local steps of a later plan start from.
 	local := a.local
-	if l.strides && local <= 1 { // one local step is a gradient
+	if l.strides && local <= 1 {
 		if a.local, local = 0, 0; l.follow {
 			local = 1
 		}
 	}
 	a.more, a.part, a.done, a.told = nil, 0, 0, false
+	// A lease may have several pieces, because samples of redo need not be adjacent.
 	var next Span
 	ok := false
 	if l.plan.Queue == 0 {
@@ -357,6 +363,7 @@ func (l *Shards) fire(fs []modes.Firing) {
 			l.fireBanked(f)
 			continue
 		}
+		// The firing makes an update or drops gradients, so shards learn of it: it gets a number.
 		l.seq++
 		o := Ready{Fire: wire.Fire{Seq: l.seq, Version: f.Version, Samples: l.used, NormFirst: l.norm && len(f.Workers) > 0}}
 		l.apply(&o, f)
@@ -417,6 +424,7 @@ func (l *Shards) apply(o *Ready, f modes.Firing) {
 			o.Pieces = append(o.Pieces, Span{a.start, a.used})
 		}
 	}
+	// The noise is estimated from gradients of one step each that all count in the sum.
 	o.Noise.Round = int(l.round())
 	if len(o.Poison) > 0 || local.steps > 0 || local.mixed { // no estimate of the noise
 		o.Noise.Gradients = nil

@@ -37,6 +37,7 @@ func (l *Shards) End(s Stage) (still bool) {
 
 // abandon parks all workers.
 func (l *Shards) abandon() {
+	// progress lists every sample that is not applied, wherever it is; again counts deadly ones as waste.
 	left := l.progress().Redo
 	l.redo, l.past, l.limit = nil, nil, l.cursor
 	l.again(left...)

@@ -25,7 +25,9 @@ import (
 type reportGroup struct {
 	top     star.Worker
 	members []star.Worker // by rank
-	in      []star.Worker // of the report, the top first; nil: not described yet
+
+	// Of the report, the top first; nil: not described yet.
+	in []star.Worker
 }
 
 // lead is the worker that pushes the gradient of w.
@@ -159,6 +161,7 @@ func (l *Shards) Reported(m wire.Bundle) ([]Ready, error) {
 		}
 		in = append(in, s.Worker)
 	}
+	// From here on the report is the place of these gradients. The other members report for themselves.
 	c.in = in
 	l.dismiss(c, func(w star.Worker) bool { return !slices.Contains(in, w) })
 	l.wake()

@@ -104,8 +104,8 @@ func (r *Rounds) Number() int64 { return r.number }
 // Buffers are those of the last average; nil: there was none.
 func (r *Rounds) Buffers() []float32 { return r.buffers }
 
-// Lacks says whether a checkpoint lacks buffers: coming, they are still collected; missing, the model has buffers,
-// and there is no average.
+// Lacks reports whether a checkpoint lacks buffers: coming, they are still being collected; missing, the model has
+// buffers, and there is no average.
 func (r *Rounds) Lacks() (coming, missing bool) {
 	some := r.model.Buffers > 0
 	return some && !r.Collected(), some && r.buffers == nil

@@ -1,12 +1,12 @@
-// Package said reads what members say to the coordinator and checks whether they may say it. [Read] parses a frame and
-// runs in the goroutine of each connection; [Check] is pure and runs in the coordinator's loop.
+// Package said parses messages of members to the coordinator and checks whether their sender may send them. [Read]
+// parses a frame and runs in the goroutine of each connection; [Check] is pure and runs in the coordinator's loop.
 //
-// Check compares a message with what its sender can know: that it speaks in its own name, of shards that it has, of
-// versions that exist, and in numbers that an honest program can measure. The coordinator disconnects a member that
-// fails the check, so that nothing of the message reaches the barrier, an average or the run log.
+// Check compares a message with what its sender can know: its own rank, the shards that it has, versions that exist,
+// and numbers that an honest program can measure. The coordinator disconnects a member that fails the check, so that
+// nothing of the message reaches the barrier, an average or the run log.
 //
-// Check cannot notice a lie that could be true. Therefore the coordinator ends no job because of what a single worker
-// says of itself, and where several members report the same thing it believes the majority.
+// Check cannot notice a lie that could be true. Therefore no report of a single worker about itself ends a job, and
+// where several members report the same thing the majority counts.
 package said
 
 import (
@@ -53,7 +53,7 @@ type Seldom struct {
 	Standing    wire.Standing
 }
 
-// often says whether a frame of kind k needs no Seldom.
+// often reports whether a frame of kind k needs no Seldom.
 func often(k wire.Kind) bool {
 	switch k {
 	case wire.KindArrive, wire.KindStored, wire.KindNorm, wire.KindTally, wire.KindComputed, wire.KindPing, wire.KindPong:
